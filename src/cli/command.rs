@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 
 use super::common::{ExperimentArgs, ThreadArgs, host_without_runs};
-use super::exit::{Exit, exit_of, is_closed_pipe, render};
+use super::exit::{Exit, exit_of, render};
 use super::output::complain;
 use super::screen_observer::PreparationObserver;
 use super::{
@@ -108,7 +108,6 @@ pub(crate) fn run() -> ExitCode {
     };
     match execute(&cli.command) {
         Ok(exit) => exit.into(),
-        Err(error) if is_closed_pipe(&error) => Exit::Done.into(),
         Err(error) => {
             complain(&render(&error, console::colors_enabled_stderr()));
             exit_of(&error).into()

@@ -80,14 +80,6 @@ pub(crate) fn is_busy(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| cause.downcast_ref::<StoreError>().is_some_and(busy))
 }
 
-/// True if `error` only says that the reader of the output went away.
-#[must_use]
-pub(crate) fn is_closed_pipe(error: &anyhow::Error) -> bool {
-    error
-        .chain()
-        .any(|e| e.downcast_ref::<std::io::Error>().is_some_and(|e| e.kind() == std::io::ErrorKind::BrokenPipe))
-}
-
 /// The text for standard error about `error`.
 #[must_use]
 pub(crate) fn render(error: &anyhow::Error, color: bool) -> String {

@@ -25,8 +25,8 @@ pub trait Communicator: Send + Sync + std::fmt::Debug {
     /// As every operation here: see `CommError`. After an error the group is closed to this rank.
     fn all_reduce(&self, group: GroupId, buffer: &Tensor) -> Result<(), CommError>;
 
-    /// The same, started: runs beside the caller's computation until `wait`. Started operations of a rank run in the
-    /// order started. `buffers` are contiguous views (e.g. `flat.narrow(..)`) of one element type that the caller leaves
+    /// Starts an all-reduce that runs beside the caller's computation until `wait`. The started operations of a rank run in the
+    /// order in which they were started. `buffers` are contiguous views (e.g. `flat.narrow(..)`) of one element type that the caller leaves
     /// alone until then; other ranges of the same storage stay the caller's.
     ///
     /// # Errors
@@ -77,8 +77,8 @@ pub trait Communicator: Send + Sync + std::fmt::Debug {
     /// See `CommError`.
     fn receive(&self, from: usize, lane: Lane, dtype: DType, shape: &[usize]) -> Result<Tensor, CommError>;
 
-    /// Is told the device that the rank computes on, before the first operation on its tensors, by all ranks at once. Transports
-    /// of the host take no notice.
+    /// Sets the device that the rank computes on. All ranks call it once, before the first operation on tensors. Transports of
+    /// the host ignore it.
     ///
     /// # Errors
     /// If the ranks' devices cannot be connected.
@@ -93,7 +93,7 @@ pub trait Communicator: Send + Sync + std::fmt::Debug {
     }
 
     /// # Errors
-    /// What ended the run before its time, as every operation would say it from now on.
+    /// `CommError::Aborted` once the run was aborted.
     fn ensure_running(&self) -> Result<(), CommError> {
         self.aborted().map_or(Ok(()), |by| Err(CommError::Aborted { by }))
     }

@@ -152,7 +152,7 @@ impl Operation {
         *self == Self { bytes, ..*other }
     }
 
-    /// OperationKind, element and root in one word; the bytes and the sequence are words of their own.
+    /// Packs kind, element type and root into one word; the bytes and the sequence are words of their own.
     pub fn code(&self) -> u64 {
         let root = self.root.map_or(0, |r| r as u64 + 1);
         self.kind as u64 | (self.element as u64) << 8 | root << 16

@@ -57,7 +57,7 @@ impl<'a> ApplyRequest<'a> {
     }
 }
 
-/// Starts or resumes the run that `request` describes, or finds it done; `observer` hears of it, and `stop` stops it.
+/// Starts or resumes the run that `request` describes, or finds it done; `observer` receives its events, and `stop` requests an early stop.
 ///
 /// # Errors
 /// A wrong request, a machine that refuses, or a run that failed (which its record then says too).

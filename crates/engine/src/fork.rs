@@ -42,7 +42,7 @@ struct Parent {
     step: Option<u64>,
 }
 
-/// Starts or resumes the fork that `request` describes, or finds it done; `observer` hears of it, and `stop` stops it.
+/// Starts or resumes the fork that `request` describes, or finds it done; `observer` receives its events, and `stop` requests an early stop.
 ///
 /// # Errors
 /// If there is no such run or checkpoint, the changes do not fit it, or the new run failed (which its record then says too).

@@ -22,7 +22,7 @@ pub enum RunEvent<'a> {
     /// The training begins after `step` of `steps` steps. `text` says which run it is, and whether it is new or resumed; one step
     /// in `log_every` is worth a line.
     Begin { run: &'a Path, text: &'a str, step: u64, steps: u64, log_every: u64 },
-    /// The training tells what it does. What it warns of comes as `Warning`.
+    /// An event of the training.
     Training { run: &'a Path, event: &'a Event },
     /// The run's work in this process is over and recorded, or there was nothing to do (`up_to_date`). `name` is what other
     /// commands call the run.

@@ -95,8 +95,8 @@ fn with_progress<T>(observer: &mut dyn RunObserver, work: impl FnOnce(&(dyn Fn(P
     result
 }
 
-/// `data`, and what a model is tested on, with files of this machine where they name the hub, and with the commits that those are
-/// of. `None` if they name nothing there.
+/// Replaces names on the hub, in `data` and in the data of the test, by files of this machine, and returns them with the commits.
+/// `None` if nothing names the hub.
 ///
 /// # Errors
 /// If the hub refuses, or cannot be reached.

@@ -1,4 +1,4 @@
-//! The way of each event of the executor: first into the run's record, then into its log, then to the caller.
+//! Passes each event of the executor to the run's record, then to its log, then to the caller.
 
 use std::path::PathBuf;
 

@@ -64,7 +64,7 @@ struct Original {
     last_step: u64,
 }
 
-/// Does the run that `request` names again and judges the result; `observer` hears of it, and `stop` stops it.
+/// Repeats the run that `request` names and judges the result; `observer` receives its events, and `stop` requests an early stop.
 ///
 /// # Errors
 /// If there is no such run, its data or its beginning is gone, or the reproduction failed (which its record then says too).

@@ -26,7 +26,7 @@ pub struct ResumeRequest {
     pub launched: Option<LaunchedRank>,
 }
 
-/// Goes on with the run that `request` names, or finds it done; `observer` hears of it, and `stop` stops it.
+/// Continues the run that `request` names, or finds it done; `observer` receives its events, and `stop` requests an early stop.
 ///
 /// # Errors
 /// If there is no such run, it cannot be resumed here, or it failed (which its record then says too).

@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_share_a_gpu_placethey_may() {
+    fn ranks_share_a_gpu_where_they_may() {
         let cluster = with_gpus(cluster(), boards(1, (8, 0)), 8);
         let mut experiment = experiment();
         experiment.parallel = Parallel { devices: AutoOr::Given(vec![Device::Cuda(0); 2]), ..ddp(2) };
@@ -412,7 +412,7 @@ mod tests {
 
     /// A busy GPU 0 is not taken by who only reads what another one trained.
     #[test]
-    fn a_run_is_read_placeit_was_trained() {
+    fn a_run_is_read_where_it_was_trained() {
         let read = |choice, trained_on, found| {
             let (cluster, mut notes) = (with_gpus(cluster(), found, 8), Vec::new());
             device_for_reading(&experiment(), choice, trained_on, &cluster, &mut notes).map_err(|e| e.to_string())

@@ -157,7 +157,7 @@ impl RankStatus {
 /// A rank's status at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RankSnapshot {
-    /// As given to `beat`; 0 before the first.
+    /// The time passed to `record_heartbeat`; 0 before the first.
     pub heartbeat: u64,
     pub step: u64,
     pub list: u32,
@@ -174,7 +174,7 @@ pub struct RankSnapshot {
 }
 
 impl RankSnapshot {
-    /// Whether it is another's turn: a rank that does not come on then is not to blame.
+    /// True if the rank waits for another rank or for the recorder. A rank that waits is not hung.
     #[must_use]
     pub fn is_waiting(&self) -> bool {
         self.waiting_for.is_some() || self.waiting_for_parent

@@ -28,7 +28,7 @@ pub(super) enum FrameTag {
     Control,
     /// A heartbeat, with the rank's status.
     Heartbeat,
-    /// The run is over because of a rank; `lost`: it did not say so itself.
+    /// The run was aborted because of rank `by`. `lost` is true if that rank did not announce it.
     Abort { by: usize, code: u8, lost: bool },
     /// The last frame of a rank that leaves.
     Goodbye,

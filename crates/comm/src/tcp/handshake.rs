@@ -8,7 +8,7 @@ pub(super) const MAGIC: [u8; 8] = *b"rnrtcp\r\n";
 /// Version of the protocol between ranks. Every change of a message raises it.
 pub(super) const VERSION: u32 = 2;
 
-/// Bytes of the max_frame_bytes place.
+/// The length in bytes of the longest place.
 const MAX_PLACE_BYTES: usize = 192;
 
 /// Bytes of a handshake: magic, version, world, rank, local rank, token, port, length of the place, place.

@@ -1,4 +1,4 @@
-//! Where connections come in: whoever knows the token is handed on, and nobody else learns anything.
+//! Accepts connections, and passes on those whose handshake holds the token. Other connections get no answer.
 
 use std::fmt;
 use std::io::{self, Read, Write};

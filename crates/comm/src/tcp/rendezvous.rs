@@ -155,7 +155,7 @@ fn resolve_host(host: &str, port: u16) -> Result<Vec<SocketAddr>, JoinError> {
     Ok(addresses)
 }
 
-/// A name of this machine alone needs no handshakes to the network.
+/// The address at which rank 0 listens: loopback if the host's name resolves to loopback alone, else all interfaces.
 fn listening_ip(addresses: &[SocketAddr]) -> IpAddr {
     if let Some(own) = addresses.first().filter(|_| addresses.iter().all(|a| a.ip().is_loopback())) {
         return own.ip();

@@ -132,6 +132,14 @@ fn for_each_item(path: &Path, file: BufReader<File>, offset: u64, sink: &mut Rec
         return outcome;
     }
     read.map_err(|error| {
+        if let Some(kind) = error.io_error_kind() {
+            let ArrayProgress { line, item, .. } = progress.get();
+            let message = without_position(&error);
+            return match kind {
+                io::ErrorKind::InvalidData => RecordPosition { line, item }.error(path, message),
+                _ => DataError::io(path)(io::Error::new(kind, message)),
+            };
+        }
         let place = RecordPosition { line: error.line().max(1) as u64, item: progress.get().item };
         place.error(path, format!("{} at column {}", without_position(&error), error.column()))
     })
@@ -163,7 +171,11 @@ impl Read for CountingReader<'_> {
         progress.line += buffer[..read].iter().map(|&byte| u64::from(byte == b'\n')).sum::<u64>();
         self.progress.set(progress);
         let too_long = progress.item.is_some_and(|(_, start)| progress.offset - start > DOCUMENT_LIMIT as u64);
-        if too_long { Err(io::Error::other(format!("longer than {}", document_limit()))) } else { Ok(read) }
+        if too_long {
+            Err(io::Error::new(io::ErrorKind::InvalidData, format!("longer than {}", document_limit())))
+        } else {
+            Ok(read)
+        }
     }
 }
 

@@ -53,7 +53,7 @@ pub struct Master {
 pub enum EnvironmentError {
     #[error("{name} is {value:?}, which is no {expected}")]
     Number { name: &'static str, value: String, expected: &'static str },
-    #[error("{set} is {value:?}, but {name} is not set; --launcher local takes no notice of them")]
+    #[error("{set} is {value:?}, but {name} is not set; --launcher local ignores these variables")]
     Missing { set: &'static str, value: String, name: &'static str },
     #[error("{rank} is {value}, but {world} is {world_size}: ranks count from 0")]
     Beyond { rank: &'static str, value: usize, world: &'static str, world_size: usize },
@@ -94,8 +94,8 @@ pub fn assigned_rank(variables: &Variables) -> Result<Option<AssignedRank>, Envi
     Ok(None)
 }
 
-/// The result of [`assigned_rank`], without worlds of one rank under Slurm and mpirun: an interactive shell or a script has such a rank,
-/// which is not meant for its commands.
+/// Like [`assigned_rank`], but `None` for a world of one rank under Slurm or mpirun: an interactive shell has such variables, too, and
+/// they are not meant for the commands that it starts.
 ///
 /// # Errors
 /// Those of [`assigned_rank`].
@@ -188,10 +188,10 @@ fn torch(env: Env<'_>) -> Result<AssignedRank, EnvironmentError> {
     env.assigned(Launcher::Torch, variables, Master { host: host?, ports }, token)
 }
 
-/// The ports after `port`, or before it where there are none.
+/// The ports after `port`, or before it where there are too few.
 fn alternative_ports(port: u16) -> Vec<u16> {
     let first = if port > u16::MAX - ALTERNATIVE_PORTS { port - ALTERNATIVE_PORTS } else { port + 1 };
-    (first..first + ALTERNATIVE_PORTS).filter(|other| *other != port).collect()
+    (first..=first + (ALTERNATIVE_PORTS - 1)).collect()
 }
 
 fn slurm(env: Env<'_>) -> Result<AssignedRank, EnvironmentError> {
@@ -296,9 +296,11 @@ mod tests {
         assert_eq!(place("RANK=0 WORLD_SIZE=2 MASTER_ADDR=a").4, [29500]);
         let (.., ports) = place(&format!("{all} TORCHELASTIC_USE_AGENT_STORE=True"));
         assert_eq!((ports[0], ports.len()), (1235, 16), "not the one where torchrun itself listens");
-        let (.., ports) =
-            place("RANK=0 WORLD_SIZE=2 MASTER_ADDR=a MASTER_PORT=65535 TORCHELASTIC_USE_AGENT_STORE=True");
-        assert!(ports.len() >= 15 && !ports.contains(&65535), "{ports:?}");
+        for port in 65500..=u16::MAX {
+            let agent = "TORCHELASTIC_USE_AGENT_STORE=True";
+            let (.., ports) = place(&format!("RANK=0 WORLD_SIZE=2 MASTER_ADDR=a MASTER_PORT={port} {agent}"));
+            assert!(ports.len() == 16 && !ports.contains(&port), "{port}: {ports:?}");
+        }
         assert_eq!(place("RANK=0 WORLD_SIZE=1").3, "localhost", "nobody to meet");
         // A job array's or a cluster's own variables beside them say nothing more.
         assert_eq!(place(&format!("{all} SLURM_PROCID=5 SLURM_STEP_ID=0 SLURM_NTASKS=9")).0, 3);
@@ -344,7 +346,7 @@ mod tests {
         assert_eq!(place(&format!("{all} MASTER_ADDR=a")), (1, 2, 1, "a".into(), vec![29500]));
         let error = read(all).unwrap_err().to_string();
         let expected =
-            "OMPI_COMM_WORLD_RANK is \"1\", but MASTER_ADDR is not set; --launcher local takes no notice of them";
+            "OMPI_COMM_WORLD_RANK is \"1\", but MASTER_ADDR is not set; --launcher local ignores these variables";
         assert_eq!(error, expected);
     }
 

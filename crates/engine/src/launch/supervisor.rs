@@ -229,7 +229,7 @@ impl Supervisor<'_> {
         self.abort(rank, AbortCause::Rank { rank, cause, place, step: view.step.max(self.launch.from) });
     }
 
-    /// Aborts the run because of `rank`; one beyond the last is this process. Only the first cause counts.
+    /// Aborts the run because of `rank`, which is the world size if this process is the cause. Only the first cause counts.
     fn abort(&mut self, rank: usize, cause: AbortCause) {
         if self.cause.is_none() {
             self.region.abort(rank);
