@@ -61,7 +61,8 @@ pub(crate) fn run(args: &RmArgs) -> anyhow::Result<Exit> {
         let others: Vec<&str> =
             others.iter().filter(|o| !going.iter().any(|(r, _)| r.id == o.id)).map(|o| o.id.as_str()).collect();
         if !others.is_empty() {
-            complain(&printable(&format!("warning: {} was made from {}", run.id, others.join(", "))));
+            let verb = if others.len() == 1 { "was" } else { "were" };
+            complain(&printable(&format!("warning: {} {verb} made from {}", others.join(", "), run.id)));
         }
     }
     if !args.yes {
