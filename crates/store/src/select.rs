@@ -66,7 +66,7 @@ fn unknown(what: &str, name: &str) -> SelectError {
 /// Keeps the runs for which `expression` is true.
 ///
 /// A number that a run does not have is unknown: the run is kept only if the expression is true for every number, see
-/// [`unknown_trials`]. `x is none` asks whether it is unknown.
+/// `unknown_trials`. `x is none` asks whether it is unknown.
 ///
 /// # Errors
 /// If it is not an expression, names an unknown field, or cannot be computed.
