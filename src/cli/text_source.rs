@@ -6,7 +6,9 @@ use clap::Args;
 
 use super::exit::RequestError;
 use runner_data::DataError;
-use runner_spec::experiment::{Data, HUB_DEFAULT_BRANCH, JsonSource, Layout, ParquetSource, Source, Tokenizer};
+use runner_spec::experiment::{
+    Data, HUB_DEFAULT_BRANCH, HubTokenizer, JsonSource, Layout, ParquetSource, Source, Tokenizer,
+};
 use runner_spec::format::printable;
 use runner_spec::hub_name;
 
@@ -157,7 +159,7 @@ pub(crate) fn parse_tokenizer(spec: &str) -> Result<Tokenizer, RequestError> {
             let (name, revision) = name.split_once('@').unwrap_or((name, HUB_DEFAULT_BRANCH));
             match hub_name::name_problem(name).or_else(|| hub_name::revision_problem(revision)) {
                 Some(problem) => wrong(format!("hub:{}: {problem}", printable(name))),
-                None => Ok(Tokenizer::Hub { name: name.to_owned(), revision: revision.to_owned() }),
+                None => Ok(Tokenizer::Hub(HubTokenizer { name: name.to_owned(), revision: revision.to_owned() })),
             }
         }
         ("gpt2", folder) => {

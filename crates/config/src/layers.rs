@@ -16,12 +16,13 @@ use runner_template::source::{Place, Source, SourceKind};
 use runner_template::tree::{Node, Yaml};
 
 /// One layer, checked.
-pub struct Layer {
-    pub from: From,
-    pub value: Value,
+pub(crate) struct Layer {
+    pub(crate) from: LayerOrigin,
+    pub(crate) value: Value,
 }
 
-pub enum From {
+/// The origin of a layer.
+pub(crate) enum LayerOrigin {
     Preset(String),
     /// The file in which the weights of `model.init.from` describe their model.
     Weights(String),
@@ -33,28 +34,28 @@ pub enum From {
 
 impl Layer {
     /// A mistake in the value of `path`; `None` if the layer is no text.
-    pub fn diagnostic(&self, path: &str, message: String, help: String) -> Option<Diagnostic> {
-        let From::Text { source, tree } = &self.from else { return None };
+    pub(crate) fn diagnostic(&self, path: &str, message: String, help: String) -> Option<Diagnostic> {
+        let LayerOrigin::Text { source, tree } = &self.from else { return None };
         let node = path.split('.').try_fold(tree, |node, key| Some(node.get(key)?.1));
         Some(source.diagnostic(node.map_or(tree.place, |node| node.place), path, message, help))
     }
 }
 
 /// All layers, merged.
-pub struct Layers {
+pub(crate) struct Layers {
     all: Vec<Layer>,
     merged: Value,
 }
 
 /// A place in one of the layers.
 #[derive(Clone, Copy)]
-pub struct Location<'l> {
-    pub source: &'l Source,
-    pub place: Place,
+pub(crate) struct Location<'l> {
+    pub(crate) source: &'l Source,
+    pub(crate) place: Place,
     /// Rank of the layer; a higher one wins.
-    pub layer: usize,
+    pub(crate) layer: usize,
     /// True if the key itself stands there, false if only the section that it belongs to.
-    pub exact: bool,
+    pub(crate) exact: bool,
 }
 
 impl Layers {
@@ -62,7 +63,7 @@ impl Layers {
     ///
     /// # Errors
     /// If figment cannot represent a value; the values of checked layers are all representable.
-    pub fn merge(mut layers: Vec<Layer>) -> Result<Self, Box<figment::Error>> {
+    pub(crate) fn merge(mut layers: Vec<Layer>) -> Result<Self, Box<figment::Error>> {
         for low in 0..layers.len() {
             let (lower, higher) = layers.split_at_mut(low + 1);
             for above in higher {
@@ -75,18 +76,18 @@ impl Layers {
     }
 
     /// The merged value of all layers.
-    pub fn value(&self) -> Value {
+    pub(crate) fn value(&self) -> Value {
         self.merged.clone()
     }
 
     /// The layer that gives `path`; a higher one wins over a lower one.
-    pub fn layer_of(&self, path: &str) -> Option<usize> {
+    pub(crate) fn layer_of(&self, path: &str) -> Option<usize> {
         find(&self.merged, path)?;
         self.all.iter().rposition(|layer| find(&layer.value, path).is_some())
     }
 
     /// The location of `path`, or else of the section that it belongs to. `None` only if there is no text at all.
-    pub fn locate(&self, path: &str) -> Option<Location<'_>> {
+    pub(crate) fn locate(&self, path: &str) -> Option<Location<'_>> {
         if let Some(layer) = self.layer_of(path)
             && let Some((source, place)) = self.place_in(layer, path)
         {
@@ -106,7 +107,7 @@ impl Layers {
     }
 
     fn place_in(&self, layer: usize, path: &str) -> Option<(&Source, Place)> {
-        let From::Text { source, tree } = &self.all[layer].from else { return None };
+        let LayerOrigin::Text { source, tree } = &self.all[layer].from else { return None };
         if path.is_empty() {
             return Some((source, Place { length: 1, ..tree.place }));
         }
@@ -119,27 +120,27 @@ impl Layers {
     }
 
     /// The place of the value of `path` itself, if it is a single word or number.
-    pub fn value_place(&self, path: &str) -> Option<Place> {
-        let From::Text { tree, .. } = &self.all[self.layer_of(path)?].from else { return None };
+    pub(crate) fn value_place(&self, path: &str) -> Option<Place> {
+        let LayerOrigin::Text { tree, .. } = &self.all[self.layer_of(path)?].from else { return None };
         let node = path.split('.').try_fold(tree, |node, part| Some(node.get(part)?.1))?;
         (matches!(node.value, Yaml::Scalar { .. }) && !node.is_null()).then_some(node.place)
     }
 
     /// The origin of the final value at `path`, such as `exp.yaml:12:7`; `None` for a default.
-    pub fn origin(&self, path: &str, is_null: bool) -> Option<String> {
+    pub(crate) fn origin(&self, path: &str, is_null: bool) -> Option<String> {
         if find(&self.merged, path)?.is_null() && !is_null {
             return None;
         }
         let layer = self.layer_of(path)?;
         match &self.all[layer].from {
-            From::Preset(name) => Some(format!("preset {name}")),
-            From::Weights(file) => Some(file.clone()),
-            From::Text { source, .. } => Some(source.origin(self.place_in(layer, path)?.1)),
+            LayerOrigin::Preset(name) => Some(format!("preset {name}")),
+            LayerOrigin::Weights(file) => Some(file.clone()),
+            LayerOrigin::Text { source, .. } => Some(source.origin(self.place_in(layer, path)?.1)),
         }
     }
 
     /// The environment variables that have a say in the result, with their values.
-    pub fn environment(&self) -> Vec<(String, String)> {
+    pub(crate) fn environment(&self) -> Vec<(String, String)> {
         fn visit(layers: &Layers, value: &Value, path: &str, used: &mut BTreeSet<usize>) {
             match value {
                 Value::Object(map) if !map.is_empty() => {
@@ -151,7 +152,7 @@ impl Layers {
         let mut used = BTreeSet::new();
         visit(self, &self.merged, "", &mut used);
         let variables = used.into_iter().filter_map(|layer| match &self.all[layer].from {
-            From::Text { source, .. } if source.kind == SourceKind::Environment => {
+            LayerOrigin::Text { source, .. } if source.kind == SourceKind::Environment => {
                 Some((source.label.clone(), source.yaml().to_owned()))
             }
             _ => None,
@@ -160,7 +161,7 @@ impl Layers {
     }
 
     /// Reports required keys that are missing, and removes from `value` what serde could not read.
-    pub fn complete(&self, value: &mut Value, mistakes: &mut Mistakes) {
+    pub(crate) fn complete(&self, value: &mut Value, mistakes: &mut Mistakes) {
         self.complete_at(value, root(), "", mistakes);
     }
 

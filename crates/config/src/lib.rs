@@ -11,7 +11,6 @@ mod overrides;
 mod presets;
 mod raw;
 mod raw_data;
-mod raw_eval;
 mod raw_parallel;
 pub mod resolve;
 mod resolve_batch;
@@ -22,11 +21,13 @@ mod resolve_model;
 mod resolve_parallel;
 mod resolve_run;
 mod resolve_source;
+mod resolver;
 mod schema;
 pub mod shape;
 
 pub use explain::{Origin, explain, to_yaml};
-pub use load::{LoadOptions, Loaded, from_str, load};
+pub use load::{Loaded, from_str, load};
+pub use overrides::LoadOptions;
 pub use schema::{schema, schema_text};
 
 #[cfg(test)]

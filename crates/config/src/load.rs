@@ -7,32 +7,19 @@ use serde_json::Value;
 
 use super::check::check;
 use super::explain::{Origin, origins};
-use super::layers::{From, Layer, Layers};
+use super::layers::{Layer, LayerOrigin, Layers};
 use super::mistakes::Mistakes;
-use super::overrides::add_overrides;
+use super::overrides::{LoadOptions, add_overrides};
 use super::presets;
 use super::raw::RawExperiment;
-use super::resolve::Resolver;
+use super::resolver::Resolver;
 use runner_spec::diagnostic::{ConfigError, list, nearest, short};
 use runner_spec::experiment::Experiment;
+use runner_template::Rendered;
 use runner_template::source::{MAX_BYTES, Source, read, too_large, without_byte_order_mark};
 use runner_template::tree;
-use runner_template::{Inputs, Rendered};
 use runner_weights as weights;
 use runner_weights::DescribedModel;
-
-/// The layers above the file, and the inputs of templates.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct LoadOptions {
-    /// `key.path=value`, the value in YAML; later ones win.
-    pub sets: Vec<String>,
-    /// Variables whose names begin with `RUNNER_`; `__` separates keys, as in `RUNNER_TRAIN__STEPS=10`.
-    pub env: Vec<(String, String)>,
-    /// Files that are named need not be there: for plans that read no data.
-    pub absent_files: bool,
-    /// The variables, environment and folders of a template.
-    pub template: Inputs,
-}
 
 /// An experiment, and the origins of its values.
 #[derive(Debug, Clone)]
@@ -97,7 +84,7 @@ fn lower(source: Source, path: &Path, options: &LoadOptions) -> Result<Loaded, C
         return Err(ConfigError::new(mistakes.diagnostics));
     };
     let value = check(&tree, &source, &mut mistakes);
-    let mut layers = vec![Layer { from: From::Text { source, tree }, value }];
+    let mut layers = vec![Layer { from: LayerOrigin::Text { source, tree }, value }];
     add_overrides(options, &mut layers, &mut mistakes);
     add_preset(&mut layers, &mut mistakes);
     let weights = add_weights(&base, options, &mut layers, &mut mistakes);
@@ -135,7 +122,7 @@ fn add_preset(layers: &mut Vec<Layer>, mistakes: &mut Mistakes) {
     let chosen = layers.iter().rev().find_map(|l| Some((l, l.value.pointer("/model/preset")?)));
     let Some((layer, Value::String(name))) = chosen else { return };
     if let Some(value) = presets::layer(name) {
-        let from = From::Preset(name.clone());
+        let from = LayerOrigin::Preset(name.clone());
         layers.insert(0, Layer { from, value });
         return;
     }
@@ -162,7 +149,7 @@ fn add_weights(
     let (layer, path) = chosen.and_then(|(l, init)| Some((l, init.get("from")?.as_str()?)))?;
     match weights::describe(&base.join(path)) {
         Ok(described) => {
-            let from = From::Weights(described.file.display().to_string());
+            let from = LayerOrigin::Weights(described.file.display().to_string());
             layers.insert(0, Layer { from, value: serde_json::json!({ "model": described.model_section() }) });
             (!options.absent_files).then_some(described)
         }

@@ -1,15 +1,28 @@
 //! The layers above the file: `RUNNER_…` variables and `--set key.path=value`, each a small YAML text of its own.
 
 use super::check::check;
-use super::layers::{From, Layer};
-use super::load::LoadOptions;
+use super::layers::{Layer, LayerOrigin};
 use super::mistakes::Mistakes;
 use super::shape::{Shape, root};
 use runner_spec::diagnostic::{list, nearest, short};
+use runner_template::Inputs;
 use runner_template::source::{Place, Source};
 use runner_template::tree::{MAX_DEPTH, Node, parse};
 
 const PREFIX: &str = "RUNNER_";
+
+/// The layers above the file, and the inputs of templates.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LoadOptions {
+    /// `key.path=value`, the value in YAML; later ones win.
+    pub sets: Vec<String>,
+    /// Variables whose names begin with `RUNNER_`; `__` separates keys, as in `RUNNER_TRAIN__STEPS=10`.
+    pub env: Vec<(String, String)>,
+    /// Files that are named need not be there: for plans that read no data.
+    pub absent_files: bool,
+    /// The variables, environment and folders of a template.
+    pub template: Inputs,
+}
 
 /// Adds a layer for each variable, in the order of their names, and then one for each `--set`.
 pub(crate) fn add_overrides(options: &LoadOptions, layers: &mut Vec<Layer>, mistakes: &mut Mistakes) {
@@ -77,5 +90,5 @@ fn layer(source: Source, keys: &[String], given: usize, mistakes: &mut Mistakes)
     let value = tree.unwrap_or_else(|| Node::null(Place { line: 1, column: given + 1, length: 1 }));
     let tree = keys.iter().rev().fold(value, |node, key| Node::wrap(key.clone(), name, node));
     let value = check(&tree, &source, mistakes);
-    Some(Layer { from: From::Text { source, tree }, value })
+    Some(Layer { from: LayerOrigin::Text { source, tree }, value })
 }

@@ -1,205 +1,43 @@
-//! The `data` section as written.
+//! The sections `data` and `eval` as written.
 
-use schemars::{JsonSchema, Schema, json_schema};
-use serde::Deserialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Deserializer};
 
-use super::raw::{defaults, given};
-use runner_spec::experiment::{Corpus, HUB_DEFAULT_BRANCH, PaddingMask, Validation};
-use runner_spec::serde_defaults::yes;
+use runner_spec::experiment::{EvalLoss, HellaSwag, PaddingMask, Samples, Source, Tokenizer, Validation};
+
+/// Keeps "given as null" (`Some(None)`) apart from "not given" (`None`).
+#[expect(clippy::option_option, reason = "three states: not given, given as null, given")]
+pub(crate) fn given<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<Option<Option<T>>, D::Error> {
+    Option::<T>::deserialize(from).map(Some)
+}
 
 /// The text, its tokens and how rows are made of them. Paths are relative to the experiment file.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 #[schemars(rename = "Data", extend("required" = ["train"]))]
-pub struct RawData {
-    /// What turns text into tokens. Default: bytes.
-    pub tokenizer: RawTokenizer,
+pub(crate) struct RawData {
+    /// The tokenizer, which turns text into tokens. Default: bytes.
+    pub(crate) tokenizer: Tokenizer,
     /// The training source.
-    pub train: Option<RawSource>,
-    /// What is held out. Default: the last tenth of the training source, and `null` (nothing) for token shards.
+    pub(crate) train: Option<Source>,
+    /// The held-out data. Default: the last tenth of the training source, and `null` (nothing) for token shards.
     #[serde(deserialize_with = "given")]
     #[expect(clippy::option_option, reason = "three states: not given, given as null, given")]
-    pub validation: Option<Option<Validation<RawSource>>>,
-    /// How rows are made. Default: packed.
-    pub layout: RawLayout,
+    pub(crate) validation: Option<Option<Validation>>,
+    /// The layout, in which rows are made of tokens. Default: packed.
+    pub(crate) layout: RawLayout,
     /// A fresh permutation of the rows in every epoch; else they come as they lie in the source. Default: true, and false
     /// for columns.
-    pub shuffle: Option<bool>,
+    pub(crate) shuffle: Option<bool>,
     /// Leave out the rows of an epoch that fill no batch; else the next epoch begins within the batch.
-    pub drop_last: bool,
+    pub(crate) drop_last: bool,
 }
 
-/// One tokenizer.
-#[derive(Debug, Clone, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase", deny_unknown_fields)]
-#[schemars(rename = "Tokenizer")]
-pub enum RawTokenizer {
-    /// GPT-2's, from its two files.
-    Gpt2 {
-        /// Path of vocab.json.
-        vocab: String,
-        /// Path of merges.txt.
-        merges: String,
-    },
-    /// Path of a tokenizer.json.
-    File(String),
-    /// One token per character of the training source.
-    Chars {},
-    /// One token per byte, and an end of text.
-    Bytes {},
-    /// Byte-level BPE, trained from the training source.
-    Bpe {
-        /// Tokens in all.
-        #[schemars(range(min = 257, max = 10_000_000))]
-        vocab_size: usize,
-        /// Tokens of their own, which come first.
-        #[serde(default)]
-        special_tokens: Vec<String>,
-    },
-    /// Words, split as a basic English tokenizer does; the vocabulary is the training source's.
-    Words {
-        /// Whether text is lowercased first.
-        #[serde(default = "yes")]
-        lowercase: bool,
-        /// Words that are there less often are `<unk>`.
-        #[serde(default = "one")]
-        #[schemars(range(min = 1, max = 1_000_000_000_000u64))]
-        min_count: u64,
-        /// Tokens of their own, which come after `<unk>` and before the words.
-        #[serde(default)]
-        special_tokens: Vec<String>,
-    },
-    /// That of a model on the Hugging Face hub: its tokenizer.json, or vocab.json and merges.txt.
-    Hub(RawHubTokenizer),
-}
-
-impl Default for RawTokenizer {
-    fn default() -> Self {
-        Self::Bytes {}
-    }
-}
-
-/// Where documents come from. `files` may hold patterns such as `data/*.parquet`.
-#[derive(Debug, Clone, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase", deny_unknown_fields)]
-#[schemars(rename = "Source")]
-pub enum RawSource {
-    /// Plain text; each file is a document.
-    Text {
-        /// Paths or patterns.
-        #[schemars(length(min = 1))]
-        files: Vec<String>,
-    },
-    /// Parquet files; each row is a document.
-    Parquet(RawParquet),
-    /// One JSON object a line; each line is a document.
-    Jsonl(RawJson),
-    /// A file that is one JSON array of objects, each a document.
-    Json(RawJson),
-    /// A dataset of the Hugging Face hub, or of what `HF_ENDPOINT` names.
-    Hub(RawHubSource),
-    /// Token shards of llm.c (.bin), nanoGPT (.bin) or build-nanogpt (.npy).
-    Tokens {
-        /// Paths or patterns.
-        #[schemars(length(min = 1))]
-        files: Vec<String>,
-    },
-    /// A corpus that the program generates.
-    Builtin {
-        /// Which one.
-        corpus: Corpus,
-    },
-}
-
-/// Parquet files, and which text of a row is a document.
-#[derive(Debug, Clone, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-#[schemars(rename = "Parquet", extend("x-exclusive" = ["column", "template"]))]
-pub struct RawParquet {
-    /// Paths or patterns.
-    #[schemars(length(min = 1))]
-    pub files: Vec<String>,
-    /// The column with the text. Default: text.
-    #[serde(default)]
-    pub column: Option<String>,
-    /// The text, made of columns: a minijinja template. Or `column`.
-    #[serde(default)]
-    pub template: Option<String>,
-}
-
-/// Files of JSON objects, and which text of an object is a document.
-#[derive(Debug, Clone, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-#[schemars(rename = "Json", extend("x-exclusive" = ["field", "template"]))]
-pub struct RawJson {
-    /// Paths or patterns.
-    #[schemars(length(min = 1))]
-    pub files: Vec<String>,
-    /// The field with the text. Default: text.
-    #[serde(default)]
-    pub field: Option<String>,
-    /// The text, made of fields: a minijinja template. Or `field`.
-    #[serde(default)]
-    pub template: Option<String>,
-}
-
-/// A dataset by its name: the files of one split are downloaded into the cache that Python's huggingface_hub has, and read there.
-#[derive(Debug, Clone, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-#[schemars(rename = "HubSource", extend("x-exclusive" = ["column", "template"]))]
-pub struct RawHubSource {
-    /// Its name, as `HuggingFaceFW/fineweb`.
-    pub dataset: String,
-    /// Which of its configurations. Default: the dataset's own default, or its only one.
-    #[serde(default)]
-    pub config: Option<String>,
-    /// Which split. Default: train.
-    #[serde(default = "train_split")]
-    pub split: String,
-    /// The column or field with the text. Default: text.
-    #[serde(default)]
-    pub column: Option<String>,
-    /// The text, made of columns or fields: a minijinja template. Or `column`.
-    #[serde(default)]
-    pub template: Option<String>,
-    /// Branch, tag or commit. Default: main.
-    #[serde(default = "default_branch")]
-    pub revision: String,
-}
-
-defaults! {
-    one: u64 = 1;
-    train_split: String = "train".to_owned();
-    default_branch: String = HUB_DEFAULT_BRANCH.to_owned();
-}
-
-/// A tokenizer by the name of its model. The name alone is enough: `hub: gpt2`.
-#[derive(Debug, Clone, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-#[schemars(rename = "HubTokenizer", extend("x-short" = "name"), transform = or_text)]
-pub struct RawHubTokenizer {
-    /// The model's name, as `gpt2` or `openai-community/gpt2`.
-    pub name: String,
-    /// Branch, tag or commit. Default: main.
-    #[serde(default = "default_branch")]
-    pub revision: String,
-}
-
-/// A mapping whose key `x-short` a text alone stands for.
-fn or_text(schema: &mut Schema) {
-    let description = schema.remove("description");
-    let mapping = std::mem::take(schema);
-    *schema = json_schema!({"anyOf": [{"type": "string"}, mapping]});
-    if let Some(description) = description {
-        schema.insert("description".to_owned(), description);
-    }
-}
-
-/// How rows are made of documents.
+/// The way in which rows are made of documents.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 #[schemars(rename = "Layout")]
-pub enum RawLayout {
+pub(crate) enum RawLayout {
     /// One token stream cut into windows.
     Packed {
         /// Inputs per row. Default: model.context_length.
@@ -213,7 +51,7 @@ pub enum RawLayout {
         #[serde(default)]
         #[schemars(range(min = 1, max = 16_777_216))]
         length: Option<usize>,
-        /// How many columns. Default, and the only choice: the sequences of a batch.
+        /// The number of columns. Default, and the only choice: the sequences of a batch.
         #[serde(default)]
         #[schemars(range(min = 1, max = 1_000_000_000))]
         count: Option<usize>,
@@ -230,7 +68,7 @@ pub enum RawLayout {
         eos: String,
         /// The token that fills the row.
         pad: String,
-        /// What attention sees: tokens up to its own, or of these those that are no padding. Losses of tokens are the same.
+        /// The tokens that attention sees: those up to its own, or of these those that are no padding. Losses of tokens are the same.
         #[serde(default)]
         mask: PaddingMask,
     },
@@ -239,5 +77,34 @@ pub enum RawLayout {
 impl Default for RawLayout {
     fn default() -> Self {
         Self::Packed { length: None }
+    }
+}
+
+/// The measurements while training. A part that is `null` is left out.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+#[schemars(rename = "Eval")]
+pub(crate) struct RawEval {
+    /// Optimizer steps between evaluations; one follows the last step in any case.
+    #[schemars(range(min = 1, max = 1_000_000_000_000u64))]
+    pub(crate) every: u64,
+    /// True to evaluate before the first step too.
+    pub(crate) at_start: bool,
+    /// Validation loss and perplexity. Default: 20 batches where there is validation data.
+    #[serde(deserialize_with = "given")]
+    #[expect(clippy::option_option, reason = "three states: not given, given as null, given")]
+    pub(crate) loss: Option<Option<EvalLoss>>,
+    /// Multiple choice in HellaSwag's format. Default: none.
+    pub(crate) hellaswag: Option<HellaSwag>,
+    /// Texts that the model continues. Default: none.
+    pub(crate) samples: Option<Samples>,
+    /// A source as under `data.train`, whose loss is measured once, after the last step, of the best checkpoint by
+    /// validation loss. Default: none.
+    pub(crate) test: Option<Source>,
+}
+
+impl Default for RawEval {
+    fn default() -> Self {
+        Self { every: 250, at_start: false, loss: None, hellaswag: None, samples: None, test: None }
     }
 }

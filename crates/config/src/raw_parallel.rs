@@ -3,7 +3,6 @@
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 
-use super::raw::defaults;
 use runner_spec::experiment::{AutoOr, ParallelMode, PipelineSchedule};
 
 /// More ranks than this are a slip.
@@ -11,28 +10,28 @@ pub(crate) const MAX_RANKS: usize = 1_000_000;
 /// Most micro-batches of a replica in one step.
 pub(crate) const MAX_MICROBATCHES: usize = 65_536;
 
-/// How the work is divided among ranks. There are replicas · stages of them, each with a device.
+/// The division of the work among ranks. There are replicas · stages of them, each with a device.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 #[schemars(rename = "Parallel")]
-pub struct RawParallel {
+pub(crate) struct RawParallel {
     /// `single`: one device. `dp`: replicas that reduce their gradients to one root. `ddp`: replicas that all-reduce
     /// gradients in buckets while the backward runs. `pipeline`: the layers divided into stages.
-    pub mode: ParallelMode,
+    pub(crate) mode: ParallelMode,
     /// Copies of the model that share the batch (dp, ddp: needed), or of the whole pipeline (pipeline: default 1).
     #[schemars(range(min = 1, max = 100_000))]
-    pub replicas: Option<usize>,
+    pub(crate) replicas: Option<usize>,
     /// MiB of gradients that are all-reduced at once.
     #[schemars(range(max = 1_000_000), extend("exclusiveMinimum" = 0))]
-    pub bucket_mb: f64,
+    pub(crate) bucket_mb: f64,
     /// The stages and how they take turns; needed under mode `pipeline`, and not under another.
-    pub pipeline: Option<RawPipeline>,
+    pub(crate) pipeline: Option<RawPipeline>,
     /// The device of each rank, as in `[cpu, cpu]` or `[cuda:0, cuda:1]`; `auto` goes by `device`.
     #[schemars(schema_with = "devices")]
-    pub devices: AutoOr<Vec<String>>,
-    /// How often all ranks start again from the last checkpoint after one has died.
+    pub(crate) devices: AutoOr<Vec<String>>,
+    /// The most times that all ranks start again from the last checkpoint after one has died.
     #[schemars(range(min = 0, max = 1_000))]
-    pub max_restarts: u32,
+    pub(crate) max_restarts: u32,
 }
 
 impl Default for RawParallel {
@@ -52,30 +51,25 @@ impl Default for RawParallel {
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "Pipeline")]
-pub struct RawPipeline {
+pub(crate) struct RawPipeline {
     /// Ranks that a replica's layers are divided among.
     #[schemars(range(min = 1, max = 100_000))]
-    pub stages: usize,
+    pub(crate) stages: usize,
     /// Layers of each stage, as in `[4, 4, 4]` (with chunks: of each chunk, in the order of the model); `auto` balances
     /// them. The embedding goes with the first, the last norm and the head with the last.
-    #[serde(default = "auto")]
+    #[serde(default)]
     #[schemars(schema_with = "partition")]
-    pub partition: AutoOr<Vec<usize>>,
-    /// In which order a rank takes its forwards and backwards.
-    #[serde(default = "schedule")]
-    pub schedule: PipelineSchedule,
+    pub(crate) partition: AutoOr<Vec<usize>>,
+    /// The order in which a rank runs its forwards and backwards.
+    #[serde(default)]
+    pub(crate) schedule: PipelineSchedule,
     /// Pieces of the model per rank. Default: 1; under `interleaved_1f1b` 2, and at least 2.
     #[schemars(range(min = 1, max = 100_000))]
-    pub chunks: Option<usize>,
+    pub(crate) chunks: Option<usize>,
     /// Micro-batches of a replica per optimizer step. Default: its sequences / micro_batch; without either, the smallest
     /// divisor of its sequences from 2·stages on.
     #[schemars(range(min = 1, max = 65_536))]
-    pub microbatches: Option<usize>,
-}
-
-defaults! {
-    auto: AutoOr<Vec<usize>> = AutoOr::Auto;
-    schedule: PipelineSchedule = PipelineSchedule::OneFOneB;
+    pub(crate) microbatches: Option<usize>,
 }
 
 fn partition(_: &mut SchemaGenerator) -> Schema {

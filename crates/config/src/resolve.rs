@@ -1,58 +1,16 @@
 //! Lowers the merged layers to an `Experiment`: fills in the defaults that depend on other keys, and reports keys that
 //! contradict each other.
 
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use super::layers::{Layers, Location};
-use super::mistakes::Mistakes;
 use super::raw::RawExperiment;
-use super::resolve_run::train;
-use runner_spec::experiment::{Checkpoint, Experiment, Log};
-use runner_weights::DescribedModel;
-
-/// The context in which sections are resolved, and the mistakes found in them.
-pub struct Resolver<'l> {
-    pub layers: &'l Layers,
-    /// Folder of the experiment file, absolute.
-    pub base: PathBuf,
-    pub mistakes: Mistakes,
-    /// Origins of values that no layer gives as they are, by key.
-    pub notes: BTreeMap<&'static str, String>,
-    /// See [`LoadOptions::absent_files`](crate::LoadOptions::absent_files).
-    pub absent_files: bool,
-    /// The description of the initial weights, if the model must match it.
-    pub weights: Option<DescribedModel>,
-}
+use super::resolve_run::resolve_train;
+use super::resolver::Resolver;
+use runner_spec::experiment::Experiment;
 
 impl Resolver<'_> {
-    /// Reports a mistake that lies between `keys`, at the one of them that the highest layer gives. Says nothing if a
-    /// mistake in one of them is known already.
-    pub fn error(&mut self, keys: &[&str], message: impl Into<String>, help: impl Into<String>) {
-        if self.mistakes.is_full() || keys.iter().any(|key| self.mistakes.is_poisoned(key)) {
-            return;
-        }
-        let mut best: Option<(&str, Location)> = None;
-        for key in keys {
-            let Some(found) = self.layers.locate(key) else { continue };
-            let rank = |l: &Location| (l.exact, l.layer);
-            if best.as_ref().is_none_or(|(_, b)| found.exact && rank(&found) > rank(b)) {
-                best = Some((key, found));
-            }
-        }
-        if let Some((key, at)) = best {
-            let place = at.exact.then(|| self.layers.value_place(key)).flatten().unwrap_or(at.place);
-            self.mistakes.diagnostics.push(at.source.diagnostic(place, key, message.into(), help.into()));
-        }
-    }
-
-    /// True if a layer gives `key` a value.
-    pub fn given(&self, key: &str) -> bool {
-        self.layers.origin(key, false).is_some()
-    }
-
     /// Resolves everything; `None` after mistakes.
-    pub fn experiment(&mut self, raw: RawExperiment, path: &Path) -> Option<Experiment> {
+    pub(crate) fn experiment(&mut self, raw: RawExperiment, path: &Path) -> Option<Experiment> {
         let name = self.name(raw.name.as_deref(), path);
         self.master_weights(raw.precision, raw.master_weights);
         let model = raw.model.and_then(|m| self.model(&m));
@@ -66,9 +24,9 @@ impl Resolver<'_> {
             self.columns(&mut data.layout, batch.sequences);
         }
         let parallel = self.parallel(raw_parallel, grid, batch.as_ref(), raw.device, model.as_ref().map(|m| m.layers));
-        let train = train(&raw.train);
-        let optimizer = self.optimizer(&raw.optimizer);
-        let schedule = self.schedule(&raw.schedule, train.as_ref());
+        let train = resolve_train(raw.train);
+        self.check_optimizer(&raw.optimizer);
+        self.check_schedule(&raw.schedule, train.as_ref());
         let validation = data.as_ref().map(|d| d.validation.is_some());
         let eval = self.eval(raw.eval, validation);
         if let (Some(model), Some(batch), Some(length)) = (&model, &batch, length) {
@@ -86,14 +44,14 @@ impl Resolver<'_> {
             data: data?,
             batch: batch?,
             train: train?,
-            optimizer,
-            schedule,
+            optimizer: raw.optimizer,
+            schedule: raw.schedule,
             precision: raw.precision,
             master_weights: raw.master_weights,
             parallel: parallel?,
             eval: eval?,
-            checkpoint: Checkpoint { every: raw.checkpoint.every, keep: raw.checkpoint.keep },
-            log: Log { every: raw.log.every },
+            checkpoint: raw.checkpoint,
+            log: raw.log,
         })
     }
 

@@ -2,9 +2,9 @@
 
 use super::raw::RawBatch;
 use super::raw_parallel::MAX_MICROBATCHES;
-use super::resolve::Resolver;
 use super::resolve_model::{divisors, divisors_near, join_or, multiples_near, neighbours};
 use super::resolve_parallel::{Grid, MICROBATCHES, PipelineShape, REPLICAS, STAGES};
+use super::resolver::Resolver;
 use runner_spec::experiment::{Batch, PipelineSchedule};
 
 const DEFAULT_SEQUENCES: usize = 32;
@@ -58,7 +58,7 @@ impl Slice {
 impl Resolver<'_> {
     /// `length`: inputs per row, if that is known. Without a `grid` (after a mistake in it) the batch is held to be one
     /// rank's: what does not divide the whole divides no part of it.
-    pub fn batch(&mut self, raw: &RawBatch, length: Option<usize>, grid: Option<&Grid>) -> Option<Batch> {
+    pub(crate) fn batch(&mut self, raw: &RawBatch, length: Option<usize>, grid: Option<&Grid>) -> Option<Batch> {
         let sequences = self.sequences(raw, length)?;
         let name = match (raw.sequences, raw.tokens) {
             (_, Some(_)) => "the sequences of `batch.tokens`",

@@ -2,10 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use super::raw_data::{RawData, RawHubTokenizer, RawLayout, RawSource, RawTokenizer};
-use super::resolve::Resolver;
+use super::raw_data::{RawData, RawLayout};
+use super::resolver::Resolver;
 use runner_spec::diagnostic::{list, nearest, short};
-use runner_spec::experiment::{Data, Layout, Tokenizer, Validation};
+use runner_spec::experiment::{Data, HubTokenizer, Layout, Source, Tokenizer, Validation};
 
 /// The last part of the training source that is held out unless the file says otherwise.
 const HELD_OUT: f64 = 0.1;
@@ -13,11 +13,11 @@ const HELD_OUT: f64 = 0.1;
 const MAX_NAMES: usize = 2000;
 
 impl Resolver<'_> {
-    pub fn data(&mut self, raw: RawData, context: Option<usize>) -> Option<Data> {
+    pub(crate) fn data(&mut self, raw: RawData, context: Option<usize>) -> Option<Data> {
         self.special_tokens(&raw);
         let tokenizer = self.tokenizer(raw.tokenizer);
         let layout = self.layout(raw.layout, context);
-        let tokens = matches!(raw.train, Some(RawSource::Tokens { .. }));
+        let tokens = matches!(raw.train, Some(Source::Tokens { .. }));
         let train = raw.train.and_then(|source| self.source(source, "data.train"));
         let validation = match raw.validation {
             Some(None) => Some(None),
@@ -47,7 +47,7 @@ impl Resolver<'_> {
     }
 
     /// Columns are as many as a batch has sequences, `sequences`.
-    pub fn columns(&mut self, layout: &mut Layout, sequences: usize) {
+    pub(crate) fn columns(&mut self, layout: &mut Layout, sequences: usize) {
         let Layout::Columns { count, .. } = layout else { return };
         if *count == 0 {
             self.notes.insert("data.layout.columns.count", "batch.sequences".into());
@@ -61,19 +61,17 @@ impl Resolver<'_> {
         }
     }
 
-    fn tokenizer(&mut self, raw: RawTokenizer) -> Option<Tokenizer> {
-        Some(match raw {
-            RawTokenizer::Gpt2 { vocab, merges } => {
-                let vocab = self.file("data.tokenizer.gpt2.vocab", &vocab);
-                let merges = self.file("data.tokenizer.gpt2.merges", &merges);
-                Tokenizer::Gpt2 { vocab: vocab?, merges: merges? }
+    fn tokenizer(&mut self, mut tokenizer: Tokenizer) -> Option<Tokenizer> {
+        match &mut tokenizer {
+            Tokenizer::Gpt2 { vocab, merges } => {
+                let vocab = self.file("data.tokenizer.gpt2.vocab", vocab);
+                self.file("data.tokenizer.gpt2.merges", merges).and(vocab)?;
             }
-            RawTokenizer::File(path) => Tokenizer::File(self.file("data.tokenizer.file", &path)?),
-            RawTokenizer::Chars {} => Tokenizer::Chars {},
-            RawTokenizer::Bytes {} => Tokenizer::Bytes {},
-            RawTokenizer::Bpe { vocab_size, special_tokens } => {
+            Tokenizer::File(path) => self.file("data.tokenizer.file", path)?,
+            Tokenizer::Chars {} | Tokenizer::Bytes {} | Tokenizer::Words { .. } => {}
+            Tokenizer::Bpe { vocab_size, special_tokens } => {
                 let least = 256 + special_tokens.len();
-                if vocab_size < least {
+                if *vocab_size < least {
                     self.error(
                         &["data.tokenizer.bpe.vocab_size"],
                         format!(
@@ -84,30 +82,23 @@ impl Resolver<'_> {
                     );
                     return None;
                 }
-                Tokenizer::Bpe { vocab_size, special_tokens }
             }
-            RawTokenizer::Words { lowercase, min_count, special_tokens } => {
-                Tokenizer::Words { lowercase, min_count, special_tokens }
-            }
-            RawTokenizer::Hub(RawHubTokenizer { name, revision }) => {
+            Tokenizer::Hub(HubTokenizer { name, revision }) => {
                 if let Some(source) = self.layers.origin("data.tokenizer.hub", false) {
                     self.notes.insert("data.tokenizer.hub.name", source);
                 }
-                let fits = self.hub_name("data.tokenizer.hub.name", &name)
-                    & self.hub_revision("data.tokenizer.hub.revision", &revision);
-                if !fits {
-                    return None;
-                }
-                Tokenizer::Hub { name, revision }
+                let fits = self.hub_name("data.tokenizer.hub.name", name)
+                    & self.hub_revision("data.tokenizer.hub.revision", revision);
+                fits.then_some(())?;
             }
-        })
+        }
+        Some(tokenizer)
     }
 
     /// A trained tokenizer has the special tokens that it is given, and no others.
     fn special_tokens(&mut self, raw: &RawData) {
         let RawLayout::Padded { bos, eos, pad, .. } = &raw.layout else { return };
-        let (RawTokenizer::Bpe { special_tokens, .. } | RawTokenizer::Words { special_tokens, .. }) = &raw.tokenizer
-        else {
+        let (Tokenizer::Bpe { special_tokens, .. } | Tokenizer::Words { special_tokens, .. }) = &raw.tokenizer else {
             return;
         };
         for (key, token) in [("bos", bos), ("eos", eos), ("pad", pad)] {
@@ -155,19 +146,27 @@ impl Resolver<'_> {
         })
     }
 
-    pub fn files(&mut self, key: &str, files: &[String]) -> Option<Vec<PathBuf>> {
-        let found: Vec<Option<PathBuf>> =
-            files.iter().enumerate().map(|(i, text)| self.path(&format!("{key}.{i}"), text, true)).collect();
-        found.into_iter().collect()
+    /// Resolves the list `files` of the section `key`.
+    pub(crate) fn files(&mut self, key: &str, files: &mut [PathBuf]) -> Option<()> {
+        let mut all = Some(());
+        for (i, file) in files.iter_mut().enumerate() {
+            match self.path(&format!("{key}.files.{i}"), file, true) {
+                Some(path) => *file = path,
+                None => all = None,
+            }
+        }
+        all
     }
 
-    /// One file, which must be there.
-    pub fn file(&mut self, key: &str, text: &str) -> Option<PathBuf> {
-        self.path(key, text, false)
+    /// Resolves the path of one file, which must be there.
+    pub(crate) fn file(&mut self, key: &str, file: &mut PathBuf) -> Option<()> {
+        *file = self.path(key, file, false)?;
+        Some(())
     }
 
-    /// `text` joined to the folder of the experiment. As a pattern, the folder's own special characters are escaped.
-    fn path(&mut self, key: &str, text: &str, patterns: bool) -> Option<PathBuf> {
+    /// `path` joined to the folder of the experiment. As a pattern, the folder's own special characters are escaped.
+    fn path(&mut self, key: &str, path: &Path, patterns: bool) -> Option<PathBuf> {
+        let text = &*path.to_string_lossy();
         if text.is_empty() {
             self.error(&[key], format!("`{key}` is empty"), "name a file");
             return None;

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use super::resolve::Resolver;
 use super::resolve_parallel::{Grid, REPLICAS, SHOWN, STAGES};
+use super::resolver::Resolver;
 use runner_spec::diagnostic::short;
 use runner_spec::experiment::{AutoOr, DeviceChoice};
 use runner_spec::program::Device;
@@ -13,7 +13,7 @@ const DEVICES: &str = "parallel.devices";
 impl Resolver<'_> {
     /// The list of devices: names, one for each rank, of one kind. Threads of one process have
     /// each a GPU of their own; other ranks may be on several machines, or be allowed to share: the plan knows.
-    pub fn devices(
+    pub(crate) fn devices(
         &mut self,
         raw: &AutoOr<Vec<String>>,
         grid: Option<Grid>,

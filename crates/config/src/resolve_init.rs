@@ -2,14 +2,14 @@
 
 use serde_json::Value;
 
-use super::resolve::Resolver;
+use super::resolver::Resolver;
 use runner_spec::experiment::Model;
 use runner_weights::{CONTEXT, Difference, differences};
 
 impl Resolver<'_> {
     /// Reports keys of the `model` section that contradict the initial weights. A file may choose another vocabulary, a shorter
     /// context and any dropout.
-    pub fn model_of_weights(&mut self, model: &Model) {
+    pub(crate) fn model_of_weights(&mut self, model: &Model) {
         let Some(weights) = self.weights.clone() else { return };
         let file = weights.file.display().to_string();
         for Difference { key, ours, theirs } in differences(&weights, model) {

@@ -1,10 +1,11 @@
 //! The `model` section: presets, sizes that must fit each other, and what belongs to which family.
 
 use super::presets;
-use super::raw::{RawInit, RawModel};
-use super::resolve::Resolver;
+use super::raw::RawModel;
+use super::resolver::Resolver;
 use runner_spec::diagnostic::list;
 use runner_spec::experiment::{Batch, Family, Model, NormPlace, WeightInit};
+use runner_spec::format::choice_name;
 use runner_spec::model::DEFAULT_ROPE_THETA;
 
 /// More parameters than any machine holds; beyond it arithmetic on sizes would overflow.
@@ -13,7 +14,7 @@ const MAX_PARAMETERS: f64 = 1e13;
 const MAX_ACTIVATIONS: f64 = 1e15;
 
 impl Resolver<'_> {
-    pub fn model(&mut self, raw: &RawModel) -> Option<Model> {
+    pub(crate) fn model(&mut self, raw: &RawModel) -> Option<Model> {
         let family = raw.family.unwrap_or(Family::Gpt2);
         if let Some(preset) = &raw.preset
             && presets::family(preset).is_some_and(|f| f != family)
@@ -21,7 +22,7 @@ impl Resolver<'_> {
             let same: Vec<&str> = presets::names().into_iter().filter(|p| presets::family(p) == Some(family)).collect();
             self.error(
                 &["model.family", "model.preset"],
-                format!("the preset `{preset}` is not of the family `{}`", name(family)),
+                format!("the preset `{preset}` is not of the family `{}`", choice_name(&family)),
                 format!("its presets are {}", list(&same, "and")),
             );
             return None;
@@ -65,7 +66,7 @@ impl Resolver<'_> {
         }
         let tie = family == Family::Gpt2;
         if raw.tie_embeddings.is_none() {
-            self.notes.insert("model.tie_embeddings", format!("default of {}", name(family)));
+            self.notes.insert("model.tie_embeddings", format!("default of {}", choice_name(&family)));
         }
         if raw.vocab_size.is_none() {
             self.notes.insert("model.vocab_size", "default (the tokenizer's)".into());
@@ -91,9 +92,9 @@ impl Resolver<'_> {
             head_bias: raw.head_bias.unwrap_or(false),
             final_norm: raw.final_norm.unwrap_or(true),
             mlp_dropout: raw.mlp_dropout.unwrap_or(0.0),
-            init: raw.init.as_ref().map(|init| match init {
-                RawInit::From(folder) => WeightInit::From(self.base.join(folder)),
-                RawInit::Pytorch { embedding } => WeightInit::Pytorch { embedding: *embedding },
+            init: raw.init.clone().map(|init| match init {
+                WeightInit::From(folder) => WeightInit::From(self.base.join(folder)),
+                pytorch => pytorch,
             }),
         };
         self.model_of_weights(&model);
@@ -175,13 +176,13 @@ impl Resolver<'_> {
                     ("mlp_dropout", is_given(raw.mlp_dropout), "it has no dropout"),
                     (
                         "init.pytorch",
-                        matches!(raw.init, Some(RawInit::Pytorch { .. })),
+                        matches!(raw.init, Some(WeightInit::Pytorch { .. })),
                         "it starts from normal(0, 0.02)",
                     ),
                 ],
             ),
         };
-        let (name, other) = (name(family), name(other));
+        let (name, other) = (choice_name(&family), choice_name(&other));
         for (key, _, why) in foreign.into_iter().filter(|(_, is_foreign, _)| *is_foreign) {
             let key = format!("model.{key}");
             let message = format!("`{key}` is not a key of the family `{name}`");
@@ -190,7 +191,7 @@ impl Resolver<'_> {
     }
 
     /// Reports sizes that are legal one by one and too large together.
-    pub fn sizes(&mut self, model: &Model, batch: &Batch, length: usize) {
+    pub(crate) fn sizes(&mut self, model: &Model, batch: &Batch, length: usize) {
         let rows = batch.micro_batch as f64 * length as f64;
         let widest = model.d_ff.max(model.d_model).max(model.vocab_size.unwrap_or(0)) as f64;
         let elements = rows * widest * model.layers as f64;
@@ -204,13 +205,6 @@ impl Resolver<'_> {
                 "make `batch.micro_batch` smaller",
             );
         }
-    }
-}
-
-fn name(family: Family) -> &'static str {
-    match family {
-        Family::Gpt2 => "gpt2",
-        Family::Llama => "llama",
     }
 }
 

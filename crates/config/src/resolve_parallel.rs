@@ -1,9 +1,9 @@
 //! The `parallel` section: a mode and the keys that go with it, stages that fit the model.
 
 use super::raw_parallel::{MAX_RANKS, RawParallel, RawPipeline};
-use super::resolve::Resolver;
+use super::resolver::Resolver;
 use runner_spec::experiment::{AutoOr, Batch, DeviceChoice, Parallel, ParallelMode, Pipeline, PipelineSchedule};
-use runner_spec::format::count;
+use runner_spec::format::{choice_name, count};
 
 pub(crate) const REPLICAS: &str = "parallel.replicas";
 pub(crate) const STAGES: &str = "parallel.pipeline.stages";
@@ -19,28 +19,28 @@ pub(crate) const SHOWN: usize = 16;
 
 /// The ranks: replicas · stages.
 #[derive(Debug, Clone, Copy)]
-pub struct Grid {
-    pub replicas: usize,
-    pub pipeline: Option<PipelineShape>,
+pub(crate) struct Grid {
+    pub(crate) replicas: usize,
+    pub(crate) pipeline: Option<PipelineShape>,
 }
 
 /// The shape of a pipeline before the batch is known.
 #[derive(Debug, Clone, Copy)]
-pub struct PipelineShape {
-    pub stages: usize,
-    pub schedule: PipelineSchedule,
-    pub chunks: usize,
+pub(crate) struct PipelineShape {
+    pub(crate) stages: usize,
+    pub(crate) schedule: PipelineSchedule,
+    pub(crate) chunks: usize,
     /// If the file says.
-    pub microbatches: Option<usize>,
+    pub(crate) microbatches: Option<usize>,
 }
 
 impl Grid {
-    pub fn ranks(self) -> usize {
+    pub(crate) fn ranks(self) -> usize {
         self.replicas * self.pipeline.map_or(1, |p| p.stages)
     }
 
     /// `3 stages · 2 replicas = 6 ranks`.
-    pub fn arithmetic(self) -> String {
+    pub(crate) fn arithmetic(self) -> String {
         let ranks = counted(self.ranks(), "rank");
         let replicas = counted(self.replicas, "replica");
         match self.pipeline.map(|p| counted(p.stages, "stage")) {
@@ -54,12 +54,12 @@ impl Grid {
 
 impl Resolver<'_> {
     /// The number of ranks; `None` after a mistake in the keys that give it.
-    pub fn grid(&mut self, raw: &RawParallel) -> Option<Grid> {
+    pub(crate) fn grid(&mut self, raw: &RawParallel) -> Option<Grid> {
         let known = [MODE, REPLICAS, STAGES, SCHEDULE, CHUNKS, MICROBATCHES];
         if known.iter().any(|key| self.mistakes.is_poisoned(key)) {
             return None;
         }
-        let mode = name(raw.mode);
+        let mode = choice_name(&raw.mode);
         let default = if self.given(MODE) { "" } else { " (the default)" };
         let mut whole = true;
         let pipeline = match (&raw.pipeline, raw.mode) {
@@ -117,7 +117,7 @@ impl Resolver<'_> {
 
     /// A mode that a higher layer chooses takes the keys of other modes in lower layers with it: `--set parallel.mode=single`
     /// over a file with a pipeline.
-    pub fn overridden(&self, mut raw: RawParallel) -> RawParallel {
+    pub(crate) fn overridden(&self, mut raw: RawParallel) -> RawParallel {
         let Some(mode) = self.layers.layer_of(MODE) else { return raw };
         let below = |key: &str| self.layers.layer_of(key).is_some_and(|layer| layer < mode);
         if raw.mode != ParallelMode::Pipeline && below(STAGES) {
@@ -162,7 +162,7 @@ impl Resolver<'_> {
     }
 
     /// The section as a whole; `layers` is the model's number of them.
-    pub fn parallel(
+    pub(crate) fn parallel(
         &mut self,
         raw: RawParallel,
         grid: Option<Grid>,
@@ -234,15 +234,6 @@ impl Resolver<'_> {
                 help(),
             );
         }
-    }
-}
-
-fn name(mode: ParallelMode) -> &'static str {
-    match mode {
-        ParallelMode::Single => "single",
-        ParallelMode::Dp => "dp",
-        ParallelMode::Ddp => "ddp",
-        ParallelMode::Pipeline => "pipeline",
     }
 }
 

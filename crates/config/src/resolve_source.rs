@@ -1,32 +1,38 @@
-//! Sources: `data.train`, and those of `data.validation`.
+//! Sources: `data.train`, and those of `data.validation` and `eval.test`.
 
-use super::raw_data::{RawHubSource, RawJson, RawParquet, RawSource};
-use super::resolve::Resolver;
+use std::path::PathBuf;
+
+use super::resolver::Resolver;
 use runner_spec::experiment::{HubSource, JsonSource, ParquetSource, Source, Validation};
 use runner_spec::hub_name;
 use runner_template::RecordTemplate;
 
 /// The column or field that is read unless the file names one.
-const TEXT: &str = "text";
+const DEFAULT_FIELD: &str = "text";
 
 impl Resolver<'_> {
-    /// The source at `key`.
-    pub fn source(&mut self, raw: RawSource, key: &str) -> Option<Source> {
-        Some(match raw {
-            RawSource::Text { files } => Source::Text { files: self.files(&format!("{key}.text.files"), &files)? },
-            RawSource::Parquet(raw) => Source::Parquet(self.parquet(raw, &format!("{key}.parquet"))?),
-            RawSource::Jsonl(raw) => Source::Jsonl(self.json(raw, &format!("{key}.jsonl"))?),
-            RawSource::Json(raw) => Source::Json(self.json(raw, &format!("{key}.json"))?),
-            RawSource::Tokens { files } => {
-                Source::Tokens { files: self.files(&format!("{key}.tokens.files"), &files)? }
+    /// Resolves the source at `key`: joins its paths to the folder of the experiment, and fills in the default field.
+    pub(crate) fn source(&mut self, mut source: Source, key: &str) -> Option<Source> {
+        match &mut source {
+            Source::Text { files } => self.files(&format!("{key}.text"), files)?,
+            Source::Tokens { files } => self.files(&format!("{key}.tokens"), files)?,
+            Source::Parquet(ParquetSource { files, column, template }) => {
+                self.records(files, column, template.as_deref(), &format!("{key}.parquet"))?;
             }
-            RawSource::Builtin { corpus } => Source::Builtin { corpus },
-            RawSource::Hub(raw) => Source::Hub(self.hub_source(raw, &format!("{key}.hub"))?),
-        })
+            Source::Jsonl(JsonSource { files, field, template }) => {
+                self.records(files, field, template.as_deref(), &format!("{key}.jsonl"))?;
+            }
+            Source::Json(JsonSource { files, field, template }) => {
+                self.records(files, field, template.as_deref(), &format!("{key}.json"))?;
+            }
+            Source::Builtin { .. } => {}
+            Source::Hub(hub) => self.hub_source(hub, &format!("{key}.hub"))?,
+        }
+        Some(source)
     }
 
-    pub fn validation(&mut self, raw: Validation<RawSource>) -> Option<Validation> {
-        match raw {
+    pub(crate) fn validation(&mut self, validation: Validation) -> Option<Validation> {
+        match validation {
             Validation::Fraction(fraction) if fraction <= 0.0 || fraction >= 1.0 => {
                 self.error(
                     &["data.validation.fraction"],
@@ -40,22 +46,23 @@ impl Resolver<'_> {
         }
     }
 
-    fn parquet(&mut self, raw: RawParquet, key: &str) -> Option<ParquetSource> {
-        let files = self.files(&format!("{key}.files"), &raw.files);
-        let (column, template) = self.text_of(raw.column, raw.template, key)?;
-        Some(ParquetSource { files: files?, column, template })
+    /// Resolves the files of records at `key`, and the part of each record that is its text.
+    fn records(
+        &mut self,
+        files: &mut [PathBuf],
+        field: &mut Option<String>,
+        template: Option<&str>,
+        key: &str,
+    ) -> Option<()> {
+        let found = self.files(key, files);
+        self.text_of_record(field, template, key)?;
+        found
     }
 
-    fn json(&mut self, raw: RawJson, key: &str) -> Option<JsonSource> {
-        let files = self.files(&format!("{key}.files"), &raw.files);
-        let (field, template) = self.text_of(raw.field, raw.template, key)?;
-        Some(JsonSource { files: files?, field, template })
-    }
-
-    fn hub_source(&mut self, raw: RawHubSource, key: &str) -> Option<HubSource> {
-        let mut fits = self.hub_name(&format!("{key}.dataset"), &raw.dataset)
-            & self.hub_revision(&format!("{key}.revision"), &raw.revision);
-        for (name, value) in [("config", raw.config.as_ref()), ("split", Some(&raw.split))] {
+    fn hub_source(&mut self, hub: &mut HubSource, key: &str) -> Option<()> {
+        let mut fits = self.hub_name(&format!("{key}.dataset"), &hub.dataset)
+            & self.hub_revision(&format!("{key}.revision"), &hub.revision);
+        for (name, value) in [("config", hub.config.as_ref()), ("split", Some(&hub.split))] {
             if let Some(problem) = value.and_then(|value| hub_name::word_problem(value)) {
                 self.error(
                     &[&format!("{key}.{name}")],
@@ -65,31 +72,27 @@ impl Resolver<'_> {
                 fits = false;
             }
         }
-        let (column, template) = self.text_of(raw.column, raw.template, key)?;
-        let RawHubSource { dataset, config, split, revision, .. } = raw;
-        fits.then_some(HubSource { dataset, config, split, column, template, revision })
+        self.text_of_record(&mut hub.column, hub.template.as_deref(), key)?;
+        fits.then_some(())
     }
 
-    /// One of a field and a template; the field `text` unless either is given.
-    fn text_of(
-        &mut self,
-        field: Option<String>,
-        template: Option<String>,
-        key: &str,
-    ) -> Option<(Option<String>, Option<String>)> {
+    /// Checks the template, or else fills in the default field.
+    fn text_of_record(&mut self, field: &mut Option<String>, template: Option<&str>, key: &str) -> Option<()> {
         let Some(template) = template else {
-            return Some((Some(field.unwrap_or_else(|| TEXT.to_owned())), None));
+            field.get_or_insert_with(|| DEFAULT_FIELD.to_owned());
+            return Some(());
         };
-        if let Err(message) = RecordTemplate::new(&template) {
+        *field = None;
+        if let Err(message) = RecordTemplate::new(template) {
             let help = "fields are filled in as in `{{ instruction }}`; `{% if input %}…{% endif %}` asks whether one has text";
             self.error(&[&format!("{key}.template")], format!("not a template: {message}"), help);
             return None;
         }
-        Some((None, Some(template)))
+        Some(())
     }
 
     /// Reports a `name` that cannot be a repository of the hub; true if it can.
-    pub fn hub_name(&mut self, key: &str, name: &str) -> bool {
+    pub(crate) fn hub_name(&mut self, key: &str, name: &str) -> bool {
         let problem = hub_name::name_problem(name);
         if let Some(problem) = &problem {
             let help = "names are as `owner/name` or `name`: letters, digits, `.`, `_` and `-`";
@@ -99,7 +102,7 @@ impl Resolver<'_> {
     }
 
     /// Reports a `revision` that cannot be a branch, tag or commit; true if it can.
-    pub fn hub_revision(&mut self, key: &str, revision: &str) -> bool {
+    pub(crate) fn hub_revision(&mut self, key: &str, revision: &str) -> bool {
         let problem = hub_name::revision_problem(revision);
         if let Some(problem) = &problem {
             self.error(&[key], format!("`{key}` {problem}"), "a branch, a tag or a commit, such as `main`");

@@ -21,11 +21,31 @@ pub fn schema_text() -> String {
 pub(crate) fn schema_ref() -> &'static Value {
     static SCHEMA: OnceLock<Value> = OnceLock::new();
     SCHEMA.get_or_init(|| {
-        schemars::generate::SchemaSettings::draft07()
-            .into_generator()
-            .into_root_schema_for::<RawExperiment>()
-            .to_value()
+        let generator = schemars::generate::SchemaSettings::draft07().into_generator();
+        let mut schema = generator.into_root_schema_for::<RawExperiment>().to_value();
+        let definitions = schema["definitions"].clone();
+        remove_section_defaults(&mut schema, &definitions);
+        schema
     })
+}
+
+/// Removes the defaults of whole sections: their keys have defaults of their own.
+fn remove_section_defaults(schema: &mut Value, definitions: &Value) {
+    let is_section = |choice: &Value| {
+        let name = choice["$ref"].as_str().and_then(|reference| reference.rsplit('/').next());
+        name.is_some_and(|name| definitions[name]["enum"].is_null())
+    };
+    let has_section = schema["anyOf"].as_array().is_some_and(|choices| choices.iter().any(is_section));
+    match schema {
+        Value::Object(map) => {
+            if has_section || map.get("default").is_some_and(Value::is_object) {
+                map.remove("default");
+            }
+            map.values_mut().for_each(|inner| remove_section_defaults(inner, definitions));
+        }
+        Value::Array(items) => items.iter_mut().for_each(|inner| remove_section_defaults(inner, definitions)),
+        _ => {}
+    }
 }
 
 #[cfg(test)]

@@ -2,7 +2,6 @@
 
 use serde_json::{Map, Value};
 
-use super::raw::EXCLUSIVE;
 use super::schema::schema_ref;
 
 /// The legal content of a place in the experiment file.
@@ -125,9 +124,9 @@ impl Keys {
         texts(&self.0["required"])
     }
 
-    /// Keys of which one layer gives at most one.
+    /// Keys of which one layer gives at most one, and of which a higher layer's replaces a lower layer's.
     pub fn exclusive(&self) -> Vec<&'static str> {
-        texts(&self.0[EXCLUSIVE]).collect()
+        texts(&self.0["x-exclusive"]).collect()
     }
 
     /// The key that a text alone stands for.

@@ -11,7 +11,7 @@ use crate::{check, devices, memory_shortage, ranks};
 use runner_spec::cluster::ClusterFacts;
 use runner_spec::data::{DataFacts, SplitFacts};
 use runner_spec::experiment::{
-    Decay, Experiment, Family, Layout, Model, Optimizer, PaddingMask, Recompute, WeightInit,
+    Decay, Experiment, Family, Layout, Model, Optimizer, PaddingMask, Recompute, StepDecay, WeightInit,
 };
 use runner_spec::mesh::{Mesh, Mode};
 use runner_spec::model::{Gpt2Variant, ModelSpec};
@@ -296,10 +296,12 @@ fn lr_schedule(experiment: &Experiment, steps: u64, epoch: u64) -> Result<LrSche
     let decay = match experiment.schedule.decay {
         Decay::Cosine { final_, steps } => LrDecay::Cosine { last: final_, steps: steps.unwrap_or(rest) },
         Decay::Linear { final_, steps } => LrDecay::Linear { last: final_, steps: steps.unwrap_or(rest) },
-        Decay::Step { every: Some(0), .. } => refuse!("schedule.decay.step.every", "it is 0: take at least 1"),
-        Decay::Step { every: Some(every), gamma, .. } => LrDecay::Step { every, gamma },
+        Decay::Step(StepDecay { every: Some(0), .. }) => {
+            refuse!("schedule.decay.step.every", "it is 0: take at least 1")
+        }
+        Decay::Step(StepDecay { every: Some(every), gamma, .. }) => LrDecay::Step { every, gamma },
         // An epoch need not be whole steps: it is counted in rows, so that nothing adds up.
-        Decay::Step { every: None, epochs, gamma } => {
+        Decay::Step(StepDecay { every: None, epochs, gamma }) => {
             let rows = (epochs.unwrap_or(1.0) * epoch as f64).round().max(1.0) as u64;
             LrDecay::Rows { rows, sequences: experiment.batch.sequences as u64, gamma }
         }

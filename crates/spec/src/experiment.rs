@@ -1,21 +1,28 @@
 //! The validated experiment: every default filled in, every unit resolved.
 //!
 //! It serializes with the keys of the experiment file, so `resolved.yaml` is a valid experiment file. `runner_config` checks what
-//! is legal.
+//! is legal. Sections that the file gives in the same form have a JSON Schema here: their doc comments are shown by an editor, and
+//! their attributes become the legal ranges of the keys. Of keys that exclude each other (`x-exclusive`) exactly one is set here. The
+//! planner turns `train.epochs` and `train.tokens` into steps (rounded down, at least one).
 
 use std::path::PathBuf;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 mod data;
+mod eval;
 mod parallel;
+mod train;
 
-use crate::serde_defaults::{is_default, is_true, yes};
+use crate::serde_defaults::{defaults, is_default, is_true, yes};
 pub use data::{
-    Corpus, Data, HUB_DEFAULT_BRANCH, HubSource, JsonSource, Layout, PaddingMask, ParquetSource, Source, Tokenizer,
-    Validation,
+    Corpus, Data, HUB_DEFAULT_BRANCH, HubSource, HubTokenizer, JsonSource, Layout, PaddingMask, ParquetSource, Source,
+    Tokenizer, Validation,
 };
+pub use eval::{Eval, EvalLoss, HellaSwag, Samples};
 pub use parallel::{AutoOr, Parallel, ParallelMode, Pipeline, PipelineSchedule};
+pub use train::{Decay, Decays, Optimizer, Recompute, Schedule, StepDecay, Train, Warmup};
 
 /// A whole experiment, ready for the planner.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -41,7 +48,7 @@ pub struct Experiment {
     pub log: Log,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum DeviceChoice {
     Auto,
@@ -49,14 +56,14 @@ pub enum DeviceChoice {
     Cuda,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Family {
     Gpt2,
     Llama,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Precision {
     Fp32,
@@ -107,8 +114,8 @@ pub struct Model {
     pub init: Option<WeightInit>,
 }
 
-/// Where the norms of a layer stand (gpt2): x + f(norm(x)), or norm(x + f(x)).
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
+/// The place of a layer's norms (gpt2): x + f(norm(x)), or norm(x + f(x)).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum NormPlace {
     #[default]
@@ -116,8 +123,8 @@ pub enum NormPlace {
     Post,
 }
 
-/// Between the feed-forward layer's two matrices (gpt2). GELU is its tanh form.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
+/// The activation between the feed-forward layer's two matrices (gpt2). GELU is its tanh form.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Activation {
     #[default]
@@ -125,8 +132,8 @@ pub enum Activation {
     Relu,
 }
 
-/// How a model knows positions (gpt2): by trained vectors, or sines and cosines of fixed frequencies.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
+/// The position embeddings (gpt2): trained vectors, or sines and cosines of fixed frequencies.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum PositionKind {
     #[default]
@@ -135,11 +142,23 @@ pub enum PositionKind {
 }
 
 /// The source of initial weights.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
+#[schemars(rename = "Init")]
 pub enum WeightInit {
+    /// A Hugging Face folder of a GPT-2 or Llama, or a model file of llm.c. Its numbers fill this section.
     From(PathBuf),
-    Pytorch { embedding: f64 },
+    /// The initial weights of PyTorch's own transformer layers: Xavier-uniform attention, uniform within ±1/√in elsewhere (gpt2).
+    Pytorch {
+        /// Embedding and head are uniform within ± this.
+        #[serde(default = "embedding_range")]
+        #[schemars(range(max = 10), extend("exclusiveMinimum" = 0))]
+        embedding: f64,
+    },
+}
+
+defaults! {
+    embedding_range: f64 = 0.1;
 }
 
 /// `sequences` is the global batch of one optimizer step, `micro_batch` the sequences of one forward.
@@ -150,168 +169,35 @@ pub struct Batch {
     pub micro_batch: usize,
 }
 
-/// The length of the training: exactly one of `steps`, `epochs` and `tokens` is set. The planner turns epochs and tokens into steps
-/// (rounded down, at least one).
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Train {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub steps: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub epochs: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub tokens: Option<u64>,
-    /// Global L2 norm to which gradients are clipped; `None` leaves them.
-    pub clip_norm: Option<f64>,
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub recompute: Recompute,
-}
-
-/// What a layer's backward computes again of the forward, instead of keeping it: nothing; attention's projections, outputs and
-/// log-sum-exps; or all but the layer's input. The numbers are the same.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum Recompute {
-    #[default]
-    None,
-    Attention,
-    Block,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase", deny_unknown_fields)]
-pub enum Optimizer {
-    Adamw {
-        lr: f64,
-        betas: [f64; 2],
-        eps: f64,
-        weight_decay: f64,
-        #[serde(default, skip_serializing_if = "is_default")]
-        decays: Decays,
-    },
-    Sgd {
-        lr: f64,
-        momentum: f64,
-    },
-}
-
-/// Which parameters weight decay acts on: those of two or more dimensions, or biases and gains too, as
-/// `torch.optim.AdamW(model.parameters())` has it.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, schemars::JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum Decays {
-    #[default]
-    Matrices,
-    All,
-}
-
-impl Optimizer {
-    /// The peak learning rate, which the schedule multiplies.
-    pub fn lr(&self) -> f64 {
-        match *self {
-            Self::Adamw { lr, .. } | Self::Sgd { lr, .. } => lr,
-        }
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Schedule {
-    pub warmup: Warmup,
-    pub decay: Decay,
-}
-
-/// Without `from`: lr·(step+1)/steps. With it: linear from `from`·lr at step 0 to lr at step `steps`.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Warmup {
-    pub steps: u64,
-    pub from: Option<f64>,
-}
-
-/// `final_` is a fraction of the peak learning rate; `steps` counts from the end of the warmup, `None` meaning the rest
-/// of the run; constant afterwards.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase", deny_unknown_fields)]
-pub enum Decay {
-    Cosine {
-        #[serde(rename = "final")]
-        final_: f64,
-        steps: Option<u64>,
-    },
-    Linear {
-        #[serde(rename = "final")]
-        final_: f64,
-        steps: Option<u64>,
-    },
-    /// Exactly one of `every` (steps) and `epochs` is set.
-    Step {
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        every: Option<u64>,
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        epochs: Option<f64>,
-        gamma: f64,
-    },
-    Constant {},
-}
-
-/// `every` is in optimizer steps; evaluation also follows the last step. A part that is `None` is not evaluated.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Eval {
-    pub every: u64,
-    /// True if there is an evaluation before the first step too.
-    pub at_start: bool,
-    pub loss: Option<EvalLoss>,
-    pub hellaswag: Option<HellaSwag>,
-    pub samples: Option<Samples>,
-    /// Measured once, after the last step.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub test: Option<Source>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct EvalLoss {
-    /// The most micro-batches of the validation split that are read, from its start.
-    pub batches: usize,
-}
-
-/// Exactly one of `file` and `builtin` is set.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct HellaSwag {
-    pub file: Option<PathBuf>,
-    pub builtin: Option<Corpus>,
-    /// At most this many items, from the start.
-    pub limit: Option<usize>,
-}
-
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Samples {
-    pub prompts: Vec<String>,
-    /// Continuations of each prompt.
-    pub count: usize,
-    pub max_tokens: usize,
-    pub top_k: Option<usize>,
-    pub temperature: f64,
-    pub top_p: Option<f64>,
-    pub seed: u64,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+/// Checkpoints of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
 pub struct Checkpoint {
     /// Optimizer steps between checkpoints; one follows the last step in any case.
+    #[schemars(range(min = 1, max = 1_000_000_000_000u64))]
     pub every: u64,
-    /// The newest this many are kept, and the best by validation loss.
+    /// The number of newest checkpoints that are kept; the best by validation loss is kept besides.
+    #[schemars(range(min = 1, max = 1_000_000))]
     pub keep: usize,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+impl Default for Checkpoint {
+    fn default() -> Self {
+        Self { every: 500, keep: 3 }
+    }
+}
+
+/// Progress lines.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
 pub struct Log {
     /// Optimizer steps between progress lines; metrics are recorded for every step.
+    #[schemars(range(min = 1, max = 1_000_000_000_000u64))]
     pub every: u64,
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Self { every: 10 }
+    }
 }

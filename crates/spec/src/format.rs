@@ -87,6 +87,14 @@ pub fn json_value(value: &impl serde::Serialize) -> serde_json::Value {
     serde_json::to_value(value).expect("plain data is JSON")
 }
 
+/// The word for `choice`, a unit variant, in an experiment file, such as `bf16`.
+pub fn choice_name(choice: &impl serde::Serialize) -> String {
+    match json_value(choice) {
+        serde_json::Value::String(name) => name,
+        other => other.to_string(),
+    }
+}
+
 /// The bytes of [`json_value`].
 #[expect(clippy::expect_used, reason = "a stated invariant: nothing empty may pass for a message")]
 pub fn json_bytes(value: &impl serde::Serialize) -> Vec<u8> {

@@ -1,4 +1,12 @@
-//! Defaults of fields that a record leaves out, and the tests for leaving them out.
+//! Defaults of fields that a file or a record leaves out, and the tests for leaving them out.
+
+/// Defines a function for each default of a key, by which serde and the JSON Schema know it.
+macro_rules! defaults {
+    ($($name:ident: $type:ty = $value:expr;)*) => {
+        $(fn $name() -> $type { $value })*
+    };
+}
+pub(crate) use defaults;
 
 /// The default of a field that is true unless a record says otherwise.
 pub fn yes() -> bool {

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::diagnostics::said;
 use crate::{LoadOptions, explain, from_str, to_yaml};
-use runner_spec::experiment::{Source, Tokenizer, Validation};
+use runner_spec::experiment::{HubTokenizer, Source, Tokenizer, Validation};
 
 fn with(data: &str) -> String {
     format!("model: {{preset: gpt2-micro}}\ndata:\n{data}")
@@ -37,7 +37,10 @@ fn the_page_of_sources_has_examples_that_load() {
     assert_eq!((hub.config.as_deref(), hub.column.as_deref()), (Some("sample-10BT"), Some("text")));
     let long = examples[1].replace("{hub: gpt2}", "{hub: {name: gpt2}}");
     assert_eq!(load(&long).experiment, second.experiment);
-    assert_eq!(second.experiment.data.tokenizer, Tokenizer::Hub { name: "gpt2".into(), revision: "main".into() });
+    assert_eq!(
+        second.experiment.data.tokenizer,
+        Tokenizer::Hub(HubTokenizer { name: "gpt2".into(), revision: "main".into() })
+    );
     for example in &examples {
         let experiment = load(example).experiment;
         let yaml = to_yaml(&experiment);

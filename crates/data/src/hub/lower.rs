@@ -13,7 +13,7 @@ use super::repository::{Repository, Snapshot};
 use super::select::{self, Format, Selected, SelectedBy};
 use super::settings::Settings;
 use runner_spec::experiment::{
-    Data, HUB_DEFAULT_BRANCH, HubSource, JsonSource, ParquetSource, Source, Tokenizer, Validation,
+    Data, HUB_DEFAULT_BRANCH, HubSource, HubTokenizer, JsonSource, ParquetSource, Source, Tokenizer, Validation,
 };
 
 /// The branch on which the hub keeps the parquet files that it makes of datasets in other formats.
@@ -40,7 +40,7 @@ pub fn is_needed(data: &Data, test: Option<&Source>) -> bool {
     matches!(data.train, Source::Hub(_))
         || matches!(test, Some(Source::Hub(_)))
         || matches!(data.validation, Some(Validation::Source(Source::Hub(_))))
-        || matches!(data.tokenizer, Tokenizer::Hub { .. })
+        || matches!(data.tokenizer, Tokenizer::Hub(_))
 }
 
 /// Finds the files that `data` and `test` name on the hub. `memos` is a folder for lists of files.
@@ -57,10 +57,10 @@ pub fn lower(
     let client = Client::new(settings);
     let hub = Hub { client: &client, memos, report };
     let mut out = Lowered { local: data.clone(), pinned: data.clone(), test: None };
-    if let Tokenizer::Hub { name, revision } = &data.tokenizer {
+    if let Tokenizer::Hub(HubTokenizer { name, revision }) = &data.tokenizer {
         let (local, commit) = hub.tokenizer(name, revision).map_err(|error| within(error, "data.tokenizer.hub"))?;
         out.local.tokenizer = local;
-        out.pinned.tokenizer = Tokenizer::Hub { name: name.clone(), revision: commit };
+        out.pinned.tokenizer = Tokenizer::Hub(HubTokenizer { name: name.clone(), revision: commit });
     }
     let lower = |source: &HubSource, key: &str| {
         let (local, commit) = hub.dataset(source).map_err(|error| within(error, key))?;

@@ -92,7 +92,7 @@ fn read_tokenizer(tokenizer: &Tokenizer, key: &'static str) -> Result<TextTokeni
         Tokenizer::Chars {} | Tokenizer::Bpe { .. } | Tokenizer::Words { .. } => {
             "made from text, of which there is none here"
         }
-        Tokenizer::Hub { .. } => "on the hub, and its files are not here yet",
+        Tokenizer::Hub(_) => "on the hub, and its files are not here yet",
     };
     let message = format!("{problem}; give GPT-2's vocab.json and merges.txt, a tokenizer.json or bytes");
     Err(DataError::setting(key, message))

@@ -27,7 +27,7 @@ pub fn assume_data(experiment: &Experiment, rows: u64) -> DataFacts {
         Tokenizer::Bytes {} => 257,
         Tokenizer::Bpe { vocab_size, .. } => *vocab_size,
         Tokenizer::Gpt2 { .. } => 50_257,
-        Tokenizer::File(_) | Tokenizer::Chars {} | Tokenizer::Words { .. } | Tokenizer::Hub { .. } => usize::MAX,
+        Tokenizer::File(_) | Tokenizer::Chars {} | Tokenizer::Words { .. } | Tokenizer::Hub(_) => usize::MAX,
     };
     let given = experiment.model.vocab_size;
     let tokenizer_vocab = match (known, given) {

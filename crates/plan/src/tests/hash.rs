@@ -77,7 +77,7 @@ fn what_changes_a_number_changes_the_hash() {
             }
         }),
         ("epochs of a decay", |x| {
-            x.schedule.decay = e::Decay::Step { every: None, epochs: Some(1.0), gamma: 0.5 };
+            x.schedule.decay = e::Decay::Step(e::StepDecay { every: None, epochs: Some(1.0), gamma: 0.5 });
         }),
         ("sequences", |x| x.batch.sequences = 16),
         ("micro_batch", |x| x.batch.micro_batch = 4),

@@ -4,11 +4,11 @@ use std::borrow::Cow;
 use std::path::PathBuf;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::de::{DeserializeOwned, Error as _};
+use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
-use crate::serde_defaults::{is_default, is_true, yes};
+use crate::serde_defaults::{defaults, is_default, is_true, yes};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -25,70 +25,177 @@ pub struct Data {
     pub drop_last: bool,
 }
 
-/// Paths here are as the user wrote them, already joined to the folder of the experiment file.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// One tokenizer. Paths in a validated experiment are absolute.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 pub enum Tokenizer {
-    Gpt2 { vocab: PathBuf, merges: PathBuf },
+    /// GPT-2's, from its two files.
+    Gpt2 {
+        /// Path of vocab.json.
+        vocab: PathBuf,
+        /// Path of merges.txt.
+        merges: PathBuf,
+    },
+    /// Path of a tokenizer.json.
     File(PathBuf),
+    /// One token per character of the training source.
     Chars {},
+    /// One token per byte, and an end of text.
     Bytes {},
-    Bpe { vocab_size: usize, special_tokens: Vec<String> },
-    Words { lowercase: bool, min_count: u64, special_tokens: Vec<String> },
-    Hub { name: String, revision: String },
+    /// Byte-level BPE, trained from the training source.
+    Bpe {
+        /// Tokens in all.
+        #[schemars(range(min = 257, max = 10_000_000))]
+        vocab_size: usize,
+        /// Tokens of their own, which come first.
+        #[serde(default)]
+        special_tokens: Vec<String>,
+    },
+    /// Words, split as a basic English tokenizer does; the vocabulary is the training source's.
+    Words {
+        /// True if text is lowercased first.
+        #[serde(default = "yes")]
+        lowercase: bool,
+        /// Words that are there less often are `<unk>`.
+        #[serde(default = "one")]
+        #[schemars(range(min = 1, max = 1_000_000_000_000u64))]
+        min_count: u64,
+        /// Tokens of their own, which come after `<unk>` and before the words.
+        #[serde(default)]
+        special_tokens: Vec<String>,
+    },
+    /// That of a model on the Hugging Face hub: its tokenizer.json, or vocab.json and merges.txt.
+    Hub(HubTokenizer),
+}
+
+impl Default for Tokenizer {
+    fn default() -> Self {
+        Self::Bytes {}
+    }
+}
+
+/// A tokenizer by the name of its model. The name alone is enough: `hub: gpt2`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(extend("x-short" = "name"), transform = or_text)]
+pub struct HubTokenizer {
+    /// The model's name, as `gpt2` or `openai-community/gpt2`.
+    pub name: String,
+    /// Branch, tag or commit. Default: main.
+    #[serde(default = "default_branch")]
+    pub revision: String,
+}
+
+/// Makes `schema`, a mapping, accept a text too, which stands for its key `x-short`.
+fn or_text(schema: &mut Schema) {
+    let description = schema.remove("description");
+    let mapping = std::mem::take(schema);
+    *schema = json_schema!({"anyOf": [{"type": "string"}, mapping]});
+    if let Some(description) = description {
+        schema.insert("description".to_owned(), description);
+    }
 }
 
 /// The branch of a hub repository that is read if the file names no other.
 pub const HUB_DEFAULT_BRANCH: &str = "main";
 
-/// A source of documents. `files` may be glob patterns. Exactly one of `column` (or `field`) and `template` is set.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+defaults! {
+    one: u64 = 1;
+    train_split: String = "train".to_owned();
+    default_branch: String = HUB_DEFAULT_BRANCH.to_owned();
+}
+
+/// A source of documents. `files` may hold patterns such as `data/*.parquet`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 pub enum Source {
-    Text { files: Vec<PathBuf> },
+    /// Plain text; each file is a document.
+    Text {
+        /// Paths or patterns.
+        #[schemars(length(min = 1))]
+        files: Vec<PathBuf>,
+    },
+    /// Parquet files; each row is a document.
     Parquet(ParquetSource),
+    /// One JSON object a line; each line is a document.
     Jsonl(JsonSource),
+    /// A file that is one JSON array of objects, each a document.
     Json(JsonSource),
+    /// A dataset of the Hugging Face hub, or of what `HF_ENDPOINT` names.
     Hub(HubSource),
-    Tokens { files: Vec<PathBuf> },
-    Builtin { corpus: Corpus },
+    /// Token shards of llm.c (.bin), nanoGPT (.bin) or build-nanogpt (.npy).
+    Tokens {
+        /// Paths or patterns.
+        #[schemars(length(min = 1))]
+        files: Vec<PathBuf>,
+    },
+    /// A corpus that the program generates.
+    Builtin {
+        /// Which one.
+        corpus: Corpus,
+    },
 }
 
-/// Exactly one of `column` and `template` is set.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// Parquet files, and which text of a row is a document.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(rename = "Parquet", extend("x-exclusive" = ["column", "template"]))]
 pub struct ParquetSource {
+    /// Paths or patterns.
+    #[schemars(length(min = 1))]
     pub files: Vec<PathBuf>,
+    /// The column with the text. Default: text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(!skip_serializing_if)]
     pub column: Option<String>,
+    /// The text, made of columns: a minijinja template. Or `column`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(!skip_serializing_if)]
     pub template: Option<String>,
 }
 
-/// Exactly one of `field` and `template` is set.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// Files of JSON objects, and which text of an object is a document.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(rename = "Json", extend("x-exclusive" = ["field", "template"]))]
 pub struct JsonSource {
+    /// Paths or patterns.
+    #[schemars(length(min = 1))]
     pub files: Vec<PathBuf>,
+    /// The field with the text. Default: text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(!skip_serializing_if)]
     pub field: Option<String>,
+    /// The text, made of fields: a minijinja template. Or `field`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(!skip_serializing_if)]
     pub template: Option<String>,
 }
 
-/// A dataset of the hub by its name. Exactly one of `column` and `template` is set.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// A dataset by its name: the files of one split are downloaded into the cache that Python's huggingface_hub has, and read there.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(extend("x-exclusive" = ["column", "template"]))]
 pub struct HubSource {
+    /// Its name, as `HuggingFaceFW/fineweb`.
     pub dataset: String,
+    /// Which of its configurations. Default: the dataset's own default, or its only one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(!skip_serializing_if)]
     pub config: Option<String>,
+    /// Which split. Default: train.
+    #[serde(default = "train_split")]
     pub split: String,
+    /// The column or field with the text. Default: text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(!skip_serializing_if)]
     pub column: Option<String>,
+    /// The text, made of columns or fields: a minijinja template. Or `column`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(!skip_serializing_if)]
     pub template: Option<String>,
-    /// Branch, tag or commit. In the record of a run it is the commit that was read.
+    /// Branch, tag or commit. Default: main. In the record of a run it is the commit that was read.
+    #[serde(default = "default_branch")]
     pub revision: String,
 }
 
@@ -101,12 +208,12 @@ pub enum Corpus {
 /// The held-out data: the last `fraction` of the training source, or a source of its own. In a file it is
 /// `{fraction: 0.1}`, or a source as under `train`.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Validation<S = Source> {
+pub enum Validation {
     Fraction(f64),
-    Source(S),
+    Source(Source),
 }
 
-impl<S: Serialize> Serialize for Validation<S> {
+impl Serialize for Validation {
     fn serialize<T: Serializer>(&self, serializer: T) -> Result<T::Ok, T::Error> {
         match self {
             Self::Fraction(fraction) => serializer.serialize_newtype_variant("Validation", 0, "fraction", fraction),
@@ -115,7 +222,7 @@ impl<S: Serialize> Serialize for Validation<S> {
     }
 }
 
-impl<'de, S: DeserializeOwned> Deserialize<'de> for Validation<S> {
+impl<'de> Deserialize<'de> for Validation {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
         #[serde(rename_all = "lowercase", deny_unknown_fields)]
@@ -131,7 +238,7 @@ impl<'de, S: DeserializeOwned> Deserialize<'de> for Validation<S> {
     }
 }
 
-impl<S: JsonSchema> JsonSchema for Validation<S> {
+impl JsonSchema for Validation {
     fn schema_name() -> Cow<'static, str> {
         "Validation".into()
     }
@@ -144,11 +251,11 @@ impl<S: JsonSchema> JsonSchema for Validation<S> {
             "required": ["fraction"],
             "additionalProperties": false,
         });
-        let mut schema = S::json_schema(generator);
+        let mut schema = Source::json_schema(generator);
         if let Some(Value::Array(choices)) = schema.get_mut("oneOf") {
             choices.insert(0, fraction.to_value());
         }
-        let description = "What is held out: a share of the training source, or a source of its own.";
+        let description = "The held-out data: a share of the training source, or a source of its own.";
         schema.insert("description".to_owned(), description.into());
         schema
     }

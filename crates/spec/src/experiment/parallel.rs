@@ -58,10 +58,11 @@ pub struct Pipeline {
     pub microbatches: usize,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, schemars::JsonSchema)]
 pub enum PipelineSchedule {
     #[serde(rename = "gpipe")]
     Gpipe,
+    #[default]
     #[serde(rename = "1f1b")]
     OneFOneB,
     #[serde(rename = "interleaved_1f1b")]
@@ -71,8 +72,9 @@ pub enum PipelineSchedule {
 }
 
 /// The word `auto`, or a value.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum AutoOr<T> {
+    #[default]
     Auto,
     Given(T),
 }

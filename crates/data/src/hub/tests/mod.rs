@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use runner_spec::experiment::{Data, HubSource, Layout, Source, Tokenizer, Validation};
+use runner_spec::experiment::{Data, HubSource, HubTokenizer, Layout, Source, Tokenizer, Validation};
 use server::{
     Asked, Broken, COMMIT, CONVERTED, Files, Here, REFS, Reply, Server, data, etag, fine, hub, local, pair, ranged,
     read, source,
@@ -415,7 +415,7 @@ fn tokenizers_are_one_file_or_two() {
     let here = Here::new(&server.address);
     let tokenizer = |name: &str| {
         let train = Source::Text { files: Vec::new() };
-        let tokenizer = Tokenizer::Hub { name: name.to_owned(), revision: "main".to_owned() };
+        let tokenizer = Tokenizer::Hub(HubTokenizer { name: name.to_owned(), revision: "main".to_owned() });
         here.lower(&Data {
             tokenizer,
             train,
@@ -427,7 +427,10 @@ fn tokenizers_are_one_file_or_two() {
     };
     let one = tokenizer("gpt2").unwrap();
     assert!(matches!(&one.local.tokenizer, Tokenizer::File(path) if fs::read(path).unwrap() == b"{}"));
-    assert_eq!(one.pinned.tokenizer, Tokenizer::Hub { name: "gpt2".to_owned(), revision: COMMIT.to_owned() });
+    assert_eq!(
+        one.pinned.tokenizer,
+        Tokenizer::Hub(HubTokenizer { name: "gpt2".to_owned(), revision: COMMIT.to_owned() })
+    );
     let two = tokenizer("own/pair").unwrap();
     assert!(matches!(&two.local.tokenizer, Tokenizer::Gpt2 { vocab, merges } if vocab.is_file() && merges.is_file()));
     let none = tokenizer("own/none").unwrap_err();

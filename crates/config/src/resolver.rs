@@ -1,0 +1,49 @@
+//! The context in which the sections of an experiment are resolved, and the mistakes found in them.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use super::layers::{Layers, Location};
+use super::mistakes::Mistakes;
+use runner_weights::DescribedModel;
+
+/// The context in which sections are resolved, and the mistakes found in them.
+pub(crate) struct Resolver<'l> {
+    pub(crate) layers: &'l Layers,
+    /// Folder of the experiment file, absolute.
+    pub(crate) base: PathBuf,
+    pub(crate) mistakes: Mistakes,
+    /// Origins of values that no layer gives as they are, by key.
+    pub(crate) notes: BTreeMap<&'static str, String>,
+    /// See [`LoadOptions::absent_files`](crate::LoadOptions::absent_files).
+    pub(crate) absent_files: bool,
+    /// The description of the initial weights, if the model must match it.
+    pub(crate) weights: Option<DescribedModel>,
+}
+
+impl Resolver<'_> {
+    /// Reports a mistake that lies between `keys`, at the one of them that the highest layer gives. Says nothing if a
+    /// mistake in one of them is known already.
+    pub(crate) fn error(&mut self, keys: &[&str], message: impl Into<String>, help: impl Into<String>) {
+        if self.mistakes.is_full() || keys.iter().any(|key| self.mistakes.is_poisoned(key)) {
+            return;
+        }
+        let mut best: Option<(&str, Location)> = None;
+        for key in keys {
+            let Some(found) = self.layers.locate(key) else { continue };
+            let rank = |l: &Location| (l.exact, l.layer);
+            if best.as_ref().is_none_or(|(_, b)| found.exact && rank(&found) > rank(b)) {
+                best = Some((key, found));
+            }
+        }
+        if let Some((key, at)) = best {
+            let place = at.exact.then(|| self.layers.value_place(key)).flatten().unwrap_or(at.place);
+            self.mistakes.diagnostics.push(at.source.diagnostic(place, key, message.into(), help.into()));
+        }
+    }
+
+    /// True if a layer gives `key` a value.
+    pub(crate) fn given(&self, key: &str) -> bool {
+        self.layers.origin(key, false).is_some()
+    }
+}

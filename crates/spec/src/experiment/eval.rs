@@ -1,0 +1,93 @@
+//! The `eval` section.
+
+use std::path::PathBuf;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::data::{Corpus, Source};
+use crate::serde_defaults::defaults;
+
+/// `every` is in optimizer steps; evaluation also follows the last step. A part that is `None` is not evaluated.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Eval {
+    pub every: u64,
+    /// True if there is an evaluation before the first step too.
+    pub at_start: bool,
+    pub loss: Option<EvalLoss>,
+    pub hellaswag: Option<HellaSwag>,
+    pub samples: Option<Samples>,
+    /// Measured once, after the last step.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub test: Option<Source>,
+}
+
+/// Validation loss.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct EvalLoss {
+    /// Micro-batches of the validation data that are read, from its start, at most.
+    #[schemars(range(min = 1, max = 1_000_000_000))]
+    pub batches: usize,
+}
+
+impl Default for EvalLoss {
+    fn default() -> Self {
+        Self { batches: 20 }
+    }
+}
+
+/// A multiple-choice set: one of `file` and `builtin`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+#[schemars(extend("x-exclusive" = ["file", "builtin"]))]
+pub struct HellaSwag {
+    /// Path of a JSONL file.
+    pub file: Option<PathBuf>,
+    /// The set that belongs to a built-in corpus.
+    pub builtin: Option<Corpus>,
+    /// At most this many items, from the start. Default: all.
+    #[schemars(range(min = 1, max = 1_000_000_000))]
+    pub limit: Option<usize>,
+}
+
+/// Texts that the model continues.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Samples {
+    /// The texts to continue.
+    #[schemars(length(min = 1))]
+    pub prompts: Vec<String>,
+    /// Continuations of each prompt.
+    #[serde(default = "count")]
+    #[schemars(range(min = 1, max = 10_000))]
+    pub count: usize,
+    /// Tokens per continuation.
+    #[serde(default = "max_tokens")]
+    #[schemars(range(min = 1, max = 1_000_000))]
+    pub max_tokens: usize,
+    /// Draw among this many of the likeliest tokens; `null` for all.
+    #[serde(default = "top_k")]
+    #[schemars(range(min = 1, max = 100_000_000))]
+    pub top_k: Option<usize>,
+    /// Divides the logits; 0 always takes the likeliest token.
+    #[serde(default = "temperature")]
+    #[schemars(range(min = 0, max = 1_000))]
+    pub temperature: f64,
+    /// Draw among the likeliest tokens that together have this probability; `null` for all.
+    #[serde(default)]
+    #[schemars(range(max = 1), extend("exclusiveMinimum" = 0))]
+    pub top_p: Option<f64>,
+    /// Seed of the draws.
+    #[serde(default = "seed")]
+    pub seed: u64,
+}
+
+defaults! {
+    count: usize = 1;
+    max_tokens: usize = 64;
+    top_k: Option<usize> = Some(50);
+    temperature: f64 = 1.0;
+    seed: u64 = 42;
+}

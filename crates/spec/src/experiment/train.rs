@@ -1,0 +1,200 @@
+//! The sections `train`, `optimizer` and `schedule`.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::serde_defaults::{defaults, is_default};
+
+/// The length of the training: one of `steps`, `epochs` and `tokens`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+#[schemars(extend("x-exclusive" = ["steps", "epochs", "tokens"]))]
+pub struct Train {
+    /// Optimizer steps. Default: 1000, unless `epochs` or `tokens` is given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(!skip_serializing_if, range(min = 1, max = 1_000_000_000_000u64))]
+    pub steps: Option<u64>,
+    /// Passes over the training data.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(!skip_serializing_if, range(max = 1e9), extend("exclusiveMinimum" = 0))]
+    pub epochs: Option<f64>,
+    /// Tokens to train on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(!skip_serializing_if, range(min = 1, max = 1_000_000_000_000_000_000u64))]
+    pub tokens: Option<u64>,
+    /// Global L2 norm to which gradients are clipped; `null` leaves them as they are.
+    #[schemars(extend("exclusiveMinimum" = 0))]
+    pub clip_norm: Option<f64>,
+    /// The part of a layer's forward that its backward computes again instead of keeping it: nothing, attention's part, or all but
+    /// the layer's input. Less memory, more work, the same numbers.
+    #[serde(skip_serializing_if = "is_default")]
+    #[schemars(!skip_serializing_if)]
+    pub recompute: Recompute,
+}
+
+impl Default for Train {
+    fn default() -> Self {
+        Self { steps: None, epochs: None, tokens: None, clip_norm: Some(1.0), recompute: Recompute::None }
+    }
+}
+
+/// The part of a layer's forward that its backward computes again, instead of keeping it: nothing; attention's projections, outputs
+/// and log-sum-exps; or all but the layer's input. The numbers are the same.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Recompute {
+    #[default]
+    None,
+    Attention,
+    Block,
+}
+
+/// One optimizer.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase", deny_unknown_fields)]
+pub enum Optimizer {
+    /// AdamW.
+    Adamw {
+        /// Peak learning rate.
+        #[serde(default = "adamw_lr")]
+        #[schemars(range(max = 10_000), extend("exclusiveMinimum" = 0))]
+        lr: f64,
+        /// Decay rates of the two moments, in [0, 1).
+        #[serde(default = "adamw_betas")]
+        betas: [f64; 2],
+        /// Added to the denominator.
+        #[serde(default = "adamw_eps")]
+        #[schemars(range(max = 1), extend("exclusiveMinimum" = 0))]
+        eps: f64,
+        /// Decoupled weight decay, scaled by the learning rate.
+        #[serde(default = "adamw_decay")]
+        #[schemars(range(min = 0, max = 10_000))]
+        weight_decay: f64,
+        /// The parameters that decay: tensors of two or more dimensions (`matrices`), or biases and gains too (`all`).
+        #[serde(default, skip_serializing_if = "is_default")]
+        #[schemars(!skip_serializing_if)]
+        decays: Decays,
+    },
+    /// Stochastic gradient descent.
+    Sgd {
+        /// Peak learning rate.
+        #[schemars(range(max = 10_000), extend("exclusiveMinimum" = 0))]
+        lr: f64,
+        /// Share of the last update that is kept.
+        #[serde(default)]
+        #[schemars(range(min = 0), extend("exclusiveMaximum" = 1))]
+        momentum: f64,
+    },
+}
+
+defaults! {
+    adamw_lr: f64 = 6e-4;
+    adamw_betas: [f64; 2] = [0.9, 0.95];
+    adamw_eps: f64 = 1e-8;
+    adamw_decay: f64 = 0.1;
+    decay_final: f64 = 0.1;
+}
+
+impl Default for Optimizer {
+    fn default() -> Self {
+        let (lr, betas, eps, weight_decay) = (adamw_lr(), adamw_betas(), adamw_eps(), adamw_decay());
+        Self::Adamw { lr, betas, eps, weight_decay, decays: Decays::default() }
+    }
+}
+
+impl Optimizer {
+    /// The peak learning rate, which the schedule multiplies.
+    pub fn lr(&self) -> f64 {
+        match *self {
+            Self::Adamw { lr, .. } | Self::Sgd { lr, .. } => lr,
+        }
+    }
+}
+
+/// Which parameters weight decay acts on: those of two or more dimensions, or biases and gains too, as
+/// `torch.optim.AdamW(model.parameters())` has it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Decays {
+    #[default]
+    Matrices,
+    All,
+}
+
+/// A warmup, then a decay.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Schedule {
+    /// The rise to the peak learning rate.
+    pub warmup: Warmup,
+    /// The fall after the warmup. Default: constant.
+    pub decay: Decay,
+}
+
+/// lr·(step+1)/steps; with `from`, linear from from·lr at step 0 to lr at step `steps`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Warmup {
+    /// Steps until the peak; 0 for no warmup.
+    #[schemars(range(min = 0, max = 1_000_000_000_000u64))]
+    pub steps: u64,
+    /// Share of the peak learning rate to start from.
+    #[schemars(range(min = 0, max = 1))]
+    pub from: Option<f64>,
+}
+
+/// The shape of the decay.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase", deny_unknown_fields)]
+pub enum Decay {
+    /// Half a cosine, constant afterwards.
+    Cosine {
+        /// Share of the peak learning rate that is reached.
+        #[serde(rename = "final", default = "decay_final")]
+        #[schemars(range(min = 0, max = 1))]
+        final_: f64,
+        /// Steps from the end of the warmup. Default: the rest of the run.
+        #[serde(default)]
+        #[schemars(range(min = 1, max = 1_000_000_000_000u64))]
+        steps: Option<u64>,
+    },
+    /// A straight line, constant afterwards.
+    Linear {
+        /// Share of the peak learning rate that is reached.
+        #[serde(rename = "final", default = "decay_final")]
+        #[schemars(range(min = 0, max = 1))]
+        final_: f64,
+        /// Steps from the end of the warmup. Default: the rest of the run.
+        #[serde(default)]
+        #[schemars(range(min = 1, max = 1_000_000_000_000u64))]
+        steps: Option<u64>,
+    },
+    /// Times `gamma` after each `every` steps, or each so many epochs.
+    Step(StepDecay),
+    /// The peak learning rate to the end.
+    Constant {},
+}
+
+impl Default for Decay {
+    fn default() -> Self {
+        Self::Constant {}
+    }
+}
+
+/// Drops of the learning rate.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(extend("x-exclusive" = ["every", "epochs"]))]
+pub struct StepDecay {
+    /// Steps between two drops. Or `epochs`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(!skip_serializing_if, range(min = 1, max = 1_000_000_000_000u64))]
+    pub every: Option<u64>,
+    /// Epochs between two drops, counted in rows. Or `every`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(!skip_serializing_if, range(max = 1e9), extend("exclusiveMinimum" = 0))]
+    pub epochs: Option<f64>,
+    /// Factor of one drop.
+    #[schemars(range(max = 1), extend("exclusiveMinimum" = 0))]
+    pub gamma: f64,
+}
