@@ -23,12 +23,11 @@ pub(crate) fn choose_devices(
     let (cuda, cpus): (Vec<&DeviceFacts>, Vec<&DeviceFacts>) =
         cluster.devices.iter().partition(|d| matches!(d.device, Device::Cuda(_)));
     let on_gpus = || gpu_for_each_rank(&cuda, world_size, cluster).map_err(|short| short.refusal(mesh));
-    let auto = experiment.device == DeviceChoice::Auto;
     let chosen = match (&experiment.parallel.devices, experiment.device) {
         (AutoOr::Given(listed), _) => listed_devices(listed, mesh, &cuda, cluster)?,
-        (_, DeviceChoice::Cuda) if cuda.is_empty() => return Err(no_device("cuda", cluster)),
+        (_, DeviceChoice::Cuda) if cuda.is_empty() => return Err(device_missing("device", "cuda", cluster)),
         (_, DeviceChoice::Cuda) => on_gpus()?,
-        (_, DeviceChoice::Cpu) => on_cpus(&cpus, mesh, cluster, auto)?,
+        (_, DeviceChoice::Cpu) => on_cpus(&cpus, mesh, cluster, "cpu")?,
         // A machine without a described CPU has nothing else.
         (_, DeviceChoice::Auto) if cpus.is_empty() && !cuda.is_empty() => on_gpus()?,
         (_, DeviceChoice::Auto) => {
@@ -37,7 +36,7 @@ pub(crate) fn choose_devices(
                 Ok(gpus) => gpus,
                 Err(why) => {
                     notes.extend((!cuda.is_empty()).then(|| format!("device: auto takes the CPU: {why}")));
-                    on_cpus(&cpus, mesh, cluster, auto)?
+                    on_cpus(&cpus, mesh, cluster, "auto")?
                 }
             }
         }
@@ -89,7 +88,7 @@ struct GpuShortage {
 impl GpuShortage {
     fn refusal(self, mesh: Mesh) -> PlanError {
         if !self.on_one_machine {
-            return too_few_devices(mesh, self.gpus, "there are");
+            return too_few_devices(mesh, self.gpus);
         }
         let gpus = counted(self.gpus as u64, "GPU");
         let message = format!("a machine has {} of the ranks, and a rank sees {gpus}", self.ranks);
@@ -134,13 +133,13 @@ fn on_cpus(
     cpus: &[&DeviceFacts],
     mesh: Mesh,
     cluster: &ClusterFacts,
-    auto: bool,
+    wanted: &str,
 ) -> Result<Vec<DeviceFacts>, PlanError> {
     let world_size = mesh.world_size();
     match cpus {
-        [] => Err(no_device(if auto { "auto" } else { "cpu" }, cluster)),
+        [] => Err(device_missing("device", wanted, cluster)),
         [cpu] => Ok(vec![(*cpu).clone(); world_size]),
-        several if several.len() < world_size => Err(too_few_devices(mesh, several.len(), "there are")),
+        several if several.len() < world_size => Err(too_few_devices(mesh, several.len())),
         several => Ok(several[..world_size].iter().map(|cpu| (*cpu).clone()).collect()),
     }
 }
@@ -153,7 +152,8 @@ fn listed_devices(
     cluster: &ClusterFacts,
 ) -> Result<Vec<DeviceFacts>, PlanError> {
     let facts_of = |(rank, device): (usize, &Device)| {
-        let facts = find_device(*device, cluster)?;
+        let found = cluster.devices.iter().find(|facts| facts.device == *device);
+        let facts = found.ok_or_else(|| device_missing("parallel.devices", &device.to_string(), cluster))?;
         Ok(match cluster.rank_locations.get(rank) {
             Some(location) if *device != Device::Cpu => gpu_of_location(facts, *location, cuda.len(), cluster),
             _ => facts.clone(),
@@ -161,7 +161,9 @@ fn listed_devices(
     };
     let chosen = listed.iter().enumerate().map(facts_of).collect::<Result<Vec<_>, PlanError>>()?;
     if chosen.len() != mesh.world_size() {
-        return Err(too_few_devices(mesh, chosen.len(), "parallel.devices lists"));
+        let message =
+            format!("{}, and parallel.devices lists {}", need_of_devices(mesh), counted(chosen.len() as u64, "device"));
+        return Err(PlanError::value("parallel", message));
     }
     let mut first = HashMap::new();
     for (rank, device) in chosen.iter().enumerate().filter(|(_, d)| d.device != Device::Cpu && !cluster.sharing) {
@@ -191,15 +193,6 @@ fn unfit_device(chosen: &[DeviceFacts], cluster: &ClusterFacts) -> Option<(&'sta
     Some(("parallel", format!("ranks on GPUs talk through NCCL: {why}")))
 }
 
-fn find_device(device: Device, cluster: &ClusterFacts) -> Result<&DeviceFacts, PlanError> {
-    let found = cluster.devices.iter().find(|facts| facts.device == device);
-    found.ok_or_else(|| device_missing("parallel.devices", &device.to_string(), cluster))
-}
-
-fn no_device(wanted: &str, cluster: &ClusterFacts) -> PlanError {
-    device_missing("device", wanted, cluster)
-}
-
 /// The error that `cluster` does not have the device `wanted`, for which `key` asks.
 fn device_missing(key: &'static str, wanted: &str, cluster: &ClusterFacts) -> PlanError {
     let names: Vec<String> = cluster.devices.iter().take(16).map(|d| d.device.to_string()).collect();
@@ -217,16 +210,20 @@ fn device_missing(key: &'static str, wanted: &str, cluster: &ClusterFacts) -> Pl
     PlanError::value(key, format!("{wanted} is {why}"))
 }
 
-fn too_few_devices(mesh: Mesh, devices: usize, what: &str) -> PlanError {
+/// The number of devices that the ranks of `mesh` need.
+fn need_of_devices(mesh: Mesh) -> String {
     let ranks = match (mesh.stages, mesh.replicas) {
         (1, replicas) => format!("{replicas} replicas"),
         (stages, 1) => format!("{stages} stages"),
         (stages, replicas) => format!("{stages} stages · {replicas} replicas = {} ranks", stages * replicas),
     };
-    PlanError::value(
-        "parallel",
-        format!("{ranks} need a device each, and {what} {}", counted(devices as u64, "device")),
-    )
+    format!("{ranks} need a device each")
+}
+
+fn too_few_devices(mesh: Mesh, devices: usize) -> PlanError {
+    let verb = if devices == 1 { "is" } else { "are" };
+    let there = format!("there {verb} {}", counted(devices as u64, "device"));
+    PlanError::value("parallel", format!("{}, and {there}", need_of_devices(mesh)))
 }
 
 /// A device that several ranks share gives each a part of its threads, at least one, and a GPU a part of its memory.
@@ -406,7 +403,7 @@ mod tests {
         insta::assert_snapshot!(fails(boards(1, (8, 0)), |x| {
             x.device = DeviceChoice::Cuda;
             x.parallel = ddp(2);
-        }), @"parallel: 2 replicas need a device each, and there are 1 device");
+        }), @"parallel: 2 replicas need a device each, and there is 1 device");
         insta::assert_snapshot!(fails(boards(1, (7, 0)), cuda), @"device: GPUs need compute capability 8.0 or more, and cuda:0 (NVIDIA Board) has 7.0; device: cpu needs none of it");
     }
 
