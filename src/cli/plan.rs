@@ -8,13 +8,13 @@ use anyhow::Context;
 use super::common::{TemplateArgs, ThreadArgs, host_without_runs};
 use super::exit::RequestError;
 use runner_engine::prepare::local_devices;
+use runner_lab::compare::unread_data::assume_data_hashed;
 use runner_plan::compile;
 use runner_plan::render::{RenderOptions, render};
 use runner_plan::timeline_svg::draw_timeline;
 use runner_spec::cluster::ClusterFacts;
-use runner_spec::data::{ChoiceFacts, DataFacts, SplitFacts, WeightsFacts};
+use runner_spec::data::DataFacts;
 use runner_spec::experiment::Experiment;
-use runner_spec::experiment::{Validation, WeightInit};
 use runner_spec::plan::Plan;
 
 /// Show the plan of an experiment: parameters, memory, FLOPs, steps, data, the predicted time, and the program.
@@ -111,32 +111,9 @@ fn assumed_data(experiment: &Experiment, rows: u64) -> anyhow::Result<DataFacts>
         let message = "--rows reads no data, so the tokenizer's vocabulary is not known: give model.vocab_size";
         return Err(RequestError(message.to_owned()).into());
     };
-    let length = experiment.data.layout.length();
-    let hash = || "assumed".to_owned();
-    let split = |rows: u64| SplitFacts { rows, tokens: rows.saturating_mul(length as u64), documents: 0, hash: hash() };
-    let validation = experiment.data.validation.as_ref().map(|validation| {
-        split(match validation {
-            Validation::Fraction(part) => ((rows as f64 * part) as u64).max(1),
-            Validation::Source(_) => (rows / 10).max(1),
-        })
-    });
-    let test = experiment.eval.test.as_ref().map(|_| split((rows / 10).max(1)));
-    // HellaSwag's validation set has 10,042 items.
-    let choice = experiment.eval.hellaswag.as_ref();
-    let choice = choice.map(|h| ChoiceFacts { items: h.limit.unwrap_or(10_042), hash: hash() });
-    let weights = match &experiment.model.init {
-        Some(WeightInit::From(_)) => Some(WeightsFacts { hash: hash(), vocab_size: vocab }),
-        _ => None,
-    };
-    Ok(DataFacts {
-        tokenizer_vocab: vocab,
-        tokenizer_hash: hash(),
-        train: split(rows),
-        validation,
-        test,
-        choice,
-        weights,
-    })
+    // The model's vocabulary counts, not that of a tokenizer which is not read.
+    let data = assume_data_hashed(experiment, rows, |_| "assumed".to_owned());
+    Ok(DataFacts { tokenizer_vocab: vocab, ..data })
 }
 
 fn draw(plan: &Plan, path: &Path) -> anyhow::Result<()> {

@@ -14,10 +14,16 @@ const HELLASWAG_ITEMS: usize = 10_042;
 /// vocabulary of the model.
 #[must_use]
 pub fn assume_data(experiment: &Experiment, rows: u64) -> DataFacts {
-    let document = document(experiment);
-    let data = |key: &str| value_at(&document, "data").and_then(|data| data.get(key)).cloned().unwrap_or_default();
     let hash =
         |parts: &[Value]| format!("by name {}", blake3::hash(Value::from(parts).to_string().as_bytes()).to_hex());
+    assume_data_hashed(experiment, rows, hash)
+}
+
+/// [`assume_data`] with `hash` for the hashes: it gets the settings that name what is hashed.
+#[must_use]
+pub fn assume_data_hashed(experiment: &Experiment, rows: u64, hash: impl Fn(&[Value]) -> String) -> DataFacts {
+    let document = document(experiment);
+    let data = |key: &str| value_at(&document, "data").and_then(|data| data.get(key)).cloned().unwrap_or_default();
     let (tokenizer, train, mut layout) = (data("tokenizer"), data("train"), data("layout"));
     // The attention mask does not change the rows.
     if let Some(padded) = layout.get_mut("padded").and_then(Value::as_object_mut) {
