@@ -21,14 +21,15 @@ impl Machine {
     /// Facts about this machine.
     pub fn detect() -> Self {
         // Systems without these files have no name or kernel in the record.
-        let readable = |path: &str| fs::read_to_string(path).unwrap_or_default();
-        let release = readable("/etc/os-release");
-        let kernel = readable("/proc/sys/kernel/osrelease");
-        let named = field(&release, "PRETTY_NAME", '=').map(|name| name.trim_matches('"').to_owned());
-        let os = match (named, kernel.trim()) {
-            (Some(name), "") => name,
-            (Some(name), kernel) => format!("{name}, {} {kernel}", std::env::consts::OS),
-            (None, kernel) => format!("{} {kernel}", std::env::consts::OS).trim().to_owned(),
+        let name = fs::read_to_string("/etc/os-release")
+            .ok()
+            .and_then(|text| field(&text, "PRETTY_NAME", '=').map(|name| name.trim_matches('"').to_owned()));
+        let family = std::env::consts::OS;
+        let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").ok();
+        let kernel = kernel.map(|kernel| format!("{family} {}", kernel.trim()));
+        let os = match (name, kernel) {
+            (Some(name), Some(kernel)) => format!("{name}, {kernel}"),
+            (name, kernel) => name.or(kernel).unwrap_or_else(|| family.to_owned()),
         };
         Self {
             os,
