@@ -140,14 +140,14 @@ impl Pipeline {
                 if copy == Some(i) {
                     copies.push(grads[entry.range()].to_vec());
                 } else {
-                    let to = layout.find(&entry.spec.name).unwrap().range();
+                    let to = layout.entry(&entry.spec.name).unwrap().range();
                     flat[to].copy_from_slice(&grads[entry.range()]);
                 }
             }
         }
         for rank in &self.ranks {
             let Some(original) = tied_original(&rank.params.layout, spec, &rank.chunks) else { continue };
-            let to = layout.find(&rank.params.layout.entries[original].spec.name).unwrap().range();
+            let to = layout.entry(&rank.params.layout.entries[original].spec.name).unwrap().range();
             let copy = copies.pop().unwrap();
             flat[to].iter_mut().zip(copy).for_each(|(a, b)| *a += b);
         }
@@ -161,7 +161,7 @@ fn values_for(layout: &ParamLayout, whole: &Params) -> Vec<f64> {
     let from = values(&whole.flat);
     let mut flat = vec![0.0; layout.total];
     for entry in &layout.entries {
-        flat[entry.range()].copy_from_slice(&from[whole.layout.find(&entry.spec.name).unwrap().range()]);
+        flat[entry.range()].copy_from_slice(&from[whole.layout.entry(&entry.spec.name).unwrap().range()]);
     }
     flat
 }

@@ -203,7 +203,7 @@ fn ranks_that_start_differently_are_refused() {
             if r.rank == rank {
                 let mut values: Vec<f32> = state.buffer.to_vec1().unwrap();
                 let name = "transformer.wte.weight";
-                let at = state.layout.find(name).unwrap().offset;
+                let at = state.layout.entry(name).unwrap().offset;
                 values[at] = f32::from_bits(values[at].to_bits() + 1);
                 state.buffer = Tensor::from_vec(values, state.buffer.elem_count(), &Device::Cpu).unwrap();
             }

@@ -139,7 +139,7 @@ fn optimizers_with_clipping_over_100_steps() {
             let flat = |of: &dyn Fn(usize, usize) -> Vec<f64>| {
                 let mut flat = vec![0.0; layout.total];
                 for (i, (name, shape)) in shapes.iter().enumerate() {
-                    flat[layout.find(name).unwrap().range()].copy_from_slice(&of(i, shape.iter().product()));
+                    flat[layout.entry(name).unwrap().range()].copy_from_slice(&of(i, shape.iter().product()));
                 }
                 flat
             };
@@ -162,7 +162,7 @@ fn optimizers_with_clipping_over_100_steps() {
             }
             let ours = values(&state.weights().unwrap());
             let ours: Vec<f64> =
-                shapes.iter().flat_map(|(name, _)| ours[layout.find(name).unwrap().range()].to_vec()).collect();
+                shapes.iter().flat_map(|(name, _)| ours[layout.entry(name).unwrap().range()].to_vec()).collect();
             let worst = ours.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
             // In f64, 100 updates of weights of a size up to 20 leave some units in the last place.
             let tolerance = if dtype == DType::F64 { 1e-12 } else { F32_FACTOR * float32_error[name] };
@@ -204,7 +204,7 @@ fn initial_weights(layout: &ParamLayout) -> Vec<f64> {
     names.sort_unstable();
     let mut flat = vec![0.0; layout.total];
     for (stream, name) in names.iter().enumerate() {
-        let entry = layout.find(name).unwrap();
+        let entry = layout.entry(name).unwrap();
         let values = if entry.spec.shape.len() >= 2 {
             let size = if name.ends_with("c_proj.weight") { 1.0 / 64.0 } else { 1.0 / 32.0 };
             centred(stream as u64, entry.spec.len()).iter().map(|v| v * size).collect()

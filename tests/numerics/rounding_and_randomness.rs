@@ -205,7 +205,7 @@ fn initial_weights_depend_on_seed_and_name_alone() {
     };
     let matrix = |state: &runner_compute::state::TrainState, name: &str| {
         let weights: Vec<f32> = state.weights().unwrap().to_vec1().unwrap();
-        weights[state.layout.find(name).unwrap().range()].to_vec()
+        weights[state.layout.entry(name).unwrap().range()].to_vec()
     };
     let spec = small_gpt2();
     let first = start(1, &spec);

@@ -181,7 +181,7 @@ fn ranks_hold_every_parameter_once() {
                 assert_eq!(entry.spec.block, spec.layers + 1, "the copy is cut with the head");
                 let mut starts = [vec![0.0; entry.spec.len()], vec![0.0; entry.spec.len()]];
                 init::fill(&mut starts[0], entry, 3);
-                init::fill(&mut starts[1], whole.find(&entry.spec.name).unwrap(), 3);
+                init::fill(&mut starts[1], whole.entry(&entry.spec.name).unwrap(), 3);
                 assert_eq!(starts[0], starts[1], "the copy starts as its original");
             }
             assert_eq!((copies, copies), (originals, usize::from(copies > 0)), "{}", pipeline.name);

@@ -42,8 +42,8 @@ impl Mesh {
         stage * self.replicas + replica
     }
 
-    /// Stage and replica of `rank`.
-    pub fn place(self, rank: usize) -> (usize, usize) {
+    /// The stage and the replica of `rank`.
+    pub fn stage_and_replica(self, rank: usize) -> (usize, usize) {
         (rank / self.replicas, rank % self.replicas)
     }
 
@@ -90,7 +90,7 @@ mod tests {
     fn ranks_and_places_are_inverse() {
         let mesh = Mesh { mode: Mode::Pipeline, stages: 3, replicas: 4 };
         for rank in 0..mesh.world_size() {
-            let (stage, replica) = mesh.place(rank);
+            let (stage, replica) = mesh.stage_and_replica(rank);
             assert_eq!(mesh.rank(stage, replica), rank);
             assert!(mesh.members(RankGroup::Replicas { stage }).contains(&rank));
         }

@@ -285,11 +285,11 @@ impl Program {
     }
 
     pub fn stage(&self) -> usize {
-        self.mesh.place(self.rank).0
+        self.mesh.stage_and_replica(self.rank).0
     }
 
     pub fn replica(&self) -> usize {
-        self.mesh.place(self.rank).1
+        self.mesh.stage_and_replica(self.rank).1
     }
 
     /// True if this rank updates weights. All ranks do, except dp's replicas other than the root.

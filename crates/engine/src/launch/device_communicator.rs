@@ -43,7 +43,7 @@ pub(super) fn device_communicator(
 fn summing_groups(program: &Program) -> Vec<runner_spec::topology::GroupId> {
     use runner_spec::mesh::RankGroup;
     use runner_spec::program::Instruction;
-    let (stage, replica) = program.mesh.place(program.rank);
+    let (stage, replica) = program.mesh.stage_and_replica(program.rank);
     let group = |instruction: &Instruction| match instruction {
         Instruction::AllReduce { .. } | Instruction::ReduceToRoot { .. } | Instruction::BroadcastWeights => {
             Some(RankGroup::Replicas { stage })

@@ -35,7 +35,7 @@ pub(super) fn check_same_work(programs: &[&Program]) -> Result<(), CheckError> {
         if let Some((field, what)) = first_difference(p, first) {
             return fail(field, format!("its {what} differs from rank {}'s: they are not one run", first.rank));
         }
-        let (stage, replica) = p.mesh.place(rank);
+        let (stage, replica) = p.mesh.stage_and_replica(rank);
         let head = programs[p.mesh.rank(0, replica)];
         if (a.slice, a.micro_batch) != (head.batch.slice, head.batch.micro_batch) {
             return fail(

@@ -89,7 +89,8 @@ pub(super) fn measured_gantt(step: &MeasuredStep, plan: Option<&Plan>) -> Option
     if rows.is_empty() || !step.end.is_finite() || step.end <= 0.0 {
         return None;
     }
-    let place = |rank: usize| plan.map(|p| p.mesh).filter(|mesh| mesh.replicas > 0).map(|mesh| mesh.place(rank));
+    let place =
+        |rank: usize| plan.map(|p| p.mesh).filter(|mesh| mesh.replicas > 0).map(|mesh| mesh.stage_and_replica(rank));
     let row = |(rank, bars): (usize, Vec<GanttBar>)| GanttRow {
         stage: place(rank).map(|p| p.0),
         rank: Some(rank),

@@ -55,7 +55,7 @@ impl ParamLayout {
     }
 
     /// The entry called `name`.
-    pub fn find(&self, name: &str) -> Option<&ParamEntry> {
+    pub fn entry(&self, name: &str) -> Option<&ParamEntry> {
         self.entries.iter().find(|e| e.spec.name == name)
     }
 }
