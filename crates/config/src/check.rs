@@ -6,7 +6,7 @@ use serde_json::{Map, Number, Value, json};
 
 use super::mistakes::Mistakes;
 use super::presets;
-use super::shape::{Bounds, Keys, Shape, Slot, root, variants};
+use super::shape::{Bounds, Keys, Shape, Slot, parse_slot, root, texts, variants};
 use runner_spec::diagnostic::{list, nearest, short};
 use runner_template::scalar;
 use runner_template::source::{Place, Source};
@@ -14,7 +14,7 @@ use runner_template::tree::{Entry, Node, Yaml};
 
 /// Checks a whole layer. Returns its legal part, as JSON with the file's keys.
 pub(crate) fn check(tree: &Node, source: &Source, mistakes: &mut Mistakes) -> Value {
-    Checker { source, mistakes }.node(tree, tree.place, root(), "").unwrap_or_else(|| json!({}))
+    Checker { source, mistakes }.check_node(tree, tree.place, root(), "").unwrap_or_else(|| json!({}))
 }
 
 /// `path.key`.
@@ -37,24 +37,18 @@ impl Checker<'_> {
     }
 
     /// `key` is where the key of `node` stands.
-    fn node(&mut self, node: &Node, key: Place, slot: Slot, path: &str) -> Option<Value> {
+    fn check_node(&mut self, node: &Node, key: Place, slot: Slot, path: &str) -> Option<Value> {
         if node.is_null() && !path.is_empty() {
             return Some(Value::Null);
         }
         match slot.shape {
-            Shape::Keys(keys) => self.keys(node, key, keys, path),
-            Shape::Variants(of) => self.variants(node, key, &variants(of), path),
-            Shape::Words(words) => {
-                let words: Vec<&str> = words.iter().filter_map(Value::as_str).collect();
-                self.words(node, key, &words, path)
-            }
-            Shape::List { items, min, max } => self.list(node, key, super::shape::slot(items), (min, max), path),
-            Shape::WordOr { words, other } => {
-                let words: Vec<&str> = words.iter().filter_map(Value::as_str).collect();
-                self.word_or(node, key, &words, super::shape::slot(other), path)
-            }
-            Shape::Number(bounds) => self.number(node, key, bounds, false, slot, path),
-            Shape::Integer(bounds) => self.number(node, key, bounds, true, slot, path),
+            Shape::Keys(keys) => self.check_keys(node, key, keys, path),
+            Shape::Variants(of) => self.check_variants(node, key, &variants(of), path),
+            Shape::Words(words) => self.check_word(node, key, &texts(words), path),
+            Shape::List { items, min, max } => self.check_list(node, key, parse_slot(items), (min, max), path),
+            Shape::WordOr { words, other } => self.check_word_or(node, key, &texts(words), parse_slot(other), path),
+            Shape::Number(bounds) => self.check_number(node, key, bounds, false, slot, path),
+            Shape::Integer(bounds) => self.check_number(node, key, bounds, true, slot, path),
             Shape::Text => match &node.value {
                 Yaml::Scalar { text, .. } => Some(Value::String(text.to_string())),
                 _ => self.mismatch(node, key, "text", path, ""),
@@ -78,7 +72,7 @@ impl Checker<'_> {
         self.error(place, path, format!("{name} is {wanted}, not {}", describe(node)), help)
     }
 
-    fn keys(&mut self, node: &Node, key: Place, keys: Keys, path: &str) -> Option<Value> {
+    fn check_keys(&mut self, node: &Node, key: Place, keys: Keys, path: &str) -> Option<Value> {
         let Yaml::Map(entries) = &node.value else {
             if let (Some(short), Yaml::Scalar { text, .. }) = (keys.short(), &node.value) {
                 return Some(json!({ short: &**text }));
@@ -98,7 +92,7 @@ impl Checker<'_> {
             let at = join(path, &short(&entry.key));
             match keys.get(&entry.key) {
                 Some(slot) => {
-                    if let Some(value) = self.node(&entry.value, entry.place, slot, &at) {
+                    if let Some(value) = self.check_node(&entry.value, entry.place, slot, &at) {
                         out.insert(entry.key.clone(), value);
                     }
                 }
@@ -144,7 +138,7 @@ impl Checker<'_> {
         self.error(entry.place, at, message, help);
     }
 
-    fn variants(&mut self, node: &Node, key: Place, of: &[(&'static str, Slot)], path: &str) -> Option<Value> {
+    fn check_variants(&mut self, node: &Node, key: Place, of: &[(&'static str, Slot)], path: &str) -> Option<Value> {
         let names: Vec<&str> = of.iter().map(|(name, _)| *name).collect();
         let choose = format!("choose one of {}", list(&names, "and"));
         let entries = match &node.value {
@@ -201,7 +195,7 @@ impl Checker<'_> {
             return None;
         };
         let at = join(path, name);
-        let value = match self.node(&first.value, first.place, *slot, &at)? {
+        let value = match self.check_node(&first.value, first.place, *slot, &at)? {
             // `bytes:` with nothing after it is meant as `bytes: {}`.
             Value::Null if matches!(slot.shape, Shape::Keys(_)) => json!({}),
             Value::Null => return self.error(first.place, &at, format!("`{at}` is empty"), ""),
@@ -210,7 +204,7 @@ impl Checker<'_> {
         Some(json!({ *name: value }))
     }
 
-    fn words(&mut self, node: &Node, key: Place, words: &[&str], path: &str) -> Option<Value> {
+    fn check_word(&mut self, node: &Node, key: Place, words: &[&str], path: &str) -> Option<Value> {
         let Yaml::Scalar { text, .. } = &node.value else {
             return self.mismatch(node, key, &list(words, "or"), path, "");
         };
@@ -225,9 +219,9 @@ impl Checker<'_> {
     }
 
     /// One of `words`, or a list.
-    fn word_or(&mut self, node: &Node, key: Place, words: &[&str], other: Slot, path: &str) -> Option<Value> {
+    fn check_word_or(&mut self, node: &Node, key: Place, words: &[&str], other: Slot, path: &str) -> Option<Value> {
         let text = match &node.value {
-            Yaml::Seq(_) => return self.node(node, key, other, path),
+            Yaml::Seq(_) => return self.check_node(node, key, other, path),
             Yaml::Scalar { text, .. } => Some(text),
             Yaml::Map(_) => None,
         };
@@ -242,13 +236,13 @@ impl Checker<'_> {
             return self.error(node.place, path, message, format!("did you mean `{near}`?"));
         }
         let item = match other.shape {
-            Shape::List { items, .. } => Some(super::shape::slot(items)),
+            Shape::List { items, .. } => Some(parse_slot(items)),
             _ => None,
         };
         // What would be an item of the list was meant as a list.
         let mut aside = Checker { source: self.source, mistakes: &mut Mistakes::default() };
         let help = match (text, item) {
-            (Some(text), Some(item)) if aside.node(node, key, item, path).is_some() => {
+            (Some(text), Some(item)) if aside.check_node(node, key, item, path).is_some() => {
                 format!("write a list, such as `[{}, …]`", short(text))
             }
             (_, Some(item)) => format!("an item is: {}", one_line(item.description)),
@@ -257,7 +251,14 @@ impl Checker<'_> {
         self.mismatch(node, key, &format!("{} or a list", list(words, "or")), path, &help)
     }
 
-    fn list(&mut self, node: &Node, key: Place, item: Slot, (min, max): (usize, usize), path: &str) -> Option<Value> {
+    fn check_list(
+        &mut self,
+        node: &Node,
+        key: Place,
+        item: Slot,
+        (min, max): (usize, usize),
+        path: &str,
+    ) -> Option<Value> {
         let Yaml::Seq(items) = &node.value else {
             let help = match &node.value {
                 Yaml::Scalar { text, .. } => format!("write `[{}]`", short(text)),
@@ -266,16 +267,17 @@ impl Checker<'_> {
             return self.mismatch(node, key, "a list", path, &help);
         };
         if items.len() < min || items.len() > max {
-            let wanted = match (min, max) {
-                (a, b) if a == b => format!("{a} values"),
-                (a, _) => format!("at least {a}"),
+            let wanted = match items.len() {
+                _ if min == max => format!("{min} values"),
+                given if given > max => format!("at most {max}"),
+                _ => format!("at least {min}"),
             };
             return self.error(key, path, format!("`{path}` needs {wanted}, and has {}", items.len()), "");
         }
         let mut out = Vec::with_capacity(items.len());
         for (i, child) in items.iter().enumerate() {
             let at = join(path, &i.to_string());
-            match self.node(child, child.place, item, &at) {
+            match self.check_node(child, child.place, item, &at) {
                 Some(Value::Null) => {
                     self.error(child.place, &at, format!("an item of `{path}` is empty"), "delete it, or quote it");
                 }
@@ -286,7 +288,7 @@ impl Checker<'_> {
         (out.len() == items.len()).then_some(Value::Array(out))
     }
 
-    fn number(
+    fn check_number(
         &mut self,
         node: &Node,
         key: Place,
@@ -349,7 +351,7 @@ pub fn describe(node: &Node) -> String {
 fn example(slot: Slot) -> String {
     match slot.shape {
         Shape::Keys(keys) => {
-            let inner: Vec<String> = keys.required().map(|name| format!("{name}: …")).collect();
+            let inner: Vec<String> = keys.required().iter().map(|name| format!("{name}: …")).collect();
             format!("{{{}}}", inner.join(", "))
         }
         _ => "…".to_owned(),
@@ -382,4 +384,25 @@ pub fn homes() -> HashMap<&'static str, Vec<String>> {
     let mut out = HashMap::new();
     visit(root(), "", &mut out);
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use runner_template::tree::parse;
+
+    #[test]
+    fn a_list_that_is_too_long_hears_the_most_items() {
+        let schema = json!({"type": "array", "minItems": 1, "maxItems": 2, "items": {"type": "integer"}});
+        let slot = parse_slot(Box::leak(Box::new(schema)));
+        let message = |text: &str| {
+            let source = Source::file(std::path::Path::new("e.yaml"), text.to_owned());
+            let (tree, mut mistakes) = (parse(&source).0.unwrap(), Mistakes::default());
+            Checker { source: &source, mistakes: &mut mistakes }.check_node(&tree, tree.place, slot, "sizes");
+            mistakes.diagnostics.first().map(|d| d.message.clone())
+        };
+        assert_eq!(message("[1, 2]"), None);
+        assert_eq!(message("[1, 2, 3]").unwrap(), "`sizes` needs at most 2, and has 3");
+        assert_eq!(message("[]").unwrap(), "`sizes` needs at least 1, and has 0");
+    }
 }

@@ -36,8 +36,8 @@ impl Layer {
     /// A mistake in the value of `path`; `None` if the layer is no text.
     pub(crate) fn diagnostic(&self, path: &str, message: String, help: String) -> Option<Diagnostic> {
         let LayerOrigin::Text { source, tree } = &self.from else { return None };
-        let node = path.split('.').try_fold(tree, |node, key| Some(node.get(key)?.1));
-        Some(source.diagnostic(node.map_or(tree.place, |node| node.place), path, message, help))
+        let place = key_and_value(tree, path).map_or(tree.place, |(_, value)| value.place);
+        Some(source.diagnostic(place, path, message, help))
     }
 }
 
@@ -55,7 +55,7 @@ pub(crate) struct Location<'l> {
     /// Rank of the layer; a higher one wins.
     pub(crate) layer: usize,
     /// True if the key itself stands there, false if only the section that it belongs to.
-    pub(crate) exact: bool,
+    pub(crate) is_key: bool,
 }
 
 impl Layers {
@@ -82,8 +82,8 @@ impl Layers {
 
     /// The layer that gives `path`; a higher one wins over a lower one.
     pub(crate) fn layer_of(&self, path: &str) -> Option<usize> {
-        find(&self.merged, path)?;
-        self.all.iter().rposition(|layer| find(&layer.value, path).is_some())
+        value_at(&self.merged, path)?;
+        self.all.iter().rposition(|layer| value_at(&layer.value, path).is_some())
     }
 
     /// The location of `path`, or else of the section that it belongs to. `None` only if there is no text at all.
@@ -91,14 +91,14 @@ impl Layers {
         if let Some(layer) = self.layer_of(path)
             && let Some((source, place)) = self.place_in(layer, path)
         {
-            return Some(Location { source, place, layer, exact: true });
+            return Some(Location { source, place, layer, is_key: true });
         }
         let mut at = path;
         loop {
             at = at.rsplit_once('.').map_or("", |(parent, _)| parent);
             // The file first: a section is written there, and only touched by the others.
             if let Some((layer, (source, place))) = (0..self.all.len()).find_map(|i| Some((i, self.place_in(i, at)?))) {
-                return Some(Location { source, place, layer, exact: false });
+                return Some(Location { source, place, layer, is_key: false });
             }
             if at.is_empty() {
                 return None;
@@ -111,24 +111,19 @@ impl Layers {
         if path.is_empty() {
             return Some((source, Place { length: 1, ..tree.place }));
         }
-        let (mut node, mut found) = (tree, None);
-        for part in path.split('.') {
-            let (place, inner) = node.get(part)?;
-            (node, found) = (inner, Some(place));
-        }
-        Some((source, found?))
+        Some((source, key_and_value(tree, path)?.0))
     }
 
     /// The place of the value of `path` itself, if it is a single word or number.
     pub(crate) fn value_place(&self, path: &str) -> Option<Place> {
         let LayerOrigin::Text { tree, .. } = &self.all[self.layer_of(path)?].from else { return None };
-        let node = path.split('.').try_fold(tree, |node, part| Some(node.get(part)?.1))?;
+        let (_, node) = key_and_value(tree, path)?;
         (matches!(node.value, Yaml::Scalar { .. }) && !node.is_null()).then_some(node.place)
     }
 
     /// The origin of the final value at `path`, such as `exp.yaml:12:7`; `None` for a default.
     pub(crate) fn origin(&self, path: &str, is_null: bool) -> Option<String> {
-        if find(&self.merged, path)?.is_null() && !is_null {
+        if value_at(&self.merged, path)?.is_null() && !is_null {
             return None;
         }
         let layer = self.layer_of(path)?;
@@ -198,10 +193,10 @@ impl Layers {
                 whole
             }
             Shape::Variants(of) => {
-                let of = variants(of);
+                let choices = variants(of);
                 // A choice is one key; what a layer without mistakes merges to has one.
                 let Some((name, inner)) = map.iter_mut().next() else { return true };
-                let slot = of.iter().find(|(n, _)| n == name).map(|(_, slot)| *slot);
+                let slot = choices.iter().find(|(n, _)| n == name).map(|(_, slot)| *slot);
                 let at = join(path, name);
                 slot.is_some_and(|slot| self.complete_at(inner, slot, &at, mistakes))
             }
@@ -225,8 +220,13 @@ impl Layers {
     }
 }
 
+/// The place of the key at `path`, such as `train.steps`, and its value.
+fn key_and_value<'n>(tree: &'n Node, path: &str) -> Option<(Place, &'n Node)> {
+    path.split('.').try_fold((tree.place, tree), |(_, node), key| node.get(key))
+}
+
 /// The value at `path`, such as `train.steps`.
-fn find<'v>(value: &'v Value, path: &str) -> Option<&'v Value> {
+fn value_at<'v>(value: &'v Value, path: &str) -> Option<&'v Value> {
     value.pointer(&format!("/{}", path.replace('.', "/")))
 }
 

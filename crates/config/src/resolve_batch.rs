@@ -6,6 +6,7 @@ use super::resolve_model::{divisors, divisors_near, join_or, multiples_near, nei
 use super::resolve_parallel::{Grid, MICROBATCHES, PipelineShape, REPLICAS, STAGES};
 use super::resolver::Resolver;
 use runner_spec::experiment::{Batch, PipelineSchedule};
+use runner_spec::format::division;
 
 const DEFAULT_SEQUENCES: usize = 32;
 const DEFAULT_MICRO_BATCH: usize = 8;
@@ -89,11 +90,7 @@ impl Resolver<'_> {
         if tokens % length != 0 {
             self.error(
                 &[TOKENS],
-                format!(
-                    "`batch.tokens` is not a whole number of rows: {tokens} = {}·{length} + {}",
-                    tokens / length,
-                    tokens % length
-                ),
+                format!("`batch.tokens` is not a whole number of rows: {}", division(tokens, length)),
                 format!("nearest: {}", join_or(&multiples_near(tokens, length))),
             );
             return None;
@@ -107,8 +104,8 @@ impl Resolver<'_> {
     fn accumulated(&mut self, raw: &RawBatch, slice: &Slice) -> Option<usize> {
         let each = slice.each();
         let Some(micro_batch) = raw.micro_batch else {
-            let of = if slice.replicas > 1 { "sequences / replicas" } else { "sequences" };
-            self.notes.insert(MICRO_BATCH, format!("default (largest divisor of {of} up to {DEFAULT_MICRO_BATCH})"));
+            let whole = if slice.replicas > 1 { "sequences / replicas" } else { "sequences" };
+            self.notes.insert(MICRO_BATCH, format!("default (largest divisor of {whole} up to {DEFAULT_MICRO_BATCH})"));
             return Some((1..=DEFAULT_MICRO_BATCH).rev().find(|m| each.is_multiple_of(*m)).unwrap_or(1));
         };
         if !each.is_multiple_of(micro_batch) {
@@ -166,10 +163,10 @@ impl Resolver<'_> {
                     return None;
                 };
                 let enough = legal.iter().copied().find(|&n| n >= 2 * stages);
-                let of = if interleaved { "multiple of stages that divides" } else { "divisor of" };
+                let kind = if interleaved { "multiple of stages that divides" } else { "divisor of" };
                 let note = match enough {
-                    Some(_) => format!("default (smallest {of} {by_replicas}, from 2·stages on)"),
-                    None => format!("default (largest {of} {by_replicas})"),
+                    Some(_) => format!("default (smallest {kind} {by_replicas}, from 2·stages on)"),
+                    None => format!("default (largest {kind} {by_replicas})"),
                 };
                 self.notes.insert(MICROBATCHES, note);
                 let chosen = enough.unwrap_or(largest);
@@ -228,11 +225,7 @@ impl Resolver<'_> {
         };
         self.error(
             &[MICROBATCHES, MICRO_BATCH, STAGES],
-            format!(
-                "`interleaved_1f1b` takes micro-batches in groups of `stages`: {microbatches} = {}·{stages} + {}",
-                microbatches / stages,
-                microbatches % stages
-            ),
+            format!("`interleaved_1f1b` takes micro-batches in groups of `stages`: {}", division(microbatches, stages)),
             nearest(&help),
         );
     }
@@ -263,7 +256,7 @@ impl Resolver<'_> {
         }
         self.error(
             &keys,
-            format!("`{key}` does not divide {what}: {lead}{each} = {}·{divisor} + {}", each / divisor, each % divisor),
+            format!("`{key}` does not divide {what}: {lead}{}", division(each, divisor)),
             nearest(&[
                 format!("{last} {}", join_or(&divisors_near(each, divisor))),
                 slice.batches(&multiples_near(each, divisor)),

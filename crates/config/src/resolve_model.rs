@@ -5,7 +5,7 @@ use super::raw::RawModel;
 use super::resolver::Resolver;
 use runner_spec::diagnostic::list;
 use runner_spec::experiment::{Batch, Family, Model, NormPlace, WeightInit};
-use runner_spec::format::choice_name;
+use runner_spec::format::{choice_name, division};
 use runner_spec::model::DEFAULT_ROPE_THETA;
 
 /// More parameters than any machine holds; beyond it arithmetic on sizes would overflow.
@@ -112,14 +112,7 @@ impl Resolver<'_> {
 
     fn heads(&mut self, raw: &RawModel, family: Family, heads: usize, d_model: usize) {
         if !d_model.is_multiple_of(heads) {
-            let (quotient, rest) = (d_model / heads, d_model % heads);
-            let mut help = vec![format!("nearest: heads {}", join_or(&divisors_near(d_model, heads)))];
-            help.push(format!("d_model {}", join_or(&multiples_near(d_model, heads))));
-            self.error(
-                &["model.heads", "model.d_model"],
-                format!("`model.heads` does not divide `model.d_model`: {d_model} = {quotient}·{heads} + {rest}"),
-                help.join("; "),
-            );
+            self.indivisible_sizes("d_model", d_model, "heads", heads);
             return;
         }
         let head_dim = d_model / heads;
@@ -143,17 +136,18 @@ impl Resolver<'_> {
                 );
             }
         } else if !heads.is_multiple_of(kv_heads) {
-            let (quotient, rest) = (heads / kv_heads, heads % kv_heads);
-            self.error(
-                &["model.kv_heads", "model.heads"],
-                format!("`model.kv_heads` does not divide `model.heads`: {heads} = {quotient}·{kv_heads} + {rest}"),
-                format!(
-                    "nearest: kv_heads {}; heads {}",
-                    join_or(&divisors_near(heads, kv_heads)),
-                    join_or(&multiples_near(heads, kv_heads))
-                ),
-            );
+            self.indivisible_sizes("heads", heads, "kv_heads", kv_heads);
         }
+    }
+
+    /// Reports that the size `part_key` does not divide the size `key`.
+    fn indivisible_sizes(&mut self, key: &str, whole: usize, part_key: &str, part: usize) {
+        let (divisors, multiples) = (join_or(&divisors_near(whole, part)), join_or(&multiples_near(whole, part)));
+        self.error(
+            &[&format!("model.{part_key}"), &format!("model.{key}")],
+            format!("`model.{part_key}` does not divide `model.{key}`: {}", division(whole, part)),
+            format!("nearest: {part_key} {divisors}; {key} {multiples}"),
+        );
     }
 
     /// Reports keys that the family does not have. A key with the family's own value is not a mistake.

@@ -31,13 +31,13 @@ impl Resolver<'_> {
         let mut best: Option<(&str, Location)> = None;
         for key in keys {
             let Some(found) = self.layers.locate(key) else { continue };
-            let rank = |l: &Location| (l.exact, l.layer);
-            if best.as_ref().is_none_or(|(_, b)| found.exact && rank(&found) > rank(b)) {
+            let rank = |l: &Location| (l.is_key, l.layer);
+            if best.as_ref().is_none_or(|(_, b)| found.is_key && rank(&found) > rank(b)) {
                 best = Some((key, found));
             }
         }
         if let Some((key, at)) = best {
-            let place = at.exact.then(|| self.layers.value_place(key)).flatten().unwrap_or(at.place);
+            let place = at.is_key.then(|| self.layers.value_place(key)).flatten().unwrap_or(at.place);
             self.mistakes.diagnostics.push(at.source.diagnostic(place, key, message.into(), help.into()));
         }
     }

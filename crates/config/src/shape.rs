@@ -53,27 +53,27 @@ pub struct Slot {
 
 /// The shape of the whole file.
 pub fn root() -> Slot {
-    slot(schema_ref())
+    parse_slot(schema_ref())
 }
 
 /// The shape that `schema` describes.
-pub fn slot(schema: &'static Value) -> Slot {
-    let slot = bare(schema);
+pub fn parse_slot(schema: &'static Value) -> Slot {
+    let slot = parse_without_description(schema);
     Slot { description: schema["description"].as_str().unwrap_or(slot.description), ..slot }
 }
 
-fn bare(schema: &'static Value) -> Slot {
+fn parse_without_description(schema: &'static Value) -> Slot {
     if let Some(reference) = schema["$ref"].as_str() {
         let target = reference.trim_start_matches('#');
-        return slot(schema_ref().pointer(target).unwrap_or(&Value::Null));
+        return parse_slot(schema_ref().pointer(target).unwrap_or(&Value::Null));
     }
     if let Some([one]) = schema["allOf"].as_array().map(Vec::as_slice) {
-        return slot(one);
+        return parse_slot(one);
     }
     if let Some([inner, null]) = schema["anyOf"].as_array().map(Vec::as_slice)
         && null["type"] == "null"
     {
-        return Slot { nullable: true, ..slot(inner) };
+        return Slot { nullable: true, ..parse_slot(inner) };
     }
     if let Some([word, other]) = schema["anyOf"].as_array().map(Vec::as_slice)
         && let Some(words) = word["enum"].as_array()
@@ -83,7 +83,7 @@ fn bare(schema: &'static Value) -> Slot {
     if let Some([_, mapping]) = schema["anyOf"].as_array().map(Vec::as_slice)
         && mapping["x-short"].is_string()
     {
-        return slot(mapping);
+        return parse_slot(mapping);
     }
     let (kind, nullable) = match &schema["type"] {
         Value::Array(kinds) => (kinds.first().and_then(Value::as_str), kinds.iter().any(|k| k == "null")),
@@ -113,20 +113,24 @@ fn bounds(schema: &Value) -> Bounds {
 
 impl Keys {
     pub fn get(&self, key: &str) -> Option<Slot> {
-        self.0["properties"].get(key).map(slot)
+        self.0["properties"].get(key).map(parse_slot)
     }
 
     pub fn names(&self) -> Vec<&'static str> {
         self.0["properties"].as_object().into_iter().flat_map(Map::keys).map(String::as_str).collect()
     }
 
-    pub fn required(&self) -> impl Iterator<Item = &'static str> {
-        texts(&self.0["required"])
+    pub fn required(&self) -> Vec<&'static str> {
+        self.texts("required")
     }
 
     /// Keys of which one layer gives at most one, and of which a higher layer's replaces a lower layer's.
     pub fn exclusive(&self) -> Vec<&'static str> {
-        texts(&self.0["x-exclusive"]).collect()
+        self.texts("x-exclusive")
+    }
+
+    fn texts(&self, list: &str) -> Vec<&'static str> {
+        self.0[list].as_array().map(|list| texts(list)).unwrap_or_default()
     }
 
     /// The key that a text alone stands for.
@@ -136,15 +140,15 @@ impl Keys {
 }
 
 /// The texts in a list of the schema.
-fn texts(list: &'static Value) -> impl Iterator<Item = &'static str> {
-    list.as_array().into_iter().flatten().filter_map(Value::as_str)
+pub(crate) fn texts(list: &'static [Value]) -> Vec<&'static str> {
+    list.iter().filter_map(Value::as_str).collect()
 }
 
 /// The names to choose from, and what each holds.
 pub fn variants(of: &'static [Value]) -> Vec<(&'static str, Slot)> {
     of.iter()
         .filter_map(|v| v["properties"].as_object()?.iter().next())
-        .map(|(name, schema)| (name.as_str(), slot(schema)))
+        .map(|(name, schema)| (name.as_str(), parse_slot(schema)))
         .collect()
 }
 

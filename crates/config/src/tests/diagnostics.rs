@@ -1,4 +1,4 @@
-//! What is said about each kind of mistake, word for word.
+//! Messages about each kind of mistake, word for word.
 
 use std::path::Path;
 

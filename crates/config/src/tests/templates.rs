@@ -1,4 +1,4 @@
-//! What is said about mistakes in templates and in what they render to, word for word.
+//! Messages about mistakes in templates and in what they render to, word for word.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ const MACROS: &str = "{% macro schedule(decay) %}\n{% set x = 1 %}\nwarmup: {ste
     {% macro broken(a) %}\n{{ a + b }}\n{% endmacro %}\n{% macro free() %}{{ lr }}{% endmacro %}\n";
 const DATA: &str = "data:\n  train: {builtin: {corpus: stories}}\n";
 
-/// What is said about `text` as `exp.yaml.j2`, beside `macros.j2` and `part.j2`.
+/// The messages about `text` as `exp.yaml.j2`, beside `macros.j2` and `part.j2`.
 fn said(text: &str, part: &str, vars: &serde_json::Value) -> String {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
