@@ -56,16 +56,8 @@ pub struct Channel {
 /// A mistake in a topology.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TopologyError {
-    #[error("a world needs at least one rank")]
-    Empty,
-    #[error("group {group} names rank {rank}, but the world has {world_size} ranks")]
-    NoSuchRank { group: usize, rank: usize, world_size: usize },
-    #[error("group {group} has no ranks")]
-    EmptyGroup { group: usize },
-    #[error("group {group} names rank {rank} twice")]
-    Twice { group: usize, rank: usize },
-    #[error("the {lane} channel from rank {from} to rank {to}: {what}")]
-    Channel { from: usize, to: usize, lane: Lane, what: &'static str },
+    #[error("{0}")]
+    Invalid(String),
     #[error("the groups and channels need more memory than there are addresses")]
     TooLarge,
 }
@@ -76,39 +68,42 @@ impl Topology {
         Self { world_size, groups: vec![(0..world_size).collect()], channels: Vec::new() }
     }
 
+    /// Checks that groups and channels name ranks of the world, each once.
+    ///
     /// # Errors
-    /// The first thing that makes no sense.
+    /// The first mistake.
     pub fn check(&self) -> Result<(), TopologyError> {
+        let fail = |mistake: String| Err(TopologyError::Invalid(mistake));
         let world_size = self.world_size;
         if world_size == 0 {
-            return Err(TopologyError::Empty);
+            return fail("a world needs at least one rank".to_owned());
         }
         for (group, ranks) in self.groups.iter().enumerate() {
             let mut seen = HashSet::new();
             for &rank in ranks {
                 if rank >= world_size {
-                    return Err(TopologyError::NoSuchRank { group, rank, world_size });
+                    return fail(format!("group {group} names rank {rank}, but the world has {world_size} ranks"));
                 }
                 if !seen.insert(rank) {
-                    return Err(TopologyError::Twice { group, rank });
+                    return fail(format!("group {group} names rank {rank} twice"));
                 }
             }
             if ranks.is_empty() {
-                return Err(TopologyError::EmptyGroup { group });
+                return fail(format!("group {group} has no ranks"));
             }
         }
         let mut seen = HashSet::new();
         for c in &self.channels {
-            let wrong = |what| Err(TopologyError::Channel { from: c.from, to: c.to, lane: c.lane, what });
-            if c.from >= world_size || c.to >= world_size {
-                return wrong("no such rank in this world");
-            }
-            if c.slots == 0 {
-                return wrong("needs at least one slot");
-            }
-            if !seen.insert((c.from, c.to, c.lane)) {
-                return wrong("declared twice");
-            }
+            let mistake = if c.from >= world_size || c.to >= world_size {
+                "no such rank in this world"
+            } else if c.slots == 0 {
+                "needs at least one slot"
+            } else if !seen.insert((c.from, c.to, c.lane)) {
+                "declared twice"
+            } else {
+                continue;
+            };
+            return fail(format!("the {} channel from rank {} to rank {}: {mistake}", c.lane, c.from, c.to));
         }
         Ok(())
     }

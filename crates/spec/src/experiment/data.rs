@@ -4,8 +4,7 @@ use std::borrow::Cow;
 use std::path::PathBuf;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::de::Error as _;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::serde_defaults::{defaults, is_default, is_true, yes};
@@ -207,35 +206,12 @@ pub enum Corpus {
 
 /// The held-out data: the last `fraction` of the training source, or a source of its own. In a file it is
 /// `{fraction: 0.1}`, or a source as under `train`.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase", deny_unknown_fields)]
 pub enum Validation {
     Fraction(f64),
+    #[serde(untagged)]
     Source(Source),
-}
-
-impl Serialize for Validation {
-    fn serialize<T: Serializer>(&self, serializer: T) -> Result<T::Ok, T::Error> {
-        match self {
-            Self::Fraction(fraction) => serializer.serialize_newtype_variant("Validation", 0, "fraction", fraction),
-            Self::Source(source) => source.serialize(serializer),
-        }
-    }
-}
-
-impl<'de> Deserialize<'de> for Validation {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize)]
-        #[serde(rename_all = "lowercase", deny_unknown_fields)]
-        enum Held {
-            Fraction(f64),
-        }
-        let value = Value::deserialize(deserializer)?;
-        if value.get("fraction").is_some() {
-            let Held::Fraction(fraction) = serde_json::from_value(value).map_err(D::Error::custom)?;
-            return Ok(Self::Fraction(fraction));
-        }
-        serde_json::from_value(value).map(Self::Source).map_err(D::Error::custom)
-    }
 }
 
 impl JsonSchema for Validation {
