@@ -6,10 +6,9 @@ use crate::cost::{self, Buffer};
 use crate::interpolation::{by_size, by_width};
 use runner_spec::cluster::DeviceFacts;
 use runner_spec::experiment::{Family, Precision, Recompute};
-use runner_spec::model::ModelSpec;
 use runner_spec::plan::ParamCounts;
 use runner_spec::precision;
-use runner_spec::program::OptimizerSpec;
+use runner_spec::program::{OptimizerSpec, Program};
 use runner_spec::rates::{AcceleratorRates, BlockSeconds, ConcurrentLoad, DeviceRates, MeasuredRates};
 
 /// Kernels of one block's forward, and the seconds that starting one takes. Its backward starts twice as many.
@@ -28,9 +27,8 @@ const ADAMW_BYTES: f64 = 36.0;
 /// A rank on its device.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BlockTimer<'a> {
-    pub model: &'a ModelSpec,
-    pub precision: Precision,
-    pub master_weights: bool,
+    pub program: &'a Program,
+    /// The recomputation that is timed, which may not be the program's.
     pub recompute: Recompute,
     pub device: &'a DeviceFacts,
     pub rates: &'a DeviceRates,
@@ -75,30 +73,31 @@ impl BlockTimer<'_> {
         let n = counts.total as f64;
         match self.rates {
             DeviceRates::Accelerator(r) => {
-                let copy =
-                    precision::rounded_copy(self.precision, self.master_weights, self.device.device).bytes(counts);
-                Some((n * ADAMW_BYTES * share + copy as f64) / (r.memory_bandwidth * r.memory_efficiency))
+                let Program { precision, master_weights, .. } = *self.program;
+                let copy = precision::rounded_copy(precision, master_weights, self.device.device);
+                let copied = copy.map_or(0, |copy| copy.bytes_per_parameter * counts.total);
+                Some((n * ADAMW_BYTES * share + copied as f64) / (r.memory_bandwidth * r.memory_efficiency))
             }
             DeviceRates::Measured(r) => {
                 let points = |busy| r.updates.iter().filter(move |p| p.busy == busy);
-                let of = |busy| by_size(points(busy).map(|p| (p.parameters as f64, p.seconds)), n);
-                let copied = self.precision == Precision::Bf16 && self.master_weights;
+                let seconds = |busy| by_size(points(busy).map(|p| (p.parameters as f64, p.seconds)), n);
+                let copied = self.program.precision == Precision::Bf16 && self.program.master_weights;
                 let rounded = if copied { 1.25 } else { 1.0 };
-                Some(self.shared(r, of)? * share * rounded)
+                Some(self.shared(r, seconds)? * share * rounded)
             }
         }
     }
 
     fn accelerated(&self, r: &AcceleratorRates, rows: usize, length: usize) -> Option<BlockKindSeconds> {
-        let peak = precision::peak(self.precision, self.device.device, &self.device.peak_flops)?;
-        let spec = self.model;
+        let peak = precision::peak(self.program.precision, self.device.device, &self.device.peak_flops)?;
+        let spec = &self.program.model;
         let n = (rows * length) as f64;
         let (products, memory) = (peak * r.product_efficiency, r.memory_bandwidth * r.memory_efficiency);
-        let bytes = precision::activation_bytes(self.precision, self.device.device) as f64;
+        let bytes = precision::activation_bytes(self.program.precision, self.device.device) as f64;
         let moved = |buffers: &[Buffer]| -> f64 {
             buffers.iter().map(|b| b.per_position as f64 * if b.always_f32 { 4.0 } else { bytes }).sum()
         };
-        let of = |block: usize, attention: f64, moved: f64| {
+        let block_seconds = |block: usize, attention: f64, moved: f64| {
             let flops = cost::flops(spec, &(block..block + 1), 1, length).forward * n;
             let attention = attention * n;
             let linear = flops - attention;
@@ -111,41 +110,41 @@ impl BlockTimer<'_> {
                 weight: (linear / products).max(start),
             }
         };
-        let mut layer = of(1, 4.0 * (spec.d_model * length) as f64, moved(&cost::layer_saved(spec)));
+        let mut layer = block_seconds(1, 4.0 * (spec.d_model * length) as f64, moved(&cost::layer_saved(spec)));
         if self.recompute != Recompute::None {
             let (again, _) = cost::recomputed_per_position(spec, self.recompute, length);
             let dropped = moved(&cost::layer_saved(spec)) - moved(&cost::layer_kept(spec, self.recompute));
             layer.input += n * (again / products + FORWARD_PASSES * dropped / memory);
         }
         Some(BlockKindSeconds {
-            embedding: of(0, 0.0, spec.d_model as f64 * bytes),
+            embedding: block_seconds(0, 0.0, spec.d_model as f64 * bytes),
             layer,
-            head: of(spec.layers + 1, 0.0, moved(&cost::head_saved(spec))),
+            head: block_seconds(spec.layers + 1, 0.0, moved(&cost::head_saved(spec))),
         })
     }
 
     fn measured(&self, r: &MeasuredRates, rows: usize, length: usize) -> Option<BlockKindSeconds> {
         let n = (rows * length) as f64;
-        let rounded = if self.precision == Precision::Bf16 { r.bf16_factor } else { 1.0 };
-        let pick = |of: &dyn Fn(ConcurrentLoad) -> Option<BlockSeconds>| {
-            let part = |get: fn(BlockSeconds) -> f64| self.shared(r, |busy| of(busy).map(get));
+        let rounded = if self.program.precision == Precision::Bf16 { r.bf16_factor } else { 1.0 };
+        let mean = |seconds: &dyn Fn(ConcurrentLoad) -> Option<BlockSeconds>| {
+            let part = |get: fn(BlockSeconds) -> f64| self.shared(r, |busy| seconds(busy).map(get));
             let (forward, input, weight) = (part(|s| s.forward)?, part(|s| s.input)?, part(|s| s.weight)?);
             Some(BlockSeconds { forward, input, weight }.times(rounded))
         };
         Some(BlockKindSeconds {
-            embedding: pick(&|busy| self.embedding(r, busy, n))?,
-            layer: pick(&|busy| self.layer(r, busy, n, length as f64))?,
-            head: pick(&|busy| self.head(r, busy, n))?,
+            embedding: mean(&|busy| self.embedding(r, busy, n))?,
+            layer: mean(&|busy| self.layer(r, busy, n, length as f64))?,
+            head: mean(&|busy| self.head(r, busy, n))?,
         })
     }
 
-    /// The time that `of` gives for the ranks that share the device, between a thread each and all threads for one rank.
-    fn shared(&self, r: &MeasuredRates, of: impl Fn(ConcurrentLoad) -> Option<f64>) -> Option<f64> {
+    /// The time that `seconds` gives for the ranks that share the device, between a thread each and all threads for one rank.
+    fn shared(&self, r: &MeasuredRates, seconds: impl Fn(ConcurrentLoad) -> Option<f64>) -> Option<f64> {
         let cores = r.cores.max(1);
         let threads = self.device.threads.clamp(1, cores);
-        let few = of(ConcurrentLoad { ranks: if self.sharers > 1 { cores } else { 1 }, threads: 1 });
-        let all = of(ConcurrentLoad { ranks: 1, threads: cores });
-        let seconds = match (few, all) {
+        let few = seconds(ConcurrentLoad { ranks: if self.sharers > 1 { cores } else { 1 }, threads: 1 });
+        let all = seconds(ConcurrentLoad { ranks: 1, threads: cores });
+        let time = match (few, all) {
             (Some(few), _) if threads == 1 => few,
             (Some(few), Some(all)) if cores > 1 => {
                 let share = (threads as f64).ln() / (cores as f64).ln();
@@ -155,15 +154,15 @@ impl BlockTimer<'_> {
             (few, all) => all.or(few)?,
         };
         // More ranks than cores take turns.
-        Some(seconds * (self.sharers as f64 / cores as f64).max(1.0))
+        Some(time * (self.sharers as f64 / cores as f64).max(1.0))
     }
 
     /// A layer's time has a part that goes with its matrix products and one that goes with the length.
     fn layer(&self, r: &MeasuredRates, busy: ConcurrentLoad, n: f64, length: f64) -> Option<BlockSeconds> {
-        let spec = self.model;
+        let spec = &self.program.model;
         let points: Vec<_> = r.layers.iter().filter(|p| p.busy == busy && p.family == spec.family).copied().collect();
         let linear = layer_products(spec.family, spec.d_model, spec.qkv_rows(), spec.d_ff);
-        let of = |get: fn(&runner_spec::rates::LayerPoint) -> f64| {
+        let predict = |get: fn(&runner_spec::rates::LayerPoint) -> f64| {
             let (mut linears, mut attentions) = (Vec::new(), Vec::new());
             for width in points.iter().map(|p| p.d_model).collect::<BTreeSet<_>>() {
                 let mine = || points.iter().filter(move |p| p.d_model == width);
@@ -186,7 +185,7 @@ impl BlockTimer<'_> {
             let d = spec.d_model as f64;
             Some((by_width(&linears, d)? * linear, by_width(&attentions, d)? * d * length * n))
         };
-        let (forward, backward) = (of(|p| p.forward)?, of(|p| p.backward)?);
+        let (forward, backward) = (predict(|p| p.forward)?, predict(|p| p.backward)?);
         let again = match cost::recomputed_per_position(spec, self.recompute, length as usize) {
             (all, attention) if all > 0.0 => {
                 let layer = cost::flops(spec, &(1..2), 1, length as usize).forward;
@@ -203,8 +202,8 @@ impl BlockTimer<'_> {
 
     /// A head's time goes with its vocabulary.
     fn head(&self, r: &MeasuredRates, busy: ConcurrentLoad, n: f64) -> Option<BlockSeconds> {
-        let spec = self.model;
-        let of = |get: fn(&runner_spec::rates::HeadPoint) -> f64| {
+        let spec = &self.program.model;
+        let predict = |get: fn(&runner_spec::rates::HeadPoint) -> f64| {
             let points = || r.heads.iter().filter(move |p| p.busy == busy);
             let mut per_id = Vec::new();
             for width in points().map(|p| p.d_model).collect::<BTreeSet<_>>() {
@@ -215,17 +214,17 @@ impl BlockTimer<'_> {
             }
             by_width(&per_id, spec.d_model as f64)
         };
-        let (forward, backward) = (of(|p| p.forward)?, of(|p| p.backward)?);
+        let (forward, backward) = (predict(|p| p.forward)?, predict(|p| p.backward)?);
         Some(BlockSeconds { forward, input: backward / 2.0, weight: backward / 2.0 })
     }
 
     fn embedding(&self, r: &MeasuredRates, busy: ConcurrentLoad, n: f64) -> Option<BlockSeconds> {
-        let elements = n * self.model.d_model as f64;
-        let of = |get: fn(&runner_spec::rates::EmbeddingPoint) -> f64| {
+        let elements = n * self.program.model.d_model as f64;
+        let predict = |get: fn(&runner_spec::rates::EmbeddingPoint) -> f64| {
             let points = r.embeddings.iter().filter(move |p| p.busy == busy);
             by_size(points.map(|p| ((p.positions * p.d_model) as f64, get(p))), elements)
         };
-        Some(BlockSeconds { forward: of(|p| p.forward)?, input: 0.0, weight: of(|p| p.backward)? })
+        Some(BlockSeconds { forward: predict(|p| p.forward)?, input: 0.0, weight: predict(|p| p.backward)? })
     }
 }
 

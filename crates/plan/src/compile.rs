@@ -13,6 +13,7 @@ use runner_spec::data::{DataFacts, SplitFacts};
 use runner_spec::experiment::{
     Decay, Experiment, Family, Layout, Model, Optimizer, PaddingMask, Recompute, StepDecay, WeightInit,
 };
+use runner_spec::format::division;
 use runner_spec::mesh::{Mesh, Mode};
 use runner_spec::model::{Gpt2Variant, ModelSpec};
 use runner_spec::plan::{PLAN_FORMAT, Plan, Totals};
@@ -166,9 +167,8 @@ fn model_spec(experiment: &Experiment, data: &DataFacts) -> Result<ModelSpec, Pl
     for (key, whole, part_key, part) in
         [("model.d_model", m.d_model, "heads", m.heads), ("model.heads", m.heads, "kv_heads", m.kv_heads)]
     {
-        let (times, rest) = (whole / part, whole % part);
-        if rest != 0 {
-            refuse!(key, "{whole} = {times}·{part} + {rest} is not a multiple of model.{part_key} {part}");
+        if whole % part != 0 {
+            refuse!(key, "{} is not a multiple of model.{part_key} {part}", division(whole, part));
         }
     }
     if m.family == Family::Gpt2 && m.kv_heads != m.heads {

@@ -38,12 +38,12 @@ fn stages(trace: &Trace, ranks: &[RankPlan]) -> Vec<StageForecast> {
     for rank in ranks {
         memory[rank.stage] = rank.memory.total().max(memory[rank.stage]);
     }
-    let of = |(stage, seconds): (usize, &simulate::StageSeconds)| StageForecast {
+    let forecast_of_stage = |(stage, seconds): (usize, &simulate::StageSeconds)| StageForecast {
         stage,
         compute_seconds: seconds.compute,
         bubble: seconds.waiting / trace.seconds,
         communication_seconds: seconds.communication,
         memory_bytes: memory[stage],
     };
-    trace.stages.iter().enumerate().map(of).collect()
+    trace.stages.iter().enumerate().map(forecast_of_stage).collect()
 }

@@ -4,7 +4,6 @@
 //! thread counts and peak rates, since none of them changes a number; nor where files lie.
 
 use serde::Serialize;
-use serde_json::Value;
 
 use runner_spec::data::DataFacts;
 use runner_spec::experiment::{Precision, Recompute};
@@ -54,14 +53,10 @@ pub(crate) fn math_hash(data: &DataFacts, common: &Program, clip_norm: Option<f6
     hashed(&Hashed { format, data: &data, programs: vec![program] })
 }
 
+/// Hashes `value` as JSON with sorted keys, in which order serde_json keeps them, and no blanks; numbers in their shortest form that reads
+/// back, which does not depend on the platform.
 fn hashed(value: &Hashed<'_>) -> String {
-    blake3::hash(canonical_text(&json_value(value)).as_bytes()).to_hex().to_string()
-}
-
-/// `value` with sorted keys, in which order serde_json keeps them, and no blanks; numbers in their shortest form that reads back, which
-/// does not depend on the platform.
-fn canonical_text(value: &Value) -> String {
-    value.to_string()
+    blake3::hash(json_value(value).to_string().as_bytes()).to_hex().to_string()
 }
 
 /// `program` without the fields that change none of its numbers.
@@ -79,11 +74,9 @@ fn essential(program: &Program) -> Program {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-
     #[test]
     fn canonical_text_does_not_depend_on_the_order_of_keys() {
-        let text = |json: &str| canonical_text(&serde_json::from_str(json).expect("valid"));
+        let text = |json: &str| serde_json::from_str::<serde_json::Value>(json).expect("valid").to_string();
         assert_eq!(
             text(r#"{"b": [1, 2.50], "a": {"d": null, "c": "x\n"}}"#),
             r#"{"a":{"c":"x\n","d":null},"b":[1,2.5]}"#

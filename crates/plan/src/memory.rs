@@ -63,10 +63,10 @@ pub fn estimate(request: &MemoryRequest<'_>) -> MemoryEstimate {
     let heads: u64 = heads.map(|(_, live)| (live.saved + live.work) as u64).sum();
     let has_head = heads > 0;
     let sizes = Sizes::of_micro_batch(program);
-    let mut activations = |of: &str, buffers: Vec<Buffer>, count: u64| {
+    let mut activations = |part: &str, buffers: Vec<Buffer>, count: u64| {
         items.extend(buffers.iter().filter(|_| count > 0).map(|buffer| MemoryItem {
             category: MemoryCategory::Activations,
-            what: format!("{of}: {}", buffer.name),
+            what: format!("{part}: {}", buffer.name),
             bytes: sizes.bytes(buffer),
             count,
         }));
@@ -197,8 +197,9 @@ fn state_items(program: &Program) -> Vec<MemoryItem> {
     };
     let state = precision::STATE_BYTES * counts.total;
     push(MemoryCategory::Weights, weights, state, 1);
-    let copy = precision::rounded_copy(program.precision, program.master_weights, program.device);
-    push(MemoryCategory::Weights, copy.what(), copy.bytes(&counts), 1);
+    if let Some(copy) = precision::rounded_copy(program.precision, program.master_weights, program.device) {
+        push(MemoryCategory::Weights, copy.name, copy.bytes_per_parameter * counts.total, 1);
+    }
     push(MemoryCategory::Gradients, gradients, state, 1);
     push(MemoryCategory::Optimizer, moments, state, program.moments() as u64);
     items
@@ -279,7 +280,7 @@ mod tests {
 
     const ONE: LiveMicroBatches = LiveMicroBatches { saved: 1, work: 0 };
 
-    fn of(program: &Program) -> MemoryEstimate {
+    fn estimate_alone(program: &Program) -> MemoryEstimate {
         estimate(&MemoryRequest { program, live: &[ONE], slots: 2, hardware: &cluster().devices[0] })
     }
 
@@ -289,7 +290,7 @@ mod tests {
 
     #[test]
     fn categories_are_the_sums_of_the_table() {
-        let memory = of(&program());
+        let memory = estimate_alone(&program());
         let table: u64 = memory.items.iter().map(|i| i.bytes * i.count).sum();
         assert_eq!(memory.total(), table);
         assert!(memory.items.iter().all(|i| i.bytes > 0 || i.category == MemoryCategory::Workspace));
@@ -299,11 +300,11 @@ mod tests {
     fn state_is_four_bytes_a_parameter() {
         let mut program = program();
         let n = count_chunks(&program.model, &program.chunks).total;
-        let adamw = of(&program);
+        let adamw = estimate_alone(&program);
         assert_eq!([adamw.weights, adamw.gradients, adamw.optimizer], [4 * n, 4 * n, 8 * n]);
         program.optimizer = OptimizerSpec::Sgd { momentum: 0.0 };
         program.precision = Precision::Bf16;
-        let sgd = of(&program);
+        let sgd = estimate_alone(&program);
         assert_eq!([sgd.weights, sgd.gradients, sgd.optimizer], [8 * n, 4 * n, 0]);
     }
 
@@ -315,7 +316,7 @@ mod tests {
         assert_eq!((program.batch.micro_batch, program.batch.length), (2, 8));
         let positions = 2 * 8;
         let want = 4 * positions * (3 * 262 + 34 + program.model.vocab_size as u64);
-        assert_eq!(of(&program).activations, want);
+        assert_eq!(estimate_alone(&program).activations, want);
     }
 
     /// bf16 on an H100, by hand: f32 weights, a bf16 copy of them; per position the 262 + 34 + vocabulary elements of
@@ -360,6 +361,6 @@ mod tests {
         let live = [LiveMicroBatches { saved: 2, work: 0 }];
         let two =
             estimate(&MemoryRequest { program: &program, live: &live, slots: 2, hardware: &cluster().devices[0] });
-        assert_eq!(two.activations, 2 * of(&program).activations);
+        assert_eq!(two.activations, 2 * estimate_alone(&program).activations);
     }
 }

@@ -10,6 +10,7 @@ use crate::schedule::schedule;
 use crate::step_program::{StepInputs, gradient_buckets, step_instructions};
 use runner_spec::cluster::{ClusterFacts, DeviceFacts};
 use runner_spec::experiment::{Experiment, Parallel, PipelineSchedule, Recompute};
+use runner_spec::format::division;
 use runner_spec::mesh::{Mesh, Mode};
 use runner_spec::model::ModelSpec;
 use runner_spec::plan::{Flops, RankPlan};
@@ -38,11 +39,8 @@ pub fn mesh(parallel: &Parallel, sequences: usize) -> Result<Mesh, PlanError> {
         refuse!("parallel", "{stages} stages · {replicas} replicas: 1 to {MAX_RANKS} ranks can be planned");
     }
     if !sequences.is_multiple_of(replicas) {
-        let (times, rest) = (sequences / replicas, sequences % replicas);
-        refuse!(
-            "parallel.replicas",
-            "batch.sequences {sequences} = {times}·{replicas} + {rest} does not divide among {replicas} replicas"
-        );
+        let division = division(sequences, replicas);
+        refuse!("parallel.replicas", "batch.sequences {division} does not divide among {replicas} replicas");
     }
     Ok(Mesh { mode: parallel.mode, stages, replicas })
 }
@@ -272,10 +270,8 @@ impl BlockTimes {
         let timed = hardware.first().and_then(|device| {
             let rates = cluster.rates.devices.get(&device.name)?;
             let sharers = hardware.iter().filter(|d| (d.node, d.device) == (device.node, device.device)).count();
-            let (precision, master_weights) = (common.precision, common.master_weights);
             // Layers are divided as if nothing were computed again: so the same numbers come out with and without.
-            let (model, recompute) = (&common.model, Recompute::None);
-            let timer = BlockTimer { model, precision, master_weights, recompute, device, rates, sharers };
+            let timer = BlockTimer { program: common, recompute: Recompute::None, device, rates, sharers };
             let rows = common.batch.micro_batch.min(common.batch.sequences);
             let seconds = timer.block_seconds(rows, common.batch.length)?;
             let (embedding, layer, head) = (seconds.embedding.total(), seconds.layer.total(), seconds.head.total());
@@ -304,6 +300,6 @@ fn better_partition(counts: &[usize], measured: &BlockCosts) -> Option<String> {
 
 /// The costs of blocks relative to each other, counted as FLOPs of their matrix products.
 fn block_costs(model: &ModelSpec, length: usize) -> BlockCosts {
-    let of = |block: usize| cost::flops(model, &(block..block + 1), 1, length).forward;
-    BlockCosts { embedding: of(0), layer: of(1), head: of(model.layers + 1) }
+    let forward = |block: usize| cost::flops(model, &(block..block + 1), 1, length).forward;
+    BlockCosts { embedding: forward(0), layer: forward(1), head: forward(model.layers + 1) }
 }

@@ -125,9 +125,7 @@ impl<'a> PlanCosts<'a> {
 impl<'a> StageCosts<'a> {
     fn new(rank: &'a RankPlan, rates: &'a DeviceRates, sharers: usize) -> Option<Self> {
         let p = &rank.program;
-        let (precision, master_weights) = (p.precision, p.master_weights);
-        let (model, recompute, device) = (&p.model, p.recompute, &rank.hardware);
-        let timer = BlockTimer { model, precision, master_weights, recompute, device, rates, sharers };
+        let timer = BlockTimer { program: p, recompute: p.recompute, device: &rank.hardware, rates, sharers };
         let full = p.batch.micro_batch.min(p.batch.slice.1);
         let rest = match p.batch.slice.1 % full {
             0 => full,
@@ -254,7 +252,7 @@ fn stage_links(ranks: &[RankPlan], links: Option<Links>) -> Option<Vec<StageLink
         GroupLink { link, latency: within + between }
     };
     let world = reach(0..ranks.len(), between(1));
-    let of = |stage: usize| {
+    let links_of_stage = |stage: usize| {
         let first = mesh.rank(stage, 0);
         let group = first..first + mesh.replicas;
         let most = group.clone().map(sharing).max().unwrap_or(1);
@@ -265,7 +263,7 @@ fn stage_links(ranks: &[RankPlan], links: Option<Links>) -> Option<Vec<StageLink
         };
         StageLinks { replicas, peers: (0..mesh.stages).map(peer).collect(), world: Some(world) }
     };
-    Some((0..mesh.stages).map(of).collect())
+    Some((0..mesh.stages).map(links_of_stage).collect())
 }
 
 /// A rank's link to itself, which no message takes.

@@ -96,33 +96,27 @@ impl Diagnostic {
         let (red, blue, bold, reset) =
             if color { ("\x1b[1;31m", "\x1b[1;34m", "\x1b[1m", "\x1b[0m") } else { ("", "", "", "") };
         let _ = writeln!(out, "{red}error{reset}{bold}: {}{reset}", printable(&self.message));
-        let rendered = Excerpt { line: self.line, column: self.column, length: self.length, text: &self.source_line };
-        let template = self.template.as_deref().map(|t| {
-            (
-                t.file.display().to_string(),
-                Excerpt { line: t.line, column: t.column, length: t.length, text: &t.source_line },
-            )
-        });
-        let (file, main) = template.as_ref().map_or((&self.source, &rendered), |(file, main)| (file, main));
-        let width = main.line.max(self.line).to_string().len();
-        let pad = " ".repeat(if main.line == 0 { 1 } else { width });
-        let place = match main.line {
-            0 => printable(file),
-            line => format!("{}:{line}:{}", printable(file), main.column),
-        };
+        let template = self.template.as_deref();
+        let file = template.map_or_else(|| printable(&self.source), |t| printable(&t.file.display().to_string()));
+        let (main_line, column) = template.map_or((self.line, self.column), |t| (t.line, t.column));
+        let width = main_line.max(self.line).to_string().len();
+        let pad = " ".repeat(if main_line == 0 { 1 } else { width });
+        let place = if main_line == 0 { file } else { format!("{file}:{main_line}:{column}") };
         let _ = writeln!(out, "{pad}{blue}-->{reset} {place}");
-        let show = |out: &mut String, excerpt: &Excerpt<'_>| {
-            let (shown, lead, caret) = excerpt.shown();
-            let _ = writeln!(out, "{blue}{:>width$} |{reset} {shown}", excerpt.line);
+        let show = |out: &mut String, line: usize, column: usize, length: usize, text: &str| {
+            let (shown, lead, caret) = excerpt(text, column, length);
+            let _ = writeln!(out, "{blue}{line:>width$} |{reset} {shown}");
             let _ = writeln!(out, "{pad} {blue}|{reset} {}{red}{}{reset}", " ".repeat(lead), "^".repeat(caret));
         };
-        if main.line > 0 {
+        if main_line > 0 {
             let _ = writeln!(out, "{pad} {blue}|{reset}");
-            show(out, main);
         }
-        if template.is_some() {
+        if let Some(t) = template {
+            show(out, t.line, t.column, t.length, &t.source_line);
             let _ = writeln!(out, "{pad} {blue}= rendered:{reset}");
-            show(out, &rendered);
+        }
+        if main_line > 0 {
+            show(out, self.line, self.column, self.length, &self.source_line);
         }
         for (i, line) in self.help.lines().enumerate() {
             let line = printable(line);
@@ -134,37 +128,27 @@ impl Diagnostic {
     }
 }
 
-/// A line of a source, and a place in it.
-struct Excerpt<'a> {
-    line: usize,
-    column: usize,
-    length: usize,
-    text: &'a str,
-}
-
-impl Excerpt<'_> {
-    /// The line as shown, and the columns before and under the caret. A long line is cut around the place.
-    fn shown(&self) -> (String, usize, usize) {
-        let start = self.column.saturating_sub(1);
-        let from = if start + self.length.min(40) > MAX_SHOWN { start.saturating_sub(MAX_SHOWN / 2) } else { 0 };
-        let mut shown = String::from(if from > 0 { "…" } else { "" });
-        let mut lead = String::from(if from > 0 { "…" } else { "" });
-        let mut under = String::new();
-        let mut rest = self.text.chars().skip(from);
-        for (i, c) in (from..).zip(rest.by_ref().take(MAX_SHOWN)) {
-            let c = shown_char(c);
-            shown.push(c);
-            if i < start {
-                lead.push(c);
-            } else if i < start + self.length {
-                under.push(c);
-            }
+/// The line `text` as shown, and the columns before and under the caret. A long line is cut around the place.
+fn excerpt(text: &str, column: usize, length: usize) -> (String, usize, usize) {
+    let start = column.saturating_sub(1);
+    let from = if start + length.min(40) > MAX_SHOWN { start.saturating_sub(MAX_SHOWN / 2) } else { 0 };
+    let mut shown = String::from(if from > 0 { "…" } else { "" });
+    let mut lead = shown.clone();
+    let mut under = String::new();
+    let mut rest = text.chars().skip(from);
+    for (i, c) in (from..).zip(rest.by_ref().take(MAX_SHOWN)) {
+        let c = shown_char(c);
+        shown.push(c);
+        if i < start {
+            lead.push(c);
+        } else if i < start + length {
+            under.push(c);
         }
-        if rest.next().is_some() {
-            shown.push('…');
-        }
-        (shown, lead.width(), under.width().max(1))
     }
+    if rest.next().is_some() {
+        shown.push('…');
+    }
+    (shown, lead.width(), under.width().max(1))
 }
 
 /// One column for what would move the cursor or change the terminal.

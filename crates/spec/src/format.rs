@@ -20,6 +20,11 @@ pub fn counted(n: u64, noun: &str) -> String {
     format!("{} {noun}{}", count(n), if n == 1 { "" } else { "s" })
 }
 
+/// A division with its remainder: `10 = 2·4 + 2`.
+pub fn division(whole: usize, part: usize) -> String {
+    format!("{whole} = {}·{part} + {}", whole / part, whole % part)
+}
+
 /// A rate: whole numbers with separators from 100 on, three digits below.
 pub fn rate(x: f64) -> String {
     match x {

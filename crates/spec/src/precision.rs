@@ -2,17 +2,7 @@
 
 use crate::cluster::PeakFlops;
 use crate::experiment::Precision;
-use crate::plan::ParamCounts;
 use crate::program::Device;
-
-/// The name of `precision` in an experiment file.
-pub fn name(precision: Precision) -> &'static str {
-    match precision {
-        Precision::Fp32 => "fp32",
-        Precision::Tf32 => "tf32",
-        Precision::Bf16 => "bf16",
-    }
-}
 
 /// Describes in one line what a rank on `device` computes and stores under `precision`. Without master weights, which is for bf16 only,
 /// weights, gradients and moments are bf16 values too.
@@ -53,39 +43,21 @@ pub const STATE_BYTES: u64 = 4;
 
 /// The copy of the weights that products read in a bf16 run, besides those that are trained.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RoundedCopy {
-    None,
-    /// A copy of all weights in f32: a CPU has no bf16 arithmetic.
-    InF32,
-    /// A copy of all weights in bf16. Norms read their gains and biases from the f32 weights.
-    InBf16,
+pub struct RoundedCopy {
+    pub bytes_per_parameter: u64,
+    /// Its name in the memory table.
+    pub name: &'static str,
 }
 
-/// The rounded copy of the weights that the executor keeps.
-pub fn rounded_copy(precision: Precision, master_weights: bool, device: Device) -> RoundedCopy {
+/// The rounded copy of the weights that the executor keeps. A CPU has no bf16 arithmetic, so its copy is f32. On a GPU norms read their
+/// gains and biases from the f32 weights.
+pub fn rounded_copy(precision: Precision, master_weights: bool, device: Device) -> Option<RoundedCopy> {
     match (precision, device) {
-        (Precision::Bf16, Device::Cuda(_)) => RoundedCopy::InBf16,
-        (Precision::Bf16, Device::Cpu) if master_weights => RoundedCopy::InF32,
-        _ => RoundedCopy::None,
-    }
-}
-
-impl RoundedCopy {
-    /// Bytes of the copy on a rank that holds `counts` parameters.
-    pub fn bytes(self, counts: &ParamCounts) -> u64 {
-        match self {
-            Self::None => 0,
-            Self::InF32 => 4 * counts.total,
-            Self::InBf16 => 2 * counts.total,
+        (Precision::Bf16, Device::Cuda(_)) => Some(RoundedCopy { bytes_per_parameter: 2, name: "weights in bf16" }),
+        (Precision::Bf16, Device::Cpu) if master_weights => {
+            Some(RoundedCopy { bytes_per_parameter: 4, name: "weights rounded to bf16" })
         }
-    }
-
-    pub fn what(self) -> &'static str {
-        match self {
-            Self::None => "",
-            Self::InF32 => "weights rounded to bf16",
-            Self::InBf16 => "weights in bf16",
-        }
+        _ => None,
     }
 }
 

@@ -42,7 +42,7 @@ struct Collective {
 
 /// The group that issues `instruction` together, and whether its members wait for each other there; `None` if it is no collective.
 fn collective_group(program: &Program, instruction: Instruction) -> Option<(RankGroup, bool)> {
-    let (stage, replica) = program.mesh.place(program.rank);
+    let (stage, replica) = program.mesh.stage_and_replica(program.rank);
     match instruction {
         Instruction::CountTokens { .. }
         | Instruction::ClipNorm { .. }
@@ -62,9 +62,9 @@ struct LockstepRun<'a> {
     /// By sender, receiver, and whether activations (or gradients) are sent.
     channels: HashMap<(usize, usize, bool), VecDeque<Message>>,
     /// Per group, its collectives in order.
-    collectives: Vec<Vec<Collective>>,
-    /// Per rank, how many collectives it has joined in World, Replicas and Tied (see `group_kind`).
-    counts: Vec<[usize; 3]>,
+    collectives: HashMap<RankGroup, Vec<Collective>>,
+    /// Per rank and group, how many of the group's collectives the rank has joined.
+    counts: HashMap<(usize, RankGroup), usize>,
     /// Per rank, whether it has joined the collective at its position.
     joined: Vec<bool>,
 }
@@ -74,7 +74,6 @@ struct LockstepRun<'a> {
 /// # Errors
 /// A message that is not the expected one, collectives in different orders, or a deadlock.
 pub(super) fn match_messages(programs: &[&Program]) -> Result<usize, CheckError> {
-    let Some(first) = programs.first() else { return Ok(INITIAL_CHANNEL_SLOTS) };
     let mut slots = INITIAL_CHANNEL_SLOTS;
     loop {
         let mut run = LockstepRun {
@@ -82,8 +81,8 @@ pub(super) fn match_messages(programs: &[&Program]) -> Result<usize, CheckError>
             slots,
             positions: vec![0; programs.len()],
             channels: HashMap::new(),
-            collectives: vec![Vec::new(); first.mesh.groups().len()],
-            counts: vec![[0; 3]; programs.len()],
+            collectives: HashMap::new(),
+            counts: HashMap::new(),
             joined: vec![false; programs.len()],
         };
         let blocked = run.run()?;
@@ -146,8 +145,8 @@ impl LockstepRun<'_> {
             Instruction::RecvGradient { mb, chunk, from } => self.receive(rank, peer(from), false, mb, chunk),
             Instruction::WaitBuckets => {
                 let group = RankGroup::Replicas { stage: program.stage() };
-                let Some(last) = self.counts[rank][1].checked_sub(1) else { return Ok(None) };
-                let all = self.collectives[program.mesh.index(group)][last].arrived == program.mesh.size(group);
+                let Some(last) = self.joined_count(rank, group).checked_sub(1) else { return Ok(None) };
+                let all = self.collectives[&group][last].arrived == program.mesh.size(group);
                 Ok((!all).then_some(Wait::Members(group, last)))
             }
             _ => match collective_group(program, instruction) {
@@ -193,10 +192,10 @@ impl LockstepRun<'_> {
         let program = self.programs[rank];
         let index = self.positions[rank];
         let instruction = program.step[index];
-        let kind = group_kind(group);
-        let collectives = &mut self.collectives[program.mesh.index(group)];
+        let collectives = self.collectives.entry(group).or_default();
+        let count = self.counts.entry((rank, group)).or_default();
         if !self.joined[rank] {
-            let nth = self.counts[rank][kind];
+            let nth = *count;
             match collectives.get_mut(nth) {
                 None => collectives.push(Collective { instruction, rank, index, arrived: 1 }),
                 Some(entry) if entry.instruction == instruction => entry.arrived += 1,
@@ -206,15 +205,19 @@ impl LockstepRun<'_> {
                     return Err(CheckError::at_instruction(program, index, why));
                 }
             }
-            self.counts[rank][kind] += 1;
+            *count += 1;
             self.joined[rank] = true;
         }
-        let nth = self.counts[rank][kind] - 1;
+        let nth = *count - 1;
         if waits && collectives[nth].arrived < program.mesh.size(group) {
             return Ok(Some(Wait::Members(group, nth)));
         }
         self.joined[rank] = false;
         Ok(None)
+    }
+
+    fn joined_count(&self, rank: usize, group: RankGroup) -> usize {
+        self.counts.get(&(rank, group)).copied().unwrap_or(0)
     }
 
     fn check_all_received(&self) -> Result<(), CheckError> {
@@ -243,7 +246,7 @@ impl LockstepRun<'_> {
                 Wait::Message(other) | Wait::Slot(other) => other,
                 Wait::Members(group, nth) => {
                     let members = self.programs[rank].mesh.members(group);
-                    members.into_iter().find(|&r| self.counts[r][group_kind(group)] <= nth).unwrap_or(rank)
+                    members.into_iter().find(|&r| self.joined_count(r, group) <= nth).unwrap_or(rank)
                 }
             };
         }
@@ -263,14 +266,5 @@ impl LockstepRun<'_> {
             self.positions[last],
             format!("it waits forever, for {}", name(rank)),
         )
-    }
-}
-
-/// The index in `counts` of the collectives of such a group.
-fn group_kind(group: RankGroup) -> usize {
-    match group {
-        RankGroup::World => 0,
-        RankGroup::Replicas { .. } => 1,
-        RankGroup::Tied { .. } => 2,
     }
 }

@@ -52,7 +52,7 @@ fn proved(programs: &[Program]) -> Result<(), CheckError> {
     check(&programs.iter().collect::<Vec<_>>()).map(|_| ())
 }
 
-/// What is said of `programs` after `mutate` has changed the step of `rank`.
+/// The error of `programs` after `mutate` has changed the step of `rank`.
 fn rejected(mut programs: Vec<Program>, rank: usize, mutate: impl FnOnce(&mut Program)) -> String {
     proved(&programs).expect("right before it is changed");
     mutate(&mut programs[rank]);

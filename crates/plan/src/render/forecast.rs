@@ -4,9 +4,8 @@ use super::Page;
 use crate::quantity::{seconds, three_decimals};
 use crate::timeline::timeline;
 use runner_spec::forecast::{Forecast, ForecastBasis};
-use runner_spec::format::{count, counted, percent};
+use runner_spec::format::{choice_name, count, counted, percent};
 use runner_spec::plan::Plan;
-use runner_spec::precision;
 use runner_spec::program::Device;
 
 /// Step time and rates, where they are known; with `price` per device-hour, the cost.
@@ -32,7 +31,7 @@ fn reason_for_no_forecast(plan: &Plan) -> String {
     first.map_or_else(
         || "none: runner calibrate would let it predict the time on this machine".to_owned(),
         |rank| {
-            let (name, precision) = (&rank.hardware.name, precision::name(rank.program.precision));
+            let (name, precision) = (&rank.hardware.name, choice_name(&rank.program.precision));
             format!("none: of {name} too little is known for {precision}; give device.peak_flops.{precision} and links")
         },
     )

@@ -8,7 +8,7 @@ use std::fmt::Display;
 use crate::quantity::{bytes, scientific, si, three_decimals};
 use runner_spec::cluster::DeviceFacts;
 use runner_spec::experiment::{Decays, Recompute};
-use runner_spec::format::{count, counted};
+use runner_spec::format::{choice_name, count, counted};
 use runner_spec::plan::{MemoryCategory, MemoryEstimate, ParamCounts, Plan, RankPlan};
 use runner_spec::program::text::fold;
 use runner_spec::program::{LrDecay, LrSchedule, OptimizerSpec, Program};
@@ -147,10 +147,7 @@ fn estimate_note(device: &DeviceFacts) -> &'static str {
 
 fn model_line(program: &Program) -> String {
     let m = &program.model;
-    let family = match m.family {
-        runner_spec::experiment::Family::Gpt2 => "gpt2",
-        runner_spec::experiment::Family::Llama => "llama",
-    };
+    let family = choice_name(&m.family);
     let kv = if m.kv_heads == m.heads { String::new() } else { format!(" ({} for keys and values)", m.kv_heads) };
     format!(
         "{family}: {} layers, {} heads{kv}, {} wide, d_ff {}, vocabulary {}, context {}, {} embeddings{}",

@@ -1,4 +1,4 @@
-//! What the literature says of each schedule: completeness, live activations, bubbles.
+//! The properties that the literature states for each schedule: completeness, live activations, bubbles.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,4 @@
-//! What a plan's hash depends on, and what it does not.
+//! Tests of the properties of an experiment that a plan's hash depends on, and of those that it does not.
 
 use std::path::PathBuf;
 

@@ -34,7 +34,7 @@ fn the_plan_in_full() {
     insta::assert_snapshot!(render(&plan, &RenderOptions { full: true, ..RenderOptions::default() }));
 }
 
-/// What is computed again costs FLOPs that MFU does not count, and saves activations.
+/// Recomputation costs FLOPs that MFU does not count, and saves activations.
 #[test]
 fn recomputation_is_in_the_plan() {
     let mut experiment = experiment();

@@ -39,7 +39,7 @@ fn programs(plan: &Plan) -> Vec<&Program> {
     (0..plan.mesh.stages).map(|s| &plan.ranks[plan.mesh.rank(s, 0)].program).collect()
 }
 
-/// Of (m + p − 1) forwards and backwards GPipe and 1F1B waste p − 1; interleaving divides the waste by the chunks.
+/// GPipe and 1F1B waste p − 1 of (m + p − 1) forwards and backwards; interleaving divides the waste by the chunks.
 #[test]
 fn bubbles_are_the_literatures() {
     for stages in [1, 2, 3, 4, 6] {
@@ -68,7 +68,7 @@ fn bubbles_are_the_literatures() {
     }
 }
 
-/// What a stage computes, waits and communicates is the step.
+/// The times that a stage computes, waits and communicates add up to the step.
 #[test]
 fn the_parts_of_a_stage_add_up() {
     for schedule in [Gpipe, OneFOneB, ZeroBubble] {
