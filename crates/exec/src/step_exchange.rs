@@ -74,14 +74,32 @@ impl StepTotals {
         Ok(Self {
             loss: sum(1),
             grad_norm: sum(0).sqrt(),
-            communication: Duration::from_secs_f64(sum(2) / all.len() as f64),
+            communication: seconds_from_ranks(sum(2) / all.len() as f64)?,
         })
     }
+}
+
+/// The duration of `seconds`, which other ranks have sent.
+///
+/// # Errors
+/// If it is no duration.
+fn seconds_from_ranks(seconds: f64) -> Result<Duration, ExecError> {
+    let duration = Duration::try_from_secs_f64(seconds);
+    duration.map_err(|_| ExecError::Program(format!("a rank sent {seconds} s as its time in communication")))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_time_that_makes_no_sense_is_an_error() {
+        for seconds in [f64::NAN, f64::INFINITY, -1.0] {
+            let error = seconds_from_ranks(seconds).unwrap_err().to_string();
+            assert!(error.contains(&format!("{seconds} s as its time in communication")), "{error}");
+        }
+        assert_eq!(seconds_from_ranks(0.5).unwrap(), Duration::from_millis(500));
+    }
 
     #[test]
     fn an_agreement_survives_its_message() {
