@@ -1,25 +1,29 @@
-//! Channels: a link of two ranks for each, so that lanes do not wait for each other.
+//! Channels: each is a link of two ranks, so that lanes do not wait for each other.
 //!
-//! The proof of a plan that its messages cannot wait for each other in a ring asks that a send does not block while the channel
-//! has a free slot. Here the host never blocks: the transfer is launched on the channel's stream, and the tensor is kept until it
-//! is over. Where all slots are taken, what is computed next waits until the oldest message was received. That holds from the first message on, since each channel is used once when it is made, in one order on all ranks:
-//! NCCL connects two ranks in their first transfer, and the host of the sender waits for the receiver then.
+//! The proof that a plan's messages cannot wait for each other in a ring requires that a send does not block while the channel has a
+//! free slot. Here the host never blocks: the transfer is launched on the channel's stream, and the tensor is kept until it has ended.
+//! If all slots are taken, the next computation waits until the oldest message was received. NCCL connects two ranks in their first
+//! transfer, in which the host of the sender waits for the receiver. So each channel is used once when it is made, in one order on all
+//! ranks.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
 
-use super::library::{self, ID};
+use super::library::{self, ID_BYTES, Transfer};
 use super::link::{self, Link, place};
 use super::watch::Watched;
 use crate::error::{CommError, OperationKind};
 use runner_compute::gpu::Gpu;
 use runner_spec::topology::{GroupId, Lane, Topology};
 
-/// Rank 0 and 1 of a channel's link.
-pub(super) const SENDER: usize = 0;
-pub(super) const RECEIVER: usize = 1;
+/// The members of a channel's link.
+const SENDER: usize = 0;
+const RECEIVER: usize = 1;
+
+const SEND: Transfer = Transfer::Send { to: RECEIVER };
+const RECEIVE: Transfer = Transfer::Receive { from: SENDER };
 
 #[derive(Debug, Default)]
 pub(super) struct Channels {
@@ -58,7 +62,7 @@ impl Channels {
         let mut ends = HashMap::new();
         for channel in &topology.channels {
             let at = taken[channel.from];
-            taken[channel.from] += ID;
+            taken[channel.from] += ID_BYTES;
             let me = match rank {
                 rank if rank == channel.from => SENDER,
                 rank if rank == channel.to => RECEIVER,
@@ -66,16 +70,14 @@ impl Channels {
             };
             let missing =
                 || watched.error(OperationKind::AllGather, format!("rank {} sent no id of a channel", channel.from));
-            let id = ids.get(channel.from).and_then(|ids| ids.get(at..at + ID)).ok_or_else(missing)?.to_vec();
+            let id = ids.get(channel.from).and_then(|ids| ids.get(at..at + ID_BYTES)).ok_or_else(missing)?.to_vec();
             let link = watched.add(link::join(host, context, id, 2, me)?);
             // The first transfer, which connects them.
             let word = gpu.zeros(DType::U32, 1)?;
-            let there = place(&word).map_err(failed)?;
-            let over = link.start(OperationKind::Barrier, gpu.stream(), Some(word), |handle, stream| match me {
-                SENDER => handle.send(&there, RECEIVER, stream),
-                _ => handle.receive(&there, SENDER, stream),
-            });
-            over.map_err(|error| failed(error.to_string()))?;
+            let places = [place(&word).map_err(failed)?];
+            let transfer = if me == SENDER { SEND } else { RECEIVE };
+            let started = link.start(OperationKind::Barrier, gpu.stream(), Some(word), transfer, &places);
+            started.map_err(|error| failed(error.to_string()))?;
             ends.insert((channel.from, channel.to, channel.lane), End { link, slots: channel.slots });
         }
         Ok(Self { ends })
@@ -86,23 +88,22 @@ impl Channels {
     }
 }
 
-/// Sends, on the channel's stream, what `data` is when the computation has come here.
+/// Sends `data` on the channel's stream, after the work so far on the compute stream.
 pub(super) fn send(watched: &Watched, end: &End, gpu: &Gpu, data: &Tensor) -> Result<(), CommError> {
     let failed = |what: String| watched.error(OperationKind::Send, what);
     // The header of a feed is made on the host.
     let data = if data.device().is_cpu() { data.to_device(&Device::Cuda(gpu.device().clone()))? } else { data.clone() };
     let data = data.contiguous()?;
-    let there = place(&data).map_err(failed)?;
-    if there.count == 0 {
+    let place = place(&data).map_err(failed)?;
+    if place.count == 0 {
         return Ok(());
     }
-    let operation = |handle: &library::Handle, stream: &_| handle.send(&there, RECEIVER, stream);
-    let room = end.link.make_room(&watched.waits, gpu, end.slots);
-    let started = room.and_then(|()| end.link.start(OperationKind::Send, gpu.stream(), Some(data), operation));
+    let freed = end.link.free_slot(&watched.waits, gpu, end.slots);
+    let started = freed.and_then(|()| end.link.start(OperationKind::Send, gpu.stream(), Some(data), SEND, &[place]));
     started.map(drop).map_err(|error| failed(error.to_string()))
 }
 
-/// A tensor that the channel's next message comes into; what is computed from here on waits for it.
+/// Receives the channel's next message into a new tensor, for which the work from here on waits.
 pub(super) fn receive(
     watched: &Watched,
     end: &End,
@@ -112,13 +113,12 @@ pub(super) fn receive(
 ) -> Result<Tensor, CommError> {
     let failed = |what: String| watched.error(OperationKind::Receive, what);
     let tensor = gpu.empty(dtype, shape)?;
-    let there = place(&tensor).map_err(failed)?;
-    if there.count == 0 {
+    let place = place(&tensor).map_err(failed)?;
+    if place.count == 0 {
         return Ok(tensor);
     }
-    let operation = |handle: &library::Handle, stream: &_| handle.receive(&there, SENDER, stream);
-    let over = end.link.start(OperationKind::Receive, gpu.stream(), None, operation);
-    let followed = over.and_then(|over| watched.waits.follow(gpu, &over));
+    let started = end.link.start(OperationKind::Receive, gpu.stream(), None, RECEIVE, &[place]);
+    let followed = started.and_then(|completed| watched.waits.follow(gpu, &completed));
     followed.map_err(|error| failed(error.to_string()))?;
     Ok(tensor)
 }

@@ -1,4 +1,4 @@
-//! A rank's communicator over NCCL and another one.
+//! A rank's communicator over NCCL and another communicator.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,11 +7,11 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use candle_core::{DType, Device, Tensor};
-use cudarc::driver::{CudaEvent, CudaStream};
+use cudarc::driver::CudaEvent;
 
 use super::channels::{self, Channels};
 use super::groups::{Groups, Member};
-use super::library::{Handle, NcclError, Place};
+use super::library::{NcclError, Transfer};
 use super::link::place;
 use super::watch::Watched;
 use crate::communicator::{Communicator, Pending};
@@ -20,7 +20,7 @@ use crate::lock::lock_or_recover;
 use runner_compute::gpu::{Gpu, share_with_peers};
 use runner_spec::topology::{GroupId, Lane, LocalRanks, Topology};
 
-/// One rank's communicator: tensors of its GPU go through NCCL; bytes, and tensors of the host, go through `host`.
+/// One rank's communicator. Tensors of its GPU go through NCCL; bytes and tensors of the host go through `host`.
 #[derive(Debug)]
 pub struct NcclComm {
     watched: Arc<Watched>,
@@ -45,14 +45,14 @@ struct Attached {
 /// Started operations: their completion events, and the tensors that they keep alive.
 type Started = HashMap<u64, (Arc<CudaEvent>, Vec<Tensor>)>;
 
-/// Tickets of the host's operations are apart from NCCL's.
-const OURS: u64 = 1 << 63;
+/// The ticket of the first operation of NCCL. Those of the host's operations are smaller.
+const FIRST_TICKET: u64 = 1 << 63;
 
 impl NcclComm {
-    /// `host` is of the same topology. Until `attach` gives it a GPU everything goes through `host`. `summing` are the groups of
-    /// this rank whose tensors are summed or broadcast, as all their members say: `attach` connects them.
+    /// A communicator over `host`, which has the same topology. Everything goes through `host` until `attach` sets a GPU. `summing`
+    /// are the groups of this rank whose tensors are summed or broadcast: `attach` connects them. All their members must name them.
     #[must_use]
-    pub fn over(host: Box<dyn Communicator>, topology: Topology, mut summing: Vec<GroupId>, ranks: LocalRanks) -> Self {
+    pub fn new(host: Box<dyn Communicator>, topology: Topology, mut summing: Vec<GroupId>, ranks: LocalRanks) -> Self {
         summing.sort_unstable();
         summing.dedup();
         Self {
@@ -63,7 +63,7 @@ impl NcclComm {
             ranks,
             attached: OnceLock::new(),
             started: Mutex::default(),
-            tickets: AtomicU64::new(OURS),
+            tickets: AtomicU64::new(FIRST_TICKET),
         }
     }
 
@@ -80,50 +80,54 @@ impl NcclComm {
         self.groups.link(&self.watched, &self.topology, attached.gpu.stream().context(), group)
     }
 
-    /// Runs an operation from or to the rank `root` of a group.
-    fn run_rooted(
+    /// Starts a transfer of tensors on the GPU, from or to the rank `root` if it has one. `None` in a group of one.
+    fn start(
         &self,
         attached: &Attached,
         kind: OperationKind,
         group: GroupId,
-        root: usize,
-        buffer: &Tensor,
-        operation: fn(&Handle, &Place, usize, &CudaStream) -> Result<(), NcclError>,
-    ) -> Result<(), CommError> {
-        self.watched.ensure_running(kind)?;
-        let Some(Member { link, ranks }) = self.member(attached, group)? else { return Ok(()) };
-        let index = ranks.iter().position(|rank| *rank == root);
-        let index = index.ok_or(CommError::NotMember { group: group.0, rank: root })?;
-        let place = place(buffer).map_err(|what| CommError::Request { operation: kind, what })?;
-        let started =
-            link.start(kind, attached.gpu.stream(), None, |handle, stream| operation(handle, &place, index, stream));
-        self.follow(attached, kind, &*started.map_err(|error| self.failed(kind, &error))?)
-    }
-
-    /// Starts sums of tensors on the GPU; `None` in a group of one.
-    fn sums(
-        &self,
-        attached: &Attached,
-        group: GroupId,
+        root: Option<usize>,
         tensors: &[Tensor],
     ) -> Result<Option<Arc<CudaEvent>>, CommError> {
-        let kind = OperationKind::AllReduce;
         self.watched.ensure_running(kind)?;
-        let Some(Member { link, .. }) = self.member(attached, group)? else { return Ok(None) };
+        let Some(Member { link, ranks }) = self.member(attached, group)? else { return Ok(None) };
+        let index = |rank: usize| {
+            let index = ranks.iter().position(|member| *member == rank);
+            index.ok_or(CommError::NotMember { group: group.0, rank })
+        };
+        let transfer = match (kind, root.map(index).transpose()?) {
+            (OperationKind::Reduce, Some(root)) => Transfer::Reduce { root },
+            (OperationKind::Broadcast, Some(root)) => Transfer::Broadcast { root },
+            _ => Transfer::AllReduce,
+        };
         let places = tensors.iter().filter(|t| t.elem_count() > 0).map(place).collect::<Result<Vec<_>, _>>();
         let places = places.map_err(|what| CommError::Request { operation: kind, what })?;
-        let started =
-            link.start(kind, attached.gpu.stream(), None, |handle, stream| handle.all_reduce(&places, stream));
+        let started = link.start(kind, attached.gpu.stream(), None, transfer, &places);
         started.map(Some).map_err(|error| self.failed(kind, &error))
+    }
+
+    /// Runs a transfer of a tensor on the GPU, for which the work from here on waits.
+    fn run(
+        &self,
+        attached: &Attached,
+        kind: OperationKind,
+        group: GroupId,
+        root: Option<usize>,
+        buffer: &Tensor,
+    ) -> Result<(), CommError> {
+        match self.start(attached, kind, group, root, std::slice::from_ref(buffer))? {
+            Some(completed) => self.follow(attached, kind, &completed),
+            None => Ok(()),
+        }
     }
 
     fn failed(&self, operation: OperationKind, error: &NcclError) -> CommError {
         self.watched.error(operation, error.to_string())
     }
 
-    /// What is computed from here on waits for `over`.
-    fn follow(&self, attached: &Attached, operation: OperationKind, over: &CudaEvent) -> Result<(), CommError> {
-        self.watched.waits.follow(&attached.gpu, over).map_err(|error| self.failed(operation, &error))
+    /// Makes the work from here on wait for `event`.
+    fn follow(&self, attached: &Attached, operation: OperationKind, event: &CudaEvent) -> Result<(), CommError> {
+        self.watched.waits.follow(&attached.gpu, event).map_err(|error| self.failed(operation, &error))
     }
 }
 
@@ -158,7 +162,7 @@ impl Communicator for NcclComm {
         let context = Arc::clone(gpu.stream().context());
         let watched = Arc::clone(&self.watched);
         let watch = thread::Builder::new().name("nccl watch".to_owned());
-        // From before the first link: a rank that ends while the others connect is noticed, too.
+        // It begins before the first link: a rank that ends while the others connect is noticed, too.
         let watch = watch.spawn(move || watched.watch(&context)).map_err(CommError::Thread)?;
         let channels = Channels::open(&self.watched, &self.topology, device);
         let open = |channels| {
@@ -188,43 +192,40 @@ impl Communicator for NcclComm {
 
     fn all_reduce(&self, group: GroupId, buffer: &Tensor) -> Result<(), CommError> {
         let Some(attached) = self.gpu(buffer) else { return self.host().all_reduce(group, buffer) };
-        match self.sums(attached, group, std::slice::from_ref(buffer))? {
-            Some(over) => self.follow(attached, OperationKind::AllReduce, &over),
-            None => Ok(()),
-        }
+        self.run(attached, OperationKind::AllReduce, group, None, buffer)
     }
 
     fn start_all_reduce(&self, group: GroupId, buffers: Vec<Tensor>) -> Result<Pending, CommError> {
         let on_gpu = buffers.first().and_then(|first| self.gpu(first));
         let Some(attached) = on_gpu else { return self.host().start_all_reduce(group, buffers) };
-        let Some(over) = self.sums(attached, group, &buffers)? else { return Ok(Pending::completed()) };
+        let started = self.start(attached, OperationKind::AllReduce, group, None, &buffers)?;
+        let Some(completed) = started else { return Ok(Pending::completed()) };
         let ticket = self.tickets.fetch_add(1, Ordering::Relaxed);
-        lock_or_recover(&self.started).insert(ticket, (over, buffers));
+        lock_or_recover(&self.started).insert(ticket, (completed, buffers));
         Ok(Pending::new(ticket))
     }
 
     fn wait(&self, pending: Pending) -> Result<(), CommError> {
         let Some(ticket) = pending.ticket() else { return Ok(()) };
-        if ticket < OURS {
+        if ticket < FIRST_TICKET {
             return self.host().wait(pending);
         }
         let started = lock_or_recover(&self.started).remove(&ticket);
-        let (Some((over, _buffers)), Some(attached)) = (started, self.attached.get()) else {
-            let what = "an operation that another communicator started".to_owned();
-            return Err(CommError::Request { operation: OperationKind::Wait, what });
+        let (Some((completed, _buffers)), Some(attached)) = (started, self.attached.get()) else {
+            return Err(CommError::foreign_ticket());
         };
         self.watched.ensure_running(OperationKind::AllReduce)?;
-        self.follow(attached, OperationKind::AllReduce, &over)
+        self.follow(attached, OperationKind::AllReduce, &completed)
     }
 
     fn reduce(&self, group: GroupId, root: usize, buffer: &Tensor) -> Result<(), CommError> {
         let Some(attached) = self.gpu(buffer) else { return self.host().reduce(group, root, buffer) };
-        self.run_rooted(attached, OperationKind::Reduce, group, root, buffer, Handle::reduce)
+        self.run(attached, OperationKind::Reduce, group, Some(root), buffer)
     }
 
     fn broadcast(&self, group: GroupId, root: usize, buffer: &Tensor) -> Result<(), CommError> {
         let Some(attached) = self.gpu(buffer) else { return self.host().broadcast(group, root, buffer) };
-        self.run_rooted(attached, OperationKind::Broadcast, group, root, buffer, Handle::broadcast)
+        self.run(attached, OperationKind::Broadcast, group, Some(root), buffer)
     }
 
     fn all_gather(&self, group: GroupId, bytes: &[u8]) -> Result<Vec<Vec<u8>>, CommError> {
@@ -250,8 +251,8 @@ impl Communicator for NcclComm {
         channels::receive(&self.watched, end, &attached.gpu, dtype, shape)
     }
 
-    /// What the host waited, and what the compute stream did. Both at once count twice.
+    /// The waits of the host and those of the compute stream. Waits of both at once count twice.
     fn waited(&self) -> Duration {
-        self.host().waited() + self.watched.waits.so_far()
+        self.host().waited() + self.watched.waits.total()
     }
 }

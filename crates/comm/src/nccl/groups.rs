@@ -1,21 +1,22 @@
-//! Groups: a link each. Those that are known to sum tensors are made and used once at the start, since NCCL allocates at both;
-//! any other when it is first used for tensors, which all members do at the same place of their programs.
+//! The links of groups. Those of groups that sum tensors are made and used once at the start, because NCCL allocates memory at both.
+//! Any other is made when its group first transfers tensors, which all members do at the same place of their programs.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use candle_core::DType;
 use cudarc::driver::CudaContext;
 
-use super::library;
+use super::library::{self, Transfer};
 use super::link::{self, Link, place};
 use super::watch::Watched;
 use crate::error::{CommError, OperationKind};
+use crate::lock::lock_or_recover;
 use runner_compute::gpu::Gpu;
 use runner_spec::topology::{GroupId, Topology};
 
-/// Elements of the first sums, in f32: NCCL connects members anew for each of its ways to sum, which it chooses by length.
-const FIRST: [usize; 2] = [1, 1 << 20];
+/// The lengths of the first sums, in f32: NCCL connects members anew for each of its algorithms, which it chooses by length.
+const FIRST_SUM_LENGTHS: [usize; 2] = [1, 1 << 20];
 
 /// This rank in a group.
 #[derive(Debug, Clone)]
@@ -40,16 +41,15 @@ impl Groups {
     ) -> Result<(), CommError> {
         for group in groups {
             let Some(member) = self.link(watched, topology, gpu.stream().context(), *group)? else { continue };
-            for count in FIRST {
+            for count in FIRST_SUM_LENGTHS {
                 let failed = |what: String| watched.error(OperationKind::Barrier, what);
                 let tensor = gpu.zeros(DType::F32, count)?;
                 let places = [place(&tensor).map_err(failed)?];
-                let started = member.link.start(OperationKind::Barrier, gpu.stream(), None, |handle, stream| {
-                    handle.all_reduce(&places, stream)
-                });
-                let over = started.map_err(|error| failed(error.to_string()))?;
-                // Of no step, so it is not measured.
-                gpu.stream().wait(&over).map_err(|error| failed(error.to_string()))?;
+                let started =
+                    member.link.start(OperationKind::Barrier, gpu.stream(), None, Transfer::AllReduce, &places);
+                let completed = started.map_err(|error| failed(error.to_string()))?;
+                // The wait belongs to no step, so it is not measured.
+                gpu.stream().wait(&completed).map_err(|error| failed(error.to_string()))?;
             }
         }
         Ok(())
@@ -70,14 +70,14 @@ impl Groups {
         if ranks.len() == 1 {
             return Ok(None);
         }
-        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut made = lock_or_recover(&self.made);
         if let Some(member) = made.get(&group.0) {
             return Ok(Some(member.clone()));
         }
         let me = ranks.iter().position(|r| *r == rank).unwrap_or(0);
         let id = if me == 0 { library::unique_id() } else { Ok(Vec::new()) };
         let id = id.map_err(|error| watched.error(OperationKind::AllGather, error.to_string()))?;
-        // The first member's; it is also how all know that all are there.
+        // The id of the first member. The exchange also shows all members that the others are there.
         let missing = || watched.error(OperationKind::AllGather, "the first member sent no id".to_owned());
         let id = host.all_gather(group, &id)?.into_iter().next().ok_or_else(missing)?;
         let link = watched.add(link::join(host, context, id, ranks.len(), me)?);

@@ -1,4 +1,4 @@
-//! NCCL's functions, as far as they are used, with errors in words.
+//! The functions of NCCL that ranks use, with errors as text.
 
 use std::ffi::CStr;
 use std::os::raw::{c_char, c_int, c_void};
@@ -9,27 +9,27 @@ use candle_core::DType;
 use cudarc::driver::CudaStream;
 use cudarc::nccl::sys;
 
-/// Between looks at a communicator that is still at work on a call.
-const LOOK: Duration = Duration::from_micros(50);
+/// The time between two checks of a communicator that is still at work on a call.
+const POLL_INTERVAL: Duration = Duration::from_micros(50);
 
-/// Bytes of an id by which ranks find each other.
-pub(super) const ID: usize = size_of::<sys::ncclUniqueId>();
+/// The length of an id by which ranks find each other.
+pub(super) const ID_BYTES: usize = size_of::<sys::ncclUniqueId>();
 
-/// What NCCL answered that was no success.
+/// An error of NCCL.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("NCCL: {0}")]
 pub(super) struct NcclError(pub(super) String);
 
-/// What is still under way is no error: `Handle::settled` waits for that.
+/// A call that is still under way is no error: `Handle::settled` waits for it.
 fn checked(result: sys::ncclResult_t) -> Result<(), NcclError> {
     match result {
         sys::ncclResult_t::ncclSuccess | sys::ncclResult_t::ncclInProgress => Ok(()),
-        other => Err(NcclError(words(other))),
+        other => Err(NcclError(describe_result(other))),
     }
 }
 
 #[expect(unsafe_code, reason = "FFI")]
-fn words(result: sys::ncclResult_t) -> String {
+fn describe_result(result: sys::ncclResult_t) -> String {
     // SAFETY: takes any code, and returns a string that is never freed, or null.
     let text = unsafe { sys::ncclGetErrorString(result) };
     if text.is_null() {
@@ -42,7 +42,7 @@ fn words(result: sys::ncclResult_t) -> String {
 /// The library's version, such as 22703 for 2.27.3.
 ///
 /// # Errors
-/// NCCL's words.
+/// The text of NCCL's error.
 #[expect(unsafe_code, reason = "FFI")]
 pub fn version() -> Result<i32, String> {
     let mut version: c_int = 0;
@@ -51,7 +51,7 @@ pub fn version() -> Result<i32, String> {
     Ok(version)
 }
 
-/// A new id, for the first of some ranks to tell the others.
+/// A new id, which the first of some ranks sends to the others.
 #[expect(unsafe_code, reason = "FFI")]
 pub(super) fn unique_id() -> Result<Vec<u8>, NcclError> {
     let mut id = sys::ncclUniqueId { internal: [0; 128] };
@@ -60,7 +60,7 @@ pub(super) fn unique_id() -> Result<Vec<u8>, NcclError> {
     Ok(id.internal.iter().flat_map(|byte| byte.to_ne_bytes()).collect())
 }
 
-/// Elements that NCCL knows, of tensors that it is given.
+/// The type of a tensor's elements, if NCCL knows it.
 pub(super) fn element(dtype: DType) -> Option<sys::ncclDataType_t> {
     match dtype {
         DType::F32 => Some(sys::ncclDataType_t::ncclFloat32),
@@ -79,7 +79,29 @@ pub(super) struct Place {
     pub(super) element: sys::ncclDataType_t,
 }
 
-/// One communicator of NCCL. Whoever has it sees to it that one thread at a time uses it.
+/// A transfer of places between the members of a communicator, which are numbered.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Transfer {
+    /// Sums over the members, in place.
+    AllReduce,
+    /// Sums over the members, to the place of `root`.
+    Reduce {
+        root: usize,
+    },
+    /// Copies the place of `root` to all.
+    Broadcast {
+        root: usize,
+    },
+    Send {
+        to: usize,
+    },
+    /// Receives what `from` sends next.
+    Receive {
+        from: usize,
+    },
+}
+
+/// One communicator of NCCL. Its owner lets one thread at a time use it.
 #[derive(Debug)]
 pub(super) struct Handle(sys::ncclComm_t);
 
@@ -88,13 +110,18 @@ pub(super) struct Handle(sys::ncclComm_t);
 unsafe impl Send for Handle {}
 
 impl Handle {
-    /// Joins `members` ranks as number `me`; returns when all have come, or soon after `given_up` is true where NCCL does not block.
+    /// Joins `members` ranks as number `me`. Returns when all have joined, or soon after `is_cancelled` is true if NCCL does not block.
     /// The context of the device must be bound to the thread.
     #[expect(unsafe_code, reason = "FFI")]
-    pub(super) fn join(id: &[u8], members: usize, me: usize, given_up: impl Fn() -> bool) -> Result<Self, NcclError> {
+    pub(super) fn join(
+        id: &[u8],
+        members: usize,
+        me: usize,
+        is_cancelled: impl Fn() -> bool,
+    ) -> Result<Self, NcclError> {
         let mut unique = sys::ncclUniqueId { internal: [0; 128] };
-        if id.len() != ID {
-            return Err(NcclError(format!("an id of {} bytes instead of {ID}", id.len())));
+        if id.len() != ID_BYTES {
+            return Err(NcclError(format!("an id of {} bytes instead of {ID_BYTES}", id.len())));
         }
         for (to, from) in unique.internal.iter_mut().zip(id) {
             *to = c_char::from_ne_bytes([*from]);
@@ -103,7 +130,7 @@ impl Handle {
         // SAFETY: writes the handle, which outlives the call; the id is passed by value.
         checked(unsafe { sys::ncclCommInitRank(&raw mut comm, members as c_int, unique, me as c_int) })?;
         let handle = Self(comm);
-        match handle.settled(given_up) {
+        match handle.settled(is_cancelled) {
             Ok(()) => Ok(handle),
             Err(error) => {
                 handle.abort();
@@ -112,20 +139,20 @@ impl Handle {
         }
     }
 
-    /// Returns when the call before this one is done as far as the host has to do with it. NCCL answers before that where the
-    /// user's NCCL_COMM_BLOCKING=0 says so, and takes neither the next call nor an event on its stream until then.
-    pub(super) fn settled(&self, given_up: impl Fn() -> bool) -> Result<(), NcclError> {
-        // Asked first: who gives up may have freed the communicator.
-        while !given_up() {
+    /// Returns when the host's part of the call before this one is done. Under the user's NCCL_COMM_BLOCKING=0, NCCL returns before
+    /// that, and takes neither the next call nor an event on its stream until then.
+    pub(super) fn settled(&self, is_cancelled: impl Fn() -> bool) -> Result<(), NcclError> {
+        // Asked first: the thread that cancels may have freed the communicator.
+        while !is_cancelled() {
             if self.state()? != sys::ncclResult_t::ncclInProgress {
                 return Ok(());
             }
-            thread::sleep(LOOK);
+            thread::sleep(POLL_INTERVAL);
         }
-        Err(NcclError("given up while it was under way".to_owned()))
+        Err(NcclError("cancelled while it was under way".to_owned()))
     }
 
-    /// Success, or that something is under way; anything else is an error.
+    /// The state of the communicator: success, or a call is under way; anything else is an error.
     #[expect(unsafe_code, reason = "FFI")]
     fn state(&self) -> Result<sys::ncclResult_t, NcclError> {
         let mut state = sys::ncclResult_t::ncclSuccess;
@@ -135,86 +162,59 @@ impl Handle {
         Ok(state)
     }
 
-    /// What went wrong since, if anything did.
-    pub(super) fn failed(&self) -> Result<(), NcclError> {
+    /// # Errors
+    /// If an operation has failed since it was started.
+    pub(super) fn check(&self) -> Result<(), NcclError> {
         self.state().map(drop)
     }
 
-    /// Sums places over the members, in place, as one operation.
+    /// Runs a transfer of `places` as one operation.
     #[expect(unsafe_code, reason = "FFI")]
-    pub(super) fn all_reduce(&self, places: &[Place], stream: &CudaStream) -> Result<(), NcclError> {
+    pub(super) fn run(&self, transfer: Transfer, places: &[Place], stream: &CudaStream) -> Result<(), NcclError> {
+        let (comm, stream, sum) = (self.0, stream.cu_stream().cast(), sys::ncclRedOp_t::ncclSum);
         grouped(|| {
             places.iter().try_for_each(|place| {
-                let (at, sum) = (place.address as *mut c_void, sys::ncclRedOp_t::ncclSum);
+                let Place { address, count, element } = *place;
+                let at = address as *mut c_void;
                 // SAFETY: the place is on the communicator's device, and its tensor is kept until the stream is behind it.
                 checked(unsafe {
-                    sys::ncclAllReduce(at, at, place.count, place.element, sum, self.0, stream.cu_stream().cast())
+                    match transfer {
+                        Transfer::AllReduce => sys::ncclAllReduce(at, at, count, element, sum, comm, stream),
+                        Transfer::Reduce { root } => {
+                            sys::ncclReduce(at, at, count, element, sum, root as c_int, comm, stream)
+                        }
+                        Transfer::Broadcast { root } => {
+                            sys::ncclBroadcast(at, at, count, element, root as c_int, comm, stream)
+                        }
+                        Transfer::Send { to } => sys::ncclSend(at, count, element, to as c_int, comm, stream),
+                        Transfer::Receive { from } => sys::ncclRecv(at, count, element, from as c_int, comm, stream),
+                    }
                 })
             })
         })
     }
 
-    /// Sums over the members, to the place of `root`.
-    #[expect(unsafe_code, reason = "FFI")]
-    pub(super) fn reduce(&self, place: &Place, root: usize, stream: &CudaStream) -> Result<(), NcclError> {
-        let (at, sum) = (place.address as *mut c_void, sys::ncclRedOp_t::ncclSum);
-        let Place { count, element, .. } = *place;
-        // SAFETY: as in `all_reduce`.
-        checked(unsafe {
-            sys::ncclReduce(at, at, count, element, sum, root as c_int, self.0, stream.cu_stream().cast())
-        })
-    }
-
-    /// Copies `root`'s place to all.
-    #[expect(unsafe_code, reason = "FFI")]
-    pub(super) fn broadcast(&self, place: &Place, root: usize, stream: &CudaStream) -> Result<(), NcclError> {
-        let at = place.address as *mut c_void;
-        let Place { count, element, .. } = *place;
-        // SAFETY: as in `all_reduce`.
-        checked(unsafe { sys::ncclBroadcast(at, at, count, element, root as c_int, self.0, stream.cu_stream().cast()) })
-    }
-
-    /// Sends a place to member `to`.
-    #[expect(unsafe_code, reason = "FFI")]
-    pub(super) fn send(&self, place: &Place, to: usize, stream: &CudaStream) -> Result<(), NcclError> {
-        let at = place.address as *const c_void;
-        // SAFETY: as in `all_reduce`.
-        checked(unsafe {
-            sys::ncclSend(at, place.count, place.element, to as c_int, self.0, stream.cu_stream().cast())
-        })
-    }
-
-    /// Receives from member `from` what it sends next.
-    #[expect(unsafe_code, reason = "FFI")]
-    pub(super) fn receive(&self, place: &Place, from: usize, stream: &CudaStream) -> Result<(), NcclError> {
-        let at = place.address as *mut c_void;
-        // SAFETY: as in `all_reduce`.
-        checked(unsafe {
-            sys::ncclRecv(at, place.count, place.element, from as c_int, self.0, stream.cu_stream().cast())
-        })
-    }
-
-    /// As `abort`, while another thread may be in a call that does not come back: that call then ends with an error.
+    /// Aborts a handle while another thread may be in a call that does not return. That call then ends with an error.
     #[expect(unsafe_code, reason = "FFI")]
     pub(super) fn abort_from_outside(address: usize) {
-        // SAFETY: the handle was made by `join` and never ended, as whoever calls this is the one that ends it. NCCL lets other
-        // threads abort what one of them waits for.
+        // SAFETY: the handle was made by `join` and never ended, because only the caller of this ends it. NCCL lets other threads
+        // abort an operation that one of them waits for.
         let _ = unsafe { sys::ncclCommAbort(address as sys::ncclComm_t) };
     }
 
-    /// What `abort_from_outside` takes.
+    /// The address for `abort_from_outside`.
     pub(super) fn address(&self) -> usize {
         self.0 as usize
     }
 
-    /// Ends it where nothing is under way; may wait for the other members.
+    /// Ends the communicator when nothing is under way. May wait for the other members.
     #[expect(unsafe_code, reason = "FFI")]
     pub(super) fn destroy(self) {
         // SAFETY: the handle is alive, and used no more.
         let _ = unsafe { sys::ncclCommDestroy(self.0) };
     }
 
-    /// Ends it and whatever is under way on its stream.
+    /// Ends the communicator, and all that is under way on its stream.
     #[expect(unsafe_code, reason = "FFI")]
     pub(super) fn abort(self) {
         // SAFETY: the handle is alive, and used no more.

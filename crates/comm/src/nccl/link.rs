@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use candle_core::Tensor;
 use cudarc::driver::{CudaContext, CudaEvent, CudaStream, sys};
 
-use super::library::{Handle, NcclError, Place, element};
-use super::waits::Waits;
+use super::library::{Handle, NcclError, Place, Transfer, element};
+use super::waits::StreamWaits;
 use crate::communicator::Communicator;
 use crate::error::{CommError, OperationKind};
 use crate::lock::lock_or_recover;
@@ -20,7 +20,7 @@ use runner_compute::gpu::Gpu;
 /// How long members may take to join.
 const JOIN_TIMEOUT: Duration = Duration::from_mins(10);
 
-/// How long a call may take that another thread waits for, before it is ended from outside.
+/// How long a call may take before another thread, which waits for it, aborts it from outside.
 const CALL_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The time between two checks whether the run was aborted.
@@ -28,8 +28,8 @@ const ABORT_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// One operation under way.
 #[derive(Debug)]
-pub(super) struct RunningOperation {
-    pub(super) over: Arc<CudaEvent>,
+struct RunningOperation {
+    completed: Arc<CudaEvent>,
     kind: OperationKind,
     since: Instant,
     /// The tensor that must live until the operation has ended, if nothing else keeps it.
@@ -48,7 +48,7 @@ pub(super) struct Link {
 
 #[derive(Debug)]
 struct LinkState {
-    /// `None` once it was ended in good order.
+    /// `None` once the link was ended in good order.
     handle: Option<Handle>,
     running: Vec<RunningOperation>,
 }
@@ -69,7 +69,7 @@ fn wait(stream: &CudaStream, event: &CudaEvent) -> Result<(), NcclError> {
     stream.wait(event).map_err(|error| NcclError(error.to_string()))
 }
 
-/// Joins the members, beside which this thread sees whether the run has ended: the call itself cannot be stopped.
+/// Joins the members. The call cannot be stopped, so it runs on a thread of its own while this one checks whether the run was aborted.
 pub(super) fn join(
     host: &dyn Communicator,
     context: &Arc<CudaContext>,
@@ -80,15 +80,15 @@ pub(super) fn join(
     let rank = host.rank();
     let device = |what: String| CommError::Device { operation: OperationKind::Barrier, rank, what };
     let stream = context.new_stream().map_err(|error| device(error.to_string()))?;
-    let (say, joined) = channel();
+    let (sender, joined) = channel();
     let own = Arc::clone(context);
-    let given_up = Arc::new(AtomicBool::new(false));
-    let told = Arc::clone(&given_up);
+    let cancelled = Arc::new(AtomicBool::new(false));
+    let is_cancelled = Arc::clone(&cancelled);
     let work = move || {
         let bound = own.bind_to_thread().map_err(|error| NcclError(error.to_string()));
-        let handle = bound.and_then(|()| Handle::join(&id, members, me, || told.load(Ordering::SeqCst)));
-        // One that nobody waits for any more.
-        if let Err(SendError(Ok(handle))) = say.send(handle) {
+        let handle = bound.and_then(|()| Handle::join(&id, members, me, || is_cancelled.load(Ordering::SeqCst)));
+        // Nobody waits for this handle any more.
+        if let Err(SendError(Ok(handle))) = sender.send(handle) {
             handle.abort();
         }
     };
@@ -106,11 +106,11 @@ pub(super) fn join(
             Err(RecvTimeoutError::Timeout) => {}
         }
         if let Some(by) = host.aborted() {
-            given_up.store(true, Ordering::SeqCst);
+            cancelled.store(true, Ordering::SeqCst);
             return Err(CommError::Aborted { by });
         }
         if started.elapsed() > JOIN_TIMEOUT {
-            given_up.store(true, Ordering::SeqCst);
+            cancelled.store(true, Ordering::SeqCst);
             return Err(device(format!("the {members} ranks did not come together in {} s", JOIN_TIMEOUT.as_secs())));
         }
     }
@@ -121,64 +121,65 @@ impl Link {
         lock_or_recover(&self.state)
     }
 
-    /// Starts an operation that begins when what `compute` has so far is done; the event is when it is over. Memory is freed in
-    /// the order of `compute`, so what the operation works on is to be `kept` where `compute` does not wait for the event.
+    /// Starts a transfer that begins when the work so far on `compute` is done. Returns its completion event. Memory is freed in the
+    /// order of `compute`, so a tensor that the transfer uses must be `kept` where `compute` does not wait for the event.
     pub(super) fn start(
         &self,
         kind: OperationKind,
         compute: &Arc<CudaStream>,
         kept: Option<Tensor>,
-        operation: impl FnOnce(&Handle, &CudaStream) -> Result<(), NcclError>,
+        transfer: Transfer,
+        places: &[Place],
     ) -> Result<Arc<CudaEvent>, NcclError> {
         let mut state = self.state();
         state.release_completed();
         let handle = state.handle.as_ref().filter(|_| !self.ended.load(Ordering::SeqCst));
         let Some(handle) = handle else { return Err(NcclError("the communicator was ended".to_owned())) };
         wait(&self.stream, &event(compute)?)?;
-        operation(handle, &self.stream)?;
+        handle.run(transfer, places, &self.stream)?;
         handle.settled(|| self.ended.load(Ordering::SeqCst))?;
-        let over = Arc::new(event(&self.stream)?);
-        state.running.push(RunningOperation { over: Arc::clone(&over), kind, since: Instant::now(), kept });
-        Ok(over)
+        let completed = Arc::new(event(&self.stream)?);
+        state.running.push(RunningOperation { completed: Arc::clone(&completed), kind, since: Instant::now(), kept });
+        Ok(completed)
     }
 
-    /// Makes room for one more operation that keeps a tensor, so that at most `slots` do: what is computed from here on waits
-    /// for the others, whose tensors are let go. The host runs ahead of all this, and would keep any number of them else.
-    pub(super) fn make_room(&self, waits: &Waits, gpu: &Gpu, slots: usize) -> Result<(), NcclError> {
+    /// Frees a slot for one more operation that keeps a tensor, so that at most `slots` do: the work from here on waits for the oldest
+    /// operations, whose tensors are released. The host runs ahead of the device, and would keep any number of tensors otherwise.
+    pub(super) fn free_slot(&self, waits: &StreamWaits, gpu: &Gpu, slots: usize) -> Result<(), NcclError> {
         let mut state = self.state();
         state.release_completed();
         let keeping = state.running.iter().filter(|operation| operation.kept.is_some()).count();
         let surplus = (keeping + 1).saturating_sub(slots.max(1));
         for operation in state.running.iter_mut().filter(|operation| operation.kept.is_some()).take(surplus) {
-            waits.follow(gpu, &operation.over)?;
+            waits.follow(gpu, &operation.completed)?;
             operation.kept = None;
         }
         Ok(())
     }
 
-    /// What went wrong, if anything did: an error of NCCL, or an operation that has been under way for longer than `limit`.
-    pub(super) fn trouble(&self, limit: Duration) -> Option<(OperationKind, String)> {
-        // Who is in a call is not in the way: the next look comes soon.
+    /// The problem of the link, if it has one: an error of NCCL, or an operation that takes longer than `timeout`.
+    pub(super) fn problem(&self, timeout: Duration) -> Option<(OperationKind, String)> {
+        // A thread that is in a call is not interrupted: the next check comes soon.
         let mut state = self.state.try_lock().ok()?;
         state.release_completed();
         let handle = state.handle.as_ref().filter(|_| !self.ended.load(Ordering::SeqCst))?;
         let kind = state.running.first().map_or(OperationKind::Wait, |operation| operation.kind);
-        if let Err(error) = handle.failed() {
+        if let Err(error) = handle.check() {
             return Some((kind, error.to_string()));
         }
-        let late = state.running.first().filter(|operation| operation.since.elapsed() > limit)?;
+        let late = state.running.first().filter(|operation| operation.since.elapsed() > timeout)?;
         Some((kind, format!("it has not come to its end for {} s", late.since.elapsed().as_secs())))
     }
 
-    /// Whether nothing is under way.
+    /// True if nothing is under way.
     pub(super) fn is_idle(&self) -> bool {
         let mut state = self.state();
         state.release_completed();
         state.running.is_empty()
     }
 
-    /// Ends it, in good order where `well`; else at once, also while a call on it does not come back.
-    pub(super) fn end(&self, well: bool) {
+    /// Ends the link: in good order if `is_orderly` is true, else at once, also while a call on it does not return.
+    pub(super) fn end(&self, is_orderly: bool) {
         if self.ended.swap(true, Ordering::SeqCst) {
             return;
         }
@@ -186,7 +187,7 @@ impl Link {
         loop {
             let state = self.state.try_lock();
             match state.map(|mut state| state.handle.take()) {
-                Ok(Some(handle)) if well => return handle.destroy(),
+                Ok(Some(handle)) if is_orderly => return handle.destroy(),
                 Ok(Some(handle)) => return handle.abort(),
                 Ok(None) => return,
                 Err(_) if started.elapsed() > CALL_TIMEOUT => return Handle::abort_from_outside(self.address),
@@ -195,8 +196,7 @@ impl Link {
         }
     }
 
-    /// Whether it was ended.
-    pub(super) fn is_over(&self) -> bool {
+    pub(super) fn is_ended(&self) -> bool {
         self.ended.load(Ordering::SeqCst)
     }
 }
@@ -204,7 +204,7 @@ impl Link {
 impl LinkState {
     /// Releases the operations that have ended. Operations of one stream end in order.
     fn release_completed(&mut self) {
-        let over = self.running.iter().take_while(|operation| operation.over.is_complete()).count();
-        self.running.drain(..over);
+        let completed = self.running.iter().take_while(|operation| operation.completed.is_complete()).count();
+        self.running.drain(..completed);
     }
 }

@@ -1,57 +1,58 @@
-//! How long a rank's compute stream was held by what it waits for: its events before and after each wait, read once the GPU is
-//! past them, so that measuring makes nobody wait.
+//! The time that a rank's compute stream has waited for transfers. Events stand before and after each wait, and are read once the GPU
+//! is past them, so that measuring delays nothing.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use cudarc::driver::CudaEvent;
 
 use super::library::NcclError;
+use crate::lock::lock_or_recover;
 use runner_compute::gpu::{Gpu, GpuTimestamp};
 
-/// Waits that may be unread: a step has fewer, and a long evaluation's are read as it goes.
-const UNREAD: usize = 256;
+/// The number of waits that may be unread. A step has fewer; those of a long evaluation are read while it runs.
+const MAX_UNREAD: usize = 256;
 
 #[derive(Debug, Default)]
-pub(super) struct Waits {
-    state: Mutex<State>,
+pub(super) struct StreamWaits {
+    state: Mutex<MeasuredWaits>,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    /// In the order of the stream: when it came to the wait, and when it went on.
+struct MeasuredWaits {
+    /// The beginning and the end of each wait, in the order of the stream.
     unread: VecDeque<(GpuTimestamp, GpuTimestamp)>,
     total: Duration,
 }
 
-impl Waits {
-    /// What is computed from here on waits for `over`; the host does not.
-    pub(super) fn follow(&self, gpu: &Gpu, over: &CudaEvent) -> Result<(), NcclError> {
+impl StreamWaits {
+    /// Makes the work from here on wait for `event`. The host does not wait.
+    pub(super) fn follow(&self, gpu: &Gpu, event: &CudaEvent) -> Result<(), NcclError> {
         let failed = |error: candle_core::Error| NcclError(error.to_string());
-        let came = gpu.record_timestamp().map_err(failed)?;
-        gpu.stream().wait(over).map_err(|error| NcclError(error.to_string()))?;
-        let went_on = gpu.record_timestamp().map_err(failed)?;
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.unread.push_back((came, went_on));
-        if state.unread.len() > UNREAD {
+        let began = gpu.record_timestamp().map_err(failed)?;
+        gpu.stream().wait(event).map_err(|error| NcclError(error.to_string()))?;
+        let ended = gpu.record_timestamp().map_err(failed)?;
+        let mut state = lock_or_recover(&self.state);
+        state.unread.push_back((began, ended));
+        if state.unread.len() > MAX_UNREAD {
             state.read();
         }
         Ok(())
     }
 
-    /// Of the waits that the GPU is past.
-    pub(super) fn so_far(&self) -> Duration {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+    /// The total of the waits that the GPU is past.
+    pub(super) fn total(&self) -> Duration {
+        let mut state = lock_or_recover(&self.state);
         state.read();
         state.total
     }
 }
 
-impl State {
+impl MeasuredWaits {
     fn read(&mut self) {
-        while let Some((came, went_on)) = self.unread.front() {
-            match went_on.elapsed_since(came) {
+        while let Some((began, ended)) = self.unread.front() {
+            match ended.elapsed_since(began) {
                 Ok(Some(held)) => self.total += held,
                 Ok(None) => return,
                 // The error of a kernel shows where its results are used.

@@ -1,5 +1,5 @@
-//! The watch over a rank's links: when a rank has ended, or NCCL fails, every link of this rank is ended, so that nobody waits
-//! for a transfer that will not come: kernels of NCCL stop, and with them who waits for the stream behind them.
+//! The watch over a rank's links: when a rank has ended, or NCCL fails, it ends every link of this rank, so that nothing waits for a
+//! transfer that will not come. NCCL's kernels stop, and the work that waits behind them on the stream goes on.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
@@ -10,16 +10,14 @@ use std::time::{Duration, Instant};
 use cudarc::driver::CudaContext;
 
 use super::link::Link;
-use super::waits::Waits;
+use super::waits::StreamWaits;
 use crate::communicator::Communicator;
 use crate::error::{CommError, OperationKind};
 use crate::lock::lock_or_recover;
+use crate::timeout::OPERATION_TIMEOUT;
 
 /// The time between two checks of the links.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
-
-/// An operation that takes longer fails; the same as for ranks on one machine.
-const OPERATION_TIMEOUT: Duration = Duration::from_mins(30);
 
 /// How long operations may go on when the communicator is dropped, and how long an abort of a link may take.
 const ABORT_TIMEOUT: Duration = Duration::from_secs(3);
@@ -34,7 +32,7 @@ pub(super) struct Watched {
     links: Mutex<Vec<Arc<Link>>>,
     failure: Mutex<Option<(OperationKind, String)>>,
     pub(super) closed: AtomicBool,
-    pub(super) waits: Waits,
+    pub(super) waits: StreamWaits,
 }
 
 impl Watched {
@@ -44,7 +42,7 @@ impl Watched {
             links: Mutex::default(),
             failure: Mutex::default(),
             closed: AtomicBool::new(false),
-            waits: Waits::default(),
+            waits: StreamWaits::default(),
         }
     }
 
@@ -54,7 +52,8 @@ impl Watched {
         link
     }
 
-    /// Whether operations may go on.
+    /// # Errors
+    /// If operations may not go on.
     pub(super) fn ensure_running(&self, operation: OperationKind) -> Result<(), CommError> {
         if let Some(by) = self.host.aborted() {
             return Err(CommError::Aborted { by });
@@ -67,7 +66,7 @@ impl Watched {
         }
     }
 
-    /// The error of an operation that NCCL refused: another rank's end explains it better than what NCCL says.
+    /// The error of an operation that NCCL refused. The end of another rank explains it better than the text of NCCL.
     pub(super) fn error(&self, operation: OperationKind, what: String) -> CommError {
         match self.ensure_running(operation) {
             Err(error) => error,
@@ -75,63 +74,63 @@ impl Watched {
         }
     }
 
-    /// Looks until the communicator is closed.
+    /// Checks the links until the communicator is closed.
     pub(super) fn watch(&self, context: &Arc<CudaContext>) {
-        // What cannot be bound shows where it is used.
+        // An error shows where the context is used.
         let _ = context.bind_to_thread();
         while !self.closed.load(Ordering::SeqCst) {
             thread::park_timeout(POLL_INTERVAL);
             let links = lock_or_recover(&self.links).clone();
-            // Asked first: to ask a link may take as long as its kernels run.
+            // Asked first: the check of a link may take as long as its kernels run.
             let aborted = self.host.aborted().is_some();
-            let trouble = if aborted { None } else { links.iter().find_map(|link| link.trouble(OPERATION_TIMEOUT)) };
-            let failed = trouble.is_some();
-            if let Some(trouble) = trouble {
-                lock_or_recover(&self.failure).get_or_insert(trouble);
+            let problem = if aborted { None } else { links.iter().find_map(|link| link.problem(OPERATION_TIMEOUT)) };
+            let failed = problem.is_some();
+            if let Some(problem) = problem {
+                lock_or_recover(&self.failure).get_or_insert(problem);
             }
             if failed || aborted {
-                end(&links, context, false);
+                end_links(&links, context, false);
             }
         }
     }
 
-    /// Ends all links: gently where all is well, else at once.
+    /// Ends all links: in good order if nothing has failed, else at once.
     pub(super) fn close(&self, context: &Arc<CudaContext>) {
         self.closed.store(true, Ordering::SeqCst);
         let links = lock_or_recover(&self.links).clone();
-        let well = || self.host.aborted().is_none() && lock_or_recover(&self.failure).is_none();
+        let is_well = || self.host.aborted().is_none() && lock_or_recover(&self.failure).is_none();
         let started = Instant::now();
-        while well() && started.elapsed() < ABORT_TIMEOUT && !links.iter().all(|link| link.is_idle()) {
+        while is_well() && started.elapsed() < ABORT_TIMEOUT && !links.iter().all(|link| link.is_idle()) {
             thread::sleep(Duration::from_millis(5));
         }
-        let idle = well() && links.iter().all(|link| link.is_idle());
-        end(&links, context, idle);
+        let is_idle = is_well() && links.iter().all(|link| link.is_idle());
+        end_links(&links, context, is_idle);
     }
 }
 
-/// Ends links beside this thread, and leaves those behind from which NCCL does not come back. What is to end at once does so
-/// together: an end waits for kernels of the device, and those of other links would go on until their own end.
-fn end(links: &[Arc<Link>], context: &Arc<CudaContext>, well: bool) {
-    let links: Vec<Arc<Link>> = links.iter().filter(|link| !link.is_over()).cloned().collect();
+/// Ends links beside this thread, and leaves those behind in which NCCL does not return. Links that end at once do so together: an
+/// end waits for kernels of the device, and those of other links would go on until their own end.
+fn end_links(links: &[Arc<Link>], context: &Arc<CudaContext>, is_orderly: bool) {
+    let links: Vec<Arc<Link>> = links.iter().filter(|link| !link.is_ended()).cloned().collect();
     if links.is_empty() {
         return;
     }
     // In good order they end one after another, as they do on the other ranks.
-    let size = if well { links.len() } else { 1 };
-    let (say, done) = channel::<()>();
+    let size = if is_orderly { links.len() } else { 1 };
+    let (sender, done) = channel::<()>();
     for links in links.chunks(size) {
-        let (links, context, say) = (links.to_vec(), Arc::clone(context), say.clone());
+        let (links, context, sender) = (links.to_vec(), Arc::clone(context), sender.clone());
         let work = move || {
             let _ = context.bind_to_thread();
             for link in &links {
-                link.end(well);
+                link.end(is_orderly);
             }
-            drop(say);
+            drop(sender);
         };
-        // What has no thread is tried again at the next look.
+        // A link without a thread is tried again at the next check.
         let _ = thread::Builder::new().name("nccl end".to_owned()).spawn(work);
     }
-    drop(say);
-    // Nothing is ever said: it ends when all have.
-    let _ = done.recv_timeout(if well { DESTROY_TIMEOUT } else { ABORT_TIMEOUT });
+    drop(sender);
+    // Nothing is ever sent: the wait ends when all senders are dropped.
+    let _ = done.recv_timeout(if is_orderly { DESTROY_TIMEOUT } else { ABORT_TIMEOUT });
 }
