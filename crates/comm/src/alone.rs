@@ -1,4 +1,4 @@
-//! A world of one rank: every collective is done before it begins.
+//! The communicator of a world of one rank, which has nothing to exchange.
 
 use candle_core::{DType, Tensor};
 
@@ -6,7 +6,7 @@ use super::communicator::{Communicator, Pending};
 use super::error::CommError;
 use runner_spec::topology::{GroupId, Lane};
 
-/// What a run without parallelism is given, so that the executor need not ask whether there are others.
+/// The communicator of a run without parallelism, so that the executor treats all runs alike.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Alone;
 

@@ -4,20 +4,13 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
-use candle_core::Tensor;
-
 use super::communicator::Pending;
 use super::error::{CommError, OperationKind};
-use super::host_comm::{HostTransport, run_started};
 use super::local::RankStatus;
 use super::lock::lock_or_recover;
-use runner_spec::topology::GroupId;
 
-/// One started all-reduce.
-struct Job {
-    group: GroupId,
-    buffers: Vec<Tensor>,
-}
+/// A started operation. It owns the caller's tensors, which are released before the caller learns of its end.
+type Job = Box<dyn FnOnce() -> Result<(), CommError> + Send>;
 
 #[derive(Default)]
 struct QueueState {
@@ -42,19 +35,13 @@ pub(super) struct Background {
 }
 
 impl Background {
-    /// Queues an all-reduce that was checked.
-    pub(super) fn start<T: HostTransport>(
-        &self,
-        transport: &Arc<T>,
-        group: GroupId,
-        buffers: Vec<Tensor>,
-    ) -> Result<Pending, CommError> {
+    /// Queues an all-reduce of `rank` that was checked.
+    pub(super) fn start(&self, rank: usize, job: Job) -> Result<Pending, CommError> {
         let mut thread = lock_or_recover(&self.thread);
         if thread.is_none() {
-            let (transport, queue) = (Arc::clone(transport), Arc::clone(&self.queue));
-            let name = format!("comm {}", transport.rank());
-            let made = thread::Builder::new().name(name).spawn(move || run_jobs(&*transport, &queue));
-            *thread = Some(made.map_err(CommError::Thread)?);
+            let queue = Arc::clone(&self.queue);
+            let spawned = thread::Builder::new().name(format!("comm {rank}")).spawn(move || run_jobs(&queue));
+            *thread = Some(spawned.map_err(CommError::Thread)?);
         }
         let mut state = lock_or_recover(&self.queue.state);
         if state.closed {
@@ -62,7 +49,7 @@ impl Background {
         }
         let ticket = state.started;
         state.started += 1;
-        state.jobs.push_back(Job { group, buffers });
+        state.jobs.push_back(job);
         self.queue.changed.notify_all();
         Ok(Pending::new(ticket))
     }
@@ -72,8 +59,7 @@ impl Background {
         let Some(ticket) = pending.ticket() else { return Ok(()) };
         let mut state = lock_or_recover(&self.queue.state);
         if ticket >= state.started {
-            let what = "an operation that another communicator started".to_owned();
-            return Err(CommError::Request { operation: OperationKind::Wait, what });
+            return Err(CommError::foreign_ticket());
         }
         if state.ended <= ticket && !state.closed {
             status.set_waiting_for_started_operation(true);
@@ -92,25 +78,30 @@ impl Background {
 
     /// Ends the thread. The transport is closed already, so no operation blocks it.
     pub(super) fn close(&self) {
-        lock_or_recover(&self.queue.state).closed = true;
-        self.queue.changed.notify_all();
+        self.queue.close();
         if let Some(thread) = lock_or_recover(&self.thread).take() {
             let _ = thread.join();
         }
     }
 }
 
-/// Closes the queue when the thread ends, also by a panic, so that no one waits for ever.
+impl JobQueue {
+    fn close(&self) {
+        lock_or_recover(&self.state).closed = true;
+        self.changed.notify_all();
+    }
+}
+
+/// Closes the queue when the thread ends, also by a panic, so that no thread waits for ever.
 struct CloseOnDrop<'a>(&'a JobQueue);
 
 impl Drop for CloseOnDrop<'_> {
     fn drop(&mut self) {
-        lock_or_recover(&self.0.state).closed = true;
-        self.0.changed.notify_all();
+        self.0.close();
     }
 }
 
-fn run_jobs(transport: &impl HostTransport, queue: &JobQueue) {
+fn run_jobs(queue: &JobQueue) {
     let _close = CloseOnDrop(queue);
     loop {
         let mut state = lock_or_recover(&queue.state);
@@ -124,9 +115,7 @@ fn run_jobs(transport: &impl HostTransport, queue: &JobQueue) {
             state = queue.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         };
         drop(state);
-        let result = run_started(transport, job.group, &job.buffers);
-        // The caller's tensors are released before it learns of the end.
-        drop(job);
+        let result = job();
         let mut state = lock_or_recover(&queue.state);
         let ticket = state.ended;
         if let Err(e) = result {

@@ -13,7 +13,7 @@ pub(crate) fn overlap(a: &Range<usize>, b: &Range<usize>) -> Option<Range<usize>
     (!both.is_empty()).then_some(both)
 }
 
-/// Tensors as one run of bytes.
+/// Tensors as one sequence of bytes.
 pub struct Buffers<'a> {
     tensors: &'a [Tensor],
     pub element: ElementType,
@@ -25,6 +25,19 @@ impl<'a> Buffers<'a> {
     /// If a tensor cannot be sent, or the tensors differ in type. The error names `operation`.
     pub fn new(operation: OperationKind, tensors: &'a [Tensor]) -> Result<Self, CommError> {
         Self::check(tensors).map_err(|what| CommError::Request { operation, what })
+    }
+
+    /// Tensors that can be summed.
+    ///
+    /// # Errors
+    /// Those of `new`, or if the tensors are not of f32 or f64.
+    pub fn summable(operation: OperationKind, tensors: &'a [Tensor]) -> Result<Self, CommError> {
+        let buffers = Self::new(operation, tensors)?;
+        if !matches!(buffers.element, ElementType::F32 | ElementType::F64 | ElementType::Bytes) {
+            let what = format!("sums are of f32 or f64, not {}", buffers.element);
+            return Err(CommError::Request { operation, what });
+        }
+        Ok(buffers)
     }
 
     fn check(tensors: &'a [Tensor]) -> Result<Self, String> {
@@ -42,7 +55,7 @@ impl<'a> Buffers<'a> {
         Ok(Self { tensors, element: element.unwrap_or(ElementType::Bytes), bytes })
     }
 
-    /// The tensors that have bytes in `range`: the tensor, its bytes in `range`, and where those start in `range`.
+    /// The tensors that have bytes in `range`: the tensor, its bytes in `range`, and their offset from the start of `range`.
     pub(crate) fn parts(&self, range: Range<usize>) -> impl Iterator<Item = (&'a Tensor, Range<usize>, usize)> {
         let mut start = 0;
         self.tensors.iter().filter_map(move |t| {
@@ -56,16 +69,16 @@ impl<'a> Buffers<'a> {
     /// Copies the bytes of `range`.
     pub fn read(&self, range: Range<usize>) -> Result<Vec<u8>, CommError> {
         let mut out = Vec::with_capacity(range.len());
-        for (tensor, inside, _) in self.parts(range) {
-            bytes::read(tensor, |from| out.extend_from_slice(&from[inside]))?;
+        for (tensor, own, _) in self.parts(range) {
+            bytes::read(tensor, |from| out.extend_from_slice(&from[own]))?;
         }
         Ok(out)
     }
 
     /// Overwrites the bytes from `start` on with `from`.
     pub fn write(&self, start: usize, from: &[u8]) -> Result<(), CommError> {
-        for (tensor, inside, at) in self.parts(start..start + from.len()) {
-            bytes::write(tensor, |to| to[inside.clone()].copy_from_slice(&from[at..at + inside.len()]))?;
+        for (tensor, own, offset) in self.parts(start..start + from.len()) {
+            bytes::write(tensor, |to| to[own.clone()].copy_from_slice(&from[offset..offset + own.len()]))?;
         }
         Ok(())
     }

@@ -1,7 +1,8 @@
-//! Collectives as a caller requests them, whatever the transport.
+//! Collectives, whatever the transport.
 
 use super::buffers::Buffers;
-use super::error::{CommError, ElementType, OperationKind};
+use super::error::{CommError, ElementType, Operation, OperationKind};
+use super::group::Membership;
 
 /// A collective with the caller's data.
 pub enum Collective<'a> {
@@ -15,29 +16,50 @@ pub enum Collective<'a> {
     Barrier,
 }
 
-/// What the members of a group must agree on.
-#[derive(Debug, Clone, Copy)]
-pub struct Request {
-    pub kind: OperationKind,
-    pub element: ElementType,
-    pub bytes: usize,
-    pub root: Option<usize>,
+impl Collective<'_> {
+    /// The collective as members announce it to each other, as operation `sequence` of its queue.
+    pub(crate) fn operation(&self, kind: OperationKind, root: Option<usize>, sequence: u64) -> Operation {
+        let (element, bytes) = match self {
+            Self::Sum(buffers) | Self::Broadcast(buffers) => (buffers.element, buffers.bytes),
+            Self::Gather { own, .. } => (ElementType::Bytes, own.len()),
+            Self::Barrier => (ElementType::Bytes, 0),
+        };
+        Operation { kind, element, bytes: bytes as u64, root, sequence }
+    }
 }
 
-impl Request {
-    /// A request for one of the operations that have neither buffers nor a root.
-    #[must_use]
-    pub fn of_bytes(kind: OperationKind, bytes: usize) -> Self {
-        Self { kind, element: ElementType::Bytes, bytes, root: None }
+/// One operation of one member while it runs over the transport `T`.
+pub struct RunningCollective<'a, T> {
+    pub(crate) transport: &'a T,
+    pub(crate) membership: &'a Membership,
+    pub(crate) queue: usize,
+    pub(crate) operation: Operation,
+}
+
+impl<T> RunningCollective<'_, T> {
+    /// The number of members of the group.
+    pub(crate) fn members(&self) -> usize {
+        self.membership.ranks.len()
+    }
+
+    /// This rank's index in the group.
+    pub(crate) fn own_index(&self) -> usize {
+        self.membership.own_index
+    }
+
+    /// The root's index in the group.
+    pub(crate) fn root(&self) -> Option<usize> {
+        self.membership.ranks.iter().position(|rank| Some(*rank) == self.operation.root)
     }
 
     /// # Errors
-    /// If the buffers cannot be summed.
-    pub fn sum(kind: OperationKind, root: Option<usize>, buffers: &Buffers<'_>) -> Result<Self, CommError> {
-        if !matches!(buffers.element, ElementType::F32 | ElementType::F64 | ElementType::Bytes) {
-            let what = format!("sums are of f32 or f64, not {}", buffers.element);
-            return Err(CommError::Request { operation: kind, what });
+    /// If `member` has announced another operation.
+    pub(crate) fn check_same(&self, member: usize, theirs: Operation) -> Result<(), CommError> {
+        if self.operation.matches(&theirs) {
+            return Ok(());
         }
-        Ok(Self { kind, element: buffers.element, bytes: buffers.bytes, root })
+        let Membership { group, ranks, own_index, .. } = self.membership;
+        let (rank, peer) = (ranks[*own_index], ranks[member]);
+        Err(CommError::Mismatch { group: *group, rank, mine: self.operation, peer, theirs })
     }
 }

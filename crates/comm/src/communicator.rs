@@ -1,5 +1,5 @@
-//! The seam between the executor and a transport. Buffers are tensors and groups and channels are declared up front, so
-//! that a transport on devices (streams, registered memory) fits behind it.
+//! The interface between the executor and a transport. Buffers are tensors, and groups and channels are declared before, so that
+//! transports between devices (streams, registered memory) can implement it.
 
 use std::time::Duration;
 
@@ -10,9 +10,9 @@ use runner_spec::topology::{GroupId, Lane};
 
 /// One rank's end of the communication.
 ///
-/// Members of a group issue its operations in the same order; started operations are an order of their own beside it.
-/// Buffers are contiguous tensors. A tensor's lock is taken for copies only, but by another thread while an operation is
-/// started: a kernel must not hold two locks on that tensor's storage at once (two reads of it included).
+/// Members of a group issue its operations in the same order, and its started operations in an order of their own.
+/// Buffers are contiguous tensors. A tensor's lock is taken for copies only, but a started operation takes it on another thread: a
+/// kernel must not hold two locks on that tensor's storage at once (two reads of it included).
 pub trait Communicator: Send + Sync + std::fmt::Debug {
     fn rank(&self) -> usize;
 
@@ -22,7 +22,7 @@ pub trait Communicator: Send + Sync + std::fmt::Debug {
     /// group's ranks.
     ///
     /// # Errors
-    /// As every operation here: see `CommError`. After an error the group is closed to this rank.
+    /// See `CommError`. After an error the group is closed to this rank.
     fn all_reduce(&self, group: GroupId, buffer: &Tensor) -> Result<(), CommError>;
 
     /// Starts an all-reduce that runs beside the caller's computation until `wait`. The started operations of a rank run in the
@@ -30,7 +30,7 @@ pub trait Communicator: Send + Sync + std::fmt::Debug {
     /// alone until then; other ranges of the same storage stay the caller's.
     ///
     /// # Errors
-    /// If the request is wrong; what happens later comes from `wait`.
+    /// If the request is wrong. Later errors come from `wait`.
     fn start_all_reduce(&self, group: GroupId, buffers: Vec<Tensor>) -> Result<Pending, CommError>;
 
     /// Blocks until a started operation has ended.
@@ -39,20 +39,20 @@ pub trait Communicator: Send + Sync + std::fmt::Debug {
     /// Its error.
     fn wait(&self, pending: Pending) -> Result<(), CommError>;
 
-    /// As `all_reduce`, but only `root` (a rank of the world, member of the group) gets the sum. The others' buffers are
+    /// Sums like `all_reduce`, but only `root` (a rank of the world, member of the group) gets the sum. The others' buffers are
     /// unspecified afterwards.
     ///
     /// # Errors
     /// See `CommError`.
     fn reduce(&self, group: GroupId, root: usize, buffer: &Tensor) -> Result<(), CommError>;
 
-    /// Copies `root`'s buffer (f32, f64 or u32) into everyone's.
+    /// Copies `root`'s buffer (f32, f64 or u32) into the buffers of all members.
     ///
     /// # Errors
     /// See `CommError`.
     fn broadcast(&self, group: GroupId, root: usize, buffer: &Tensor) -> Result<(), CommError>;
 
-    /// The bytes of each member (lengths may differ), in the order of the group's ranks.
+    /// Returns the bytes of each member (lengths may differ), in the order of the group's ranks.
     ///
     /// # Errors
     /// See `CommError`.
@@ -70,8 +70,8 @@ pub trait Communicator: Send + Sync + std::fmt::Debug {
     /// See `CommError`.
     fn send(&self, to: usize, lane: Lane, data: &Tensor) -> Result<(), CommError>;
 
-    /// The next message: a tensor of `shape` and `dtype` (f32, f64 or u32) on this rank's device. Both are said by the
-    /// receiver, since transports that carry no headers could not tell it.
+    /// Receives the next message: a tensor of `shape` and `dtype` (f32, f64 or u32) on this rank's device. The receiver names both,
+    /// because some transports carry no headers.
     ///
     /// # Errors
     /// See `CommError`.
@@ -98,31 +98,31 @@ pub trait Communicator: Send + Sync + std::fmt::Debug {
         self.aborted().map_or(Ok(()), |by| Err(CommError::Aborted { by }))
     }
 
-    /// How long calling threads have been blocked or copying in this communicator so far.
+    /// The time that calling threads have been blocked or copying in this communicator so far.
     fn waited(&self) -> Duration {
         Duration::ZERO
     }
 }
 
 /// An operation that was started; hand it to `wait` of the same communicator.
-#[must_use = "a started operation is over only after `wait`"]
+#[must_use = "a started operation has ended only after `wait`"]
 #[derive(Debug)]
 pub struct Pending {
     ticket: Option<u64>,
 }
 
 impl Pending {
-    /// For transports: the operation that they know as `ticket`.
+    /// For transports: the operation with their number `ticket`.
     pub fn new(ticket: u64) -> Self {
         Self { ticket: Some(ticket) }
     }
 
-    /// For transports: one that is over already.
+    /// For transports: an operation that has already ended.
     pub fn completed() -> Self {
         Self { ticket: None }
     }
 
-    /// `None` if it was over when it started.
+    /// `None` if the operation had ended when it was started.
     pub fn ticket(&self) -> Option<u64> {
         self.ticket
     }

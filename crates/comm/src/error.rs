@@ -4,7 +4,9 @@ use std::fmt;
 use std::time::Duration;
 
 use candle_core::DType;
+use serde::{Deserialize, Serialize};
 
+use super::coded_enum::coded_enum;
 use runner_spec::topology::Lane;
 
 /// The error of an operation. After an error, the group or channel must not be used again.
@@ -24,24 +26,9 @@ pub enum CommError {
     /// Members of a group are in different operations, or in one of different sizes.
     #[error("group {group}: rank {rank} is in {mine}, but rank {peer} is in {theirs}")]
     Mismatch { group: usize, rank: usize, mine: Operation, peer: usize, theirs: Operation },
-    #[error(
-        "the next {lane} message from rank {from} to rank {to} has {sent} bytes of {element}, but a tensor of shape \
-         {shape:?} of {} ({expected} bytes) was expected", dtype.as_str()
-    )]
-    Message {
-        from: usize,
-        to: usize,
-        lane: Lane,
-        sent: u64,
-        element: ElementType,
-        dtype: DType,
-        shape: Vec<usize>,
-        expected: u64,
-    },
-    #[error(
-        "a message of {bytes} bytes from rank {from} to rank {to} ({lane}) is longer than the channel's {slot_bytes}"
-    )]
-    TooLong { from: usize, to: usize, lane: Lane, bytes: usize, slot_bytes: usize },
+    /// A message that does not fit its channel or its receiver.
+    #[error("{0}")]
+    Message(String),
     #[error("there is no {lane} channel from rank {from} to rank {to}")]
     NoChannel { from: usize, to: usize, lane: Lane },
     #[error("rank {rank} is not in group {group}")]
@@ -57,30 +44,12 @@ pub enum CommError {
     Tensor(#[from] candle_core::Error),
 }
 
-/// Defines an enum whose values have a code and a name.
-macro_rules! coded_enum {
-    ($(#[$doc:meta])* $type:ident: $($variant:ident = $code:literal, $name:literal;)+) => {
-        $(#[$doc])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-        #[repr(u8)]
-        pub enum $type {
-            $($variant = $code),+
-        }
-
-        impl $type {
-            fn with_code(code: u64) -> Option<Self> {
-                [$(Self::$variant),+].into_iter().find(|value| *value as u64 == code)
-            }
-        }
-
-        impl fmt::Display for $type {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(match self {
-                    $(Self::$variant => $name),+
-                })
-            }
-        }
-    };
+impl CommError {
+    /// The error of a request to wait for an operation that the communicator does not know.
+    pub(crate) fn foreign_ticket() -> Self {
+        let what = "an operation that another communicator started".to_owned();
+        Self::Request { operation: OperationKind::Wait, what }
+    }
 }
 
 coded_enum! {
@@ -110,13 +79,7 @@ impl ElementType {
     /// The element type of a tensor; `None` if the tensor cannot be sent.
     #[must_use]
     pub fn from_dtype(dtype: DType) -> Option<Self> {
-        match dtype {
-            DType::F32 => Some(Self::F32),
-            DType::F64 => Some(Self::F64),
-            DType::U32 => Some(Self::U32),
-            DType::BF16 => Some(Self::Bf16),
-            _ => None,
-        }
+        [Self::F32, Self::F64, Self::U32, Self::Bf16].into_iter().find(|element| element.dtype() == dtype)
     }
 
     pub fn dtype(self) -> DType {
@@ -135,7 +98,7 @@ impl ElementType {
 }
 
 /// A collective as its members announce it to each other.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Operation {
     pub kind: OperationKind,
     pub element: ElementType,

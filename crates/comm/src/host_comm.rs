@@ -10,49 +10,48 @@ use candle_core::{DType, Tensor};
 
 use super::background::Background;
 use super::buffers::Buffers;
-use super::collective::{Collective, Request};
+use super::channel::ExpectedMessage;
+use super::collective::{Collective, RunningCollective};
 use super::communicator::{Communicator, Pending};
-use super::error::{CommError, OperationKind};
-use super::group::Membership;
+use super::error::{CommError, ElementType, OperationKind};
+use super::group::{QueuePosition, RankTopology};
 use super::local::{BACKGROUND, FOREGROUND, RankStatus};
+use super::lock::lock_or_recover;
 use runner_spec::topology::{GroupId, Lane};
 
 /// One rank's end of a transport.
-pub trait HostTransport: Send + Sync + 'static {
-    fn rank(&self) -> usize;
-
-    fn world_size(&self) -> usize;
+pub trait HostTransport: Send + Sync + Sized + 'static {
+    /// This rank's place in the topology.
+    fn place(&self) -> &RankTopology;
 
     /// This rank's status, which the other ranks see.
     fn status(&self) -> &RankStatus;
 
     /// # Errors
-    /// If this rank is not in the group.
-    fn membership(&self, group: GroupId) -> Result<&Membership, CommError>;
-
-    /// # Errors
     /// If operations may not go on.
     fn ensure_running(&self, operation: OperationKind) -> Result<(), CommError>;
 
-    /// Runs a collective in one of the group's operation queues. The group has several members.
+    /// Runs a collective of a group of several members.
     ///
     /// # Errors
     /// See `CommError`.
     fn run(
-        &self,
-        membership: &Membership,
-        queue: usize,
-        request: Request,
+        running: &RunningCollective<'_, Self>,
+        position: &mut QueuePosition,
         work: Collective<'_>,
     ) -> Result<(), CommError>;
 
+    /// Sends `data` through the channel with this index, whose slots are long enough.
+    ///
     /// # Errors
     /// See `CommError`.
-    fn send(&self, to: usize, lane: Lane, data: &Tensor) -> Result<(), CommError>;
+    fn send(&self, channel: usize, data: &Tensor, element: ElementType) -> Result<(), CommError>;
 
+    /// Receives the next message of the channel with this index.
+    ///
     /// # Errors
     /// See `CommError`.
-    fn receive(&self, from: usize, lane: Lane, dtype: DType, shape: &[usize]) -> Result<Tensor, CommError>;
+    fn receive(&self, channel: usize, expected: &ExpectedMessage<'_>) -> Result<Tensor, CommError>;
 
     /// The rank that ended the run before its time, if one did.
     fn aborted(&self) -> Option<usize>;
@@ -76,7 +75,7 @@ impl<T: HostTransport> fmt::Debug for HostComm<T> {
 }
 
 impl<T: HostTransport> HostComm<T> {
-    pub(crate) fn over(transport: T) -> Self {
+    pub(crate) fn with_transport(transport: T) -> Self {
         Self { transport: Arc::new(transport), background: Background::default(), waited: AtomicU64::new(0) }
     }
 
@@ -87,43 +86,52 @@ impl<T: HostTransport> HostComm<T> {
         result
     }
 
-    fn run(&self, group: GroupId, request: Request, work: Collective<'_>) -> Result<(), CommError> {
-        self.timed(|| run_collective(&*self.transport, group, FOREGROUND, request, work))
+    fn run(
+        &self,
+        group: GroupId,
+        kind: OperationKind,
+        root: Option<usize>,
+        work: Collective<'_>,
+    ) -> Result<(), CommError> {
+        self.timed(|| run_collective(&*self.transport, group, FOREGROUND, kind, root, work))
     }
 
     fn sum(&self, group: GroupId, kind: OperationKind, root: Option<usize>, buffer: &Tensor) -> Result<(), CommError> {
-        let buffers = Buffers::new(kind, slice::from_ref(buffer))?;
-        self.run(group, Request::sum(kind, root, &buffers)?, Collective::Sum(&buffers))
+        let buffers = Buffers::summable(kind, slice::from_ref(buffer))?;
+        self.run(group, kind, root, Collective::Sum(&buffers))
     }
 }
 
-/// Runs a collective. A group of one has nothing to exchange.
-fn run_collective(
-    transport: &impl HostTransport,
+/// Runs a collective in a queue of a group's operations. A group of one has nothing to exchange.
+fn run_collective<T: HostTransport>(
+    transport: &T,
     group: GroupId,
     queue: usize,
-    request: Request,
+    kind: OperationKind,
+    root: Option<usize>,
     work: Collective<'_>,
 ) -> Result<(), CommError> {
-    let membership = transport.membership(group)?;
-    if membership.ranks.len() > 1 {
-        return transport.run(membership, queue, request, work);
+    let membership = transport.place().membership(group)?;
+    if let Some(rank) = root.filter(|root| !membership.ranks.contains(root)) {
+        return Err(CommError::NotMember { group: group.0, rank });
     }
-    if let Some(root) = request.root.filter(|root| *root != transport.rank()) {
-        return Err(CommError::NotMember { group: group.0, rank: root });
+    if membership.ranks.len() == 1 {
+        transport.ensure_running(kind)?;
+        if let Collective::Gather { own, all } = work {
+            *all = vec![own.to_vec()];
+        }
+        return Ok(());
     }
-    transport.ensure_running(request.kind)?;
-    if let Collective::Gather { own, all } = work {
-        *all = vec![own.to_vec()];
+    let mut position = lock_or_recover(&membership.queues[queue]);
+    transport.ensure_running(kind)?;
+    if position.is_broken {
+        return Err(CommError::Closed { operation: kind });
     }
-    Ok(())
-}
-
-/// Runs a started all-reduce, on the background thread.
-pub(crate) fn run_started(transport: &impl HostTransport, group: GroupId, tensors: &[Tensor]) -> Result<(), CommError> {
-    let buffers = Buffers::new(OperationKind::AllReduce, tensors)?;
-    let request = Request::sum(OperationKind::AllReduce, None, &buffers)?;
-    transport.run(transport.membership(group)?, BACKGROUND, request, Collective::Sum(&buffers))
+    let operation = work.operation(kind, root, position.operations);
+    position.operations = position.operations.wrapping_add(1);
+    let result = T::run(&RunningCollective { transport, membership, queue, operation }, &mut position, work);
+    position.is_broken = result.is_err();
+    result
 }
 
 impl<T: HostTransport> Drop for HostComm<T> {
@@ -135,11 +143,11 @@ impl<T: HostTransport> Drop for HostComm<T> {
 
 impl<T: HostTransport> Communicator for HostComm<T> {
     fn rank(&self) -> usize {
-        self.transport.rank()
+        self.transport.place().rank
     }
 
     fn world_size(&self) -> usize {
-        self.transport.world_size()
+        self.transport.place().topology.world_size
     }
 
     fn all_reduce(&self, group: GroupId, buffer: &Tensor) -> Result<(), CommError> {
@@ -147,14 +155,19 @@ impl<T: HostTransport> Communicator for HostComm<T> {
     }
 
     fn start_all_reduce(&self, group: GroupId, tensors: Vec<Tensor>) -> Result<Pending, CommError> {
-        let members = self.transport.membership(group)?.ranks.len();
-        let buffers = Buffers::new(OperationKind::AllReduce, &tensors)?;
-        Request::sum(OperationKind::AllReduce, None, &buffers)?;
-        self.transport.ensure_running(OperationKind::AllReduce)?;
+        let kind = OperationKind::AllReduce;
+        let members = self.transport.place().membership(group)?.ranks.len();
+        Buffers::summable(kind, &tensors)?;
+        self.transport.ensure_running(kind)?;
         if members == 1 {
             return Ok(Pending::completed());
         }
-        self.background.start(&self.transport, group, tensors)
+        let transport = Arc::clone(&self.transport);
+        let job = move || {
+            let buffers = Buffers::summable(kind, &tensors)?;
+            run_collective(&*transport, group, BACKGROUND, kind, None, Collective::Sum(&buffers))
+        };
+        self.background.start(self.rank(), Box::new(job))
     }
 
     fn wait(&self, pending: Pending) -> Result<(), CommError> {
@@ -166,29 +179,49 @@ impl<T: HostTransport> Communicator for HostComm<T> {
     }
 
     fn broadcast(&self, group: GroupId, root: usize, buffer: &Tensor) -> Result<(), CommError> {
-        let kind = OperationKind::Broadcast;
-        let buffers = Buffers::new(kind, slice::from_ref(buffer))?;
-        let request = Request { kind, element: buffers.element, bytes: buffers.bytes, root: Some(root) };
-        self.run(group, request, Collective::Broadcast(&buffers))
+        let buffers = Buffers::new(OperationKind::Broadcast, slice::from_ref(buffer))?;
+        self.run(group, OperationKind::Broadcast, Some(root), Collective::Broadcast(&buffers))
     }
 
     fn all_gather(&self, group: GroupId, bytes: &[u8]) -> Result<Vec<Vec<u8>>, CommError> {
         let mut all = Vec::new();
-        let request = Request::of_bytes(OperationKind::AllGather, bytes.len());
-        self.run(group, request, Collective::Gather { own: bytes, all: &mut all })?;
+        self.run(group, OperationKind::AllGather, None, Collective::Gather { own: bytes, all: &mut all })?;
         Ok(all)
     }
 
     fn barrier(&self, group: GroupId) -> Result<(), CommError> {
-        self.run(group, Request::of_bytes(OperationKind::Barrier, 0), Collective::Barrier)
+        self.run(group, OperationKind::Barrier, None, Collective::Barrier)
     }
 
     fn send(&self, to: usize, lane: Lane, data: &Tensor) -> Result<(), CommError> {
-        self.timed(|| self.transport.send(to, lane, data))
+        let (operation, from) = (OperationKind::Send, self.rank());
+        self.timed(|| {
+            let place = self.transport.place();
+            let index = place.channel(from, to, lane)?;
+            let element = ElementType::from_dtype(data.dtype());
+            let what = || format!("no {:?}", data.dtype());
+            let element = element.ok_or_else(|| CommError::Request { operation, what: what() })?;
+            let bytes = data.elem_count() * data.dtype().size_in_bytes();
+            let slot_bytes = place.topology.channels[index].slot_bytes;
+            if bytes > slot_bytes {
+                return Err(CommError::Message(format!(
+                    "a message of {bytes} bytes from rank {from} to rank {to} ({lane}) is longer than the channel's \
+                     {slot_bytes}"
+                )));
+            }
+            self.transport.ensure_running(operation)?;
+            self.transport.send(index, data, element)
+        })
     }
 
     fn receive(&self, from: usize, lane: Lane, dtype: DType, shape: &[usize]) -> Result<Tensor, CommError> {
-        self.timed(|| self.transport.receive(from, lane, dtype, shape))
+        self.timed(|| {
+            let place = self.transport.place();
+            let index = place.channel(from, place.rank, lane)?;
+            self.transport.ensure_running(OperationKind::Receive)?;
+            let expected = ExpectedMessage { channel: place.topology.channels[index], dtype, shape };
+            self.transport.receive(index, &expected)
+        })
     }
 
     fn aborted(&self) -> Option<usize> {

@@ -3,6 +3,8 @@
 mod alone;
 mod background;
 mod buffers;
+mod channel;
+mod coded_enum;
 mod collective;
 mod communicator;
 mod error;
@@ -13,6 +15,7 @@ mod lock;
 #[cfg(feature = "nccl")]
 pub mod nccl;
 mod tcp;
+mod timeout;
 
 #[cfg(test)]
 mod tests;
@@ -21,4 +24,4 @@ pub use alone::Alone;
 pub use communicator::{Communicator, Pending};
 pub use error::{CommError, OperationKind};
 pub use local::{LocalComm, RankPhase, RankSnapshot, RankStatus, Region, RegionError};
-pub use tcp::{JoinConfig, JoinError, Mesh, PeerIdentity, RunAbort, TcpComm};
+pub use tcp::{JoinConfig, JoinError, PeerIdentity, RunAbort, TcpComm, TcpMesh};

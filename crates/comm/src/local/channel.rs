@@ -5,72 +5,60 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use candle_core::{DType, Device, Tensor};
+use candle_core::Tensor;
 
 use super::layout::{Ring, SlotHeader};
 use super::local_rank::LocalRank;
 use super::rank_status::FOREGROUND;
+use crate::channel::ExpectedMessage;
 use crate::error::{CommError, ElementType, OperationKind};
-use crate::host_comm::HostTransport;
+use crate::lock::lock_or_recover;
 use runner_compute::kernels::bytes;
-use runner_spec::topology::{Channel, Lane};
+use runner_spec::topology::Channel;
 
-pub(super) fn send(core: &LocalRank, to: usize, lane: Lane, data: &Tensor) -> Result<(), CommError> {
-    let from = core.rank;
-    let (index, _alone) = core.channel(from, to, lane)?;
-    let slot_bytes = core.region.topology.channels[index].slot_bytes;
-    let element = ElementType::from_dtype(data.dtype());
-    let element = element
-        .ok_or_else(|| CommError::Request { operation: OperationKind::Send, what: format!("no {:?}", data.dtype()) })?;
-    let length = data.elem_count() * data.dtype().size_in_bytes();
-    if length > slot_bytes {
-        return Err(CommError::TooLong { from, to, lane, bytes: length, slot_bytes });
-    }
-    let slots = Slots::new(core, index);
-    core.ensure_running(OperationKind::Send)?;
+pub(super) fn send(own: &LocalRank, index: usize, data: &Tensor, element: ElementType) -> Result<(), CommError> {
+    let _alone = lock_or_recover(&own.channels[index]);
+    let slots = Slots::new(own, index);
     let number = slots.ring.sent.0.load(Ordering::Relaxed);
     let received = &slots.ring.received.0;
-    let free = || number.wrapping_sub(received.load(Ordering::Acquire)) < slots.count;
-    core.wait_for(OperationKind::Send, FOREGROUND, to, free)?;
-    let (header, at) = slots.slot(number);
-    #[expect(unsafe_code, reason = "shared memory")]
-    // SAFETY: the slot is the sender's until `sent` is stored, which only this rank does, under the channel's lock; it has
-    // `slot_bytes` bytes, checked above to be enough.
-    bytes::read(data, |from| unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), at, from.len()) })?;
+    let is_free = || number.wrapping_sub(received.load(Ordering::Acquire)) < slots.channel.slots as u64;
+    own.wait_for(OperationKind::Send, FOREGROUND, slots.channel.to, is_free)?;
+    let (header, message) = slots.slot(number);
+    let mut length = 0;
+    bytes::read(data, |from| {
+        length = from.len();
+        #[expect(unsafe_code, reason = "shared memory")]
+        // SAFETY: the slot is the sender's until `sent` is stored, which only this rank does, under the channel's lock; the caller
+        // has checked that `slot_bytes` bytes are enough.
+        unsafe {
+            std::ptr::copy_nonoverlapping(from.as_ptr(), message, length);
+        }
+    })?;
     header.bytes.store(length as u64, Ordering::Relaxed);
     header.element.store(element as u64, Ordering::Relaxed);
     grow(&slots.ring.sent.0, number);
-    core.region.status_of(to).wake_signals[FOREGROUND].wake_all();
+    own.region.status_of(slots.channel.to).wake_signals[FOREGROUND].wake_all();
     Ok(())
 }
 
-pub(super) fn receive(
-    core: &LocalRank,
-    from: usize,
-    lane: Lane,
-    dtype: DType,
-    shape: &[usize],
-) -> Result<Tensor, CommError> {
-    let to = core.rank;
-    let (index, _alone) = core.channel(from, to, lane)?;
-    let slots = Slots::new(core, index);
-    core.ensure_running(OperationKind::Receive)?;
+pub(super) fn receive(own: &LocalRank, index: usize, expected: &ExpectedMessage<'_>) -> Result<Tensor, CommError> {
+    let _alone = lock_or_recover(&own.channels[index]);
+    let slots = Slots::new(own, index);
+    let from = slots.channel.from;
     let number = slots.ring.received.0.load(Ordering::Relaxed);
     let sent = &slots.ring.sent.0;
-    core.wait_for(OperationKind::Receive, FOREGROUND, from, || sent.load(Ordering::Acquire) != number)?;
-    let (header, at) = slots.slot(number);
-    let sent = header.bytes.load(Ordering::Relaxed);
-    let element = ElementType::from_code(header.element.load(Ordering::Relaxed));
-    let expected = (shape.iter().product::<usize>() * dtype.size_in_bytes()) as u64;
-    if element.dtype() != dtype || sent != expected || sent > slots.channel.slot_bytes as u64 {
-        return Err(CommError::Message { from, to, lane, sent, element, dtype, shape: shape.to_vec(), expected });
-    }
+    own.wait_for(OperationKind::Receive, FOREGROUND, from, || sent.load(Ordering::Acquire) != number)?;
+    let (header, message) = slots.slot(number);
+    let length = header.bytes.load(Ordering::Relaxed) as usize;
+    // An unexpected message stays in its slot.
+    expected.check(ElementType::from_code(header.element.load(Ordering::Relaxed)), length)?;
     #[expect(unsafe_code, reason = "shared memory")]
-    // SAFETY: the slot is the receiver's until `received` is stored, and so many bytes of it were written.
-    let message = unsafe { std::slice::from_raw_parts(at, sent as usize) };
-    let tensor = Tensor::from_raw_buffer(message, dtype, shape, &Device::Cpu)?;
+    // SAFETY: the slot is the receiver's until `received` is stored. `length` bytes of it were written, at most `slot_bytes`, as
+    // was checked.
+    let message = unsafe { std::slice::from_raw_parts(message, length) };
+    let tensor = expected.tensor(message)?;
     grow(&slots.ring.received.0, number);
-    core.region.status_of(from).wake_signals[FOREGROUND].wake_all();
+    own.region.status_of(from).wake_signals[FOREGROUND].wake_all();
     Ok(tensor)
 }
 
@@ -79,24 +67,22 @@ fn grow(counter: &AtomicU64, number: u64) {
 }
 
 struct Slots<'a> {
-    core: &'a LocalRank,
+    own: &'a LocalRank,
     index: usize,
     channel: Channel,
     ring: &'a Ring,
-    count: u64,
 }
 
 impl<'a> Slots<'a> {
-    fn new(core: &'a LocalRank, index: usize) -> Self {
-        let channel = core.region.topology.channels[index];
-        let ring = core.region.at(core.region.layout.ring(index));
-        Self { core, index, channel, ring, count: channel.slots as u64 }
+    fn new(own: &'a LocalRank, index: usize) -> Self {
+        let channel = own.region.topology.channels[index];
+        Self { own, index, channel, ring: own.region.at(own.region.layout.ring(index)) }
     }
 
     /// The header and the bytes of message `number`.
     fn slot(&self, number: u64) -> (&'a SlotHeader, *mut u8) {
-        let region = &self.core.region;
-        let at = region.layout.slot(self.index, (number % self.count) as usize);
-        (region.at(at), region.pointer(at + size_of::<SlotHeader>(), self.channel.slot_bytes))
+        let region = &self.own.region;
+        let offset = region.layout.slot(self.index, (number % self.channel.slots as u64) as usize);
+        (region.at(offset), region.pointer(offset + size_of::<SlotHeader>(), self.channel.slot_bytes))
     }
 }

@@ -1,76 +1,52 @@
 //! A rank's place in the region, shared by its own thread and the one that runs started operations; and waiting.
 
-use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use super::layout::MemberCounters;
 use super::region::{Region, RegionError};
 use crate::error::{CommError, OperationKind};
-use crate::group::{Memberships, QueuePosition};
+use crate::group::{QueuePosition, RankTopology};
 use crate::host_comm::HostTransport;
-use crate::lock::lock_or_recover;
-use runner_spec::topology::{Channel, Lane};
+use crate::timeout::{MAX_SLEEP, OperationTimeout};
 
-/// Half an hour: a checkpoint to a slow disk is shorter, a night is longer.
-const OPERATION_TIMEOUT: Duration = Duration::from_mins(30);
-
-/// Turns of a busy loop, then of giving the core away, before sleeping. Few: on a machine with a core per rank, the
-/// ranks' background threads share those cores with the computation.
+/// Rounds of a busy loop, then of yielding the core, before a thread sleeps. They are few: on a machine with a core per rank,
+/// the ranks' background threads share those cores with the computation.
 const SPIN_ROUNDS: u32 = 200;
 const YIELD_ROUNDS: u32 = 20;
 
-/// Longest sleep: an end of the run is noticed at latest after it.
-const MAX_SLEEP: Duration = Duration::from_millis(100);
-
+/// One rank's place in a region.
 pub struct LocalRank {
     pub(super) region: Arc<Region>,
     pub(super) rank: usize,
-    pub(super) memberships: Memberships,
+    pub(super) place: RankTopology,
     /// For each channel, a lock for its use by this process.
-    channels: Vec<Mutex<()>>,
-    timeout: AtomicU64,
+    pub(super) channels: Vec<Mutex<()>>,
+    pub(super) timeout: OperationTimeout,
     pub(super) closing: AtomicBool,
 }
 
-impl fmt::Debug for LocalRank {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LocalRank").field("rank", &self.rank).field("region", &self.region).finish_non_exhaustive()
-    }
-}
-
 impl LocalRank {
-    /// Takes the rank's status: whoever has it is the one writer of the rank's counters.
+    /// Takes the rank's status, which makes this the only writer of the rank's counters.
     pub(super) fn new(region: Arc<Region>, rank: usize) -> Result<Self, RegionError> {
         let world_size = region.world_size();
         let status = region.status(rank).ok_or(RegionError::NoSuchRank { rank, world_size })?;
         if !status.claim() {
             return Err(RegionError::Taken { rank });
         }
-        let memberships = Memberships::new(&region.topology, rank, |group, queue, own_index| {
+        let place = RankTopology::new(&region.topology, rank, |group, queue, own_index| {
             // The place where an earlier owner of the rank ended.
             let counters: &MemberCounters = region.at(region.layout.counters(group, queue, own_index));
-            QueuePosition::at(counters.operations.load(Ordering::Acquire), counters.staged.load(Ordering::Acquire))
+            let [operations, next_piece] = [&counters.operations, &counters.staged].map(|c| c.load(Ordering::Acquire));
+            QueuePosition { operations, next_piece, is_broken: false }
         });
         let channels = region.topology.channels.iter().map(|_| Mutex::new(())).collect();
-        let timeout = AtomicU64::new(OPERATION_TIMEOUT.as_millis() as u64);
-        Ok(Self { memberships, channels, timeout, closing: AtomicBool::new(false), rank, region })
+        let (timeout, closing) = (OperationTimeout::default(), AtomicBool::new(false));
+        Ok(Self { place, channels, timeout, closing, rank, region })
     }
 
-    /// The index of a channel, and its use by this thread alone.
-    pub(super) fn channel(&self, from: usize, to: usize, lane: Lane) -> Result<(usize, MutexGuard<'_, ()>), CommError> {
-        let is_wanted = |c: &Channel| (c.from, c.to, c.lane) == (from, to, lane);
-        let index = self.region.topology.channels.iter().position(is_wanted);
-        let index = index.ok_or(CommError::NoChannel { from, to, lane })?;
-        Ok((index, lock_or_recover(&self.channels[index])))
-    }
-
-    pub(super) fn set_operation_timeout(&self, timeout: Duration) {
-        self.timeout.store(u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
-    }
-
-    /// Returns once `ready`, which `peer` makes true and then wakes this rank's waiter of `queue`.
+    /// Waits until `ready` returns true, which `peer` brings about before it wakes this rank's waiter of `queue`.
     pub(super) fn wait_for(
         &self,
         operation: OperationKind,
@@ -86,47 +62,35 @@ impl LocalRank {
             std::hint::spin_loop();
         }
         self.status().set_waiting(queue, Some(peer));
-        let result = self.wait_long(operation, queue, peer, ready);
-        // Before it waits no more: the time until then was not its own.
+        let wait = || {
+            let started = Instant::now();
+            for round in 0_u64.. {
+                if ready() {
+                    return Ok(());
+                }
+                self.ensure_running(operation)?;
+                let status = self.region.status_of(peer);
+                // In this order: what the peer did before it left counts, an abort included.
+                if status.has_left() && !ready() {
+                    self.ensure_running(operation)?;
+                    let doing = status.snapshot().to_string();
+                    return Err(CommError::Left { operation, rank: self.rank, peer, doing });
+                }
+                if round < u64::from(YIELD_ROUNDS) {
+                    std::thread::yield_now();
+                    continue;
+                }
+                let left = self.timeout.time_left(operation, self.rank, peer, started, &status.snapshot())?;
+                let must_wake = || ready() || status.has_left() || self.ensure_running(operation).is_err();
+                self.status().wake_signals[queue].sleep(left.min(MAX_SLEEP), must_wake);
+            }
+            Ok(())
+        };
+        let result = wait();
+        // Before the status shows that the rank no longer waits: the time until then was not its own.
         self.status().record_progress();
         self.status().set_waiting(queue, None);
         result
-    }
-
-    fn wait_long(
-        &self,
-        operation: OperationKind,
-        queue: usize,
-        peer: usize,
-        ready: impl Fn() -> bool,
-    ) -> Result<(), CommError> {
-        let started = Instant::now();
-        let timeout = Duration::from_millis(self.timeout.load(Ordering::Relaxed));
-        for turn in 0_u64.. {
-            if ready() {
-                return Ok(());
-            }
-            self.ensure_running(operation)?;
-            let place = self.region.status_of(peer);
-            // In this order: what it did before it left counts, an abort included.
-            if place.has_left() && !ready() {
-                self.ensure_running(operation)?;
-                let doing = place.snapshot().to_string();
-                return Err(CommError::Left { operation, rank: self.rank, peer, doing });
-            }
-            if turn < u64::from(YIELD_ROUNDS) {
-                std::thread::yield_now();
-                continue;
-            }
-            let waited = started.elapsed();
-            let Some(left) = timeout.checked_sub(waited).filter(|left| !left.is_zero()) else {
-                let doing = place.snapshot().to_string();
-                return Err(CommError::Timeout { operation, rank: self.rank, peer, waited, doing });
-            };
-            let over = || ready() || place.has_left() || self.ensure_running(operation).is_err();
-            self.status().wake_signals[queue].sleep(left.min(MAX_SLEEP), over);
-        }
-        Ok(())
     }
 }
 
@@ -137,7 +101,7 @@ impl Drop for LocalRank {
     }
 }
 
-/// Whether a counter that only grows, and may wrap, has come to `target`.
+/// True if a counter that only grows, and may wrap, has reached `target`.
 pub(super) fn reached(counter: u64, target: u64) -> bool {
     counter.wrapping_sub(target).cast_signed() >= 0
 }

@@ -1,95 +1,118 @@
-//! What each collective does with a piece: sum it, copy it from the root, gather it, or nothing.
+//! The steps of each collective for one piece: stage it, sum it, and take it.
 
 use std::ops::Range;
 
-use super::collective::{PieceSteps, RunningCollective};
 use super::layout::PIECE_BYTES;
+use super::local_rank::LocalRank;
 use crate::buffers::{Buffers, overlap};
+use crate::collective::{Collective, RunningCollective};
 use crate::error::{CommError, ElementType};
 use runner_compute::kernels::bytes;
 use runner_compute::kernels::cpu::{Real, simd};
+
+type Running<'a> = RunningCollective<'a, LocalRank>;
 
 /// The bytes of piece `piece` within `total`.
 fn piece_range(piece: usize, total: usize) -> Range<usize> {
     (piece * PIECE_BYTES).min(total)..((piece + 1) * PIECE_BYTES).min(total)
 }
 
-/// Copies the bytes of `range` into staging.
-fn copy_to_staging(buffers: &Buffers<'_>, range: Range<usize>, to: *mut u8) -> Result<(), CommError> {
-    for (tensor, inside, at) in buffers.parts(range) {
-        bytes::read(tensor, |from| write_staging(to.wrapping_add(at), &from[inside]))?;
+/// The bytes of piece `piece` that `member` sums: whole vectors.
+fn share(running: &Running<'_>, piece: usize, member: usize) -> Range<usize> {
+    let length = piece_range(piece, running.operation.bytes as usize).len();
+    let each = length.div_ceil(running.members()).next_multiple_of(128);
+    (each * member).min(length)..(each * (member + 1)).min(length)
+}
+
+/// Copies the bytes of piece `piece` into staging.
+fn copy_to_staging(buffers: &Buffers<'_>, piece: usize, to: *mut u8) -> Result<(), CommError> {
+    for (tensor, own, offset) in buffers.parts(piece_range(piece, buffers.bytes)) {
+        bytes::read(tensor, |from| write_staging(to.wrapping_add(offset), &from[own]))?;
     }
     Ok(())
 }
 
-/// Copies into staging that this member owns and that has room for it.
+/// Copies into staging that this member owns and that is long enough.
 #[expect(unsafe_code, reason = "shared memory")]
 fn write_staging(to: *mut u8, from: &[u8]) {
-    // SAFETY: callers are `stage`: the place is announced_by until published, and a piece has at most PIECE_BYTES bytes.
+    // SAFETY: called by `stage_piece` alone: the staging is this member's until it is published, and a piece has at most
+    // PIECE_BYTES bytes.
     unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) }
 }
 
-/// Copies out of staging that holds still.
+/// Copies out of staging that does not change meanwhile.
 #[expect(unsafe_code, reason = "shared memory")]
 fn read_staging(to: &mut [u8], from: *const u8) {
-    // SAFETY: callers are `take`: the bytes were published (staged or reduced) by their owner, who leaves them alone until
-    // this member is done; a piece has at most PIECE_BYTES bytes.
+    // SAFETY: called by `take_piece` alone: the bytes were published (staged or reduced) by their owner, who leaves them alone
+    // until this member is done; a piece has at most PIECE_BYTES bytes.
     unsafe { std::ptr::copy_nonoverlapping(from, to.as_mut_ptr(), to.len()) }
 }
 
-/// Sums over members, in their order, for all members or for the root.
-pub(super) struct Sum<'a> {
-    pub(super) buffers: &'a Buffers<'a>,
-}
-
-impl Sum<'_> {
-    /// The bytes of the piece that `member` sums: whole vectors.
-    fn share(&self, running: &RunningCollective, piece: usize, member: usize) -> Range<usize> {
-        let length = piece_range(piece, self.buffers.bytes).len();
-        let each = length.div_ceil(running.members()).next_multiple_of(128);
-        (each * member).min(length)..(each * (member + 1)).min(length)
-    }
-}
-
-impl PieceSteps for Sum<'_> {
-    fn pieces(&self, _: &RunningCollective, _: u64) -> usize {
-        self.buffers.bytes.div_ceil(PIECE_BYTES)
-    }
-
-    fn stage(&mut self, running: &RunningCollective, piece: usize, number: u64) -> Result<(), CommError> {
-        copy_to_staging(self.buffers, piece_range(piece, self.buffers.bytes), running.staging(running.me(), number))
-    }
-
-    fn is_reduction(&self) -> bool {
-        true
-    }
-
-    fn reduce(&mut self, running: &RunningCollective, piece: usize, number: u64) -> Result<(), CommError> {
-        let share = self.share(running, piece, running.me());
-        let staged: Vec<*mut u8> =
-            (0..running.members()).map(|m| running.staging(m, number).wrapping_add(share.start)).collect();
-        match self.buffers.element {
-            ElementType::F64 => sum::<f64>(&staged, running.me(), share.len()),
-            _ => sum::<f32>(&staged, running.me(), share.len()),
+/// In each step `number` is the piece's number in its queue.
+impl Collective<'_> {
+    /// Writes this member's bytes of a piece into its staging.
+    pub(super) fn stage_piece(&self, running: &Running<'_>, piece: usize, number: u64) -> Result<(), CommError> {
+        let own = running.own_index();
+        let staging = running.staging(own, number);
+        match self {
+            Self::Sum(buffers) => copy_to_staging(buffers, piece, staging)?,
+            Self::Broadcast(buffers) if running.root() == Some(own) => copy_to_staging(buffers, piece, staging)?,
+            Self::Gather { own, .. } => write_staging(staging, &own[piece_range(piece, own.len())]),
+            // A barrier moves no bytes: it waits until all members have staged its piece.
+            Self::Broadcast(_) | Self::Barrier => {}
         }
         Ok(())
     }
 
-    fn take(&mut self, running: &RunningCollective, piece: usize, number: u64) -> Result<(), CommError> {
-        if running.root().is_some_and(|root| root != running.me()) {
-            return Ok(());
+    /// Sums this member's share of a piece that all members have staged.
+    pub(super) fn reduce_piece(&self, running: &Running<'_>, piece: usize, number: u64) {
+        let Self::Sum(buffers) = self else { return };
+        let own = running.own_index();
+        let share = share(running, piece, own);
+        let staged: Vec<*mut u8> =
+            (0..running.members()).map(|member| running.staging(member, number).wrapping_add(share.start)).collect();
+        match buffers.element {
+            ElementType::F64 => sum::<f64>(&staged, own, share.len()),
+            _ => sum::<f32>(&staged, own, share.len()),
         }
-        for (tensor, inside, at) in self.buffers.parts(piece_range(piece, self.buffers.bytes)) {
-            let wanted = at..at + inside.len();
-            bytes::write(tensor, |to| {
-                let to = &mut to[inside.clone()];
-                for member in 0..running.members() {
-                    if let Some(both) = overlap(&self.share(running, piece, member), &wanted) {
-                        let from = running.staging(member, number).wrapping_add(both.start);
-                        read_staging(&mut to[both.start - at..both.end - at], from);
-                    }
+    }
+
+    /// Reads the result of a piece from the members' staging.
+    pub(super) fn take_piece(&mut self, running: &Running<'_>, piece: usize, number: u64) -> Result<(), CommError> {
+        let (own, root) = (running.own_index(), running.root());
+        match self {
+            Self::Sum(buffers) if root.is_none_or(|root| root == own) => {
+                for (tensor, own, offset) in buffers.parts(piece_range(piece, buffers.bytes)) {
+                    let wanted = offset..offset + own.len();
+                    bytes::write(tensor, |to| {
+                        let to = &mut to[own.clone()];
+                        for member in 0..running.members() {
+                            if let Some(both) = overlap(&share(running, piece, member), &wanted) {
+                                let from = running.staging(member, number).wrapping_add(both.start);
+                                read_staging(&mut to[both.start - offset..both.end - offset], from);
+                            }
+                        }
+                    })?;
                 }
-            })?;
+            }
+            Self::Broadcast(buffers) => {
+                let Some(root) = root.filter(|root| *root != own) else { return Ok(()) };
+                let from = running.staging(root, number);
+                for (tensor, own, offset) in buffers.parts(piece_range(piece, buffers.bytes)) {
+                    bytes::write(tensor, |to| read_staging(&mut to[own.clone()], from.wrapping_add(offset)))?;
+                }
+            }
+            Self::Gather { all, .. } => {
+                if piece == 0 {
+                    let length = |member| running.announced_by(member, number).bytes as usize;
+                    **all = (0..running.members()).map(|member| vec![0; length(member)]).collect();
+                }
+                for (member, out) in all.iter_mut().enumerate() {
+                    let range = piece_range(piece, out.len());
+                    read_staging(&mut out[range], running.staging(member, number));
+                }
+            }
+            Self::Sum(_) | Self::Barrier => {}
         }
         Ok(())
     }
@@ -126,86 +149,4 @@ fn sum<T: Real>(staged: &[*mut u8], mine: usize, bytes: usize) {
             }
         },
     );
-}
-
-/// Copies the root's buffer to all members.
-pub(super) struct Broadcast<'a> {
-    pub(super) buffers: &'a Buffers<'a>,
-}
-
-impl PieceSteps for Broadcast<'_> {
-    fn pieces(&self, _: &RunningCollective, _: u64) -> usize {
-        self.buffers.bytes.div_ceil(PIECE_BYTES)
-    }
-
-    fn stage(&mut self, running: &RunningCollective, piece: usize, number: u64) -> Result<(), CommError> {
-        if running.root() != Some(running.me()) {
-            return Ok(());
-        }
-        copy_to_staging(self.buffers, piece_range(piece, self.buffers.bytes), running.staging(running.me(), number))
-    }
-
-    fn take(&mut self, running: &RunningCollective, piece: usize, number: u64) -> Result<(), CommError> {
-        let Some(root) = running.root().filter(|root| *root != running.me()) else { return Ok(()) };
-        let from = running.staging(root, number);
-        for (tensor, inside, at) in self.buffers.parts(piece_range(piece, self.buffers.bytes)) {
-            bytes::write(tensor, |to| read_staging(&mut to[inside.clone()], from.wrapping_add(at)))?;
-        }
-        Ok(())
-    }
-}
-
-/// Gathers the bytes of all members on all members.
-pub(super) struct Gather<'a> {
-    own: &'a [u8],
-    /// One per member, when all pieces are taken.
-    all: &'a mut Vec<Vec<u8>>,
-    /// The members' lengths.
-    lengths: Vec<usize>,
-}
-
-impl<'a> Gather<'a> {
-    pub(super) fn new(own: &'a [u8], all: &'a mut Vec<Vec<u8>>) -> Self {
-        Self { own, all, lengths: Vec::new() }
-    }
-}
-
-impl PieceSteps for Gather<'_> {
-    fn pieces(&self, running: &RunningCollective, first: u64) -> usize {
-        let pieces = |m| (running.announced_by(m, first).bytes as usize).div_ceil(PIECE_BYTES);
-        (0..running.members()).map(pieces).max().unwrap_or(1)
-    }
-
-    fn stage(&mut self, running: &RunningCollective, piece: usize, number: u64) -> Result<(), CommError> {
-        write_staging(running.staging(running.me(), number), &self.own[piece_range(piece, self.own.len())]);
-        Ok(())
-    }
-
-    fn take(&mut self, running: &RunningCollective, piece: usize, number: u64) -> Result<(), CommError> {
-        if piece == 0 {
-            self.lengths = (0..running.members()).map(|m| running.announced_by(m, number).bytes as usize).collect();
-            *self.all = self.lengths.iter().map(|&n| vec![0; n]).collect();
-        }
-        for (member, (out, &length)) in self.all.iter_mut().zip(&self.lengths).enumerate() {
-            read_staging(&mut out[piece_range(piece, length)], running.staging(member, number));
-        }
-        Ok(())
-    }
-}
-
-/// A barrier moves no bytes: it waits until all members have staged its piece.
-pub(super) struct Barrier;
-
-impl PieceSteps for Barrier {
-    fn pieces(&self, _: &RunningCollective, _: u64) -> usize {
-        1
-    }
-
-    fn stage(&mut self, _: &RunningCollective, _: usize, _: u64) -> Result<(), CommError> {
-        Ok(())
-    }
-
-    fn take(&mut self, _: &RunningCollective, _: usize, _: u64) -> Result<(), CommError> {
-        Ok(())
-    }
 }

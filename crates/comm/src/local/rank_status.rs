@@ -3,68 +3,55 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use super::wake_signal::WakeSignal;
+use serde::{Deserialize, Serialize};
 
-/// The caller's own operations, and those that it started.
+use super::wake_signal::WakeSignal;
+use crate::coded_enum::coded_enum;
+
+/// The number of queues of operations: the caller's own, and those that it started.
 pub(crate) const OPERATION_QUEUES: usize = 2;
 pub(crate) const FOREGROUND: usize = 0;
 pub(crate) const BACKGROUND: usize = 1;
 
-/// Where a rank is in its life.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[repr(u8)]
-pub enum RankPhase {
-    /// Nothing heard of it yet, or it makes its state.
+coded_enum! {
+    /// The phases of a rank's life.
+    #[derive(Default)]
+    RankPhase:
+    /// The rank prepares its training state, or nothing is known of it yet.
     #[default]
-    Starting,
-    /// In the instructions of an optimizer step.
-    Step,
-    /// In those that come after it from time to time.
-    Periodic,
-    /// Writing its part of a checkpoint, which takes as long as its disk does.
-    Saving,
-    /// At the end of its program.
-    Finished,
-    /// Stopped before it, on request.
-    Stopped,
-    /// Stopped by an error.
-    Failed,
-}
-
-const PHASES: [RankPhase; 7] = [
-    RankPhase::Starting,
-    RankPhase::Step,
-    RankPhase::Periodic,
-    RankPhase::Saving,
-    RankPhase::Finished,
-    RankPhase::Stopped,
-    RankPhase::Failed,
-];
-
-impl RankPhase {
-    pub fn from_code(code: u64) -> Option<Self> {
-        PHASES.get(usize::try_from(code).ok()?).copied()
-    }
+    Starting = 0, "starting";
+    /// The rank runs the instructions of an optimizer step.
+    Step = 1, "in a step";
+    /// The rank runs periodic instructions, after a step.
+    Periodic = 2, "after a step";
+    /// The rank writes its part of a checkpoint, which takes as long as its disk does.
+    Saving = 3, "saving";
+    /// The rank reached the end of its program.
+    Finished = 4, "finished";
+    /// The rank stopped before the end of its program, on request.
+    Stopped = 5, "stopped";
+    /// The rank stopped because of an error.
+    Failed = 6, "failed";
 }
 
 /// Values of `occupancy`: the rank is taken, or its owner has left.
 const TAKEN: u32 = 1;
 const LEFT: u32 = 2;
 
-/// Instead of a rank that is waited for: the process that keeps the run's record; an operation that this rank started.
+/// Values of `waiting` that name no rank: the process that keeps the run's record, and an operation that this rank started.
 const PARENT: u64 = u64::MAX;
 const STARTED: u64 = u64::MAX - 1;
 
-/// One rank's status. Its rank writes, everyone reads; each field by itself, so a view may mix two moments.
+/// One rank's status. Its rank writes it, and all ranks read it. Each field is read by itself, so a snapshot may mix two moments.
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
 pub struct RankStatus {
     heartbeat: AtomicU64,
     step: AtomicU64,
-    /// List in the upper half, index in the lower.
+    /// The list in the upper half, the index in the lower half.
     instruction: AtomicU64,
     progress: AtomicU64,
-    /// Per queue, the rank waited for, plus 1; or one of the above.
+    /// For each queue, the rank that is waited for, plus 1, or `PARENT` or `STARTED`.
     waiting: [AtomicU64; OPERATION_QUEUES],
     phase: AtomicU32,
     occupancy: AtomicU32,
@@ -72,7 +59,7 @@ pub struct RankStatus {
 }
 
 impl RankStatus {
-    /// A sign of life at `milliseconds`, of whatever clock reader and writer agree on.
+    /// Records a heartbeat at `milliseconds` of a clock that reader and writer share.
     pub fn record_heartbeat(&self, milliseconds: u64) {
         self.heartbeat.store(milliseconds, Ordering::Release);
     }
@@ -111,7 +98,7 @@ impl RankStatus {
         self.waiting[FOREGROUND].store(if waits { STARTED } else { 0 }, Ordering::Release);
     }
 
-    /// Takes the rank; false if it is taken.
+    /// Takes the rank. Returns false if it is taken.
     pub(super) fn claim(&self) -> bool {
         self.occupancy.swap(TAKEN, Ordering::AcqRel) != TAKEN
     }
@@ -120,7 +107,7 @@ impl RankStatus {
         self.occupancy.store(LEFT, Ordering::Release);
     }
 
-    /// Whether its owner has gone; false if none has come yet. What it did before is seen by whoever sees this.
+    /// True if the rank's owner has left; false if none has come yet. A thread that sees this also sees all that the owner did before.
     pub(super) fn has_left(&self) -> bool {
         self.occupancy.load(Ordering::Acquire) == LEFT
     }
@@ -129,7 +116,7 @@ impl RankStatus {
         self.waiting[queue].store(peer.map_or(0, |p| p as u64 + 1), Ordering::Release);
     }
 
-    /// As it is now.
+    /// The status at this moment.
     #[must_use]
     pub fn snapshot(&self) -> RankSnapshot {
         let instruction = self.instruction.load(Ordering::Acquire);
@@ -141,7 +128,7 @@ impl RankStatus {
             step: self.step.load(Ordering::Acquire),
             list: (instruction >> 32) as u32,
             index: instruction as u32,
-            phase: PHASES.get(self.phase.load(Ordering::Acquire) as usize).copied().unwrap_or_default(),
+            phase: RankPhase::with_code(self.phase.load(Ordering::Acquire).into()).unwrap_or_default(),
             progress: self.progress.load(Ordering::Acquire),
             waiting_for: match own {
                 PARENT => None,
@@ -155,7 +142,7 @@ impl RankStatus {
 }
 
 /// A rank's status at one moment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct RankSnapshot {
     /// The time passed to `record_heartbeat`; 0 before the first.
     pub heartbeat: u64,
@@ -163,7 +150,7 @@ pub struct RankSnapshot {
     pub list: u32,
     pub index: u32,
     pub phase: RankPhase,
-    /// Grows whenever the rank comes on.
+    /// Grows whenever the rank makes progress.
     pub progress: u64,
     /// The rank that its own operation waits for, or one that it started and now needs.
     pub waiting_for: Option<usize>,
@@ -181,17 +168,17 @@ impl RankSnapshot {
     }
 }
 
-/// As in "which was last seen …".
+/// The status as a phrase that completes "which was last seen …".
 impl fmt::Display for RankSnapshot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { step, list, index, .. } = self;
         match self.phase {
-            RankPhase::Starting => f.write_str("starting")?,
+            RankPhase::Starting => write!(f, "{}", self.phase)?,
             RankPhase::Step => write!(f, "in step {step}, list {list}, instruction {index}")?,
             RankPhase::Periodic => write!(f, "after step {step}, list {list}, instruction {index}")?,
-            RankPhase::Saving => write!(f, "saving after step {step}")?,
-            RankPhase::Finished => write!(f, "finished after step {step}")?,
-            RankPhase::Stopped => write!(f, "stopped after step {step}")?,
+            RankPhase::Saving | RankPhase::Finished | RankPhase::Stopped => {
+                write!(f, "{} after step {step}", self.phase)?;
+            }
             RankPhase::Failed => write!(f, "failed in step {step}, list {list}, instruction {index}")?,
         }
         if let Some(rank) = self.waiting_for.or(self.waiting_in_background) {

@@ -1,11 +1,11 @@
-//! The end of a run before its time, as ranks tell each other.
+//! The abort of a run, as ranks send it to each other.
 
 use super::frame::FrameTag;
 
-/// Characters of the reason that are sent to other ranks.
+/// The number of characters of the reason that are sent to other ranks.
 const MAX_ABORT_REASON_CHARS: usize = 8 << 10;
 
-/// Why the run ended before its time.
+/// The abort of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunAbort {
     /// The rank that caused it.

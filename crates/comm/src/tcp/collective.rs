@@ -1,56 +1,30 @@
 //! Collectives over a mesh. Every member sends each other member at least one frame of each operation, so that members that
-//! disagree see it, and that nobody is ahead of another by more than one operation.
+//! disagree see it, and that no member is ahead of another by more than one operation.
 //!
 //! A sum goes in pieces; of each piece every member sums its share, in the order of the group's ranks, and sends that to the
 //! others: the bits are those of a serial sum, as between ranks of one machine.
 
 use std::ops::Range;
 
-use super::connections::{CollectiveFrame, Connections};
+use super::connections::{CollectiveFrame, ConnectionState};
+use super::endpoint::MeshRank;
 use super::frame::{FrameTag, PIECE_BYTES};
 use crate::buffers::Buffers;
-use crate::collective::{Collective, Request};
-use crate::error::{CommError, ElementType, Operation, OperationKind};
-use crate::group::Membership;
+use crate::collective::{Collective, RunningCollective};
+use crate::error::{CommError, ElementType, OperationKind};
 use runner_compute::kernels::cpu::{Real, simd};
 
-/// One operation of one member while it runs.
-struct RunningCollective<'a> {
-    shared: &'a Connections,
-    membership: &'a Membership,
-    queue: usize,
-    operation: Operation,
-}
-
 /// Runs a collective in a queue of a group's operations.
-pub(super) fn run(
-    shared: &Connections,
-    membership: &Membership,
-    queue: usize,
-    request: Request,
-    work: Collective<'_>,
-) -> Result<(), CommError> {
-    membership.run(
-        queue,
-        request,
-        |kind| shared.ensure_running(kind),
-        |operation, _| {
-            let running = RunningCollective { shared, membership, queue, operation };
-            match work {
-                Collective::Sum(buffers) => running.sum(buffers),
-                Collective::Broadcast(buffers) => running.broadcast(buffers),
-                Collective::Gather { own, all } => running.gather(own).map(|gathered| *all = gathered),
-                Collective::Barrier => running.synchronize(),
-            }
-        },
-    )
+pub(super) fn run(running: &RunningCollective<'_, MeshRank>, work: Collective<'_>) -> Result<(), CommError> {
+    match work {
+        Collective::Sum(buffers) => running.sum(buffers),
+        Collective::Broadcast(buffers) => running.broadcast(buffers),
+        Collective::Gather { own, all } => running.gather(own).map(|gathered| *all = gathered),
+        Collective::Barrier => running.synchronize(),
+    }
 }
 
-impl RunningCollective<'_> {
-    fn members(&self) -> usize {
-        self.membership.ranks.len()
-    }
-
+impl RunningCollective<'_, MeshRank> {
     fn others(&self) -> impl Iterator<Item = usize> + use<> {
         self.membership.others()
     }
@@ -58,8 +32,8 @@ impl RunningCollective<'_> {
     /// Sends bytes of this operation to a member.
     fn send(&self, member: usize, sum: bool, bytes: Vec<u8>) -> Result<(), CommError> {
         let Self { membership, queue, operation, .. } = *self;
-        let tag = FrameTag::CollectiveFrame { group: membership.group, queue, sum, operation };
-        self.shared.send(operation.kind, membership.ranks[member], tag, bytes)
+        let tag = FrameTag::Collective { group: membership.group, queue, sum, operation };
+        self.transport.mesh.send(operation.kind, membership.ranks[member], tag, bytes)
     }
 
     /// Exchanges frames without bytes with all members.
@@ -70,15 +44,13 @@ impl RunningCollective<'_> {
 
     /// The next frame of a member, of this operation.
     fn receive(&self, member: usize, sum: bool) -> Result<CollectiveFrame, CommError> {
-        let Self { shared, membership, queue, operation } = *self;
+        let Self { transport, membership, queue, operation } = *self;
         let peer = membership.ranks[member];
         let key = (peer, membership.group, queue, sum);
-        let part = shared.wait_for(operation.kind, queue, peer, |state| state.take_part(key))?;
-        if !operation.matches(&part.operation) {
-            let (group, rank) = (membership.group, shared.rank);
-            return Err(CommError::Mismatch { group, rank, mine: operation, peer, theirs: part.operation });
-        }
-        Ok(part)
+        let take = |state: &mut ConnectionState| state.take_collective_frame(key);
+        let frame = transport.mesh.wait_for(operation.kind, queue, peer, take)?;
+        self.check_same(member, frame.operation)?;
+        Ok(frame)
     }
 
     /// The bytes of the next frame of a member, which must be `expected`.
@@ -95,29 +67,29 @@ impl RunningCollective<'_> {
     /// The bytes of piece `piece` that `member` sums: whole vectors, in the order of members.
     fn share(&self, piece: usize, member: usize) -> Range<usize> {
         let total = self.operation.bytes as usize;
-        let most = PIECE_BYTES * self.members();
-        let start = (piece * most).min(total);
-        let length = (total - start).min(most);
+        let max_length = PIECE_BYTES * self.members();
+        let start = (piece * max_length).min(total);
+        let length = (total - start).min(max_length);
         let each = length.div_ceil(self.members()).next_multiple_of(128).min(PIECE_BYTES);
         start + (each * member).min(length)..start + (each * (member + 1)).min(length)
     }
 
     fn sum(&self, buffers: &Buffers<'_>) -> Result<(), CommError> {
         let pieces = buffers.bytes.div_ceil(PIECE_BYTES * self.members()).max(1);
-        let me = self.membership.own_index;
+        let own = self.own_index();
         let takes = |member: usize| self.operation.root.is_none_or(|root| root == self.membership.ranks[member]);
-        // In each turn one piece is sent, the one before is summed, and the one before that is taken.
-        for turn in 0..pieces + 2 {
-            if turn < pieces {
+        // In each round one piece is sent, the one before is summed, and the one before that is taken.
+        for round in 0..pieces + 2 {
+            if round < pieces {
                 for member in self.others() {
-                    self.send(member, false, buffers.read(self.share(turn, member))?)?;
+                    self.send(member, false, buffers.read(self.share(round, member))?)?;
                 }
             }
-            if let Some(piece) = turn.checked_sub(1).filter(|piece| *piece < pieces) {
-                let share = self.share(piece, me);
+            if let Some(piece) = round.checked_sub(1).filter(|piece| *piece < pieces) {
+                let share = self.share(piece, own);
                 let mut parts = Vec::with_capacity(self.members());
                 for member in 0..self.members() {
-                    parts.push(if member == me {
+                    parts.push(if member == own {
                         buffers.read(share.clone())?
                     } else {
                         self.receive_bytes(member, false, share.len())?
@@ -130,11 +102,11 @@ impl RunningCollective<'_> {
                 for member in self.others().filter(|member| takes(*member)) {
                     self.send(member, true, total.clone())?;
                 }
-                if takes(me) {
+                if takes(own) {
                     buffers.write(share.start, &total)?;
                 }
             }
-            if let Some(piece) = turn.checked_sub(2).filter(|_| takes(me)) {
+            if let Some(piece) = round.checked_sub(2).filter(|_| takes(own)) {
                 for member in self.others() {
                     let share = self.share(piece, member);
                     buffers.write(share.start, &self.receive_bytes(member, true, share.len())?)?;
@@ -145,12 +117,12 @@ impl RunningCollective<'_> {
     }
 
     fn broadcast(&self, buffers: &Buffers<'_>) -> Result<(), CommError> {
-        let root = self.membership.root_index(&self.operation);
+        let root = self.root();
         self.synchronize()?;
         let mut start = 0;
         while start < buffers.bytes {
             let range = start..(start + PIECE_BYTES).min(buffers.bytes);
-            if let Some(root) = root.filter(|root| *root != self.membership.own_index) {
+            if let Some(root) = root.filter(|root| *root != self.own_index()) {
                 buffers.write(start, &self.receive_bytes(root, false, range.len())?)?;
             } else {
                 let bytes = buffers.read(range.clone())?;
@@ -161,22 +133,22 @@ impl RunningCollective<'_> {
         Ok(())
     }
 
-    fn gather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, CommError> {
-        for piece in 0..mine.len().div_ceil(PIECE_BYTES).max(1) {
-            let range = piece * PIECE_BYTES..((piece + 1) * PIECE_BYTES).min(mine.len());
-            self.others().try_for_each(|member| self.send(member, false, mine[range.clone()].to_vec()))?;
+    fn gather(&self, own: &[u8]) -> Result<Vec<Vec<u8>>, CommError> {
+        for piece in 0..own.len().div_ceil(PIECE_BYTES).max(1) {
+            let range = piece * PIECE_BYTES..((piece + 1) * PIECE_BYTES).min(own.len());
+            self.others().try_for_each(|member| self.send(member, false, own[range.clone()].to_vec()))?;
         }
         let mut all = Vec::with_capacity(self.members());
         for member in 0..self.members() {
-            if member == self.membership.own_index {
-                all.push(mine.to_vec());
+            if member == self.own_index() {
+                all.push(own.to_vec());
                 continue;
             }
             let CollectiveFrame { operation, mut bytes } = self.receive(member, false)?;
             while (bytes.len() as u64) < operation.bytes {
                 let more = self.receive(member, false)?.bytes;
                 if more.is_empty() {
-                    let what = format!("rank {} sent less than it said", self.membership.ranks[member]);
+                    let what = format!("rank {} sent fewer bytes than it announced", self.membership.ranks[member]);
                     return Err(CommError::Request { operation: OperationKind::AllGather, what });
                 }
                 bytes.extend(more);
@@ -187,14 +159,14 @@ impl RunningCollective<'_> {
     }
 }
 
-/// The sum of `parts`, in order: bytes of as many numbers each.
-fn total<T: Real, const N: usize>(parts: &[Vec<u8>], of: fn([u8; N]) -> T, to: fn(T) -> [u8; N]) -> Vec<u8> {
+/// The sum of `parts`, in order: the bytes of equally many numbers each.
+fn total<T: Real, const N: usize>(parts: &[Vec<u8>], decode: fn([u8; N]) -> T, encode: fn(T) -> [u8; N]) -> Vec<u8> {
     let Some((first, rest)) = parts.split_first() else { return Vec::new() };
-    let mut sums: Vec<T> = first.as_chunks::<N>().0.iter().map(|bytes| of(*bytes)).collect();
+    let mut sums: Vec<T> = first.as_chunks::<N>().0.iter().map(|bytes| decode(*bytes)).collect();
     let mut next: Vec<T> = Vec::with_capacity(sums.len());
     for part in rest {
         next.clear();
-        next.extend(part.as_chunks::<N>().0.iter().map(|bytes| of(*bytes)));
+        next.extend(part.as_chunks::<N>().0.iter().map(|bytes| decode(*bytes)));
         simd::vectorize(
             #[inline(always)]
             || {
@@ -204,5 +176,5 @@ fn total<T: Real, const N: usize>(parts: &[Vec<u8>], of: fn([u8; N]) -> T, to: f
             },
         );
     }
-    sums.into_iter().flat_map(to).collect()
+    sums.into_iter().flat_map(encode).collect()
 }

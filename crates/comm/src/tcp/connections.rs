@@ -1,37 +1,24 @@
-//! The state that the threads of a rank's connections share: received frames, frames to send, and waiting for them.
+//! The state that the threads of a rank's connections share: received frames, and the waits for them.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::abort::RunAbort;
-use super::frame::{self, FrameTag, HEADER_BYTES};
-use crate::error::{CommError, Operation, OperationKind};
+use super::frame::{self, FrameTag};
+use super::send_queue::SendQueue;
+use crate::error::{CommError, ElementType, Operation, OperationKind};
 use crate::local::{FOREGROUND, OPERATION_QUEUES, RankSnapshot, RankStatus};
 use crate::lock::lock_or_recover;
+use crate::timeout::{MAX_SLEEP, OperationTimeout};
+use runner_spec::format::json_bytes;
 use runner_spec::topology::{Channel, Lane, Topology};
-
-/// An operation that takes longer fails; the same as for ranks on one machine.
-const OPERATION_TIMEOUT: Duration = Duration::from_mins(30);
-
-/// The longest sleep of a thread that waits.
-const MAX_SLEEP: Duration = Duration::from_millis(100);
-
-/// The number of bytes that may be queued for one peer before senders wait. Heartbeats and control messages do not wait.
-const MAX_QUEUED_BYTES_PER_PEER: usize = 64 << 20;
 
 /// A member's frame of a collective.
 #[derive(Debug)]
 pub(super) struct CollectiveFrame {
     pub(super) operation: Operation,
-    pub(super) bytes: Vec<u8>,
-}
-
-/// A message of a channel.
-#[derive(Debug)]
-pub(super) struct Message {
-    pub(super) element: u64,
     pub(super) bytes: Vec<u8>,
 }
 
@@ -47,43 +34,40 @@ enum Departure {
     Lost(String),
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct PeerConnection {
     departure: Option<Departure>,
     /// True if another rank has lost the peer.
     reported_lost: bool,
     /// Its status, as it last sent it.
-    view: RankSnapshot,
-    control: VecDeque<Vec<u8>>,
+    status: RankSnapshot,
+    control_messages: VecDeque<Vec<u8>>,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct ConnectionState {
-    parts: HashMap<CollectiveKey, VecDeque<CollectiveFrame>>,
-    messages: HashMap<(usize, Lane), VecDeque<Message>>,
-    /// Messages sent and not taken yet.
+    collective_frames: HashMap<CollectiveKey, VecDeque<CollectiveFrame>>,
+    /// The messages of each channel to this rank, with their element types.
+    pub(super) messages: HashMap<(usize, Lane), VecDeque<(ElementType, Vec<u8>)>>,
+    /// The number of messages that were sent and not taken yet.
     sent: HashMap<(usize, Lane), usize>,
     peers: Vec<PeerConnection>,
     /// The first abort.
-    ended: Option<RunAbort>,
+    abort: Option<RunAbort>,
     closing: bool,
-    /// No operation goes on; control messages do.
+    /// True if no operation goes on. Control messages do.
     operations_closed: bool,
     /// The number of connections that are still read.
     readers: usize,
 }
 
 impl ConnectionState {
-    pub(super) fn take_part(&mut self, key: CollectiveKey) -> Option<CollectiveFrame> {
-        self.parts.get_mut(&key)?.pop_front()
+    pub(super) fn take_collective_frame(&mut self, key: CollectiveKey) -> Option<CollectiveFrame> {
+        self.collective_frames.get_mut(&key)?.pop_front()
     }
 
-    pub(super) fn message(&self, from: usize, lane: Lane) -> Option<&Message> {
-        self.messages.get(&(from, lane))?.front()
-    }
-
-    pub(super) fn take_message(&mut self, from: usize, lane: Lane) -> Option<Message> {
-        self.messages.get_mut(&(from, lane))?.pop_front()
+    pub(super) fn take_message(&mut self, from: usize, lane: Lane) -> Option<Vec<u8>> {
+        self.messages.get_mut(&(from, lane))?.pop_front().map(|(_, bytes)| bytes)
     }
 
     /// Takes a slot of the channel to `to`, if one is free.
@@ -95,122 +79,126 @@ impl ConnectionState {
         *sent += 1;
         Some(())
     }
-
-    pub(super) fn take_control(&mut self, from: usize) -> Option<Vec<u8>> {
-        self.peers.get_mut(from)?.control.pop_front()
-    }
 }
 
-/// Frames on their way to one peer; a thread writes them.
-#[derive(Debug, Default)]
-pub(super) struct Outgoing {
-    queue: Mutex<SendQueue>,
-    changed: Condvar,
-}
-
-#[derive(Debug, Default)]
-struct SendQueue {
-    frames: VecDeque<([u8; HEADER_BYTES], Vec<u8>)>,
-    bytes: usize,
-    closed: bool,
-}
-
-impl Outgoing {
-    fn push(&self, tag: FrameTag, bytes: Vec<u8>) {
-        let mut queue = lock_or_recover(&self.queue);
-        if !queue.closed {
-            queue.bytes += bytes.len();
-            queue.frames.push_back((frame::header(tag, bytes.len()), bytes));
-            self.changed.notify_all();
-        }
-    }
-
-    /// The next frame; `None` when there will be none.
-    pub(super) fn next(&self) -> Option<([u8; HEADER_BYTES], Vec<u8>)> {
-        let mut queue = lock_or_recover(&self.queue);
-        loop {
-            if let Some(frame) = queue.frames.pop_front() {
-                queue.bytes -= frame.1.len();
-                self.changed.notify_all();
-                return Some(frame);
-            }
-            if queue.closed {
-                return None;
-            }
-            queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
-        }
-    }
-
-    /// Nothing more is sent but what waits already.
-    pub(super) fn close(&self) {
-        lock_or_recover(&self.queue).closed = true;
-        self.changed.notify_all();
-    }
-
-    /// Nothing more is sent but these frames.
-    fn close_with(&self, last: impl IntoIterator<Item = (FrameTag, Vec<u8>)>) {
-        let mut queue = lock_or_recover(&self.queue);
-        queue.frames = last.into_iter().map(|(tag, bytes)| (frame::header(tag, bytes.len()), bytes)).collect();
-        queue.bytes = queue.frames.iter().map(|(_, bytes)| bytes.len()).sum();
-        queue.closed = true;
-        self.changed.notify_all();
-    }
-
-    fn is_empty(&self) -> bool {
-        lock_or_recover(&self.queue).frames.is_empty()
-    }
-
-    /// Waits a moment for space in the queue, and returns true if there is some.
-    fn wait_for_space(&self) -> bool {
-        let queue = lock_or_recover(&self.queue);
-        let full = |queue: &mut SendQueue| queue.bytes > MAX_QUEUED_BYTES_PER_PEER && !queue.closed;
-        let (queue, _) =
-            self.changed.wait_timeout_while(queue, MAX_SLEEP, full).unwrap_or_else(PoisonError::into_inner);
-        queue.bytes <= MAX_QUEUED_BYTES_PER_PEER || queue.closed
-    }
-}
-
-/// The state that a rank's threads share.
+/// The connections of a rank to all others, and the messages that pass over them beside the operations.
 #[derive(Debug)]
-pub(super) struct Connections {
-    pub(super) rank: usize,
-    pub(super) world_size: usize,
+pub struct Connections {
+    rank: usize,
+    world_size: usize,
     /// This rank's own status, which heartbeats carry to the others.
-    pub(super) status: RankStatus,
+    status: RankStatus,
     /// Set once the ranks agree on a plan.
     pub(super) topology: OnceLock<Topology>,
     /// The send queue of each rank of the world. This rank's own is not used.
-    pub(super) outgoing: Vec<Outgoing>,
+    pub(super) send_queues: Vec<SendQueue>,
     state: Mutex<ConnectionState>,
     changed: Condvar,
-    limit: AtomicU64,
-    pub(super) over: AtomicBool,
+    timeout: OperationTimeout,
+    closed: AtomicBool,
 }
 
 impl Connections {
     pub(super) fn new(rank: usize, world_size: usize) -> Self {
-        let peer = |_| PeerConnection {
-            departure: None,
-            reported_lost: false,
-            view: RankSnapshot::default(),
-            control: VecDeque::new(),
-        };
-        let peers = (0..world_size).map(peer).collect();
+        let peers = (0..world_size).map(|_| PeerConnection::default()).collect();
         Self {
             rank,
             world_size,
             status: RankStatus::default(),
             topology: OnceLock::new(),
-            outgoing: (0..world_size).map(|_| Outgoing::default()).collect(),
+            send_queues: (0..world_size).map(|_| SendQueue::default()).collect(),
             state: Mutex::new(ConnectionState { peers, readers: world_size - 1, ..ConnectionState::default() }),
             changed: Condvar::new(),
-            limit: AtomicU64::new(OPERATION_TIMEOUT.as_millis() as u64),
-            over: AtomicBool::new(false),
+            timeout: OperationTimeout::default(),
+            closed: AtomicBool::new(false),
         }
     }
 
-    pub(super) fn set_operation_timeout(&self, limit: Duration) {
-        self.limit.store(u64::try_from(limit.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+
+    pub fn world_size(&self) -> usize {
+        self.world_size
+    }
+
+    /// This rank's status, which the others see.
+    pub fn status(&self) -> &RankStatus {
+        &self.status
+    }
+
+    /// Sets how long an operation may wait for a rank before it fails with `Timeout`; 30 minutes at first.
+    pub fn set_operation_timeout(&self, timeout: Duration) {
+        self.timeout.set(timeout);
+    }
+
+    /// The status of `rank`, as it last sent it.
+    pub fn snapshot(&self, rank: usize) -> RankSnapshot {
+        if rank == self.rank {
+            return self.status.snapshot();
+        }
+        lock_or_recover(&self.state).peers.get(rank).map(|peer| peer.status).unwrap_or_default()
+    }
+
+    /// Sends this rank's status to each peer whose send queue is empty, before its next heartbeat.
+    pub fn publish_status(&self) {
+        let status = json_bytes(&self.status.snapshot());
+        for peer in self.peers().filter(|peer| self.send_queues[*peer].is_empty()) {
+            self.send_queues[peer].push(FrameTag::Heartbeat, status.clone());
+        }
+    }
+
+    /// Sends bytes to `to`, beside the operations.
+    pub fn send_control(&self, to: usize, bytes: &[u8]) {
+        self.send_queues[to].push(FrameTag::Control, bytes.to_vec());
+    }
+
+    /// Receives the next bytes that `from` sent beside the operations.
+    ///
+    /// # Errors
+    /// If `from` left, the run was aborted, or the wait takes too long.
+    pub fn receive_control(&self, from: usize) -> Result<Vec<u8>, CommError> {
+        let take = |state: &mut ConnectionState| state.peers[from].control_messages.pop_front();
+        self.wait(OperationKind::Receive, true, FOREGROUND, from, take)
+    }
+
+    /// Ends the run: every wait of every rank returns an error that names `by`, the cause. The first cause stays.
+    pub fn abort(&self, by: usize, code: u8, reason: &str) {
+        let mut state = lock_or_recover(&self.state);
+        if state.abort.is_none() {
+            let abort = RunAbort { by, code, reason: reason.to_owned(), lost: false };
+            // The state stays locked: a thread that sees the abort and leaves, leaves after these frames.
+            self.send_abort(&abort);
+            state.abort = Some(abort);
+        }
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// The abort of the run, if it was aborted.
+    #[must_use]
+    pub fn abort_cause(&self) -> Option<RunAbort> {
+        lock_or_recover(&self.state).abort.clone()
+    }
+
+    /// True if `rank` is connected as far as this rank knows.
+    #[must_use]
+    pub fn is_connected(&self, rank: usize) -> bool {
+        rank == self.rank || lock_or_recover(&self.state).peers.get(rank).is_some_and(|peer| peer.departure.is_none())
+    }
+
+    /// True if `rank` was lost, as this rank saw or another one reported: its connection ended without a goodbye.
+    #[must_use]
+    pub fn is_lost(&self, rank: usize) -> bool {
+        lock_or_recover(&self.state).peers.get(rank).is_some_and(|peer| match &peer.departure {
+            Some(departure) => matches!(departure, Departure::Lost(_)),
+            None => peer.reported_lost,
+        })
+    }
+
+    pub(super) fn peers(&self) -> impl Iterator<Item = usize> + use<> {
+        let rank = self.rank;
+        (0..self.world_size).filter(move |peer| *peer != rank)
     }
 
     /// Sends a frame. Blocks while the peer's send queue is full.
@@ -222,81 +210,30 @@ impl Connections {
         bytes: Vec<u8>,
     ) -> Result<(), CommError> {
         let started = Instant::now();
-        while !self.outgoing[to].wait_for_space() {
-            self.check(&lock_or_recover(&self.state), operation, to, true)?;
-            self.ensure_in_time(operation, to, started)?;
+        while !self.send_queues[to].wait_for_space() {
+            self.check(&lock_or_recover(&self.state), operation, false, to, started)?;
         }
-        self.outgoing[to].push(tag, bytes);
+        self.send_queues[to].push(tag, bytes);
         Ok(())
     }
 
-    /// Queues a frame without waiting for space.
-    pub(super) fn post(&self, to: usize, tag: FrameTag, bytes: Vec<u8>) {
-        self.outgoing[to].push(tag, bytes);
-    }
-
-    /// Sends a heartbeat to each peer whose send queue is empty.
-    pub(super) fn send_heartbeats(&self) {
-        let view = frame::encode_snapshot(&self.status.snapshot());
-        for peer in self.peers().filter(|peer| self.outgoing[*peer].is_empty()) {
-            self.post(peer, FrameTag::Heartbeat, view.clone());
-        }
-    }
-
-    pub(super) fn peers(&self) -> impl Iterator<Item = usize> + use<> {
-        let rank = self.rank;
-        (0..self.world_size).filter(move |peer| *peer != rank)
-    }
-
-    pub(super) fn snapshot(&self, peer: usize) -> RankSnapshot {
-        if peer == self.rank {
-            return self.status.snapshot();
-        }
-        lock_or_recover(&self.state).peers.get(peer).map(|peer| peer.view).unwrap_or_default()
-    }
-
-    pub(super) fn abort_cause(&self) -> Option<RunAbort> {
-        lock_or_recover(&self.state).ended.clone()
-    }
-
-    /// True if `peer` is connected as far as this rank knows.
-    pub(super) fn is_connected(&self, peer: usize) -> bool {
-        peer == self.rank || lock_or_recover(&self.state).peers.get(peer).is_some_and(|peer| peer.departure.is_none())
-    }
-
-    /// True if `peer` was lost, as this rank saw or another one reported.
-    pub(super) fn is_lost(&self, peer: usize) -> bool {
-        lock_or_recover(&self.state).peers.get(peer).is_some_and(|peer| match &peer.departure {
-            Some(departure) => matches!(departure, Departure::Lost(_)),
-            None => peer.reported_lost,
-        })
-    }
-
-    /// Aborts the run, and sends the abort to the other ranks. Only the first abort counts.
-    pub(super) fn abort(&self, ended: RunAbort) {
-        let mut state = lock_or_recover(&self.state);
-        if state.ended.is_none() {
-            // The state stays locked: a thread that sees the abort and leaves, leaves after these frames.
-            self.announce(&ended);
-            state.ended = Some(ended);
-        }
-        drop(state);
-        self.changed.notify_all();
-    }
-
     /// Sends an abort to all peers, so that ranks that wait for this one receive the reason before it leaves.
-    fn announce(&self, ended: &RunAbort) {
-        let (tag, text) = ended.frame();
+    fn send_abort(&self, abort: &RunAbort) {
+        let (tag, text) = abort.frame();
         for peer in self.peers() {
-            self.post(peer, tag, text.clone());
+            self.send_queues[peer].push(tag, text.clone());
         }
     }
 
     /// Ends all waits of this rank.
     pub(super) fn close(&self) {
         lock_or_recover(&self.state).closing = true;
-        self.over.store(true, Ordering::SeqCst);
+        self.closed.store(true, Ordering::SeqCst);
         self.changed.notify_all();
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::SeqCst)
     }
 
     /// Ends all operations of this rank.
@@ -308,36 +245,29 @@ impl Connections {
     /// # Errors
     /// If operations may not go on.
     pub(super) fn ensure_running(&self, operation: OperationKind) -> Result<(), CommError> {
-        ensure_running(&lock_or_recover(&self.state), operation, true)
+        ensure_running(&lock_or_recover(&self.state), operation, false)
     }
 
+    /// # Errors
+    /// If it makes no sense to wait for `peer` any longer, since `started`.
     fn check(
         &self,
         state: &ConnectionState,
         operation: OperationKind,
+        is_control: bool,
         peer: usize,
-        inside: bool,
+        started: Instant,
     ) -> Result<(), CommError> {
-        let (rank, p) = (self.rank, &state.peers[peer]);
-        if let Some(Departure::Lost(why)) = &p.departure {
-            let doing = format!("{why}; it was last seen {}", p.view);
+        let (rank, PeerConnection { departure, status, .. }) = (self.rank, &state.peers[peer]);
+        if let Some(Departure::Lost(why)) = departure {
+            let doing = format!("{why}; it was last seen {status}");
             return Err(CommError::Left { operation, rank, peer, doing });
         }
-        ensure_running(state, operation, inside)?;
-        if p.departure.is_some() {
-            return Err(CommError::Left { operation, rank, peer, doing: p.view.to_string() });
+        ensure_running(state, operation, is_control)?;
+        if departure.is_some() {
+            return Err(CommError::Left { operation, rank, peer, doing: status.to_string() });
         }
-        Ok(())
-    }
-
-    fn ensure_in_time(&self, operation: OperationKind, peer: usize, started: Instant) -> Result<(), CommError> {
-        let limit = Duration::from_millis(self.limit.load(Ordering::Relaxed));
-        let waited = started.elapsed();
-        if waited < limit {
-            return Ok(());
-        }
-        let doing = self.snapshot(peer).to_string();
-        Err(CommError::Timeout { operation, rank: self.rank, peer, waited, doing })
+        self.timeout.time_left(operation, rank, peer, started, status).map(drop)
     }
 
     /// Waits until `take` returns a value, which `peer` sends.
@@ -348,14 +278,14 @@ impl Connections {
         peer: usize,
         take: impl FnMut(&mut ConnectionState) -> Option<T>,
     ) -> Result<T, CommError> {
-        self.wait(operation, true, queue, peer, take)
+        self.wait(operation, false, queue, peer, take)
     }
 
-    /// Waits for a frame of an operation if `inside` is true, else for a control message.
+    /// Waits for a control message if `is_control` is true, else for a frame of an operation.
     fn wait<T>(
         &self,
         operation: OperationKind,
-        inside: bool,
+        is_control: bool,
         queue: usize,
         peer: usize,
         mut take: impl FnMut(&mut ConnectionState) -> Option<T>,
@@ -373,17 +303,8 @@ impl Connections {
             if let Some(taken) = take(&mut state) {
                 break Ok(taken);
             }
-            if let Err(error) = self.check(&state, operation, peer, inside) {
+            if let Err(error) = self.check(&state, operation, is_control, peer, started) {
                 break Err(error);
-            }
-            drop(state);
-            if let Err(error) = self.ensure_in_time(operation, peer, started) {
-                state = lock_or_recover(&self.state);
-                break Err(error);
-            }
-            state = lock_or_recover(&self.state);
-            if let Some(taken) = take(&mut state) {
-                break Ok(taken);
             }
             (state, _) = self.changed.wait_timeout(state, MAX_SLEEP).unwrap_or_else(PoisonError::into_inner);
         };
@@ -393,13 +314,13 @@ impl Connections {
         result
     }
 
-    /// Waits until no connection is read any more, for at most `limit`.
-    pub(super) fn await_readers(&self, limit: Duration) {
+    /// Waits until no connection is read any more, for at most `timeout`.
+    pub(super) fn await_readers(&self, timeout: Duration) {
         let state = lock_or_recover(&self.state);
-        let _ = self.changed.wait_timeout_while(state, limit, |state| state.readers > 0);
+        let _ = self.changed.wait_timeout_while(state, timeout, |state| state.readers > 0);
     }
 
-    pub(super) fn reader_ends(&self) {
+    pub(super) fn remove_reader(&self) {
         lock_or_recover(&self.state).readers -= 1;
         self.changed.notify_all();
     }
@@ -412,14 +333,14 @@ impl Connections {
         }
         state.peers[peer].departure = Some(Departure::Lost(why.to_owned()));
         if state.closing {
-            self.outgoing[peer].close_with([]);
+            self.send_queues[peer].close_with([]);
         } else {
             let lost = RunAbort { by: peer, code: 1, reason: why.to_owned(), lost: true };
-            let first = state.ended.get_or_insert_with(|| lost.clone());
+            let first = state.abort.get_or_insert_with(|| lost.clone());
             // If the peer still reads, it receives the reason, and that it counts as lost, so that it does not report others as lost.
-            self.outgoing[peer].close_with([first.frame(), lost.frame()]);
-            // Every loss is announced, whatever aborted the run: the losses decide which rank reports the failure.
-            self.announce(&lost);
+            self.send_queues[peer].close_with([first.frame(), lost.frame()]);
+            // Every loss is sent, whatever aborted the run: the losses decide which rank reports the failure.
+            self.send_abort(&lost);
         }
         drop(state);
         self.changed.notify_all();
@@ -432,45 +353,42 @@ impl Connections {
     pub(super) fn deliver(&self, peer: usize, tag: FrameTag, bytes: Vec<u8>) -> Result<(), &'static str> {
         let mut state = lock_or_recover(&self.state);
         match tag {
-            FrameTag::CollectiveFrame { group, queue, sum, operation } => {
-                state
-                    .parts
-                    .entry((peer, group, queue, sum))
-                    .or_default()
-                    .push_back(CollectiveFrame { operation, bytes });
+            FrameTag::Collective { group, queue, sum, operation } => {
+                let frames = state.collective_frames.entry((peer, group, queue, sum)).or_default();
+                frames.push_back(CollectiveFrame { operation, bytes });
             }
             FrameTag::Message { lane, element } => {
-                let slots = self.channel(peer, self.rank, lane).map_or(0, |c| c.slots);
+                let slots = self.channel_from(peer, lane).map_or(0, |c| c.slots);
                 let queue = state.messages.entry((peer, lane)).or_default();
                 if queue.len() >= slots {
                     return Err("it sent more messages than its channel has slots");
                 }
-                queue.push_back(Message { element, bytes });
+                queue.push_back((element, bytes));
             }
             FrameTag::SlotFreed { lane } => {
                 let sent = state.sent.entry((peer, lane)).or_default();
                 *sent = sent.checked_sub(1).ok_or("it took a message that was not sent")?;
             }
-            FrameTag::Control => state.peers[peer].control.push_back(bytes),
+            FrameTag::Control => state.peers[peer].control_messages.push_back(bytes),
             FrameTag::Heartbeat => {
-                state.peers[peer].view = frame::decode_snapshot(&bytes).ok_or("its sign of life is none")?;
+                state.peers[peer].status = serde_json::from_slice(&bytes).map_err(|_| "its sign of life is none")?;
             }
             FrameTag::Abort { by, code, lost } => {
                 let reason = String::from_utf8_lossy(&bytes).into_owned();
-                state.ended.get_or_insert(RunAbort { by, code, reason, lost });
+                state.abort.get_or_insert(RunAbort { by, code, reason, lost });
                 if lost && by == self.rank {
                     // The last frame that the peer sends to a rank that it lost. The peer itself is not lost.
                     state.peers[peer].departure.get_or_insert(Departure::Left);
-                    self.outgoing[peer].close();
+                    self.send_queues[peer].close();
                 } else if lost {
                     state.peers[by].reported_lost = true;
                 }
             }
             FrameTag::Goodbye => {
-                state.peers[peer].view = frame::decode_snapshot(&bytes).ok_or("its goodbye is none")?;
+                state.peers[peer].status = serde_json::from_slice(&bytes).map_err(|_| "its goodbye is none")?;
                 state.peers[peer].departure.get_or_insert(Departure::Left);
                 // This shows the peer that all its frames were read.
-                self.outgoing[peer].close();
+                self.send_queues[peer].close();
             }
         }
         drop(state);
@@ -478,37 +396,34 @@ impl Connections {
         Ok(())
     }
 
-    /// Most bytes that may follow such a header from `peer`; `None` if it may not send it.
+    /// The most bytes that may follow such a header from `peer`; `None` if `peer` may not send it.
     pub(super) fn max_frame_bytes(&self, peer: usize, tag: FrameTag) -> Option<u64> {
         match tag {
-            FrameTag::CollectiveFrame { group, queue, .. } => {
+            FrameTag::Collective { group, queue, .. } => {
                 let members = self.topology.get()?.groups.get(group)?;
                 let both = members.contains(&peer) && members.contains(&self.rank);
                 (both && queue < OPERATION_QUEUES).then_some(frame::PIECE_BYTES as u64)
             }
-            FrameTag::Message { lane, .. } => Some(self.channel(peer, self.rank, lane)?.slot_bytes as u64),
+            FrameTag::Message { lane, .. } => Some(self.channel_from(peer, lane)?.slot_bytes as u64),
             FrameTag::SlotFreed { .. } => Some(0),
             FrameTag::Control => Some(frame::MAX_CONTROL_BYTES),
-            FrameTag::Heartbeat | FrameTag::Goodbye => Some(64),
+            FrameTag::Heartbeat | FrameTag::Goodbye => Some(1 << 10),
             FrameTag::Abort { by, .. } => (by < self.world_size).then_some(64 << 10),
         }
     }
 
-    pub(super) fn channel(&self, from: usize, to: usize, lane: Lane) -> Option<Channel> {
+    /// The channel from `peer` to this rank.
+    fn channel_from(&self, peer: usize, lane: Lane) -> Option<&Channel> {
         let channels = &self.topology.get()?.channels;
-        channels.iter().copied().find(|c| (c.from, c.to, c.lane) == (from, to, lane))
-    }
-
-    pub(super) fn receive_control(&self, from: usize) -> Result<Vec<u8>, CommError> {
-        self.wait(OperationKind::Receive, false, FOREGROUND, from, |state| state.take_control(from))
+        channels.iter().find(|c| (c.from, c.to, c.lane) == (peer, self.rank, lane))
     }
 }
 
-fn ensure_running(state: &ConnectionState, operation: OperationKind, inside: bool) -> Result<(), CommError> {
-    if let Some(ended) = &state.ended {
-        return Err(CommError::Aborted { by: ended.by });
+fn ensure_running(state: &ConnectionState, operation: OperationKind, is_control: bool) -> Result<(), CommError> {
+    if let Some(abort) = &state.abort {
+        return Err(CommError::Aborted { by: abort.by });
     }
-    if state.closing || (inside && state.operations_closed) {
+    if state.closing || (!is_control && state.operations_closed) {
         return Err(CommError::Closed { operation });
     }
     Ok(())

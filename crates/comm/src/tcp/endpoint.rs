@@ -2,79 +2,71 @@
 
 use std::sync::Arc;
 
-use candle_core::{DType, Tensor};
+use candle_core::Tensor;
 
-use super::mesh::Mesh;
+use super::mesh::TcpMesh;
 use super::rendezvous::JoinError;
 use super::{channel, collective};
-use crate::collective::{Collective, Request};
-use crate::error::{CommError, OperationKind};
-use crate::group::{Membership, Memberships, QueuePosition};
+use crate::channel::ExpectedMessage;
+use crate::collective::{Collective, RunningCollective};
+use crate::error::{CommError, ElementType, OperationKind};
+use crate::group::{QueuePosition, RankTopology};
 use crate::host_comm::{HostComm, HostTransport};
 use crate::local::RankStatus;
-use runner_spec::topology::{GroupId, Lane, Topology};
+use runner_spec::topology::Topology;
 
 /// One rank's end of a mesh whose ranks agree on a plan.
 pub type TcpComm = HostComm<MeshRank>;
 
+/// One rank's place in a mesh.
 pub struct MeshRank {
-    mesh: Arc<Mesh>,
-    memberships: Memberships,
+    pub(super) mesh: Arc<TcpMesh>,
+    place: RankTopology,
 }
 
 impl HostComm<MeshRank> {
     /// The communicator of `mesh` for `topology`, once all its ranks have `plan`.
     ///
     /// # Errors
-    /// Those of `Mesh::agree_on_plan`.
-    pub fn new(mesh: Arc<Mesh>, plan: &str, topology: &Topology) -> Result<Self, JoinError> {
+    /// Those of `TcpMesh::agree_on_plan`.
+    pub fn new(mesh: Arc<TcpMesh>, plan: &str, topology: &Topology) -> Result<Self, JoinError> {
         mesh.agree_on_plan(plan, topology)?;
-        let memberships = Memberships::new(topology, mesh.rank(), |_, _, _| QueuePosition::default());
-        Ok(Self::over(MeshRank { mesh, memberships }))
+        let place = RankTopology::new(topology, mesh.rank(), |_, _, _| QueuePosition::default());
+        Ok(Self::with_transport(MeshRank { mesh, place }))
     }
 
-    pub fn mesh(&self) -> &Arc<Mesh> {
+    pub fn mesh(&self) -> &Arc<TcpMesh> {
         &self.transport.mesh
     }
 }
 
 impl HostTransport for MeshRank {
-    fn rank(&self) -> usize {
-        self.mesh.rank()
-    }
-
-    fn world_size(&self) -> usize {
-        self.mesh.world_size()
+    fn place(&self) -> &RankTopology {
+        &self.place
     }
 
     fn status(&self) -> &RankStatus {
         self.mesh.status()
     }
 
-    fn membership(&self, group: GroupId) -> Result<&Membership, CommError> {
-        self.memberships.get(group)
-    }
-
     fn ensure_running(&self, operation: OperationKind) -> Result<(), CommError> {
-        self.mesh.shared.ensure_running(operation)
+        self.mesh.ensure_running(operation)
     }
 
     fn run(
-        &self,
-        membership: &Membership,
-        queue: usize,
-        request: Request,
+        running: &RunningCollective<'_, Self>,
+        _: &mut QueuePosition,
         work: Collective<'_>,
     ) -> Result<(), CommError> {
-        collective::run(&self.mesh.shared, membership, queue, request, work)
+        collective::run(running, work)
     }
 
-    fn send(&self, to: usize, lane: Lane, data: &Tensor) -> Result<(), CommError> {
-        channel::send(&self.mesh.shared, to, lane, data)
+    fn send(&self, channel: usize, data: &Tensor, element: ElementType) -> Result<(), CommError> {
+        channel::send(&self.mesh, self.place.topology.channels[channel], data, element)
     }
 
-    fn receive(&self, from: usize, lane: Lane, dtype: DType, shape: &[usize]) -> Result<Tensor, CommError> {
-        channel::receive(&self.mesh.shared, from, lane, dtype, shape)
+    fn receive(&self, _: usize, expected: &ExpectedMessage<'_>) -> Result<Tensor, CommError> {
+        channel::receive(&self.mesh, expected)
     }
 
     fn aborted(&self) -> Option<usize> {
@@ -83,6 +75,6 @@ impl HostTransport for MeshRank {
 
     /// The mesh goes on for the control messages beside the operations.
     fn close(&self) {
-        self.mesh.shared.close_operations();
+        self.mesh.close_operations();
     }
 }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 pub(super) const MAGIC: [u8; 8] = *b"rnrtcp\r\n";
 
 /// Version of the protocol between ranks. Every change of a message raises it.
-pub(super) const VERSION: u32 = 2;
+pub(super) const VERSION: u32 = 3;
 
 /// The length in bytes of the longest place.
 const MAX_PLACE_BYTES: usize = 192;

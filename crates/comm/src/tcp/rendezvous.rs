@@ -4,6 +4,7 @@
 //! A rank that connects first sends the run's token in a handshake of fixed length. The token keeps the ranks of two runs apart, and
 //! strangers out; it is no defence against someone who reads the network's traffic.
 
+use std::fmt::Display;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::sync::mpsc::RecvTimeoutError;
@@ -24,39 +25,26 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(50);
 /// The size of the longest answer, for a world of thousands of ranks.
 const MAX_ANSWER_BYTES: u64 = 4 << 20;
 
-/// Why ranks did not come together.
+/// The reason why ranks cannot work together.
 #[derive(Debug, thiserror::Error)]
 pub enum JoinError {
-    #[error("rank 0 cannot listen at {at}: {source}")]
-    Listen { at: String, source: io::Error },
-    #[error("the address {host:?} of rank 0 is none: {source}")]
-    Address { host: String, source: io::Error },
-    #[error("rank {rank} found no rank 0 at {at} within {} s: {why}", waited.as_secs_f64().round())]
-    NoMaster { rank: usize, at: String, waited: Duration, why: String },
-    #[error("only {arrived} of {world_size} ranks came to {at} within {} s; {missing} did not", waited.as_secs_f64().round())]
-    Missing { arrived: usize, world_size: usize, at: String, waited: Duration, missing: String },
-    #[error("rank {rank} cannot reach rank {peer} at {at}: {source}")]
-    Unreachable { rank: usize, peer: usize, at: String, source: io::Error },
-    #[error("rank {rank} waited {} s for rank {peer} to connect to it", waited.as_secs_f64().round())]
-    NotConnected { rank: usize, peer: usize, waited: Duration },
-    /// The problem that rank 0 found. All ranks receive it.
+    /// The ranks did not meet, or do not agree.
     #[error("{0}")]
-    Refused(String),
-    #[error(
-        "rank {rank} has the plan {plan}, and rank 0 has {first}: all must be started with the same file, flags and data"
-    )]
-    OtherPlan { rank: usize, plan: String, first: String },
-    #[error("the ranks have agreed already")]
-    Twice,
-    #[error("threads for the connections: {0}")]
-    Threads(#[source] io::Error),
+    Failed(String),
     #[error(transparent)]
     Topology(#[from] TopologyError),
     #[error(transparent)]
     Comm(#[from] CommError),
 }
 
-/// A rank's part in a rendezvous.
+impl JoinError {
+    /// The error of starting the threads of connections.
+    pub(super) fn from_threads(error: &io::Error) -> Self {
+        Self::Failed(format!("threads for the connections: {error}"))
+    }
+}
+
+/// The settings of a rank for its rendezvous.
 #[derive(Debug, Clone)]
 pub struct JoinConfig {
     pub rank: usize,
@@ -71,11 +59,11 @@ pub struct JoinConfig {
     /// The machine, and the cores that this rank may use.
     pub place: String,
     pub timeout: Duration,
-    /// Receives now and then what this rank waits for.
+    /// Receives from time to time what this rank waits for.
     pub report_wait: fn(&str),
 }
 
-/// A rank that waits reports for what after this time, and then at three times this interval.
+/// The time after which a rank reports what it waits for; later reports come at three times this interval.
 const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Reports what a rank waits for, not too often.
@@ -110,30 +98,38 @@ struct Answer {
     ranks: Vec<ListedRank>,
 }
 
+impl Answer {
+    fn refusal(problem: &str) -> Self {
+        Self { refused: Some(problem.to_owned()), session: [0; 32], ranks: Vec::new() }
+    }
+}
+
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct ListedRank {
-    /// `None`: on the machine of rank 0, however the reader reaches that.
+    /// `None`: the rank is on the machine of rank 0.
     ip: Option<IpAddr>,
     port: u16,
     peer: PeerIdentity,
 }
 
-/// One connection per other rank, and what each rank said of itself.
+/// A connection to each other rank, and the identities of all ranks.
 pub(super) type JoinedRanks = (Vec<Option<TcpStream>>, Vec<PeerIdentity>);
 
-fn identity_of(config: &JoinConfig) -> PeerIdentity {
-    PeerIdentity { local_rank: config.local_rank, place: config.place.clone() }
-}
+impl JoinConfig {
+    fn identity(&self) -> PeerIdentity {
+        PeerIdentity { local_rank: self.local_rank, place: self.place.clone() }
+    }
 
-fn handshake_of(config: &JoinConfig, token: [u8; 32], port: u16) -> Handshake {
-    Handshake::new(config.rank, config.world_size, &identity_of(config), token, port)
+    fn handshake(&self, token: [u8; 32], port: u16) -> Handshake {
+        Handshake::new(self.rank, self.world_size, &self.identity(), token, port)
+    }
 }
 
 /// Meets the other ranks.
 pub(super) fn join(config: &JoinConfig) -> Result<JoinedRanks, JoinError> {
     let deadline = Instant::now() + config.timeout;
     if config.world_size == 1 {
-        return Ok((vec![None], vec![identity_of(config)]));
+        return Ok((vec![None], vec![config.identity()]));
     }
     if config.rank == 0 { accept_ranks(config, deadline) } else { join_leader(config, deadline) }
 }
@@ -146,13 +142,9 @@ fn describe_address(config: &JoinConfig) -> String {
     if first == last { format!("{host}:{first}") } else { format!("{host}, ports {first} to {last}") }
 }
 
-fn resolve_host(host: &str, port: u16) -> Result<Vec<SocketAddr>, JoinError> {
-    let failed = |source| JoinError::Address { host: host.to_owned(), source };
-    let addresses: Vec<SocketAddr> = (host, port).to_socket_addrs().map_err(failed)?.collect();
-    if addresses.is_empty() {
-        return Err(failed(ErrorKind::NotFound.into()));
-    }
-    Ok(addresses)
+fn resolve_host(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+    let addresses: Vec<SocketAddr> = (host, port).to_socket_addrs()?.collect();
+    if addresses.is_empty() { Err(ErrorKind::NotFound.into()) } else { Ok(addresses) }
 }
 
 /// The address at which rank 0 listens: loopback if the host's name resolves to loopback alone, else all interfaces.
@@ -165,78 +157,76 @@ fn listening_ip(addresses: &[SocketAddr]) -> IpAddr {
 }
 
 fn accept_ranks(config: &JoinConfig, deadline: Instant) -> Result<JoinedRanks, JoinError> {
-    let at = describe_address(config);
+    let (world_size, at) = (config.world_size, describe_address(config));
     let mut listener = Err(ErrorKind::InvalidInput.into());
     for &port in &config.ports {
-        let addresses = resolve_host(&config.leader_host, port)?;
+        let addresses = resolve_host(&config.leader_host, port).map_err(|error| {
+            JoinError::Failed(format!("the address {:?} of rank 0 is none: {error}", config.leader_host))
+        })?;
         listener = TcpListener::bind((listening_ip(&addresses), port));
         if listener.is_ok() {
             break;
         }
     }
-    let listener = listener.map_err(|source| JoinError::Listen { at: at.clone(), source })?;
-    let handshakes = HandshakeListener::open(listener, config.token, config.world_size).map_err(JoinError::Threads)?;
-    let mut arrived: Vec<Option<(Handshake, TcpStream)>> = (0..config.world_size).map(|_| None).collect();
-    let missing = |arrived: &[Option<(Handshake, TcpStream)>]| -> Vec<usize> {
-        (1..arrived.len()).filter(|rank| arrived[*rank].is_none()).collect()
-    };
+    let listener = listener.map_err(|error| JoinError::Failed(format!("rank 0 cannot listen at {at}: {error}")))?;
+    let handshakes = HandshakeListener::open(listener, config.token, world_size);
+    let handshakes = handshakes.map_err(|error| JoinError::from_threads(&error))?;
+    let mut arrived: Vec<Option<(Handshake, TcpStream)>> = (0..world_size).map(|_| None).collect();
     let mut reporter = WaitReporter::new(config);
-    let refused = loop {
-        let missing = missing(&arrived);
+    let problem = loop {
+        let missing: Vec<usize> = (1..world_size).filter(|rank| arrived[*rank].is_none()).collect();
         if missing.is_empty() {
             break None;
         }
         let now = Instant::now();
         let left = deadline.saturating_duration_since(now);
+        let count = world_size - missing.len();
         match handshakes.arrived.recv_timeout(left.min(reporter.next.saturating_duration_since(now))) {
             Ok((handshake, stream)) => {
                 if let Some(problem) = handshake_problem(&handshake, config, &arrived) {
-                    // It is told with the others, whatever rank it says it is.
-                    let _ = send_answer(
-                        &stream,
-                        &Answer { refused: Some(problem.clone()), session: [0; 32], ranks: Vec::new() },
-                    );
-                    break Some(JoinError::Refused(problem));
+                    // The rank is not among those that have arrived, whatever rank it says it is.
+                    let _ = send_answer(&stream, &Answer::refusal(&problem));
+                    break Some(problem);
                 }
                 let rank = handshake.rank as usize;
                 arrived[rank] = Some((handshake, stream));
             }
             Err(RecvTimeoutError::Timeout) if Instant::now() < deadline => reporter.report(|| {
-                let (arrived, of) = (config.world_size - missing.len(), config.world_size);
-                format!("{arrived} of {of} ranks have come to {at}; {} did not yet", list_ranks(&missing))
+                format!("{count} of {world_size} ranks have come to {at}; {} did not yet", list_ranks(&missing))
             }),
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
-                break Some(JoinError::Missing {
-                    arrived: config.world_size - missing.len(),
-                    world_size: config.world_size,
-                    at,
-                    waited: config.timeout,
-                    missing: list_ranks(&missing),
-                });
+                let (seconds, missing) = (config.timeout.as_secs_f64().round(), list_ranks(&missing));
+                break Some(format!(
+                    "only {count} of {world_size} ranks came to {at} within {seconds} s; {missing} did not"
+                ));
             }
         }
     };
-    if let Some(error) = refused {
-        let answer = Answer { refused: Some(error.to_string()), session: [0; 32], ranks: Vec::new() };
+    if let Some(problem) = problem {
         for (_, stream) in arrived.iter().flatten() {
-            let _ = send_answer(stream, &answer);
+            let _ = send_answer(stream, &Answer::refusal(&problem));
         }
-        return Err(error);
+        return Err(JoinError::Failed(problem));
     }
-    let mut ranks = vec![ListedRank { ip: None, port: 0, peer: handshake_of(config, config.token, 0).peer() }];
+    let mut ranks = vec![ListedRank { ip: None, port: 0, peer: config.handshake(config.token, 0).peer() }];
     for (handshake, stream) in arrived.iter().flatten() {
         let ip = stream.peer_addr().ok().map(|address| address.ip()).filter(|ip| !ip.is_loopback());
         ranks.push(ListedRank { ip, port: handshake.port, peer: handshake.peer() });
     }
     let answer = Answer { refused: None, session: session(), ranks };
-    for (rank, entry) in arrived.iter().enumerate() {
-        let Some((_, stream)) = entry else { continue };
-        let failed =
-            |source| JoinError::Unreachable { rank: 0, peer: rank, at: "its own connection".to_owned(), source };
-        send_answer(stream, &answer).map_err(failed)?;
+    let mut links = Vec::with_capacity(world_size);
+    for (rank, entry) in arrived.into_iter().enumerate() {
+        let stream = entry.map(|(_, stream)| stream);
+        if let Some(stream) = &stream {
+            send_answer(stream, &answer).map_err(|error| unreachable_rank(0, rank, "its own connection", &error))?;
+        }
+        links.push(stream);
     }
-    let peers = answer.ranks.into_iter().map(|listed| listed.peer).collect();
-    Ok((arrived.into_iter().map(|entry| entry.map(|(_, stream)| stream)).collect(), peers))
+    Ok((links, answer.ranks.into_iter().map(|listed| listed.peer).collect()))
+}
+
+fn unreachable_rank(rank: usize, peer: usize, at: impl Display, error: &io::Error) -> JoinError {
+    JoinError::Failed(format!("rank {rank} cannot reach rank {peer} at {at}: {error}"))
 }
 
 /// `ranks 1, 2`.
@@ -268,23 +258,20 @@ fn handshake_problem(
 }
 
 fn join_leader(config: &JoinConfig, deadline: Instant) -> Result<JoinedRanks, JoinError> {
-    let rank = config.rank;
+    let (rank, at) = (config.rank, describe_address(config));
     let mut reporter = WaitReporter::new(config);
     let mut why = "nobody listens there".to_owned();
     loop {
         for &port in &config.ports {
-            let addresses = match resolve_host(&config.leader_host, port) {
-                // A name service may come up later, a wrong name will not.
-                Err(JoinError::Address { source, .. }) => {
-                    why = source.to_string();
-                    continue;
-                }
-                other => other?,
-            };
+            // A name service may come up later.
+            let addresses = resolve_host(&config.leader_host, port).unwrap_or_else(|error| {
+                why = error.to_string();
+                Vec::new()
+            });
             for address in addresses {
                 match TcpStream::connect_timeout(&address, HANDSHAKE_TIMEOUT.min(config.timeout)) {
                     Ok(stream) => match greet_leader(config, &stream, deadline) {
-                        Ok((Answer { refused: Some(why), .. }, _)) => return Err(JoinError::Refused(why)),
+                        Ok((Answer { refused: Some(why), .. }, _)) => return Err(JoinError::Failed(why)),
                         Ok((answer, listener)) => return connect(config, stream, answer, listener, deadline),
                         Err(error) if matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::WouldBlock) => {
                             "it does not answer".clone_into(&mut why);
@@ -295,9 +282,9 @@ fn join_leader(config: &JoinConfig, deadline: Instant) -> Result<JoinedRanks, Jo
                 }
             }
         }
-        let at = describe_address(config);
         if Instant::now() >= deadline {
-            return Err(JoinError::NoMaster { rank, at, waited: config.timeout, why });
+            let seconds = config.timeout.as_secs_f64().round();
+            return Err(JoinError::Failed(format!("rank {rank} found no rank 0 at {at} within {seconds} s: {why}")));
         }
         reporter.report(|| format!("rank {rank} finds no rank 0 at {at} yet: {why}"));
         thread::sleep(RETRY_INTERVAL);
@@ -311,27 +298,27 @@ fn greet_leader(config: &JoinConfig, stream: &TcpStream, deadline: Instant) -> i
     let own = stream.local_addr()?.ip();
     let any: IpAddr = if own.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let listener = TcpListener::bind((if own.is_loopback() { own } else { any }, 0))?;
-    let port = listener.local_addr()?.port();
-    let mut writing = stream;
-    stream.set_write_timeout(Some(HANDSHAKE_TIMEOUT))?;
-    writing.write_all(&handshake_of(config, config.token, port).encode())?;
-    // That the run's token is known is answered at once.
-    stream.set_read_timeout(Some(HANDSHAKE_TIMEOUT))?;
-    let mut reading = stream;
-    let mut known = [0; 8];
-    reading.read_exact(&mut known)?;
-    if known != MAGIC {
-        return Err(io::Error::new(ErrorKind::InvalidData, "another handshake"));
-    }
+    // A rank 0 that knows the token answers at once.
+    greet(stream, &config.handshake(config.token, listener.local_addr()?.port()), HANDSHAKE_TIMEOUT)?;
     let left = deadline.saturating_duration_since(Instant::now()) + HANDSHAKE_TIMEOUT;
     stream.set_read_timeout(Some(left))?;
     Ok((receive_answer(stream)?, listener))
 }
 
+/// Sends a handshake, and waits for the sign that the receiver knows its token.
+fn greet(mut stream: &TcpStream, handshake: &Handshake, timeout: Duration) -> io::Result<()> {
+    stream.set_write_timeout(Some(HANDSHAKE_TIMEOUT))?;
+    stream.set_read_timeout(Some(timeout))?;
+    stream.write_all(&handshake.encode())?;
+    let mut known = [0; MAGIC.len()];
+    stream.read_exact(&mut known)?;
+    if known == MAGIC { Ok(()) } else { Err(io::Error::new(ErrorKind::InvalidData, "another handshake")) }
+}
+
 /// Connects to the ranks before this one, and waits for those after it.
 fn connect(
     config: &JoinConfig,
-    first: TcpStream,
+    leader: TcpStream,
     answer: Answer,
     listener: TcpListener,
     deadline: Instant,
@@ -339,36 +326,27 @@ fn connect(
     let Answer { session, ranks, .. } = answer;
     let (rank, world_size) = (config.rank, config.world_size);
     if ranks.len() != world_size {
-        return Err(JoinError::Refused(format!("rank 0 told of {} ranks instead of {world_size}", ranks.len())));
+        let listed = ranks.len();
+        return Err(JoinError::Failed(format!("rank 0 told of {listed} ranks instead of {world_size}")));
     }
-    let unreachable = |peer: usize, at: &dyn std::fmt::Display| {
-        let at = at.to_string();
-        move |source| JoinError::Unreachable { rank, peer, at, source }
-    };
-    let master = first.peer_addr().map_err(unreachable(0, &"its address"))?.ip();
-    let handshakes = HandshakeListener::open(listener, session, world_size).map_err(JoinError::Threads)?;
+    let leader_ip = leader.peer_addr().map_err(|error| unreachable_rank(rank, 0, "its address", &error))?.ip();
+    let handshakes = HandshakeListener::open(listener, session, world_size);
+    let handshakes = handshakes.map_err(|error| JoinError::from_threads(&error))?;
     let mut links: Vec<Option<TcpStream>> = (0..world_size).map(|_| None).collect();
-    links[0] = Some(first);
-    for peer in 1..rank {
-        let listed = &ranks[peer];
-        let address = SocketAddr::new(listed.ip.unwrap_or(master), listed.port);
-        let limit = deadline.saturating_duration_since(Instant::now()).max(HANDSHAKE_TIMEOUT);
-        let stream = TcpStream::connect_timeout(&address, limit).map_err(unreachable(peer, &address))?;
-        let greet = || -> io::Result<()> {
-            let (mut writing, mut reading) = (&stream, &stream);
-            stream.set_write_timeout(Some(HANDSHAKE_TIMEOUT))?;
-            stream.set_read_timeout(Some(limit))?;
-            writing.write_all(&handshake_of(config, session, 0).encode())?;
-            let mut known = [0; 8];
-            reading.read_exact(&mut known)
-        };
-        greet().map_err(unreachable(peer, &address))?;
-        links[peer] = Some(stream);
+    links[0] = Some(leader);
+    let time_left = || deadline.saturating_duration_since(Instant::now()).max(HANDSHAKE_TIMEOUT);
+    for (peer, listed) in ranks.iter().enumerate().take(rank).skip(1) {
+        let address = SocketAddr::new(listed.ip.unwrap_or(leader_ip), listed.port);
+        let stream = TcpStream::connect_timeout(&address, time_left()).and_then(|stream| {
+            greet(&stream, &config.handshake(session, 0), time_left())?;
+            Ok(stream)
+        });
+        links[peer] = Some(stream.map_err(|error| unreachable_rank(rank, peer, address, &error))?);
     }
     while let Some(peer) = (rank + 1..world_size).find(|peer| links[*peer].is_none()) {
-        let left = deadline.saturating_duration_since(Instant::now()).max(HANDSHAKE_TIMEOUT);
-        let Ok((handshake, stream)) = handshakes.arrived.recv_timeout(left) else {
-            return Err(JoinError::NotConnected { rank, peer, waited: config.timeout });
+        let Ok((handshake, stream)) = handshakes.arrived.recv_timeout(time_left()) else {
+            let seconds = config.timeout.as_secs_f64().round();
+            return Err(JoinError::Failed(format!("rank {rank} waited {seconds} s for rank {peer} to connect to it")));
         };
         let from = handshake.rank as usize;
         if from > rank && from < world_size && links[from].is_none() {

@@ -9,9 +9,10 @@ use std::time::{Duration, Instant};
 
 use candle_core::{DType, Device, Tensor};
 
-use super::{JoinConfig, JoinError, Mesh, RunAbort, TcpComm};
+use super::frame::{FrameTag, encode_header};
+use super::{JoinConfig, RunAbort, TcpComm, TcpMesh};
 use crate::communicator::Communicator;
-use crate::error::CommError;
+use crate::error::{CommError, ElementType, Operation, OperationKind};
 use crate::local::{LocalComm, RankPhase};
 use crate::tests::{ALL, bits, channel, tensor};
 use runner_spec::topology::{GroupId, Lane, Topology};
@@ -48,7 +49,7 @@ fn meet<R: Send>(world_size: usize, rank: impl Fn(JoinConfig) -> R + Sync) -> Ve
 /// Runs every rank of a world in a thread of its own; what each returned.
 pub(crate) fn world<R: Send>(topology: &Topology, rank: impl Fn(TcpComm) -> R + Sync) -> Vec<R> {
     meet(topology.world_size, |config| {
-        let mesh = Arc::new(Mesh::join(&config).unwrap());
+        let mesh = Arc::new(TcpMesh::join(&config).unwrap());
         mesh.set_operation_timeout(Duration::from_mins(1));
         rank(TcpComm::new(mesh, "plan", topology).unwrap())
     })
@@ -88,7 +89,7 @@ fn sums_are_those_between_ranks_of_one_machine() {
 #[test]
 fn ranks_know_of_each_other_what_they_said() {
     let said = meet(3, |config| {
-        let mesh = Mesh::join(&config).unwrap();
+        let mesh = TcpMesh::join(&config).unwrap();
         mesh.ranks().iter().map(|peer| peer.place.clone()).collect::<Vec<_>>()
     });
     assert!(said.iter().all(|places| *places == ["here 0", "here 1", "here 2"]), "{said:?}");
@@ -97,7 +98,7 @@ fn ranks_know_of_each_other_what_they_said() {
 #[test]
 fn other_plans_are_an_error_that_names_both() {
     let told = meet(3, |config| {
-        let mesh = Arc::new(Mesh::join(&config).unwrap());
+        let mesh = Arc::new(TcpMesh::join(&config).unwrap());
         let plan = if config.rank == 1 { "0123456789abcdef01234567" } else { "fedc" };
         TcpComm::new(mesh, plan, &Topology::everyone(3)).unwrap_err().to_string()
     });
@@ -109,12 +110,15 @@ fn other_plans_are_an_error_that_names_both() {
 fn ranks_of_another_world_are_refused_on_both_sides() {
     let told = meet(2, |config| {
         let world_size = 2 + config.rank;
-        Mesh::join(&JoinConfig { world_size, ..config }).unwrap_err().to_string()
+        TcpMesh::join(&JoinConfig { world_size, ..config }).unwrap_err().to_string()
     });
     assert_eq!(told, ["rank 1 was started as one of 3 ranks, and rank 0 as one of 2"; 2]);
     let told = meet(3, |config| {
         let rank = config.rank.min(1);
-        Mesh::join(&JoinConfig { rank, timeout: Duration::from_secs(5), ..config }).map(drop).unwrap_err().to_string()
+        TcpMesh::join(&JoinConfig { rank, timeout: Duration::from_secs(5), ..config })
+            .map(drop)
+            .unwrap_err()
+            .to_string()
     });
     assert!(told.iter().all(|told| told == "two processes were started as rank 1 of 3"), "{told:?}");
 }
@@ -123,10 +127,10 @@ fn ranks_of_another_world_are_refused_on_both_sides() {
 fn who_does_not_come_is_named() {
     let port = free_port();
     let alone = JoinConfig { timeout: Duration::from_millis(100), ..config(0, 3, port) };
-    let error = Mesh::join(&alone).unwrap_err().to_string();
+    let error = TcpMesh::join(&alone).unwrap_err().to_string();
     assert_eq!(error, format!("only 1 of 3 ranks came to 127.0.0.1:{port} within 0 s; ranks 1, 2 did not"));
     let lost = JoinConfig { timeout: Duration::from_millis(100), ..config(2, 3, free_port()) };
-    let error = Mesh::join(&lost).unwrap_err().to_string();
+    let error = TcpMesh::join(&lost).unwrap_err().to_string();
     assert!(error.starts_with("rank 2 found no rank 0 at 127.0.0.1:"), "{error}");
     assert!(error.to_lowercase().contains("refused"), "{error}");
 }
@@ -137,7 +141,7 @@ fn who_waits_says_for_what() {
     let (port, other) = (free_port(), free_port());
     let report_wait = |what: &str| TOLD.lock().unwrap().push(what.to_owned());
     let waits = |config| {
-        Mesh::join(&JoinConfig { timeout: Duration::from_secs(2), report_wait, ..config }).map(drop).unwrap_err()
+        TcpMesh::join(&JoinConfig { timeout: Duration::from_secs(2), report_wait, ..config }).map(drop).unwrap_err()
     };
     waits(config(0, 3, port));
     waits(config(2, 3, other));
@@ -151,12 +155,13 @@ fn who_waits_says_for_what() {
 fn a_busy_port_is_an_error_unless_there_is_another() {
     let busy = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let port = busy.local_addr().unwrap().port();
-    let error = Mesh::join(&config(0, 2, port)).unwrap_err();
-    assert!(matches!(error, JoinError::Listen { .. }) && error.to_string().contains("in use"), "{error}");
+    let error = TcpMesh::join(&config(0, 2, port)).unwrap_err();
+    let error = error.to_string();
+    assert!(error.starts_with("rank 0 cannot listen at 127.0.0.1:") && error.contains("in use"), "{error}");
     // As when a launcher itself listens at the port that it tells.
     let other = free_port();
     let worlds = meet(2, |config| {
-        Mesh::join(&JoinConfig { ports: vec![port, other], ..config }).map(|mesh| mesh.world_size()).unwrap()
+        TcpMesh::join(&JoinConfig { ports: vec![port, other], ..config }).map(|mesh| mesh.world_size()).unwrap()
     });
     assert_eq!(worlds, [2, 2]);
 }
@@ -172,14 +177,14 @@ fn strangers_are_not_let_in() {
         }
     };
     thread::scope(|s| {
-        let zero = s.spawn(|| Mesh::join(&config(0, 2, port)).unwrap());
+        let zero = s.spawn(|| TcpMesh::join(&config(0, 2, port)).unwrap());
         let silent = connect();
         let mut garbled = connect();
         garbled.write_all(&[b'x'; 4096]).unwrap();
         let other = JoinConfig { token: [2; 32], timeout: Duration::from_millis(200), ..config(1, 2, port) };
-        let error = Mesh::join(&other).unwrap_err().to_string();
+        let error = TcpMesh::join(&other).unwrap_err().to_string();
         assert!(error.contains("no rank 0 of this run"), "{error}");
-        let one = s.spawn(|| Mesh::join(&config(1, 2, port)).unwrap());
+        let one = s.spawn(|| TcpMesh::join(&config(1, 2, port)).unwrap());
         let meshes = [zero.join().unwrap(), one.join().unwrap()];
         drop(silent);
         thread::scope(|s| {
@@ -193,31 +198,28 @@ fn strangers_are_not_let_in() {
 /// A peer that sends what it must not, or ends without a word: told at once, to those who wait for it and to the others.
 #[test]
 fn a_broken_connection_ends_the_run_everywhere() {
-    let garble: [(&[u8], &str); 3] = [
-        (b"", "its connection was closed without a word"),
-        (&[99; 48], "it sent what is no frame"),
+    let operation =
+        Operation { kind: OperationKind::AllReduce, element: ElementType::F32, bytes: 4000, root: None, sequence: 1 };
+    let collective = FrameTag::Collective { group: 0, queue: 0, sum: false, operation };
+    let garble = [
+        (Vec::new(), "its connection was closed without a word"),
+        (vec![99; 48], "it sent what is no frame"),
         // A frame of a collective with more bytes than any has.
-        (
-            &[
-                1, 0, 0, 0, 0, 0, 0, 0, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255,
-                255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 127, 0, 0, 0, 0, 0, 0, 0, 0,
-            ],
-            "no frame",
-        ),
+        (encode_header(collective, usize::MAX), "no frame"),
     ];
     for (bytes, why) in garble {
         let started = Instant::now();
         meet(3, |config| {
-            let mesh = Arc::new(Mesh::join(&config).unwrap());
+            let mesh = Arc::new(TcpMesh::join(&config).unwrap());
             let streams: Vec<TcpStream> = mesh.streams().iter().map(|s| s.try_clone().unwrap()).collect();
             let comm = TcpComm::new(Arc::clone(&mesh), "plan", &Topology::everyone(3)).unwrap();
             // Another may still be in here when the first garbled bytes come, and close its end before the last.
             let met = comm.barrier(ALL);
             if config.rank == 1 {
                 // What breaks is this rank's own doing: it blames nobody.
-                mesh.shared.close();
+                mesh.close();
                 for mut stream in streams {
-                    let _ = stream.write_all(bytes);
+                    let _ = stream.write_all(&bytes);
                     let _ = stream.shutdown(Shutdown::Write);
                 }
                 thread::sleep(Duration::from_millis(50));
@@ -238,11 +240,11 @@ fn a_broken_connection_ends_the_run_everywhere() {
 fn given_up(world_size: usize, by: usize, lost: &[usize]) -> Vec<(Option<RunAbort>, Vec<usize>)> {
     let (met, looked) = (Barrier::new(world_size), Barrier::new(world_size));
     meet(world_size, |config| {
-        let mesh = Mesh::join(&config).unwrap();
+        let mesh = TcpMesh::join(&config).unwrap();
         met.wait();
         if config.rank == by {
             for rank in lost {
-                mesh.shared.mark_lost(*rank, "for a test");
+                mesh.mark_lost(*rank, "for a test");
             }
         }
         let knows = || lost.contains(&config.rank) || lost.iter().all(|rank| mesh.is_lost(*rank));
@@ -261,7 +263,7 @@ fn until(done: impl Fn() -> bool) {
     }
 }
 
-/// Who notices tells those who did not, and the one that it gives up, which then misses nobody.
+/// A rank that loses another one sends the loss to all, the lost rank included, which then loses no rank itself.
 #[test]
 fn a_rank_that_one_gives_up_is_told_to_all() {
     let lost = Some(RunAbort { by: 1, code: 1, reason: "for a test".to_owned(), lost: true });
@@ -278,16 +280,16 @@ fn every_loss_is_told_and_the_first_is_the_cause() {
     }
 }
 
-/// Who has failed and then misses a rank tells it what came first.
+/// A rank that has failed and then loses another rank sends it the first cause.
 #[test]
 fn a_loss_does_not_hide_what_came_before() {
     let met = Barrier::new(2);
     let told = meet(2, |config| {
-        let mesh = Mesh::join(&config).unwrap();
+        let mesh = TcpMesh::join(&config).unwrap();
         met.wait();
         if config.rank == 0 {
             mesh.abort(0, 2, "for a test");
-            mesh.shared.mark_lost(1, "it left");
+            mesh.mark_lost(1, "it left");
         }
         until(|| mesh.abort_cause().is_some());
         let ended = mesh.abort_cause();

@@ -1,0 +1,79 @@
+//! The queue of frames for one peer. Operations fill it, and a thread of the mesh writes its frames to the connection.
+
+use std::collections::VecDeque;
+use std::sync::{Condvar, Mutex, PoisonError};
+
+use super::frame::{Frame, FrameTag};
+use crate::lock::lock_or_recover;
+use crate::timeout::MAX_SLEEP;
+
+/// The number of bytes that may be queued for one peer before senders wait. Heartbeats and control messages do not wait.
+const MAX_QUEUED_BYTES_PER_PEER: usize = 64 << 20;
+
+#[derive(Debug, Default)]
+pub(super) struct SendQueue {
+    state: Mutex<QueuedFrames>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct QueuedFrames {
+    frames: VecDeque<Frame>,
+    bytes: usize,
+    closed: bool,
+}
+
+impl SendQueue {
+    /// Queues a frame without waiting for space.
+    pub(super) fn push(&self, tag: FrameTag, bytes: Vec<u8>) {
+        let mut queue = lock_or_recover(&self.state);
+        if !queue.closed {
+            queue.bytes += bytes.len();
+            queue.frames.push_back(Frame::new(tag, bytes));
+            self.changed.notify_all();
+        }
+    }
+
+    /// Waits for the next frame; `None` if the queue is closed and empty.
+    pub(super) fn next(&self) -> Option<Frame> {
+        let mut queue = lock_or_recover(&self.state);
+        loop {
+            if let Some(frame) = queue.frames.pop_front() {
+                queue.bytes -= frame.bytes.len();
+                self.changed.notify_all();
+                return Some(frame);
+            }
+            if queue.closed {
+                return None;
+            }
+            queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Closes the queue. The frames in it are still sent.
+    pub(super) fn close(&self) {
+        lock_or_recover(&self.state).closed = true;
+        self.changed.notify_all();
+    }
+
+    /// Closes the queue with the frames `last` in place of those in it.
+    pub(super) fn close_with(&self, last: impl IntoIterator<Item = (FrameTag, Vec<u8>)>) {
+        let mut queue = lock_or_recover(&self.state);
+        queue.frames = last.into_iter().map(|(tag, bytes)| Frame::new(tag, bytes)).collect();
+        queue.bytes = queue.frames.iter().map(|frame| frame.bytes.len()).sum();
+        queue.closed = true;
+        self.changed.notify_all();
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        lock_or_recover(&self.state).frames.is_empty()
+    }
+
+    /// Waits a moment for space in the queue, and returns true if there is some.
+    pub(super) fn wait_for_space(&self) -> bool {
+        let queue = lock_or_recover(&self.state);
+        let is_full = |queue: &mut QueuedFrames| queue.bytes > MAX_QUEUED_BYTES_PER_PEER && !queue.closed;
+        let waited = self.changed.wait_timeout_while(queue, MAX_SLEEP, is_full);
+        !is_full(&mut waited.unwrap_or_else(PoisonError::into_inner).0)
+    }
+}
