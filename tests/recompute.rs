@@ -15,6 +15,7 @@ use runner_compute::observer::Observer;
 use runner_compute::state::TrainState;
 use runner_config::LoadOptions;
 use runner_data::{DataRequest, Prepared, prepare};
+use runner_engine::launch::Faults;
 use runner_engine::launch::threads;
 use runner_engine::launch::threads::ThreadRank;
 use runner_exec::{Resources, initial_state};
@@ -112,7 +113,8 @@ fn run<'a>(case: &'a Case) -> (ObservedRun, BTreeMap<usize, Vec<u32>>) {
     let ranks = case.plan.ranks.iter().map(thread_rank).collect();
     let mut observed = ObservedRun::default();
     let stop = AtomicBool::new(false);
-    let outcomes = threads::run(ranks, case.plan.channel_slots, &resources, &stop, &mut observed).unwrap();
+    let outcomes =
+        threads::run(ranks, case.plan.channel_slots, &resources, &stop, &Faults::default(), &mut observed).unwrap();
     let bits = |o: &runner_exec::RankOutcome| {
         let flat: Vec<f32> = o.state.buffer.to_dtype(DType::F32).unwrap().to_vec1().unwrap();
         flat.into_iter().map(f32::to_bits).collect()

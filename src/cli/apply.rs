@@ -86,7 +86,7 @@ fn apply_here(args: &ApplyArgs, interrupt: &Interrupt) -> anyhow::Result<Exit> {
             overrides: args.experiment.set.clone(),
             until_step: args.until_step,
             trace: args.trace,
-            is_elsewhere: args.root.runs.is_some(),
+            has_other_runs_folder: args.root.runs.is_some(),
             faults: args.test_faults.clone().unwrap_or_default(),
         },
         expected_plan: args.expect_plan.clone(),

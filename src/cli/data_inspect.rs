@@ -9,7 +9,7 @@ use super::exit::{Exit, RequestError};
 use super::output::{print, print_json};
 use super::text_source::{FileFormat, SourceArgs, check_file, parse_tokenizer, reword_for_flags};
 use runner_data::{Card, Inspected, TextTokenizer, inspect_text, inspect_tokens, load_tokenizer};
-use runner_engine::observer::Silent;
+use runner_engine::observer::IgnoreEvents;
 use runner_engine::prepare::local_tokenizer;
 use runner_report::data_page::data_page;
 use runner_report::{OutputMode, Screen};
@@ -97,7 +97,9 @@ fn inspect(args: &InspectArgs, files: &[PathBuf], kind: FileFormat, screen: &Scr
 /// The tokenizer that `--tokenizer` names, or the one beside the shards.
 fn load_named_or_beside(args: &InspectArgs, first: &Path, kind: FileFormat) -> anyhow::Result<Option<TextTokenizer>> {
     let spec = match (&args.tokenizer, kind) {
-        (Some(spec), _) => local_tokenizer(parse_tokenizer(spec)?, &host_without_runs(args.threads)?, &mut Silent)?,
+        (Some(spec), _) => {
+            local_tokenizer(parse_tokenizer(spec)?, &host_without_runs(args.threads)?, &mut IgnoreEvents)?
+        }
         (None, FileFormat::Other) => {
             let folder = first.parent().unwrap_or(Path::new("."));
             let beside = folder.join(TOKENIZER);

@@ -11,7 +11,7 @@ use super::common::{RootArgs, ThreadArgs, host_without_runs};
 use super::checkpoint_args::CheckpointArgs;
 use super::exit::{Exit, RequestError};
 use super::output::{complain, print, print_json};
-use runner_engine::observer::Silent;
+use runner_engine::observer::IgnoreEvents;
 use runner_engine::opened_run::{OpenedRun, open_run};
 use runner_spec::model::layout::ParamLayout;
 use runner_spec::model::parameters;
@@ -148,7 +148,7 @@ fn hf(args: &ExportArgs, opened: &OpenedRun) -> anyhow::Result<WrittenFiles> {
     let spec = &opened.program()?.model;
     let layout = layout(opened)?;
     let pool = ThreadArgs { threads: None }.pool()?;
-    let tokenizer = opened.tokenizer(&pool, &host_without_runs(ThreadArgs { threads: None })?, &mut Silent)?;
+    let tokenizer = opened.tokenizer(&pool, &host_without_runs(ThreadArgs { threads: None })?, &mut IgnoreEvents)?;
     let rows = &opened.experiment.data.layout;
     let tokens = opened.plan.data.tokenizer_vocab;
     let export = HfExport {

@@ -84,7 +84,7 @@ pub(crate) fn run(args: &ForkArgs) -> anyhow::Result<Exit> {
             overrides: args.set.clone(),
             until_step: args.until_step,
             trace: args.trace,
-            is_elsewhere: args.root.runs.is_some(),
+            has_other_runs_folder: args.root.runs.is_some(),
             faults: args.test_faults.clone().unwrap_or_default(),
         },
     };

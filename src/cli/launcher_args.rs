@@ -1,4 +1,4 @@
-//! The flag that says who starts the ranks of a run.
+//! The flag `--launcher`, which selects the program that starts the ranks of a run.
 
 use clap::{Args, ValueEnum};
 use runner_engine::launch::launcher_environment::{EnvironmentError, assigned_rank, assigned_rank_of_several};
@@ -8,7 +8,7 @@ use super::common::utf8_environment;
 use super::exit::RequestError;
 use super::output::complain;
 
-/// Who starts the ranks.
+/// The programs that can start the ranks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Launcher {
     /// A launcher if its variables are set, else this process.

@@ -1,4 +1,4 @@
-//! `runner rank`: one rank of a run, as a process that `runner apply` starts. Hidden: nobody types it.
+//! `runner rank`: one rank of a run, as a process that `runner apply` starts. The command is hidden: nobody types it.
 
 use std::os::fd::RawFd;
 use std::path::PathBuf;
@@ -23,7 +23,7 @@ pub(crate) struct RankArgs {
 }
 
 /// # Errors
-/// If it was not started by `runner apply`; what goes wrong later is told the parent.
+/// If `runner apply` did not start this process. Later errors are reported to the parent.
 pub(crate) fn run(args: &RankArgs) -> anyhow::Result<Exit> {
     let rank = RankProcess { run: args.run.clone(), rank: args.rank, shared_memory: args.fd };
     let host = host(PathBuf::new(), ThreadArgs { threads: None })?;

@@ -79,7 +79,7 @@ pub(crate) fn run(args: &ReproduceArgs) -> anyhow::Result<Exit> {
         only_check: args.check,
         options: SessionOptions {
             trace: args.trace,
-            is_elsewhere: args.root.runs.is_some(),
+            has_other_runs_folder: args.root.runs.is_some(),
             ..SessionOptions::default()
         },
     };

@@ -42,7 +42,7 @@ pub(crate) fn run(args: &ResumeArgs) -> anyhow::Result<Exit> {
         run: args.run.clone(),
         options: SessionOptions {
             until_step: args.until_step,
-            is_elsewhere: args.root.runs.is_some(),
+            has_other_runs_folder: args.root.runs.is_some(),
             ..SessionOptions::default()
         },
         launched,

@@ -254,7 +254,7 @@ fn a_mistake_that_one_rank_alone_finds_is_reported_by_rank_0() {
 fn a_failure_in_a_step_names_rank_and_instruction() {
     let sandbox = new_sandbox(PIPELINE, 20);
     let printed = expect_failed(
-        &run_ranks(&sandbox, 2, &["apply", "exp.yaml", "--threads", "1", "--test-faults", "full=1@10"]),
+        &run_ranks(&sandbox, 2, &["apply", "exp.yaml", "--threads", "1", "--test-faults", "full-disk=1@10"]),
         1,
     );
     assert!(printed.contains("rank 1 failed in step 10 at periodic["), "{printed}");
@@ -264,7 +264,7 @@ fn a_failure_in_a_step_names_rank_and_instruction() {
 #[test]
 fn who_waits_alone_is_reported_what_is_missing() {
     let sandbox = new_sandbox(DDP, 20);
-    let arguments = ["apply", "exp.yaml", "--threads", "1", "--test-faults", "wait=500"];
+    let arguments = ["apply", "exp.yaml", "--threads", "1", "--test-faults", "operation-timeout=500"];
     let port = free_port();
     let printed = Finished::of(&mut rank_command(&sandbox, 0, 2, port, &arguments)).expect_code(1).text();
     let expected = format!("only 1 of 2 ranks came to 127.0.0.1:{port}");

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::os::unix::process::CommandExt;
 use std::process::Stdio;
 use std::thread;
@@ -212,7 +212,7 @@ fn a_killed_rank_ends_the_run_which_then_goes_on() {
         // Its parts are written, and the other ranks do not know of it yet.
         let saves = |run: &RunFolder| at(35)(run) && run.is_saving();
         let moments: [(&str, &str, &str, Moment<'_>); 2] =
-            [("step", "", "in step ", &at(15)), ("save", "save=800@40", "in step 40 at periodic[", &saves)];
+            [("step", "", "in step ", &at(15)), ("save", "save-delay=800@40", "in step 40 at periodic[", &saves)];
         for (what, faults, place, moment) in moments {
             let (mut child, ranks) = start_until(&broken, world, faults, moment);
             let shared = shared_memory(ranks[&0]);
@@ -274,7 +274,7 @@ fn a_second_interrupt_ends_all_at_once() {
 #[test]
 fn a_stopped_rank_is_noticed() {
     let sandbox = new_sandbox(DDP);
-    let (mut child, ranks) = start_until(&sandbox, 2, "silence=2000", &at(15));
+    let (mut child, ranks) = start_until(&sandbox, 2, "heartbeat-timeout=2000", &at(15));
     send_signal("STOP", ranks[&1].into());
     let code = wait_for_end(&sandbox, &mut child, &ranks, "stopped");
     let errors = errors_of(&sandbox);
@@ -286,14 +286,14 @@ fn a_stopped_rank_is_noticed() {
 #[test]
 fn a_rank_that_hangs_is_noticed() {
     let sandbox = new_sandbox(DDP);
-    let errors = expect_failure(&sandbox, "patience=1500,hang=1@15");
+    let errors = expect_failure(&sandbox, "step-timeout=1500,hang=1@15");
     assert!(errors.contains("rank 1 hung: it made no progress for "), "{errors}");
     assert!(errors.contains(" s in step 15 at step[0] "), "{errors}");
     apply(&sandbox);
     // Before anyone has looked for long enough, one that waits for it gives up; the first stage waits for the second, and
     // that one for the third.
     let sandbox = new_sandbox(THREE);
-    let errors = expect_failure(&sandbox, "wait=2000,hang=2@15");
+    let errors = expect_failure(&sandbox, "operation-timeout=2000,hang=2@15");
     assert!(errors.contains("rank 2 hung: it made no progress for 2 s in step 15 at step[0] "), "{errors}");
     assert!(
         (0..2).any(|rank| rank_log(&sandbox, rank).contains("rank 2")),
@@ -301,6 +301,27 @@ fn a_rank_that_hangs_is_noticed() {
         rank_log(&sandbox, 0),
         rank_log(&sandbox, 1)
     );
+}
+
+#[test]
+fn an_invalid_message_of_the_parent_is_reported_to_it() {
+    let sandbox = new_sandbox(DDP);
+    let mut command = sandbox.command("rank --run run --rank 0 --fd 0");
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(b"boom\n").unwrap();
+    let output = child.wait_with_output().unwrap();
+    let printed = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{printed}");
+    assert!(
+        printed.contains("the run sent an invalid message: \\\"boom\\\" is no message of the protocol"),
+        "{printed}"
+    );
+}
+
+#[test]
+fn faults_are_injected_into_ranks_that_are_threads() {
+    let errors = expect_failure(&new_sandbox(DP), "panic=1@15");
+    assert!(errors.contains("rank 1 failed in step 15 at step[0] ") && errors.contains("it panicked"), "{errors}");
 }
 
 #[test]
@@ -348,7 +369,7 @@ fn a_run_that_is_deleted_while_it_trains_has_failed() {
 fn what_a_rank_fails_of_is_reported() {
     // A full disk.
     let sandbox = new_sandbox(DDP);
-    let errors = expect_failure(&sandbox, "full=0@20");
+    let errors = expect_failure(&sandbox, "full-disk=0@20");
     assert!(
         errors.contains("rank 0 failed in step 20 at periodic[") && errors.contains("the disk is full"),
         "{errors}"
@@ -360,13 +381,13 @@ fn what_a_rank_fails_of_is_reported() {
     let log = sandbox.only_run().path("ranks/rank-1.log");
     fs::remove_file(&log).unwrap();
     fs::create_dir(&log).unwrap();
-    let errors = expect_failure(&sandbox, "start=60000");
+    let errors = expect_failure(&sandbox, "start-delay=60000");
     assert!(errors.contains("rank 1 cannot be started"), "{errors}");
     fs::remove_dir(&log).unwrap();
     apply(&sandbox);
     // Data that is no longer what the plan was made for.
     let sandbox = new_sandbox(DDP);
-    let (mut child, ranks) = start_until(&sandbox, 2, "start=1000", &|_| true);
+    let (mut child, ranks) = start_until(&sandbox, 2, "start-delay=1000", &|_| true);
     sandbox.write("input.txt", sandbox.read("input.txt") + "1 2 3 ");
     let code = wait_for_end(&sandbox, &mut child, &ranks, "data changed");
     let errors = errors_of(&sandbox);

@@ -12,6 +12,7 @@ use runner_compute::observer::Observer;
 use runner_compute::state::TrainState;
 use runner_config::LoadOptions;
 use runner_data::{DataRequest, Prepared, prepare};
+use runner_engine::launch::Faults;
 use runner_engine::launch::threads;
 use runner_engine::launch::threads::ThreadRank;
 use runner_exec::{RankOutcome, Resources, initial_state};
@@ -192,7 +193,8 @@ pub fn run<'a>(case: &'a LayoutCase, dtype: DType) -> (ObservedRun, BTreeMap<Str
     let ranks = case.plan.ranks.iter().map(thread_rank).collect();
     let mut observed = ObservedRun::default();
     let stop = AtomicBool::new(false);
-    let outcomes = threads::run(ranks, case.plan.channel_slots, &resources, &stop, &mut observed).unwrap();
+    let outcomes =
+        threads::run(ranks, case.plan.channel_slots, &resources, &stop, &Faults::default(), &mut observed).unwrap();
     (observed, weights(&outcomes))
 }
 

@@ -10,7 +10,7 @@ use crate::error::{EngineError, error_text};
 use crate::launch::launched_training::LaunchedTraining;
 use crate::launch::launcher_environment::AssignedRank;
 use crate::launch::{Faults, World, cuda_environment};
-use crate::observer::{RunObserver, Silent};
+use crate::observer::{IgnoreEvents, RunObserver};
 use crate::outcome::{RunOutcome, RunReport, exit_code};
 use crate::prepare::{Host, PreparedRun};
 use crate::run_error::RunError;
@@ -41,7 +41,7 @@ pub(crate) fn work_as_rank(
         cuda_environment::set_for_this_process();
     }
     let world = World::join(assigned.clone(), faults.operation_timeout(), *report_wait)?;
-    let observer = if world.is_leader() { observer } else { &mut Silent };
+    let observer = if world.is_leader() { observer } else { &mut IgnoreEvents };
     let error = match work(Some(&world), &host.shared_with(&world), observer) {
         Ok(report) => {
             if world.is_leader() {
@@ -54,7 +54,7 @@ pub(crate) fn work_as_rank(
     let code = if error.is_request() { exit_code::REQUEST } else { exit_code::FAILED };
     let is_aborted = matches!(error, EngineError::Join(JoinError::Comm(_)));
     if !is_aborted {
-        world.abort(code, &format!("rank {} failed while starting: {}", world.rank(), error_text(&error)));
+        world.abort_outside_training(code, &error_text(&error));
     }
     match (world.await_abort(None), world.must_report()) {
         (Some(abort), true) if is_aborted => Err(EngineError::Other(abort.reason)),

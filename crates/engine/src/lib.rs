@@ -2,8 +2,8 @@
 //! what they compute is recorded.
 //!
 //! [`apply::apply`] starts, resumes or finds the run of an experiment; [`resume::resume`], [`fork::fork`] and
-//! [`reproduce::reproduce`] begin from a recorded run; [`sweep`] runs the points of a sweep. Whoever calls them hears of the run through an
-//! [`observer::RunObserver`]; nothing here writes to a terminal or reads the environment.
+//! [`reproduce::reproduce`] begin from a recorded run; [`sweep`] runs the points of a sweep. Their caller receives the events of the
+//! run through an [`observer::RunObserver`]; nothing here writes to a terminal.
 
 pub mod apply;
 pub mod calibrate;

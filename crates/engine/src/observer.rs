@@ -1,9 +1,11 @@
-//! What a run tells its caller while it is prepared, trained and closed.
+//! The events that a run sends to its caller while it is prepared, trained and closed.
 
 use std::path::Path;
 
+use runner_compute::observer::Observer;
+use runner_compute::state::TrainState;
 use runner_data::Progress;
-use runner_spec::event::Event;
+use runner_spec::event::{Event, ObserveError};
 use runner_store::summary::Summary;
 
 use crate::drift::Drift;
@@ -31,15 +33,28 @@ pub enum RunEvent<'a> {
     Drift { run: &'a Path, drift: &'a Drift },
 }
 
-/// Hears of a run from its preparation to its end. It cannot fail and must not block: the record does not depend on it.
+/// Receives the events of a run, from its preparation to its end, in order. It cannot fail: the record does not depend on it.
+///
+/// The work on the run waits while it handles an event. While ranks train in other processes, a slow observer delays the recording of
+/// their reports and the detection of failed ranks.
 pub trait RunObserver: Send {
     fn observe(&mut self, event: &RunEvent<'_>);
 }
 
-/// Hears nothing.
+/// An observer that ignores all events, of a run or of a rank.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Silent;
+pub struct IgnoreEvents;
 
-impl RunObserver for Silent {
+impl RunObserver for IgnoreEvents {
     fn observe(&mut self, _: &RunEvent<'_>) {}
+}
+
+impl Observer for IgnoreEvents {
+    fn observe(&mut self, _: &Event) -> Result<(), ObserveError> {
+        Ok(())
+    }
+
+    fn checkpoint(&mut self, _: &TrainState) -> Result<(), ObserveError> {
+        Ok(())
+    }
 }

@@ -9,7 +9,7 @@ use runner_compute::state::TrainState;
 use runner_data::hub::{self, Lowered};
 use runner_data::{DataError, DataRequest, Prepared, Progress, TextTokenizer, content_hash};
 use runner_exec::{ExecError, Resources, parameter_layout};
-use runner_machine::local_cluster::{local_cluster, with_seats};
+use runner_machine::local_cluster::{local_cluster, with_rank_locations};
 use runner_spec::cluster::ClusterFacts;
 use runner_spec::data::{DataFacts, WeightsFacts};
 use runner_spec::experiment::{Data, Experiment, Layout, Source, Tokenizer, WeightInit};
@@ -206,6 +206,23 @@ pub fn prepare_inputs(
     Ok(prepared)
 }
 
+/// Prepares the data of `experiment` for a run that has a checkpoint: the weights that it started from, whose facts are `weights`,
+/// are not needed.
+///
+/// # Errors
+/// Those of [`prepare_data`].
+pub(crate) fn prepare_for_checkpoint(
+    experiment: &Experiment,
+    weights: Option<WeightsFacts>,
+    pool: &rayon::ThreadPool,
+    host: &Host,
+    observer: &mut dyn RunObserver,
+) -> Result<Prepared, EngineError> {
+    let mut prepared = prepare_data(experiment, pool, host, observer)?;
+    prepared.facts.weights = weights;
+    Ok(prepared)
+}
+
 /// The weights that `experiment` starts from, opened and found to fit its model; `None` if it draws them.
 ///
 /// # Errors
@@ -321,9 +338,7 @@ impl PreparedRun {
         observer: &mut dyn RunObserver,
     ) -> Result<Self, EngineError> {
         Self::prepare(experiment, host, world, observer, |experiment, pool, host, observer| {
-            let mut prepared = prepare_data(experiment, pool, host, observer)?;
-            prepared.facts.weights = weights;
-            Ok(prepared)
+            prepare_for_checkpoint(experiment, weights, pool, host, observer)
         })
     }
 
@@ -368,7 +383,7 @@ fn find_devices(experiment: &Experiment, host: &Host, world: Option<&World>) -> 
         if let Ok(mesh) = runner_plan::mesh(&experiment.parallel, experiment.batch.sequences) {
             check_world_size(world, mesh)?;
         }
-        cluster = with_seats(cluster, world.rank_locations());
+        cluster = with_rank_locations(cluster, world.rank_locations());
     }
     runner_plan::check_devices(experiment, &cluster)?;
     Ok(cluster)

@@ -22,9 +22,9 @@ use crate::error::EngineError;
 use crate::event_lines::EventLines;
 use crate::final_test::test_best_checkpoint;
 use crate::launch::restart::Attempt;
-use crate::launch::supervisor::{self, Launch};
+use crate::launch::supervisor::{self, SupervisedRun};
 use crate::launch::threads::{self, ThreadRank};
-use crate::launch::{Faults, RanksDone, TrainingStart};
+use crate::launch::{Faults, TrainingStart};
 use crate::launched::JoinedRank;
 use crate::observer::{RunEvent, RunObserver};
 use crate::outcome::{RunOutcome, RunReport};
@@ -43,7 +43,7 @@ pub struct SessionOptions {
     /// True to record hashes of what each step computes.
     pub trace: bool,
     /// True if the folder of runs is not where other commands look by default, so they need the run's folder, not its id.
-    pub is_elsewhere: bool,
+    pub has_other_runs_folder: bool,
     /// Faults that tests inject.
     pub faults: Faults,
 }
@@ -348,7 +348,7 @@ impl Session<'_> {
         }
         let (slots, controls) = (self.plan().channel_slots, self.controls(recording));
         let resources = training_resources(&self.ready.prepared);
-        let outcomes = threads::run(ranks, slots, &resources, controls, recording)?;
+        let outcomes = threads::run(ranks, slots, &resources, controls, &self.options.faults, recording)?;
         match outcomes.first() {
             Some(outcome) => Self::end_with_state(outcome, recording),
             None => Ok(TrainingEnd { interrupted: false, hash: None, peak_rss_bytes: Vec::new() }),
@@ -361,22 +361,27 @@ impl Session<'_> {
         resume_point: &ResumePoint,
         recording: &mut Recording<'_>,
     ) -> Result<TrainingEnd, RunError> {
-        let run = &recording.path.clone();
+        let folder = &recording.path.clone();
         let (training, faults) = (self.training_start(resume_point, recording), &self.options.faults);
         let Self { experiment, ready, host, stop, .. } = *self;
         let done = if let Some(joined) = self.joined {
             joined
                 .training(experiment, ready, host, stop, faults)
-                .lead(run, training, recording)
+                .lead(folder, training, recording)
                 .map_err(RunError::from)
         } else {
             let (plan, training, from) = (&ready.plan, &training, resume_point.step());
-            let launch = Launch { plan, experiment, run, training, from, faults };
-            supervisor::run(&launch, stop.flag(), recording).map_err(RunError::from)
+            let run = SupervisedRun { plan, experiment, folder, training, from, faults };
+            supervisor::run(&run, stop.flag(), recording).map_err(RunError::from)
         };
-        // What ranks wrote and nobody committed is removed.
-        recording.recorder.abandon_all();
-        let RanksDone { interrupted, peak_rss_bytes } = done?;
+        // Parts that no rank committed are removed. After a failure, ranks of other machines may still write; then the next session
+        // removes them.
+        if done.is_ok() || self.joined.is_none() {
+            recording.recorder.abandon_all();
+        }
+        let ranks = done?;
+        let interrupted = ranks.iter().any(|rank| rank.interrupted);
+        let peak_rss_bytes = ranks.iter().map(|rank| rank.peak_rss_bytes).collect();
         let hash = recording.recorder.newest_checkpoint().map(|(_, hash)| hash.clone());
         Ok(TrainingEnd { interrupted, hash, peak_rss_bytes })
     }
@@ -436,7 +441,7 @@ impl Session<'_> {
 
     /// The name by which other commands find the run: its id where they would look for it, else its folder.
     fn name(&self, path: &Path) -> String {
-        let id = if self.options.is_elsewhere { None } else { path.file_name().map(PathBuf::from) };
+        let id = if self.options.has_other_runs_folder { None } else { path.file_name().map(PathBuf::from) };
         id.unwrap_or_else(|| path.to_owned()).display().to_string()
     }
 }

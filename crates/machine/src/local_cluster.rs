@@ -21,13 +21,13 @@ pub fn local_cluster(threads: usize) -> ClusterFacts {
     facts
 }
 
-/// `cluster` for ranks that a launcher started, each of which sees a machine like this one: rank r is at `seats[r]`.
-pub fn with_seats(mut cluster: ClusterFacts, seats: Vec<RankLocation>) -> ClusterFacts {
+/// `cluster` for ranks that a launcher started, each of which sees a machine like this one: rank r is at `locations[r]`.
+pub fn with_rank_locations(mut cluster: ClusterFacts, locations: Vec<RankLocation>) -> ClusterFacts {
     let asked = cluster.gpu_count() > 1 || cluster.sharing;
-    if !asked && cluster.gpu_count() > 0 && seats.len() > 1 {
+    if !asked && cluster.gpu_count() > 0 && locations.len() > 1 {
         cluster.no_nccl = check_nccl().err();
     }
-    ClusterFacts { rank_locations: seats, ..cluster }
+    ClusterFacts { rank_locations: locations, ..cluster }
 }
 
 /// This machine's CPU alone.

@@ -11,15 +11,15 @@ use std::thread;
 
 use super::cuda_environment;
 use super::failure::FailureCause;
-use super::protocol::{FromRank, RankStart, ToRank, write_line};
+use super::protocol::{FromRank, RankStart, ToRank, describe_invalid_line, write_line};
 use super::system;
 use runner_store::run_dir::{RANKS, rank_log};
 
-/// What comes from a rank's standard output.
+/// The output of a rank: lines of its standard output, and the end of that.
 #[derive(Debug)]
 pub(super) enum RankOutput {
     Message(Box<FromRank>),
-    /// The beginning of a line that is no message.
+    /// A line that is no message, for this reason.
     InvalidLine(String),
     Closed,
 }
@@ -78,7 +78,7 @@ impl ChildProcess {
             while let Some(line) = next_line(&mut output) {
                 let message = match serde_json::from_slice(&line) {
                     Ok(message) => RankOutput::Message(Box::new(message)),
-                    Err(_) => RankOutput::InvalidLine(String::from_utf8_lossy(&line).chars().take(200).collect()),
+                    Err(_) => RankOutput::InvalidLine(describe_invalid_line(&line)),
                 };
                 if outputs.send((rank, message)).is_err() {
                     return;

@@ -8,7 +8,7 @@ use super::protocol::{FailureKind, ReportedFailure};
 use runner_comm::RegionError;
 use runner_spec::event::ObserveError;
 
-/// Why the processes of a run did not reach their end.
+/// The error of a run whose ranks are processes.
 #[derive(Debug, thiserror::Error)]
 pub enum ProcessError {
     #[error("rank {rank} cannot be started: {source}")]
@@ -70,7 +70,7 @@ pub enum FailureCause {
     Hung {
         seconds: u64,
     },
-    /// It sent this invalid message, and was killed.
+    /// It sent an invalid message, for this reason, and was killed.
     InvalidMessage(String),
     Reported(ReportedFailure),
 }
@@ -85,7 +85,7 @@ impl FailureCause {
                 format!("gave no sign of life for {seconds} s {place}{stopped}")
             }
             Self::Hung { seconds } => format!("hung: it made no progress for {seconds} s {place}"),
-            Self::InvalidMessage(line) => format!("sent an invalid message, {line:?}, {place}"),
+            Self::InvalidMessage(why) => format!("sent an invalid message {place}: {why}"),
             Self::Reported(failure) => format!("failed {place}: {}", failure.text),
         }
     }
@@ -137,6 +137,11 @@ mod tests {
         assert_eq!(with_line, format!("{killed}, which ends: out"));
         let lost = text(FailureCause::Lost { seconds: 10, is_stopped: true });
         assert!(lost.starts_with("rank 1 gave no sign of life for 10 s in step 7"), "{lost}");
+        let invalid = text(FailureCause::InvalidMessage("\"boom\" is no message".to_owned()));
+        assert!(
+            invalid.starts_with("rank 1 sent an invalid message in step 7 at step[3] Forward 2: \"boom\" is"),
+            "{invalid}"
+        );
         let hung = text(FailureCause::Hung { seconds: 120 });
         assert!(hung.starts_with("rank 1 hung: it made no progress for 120 s in step 7"), "{hung}");
     }

@@ -1,12 +1,14 @@
-//! Faults that tests inject with the hidden `runner apply --test-faults KEY=NUMBER[@STEP],…`: what a healthy machine does not do
-//! when a test needs it. Steps count from 1, as in messages. The log of such a run names its faults.
+//! Faults that tests inject with the hidden `runner apply --test-faults KEY=NUMBER[@STEP],…`. Steps count from 1, as in messages. The
+//! log of such a run names its faults.
 //!
-//! - `silence=MS`, `patience=MS`: the time after which a rank counts as lost, and (if nothing took that long before) as hung.
-//! - `wait=MS`: the time that a rank waits for another before it fails.
+//! - `heartbeat-timeout=MS`, `step-timeout=MS`: the time after which a rank is lost, and (if nothing took that long before) hung.
+//! - `operation-timeout=MS`: the time that a rank waits for another before it fails.
 //! - `hang=RANK@STEP`, `panic=RANK@STEP`: at the first instruction of the step.
-//! - `start=MS`: the time that ranks sleep before they read their data.
-//! - `save=MS@STEP`: the time that ranks sleep after they have written their parts of that checkpoint, before they report it.
-//! - `full=RANK@STEP`: the rank's disk is full when it writes its part of that checkpoint.
+//! - `start-delay=MS`: the time that ranks sleep before they read their data.
+//! - `save-delay=MS@STEP`: the time that ranks sleep after they have written their parts of that checkpoint, before they report it.
+//! - `full-disk=RANK@STEP`: the rank's disk is full when it writes its part of that checkpoint.
+//!
+//! Ranks that are threads write no parts of checkpoints, and read no data of their own: they ignore the delays and the full disk.
 
 use std::path::Path;
 use std::str::FromStr;
@@ -25,14 +27,14 @@ const MIN_TIMEOUT_MILLISECONDS: u64 = 500;
 /// The faults that a test injects into a run; by default none.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Faults {
-    silence: Option<u64>,
-    patience: Option<u64>,
-    wait: Option<u64>,
-    start: Option<u64>,
+    heartbeat_timeout: Option<u64>,
+    step_timeout: Option<u64>,
+    operation_timeout: Option<u64>,
+    start_delay: Option<u64>,
     hang: Option<(u64, u64)>,
     panic: Option<(u64, u64)>,
-    save: Option<(u64, u64)>,
-    full: Option<(u64, u64)>,
+    save_delay: Option<(u64, u64)>,
+    full_disk: Option<(u64, u64)>,
 }
 
 impl FromStr for Faults {
@@ -51,14 +53,14 @@ impl FromStr for Faults {
                 ms => Err(format!("{word:?}: {ms} is not between {shortest} and {MAX_MILLISECONDS} ms")),
             };
             match (key, step) {
-                ("silence", None) => faults.silence = Some(milliseconds(MIN_TIMEOUT_MILLISECONDS)?),
-                ("patience", None) => faults.patience = Some(milliseconds(MIN_TIMEOUT_MILLISECONDS)?),
-                ("wait", None) => faults.wait = Some(milliseconds(MIN_TIMEOUT_MILLISECONDS)?),
-                ("start", None) => faults.start = Some(milliseconds(0)?),
-                ("save", Some(step)) => faults.save = Some((milliseconds(0)?, step)),
+                ("heartbeat-timeout", None) => faults.heartbeat_timeout = Some(milliseconds(MIN_TIMEOUT_MILLISECONDS)?),
+                ("step-timeout", None) => faults.step_timeout = Some(milliseconds(MIN_TIMEOUT_MILLISECONDS)?),
+                ("operation-timeout", None) => faults.operation_timeout = Some(milliseconds(MIN_TIMEOUT_MILLISECONDS)?),
+                ("start-delay", None) => faults.start_delay = Some(milliseconds(0)?),
+                ("save-delay", Some(step)) => faults.save_delay = Some((milliseconds(0)?, step)),
                 ("hang", Some(step)) => faults.hang = Some((value, step)),
                 ("panic", Some(step)) => faults.panic = Some((value, step)),
-                ("full", Some(step)) => faults.full = Some((value, step)),
+                ("full-disk", Some(step)) => faults.full_disk = Some((value, step)),
                 _ => return Err(wrong()),
             }
         }
@@ -73,35 +75,35 @@ impl Faults {
     }
 
     pub(super) fn heartbeat_timeout(&self) -> Option<Duration> {
-        self.silence.map(Duration::from_millis)
+        self.heartbeat_timeout.map(Duration::from_millis)
     }
 
     pub(super) fn step_timeout(&self) -> Option<Duration> {
-        self.patience.map(Duration::from_millis)
+        self.step_timeout.map(Duration::from_millis)
     }
 
     /// The timeout of operations between ranks, and of the rendezvous.
     pub(crate) fn operation_timeout(&self) -> Option<Duration> {
-        self.wait.map(Duration::from_millis)
+        self.operation_timeout.map(Duration::from_millis)
     }
 
     /// Called by a rank before it reads its data.
     pub(crate) fn before_data(&self) {
-        if let Some(ms) = self.start {
+        if let Some(ms) = self.start_delay {
             sleep(Duration::from_millis(ms));
         }
     }
 
     /// Called by a rank that has written its part of the checkpoint of `step`.
     pub(super) fn after_part(&self, step: u64) {
-        if let Some((ms, _)) = self.save.filter(|(_, when)| *when == step) {
+        if let Some((ms, _)) = self.save_delay.filter(|(_, when)| *when == step) {
             sleep(Duration::from_millis(ms));
         }
     }
 
     /// Creates a file of the part of `rank` of the checkpoint of `step`.
     pub(super) fn create(&self, rank: usize, step: u64, path: &Path) -> io::Result<fs::File> {
-        if self.full == Some((rank as u64, step)) {
+        if self.full_disk == Some((rank as u64, step)) {
             return fs::OpenOptions::new().write(true).open("/dev/full");
         }
         fs::File::create_new(path)
@@ -123,10 +125,16 @@ mod tests {
 
     #[test]
     fn only_known_faults_are_read() {
-        let faults: Faults = "silence=2000,hang=1@15,save=0@40".parse().unwrap();
-        let expected = Faults { silence: Some(2000), hang: Some((1, 15)), save: Some((0, 40)), ..Faults::default() };
+        let faults: Faults = "heartbeat-timeout=2000,hang=1@15,save-delay=0@40".parse().unwrap();
+        let expected = Faults {
+            heartbeat_timeout: Some(2000),
+            hang: Some((1, 15)),
+            save_delay: Some((0, 40)),
+            ..Faults::default()
+        };
         assert_eq!(faults, expected);
-        for wrong in ["", "silence", "silence=0", "patience=600001", "hang=1", "wait=900@3", "sleep=1000", "hang=1@x"] {
+        let timeouts = ["step-timeout", "step-timeout=0", "step-timeout=600001", "operation-timeout=900@3"];
+        for wrong in timeouts.into_iter().chain(["", "hang=1", "sleep=1000", "hang=1@x"]) {
             let error = wrong.parse::<Faults>().unwrap_err();
             assert!(error.contains(wrong), "{wrong}: {error}");
         }

@@ -13,10 +13,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use candle_core::{DType, Device};
 
 use super::faults::Faults;
-use super::protocol::{FromRank, RankDone, ToRank, TrainingStart};
+use super::protocol::{FromRank, RankCompletion, ToRank, TrainingStart};
 use super::rank_error::{RankError, describe_place};
 use super::rank_observer::{RankObserver, RecorderLink, observe_error};
-use super::rank_reports::{RankReports, RanksDone, ReportError, RunRecord};
+use super::rank_reports::{RankReports, ReportError, RunRecord};
 use super::rank_training::RankTraining;
 use super::world::{NOT_FINITE, World};
 use crate::prepare::{Host, PreparedRun, load_state, training_resources};
@@ -36,7 +36,7 @@ use runner_store::run_dir::CHECKPOINTS;
 /// How long a file that another machine wrote may take to appear here.
 const FILE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Why a rank that a launcher started did not reach its end.
+/// The error of a rank that a launcher started.
 #[derive(Debug, thiserror::Error)]
 pub enum LaunchedError {
     #[error(transparent)]
@@ -110,7 +110,7 @@ impl LaunchedTraining<'_> {
         run: &Path,
         training: TrainingStart,
         record: &mut dyn RunRecord,
-    ) -> Result<RanksDone, LaunchedError> {
+    ) -> Result<Vec<RankCompletion>, LaunchedError> {
         self.share_failure(self.lead_ranks(run, training, record))
     }
 
@@ -119,7 +119,7 @@ impl LaunchedTraining<'_> {
         run: &Path,
         mut training: TrainingStart,
         record: &mut dyn RunRecord,
-    ) -> Result<RanksDone, LaunchedError> {
+    ) -> Result<Vec<RankCompletion>, LaunchedError> {
         let world = self.world;
         let absolute = |path: &Path| path.canonicalize().map_err(|error| self.start_error(&error));
         let run = absolute(run)?;
@@ -129,8 +129,9 @@ impl LaunchedTraining<'_> {
         world.send_to_all(&ToRank::Begin { run: run.clone(), marker: name, training: training.clone() });
         let mut share_state = false;
         for rank in 1..world.world_size() {
-            let FromRank::Ready { sees_run } = world.receive_from(rank)? else {
-                return Err(world.abort_for_invalid_message(rank).into());
+            let sees_run = match world.receive(rank)? {
+                FromRank::Ready { sees_run } => sees_run,
+                other => return Err(world.abort_for_unexpected_message(rank, &other).into()),
             };
             let is_writer = self.ready.plan.ranks.get(rank).is_some_and(|planned| planned.replica == 0);
             if !sees_run && is_writer {
@@ -148,7 +149,7 @@ impl LaunchedTraining<'_> {
         while let Some(rank) = link.reports.first_unfinished() {
             link.receive_from(rank).map_err(rank_error)?;
         }
-        Ok(link.reports.ranks_done())
+        Ok(link.reports.completions())
     }
 
     /// Trains as a rank that keeps no record. Returns the exit code that rank 0 sends.
@@ -161,14 +162,15 @@ impl LaunchedTraining<'_> {
 
     fn follow_leader(&self) -> Result<u8, LaunchedError> {
         let mut world = self.world;
-        let (run, marker, training) = match world.receive_from_leader()? {
+        let (run, marker, training) = match world.receive(0)? {
             ToRank::Begin { run, marker, training } => (run, marker, training),
             ToRank::Exit { code } => return Ok(code),
-            _ => return Err(world.abort_for_invalid_message(0).into()),
+            other => return Err(world.abort_for_unexpected_message(0, &other).into()),
         };
         world.send_to_leader(&FromRank::Ready { sees_run: sees_marker(&run, &marker) });
-        let ToRank::Train { share_state } = world.receive_from_leader()? else {
-            return Err(world.abort_for_invalid_message(0).into());
+        let share_state = match world.receive(0)? {
+            ToRank::Train { share_state } => share_state,
+            other => return Err(world.abort_for_unexpected_message(0, &other).into()),
         };
         let done = self.train(&run, &training, share_state, &mut world)?;
         world.send_to_leader(&FromRank::Done(done));
@@ -181,7 +183,7 @@ impl LaunchedTraining<'_> {
         training: &TrainingStart,
         share_state: bool,
         link: &mut (impl RecorderLink + Send),
-    ) -> Result<RankDone, LaunchedError> {
+    ) -> Result<RankCompletion, LaunchedError> {
         let state = self.load_state(training.checkpoint.as_deref(), share_state)?;
         let (checkpoints, mesh) = (run.join(CHECKPOINTS), &*self.world.mesh);
         let training = RankTraining {
@@ -198,7 +200,7 @@ impl LaunchedTraining<'_> {
             training.run(state, &mut observer)
         });
         let interrupted = outcome.map_err(LaunchedError::Rank)?.interrupted;
-        Ok(RankDone { interrupted, peak_rss_bytes: peak_rss_bytes() })
+        Ok(RankCompletion { interrupted, peak_rss_bytes: peak_rss_bytes() })
     }
 
     /// The training state to begin with. If `share_state` is true, the first replica of each stage reads the checkpoint and broadcasts it
@@ -226,7 +228,7 @@ impl LaunchedTraining<'_> {
         let all = self.comm.all_gather(group, &own)?;
         let position = all.first().map(|first| serde_json::from_slice::<(u64, u64, Option<BestValidation>)>(first));
         let Some(Ok((step, tokens, best))) = position else {
-            return Err(self.world.abort_for_invalid_message(root).into());
+            return Err(self.world.abort_for_invalid_message(root, "it holds no position of a checkpoint").into());
         };
         (state.step, state.tokens, state.best) = (step, tokens, best);
         Ok(state)
@@ -282,8 +284,8 @@ impl LeaderLink<'_> {
         match self.reports.receive(rank, message) {
             Ok(answer) => answer.iter().for_each(|answer| self.world.send_to_all(answer)),
             Err(ReportError::Record(error)) => return Err(error),
-            Err(ReportError::Protocol { rank, .. }) => {
-                return Err(observe_error(self.world.abort_for_invalid_message(rank)));
+            Err(ReportError::Protocol(why)) => {
+                return Err(observe_error(self.world.abort_for_invalid_message(rank, &why)));
             }
         }
         Ok(())
@@ -291,7 +293,7 @@ impl LeaderLink<'_> {
 
     /// Receives and records the next message of `rank`.
     fn receive_from(&mut self, rank: usize) -> Result<(), ObserveError> {
-        let message = self.world.receive_from(rank).map_err(observe_error)?;
+        let message = self.world.receive(rank).map_err(observe_error)?;
         self.record(rank, message)
     }
 }
@@ -324,9 +326,9 @@ impl RecorderLink for &World {
     }
 
     fn await_commit(&mut self, step: u64) -> Result<(), ObserveError> {
-        match self.receive_from_leader().map_err(observe_error)? {
+        match self.receive(0).map_err(observe_error)? {
             ToRank::Committed { step: committed } if committed == step => Ok(()),
-            _ => Err(observe_error(self.abort_for_invalid_message(0))),
+            other => Err(observe_error(self.abort_for_unexpected_message(0, &other))),
         }
     }
 }

@@ -32,20 +32,17 @@ pub struct AssignedRank {
     pub world_size: usize,
     /// The number among the ranks of this machine, which selects the rank's GPU.
     pub local_rank: usize,
-    pub master: Master,
+    /// The host of rank 0.
+    pub leader_host: String,
+    /// Rank 0 listens at the first of these that is free.
+    pub leader_ports: Vec<u16>,
+    /// The name of this machine, where the environment gives it.
+    pub host_name: Option<String>,
     pub launcher: Launcher,
     /// The variable that holds the world size.
     pub world_size_variable: &'static str,
     /// A text that only the ranks of this run know.
     pub token: String,
-}
-
-/// The address at which rank 0 listens.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Master {
-    pub host: String,
-    /// Rank 0 listens at the first of these that is free.
-    pub ports: Vec<u16>,
 }
 
 /// Variables that make no sense.
@@ -130,7 +127,8 @@ impl<'a> Env<'a> {
         self,
         launcher: Launcher,
         [rank_variable, world_size_variable, local_rank_variable]: [&'static str; 3],
-        master: Master,
+        leader_host: String,
+        leader_ports: Vec<u16>,
         token: String,
     ) -> Result<AssignedRank, EnvironmentError> {
         let rank = self.required(self.number(rank_variable, "rank")?, world_size_variable, rank_variable)? as usize;
@@ -146,7 +144,18 @@ impl<'a> Env<'a> {
             return Err(EnvironmentError::Beyond { rank, value, world, world_size });
         }
         let local_rank = self.number(local_rank_variable, "rank")?.unwrap_or(0) as usize;
-        Ok(AssignedRank { rank, world_size, local_rank, master, launcher, world_size_variable, token })
+        let host_name = self.get("HOSTNAME").map(str::to_owned);
+        Ok(AssignedRank {
+            rank,
+            world_size,
+            local_rank,
+            leader_host,
+            leader_ports,
+            host_name,
+            launcher,
+            world_size_variable,
+            token,
+        })
     }
 
     fn port(self) -> Result<Option<u16>, EnvironmentError> {
@@ -159,7 +168,7 @@ impl<'a> Env<'a> {
     }
 
     /// The host of rank 0, which MASTER_ADDR must name unless there is one rank.
-    fn master_host(self, rank: &'static str, world_size: &str) -> Result<String, EnvironmentError> {
+    fn leader_host(self, rank: &'static str, world_size: &str) -> Result<String, EnvironmentError> {
         let only_rank = (self.get(world_size) == Some("1")).then_some("localhost");
         Ok(self.required(self.get("MASTER_ADDR").or(only_rank), rank, "MASTER_ADDR")?.to_owned())
     }
@@ -178,14 +187,14 @@ impl<'a> Env<'a> {
 }
 
 fn torch(env: Env<'_>) -> Result<AssignedRank, EnvironmentError> {
-    let host = env.master_host("RANK", "WORLD_SIZE");
+    let host = env.leader_host("RANK", "WORLD_SIZE");
     let port = env.port()?.unwrap_or(DEFAULT_PORT);
     // torchrun's own store listens at the port in the variable.
     let is_shared = env.get("TORCHELASTIC_USE_AGENT_STORE").is_some_and(|value| value.eq_ignore_ascii_case("true"));
     let ports = if is_shared { alternative_ports(port) } else { vec![port] };
     let token = env.token("torch", &["TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"]);
     let variables = ["RANK", "WORLD_SIZE", "LOCAL_RANK"];
-    env.assigned(Launcher::Torch, variables, Master { host: host?, ports }, token)
+    env.assigned(Launcher::Torch, variables, host?, ports, token)
 }
 
 /// The ports after `port`, or before it where there are too few.
@@ -210,7 +219,7 @@ fn slurm(env: Env<'_>) -> Result<AssignedRank, EnvironmentError> {
     };
     let token = env.token("slurm", &["SLURM_JOB_ID", "SLURM_STEP_ID"]);
     let variables = ["SLURM_PROCID", world_size, "SLURM_LOCALID"];
-    env.assigned(Launcher::Slurm, variables, Master { host, ports }, token)
+    env.assigned(Launcher::Slurm, variables, host, ports, token)
 }
 
 /// The machine of task 0: the first of the step, in all distributions but arbitrary ones.
@@ -249,9 +258,9 @@ fn first_host(list: &str) -> Option<String> {
 fn open_mpi(env: Env<'_>) -> Result<AssignedRank, EnvironmentError> {
     let variables @ [rank, world_size, _] =
         ["OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"];
-    let host = env.master_host(rank, world_size)?;
+    let host = env.leader_host(rank, world_size)?;
     let ports = vec![env.port()?.unwrap_or(DEFAULT_PORT)];
-    env.assigned(Launcher::OpenMpi, variables, Master { host, ports }, env.token("mpi", &["PMIX_NAMESPACE"]))
+    env.assigned(Launcher::OpenMpi, variables, host, ports, env.token("mpi", &["PMIX_NAMESPACE"]))
 }
 
 impl AssignedRank {
@@ -284,9 +293,9 @@ mod tests {
     }
 
     fn place(text: &str) -> (usize, usize, usize, String, Vec<u16>) {
-        let AssignedRank { rank, world_size, local_rank, master: Master { host, ports }, .. } =
-            read(text).unwrap().unwrap();
-        (rank, world_size, local_rank, host, ports)
+        let assigned = read(text).unwrap().unwrap();
+        let AssignedRank { rank, world_size, local_rank, leader_host, leader_ports, .. } = assigned;
+        (rank, world_size, local_rank, leader_host, leader_ports)
     }
 
     #[test]

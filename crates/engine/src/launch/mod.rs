@@ -28,5 +28,5 @@ pub use launched_training::LaunchedError;
 pub(crate) use protocol::TrainingStart;
 pub use protocol::{FailureKind, ReportedFailure};
 pub use rank_error::RankError;
-pub(crate) use rank_reports::{RanksDone, RunRecord};
+pub(crate) use rank_reports::RunRecord;
 pub use world::World;

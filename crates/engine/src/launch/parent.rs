@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
 
-use super::protocol::{FromRank, RankStart, ToRank, write_line};
+use super::protocol::{FailureKind, FromRank, RankStart, ReportedFailure, ToRank, describe_invalid_line, write_line};
 use super::rank_observer::{RecorderLink, observe_error};
 use super::system;
 use runner_comm::{CommError, RankStatus, Region};
@@ -27,7 +27,8 @@ pub(super) struct Parent {
 }
 
 impl Parent {
-    /// Receives the parent's first message, and exits this process when the parent ends. `None` if no run has started this process.
+    /// Receives the parent's first message, and exits this process when the parent ends or sends an invalid message, which is
+    /// reported to it. `None` if no run has started this process.
     ///
     /// # Errors
     /// If the system gives no thread to receive with.
@@ -36,7 +37,11 @@ impl Parent {
         let (queue, messages) = channel();
         let receive = move || {
             for line in BufReader::new(io::stdin()).lines() {
-                let Some(message) = line.ok().and_then(|line| serde_json::from_str::<ToRank>(&line).ok()) else {
+                let Ok(line) = line else { break };
+                let Ok(message) = serde_json::from_str::<ToRank>(&line) else {
+                    let text = format!("the run sent an invalid message: {}", describe_invalid_line(line.as_bytes()));
+                    let failure = ReportedFailure { kind: FailureKind::Other, text };
+                    let _ = Self::send(&FromRank::Failed(failure));
                     break;
                 };
                 if queue.send(message).is_err() {

@@ -45,7 +45,7 @@ pub(super) enum FromRank {
     /// The rank's part of a checkpoint is on the disk. The rank waits for [`ToRank::Committed`].
     Part(CheckpointPart),
     /// The last message of a rank that reached its end.
-    Done(RankDone),
+    Done(RankCompletion),
     /// The last message of a local process that did not. A launched rank aborts its mesh instead.
     Failed(ReportedFailure),
 }
@@ -96,8 +96,9 @@ pub(super) struct CheckpointPart {
     pub record: Option<PartRecord>,
 }
 
+/// The end of a rank that did not fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct RankDone {
+pub(crate) struct RankCompletion {
     /// True if the rank stopped on request, before the last step.
     pub interrupted: bool,
     pub peak_rss_bytes: Option<u64>,
@@ -123,6 +124,12 @@ pub enum FailureKind {
     /// A number is not finite.
     NotFinite,
     Other,
+}
+
+/// The reason why the bytes `line` are no message, with the beginning of the line.
+pub(super) fn describe_invalid_line(line: &[u8]) -> String {
+    let beginning: String = String::from_utf8_lossy(line).chars().take(200).collect();
+    format!("{beginning:?} is no message of the protocol")
 }
 
 /// Writes `message` as one line, and flushes it.

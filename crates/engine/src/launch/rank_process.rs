@@ -11,13 +11,13 @@ use std::time::Duration;
 use super::device_communicator::device_communicator;
 use super::hang_detector::rank_to_blame;
 use super::parent::{Parent, ParentLink, start_heartbeat};
-use super::protocol::{FailureKind, FromRank, RankDone, RankStart, ReportedFailure};
+use super::protocol::{FailureKind, FromRank, RankCompletion, RankStart, ReportedFailure};
 use super::rank_error::{RankError, describe_place};
 use super::rank_observer::RankObserver;
 use super::rank_training::RankTraining;
 use crate::error::{EngineError, error_text};
-use crate::observer::Silent;
-use crate::prepare::{Host, load_state, prepare_data, prepare_inputs, thread_pool, training_resources};
+use crate::observer::IgnoreEvents;
+use crate::prepare::{Host, load_state, prepare_for_checkpoint, prepare_inputs, thread_pool, training_resources};
 use runner_comm::{CommError, LocalComm, Region};
 use runner_compute::state::TrainState;
 use runner_exec::eval::EvalError;
@@ -26,7 +26,7 @@ use runner_machine::host::peak_rss_bytes;
 use runner_spec::topology::LocalRanks;
 use runner_store::run_dir::CHECKPOINTS;
 
-/// What the process that starts a rank passes on the command line.
+/// The arguments with which the process that starts a rank calls this program.
 #[derive(Debug, Clone)]
 pub struct RankProcess {
     /// The run directory, which the parent holds.
@@ -79,7 +79,7 @@ impl RankProcess {
         start: &RankStart,
         region: &Arc<Region>,
         host: &Host,
-    ) -> Result<RankDone, EngineError> {
+    ) -> Result<RankCompletion, EngineError> {
         let started = start_heartbeat(region.clone(), self.rank).map_err(EngineError::io("starting the heartbeat"));
         let trained = started.and_then(|()| self.train(parent, start, region, host));
         trained.inspect_err(|_| region.abort(self.rank))
@@ -91,17 +91,14 @@ impl RankProcess {
         start: &RankStart,
         region: &Arc<Region>,
         host: &Host,
-    ) -> Result<RankDone, EngineError> {
+    ) -> Result<RankCompletion, EngineError> {
         let RankStart { program, plan_hash, experiment, data, threads, training, faults, .. } = start;
         faults.before_data();
         let pool = thread_pool(*threads)?;
         let prepared = if training.checkpoint.is_none() {
-            prepare_inputs(experiment, &pool, host, &mut Silent)?
+            prepare_inputs(experiment, &pool, host, &mut IgnoreEvents)?
         } else {
-            // The initial weights are not needed: the checkpoint holds what became of them.
-            let mut prepared = prepare_data(experiment, &pool, host, &mut Silent)?;
-            prepared.facts.weights.clone_from(&data.weights);
-            prepared
+            prepare_for_checkpoint(experiment, data.weights.clone(), &pool, host, &mut IgnoreEvents)?
         };
         if prepared.facts != *data {
             let message = "the data, or the weights to start from, changed since the run was started";
@@ -111,7 +108,7 @@ impl RankProcess {
         let state = pool.install(|| load_state(experiment, program, plan_hash, data, &host.cache, checkpoint))?;
         let resources = training_resources(&prepared);
         let outcome = pool.install(|| self.run_program(parent, start, region, &resources, state))?;
-        Ok(RankDone { interrupted: outcome.interrupted, peak_rss_bytes: peak_rss_bytes() })
+        Ok(RankCompletion { interrupted: outcome.interrupted, peak_rss_bytes: peak_rss_bytes() })
     }
 
     /// Runs the rank's program to its end in the current thread pool. If the rank fails, the run is aborted before this returns.

@@ -1,9 +1,9 @@
-//! The recorder's side of the protocol: what ranks report is recorded, and a checkpoint is committed once every rank has written its
+//! The recorder's side of the protocol: it records the messages of ranks, and commits a checkpoint once every rank has written its
 //! part.
 
 use std::collections::BTreeMap;
 
-use super::protocol::{CheckpointPart, FromRank, RankDone, ReportedFailure, ToRank};
+use super::protocol::{CheckpointPart, FromRank, RankCompletion, ReportedFailure, ToRank};
 use runner_compute::observer::Observer;
 use runner_spec::event::{BestValidation, Event, ObserveError};
 use runner_store::PartRecord;
@@ -23,22 +23,13 @@ pub(crate) trait RunRecord: Observer + Send {
     ) -> Result<(), ObserveError>;
 }
 
-/// The end of ranks that did not fail.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct RanksDone {
-    /// True if the ranks stopped on request, before the last step.
-    pub interrupted: bool,
-    /// The peak memory of each rank.
-    pub peak_rss_bytes: Vec<Option<u64>>,
-}
-
-/// Why a message could not be recorded.
+/// The error of recording a message of a rank.
 #[derive(Debug)]
 pub(super) enum ReportError {
     /// The record could not be written.
     Record(ObserveError),
-    /// `rank` did not keep to the protocol.
-    Protocol { rank: usize, text: String },
+    /// The rank did not keep to the protocol: its message is invalid for this reason.
+    Protocol(String),
 }
 
 impl From<ObserveError> for ReportError {
@@ -53,7 +44,7 @@ pub(super) struct RankReports<'a> {
     /// The parts of the next checkpoint, by rank.
     parts: BTreeMap<usize, CheckpointPart>,
     /// The last message of each rank.
-    ends: Vec<Option<Result<RankDone, ReportedFailure>>>,
+    ends: Vec<Option<Result<RankCompletion, ReportedFailure>>>,
 }
 
 impl<'a> RankReports<'a> {
@@ -76,7 +67,9 @@ impl<'a> RankReports<'a> {
             FromRank::Done(done) => self.ends[rank] = Some(Ok(done)),
             FromRank::Failed(failure) => self.ends[rank] = Some(Err(failure)),
             FromRank::Ready { .. } => {
-                return Err(ReportError::Protocol { rank, text: "ready, although it trains already".to_owned() });
+                return Err(ReportError::Protocol(
+                    "the rank says that it is ready, although it trains already".to_owned(),
+                ));
             }
         }
         Ok(None)
@@ -86,8 +79,10 @@ impl<'a> RankReports<'a> {
     fn add_part(&mut self, rank: usize, part: CheckpointPart) -> Result<Option<ToRank>, ReportError> {
         let CheckpointPart { step, tokens, best, .. } = part;
         if let Some(other) = self.parts.values().find(|other| other.step != step) {
-            let text = format!("a part of step {step} with others of step {}", other.step);
-            return Err(ReportError::Protocol { rank, text });
+            let expected = other.step;
+            return Err(ReportError::Protocol(format!(
+                "the rank has saved step {step}, although other ranks have saved step {expected}"
+            )));
         }
         self.parts.insert(rank, part);
         if self.parts.len() < self.ends.len() {
@@ -104,7 +99,7 @@ impl<'a> RankReports<'a> {
     }
 
     /// The last message of `rank`, if it has sent one.
-    pub(super) fn end_of(&self, rank: usize) -> Option<&Result<RankDone, ReportedFailure>> {
+    pub(super) fn end_of(&self, rank: usize) -> Option<&Result<RankCompletion, ReportedFailure>> {
         self.ends[rank].as_ref()
     }
 
@@ -113,13 +108,9 @@ impl<'a> RankReports<'a> {
         self.ends.iter().position(|end| !matches!(end, Some(Ok(_))))
     }
 
-    /// The end of all ranks, once each has reported that it is done.
-    pub(super) fn ranks_done(&self) -> RanksDone {
-        let done = || self.ends.iter().flatten().flatten();
-        RanksDone {
-            interrupted: done().any(|done| done.interrupted),
-            peak_rss_bytes: done().map(|done| done.peak_rss_bytes).collect(),
-        }
+    /// The ends of all ranks, once each has reported that it is done.
+    pub(super) fn completions(&self) -> Vec<RankCompletion> {
+        self.ends.iter().flatten().flatten().copied().collect()
     }
 }
 
@@ -129,7 +120,7 @@ mod tests {
     use runner_compute::state::TrainState;
     use runner_spec::event::{EvalMetrics, TraceLine};
 
-    /// A record that keeps what it was told as text.
+    /// A record that keeps the calls that it received as text.
     #[derive(Default)]
     struct TextRecord(Vec<String>);
 
@@ -186,21 +177,22 @@ mod tests {
         let mut reports = RankReports::new(2, &mut record);
         reports.receive(0, part(4)).unwrap();
         let error = reports.receive(1, part(5)).unwrap_err();
-        assert!(matches!(error, ReportError::Protocol { rank: 1, .. }), "{error:?}");
+        let ReportError::Protocol(text) = error else { panic!("{error:?}") };
+        assert_eq!(text, "the rank has saved step 5, although other ranks have saved step 4");
         let error = reports.receive(0, FromRank::Ready { sees_run: true }).unwrap_err();
-        assert!(matches!(error, ReportError::Protocol { rank: 0, .. }), "{error:?}");
+        assert!(matches!(error, ReportError::Protocol(_)), "{error:?}");
     }
 
     #[test]
     fn the_end_is_that_of_all_ranks() {
         let mut record = TextRecord::default();
         let mut reports = RankReports::new(2, &mut record);
-        let done = |interrupted, peak| FromRank::Done(RankDone { interrupted, peak_rss_bytes: peak });
-        reports.receive(1, done(true, Some(7))).unwrap();
+        let completion = |peak_rss_bytes| RankCompletion { interrupted: true, peak_rss_bytes };
+        reports.receive(1, FromRank::Done(completion(Some(7)))).unwrap();
         assert_eq!(reports.first_unfinished(), Some(0));
-        reports.receive(0, done(true, None)).unwrap();
+        reports.receive(0, FromRank::Done(completion(None))).unwrap();
         assert_eq!(reports.first_unfinished(), None);
-        assert_eq!(reports.ranks_done(), RanksDone { interrupted: true, peak_rss_bytes: vec![None, Some(7)] });
+        assert_eq!(reports.completions(), [completion(None), completion(Some(7))]);
     }
 
     /// JSON makes `null` of an infinite perplexity.

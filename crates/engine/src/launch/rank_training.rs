@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::faults::Faults;
 use super::rank_error::{RankError, describe_place};
-use runner_comm::{Communicator, Mesh, RankPhase, RankStatus};
+use runner_comm::{Communicator, RankPhase, RankStatus, TcpMesh};
 use runner_compute::observer::Observer;
 use runner_compute::state::TrainState;
 use runner_exec::{InstructionList, Peers, ProgressMonitor, RankOutcome, Resources, RunControls};
@@ -22,7 +22,7 @@ pub(super) struct RankTraining<'a> {
     pub comm: &'a dyn Communicator,
     pub status: &'a RankStatus,
     /// The connections over which the status is published; `None`: other ranks read it from shared memory.
-    pub mesh: Option<&'a Mesh>,
+    pub mesh: Option<&'a TcpMesh>,
     pub faults: &'a Faults,
     pub controls: RunControls<'a>,
 }

@@ -11,9 +11,9 @@ use super::child_process::{ChildProcess, RankOutput};
 use super::failure::{FailureCause, ProcessError, RankFailure, last_line};
 use super::faults::Faults;
 use super::hang_detector::{HangDetector, STEP_TIMEOUT};
-use super::protocol::{FailureKind, FromRank, RankStart, ReportedFailure, TrainingStart};
+use super::protocol::{FailureKind, FromRank, RankCompletion, RankStart, ReportedFailure, TrainingStart};
 use super::rank_error::describe_place;
-use super::rank_reports::{RankReports, RanksDone, ReportError, RunRecord};
+use super::rank_reports::{RankReports, ReportError, RunRecord};
 use super::system;
 use runner_comm::Region;
 use runner_spec::event::ObserveError;
@@ -22,7 +22,7 @@ use runner_spec::plan::{Plan, RankPlan};
 
 /// A rank without a heartbeat for this long is lost.
 const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(10);
-/// The same before a rank's first heartbeat: its program may come from a slow disk.
+/// A rank without a first heartbeat for this long is lost. Its program may come from a slow disk.
 const FIRST_HEARTBEAT_TIMEOUT: Duration = Duration::from_mins(1);
 /// The time between two checks of the processes.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
@@ -33,21 +33,21 @@ const EXIT_TIMEOUT: Duration = Duration::from_secs(3);
 /// The number of messages that wait to be recorded before ranks must wait.
 const MAX_QUEUED_MESSAGES: usize = 1024;
 
-/// The ranks to run.
+/// A run whose ranks are processes of this machine.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Launch<'a> {
+pub(crate) struct SupervisedRun<'a> {
     pub plan: &'a Plan,
     pub experiment: &'a Experiment,
     /// The run directory, which this process holds.
-    pub run: &'a Path,
+    pub folder: &'a Path,
     pub training: &'a TrainingStart,
     /// The step at which training begins, from 0.
     pub from: u64,
-    /// None, except in tests.
+    /// Empty, except in tests.
     pub faults: &'a Faults,
 }
 
-impl Launch<'_> {
+impl SupervisedRun<'_> {
     fn rank_start(&self, planned: &RankPlan) -> RankStart {
         RankStart {
             program: planned.program.clone(),
@@ -67,29 +67,27 @@ impl Launch<'_> {
 /// # Errors
 /// The failure of the rank that failed first, or the error of the record.
 pub(crate) fn run(
-    launch: &Launch<'_>,
+    run: &SupervisedRun<'_>,
     stop: &AtomicBool,
     record: &mut dyn RunRecord,
-) -> Result<RanksDone, ProcessError> {
-    let starts = launch.plan.ranks.iter().map(|planned| launch.rank_start(planned));
-    let Some(first) = starts.clone().next() else {
-        return Ok(RanksDone { interrupted: false, peak_rss_bytes: Vec::new() });
-    };
+) -> Result<Vec<RankCompletion>, ProcessError> {
+    let starts = run.plan.ranks.iter().map(|planned| run.rank_start(planned));
+    let Some(first) = starts.clone().next() else { return Ok(Vec::new()) };
     let (region, memory) = Region::shared(&first.topology())?;
     let (queue, outputs) = sync_channel(MAX_QUEUED_MESSAGES);
-    let mut ranks = Vec::with_capacity(launch.plan.ranks.len());
+    let mut ranks = Vec::with_capacity(run.plan.ranks.len());
     for (rank, start) in starts.enumerate() {
         // If this fails, the processes that were started are killed as they are dropped.
-        let process = ChildProcess::start(rank, launch.run, &memory, start, queue.clone());
+        let process = ChildProcess::start(rank, run.folder, &memory, start, queue.clone());
         let process = process.map_err(|source| ProcessError::Start { rank, source })?;
         ranks.push(SupervisedRank { process, is_closed: false, heartbeat: 0, heartbeat_seen: Instant::now() });
     }
     // No other process may attach later.
     drop(memory);
-    let step_timeout = launch.faults.step_timeout().unwrap_or(STEP_TIMEOUT);
-    let hangs = HangDetector::new(ranks.len(), launch.from, step_timeout, Instant::now());
+    let step_timeout = run.faults.step_timeout().unwrap_or(STEP_TIMEOUT);
+    let hangs = HangDetector::new(ranks.len(), run.from, step_timeout, Instant::now());
     let reports = RankReports::new(ranks.len(), record);
-    Supervisor { launch, region, ranks, hangs, reports, cause: None, deadline: None }.supervise(stop, &outputs, &queue)
+    Supervisor { run, region, ranks, hangs, reports, cause: None, deadline: None }.supervise(stop, &outputs, &queue)
 }
 
 #[derive(Debug)]
@@ -102,15 +100,15 @@ struct SupervisedRank {
     heartbeat_seen: Instant,
 }
 
-/// Why the run ends before its time.
+/// The reason for which the run is aborted.
 #[derive(Debug)]
 enum AbortCause {
     Record(ObserveError),
-    Rank { rank: usize, cause: FailureCause, place: String, step: u64 },
+    Rank(Box<RankFailure>),
 }
 
 struct Supervisor<'a> {
-    launch: &'a Launch<'a>,
+    run: &'a SupervisedRun<'a>,
     region: Arc<Region>,
     ranks: Vec<SupervisedRank>,
     hangs: HangDetector,
@@ -127,7 +125,7 @@ impl Supervisor<'_> {
         stop: &AtomicBool,
         outputs: &Receiver<(usize, RankOutput)>,
         _queue: &SyncSender<(usize, RankOutput)>,
-    ) -> Result<RanksDone, ProcessError> {
+    ) -> Result<Vec<RankCompletion>, ProcessError> {
         let mut checked = Instant::now();
         loop {
             let output = outputs.recv_timeout(POLL_INTERVAL).ok();
@@ -135,7 +133,7 @@ impl Supervisor<'_> {
             match output {
                 None => {}
                 Some((rank, RankOutput::Closed)) => self.ranks[rank].is_closed = true,
-                Some((rank, RankOutput::InvalidLine(line))) => self.kill(rank, FailureCause::InvalidMessage(line)),
+                Some((rank, RankOutput::InvalidLine(why))) => self.kill(rank, FailureCause::InvalidMessage(why)),
                 Some((rank, RankOutput::Message(message))) => self.receive(rank, *message),
             }
             if is_quiet || checked.elapsed() >= POLL_INTERVAL {
@@ -171,7 +169,7 @@ impl Supervisor<'_> {
             Ok(None) => {}
             Ok(Some(answer)) => self.ranks.iter().for_each(|rank| rank.process.send(answer.clone())),
             Err(ReportError::Record(error)) => self.abort(self.ranks.len(), AbortCause::Record(error)),
-            Err(ReportError::Protocol { rank, text }) => self.kill(rank, FailureCause::InvalidMessage(text)),
+            Err(ReportError::Protocol(why)) => self.kill(rank, FailureCause::InvalidMessage(why)),
         }
     }
 
@@ -192,7 +190,7 @@ impl Supervisor<'_> {
             if was_suspended || view.heartbeat != supervised.heartbeat {
                 (supervised.heartbeat, supervised.heartbeat_seen) = (view.heartbeat, now);
             }
-            let timeout = self.launch.faults.heartbeat_timeout().unwrap_or(HEARTBEAT_TIMEOUT);
+            let timeout = self.run.faults.heartbeat_timeout().unwrap_or(HEARTBEAT_TIMEOUT);
             let timeout = if view.heartbeat == 0 { FIRST_HEARTBEAT_TIMEOUT.max(timeout) } else { timeout };
             let hung = self.hangs.check(rank, &view, now, was_suspended);
             let cause = match hung {
@@ -222,11 +220,18 @@ impl Supervisor<'_> {
         self.fail(rank, cause);
     }
 
-    /// Aborts the run because `rank` failed. Its status still shows where it was.
+    /// Aborts the run because `rank` failed.
     fn fail(&mut self, rank: usize, cause: FailureCause) {
+        let failure = self.describe_failure(rank, cause);
+        self.abort(rank, AbortCause::Rank(Box::new(failure)));
+    }
+
+    /// The failure of `rank`. The rank's status still shows where it was.
+    fn describe_failure(&self, rank: usize, cause: FailureCause) -> RankFailure {
         let view = self.region.snapshot(rank).unwrap_or_default();
-        let place = describe_place(&self.launch.plan.ranks[rank].program, &view);
-        self.abort(rank, AbortCause::Rank { rank, cause, place, step: view.step.max(self.launch.from) });
+        let place = describe_place(&self.run.plan.ranks[rank].program, &view);
+        let log = self.ranks[rank].process.log.clone();
+        RankFailure { rank, cause, place, step: view.step.max(self.run.from), log, last_line: None }
     }
 
     /// Aborts the run because of `rank`, which is the world size if this process is the cause. Only the first cause counts.
@@ -239,25 +244,22 @@ impl Supervisor<'_> {
     }
 
     /// The end of the run, when all processes have exited.
-    fn conclude(mut self) -> Result<RanksDone, ProcessError> {
-        let (rank, cause, place, step) = match (self.cause.take(), self.reports.first_unfinished()) {
+    fn conclude(mut self) -> Result<Vec<RankCompletion>, ProcessError> {
+        let mut failure = match (self.cause.take(), self.reports.first_unfinished()) {
             (Some(AbortCause::Record(error)), _) => return Err(error.into()),
-            (Some(AbortCause::Rank { rank, cause, place, step }), _) => (rank, cause, place, step),
-            (None, None) => return Ok(self.reports.ranks_done()),
-            // It was aborted because of a rank that then reported nothing.
+            (Some(AbortCause::Rank(failure)), _) => failure,
+            (None, None) => return Ok(self.reports.completions()),
+            // The run was aborted because of a rank that then reported nothing.
             (None, Some(rank)) => {
                 let reported = self.reports.end_of(rank).and_then(|end| end.clone().err());
-                (
-                    rank,
-                    reported.map_or(FailureCause::Exited(0), FailureCause::Reported),
-                    String::new(),
-                    self.launch.from,
-                )
+                let cause = reported.map_or(FailureCause::Exited(0), FailureCause::Reported);
+                Box::new(self.describe_failure(rank, cause))
             }
         };
-        let ChildProcess { log, log_from, .. } = &self.ranks[rank].process;
         // The log of a rank that reported its failure says the same.
-        let last_line = if matches!(cause, FailureCause::Reported(_)) { None } else { last_line(log, *log_from) };
-        Err(ProcessError::Rank(Box::new(RankFailure { rank, cause, place, step, log: log.clone(), last_line })))
+        if !matches!(failure.cause, FailureCause::Reported(_)) {
+            failure.last_line = last_line(&failure.log, self.ranks[failure.rank].process.log_from);
+        }
+        Err(ProcessError::Rank(failure))
     }
 }

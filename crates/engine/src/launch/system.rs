@@ -82,34 +82,34 @@ pub(super) fn name_process(name: &str) {
     let _ = name;
 }
 
-/// Reads a file in which the kernel describes processes or the machine. Empty where the kernel has no such file.
-fn read_kernel_file(path: &str) -> String {
-    fs::read_to_string(path).unwrap_or_default()
+/// Reads a file in which the kernel describes processes or the machine. `None` where the kernel has no such file.
+fn read_kernel_file(path: &str) -> Option<String> {
+    fs::read_to_string(path).ok()
 }
 
 /// True if the process `pid` is stopped, as by SIGSTOP; false where the kernel does not say.
 pub(super) fn is_stopped(pid: u32) -> bool {
     // The name before the last parenthesis may hold anything.
-    read_kernel_file(&format!("/proc/{pid}/stat"))
-        .rsplit_once(") ")
-        .is_some_and(|(_, rest)| rest.starts_with(['T', 't']))
+    let stat = read_kernel_file(&format!("/proc/{pid}/stat"));
+    stat.as_deref().and_then(|stat| stat.rsplit_once(") ")).is_some_and(|(_, rest)| rest.starts_with(['T', 't']))
 }
 
-/// The machine that this process runs on, by its name and the time of its start, because two machines may have one name.
-pub(super) fn machine() -> String {
-    let boot: String = read_kernel_file("/proc/sys/kernel/random/boot_id").trim().chars().take(8).collect();
-    let name = match read_kernel_file("/proc/sys/kernel/hostname").trim() {
-        "" => std::env::var("HOSTNAME").unwrap_or_default(),
-        name => name.to_owned(),
-    };
-    format!("{name} {boot}")
+/// The machine that this process runs on, by its name and the time of its start, because two machines may have one name. `host_name`
+/// is its name where the kernel does not say it.
+pub(super) fn machine(host_name: Option<&str>) -> String {
+    let name = read_kernel_file("/proc/sys/kernel/hostname");
+    let name = name.as_deref().map(str::trim).filter(|name| !name.is_empty()).or(host_name);
+    let boot = read_kernel_file("/proc/sys/kernel/random/boot_id");
+    let boot = boot.as_deref().and_then(|id| id.trim().split('-').next());
+    format!("{} {}", name.unwrap_or("unknown"), boot.unwrap_or("unknown"))
 }
 
-/// The cores that this process may use, such as `0-3,8`; empty where the kernel does not say.
+/// The cores that this process may use, such as `0-3,8`; `unknown` where the kernel does not say.
 pub(super) fn cores() -> String {
     let status = read_kernel_file("/proc/self/status");
-    let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
-    list.unwrap_or_default().trim().to_owned()
+    let mut lines = status.iter().flat_map(|status| status.lines());
+    let list = lines.find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+    list.map_or("unknown", str::trim).to_owned()
 }
 
 #[cfg(test)]

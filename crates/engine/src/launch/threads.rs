@@ -9,13 +9,13 @@ use super::device_communicator::device_communicator;
 use super::faults::Faults;
 use super::rank_error::{RankError, describe_place};
 use super::rank_training::RankTraining;
+use crate::observer::IgnoreEvents;
 use crate::prepare::thread_pool;
 use runner_comm::{LocalComm, Region};
 use runner_compute::observer::Observer;
 use runner_compute::state::TrainState;
 use runner_exec::{ExecError, RankOutcome, Resources, RunControls};
 use runner_plan::topology::topology;
-use runner_spec::event::{Event, ObserveError};
 use runner_spec::program::Program;
 use runner_spec::topology::LocalRanks;
 
@@ -28,20 +28,8 @@ pub struct ThreadRank<'a> {
     pub state: TrainState,
 }
 
-/// The observer of all ranks but rank 0: only rank 0 is recorded.
-struct IgnoreEvents;
-
-impl Observer for IgnoreEvents {
-    fn observe(&mut self, _: &Event) -> Result<(), ObserveError> {
-        Ok(())
-    }
-
-    fn checkpoint(&mut self, _: &TrainState) -> Result<(), ObserveError> {
-        Ok(())
-    }
-}
-
-/// Runs all ranks to their end. `observer` receives the events of rank 0; `slots` is the number of messages that a channel holds.
+/// Runs all ranks to their end. `observer` receives the events of rank 0; `slots` is the number of messages that a channel
+/// holds; `faults` is empty, except in tests.
 ///
 /// # Errors
 /// The error of the rank that failed first, when all ranks have ended.
@@ -50,6 +38,7 @@ pub fn run<'a>(
     slots: usize,
     resources: &Resources<'_>,
     controls: impl Into<RunControls<'a>>,
+    faults: &Faults,
     observer: &mut (dyn Observer + Send),
 ) -> Result<Vec<RankOutcome>, RankError> {
     let controls = controls.into();
@@ -69,7 +58,7 @@ pub fn run<'a>(
                     None => &mut ignore,
                 };
                 // A panic must not leave the other ranks waiting.
-                let work = AssertUnwindSafe(|| run_rank(rank, region, resources, controls, observer));
+                let work = AssertUnwindSafe(|| run_rank(rank, region, resources, controls, faults, observer));
                 let result = catch_unwind(work).unwrap_or_else(|_| {
                     let place = describe_place(program, &region.snapshot(number).unwrap_or_default());
                     Err(RankError { rank: number, place, source: ExecError::Program("it panicked".to_owned()) })
@@ -99,16 +88,19 @@ fn run_rank(
     region: &Arc<Region>,
     resources: &Resources<'_>,
     controls: RunControls<'_>,
+    faults: &Faults,
     observer: &mut (dyn Observer + Send),
 ) -> Result<RankOutcome, RankError> {
     let ThreadRank { program, threads, state } = rank;
     let error = |error: &dyn std::fmt::Display| start_error(program.rank, error);
     let comm = LocalComm::new(region.clone(), program.rank).map_err(|e| error(&e))?;
+    if let Some(timeout) = faults.operation_timeout() {
+        comm.set_operation_timeout(timeout);
+    }
     let comm = device_communicator(Box::new(comm), program.device, region.topology(), program, LocalRanks::Threads)
         .map_err(|e| error(&e))?;
     let pool = thread_pool(threads).map_err(|e| error(&e))?;
     let status = region.status(program.rank).ok_or_else(|| error(&"the region has no such rank"))?;
-    let faults = &Faults::default();
     let training = RankTraining { program, resources, comm: &*comm, status, mesh: None, faults, controls };
     pool.install(|| training.run(state, observer))
 }

@@ -1,5 +1,5 @@
-//! The ranks that a launcher started, as one of them sees them. A rank meets the others before it reads its file, so that whatever goes
-//! wrong on one rank reaches all of them and is reported once.
+//! The ranks that a launcher started, as one of them sees them. A rank meets the others before it reads its file, so that every
+//! failure of one rank reaches all of them and is reported once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -8,10 +8,12 @@ use std::time::{Duration, Instant};
 
 use super::device_communicator::device_communicator;
 use super::launcher_environment::AssignedRank;
-use super::protocol::{FromRank, ToRank};
+use super::protocol::{FromRank, ToRank, describe_invalid_line};
 use super::rank_error::describe_place;
 use super::system;
-use runner_comm::{CommError, Communicator, JoinConfig, JoinError, Mesh, PeerIdentity, RunAbort, TcpComm};
+use runner_comm::{
+    CommError, Communicator, JoinConfig, JoinError, PeerIdentity, RankPhase, RunAbort, TcpComm, TcpMesh,
+};
 use runner_plan::topology::topology;
 use runner_spec::cluster::RankLocation;
 use runner_spec::format::json_bytes;
@@ -38,27 +40,27 @@ pub(super) const NOT_FINITE: u8 = 64;
 #[derive(Debug)]
 pub struct World {
     assigned: AssignedRank,
-    pub(super) mesh: Arc<Mesh>,
+    pub(crate) mesh: Arc<TcpMesh>,
 }
 
 impl World {
     /// Joins the other ranks, within `timeout` if that is given. `report_wait` receives what the rank waits for.
     ///
     /// # Errors
-    /// Those of `Mesh::join`.
+    /// Those of `TcpMesh::join`.
     pub fn join(assigned: AssignedRank, timeout: Option<Duration>, report_wait: fn(&str)) -> Result<Self, JoinError> {
         let config = JoinConfig {
             rank: assigned.rank,
             world_size: assigned.world_size,
             local_rank: assigned.local_rank,
-            leader_host: assigned.master.host.clone(),
-            ports: assigned.master.ports.clone(),
+            leader_host: assigned.leader_host.clone(),
+            ports: assigned.leader_ports.clone(),
             token: assigned.token_hash(),
-            place: format!("{}|{}", system::machine(), system::cores()),
+            place: format!("{}|{}", system::machine(assigned.host_name.as_deref()), system::cores()),
             timeout: timeout.unwrap_or(JOIN_TIMEOUT),
             report_wait,
         };
-        let mesh = Mesh::join(&config)?;
+        let mesh = TcpMesh::join(&config)?;
         if let Some(timeout) = timeout {
             mesh.set_operation_timeout(timeout);
         }
@@ -119,7 +121,7 @@ impl World {
     /// If the plans differ, or a rank has ended.
     pub fn agree_on_plan(&self, plan: &Plan, device: Device) -> Result<Box<dyn Communicator>, JoinError> {
         let Some(first) = plan.ranks.first() else {
-            return Err(JoinError::Refused("the plan has no ranks".to_owned()));
+            return Err(JoinError::Failed("the plan has no ranks".to_owned()));
         };
         // Activations are sent as f32.
         let topology = topology(&first.program, plan.channel_slots, size_of::<f32>());
@@ -128,7 +130,7 @@ impl World {
         let compared = format!("{}/{}", plan.hash, &blake3::hash(&periodic).to_hex()[..8]);
         let comm = TcpComm::new(Arc::clone(&self.mesh), &compared, &topology)?;
         let own = plan.ranks.get(self.rank()).map_or(&first.program, |rank| &rank.program);
-        device_communicator(Box::new(comm), device, &topology, own, LocalRanks::Processes).map_err(JoinError::Refused)
+        device_communicator(Box::new(comm), device, &topology, own, LocalRanks::Processes).map_err(JoinError::Failed)
     }
 
     pub(super) fn send_to_all(&self, message: &ToRank) {
@@ -140,23 +142,22 @@ impl World {
         self.mesh.send_control(0, &json_bytes(message));
     }
 
-    pub(super) fn receive_from_leader(&self) -> Result<ToRank, CommError> {
-        self.receive(0)
-    }
-
-    pub(super) fn receive_from(&self, rank: usize) -> Result<FromRank, CommError> {
-        self.receive(rank)
-    }
-
-    fn receive<T: serde::de::DeserializeOwned>(&self, rank: usize) -> Result<T, CommError> {
+    /// Receives the next message of `rank`, which aborts the run if it is invalid.
+    pub(super) fn receive<T: serde::de::DeserializeOwned>(&self, rank: usize) -> Result<T, CommError> {
         let bytes = self.mesh.receive_control(rank)?;
-        serde_json::from_slice(&bytes).map_err(|_| self.abort_for_invalid_message(rank))
+        serde_json::from_slice(&bytes).map_err(|_| self.abort_for_invalid_message(rank, &describe_invalid_line(&bytes)))
     }
 
-    /// Aborts the run because `rank` has sent an invalid message.
-    pub(super) fn abort_for_invalid_message(&self, rank: usize) -> CommError {
-        self.mesh.abort(rank, 1, &format!("rank {rank} sent an invalid message"));
+    /// Aborts the run because `rank` has sent a message that is invalid for the reason `why`.
+    pub(super) fn abort_for_invalid_message(&self, rank: usize, why: &str) -> CommError {
+        self.mesh.abort(rank, 1, &format!("rank {rank} sent an invalid message: {why}"));
         CommError::Aborted { by: rank }
+    }
+
+    /// Aborts the run because `rank` has sent a message of the protocol at the wrong time.
+    pub(super) fn abort_for_unexpected_message(&self, rank: usize, message: &impl std::fmt::Debug) -> CommError {
+        let message: String = format!("{message:?}").chars().take(200).collect();
+        self.abort_for_invalid_message(rank, &format!("{message} was not expected"))
     }
 
     /// Makes all other ranks exit with `code`, when nothing is left to do.
@@ -171,10 +172,19 @@ impl World {
     pub fn await_exit(&self) -> Result<u8, CommError> {
         self.mesh.set_operation_timeout(LEADER_TIMEOUT);
         loop {
-            if let ToRank::Exit { code } = self.receive_from_leader()? {
+            if let ToRank::Exit { code } = self.receive(0)? {
                 return Ok(code);
             }
         }
+    }
+
+    /// Aborts the run because this rank failed outside its training. Only the first abort of a run counts.
+    pub fn abort_outside_training(&self, code: u8, error: &str) {
+        let place = match self.mesh.status().snapshot().phase {
+            RankPhase::Starting => "while starting",
+            _ => "after training",
+        };
+        self.abort(code, &format!("rank {} failed {place}: {error}", self.rank()));
     }
 
     /// Aborts the run because of this rank. Only the first abort of a run counts.
@@ -244,6 +254,27 @@ mod tests {
         assert!(world.is_leader() && world.must_report());
         assert_eq!(world.rank_locations(), [RankLocation { node: 0, local_rank: 0 }]);
         assert_eq!((world.machine_count(), world.threads(6, true), world.threads(0, false)), (1, 6, 1));
+    }
+
+    /// The place of a failure outside training follows from the rank's status.
+    #[test]
+    fn a_failure_after_training_is_not_one_of_the_start() {
+        let reason = |phase: RankPhase| {
+            let world = world_of_one();
+            world.mesh.status().set_phase(phase);
+            world.abort_outside_training(1, "no space");
+            world.await_abort(None).unwrap().reason
+        };
+        assert_eq!(reason(RankPhase::Starting), "rank 0 failed while starting: no space");
+        assert_eq!(reason(RankPhase::Finished), "rank 0 failed after training: no space");
+    }
+
+    #[test]
+    fn an_invalid_message_is_quoted() {
+        let world = world_of_one();
+        world.abort_for_invalid_message(0, &describe_invalid_line(b"boom"));
+        let reason = world.await_abort(None).unwrap().reason;
+        assert_eq!(reason, "rank 0 sent an invalid message: \"boom\" is no message of the protocol");
     }
 
     #[test]
