@@ -214,6 +214,9 @@ impl Found {
             }
             Self::Run(run) => {
                 let FoundRun { record, experiment, plan } = *run;
+                if let Some(problem) = record.problem.as_ref().filter(|problem| !notes.contains(problem)) {
+                    notes.push(problem.clone());
+                }
                 let label = record.manifest.id.clone();
                 let side =
                     PlannedExperiment::new(experiment, data, cluster_of(&plan)).with_context(|| label.clone())?;

@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::common::RootArgs;
 use super::exit::{Exit, RequestError};
-use super::output::{print, print_json};
+use super::output::{complain, print, print_json};
 use runner_report::export::{ExportError, TimedRecord, export_csv, export_parquet, export_tensorboard};
 use runner_spec::format::{bytes, count, printable};
 use runner_store::catalog;
@@ -49,6 +49,9 @@ pub(crate) fn run(args: &ExportMetricsArgs) -> anyhow::Result<Exit> {
         let record = TimedRecord::open(&path)?;
         if runs.iter().any(|other| other.id == record.id) {
             return Err(RequestError(format!("two of the runs are called {}", printable(&record.id))).into());
+        }
+        if let Some(problem) = &record.problem {
+            complain(&format!("warning: {problem}"));
         }
         runs.push(record);
     }

@@ -9,13 +9,15 @@ use glob::Pattern;
 
 use super::common::RootArgs;
 use super::exit::{Exit, RequestError};
-use super::output::{print, print_json};
+use super::output::{complain, print, print_json};
 use super::{runs_rm, runs_tag};
 use runner_report::run_page::run_page;
 use runner_report::runs_table::runs_table;
 use runner_store::catalog::{ListedRun, ListedStatus};
+use runner_store::lines::describe_damaged_lines;
+use runner_store::metrics::for_each_metric;
 use runner_store::run_dir;
-use runner_store::run_dir::CHECKPOINTS;
+use runner_store::run_dir::{CHECKPOINTS, METRICS};
 use runner_store::{ancestry, catalog, checkpoint, select, time};
 
 #[derive(Debug, Clone, Args)]
@@ -173,6 +175,11 @@ fn show(args: &ShowArgs) -> anyhow::Result<Exit> {
     let listed = catalog::describe(&path);
     let manifest = run_dir::read_manifest(&path)?;
     let summary = run_dir::read_summary(&path)?;
+    let metrics = path.join(METRICS);
+    let damaged = for_each_metric(&metrics, &mut |_| {})?;
+    if let Some(problem) = describe_damaged_lines(&metrics, damaged) {
+        complain(&format!("warning: {problem}"));
+    }
     let checkpoints = checkpoint::saved_steps(&path.join(CHECKPOINTS));
     let ancestors = ancestry::ancestors(path.parent().unwrap_or(Path::new(".")), &manifest);
     if args.json {

@@ -65,6 +65,24 @@ fn a_page_has_all_of_its_run_and_its_text_is_text() {
 }
 
 #[test]
+fn damaged_lines_of_metrics_are_reported() {
+    let sandbox = trained_sandbox("");
+    let run = sandbox.only_run();
+    let metrics = run.path("metrics.jsonl");
+    let lines = fs::read_to_string(&metrics).unwrap();
+    fs::write(&metrics, format!("rubbish\n{lines}")).unwrap();
+    let problem = "metrics.jsonl: 1 torn or damaged line left out";
+    let (_, data) = page(&sandbox);
+    assert!(data["runs"][0]["problems"][0].as_str().unwrap().ends_with(problem), "{data}");
+    for command in
+        ["compare lab", "diff lab lab", "runs show lab", "export-metrics lab --csv m.csv --parquet m.parquet"]
+    {
+        let printed = sandbox.expect(0, command);
+        assert_eq!(printed.matches(problem).count(), 1, "{command}: {printed}");
+    }
+}
+
+#[test]
 fn a_pipelines_page_has_its_ranks() {
     let sandbox = trained_sandbox(PIPELINE);
     let (_, data) = page(&sandbox);

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::error::StoreError;
 use runner_files::{parent_folder, put_in_place, temporary_file};
-use runner_spec::format::json_bytes;
+use runner_spec::format::{counted, json_bytes};
 
 /// A line of more bytes is damaged: none that this program writes comes near it.
 const MAX_LINE_BYTES: u64 = 16 << 20;
@@ -105,18 +105,26 @@ fn copy_lines(path: &Path, out: impl Write, step: Option<u64>) -> Result<LineCou
     Ok(counts)
 }
 
-/// Calls `take` with each line of `path` that is a `T`, in order. Other lines are skipped. A missing file has no lines.
+/// Calls `take` with each line of `path` that is a `T`, in order. Returns the number of other lines, which are damaged. A missing
+/// file has no lines.
 ///
 /// # Errors
 /// If the file cannot be read.
-pub fn for_each_record<T: DeserializeOwned>(path: &Path, take: &mut dyn FnMut(T)) -> Result<(), StoreError> {
+pub fn for_each_record<T: DeserializeOwned>(path: &Path, take: &mut dyn FnMut(T)) -> Result<u64, StoreError> {
     let mut lines = LineReader::open(path)?;
+    let mut damaged = 0;
     while let Some(bytes) = lines.next_line()? {
-        if let Ok(record) = serde_json::from_slice(bytes) {
-            take(record);
+        match serde_json::from_slice(bytes) {
+            Ok(record) => take(record),
+            Err(_) => damaged += 1,
         }
     }
-    Ok(())
+    Ok(damaged)
+}
+
+/// The warning about `damaged` lines of `path` that a reader left out; `None` if there are none.
+pub fn describe_damaged_lines(path: &Path, damaged: u64) -> Option<String> {
+    (damaged > 0).then(|| format!("{}: {} left out", path.display(), counted(damaged, "torn or damaged line")))
 }
 
 /// Reads a line file line by line.

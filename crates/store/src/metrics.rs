@@ -72,11 +72,11 @@ fn line_of<T: DeserializeOwned>(metrics: &impl Serialize) -> T {
     serde_json::from_value(json_value(metrics)).expect("metrics have the fields of a line")
 }
 
-/// Calls `take` with each line of the `metrics.jsonl` at `path`; other lines are skipped.
+/// Calls `take` with each line of the `metrics.jsonl` at `path`. Returns the number of other lines, which are damaged.
 ///
 /// # Errors
 /// If the file cannot be read. A missing file is empty.
-pub fn for_each_metric(path: &Path, take: &mut dyn FnMut(MetricLine)) -> Result<(), StoreError> {
+pub fn for_each_metric(path: &Path, take: &mut dyn FnMut(MetricLine)) -> Result<u64, StoreError> {
     for_each_record(path, take)
 }
 

@@ -14,6 +14,7 @@ use super::timeline;
 use runner_compute::observer::Observer;
 use runner_compute::state::TrainState;
 use runner_spec::event::{BestValidation, Event, ObserveError, TraceLine};
+use runner_spec::format::counted;
 use runner_spec::model::layout::ParamLayout;
 
 /// Writes the record of one run.
@@ -92,7 +93,7 @@ impl Recorder {
                 warnings.push(format!("{name} has {} of {step} steps: the others are lost", counts.train));
             }
             if counts.damaged > 0 {
-                warnings.push(format!("{name}: {} torn or damaged lines removed", counts.damaged));
+                warnings.push(format!("{name}: {} removed", counted(counts.damaged, "torn or damaged line")));
             }
         }
         if dropped > 0 {

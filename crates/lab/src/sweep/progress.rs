@@ -6,7 +6,7 @@ use super::record::{PlannedPoint, SweepRecord};
 use super::schedule::SegmentResult;
 use super::spec::{MeasurementChoice, Objective, ObjectiveMetric};
 use runner_store::checkpoint;
-use runner_store::error::StoreError;
+use runner_store::lines::describe_damaged_lines;
 use runner_store::lock::RunLock;
 use runner_store::manifest::RunStatus;
 use runner_store::metrics::{MetricLine, for_each_metric};
@@ -51,8 +51,8 @@ impl SweepProgress {
     }
 
     fn read_point(&mut self, runs: &RunsSnapshot, point: &PlannedPoint, objective: Objective) -> Option<PointProgress> {
-        let (progress, error) = PointProgress::read(runs, point, objective)?;
-        self.problems.extend(error.map(|error| format!("point {}: {error}", point.index)));
+        let (progress, problem) = PointProgress::read(runs, point, objective)?;
+        self.problems.extend(problem.map(|problem| format!("point {}: {problem}", point.index)));
         Some(progress)
     }
 
@@ -121,23 +121,24 @@ struct MetricSeries {
 }
 
 impl PointProgress {
-    /// Reads the newest run of `point` among `runs`, and returns with it the first error of a file that cannot be read. `None` if the
-    /// point has no run.
-    fn read(runs: &RunsSnapshot, point: &PlannedPoint, objective: Objective) -> Option<(Self, Option<StoreError>)> {
+    /// Reads the newest run of `point` among `runs`, and returns with it the first file that cannot be read whole, in one sentence.
+    /// `None` if the point has no run.
+    fn read(runs: &RunsSnapshot, point: &PlannedPoint, objective: Objective) -> Option<(Self, Option<String>)> {
         let (path, manifest) = runs.find(&point.name, &point.plan_hash).run?;
         let is_held = RunLock::is_held(&path);
-        let mut error = None;
-        let summary = run_dir::read_summary(&path).unwrap_or_else(|unreadable| {
-            error = Some(unreadable);
+        let mut problem = None;
+        let summary = run_dir::read_summary(&path).unwrap_or_else(|error| {
+            problem = Some(error.to_string());
             None
         });
         // A summary from before the run was resumed is out of date.
         let summary = summary.filter(|s| s.status == manifest.status);
         let mut series = MetricSeries::default();
         let metrics = path.join(METRICS);
-        if let Err(unreadable) = series.read(&metrics, objective.metric) {
-            error.get_or_insert(unreadable);
-        }
+        let metrics_problem = match for_each_metric(&metrics, &mut |line| series.add(&line, objective.metric)) {
+            Ok(damaged) => describe_damaged_lines(&metrics, damaged),
+            Err(error) => Some(error.to_string()),
+        };
         let progress = Self {
             id: manifest.id,
             status: manifest.status,
@@ -150,7 +151,7 @@ impl PointProgress {
             rungs: series.rungs(objective, &point.rungs),
             path,
         };
-        Some((progress, error))
+        Some((progress, problem.or(metrics_problem)))
     }
 
     /// The number of optimizer steps recorded.
@@ -174,11 +175,6 @@ impl PointProgress {
 }
 
 impl MetricSeries {
-    /// Adds the lines of the metrics file `path`. A missing file has none.
-    fn read(&mut self, path: &Path, metric: ObjectiveMetric) -> Result<(), StoreError> {
-        for_each_metric(path, &mut |line| self.add(&line, metric))
-    }
-
     fn add(&mut self, line: &MetricLine, metric: ObjectiveMetric) {
         let value = match line {
             MetricLine::Train(line) => {
@@ -236,7 +232,7 @@ mod tests {
         let path = dir.path().join(METRICS);
         std::fs::write(&path, text).unwrap();
         let mut series = MetricSeries::default();
-        series.read(&path, objective.metric).unwrap();
+        for_each_metric(&path, &mut |line| series.add(&line, objective.metric)).unwrap();
         PointProgress {
             id: "a".into(),
             path: PathBuf::new(),

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::columns::{FLOATS, INTEGERS, finite, kind_of};
+use super::columns::{FLOATS, INTEGERS};
 use super::error::ExportError;
 use super::new_file::write_new_file;
 use super::timed_record::{TimedLine, TimedRecord};
@@ -19,23 +19,18 @@ pub fn export_csv(runs: &[TimedRecord], path: &Path, force: bool) -> Result<(u64
         writer.write_record(["run", "kind", "step", "wall_time"].into_iter().chain(metrics)).map_err(failed)?;
         let mut rows = 0;
         for run in runs {
-            rows += run.for_each_line(&mut |TimedLine { step, wall_time, line }| {
-                let mut fields =
-                    vec![run.id.clone(), kind_of(&line).to_owned(), step.to_string(), digits(Some(wall_time))];
-                let integer = |n: Option<u64>| n.map_or_else(String::new, |n| n.to_string());
-                fields.extend(INTEGERS.iter().map(|column| integer(column.value(&line))));
-                fields.extend(FLOATS.iter().map(|column| digits(column.value(&line))));
+            rows += run.for_each_line(&mut |TimedLine { step, wall_time, values }| {
+                let float = |x: f64| format!("{x:?}");
+                let mut fields = vec![run.id.clone(), values.kind().to_owned(), step.to_string(), float(wall_time)];
+                let integers = INTEGERS.iter().map(|column| values.integer(column).map(|n| n.to_string()));
+                let floats = FLOATS.iter().map(|column| values.float(column).map(float));
+                fields.extend(integers.chain(floats).map(Option::unwrap_or_default));
                 writer.write_record(&fields).map_err(failed)
             })?;
         }
         writer.flush().map_err(ExportError::io(path))?;
         Ok(rows)
     })
-}
-
-/// The shortest digits that read back to `x`; nothing for a number that is missing or not finite.
-fn digits(x: Option<f64>) -> String {
-    finite(x).map_or_else(String::new, |x| format!("{x:?}"))
 }
 
 #[cfg(test)]

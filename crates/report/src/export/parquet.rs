@@ -12,7 +12,7 @@ use parquet::file::properties::WriterProperties;
 use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use parquet::schema::parser::parse_message_type;
 
-use super::columns::{FLOATS, INTEGERS, finite, kind_of};
+use super::columns::{FLOATS, INTEGERS};
 use super::error::ExportError;
 use super::new_file::write_new_file;
 use super::timed_record::{TimedLine, TimedRecord};
@@ -29,10 +29,7 @@ type Row<'a> = (&'a str, TimedLine);
 /// # Errors
 /// `Exists` if the file exists, unless `force`; if a run cannot be read or the file cannot be written. Then there is no new file.
 pub fn export_parquet(runs: &[TimedRecord], path: &Path, force: bool) -> Result<(u64, u64), ExportError> {
-    let failed = |error: ParquetError| match error {
-        ParquetError::External(source) => ExportError::io(path)(std::io::Error::other(source)),
-        error => ExportError::io(path)(std::io::Error::other(error)),
-    };
+    let failed = |error: ParquetError| ExportError::io(path)(std::io::Error::other(error));
     write_new_file(path, force, |out| {
         let mut writer = file_writer(out).map_err(failed)?;
         let mut rows: Vec<Row<'_>> = Vec::with_capacity(ROWS_PER_GROUP);
@@ -73,15 +70,15 @@ fn file_writer(out: Out<'_>) -> ParquetResult<SerializedFileWriter<Out<'_>>> {
 fn write_group(writer: &mut SerializedFileWriter<Out<'_>>, rows: &[Row<'_>]) -> ParquetResult<()> {
     let mut group = writer.next_row_group()?;
     write_required::<ByteArrayType>(&mut group, rows.iter().map(|(run, _)| ByteArray::from(*run)))?;
-    write_required::<ByteArrayType>(&mut group, rows.iter().map(|(_, row)| ByteArray::from(kind_of(&row.line))))?;
+    write_required::<ByteArrayType>(&mut group, rows.iter().map(|(_, row)| ByteArray::from(row.values.kind())))?;
     write_required::<Int64Type>(&mut group, rows.iter().map(|(_, row)| row.step as i64))?;
     write_required::<DoubleType>(&mut group, rows.iter().map(|(_, row)| row.wall_time))?;
-    for column in INTEGERS {
-        let values = rows.iter().map(|(_, row)| column.value(&row.line).map(|n| n as i64));
+    for column in &INTEGERS {
+        let values = rows.iter().map(|(_, row)| row.values.integer(column).map(|n| n as i64));
         write_optional::<Int64Type>(&mut group, values)?;
     }
-    for column in FLOATS {
-        write_optional::<DoubleType>(&mut group, rows.iter().map(|(_, row)| finite(column.value(&row.line))))?;
+    for column in &FLOATS {
+        write_optional::<DoubleType>(&mut group, rows.iter().map(|(_, row)| row.values.float(column)))?;
     }
     group.close()?;
     Ok(())

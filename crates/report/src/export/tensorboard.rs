@@ -9,11 +9,10 @@ use std::fs::{self, File};
 use std::io::{BufWriter, Write as _};
 use std::path::{Path, PathBuf};
 
-use super::columns::{FLOATS, INTEGERS, finite};
+use super::columns::{FLOATS, INTEGERS, MetricValues};
 use super::error::ExportError;
 use super::new_file::write_new_file;
 use super::timed_record::{TimedLine, TimedRecord};
-use runner_store::MetricLine;
 
 /// The format version that the first event of a file states.
 const FILE_VERSION: &str = "brain.Event:2";
@@ -53,9 +52,9 @@ fn write_events(run: &TimedRecord, events: &mut EventWriter<'_>) -> Result<(), E
     let yaml = run.resolved()?;
     events.write(&summary(run.started(), 0, |s| s.bytes(1, text_value("experiment", &code_block(&yaml)).0)))?;
     let mut times: Vec<(u64, f64)> = Vec::new();
-    run.for_each_line(&mut |TimedLine { step, wall_time, line }| {
+    run.for_each_line(&mut |TimedLine { step, wall_time, values }| {
         times.push((step, wall_time));
-        let scalars = scalars(&line);
+        let scalars = scalars(&values);
         if scalars.is_empty() {
             return Ok(());
         }
@@ -79,11 +78,10 @@ fn write_events(run: &TimedRecord, events: &mut EventWriter<'_>) -> Result<(), E
     result
 }
 
-/// The tags and finite values of a line.
-fn scalars(line: &MetricLine) -> Vec<(String, f64)> {
-    let integers = INTEGERS.iter().map(|c| (c.group, c.name, c.value(line).map(|n| n as f64)));
-    let floats = FLOATS.iter().map(|c| (c.group, c.name, finite(c.value(line))));
-    integers.chain(floats).filter_map(|(group, name, x)| Some((format!("{group}/{name}"), x?))).collect()
+/// The tags and values of a line.
+fn scalars(values: &MetricValues) -> Vec<(String, f64)> {
+    let columns = INTEGERS.iter().chain(&FLOATS);
+    columns.filter_map(|c| Some((format!("{}/{}", c.group, c.name), values.float(c)?))).collect()
 }
 
 /// `text` as a block of code. TensorBoard shows texts as Markdown, which would lose line ends and special characters.

@@ -7,9 +7,10 @@
 
 use std::path::{Path, PathBuf};
 
+use super::columns::MetricValues;
 use runner_spec::event::SampleText;
 use runner_store::files::{file_name, read_small};
-use runner_store::lines::for_each_record;
+use runner_store::lines::{describe_damaged_lines, for_each_record};
 use runner_store::manifest::{Manifest, Session};
 use runner_store::metrics::{EvalLine, MetricLine, TrainLine, for_each_metric};
 use runner_store::run_dir::{self, MANIFEST, METRICS, SAMPLES};
@@ -19,17 +20,19 @@ use runner_store::{StoreError, time};
 #[derive(Debug, Clone)]
 pub struct TimedRecord {
     pub id: String,
+    /// What could not be read of the metrics, in one sentence.
+    pub problem: Option<String>,
     path: PathBuf,
     clock: Clock,
 }
 
 /// A line of the metrics.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug)]
 pub(super) struct TimedLine {
     pub(super) step: u64,
     /// Seconds since 1970-01-01T00:00:00Z.
     pub(super) wall_time: f64,
-    pub(super) line: MetricLine,
+    pub(super) values: MetricValues,
 }
 
 impl TimedRecord {
@@ -42,14 +45,14 @@ impl TimedRecord {
         // The first steps of a run that continues another one were done before its first session.
         let first = manifest.sessions.first().map_or(0, |s| s.from_step);
         let mut inherited_seconds = 0.0;
-        if first > 0 {
-            for_each_metric(&path.join(METRICS), &mut |line| match line {
-                MetricLine::Train(t) if t.step <= first => inherited_seconds += step_seconds(&t),
-                _ => {}
-            })?;
-        }
+        let metrics = path.join(METRICS);
+        let damaged = for_each_metric(&metrics, &mut |line| match line {
+            MetricLine::Train(t) if t.step <= first => inherited_seconds += step_seconds(&t),
+            _ => {}
+        })?;
+        let problem = describe_damaged_lines(&metrics, damaged);
         let clock = Clock::new(&manifest, &path.join(MANIFEST), inherited_seconds)?;
-        Ok(Self { id: file_name(path), path: path.to_owned(), clock })
+        Ok(Self { id: file_name(path), problem, path: path.to_owned(), clock })
     }
 
     /// The time at which the run began, in seconds since 1970.
@@ -78,7 +81,7 @@ impl TimedRecord {
             if failed.is_none() {
                 let (step, wall_time) = clock.advance(&line);
                 count += 1;
-                failed = take(TimedLine { step, wall_time, line }).err();
+                failed = take(TimedLine { step, wall_time, values: MetricValues::new(&line) }).err();
             }
         })?;
         failed.map_or(Ok(count), Err)
@@ -96,7 +99,8 @@ impl TimedRecord {
         for_each_record(&self.path.join(SAMPLES), &mut |sample: SampleText| {
             let count = times.partition_point(|(step, _)| *step <= sample.step);
             take(times[..count].last().map_or(self.clock.started, |(_, time)| *time), sample);
-        })
+        })?;
+        Ok(())
     }
 }
 

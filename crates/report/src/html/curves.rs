@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::thin::{Series, mean, rounded, thin};
 use runner_store::StoreError;
+use runner_store::lines::describe_damaged_lines;
 use runner_store::metrics::{EvalLine, MetricLine, TrainLine, for_each_metric};
 use runner_store::summary::median;
 
@@ -95,16 +96,22 @@ pub(super) struct Medians {
 }
 
 /// Reads the metrics in `path`; each curve has at most `max_points` points. The first `inherited_steps` were done by another run:
-/// medians leave them out. A missing file is empty.
+/// medians leave them out. A missing file is empty. Damaged lines are reported in `problems`.
 ///
 /// # Errors
 /// If the file cannot be read.
-pub(super) fn read_curves(path: &Path, inherited_steps: u64, max_points: usize) -> Result<Curves, StoreError> {
+pub(super) fn read_curves(
+    path: &Path,
+    inherited_steps: u64,
+    max_points: usize,
+    problems: &mut Vec<String>,
+) -> Result<Curves, StoreError> {
     let (mut train, mut evals) = (Vec::new(), Vec::new());
-    for_each_metric(path, &mut |line| match line {
+    let damaged = for_each_metric(path, &mut |line| match line {
         MetricLine::Train(line) => train.push(line),
         MetricLine::Eval(line) => evals.push(line),
     })?;
+    problems.extend(describe_damaged_lines(path, damaged));
     // Lines of an edited file may be in any order; the page's charts need them ascending.
     train.sort_by_key(|t| t.step);
     train.dedup_by_key(|t| t.step);
@@ -258,9 +265,11 @@ mod tests {
             "{\"kind\":\"eval\",\"step\":2,\"val_loss\":2.0}\n{\"kind\":\"eval\",\"step\":1,\"val_loss\":1.0}\n{\"ki",
         );
         std::fs::write(&path, text).unwrap();
-        let curves = read_curves(&path, 0, 100).unwrap();
+        let mut problems = Vec::new();
+        let curves = read_curves(&path, 0, 100, &mut problems).unwrap();
+        assert_eq!(problems, [format!("{}: 1 torn or damaged line left out", path.display())]);
         assert_eq!(curves.loss.unwrap().x, [1, 2]);
         assert_eq!(curves.best_eval.unwrap().step, 1);
-        assert_eq!(read_curves(&dir.path().join("none"), 0, 100).unwrap().steps, 0);
+        assert_eq!(read_curves(&dir.path().join("none"), 0, 100, &mut problems).unwrap().steps, 0);
     }
 }

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use runner_spec::event::SampleText;
 use runner_store::StoreError;
-use runner_store::lines::for_each_record;
+use runner_store::lines::{describe_damaged_lines, for_each_record};
 
 /// Steps that are shown at most; of more, some are left out, but not the first and the last.
 const MAX_STEPS: usize = 40;
@@ -23,16 +23,17 @@ pub(super) struct Samples {
     pub(super) thinned_from: Option<usize>,
 }
 
-/// Reads the samples in `path`.
+/// Reads the samples in `path`. Damaged lines are reported in `problems`.
 ///
 /// # Errors
 /// If the file cannot be read.
-pub(super) fn read_samples(path: &Path) -> Result<Samples, StoreError> {
+pub(super) fn read_samples(path: &Path, problems: &mut Vec<String>) -> Result<Samples, StoreError> {
     // Two passes: most texts of a long run are not shown, and all of them need not fit in memory together.
     let mut steps = BTreeSet::new();
-    for_each_record(path, &mut |sample: SampleText| {
+    let damaged = for_each_record(path, &mut |sample: SampleText| {
         steps.insert(sample.step);
     })?;
+    problems.extend(describe_damaged_lines(path, damaged));
     let steps: Vec<u64> = steps.into_iter().collect();
     let thinned_from = (steps.len() > MAX_STEPS).then_some(steps.len());
     let shown: BTreeSet<u64> = match thinned_from {
@@ -74,10 +75,12 @@ mod tests {
                 .unwrap();
         }
         std::fs::write(&path, text).unwrap();
-        let samples = read_samples(&path).unwrap();
+        let mut problems = Vec::new();
+        let samples = read_samples(&path, &mut problems).unwrap();
+        assert_eq!(problems, [format!("{}: 1 torn or damaged line left out", path.display())]);
         assert_eq!((samples.items.len(), samples.thinned_from), (MAX_STEPS, Some(100)));
         assert_eq!((samples.items[0].step, samples.items[MAX_STEPS - 1].step), (1, 100));
         assert_eq!(samples.items[0].text.chars().count(), MAX_CHARACTERS + 1);
-        assert_eq!(read_samples(&dir.path().join("none")).unwrap(), Samples::default());
+        assert_eq!(read_samples(&dir.path().join("none"), &mut problems).unwrap(), Samples::default());
     }
 }
