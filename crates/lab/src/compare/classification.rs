@@ -23,40 +23,21 @@ pub enum DifferenceClass {
     Mathematics,
 }
 
-/// A part of the mathematics that differs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum MathematicsPart {
-    Data,
-    Model,
-    InitialWeights,
-    Optimizer,
-    Schedule,
-    Batch,
-    TrainingLength,
-    Precision,
-    Seed,
-    Evaluation,
-    /// The run started from a checkpoint of other mathematics.
-    Beginning,
-}
-
-impl MathematicsPart {
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Data => "data",
-            Self::Model => "model",
-            Self::InitialWeights => "initial weights",
-            Self::Optimizer => "optimizer",
-            Self::Schedule => "schedule",
-            Self::Batch => "batch",
-            Self::TrainingLength => "training length",
-            Self::Precision => "precision",
-            Self::Seed => "seed",
-            Self::Evaluation => "evaluation",
-            Self::Beginning => "beginning",
-        }
+runner_store::named_enum! {
+    /// A part of the mathematics that differs.
+    pub enum MathematicsPart {
+        Data = "data",
+        Model = "model",
+        InitialWeights = "initial_weights",
+        Optimizer = "optimizer",
+        Schedule = "schedule",
+        Batch = "batch",
+        TrainingLength = "training_length",
+        Precision = "precision",
+        Seed = "seed",
+        Evaluation = "evaluation",
+        /// The run started from a checkpoint of other mathematics.
+        Beginning = "beginning",
     }
 }
 
@@ -188,49 +169,40 @@ pub fn differing_parts(a: &Plan, b: &Plan) -> Vec<MathematicsPart> {
 /// no number.
 #[must_use]
 pub fn classify(a: &PlannedExperiment, b: &PlannedExperiment, has_bookkeeping: bool) -> Classification {
-    if a.plan.hash == b.plan.hash {
+    let (p, q) = (a.effective(), b.effective());
+    let mut parts = Vec::new();
+    let (class, training, meaning) = if a.plan.hash == b.plan.hash {
         let (class, meaning) = if has_bookkeeping {
             (DifferenceClass::Bookkeeping, "bookkeeping only: the plan is the same, and so is every number")
         } else {
             (DifferenceClass::SameRun, "same run: the plan is the same, and so is every number")
         };
-        return Classification {
-            class,
-            parts: Vec::new(),
-            training: TrainingEquality::SameBits,
-            meaning: meaning.to_owned(),
+        (class, TrainingEquality::SameBits, meaning.to_owned())
+    } else if p.math_hash != q.math_hash {
+        parts = differing_parts(p, q);
+        (DifferenceClass::Mathematics, TrainingEquality::Other, describe_parts(&parts))
+    } else if same_evaluation(p, q) {
+        let training = compare_training(a, b);
+        let meaning = match training {
+            TrainingEquality::SameBits => {
+                "same mathematics, and the same bits: what differs in the plans has no effect here"
+            }
+            _ => "same mathematics, other rounding",
         };
-    }
-    let (p, q) = (a.effective(), b.effective());
-    if p.math_hash != q.math_hash {
-        let parts = differing_parts(p, q);
-        let names: Vec<&str> = parts.iter().map(|part| part.name()).collect();
-        let meaning = format!("other mathematics: {}", names.join(", "));
-        return Classification {
-            class: DifferenceClass::Mathematics,
-            parts,
-            training: TrainingEquality::Other,
-            meaning,
-        };
-    }
-    let training = compare_training(a, b);
-    if !same_evaluation(p, q) {
+        (DifferenceClass::Rounding, training, meaning.to_owned())
+    } else {
+        parts.push(MathematicsPart::Evaluation);
+        let training = compare_training(a, b);
         let how = if training == TrainingEquality::SameBits { "bit for bit" } else { "up to rounding" };
         let meaning = format!("other mathematics: evaluation alone; training is the same, {how}");
-        return Classification {
-            class: DifferenceClass::Mathematics,
-            parts: vec![MathematicsPart::Evaluation],
-            training,
-            meaning,
-        };
-    }
-    let meaning = match training {
-        TrainingEquality::SameBits => {
-            "same mathematics, and the same bits: what differs in the plans has no effect here"
-        }
-        _ => "same mathematics, other rounding",
+        (DifferenceClass::Mathematics, training, meaning)
     };
-    Classification { class: DifferenceClass::Rounding, parts: Vec::new(), training, meaning: meaning.to_owned() }
+    Classification { class, parts, training, meaning }
+}
+
+fn describe_parts(parts: &[MathematicsPart]) -> String {
+    let names: Vec<&str> = parts.iter().map(|part| part.name()).collect();
+    format!("other mathematics: {}", names.join(", ").replace('_', " "))
 }
 
 impl Classification {
@@ -240,8 +212,7 @@ impl Classification {
         match inherited {
             InheritedStepsComparison::Different => {
                 self.parts.push(MathematicsPart::Beginning);
-                let names: Vec<&str> = self.parts.iter().map(|part| part.name()).collect();
-                self.meaning = format!("other mathematics: {}", names.join(", "));
+                self.meaning = describe_parts(&self.parts);
                 (self.class, self.training) = (DifferenceClass::Mathematics, TrainingEquality::Other);
             }
             InheritedStepsComparison::Rounding if self.training == TrainingEquality::SameBits => {

@@ -1,6 +1,8 @@
 //! Curves of runs: a metric over steps or tokens, smoothed, and thinned to what a picture can show.
 
-use super::run_record::{RunRecord, StepRecord};
+use super::run_record::RunRecord;
+use runner_spec::format::json_value;
+use runner_store::MetricLine;
 
 runner_store::named_enum! {
     /// The metric of a curve, with its name in `metrics.jsonl`.
@@ -32,35 +34,26 @@ pub struct Curve {
 
 /// The curve of `metric` in `record`. Each value is the mean of the last `smooth` values.
 #[must_use]
-pub fn curve(record: &RunRecord, metric: CurveMetric, over: CurveAxis, smooth: usize) -> Curve {
-    let x = |p: &StepRecord| match over {
-        CurveAxis::Step => p.step as f64,
-        CurveAxis::Tokens => p.tokens as f64,
-    };
-    let steps = |of: fn(&StepRecord) -> f64| record.steps.iter().map(|p| (x(p), of(p))).collect::<Vec<_>>();
-    let points = match metric {
-        CurveMetric::Loss => steps(|p| p.loss),
-        CurveMetric::Lr => steps(|p| p.lr),
-        CurveMetric::GradNorm => steps(|p| p.grad_norm),
-        CurveMetric::TokensPerSecond => steps(|p| p.tokens_per_second),
-        CurveMetric::Mfu => steps(|p| p.mfu),
-        CurveMetric::ValLoss | CurveMetric::HellaswagAcc | CurveMetric::HellaswagAccNorm => {
-            let value = |e: &runner_store::metrics::EvalLine| match metric {
-                CurveMetric::ValLoss => e.val_loss,
-                CurveMetric::HellaswagAcc => e.hellaswag_acc,
-                _ => e.hellaswag_acc_norm,
+pub fn curve(record: &RunRecord, metric: CurveMetric, axis: CurveAxis, smooth: usize) -> Curve {
+    let mut tokens = 0_u64;
+    let mut points = Vec::new();
+    for line in &record.lines {
+        let step = match line {
+            MetricLine::Train(train) => {
+                tokens = tokens.saturating_add(train.tokens);
+                train.step
+            }
+            MetricLine::Eval(eval) => eval.step,
+        };
+        // A line has the metrics of its kind; one that is not finite is `null`.
+        if let Some(value) = json_value(line).get(metric.name()) {
+            let x = match axis {
+                CurveAxis::Step => step,
+                CurveAxis::Tokens => tokens,
             };
-            let at = |step: u64| match over {
-                CurveAxis::Step => step as f64,
-                // An evaluation comes after its step; before the first, nothing was seen.
-                CurveAxis::Tokens => {
-                    let index = record.steps.partition_point(|p| p.step <= step);
-                    index.checked_sub(1).map_or(0.0, |i| record.steps[i].tokens as f64)
-                }
-            };
-            record.evals.iter().filter_map(|e| Some((at(e.step), value(e)?))).collect()
+            points.push((x as f64, value.as_f64().unwrap_or(f64::NAN)));
         }
-    };
+    }
     Curve { label: record.manifest.id.clone(), points: smoothed(points, smooth) }
 }
 

@@ -2,7 +2,8 @@
 
 use serde::Serialize;
 
-use super::run_record::{RunFigures, RunRecord, StepRecord};
+use super::run_record::{RunFigures, RunRecord};
+use runner_store::metrics::TrainLine;
 
 /// Relative difference of losses beyond which they are more than rounding: f32 has seven digits, and sums in another order
 /// cost some of them.
@@ -59,10 +60,11 @@ pub fn compare_outcomes(a: &RunRecord, b: &RunRecord) -> OutcomeComparison {
     };
     let mut power = 1;
     let mut last = None;
-    for_each_common_step(&a.steps, &b.steps, &mut |p, q| {
-        let pair = LossPair { step: p.step, a: finite(p.loss), b: finite(q.loss), relative: relative(p.loss, q.loss) };
+    for_each_common_step(a.steps(), b.steps(), &mut |p, q| {
+        let relative = p.loss.zip(q.loss).and_then(|(a, b)| relative_difference(a, b));
+        let pair = LossPair { step: p.step, a: p.loss, b: q.loss, relative };
         out.common_steps += 1;
-        let same = p.loss.to_bits() == q.loss.to_bits() || (p.loss.is_nan() && q.loss.is_nan());
+        let same = p.loss.map(f64::to_bits) == q.loss.map(f64::to_bits);
         if !same && out.first_difference.is_none() {
             out.first_difference = Some(p.step);
         }
@@ -90,21 +92,18 @@ fn stages(record: &RunRecord) -> usize {
     record.manifest.layout.map_or(1, |mesh| mesh.stages)
 }
 
-fn finite(x: f64) -> Option<f64> {
-    Some(x).filter(|x| x.is_finite())
-}
-
-fn relative(a: f64, b: f64) -> Option<f64> {
+fn relative_difference(a: f64, b: f64) -> Option<f64> {
     let scale = a.abs().max(b.abs());
-    if !scale.is_finite() {
-        return None;
-    }
     Some(if scale > 0.0 { (a - b).abs() / scale } else { 0.0 }).filter(|r| r.is_finite())
 }
 
 /// Calls `each` with the steps that both runs have, in order.
-fn for_each_common_step(a: &[StepRecord], b: &[StepRecord], each: &mut dyn FnMut(&StepRecord, &StepRecord)) {
-    let mut others = b.iter().peekable();
+fn for_each_common_step<'r>(
+    a: impl Iterator<Item = &'r TrainLine>,
+    b: impl Iterator<Item = &'r TrainLine>,
+    each: &mut dyn FnMut(&TrainLine, &TrainLine),
+) {
+    let mut others = b.peekable();
     for p in a {
         while others.peek().is_some_and(|q| q.step < p.step) {
             others.next();
@@ -119,26 +118,22 @@ fn for_each_common_step(a: &[StepRecord], b: &[StepRecord], each: &mut dyn FnMut
 mod tests {
     use super::*;
     use runner_plan::testing::{compiled, experiment};
+    use runner_store::MetricLine;
     use runner_store::catalog::ListedStatus;
     use runner_store::manifest::Manifest;
 
     fn record(losses: &[f64]) -> RunRecord {
-        let point = |(i, &loss): (usize, &f64)| StepRecord {
-            step: i as u64 + 1,
-            tokens: 10 * (i as u64 + 1),
-            loss,
-            lr: 0.0,
-            grad_norm: f64::NAN,
-            tokens_per_second: 100.0,
-            mfu: f64::NAN,
+        let line = |(i, &loss): (usize, &f64)| {
+            let loss = Some(loss).filter(|loss| loss.is_finite());
+            MetricLine::Train(TrainLine { step: i as u64 + 1, tokens: 10, loss, ..TrainLine::default() })
         };
         RunRecord {
+            problem: None,
             path: "r".into(),
             status: ListedStatus::Done,
             manifest: Manifest::new(&compiled(&experiment()), "e.yaml".into(), vec![], String::new()),
             summary: None,
-            steps: losses.iter().enumerate().map(point).collect(),
-            evals: Vec::new(),
+            lines: losses.iter().enumerate().map(line).collect(),
         }
     }
 

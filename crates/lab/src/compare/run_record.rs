@@ -13,24 +13,12 @@ use runner_spec::plan::Plan;
 use runner_store::StoreError;
 use runner_store::catalog;
 use runner_store::catalog::ListedStatus;
+use runner_store::lines::describe_damaged_lines;
 use runner_store::manifest::Manifest;
-use runner_store::metrics::{EvalLine, MetricLine, for_each_metric};
+use runner_store::metrics::{EvalLine, MetricLine, TrainLine, for_each_metric};
 use runner_store::run_dir;
 use runner_store::run_dir::{METRICS, RESOLVED};
 use runner_store::summary::{Summary, median};
-
-/// One step. Values that are unknown or not finite are NaN.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct StepRecord {
-    pub step: u64,
-    /// The number of valid tokens up to and including this step.
-    pub tokens: u64,
-    pub loss: f64,
-    pub lr: f64,
-    pub grad_norm: f64,
-    pub tokens_per_second: f64,
-    pub mfu: f64,
-}
 
 /// The record of a run.
 #[derive(Debug, Clone)]
@@ -40,8 +28,10 @@ pub struct RunRecord {
     pub manifest: Manifest,
     /// `None` if the run was resumed since, or has no summary.
     pub summary: Option<Summary>,
-    pub steps: Vec<StepRecord>,
-    pub evals: Vec<EvalLine>,
+    /// The lines of the metrics.
+    pub lines: Vec<MetricLine>,
+    /// What could not be read of the metrics, in one sentence.
+    pub problem: Option<String>,
 }
 
 /// The figures of a run; `None` if not measured.
@@ -100,38 +90,40 @@ impl RunRecord {
         // The summary of an earlier session is out of date.
         let summary =
             run_dir::read_summary(path)?.filter(|s| s.status == manifest.status && status != ListedStatus::Running);
-        let (mut steps, mut evals, mut tokens) = (Vec::<StepRecord>::new(), Vec::new(), 0_u64);
-        for_each_metric(&path.join(METRICS), &mut |line| match line {
-            MetricLine::Train(t) => {
-                tokens = tokens.saturating_add(t.tokens);
-                let number = |x: Option<f64>| x.unwrap_or(f64::NAN);
-                steps.push(StepRecord {
-                    step: t.step,
-                    tokens,
-                    loss: number(t.loss),
-                    lr: number(t.lr),
-                    grad_norm: number(t.grad_norm),
-                    tokens_per_second: number(t.tokens_per_second),
-                    mfu: number(t.mfu),
-                });
-            }
-            MetricLine::Eval(e) => evals.push(e),
-        })?;
-        Ok(Self { path: path.to_owned(), status, manifest, summary, steps, evals })
+        let metrics = path.join(METRICS);
+        let mut lines = Vec::new();
+        let damaged = for_each_metric(&metrics, &mut |line| lines.push(line))?;
+        let problem = describe_damaged_lines(&metrics, damaged);
+        Ok(Self { path: path.to_owned(), status, manifest, summary, lines, problem })
+    }
+
+    /// The optimizer steps.
+    pub fn steps(&self) -> impl Iterator<Item = &TrainLine> {
+        self.lines.iter().filter_map(|line| match line {
+            MetricLine::Train(step) => Some(step),
+            MetricLine::Eval(_) => None,
+        })
     }
 
     /// The figures of the run.
     #[must_use]
     pub fn figures(&self) -> RunFigures {
         let skip = self.manifest.continued_from.as_ref().map_or(0, |c| c.step);
-        let own = self.steps.iter().filter(|p| p.step > skip);
-        let mut speeds: Vec<f64> = own.map(|p| p.tokens_per_second).filter(|x| x.is_finite()).collect();
-        let last = |of: fn(&EvalLine) -> Option<f64>| self.evals.iter().rev().find_map(of);
-        let losses = self.evals.iter().filter_map(|e| e.val_loss);
+        let own = self.steps().filter(|step| step.step > skip);
+        let mut speeds: Vec<f64> = own.filter_map(|step| step.tokens_per_second).collect();
+        let evals = || {
+            self.lines.iter().filter_map(|line| match line {
+                MetricLine::Train(_) => None,
+                MetricLine::Eval(eval) => Some(eval),
+            })
+        };
+        let last = |of: fn(&EvalLine) -> Option<f64>| evals().rev().find_map(of);
+        let losses = evals().filter_map(|e| e.val_loss);
+        let last_step = self.steps().last();
         let summary = self.summary.as_ref();
         RunFigures {
-            steps: self.steps.last().map_or(0, |p| p.step),
-            train_loss: self.steps.last().map(|p| p.loss).filter(|x| x.is_finite()),
+            steps: last_step.map_or(0, |step| step.step),
+            train_loss: last_step.and_then(|step| step.loss),
             val_loss: last(|e| e.val_loss),
             best_val_loss: losses.min_by(f64::total_cmp),
             hellaswag_acc: last(|e| e.hellaswag_acc),

@@ -34,17 +34,10 @@ impl SettingGroup {
     pub fn of_key(key: &str) -> Self {
         match key.split('.').next().unwrap_or(key) {
             _ if key == "parallel.max_restarts" => Self::Bookkeeping,
-            "seed" => Self::Seed,
-            "model" => Self::Model,
-            "data" => Self::Data,
-            "batch" => Self::Batch,
-            "optimizer" => Self::Optimizer,
-            "schedule" => Self::Schedule,
-            "train" => Self::Train,
-            "precision" | "master_weights" => Self::Precision,
-            "parallel" | "device" => Self::Parallel,
+            "master_weights" => Self::Precision,
+            "device" => Self::Parallel,
             "eval" => Self::Evaluation,
-            _ => Self::Bookkeeping,
+            section => Self::ALL.into_iter().find(|group| group.name() == section).unwrap_or(Self::Bookkeeping),
         }
     }
 }
