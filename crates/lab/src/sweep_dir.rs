@@ -4,15 +4,17 @@
 //! script change: the progress of the sweep is in the run directories of its points.
 
 use std::fs::{self, File};
-use std::io::{ErrorKind, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use crate::sweep::record::{FORMAT, SweepRecord};
+use crate::sweep::{SweepSpec, from_str};
+use runner_spec::diagnostic::ConfigError;
 pub use runner_store::catalog::SWEEPS;
 use runner_store::error::StoreError;
 use runner_store::files::{check_format, file_name, read_json, read_small, sync_dir, write_atomic, write_json};
 use runner_store::lock::RunLock;
-use runner_store::run_dir::{CREATING, remove_stale_folders};
+use runner_store::run_dir::UnfinishedFolder;
 
 /// The sweep file as given.
 pub const SWEEP: &str = "sweep.yaml";
@@ -54,42 +56,81 @@ pub fn point_log(path: &Path, index: usize) -> PathBuf {
     path.join(POINTS).join(format!("{index:04}.log"))
 }
 
+/// What to do about a sweep whose record cannot be read.
+const RECORD_ADVICE: &str =
+    "restore the file, or move the sweep's folder away; runs that are done stay, and no sweep repeats them";
+
 /// Reads the record of the sweep in `path`.
 ///
 /// # Errors
 /// If it is missing, damaged or of another version.
 pub fn read_record(path: &Path) -> Result<SweepRecord, StoreError> {
     let file = path.join(RECORD);
-    let record: SweepRecord = read_json(&file)?;
-    check_format(&file, record.format, FORMAT)?;
-    Ok(record)
+    let read = || {
+        let record: SweepRecord = read_json(&file)?;
+        check_format(&file, record.format, FORMAT)?;
+        Ok(record)
+    };
+    read().map_err(|error| match error {
+        StoreError::Damaged { path, message } => StoreError::damaged(&path, format!("{message}; {RECORD_ADVICE}")),
+        StoreError::Io { path, source, .. } => StoreError::damaged(&path, format!("{source}; {RECORD_ADVICE}")),
+        other => other,
+    })
 }
 
 /// Reads the copy of the sweep file in the folder `path` of a sweep.
 ///
 /// # Errors
-/// If it cannot be read.
-pub fn read_sweep_file(path: &Path) -> Result<String, StoreError> {
-    read_small(&path.join(SWEEP))
+/// If it is missing or damaged.
+pub fn read_copy(path: &Path) -> Result<SweepSpec, StoreError> {
+    let file = path.join(SWEEP);
+    from_str(&read_small(&file)?, &file).map_err(|mistakes| damaged_copy(&file, &mistakes))
 }
 
-/// The readable sweeps in the folder of runs `root`, oldest first.
+/// The error of `file`, which was legal when the sweep wrote it and now has `mistakes`.
 #[must_use]
-pub fn list(root: &Path) -> Vec<(PathBuf, SweepRecord)> {
-    let readable = |path: PathBuf| Some((read_record(&path).ok()?, path));
-    let mut sweeps: Vec<_> =
-        folders(root).into_iter().filter_map(readable).map(|(record, path)| (path, record)).collect();
+pub fn damaged_copy(file: &Path, mistakes: &ConfigError) -> StoreError {
+    let first = mistakes.diagnostics.first();
+    let mistake = first.map_or_else(String::new, |first| match first.line {
+        0 => format!(": {}", first.message),
+        line => format!(": line {line}: {}", first.message),
+    });
+    StoreError::damaged(file, format!("this file of the sweep is damaged or was edited{mistake}"))
+}
+
+/// The readable sweeps in the folder of runs `root`, oldest first, and the folders of the others with their errors.
+fn list(root: &Path) -> (Vec<(PathBuf, SweepRecord)>, Vec<(PathBuf, StoreError)>) {
+    let (mut sweeps, mut unreadable) = (Vec::new(), Vec::new());
+    for path in folders(root) {
+        match read_record(&path) {
+            Ok(record) => sweeps.push((path, record)),
+            Err(error) => unreadable.push((path, error)),
+        }
+    }
     // Ids end in numbers, and a longer number is a later one.
     let key = |(path, record): &(PathBuf, SweepRecord)| (record.created.clone(), path.as_os_str().len(), path.clone());
     sweeps.sort_by_key(key);
-    sweeps
+    (sweeps, unreadable)
 }
 
 /// The newest sweep in `root` that was started from the sweep file `file` under the name `name`.
-#[must_use]
-pub fn newest_of_file(root: &Path, name: &str, file: &Path) -> Option<(PathBuf, SweepRecord)> {
+///
+/// # Errors
+/// If the record of a sweep of that name cannot be read: the sweep may be the one that is looked for.
+pub fn newest_of_file(root: &Path, name: &str, file: &Path) -> Result<Option<(PathBuf, SweepRecord)>, StoreError> {
     let file = absolute_path(file);
-    list(root).into_iter().rfind(|(_, record)| record.name == name && record.file == file)
+    let (sweeps, unreadable) = list(root);
+    let has_name = |path: &Path| {
+        let id = file_name(path);
+        let digits = id.strip_prefix(name).and_then(|rest| rest.strip_prefix('-')?.get(..8));
+        digits.is_some_and(|digits| digits.bytes().all(|b| b.is_ascii_hexdigit()))
+    };
+    if let Some((_, error)) = unreadable.into_iter().find(|(path, _)| has_name(path)) {
+        return Err(StoreError::Refused(format!(
+            "a sweep called {name} cannot be read, and may be the one to resume: {error}; --new starts another sweep"
+        )));
+    }
+    Ok(sweeps.into_iter().rfind(|(_, record)| record.name == name && record.file == file))
 }
 
 /// `path` from the root of the file system, without symbolic links where it exists.
@@ -108,24 +149,35 @@ pub fn folders(root: &Path) -> Vec<PathBuf> {
     folders
 }
 
+/// The folder of the sweep that `wanted` names: a folder, or an id among the sweeps of `root`.
+#[must_use]
+pub fn find_folder(root: &Path, wanted: &str) -> Option<PathBuf> {
+    let folder = PathBuf::from(wanted);
+    if !wanted.is_empty() && folder.join(RECORD).is_file() {
+        return Some(folder);
+    }
+    folders(root).into_iter().find(|path| file_name(path) == wanted)
+}
+
 /// Finds the sweep that `wanted` names in the folder of runs `root`: by its folder, its id, or the unique beginning of an id. `None`
 /// names the newest sweep.
 ///
 /// # Errors
-/// If there is no such sweep, or there are several.
+/// If there is no such sweep, or there are several; if the newest is wanted and a record cannot be read.
 pub fn resolve(root: &Path, wanted: Option<&str>) -> Result<PathBuf, StoreError> {
     let none = || StoreError::Refused(format!("no sweeps in {} yet: runner sweep FILE starts one", root.display()));
     let Some(wanted) = wanted else {
-        return list(root).pop().map(|(path, _)| path).ok_or_else(none);
+        let (mut sweeps, unreadable) = list(root);
+        if let Some((_, error)) = unreadable.first() {
+            let message = format!("the newest sweep is not known; name a sweep. A record cannot be read: {error}");
+            return Err(StoreError::Refused(message));
+        }
+        return sweeps.pop().map(|(path, _)| path).ok_or_else(none);
     };
-    let as_path = Path::new(wanted);
-    if as_path.join(RECORD).is_file() {
-        return Ok(as_path.to_owned());
+    if let Some(folder) = find_folder(root, wanted) {
+        return Ok(folder);
     }
     let mut all = folders(root);
-    if let Some(exact) = all.iter().position(|path| file_name(path) == wanted) {
-        return Ok(all.swap_remove(exact));
-    }
     let ids: Vec<String> = all.iter().map(|path| file_name(path)).collect();
     let matching: Vec<usize> = (0..all.len()).filter(|&i| !wanted.is_empty() && ids[i].starts_with(wanted)).collect();
     match matching.as_slice() {
@@ -150,18 +202,28 @@ impl SweepDir {
     ///
     /// # Errors
     /// If it cannot be written.
-    pub fn create(root: &Path, mut files: SweepFiles<'_>) -> Result<Self, StoreError> {
-        let folder = root.join(SWEEPS);
-        fs::create_dir_all(&folder).map_err(StoreError::io("creating", &folder))?;
-        remove_stale_folders(&folder);
-        let temporary = folder.join(format!("{CREATING}{}-{}", files.record.id, std::process::id()));
-        let points = temporary.join(POINTS);
-        fs::create_dir_all(&points).map_err(StoreError::io("creating", &points))?;
-        let result = Self::fill(&folder, &temporary, &mut files);
-        if result.is_err() {
-            let _ = fs::remove_dir_all(&temporary);
+    pub fn create(root: &Path, files: SweepFiles<'_>) -> Result<Self, StoreError> {
+        let SweepFiles { mut record, text, experiments } = files;
+        let (folder, base) = (root.join(SWEEPS), record.id.clone());
+        let unfinished = UnfinishedFolder::create(&folder, &base)?;
+        write_atomic(&unfinished.path().join(SWEEP), text.as_bytes())?;
+        let points = unfinished.path().join(POINTS);
+        fs::create_dir(&points).map_err(StoreError::io("creating", &points))?;
+        for (point, experiment) in record.points.iter().zip(experiments) {
+            let file = point_file(unfinished.path(), point.index);
+            let write = || {
+                let mut out = File::create_new(&file)?;
+                out.write_all(experiment.as_bytes())?;
+                out.sync_all()
+            };
+            write().map_err(StoreError::io("writing", &file))?;
         }
-        result
+        sync_dir(&points)?;
+        let (path, lock) = unfinished.finish(&mut |temporary, id| {
+            record.id = id;
+            write_json(&temporary.join(RECORD), &record)
+        })?;
+        Ok(Self { path, record, _lock: lock })
     }
 
     /// Writes the batch script of an array, and returns its path.
@@ -172,39 +234,6 @@ impl SweepDir {
         let path = self.path.join(SCRIPT);
         write_atomic(&path, text.as_bytes())?;
         Ok(path)
-    }
-
-    fn fill(folder: &Path, temporary: &Path, files: &mut SweepFiles<'_>) -> Result<Self, StoreError> {
-        let lock = RunLock::take(temporary)?;
-        write_atomic(&temporary.join(SWEEP), files.text.as_bytes())?;
-        for (point, text) in files.record.points.iter().zip(files.experiments) {
-            let file = point_file(temporary, point.index);
-            let write = || {
-                let mut out = File::create_new(&file)?;
-                out.write_all(text.as_bytes())?;
-                out.sync_all()
-            };
-            write().map_err(StoreError::io("writing", &file))?;
-        }
-        sync_dir(&temporary.join(POINTS))?;
-        let base = files.record.id.clone();
-        for n in 1.. {
-            let id = if n == 1 { base.clone() } else { format!("{base}-{n}") };
-            let path = folder.join(&id);
-            if path.exists() {
-                continue;
-            }
-            files.record.id = id;
-            write_json(&temporary.join(RECORD), &files.record)?;
-            match fs::rename(temporary, &path) {
-                Ok(()) => break,
-                // Another process took the name in between.
-                Err(e) if matches!(e.kind(), ErrorKind::DirectoryNotEmpty | ErrorKind::AlreadyExists) => {}
-                Err(e) => return Err(StoreError::io("creating", &path)(e)),
-            }
-        }
-        sync_dir(folder)?;
-        Ok(Self { path: folder.join(&files.record.id), record: files.record.clone(), _lock: lock })
     }
 
     /// Opens the sweep in `path` in order to resume it, and takes its lock.
@@ -250,11 +279,10 @@ mod tests {
             )
             .unwrap()
         };
-        assert!(list(root.path()).is_empty());
+        assert!(list(root.path()).0.is_empty());
         let first = create();
         assert!(first.path().ends_with("sweeps/s-12345678"));
         assert_eq!(fs::read_to_string(point_file(first.path(), 2)).unwrap(), "a: 2\n");
-        assert_eq!(read_sweep_file(first.path()).unwrap(), "sweep: {}\n");
         assert_eq!(read_record(first.path()).unwrap(), sweep());
         assert!(matches!(SweepDir::open(first.path()), Err(StoreError::Locked { .. })));
         let path = first.path().to_owned();
@@ -262,7 +290,7 @@ mod tests {
         assert_eq!(SweepDir::open(&path).unwrap().record(), &sweep());
         let second = create();
         assert_eq!((second.record().id.as_str(), runs_folder(second.path())), ("s-12345678-2", root.path().to_owned()));
-        let ids: Vec<String> = list(root.path()).into_iter().map(|(_, f)| f.id).collect();
+        let ids: Vec<String> = list(root.path()).0.into_iter().map(|(_, f)| f.id).collect();
         assert_eq!(ids, ["s-12345678", "s-12345678-2"]);
         let resolved = |wanted: Option<&str>| resolve(root.path(), wanted).map(|path| file_name(&path));
         assert_eq!(resolved(None).unwrap(), "s-12345678-2");
@@ -273,14 +301,49 @@ mod tests {
     }
 
     #[test]
-    fn another_version_is_told() {
+    fn a_damaged_sweep_is_not_passed_over() {
+        let root = tempfile::tempdir().unwrap();
+        let file = root.path().join("s.yaml");
+        let make = |folder: &str, content: &str| {
+            let path = root.path().join("sweeps").join(folder);
+            fs::create_dir_all(&path).unwrap();
+            fs::write(path.join(RECORD), content).unwrap();
+        };
+        make("s-t-12345678", "{");
+        assert!(newest_of_file(root.path(), "s", &file).unwrap().is_none(), "a sweep of another name");
+        make("s-12345678-2", "{\"format\": 1");
+        let error = newest_of_file(root.path(), "s", &file).unwrap_err();
+        let text = error.to_string();
+        assert!(
+            error.is_request() && text.contains("s-12345678-2/sweep.json: EOF") && text.contains("--new"),
+            "{text}"
+        );
+        fs::remove_file(root.path().join("sweeps/s-12345678-2/sweep.json")).unwrap();
+        let text = newest_of_file(root.path(), "s", &file).unwrap_err().to_string();
+        assert!(text.contains("sweep.json: No such file") && text.contains("restore the file"), "{text}");
+    }
+
+    #[test]
+    fn the_copy_of_the_sweep_file_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join(SWEEP), "sweep: {base: e.yaml\n").unwrap();
+        let error = read_copy(folder.path()).unwrap_err().to_string();
+        assert!(error.contains("sweep.yaml: this file of the sweep is damaged or was edited: line 1:"), "{error}");
+    }
+
+    #[test]
+    fn a_sweep_of_another_version_is_refused() {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join("sweeps/s-1");
         fs::create_dir_all(&path).unwrap();
         let other = SweepRecord { format: FORMAT + 1, ..sweep() };
         fs::write(path.join(RECORD), serde_json::to_string(&other).unwrap()).unwrap();
-        assert!(list(root.path()).is_empty());
         let error = read_record(&path).unwrap_err().to_string();
-        assert!(error.contains("this version reads format"), "{error}");
+        assert!(
+            error.contains("this version reads format") && error.contains("move the sweep's folder away"),
+            "{error}"
+        );
+        let error = resolve(root.path(), None).unwrap_err().to_string();
+        assert!(error.contains("s-1/sweep.json") && error.contains("name a sweep"), "{error}");
     }
 }

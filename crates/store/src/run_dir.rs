@@ -18,6 +18,7 @@ use super::summary::Summary;
 use super::time;
 use runner_files::remove_leftovers;
 use runner_spec::plan::Plan;
+use tempfile::TempDir;
 
 pub const EXPERIMENT: &str = "experiment.yaml";
 /// The template that the experiment file was rendered from, if it was.
@@ -169,6 +170,62 @@ pub fn find_run(root: &Path, plan: &Plan) -> RunLookup {
     RunsSnapshot::read(root).find(&plan.experiment_name, &plan.hash)
 }
 
+/// A folder that is built under another name and renamed once it is complete, so that after a kill at any moment it is complete or
+/// does not exist. It is locked from the beginning.
+#[derive(Debug)]
+pub struct UnfinishedFolder<'a> {
+    root: &'a Path,
+    base: &'a str,
+    folder: TempDir,
+    lock: RunLock,
+}
+
+impl<'a> UnfinishedFolder<'a> {
+    /// Creates an empty folder in `root`, which is to be called `base`, or `base-n` if there are others of that name. Removes what killed
+    /// processes left behind.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn create(root: &'a Path, base: &'a str) -> Result<Self, StoreError> {
+        fs::create_dir_all(root).map_err(StoreError::io("creating", root))?;
+        remove_stale_folders(root);
+        let folder = tempfile::Builder::new().prefix(&format!("{CREATING}{base}-")).tempdir_in(root);
+        let folder = folder.map_err(StoreError::io("creating", root))?;
+        let lock = RunLock::take(folder.path())?;
+        Ok(Self { root, base, folder, lock })
+    }
+
+    pub fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Gives the folder its name, which is its id. `write_record` writes the file that holds the id, perhaps several times.
+    ///
+    /// # Errors
+    /// If it cannot be written, and those of `write_record`.
+    pub fn finish(
+        self,
+        write_record: &mut dyn FnMut(&Path, String) -> Result<(), StoreError>,
+    ) -> Result<(PathBuf, RunLock), StoreError> {
+        let Self { root, base, folder, lock } = self;
+        loop {
+            let n = RunsSnapshot::read(root).siblings(base).last().map_or(1, |(n, _)| n + 1);
+            let id = if n == 1 { base.to_owned() } else { format!("{base}-{n}") };
+            let path = root.join(&id);
+            write_record(folder.path(), id)?;
+            match fs::rename(folder.path(), &path) {
+                Ok(()) => {
+                    sync_dir(root)?;
+                    return Ok((path, lock));
+                }
+                // Another process took the name in between.
+                Err(e) if matches!(e.kind(), ErrorKind::DirectoryNotEmpty | ErrorKind::AlreadyExists) => {}
+                Err(e) => return Err(StoreError::io("creating", &path)(e)),
+            }
+        }
+    }
+}
+
 impl RunDir {
     /// Creates the next run of `files.plan` in `root` and takes its lock.
     ///
@@ -189,13 +246,9 @@ impl RunDir {
     }
 
     fn create_from(root: &Path, mut files: RunFiles<'_>, from: Option<&ContinueFrom<'_>>) -> Result<Self, StoreError> {
-        fs::create_dir_all(root).map_err(StoreError::io("creating", root))?;
-        remove_stale_folders(root);
         let base = base_id(&files.plan.experiment_name, &files.plan.hash);
-        let unfinished = tempfile::Builder::new().prefix(&format!("{CREATING}{base}-")).tempdir_in(root);
-        let unfinished = unfinished.map_err(StoreError::io("creating", root))?;
+        let unfinished = UnfinishedFolder::create(root, &base)?;
         let temporary = unfinished.path();
-        let lock = RunLock::take(temporary)?;
         write_atomic(&temporary.join(EXPERIMENT), files.experiment.as_bytes())?;
         write_atomic(&temporary.join(RESOLVED), files.resolved.as_bytes())?;
         if let Some(template) = files.template {
@@ -207,22 +260,11 @@ impl RunDir {
         if let Some(from) = from {
             files.manifest.continued_from = Some(copy_beginning(temporary, files.plan, from)?);
         }
-        loop {
-            let n = RunsSnapshot::read(root).siblings(&base).last().map_or(1, |(n, _)| n + 1);
-            let id = if n == 1 { base.clone() } else { format!("{base}-{n}") };
-            let path = root.join(&id);
+        let (path, lock) = unfinished.finish(&mut |temporary, id| {
             files.manifest.id = id;
-            write_json(&temporary.join(MANIFEST), &files.manifest)?;
-            match fs::rename(temporary, &path) {
-                Ok(()) => {
-                    sync_dir(root)?;
-                    return Ok(Self { path, manifest: files.manifest, _lock: lock });
-                }
-                // Another process took the name in between.
-                Err(e) if matches!(e.kind(), ErrorKind::DirectoryNotEmpty | ErrorKind::AlreadyExists) => {}
-                Err(e) => return Err(StoreError::io("creating", &path)(e)),
-            }
-        }
+            write_json(&temporary.join(MANIFEST), &files.manifest)
+        })?;
+        Ok(Self { path, manifest: files.manifest, _lock: lock })
     }
 
     /// Opens the run directory `path` in order to resume it: takes its lock, and removes what a killed process left unfinished.

@@ -41,8 +41,8 @@ pub struct SweepRequest<'a> {
 pub enum SweepLauncher {
     /// This process, on this machine.
     Local,
-    /// Slurm, with further options of `sbatch`.
-    Slurm { options: Vec<String> },
+    /// Slurm, with further options of `sbatch`, and the text of the user's template of the batch script, if there is one.
+    Slurm { options: Vec<String>, template: Option<String> },
 }
 
 /// The sweep of a request.
@@ -71,7 +71,7 @@ pub fn open_sweep(
     observer: &mut dyn RunObserver,
 ) -> Result<OpenedSweep, EngineError> {
     let spec = request.spec;
-    if let SweepLauncher::Slurm { options } = &request.launcher {
+    if let SweepLauncher::Slurm { options, .. } = &request.launcher {
         slurm::check_request(spec.early_stop.is_some(), options)?;
     }
     if let Some((path, record)) = find_resumable(request, host, observer)? {
@@ -107,8 +107,9 @@ fn find_resumable(
     if request.start_new {
         return Ok(None);
     }
-    let Some((path, record)) = sweep_dir::newest_of_file(&host.runs, &spec.name, &spec.path) else { return Ok(None) };
-    let mut changes = describe_changes(&sweep_dir::read_sweep_file(&path)?, &spec.text);
+    let Some((path, record)) = sweep_dir::newest_of_file(&host.runs, &spec.name, &spec.path)? else { return Ok(None) };
+    let copy = sweep_dir::read_copy(&path).map_err(|error| explain_damaged_copy(&error, request, &record.id))?;
+    let mut changes = describe_changes(&copy.text, &spec.text);
     if record.overrides != request.options.sets {
         changes.push(format!("the --set flags were {:?}, are {:?}", record.overrides, request.options.sets));
     }
@@ -133,6 +134,16 @@ fn find_resumable(
         spec.path.display(),
         path.join(sweep_dir::SWEEP).display()
     )))
+}
+
+/// The refusal to resume the sweep `id` without its copy of the sweep file.
+fn explain_damaged_copy(error: &StoreError, request: &SweepRequest<'_>, id: &str) -> EngineError {
+    EngineError::Request(format!(
+        "sweep {id} cannot be resumed, because its copy of the sweep file cannot be read: {error}. If {} has not changed \
+         since the sweep began, copy it there; otherwise start another sweep with --new, in which runs that are done are \
+         not run again",
+        request.spec.path.display()
+    ))
 }
 
 /// Opens the sweep in `path`, or finds it finished.

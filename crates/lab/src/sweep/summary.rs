@@ -5,7 +5,6 @@ use std::path::Path;
 use super::importance::{Importance, importance};
 use super::point::PointValues;
 use super::progress::{DuePoints, PointProgress, SweepProgress};
-use super::read::from_str;
 use super::record::{PlannedPoint, SweepRecord};
 use super::results::{PointStatus, Results, ResultsRow};
 use super::schedule::SegmentResult;
@@ -33,15 +32,13 @@ impl SweepSummary {
         let rows = rows(record, progress, &due);
         let mut problems = progress.problems.clone();
         // The axes are in the copy of the sweep file alone.
-        let text = sweep_dir::read_sweep_file(path).map_err(|error| error.to_string());
-        let spec = text.and_then(|text| from_str(&text, &record.file).map_err(|error| error.to_string()));
-        let axes = match spec {
-            Ok(spec) => spec.axes,
-            Err(error) => {
+        let axes = sweep_dir::read_copy(path).map_or_else(
+            |error| {
                 problems.push(format!("the importance of the parameters is not known: {error}"));
                 Vec::new()
-            }
-        };
+            },
+            |copy| copy.axes,
+        );
         let (measured_at, measured) = comparable_results(record, progress, &rows);
         Self {
             importance: importance(&axes, record.objective.goal, &measured),
