@@ -7,14 +7,22 @@ use serde_json::{Map, Number, Value, json};
 use super::mistakes::Mistakes;
 use super::presets;
 use super::shape::{Bounds, Keys, Shape, Slot, parse_slot, root, texts, variants};
-use runner_spec::diagnostic::{list, nearest, short};
+use runner_spec::diagnostic::{Diagnostic, list, nearest, short};
 use runner_template::scalar;
 use runner_template::source::{Place, Source};
 use runner_template::tree::{Entry, Node, Yaml};
 
 /// Checks a whole layer. Returns its legal part, as JSON with the file's keys.
 pub(crate) fn check(tree: &Node, source: &Source, mistakes: &mut Mistakes) -> Value {
-    Checker { source, mistakes }.check_node(tree, tree.place, root(), "").unwrap_or_else(|| json!({}))
+    let root = root();
+    Checker { source, mistakes, root }.check_node(tree, tree.place, root, "").unwrap_or_else(|| json!({}))
+}
+
+/// Checks the `tree` of another kind of file, whose mappings have the shape `root`. Returns its legal part, as JSON, and its mistakes.
+pub fn check_against(root: Slot, tree: &Node, source: &Source) -> (Value, Vec<Diagnostic>) {
+    let mut mistakes = Mistakes::default();
+    let value = Checker { source, mistakes: &mut mistakes, root }.check_node(tree, tree.place, root, "");
+    (value.unwrap_or_default(), mistakes.diagnostics)
 }
 
 /// `path.key`.
@@ -25,6 +33,8 @@ pub fn join(path: &str, key: &str) -> String {
 struct Checker<'s> {
     source: &'s Source,
     mistakes: &'s mut Mistakes,
+    /// The shape of the whole file.
+    root: Slot,
 }
 
 impl Checker<'_> {
@@ -47,6 +57,8 @@ impl Checker<'_> {
             Shape::Words(words) => self.check_word(node, key, &texts(words), path),
             Shape::List { items, min, max } => self.check_list(node, key, parse_slot(items), (min, max), path),
             Shape::WordOr { words, other } => self.check_word_or(node, key, &texts(words), parse_slot(other), path),
+            Shape::Entries(values) => self.check_entries(node, key, parse_slot(values), path),
+            Shape::Any => self.check_any(node, path),
             Shape::Number(bounds) => self.check_number(node, key, bounds, false, slot, path),
             Shape::Integer(bounds) => self.check_number(node, key, bounds, true, slot, path),
             Shape::Text => match &node.value {
@@ -116,6 +128,46 @@ impl Checker<'_> {
         Some(Value::Object(out))
     }
 
+    /// A mapping with any keys.
+    fn check_entries(&mut self, node: &Node, key: Place, values: Slot, path: &str) -> Option<Value> {
+        let Yaml::Map(entries) = &node.value else {
+            return self.mismatch(node, key, "a mapping of keys to values", path, "write `{name: value}`");
+        };
+        let mut out = Map::new();
+        for entry in entries.iter() {
+            let value = self.check_node(&entry.value, entry.place, values, &join(path, &short(&entry.key)));
+            out.extend(value.map(|value| (entry.key.clone(), value)));
+        }
+        Some(Value::Object(out))
+    }
+
+    /// Any value. A number is whole if it is written without a point. A number that is not finite is a mistake.
+    fn check_any(&mut self, node: &Node, path: &str) -> Option<Value> {
+        match &node.value {
+            Yaml::Seq(items) => {
+                let read: Vec<Option<Value>> = items.iter().map(|item| self.check_any(item, path)).collect();
+                read.into_iter().collect::<Option<Vec<_>>>().map(Value::Array)
+            }
+            Yaml::Map(entries) => {
+                let value = |entry: &Entry| Some((entry.key.clone(), self.check_any(&entry.value, path)?));
+                let read: Vec<Option<(String, Value)>> = entries.iter().map(value).collect();
+                read.into_iter().collect::<Option<Map<_, _>>>().map(Value::Object)
+            }
+            Yaml::Scalar { text, plain: false } => Some(Value::String(text.to_string())),
+            Yaml::Scalar { text, plain: true } if scalar::is_null(text) => Some(Value::Null),
+            Yaml::Scalar { text, plain: true } => {
+                let Some(number) = scalar::number(text) else {
+                    return Some(scalar::boolean(text).map_or_else(|| Value::String(text.to_string()), Value::Bool));
+                };
+                let whole = number.integer.filter(|_| !text.contains('.')).and_then(Number::from_i128);
+                whole.or_else(|| Number::from_f64(number.float)).map(Value::Number).or_else(|| {
+                    let message = format!("a value of `{}` must be finite, and is {}", short(path), describe(node));
+                    self.error(node.place, path, message, "quote it if it is meant as text")
+                })
+            }
+        }
+    }
+
     fn unknown_key(&mut self, entry: &Entry, keys: Keys, path: &str, at: &str) {
         if self.mistakes.is_full() {
             return;
@@ -128,7 +180,7 @@ impl Checker<'_> {
             format!("did you mean `{near}`?")
         } else if entry.key == "<<" {
             "merge keys are not part of YAML 1.2; write the keys out".to_owned()
-        } else if let Some(home) = homes().get(entry.key.as_str()) {
+        } else if let Some(home) = homes(self.root).get(entry.key.as_str()) {
             format!("`{}` belongs under {}", entry.key, list(home, "or"))
         } else if names.is_empty() {
             "it takes no keys: `{}`".to_owned()
@@ -240,7 +292,7 @@ impl Checker<'_> {
             _ => None,
         };
         // What would be an item of the list was meant as a list.
-        let mut aside = Checker { source: self.source, mistakes: &mut Mistakes::default() };
+        let mut aside = Checker { source: self.source, mistakes: &mut Mistakes::default(), root: self.root };
         let help = match (text, item) {
             (Some(text), Some(item)) if aside.check_node(node, key, item, path).is_some() => {
                 format!("write a list, such as `[{}, …]`", short(text))
@@ -278,7 +330,7 @@ impl Checker<'_> {
         for (i, child) in items.iter().enumerate() {
             let at = join(path, &i.to_string());
             match self.check_node(child, child.place, item, &at) {
-                Some(Value::Null) => {
+                Some(Value::Null) if !matches!(item.shape, Shape::Any) => {
                     self.error(child.place, &at, format!("an item of `{path}` is empty"), "delete it, or quote it");
                 }
                 Some(value) => out.push(value),
@@ -358,8 +410,8 @@ fn example(slot: Slot) -> String {
     }
 }
 
-/// Each key, and the sections that have it.
-pub fn homes() -> HashMap<&'static str, Vec<String>> {
+/// Each key of a file of the shape `root`, and the sections that have it.
+pub fn homes(root: Slot) -> HashMap<&'static str, Vec<String>> {
     fn visit(slot: Slot, path: &str, out: &mut HashMap<&'static str, Vec<String>>) {
         match slot.shape {
             Shape::Keys(keys) => {
@@ -382,7 +434,7 @@ pub fn homes() -> HashMap<&'static str, Vec<String>> {
         }
     }
     let mut out = HashMap::new();
-    visit(root(), "", &mut out);
+    visit(root, "", &mut out);
     out
 }
 

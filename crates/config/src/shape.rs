@@ -23,6 +23,10 @@ pub enum Shape {
         words: &'static [Value],
         other: &'static Value,
     },
+    /// Any keys, whose values have the shape that this schema describes.
+    Entries(&'static Value),
+    /// Any value.
+    Any,
     Number(Bounds),
     Integer(Bounds),
     Text,
@@ -85,6 +89,9 @@ fn parse_without_description(schema: &'static Value) -> Slot {
     {
         return parse_slot(mapping);
     }
+    if schema.is_null() {
+        return Slot { shape: Shape::Any, nullable: true, description: "" };
+    }
     let (kind, nullable) = match &schema["type"] {
         Value::Array(kinds) => (kinds.first().and_then(Value::as_str), kinds.iter().any(|k| k == "null")),
         kind => (kind.as_str(), false),
@@ -100,6 +107,9 @@ fn parse_without_description(schema: &'static Value) -> Slot {
         (_, _, Some("number")) => Shape::Number(bounds(schema)),
         (_, _, Some("integer")) => Shape::Integer(bounds(schema)),
         (_, _, Some("boolean")) => Shape::Bool,
+        (_, _, Some("object")) if schema["properties"].is_null() && schema["additionalProperties"] != false => {
+            Shape::Entries(&schema["additionalProperties"])
+        }
         (_, _, Some("object")) => Shape::Keys(Keys(schema)),
         _ => Shape::Text,
     };

@@ -9,9 +9,7 @@ use rayon::prelude::*;
 use runner_config::Loaded;
 use runner_data::TextTokenizer;
 use runner_lab::sweep::record::{FORMAT, PlannedPoint, SourceHash, SweepRecord};
-use runner_lab::sweep::{
-    AshaSettings, ExpandedPoint, ObjectiveMetric, SweepBase, SweepSpec, expand, load_options, rungs,
-};
+use runner_lab::sweep::{AshaSettings, ExpandedPoint, ObjectiveMetric, SweepSpec, expand, load_options, rungs};
 use runner_lab::sweep_dir::absolute_path;
 use runner_spec::cluster::ClusterFacts;
 use runner_spec::data::DataFacts;
@@ -46,19 +44,19 @@ pub(super) fn plan_points(
     let spec = request.spec;
     let expanded = expand(spec)?;
     let mut base = request.options.clone();
-    if matches!(spec.base, SweepBase::Template(_)) {
+    if spec.has_template() {
         // A variable that varies and is not used is a mistake.
         base.template.named = spec.names().into_iter().map(str::to_owned).collect();
     }
     let pool = host.pool()?;
-    let load = |point: &ExpandedPoint| runner_config::load(spec.base.path(), &load_options(spec, point, &base));
+    let load = |point: &ExpandedPoint| runner_config::load(&spec.base, &load_options(spec, point, &base));
     let loaded: Vec<_> = pool.install(|| expanded.points.par_iter().map(load).collect());
     let mut problems = PointProblems::new(expanded.points.len());
     let mut points: Vec<(&ExpandedPoint, Loaded)> = Vec::new();
     for (point, loaded) in expanded.points.iter().zip(loaded) {
         match loaded {
             Ok(loaded) => points.push((point, loaded)),
-            Err(error) => problems.add_config(point, error),
+            Err(error) => problems.add_config(point, spec.locate_mistakes(error)),
         }
     }
     for (point, loaded) in &mut points {

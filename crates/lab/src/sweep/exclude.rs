@@ -5,7 +5,7 @@ use minijinja::{Environment, Error, ErrorKind, Expression, UndefinedBehavior, fi
 use serde_json::{Map, Value};
 
 use super::point::ExpandedPoint;
-use super::spec::{ExcludeExpression, SweepBase, SweepSpec};
+use super::spec::{ExcludeExpression, SweepSpec};
 use super::value_text::value_text;
 use runner_spec::diagnostic::{list, nearest, short};
 
@@ -19,8 +19,8 @@ pub(super) type Problem = (String, String);
 const MAX_LENGTH: usize = 1000;
 const FILTERS: [&str; 4] = ["abs", "float", "int", "round"];
 
-/// Where expressions are compiled: the language's operators, and few filters and tests. Others make lists as long as they
-/// are told, and no comparison needs them.
+/// The environment of expressions: the language's operators, and few filters and tests. No comparison needs the others, and some of
+/// them make lists of any length.
 pub(super) fn environment() -> Environment<'static> {
     let mut environment = Environment::empty();
     environment.set_undefined_behavior(UndefinedBehavior::Strict);
@@ -38,10 +38,11 @@ pub(super) fn environment() -> Environment<'static> {
     environment
 }
 
-/// An expression that knows its variables.
+/// Compiles an expression. Its variables must be among `names`, if those are known.
 pub(super) fn compile<'e>(
     environment: &'e Environment<'static>,
     spec: &SweepSpec,
+    names: Option<&[String]>,
     exclude: &'e ExcludeExpression,
 ) -> Result<Expression<'e, 'e>, Problem> {
     if exclude.text.len() > MAX_LENGTH {
@@ -53,7 +54,6 @@ pub(super) fn compile<'e>(
         return Err(repeats());
     }
     let expression = environment.compile_expression(&exclude.text).map_err(|e| syntax(&exclude.text, &e))?;
-    let names = known(spec);
     let mut used: Vec<String> = expression.undeclared_variables(true).into_iter().collect();
     let is_list = |name: &String| {
         spec.axes.iter().any(|axis| axis.has_list(name)) || spec.vars.get(name).is_some_and(Value::is_array)
@@ -61,6 +61,8 @@ pub(super) fn compile<'e>(
     if exclude.text.contains('*') && used.iter().any(is_list) {
         return Err(repeats());
     }
+    let Some(names) = names else { return Ok(expression) };
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
     used.sort();
     for path in used {
         let within = |inner: &str, outer: &str| inner.strip_prefix(outer).is_some_and(|rest| rest.starts_with('.'));
@@ -85,8 +87,12 @@ fn repeats() -> Problem {
     (message, "compare without `*`, or without lists".to_owned())
 }
 
-/// Whether `point` is left out.
-pub(super) fn holds(expression: &Expression<'_, '_>, spec: &SweepSpec, point: &ExpandedPoint) -> Result<bool, Problem> {
+/// True if the expression is true for `point`, which is then left out.
+pub(super) fn is_true_for(
+    expression: &Expression<'_, '_>,
+    spec: &SweepSpec,
+    point: &ExpandedPoint,
+) -> Result<bool, Problem> {
     let at = || {
         let values: Vec<String> =
             point.values.iter().map(|(name, value)| format!("{name}: {}", value_text(value))).collect();
@@ -109,18 +115,15 @@ pub(super) fn holds(expression: &Expression<'_, '_>, spec: &SweepSpec, point: &E
     }
 }
 
-/// Names that an expression may use.
-fn known(spec: &SweepSpec) -> Vec<&str> {
-    let mut names = spec.names();
-    if matches!(spec.base, SweepBase::Template(_)) {
-        names.extend(spec.vars.keys().map(String::as_str));
-    }
-    names
+/// The names that an expression may use.
+pub(super) fn variable_names(spec: &SweepSpec) -> Vec<String> {
+    let names = spec.names().into_iter().map(str::to_owned);
+    names.chain(spec.vars.keys().cloned()).collect()
 }
 
 /// The values of `point` by name; those of key paths nested, so that `model.layers` is an expression.
 fn context(spec: &SweepSpec, point: &ExpandedPoint) -> Value {
-    if let SweepBase::Template(_) = spec.base {
+    if spec.has_template() {
         let mut all = spec.vars.clone();
         all.extend(point.values.iter().cloned());
         return Value::Object(all);

@@ -2,11 +2,11 @@
 
 use super::exclude;
 use super::point::{ExpandedPoint, PointValues};
-use super::spec::{Dimension, ExcludeExpression, MAX_POINTS, SweepBase, SweepSpec};
+use super::spec::{Dimension, ExcludeExpression, MAX_POINTS, SweepSpec};
 use super::value_text::yaml_text;
 use runner_config::LoadOptions;
 use runner_spec::diagnostic::ConfigError;
-use runner_template::source::{Place, Source};
+use runner_template::source::{Source, without_byte_order_mark};
 
 /// The points of a sweep, and the points that `exclude` left out.
 #[derive(Debug, Clone, PartialEq)]
@@ -20,17 +20,18 @@ pub struct Expanded {
 /// # Errors
 /// With its place in the file: an expression of `exclude` that cannot be computed or is not a truth value, or that leaves no point.
 pub fn expand(spec: &SweepSpec) -> Result<Expanded, ConfigError> {
-    let source = Source::file(&spec.path, spec.text.trim_start_matches('\u{FEFF}').to_owned());
+    let source = Source::file(&spec.path, without_byte_order_mark(&spec.text).to_owned());
     let whole = |message: String| ConfigError::new(vec![source.diagnostic_whole(message, String::new())]);
     let total = count(&spec.axes).map_err(whole)?;
     let environment = exclude::environment();
+    let names = exclude::variable_names(spec);
     let mut diagnostics = Vec::new();
     let mut report = |exclude: &ExcludeExpression, (message, help)| {
-        diagnostics.push(source.diagnostic(place(exclude), "sweep.exclude", message, help));
+        diagnostics.push(source.diagnostic(exclude.place, "sweep.exclude", message, help));
     };
     let mut expressions = Vec::new();
     for exclude in &spec.exclude {
-        match exclude::compile(&environment, spec, exclude) {
+        match exclude::compile(&environment, spec, Some(&names), exclude) {
             Ok(expression) => expressions.push((exclude, Some(expression))),
             Err(problem) => report(exclude, problem),
         }
@@ -47,8 +48,8 @@ pub fn expand(spec: &SweepSpec) -> Result<Expanded, ConfigError> {
         let mut out = false;
         for (exclude, slot) in &mut expressions {
             let Some(expression) = slot else { continue };
-            match exclude::holds(expression, spec, &point) {
-                Ok(holds) => out |= holds,
+            match exclude::is_true_for(expression, spec, &point) {
+                Ok(is_true) => out |= is_true,
                 Err(problem) => {
                     // The same mistake would be reported for almost every point.
                     *slot = None;
@@ -65,7 +66,7 @@ pub fn expand(spec: &SweepSpec) -> Result<Expanded, ConfigError> {
     }
     if let (true, true, Some(last)) = (diagnostics.is_empty(), points.is_empty(), spec.exclude.last()) {
         let message = format!("nothing is left: `exclude` takes out all {total} points");
-        diagnostics.push(source.diagnostic(place(last), "sweep.exclude", message, String::new()));
+        diagnostics.push(source.diagnostic(last.place, "sweep.exclude", message, String::new()));
     }
     if diagnostics.is_empty() { Ok(Expanded { points, excluded }) } else { Err(ConfigError::new(diagnostics)) }
 }
@@ -75,29 +76,28 @@ pub fn expand(spec: &SweepSpec) -> Result<Expanded, ConfigError> {
 #[must_use]
 pub fn load_options(spec: &SweepSpec, point: &ExpandedPoint, base: &LoadOptions) -> LoadOptions {
     let mut out = base.clone();
-    out.sets = spec.set.iter().chain(&base.sets).cloned().collect();
-    match spec.base {
-        SweepBase::Template(_) => {
-            out.template.vars.clone_from(&spec.vars);
-            out.template.vars.extend(base.template.vars.clone());
-            out.template.vars.extend(point.values.iter().cloned());
-        }
-        SweepBase::Experiment(_) => {
-            out.sets.extend(point.values.iter().map(|(key, value)| format!("{key}={}", yaml_text(value))));
-        }
+    let own = spec.set.iter().map(|setting| spec.as_written(setting.clone()));
+    out.sets = own.chain(base.sets.iter().cloned()).collect();
+    if spec.has_template() {
+        out.template.vars.clone_from(&spec.vars);
+        out.template.vars.extend(base.template.vars.clone());
+        out.template.vars.extend(point.values.iter().cloned());
+    } else {
+        let settings = point.values.iter().map(|(key, value)| format!("{key}={}", yaml_text(value)));
+        out.sets.extend(settings.map(|setting| spec.as_written(setting)));
     }
     out
 }
 
 /// The number of points in the product of `axes`, or why there are too many.
 pub(super) fn count(axes: &[Dimension]) -> Result<usize, String> {
-    let total = axes.iter().try_fold(1_usize, |n, axis| n.checked_mul(axis.len()));
+    let total = axes.iter().try_fold(1_usize, |n, axis| n.checked_mul(axis.value_count()));
     match total {
         Some(total) if total <= MAX_POINTS => Ok(total),
         _ => {
             let factors: Vec<String> =
-                axes.iter().map(|axis| format!("{} ({})", axis.len(), axis.names().join(", "))).collect();
-            let product: f64 = axes.iter().map(|axis| axis.len() as f64).product();
+                axes.iter().map(|axis| format!("{} ({})", axis.value_count(), axis.names().join(", "))).collect();
+            let product: f64 = axes.iter().map(|axis| axis.value_count() as f64).product();
             let total = total.map_or_else(|| format!("{product:.1e}"), |n| n.to_string());
             Err(format!("{total} points are too many: {}, and at most {MAX_POINTS} are possible", factors.join(" × ")))
         }
@@ -110,7 +110,7 @@ fn choices(axis: &Dimension) -> Vec<PointValues> {
         Dimension::Grid(axis) => axis.values.iter().map(|value| vec![(axis.name.clone(), value.clone())]).collect(),
         Dimension::Zip(axes) => {
             let row = |i: usize| axes.iter().filter_map(|a| Some((a.name.clone(), a.values.get(i)?.clone()))).collect();
-            (0..axis.len()).map(row).collect()
+            (0..axis.value_count()).map(row).collect()
         }
         Dimension::Random(random) => (0..random.samples)
             .map(|sample| {
@@ -118,10 +118,6 @@ fn choices(axis: &Dimension) -> Vec<PointValues> {
             })
             .collect(),
     }
-}
-
-fn place(exclude: &ExcludeExpression) -> Place {
-    Place { line: exclude.line, column: exclude.column, length: exclude.length }
 }
 
 #[cfg(test)]

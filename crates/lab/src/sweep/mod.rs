@@ -26,6 +26,6 @@ pub use results::{PointStatus, Results, ResultsRow};
 pub use schedule::{PointTask, PromotionRule, ScheduleDecision, SegmentResult, TrainingSegment, decide, rungs};
 pub use spec::{
     AshaSettings, Dimension, ExcludeExpression, Goal, ListAxis, MAX_POINTS, MeasurementChoice, Objective,
-    ObjectiveMetric, SCHEMA, SweepBase, SweepSpec,
+    ObjectiveMetric, SCHEMA, SweepSpec,
 };
 pub use value_text::{value_text, yaml_text};

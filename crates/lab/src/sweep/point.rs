@@ -1,18 +1,15 @@
 //! A point of a sweep: a value for everything that varies.
 
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// Names with their values, in the order of the sweep file.
 pub type PointValues = Vec<(String, Value)>;
 
 /// One point.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct ExpandedPoint {
     /// From 1, among the points that are left after exclusion; among the excluded ones, too.
     pub index: usize,
-    /// A mapping in JSON.
-    #[serde(with = "ordered")]
     pub values: PointValues,
 }
 

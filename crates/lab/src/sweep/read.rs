@@ -1,47 +1,29 @@
 //! Reads a sweep file, and reports every mistake with its line and column.
+//!
+//! The file is checked against its JSON Schema first, as experiments are. What a schema cannot express is checked here.
 
 mod axes;
 mod axis_name;
-mod reader;
+mod schema;
 
 use std::path::{Path, PathBuf};
 
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-use self::axes::{TakenNames, read_axes};
 use self::axis_name::{NameCheck, check_key_path, check_variable_name};
-use self::reader::{LocatedNode, SweepReader};
 use super::spec::{
-    AshaSettings, ExcludeExpression, Goal, MeasurementChoice, Objective, ObjectiveMetric, SweepBase, SweepSpec,
+    AshaSettings, ExcludeExpression, FileSetting, MeasurementChoice, Objective, ObjectiveMetric, SweepSpec,
 };
 use super::value_text::yaml_text;
 use super::{exclude, expand};
+use runner_config::check::check_against;
 use runner_config::resolve::{legal_in_name, name_problem};
-use runner_spec::diagnostic::ConfigError;
-use runner_spec::diagnostic::{nearest, short};
-use runner_template::source::read;
-use runner_template::source::{Place, Source};
-use runner_template::tree;
-use runner_template::tree::{Node, Yaml};
+use runner_config::shape::parse_slot;
+use runner_spec::diagnostic::{ConfigError, Diagnostic, MAX_DIAGNOSTICS, short};
+use runner_template::source::{Place, Source, read, without_byte_order_mark};
+use runner_template::tree::{self, Entry, Node, Yaml};
 
-/// The keys of a sweep, in the order of the documentation.
-const KEYS: [&str; 13] = [
-    "name",
-    "template",
-    "base",
-    "vars",
-    "set",
-    "grid",
-    "zip",
-    "random",
-    "exclude",
-    "objective",
-    "early_stop",
-    "parallel",
-    "retries",
-];
-const OBJECTIVE_KEYS: [&str; 3] = ["metric", "goal", "at"];
-const ASHA_KEYS: [&str; 2] = ["min_steps", "reduction"];
 const SHORTEST: &str =
     "the shortest sweep:\nsweep:\n  base: experiment.yaml\n  grid: {optimizer.adamw.lr: [3e-4, 1e-3]}";
 
@@ -62,27 +44,31 @@ pub fn load(path: &Path) -> Result<SweepSpec, ConfigError> {
         return whole("there is no such file");
     }
     let text = read(path).map_err(|d| ConfigError::new(vec![*d]))?;
-    from_str(&text, path)
+    read_text(&text, path, true)
 }
 
-/// Reads the text of a sweep file. Relative paths in it start from the folder of `path`.
+/// Reads the text of a sweep file. Relative paths in it start from the folder of `path`. The files that it names need not exist.
 ///
 /// # Errors
 /// All mistakes of the text.
 pub fn from_str(text: &str, path: &Path) -> Result<SweepSpec, ConfigError> {
-    let source = source_of(text, path);
+    read_text(text, path, false)
+}
+
+fn read_text(text: &str, path: &Path, needs_base: bool) -> Result<SweepSpec, ConfigError> {
+    let source = Source::file(path, without_byte_order_mark(text).to_owned());
     let (tree, diagnostics) = tree::parse(&source);
-    let mut reader = SweepReader { source: &source, diagnostics };
-    let mut spec = None;
-    match tree.filter(|tree| !tree.is_null()) {
-        Some(tree) => {
-            spec = read_top_level(&mut reader, &tree).and_then(|at| read_sweep(&mut reader, &at, text, path));
+    let mut reader =
+        SweepReader { source: &source, diagnostics, taken: Vec::new(), name_check: None, settings: Vec::new() };
+    let spec = match tree.filter(|tree| !tree.is_null()) {
+        Some(tree) => reader.read_file(&tree, text, path, needs_base),
+        None => {
+            if reader.diagnostics.is_empty() {
+                reader.diagnostics.push(source.diagnostic_whole("the file is empty".into(), SHORTEST.into()));
+            }
+            None
         }
-        None if reader.diagnostics.is_empty() => {
-            reader.diagnostics.push(source.diagnostic_whole("the file is empty".into(), SHORTEST.into()));
-        }
-        None => {}
-    }
+    };
     match spec {
         Some(spec) if reader.diagnostics.is_empty() => Ok(spec),
         _ => Err(ConfigError::new(reader.diagnostics)),
@@ -91,159 +77,270 @@ pub fn from_str(text: &str, path: &Path) -> Result<SweepSpec, ConfigError> {
 
 /// The content of a sweep file as JSON, whether or not it is a legal sweep; `None` if it is not YAML.
 pub(super) fn parse_value(text: &str) -> Option<Value> {
-    let source = source_of(text, Path::new(""));
-    let (tree, diagnostics) = tree::parse(&source);
-    let node = tree?;
-    let at = LocatedNode { node: &node, key: node.place, path: String::new() };
-    SweepReader { source: &source, diagnostics }.value(&at)
+    let source = Source::file(Path::new(""), without_byte_order_mark(text).to_owned());
+    let tree = tree::parse(&source).0?;
+    Some(check_against(parse_slot(&Value::Null), &tree, &source).0)
 }
 
-fn source_of(text: &str, path: &Path) -> Source {
-    Source::file(path, text.strip_prefix('\u{FEFF}').unwrap_or(text).to_owned())
+/// Reads a sweep file, and collects its mistakes. Messages name a key by its path from the top, such as `sweep.parallel`.
+struct SweepReader<'s> {
+    source: &'s Source,
+    diagnostics: Vec<Diagnostic>,
+    /// The names that have values already.
+    taken: Vec<TakenName>,
+    /// Checks a name that varies, if it is known what the names mean.
+    name_check: Option<NameCheck>,
+    settings: Vec<FileSetting>,
 }
 
-/// The value of the key `sweep`.
-fn read_top_level<'n>(reader: &mut SweepReader<'_>, tree: &'n Node) -> Option<LocatedNode<'n>> {
-    let Yaml::Map(entries) = &tree.value else {
-        reader.error(tree.place, "", "a sweep file is a mapping with the key `sweep`".into(), SHORTEST);
-        return None;
-    };
-    let mut sweep = None;
-    for entry in entries.iter() {
-        let at = LocatedNode { node: &entry.value, key: entry.place, path: entry.key.clone() };
-        match entry.key.as_str() {
-            "sweep" => sweep = Some(at),
-            "version" => {
-                reader.integer(&at, (1, 1), "version of this format; there is one: 1");
-            }
-            key => {
-                let help = if KEYS.contains(&key) {
-                    format!("`{key}` belongs under `sweep`; indent it below")
-                } else if ["model", "data"].contains(&key) {
-                    "that is an experiment; a sweep names it: `sweep: {base: experiment.yaml, grid: …}`".to_owned()
-                } else if let Some(near) = nearest(key, ["sweep", "version"]) {
-                    format!("did you mean `{near}`?")
-                } else {
-                    "the keys here are `sweep` and `version`".to_owned()
-                };
-                reader.error_at_key(&at, format!("unknown key `{}` at the top level", short(key)), help);
-            }
-        }
-    }
-    if sweep.is_none() && reader.diagnostics.is_empty() {
-        reader.error(Place { length: 1, ..tree.place }, "sweep", "`sweep` is missing".into(), SHORTEST);
-    }
-    sweep
+/// A name that has values, and where.
+struct TakenName {
+    name: String,
+    section: String,
+    line: usize,
 }
 
-fn read_sweep(reader: &mut SweepReader<'_>, at: &LocatedNode<'_>, text: &str, path: &Path) -> Option<SweepSpec> {
-    let given = reader.keys(at, &KEYS)?;
-    let get = |key: &str| given.iter().find(|(name, _)| *name == key).map(|(_, at)| at);
-    let mut bases = given.iter().filter(|(key, _)| ["template", "base"].contains(key));
-    let chosen = bases.next();
-    if let (Some((first, _)), Some((second, at))) = (chosen, bases.next()) {
-        let help = "give `template` to vary a template's variables, or `base` to vary keys of an experiment";
-        reader.error_at_key(at, format!("`sweep` has both `{first}` and `{second}`"), help);
+/// The entries of a mapping; none if the value is not a mapping.
+fn entries(node: &Node) -> &[Entry] {
+    match &node.value {
+        Yaml::Map(entries) => entries,
+        _ => &[],
     }
-    if chosen.is_none() {
-        let help = "give `template: file.yaml.j2` to vary a template's variables, or `base: file.yaml` to vary keys of an experiment";
-        reader.error_at_key(at, "`sweep` has neither `template` nor `base`".into(), help);
+}
+
+/// A value of the checked file, if it is given and legal.
+fn value<T: DeserializeOwned>(sweep: &Value, pointer: &str) -> Option<T> {
+    serde_json::from_value(sweep.pointer(pointer)?.clone()).ok()
+}
+
+impl SweepReader<'_> {
+    fn error(&mut self, place: Place, path: &str, message: String, help: impl Into<String>) {
+        if self.diagnostics.len() < MAX_DIAGNOSTICS {
+            self.diagnostics.push(self.source.diagnostic(place, path, message, help.into()));
+        }
     }
-    let is_template = chosen.map(|(key, _)| *key == "template");
-    let base = chosen.and_then(|(key, at)| read_base(reader, at, path, *key == "template"));
-    let name_check: Option<NameCheck> =
-        is_template.map(|is_template| if is_template { check_variable_name as NameCheck } else { check_key_path });
-    let mut taken = TakenNames { names: Vec::new(), check: name_check };
-    let mut vars = Map::new();
-    if let Some(at) = get("vars") {
-        if is_template == Some(false) {
-            let help = "an experiment has no variables; give its keys under `set`";
-            reader.error_at_key(at, "`vars` goes with `template`, and there is `base`".into(), help);
-        } else {
-            for (name, place, value) in read_pairs(reader, at, check_variable_name) {
-                taken.names.push((name.clone(), "vars".to_owned(), place));
-                vars.insert(name, value);
+
+    /// Replaces the help of the mistakes at `place`.
+    fn set_help(&mut self, place: Place, help: &str) {
+        let is_there = |mistake: &&mut Diagnostic| (mistake.line, mistake.column) == (place.line, place.column);
+        self.diagnostics.iter_mut().filter(is_there).for_each(|mistake| help.clone_into(&mut mistake.help));
+    }
+
+    /// Reports the key `key` if the section `entry` lacks it.
+    fn require(&mut self, entry: &Entry, path: &str, key: &str, help: &str) {
+        let is_given = entry.value.get(key).is_some_and(|(_, node)| !node.is_null());
+        if !is_given && matches!(entry.value.value, Yaml::Map(_)) {
+            self.error(entry.place, path, format!("`{path}.{key}` is missing"), help);
+        }
+    }
+
+    fn read_file(&mut self, tree: &Node, text: &str, path: &Path, needs_base: bool) -> Option<SweepSpec> {
+        if !matches!(tree.value, Yaml::Map(_)) {
+            self.error(tree.place, "", "a sweep file is a mapping with the key `sweep`".into(), SHORTEST);
+            return None;
+        }
+        let (file, mistakes) = check_against(parse_slot(schema::schema()), tree, self.source);
+        self.diagnostics.extend(mistakes);
+        for key in ["model", "data"] {
+            if let Some((place, _)) = tree.get(key) {
+                self.set_help(
+                    place,
+                    "that is an experiment; a sweep names it: `sweep: {base: experiment.yaml, grid: …}`",
+                );
             }
         }
+        let Some(sweep) = entries(tree).iter().find(|entry| entry.key == "sweep" && !entry.value.is_null()) else {
+            if self.diagnostics.is_empty() {
+                self.error(Place { length: 1, ..tree.place }, "sweep", "`sweep` is missing".into(), SHORTEST);
+            }
+            return None;
+        };
+        let value = file.get("sweep").filter(|value| value.is_object())?;
+        self.read_sweep(sweep, value, text, path, needs_base)
     }
-    let mut set = Vec::new();
-    for (key, place, value) in get("set").map(|at| read_pairs(reader, at, check_key_path)).unwrap_or_default() {
-        set.push(format!("{key}={}", yaml_text(&value)));
-        // With a template, these keys are not the variables that vary.
-        if is_template == Some(false) {
-            taken.names.push((key, "set".to_owned(), place));
+
+    /// Reads the key `sweep`, whose legal part is `sweep`.
+    fn read_sweep(
+        &mut self,
+        at: &Entry,
+        sweep: &Value,
+        text: &str,
+        path: &Path,
+        needs_base: bool,
+    ) -> Option<SweepSpec> {
+        let given = || entries(&at.value).iter().filter(|entry| !entry.value.is_null());
+        let get = |key: &str| given().find(|entry| entry.key == key);
+        let mut bases = given().filter(|entry| ["template", "base"].contains(&entry.key.as_str()));
+        let chosen = bases.next();
+        if let (Some(first), Some(second)) = (chosen, bases.next()) {
+            let help = "give `template` to vary a template's variables, or `base` to vary keys of an experiment";
+            self.error(second.place, "sweep", format!("`sweep` has both `{}` and `{}`", first.key, second.key), help);
         }
-    }
-    let mistakes_before = reader.diagnostics.len();
-    let sections: Vec<&(&str, LocatedNode<'_>)> =
-        given.iter().filter(|(key, _)| ["grid", "zip", "random"].contains(key)).collect();
-    let axes = read_axes(reader, &sections, &mut taken);
-    match sections.first() {
-        None => {
-            let help = "add `grid: {lr: [1e-4, 3e-4]}`, or `zip`, or `random`";
-            reader.error_at_key(at, "nothing varies in this sweep".into(), help);
+        if chosen.is_none() {
+            let help = "give `template: file.yaml.j2` to vary a template's variables, or `base: file.yaml` to vary keys of an experiment";
+            self.error(at.place, "sweep", "`sweep` has neither `template` nor `base`".into(), help);
         }
-        Some((_, at)) if reader.diagnostics.len() == mistakes_before => {
-            if let Err(message) = expand::count(&axes) {
-                let help = "take fewer values, or draw some of them: `random: {samples: 20, space: …}`";
-                reader.error_at_key(at, message, help);
+        let is_template = chosen.map(|entry| entry.key == "template");
+        let base = chosen.and_then(|entry| self.read_base(entry, sweep, path, needs_base));
+        self.name_check =
+            is_template.map(|is_template| if is_template { check_variable_name as NameCheck } else { check_key_path });
+        let mut vars = Map::new();
+        if let Some(entry) = get("vars") {
+            if is_template == Some(false) {
+                let help = "an experiment has no variables; give its keys under `set`";
+                self.error(entry.place, "sweep.vars", "`vars` goes with `template`, and there is `base`".into(), help);
+            } else {
+                for (entry, value) in self.read_pairs(entry, sweep, check_variable_name) {
+                    self.mark_taken(entry, "vars");
+                    vars.insert(entry.key.clone(), value);
+                }
             }
         }
-        Some(_) => {}
+        let mut set = Vec::new();
+        for (entry, value) in get("set").map(|entry| self.read_pairs(entry, sweep, check_key_path)).unwrap_or_default()
+        {
+            set.push(self.add_setting(&entry.key, &value, &entry.value));
+            // With a template, these keys are not the variables that vary.
+            if is_template == Some(false) {
+                self.mark_taken(entry, "set");
+            }
+        }
+        let names_before = self.taken.len();
+        let sections: Vec<&Entry> =
+            given().filter(|entry| ["grid", "zip", "random"].contains(&entry.key.as_str())).collect();
+        let axes = self.read_axes(&sections, sweep);
+        match sections.first() {
+            None => {
+                let help = "add `grid: {lr: [1e-4, 3e-4]}`, or `zip`, or `random`";
+                self.error(at.place, "sweep", "nothing varies in this sweep".into(), help);
+            }
+            Some(section) => {
+                if let Err(message) = expand::count(&axes) {
+                    let help = "take fewer values, or draw some of them: `random: {samples: 20, space: …}`";
+                    self.error(section.place, "sweep", message, help);
+                }
+            }
+        }
+        let about_min_steps = "every point is trained so many steps before it is judged";
+        let early_stop = get("early_stop").map(|entry| entries(&entry.value)).unwrap_or_default();
+        if let Some(asha) = early_stop.iter().find(|entry| entry.key == "asha") {
+            self.require(asha, "sweep.early_stop.asha", "min_steps", about_min_steps);
+        }
+        let asha = |key: &str| value::<u64>(sweep, &format!("/early_stop/asha/{key}"));
+        let metric = value(sweep, "/objective/metric").unwrap_or(ObjectiveMetric::ValLoss);
+        let spec = SweepSpec {
+            name: get("name").and_then(|entry| self.read_name(entry, sweep)).unwrap_or_else(|| name_of_file(path)),
+            base: base.unwrap_or_default(),
+            vars,
+            set,
+            exclude: get("exclude").map(|entry| self.read_exclude(entry)).unwrap_or_default(),
+            objective: Objective {
+                metric,
+                goal: value(sweep, "/objective/goal").unwrap_or_else(|| metric.goal()),
+                at: value(sweep, "/objective/at").unwrap_or(MeasurementChoice::Last),
+            },
+            early_stop: asha("min_steps")
+                .map(|min_steps| AshaSettings { min_steps, reduction: asha("reduction").unwrap_or(3) }),
+            parallel: value(sweep, "/parallel").unwrap_or(1),
+            retries: value(sweep, "/retries").unwrap_or(0),
+            settings: std::mem::take(&mut self.settings),
+            text: text.to_owned(),
+            path: path.to_owned(),
+            axes,
+        };
+        let varying = self.taken[names_before..].iter().map(|taken| taken.name.clone());
+        let names: Vec<String> = varying.chain(spec.vars.keys().cloned()).collect();
+        self.check_exclusions(&spec, &sections, &names);
+        Some(spec)
     }
-    let are_axes_known = reader.diagnostics.len() == mistakes_before;
-    let parallel = get("parallel").and_then(|at| reader.integer(at, (1, 1024), "how many runs are trained at once"));
-    let retries = get("retries").and_then(|at| reader.integer(at, (0, 100), "how often a failed point is tried again"));
-    let spec = SweepSpec {
-        name: get("name").and_then(|at| read_name(reader, at)).unwrap_or_else(|| name_of_file(path)),
-        base: base.unwrap_or_else(|| match is_template {
-            Some(true) => SweepBase::Template(PathBuf::new()),
-            _ => SweepBase::Experiment(PathBuf::new()),
-        }),
-        vars,
-        set,
-        axes,
-        exclude: get("exclude").map(|at| read_exclude(reader, at)).unwrap_or_default(),
-        objective: read_objective(reader, get("objective")),
-        early_stop: get("early_stop").and_then(|at| read_early_stop(reader, at)),
-        parallel: parallel.map_or(1, |n| n as usize),
-        retries: retries.map_or(0, |n| n as u32),
-        text: text.to_owned(),
-        path: path.to_owned(),
-    };
-    // Expressions can be checked only if all names are known.
-    if are_axes_known {
+
+    /// The entries of the mapping `section` that are legal, with their values.
+    fn read_pairs<'n>(&mut self, section: &'n Entry, sweep: &Value, check: NameCheck) -> Vec<(&'n Entry, Value)> {
+        let mut pairs = Vec::new();
+        for entry in entries(&section.value) {
+            match check(&entry.key) {
+                Err((message, help)) => {
+                    self.error(entry.place, &format!("sweep.{}.{}", section.key, entry.key), message, help);
+                }
+                Ok(()) => pairs.extend(sweep[&section.key].get(&entry.key).map(|value| (entry, value.clone()))),
+            }
+        }
+        pairs
+    }
+
+    fn mark_taken(&mut self, entry: &Entry, section: &str) {
+        let taken = TakenName { name: entry.key.clone(), section: section.to_owned(), line: entry.place.line };
+        self.taken.push(taken);
+    }
+
+    /// Keeps the place of a setting, and returns the setting.
+    fn add_setting(&mut self, key: &str, value: &Value, node: &Node) -> String {
+        let normalized = format!("{key}={}", yaml_text(value));
+        let written = match &node.value {
+            Yaml::Scalar { text, plain: true } => format!("{key}={text}"),
+            _ => normalized.clone(),
+        };
+        self.settings.push(FileSetting { normalized: normalized.clone(), written, place: node.place });
+        normalized
+    }
+
+    /// The name of the sweep, which is also that of its folder.
+    fn read_name(&mut self, entry: &Entry, sweep: &Value) -> Option<String> {
+        let name: String = value(sweep, "/name")?;
+        let Some(problem) = name_problem(&name) else { return Some(name) };
+        let help =
+            "it names the sweep's folder: up to 100 letters, digits, `.`, `_` and `-`, not beginning with `.` or `-`";
+        self.error(entry.value.place, "sweep.name", format!("`sweep.name` {problem}"), help);
+        None
+    }
+
+    fn read_base(&mut self, entry: &Entry, sweep: &Value, path: &Path, needs_base: bool) -> Option<PathBuf> {
+        let file = sweep[&entry.key].as_str()?;
+        let key = format!("sweep.{}", entry.key);
+        let is_template = runner_template::is_template(Path::new(file));
+        let problem = match (is_template, entry.key == "template") {
+            (false, true) => Some((
+                format!("`{}` is no template: its name does not end with `.j2`", short(file)),
+                "to vary keys of an experiment, write `base`",
+            )),
+            (true, false) => Some((
+                format!("`{}` is a template", short(file)),
+                "write `template`; then what varies are its variables",
+            )),
+            _ => None,
+        };
+        if let Some((message, help)) = problem {
+            self.error(entry.value.place, &key, message, help);
+            return None;
+        }
+        let file = path.parent().unwrap_or(Path::new("")).join(file);
+        if needs_base && !file.exists() {
+            let message = format!("there is no file {}", file.display());
+            self.error(entry.value.place, &key, message, "paths start from the folder of the sweep file");
+        }
+        Some(file)
+    }
+
+    fn read_exclude(&mut self, entry: &Entry) -> Vec<ExcludeExpression> {
+        let Yaml::Seq(items) = &entry.value.value else { return Vec::new() };
+        let expression = |node: &Node| match &node.value {
+            Yaml::Scalar { text, .. } => Some(ExcludeExpression { text: text.to_string(), place: node.place }),
+            _ => None,
+        };
+        items.iter().filter_map(expression).collect()
+    }
+
+    /// Checks the expressions of `exclude`: their names only if all names are known, which are those of the mappings `sections`.
+    fn check_exclusions(&mut self, spec: &SweepSpec, sections: &[&Entry], names: &[String]) {
         let environment = exclude::environment();
+        let are_names_known = sections.iter().all(|section| matches!(section.value.value, Yaml::Map(_)));
         for exclude in &spec.exclude {
-            if let Err((message, help)) = exclude::compile(&environment, &spec, exclude) {
-                let place = Place { line: exclude.line, column: exclude.column, length: exclude.length };
-                reader.error(place, "sweep.exclude", message, help);
+            let names = Some(names).filter(|_| are_names_known);
+            if let Err((message, help)) = exclude::compile(&environment, spec, names, exclude) {
+                self.error(exclude.place, "sweep.exclude", message, help);
             }
         }
     }
-    Some(spec)
-}
-
-/// The entries of a mapping from names to any values.
-fn read_pairs(reader: &mut SweepReader<'_>, at: &LocatedNode<'_>, check: NameCheck) -> Vec<(String, Place, Value)> {
-    let mut pairs = Vec::new();
-    for (name, at) in reader.entries(at, "write `{name: value}`").unwrap_or_default() {
-        match check(name) {
-            Err((message, help)) => reader.error_at_key(&at, message, help),
-            Ok(()) => pairs.extend(reader.value(&at).map(|value| (name.to_owned(), at.key, value))),
-        }
-    }
-    pairs
-}
-
-/// The name of the sweep, which is also that of its folder.
-fn read_name(reader: &mut SweepReader<'_>, at: &LocatedNode<'_>) -> Option<String> {
-    let name = reader.text(at, "")?;
-    let Some(problem) = name_problem(&name) else { return Some(name) };
-    let help =
-        "it names the sweep's folder: up to 100 letters, digits, `.`, `_` and `-`, not beginning with `.` or `-`";
-    reader.error_at_value(at, format!("`{}` {problem}", at.path), help);
-    None
 }
 
 fn name_of_file(path: &Path) -> String {
@@ -251,80 +348,6 @@ fn name_of_file(path: &Path) -> String {
     let name: String = stem.chars().map(|c| if legal_in_name(c) { c } else { '-' }).take(100).collect();
     let name = name.trim_start_matches(['.', '-']);
     if name.is_empty() { "sweep".to_owned() } else { name.to_owned() }
-}
-
-fn read_base(
-    reader: &mut SweepReader<'_>,
-    at: &LocatedNode<'_>,
-    path: &Path,
-    wants_template: bool,
-) -> Option<SweepBase> {
-    let file = reader.text(at, "name a file")?;
-    let is_template = Path::new(&file).extension().is_some_and(|e| e == "j2");
-    if is_template != wants_template {
-        let (message, help) = if wants_template {
-            (
-                format!("`{}` is no template: its name does not end with `.j2`", short(&file)),
-                "to vary keys of an experiment, write `base`",
-            )
-        } else {
-            (format!("`{}` is a template", short(&file)), "write `template`; then what varies are its variables")
-        };
-        reader.error_at_value(at, message, help);
-        return None;
-    }
-    let file = path.parent().unwrap_or(Path::new("")).join(file);
-    Some(if is_template { SweepBase::Template(file) } else { SweepBase::Experiment(file) })
-}
-
-fn read_exclude(reader: &mut SweepReader<'_>, at: &LocatedNode<'_>) -> Vec<ExcludeExpression> {
-    if matches!(&at.node.value, Yaml::Seq(items) if items.is_empty()) {
-        return Vec::new();
-    }
-    let items = reader.items(at, "write `[\"layers == 4 and lr > 5e-4\"]`").unwrap_or_default();
-    let mut expressions = Vec::new();
-    for (i, node) in items.iter().enumerate() {
-        let at = LocatedNode { node, key: node.place, path: format!("{}.{i}", at.path) };
-        let help = "an expression in quotes, as `\"layers == 4 and lr > 5e-4\"`";
-        let Place { line, column, length } = node.place;
-        expressions.extend(reader.text(&at, help).map(|text| ExcludeExpression { text, line, column, length }));
-    }
-    expressions
-}
-
-fn read_objective(reader: &mut SweepReader<'_>, at: Option<&LocatedNode<'_>>) -> Objective {
-    let (mut metric, mut goal, mut measurement) = (None, None, None);
-    for (key, at) in at.and_then(|at| reader.keys(at, &OBJECTIVE_KEYS)).unwrap_or_default() {
-        match key {
-            "metric" => metric = reader.word(&at, &ObjectiveMetric::ALL, ObjectiveMetric::name),
-            "goal" => goal = reader.word(&at, &Goal::ALL, Goal::name),
-            _ => measurement = reader.word(&at, &MeasurementChoice::ALL, MeasurementChoice::name),
-        }
-    }
-    let metric = metric.unwrap_or(ObjectiveMetric::ValLoss);
-    Objective {
-        metric,
-        goal: goal.unwrap_or_else(|| metric.goal()),
-        at: measurement.unwrap_or(MeasurementChoice::Last),
-    }
-}
-
-fn read_early_stop(reader: &mut SweepReader<'_>, at: &LocatedNode<'_>) -> Option<AshaSettings> {
-    let (_, at) = reader.choice(at, &["asha"], "{asha: {min_steps: 100, reduction: 3}}")?;
-    let about_min_steps = "every point is trained so many steps before it is judged";
-    let about_reduction = "one of so many goes on, and is judged again after so many times the steps";
-    let given = reader.keys(&at, &ASHA_KEYS)?;
-    let (mut min_steps, mut reduction) = (None, Some(3));
-    for (key, at) in &given {
-        match *key {
-            "min_steps" => min_steps = reader.integer(at, (1, 1 << 53), about_min_steps),
-            _ => reduction = reader.integer(at, (2, 1 << 20), about_reduction),
-        }
-    }
-    if !given.iter().any(|(key, _)| *key == "min_steps") {
-        reader.error_at_key(&at, format!("`{}.min_steps` is missing", at.path), about_min_steps);
-    }
-    Some(AshaSettings { min_steps: min_steps? as u64, reduction: reduction? as u64 })
 }
 
 #[cfg(test)]

@@ -1,15 +1,18 @@
 //! A sweep as its file describes it, checked.
 
 use std::fmt::{self, Display};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::random::{Distribution, RandomDraws};
+#[cfg(doc)]
+use super::value_text::yaml_text;
+use runner_spec::diagnostic::{ConfigError, Diagnostic};
+use runner_template::source::{Place, Source, without_byte_order_mark};
 
-/// The JSON Schema of the sweep file (draft 7), for editors. The module `read` decides what is legal; a test compares its keys with the
-/// schema.
+/// The JSON Schema of the sweep file (draft 7). The module `read` checks files against it.
 pub const SCHEMA: &str = include_str!("../../../../schemas/sweep.schema.json");
 
 /// The largest number of points of a sweep, before exclusion.
@@ -20,7 +23,9 @@ pub const MAX_POINTS: usize = 10_000;
 pub struct SweepSpec {
     /// The key `name`, else the name of the file without its extension.
     pub name: String,
-    pub base: SweepBase,
+    /// The file that points are made from: a template, whose variables the axes are, or an experiment, whose key paths they are. The path
+    /// is joined to the folder of the sweep file.
+    pub base: PathBuf,
     /// Variables of the template that are the same for all points.
     pub vars: Map<String, Value>,
     /// `key.path=value` for every point, in the form of `--set`.
@@ -34,6 +39,8 @@ pub struct SweepSpec {
     pub parallel: usize,
     /// How often a failed point is retried.
     pub retries: u32,
+    /// The settings of experiments that the file gives: those of `set` and of all points.
+    pub settings: Vec<FileSetting>,
     /// The file as given.
     pub text: String,
     pub path: PathBuf,
@@ -45,23 +52,49 @@ impl SweepSpec {
     pub fn names(&self) -> Vec<&str> {
         self.axes.iter().flat_map(Dimension::names).collect()
     }
-}
 
-/// The file that points are made from; its path is joined to the folder of the sweep file.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum SweepBase {
-    /// The names of the axes are variables of this template.
-    Template(PathBuf),
-    /// The names of the axes are key paths of this experiment.
-    Experiment(PathBuf),
-}
-
-impl SweepBase {
+    /// True if points are made from a template.
     #[must_use]
-    pub fn path(&self) -> &Path {
-        match self {
-            Self::Template(path) | Self::Experiment(path) => path,
+    pub fn has_template(&self) -> bool {
+        runner_template::is_template(&self.base)
+    }
+
+    /// `setting` (`key.path=value`, as [`yaml_text`] writes the value) as it is written in the file, if it is.
+    pub(super) fn as_written(&self, setting: String) -> String {
+        self.settings.iter().find(|known| known.normalized == setting).map_or(setting, |known| known.written.clone())
+    }
+
+    /// The mistakes of a point, those in settings of the file at their places in the file.
+    #[must_use]
+    pub fn locate_mistakes(&self, mut mistakes: ConfigError) -> ConfigError {
+        let source = Source::file(&self.path, without_byte_order_mark(&self.text).to_owned());
+        for mistake in mistakes.diagnostics.iter_mut().filter(|mistake| mistake.source == SET_FLAG) {
+            if let Some(setting) = self.settings.iter().find(|setting| setting.gives(&mistake.source_line)) {
+                let Diagnostic { key, message, help, .. } = mistake;
+                *mistake = source.diagnostic(setting.place, key, message.clone(), help.clone());
+            }
         }
+        mistakes
+    }
+}
+
+/// The source of a setting that a flag gives, in mistakes.
+const SET_FLAG: &str = "--set";
+
+/// A setting of experiments in a sweep file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileSetting {
+    /// `key.path=value` as [`yaml_text`] writes the value; of a draw, `key.path=`.
+    pub normalized: String,
+    /// `key.path=value` with the value as the file has it.
+    pub written: String,
+    pub place: Place,
+}
+
+impl FileSetting {
+    /// True if `setting` is this one, or a value of this draw.
+    fn gives(&self, setting: &str) -> bool {
+        self.written == setting || (self.normalized.ends_with('=') && setting.starts_with(&self.normalized))
     }
 }
 
@@ -79,17 +112,12 @@ pub enum Dimension {
 impl Dimension {
     /// The number of values.
     #[must_use]
-    pub fn len(&self) -> usize {
+    pub fn value_count(&self) -> usize {
         match self {
             Self::Grid(axis) => axis.values.len(),
             Self::Zip(axes) => axes.first().map_or(0, |a| a.values.len()),
             Self::Random(random) => random.samples,
         }
-    }
-
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 
     /// The names of everything that varies in the dimension.
@@ -126,10 +154,7 @@ pub struct ListAxis {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExcludeExpression {
     pub text: String,
-    /// The place in the file: line and column from 1, and the number of characters.
-    pub line: usize,
-    pub column: usize,
-    pub length: usize,
+    pub place: Place,
 }
 
 /// The objective that points are compared by.

@@ -6,7 +6,6 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::super::read::from_str;
-use super::super::spec::SweepBase;
 use super::super::value_text::yaml_text;
 use super::*;
 use runner_config::LoadOptions;
@@ -215,7 +214,7 @@ fn a_template_gets_variables_and_an_experiment_keys() {
     assert_eq!(Value::Object(got.template.vars), json!({"steps": 7, "other": 2, "fixed": 8, "lr": 1e-4}));
     assert_eq!((got.sets, got.absent_files), (vec!["log.every=3".to_owned(), "seed=5".to_owned()], true));
 
-    spec.base = SweepBase::Experiment("e.yaml".into());
+    spec.base = "e.yaml".into();
     let point = ExpandedPoint {
         index: 1,
         values: vec![("optimizer.adamw.lr".into(), json!(1e-5)), ("name".into(), json!("a: b"))],

@@ -1,217 +1,180 @@
 //! Reads what varies: the sections `grid`, `zip` and `random` of a sweep file.
 
+use serde_json::Value;
+
 use super::super::random::{Distribution, RandomDraws};
-use super::super::spec::{Dimension, ListAxis, MAX_POINTS};
-use super::axis_name::NameCheck;
-use super::reader::{LocatedNode, SweepReader};
+use super::super::spec::{Dimension, FileSetting, ListAxis};
+use super::{SweepReader, entries};
+use runner_config::check::describe;
 use runner_spec::diagnostic::short;
 use runner_template::source::Place;
-use runner_template::tree::Yaml;
+use runner_template::tree::{Entry, Node, Yaml};
 
-/// The distributions of `random.space`, in the order of the documentation.
-pub(super) const DISTRIBUTIONS: [&str; 5] = ["uniform", "log_uniform", "int_uniform", "int_log_uniform", "choice"];
-pub(super) const RANDOM_KEYS: [&str; 3] = ["samples", "seed", "space"];
 /// The largest whole number up to which a float holds every one exactly.
-const MAX_EXACT_INTEGER: i128 = 1 << 53;
+const MAX_EXACT_INTEGER: f64 = (1_u64 << 53) as f64;
 /// `random.seed` unless the file gives one; the same as for experiments.
 const DEFAULT_SEED: u64 = 1337;
-const ABOUT_LOGARITHMS: &str = "a logarithm needs positive bounds";
 
-/// The names that have values already.
-pub(super) struct TakenNames {
-    /// Each name with its section and its place.
-    pub names: Vec<(String, String, Place)>,
-    /// Checks a name, where it is known what the names mean.
-    pub check: Option<NameCheck>,
-}
+impl SweepReader<'_> {
+    /// Reads the sections in the order of the file. `sweep` is the legal part of the file.
+    pub(super) fn read_axes(&mut self, sections: &[&Entry], sweep: &Value) -> Vec<Dimension> {
+        let mut dimensions = Vec::new();
+        for section in sections {
+            let values = &sweep[&section.key];
+            match section.key.as_str() {
+                "grid" => {
+                    dimensions
+                        .extend(self.read_lists(section, values).into_iter().map(|(axis, _)| Dimension::Grid(axis)));
+                }
+                "zip" => dimensions.extend(self.read_zip(section, values)),
+                _ => dimensions.extend(self.read_random(section, values).map(Dimension::Random)),
+            }
+        }
+        dimensions
+    }
 
-impl TakenNames {
-    /// Takes the name `name` at `at`. Returns false and reports a mistake if it is taken or is not legal.
-    fn take(&mut self, reader: &mut SweepReader<'_>, name: &str, at: &LocatedNode<'_>, section: &str) -> bool {
-        let section = section.trim_start_matches("sweep.");
-        if let Some((_, first, place)) = self.names.iter().find(|(taken, ..)| taken == name) {
-            let message = format!("`{}` has values under `{first}` already", short(name));
-            reader.error_at_key(at, message, format!("it stands on line {}; delete one of the two", place.line));
+    /// Takes the name of `entry`. Returns false and reports a mistake if it is taken or is not legal.
+    fn take_name(&mut self, entry: &Entry, section: &str) -> bool {
+        let (name, path) = (entry.key.as_str(), format!("sweep.{section}.{}", entry.key));
+        if let Some(taken) = self.taken.iter().find(|taken| taken.name == name) {
+            let message = format!("`{}` has values under `{}` already", short(name), taken.section);
+            let help = format!("it stands on line {}; delete one of the two", taken.line);
+            self.error(entry.place, &path, message, help);
             return false;
         }
-        self.names.push((name.to_owned(), section.to_owned(), at.key));
-        if let Some(Err((message, help))) = self.check.map(|check| check(name)) {
-            reader.error_at_key(at, message, help);
+        self.mark_taken(entry, section);
+        if let Some(Err((message, help))) = self.name_check.map(|check| check(name)) {
+            self.error(entry.place, &path, message, help);
             return false;
         }
         true
     }
-}
 
-/// Reads the sections in the order of the file.
-pub(super) fn read_axes(
-    reader: &mut SweepReader<'_>,
-    sections: &[&(&str, LocatedNode<'_>)],
-    taken: &mut TakenNames,
-) -> Vec<Dimension> {
-    let mut dimensions = Vec::new();
-    for (section, at) in sections {
-        match *section {
-            "grid" => dimensions
-                .extend(read_lists(reader, at, taken, true).into_iter().map(|(axis, _)| Dimension::Grid(axis))),
-            "zip" => dimensions.extend(read_zip(reader, at, taken)),
-            _ => dimensions.extend(read_random(reader, at, taken).map(Dimension::Random)),
+    /// The entries of a section, which names at least one thing that varies.
+    fn named_entries<'n>(&mut self, section: &'n Entry, path: &str, example: &str) -> &'n [Entry] {
+        if matches!(&section.value.value, Yaml::Map(entries) if entries.is_empty()) {
+            let help = format!("write `{example}`, or delete it");
+            self.error(section.place, path, format!("`{path}` names nothing that varies"), help);
         }
+        entries(&section.value)
     }
-    dimensions
-}
 
-/// The entries of a section, which names at least one thing that varies.
-fn named_entries<'n>(
-    reader: &mut SweepReader<'_>,
-    at: &LocatedNode<'n>,
-    example: &str,
-) -> Vec<(&'n str, LocatedNode<'n>)> {
-    let help = format!("write `{example}`");
-    let Some(entries) = reader.entries(at, &help) else { return Vec::new() };
-    if entries.is_empty() {
-        reader.error_at_key(at, format!("`{}` names nothing that varies", at.path), format!("{help}, or delete it"));
-    }
-    entries
-}
-
-/// A mapping of names to lists of values, with the place of each name. In a grid the values of a list must differ.
-fn read_lists(
-    reader: &mut SweepReader<'_>,
-    at: &LocatedNode<'_>,
-    taken: &mut TakenNames,
-    is_grid: bool,
-) -> Vec<(ListAxis, Place)> {
-    let mut axes = Vec::new();
-    for (name, list) in named_entries(reader, at, "{lr: [1e-4, 3e-4]}") {
-        let is_free = taken.take(reader, name, &list, &at.path);
-        let help = match &list.node.value {
-            Yaml::Map(inner) if inner.iter().any(|e| DISTRIBUTIONS.contains(&e.key.as_str())) => {
-                format!("draws belong under `random`: `random: {{samples: 20, space: {{{}: …}}}}`", short(name))
+    /// A mapping of names to lists of values, with the place of each name. In a grid the values of a list must differ.
+    fn read_lists(&mut self, section: &Entry, lists: &Value) -> Vec<(ListAxis, Place)> {
+        let mut axes = Vec::new();
+        let path = format!("sweep.{}", section.key);
+        for entry in self.named_entries(section, &path, "{lr: [1e-4, 3e-4]}") {
+            let is_free = self.take_name(entry, &section.key);
+            let name = &entry.key;
+            if let [draw] = entries(&entry.value) {
+                let draw = format!("{{{}: {{{}: …}}}}", short(name), short(&draw.key));
+                self.set_help(
+                    entry.place,
+                    &format!("draws belong under `random`: `random: {{samples: 20, space: {draw}}}`"),
+                );
             }
-            Yaml::Scalar { text, .. } => format!("write `[{}]`", short(text)),
-            _ => "write `[first, second]`".to_owned(),
+            let (Some(Value::Array(values)), Yaml::Seq(items)) = (lists.get(name), &entry.value.value) else {
+                continue;
+            };
+            for (i, (value, node)) in values.iter().zip(items.iter()).enumerate() {
+                self.add_setting(name, value, node);
+                if section.key == "grid" && values[..i].contains(value) {
+                    let message =
+                        format!("the values of `{path}.{name}` are different, and this one stands there twice");
+                    self.error(node.place, &path, message, "delete one of the two");
+                }
+            }
+            if is_free {
+                axes.push((ListAxis { name: name.clone(), values: values.clone() }, entry.place));
+            }
+        }
+        axes
+    }
+
+    fn read_zip(&mut self, section: &Entry, lists: &Value) -> Option<Dimension> {
+        let axes = self.read_lists(section, lists);
+        let (first, _) = axes.first()?;
+        let length = first.values.len();
+        let others: Vec<&(ListAxis, Place)> = axes.iter().filter(|(axis, _)| axis.values.len() != length).collect();
+        for (axis, place) in &others {
+            let count = match axis.values.len() {
+                1 => "1 value".to_owned(),
+                n => format!("{n} values"),
+            };
+            let message = format!("`sweep.zip.{}` has {count}, and `{}` has {length}", axis.name, first.name);
+            self.error(*place, "sweep.zip", message, "what is zipped goes together, value by value: give each as many");
+        }
+        others.is_empty().then(|| Dimension::Zip(axes.into_iter().map(|(axis, _)| axis).collect()))
+    }
+
+    fn read_random(&mut self, section: &Entry, random: &Value) -> Option<RandomDraws> {
+        self.require(section, "sweep.random", "samples", "how many points are drawn");
+        let example = "{lr: {log_uniform: [1e-5, 1e-2]}}";
+        self.require(section, "sweep.random", "space", &format!("what is drawn, as `{example}`"));
+        let mut space = Vec::new();
+        if let Some(section) = entries(&section.value).iter().find(|entry| entry.key == "space") {
+            for entry in self.named_entries(section, "sweep.random.space", example) {
+                let is_free = self.take_name(entry, "random.space");
+                if let Yaml::Seq(_) = entry.value.value {
+                    self.set_help(entry.place, "to draw one of a list, write `{choice: […]}`");
+                }
+                let draw = format!("{}=", entry.key);
+                self.settings.push(FileSetting { written: draw.clone(), normalized: draw, place: entry.place });
+                let distribution = self.read_distribution(entry, &random["space"][&entry.key]);
+                space.extend(distribution.filter(|_| is_free).map(|distribution| (entry.key.clone(), distribution)));
+            }
+        }
+        let seed = random["seed"].as_u64().unwrap_or(DEFAULT_SEED);
+        Some(RandomDraws { samples: usize::try_from(random["samples"].as_u64()?).ok()?, seed, space })
+    }
+
+    /// The distribution of a draw, whose legal part is `draw`.
+    fn read_distribution(&mut self, entry: &Entry, draw: &Value) -> Option<Distribution> {
+        let (kind, values) = draw.as_object()?.iter().next()?;
+        let values = values.as_array()?;
+        if kind == "choice" {
+            return Some(Distribution::Choice(values.clone()));
+        }
+        let path = format!("sweep.random.space.{}.{kind}", entry.key);
+        let (_, list) = entry.value.get(kind)?;
+        let Yaml::Seq(nodes) = &list.value else { return None };
+        let is_log = kind.contains("log");
+        let is_whole = kind.starts_with("int");
+        let mut bound = |i: usize| {
+            let (bound, node): (f64, &Node) = (values.get(i)?.as_f64()?, nodes.get(i)?);
+            if is_whole && (bound.fract() != 0.0 || bound.abs() > MAX_EXACT_INTEGER) {
+                let message = format!("`{path}` has whole numbers up to 2^53, not {}", describe(node));
+                self.error(node.place, &path, message, "");
+                return None;
+            }
+            if is_log && bound < if is_whole { 1.0 } else { f64::MIN_POSITIVE } {
+                let message = format!("`{path}` needs positive bounds, and has {bound}");
+                self.error(
+                    node.place,
+                    &path,
+                    message,
+                    "a logarithm needs positive bounds; a distribution without `log` does not",
+                );
+                return None;
+            }
+            Some(bound)
         };
-        let Some(items) = reader.items(&list, &help) else { continue };
-        let Some(values) = reader.values(&list, items) else { continue };
-        for (i, (value, node)) in values.iter().zip(items).enumerate() {
-            if is_grid && values[..i].contains(value) {
-                let message = format!("the values of `{}` are different, and this one stands there twice", list.path);
-                reader.error(node.place, &list.path, message, "delete one of the two");
-            }
+        let (low, high) = (bound(0), bound(1));
+        let (low, high) = (low?, high?);
+        if low >= high {
+            let (problem, help) = if low == high {
+                ("are equal", "what does not vary goes under `vars` or `set`")
+            } else {
+                ("are reversed", "write the lower one first")
+            };
+            self.error(list.place, &path, format!("the bounds of `{path}` {problem}"), help);
+            return None;
         }
-        if is_free {
-            axes.push((ListAxis { name: name.to_owned(), values }, list.key));
-        }
+        Some(match (is_log, is_whole) {
+            (false, false) => Distribution::Uniform(low, high),
+            (true, false) => Distribution::LogUniform(low, high),
+            (false, true) => Distribution::IntUniform(low as i64, high as i64),
+            (true, true) => Distribution::IntLogUniform(low as i64, high as i64),
+        })
     }
-    axes
-}
-
-fn read_zip(reader: &mut SweepReader<'_>, at: &LocatedNode<'_>, taken: &mut TakenNames) -> Option<Dimension> {
-    let axes = read_lists(reader, at, taken, false);
-    let (first, _) = axes.first()?;
-    let length = first.values.len();
-    let others: Vec<&(ListAxis, Place)> = axes.iter().filter(|(axis, _)| axis.values.len() != length).collect();
-    for (axis, place) in &others {
-        let count = count_values(axis.values.len());
-        let message = format!("`{}.{}` has {count}, and `{}` has {length}", at.path, axis.name, first.name);
-        reader.error(*place, &at.path, message, "what is zipped goes together, value by value: give each as many");
-    }
-    others.is_empty().then(|| Dimension::Zip(axes.into_iter().map(|(axis, _)| axis).collect()))
-}
-
-fn count_values(n: usize) -> String {
-    if n == 1 { "1 value".to_owned() } else { format!("{n} values") }
-}
-
-fn read_random(reader: &mut SweepReader<'_>, at: &LocatedNode<'_>, taken: &mut TakenNames) -> Option<RandomDraws> {
-    let given = reader.keys(at, &RANDOM_KEYS)?;
-    let (mut samples, mut seed, mut space) = (None, Some(i128::from(DEFAULT_SEED)), Vec::new());
-    let about_samples = "how many points are drawn";
-    for (key, at) in &given {
-        match *key {
-            "samples" => samples = reader.integer(at, (1, MAX_POINTS as i128), about_samples),
-            "seed" => seed = reader.integer(at, (0, i128::from(u64::MAX)), "the same seed draws the same points"),
-            _ => space = read_space(reader, at, taken),
-        }
-    }
-    let about_space = "what is drawn, as `{lr: {log_uniform: [1e-5, 1e-2]}}`";
-    for (key, help) in [("samples", about_samples), ("space", about_space)] {
-        if !given.iter().any(|(name, _)| *name == key) {
-            reader.error_at_key(at, format!("`{}.{key}` is missing", at.path), help);
-        }
-    }
-    Some(RandomDraws { samples: samples? as usize, seed: u64::try_from(seed?).ok()?, space })
-}
-
-fn read_space(
-    reader: &mut SweepReader<'_>,
-    at: &LocatedNode<'_>,
-    taken: &mut TakenNames,
-) -> Vec<(String, Distribution)> {
-    let mut space = Vec::new();
-    for (name, drawn) in named_entries(reader, at, "{lr: {log_uniform: [1e-5, 1e-2]}}") {
-        let is_free = taken.take(reader, name, &drawn, &at.path);
-        let distribution = read_distribution(reader, &drawn);
-        space.extend(distribution.filter(|_| is_free).map(|distribution| (name.to_owned(), distribution)));
-    }
-    space
-}
-
-fn read_distribution(reader: &mut SweepReader<'_>, at: &LocatedNode<'_>) -> Option<Distribution> {
-    if let Yaml::Seq(_) = at.node.value {
-        reader.mismatch(at, "a choice written as a mapping", "to draw one of a list, write `{choice: […]}`");
-        return None;
-    }
-    let (kind, at) = reader.choice(at, &DISTRIBUTIONS, "{log_uniform: [1e-5, 1e-2]}")?;
-    if kind == "choice" {
-        let items = reader.items(&at, "write `[first, second]`")?;
-        return reader.values(&at, items).map(Distribution::Choice);
-    }
-    let help = "write the two bounds: `[low, high]`";
-    let items = reader.items(&at, help)?;
-    let [low, high] = items else {
-        let message = format!("`{}` needs two bounds, and has {}", at.path, count_values(items.len()));
-        reader.error_at_value(&at, message, help);
-        return None;
-    };
-    let (low, high) = (at.item(low), at.item(high));
-    let is_log = kind.contains("log");
-    if kind.starts_with("int") {
-        let (least, about) = if is_log { (1, ABOUT_LOGARITHMS) } else { (-MAX_EXACT_INTEGER, "") };
-        let mut bound = |at: &LocatedNode<'_>| reader.integer(at, (least, MAX_EXACT_INTEGER), about);
-        let (low, high) = (bound(&low), bound(&high));
-        let (low, high) = (low? as i64, high? as i64);
-        return are_ordered(reader, &at, &low, &high).then_some(if is_log {
-            Distribution::IntLogUniform(low, high)
-        } else {
-            Distribution::IntUniform(low, high)
-        });
-    }
-    let bounds = [&low, &high].map(|at| (at, reader.number(at)));
-    if let Some((bound, Some(value))) = bounds.iter().find(|(_, x)| is_log && x.is_some_and(|x| x <= 0.0)) {
-        let message = format!("`{}` needs positive bounds, and has {value}", at.path);
-        reader.error_at_value(bound, message, format!("{ABOUT_LOGARITHMS}; `uniform` does not"));
-        return None;
-    }
-    let (low, high) = (bounds[0].1?, bounds[1].1?);
-    are_ordered(reader, &at, &low, &high).then_some(if is_log {
-        Distribution::LogUniform(low, high)
-    } else {
-        Distribution::Uniform(low, high)
-    })
-}
-
-/// True if `low` is below `high`; reports a mistake otherwise.
-fn are_ordered<T: PartialOrd>(reader: &mut SweepReader<'_>, at: &LocatedNode<'_>, low: &T, high: &T) -> bool {
-    if low < high {
-        return true;
-    }
-    let (problem, help) = if low == high {
-        ("are equal", "what does not vary goes under `vars` or `set`")
-    } else {
-        ("are reversed", "write the lower one first")
-    };
-    reader.error_at_value(at, format!("the bounds of `{}` {problem}", at.path), help);
-    false
 }

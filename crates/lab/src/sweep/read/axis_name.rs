@@ -46,7 +46,7 @@ pub(super) fn check_key_path(path: &str) -> Result<(), NameProblem> {
         };
         let Some((_, inner)) = of.iter().find(|(name, _)| *name == part) else {
             let names: Vec<&str> = of.iter().map(|(name, _)| *name).collect();
-            let help = match (nearest(part, names.iter().copied()), homes().get(part)) {
+            let help = match (nearest(part, names.iter().copied()), homes(root()).get(part)) {
                 (Some(near), _) => {
                     format!("did you mean `{}`?", path.replacen(&join(&before, part), &join(&before, near), 1))
                 }
