@@ -18,7 +18,6 @@ pub mod launched;
 pub mod observer;
 pub mod opened_run;
 pub mod outcome;
-pub mod point_process;
 pub mod prepare;
 mod recording;
 pub mod reproduce;

@@ -21,9 +21,9 @@ use runner_store::manifest::RunStatus;
 use super::event::{DriveProgress, RunningPoint, SweepEvent, SweepObserver, SweepOutcome};
 use super::open::SweepRequest;
 use super::point_command::point_arguments;
+use super::point_process::{DEVICES, PointProcess};
 use super::resource_allocator::{ResourceAllocator, ResourceNeed};
 use super::segment_outcome::{ExitedProcess, ProcessExit, SegmentOutcome};
-use crate::point_process::{Child, DEVICES, Work};
 use crate::prepare::{Host, local_devices};
 use crate::stop::StopSwitch;
 
@@ -69,7 +69,8 @@ struct Driver<'a> {
     progress: SweepProgress,
     /// Tasks that failed in this call and are not retried in it.
     failed: BTreeSet<usize>,
-    attempts: BTreeMap<usize, u32>,
+    /// How often each segment was retried: the task and the rung.
+    attempts: BTreeMap<(usize, usize), u32>,
     running: BTreeMap<usize, RunningSegment>,
     /// Tasks whose run another process worked on, and since when this call waits for it.
     waiting: BTreeMap<usize, Instant>,
@@ -86,7 +87,7 @@ struct Driver<'a> {
 
 /// A segment that a process trains.
 struct RunningSegment {
-    child: Child,
+    process: PointProcess,
     segment: TrainingSegment,
     from: u64,
     was_asked_to_stop: bool,
@@ -219,7 +220,7 @@ impl<'a> Driver<'a> {
 
     /// Handles the processes that have exited. Returns true if there are any.
     fn reap_processes(&mut self, observer: &mut dyn SweepObserver) -> bool {
-        let exits = self.running.iter_mut().filter_map(|(task, running)| Some((*task, running.child.ended()?)));
+        let exits = self.running.iter_mut().filter_map(|(task, running)| Some((*task, running.process.exit()?)));
         let exits: Vec<(usize, ProcessExit)> = exits.collect();
         for (task, exit) in &exits {
             let Some(running) = self.running.remove(task) else { continue };
@@ -227,13 +228,15 @@ impl<'a> Driver<'a> {
             self.update_progress(*task, observer);
             let steps = self.steps_done(*task).saturating_sub(running.from);
             self.cost_done += steps as f64 * self.tasks.tasks[*task].step_cost;
-            let outcome = self.outcome(*task, *exit, &running);
+            let outcome = self.outcome(*exit, &running);
             let since = self.waiting.remove(task);
             match outcome {
                 SegmentOutcome::Completed(value) => self.complete(*task, running.segment, value, observer),
                 SegmentOutcome::Stopped => {}
-                SegmentOutcome::Busy => self.wait(*task, since, observer),
-                SegmentOutcome::Failed { error, is_retried } => self.fail(*task, &error, is_retried, observer),
+                SegmentOutcome::Busy => self.wait(running.segment, since, observer),
+                SegmentOutcome::Failed { error, is_retried } => {
+                    self.fail(running.segment, &error, is_retried, observer)
+                }
             }
         }
         !exits.is_empty()
@@ -264,36 +267,41 @@ impl<'a> Driver<'a> {
     }
 
     /// Reports a failure. The task fails in this call unless it is retried.
-    fn fail(&mut self, task: usize, error: &str, is_retried: bool, observer: &mut dyn SweepObserver) {
-        let point = self.point(task);
+    fn fail(&mut self, segment: TrainingSegment, error: &str, is_retried: bool, observer: &mut dyn SweepObserver) {
+        let point = self.point(segment.task);
         observer.observe(&SweepEvent::Failed {
             point: point.index,
             error,
             log: &point_log(self.sweep.path(), point.index),
             again: is_retried,
-            attempt: self.attempts.get(&task).copied().unwrap_or(0),
+            attempt: self.attempts_of(segment),
             retries: self.max_retries,
         });
         if !is_retried {
-            self.failed.insert(task);
+            self.failed.insert(segment.task);
         }
     }
 
-    fn outcome(&mut self, task: usize, exit: ProcessExit, running: &RunningSegment) -> SegmentOutcome {
-        let attempts = self.attempts.get(&task).copied().unwrap_or(0);
+    fn attempts_of(&self, segment: TrainingSegment) -> u32 {
+        self.attempts.get(&(segment.task, segment.rung)).copied().unwrap_or(0)
+    }
+
+    fn outcome(&mut self, exit: ProcessExit, running: &RunningSegment) -> SegmentOutcome {
+        let segment = running.segment;
+        let (task, attempts) = (segment.task, self.attempts_of(segment));
         let failed_run = self.progress_of(task).filter(|run| run.status == RunStatus::Failed);
         let outcome = ExitedProcess {
             exit,
             was_asked_to_stop: running.was_asked_to_stop,
-            result: self.result(task, running.segment.rung),
+            result: self.result(task, segment.rung),
             recorded_error: failed_run.and_then(|run| run.error.as_deref()),
-            logged_error: running.child.error().as_deref(),
+            logged_error: running.process.last_error().as_deref(),
             attempts,
             max_retries: self.max_retries,
         }
         .outcome();
         if matches!(outcome, SegmentOutcome::Failed { is_retried: true, .. }) {
-            self.attempts.insert(task, attempts + 1);
+            self.attempts.insert((task, segment.rung), attempts + 1);
         }
         outcome
     }
@@ -312,9 +320,10 @@ impl<'a> Driver<'a> {
             if self.progress_of(task).is_some_and(|run| RunLock::is_held(&run.path)) {
                 self.held.insert(task);
                 let since = self.waiting.remove(&task);
-                self.wait(task, since, observer);
+                self.wait(*segment, since, observer);
             } else if self.held.remove(&task) {
                 // The other process has trained further, or to the end.
+                self.waiting.remove(&task);
                 self.update_progress(task, observer);
                 has_changed = true;
                 continue;
@@ -329,8 +338,9 @@ impl<'a> Driver<'a> {
         has_changed
     }
 
-    /// Waits for the process that has the task's run, since `since` if this call has waited before.
-    fn wait(&mut self, task: usize, since: Option<Instant>, observer: &mut dyn SweepObserver) {
+    /// Waits for the process that has the run of the segment's task, since `since` if this call has waited before.
+    fn wait(&mut self, segment: TrainingSegment, since: Option<Instant>, observer: &mut dyn SweepObserver) {
+        let task = segment.task;
         let run = self.run_id(task);
         let since = since.unwrap_or_else(|| {
             observer.observe(&SweepEvent::Waiting { point: self.point(task).index, run: run.as_deref() });
@@ -342,7 +352,7 @@ impl<'a> Driver<'a> {
         }
         let run = run.map_or_else(String::new, |id| format!(" {}", printable(&id)));
         let error = format!("another process has worked on its run{run} for {}", duration(HELD_RUN_TIMEOUT));
-        self.fail(task, &error, false, observer);
+        self.fail(segment, &error, false, observer);
     }
 
     fn start(&mut self, segment: TrainingSegment, devices: Vec<String>, observer: &mut dyn SweepObserver) {
@@ -350,28 +360,30 @@ impl<'a> Driver<'a> {
         let from = self.steps_done(segment.task);
         let path = self.sweep.path();
         let until = (segment.until < point.steps).then_some(segment.until);
-        let mut arguments = point_arguments(path, self.record(), point, self.runs, self.threads, until);
-        arguments.push(OsString::from("--json"));
-        let work =
-            Work { arguments, log: point_log(path, point.index), hidden: self.hidden_variables.clone(), devices };
-        let child = match work.start() {
-            Ok(child) => child,
+        let arguments = point_arguments(path, self.record(), point, self.runs, self.threads, until);
+        let started = arguments.map_err(|error| error.to_string()).and_then(|mut arguments| {
+            arguments.push(OsString::from("--json"));
+            PointProcess::start(&arguments, point_log(path, point.index), &self.hidden_variables, &devices)
+                .map_err(|error| format!("starting its process: {error}"))
+        });
+        let process = match started {
+            Ok(process) => process,
             Err(error) => {
                 self.allocator.give_back(segment.task);
-                self.fail(segment.task, &format!("starting its process: {error}"), false, observer);
+                self.fail(segment, &error, false, observer);
                 return;
             }
         };
         let until = segment.until;
         observer.observe(&SweepEvent::Started { point: point.index, from, until, steps: point.steps });
-        self.running.insert(segment.task, RunningSegment { child, segment, from, was_asked_to_stop: false });
+        self.running.insert(segment.task, RunningSegment { process, segment, from, was_asked_to_stop: false });
     }
 
     /// Asks each process to stop, once.
     fn ask_to_stop(&mut self) {
         for running in self.running.values_mut().filter(|r| !r.was_asked_to_stop) {
             running.was_asked_to_stop = true;
-            running.child.stop();
+            running.process.stop();
         }
     }
 
@@ -380,16 +392,16 @@ impl<'a> Driver<'a> {
         let mut points = Vec::new();
         for (task, running) in &self.running {
             let point = self.point(*task);
-            let told = running.child.told();
-            let step = told.step.max(running.from).min(point.steps);
+            let reported = running.process.progress();
+            let step = reported.step.max(running.from).min(point.steps);
             cost_running += step.saturating_sub(running.from) as f64 * self.tasks.tasks[*task].step_cost;
             points.push(RunningPoint {
                 index: point.index,
                 step,
                 steps: point.steps,
-                loss: told.loss,
-                tokens_per_second: told.tokens_per_second,
-                has_begun: told.begun,
+                loss: reported.loss,
+                tokens_per_second: reported.tokens_per_second,
+                has_begun: reported.has_begun,
             });
         }
         let done = self.progress.points.iter().flatten().filter(|run| run.status == RunStatus::Done).count();
@@ -423,7 +435,41 @@ fn visible_devices(count: usize, variable: Option<&str>) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::open::SweepLauncher;
     use super::*;
+    use runner_config::LoadOptions;
+    use runner_lab::sweep::from_str;
+    use runner_lab::sweep_dir::SweepFiles;
+
+    #[test]
+    fn each_rung_of_a_point_has_its_own_retries() {
+        let root = tempfile::tempdir().unwrap();
+        let experiments = ["a: 1\n".to_owned(), "a: 2\n".to_owned(), "a: 3\n".to_owned()];
+        let files = SweepFiles { record: runner_lab::testing::sweep(), text: "", experiments: &experiments };
+        let sweep = SweepDir::create(root.path(), files).unwrap();
+        let spec = from_str("sweep: {base: e.yaml, grid: {seed: [1, 2]}, retries: 1}", Path::new("s.yaml")).unwrap();
+        let request = SweepRequest {
+            spec: &spec,
+            options: LoadOptions::default(),
+            own_variables: &[],
+            start_new: false,
+            dry_run: false,
+            parallel: 1,
+            threads: 1,
+            launcher: SweepLauncher::Local,
+        };
+        let host = Host::new(root.path().to_owned(), root.path().to_owned());
+        let mut driver = Driver::new(&sweep, &request, &host);
+        let log = root.path().join("log");
+        let mut is_retried = |rung: usize| {
+            // Any process will do: this one lists tests.
+            let process = PointProcess::start(&["--list".into()], log.clone(), &[], &[]).unwrap();
+            let segment = TrainingSegment { task: 0, rung, until: 10 };
+            let running = RunningSegment { process, segment, from: 0, was_asked_to_stop: false };
+            matches!(driver.outcome(ProcessExit::Killed(9), &running), SegmentOutcome::Failed { is_retried: true, .. })
+        };
+        assert_eq!([0, 0, 1, 1].map(&mut is_retried), [true, false, true, false]);
+    }
 
     #[test]
     fn points_use_only_the_devices_that_are_visible() {

@@ -9,8 +9,9 @@ mod open;
 mod plan_points;
 mod point_command;
 mod point_problems;
+mod point_process;
 mod resource_allocator;
-pub(crate) mod segment_outcome;
+mod segment_outcome;
 pub mod slurm;
 mod slurm_script;
 

@@ -27,7 +27,7 @@ pub(super) struct ExitedProcess<'a> {
 
 /// How a process exited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ProcessExit {
+pub(super) enum ProcessExit {
     Exited(i32),
     Killed(i32),
 }

@@ -9,7 +9,8 @@ use runner_lab::sweep::record::{PlannedPoint, SweepRecord};
 use runner_lab::sweep_dir::{SCRIPT, SweepDir, absolute_path};
 
 use super::open::SweepRequest;
-use super::slurm_script::{SlurmArray, TEMPLATE};
+use super::slurm_script::SlurmArray;
+pub use super::slurm_script::TEMPLATE;
 use crate::error::EngineError;
 use crate::prepare::Host;
 
@@ -66,7 +67,8 @@ fn configured_max_array_size() -> Option<usize> {
     settings.find(|(name, _)| name.trim() == "MaxArraySize")?.1.trim().parse().ok()
 }
 
-/// Submits the points of `sweep` that are neither finished nor queued or running already.
+/// Submits the points of `sweep` that are neither finished nor queued or running already. The batch script is made from `template`, or
+/// else from the built-in one.
 ///
 /// # Errors
 /// If Slurm's commands are missing or refuse, or the script's template has a mistake.
@@ -75,6 +77,7 @@ pub fn submit_sweep(
     request: &SweepRequest<'_>,
     host: &Host,
     options: &[String],
+    template: Option<&str>,
 ) -> Result<Submission, EngineError> {
     let record = sweep.record();
     let program = std::env::current_exe().map_err(EngineError::io("this program's file"))?;
@@ -94,7 +97,7 @@ pub fn submit_sweep(
         threads: request.threads,
         options,
     };
-    sweep.write_script(&array.script(record, read_template()?.as_deref())?)?;
+    sweep.write_script(&array.script(record, template)?)?;
     let script = path.join(SCRIPT);
     let answer = run_slurm(Command::new("sbatch").arg("--parsable").arg(&script))?;
     // `--parsable` prints the number of the job, and on federations also `;` and the cluster.
@@ -125,15 +128,6 @@ fn queued_points(script: &Path) -> Result<Vec<usize>, EngineError> {
     let jobs = queue.lines().filter_map(|line| line.trim().split_once(' '));
     // Jobs that are in no array have no number.
     Ok(jobs.filter(|(_, of)| of.trim() == script).filter_map(|(point, _)| point.parse().ok()).collect())
-}
-
-/// The script's template in the current folder, if there is one.
-fn read_template() -> Result<Option<String>, EngineError> {
-    match std::fs::read_to_string(TEMPLATE) {
-        Ok(text) => Ok(Some(text)),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(EngineError::Request(format!("{TEMPLATE}: {error}"))),
-    }
 }
 
 /// Runs one of Slurm's commands, and returns its output.

@@ -9,9 +9,10 @@ use runner_lab::sweep::record::SweepRecord;
 use runner_spec::diagnostic::ConfigError;
 use runner_template::Inputs;
 
-/// The script's template, unless the current folder has a file `TEMPLATE`.
+/// The script's template, unless the user gives another.
 const BUILT_IN_TEMPLATE: &str = include_str!("../../../../templates/slurm.sh.j2");
-pub(super) const TEMPLATE: &str = "templates/slurm.sh.j2";
+/// The path of the user's template.
+pub const TEMPLATE: &str = "templates/slurm.sh.j2";
 
 /// A job requests this multiple of the planned memory, and memory for the program itself.
 const MEMORY_MARGIN: f64 = 1.25;
