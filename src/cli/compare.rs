@@ -2,19 +2,18 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 
 use super::common::RootArgs;
 use super::exit::{Exit, RequestError};
-use super::output::{print, print_json};
+use super::output::{complain, print, print_json, write_file};
 use runner_lab::compare::curves::{Curve, CurveAxis, CurveMetric, curve};
 use runner_lab::compare::run_record::{RunRecord, read_experiment_and_plan};
 use runner_lab::compare::svg;
 use runner_report::comparison;
 use runner_spec::experiment::Experiment;
-use runner_store::{catalog, write_atomic};
+use runner_store::catalog;
 
 /// Show several runs in a table: the settings in which they differ, and their losses, speed and memory.
 #[derive(Debug, Clone, Args)]
@@ -69,6 +68,9 @@ pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<Exit> {
         Ok((RunRecord::read(path)?, read_experiment_and_plan(path)?.0))
     };
     let runs = paths.iter().map(read).collect::<anyhow::Result<Vec<_>>>()?;
+    for problem in runs.iter().filter_map(|(record, _)| record.problem.as_ref()) {
+        complain(&format!("warning: {problem}"));
+    }
     let mut table = comparison::compare(&runs);
     if let Some(key) = &args.sort {
         let known = table.sort_keys().join(", ");
@@ -120,6 +122,5 @@ fn draw(args: &CompareArgs, runs: &[(RunRecord, Experiment)], path: &Path) -> an
     };
     let title = format!("{} of {} run{}", args.metric.name(), curves.len(), if curves.len() == 1 { "" } else { "s" });
     let picture = svg::svg(&curves, &title, &metric, args.over);
-    let path = std::path::absolute(path).with_context(|| path.display().to_string())?;
-    Ok(write_atomic(&path, picture.as_bytes())?)
+    write_file(path, picture.as_bytes())
 }

@@ -1,8 +1,12 @@
 //! Standard output of commands that print a result and end.
 
-use std::io::{self, Write};
+use std::fs;
+use std::io::{self, ErrorKind, Write};
+use std::path::Path;
 
 use anyhow::Context;
+use runner_files::{parent_folder, write_atomic};
+use runner_store::StoreError;
 
 /// Writes `text` to standard output. A reader that closes the pipe early (`runner runs | head -1`) is no error.
 ///
@@ -27,6 +31,22 @@ pub(crate) fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
     print(&(serde_json::to_string_pretty(value)? + "\n"))
 }
 
+/// Writes the file `path` whole or not at all, in a folder that is created if there is none.
+///
+/// # Errors
+/// If it cannot be written, with what to do about it.
+pub(crate) fn write_file(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
+    let folder = parent_folder(path);
+    let written = fs::create_dir_all(folder).and_then(|()| write_atomic(path, bytes));
+    written.map_err(|error| match error.kind() {
+        ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
+            let (path, folder) = (path.display(), folder.display());
+            anyhow::anyhow!("{path} cannot be written: make the folder {folder} writable, or name a file elsewhere")
+        }
+        _ => StoreError::io("writing", path)(error).into(),
+    })
+}
+
 /// Writes a line to standard error.
 pub(crate) fn complain(text: &str) {
     // Without standard error there is nobody to tell.
@@ -46,6 +66,17 @@ mod tests {
         fn flush(&mut self) -> io::Result<()> {
             Ok(())
         }
+    }
+
+    #[test]
+    fn a_folder_that_cannot_be_written_is_named() {
+        // Nobody may write there, not even the superuser.
+        let error = write_file(Path::new("/proc/runner-report.html"), b"").unwrap_err().to_string();
+        assert!(error.starts_with("writing /proc/runner-report.html") || error.contains("folder /proc"), "{error}");
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("new/report.html");
+        write_file(&path, b"page").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"page");
     }
 
     #[test]

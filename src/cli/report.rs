@@ -1,21 +1,20 @@
 //! `runner report`: writes a page about runs, or serves it while they go on.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use clap::Args;
 
 use super::common::RootArgs;
 use super::exit::{Exit, RequestError};
 use super::interrupt::Interrupt;
-use super::output::{complain, print, print_json};
+use super::output::{complain, print, print_json, write_file};
 use runner_lab::sweep_dir;
-use runner_report::html::sweep::find_sweep_folder;
 use runner_report::html::{LiveReport, MARK, Page, ReportError, ReportRequest, read_page_data};
 use runner_spec::format;
-use runner_store::{catalog, write_atomic};
+use runner_store::catalog;
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ReportArgs {
@@ -66,7 +65,7 @@ pub(crate) fn run(args: &ReportArgs) -> anyhow::Result<Exit> {
         print(&page.html)?;
         return Ok(Exit::Done);
     }
-    write(output, page.html.as_bytes())?;
+    write_file(output, page.html.as_bytes())?;
     let bytes = page.html.len() as u64;
     if args.json {
         let runs: Vec<&str> = data.runs.iter().map(|run| run.id.as_str()).collect();
@@ -91,7 +90,7 @@ fn request(args: &ReportArgs) -> anyhow::Result<ReportRequest> {
     }
     let mut runs: Vec<&String> = Vec::new();
     for wanted in &args.run {
-        match find_sweep_folder(&root, wanted) {
+        match sweep_dir::find_folder(&root, wanted) {
             Some(folder) => add_sweep(folder)?,
             None => runs.push(wanted),
         }
@@ -110,15 +109,6 @@ fn is_replaceable(path: &Path) -> bool {
     read.is_ok() && start == MARK.as_bytes()
 }
 
-/// Writes `path` whole or not at all.
-fn write(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
-    let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let in_words = || format!("writing {}", path.display());
-    fs::create_dir_all(folder).with_context(in_words)?;
-    let path = std::path::absolute(path).with_context(in_words)?;
-    Ok(write_atomic(&path, bytes)?)
-}
-
 /// Serves until a signal ends the process.
 fn serve(port: u16, request: ReportRequest) -> anyhow::Result<Exit> {
     // Nothing is ever half done here, so the first signal ends the process with the documented code.
@@ -133,7 +123,6 @@ fn serve(port: u16, request: ReportRequest) -> anyhow::Result<Exit> {
 /// Marks wrong requests as such, for the exit code.
 fn as_request(error: ReportError) -> anyhow::Error {
     match error {
-        ReportError::Request(text) => RequestError(text).into(),
         ReportError::Listen { .. } => RequestError(format!("{error}: --port chooses another")).into(),
         other => other.into(),
     }

@@ -11,7 +11,7 @@ use crate::cli::exit::Exit;
 /// Train the points of a sweep file, several at once, resume them, or report that they are done.
 ///
 /// All points are rendered, checked and planned before the first one starts, and do not change afterwards. Ctrl-C lets the runs save
-/// and exits with code 130; the same command resumes them, also after a crash.
+/// and exits with code 130; the same command without `--new` resumes them, also after a crash.
 #[derive(Debug, Clone, Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct SweepArgs {

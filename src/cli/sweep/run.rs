@@ -1,6 +1,7 @@
 //! `runner sweep FILE`: starts a sweep, resumes it, or finds it finished.
 
-use std::path::Path;
+use std::fs;
+use std::io::ErrorKind;
 
 use super::args::{Launcher, RunArgs};
 use super::screen::{SweepScreen, print_summary};
@@ -10,7 +11,7 @@ use crate::cli::interrupt::Interrupt;
 use crate::cli::output::print_json;
 use crate::cli::screen_observer::PreparationObserver;
 use runner_config::LoadOptions;
-use runner_engine::sweep::slurm::{Submission, submit_sweep};
+use runner_engine::sweep::slurm::{Submission, TEMPLATE, submit_sweep};
 use runner_engine::sweep::{OpenedSweep, SweepEvent, SweepLauncher, SweepOutcome, SweepRequest, open_sweep, run_sweep};
 use runner_lab::sweep;
 use runner_lab::sweep::summary::SweepSummary;
@@ -45,7 +46,9 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<Exit> {
         threads,
         launcher: match args.launcher {
             Launcher::Local => SweepLauncher::Local,
-            Launcher::Slurm => SweepLauncher::Slurm { options: args.slurm_option.clone() },
+            Launcher::Slurm => {
+                SweepLauncher::Slurm { options: args.slurm_option.clone(), template: read_slurm_template()? }
+            }
         },
     };
     let opened = open_sweep(&request, &host, &mut PreparationObserver::new(&mut screen))?;
@@ -63,7 +66,7 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<Exit> {
         OpenedSweep::Finished { path, record, progress } => {
             let summary = SweepSummary::new(&path, &record, &progress);
             let results = SweepResultsText { record: &record, summary: &summary, runs };
-            print_summary(&results, SweepOutcome::Done, None, &screen);
+            print_summary(&results, SweepOutcome::Done, None, resuming_command(args), &screen);
             return Ok(Exit::Done);
         }
         OpenedSweep::Created(sweep) => {
@@ -72,9 +75,9 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<Exit> {
         }
         OpenedSweep::Resumed(sweep) => sweep,
     };
-    if let SweepLauncher::Slurm { options } = &request.launcher {
-        let submission = submit_sweep(&sweep, &request, &host, options)?;
-        show_submission(&submission, &sweep, parallel, &screen);
+    if let SweepLauncher::Slurm { options, template } = &request.launcher {
+        let submission = submit_sweep(&sweep, &request, &host, options, template.as_deref())?;
+        show_submission(&submission, &sweep, args, parallel, &screen);
         return Ok(Exit::Done);
     }
     let mut observer = SweepScreen::new(screen, sweep.record());
@@ -88,7 +91,7 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<Exit> {
         screen.json(&SweepEvent::Stopped { points: &stopped });
     }
     let results = SweepResultsText { record: sweep.record(), summary: &summary, runs };
-    print_summary(&results, report.outcome, Some(report.failed), &screen);
+    print_summary(&results, report.outcome, Some(report.failed), resuming_command(args), &screen);
     Ok(match report.outcome {
         SweepOutcome::Done => Exit::Done,
         SweepOutcome::Failed => Exit::Failed,
@@ -96,10 +99,23 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<Exit> {
     })
 }
 
-fn show_submission(submission: &Submission, sweep: &SweepDir, parallel: usize, screen: &Screen) {
+/// The user's template of the batch script, in the current folder, if there is one.
+fn read_slurm_template() -> anyhow::Result<Option<String>> {
+    match fs::read_to_string(TEMPLATE) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(RequestError(format!("{TEMPLATE}: {error}")).into()),
+    }
+}
+
+/// The command that resumes the sweep: `--new` would start another one.
+fn resuming_command(args: &RunArgs) -> &'static str {
+    if args.new { "the same command without --new" } else { "the same command" }
+}
+
+fn show_submission(submission: &Submission, sweep: &SweepDir, args: &RunArgs, parallel: usize, screen: &Screen) {
     let id = &sweep.record().id;
     let points = |n: usize| counted(n as u64, "point");
-    let script = |path: &Path| path.display().to_string();
     match submission {
         Submission::NothingToSubmit { queued_or_running } => {
             let open = points(*queued_or_running);
@@ -107,9 +123,10 @@ fn show_submission(submission: &Submission, sweep: &SweepDir, parallel: usize, s
         }
         Submission::Submitted { points: submitted, job, script: path } => screen.result_line(&format!(
             "sweep    {id}: {} submitted as job {job}, {parallel} at once ({})\n\
-             next     runner sweep status {id} shows how they stand; this command again submits those that failed",
+             next     runner sweep status {id} shows their status; {} submits those that failed",
             points(*submitted),
-            script(path)
+            path.display(),
+            resuming_command(args)
         )),
     }
 }

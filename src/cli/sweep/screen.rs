@@ -115,10 +115,12 @@ impl SweepObserver for SweepScreen<'_> {
 }
 
 /// Prints how a sweep ended. `failed` is the number of points that failed in this call; `None` if there was nothing to do.
+/// `resuming_command` is the command that resumes the sweep.
 pub(super) fn print_summary(
     text: &SweepResultsText<'_>,
     outcome: SweepOutcome,
     failed: Option<usize>,
+    resuming_command: &str,
     screen: &Screen,
 ) {
     let (record, summary) = (text.record, text.summary);
@@ -143,8 +145,8 @@ pub(super) fn print_summary(
         (SweepOutcome::Done, _) => format!("done: {sweep}"),
         (SweepOutcome::Failed, _) => {
             let failed = failed.unwrap_or(0);
-            format!("failed: {sweep}; {failed} failed in this call: the same command goes on")
+            format!("failed: {sweep}; {failed} failed in this call: {resuming_command} resumes it")
         }
-        (SweepOutcome::Interrupted, _) => format!("interrupted: {sweep}; the same command continues"),
+        (SweepOutcome::Interrupted, _) => format!("interrupted: {sweep}; {resuming_command} resumes it"),
     });
 }
