@@ -25,7 +25,7 @@ function numbers(run) {
       large(medians.tokens_per_second),
       forecast ? `planned ${large(forecast.tokens_per_second)}` : "median",
     ],
-    ["step", milliseconds(medians.step_ms), forecast ? `planned ${milliseconds(forecast.step_ms)}` : "median"],
+    ["step", milliseconds(medians.step_ms), forecast ? `planned ${milliseconds(1e3 * forecast.step_seconds)}` : "median"],
     ["memory", bytes(run.peak_rss), isNumber(run.plan.memory_bytes) ? `planned ${bytes(run.plan.memory_bytes)}` : ""],
     ["time", duration(run.wall_seconds ?? curves.seconds), isNumber(run.wall_seconds) ? "all sessions" : "in steps"],
     isNumber(medians.mfu) ? ["MFU", percent(medians.mfu), "median"] : null,
@@ -42,17 +42,19 @@ function layoutText(mesh) {
   return parts.length ? `${mode}, ${parts.join(" × ")}` : mode;
 }
 
-/** What is wrong with a run, if anything is. */
-function complaints(run) {
-  const lines = [run.error, ...run.problems].filter((line, i, all) => line && all.indexOf(line) === i);
-  return lines.length
+/** A list of what is wrong; null if nothing is. */
+const problemList = (lines) =>
+  lines.length
     ? el(
         "ul",
         { class: "complaints" },
         lines.map((line) => el("li", null, line)),
       )
     : null;
-}
+
+/** What is wrong with a run, if anything is. */
+const complaints = (run) =>
+  problemList([run.error, ...run.problems].filter((line, i, all) => line && all.indexOf(line) === i));
 
 function card(run, index) {
   const tile = ([name, value, more]) =>

@@ -28,11 +28,11 @@ const valueText = (value) =>
 
 /** Columns that can be sorted by: name, whether it is a number, and the value of a row. */
 function sweepColumns({ parameters, metric }) {
-  const parameter = (name, i) => ({
+  const parameter = (name) => ({
     name,
     id: `p:${name}`,
-    get: (row) => row.values[i],
-    text: (row) => valueText(row.values[i]),
+    get: (row) => row.values[name],
+    text: (row) => valueText(row.values[name]),
   });
   return [
     { name: "point", id: "point", get: (row) => row.point, text: (row) => String(row.point) },
@@ -205,7 +205,7 @@ function parallel(sweep, width, passes) {
   const height = 340;
   const [top, bottom] = [52, height - 22];
   const specs = [
-    ...sweep.parameters.map((name, i) => ({ id: `p:${name}`, name, get: (row) => row.values[i] })),
+    ...sweep.parameters.map((name) => ({ id: `p:${name}`, name, get: (row) => row.values[name] })),
     { id: "objective", name: sweep.metric, get: (row) => row.objective, flip: sweep.minimize },
   ];
   const axes = specs.map((s) => coordinate({ ...s, rows: sweep.rows, top, bottom }));
@@ -359,7 +359,7 @@ function importance({ importance: list, measured_at: step }) {
 
 function renderSweep(width) {
   const { sweep } = data;
-  if (!sweep.rows.length) return [empty("The sweep has no points.")];
+  if (!sweep.rows.length) return [problemList(sweep.problems), empty("The sweep has no points.")];
   const finished = sweep.rows.filter((row) => isNumber(row.objective)).length;
   const passing = sweep.rows.filter(passesBrushes).length;
   const clear = () => {
@@ -367,6 +367,7 @@ function renderSweep(width) {
     redraw("sweep");
   };
   return [
+    problemList(sweep.problems),
     el(
       "p",
       { class: "muted" },

@@ -116,8 +116,9 @@ fn time_text(record: &SweepRecord, tasks: &SweepTasks, workers: usize) -> String
         |segment: &TrainingSegment| tasks.tasks.get(segment.task).is_some_and(|t| segment.rung + 1 == t.rungs.len());
     if !expected.order.iter().any(is_last) {
         out.push_str(
-            "warning: early stopping may let no point reach its last step, and then there is no best one: there are too \
-             few points for so many rungs (take more points, a larger min_steps, or a smaller reduction)\n",
+            "warning: early stopping may let no point reach its last step, and then the best one is chosen among points \
+             that stopped early: there are too few points for so many rungs (take more points, a larger min_steps, or a \
+             smaller reduction)\n",
         );
     }
     if tasks.seconds {

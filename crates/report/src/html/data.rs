@@ -20,6 +20,7 @@ use super::memory::{MemoryTable, memory_table};
 use super::samples::{Samples, read_samples};
 use super::settings::{SettingDifference, setting_differences};
 use super::sweep::{self, SweepTable};
+use runner_spec::forecast::Forecast;
 use runner_spec::plan::Plan;
 use runner_store::catalog::{self, ListedStatus};
 use runner_store::files::read_small;
@@ -93,20 +94,11 @@ pub(super) struct PlannedRun {
     tokens_per_step: Option<u64>,
     flops_per_step: Option<f64>,
     memory_bytes: Option<u64>,
-    forecast: Option<ForecastData>,
+    forecast: Option<Forecast>,
     pub(super) timeline: Option<Gantt>,
     notes: Vec<String>,
     #[serde(skip)]
     plan: Option<Plan>,
-}
-
-/// The plan's forecast in numbers.
-#[derive(Debug, Clone, Serialize)]
-struct ForecastData {
-    step_ms: f64,
-    tokens_per_second: f64,
-    mfu: Option<f64>,
-    basis: runner_spec::forecast::ForecastBasis,
 }
 
 /// Length and time of a file, which change when the file changes. `None` if there is no file.
@@ -239,8 +231,10 @@ impl RunReader {
             return (known.curves.clone(), known.samples.clone());
         }
         let problems_before = problems.len();
-        let curves = or_problem(read_curves(&metrics, inherited_steps, max_points), problems);
-        let samples = or_problem(read_samples(&samples), problems);
+        let curves = read_curves(&metrics, inherited_steps, max_points, problems);
+        let curves = or_problem(curves, problems);
+        let samples = read_samples(&samples, problems);
+        let samples = or_problem(samples, problems);
         // Files with problems are read every time, so that the problems are shown every time.
         if problems.len() == problems_before {
             let (curves, samples) = (curves.clone(), samples.clone());
@@ -265,12 +259,8 @@ impl RunReader {
 
 impl PlannedRun {
     fn new(plan: Plan) -> Self {
-        let forecast = plan.forecast.as_ref().map(|f| ForecastData {
-            step_ms: 1e3 * f.step_seconds,
-            tokens_per_second: f.tokens_per_second,
-            mfu: f.mfu,
-            basis: f.basis,
-        });
+        let forecast =
+            plan.forecast.clone().map(|forecast| Forecast { stages: Vec::new(), spans: Vec::new(), ..forecast });
         Self {
             parameters: Some(plan.totals.parameters),
             tokens_per_step: Some(plan.totals.tokens_per_step),

@@ -10,9 +10,6 @@ pub enum ReportError {
     Template(#[from] minijinja::Error),
     #[error("the page's data: {0}")]
     Json(#[from] serde_json::Error),
-    /// The request is wrong, such as a `--sweep` that does not exist.
-    #[error("{0}")]
-    Request(String),
     #[error("listening on 127.0.0.1:{port}: {source}")]
     Listen { port: u16, source: Box<dyn std::error::Error + Send + Sync> },
     #[error("serving the report: {0}")]

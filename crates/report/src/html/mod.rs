@@ -10,7 +10,7 @@ mod page;
 mod samples;
 mod serve;
 mod settings;
-pub mod sweep;
+mod sweep;
 mod thin;
 
 pub use data::{PageData, ReportRequest, read_page_data};

@@ -4,14 +4,13 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use serde_json::Value;
 
 use super::error::ReportError;
 use runner_lab::sweep::progress::SweepProgress;
 use runner_lab::sweep::record::SweepRecord;
 use runner_lab::sweep::summary::SweepSummary;
-use runner_lab::sweep::{Goal, Importance, PointStatus};
-use runner_lab::sweep_dir::{self, RECORD};
+use runner_lab::sweep::{Goal, Importance, ResultsRow};
+use runner_lab::sweep_dir;
 
 /// A sweep.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -24,37 +23,15 @@ pub(super) struct SweepTable {
     /// The parameters that vary, in the order of the sweep file.
     parameters: Vec<String>,
     /// The points, by number.
-    rows: Vec<SweepRow>,
+    rows: Vec<ResultsRow>,
     /// The point with the best objective, among those that did all their steps if any did.
     best: Option<usize>,
     /// The importance of each parameter, highest first.
     importance: Vec<Importance>,
     /// The step at which importance compares the points, unless it compares them at the end.
     measured_at: Option<u64>,
-}
-
-/// One point.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-struct SweepRow {
-    /// The number of the point, from 1.
-    point: usize,
-    /// The value of each parameter.
-    values: Vec<Value>,
-    status: PointStatus,
-    steps: u64,
-    objective: Option<f64>,
-    /// The id of the point's run.
-    run: Option<String>,
-    seconds: Option<f64>,
-}
-
-/// The folder of the sweep that `wanted` names: a folder, or an id among the sweeps of `root`.
-pub fn find_sweep_folder(root: &Path, wanted: &str) -> Option<PathBuf> {
-    let folder = PathBuf::from(wanted);
-    if !wanted.is_empty() && folder.join(RECORD).is_file() {
-        return Some(folder);
-    }
-    sweep_dir::folders(root).into_iter().find(|path| path.file_name().is_some_and(|name| name == wanted))
+    /// Files that cannot be read, each in one sentence.
+    problems: Vec<String>,
 }
 
 /// Reads the sweep in `folder`, and lists the directories of its points' runs, in the order of the points.
@@ -79,19 +56,7 @@ fn table(record: &SweepRecord, summary: SweepSummary) -> SweepTable {
         }
     }
     let best = summary.results.best().map(|row| row.point);
-    let value = |values: &[(String, Value)], name: &String| {
-        values.iter().find(|(other, _)| other == name).map_or(Value::Null, |(_, value)| value.clone())
-    };
-    let row = |row: runner_lab::sweep::ResultsRow| SweepRow {
-        point: row.point,
-        values: parameters.iter().map(|name| value(&row.values, name)).collect(),
-        status: row.status,
-        steps: row.steps,
-        objective: row.objective.filter(|y| y.is_finite()),
-        run: row.run,
-        seconds: row.seconds,
-    };
-    let mut rows: Vec<SweepRow> = summary.results.rows.into_iter().map(row).collect();
+    let mut rows = summary.results.rows;
     rows.sort_by_key(|row| row.point);
     SweepTable {
         id: record.id.clone(),
@@ -102,6 +67,7 @@ fn table(record: &SweepRecord, summary: SweepSummary) -> SweepTable {
         parameters,
         importance: summary.importance,
         measured_at: summary.measured_at,
+        problems: summary.problems,
     }
 }
 
@@ -120,11 +86,15 @@ mod tests {
         let (table, runs) = load_sweep(made.path()).unwrap();
         assert_eq!((table.rows.len(), table.best, runs.len()), (sweep().points.len(), None, 0));
         assert!(table.rows.iter().all(|row| row.values.len() == table.parameters.len() && row.objective.is_none()));
+        assert!(matches!(table.problems.as_slice(), [one] if one.contains("sweep.yaml")), "{:?}", table.problems);
         let id = made.record().id.clone();
-        assert_eq!(find_sweep_folder(root.path(), &id).as_deref(), Some(made.path()));
-        assert_eq!(find_sweep_folder(root.path(), made.path().to_str().unwrap()).as_deref(), Some(made.path()));
-        assert_eq!((find_sweep_folder(root.path(), ""), find_sweep_folder(root.path(), "none")), (None, None));
-        std::fs::write(made.path().join(RECORD), "{").unwrap();
+        assert_eq!(sweep_dir::find_folder(root.path(), &id).as_deref(), Some(made.path()));
+        assert_eq!(sweep_dir::find_folder(root.path(), made.path().to_str().unwrap()).as_deref(), Some(made.path()));
+        assert_eq!(
+            (sweep_dir::find_folder(root.path(), ""), sweep_dir::find_folder(root.path(), "none")),
+            (None, None)
+        );
+        std::fs::write(made.path().join(sweep_dir::RECORD), "{").unwrap();
         assert!(load_sweep(made.path()).is_err());
     }
 }
