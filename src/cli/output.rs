@@ -18,7 +18,7 @@ pub(crate) fn print(text: &str) -> anyhow::Result<()> {
 
 fn print_to(out: &mut dyn Write, text: &str) -> anyhow::Result<()> {
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error).context("standard output"),
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error).context("standard output"),
         _ => Ok(()),
     }
 }
@@ -57,7 +57,7 @@ pub(crate) fn complain(text: &str) {
 mod tests {
     use super::*;
 
-    struct Fails(io::ErrorKind);
+    struct Fails(ErrorKind);
 
     impl Write for Fails {
         fn write(&mut self, _: &[u8]) -> io::Result<usize> {
@@ -81,7 +81,7 @@ mod tests {
 
     #[test]
     fn a_closed_pipe_is_no_error_and_a_full_disk_is() {
-        assert!(print_to(&mut Fails(io::ErrorKind::BrokenPipe), "x").is_ok());
-        assert!(print_to(&mut Fails(io::ErrorKind::StorageFull), "x").is_err());
+        assert!(print_to(&mut Fails(ErrorKind::BrokenPipe), "x").is_ok());
+        assert!(print_to(&mut Fails(ErrorKind::StorageFull), "x").is_err());
     }
 }

@@ -257,6 +257,11 @@ fn all_mistakes_of_all_points_come_at_once_and_nothing_starts() {
         assert!(printed.contains(part), "{part}: {printed}");
     }
     assert!(printed.contains("points 1, 2, 3 and 4") && printed.contains("points 1, 3, 5 and 7"), "{printed}");
+    // They stand in the sweep file.
+    assert!(printed.contains("s.yaml:3:25") && !printed.contains("--set"), "{printed}");
+    let sandbox = new_sandbox(&["grid: {optimizer.adamw.lr: [1e-3, -0.00010]}"]);
+    let printed = expect_sweep(&sandbox, 2);
+    assert!(printed.contains("s.yaml:3:37") && printed.contains("is -0.00010"), "as written: {printed}");
     assert!(!sandbox.path("runs").exists());
     // An objective that nobody measures, and rungs at which nobody does.
     let sandbox = new_sandbox(&[
@@ -269,6 +274,32 @@ fn all_mistakes_of_all_points_come_at_once_and_nothing_starts() {
         printed.contains("eval.hellaswag") && printed.contains("min_steps") && printed.contains("all 2 points"),
         "{printed}"
     );
+}
+
+#[test]
+fn damaged_files_of_a_sweep_are_named() {
+    let sandbox = new_sandbox(&["grid: {optimizer.adamw.lr: [1e-4, 1e-3]}"]);
+    start_until(&sandbox, 5).kill();
+    let damaged = |name: &str, code: i32, expected: &[&str]| {
+        let file = sweep_folder(&sandbox).join(name);
+        let content = fs::read_to_string(&file).unwrap();
+        fs::write(&file, &content[..content.len() / 2]).unwrap();
+        let printed = expect_sweep(&sandbox, code);
+        let status = sandbox.run("sweep status").text();
+        for part in expected {
+            assert!(printed.contains(part), "{part}: {printed}");
+        }
+        assert!(!status.contains("nothing was started"), "{status}");
+        fs::write(&file, content).unwrap();
+        status
+    };
+    let status = damaged("sweep.json", 2, &["/sweep.json: ", "restore the file", "--new starts another sweep"]);
+    assert!(status.contains("/sweep.json: ") && status.contains("name a sweep"), "{status}");
+    let copy = "/sweep.yaml: this file of the sweep is damaged or was edited";
+    let status = damaged("sweep.yaml", 2, &[copy, "If s.yaml has not changed since the sweep began, copy it there"]);
+    assert!(status.contains(copy) && status.contains("importance"), "{status}");
+    damaged("points/0002.yaml", 1, &["points/0002.yaml: this file of the sweep is damaged or was edited", "1 failed"]);
+    expect_sweep(&sandbox, 0);
 }
 
 #[test]
