@@ -450,7 +450,8 @@ mod tests {
         let message = |text: &str| {
             let source = Source::file(std::path::Path::new("e.yaml"), text.to_owned());
             let (tree, mut mistakes) = (parse(&source).0.unwrap(), Mistakes::default());
-            Checker { source: &source, mistakes: &mut mistakes }.check_node(&tree, tree.place, slot, "sizes");
+            Checker { source: &source, mistakes: &mut mistakes, root: slot }
+                .check_node(&tree, tree.place, slot, "sizes");
             mistakes.diagnostics.first().map(|d| d.message.clone())
         };
         assert_eq!(message("[1, 2]"), None);
