@@ -6,11 +6,11 @@
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::raw_data::{RawData, RawEval};
+use super::raw_data::RawData;
 use super::raw_parallel::RawParallel;
 use runner_spec::experiment::{
-    Activation, Checkpoint, DeviceChoice, Family, Log, NormPlace, Optimizer, PositionKind, Precision, Schedule, Train,
-    WeightInit,
+    Activation, Checkpoint, DeviceChoice, Eval, Family, Log, NormPlace, Optimizer, PositionKind, Precision, Schedule,
+    Train, WeightInit,
 };
 
 /// A language-model pretraining experiment: what to train, on which data, how long, and what to record.
@@ -48,7 +48,7 @@ pub(crate) struct RawExperiment {
     /// The division of the work among devices.
     pub(crate) parallel: RawParallel,
     /// The measurements while training.
-    pub(crate) eval: RawEval,
+    pub(crate) eval: Eval,
     /// The interval of checkpoints, and how many are kept.
     pub(crate) checkpoint: Checkpoint,
     /// The interval of progress reports.
@@ -71,7 +71,7 @@ impl Default for RawExperiment {
             precision: Precision::Fp32,
             master_weights: true,
             parallel: RawParallel::default(),
-            eval: RawEval::default(),
+            eval: Eval::default(),
             checkpoint: Checkpoint::default(),
             log: Log::default(),
         }

@@ -19,11 +19,11 @@ impl Resolver<'_> {
         let length = data.as_ref().map(|d| d.layout.length());
         let raw_parallel = self.overridden(raw.parallel);
         let grid = self.grid(&raw_parallel);
-        let batch = self.batch(&raw.batch, length, grid.as_ref());
+        let batch = self.batch(&raw.batch, length, grid);
         if let (Some(data), Some(batch)) = (&mut data, &batch) {
             self.columns(&mut data.layout, batch.sequences);
         }
-        let parallel = self.parallel(raw_parallel, grid, batch.as_ref(), raw.device, model.as_ref().map(|m| m.layers));
+        let parallel = self.parallel(&raw_parallel, grid, batch.as_ref(), raw.device, model.as_ref().map(|m| m.layers));
         let train = resolve_train(raw.train);
         self.check_optimizer(&raw.optimizer);
         self.check_schedule(&raw.schedule, train.as_ref());

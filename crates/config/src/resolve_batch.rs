@@ -1,11 +1,11 @@
 //! The `batch` section: sequences that divide into replicas, and those into micro-batches.
 
 use super::raw::RawBatch;
-use super::raw_parallel::MAX_MICROBATCHES;
+use super::raw_parallel::{MAX_MICROBATCHES, RawPipeline};
 use super::resolve_model::{divisors, divisors_near, join_or, multiples_near, neighbours};
-use super::resolve_parallel::{Grid, MICROBATCHES, PipelineShape, REPLICAS, STAGES};
+use super::resolve_parallel::{Grid, MICROBATCHES, REPLICAS, STAGES};
 use super::resolver::Resolver;
-use runner_spec::experiment::{Batch, PipelineSchedule};
+use runner_spec::experiment::Batch;
 use runner_spec::format::division;
 
 const DEFAULT_SEQUENCES: usize = 32;
@@ -59,7 +59,7 @@ impl Slice {
 impl Resolver<'_> {
     /// `length`: inputs per row, if that is known. Without a `grid` (after a mistake in it) the batch is held to be one
     /// rank's: what does not divide the whole divides no part of it.
-    pub(crate) fn batch(&mut self, raw: &RawBatch, length: Option<usize>, grid: Option<&Grid>) -> Option<Batch> {
+    pub(crate) fn batch(&mut self, raw: &RawBatch, length: Option<usize>, grid: Option<Grid<'_>>) -> Option<Batch> {
         let sequences = self.sequences(raw, length)?;
         let name = match (raw.sequences, raw.tokens) {
             (_, Some(_)) => "the sequences of `batch.tokens`",
@@ -116,10 +116,10 @@ impl Resolver<'_> {
     }
 
     /// Micro-batch of a pipeline, which goes with the number of micro-batches.
-    fn pipelined(&mut self, raw: &RawBatch, slice: &Slice, pipeline: PipelineShape) -> Option<usize> {
+    fn pipelined(&mut self, raw: &RawBatch, slice: &Slice, pipeline: &RawPipeline) -> Option<usize> {
         let each = slice.each();
         let stages = pipeline.stages;
-        let interleaved = pipeline.schedule == PipelineSchedule::Interleaved;
+        let interleaved = pipeline.is_interleaved();
         // What the number of micro-batches can be.
         let mut legal = divisors(each);
         legal.retain(|&n| n <= MAX_MICROBATCHES && (!interleaved || n % stages == 0));
@@ -199,7 +199,7 @@ impl Resolver<'_> {
         &mut self,
         raw: &RawBatch,
         slice: &Slice,
-        pipeline: PipelineShape,
+        pipeline: &RawPipeline,
         legal: &[usize],
         microbatches: usize,
     ) {

@@ -18,11 +18,10 @@ impl Resolver<'_> {
         let tokenizer = self.tokenizer(raw.tokenizer);
         let layout = self.layout(raw.layout, context);
         let tokens = matches!(raw.train, Some(Source::Tokens { .. }));
-        let train = raw.train.and_then(|source| self.source(source, "data.train"));
+        let train = raw.train.and_then(|mut source| self.source(&mut source, "data.train").map(|()| source));
         let validation = match raw.validation {
-            Some(None) => Some(None),
-            Some(Some(given)) => self.validation(given).map(Some),
-            None if tokens => Some(None),
+            Some(given) => self.validation(given).map(Some),
+            None if tokens || self.given_as_null("data.validation") => Some(None),
             None => Some(Some(Validation::Fraction(HELD_OUT))),
         };
         let columns = matches!(layout, Some(Layout::Columns { .. }));

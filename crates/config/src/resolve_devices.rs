@@ -16,7 +16,7 @@ impl Resolver<'_> {
     pub(crate) fn devices(
         &mut self,
         raw: &AutoOr<Vec<String>>,
-        grid: Option<Grid>,
+        grid: Option<Grid<'_>>,
         device: DeviceChoice,
         threads: bool,
     ) -> Option<AutoOr<Vec<Device>>> {

@@ -19,22 +19,23 @@ pub(crate) const SHOWN: usize = 16;
 
 /// The ranks: replicas · stages.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Grid {
+pub(crate) struct Grid<'r> {
     pub(crate) replicas: usize,
-    pub(crate) pipeline: Option<PipelineShape>,
+    pub(crate) pipeline: Option<&'r RawPipeline>,
 }
 
-/// The shape of a pipeline before the batch is known.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct PipelineShape {
-    pub(crate) stages: usize,
-    pub(crate) schedule: PipelineSchedule,
-    pub(crate) chunks: usize,
-    /// If the file says.
-    pub(crate) microbatches: Option<usize>,
+impl RawPipeline {
+    pub(crate) fn is_interleaved(&self) -> bool {
+        self.schedule == PipelineSchedule::Interleaved
+    }
+
+    /// Pieces of the model per rank.
+    fn chunks(&self) -> usize {
+        self.chunks.unwrap_or(if self.is_interleaved() { 2 } else { 1 })
+    }
 }
 
-impl Grid {
+impl Grid<'_> {
     pub(crate) fn ranks(self) -> usize {
         self.replicas * self.pipeline.map_or(1, |p| p.stages)
     }
@@ -54,7 +55,7 @@ impl Grid {
 
 impl Resolver<'_> {
     /// The number of ranks; `None` after a mistake in the keys that give it.
-    pub(crate) fn grid(&mut self, raw: &RawParallel) -> Option<Grid> {
+    pub(crate) fn grid<'r>(&mut self, raw: &'r RawParallel) -> Option<Grid<'r>> {
         let known = [MODE, REPLICAS, STAGES, SCHEDULE, CHUNKS, MICROBATCHES];
         if known.iter().any(|key| self.mistakes.is_poisoned(key)) {
             return None;
@@ -63,7 +64,7 @@ impl Resolver<'_> {
         let default = if self.given(MODE) { "" } else { " (the default)" };
         let mut whole = true;
         let pipeline = match (&raw.pipeline, raw.mode) {
-            (Some(pipeline), ParallelMode::Pipeline) => Some(self.stages(pipeline)?),
+            (Some(pipeline), ParallelMode::Pipeline) => Some(self.check_chunks(pipeline)?),
             (None, ParallelMode::Pipeline) => {
                 self.error(
                     &[MODE, PIPELINE],
@@ -129,13 +130,12 @@ impl Resolver<'_> {
         raw
     }
 
-    fn stages(&mut self, raw: &RawPipeline) -> Option<PipelineShape> {
-        let interleaved = raw.schedule == PipelineSchedule::Interleaved;
-        let chunks = raw.chunks.unwrap_or(if interleaved { 2 } else { 1 });
-        if raw.chunks.is_none() && interleaved {
+    /// Reports a number of chunks that the schedule does not have; returns a legal pipeline.
+    fn check_chunks<'r>(&mut self, pipeline: &'r RawPipeline) -> Option<&'r RawPipeline> {
+        if pipeline.chunks.is_none() && pipeline.is_interleaved() {
             self.notes.insert(CHUNKS, "default of interleaved_1f1b".into());
         }
-        match (chunks, interleaved) {
+        match (pipeline.chunks(), pipeline.is_interleaved()) {
             (1, true) => {
                 self.error(
                     &[CHUNKS, SCHEDULE],
@@ -144,7 +144,7 @@ impl Resolver<'_> {
                 );
                 None
             }
-            (2.., false) => {
+            (chunks @ 2.., false) => {
                 self.error(
                     &[CHUNKS, SCHEDULE],
                     format!("`parallel.pipeline.chunks` is {chunks}, and only `interleaved_1f1b` has more than 1"),
@@ -152,44 +152,39 @@ impl Resolver<'_> {
                 );
                 None
             }
-            _ => Some(PipelineShape {
-                stages: raw.stages,
-                schedule: raw.schedule,
-                chunks,
-                microbatches: raw.microbatches,
-            }),
+            _ => Some(pipeline),
         }
     }
 
     /// The section as a whole; `layers` is the model's number of them.
     pub(crate) fn parallel(
         &mut self,
-        raw: RawParallel,
-        grid: Option<Grid>,
+        raw: &RawParallel,
+        grid: Option<Grid<'_>>,
         batch: Option<&Batch>,
         device: DeviceChoice,
         layers: Option<usize>,
     ) -> Option<Parallel> {
         let devices = self.devices(&raw.devices, grid, device, raw.mode == ParallelMode::Dp);
-        let (grid, partition) = (grid?, raw.pipeline.map(|p| p.partition));
-        if let (Some(pipeline), Some(partition), Some(layers)) = (grid.pipeline, &partition, layers) {
-            self.partition(pipeline, partition, layers);
+        let grid = grid?;
+        if let (Some(pipeline), Some(layers)) = (grid.pipeline, layers) {
+            self.check_partition(pipeline, layers);
         }
         let batch = batch?;
-        let pipeline = grid.pipeline.zip(partition).map(|(pipeline, partition)| Pipeline {
+        let pipeline = grid.pipeline.map(|pipeline| Pipeline {
             stages: pipeline.stages,
-            partition,
+            partition: pipeline.partition.clone(),
             schedule: pipeline.schedule,
-            chunks: pipeline.chunks,
+            chunks: pipeline.chunks(),
             microbatches: batch.sequences / grid.replicas / batch.micro_batch,
         });
-        let RawParallel { mode, bucket_mb, max_restarts, .. } = raw;
+        let RawParallel { mode, bucket_mb, max_restarts, .. } = *raw;
         Some(Parallel { mode, replicas: grid.replicas, bucket_mb, pipeline, devices: devices?, max_restarts })
     }
 
     /// Reports a partition that does not match the model's layers.
-    fn partition(&mut self, pipeline: PipelineShape, partition: &AutoOr<Vec<usize>>, layers: usize) {
-        let PipelineShape { stages, chunks, .. } = pipeline;
+    fn check_partition(&mut self, pipeline: &RawPipeline, layers: usize) {
+        let (stages, chunks) = (pipeline.stages, pipeline.chunks());
         let parts = stages * chunks;
         let count = match chunks {
             1 => counted(stages, "stage"),
@@ -213,7 +208,7 @@ impl Resolver<'_> {
             );
             return;
         }
-        let AutoOr::Given(given) = partition else { return };
+        let AutoOr::Given(given) = &pipeline.partition else { return };
         let help = || match parts {
             ..=SHOWN => format!("such as {}, or `auto`", shown(&even(layers, parts))),
             _ => "`auto` balances them".to_owned(),

@@ -1,6 +1,5 @@
 //! The sections `train`, `optimizer`, `schedule` and `eval`.
 
-use super::raw_data::RawEval;
 use super::resolver::Resolver;
 use runner_spec::experiment::{Decay, Eval, EvalLoss, HellaSwag, Optimizer, Precision, Schedule, StepDecay, Train};
 use runner_spec::format::choice_name;
@@ -58,32 +57,27 @@ impl Resolver<'_> {
     }
 
     /// `has_validation` is `None` after a mistake in the data.
-    pub(crate) fn eval(&mut self, raw: RawEval, has_validation: Option<bool>) -> Option<Eval> {
-        let loss = match raw.loss {
-            Some(given) => {
-                if given.is_some() && has_validation == Some(false) {
-                    self.error(
-                        &["eval.loss", "data.validation"],
-                        "`eval.loss` needs validation data, and `data.validation` is null",
-                        "add `validation: {fraction: 0.1}` or a source of its own under `data`, or write `loss: null`",
-                    );
-                }
-                given
-            }
-            None => (has_validation != Some(false)).then(EvalLoss::default),
-        };
-        let hellaswag = match raw.hellaswag {
-            Some(given) => Some(self.hellaswag(given)?),
-            None => None,
-        };
-        let test = match raw.test {
-            Some(source) => Some(self.source(source, "eval.test")?),
-            None => None,
-        };
-        Some(Eval { every: raw.every, at_start: raw.at_start, loss, hellaswag, samples: raw.samples, test })
+    pub(crate) fn eval(&mut self, mut eval: Eval, has_validation: Option<bool>) -> Option<Eval> {
+        if eval.loss.is_some() && has_validation == Some(false) {
+            self.error(
+                &["eval.loss", "data.validation"],
+                "`eval.loss` needs validation data, and `data.validation` is null",
+                "add `validation: {fraction: 0.1}` or a source of its own under `data`, or write `loss: null`",
+            );
+        }
+        if eval.loss.is_none() && has_validation != Some(false) && !self.given_as_null("eval.loss") {
+            eval.loss = Some(EvalLoss::default());
+        }
+        if let Some(hellaswag) = &mut eval.hellaswag {
+            self.hellaswag(hellaswag)?;
+        }
+        if let Some(test) = &mut eval.test {
+            self.source(test, "eval.test")?;
+        }
+        Some(eval)
     }
 
-    fn hellaswag(&mut self, mut hellaswag: HellaSwag) -> Option<HellaSwag> {
+    fn hellaswag(&mut self, hellaswag: &mut HellaSwag) -> Option<()> {
         if hellaswag.file.is_none() && hellaswag.builtin.is_none() {
             self.error(
                 &["eval.hellaswag", "eval.hellaswag.file", "eval.hellaswag.builtin"],
@@ -92,10 +86,7 @@ impl Resolver<'_> {
             );
             return None;
         }
-        if let Some(file) = &mut hellaswag.file {
-            self.file("eval.hellaswag.file", file)?;
-        }
-        Some(hellaswag)
+        hellaswag.file.as_mut().map_or(Some(()), |file| self.file("eval.hellaswag.file", file))
     }
 }
 

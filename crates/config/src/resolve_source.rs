@@ -12,8 +12,8 @@ const DEFAULT_FIELD: &str = "text";
 
 impl Resolver<'_> {
     /// Resolves the source at `key`: joins its paths to the folder of the experiment, and fills in the default field.
-    pub(crate) fn source(&mut self, mut source: Source, key: &str) -> Option<Source> {
-        match &mut source {
+    pub(crate) fn source(&mut self, source: &mut Source, key: &str) -> Option<()> {
+        match source {
             Source::Text { files } => self.files(&format!("{key}.text"), files)?,
             Source::Tokens { files } => self.files(&format!("{key}.tokens"), files)?,
             Source::Parquet(ParquetSource { files, column, template }) => {
@@ -28,22 +28,23 @@ impl Resolver<'_> {
             Source::Builtin { .. } => {}
             Source::Hub(hub) => self.hub_source(hub, &format!("{key}.hub"))?,
         }
-        Some(source)
+        Some(())
     }
 
-    pub(crate) fn validation(&mut self, validation: Validation) -> Option<Validation> {
-        match validation {
-            Validation::Fraction(fraction) if fraction <= 0.0 || fraction >= 1.0 => {
+    pub(crate) fn validation(&mut self, mut validation: Validation) -> Option<Validation> {
+        match &mut validation {
+            Validation::Fraction(fraction) if *fraction <= 0.0 || *fraction >= 1.0 => {
                 self.error(
                     &["data.validation.fraction"],
                     format!("`data.validation.fraction` lies between 0 and 1, and is {fraction}"),
                     "0.1 holds out the last tenth of the training source; `validation: null` holds out nothing",
                 );
-                None
+                return None;
             }
-            Validation::Fraction(fraction) => Some(Validation::Fraction(fraction)),
-            Validation::Source(source) => self.source(source, "data.validation").map(Validation::Source),
+            Validation::Fraction(_) => {}
+            Validation::Source(source) => self.source(source, "data.validation")?,
         }
+        Some(validation)
     }
 
     /// Resolves the files of records at `key`, and the part of each record that is its text.

@@ -42,6 +42,11 @@ impl Resolver<'_> {
         }
     }
 
+    /// True if a layer gives `key`, and gives it as `null`.
+    pub(crate) fn given_as_null(&self, key: &str) -> bool {
+        !self.given(key) && self.layers.origin(key, true).is_some()
+    }
+
     /// True if a layer gives `key` a value.
     pub(crate) fn given(&self, key: &str) -> bool {
         self.layers.origin(key, false).is_some()

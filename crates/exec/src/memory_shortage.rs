@@ -6,7 +6,7 @@ use super::error::ExecError;
 use runner_comm::CommError;
 use runner_compute::kernels::out_of_memory::{failed_computation, is_out_of_memory};
 use runner_plan::check::{INITIAL_CHANNEL_SLOTS, LiveMicroBatches, execute};
-use runner_plan::memory::{MemoryRequest, estimate};
+use runner_plan::memory::estimate;
 use runner_plan::quantity::bytes;
 use runner_plan::{device_memory, suggest_change_for_rank};
 use runner_spec::cluster::{ComputeCapability, DeviceFacts, PeakFlops};
@@ -88,8 +88,7 @@ impl MemoryShortage {
         };
         let hardware = device_facts(program, memory.as_ref());
         let live = live_activations(program);
-        let planned =
-            estimate(&MemoryRequest { program, live: &live, slots: INITIAL_CHANNEL_SLOTS, hardware: &hardware });
+        let planned = estimate(program, &live, INITIAL_CHANNEL_SLOTS, &hardware);
         // On a device that could not be opened, what other processes hold is unknown.
         let known = memory.filter(|memory| memory.free.is_some());
         let suggestion = known

@@ -93,7 +93,7 @@ pub fn compile(experiment: &Experiment, data: &DataFacts, cluster: &ClusterFacts
     };
     let costs = ranks::BlockTimes::new(&common, &hardware, cluster);
     let layout = ranks::RankLayout::new(experiment, &common, &costs, &mut notes)?;
-    let programs = layout.programs(&common, &hardware);
+    let programs = layout.programs(experiment, &common, &hardware);
     let (executions, slots) = check::check(&programs.iter().collect::<Vec<_>>())?;
     let hash = plan_hash(data, &programs);
     let totals = Totals {
@@ -106,7 +106,7 @@ pub fn compile(experiment: &Experiment, data: &DataFacts, cluster: &ClusterFacts
         parameters: count_chunks(&common.model, &whole).total,
         flops_per_step,
     };
-    let ranks = layout.ranks(programs, &executions, slots, hardware);
+    let ranks = ranks::rank_plans(programs, &executions, slots, hardware);
     let shortage = memory_shortage::describe_shortage(&layout, &ranks, slots);
     let forecast = forecast(&ranks, &totals, slots, cluster);
     Ok(Plan {

@@ -30,28 +30,17 @@ const F32: u64 = 4;
 const TILES: u64 = 3;
 const TILE_QUERIES: u64 = 64;
 
-/// The input of `estimate`.
-#[derive(Debug, Clone)]
-pub struct MemoryRequest<'a> {
-    pub program: &'a Program,
-    /// Micro-batches of each chunk whose activations are alive at once, at most (`check` counts them).
-    pub live: &'a [LiveMicroBatches],
-    /// Messages that each channel holds.
-    pub slots: usize,
-    pub hardware: &'a DeviceFacts,
-}
-
-/// Peak bytes of the rank, by category. Workspace is what the peak needs beyond the saved activations: transient
-/// gradients, or whatever an evaluation or sampling holds if that is more.
-pub fn estimate(request: &MemoryRequest<'_>) -> MemoryEstimate {
-    let MemoryRequest { program, live, slots, hardware } = request;
+/// Peak bytes of the rank of `program` on `hardware`, by category, with `live` micro-batches of each chunk (`check` counts them) and
+/// channels of `slots` messages. Workspace is what the peak needs beyond the saved activations: transient gradients, or whatever an
+/// evaluation or sampling holds if that is more.
+pub fn estimate(program: &Program, live: &[LiveMicroBatches], slots: usize, hardware: &DeviceFacts) -> MemoryEstimate {
     let spec = &program.model;
     let mut items = state_items(program);
 
     let head = spec.layers + 1;
     let count = |chunk: &BlockRange| chunk.range().filter(|&b| b > 0 && b < head).count() as u64;
     let mut layers = [0, 0];
-    for (chunk, live) in program.chunks.iter().zip(*live) {
+    for (chunk, live) in program.chunks.iter().zip(live) {
         // Where nothing is dropped, the weights' work is as much as what was saved.
         let (saved, work) = match program.recompute {
             Recompute::None => (live.saved + live.work, 0),
@@ -59,7 +48,7 @@ pub fn estimate(request: &MemoryRequest<'_>) -> MemoryEstimate {
         };
         layers = [layers[0] + count(chunk) * saved as u64, layers[1] + count(chunk) * work as u64];
     }
-    let heads = program.chunks.iter().zip(*live).filter(|(chunk, _)| chunk.contains(head));
+    let heads = program.chunks.iter().zip(live).filter(|(chunk, _)| chunk.contains(head));
     let heads: u64 = heads.map(|(_, live)| (live.saved + live.work) as u64).sum();
     let has_head = heads > 0;
     let sizes = Sizes::of_micro_batch(program);
@@ -123,7 +112,7 @@ pub fn estimate(request: &MemoryRequest<'_>) -> MemoryEstimate {
             count: 1,
         });
     }
-    items.extend(communication(program, *slots as u64, &sizes));
+    items.extend(communication(program, slots as u64, &sizes));
 
     MemoryEstimate {
         weights: sum(&items, MemoryCategory::Weights),
@@ -281,7 +270,7 @@ mod tests {
     const ONE: LiveMicroBatches = LiveMicroBatches { saved: 1, work: 0 };
 
     fn estimate_alone(program: &Program) -> MemoryEstimate {
-        estimate(&MemoryRequest { program, live: &[ONE], slots: 2, hardware: &cluster().devices[0] })
+        estimate(program, &[ONE], 2, &cluster().devices[0])
     }
 
     fn program() -> Program {
@@ -359,8 +348,7 @@ mod tests {
     fn activations_follow_the_micro_batches_in_flight() {
         let program = program();
         let live = [LiveMicroBatches { saved: 2, work: 0 }];
-        let two =
-            estimate(&MemoryRequest { program: &program, live: &live, slots: 2, hardware: &cluster().devices[0] });
+        let two = estimate(&program, &live, 2, &cluster().devices[0]);
         assert_eq!(two.activations, 2 * estimate_alone(&program).activations);
     }
 }

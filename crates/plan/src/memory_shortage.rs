@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use crate::check::{INITIAL_CHANNEL_SLOTS, LiveMicroBatches, execute};
 use crate::device_memory::usable_bytes;
-use crate::memory::{MemoryRequest, estimate};
+use crate::memory::estimate;
 use crate::quantity::bytes;
 use crate::ranks::RankLayout;
 use runner_spec::cluster::DeviceFacts;
@@ -80,7 +80,7 @@ fn more_recomputation(program: &Program, fits: impl Fn(Recompute) -> bool) -> Op
 /// Bytes that the rank of `program` needs with another recomputation. It may change which micro-batches weigh the most.
 fn need_with_recompute(program: &Program, hardware: &DeviceFacts, slots: usize, recompute: Recompute) -> u64 {
     let program = Program { recompute, ..program.clone() };
-    estimate(&MemoryRequest { program: &program, live: &live_micro_batches(&program), slots, hardware }).total()
+    estimate(&program, &live_micro_batches(&program), slots, hardware).total()
 }
 
 /// Suggests a change with which the rank of `program` alone fits into `available` bytes: the largest smaller micro-batch, or the least
@@ -124,7 +124,7 @@ fn need_with_micro_batch(
     let scale = if gpipe && in_flight > 1 { program.batch.micro_batch.div_ceil(micro_batch) } else { 1 };
     let scaled = |l: &LiveMicroBatches| LiveMicroBatches { saved: l.saved * scale, work: l.work * scale };
     let live: Vec<LiveMicroBatches> = live.iter().map(scaled).collect();
-    estimate(&MemoryRequest { program: &smaller, live: &live, slots, hardware }).total()
+    estimate(&smaller, &live, slots, hardware).total()
 }
 
 /// `need` of each rank. Replicas are alike: it is computed for one of them.
@@ -200,7 +200,7 @@ fn other_partition(layout: &RankLayout, ranks: &[RankPlan], slots: usize) -> Opt
     let need_of_stage = |candidate: &RankLayout, stage: usize| -> u64 {
         let rank = first_of_stage(stage);
         let program = Program { chunks: candidate.stage_chunks(stage), ..rank.program.clone() };
-        estimate(&MemoryRequest { program: &program, live: &live[stage], slots, hardware: &rank.hardware }).total()
+        estimate(&program, &live[stage], slots, &rank.hardware).total()
     };
     let mut counts = layout.counts.clone();
     for _ in 0..layout.counts.iter().sum::<usize>() {

@@ -4,10 +4,10 @@ use crate::block_time::BlockTimer;
 use crate::check::ExecutionSummary;
 use crate::cost::{self, count_chunks};
 use crate::error::{PlanError, refuse};
-use crate::memory::{MemoryRequest, estimate};
+use crate::memory::estimate;
 use crate::partition::{self, BlockCosts};
 use crate::schedule::schedule;
-use crate::step_program::{StepInputs, gradient_buckets, step_instructions};
+use crate::step_program::{gradient_buckets, step_instructions};
 use runner_spec::cluster::{ClusterFacts, DeviceFacts};
 use runner_spec::experiment::{Experiment, Parallel, PipelineSchedule, Recompute};
 use runner_spec::format::division;
@@ -45,7 +45,7 @@ pub fn mesh(parallel: &Parallel, sequences: usize) -> Result<Mesh, PlanError> {
     Ok(Mesh { mode: parallel.mode, stages, replicas })
 }
 
-/// The properties that the ranks have in common.
+/// The division of the model among the ranks.
 #[derive(Debug, Clone)]
 pub(crate) struct RankLayout {
     pub mesh: Mesh,
@@ -53,9 +53,6 @@ pub(crate) struct RankLayout {
     pub counts: Vec<usize>,
     pub chunks: usize,
     pub schedule: PipelineSchedule,
-    pub bucket_bytes: f64,
-    pub clip_norm: Option<f64>,
-    pub model: ModelSpec,
 }
 
 impl RankLayout {
@@ -69,15 +66,6 @@ impl RankLayout {
         let mesh = common.mesh;
         let parallel = &experiment.parallel;
         let layers = common.model.layers;
-        let mut layout = Self {
-            mesh,
-            counts: vec![layers],
-            chunks: 1,
-            schedule: PipelineSchedule::OneFOneB,
-            bucket_bytes: parallel.bucket_mb * f64::from(1 << 20),
-            clip_norm: experiment.train.clip_norm,
-            model: common.model.clone(),
-        };
         let slice = common.batch.sequences / mesh.replicas;
         let micro_batches = slice.div_ceil(common.batch.micro_batch);
         let pipeline = parallel.pipeline.as_ref().filter(|_| mesh.mode == Mode::Pipeline);
@@ -92,7 +80,9 @@ impl RankLayout {
                 if chunks > 1 { format!(" · {chunks} chunks") } else { String::new() }
             );
         }
-        let Some(pipeline) = pipeline else { return Ok(layout) };
+        let Some(pipeline) = pipeline else {
+            return Ok(Self { mesh, counts: vec![layers], chunks, schedule: PipelineSchedule::OneFOneB });
+        };
         let stages = mesh.stages;
         let parts = stages.saturating_mul(chunks);
         if chunks == 0 || parts > layers {
@@ -127,8 +117,7 @@ impl RankLayout {
             notes.push(format!("{why} ({})", times.source));
             notes.extend(times.measured.and_then(|measured| better_partition(&counts, &measured)));
         }
-        (layout.counts, layout.chunks, layout.schedule) = (counts, chunks, pipeline.schedule);
-        Ok(layout)
+        Ok(Self { mesh, counts, chunks, schedule: pipeline.schedule })
     }
 
     /// The blocks of `stage`.
@@ -137,31 +126,17 @@ impl RankLayout {
         parts.into_iter().skip(stage).step_by(self.mesh.stages).collect()
     }
 
-    /// The program of every rank.
-    pub(crate) fn programs(&self, common: &Program, hardware: &[DeviceFacts]) -> Vec<Program> {
+    /// The program of every rank of `experiment`; `common` is what all programs have in common.
+    pub(crate) fn programs(&self, experiment: &Experiment, common: &Program, hardware: &[DeviceFacts]) -> Vec<Program> {
         let mesh = self.mesh;
         let slice = common.batch.sequences / mesh.replicas;
         let micro_batches = slice.div_ceil(common.batch.micro_batch);
-        let passes_of_stages = schedule(self.schedule, mesh.stages, self.chunks, micro_batches);
+        let bucket_bytes = experiment.parallel.bucket_mb * f64::from(1 << 20);
         let mut out = Vec::with_capacity(mesh.world_size());
-        for (stage, passes) in passes_of_stages.iter().enumerate() {
+        for (stage, passes) in schedule(self.schedule, mesh.stages, self.chunks, micro_batches).iter().enumerate() {
             let chunks = self.stage_chunks(stage);
             let buckets =
-                if mesh.replicas > 1 { gradient_buckets(&self.model, &chunks, self.bucket_bytes) } else { Vec::new() };
-            let step = |is_root| {
-                step_instructions(&StepInputs {
-                    mesh,
-                    stage,
-                    is_root,
-                    tie_embeddings: self.model.tie_embeddings,
-                    chunks: &chunks,
-                    buckets: &buckets,
-                    micro_batches,
-                    passes,
-                    clip_norm: self.clip_norm,
-                })
-            };
-            let (root, others) = (step(true), step(false));
+                if mesh.replicas > 1 { gradient_buckets(&common.model, &chunks, bucket_bytes) } else { Vec::new() };
             for replica in 0..mesh.replicas {
                 let rank = mesh.rank(stage, replica);
                 let mut program = common.clone();
@@ -172,62 +147,55 @@ impl RankLayout {
                 let dealt = mesh.mode != Mode::Dp;
                 program.batch.slice = (if dealt { replica } else { replica * slice }, slice);
                 program.batch.stride = if dealt { mesh.replicas } else { 1 };
-                program.step = if rank == 0 { root.clone() } else { others.clone() };
+                program.step = step_instructions(&program, passes, experiment.train.clip_norm);
                 out.push(program);
             }
         }
         out
     }
+}
 
-    /// The plan of each rank: its costs and its program.
-    pub(crate) fn ranks(
-        &self,
-        programs: Vec<Program>,
-        executions: &[ExecutionSummary],
-        slots: usize,
-        hardware: Vec<DeviceFacts>,
-    ) -> Vec<RankPlan> {
-        // Replicas cost the same; dp's root costs more.
-        let mut known: Option<((usize, bool, usize), RankPlan)> = None;
-        let mut out = Vec::with_capacity(programs.len());
-        for ((program, execution), hardware) in programs.into_iter().zip(executions).zip(hardware) {
-            let key = (program.stage(), program.owns_optimizer(), hardware.threads);
-            let mut rank = match known.take().filter(|(k, _)| *k == key) {
-                Some((_, same)) => same,
-                None => self.rank_plan(&program, execution, slots, &hardware),
-            };
-            rank.rank = program.rank;
-            rank.replica = program.replica();
-            (rank.device, rank.hardware, rank.program) = (hardware.device, hardware, program);
-            known = Some((key, rank.clone()));
-            out.push(rank);
-        }
-        out
+/// The plan of each rank: its costs and its program.
+pub(crate) fn rank_plans(
+    programs: Vec<Program>,
+    executions: &[ExecutionSummary],
+    slots: usize,
+    hardware: Vec<DeviceFacts>,
+) -> Vec<RankPlan> {
+    // Replicas cost the same; dp's root costs more.
+    let mut known: Option<((usize, bool, usize), RankPlan)> = None;
+    let mut out = Vec::with_capacity(programs.len());
+    for ((program, execution), hardware) in programs.into_iter().zip(executions).zip(hardware) {
+        let key = (program.stage(), program.owns_optimizer(), hardware.threads);
+        let mut rank = match known.take().filter(|(k, _)| *k == key) {
+            Some((_, same)) => same,
+            None => rank_plan(&program, execution, slots, &hardware),
+        };
+        rank.rank = program.rank;
+        rank.replica = program.replica();
+        (rank.device, rank.hardware, rank.program) = (hardware.device, hardware, program);
+        known = Some((key, rank.clone()));
+        out.push(rank);
     }
+    out
+}
 
-    fn rank_plan(
-        &self,
-        program: &Program,
-        execution: &ExecutionSummary,
-        slots: usize,
-        hardware: &DeviceFacts,
-    ) -> RankPlan {
-        let tokens = (program.batch.slice.1 * program.batch.length) as u64;
-        let request = MemoryRequest { program, live: &execution.live, slots, hardware };
-        RankPlan {
-            rank: program.rank,
-            device: hardware.device,
-            hardware: hardware.clone(),
-            stage: program.stage(),
-            replica: program.replica(),
-            chunks: program.chunks.clone(),
-            in_flight: execution.in_flight(),
-            precision: precision::describe(program.precision, program.master_weights, hardware.device).to_owned(),
-            params: count_chunks(&self.model, &program.chunks),
-            memory: estimate(&request),
-            flops: flops(&self.model, program.recompute, &program.chunks, tokens, program.batch.length),
-            program: program.clone(),
-        }
+/// The plan of the rank of `program`.
+fn rank_plan(program: &Program, execution: &ExecutionSummary, slots: usize, hardware: &DeviceFacts) -> RankPlan {
+    let tokens = (program.batch.slice.1 * program.batch.length) as u64;
+    RankPlan {
+        rank: program.rank,
+        device: hardware.device,
+        hardware: hardware.clone(),
+        stage: program.stage(),
+        replica: program.replica(),
+        chunks: program.chunks.clone(),
+        in_flight: execution.in_flight(),
+        precision: precision::describe(program.precision, program.master_weights, hardware.device).to_owned(),
+        params: count_chunks(&program.model, &program.chunks),
+        memory: estimate(program, &execution.live, slots, hardware),
+        flops: flops(&program.model, program.recompute, &program.chunks, tokens, program.batch.length),
+        program: program.clone(),
     }
 }
 

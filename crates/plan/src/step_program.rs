@@ -2,24 +2,9 @@
 
 use crate::cost::block_params;
 use crate::schedule::{Pass, ScheduledPass};
-use runner_spec::mesh::{Mesh, Mode};
+use runner_spec::mesh::Mode;
 use runner_spec::model::ModelSpec;
-use runner_spec::program::{BlockRange, Instruction};
-
-/// The inputs of one rank's step.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct StepInputs<'a> {
-    pub mesh: Mesh,
-    pub stage: usize,
-    /// Under dp, the root updates the weights for all replicas.
-    pub is_root: bool,
-    pub tie_embeddings: bool,
-    pub chunks: &'a [BlockRange],
-    pub buckets: &'a [BlockRange],
-    pub micro_batches: usize,
-    pub passes: &'a [ScheduledPass],
-    pub clip_norm: Option<f64>,
-}
+use runner_spec::program::{BlockRange, Instruction, Program};
 
 /// Gradient buckets: runs of blocks with about `bytes` of gradients each, last blocks first, never across two chunks.
 pub(crate) fn gradient_buckets(spec: &ModelSpec, chunks: &[BlockRange], bytes: f64) -> Vec<BlockRange> {
@@ -38,43 +23,46 @@ pub(crate) fn gradient_buckets(spec: &ModelSpec, chunks: &[BlockRange], bytes: f
     out
 }
 
-/// The instructions of one optimizer step. All micro-batches are loaded first: a head scales its gradient by the valid
-/// tokens of the whole batch.
-pub(crate) fn step_instructions(inputs: &StepInputs<'_>) -> Vec<Instruction> {
-    let mut out: Vec<Instruction> = (0..inputs.micro_batches).map(|mb| Instruction::Load { mb }).collect();
+/// The instructions of one optimizer step of `program`, whose stage runs `passes`. All micro-batches are loaded first: a head scales its
+/// gradient by the valid tokens of the whole batch.
+pub(crate) fn step_instructions(
+    program: &Program,
+    passes: &[ScheduledPass],
+    clip_norm: Option<f64>,
+) -> Vec<Instruction> {
+    let mesh = program.mesh;
+    let mut out: Vec<Instruction> = (0..program.batch.micro_batches()).map(|mb| Instruction::Load { mb }).collect();
     out.push(Instruction::CountTokens { numerator: 1 });
-    if inputs.mesh.mode == Mode::Dp {
+    if mesh.mode == Mode::Dp {
         out.push(Instruction::BroadcastWeights);
     }
     // For each chunk, the pass after which its gradients are complete.
-    let last: Vec<Option<usize>> = (0..inputs.chunks.len())
-        .map(|chunk| inputs.passes.iter().rposition(|p| p.chunk == chunk && p.pass != Pass::Forward))
+    let last: Vec<Option<usize>> = (0..program.chunks.len())
+        .map(|chunk| passes.iter().rposition(|p| p.chunk == chunk && p.pass != Pass::Forward))
         .collect();
-    for (index, pass) in inputs.passes.iter().enumerate() {
-        let reduces = last[pass.chunk] == Some(index) && inputs.mesh.replicas > 1;
-        push_pass(inputs, *pass, reduces, &mut out);
+    for (index, pass) in passes.iter().enumerate() {
+        let reduces = last[pass.chunk] == Some(index) && mesh.replicas > 1;
+        push_pass(program, *pass, reduces, &mut out);
     }
-    if inputs.mesh.replicas > 1 && inputs.mesh.mode != Mode::Dp {
+    if mesh.replicas > 1 && mesh.mode != Mode::Dp {
         out.push(Instruction::WaitBuckets);
     }
-    if inputs.tie_embeddings && inputs.mesh.stages > 1 && (inputs.stage == 0 || inputs.stage + 1 == inputs.mesh.stages)
-    {
+    if program.shares_tied() {
         out.push(Instruction::SumTied);
     }
-    out.push(Instruction::ClipNorm { max: inputs.clip_norm });
-    let updates = inputs.mesh.mode != Mode::Dp || inputs.is_root;
-    out.push(if updates { Instruction::OptimizerStep } else { Instruction::ZeroGradients });
+    out.push(Instruction::ClipNorm { max: clip_norm });
+    out.push(if program.owns_optimizer() { Instruction::OptimizerStep } else { Instruction::ZeroGradients });
     out
 }
 
 /// Adds one pass with its messages. If it `reduces`, the pass is cut into buckets, and each bucket is reduced when its gradients are
 /// complete.
-fn push_pass(inputs: &StepInputs<'_>, scheduled: ScheduledPass, reduces: bool, out: &mut Vec<Instruction>) {
+fn push_pass(program: &Program, scheduled: ScheduledPass, reduces: bool, out: &mut Vec<Instruction>) {
     let ScheduledPass { pass, mb, chunk } = scheduled;
-    let stages = inputs.mesh.stages;
-    let part = chunk * stages + inputs.stage;
+    let stages = program.mesh.stages;
+    let part = program.virtual_stage(chunk);
     let previous = part.checked_sub(1).map(|p| p % stages);
-    let next = (part + 1 < stages * inputs.chunks.len()).then_some((part + 1) % stages);
+    let next = (part + 1 < stages * program.chunks.len()).then_some((part + 1) % stages);
     if let (Pass::Forward, Some(from)) = (pass, previous) {
         out.push(Instruction::RecvActivation { mb, chunk, from });
     }
@@ -97,13 +85,13 @@ fn push_pass(inputs: &StepInputs<'_>, scheduled: ScheduledPass, reduces: bool, o
         out.extend(send);
         return;
     }
-    let buckets = inputs.buckets.iter().enumerate().filter(|(_, b)| inputs.chunks[chunk].contains(b.start));
+    let buckets = program.buckets.iter().enumerate().filter(|(_, b)| program.chunks[chunk].contains(b.start));
     for (bucket, &blocks) in buckets {
-        let whole = blocks == inputs.chunks[chunk];
+        let whole = blocks == program.chunks[chunk];
         out.push(run(if whole { None } else { Some(blocks) }));
         // The previous stage already waits for the gradient; no rank waits for the bucket yet.
-        out.extend(send.filter(|_| blocks.start == inputs.chunks[chunk].start));
-        out.push(match inputs.mesh.mode {
+        out.extend(send.filter(|_| blocks.start == program.chunks[chunk].start));
+        out.push(match program.mesh.mode {
             Mode::Dp => Instruction::ReduceToRoot { bucket },
             _ => Instruction::AllReduce { bucket },
         });

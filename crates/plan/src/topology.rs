@@ -1,6 +1,5 @@
 //! From a plan's mesh to the groups and channels that its ranks communicate through.
 
-use runner_spec::mesh::Mesh;
 use runner_spec::program::{EVAL_TOKENS_PER_FORWARD, Program};
 use runner_spec::topology::{Channel, Lane, Topology};
 
@@ -10,30 +9,20 @@ use runner_spec::topology::{Channel, Lane, Topology};
 pub fn topology(program: &Program, slots: usize, element: usize) -> Topology {
     let mesh = program.mesh;
     let groups = mesh.groups().into_iter().map(|group| mesh.members(group)).collect();
-    Topology { world_size: mesh.world_size(), groups, channels: channels(program, mesh, slots, element) }
-}
-
-fn channels(program: &Program, mesh: Mesh, slots: usize, element: usize) -> Vec<Channel> {
-    if mesh.stages < 2 {
-        return Vec::new();
+    let slot_bytes = longest_message(program).saturating_mul(element);
+    let mut channels = Vec::new();
+    let stages = if mesh.stages < 2 { 0 } else { mesh.stages };
+    for (replica, stage) in (0..mesh.replicas).flat_map(|replica| (0..stages).map(move |stage| (replica, stage))) {
+        let (from, to) = (mesh.rank(stage, replica), mesh.rank((stage + 1) % stages, replica));
+        // From the last stage to the first: chunks of interleaved schedules, and logits.
+        let forward = Channel { from, to, lane: Lane::Activation, slots, slot_bytes };
+        channels.extend([forward, Channel { from: to, to: from, lane: Lane::Gradient, ..forward }]);
     }
-    let slot_bytes = longest(program).saturating_mul(element);
-    let mut out = Vec::new();
-    for replica in 0..mesh.replicas {
-        for stage in 0..mesh.stages {
-            let next = (stage + 1) % mesh.stages;
-            let (here, there) = (mesh.rank(stage, replica), mesh.rank(next, replica));
-            // From the last stage to the first: chunks of interleaved schedules, and logits.
-            let forward = Channel { from: here, to: there, lane: Lane::Activation, slots, slot_bytes };
-            out.push(forward);
-            out.push(Channel { from: there, to: here, lane: Lane::Gradient, ..forward });
-        }
-    }
-    out
+    Topology { world_size: mesh.world_size(), groups, channels }
 }
 
 /// Elements of the longest message.
-fn longest(program: &Program) -> usize {
+fn longest_message(program: &Program) -> usize {
     let d = program.model.d_model;
     let training = program.batch.micro_batch.saturating_mul(program.batch.length);
     let choice =

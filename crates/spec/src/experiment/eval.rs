@@ -8,19 +8,31 @@ use serde::{Deserialize, Serialize};
 use super::data::{Corpus, Source};
 use crate::serde_defaults::defaults;
 
-/// `every` is in optimizer steps; evaluation also follows the last step. A part that is `None` is not evaluated.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+/// The measurements while training. A part that is `null` is left out.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
 pub struct Eval {
+    /// Optimizer steps between evaluations; one follows the last step in any case.
+    #[schemars(range(min = 1, max = 1_000_000_000_000u64))]
     pub every: u64,
-    /// True if there is an evaluation before the first step too.
+    /// True to evaluate before the first step too.
     pub at_start: bool,
+    /// Validation loss and perplexity. Default: 20 batches where there is validation data.
     pub loss: Option<EvalLoss>,
+    /// Multiple choice in HellaSwag's format. Default: none.
     pub hellaswag: Option<HellaSwag>,
+    /// Texts that the model continues. Default: none.
     pub samples: Option<Samples>,
-    /// Measured once, after the last step.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// A source as under `data.train`, whose loss is measured once, after the last step, of the best checkpoint by
+    /// validation loss. Default: none.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub test: Option<Source>,
+}
+
+impl Default for Eval {
+    fn default() -> Self {
+        Self { every: 250, at_start: false, loss: None, hellaswag: None, samples: None, test: None }
+    }
 }
 
 /// Validation loss.
