@@ -69,8 +69,7 @@ impl Resolver<'_> {
         let Some(problem) = name_problem(name) else { return Some(name.to_owned()) };
         let help =
             "it names the run's folder: up to 100 letters, digits, `.`, `_` and `-`, not beginning with `.` or `-`";
-        self.error(&["name"], format!("`name` {problem}"), help);
-        None
+        self.refuse(&["name"], format!("`name` {problem}"), help)
     }
 }
 

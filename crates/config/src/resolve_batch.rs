@@ -68,10 +68,7 @@ impl Resolver<'_> {
         };
         let tokens_of = length.filter(|_| raw.tokens.is_some());
         let replicas = grid.map_or(1, |g| g.replicas);
-        if sequences % replicas != 0 {
-            self.indivisible(REPLICAS, replicas, &Slice { sequences, replicas: 1, name, tokens_of });
-            return None;
-        }
+        self.divide(REPLICAS, replicas, &Slice { sequences, replicas: 1, name, tokens_of })?;
         let slice = Slice { sequences, replicas, name, tokens_of };
         let micro_batch = match grid.and_then(|g| g.pipeline) {
             Some(pipeline) => self.pipelined(raw, &slice, pipeline)?,
@@ -88,12 +85,11 @@ impl Resolver<'_> {
         };
         let length = length?;
         if tokens % length != 0 {
-            self.error(
+            return self.refuse(
                 &[TOKENS],
                 format!("`batch.tokens` is not a whole number of rows: {}", division(tokens, length)),
                 format!("nearest: {}", join_or(&multiples_near(tokens, length))),
             );
-            return None;
         }
         let from = self.layers.origin(TOKENS, false).unwrap_or_default();
         self.notes.insert(SEQUENCES, format!("batch.tokens / {length}, {from}"));
@@ -108,11 +104,7 @@ impl Resolver<'_> {
             self.notes.insert(MICRO_BATCH, format!("default (largest divisor of {whole} up to {DEFAULT_MICRO_BATCH})"));
             return Some((1..=DEFAULT_MICRO_BATCH).rev().find(|m| each.is_multiple_of(*m)).unwrap_or(1));
         };
-        if !each.is_multiple_of(micro_batch) {
-            self.indivisible(MICRO_BATCH, micro_batch, slice);
-            return None;
-        }
-        Some(micro_batch)
+        self.divide(MICRO_BATCH, micro_batch, slice).map(|_| micro_batch)
     }
 
     /// Micro-batch of a pipeline, which goes with the number of micro-batches.
@@ -126,15 +118,9 @@ impl Resolver<'_> {
         let by_replicas = if slice.replicas > 1 { "batch.sequences / replicas" } else { SEQUENCES };
         let microbatches = match (pipeline.microbatches, raw.micro_batch) {
             (Some(microbatches), given) => {
-                if !each.is_multiple_of(microbatches) {
-                    self.indivisible(MICROBATCHES, microbatches, slice);
-                    return None;
-                }
+                let size = self.divide(MICROBATCHES, microbatches, slice)?;
                 match given {
-                    Some(given) if given != each / microbatches => {
-                        self.disagreeing(slice, microbatches, given);
-                        return None;
-                    }
+                    Some(given) if given != size => return self.disagreeing(slice, microbatches, given),
                     Some(_) => {}
                     None => {
                         self.notes.insert(MICRO_BATCH, format!("{by_replicas} / microbatches"));
@@ -143,16 +129,13 @@ impl Resolver<'_> {
                 microbatches
             }
             (None, Some(micro_batch)) => {
-                if !each.is_multiple_of(micro_batch) {
-                    self.indivisible(MICRO_BATCH, micro_batch, slice);
-                    return None;
-                }
+                let microbatches = self.divide(MICRO_BATCH, micro_batch, slice)?;
                 self.notes.insert(MICROBATCHES, format!("{by_replicas} / micro_batch"));
-                each / micro_batch
+                microbatches
             }
             (None, None) => {
                 let Some(&largest) = legal.last() else {
-                    self.error(
+                    return self.refuse(
                         &[STAGES, "parallel.pipeline.schedule", SEQUENCES, TOKENS, REPLICAS, MICROBATCHES, MICRO_BATCH],
                         format!(
                             "`interleaved_1f1b` takes micro-batches in groups of `stages`, and {stages} does not divide {} = {each}",
@@ -160,7 +143,6 @@ impl Resolver<'_> {
                         ),
                         nearest(&[slice.batches(&multiples_near(each, stages))]),
                     );
-                    return None;
                 };
                 let enough = legal.iter().copied().find(|&n| n >= 2 * stages);
                 let kind = if interleaved { "multiple of stages that divides" } else { "divisor of" };
@@ -176,7 +158,7 @@ impl Resolver<'_> {
         };
         if microbatches > MAX_MICROBATCHES {
             let fewest = legal.last().map_or(each, |n| each / n);
-            self.error(
+            return self.refuse(
                 &[MICRO_BATCH, SEQUENCES, TOKENS, MICROBATCHES],
                 format!(
                     "too many micro-batches: {} / {} = {microbatches}, and at most {MAX_MICROBATCHES} are possible",
@@ -185,11 +167,9 @@ impl Resolver<'_> {
                 ),
                 format!("nearest: micro_batch {fewest}"),
             );
-            return None;
         }
         if interleaved && microbatches % stages != 0 {
-            self.ungrouped(raw, slice, pipeline, &legal, microbatches);
-            return None;
+            return self.ungrouped(raw, slice, pipeline, &legal, microbatches);
         }
         Some(each / microbatches)
     }
@@ -202,7 +182,7 @@ impl Resolver<'_> {
         pipeline: &RawPipeline,
         legal: &[usize],
         microbatches: usize,
-    ) {
+    ) -> Option<usize> {
         let (each, stages) = (slice.each(), pipeline.stages);
         let near = neighbours(legal, microbatches);
         let sizes: Vec<usize> = near.iter().rev().map(|n| each / n).collect();
@@ -223,17 +203,20 @@ impl Resolver<'_> {
                 if batches.is_empty() { vec![] } else { vec![format!("microbatches {grouped} with {batches}")] }
             }
         };
-        self.error(
+        self.refuse(
             &[MICROBATCHES, MICRO_BATCH, STAGES],
             format!("`interleaved_1f1b` takes micro-batches in groups of `stages`: {}", division(microbatches, stages)),
             nearest(&help),
-        );
+        )
     }
 
-    /// Reports that `divisor`, the value of `key`, does not divide a replica's sequences.
-    fn indivisible(&mut self, key: &'static str, divisor: usize, slice: &Slice) {
+    /// A replica's sequences divided by `divisor`, the value of `key`; reports a remainder.
+    fn divide(&mut self, key: &'static str, divisor: usize, slice: &Slice) -> Option<usize> {
         let Slice { replicas, name, .. } = *slice;
         let each = slice.each();
+        if each.is_multiple_of(divisor) {
+            return Some(each / divisor);
+        }
         let last = key.rsplit('.').next().unwrap_or(key);
         let mut keys = vec![key, SEQUENCES, TOKENS];
         if replicas > 1 {
@@ -244,7 +227,7 @@ impl Resolver<'_> {
             _ => ("the sequences of a replica", format!("{} = {each} per replica; ", slice.quotient())),
         };
         if divisor > each {
-            self.error(
+            return self.refuse(
                 &keys,
                 format!("`{key}` is more than {what}: {lead}{divisor} > {each}"),
                 match slice.batches(&[divisor]).split_once(' ') {
@@ -252,20 +235,19 @@ impl Resolver<'_> {
                     None => format!("make {last} at most {each}"),
                 },
             );
-            return;
         }
-        self.error(
+        self.refuse(
             &keys,
             format!("`{key}` does not divide {what}: {lead}{}", division(each, divisor)),
             nearest(&[
                 format!("{last} {}", join_or(&divisors_near(each, divisor))),
                 slice.batches(&multiples_near(each, divisor)),
             ]),
-        );
+        )
     }
 
     /// Reports that the size and the number of micro-batches do not make the slice.
-    fn disagreeing(&mut self, slice: &Slice, microbatches: usize, micro_batch: usize) {
+    fn disagreeing(&mut self, slice: &Slice, microbatches: usize, micro_batch: usize) -> Option<usize> {
         let each = slice.each();
         let count = each / micro_batch;
         let fits = each.is_multiple_of(micro_batch) && count <= MAX_MICROBATCHES;
@@ -274,7 +256,7 @@ impl Resolver<'_> {
             if fits { format!("microbatches {count}") } else { String::new() },
             slice.batches(&[microbatches * micro_batch]),
         ]);
-        self.error(
+        self.refuse(
             &[MICRO_BATCH, MICROBATCHES, SEQUENCES, TOKENS, REPLICAS],
             format!(
                 "{} / {microbatches} micro-batches = {}, and `batch.micro_batch` is {micro_batch}",
@@ -282,7 +264,7 @@ impl Resolver<'_> {
                 each / microbatches
             ),
             format!("{help}; or delete one of the two"),
-        );
+        )
     }
 }
 

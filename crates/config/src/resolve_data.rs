@@ -71,7 +71,7 @@ impl Resolver<'_> {
             Tokenizer::Bpe { vocab_size, special_tokens } => {
                 let least = 256 + special_tokens.len();
                 if *vocab_size < least {
-                    self.error(
+                    return self.refuse(
                         &["data.tokenizer.bpe.vocab_size"],
                         format!(
                             "`vocab_size` is {vocab_size}, and 256 bytes and {} special tokens are {least}",
@@ -79,7 +79,6 @@ impl Resolver<'_> {
                         ),
                         format!("at least {least}; common are 1024 to 50257"),
                     );
-                    return None;
                 }
             }
             Tokenizer::Hub(HubTokenizer { name, revision }) => {
@@ -129,12 +128,11 @@ impl Resolver<'_> {
         if let (Some(length), Some(context)) = (given, context)
             && length > context
         {
-            self.error(
+            return self.refuse(
                 &[key, "model.context_length"],
                 format!("a sequence longer than the context: rows of {length} tokens, and `model.context_length` is {context}"),
                 format!("make `length` at most {context}, or `model.context_length` at least {length}"),
             );
-            return None;
         }
         let length = given.or(context)?;
         Some(match raw {
@@ -167,8 +165,7 @@ impl Resolver<'_> {
     fn path(&mut self, key: &str, path: &Path, patterns: bool) -> Option<PathBuf> {
         let text = &*path.to_string_lossy();
         if text.is_empty() {
-            self.error(&[key], format!("`{key}` is empty"), "name a file");
-            return None;
+            return self.refuse(&[key], format!("`{key}` is empty"), "name a file");
         }
         let path = self.base.join(text);
         if path.is_dir() {
@@ -177,8 +174,7 @@ impl Resolver<'_> {
             } else {
                 "name a file".into()
             };
-            self.error(&[key], format!("`{}` is a folder", short(text)), help);
-            return None;
+            return self.refuse(&[key], format!("`{}` is a folder", short(text)), help);
         }
         // A file called like a pattern is that file; what reads `files` expands them, so it is written as a pattern too.
         if path.exists() {
@@ -190,8 +186,7 @@ impl Resolver<'_> {
         }
         if !patterns || !text.contains(['*', '?', '[']) {
             let help = self.missing_help(&path, text);
-            self.error(&[key], format!("there is no file `{}`", short(text)), help);
-            return None;
+            return self.refuse(&[key], format!("there is no file `{}`", short(text)), help);
         }
         let pattern = if Path::new(text).is_absolute() {
             text.to_owned()
@@ -204,17 +199,13 @@ impl Resolver<'_> {
                     return Some(PathBuf::from(pattern));
                 }
                 let help = format!("paths are relative to the file's folder, {}", self.base.display());
-                self.error(&[key], format!("no file matches `{}`", short(text)), help);
-                None
+                self.refuse(&[key], format!("no file matches `{}`", short(text)), help)
             }
-            Err(e) => {
-                self.error(
-                    &[key],
-                    format!("`{}` is not a pattern: {}", short(text), e.msg),
-                    "`*` and `?` stand for what varies in names",
-                );
-                None
-            }
+            Err(e) => self.refuse(
+                &[key],
+                format!("`{}` is not a pattern: {}", short(text), e.msg),
+                "`*` and `?` stand for what varies in names",
+            ),
         }
     }
 

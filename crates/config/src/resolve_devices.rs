@@ -39,16 +39,14 @@ impl Resolver<'_> {
             let first = devices[0];
             if matches!(name, Device::Cpu) != matches!(first, Device::Cpu) {
                 let message = format!("`{name}` beside `{first}`: the ranks of a run are all CPUs or all GPUs");
-                self.error(&[&at], message, "list devices of one kind");
-                return None;
+                return self.refuse(&[&at], message, "list devices of one kind");
             }
             if threads
                 && matches!(name, Device::Cuda(_))
                 && let Some(other) = seen.insert(name, rank)
             {
                 let message = format!("`{name}` is listed twice, for ranks {other} and {rank}");
-                self.error(&[&at], message, "each rank has a GPU of its own");
-                return None;
+                return self.refuse(&[&at], message, "each rank has a GPU of its own");
             }
         }
         let cuda = devices.first().is_some_and(|d| matches!(d, Device::Cuda(_)));

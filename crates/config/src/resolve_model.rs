@@ -20,12 +20,11 @@ impl Resolver<'_> {
             && presets::family(preset).is_some_and(|f| f != family)
         {
             let same: Vec<&str> = presets::names().into_iter().filter(|p| presets::family(p) == Some(family)).collect();
-            self.error(
+            return self.refuse(
                 &["model.family", "model.preset"],
                 format!("the preset `{preset}` is not of the family `{}`", choice_name(&family)),
                 format!("its presets are {}", list(&same, "and")),
             );
-            return None;
         }
         let sizes = [
             ("layers", raw.layers),
@@ -100,12 +99,11 @@ impl Resolver<'_> {
         self.model_of_weights(&model);
         let parameters = approximate_parameters(&model);
         if parameters > MAX_PARAMETERS {
-            self.error(
+            return self.refuse(
                 &["model.layers", "model.d_model", "model.d_ff", "model.vocab_size"],
                 format!("a model with {parameters:.1e} parameters"),
                 format!("at most {MAX_PARAMETERS:e} are possible; make `layers`, `d_model` or `d_ff` smaller"),
             );
-            return None;
         }
         Some(model)
     }

@@ -66,12 +66,11 @@ impl Resolver<'_> {
         let pipeline = match (&raw.pipeline, raw.mode) {
             (Some(pipeline), ParallelMode::Pipeline) => Some(self.check_chunks(pipeline)?),
             (None, ParallelMode::Pipeline) => {
-                self.error(
+                return self.refuse(
                     &[MODE, PIPELINE],
                     "mode `pipeline` needs `parallel.pipeline`, which is missing",
                     "add `pipeline: {stages: 2}`, or more stages",
                 );
-                return None;
             }
             (Some(_), _) => {
                 self.error(
@@ -86,32 +85,29 @@ impl Resolver<'_> {
         };
         let replicas = match (raw.replicas, raw.mode) {
             (Some(replicas), ParallelMode::Single) if replicas > 1 => {
-                self.error(
+                return self.refuse(
                     &[REPLICAS, MODE],
                     format!("`parallel.replicas` is {replicas}, and mode `single`{default} has one"),
                     "choose `mode: ddp`, or delete `replicas`",
                 );
-                return None;
             }
             (Some(replicas), _) => replicas,
             (None, ParallelMode::Dp | ParallelMode::Ddp) => {
-                self.error(
+                return self.refuse(
                     &[MODE, REPLICAS],
                     format!("mode `{mode}` needs `parallel.replicas`, which is missing"),
                     "add `replicas: 2`, or more: so many copies of the model share the batch",
                 );
-                return None;
             }
             (None, _) => 1,
         };
         let grid = Grid { replicas, pipeline };
         if grid.ranks() > MAX_RANKS {
-            self.error(
+            return self.refuse(
                 &[REPLICAS, STAGES],
                 format!("too many ranks: {}, and at most {} are possible", grid.arithmetic(), count(MAX_RANKS as u64)),
                 format!("make `replicas` at most {}", MAX_RANKS / pipeline.map_or(1, |p| p.stages)),
             );
-            return None;
         }
         whole.then_some(grid)
     }
@@ -136,22 +132,16 @@ impl Resolver<'_> {
             self.notes.insert(CHUNKS, "default of interleaved_1f1b".into());
         }
         match (pipeline.chunks(), pipeline.is_interleaved()) {
-            (1, true) => {
-                self.error(
-                    &[CHUNKS, SCHEDULE],
-                    "`interleaved_1f1b` needs at least 2 chunks per rank, and `parallel.pipeline.chunks` is 1",
-                    "make `chunks` 2 or more, or choose `schedule: 1f1b`, which is the same with one",
-                );
-                None
-            }
-            (chunks @ 2.., false) => {
-                self.error(
-                    &[CHUNKS, SCHEDULE],
-                    format!("`parallel.pipeline.chunks` is {chunks}, and only `interleaved_1f1b` has more than 1"),
-                    "delete `chunks`, or choose `schedule: interleaved_1f1b`",
-                );
-                None
-            }
+            (1, true) => self.refuse(
+                &[CHUNKS, SCHEDULE],
+                "`interleaved_1f1b` needs at least 2 chunks per rank, and `parallel.pipeline.chunks` is 1",
+                "make `chunks` 2 or more, or choose `schedule: 1f1b`, which is the same with one",
+            ),
+            (chunks @ 2.., false) => self.refuse(
+                &[CHUNKS, SCHEDULE],
+                format!("`parallel.pipeline.chunks` is {chunks}, and only `interleaved_1f1b` has more than 1"),
+                "delete `chunks`, or choose `schedule: interleaved_1f1b`",
+            ),
             _ => Some(pipeline),
         }
     }

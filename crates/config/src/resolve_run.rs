@@ -79,12 +79,11 @@ impl Resolver<'_> {
 
     fn hellaswag(&mut self, hellaswag: &mut HellaSwag) -> Option<()> {
         if hellaswag.file.is_none() && hellaswag.builtin.is_none() {
-            self.error(
+            return self.refuse(
                 &["eval.hellaswag", "eval.hellaswag.file", "eval.hellaswag.builtin"],
                 "`eval.hellaswag` names no items",
                 "give `file:` a JSONL file, or `builtin: stories`",
             );
-            return None;
         }
         hellaswag.file.as_mut().map_or(Some(()), |file| self.file("eval.hellaswag.file", file))
     }

@@ -34,12 +34,11 @@ impl Resolver<'_> {
     pub(crate) fn validation(&mut self, mut validation: Validation) -> Option<Validation> {
         match &mut validation {
             Validation::Fraction(fraction) if *fraction <= 0.0 || *fraction >= 1.0 => {
-                self.error(
+                return self.refuse(
                     &["data.validation.fraction"],
                     format!("`data.validation.fraction` lies between 0 and 1, and is {fraction}"),
                     "0.1 holds out the last tenth of the training source; `validation: null` holds out nothing",
                 );
-                return None;
             }
             Validation::Fraction(_) => {}
             Validation::Source(source) => self.source(source, "data.validation")?,
@@ -86,8 +85,7 @@ impl Resolver<'_> {
         *field = None;
         if let Err(message) = RecordTemplate::new(template) {
             let help = "fields are filled in as in `{{ instruction }}`; `{% if input %}…{% endif %}` asks whether one has text";
-            self.error(&[&format!("{key}.template")], format!("not a template: {message}"), help);
-            return None;
+            return self.refuse(&[&format!("{key}.template")], format!("not a template: {message}"), help);
         }
         Some(())
     }

@@ -42,6 +42,17 @@ impl Resolver<'_> {
         }
     }
 
+    /// Reports a mistake as [`Resolver::error`] does. Returns `None`: the section cannot be resolved.
+    pub(crate) fn refuse<T>(
+        &mut self,
+        keys: &[&str],
+        message: impl Into<String>,
+        help: impl Into<String>,
+    ) -> Option<T> {
+        self.error(keys, message, help);
+        None
+    }
+
     /// True if a layer gives `key`, and gives it as `null`.
     pub(crate) fn given_as_null(&self, key: &str) -> bool {
         !self.given(key) && self.layers.origin(key, true).is_some()

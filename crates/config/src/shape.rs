@@ -3,6 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::schema::schema_ref;
+use runner_spec::format::count;
 
 /// The legal content of a place in the experiment file.
 #[derive(Debug, Clone, Copy)]
@@ -37,14 +38,9 @@ pub enum Shape {
 #[derive(Debug, Clone, Copy)]
 pub struct Keys(&'static Value);
 
-/// Legal range of a number.
+/// Legal range of a number: its schema.
 #[derive(Debug, Clone, Copy)]
-pub struct Bounds {
-    pub min: Option<f64>,
-    pub above: Option<f64>,
-    pub max: Option<f64>,
-    pub below: Option<f64>,
-}
+pub struct Bounds(&'static Value);
 
 /// A shape, and whether `null` is a value of its own there.
 #[derive(Debug, Clone, Copy)]
@@ -104,8 +100,8 @@ fn parse_without_description(schema: &'static Value) -> Slot {
             min: schema["minItems"].as_u64().unwrap_or(0) as usize,
             max: schema["maxItems"].as_u64().map_or(usize::MAX, |n| n as usize),
         },
-        (_, _, Some("number")) => Shape::Number(bounds(schema)),
-        (_, _, Some("integer")) => Shape::Integer(bounds(schema)),
+        (_, _, Some("number")) => Shape::Number(Bounds(schema)),
+        (_, _, Some("integer")) => Shape::Integer(Bounds(schema)),
         (_, _, Some("boolean")) => Shape::Bool,
         (_, _, Some("object")) if schema["properties"].is_null() && schema["additionalProperties"] != false => {
             Shape::Entries(&schema["additionalProperties"])
@@ -114,11 +110,6 @@ fn parse_without_description(schema: &'static Value) -> Slot {
         _ => Shape::Text,
     };
     Slot { shape, nullable, description: "" }
-}
-
-fn bounds(schema: &Value) -> Bounds {
-    let get = |key: &str| schema[key].as_f64();
-    Bounds { min: get("minimum"), above: get("exclusiveMinimum"), max: get("maximum"), below: get("exclusiveMaximum") }
 }
 
 impl Keys {
@@ -165,32 +156,24 @@ pub fn variants(of: &'static [Value]) -> Vec<(&'static str, Slot)> {
 impl Bounds {
     /// The reason why `x` is illegal, such as `must be at least 1`.
     pub fn violation(&self, x: f64) -> Option<String> {
-        let fails = |limit: Option<f64>, bad: fn(f64, f64) -> bool| limit.filter(|&l| bad(x, l));
-        if let Some(l) = fails(self.min, |x, l| x < l) {
-            return Some(format!("must be at least {}", grouped(l)));
-        }
-        if let Some(l) = fails(self.above, |x, l| x <= l) {
-            return Some(format!("must be greater than {}", grouped(l)));
-        }
-        if let Some(l) = fails(self.max, |x, l| x > l) {
-            return Some(format!("must be at most {}", grouped(l)));
-        }
-        fails(self.below, |x, l| x >= l).map(|l| format!("must be less than {}", grouped(l)))
+        let rules: [(&str, fn(f64, f64) -> bool, &str); 4] = [
+            ("minimum", |x, limit| x < limit, "at least"),
+            ("exclusiveMinimum", |x, limit| x <= limit, "greater than"),
+            ("maximum", |x, limit| x > limit, "at most"),
+            ("exclusiveMaximum", |x, limit| x >= limit, "less than"),
+        ];
+        rules.into_iter().find_map(|(key, is_violated, relation)| {
+            let limit = self.0[key].as_f64().filter(|&limit| is_violated(x, limit))?;
+            Some(format!("must be {relation} {}", grouped(limit)))
+        })
     }
 }
 
-/// A limit as people write it: `10_000`, `1e12`.
-fn grouped(x: f64) -> String {
-    if x.fract() != 0.0 || x.abs() >= 1e9 {
-        return format!("{x:e}").replace("e0", "");
+/// A limit as people write it: `10_000`, `1e12`. Limits are not negative.
+fn grouped(limit: f64) -> String {
+    match limit {
+        _ if limit.fract() != 0.0 || limit >= 1e9 => format!("{limit:e}").replace("e0", ""),
+        ..10_000.0 => limit.to_string(),
+        _ => count(limit as u64).replace(',', "_"),
     }
-    let digits = format!("{}", x as i64);
-    let mut out = String::new();
-    for (i, c) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i) % 3 == 0 && digits.len() > 4 {
-            out.push('_');
-        }
-        out.push(c);
-    }
-    out
 }

@@ -64,7 +64,7 @@ pub(crate) fn flops(spec: &ModelSpec, blocks: &Range<usize>, tokens: u64, length
             matmul += len;
         }
     }
-    let layers = blocks.clone().filter(|&b| b > 0 && b < head).count() as f64;
+    let layers = spec.layers_in(blocks.clone()) as f64;
     // Scores and their product with the values: 2·T·d each per token and layer.
     let attention = 4.0 * layers * spec.d_model as f64 * length;
     let forward = tokens * (2.0 * matmul + attention);

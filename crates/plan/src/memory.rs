@@ -38,7 +38,7 @@ pub fn estimate(program: &Program, live: &[LiveMicroBatches], slots: usize, hard
     let mut items = state_items(program);
 
     let head = spec.layers + 1;
-    let count = |chunk: &BlockRange| chunk.range().filter(|&b| b > 0 && b < head).count() as u64;
+    let count = |chunk: &BlockRange| spec.layers_in(chunk.range()) as u64;
     let mut layers = [0, 0];
     for (chunk, live) in program.chunks.iter().zip(live) {
         // Where nothing is dropped, the weights' work is as much as what was saved.

@@ -213,7 +213,7 @@ pub(crate) fn flops(
         let part = cost::flops(model, &chunk.range(), tokens, length);
         sum.forward += part.forward;
         sum.backward += part.backward;
-        let layers = chunk.range().filter(|&b| b > 0 && b <= model.layers).count() as f64;
+        let layers = model.layers_in(chunk.range()) as f64;
         sum.recomputed += layers * tokens as f64 * cost::recomputed_per_position(model, recompute, length).0;
         sum.step += part.step;
     }

@@ -6,6 +6,8 @@ pub mod layout;
 pub mod stage;
 pub mod variant;
 
+use std::ops::Range;
+
 use serde::{Deserialize, Serialize};
 
 pub use crate::experiment::{Activation, Family, NormPlace, PositionKind};
@@ -46,6 +48,11 @@ impl ModelSpec {
     /// Output rows of the query, key and value projections together.
     pub fn qkv_rows(&self) -> usize {
         (self.heads + 2 * self.kv_heads) * self.head_dim()
+    }
+
+    /// The number of layers among `blocks`, a part of the block list.
+    pub fn layers_in(&self, blocks: Range<usize>) -> usize {
+        blocks.end.min(self.layers + 1).saturating_sub(blocks.start.max(1))
     }
 
     /// The entries of the block list: embedding, layers, head.

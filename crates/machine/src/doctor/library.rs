@@ -98,14 +98,13 @@ impl Library {
     }
 
     pub(super) fn facts(&self) -> LibraryFacts {
-        match self.open() {
-            Ok(loaded) => LibraryFacts {
-                name: self.name,
-                version: (self.version)(loaded, self.symbol),
-                path: loaded.path(self.symbol),
-                error: None,
-            },
-            Err(error) => LibraryFacts { name: self.name, version: None, path: None, error: Some(error) },
+        let opened = self.open();
+        let loaded = opened.as_ref().ok().copied();
+        LibraryFacts {
+            name: self.name,
+            version: loaded.and_then(|loaded| (self.version)(loaded, self.symbol)),
+            path: loaded.and_then(|loaded| loaded.path(self.symbol)),
+            error: opened.err(),
         }
     }
 }

@@ -102,25 +102,6 @@ struct Contribution {
     mb: usize,
 }
 
-/// The rows `residue`, `residue + stride`, … of a global batch of `sequences` rows.
-#[derive(Debug, Clone, Copy)]
-struct ResidueClass {
-    residue: usize,
-    stride: usize,
-    sequences: usize,
-}
-
-impl ResidueClass {
-    fn count(self) -> usize {
-        self.sequences.saturating_sub(self.residue).div_ceil(self.stride)
-    }
-
-    /// The row of the global batch that has number `index` in the class.
-    fn row(self, index: usize) -> usize {
-        self.residue + index * self.stride
-    }
-}
-
 /// Checks that every row of the global batch is in exactly one micro-batch of the replicas of each stage.
 pub(super) fn check_coefficients(programs: &[&Program], executions: &[ExecutionSummary]) -> Result<(), CheckError> {
     let Some(first) = programs.first() else { return Ok(()) };
@@ -134,23 +115,27 @@ pub(super) fn check_coefficients(programs: &[&Program], executions: &[ExecutionS
             }
         }
         for (residue, contributions) in classes.iter_mut().enumerate() {
-            check_tiling(contributions, ResidueClass { residue, stride, sequences }, programs, executions)?;
+            let row = |index: usize| residue + index * stride;
+            let count = sequences.saturating_sub(residue).div_ceil(stride);
+            check_tiling(contributions, count, row, programs, executions)?;
         }
     }
     Ok(())
 }
 
-/// Checks that `contributions` cover the rows of `class` without gap or overlap.
+/// Checks that `contributions` cover the `count` rows of a residue class without gap or overlap. `row` is the row of the global batch that
+/// has a number in the class.
 fn check_tiling(
     contributions: &mut [Contribution],
-    class: ResidueClass,
+    count: usize,
+    row: impl Fn(usize) -> usize,
     programs: &[&Program],
     executions: &[ExecutionSummary],
 ) -> Result<(), CheckError> {
     contributions.sort_unstable_by_key(|c| (c.start, c.rank, c.mb));
     let last_rank = contributions.last().map_or(0, |c| c.rank);
     let missing = |from: usize, to: usize| {
-        let rows = row_names(class.row(from), to - from, class.stride);
+        let rows = row_names(row(from), to - from, row(1) - row(0));
         let why = format!("no Backward adds {rows} of the global batch");
         Err(CheckError { rank: last_rank, place: "gradients".to_owned(), why })
     };
@@ -167,7 +152,7 @@ fn check_tiling(
             let index = last_addition(last);
             let why = format!(
                 "row {} of the global batch reaches the gradients twice, first by rank {}, {}: its coefficient is 2, not 1",
-                class.row(now.start),
+                row(now.start),
                 last.rank,
                 instruction_name(index, &programs[last.rank].step[index])
             );
@@ -176,5 +161,5 @@ fn check_tiling(
         covered = now.start + now.count;
         last = Some(now);
     }
-    if covered < class.count() { missing(covered, class.count()) } else { Ok(()) }
+    if covered < count { missing(covered, count) } else { Ok(()) }
 }

@@ -28,7 +28,7 @@ impl HeldElements {
             return Self { saved: 1, work: 1 };
         }
         let sum = |buffers: &[cost::Buffer]| buffers.iter().map(|b| b.per_position).sum::<usize>();
-        let layers = chunk.range().filter(|&b| b > 0 && b <= spec.layers).count();
+        let layers = spec.layers_in(chunk.range());
         let head = if chunk.contains(spec.layers + 1) { sum(&cost::head_saved(spec)) } else { 0 };
         Self {
             saved: layers * sum(&cost::layer_kept(spec, program.recompute)) + head,

@@ -89,7 +89,7 @@ impl RankGroup<'_> {
             .chunks
             .iter()
             .map(|c| {
-                let layers = c.range().filter(|&b| b > 0 && b < last).count();
+                let layers = rank.program.model.layers_in(c.range());
                 let embedding = if c.contains(0) { "embedding, " } else { "" };
                 let head = if c.contains(last) { ", head" } else { "" };
                 format!("{embedding}{}{head}", counted(layers as u64, "layer"))
