@@ -1,12 +1,9 @@
 //! Files of JSON objects, each with a document: one object a line (JSON Lines), or the items of one array. Neither is ever held whole.
 
-use std::cell::Cell;
 use std::fs::File;
-use std::io::{self, BufRead as _, BufReader, Read};
+use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::Path;
 
-use serde::de::{DeserializeSeed, Error as _, MapAccess, SeqAccess, Visitor};
-use serde::{Deserialize as _, Deserializer};
 use serde_json::{Map, Value};
 
 use super::piece::{DOCUMENT_LIMIT, document_limit};
@@ -123,111 +120,123 @@ fn for_each_line(
 }
 
 fn for_each_item(path: &Path, file: BufReader<File>, offset: u64, sink: &mut RecordSink<'_>) -> Result<(), DataError> {
-    let progress = Cell::new(ArrayProgress { offset, line: 1, item: None, items: 0 });
-    let mut stopped = None;
-    let mut json = serde_json::Deserializer::from_reader(CountingReader { file, progress: &progress });
-    let items = ArrayVisitor { path, progress: &progress, sink, stopped: &mut stopped };
-    let read = json.deserialize_any(items).and_then(|()| json.end());
-    if let Some(outcome) = stopped {
-        return outcome;
-    }
-    read.map_err(|error| {
-        if let Some(kind) = error.io_error_kind() {
-            let ArrayProgress { line, item, .. } = progress.get();
-            let message = without_position(&error);
-            return match kind {
-                io::ErrorKind::InvalidData => RecordPosition { line, item }.error(path, message),
-                _ => DataError::io(path)(io::Error::new(kind, message)),
-            };
+    let mut array = ArrayReader { path, file, unread: Vec::new(), next: 0, offset, line: 1, column: 0 };
+    match array.peek()? {
+        Some(b'[') => array.skip(1),
+        Some(b'{') => {
+            let message = "an object, not an array of objects; if it has one object a line, it is JSON lines (`jsonl`)";
+            return Err(array.error(message));
         }
-        let place = RecordPosition { line: error.line().max(1) as u64, item: progress.get().item };
-        place.error(path, format!("{} at column {}", without_position(&error), error.column()))
-    })
-}
-
-/// The progress of reading an array.
-#[derive(Debug, Clone, Copy)]
-struct ArrayProgress {
-    /// The position of the next byte.
-    offset: u64,
-    line: u64,
-    /// The index and the offset of the item that is being read.
-    item: Option<(u64, u64)>,
-    /// Items that were read.
-    items: u64,
-}
-
-/// Counts the bytes that are read. `serde_json` reads byte by byte, at most one ahead of what it parses.
-struct CountingReader<'a> {
-    file: BufReader<File>,
-    progress: &'a Cell<ArrayProgress>,
-}
-
-impl Read for CountingReader<'_> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let read = self.file.read(buffer)?;
-        let mut progress = self.progress.get();
-        progress.offset += read as u64;
-        progress.line += buffer[..read].iter().map(|&byte| u64::from(byte == b'\n')).sum::<u64>();
-        self.progress.set(progress);
-        let too_long = progress.item.is_some_and(|(_, start)| progress.offset - start > DOCUMENT_LIMIT as u64);
-        if too_long {
-            Err(io::Error::new(io::ErrorKind::InvalidData, format!("longer than {}", document_limit())))
-        } else {
-            Ok(read)
-        }
+        Some(_) => return Err(array.error("expected a JSON array of objects")),
+        None => return Err(array.error("EOF while parsing a value")),
     }
-}
-
-struct ArrayVisitor<'a, 's> {
-    path: &'a Path,
-    progress: &'a Cell<ArrayProgress>,
-    sink: &'a mut RecordSink<'s>,
-    /// Why reading stopped before the end of the array.
-    stopped: &'a mut Option<Result<(), DataError>>,
-}
-
-impl<'de> Visitor<'de> for ArrayVisitor<'_, '_> {
-    type Value = ();
-
-    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("a JSON array of objects")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, _: A) -> Result<(), A::Error> {
-        Err(A::Error::custom(
-            "an object, not an array of objects; if it has one object a line, it is JSON lines (`jsonl`)",
-        ))
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
-        while let Some((position, value)) = items.next_element_seed(ItemSeed(self.progress))? {
-            match position.object(self.path, value).and_then(|object| (self.sink)(position, object)) {
-                Ok(true) => {}
-                outcome => {
-                    *self.stopped = Some(outcome.map(|_| ()));
-                    return Err(A::Error::custom("stopped"));
+    for index in 0.. {
+        match array.peek()? {
+            Some(b']') if index == 0 => break,
+            Some(b',') if index > 0 => {
+                array.skip(1);
+                if array.peek()? == Some(b']') {
+                    return Err(array.error("trailing comma"));
                 }
             }
+            Some(b']') => break,
+            Some(_) if index == 0 => {}
+            Some(_) => return Err(array.error("expected `,` or `]`")),
+            None => return Err(array.error("EOF while parsing a list")),
         }
-        Ok(())
+        let (position, value) = array.read_item(index)?;
+        if !sink(position, position.object(path, value)?)? {
+            return Ok(());
+        }
+    }
+    array.skip(1);
+    match array.peek()? {
+        Some(_) => Err(array.error("trailing characters")),
+        None => Ok(()),
     }
 }
 
-/// Reads an item and its position.
-struct ItemSeed<'a>(&'a Cell<ArrayProgress>);
+/// Reads an array of values in blocks, and keeps no more of it than an item.
+struct ArrayReader<'a> {
+    path: &'a Path,
+    file: BufReader<File>,
+    /// The bytes from `next` on have not been parsed.
+    unread: Vec<u8>,
+    next: usize,
+    /// The position of the byte at `next` in the file, its line from 1, and its column from 0.
+    offset: u64,
+    line: u64,
+    column: usize,
+}
 
-impl<'de> DeserializeSeed<'de> for ItemSeed<'_> {
-    type Value = (RecordPosition, Value);
+impl ArrayReader<'_> {
+    /// Returns false at the end of the file.
+    fn read_block(&mut self) -> Result<bool, DataError> {
+        self.unread.drain(..self.next);
+        self.next = 0;
+        // As much again, because an item that is longer than a block is parsed again.
+        let size = BLOCK.max(self.unread.len()) as u64;
+        let read = self.file.by_ref().take(size).read_to_end(&mut self.unread).map_err(DataError::io(self.path))?;
+        Ok(read > 0)
+    }
 
-    fn deserialize<D: Deserializer<'de>>(self, item: D) -> Result<Self::Value, D::Error> {
-        let ArrayProgress { offset, line, items, .. } = self.0.get();
-        // The first byte of the item has been read.
-        let position = RecordPosition { line, item: Some((items, offset - 1)) };
-        self.0.set(ArrayProgress { item: position.item, ..self.0.get() });
-        let value = Value::deserialize(item)?;
-        self.0.set(ArrayProgress { item: None, items: items + 1, ..self.0.get() });
-        Ok((position, value))
+    fn skip(&mut self, count: usize) {
+        let skipped = &self.unread[self.next..self.next + count];
+        self.column += count;
+        if let Some(last) = skipped.iter().rposition(|&byte| byte == b'\n') {
+            self.column = count - last - 1;
+            self.line += skipped.iter().filter(|&&byte| byte == b'\n').count() as u64;
+        }
+        self.offset += count as u64;
+        self.next += count;
+    }
+
+    /// The next byte that is not white space; `None` at the end of the file.
+    fn peek(&mut self) -> Result<Option<u8>, DataError> {
+        loop {
+            let is_blank = |byte: &&u8| matches!(byte, b' ' | b'\t' | b'\r' | b'\n');
+            self.skip(self.unread[self.next..].iter().take_while(is_blank).count());
+            if let Some(&byte) = self.unread.get(self.next) {
+                return Ok(Some(byte));
+            }
+            if !self.read_block()? {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Reads the item `index`, which begins at the next byte.
+    fn read_item(&mut self, index: u64) -> Result<(RecordPosition, Value), DataError> {
+        let position = RecordPosition { line: self.line, item: Some((index, self.offset)) };
+        loop {
+            let bytes = &self.unread[self.next..];
+            let is_too_long = bytes.len() > DOCUMENT_LIMIT;
+            let mut values = serde_json::Deserializer::from_slice(bytes).into_iter();
+            match (values.next(), values.byte_offset()) {
+                (Some(Ok(value)), length) if length <= DOCUMENT_LIMIT => {
+                    self.skip(length);
+                    return Ok((position, value));
+                }
+                (Some(Err(error)), _) if !error.is_eof() => return Err(self.item_error(position, &error)),
+                _ if is_too_long => return Err(position.error(self.path, format!("longer than {}", document_limit()))),
+                (Some(Err(error)), _) if !self.read_block()? => return Err(self.item_error(position, &error)),
+                _ => {}
+            }
+        }
+    }
+
+    /// The error at the next byte, which is in no item.
+    fn error(&self, message: &str) -> DataError {
+        let position = RecordPosition { line: self.line, item: None };
+        position.error(self.path, format!("{message} at column {}", self.column + 1))
+    }
+
+    /// The error of parsing the item that begins at the next byte.
+    fn item_error(&self, position: RecordPosition, error: &serde_json::Error) -> DataError {
+        let lines = error.line().max(1) as u64 - 1;
+        let column = error.column() + if lines == 0 { self.column } else { 0 };
+        let position = RecordPosition { line: self.line + lines, ..position };
+        position.error(self.path, format!("{} at column {column}", without_position(error)))
     }
 }
 
@@ -313,6 +322,23 @@ mod tests {
         assert!(error("3").contains("expected a JSON array of objects"));
         assert!(error(&"[".repeat(1_000_000)).contains("recursion"));
         assert!(texts(JsonFormat::Array, b"[{\"text\": \"\xff\"}]").unwrap_err().contains("invalid unicode"));
+    }
+
+    /// Items that begin and end on both sides of a block's border, and one that is longer than a block.
+    #[test]
+    fn items_are_read_across_blocks() {
+        let mut expected: Vec<String> = (0..100).map(|i| "é\\n".repeat(i * 97)).collect();
+        expected.push("x".repeat(3 * BLOCK));
+        let items: Vec<String> = expected.iter().map(|text| format!(" {}\n", serde_json::json!({"text": text}))).collect();
+        let content = format!("[\n{}]", items.join(",\n"));
+        assert!(texts(JsonFormat::Array, content.as_bytes()).unwrap() == expected);
+        let line = content.matches('\n').count() + 1;
+        let error = texts(JsonFormat::Array, format!("{content} ]").as_bytes()).unwrap_err();
+        assert_eq!(error, format!(", line {line}: trailing characters at column 3"));
+        let wrong = format!("{}, 3]", content.trim_end_matches(']'));
+        let error = texts(JsonFormat::Array, wrong.as_bytes()).unwrap_err();
+        let offset = wrong.len() - 2;
+        assert_eq!(error, format!(", line {line}: item 101 of the array (at byte {offset}): a number, not a JSON object"));
     }
 
     #[test]

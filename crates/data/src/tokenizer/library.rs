@@ -14,7 +14,7 @@ use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::{AddedToken, Tokenizer};
 
 use super::gpt2_words::Words;
-use super::merges::{BytePairMerges, WordTable};
+use super::merges::{BytePairMerges, MAX_MERGED_WORD, WordTable};
 use crate::cut_points::CutPoints;
 use crate::error::DataError;
 
@@ -133,7 +133,11 @@ impl LibraryTokenizer {
         let unused = self.word_tables.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let mut table = unused.unwrap_or_else(WordTable::new);
         for (start, end) in Words::new(text) {
-            table.encode(merges, text.as_bytes(), start, end, out);
+            if end - start > MAX_MERGED_WORD {
+                self.encode_with_library(&text[start..end], out)?;
+            } else {
+                table.encode(merges, text.as_bytes(), start, end, out);
+            }
         }
         self.word_tables.lock().unwrap_or_else(PoisonError::into_inner).push(table);
         Ok(())
@@ -190,6 +194,7 @@ mod tests {
         assert!(library.cut_points == CutPoints::Words && library.merges.is_some());
         let pieces = ["a", "'s", " ", "\n", "  ", "7", "!", "é", "\u{3000}", "\t", " b", "日", "\u{301}"];
         let mut texts = vec![TEXT.to_owned()];
+        texts.extend([MAX_MERGED_WORD, MAX_MERGED_WORD + 1, 100_000].map(|length| "the".repeat(length / 3 + 1)));
         for i in 0..pieces.len().pow(4) {
             let digit = |place: u32| pieces[i / pieces.len().pow(place) % pieces.len()];
             texts.push((0..4).map(digit).collect());

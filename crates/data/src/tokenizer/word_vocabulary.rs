@@ -108,26 +108,46 @@ impl WordVocabulary {
 pub(super) fn split(text: &str, lowercase: bool, mut word: impl FnMut(&str)) {
     // The form of a sigma depends on the characters around it, so the whole text is lowered at once.
     let text = if lowercase { Cow::Owned(text.to_lowercase()) } else { Cow::Borrowed(text) };
-    let mut pending = String::new();
+    // The part of a word in front of a `"`, which is left out, or of a `<`.
+    let mut joined = String::new();
     let mut rest = &*text;
-    while let Some(c) = rest.chars().next() {
-        let line_break = if c == '<' { line_break(rest.as_bytes()) } else { None };
-        let mark = matches!(c, '\'' | '.' | ',' | '(' | ')' | '!' | '?').then(|| &rest[..1]);
-        // The four separators of ASCII are white space in Python.
-        let is_blank = c.is_whitespace() || matches!(c, ';' | ':' | '\u{1c}'..='\u{1f}');
-        if mark.is_some() || is_blank || line_break.is_some() {
-            if !pending.is_empty() {
-                word(&pending);
-                pending.clear();
-            }
-            mark.into_iter().for_each(&mut word);
-        } else if c != '"' {
-            pending.push(c);
+    while !rest.is_empty() {
+        let (run, behind) = rest.split_at(rest.find(may_end_word).unwrap_or(rest.len()));
+        let line_break = if behind.starts_with('<') { line_break(behind.as_bytes()) } else { None };
+        let length = line_break.unwrap_or_else(|| behind.chars().next().map_or(0, char::len_utf8));
+        let (end, behind) = behind.split_at(length);
+        rest = behind;
+        if matches!(end, "\"" | "<") {
+            joined += run;
+            joined += end.trim_start_matches('"');
+            continue;
         }
-        rest = &rest[line_break.unwrap_or(c.len_utf8())..];
+        if !joined.is_empty() {
+            joined += run;
+            word(&joined);
+            joined.clear();
+        } else if !run.is_empty() {
+            word(run);
+        }
+        if end.starts_with(MARKS) {
+            word(end);
+        }
     }
-    if !pending.is_empty() {
-        word(&pending);
+    if !joined.is_empty() {
+        word(&joined);
+    }
+}
+
+/// Characters that are words of their own.
+const MARKS: [char; 7] = ['\'', '.', ',', '(', ')', '!', '?'];
+
+/// True if `c` is a word of its own, separates words, or may begin a `<br />`, or if it is left out.
+fn may_end_word(c: char) -> bool {
+    match c {
+        // The four separators of ASCII are white space in Python.
+        '\t'..='\r' | '\u{1c}'..=' ' | ';' | ':' | '"' | '<' => true,
+        '\0'..='\u{7f}' => MARKS.contains(&c),
+        _ => c.is_whitespace(),
     }
 }
 
