@@ -79,12 +79,8 @@ impl Preparation<'_> {
     fn run(&self) -> Result<Prepared, DataError> {
         let data = self.request.data;
         let train = self.locate(&data.train, SplitName::Train)?;
-        let validation = match &data.validation {
-            Some(validation) => {
-                separate_source(validation).map(|s| self.locate(&s, SplitName::Validation)).transpose()?
-            }
-            None => None,
-        };
+        let separate = separate_source(data);
+        let validation = separate.map(|source| self.locate(source, SplitName::Validation)).transpose()?;
         if let Some(validation) = &validation {
             check_disjoint(&train, validation, ", which trains; hold out a part of it with {fraction: 0.1}")?;
         }
@@ -213,8 +209,8 @@ impl Preparation<'_> {
     ) -> Result<(Split, SplitFacts, Option<(Split, SplitFacts)>), DataError> {
         let length = self.request.data.layout.length().max(1);
         let columns = match self.request.data.layout {
-            Layout::Columns { count, .. } => Some(count),
-            _ => None,
+            Layout::Columns { count, .. } => count.max(1),
+            _ => 1,
         };
         let units = if padding.is_some() { tokens.documents } else { tokens.stream.count() };
         // nanoGPT's rule: the first int(n · 0.9) are for training.
@@ -224,23 +220,18 @@ impl Preparation<'_> {
                 let token_range = store.document_start(range.start)..store.document_start(range.end);
                 (Split::padded(store.clone(), &range, length, padding), token_range)
             } else {
-                let stream = tokens.stream.clone();
-                let split = match columns {
-                    Some(count) => Split::columns(stream, &range, length, count),
-                    None => Split::packed(stream, &range, length),
-                };
-                (split, range.clone())
+                (Split::packed(tokens.stream.clone(), &range, length, columns as u64), range.clone())
             };
             if split.rows() == 0 {
                 let count = range.end - range.start;
-                let of = if count < units { format!(", of {units} in the source,") } else { String::new() };
+                let total = if count < units { format!(", of {units} in the source,") } else { String::new() };
+                let least = (length + 1) * columns;
                 let message = if padding.is_some() {
-                    format!("{count} documents{of} make no row")
-                } else if let Some(columns) = columns {
-                    let least = (length + 1) * columns;
-                    format!("{count} tokens{of} are too few: {columns} columns of one row of {length} need {least}")
+                    format!("{count} documents{total} make no row")
+                } else if columns > 1 {
+                    format!("{count} tokens{total} are too few: {columns} columns of one row of {length} need {least}")
                 } else {
-                    format!("{count} tokens{of} are too few: one row of length {length} needs {}", length + 1)
+                    format!("{count} tokens{total} are too few: one row of length {length} needs {least}")
                 };
                 return Err(DataError::setting(key, message));
             }
@@ -254,7 +245,7 @@ impl Preparation<'_> {
             let facts = SplitFacts {
                 rows: split.rows(),
                 tokens: token_range.end - token_range.start,
-                documents: self.documents(tokens, tokenizer, &token_range),
+                documents: self.count_documents(tokens, tokenizer, &token_range),
                 hash,
             };
             Ok((split, facts))
@@ -264,8 +255,8 @@ impl Preparation<'_> {
         Ok((split, facts, held_out))
     }
 
-    /// DocumentFormat that start in `range` of the tokens.
-    fn documents(&self, tokens: &SourceTokens, tokenizer: &TextTokenizer, range: &Range<u64>) -> u64 {
+    /// The number of documents that start in `range` of the tokens.
+    fn count_documents(&self, tokens: &SourceTokens, tokenizer: &TextTokenizer, range: &Range<u64>) -> u64 {
         let whole = *range == (0..tokens.stream.count());
         match (&tokens.store, tokenizer.eot()) {
             _ if whole => tokens.documents,

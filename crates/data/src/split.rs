@@ -26,11 +26,9 @@ pub struct Split {
 
 #[derive(Debug, Clone)]
 enum RowLayout {
-    /// Windows of a stream of tokens, from `start` on.
-    Packed { tokens: TokenStream, start: u64 },
-    /// `count` columns of `height` tokens each, from `start` on.
-    Columns { tokens: TokenStream, start: u64, height: u64, count: u64 },
-    /// DocumentFormat from `first` on.
+    /// Windows of `columns` columns of `height` tokens each, from `start` on.
+    Packed { tokens: TokenStream, start: u64, height: u64, columns: u64 },
+    /// Documents from `first` on.
     Padded { store: TokenStore, first: u64, padding: PaddingTokens },
 }
 
@@ -43,18 +41,11 @@ pub(super) struct PaddingTokens {
 }
 
 impl Split {
-    /// Windows over `range`, which is within `tokens`.
-    pub(super) fn packed(tokens: TokenStream, range: &Range<u64>, length: usize) -> Self {
-        let rows = (range.end - range.start).saturating_sub(1) / length as u64;
-        Self { rows, length, layout: RowLayout::Packed { tokens, start: range.start } }
-    }
-
-    /// `count` columns of the same height over `range` of `tokens`. Tokens left at the end are not used.
-    pub(super) fn columns(tokens: TokenStream, range: &Range<u64>, length: usize, count: usize) -> Self {
-        let count = (count as u64).max(1);
-        let height = (range.end - range.start) / count;
-        let rows = height.saturating_sub(1) / length as u64 * count;
-        Self { rows, length, layout: RowLayout::Columns { tokens, start: range.start, height, count } }
+    /// Windows over `range`, which is within `tokens` and is cut into columns of the same height. Tokens left at the end are not used.
+    pub(super) fn packed(tokens: TokenStream, range: &Range<u64>, length: usize, columns: u64) -> Self {
+        let height = (range.end - range.start) / columns;
+        let rows = height.saturating_sub(1) / length as u64 * columns;
+        Self { rows, length, layout: RowLayout::Packed { tokens, start: range.start, height, columns } }
     }
 
     /// The documents `range` of `store`, one in each row.
@@ -90,13 +81,10 @@ impl Split {
             row.clear();
             let mut pad = IGNORED_TARGET;
             match &self.layout {
-                RowLayout::Packed { tokens, start } => {
-                    tokens.read(start + index * length as u64, length as u64 + 1, |token| row.push(token));
-                }
-                RowLayout::Columns { tokens, start, height, count } => {
-                    let (piece, column) = (index / count, index % count);
-                    let at = start + column * height + piece * length as u64;
-                    tokens.read(at, length as u64 + 1, |token| row.push(token));
+                RowLayout::Packed { tokens, start, height, columns } => {
+                    let (window, column) = (index / columns, index % columns);
+                    let first = start + column * height + window * length as u64;
+                    tokens.read(first, length as u64 + 1, |token| row.push(token));
                 }
                 RowLayout::Padded { store, first, padding } => {
                     let start = store.document_start(first + index);
@@ -141,7 +129,7 @@ mod tests {
     fn windows_predict_every_token_but_the_first_once() {
         let tokens: Vec<u32> = (100..123).collect();
         let (_dir, store) = store(&[&tokens]);
-        let split = Split::packed(store.tokens, &(2..23), 5);
+        let split = Split::packed(store.tokens, &(2..23), 5, 1);
         // 21 tokens: four windows need 21.
         assert_eq!(split.rows(), 4);
         let mut rows = Rows::default();
@@ -157,9 +145,9 @@ mod tests {
     #[test]
     fn too_few_tokens_make_no_row() {
         let (_dir, store) = store(&[&[1, 2, 3]]);
-        assert_eq!(Split::packed(store.tokens.clone(), &(0..3), 3).rows(), 0);
-        assert_eq!(Split::packed(store.tokens.clone(), &(3..3), 3).rows(), 0);
-        assert_eq!(Split::packed(store.tokens, &(0..3), 2).rows(), 1);
+        assert_eq!(Split::packed(store.tokens.clone(), &(0..3), 3, 1).rows(), 0);
+        assert_eq!(Split::packed(store.tokens.clone(), &(3..3), 3, 1).rows(), 0);
+        assert_eq!(Split::packed(store.tokens, &(0..3), 2, 1).rows(), 1);
     }
 
     /// PyTorch's tutorial: `data.view(columns, -1)`, then `length` tokens of each column at a time.
@@ -167,7 +155,7 @@ mod tests {
     fn a_batch_is_the_next_piece_of_every_column() {
         let tokens: Vec<u32> = (0..29).collect();
         let (_dir, store) = store(&[&tokens]);
-        let split = Split::columns(store.tokens.clone(), &(1..29), 4, 3);
+        let split = Split::packed(store.tokens.clone(), &(1..29), 4, 3);
         // 28 tokens: three columns of 9, and one token is left; two pieces need 9 tokens each.
         assert_eq!(split.rows(), 6);
         let mut rows = Rows::default();
@@ -175,7 +163,7 @@ mod tests {
         let starts: Vec<u32> = rows.inputs.chunks(4).map(|row| row[0]).collect();
         assert_eq!(starts, [1, 10, 19, 5, 14, 23]);
         assert_eq!((&rows.inputs[20..], &rows.targets[20..]), (&[23, 24, 25, 26][..], &[24, 25, 26, 27][..]));
-        assert_eq!(Split::columns(store.tokens, &(0..29), 4, 9).rows(), 0);
+        assert_eq!(Split::packed(store.tokens, &(0..29), 4, 9).rows(), 0);
     }
 
     #[test]

@@ -66,7 +66,7 @@ impl TokenStore {
         u64::from_le_bytes(bytes).min(self.tokens.count())
     }
 
-    /// DocumentFormat that start before `position`.
+    /// The number of documents that start before `position`.
     pub(super) fn documents_before(&self, position: u64) -> u64 {
         let starts = &self.documents.as_chunks::<8>().0[..self.document_count as usize];
         starts.partition_point(|&start| u64::from_le_bytes(start) < position) as u64

@@ -73,7 +73,7 @@ fn limited(
 
 /// Fails if an argument is too large, or if the filter would make or compare too much.
 fn check_arguments(name: &str, args: &[Value]) -> Result<(), Error> {
-    let sizes = args.iter().map(Size::of_argument).collect::<Result<Vec<_>, _>>()?;
+    let sizes = args.iter().map(Size::measure_argument).collect::<Result<Vec<_>, _>>()?;
     let items = args.first().and_then(Value::len).unwrap_or(1);
     let others = sizes.get(1..).unwrap_or(&[]);
     let widest = others.iter().map(|size| size.largest_integer).max().unwrap_or(0);

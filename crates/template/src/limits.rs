@@ -75,7 +75,7 @@ fn count_printed(bytes: usize) -> Result<(), Error> {
 /// Makes `{{ … }}` print what `text_of` returns, within the limits.
 pub(super) fn set_formatter(env: &mut Environment<'_>, text_of: fn(&Value) -> Result<String, Error>) {
     env.set_formatter(move |out, _, value| {
-        Size::of_argument(value)?;
+        Size::measure_argument(value)?;
         let text = text_of(value)?;
         count_printed(text.len())?;
         Ok(out.write_str(&text)?)
@@ -125,7 +125,7 @@ impl std::fmt::Display for Size {
 
 impl Size {
     /// The size of an argument of a filter, or an error if it is too large.
-    pub(super) fn of_argument(value: &Value) -> Result<Self, Error> {
+    pub(super) fn measure_argument(value: &Value) -> Result<Self, Error> {
         let mut size = Self::default();
         if size.add(value, 0) { Ok(size) } else { Err(invalid_operation(format!("a value here {size}"))) }
     }

@@ -3,11 +3,7 @@
 //! The template is rendered a second time with marks: characters for private use, one for each thing that is printed. Where
 //! they stand in that text, the thing stands in the first.
 
-use std::ops::Range;
-use std::sync::Arc;
-
-use super::loader::TemplateFile;
-use super::template_error::place_of_range;
+use super::loader::FileRange;
 use crate::source::lines;
 use runner_spec::diagnostic::TemplatePlace;
 
@@ -27,26 +23,19 @@ fn mark_index(c: char) -> Option<usize> {
     (i < PLANE).then_some((plane * PLANE + i) as usize)
 }
 
-/// The range of a file that a mark stands for.
-#[derive(Debug, Clone)]
-pub(super) struct Mark {
-    pub file: Arc<TemplateFile>,
-    pub range: Range<usize>,
-}
-
 /// Finds the places of templates that a rendered text comes from.
 #[derive(Debug)]
 pub struct LineMap {
     text: String,
     /// The byte at which each line begins.
     starts: Vec<usize>,
-    /// By their places in the text.
-    marks: Vec<(usize, Mark)>,
+    /// The ranges of templates that marks stand for, by the marks' places in the text.
+    marks: Vec<(usize, FileRange)>,
 }
 
 impl LineMap {
     /// `None` if `marked` without its marks is not `text`: then they changed what they were to show.
-    pub(super) fn new(text: &str, marked: &str, table: &[Mark]) -> Option<Self> {
+    pub(super) fn new(text: &str, marked: &str, table: &[FileRange]) -> Option<Self> {
         let mut marks = Vec::new();
         let mut plain = String::with_capacity(text.len());
         for c in marked.chars() {
@@ -66,19 +55,16 @@ impl LineMap {
         let at = start + rest.char_indices().nth(column.saturating_sub(1)).map_or(rest.len(), |(i, _)| i);
         let behind = self.marks.partition_point(|(place, _)| *place <= at);
         let (place, mark) = self.marks.get(behind.saturating_sub(1))?;
-        let (from, range) = (*place, mark.range.clone());
-        let text = &mark.file.text;
+        let (from, mut found) = (*place, mark.clone());
         // What is printed as it stands is found to the character.
-        let literal = text.get(range.clone()).is_some_and(|t| self.text.get(from..).is_some_and(|r| r.starts_with(t)));
-        let found = if literal && at < from + range.len() && at >= from {
-            let start = range.start + (at - from);
-            let left = &text[start..range.end];
-            let end = left.char_indices().nth(length).map_or(range.end, |(i, _)| start + i);
-            start..end
-        } else {
-            range
-        };
-        Some(Self::template_place(mark, &found))
+        let is_literal = self.text.get(from..).is_some_and(|printed| printed.starts_with(mark.code()));
+        if is_literal && at < from + mark.range.len() && at >= from {
+            let start = mark.range.start + (at - from);
+            let left = &mark.file.text[start..mark.range.end];
+            let end = left.char_indices().nth(length).map_or(mark.range.end, |(i, _)| start + i);
+            found.range = start..end;
+        }
+        Some(found.template_place())
     }
 
     /// The place of a template that a line of the rendered text begins with.
@@ -90,20 +76,7 @@ impl LineMap {
             Some((place, mark)) if *place < end => mark,
             _ => &self.marks.get(first.checked_sub(1)?)?.1,
         };
-        Some(Self::template_place(mark, &mark.range))
-    }
-
-    fn template_place(mark: &Mark, range: &Range<usize>) -> TemplatePlace {
-        let text = &mark.file.text;
-        let place = place_of_range(text, range);
-        let source_line = lines(text).nth(place.line - 1).unwrap_or_default().to_owned();
-        TemplatePlace {
-            file: mark.file.path.clone(),
-            line: place.line,
-            column: place.column,
-            length: place.length,
-            source_line,
-        }
+        Some(mark.template_place())
     }
 }
 

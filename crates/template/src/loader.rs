@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -13,8 +14,8 @@ use super::limits::invalid_operation;
 use super::rewrite::rewrite;
 use super::tags::{ONE, Tags, find_tags, listed_env};
 use super::template_error;
-use crate::source::{Source, read_limited, without_byte_order_mark};
-use runner_spec::diagnostic::{Diagnostic, short};
+use crate::source::{Place, Source, nth_line, place_of_range, read_limited, without_byte_order_mark};
+use runner_spec::diagnostic::{Diagnostic, TemplatePlace, short};
 
 /// A larger file is no template.
 const MAX_BYTES: u64 = 1 << 20;
@@ -33,6 +34,38 @@ pub struct TemplateFile {
     env: Vec<String>,
     /// Variables that it does not set itself.
     pub(super) undeclared: Vec<String>,
+}
+
+impl TemplateFile {
+    pub(super) fn source(&self) -> Source {
+        Source::file(&self.path, self.text.clone())
+    }
+}
+
+/// A range of a template.
+#[derive(Debug, Clone)]
+pub(super) struct FileRange {
+    pub file: Arc<TemplateFile>,
+    pub range: Range<usize>,
+}
+
+impl FileRange {
+    pub(super) fn code(&self) -> &str {
+        self.file.text.get(self.range.clone()).unwrap_or("")
+    }
+
+    pub(super) fn place(&self) -> Place {
+        place_of_range(&self.file.text, &self.range)
+    }
+
+    pub(super) fn template_place(&self) -> TemplatePlace {
+        let Place { line, column, length } = self.place();
+        TemplatePlace { file: self.file.path.clone(), line, column, length, source_line: nth_line(&self.file.text, line) }
+    }
+
+    pub(super) fn diagnostic(&self, message: String, help: String) -> Diagnostic {
+        self.file.source().diagnostic(self.place(), "", message, help)
+    }
 }
 
 /// The files, as they were when each was first needed.
@@ -65,7 +98,7 @@ impl Files {
             )));
         }
         let tags = find_tags(&text).map_err(|limit| {
-            let place = template_error::place_of_range(&text, &limit.range);
+            let place = place_of_range(&text, &limit.range);
             Box::new(source.diagnostic(place, "", limit.message, limit.help.to_owned()))
         })?;
         let mut env = Environment::empty();

@@ -112,12 +112,9 @@ impl RecordTemplate {
                 _ => {
                     let nulls: Vec<&str> =
                         self.fields().filter(|f| record.get(*f).is_some_and(Json::is_null)).collect();
-                    let message = explain(&error);
-                    match nulls.len() {
-                        0 => message,
-                        1 => format!("{message}; {} is null here", list(&nulls, "and")),
-                        _ => format!("{message}; {} are null here", list(&nulls, "and")),
-                    }
+                    let verb = if nulls.len() == 1 { "is" } else { "are" };
+                    let note = format!("; {} {verb} null here", list(&nulls, "and"));
+                    explain(&error) + if nulls.is_empty() { "" } else { note.as_str() }
                 }
             }
         })
@@ -197,7 +194,7 @@ mod tests {
         assert_eq!(fields.fields().collect::<Vec<_>>(), ["input", "instruction", "output"]);
     }
 
-    /// Whether a record has such a field or not, and so whether it is JSON or parquet, of which only named columns are read.
+    /// The result does not depend on the record's fields: of parquet files only the named columns are read.
     #[test]
     fn names_of_functions_are_fields_unless_they_are_called() {
         let record = json!({"range": "1-3", "dict": "d", "namespace": {"a": 1}, "a": "x"});

@@ -11,8 +11,8 @@ use serde_json::{Map, Value as Json};
 use super::builtins::environment;
 use super::functions;
 use super::limits::{EXPERIMENT_TEXT, check_tag, set_formatter, start};
-use super::line_map::{LineMap, Mark, mark_character};
-use super::loader::{Files, TemplateFile, lock};
+use super::line_map::{LineMap, mark_character};
+use super::loader::{FileRange, Files, TemplateFile, lock};
 use super::rewrite::rewrite;
 use super::tags::GUARD;
 use super::template_error::FailedRendering;
@@ -106,11 +106,10 @@ fn render_files(text: &str, path: &Path, inputs: &Inputs) -> Result<Rendered, Ve
     let folders = std::iter::once(own).chain(shared).collect();
     let files = Arc::new(Files::new(folders, inputs.environment.clone()));
     let name = path.file_name().map_or_else(|| path.display().to_string(), |n| n.to_string_lossy().into_owned());
-    files.add(&name, path, text.to_owned()).map_err(|mistake| vec![*mistake])?;
+    let main = &*files.add(&name, path, text.to_owned()).map_err(|mistake| vec![*mistake])?;
 
     let rendered = render_pass(&files, &name, &inputs.vars, None).map_err(|error| {
-        let main = Source::file(path, text.to_owned());
-        let failed = FailedRendering { files: &files, main: &main, given: inputs.vars.keys().cloned().collect() };
+        let failed = FailedRendering { files: &files, main, given: inputs.vars.keys().cloned().collect() };
         vec![failed.diagnostic(&error)]
     })?;
     check_variables_are_used(&files, inputs)?;
@@ -128,7 +127,7 @@ fn render_pass(
     files: &Arc<Files>,
     name: &str,
     vars: &Map<String, Json>,
-    marks: Option<&Arc<Mutex<Vec<Mark>>>>,
+    marks: Option<&Arc<Mutex<Vec<FileRange>>>>,
 ) -> Result<String, Error> {
     let mut env = environment();
     functions::add(&mut env, files);
@@ -144,7 +143,7 @@ fn render_pass(
         let rewritten = rewrite(&file.text, &file.tags, true, |range| {
             let mut marks = lock(marks.as_ref()?);
             let character = mark_character(marks.len())?;
-            marks.push(Mark { file: file.clone(), range });
+            marks.push(FileRange { file: file.clone(), range });
             Some(character)
         });
         Ok(Some(rewritten.text))

@@ -2,11 +2,12 @@
 
 use std::fs::File;
 use std::io::Read as _;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
 use crate::LineMap;
-use runner_spec::diagnostic::Diagnostic;
+use runner_spec::diagnostic::{Diagnostic, TemplatePlace};
 
 /// A place in a source: line and column from 1, and the number of characters in that line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,14 +76,19 @@ impl Source {
     pub fn origin(&self, place: Place) -> String {
         match self.kind {
             SourceKind::File => {
-                match self.line_map.as_ref().and_then(|l| l.locate(place.line, place.column, place.length)) {
-                    Some(at) => format!("{}:{}:{}", at.file.display(), at.line, at.column),
+                match self.template_place(place) {
+                    Some(found) => format!("{}:{}:{}", found.file.display(), found.line, found.column),
                     None => format!("{}:{}:{}", self.label, place.line, place.column),
                 }
             }
             SourceKind::Environment => self.label.clone(),
             SourceKind::Set => format!("--set {}", self.text),
         }
+    }
+
+    /// The place of a template that `place` comes from, if this is a rendered text.
+    fn template_place(&self, place: Place) -> Option<TemplatePlace> {
+        self.line_map.as_ref()?.locate(place.line, place.column, place.length.max(1))
     }
 
     /// A mistake at `place`.
@@ -95,12 +101,8 @@ impl Source {
             key: key.to_owned(),
             message,
             help,
-            source_line: nth_line(&self.text, place.line).to_owned(),
-            template: self
-                .line_map
-                .as_ref()
-                .and_then(|lines| lines.locate(place.line, place.column, place.length.max(1)))
-                .map(Box::new),
+            source_line: nth_line(&self.text, place.line),
+            template: self.template_place(place).map(Box::new),
         }
     }
 
@@ -125,8 +127,25 @@ pub fn lines(text: &str) -> impl Iterator<Item = &str> {
     text.split('\n').flat_map(|line| line.strip_suffix('\r').unwrap_or(line).split('\r'))
 }
 
-fn nth_line(text: &str, line: usize) -> &str {
-    lines(text).nth(line.saturating_sub(1)).unwrap_or_default()
+/// Line `line` of `text`, from 1; empty if there is none.
+pub(crate) fn nth_line(text: &str, line: usize) -> String {
+    lines(text).nth(line.saturating_sub(1)).unwrap_or_default().to_owned()
+}
+
+/// Line, column and length of a range of `text`, as far as it lies in one line.
+pub(crate) fn place_of_range(text: &str, range: &Range<usize>) -> Place {
+    let start = range.start.min(text.len());
+    let (mut number, mut begin, mut content) = (1, 0, "");
+    for (i, line) in lines(text).enumerate() {
+        let at = line.as_ptr() as usize - text.as_ptr() as usize;
+        if at > start {
+            break;
+        }
+        (number, begin, content) = (i + 1, at, line);
+    }
+    let chars = |from: usize, to: usize| text.get(from..to).map_or(0, |s| s.chars().count());
+    let end = range.end.clamp(start, (begin + content.len()).max(start));
+    Place { line: number, column: chars(begin, start) + 1, length: chars(start, end).max(1) }
 }
 
 /// A larger file is not an experiment.
@@ -183,15 +202,12 @@ pub fn without_byte_order_mark(text: &str) -> &str {
 
 fn not_utf8(path: &Path, error: &std::string::FromUtf8Error) -> Diagnostic {
     let (bytes, at) = (error.as_bytes(), error.utf8_error().valid_up_to());
-    let before = String::from_utf8_lossy(&bytes[..at]);
-    let start = before.rfind('\n').map_or(0, |i| i + 1);
-    let line = lines(&before).count();
-    let column = before[start..].rsplit('\r').next().unwrap_or_default().chars().count() + 1;
     let source = Source::file(path, String::from_utf8_lossy(bytes).into_owned());
+    let place = place_of_range(&source.text, &(at..at));
     let help = match bytes {
         [0xFF, 0xFE, ..] | [0xFE, 0xFF, ..] => "it looks like UTF-16; save it as UTF-8",
         _ => "save it as UTF-8",
     };
     let message = format!("the file is not UTF-8: byte 0x{:02X} at offset {at}", bytes.get(at).copied().unwrap_or(0));
-    source.diagnostic(Place { line, column, length: 1 }, "", message, help.to_owned())
+    source.diagnostic(place, "", message, help.to_owned())
 }

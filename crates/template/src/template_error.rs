@@ -2,32 +2,15 @@
 
 use std::fmt::Write as _;
 use std::ops::Range;
-use std::sync::Arc;
 
 use minijinja::{Error, ErrorKind};
 
 use super::limits::MAX_FUEL;
-use super::loader::{Files, TemplateFile, lock};
+use super::loader::{FileRange, Files, TemplateFile, lock};
 use super::rewrite::{Rewritten, rewrite};
 use super::{builtins, functions};
-use crate::source::{Place, Source, lines};
+use crate::source::{Place, Source, place_of_range};
 use runner_spec::diagnostic::{Diagnostic, list, nearest, short};
-
-/// Line, column and length of a range of `text`, as far as it lies in one line.
-pub(super) fn place_of_range(text: &str, range: &Range<usize>) -> Place {
-    let start = range.start.min(text.len());
-    let (mut number, mut begin, mut content) = (1, 0, "");
-    for (i, line) in lines(text).enumerate() {
-        let at = line.as_ptr() as usize - text.as_ptr() as usize;
-        if at > start {
-            break;
-        }
-        (number, begin, content) = (i + 1, at, line);
-    }
-    let chars = |from: usize, to: usize| text.get(from..to).map_or(0, |s| s.chars().count());
-    let end = range.end.clamp(start, (begin + content.len()).max(start));
-    Place { line: number, column: chars(begin, start) + 1, length: chars(start, end).max(1) }
-}
 
 /// A mistake of syntax in `source`.
 pub(super) fn syntax_error(error: &Error, rewritten: &Rewritten, source: &Source) -> Diagnostic {
@@ -60,26 +43,9 @@ fn detail(error: &Error) -> String {
 /// A rendering that failed.
 pub(super) struct FailedRendering<'a> {
     pub files: &'a Files,
-    pub main: &'a Source,
+    pub main: &'a TemplateFile,
     /// The names of the variables that were given.
     pub given: Vec<String>,
-}
-
-/// The code that an error is about.
-struct ErrorSite {
-    file: Arc<TemplateFile>,
-    source: Source,
-    range: Range<usize>,
-}
-
-impl ErrorSite {
-    fn code(&self) -> &str {
-        self.file.text.get(self.range.clone()).unwrap_or("")
-    }
-
-    fn diagnostic(&self, range: &Range<usize>, message: String, help: String) -> Diagnostic {
-        self.source.diagnostic(place_of_range(&self.source.text, range), "", message, help)
-    }
 }
 
 impl FailedRendering<'_> {
@@ -98,31 +64,31 @@ impl FailedRendering<'_> {
             outer.push(inner);
         }
         let mut found = mistake.unwrap_or_else(|| self.innermost(inner));
-        for site in outer.iter().rev().filter_map(|error| self.site(error)) {
-            let at = place_of_range(&site.source.text, &site.range);
+        for site in outer.iter().rev().filter_map(|error| self.find_code(error)) {
+            let (file, place) = (site.file.path.display(), site.place());
             if !found.help.is_empty() {
                 found.help.push('\n');
             }
-            let _ = write!(found.help, "included at {}:{}:{}", site.source.label, at.line, at.column);
+            let _ = write!(found.help, "included at {file}:{}:{}", place.line, place.column);
         }
         found
     }
 
-    fn site(&self, error: &Error) -> Option<ErrorSite> {
+    /// The code that `error` is about.
+    fn find_code(&self, error: &Error) -> Option<FileRange> {
         let file = self.files.find(error.name()?)?;
-        let source = Source::file(&file.path, file.text.clone());
         let mut range = rewrite(&file.text, &file.tags, true, |_| None).original_range(&error.range()?);
         // The error of a guard stands at the first character of its tag.
         if let Some(tag) = file.tags.tags.iter().find(|tag| range == (tag.range.start..tag.range.start + 1)) {
             range = tag.range.clone();
         }
-        Some(ErrorSite { file, source, range })
+        Some(FileRange { file, range })
     }
 
     fn innermost(&self, error: &Error) -> Diagnostic {
-        let Some(site) = self.site(error) else {
+        let Some(site) = self.find_code(error) else {
             let (message, help) = self.describe(error, "");
-            return self.main.diagnostic_whole(message, help);
+            return self.main.source().diagnostic_whole(message, help);
         };
         if let Some(diagnostic) = self.undefined_variable(error, &site) {
             return diagnostic;
@@ -134,12 +100,13 @@ impl FailedRendering<'_> {
             }
             _ => None,
         };
-        let range = culprit.map_or(site.range.clone(), |w| site.range.start + w.start..site.range.start + w.end);
-        site.diagnostic(&range, message, help)
+        let start = site.range.start;
+        let range = culprit.map_or(site.range.clone(), |culprit| start + culprit.start..start + culprit.end);
+        FileRange { range, ..site }.diagnostic(message, help)
     }
 
     /// The diagnostic for a variable that is not defined, if that is what is wrong.
-    fn undefined_variable(&self, error: &Error, site: &ErrorSite) -> Option<Diagnostic> {
+    fn undefined_variable(&self, error: &Error, site: &FileRange) -> Option<Diagnostic> {
         let is_undefined = error.kind() == ErrorKind::UndefinedError;
         let may_be = error.detail().is_some_and(|d| d.contains("undefined") || d.contains("is unknown"));
         let is_other =
@@ -164,7 +131,7 @@ impl FailedRendering<'_> {
         let Some((name, start, range)) = in_code.or_else(in_tag) else {
             let help = "nothing of that name is there; `is defined` asks, `| default(…)` gives a value";
             let message = format!("`{}` is not defined", short(site.code()));
-            return is_undefined.then(|| site.diagnostic(&site.range, message, help.to_owned()));
+            return is_undefined.then(|| site.diagnostic(message, help.to_owned()));
         };
         let declared = tags.tags.iter().flat_map(|tag| tag.assigned.iter().chain(&tag.read));
         let declared = declared.filter(|name| !undeclared.contains(name));
@@ -175,7 +142,8 @@ impl FailedRendering<'_> {
         } else {
             let _ = write!(help, "give it with `--var {name}=VALUE`, or a default: `{name} | default(…)`");
         }
-        Some(site.diagnostic(&(start + range.start..start + range.end), format!("`{name}` is not defined"), help))
+        let found = FileRange { file: site.file.clone(), range: start + range.start..start + range.end };
+        Some(found.diagnostic(format!("`{name}` is not defined"), help))
     }
 
     /// The message and the help for `error`, whose place has this `code`.

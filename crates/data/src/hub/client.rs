@@ -107,13 +107,9 @@ impl<'a> Client<'a> {
             match answer.status {
                 301 | 302 | 303 | 307 | 308 => {
                     let target = answer.header("location").and_then(|to| absolute(&url, to));
-                    let Some(target) = target else {
-                        let message = "a redirect to nowhere".to_owned();
-                        return Err(HubError::Answer { what: shown(&url), message }.into());
-                    };
+                    let Some(target) = target else { return Err(wrong(&url, "a redirect to nowhere").into()) };
                     if url.starts_with("https:") && !target.starts_with("https:") {
-                        let message = "a redirect to an address without encryption".to_owned();
-                        return Err(HubError::Answer { what: shown(&url), message }.into());
+                        return Err(wrong(&url, "a redirect to an address without encryption").into());
                     }
                     if method == Method::Head && origin(&target) != origin(&url) {
                         return Ok(answer);
@@ -130,7 +126,7 @@ impl<'a> Client<'a> {
                 _ => return Ok(answer),
             }
         }
-        Err(HubError::Answer { what: shown(&url), message: "redirects without end".to_owned() }.into())
+        Err(wrong(&url, "redirects without end").into())
     }
 
     /// Retries `attempt` until it succeeds, fails for good, or has received nothing [`ATTEMPTS`] times in a row.
@@ -171,12 +167,11 @@ impl<'a> Client<'a> {
             read.map_err(|error| Failure::retry(quoted(&error.to_string())))?;
             Ok(bytes)
         })?;
-        let wrong = |message: String| HubError::Answer { what: format!("the answer of {}", shown(url)), message };
         if bytes.len() as u64 > MAX_ANSWER {
-            return Err(wrong("too long".to_owned()));
+            return Err(wrong(url, "its answer is too long"));
         }
         serde_json::from_slice(&bytes)
-            .map_err(|error| wrong(format!("not what the hub says there: {}", quoted(&error.to_string()))))
+            .map_err(|error| wrong(url, &format!("its answer is not the expected one: {}", quoted(&error.to_string()))))
     }
 }
 
@@ -201,7 +196,7 @@ fn absolute(from: &str, to: &str) -> Option<String> {
     to.starts_with('/').then(|| format!("{}{to}", &from[..host]))
 }
 
-/// An address without its query, which may be secret.
-fn shown(url: &str) -> String {
-    quoted(url.split('?').next().unwrap_or_default())
+/// The error of an answer of `url`. The message does not have the address's query, which may be secret.
+fn wrong(url: &str, message: &str) -> HubError {
+    HubError::Other(format!("{}: {message}", quoted(url.split('?').next().unwrap_or(url))))
 }

@@ -1,7 +1,7 @@
 //! Errors of reading the hub.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// The reason why something on the hub cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -12,16 +12,23 @@ pub enum HubError {
     /// The hub cannot be reached.
     #[error("{0}")]
     Unreachable(String),
-    /// An answer that makes no sense or is unsafe to follow.
-    #[error("{what}: {message}")]
-    Answer { what: String, message: String },
-    #[error("{}: {source}", path.display())]
-    Io { path: PathBuf, source: io::Error },
+    /// An answer that makes no sense or is unsafe to follow, or a file that cannot be read or written.
+    #[error("{0}")]
+    Other(String),
 }
 
 impl HubError {
     pub(super) fn io(path: &Path) -> impl FnOnce(io::Error) -> Self + '_ {
-        move |source| Self::Io { path: path.to_owned(), source }
+        move |source| Self::Other(format!("{}: {source}", path.display()))
+    }
+
+    /// The same error with another message.
+    pub(super) fn reword(self, reword: impl FnOnce(String) -> String) -> Self {
+        match self {
+            Self::Request(message) => Self::Request(reword(message)),
+            Self::Unreachable(message) => Self::Unreachable(reword(message)),
+            Self::Other(message) => Self::Other(reword(message)),
+        }
     }
 
     /// True if the experiment or the environment must change (exit code 2), false if the network or the machine is at fault.

@@ -12,11 +12,25 @@ use ring::digest::{Context, SHA256};
 
 use super::client::{Answer, Failure, Method};
 use super::error::{HubError, quoted};
-use super::progress::Downloading;
 use super::repository::Repository;
 use runner_spec::hub_name::is_etag;
 
 const BLOCK: usize = 256 << 10;
+
+/// The progress of a download: a part of a file has arrived.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Downloading {
+    /// The number of the file, from 1.
+    pub file: usize,
+    pub files: usize,
+    /// Bytes of this file.
+    pub bytes_done: u64,
+    pub bytes_total: u64,
+    pub bytes_per_second: f64,
+}
+
+/// Receives progress, up to once per block.
+pub type Report<'a> = dyn Fn(Downloading) + 'a;
 
 /// A download.
 pub(super) struct Fetch<'a> {
@@ -131,10 +145,10 @@ impl Fetch<'_> {
             }
             206 => {
                 let range = answer.header("content-range").and_then(content_range);
-                let of = |(from, total): (u64, Option<u64>)| {
+                let is_rest = |(from, total): (u64, Option<u64>)| {
                     from == have && total.zip(facts.size).is_none_or(|(total, size)| total == size)
                 };
-                if !range.is_some_and(of) {
+                if !range.is_some_and(is_rest) {
                     file.set_len(0).map_err(io)?;
                     return Err(Failure::retry(format!("`{}`: it sends another part than was asked for", self.path)));
                 }
@@ -180,8 +194,8 @@ impl Fetch<'_> {
             if size.is_some_and(|size| have > size) {
                 file.set_len(0).map_err(io)?;
             }
-            let of = size.map_or_else(String::new, |size| format!(" of {size}"));
-            let message = format!("`{}`: {ended} after {have}{of} bytes", self.path);
+            let total = size.map_or_else(String::new, |size| format!(" of {size}"));
+            let message = format!("`{}`: {ended} after {have}{total} bytes", self.path);
             // No progress: a server that starts over each time, and bytes that the next attempt will not continue.
             let moved = have > *most && facts.size.is_some_and(|size| have < size);
             *most = have.max(*most);
@@ -211,12 +225,7 @@ fn is_content(part: &Path, facts: &Facts) -> io::Result<bool> {
 }
 
 pub(super) fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write as _;
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        // Writing to a `String` cannot fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().concat()
 }
 
 /// The first byte and the length of the whole, such as 5 and 10 in `bytes 5-9/10`.

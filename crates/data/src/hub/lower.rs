@@ -8,7 +8,7 @@ use hf_hub::RepoType;
 
 use super::client::Client;
 use super::error::HubError;
-use super::progress::Report;
+use super::fetch::Report;
 use super::repository::{Repository, Snapshot};
 use super::select::{self, Format, Selected, SelectedBy};
 use super::settings::Settings;
@@ -58,12 +58,14 @@ pub fn lower(
     let hub = Hub { client: &client, memos, report };
     let mut out = Lowered { local: data.clone(), pinned: data.clone(), test: None };
     if let Tokenizer::Hub(HubTokenizer { name, revision }) = &data.tokenizer {
-        let (local, commit) = hub.tokenizer(name, revision).map_err(|error| within(error, "data.tokenizer.hub"))?;
+        let key = |message| format!("data.tokenizer.hub: {message}");
+        let (local, commit) = hub.tokenizer(name, revision).map_err(|error| error.reword(key))?;
         out.local.tokenizer = local;
         out.pinned.tokenizer = Tokenizer::Hub(HubTokenizer { name: name.clone(), revision: commit });
     }
     let lower = |source: &HubSource, key: &str| {
-        let (local, commit) = hub.dataset(source).map_err(|error| within(error, key))?;
+        let (local, commit) =
+            hub.dataset(source).map_err(|error| error.reword(|message| format!("{key}: {message}")))?;
         Ok((local, Source::Hub(HubSource { revision: commit, ..source.clone() })))
     };
     if let Source::Hub(source) = &data.train {
@@ -78,16 +80,6 @@ pub fn lower(
         out.test = Some(lower(source, "eval.test.hub")?);
     }
     Ok(out)
-}
-
-/// Adds the key of the experiment to `error`.
-fn within(error: HubError, key: &str) -> HubError {
-    match error {
-        HubError::Request(message) => HubError::Request(format!("{key}: {message}")),
-        HubError::Unreachable(message) => HubError::Unreachable(format!("{key}: {message}")),
-        HubError::Answer { what, message } => HubError::Answer { what: format!("{key}: {what}"), message },
-        other @ HubError::Io { .. } => other,
-    }
 }
 
 struct Hub<'a> {
@@ -135,9 +127,9 @@ impl<'a> Hub<'a> {
         let snapshot = repository.snapshot()?;
         let configs = card(&repository, &snapshot)?;
         let wanted = config.as_deref();
-        let of = |message: String| format!("dataset {dataset} ({revision}): {message}");
+        let describe = |message: String| format!("dataset {dataset} ({revision}): {message}");
         let mut found = select::select(&snapshot.files, &configs, wanted, split)
-            .map_err(|message| self.lacking(&snapshot, of(message)))?
+            .map_err(|message| self.lacking(&snapshot, describe(message)))?
             .map(|selected| (selected, snapshot.clone(), revision.as_str()));
         // A guess whose files were downloaded is kept.
         let guessed = found.as_ref().is_none_or(|(selected, ..)| {
@@ -149,7 +141,7 @@ impl<'a> Hub<'a> {
             match hub.repository(RepoType::Dataset, dataset, CONVERTED).snapshot() {
                 Ok(converted) => {
                     let selected = select::select(&converted.files, &[], wanted, split)
-                        .map_err(|message| self.lacking(&converted, of(message)))?;
+                        .map_err(|message| self.lacking(&converted, describe(message)))?;
                     found = selected.map(|selected| (selected, converted, CONVERTED)).or(found);
                 }
                 Err(HubError::Request(_)) => {}
@@ -158,12 +150,12 @@ impl<'a> Hub<'a> {
         }
         let Some((selected, snapshot, from)) = found else {
             let message = select::suggested(&snapshot.files, &configs, wanted, split);
-            return Err(self.lacking(&snapshot, of(message)));
+            return Err(self.lacking(&snapshot, describe(message)));
         };
         if snapshot.partial.is_some()
             && let Some(missing) = select::missing_part(&selected)
         {
-            return Err(self.lacking(&snapshot, of(format!("the cache has {missing}"))));
+            return Err(self.lacking(&snapshot, describe(format!("the cache has {missing}"))));
         }
         let Selected { format, files, .. } = selected;
         let repository = hub.repository(RepoType::Dataset, dataset, from);

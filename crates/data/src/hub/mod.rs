@@ -4,14 +4,13 @@ mod client;
 mod error;
 mod fetch;
 mod lower;
-mod progress;
 mod repository;
 mod select;
 mod settings;
 
 pub use error::HubError;
+pub use fetch::{Downloading, Report};
 pub use lower::{Lowered, is_needed, lower};
-pub use progress::{Downloading, Report};
 pub use settings::Settings;
 
 #[cfg(test)]

@@ -13,8 +13,7 @@ use serde_json::Value;
 
 use super::client::{Answer, Client};
 use super::error::{HubError, quoted};
-use super::fetch::Fetch;
-use super::progress::Report;
+use super::fetch::{Fetch, Report};
 use runner_spec::diagnostic::nearest;
 use runner_spec::hub_name::{is_commit, is_inside};
 
@@ -113,7 +112,7 @@ impl Repository<'_> {
     }
 
     pub(super) fn wrong(&self, message: String) -> HubError {
-        HubError::Answer { what: format!("the hub's answer about {}", self.title()), message }
+        HubError::Other(format!("the hub's answer about {}: {message}", self.title()))
     }
 
     fn missing(&self, what: &str, why: &str) -> String {

@@ -120,29 +120,24 @@ pub(super) fn select(
     split: &str,
 ) -> Result<Option<Selected>, String> {
     if let Some(chosen) = choose(configs, config)? {
-        let mut found = BTreeSet::new();
-        for (_, pattern) in chosen.files.iter().filter(|(of, _)| of == split) {
-            found.extend(matching(all, pattern)?);
+        let (mut found, mut by) = (BTreeSet::new(), SelectedBy::List);
+        let mut splits = BTreeSet::new();
+        for (name, pattern) in &chosen.files {
+            splits.insert(name.clone());
+            if name == split {
+                found.extend(matching(all, pattern)?);
+                if !all.iter().any(|file| file == listed_path(pattern)) {
+                    by = SelectedBy::Pattern;
+                }
+            }
         }
-        if !chosen.files.iter().any(|(of, _)| of == split) {
-            let splits: Vec<String> =
-                Vec::from_iter(chosen.files.iter().map(|(split, _)| split.clone()).collect::<BTreeSet<_>>());
-            return Err(format!(
-                "configuration `{}` has no split `{split}`{}",
-                chosen.name,
-                suggestion(split, &splits)
-            ));
+        if !splits.contains(split) {
+            let suggestion = suggestion(split, &Vec::from_iter(splits));
+            return Err(format!("configuration `{}` has no split `{split}`{suggestion}", chosen.name));
         }
-        let mut patterns = chosen.files.iter().filter(|(of, _)| of == split);
-        let by = if patterns.all(|(_, path)| all.iter().any(|file| file == listed_path(path))) {
-            SelectedBy::List
-        } else {
-            SelectedBy::Pattern
-        };
-        return match of_one_format(&found, by) {
-            Some(selected) => Ok(Some(selected)),
-            None => Err(format!("split `{split}` of configuration `{}` has no parquet or JSON files", chosen.name)),
-        };
+        let selected = select_format(&found, by);
+        let none = || format!("split `{split}` of configuration `{}` has no parquet or JSON files", chosen.name);
+        return selected.map(Some).ok_or_else(none);
     }
     Ok(by_name(all, config, split))
 }
@@ -188,9 +183,13 @@ fn matching(all: &[String], pattern: &str) -> Result<Vec<String>, String> {
     Ok(if found.is_empty() { find(&format!("{}/**/*", pattern.trim_end_matches('/'))) } else { found })
 }
 
-fn of_one_format(files: &BTreeSet<String>, by: SelectedBy) -> Option<Selected> {
-    let of = |format: Format| files.iter().filter(|file| file.ends_with(format.ending())).cloned().collect::<Vec<_>>();
-    Format::ALL.into_iter().map(|format| Selected { format, files: of(format), by }).find(|s| !s.files.is_empty())
+/// The files of the first format that has files.
+fn select_format(files: &BTreeSet<String>, by: SelectedBy) -> Option<Selected> {
+    let select = |format: Format| {
+        let files = files.iter().filter(|file| file.ends_with(format.ending())).cloned().collect();
+        Selected { format, files, by }
+    };
+    Format::ALL.into_iter().map(select).find(|selected| !selected.files.is_empty())
 }
 
 /// Folders that may hold the files of `config`; without one, those of the dataset itself.
@@ -207,8 +206,8 @@ fn by_name(all: &[String], config: Option<&str>, split: &str) -> Option<Selected
     for folder in folders(config) {
         let within: Vec<(&String, &str)> =
             all.iter().filter_map(|file| Some((file, file.strip_prefix(&folder)?))).collect();
-        let named = within.iter().filter(|(_, rest)| split_of(rest).is_some_and(|of| of == split));
-        if let Some(selected) = of_one_format(&named.map(|(file, _)| (*file).clone()).collect(), SelectedBy::Name) {
+        let named = within.iter().filter(|(_, rest)| split_in_path(rest) == Some(split));
+        if let Some(selected) = select_format(&named.map(|(file, _)| (*file).clone()).collect(), SelectedBy::Name) {
             return Some(selected);
         }
         // Files of no split are for training.
@@ -216,7 +215,7 @@ fn by_name(all: &[String], config: Option<&str>, split: &str) -> Option<Selected
         let files: BTreeSet<String> = here.map(|(file, _)| (*file).clone()).collect();
         let unnamed = |s: &Selected| s.files.iter().all(|f| !is_named(f.strip_prefix(&folder).unwrap_or(f)));
         if split == "train"
-            && let Some(selected) = of_one_format(&files, SelectedBy::Name).filter(unnamed)
+            && let Some(selected) = select_format(&files, SelectedBy::Name).filter(unnamed)
             && (!folder.is_empty() || !selected.files.iter().any(|f| f.ends_with("config.json")))
         {
             let guess = folder.is_empty() && selected.format == Format::Json;
@@ -227,7 +226,7 @@ fn by_name(all: &[String], config: Option<&str>, split: &str) -> Option<Selected
 }
 
 /// The split that a path within a configuration names: its folder, or the start of its file's name.
-fn split_of(rest: &str) -> Option<&str> {
+fn split_in_path(rest: &str) -> Option<&str> {
     match rest.split_once('/') {
         Some((folder, file)) if !file.contains('/') => Some(folder),
         Some(_) => None,
@@ -241,7 +240,7 @@ fn split_of(rest: &str) -> Option<&str> {
 }
 
 fn is_named(rest: &str) -> bool {
-    split_of(rest)
+    split_in_path(rest)
         .is_some_and(|name| matches!(name, "train" | "test" | "validation" | "valid" | "val" | "dev" | "eval"))
 }
 
@@ -252,7 +251,7 @@ pub(super) fn suggested(all: &[String], configs: &[Config], config: Option<&str>
     names.extend(data().filter_map(|file| Some(file.split_once('/')?.0.to_owned())).filter(|folder| folder != "data"));
     let mut splits = BTreeSet::new();
     for folder in folders(config) {
-        splits.extend(data().filter_map(|file| split_of(file.strip_prefix(&folder)?)).map(str::to_owned));
+        splits.extend(data().filter_map(|file| split_in_path(file.strip_prefix(&folder)?)).map(str::to_owned));
     }
     splits.retain(|name| !matches!(name.as_str(), "data" | "default"));
     let (names, splits) = (Vec::from_iter(names), Vec::from_iter(splits));

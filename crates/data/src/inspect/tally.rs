@@ -14,7 +14,7 @@ pub(super) struct TokenTally {
     highest: u32,
     pub(super) tokens: u64,
     pub(super) documents: DocumentCounts,
-    /// Tokens of the current document.
+    /// The length of the current document, in tokens or bytes.
     length: u64,
     /// The number of samples that are wanted.
     wanted: usize,
@@ -49,6 +49,11 @@ impl TokenTally {
                 self.current.push(id);
             }
         }
+    }
+
+    /// Adds text that is not tokenized, whose length is in bytes.
+    pub(super) fn add_bytes(&mut self, bytes: u64) {
+        self.length += bytes;
     }
 
     /// Ends the current document. Returns its length.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use rayon::prelude::*;
 
 use super::columns::{json_fields, text_column};
-use super::report::{DocumentCounts, Inspected, InspectedFile, Sample, TextFacts};
+use super::report::{Inspected, InspectedFile, Sample, TextFacts};
 use super::tally::TokenTally;
 use crate::cut_points::CutPoints;
 use crate::error::DataError;
@@ -35,24 +35,30 @@ pub fn inspect_text(
     top: usize,
     progress: &(dyn Fn(u64, u64) + Sync),
 ) -> Result<Inspected, DataError> {
-    let (json_format, given) = match source {
-        Source::Parquet(from) => (None, &from.column),
-        Source::Jsonl(from) => (Some(JsonFormat::Lines), &from.field),
-        Source::Json(from) => (Some(JsonFormat::Array), &from.field),
-        _ => (None, &None),
+    let documents = |name: String| {
+        let text = TextSelector::Field(name);
+        match source {
+            Source::Parquet(_) => DocumentFormat::Parquet(text),
+            Source::Jsonl(_) => DocumentFormat::Json(JsonFormat::Lines, text),
+            Source::Json(_) => DocumentFormat::Json(JsonFormat::Array, text),
+            _ => DocumentFormat::Text,
+        }
     };
-    let is_parquet = matches!(source, Source::Parquet(_));
+    let given = match source {
+        Source::Parquet(from) => from.column.as_deref(),
+        Source::Jsonl(from) | Source::Json(from) => from.field.as_deref(),
+        _ => None,
+    };
+    let given = given.unwrap_or("text");
+    let format = documents(given.to_owned());
     let mut columns: Vec<Column> = Vec::new();
     let mut listed = Vec::new();
     for path in files {
         let bytes = std::fs::metadata(path).map_err(DataError::io(path))?.len();
-        let (format, found, rows) = match json_format {
-            Some(format) => (format.name(), json_fields(path, format)?, None),
-            None if is_parquet => {
-                let (columns, rows) = parquet_columns(path)?;
-                ("parquet", columns, Some(rows))
-            }
-            None => ("text", Vec::new(), None),
+        let (found, rows) = match &format {
+            DocumentFormat::Json(format, _) => (json_fields(path, *format)?, None),
+            DocumentFormat::Parquet(_) => parquet_columns(path).map(|(columns, rows)| (columns, Some(rows)))?,
+            _ => (Vec::new(), None),
         };
         for column in found {
             match columns.iter_mut().find(|known| known.name == column.name && known.kind == column.kind) {
@@ -60,16 +66,10 @@ pub fn inspect_text(
                 None => columns.push(column),
             }
         }
-        listed.push(InspectedFile { path: path.clone(), format, bytes, bits: None, tokens: None, rows });
+        listed.push(InspectedFile { path: path.clone(), format: format.name(), bytes, bits: None, tokens: None, rows });
     }
-    let given = given.as_deref().unwrap_or("text");
     let name = if chosen { given } else { text_column(&columns).unwrap_or(given) }.to_owned();
-    let text = TextSelector::Field(name.clone());
-    let documents = match json_format {
-        Some(format) => DocumentFormat::Json(format, text),
-        None if is_parquet => DocumentFormat::Parquet(text),
-        None => DocumentFormat::Text,
-    };
+    let documents = documents(name.clone());
     let column = (documents != DocumentFormat::Text).then_some(name);
     let files = files.iter().map(|path| SourceFile::stat(path)).collect::<Result<Vec<_>, _>>()?;
     let located = LocatedSource { split: SplitName::Train, documents, files, hash: String::new() };
@@ -78,22 +78,22 @@ pub fn inspect_text(
     let mut reader = TextReader::new(tokenizer, texts);
     let cut = tokenizer.map_or(CutPoints::Anywhere, TextTokenizer::cut_points);
     read_in_batches(&located, cut, &mut |batch| {
-        reader.take(batch)?;
+        reader.take(&batch)?;
         progress(reader.bytes.min(total), total);
         Ok(())
     })?;
     reader.end_document();
-    let counted = tokenizer.is_some();
+    let text = TextFacts { column, columns, text_bytes: reader.bytes, characters: reader.characters };
     Ok(Inspected {
         files: listed,
         bytes: total,
-        text: Some(TextFacts { column, columns, text_bytes: reader.bytes, characters: reader.characters }),
-        tokens: counted.then_some(reader.tally.tokens),
-        documents: if counted { reader.tally.documents.clone() } else { reader.documents },
+        text: Some(text),
+        tokens: tokenizer.map(|_| reader.tally.tokens),
         end_of_text: None,
         end_of_text_from: None,
-        vocabulary: counted.then(|| reader.tally.vocabulary(top, tokenizer)),
+        vocabulary: tokenizer.map(|_| reader.tally.vocabulary(top, tokenizer)),
         texts: reader.samples,
+        documents: reader.tally.documents,
     })
 }
 
@@ -101,30 +101,26 @@ pub fn inspect_text(
 struct TextReader<'a> {
     tokenizer: Option<&'a TextTokenizer>,
     tally: TokenTally,
-    documents: DocumentCounts,
     bytes: u64,
     characters: u64,
     /// The number of samples that are wanted.
     texts: usize,
     samples: Vec<Sample>,
-    /// Bytes of the current document; `None` before the first one.
-    length: Option<u64>,
+    is_in_document: bool,
 }
 
 impl<'a> TextReader<'a> {
     fn new(tokenizer: Option<&'a TextTokenizer>, texts: usize) -> Self {
-        let (tally, documents, samples) = (TokenTally::new(0), DocumentCounts::default(), Vec::new());
-        Self { tokenizer, tally, documents, bytes: 0, characters: 0, texts, samples, length: None }
+        let (tally, samples) = (TokenTally::new(0), Vec::new());
+        Self { tokenizer, tally, bytes: 0, characters: 0, texts, samples, is_in_document: false }
     }
 
-    fn take(&mut self, batch: Vec<TextPiece>) -> Result<(), DataError> {
-        let tokenizer = self.tokenizer;
-        let encode = |piece: TextPiece| -> Result<(TextPiece, Vec<u32>), DataError> {
-            let tokens = tokenizer.map(|tokenizer| tokenizer.encode_text(&piece.text)).transpose()?;
-            Ok((piece, tokens.unwrap_or_default()))
-        };
-        let encoded: Result<Vec<_>, DataError> = batch.into_par_iter().map(encode).collect();
-        for (piece, tokens) in encoded? {
+    fn take(&mut self, batch: &[TextPiece]) -> Result<(), DataError> {
+        let tokens = self.tokenizer.map(|tokenizer| {
+            batch.par_iter().map(|piece| tokenizer.encode_text(&piece.text)).collect::<Result<Vec<_>, _>>()
+        });
+        let tokens = tokens.transpose()?;
+        for (index, piece) in batch.iter().enumerate() {
             if piece.starts_document {
                 self.end_document();
                 if self.samples.len() < self.texts {
@@ -132,11 +128,12 @@ impl<'a> TextReader<'a> {
                     self.samples.push(Sample { length: None, text: Some(text), ids: None });
                 }
             }
-            self.length = Some(self.length.unwrap_or(0) + piece.text.len() as u64);
+            self.is_in_document = true;
             self.bytes += piece.text.len() as u64;
             self.characters += piece.text.chars().count() as u64;
-            for token in tokens {
-                self.tally.add(token, true);
+            match &tokens {
+                Some(tokens) => tokens[index].iter().for_each(|&token| self.tally.add(token, true)),
+                None => self.tally.add_bytes(piece.text.len() as u64),
             }
         }
         Ok(())
@@ -144,12 +141,12 @@ impl<'a> TextReader<'a> {
 
     /// Ends the current document, if there is one.
     fn end_document(&mut self) {
-        let Some(length) = self.length.take() else { return };
-        let index = self.documents.count as usize;
-        self.documents.add(length);
-        let length = if self.tokenizer.is_some() { self.tally.end_document() } else { length };
-        if let Some(sample) = self.samples.get_mut(index) {
-            sample.length = Some(length);
+        if std::mem::take(&mut self.is_in_document) {
+            let index = self.tally.documents.count as usize;
+            let length = self.tally.end_document();
+            if let Some(sample) = self.samples.get_mut(index) {
+                sample.length = Some(length);
+            }
         }
     }
 }

@@ -34,7 +34,7 @@ pub fn write_shards(request: &ShardRequest<'_>, report: &Report<'_>) -> Result<S
         Ok(located)
     };
     let train = find(&request.data.train, SplitName::Train)?;
-    let separate = request.data.validation.as_ref().and_then(separate_source);
+    let separate = separate_source(request.data);
     let held_out = request.held_out.unwrap_or(match (&separate, request.format.one_file()) {
         (Some(_), _) => HeldOut::Source,
         (None, true) if train.is_single_text() => HeldOut::Fraction(0.1),
@@ -42,7 +42,7 @@ pub fn write_shards(request: &ShardRequest<'_>, report: &Report<'_>) -> Result<S
         (None, false) => HeldOut::FirstShard,
     });
     let validation = match (held_out, separate) {
-        (HeldOut::Source, Some(source)) => Some(find(&source, SplitName::Validation)?),
+        (HeldOut::Source, Some(source)) => Some(find(source, SplitName::Validation)?),
         (HeldOut::Source, None) => {
             return Err(DataError::setting("data.validation", "there is no validation source to take"));
         }

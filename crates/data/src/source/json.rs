@@ -24,16 +24,6 @@ pub(crate) enum JsonFormat {
     Array,
 }
 
-impl JsonFormat {
-    /// The key of such a source in the experiment.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Lines => "jsonl",
-            Self::Array => "json",
-        }
-    }
-}
-
 /// The position of an object.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RecordPosition {

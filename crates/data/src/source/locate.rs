@@ -11,7 +11,7 @@ use crate::fingerprint::{SourceFile, hash_parts};
 use crate::progress::{Progress, Report};
 use crate::split_name::SplitName;
 use crate::stories;
-use runner_spec::experiment::{Source, Validation};
+use runner_spec::experiment::{Data, Source, Validation};
 
 /// The format of a source's files, and with it what a document is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,6 +24,19 @@ pub(crate) enum DocumentFormat {
     Json(JsonFormat, TextSelector),
     /// Token shards, which hold no text.
     Tokens,
+}
+
+impl DocumentFormat {
+    /// The key of such a source in the experiment, which is also a part of its content hash.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Text => "text",
+            Self::Parquet(_) => "parquet",
+            Self::Json(JsonFormat::Lines, _) => "jsonl",
+            Self::Json(JsonFormat::Array, _) => "json",
+            Self::Tokens => "tokens",
+        }
+    }
 }
 
 /// A source whose files are known.
@@ -93,23 +106,20 @@ pub(crate) fn locate(
     };
     let identify = |path: &PathBuf| SourceFile::identify(path, cache, &progress);
     let files = paths.iter().map(identify).collect::<Result<Vec<_>, _>>()?;
-    let (format, text) = match &documents {
-        DocumentFormat::Text => ("text", None),
-        DocumentFormat::Parquet(text) => ("parquet", Some(text)),
-        DocumentFormat::Json(format, text) => (format.name(), Some(text)),
-        DocumentFormat::Tokens => ("tokens", None),
+    let (suffix, selected) = match &documents {
+        DocumentFormat::Parquet(text) | DocumentFormat::Json(_, text) => text.identity(),
+        DocumentFormat::Text | DocumentFormat::Tokens => ("", ""),
     };
-    let (suffix, selected) = text.map_or(("", ""), TextSelector::identity);
-    let format = [&format!("{format}{suffix}"), selected];
+    let format = [&format!("{}{suffix}", documents.name()), selected];
     let hash = hash_parts(format.into_iter().chain(files.iter().map(|file| file.hash.as_str())));
     Ok(LocatedSource { split, documents, files, hash })
 }
 
-/// The source of `validation`; `None` for a fraction of the training source.
-pub(crate) fn separate_source(validation: &Validation) -> Option<Source> {
-    match validation {
-        Validation::Fraction(_) => None,
-        Validation::Source(source) => Some(source.clone()),
+/// The validation source of `data`; `None` if there is no validation, or it is a fraction of the training source.
+pub(crate) fn separate_source(data: &Data) -> Option<&Source> {
+    match &data.validation {
+        Some(Validation::Source(source)) => Some(source),
+        _ => None,
     }
 }
 

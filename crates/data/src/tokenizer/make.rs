@@ -36,7 +36,10 @@ pub(crate) fn make_tokenizer(
                 serde_json::from_slice::<BTreeSet<char>>(&bytes)
                     .map_err(|error| DataError::damaged(path, error.to_string()))
             };
-            let make = |progress: &dyn Fn(u64)| Ok(json(&train::characters(train, progress)?));
+            let make = |progress: &dyn Fn(u64)| {
+                let characters = train::collect_characters(train, progress)?;
+                Ok(serde_json::Value::from_iter(characters.into_iter().map(String::from)).to_string())
+            };
             let characters = vocabulary.open_or_make(&key, "characters.json", &open, &make)?;
             let text: String = characters.iter().collect();
             Ok(TextTokenizer::chars(&characters, hash_parts(["chars", &text])))
@@ -50,7 +53,7 @@ pub(crate) fn make_tokenizer(
                 Err(DataError::File { message, .. }) => Err(DataError::damaged(path, message)),
                 other => other,
             };
-            let make = |progress: &dyn Fn(u64)| train::bpe(train, part, *vocab_size, special_tokens, progress);
+            let make = |progress: &dyn Fn(u64)| train::train_merges(train, part, *vocab_size, special_tokens, progress);
             vocabulary.open_or_make(&key, "tokenizer.json", &open, &make)
         }
         Tokenizer::Words { lowercase, min_count, special_tokens } => {
@@ -64,7 +67,7 @@ pub(crate) fn make_tokenizer(
                 WordVocabulary::from_json(&text).map_err(|message| DataError::damaged(path, message))
             };
             let make = |progress: &dyn Fn(u64)| {
-                train::words(train, part, *lowercase, *min_count, special_tokens, progress).map(|words| words.to_json())
+                train::train_words(train, part, *lowercase, *min_count, special_tokens, progress).map(|words| words.to_json())
             };
             vocabulary.open_or_make(&key, "words.json", &open, &make).map(TextTokenizer::words)
         }
@@ -119,7 +122,7 @@ pub fn train_tokenizer(
     let cache = DataCache::open(cache_dir)?;
     let train = &locate(source, SplitName::Train, &cache, report)?;
     TrainedVocabulary { train, cache: &cache, report }
-        .make(&|progress| train::bpe(train, TrainingPart::Whole, vocab_size, special, progress))
+        .make(&|progress| train::train_merges(train, TrainingPart::Whole, vocab_size, special, progress))
 }
 
 /// A vocabulary made from the text of a source.
@@ -178,11 +181,6 @@ fn training_part(data: &Data) -> TrainingPart {
         (Some(Validation::Fraction(fraction)), _) => TrainingPart::Bytes(1.0 - fraction),
         _ => TrainingPart::Whole,
     }
-}
-
-#[expect(clippy::expect_used, reason = "characters have a form in JSON")]
-fn json(characters: &BTreeSet<char>) -> String {
-    serde_json::to_string(characters).expect("characters have a form in JSON")
 }
 
 fn check_special_tokens(special: &[String], key: &'static str) -> Result<(), DataError> {

@@ -51,23 +51,18 @@ impl fmt::Debug for TextTokenizer {
 
 impl TextTokenizer {
     fn new(encoder: Encoder, hash: String) -> Self {
-        let special = match &encoder {
-            Encoder::Library(library) => library.special_tokens(),
-            Encoder::Chars { .. } => Vec::new(),
-            Encoder::Bytes => vec![(END_OF_TEXT.to_owned(), 256)],
-            Encoder::Words(words) => words.special(),
+        let (special, vocab_size) = match &encoder {
+            Encoder::Library(library) => (library.special_tokens(), None),
+            Encoder::Chars { characters, .. } => (Vec::new(), Some(characters.len())),
+            Encoder::Bytes => (vec![(END_OF_TEXT.to_owned(), 256)], Some(257)),
+            Encoder::Words(words) => (words.special(), Some(words.size())),
         };
-        let named = match &encoder {
+        let named: HashMap<String, u32> = match &encoder {
             Encoder::Library(library) => library.vocabulary(),
             _ => special.iter().cloned().collect(),
         };
-        let vocab_size = match &encoder {
-            // Ids may have gaps; a model needs room for the highest one.
-            Encoder::Library(_) => named.values().max().map_or(0, |&id| id as usize + 1),
-            Encoder::Chars { characters, .. } => characters.len(),
-            Encoder::Bytes => 257,
-            Encoder::Words(words) => words.size(),
-        };
+        // The ids of a library may have gaps; a model has a row for the highest one.
+        let vocab_size = vocab_size.unwrap_or_else(|| named.values().max().map_or(0, |&id| id as usize + 1));
         let end_of_text = END_NAMES.iter().find_map(|&name| named.get(name).copied());
         Self(Arc::new(Inner { encoder, vocab_size, end_of_text, special, named, hash }))
     }

@@ -5,9 +5,11 @@ use std::collections::{BTreeSet, HashMap};
 use rayon::prelude::*;
 use tokenizers::models::bpe::{BPE, BpeTrainer};
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
-use tokenizers::{AddedToken, OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer as _};
+use tokenizers::AddedToken;
 
+use super::gpt2_words::Words;
 use super::library::byte_level;
+use super::merges::byte_characters;
 use super::word_vocabulary::{self, WordVocabulary};
 use crate::cut_points::{self, CutPoints};
 use crate::error::DataError;
@@ -31,7 +33,7 @@ pub(super) enum TrainingPart {
 }
 
 /// The distinct characters of the whole source.
-pub(super) fn characters(source: &LocatedSource, progress: &dyn Fn(u64)) -> Result<BTreeSet<char>, DataError> {
+pub(super) fn collect_characters(source: &LocatedSource, progress: &dyn Fn(u64)) -> Result<BTreeSet<char>, DataError> {
     let mut seen = BTreeSet::new();
     let mut ascii = [false; 128];
     let mut done = 0;
@@ -52,7 +54,7 @@ pub(super) fn characters(source: &LocatedSource, progress: &dyn Fn(u64)) -> Resu
 
 /// Trains byte-level BPE on `part` of `source` and returns its tokenizer.json: the special tokens, the 256 bytes, then
 /// merges, the most frequent pair first. The same source gives the same file.
-pub(super) fn bpe(
+pub(super) fn train_merges(
     source: &LocatedSource,
     part: TrainingPart,
     vocab_size: usize,
@@ -70,14 +72,15 @@ pub(super) fn bpe(
     // Counts are added in 32 bits by the trainer.
     let total: u64 = counts.iter().map(|(word, count)| word.len() as u64 * count).sum();
     let scale = total / i32::MAX as u64 + 1;
-    let pieces: HashMap<String, u64> = counts
-        .into_par_iter()
-        .flat_map_iter(|(word, count)| pre_tokenize(&word).into_iter().map(move |piece| (piece, count)))
-        .fold(HashMap::new, |mut counts, (piece, count)| {
-            *counts.entry(piece).or_insert(0) += count;
-            counts
-        })
-        .reduce(HashMap::new, merge);
+    // GPT-2's words, in the characters that stand for bytes.
+    let alphabet = byte_characters();
+    let mut pieces: HashMap<String, u64> = HashMap::new();
+    for (text, count) in &counts {
+        for (start, end) in Words::new(text) {
+            let piece = text.as_bytes()[start..end].iter().map(|&byte| alphabet[usize::from(byte)].1).collect();
+            *pieces.entry(piece).or_insert(0) += count;
+        }
+    }
     let pieces = pieces.into_iter().map(|(piece, count)| (piece.into(), count.div_ceil(scale))).collect();
 
     let trainer = BpeTrainer::builder()
@@ -94,7 +97,7 @@ pub(super) fn bpe(
 }
 
 /// The vocabulary of the words in `part` of `source`.
-pub(super) fn words(
+pub(super) fn train_words(
     source: &LocatedSource,
     part: TrainingPart,
     lowercase: bool,
@@ -206,13 +209,4 @@ fn merge(a: HashMap<String, u64>, b: HashMap<String, u64>) -> HashMap<String, u6
         *large.entry(word).or_insert(0) += count;
     }
     large
-}
-
-/// GPT-2's pieces of a word, in the byte alphabet.
-#[expect(clippy::expect_used, reason = "the pre-tokenizer fails for no text")]
-fn pre_tokenize(word: &str) -> Vec<String> {
-    let mut text = PreTokenizedString::from(word);
-    ByteLevel::new(false, true, true).pre_tokenize(&mut text).expect("the pre-tokenizer fails for no text");
-    let splits = text.get_splits(OffsetReferential::Original, OffsetType::Byte);
-    splits.into_iter().map(|(piece, ..)| piece.to_owned()).collect()
 }

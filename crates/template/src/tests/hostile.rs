@@ -31,9 +31,9 @@ fn nothing_outside_the_two_folders_can_be_read() {
     std::os::unix::fs::symlink(folder.join("sub/in.j2"), folder.join("inner.j2")).unwrap();
     std::os::unix::fs::symlink("/dev/zero", folder.join("zero.j2")).unwrap();
     let inputs = Inputs { folder: Some(root.path().join("templates")), ..Inputs::default() };
-    let of = |text: &str| render(text, &folder.join("exp.yaml.j2"), &inputs).map(|r| r.text).map_err(|e| e.to_string());
+    let render_text = |text: &str| render(text, &folder.join("exp.yaml.j2"), &inputs).map(|r| r.text).map_err(|e| e.to_string());
     for (name, text) in [("sub/in.j2", "inner"), ("both.j2", "own"), ("only.j2", "shared"), ("inner.j2", "inner")] {
-        assert_eq!(of(&format!("{{% include '{name}' %}}")).as_deref(), Ok(text));
+        assert_eq!(render_text(&format!("{{% include '{name}' %}}")).as_deref(), Ok(text));
     }
     let absolute = secret.to_str().unwrap();
     for (name, why) in [
@@ -61,7 +61,7 @@ fn nothing_outside_the_two_folders_can_be_read() {
             if text.contains("missing") && name == "nowhere.j2" {
                 continue;
             }
-            let said = of(&text).unwrap_err();
+            let said = render_text(&text).unwrap_err();
             assert!(said.contains(why) && said.contains("exp.yaml.j2:2:"), "{text}: {said}");
         }
     }

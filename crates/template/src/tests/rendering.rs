@@ -1,4 +1,4 @@
-//! What templates render to.
+//! Templates and the texts that they render to.
 
 use std::path::Path;
 
