@@ -208,11 +208,6 @@ pub(crate) fn reword_for_flags(error: DataError, files: bool) -> DataError {
     let place = |context: String| if files && context == "data.train" { FILES.to_owned() } else { context };
     match error {
         DataError::Setting { key, message } => DataError::Setting { key: words(key), message },
-        DataError::NoFile { key, path } => DataError::NoFile { key: words(key), path },
-        DataError::Pattern { key, path, message } => DataError::Pattern { key: words(key), path, message },
-        DataError::UnknownCharacter { context, character, known } => {
-            DataError::UnknownCharacter { context: place(context), character, known }
-        }
         DataError::Encode { context, message } => DataError::Encode { context: place(context), message },
         other => other,
     }

@@ -8,25 +8,18 @@ use std::path::{Path, PathBuf};
 pub enum DataError {
     #[error("{}: {source}", path.display())]
     Io { path: PathBuf, source: io::Error },
-    #[error("{key}: no file matches {}", path.display())]
-    NoFile { key: &'static str, path: PathBuf },
-    #[error("{key}: {} is not a legal file pattern: {message}", path.display())]
-    Pattern { key: &'static str, path: PathBuf, message: String },
     /// The file's content does not fit its role in the experiment.
     #[error("{}: {message}", path.display())]
     File { path: PathBuf, message: String },
     #[error("{}, line {line}: {message}", path.display())]
     Line { path: PathBuf, line: u64, message: String },
-    #[error("{}: not UTF-8 text: the first bad byte is at offset {offset}", path.display())]
-    NotUtf8 { path: PathBuf, offset: u64 },
     #[error("{} changed while it was read; start again once nothing writes to it", path.display())]
     Changed { path: PathBuf },
     /// A setting of the experiment does not fit the other settings or the data.
     #[error("{key}: {message}")]
     Setting { key: &'static str, message: String },
-    #[error("{context}: {character:?} (U+{:04X}) is not among the {known} characters of the training source", *character as u32)]
-    UnknownCharacter { context: String, character: char, known: usize },
-    #[error("{context}: the tokenizer cannot encode this text: {message}")]
+    /// The tokenizer has no tokens for a text, whose place is `context`.
+    #[error("{context}: {message}")]
     Encode { context: String, message: String },
     #[error("{what}: token {token} at position {position} is beyond the vocabulary of {vocabulary} ({key})")]
     TokenBeyondVocabulary { what: String, token: u32, position: u64, vocabulary: usize, key: &'static str },
@@ -46,6 +39,11 @@ impl DataError {
         Self::File { path: path.to_owned(), message: message.into() }
     }
 
+    /// The error of a text file whose byte at `offset` is the first that is not UTF-8.
+    pub(super) fn not_utf8(path: &Path, offset: u64) -> Self {
+        Self::file(path, format!("not UTF-8 text: the first bad byte is at offset {offset}"))
+    }
+
     pub(super) fn damaged(path: &Path, message: impl Into<String>) -> Self {
         Self::Damaged { path: path.to_owned(), message: message.into() }
     }
@@ -57,7 +55,7 @@ impl DataError {
     /// Names the place of the text that could not be encoded.
     #[must_use]
     pub(super) fn within(mut self, place: &str) -> Self {
-        if let Self::UnknownCharacter { context, .. } | Self::Encode { context, .. } = &mut self {
+        if let Self::Encode { context, .. } = &mut self {
             place.clone_into(context);
         }
         self

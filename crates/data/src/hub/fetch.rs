@@ -137,6 +137,11 @@ impl Fetch<'_> {
             have = 0;
         }
         let answer = self.repository.client.request(Method::Get, url, have)?;
+        // The next attempt begins at the start of the file.
+        let discard = |file: &File, message: &str| {
+            file.set_len(0).map_err(io)?;
+            Err(Failure::retry(format!("`{}`: {message}", self.path)))
+        };
         let length: Option<u64> = match answer.status {
             200 => {
                 file.set_len(0).map_err(io)?;
@@ -149,15 +154,11 @@ impl Fetch<'_> {
                     from == have && total.zip(facts.size).is_none_or(|(total, size)| total == size)
                 };
                 if !range.is_some_and(is_rest) {
-                    file.set_len(0).map_err(io)?;
-                    return Err(Failure::retry(format!("`{}`: it sends another part than was asked for", self.path)));
+                    return discard(&file, "it sends another part than was asked for");
                 }
                 range.and_then(|(_, total)| total)
             }
-            416 => {
-                file.set_len(0).map_err(io)?;
-                return Err(Failure::retry(format!("`{}`: it has no more bytes", self.path)));
-            }
+            416 => return discard(&file, "it has no more bytes"),
             _ => return Err(self.repository.refused(&answer, Some(self.path)).into()),
         };
         let size = facts.size.or(length);
@@ -202,8 +203,7 @@ impl Fetch<'_> {
             return Err(Failure::Retry { message, after: None, moved });
         }
         if !is_content(part, facts).map_err(io)? {
-            file.set_len(0).map_err(io)?;
-            return Err(Failure::retry(format!("`{}`: its content is not what its SHA-256 says", self.path)));
+            return discard(&file, "its content is not what its SHA-256 says");
         }
         file.sync_all().map_err(io)
     }

@@ -142,7 +142,7 @@ impl ShardFormat {
 mod tests {
     use super::*;
 
-    /// What `struct.pack("<256i", 20240520, 1, 3, *[0] * 253)` and `numpy.save` of three uint16 (numpy 2) begin with.
+    /// Against `struct.pack("<256i", 20240520, 1, 3, *[0] * 253)` and `numpy.save` of three uint16 (numpy 2).
     #[test]
     fn headers_are_those_of_the_peers() {
         let llmc = ShardFormat::Llmc.header(3);

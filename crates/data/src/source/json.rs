@@ -87,10 +87,8 @@ fn for_each_line(
         if read > limit {
             return Err(position.error(path, format!("longer than {}", document_limit())));
         }
-        let text = std::str::from_utf8(&bytes).map_err(|error| DataError::NotUtf8 {
-            path: path.to_owned(),
-            offset: offset + error.valid_up_to() as u64,
-        })?;
+        let text = std::str::from_utf8(&bytes)
+            .map_err(|error| DataError::not_utf8(path, offset + error.valid_up_to() as u64))?;
         offset += read;
         let text = text.trim();
         if text.is_empty() {

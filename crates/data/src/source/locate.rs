@@ -141,7 +141,7 @@ fn expand(patterns: &[PathBuf], key: &'static str) -> Result<Vec<PathBuf>, DataE
                     format!("a folder; {key} wants files, such as {}", pattern.join("*").display()),
                 )
             } else {
-                DataError::NoFile { key, path: pattern.clone() }
+                DataError::setting(key, format!("no file matches {}", pattern.display()))
             });
         }
     }
@@ -152,10 +152,12 @@ fn expand(patterns: &[PathBuf], key: &'static str) -> Result<Vec<PathBuf>, DataE
 }
 
 fn matches(pattern: &Path, key: &'static str) -> Result<Vec<PathBuf>, DataError> {
-    let illegal = |message: String| DataError::Pattern { key, path: pattern.to_owned(), message };
-    let text = pattern.to_str().ok_or_else(|| illegal("not UTF-8".into()))?;
+    let illegal = |message: &dyn std::fmt::Display| {
+        DataError::setting(key, format!("{} is not a legal file pattern: {message}", pattern.display()))
+    };
+    let text = pattern.to_str().ok_or_else(|| illegal(&"not UTF-8"))?;
     let mut files = Vec::new();
-    for path in glob::glob(text).map_err(|error| illegal(error.to_string()))? {
+    for path in glob::glob(text).map_err(|error| illegal(&error))? {
         let path = path.map_err(|error| DataError::Io { path: error.path().to_owned(), source: error.into() })?;
         if path.is_file() {
             files.push(path);

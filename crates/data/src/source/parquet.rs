@@ -29,41 +29,28 @@ pub(super) fn read(path: &Path, text: &TextSelector, sink: &mut PieceSink<'_>) -
     let mut columns = Vec::new();
     for name in text.fields() {
         let index = find(schema, name).map_err(|message| DataError::file(path, message))?;
-        let present = schema.column(index).max_def_level();
-        columns.push(StringColumn {
-            name,
-            index,
-            present,
-            buffer: Vec::with_capacity(ROWS),
-            levels: Vec::with_capacity(ROWS),
-        });
+        columns.push(StringColumn { path, name, index, present: schema.column(index).max_def_level() });
     }
     let mut row = 0_u64;
     for group in 0..reader.num_row_groups() {
         let group = guarded(path, || reader.get_row_group(group))?;
-        let readers = columns.iter().map(|column| column.reader(path, &*group));
+        let readers = columns.iter().map(|column| column.reader(&*group));
         let mut readers = readers.collect::<Result<Vec<_>, _>>()?;
         loop {
-            let mut records = None;
-            for (column, reader) in columns.iter_mut().zip(&mut readers) {
-                let read = column.fill(path, reader)?;
-                if *records.get_or_insert(read) != read {
-                    return Err(corrupt(path, "its columns are not equally long"));
-                }
+            let values = columns.iter().zip(&mut readers).map(|(column, reader)| column.read(reader));
+            let values = values.collect::<Result<Vec<_>, _>>()?;
+            let records = values.first().map_or(0, Vec::len);
+            if values.iter().any(|values| values.len() != records) {
+                return Err(corrupt(path, "its columns are not equally long"));
             }
-            let records = records.unwrap_or(0);
             if records == 0 {
                 break;
             }
-            let mut values = columns.iter().map(StringColumn::values).collect::<Vec<_>>();
-            for _ in 0..records {
+            for index in 0..records {
                 let mut record = Map::new();
-                for (column, values) in columns.iter().zip(&mut values) {
-                    let value = match values.next().flatten() {
-                        Some(value) => Value::String(column.text(path, row, value)?),
-                        None => Value::Null,
-                    };
-                    record.insert(column.name.to_owned(), value);
+                for (column, values) in columns.iter().zip(&values) {
+                    let value = values[index].as_ref().map(|value| column.text(row, value)).transpose()?;
+                    record.insert(column.name.to_owned(), value.map_or(Value::Null, Value::String));
                 }
                 let document = match text {
                     // A null is no document.
@@ -82,62 +69,47 @@ pub(super) fn read(path: &Path, text: &TextSelector, sink: &mut PieceSink<'_>) -
     Ok(())
 }
 
-/// A few rows of a column of strings.
+/// A column of strings.
 struct StringColumn<'a> {
+    path: &'a Path,
     name: &'a str,
     index: usize,
     /// The definition level of a value that is not null.
     present: i16,
-    /// The values that are not null.
-    buffer: Vec<ByteArray>,
-    /// The definition level of each row; empty if no row can be null.
-    levels: Vec<i16>,
 }
 
 impl StringColumn<'_> {
-    fn reader(&self, path: &Path, group: &dyn RowGroupReader) -> Result<Reader, DataError> {
+    fn reader(&self, group: &dyn RowGroupReader) -> Result<Reader, DataError> {
         let codec = group.metadata().column(self.index).compression();
         if !matches!(codec, Compression::UNCOMPRESSED | Compression::SNAPPY | Compression::ZSTD(_)) {
             let message = format!("compressed with {codec}; write it uncompressed, with snappy or with zstd");
-            return Err(DataError::file(path, message));
+            return Err(DataError::file(self.path, message));
         }
-        match guarded(path, || group.get_column_reader(self.index))? {
+        match guarded(self.path, || group.get_column_reader(self.index))? {
             ColumnReader::ByteArrayColumnReader(reader) => Ok(reader),
-            _ => Err(corrupt(path, "a row group has another type for the column than the file")),
+            _ => Err(corrupt(self.path, "a row group has another type for the column than the file")),
         }
     }
 
-    /// Reads the next rows. Returns how many there are.
-    fn fill(&mut self, path: &Path, reader: &mut Reader) -> Result<usize, DataError> {
-        self.buffer.clear();
-        self.levels.clear();
-        let (buffer, levels) = (&mut self.buffer, &mut self.levels);
-        let (records, ..) = guarded(path, || reader.read_records(ROWS, Some(levels), None, buffer))?;
-        let count = if self.present == 0 {
-            records
-        } else {
-            self.levels.iter().filter(|&&level| level == self.present).count()
-        };
-        if count != self.buffer.len() || (self.present > 0 && self.levels.len() != records) {
-            return Err(corrupt(path, "it has more values than rows, or fewer"));
+    /// Reads the values of the next rows, at most [`ROWS`].
+    fn read(&self, reader: &mut Reader) -> Result<Vec<Option<ByteArray>>, DataError> {
+        let (mut values, mut levels) = (Vec::with_capacity(ROWS), Vec::with_capacity(ROWS));
+        let (records, ..) =
+            guarded(self.path, || reader.read_records(ROWS, Some(&mut levels), None, &mut values))?;
+        if self.present == 0 {
+            // No row can be null.
+            levels = vec![0; records];
         }
-        Ok(records)
+        let count = levels.iter().filter(|&&level| level == self.present).count();
+        if count != values.len() || levels.len() != records {
+            return Err(corrupt(self.path, "it has more values than rows, or fewer"));
+        }
+        let mut values = values.into_iter();
+        Ok(levels.into_iter().map(|level| if level == self.present { values.next() } else { None }).collect())
     }
 
-    /// The value of each row.
-    fn values(&self) -> impl Iterator<Item = Option<&ByteArray>> {
-        let mut values = self.buffer.iter();
-        let mut levels = self.levels.iter();
-        std::iter::from_fn(move || {
-            if self.present == 0 {
-                return values.next().map(Some);
-            }
-            let level = *levels.next()?;
-            Some(if level == self.present { values.next() } else { None })
-        })
-    }
-
-    fn text(&self, path: &Path, row: u64, value: &ByteArray) -> Result<String, DataError> {
+    fn text(&self, row: u64, value: &ByteArray) -> Result<String, DataError> {
+        let path = self.path;
         let bytes = guarded(path, || Ok(value.data()))?;
         let name = self.name;
         if bytes.len() > DOCUMENT_LIMIT {

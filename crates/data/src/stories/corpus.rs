@@ -30,13 +30,13 @@ pub(super) struct Stories {
     pub(super) items: Vec<Item>,
 }
 
-/// Tells all stories. Items come first: no later story has the context of an item.
-pub(super) fn tell_stories() -> Stories {
+/// Generates all stories. Items come first: no later story has the context of an item.
+pub(super) fn generate_stories() -> Stories {
     let grammar = Grammar::read();
     let mut contexts = HashSet::new();
-    let mut tell_new = |random: &mut Random, plot: &Plot| {
+    let mut generate_new = |random: &mut Random, plot: &Plot| {
         loop {
-            let story = grammar.tell(plot, random);
+            let story = grammar.generate_story(plot, random);
             if contexts.insert(story.context.clone()) {
                 return story;
             }
@@ -45,7 +45,7 @@ pub(super) fn tell_stories() -> Stories {
     let mut random = Random(SEED);
     let mut items = Vec::with_capacity(ITEMS);
     for plot in grammar.plots.iter().cycle().take(ITEMS) {
-        let story = tell_new(&mut random, plot);
+        let story = generate_new(&mut random, plot);
         let mut endings = story.endings.clone();
         let label = random.below(4);
         endings.swap(0, label);
@@ -55,7 +55,7 @@ pub(super) fn tell_stories() -> Stories {
         let (mut texts, mut size) = (Vec::new(), 0);
         while size < bytes {
             let plot = random.pick(&grammar.plots);
-            let text = tell_new(&mut random, plot).text();
+            let text = generate_new(&mut random, plot).text();
             size += text.len();
             texts.push(text);
         }
@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn nothing_is_told_twice() {
-        let stories = tell_stories();
+        let stories = generate_stories();
         let train: HashSet<_> = stories.train.iter().map(String::as_str).collect();
         assert_eq!(train.len(), stories.train.len());
         assert!(stories.validation.iter().all(|text| !train.contains(text.as_str())));
@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn items_have_one_right_ending_of_common_length() {
-        let stories = tell_stories();
+        let stories = generate_stories();
         assert_eq!(stories.items.len(), ITEMS);
         let mut labels = [0; 4];
         for item in &stories.items {
@@ -104,7 +104,7 @@ mod tests {
     /// Neither the shortest nor the longest ending is a good guess: the lengths must not give the answer away.
     #[test]
     fn length_does_not_tell() {
-        let stories = tell_stories();
+        let stories = generate_stories();
         for sign in [1, -1] {
             let hits = stories.items.iter().filter(|item| {
                 let guess = (0..4).min_by_key(|&i| sign * item.endings[i].len() as i64).unwrap();
@@ -118,7 +118,7 @@ mod tests {
     /// The word that decides is in the context or belongs to it, and the plots with copied words hold it.
     #[test]
     fn copied_words_are_in_the_context() {
-        for item in tell_stories().items {
+        for item in generate_stories().items {
             let differs =
                 |a: &str, b: &str| a.split(' ').zip(b.split(' ')).find(|(a, b)| a != b).map(|(a, _)| a.to_owned());
             let word = differs(&item.story.endings[0], &item.story.endings[3]).unwrap_or_default();
@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn the_edition_is_of_these_stories() {
-        let stories = tell_stories();
+        let stories = generate_stories();
         let mut hasher = blake3::Hasher::new();
         stories.train.iter().chain(&stories.validation).for_each(|text| _ = hasher.update(text.as_bytes()));
         for item in &stories.items {

@@ -14,7 +14,7 @@ use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
 use serde_json::json;
 
-use super::corpus::{EDITION, Item, Stories, tell_stories};
+use super::corpus::{EDITION, Item, Stories, generate_stories};
 use crate::cache::DataCache;
 use crate::error::DataError;
 use crate::progress::{Progress, Report};
@@ -49,7 +49,7 @@ pub(crate) fn write_corpus(cache: &DataCache, report: &Report<'_>) -> Result<Cor
     };
     let mut build = |folder: &Path| {
         report(Progress::Generating);
-        let Stories { train, validation, items } = tell_stories();
+        let Stories { train, validation, items } = generate_stories();
         for (name, texts) in [("train.parquet", &train), ("validation.parquet", &validation)] {
             let path = folder.join(name);
             write_parquet(&path, texts).map_err(|error| match error {

@@ -1,4 +1,4 @@
-//! Tells stories from the grammar in `stories.yaml`: words, and plots that put them together.
+//! Generates stories from the grammar in `stories.yaml`: words, and plots that put them together.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -58,27 +58,27 @@ impl Grammar {
         serde_yaml::from_str(include_str!("stories.yaml")).expect("stories.yaml is a grammar")
     }
 
-    /// Tells a story of `plot`, one of this grammar's.
-    pub(super) fn tell(&self, plot: &Plot, random: &mut Random) -> Story {
-        let mut telling = Telling { grammar: self, random, values: HashMap::new(), answers: Vec::new() };
-        let name = telling.draw_child("");
-        telling.values.insert("name", name.to_owned());
-        telling.make_draws(&plot.draws);
-        let context = telling.fill(&plot.context);
+    /// Generates a story of `plot`, one of this grammar's.
+    pub(super) fn generate_story(&self, plot: &Plot, random: &mut Random) -> Story {
+        let mut draft = StoryDraft { grammar: self, random, values: HashMap::new(), answers: Vec::new() };
+        let name = draft.draw_child("");
+        draft.values.insert("name", name.to_owned());
+        draft.make_draws(&plot.draws);
+        let context = draft.fill(&plot.context);
         if let (Some(answer), Some(list)) = (&plot.answer, &plot.instead) {
-            telling.answers = telling.draw_answers(&telling.values[answer.as_str()].clone(), list);
+            draft.answers = draft.draw_answers(&draft.values[answer.as_str()].clone(), list);
         }
-        let ending = telling.random.pick(&plot.endings);
+        let ending = draft.random.pick(&plot.endings);
         let endings = std::array::from_fn(|index| {
-            telling.values.insert("answer", telling.answers[index].clone());
-            telling.fill(ending)
+            draft.values.insert("answer", draft.answers[index].clone());
+            draft.fill(ending)
         });
         Story { plot: plot.name.clone(), context, endings }
     }
 }
 
-/// A story in the making.
-struct Telling<'a> {
+/// A story that is being generated.
+struct StoryDraft<'a> {
     grammar: &'a Grammar,
     random: &'a mut Random,
     /// The value of each variable.
@@ -87,7 +87,7 @@ struct Telling<'a> {
     answers: Vec<String>,
 }
 
-impl<'a> Telling<'a> {
+impl<'a> StoryDraft<'a> {
     fn make_draws(&mut self, draws: &'a [Draw]) {
         for (variable, choices) in draws.iter().flatten() {
             let value = match choices {

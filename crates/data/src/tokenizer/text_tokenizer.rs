@@ -131,31 +131,27 @@ impl TextTokenizer {
     /// # Errors
     /// If the tokenizer has no token for a character.
     pub fn encode_ordinary(&self, text: &str, out: &mut Vec<u32>) -> Result<(), DataError> {
+        let invalid = |message: String| DataError::Encode { context: excerpt(text), message };
         match &self.0.encoder {
-            Encoder::Library(library) => {
-                library.encode(text, out).map_err(|message| DataError::Encode { context: excerpt(text), message })
-            }
+            Encoder::Library(library) => library
+                .encode(text, out)
+                .map_err(|message| invalid(format!("the tokenizer cannot encode this text: {message}")))?,
             Encoder::Chars { characters, ids } => {
                 out.reserve(text.len());
                 for character in text.chars() {
                     let id = ids.get(character as usize).copied().filter(|&id| id != UNKNOWN_CHARACTER);
-                    out.push(id.ok_or_else(|| DataError::UnknownCharacter {
-                        context: excerpt(text),
-                        character,
-                        known: characters.len(),
+                    out.push(id.ok_or_else(|| {
+                        let (code, known) = (character as u32, characters.len());
+                        invalid(format!(
+                            "{character:?} (U+{code:04X}) is not among the {known} characters of the training source"
+                        ))
                     })?);
                 }
-                Ok(())
             }
-            Encoder::Bytes => {
-                out.extend(text.bytes().map(u32::from));
-                Ok(())
-            }
-            Encoder::Words(words) => {
-                words.encode(text, out);
-                Ok(())
-            }
+            Encoder::Bytes => out.extend(text.bytes().map(u32::from)),
+            Encoder::Words(words) => words.encode(text, out),
         }
+        Ok(())
     }
 
     /// The text of `ids`. Bytes that are not UTF-8 become replacement characters. Ids beyond the vocabulary, which a model has when its

@@ -46,7 +46,7 @@ impl Reply {
     }
 }
 
-/// What a broken server makes of a request and of the content that is asked for.
+/// The reply of a broken server to a request for this content.
 pub(super) type Broken = fn(&Asked, &[u8]) -> Reply;
 pub(super) type Answering = dyn Fn(&Asked, usize) -> Reply + Send + Sync;
 
@@ -153,7 +153,7 @@ pub(super) fn etag(content: &[u8]) -> String {
     hex(digest(&SHA256, content).as_ref())
 }
 
-/// What the server has: repository, commit and files.
+/// The content of the server: repository, commit and files.
 pub(super) type Files = Vec<(&'static str, &'static str, Vec<(&'static str, Vec<u8>)>)>;
 
 /// A hub of `files` that redirects to `cdn` what ends in .parquet.
