@@ -69,7 +69,7 @@ impl DataCache {
         if let Some(found) = open_existing(&path, open)? {
             return Ok((register(found), true));
         }
-        let _lock = self.lock(&format!("{kind}-{key}"), report)?;
+        let _lock = self.lock(kind, key, report)?;
         if let Some(found) = open_existing(&path, open)? {
             return Ok((register(found), true));
         }
@@ -121,9 +121,7 @@ impl DataCache {
     /// Removes the entry `kind`/`key`, unless a process builds or uses it. Returns whether it did.
     pub(super) fn evict(&self, kind: &str, key: &str) -> io::Result<bool> {
         let path = self.path(kind, key);
-        let folder = self.root.join("locks");
-        fs::create_dir_all(&folder)?;
-        let building = File::create(folder.join(format!("{kind}-{key}")))?;
+        let building = self.building_lock(kind, key).map_err(io::Error::other)?.0;
         // Without locks in the file system, nothing tells whether a process uses an entry, so none is removed.
         if building.try_lock().is_err() {
             return Ok(false);
@@ -139,12 +137,17 @@ impl DataCache {
         Ok(true)
     }
 
-    /// Locks the building of an entry, so that one process builds it. `None` if the file system has no locks.
-    fn lock(&self, name: &str, report: &Report<'_>) -> Result<Option<File>, DataError> {
+    /// The file that is locked while the entry `kind`/`key` is built, and its path.
+    fn building_lock(&self, kind: &str, key: &str) -> Result<(File, PathBuf), DataError> {
         let folder = self.root.join("locks");
         fs::create_dir_all(&folder).map_err(DataError::io(&folder))?;
-        let path = folder.join(name);
-        let file = File::create(&path).map_err(DataError::io(&path))?;
+        let path = folder.join(format!("{kind}-{key}"));
+        Ok((File::create(&path).map_err(DataError::io(&path))?, path))
+    }
+
+    /// Locks the building of an entry, so that one process builds it. `None` if the file system has no locks.
+    fn lock(&self, kind: &str, key: &str, report: &Report<'_>) -> Result<Option<File>, DataError> {
+        let (file, path) = self.building_lock(kind, key)?;
         match file.try_lock() {
             Ok(()) => return Ok(Some(file)),
             Err(TryLockError::WouldBlock) => report(Progress::Waiting),
@@ -327,7 +330,7 @@ mod tests {
         drop(first);
         assert!(!cache.evict("k", "a").unwrap(), "two use it");
         drop(second);
-        let building = cache.lock("k-a", &|_| ()).unwrap();
+        let building = cache.lock("k", "a", &|_| ()).unwrap();
         assert!(!cache.evict("k", "a").unwrap());
         drop(building);
         assert!(cache.evict("k", "a").unwrap());

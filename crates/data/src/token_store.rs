@@ -121,11 +121,8 @@ impl TokenStoreWriter {
     }
 
     fn write(&mut self, tokens: &[u32]) -> Result<(), DataError> {
-        for &token in tokens {
-            let bytes = token.to_le_bytes();
-            self.tokens.write_all(&bytes[..self.width.bytes()]).map_err(DataError::io(&self.folder))?;
-            self.max = self.max.max(token);
-        }
+        self.tokens.write_all(&self.width.encode(tokens)).map_err(DataError::io(&self.folder))?;
+        self.max = tokens.iter().copied().fold(self.max, u32::max);
         self.count += tokens.len() as u64;
         Ok(())
     }

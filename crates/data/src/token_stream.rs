@@ -27,6 +27,14 @@ impl TokenWidth {
             Self::U32 => 4,
         }
     }
+
+    /// The bytes of `tokens`, which fit into the width.
+    pub(super) fn encode(self, tokens: &[u32]) -> Vec<u8> {
+        match self {
+            Self::U16 => tokens.iter().flat_map(|&token| (token as u16).to_le_bytes()).collect(),
+            Self::U32 => tokens.iter().flat_map(|&token| token.to_le_bytes()).collect(),
+        }
+    }
 }
 
 /// Tokens in one mapped file.

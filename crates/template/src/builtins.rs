@@ -3,7 +3,7 @@
 use minijinja::value::Rest;
 use minijinja::{AutoEscape, Environment, Error, State, UndefinedBehavior, Value, filters};
 
-use super::limits::{MAX_FUEL, Size, check_time, invalid_operation, text_limits};
+use super::limits::{MAX_FUEL, Size, check_time, invalid_operation, max_printed};
 use super::tags::ONE;
 use runner_spec::diagnostic::short;
 
@@ -97,7 +97,7 @@ fn check_arguments(name: &str, args: &[Value]) -> Result<(), Error> {
         }
         _ => 0,
     };
-    let limit = text_limits().printed;
+    let limit = max_printed();
     if made > limit {
         return Err(invalid_operation(format!("`{name}` makes more than {} MB of this", limit >> 20)));
     }

@@ -21,36 +21,35 @@ const MAX_STARS: usize = 2;
 /// Far above what any template needs, which is milliseconds.
 const MAX_TIME: Duration = Duration::from_secs(10);
 
-/// Bytes that a template may print, the text of `set` blocks and macros included, and bytes of text in one value.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct TextLimits {
-    pub printed: usize,
-    pub value: usize,
-}
-
-pub(super) const EXPERIMENT_TEXT: TextLimits = TextLimits { printed: 4 << 20, value: 1 << 20 };
+/// Bytes that the template of an experiment may print, the text of `set` blocks and macros included.
+pub(super) const EXPERIMENT_TEXT: usize = 4 << 20;
 /// A template that makes one text out of one record of a source gets large texts.
-pub(super) const RECORD_TEXT: TextLimits = TextLimits { printed: 64 << 20, value: 16 << 20 };
+pub(super) const RECORD_TEXT: usize = 64 << 20;
 
-/// The resources that the rendering on this thread has used.
+/// The resources that the rendering on this thread may use and has used.
 #[derive(Debug, Clone, Copy)]
 struct Usage {
-    text: TextLimits,
-    started: Option<Instant>,
+    max_printed: usize,
     printed: usize,
+    started: Option<Instant>,
 }
 
 thread_local! {
-    static USAGE: Cell<Usage> = const { Cell::new(Usage { text: EXPERIMENT_TEXT, started: None, printed: 0 }) };
+    static USAGE: Cell<Usage> = const { Cell::new(Usage { max_printed: EXPERIMENT_TEXT, printed: 0, started: None }) };
 }
 
-/// Starts a rendering on this thread with nothing used up.
-pub(super) fn start(text: TextLimits) {
-    USAGE.set(Usage { text, started: Some(Instant::now()), printed: 0 });
+/// Starts a rendering on this thread that may print `max_printed` bytes.
+pub(super) fn start(max_printed: usize) {
+    USAGE.set(Usage { max_printed, printed: 0, started: Some(Instant::now()) });
 }
 
-pub(super) fn text_limits() -> TextLimits {
-    USAGE.get().text
+pub(super) fn max_printed() -> usize {
+    USAGE.get().max_printed
+}
+
+/// Bytes of text in one value.
+fn max_value_text() -> usize {
+    max_printed() / 4
 }
 
 /// Fails if the time for the template is over.
@@ -63,11 +62,11 @@ pub(super) fn check_time() -> Result<(), Error> {
 
 /// Counts `bytes` of output.
 fn count_printed(bytes: usize) -> Result<(), Error> {
-    let Usage { text, started, printed } = USAGE.get();
-    let printed = printed.saturating_add(bytes);
-    USAGE.set(Usage { text, started, printed });
-    if printed > text.printed {
-        return Err(invalid_operation(format!("this prints more than {} MB", text.printed >> 20)));
+    let mut usage = USAGE.get();
+    usage.printed = usage.printed.saturating_add(bytes);
+    USAGE.set(usage);
+    if usage.printed > usage.max_printed {
+        return Err(invalid_operation(format!("this prints more than {} MB", usage.max_printed >> 20)));
     }
     Ok(())
 }
@@ -112,7 +111,7 @@ pub(super) struct Size {
 
 impl std::fmt::Display for Size {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let max_text = text_limits().value;
+        let max_text = max_value_text();
         if self.is_too_deep {
             write!(f, "is nested more than {MAX_DEPTH} deep")
         } else if self.text > max_text {
@@ -136,7 +135,7 @@ impl Size {
         self.text += value.as_str().map_or(0, str::len);
         self.largest_integer = self.largest_integer.max(value.as_i64().unwrap_or(0));
         self.is_too_deep |= depth > MAX_DEPTH;
-        if self.is_too_deep || self.text > text_limits().value || self.items > MAX_ITEMS {
+        if self.is_too_deep || self.text > max_value_text() || self.items > MAX_ITEMS {
             return false;
         }
         if !matches!(value.kind(), ValueKind::Seq | ValueKind::Map | ValueKind::Iterable) {

@@ -81,9 +81,7 @@ impl Repository<'_> {
             Ok(info) => Err(self.wrong(format!("commit {commit} is said to be {}", quoted(&info.sha)))),
             // Only if the hub cannot be asked; its refusal is final.
             Err(error) if self.client.settings.offline || matches!(error, HubError::Unreachable(_)) => {
-                let root = self.cached(&commit).pointer_path(&commit);
-                let mut files = Vec::new();
-                list_files(&root, "", &mut files);
+                let files = list_files(&self.cached(&commit).pointer_path(&commit));
                 if files.is_empty() {
                     return Err(error);
                 }
@@ -263,16 +261,13 @@ fn write_file(path: &Path, bytes: &[u8]) -> Result<(), HubError> {
     fs::create_dir_all(folder).and_then(|()| runner_files::write_atomic(path, bytes)).map_err(HubError::io(path))
 }
 
-/// The files below `folder`, whose path is `prefix`.
-fn list_files(folder: &Path, prefix: &str, out: &mut Vec<String>) {
-    for entry in fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok) {
-        let Ok(name) = entry.file_name().into_string() else { continue };
-        let path = if prefix.is_empty() { name } else { format!("{prefix}/{name}") };
-        if entry.file_type().is_ok_and(|t| t.is_dir()) {
-            list_files(&entry.path(), &path, out);
-        } else if entry.path().is_file() && is_inside(&path) {
-            out.push(path);
-        }
-    }
-    out.sort();
+/// The paths within `folder` of the files below it.
+fn list_files(folder: &Path) -> Vec<String> {
+    let pattern = format!("{}/**/*", glob::Pattern::escape(&folder.to_string_lossy()));
+    let paths = glob::glob(&pattern).into_iter().flatten().filter_map(Result::ok).filter(|path| path.is_file());
+    let mut files: Vec<String> =
+        paths.filter_map(|path| path.strip_prefix(folder).ok()?.to_str().map(str::to_owned)).collect();
+    files.retain(|file| is_inside(file));
+    files.sort();
+    files
 }

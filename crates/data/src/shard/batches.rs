@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cut_points::CutPoints;
 use crate::error::DataError;
-use crate::source::{LocatedSource, TextPiece, read};
+use crate::source::{Batch, LocatedSource, TextPiece, read};
 use crate::split_name::SplitName;
 
 /// Longer parts are cut, if the tokenizer allows it, so that threads share the work.
@@ -50,7 +50,7 @@ pub(super) fn read_batches(
     size: usize,
     take: &mut dyn FnMut(Vec<TextPart>) -> Result<(), DataError>,
 ) -> Result<(), DataError> {
-    let mut batch: Batch<'_> = Batch { parts: Vec::new(), bytes: 0, size, take };
+    let mut batch = Batch::new(size, take);
     // The last part of the text so far; the next piece tells whether the document ends with it.
     let mut last: Option<TextPart> = None;
     let (mut documents, mut offset, mut characters) = (0_u64, 0_u64, 0_u64);
@@ -77,7 +77,7 @@ pub(super) fn read_batches(
             }
         };
         if let Some(part) = last.take() {
-            batch.push(TextPart { ends_document: starts_document, ..part })?;
+            TextPart { ends_document: starts_document, ..part }.add_to(&mut batch)?;
         }
         let was_written = (document, offset) <= (from.document, from.offset);
         if was_written {
@@ -87,61 +87,45 @@ pub(super) fn read_batches(
         let mut part = TextPart { split, document, offset: start, text, starts_document, ends_document: false };
         if let Some(text) = text_after {
             let (split, offset) = (SplitName::Validation, start + part.text.len() as u64);
-            let end_of_train = batch.push_all_but_last(part, cut, from)?;
-            batch.push(end_of_train)?;
+            add_all_but_last(&mut batch, part, cut, from)?.add_to(&mut batch)?;
             part = TextPart { split, document, offset, text, starts_document: false, ends_document: false };
         }
-        last = Some(batch.push_all_but_last(part, cut, from)?);
+        last = Some(add_all_but_last(&mut batch, part, cut, from)?);
         Ok(())
     })?;
     if let Some(part) = last {
-        batch.push(TextPart { ends_document: true, ..part })?;
+        TextPart { ends_document: true, ..part }.add_to(&mut batch)?;
     }
     batch.flush()
 }
 
-struct Batch<'a> {
-    parts: Vec<TextPart>,
-    bytes: usize,
-    size: usize,
-    take: &'a mut dyn FnMut(Vec<TextPart>) -> Result<(), DataError>,
-}
-
-impl Batch<'_> {
-    /// Cuts `part` into parts of limited length, and pushes all but the last one, which it returns.
-    fn push_all_but_last(
-        &mut self,
-        mut part: TextPart,
-        cut: CutPoints,
-        from: TextPosition,
-    ) -> Result<TextPart, DataError> {
-        // An earlier process may have cut elsewhere, and have written a part of this one.
-        if part.document == from.document && part.offset < from.offset {
-            let written = part.text.floor_char_boundary((from.offset - part.offset) as usize);
-            part = part.split_off(written);
-        }
-        while part.text.len() > MAX_PART_BYTES {
-            let limit = part.text.floor_char_boundary(MAX_PART_BYTES);
-            let Some(at) = cut.last_in(&part.text[..limit], 0) else { break };
-            let rest = part.split_off(at);
-            self.push(std::mem::replace(&mut part, rest))?;
-        }
-        Ok(part)
+/// Cuts `part` into parts of limited length, and adds all but the last one to `batch`. Returns the last one.
+fn add_all_but_last(
+    batch: &mut Batch<'_, TextPart>,
+    mut part: TextPart,
+    cut: CutPoints,
+    from: TextPosition,
+) -> Result<TextPart, DataError> {
+    // An earlier process may have cut elsewhere, and have written a part of this one.
+    if part.document == from.document && part.offset < from.offset {
+        let written = part.text.floor_char_boundary((from.offset - part.offset) as usize);
+        part = part.split_off(written);
     }
-
-    fn push(&mut self, part: TextPart) -> Result<(), DataError> {
-        self.bytes += part.text.len();
-        self.parts.push(part);
-        if self.bytes >= self.size { self.flush() } else { Ok(()) }
+    while part.text.len() > MAX_PART_BYTES {
+        let limit = part.text.floor_char_boundary(MAX_PART_BYTES);
+        let Some(at) = cut.last_in(&part.text[..limit], 0) else { break };
+        let rest = part.split_off(at);
+        std::mem::replace(&mut part, rest).add_to(batch)?;
     }
-
-    fn flush(&mut self) -> Result<(), DataError> {
-        self.bytes = 0;
-        if self.parts.is_empty() { Ok(()) } else { (self.take)(std::mem::take(&mut self.parts)) }
-    }
+    Ok(part)
 }
 
 impl TextPart {
+    fn add_to(self, batch: &mut Batch<'_, Self>) -> Result<(), DataError> {
+        let bytes = self.text.len();
+        batch.push(self, bytes)
+    }
+
     /// Cuts the text at byte `at`, and returns the part behind it.
     fn split_off(&mut self, at: usize) -> Self {
         let (text, offset) = (self.text.split_off(at), self.offset + at as u64);

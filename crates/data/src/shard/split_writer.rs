@@ -10,7 +10,6 @@ use super::request::ShardRequest;
 use super::state::{OpenFile, ResumeState};
 use crate::error::DataError;
 use crate::split_name::SplitName;
-use crate::token_stream::TokenWidth;
 
 const BUFFER: usize = 1 << 20;
 
@@ -94,10 +93,7 @@ impl<'a> SplitWriter<'a> {
             None => self.create()?,
         };
         let taken = (tokens.len() as u64).min(self.shard_tokens - shard.tokens) as usize;
-        let bytes: Vec<u8> = match self.request.format.width() {
-            TokenWidth::U16 => tokens[..taken].iter().flat_map(|&token| (token as u16).to_le_bytes()).collect(),
-            TokenWidth::U32 => tokens[..taken].iter().flat_map(|&token| token.to_le_bytes()).collect(),
-        };
+        let bytes = self.request.format.width().encode(&tokens[..taken]);
         shard.hasher.update(&bytes);
         shard.tokens += taken as u64;
         shard.writer.write_all(&bytes).map_err(write_error(&shard.path))?;

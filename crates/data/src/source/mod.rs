@@ -1,6 +1,5 @@
 //! Sources of documents: text, JSON and parquet files, read in bounded memory.
 
-mod column;
 mod json;
 mod locate;
 mod parquet;
@@ -9,10 +8,10 @@ mod read;
 mod text;
 mod text_selector;
 
-pub use column::Column;
+pub use parquet::Column;
 pub(super) use json::{JsonFormat, RecordPosition, for_each_record, json_type};
 pub(super) use locate::{DocumentFormat, LocatedSource, locate, separate_source};
 pub(super) use parquet::parquet_columns;
 pub(super) use piece::TextPiece;
-pub(super) use read::{read, read_in_batches};
+pub(super) use read::{Batch, read, read_in_batches};
 pub(super) use text_selector::TextSelector;

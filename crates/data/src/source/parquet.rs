@@ -10,13 +10,23 @@ use parquet::data_type::{ByteArray, ByteArrayType};
 use parquet::errors::ParquetError;
 use parquet::file::reader::{FileReader as _, RowGroupReader, SerializedFileReader};
 use parquet::schema::types::{ColumnDescriptor, SchemaDescriptor};
+use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::column::Column;
 use super::piece::{DOCUMENT_LIMIT, PieceSink, TextPiece, document_limit};
 use super::text_selector::TextSelector;
 use crate::error::DataError;
 use runner_spec::diagnostic::nearest;
+
+/// A column of a parquet file, or a field of JSON objects.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Column {
+    pub name: String,
+    /// The types of its values; `string` if it can hold text.
+    pub kind: String,
+    /// Uncompressed bytes; for a field, those of the strings in the first objects.
+    pub bytes: u64,
+}
 
 /// Rows read at a time, so that a batch of long documents takes a few megabytes.
 const ROWS: usize = 64;

@@ -26,7 +26,34 @@ pub(crate) fn read(source: &LocatedSource, cut: CutPoints, sink: &mut PieceSink<
     })
 }
 
-/// Bytes of text in a batch. Encoding a batch needs a few times this much memory.
+/// Collects items until they have `size` bytes of text, and hands them to `take`.
+pub(crate) struct Batch<'a, T> {
+    items: Vec<T>,
+    bytes: usize,
+    size: usize,
+    take: &'a mut dyn FnMut(Vec<T>) -> Result<(), DataError>,
+}
+
+impl<'a, T> Batch<'a, T> {
+    pub(crate) fn new(size: usize, take: &'a mut dyn FnMut(Vec<T>) -> Result<(), DataError>) -> Self {
+        Self { items: Vec::new(), bytes: 0, size, take }
+    }
+
+    /// Adds an item with this number of bytes of text.
+    pub(crate) fn push(&mut self, item: T, bytes: usize) -> Result<(), DataError> {
+        self.bytes += bytes;
+        self.items.push(item);
+        if self.bytes >= self.size { self.flush() } else { Ok(()) }
+    }
+
+    /// Hands the collected items over, if there are any.
+    pub(crate) fn flush(&mut self) -> Result<(), DataError> {
+        self.bytes = 0;
+        if self.items.is_empty() { Ok(()) } else { (self.take)(std::mem::take(&mut self.items)) }
+    }
+}
+
+/// Bytes of text in a batch. Encoding a batch needs a few times this much memory. A vocabulary that forgets rare words depends on it.
 const BATCH_BYTES: usize = 8 << 20;
 
 /// Hands the pieces of [`read`] to `take` in batches of some megabytes.
@@ -38,15 +65,10 @@ pub(crate) fn read_in_batches(
     cut: CutPoints,
     take: &mut dyn FnMut(Vec<TextPiece>) -> Result<(), DataError>,
 ) -> Result<(), DataError> {
-    let (mut batch, mut bytes) = (Vec::new(), 0);
+    let mut batch = Batch::new(BATCH_BYTES, take);
     read(source, cut, &mut |piece| {
-        bytes += piece.text.len();
-        batch.push(piece);
-        if bytes < BATCH_BYTES {
-            return Ok(());
-        }
-        bytes = 0;
-        take(std::mem::take(&mut batch))
+        let bytes = piece.text.len();
+        batch.push(piece, bytes)
     })?;
-    take(batch)
+    batch.flush()
 }

@@ -27,49 +27,41 @@ pub(crate) fn make_tokenizer(
     report: &Report<'_>,
 ) -> Result<TextTokenizer, DataError> {
     let vocabulary = TrainedVocabulary { train, cache, report };
+    let part = training_part(data);
     match &data.tokenizer {
         Tokenizer::Chars {} => {
             vocabulary.check_has_text("data.tokenizer.chars", "the characters come")?;
-            let key = vocabulary.key("chars 1", &[], &[]);
-            let open = |path: &Path| {
-                let bytes = fs::read(path).map_err(DataError::io(path))?;
-                serde_json::from_slice::<BTreeSet<char>>(&bytes)
-                    .map_err(|error| DataError::damaged(path, error.to_string()))
+            let parse = |_: &Path, text: &str| {
+                let characters: BTreeSet<char> = serde_json::from_str(text).map_err(|error| error.to_string())?;
+                let text: String = characters.iter().collect();
+                Ok(TextTokenizer::chars(&characters, hash_parts(["chars", &text])))
             };
             let make = |progress: &dyn Fn(u64)| {
                 let characters = train::collect_characters(train, progress)?;
                 Ok(serde_json::Value::from_iter(characters.into_iter().map(String::from)).to_string())
             };
-            let characters = vocabulary.open_or_make(&key, "characters.json", &open, &make)?;
-            let text: String = characters.iter().collect();
-            Ok(TextTokenizer::chars(&characters, hash_parts(["chars", &text])))
+            vocabulary.open_or_make("chars 1", &[], &[], "characters.json", &parse, &make)
         }
         Tokenizer::Bpe { vocab_size, special_tokens } => {
             vocabulary.check_has_text("data.tokenizer.bpe", "the merges are trained")?;
             check_bpe(*vocab_size, special_tokens)?;
-            let part = training_part(data);
-            let key = vocabulary.key("bpe 1", &[format!("{part:?}"), vocab_size.to_string()], special_tokens);
-            let open = |path: &Path| match read_tokenizer_json(path) {
-                Err(DataError::File { message, .. }) => Err(DataError::damaged(path, message)),
-                other => other,
-            };
-            let make = |progress: &dyn Fn(u64)| train::train_merges(train, part, *vocab_size, special_tokens, progress);
-            vocabulary.open_or_make(&key, "tokenizer.json", &open, &make)
+            let settings = [format!("{part:?}"), vocab_size.to_string()];
+            let parse =
+                |path: &Path, text: &str| parse_tokenizer_json(path, text.as_bytes()).map_err(|error| error.to_string());
+            let make =
+                |progress: &dyn Fn(u64)| train::train_merges(train, part, *vocab_size, special_tokens, progress);
+            vocabulary.open_or_make("bpe 1", &settings, special_tokens, "tokenizer.json", &parse, &make)
         }
         Tokenizer::Words { lowercase, min_count, special_tokens } => {
             vocabulary.check_has_text("data.tokenizer.words", "the words come")?;
             check_special_tokens(special_tokens, "data.tokenizer.words.special_tokens")?;
-            let part = training_part(data);
             let settings = [format!("{part:?}"), lowercase.to_string(), min_count.to_string()];
-            let key = vocabulary.key("words 1", &settings, special_tokens);
-            let open = |path: &Path| {
-                let text = fs::read_to_string(path).map_err(DataError::io(path))?;
-                WordVocabulary::from_json(&text).map_err(|message| DataError::damaged(path, message))
-            };
+            let parse = |_: &Path, text: &str| WordVocabulary::from_json(text).map(TextTokenizer::words);
             let make = |progress: &dyn Fn(u64)| {
-                train::train_words(train, part, *lowercase, *min_count, special_tokens, progress).map(|words| words.to_json())
+                let words = train::train_words(train, part, *lowercase, *min_count, special_tokens, progress)?;
+                Ok(words.to_json())
             };
-            vocabulary.open_or_make(&key, "words.json", &open, &make).map(TextTokenizer::words)
+            vocabulary.open_or_make("words 1", &settings, special_tokens, "words.json", &parse, &make)
         }
         other => read_tokenizer(other, "data.tokenizer"),
     }
@@ -90,7 +82,9 @@ fn read_tokenizer(tokenizer: &Tokenizer, key: &'static str) -> Result<TextTokeni
             let hash = |path: &Path| fs::read(path).map(|b| blake3::hash(&b).to_hex()).map_err(DataError::io(path));
             return Ok(TextTokenizer::library(library, hash_parts(["gpt2", &hash(vocab)?, &hash(merges)?])));
         }
-        Tokenizer::File(path) => return read_tokenizer_json(path),
+        Tokenizer::File(path) => {
+            return parse_tokenizer_json(path, &fs::read(path).map_err(DataError::io(path))?);
+        }
         Tokenizer::Bytes {} => return Ok(TextTokenizer::bytes()),
         Tokenizer::Chars {} | Tokenizer::Bpe { .. } | Tokenizer::Words { .. } => {
             "made from text, of which there is none here"
@@ -101,10 +95,10 @@ fn read_tokenizer(tokenizer: &Tokenizer, key: &'static str) -> Result<TextTokeni
     Err(DataError::setting(key, message))
 }
 
-fn read_tokenizer_json(path: &Path) -> Result<TextTokenizer, DataError> {
-    let bytes = fs::read(path).map_err(DataError::io(path))?;
-    let library = LibraryTokenizer::from_json(&bytes, path)?;
-    Ok(TextTokenizer::library(library, blake3::hash(&bytes).to_hex().to_string()))
+/// The tokenizer in `bytes`, the content of the tokenizer.json at `path`.
+fn parse_tokenizer_json(path: &Path, bytes: &[u8]) -> Result<TextTokenizer, DataError> {
+    let library = LibraryTokenizer::from_json(bytes, path)?;
+    Ok(TextTokenizer::library(library, blake3::hash(bytes).to_hex().to_string()))
 }
 
 /// Trains byte-level BPE of `vocab_size` tokens on all of `source`, with `special` among the tokens. Returns the content of a
@@ -136,12 +130,6 @@ struct TrainedVocabulary<'a> {
 type MakeVocabulary<'a> = dyn Fn(&dyn Fn(u64)) -> Result<String, DataError> + 'a;
 
 impl TrainedVocabulary<'_> {
-    /// The key of the cache entry for a vocabulary of this kind and version, with these settings.
-    fn key(&self, kind: &str, settings: &[String], special_tokens: &[String]) -> String {
-        let settings = settings.iter().chain(special_tokens).map(String::as_str);
-        hash_parts([kind, &self.train.hash].into_iter().chain(settings))
-    }
-
     fn check_has_text(&self, key: &'static str, what: &str) -> Result<(), DataError> {
         if self.train.documents == DocumentFormat::Tokens {
             let message = format!(
@@ -159,17 +147,26 @@ impl TrainedVocabulary<'_> {
         Ok(content)
     }
 
-    /// Opens the file `name` in the cache entry `key`, after making it if it is not there.
-    fn open_or_make<T>(
+    /// Opens the file `name` in the cache entry for a vocabulary of this kind and version, with these settings. It is made first if it
+    /// is not there.
+    fn open_or_make(
         &self,
-        key: &str,
+        kind: &str,
+        settings: &[String],
+        special_tokens: &[String],
         name: &str,
-        open: &dyn Fn(&Path) -> Result<T, DataError>,
+        parse: &dyn Fn(&Path, &str) -> Result<TextTokenizer, String>,
         make: &MakeVocabulary<'_>,
-    ) -> Result<T, DataError> {
+    ) -> Result<TextTokenizer, DataError> {
+        let settings = settings.iter().chain(special_tokens).map(String::as_str);
+        let key = hash_parts([kind, &self.train.hash].into_iter().chain(settings));
         let mut build = |folder: &Path| fs::write(folder.join(name), self.make(make)?).map_err(DataError::io(folder));
-        let open = |folder: &Path| open(&folder.join(name));
-        Ok(self.cache.open_or_build("tokenizers", key, self.report, &open, &mut build)?.0)
+        let open = |folder: &Path| {
+            let path = folder.join(name);
+            let bytes = fs::read(&path).map_err(DataError::io(&path))?;
+            parse(&path, &String::from_utf8_lossy(&bytes)).map_err(|message| DataError::damaged(&path, message))
+        };
+        Ok(self.cache.open_or_build("tokenizers", &key, self.report, &open, &mut build)?.0)
     }
 }
 

@@ -13,10 +13,8 @@ use super::merges::byte_characters;
 use super::word_vocabulary::{self, WordVocabulary};
 use crate::cut_points::{self, CutPoints};
 use crate::error::DataError;
-use crate::source::{LocatedSource, TextPiece, read};
+use crate::source::{LocatedSource, TextPiece, read, read_in_batches};
 
-/// Bytes of text that are counted in parallel at a time. Fixed, because the counts must not depend on the number of threads.
-const BATCH: usize = 8 << 20;
 /// The limit of distinct words in memory, beyond which the rarest are forgotten.
 const DISTINCT: usize = 8 << 20;
 /// The limit of the bytes of these words.
@@ -128,21 +126,20 @@ fn text_bytes(counts: &HashMap<String, u64>) -> usize {
     counts.keys().map(String::len).sum()
 }
 
-/// Hands the text of `part` of `source` to `count`, in batches that `count` empties.
+/// Hands the text of `part` of `source` to `count`, in batches.
 fn read_part(
     source: &LocatedSource,
     part: TrainingPart,
     cut: CutPoints,
     progress: &dyn Fn(u64),
-    count: &mut dyn FnMut(&mut Vec<String>),
+    count: &mut dyn FnMut(Vec<String>),
 ) -> Result<(), DataError> {
     let (mut bytes_left, mut documents_left) = match part {
         TrainingPart::Whole => (u64::MAX, u64::MAX),
         TrainingPart::Bytes(fraction) => (portion(measure(source)?.0, fraction), u64::MAX),
         TrainingPart::Documents(fraction) => (u64::MAX, portion(measure(source)?.1, fraction)),
     };
-    let (mut batch, mut size, mut done) = (Vec::new(), 0, 0);
-    read(source, cut, &mut |TextPiece { mut text, starts_document }| {
+    let mut text_in_part = |TextPiece { mut text, starts_document }| {
         if starts_document && documents_left == 0 {
             bytes_left = 0;
         }
@@ -156,19 +153,16 @@ fn read_part(
             }
         }
         bytes_left = bytes_left.saturating_sub(length);
-        size += text.len();
-        batch.push(text);
-        if size >= BATCH {
-            done += size as u64;
-            size = 0;
-            count(&mut batch);
-            progress(done);
-        }
+        text
+    };
+    let mut done = 0;
+    read_in_batches(source, cut, &mut |batch| {
+        let texts: Vec<String> = batch.into_iter().map(&mut text_in_part).collect();
+        done += texts.iter().map(|text| text.len() as u64).sum::<u64>();
+        count(texts);
+        progress(done);
         Ok(())
-    })?;
-    count(&mut batch);
-    progress(done + size as u64);
-    Ok(())
+    })
 }
 
 /// `fraction` of `count`, rounded as in the split of the tokens, and at least one.
@@ -187,13 +181,13 @@ fn measure(source: &LocatedSource) -> Result<(u64, u64), DataError> {
     Ok((bytes, documents))
 }
 
-/// Adds the words of `batch` to `counts`, and empties `batch`. `split` hands the words of a text to its second argument.
+/// Adds the words of `batch` to `counts`. `split` hands the words of a text to its second argument.
 fn count_words(
-    batch: &mut Vec<String>,
+    batch: Vec<String>,
     counts: &mut HashMap<String, u64>,
     split: impl Fn(&str, &mut dyn FnMut(&str)) + Sync,
 ) {
-    let new = batch.par_drain(..).fold(HashMap::new, |mut counts: HashMap<String, u64>, text| {
+    let new = batch.into_par_iter().fold(HashMap::new, |mut counts: HashMap<String, u64>, text| {
         split(&text, &mut |word| match counts.get_mut(word) {
             Some(count) => *count += 1,
             None => _ = counts.insert(word.to_owned(), 1),
