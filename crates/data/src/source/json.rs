@@ -123,8 +123,10 @@ fn for_each_item(path: &Path, file: BufReader<File>, offset: u64, sink: &mut Rec
             Some(b']') if index == 0 => break,
             Some(b',') if index > 0 => {
                 array.skip(1);
-                if array.peek()? == Some(b']') {
-                    return Err(array.error("trailing comma"));
+                match array.peek()? {
+                    Some(b']') => return Err(array.error("trailing comma")),
+                    Some(_) => {}
+                    None => return Err(array.error("EOF while parsing a value")),
                 }
             }
             Some(b']') => break,
