@@ -68,7 +68,6 @@ fn case(model: &str, rest: &str) -> Case {
     let request = DataRequest {
         data: &experiment.data,
         choice: None,
-        seed: experiment.seed,
         cache_dir: &dir.path().join("cache"),
         test: None,
         vocab_size: experiment.model.vocab_size,

@@ -141,7 +141,6 @@ fn compile_layout_case(model: &str, layout: &str, steps: usize, mask: &str, clus
     let request = DataRequest {
         data: &experiment.data,
         choice: experiment.eval.hellaswag.as_ref(),
-        seed: experiment.seed,
         cache_dir: &dir.join("cache"),
         test: None,
         vocab_size: experiment.model.vocab_size,

@@ -153,7 +153,6 @@ fn text(folder: &std::path::Path) -> Prepared {
         data: &data,
         choice: None,
         test: None,
-        seed: 0,
         cache_dir: &folder.join("cache"),
         vocab_size: None,
     };

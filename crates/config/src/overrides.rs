@@ -51,7 +51,7 @@ pub(crate) fn add_overrides(options: &LoadOptions, layers: &mut Vec<Layer>, mist
     for text in &options.sets {
         let at = text.find('=').unwrap_or(text.len());
         let keys: Vec<String> = text[..at].split('.').map(|key| key.trim().to_owned()).collect();
-        add(Source::set(text, (at + 1).min(text.len())), &keys, text[..at].chars().count());
+        add(Source::flag("--set", text, (at + 1).min(text.len())), &keys, text[..at].chars().count());
     }
 }
 

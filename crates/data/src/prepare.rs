@@ -30,8 +30,6 @@ pub struct DataRequest<'a> {
     pub choice: Option<&'a HellaSwag>,
     /// The source that the trained model is tested on.
     pub test: Option<&'a Source>,
-    /// The seed of the experiment. Preparing does not depend on it.
-    pub seed: u64,
     /// The folder of tokens, trained tokenizers and the built-in corpus, created if necessary.
     pub cache_dir: &'a Path,
     /// `model.vocab_size`, if given. Ids beyond it are an error.

@@ -166,7 +166,6 @@ pub fn prepare_data(
         data: lowered.as_ref().map_or(&experiment.data, |lowered| &lowered.local),
         choice: experiment.eval.hellaswag.as_ref(),
         test: lowered.as_ref().and_then(|l| l.test.as_ref().map(|(local, _)| local)).or(experiment.eval.test.as_ref()),
-        seed: experiment.seed,
         cache_dir: &host.cache,
         vocab_size: experiment.model.vocab_size,
     };

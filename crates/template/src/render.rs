@@ -181,7 +181,7 @@ fn check_variables_are_used(files: &Files, inputs: &Inputs) -> Result<(), Vec<Di
 fn flag_source(name: &str, inputs: &Inputs) -> Source {
     let value = inputs.vars.get(name).map(|v| v.as_str().map_or_else(|| v.to_string(), str::to_owned));
     let text = format!("{name}={}", value.map_or_else(String::new, |value| short(&value)));
-    Source::var(&text, name.len() + 1)
+    Source::flag("--var", &text, name.len() + 1)
 }
 
 /// The diagnostic for variables that were given for a file that is no template.

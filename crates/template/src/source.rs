@@ -51,14 +51,9 @@ impl Source {
         Self::new(name.to_owned(), format!("{name}={value}"), name.len() + 1, SourceKind::Environment)
     }
 
-    /// `NAME=VALUE` of a template's variable, whose value begins at byte `skip`.
-    pub fn var(text: &str, skip: usize) -> Self {
-        Self::new("--var".to_owned(), text.to_owned(), skip, SourceKind::Set)
-    }
-
-    /// `key.path=value`, whose value begins at byte `skip`.
-    pub fn set(text: &str, skip: usize) -> Self {
-        Self::new("--set".to_owned(), text.to_owned(), skip, SourceKind::Set)
+    /// The text `NAME=VALUE` of `flag`, such as `--set`. The value begins at byte `skip`.
+    pub fn flag(flag: &str, text: &str, skip: usize) -> Self {
+        Self::new(flag.to_owned(), text.to_owned(), skip, SourceKind::Set)
     }
 
     /// The YAML in it.

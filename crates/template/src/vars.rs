@@ -60,7 +60,7 @@ fn read_file(path: &Path, out: &mut Map<String, Value>, mistakes: &mut Vec<Diagn
 
 fn read_flag(text: &str, mistakes: &mut Vec<Diagnostic>) -> Option<(String, Value)> {
     let (given, value) = text.split_once('=').unwrap_or((text, ""));
-    let source = Source::var(text, text.len() - value.len());
+    let source = Source::flag("--var", text, text.len() - value.len());
     let name = given.trim();
     let place = Place { line: 1, column: 1, length: given.chars().count().max(1) };
     if given.len() == text.len() {

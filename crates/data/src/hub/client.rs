@@ -4,12 +4,14 @@
 //! reports a refusal by its number alone. So this program sends requests itself, and uses the crate's addresses, answers and folders.
 
 use std::io::Read as _;
+use std::path::Path;
 use std::time::Duration;
 
 use ureq::http::Response;
 use ureq::{Agent, Body};
 
 use super::error::{HubError, quoted};
+use super::fetch::Report;
 use super::settings::Settings;
 
 const MAX_REDIRECTS: usize = 10;
@@ -22,6 +24,9 @@ const MAX_ANSWER: u64 = 64 << 20;
 
 pub(super) struct Client<'a> {
     pub(super) settings: &'a Settings,
+    /// The folder for lists of files.
+    pub(super) memos: &'a Path,
+    pub(super) report: &'a Report<'a>,
     agent: Agent,
 }
 
@@ -72,7 +77,7 @@ impl Answer {
 }
 
 impl<'a> Client<'a> {
-    pub(super) fn new(settings: &'a Settings) -> Self {
+    pub(super) fn new(settings: &'a Settings, memos: &'a Path, report: &'a Report<'a>) -> Self {
         let config = Agent::config_builder()
             .http_status_as_error(false)
             .max_redirects(0)
@@ -83,7 +88,7 @@ impl<'a> Client<'a> {
             .timeout_recv_response(Some(Duration::from_mins(1)))
             .timeout_per_read(Some(Duration::from_mins(1)))
             .build();
-        Self { settings, agent: config.into() }
+        Self { settings, memos, report, agent: config.into() }
     }
 
     /// One attempt at `url`, from byte `from` on.

@@ -176,7 +176,7 @@ impl Fetch<'_> {
                     file.write_all(&block[..read]).map_err(io)?;
                     have += read as u64;
                     let seconds = begun.elapsed().as_secs_f64().max(1e-3);
-                    (self.repository.report)(Downloading {
+                    (self.repository.client.report)(Downloading {
                         file: self.number.0,
                         files: self.number.1,
                         bytes_done: have,

@@ -54,8 +54,7 @@ pub fn lower(
     memos: &Path,
     report: &Report<'_>,
 ) -> Result<Lowered, HubError> {
-    let client = Client::new(settings);
-    let hub = Hub { client: &client, memos, report };
+    let hub = Client::new(settings, memos, report);
     let mut out = Lowered { local: data.clone(), pinned: data.clone(), test: None };
     if let Tokenizer::Hub(HubTokenizer { name, revision }) = &data.tokenizer {
         let key = |message| format!("data.tokenizer.hub: {message}");
@@ -82,29 +81,22 @@ pub fn lower(
     Ok(out)
 }
 
-struct Hub<'a> {
-    client: &'a Client<'a>,
-    memos: &'a Path,
-    report: &'a Report<'a>,
-}
-
-impl<'a> Hub<'a> {
-    fn repository(&self, kind: RepoType, name: &'a str, revision: &'a str) -> Repository<'a> {
-        Repository { client: self.client, memos: self.memos, report: self.report, kind, name, revision }
+impl Client<'_> {
+    fn repository<'a>(&'a self, kind: RepoType, name: &'a str, revision: &'a str) -> Repository<'a> {
+        Repository { client: self, kind, name, revision }
     }
 
     /// The error that `snapshot` lacks something, with the reason why no more of its files are known.
     fn lacking(&self, snapshot: &Snapshot, message: String) -> HubError {
         match &snapshot.partial {
             None => HubError::Request(message),
-            Some(why) if self.client.settings.offline => HubError::Request(format!("{message}; {why}")),
+            Some(why) if self.settings.offline => HubError::Request(format!("{message}; {why}")),
             Some(why) => HubError::Unreachable(format!("{message}; {why}")),
         }
     }
 
     fn tokenizer(&self, name: &str, revision: &str) -> Result<(Tokenizer, String), HubError> {
-        let hub = Hub { ..*self };
-        let repository = hub.repository(RepoType::Model, name, revision);
+        let repository = self.repository(RepoType::Model, name, revision);
         let snapshot = repository.snapshot()?;
         let has = |file: &str| snapshot.files.iter().any(|f| f == file);
         if has(TOKENIZER) {
@@ -122,8 +114,7 @@ impl<'a> Hub<'a> {
 
     fn dataset(&self, source: &HubSource) -> Result<(Source, String), HubError> {
         let HubSource { dataset, config, split, column, template, revision } = source;
-        let hub = Hub { ..*self };
-        let repository = hub.repository(RepoType::Dataset, dataset, revision);
+        let repository = self.repository(RepoType::Dataset, dataset, revision);
         let snapshot = repository.snapshot()?;
         let configs = card(&repository, &snapshot)?;
         let wanted = config.as_deref();
@@ -138,7 +129,7 @@ impl<'a> Hub<'a> {
         });
         if guessed && revision == HUB_DEFAULT_BRANCH && snapshot.partial.is_none() {
             // Files that the hub has converted. Without any, the message describes the dataset's own files.
-            match hub.repository(RepoType::Dataset, dataset, CONVERTED).snapshot() {
+            match self.repository(RepoType::Dataset, dataset, CONVERTED).snapshot() {
                 Ok(converted) => {
                     let selected = select::select(&converted.files, &[], wanted, split)
                         .map_err(|message| self.lacking(&converted, describe(message)))?;
@@ -158,7 +149,7 @@ impl<'a> Hub<'a> {
             return Err(self.lacking(&snapshot, describe(format!("the cache has {missing}"))));
         }
         let Selected { format, files, .. } = selected;
-        let repository = hub.repository(RepoType::Dataset, dataset, from);
+        let repository = self.repository(RepoType::Dataset, dataset, from);
         let paths: Vec<PathBuf> = (1..)
             .zip(&files)
             .map(|(number, file)| repository.file(&snapshot.commit, file, (number, files.len())))

@@ -13,15 +13,12 @@ use serde_json::Value;
 
 use super::client::{Answer, Client};
 use super::error::{HubError, quoted};
-use super::fetch::{Fetch, Report};
+use super::fetch::Fetch;
 use runner_spec::diagnostic::nearest;
 use runner_spec::hub_name::{is_commit, is_inside};
 
 pub(super) struct Repository<'a> {
     pub(super) client: &'a Client<'a>,
-    /// The folder for lists of files.
-    pub(super) memos: &'a Path,
-    pub(super) report: &'a Report<'a>,
     pub(super) kind: RepoType,
     pub(super) name: &'a str,
     pub(super) revision: &'a str,
@@ -106,7 +103,7 @@ impl Repository<'_> {
 
     fn memo(&self, commit: &str) -> PathBuf {
         let name = format!("{} {commit}", self.repo(commit).folder_name());
-        self.memos.join(format!("{}.json", blake3::hash(name.as_bytes()).to_hex()))
+        self.client.memos.join(format!("{}.json", blake3::hash(name.as_bytes()).to_hex()))
     }
 
     pub(super) fn wrong(&self, message: String) -> HubError {

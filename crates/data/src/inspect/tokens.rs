@@ -10,7 +10,7 @@ use crate::error::DataError;
 use crate::shard::Card;
 use crate::token_files::recognize;
 use crate::token_store::{MAGIC, TokenStore};
-use crate::token_stream::{TokenSegment, TokenStream};
+use crate::token_stream::TokenStream;
 use crate::tokenizer::TextTokenizer;
 
 /// Tokens between two reports of progress.
@@ -34,32 +34,20 @@ pub fn inspect_tokens(
     let (mut listed, mut segments, mut store) = (Vec::new(), Vec::new(), None);
     for path in files {
         let bytes = std::fs::metadata(path).map_err(DataError::io(path))?.len();
-        let mut file = |format, segment: &TokenSegment| {
-            let bits = Some(segment.width.bytes() as u32 * 8);
-            listed.push(InspectedFile {
-                path: path.clone(),
-                format,
-                bytes,
-                bits,
-                tokens: Some(segment.count),
-                rows: None,
-            });
-        };
-        if is_cache(path) {
+        let (segment, format) = if is_cache(path) {
             if files.len() > 1 {
-                return Err(DataError::file(path, "an entry of the cache, which is looked at alone"));
+                return Err(DataError::file(path, "an entry of the cache, which is inspected alone"));
             }
             let opened = TokenStore::open(path.parent().unwrap_or(Path::new(".")))?;
-            if let Some((segment, _)) = opened.tokens.segment_at(0) {
-                file("cache", segment);
-                segments.push(segment.clone());
-            }
+            let segment = opened.tokens.segment_at(0).map(|(segment, _)| segment.clone());
             store = Some(opened);
+            (segment.ok_or_else(|| DataError::damaged(path, "no tokens"))?, "cache")
         } else {
-            let (segment, format) = recognize(path)?;
-            file(format, &segment);
-            segments.push(segment);
-        }
+            recognize(path)?
+        };
+        let (bits, tokens) = (Some(segment.width.bytes() as u32 * 8), Some(segment.count));
+        listed.push(InspectedFile { path: path.clone(), format, bytes, bits, tokens, rows: None });
+        segments.push(segment);
     }
     let stream = TokenStream::new(segments);
     let total: u64 = listed.iter().map(|file| file.bytes).sum();
@@ -68,7 +56,7 @@ pub fn inspect_tokens(
 
     let mut tally = TokenTally::new(texts);
     let (count, mut position) = (stream.count(), 0);
-    let before = end.is_some() && first(&stream) == end;
+    let before = end.is_some() && token_at(&stream, 0) == end;
     // The starts of documents, which only a cache entry has.
     let starts = store.as_ref().map(|store| (1..=store.document_count).map(|i| store.document_start(i)));
     let mut starts = starts.into_iter().flatten().peekable();
@@ -112,12 +100,13 @@ pub fn inspect_tokens(
     })
 }
 
-fn first(stream: &TokenStream) -> Option<u32> {
-    let mut token = None;
-    if stream.count() > 0 {
-        stream.read(0, 1, |t| token = Some(t));
+/// The token at `position`, if there is one.
+fn token_at(stream: &TokenStream, position: u64) -> Option<u32> {
+    let mut found = None;
+    if position < stream.count() {
+        stream.read(position, 1, |token| found = Some(token));
     }
-    token
+    found
 }
 
 /// The token between documents, and how it is known.
@@ -136,11 +125,8 @@ fn end_of_text(
     if let Some(end) = card.and_then(|card| card.tokenizer.end_of_text) {
         return (Some(end), Some("card"));
     }
-    let mut last = None;
-    if let Some(position) = stream.count().checked_sub(1) {
-        stream.read(position, 1, |t| last = Some(t));
-    }
-    let guess = [first(stream), last].into_iter().flatten().find(|token| KNOWN_ENDS.contains(token));
+    let ends = [0, stream.count().saturating_sub(1)].map(|position| token_at(stream, position));
+    let guess = ends.into_iter().flatten().find(|token| KNOWN_ENDS.contains(token));
     (guess, guess.map(|_| "guessed"))
 }
 

@@ -32,7 +32,7 @@ impl Folder {
     fn prepare_within(&self, data: &Data, vocab_size: Option<usize>) -> Result<(Prepared, bool), DataError> {
         let made = Mutex::new(false);
         let cache_dir = self.0.path().join("cache");
-        let request = DataRequest { data, choice: None, test: None, seed: 0, cache_dir: &cache_dir, vocab_size };
+        let request = DataRequest { data, choice: None, test: None, cache_dir: &cache_dir, vocab_size };
         let prepared = prepare(&request, &|progress| {
             *made.lock().unwrap() |= matches!(progress, Progress::Done { .. });
         })?;
@@ -286,7 +286,7 @@ fn the_builtin_corpus_is_ready() {
     let cache_dir = folder.0.path().join("cache");
     let set = HellaSwag { file: None, builtin: Some(Corpus::Stories), limit: Some(100) };
     let request =
-        DataRequest { data: &data, choice: Some(&set), test: None, seed: 0, cache_dir: &cache_dir, vocab_size: None };
+        DataRequest { data: &data, choice: Some(&set), test: None, cache_dir: &cache_dir, vocab_size: None };
     let prepared = prepare(&request, &|_| ()).unwrap();
     assert_eq!(prepared.choice.unwrap().len(), 100);
     assert_eq!(prepared.facts.choice.unwrap().items, 100);

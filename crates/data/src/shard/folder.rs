@@ -77,7 +77,7 @@ pub(super) fn read_folder(request: &ShardRequest<'_>, settings: &Settings) -> Re
 /// Files that a set of this format and name may have.
 fn files_of_set(request: &ShardRequest<'_>) -> Vec<String> {
     let mut names = file_names(request.folder);
-    names.retain(|name| request.format.is_of(request.name, name));
+    names.retain(|name| request.format.is_in_set(request.name, name));
     names.sort();
     names
 }
@@ -138,7 +138,7 @@ fn remove_unfinished_except(folder: &Path, kept: &[&str]) {
 
 /// True if a preparation, of any format and name, writes a file called `name`.
 fn is_ours(name: &str) -> bool {
-    [CARD, STATE, TOKENIZER, META].contains(&name) || ShardFormat::ALL.into_iter().any(|format| format.is_any(name))
+    [CARD, STATE, TOKENIZER, META].contains(&name) || ShardFormat::ALL.into_iter().any(|format| format.set_name(name).is_some())
 }
 
 /// The files beside the shards, with their content.

@@ -82,27 +82,22 @@ impl ShardFormat {
     }
 
     /// True if a file called `file` may be in a set called `name`.
-    pub(super) fn is_of(self, name: &str, file: &str) -> bool {
-        self.set_of(file).is_some_and(|set| set.is_none_or(|set| set == name))
+    pub(super) fn is_in_set(self, name: &str, file: &str) -> bool {
+        self.set_name(file).is_some_and(|set| set.is_empty() || set == name)
     }
 
-    /// True if a file called `file` may be in any set.
-    pub(super) fn is_any(self, file: &str) -> bool {
-        self.set_of(file).is_some()
-    }
-
-    /// The name of the set that a file called `file` may be in; `Some(None)` if file names of the format do not have it.
-    #[expect(clippy::option_option, reason = "three states: no shard, a shard of any set, a shard of this set")]
-    fn set_of(self, file: &str) -> Option<Option<&str>> {
+    /// The name of the set that a file called `file` may be in, which is empty if the format's file names do not have it. `None` for the
+    /// name of another file.
+    pub(super) fn set_name(self, file: &str) -> Option<&str> {
         let end = if self == Self::Npy { ".npy" } else { ".bin" };
         [SplitName::Train, SplitName::Validation].into_iter().find_map(|split| {
             if self == Self::NanoGpt {
-                return (file == self.file_name("", split, 0)).then_some(None);
+                return (file == self.file_name("", split, 0)).then_some("");
             }
             let (rest, number) = file.strip_suffix(end)?.rsplit_once('_')?;
             let numbered = number.len() == 6 && number.bytes().all(|b| b.is_ascii_digit());
             let name = rest.strip_suffix(split.short())?.strip_suffix('_')?;
-            (numbered && !name.is_empty()).then_some(Some(name))
+            (numbered && !name.is_empty()).then_some(name)
         })
     }
 
@@ -162,8 +157,8 @@ mod tests {
         assert_eq!(npy.file_name("edufineweb", SplitName::Validation, 0), "edufineweb_val_000000.npy");
         assert_eq!(llmc.file_name("fineweb", SplitName::Train, 12), "fineweb_train_000012.bin");
         assert_eq!(ShardFormat::NanoGpt.file_name("x", SplitName::Validation, 0), "val.bin");
-        assert!(npy.is_of("a", "a_train_000012.npy") && !npy.is_of("a", "a_train_000012.bin"));
-        assert!(!npy.is_of("a", "a_b_train_000012.npy") && !llmc.is_of("a", "a_train_12.bin"));
-        assert!(ShardFormat::NanoGpt.is_of("a", "train.bin") && !ShardFormat::NanoGpt.is_of("a", "test.bin"));
+        assert!(npy.is_in_set("a", "a_train_000012.npy") && !npy.is_in_set("a", "a_train_000012.bin"));
+        assert!(!npy.is_in_set("a", "a_b_train_000012.npy") && !llmc.is_in_set("a", "a_train_12.bin"));
+        assert!(ShardFormat::NanoGpt.is_in_set("a", "train.bin") && !ShardFormat::NanoGpt.is_in_set("a", "test.bin"));
     }
 }

@@ -62,7 +62,6 @@ fn facts(experiment: &Experiment) -> DataFacts {
             data: &experiment.data,
             choice: experiment.eval.hellaswag.as_ref(),
             test: None,
-            seed: experiment.seed,
             cache_dir: cache(),
             vocab_size: experiment.model.vocab_size,
         };
@@ -160,7 +159,6 @@ fn with_file(folder: &Path, name: &str, content: &str) -> PlannedExperiment {
         data: &experiment.data,
         choice: None,
         test: None,
-        seed: 0,
         cache_dir: &folder.join("cache"),
         vocab_size: None,
     };
