@@ -1,4 +1,4 @@
-//! minijinja's filters, tests and functions that templates have. Filters that can make much out of little have limits.
+//! minijinja's filters, tests and functions that templates have. Filters that can make large values out of small ones have limits.
 
 use minijinja::value::Rest;
 use minijinja::{AutoEscape, Environment, Error, State, UndefinedBehavior, Value, filters};
@@ -9,7 +9,7 @@ use runner_spec::diagnostic::short;
 
 macro_rules! filters {
     ($($name:ident)*) => {
-        /// For "did you mean".
+        /// Names that a message suggests.
         pub(super) const FILTERS: &[&str] = &[$(stringify!($name)),*];
 
         fn add_filters(env: &mut Environment<'static>) {
@@ -26,7 +26,7 @@ filters! {
     tojson trim unique upper zip
 }
 
-/// For "did you mean", separated by blanks.
+/// Names that a message suggests, separated by blanks.
 pub(super) const TESTS: &str = "boolean defined divisibleby endingwith eq even false filter float ge gt in integer iterable \
                                 le lower lt mapping ne none number odd sequence startingwith string test true undefined";
 

@@ -9,7 +9,7 @@ use super::loader::Files;
 use super::units;
 use super::value::flow;
 
-/// For "did you mean".
+/// Names that a message suggests.
 pub(super) const FUNCTIONS: [&str; 9] =
     ["dict", "env", "linspace", "logspace", "namespace", "pow10", "range", "seconds", "tokens"];
 pub(super) const FILTERS: [&str; 5] = ["duration", "seconds", "tokens", "tokens_short", "yaml"];

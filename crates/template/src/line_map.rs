@@ -1,7 +1,7 @@
 //! Maps the lines of a rendered text to the lines of its templates.
 //!
-//! The template is rendered a second time with marks: characters for private use, one for each thing that is printed. Where
-//! they stand in that text, the thing stands in the first.
+//! The template is rendered a second time with marks: characters for private use, one before each printed value and each line of
+//! literal text. Their places in the second text are the places of values and lines in the first.
 
 use super::loader::FileRange;
 use crate::source::lines;
@@ -34,7 +34,7 @@ pub struct LineMap {
 }
 
 impl LineMap {
-    /// `None` if `marked` without its marks is not `text`: then they changed what they were to show.
+    /// `None` if `marked` without its marks is not `text`: then the marks have changed the rendered text.
     pub(super) fn new(text: &str, marked: &str, table: &[FileRange]) -> Option<Self> {
         let mut marks = Vec::new();
         let mut plain = String::with_capacity(text.len());
@@ -56,7 +56,7 @@ impl LineMap {
         let behind = self.marks.partition_point(|(place, _)| *place <= at);
         let (place, mark) = self.marks.get(behind.saturating_sub(1))?;
         let (from, mut found) = (*place, mark.clone());
-        // What is printed as it stands is found to the character.
+        // Literal text is found to the character.
         let is_literal = self.text.get(from..).is_some_and(|printed| printed.starts_with(mark.code()));
         if is_literal && at < from + mark.range.len() && at >= from {
             let start = mark.range.start + (at - from);

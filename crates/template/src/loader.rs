@@ -60,7 +60,13 @@ impl FileRange {
 
     pub(super) fn template_place(&self) -> TemplatePlace {
         let Place { line, column, length } = self.place();
-        TemplatePlace { file: self.file.path.clone(), line, column, length, source_line: nth_line(&self.file.text, line) }
+        TemplatePlace {
+            file: self.file.path.clone(),
+            line,
+            column,
+            length,
+            source_line: nth_line(&self.file.text, line),
+        }
     }
 
     pub(super) fn diagnostic(&self, message: String, help: String) -> Diagnostic {
@@ -80,12 +86,12 @@ pub(super) struct Files {
 }
 
 impl Files {
-    /// `folders`: where includes are looked for, in this order. `environment`: what `env()` may find.
+    /// `folders` are searched for includes, in this order. `environment` has the variables that `env()` may find.
     pub(super) fn new(folders: Vec<PathBuf>, environment: BTreeMap<String, String>) -> Self {
         Self { folders, environment, read: Mutex::default(), mistake: Mutex::default(), env_read: Mutex::default() }
     }
 
-    /// Takes `text` in as the file `name`.
+    /// Adds `text` as the file `name`.
     ///
     /// # Errors
     /// A text that is no template.

@@ -1,7 +1,7 @@
 //! One text out of one record of a source, such as a prompt out of its instruction and its answer.
 //!
-//! The limits are those of the templates of experiments, with room for larger texts. There are no files to include and no
-//! functions; what the fields are called is only known to the caller.
+//! The limits are those of the templates of experiments, except for larger texts. The template cannot include files, and has no functions
+//! but minijinja's. The caller knows the names of the fields.
 
 use std::collections::BTreeSet;
 use std::fmt;

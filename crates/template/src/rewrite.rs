@@ -1,7 +1,7 @@
 //! The text that minijinja gets: the template with guards before its tags, and, if asked for, marks in what it prints.
 //!
-//! Neither changes a character of the result (marks are taken out again): a guard stands directly before a tag and has its
-//! whitespace control, a mark stands directly before what is not blank.
+//! Guards do not change the result, and marks are removed from it: a guard stands directly before a tag and has its whitespace control, a
+//! mark stands directly before text that is not blank.
 
 use std::ops::Range;
 

@@ -70,12 +70,10 @@ impl Source {
     /// The name of a value's `place` in `runner validate --explain`.
     pub fn origin(&self, place: Place) -> String {
         match self.kind {
-            SourceKind::File => {
-                match self.template_place(place) {
-                    Some(found) => format!("{}:{}:{}", found.file.display(), found.line, found.column),
-                    None => format!("{}:{}:{}", self.label, place.line, place.column),
-                }
-            }
+            SourceKind::File => match self.template_place(place) {
+                Some(found) => format!("{}:{}:{}", found.file.display(), found.line, found.column),
+                None => format!("{}:{}:{}", self.label, place.line, place.column),
+            },
             SourceKind::Environment => self.label.clone(),
             SourceKind::Set => format!("--set {}", self.text),
         }

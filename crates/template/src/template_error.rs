@@ -23,7 +23,7 @@ pub(super) fn syntax_error(error: &Error, rewritten: &Rewritten, source: &Source
         };
     };
     let range = rewritten.original_range(&range);
-    // What is missing at the end is looked for behind the last thing that is there.
+    // A part that is missing at the end is reported behind the last character.
     let end = source.text.trim_end().len();
     let range = if range.start >= end { end..end + 1 } else { range };
     let help = if detail.contains("end of input") || detail.contains("unexpected end") {

@@ -1,4 +1,4 @@
-//! YAML text to a tree whose every value knows its place, within limits that hostile files run into.
+//! Parses YAML into a tree whose values have their places, within limits that protect against hostile files.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -135,7 +135,7 @@ struct TreeReader<'s> {
     events: Parser<'s, StrInput<'s>>,
     diagnostics: Vec<Diagnostic>,
     anchors: HashMap<usize, Node>,
-    /// Values so far, with those that aliases stand for.
+    /// The number of values so far, with those that aliases stand for.
     total: usize,
     /// First and last lines of quoted and block texts.
     text_lines: Vec<(usize, usize)>,
@@ -290,7 +290,7 @@ impl<'s> TreeReader<'s> {
     fn syntax(&self, error: &ScanError) -> Box<Diagnostic> {
         let at = error.marker();
         let mut place = self.source.place(at.line(), at.col() + 1, 1);
-        // What is missing at the end is looked for behind the last thing that is there.
+        // A part that is missing at the end is reported behind the last character.
         let last = lines(self.source.yaml()).enumerate().filter(|(_, line)| !line.trim().is_empty()).last();
         if let Some((i, line)) = last
             && at.line() > i + 1

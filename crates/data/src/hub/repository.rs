@@ -1,8 +1,8 @@
 //! One repository at one revision: its files, from the cache or from the hub.
 //!
-//! The cache is laid out as Python's huggingface_hub does it, and shared with it: `refs/` says which commit a branch is,
-//! `snapshots/<commit>/` has links to files in `blobs/`. What is there is taken without asking, so that a branch stays at the
-//! commit at which it was first read. Only the list of a commit's files has no place there: it is kept in our own cache.
+//! The cache has the layout of Python's huggingface_hub, and is shared with it: `refs/` says which commit a branch is,
+//! `snapshots/<commit>/` has links to files in `blobs/`. A cached branch or file is not requested again, so a branch stays at the
+//! commit at which it was first read. That layout has no place for the list of a commit's files, so it is in this program's cache.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -76,7 +76,7 @@ impl Repository<'_> {
         match self.info(&commit) {
             Ok(info) if info.sha == commit => Ok(info.into()),
             Ok(info) => Err(self.wrong(format!("commit {commit} is said to be {}", quoted(&info.sha)))),
-            // Only if the hub cannot be asked; its refusal is final.
+            // A refusal of the hub is final.
             Err(error) if self.client.settings.offline || matches!(error, HubError::Unreachable(_)) => {
                 let files = list_files(&self.cached(&commit).pointer_path(&commit));
                 if files.is_empty() {
@@ -119,7 +119,7 @@ impl Repository<'_> {
         )
     }
 
-    /// Adds to an error of the connection what is missing for want of it.
+    /// Adds the missing file or list to an error of the connection.
     fn name_missing(&self, error: HubError, what: &str) -> HubError {
         match error {
             HubError::Unreachable(why) => HubError::Unreachable(self.missing(what, &why)),

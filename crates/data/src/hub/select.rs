@@ -390,20 +390,20 @@ mod tests {
 
     #[test]
     fn files_tell_whether_they_are_all_or_not() {
-        let told = |files: &[&str], by| missing_part(&Selected { format: Format::Parquet, files: names(files), by });
+        let missing = |files: &[&str], by| missing_part(&Selected { format: Format::Parquet, files: names(files), by });
         let shards = ["train-00000-of-00002-a0.parquet", "train-00001-of-00002-b1.parquet"];
-        assert_eq!(told(&shards[..1], SelectedBy::Pattern).unwrap(), "1 of the 2 files `train-…`");
-        assert_eq!(told(&shards, SelectedBy::Pattern), None);
+        assert_eq!(missing(&shards[..1], SelectedBy::Pattern).unwrap(), "1 of the 2 files `train-…`");
+        assert_eq!(missing(&shards, SelectedBy::Pattern), None);
         // A file that is no shard does not hide that one is missing.
-        assert!(told(&["a.parquet", shards[0]], SelectedBy::Name).is_some());
-        assert!(told(&["a.parquet", "b.parquet"], SelectedBy::Name).unwrap().contains("whether there are more"));
-        assert_eq!(told(&["a.parquet", "b.parquet"], SelectedBy::List), None);
+        assert!(missing(&["a.parquet", shards[0]], SelectedBy::Name).is_some());
+        assert!(missing(&["a.parquet", "b.parquet"], SelectedBy::Name).unwrap().contains("whether there are more"));
+        assert_eq!(missing(&["a.parquet", "b.parquet"], SelectedBy::List), None);
         for one in ["train.parquet", "data/wikitext2.parquet", "corpus-v2.jsonl"] {
-            assert_eq!(told(&[one], SelectedBy::Name), None, "{one}");
-            assert!(told(&[one], SelectedBy::Pattern).is_some(), "{one}");
+            assert_eq!(missing(&[one], SelectedBy::Name), None, "{one}");
+            assert!(missing(&[one], SelectedBy::Pattern).is_some(), "{one}");
         }
         for one in ["0000.parquet", "sample/10BT/000_00000.parquet", "train-0.jsonl", "train-00003-of-00002.parquet"] {
-            assert!(told(&[one], SelectedBy::Name).is_some(), "{one}");
+            assert!(missing(&[one], SelectedBy::Name).is_some(), "{one}");
         }
         // A card's list of which not all is there is no list.
         let card = "---\nconfigs: [{config_name: a, data_files: [{split: train, path: [a.jsonl, b.jsonl]}]}]\n---\n";

@@ -285,8 +285,7 @@ fn the_builtin_corpus_is_ready() {
     let data = packed(bpe(512), builtin, Some(Validation::Source(Source::Builtin { corpus: Corpus::Stories })), 64);
     let cache_dir = folder.0.path().join("cache");
     let set = HellaSwag { file: None, builtin: Some(Corpus::Stories), limit: Some(100) };
-    let request =
-        DataRequest { data: &data, choice: Some(&set), test: None, cache_dir: &cache_dir, vocab_size: None };
+    let request = DataRequest { data: &data, choice: Some(&set), test: None, cache_dir: &cache_dir, vocab_size: None };
     let prepared = prepare(&request, &|_| ()).unwrap();
     assert_eq!(prepared.choice.unwrap().len(), 100);
     assert_eq!(prepared.facts.choice.unwrap().items, 100);

@@ -138,7 +138,8 @@ fn remove_unfinished_except(folder: &Path, kept: &[&str]) {
 
 /// True if a preparation, of any format and name, writes a file called `name`.
 fn is_ours(name: &str) -> bool {
-    [CARD, STATE, TOKENIZER, META].contains(&name) || ShardFormat::ALL.into_iter().any(|format| format.set_name(name).is_some())
+    [CARD, STATE, TOKENIZER, META].contains(&name)
+        || ShardFormat::ALL.into_iter().any(|format| format.set_name(name).is_some())
 }
 
 /// The files beside the shards, with their content.
@@ -221,7 +222,7 @@ pub(super) fn write_error(path: &Path) -> impl FnOnce(io::Error) -> DataError + 
             io::ErrorKind::QuotaExceeded => "the disk quota is used up",
             _ => return DataError::Io { path: path.to_owned(), source },
         };
-        let text = format!("{cause}: make room, and the same command goes on where it can");
+        let text = format!("{cause}: make room, and the same command continues where it can");
         DataError::Io { path: path.to_owned(), source: io::Error::new(source.kind(), text) }
     }
 }

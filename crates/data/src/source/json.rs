@@ -319,7 +319,8 @@ mod tests {
     fn items_are_read_across_blocks() {
         let mut expected: Vec<String> = (0..100).map(|i| "é\\n".repeat(i * 97)).collect();
         expected.push("x".repeat(3 * BLOCK));
-        let items: Vec<String> = expected.iter().map(|text| format!(" {}\n", serde_json::json!({"text": text}))).collect();
+        let items: Vec<String> =
+            expected.iter().map(|text| format!(" {}\n", serde_json::json!({"text": text}))).collect();
         let content = format!("[\n{}]", items.join(",\n"));
         assert!(texts(JsonFormat::Array, content.as_bytes()).unwrap() == expected);
         let line = content.matches('\n').count() + 1;
@@ -328,7 +329,10 @@ mod tests {
         let wrong = format!("{}, 3]", content.trim_end_matches(']'));
         let error = texts(JsonFormat::Array, wrong.as_bytes()).unwrap_err();
         let offset = wrong.len() - 2;
-        assert_eq!(error, format!(", line {line}: item 101 of the array (at byte {offset}): a number, not a JSON object"));
+        assert_eq!(
+            error,
+            format!(", line {line}: item 101 of the array (at byte {offset}): a number, not a JSON object")
+        );
     }
 
     #[test]

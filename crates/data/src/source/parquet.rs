@@ -104,8 +104,7 @@ impl StringColumn<'_> {
     /// Reads the values of the next rows, at most [`ROWS`].
     fn read(&self, reader: &mut Reader) -> Result<Vec<Option<ByteArray>>, DataError> {
         let (mut values, mut levels) = (Vec::with_capacity(ROWS), Vec::with_capacity(ROWS));
-        let (records, ..) =
-            guarded(self.path, || reader.read_records(ROWS, Some(&mut levels), None, &mut values))?;
+        let (records, ..) = guarded(self.path, || reader.read_records(ROWS, Some(&mut levels), None, &mut values))?;
         if self.present == 0 {
             // No row can be null.
             levels = vec![0; records];

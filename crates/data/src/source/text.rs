@@ -97,7 +97,9 @@ mod tests {
         let mut bytes = vec![b'a'; BLOCK + 10];
         bytes.push(0xff);
         let error = |bytes: &[u8]| pieces(bytes, CutPoints::Words).unwrap_err().to_string();
-        assert!(error(&bytes).ends_with(&format!("a.txt: not UTF-8 text: the first bad byte is at offset {}", BLOCK + 10)));
+        assert!(
+            error(&bytes).ends_with(&format!("a.txt: not UTF-8 text: the first bad byte is at offset {}", BLOCK + 10))
+        );
         // The end of the file cuts a character.
         assert!(error("ab日".as_bytes().split_last().unwrap().1).ends_with("at offset 2"));
     }

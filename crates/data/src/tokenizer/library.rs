@@ -36,8 +36,7 @@ impl LibraryTokenizer {
     pub(super) fn gpt2(vocab: &Path, merges: &Path) -> Result<Self, DataError> {
         let read = |path: &Path| {
             let bytes = std::fs::read(path).map_err(DataError::io(path))?;
-            String::from_utf8(bytes)
-                .map_err(|error| DataError::not_utf8(path, error.utf8_error().valid_up_to() as u64))
+            String::from_utf8(bytes).map_err(|error| DataError::not_utf8(path, error.utf8_error().valid_up_to() as u64))
         };
         let tokens: HashMap<String, u32> = serde_json::from_str(&read(vocab)?)
             .map_err(|error| DataError::file(vocab, format!("not a GPT-2 vocabulary (token to id): {error}")))?;

@@ -46,10 +46,10 @@ pub(crate) fn make_tokenizer(
             vocabulary.check_has_text("data.tokenizer.bpe", "the merges are trained")?;
             check_bpe(*vocab_size, special_tokens)?;
             let settings = [format!("{part:?}"), vocab_size.to_string()];
-            let parse =
-                |path: &Path, text: &str| parse_tokenizer_json(path, text.as_bytes()).map_err(|error| error.to_string());
-            let make =
-                |progress: &dyn Fn(u64)| train::train_merges(train, part, *vocab_size, special_tokens, progress);
+            let parse = |path: &Path, text: &str| {
+                parse_tokenizer_json(path, text.as_bytes()).map_err(|error| error.to_string())
+            };
+            let make = |progress: &dyn Fn(u64)| train::train_merges(train, part, *vocab_size, special_tokens, progress);
             vocabulary.open_or_make("bpe 1", &settings, special_tokens, "tokenizer.json", &parse, &make)
         }
         Tokenizer::Words { lowercase, min_count, special_tokens } => {

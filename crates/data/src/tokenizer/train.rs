@@ -3,9 +3,9 @@
 use std::collections::{BTreeSet, HashMap};
 
 use rayon::prelude::*;
+use tokenizers::AddedToken;
 use tokenizers::models::bpe::{BPE, BpeTrainer};
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
-use tokenizers::AddedToken;
 
 use super::gpt2_words::Words;
 use super::library::byte_level;

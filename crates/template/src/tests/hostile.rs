@@ -31,7 +31,8 @@ fn nothing_outside_the_two_folders_can_be_read() {
     std::os::unix::fs::symlink(folder.join("sub/in.j2"), folder.join("inner.j2")).unwrap();
     std::os::unix::fs::symlink("/dev/zero", folder.join("zero.j2")).unwrap();
     let inputs = Inputs { folder: Some(root.path().join("templates")), ..Inputs::default() };
-    let render_text = |text: &str| render(text, &folder.join("exp.yaml.j2"), &inputs).map(|r| r.text).map_err(|e| e.to_string());
+    let render_text =
+        |text: &str| render(text, &folder.join("exp.yaml.j2"), &inputs).map(|r| r.text).map_err(|e| e.to_string());
     for (name, text) in [("sub/in.j2", "inner"), ("both.j2", "own"), ("only.j2", "shared"), ("inner.j2", "inner")] {
         assert_eq!(render_text(&format!("{{% include '{name}' %}}")).as_deref(), Ok(text));
     }
