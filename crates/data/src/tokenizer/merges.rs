@@ -57,23 +57,37 @@ impl BytePairMerges {
         self.pairs.get(&pair(left, right)).copied().unwrap_or(NONE)
     }
 
-    /// Appends the tokens of `word` to `out`. The pair with the lowest rank is merged, the leftmost first, until no pair has a merge. The
-    /// time grows with the square of the word's length.
+    /// Appends the tokens of `word`, of at most [`MAX_MERGED_WORD`] bytes, to `out`. The pair with the lowest rank is merged, the leftmost
+    /// first, until no pair has a merge.
     pub(super) fn encode(&self, word: &[u8], out: &mut Vec<u32>) {
         let start = out.len();
         out.extend(word.iter().map(|&byte| self.bytes[usize::from(byte)]));
-        let merge_at = |out: &[u32], at: usize| self.merge_of(out[start + at], out[start + at + 1]);
-        let mut merges: Vec<u64> = (0..word.len().saturating_sub(1)).map(|at| merge_at(out, at)).collect();
-        while let Some((at, &merge)) = merges.iter().enumerate().min_by_key(|&(_, merge)| merge)
-            && merge != NONE
-        {
-            out[start + at] = merge as u32;
-            out.remove(start + at + 1);
-            merges.remove(at);
-            for changed in at.saturating_sub(1)..merges.len().min(at + 1) {
-                merges[changed] = merge_at(out, changed);
+        let ids = &mut out[start..];
+        let mut count = ids.len();
+        // The merge of each id with the next one.
+        let mut merges = [NONE; MAX_MERGED_WORD];
+        for (merge, pair) in merges.iter_mut().zip(ids.windows(2)) {
+            *merge = self.merge_of(pair[0], pair[1]);
+        }
+        while count > 1 {
+            let (mut at, mut lowest) = (0, NONE);
+            for (i, &merge) in merges[..count - 1].iter().enumerate() {
+                if merge < lowest {
+                    (at, lowest) = (i, merge);
+                }
+            }
+            if lowest == NONE {
+                break;
+            }
+            ids[at] = lowest as u32;
+            ids.copy_within(at + 2..count, at + 1);
+            merges.copy_within(at + 1..count - 1, at);
+            count -= 1;
+            for changed in at.saturating_sub(1)..(count - 1).min(at + 1) {
+                merges[changed] = self.merge_of(ids[changed], ids[changed + 1]);
             }
         }
+        out.truncate(start + count);
     }
 }
 

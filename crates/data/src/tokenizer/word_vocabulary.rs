@@ -129,7 +129,7 @@ pub(super) fn split(text: &str, lowercase: bool, mut word: impl FnMut(&str)) {
         } else if !run.is_empty() {
             word(run);
         }
-        if end.starts_with(MARKS) {
+        if end.starts_with(is_mark) {
             word(end);
         }
     }
@@ -138,17 +138,17 @@ pub(super) fn split(text: &str, lowercase: bool, mut word: impl FnMut(&str)) {
     }
 }
 
-/// Characters that are words of their own.
-const MARKS: [char; 7] = ['\'', '.', ',', '(', ')', '!', '?'];
+/// True if `c` is a word of its own.
+fn is_mark(c: char) -> bool {
+    matches!(c, '\'' | '.' | ',' | '(' | ')' | '!' | '?')
+}
 
 /// True if `c` is a word of its own, separates words, or may begin a `<br />`, or if it is left out.
 fn may_end_word(c: char) -> bool {
-    match c {
-        // The four separators of ASCII are white space in Python.
-        '\t'..='\r' | '\u{1c}'..=' ' | ';' | ':' | '"' | '<' => true,
-        '\0'..='\u{7f}' => MARKS.contains(&c),
-        _ => c.is_whitespace(),
-    }
+    // The four separators of ASCII are white space in Python.
+    is_mark(c)
+        || matches!(c, '\t'..='\r' | '\u{1c}'..=' ' | ';' | ':' | '"' | '<')
+        || (!c.is_ascii() && c.is_whitespace())
 }
 
 /// The length of a `<br />` at the start of `bytes`. Any `"` between its characters is ignored.
