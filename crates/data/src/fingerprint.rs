@@ -95,10 +95,8 @@ fn hash_file(path: &Path, progress: &dyn Fn(u64)) -> Result<String, DataError> {
 /// If one of them cannot be read, or the cache cannot be opened.
 pub fn content_hash(paths: &[PathBuf], cache_dir: &Path, progress: &dyn Fn(u64)) -> Result<String, DataError> {
     let cache = DataCache::open(cache_dir)?;
-    let mut hashes = Vec::with_capacity(paths.len());
-    for path in paths {
-        hashes.push(SourceFile::identify(path, &cache, progress)?.hash);
-    }
+    let hash = |path: &PathBuf| SourceFile::identify(path, &cache, progress).map(|file| file.hash);
+    let hashes = paths.iter().map(hash).collect::<Result<Vec<_>, _>>()?;
     Ok(match hashes.as_slice() {
         [one] => one.clone(),
         several => hash_parts(several.iter().map(String::as_str)),

@@ -18,9 +18,8 @@ const ENTRY_FOLDERS: [&str; 3] = ["corpora", "tokenizers", "tokens"];
 /// The name of a run's data, made of the content hashes in the run's manifest.
 #[must_use]
 pub fn data_key(train: &str, validation: Option<&String>, choice: Option<&String>, test: Option<&String>) -> String {
-    let text = |hash: Option<&String>| hash.map_or("", String::as_str).to_owned();
-    let parts = [train.to_owned(), text(validation), text(choice)];
-    hash_parts(parts.iter().chain(test).map(String::as_str))
+    let [validation, choice, test] = [validation, choice, test].map(|hash| hash.map(String::as_str));
+    hash_parts([train, validation.unwrap_or(""), choice.unwrap_or("")].into_iter().chain(test))
 }
 
 /// A part of the cache that can be removed.

@@ -96,19 +96,19 @@ impl Preparation<'_> {
             _ => None,
         };
 
-        let tokens = self.tokens(&train, &tokenizer)?;
+        let tokens = self.load_tokens(&train, &tokenizer)?;
         let (train_split, train_facts, held_out) =
-            self.cut(&tokens, &tokenizer, padding, SplitName::Train, fraction)?;
+            self.cut_rows(&tokens, &tokenizer, padding, SplitName::Train, fraction)?;
         let whole = |source: &LocatedSource| -> Result<(Split, SplitFacts), DataError> {
-            let tokens = self.tokens(source, &tokenizer)?;
-            let (split, facts, _) = self.cut(&tokens, &tokenizer, padding, source.split, None)?;
+            let tokens = self.load_tokens(source, &tokenizer)?;
+            let (split, facts, _) = self.cut_rows(&tokens, &tokenizer, padding, source.split, None)?;
             Ok((split, facts))
         };
         let separate = validation.as_ref().map(whole).transpose()?;
         let (validation_split, validation_facts) = separate.or(held_out).unzip();
         let (test_split, test_facts) = test.as_ref().map(whole).transpose()?.unzip();
 
-        let choice = self.request.choice.map(|set| self.choice(set, &tokenizer)).transpose()?;
+        let choice = self.request.choice.map(|set| self.load_choice(set, &tokenizer)).transpose()?;
         let (choice, choice_facts) = choice.unzip();
         let facts = DataFacts {
             tokenizer_vocab: tokenizer.vocab_size(),
@@ -130,8 +130,8 @@ impl Preparation<'_> {
         locate(source, split, &self.cache, self.report)
     }
 
-    /// The tokens of `source`: token shards in place, tokens from the cache, or new ones.
-    fn tokens(&self, source: &LocatedSource, tokenizer: &TextTokenizer) -> Result<SourceTokens, DataError> {
+    /// Loads the tokens of `source`: token shards in place, tokens from the cache, or new ones.
+    fn load_tokens(&self, source: &LocatedSource, tokenizer: &TextTokenizer) -> Result<SourceTokens, DataError> {
         let (split, layout) = (source.split, &self.request.data.layout);
         let is_padded = matches!(layout, Layout::Padded { .. });
         let (tokens, event) = if source.documents == DocumentFormat::Tokens {
@@ -195,9 +195,9 @@ impl Preparation<'_> {
         Ok(())
     }
 
-    /// The rows of `tokens`, and those that are held out for validation.
+    /// Cuts `tokens` into rows for training, and the held-out part into rows for validation.
     #[expect(clippy::type_complexity, reason = "only one caller, which takes it apart")]
-    fn cut(
+    fn cut_rows(
         &self,
         tokens: &SourceTokens,
         tokenizer: &TextTokenizer,
@@ -293,7 +293,11 @@ impl Preparation<'_> {
         Ok(())
     }
 
-    fn choice(&self, set: &HellaSwag, tokenizer: &TextTokenizer) -> Result<(Vec<ChoiceItem>, ChoiceFacts), DataError> {
+    fn load_choice(
+        &self,
+        set: &HellaSwag,
+        tokenizer: &TextTokenizer,
+    ) -> Result<(Vec<ChoiceItem>, ChoiceFacts), DataError> {
         let path: PathBuf = match (&set.file, set.builtin) {
             (Some(file), _) => file.clone(),
             (None, Some(Corpus::Stories)) => stories::write_corpus(&self.cache, self.report)?.choice,

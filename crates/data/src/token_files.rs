@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::cache::DataCache;
 use super::error::DataError;
 use super::fingerprint::hash_parts;
-use super::shard::{LLMC_HEADER, LLMC_U16, LLMC_U32};
+use super::shard::{LLMC_HEADER, ShardFormat};
 use super::source::LocatedSource;
 use super::token_stream::{TokenSegment, TokenStream, TokenWidth, map};
 
@@ -66,6 +66,7 @@ pub(super) fn recognize(path: &Path) -> Result<(TokenSegment, &'static str), Dat
     let word = |index: usize| {
         map.get(index * 4..).and_then(|bytes| bytes.first_chunk::<4>()).map_or(0, |bytes| u32::from_le_bytes(*bytes))
     };
+    let is_llmc = |format: ShardFormat| format.magic().is_some_and(|(magic, _)| magic == word(0));
     let (name, offset, width, count) = if map.starts_with(NPY_MAGIC) {
         let (offset, width, count) = npy(&map).map_err(|message| wrong(format!("a .npy file, but {message}")))?;
         let expected = count.checked_mul(width.bytes() as u64).and_then(|bytes| bytes.checked_add(offset as u64));
@@ -77,8 +78,8 @@ pub(super) fn recognize(path: &Path) -> Result<(TokenSegment, &'static str), Dat
         ("npy", offset, width, count)
     } else if let Some((what, _)) = LLMC_OTHERS.into_iter().find(|(_, magic)| *magic == word(0)) {
         return Err(wrong(format!("llm.c's {what}, not tokens")));
-    } else if let Some((magic, version)) = [LLMC_U16, LLMC_U32].into_iter().find(|(magic, _)| *magic == word(0)) {
-        let width = if magic == LLMC_U16.0 { TokenWidth::U16 } else { TokenWidth::U32 };
+    } else if let Some(format) = ShardFormat::ALL.into_iter().find(|format| is_llmc(*format)) {
+        let (width, version) = (format.width(), format.magic().map_or(0, |(_, version)| version));
         if word(1) != version {
             return Err(wrong(format!("llm.c token shard of version {}; version {version} is read", word(1))));
         }
@@ -87,7 +88,7 @@ pub(super) fn recognize(path: &Path) -> Result<(TokenSegment, &'static str), Dat
             let message = format!("llm.c header says {count} tokens, which is not the file's size ({size} bytes)");
             return Err(wrong(message));
         }
-        (if width == TokenWidth::U16 { "llmc" } else { "llmc-u32" }, LLMC_HEADER, width, count)
+        (format.name(), LLMC_HEADER, width, count)
     } else if path.extension().is_none_or(|e| e != "bin") {
         // Without a header, 16-bit numbers can be anything, even text: only the name says that they are tokens.
         return Err(wrong("no header of llm.c or numpy, and tokens without one (nanoGPT's) are in .bin files".into()));

@@ -80,16 +80,14 @@ fn spaced(n: usize, a: f64, b: f64, at: impl Fn(f64) -> f64) -> Result<Vec<f64>,
 }
 
 fn tokens(value: &Value) -> Result<u64, Error> {
+    if value.is_undefined() {
+        return Err(Error::from(ErrorKind::UndefinedError));
+    }
     match value.as_str() {
         Some(text) => units::tokens(text).map_err(invalid_operation),
-        None => u64::try_from(value.clone()).map_err(|_| {
-            let message = if value.is_undefined() {
-                return Error::from(ErrorKind::UndefinedError);
-            } else {
-                format!("{value} is not a count of tokens")
-            };
-            invalid_operation(message)
-        }),
+        None => {
+            u64::try_from(value.clone()).map_err(|_| invalid_operation(format!("{value} is not a count of tokens")))
+        }
     }
 }
 
@@ -108,7 +106,7 @@ fn seconds(value: &Value) -> Result<Value, Error> {
 
 /// An environment variable, if the file `template` lists it.
 fn variable(files: &Files, template: &str, name: &str, default: Option<Value>) -> Result<Value, Error> {
-    let listed = files.listed_env(template);
+    let listed = files.find(template).map_or_else(Vec::new, |file| file.env.clone());
     if !listed.iter().any(|n| n == name) {
         let all = listed.iter().map(String::as_str).chain([name]).collect::<Vec<_>>().join(", ");
         let message = format!("the file does not list the environment variable `{name}`");

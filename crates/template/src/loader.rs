@@ -31,7 +31,7 @@ pub struct TemplateFile {
     pub text: String,
     pub(super) tags: Tags,
     /// The environment variables that it lists.
-    env: Vec<String>,
+    pub(super) env: Vec<String>,
     /// Variables that it does not set itself.
     pub(super) undeclared: Vec<String>,
 }
@@ -141,9 +141,10 @@ impl Files {
         if let Some(file) = self.find(name) {
             return Ok(Some(file));
         }
-        let bad_name = |why: &str| {
+        let wrong = |problem: &str| invalid_operation(format!("`{}` {problem}", short(name)));
+        let bad_name = |problem: &str| {
             let help = "includes are files of the template's own folder or of templates/, and are named from there";
-            invalid_operation(format!("`{}` {why}\n{help}", short(name)))
+            wrong(&format!("{problem}\n{help}"))
         };
         if name.starts_with('/') {
             return Err(bad_name("is an absolute path"));
@@ -162,22 +163,19 @@ impl Files {
             if !inside {
                 return Err(bad_name("is a link that leads out of the folder"));
             }
-            let unreadable = |e: std::io::Error| invalid_operation(format!("`{}` cannot be read: {e}", short(name)));
+            let unreadable = |e: std::io::Error| wrong(&format!("cannot be read: {e}"));
             // Pipes and devices have no end, or no beginning.
             if !fs::metadata(&real).map_err(unreadable)?.is_file() {
-                return Err(invalid_operation(format!("`{}` is not a file", short(name))));
+                return Err(wrong("is not a file"));
             }
             if self.all().len() >= MAX_FILES {
                 return Err(invalid_operation(format!("more than {MAX_FILES} files")));
             }
-            let file = File::open(&real).map_err(unreadable)?;
-            let bytes = read_limited(file, MAX_BYTES).map_err(unreadable)?;
+            let bytes = File::open(&real).and_then(|file| read_limited(file, MAX_BYTES)).map_err(unreadable)?;
             if bytes.len() as u64 > MAX_BYTES {
-                let message = format!("`{}` is larger than the {} MB that are read", short(name), MAX_BYTES >> 20);
-                return Err(invalid_operation(message));
+                return Err(wrong(&format!("is larger than the {} MB that are read", MAX_BYTES >> 20)));
             }
-            let text =
-                String::from_utf8(bytes).map_err(|_| invalid_operation(format!("`{}` is not UTF-8", short(name))))?;
+            let text = String::from_utf8(bytes).map_err(|_| wrong("is not UTF-8"))?;
             let text = without_byte_order_mark(&text).to_owned();
             return self.add(name, &path, text).map(Some).map_err(|mistake| {
                 *lock(&self.mistake) = Some(*mistake);
@@ -192,10 +190,6 @@ impl Files {
         let files = self.folders.iter().filter_map(|folder| fs::read_dir(folder_or_current(folder)).ok()).flatten();
         let names = files.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
         names.filter(|name| Path::new(name).extension().is_some_and(|e| e == "j2")).take(1000).collect()
-    }
-
-    pub(super) fn listed_env(&self, name: &str) -> Vec<String> {
-        self.find(name).map(|file| file.env.clone()).unwrap_or_default()
     }
 
     /// The environment variable `name`; remembers that it was read.

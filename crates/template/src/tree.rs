@@ -71,7 +71,7 @@ impl Node {
 
 /// Reads one document. Returns as much as could be read, and what is wrong with it.
 pub fn parse(source: &Source) -> (Option<Node>, Vec<Diagnostic>) {
-    if let Some(found) = unreadable_character(source) {
+    if let Some(found) = find_unreadable_character(source) {
         return (None, vec![found]);
     }
     let mut reader = TreeReader {
@@ -82,8 +82,8 @@ pub fn parse(source: &Source) -> (Option<Node>, Vec<Diagnostic>) {
         total: 0,
         text_lines: Vec::new(),
     };
-    let root = reader.document();
-    let mut tabs = tabs(source, &reader.text_lines);
+    let root = reader.read_document();
+    let mut tabs = find_tabs(source, &reader.text_lines);
     match root {
         Ok(root) if tabs.is_empty() => return (root, reader.diagnostics),
         // The parser's message about a tab is less clear than that of the tab itself.
@@ -95,7 +95,7 @@ pub fn parse(source: &Source) -> (Option<Node>, Vec<Diagnostic>) {
 }
 
 /// YAML forbids control characters, and the parser takes NUL for the end of the file.
-fn unreadable_character(source: &Source) -> Option<Diagnostic> {
+fn find_unreadable_character(source: &Source) -> Option<Diagnostic> {
     let bad = |c: char| (c.is_control() && !matches!(c, '\t' | '\n' | '\r' | '\u{85}')) || c == '\u{FEFF}';
     let (number, line) = lines(source.yaml()).enumerate().find(|(_, line)| line.contains(bad))?;
     let (column, c) = line.chars().enumerate().find(|&(_, c)| bad(c))?;
@@ -108,7 +108,7 @@ fn unreadable_character(source: &Source) -> Option<Diagnostic> {
 }
 
 /// Tabs in indentation, outside of texts that may hold them.
-fn tabs(source: &Source, text_lines: &[(usize, usize)]) -> Vec<Diagnostic> {
+fn find_tabs(source: &Source, text_lines: &[(usize, usize)]) -> Vec<Diagnostic> {
     lines(source.yaml())
         .enumerate()
         .filter_map(|(i, line)| {
@@ -147,13 +147,13 @@ impl<'s> TreeReader<'s> {
     /// The next event and its place; the end of the stream after the last one.
     fn next_event(&mut self) -> Step<(Event<'s>, Span)> {
         match self.events.next_event() {
-            Some(event) => event.map_err(|error| self.syntax(&error)),
+            Some(event) => event.map_err(|error| self.syntax_error(&error)),
             None => Ok((Event::StreamEnd, Span::default())),
         }
     }
 
-    /// The only document; `None` if there is none.
-    fn document(&mut self) -> Step<Option<Node>> {
+    /// Reads the only document; `None` if there is none.
+    fn read_document(&mut self) -> Step<Option<Node>> {
         let mut root = None;
         let mut documents = 0;
         loop {
@@ -162,7 +162,7 @@ impl<'s> TreeReader<'s> {
                 Event::DocumentStart(_) => {
                     documents += 1;
                     if documents > 1 {
-                        return Err(self.stop(
+                        return Err(self.error(
                             place_of(self.source, &span),
                             "a second document begins here",
                             "an experiment is one document; put it into a file of its own",
@@ -171,22 +171,22 @@ impl<'s> TreeReader<'s> {
                 }
                 Event::StreamEnd => return Ok(root),
                 Event::Nothing | Event::StreamStart | Event::DocumentEnd => {}
-                event => root = Some(self.value(event, &span, 0)?),
+                event => root = Some(self.read_value(event, &span, 0)?),
             }
         }
     }
 
-    /// The value that `event` begins, `level` lists and mappings deep.
-    fn value(&mut self, event: Event<'s>, span: &Span, level: usize) -> Step<Node> {
+    /// Reads the value that `event` begins, `level` lists and mappings deep.
+    fn read_value(&mut self, event: Event<'s>, span: &Span, level: usize) -> Step<Node> {
         let place = place_of(self.source, span);
         let (anchor, node) = match event {
             Event::Alias(anchor) => {
                 let node = self.anchors.get(&anchor).cloned().ok_or_else(|| {
-                    self.stop(place, "this alias stands inside of what it stands for", "write the value out")
+                    self.error(place, "this alias stands inside of what it stands for", "write the value out")
                 })?;
                 if level + node.depth > MAX_DEPTH {
                     let message = format!("nested more than {MAX_DEPTH} deep through anchors");
-                    return Err(self.stop(node.place, &message, "write the value out"));
+                    return Err(self.error(node.place, &message, "write the value out"));
                 }
                 self.count(node.size, node.place)?;
                 return Ok(node);
@@ -196,21 +196,21 @@ impl<'s> TreeReader<'s> {
                 if !is_plain && span.end.line() > span.start.line() {
                     self.text_lines.push((span.start.line(), span.end.line()));
                 }
-                let plain = is_plain && !self.tag(tag.as_deref(), place)?;
+                let plain = is_plain && !self.check_tag(tag.as_deref(), place)?;
                 (
                     anchor,
                     Node { place, value: Yaml::Scalar { text: Rc::from(text.as_ref()), plain }, size: 1, depth: 0 },
                 )
             }
             Event::SequenceStart(anchor, tag) => {
-                self.open(tag.as_deref(), place, level)?;
-                (anchor, self.list(place, level)?)
+                self.check_start(tag.as_deref(), place, level)?;
+                (anchor, self.read_list(place, level)?)
             }
             Event::MappingStart(anchor, tag) => {
-                self.open(tag.as_deref(), place, level)?;
-                (anchor, self.mapping(place, level)?)
+                self.check_start(tag.as_deref(), place, level)?;
+                (anchor, self.read_mapping(place, level)?)
             }
-            _ => return Err(self.stop(place, "not valid YAML: a value is missing", "")),
+            _ => return Err(self.error(place, "not valid YAML: a value is missing", "")),
         };
         self.count(1, place)?;
         if anchor != 0 {
@@ -224,37 +224,37 @@ impl<'s> TreeReader<'s> {
         self.total = self.total.saturating_add(size);
         if self.total > MAX_VALUES {
             let message = format!("more than {MAX_VALUES} values, counting what the anchors stand for");
-            return Err(self.stop(place, &message, "an experiment needs about a hundred"));
+            return Err(self.error(place, &message, "an experiment needs about a hundred"));
         }
         Ok(())
     }
 
-    /// The list whose start has been read.
-    fn list(&mut self, place: Place, level: usize) -> Step<Node> {
+    /// Reads the list whose start has been read.
+    fn read_list(&mut self, place: Place, level: usize) -> Step<Node> {
         let mut items = Vec::new();
         loop {
             let (event, span) = self.next_event()?;
             if matches!(event, Event::SequenceEnd) {
                 break;
             }
-            items.push(self.value(event, &span, level + 1)?);
+            items.push(self.read_value(event, &span, level + 1)?);
         }
         let size = 1 + items.iter().map(|item| item.size).sum::<usize>();
         let depth = 1 + items.iter().map(|item| item.depth).max().unwrap_or(0);
         Ok(Node { place, value: Yaml::Seq(items.into()), size, depth })
     }
 
-    /// The mapping whose start has been read.
-    fn mapping(&mut self, place: Place, level: usize) -> Step<Node> {
+    /// Reads the mapping whose start has been read.
+    fn read_mapping(&mut self, place: Place, level: usize) -> Step<Node> {
         let (mut entries, mut seen): (Vec<Entry>, HashMap<String, usize>) = (Vec::new(), HashMap::new());
         loop {
             let (event, span) = self.next_event()?;
             if matches!(event, Event::MappingEnd) {
                 break;
             }
-            let Node { place, value: Yaml::Scalar { text, .. }, .. } = self.value(event, &span, level + 1)? else {
+            let Node { place, value: Yaml::Scalar { text, .. }, .. } = self.read_value(event, &span, level + 1)? else {
                 let place = place_of(self.source, &span);
-                return Err(self.stop(place, "a list or mapping cannot be a key", "quote it if it is meant as text"));
+                return Err(self.error(place, "a list or mapping cannot be a key", "quote it if it is meant as text"));
             };
             let key = text.to_string();
             if let Some(line) = seen.insert(key.clone(), place.line)
@@ -265,7 +265,7 @@ impl<'s> TreeReader<'s> {
                 self.diagnostics.push(self.source.diagnostic(place, &key, message, help));
             }
             let (event, span) = self.next_event()?;
-            let value = self.value(event, &span, level + 1)?;
+            let value = self.read_value(event, &span, level + 1)?;
             entries.push(Entry { key, place, value });
         }
         let size = 1 + entries.iter().map(|entry| 1 + entry.value.size).sum::<usize>();
@@ -274,20 +274,20 @@ impl<'s> TreeReader<'s> {
     }
 
     /// Checks the start of a list or mapping.
-    fn open(&self, tag: Option<&saphyr_parser::Tag>, place: Place, level: usize) -> Step {
-        self.tag(tag, place)?;
+    fn check_start(&self, tag: Option<&saphyr_parser::Tag>, place: Place, level: usize) -> Step {
+        self.check_tag(tag, place)?;
         if level >= MAX_DEPTH {
             let message = format!("nested more than {MAX_DEPTH} deep");
-            return Err(self.stop(place, &message, "an experiment needs five levels"));
+            return Err(self.error(place, &message, "an experiment needs five levels"));
         }
         Ok(())
     }
 
-    fn stop(&self, place: Place, message: &str, help: &str) -> Box<Diagnostic> {
+    fn error(&self, place: Place, message: &str, help: &str) -> Box<Diagnostic> {
         Box::new(self.source.diagnostic(place, "", message.to_owned(), help.to_owned()))
     }
 
-    fn syntax(&self, error: &ScanError) -> Box<Diagnostic> {
+    fn syntax_error(&self, error: &ScanError) -> Box<Diagnostic> {
         let at = error.marker();
         let mut place = self.source.place(at.line(), at.col() + 1, 1);
         // A part that is missing at the end is reported behind the last character.
@@ -310,15 +310,15 @@ impl<'s> TreeReader<'s> {
         } else {
             ""
         };
-        self.stop(place, &format!("not valid YAML: {}", short(info)), help)
+        self.error(place, &format!("not valid YAML: {}", short(info)), help)
     }
 
     /// True if the tag makes a plain scalar a text.
-    fn tag(&self, tag: Option<&saphyr_parser::Tag>, place: Place) -> Step<bool> {
+    fn check_tag(&self, tag: Option<&saphyr_parser::Tag>, place: Place) -> Step<bool> {
         match tag {
             None => Ok(false),
             Some(tag) if tag.is_yaml_core_schema() => Ok(tag.suffix == "str"),
-            Some(tag) => Err(self.stop(
+            Some(tag) => Err(self.error(
                 place,
                 &format!("the tag `{}` has no meaning here", short(&tag.to_string())),
                 "delete it; a choice such as an optimizer is written `adamw: {lr: 6e-4}`",

@@ -69,7 +69,7 @@ impl Fetch<'_> {
         let facts = client.with_retries(|| {
             let answer = client.request(Method::Head, &url, 0)?;
             if !(200..400).contains(&answer.status) {
-                return Err(repository.refused(&answer, Some(path)).into());
+                return Err(repository.refusal(&answer, Some(path)).into());
             }
             self.facts(&answer).map_err(Failure::from)
         })?;
@@ -106,7 +106,7 @@ impl Fetch<'_> {
 
     /// The name of the content, and its length.
     fn facts(&self, answer: &Answer) -> Result<Facts, HubError> {
-        let wrong = |message: String| self.repository.wrong(format!("`{}`: {message}", self.path));
+        let wrong = |message: String| self.repository.wrong_answer(format!("`{}`: {message}", self.path));
         if let Some(other) = answer.header("x-repo-commit").filter(|other| *other != self.commit) {
             return Err(wrong(format!("of commit {}, not {}", quoted(other), self.commit)));
         }
@@ -159,13 +159,13 @@ impl Fetch<'_> {
                 range.and_then(|(_, total)| total)
             }
             416 => return discard(&file, "it has no more bytes"),
-            _ => return Err(self.repository.refused(&answer, Some(self.path)).into()),
+            _ => return Err(self.repository.refusal(&answer, Some(self.path)).into()),
         };
         let size = facts.size.or(length);
         let chunked = answer.header("transfer-encoding").is_some_and(|how| how.to_lowercase().contains("chunked"));
         if size.is_none() && !chunked && facts.sha256().is_none() {
             let message = format!("`{}`: nothing tells where it ends", self.path);
-            return Err(Failure::Final(self.repository.wrong(message)));
+            return Err(Failure::Final(self.repository.wrong_answer(message)));
         }
         let (start, begun, mut body, mut block) = (have, Instant::now(), answer.into_body(), vec![0; BLOCK]);
         // The reason why reading ended; an error is never the end of the file.

@@ -62,7 +62,7 @@ impl Repository<'_> {
     /// If they are not in the cache, and the hub does not list them.
     pub(super) fn snapshot(&self) -> Result<Snapshot, HubError> {
         let Some(commit) = self.known_commit() else {
-            let info = self.info(self.revision)?;
+            let info = self.request_info(self.revision)?;
             if !is_commit(self.revision) {
                 write_file(&self.reference(), info.sha.as_bytes())?;
             }
@@ -73,9 +73,9 @@ impl Repository<'_> {
         if let Some(files) = known.filter(|files| files.iter().all(|file| is_inside(file))) {
             return Ok(Snapshot { commit, files, partial: None });
         }
-        match self.info(&commit) {
+        match self.request_info(&commit) {
             Ok(info) if info.sha == commit => Ok(info.into()),
-            Ok(info) => Err(self.wrong(format!("commit {commit} is said to be {}", quoted(&info.sha)))),
+            Ok(info) => Err(self.wrong_answer(format!("commit {commit} is said to be {}", quoted(&info.sha)))),
             // A refusal of the hub is final.
             Err(error) if self.client.settings.offline || matches!(error, HubError::Unreachable(_)) => {
                 let files = list_files(&self.cached(&commit).pointer_path(&commit));
@@ -106,11 +106,11 @@ impl Repository<'_> {
         self.client.memos.join(format!("{}.json", blake3::hash(name.as_bytes()).to_hex()))
     }
 
-    pub(super) fn wrong(&self, message: String) -> HubError {
+    pub(super) fn wrong_answer(&self, message: String) -> HubError {
         HubError::Other(format!("the hub's answer about {}: {message}", self.title()))
     }
 
-    fn missing(&self, what: &str, why: &str) -> String {
+    fn describe_missing(&self, what: &str, why: &str) -> String {
         format!(
             "{what} of {} ({}) is not in the cache {}, and {why}",
             self.title(),
@@ -122,26 +122,26 @@ impl Repository<'_> {
     /// Adds the missing file or list to an error of the connection.
     fn name_missing(&self, error: HubError, what: &str) -> HubError {
         match error {
-            HubError::Unreachable(why) => HubError::Unreachable(self.missing(what, &why)),
+            HubError::Unreachable(why) => HubError::Unreachable(self.describe_missing(what, &why)),
             other => other,
         }
     }
 
     /// Asks the hub about `revision`, and keeps the list of files.
-    fn info(&self, revision: &str) -> Result<RepoInfo, HubError> {
+    fn request_info(&self, revision: &str) -> Result<RepoInfo, HubError> {
         if self.client.settings.offline {
-            return Err(HubError::Request(self.missing("the list of files", "HF_HUB_OFFLINE is set")));
+            return Err(HubError::Request(self.describe_missing("the list of files", "HF_HUB_OFFLINE is set")));
         }
         let url = format!("{}/api/{}", self.client.settings.endpoint, self.repo(revision).api_url());
         let info: RepoInfo = self
             .client
-            .json(&url, &|answer| self.refused(answer, None))
+            .json(&url, &|answer| self.refusal(answer, None))
             .map_err(|error| self.name_missing(error, "the list of files"))?;
         if !is_commit(&info.sha) {
-            return Err(self.wrong(format!("`{}` is no commit", quoted(&info.sha))));
+            return Err(self.wrong_answer(format!("`{}` is no commit", quoted(&info.sha))));
         }
         if let Some(outside) = info.siblings.iter().find(|file| !is_inside(&file.rfilename)) {
-            return Err(self.wrong(format!("`{}` is no file of a repository", quoted(&outside.rfilename))));
+            return Err(self.wrong_answer(format!("`{}` is no file of a repository", quoted(&outside.rfilename))));
         }
         let files: Vec<&str> = info.siblings.iter().map(|file| file.rfilename.as_str()).collect();
         write_file(&self.memo(&info.sha), &runner_spec::format::json_bytes(&files))?;
@@ -149,7 +149,7 @@ impl Repository<'_> {
     }
 
     /// The error for an answer without content, to a request for `file` or for the repository.
-    pub(super) fn refused(&self, answer: &Answer, file: Option<&str>) -> HubError {
+    pub(super) fn refusal(&self, answer: &Answer, file: Option<&str>) -> HubError {
         let code = answer.header("x-error-code").unwrap_or_default();
         let said = answer.header("x-error-message").map(quoted).filter(|said| !said.is_empty());
         let said = said.map_or_else(String::new, |said| format!(" (the hub says: {said})"));
@@ -166,22 +166,22 @@ impl Repository<'_> {
                 )
             }
             (404, "RevisionNotFound") => {
-                format!("{title} has no revision `{}`{}", self.revision, self.revisions())
+                format!("{title} has no revision `{}`{}", self.revision, self.suggest_revision())
             }
             (404, "EntryNotFound") => format!("{title} has no file `{}`{said}", file.unwrap_or_default()),
             (401, _) => format!("{title} is not there, or not for everybody: {token}{said}"),
             (404, _) => match file {
                 Some(file) => format!("{title} has no file `{file}`{said}"),
-                None => format!("there is no {title} at {}{}", self.client.settings.endpoint, self.similar()),
+                None => format!("there is no {title} at {}{}", self.client.settings.endpoint, self.suggest_name()),
             },
             (status, _) => format!("{title}: the hub refuses with status {status}{said}"),
         })
     }
 
     /// The branches and tags that the hub lists, for a message.
-    fn revisions(&self) -> String {
+    fn suggest_revision(&self) -> String {
         let path = self.repo("main").api_url().replace("/revision/main", "/refs");
-        let refs = self.hint(&path);
+        let refs = self.request_hint(&path);
         let lists = ["branches", "tags"].into_iter().filter_map(|key| refs[key].as_array());
         let names: Vec<String> =
             lists.flatten().filter_map(|named| named["name"].as_str()).map(quoted).take(50).collect();
@@ -189,15 +189,15 @@ impl Repository<'_> {
     }
 
     /// The JSON that the hub has at `path` of its interface; null if it cannot be read, because it only helps a message.
-    fn hint(&self, path: &str) -> Value {
+    fn request_hint(&self, path: &str) -> Value {
         let url = format!("{}/api/{path}", self.client.settings.endpoint);
         self.client.json(&url, &|_| HubError::Request(String::new())).unwrap_or(Value::Null)
     }
 
     /// A repository of a similar name, for a message.
-    fn similar(&self) -> String {
+    fn suggest_name(&self) -> String {
         let last = self.name.rsplit('/').next().unwrap_or(self.name);
-        let found = self.hint(&format!("{}s?search={last}&limit=20", self.noun()));
+        let found = self.request_hint(&format!("{}s?search={last}&limit=20", self.noun()));
         let found = found.as_array().into_iter().flatten();
         let names: Vec<String> = found.filter_map(|found| found["id"].as_str()).map(quoted).collect();
         let same_end = names.iter().find(|name| name.rsplit('/').next() == Some(last));
@@ -220,7 +220,7 @@ impl Repository<'_> {
     /// If it is not in the cache and cannot be downloaded.
     pub(super) fn file(&self, commit: &str, path: &str, number: (usize, usize)) -> Result<PathBuf, HubError> {
         if !is_inside(path) {
-            return Err(self.wrong(format!("`{}` is no file of a repository", quoted(path))));
+            return Err(self.wrong_answer(format!("`{}` is no file of a repository", quoted(path))));
         }
         let pointer = self.pointer(commit, path);
         if pointer.is_file() {
@@ -228,7 +228,7 @@ impl Repository<'_> {
         }
         let what = format!("`{path}`");
         if self.client.settings.offline {
-            return Err(HubError::Request(self.missing(&what, "HF_HUB_OFFLINE is set")));
+            return Err(HubError::Request(self.describe_missing(&what, "HF_HUB_OFFLINE is set")));
         }
         let fetch = Fetch { repository: self, commit, path, number };
         fetch.run(&pointer).map_err(|error| self.name_missing(error, &what))

@@ -144,21 +144,17 @@ pub(super) fn select(
 
 /// The configuration `config` of the card, or its default; `None` if the card lists no files.
 fn choose<'c>(configs: &'c [Config], config: Option<&str>) -> Result<Option<&'c Config>, String> {
-    let with_files = || configs.iter().filter(|c| !c.files.is_empty());
-    let names = || with_files().map(|c| c.name.clone()).collect::<Vec<_>>();
-    match config {
-        _ if with_files().next().is_none() => Ok(None),
-        Some(name) => match with_files().find(|c| c.name == name) {
-            Some(found) => Ok(Some(found)),
-            None => Err(format!("no configuration `{name}`{}", suggestion(name, &names()))),
-        },
-        None => {
-            let default = with_files().find(|c| c.default).or_else(|| with_files().find(|c| c.name == "default"));
-            match (default, with_files().count()) {
-                (Some(default), _) => Ok(Some(default)),
-                (None, 1) => Ok(with_files().next()),
-                (None, _) => Err(format!("it has several configurations; give `config`{}", suggestion("", &names()))),
-            }
+    let configs: Vec<&Config> = configs.iter().filter(|config| !config.files.is_empty()).collect();
+    let suggest = |name: &str| suggestion(name, &configs.iter().map(|config| config.name.clone()).collect::<Vec<_>>());
+    let find = |name: &str| configs.iter().find(|config| config.name == name).copied();
+    match (config, configs.as_slice()) {
+        (_, []) => Ok(None),
+        (Some(name), _) => find(name).map(Some).ok_or_else(|| format!("no configuration `{name}`{}", suggest(name))),
+        (None, [only]) => Ok(Some(*only)),
+        (None, all) => {
+            let default = all.iter().find(|config| config.default).copied().or_else(|| find("default"));
+            let several = || format!("it has several configurations; give `config`{}", suggest(""));
+            default.map(Some).ok_or_else(several)
         }
     }
 }

@@ -65,20 +65,16 @@ pub fn inspect_tokens(
         let stretch = REPORT_INTERVAL.min(count - position);
         let mut at = position;
         stream.read(position, stretch, |token| {
+            let is_end = Some(token) == end;
             if known {
                 while starts.next_if(|&start| start <= at).is_some() {
                     _ = tally.end_document();
                 }
-                tally.add(token, Some(token) != end);
-            } else if Some(token) == end {
+            } else if is_end && (!before || at > 0) {
                 // The token stands behind a document, or in front of the next one.
-                if !before || at > 0 {
-                    _ = tally.end_document();
-                }
-                tally.add(token, false);
-            } else {
-                tally.add(token, true);
+                _ = tally.end_document();
             }
+            tally.add(token, !is_end);
             at += 1;
         });
         position += stretch;

@@ -10,7 +10,7 @@ use super::card::{CARD, Card, CardShard, Settings};
 use super::format::ShardFormat;
 use super::nanogpt_meta::{META, meta};
 use super::request::ShardRequest;
-use super::state::{ResumeState, STATE};
+use super::state::{OpenFile, ResumeState, STATE};
 use crate::error::DataError;
 use crate::tokenizer::TextTokenizer;
 
@@ -58,7 +58,7 @@ pub(super) fn read_folder(request: &ShardRequest<'_>, settings: &Settings) -> Re
             if let Some(shard) = state.shards.iter().find(|shard| !folder.join(&shard.file).is_file()) {
                 return refuse(format!("{} is gone, which was written already; --force starts over", shard.file));
             }
-            remove_unfinished(folder, &state);
+            remove_unfinished(folder, &state.open);
             return Ok(FolderContent::Unfinished(Box::new(state)));
         }
         Some(state) if !state.is_empty() => {
@@ -70,7 +70,7 @@ pub(super) fn read_folder(request: &ShardRequest<'_>, settings: &Settings) -> Re
     if let Some(file) = files_of_set(request).first() {
         return refuse(format!("holds {file} already; --force replaces the shards of that name"));
     }
-    remove_unfinished_except(folder, &[]);
+    remove_unfinished(folder, &[]);
     Ok(FolderContent::Empty)
 }
 
@@ -103,7 +103,7 @@ fn clear(request: &ShardRequest<'_>) -> Result<(), DataError> {
     for name in names {
         remove_if_there(&folder.join(name))?;
     }
-    remove_unfinished_except(folder, &[]);
+    remove_unfinished(folder, &[]);
     Ok(())
 }
 
@@ -120,16 +120,11 @@ pub(super) fn unfinished_path(folder: &Path, name: &str) -> PathBuf {
     folder.join(format!(".{name}.partial"))
 }
 
-/// Removes unfinished files of an earlier preparation that `state` does not list.
-pub(super) fn remove_unfinished(folder: &Path, state: &ResumeState) {
-    let kept: Vec<&str> = state.open.iter().map(|open| open.file.as_str()).collect();
-    remove_unfinished_except(folder, &kept);
-}
-
-fn remove_unfinished_except(folder: &Path, kept: &[&str]) {
+/// Removes unfinished files of an earlier preparation that are not in `kept`.
+pub(super) fn remove_unfinished(folder: &Path, kept: &[OpenFile]) {
     for name in file_names(folder) {
         let target = name.strip_prefix('.').and_then(|name| name.strip_suffix(".partial"));
-        if target.is_some_and(|target| is_ours(target) && !kept.contains(&target)) {
+        if target.is_some_and(|target| is_ours(target) && !kept.iter().any(|open| open.file == target)) {
             // A file that stays takes space, and is in nobody's way.
             let _ = fs::remove_file(folder.join(name));
         }
@@ -239,7 +234,7 @@ mod tests {
         for name in left.map(|name| format!(".{name}.partial")).into_iter().chain(theirs.map(str::to_owned)) {
             fs::write(dir.path().join(name), "").unwrap();
         }
-        remove_unfinished_except(dir.path(), &["train.bin"]);
+        remove_unfinished(dir.path(), &[OpenFile { split: "train".into(), file: "train.bin".into(), tokens: 0 }]);
         let mut found = file_names(dir.path());
         found.sort();
         let mut expected: Vec<_> = theirs.into_iter().chain([".train.bin.partial"]).collect();

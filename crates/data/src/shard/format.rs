@@ -22,10 +22,6 @@ pub enum ShardFormat {
 
 /// Bytes of llm.c's header.
 pub(crate) const LLMC_HEADER: usize = 1024;
-/// Magic number and version of llm.c's 16-bit shards.
-pub(crate) const LLMC_U16: (u32, u32) = (20_240_520, 1);
-/// Magic number and version of llm.c's 32-bit shards.
-pub(crate) const LLMC_U32: (u32, u32) = (20_240_801, 7);
 /// Bytes of the .npy header that numpy writes for every one-dimensional array.
 const NPY_HEADER: usize = 128;
 
@@ -49,7 +45,16 @@ impl ShardFormat {
         if self.width() == TokenWidth::U16 { "uint16" } else { "uint32" }
     }
 
-    pub(super) fn width(self) -> TokenWidth {
+    /// The magic number and the version in llm.c's headers.
+    pub(crate) fn magic(self) -> Option<(u32, u32)> {
+        match self {
+            Self::Llmc => Some((20_240_520, 1)),
+            Self::LlmcU32 => Some((20_240_801, 7)),
+            Self::NanoGpt | Self::Npy => None,
+        }
+    }
+
+    pub(crate) fn width(self) -> TokenWidth {
         if self == Self::LlmcU32 { TokenWidth::U32 } else { TokenWidth::U16 }
     }
 
@@ -111,25 +116,18 @@ impl ShardFormat {
 
     /// The header in front of `tokens` tokens.
     pub(super) fn header(self, tokens: u64) -> Vec<u8> {
-        match self {
-            Self::Llmc | Self::LlmcU32 => {
-                let (magic, version) = if self == Self::Llmc { LLMC_U16 } else { LLMC_U32 };
-                let words = [magic, version, tokens as u32];
-                let mut header: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-                header.resize(LLMC_HEADER, 0);
-                header
-            }
-            Self::NanoGpt => Vec::new(),
-            Self::Npy => {
-                let mut header = b"\x93NUMPY\x01\x00".to_vec();
-                header.extend(((NPY_HEADER - 10) as u16).to_le_bytes());
-                let shape = format!("{{'descr': '<u2', 'fortran_order': False, 'shape': ({tokens},), }}");
-                header.extend(shape.as_bytes());
-                header.resize(NPY_HEADER - 1, b' ');
-                header.push(b'\n');
-                header
-            }
+        let mut header = Vec::new();
+        if let Some((magic, version)) = self.magic() {
+            header.extend([magic, version, tokens as u32].iter().flat_map(|word| word.to_le_bytes()));
+            header.resize(LLMC_HEADER, 0);
+        } else if self == Self::Npy {
+            header.extend(b"\x93NUMPY\x01\x00");
+            header.extend(((NPY_HEADER - 10) as u16).to_le_bytes());
+            header.extend(format!("{{'descr': '<u2', 'fortran_order': False, 'shape': ({tokens},), }}").bytes());
+            header.resize(NPY_HEADER - 1, b' ');
+            header.push(b'\n');
         }
+        header
     }
 }
 

@@ -88,7 +88,7 @@ pub fn write_shards(request: &ShardRequest<'_>, report: &Report<'_>) -> Result<S
     let result = writer.run();
     if result.is_err() {
         // Files that the state does not list are discarded.
-        remove_unfinished(request.folder, &writer.state);
+        remove_unfinished(request.folder, &writer.state.open);
         if writer.state.is_empty() {
             // The first error counts; a state of nothing does no harm.
             let _ = remove_if_there(&request.folder.join(STATE));

@@ -12,7 +12,7 @@ mod state;
 mod writer;
 
 pub use card::{Card, CardFile, CardShard, CardSource, CardTokenizer, HeldOut};
+pub(super) use format::LLMC_HEADER;
 pub use format::ShardFormat;
-pub(super) use format::{LLMC_HEADER, LLMC_U16, LLMC_U32};
 pub use job::write_shards;
 pub use request::{ShardEvent, ShardRequest, Sharded};

@@ -24,13 +24,6 @@ pub(super) struct Pass<'a> {
     pub(super) assignment: SplitAssignment,
 }
 
-/// A part of the text, without the text, and its tokens.
-struct EncodedPart {
-    part: TextPart,
-    text_bytes: u64,
-    tokens: Vec<u32>,
-}
-
 pub(super) struct ShardWriter<'a> {
     request: &'a ShardRequest<'a>,
     passes: &'a [Pass<'a>],
@@ -115,11 +108,10 @@ impl<'a> ShardWriter<'a> {
         place: &'static str,
     ) -> Result<(), DataError> {
         let tokenizer = self.tokenizer;
-        let encode = |mut part: TextPart| {
-            let text = std::mem::take(&mut part.text);
-            let mut tokens = Vec::with_capacity(text.len() / 4 + 2);
-            tokenizer.encode_ordinary(&text, &mut tokens).map_err(|error| error.within(place))?;
-            Ok(EncodedPart { part, text_bytes: text.len() as u64, tokens })
+        let encode = |part: TextPart| {
+            let mut tokens = Vec::with_capacity(part.text.len() / 4 + 2);
+            tokenizer.encode_ordinary(&part.text, &mut tokens).map_err(|error| error.within(place))?;
+            Ok((part, tokens))
         };
         let mut encoded = Vec::new();
         // The channel closes after the last batch.
@@ -134,9 +126,9 @@ impl<'a> ShardWriter<'a> {
         self.write_parts(encoded)
     }
 
-    fn write_parts(&mut self, parts: Vec<EncodedPart>) -> Result<(), DataError> {
-        for part in parts {
-            self.write_part(part)?;
+    fn write_parts(&mut self, parts: Vec<(TextPart, Vec<u32>)>) -> Result<(), DataError> {
+        for (part, tokens) in parts {
+            self.write_part(&part, tokens)?;
         }
         let (bytes_done, bytes, tokens) = (self.state.counts.text_bytes, self.bytes, self.tokens);
         let bytes_total = self.bytes_total.max(bytes_done);
@@ -144,7 +136,8 @@ impl<'a> ShardWriter<'a> {
         Ok(())
     }
 
-    fn write_part(&mut self, EncodedPart { part, text_bytes, mut tokens }: EncodedPart) -> Result<(), DataError> {
+    fn write_part(&mut self, part: &TextPart, mut tokens: Vec<u32>) -> Result<(), DataError> {
+        let text_bytes = part.text.len() as u64;
         let appends_end = self.request.format.appends_end();
         match self.end_of_text {
             Some(end) if part.starts_document && !appends_end => tokens.insert(0, end),

@@ -162,18 +162,15 @@ impl TextTokenizer {
             Encoder::Words(words) => words.decode(ids),
             Encoder::Chars { characters, .. } => ids.iter().filter_map(|&id| characters.get(id as usize)).collect(),
             Encoder::Bytes => {
-                let mut text = String::new();
                 let mut bytes = Vec::new();
                 for &id in ids {
-                    if let Ok(byte) = u8::try_from(id) {
-                        bytes.push(byte);
-                    } else if id == 256 {
-                        text.push_str(&String::from_utf8_lossy(&bytes));
-                        text.push_str(END_OF_TEXT);
-                        bytes.clear();
+                    match u8::try_from(id) {
+                        Ok(byte) => bytes.push(byte),
+                        Err(_) if id == 256 => bytes.extend(END_OF_TEXT.bytes()),
+                        Err(_) => {}
                     }
                 }
-                text + &String::from_utf8_lossy(&bytes)
+                String::from_utf8_lossy(&bytes).into_owned()
             }
         }
     }
