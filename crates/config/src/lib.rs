@@ -28,7 +28,7 @@ pub mod shape;
 pub use explain::{Origin, explain, to_yaml};
 pub use load::{Loaded, from_str, load};
 pub use overrides::LoadOptions;
-pub use schema::{schema, schema_text};
+pub use schema::schema_text;
 
 #[cfg(test)]
 mod tests;

@@ -6,18 +6,13 @@ use serde_json::Value;
 
 use super::raw::RawExperiment;
 
-/// JSON Schema of the experiment file (draft 7, which editors' YAML support understands best).
-#[must_use]
-pub fn schema() -> Value {
-    schema_ref().clone()
-}
-
 /// The text of `schemas/experiment.schema.json`.
 #[must_use]
 pub fn schema_text() -> String {
     format!("{:#}\n", schema_ref())
 }
 
+/// JSON Schema of the experiment file (draft 7, which editors' YAML support understands best).
 pub(crate) fn schema_ref() -> &'static Value {
     static SCHEMA: OnceLock<Value> = OnceLock::new();
     SCHEMA.get_or_init(|| {

@@ -13,6 +13,7 @@ mod error;
 mod forecast;
 mod hash;
 mod interpolation;
+mod lockstep;
 pub mod memory;
 mod memory_shortage;
 mod partition;

@@ -6,7 +6,9 @@
 //! that one does, and costs what its group's size makes it cost.
 
 use std::collections::HashMap;
+use std::convert::Infallible;
 
+use crate::lockstep::run_together;
 use runner_spec::forecast::{Activity, ForecastSpan};
 use runner_spec::program::{Instruction, Program};
 
@@ -58,7 +60,6 @@ struct Channel {
 
 #[derive(Debug, Default)]
 struct SimulatedRank {
-    at: usize,
     clock: f64,
     seconds: StageSeconds,
     spans: Vec<ForecastSpan>,
@@ -102,24 +103,12 @@ pub(crate) fn simulate<P: StepCosts>(programs: &[&Program], slots: usize, costs:
         channels: HashMap::new(),
         collectives: [Vec::new(), Vec::new()],
     };
-    loop {
-        let (mut moved, mut done) = (false, true);
-        for (stage, program) in programs.iter().enumerate() {
-            while let Some(instruction) = program.step.get(simulation.ranks[stage].at) {
-                if !simulation.step(stage, *instruction) {
-                    break;
-                }
-                simulation.ranks[stage].at += 1;
-                moved = true;
-            }
-            done &= simulation.ranks[stage].at == program.step.len();
-        }
-        if done {
-            break;
-        }
-        if !moved {
-            return None;
-        }
+    let end = run_together(programs, |stage, index| {
+        let has_run = simulation.step(stage, programs[stage].step[index]);
+        Ok::<_, Infallible>((!has_run).then_some(()))
+    });
+    if end.is_ok_and(|end| !end.blocked.is_empty()) {
+        return None;
     }
     let seconds = simulation.ranks.iter().map(|r| r.clock).fold(0.0, f64::max);
     let mut trace = Trace { seconds, stages: Vec::new(), spans: Vec::new() };

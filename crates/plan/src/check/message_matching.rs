@@ -6,6 +6,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use super::error::{CheckError, instruction_name};
+use crate::lockstep::{Standstill, run_together};
 use runner_spec::mesh::RankGroup;
 use runner_spec::program::{Instruction, Program};
 
@@ -54,11 +55,9 @@ fn collective_group(program: &Program, instruction: Instruction) -> Option<(Rank
     }
 }
 
-struct LockstepRun<'a> {
+struct MessageRun<'a> {
     programs: &'a [&'a Program],
     slots: usize,
-    /// Per rank, the index of the next instruction.
-    positions: Vec<usize>,
     /// By sender, receiver, and whether activations (or gradients) are sent.
     channels: HashMap<(usize, usize, bool), VecDeque<Message>>,
     /// Per group, its collectives in order.
@@ -76,59 +75,31 @@ struct LockstepRun<'a> {
 pub(super) fn match_messages(programs: &[&Program]) -> Result<usize, CheckError> {
     let mut slots = INITIAL_CHANNEL_SLOTS;
     loop {
-        let mut run = LockstepRun {
+        let mut run = MessageRun {
             programs,
             slots,
-            positions: vec![0; programs.len()],
             channels: HashMap::new(),
             collectives: HashMap::new(),
             counts: HashMap::new(),
             joined: vec![false; programs.len()],
         };
-        let blocked = run.run()?;
-        if blocked.is_empty() {
+        let end = run_together(programs, |rank, index| run.step(rank, index))?;
+        if end.blocked.is_empty() {
             run.check_all_received()?;
             return Ok(slots);
         }
         // More slots help only if a send waits for one.
-        if !blocked.iter().any(|(_, wait)| matches!(wait, Wait::Slot(_))) {
-            return Err(run.deadlock_error(&blocked));
+        if !end.blocked.iter().any(|(_, wait)| matches!(wait, Wait::Slot(_))) {
+            return Err(run.deadlock_error(&end));
         }
         slots *= 2;
     }
 }
 
-impl LockstepRun<'_> {
-    /// Runs all ranks until none can go on. Returns the blocked ones and what they wait for.
-    fn run(&mut self) -> Result<Vec<(usize, Wait)>, CheckError> {
-        let mut waiting: Vec<usize> = (0..self.programs.len()).collect();
-        loop {
-            let mut moved = false;
-            let mut blocked = Vec::new();
-            for &rank in &waiting {
-                let wait = loop {
-                    if self.positions[rank] == self.programs[rank].step.len() {
-                        break None;
-                    }
-                    if let Some(wait) = self.step(rank)? {
-                        break Some(wait);
-                    }
-                    self.positions[rank] += 1;
-                    moved = true;
-                };
-                blocked.extend(wait.map(|wait| (rank, wait)));
-            }
-            if !moved || blocked.is_empty() {
-                return Ok(blocked);
-            }
-            waiting = blocked.into_iter().map(|(rank, _)| rank).collect();
-        }
-    }
-
-    /// Executes the next instruction of `rank`, or returns what it waits for.
-    fn step(&mut self, rank: usize) -> Result<Option<Wait>, CheckError> {
+impl MessageRun<'_> {
+    /// Executes instruction `index` of `rank`, or returns the event that it waits for.
+    fn step(&mut self, rank: usize, index: usize) -> Result<Option<Wait>, CheckError> {
         let program = self.programs[rank];
-        let index = self.positions[rank];
         let instruction = program.step[index];
         let replica = program.replica();
         let peer = |stage: usize| program.mesh.rank(stage, replica);
@@ -141,8 +112,12 @@ impl LockstepRun<'_> {
                 let part = program.virtual_stage(chunk) - 1;
                 Ok(self.send(rank, peer(to), false, Message { mb, part, index }))
             }
-            Instruction::RecvActivation { mb, chunk, from } => self.receive(rank, peer(from), true, mb, chunk),
-            Instruction::RecvGradient { mb, chunk, from } => self.receive(rank, peer(from), false, mb, chunk),
+            Instruction::RecvActivation { mb, chunk, from } => {
+                self.receive((rank, index), peer(from), true, (mb, chunk))
+            }
+            Instruction::RecvGradient { mb, chunk, from } => {
+                self.receive((rank, index), peer(from), false, (mb, chunk))
+            }
             Instruction::WaitBuckets => {
                 let group = RankGroup::Replicas { stage: program.stage() };
                 let Some(last) = self.joined_count(rank, group).checked_sub(1) else { return Ok(None) };
@@ -150,7 +125,7 @@ impl LockstepRun<'_> {
                 Ok((!all).then_some(Wait::Members(group, last)))
             }
             _ => match collective_group(program, instruction) {
-                Some((group, waits)) if program.mesh.size(group) > 1 => self.join(rank, group, waits),
+                Some((group, waits)) if program.mesh.size(group) > 1 => self.join(rank, index, group, waits),
                 _ => Ok(None),
             },
         }
@@ -167,11 +142,10 @@ impl LockstepRun<'_> {
 
     fn receive(
         &mut self,
-        rank: usize,
+        (rank, index): (usize, usize),
         from: usize,
         activation: bool,
-        mb: usize,
-        chunk: usize,
+        (mb, chunk): (usize, usize),
     ) -> Result<Option<Wait>, CheckError> {
         let program = self.programs[rank];
         let Some(message) = self.channels.entry((from, rank, activation)).or_default().pop_front() else {
@@ -185,12 +159,11 @@ impl LockstepRun<'_> {
             "what comes next from rank {from} is micro-batch {} for part {} of the model ({sent})",
             message.mb, message.part
         );
-        Err(CheckError::at_instruction(program, self.positions[rank], why))
+        Err(CheckError::at_instruction(program, index, why))
     }
 
-    fn join(&mut self, rank: usize, group: RankGroup, waits: bool) -> Result<Option<Wait>, CheckError> {
+    fn join(&mut self, rank: usize, index: usize, group: RankGroup, waits: bool) -> Result<Option<Wait>, CheckError> {
         let program = self.programs[rank];
-        let index = self.positions[rank];
         let instruction = program.step[index];
         let collectives = self.collectives.entry(group).or_default();
         let count = self.counts.entry((rank, group)).or_default();
@@ -233,7 +206,8 @@ impl LockstepRun<'_> {
     }
 
     /// Names the circle of waits, from the first rank in it; or the rank that waits for something that never comes.
-    fn deadlock_error(&self, blocked: &[(usize, Wait)]) -> CheckError {
+    fn deadlock_error(&self, end: &Standstill<Wait>) -> CheckError {
+        let Standstill { positions, blocked } = end;
         let waits: HashMap<usize, Wait> = blocked.iter().copied().collect();
         let mut path: Vec<usize> = Vec::new();
         let mut rank = blocked.first().map_or(0, |b| b.0);
@@ -250,20 +224,20 @@ impl LockstepRun<'_> {
                 }
             };
         }
-        let name = |rank: usize| match self.programs[rank].step.get(self.positions[rank]) {
-            Some(instruction) => format!("rank {rank} at {}", instruction_name(self.positions[rank], instruction)),
+        let name = |rank: usize| match self.programs[rank].step.get(positions[rank]) {
+            Some(instruction) => format!("rank {rank} at {}", instruction_name(positions[rank], instruction)),
             None => format!("rank {rank}, which has ended its step"),
         };
         if let Some(begin) = path.iter().position(|&r| r == rank) {
             let circle = &path[begin..];
             let others: Vec<String> = circle[1..].iter().chain(&circle[..1]).map(|&r| name(r)).collect();
             let why = format!("it waits forever: for {}", others.join(", which waits for "));
-            return CheckError::at_instruction(self.programs[circle[0]], self.positions[circle[0]], why);
+            return CheckError::at_instruction(self.programs[circle[0]], positions[circle[0]], why);
         }
         let last = *path.last().unwrap_or(&rank);
         CheckError::at_instruction(
             self.programs[last],
-            self.positions[last],
+            positions[last],
             format!("it waits forever, for {}", name(rank)),
         )
     }
