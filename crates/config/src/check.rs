@@ -1,4 +1,4 @@
-//! Holds a tree against the schema: what one layer says that it cannot say, each with its place.
+//! Checks a tree against the schema: reports each mistake of one layer with its place.
 
 use std::collections::HashMap;
 
@@ -291,7 +291,7 @@ impl Checker<'_> {
             Shape::List { items, .. } => Some(parse_slot(items)),
             _ => None,
         };
-        // What would be an item of the list was meant as a list.
+        // A value that is a legal item was meant as a list.
         let mut aside = Checker { source: self.source, mistakes: &mut Mistakes::default(), root: self.root };
         let help = match (text, item) {
             (Some(text), Some(item)) if aside.check_node(node, key, item, path).is_some() => {

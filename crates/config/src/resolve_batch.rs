@@ -57,8 +57,8 @@ impl Slice {
 }
 
 impl Resolver<'_> {
-    /// `length`: inputs per row, if that is known. Without a `grid` (after a mistake in it) the batch is held to be one
-    /// rank's: what does not divide the whole divides no part of it.
+    /// `length`: inputs per row, if that is known. Without a `grid` (after a mistake in it) the batch is taken for one
+    /// rank's: a number that does not divide the whole divides no part of it.
     pub(crate) fn batch(&mut self, raw: &RawBatch, length: Option<usize>, grid: Option<Grid<'_>>) -> Option<Batch> {
         let sequences = self.sequences(raw, length)?;
         let name = match (raw.sequences, raw.tokens) {
@@ -112,7 +112,7 @@ impl Resolver<'_> {
         let each = slice.each();
         let stages = pipeline.stages;
         let interleaved = pipeline.is_interleaved();
-        // What the number of micro-batches can be.
+        // The legal numbers of micro-batches.
         let mut legal = divisors(each);
         legal.retain(|&n| n <= MAX_MICROBATCHES && (!interleaved || n % stages == 0));
         let by_replicas = if slice.replicas > 1 { "batch.sequences / replicas" } else { SEQUENCES };

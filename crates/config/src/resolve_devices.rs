@@ -6,6 +6,7 @@ use super::resolve_parallel::{Grid, REPLICAS, SHOWN, STAGES};
 use super::resolver::Resolver;
 use runner_spec::diagnostic::short;
 use runner_spec::experiment::{AutoOr, DeviceChoice};
+use runner_spec::format::choice_name;
 use runner_spec::program::Device;
 
 const DEVICES: &str = "parallel.devices";
@@ -50,18 +51,15 @@ impl Resolver<'_> {
             }
         }
         let cuda = devices.first().is_some_and(|d| matches!(d, Device::Cuda(_)));
-        match device {
-            DeviceChoice::Cuda if !cuda && !devices.is_empty() => self.error(
+        let (kind, advice) =
+            if cuda { ("GPUs", "list `cpu` for each rank") } else { ("CPUs", "list `cuda:0` and so on") };
+        let other = if cuda { DeviceChoice::Cpu } else { DeviceChoice::Cuda };
+        if device == other && !devices.is_empty() {
+            self.error(
                 &[DEVICES, "device"],
-                "`device` is `cuda`, and `parallel.devices` lists CPUs",
-                "delete one of the two, or list `cuda:0` and so on",
-            ),
-            DeviceChoice::Cpu if cuda => self.error(
-                &[DEVICES, "device"],
-                "`device` is `cpu`, and `parallel.devices` lists GPUs",
-                "delete one of the two, or list `cpu` for each rank",
-            ),
-            _ => {}
+                format!("`device` is `{}`, and `parallel.devices` lists {kind}", choice_name(&device)),
+                format!("delete one of the two, or {advice}"),
+            );
         }
         let grid = grid?;
         let ranks = grid.ranks();

@@ -16,7 +16,7 @@ const KERNELS: f64 = 12.0;
 const KERNEL_START: f64 = 4e-6;
 
 /// Each saved activation is written and read once in the forward; in the backward it is read once more, and its gradient
-/// is written (who reads it does so on the way).
+/// is written (its reader does so on the way).
 const FORWARD_PASSES: f64 = 2.0;
 const BACKWARD_PASSES: f64 = 2.0;
 
@@ -66,7 +66,7 @@ impl BlockTimer<'_> {
 
     /// Seconds of the end of a step on `counts` parameters; without `optimizer`, the gradients are only cleared.
     pub(crate) fn update_seconds(&self, counts: &ParamCounts, optimizer: Option<OptimizerSpec>) -> Option<f64> {
-        // Of AdamW's 9 passes over the parameters: the norm's and the clearing's, then weight twice and gradient, then
+        // AdamW makes 9 passes over the parameters: the norm's and the clearing's, then weight twice and gradient, then
         // two for each moment.
         let passes = optimizer.map_or(1.0, |o| 5.0 + 2.0 * o.moments() as f64);
         let share = passes / 9.0;
@@ -148,7 +148,7 @@ impl BlockTimer<'_> {
             (Some(few), _) if threads == 1 => few,
             (Some(few), Some(all)) if cores > 1 => {
                 let share = (threads as f64).ln() / (cores as f64).ln();
-                // What takes no time has no logarithm.
+                // A time of 0 has no logarithm.
                 if few > 0.0 && all > 0.0 { (few.ln() * (1.0 - share) + all.ln() * share).exp() } else { all }
             }
             (few, all) => all.or(few)?,

@@ -48,7 +48,7 @@ pub fn compile(experiment: &Experiment, data: &DataFacts, cluster: &ClusterFacts
              take at most {rows} sequences, a shorter length, or more data"
         );
     }
-    // Where an epoch is whole batches, there is nothing to drop.
+    // An epoch of whole batches leaves nothing to drop.
     let partial = !data.train.rows.is_multiple_of(sequences.max(1) as u64);
     let order = RowOrder { sequential: !experiment.data.shuffle, drop_last: experiment.data.drop_last && partial };
     let epoch = order.rows_used(data.train.rows, sequences);

@@ -96,7 +96,7 @@ mod tests {
                 let groups = mesh.groups().iter().filter(|group| used(group)).count();
                 assert_eq!(communicators(program), (channels.count() + groups) as u64, "{stages} x {replicas}");
             }
-            // Of a rank at an end, and of one in the middle.
+            // A rank at an end, and one in the middle.
             let middle = &plan.ranks[plan.ranks.len() / 2].program;
             assert_eq!([&plan.ranks[0].program, middle].map(communicators), expected, "{stages} x {replicas}");
         }

@@ -3,11 +3,10 @@
 //! In it: the programs, and the content hashes of data and tokenizer. Not in it: names, log and checkpoint periods,
 //! thread counts and peak rates, since none of them changes a number; nor where files lie.
 
-use serde::Serialize;
+use serde_json::json;
 
 use runner_spec::data::DataFacts;
 use runner_spec::experiment::{Precision, Recompute};
-use runner_spec::format::json_value;
 use runner_spec::mesh::Mesh;
 use runner_spec::program::{Device, EvalSpec, Instruction, Program};
 
@@ -18,19 +17,12 @@ const MATH_FORMAT: &str = "runner mathematics 1";
 const FORMAT_BF16: &str = "runner plan 3, bf16";
 const MATH_FORMAT_BF16: &str = "runner mathematics 2, bf16";
 
-#[derive(Serialize)]
-struct Hashed<'a> {
-    format: &'static str,
-    data: &'a DataFacts,
-    programs: Vec<Program>,
-}
-
 /// The hash of a plan, 64 hex digits.
 pub(crate) fn plan_hash(data: &DataFacts, programs: &[Program]) -> String {
     // From the second on, replicas differ in nothing but their rank and rows, which mesh and batch settle.
     let programs: Vec<Program> = programs.iter().filter(|p| p.replica() < 2).map(essential).collect();
     let bf16 = programs.iter().any(|p| p.precision == Precision::Bf16);
-    hashed(&Hashed { format: if bf16 { FORMAT_BF16 } else { FORMAT }, data, programs })
+    hash(if bf16 { FORMAT_BF16 } else { FORMAT }, data, &programs)
 }
 
 /// The hash of what is computed, however it is divided among ranks and micro-batches, 64 hex digits.
@@ -39,7 +31,7 @@ pub(crate) fn math_hash(data: &DataFacts, common: &Program, clip_norm: Option<f6
     (program.mesh, program.device) = (Mesh::single(), Device::Cpu);
     (program.rank, program.batch.slice, program.batch.micro_batch) = (0, (0, 0), 0);
     program.batch.stride = 1;
-    // What is computed again is the same.
+    // Activations that are computed again are the same.
     program.recompute = Recompute::None;
     // No token that counts sees padding in either case: it is behind all of them.
     program.batch.mask_padding = false;
@@ -50,13 +42,14 @@ pub(crate) fn math_hash(data: &DataFacts, common: &Program, clip_norm: Option<f6
     // Clipping is an instruction of the step: it stays.
     program.step = vec![Instruction::ClipNorm { max: clip_norm }];
     let format = if program.precision == Precision::Bf16 { MATH_FORMAT_BF16 } else { MATH_FORMAT };
-    hashed(&Hashed { format, data: &data, programs: vec![program] })
+    hash(format, &data, &[program])
 }
 
-/// Hashes `value` as JSON with sorted keys, in which order serde_json keeps them, and no blanks; numbers in their shortest form that reads
-/// back, which does not depend on the platform.
-fn hashed(value: &Hashed<'_>) -> String {
-    blake3::hash(json_value(value).to_string().as_bytes()).to_hex().to_string()
+/// Hashes the arguments as JSON with sorted keys, in which order serde_json keeps them, and no blanks; numbers in their shortest form that
+/// reads back, which does not depend on the platform.
+fn hash(format: &str, data: &DataFacts, programs: &[Program]) -> String {
+    let value = json!({ "format": format, "data": data, "programs": programs });
+    blake3::hash(value.to_string().as_bytes()).to_hex().to_string()
 }
 
 /// `program` without the fields that change none of its numbers.
@@ -64,7 +57,7 @@ fn essential(program: &Program) -> Program {
     let mut program = program.clone();
     program.flops_per_step = 0.0;
     program.peak_flops = None;
-    // Of the device its kind counts: which of a machine's it is changes no number.
+    // The kind of the device counts: its index on the machine changes no number.
     if let Device::Cuda(index) = &mut program.device {
         *index = 0;
     }

@@ -41,7 +41,7 @@ pub fn estimate(program: &Program, live: &[LiveMicroBatches], slots: usize, hard
     let count = |chunk: &BlockRange| spec.layers_in(chunk.range()) as u64;
     let mut layers = [0, 0];
     for (chunk, live) in program.chunks.iter().zip(live) {
-        // Where nothing is dropped, the weights' work is as much as what was saved.
+        // Without recomputation, the weights' work is as much as what was saved.
         let (saved, work) = match program.recompute {
             Recompute::None => (live.saved + live.work, 0),
             _ => (live.saved, live.work),

@@ -143,7 +143,7 @@ impl RankLayout {
                 program.rank = rank;
                 program.device = hardware[rank].device;
                 (program.chunks, program.buckets) = (chunks.clone(), buckets.clone());
-                // As PyTorch divides a batch: DistributedSampler deals rows out in turn, DataParallel cuts.
+                // Batches are divided as in PyTorch: DistributedSampler deals rows out in turn, DataParallel cuts.
                 let dealt = mesh.mode != Mode::Dp;
                 program.batch.slice = (if dealt { replica } else { replica * slice }, slice);
                 program.batch.stride = if dealt { mesh.replicas } else { 1 };

@@ -12,7 +12,7 @@ use crate::lockstep::run_together;
 use runner_spec::forecast::{Activity, ForecastSpan};
 use runner_spec::program::{Instruction, Program};
 
-/// The times that a simulation is told.
+/// The times from which a step is simulated.
 pub(crate) trait StepCosts {
     /// Seconds that `stage` computes for `instruction`.
     fn compute(&self, stage: usize, program: &Program, instruction: &Instruction) -> f64;
@@ -200,7 +200,7 @@ impl<P: StepCosts> Simulation<'_, P> {
         let Some(&(arrival, under_way)) = channel.sent.get(channel.received.len()) else { return false };
         let rank = &mut self.ranks[stage];
         let wait = (arrival - rank.clock).max(0.0);
-        // Of the wait, what the bytes were under way is communication, the rest waiting for the other stage.
+        // The time that the bytes were under way is communication, the rest of the wait is waiting for the other stage.
         let communication = wait.min(under_way);
         rank.seconds.communication += communication;
         rank.seconds.waiting += wait - communication;

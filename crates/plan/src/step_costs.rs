@@ -229,7 +229,7 @@ fn stage_links(ranks: &[RankPlan], links: Option<Links>) -> Option<Vec<StageLink
     }
     let links = links?;
     let node = |rank: usize| ranks[rank].hardware.node;
-    // Of a node's adapters a group has its part: stages on a node communicate at the same time.
+    // A group has its part of a node's adapters: stages on a node communicate at the same time.
     let mut stages_on: HashMap<usize, BTreeSet<usize>> = HashMap::new();
     let mut ranks_on: HashMap<usize, usize> = HashMap::new();
     for rank in ranks {

@@ -5,6 +5,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::format::choice_name;
+
 /// The ranks of one machine: threads of one process, or processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LocalRanks {
@@ -27,10 +29,7 @@ pub enum Lane {
 
 impl fmt::Display for Lane {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Activation => "activation",
-            Self::Gradient => "gradient",
-        })
+        f.write_str(&choice_name(self))
     }
 }
 
