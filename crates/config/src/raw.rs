@@ -14,16 +14,18 @@ use runner_spec::experiment::{
 };
 
 /// A language-model pretraining experiment: what to train, on which data, how long, and what to record.
-#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 #[schemars(rename = "Experiment", extend("required" = ["model", "data"]))]
 pub(crate) struct RawExperiment {
     /// Version of this format. There is one: 1.
+    #[serde(default = "version")]
     #[schemars(range(min = 1, max = 1))]
     pub(crate) version: u32,
     /// Names the run's folder: letters, digits, `.`, `_` and `-`. Default: the name of the file without its ending.
     pub(crate) name: Option<String>,
     /// Every random number of the run follows from it.
+    #[serde(default = "seed")]
     pub(crate) seed: u64,
     /// The device to train on. `auto` takes the GPU where there is one.
     pub(crate) device: DeviceChoice,
@@ -44,6 +46,7 @@ pub(crate) struct RawExperiment {
     pub(crate) precision: Precision,
     /// Under `precision: bf16`: whether the rounded weights are copies of 32-bit ones. `false` trains as PyTorch trains a model
     /// that was cast to bfloat16: weights, gradients and the optimizer's state are bf16, updates are computed in 32 bits.
+    #[serde(default = "runner_spec::serde_defaults::yes")]
     pub(crate) master_weights: bool,
     /// The division of the work among devices.
     pub(crate) parallel: RawParallel,
@@ -55,27 +58,12 @@ pub(crate) struct RawExperiment {
     pub(crate) log: Log,
 }
 
-impl Default for RawExperiment {
-    fn default() -> Self {
-        Self {
-            version: 1,
-            name: None,
-            seed: 1337,
-            device: DeviceChoice::Auto,
-            model: None,
-            data: None,
-            batch: RawBatch::default(),
-            train: Train::default(),
-            optimizer: Optimizer::default(),
-            schedule: Schedule::default(),
-            precision: Precision::Fp32,
-            master_weights: true,
-            parallel: RawParallel::default(),
-            eval: Eval::default(),
-            checkpoint: Checkpoint::default(),
-            log: Log::default(),
-        }
-    }
+fn version() -> u32 {
+    1
+}
+
+fn seed() -> u64 {
+    1337
 }
 
 /// A decoder-only transformer. Without a preset, `layers`, `heads`, `d_model` and `context_length` are needed.

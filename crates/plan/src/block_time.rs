@@ -36,17 +36,17 @@ pub(crate) struct BlockTimer<'a> {
     pub sharers: usize,
 }
 
-/// Seconds of the three kinds of blocks.
+/// A value for each of the three kinds of blocks.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct BlockKindSeconds {
-    pub embedding: BlockSeconds,
-    pub layer: BlockSeconds,
-    pub head: BlockSeconds,
+pub(crate) struct PerBlockKind<T> {
+    pub embedding: T,
+    pub layer: T,
+    pub head: T,
 }
 
-impl BlockKindSeconds {
-    /// Seconds of entry `block` in a list with `layers` layers.
-    pub(crate) fn of_block(&self, block: usize, layers: usize) -> BlockSeconds {
+impl<T: Copy> PerBlockKind<T> {
+    /// The value for entry `block` of a list with `layers` layers.
+    pub(crate) fn of_block(&self, block: usize, layers: usize) -> T {
         match block {
             0 => self.embedding,
             b if b <= layers => self.layer,
@@ -54,6 +54,9 @@ impl BlockKindSeconds {
         }
     }
 }
+
+/// Seconds of the three kinds of blocks.
+pub(crate) type BlockKindSeconds = PerBlockKind<BlockSeconds>;
 
 impl BlockTimer<'_> {
     /// Seconds of the blocks for a micro-batch of `rows` rows of `length`. `None` where the device's peak is not known.

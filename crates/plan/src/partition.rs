@@ -3,16 +3,12 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use crate::block_time::PerBlockKind;
 use runner_spec::experiment::AutoOr;
 use runner_spec::program::BlockRange;
 
 /// The costs of a model's blocks, forward and backward, in any one unit.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct BlockCosts {
-    pub(crate) embedding: f64,
-    pub(crate) layer: f64,
-    pub(crate) head: f64,
-}
+pub(crate) type BlockCosts = PerBlockKind<f64>;
 
 /// Layers per part that make the most expensive part as cheap as it can be; each part has at least one. Layers cost the
 /// same, so giving each next layer to the part that is then the cheapest is optimal.

@@ -16,7 +16,7 @@ use runner_spec::model::ModelSpec;
 use runner_spec::plan::{Flops, RankPlan};
 use runner_spec::precision;
 use runner_spec::program::{BlockRange, Program};
-use runner_spec::rates::DeviceRates;
+use runner_spec::rates::{BlockSeconds, DeviceRates};
 
 /// The most ranks that are planned; a file that asks for more is a mistake.
 const MAX_RANKS: usize = 1 << 20;
@@ -242,7 +242,7 @@ impl BlockTimes {
             let timer = BlockTimer { program: common, recompute: Recompute::None, device, rates, sharers };
             let rows = common.batch.micro_batch.min(common.batch.sequences);
             let seconds = timer.block_seconds(rows, common.batch.length)?;
-            let (embedding, layer, head) = (seconds.embedding.total(), seconds.layer.total(), seconds.head.total());
+            let [embedding, layer, head] = [seconds.embedding, seconds.layer, seconds.head].map(BlockSeconds::total);
             let costs = BlockCosts { embedding, layer, head };
             Some(match rates {
                 DeviceRates::Measured(_) => Self { measured: Some(costs), ..flops },

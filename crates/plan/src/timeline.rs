@@ -31,13 +31,11 @@ pub fn timeline(plan: &Plan) -> Option<Timeline> {
         let bubbles = forecast.stages.iter().map(|s| s.bubble).collect();
         return Some(Timeline { in_seconds: true, end: forecast.step_seconds, spans: forecast.spans.clone(), bubbles });
     }
-    let passes: usize =
-        (0..plan.mesh.stages).map(|stage| plan.ranks[plan.mesh.rank(stage, 0)].program.step.len()).sum();
-    if passes > MAX_SPANS {
-        return None;
-    }
     let first = |stage| Some(&plan.ranks.get(plan.mesh.rank(stage, 0))?.program);
     let programs = (0..plan.mesh.stages).map(first).collect::<Option<Vec<_>>>()?;
+    if programs.iter().map(|program| program.step.len()).sum::<usize>() > MAX_SPANS {
+        return None;
+    }
     let trace = simulate(&programs, plan.channel_slots, &UnitCosts)?;
     let bubbles = trace.stages.iter().map(|s| s.waiting / trace.seconds.max(f64::MIN_POSITIVE)).collect();
     Some(Timeline { in_seconds: false, end: trace.seconds, spans: trace.spans, bubbles })

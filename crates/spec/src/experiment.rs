@@ -48,9 +48,10 @@ pub struct Experiment {
     pub log: Log,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum DeviceChoice {
+    #[default]
     Auto,
     Cpu,
     Cuda,
@@ -63,9 +64,10 @@ pub enum Family {
     Llama,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Precision {
+    #[default]
     Fp32,
     Tf32,
     Bf16,

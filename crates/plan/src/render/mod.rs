@@ -6,7 +6,6 @@ mod stages;
 use std::fmt::Display;
 
 use crate::quantity::{bytes, scientific, si, three_decimals};
-use runner_spec::cluster::DeviceFacts;
 use runner_spec::experiment::{Decays, Recompute};
 use runner_spec::format::{choice_name, count, counted};
 use runner_spec::plan::{MemoryCategory, MemoryEstimate, ParamCounts, Plan, RankPlan};
@@ -130,7 +129,7 @@ fn computation_lines(rank: &RankPlan, plan: Option<&Plan>, page: &mut Page) {
     }
     match program.peak_flops {
         Some(peak) => {
-            let estimated = estimate_note(&rank.hardware);
+            let estimated = if rank.hardware.estimated { " (estimated from multiprocessors and clock)" } else { "" };
             page.more(format!("MFU against {}{all_devices}{estimated}", si(peak, "FLOP/s")));
         }
         None => page.more(format!("MFU is not reported: the {whose} peak FLOP/s is not known")),
@@ -138,11 +137,6 @@ fn computation_lines(rank: &RankPlan, plan: Option<&Plan>, page: &mut Page) {
     page.line("precision", &rank.precision);
     page.line("optimizer", optimizer_line(program));
     page.line("learning rate", schedule_line(&program.schedule));
-}
-
-/// Marks a peak that is not from a data sheet.
-fn estimate_note(device: &DeviceFacts) -> &'static str {
-    if device.estimated { " (estimated from multiprocessors and clock)" } else { "" }
 }
 
 fn model_line(program: &Program) -> String {
