@@ -98,7 +98,7 @@ pub(crate) fn run(args: &DiffArgs) -> anyhow::Result<Exit> {
     } else {
         print(&runner_report::diff::diff_text(&found))?;
     }
-    Ok(if args.exit_code && found.class != DifferenceClass::SameRun { Exit::Differ } else { Exit::Done })
+    Ok(if args.exit_code && found.classification.class != DifferenceClass::SameRun { Exit::Differ } else { Exit::Done })
 }
 
 /// The experiment file called `wanted` if there is one, else the run.

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::table::{Align, table};
 use runner_lab::compare::run_record::{RunFigures, RunRecord};
-use runner_lab::compare::settings::{CHOICES, SettingGroup, is_choice, setting_text, settings};
+use runner_lab::compare::settings::{CHOICES, SettingGroup, differing_keys, is_choice, setting_text, settings};
 use runner_spec::experiment::Experiment;
 use runner_spec::format::{bytes, count, percent, printable, rate, seconds};
 
@@ -95,12 +95,7 @@ pub(crate) const FIGURES: [Figure; 9] = [
 /// Compares `runs`.
 pub fn compare(runs: &[(RunRecord, Experiment)]) -> Comparison {
     let all: Vec<BTreeMap<String, Value>> = runs.iter().map(|(_, experiment)| settings(experiment)).collect();
-    let mut keys: Vec<&String> = all.iter().flat_map(BTreeMap::keys).collect();
-    keys.sort_unstable();
-    keys.dedup();
-    keys.retain(|key| all.iter().any(|settings| settings.get(*key) != all[0].get(*key)));
-    keys.sort_by_key(|key| (SettingGroup::of_key(key), (*key).clone()));
-    let differing: Vec<String> = keys.into_iter().cloned().collect();
+    let differing = differing_keys(&all.iter().collect::<Vec<_>>());
     let row = |((record, _), settings): (&(RunRecord, Experiment), &BTreeMap<String, Value>)| ComparedRun {
         id: record.manifest.id.clone(),
         status: record.status.name(),

@@ -25,12 +25,12 @@ pub fn diff_text(diff: &Diff) -> String {
     let mut out = String::new();
     let _ = writeln!(out, "{}", describe_side("A", &diff.a));
     let _ = writeln!(out, "{}\n", describe_side("B", &diff.b));
-    let colour = match diff.class {
+    let colour = match diff.classification.class {
         DifferenceClass::SameRun => Style::new().green(),
         DifferenceClass::Bookkeeping | DifferenceClass::Rounding => Style::new().yellow(),
         DifferenceClass::Mathematics => Style::new().red(),
     };
-    let _ = writeln!(out, "{}", colour.bold().apply_to(&diff.meaning));
+    let _ = writeln!(out, "{}", colour.bold().apply_to(&diff.classification.meaning));
     for note in &diff.notes {
         let _ = writeln!(out, "note: {}", printable(note));
     }
@@ -54,7 +54,7 @@ pub fn diff_text(diff: &Diff) -> String {
     }
     if let Some(found) = &diff.outcomes {
         add_outcomes(&mut out, found);
-        if diff.parts.contains(&MathematicsPart::Evaluation) {
+        if diff.classification.parts.contains(&MathematicsPart::Evaluation) {
             out.push_str("  the two are not measured alike: the differences in the evaluation say how\n");
         }
     }
@@ -136,18 +136,18 @@ fn add_settings(out: &mut String, changed: &[ChangedSetting]) {
     let rows: Vec<(&ChangedSetting, Change<'_>)> = changed
         .iter()
         .map(|c| {
-            let (a, b) = (value(c.in_a, &c.a), value(c.in_b, &c.b));
-            (c, Change { indent: "    ", name: &c.key, note: describe_effect(c.effect), a, b })
+            let (a, b) = (value(c.in_a, &c.difference.a), value(c.in_b, &c.difference.b));
+            (c, Change { indent: "    ", name: &c.difference.key, note: describe_effect(c.effect), a, b })
         })
         .collect();
-    let name_width = widest(changed.iter().map(|c| c.key.as_str()));
+    let name_width = widest(changed.iter().map(|c| c.difference.key.as_str()));
     let widths = rows.iter().map(|(_, change)| measure_text_width(&change.values()));
     let value_width = widths.filter(|&width| width <= MAX_ALIGNED_VALUE).max().unwrap_or(0);
     let mut group = None;
     for (c, change) in rows {
-        if group != Some(c.group) {
-            let _ = writeln!(out, "  {}", c.group.name());
-            group = Some(c.group);
+        if group != Some(c.difference.group) {
+            let _ = writeln!(out, "  {}", c.difference.group.name());
+            group = Some(c.difference.group);
         }
         change.add_to(out, name_width, value_width);
     }

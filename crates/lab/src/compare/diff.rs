@@ -3,16 +3,15 @@
 use std::path::PathBuf;
 
 use serde::Serialize;
-use serde_json::Value;
 
-use super::classification::{Classification, DifferenceClass, MathematicsPart, TrainingEquality, classify};
+use super::classification::{Classification, classify};
 use super::fact_pairs::{self, FactPair, Invocation};
 use super::inherited_steps::{self, InheritedSteps};
 use super::outcome_comparison::{OutcomeComparison, compare_outcomes};
 use super::planned_experiment::PlannedExperiment;
 use super::run_record::RunRecord;
 use super::setting_effect::{SettingEffect, effect_of_setting};
-use super::settings::{self, SettingGroup};
+use super::settings::{self, SettingDifference};
 
 /// An experiment or run to compare.
 #[derive(Debug, Clone)]
@@ -40,11 +39,8 @@ pub struct DiffSide {
 /// A setting that differs.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ChangedSetting {
-    pub key: String,
-    pub group: SettingGroup,
-    /// `null` also where the experiment does not have the key: see `in_a` and `in_b`.
-    pub a: Option<Value>,
-    pub b: Option<Value>,
+    #[serde(flatten)]
+    pub difference: SettingDifference,
     pub in_a: bool,
     pub in_b: bool,
     pub effect: SettingEffect,
@@ -55,11 +51,8 @@ pub struct ChangedSetting {
 pub struct Diff {
     pub a: DiffSide,
     pub b: DiffSide,
-    pub class: DifferenceClass,
-    pub parts: Vec<MathematicsPart>,
-    pub training: TrainingEquality,
-    /// The classification as a phrase.
-    pub meaning: String,
+    #[serde(flatten)]
+    pub classification: Classification,
     /// True if data was read; false if it was compared by its names only.
     pub data_read: bool,
     pub settings: Vec<ChangedSetting>,
@@ -93,33 +86,23 @@ fn ancestors(compared: &DiffInput) -> Vec<InheritedSteps> {
 pub fn diff(a: &DiffInput, b: &DiffInput, data_read: bool, notes: Vec<String>) -> Diff {
     let settings: Vec<ChangedSetting> = settings::differences(&a.side.experiment, &b.side.experiment)
         .into_iter()
-        .map(|d| {
-            let effect = effect_of_setting(&d, &a.side, &b.side);
-            ChangedSetting {
-                in_a: d.a.is_some(),
-                in_b: d.b.is_some(),
-                key: d.key,
-                group: d.group,
-                a: d.a,
-                b: d.b,
-                effect,
-            }
+        .map(|difference| ChangedSetting {
+            in_a: difference.a.is_some(),
+            in_b: difference.b.is_some(),
+            effect: effect_of_setting(&difference, &a.side, &b.side),
+            difference,
         })
         .collect();
     let has_bookkeeping = settings.iter().any(|s| s.effect == SettingEffect::Bookkeeping);
     let (began_a, began_b) = (ancestors(a), ancestors(b));
     let inherited = inherited_steps::compare_inherited_steps((&a.side, &began_a), (&b.side, &began_b));
-    let Classification { class, parts, training, meaning } =
-        classify(&a.side, &b.side, has_bookkeeping).with_inherited_steps(inherited);
+    let classification = classify(&a.side, &b.side, has_bookkeeping).with_inherited_steps(inherited);
     let mut plan = fact_pairs::compare_plans(&a.side, &b.side);
     plan.extend(fact_pairs::compare_starts(&began_a, &began_b));
     Diff {
         a: describe_side(a),
         b: describe_side(b),
-        class,
-        parts,
-        training,
-        meaning,
+        classification,
         data_read,
         settings,
         plan,

@@ -1,7 +1,8 @@
 //! The settings of an experiment as keys and values, and the settings in which two experiments differ.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use serde::Serialize;
 use serde_json::Value;
 
 use runner_spec::experiment::Experiment;
@@ -43,10 +44,11 @@ impl SettingGroup {
 }
 
 /// A key in which two experiments differ. The value is `None` in an experiment that does not have the key.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct SettingDifference {
     pub key: String,
     pub group: SettingGroup,
+    /// In JSON, `null` is also the value of an experiment that does not have the key.
     pub a: Option<Value>,
     pub b: Option<Value>,
 }
@@ -60,25 +62,43 @@ pub fn document(experiment: &Experiment) -> Value {
 /// The keys and values that `runner validate --explain` shows. A list is one value. The value of a choice is the name of what was chosen.
 #[must_use]
 pub fn settings(experiment: &Experiment) -> BTreeMap<String, Value> {
-    let mut out = BTreeMap::new();
-    visit(&document(experiment), "", &mut out);
+    let mut out = flatten(&document(experiment));
     if experiment.model.family == Family::Gpt2 {
         out.remove("model.rope_theta");
     }
     out
 }
 
-fn visit(value: &Value, path: &str, out: &mut BTreeMap<String, Value>) {
-    let Value::Object(map) = value else {
-        out.insert(path.to_owned(), value.clone());
-        return;
-    };
-    if is_choice(path) {
-        out.extend(map.keys().next().map(|chosen| (path.to_owned(), Value::from(chosen.as_str()))));
+/// The keys and values of a document with the keys of the file, as [`settings`] returns them.
+#[must_use]
+pub fn flatten(document: &Value) -> BTreeMap<String, Value> {
+    fn visit(value: &Value, path: &str, out: &mut BTreeMap<String, Value>) {
+        let Value::Object(map) = value else {
+            out.insert(path.to_owned(), value.clone());
+            return;
+        };
+        if is_choice(path) {
+            out.extend(map.keys().next().map(|chosen| (path.to_owned(), Value::from(chosen.as_str()))));
+        }
+        for (key, inner) in map {
+            visit(inner, &if path.is_empty() { key.clone() } else { format!("{path}.{key}") }, out);
+        }
     }
-    for (key, inner) in map {
-        visit(inner, &if path.is_empty() { key.clone() } else { format!("{path}.{key}") }, out);
+    let mut out = BTreeMap::new();
+    visit(document, "", &mut out);
+    out
+}
+
+/// The keys in which not all of `settings` are equal, sorted by group and name.
+#[must_use]
+pub fn differing_keys(settings: &[&BTreeMap<String, Value>]) -> Vec<String> {
+    let mut keys: BTreeSet<(SettingGroup, &String)> = BTreeSet::new();
+    for key in settings.iter().copied().flat_map(BTreeMap::keys) {
+        if settings.iter().any(|other| other.get(key) != settings[0].get(key)) {
+            keys.insert((SettingGroup::of_key(key), key));
+        }
     }
+    keys.into_iter().map(|(_, key)| key.clone()).collect()
 }
 
 /// True if `key` chooses one of several things.
@@ -90,22 +110,15 @@ pub fn is_choice(key: &str) -> bool {
 /// The keys in which the experiments differ, sorted by group and name.
 #[must_use]
 pub fn differences(a: &Experiment, b: &Experiment) -> Vec<SettingDifference> {
-    let (a, mut b) = (settings(a), settings(b));
-    let mut out = Vec::new();
-    let mut differ = |key: String, a: Option<Value>, b: Option<Value>| {
-        if a != b {
-            out.push(SettingDifference { group: SettingGroup::of_key(&key), key, a, b });
-        }
+    let (mut a, mut b) = (settings(a), settings(b));
+    let keys = differing_keys(&[&a, &b]);
+    let difference = |key: String| SettingDifference {
+        group: SettingGroup::of_key(&key),
+        a: a.remove(&key),
+        b: b.remove(&key),
+        key,
     };
-    for (key, value) in a {
-        let other = b.remove(&key);
-        differ(key, Some(value), other);
-    }
-    for (key, value) in b {
-        differ(key, None, Some(value));
-    }
-    out.sort_by(|x, y| (x.group, &x.key).cmp(&(y.group, &y.key)));
-    out
+    keys.into_iter().map(difference).collect()
 }
 
 /// The value at `path` in `document`.

@@ -1,5 +1,6 @@
 //! A run's `metrics.jsonl` as the page draws it: curves, the time of a step by phase, evaluations.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde::Serialize;
@@ -48,31 +49,19 @@ pub(super) struct Axis {
     pub(super) seconds: Vec<f64>,
 }
 
-/// A value for each phase of a step, in milliseconds.
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub(super) struct PhaseTimes<T> {
-    pub(super) data: T,
-    pub(super) forward: T,
-    pub(super) backward: T,
-    pub(super) optimizer: T,
-    pub(super) communication: T,
-    /// The part of the step that belongs to no phase.
-    pub(super) other: T,
-}
+/// The phases of a step, and what reads the time of each in milliseconds.
+const PHASES: [(&str, fn(&TrainLine) -> Option<f64>); 6] = [
+    ("data", |t| t.data_ms),
+    ("forward", |t| t.forward_ms),
+    ("backward", |t| t.backward_ms),
+    ("optimizer", |t| t.optimizer_ms),
+    ("communication", |t| t.comm_ms),
+    // The part of the step that belongs to no phase.
+    ("other", other_ms),
+];
 
-impl<T> PhaseTimes<T> {
-    /// Computes the value of each phase from the function that reads the phase's time.
-    fn new(value: impl Fn(fn(&TrainLine) -> Option<f64>) -> T) -> Self {
-        Self {
-            data: value(|t| t.data_ms),
-            forward: value(|t| t.forward_ms),
-            backward: value(|t| t.backward_ms),
-            optimizer: value(|t| t.optimizer_ms),
-            communication: value(|t| t.comm_ms),
-            other: value(other_ms),
-        }
-    }
-}
+/// A value for each phase of a step.
+type PhaseTimes<T> = BTreeMap<&'static str, T>;
 
 /// The mean times of the phases in buckets of steps.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
@@ -177,9 +166,10 @@ fn phases(train: &[TrainLine]) -> Option<PhaseSeries> {
         return None;
     }
     let bucket = train.len().div_ceil(PHASE_BUCKETS).max(1);
-    let times = PhaseTimes::new(|value| {
+    let means = |value: fn(&TrainLine) -> Option<f64>| {
         train.chunks(bucket).map(|part| mean(part.iter().filter_map(value)).map(rounded)).collect()
-    });
+    };
+    let times = PHASES.into_iter().map(|(name, value)| (name, means(value))).collect();
     Some(PhaseSeries { x: train.chunks(bucket).map(|part| part[part.len() - 1].step).collect(), bucket, times })
 }
 
@@ -190,7 +180,7 @@ fn medians(train: &[TrainLine], inherited_steps: u64) -> Medians {
     };
     Medians {
         step_ms: median_of(|t| t.step_ms),
-        times: PhaseTimes::new(median_of),
+        times: PHASES.into_iter().map(|(name, value)| (name, median_of(value))).collect(),
         tokens_per_second: median_of(|t| t.tokens_per_second),
         mfu: median_of(|t| t.mfu),
     }
@@ -236,7 +226,7 @@ mod tests {
         let phases = phases(&train).unwrap();
         assert_eq!((phases.bucket, phases.x.len(), *phases.x.last().unwrap()), (7, 143, 1000));
         assert_eq!(
-            (phases.times.forward[0], phases.times.other[0], phases.times.communication[0]),
+            (phases.times["forward"][0], phases.times["other"][0], phases.times["communication"][0]),
             (Some(2.0), Some(1.5), None)
         );
         let mut busy = line(1);

@@ -109,21 +109,14 @@ fn file_stamp(path: &Path) -> FileStamp {
     Some((meta.len(), meta.modified().ok()?))
 }
 
-/// The metrics and samples of a run, and the state of the files that they were read from.
-#[derive(Debug)]
-struct CachedRecord {
-    stamps: [FileStamp; 2],
-    inherited_steps: u64,
-    max_points: usize,
-    curves: Curves,
-    samples: Samples,
-}
+/// The state of the files of a run's metrics and samples, the number of inherited steps, and the number of points per curve.
+type RecordKey = ([FileStamp; 2], u64, usize);
 
 /// Reads runs. It keeps their plans, which are large and never change, and the records whose files did not change.
 #[derive(Debug, Default)]
 pub(super) struct RunReader {
     plans: HashMap<PathBuf, (FileStamp, Arc<PlannedRun>)>,
-    records: HashMap<PathBuf, CachedRecord>,
+    records: HashMap<PathBuf, (RecordKey, Curves, Samples)>,
 }
 
 /// Reads the runs of `request` once.
@@ -224,11 +217,11 @@ impl RunReader {
     ) -> (Curves, Samples) {
         let (metrics, samples) = (path.join(METRICS), path.join(SAMPLES));
         // Taken before reading, so that a write during the reading changes the stamp.
-        let stamps = [file_stamp(&metrics), file_stamp(&samples)];
-        if let Some(known) = self.records.get(path)
-            && (known.stamps, known.inherited_steps, known.max_points) == (stamps, inherited_steps, max_points)
+        let key = ([file_stamp(&metrics), file_stamp(&samples)], inherited_steps, max_points);
+        if let Some((known, curves, samples)) = self.records.get(path)
+            && *known == key
         {
-            return (known.curves.clone(), known.samples.clone());
+            return (curves.clone(), samples.clone());
         }
         let problems_before = problems.len();
         let curves = read_curves(&metrics, inherited_steps, max_points, problems);
@@ -237,8 +230,7 @@ impl RunReader {
         let samples = or_problem(samples, problems);
         // Files with problems are read every time, so that the problems are shown every time.
         if problems.len() == problems_before {
-            let (curves, samples) = (curves.clone(), samples.clone());
-            self.records.insert(path.to_owned(), CachedRecord { stamps, inherited_steps, max_points, curves, samples });
+            self.records.insert(path.to_owned(), (key, curves.clone(), samples.clone()));
         }
         (curves, samples)
     }
