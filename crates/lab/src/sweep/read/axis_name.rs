@@ -1,8 +1,12 @@
 //! The names of what varies: variables of a template, or key paths of an experiment.
 
-use runner_config::check::{homes, join};
-use runner_config::shape::{Shape, root, variants};
-use runner_spec::diagnostic::{list, nearest, short};
+use std::path::Path;
+
+use runner_config::check::check_against;
+use runner_config::shape::root;
+use runner_spec::diagnostic::short;
+use runner_template::source::{Place, Source};
+use runner_template::tree::{MAX_DEPTH, Node};
 
 /// A mistake in a name, and how to correct it.
 type NameProblem = (String, String);
@@ -33,37 +37,14 @@ pub(super) fn check_variable_name(name: &str) -> Result<(), NameProblem> {
 
 /// Checks a key path of the experiment file.
 pub(super) fn check_key_path(path: &str) -> Result<(), NameProblem> {
-    let mut slot = root();
-    let mut before = String::new();
-    for part in path.split('.') {
-        let of: Vec<_> = match slot.shape {
-            Shape::Keys(keys) => keys.names().into_iter().filter_map(|n| Some((n, keys.get(n)?))).collect(),
-            Shape::Variants(of) => variants(of),
-            _ => {
-                let message = format!("`{}` is no key of an experiment", short(path));
-                return Err((message, format!("`{before}` is a value of its own, without keys in it")));
-            }
-        };
-        let Some((_, inner)) = of.iter().find(|(name, _)| *name == part) else {
-            let names: Vec<&str> = of.iter().map(|(name, _)| *name).collect();
-            let help = match (nearest(part, names.iter().copied()), homes(root()).get(part)) {
-                (Some(near), _) => {
-                    format!("did you mean `{}`?", path.replacen(&join(&before, part), &join(&before, near), 1))
-                }
-                (None, Some(homes)) if before.is_empty() && !path.contains('.') => {
-                    let paths: Vec<String> = homes.iter().map(|home| format!("{home}.{part}")).collect();
-                    format!("write the whole path: {}", list(&paths, "or"))
-                }
-                (None, _) if before.is_empty() => format!("the keys at the top level are {}", list(&names, "and")),
-                (None, _) if names.is_empty() => format!("`{before}` takes no keys"),
-                (None, _) => format!("the keys in `{before}` are {}", list(&names, "and")),
-            };
-            return Err((format!("`{}` is no key of an experiment", short(path)), help));
-        };
-        slot = *inner;
-        before = join(&before, part);
-    }
-    Ok(())
+    let keys: Vec<&str> = path.split('.').take(MAX_DEPTH).collect();
+    // The experiment with this key alone; a key without a value has no other mistake.
+    let place = Place { line: 1, column: 1, length: 1 };
+    let tree = keys.into_iter().rev().fold(Node::null(place), |node, key| Node::wrap(key.to_owned(), place, node));
+    let (_, mistakes) = check_against(root(), &tree, &Source::file(Path::new(""), String::new()));
+    let Some(mistake) = mistakes.into_iter().next() else { return Ok(()) };
+    let help = [mistake.message, mistake.help].into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>();
+    Err((format!("`{}` is no key of an experiment", short(path)), help.join("; ")))
 }
 
 #[cfg(test)]
@@ -77,12 +58,13 @@ mod tests {
             assert_eq!(check_key_path(path), Ok(()), "{path}");
         }
         let help = |path| check_key_path(path).unwrap_err().1;
-        assert_eq!(help("model.layer"), "did you mean `model.layers`?");
-        assert_eq!(help("modle.layers"), "did you mean `model.layers`?");
-        assert_eq!(help("optimizer.adam.lr"), "did you mean `optimizer.adamw.lr`?");
-        assert!(help("lr").contains("`optimizer.adamw.lr`"), "{}", help("lr"));
-        assert!(help("train.steps.x").contains("`train.steps` is a value"));
-        assert!(help("").contains("top level") && help("model..x").contains("keys in `model`"));
+        assert_eq!(help("model.layer"), "unknown key `layer` in `model`; did you mean `layers`?");
+        assert!(help("modle.layers").ends_with("did you mean `model`?"));
+        assert!(help("optimizer.adam.lr").ends_with("did you mean `adamw`?"));
+        assert!(help("lr").contains("`lr` belongs under `optimizer.adamw` or `optimizer.sgd`"), "{}", help("lr"));
+        assert!(help("train.steps.x").contains("`train.steps` is a whole number"), "{}", help("train.steps.x"));
+        assert!(help("").contains("top level") && help("model..x").contains("in `model`"));
+        assert!(check_key_path(&"a.".repeat(100_000)).is_err());
         assert!(check_key_path("seed=1").is_err());
     }
 

@@ -150,7 +150,7 @@ fn files_that_cannot_be_read() {
 #[test]
 fn the_words_of_choices_are_all_read() {
     for metric in ObjectiveMetric::ALL {
-        let text = format!("sweep: {{base: e.yaml, grid: {{seed: [1]}}, objective: {{metric: {metric}}}}}");
+        let text = format!("sweep: {{base: e.yaml, grid: {{seed: [1]}}, objective: {{metric: {}}}}}", metric.name());
         let objective = read_text(&text).unwrap().objective;
         assert_eq!((objective.metric, objective.goal), (metric, metric.goal()));
     }
