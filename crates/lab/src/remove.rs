@@ -42,7 +42,7 @@ pub fn check(root: &Path, path: &Path) -> Result<(), StoreError> {
 /// names (a checkpoint that another run began with) counts once the last of them goes, if all do.
 #[derive(Debug, Default)]
 pub struct FreedBytes {
-    /// How many names were seen of files that have several, by device and inode.
+    /// For each file with several names, by device and inode, the number of names that were added.
     names: HashMap<(u64, u64), u64>,
 }
 
@@ -69,7 +69,7 @@ pub fn bytes_freed(path: &Path) -> u64 {
 /// Removes the run directory `path` from `root`.
 ///
 /// # Errors
-/// As `check`; `Locked` if a process works on it, `Refused` where that is not known; if the file system refuses.
+/// Those of [`check`]; `Locked` if a process works on the run, `Refused` if that is not known; if the file system refuses.
 pub fn remove(root: &Path, path: &Path) -> Result<(), StoreError> {
     check(root, path)?;
     let _lock = RunLock::take_to_remove(path)?;
@@ -83,7 +83,7 @@ pub fn remove(root: &Path, path: &Path) -> Result<(), StoreError> {
 /// Removes the checkpoints of the run directory `path` and keeps its record.
 ///
 /// # Errors
-/// As `remove`; `Refused` for a run that is not done: it would start over, and its record with it.
+/// Those of [`remove`]; `Refused` for a run that is not done: it would start over, and its record with it.
 pub fn remove_checkpoints(root: &Path, path: &Path) -> Result<(), StoreError> {
     check(root, path)?;
     let _lock = RunLock::take_to_remove(path)?;

@@ -1,5 +1,5 @@
-//! `plan.json` of whatever version: one of an older format is compiled anew from the experiment and the facts of its data,
-//! which every version kept, since a plan is a pure function of them.
+//! Reads `plan.json` of any version. A plan of an older format is compiled again from the experiment and the facts of its data, which
+//! every version recorded: a plan is a pure function of them.
 
 use std::path::Path;
 
@@ -16,7 +16,7 @@ use runner_store::manifest::Manifest;
 use runner_store::run_dir;
 use runner_store::run_dir::{PLAN, RESOLVED};
 
-/// What all formats have in common. Those before 3 do not say which they are.
+/// The fields that all formats have. Formats before 3 do not state their number.
 #[derive(Debug, Deserialize)]
 struct Common {
     #[serde(default)]
@@ -32,13 +32,13 @@ pub fn data_facts(path: &Path) -> Result<DataFacts, StoreError> {
     Ok(read_plan::<Common>(&path.join(PLAN))?.data)
 }
 
-/// The plan of the run directory `path` as it was written; `None` if it is of a format whose programs are not understood.
+/// The plan of the run directory `path` as it was written; `None` if this version cannot read its format.
 #[must_use]
 pub fn as_written(path: &Path) -> Option<Plan> {
     read_plan(&path.join(PLAN)).ok()
 }
 
-/// `plan.json` of the run directory `path`, of whatever format, as it lies there.
+/// The content of `plan.json` in the run directory `path`, of any format.
 ///
 /// # Errors
 /// If it is missing or damaged.
@@ -46,8 +46,8 @@ pub fn as_json(path: &Path) -> Result<serde_json::Value, StoreError> {
     read_plan(&path.join(PLAN))
 }
 
-/// The plan of the run directory `path`. Of an older format it is what this version makes of the same experiment and data: its
-/// hash is this version's, the stored one is in the manifest.
+/// The plan of the run directory `path`. If its format is older, this version plans the same experiment and data again; the hash is then
+/// that of this version, and the stored one is in the manifest.
 ///
 /// # Errors
 /// If it is missing, damaged or of a newer format, or the older one's experiment is no longer understood.
@@ -75,7 +75,7 @@ pub fn compiled(path: &Path, facts: &DataFacts) -> Result<Plan, StoreError> {
     runner_plan::compile(&loaded.experiment, facts, &cluster).map_err(|e| StoreError::damaged(&file, e.to_string()))
 }
 
-/// The devices of a recorded run. How fast they are, and how much they hold, is not recorded, and changes no number.
+/// The devices of a recorded run. Their speed and memory are not recorded, and change no number.
 fn cluster(manifest: &Manifest) -> ClusterFacts {
     let facts = |name: &String| DeviceFacts {
         device: match name.parse() {

@@ -56,7 +56,7 @@ pub fn point_log(path: &Path, index: usize) -> PathBuf {
     path.join(POINTS).join(format!("{index:04}.log"))
 }
 
-/// What to do about a sweep whose record cannot be read.
+/// The advice about a sweep whose record cannot be read.
 const RECORD_ADVICE: &str =
     "restore the file, or move the sweep's folder away; runs that are done stay, and no sweep repeats them";
 

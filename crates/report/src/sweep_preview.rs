@@ -10,7 +10,7 @@ use runner_spec::format::{bytes, count, counted, printable, seconds};
 /// The number of points in the table, unless all are wanted.
 const MAX_SHOWN_POINTS: usize = 40;
 
-/// How a sweep is going to be run.
+/// The settings with which a sweep is going to be run.
 #[derive(Debug, Clone, Copy)]
 pub struct SweepPreview {
     /// The number of concurrent runs.

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use runner_engine::sweep::{DriveProgress, RunningPoint, SweepEvent, SweepObserver, SweepOutcome};
+use runner_engine::sweep::{DriveProgress, ReportedProgress, RunningPoint, SweepEvent, SweepObserver, SweepOutcome};
 use runner_lab::sweep::record::{PlannedPoint, SweepRecord};
 use runner_report::Screen;
 use runner_report::sweep_results::SweepResultsText;
@@ -74,7 +74,8 @@ impl<'a> SweepScreen<'a> {
         }
         self.shown = running;
         for point in &progress.running {
-            let RunningPoint { index, step, steps, loss, tokens_per_second, has_begun } = point;
+            let RunningPoint { index, steps, progress } = point;
+            let ReportedProgress { step, loss, tokens_per_second, has_begun } = progress;
             let mut text = format!("{}  {}/{}", self.describe(*index), count(*step), count(*steps));
             text.extend(loss.map(|loss| format!("  loss {loss:.4}")));
             text.extend(tokens_per_second.map(|speed| format!("  {} tok/s", rate(speed))));

@@ -33,7 +33,7 @@ const HELD_RUN_TIMEOUT: Duration = Duration::from_mins(10);
 /// The largest number of tasks for which the remaining time is predicted by simulating early stopping.
 const MAX_SIMULATED_TASKS: usize = 2000;
 
-/// What a call of [`run_sweep`] did.
+/// The result of a call of [`run_sweep`].
 #[derive(Debug)]
 pub struct SweepReport {
     pub outcome: SweepOutcome,
@@ -69,7 +69,7 @@ struct Driver<'a> {
     progress: SweepProgress,
     /// Tasks that failed in this call and are not retried in it.
     failed: BTreeSet<usize>,
-    /// How often each segment was retried: the task and the rung.
+    /// The number of times that each segment (task and rung) was retried.
     attempts: BTreeMap<(usize, usize), u32>,
     running: BTreeMap<usize, RunningSegment>,
     /// Tasks whose run another process worked on, and since when this call waits for it.
@@ -392,17 +392,10 @@ impl<'a> Driver<'a> {
         let mut points = Vec::new();
         for (task, running) in &self.running {
             let point = self.point(*task);
-            let reported = running.process.progress();
-            let step = reported.step.max(running.from).min(point.steps);
-            cost_running += step.saturating_sub(running.from) as f64 * self.tasks.tasks[*task].step_cost;
-            points.push(RunningPoint {
-                index: point.index,
-                step,
-                steps: point.steps,
-                loss: reported.loss,
-                tokens_per_second: reported.tokens_per_second,
-                has_begun: reported.has_begun,
-            });
+            let mut progress = running.process.progress();
+            progress.step = progress.step.max(running.from).min(point.steps);
+            cost_running += progress.step.saturating_sub(running.from) as f64 * self.tasks.tasks[*task].step_cost;
+            points.push(RunningPoint { index: point.index, steps: point.steps, progress });
         }
         let done = self.progress.points.iter().flatten().filter(|run| run.status == RunStatus::Done).count();
         let (failed, runs) = (self.failed.len(), self.tasks.tasks.len());

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use super::point_process::ReportedProgress;
 use runner_lab::sweep::{Importance, Results};
 
 /// An event of a sweep. Those that are not skipped are the lines of `runner sweep --json`. Points are numbered from 1.
@@ -74,7 +75,7 @@ pub enum SweepEvent<'a> {
     Progress(&'a DriveProgress),
 }
 
-/// How the work on a sweep ended.
+/// The outcome of the work on a sweep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SweepOutcome {
@@ -103,12 +104,8 @@ pub struct DriveProgress {
 #[derive(Debug)]
 pub struct RunningPoint {
     pub index: usize,
-    pub step: u64,
     pub steps: u64,
-    pub loss: Option<f64>,
-    pub tokens_per_second: Option<f64>,
-    /// False until the process has found its run.
-    pub has_begun: bool,
+    pub progress: ReportedProgress,
 }
 
 /// Receives the events of a sweep. It cannot fail and must not block.

@@ -1,7 +1,7 @@
 //! A sweep from its file to its finished points. Its points are planned and recorded, then run on this machine or submitted to Slurm.
 //!
-//! [`open_sweep`] starts, resumes or finds the sweep of a file; [`run_sweep`] runs its points in processes of their own and tells a
-//! [`SweepObserver`] of them; [`slurm::submit_sweep`] submits them as an array of jobs.
+//! [`open_sweep`] starts, resumes or finds the sweep of a file; [`run_sweep`] runs its points in processes of their own and reports to a
+//! [`SweepObserver`]; [`slurm::submit_sweep`] submits them as an array of jobs.
 
 mod driver;
 mod event;
@@ -20,4 +20,5 @@ pub use event::{DriveProgress, RunningPoint, SweepEvent, SweepObserver, SweepOut
 pub use open::{OpenedSweep, SweepLauncher, SweepRequest, open_sweep};
 pub use point_command::point_arguments;
 pub use point_problems::{PointProblems, describe_points};
+pub use point_process::ReportedProgress;
 pub use segment_outcome::BUSY;

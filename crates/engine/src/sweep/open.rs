@@ -36,7 +36,7 @@ pub struct SweepRequest<'a> {
     pub launcher: SweepLauncher,
 }
 
-/// Who starts the runs of a sweep.
+/// The program that starts the runs of a sweep.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SweepLauncher {
     /// This process, on this machine.

@@ -226,9 +226,7 @@ fn plan_point(
     let mut mistakes = Vec::new();
     mistakes.extend(plan.ranks.first().and_then(|rank| explain_unmeasured(metric, &rank.program.eval)));
     let steps = plan.totals.steps;
-    // Losses and speeds of training steps are measured after each step.
-    let is_evaluated = !matches!(metric, ObjectiveMetric::TrainLoss | ObjectiveMetric::TokensPerSecond);
-    let every = if is_evaluated { experiment.eval.every } else { 1 };
+    let every = if metric.is_evaluated() { experiment.eval.every } else { 1 };
     let judged_after = spec.early_stop.map_or_else(|| vec![steps], |asha| rungs(&asha, steps, every));
     mistakes.extend(spec.early_stop.and_then(|asha| explain_unjudged(&asha, &judged_after, steps, every)));
     if !mistakes.is_empty() {
@@ -260,13 +258,10 @@ fn plan_point(
 /// Why a run never measures the objective, if it does not.
 fn explain_unmeasured(metric: ObjectiveMetric, eval: &EvalSpec) -> Option<String> {
     let (is_measured, needed) = match metric {
-        ObjectiveMetric::ValLoss | ObjectiveMetric::ValPerplexity => {
-            (eval.loss.is_some(), "data.validation and eval.loss")
-        }
         ObjectiveMetric::HellaswagAcc | ObjectiveMetric::HellaswagAccNorm => {
             (eval.choice_items.is_some(), "eval.hellaswag")
         }
-        ObjectiveMetric::TrainLoss | ObjectiveMetric::TokensPerSecond => (true, ""),
+        _ => (!metric.is_evaluated() || eval.loss.is_some(), "data.validation and eval.loss"),
     };
     let metric = metric.name();
     (!is_measured)

@@ -21,7 +21,7 @@ pub(super) const DEVICES: &str = "CUDA_VISIBLE_DEVICES";
 
 /// The progress that the process of a point has reported.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct ReportedProgress {
+pub struct ReportedProgress {
     /// True if the process has found its run and is training.
     pub has_begun: bool,
     pub step: u64,
@@ -89,7 +89,7 @@ impl PointProcess {
         self.progress.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// How the process exited, if it has. Then it is reaped.
+    /// The exit of the process, if it has exited. Then it is reaped.
     pub(super) fn exit(&mut self) -> Option<ProcessExit> {
         if self.status.is_none() {
             self.status = self.child.try_wait().ok().flatten();

@@ -20,12 +20,12 @@ pub(super) struct ExitedProcess<'a> {
     pub recorded_error: Option<&'a str>,
     /// The last error in the process's log.
     pub logged_error: Option<&'a str>,
-    /// How often the segment was retried, and how often it may be.
+    /// The number of times that the segment was retried, and that it may be.
     pub attempts: u32,
     pub max_retries: u32,
 }
 
-/// How a process exited.
+/// The exit of a process: its code, or the signal that killed it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ProcessExit {
     Exited(i32),

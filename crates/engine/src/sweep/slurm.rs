@@ -17,7 +17,7 @@ use crate::prepare::Host;
 /// Slurm's default of `MaxArraySize`: one more than the largest number of a job in an array.
 const DEFAULT_MAX_ARRAY_SIZE: usize = 1001;
 
-/// What a submission did.
+/// The result of a submission.
 #[derive(Debug)]
 pub enum Submission {
     /// The number of points that are queued or running; all others are done.

@@ -41,7 +41,7 @@ runner_store::named_enum! {
     }
 }
 
-/// How equal the trained weights are.
+/// The degree to which the trained weights are equal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TrainingEquality {
@@ -75,7 +75,7 @@ struct Evaluation<'a> {
     test: Option<&'a SplitFacts>,
 }
 
-/// How often an instruction is executed in a run.
+/// The steps after which an instruction is executed in a run.
 #[derive(Debug)]
 struct Schedule {
     every: u64,

@@ -48,7 +48,7 @@ pub fn ancestors(path: &Path, manifest: &Manifest, own: &PlannedExperiment) -> V
     out
 }
 
-/// How the inherited steps of two runs compare.
+/// The result of comparing the inherited steps of two runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum InheritedStepsComparison {
     Same,

@@ -30,7 +30,7 @@ pub struct RunRecord {
     pub summary: Option<Summary>,
     /// The lines of the metrics.
     pub lines: Vec<MetricLine>,
-    /// What could not be read of the metrics, in one sentence.
+    /// The warning about lines of the metrics that could not be read.
     pub problem: Option<String>,
 }
 

@@ -14,8 +14,8 @@ const BOTTOM: f64 = 52.0;
 const ENTRY: f64 = 20.0;
 const LETTERS: usize = 30;
 
-/// Colours by Okabe and Ito, which are told apart with any kind of colour vision: on light and on dark. Further curves
-/// take them again with other dashes.
+/// Colours by Okabe and Ito, which differ for any kind of colour vision, on light and on dark. Further curves take them again with other
+/// dashes.
 const COLOURS: [(&str, &str); 7] = [
     ("#0072b2", "#56b4e9"),
     ("#d55e00", "#e69f00"),
@@ -123,7 +123,7 @@ fn widened((low, high): (f64, f64), margin: f64) -> (f64, f64) {
     if !(low.is_finite() && high.is_finite()) {
         return (0.0, 1.0);
     }
-    // A millionth of it is the least that its numbers can be told apart by.
+    // Numbers that are closer than a millionth of their size have the same label.
     let span = high - low;
     if !span.is_finite() || span <= f64::max(low.abs(), high.abs()) * 1e-6 {
         let around = f64::max(low.abs(), 1.0) * 0.05;

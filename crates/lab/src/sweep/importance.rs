@@ -1,4 +1,4 @@
-//! Which parameters mattered: for each, the share of the objective's variance that lies between its values.
+//! The importance of parameters: for each, the share of the objective's variance that lies between its values.
 //!
 //! This is eta squared of a one-way analysis of variance (Fisher 1925, "Statistical methods for research workers", chapter
 //! VII): with the results y in groups g by the parameter's value, η² = Σ_g n_g (ȳ_g − ȳ)² / Σ_i (y_i − ȳ)². It is 0 if the
@@ -22,7 +22,7 @@ const MIN_RESULTS: usize = 3;
 /// Groups that a range is cut into.
 const BINS: usize = 4;
 
-/// How much of the objective's variance goes with a parameter.
+/// The share of the objective's variance that goes with a parameter.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Importance {
     /// `lr`; of parameters that go together, `d_model+heads`.
@@ -71,7 +71,7 @@ pub fn importance(axes: &[Dimension], goal: Goal, points: &[(PointValues, Option
     out
 }
 
-/// What varies by itself, and whether it is drawn from a range.
+/// The names that vary together, and true if they are drawn from a range.
 fn parameters(axes: &[Dimension]) -> Vec<(Vec<&str>, bool)> {
     let mut out = Vec::new();
     for axis in axes {

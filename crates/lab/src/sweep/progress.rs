@@ -176,27 +176,27 @@ impl PointProgress {
 
 impl MetricSeries {
     fn add(&mut self, line: &MetricLine, metric: ObjectiveMetric) {
-        let value = match line {
+        let (step, value) = match line {
             MetricLine::Train(line) => {
                 self.steps = self.steps.max(line.step);
-                match metric {
-                    ObjectiveMetric::TrainLoss => (line.step, line.loss),
-                    ObjectiveMetric::TokensPerSecond => (line.step, line.tokens_per_second),
-                    _ => return,
-                }
+                let value = if metric == ObjectiveMetric::TrainLoss { line.loss } else { line.tokens_per_second };
+                (line.step, value)
             }
-            // An evaluation before the first step does not measure the training.
-            MetricLine::Eval(line) if line.step > 0 => match metric {
-                ObjectiveMetric::ValLoss => (line.step, line.val_loss),
-                ObjectiveMetric::ValPerplexity => (line.step, line.val_perplexity),
-                ObjectiveMetric::HellaswagAcc => (line.step, line.hellaswag_acc),
-                ObjectiveMetric::HellaswagAccNorm => (line.step, line.hellaswag_acc_norm),
-                ObjectiveMetric::TrainLoss | ObjectiveMetric::TokensPerSecond => return,
-            },
-            MetricLine::Eval(_) => return,
+            MetricLine::Eval(line) => {
+                let value = match metric {
+                    ObjectiveMetric::ValPerplexity => line.val_perplexity,
+                    ObjectiveMetric::HellaswagAcc => line.hellaswag_acc,
+                    ObjectiveMetric::HellaswagAccNorm => line.hellaswag_acc_norm,
+                    _ => line.val_loss,
+                };
+                (line.step, value)
+            }
         };
-        // Metrics files leave out values that are not finite.
-        self.values.push((value.0, value.1.unwrap_or(f64::NAN)));
+        // An evaluation before the first step does not measure the training.
+        if step > 0 && matches!(line, MetricLine::Eval(_)) == metric.is_evaluated() {
+            // Metrics files leave out values that are not finite.
+            self.values.push((step, value.unwrap_or(f64::NAN)));
+        }
     }
 
     fn rungs(&self, objective: Objective, rungs: &[u64]) -> Vec<RungValue> {

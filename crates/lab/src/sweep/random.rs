@@ -14,7 +14,7 @@ pub struct RandomDraws {
     pub space: Vec<(String, Distribution)>,
 }
 
-/// From what a value is drawn.
+/// The distribution that a value is drawn from.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Distribution {
     /// Evenly from an interval, to six significant digits.
@@ -30,7 +30,7 @@ pub enum Distribution {
 }
 
 impl Distribution {
-    /// Whether it is drawn from a range of numbers.
+    /// True if values are drawn from a range of numbers.
     #[must_use]
     pub fn is_range(&self) -> bool {
         !matches!(self, Self::Choice(_))

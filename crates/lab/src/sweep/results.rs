@@ -1,5 +1,7 @@
 //! The table of a sweep's results: one row for each point, the best point first.
 
+use std::iter::once;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -86,7 +88,7 @@ impl Results {
         }
         let mut writer = csv::Writer::from_writer(Vec::new());
         let header = names.iter().map(|&n| if own.contains(&n) { format!("param.{n}") } else { plain(n) });
-        writer.write_record(one("point").chain(header).chain(own[1..].iter().map(|&n| n.to_owned())))?;
+        writer.write_record(once("point".to_owned()).chain(header).chain(own[1..].iter().map(|&n| n.to_owned())))?;
         for row in &self.rows {
             let value = |name: &&str| match row.values.iter().find(|(n, _)| n == name) {
                 Some((_, Value::String(text))) => plain(text),
@@ -102,15 +104,11 @@ impl Results {
                 number(row.seconds),
                 row.run.as_deref().map(plain).unwrap_or_default(),
             ];
-            writer.write_record(one(&row.point.to_string()).chain(names.iter().map(value)).chain(rest))?;
+            writer.write_record(once(row.point.to_string()).chain(names.iter().map(value)).chain(rest))?;
         }
         let bytes = writer.into_inner().map_err(|e| csv::Error::from(e.into_error()))?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
-}
-
-fn one(text: &str) -> std::iter::Once<String> {
-    std::iter::once(text.to_owned())
 }
 
 /// `text`, marked as text where a spreadsheet would compute it.

@@ -1,6 +1,5 @@
 //! A sweep as its file describes it, checked.
 
-use std::fmt::{self, Display};
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -37,7 +36,7 @@ pub struct SweepSpec {
     pub early_stop: Option<AshaSettings>,
     /// The number of concurrent runs, at least 1.
     pub parallel: usize,
-    /// How often a failed point is retried.
+    /// The number of times that a failed point is retried.
     pub retries: u32,
     /// The settings of experiments that the file gives: those of `set` and of all points.
     pub settings: Vec<FileSetting>,
@@ -178,6 +177,12 @@ runner_store::named_enum! {
 }
 
 impl ObjectiveMetric {
+    /// True if evaluations measure it, false if each training step does.
+    #[must_use]
+    pub fn is_evaluated(self) -> bool {
+        !matches!(self, Self::TrainLoss | Self::TokensPerSecond)
+    }
+
     /// The goal unless the file names one.
     #[must_use]
     pub fn goal(self) -> Goal {
@@ -185,12 +190,6 @@ impl ObjectiveMetric {
             Self::ValLoss | Self::TrainLoss | Self::ValPerplexity => Goal::Minimize,
             Self::HellaswagAcc | Self::HellaswagAccNorm | Self::TokensPerSecond => Goal::Maximize,
         }
-    }
-}
-
-impl Display for ObjectiveMetric {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
     }
 }
 

@@ -20,7 +20,7 @@ use runner_store::{StoreError, time};
 #[derive(Debug, Clone)]
 pub struct TimedRecord {
     pub id: String,
-    /// What could not be read of the metrics, in one sentence.
+    /// The warning about lines of the metrics that could not be read.
     pub problem: Option<String>,
     path: PathBuf,
     clock: Clock,

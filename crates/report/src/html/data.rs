@@ -324,7 +324,7 @@ mod tests {
         fs::write(path.join(RESOLVED), [0xff, 0xfe]).unwrap();
         let data = page(&[&path]);
         let shown = &data.runs[0];
-        assert_eq!((shown.status, shown.curves.last_step, shown.problems.len()), (ListedStatus::Broken, 1, 5));
+        assert_eq!((shown.status, shown.curves.last_step, shown.problems.len()), (ListedStatus::Broken, 1, 6));
         assert!(serde_json::to_string(&data).is_ok());
         fs::remove_dir_all(&path).unwrap();
         assert_eq!(page(&[&path]).runs[0].status, ListedStatus::Broken);

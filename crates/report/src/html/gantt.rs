@@ -10,7 +10,7 @@ use runner_spec::plan::Plan;
 use runner_spec::serde_defaults::is_default;
 use runner_store::timeline::MeasuredStep;
 
-/// Bars of a picture at most; more cannot be told apart.
+/// The largest number of bars in a picture; more cannot be distinguished.
 const MAX_BARS: usize = 4000;
 /// Rows of a picture at most.
 const MAX_ROWS: usize = 64;
