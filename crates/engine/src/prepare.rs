@@ -9,6 +9,7 @@ use runner_compute::state::TrainState;
 use runner_data::hub::{self, Lowered};
 use runner_data::{DataError, DataRequest, Prepared, Progress, TextTokenizer, content_hash};
 use runner_exec::{ExecError, Resources, parameter_layout};
+use runner_machine::host::Git;
 use runner_machine::local_cluster::{local_cluster, with_rank_locations};
 use runner_spec::cluster::ClusterFacts;
 use runner_spec::data::{DataFacts, WeightsFacts};
@@ -43,6 +44,8 @@ pub struct Host {
     pub environment: BTreeMap<String, String>,
     /// Variables of the program's own that had effect, for the record. Nothing secret.
     pub recorded_environment: BTreeMap<String, String>,
+    /// The folder whose git commit goes into the record; `None`: no commit is recorded.
+    pub working_folder: Option<PathBuf>,
 }
 
 impl Host {
@@ -58,7 +61,13 @@ impl Host {
             peak_flops: None,
             environment: BTreeMap::new(),
             recorded_environment: BTreeMap::new(),
+            working_folder: None,
         }
+    }
+
+    /// The commit of the working folder.
+    pub(crate) fn git(&self) -> Option<Git> {
+        self.working_folder.as_deref().and_then(Git::state_of)
     }
 
     /// This machine for one rank of `world`, which shares its threads with the other ranks on it.
@@ -205,20 +214,21 @@ pub fn prepare_inputs(
     Ok(prepared)
 }
 
-/// Prepares the data of `experiment` for a run that has a checkpoint: the weights that it started from, whose facts are `weights`,
-/// are not needed.
+/// Prepares the data of `experiment` for a run that begins, or that goes on with a checkpoint: then the weights that it started from
+/// are not needed, and their facts are those of `checkpointed`.
 ///
 /// # Errors
-/// Those of [`prepare_data`].
-pub(crate) fn prepare_for_checkpoint(
+/// If the weights or the data cannot be read, or do not fit each other.
+pub(crate) fn prepare_rank_inputs(
     experiment: &Experiment,
-    weights: Option<WeightsFacts>,
+    checkpointed: Option<&DataFacts>,
     pool: &rayon::ThreadPool,
     host: &Host,
     observer: &mut dyn RunObserver,
 ) -> Result<Prepared, EngineError> {
+    let Some(facts) = checkpointed else { return prepare_inputs(experiment, pool, host, observer) };
     let mut prepared = prepare_data(experiment, pool, host, observer)?;
-    prepared.facts.weights = weights;
+    prepared.facts.weights.clone_from(&facts.weights);
     Ok(prepared)
 }
 
@@ -311,45 +321,21 @@ pub struct PreparedRun {
 }
 
 impl PreparedRun {
-    /// Prepares `experiment` and plans it for this machine, or for the machines of the `world` that a launcher started.
+    /// Prepares `experiment` and plans it for this machine, or for the machines of the `world` that a launcher started. `checkpointed`
+    /// holds the facts of the run's data if the run has a checkpoint.
     ///
     /// # Errors
     /// If the data or the initial weights cannot be read, the experiment cannot be planned, or the world has another number of
     /// ranks.
     pub(crate) fn new(
         experiment: &Experiment,
+        checkpointed: Option<&DataFacts>,
         host: &Host,
         world: Option<&World>,
         observer: &mut dyn RunObserver,
-    ) -> Result<Self, EngineError> {
-        Self::prepare(experiment, host, world, observer, prepare_inputs)
-    }
-
-    /// Prepares a run that has a checkpoint: the weights that it started from, whose facts are `weights`, are not needed.
-    ///
-    /// # Errors
-    /// If the data cannot be read, the experiment cannot be planned, or the world has another number of ranks.
-    pub(crate) fn with_checkpoint(
-        experiment: &Experiment,
-        weights: Option<WeightsFacts>,
-        host: &Host,
-        world: Option<&World>,
-        observer: &mut dyn RunObserver,
-    ) -> Result<Self, EngineError> {
-        Self::prepare(experiment, host, world, observer, |experiment, pool, host, observer| {
-            prepare_for_checkpoint(experiment, weights, pool, host, observer)
-        })
-    }
-
-    fn prepare(
-        experiment: &Experiment,
-        host: &Host,
-        world: Option<&World>,
-        observer: &mut dyn RunObserver,
-        prepare: impl FnOnce(&Experiment, &rayon::ThreadPool, &Host, &mut dyn RunObserver) -> Result<Prepared, EngineError>,
     ) -> Result<Self, EngineError> {
         let (cluster, pool) = (find_devices(experiment, host, world)?, host.pool()?);
-        let prepared = prepare(experiment, &pool, host, observer)?;
+        let prepared = prepare_rank_inputs(experiment, checkpointed, &pool, host, observer)?;
         let plan = runner_plan::compile(experiment, &prepared.facts, &cluster)?;
         for note in &plan.notes {
             observer.observe(&RunEvent::Note(&format!("plan   {note}")));

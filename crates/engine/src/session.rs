@@ -1,22 +1,20 @@
 //! One process's work on a run: the record is opened, the ranks train under the plan's layout, and the record says how it ended.
 
-use std::env;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Instant;
 
 use runner_comm::Alone;
 use runner_compute::state::TrainState;
-use runner_exec::{Peers, RankOutcome, RunControls, parameter_layout};
-use runner_machine::host::{Git, Machine, peak_rss_bytes};
+use runner_exec::{Peers, RankOutcome, RunControls};
+use runner_machine::host::{Machine, peak_rss_bytes};
 use runner_spec::experiment::Experiment;
 use runner_spec::plan::{Plan, RankPlan};
 use runner_spec::program::{Mode, Program};
 use runner_store::checkpoint::{self, ChosenCheckpoint, StateHash};
-use runner_store::manifest::{RunStatus, SessionContext};
+use runner_store::manifest::{RunOrigin, RunStatus, SessionContext};
 use runner_store::run_dir::{self, CHECKPOINTS, LOG, METRICS, RunDir, TOKENIZER};
 use runner_store::summary::{RankSummary, Summary, headline, step_seconds};
-use runner_store::{Log, OpenedRecorder, Recorder};
+use runner_store::{Log, OpenedRecorder, Recorder, StoreError};
 
 use crate::error::EngineError;
 use crate::event_lines::EventLines;
@@ -59,51 +57,12 @@ pub(crate) struct Session<'a> {
     pub joined: Option<&'a JoinedRank<'a>>,
 }
 
-/// The point at which training resumes.
-enum ResumePoint {
-    /// The initial weights.
-    Start,
-    /// A checkpoint that was read into memory, and its folder.
-    State(Box<TrainState>, PathBuf),
-    /// A checkpoint that each rank reads for itself, and its step.
-    Checkpoint(PathBuf, u64),
-}
-
-/// A record that is open for writing, and the resume point.
-struct OpenRecord {
-    recorder: Recorder,
-    resume_point: ResumePoint,
-    warnings: Vec<String>,
-}
-
 /// The end of training that did not fail.
 struct TrainingEnd {
     interrupted: bool,
     hash: Option<StateHash>,
     /// Peak memory by rank, where ranks are processes.
     peak_rss_bytes: Vec<Option<u64>>,
-}
-
-impl ResumePoint {
-    fn step(&self) -> u64 {
-        match self {
-            Self::Start => 0,
-            Self::State(state, _) => state.step,
-            Self::Checkpoint(_, step) => *step,
-        }
-    }
-
-    /// The checkpoint that ranks read.
-    fn checkpoint(&self) -> Option<&Path> {
-        match self {
-            Self::Checkpoint(path, _) => Some(path),
-            Self::Start | Self::State(..) => None,
-        }
-    }
-
-    fn chosen(chosen: Option<ChosenCheckpoint>) -> Self {
-        chosen.map_or(Self::Start, |c| Self::Checkpoint(c.path, c.step))
-    }
 }
 
 impl Session<'_> {
@@ -119,11 +78,11 @@ impl Session<'_> {
     fn train_and_record(&self, mut run: RunDir, observer: &mut dyn RunObserver) -> Result<RunOutcome, EngineError> {
         let path = run.path().to_owned();
         let mut log = Log::append(&path.join(LOG))?;
-        let OpenRecord { mut recorder, resume_point, warnings } = self.open_record(&path)?;
+        let OpenedRecorder { mut recorder, resumed: resume_point, warnings } = self.open_record(&path)?;
         let is_new = run.manifest().sessions.is_empty();
-        let from = resume_point.step();
+        let from = resume_point.as_ref().map_or(0, |checkpoint| checkpoint.step);
         if self.options.until_step.is_some_and(|until| until <= from) {
-            report_up_to_date(&path, &self.name(&path), observer)?;
+            report_up_to_date(&path, &self.name(&path), observer);
             return Ok(RunOutcome::AlreadyAt(from));
         }
         if !self.options.faults.is_empty() {
@@ -203,13 +162,13 @@ impl Session<'_> {
             run.end_session(&summary)?;
             Ok(summary)
         });
-        // The observer comes last: whoever reads what it shows may let it wait, and the record does not.
+        // The observer is called last, because it may wait for a reader, and the record must not.
         let (name, failed) = (self.name(&path), end.is_err());
         let summary = recorded.as_ref().ok();
         observer.observe(&RunEvent::End { run: &path, name: &name, summary, up_to_date: false, failed });
         match (end, recorded) {
             // What stopped the run matters more than that the record could not be written.
-            (Err(error), _) => Err(self.failure(error, &path)),
+            (Err(error), _) => Err(self.failure(error, &run)),
             (Ok(_), Err(error)) => Err(error.into()),
             (Ok(_), Ok(summary)) => {
                 // A run that was asked to stop by a step and by a signal counts as interrupted.
@@ -237,37 +196,24 @@ impl Session<'_> {
         &self.plan().ranks[0].program
     }
 
-    /// Opens the record for writing. Where the only rank is in this process, the state is read with it; else each rank reads its
-    /// own.
-    fn open_record(&self, path: &Path) -> Result<OpenRecord, EngineError> {
-        let keep = self.experiment.checkpoint.keep;
-        if self.ranks_are_processes() {
-            let OpenedRecorder { recorder, resumed, warnings } =
-                Recorder::open_for_ranks(path, &self.plan().hash, keep)?;
-            return Ok(OpenRecord { recorder, resume_point: ResumePoint::chosen(resumed), warnings });
-        }
-        let program = self.program();
-        // The state is read to the host's memory; the rank takes it to its device.
-        let (layout, device) = (Arc::new(parameter_layout(program)), candle_core::Device::Cpu);
-        let OpenedRecorder { recorder, resumed, warnings } =
-            Recorder::open(path, &self.plan().hash, keep, &layout, program.moments(), &device)?;
-        let resume_point = resumed.map_or(ResumePoint::Start, |r| ResumePoint::State(Box::new(r.state), r.path));
-        Ok(OpenRecord { recorder, resume_point, warnings })
+    /// Opens the record in `path` for writing.
+    fn open_record(&self, path: &Path) -> Result<OpenedRecorder, StoreError> {
+        Recorder::open(path, &self.plan().hash, self.experiment.checkpoint.keep)
     }
 
-    /// Trains to the end. When a rank's process is lost, the ranks are restarted from the newest checkpoint, as often as the experiment
+    /// Trains from `resume_point`, or from the initial weights, to the end. When a rank's process is lost, the ranks are restarted from the newest checkpoint, as often as the experiment
     /// allows.
     fn train(
         &self,
-        mut resume_point: ResumePoint,
+        mut resume_point: Option<ChosenCheckpoint>,
         run: &mut RunDir,
         recording: &mut Recording<'_>,
     ) -> Result<TrainingEnd, RunError> {
         let max_restarts = self.experiment.parallel.max_restarts;
         let (mut restarts, mut last): (u32, Option<Attempt>) = (0, None);
         loop {
-            let from = resume_point.step();
-            let (error, exited_in) = match self.train_once(resume_point, recording) {
+            let from = resume_point.as_ref().map_or(0, |checkpoint| checkpoint.step);
+            let (error, exited_in) = match self.train_once(resume_point.as_ref(), recording) {
                 Err(RunError::Process(error)) => match error.lost_rank().map(|failure| failure.step) {
                     Some(step) if restarts < max_restarts && !self.stop.is_requested() => (error, step),
                     _ => return Err(error.into()),
@@ -282,12 +228,10 @@ impl Session<'_> {
             last = Some(attempt);
             restarts += 1;
             run.record_restart()?;
-            let keep = self.experiment.checkpoint.keep;
-            let OpenedRecorder { recorder, resumed, warnings } =
-                Recorder::open_for_ranks(run.path(), &self.plan().hash, keep)?;
+            let OpenedRecorder { recorder, resumed, warnings } = self.open_record(run.path())?;
             recording.recorder = recorder;
-            resume_point = ResumePoint::chosen(resumed);
-            let step = resume_point.step();
+            resume_point = resumed;
+            let step = resume_point.as_ref().map_or(0, |checkpoint| checkpoint.step);
             recording.warn(format!(
                 "{error}; all ranks start again from step {step} (restart {restarts} of {max_restarts})"
             ))?;
@@ -297,9 +241,9 @@ impl Session<'_> {
         }
     }
 
-    fn training_start(&self, resume_point: &ResumePoint, recording: &Recording<'_>) -> TrainingStart {
+    fn training_start(&self, resume_point: Option<&ChosenCheckpoint>, recording: &Recording<'_>) -> TrainingStart {
         TrainingStart {
-            checkpoint: resume_point.checkpoint().map(Path::to_owned),
+            checkpoint: resume_point.map(|checkpoint| checkpoint.path.clone()),
             until_step: self.options.until_step,
             trace: recording.recorder.is_tracing(),
         }
@@ -310,40 +254,45 @@ impl Session<'_> {
     }
 
     /// Trains under the plan's layout, until the end or the first failure.
-    fn train_once(&self, resume_point: ResumePoint, recording: &mut Recording<'_>) -> Result<TrainingEnd, RunError> {
+    fn train_once(
+        &self,
+        resume_point: Option<&ChosenCheckpoint>,
+        recording: &mut Recording<'_>,
+    ) -> Result<TrainingEnd, RunError> {
         match self.plan().mesh.mode {
-            _ if self.ranks_are_processes() => self.train_processes(&resume_point, recording),
+            _ if self.ranks_are_processes() => self.train_processes(resume_point, recording),
             Mode::Dp => self.train_threads(resume_point, recording),
             _ => self.train_single(resume_point, recording),
         }
     }
 
-    fn load_state(&self, program: &Program, checkpoint: Option<&Path>) -> Result<TrainState, RunError> {
-        let Plan { hash, data, .. } = self.plan();
+    fn load_state(&self, program: &Program, resume_point: Option<&ChosenCheckpoint>) -> Result<TrainState, RunError> {
+        let (Plan { hash, data, .. }, checkpoint) = (self.plan(), resume_point.map(|chosen| chosen.path.as_path()));
         self.ready.pool.install(|| load_state(self.experiment, program, hash, data, &self.host.cache, checkpoint))
     }
 
-    fn train_single(&self, resume_point: ResumePoint, recording: &mut Recording<'_>) -> Result<TrainingEnd, RunError> {
+    fn train_single(
+        &self,
+        resume_point: Option<&ChosenCheckpoint>,
+        recording: &mut Recording<'_>,
+    ) -> Result<TrainingEnd, RunError> {
         let (program, controls) = (self.program(), self.controls(recording));
-        let state = match resume_point {
-            ResumePoint::State(state, _) => *state,
-            point => self.load_state(program, point.checkpoint())?,
-        };
+        let state = self.load_state(program, resume_point)?;
         let (resources, peers) = (training_resources(&self.ready.prepared), Peers { comm: &Alone, monitor: &() });
         let train = || runner_exec::run(program, &resources, peers, state, controls, recording);
         let outcome = self.ready.pool.install(train)?;
         Self::end_with_state(&outcome, recording)
     }
 
-    fn train_threads(&self, resume_point: ResumePoint, recording: &mut Recording<'_>) -> Result<TrainingEnd, RunError> {
-        let (mut first, path) = match resume_point {
-            ResumePoint::State(state, path) => (Some(*state), Some(path)),
-            point => (None, point.checkpoint().map(Path::to_owned)),
-        };
+    fn train_threads(
+        &self,
+        resume_point: Option<&ChosenCheckpoint>,
+        recording: &mut Recording<'_>,
+    ) -> Result<TrainingEnd, RunError> {
         let mut ranks = Vec::with_capacity(self.plan().ranks.len());
         for rank in &self.plan().ranks {
             let program = &rank.program;
-            let state = first.take().map_or_else(|| self.load_state(program, path.as_deref()), Ok)?;
+            let state = self.load_state(program, resume_point)?;
             ranks.push(ThreadRank { program, threads: rank.hardware.threads, state });
         }
         let (slots, controls) = (self.plan().channel_slots, self.controls(recording));
@@ -358,7 +307,7 @@ impl Session<'_> {
     /// Trains with ranks that are processes: this process is the parent of all of them, or rank 0 of those that a launcher started.
     fn train_processes(
         &self,
-        resume_point: &ResumePoint,
+        resume_point: Option<&ChosenCheckpoint>,
         recording: &mut Recording<'_>,
     ) -> Result<TrainingEnd, RunError> {
         let folder = &recording.path.clone();
@@ -370,8 +319,8 @@ impl Session<'_> {
                 .lead(folder, training, recording)
                 .map_err(RunError::from)
         } else {
-            let (plan, training, from) = (&ready.plan, &training, resume_point.step());
-            let run = SupervisedRun { plan, experiment, folder, training, from, faults };
+            let from = resume_point.map_or(0, |checkpoint| checkpoint.step);
+            let run = SupervisedRun { plan: &ready.plan, experiment, folder, training: &training, from, faults };
             supervisor::run(&run, stop.flag(), recording).map_err(RunError::from)
         };
         // Parts that no rank committed are removed. After a failure, ranks of other machines may still write; then the next session
@@ -413,9 +362,8 @@ impl Session<'_> {
     }
 
     fn context(&self, machine: Machine) -> SessionContext {
-        let git = env::current_dir().ok().and_then(|folder| Git::state_of(&folder));
         SessionContext {
-            git,
+            git: self.host.git(),
             machine,
             threads: self.host.threads,
             overrides: self.options.overrides.clone(),
@@ -423,19 +371,27 @@ impl Session<'_> {
         }
     }
 
-    /// The run's error with what to do next.
-    fn failure(&self, error: RunError, path: &Path) -> EngineError {
-        let step = checkpoint::saved_steps(&path.join(CHECKPOINTS)).last().copied();
+    /// The error of `run` with what to do next.
+    fn failure(&self, error: RunError, run: &RunDir) -> EngineError {
+        let name = self.name(run.path());
+        let step = checkpoint::saved_steps(&run.path().join(CHECKPOINTS)).ok().and_then(|steps| steps.last().copied());
         let kept = step.map_or_else(String::new, |step| format!("; the checkpoint of step {step} is kept"));
+        let command = match run.manifest().origin {
+            Some(RunOrigin::Reproduction { .. }) => "the same command".to_owned(),
+            // `resume` needs the run's folder on every machine, `apply` on the leader's alone.
+            _ if self.joined.is_some() => "the same command without --new".to_owned(),
+            _ => format!("`runner resume {name}`"),
+        };
         let next = match step {
             _ if error.is_not_finite() => {
                 "the same file would fail in the same way: change it (a lower learning rate, a longer warmup)"
+                    .to_owned()
             }
-            Some(_) => "the same command resumes from it",
-            None => "the same command starts it again",
+            Some(_) => format!("{command} resumes from it"),
+            None => format!("{command} starts it again"),
         };
-        let run = format!("run {} failed", self.name(path));
-        let text = if error.is_from_record() { run } else { format!("{run}: {error}{kept}; {next}") };
+        let failed = format!("run {name} failed");
+        let text = if error.is_from_record() { failed } else { format!("{failed}: {error}{kept}; {next}") };
         EngineError::Run { text, source: Box::new(error) }
     }
 
@@ -446,12 +402,15 @@ impl Session<'_> {
     }
 }
 
-/// Tells `observer` that the run in `path`, which other commands call `name`, is up to date.
-pub(crate) fn report_up_to_date(path: &Path, name: &str, observer: &mut dyn RunObserver) -> Result<(), EngineError> {
-    let summary = run_dir::read_summary(path)?;
+/// Reports to `observer` that the run in `path`, which other commands call `name`, is up to date. An unreadable summary counts as a
+/// missing one.
+pub(crate) fn report_up_to_date(path: &Path, name: &str, observer: &mut dyn RunObserver) {
+    let summary = run_dir::read_summary(path).unwrap_or_else(|unreadable| {
+        observer.observe(&RunEvent::Warning(&format!("passed over: {unreadable}")));
+        None
+    });
     let summary = summary.as_ref();
     observer.observe(&RunEvent::End { run: path, name, summary, up_to_date: true, failed: false });
-    Ok(())
 }
 
 /// The first line of a session.

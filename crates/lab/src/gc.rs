@@ -109,10 +109,12 @@ impl<'a> Retention<'a> {
                 push(UnneededKind::Damaged, path);
             }
         }
-        if allows_pruning {
-            let kept = checkpoint::steps_to_keep(&folder);
+        // Nothing is unneeded in a folder that cannot be read.
+        if allows_pruning
+            && let (Ok(kept), Ok(saved)) = (checkpoint::steps_to_keep(&folder), checkpoint::saved_steps(&folder))
+        {
             let is_used = |step: &u64| self.used_steps.get(run.id.as_str()).is_some_and(|steps| steps.contains(step));
-            for step in checkpoint::saved_steps(&folder).into_iter().filter(|s| !kept.contains(s) && !is_used(s)) {
+            for step in saved.into_iter().filter(|s| !kept.contains(s) && !is_used(s)) {
                 let path = folder.join(checkpoint::dir_name(step));
                 if is_real_folder(&path) {
                     push(UnneededKind::Checkpoint, path);

@@ -95,7 +95,7 @@ pub fn remove_checkpoints(root: &Path, path: &Path) -> Result<(), StoreError> {
     if fs::symlink_metadata(&folder).is_ok_and(|m| !m.is_dir()) {
         return Err(StoreError::Refused(format!("{} is a symbolic link, or a file", folder.display())));
     }
-    for step in checkpoint::saved_steps(&folder) {
+    for step in checkpoint::saved_steps(&folder)? {
         discard(&folder.join(checkpoint::dir_name(step)))?;
     }
     Ok(())

@@ -100,6 +100,7 @@ mod tests {
             RunDir::create(
                 root.path(),
                 RunFiles { experiment: "", resolved: "", plan: &plan, template: None, manifest },
+                None,
             )
             .unwrap()
         };

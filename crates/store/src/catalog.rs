@@ -144,7 +144,8 @@ fn run_folders(root: &Path) -> Result<Vec<PathBuf>, StoreError> {
     Ok(out)
 }
 
-/// Finds the run that `wanted` names: by its id in `root`, a folder, or the unique beginning of an id.
+/// Finds the run that `wanted` names: by its id in `root`, a folder, or the unique beginning of an id. A run comes before
+/// its reproductions, whose ids begin alike.
 ///
 /// # Errors
 /// `NoSuchRun`, `Ambiguous` with the candidates, or a folder that cannot be read.
@@ -162,7 +163,14 @@ pub fn resolve(root: &Path, wanted: &str) -> Result<PathBuf, StoreError> {
     if let Some(exact) = all.iter().find(|path| file_name(path) == wanted) {
         return Ok(exact.clone());
     }
-    let matching: Vec<&PathBuf> = all.iter().filter(|path| file_name(path).starts_with(wanted)).collect();
+    let mut matching: Vec<&PathBuf> = all.iter().filter(|path| file_name(path).starts_with(wanted)).collect();
+    if matching.len() > 1 {
+        let ids: Vec<String> = matching.iter().map(|path| file_name(path)).collect();
+        matching.retain(|path| match run_dir::read_manifest(path).ok().and_then(|manifest| manifest.origin) {
+            Some(RunOrigin::Reproduction { id, .. }) => !ids.contains(&id),
+            _ => true,
+        });
+    }
     match matching.as_slice() {
         [one] => Ok((*one).clone()),
         [] if as_path.join(MANIFEST).is_file() => Ok(as_path.to_owned()),
@@ -269,7 +277,8 @@ mod tests {
         let mut plan = compiled(&experiment());
         name.clone_into(&mut plan.experiment_name);
         let manifest = Manifest::new(&plan, "exp.yaml".into(), vec![], started.to_owned());
-        RunDir::create(root, RunFiles { experiment: "", resolved: "", template: None, plan: &plan, manifest }).unwrap()
+        RunDir::create(root, RunFiles { experiment: "", resolved: "", template: None, plan: &plan, manifest }, None)
+            .unwrap()
     }
 
     #[test]
@@ -354,12 +363,24 @@ mod tests {
             file_name(&first),
             "st".to_owned(),
         ];
-        assert_eq!(resolve_all(root.path(), &spelled).unwrap(), [other, first], "each once");
+        assert_eq!(resolve_all(root.path(), &spelled).unwrap(), [other.clone(), first], "each once");
         assert!(resolve_all(root.path(), &["st", "x"]).is_err());
         for nothing in ["x", "", "../x", root.path().to_str().unwrap()] {
             let error = find(nothing).unwrap_err();
             assert!(error.is_request() && matches!(error, StoreError::NoSuchRun { .. }), "{nothing}: {error}");
         }
+        // The reproduction of a run does not hide it, and is found once that is gone.
+        let mut plan = compiled(&experiment());
+        "stories".clone_into(&mut plan.experiment_name);
+        let origin = RunOrigin::Reproduction { id: file_name(&other), plan_hash: plan.hash.clone() };
+        let manifest =
+            Manifest { origin: Some(origin), ..Manifest::new(&plan, "exp.yaml".into(), vec![], "4".to_owned()) };
+        let files = RunFiles { experiment: "", resolved: "", template: None, plan: &plan, manifest };
+        let copy = RunDir::create(root.path(), files, None).unwrap().path().to_owned();
+        assert_eq!(find("st").unwrap(), other);
+        assert_eq!(find(&file_name(&copy)).unwrap(), copy);
         assert!(find("storeis").unwrap_err().to_string().contains("there are: stories-"), "nearest first");
+        fs::remove_dir_all(&other).unwrap();
+        assert_eq!(find("st").unwrap(), copy);
     }
 }

@@ -16,7 +16,9 @@ pub enum StoreError {
     Checkpoint { path: PathBuf, message: String, fallback: String },
     #[error("{}: {message}", path.display())]
     Damaged { path: PathBuf, message: String },
-    #[error("run {id} is being worked on by another process{holder}; wait for it, or start another run with --new")]
+    #[error(
+        "run {id} is being worked on by another process{holder}; wait for it, or start another run with `runner apply --new`"
+    )]
     Locked { id: String, holder: String },
     #[error(
         "{} is held by another process, which is starting this run; wait for it, or end it if it hangs",
@@ -73,10 +75,12 @@ impl fmt::Display for ExplainedIoError<'_> {
             io::ErrorKind::QuotaExceeded => {
                 f.write_str("the disk quota is used up: make room, then run the same command again")
             }
-            io::ErrorKind::PermissionDenied => {
-                f.write_str("not permitted: the folder must be writable; --runs chooses another")
+            io::ErrorKind::PermissionDenied => f.write_str(
+                "not permitted: make the folder writable, or choose another (--runs, for the folder of runs)",
+            ),
+            io::ErrorKind::ReadOnlyFilesystem => {
+                f.write_str("the file system is read-only: choose another folder (--runs, for the folder of runs)")
             }
-            io::ErrorKind::ReadOnlyFilesystem => f.write_str("the file system is read-only; --runs chooses another"),
             _ => self.0.fmt(f),
         }
     }

@@ -1,9 +1,6 @@
 //! Records a run from its events: metrics, samples, traces and checkpoints.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-
-use candle_core::Device;
 
 use super::checkpoint::{Checkpoints, ChosenCheckpoint, PartRecord, StateHash};
 use super::error::StoreError;
@@ -15,7 +12,6 @@ use runner_compute::observer::Observer;
 use runner_compute::state::TrainState;
 use runner_spec::event::{BestValidation, Event, ObserveError, TraceLine};
 use runner_spec::format::counted;
-use runner_spec::model::layout::ParamLayout;
 
 /// Writes the record of one run.
 #[derive(Debug)]
@@ -34,47 +30,22 @@ pub struct Recorder {
 
 /// A record that is ready for the next step, and the checkpoint to resume from, `None` to start from the beginning.
 #[derive(Debug)]
-pub struct OpenedRecorder<S = ()> {
+pub struct OpenedRecorder {
     pub recorder: Recorder,
-    pub resumed: Option<ChosenCheckpoint<S>>,
+    pub resumed: Option<ChosenCheckpoint>,
     pub warnings: Vec<String>,
 }
 
 impl Recorder {
-    /// Opens the record in the run directory `run`, whose lock this process holds. Reads the newest usable checkpoint, and cuts
-    /// metrics and samples back to it, so that the next lines follow on. `keep` is the number of checkpoints that stay.
+    /// Opens the record in the run directory `run`, whose lock this process holds. Chooses the newest usable checkpoint, which ranks
+    /// read with `checkpoint::load_state`, and cuts metrics and samples back to it, so that the next lines follow on. `keep` is the
+    /// number of checkpoints that stay.
     ///
     /// # Errors
     /// If there are checkpoints but none is usable, or files cannot be written.
-    pub fn open(
-        run: &Path,
-        plan_hash: &str,
-        keep: usize,
-        layout: &Arc<ParamLayout>,
-        moments: usize,
-        device: &Device,
-    ) -> Result<OpenedRecorder<TrainState>, StoreError> {
-        Self::open_with(run, plan_hash, keep, |checkpoints| checkpoints.latest(layout, moments, device))
-    }
-
-    /// Opens the record of a run with several ranks, like [`Recorder::open`]. The newest usable checkpoint is only checked: each
-    /// rank then reads its part of it with `checkpoint::load_state`.
-    ///
-    /// # Errors
-    /// Those of [`Recorder::open`].
-    pub fn open_for_ranks(run: &Path, plan_hash: &str, keep: usize) -> Result<OpenedRecorder, StoreError> {
-        Self::open_with(run, plan_hash, keep, Checkpoints::choose)
-    }
-
-    /// Cuts the record back to the checkpoint that `choose` returns, and opens it for the lines that follow.
-    fn open_with<S>(
-        run: &Path,
-        plan_hash: &str,
-        keep: usize,
-        choose: impl FnOnce(&Checkpoints) -> Result<Option<ChosenCheckpoint<S>>, StoreError>,
-    ) -> Result<OpenedRecorder<S>, StoreError> {
+    pub fn open(run: &Path, plan_hash: &str, keep: usize) -> Result<OpenedRecorder, StoreError> {
         let checkpoints = Checkpoints::open(&run.join(CHECKPOINTS), plan_hash, keep)?;
-        let resumed = choose(&checkpoints)?;
+        let resumed = checkpoints.choose()?;
         let from = resumed.as_ref().map(|chosen| chosen.step);
         let step = from.unwrap_or(0);
         // Without a checkpoint there are no newer ones to warn of.
@@ -205,12 +176,13 @@ mod tests {
 
     use super::*;
     use crate::checkpoint;
-    use crate::checkpoint::{CheckpointChoice, PartSpec, load_weights};
+    use crate::checkpoint::{CheckpointChoice, PartSpec, load_state, load_weights};
+    use candle_core::Device;
     use runner_compute::testing::{layout, random_state, values};
     use runner_spec::event::{EvalMetrics, SampleText, StepMetrics};
 
-    fn open(run: &Path) -> OpenedRecorder<TrainState> {
-        Recorder::open(run, "abc", 2, &layout(), 2, &Device::Cpu).unwrap()
+    fn open(run: &Path) -> OpenedRecorder {
+        Recorder::open(run, "abc", 2).unwrap()
     }
 
     /// A training that is a pure function of the step.
@@ -259,9 +231,10 @@ mod tests {
         let run = broken.path();
         for killed_at in [3, 4, 7, 11, 16] {
             let OpenedRecorder { mut recorder, resumed, .. } = open(run);
-            let from = resumed.map_or(0, |r| {
-                assert_eq!(values(&r.state), values(&random_state(r.state.step, 2)));
-                r.state.step
+            let from = resumed.map_or(0, |chosen| {
+                let state = load_state(&chosen.path, Some("abc"), &layout(), 2, &Device::Cpu).unwrap();
+                assert_eq!(values(&state), values(&random_state(chosen.step, 2)));
+                chosen.step
             });
             assert_eq!(from, if killed_at == 3 { 0 } else { (from / 4) * 4 });
             train(&mut recorder, from, killed_at);
@@ -271,7 +244,7 @@ mod tests {
             fs::write(run.join(".tmp-metrics.jsonl"), "half").unwrap();
         }
         let OpenedRecorder { resumed, .. } = open(run);
-        assert_eq!(resumed.unwrap().state.step, 16);
+        assert_eq!(resumed.unwrap().step, 16);
         for name in [METRICS, SAMPLES] {
             assert_eq!(text(run, name), text(whole.path(), name), "{name}");
         }
@@ -285,7 +258,7 @@ mod tests {
         train(&mut open(dir.path()).recorder, 0, 9);
         fs::write(dir.path().join(CHECKPOINTS).join("step-00000008/model.safetensors"), "x").unwrap();
         let opened = open(dir.path());
-        assert_eq!(opened.resumed.unwrap().state.step, 4);
+        assert_eq!(opened.resumed.unwrap().step, 4);
         assert_eq!(text(dir.path(), METRICS).lines().count(), 4 + 2);
         assert_eq!(text(dir.path(), SAMPLES).lines().count(), 2);
         assert!(opened.warnings.iter().any(|w| w.contains("falling back to step-00000004")), "{:?}", opened.warnings);
@@ -309,7 +282,7 @@ mod tests {
     #[test]
     fn a_run_with_several_ranks_is_recorded_alike() {
         let dir = tempfile::tempdir().unwrap();
-        let mut recorder = Recorder::open_for_ranks(dir.path(), "abc", 2).unwrap().recorder;
+        let mut recorder = open(dir.path()).recorder;
         let eval = EvalMetrics { step: 4, val_loss: Some(0.25), ..EvalMetrics::default() };
         recorder.observe(&Event::Eval(eval)).unwrap();
         let folder = checkpoint::pending_folder(&dir.path().join(CHECKPOINTS), 4);
@@ -335,12 +308,12 @@ mod tests {
             .unwrap()
             .write_all(later.as_bytes())
             .unwrap();
-        let OpenedRecorder { recorder, resumed, warnings } = Recorder::open_for_ranks(dir.path(), "abc", 2).unwrap();
+        let OpenedRecorder { recorder, resumed, warnings } = open(dir.path());
         let chosen = resumed.unwrap();
         assert_eq!((chosen.step, &chosen.hash), (4, &saved.1));
         assert_eq!(recorder.newest_checkpoint(), Some(&saved));
         assert!(warnings.iter().any(|w| w.starts_with("1 lines after step 4 dropped")), "{warnings:?}");
-        let back = checkpoint::load_state(&chosen.path, Some("abc"), &layout(), 2, &Device::Cpu).unwrap();
+        let back = load_state(&chosen.path, Some("abc"), &layout(), 2, &Device::Cpu).unwrap();
         assert_eq!(values(&back), values(&state));
     }
 

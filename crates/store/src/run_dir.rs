@@ -227,25 +227,14 @@ impl<'a> UnfinishedFolder<'a> {
 }
 
 impl RunDir {
-    /// Creates the next run of `files.plan` in `root` and takes its lock.
-    ///
-    /// # Errors
-    /// If the folder cannot be written.
-    pub fn create(root: &Path, files: RunFiles<'_>) -> Result<Self, StoreError> {
-        Self::create_from(root, files, None)
-    }
-
-    /// Creates a run like [`RunDir::create`] that begins with one of the checkpoints of the run `from`, and with its record up to
-    /// it; the manifest says so in `continued_from`. The caller decides whether the two runs are the same training. `from` is not
-    /// changed, and may be training. After a kill at any moment the new run has all of that, or does not exist.
+    /// Creates the next run of `files.plan` in `root` and takes its lock. With `from` it begins with one of the checkpoints of that
+    /// run, and with its record up to it; the manifest says so in `continued_from`. The caller decides whether the two runs are the
+    /// same training. The other run is not changed, and may be training. After a kill at any moment the new run has all of that, or
+    /// does not exist.
     ///
     /// # Errors
     /// If the checkpoint does not exist or cannot be used, or the folder cannot be written.
-    pub fn create_continued(root: &Path, files: RunFiles<'_>, from: &ContinueFrom<'_>) -> Result<Self, StoreError> {
-        Self::create_from(root, files, Some(from))
-    }
-
-    fn create_from(root: &Path, mut files: RunFiles<'_>, from: Option<&ContinueFrom<'_>>) -> Result<Self, StoreError> {
+    pub fn create(root: &Path, mut files: RunFiles<'_>, from: Option<&ContinueFrom<'_>>) -> Result<Self, StoreError> {
         let base = base_id(&files.plan.experiment_name, &files.plan.hash);
         let unfinished = UnfinishedFolder::create(root, &base)?;
         let temporary = unfinished.path();

@@ -11,6 +11,7 @@ use serde_json::{Value as Json, json};
 
 use super::ancestry::{AncestryRelation, parent};
 use super::catalog::ListedRun;
+use runner_spec::diagnostic::nearest;
 
 /// The fields of a listed run, as expressions and sort keys name them.
 const FIELDS: &str = "id name status step steps tokens seconds loss val_loss best_val_loss tokens_per_second started ended tags \
@@ -47,12 +48,6 @@ fn fields_of(run: &ListedRun) -> Json {
 /// True if the run has no value for the number `field`: then it may be any number.
 fn is_unknown(fields: &Json, field: &str) -> bool {
     fields[field].is_null() && !OPTIONAL_TEXTS.contains(&field)
-}
-
-/// The name in `known` that is most similar to `name`, if one is similar enough.
-pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let scored = known.into_iter().map(|k| (strsim::jaro_winkler(name, k), k));
-    scored.filter(|(score, _)| *score > 0.75).max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, k)| k)
 }
 
 fn unknown(what: &str, name: &str) -> SelectError {

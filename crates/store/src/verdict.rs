@@ -125,18 +125,18 @@ pub struct OriginalRun {
 }
 
 impl OriginalRun {
-    /// Reads the record of the run directory `path`, whose steps after `from` are its own.
+    /// Reads the record of the run directory `path`, whose steps after `from` are its own and whose summary is `summary`.
     ///
     /// # Errors
     /// If its record is missing or cannot be read.
-    pub fn read(path: &Path, from: u64, done: bool) -> Result<Self, StoreError> {
+    pub fn read(path: &Path, from: u64, done: bool, summary: Option<Summary>) -> Result<Self, StoreError> {
         let metrics = path.join(METRICS);
         fs::metadata(&metrics).map_err(StoreError::io("reading", &metrics))?;
         let record = RecordedMetrics::read(path, from, u64::MAX)?;
         let folder = path.join(CHECKPOINTS);
-        let hashes = checkpoint::saved_steps(&folder).into_iter().filter(|step| *step > from);
+        let hashes = checkpoint::saved_steps(&folder)?.into_iter().filter(|step| *step > from);
         let checkpoints = hashes.filter_map(|step| Some((step, checkpoint::recorded_hash(&folder, step)?))).collect();
-        Ok(Self { path: path.to_owned(), from, done, record, summary: run_dir::read_summary(path)?, checkpoints })
+        Ok(Self { path: path.to_owned(), from, done, record, summary, checkpoints })
     }
 
     /// The last of its own steps.
@@ -313,7 +313,8 @@ fn compare_weights(
     let common: Vec<(u64, bool)> =
         kept.filter_map(|(&step, hash)| Some((step, checkpoint::recorded_hash(&folder, step)? == *hash))).collect();
     let unequal = common.iter().find(|(_, equal)| !equal).map(|(step, _)| *step);
-    let (ours, theirs) = (original.summary.as_ref(), run_dir::read_summary(copy)?);
+    // An unreadable summary counts as a missing one.
+    let (ours, theirs) = (original.summary.as_ref(), run_dir::read_summary(copy).unwrap_or_default());
     if let (Some(a), Some(b)) = (final_hash(ours, until), final_hash(theirs.as_ref(), until)) {
         return Ok((Some(WeightComparison { step: until, equal: a == b }), unequal));
     }

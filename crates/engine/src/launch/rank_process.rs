@@ -17,7 +17,7 @@ use super::rank_observer::RankObserver;
 use super::rank_training::RankTraining;
 use crate::error::{EngineError, error_text};
 use crate::observer::IgnoreEvents;
-use crate::prepare::{Host, load_state, prepare_for_checkpoint, prepare_inputs, thread_pool, training_resources};
+use crate::prepare::{Host, load_state, prepare_rank_inputs, thread_pool, training_resources};
 use runner_comm::{CommError, LocalComm, Region};
 use runner_compute::state::TrainState;
 use runner_exec::eval::EvalError;
@@ -95,11 +95,8 @@ impl RankProcess {
         let RankStart { program, plan_hash, experiment, data, threads, training, faults, .. } = start;
         faults.before_data();
         let pool = thread_pool(*threads)?;
-        let prepared = if training.checkpoint.is_none() {
-            prepare_inputs(experiment, &pool, host, &mut IgnoreEvents)?
-        } else {
-            prepare_for_checkpoint(experiment, data.weights.clone(), &pool, host, &mut IgnoreEvents)?
-        };
+        let checkpointed = training.checkpoint.as_ref().map(|_| data);
+        let prepared = prepare_rank_inputs(experiment, checkpointed, &pool, host, &mut IgnoreEvents)?;
         if prepared.facts != *data {
             let message = "the data, or the weights to start from, changed since the run was started";
             return Err(EngineError::Other(message.to_owned()));

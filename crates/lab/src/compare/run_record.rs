@@ -87,9 +87,9 @@ impl RunRecord {
     pub fn read(path: &Path) -> Result<Self, RecordError> {
         let manifest = run_dir::read_manifest(path)?;
         let status = catalog::describe(path).status;
-        // The summary of an earlier session is out of date.
-        let summary =
-            run_dir::read_summary(path)?.filter(|s| s.status == manifest.status && status != ListedStatus::Running);
+        // An unreadable summary counts as a missing one; that of an earlier session is out of date.
+        let summary = run_dir::read_summary(path).unwrap_or_default();
+        let summary = summary.filter(|s| s.status == manifest.status && status != ListedStatus::Running);
         let metrics = path.join(METRICS);
         let mut lines = Vec::new();
         let damaged = for_each_metric(&metrics, &mut |line| lines.push(line))?;

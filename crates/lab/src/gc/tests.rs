@@ -16,7 +16,8 @@ fn run(root: &Path, name: &str, change: impl FnOnce(&mut Manifest)) -> PathBuf {
     name.clone_into(&mut plan.experiment_name);
     let manifest = Manifest::new(&plan, "exp.yaml".into(), vec![], "2026-01-01T00:00:00.000Z".into());
     let run =
-        RunDir::create(root, RunFiles { experiment: "", resolved: "", plan: &plan, manifest, template: None }).unwrap();
+        RunDir::create(root, RunFiles { experiment: "", resolved: "", plan: &plan, manifest, template: None }, None)
+            .unwrap();
     let path = run.path().to_owned();
     let checkpoints = Checkpoints::open(&path.join(CHECKPOINTS), &plan.hash, 9).unwrap();
     for step in 1..=5 {
@@ -54,8 +55,8 @@ fn a_finished_run_keeps_the_newest_and_the_best() {
     let found = survey(root.path(), None).unwrap();
     assert!(found.iter().all(|item| item.kind == UnneededKind::Checkpoint && item.bytes > 0));
     assert_eq!(free(root.path(), &found, None).unwrap(), found);
-    assert_eq!(checkpoint::saved_steps(&done.join(CHECKPOINTS)), [2, 5]);
-    assert_eq!(checkpoint::saved_steps(&held.join(CHECKPOINTS)), [1, 2, 3, 4, 5]);
+    assert_eq!(checkpoint::saved_steps(&done.join(CHECKPOINTS)).unwrap(), [2, 5]);
+    assert_eq!(checkpoint::saved_steps(&held.join(CHECKPOINTS)).unwrap(), [1, 2, 3, 4, 5]);
     assert!(names(root.path(), None).is_empty());
 }
 
@@ -126,8 +127,8 @@ fn leftovers_of_kills_go_and_links_are_not_followed() {
     assert_eq!(kinds, expected, "{found:?}");
     assert_eq!(free(root.path(), &found, None).unwrap().len(), expected.len());
     assert!(survey(root.path(), None).unwrap().is_empty());
-    assert_eq!(checkpoint::saved_steps(&path.join(CHECKPOINTS)).len(), 5);
-    assert_eq!(checkpoint::saved_steps(&linked.join(CHECKPOINTS)).len(), 5);
+    assert_eq!(checkpoint::saved_steps(&path.join(CHECKPOINTS)).unwrap().len(), 5);
+    assert_eq!(checkpoint::saved_steps(&linked.join(CHECKPOINTS)).unwrap().len(), 5);
     assert!(root.path().join(".b-12345678.lock").exists());
     drop(held);
 }
@@ -231,7 +232,7 @@ fn runs_are_removed_whole_and_nothing_else_is() {
     remove::remove(root.path(), &first).unwrap();
     assert!(!first.exists() && elsewhere.path().join("precious").exists() && other.exists());
     remove::remove_checkpoints(root.path(), &second).unwrap();
-    assert!(checkpoint::saved_steps(&second.join(CHECKPOINTS)).is_empty() && second.join(MANIFEST).exists());
+    assert!(checkpoint::saved_steps(&second.join(CHECKPOINTS)).unwrap().is_empty() && second.join(MANIFEST).exists());
     let left: Vec<String> = children(root.path()).iter().map(|path| id(path)).collect();
     assert_eq!(left, [id(&second), "c-link".to_owned(), "notes".to_owned()]);
 }

@@ -146,7 +146,7 @@ impl PointProgress {
             not_finite: summary.as_ref().is_some_and(|s| s.not_finite),
             seconds: summary.map(|s| s.wall_seconds),
             error: manifest.error,
-            checkpoint: checkpoint::saved_steps(&path.join(CHECKPOINTS)).last().copied(),
+            checkpoint: checkpoint::saved_steps(&path.join(CHECKPOINTS)).ok().and_then(|steps| steps.last().copied()),
             steps: series.steps,
             rungs: series.rungs(objective, &point.rungs),
             path,

@@ -173,7 +173,7 @@ pub(super) mod tests {
         let plan = compiled(&experiment());
         let manifest = Manifest::new(&plan, "exp.yaml".into(), vec![], "2026-01-01T00:00:00.000Z".into());
         let files = RunFiles { experiment: "", resolved: "name: tiny\n", plan: &plan, manifest, template: None };
-        let run = RunDir::create(root, files).unwrap();
+        let run = RunDir::create(root, files, None).unwrap();
         let path = run.path().to_owned();
         let mut manifest = run.manifest().clone();
         for (from, started) in sessions {

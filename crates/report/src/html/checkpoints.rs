@@ -34,7 +34,10 @@ struct CheckpointState {
 
 /// The checkpoints in `folder`, oldest first; of very many the newest. State files that cannot be read go to `problems`.
 pub(super) fn list_checkpoints(folder: &Path, problems: &mut Vec<String>) -> Vec<ListedCheckpoint> {
-    let steps = checkpoint::saved_steps(folder);
+    let steps = checkpoint::saved_steps(folder).unwrap_or_else(|error| {
+        problems.push(error.to_string());
+        Vec::new()
+    });
     let mut out: Vec<ListedCheckpoint> = steps[steps.len().saturating_sub(MAX_CHECKPOINTS)..]
         .iter()
         .map(|&step| {

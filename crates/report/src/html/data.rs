@@ -287,8 +287,12 @@ mod tests {
     fn create(root: &Path) -> RunDir {
         let plan = compiled(&experiment());
         let manifest = Manifest::new(&plan, "exp.yaml".into(), vec![], "2026-01-01T00:00:00.000Z".to_owned());
-        RunDir::create(root, RunFiles { experiment: "", resolved: "seed: 1\n", template: None, plan: &plan, manifest })
-            .unwrap()
+        RunDir::create(
+            root,
+            RunFiles { experiment: "", resolved: "seed: 1\n", template: None, plan: &plan, manifest },
+            None,
+        )
+        .unwrap()
     }
 
     fn page(paths: &[&Path]) -> PageData {

@@ -46,14 +46,12 @@ pub(super) fn read_entries(folder: &Path) -> Result<Vec<CheckpointEntry>, StoreE
     Ok(out)
 }
 
-/// The checkpoints in `folder` for a list or a message, oldest first. A folder that cannot be read has none.
-pub(super) fn entries(folder: &Path) -> Vec<CheckpointEntry> {
-    read_entries(folder).unwrap_or_default()
-}
-
-/// The steps of the checkpoints in `folder`, oldest first.
-pub fn saved_steps(folder: &Path) -> Vec<u64> {
-    entries(folder).iter().map(|e| e.step).collect()
+/// The steps of the checkpoints in `folder`, oldest first. A missing folder has none.
+///
+/// # Errors
+/// If the folder cannot be read.
+pub fn saved_steps(folder: &Path) -> Result<Vec<u64>, StoreError> {
+    Ok(read_entries(folder)?.iter().map(|e| e.step).collect())
 }
 
 /// The name of the checkpoint of `step`.
@@ -76,15 +74,20 @@ pub(super) fn best(entries: &[CheckpointEntry]) -> Option<u64> {
 }
 
 /// The steps of the checkpoints in `folder` that a completed run keeps: the newest, the newest that looks whole, the best.
-pub fn steps_to_keep(folder: &Path) -> Vec<u64> {
-    let all = entries(folder);
-    let newest = all.last().map(|e| e.step);
-    newest.into_iter().chain(newest_whole(folder, None).map(|e| e.step)).chain(best(&all)).collect()
+///
+/// # Errors
+/// If the folder cannot be read.
+pub fn steps_to_keep(folder: &Path) -> Result<Vec<u64>, StoreError> {
+    let all = read_entries(folder)?;
+    let whole = all.iter().rev().find(|e| load::looks_whole(&e.path).is_ok());
+    Ok(all.last().into_iter().chain(whole).map(|e| e.step).chain(best(&all)).collect())
 }
 
-/// The newest checkpoint in `folder` but that of step `other` whose files are there in their sizes.
-fn newest_whole(folder: &Path, other: Option<u64>) -> Option<CheckpointEntry> {
-    entries(folder).into_iter().rev().find(|e| Some(e.step) != other && load::looks_whole(&e.path).is_ok())
+/// The name of the newest checkpoint in `folder` but that of `step` whose files are there in their sizes, for an error message.
+fn other_good_checkpoint(folder: &Path, step: u64) -> Option<String> {
+    let all = read_entries(folder).unwrap_or_default();
+    let whole = all.iter().rev().find(|e| e.step != step && load::looks_whole(&e.path).is_ok());
+    whole.map(|e| dir_name(e.step))
 }
 
 /// Finds the checkpoint in `folder` that `which` asks for.
@@ -114,8 +117,8 @@ pub(super) fn pick(folder: &Path, which: CheckpointChoice) -> Result<CheckpointE
 
 /// The error for `entry`, which cannot be used, with the next good one.
 pub(super) fn unusable(folder: &Path, entry: &CheckpointEntry, bad: load::CheckpointProblem) -> StoreError {
-    let fallback = || match newest_whole(folder, Some(entry.step)) {
-        Some(other) => format!("; the next good one is {}", dir_name(other.step)),
+    let fallback = || match other_good_checkpoint(folder, entry.step) {
+        Some(other) => format!("; the next good one is {other}"),
         None => "; there is no other good checkpoint".to_owned(),
     };
     bad.error(&entry.path, fallback)
@@ -123,8 +126,9 @@ pub(super) fn unusable(folder: &Path, entry: &CheckpointEntry, bad: load::Checkp
 
 /// The error for a save of `step` that `cause` kept from being done.
 pub(super) fn save_failed(folder: &Path, step: u64, cause: StoreError) -> StoreError {
-    let last_good = match newest_whole(folder, None) {
-        Some(entry) => format!("the last good checkpoint is {}", dir_name(entry.step)),
+    // A checkpoint whose sync failed is in its place, but may not outlive a power failure.
+    let last_good = match other_good_checkpoint(folder, step) {
+        Some(other) => format!("the last good checkpoint is {other}"),
         None => "there is no earlier checkpoint".to_owned(),
     };
     StoreError::Save { name: dir_name(step), cause: Box::new(cause), last_good }

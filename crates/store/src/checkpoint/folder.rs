@@ -1,4 +1,4 @@
-//! The folder of checkpoints of a run: saves and prunes them, and finds the newest usable one.
+//! The folder of checkpoints of a run: saves them, removes old ones, and finds the newest usable one.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -8,8 +8,7 @@ use std::sync::Arc;
 use candle_core::{Device, Tensor};
 
 use super::entries::{
-    CheckpointChoice, CheckpointEntry, best, dir_name, entries, pending_folder, pick, read_entries, save_failed,
-    unusable,
+    CheckpointChoice, CheckpointEntry, best, dir_name, pending_folder, pick, read_entries, save_failed, unusable,
 };
 use super::format::{AnyFloat, BestEvaluation, FORMAT, FORMAT_PARTS, STATE, StateFile, check_parts};
 use super::hash::{StateHash, whole_hash};
@@ -42,15 +41,12 @@ pub struct SavedCheckpoint {
     pub hash: StateHash,
 }
 
-/// The newest usable checkpoint, from which a run resumes, and the training state `S` that was read from it. Where each rank reads
-/// its own state, there is none.
+/// The newest usable checkpoint, from which a run resumes.
 #[derive(Debug)]
-pub struct ChosenCheckpoint<S = ()> {
+pub struct ChosenCheckpoint {
     pub step: u64,
-    pub tokens: u64,
     pub path: PathBuf,
     pub hash: StateHash,
-    pub state: S,
     /// Problems of newer checkpoints.
     pub warnings: Vec<String>,
 }
@@ -68,7 +64,7 @@ impl Checkpoints {
         Ok(Self { folder, plan_hash, keep, create: |path| File::create_new(path) })
     }
 
-    /// Saves `state` as a checkpoint in one part, then prunes. `val_loss` is that of these weights, where it was measured.
+    /// Saves `state` as a checkpoint in one part, then removes old checkpoints. `val_loss` is that of these weights, where it was measured.
     ///
     /// # Errors
     /// `Save`, with what is left to resume from: earlier checkpoints are not touched before the new one is in place.
@@ -104,7 +100,7 @@ impl Checkpoints {
     }
 
     /// Makes a checkpoint of the parts that were written to the folder of `step`: `state.json`, last, then the folder is
-    /// renamed into place and old checkpoints are pruned. `parts` are as their ranks reported them, in any order; `val_loss`
+    /// renamed into place and old checkpoints are removed. `parts` are as their ranks reported them, in any order; `val_loss`
     /// is that of these weights, where it was measured. The hash is that of the state if there is one part, else
     /// `whole_hash` of the parts.
     ///
@@ -154,7 +150,7 @@ impl Checkpoints {
             self.abandon(step);
             save_failed(&self.folder, step, cause)
         })?;
-        self.prune();
+        self.remove_old_checkpoints();
         Ok(saved)
     }
 
@@ -170,44 +166,23 @@ impl Checkpoints {
         Ok(path)
     }
 
-    /// Reads the newest checkpoint that is complete and of the plan of this run; `None` if there are no checkpoints. Damaged newer
-    /// ones are renamed and reported. For a run in one process: it chooses and loads in one pass over the files.
+    /// Finds the newest checkpoint that is complete and of the plan of this run; `None` if there are no checkpoints. It checks every
+    /// byte without keeping any; each rank then reads what it needs with [`load_state`]. Damaged newer checkpoints are renamed and
+    /// reported.
     ///
     /// # Errors
-    /// If there are checkpoints but none can be used, or the machine refuses to read or hold one.
-    pub fn latest(
-        &self,
-        layout: &Arc<ParamLayout>,
-        moments: usize,
-        device: &Device,
-    ) -> Result<Option<ChosenCheckpoint<TrainState>>, StoreError> {
-        self.newest(|path| load::state(path, Some(&self.plan_hash), layout, moments, true, device))
-    }
-
-    /// Finds the checkpoint that [`Checkpoints::latest`] finds, and checks every byte of it without keeping any. Each rank then reads
-    /// what it needs with [`load_state`].
-    ///
-    /// # Errors
-    /// Those of [`Checkpoints::latest`].
+    /// If there are checkpoints but none can be used, or the machine refuses to read one.
     pub fn choose(&self) -> Result<Option<ChosenCheckpoint>, StoreError> {
-        self.newest(|path| Ok((load::verify(path, Some(&self.plan_hash))?, ())))
-    }
-
-    /// Finds the newest checkpoint that `attempt` can read. `attempt` also returns the checkpoint's state file.
-    fn newest<S>(
-        &self,
-        attempt: impl Fn(&Path) -> Result<(StateFile, S), CheckpointProblem>,
-    ) -> Result<Option<ChosenCheckpoint<S>>, StoreError> {
         let mut bad: Vec<(CheckpointEntry, String)> = Vec::new();
         for entry in read_entries(&self.folder)?.into_iter().rev() {
-            let message = match attempt(&entry.path) {
-                Ok((file, state)) if file.step == entry.step => {
-                    let (step, tokens, path, hash) = (file.step, file.tokens, entry.path, file.hash());
+            let message = match load::verify(&entry.path, Some(&self.plan_hash)) {
+                Ok(file) if file.step == entry.step => {
+                    let (step, path, hash) = (file.step, entry.path, file.hash());
                     let set_aside = bad.iter().map(|(entry, message)| self.set_aside(entry, message, step));
                     let warnings = set_aside.collect::<Result<_, _>>()?;
-                    return Ok(Some(ChosenCheckpoint { step, tokens, path, hash, state, warnings }));
+                    return Ok(Some(ChosenCheckpoint { step, path, hash, warnings }));
                 }
-                Ok((file, _)) => format!("its state is that of step {}", file.step),
+                Ok(file) => format!("its state is that of step {}", file.step),
                 Err(CheckpointProblem::Content(message)) => message,
                 Err(CheckpointProblem::Machine(error)) => return Err(error),
             };
@@ -215,8 +190,9 @@ impl Checkpoints {
         }
         let Some((newest, message)) = bad.first() else { return Ok(None) };
         let others = bad[1..].iter().map(|(entry, message)| format!("; {}: {message}", dir_name(entry.step)));
-        let fallback =
-            others.chain(["; there is no other good checkpoint: start over with --new".to_owned()]).collect();
+        let fallback = others
+            .chain(["; there is no other good checkpoint: start over with `runner apply --new`".to_owned()])
+            .collect();
         Err(StoreError::Checkpoint { path: newest.path.clone(), message: message.clone(), fallback })
     }
 
@@ -248,7 +224,7 @@ impl Checkpoints {
                 (file.best, file.val_loss) = (None, None);
             }
             write_state(&temporary, &file, self.create).map_err(CheckpointProblem::Machine)?;
-            // What is checked is what was taken: the other run may go on and prune meanwhile.
+            // What is checked is what was taken: the other run may go on and remove checkpoints meanwhile.
             let file = load::verify(&temporary, None)?;
             if file.step != source.step {
                 return Err(CheckpointProblem::Content(format!("its state is that of step {}", file.step)));
@@ -271,9 +247,9 @@ impl Checkpoints {
         Ok(format!("checkpoint {name}: {message}; set aside as {name}{DAMAGED}, falling back to {}", dir_name(good)))
     }
 
-    /// Removes all checkpoints but the newest `keep` and the best. One that cannot be removed stays: it does no harm.
-    fn prune(&self) {
-        let all = entries(&self.folder);
+    /// Removes all checkpoints but the newest `keep` and the best. What cannot be read or removed stays: it does no harm.
+    fn remove_old_checkpoints(&self) {
+        let all = read_entries(&self.folder).unwrap_or_default();
         let best = best(&all);
         let old = all.len().saturating_sub(self.keep);
         for entry in all[..old].iter().filter(|e| Some(e.step) != best) {
@@ -316,8 +292,7 @@ pub fn load_state(
     moments: usize,
     device: &Device,
 ) -> Result<TrainState, StoreError> {
-    let state = load::state(path, plan_hash, layout, moments, false, device);
-    state.map(|(_, state)| state).map_err(|bad| bad.error(path, String::new))
+    load::state(path, plan_hash, layout, moments, device).map_err(|bad| bad.error(path, String::new))
 }
 
 /// Reads the weights of a checkpoint in `folder`, flat [layout.total], and the step after which they were saved. Changes nothing, so

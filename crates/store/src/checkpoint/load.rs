@@ -14,7 +14,7 @@ use super::hash::PartHasher;
 use super::header::{self, tensor_name};
 use super::part::PartRecord;
 use crate::error::StoreError;
-use crate::files::read_json;
+use crate::files::{file_name, read_json};
 use runner_compute::state::TrainState;
 use runner_files::safetensors_header::{HeaderError, SafetensorsHeader};
 use runner_spec::event::BestValidation;
@@ -31,7 +31,7 @@ pub(super) enum CheckpointProblem {
 
 impl CheckpointProblem {
     fn io(path: &Path, error: io::Error) -> Self {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let name = file_name(path);
         match error.kind() {
             io::ErrorKind::NotFound => Self::Content(format!("{name} is missing")),
             io::ErrorKind::UnexpectedEof => Self::Content(format!("{name} is cut short")),
@@ -221,7 +221,6 @@ impl StoredCheckpoint {
         folder: &Path,
         layout: &ParamLayout,
         moments: usize,
-        all: bool,
         device: &Device,
     ) -> Result<Tensor, CheckpointProblem> {
         let places = self.find(layout, moments)?;
@@ -232,7 +231,7 @@ impl StoredCheckpoint {
             return Err(CheckpointProblem::Machine(StoreError::damaged(folder, message)));
         }
         values.resize(len, 0.0);
-        self.read(&places, all, &mut |place, bytes| {
+        self.read(&places, false, &mut |place, bytes| {
             let numbers = bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]));
             values[(place / 4) as usize..].iter_mut().zip(numbers).for_each(|(value, number)| *value = number);
             Ok(())
@@ -249,7 +248,7 @@ impl PartFile {
         let name = kind.file_name(record.part);
         let path = folder.join(&name);
         let Some(expected) = record.file(kind) else {
-            return Err(CheckpointProblem::Content(format!("{STATE} does not describe {name}")));
+            return content(format!("{STATE} does not describe {name}"));
         };
         let mut file = File::open(&path).map_err(|e| CheckpointProblem::io(&path, e))?;
         let header = header::read(&mut file, expected.bytes).map_err(|bad| match bad {
@@ -311,21 +310,19 @@ pub(super) fn verify(folder: &Path, plan_hash: Option<&str>) -> Result<StateFile
     Ok(stored.state)
 }
 
-/// A state of `layout` from the checkpoint in `folder`, and the checkpoint's state file. Files that the state does not need are read
-/// only if `all` are to be checked.
+/// A state of `layout` from the checkpoint in `folder`. Files that the state does not need are not read.
 pub(super) fn state(
     folder: &Path,
     plan_hash: Option<&str>,
     layout: &Arc<ParamLayout>,
     moments: usize,
-    all: bool,
     device: &Device,
-) -> Result<(StateFile, TrainState), CheckpointProblem> {
+) -> Result<TrainState, CheckpointProblem> {
     let stored = StoredCheckpoint::open(folder, plan_hash)?;
-    let buffer = stored.buffer(folder, layout, moments, all, device)?;
+    let buffer = stored.buffer(folder, layout, moments, device)?;
     let StateFile { step, tokens, best, .. } = stored.state;
     let best = best.map(|best| BestValidation { step: best.step, val_loss: best.val_loss.0 });
-    Ok((stored.state, TrainState { step, tokens, best, layout: layout.clone(), buffer, moments }))
+    Ok(TrainState { step, tokens, best, layout: layout.clone(), buffer, moments })
 }
 
 /// The weights alone, [layout.total], and the steps they were trained for.
@@ -335,5 +332,5 @@ pub(super) fn weights(
     device: &Device,
 ) -> Result<(Tensor, u64), CheckpointProblem> {
     let stored = StoredCheckpoint::open(folder, None)?;
-    Ok((stored.buffer(folder, layout, 0, false, device)?, stored.state.step))
+    Ok((stored.buffer(folder, layout, 0, device)?, stored.state.step))
 }

@@ -1,6 +1,7 @@
 //! Run directories: what is made, found, passed over.
 
 use super::*;
+use crate::checkpoint::load_state;
 use crate::manifest::RunOrigin;
 use crate::recorder::Recorder;
 use runner_compute::testing::{layout, random_state, values};
@@ -8,7 +9,8 @@ use runner_plan::testing::{compiled, experiment};
 
 fn create(root: &Path, plan: &Plan) -> RunDir {
     let manifest = Manifest::new(plan, "exp.yaml".into(), vec![], time::now());
-    RunDir::create(root, RunFiles { experiment: "a: 1\n", resolved: "b: 2\n", template: None, plan, manifest }).unwrap()
+    RunDir::create(root, RunFiles { experiment: "a: 1\n", resolved: "b: 2\n", template: None, plan, manifest }, None)
+        .unwrap()
 }
 
 #[test]
@@ -63,7 +65,7 @@ fn what_was_made_from_another_run_is_not_the_run_of_its_plan() {
         let manifest = Manifest::new(&plan, "exp.yaml".into(), vec![], time::now());
         let manifest = Manifest { origin: Some(origin), ..manifest };
         let files = RunFiles { experiment: "", resolved: "", template: None, plan: &plan, manifest };
-        RunDir::create(root.path(), files).unwrap();
+        RunDir::create(root.path(), files, None).unwrap();
         assert_eq!(find_run(root.path(), &plan).run.is_some(), stands);
     }
 }
@@ -132,18 +134,19 @@ fn a_run_continues_another() {
     };
     let from = |which| ContinueFrom { path: first.path(), plan: &plan, which };
     for (which, step) in [(CheckpointChoice::Latest, 4), (CheckpointChoice::Step(2), 2)] {
-        let run = RunDir::create_continued(root.path(), files(), &from(which)).unwrap();
+        let run = RunDir::create(root.path(), files(), Some(&from(which))).unwrap();
         let began = run.manifest().continued_from.clone().unwrap();
         assert_eq!((began.id, began.step, &began.plan_hash), (first.id(), step, &plan.hash));
         assert_eq!(&read_manifest(run.path()).unwrap(), run.manifest());
         assert_eq!(fs::read_to_string(run.path().join(METRICS)).unwrap(), lines(step));
-        let opened = Recorder::open(run.path(), &other.hash, 2, &layout(), 2, &candle_core::Device::Cpu).unwrap();
-        let resumed = opened.resumed.unwrap();
-        assert_eq!(values(&resumed.state), values(&random_state(step, 2)));
+        let opened = Recorder::open(run.path(), &other.hash, 2).unwrap();
+        let path = opened.resumed.unwrap().path;
+        let state = load_state(&path, Some(&other.hash), &layout(), 2, &candle_core::Device::Cpu).unwrap();
+        assert_eq!(values(&state), values(&random_state(step, 2)));
         assert!(opened.warnings.is_empty(), "{:?}", opened.warnings);
     }
     let before = fs::read_dir(root.path()).unwrap().count();
-    let error = RunDir::create_continued(root.path(), files(), &from(CheckpointChoice::Step(3))).unwrap_err();
+    let error = RunDir::create(root.path(), files(), Some(&from(CheckpointChoice::Step(3)))).unwrap_err();
     assert!(error.is_request() && error.to_string().contains("no checkpoint of step 3"), "{error}");
     assert_eq!(fs::read_dir(root.path()).unwrap().count(), before, "no half of a run");
     assert_eq!(fs::read_to_string(first.path().join(METRICS)).unwrap(), lines(5));
@@ -165,6 +168,6 @@ fn an_unwritable_root_is_named() {
     let plan = compiled(&experiment());
     let manifest = Manifest::new(&plan, "exp.yaml".into(), vec![], time::now());
     let files = RunFiles { experiment: "", resolved: "", template: None, plan: &plan, manifest };
-    let error = RunDir::create(&root.path().join("runs"), files).unwrap_err().to_string();
+    let error = RunDir::create(&root.path().join("runs"), files, None).unwrap_err().to_string();
     assert!(error.starts_with("creating ") && error.contains("/runs"), "{error}");
 }

@@ -23,8 +23,12 @@ fn run(losses: &[f64], weight: f32) -> tempfile::TempDir {
     dir
 }
 
+fn original(path: &Path, from: u64, done: bool) -> OriginalRun {
+    OriginalRun::read(path, from, done, None).unwrap()
+}
+
 fn judged(a: &tempfile::TempDir, b: &tempfile::TempDir, from: u64) -> ReproductionVerdict {
-    compare(&OriginalRun::read(a.path(), from, true).unwrap(), b.path(), 1e-4).unwrap()
+    compare(&original(a.path(), from, true), b.path(), 1e-4).unwrap()
 }
 
 #[test]
@@ -93,7 +97,7 @@ fn an_evaluation_that_a_killed_run_did_not_come_to_is_not_missing() {
     let path = b.path().join(METRICS);
     let text = fs::read_to_string(&path).unwrap() + "{\"kind\":\"eval\",\"step\":1,\"val_loss\":9.0}\n";
     fs::write(path, text).unwrap();
-    let judged = |done| compare(&OriginalRun::read(a.path(), 0, done).unwrap(), b.path(), 1e-4).unwrap().verdict;
+    let judged = |done| compare(&original(a.path(), 0, done), b.path(), 1e-4).unwrap().verdict;
     assert_eq!((judged(false), judged(true)), (Judgement::BitwiseNumbers, Judgement::Incomplete));
 }
 
@@ -109,12 +113,12 @@ fn without_weights_the_numbers_alone_are_bitwise() {
 #[test]
 fn a_record_that_is_removed_meanwhile_counts_as_it_was() {
     let (a, b, c) = (run(&[4.0, 3.0], 0.0), run(&[4.0, 3.0], 0.0), run(&[4.0, 2.0], 1.0));
-    let original = OriginalRun::read(a.path(), 0, true).unwrap();
+    let original = original(a.path(), 0, true);
     fs::remove_dir_all(a.path()).unwrap();
     assert_eq!(compare(&original, b.path(), 1e-4).unwrap().verdict, Judgement::Bitwise);
     let verdict = compare(&original, c.path(), 1e-4).unwrap();
     assert_eq!((verdict.verdict, verdict.first_tensor), (Judgement::Diverged, None));
-    assert!(OriginalRun::read(a.path(), 0, true).unwrap_err().to_string().contains(METRICS));
+    assert!(OriginalRun::read(a.path(), 0, true, None).unwrap_err().to_string().contains(METRICS));
     // Nothing to compare is not equal.
     fs::remove_file(b.path().join(METRICS)).unwrap();
     assert_eq!(compare(&original, b.path(), 1e-4).unwrap().verdict, Judgement::Incomplete);

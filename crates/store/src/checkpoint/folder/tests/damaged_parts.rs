@@ -105,7 +105,4 @@ fn a_tensor_in_two_parts_or_in_none_is_told() {
         let error = load_state(&saved.path, Some(PLAN), &rank.layout, 2, &Device::Cpu).unwrap_err().to_string();
         assert!(error.contains("none of its parts has tensor transformer.wte.weight"), "{error}");
     }
-    let whole = &stages(&models()[0], &[])[0];
-    let resumed = fixture.open().latest(&whole.layout, 2, &Device::Cpu).unwrap().unwrap();
-    assert_eq!(resumed.state.step, 1);
 }

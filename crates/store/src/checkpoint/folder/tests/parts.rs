@@ -167,7 +167,7 @@ fn every_layout_goes_on_from_every_other() {
             let checkpoints = Checkpoints::open(dir.path(), PLAN, 2).unwrap();
             let saved = save(&checkpoints, &writers, 7);
             let chosen = checkpoints.choose().unwrap().unwrap();
-            assert_eq!((chosen.step, chosen.tokens, &chosen.hash), (7, 7 * 96, &saved.hash));
+            assert_eq!((chosen.step, &chosen.hash), (7, &saved.hash));
             for (to, readers) in layouts(&spec) {
                 let what = format!("{:?}: {to} from {from}", spec.family);
                 std::thread::scope(|scope| {
@@ -181,9 +181,6 @@ fn every_layout_goes_on_from_every_other() {
                 });
             }
             let whole = &stages(&spec, &[])[0];
-            let resumed = checkpoints.latest(&whole.layout, 2, &Device::Cpu).unwrap().unwrap();
-            assert_is(&resumed.state, whole, 7, from);
-            assert_eq!(resumed.hash, saved.hash);
             let (weights, step) =
                 load_weights(dir.path(), CheckpointChoice::Latest, &whole.layout, &Device::Cpu).unwrap();
             let want = state(whole, 7).weights().unwrap().to_vec1::<f32>().unwrap();
@@ -293,7 +290,7 @@ fn a_kill_before_the_commit_leaves_nothing_that_counts() {
     parts(&fixture.open(), &fixture.ranks, 3);
     let left = pending_folder(fixture.dir.path(), 3);
     assert_eq!(fs::read_dir(&left).unwrap().count(), 4);
-    assert_eq!(saved_steps(fixture.dir.path()), [1, 2]);
+    assert_eq!(saved_steps(fixture.dir.path()).unwrap(), [1, 2]);
     assert_eq!(
         load_weights(fixture.dir.path(), CheckpointChoice::Latest, &fixture.ranks[0].layout, &Device::Cpu).unwrap().1,
         2

@@ -5,7 +5,7 @@ use std::io::{Seek, SeekFrom, Write};
 use safetensors::SafeTensors;
 
 use super::super::*;
-use crate::checkpoint::{MODEL, OPTIMIZER, STATE};
+use crate::checkpoint::{MODEL, OPTIMIZER, STATE, saved_steps};
 use runner_compute::testing::{layout, random_state, values};
 
 const PLAN: &str = "aaaaaaaabbbbbbbb";
@@ -40,18 +40,23 @@ impl Fixture {
     }
 
     fn steps(&self) -> Vec<u64> {
-        entries(&self.folder).iter().map(|e| e.step).collect()
+        saved_steps(&self.folder).unwrap()
     }
 
-    fn latest(&self) -> Result<Option<ChosenCheckpoint<TrainState>>, StoreError> {
-        self.open(10).latest(&layout(), 2, &Device::Cpu)
+    fn choose(&self) -> Result<Option<ChosenCheckpoint>, StoreError> {
+        self.open(10).choose()
+    }
+
+    /// Reads the checkpoint of `step` with two moments into the layout of the tests.
+    fn load(&self, step: u64) -> Result<TrainState, StoreError> {
+        load_state(&self.folder.join(dir_name(step)), Some(PLAN), &layout(), 2, &Device::Cpu)
     }
 
     /// Resumes from step 1 with a warning that holds `text`, or fails with it if step 2 is the only one.
     fn falls_back(&self, text: &str) {
-        let resumed = self.latest().unwrap().unwrap();
-        assert_eq!(resumed.state.step, 1, "falls back");
-        assert_eq!(values(&resumed.state), values(&random_state(1, 2)));
+        let resumed = self.choose().unwrap().unwrap();
+        assert_eq!(resumed.step, 1, "falls back");
+        assert_eq!(values(&self.load(1).unwrap()), values(&random_state(1, 2)));
         let warning = resumed.warnings.join("\n");
         assert!(warning.contains(text) && warning.contains("falling back to step-00000001"), "{warning}");
         assert_eq!(self.steps(), [1]);
@@ -65,11 +70,12 @@ fn a_state_comes_back_bit_for_bit() {
         let fixture = Fixture::new();
         let state = random_state(7, moments);
         let saved = fixture.open(3).save(&state, Some(0.5)).unwrap();
-        let back = fixture.open(3).latest(&layout(), moments, &Device::Cpu).unwrap().unwrap();
-        assert_eq!(values(&back.state), values(&state));
-        assert_eq!((back.state.step, back.state.tokens, back.state.best), (7, state.tokens, state.best));
-        assert_eq!(back.hash, saved.hash);
-        assert!(back.warnings.is_empty());
+        let chosen = fixture.choose().unwrap().unwrap();
+        let back = load_state(&chosen.path, Some(PLAN), &layout(), moments, &Device::Cpu).unwrap();
+        assert_eq!(values(&back), values(&state));
+        assert_eq!((back.step, back.tokens, back.best), (7, state.tokens, state.best));
+        assert_eq!((chosen.step, chosen.hash), (7, saved.hash));
+        assert!(chosen.warnings.is_empty());
     }
 }
 
@@ -122,7 +128,7 @@ fn the_newest_and_the_best_are_kept() {
 #[test]
 fn nothing_there_is_no_error_for_a_new_run() {
     let fixture = Fixture::new();
-    assert!(fixture.latest().unwrap().is_none());
+    assert!(fixture.choose().unwrap().is_none());
 }
 
 #[test]
@@ -131,7 +137,7 @@ fn a_kill_in_the_middle_of_a_save_leaves_the_last_one() {
     let temporary = fixture.folder.join(".tmp-step-00000003");
     fs::create_dir(&temporary).unwrap();
     fs::write(temporary.join(MODEL), "half").unwrap();
-    assert_eq!(fixture.latest().unwrap().unwrap().state.step, 2);
+    assert_eq!(fixture.choose().unwrap().unwrap().step, 2);
     assert!(!temporary.exists(), "removed on start");
 }
 
@@ -185,7 +191,8 @@ fn foreign_checkpoints_are_told() {
 
     let fixture = Fixture::with(&[1]);
     fixture.open(9).save(&random_state(2, 1), None).unwrap();
-    fixture.falls_back("holds 1 optimizer moments");
+    let error = fixture.load(2).unwrap_err().to_string();
+    assert!(error.contains("holds 1 optimizer moments"), "{error}");
 
     let fixture = Fixture::with(&[1]);
     fs::rename(fixture.folder.join(dir_name(1)), fixture.folder.join(dir_name(2))).unwrap();
@@ -199,19 +206,19 @@ fn another_models_tensors_are_told() {
     spec.d_ff = 8;
     let other = Arc::new(ParamLayout::new(runner_spec::model::parameters(&spec)));
     let fixture = Fixture::with(&[1]);
-    let error = fixture.open(9).latest(&other, 2, &Device::Cpu).unwrap_err().to_string();
+    let path = fixture.folder.join(dir_name(1));
+    let error = load_state(&path, Some(PLAN), &other, 2, &Device::Cpu).unwrap_err().to_string();
     assert!(
         error.contains("step-00000001") && error.contains("c_fc.weight is [16, 4], this model's is [8, 4]"),
         "{error}"
     );
-    assert!(error.contains("no other good checkpoint"), "{error}");
 }
 
 #[test]
 fn the_only_checkpoint_stays_when_it_is_bad() {
     let fixture = Fixture::with(&[1]);
     fs::write(fixture.file(1, MODEL), "short").unwrap();
-    let error = fixture.latest().unwrap_err().to_string();
+    let error = fixture.choose().unwrap_err().to_string();
     assert!(error.contains("model.safetensors is cut short: 5 bytes") && error.contains("--new"), "{error}");
     assert_eq!(fixture.steps(), [1]);
     let error =
@@ -227,12 +234,10 @@ fn two_altered_checkpoints_are_both_told_and_stay() {
         file.seek(SeekFrom::End(-1)).unwrap();
         file.write_all(&[0xAA]).unwrap();
     }
-    for error in [fixture.latest().unwrap_err(), fixture.open(10).choose().unwrap_err()] {
-        let error = error.to_string();
-        let newest = "step-00000002: model.safetensors: its content does not match the hash in state.json; ";
-        let older = "step-00000001: optimizer.safetensors: its content does not match the hash in state.json; ";
-        assert!(error.contains(&format!("{newest}{older}there is no other good checkpoint")), "{error}");
-    }
+    let error = fixture.choose().unwrap_err().to_string();
+    let newest = "step-00000002: model.safetensors: its content does not match the hash in state.json; ";
+    let older = "step-00000001: optimizer.safetensors: its content does not match the hash in state.json; ";
+    assert!(error.contains(&format!("{newest}{older}there is no other good checkpoint")), "{error}");
     assert_eq!(fixture.steps(), [1, 2], "nothing is set aside for nothing");
 }
 
@@ -261,8 +266,26 @@ fn a_full_disk_leaves_the_last_good_one() {
         assert!(error.contains("the disk is full"), "{error}");
         assert!(error.contains("step-00000002") && error.contains("last good checkpoint is step-00000001"), "{error}");
         assert_eq!(fs::read_dir(&fixture.folder).unwrap().count(), 1, "the temporary folder is gone");
-        assert_eq!(fixture.latest().unwrap().unwrap().state.step, 1);
+        assert_eq!(fixture.choose().unwrap().unwrap().step, 1);
     }
+}
+
+#[test]
+fn a_failed_save_names_an_earlier_checkpoint_as_the_last_good_one() {
+    let fixture = Fixture::with(&[1, 2]);
+    let cause = StoreError::damaged(&fixture.folder, "not synced");
+    let error = save_failed(&fixture.folder, 2, cause).to_string();
+    assert!(error.contains("step-00000002") && error.ends_with("the last good checkpoint is step-00000001"), "{error}");
+    let error = save_failed(&Fixture::with(&[2]).folder, 2, StoreError::Refused(String::new())).to_string();
+    assert!(error.ends_with("there is no earlier checkpoint"), "{error}");
+}
+
+#[test]
+fn a_folder_that_cannot_be_read_is_an_error() {
+    let fixture = Fixture::new();
+    assert!(fixture.steps().is_empty(), "a missing folder has no checkpoints");
+    fs::write(&fixture.folder, "").unwrap();
+    assert!(saved_steps(&fixture.folder).unwrap_err().to_string().starts_with("reading "));
 }
 
 #[test]
@@ -270,7 +293,7 @@ fn the_same_step_again_replaces_the_first() {
     let fixture = Fixture::with(&[1, 2]);
     fs::write(fixture.file(2, MODEL), "short").unwrap();
     fixture.open(9).save(&random_state(2, 2), None).unwrap();
-    assert_eq!(fixture.latest().unwrap().unwrap().state.step, 2);
+    assert_eq!(fixture.choose().unwrap().unwrap().step, 2);
     assert_eq!(fs::read_dir(&fixture.folder).unwrap().count(), 2);
 }
 
