@@ -4,28 +4,27 @@ use clap::Args;
 use runner_engine::apply::{ApplyRequest, apply};
 use runner_engine::continuation::ContinueRequest;
 use runner_engine::launch::Faults;
+use runner_engine::observer::RunObserver;
+use runner_engine::prepare::Host;
 use runner_engine::session::SessionOptions;
-use runner_report::OutputMode;
+use runner_engine::stop::StopSwitch;
 use runner_store::manifest::SweepPoint;
 
-use super::common::{ExperimentArgs, RootArgs, ThreadArgs, host};
+use super::common::ExperimentArgs;
 use super::exit::{Exit, is_busy, render};
 use super::interrupt::{Interrupt, install_for};
 use super::launcher_args::LauncherArgs;
 use super::output::complain;
-use super::screen_observer::ScreenObserver;
+use super::training_args::{NEW_HINT, TrainingArgs};
 
 #[derive(Debug, Clone, Args)]
-#[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
 pub(crate) struct ApplyArgs {
     #[command(flatten)]
     pub experiment: ExperimentArgs,
     #[command(flatten)]
-    pub threads: ThreadArgs,
+    pub training: TrainingArgs,
     #[command(flatten)]
     pub launcher: LauncherArgs,
-    #[command(flatten)]
-    pub root: RootArgs,
     /// Start another run, even if this experiment has one.
     #[arg(long)]
     pub new: bool,
@@ -35,9 +34,6 @@ pub(crate) struct ApplyArgs {
     /// Begin with its checkpoint after this many steps instead.
     #[arg(long = "continue-step", value_name = "N", requires = "continue_run")]
     pub continue_step: Option<u64>,
-    /// Stop after step N with a checkpoint; the same command without this goes on.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
-    pub until_step: Option<u64>,
     /// Record hashes of what each step computes, which `runner reproduce --trace` compares.
     #[arg(long)]
     pub trace: bool,
@@ -47,12 +43,6 @@ pub(crate) struct ApplyArgs {
     /// The point of a sweep that this is.
     #[arg(long, hide = true, value_name = "ID:N", value_parser = sweep_point)]
     pub sweep_point: Option<SweepPoint>,
-    /// Print only errors and the last line.
-    #[arg(long, short)]
-    pub quiet: bool,
-    /// Print events as JSON lines on standard output, everything else on standard error.
-    #[arg(long)]
-    pub json: bool,
     /// For the tests of this program.
     #[arg(long, hide = true, value_name = "KEY=NUMBER")]
     pub test_faults: Option<Faults>,
@@ -62,11 +52,27 @@ pub(crate) struct ApplyArgs {
 /// A wrong request, a machine that refuses, or a run that failed (which its record then says too).
 pub(crate) fn run(args: &ApplyArgs) -> anyhow::Result<Exit> {
     // The points of a sweep end with it, and are nobody's ranks.
-    if args.sweep_point.is_none() {
-        return apply_here(args, &Interrupt::default());
-    }
-    match apply_here(args, &Interrupt::install_as_child()?) {
-        Err(error) if is_busy(&error) => {
+    let is_point = args.sweep_point.is_some();
+    let launched = if is_point { None } else { args.launcher.launched_rank()? };
+    let interrupt = if is_point { Interrupt::install_as_child()? } else { install_for(launched.as_ref())? };
+    let load = || args.experiment.load();
+    let request = ApplyRequest {
+        start_new: args.new,
+        continue_from: args.continue_run.clone().map(|run| ContinueRequest { run, step: args.continue_step }),
+        options: SessionOptions {
+            overrides: args.experiment.set.clone(),
+            trace: args.trace,
+            faults: args.test_faults.clone().unwrap_or_default(),
+            ..args.training.options()
+        },
+        expected_plan: args.expect_plan.clone(),
+        sweep_point: args.sweep_point.clone(),
+        launched,
+        ..ApplyRequest::new(args.experiment.file.clone(), &load)
+    };
+    let work = |host: &Host, stop: &StopSwitch, observer: &mut dyn RunObserver| apply(&request, host, stop, observer);
+    match args.training.train(&interrupt, NEW_HINT, work) {
+        Err(error) if is_point && is_busy(&error) => {
             complain(&render(&error, console::colors_enabled_stderr()));
             Ok(Exit::Busy)
         }
@@ -74,33 +80,9 @@ pub(crate) fn run(args: &ApplyArgs) -> anyhow::Result<Exit> {
     }
 }
 
-fn apply_here(args: &ApplyArgs, interrupt: &Interrupt) -> anyhow::Result<Exit> {
-    let launched = if args.sweep_point.is_none() { args.launcher.launched_rank()? } else { None };
-    let interrupt = if args.sweep_point.is_none() { &install_for(launched.as_ref())? } else { interrupt };
-    let mut observer = ScreenObserver::new(OutputMode::detect(args.json, args.quiet))?;
-    let load = || args.experiment.load();
-    let request = ApplyRequest {
-        start_new: args.new,
-        continue_from: args.continue_run.clone().map(|run| ContinueRequest { run, step: args.continue_step }),
-        options: SessionOptions {
-            overrides: args.experiment.set.clone(),
-            until_step: args.until_step,
-            trace: args.trace,
-            has_other_runs_folder: args.root.runs.is_some(),
-            faults: args.test_faults.clone().unwrap_or_default(),
-        },
-        expected_plan: args.expect_plan.clone(),
-        sweep_point: args.sweep_point.clone(),
-        launched,
-        ..ApplyRequest::new(args.experiment.file.clone(), &load)
-    };
-    let report = apply(&request, &host(args.root.root(), args.threads)?, interrupt.stop(), &mut observer)?;
-    observer.close(&report)
-}
-
 /// A plan's hash, or its beginning.
 fn plan_hash(text: &str) -> Result<String, String> {
-    /// Digits that tell plans apart for a person, and of a whole hash.
+    /// The numbers of digits that a person needs to distinguish plans, and of a whole hash.
     const FEWEST: usize = 8;
     const WHOLE: usize = 64;
     let digits = text.bytes().all(|b| b.is_ascii_hexdigit());

@@ -39,8 +39,8 @@ struct Cli {
 enum Command {
     /// Train what an experiment file describes, or resume its run.
     ///
-    /// Ctrl-C finishes the step, saves a checkpoint and exits with code 130; the same command resumes from there. After a crash it
-    /// resumes from the last checkpoint. Either way, the numbers are those of a run without interruption.
+    /// Ctrl-C finishes the step, saves a checkpoint and exits with code 130; the same command without --new resumes from there. After a
+    /// crash it resumes from the last checkpoint. Either way, the numbers are those of a run without interruption.
     Apply(apply::ApplyArgs),
     /// Repeat a recorded run from its own directory, and compare the results.
     ///
@@ -49,7 +49,7 @@ enum Command {
     Reproduce(reproduce::ReproduceArgs),
     /// Start a new run from the settings of another run, with changes, or from its checkpoint.
     ///
-    /// The same command again resumes the new run.
+    /// The same command without --new resumes the new run.
     Fork(fork::ForkArgs),
     /// Resume an interrupted or failed run from its own directory.
     ///

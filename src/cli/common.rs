@@ -78,13 +78,13 @@ impl ExperimentArgs {
 
 /// Where runs are, on the command line.
 #[derive(Debug, Clone, clap::Args)]
-pub(crate) struct RootArgs {
+pub(crate) struct RunsFolderArgs {
     /// The folder of run directories [default: $RUNNER_RUNS, or runs/].
     #[arg(long, value_name = "DIR")]
     pub runs: Option<PathBuf>,
 }
 
-impl RootArgs {
+impl RunsFolderArgs {
     /// The folder: the flag, else `RUNNER_RUNS`, else `runs`.
     #[must_use]
     pub(crate) fn root(&self) -> PathBuf {
@@ -170,6 +170,7 @@ pub(crate) fn host(runs: PathBuf, threads: ThreadArgs) -> anyhow::Result<Host> {
         peak_flops: super::plan::peak_flops(env::var_os(super::plan::PEAK_FLOPS))?,
         environment: utf8_environment().collect(),
         recorded_environment: own_environment().into_iter().collect(),
+        working_folder: env::current_dir().ok(),
     })
 }
 
@@ -186,7 +187,7 @@ mod tests {
 
     #[test]
     fn the_flag_says_where_runs_are() {
-        let args = RootArgs { runs: Some(PathBuf::from("/elsewhere")) };
+        let args = RunsFolderArgs { runs: Some(PathBuf::from("/elsewhere")) };
         assert_eq!(args.root(), Path::new("/elsewhere"));
     }
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 
-use super::common::RootArgs;
+use super::common::RunsFolderArgs;
 use super::exit::{Exit, RequestError};
 use super::output::{complain, print, print_json, write_file};
 use runner_lab::compare::curves::{Curve, CurveAxis, CurveMetric, curve};
@@ -37,7 +37,7 @@ pub(crate) struct CompareArgs {
     #[arg(long, value_name = "KEY")]
     pub sort: Option<String>,
     #[command(flatten)]
-    pub root: RootArgs,
+    pub root: RunsFolderArgs,
     /// Print JSON.
     #[arg(long)]
     pub json: bool,

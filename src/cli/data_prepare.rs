@@ -15,6 +15,7 @@ use runner_engine::prepare::{local_tokenizer, lower_hub};
 use runner_report::data_progress::show_data_progress;
 use runner_report::shard_progress::{ShardProgress, shard_summary};
 use runner_report::{OutputMode, Screen};
+use runner_spec::diagnostic::nearest;
 use runner_spec::experiment::{Data, Validation};
 use runner_spec::format::printable;
 
@@ -151,8 +152,7 @@ fn parse_format(name: &str) -> Result<ShardFormat, RequestError> {
         return Ok(format);
     }
     let names = formats.map(ShardFormat::name);
-    let near = names.into_iter().find(|known| strsim::jaro_winkler(known, &name.to_lowercase()) > 0.8);
-    let near = near.map_or(String::new(), |near| format!(" (did you mean `{near}`?)"));
+    let near = nearest(name, names).map_or(String::new(), |near| format!(" (did you mean `{near}`?)"));
     Err(RequestError(format!(
         "--to: there is no format {:?}{near}; the formats are {}",
         printable(name),

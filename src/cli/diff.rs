@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use clap::Args;
 
-use super::common::{RootArgs, TemplateArgs, ThreadArgs, experiment_environment, host_without_runs, own_environment};
+use super::common::{
+    RunsFolderArgs, TemplateArgs, ThreadArgs, experiment_environment, host_without_runs, own_environment,
+};
 use super::exit::{Exit, RequestError};
 use super::output::{print, print_json};
 use super::screen_observer::PreparationObserver;
@@ -47,7 +49,7 @@ pub(crate) struct DiffArgs {
     #[command(flatten)]
     pub threads: ThreadArgs,
     #[command(flatten)]
-    pub root: RootArgs,
+    pub root: RunsFolderArgs,
     /// Print JSON.
     #[arg(long)]
     pub json: bool,

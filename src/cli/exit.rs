@@ -1,10 +1,11 @@
 //! The exit codes, and the code for each error.
 
-use std::process::ExitCode;
+use std::error::Error;
 
 use runner_data::DataError;
 use runner_data::hub::HubError;
 use runner_engine::error::EngineError;
+pub(crate) use runner_engine::outcome::Exit;
 use runner_engine::sweep::PointProblems;
 use runner_exec::ExecError;
 use runner_exec::eval::EvalError;
@@ -12,38 +13,6 @@ use runner_plan::PlanError;
 use runner_spec::diagnostic::ConfigError;
 use runner_store::StoreError;
 use runner_weights::WeightsError;
-
-/// How a command ends; the documented exit codes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Exit {
-    Done = 0,
-    /// The run, or the machine, failed.
-    Failed = 1,
-    /// The request was wrong: the file, the flags, the name of a run.
-    Request = 2,
-    /// A command that compares found differences.
-    Differ = 3,
-    /// The run of a sweep's point belongs to another process; only the sweep sees this code.
-    Busy = runner_engine::sweep::BUSY as isize,
-    /// Stopped by Ctrl-C or SIGTERM.
-    Interrupted = 130,
-}
-
-impl Exit {
-    /// The exit that `code` stands for.
-    pub(crate) fn from_code(code: u8) -> Self {
-        [Self::Done, Self::Request, Self::Interrupted]
-            .into_iter()
-            .find(|exit| *exit as u8 == code)
-            .unwrap_or(Self::Failed)
-    }
-}
-
-impl From<Exit> for ExitCode {
-    fn from(exit: Exit) -> Self {
-        Self::from(exit as u8)
-    }
-}
 
 /// A wrong request that the command line itself finds.
 #[derive(Debug, thiserror::Error)]
@@ -69,7 +38,7 @@ pub(crate) fn exit_of(error: &anyhow::Error) -> Exit {
             }
     });
     // An error inside a run is a failure of the run, whatever its cause.
-    let run = error.chain().any(<dyn std::error::Error>::is::<ExecError>);
+    let run = error.chain().any(<dyn Error>::is::<ExecError>);
     if request && !run { Exit::Request } else { Exit::Failed }
 }
 
@@ -83,13 +52,18 @@ pub(crate) fn is_busy(error: &anyhow::Error) -> bool {
 /// The text for standard error about `error`.
 #[must_use]
 pub(crate) fn render(error: &anyhow::Error, color: bool) -> String {
-    if let Some(mistakes) = error.chain().find_map(|cause| cause.downcast_ref::<ConfigError>()) {
-        return mistakes.render(color);
-    }
-    if let Some(problems) = error.chain().find_map(|cause| cause.downcast_ref::<PointProblems>()) {
-        return problems.render(color);
-    }
     let label = console::style("error:").force_styling(color).red().bold();
+    let render_mistakes = |cause: &(dyn Error + 'static)| {
+        let mistakes = cause.downcast_ref::<ConfigError>().map(|mistakes| mistakes.render(color));
+        mistakes.or_else(|| cause.downcast_ref::<PointProblems>().map(|problems| problems.render(color)))
+    };
+    if let Some((depth, mistakes)) = error.chain().enumerate().find_map(|(depth, e)| Some((depth, render_mistakes(e)?)))
+    {
+        let texts: Vec<String> = error.chain().take(depth + 1).map(ToString::to_string).collect();
+        // Errors that only pass the mistakes on have their text.
+        let context: Vec<&str> = texts.iter().filter(|text| **text != texts[depth]).map(String::as_str).collect();
+        return if context.is_empty() { mistakes } else { format!("{label} {}:\n{mistakes}", context.join(": ")) };
+    }
     let mut out = format!("{label} {error}");
     let mut said = error.to_string();
     for cause in error.chain().skip(1).map(ToString::to_string) {
@@ -120,6 +94,15 @@ mod tests {
         assert_eq!(exit_of(&full.into()), Exit::Failed);
         let inside = ExecError::Eval(EvalError::Request("x".into()));
         assert_eq!(exit_of(&inside.into()), Exit::Failed);
+    }
+
+    #[test]
+    fn the_context_of_mistakes_is_shown() {
+        let mistakes = || EngineError::from(ConfigError::new(Vec::new()));
+        let shown = ConfigError::new(Vec::new()).render(false);
+        assert_eq!(render(&mistakes().into(), false), shown);
+        let within = anyhow::Error::from(mistakes()).context("other.yaml");
+        assert_eq!(render(&within, false), format!("error: other.yaml:\n{shown}"));
     }
 
     #[test]

@@ -6,13 +6,14 @@ use anyhow::bail;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 
-use super::common::{RootArgs, ThreadArgs, host_without_runs};
+use super::common::{RunsFolderArgs, ThreadArgs, host_without_runs};
 
 use super::checkpoint_args::CheckpointArgs;
 use super::exit::{Exit, RequestError};
 use super::output::{complain, print, print_json};
-use runner_engine::observer::IgnoreEvents;
+use super::screen_observer::PreparationObserver;
 use runner_engine::opened_run::{OpenedRun, open_run};
+use runner_report::Screen;
 use runner_spec::model::layout::ParamLayout;
 use runner_spec::model::parameters;
 use runner_store::checkpoint;
@@ -44,7 +45,7 @@ pub(crate) struct ExportArgs {
     #[arg(long)]
     pub force: bool,
     #[command(flatten)]
-    pub root: RootArgs,
+    pub root: RunsFolderArgs,
     /// Print JSON.
     #[arg(long)]
     pub json: bool,
@@ -148,7 +149,11 @@ fn hf(args: &ExportArgs, opened: &OpenedRun) -> anyhow::Result<WrittenFiles> {
     let spec = &opened.program()?.model;
     let layout = layout(opened)?;
     let pool = ThreadArgs { threads: None }.pool()?;
-    let tokenizer = opened.tokenizer(&pool, &host_without_runs(ThreadArgs { threads: None })?, &mut IgnoreEvents)?;
+    let tokenizer = opened.tokenizer(
+        &pool,
+        &host_without_runs(ThreadArgs { threads: None })?,
+        &mut PreparationObserver::new(&mut Screen::on_standard_error()),
+    )?;
     let rows = &opened.experiment.data.layout;
     let tokens = opened.plan.data.tokenizer_vocab;
     let export = HfExport {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::common::RootArgs;
+use super::common::RunsFolderArgs;
 use super::exit::{Exit, RequestError};
 use super::output::{complain, print, print_json};
 use runner_report::export::{ExportError, TimedRecord, export_csv, export_parquet, export_tensorboard};
@@ -30,7 +30,7 @@ pub(crate) struct ExportMetricsArgs {
     #[arg(long)]
     pub force: bool,
     #[command(flatten)]
-    pub root: RootArgs,
+    pub root: RunsFolderArgs,
     /// Print JSON.
     #[arg(long)]
     pub json: bool,

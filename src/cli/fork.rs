@@ -5,17 +5,17 @@ use std::str::FromStr;
 use clap::Args;
 use runner_engine::fork::{ForkRequest, fork};
 use runner_engine::launch::Faults;
+use runner_engine::observer::RunObserver;
+use runner_engine::prepare::Host;
 use runner_engine::session::SessionOptions;
-use runner_report::OutputMode;
+use runner_engine::stop::StopSwitch;
 use runner_store::CheckpointChoice;
 
-use super::common::{RootArgs, ThreadArgs, host};
 use super::exit::Exit;
 use super::interrupt::Interrupt;
-use super::screen_observer::ScreenObserver;
+use super::training_args::{NEW_HINT, TrainingArgs};
 
 #[derive(Debug, Clone, Args)]
-#[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
 pub(crate) struct ForkArgs {
     /// A run directory, a run's id, or the beginning of an id that no other run shares.
     pub run: String,
@@ -33,21 +33,10 @@ pub(crate) struct ForkArgs {
     #[arg(long)]
     pub new: bool,
     #[command(flatten)]
-    pub threads: ThreadArgs,
-    #[command(flatten)]
-    pub root: RootArgs,
-    /// Stop after step N with a checkpoint; the same command without this goes on.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
-    pub until_step: Option<u64>,
+    pub training: TrainingArgs,
     /// Record hashes of what each step computes, which `runner reproduce --trace` compares.
     #[arg(long)]
     pub trace: bool,
-    /// Print only errors and the last line.
-    #[arg(long, short)]
-    pub quiet: bool,
-    /// Print events as JSON lines on standard output, everything else on standard error.
-    #[arg(long)]
-    pub json: bool,
     /// For the tests of this program.
     #[arg(long, hide = true, value_name = "KEY=NUMBER")]
     pub test_faults: Option<Faults>,
@@ -73,8 +62,6 @@ impl FromStr for Checkpoint {
 /// # Errors
 /// If there is no such run or checkpoint, the changes do not fit it, or the new run failed (which its record then says too).
 pub(crate) fn run(args: &ForkArgs) -> anyhow::Result<Exit> {
-    let interrupt = Interrupt::install()?;
-    let mut observer = ScreenObserver::new(OutputMode::detect(args.json, args.quiet))?;
     let request = ForkRequest {
         run: args.run.clone(),
         from: args.from.map(|Checkpoint(which)| which),
@@ -82,12 +69,11 @@ pub(crate) fn run(args: &ForkArgs) -> anyhow::Result<Exit> {
         start_new: args.new,
         options: SessionOptions {
             overrides: args.set.clone(),
-            until_step: args.until_step,
             trace: args.trace,
-            has_other_runs_folder: args.root.runs.is_some(),
             faults: args.test_faults.clone().unwrap_or_default(),
+            ..args.training.options()
         },
     };
-    let report = fork(&request, &host(args.root.root(), args.threads)?, interrupt.stop(), &mut observer)?;
-    observer.close(&report)
+    let work = |host: &Host, stop: &StopSwitch, observer: &mut dyn RunObserver| fork(&request, host, stop, observer);
+    args.training.train(&Interrupt::install()?, NEW_HINT, work)
 }

@@ -7,7 +7,7 @@ use anyhow::Context;
 use clap::Args;
 use serde::Serialize;
 
-use super::common::{RootArgs, cache_dir};
+use super::common::{RunsFolderArgs, cache_dir};
 use super::exit::{Exit, RequestError};
 use super::output::{complain, print, print_json};
 use runner_lab::gc;
@@ -34,7 +34,7 @@ pub(crate) struct GcArgs {
     #[arg(long)]
     pub checkpoints: bool,
     #[command(flatten)]
-    pub root: RootArgs,
+    pub root: RunsFolderArgs,
     /// Print JSON.
     #[arg(long)]
     pub json: bool,

@@ -20,11 +20,11 @@ const PARENT_ECHO: Duration = Duration::from_millis(500);
 /// Launchers look after their processes every few seconds, and pass signals on then.
 const LAUNCHER_ECHO: Duration = Duration::from_secs(5);
 
-/// What signals do to this process.
+/// The reaction of this process to signals.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Interrupt {
     stop: StopSwitch,
-    /// How soon after the first signal another one counts.
+    /// A signal that comes sooner after the first one is the same signal.
     pause: Duration,
     first: Arc<Mutex<Option<Instant>>>,
 }
@@ -36,7 +36,7 @@ pub(crate) struct Interrupt {
 pub(crate) fn install_for(launched: Option<&LaunchedRank>) -> anyhow::Result<Interrupt> {
     match launched {
         None => Interrupt::install(),
-        // A launcher passes on a signal that a terminal has sent to all of its processes already. Rank 0 speaks for all.
+        // A launcher passes on a signal that a terminal has sent to all of its processes already. Rank 0 reports for all.
         Some(launched) => Interrupt::install_with(LAUNCHER_ECHO, launched.assigned.rank == 0),
     }
 }
@@ -58,19 +58,19 @@ impl Interrupt {
         Self::install_with(PARENT_ECHO, true)
     }
 
-    fn install_with(pause: Duration, speaks: bool) -> anyhow::Result<Self> {
+    fn install_with(pause: Duration, is_reporting: bool) -> anyhow::Result<Self> {
         let interrupt = Self { pause, ..Self::default() };
         let hangup_ignored = is_ignored(libc::SIGHUP);
         let seen = interrupt.clone();
         ctrlc::set_handler(move || {
             match seen.interpret_signal(Instant::now()) {
-                SignalMeaning::First if speaks => {}
+                SignalMeaning::First if is_reporting => {}
                 SignalMeaning::First | SignalMeaning::Same => return,
                 SignalMeaning::Last => std::process::exit(Exit::Interrupted as i32),
             }
-            // On a thread of its own: a terminal that stands still must not keep the second signal from being heard.
-            let say = || complain("\nfinishing the step, then saving; once more ends it at once");
-            let _ = thread::Builder::new().name("interrupt".to_owned()).spawn(say);
+            // A thread of its own writes: a terminal that stands still must not hold up the second signal.
+            let report = || complain("\nfinishing the step, then saving; once more ends it at once");
+            let _ = thread::Builder::new().name("interrupt".to_owned()).spawn(report);
         })
         .context("signal handler")?;
         if hangup_ignored {
@@ -80,28 +80,27 @@ impl Interrupt {
     }
 
     fn interpret_signal(&self, now: Instant) -> SignalMeaning {
-        if !self.stop.is_armed() {
-            return SignalMeaning::Last;
-        }
         let mut first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
-        self.stop.request();
         match *first {
-            None => {
+            Some(first) if now.duration_since(first) < self.pause => SignalMeaning::Same,
+            None if self.stop.is_armed() => {
+                self.stop.request();
                 *first = Some(now);
                 SignalMeaning::First
             }
-            Some(first) if now.duration_since(first) < self.pause => SignalMeaning::Same,
-            Some(_) => SignalMeaning::Last,
+            _ => SignalMeaning::Last,
         }
     }
 
-    /// The request to stop that the first signal makes.
-    pub(crate) fn stop(&self) -> &StopSwitch {
-        &self.stop
+    /// Does `work`, which the first signal asks to stop. After it everything is saved, so a signal ends the process.
+    pub(crate) fn stoppable<T>(&self, work: impl FnOnce(&StopSwitch) -> T) -> T {
+        let result = work(&self.stop);
+        self.stop.disarm();
+        result
     }
 }
 
-/// What a signal means.
+/// The meaning of a signal.
 #[derive(Debug, PartialEq, Eq)]
 enum SignalMeaning {
     /// Stop soon.
@@ -112,7 +111,7 @@ enum SignalMeaning {
     Last,
 }
 
-/// Whether this process was started with `signal` ignored, as by nohup. Where the kernel does not say: no.
+/// True if this process was started with `signal` ignored, for example by nohup; false where the kernel does not say.
 fn is_ignored(signal: i32) -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     ignored_in(&status, signal)
@@ -142,13 +141,28 @@ mod tests {
         let after = |ms| now + Duration::from_millis(ms);
         let one = Interrupt::default();
         assert_eq!(one.interpret_signal(now), SignalMeaning::Last, "nothing to save yet");
-        one.stop().arm();
+        one.stop.arm();
         assert_eq!([one.interpret_signal(now), one.interpret_signal(now)], [SignalMeaning::First, SignalMeaning::Last]);
         let child = Interrupt { pause: PARENT_ECHO, ..Interrupt::default() };
-        child.stop().arm();
+        child.stop.arm();
         let heard = [now, after(1), after(499), after(500)].map(|at| child.interpret_signal(at));
         assert_eq!(heard, [SignalMeaning::First, SignalMeaning::Same, SignalMeaning::Same, SignalMeaning::Last]);
-        assert!(child.stop().is_requested());
+        assert!(child.stop.is_requested());
+    }
+
+    #[test]
+    fn the_first_signal_after_the_work_ends_the_process() {
+        let now = Instant::now();
+        let done = Interrupt::default();
+        done.stoppable(StopSwitch::arm);
+        assert_eq!(done.interpret_signal(now), SignalMeaning::Last);
+        // The echo of a signal during the work is still the same signal.
+        let child = Interrupt { pause: PARENT_ECHO, ..Interrupt::default() };
+        child.stoppable(|stop| {
+            stop.arm();
+            assert_eq!(child.interpret_signal(now), SignalMeaning::First);
+        });
+        assert_eq!(child.interpret_signal(now + Duration::from_millis(1)), SignalMeaning::Same);
     }
 
     #[test]

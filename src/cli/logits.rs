@@ -7,7 +7,7 @@ use candle_core::{DType, Tensor};
 use clap::Args;
 
 use super::checkpoint_args::{CheckpointArgs, DeviceArgs};
-use super::common::{RootArgs, ThreadArgs};
+use super::common::{RunsFolderArgs, ThreadArgs};
 use super::exit::{Exit, RequestError};
 use runner_compute::kernels::on_host;
 use runner_engine::opened_run::open_run;
@@ -27,7 +27,7 @@ pub(crate) struct LogitsArgs {
     #[command(flatten)]
     pub threads: ThreadArgs,
     #[command(flatten)]
-    pub root: RootArgs,
+    pub root: RunsFolderArgs,
 }
 
 /// # Errors

@@ -37,6 +37,7 @@ mod screen_observer;
 pub(crate) mod sweep;
 pub(crate) mod text_source;
 pub(crate) mod tokenizer;
+mod training_args;
 pub(crate) mod validate;
 
 pub(crate) use command::run;

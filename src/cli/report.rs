@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::bail;
 use clap::Args;
 
-use super::common::RootArgs;
+use super::common::RunsFolderArgs;
 use super::exit::{Exit, RequestError};
 use super::interrupt::Interrupt;
 use super::output::{complain, print, print_json, write_file};
@@ -40,7 +40,7 @@ pub(crate) struct ReportArgs {
     #[arg(long)]
     pub title: Option<String>,
     #[command(flatten)]
-    pub root: RootArgs,
+    pub root: RunsFolderArgs,
     /// Print JSON: the file, its size, and its runs.
     #[arg(long)]
     pub json: bool,

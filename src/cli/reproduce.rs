@@ -8,7 +8,7 @@ use runner_report::OutputMode;
 use runner_report::verdict::describe_verdict;
 use runner_store::verdict::Judgement;
 
-use super::common::{RootArgs, ThreadArgs, host};
+use super::common::{RunsFolderArgs, ThreadArgs, host};
 use super::exit::Exit;
 use super::interrupt::Interrupt;
 use super::screen_observer::ScreenObserver;
@@ -21,7 +21,7 @@ pub(crate) struct ReproduceArgs {
     #[command(flatten)]
     pub threads: ThreadArgs,
     #[command(flatten)]
-    pub root: RootArgs,
+    pub root: RunsFolderArgs,
     /// The largest relative difference of a loss [default: 1e-4, in bf16 1e-2].
     #[arg(long, value_name = "X", value_parser = tolerance)]
     pub tolerance: Option<f64>,
@@ -83,7 +83,8 @@ pub(crate) fn run(args: &ReproduceArgs) -> anyhow::Result<Exit> {
             ..SessionOptions::default()
         },
     };
-    let result = reproduce(&request, &host(args.root.root(), args.threads)?, interrupt.stop(), &mut observer);
+    let host = host(args.root.root(), args.threads)?;
+    let result = interrupt.stoppable(|stop| reproduce(&request, &host, stop, &mut observer));
     let screen = observer.screen.finish();
     match result? {
         Reproduction::Checked(drift) => Ok(if drift.may_change_numbers() { Exit::Differ } else { Exit::Done }),

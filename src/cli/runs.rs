@@ -7,12 +7,14 @@ use std::path::Path;
 use clap::{Args, Subcommand};
 use glob::Pattern;
 
-use super::common::RootArgs;
+use super::common::RunsFolderArgs;
 use super::exit::{Exit, RequestError};
 use super::output::{complain, print, print_json};
 use super::{runs_rm, runs_tag};
 use runner_report::run_page::run_page;
 use runner_report::runs_table::runs_table;
+use runner_spec::diagnostic::nearest;
+use runner_spec::format::printable;
 use runner_store::catalog::{ListedRun, ListedStatus};
 use runner_store::lines::describe_damaged_lines;
 use runner_store::metrics::for_each_metric;
@@ -56,7 +58,7 @@ pub(crate) struct ListArgs {
     #[arg(long, value_name = "N")]
     pub limit: Option<usize>,
     #[command(flatten)]
-    pub root: RootArgs,
+    pub root: RunsFolderArgs,
     /// Print JSON.
     #[arg(long)]
     pub json: bool,
@@ -77,7 +79,7 @@ pub(crate) struct ShowArgs {
     /// The run: its directory, its id, or the beginning of its id.
     pub run: String,
     #[command(flatten)]
-    pub root: RootArgs,
+    pub root: RunsFolderArgs,
     /// Print JSON: `run`, `manifest`, `summary`, `checkpoints` (steps), and `ancestors` (the runs that this one was made from).
     #[arg(long)]
     pub json: bool,
@@ -136,7 +138,7 @@ impl<'a> RunFilter<'a> {
         for status in &args.status {
             if !ListedStatus::ALL.iter().any(|s| s.name() == status) {
                 let known: Vec<&str> = ListedStatus::ALL.iter().map(|s| s.name()).collect();
-                let help = select::nearest(status, known.iter().copied())
+                let help = nearest(status, known.iter().copied())
                     .map_or_else(|| format!("take {}", known.join(", ")), |near| format!("did you mean {near}?"));
                 return Err(RequestError(format!("--status {}: {help}", status.escape_default())));
             }
@@ -174,13 +176,16 @@ fn show(args: &ShowArgs) -> anyhow::Result<Exit> {
     let path = catalog::resolve(&args.root.root(), &args.run)?;
     let listed = catalog::describe(&path);
     let manifest = run_dir::read_manifest(&path)?;
-    let summary = run_dir::read_summary(&path)?;
+    let summary = run_dir::read_summary(&path).unwrap_or_else(|unreadable| {
+        complain(&printable(&format!("warning: passed over: {unreadable}")));
+        None
+    });
     let metrics = path.join(METRICS);
     let damaged = for_each_metric(&metrics, &mut |_| {})?;
     if let Some(problem) = describe_damaged_lines(&metrics, damaged) {
         complain(&format!("warning: {problem}"));
     }
-    let checkpoints = checkpoint::saved_steps(&path.join(CHECKPOINTS));
+    let checkpoints = checkpoint::saved_steps(&path.join(CHECKPOINTS))?;
     let ancestors = ancestry::ancestors(path.parent().unwrap_or(Path::new(".")), &manifest);
     if args.json {
         print_json(&serde_json::json!({

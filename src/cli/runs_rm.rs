@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use super::common::RootArgs;
+use super::common::RunsFolderArgs;
 use super::confirm::confirmed;
 use super::exit::{Exit, RequestError};
 use super::output::{complain, print, print_json};
@@ -29,7 +29,7 @@ pub(crate) struct RmArgs {
     #[arg(long)]
     pub force: bool,
     #[command(flatten)]
-    pub root: RootArgs,
+    pub root: RunsFolderArgs,
     /// Print JSON.
     #[arg(long)]
     pub json: bool,

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use clap::Args;
 
-use super::common::RootArgs;
+use super::common::RunsFolderArgs;
 use super::exit::{Exit, RequestError};
 use super::output::{print, print_json};
 use runner_spec::format::printable;
@@ -25,7 +25,7 @@ pub(crate) struct TagArgs {
     #[arg(long, value_name = "TAG")]
     pub remove: Vec<String>,
     #[command(flatten)]
-    pub root: RootArgs,
+    pub root: RunsFolderArgs,
     /// Print JSON.
     #[arg(long)]
     pub json: bool,

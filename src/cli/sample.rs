@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use clap::Args;
 
-use super::common::{RootArgs, ThreadArgs, host_without_runs};
+use super::common::{RunsFolderArgs, ThreadArgs, host_without_runs};
 use super::screen_observer::PreparationObserver;
 
 use super::checkpoint_args::{CheckpointArgs, DeviceArgs};
@@ -47,7 +47,7 @@ pub(crate) struct SampleArgs {
     #[command(flatten)]
     pub threads: ThreadArgs,
     #[command(flatten)]
-    pub root: RootArgs,
+    pub root: RunsFolderArgs,
     /// Print JSON.
     #[arg(long)]
     pub json: bool,

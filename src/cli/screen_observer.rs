@@ -1,17 +1,16 @@
-//! What a person or a program sees of a run, from its preparation to its end.
+//! Shows a run to a person or a program, from its preparation to its end.
 
 use std::path::Path;
 
 use anyhow::Context;
 use runner_engine::event_lines::EventLines;
 use runner_engine::observer::{RunEvent, RunObserver};
-use runner_engine::outcome::{RunOutcome, RunReport};
+use runner_engine::outcome::RunOutcome;
 use runner_report::data_progress::show_data_progress;
 use runner_report::printer::Printer;
 use runner_report::summary::{closing_text, up_to_date_message};
 use runner_report::{JsonEvent, OutputMode, Screen};
 use runner_spec::event::Event;
-use runner_store::run_dir;
 use runner_store::summary::headline;
 
 use super::exit::Exit;
@@ -21,6 +20,10 @@ use super::exit::Exit;
 pub(crate) struct ScreenObserver {
     lines: EventLines,
     printer: Printer,
+    /// The name by which other commands find the run that has ended.
+    name: String,
+    /// The message about a run that has nothing left to do.
+    up_to_date: Option<String>,
 }
 
 impl ScreenObserver {
@@ -28,7 +31,7 @@ impl ScreenObserver {
     /// If there is no thread to print from.
     pub(crate) fn new(mode: OutputMode) -> anyhow::Result<Self> {
         let printer = Printer::new(mode).context("starting a thread")?;
-        Ok(Self { lines: EventLines::new(1), printer })
+        Ok(Self { lines: EventLines::new(1), printer, name: String::new(), up_to_date: None })
     }
 
     pub(crate) fn printer(&mut self) -> &mut Printer {
@@ -59,26 +62,27 @@ impl ScreenObserver {
         }
     }
 
-    /// Waits until everything is written, and says what is left to say of `report`. Returns the command's exit code.
+    /// Waits until everything is written, and reports how the work on the run ended; `up_to_date_hint` follows the message that
+    /// nothing is left to do. Returns the command's exit code.
     ///
     /// # Errors
     /// If standard output could not be written; the run itself is well, and recorded.
-    pub(crate) fn close(self, report: &RunReport) -> anyhow::Result<Exit> {
+    pub(crate) fn close(mut self, outcome: RunOutcome, up_to_date_hint: &str) -> anyhow::Result<Exit> {
+        let next = format!("`runner resume {}` goes on", self.name);
+        let up_to_date = self.up_to_date.take();
         let screen = self.finish();
-        let next = "the same command without --until-step goes on";
-        match (report.outcome, &report.run) {
-            (RunOutcome::UpToDate, Some(run)) => {
-                let (id, summary) = (run_dir::read_manifest(run)?.id, run_dir::read_summary(run)?);
-                screen.result_line(&up_to_date_message(&id, summary.as_ref()));
+        match outcome {
+            RunOutcome::UpToDate => {
+                screen.result_line(&format!("{}{up_to_date_hint}", up_to_date.unwrap_or_default()));
             }
-            (RunOutcome::StoppedAt(step), _) => screen.line(&format!("stopped after step {step} as asked; {next}")),
-            (RunOutcome::AlreadyAt(step), _) => {
+            RunOutcome::StoppedAt(step) => screen.line(&format!("stopped after step {step} as asked; {next}")),
+            RunOutcome::AlreadyAt(step) => {
                 screen.result_line(&format!("the run has {step} steps already, as many as asked for or more; {next}"));
             }
             _ => {}
         }
         screen.json_result().context("standard output; the run itself is well, and recorded")?;
-        Ok(Exit::from_code(report.outcome.exit_code()))
+        Ok(outcome.exit())
     }
 }
 
@@ -96,6 +100,8 @@ impl RunObserver for ScreenObserver {
             }
             RunEvent::Training { run, event } => self.show_training(run, event),
             RunEvent::End { run, name, summary, up_to_date, failed } => {
+                (*name).clone_into(&mut self.name);
+                self.up_to_date = up_to_date.then(|| up_to_date_message(name, *summary));
                 self.printer.clear();
                 self.printer.json(&JsonEvent::Summary { run, up_to_date: *up_to_date, summary: *summary });
                 if let (Some(summary), false, false) = (summary, up_to_date, failed) {

@@ -6,6 +6,7 @@ use clap::Args;
 
 use super::exit::RequestError;
 use runner_data::DataError;
+use runner_spec::diagnostic::nearest;
 use runner_spec::experiment::{
     Data, HUB_DEFAULT_BRANCH, HubTokenizer, JsonSource, Layout, ParquetSource, Source, Tokenizer,
 };
@@ -181,8 +182,8 @@ pub(crate) fn parse_tokenizer(spec: &str) -> Result<Tokenizer, RequestError> {
             if path.is_file() {
                 return Ok(Tokenizer::File(path));
             }
-            let help = ["bytes", "chars", "gpt2", "bpe"].into_iter().find(|name| strsim::levenshtein(name, kind) <= 1);
-            let help = help.map_or(String::new(), |name| format!(" (did you mean `{name}`?)"));
+            let help = nearest(kind, ["bytes", "chars", "gpt2", "bpe"])
+                .map_or(String::new(), |name| format!(" (did you mean `{name}`?)"));
             wrong(format!(
                 "{} is not a file{help}; give gpt2:FOLDER, hub:NAME, the path of a tokenizer.json, bytes, chars or bpe:SIZE",
                 printable(spec)

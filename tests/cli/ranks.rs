@@ -225,7 +225,8 @@ fn a_killed_rank_ends_the_run_which_then_goes_on() {
             assert!(!pids().into_iter().any(|pid| !shared_memory(pid).is_disjoint(&shared)), "{shared:?} is left");
             let name = format!("rank {} was killed by SIGKILL {place}", world - 1);
             assert!(errors.contains(&name) && errors.contains("] "), "{errors}");
-            assert!(errors.contains("is kept; the same command resumes from it"), "{errors}");
+            let id = broken.only_run().id();
+            assert!(errors.contains(&format!("is kept; `runner resume {id}` resumes from it")), "{errors}");
             assert!(!errors.contains("aborted"), "those who followed say nothing: {errors}");
             assert_eq!(broken.only_run().summary()["status"], "failed");
         }

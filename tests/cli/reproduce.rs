@@ -54,8 +54,9 @@ fn a_run_stops_after_the_step_asked_for_and_goes_on_to_the_same_bits() {
         // Between checkpoints, at one, and at what is there already.
         for step in [3, 8] {
             let printed = broken.expect(0, &format!("apply exp.yaml --threads 1 --until-step {step}"));
-            assert!(printed.contains(&format!("stopped after step {step} as asked")), "{name}: {printed}");
-            let (_, run) = id_and_run(&broken);
+            let (id, run) = id_and_run(&broken);
+            let next = format!("stopped after step {step} as asked; `runner resume {id}` goes on");
+            assert!(printed.contains(&next), "{name}: {printed}");
             let summary = run.summary();
             assert_eq!((summary["status"].as_str(), summary["steps"].as_u64()), (Some("interrupted"), Some(step)));
             assert!(run.checkpoint(step).is_dir(), "{name}");
@@ -79,7 +80,8 @@ fn a_run_is_resumed_from_its_folder() {
     let printed = broken.expect(0, &format!("resume {id} --threads 1"));
     assert!(printed.contains("resuming from step 5 of 12"), "{printed}");
     assert_eq!(recorded_end(&run), recorded_end(&whole.only_run()));
-    assert!(broken.expect(0, "resume lab").contains("up to date"));
+    let printed = broken.expect(0, "resume lab");
+    assert!(printed.contains("up to date") && !printed.contains("--new"), "{printed}");
     // What is no longer the same is not resumed.
     let other = new_sandbox(SINGLE);
     other.expect(0, "apply exp.yaml --threads 1 --quiet --until-step 5");
@@ -203,6 +205,19 @@ fn a_changed_seed_in_the_stored_settings_is_named_and_diverges() {
         printed.contains("within tolerance: ") && printed.contains("weights     differ after step 12"),
         "{printed}"
     );
+}
+
+#[test]
+fn an_edited_plan_is_named() {
+    let sandbox = new_sandbox(SINGLE);
+    sandbox.expect(0, "apply exp.yaml --threads 1 --quiet");
+    let (id, run) = id_and_run(&sandbox);
+    let plan = run.read("plan.json");
+    assert!(plan.contains("\"steps\": 12"), "{plan}");
+    run.write("plan.json", plan.replace("\"steps\": 12", "\"steps\": 999999999999"));
+    let printed = sandbox.expect(3, &format!("reproduce {id} --threads 1 --check"));
+    assert!(printed.contains("plan             changed") && printed.contains("plan.json was edited: "), "{printed}");
+    assert!(printed.contains("steps 12, was 999999999999"), "{printed}");
 }
 
 #[test]
@@ -416,6 +431,8 @@ fn a_run_can_be_sampled_from_without_its_data() {
     // One that was altered is not used.
     run.write("tokenizer.json", "{}");
     assert_eq!(sample(), kept);
+    let errors = sandbox.run(&["sample", &id, "--threads", "1", "--prompt", "1 2"]).stderr;
+    assert!(errors.contains("tokenizer.json: ") && errors.contains("is made again from the data"), "{errors}");
     run.write("tokenizer.json", tokenizer);
     fs::remove_file(sandbox.path("input.txt")).unwrap();
     fs::remove_dir_all(sandbox.path("cache")).unwrap();
@@ -443,7 +460,8 @@ fn a_reproduction_that_was_killed_goes_on() {
     assert!(locked && !printed.contains("--new"), "{printed}");
     process.kill();
     assert_eq!(copied_run.manifest()["status"], "running");
-    let printed = sandbox.expect(0, &format!("reproduce {id} --threads 1"));
+    // The beginning of both ids means the original.
+    let printed = sandbox.expect(0, "reproduce lab --threads 1");
     assert!(printed.contains(&format!("goes on with {copy}")) && printed.contains("resuming from step "), "{printed}");
     assert!(printed.contains("bitwise: ") && printed.contains("400 steps, 100 evaluations"), "{printed}");
     assert_eq!(sandbox.runs().len(), 2);

@@ -1,7 +1,9 @@
 //! Runs that are killed, interrupted, started twice, or whose readers close the pipe.
 
 use std::fs;
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -97,6 +99,38 @@ fn a_finished_run_is_left_alone() {
     assert_eq!((&shown["run"]["id"], &shown["summary"]["steps"]), (&Value::from(id), &Value::from(STEPS)));
     let listed = sandbox.run("runs --json").json();
     assert_eq!(listed.as_array().unwrap().len(), 2);
+}
+
+#[test]
+fn a_summary_that_is_cut_short_counts_as_a_missing_one() {
+    let sandbox = new_sandbox();
+    sandbox.expect(0, "apply exp.yaml --quiet");
+    let run = sandbox.only_run();
+    run.write("summary.json", "{\"id\": \"lab");
+    let resume = format!("resume {}", run.id());
+    for command in ["apply exp.yaml", &resume] {
+        let printed = sandbox.expect(0, command);
+        assert!(printed.contains("up to date: lab-") && printed.contains("summary.json: "), "{printed}");
+    }
+    let shown = sandbox.expect(0, "runs show lab");
+    assert!(shown.contains("warning: passed over: ") && shown.contains("120 of 120"), "{shown}");
+    sandbox.expect(0, "compare lab");
+    let printed = sandbox.expect(0, "reproduce lab --threads 1");
+    assert!(printed.contains("summary.json: ") && printed.contains("bitwise: "), "{printed}");
+}
+
+#[test]
+#[cfg(unix)]
+fn the_first_interrupt_ends_a_finished_run_whose_output_nobody_reads() {
+    let sandbox = new_sandbox();
+    let mut command = sandbox.command("apply exp.yaml --json --set train.steps=600 --set checkpoint.every=600");
+    let mut child = RunningProcess(command.stdout(Stdio::piped()).spawn().unwrap());
+    wait_until("the run is done", || sandbox.runs().values().any(|run| run.manifest()["status"] == "done"));
+    thread::sleep(Duration::from_millis(500));
+    assert!(!child.has_ended(), "the output fits into the pipe");
+    child.signal("INT");
+    wait_until("the signal ends the process", || child.has_ended());
+    assert_eq!(child.wait(), Some(130));
 }
 
 #[test]

@@ -7,8 +7,8 @@ use runner_lab::stored_plan;
 use runner_spec::diagnostic::ConfigError;
 use runner_spec::plan::Plan;
 use runner_store::manifest::{Manifest, RunStatus, SweepPoint, TemplateUse};
-use runner_store::run_dir::{self, ContinueFrom, RunDir, RunFiles};
-use runner_store::{RunLock, StoreError, catalog, time};
+use runner_store::run_dir::{self, RunDir, RunFiles};
+use runner_store::{RunLock, catalog, time};
 
 use crate::continuation::{ContinueRequest, ContinueSource, differing_keys};
 use crate::error::EngineError;
@@ -85,9 +85,10 @@ fn apply_in(
     let host = &with_recorded_environment(host, &loaded);
     pin_hub_commits(&mut loaded.experiment, host, observer)?;
     if let Some(other) = request.continue_from.as_ref().filter(|_| is_leader) {
-        other.check_exists(&host.runs)?;
+        // A mistake in the name shows before anything takes long.
+        catalog::resolve(&host.runs, &other.run)?;
     }
-    let ready = PreparedRun::new(&loaded.experiment, host, world, observer)?;
+    let ready = PreparedRun::new(&loaded.experiment, None, host, world, observer)?;
     if let Some(hash) = &request.expected_plan {
         check_plan_hash(hash, &ready.plan, &host.runs)?;
     }
@@ -98,50 +99,32 @@ fn apply_in(
     }
     let source = request.continue_from.as_ref().map(|other| other.find(&host.runs, &ready.plan)).transpose()?;
     let run = match open_or_create(request, &loaded, &ready.plan, host, source.as_ref(), observer)? {
-        OpenedOrDone::Open(run) => run,
-        OpenedOrDone::Done(path) => return Ok(RunReport { outcome: RunOutcome::UpToDate, run: Some(path) }),
+        Ok(run) => run,
+        Err(up_to_date) => return Ok(up_to_date),
     };
     let (experiment, options, joined) = (&loaded.experiment, &request.options, joined.as_ref());
     Session { options, host, experiment, ready: &ready, stop, joined }.work(run, observer)
 }
 
-/// A run to work on, or the folder of one that is done.
-#[expect(clippy::large_enum_variant, reason = "there is one of it at a time")]
-pub(crate) enum OpenedOrDone {
-    Open(RunDir),
-    Done(PathBuf),
-}
+/// A run to work on, or the report about one that is done.
+pub(crate) type OpenedOrDone = Result<RunDir, RunReport>;
 
-impl OpenedOrDone {
-    /// Opens the run in `path`, or tells `observer` that it is up to date.
-    pub(crate) fn open(
-        path: PathBuf,
-        manifest: &Manifest,
-        observer: &mut dyn RunObserver,
-    ) -> Result<Self, EngineError> {
-        // The status is read before the lock is taken: nothing is written for a finished run, not even a lock.
-        if manifest.status != RunStatus::Done {
-            let run = RunDir::open(&path)?;
-            // Another process may have finished it meanwhile.
-            if run.manifest().status != RunStatus::Done {
-                return Ok(Self::Open(run));
-            }
+/// Opens the run in `path`, or reports to `observer` that it is up to date.
+pub(crate) fn open_unless_done(
+    path: PathBuf,
+    manifest: &Manifest,
+    observer: &mut dyn RunObserver,
+) -> Result<OpenedOrDone, EngineError> {
+    // The status is read before the lock is taken: nothing is written for a finished run, not even a lock.
+    if manifest.status != RunStatus::Done {
+        let run = RunDir::open(&path)?;
+        // Another process may have finished it meanwhile.
+        if run.manifest().status != RunStatus::Done {
+            return Ok(Ok(run));
         }
-        report_up_to_date(&path, &manifest.id, observer)?;
-        Ok(Self::Done(path))
     }
-}
-
-/// Creates the run of `files` in `root`, which begins with a checkpoint of `source`, or at step 0.
-pub(crate) fn create_run(
-    root: &Path,
-    files: RunFiles<'_>,
-    source: Option<&ContinueFrom<'_>>,
-) -> Result<RunDir, StoreError> {
-    match source {
-        Some(source) => RunDir::create_continued(root, files, source),
-        None => RunDir::create(root, files),
-    }
+    report_up_to_date(&path, &manifest.id, observer);
+    Ok(Err(RunReport { outcome: RunOutcome::UpToDate, run: Some(path) }))
 }
 
 fn open_or_create(
@@ -168,7 +151,7 @@ fn open_or_create(
     }
     if let Some((path, manifest)) = found.run.filter(|_| !request.start_new) {
         source.map_or(Ok(()), |source| source.check_beginning(&manifest))?;
-        return OpenedOrDone::open(path, &manifest, observer);
+        return open_unless_done(path, &manifest, observer);
     }
     let mut manifest = Manifest::new(plan, request.file.clone(), request.options.overrides.clone(), time::now());
     manifest.environment.clone_from(&host.recorded_environment);
@@ -184,7 +167,7 @@ fn open_or_create(
         manifest,
     };
     let source = source.map(ContinueSource::checkpoint);
-    Ok(OpenedOrDone::Open(create_run(root, files, source.as_ref())?))
+    Ok(Ok(RunDir::create(root, files, source.as_ref())?))
 }
 
 /// `host` with the environment variables that had effect on the file, for the record.

@@ -30,15 +30,6 @@ pub(crate) struct ContinueSource {
 }
 
 impl ContinueRequest {
-    /// Checks that there is such a run in `runs`, before anything takes long.
-    ///
-    /// # Errors
-    /// If there is none.
-    pub(crate) fn check_exists(&self, runs: &Path) -> Result<(), EngineError> {
-        catalog::resolve(runs, &self.run)?;
-        Ok(())
-    }
-
     /// Finds the run, and checks that a run of `plan` can continue it.
     ///
     /// # Errors

@@ -1,6 +1,5 @@
 //! Drift: the changes since a run was made, in its own files, its data, the program and the machine.
 
-use std::env;
 use std::path::Path;
 
 use serde::Serialize;
@@ -8,13 +7,13 @@ use serde_json::Value;
 
 use crate::continuation::differing_keys;
 use crate::error::EngineError;
-use crate::prepare::PreparedRun;
+use crate::prepare::{Host, PreparedRun};
 use runner_lab::stored_plan;
 use runner_machine::host::{Git, Machine};
 use runner_spec::format::printable;
 use runner_spec::plan::Plan;
 use runner_store::manifest::{DataHashes, Manifest, Session};
-use runner_store::run_dir::RESOLVED;
+use runner_store::run_dir::{PLAN, RESOLVED};
 
 /// The result of one comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -44,7 +43,7 @@ pub struct Drift {
 }
 
 impl Drift {
-    /// Compares the run in `path` with `ready`, which is about to reproduce it with `threads` threads.
+    /// Compares the run in `path` with `ready`, which is about to reproduce it on `host`.
     ///
     /// # Errors
     /// If the run's own plan cannot be read or made again.
@@ -52,7 +51,7 @@ impl Drift {
         path: &Path,
         manifest: &Manifest,
         ready: &PreparedRun,
-        threads: usize,
+        host: &Host,
     ) -> Result<Self, EngineError> {
         let mut items = vec![plan(path, manifest)?];
         let mut item = |what, counts, was: String, is: String| {
@@ -80,14 +79,13 @@ impl Drift {
         let devices: Vec<String> = ready.plan.ranks.iter().map(|rank| rank.device.to_string()).collect();
         item("devices", true, manifest.devices.join(" "), devices.join(" "));
         // Any number of threads gives the same bits; the folder's commit is that of the experiments, not of the program.
-        item("threads", false, manifest.threads.to_string(), threads.to_string());
+        item("threads", false, manifest.threads.to_string(), host.threads.to_string());
         let git = |git: &Option<Git>| match git {
             Some(git) if git.dirty => format!("{}, with changes", short(&git.commit)),
             Some(git) => short(&git.commit),
             None => "no repository".to_owned(),
         };
-        let now = env::current_dir().ok().and_then(|folder| Git::state_of(&folder));
-        item("git", false, git(&manifest.git), git(&now));
+        item("git", false, git(&manifest.git), git(&host.git()));
         Ok(Self { items })
     }
 
@@ -174,10 +172,17 @@ fn by_steps(sessions: &[(&Session, Option<u64>)], newest: &str, value_of: impl F
 fn plan(path: &Path, manifest: &Manifest) -> Result<DriftItem, EngineError> {
     let rebuilt = stored_plan::compiled(path, &stored_plan::data_facts(path)?)?;
     let (was, is) = (short(&manifest.plan_hash), short(&rebuilt.hash));
+    let written = stored_plan::as_written(path);
     if manifest.plan_hash == rebuilt.hash {
-        return Ok(DriftItem { what: "plan", state: DriftState::Same, counts: true, was, is });
+        // The hash in the manifest does not tell whether `plan.json` still is the plan that it was made of.
+        let edited = written.map_or_else(Vec::new, |written| edited_values(&written, &rebuilt));
+        let (state, is) = match edited.as_slice() {
+            [] => (DriftState::Same, is),
+            edited => (DriftState::Changed, format!("{is} ({PLAN} was edited: {})", edited.join(", "))),
+        };
+        return Ok(DriftItem { what: "plan", state, counts: true, was, is });
     }
-    let Some(written) = stored_plan::as_written(path) else {
+    let Some(written) = written else {
         let changed = changed_in_both(&stored_plan::as_json(path)?, &rebuilt);
         let (state, found) = if changed.is_empty() {
             let found =
@@ -222,6 +227,16 @@ fn changed_values(a: &Plan, b: &Plan) -> Vec<String> {
     let mut out = Vec::new();
     collect_differences("", &a, &b, true, &mut out);
     shortened(out)
+}
+
+/// The values of the plan `written` that were edited, as `rebuilt`, of the same hash, shows.
+fn edited_values(written: &Plan, rebuilt: &Plan) -> Vec<String> {
+    let mut edited = changed_values(written, rebuilt);
+    let (was, is) = (written.totals.steps, rebuilt.totals.steps);
+    if was != is {
+        edited.push(format!("totals.steps {is}, was {was}"));
+    }
+    edited
 }
 
 /// The differences between the first rank's program of `plan` and that of the plan `written`, of an older format, in what both formats

@@ -93,16 +93,6 @@ impl EngineError {
         }
     }
 
-    /// True if another process is working on the run.
-    #[must_use]
-    pub fn is_busy(&self) -> bool {
-        match self {
-            Self::Store(StoreError::Locked { .. } | StoreError::Busy { .. }) => true,
-            Self::Explained { source, .. } => source.is_busy(),
-            _ => false,
-        }
-    }
-
     /// `self` with what it means here.
     #[must_use]
     pub fn explained(self, text: String) -> Self {

@@ -8,13 +8,13 @@ use runner_spec::model::parameters;
 use runner_spec::plan::Plan;
 use runner_spec::program::{OptimizerSpec, Program};
 use runner_store::manifest::{Manifest, RunOrigin};
-use runner_store::run_dir::{self, CHECKPOINTS, ContinueFrom, RESOLVED, RunFiles};
+use runner_store::run_dir::{self, CHECKPOINTS, ContinueFrom, RESOLVED, RunDir, RunFiles};
 use runner_store::{CheckpointChoice, RunLock, catalog, checkpoint, time};
 
-use crate::apply::{OpenedOrDone, create_run};
+use crate::apply::{OpenedOrDone, open_unless_done};
 use crate::error::EngineError;
 use crate::observer::RunObserver;
-use crate::outcome::{RunOutcome, RunReport};
+use crate::outcome::RunReport;
 use crate::prepare::{Host, PreparedRun, pin_hub_commits};
 use crate::session::{Session, SessionOptions};
 use crate::stop::StopSwitch;
@@ -58,12 +58,12 @@ pub fn fork(
     let parent = Parent { path, manifest, step };
     let mut loaded = load_changed_settings(request, &parent)?;
     pin_hub_commits(&mut loaded.experiment, host, observer)?;
-    let ready = PreparedRun::new(&loaded.experiment, host, None, observer)?;
+    let ready = PreparedRun::new(&loaded.experiment, None, host, None, observer)?;
     ready.check_memory(None)?;
     parent.check_can_begin(&ready.plan)?;
     let run = match parent.open_or_create(request, &loaded, &ready.plan, host, observer)? {
-        OpenedOrDone::Open(run) => run,
-        OpenedOrDone::Done(path) => return Ok(RunReport { outcome: RunOutcome::UpToDate, run: Some(path) }),
+        Ok(run) => run,
+        Err(up_to_date) => return Ok(up_to_date),
     };
     let (experiment, options) = (&loaded.experiment, &request.options);
     Session { options, host, experiment, ready: &ready, stop, joined: None }.work(run, observer)
@@ -138,7 +138,7 @@ impl Parent {
         let origin = Some(self.origin());
         let made = run_dir::runs_of_plan(root, plan).into_iter().rev().find(|(_, manifest)| manifest.origin == origin);
         if let Some((path, manifest)) = made.filter(|_| !request.start_new) {
-            return OpenedOrDone::open(path, &manifest, observer);
+            return open_unless_done(path, &manifest, observer);
         }
         let mut manifest = Manifest::new(plan, loaded.path.clone(), request.options.overrides.clone(), time::now());
         manifest.origin = origin;
@@ -151,7 +151,7 @@ impl Parent {
             plan,
             which: CheckpointChoice::Step(step),
         });
-        Ok(OpenedOrDone::Open(create_run(root, files, source.as_ref())?))
+        Ok(Ok(RunDir::create(root, files, source.as_ref())?))
     }
 }
 

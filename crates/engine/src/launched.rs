@@ -11,7 +11,7 @@ use crate::launch::launched_training::LaunchedTraining;
 use crate::launch::launcher_environment::AssignedRank;
 use crate::launch::{Faults, World, cuda_environment};
 use crate::observer::{IgnoreEvents, RunObserver};
-use crate::outcome::{RunOutcome, RunReport, exit_code};
+use crate::outcome::{Exit, RunOutcome, RunReport};
 use crate::prepare::{Host, PreparedRun};
 use crate::run_error::RunError;
 use crate::stop::StopSwitch;
@@ -45,13 +45,13 @@ pub(crate) fn work_as_rank(
     let error = match work(Some(&world), &host.shared_with(&world), observer) {
         Ok(report) => {
             if world.is_leader() {
-                world.send_exit(report.outcome.exit_code());
+                world.send_exit(report.outcome.exit() as u8);
             }
             return Ok(report);
         }
         Err(error) => error,
     };
-    let code = if error.is_request() { exit_code::REQUEST } else { exit_code::FAILED };
+    let code = if error.is_request() { Exit::Request } else { Exit::Failed } as u8;
     let is_aborted = matches!(error, EngineError::Join(JoinError::Comm(_)));
     if !is_aborted {
         world.abort_outside_training(code, &error_text(&error));

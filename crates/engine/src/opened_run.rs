@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::error::EngineError;
-use crate::observer::RunObserver;
+use crate::observer::{RunEvent, RunObserver};
 use crate::prepare::{Host, prepare_data};
 use runner_compute::model::{Model, Params};
 use runner_config::LoadOptions;
@@ -75,24 +75,28 @@ impl OpenedRun {
     /// The run's tokenizer: the one that it keeps, or made again from its data where a run of an earlier version keeps none.
     ///
     /// # Errors
-    /// As `prepare_data`.
+    /// Those of `prepare_data`.
     pub fn tokenizer(
         &self,
         pool: &rayon::ThreadPool,
         host: &Host,
         observer: &mut dyn RunObserver,
     ) -> Result<TextTokenizer, EngineError> {
-        let kept = TextTokenizer::read(&self.path.join(TOKENIZER)).ok();
-        match kept.filter(|tokenizer| tokenizer.hash() == self.plan.data.tokenizer_hash) {
-            Some(tokenizer) => Ok(tokenizer),
-            None => Ok(self.prepare_data(&self.experiment, pool, host, observer)?.tokenizer),
+        let path = self.path.join(TOKENIZER);
+        match TextTokenizer::read(&path) {
+            Ok(tokenizer) if tokenizer.hash() == self.plan.data.tokenizer_hash => return Ok(tokenizer),
+            Err(error) if path.exists() => {
+                observer.observe(&RunEvent::Warning(&format!("{error}; the tokenizer is made again from the data")));
+            }
+            _ => {}
         }
+        Ok(self.prepare_data(&self.experiment, pool, host, observer)?.tokenizer)
     }
 
     /// Prepares the run's data again, for an experiment that differs from the run's in its evaluation at most.
     ///
     /// # Errors
-    /// As `prepare_data`, and if the data is no longer what the run was trained on.
+    /// Those of the free function `prepare_data`, and if the data is no longer what the run was trained on.
     pub fn prepare_data(
         &self,
         experiment: &Experiment,
@@ -124,9 +128,9 @@ impl OpenedRun {
         Ok((Params::new(layout, flat), step))
     }
 
-    /// What `choice` means for reading this run, in a process with `threads` threads. Auto: a GPU if the run was trained on
-    /// GPUs, each of which had the whole model, and there is one here; of several that of rank 0. What was chosen for the reader
-    /// goes to `notes`.
+    /// The device that `choice` means for reading this run, in a process with `threads` threads. Auto is a GPU if the run was trained
+    /// on GPUs, each of which had the whole model, and this machine has one; of several it is that of rank 0. Notes about the choice
+    /// go to `notes`.
     ///
     /// # Errors
     /// If there is no such device.
@@ -153,7 +157,7 @@ impl OpenedRun {
     /// they were trained for.
     ///
     /// # Errors
-    /// As `weights`; if the device cannot be opened, or its memory is short.
+    /// Those of [`Self::weights`]; if the device cannot be opened, or its memory is short.
     pub fn model(&self, which: CheckpointChoice, device: Device) -> Result<(Model, Params, u64), EngineError> {
         let (weights, step) = self.weights(which)?;
         let (model, weights) = model_for_inference(self.program()?, weights, device)?;

@@ -1,6 +1,7 @@
 //! How the work on a run ended, where it did not fail.
 
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 /// How the work on a run ended, where it did not fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,31 +20,45 @@ pub enum RunOutcome {
     Followed(u8),
 }
 
-/// Exit codes of the program, which ranks on several machines tell each other.
-pub mod exit_code {
-    pub const DONE: u8 = 0;
-    pub const FAILED: u8 = 1;
-    pub const REQUEST: u8 = 2;
-    pub const INTERRUPTED: u8 = 130;
+/// How the program ends; the documented exit codes, which ranks on several machines send to each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exit {
+    Done = 0,
+    /// The run, or the machine, failed.
+    Failed = 1,
+    /// The request was wrong: the file, the flags, the name of a run.
+    Request = 2,
+    /// A command that compares found differences.
+    Differ = 3,
+    /// The run of a sweep's point belongs to another process; only the sweep sees this code.
+    Busy = 75,
+    /// Stopped by Ctrl-C or SIGTERM.
+    Interrupted = 130,
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(exit as u8)
+    }
 }
 
 impl RunOutcome {
-    /// The program's exit code for it.
+    /// How the program ends after it.
     #[must_use]
-    pub fn exit_code(self) -> u8 {
+    pub fn exit(self) -> Exit {
         match self {
-            Self::Done | Self::UpToDate | Self::StoppedAt(_) | Self::AlreadyAt(_) => exit_code::DONE,
-            Self::Interrupted => exit_code::INTERRUPTED,
+            Self::Done | Self::UpToDate | Self::StoppedAt(_) | Self::AlreadyAt(_) => Exit::Done,
+            Self::Interrupted => Exit::Interrupted,
             // Codes of other programs, and of sweeps, mean nothing here.
-            Self::Followed(code) => match code {
-                exit_code::DONE | exit_code::REQUEST | exit_code::INTERRUPTED => code,
-                _ => exit_code::FAILED,
-            },
+            Self::Followed(code) => [Exit::Done, Exit::Request, Exit::Interrupted]
+                .into_iter()
+                .find(|exit| *exit as u8 == code)
+                .unwrap_or(Exit::Failed),
         }
     }
 }
 
-/// What came of the work on a run.
+/// The outcome of the work on a run, and its folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunReport {
     pub outcome: RunOutcome,
@@ -57,7 +72,7 @@ mod tests {
 
     #[test]
     fn unknown_codes_of_other_ranks_are_failures() {
-        let codes = [0, 1, 2, 64, 130].map(|code| RunOutcome::Followed(code).exit_code());
+        let codes = [0, 1, 2, 64, 130].map(|code| RunOutcome::Followed(code).exit() as u8);
         assert_eq!(codes, [0, 1, 2, 1, 130]);
     }
 }

@@ -74,9 +74,9 @@ pub fn reproduce(
     stop: &StopSwitch,
     observer: &mut dyn RunObserver,
 ) -> Result<Reproduction, EngineError> {
-    let original = Original::open(&host.runs, &request.run)?;
-    let ready = PreparedRun::new(&original.experiment, host, None, observer)?;
-    let drift = Drift::detect(&original.path, &original.manifest, &ready, host.threads)?;
+    let original = Original::open(&host.runs, &request.run, observer)?;
+    let ready = PreparedRun::new(&original.experiment, None, host, None, observer)?;
+    let drift = Drift::detect(&original.path, &original.manifest, &ready, host)?;
     observer.observe(&RunEvent::Drift { run: &original.path, drift: &drift });
     if request.only_check {
         return Ok(Reproduction::Checked(drift));
@@ -110,12 +110,16 @@ pub fn reproduce(
 }
 
 impl Original {
-    fn open(runs: &Path, wanted: &str) -> Result<Self, EngineError> {
+    fn open(runs: &Path, wanted: &str, observer: &mut dyn RunObserver) -> Result<Self, EngineError> {
         let path = catalog::resolve(runs, wanted)?;
         let manifest = run_dir::read_manifest(&path)?;
         let experiment = resolved_experiment(&path)?;
         let from = manifest.continued_from.as_ref().map_or(0, |began| began.step);
-        let recorded = verdict::OriginalRun::read(&path, from, manifest.status == RunStatus::Done)?;
+        let summary = run_dir::read_summary(&path).unwrap_or_else(|unreadable| {
+            observer.observe(&RunEvent::Warning(&format!("passed over: {unreadable}")));
+            None
+        });
+        let recorded = verdict::OriginalRun::read(&path, from, manifest.status == RunStatus::Done, summary)?;
         let last_step = recorded.last_step().unwrap_or(0);
         let text = runner_config::to_yaml(&experiment);
         Ok(Self { path, manifest, experiment, text, recorded, last_step })
@@ -181,14 +185,14 @@ impl Original {
         manifest.environment.clone_from(&host.recorded_environment);
         let files = RunFiles { experiment: &self.text, resolved: &self.text, plan, template: None, manifest };
         let run = match &self.manifest.continued_from {
-            None => RunDir::create(root, files)?,
+            None => RunDir::create(root, files, None)?,
             Some(began) => {
                 let path = self.find_beginning(began)?;
                 let note = format!("repeat {} from step {} of {}", self.manifest.id, began.step, path.display());
                 observer.observe(&RunEvent::Note(&note));
                 let theirs = stored_plan::read(&path)?;
                 let from = ContinueFrom { path: &path, plan: &theirs, which: CheckpointChoice::Step(began.step) };
-                RunDir::create_continued(root, files, &from)?
+                RunDir::create(root, files, Some(&from))?
             }
         };
         Ok((run.path().to_owned(), Some(run)))
@@ -198,16 +202,14 @@ impl Original {
     fn find_beginning(&self, began: &ContinuedFrom) -> Result<PathBuf, EngineError> {
         let parent = self.path.parent().unwrap_or(Path::new(".")).join(&began.id);
         let same = run_dir::read_manifest(&parent).is_ok_and(|manifest| manifest.plan_hash == began.plan_hash);
-        let found = same
-            .then_some(parent)
-            .into_iter()
-            .chain([self.path.clone()])
-            .find(|run| checkpoint::saved_steps(&run.join(CHECKPOINTS)).contains(&began.step));
-        found.ok_or_else(|| {
-            let (id, other, step) = (&self.manifest.id, &began.id, began.step);
-            EngineError::Request(format!(
-                "{id} began with the checkpoint of {other} after step {step}, which neither of them has any more"
-            ))
-        })
+        for run in same.then_some(parent).into_iter().chain([self.path.clone()]) {
+            if checkpoint::saved_steps(&run.join(CHECKPOINTS))?.contains(&began.step) {
+                return Ok(run);
+            }
+        }
+        let (id, other, step) = (&self.manifest.id, &began.id, began.step);
+        Err(EngineError::Request(format!(
+            "{id} began with the checkpoint of {other} after step {step}, which neither of them has any more"
+        )))
     }
 }

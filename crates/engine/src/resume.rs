@@ -3,9 +3,10 @@
 use runner_lab::stored_plan;
 use runner_spec::plan::Plan;
 use runner_store::manifest::{DataHashes, Manifest, RunStatus};
-use runner_store::run_dir::{self, CHECKPOINTS, RunDir};
+use runner_store::run_dir::{self, CHECKPOINTS};
 use runner_store::{catalog, checkpoint};
 
+use crate::apply::open_unless_done;
 use crate::error::EngineError;
 use crate::launch::World;
 use crate::launched::{JoinedRank, LaunchedRank, work_as_rank};
@@ -13,7 +14,7 @@ use crate::observer::RunObserver;
 use crate::opened_run::resolved_experiment;
 use crate::outcome::{RunOutcome, RunReport};
 use crate::prepare::{Host, PreparedRun};
-use crate::session::{Session, SessionOptions, report_up_to_date};
+use crate::session::{Session, SessionOptions};
 use crate::stop::StopSwitch;
 
 /// A request to `resume`.
@@ -50,21 +51,20 @@ fn resume_in(
     observer: &mut dyn RunObserver,
 ) -> Result<RunReport, EngineError> {
     let path = catalog::resolve(&host.runs, &request.run)?;
-    // Nothing is written for a finished run, not even a lock.
-    if run_dir::read_manifest(&path)?.status == RunStatus::Done {
-        let id = path.file_name().map_or_else(|| path.display().to_string(), |id| id.to_string_lossy().into_owned());
-        report_up_to_date(&path, &id, observer)?;
-        return Ok(RunReport { outcome: RunOutcome::UpToDate, run: Some(path) });
-    }
+    let manifest = run_dir::read_manifest(&path)?;
     // The rank that keeps the record takes the lock.
-    let run = if world.is_none_or(World::is_leader) { Some(RunDir::open(&path)?) } else { None };
-    let experiment = resolved_experiment(&path)?;
-    let ready = if checkpoint::saved_steps(&path.join(CHECKPOINTS)).is_empty() {
-        PreparedRun::new(&experiment, host, world, observer)?
+    let run = if world.is_none_or(World::is_leader) || manifest.status == RunStatus::Done {
+        match open_unless_done(path.clone(), &manifest, observer)? {
+            Ok(run) => Some(run),
+            Err(up_to_date) => return Ok(up_to_date),
+        }
     } else {
-        let weights = stored_plan::read(&path)?.data.weights;
-        PreparedRun::with_checkpoint(&experiment, weights, host, world, observer)?
+        None
     };
+    let experiment = resolved_experiment(&path)?;
+    let has_checkpoint = !checkpoint::saved_steps(&path.join(CHECKPOINTS))?.is_empty();
+    let checkpointed = has_checkpoint.then(|| stored_plan::data_facts(&path)).transpose()?;
+    let ready = PreparedRun::new(&experiment, checkpointed.as_ref(), host, world, observer)?;
     let joined = world.map(|world| JoinedRank::new(world, &ready.plan)).transpose()?;
     let run = match (run, &joined) {
         (Some(run), _) => run,

@@ -21,15 +21,20 @@ impl StopSwitch {
         self.requested.load(Ordering::SeqCst)
     }
 
-    /// True from the moment on when there is something to save, so that ending at once would lose it.
+    /// True while there is something to save, so that ending at once would lose it.
     #[must_use]
     pub fn is_armed(&self) -> bool {
         self.armed.load(Ordering::SeqCst)
     }
 
-    /// Says that from now on there is something to save.
+    /// Declares that from now on there is something to save.
     pub fn arm(&self) {
         self.armed.store(true, Ordering::SeqCst);
+    }
+
+    /// Declares that everything is saved, so that ending at once loses nothing.
+    pub fn disarm(&self) {
+        self.armed.store(false, Ordering::SeqCst);
     }
 
     pub(crate) fn flag(&self) -> &AtomicBool {

@@ -67,14 +67,10 @@ pub fn short_time(time: &str) -> String {
 
 /// The message for a run that has nothing left to do.
 pub fn up_to_date_message(id: &str, summary: Option<&Summary>) -> String {
-    match summary {
-        Some(s) => format!(
-            "up to date: {id}, {} steps{} (--new starts another)",
-            count(s.steps),
-            s.last_eval.as_ref().and_then(|e| e.val_loss).map_or_else(String::new, |l| format!(", val loss {l:.4}"))
-        ),
-        None => format!("up to date: {id} (--new starts another)"),
-    }
+    let loss = summary.and_then(|s| s.last_eval.as_ref()?.val_loss);
+    let loss = loss.map_or_else(String::new, |loss| format!(", val loss {loss:.4}"));
+    let steps = summary.map_or_else(String::new, |s| format!(", {} steps", count(s.steps)));
+    format!("up to date: {id}{steps}{loss}")
 }
 
 #[cfg(test)]

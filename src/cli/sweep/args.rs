@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand, ValueEnum};
 
 use super::{point, results, status};
-use crate::cli::common::{RootArgs, ThreadArgs};
+use crate::cli::common::{RunsFolderArgs, ThreadArgs};
 use crate::cli::exit::Exit;
 
 /// Train the points of a sweep file, several at once, resume them, or report that they are done.
@@ -39,7 +39,7 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     pub threads: ThreadArgs,
     #[command(flatten)]
-    pub root: RootArgs,
+    pub root: RunsFolderArgs,
     /// Override a key of every point's experiment, such as `train.steps=10`; may be given several times.
     #[arg(long, value_name = "KEY.PATH=VALUE")]
     pub set: Vec<String>,
@@ -82,7 +82,7 @@ pub(crate) struct SweepNameArgs {
     /// A sweep's folder, its id, or the beginning of an id that no other sweep shares [default: the newest].
     pub sweep: Option<String>,
     #[command(flatten)]
-    pub root: RootArgs,
+    pub root: RunsFolderArgs,
 }
 
 #[derive(Debug, Clone, Args)]

@@ -81,7 +81,7 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<Exit> {
         return Ok(Exit::Done);
     }
     let mut observer = SweepScreen::new(screen, sweep.record());
-    let report = run_sweep(&sweep, &request, &host, interrupt.stop(), &mut observer);
+    let report = interrupt.stoppable(|stop| run_sweep(&sweep, &request, &host, stop, &mut observer));
     let screen = observer.finish();
     let summary = SweepSummary::new(sweep.path(), sweep.record(), &report.progress);
     let stopped = summary.stopped_points();

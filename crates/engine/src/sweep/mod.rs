@@ -21,4 +21,3 @@ pub use open::{OpenedSweep, SweepLauncher, SweepRequest, open_sweep};
 pub use point_command::point_arguments;
 pub use point_problems::{PointProblems, describe_points};
 pub use point_process::ReportedProgress;
-pub use segment_outcome::BUSY;

@@ -3,10 +3,7 @@
 use runner_lab::sweep::SegmentResult;
 use runner_machine::signal::signal_name;
 
-use crate::outcome::exit_code::{FAILED, INTERRUPTED, REQUEST};
-
-/// The exit code of a point's process if another process works on the run.
-pub const BUSY: u8 = 75;
+use crate::outcome::Exit;
 
 /// A process that has exited, and what is known about its segment.
 #[derive(Debug, Clone, Copy)]
@@ -59,15 +56,15 @@ impl ExitedProcess<'_> {
         }
         let logged = self.logged_error.map(str::to_owned);
         let (error, would_repeat) = match self.exit {
-            ProcessExit::Exited(code) if code == i32::from(BUSY) => return SegmentOutcome::Busy,
+            ProcessExit::Exited(code) if code == Exit::Busy as i32 => return SegmentOutcome::Busy,
             ProcessExit::Exited(0) => ("it ended without the objective at its last step".to_owned(), true),
-            ProcessExit::Exited(code) if code == i32::from(INTERRUPTED) => {
+            ProcessExit::Exited(code) if code == Exit::Interrupted as i32 => {
                 ("it was interrupted from outside".to_owned(), false)
             }
             ProcessExit::Exited(code) => {
-                let recorded = self.recorded_error.filter(|_| code == i32::from(FAILED)).map(str::to_owned);
+                let recorded = self.recorded_error.filter(|_| code == Exit::Failed as i32).map(str::to_owned);
                 let error = recorded.or(logged).unwrap_or_else(|| format!("it ended with exit code {code}"));
-                (error, code == i32::from(REQUEST))
+                (error, code == Exit::Request as i32)
             }
             ProcessExit::Killed(signal) => (format!("its process was ended by {}", signal_name(signal)), false),
         };
@@ -114,22 +111,22 @@ mod tests {
     fn what_may_go_well_is_tried_again() {
         for exit in [
             ProcessExit::Exited(1),
-            ProcessExit::Exited(INTERRUPTED.into()),
+            ProcessExit::Exited(Exit::Interrupted as i32),
             ProcessExit::Killed(9),
             ProcessExit::Exited(101),
         ] {
             assert!(is_retried(&exited(exit, None)), "{exit:?}");
             assert!(!is_retried(&ExitedProcess { attempts: 1, ..exited(exit, None) }), "{exit:?}, tried often enough");
         }
-        assert!(!is_retried(&exited(ProcessExit::Exited(REQUEST.into()), None)));
+        assert!(!is_retried(&exited(ProcessExit::Exited(Exit::Request as i32), None)));
         assert!(!is_retried(&exited(ProcessExit::Exited(1), Some(SegmentResult::Failed))), "not finite");
     }
 
     #[test]
     fn stopping_and_waiting_are_no_failures() {
-        assert_eq!(exited(ProcessExit::Exited(BUSY.into()), None).outcome(), SegmentOutcome::Busy);
+        assert_eq!(exited(ProcessExit::Exited(Exit::Busy as i32), None).outcome(), SegmentOutcome::Busy);
         let stopped =
-            ExitedProcess { was_asked_to_stop: true, ..exited(ProcessExit::Exited(INTERRUPTED.into()), None) };
+            ExitedProcess { was_asked_to_stop: true, ..exited(ProcessExit::Exited(Exit::Interrupted as i32), None) };
         assert_eq!(stopped.outcome(), SegmentOutcome::Stopped);
         assert_eq!(
             ExitedProcess { exit: ProcessExit::Exited(0), result: VALUE, ..stopped }.outcome(),

@@ -1,0 +1,62 @@
+//! Flags of the commands that train a run, and their common work: `apply`, `fork` and `resume`.
+
+use clap::Args;
+use runner_engine::error::EngineError;
+use runner_engine::observer::RunObserver;
+use runner_engine::outcome::RunReport;
+use runner_engine::prepare::Host;
+use runner_engine::session::SessionOptions;
+use runner_engine::stop::StopSwitch;
+use runner_report::OutputMode;
+
+use super::common::{RunsFolderArgs, ThreadArgs, host};
+use super::exit::Exit;
+use super::interrupt::Interrupt;
+use super::screen_observer::ScreenObserver;
+
+/// Follows the message of `apply` and `fork` that nothing is left to do.
+pub(crate) const NEW_HINT: &str = " (--new starts another)";
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct TrainingArgs {
+    #[command(flatten)]
+    pub threads: ThreadArgs,
+    #[command(flatten)]
+    pub root: RunsFolderArgs,
+    /// Stop after step N with a checkpoint; `runner resume` goes on.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub until_step: Option<u64>,
+    /// Print only errors and the last line.
+    #[arg(long, short)]
+    pub quiet: bool,
+    /// Print events as JSON lines on standard output, everything else on standard error.
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl TrainingArgs {
+    /// The options of a session that these flags set.
+    pub(crate) fn options(&self) -> SessionOptions {
+        SessionOptions {
+            until_step: self.until_step,
+            has_other_runs_folder: self.root.runs.is_some(),
+            ..SessionOptions::default()
+        }
+    }
+
+    /// Does `work` on a run, which `interrupt` stops, and shows it. `up_to_date_hint` follows the message that nothing is left to do.
+    ///
+    /// # Errors
+    /// Those of `work`; standard output that cannot be written.
+    pub(crate) fn train(
+        &self,
+        interrupt: &Interrupt,
+        up_to_date_hint: &'static str,
+        work: impl FnOnce(&Host, &StopSwitch, &mut dyn RunObserver) -> Result<RunReport, EngineError>,
+    ) -> anyhow::Result<Exit> {
+        let mut observer = ScreenObserver::new(OutputMode::detect(self.json, self.quiet))?;
+        let host = host(self.root.root(), self.threads)?;
+        let report = interrupt.stoppable(|stop| work(&host, stop, &mut observer))?;
+        observer.close(report.outcome, up_to_date_hint)
+    }
+}
