@@ -9,7 +9,7 @@ pub type SourceError = Box<dyn std::error::Error + Send + Sync>;
 /// The reason why weights cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum WeightsError {
-    #[error("{}: {source}", path.display())]
+    #[error("{}: {}", path.display(), describe_io_error(source))]
     Io { path: PathBuf, source: io::Error },
     /// The content of the file contradicts itself, or cannot be used.
     #[error("{}: {message}", path.display())]
@@ -20,6 +20,15 @@ pub enum WeightsError {
     /// The source of the weights failed.
     #[error("{0}")]
     Source(#[source] SourceError),
+}
+
+/// An operating system's error, with what to do about it.
+fn describe_io_error(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => "permission denied: allow access to it, or name another place".to_owned(),
+        io::ErrorKind::ReadOnlyFilesystem => "the file system is read-only: name another place".to_owned(),
+        _ => error.to_string(),
+    }
 }
 
 impl WeightsError {
@@ -44,5 +53,16 @@ impl WeightsError {
             // The caller knows its own error.
             Self::Source(_) => false,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_forbidden_place_is_named_with_what_to_do() {
+        let error = WeightsError::io(Path::new("/srv/models"))(io::ErrorKind::PermissionDenied.into());
+        assert_eq!(error.to_string(), "/srv/models: permission denied: allow access to it, or name another place");
     }
 }
