@@ -11,9 +11,11 @@ use runner_report::printer::Printer;
 use runner_report::summary::{closing_text, up_to_date_message};
 use runner_report::{JsonEvent, OutputMode, Screen};
 use runner_spec::event::Event;
+use runner_spec::format::printable;
 use runner_store::summary::headline;
 
 use super::exit::Exit;
+use super::output::complain;
 
 /// Shows a run on the screen.
 #[derive(Debug)]
@@ -142,7 +144,12 @@ impl RunObserver for PreparationObserver<'_> {
                 self.screen.clear();
             }
             RunEvent::Note(text) => self.screen.line(text),
-            RunEvent::Warning(text) => self.screen.warn(text),
+            RunEvent::Warning(text) => {
+                self.has_spinner = false;
+                self.screen.clear();
+                // A screen that is not a terminal shows no warnings.
+                complain(&printable(&format!("warning: {text}")));
+            }
             _ => {}
         }
     }
