@@ -7,9 +7,9 @@ use runner_store::CheckpointChoice;
 
 use super::output::complain;
 
-/// What to compute on, on the command line.
+/// The device to compute on.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum On {
+pub(crate) enum ReadingDevice {
     /// A GPU if the run was trained on one and there is one here, else the CPU.
     #[default]
     Auto,
@@ -19,9 +19,9 @@ pub(crate) enum On {
 
 #[derive(Debug, Clone, Copy, Default, clap::Args)]
 pub(crate) struct DeviceArgs {
-    /// What to compute on.
+    /// The device to compute on.
     #[arg(long, value_enum, default_value_t, value_name = "DEVICE")]
-    pub device: On,
+    pub device: ReadingDevice,
 }
 
 impl DeviceArgs {
@@ -31,9 +31,9 @@ impl DeviceArgs {
     /// If there is no such device.
     pub(crate) fn choose(self, run: &OpenedRun, threads: usize) -> anyhow::Result<Device> {
         let choice = match self.device {
-            On::Auto => DeviceChoice::Auto,
-            On::Cpu => DeviceChoice::Cpu,
-            On::Cuda => DeviceChoice::Cuda,
+            ReadingDevice::Auto => DeviceChoice::Auto,
+            ReadingDevice::Cpu => DeviceChoice::Cpu,
+            ReadingDevice::Cuda => DeviceChoice::Cuda,
         };
         let mut notes = Vec::new();
         let device = run.device(choice, threads, &mut notes)?;
@@ -44,7 +44,7 @@ impl DeviceArgs {
     }
 }
 
-/// CheckpointChoice checkpoint of a run, on the command line.
+/// The checkpoint of a run, on the command line.
 #[derive(Debug, Clone, Copy, clap::Args)]
 pub(crate) struct CheckpointArgs {
     /// The checkpoint after this many steps [default: the newest].

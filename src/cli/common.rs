@@ -1,4 +1,4 @@
-//! What several commands share: the experiment and its overrides, folders, threads, and the environment.
+//! Arguments that several commands share: the experiment and its overrides, folders, threads, and the environment.
 
 use std::env;
 use std::path::PathBuf;
@@ -11,11 +11,11 @@ use runner_template::Inputs;
 
 use super::exit::RequestError;
 
-/// Where runs are, unless `--runs` says.
+/// The variable with the folder of runs, which `--runs` overrides.
 pub(crate) const RUNS: &str = "RUNNER_RUNS";
-/// Where prepared data is cached.
+/// The variable with the folder of prepared data.
 pub(crate) const CACHE: &str = "RUNNER_CACHE";
-/// What ranks of a run that a launcher started know, and others do not.
+/// The variable with the secret that ranks of a launcher share.
 pub(crate) const TOKEN: &str = "RUNNER_TOKEN";
 /// The program's own variables, which are no keys of the experiment.
 pub(crate) const OWN_VARIABLES: [&str; 5] =
@@ -46,11 +46,11 @@ pub(crate) struct TemplateArgs {
 }
 
 impl TemplateArgs {
-    /// The variables, over `options`.
+    /// Adds the variables to `options`.
     ///
     /// # Errors
     /// Flags and files that give no variables.
-    pub(crate) fn over(&self, options: LoadOptions) -> Result<LoadOptions, ConfigError> {
+    pub(crate) fn add_to(&self, options: LoadOptions) -> Result<LoadOptions, ConfigError> {
         let environment = utf8_environment().collect();
         let template = Inputs { environment, ..runner_template::variables(&self.var, &self.vars)? };
         Ok(LoadOptions { template, ..options })
@@ -64,7 +64,7 @@ impl ExperimentArgs {
     /// Flags and files that give no variables.
     pub(crate) fn options(&self) -> Result<LoadOptions, ConfigError> {
         let options = LoadOptions { sets: self.set.clone(), env: experiment_environment(), ..LoadOptions::default() };
-        self.template.over(options)
+        self.template.add_to(options)
     }
 
     /// The experiment under its layers.
@@ -76,7 +76,7 @@ impl ExperimentArgs {
     }
 }
 
-/// Where runs are, on the command line.
+/// The folder of runs on the command line.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct RunsFolderArgs {
     /// The folder of run directories [default: $RUNNER_RUNS, or runs/].
@@ -107,9 +107,7 @@ impl ThreadArgs {
     pub(crate) fn count(self) -> usize {
         self.threads.map_or_else(|| thread::available_parallelism().map_or(1, usize::from), usize::from)
     }
-}
 
-impl ThreadArgs {
     /// A pool of that many threads, in which to prepare data and compute.
     ///
     /// # Errors

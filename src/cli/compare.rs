@@ -28,7 +28,7 @@ pub(crate) struct CompareArgs {
     #[arg(long, value_name = "METRIC", default_value = "loss", requires = "plot", value_parser = metric_parser())]
     pub metric: CurveMetric,
     /// The horizontal axis of the curves.
-    #[arg(long = "x", value_name = "step|tokens", default_value = "step", requires = "plot", value_parser = over_parser())]
+    #[arg(long = "x", value_name = "step|tokens", default_value = "step", requires = "plot", value_parser = axis_parser())]
     pub over: CurveAxis,
     /// Smooth the curves: draw the mean of the last N values.
     #[arg(long, value_name = "N", default_value_t = 1, requires = "plot", value_parser = clap::value_parser!(u32).range(1..))]
@@ -51,7 +51,7 @@ fn metric_parser() -> impl TypedValueParser<Value = CurveMetric> {
 }
 
 /// Parses the name of a horizontal axis.
-fn over_parser() -> impl TypedValueParser<Value = CurveAxis> {
+fn axis_parser() -> impl TypedValueParser<Value = CurveAxis> {
     PossibleValuesParser::new(["step", "tokens"])
         .map(|name| if name == "tokens" { CurveAxis::Tokens } else { CurveAxis::Step })
 }

@@ -59,7 +59,7 @@ pub(crate) fn run(args: &InspectArgs) -> anyhow::Result<Exit> {
     let Some(first) = files.first() else {
         return Err(RequestError("name the files to inspect".to_owned()).into());
     };
-    let kind = FileFormat::of(first);
+    let kind = FileFormat::from_path(first);
     let mut screen = if console::user_attended_stderr() && !args.json {
         Screen::new(OutputMode::Bar)
     } else {

@@ -58,22 +58,24 @@ pub(crate) struct DiffArgs {
     pub exit_code: bool,
 }
 
-/// A or B as it is found.
-enum Found {
-    File(Box<FoundFile>),
-    Run(Box<FoundRun>),
-}
-
-struct FoundFile {
-    loaded: Loaded,
-    /// Why its data cannot be read.
-    missing: Option<String>,
-}
-
-struct FoundRun {
-    record: RunRecord,
+/// A or B: an experiment file or a run.
+struct Side {
     experiment: Experiment,
-    plan: Plan,
+    source: SideSource,
+}
+
+enum SideSource {
+    File {
+        path: PathBuf,
+        /// The environment variables that had effect on the file.
+        env_read: Vec<(String, String)>,
+        /// The reason why its data cannot be read.
+        missing: Option<String>,
+    },
+    Run {
+        record: Box<RunRecord>,
+        plan: Box<Plan>,
+    },
 }
 
 /// # Errors
@@ -83,34 +85,35 @@ pub(crate) fn run(args: &DiffArgs) -> anyhow::Result<Exit> {
     if named && ![&args.a, &args.b].into_iter().any(|path| runner_template::is_template(path)) {
         return Err(RequestError("--var and --vars are for templates, files that end in .j2".to_owned()).into());
     }
-    let (a, b) = (find(&args.a, args)?, find(&args.b, args)?);
+    let (a, b) = (open_side(&args.a, args)?, open_side(&args.b, args)?);
     let mut notes = Vec::new();
     let data = data(args, [&a, &b], &mut notes)?;
     let read = data.is_some();
     let [x, y] = data.unwrap_or_else(|| {
-        let rows = args.rows.or_else(|| [&a, &b].into_iter().find_map(Found::rows));
-        let rows = rows.unwrap_or_else(|| sufficient_rows([a.experiment(), b.experiment()]));
-        [assume_data(a.experiment(), rows), assume_data(b.experiment(), rows)]
+        let rows = args.rows.or_else(|| [&a, &b].into_iter().find_map(Side::rows));
+        let rows = rows.unwrap_or_else(|| sufficient_rows([&a.experiment, &b.experiment]));
+        [assume_data(&a.experiment, rows), assume_data(&b.experiment, rows)]
     });
-    let a = a.compared(&args.a, args, x, read, &mut notes)?;
-    let b = b.compared(&args.b, args, y, read, &mut notes)?;
-    let found = diff::diff(&a, &b, read, notes);
+    let a = a.plan(&args.a, args, x, read, &mut notes)?;
+    let b = b.plan(&args.b, args, y, read, &mut notes)?;
+    let differences = diff::diff(&a, &b, read, notes);
     if args.json {
-        print_json(&found)?;
+        print_json(&differences)?;
     } else {
-        print(&runner_report::diff::diff_text(&found))?;
+        print(&runner_report::diff::diff_text(&differences))?;
     }
-    Ok(if args.exit_code && found.classification.class != DifferenceClass::SameRun { Exit::Differ } else { Exit::Done })
+    let is_same_run = differences.classification.class == DifferenceClass::SameRun;
+    Ok(if args.exit_code && !is_same_run { Exit::Differ } else { Exit::Done })
 }
 
 /// The experiment file called `wanted` if there is one, else the run.
-fn find(wanted: &Path, args: &DiffArgs) -> anyhow::Result<Found> {
+fn open_side(wanted: &Path, args: &DiffArgs) -> anyhow::Result<Side> {
     // A pipe is read like a file.
     if wanted.exists() && !wanted.is_dir() {
         let options = LoadOptions { sets: args.set.clone(), env: experiment_environment(), ..LoadOptions::default() };
         // Only one of two files may be a template.
-        let options = if runner_template::is_template(wanted) { args.template.over(options)? } else { options };
-        return Ok(Found::File(Box::new(load(wanted, &options)?)));
+        let options = if runner_template::is_template(wanted) { args.template.add_to(options)? } else { options };
+        return Ok(load(wanted, &options)?);
     }
     let name = wanted.to_str().ok_or_else(|| RequestError(format!("{} is not UTF-8", wanted.display())))?;
     let path = catalog::resolve(&args.root.root(), name).map_err(|error| match error {
@@ -121,73 +124,64 @@ fn find(wanted: &Path, args: &DiffArgs) -> anyhow::Result<Found> {
     })?;
     let record = RunRecord::read(&path)?;
     let (experiment, plan) = read_experiment_and_plan(&path)?;
-    Ok(Found::Run(Box::new(FoundRun { record, experiment, plan })))
+    Ok(Side { experiment, source: SideSource::Run { record: Box::new(record), plan: Box::new(plan) } })
 }
 
 /// The experiment at `path`, even where files that it names are missing.
-fn load(path: &Path, options: &LoadOptions) -> Result<FoundFile, ConfigError> {
-    let mistakes = match runner_config::load(path, options) {
-        Ok(loaded) => return Ok(FoundFile { loaded, missing: None }),
-        Err(mistakes) => mistakes,
+fn load(path: &Path, options: &LoadOptions) -> Result<Side, ConfigError> {
+    let (loaded, missing) = match runner_config::load(path, options) {
+        Ok(loaded) => (loaded, None),
+        Err(mistakes) => {
+            let without = LoadOptions { absent_files: true, ..options.clone() };
+            let missing = format!("{}: a file that the experiment names is missing", path.display());
+            (runner_config::load(path, &without).map_err(|_| mistakes)?, Some(missing))
+        }
     };
-    let without = LoadOptions { absent_files: true, ..options.clone() };
-    match runner_config::load(path, &without) {
-        Ok(loaded) => Ok(FoundFile {
-            loaded,
-            missing: Some(format!("{}: a file that the experiment names is missing", path.display())),
-        }),
-        Err(_) => Err(mistakes),
-    }
+    let Loaded { experiment, path, env_read, .. } = loaded;
+    Ok(Side { experiment, source: SideSource::File { path, env_read, missing } })
 }
 
 /// The facts of both sides' data; `None` if data is compared by its names.
-fn data(args: &DiffArgs, sides: [&Found; 2], notes: &mut Vec<String>) -> anyhow::Result<Option<[DataFacts; 2]>> {
+fn data(args: &DiffArgs, sides: [&Side; 2], notes: &mut Vec<String>) -> anyhow::Result<Option<[DataFacts; 2]>> {
     const BY_FILE: &str = "data was not read; data with the same name counts as the same";
     if args.rows.is_some() {
         notes.push(BY_FILE.to_owned());
         return Ok(None);
     }
-    if let Some(missing) = sides.into_iter().find_map(Found::missing) {
+    if let Some(missing) = sides.into_iter().find_map(Side::missing) {
         notes.push(format!("{BY_FILE} ({missing})"));
         return Ok(None);
     }
     let pool = args.threads.pool()?;
     let (host, mut screen) = (host_without_runs(args.threads)?, Screen::on_standard_error());
-    let mut facts = |side: &Found| match side {
-        Found::Run(run) => Ok(run.plan.data.clone()),
-        Found::File(file) => {
-            let prepared =
-                prepare_inputs(&file.loaded.experiment, &pool, &host, &mut PreparationObserver::new(&mut screen));
-            prepared.map(|p| p.facts).with_context(|| file.loaded.path.display().to_string())
+    let mut facts = |side: &Side| match &side.source {
+        SideSource::Run { plan, .. } => Ok(plan.data.clone()),
+        SideSource::File { path, .. } => {
+            let prepared = prepare_inputs(&side.experiment, &pool, &host, &mut PreparationObserver::new(&mut screen));
+            prepared.map(|p| p.facts).with_context(|| path.display().to_string())
         }
     };
     Ok(Some([facts(sides[0])?, facts(sides[1])?]))
 }
 
-impl Found {
-    fn experiment(&self) -> &Experiment {
-        match self {
-            Self::File(file) => &file.loaded.experiment,
-            Self::Run(run) => &run.experiment,
-        }
-    }
-
+impl Side {
     fn missing(&self) -> Option<&str> {
-        match self {
-            Self::File(file) => file.missing.as_deref(),
-            Self::Run(_) => None,
+        match &self.source {
+            SideSource::File { missing, .. } => missing.as_deref(),
+            SideSource::Run { .. } => None,
         }
     }
 
     /// Training rows, where they are known without reading data.
     fn rows(&self) -> Option<u64> {
-        match self {
-            Self::File(_) => None,
-            Self::Run(run) => Some(run.plan.data.train.rows),
+        match &self.source {
+            SideSource::File { .. } => None,
+            SideSource::Run { plan, .. } => Some(plan.data.train.rows),
         }
     }
 
-    fn compared(
+    /// The side planned for `data`.
+    fn plan(
         self,
         wanted: &Path,
         args: &DiffArgs,
@@ -195,9 +189,9 @@ impl Found {
         read: bool,
         notes: &mut Vec<String>,
     ) -> anyhow::Result<DiffInput> {
-        match self {
-            Self::File(file) => {
-                let Loaded { experiment, path, env_read, .. } = file.loaded;
+        let experiment = self.experiment;
+        match self.source {
+            SideSource::File { path, env_read, .. } => {
                 let threads = args.threads.count();
                 let cluster = cluster_for(&experiment, runner_machine::local_cluster::local_cluster(threads));
                 let label = path.display().to_string();
@@ -214,8 +208,7 @@ impl Found {
                 };
                 Ok(DiffInput { label, path: wanted.to_owned(), side, record: None, setting })
             }
-            Self::Run(run) => {
-                let FoundRun { record, experiment, plan } = *run;
+            SideSource::Run { record, plan } => {
                 if let Some(problem) = record.problem.as_ref().filter(|problem| !notes.contains(problem)) {
                     notes.push(problem.clone());
                 }
@@ -231,7 +224,7 @@ impl Found {
                     ));
                 }
                 let setting = Invocation::from(&record.manifest);
-                Ok(DiffInput { label, path: record.path.clone(), side, record: Some(record), setting })
+                Ok(DiffInput { label, path: record.path.clone(), side, record: Some(*record), setting })
             }
         }
     }

@@ -34,7 +34,7 @@ pub(crate) fn run(args: &RenderArgs) -> anyhow::Result<String> {
         return Err(RequestError(message).into());
     }
     let text = read(&args.file).map_err(|mistake| ConfigError::new(vec![*mistake]))?;
-    let options = args.template.over(LoadOptions::default())?;
+    let options = args.template.add_to(LoadOptions::default())?;
     let rendered = runner_template::render(&text, &args.file, &options.template)?;
     let mut out = if args.lines { with_origins(&rendered) } else { rendered.text };
     if !out.is_empty() && !out.ends_with('\n') {

@@ -61,7 +61,7 @@ const MAX_TOKENS: usize = 1_000_000;
 
 impl SampleArgs {
     /// The experiment's settings with these flags over them.
-    fn over(&self, base: Option<Samples>) -> Result<Samples, RequestError> {
+    fn override_settings(&self, base: Option<Samples>) -> Result<Samples, RequestError> {
         let mut s = base.unwrap_or(Samples {
             prompts: Vec::new(),
             count: 1,
@@ -105,7 +105,7 @@ impl SampleArgs {
 /// If there is no such run or checkpoint, its tokenizer is gone, or a prompt cannot be encoded.
 pub(crate) fn run(args: &SampleArgs) -> anyhow::Result<Exit> {
     let opened = open_run(&args.root.root(), &args.run)?;
-    let spec = args.over(opened.experiment.eval.samples.clone())?;
+    let spec = args.override_settings(opened.experiment.eval.samples.clone())?;
     let device = args.device.choose(&opened, args.threads.count())?;
     let pool = args.threads.pool()?;
     let mut screen = Screen::on_standard_error();

@@ -40,7 +40,7 @@ pub(crate) enum FileFormat {
 
 impl FileFormat {
     #[must_use]
-    pub(crate) fn of(path: &Path) -> Self {
+    pub(crate) fn from_path(path: &Path) -> Self {
         let ending = path.extension().and_then(|e| e.to_str()).unwrap_or_default().to_ascii_lowercase();
         match ending.as_str() {
             "txt" | "text" | "md" => Self::Text,
@@ -73,14 +73,14 @@ impl SourceArgs {
         for path in &self.files {
             check_file(path)?;
         }
-        let kind = FileFormat::of(first);
-        if let Some(other) = self.files.iter().find(|path| FileFormat::of(path) != kind) {
+        let kind = FileFormat::from_path(first);
+        if let Some(other) = self.files.iter().find(|path| FileFormat::from_path(path) != kind) {
             return wrong(format!(
                 "{} is {} and {} is {}: all files must have the same format",
                 printable_path(first),
                 kind.name(),
                 printable_path(other),
-                FileFormat::of(other).name()
+                FileFormat::from_path(other).name()
             ));
         }
         let json = matches!(kind, FileFormat::Jsonl | FileFormat::Json);
@@ -88,9 +88,9 @@ impl SourceArgs {
             ("--column", &self.column, kind == FileFormat::Parquet, "parquet"),
             ("--field", &self.field, json, "JSON"),
         ];
-        for (flag, value, fits, of) in given {
+        for (flag, value, fits, format) in given {
             if value.is_some() && !fits {
-                return wrong(format!("{flag} is for {of}, and {} is {}", printable_path(first), kind.name()));
+                return wrong(format!("{flag} is for {format}, and {} is {}", printable_path(first), kind.name()));
             }
         }
         let text = |given: &Option<String>| Some(given.clone().unwrap_or_else(|| "text".to_owned()));
@@ -197,7 +197,7 @@ pub(crate) fn parse_tokenizer(spec: &str) -> Result<Tokenizer, RequestError> {
 #[must_use]
 pub(crate) fn reword_for_flags(error: DataError, files: bool) -> DataError {
     const FILES: &str = "the files";
-    let words = |key: &'static str| match key {
+    let flag = |key: &'static str| match key {
         "format" => "--to",
         "shard_tokens" => "--shard-tokens",
         "held_out" => "--validation",
@@ -208,7 +208,7 @@ pub(crate) fn reword_for_flags(error: DataError, files: bool) -> DataError {
     };
     let place = |context: String| if files && context == "data.train" { FILES.to_owned() } else { context };
     match error {
-        DataError::Setting { key, message } => DataError::Setting { key: words(key), message },
+        DataError::Setting { key, message } => DataError::Setting { key: flag(key), message },
         DataError::Encode { context, message } => DataError::Encode { context: place(context), message },
         other => other,
     }

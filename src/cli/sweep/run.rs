@@ -38,7 +38,7 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<Exit> {
     let options = LoadOptions { sets: args.set.clone(), env: experiment_environment(), ..LoadOptions::default() };
     let request = SweepRequest {
         spec: &spec,
-        options: TemplateArgs::default().over(options)?,
+        options: TemplateArgs::default().add_to(options)?,
         own_variables: &OWN_VARIABLES,
         start_new: args.new,
         dry_run: args.dry_run,
