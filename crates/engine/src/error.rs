@@ -1,4 +1,4 @@
-//! Why something that the engine was asked for was not done.
+//! The errors of requests to the engine.
 
 use std::error::Error;
 use std::io;
@@ -17,7 +17,7 @@ use runner_weights::WeightsError;
 use crate::run_error::RunError;
 use crate::sweep::PointProblems;
 
-/// Why something that the engine was asked for was not done.
+/// The reason why the engine did not do what was requested.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
     /// The request is wrong, and would be wrong on any machine at any time.
@@ -55,7 +55,7 @@ pub enum EngineError {
     /// `source`, with what it means here.
     #[error("{text}")]
     Explained { text: String, source: Box<EngineError> },
-    /// What another rank, or a file that makes no sense, says.
+    /// The message of another rank, or about a file that makes no sense.
     #[error("{0}")]
     Other(String),
 }

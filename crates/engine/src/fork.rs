@@ -30,7 +30,7 @@ pub struct ForkRequest {
     pub name: Option<String>,
     /// True to start another fork even if there is the same one.
     pub start_new: bool,
-    /// How to work on the run. The overrides change the settings of the forked run.
+    /// Options of the new run. The overrides change the settings of the forked run.
     pub options: SessionOptions,
 }
 

@@ -29,7 +29,7 @@ pub enum RunEvent<'a> {
     /// The run's work in this process is over and recorded, or there was nothing to do (`up_to_date`). `name` is what other
     /// commands call the run.
     End { run: &'a Path, name: &'a str, summary: Option<&'a Summary>, up_to_date: bool, failed: bool },
-    /// What has changed since a run that is about to be reproduced was made.
+    /// The changes since a run was made that is about to be reproduced.
     Drift { run: &'a Path, drift: &'a Drift },
 }
 

@@ -56,20 +56,14 @@ impl OpenedRun {
     /// If the plan has none, or one of a size that nothing here could have planned.
     pub fn program(&self) -> Result<&Program, EngineError> {
         const MOST: usize = 1 << 32;
-        let rank = self
-            .plan
-            .ranks
-            .first()
-            .ok_or_else(|| EngineError::Other(format!("{}: a plan without ranks", self.path.display())))?;
-        let m = &rank.program.model;
+        let damaged = |problem| EngineError::Other(format!("{}: {problem}", self.path.display()));
+        let program = &self.plan.ranks.first().ok_or_else(|| damaged("a plan without ranks"))?.program;
+        let m = &program.model;
         let sizes = [m.vocab_size, m.context_length, m.heads, m.kv_heads, m.d_model, m.d_ff];
         if m.layers > 100_000 || sizes.iter().any(|&size| size == 0 || size > MOST) {
-            return Err(EngineError::Other(format!(
-                "{}: its plan is damaged: impossible model sizes",
-                self.path.display()
-            )));
+            return Err(damaged("its plan is damaged: impossible model sizes"));
         }
-        Ok(&rank.program)
+        Ok(program)
     }
 
     /// The run's tokenizer: the one that it keeps, or made again from its data where a run of an earlier version keeps none.
@@ -116,18 +110,6 @@ impl OpenedRun {
         Err(EngineError::Request(format!("{}: its {changed} changed since it was trained", self.path.display())))
     }
 
-    /// The weights of a checkpoint, and the steps they were trained for.
-    ///
-    /// # Errors
-    /// `StoreError` if there is none or it is damaged.
-    pub fn weights(&self, which: CheckpointChoice) -> Result<(Params, u64), EngineError> {
-        let program = self.program()?;
-        // The whole model's, whatever the run's ranks hold of it.
-        let layout = Arc::new(ParamLayout::new(parameters(&program.model)));
-        let (flat, step) = load_weights(&self.path.join(CHECKPOINTS), which, &layout, &candle_core::Device::Cpu)?;
-        Ok((Params::new(layout, flat), step))
-    }
-
     /// The device that `choice` means for reading this run, in a process with `threads` threads. Auto is a GPU if the run was trained
     /// on GPUs, each of which had the whole model, and this machine has one; of several it is that of rank 0. Notes about the choice
     /// go to `notes`.
@@ -157,10 +139,13 @@ impl OpenedRun {
     /// they were trained for.
     ///
     /// # Errors
-    /// Those of [`Self::weights`]; if the device cannot be opened, or its memory is short.
+    /// If there is no such checkpoint or it is damaged; if the device cannot be opened, or its memory is short.
     pub fn model(&self, which: CheckpointChoice, device: Device) -> Result<(Model, Params, u64), EngineError> {
-        let (weights, step) = self.weights(which)?;
-        let (model, weights) = model_for_inference(self.program()?, weights, device)?;
+        let program = self.program()?;
+        // The layout is the whole model's, whatever the run's ranks hold of it.
+        let layout = Arc::new(ParamLayout::new(parameters(&program.model)));
+        let (flat, step) = load_weights(&self.path.join(CHECKPOINTS), which, &layout, &candle_core::Device::Cpu)?;
+        let (model, weights) = model_for_inference(program, Params::new(layout, flat), device)?;
         Ok((model, weights, step))
     }
 }

@@ -1,9 +1,9 @@
-//! How the work on a run ended, where it did not fail.
+//! Outcomes of the work on a run that did not fail, and exit codes.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// How the work on a run ended, where it did not fail.
+/// The outcome of the work on a run that did not fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RunOutcome {
     /// All steps are done.
@@ -20,7 +20,7 @@ pub enum RunOutcome {
     Followed(u8),
 }
 
-/// How the program ends; the documented exit codes, which ranks on several machines send to each other.
+/// The documented exit codes, which ranks on several machines also send to each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
     Done = 0,
@@ -43,7 +43,7 @@ impl From<Exit> for ExitCode {
 }
 
 impl RunOutcome {
-    /// How the program ends after it.
+    /// The exit code of the program.
     #[must_use]
     pub fn exit(self) -> Exit {
         match self {

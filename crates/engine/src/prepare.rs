@@ -27,7 +27,7 @@ use crate::launched::check_world_size;
 use crate::observer::{RunEvent, RunObserver};
 use crate::run_error::RunError;
 
-/// Where the engine works, and what it may know of its surroundings. It reads no environment variable for itself.
+/// The folders, threads and variables that the engine works with. It reads no environment variable itself.
 #[derive(Debug, Clone)]
 pub struct Host {
     /// The folder of run directories.

@@ -23,11 +23,11 @@ use crate::stop::StopSwitch;
 pub struct ReproduceRequest {
     /// The run to do again: a folder, an id, or the unique beginning of an id.
     pub run: String,
-    /// How far a loss may be off, relatively; `None`: what rounding alone may cause in the run's precision.
+    /// The largest relative difference of a loss; `None`: the largest that rounding alone causes in the run's precision.
     pub tolerance: Option<f64>,
     /// True to look for drift only.
     pub only_check: bool,
-    /// How to work on the reproduction. Its `until_step` is that of the original.
+    /// Options of the reproduction. Its `until_step` is that of the original.
     pub options: SessionOptions,
 }
 
@@ -43,7 +43,7 @@ pub enum Reproduction {
     Judged(PathBuf, ReproductionVerdict),
 }
 
-/// How far losses of the same experiment drift apart by rounding alone: see `docs/reproduce.md`.
+/// The largest relative difference of losses of the same experiment by rounding alone: see `docs/reproduce.md`.
 fn default_tolerance(precision: Precision) -> f64 {
     match precision {
         Precision::Fp32 | Precision::Tf32 => 1e-4,
@@ -58,7 +58,7 @@ struct Original {
     /// From its `resolved.yaml`.
     experiment: Experiment,
     text: String,
-    /// What it recorded, read before anything is trained: the run may be removed meanwhile.
+    /// Its record, read before anything is trained: the run may be removed meanwhile.
     recorded: verdict::OriginalRun,
     /// The last step that it recorded.
     last_step: u64,

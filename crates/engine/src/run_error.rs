@@ -1,4 +1,4 @@
-//! Why a run that had begun did not reach its end.
+//! The errors of runs that had begun.
 
 use runner_exec::ExecError;
 use runner_store::StoreError;
@@ -6,7 +6,7 @@ use runner_store::StoreError;
 use crate::error::{EngineError, error_text};
 use crate::launch::{LaunchedError, ProcessError, RankError};
 
-/// Why a run that had begun did not reach its end.
+/// The reason why a run that had begun did not reach its end.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// The only rank, in this process, failed.

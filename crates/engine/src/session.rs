@@ -31,7 +31,7 @@ use crate::recording::Recording;
 use crate::run_error::RunError;
 use crate::stop::StopSwitch;
 
-/// How a process is to work on a run.
+/// Options of one process's work on a run.
 #[derive(Debug, Clone, Default)]
 pub struct SessionOptions {
     /// Overrides of keys.
@@ -167,7 +167,7 @@ impl Session<'_> {
         let summary = recorded.as_ref().ok();
         observer.observe(&RunEvent::End { run: &path, name: &name, summary, up_to_date: false, failed });
         match (end, recorded) {
-            // What stopped the run matters more than that the record could not be written.
+            // The error that stopped the run matters more than the one of writing the record.
             (Err(error), _) => Err(self.failure(error, &run)),
             (Ok(_), Err(error)) => Err(error.into()),
             (Ok(_), Ok(summary)) => {

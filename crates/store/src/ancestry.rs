@@ -10,14 +10,14 @@ use super::run_dir;
 /// The longest chain that is followed: a damaged manifest may name its own run.
 const MAX_ANCESTORS: usize = 100;
 
-/// The way in which a run was made from another.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum AncestryRelation {
-    Fork,
-    Reproduction,
-    /// Continues the same training under another layout.
-    Continuation,
+crate::named_enum! {
+    /// The way in which a run was made from another.
+    pub enum AncestryRelation {
+        Fork = "fork",
+        Reproduction = "reproduction",
+        /// Continues the same training under another layout.
+        Continuation = "continuation",
+    }
 }
 
 /// A run that another was made from.
@@ -29,36 +29,27 @@ pub struct Ancestor {
     pub step: Option<u64>,
     /// True if its folder was removed, or holds another run.
     pub gone: bool,
+    #[serde(skip)]
+    plan_hash: String,
 }
 
 /// The chain of runs in `root` that `manifest`'s run comes from, the nearest first, up to one whose folder is gone.
 pub fn ancestors(root: &Path, manifest: &Manifest) -> Vec<Ancestor> {
     let mut chain: Vec<Ancestor> = Vec::new();
-    let mut current = Some(manifest.clone());
-    while let Some(manifest) = current.take()
-        && let Some(parent) = parent(manifest.origin.as_ref(), manifest.continued_from.as_ref())
-        && chain.len() < MAX_ANCESTORS
-    {
-        // A folder without a readable manifest of the plan is not the parent any more.
-        current = run_dir::read_manifest(&root.join(parent.id)).ok().filter(|m| m.plan_hash == parent.plan_hash);
-        let (relation, id, step) = (parent.relation, parent.id.to_owned(), parent.step);
-        chain.push(Ancestor { relation, id, step, gone: current.is_none() });
+    let mut next = parent(manifest.origin.as_ref(), manifest.continued_from.as_ref());
+    while let Some(mut ancestor) = next.take().filter(|_| chain.len() < MAX_ANCESTORS) {
+        // A folder without a readable manifest of the plan is not the ancestor any more.
+        let manifest = run_dir::read_manifest(&root.join(&ancestor.id)).ok();
+        let manifest = manifest.filter(|m| m.plan_hash == ancestor.plan_hash);
+        ancestor.gone = manifest.is_none();
+        next = manifest.and_then(|m| parent(m.origin.as_ref(), m.continued_from.as_ref()));
+        chain.push(ancestor);
     }
     chain
 }
 
-/// The run that another one was made from.
-#[derive(Debug, Clone, Copy)]
-pub struct Parent<'a> {
-    pub relation: AncestryRelation,
-    pub id: &'a str,
-    /// The step of its checkpoint with which the other run began; `None` if that began from the start.
-    pub step: Option<u64>,
-    pub plan_hash: &'a str,
-}
-
-/// The parent of a run with these fields of a manifest; `None` if it was not made from another run.
-pub fn parent<'a>(origin: Option<&'a RunOrigin>, continued_from: Option<&'a ContinuedFrom>) -> Option<Parent<'a>> {
+/// The nearest ancestor of a run with these fields of a manifest, as if it were there; `None` if it was not made from another run.
+pub fn parent(origin: Option<&RunOrigin>, continued_from: Option<&ContinuedFrom>) -> Option<Ancestor> {
     let continued_step = continued_from.map(|from| from.step);
     let (relation, id, step, plan_hash) = match (origin, continued_from) {
         (Some(RunOrigin::Fork { id, step, plan_hash }), _) => (AncestryRelation::Fork, id, *step, plan_hash),
@@ -68,20 +59,15 @@ pub fn parent<'a>(origin: Option<&'a RunOrigin>, continued_from: Option<&'a Cont
         (None, Some(from)) => (AncestryRelation::Continuation, &from.id, continued_step, &from.plan_hash),
         (None, None) => return None,
     };
-    Some(Parent { relation, id, step, plan_hash })
+    Some(Ancestor { relation, id: id.clone(), step, gone: false, plan_hash: plan_hash.clone() })
 }
 
 impl Ancestor {
     /// The ancestor as text: `fork of a-1234 after step 5`.
     pub fn describe(&self) -> String {
-        let relation = match self.relation {
-            AncestryRelation::Fork => "fork",
-            AncestryRelation::Reproduction => "reproduction",
-            AncestryRelation::Continuation => "continuation",
-        };
         let step = self.step.map_or_else(String::new, |step| format!(" after step {step}"));
         let gone = if self.gone { " (which is gone)" } else { "" };
-        format!("{relation} of {}{step}{gone}", self.id)
+        format!("{} of {}{step}{gone}", self.relation.name(), self.id)
     }
 }
 

@@ -160,8 +160,8 @@ pub fn resolve(root: &Path, wanted: &str) -> Result<PathBuf, StoreError> {
         return Err(StoreError::NoSuchRun { wanted: format!("{wanted:?}"), root: root.to_owned(), known });
     }
     let all = run_folders(root)?;
-    if let Some(exact) = all.iter().find(|path| file_name(path) == wanted) {
-        return Ok(exact.clone());
+    if let Some(path) = all.iter().find(|path| file_name(path) == wanted) {
+        return Ok(path.clone());
     }
     let mut matching: Vec<&PathBuf> = all.iter().filter(|path| file_name(path).starts_with(wanted)).collect();
     if matching.len() > 1 {

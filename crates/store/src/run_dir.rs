@@ -130,17 +130,22 @@ impl RunsSnapshot {
 
     /// Finds the runs called `name` of the plan with this hash.
     pub fn find(&self, name: &str, plan_hash: &str) -> RunLookup {
-        let mut found = RunLookup::default();
+        let (runs, broken) = self.runs_of_plan(name, plan_hash);
+        RunLookup { run: runs.into_iter().rfind(|(_, manifest)| manifest.stands_for_its_plan()), broken }
+    }
+
+    /// The runs called `name` of the plan with this hash, oldest first, whatever they were made from; and the reasons why other folders
+    /// of that name cannot be read as runs.
+    fn runs_of_plan(&self, name: &str, plan_hash: &str) -> (Vec<(PathBuf, Manifest)>, Vec<String>) {
+        let (mut runs, mut broken) = (Vec::new(), Vec::new());
         for (_, path) in self.siblings(&base_id(name, plan_hash)) {
             match read_manifest(&path) {
-                Ok(manifest) if manifest.plan_hash == plan_hash && manifest.stands_for_its_plan() => {
-                    found.run = Some((path, manifest));
-                }
+                Ok(manifest) if manifest.plan_hash == plan_hash => runs.push((path, manifest)),
                 Ok(_) => {}
-                Err(error) => found.broken.push(error.to_string()),
+                Err(error) => broken.push(error.to_string()),
             }
         }
-        found
+        (runs, broken)
     }
 
     /// The folders called `base` or `base-n` (n from 2), by n.
@@ -159,10 +164,7 @@ impl RunsSnapshot {
 
 /// All readable runs of `plan` in `root` under the name of its experiment, oldest first, whatever they were made from.
 pub fn runs_of_plan(root: &Path, plan: &Plan) -> Vec<(PathBuf, Manifest)> {
-    let siblings = RunsSnapshot::read(root).siblings(&base_id(&plan.experiment_name, &plan.hash));
-    let paths = siblings.into_iter().map(|(_, path)| path);
-    let readable = paths.filter_map(|path| read_manifest(&path).ok().map(|manifest| (path, manifest)));
-    readable.filter(|(_, manifest)| manifest.plan_hash == plan.hash).collect()
+    RunsSnapshot::read(root).runs_of_plan(&plan.experiment_name, &plan.hash).0
 }
 
 /// Finds the runs of `plan` in `root` under the name of its experiment.

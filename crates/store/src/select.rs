@@ -35,7 +35,8 @@ pub struct SelectError(String);
 /// The fields of a run, by name: those of its JSON, and what it was made from. `null` where the run has no value.
 fn fields_of(run: &ListedRun) -> Json {
     let parent = parent(run.origin.as_ref(), run.continued_from.as_ref());
-    let origin_step = parent.filter(|parent| parent.relation != AncestryRelation::Reproduction).and_then(|p| p.step);
+    let origin_step =
+        parent.as_ref().filter(|parent| parent.relation != AncestryRelation::Reproduction).and_then(|p| p.step);
     // A path need not be UTF-8, and is not a field.
     let mut fields = json!(ListedRun { path: PathBuf::new(), ..run.clone() });
     fields["origin"] = json!(parent.map(|parent| parent.id));

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use chrono::{NaiveDate, SecondsFormat, Utc};
+use chrono::{DateTime, SecondsFormat, Utc};
 
 /// Now, to the millisecond: `2026-01-31T09:08:07.123Z`.
 pub fn now() -> String {
@@ -12,25 +12,12 @@ pub fn now() -> String {
 /// Seconds since 1970-01-01T00:00:00Z of a time as [`now`] writes it. The time of day, or parts of it, may be left out.
 /// `None` if `text` is not such a time.
 pub fn parse(text: &str) -> Option<f64> {
-    let (date, clock) = text.split_once(['T', ' ']).unwrap_or((text, "00:00:00"));
-    let number = |text: &str, most: u32| -> Option<u32> {
-        let all_digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-        if all_digits { text.parse().ok().filter(|n| *n <= most) } else { None }
-    };
-    let [year, month, day] = date.split('-').collect::<Vec<_>>().try_into().ok()?;
-    let (year, month, day) = (number(year, 9999)?, number(month, 12)?, number(day, 31)?);
-    let days = NaiveDate::from_ymd_opt(year as i32, month, day)?.signed_duration_since(NaiveDate::default()).num_days();
-    if days < 0 {
-        return None;
-    }
+    let (date, clock) = text.split_once(['T', ' ']).unwrap_or((text, "00"));
     let clock = clock.strip_suffix('Z').unwrap_or(clock);
-    let (clock, fraction) = clock.split_once('.').unwrap_or((clock, "0"));
-    let mut parts = clock.split(':');
-    let mut part = |most| parts.next().map_or(Some(0), |text| number(text, most));
-    let (h, m, s) = (part(23)?, part(59)?, part(60)?);
-    let nanos = number(fraction.get(..9).unwrap_or(fraction), 999_999_999)?;
-    let scale = 10f64.powi(fraction.len().min(9) as i32);
-    parts.next().is_none().then(|| days as f64 * 86_400.0 + f64::from(h * 3600 + m * 60 + s) + f64::from(nanos) / scale)
+    let left_out = ["", ":00", ":00:00"].get(2_usize.checked_sub(clock.matches(':').count())?)?;
+    let time = DateTime::parse_from_rfc3339(&format!("{date}T{clock}{left_out}Z")).ok()?;
+    let seconds = time.timestamp() as f64 + f64::from(time.timestamp_subsec_nanos()) / 1e9;
+    (seconds >= 0.0).then_some(seconds)
 }
 
 /// A span as people write it: `90s`, `30m`, `12h`, `7d`, `2w`. `None` if `text` is not a span, or longer than ten thousand years.

@@ -68,7 +68,7 @@ pub struct WeightComparison {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FirstDifferingTensor {
     pub step: u64,
-    /// Where the traces differ; `None` if the difference is in the checkpoint of the step.
+    /// The kind of the first traced tensor that differs; `None` if the difference is in the checkpoint of the step.
     pub traced: Option<TracedTensor>,
     pub name: String,
 }

@@ -118,7 +118,7 @@ struct Piece {
     weights: Params,
     grads: Params,
     mb: MicroBatch,
-    /// What the blocks before and after would give.
+    /// The input that the blocks before, and the gradient that the blocks after, would give.
     input: Option<Tensor>,
     dy: Option<Tensor>,
 }

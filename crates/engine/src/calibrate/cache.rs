@@ -13,7 +13,7 @@ use runner_spec::rates::Rates;
 /// Kernels change with the program, and so may this file.
 pub(super) const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "-1");
 
-/// What was measured, where, and by which program.
+/// The measured rates of a machine, and the program that measured them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Calibration {
     pub version: String,
@@ -24,7 +24,7 @@ pub struct Calibration {
     pub rates: Rates,
 }
 
-/// Where in `cache_dir` the calibration of a machine is.
+/// The path in `cache_dir` of the calibration of a machine.
 #[must_use]
 pub fn path(cache_dir: &Path, device: &str, cores: usize) -> PathBuf {
     let key = blake3::hash(format!("{VERSION}\n{device}\n{cores}").as_bytes()).to_hex();
@@ -35,8 +35,8 @@ pub fn path(cache_dir: &Path, device: &str, cores: usize) -> PathBuf {
 #[must_use]
 pub fn load(cache_dir: &Path, device: &str, cores: usize) -> Option<Calibration> {
     let text = fs::read_to_string(path(cache_dir, device, cores)).ok()?;
-    let found: Calibration = serde_json::from_str(&text).ok()?;
-    (found.version == VERSION && found.device == device && found.cores == cores).then_some(found)
+    let stored: Calibration = serde_json::from_str(&text).ok()?;
+    (stored.version == VERSION && stored.device == device && stored.cores == cores).then_some(stored)
 }
 
 /// Writes a calibration, whole or not at all. Returns where.
@@ -50,7 +50,7 @@ pub fn save(cache_dir: &Path, calibration: &Calibration) -> io::Result<PathBuf> 
     Ok(path)
 }
 
-/// What was measured of this machine, if it was, and if `cluster` has its processor.
+/// The measured rates of this machine; `None` if it was not measured, or `cluster` does not have its processor.
 #[must_use]
 pub fn known_rates(cluster: &ClusterFacts, cache: &Path) -> Option<Rates> {
     let (device, cores) = this_processor();

@@ -1,4 +1,4 @@
-//! What is measured, for whom, at which sizes.
+//! The sizes and loads at which this machine is measured.
 
 use candle_core::Result;
 
@@ -7,9 +7,10 @@ use super::cache::{Calibration, VERSION};
 use super::clock::Patience;
 use super::copies;
 use runner_spec::experiment::Family;
+use runner_spec::format::counted;
 use runner_spec::rates::{ConcurrentLoad, DeviceRates, Link, Links, MeasuredRates, Rates};
 
-/// How long to measure.
+/// The duration of the measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effort {
     Full,
@@ -20,11 +21,11 @@ pub enum Effort {
 /// Seconds until a rank sees what another wrote: an assumption, not measured.
 const LATENCY: f64 = 20e-6;
 
-/// Of rows, as a short and a long one: what a layer's time has to do with the length shows between them.
+/// Lengths of short and long rows: the difference shows how a layer's time depends on the length.
 const SHORT: usize = 64;
 const LONG: usize = 256;
 
-/// Measures this machine, called `device`, with `cores` cores. `progress` is told what comes next.
+/// Measures this machine, called `device`, with `cores` cores. `progress` receives the name of each measurement.
 ///
 /// # Errors
 /// If memory or threads are short.
@@ -45,7 +46,7 @@ pub fn calibrate(device: &str, cores: usize, effort: Effort, progress: &dyn Fn(&
         bf16_factor: 1.0,
     };
     for busy in busy(cores) {
-        progress(&format!("{} with {}", plural(busy.ranks, "rank"), plural(busy.threads, "thread")));
+        progress(&format!("{} with {}", counted(busy.ranks as u64, "rank"), counted(busy.threads as u64, "thread")));
         for &d_model in widths {
             // Their layers differ by little: between and beyond its widths Llama's go as at the nearest.
             let families = if [64, 512].contains(&d_model) && !quick { 1 } else { 2 };
@@ -111,10 +112,6 @@ fn most_positions(d_model: usize) -> usize {
 fn sizes(d_model: usize) -> [(usize, usize); 3] {
     let most = most_positions(d_model);
     [(SHORT, SHORT), (most, SHORT), (most, LONG)]
-}
-
-fn plural(n: usize, what: &str) -> String {
-    if n == 1 { format!("1 {what}") } else { format!("{n} {what}s") }
 }
 
 #[cfg(test)]

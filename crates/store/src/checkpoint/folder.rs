@@ -224,7 +224,7 @@ impl Checkpoints {
                 (file.best, file.val_loss) = (None, None);
             }
             write_state(&temporary, &file, self.create).map_err(CheckpointProblem::Machine)?;
-            // What is checked is what was taken: the other run may go on and remove checkpoints meanwhile.
+            // The copied files are checked, because the other run may remove its own meanwhile.
             let file = load::verify(&temporary, None)?;
             if file.step != source.step {
                 return Err(CheckpointProblem::Content(format!("its state is that of step {}", file.step)));

@@ -20,7 +20,7 @@ use runner_files::safetensors_header::{HeaderError, SafetensorsHeader};
 use runner_spec::event::BestValidation;
 use runner_spec::model::layout::ParamLayout;
 
-/// Why a checkpoint cannot be used.
+/// The reason why a checkpoint cannot be used.
 #[derive(Debug)]
 pub(super) enum CheckpointProblem {
     /// Its content is wrong: an earlier checkpoint may be usable.
