@@ -149,13 +149,8 @@ fn text(folder: &std::path::Path) -> Prepared {
         shuffle: true,
         drop_last: false,
     };
-    let request = DataRequest {
-        data: &data,
-        choice: None,
-        test: None,
-        cache_dir: &folder.join("cache"),
-        vocab_size: None,
-    };
+    let request =
+        DataRequest { data: &data, choice: None, test: None, cache_dir: &folder.join("cache"), vocab_size: None };
     prepare(&request, &|_| {}).unwrap()
 }
 

@@ -10,6 +10,7 @@ use crate::quantity::bytes;
 use crate::ranks::RankLayout;
 use runner_spec::cluster::DeviceFacts;
 use runner_spec::experiment::{PipelineSchedule, Recompute};
+use runner_spec::format::choice_name;
 use runner_spec::mesh::Mode;
 use runner_spec::plan::RankPlan;
 use runner_spec::program::Program;
@@ -50,31 +51,27 @@ pub(crate) fn describe_shortage(layout: &RankLayout, ranks: &[RankPlan], slots: 
 
 /// A change with which all ranks fit, in the file's words.
 fn suggest_change(layout: &RankLayout, ranks: &[RankPlan], slots: usize) -> String {
-    match (smaller_micro_batch(layout, ranks, slots), more_recomputation_for_all(ranks, slots)) {
-        (Some(smaller), Some(recompute)) => format!("{smaller}, and so does {recompute}"),
-        (Some(smaller), None) => smaller,
-        (None, Some(recompute)) => format!("{recompute} fits"),
-        (None, None) => other_partition(layout, ranks, slots).unwrap_or_else(|| {
+    let fits = |recompute| all_fit(ranks, |rank| need_with_recompute(&rank.program, &rank.hardware, slots, recompute));
+    let recompute = ranks.first().and_then(|rank| more_recomputation(&rank.program, fits));
+    let mut found = smaller_micro_batch(layout, ranks, slots).into_iter().chain(recompute);
+    let Some(first) = found.next() else {
+        return other_partition(layout, ranks, slots).unwrap_or_else(|| {
             "no batch.micro_batch fits; a smaller model, more stages or an optimizer with less state may".to_owned()
-        }),
-    }
+        });
+    };
+    let second = found.next().map_or_else(String::new, |second| format!(", and so does {second}"));
+    format!("{first} fits{second}")
 }
 
-/// The least recomputation with which every rank fits.
-fn more_recomputation_for_all(ranks: &[RankPlan], slots: usize) -> Option<String> {
-    let name = more_recomputation(&ranks.first()?.program, |recompute| {
-        let needs = needs_of_ranks(ranks, |rank| need_with_recompute(&rank.program, &rank.hardware, slots, recompute));
-        worst_device(ranks, &needs).is_none()
-    })?;
-    Some(format!("train.recompute: {name}"))
-}
-
-/// The name of the least recomputation beyond that of `program` that `fits`.
-fn more_recomputation(program: &Program, fits: impl Fn(Recompute) -> bool) -> Option<&'static str> {
-    let planned = program.recompute;
-    let all = [(Recompute::Attention, "attention"), (Recompute::Block, "block")];
-    let mut more = all.into_iter().filter(|(recompute, _)| *recompute != planned && planned != Recompute::Block);
-    more.find(|(recompute, _)| fits(*recompute)).map(|(_, name)| name)
+/// The least recomputation beyond that of `program` that `fits`, as a key of the file.
+fn more_recomputation(program: &Program, fits: impl Fn(Recompute) -> bool) -> Option<String> {
+    let more: &[Recompute] = match program.recompute {
+        Recompute::None => &[Recompute::Attention, Recompute::Block],
+        Recompute::Attention => &[Recompute::Block],
+        Recompute::Block => &[],
+    };
+    let least = more.iter().find(|recompute| fits(**recompute))?;
+    Some(format!("train.recompute: {}", choice_name(least)))
 }
 
 /// Bytes that the rank of `program` needs with another recomputation. It may change which micro-batches weigh the most.
@@ -84,22 +81,17 @@ fn need_with_recompute(program: &Program, hardware: &DeviceFacts, slots: usize, 
 }
 
 /// Suggests a change with which the rank of `program` alone fits into `available` bytes: the largest smaller micro-batch, or the least
-/// recomputation. `None` if neither fits,
-/// or if the program does not pass the check.
+/// recomputation. `None` if neither fits, or if the program does not pass the check.
 pub fn suggest_change_for_rank(program: &Program, hardware: &DeviceFacts, available: u64) -> Option<String> {
     let (live, slots) = (execute(program).ok()?.live, INITIAL_CHANNEL_SLOTS);
     let smaller = smaller_micro_batches(program)
         .find(|&mb| need_with_micro_batch(program, &live, hardware, slots, mb) <= available);
     let recompute =
         more_recomputation(program, |recompute| need_with_recompute(program, hardware, slots, recompute) <= available);
-    match (smaller, recompute) {
-        (Some(mb), Some(name)) => {
-            Some(format!("batch.micro_batch {mb} would fit, and so would train.recompute: {name}"))
-        }
-        (Some(mb), None) => Some(format!("batch.micro_batch {mb} would fit")),
-        (None, Some(name)) => Some(format!("train.recompute: {name} would fit")),
-        (None, None) => None,
-    }
+    let mut found = smaller.map(|mb| format!("batch.micro_batch {mb}")).into_iter().chain(recompute);
+    let first = found.next()?;
+    let second = found.next().map_or_else(String::new, |second| format!(", and so would {second}"));
+    Some(format!("{first} would fit{second}"))
 }
 
 /// Smaller micro-batches that divide the rank's rows, the largest first.
@@ -127,8 +119,8 @@ fn need_with_micro_batch(
     estimate(&smaller, &live, slots, hardware).total()
 }
 
-/// `need` of each rank. Replicas are alike: it is computed for one of them.
-fn needs_of_ranks(ranks: &[RankPlan], need: impl Fn(&RankPlan) -> u64) -> Vec<u64> {
+/// True if all ranks fit when each needs `need` bytes. Replicas are alike: it is computed for one of them.
+fn all_fit(ranks: &[RankPlan], need: impl Fn(&RankPlan) -> u64) -> bool {
     let mut last: Option<((usize, bool), u64)> = None;
     let mut need_of_rank = |rank: &RankPlan| {
         let key = (rank.stage, rank.program.owns_optimizer());
@@ -136,7 +128,8 @@ fn needs_of_ranks(ranks: &[RankPlan], need: impl Fn(&RankPlan) -> u64) -> Vec<u6
         last = Some((key, bytes));
         bytes
     };
-    ranks.iter().map(&mut need_of_rank).collect()
+    let needs: Vec<u64> = ranks.iter().map(&mut need_of_rank).collect();
+    worst_device(ranks, &needs).is_none()
 }
 
 fn same_device(a: &RankPlan, b: &RankPlan) -> bool {
@@ -166,18 +159,16 @@ fn smaller_micro_batch(layout: &RankLayout, ranks: &[RankPlan], slots: usize) ->
     let rows = program.batch.slice.1;
     let (mode, stages) = (layout.mesh.mode, layout.mesh.stages);
     let interleaved = layout.schedule == PipelineSchedule::Interleaved && mode == Mode::Pipeline;
-    let found = smaller_micro_batches(program).filter(|mb| !interleaved || (rows / mb).is_multiple_of(stages)).find(
-        |&micro_batch| {
-            let needs = needs_of_ranks(ranks, |rank| {
-                let live = live_micro_batches(&rank.program);
-                need_with_micro_batch(&rank.program, &live, &rank.hardware, slots, micro_batch)
-            });
-            worst_device(ranks, &needs).is_none()
-        },
-    )?;
+    let mut legal = smaller_micro_batches(program).filter(|mb| !interleaved || (rows / mb).is_multiple_of(stages));
+    let found = legal.find(|&micro_batch| {
+        all_fit(ranks, |rank| {
+            let live = live_micro_batches(&rank.program);
+            need_with_micro_batch(&rank.program, &live, &rank.hardware, slots, micro_batch)
+        })
+    })?;
     Some(match mode {
-        Mode::Pipeline => format!("parallel.pipeline.microbatches {} (of {found} sequences) fits", rows / found),
-        _ => format!("batch.micro_batch {found} fits"),
+        Mode::Pipeline => format!("parallel.pipeline.microbatches {} (of {found} sequences)", rows / found),
+        _ => format!("batch.micro_batch {found}"),
     })
 }
 
