@@ -93,7 +93,7 @@ impl Resolver<'_> {
             mlp_dropout: raw.mlp_dropout.unwrap_or(0.0),
             init: raw.init.clone().map(|init| match init {
                 WeightInit::From(folder) => WeightInit::From(self.base.join(folder)),
-                pytorch => pytorch,
+                pytorch @ WeightInit::Pytorch { .. } => pytorch,
             }),
         };
         self.model_of_weights(&model);

@@ -130,7 +130,7 @@ impl Keys {
         self.texts("x-exclusive")
     }
 
-    fn texts(&self, list: &str) -> Vec<&'static str> {
+    fn texts(self, list: &str) -> Vec<&'static str> {
         self.0[list].as_array().map(|list| texts(list)).unwrap_or_default()
     }
 
@@ -156,7 +156,8 @@ pub fn variants(of: &'static [Value]) -> Vec<(&'static str, Slot)> {
 impl Bounds {
     /// The reason why `x` is illegal, such as `must be at least 1`.
     pub fn violation(&self, x: f64) -> Option<String> {
-        let rules: [(&str, fn(f64, f64) -> bool, &str); 4] = [
+        type IsViolated = fn(f64, f64) -> bool;
+        let rules: [(&str, IsViolated, &str); 4] = [
             ("minimum", |x, limit| x < limit, "at least"),
             ("exclusiveMinimum", |x, limit| x <= limit, "greater than"),
             ("maximum", |x, limit| x > limit, "at most"),

@@ -99,7 +99,11 @@ pub struct Samples {
 defaults! {
     count: usize = 1;
     max_tokens: usize = 64;
-    top_k: Option<usize> = Some(50);
     temperature: f64 = 1.0;
     seed: u64 = 42;
+}
+
+#[expect(clippy::unnecessary_wraps, reason = "the type of the key, which may be null")]
+fn top_k() -> Option<usize> {
+    Some(50)
 }
