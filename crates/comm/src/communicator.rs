@@ -1,6 +1,7 @@
 //! The interface between the executor and a transport. Buffers are tensors, and groups and channels are declared before, so that
 //! transports between devices (streams, registered memory) can implement it.
 
+use std::fmt;
 use std::time::Duration;
 
 use candle_core::{DType, Device, Tensor};
@@ -25,19 +26,13 @@ pub trait Communicator: Send + Sync + std::fmt::Debug {
     /// See `CommError`. After an error the group is closed to this rank.
     fn all_reduce(&self, group: GroupId, buffer: &Tensor) -> Result<(), CommError>;
 
-    /// Starts an all-reduce that runs beside the caller's computation until `wait`. The started operations of a rank run in the
+    /// Starts an all-reduce that runs beside the caller's computation until `Pending::wait`. The started operations of a rank run in the
     /// order in which they were started. `buffers` are contiguous views (e.g. `flat.narrow(..)`) of one element type that the caller leaves
     /// alone until then; other ranges of the same storage stay the caller's.
     ///
     /// # Errors
     /// If the request is wrong. Later errors come from `wait`.
     fn start_all_reduce(&self, group: GroupId, buffers: Vec<Tensor>) -> Result<Pending, CommError>;
-
-    /// Blocks until a started operation has ended.
-    ///
-    /// # Errors
-    /// Its error.
-    fn wait(&self, pending: Pending) -> Result<(), CommError>;
 
     /// Sums like `all_reduce`, but only `root` (a rank of the world, member of the group) gets the sum. The others' buffers are
     /// unspecified afterwards.
@@ -104,26 +99,32 @@ pub trait Communicator: Send + Sync + std::fmt::Debug {
     }
 }
 
-/// An operation that was started; hand it to `wait` of the same communicator.
+/// A started operation. It has ended only after `wait`.
 #[must_use = "a started operation has ended only after `wait`"]
-#[derive(Debug)]
-pub struct Pending {
-    ticket: Option<u64>,
+pub struct Pending(Option<Box<dyn FnOnce() -> Result<(), CommError> + Send>>);
+
+impl fmt::Debug for Pending {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pending").field("has_ended", &self.0.is_none()).finish()
+    }
 }
 
 impl Pending {
-    /// For transports: the operation with their number `ticket`.
-    pub fn new(ticket: u64) -> Self {
-        Self { ticket: Some(ticket) }
+    /// For transports: an operation that `wait` waits for.
+    pub fn new(wait: impl FnOnce() -> Result<(), CommError> + Send + 'static) -> Self {
+        Self(Some(Box::new(wait)))
     }
 
     /// For transports: an operation that has already ended.
     pub fn completed() -> Self {
-        Self { ticket: None }
+        Self(None)
     }
 
-    /// `None` if the operation had ended when it was started.
-    pub fn ticket(&self) -> Option<u64> {
-        self.ticket
+    /// Blocks until the operation has ended.
+    ///
+    /// # Errors
+    /// The error of the operation.
+    pub fn wait(self) -> Result<(), CommError> {
+        self.0.map_or(Ok(()), |wait| wait())
     }
 }

@@ -44,14 +44,6 @@ pub enum CommError {
     Tensor(#[from] candle_core::Error),
 }
 
-impl CommError {
-    /// The error of a request to wait for an operation that the communicator does not know.
-    pub(crate) fn foreign_ticket() -> Self {
-        let what = "an operation that another communicator started".to_owned();
-        Self::Request { operation: OperationKind::Wait, what }
-    }
-}
-
 coded_enum! {
     /// The operations of a communicator.
     OperationKind:

@@ -60,12 +60,24 @@ pub trait HostTransport: Send + Sync + Sized + 'static {
     fn close(&self);
 }
 
+/// The time in operations, in nanoseconds.
+#[derive(Default)]
+struct WaitedTime(AtomicU64);
+
+impl WaitedTime {
+    fn measure<R>(&self, operation: impl FnOnce() -> R) -> R {
+        let started = Instant::now();
+        let result = operation();
+        self.0.fetch_add(started.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        result
+    }
+}
+
 /// One rank's communicator. When it is dropped, its started operations end.
 pub struct HostComm<T: HostTransport> {
     pub(crate) transport: Arc<T>,
     background: Background,
-    /// Nanoseconds in operations.
-    waited: AtomicU64,
+    waited: Arc<WaitedTime>,
 }
 
 impl<T: HostTransport> fmt::Debug for HostComm<T> {
@@ -76,14 +88,7 @@ impl<T: HostTransport> fmt::Debug for HostComm<T> {
 
 impl<T: HostTransport> HostComm<T> {
     pub(crate) fn with_transport(transport: T) -> Self {
-        Self { transport: Arc::new(transport), background: Background::default(), waited: AtomicU64::new(0) }
-    }
-
-    fn timed<R>(&self, operation: impl FnOnce() -> R) -> R {
-        let started = Instant::now();
-        let result = operation();
-        self.waited.fetch_add(started.elapsed().as_nanos() as u64, Ordering::Relaxed);
-        result
+        Self { transport: Arc::new(transport), background: Background::default(), waited: Arc::default() }
     }
 
     fn run(
@@ -93,7 +98,7 @@ impl<T: HostTransport> HostComm<T> {
         root: Option<usize>,
         work: Collective<'_>,
     ) -> Result<(), CommError> {
-        self.timed(|| run_collective(&*self.transport, group, FOREGROUND, kind, root, work))
+        self.waited.measure(|| run_collective(&*self.transport, group, FOREGROUND, kind, root, work))
     }
 
     fn sum(&self, group: GroupId, kind: OperationKind, root: Option<usize>, buffer: &Tensor) -> Result<(), CommError> {
@@ -167,11 +172,14 @@ impl<T: HostTransport> Communicator for HostComm<T> {
             let buffers = Buffers::summable(kind, &tensors)?;
             run_collective(&*transport, group, BACKGROUND, kind, None, Collective::Sum(&buffers))
         };
-        self.background.start(self.rank(), Box::new(job))
-    }
-
-    fn wait(&self, pending: Pending) -> Result<(), CommError> {
-        self.timed(|| self.background.wait(&pending, self.transport.status()))
+        let started = self.background.start(self.rank(), Box::new(job))?;
+        // A pending operation does not keep the rank of a communicator that was dropped.
+        let (transport, waited) = (Arc::downgrade(&self.transport), Arc::clone(&self.waited));
+        Ok(Pending::new(move || {
+            let closed = CommError::Closed { operation: OperationKind::Wait };
+            let transport = transport.upgrade().ok_or(closed)?;
+            waited.measure(|| started.wait(transport.status()))
+        }))
     }
 
     fn reduce(&self, group: GroupId, root: usize, buffer: &Tensor) -> Result<(), CommError> {
@@ -195,7 +203,7 @@ impl<T: HostTransport> Communicator for HostComm<T> {
 
     fn send(&self, to: usize, lane: Lane, data: &Tensor) -> Result<(), CommError> {
         let (operation, from) = (OperationKind::Send, self.rank());
-        self.timed(|| {
+        self.waited.measure(|| {
             let place = self.transport.place();
             let index = place.channel(from, to, lane)?;
             let element = ElementType::from_dtype(data.dtype());
@@ -215,7 +223,7 @@ impl<T: HostTransport> Communicator for HostComm<T> {
     }
 
     fn receive(&self, from: usize, lane: Lane, dtype: DType, shape: &[usize]) -> Result<Tensor, CommError> {
-        self.timed(|| {
+        self.waited.measure(|| {
             let place = self.transport.place();
             let index = place.channel(from, place.rank, lane)?;
             self.transport.ensure_running(OperationKind::Receive)?;
@@ -229,6 +237,6 @@ impl<T: HostTransport> Communicator for HostComm<T> {
     }
 
     fn waited(&self) -> Duration {
-        Duration::from_nanos(self.waited.load(Ordering::Relaxed))
+        Duration::from_nanos(self.waited.0.load(Ordering::Relaxed))
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use candle_core::{DType, Device, Tensor};
 
 use super::communicator::Communicator;
+use super::error::CommError;
 use super::local::{LocalComm, Region};
 use super::tcp;
 use runner_spec::topology::{Channel, GroupId, Lane, Topology};
@@ -31,7 +32,7 @@ pub(super) fn world<R: Send>(topology: &Topology, rank: impl Fn(LocalComm) -> R 
     })
 }
 
-/// As `world`, over each transport; what the ranks of each returned.
+/// Runs every rank of a world over each transport. Returns what the ranks of each returned.
 fn everywhere<R: Send>(topology: &Topology, rank: impl Fn(&dyn Communicator) -> R + Sync) -> Vec<R> {
     let mut all = world(topology, |comm| rank(&comm));
     all.extend(tcp::tests::world(topology, |comm| rank(&comm)));
@@ -259,8 +260,8 @@ fn started_reductions_run_beside_everything_else() {
             let got = comm.receive(from, Lane::Activation, DType::F32, &[100]).unwrap();
             assert_eq!(bits(&got), bits(&tensor(DType::F32, round, from, 100)));
             pause();
-            comm.wait(second).unwrap();
-            comm.wait(first).unwrap();
+            second.wait().unwrap();
+            first.wait().unwrap();
             let (got, sums) = (bits(&flat), expected(DType::F32, round, &ranks, 4 * N));
             let mine = bits(&tensor(DType::F32, round, me, 4 * N));
             let negated: Vec<u64> = mine[..N].iter().map(|b| b ^ 1 << 31).collect();
@@ -320,4 +321,101 @@ fn time_in_operations_is_counted() {
         comm.waited()
     });
     assert!(waited.iter().all(|w| *w > Duration::ZERO), "{waited:?}");
+}
+
+pub(super) fn with_channel(slots: usize, slot_bytes: usize) -> Topology {
+    Topology { channels: vec![channel(0, 1, Lane::Activation, slots, slot_bytes)], ..Topology::everyone(2) }
+}
+
+pub(super) fn numbers(n: usize) -> Tensor {
+    tensor(DType::F32, 0, 0, n)
+}
+
+/// The errors of ranks 0 and 1 if they do `a` and `b` at the same time.
+fn disagree(
+    a: impl Fn(&dyn Communicator) -> Result<(), CommError> + Sync,
+    b: impl Fn(&dyn Communicator) -> Result<(), CommError> + Sync,
+) -> Vec<String> {
+    everywhere(&Topology::everyone(2), |comm| {
+        // An operation before it, so that it is not the first.
+        comm.barrier(ALL).unwrap();
+        let result = if comm.rank() == 0 { a(comm) } else { b(comm) };
+        match result {
+            Err(e @ CommError::Mismatch { .. }) => e.to_string(),
+            other => panic!("{other:?}"),
+        }
+    })
+}
+
+#[test]
+fn members_that_disagree_are_told_about_both() {
+    let told = disagree(|c| c.all_reduce(ALL, &numbers(100)), |c| c.all_reduce(ALL, &numbers(100_000)));
+    let (a, b) = ("all-reduce (number 1, 400 bytes of f32)", "all-reduce (number 1, 400000 bytes of f32)");
+    let of_ranks = [
+        format!("group 0: rank 0 is in {a}, but rank 1 is in {b}"),
+        format!("group 0: rank 1 is in {b}, but rank 0 is in {a}"),
+    ];
+    assert_eq!(told, [of_ranks.clone(), of_ranks].concat());
+    let f64s = |n| tensor(DType::F64, 0, 0, n);
+    let told = disagree(|c| c.all_reduce(ALL, &numbers(2)), |c| c.all_reduce(ALL, &f64s(1)));
+    assert!(told[0].contains("8 bytes of f32") && told[0].contains("8 bytes of f64"), "{told:?}");
+    let told = disagree(|c| c.barrier(ALL), |c| c.all_gather(ALL, b"abc").map(drop));
+    assert!(told[0].ends_with("rank 0 is in barrier (number 1), but rank 1 is in all-gather (number 1, 3 bytes)"));
+    let told = disagree(|c| c.broadcast(ALL, 0, &numbers(3)), |c| c.broadcast(ALL, 1, &numbers(3)));
+    assert!(told[0].contains("root 0") && told[0].contains("root 1"), "{told:?}");
+    let start = |c: &dyn Communicator, n| c.start_all_reduce(ALL, vec![numbers(n)])?.wait();
+    let told = disagree(move |c| start(c, 5), move |c| start(c, 6));
+    assert!(told[1].contains("24 bytes") && told[1].contains("20 bytes"), "{told:?}");
+}
+
+#[test]
+fn a_message_of_another_size_is_told_with_both() {
+    everywhere(&with_channel(2, 40), |comm| {
+        if comm.rank() == 0 {
+            let error = comm.send(1, Lane::Activation, &numbers(11)).unwrap_err().to_string();
+            assert_eq!(
+                error,
+                "a message of 44 bytes from rank 0 to rank 1 (activation) is longer than the channel's 40"
+            );
+            comm.send(1, Lane::Activation, &numbers(10)).unwrap();
+        } else {
+            let error = comm.receive(0, Lane::Activation, DType::F32, &[2, 6]).unwrap_err().to_string();
+            assert_eq!(
+                error,
+                "the next activation message from rank 0 to rank 1 has 40 bytes of f32, but a tensor of shape [2, 6] of f32 \
+                 (48 bytes) was expected"
+            );
+            // As many bytes, of another type.
+            let error = comm.receive(0, Lane::Activation, DType::U32, &[2, 5]).unwrap_err().to_string();
+            assert!(error.contains("40 bytes of f32") && error.contains("u32"), "{error}");
+            assert_eq!(comm.receive(0, Lane::Activation, DType::F32, &[2, 5]).unwrap().dims(), [2, 5]);
+        }
+    });
+}
+
+#[test]
+fn wrong_requests_are_refused_alone() {
+    let topology = Topology { groups: vec![vec![0, 1], vec![0]], ..with_channel(1, 8) };
+    everywhere(&topology, |comm| {
+        let text = |r: Result<(), CommError>| r.unwrap_err().to_string();
+        if comm.rank() == 1 {
+            assert_eq!(text(comm.barrier(GroupId(1))), "rank 1 is not in group 1");
+            assert_eq!(text(comm.barrier(GroupId(9))), "rank 1 is not in group 9");
+            assert_eq!(
+                text(comm.send(0, Lane::Activation, &numbers(1))),
+                "there is no activation channel from rank 1 to rank 0"
+            );
+        }
+        assert_eq!(text(comm.reduce(ALL, 2, &numbers(1))), "rank 2 is not in group 0");
+        let ids = Tensor::zeros(4, DType::U32, &Device::Cpu).unwrap();
+        assert_eq!(text(comm.all_reduce(ALL, &ids)), "all-reduce: sums are of f32 or f64, not u32");
+        let halves = Tensor::zeros(4, DType::F16, &Device::Cpu).unwrap();
+        assert!(text(comm.broadcast(ALL, 0, &halves)).contains("F16"));
+        let strided = numbers(6).reshape((2, 3)).unwrap().t().unwrap();
+        assert!(text(comm.all_reduce(ALL, &strided)).contains("[3, 2]"));
+        let mixed = vec![numbers(2), tensor(DType::F64, 0, 0, 2)];
+        assert!(comm.start_all_reduce(ALL, mixed).unwrap_err().to_string().contains("f32 and f64"));
+        // None of them counted as an operation.
+        comm.barrier(ALL).unwrap();
+    });
 }

@@ -29,7 +29,7 @@ impl<'a> GradientReduction<'a> {
     /// Waits for every sum that `all_reduce` started.
     pub(super) fn wait_buckets(&mut self) -> Result<(), ExecError> {
         for pending in self.pending.drain(..) {
-            self.context.comm.wait(pending)?;
+            pending.wait()?;
         }
         Ok(())
     }

@@ -1,9 +1,6 @@
 //! A rank's communicator over NCCL and another communicator.
 
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
-use std::thread::{self, JoinHandle};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use candle_core::{DType, Device, Tensor};
@@ -11,12 +8,11 @@ use cudarc::driver::CudaEvent;
 
 use super::channels::{self, Channels};
 use super::groups::{Groups, Member};
-use super::library::{NcclError, Transfer};
+use super::library::Transfer;
 use super::link::place;
-use super::watch::Watched;
+use super::watch::{WatchThread, Watched};
 use crate::communicator::{Communicator, Pending};
 use crate::error::{CommError, OperationKind};
-use crate::lock::lock_or_recover;
 use runner_compute::gpu::{Gpu, share_with_peers};
 use runner_spec::topology::{GroupId, Lane, LocalRanks, Topology};
 
@@ -30,23 +26,15 @@ pub struct NcclComm {
     groups: Groups,
     ranks: LocalRanks,
     attached: OnceLock<Attached>,
-    started: Mutex<Started>,
-    tickets: AtomicU64,
 }
 
 /// The state of a rank whose device is known.
 #[derive(Debug)]
 struct Attached {
+    _watch: WatchThread,
     gpu: Arc<Gpu>,
     channels: Channels,
-    watch: Mutex<Option<JoinHandle<()>>>,
 }
-
-/// Started operations: their completion events, and the tensors that they keep alive.
-type Started = HashMap<u64, (Arc<CudaEvent>, Vec<Tensor>)>;
-
-/// The ticket of the first operation of NCCL. Those of the host's operations are smaller.
-const FIRST_TICKET: u64 = 1 << 63;
 
 impl NcclComm {
     /// A communicator over `host`, which has the same topology. Everything goes through `host` until `attach` sets a GPU. `summing`
@@ -62,8 +50,6 @@ impl NcclComm {
             groups: Groups::default(),
             ranks,
             attached: OnceLock::new(),
-            started: Mutex::default(),
-            tickets: AtomicU64::new(FIRST_TICKET),
         }
     }
 
@@ -103,7 +89,7 @@ impl NcclComm {
         let places = tensors.iter().filter(|t| t.elem_count() > 0).map(place).collect::<Result<Vec<_>, _>>();
         let places = places.map_err(|what| CommError::Request { operation: kind, what })?;
         let started = link.start(kind, attached.gpu.stream(), None, transfer, &places);
-        started.map(Some).map_err(|error| self.failed(kind, &error))
+        started.map(Some).map_err(|error| self.watched.error(kind, error.to_string()))
     }
 
     /// Runs a transfer of a tensor on the GPU, for which the work from here on waits.
@@ -116,28 +102,8 @@ impl NcclComm {
         buffer: &Tensor,
     ) -> Result<(), CommError> {
         match self.start(attached, kind, group, root, std::slice::from_ref(buffer))? {
-            Some(completed) => self.follow(attached, kind, &completed),
+            Some(completed) => self.watched.follow(&attached.gpu, kind, &completed),
             None => Ok(()),
-        }
-    }
-
-    fn failed(&self, operation: OperationKind, error: &NcclError) -> CommError {
-        self.watched.error(operation, error.to_string())
-    }
-
-    /// Makes the work from here on wait for `event`.
-    fn follow(&self, attached: &Attached, operation: OperationKind, event: &CudaEvent) -> Result<(), CommError> {
-        self.watched.waits.follow(&attached.gpu, event).map_err(|error| self.failed(operation, &error))
-    }
-}
-
-impl Drop for NcclComm {
-    fn drop(&mut self) {
-        let Some(attached) = self.attached.get() else { return };
-        self.watched.close(attached.gpu.stream().context());
-        if let Some(watch) = lock_or_recover(&attached.watch).take() {
-            watch.thread().unpark();
-            let _ = watch.join();
         }
     }
 }
@@ -159,26 +125,11 @@ impl Communicator for NcclComm {
         if self.ranks == LocalRanks::Threads && self.world_size() > 1 {
             share_with_peers(&gpu)?;
         }
-        let context = Arc::clone(gpu.stream().context());
-        let watched = Arc::clone(&self.watched);
-        let watch = thread::Builder::new().name("nccl watch".to_owned());
         // It begins before the first link: a rank that ends while the others connect is noticed, too.
-        let watch = watch.spawn(move || watched.watch(&context)).map_err(CommError::Thread)?;
-        let channels = Channels::open(&self.watched, &self.topology, device);
-        let open = |channels| {
-            self.groups.open(&self.watched, &self.topology, &gpu, &self.summing)?;
-            Ok(channels)
-        };
-        let channels = match channels.and_then(open) {
-            Ok(channels) => channels,
-            Err(error) => {
-                self.watched.close(gpu.stream().context());
-                watch.thread().unpark();
-                let _ = watch.join();
-                return Err(error);
-            }
-        };
-        let _ = self.attached.set(Attached { gpu, channels, watch: Mutex::new(Some(watch)) });
+        let watch = WatchThread::spawn(&self.watched, gpu.stream().context())?;
+        let channels = Channels::open(&self.watched, &self.topology, device)?;
+        self.groups.open(&self.watched, &self.topology, &gpu, &self.summing)?;
+        let _ = self.attached.set(Attached { _watch: watch, gpu, channels });
         Ok(())
     }
 
@@ -200,22 +151,16 @@ impl Communicator for NcclComm {
         let Some(attached) = on_gpu else { return self.host().start_all_reduce(group, buffers) };
         let started = self.start(attached, OperationKind::AllReduce, group, None, &buffers)?;
         let Some(completed) = started else { return Ok(Pending::completed()) };
-        let ticket = self.tickets.fetch_add(1, Ordering::Relaxed);
-        lock_or_recover(&self.started).insert(ticket, (completed, buffers));
-        Ok(Pending::new(ticket))
-    }
-
-    fn wait(&self, pending: Pending) -> Result<(), CommError> {
-        let Some(ticket) = pending.ticket() else { return Ok(()) };
-        if ticket < FIRST_TICKET {
-            return self.host().wait(pending);
-        }
-        let started = lock_or_recover(&self.started).remove(&ticket);
-        let (Some((completed, _buffers)), Some(attached)) = (started, self.attached.get()) else {
-            return Err(CommError::foreign_ticket());
-        };
-        self.watched.ensure_running(OperationKind::AllReduce)?;
-        self.follow(attached, OperationKind::AllReduce, &completed)
+        // A pending operation does not keep a communicator that was dropped.
+        let (watched, gpu) = (Arc::downgrade(&self.watched), Arc::clone(&attached.gpu));
+        Ok(Pending::new(move || {
+            // The buffers must live until here.
+            let _buffers = buffers;
+            let kind = OperationKind::AllReduce;
+            let watched = watched.upgrade().ok_or(CommError::Closed { operation: OperationKind::Wait })?;
+            watched.ensure_running(kind)?;
+            watched.follow(&gpu, kind, &completed)
+        }))
     }
 
     fn reduce(&self, group: GroupId, root: usize, buffer: &Tensor) -> Result<(), CommError> {

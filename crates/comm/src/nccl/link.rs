@@ -17,10 +17,10 @@ use crate::lock::lock_or_recover;
 use runner_compute::gpu;
 use runner_compute::gpu::Gpu;
 
-/// How long members may take to join.
+/// The time that members may take to join.
 const JOIN_TIMEOUT: Duration = Duration::from_mins(10);
 
-/// How long a call may take before another thread, which waits for it, aborts it from outside.
+/// The time that a call may take before another thread, which waits for it, aborts it from outside.
 const CALL_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The time between two checks whether the run was aborted.

@@ -4,10 +4,10 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use cudarc::driver::CudaContext;
+use cudarc::driver::{CudaContext, CudaEvent};
 
 use super::link::Link;
 use super::waits::StreamWaits;
@@ -15,14 +15,15 @@ use crate::communicator::Communicator;
 use crate::error::{CommError, OperationKind};
 use crate::lock::lock_or_recover;
 use crate::timeout::OPERATION_TIMEOUT;
+use runner_compute::gpu::Gpu;
 
 /// The time between two checks of the links.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// How long operations may go on when the communicator is dropped, and how long an abort of a link may take.
+/// The time that operations may go on when the communicator is dropped, and that an abort of a link may take.
 const ABORT_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// How long the orderly end of all links may take, one after another.
+/// The time that the orderly end of all links may take, one after another.
 const DESTROY_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// The state that a rank's thread and its watch share.
@@ -31,8 +32,35 @@ pub(super) struct Watched {
     pub(super) host: Box<dyn Communicator>,
     links: Mutex<Vec<Arc<Link>>>,
     failure: Mutex<Option<(OperationKind, String)>>,
-    pub(super) closed: AtomicBool,
+    closed: AtomicBool,
     pub(super) waits: StreamWaits,
+}
+
+/// The thread that watches the links. When this is dropped, all links are ended.
+#[derive(Debug)]
+pub(super) struct WatchThread {
+    watched: Arc<Watched>,
+    context: Arc<CudaContext>,
+    handle: Option<JoinHandle<()>>,
+}
+
+impl WatchThread {
+    pub(super) fn spawn(watched: &Arc<Watched>, context: &Arc<CudaContext>) -> Result<Self, CommError> {
+        let (watched, context) = (Arc::clone(watched), Arc::clone(context));
+        let (seen, device) = (Arc::clone(&watched), Arc::clone(&context));
+        let handle = thread::Builder::new().name("nccl watch".to_owned()).spawn(move || seen.watch(&device));
+        Ok(Self { watched, context, handle: Some(handle.map_err(CommError::Thread)?) })
+    }
+}
+
+impl Drop for WatchThread {
+    fn drop(&mut self) {
+        self.watched.close(&self.context);
+        if let Some(handle) = self.handle.take() {
+            handle.thread().unpark();
+            let _ = handle.join();
+        }
+    }
 }
 
 impl Watched {
@@ -74,8 +102,13 @@ impl Watched {
         }
     }
 
+    /// Makes the work from here on wait for `event`, of an operation.
+    pub(super) fn follow(&self, gpu: &Gpu, operation: OperationKind, event: &CudaEvent) -> Result<(), CommError> {
+        self.waits.follow(gpu, event).map_err(|error| self.error(operation, error.to_string()))
+    }
+
     /// Checks the links until the communicator is closed.
-    pub(super) fn watch(&self, context: &Arc<CudaContext>) {
+    fn watch(&self, context: &Arc<CudaContext>) {
         // An error shows where the context is used.
         let _ = context.bind_to_thread();
         while !self.closed.load(Ordering::SeqCst) {
@@ -95,7 +128,7 @@ impl Watched {
     }
 
     /// Ends all links: in good order if nothing has failed, else at once.
-    pub(super) fn close(&self, context: &Arc<CudaContext>) {
+    fn close(&self, context: &Arc<CudaContext>) {
         self.closed.store(true, Ordering::SeqCst);
         let links = lock_or_recover(&self.links).clone();
         let is_well = || self.host.aborted().is_none() && lock_or_recover(&self.failure).is_none();

@@ -7,14 +7,14 @@ use std::sync::{Arc, Barrier, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use candle_core::{DType, Device, Tensor};
+use candle_core::DType;
 
 use super::frame::{FrameTag, encode_header};
 use super::{JoinConfig, RunAbort, TcpComm, TcpMesh};
 use crate::communicator::Communicator;
 use crate::error::{CommError, ElementType, Operation, OperationKind};
 use crate::local::{LocalComm, RankPhase};
-use crate::tests::{ALL, bits, channel, tensor};
+use crate::tests::{ALL, bits, channel, numbers, tensor, with_channel};
 use runner_spec::topology::{GroupId, Lane, Topology};
 
 /// A port that was free a moment ago.
@@ -55,15 +55,7 @@ pub(crate) fn world<R: Send>(topology: &Topology, rank: impl Fn(TcpComm) -> R + 
     })
 }
 
-fn with_channel(slots: usize, slot_bytes: usize) -> Topology {
-    Topology { channels: vec![channel(0, 1, Lane::Activation, slots, slot_bytes)], ..Topology::everyone(2) }
-}
-
-fn numbers(n: usize) -> Tensor {
-    tensor(DType::F32, 0, 0, n)
-}
-
-/// The same sums, over memory and over sockets, of one topology with groups in different orders.
+/// Sums over memory and over sockets are equal, for one topology with groups in different orders.
 #[test]
 fn sums_are_those_between_ranks_of_one_machine() {
     let groups = vec![vec![0, 1, 2, 3], vec![3, 0, 2], vec![2, 1]];
@@ -75,7 +67,7 @@ fn sums_are_those_between_ranks_of_one_machine() {
             for n in [3, 100_003, 700_000] {
                 let x = tensor(DType::F32, n, comm.rank(), n);
                 let pending = comm.start_all_reduce(GroupId(group), vec![x.clone()]).unwrap();
-                comm.wait(pending).unwrap();
+                pending.wait().unwrap();
                 out.push(bits(&x));
             }
         }
@@ -271,7 +263,7 @@ fn a_rank_that_one_gives_up_is_told_to_all() {
     assert_eq!(given_up(3, 0, &[1]), [others.clone(), (lost, vec![]), others]);
 }
 
-/// As when a machine with two ranks goes away.
+/// Two ranks are lost, such as those of one machine.
 #[test]
 fn every_loss_is_told_and_the_first_is_the_cause() {
     let seen = given_up(4, 3, &[0, 1]);
@@ -299,76 +291,6 @@ fn a_loss_does_not_hide_what_came_before() {
     assert!(told.iter().all(|ended| (ended.by, ended.code, ended.lost) == (0, 2, false)), "{told:?}");
 }
 
-/// What ranks 0 and 1 are told if they do `a` and `b` at the same time.
-fn disagree(
-    a: impl Fn(&TcpComm) -> Result<(), CommError> + Sync,
-    b: impl Fn(&TcpComm) -> Result<(), CommError> + Sync,
-) -> Vec<String> {
-    world(&Topology::everyone(2), |comm| {
-        comm.barrier(ALL).unwrap();
-        let result = if comm.rank() == 0 { a(&comm) } else { b(&comm) };
-        match result {
-            Err(e @ CommError::Mismatch { .. }) => e.to_string(),
-            other => panic!("{other:?}"),
-        }
-    })
-}
-
-#[test]
-fn members_that_disagree_are_told_about_both() {
-    let told = disagree(|c| c.all_reduce(ALL, &numbers(100)), |c| c.all_reduce(ALL, &numbers(100_000)));
-    let (a, b) = ("all-reduce (number 1, 400 bytes of f32)", "all-reduce (number 1, 400000 bytes of f32)");
-    assert_eq!(
-        told,
-        [
-            format!("group 0: rank 0 is in {a}, but rank 1 is in {b}"),
-            format!("group 0: rank 1 is in {b}, but rank 0 is in {a}")
-        ]
-    );
-    let told = disagree(|c| c.barrier(ALL), |c| c.all_gather(ALL, b"abc").map(drop));
-    assert!(told[0].ends_with("rank 0 is in barrier (number 1), but rank 1 is in all-gather (number 1, 3 bytes)"));
-    let told = disagree(|c| c.broadcast(ALL, 0, &numbers(3)), |c| c.broadcast(ALL, 1, &numbers(3)));
-    assert!(told[0].contains("root 0") && told[0].contains("root 1"), "{told:?}");
-    let start = |c: &TcpComm, n| c.wait(c.start_all_reduce(ALL, vec![numbers(n)])?);
-    let told = disagree(move |c| start(c, 5), move |c| start(c, 6));
-    assert!(told[1].contains("24 bytes") && told[1].contains("20 bytes"), "{told:?}");
-}
-
-#[test]
-fn a_message_of_another_size_is_told_with_both() {
-    world(&with_channel(2, 40), |comm| {
-        if comm.rank() == 0 {
-            let error = comm.send(1, Lane::Activation, &numbers(11)).unwrap_err().to_string();
-            assert!(error.ends_with("(activation) is longer than the channel's 40"), "{error}");
-            comm.send(1, Lane::Activation, &numbers(10)).unwrap();
-        } else {
-            let error = comm.receive(0, Lane::Activation, DType::F32, &[2, 6]).unwrap_err().to_string();
-            assert!(error.contains("has 40 bytes of f32") && error.contains("(48 bytes) was expected"), "{error}");
-            let error = comm.receive(0, Lane::Activation, DType::U32, &[2, 5]).unwrap_err().to_string();
-            assert!(error.contains("40 bytes of f32") && error.contains("u32"), "{error}");
-            assert_eq!(comm.receive(0, Lane::Activation, DType::F32, &[2, 5]).unwrap().dims(), [2, 5]);
-        }
-    });
-}
-
-#[test]
-fn wrong_requests_are_refused_alone() {
-    let topology = Topology { groups: vec![vec![0, 1], vec![0]], ..with_channel(1, 8) };
-    world(&topology, |comm| {
-        let text = |r: Result<(), CommError>| r.unwrap_err().to_string();
-        if comm.rank() == 1 {
-            assert_eq!(text(comm.barrier(GroupId(1))), "rank 1 is not in group 1");
-            let error = text(comm.send(0, Lane::Activation, &numbers(1)));
-            assert_eq!(error, "there is no activation channel from rank 1 to rank 0");
-        }
-        assert_eq!(text(comm.reduce(ALL, 2, &numbers(1))), "rank 2 is not in group 0");
-        let ids = Tensor::zeros(4, DType::U32, &Device::Cpu).unwrap();
-        assert_eq!(text(comm.all_reduce(ALL, &ids)), "all-reduce: sums are of f32 or f64, not u32");
-        // None of them counted as an operation.
-        comm.barrier(ALL).unwrap();
-    });
-}
-
 /// Rank 0 waits in `wait`; then the run is aborted because of rank 1.
 fn aborted(wait: impl Fn(&TcpComm) -> Result<(), CommError> + Sync) {
     world(&with_channel(1, 400), |comm| {
@@ -391,7 +313,7 @@ fn aborted(wait: impl Fn(&TcpComm) -> Result<(), CommError> + Sync) {
 fn an_abort_ends_every_kind_of_wait() {
     aborted(|c| c.barrier(ALL));
     aborted(|c| c.all_reduce(ALL, &numbers(100_000)));
-    aborted(|c| c.wait(c.start_all_reduce(ALL, vec![numbers(10)])?));
+    aborted(|c| c.start_all_reduce(ALL, vec![numbers(10)])?.wait());
     aborted(|c| (0..2).try_for_each(|_| c.send(1, Lane::Activation, &numbers(100))));
     aborted(|c| c.mesh().receive_control(1).map(drop));
 }

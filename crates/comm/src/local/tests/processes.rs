@@ -24,7 +24,7 @@ fn topology() -> Topology {
     Topology { channels, ..Topology::everyone(2) }
 }
 
-/// What a rank does, if this process is one: reductions and messages, then a wait that nobody ends but an abort.
+/// The work of a rank, if this process is one: reductions and messages, then a wait that only an abort ends.
 #[test]
 fn as_a_rank() {
     let Ok(role) = std::env::var(ROLE) else { return };
@@ -45,7 +45,7 @@ fn as_a_rank() {
         comm.send(1 - rank, lane, &sent).unwrap();
         let got = comm.receive(1 - rank, back, DType::F32, &[1000]).unwrap();
         assert_eq!(bits(&got), bits(&tensor(DType::F32, round, 1 - rank, 1000)));
-        comm.wait(pending).unwrap();
+        pending.wait().unwrap();
         assert_eq!(bits(&x), expected(DType::F32, round, &[0, 1], n));
         assert_eq!(bits(&y), expected(DType::F64, round, &[0, 1], n));
     }
@@ -112,7 +112,7 @@ fn processes_compute_and_one_is_killed() {
     }
 }
 
-/// What systems without files in memory use.
+/// Systems without files in memory use an unlinked file.
 #[test]
 fn processes_compute_over_an_unlinked_file() {
     use std::os::fd::OwnedFd;

@@ -41,7 +41,7 @@ fn bandwidth() {
             let x = Tensor::ones(BYTES / 4, DType::F32, &Device::Cpu).unwrap();
             comm.barrier(ALL).unwrap();
             let direct = time(|| comm.all_reduce(ALL, &x).unwrap());
-            let started = time(|| comm.wait(comm.start_all_reduce(ALL, vec![x.clone()]).unwrap()).unwrap());
+            let started = time(|| comm.start_all_reduce(ALL, vec![x.clone()]).unwrap().wait().unwrap());
             (direct, started)
         });
         let (direct, started) = times[0];
