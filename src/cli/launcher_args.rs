@@ -22,7 +22,7 @@ pub(crate) enum Launcher {
 
 #[derive(Debug, Clone, Copy, Default, Args)]
 pub(crate) struct LauncherArgs {
-    /// Who starts the ranks of a plan with several ranks.
+    /// The program that starts the ranks of a plan with several ranks.
     #[arg(long, value_enum, default_value_t, value_name = "WHO")]
     pub launcher: Launcher,
 }

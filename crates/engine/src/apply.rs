@@ -13,7 +13,7 @@ use runner_store::{RunLock, catalog, time};
 use crate::continuation::{ContinueRequest, ContinueSource, differing_keys};
 use crate::error::EngineError;
 use crate::launch::World;
-use crate::launched::{JoinedRank, LaunchedRank, work_as_rank};
+use crate::launched::{JoinedRank, LaunchedRank, follow, work_as_rank};
 use crate::observer::{RunEvent, RunObserver};
 use crate::outcome::{RunOutcome, RunReport};
 use crate::prepare::{Host, PreparedRun, pin_hub_commits};
@@ -95,7 +95,7 @@ fn apply_in(
     let joined = world.map(|world| JoinedRank::new(world, &ready.plan)).transpose()?;
     ready.check_memory(world)?;
     if let Some(joined) = joined.as_ref().filter(|_| !is_leader) {
-        return joined.follow(&loaded.experiment, &ready, host, stop, &request.options.faults);
+        return follow(&joined.training(&loaded.experiment, &ready, host, stop, &request.options.faults));
     }
     let source = request.continue_from.as_ref().map(|other| other.find(&host.runs, &ready.plan)).transpose()?;
     let run = match open_or_create(request, &loaded, &ready.plan, host, source.as_ref(), observer)? {

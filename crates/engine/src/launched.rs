@@ -98,23 +98,16 @@ impl<'a> JoinedRank<'a> {
         let Self { world, comm, program } = self;
         LaunchedTraining { world, comm: &**comm, program, experiment, ready, host, stop, faults }
     }
+}
 
-    /// Works as a rank that keeps no record.
-    ///
-    /// # Errors
-    /// If this rank fails and has to report it.
-    pub(crate) fn follow(
-        &self,
-        experiment: &Experiment,
-        ready: &PreparedRun,
-        host: &Host,
-        stop: &StopSwitch,
-        faults: &Faults,
-    ) -> Result<RunReport, EngineError> {
-        stop.arm();
-        let code = self.training(experiment, ready, host, stop, faults).follow().map_err(RunError::Launched)?;
-        Ok(RunReport { outcome: RunOutcome::Followed(code), run: None })
-    }
+/// Works as a rank that keeps no record.
+///
+/// # Errors
+/// If this rank fails and has to report it.
+pub(crate) fn follow(training: &LaunchedTraining<'_>) -> Result<RunReport, EngineError> {
+    training.stop.arm();
+    let code = training.follow().map_err(RunError::Launched)?;
+    Ok(RunReport { outcome: RunOutcome::Followed(code), run: None })
 }
 
 /// # Errors

@@ -9,7 +9,7 @@ use runner_store::{catalog, checkpoint};
 use crate::apply::open_unless_done;
 use crate::error::EngineError;
 use crate::launch::World;
-use crate::launched::{JoinedRank, LaunchedRank, work_as_rank};
+use crate::launched::{JoinedRank, LaunchedRank, follow, work_as_rank};
 use crate::observer::RunObserver;
 use crate::opened_run::resolved_experiment;
 use crate::outcome::{RunOutcome, RunReport};
@@ -68,7 +68,9 @@ fn resume_in(
     let joined = world.map(|world| JoinedRank::new(world, &ready.plan)).transpose()?;
     let run = match (run, &joined) {
         (Some(run), _) => run,
-        (None, Some(joined)) => return joined.follow(&experiment, &ready, host, stop, &request.options.faults),
+        (None, Some(joined)) => {
+            return follow(&joined.training(&experiment, &ready, host, stop, &request.options.faults));
+        }
         (None, None) => return Ok(RunReport { outcome: RunOutcome::Done, run: None }),
     };
     check_same_plan(run.manifest(), &ready.plan)?;

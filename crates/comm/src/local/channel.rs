@@ -76,13 +76,13 @@ struct Slots<'a> {
 impl<'a> Slots<'a> {
     fn new(own: &'a LocalRank, index: usize) -> Self {
         let channel = own.region.topology.channels[index];
-        Self { own, index, channel, ring: own.region.at(own.region.layout.ring(index)) }
+        Self { own, index, channel, ring: own.region.object_at(own.region.layout.ring(index)) }
     }
 
     /// The header and the bytes of message `number`.
     fn slot(&self, number: u64) -> (&'a SlotHeader, *mut u8) {
         let region = &self.own.region;
         let offset = region.layout.slot(self.index, (number % self.channel.slots as u64) as usize);
-        (region.at(offset), region.pointer(offset + size_of::<SlotHeader>(), self.channel.slot_bytes))
+        (region.object_at(offset), region.pointer(offset + size_of::<SlotHeader>(), self.channel.slot_bytes))
     }
 }

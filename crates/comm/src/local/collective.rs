@@ -10,23 +10,10 @@ use super::layout::{MemberCounters, PIECE_BYTES, STAGED_PIECES};
 use super::local_rank::{LocalRank, reached};
 use crate::collective::{Collective, RunningCollective};
 use crate::error::{CommError, Operation};
-use crate::group::QueuePosition;
-
-/// Runs a collective in a queue of a group's operations.
-pub(super) fn run(
-    running: &RunningCollective<'_, LocalRank>,
-    position: &mut QueuePosition,
-    mut work: Collective<'_>,
-) -> Result<(), CommError> {
-    let pieces = running.run_pieces(position.next_piece, &mut work)?;
-    position.next_piece = position.next_piece.wrapping_add(pieces as u64);
-    running.counters(running.own_index()).operations.store(position.operations, Ordering::Release);
-    Ok(())
-}
 
 impl RunningCollective<'_, LocalRank> {
     /// Runs all pieces from number `first` on, and returns how many there were.
-    fn run_pieces(&self, first: u64, work: &mut Collective<'_>) -> Result<usize, CommError> {
+    pub(super) fn run_pieces(&self, first: u64, work: &mut Collective<'_>) -> Result<usize, CommError> {
         self.stage(first, 0, work)?;
         let mut pieces = 1;
         let mut piece = 0;
@@ -84,9 +71,9 @@ impl RunningCollective<'_, LocalRank> {
         )
     }
 
-    fn counters(&self, member: usize) -> &MemberCounters {
+    pub(super) fn counters(&self, member: usize) -> &MemberCounters {
         let region = &self.transport.region;
-        region.at(region.layout.counters(self.membership.group, self.queue, member))
+        region.object_at(region.layout.counters(self.membership.group, self.queue, member))
     }
 
     fn publish(&self, counter: impl Fn(&MemberCounters) -> &AtomicU64, value: u64) {

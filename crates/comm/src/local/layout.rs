@@ -1,4 +1,4 @@
-//! Where things are in the region: header, seats, then per group its records and staging, then the channels.
+//! The layout of the region: the header, the statuses of the ranks, the counters and the staging of each group, then the channels.
 
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
@@ -24,25 +24,25 @@ pub(super) unsafe trait SharedType {}
 #[repr(C, align(128))]
 pub(super) struct Header {
     pub(super) magic: AtomicU64,
-    /// Of the topology and of this layout.
+    /// The hash of the topology and of this layout.
     pub(super) hash: [AtomicU64; 4],
-    /// The rank that caused the end, plus 1.
+    /// The rank that caused the abort, plus 1.
     pub(super) abort: AtomicU64,
     pub(super) stop: AtomicBool,
 }
 
-/// What one member of a group tells the others, for one queue of operations.
+/// The counters of one member of a group, for one queue of operations. The other members read them.
 #[repr(C, align(128))]
 pub(super) struct MemberCounters {
-    /// Pieces written to this member's staging.
+    /// The number of pieces in this member's staging.
     pub(super) staged: AtomicU64,
-    /// Pieces whose share of the sum this member has written.
+    /// The number of pieces whose share of the sum this member has written.
     pub(super) reduced: AtomicU64,
-    /// Pieces that this member needs no more of anyone.
+    /// The number of pieces that this member no longer needs from any other.
     pub(super) done: AtomicU64,
-    /// Operations that came to their end.
+    /// The number of operations that have ended.
     pub(super) operations: AtomicU64,
-    /// Of which operation each staged piece is.
+    /// The operation of each staged piece.
     pub(super) pieces: [PieceHeader; STAGED_PIECES],
 }
 
@@ -63,7 +63,7 @@ pub(super) struct Ring {
 #[repr(C, align(128))]
 pub(super) struct Counter(pub(super) AtomicU64);
 
-/// Before each message.
+/// The header before each message.
 #[repr(C, align(64))]
 pub(super) struct SlotHeader {
     pub(super) bytes: AtomicU64,
@@ -101,7 +101,7 @@ struct ChannelOffsets {
     stride: usize,
 }
 
-/// Hands out offsets, and notices when they end.
+/// Assigns offsets, as long as there are addresses.
 struct Cursor(usize);
 
 impl Cursor {
@@ -119,7 +119,8 @@ impl Cursor {
 }
 
 impl Layout {
-    /// Of a topology that makes sense.
+    /// # Errors
+    /// If the topology makes no sense, or is too large.
     pub(super) fn new(topology: &Topology) -> Result<Self, TopologyError> {
         topology.check()?;
         let mut cursor = Cursor(PAGE);
@@ -128,7 +129,7 @@ impl Layout {
         for ranks in &topology.groups {
             let members = ranks.len();
             let records = cursor.take(OPERATION_QUEUES * members, size_of::<MemberCounters>(), PAGE)?;
-            // Nobody to share with: nothing is staged.
+            // A single member stages nothing.
             let staged = if members == 1 { 0 } else { OPERATION_QUEUES * STAGED_PIECES * members };
             groups.push(GroupOffsets { members, records, staging: cursor.take(staged, PIECE_BYTES, PAGE)? });
         }

@@ -31,13 +31,15 @@ impl LocalRank {
     /// Takes the rank's status, which makes this the only writer of the rank's counters.
     pub(super) fn new(region: Arc<Region>, rank: usize) -> Result<Self, RegionError> {
         let world_size = region.world_size();
-        let status = region.status(rank).ok_or(RegionError::NoSuchRank { rank, world_size })?;
+        let status = region
+            .status(rank)
+            .ok_or_else(|| RegionError::Failed(format!("there is no rank {rank} in a world of {world_size}")))?;
         if !status.claim() {
-            return Err(RegionError::Taken { rank });
+            return Err(RegionError::Failed(format!("rank {rank} is taken")));
         }
         let place = RankTopology::new(&region.topology, rank, |group, queue, own_index| {
             // The place where an earlier owner of the rank ended.
-            let counters: &MemberCounters = region.at(region.layout.counters(group, queue, own_index));
+            let counters: &MemberCounters = region.object_at(region.layout.counters(group, queue, own_index));
             let [operations, next_piece] = [&counters.operations, &counters.staged].map(|c| c.load(Ordering::Acquire));
             QueuePosition { operations, next_piece, is_broken: false }
         });

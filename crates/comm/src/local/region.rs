@@ -1,4 +1,4 @@
-//! The memory that ranks share: made, attached to, and read from outside.
+//! The memory that ranks share: a process makes it, ranks attach to it, and the supervisor reads it.
 
 use std::fmt;
 use std::fs::File;
@@ -12,31 +12,28 @@ use memmap2::{MmapOptions, MmapRaw};
 use super::layout::{Header, Layout, SharedType};
 use super::rank_status::{RankSnapshot, RankStatus};
 use super::wake_signal::WakeSignal;
+use runner_spec::format::json_bytes;
 use runner_spec::topology::{Topology, TopologyError};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"rnrcomm1");
 
-/// Why there is no region, or no place in it.
+/// The reason why there is no region, or no place in it.
 #[derive(Debug, thiserror::Error)]
 pub enum RegionError {
     #[error(transparent)]
     Topology(#[from] TopologyError),
-    #[error("{action} {bytes} bytes of shared memory: {source}")]
-    Memory { action: &'static str, bytes: usize, source: io::Error },
-    #[error("{action} file descriptor {fd}: {source}")]
-    Descriptor { action: &'static str, fd: RawFd, source: io::Error },
-    #[error("file descriptor {fd} is no region of a run")]
-    NotARegion { fd: RawFd },
-    #[error("the region was made for another topology")]
-    OtherTopology,
-    #[error("there is no rank {rank} in a world of {world_size}")]
-    NoSuchRank { rank: usize, world_size: usize },
-    #[error("rank {rank} is taken")]
-    Taken { rank: usize },
+    #[error("{0}")]
+    Failed(String),
 }
 
-/// The memory of one run's communication. Nothing of it has a name, so nothing is left behind when its processes end,
-/// however they end; pages are touched only when used.
+impl RegionError {
+    fn memory(action: &str, bytes: usize, error: &io::Error) -> Self {
+        Self::Failed(format!("{action} {bytes} bytes of shared memory: {error}"))
+    }
+}
+
+/// The memory of one run's communication. It has no name, so nothing is left behind when its processes end, however they end. Pages
+/// are touched only when they are used.
 pub struct Region {
     map: MmapRaw,
     pub(super) topology: Topology,
@@ -53,24 +50,24 @@ impl fmt::Debug for Region {
 }
 
 impl Region {
-    /// For ranks that are threads of this process.
+    /// A region for ranks that are threads of this process.
     ///
     /// # Errors
-    /// A topology that makes no sense, or memory.
+    /// If the topology makes no sense, or memory is short.
     pub fn anonymous(topology: &Topology) -> Result<Arc<Self>, RegionError> {
         let layout = Layout::new(topology)?;
         let map = MmapOptions::new().len(layout.bytes).no_reserve_swap().map_anon();
-        let map = map.map_err(|source| RegionError::Memory { action: "mapping", bytes: layout.bytes, source })?;
+        let map = map.map_err(|error| RegionError::memory("mapping", layout.bytes, &error))?;
         Ok(Self::fresh(MmapRaw::from(map), topology, layout))
     }
 
-    /// For ranks that are processes: hand the descriptor down, they `attach` to its number.
+    /// A region for ranks that are processes. They inherit the descriptor, and `attach` to its number.
     ///
     /// # Errors
-    /// As `anonymous`.
+    /// Those of `anonymous`.
     pub fn shared(topology: &Topology) -> Result<(Arc<Self>, OwnedFd), RegionError> {
         let bytes = Layout::new(topology)?.bytes;
-        let file = memory_file(bytes).map_err(|source| RegionError::Memory { action: "making", bytes, source })?;
+        let file = memory_file(bytes).map_err(|error| RegionError::memory("making", bytes, &error))?;
         Ok((Self::in_file(&file, topology)?, file.into()))
     }
 
@@ -93,24 +90,26 @@ impl Region {
     /// The region behind a descriptor that this process inherited. The descriptor itself stays open and untouched.
     ///
     /// # Errors
-    /// If it is none, or one of another topology.
+    /// If there is no region behind it, or one of another topology.
     pub fn attach(fd: RawFd, topology: &Topology) -> Result<Arc<Self>, RegionError> {
         let layout = Layout::new(topology)?;
-        let failed = |action| move |source| RegionError::Descriptor { action, fd, source };
+        let failed =
+            |action| move |error: io::Error| RegionError::Failed(format!("{action} file descriptor {fd}: {error}"));
+        let no_region = || RegionError::Failed(format!("file descriptor {fd} is no region of a run"));
         let file = File::from(duplicate(fd).map_err(failed("attaching to"))?);
         let length = file.metadata().map_err(failed("asking for the length of"))?.len();
         if length < size_of::<Header>() as u64 {
-            return Err(RegionError::NotARegion { fd });
+            return Err(no_region());
         }
-        // The whole of what the file has; whether that is this layout is seen after the header.
+        // The whole file is mapped: the header shows whether it has this layout.
         let region = Self { map: map(&file, length as usize)?, topology: topology.clone(), layout };
         let header = region.header();
         if header.magic.load(Ordering::Acquire) != MAGIC {
-            return Err(RegionError::NotARegion { fd });
+            return Err(no_region());
         }
         let found = header.hash.each_ref().map(|w| w.load(Ordering::Relaxed));
         if found != hash(topology, region.layout.bytes) || length != region.layout.bytes as u64 {
-            return Err(RegionError::OtherTopology);
+            return Err(RegionError::Failed("the region was made for another topology".to_owned()));
         }
         Ok(Arc::new(region))
     }
@@ -129,7 +128,7 @@ impl Region {
         self.wake_all_ranks();
     }
 
-    /// Lets everyone who sleeps look again.
+    /// Wakes all ranks that sleep, so that they check again whether they may go on.
     pub(super) fn wake_all_ranks(&self) {
         for rank in 0..self.world_size() {
             self.status_of(rank).wake_signals.iter().for_each(WakeSignal::wake_all);
@@ -148,7 +147,7 @@ impl Region {
         &self.header().stop
     }
 
-    /// What `rank` is doing; `None` outside the world.
+    /// The status of `rank` at this moment; `None` outside the world.
     #[must_use]
     pub fn snapshot(&self, rank: usize) -> Option<RankSnapshot> {
         self.status(rank).map(RankStatus::snapshot)
@@ -163,16 +162,16 @@ impl Region {
     /// The status of a rank that is in the world.
     pub(super) fn status_of(&self, rank: usize) -> &RankStatus {
         debug_assert!(rank < self.world_size());
-        self.at(Layout::status(rank))
+        self.object_at(Layout::status(rank))
     }
 
     fn header(&self) -> &Header {
-        self.at(0)
+        self.object_at(0)
     }
 
-    /// What lies at an offset that the layout gave for a `T`.
+    /// The `T` at an offset that the layout gave for a `T`.
     #[expect(unsafe_code, reason = "shared memory")]
-    pub(super) fn at<T: SharedType>(&self, offset: usize) -> &T {
+    pub(super) fn object_at<T: SharedType>(&self, offset: usize) -> &T {
         let pointer = self.pointer(offset, size_of::<T>()).cast::<T>();
         debug_assert!(pointer.is_aligned());
         // SAFETY: in the mapping (checked by `pointer`), aligned since the mapping is aligned to pages and the layout to
@@ -181,7 +180,7 @@ impl Region {
         unsafe { &*pointer }
     }
 
-    /// Where `bytes` plain bytes start; whoever reads or writes them answers for owning them.
+    /// The start of `bytes` plain bytes. The caller must own those that it reads or writes.
     pub(super) fn pointer(&self, offset: usize, bytes: usize) -> *mut u8 {
         assert!(offset + bytes <= self.map.len(), "{bytes} bytes at {offset} lie outside the region");
         self.map.as_mut_ptr().wrapping_add(offset)
@@ -196,30 +195,18 @@ fn duplicate(fd: RawFd) -> io::Result<OwnedFd> {
         return Err(io::Error::last_os_error());
     }
     #[expect(unsafe_code, reason = "FFI")]
-    // SAFETY: it was just made, and nobody else knows it.
+    // SAFETY: it was just made, and no other code knows it.
     Ok(unsafe { std::os::fd::FromRawFd::from_raw_fd(new) })
 }
 
 fn map(file: &File, bytes: usize) -> Result<MmapRaw, RegionError> {
     let map = MmapOptions::new().len(bytes).map_raw(file);
-    map.map_err(|source| RegionError::Memory { action: "mapping", bytes, source })
+    map.map_err(|error| RegionError::memory("mapping", bytes, &error))
 }
 
-/// Of everything that two processes must agree on.
+/// The hash of everything that two processes must agree on.
 fn hash(topology: &Topology, bytes: usize) -> [u64; 4] {
-    let mut words = vec![topology.world_size, topology.groups.len(), bytes];
-    for ranks in &topology.groups {
-        words.push(ranks.len());
-        words.extend(ranks);
-    }
-    for c in &topology.channels {
-        words.extend([c.from, c.to, c.lane as usize, c.slots, c.slot_bytes]);
-    }
-    let mut hasher = blake3::Hasher::new();
-    for word in words {
-        hasher.update(&(word as u64).to_le_bytes());
-    }
-    let digest = hasher.finalize();
+    let digest = blake3::hash(&json_bytes(&(topology, bytes)));
     let (chunks, _) = digest.as_bytes().as_chunks::<8>();
     std::array::from_fn(|i| chunks.get(i).map_or(0, |c| u64::from_le_bytes(*c)))
 }
@@ -234,7 +221,7 @@ fn memory_file(bytes: usize) -> io::Result<File> {
         return Err(io::Error::last_os_error());
     }
     #[expect(unsafe_code, reason = "FFI")]
-    // SAFETY: it was just made, and nobody else knows it.
+    // SAFETY: it was just made, and no other code knows it.
     let file: File = unsafe { std::os::fd::FromRawFd::from_raw_fd(fd) };
     file.set_len(bytes as u64)?;
     #[expect(unsafe_code, reason = "FFI")]
@@ -248,7 +235,7 @@ fn memory_file(bytes: usize) -> io::Result<File> {
     unlinked_file(bytes)
 }
 
-/// The same in the temporary folder, for systems without such files.
+/// A file of `bytes` zeroes in the temporary folder, without a name, for systems without files in memory.
 #[cfg(any(test, not(target_os = "linux")))]
 pub(super) fn unlinked_file(bytes: usize) -> io::Result<File> {
     let file = tempfile::tempfile()?;

@@ -10,19 +10,9 @@ use super::connections::{CollectiveFrame, ConnectionState};
 use super::endpoint::MeshRank;
 use super::frame::{FrameTag, PIECE_BYTES};
 use crate::buffers::Buffers;
-use crate::collective::{Collective, RunningCollective};
+use crate::collective::RunningCollective;
 use crate::error::{CommError, ElementType, OperationKind};
 use runner_compute::kernels::cpu::{Real, simd};
-
-/// Runs a collective in a queue of a group's operations.
-pub(super) fn run(running: &RunningCollective<'_, MeshRank>, work: Collective<'_>) -> Result<(), CommError> {
-    match work {
-        Collective::Sum(buffers) => running.sum(buffers),
-        Collective::Broadcast(buffers) => running.broadcast(buffers),
-        Collective::Gather { own, all } => running.gather(own).map(|gathered| *all = gathered),
-        Collective::Barrier => running.synchronize(),
-    }
-}
 
 impl RunningCollective<'_, MeshRank> {
     fn others(&self) -> impl Iterator<Item = usize> + use<> {
@@ -37,7 +27,7 @@ impl RunningCollective<'_, MeshRank> {
     }
 
     /// Exchanges frames without bytes with all members.
-    fn synchronize(&self) -> Result<(), CommError> {
+    pub(super) fn synchronize(&self) -> Result<(), CommError> {
         self.others().try_for_each(|member| self.send(member, false, Vec::new()))?;
         self.others().try_for_each(|member| self.receive(member, false).map(drop))
     }
@@ -74,7 +64,7 @@ impl RunningCollective<'_, MeshRank> {
         start + (each * member).min(length)..start + (each * (member + 1)).min(length)
     }
 
-    fn sum(&self, buffers: &Buffers<'_>) -> Result<(), CommError> {
+    pub(super) fn sum(&self, buffers: &Buffers<'_>) -> Result<(), CommError> {
         let pieces = buffers.bytes.div_ceil(PIECE_BYTES * self.members()).max(1);
         let own = self.own_index();
         let takes = |member: usize| self.operation.root.is_none_or(|root| root == self.membership.ranks[member]);
@@ -116,7 +106,7 @@ impl RunningCollective<'_, MeshRank> {
         Ok(())
     }
 
-    fn broadcast(&self, buffers: &Buffers<'_>) -> Result<(), CommError> {
+    pub(super) fn broadcast(&self, buffers: &Buffers<'_>) -> Result<(), CommError> {
         let root = self.root();
         self.synchronize()?;
         let mut start = 0;
@@ -133,7 +123,7 @@ impl RunningCollective<'_, MeshRank> {
         Ok(())
     }
 
-    fn gather(&self, own: &[u8]) -> Result<Vec<Vec<u8>>, CommError> {
+    pub(super) fn gather(&self, own: &[u8]) -> Result<Vec<Vec<u8>>, CommError> {
         for piece in 0..own.len().div_ceil(PIECE_BYTES).max(1) {
             let range = piece * PIECE_BYTES..((piece + 1) * PIECE_BYTES).min(own.len());
             self.others().try_for_each(|member| self.send(member, false, own[range.clone()].to_vec()))?;

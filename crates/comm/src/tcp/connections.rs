@@ -1,7 +1,6 @@
 //! The state that the threads of a rank's connections share: received frames, and the waits for them.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -25,7 +24,7 @@ pub(super) struct CollectiveFrame {
 /// The peer, group and queue of collective frames, and whether they are sums. Frames of one key arrive in order.
 type CollectiveKey = (usize, usize, usize, bool);
 
-/// How a connection ended.
+/// The end of a connection.
 #[derive(Debug, Clone)]
 enum Departure {
     /// The peer said goodbye.
@@ -54,7 +53,7 @@ pub(super) struct ConnectionState {
     peers: Vec<PeerConnection>,
     /// The first abort.
     abort: Option<RunAbort>,
-    closing: bool,
+    closed: bool,
     /// True if no operation goes on. Control messages do.
     operations_closed: bool,
     /// The number of connections that are still read.
@@ -95,7 +94,6 @@ pub struct Connections {
     state: Mutex<ConnectionState>,
     changed: Condvar,
     timeout: OperationTimeout,
-    closed: AtomicBool,
 }
 
 impl Connections {
@@ -110,7 +108,6 @@ impl Connections {
             state: Mutex::new(ConnectionState { peers, readers: world_size - 1, ..ConnectionState::default() }),
             changed: Condvar::new(),
             timeout: OperationTimeout::default(),
-            closed: AtomicBool::new(false),
         }
     }
 
@@ -227,13 +224,12 @@ impl Connections {
 
     /// Ends all waits of this rank.
     pub(super) fn close(&self) {
-        lock_or_recover(&self.state).closing = true;
-        self.closed.store(true, Ordering::SeqCst);
+        lock_or_recover(&self.state).closed = true;
         self.changed.notify_all();
     }
 
     pub(super) fn is_closed(&self) -> bool {
-        self.closed.load(Ordering::SeqCst)
+        lock_or_recover(&self.state).closed
     }
 
     /// Ends all operations of this rank.
@@ -332,7 +328,7 @@ impl Connections {
             return;
         }
         state.peers[peer].departure = Some(Departure::Lost(why.to_owned()));
-        if state.closing {
+        if state.closed {
             self.send_queues[peer].close_with([]);
         } else {
             let lost = RunAbort { by: peer, code: 1, reason: why.to_owned(), lost: true };
@@ -423,7 +419,7 @@ fn ensure_running(state: &ConnectionState, operation: OperationKind, is_control:
     if let Some(abort) = &state.abort {
         return Err(CommError::Aborted { by: abort.by });
     }
-    if state.closing || (!is_control && state.operations_closed) {
+    if state.closed || (!is_control && state.operations_closed) {
         return Err(CommError::Closed { operation });
     }
     Ok(())

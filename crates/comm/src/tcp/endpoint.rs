@@ -1,19 +1,23 @@
 //! A rank's communicator over a mesh of TCP connections.
+//!
+//! A sender has at most as many messages under way as the channel has slots. The receiver reports each message that it takes, which
+//! frees its slot.
 
 use std::sync::Arc;
 
 use candle_core::Tensor;
 
+use super::frame::FrameTag;
 use super::mesh::TcpMesh;
 use super::rendezvous::JoinError;
-use super::{channel, collective};
 use crate::channel::ExpectedMessage;
 use crate::collective::{Collective, RunningCollective};
 use crate::error::{CommError, ElementType, OperationKind};
 use crate::group::{QueuePosition, RankTopology};
 use crate::host_comm::{HostComm, HostTransport};
-use crate::local::RankStatus;
-use runner_spec::topology::Topology;
+use crate::local::{FOREGROUND, RankStatus};
+use runner_compute::kernels::bytes;
+use runner_spec::topology::{Channel, Topology};
 
 /// One rank's end of a mesh whose ranks agree on a plan.
 pub type TcpComm = HostComm<MeshRank>;
@@ -58,15 +62,36 @@ impl HostTransport for MeshRank {
         _: &mut QueuePosition,
         work: Collective<'_>,
     ) -> Result<(), CommError> {
-        collective::run(running, work)
+        match work {
+            Collective::Sum(buffers) => running.sum(buffers),
+            Collective::Broadcast(buffers) => running.broadcast(buffers),
+            Collective::Gather { own, all } => running.gather(own).map(|gathered| *all = gathered),
+            Collective::Barrier => running.synchronize(),
+        }
     }
 
     fn send(&self, channel: usize, data: &Tensor, element: ElementType) -> Result<(), CommError> {
-        channel::send(&self.mesh, self.place.topology.channels[channel], data, element)
+        let Channel { to, lane, slots, .. } = self.place.topology.channels[channel];
+        let bytes = bytes::read(data, <[u8]>::to_vec)?;
+        self.mesh.wait_for(OperationKind::Send, FOREGROUND, to, |state| state.take_slot(to, lane, slots))?;
+        // The frame is queued without waiting for space: the slots bound the queue.
+        self.mesh.send_queues[to].push(FrameTag::Message { lane, element }, bytes);
+        Ok(())
     }
 
     fn receive(&self, _: usize, expected: &ExpectedMessage<'_>) -> Result<Tensor, CommError> {
-        channel::receive(&self.mesh, expected)
+        let Channel { from, lane, .. } = expected.channel;
+        let message = self.mesh.wait_for(OperationKind::Receive, FOREGROUND, from, |state| {
+            let (element, bytes) = state.messages.get(&(from, lane))?.front()?;
+            // An unexpected message stays in its channel.
+            if let Err(error) = expected.check(*element, bytes.len()) {
+                return Some(Err(error));
+            }
+            state.take_message(from, lane).map(Ok)
+        })?;
+        let bytes = message?;
+        self.mesh.send_queues[from].push(FrameTag::SlotFreed { lane }, Vec::new());
+        expected.tensor(&bytes)
     }
 
     fn aborted(&self) -> Option<usize> {

@@ -27,10 +27,9 @@ pub(super) struct Handshake {
     pub(super) version: u32,
     pub(super) world_size: u32,
     pub(super) rank: u32,
-    pub(super) local_rank: u32,
     pub(super) token: [u8; 32],
     pub(super) port: u16,
-    pub(super) place: String,
+    pub(super) peer: PeerIdentity,
 }
 
 impl Handshake {
@@ -42,28 +41,19 @@ impl Handshake {
             version: VERSION,
             world_size: world_size as u32,
             rank: rank as u32,
-            local_rank: identity.local_rank as u32,
             token,
             port,
-            place,
+            peer: PeerIdentity { local_rank: identity.local_rank, place },
         }
     }
 
     pub(super) fn encode(&self) -> [u8; HANDSHAKE_BYTES] {
+        let PeerIdentity { local_rank, place } = &self.peer;
+        let numbers = [self.version, self.world_size, self.rank, *local_rank as u32].map(u32::to_le_bytes);
+        let lengths = [self.port, place.len() as u16].map(u16::to_le_bytes);
+        let bytes = [&MAGIC, numbers.as_flattened(), &self.token, lengths.as_flattened(), place.as_bytes()].concat();
         let mut out = [0; HANDSHAKE_BYTES];
-        let mut at = 0;
-        let mut put = |bytes: &[u8]| {
-            out[at..at + bytes.len()].copy_from_slice(bytes);
-            at += bytes.len();
-        };
-        put(&MAGIC);
-        for number in [self.version, self.world_size, self.rank, self.local_rank] {
-            put(&number.to_le_bytes());
-        }
-        put(&self.token);
-        put(&self.port.to_le_bytes());
-        put(&(self.place.len() as u16).to_le_bytes());
-        put(self.place.as_bytes());
+        out[..bytes.len()].copy_from_slice(&bytes);
         out
     }
 
@@ -87,11 +77,8 @@ impl Handshake {
         let port = u16::from_le_bytes(take(2)?.try_into().ok()?);
         let length = u16::from_le_bytes(take(2)?.try_into().ok()?);
         let place = String::from_utf8_lossy(take(usize::from(length))?).chars().filter(|c| !c.is_control()).collect();
-        Some(Self { version, world_size, rank, local_rank, token, port, place })
-    }
-
-    pub(super) fn peer(&self) -> PeerIdentity {
-        PeerIdentity { local_rank: self.local_rank as usize, place: self.place.clone() }
+        let peer = PeerIdentity { local_rank: local_rank as usize, place };
+        Some(Self { version, world_size, rank, token, port, peer })
     }
 }
 
@@ -108,7 +95,7 @@ mod tests {
         for place in ["", "node-1 0-3", &"ö".repeat(200), "a\u{1b}[2Jb"] {
             let handshake = handshake_from(place, 4242);
             assert_eq!(Handshake::decode(&handshake.encode()), Some(handshake.clone()));
-            assert!(handshake.place.len() <= MAX_PLACE_BYTES && !handshake.place.contains('\u{1b}'));
+            assert!(handshake.peer.place.len() <= MAX_PLACE_BYTES && !handshake.peer.place.contains('\u{1b}'));
         }
     }
 
@@ -116,7 +103,7 @@ mod tests {
     fn a_strangers_bytes_are_no_handshake() {
         assert_eq!(Handshake::decode(&[0; HANDSHAKE_BYTES]), None);
         let mut bytes = handshake_from("x", 1).encode();
-        // A place longer than what is there.
+        // A place that is longer than the bytes that follow.
         bytes[HANDSHAKE_BYTES - MAX_PLACE_BYTES - 2] = 255;
         assert_eq!(Handshake::decode(&bytes), None);
     }

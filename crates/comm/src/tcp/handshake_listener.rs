@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::handshake::{HANDSHAKE_BYTES, Handshake, MAGIC};
 
-/// How long a connection may take to send its handshake.
+/// The time that a connection may take to send its handshake.
 pub(super) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The number of connections whose handshake may be awaited at once, besides those of the ranks.

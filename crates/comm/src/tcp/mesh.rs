@@ -21,7 +21,7 @@ const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
 const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(30);
 /// If a heartbeat comes this late, this process, or its machine, was suspended.
 const SUSPENSION_THRESHOLD: Duration = Duration::from_secs(5);
-/// How long a rank that leaves waits until the others have received all its frames.
+/// The time that a rank that leaves waits until the others have received all its frames.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// A rank that is connected to all others: an owner of its connections. When it is dropped, it sends a goodbye, and waits for

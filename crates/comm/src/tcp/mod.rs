@@ -5,7 +5,6 @@
 //! agree on a plan. Everything that a connection delivers is checked before it is used: it may be a stranger's.
 
 mod abort;
-mod channel;
 mod collective;
 mod connections;
 mod endpoint;

@@ -208,10 +208,10 @@ fn accept_ranks(config: &JoinConfig, deadline: Instant) -> Result<JoinedRanks, J
         }
         return Err(JoinError::Failed(problem));
     }
-    let mut ranks = vec![ListedRank { ip: None, port: 0, peer: config.handshake(config.token, 0).peer() }];
+    let mut ranks = vec![ListedRank { ip: None, port: 0, peer: config.handshake(config.token, 0).peer }];
     for (handshake, stream) in arrived.iter().flatten() {
         let ip = stream.peer_addr().ok().map(|address| address.ip()).filter(|ip| !ip.is_loopback());
-        ranks.push(ListedRank { ip, port: handshake.port, peer: handshake.peer() });
+        ranks.push(ListedRank { ip, port: handshake.port, peer: handshake.peer.clone() });
     }
     let answer = Answer { refused: None, session: session(), ranks };
     let mut links = Vec::with_capacity(world_size);

@@ -109,7 +109,7 @@ impl ChildProcess {
         self.status.is_some()
     }
 
-    /// How the process exited, if it has.
+    /// The cause for which the process exited, if it has.
     pub(super) fn exit_cause(&self) -> Option<FailureCause> {
         let status = self.status?;
         Some(match status.signal() {

@@ -54,7 +54,7 @@ pub struct RankFailure {
     pub last_line: Option<String>,
 }
 
-/// How a rank's process failed.
+/// The causes for which a rank's process failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FailureCause {
     /// A signal of this name ended it.

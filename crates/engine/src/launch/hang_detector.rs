@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use runner_comm::{RankPhase, RankSnapshot};
 
-/// How long a rank may make no progress in a step, if nothing took longer before.
+/// The time that a rank may make no progress in a step, if nothing took longer before.
 pub(super) const STEP_TIMEOUT: Duration = Duration::from_mins(2);
 /// A rank may take this many times as long as the slowest one before.
 const SLOWEST_TIMES: u32 = 20;
@@ -120,7 +120,7 @@ mod tests {
         progress.check(1, &view(RankPhase::Step, 4, 2), start + 10 * SECOND, false);
         let before = start + 20 * SECOND;
         assert_eq!(hangs(&mut progress, &view(RankPhase::Step, 5, 7), before), Some(200));
-        // What a wait, a disk or a suspended machine took is no measure.
+        // The time of a wait, a disk or a suspended machine is no measure.
         let mut progress = HangDetector::new(2, 3, STEP_TIMEOUT, start);
         let waits = RankSnapshot { waiting_for: Some(0), ..view(RankPhase::Step, 4, 1) };
         (0..100).for_each(|s| assert_eq!(progress.check(1, &waits, start + s * SECOND, false), None));

@@ -33,7 +33,7 @@ use runner_spec::program::Program;
 use runner_spec::topology::GroupId;
 use runner_store::run_dir::CHECKPOINTS;
 
-/// How long a file that another machine wrote may take to appear here.
+/// The time that a file of another machine may take to appear here.
 const FILE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The error of a rank that a launcher started.
@@ -44,13 +44,9 @@ pub enum LaunchedError {
     /// Another rank failed. `text` is its own, or that of the rank that noticed its loss.
     #[error("{text}")]
     OtherRank { code: u8, text: String },
-    #[error(
-        "rank {rank} writes a part of each checkpoint, but does not see {}, where rank 0 keeps the run: the folder of runs must be \
-         on a file system that both share", run.display()
-    )]
-    RunNotSeen { rank: usize, run: PathBuf },
-    #[error("rank {rank} failed while starting: {text}")]
-    Start { rank: usize, text: String },
+    /// This rank could not begin to train.
+    #[error("{0}")]
+    Start(String),
     /// The record could not be written.
     #[error(transparent)]
     Record(ObserveError),
@@ -135,7 +131,11 @@ impl LaunchedTraining<'_> {
             };
             let is_writer = self.ready.plan.ranks.get(rank).is_some_and(|planned| planned.replica == 0);
             if !sees_run && is_writer {
-                return Err(LaunchedError::RunNotSeen { rank, run });
+                return Err(LaunchedError::Start(format!(
+                    "rank {rank} writes a part of each checkpoint, but does not see {}, where rank 0 keeps the run: the folder \
+                     of runs must be on a file system that both share",
+                    run.display()
+                )));
             }
             share_state |= !sees_run;
         }
@@ -235,7 +235,7 @@ impl LaunchedTraining<'_> {
     }
 
     fn start_error(&self, error: &dyn std::fmt::Display) -> LaunchedError {
-        LaunchedError::Start { rank: self.program.rank, text: error.to_string() }
+        LaunchedError::Start(format!("rank {} failed while starting: {error}", self.program.rank))
     }
 
     fn rank_error(&self, source: ExecError) -> RankError {

@@ -50,7 +50,7 @@ pub(super) enum FromRank {
     Failed(ReportedFailure),
 }
 
-/// Where training begins and ends. It is the same for all ranks.
+/// The beginning and the end of training. They are the same for all ranks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct TrainingStart {
     /// The checkpoint to resume from; `None`: training begins at step 0.

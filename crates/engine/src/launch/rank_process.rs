@@ -48,7 +48,10 @@ impl RankProcess {
             return Err(EngineError::Request("a rank is started by `runner apply`".to_owned()));
         };
         let (result, region) = match Region::attach(self.shared_memory, &start.topology()) {
-            Ok(region) => (self.train_with_heartbeat(&mut parent, &start, &region, host), Some(region)),
+            Ok(region) => {
+                let trained = self.train(&mut parent, &start, &region, host).inspect_err(|_| region.abort(self.rank));
+                (trained, Some(region))
+            }
             Err(error) => (Err(EngineError::Other(error.to_string())), None),
         };
         let (message, line) = match result {
@@ -72,19 +75,7 @@ impl RankProcess {
         Ok(line)
     }
 
-    /// Trains while a thread of its own shows the parent and the other ranks that this rank is alive.
-    fn train_with_heartbeat(
-        &self,
-        parent: &mut Parent,
-        start: &RankStart,
-        region: &Arc<Region>,
-        host: &Host,
-    ) -> Result<RankCompletion, EngineError> {
-        let started = start_heartbeat(region.clone(), self.rank).map_err(EngineError::io("starting the heartbeat"));
-        let trained = started.and_then(|()| self.train(parent, start, region, host));
-        trained.inspect_err(|_| region.abort(self.rank))
-    }
-
+    /// Trains while a thread shows the parent and the other ranks that this rank is alive.
     fn train(
         &self,
         parent: &mut Parent,
@@ -93,6 +84,7 @@ impl RankProcess {
         host: &Host,
     ) -> Result<RankCompletion, EngineError> {
         let RankStart { program, plan_hash, experiment, data, threads, training, faults, .. } = start;
+        start_heartbeat(region.clone(), self.rank).map_err(EngineError::io("starting the heartbeat"))?;
         faults.before_data();
         let pool = thread_pool(*threads)?;
         let checkpointed = training.checkpoint.as_ref().map(|_| data);

@@ -38,7 +38,7 @@ impl From<ObserveError> for ReportError {
     }
 }
 
-/// What the ranks of a run have reported.
+/// The reports of the ranks of a run.
 pub(super) struct RankReports<'a> {
     record: &'a mut dyn RunRecord,
     /// The parts of the next checkpoint, by rank.

@@ -1,6 +1,6 @@
 //! The decision to restart the ranks after one of them exited.
 
-/// How far the ranks came between a start and the exit of one of them.
+/// The progress of the ranks between a start and the exit of one of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Attempt {
     /// The step of the checkpoint that the ranks began with; 0: none.

@@ -28,7 +28,7 @@ const FIRST_HEARTBEAT_TIMEOUT: Duration = Duration::from_mins(1);
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// If a check comes this late, this process, and perhaps the whole machine, was suspended.
 const SUSPENSION_THRESHOLD: Duration = Duration::from_secs(1);
-/// How long ranks may take to exit once the run is over, before they are killed.
+/// The time that ranks may take to exit once the run is over, before they are killed.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(3);
 /// The number of messages that wait to be recorded before ranks must wait.
 const MAX_QUEUED_MESSAGES: usize = 1024;

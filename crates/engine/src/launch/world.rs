@@ -21,16 +21,16 @@ use runner_spec::plan::Plan;
 use runner_spec::program::Device;
 use runner_spec::topology::LocalRanks;
 
-/// How long a rank waits for the other ranks to join.
+/// The time that a rank waits for the other ranks to join.
 const JOIN_TIMEOUT: Duration = Duration::from_mins(5);
 
-/// How long a rank waits for the reason after another rank has aborted.
+/// The time that a rank waits for the reason after another rank has aborted.
 const ABORT_REASON_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The time within which all ranks of a machine that failed are lost, once one of them is. Heartbeats come once a second.
 const LOSS_SPREAD: Duration = Duration::from_secs(3);
 
-/// How long ranks wait for the work of rank 0 after the last step, such as a test of the best checkpoint.
+/// The time that ranks wait for the work of rank 0 after the last step, such as a test of the best checkpoint.
 const LEADER_TIMEOUT: Duration = Duration::from_hours(24 * 7);
 
 /// The exit code of a rank with a number that is not finite. No process exits with it.
