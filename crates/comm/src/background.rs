@@ -43,13 +43,7 @@ pub(super) struct StartedOperation(Receiver<OperationResult>);
 impl StartedOperation {
     /// Waits for the result, and shows the wait in the rank's `status`.
     pub(super) fn wait(&self, status: &RankStatus) -> OperationResult {
-        let result = self.0.try_recv().or_else(|_| {
-            status.set_waiting_for_started_operation(true);
-            let result = self.0.recv();
-            status.record_progress();
-            status.set_waiting_for_started_operation(false);
-            result
-        });
+        let result = self.0.try_recv().or_else(|_| status.wait_for_started_operation(|| self.0.recv()));
         // The thread sends no result if it has panicked.
         result.unwrap_or(Err(CommError::Closed { operation: OperationKind::Wait }))
     }

@@ -63,8 +63,7 @@ impl LocalRank {
             }
             std::hint::spin_loop();
         }
-        self.status().set_waiting(queue, Some(peer));
-        let wait = || {
+        self.status().wait_for_rank(queue, peer, || {
             let started = Instant::now();
             for round in 0_u64.. {
                 if ready() {
@@ -87,12 +86,7 @@ impl LocalRank {
                 self.status().wake_signals[queue].sleep(left.min(MAX_SLEEP), must_wake);
             }
             Ok(())
-        };
-        let result = wait();
-        // Before the status shows that the rank no longer waits: the time until then was not its own.
-        self.status().record_progress();
-        self.status().set_waiting(queue, None);
-        result
+        })
     }
 }
 

@@ -88,14 +88,29 @@ impl RankStatus {
         self.progress.fetch_add(1, Ordering::Release);
     }
 
-    /// Set while the rank waits for the process that keeps the run's record.
-    pub fn set_waiting_for_parent(&self, waits: bool) {
-        self.waiting[FOREGROUND].store(if waits { PARENT } else { 0 }, Ordering::Release);
+    /// Runs `work`, in which the rank waits for the process that keeps the run's record.
+    pub fn wait_for_parent<T>(&self, work: impl FnOnce() -> T) -> T {
+        self.wait_for(FOREGROUND, PARENT, work)
     }
 
-    /// Set while the rank waits for an operation that it started.
-    pub fn set_waiting_for_started_operation(&self, waits: bool) {
-        self.waiting[FOREGROUND].store(if waits { STARTED } else { 0 }, Ordering::Release);
+    /// Runs `work`, in which the rank waits for an operation that it started.
+    pub(crate) fn wait_for_started_operation<T>(&self, work: impl FnOnce() -> T) -> T {
+        self.wait_for(FOREGROUND, STARTED, work)
+    }
+
+    /// Runs `work`, in which an operation of `queue` waits for the rank `peer`.
+    pub(crate) fn wait_for_rank<T>(&self, queue: usize, peer: usize, work: impl FnOnce() -> T) -> T {
+        self.wait_for(queue, peer as u64 + 1, work)
+    }
+
+    /// Shows while `work` runs that the rank waits.
+    fn wait_for<T>(&self, queue: usize, target: u64, work: impl FnOnce() -> T) -> T {
+        self.waiting[queue].store(target, Ordering::Release);
+        let result = work();
+        // Before the status shows that the rank no longer waits: the time until then was not its own.
+        self.record_progress();
+        self.waiting[queue].store(0, Ordering::Release);
+        result
     }
 
     /// Takes the rank. Returns false if it is taken.
@@ -110,10 +125,6 @@ impl RankStatus {
     /// True if the rank's owner has left; false if none has come yet. A thread that sees this also sees all that the owner did before.
     pub(super) fn has_left(&self) -> bool {
         self.occupancy.load(Ordering::Acquire) == LEFT
-    }
-
-    pub fn set_waiting(&self, queue: usize, peer: Option<usize>) {
-        self.waiting[queue].store(peer.map_or(0, |p| p as u64 + 1), Ordering::Release);
     }
 
     /// The status at this moment.

@@ -292,22 +292,17 @@ impl Connections {
             self.status.record_progress();
             return Ok(taken);
         }
-        self.status.set_waiting(queue, Some(peer));
-        let started = Instant::now();
-        let result = loop {
-            // A frame that the peer sent before it left counts.
-            if let Some(taken) = take(&mut state) {
-                break Ok(taken);
+        self.status.wait_for_rank(queue, peer, || {
+            let started = Instant::now();
+            loop {
+                // A frame that the peer sent before it left counts.
+                if let Some(taken) = take(&mut state) {
+                    return Ok(taken);
+                }
+                self.check(&state, operation, is_control, peer, started)?;
+                (state, _) = self.changed.wait_timeout(state, MAX_SLEEP).unwrap_or_else(PoisonError::into_inner);
             }
-            if let Err(error) = self.check(&state, operation, is_control, peer, started) {
-                break Err(error);
-            }
-            (state, _) = self.changed.wait_timeout(state, MAX_SLEEP).unwrap_or_else(PoisonError::into_inner);
-        };
-        drop(state);
-        self.status.record_progress();
-        self.status.set_waiting(queue, None);
-        result
+        })
     }
 
     /// Waits until no connection is read any more, for at most `timeout`.

@@ -24,7 +24,7 @@ pub(super) fn device_communicator(
             // A call of a library that is missing would end the process.
             runner_machine::doctor::check_nccl().map_err(|why| format!("ranks on GPUs talk through NCCL: {why}"))?;
         }
-        Ok(Box::new(runner_comm::nccl::NcclComm::over(host, topology.clone(), summing_groups(program), ranks)))
+        Ok(Box::new(runner_comm::nccl::NcclComm::new(host, topology.clone(), summing_groups(program), ranks)))
     }
     #[cfg(not(feature = "nccl"))]
     {

@@ -4,11 +4,10 @@
 //! A rank that writes parts of checkpoints must see the run directory. The other replicas of a stage need not: they receive their
 //! training state from the first replica.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::thread;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use candle_core::{DType, Device};
 
@@ -120,8 +119,9 @@ impl LaunchedTraining<'_> {
         let absolute = |path: &Path| path.canonicalize().map_err(|error| self.start_error(&error));
         let run = absolute(run)?;
         training.checkpoint = training.checkpoint.as_deref().map(absolute).transpose()?;
-        let marker = Marker::create(&run).map_err(|error| self.start_error(&error))?;
-        let name = marker.name.clone();
+        // By this file the other ranks find out whether they see the run directory.
+        let marker = runner_files::temporary_file(&run).map_err(|error| self.start_error(&error))?;
+        let name = marker.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
         world.send_to_all(&ToRank::Begin { run: run.clone(), marker: name, training: training.clone() });
         let mut share_state = false;
         for rank in 1..world.world_size() {
@@ -330,28 +330,6 @@ impl RecorderLink for &World {
             ToRank::Committed { step: committed } if committed == step => Ok(()),
             other => Err(observe_error(self.abort_for_unexpected_message(0, &other))),
         }
-    }
-}
-
-/// A file by which other ranks find out whether they see the run directory. When it is dropped, it is removed.
-struct Marker {
-    path: PathBuf,
-    name: String,
-}
-
-impl Marker {
-    fn create(run: &Path) -> std::io::Result<Self> {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let name = format!(".tmp-ranks-{}-{}", std::process::id(), now.as_nanos());
-        let path = run.join(&name);
-        fs::write(&path, "")?;
-        Ok(Self { path, name })
-    }
-}
-
-impl Drop for Marker {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.path);
     }
 }
 

@@ -72,24 +72,14 @@ pub(super) struct ParentLink<'a> {
     pub status: &'a RankStatus,
 }
 
-impl ParentLink<'_> {
-    fn wait_for_parent<T>(&self, work: impl FnOnce() -> T) -> T {
-        self.status.set_waiting_for_parent(true);
-        let result = work();
-        self.status.record_progress();
-        self.status.set_waiting_for_parent(false);
-        result
-    }
-}
-
 impl RecorderLink for ParentLink<'_> {
     /// Blocks while the parent does not read.
     fn send(&mut self, message: FromRank) -> Result<(), ObserveError> {
-        self.wait_for_parent(|| Parent::send(&message)).map_err(observe_error)
+        self.status.wait_for_parent(|| Parent::send(&message)).map_err(observe_error)
     }
 
     fn await_commit(&mut self, step: u64) -> Result<(), ObserveError> {
-        self.wait_for_parent(|| {
+        self.status.wait_for_parent(|| {
             loop {
                 match self.parent.messages.recv_timeout(ABORT_CHECK_INTERVAL) {
                     Ok(ToRank::Committed { step: committed }) if committed == step => return Ok(()),
