@@ -225,13 +225,6 @@ impl Manifest {
         });
     }
 
-    /// Records that the newest session starts all ranks again.
-    pub fn record_restart(&mut self) {
-        if let Some(session) = self.sessions.last_mut() {
-            session.restarts += 1;
-        }
-    }
-
     /// Records how the newest session ended, after `to_step`.
     pub fn end_session(&mut self, status: RunStatus, error: Option<String>, to_step: u64, ended: String) {
         (self.status, self.error) = (status, error);

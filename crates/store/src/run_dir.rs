@@ -295,7 +295,9 @@ impl RunDir {
     /// # Errors
     /// If the manifest cannot be written.
     pub fn record_restart(&mut self) -> Result<(), StoreError> {
-        self.manifest.record_restart();
+        if let Some(session) = self.manifest.sessions.last_mut() {
+            session.restarts += 1;
+        }
         write_json(&self.path.join(MANIFEST), &self.manifest)
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use candle_core::{Device, Result, Tensor, bail};
 
-use super::clock::{Patience, stopwatch, timed};
+use super::clock::{Repetitions, stopwatch, timed};
 use runner_compute::kernels::{Math, optimizer};
 use runner_compute::model::{Model, Output, Params, init};
 use runner_compute::nn::MicroBatch;
@@ -60,10 +60,10 @@ pub(super) fn layer(
     family: Family,
     s: Shape,
     bf16: bool,
-    patience: Patience,
+    repetitions: Repetitions,
 ) -> Result<LayerPoint> {
     let spec = spec(family, s.d_model, 16, s.length);
-    let [forward, backward] = timed(busy, patience, || Ok(Piece::new(&spec, 1..spec.layers + 1, s, bf16)?.work()))?;
+    let [forward, backward] = timed(busy, repetitions, || Ok(Piece::new(&spec, 1..spec.layers + 1, s, bf16)?.work()))?;
     let n = spec.layers as f64;
     Ok(LayerPoint {
         family,
@@ -77,25 +77,25 @@ pub(super) fn layer(
 }
 
 /// Forward and backward of the head.
-pub(super) fn head(busy: ConcurrentLoad, vocab: usize, s: Shape, patience: Patience) -> Result<HeadPoint> {
+pub(super) fn head(busy: ConcurrentLoad, vocab: usize, s: Shape, repetitions: Repetitions) -> Result<HeadPoint> {
     let spec = spec(Family::Gpt2, s.d_model, vocab, s.length);
     let [forward, backward] =
-        timed(busy, patience, || Ok(Piece::new(&spec, spec.layers + 1..spec.layers + 2, s, false)?.work()))?;
+        timed(busy, repetitions, || Ok(Piece::new(&spec, spec.layers + 1..spec.layers + 2, s, false)?.work()))?;
     Ok(HeadPoint { busy, d_model: s.d_model, vocab, positions: s.positions, forward, backward })
 }
 
 /// Forward and backward of the embedding.
-pub(super) fn embedding(busy: ConcurrentLoad, s: Shape, patience: Patience) -> Result<EmbeddingPoint> {
+pub(super) fn embedding(busy: ConcurrentLoad, s: Shape, repetitions: Repetitions) -> Result<EmbeddingPoint> {
     let spec = spec(Family::Gpt2, s.d_model, 4096, s.length);
-    let [forward, backward] = timed(busy, patience, || Ok(Piece::new(&spec, 0..1, s, false)?.work()))?;
+    let [forward, backward] = timed(busy, repetitions, || Ok(Piece::new(&spec, 0..1, s, false)?.work()))?;
     Ok(EmbeddingPoint { busy, d_model: s.d_model, positions: s.positions, forward, backward })
 }
 
 /// The end of a step under AdamW: norm, update, clearing.
-pub(super) fn update(busy: ConcurrentLoad, parameters: usize, patience: Patience) -> Result<UpdatePoint> {
+pub(super) fn update(busy: ConcurrentLoad, parameters: usize, repetitions: Repetitions) -> Result<UpdatePoint> {
     let adamw =
         OptimizerSpec::AdamW { beta1: 0.9, beta2: 0.95, eps: 1e-8, weight_decay: 0.1, decays: Decays::Matrices };
-    let [seconds] = timed(busy, patience, || {
+    let [seconds] = timed(busy, repetitions, || {
         let layout = Arc::new(ParamLayout { entries: Vec::new(), total: parameters, decayed: parameters });
         let mut state = TrainState::zeroed(layout, 2, candle_core::DType::F32, &Device::Cpu)?;
         let grads = Tensor::full(1e-3_f32, parameters, &Device::Cpu)?;
@@ -167,7 +167,7 @@ impl Piece {
 mod tests {
     use super::*;
 
-    const ONCE: Patience = Patience { least: 1, most: 1, seconds: 0.0 };
+    const ONCE: Repetitions = Repetitions { least: 1, most: 1, seconds: 0.0 };
     const ONE: ConcurrentLoad = ConcurrentLoad { ranks: 1, threads: 1 };
 
     #[test]

@@ -9,7 +9,7 @@ use runner_spec::rates::ConcurrentLoad;
 
 /// Repetitions after the first, and the seconds after which they end.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Patience {
+pub(super) struct Repetitions {
     pub least: usize,
     pub most: usize,
     pub seconds: f64,
@@ -19,7 +19,7 @@ pub(super) struct Patience {
 /// medians are averaged over the ranks: steps of a run are reported by their median too.
 pub(super) fn timed<const N: usize, W>(
     busy: ConcurrentLoad,
-    patience: Patience,
+    repetitions: Repetitions,
     make: impl Fn() -> Result<W> + Sync,
 ) -> Result<[f64; N]>
 where
@@ -32,7 +32,7 @@ where
         let made = pool.map_err(candle_core::Error::wrap).and_then(|pool| Ok((pool.install(&make)?, pool)));
         start.wait();
         let (mut work, pool) = made?;
-        pool.install(|| repeat(patience, &mut work))
+        pool.install(|| repeat(repetitions, &mut work))
     };
     let results: Vec<Result<[f64; N]>> = std::thread::scope(|scope| {
         let ranks: Vec<_> = (0..busy.ranks).map(|_| scope.spawn(one)).collect();
@@ -48,12 +48,12 @@ where
 }
 
 /// The median over the repetitions; the first, which warms up, does not count.
-fn repeat<const N: usize>(patience: Patience, work: &mut impl FnMut() -> Result<[f64; N]>) -> Result<[f64; N]> {
+fn repeat<const N: usize>(repetitions: Repetitions, work: &mut impl FnMut() -> Result<[f64; N]>) -> Result<[f64; N]> {
     work()?;
     let started = Instant::now();
     let mut times: Vec<[f64; N]> = Vec::new();
-    while times.len() < patience.least
-        || (times.len() < patience.most && started.elapsed().as_secs_f64() < patience.seconds)
+    while times.len() < repetitions.least
+        || (times.len() < repetitions.most && started.elapsed().as_secs_f64() < repetitions.seconds)
     {
         times.push(work()?);
     }
@@ -81,8 +81,8 @@ mod tests {
     fn the_median_of_all_ranks_without_the_first_repetition() {
         let made = AtomicUsize::new(0);
         let busy = ConcurrentLoad { ranks: 2, threads: 1 };
-        let patience = Patience { least: 5, most: 5, seconds: 0.0 };
-        let [a, b] = timed(busy, patience, || {
+        let repetitions = Repetitions { least: 5, most: 5, seconds: 0.0 };
+        let [a, b] = timed(busy, repetitions, || {
             made.fetch_add(1, Ordering::Relaxed);
             let mut call = 0.0;
             Ok(move || {

@@ -4,7 +4,7 @@ use candle_core::Result;
 
 use super::blocks::{self, Shape};
 use super::cache::{Calibration, VERSION};
-use super::clock::Patience;
+use super::clock::Repetitions;
 use super::copies;
 use runner_spec::experiment::Family;
 use runner_spec::format::counted;
@@ -32,10 +32,10 @@ const LONG: usize = 256;
 pub fn calibrate(device: &str, cores: usize, effort: Effort, progress: &dyn Fn(&str)) -> Result<Calibration> {
     let quick = effort == Effort::Quick;
     let widths: &[usize] = if quick { &[128, 512] } else { &[64, 128, 256, 512, 768] };
-    let patience = if quick {
-        Patience { least: 2, most: 5, seconds: 0.02 }
+    let repetitions = if quick {
+        Repetitions { least: 2, most: 5, seconds: 0.02 }
     } else {
-        Patience { least: 3, most: 15, seconds: 0.06 }
+        Repetitions { least: 3, most: 15, seconds: 0.06 }
     };
     let mut rates = MeasuredRates {
         cores,
@@ -53,27 +53,27 @@ pub fn calibrate(device: &str, cores: usize, effort: Effort, progress: &dyn Fn(&
             for family in [Family::Gpt2, Family::Llama].into_iter().take(families) {
                 for (positions, length) in sizes(d_model) {
                     let shape = Shape { d_model, positions, length };
-                    rates.layers.push(blocks::layer(busy, family, shape, false, patience)?);
+                    rates.layers.push(blocks::layer(busy, family, shape, false, repetitions)?);
                 }
             }
             let shape = |positions| Shape { d_model, positions, length: SHORT };
             let most = most_positions(d_model).min(512);
-            rates.heads.push(blocks::head(busy, 1024, shape(most / 4), patience)?);
-            rates.heads.push(blocks::head(busy, if d_model > 256 { 4096 } else { 8192 }, shape(most), patience)?);
+            rates.heads.push(blocks::head(busy, 1024, shape(most / 4), repetitions)?);
+            rates.heads.push(blocks::head(busy, if d_model > 256 { 4096 } else { 8192 }, shape(most), repetitions)?);
         }
         for d_model in [128, 768] {
             let shape = Shape { d_model, positions: 1024, length: SHORT };
-            rates.embeddings.push(blocks::embedding(busy, shape, patience)?);
+            rates.embeddings.push(blocks::embedding(busy, shape, repetitions)?);
         }
         for parameters in if quick { vec![1 << 18, 1 << 22] } else { vec![1 << 16, 1 << 20, 1 << 23] } {
-            rates.updates.push(blocks::update(busy, parameters, patience)?);
+            rates.updates.push(blocks::update(busy, parameters, repetitions)?);
         }
     }
     progress("bf16");
     let shape = Shape { d_model: 256, positions: 512, length: SHORT };
     let all = ConcurrentLoad { ranks: 1, threads: cores };
     let seconds = |bf16| -> Result<f64> {
-        let point = blocks::layer(all, Family::Gpt2, shape, bf16, patience)?;
+        let point = blocks::layer(all, Family::Gpt2, shape, bf16, repetitions)?;
         Ok(point.forward + point.backward)
     };
     rates.bf16_factor = seconds(true)? / seconds(false)?;
