@@ -106,7 +106,7 @@ impl Fetch<'_> {
 
     /// The name of the content, and its length.
     fn facts(&self, answer: &Answer) -> Result<Facts, HubError> {
-        let wrong = |message: String| self.repository.wrong_answer(format!("`{}`: {message}", self.path));
+        let wrong = |message: String| self.repository.wrong_answer(&format!("`{}`: {message}", self.path));
         if let Some(other) = answer.header("x-repo-commit").filter(|other| *other != self.commit) {
             return Err(wrong(format!("of commit {}, not {}", quoted(other), self.commit)));
         }
@@ -165,7 +165,7 @@ impl Fetch<'_> {
         let chunked = answer.header("transfer-encoding").is_some_and(|how| how.to_lowercase().contains("chunked"));
         if size.is_none() && !chunked && facts.sha256().is_none() {
             let message = format!("`{}`: nothing tells where it ends", self.path);
-            return Err(Failure::Final(self.repository.wrong_answer(message)));
+            return Err(Failure::Final(self.repository.wrong_answer(&message)));
         }
         let (start, begun, mut body, mut block) = (have, Instant::now(), answer.into_body(), vec![0; BLOCK]);
         // The reason why reading ended; an error is never the end of the file.

@@ -75,7 +75,7 @@ impl Repository<'_> {
         }
         match self.request_info(&commit) {
             Ok(info) if info.sha == commit => Ok(info.into()),
-            Ok(info) => Err(self.wrong_answer(format!("commit {commit} is said to be {}", quoted(&info.sha)))),
+            Ok(info) => Err(self.wrong_answer(&format!("commit {commit} is said to be {}", quoted(&info.sha)))),
             // A refusal of the hub is final.
             Err(error) if self.client.settings.offline || matches!(error, HubError::Unreachable(_)) => {
                 let files = list_files(&self.cached(&commit).pointer_path(&commit));
@@ -106,7 +106,7 @@ impl Repository<'_> {
         self.client.memos.join(format!("{}.json", blake3::hash(name.as_bytes()).to_hex()))
     }
 
-    pub(super) fn wrong_answer(&self, message: String) -> HubError {
+    pub(super) fn wrong_answer(&self, message: &str) -> HubError {
         HubError::Other(format!("the hub's answer about {}: {message}", self.title()))
     }
 
@@ -138,10 +138,10 @@ impl Repository<'_> {
             .json(&url, &|answer| self.refusal(answer, None))
             .map_err(|error| self.name_missing(error, "the list of files"))?;
         if !is_commit(&info.sha) {
-            return Err(self.wrong_answer(format!("`{}` is no commit", quoted(&info.sha))));
+            return Err(self.wrong_answer(&format!("`{}` is no commit", quoted(&info.sha))));
         }
         if let Some(outside) = info.siblings.iter().find(|file| !is_inside(&file.rfilename)) {
-            return Err(self.wrong_answer(format!("`{}` is no file of a repository", quoted(&outside.rfilename))));
+            return Err(self.wrong_answer(&format!("`{}` is no file of a repository", quoted(&outside.rfilename))));
         }
         let files: Vec<&str> = info.siblings.iter().map(|file| file.rfilename.as_str()).collect();
         write_file(&self.memo(&info.sha), &runner_spec::format::json_bytes(&files))?;
@@ -220,7 +220,7 @@ impl Repository<'_> {
     /// If it is not in the cache and cannot be downloaded.
     pub(super) fn file(&self, commit: &str, path: &str, number: (usize, usize)) -> Result<PathBuf, HubError> {
         if !is_inside(path) {
-            return Err(self.wrong_answer(format!("`{}` is no file of a repository", quoted(path))));
+            return Err(self.wrong_answer(&format!("`{}` is no file of a repository", quoted(path))));
         }
         let pointer = self.pointer(commit, path);
         if pointer.is_file() {

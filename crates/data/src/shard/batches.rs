@@ -54,7 +54,7 @@ pub(super) fn read_batches(
     // The last part of the text so far; the next piece tells whether the document ends with it.
     let mut last: Option<TextPart> = None;
     let (mut documents, mut offset, mut characters) = (0_u64, 0_u64, 0_u64);
-    read(source, cut, &mut |TextPiece { mut text, starts_document }: TextPiece| {
+    read(source, cut, &mut |TextPiece { text, starts_document }: TextPiece| {
         if starts_document {
             (documents, offset) = (documents + 1, 0);
         }
@@ -83,12 +83,10 @@ pub(super) fn read_batches(
         if was_written {
             return Ok(());
         }
-        let text_after = border.map(|at| text.split_off(at));
         let mut part = TextPart { split, document, offset: start, text, starts_document, ends_document: false };
-        if let Some(text) = text_after {
-            let (split, offset) = (SplitName::Validation, start + part.text.len() as u64);
-            add_all_but_last(&mut batch, part, cut, from)?.add_to(&mut batch)?;
-            part = TextPart { split, document, offset, text, starts_document: false, ends_document: false };
+        if let Some(at) = border {
+            let rest = TextPart { split: SplitName::Validation, ..part.split_off(at) };
+            add_all_but_last(&mut batch, std::mem::replace(&mut part, rest), cut, from)?.add_to(&mut batch)?;
         }
         last = Some(add_all_but_last(&mut batch, part, cut, from)?);
         Ok(())

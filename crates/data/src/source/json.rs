@@ -175,7 +175,7 @@ impl ArrayReader<'_> {
         self.column += count;
         if let Some(last) = skipped.iter().rposition(|&byte| byte == b'\n') {
             self.column = count - last - 1;
-            self.line += skipped.iter().filter(|&&byte| byte == b'\n').count() as u64;
+            self.line += skipped.iter().map(|&byte| u64::from(byte == b'\n')).sum::<u64>();
         }
         self.offset += count as u64;
         self.next += count;

@@ -38,7 +38,7 @@ pub(crate) fn make_tokenizer(
             };
             let make = |progress: &dyn Fn(u64)| {
                 let characters = train::collect_characters(train, progress)?;
-                Ok(serde_json::Value::from_iter(characters.into_iter().map(String::from)).to_string())
+                Ok(characters.into_iter().map(String::from).collect::<serde_json::Value>().to_string())
             };
             vocabulary.open_or_make("chars 1", &[], &[], "characters.json", &parse, &make)
         }
