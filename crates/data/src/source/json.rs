@@ -120,7 +120,7 @@ fn for_each_item(path: &Path, file: BufReader<File>, offset: u64, sink: &mut Rec
     }
     for index in 0.. {
         match array.peek()? {
-            Some(b']') if index == 0 => break,
+            Some(b']') => break,
             Some(b',') if index > 0 => {
                 array.skip(1);
                 match array.peek()? {
@@ -129,7 +129,6 @@ fn for_each_item(path: &Path, file: BufReader<File>, offset: u64, sink: &mut Rec
                     None => return Err(array.error("EOF while parsing a value")),
                 }
             }
-            Some(b']') => break,
             Some(_) if index == 0 => {}
             Some(_) => return Err(array.error("expected `,` or `]`")),
             None => return Err(array.error("EOF while parsing a list")),
