@@ -45,7 +45,7 @@ impl LocalRank {
         });
         let channels = region.topology.channels.iter().map(|_| Mutex::new(())).collect();
         let (timeout, closing) = (OperationTimeout::default(), AtomicBool::new(false));
-        Ok(Self { place, channels, timeout, closing, rank, region })
+        Ok(Self { region, rank, place, channels, timeout, closing })
     }
 
     /// Waits until `ready` returns true, which `peer` brings about before it wakes this rank's waiter of `queue`.

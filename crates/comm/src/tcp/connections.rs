@@ -24,6 +24,9 @@ pub(super) struct CollectiveFrame {
 /// The peer, group and queue of collective frames, and whether they are sums. Frames of one key arrive in order.
 type CollectiveKey = (usize, usize, usize, bool);
 
+/// The bytes of messages in the order in which they were sent, with their element types.
+type MessageQueue = VecDeque<(ElementType, Vec<u8>)>;
+
 /// The end of a connection.
 #[derive(Debug, Clone)]
 enum Departure {
@@ -46,8 +49,8 @@ struct PeerConnection {
 #[derive(Debug, Default)]
 pub(super) struct ConnectionState {
     collective_frames: HashMap<CollectiveKey, VecDeque<CollectiveFrame>>,
-    /// The messages of each channel to this rank, with their element types.
-    pub(super) messages: HashMap<(usize, Lane), VecDeque<(ElementType, Vec<u8>)>>,
+    /// The messages of each channel to this rank.
+    pub(super) messages: HashMap<(usize, Lane), MessageQueue>,
     /// The number of messages that were sent and not taken yet.
     sent: HashMap<(usize, Lane), usize>,
     peers: Vec<PeerConnection>,

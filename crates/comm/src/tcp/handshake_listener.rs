@@ -39,8 +39,8 @@ impl HandshakeListener {
                     Ok((stream, _)) if Arc::strong_count(&pending) <= world_size + MAX_PENDING_HANDSHAKES => {
                         let (sender, pending) = (sender.clone(), Arc::clone(&pending));
                         let receive = move || {
-                            let _pending = pending;
                             let _ = receive_handshake(stream, token, &sender);
+                            drop(pending);
                         };
                         let _ = thread::Builder::new().name("handshake".to_owned()).spawn(receive);
                     }
