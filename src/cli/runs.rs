@@ -181,8 +181,11 @@ fn show(args: &ShowArgs) -> anyhow::Result<Exit> {
         None
     });
     let metrics = path.join(METRICS);
-    let damaged = for_each_metric(&metrics, &mut |_| {})?;
-    if let Some(problem) = describe_damaged_lines(&metrics, damaged) {
+    let problem = match for_each_metric(&metrics, &mut |_| {}) {
+        Ok(damaged) => describe_damaged_lines(&metrics, damaged),
+        Err(error) => Some(error.to_string()),
+    };
+    if let Some(problem) = problem {
         complain(&format!("warning: {problem}"));
     }
     let checkpoints = checkpoint::saved_steps(&path.join(CHECKPOINTS))?;
