@@ -98,8 +98,11 @@ pub fn damaged_copy(file: &Path, mistakes: &ConfigError) -> StoreError {
     StoreError::damaged(file, format!("this file of the sweep is damaged or was edited{mistake}"))
 }
 
+/// The folder of a sweep, and its record.
+type ListedSweep = (PathBuf, SweepRecord);
+
 /// The readable sweeps in the folder of runs `root`, oldest first, and the folders of the others with their errors.
-fn list(root: &Path) -> (Vec<(PathBuf, SweepRecord)>, Vec<(PathBuf, StoreError)>) {
+fn list(root: &Path) -> (Vec<ListedSweep>, Vec<(PathBuf, StoreError)>) {
     let (mut sweeps, mut unreadable) = (Vec::new(), Vec::new());
     for path in folders(root) {
         match read_record(&path) {
@@ -108,7 +111,7 @@ fn list(root: &Path) -> (Vec<(PathBuf, SweepRecord)>, Vec<(PathBuf, StoreError)>
         }
     }
     // Ids end in numbers, and a longer number is a later one.
-    let key = |(path, record): &(PathBuf, SweepRecord)| (record.created.clone(), path.as_os_str().len(), path.clone());
+    let key = |(path, record): &ListedSweep| (record.created.clone(), path.as_os_str().len(), path.clone());
     sweeps.sort_by_key(key);
     (sweeps, unreadable)
 }

@@ -235,7 +235,7 @@ impl<'a> Driver<'a> {
                 SegmentOutcome::Stopped => {}
                 SegmentOutcome::Busy => self.wait(running.segment, since, observer),
                 SegmentOutcome::Failed { error, is_retried } => {
-                    self.fail(running.segment, &error, is_retried, observer)
+                    self.fail(running.segment, &error, is_retried, observer);
                 }
             }
         }
@@ -331,7 +331,7 @@ impl<'a> Driver<'a> {
                 let point = self.point(task);
                 let need = ResourceNeed { memory: point.memory_bytes, devices: point.cuda_devices };
                 let Some(devices) = self.allocator.take(task, need) else { continue };
-                self.start(*segment, devices, observer);
+                self.start(*segment, &devices, observer);
             }
             has_changed |= self.failed.contains(&task);
         }
@@ -355,7 +355,7 @@ impl<'a> Driver<'a> {
         self.fail(segment, &error, false, observer);
     }
 
-    fn start(&mut self, segment: TrainingSegment, devices: Vec<String>, observer: &mut dyn SweepObserver) {
+    fn start(&mut self, segment: TrainingSegment, devices: &[String], observer: &mut dyn SweepObserver) {
         let point = self.point(segment.task);
         let from = self.steps_done(segment.task);
         let path = self.sweep.path();
@@ -363,7 +363,7 @@ impl<'a> Driver<'a> {
         let arguments = point_arguments(path, self.record(), point, self.runs, self.threads, until);
         let started = arguments.map_err(|error| error.to_string()).and_then(|mut arguments| {
             arguments.push(OsString::from("--json"));
-            PointProcess::start(&arguments, point_log(path, point.index), &self.hidden_variables, &devices)
+            PointProcess::start(&arguments, point_log(path, point.index), &self.hidden_variables, devices)
                 .map_err(|error| format!("starting its process: {error}"))
         });
         let process = match started {

@@ -60,14 +60,13 @@ fn read_text(text: &str, path: &Path, needs_base: bool) -> Result<SweepSpec, Con
     let (tree, diagnostics) = tree::parse(&source);
     let mut reader =
         SweepReader { source: &source, diagnostics, taken: Vec::new(), name_check: None, settings: Vec::new() };
-    let spec = match tree.filter(|tree| !tree.is_null()) {
-        Some(tree) => reader.read_file(&tree, text, path, needs_base),
-        None => {
-            if reader.diagnostics.is_empty() {
-                reader.diagnostics.push(source.diagnostic_whole("the file is empty".into(), SHORTEST.into()));
-            }
-            None
+    let spec = if let Some(tree) = tree.filter(|tree| !tree.is_null()) {
+        reader.read_file(&tree, text, path, needs_base)
+    } else {
+        if reader.diagnostics.is_empty() {
+            reader.diagnostics.push(source.diagnostic_whole("the file is empty".into(), SHORTEST.into()));
         }
+        None
     };
     match spec {
         Some(spec) if reader.diagnostics.is_empty() => Ok(spec),
@@ -156,18 +155,11 @@ impl SweepReader<'_> {
             return None;
         };
         let value = file.get("sweep").filter(|value| value.is_object())?;
-        self.read_sweep(sweep, value, text, path, needs_base)
+        Some(self.read_sweep(sweep, value, text, path, needs_base))
     }
 
     /// Reads the key `sweep`, whose legal part is `sweep`.
-    fn read_sweep(
-        &mut self,
-        at: &Entry,
-        sweep: &Value,
-        text: &str,
-        path: &Path,
-        needs_base: bool,
-    ) -> Option<SweepSpec> {
+    fn read_sweep(&mut self, at: &Entry, sweep: &Value, text: &str, path: &Path, needs_base: bool) -> SweepSpec {
         let given = || entries(&at.value).iter().filter(|entry| !entry.value.is_null());
         let get = |key: &str| given().find(|entry| entry.key == key);
         let mut bases = given().filter(|entry| ["template", "base"].contains(&entry.key.as_str()));
@@ -233,7 +225,7 @@ impl SweepReader<'_> {
             base: base.unwrap_or_default(),
             vars,
             set,
-            exclude: get("exclude").map(|entry| self.read_exclude(entry)).unwrap_or_default(),
+            exclude: get("exclude").map(read_exclude).unwrap_or_default(),
             objective: Objective {
                 metric,
                 goal: value(sweep, "/objective/goal").unwrap_or_else(|| metric.goal()),
@@ -251,7 +243,7 @@ impl SweepReader<'_> {
         let varying = self.taken[names_before..].iter().map(|taken| taken.name.clone());
         let names: Vec<String> = varying.chain(spec.vars.keys().cloned()).collect();
         self.check_exclusions(&spec, &sections, &names);
-        Some(spec)
+        spec
     }
 
     /// The entries of the mapping `section` that are legal, with their values.
@@ -321,15 +313,6 @@ impl SweepReader<'_> {
         Some(file)
     }
 
-    fn read_exclude(&mut self, entry: &Entry) -> Vec<ExcludeExpression> {
-        let Yaml::Seq(items) = &entry.value.value else { return Vec::new() };
-        let expression = |node: &Node| match &node.value {
-            Yaml::Scalar { text, .. } => Some(ExcludeExpression { text: text.to_string(), place: node.place }),
-            _ => None,
-        };
-        items.iter().filter_map(expression).collect()
-    }
-
     /// Checks the expressions of `exclude`: their names only if all names are known, which are those of the mappings `sections`.
     fn check_exclusions(&mut self, spec: &SweepSpec, sections: &[&Entry], names: &[String]) {
         let environment = exclude::environment();
@@ -341,6 +324,15 @@ impl SweepReader<'_> {
             }
         }
     }
+}
+
+fn read_exclude(entry: &Entry) -> Vec<ExcludeExpression> {
+    let Yaml::Seq(items) = &entry.value.value else { return Vec::new() };
+    let expression = |node: &Node| match &node.value {
+        Yaml::Scalar { text, .. } => Some(ExcludeExpression { text: text.to_string(), place: node.place }),
+        _ => None,
+    };
+    items.iter().filter_map(expression).collect()
 }
 
 fn name_of_file(path: &Path) -> String {

@@ -49,8 +49,11 @@ pub(super) struct Axis {
     pub(super) seconds: Vec<f64>,
 }
 
+/// Reads a time in milliseconds.
+type ReadTime = fn(&TrainLine) -> Option<f64>;
+
 /// The phases of a step, and what reads the time of each in milliseconds.
-const PHASES: [(&str, fn(&TrainLine) -> Option<f64>); 6] = [
+const PHASES: [(&str, ReadTime); 6] = [
     ("data", |t| t.data_ms),
     ("forward", |t| t.forward_ms),
     ("backward", |t| t.backward_ms),

@@ -22,8 +22,8 @@ pub(super) struct SettingDifference {
 /// The keys in which the runs with these resolved files differ, sorted by group and name. Runs without a readable file are not
 /// compared.
 pub(super) fn setting_differences(files: &[Option<&str>]) -> Vec<SettingDifference> {
-    let read = |file: &Option<&str>| Some(flatten(&serde_yaml::from_str((*file)?).ok()?));
-    let settings: Vec<Option<BTreeMap<String, Value>>> = files.iter().map(read).collect();
+    let read = |file: Option<&str>| Some(flatten(&serde_yaml::from_str(file?).ok()?));
+    let settings: Vec<Option<BTreeMap<String, Value>>> = files.iter().copied().map(read).collect();
     let row = |key: String| SettingDifference {
         values: settings.iter().map(|settings| settings.as_ref()?.get(&key).map(setting_text)).collect(),
         key,
