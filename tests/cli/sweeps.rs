@@ -258,7 +258,7 @@ fn all_mistakes_of_all_points_come_at_once_and_nothing_starts() {
     }
     assert!(printed.contains("points 1, 2, 3 and 4") && printed.contains("points 1, 3, 5 and 7"), "{printed}");
     // They stand in the sweep file.
-    assert!(printed.contains("s.yaml:3:25") && !printed.contains("--set"), "{printed}");
+    assert!(printed.contains("s.yaml:3:26") && !printed.contains("--set"), "{printed}");
     let sandbox = new_sandbox(&["grid: {optimizer.adamw.lr: [1e-3, -0.00010]}"]);
     let printed = expect_sweep(&sandbox, 2);
     assert!(printed.contains("s.yaml:3:37") && printed.contains("is -0.00010"), "as written: {printed}");
