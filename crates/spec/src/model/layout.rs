@@ -60,6 +60,18 @@ impl ParamLayout {
     }
 }
 
+/// Joins ranges that follow on each other without a gap.
+pub fn join_ranges(ranges: impl Iterator<Item = Range<usize>>) -> Vec<Range<usize>> {
+    let mut joined: Vec<Range<usize>> = Vec::new();
+    for range in ranges {
+        match joined.last_mut() {
+            Some(last) if last.end == range.start => last.end = range.end,
+            _ => joined.push(range),
+        }
+    }
+    joined
+}
+
 /// A layout was asked for a parameter that it does not have.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the layout has no parameter {0}")]

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
-use std::ops::Range;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -15,6 +14,7 @@ use super::header::header_of_part;
 use crate::error::StoreError;
 use crate::files::sync_dir;
 use runner_compute::state::TrainState;
+use runner_spec::model::layout::join_ranges;
 
 /// Creates a file: `File::create_new`, or a stand-in of a test for a disk that is full.
 pub type Create<'a> = &'a dyn Fn(&Path) -> io::Result<File>;
@@ -113,7 +113,7 @@ fn write_file(
     digest.update(&header);
     out.write_all(&header).map_err(StoreError::io("writing", path))?;
     let mut bytes = header.len() as u64;
-    let ranges = joined_ranges(state, owned);
+    let ranges = join_ranges(entries.iter().map(|entry| entry.range()));
     for section in kind.sections(state.moments) {
         let flat = state.section(section)?;
         for range in &ranges {
@@ -127,16 +127,4 @@ fn write_file(
     }
     out.sync_all().map_err(StoreError::io("syncing", path))?;
     Ok(FileRecord { bytes, blake3: digest.finalize().to_hex().to_string() })
-}
-
-/// The entries `owned` as ranges of the buffer. Adjacent ranges are joined.
-fn joined_ranges(state: &TrainState, owned: &[usize]) -> Vec<Range<usize>> {
-    let mut out: Vec<Range<usize>> = Vec::new();
-    for range in owned.iter().map(|&index| state.layout.entries[index].range()) {
-        match out.last_mut() {
-            Some(last) if last.end == range.start => last.end = range.end,
-            _ => out.push(range),
-        }
-    }
-    out
 }
