@@ -52,10 +52,11 @@ pub fn run<'a>(
             let ThreadRank { program, .. } = rank;
             let (region, number, observer) = (&region, program.rank, observer.take());
             scope.spawn(move || {
-                let mut ignore = IgnoreEvents;
+                // Only rank 0 is recorded.
+                let mut ignored = ();
                 let observer: &mut (dyn Observer + Send) = match observer {
                     Some(observer) => observer,
-                    None => &mut ignore,
+                    None => &mut ignored,
                 };
                 // A panic must not leave the other ranks waiting.
                 let work = AssertUnwindSafe(|| run_rank(rank, region, resources, controls, faults, observer));
