@@ -13,8 +13,7 @@ use super::checkpoint_args::{CheckpointArgs, DeviceArgs};
 use super::exit::{Exit, RequestError};
 use super::output::{print, print_json};
 use runner_engine::opened_run::open_run;
-use runner_exec::eval::choice;
-use runner_exec::eval::loss::LossBatches;
+use runner_exec::eval::{Batches, ChoiceBatches, LossBatches, evaluate, run_batches};
 use runner_report::Screen;
 use runner_spec::event::EvalMetrics;
 use runner_spec::experiment::{Corpus, EvalLoss, Experiment, HellaSwag};
@@ -86,23 +85,14 @@ pub(crate) fn run(args: &EvalArgs) -> anyhow::Result<Exit> {
     let started = Instant::now();
     let metrics = pool.install(|| -> anyhow::Result<EvalMetrics> {
         let (model, weights, step) = opened.model(args.checkpoint.which(), device)?;
-        let mut metrics = EvalMetrics { step, ..EvalMetrics::default() };
-        if let Some(split) = &prepared.dataset.validation {
-            let configured = opened.experiment.eval.loss.map(|EvalLoss { batches }| batches);
-            let batches = args.batches.map(|n| n as usize).or(configured).unwrap_or(usize::MAX);
-            let batch = &opened.program()?.batch;
-            let all = LossBatches::new(split, batches, batch.micro_batch, batch.mask_padding);
-            let result = all.measure(&model, &weights)?;
-            metrics.val_loss = Some(result.loss);
-            metrics.val_perplexity = Some(result.perplexity());
-        }
-        if let Some(items) = &prepared.choice {
-            let score = choice::score(&model, &weights, items)?;
-            metrics.hellaswag_acc = Some(score.acc());
-            metrics.hellaswag_acc_norm = Some(score.acc_norm());
-            metrics.hellaswag_n = Some(score.items as u64);
-        }
-        Ok(metrics)
+        let configured = opened.experiment.eval.loss.map(|EvalLoss { batches }| batches);
+        let batches = args.batches.map(|n| n as usize).or(configured).unwrap_or(usize::MAX);
+        let batch = &opened.program()?.batch;
+        let validation = prepared.dataset.validation.as_ref();
+        let loss = validation.map(|split| LossBatches::new(split, batches, batch.micro_batch, batch.mask_padding));
+        let choice = prepared.choice.as_deref().map(|items| ChoiceBatches::new(items, model.spec.context_length));
+        let run = |batches: &dyn Batches| run_batches(batches, 0..batches.count(), &model, &weights);
+        Ok(evaluate(step, loss, choice, run)?)
     })?;
     if metrics.val_loss.is_none() && metrics.hellaswag_n.is_none() {
         bail!(RequestError(

@@ -9,8 +9,8 @@ use runner_compute::model::{Output, StageInput};
 use runner_compute::nn::MicroBatch;
 use runner_data::{DataRequest, Prepared, prepare};
 use runner_exec::eval::{
-    Batches, ChoiceBatches, Decoder, EvalError, Feed, LossBatches, Partial, StageDecoder, WholeDecoder, choice,
-    generate, generate_with, share,
+    Batches, ChoiceBatches, Decoder, EvalError, Feed, LossBatches, Partial, StageDecoder, generate, generate_with,
+    run_batches, share,
 };
 use runner_spec::data::{ChoiceItem, Rows};
 use runner_spec::experiment::{Data, Layout, Samples, Source, Tokenizer, Validation};
@@ -95,8 +95,9 @@ fn multiple_choice_does_not_depend_on_replicas_and_stages() {
             runner_spec::program::EVAL_TOKENS_PER_FORWARD
         );
         let expected = through(&batches, &one, 1);
-        let score = choice::score(&one.stages[0].1, &one.ranks[0].params, &items).unwrap();
-        assert_eq!(batches.finish(&expected).unwrap(), score);
+        let (model, params) = (&one.stages[0].1, &one.ranks[0].params);
+        assert_eq!(run_batches(&batches, 0..batches.count(), model, params).unwrap(), expected);
+        let score = batches.finish(&expected).unwrap();
         assert!(score.right > 0 && score.right < count && score.right != score.right_norm, "{score:?}");
         let chunks = [0..1, 1..3, 3..spec.block_count()];
         let three = Pipeline::new(spec, &weights(spec, DType::F64), &chunks, 2, FP32);
@@ -166,7 +167,7 @@ fn validation_loss_does_not_depend_on_replicas_and_stages() {
     for (count, micro_batch) in [(usize::MAX, 4), (3, 2), (1, 3)] {
         let batches = LossBatches::new(split, count, micro_batch, false);
         let model = &one.stages[0].1;
-        let expected = batches.measure(model, &one.ranks[0].params).unwrap();
+        let expected = batches.finish(&run_batches(&batches, 0..batches.count(), model, &one.ranks[0].params).unwrap()).unwrap();
         let rows = split.rows().min((count as u64).saturating_mul(micro_batch as u64));
         assert_eq!(expected.tokens, rows * 10);
         for replicas in 1..=4 {
@@ -197,7 +198,7 @@ impl Decoder for Stages<'_> {
     fn feed(&mut self, feed: &Feed) -> Result<Tensor, EvalError> {
         let mut x = None;
         for stage in &mut self.0 {
-            x = Some(stage.feed(feed, x)?);
+            x = Some(stage.extend(feed, x)?);
         }
         Ok(x.unwrap())
     }
@@ -263,6 +264,8 @@ fn generation_by_stages_is_generation() {
         let pipeline = Pipeline::new(&spec, &weights(&spec, DType::F64), &chunks, 2, FP32);
         let ours = generate_with(&mut Stages::new(&pipeline), &spec, &tokenizer, &samples).unwrap();
         assert_eq!(ours, expected, "{}", pipeline.name);
+        let first = (&pipeline.stages[0].1, &pipeline.ranks[0].params);
+        assert!(generate(first.0, first.1, &tokenizer, &samples).is_err(), "a chunk");
     }
 }
 
@@ -272,19 +275,18 @@ fn feeds_that_do_not_fit_are_errors() {
     let pipeline = Pipeline::new(spec, &weights(spec, DType::F64), &[0..2, 2..5], 2, FP32);
     let [(_, first), (_, second)] = pipeline.stages.as_slice() else { panic!("two stages") };
     let [a, b] = pipeline.ranks.as_slice() else { panic!("two ranks") };
-    assert!(WholeDecoder::new(first, &a.params).is_err(), "a chunk");
     let feed = Feed { ids: vec![1, 2, 3, 4], batch: 2, start: 0, capacity: 4 };
     let mut stage = StageDecoder::new(first, &a.params);
-    let hidden = stage.feed(&feed, None).unwrap();
+    let hidden = stage.extend(&feed, None).unwrap();
     assert_eq!(hidden.dims(), [4, spec.d_model]);
-    assert!(stage.feed(&Feed { start: 3, ..feed.clone() }, None).is_err(), "a gap behind two tokens");
-    assert!(stage.feed(&Feed { ids: vec![1; 10], ..feed.clone() }, None).is_err(), "more than the capacity");
-    assert!(stage.feed(&Feed { ids: vec![1; 3], ..feed.clone() }, None).is_err(), "no rows");
-    assert!(stage.feed(&Feed { ids: vec![], batch: 0, ..feed.clone() }, None).is_err(), "nothing");
-    assert!(stage.feed(&feed, Some(hidden.clone())).is_err(), "hidden input for the embedding");
+    assert!(stage.extend(&Feed { start: 3, ..feed.clone() }, None).is_err(), "a gap behind two tokens");
+    assert!(stage.extend(&Feed { ids: vec![1; 10], ..feed.clone() }, None).is_err(), "more than the capacity");
+    assert!(stage.extend(&Feed { ids: vec![1; 3], ..feed.clone() }, None).is_err(), "no rows");
+    assert!(stage.extend(&Feed { ids: vec![], batch: 0, ..feed.clone() }, None).is_err(), "nothing");
+    assert!(stage.extend(&feed, Some(hidden.clone())).is_err(), "hidden input for the embedding");
     let mut stage = StageDecoder::new(second, &b.params);
-    assert!(stage.feed(&feed, None).is_err(), "ids for a layer");
-    assert_eq!(stage.feed(&feed, Some(hidden)).unwrap().dims(), [2, spec.vocab_size]);
+    assert!(stage.extend(&feed, None).is_err(), "ids for a layer");
+    assert_eq!(stage.extend(&feed, Some(hidden)).unwrap().dims(), [2, spec.vocab_size]);
     let narrow = crate::common::random("narrow", (4, spec.d_model - 1), 1.0);
     let mut cache = second.new_cache(2, 4, &b.params.flat).unwrap();
     assert!(second.extend_stage(&b.params, StageInput::Hidden(narrow), &mut cache).is_err(), "another width");

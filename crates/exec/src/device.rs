@@ -14,29 +14,27 @@ use runner_spec::experiment::Precision;
 use runner_spec::model::layout::ParamLayout;
 use runner_spec::program::{self, Program};
 #[cfg(feature = "cuda")]
-use {runner_compute::gpu::DeviceMemory, runner_spec::cluster::ComputeCapability};
+use {
+    runner_compute::gpu::{self, DeviceMemory, Gpu},
+    runner_spec::cluster::ComputeCapability,
+};
 
 /// Opens `device` for the calling thread, to compute in `precision`.
 ///
 /// # Errors
 /// If this build or this machine has no such device.
-#[cfg(feature = "cuda")]
 pub(super) fn open(device: program::Device, precision: Precision) -> std::result::Result<Device, ExecError> {
     let program::Device::Cuda(ordinal) = device else { return Ok(Device::Cpu) };
-    let device = runner_compute::gpu::open(ordinal)?;
-    runner_compute::gpu::Gpu::of_device(&device)?.set_tf32(precision == Precision::Tf32);
-    Ok(device)
-}
-
-/// Opens the CPU, the only device of a build without CUDA.
-///
-/// # Errors
-/// If `device` is another one.
-#[cfg(not(feature = "cuda"))]
-pub(super) fn open(device: program::Device, _: Precision) -> std::result::Result<Device, ExecError> {
-    match device {
-        program::Device::Cpu => Ok(Device::Cpu),
-        program::Device::Cuda(_) => Err(ExecError::Program("this build has no CUDA: build it with `make cuda`".into())),
+    #[cfg(feature = "cuda")]
+    {
+        let device = gpu::open(ordinal)?;
+        Gpu::of_device(&device)?.set_tf32(precision == Precision::Tf32);
+        Ok(device)
+    }
+    #[cfg(not(feature = "cuda"))]
+    {
+        let _ = (ordinal, precision);
+        Err(ExecError::Program("this build has no CUDA: build it with `make cuda`".into()))
     }
 }
 
@@ -55,23 +53,26 @@ pub(super) fn needs_rounded_copy(program: &Program, device: &Device) -> bool {
     program.precision == Precision::Bf16 && (program.master_weights || !device.is_cpu())
 }
 
-/// Allocates the weights that the forward reads. They are the f32 buffer `all`, unless the program needs a rounded copy: that is f32 on a
-/// CPU, and a bf16 tensor on a GPU, beside which norms read `all`. `refresh_rounded_copy` fills it.
+/// The weights that the forward reads. They are the f32 buffer `all`, unless the program needs a rounded copy: that is f32 on a CPU, and a
+/// bf16 tensor on a GPU, beside which norms read `all`.
 ///
 /// # Errors
 /// If memory is short.
-pub(super) fn allocate_weights(program: &Program, layout: &Arc<ParamLayout>, all: Tensor) -> Result<Params> {
+pub(super) fn weights_to_read(program: &Program, layout: &Arc<ParamLayout>, all: Tensor) -> Result<Params> {
     if !needs_rounded_copy(program, all.device()) {
         return Ok(Params::new(layout.clone(), all));
     }
-    if all.device().is_cpu() {
-        return Ok(Params::new(layout.clone(), all.zeros_like()?));
-    }
-    let rounded = Tensor::zeros(layout.total, DType::BF16, all.device())?;
-    Ok(Params::with_exact_vectors(layout.clone(), rounded, all))
+    let weights = if all.device().is_cpu() {
+        Params::new(layout.clone(), all.zeros_like()?)
+    } else {
+        let rounded = Tensor::zeros(layout.total, DType::BF16, all.device())?;
+        Params::with_exact_vectors(layout.clone(), rounded, all.clone())
+    };
+    refresh_rounded_copy(&weights, &all)?;
+    Ok(weights)
 }
 
-/// Fills the copy that `allocate_weights` allocated from the f32 buffer `all`, with matrices rounded to bf16.
+/// Fills the rounded copy from the f32 buffer `all`, with matrices rounded to bf16.
 ///
 /// # Errors
 /// None on a CPU.
@@ -85,50 +86,49 @@ pub(super) fn refresh_rounded_copy(rounded: &Params, all: &Tensor) -> Result<()>
 ///
 /// # Errors
 /// The error of a kernel.
-#[cfg(feature = "cuda")]
 pub(super) fn synchronize(device: &Device) -> Result<()> {
-    if device.is_cuda() { runner_compute::gpu::Gpu::of_device(device)?.synchronize() } else { Ok(()) }
-}
-
-#[cfg(not(feature = "cuda"))]
-pub(super) fn synchronize(_: &Device) -> Result<()> {
+    #[cfg(feature = "cuda")]
+    if device.is_cuda() {
+        return Gpu::of_device(device)?.synchronize();
+    }
+    let _ = device;
     Ok(())
 }
 
 /// The memory of `device`, for an error message; `None` where no driver reports it.
-#[cfg(feature = "cuda")]
 pub(super) fn driver_memory(device: &Device) -> Option<DriverMemory> {
-    let memory = runner_compute::gpu::memory(device)?;
-    let (major, minor) = runner_compute::gpu::Gpu::of_device(device).ok()?.compute_capability();
-    let capability = ComputeCapability { major: major.unsigned_abs(), minor: minor.unsigned_abs() };
-    Some(DriverMemory {
-        reserved: memory.reserved,
-        free: Some(memory.free),
-        total: memory.total,
-        capability: Some(capability),
-    })
-}
-
-#[cfg(not(feature = "cuda"))]
-pub(super) fn driver_memory(_: &Device) -> Option<DriverMemory> {
-    None
+    #[cfg(feature = "cuda")]
+    {
+        let memory = gpu::memory(device)?;
+        let (major, minor) = Gpu::of_device(device).ok()?.compute_capability();
+        let capability = ComputeCapability { major: major.unsigned_abs(), minor: minor.unsigned_abs() };
+        let DeviceMemory { reserved, free, total, .. } = memory;
+        Some(DriverMemory { reserved, free: Some(free), total, capability: Some(capability) })
+    }
+    #[cfg(not(feature = "cuda"))]
+    {
+        let _ = device;
+        None
+    }
 }
 
 /// The memory of `program`'s device, on which a rank failed to start. Without a context of this thread the driver knows only the
 /// total.
-#[cfg(feature = "cuda")]
 pub(super) fn memory_of_program(program: &Program) -> Option<DriverMemory> {
     let program::Device::Cuda(ordinal) = program.device else { return None };
-    if let Some(device) = runner_compute::gpu::opened_by_this_thread(ordinal) {
-        return driver_memory(&device);
+    #[cfg(feature = "cuda")]
+    {
+        if let Some(device) = gpu::opened_by_this_thread(ordinal) {
+            return driver_memory(&device);
+        }
+        let total = gpu::total_memory(ordinal)?;
+        Some(DriverMemory { reserved: 0, free: None, total, capability: None })
     }
-    let total = runner_compute::gpu::total_memory(ordinal)?;
-    Some(DriverMemory { reserved: 0, free: None, total, capability: None })
-}
-
-#[cfg(not(feature = "cuda"))]
-pub(super) fn memory_of_program(_: &Program) -> Option<DriverMemory> {
-    None
+    #[cfg(not(feature = "cuda"))]
+    {
+        let _ = ordinal;
+        None
+    }
 }
 
 /// Resets the peak of `device`'s memory in tensors. Returns the bytes in use now; `None` where they are not counted.
@@ -138,8 +138,8 @@ pub(super) fn reset_peak_memory(device: &Device) -> Option<u64> {
     }
     #[cfg(feature = "cuda")]
     {
-        runner_compute::gpu::reset_peak(device).ok()?;
-        runner_compute::gpu::memory(device).map(|memory| memory.used)
+        gpu::reset_peak(device).ok()?;
+        gpu::memory(device).map(|memory| memory.used)
     }
     #[cfg(not(feature = "cuda"))]
     None
@@ -152,7 +152,7 @@ pub(super) fn peak_memory(device: &Device) -> (Option<u64>, Option<WatchedDevice
     }
     #[cfg(feature = "cuda")]
     {
-        let Some(memory) = runner_compute::gpu::memory(device) else { return (None, None) };
+        let Some(memory) = gpu::memory(device) else { return (None, None) };
         let DeviceMemory { peak, reserved, free, total, .. } = memory;
         (Some(peak), Some(WatchedDevice { reserved, used: total.saturating_sub(free), total, peak: Some(peak) }))
     }

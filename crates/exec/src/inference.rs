@@ -18,9 +18,5 @@ pub fn model_for_inference(program: &Program, weights: Params, device: Device) -
     let math = Math { bf16: program.precision == Precision::Bf16 };
     let blocks = 0..program.model.block_count();
     let model = Model::new(&program.model, layout.clone(), blocks, program.seed, math, &all)?;
-    let weights = device::allocate_weights(program, &layout, all.clone())?;
-    if device::needs_rounded_copy(program, &device) {
-        device::refresh_rounded_copy(&weights, &all)?;
-    }
-    Ok((model, weights))
+    Ok((model, device::weights_to_read(program, &layout, all)?))
 }

@@ -171,7 +171,7 @@ impl Interpreter<'_> {
             self.execute(InstructionList::Step, index, *instruction)?;
             if let Some(watch) = &mut watch {
                 // A span ends when its work is done, not when it is launched.
-                self.trainer.synchronize()?;
+                device::synchronize(&self.trainer.device)?;
                 watch.record_span(program.rank, instruction, instruction_start);
             }
         }

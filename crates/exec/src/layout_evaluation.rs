@@ -1,16 +1,11 @@
 //! Evaluation under any layout of ranks: replicas divide the batches among them, and each batch passes through the stages.
 
-use std::time::Instant;
-
 use super::error::ExecError;
 use super::interpreter::Resources;
 use super::non_finite;
 use super::rank_context::RankContext;
 use super::trainer::Trainer;
-use crate::eval::batches::{Batches, Partial};
-use crate::eval::choice::ChoiceBatches;
-use crate::eval::loss::LossBatches;
-use crate::eval::{EvalError, share};
+use crate::eval::{self, Batches, ChoiceBatches, EvalError, LossBatches, Partial, share};
 use runner_compute::kernels::on_host;
 use runner_compute::model::Output;
 use runner_spec::data::Rows;
@@ -22,27 +17,21 @@ pub(super) fn evaluate(
     trainer: &Trainer,
     resources: &Resources<'_>,
 ) -> Result<EvalMetrics, ExecError> {
-    let started = Instant::now();
-    let program = context.program;
-    let mut metrics = EvalMetrics { step: trainer.state.step, ..EvalMetrics::default() };
-    if let (Some(spec), Some(split)) = (program.eval.loss, &resources.dataset.validation) {
-        let batch = &program.batch;
-        let batches = LossBatches::new(split, spec.batches, batch.micro_batch, batch.mask_padding);
-        let partial = run_batches(context, trainer, &batches)?;
-        let result = report_non_finite(context, trainer, batches.finish(&partial))?;
-        metrics.val_loss = Some(result.loss);
-        metrics.val_perplexity = Some(result.perplexity());
+    let (program, step) = (context.program, trainer.state.step);
+    let loss = program.eval.loss.zip(resources.dataset.validation.as_ref()).map(|(spec, split)| {
+        LossBatches::new(split, spec.batches, program.batch.micro_batch, program.batch.mask_padding)
+    });
+    let choice = program.eval.choice_items.and(resources.choice);
+    let choice = choice.map(|items| ChoiceBatches::new(items, program.model.context_length));
+    match eval::evaluate(step, loss, choice, |batches| run_batches(context, trainer, batches)) {
+        // All ranks have the same result. An empty finding: this rank's weights are finite.
+        Err(ExecError::Eval(EvalError::NotFinite(what))) => {
+            let finding = non_finite::find_in_weights(trainer)?.unwrap_or_default();
+            let first = context.elect_fault_report(&finding, "the logits")?;
+            Err(ExecError::NotFinite { step, what, first })
+        }
+        result => result,
     }
-    if let (Some(_), Some(items)) = (program.eval.choice_items, resources.choice) {
-        let batches = ChoiceBatches::new(items, program.model.context_length);
-        let partial = run_batches(context, trainer, &batches)?;
-        let score = report_non_finite(context, trainer, batches.finish(&partial))?;
-        metrics.hellaswag_acc = Some(score.acc());
-        metrics.hellaswag_acc_norm = Some(score.acc_norm());
-        metrics.hellaswag_n = Some(score.items as u64);
-    }
-    metrics.eval_ms = started.elapsed().as_secs_f64() * 1e3;
-    Ok(metrics)
 }
 
 /// Runs this rank's share of `batches`, and adds up the results of all ranks.
@@ -86,17 +75,4 @@ fn run_batch(
         }
     }
     Ok(())
-}
-
-/// Turns a result that is not finite into an error that names the tensor which went bad. All ranks have the same result.
-fn report_non_finite<T>(
-    context: RankContext<'_>,
-    trainer: &Trainer,
-    result: Result<T, EvalError>,
-) -> Result<T, ExecError> {
-    let Err(EvalError::NotFinite(what)) = result else { return Ok(result?) };
-    // An empty finding: this rank's weights are finite.
-    let finding = non_finite::find_in_weights(trainer)?.unwrap_or_default();
-    let first = context.elect_fault_report(&finding, "the logits")?;
-    Err(ExecError::NotFinite { step: trainer.state.step, what, first })
 }

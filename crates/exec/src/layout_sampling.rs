@@ -83,7 +83,7 @@ impl<'a> PipelineDecoder<'a> {
         let is_whole_model = stages * self.chunks.len() == 1;
         for (index, chunk) in self.chunks.iter_mut().enumerate() {
             let input = self.context.receive_chunk_input(index, self.dtype, &[feed.batch * n, model.d_model])?;
-            let output = chunk.feed(feed, input)?;
+            let output = chunk.extend(feed, input)?;
             if is_whole_model {
                 return Ok(Some(output));
             }

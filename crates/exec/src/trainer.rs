@@ -96,10 +96,10 @@ impl Trainer {
         };
         let models = chunks.iter().map(model).collect::<TensorResult<Vec<_>>>()?;
         let has_rounded_copy = device::needs_rounded_copy(program, &device);
-        let weights = device::allocate_weights(program, &state.layout, state.weights()?)?;
+        let weights = device::weights_to_read(program, &state.layout, state.weights()?)?;
         let grads = Tensor::zeros(total, state.buffer.dtype(), state.buffer.device())?;
         let tied_copy = tied_copy(&state.layout, &program.model, &chunks).map(|i| state.layout.entries[i].range());
-        let trainer = Self {
+        Ok(Self {
             weights,
             grads: Params::new(state.layout.clone(), grads),
             models,
@@ -109,22 +109,7 @@ impl Trainer {
             bf16_state,
             tied_copy,
             device,
-        };
-        trainer.refresh()?;
-        Ok(trainer)
-    }
-
-    /// The ranges of the flat buffer that the parameters of `blocks` fill: at most one of decayed and one of other parameters.
-    pub fn ranges(&self, blocks: &Range<usize>) -> Vec<Range<usize>> {
-        let mut out: Vec<Range<usize>> = Vec::new();
-        for entry in self.state.layout.entries.iter().filter(|e| blocks.contains(&e.spec.block)) {
-            let range = entry.range();
-            match out.last_mut() {
-                Some(last) if last.end == range.start => last.end = range.end,
-                _ => out.push(range),
-            }
-        }
-        out
+        })
     }
 
     /// The elements of the tied embedding that two ranks hold, where this rank is one of them.
@@ -176,14 +161,6 @@ impl Trainer {
             self.refresh()?;
         }
         self.end_step()
-    }
-
-    /// Waits for the launched kernels of a GPU.
-    ///
-    /// # Errors
-    /// The error of a kernel.
-    pub fn synchronize(&self) -> TensorResult<()> {
-        device::synchronize(&self.device)
     }
 
     /// Clears the gradients and counts the step. A rank that updates no weights ends its step this way.

@@ -2,8 +2,7 @@
 //! the one with the smallest mean loss per ending token.
 
 use super::batches::{self, Batches, Partial};
-use super::{EvalError, share};
-use runner_compute::model::{Model, Params};
+use super::EvalError;
 use runner_spec::data::{ChoiceItem, IGNORED_TARGET, Rows};
 use runner_spec::program::EVAL_TOKENS_PER_FORWARD;
 
@@ -59,9 +58,8 @@ pub struct ChoiceBatches<'a> {
     context_length: usize,
     /// (item, ending) of each row.
     batches: Vec<Vec<(usize, usize)>>,
-    /// Endings of all items before each item.
+    /// The number of endings of all items before each item, and last of all items.
     first: Vec<usize>,
-    endings: usize,
 }
 
 impl<'a> ChoiceBatches<'a> {
@@ -82,15 +80,11 @@ impl<'a> ChoiceBatches<'a> {
             batches.push(batch.iter().map(|&(_, item, ending)| (item, ending)).collect());
             rest = others;
         }
-        let mut endings = 0;
-        let first = items
-            .iter()
-            .map(|i| {
-                endings += i.endings.len();
-                endings - i.endings.len()
-            })
-            .collect();
-        Self { items, context_length, batches, first, endings }
+        let mut first = vec![0];
+        for item in items {
+            first.push(first[first.len() - 1] + item.endings.len());
+        }
+        Self { items, context_length, batches, first }
     }
 
     fn candidate(&self, (item, ending): (usize, usize)) -> Candidate {
@@ -134,7 +128,7 @@ impl Batches for ChoiceBatches<'_> {
     }
 
     fn partial(&self) -> Partial {
-        Partial::zeros(self.endings)
+        Partial::zeros(self.first[self.items.len()])
     }
 
     fn enter(&self, index: usize, rows: &Rows, losses: &[f32], partial: &mut Partial) -> Result<(), EvalError> {
@@ -144,15 +138,6 @@ impl Batches for ChoiceBatches<'_> {
         }
         Ok(())
     }
-}
-
-/// Scores `items` by a whole model.
-///
-/// # Errors
-/// If an id is beyond the vocabulary.
-pub fn score(model: &Model, params: &Params, items: &[ChoiceItem]) -> Result<ChoiceScore, EvalError> {
-    let all = ChoiceBatches::new(items, model.spec.context_length);
-    all.finish(&batches::run_batches(&all, share(all.count(), 0, 1), model, params)?)
 }
 
 /// The index of the smallest value; the first of equals, none if there are no values.

@@ -1,14 +1,12 @@
-//! Decoding step by step: a generator feeds new tokens and receives logits. A feed is plain data, so that it can be sent to the stages
-//! of a pipeline too.
+//! Decoding step by step: a generator feeds new tokens and receives logits.
 
 use candle_core::Tensor;
-use serde::{Deserialize, Serialize};
 
 use super::EvalError;
 use runner_compute::model::{KvCache, Model, Params, StageInput};
 
 /// New tokens for the model.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Feed {
     /// [batch, n], row after row.
     pub ids: Vec<u32>,
@@ -19,7 +17,7 @@ pub struct Feed {
     pub capacity: usize,
 }
 
-/// A model, wherever it is.
+/// A model on this rank, or on several stages.
 pub trait Decoder {
     /// The logits behind the last token of each row, [feed.batch, vocab].
     ///
@@ -46,7 +44,7 @@ impl<'a> StageDecoder<'a> {
     ///
     /// # Errors
     /// If the feed does not follow on what was fed before, or does not fit the chunk.
-    pub fn feed(&mut self, feed: &Feed, input: Option<Tensor>) -> Result<Tensor, EvalError> {
+    pub fn extend(&mut self, feed: &Feed, input: Option<Tensor>) -> Result<Tensor, EvalError> {
         let fits = |c: &KvCache| (c.batch, c.capacity) == (feed.batch, feed.capacity);
         let mut cache = match self.cache.take().filter(fits) {
             Some(cache) => cache,
@@ -64,23 +62,9 @@ impl<'a> StageDecoder<'a> {
     }
 }
 
-/// A whole model on this rank.
-#[derive(Debug)]
-pub struct WholeDecoder<'a>(StageDecoder<'a>);
-
-impl<'a> WholeDecoder<'a> {
-    /// # Errors
-    /// If `model` is a chunk.
-    pub fn new(model: &'a Model, params: &'a Params) -> Result<Self, EvalError> {
-        if model.range != (0..model.spec.block_count()) {
-            return Err(EvalError::Request("a chunk of a model cannot generate on its own".into()));
-        }
-        Ok(Self(StageDecoder::new(model, params)))
-    }
-}
-
-impl Decoder for WholeDecoder<'_> {
+/// The decoder of a whole model on this rank.
+impl Decoder for StageDecoder<'_> {
     fn feed(&mut self, feed: &Feed) -> Result<Tensor, EvalError> {
-        self.0.feed(feed, None)
+        self.extend(feed, None)
     }
 }

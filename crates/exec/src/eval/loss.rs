@@ -1,8 +1,7 @@
 //! Validation loss: the mean over valid tokens, not over batches.
 
 use super::batches::{self, Batches, Partial};
-use super::{EvalError, share};
-use runner_compute::model::{Model, Params};
+use super::EvalError;
 use runner_data::Split;
 use runner_spec::data::Rows;
 
@@ -34,14 +33,6 @@ impl<'a> LossBatches<'a> {
         let micro_batch = micro_batch.max(1) as u64;
         let rows = split.rows().min((batches as u64).saturating_mul(micro_batch));
         Self { split, rows, micro_batch, mask_padding }
-    }
-
-    /// The loss of a whole model.
-    ///
-    /// # Errors
-    /// If the split cannot be read or holds no valid token.
-    pub fn measure(&self, model: &Model, params: &Params) -> Result<ValidationLoss, EvalError> {
-        self.finish(&batches::run_batches(self, share(self.count(), 0, 1), model, params)?)
     }
 
     /// The loss, when all batches are in `partial`.

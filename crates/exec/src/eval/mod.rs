@@ -6,11 +6,15 @@ pub mod decode;
 pub mod loss;
 pub mod sample;
 
-pub use batches::{Batches, Partial, share};
+pub use batches::{Batches, Partial, run_batches, share};
 pub use choice::{ChoiceBatches, ChoiceScore};
-pub use decode::{Decoder, Feed, StageDecoder, WholeDecoder};
+pub use decode::{Decoder, Feed, StageDecoder};
 pub use loss::{LossBatches, ValidationLoss};
 pub use sample::{Continuation, generate, generate_with};
+
+use std::time::Instant;
+
+use runner_spec::event::EvalMetrics;
 
 /// An error in an evaluation.
 #[derive(Debug, thiserror::Error)]
@@ -25,4 +29,32 @@ pub enum EvalError {
     Request(String),
     #[error("the {0} is not finite")]
     NotFinite(&'static str),
+}
+
+/// Measures the loss and the multiple-choice score of the model of `step`, where their batches are given. `run` runs all batches of one
+/// of them through the model.
+///
+/// # Errors
+/// Those of `run`, or if a result is not finite.
+pub fn evaluate<E: From<EvalError>>(
+    step: u64,
+    loss: Option<LossBatches<'_>>,
+    choice: Option<ChoiceBatches<'_>>,
+    run: impl Fn(&dyn Batches) -> Result<Partial, E>,
+) -> Result<EvalMetrics, E> {
+    let started = Instant::now();
+    let mut metrics = EvalMetrics { step, ..EvalMetrics::default() };
+    if let Some(batches) = loss {
+        let result = batches.finish(&run(&batches)?)?;
+        metrics.val_loss = Some(result.loss);
+        metrics.val_perplexity = Some(result.perplexity());
+    }
+    if let Some(batches) = choice {
+        let score = batches.finish(&run(&batches)?)?;
+        metrics.hellaswag_acc = Some(score.acc());
+        metrics.hellaswag_acc_norm = Some(score.acc_norm());
+        metrics.hellaswag_n = Some(score.items as u64);
+    }
+    metrics.eval_ms = started.elapsed().as_secs_f64() * 1e3;
+    Ok(metrics)
 }

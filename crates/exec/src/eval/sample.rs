@@ -5,7 +5,7 @@ use candle_transformers::generation::{LogitsProcessor, Sampling};
 use serde::{Deserialize, Serialize};
 
 use super::EvalError;
-use super::decode::{Decoder, Feed, WholeDecoder};
+use super::decode::{Decoder, Feed, StageDecoder};
 use runner_compute::kernels::on_host;
 use runner_compute::model::{Model, Params};
 use runner_data::TextTokenizer;
@@ -25,14 +25,17 @@ pub struct Continuation {
 /// Runs `generate_with` on a whole model.
 ///
 /// # Errors
-/// Those of `generate_with`.
+/// Those of `generate_with`, or if `model` is a chunk.
 pub fn generate(
     model: &Model,
     params: &Params,
     tokenizer: &TextTokenizer,
     spec: &Samples,
 ) -> Result<Vec<Continuation>, EvalError> {
-    generate_with(&mut WholeDecoder::new(model, params)?, &model.spec, tokenizer, spec)
+    if model.range != (0..model.spec.block_count()) {
+        return Err(EvalError::Request("a chunk of a model cannot generate on its own".into()));
+    }
+    generate_with(&mut StageDecoder::new(model, params), &model.spec, tokenizer, spec)
 }
 
 /// Generates `spec.count` continuations of each prompt, by the model of shape `model` behind `decoder`. Continuation i of
