@@ -1,8 +1,8 @@
 //! Compiles the CUDA kernels: each `src/kernels/cuda/*.cu` becomes one image for `cuModuleLoadData`, with machine code for A100 and H100 (sm_80,
 //! sm_90) and PTX for newer GPUs.
 //!
-//! Written to OUT_DIR: `images.rs` (`pub static IMAGES: &[(&str, &[u8])]`, names without `.cu`), and `kernels.txt`, a table of the
-//! registers, shared memory and spills of each kernel.
+//! Written to OUT_DIR: `images.rs` (`pub static IMAGES: &[(&str, &[u8])]`, names without `.cu`), and for each source the compiler's output, from
+//! which `scripts/cuda_kernels.sh` shows the registers, shared memory and spills of each kernel.
 //!
 //! Divisions, square roots and denormals are exact, as on the CPU; a kernel that wants fast functions names them.
 
@@ -13,8 +13,6 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
-
-use crate::usage::{self, Usage};
 
 const SOURCES: &str = "src/kernels/cuda";
 
@@ -43,10 +41,8 @@ pub(crate) fn build() -> Result<(), String> {
     println!("cargo::rustc-env=RUNNER_CUDA_VERSION={}", nvcc.version);
     let out = PathBuf::from(crate::variable("OUT_DIR")?);
     let sources = files_with_extension("cu")?;
-    let outcomes = compile_all(&nvcc, &sources, &out)?;
-    write(&out.join("images.rs"), &images_source(&sources))?;
-    let usage: Vec<Usage> = outcomes.iter().flat_map(|(name, log)| usage::read(name, log)).collect();
-    write(&out.join("kernels.txt"), &usage::table(usage))
+    compile_all(&nvcc, &sources, &out)?;
+    write(&out.join("images.rs"), &images_source(&sources))
 }
 
 struct Nvcc {
@@ -91,35 +87,31 @@ fn files_with_extension(extension: &str) -> Result<Vec<PathBuf>, String> {
     Ok(files)
 }
 
-/// Compiles the files that have changed, as many at once as cargo allows. Returns each file's name and the compiler's output.
-fn compile_all(nvcc: &Nvcc, sources: &[PathBuf], out: &Path) -> Result<Vec<(String, String)>, String> {
+/// Compiles the files that have changed, as many at once as cargo allows.
+fn compile_all(nvcc: &Nvcc, sources: &[PathBuf], out: &Path) -> Result<(), String> {
     let workers =
         env::var("NUM_JOBS").ok().and_then(|n| n.parse().ok()).unwrap_or(1_usize).clamp(1, sources.len().max(1));
     let next = AtomicUsize::new(0);
     let work = || {
-        let mut done = Vec::new();
+        let mut mistakes = Vec::new();
         while let Some(source) = sources.get(next.fetch_add(1, Ordering::Relaxed)) {
-            done.push(compile(nvcc, source, out).map(|log| (stem(source), log)));
+            mistakes.extend(compile(nvcc, source, out).err());
         }
-        done
+        mistakes
     };
-    let outcomes: Vec<Result<(String, String), String>> = thread::scope(|scope| {
+    let mistakes: Vec<String> = thread::scope(|scope| {
         let threads: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
-        threads
-            .into_iter()
-            .flat_map(|t| t.join().unwrap_or_else(|_| vec![Err("a thread panicked".to_owned())]))
-            .collect()
+        threads.into_iter().flat_map(|t| t.join().unwrap_or_else(|_| vec!["a thread panicked".to_owned()])).collect()
     });
-    let mistakes: Vec<&str> = outcomes.iter().filter_map(|o| o.as_ref().err().map(String::as_str)).collect();
-    if mistakes.is_empty() { Ok(outcomes.into_iter().flatten().collect()) } else { Err(mistakes.join("\n")) }
+    if mistakes.is_empty() { Ok(()) } else { Err(mistakes.join("\n")) }
 }
 
-/// Compiles a file unless its image was made of the same inputs. Returns the compiler's output.
-fn compile(nvcc: &Nvcc, source: &Path, out: &Path) -> Result<String, String> {
+/// Compiles a file unless its image was made of the same inputs.
+fn compile(nvcc: &Nvcc, source: &Path, out: &Path) -> Result<(), String> {
     let [image, log, stamp] = ["fatbin", "log", "stamp"].map(|end| out.join(format!("{}.{end}", stem(source))));
     let inputs = inputs_hash(nvcc, source)?;
     if image.exists() && fs::read_to_string(&stamp).is_ok_and(|s| s == inputs) {
-        return fs::read_to_string(&log).map_err(|e| format!("{}: {e}", log.display()));
+        return Ok(());
     }
     write(&stamp, "")?;
     let mut command = Command::new(&nvcc.path);
@@ -131,8 +123,7 @@ fn compile(nvcc: &Nvcc, source: &Path, out: &Path) -> Result<String, String> {
         return Err(format!("{}: nvcc: {}\n{}", source.display(), output.status, mistakes.join("\n")));
     }
     write(&log, &messages)?;
-    write(&stamp, &inputs)?;
-    Ok(messages)
+    write(&stamp, &inputs)
 }
 
 /// A hash of the source, all headers, the compiler and the flags.

@@ -5,7 +5,6 @@
 
 mod kernels;
 mod shims;
-mod usage;
 
 use std::process::ExitCode;
 

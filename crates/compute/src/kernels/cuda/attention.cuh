@@ -1,4 +1,4 @@
-// The parts that the attention kernels over tiles share: tiles in shared memory, the two kinds of products over them, and the masks.
+// The parts that the attention kernels over tiles share: tiles in shared memory, and the two kinds of products over them.
 //
 // A tile is [rows][D] elements in chunks of 16 bytes; chunk c of row r lies at place c ^ (r & 7) of its row, so that eight rows' chunks
 // of one column (what ldmatrix reads) lie in all 32 banks. A block has 4 warps; a warp owns rows of a product's result, held as the
@@ -320,64 +320,3 @@ __device__ __forceinline__ void accumulate(float (&o)[MT][D / 8][4], const float
         }
     }
 }
-
-// ---- masks ----
-
-// The dropout of one head's probabilities: element (head·seq + query)·seq + key of its sample.
-struct Dropped {
-    unsigned key0, key1, sample, step, threshold;
-    int seq;
-    u64 base;
-
-    __device__ __forceinline__ Dropped(unsigned key0, unsigned key1, unsigned sample, unsigned step, unsigned threshold, int seq, int head)
-        : key0(key0), key1(key1), sample(sample), step(step), threshold(threshold), seq(seq), base((u64)head * seq * seq) {}
-
-    __device__ __forceinline__ u64 element(int query, int key) const {
-        return base + (u64)query * seq + key;
-    }
-
-    __device__ __forceinline__ unsigned one(int query, int key) const {
-        return block(query, key) >> (element(query, key) % 4) & 1;
-    }
-
-    // Which elements are kept of the four in the block of the random stream that has (query, key).
-    __device__ __forceinline__ unsigned block(int query, int key) const {
-        const u64 n = element(query, key) / 4;
-        const Words w = philox(key0, key1, (unsigned)n, (unsigned)(n >> 32), sample, step);
-        unsigned kept = 0;
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            kept |= (unsigned)(w.at[i] >= threshold) << i;
-        }
-        return kept;
-    }
-
-    // Which elements of a lane's fragment are kept: bit i for d[i], d[0] being (query, key), rows being queries.
-    __device__ __forceinline__ unsigned kept(int query, int key) const {
-        if (seq % 4 == 0) {
-            // Lanes t and t ^ 1 share the blocks of two rows: each draws one.
-            const bool odd = threadIdx.x & 1;
-            const unsigned mine = block(odd ? query + 8 : query, key & ~3);
-            const unsigned other = __shfl_xor_sync(FULL_MASK, mine, 1);
-            return odd ? (other >> 2) | (mine & 12) : (mine & 3) | (other & 3) << 2;
-        }
-        return one(query, key) | one(query, key + 1) << 1 | one(query + 8, key) << 2 | one(query + 8, key + 1) << 3;
-    }
-
-    // Which elements of a lane's fragment are kept where rows are keys and columns queries.
-    __device__ __forceinline__ unsigned kept_transposed(int query, int key) const {
-        if (seq % 4 == 0) {
-            // The four lanes of neighbouring rows share the blocks of their four elements: each draws one.
-            const int r = threadIdx.x / 4 & 3;
-            const unsigned mine = block(query + (r & 1), (key & ~3) + (r & 2) * 4);
-            unsigned kept = (mine >> r & 1) << r;
-#pragma unroll
-            for (int x = 1; x < 4; x++) {
-                const unsigned other = __shfl_xor_sync(FULL_MASK, mine, 4 * x);
-                kept |= (other >> r & 1) << (r ^ x);
-            }
-            return kept;
-        }
-        return one(query, key) | one(query + 1, key) << 1 | one(query, key + 8) << 2 | one(query + 1, key + 8) << 3;
-    }
-};

@@ -67,16 +67,6 @@ __device__ __forceinline__ void write_row(float* sums, const float (&x)[PER_LANE
     }
 }
 
-struct Site {
-    unsigned key0, key1, sample, step, threshold;
-    u64 base;
-    int seq;
-    // True if dropout keeps this element of a head's probabilities.
-    __device__ __forceinline__ bool kept(int query, int key) const {
-        return threshold == 0 || dropout_word(key0, key1, base + (u64)query * seq + key, sample, step) >= threshold;
-    }
-};
-
 // Queries `start ..` of a sample, at q, over the keys and values of all its positions up to their own. out: [batch·queries,
 // heads·width]; lse: [batch, heads, queries], may be null. Strides are in elements. Grid: (queries, heads, batch).
 template <int LANES, typename T>
@@ -92,7 +82,7 @@ __device__ __forceinline__ void attention_rows(const T* q, i64 q_stride, const T
     const i64 head_at = sample * kv_sample_stride + head / (heads / kv_heads) * head_stride;
     const T *k = keys + head_at, *v = values + head_at;
     const bool aligned = is_aligned(q, width) && is_aligned(keys, width) && is_aligned(values, width);
-    const Site site = {key0, key1, first_sample + (unsigned)sample * sample_stride, step, threshold, (u64)head * queries * queries, queries};
+    const Dropped dropped(key0, key1, first_sample + (unsigned)sample * sample_stride, step, threshold, queries, head);
 
     float x[PER_LANE], o[PER_LANE];
     read_row<LANES>(x, q + ((i64)sample * queries + query) * q_stride + head * width, width, aligned);
@@ -135,7 +125,7 @@ __device__ __forceinline__ void attention_rows(const T* q, i64 q_stride, const T
             const int key = from + n * GROUPS + group;
             float p = fast_exp2(s[n] - base);
             total += p;
-            p = key < length && site.kept(query, key) ? p : 0.f;
+            p = key < length && dropped.keeps(query, key) ? p : 0.f;
 #pragma unroll
             for (int i = 0; i < PER_LANE; i++) {
                 o[i] = p > 0.f ? fmaf(p, y[n][i], o[i]) : o[i];
@@ -177,7 +167,7 @@ __device__ __forceinline__ void attention_rows_queries(BACKWARD_PARAMETERS(T), i
     const T* const k = qkv + first * stride + (heads + kv) * width;
     const T* const v = k + kv_heads * width;
     const bool aligned = is_aligned(qkv, width) && is_aligned(dout, width);
-    const Site site = {key0, key1, first_sample + (unsigned)sample * sample_stride, step, threshold, (u64)head * seq * seq, seq};
+    const Dropped dropped(key0, key1, first_sample + (unsigned)sample * sample_stride, step, threshold, seq, head);
     float q[PER_LANE], dy[PER_LANE], dq[PER_LANE];
     read_row<LANES>(q, qkv + (first + query) * stride + head * width, width, aligned);
     read_row<LANES>(dy, dout + (first + query) * heads * width + head * width, width, aligned);
@@ -192,7 +182,7 @@ __device__ __forceinline__ void attention_rows_queries(BACKWARD_PARAMETERS(T), i
         read_row<LANES>(y, v + (i64)key * stride, width, aligned);
         const float p = fast_exp2((group_dot<LANES>(q, x) * scale - lse[row]) * LOG2_E);
         const float dp = group_dot<LANES>(dy, y);
-        float ds = p * ((site.kept(query, key) ? dp * keep : 0.f) - delta[row]);
+        float ds = p * ((dropped.keeps(query, key) ? dp * keep : 0.f) - delta[row]);
         ds = from + group < length ? to_float(from_float<T>(ds)) : 0.f;
 #pragma unroll
         for (int i = 0; i < PER_LANE; i++) {
@@ -225,13 +215,13 @@ __device__ __forceinline__ void attention_rows_keys(BACKWARD_PARAMETERS(T), int 
     for (i64 from = 0; from < steps; from += GROUPS) {
         const i64 n = from + group < steps ? from + group : steps - 1;
         const int head = kv * shared_by + (int)(n / (seq - key)), query = key + (int)(n % (seq - key));
-        const Site site = {key0, key1, first_sample + (unsigned)sample * sample_stride, step, threshold, (u64)head * seq * seq, seq};
+        const Dropped dropped(key0, key1, first_sample + (unsigned)sample * sample_stride, step, threshold, seq, head);
         const i64 row = ((i64)sample * heads + head) * seq + query;
         float q[PER_LANE], dy[PER_LANE];
         read_row<LANES>(q, qkv + (first + query) * stride + head * width, width, aligned);
         read_row<LANES>(dy, dout + (first + query) * heads * width + head * width, width, aligned);
         float p = fast_exp2((group_dot<LANES>(q, x) * scale - lse[row]) * LOG2_E);
-        const float dp = group_dot<LANES>(dy, y), kept = site.kept(query, key) ? keep : 0.f;
+        const float dp = group_dot<LANES>(dy, y), kept = dropped.keeps(query, key) ? keep : 0.f;
         float ds = p * (dp * kept - delta[row]);
         p = from + group < steps ? to_float(from_float<T>(p * kept)) : 0.f;
         ds = from + group < steps ? to_float(from_float<T>(ds)) : 0.f;
@@ -287,9 +277,9 @@ __device__ __forceinline__ void cache_append(const T* qkv, T* keys, T* values, i
 
 ATTENTION_ROWS(f32, float, 8)
 ATTENTION_ROWS(bf16, bf16, 8)
-ATTENTION_ROWS(f32_wide, float, 32)
-ATTENTION_ROWS(bf16_wide, bf16, 32)
-ATTENTION_ROWS_BACKWARD(f32_wide, float, 32)
-ATTENTION_ROWS_BACKWARD(bf16_wide, bf16, 32)
+ATTENTION_ROWS(wide_f32, float, 32)
+ATTENTION_ROWS(wide_bf16, bf16, 32)
+ATTENTION_ROWS_BACKWARD(wide_f32, float, 32)
+ATTENTION_ROWS_BACKWARD(wide_bf16, bf16, 32)
 CACHE_APPEND(f32, float)
 CACHE_APPEND(bf16, bf16)

@@ -31,9 +31,12 @@ __device__ __forceinline__ void norm_forward(T* y, float* stats, T* sum, const T
         }
         mean = row_sum(all, threads, scratch) / (float)d;
     }
-    each_held<COUNT>(d, t, threads, [&](int e, int) {
-        const float c = v[e] - mean;
-        squares = fmaf(c, c, squares);
+    each_held<COUNT, VECTOR>(d, t, threads, [&](auto span, int e, int) {
+#pragma unroll
+        for (int j = 0; j < span.N; j++) {
+            const float c = v[e + j] - mean;
+            squares = fmaf(c, c, squares);
+        }
     });
     const float rstd = 1.0f / sqrtf(row_sum(squares, threads, scratch) / (float)d + eps);
     if (t == 0) {
@@ -44,30 +47,19 @@ __device__ __forceinline__ void norm_forward(T* y, float* stats, T* sum, const T
             stats[row] = rstd;
         }
     }
-    if (VECTOR) {
-#pragma unroll
-        for (int k = 0; k < COUNT; k += PIECE) {
-            const int i = k * threads + t * PIECE;
-            if (i < d) {
-                float w[PIECE], b[PIECE];
-                load_piece(w, weight + i, true);
-                if (LAYER) {
-                    load_piece(b, bias + i, true);
-                }
-#pragma unroll
-                for (int j = 0; j < PIECE; j++) {
-                    const float hat = (v[k + j] - mean) * rstd;
-                    w[j] = LAYER ? fmaf(hat, w[j], b[j]) : hat * w[j];
-                }
-                store_piece(y + row * d + i, w, true);
-            }
+    each_held<COUNT, VECTOR>(d, t, threads, [&](auto span, int e, int i) {
+        float w[span.N], b[span.N];
+        span.load(w, weight + i);
+        if (LAYER) {
+            span.load(b, bias + i);
         }
-    } else {
-        each_held<COUNT>(d, t, threads, [&](int e, int i) {
-            const float hat = (v[e] - mean) * rstd;
-            y[row * d + i] = from_float<T>(LAYER ? fmaf(hat, weight[i], bias[i]) : hat * weight[i]);
-        });
-    }
+#pragma unroll
+        for (int j = 0; j < span.N; j++) {
+            const float hat = (v[e + j] - mean) * rstd;
+            w[j] = LAYER ? fmaf(hat, w[j], b[j]) : hat * w[j];
+        }
+        span.store(y + row * d + i, w);
+    });
 }
 
 // dx = rstd · (g − mean(g) − hat · mean(g · hat)) + skip with g = dy · weight, where RMSNorm has no mean(g). Each block takes

@@ -1,35 +1,6 @@
 // Element by element, one pass over memory: activations and their gradients, sums, casts, dropout, rotary embedding.
 #include "rows.cuh"
 
-// ---- maps of flat arrays ----
-
-// y = f(x).
-template <typename Y, typename X, typename F> __device__ __forceinline__ void map(Y* y, const X* x, i64 n, F f) {
-    each_span(n, are_vectors(y, x), [&](auto span, i64 i) {
-        float v[span.N];
-        span.load(v, x + i);
-#pragma unroll
-        for (int j = 0; j < span.N; j++) {
-            v[j] = f(v[j]);
-        }
-        span.store(y + i, v);
-    });
-}
-
-// y = f(y, x).
-template <typename Y, typename X, typename F> __device__ __forceinline__ void zip(Y* y, const X* x, i64 n, F f) {
-    each_span(n, are_vectors(y, x), [&](auto span, i64 i) {
-        float v[span.N], u[span.N];
-        span.load(v, y + i);
-        span.load(u, x + i);
-#pragma unroll
-        for (int j = 0; j < span.N; j++) {
-            v[j] = f(v[j], u[j]);
-        }
-        span.store(y + i, v);
-    });
-}
-
 // ---- GELU, tanh form ----
 
 template <typename T> __device__ __forceinline__ float gelu_tanh(float x) {
@@ -49,11 +20,11 @@ template <typename T> __device__ __forceinline__ float gelu_slope(float x) {
 // ---- casts ----
 
 extern "C" __global__ void cast_f32_bf16(bf16* y, const float* x, i64 n) {
-    map(y, x, n, [](float x) { return x; });
+    map(n, [](float x) { return x; }, y, x);
 }
 
 extern "C" __global__ void __launch_bounds__(256, 8) cast_bf16_f32(float* y, const bf16* x, i64 n) {
-    map(y, x, n, [](float x) { return x; });
+    map(n, [](float x) { return x; }, y, x);
 }
 
 // The first `rounded` elements become bf16 numbers that stay f32, the others are copied; in place, too.
@@ -75,23 +46,21 @@ extern "C" __global__ void round_f32(float* y, const float* x, i64 n, i64 rounde
 template <typename T> __device__ __forceinline__ void add_bias(T* x, T* y, const float* bias, int width) {
     T* from = x + (i64)blockIdx.x * width;
     T* to = y ? y + (i64)blockIdx.x * width : 0;
-    with_span(width % PIECE == 0, are_vectors(from, to, bias), [&](auto span) {
-        for (int i = threadIdx.x * span.N; i < width; i += blockDim.x * span.N) {
-            float v[span.N], b[span.N];
-            span.load(v, from + i);
-            span.load(b, bias + i);
+    each_column(width, are_vectors(from, to, bias), [&](auto span, int i) {
+        float v[span.N], b[span.N];
+        span.load(v, from + i);
+        span.load(b, bias + i);
+#pragma unroll
+        for (int j = 0; j < span.N; j++) {
+            v[j] += b[j];
+        }
+        span.store(from + i, v);
+        if (to) {
 #pragma unroll
             for (int j = 0; j < span.N; j++) {
-                v[j] += b[j];
+                v[j] = gelu<T>(stored<T>(v[j]));
             }
-            span.store(from + i, v);
-            if (to) {
-#pragma unroll
-                for (int j = 0; j < span.N; j++) {
-                    v[j] = gelu<T>(stored<T>(v[j]));
-                }
-                span.store(to + i, v);
-            }
+            span.store(to + i, v);
         }
     });
 }
@@ -107,17 +76,8 @@ template <typename T> __device__ __forceinline__ void swiglu(T* y, const T* gate
     const T* gate = gate_up + (i64)blockIdx.x * 2 * width;
     const T* up = gate + width;
     T* to = y + (i64)blockIdx.x * width;
-    with_span(width % PIECE == 0, are_vectors(gate_up, y), [&](auto span) {
-        for (int i = threadIdx.x * span.N; i < width; i += blockDim.x * span.N) {
-            float g[span.N], u[span.N];
-            span.load(g, gate + i);
-            span.load(u, up + i);
-#pragma unroll
-            for (int j = 0; j < span.N; j++) {
-                g[j] = g[j] * sigmoid<T>(g[j]) * u[j];
-            }
-            span.store(to + i, g);
-        }
+    each_column(width, are_vectors(gate_up, y), [&](auto span, int i) {
+        map_span(span, [](float g, float u) { return g * sigmoid<T>(g) * u; }, to + i, gate + i, up + i);
     });
 }
 
@@ -134,19 +94,17 @@ template <typename T> __device__ __forceinline__ void swiglu_backward(T* dgate_u
     const T* from = dy + (i64)blockIdx.x * width;
     T* dgate = dgate_up + (i64)blockIdx.x * 2 * width;
     T* dup = dgate + width;
-    with_span(width % PIECE == 0, are_vectors(gate_up, dy, dgate_up), [&](auto span) {
-        for (int i = threadIdx.x * span.N; i < width; i += blockDim.x * span.N) {
-            float g[span.N], u[span.N], d[span.N];
-            span.load(g, gate + i);
-            span.load(u, up + i);
-            span.load(d, from + i);
+    each_column(width, are_vectors(gate_up, dy, dgate_up), [&](auto span, int i) {
+        float g[span.N], u[span.N], d[span.N];
+        span.load(g, gate + i);
+        span.load(u, up + i);
+        span.load(d, from + i);
 #pragma unroll
-            for (int j = 0; j < span.N; j++) {
-                swiglu_slope<T>(g[j], u[j], g[j], u[j], d[j]);
-            }
-            span.store(dgate + i, g);
-            span.store(dup + i, u);
+        for (int j = 0; j < span.N; j++) {
+            swiglu_slope<T>(g[j], u[j], g[j], u[j], d[j]);
         }
+        span.store(dgate + i, g);
+        span.store(dup + i, u);
     });
 }
 
@@ -164,21 +122,22 @@ __device__ __forceinline__ void dropout(T* x, int samples, i64 width, unsigned k
             const u64 block = (u64)i / 4;
             const Words low = philox(key0, key1, (unsigned)block, (unsigned)(block >> 32), id, step);
             const Words high = philox(key0, key1, (unsigned)(block + 1), (unsigned)((block + 1) >> 32), id, step);
+            const auto dropped = [&](float x, int j) {
+                return (j < 4 ? low.at[j % 4] : high.at[j % 4]) >= threshold ? x * keep : 0.0f;
+            };
             if (i + PIECE <= width) {
                 float v[PIECE];
                 load_piece(v, at + i, vector);
 #pragma unroll
                 for (int j = 0; j < PIECE; j++) {
-                    const unsigned word = j < 4 ? low.at[j % 4] : high.at[j % 4];
-                    v[j] = word >= threshold ? v[j] * keep : 0.0f;
+                    v[j] = dropped(v[j], j);
                 }
                 store_piece(at + i, v, vector);
             } else {
 #pragma unroll
                 for (int j = 0; j < PIECE; j++) {
-                    const unsigned word = j < 4 ? low.at[j % 4] : high.at[j % 4];
                     if (i + j < width) {
-                        at[i + j] = from_float<T>(word >= threshold ? to_float(at[i + j]) * keep : 0.0f);
+                        at[i + j] = from_float<T>(dropped(to_float(at[i + j]), j));
                     }
                 }
             }
@@ -221,20 +180,20 @@ __device__ __forceinline__ void rope(T* x, const float* cos, const float* sin, i
 // ---- entry points: bounds keep as many blocks on a multiprocessor as memory needs to be busy ----
 
 #define POINTWISE(suffix, T)                                                                                               \
-    extern "C" __global__ void gelu_##suffix(T* y, const T* x, i64 n) {                          \
-        map(y, x, n, [](float x) { return gelu<T>(x); });                                                                  \
+    extern "C" __global__ void gelu_##suffix(T* y, const T* x, i64 n) {                                                    \
+        map(n, [](float x) { return gelu<T>(x); }, y, x);                                                                  \
     }                                                                                                                      \
     extern "C" __global__ void gelu_backward_##suffix(T* dy, const T* x, i64 n) {                                          \
-        zip(dy, x, n, [](float dy, float x) { return dy * gelu_slope<T>(x); });                                            \
+        map(n, [](float dy, float x) { return dy * gelu_slope<T>(x); }, dy, dy, x);                                        \
     }                                                                                                                      \
     extern "C" __global__ void relu_##suffix(T* y, const T* x, i64 n) {                                                    \
-        map(y, x, n, [](float x) { return x < 0.0f ? 0.0f : x; });                                                         \
+        map(n, [](float x) { return x < 0.0f ? 0.0f : x; }, y, x);                                                         \
     }                                                                                                                      \
     extern "C" __global__ void relu_backward_##suffix(T* dy, const T* x, i64 n) {                                          \
-        zip(dy, x, n, [](float dy, float x) { return x > 0.0f ? dy : 0.0f; });                                             \
+        map(n, [](float dy, float x) { return x > 0.0f ? dy : 0.0f; }, dy, dy, x);                                         \
     }                                                                                                                      \
     extern "C" __global__ void add_##suffix(T* y, const T* x, i64 n) {                                                     \
-        zip(y, x, n, [](float y, float x) { return y + x; });                                                              \
+        map(n, [](float y, float x) { return y + x; }, y, y, x);                                                           \
     }                                                                                                                      \
     extern "C" __global__ void __launch_bounds__(256, 8) add_bias_##suffix(T* x, T* y, const float* bias, int width) {     \
         add_bias(x, y, bias, width);                                                                                       \

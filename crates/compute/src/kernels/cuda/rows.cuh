@@ -55,37 +55,29 @@ template <typename T> __device__ __forceinline__ void load_piece(float v[PIECE],
     }
 }
 
-__device__ __forceinline__ void store_piece(float* p, const float v[PIECE], bool vector) {
-    if (vector) {
+__device__ __forceinline__ void pack(Stored<float>& x, const float v[PIECE]) {
 #pragma unroll
-        for (int h = 0; h < PIECE; h += 4) {
-            Vector<float> x;
-#pragma unroll
-            for (int j = 0; j < 4; j++) {
-                x.at[j] = v[h + j];
-            }
-            store_vector(p + h, x);
-        }
-    } else {
-#pragma unroll
-        for (int j = 0; j < PIECE; j++) {
-            p[j] = v[j];
-        }
+    for (int j = 0; j < PIECE; j++) {
+        x.at[j / 4].at[j % 4] = __float_as_uint(v[j]);
     }
 }
 
-__device__ __forceinline__ void store_piece(bf16* p, const float v[PIECE], bool vector) {
-    if (vector) {
-        FourWords x;
+__device__ __forceinline__ void pack(Stored<bf16>& x, const float v[PIECE]) {
 #pragma unroll
-        for (int j = 0; j < 4; j++) {
-            x.at[j] = pack_bf16(v[2 * j], v[2 * j + 1]);
-        }
-        *reinterpret_cast<FourWords*>(p) = x;
+    for (int j = 0; j < 4; j++) {
+        x.at[0].at[j] = pack_bf16(v[2 * j], v[2 * j + 1]);
+    }
+}
+
+template <typename T> __device__ __forceinline__ void store_piece(T* p, const float v[PIECE], bool vector) {
+    if (vector) {
+        Stored<T> x;
+        pack(x, v);
+        *reinterpret_cast<Stored<T>*>(p) = x;
     } else {
 #pragma unroll
         for (int j = 0; j < PIECE; j++) {
-            p[j] = to_bf16(v[j]);
+            p[j] = from_float<T>(v[j]);
         }
     }
 }
@@ -94,7 +86,7 @@ __device__ __forceinline__ void store_piece(bf16* p, const float v[PIECE], bool 
 template <int COUNT, bool VECTOR> struct Span {
     static const int N = COUNT;
 
-    template <typename T> static __device__ __forceinline__ void load(float (&v)[N], const T* p) {
+    template <typename T> static __device__ __forceinline__ void load(float* v, const T* p) {
         if constexpr (N == PIECE) {
             load_piece(v, p, VECTOR);
         } else {
@@ -102,7 +94,7 @@ template <int COUNT, bool VECTOR> struct Span {
         }
     }
 
-    template <typename T> static __device__ __forceinline__ void store(T* p, const float (&v)[N]) {
+    template <typename T> static __device__ __forceinline__ void store(T* p, const float* v) {
         if constexpr (N == PIECE) {
             store_piece(p, v, VECTOR);
         } else {
@@ -162,15 +154,16 @@ __device__ __forceinline__ int count_bits(unsigned x) {
 //
 // VECTOR: rows are of whole pieces, and all that is loaded and stored is aligned.
 
-// Calls f(e, i) for the elements of thread `t`: register e holds element i.
-template <int COUNT, typename F> __device__ __forceinline__ void each_held(int d, int t, int threads, F f) {
+// Calls f(span, e, i) for the elements of thread `t`: from register e on it holds the span's elements from i on.
+template <int COUNT, bool VECTOR, typename F> __device__ __forceinline__ void each_held(int d, int t, int threads, F f) {
+    typedef Span<VECTOR ? PIECE : 1, VECTOR> S;
 #pragma unroll
     for (int k = 0; k < COUNT; k += PIECE) {
         const int i = k * threads + t * PIECE;
 #pragma unroll
-        for (int j = 0; j < PIECE; j++) {
+        for (int j = 0; j < PIECE; j += S::N) {
             if (i + j < d) {
-                f(k + j, i + j);
+                f(S(), k + j, i + j);
             }
         }
     }
@@ -180,32 +173,15 @@ template <int COUNT, typename F> __device__ __forceinline__ void each_held(int d
 template <int COUNT, bool VECTOR, typename T>
 __device__ __forceinline__ void load_held(float v[COUNT], const T* row, int d, int t, int threads) {
 #pragma unroll
-    for (int k = 0; k < COUNT; k += PIECE) {
-        const int i = k * threads + t * PIECE;
-        if (VECTOR && i < d) {
-            load_piece(v + k, row + i, true);
-        } else {
-#pragma unroll
-            for (int j = 0; j < PIECE; j++) {
-                v[k + j] = !VECTOR && i + j < d ? to_float(row[i + j]) : 0.0f;
-            }
-        }
+    for (int e = 0; e < COUNT; e++) {
+        v[e] = 0.0f;
     }
+    each_held<COUNT, VECTOR>(d, t, threads, [&](auto span, int e, int i) { span.load(v + e, row + i); });
 }
 
 template <int COUNT, bool VECTOR, typename T>
 __device__ __forceinline__ void store_held(T* row, const float v[COUNT], int d, int t, int threads) {
-    if (VECTOR) {
-#pragma unroll
-        for (int k = 0; k < COUNT; k += PIECE) {
-            const int i = k * threads + t * PIECE;
-            if (i < d) {
-                store_piece(row + i, v + k, true);
-            }
-        }
-    } else {
-        each_held<COUNT>(d, t, threads, [&](int e, int i) { row[i] = from_float<T>(v[e]); });
-    }
+    each_held<COUNT, VECTOR>(d, t, threads, [&](auto span, int e, int i) { span.store(row + i, v + e); });
 }
 
 // Two sums at once, over the threads of a row: a warp, or the whole block. `scratch` has 64 elements of shared memory.
@@ -243,4 +219,41 @@ template <typename F> __device__ __forceinline__ void each_span(i64 n, bool vect
     if (rest < n) {
         f(Span<1, false>(), rest);
     }
+}
+
+// The elements of a span in registers.
+template <class S> struct Loaded {
+    float at[S::N];
+    template <typename T> __device__ __forceinline__ explicit Loaded(const T* p) {
+        S::load(at, p);
+    }
+};
+
+// y = f(x...) for the elements of one span.
+template <class S, typename Y, typename F, typename... X> __device__ __forceinline__ void map_span(S, F f, Y* y, const X*... x) {
+    const auto compute = [&](const auto&... loaded) {
+        float v[S::N];
+#pragma unroll
+        for (int j = 0; j < S::N; j++) {
+            v[j] = f(loaded.at[j]...);
+        }
+        S::store(y, v);
+    };
+    compute(Loaded<S>(x)...);
+}
+
+// y = f(x...), element by element; y may be one of the arrays that are read.
+template <typename Y, typename F, typename... X> __device__ __forceinline__ void map(i64 n, F f, Y* y, const X*... x) {
+    each_span(n, are_vectors(y, x...), [&](auto span, i64 i) { map_span(span, f, y + i, (x + i)...); });
+}
+
+// ---- rows of `width` elements, one for each block ----
+
+// Runs `f(span, i)` for the elements from i on, which the threads of the block take in turn.
+template <typename F> __device__ __forceinline__ void each_column(int width, bool vector, F f) {
+    with_span(width % PIECE == 0, vector, [&](auto span) {
+        for (int i = threadIdx.x * span.N; i < width; i += blockDim.x * span.N) {
+            f(span, i);
+        }
+    });
 }
