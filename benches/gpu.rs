@@ -16,6 +16,7 @@ use runner_compute::kernels::cpu::dropout::DropoutMask;
 use runner_compute::kernels::cuda;
 use runner_compute::kernels::optimizer::AdamW;
 use runner_compute::kernels::pointwise::Rope;
+use runner_spec::experiment::Activation;
 use runner_spec::philox::Philox;
 
 /// The sizes of a training step.
@@ -111,17 +112,19 @@ fn rows(bench: &Bench<'_>, s: &Shape) -> Result<()> {
     let n = rows * d;
     let (x, dy) = (activations(gpu, (rows, d))?, activations(gpu, (rows, d))?);
     let (weight, bias) = (gpu.zeros(DType::F32, d)?, gpu.zeros(DType::F32, d)?);
-    let stats = cuda::norm::normalize(&x, &weight, Some(&bias), 1e-5)?.1;
+    let stats = cuda::norm::normalize(&x, None, &weight, Some(&bias), 1e-5)?.2;
     bench.row("LayerNorm", &Floor::Bytes(4 * n), &mut || {
-        cuda::norm::normalize(&x, &weight, Some(&bias), 1e-5).map(|_| ())
+        cuda::norm::normalize(&x, None, &weight, Some(&bias), 1e-5).map(|_| ())
     })?;
     bench.row("sum and LayerNorm", &Floor::Bytes(8 * n), &mut || {
-        cuda::norm::add_and_normalize(&x, &dy, &weight, Some(&bias), 1e-5).map(|_| ())
+        cuda::norm::normalize(&x, Some(&dy), &weight, Some(&bias), 1e-5).map(|_| ())
     })?;
     bench.row("LayerNorm backward", &Floor::Bytes(8 * n), &mut || {
         cuda::norm::normalize_backward(&weight, Some(&bias), &x, &weight, &stats, &dy, Some(&dy)).map(|_| ())
     })?;
-    bench.row("RMSNorm", &Floor::Bytes(4 * n), &mut || cuda::norm::normalize(&x, &weight, None, 1e-5).map(|_| ()))?;
+    bench.row("RMSNorm", &Floor::Bytes(4 * n), &mut || {
+        cuda::norm::normalize(&x, None, &weight, None, 1e-5).map(|_| ())
+    })?;
     bench.row("residual sum", &Floor::Bytes(6 * n), &mut || cuda::pointwise::add_assign(&x, &dy))?;
     let stream = Philox::new(1, "bench");
     let dropout = DropoutMask { stream, step: 1, first_sample: 0, sample_stride: 1, p: 0.1 };
@@ -131,8 +134,10 @@ fn rows(bench: &Bench<'_>, s: &Shape) -> Result<()> {
     bench.row("rotation", &Floor::Bytes(4 * n), &mut || rope.rotate(&x, heads, s.seq, 0, false, math))?;
     bench.row("bias gradient", &Floor::Bytes(2 * n), &mut || cuda::matmul::bias_backward(&bias, &dy))?;
     let (wide, dwide) = (activations(gpu, (rows, 4 * d))?, activations(gpu, (rows, 4 * d))?);
-    bench.row("GELU", &Floor::Bytes(16 * n), &mut || cuda::pointwise::gelu(&wide).map(|_| ()))?;
-    bench.row("GELU backward", &Floor::Bytes(24 * n), &mut || cuda::pointwise::gelu_backward(&dwide, &wide))?;
+    bench.row("GELU", &Floor::Bytes(16 * n), &mut || cuda::pointwise::activate(&wide, Activation::Gelu).map(|_| ()))?;
+    bench.row("GELU backward", &Floor::Bytes(24 * n), &mut || {
+        cuda::pointwise::activate_backward(&dwide, &wide, Activation::Gelu)
+    })?;
     let wide_bias = gpu.zeros(DType::F32, 4 * d)?;
     bench.row("bias gradient, 4 d", &Floor::Bytes(8 * n), &mut || cuda::matmul::bias_backward(&wide_bias, &dwide))?;
     bench.row("SwiGLU", &Floor::Bytes(12 * n), &mut || cuda::pointwise::swiglu(&wide).map(|_| ()))?;

@@ -8,6 +8,7 @@ use candle_core::{DType, Device, Tensor};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use runner_compute::kernels::attention::{AttentionMasks, AttentionShape, attention, attention_backward};
 use runner_compute::kernels::{Math, loss, matmul, norm, optimizer, pointwise};
+use runner_spec::experiment::Activation;
 
 const ROWS: usize = 1024;
 
@@ -40,11 +41,13 @@ fn passes(c: &mut Criterion) {
     let (x, wide, vector) = (random((ROWS, 768)), random((ROWS, 3072)), random(768));
     group.throughput(Throughput::Elements((ROWS * 768) as u64));
     group.bench_function("layer norm", |b| {
-        b.iter(|| norm::normalize(black_box(&x), &vector, Some(&vector), 1e-5, math).unwrap());
+        b.iter(|| norm::normalize(black_box(&x), None, &vector, Some(&vector), 1e-5, math).unwrap());
     });
-    group.bench_function("rms norm", |b| b.iter(|| norm::normalize(black_box(&x), &vector, None, 1e-5, math).unwrap()));
+    group.bench_function("rms norm", |b| {
+        b.iter(|| norm::normalize(black_box(&x), None, &vector, None, 1e-5, math).unwrap())
+    });
     group.throughput(Throughput::Elements((ROWS * 3072) as u64));
-    group.bench_function("gelu", |b| b.iter(|| pointwise::gelu(black_box(&wide), math).unwrap()));
+    group.bench_function("gelu", |b| b.iter(|| pointwise::activate(black_box(&wide), Activation::Gelu, math).unwrap()));
     group.bench_function("swiglu", |b| b.iter(|| pointwise::swiglu(black_box(&wide), math).unwrap()));
     let logits = random((ROWS, 50_304));
     let targets: Vec<u32> = (0..ROWS as u32).collect();

@@ -7,7 +7,7 @@ use candle_core::Tensor;
 use runner_compute::kernels::Math;
 use runner_compute::kernels::embedding::sinusoids;
 use runner_compute::kernels::pointwise::Rope;
-use runner_compute::model::{Model, Output, Params};
+use runner_compute::model::{Model, Params};
 use runner_compute::nn::{
     Attention, BackwardPass, DeferredGradients, DropoutSite, Embedding, ForwardPass, GradientSink, Head, Linear,
     MicroBatch, Mlp, Norm, Positions, TransformerLayer,
@@ -18,7 +18,8 @@ use runner_spec::model::variant::Gpt2Variant;
 use runner_spec::model::{ModelSpec, ParamSpec};
 
 use super::{
-    below, micro_batch, normals, oracle, random, random_params, small_encoder, small_gpt2, small_llama, spec, values,
+    WholePasses as _, below, micro_batch, normals, oracle, random, random_params, small_encoder, small_gpt2,
+    small_llama, spec, values,
 };
 
 const MATH: Math = Math { bf16: false };
@@ -145,8 +146,7 @@ impl Case {
         let x = self.x.as_ref();
         let dx = match &self.layer {
             Layer::Model(m) => {
-                let (output, saved) = m.forward(params, None, mb).unwrap();
-                assert!(matches!(output, Output::Losses(_)));
+                let (_, saved) = m.forward_losses(params, mb);
                 match &pass.grads {
                     GradientSink::Add(grads) => m.backward(params, grads, saved, None, mb).unwrap(),
                     GradientSink::Defer(_) => m.backward_input(params, saved, None, mb).unwrap().0,
@@ -437,7 +437,7 @@ pub fn transformers() -> Vec<Case> {
         let norm = |n: &str| Norm { weight: index(p, &format!("{n}norm")), bias: Some(index(p, n)), eps: 1e-5 };
         Layer::Transformer(
             TransformerLayer {
-                place,
+                norm_place: place,
                 norm1: norm("first"),
                 attention: attention_layer(p, 2, 2, 4, None, drop),
                 norm2: norm("second"),
@@ -456,7 +456,7 @@ pub fn transformers() -> Vec<Case> {
         let off = DropoutSite::new(1, "off", 0.0);
         Layer::Transformer(
             TransformerLayer {
-                place: NormPlace::Pre,
+                norm_place: NormPlace::Pre,
                 norm1: norm("firstnorm"),
                 attention: attention_layer(p, 4, 2, 4, Some(50.0), 0.0),
                 norm2: norm("secondnorm"),

@@ -11,9 +11,9 @@ pub mod pipeline;
 
 use std::sync::Arc;
 
-use candle_core::{DType, Device, Tensor};
+use candle_core::{DType, Device, Result, Tensor};
 use runner_compute::kernels::Math;
-use runner_compute::model::{Model, Params};
+use runner_compute::model::{Model, Output, Params, SavedActivations};
 use runner_compute::nn::MicroBatch;
 use runner_exec::Trainer;
 use runner_spec::experiment::{Activation, Family, NormPlace, PositionKind};
@@ -144,6 +144,49 @@ pub fn model(spec: &ModelSpec, std: f64) -> (Model, Params) {
 /// The model of `spec` over the layout and element type of `params`.
 pub fn model_for(spec: &ModelSpec, params: &Params, math: Math) -> Model {
     Model::new(spec, params.layout.clone(), 0..spec.block_count(), 7, math, &params.flat).unwrap()
+}
+
+/// Whole passes over a model or a chunk.
+pub trait WholePasses {
+    /// The output, and what the backward needs.
+    fn forward(&self, params: &Params, input: Option<Tensor>, mb: &MicroBatch) -> Result<(Output, Saved)>;
+
+    /// The losses of a whole model, and what the backward needs.
+    fn forward_losses(&self, params: &Params, mb: &MicroBatch) -> (Vec<f32>, Saved) {
+        match self.forward(params, None, mb).unwrap() {
+            (Output::Losses(losses), saved) => (losses.read().unwrap(), saved),
+            (Output::Hidden(_), _) => panic!("a whole model ends in losses"),
+        }
+    }
+
+    /// Adds the gradients of all blocks. Returns the gradient for the previous chunk.
+    fn backward(
+        &self,
+        params: &Params,
+        grads: &Params,
+        saved: Saved,
+        dy: Option<Tensor>,
+        mb: &MicroBatch,
+    ) -> Result<Option<Tensor>>;
+}
+
+type Saved = Vec<SavedActivations>;
+
+impl WholePasses for Model {
+    fn forward(&self, params: &Params, input: Option<Tensor>, mb: &MicroBatch) -> Result<(Output, Saved)> {
+        self.forward_with_hook(params, input, mb, &mut |_, _| Ok(()))
+    }
+
+    fn backward(
+        &self,
+        params: &Params,
+        grads: &Params,
+        mut saved: Saved,
+        dy: Option<Tensor>,
+        mb: &MicroBatch,
+    ) -> Result<Option<Tensor>> {
+        self.backward_blocks(params, grads, &mut saved, dy, mb, self.range.clone())
+    }
 }
 
 /// A micro-batch of `batch` rows of `seq` ids below `vocab`, without targets.

@@ -175,7 +175,7 @@ pub fn head(h: &Head, params: &Params, x: &Tensor) -> Tensor {
 
 /// A transformer layer, with its norms before or after the residual sums.
 pub fn layer(l: &TransformerLayer, theta: Option<f64>, params: &Params, x: &Tensor, mb: &MicroBatch) -> Tensor {
-    if l.place == NormPlace::Post {
+    if l.norm_place == NormPlace::Post {
         let attended = dropout(&l.dropout[0], mb, &attention(&l.attention, theta, params, x, mb));
         let x = norm(&l.norm1, params, &(x + attended).unwrap());
         let fed = dropout(&l.dropout[1], mb, &mlp(&l.mlp, params, &x, mb));
@@ -217,7 +217,7 @@ pub fn model(spec: &ModelSpec, params: &Params, mb: &MicroBatch) -> Tensor {
         let l = if gpt2 {
             let p = format!("transformer.h.{i}");
             TransformerLayer {
-                place: variant.norm,
+                norm_place: variant.norm,
                 norm1: normed(format!("{p}.ln_1")),
                 attention: Attention {
                     qkv: one(format!("{p}.attn.c_attn"), true),
@@ -241,7 +241,7 @@ pub fn model(spec: &ModelSpec, params: &Params, mb: &MicroBatch) -> Tensor {
         } else {
             let p = format!("model.layers.{i}");
             TransformerLayer {
-                place: NormPlace::Pre,
+                norm_place: NormPlace::Pre,
                 norm1: normed(format!("{p}.input_layernorm")),
                 attention: Attention {
                     qkv: Linear { stacked: 3, ..one(format!("{p}.self_attn.q_proj"), false) },

@@ -16,7 +16,9 @@ use runner_spec::model::stage::{stage_parameters, tied_copy, tied_original};
 use runner_spec::model::variant::Gpt2Variant;
 use runner_spec::model::{ModelSpec, parameters};
 
-use super::{below, encoder, micro_batch, random_params, small_gpt2, small_llama, values, with_values};
+use super::{
+    WholePasses as _, below, encoder, micro_batch, random_params, small_gpt2, small_llama, values, with_values,
+};
 
 /// The element type, and the rounding between kernels.
 pub type NumberFormat = (DType, Math);
@@ -112,8 +114,7 @@ impl Pipeline {
             all.push(saved);
             match output {
                 Output::Hidden(y) => x = Some(y),
-                Output::Losses(losses) => return (losses, all),
-                Output::PendingLosses(losses) => return (losses.to_vec1().unwrap(), all),
+                Output::Losses(losses) => return (losses.read().unwrap(), all),
             }
         }
         panic!("{}: no head", self.name)

@@ -7,7 +7,7 @@ use candle_core::{DType, Device, Tensor};
 use half::bf16;
 use runner_compute::kernels::Math;
 use runner_compute::kernels::attention::{
-    AttentionMasks, AttentionShape, LayerKvCache, ValidLengths, attend_with_cache, attention, attention_backward,
+    AttentionMasks, AttentionShape, ValidLengths, attend_with_cache, attention, attention_backward, new_cache,
 };
 use runner_compute::kernels::cpu::dropout::DropoutMask;
 use runner_spec::philox::Philox;
@@ -260,14 +260,14 @@ fn new_tokens_over_a_cache() {
             let (right, _) = attention(&whole, s, AttentionMasks::default(), Math::default()).unwrap();
             let right = right.reshape((batch, seq, s.out_width())).unwrap();
 
-            let mut cache = LayerKvCache::new(s, seq + 2, &there(&[0.0], (1, 1), precision, &device, false)).unwrap();
+            let cache = new_cache(s, seq + 2, &there(&[0.0], (1, 1), precision, &device, false)).unwrap();
             let mut start = 0;
             for &n in pieces {
                 let part: Vec<f32> =
                     (0..batch).flat_map(|b| qkv[(b * seq + start) * width..][..n * width].to_vec()).collect();
                 let part = there(&part, (batch * n, width), precision, &device, false);
                 let s = AttentionShape { seq: n, ..s };
-                let got = attend_with_cache(&part, s, start, &mut cache, math).unwrap();
+                let got = attend_with_cache(&part, s, start, &cache, math).unwrap();
                 let right = right.narrow(1, start, n).unwrap().contiguous().unwrap();
                 let units = worst(&got, &right, head_dim, precision.unit());
                 assert!(units <= precision.units(), "{precision:?} {shape:?} at {start}: {units} units off");
@@ -276,7 +276,7 @@ fn new_tokens_over_a_cache() {
             assert_eq!(start, seq);
             let last = there(&vec![0.0; batch * 3 * width], (batch * 3, width), precision, &device, false);
             assert!(
-                attend_with_cache(&last, AttentionShape { seq: 3, ..s }, start, &mut cache, math).is_err(),
+                attend_with_cache(&last, AttentionShape { seq: 3, ..s }, start, &cache, math).is_err(),
                 "beyond the cache"
             );
         }

@@ -6,6 +6,7 @@ use runner_compute::kernels::cpu::dropout::DropoutMask;
 use runner_compute::kernels::optimizer::{AdamW, Sgd};
 use runner_compute::kernels::pointwise::Rope;
 use runner_compute::kernels::{cuda, embedding, loss, matmul, norm, optimizer, pointwise};
+use runner_spec::experiment::Activation;
 use runner_spec::philox::Philox;
 
 use crate::sides::{Out, Side, compare, normals, read};
@@ -16,13 +17,13 @@ fn activations_and_their_gradients() {
         compare(&format!("activations of {n}"), |side| {
             let (x, math) = (side.activations(1, &[n]), side.math());
             let (dgelu, drelu, sum) = (side.activations(2, &[n]), side.activations(2, &[n]), side.activations(2, &[n]));
-            pointwise::gelu_backward(&dgelu, &x, math)?;
-            pointwise::relu_backward(&drelu, &x)?;
+            pointwise::activate_backward(&dgelu, &x, Activation::Gelu, math)?;
+            pointwise::activate_backward(&drelu, &x, Activation::Relu, math)?;
             pointwise::add_assign(&sum, &x, math)?;
             Ok(vec![
-                Out::stored("gelu", &pointwise::gelu(&x, math)?, 1),
+                Out::stored("gelu", &pointwise::activate(&x, Activation::Gelu, math)?, 1),
                 Out::stored("dgelu", &dgelu, 1),
-                Out::equal("relu", &pointwise::relu(&x)?),
+                Out::equal("relu", &pointwise::activate(&x, Activation::Relu, math)?),
                 Out::equal("drelu", &drelu),
                 Out::equal("sum", &sum),
             ])
@@ -55,10 +56,10 @@ fn layer_norm_and_its_gradients() {
                 (side.activations(1, &[rows, d]), side.activations(2, &[rows, d]), side.activations(3, &[rows, d]));
             let (weight, bias) = (side.numbers(4, &[d]), side.numbers(5, &[d]));
             let (dw, db) = (side.numbers(6, &[d]), side.numbers(7, &[d]));
-            let (y, stats) = norm::normalize(&x, &weight, Some(&bias), 1e-5, side.math())?;
+            let (_, y, stats) = norm::normalize(&x, None, &weight, Some(&bias), 1e-5, side.math())?;
             let dx = norm::normalize_backward(&dw, Some(&db), &x, &weight, &stats, &dy, None, side.math())?;
             let skipped = norm::normalize_backward(&dw, Some(&db), &x, &weight, &stats, &dy, Some(&skip), side.math())?;
-            let (sum, y2, stats2) = norm::add_and_normalize(x.copy()?, &skip, &weight, Some(&bias), 1e-5, side.math())?;
+            let (sum, y2, stats2) = norm::normalize(&x.copy()?, Some(&skip), &weight, Some(&bias), 1e-5, side.math())?;
             Ok(vec![
                 Out::stored("y", &y, d),
                 Out::f32("stats", &stats, d, 1.0),
@@ -81,10 +82,10 @@ fn rms_norm_and_its_gradient() {
             let (x, dy, skip) =
                 (side.activations(1, &[rows, d]), side.activations(2, &[rows, d]), side.activations(3, &[rows, d]));
             let (weight, dw) = (side.numbers(4, &[d]), side.numbers(6, &[d]));
-            let (y, stats) = norm::normalize(&x, &weight, None, 1e-6, side.math())?;
+            let (_, y, stats) = norm::normalize(&x, None, &weight, None, 1e-6, side.math())?;
             let dx = norm::normalize_backward(&dw, None, &x, &weight, &stats, &dy, None, side.math())?;
             let skipped = norm::normalize_backward(&dw, None, &x, &weight, &stats, &dy, Some(&skip), side.math())?;
-            let (sum, y2, _) = norm::add_and_normalize(x.copy()?, &skip, &weight, None, 1e-6, side.math())?;
+            let (sum, y2, _) = norm::normalize(&x.copy()?, Some(&skip), &weight, None, 1e-6, side.math())?;
             Ok(vec![
                 Out::stored("y", &y, d),
                 Out::f32("stats", &stats, d, 1.0),
@@ -207,7 +208,7 @@ fn cross_entropy_and_its_gradient() {
             assert_eq!(losses, again, "with and without a gradient");
             let sum = if side.is_gpu() {
                 let there = side.exactly(&losses, &[rows]);
-                loss::sum_of_pending(&there)?.read()?
+                loss::Losses::Pending(there).sum()?.read()?
             } else {
                 losses.iter().map(|&l| f64::from(l)).sum()
             };
@@ -250,12 +251,12 @@ fn products_of_linear_layers() {
                 (matmul::linear(&x, &w, Some(&own), math)?, before, after)
             } else {
                 let before = matmul::linear(&x, &w, Some(&own), math)?;
-                (before.clone(), before.clone(), pointwise::gelu(&before, math)?)
+                (before.clone(), before.clone(), pointwise::activate(&before, Activation::Gelu, math)?)
             };
             let (separate, separate_after) = if side.is_gpu() {
                 cuda::matmul::linear_gelu(&x, &w, &bias)?
             } else {
-                (y.clone(), pointwise::gelu(&y, math)?)
+                (y.clone(), pointwise::activate(&y, Activation::Gelu, math)?)
             };
             // A bias that is not aligned is added by a pass of its own.
             let in_one = if side.is_aligned() { Out::stored } else { Out::rounded_twice };
@@ -418,7 +419,8 @@ fn what_does_not_fit_is_refused() {
     let here = pointwise::add_assign(&there(8), &here, runner_compute::kernels::Math::default()).unwrap_err();
     assert!(here.to_string().contains("another device"), "{here}");
     let wide = there(2 * 8200).reshape((2, 8200)).unwrap();
-    let wide = norm::normalize(&wide, &there(8200), None, 1e-5, runner_compute::kernels::Math::default()).unwrap_err();
+    let wide =
+        norm::normalize(&wide, None, &there(8200), None, 1e-5, runner_compute::kernels::Math::default()).unwrap_err();
     assert!(wide.to_string().contains("8192"), "{wide}");
     // An id beyond the table is no address beyond it.
     let table = there(6).reshape((3, 2)).unwrap();

@@ -8,14 +8,14 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::common::{
-    micro_batch, model_for, program, small_encoder, small_gpt2, small_llama, values, with_values, zeros,
+    WholePasses as _, micro_batch, model_for, program, small_encoder, small_gpt2, small_llama, values, with_values,
+    zeros,
 };
 use candle_core::{DType, Device, Tensor};
 use runner_compute::kernels::Math;
 use runner_compute::kernels::cpu::Real;
 use runner_compute::kernels::optimizer;
 use runner_compute::kernels::optimizer::{AdamW, Sgd};
-use runner_compute::model::Output;
 use runner_compute::optim;
 use runner_compute::state::TrainState;
 use runner_exec::Trainer;
@@ -167,8 +167,7 @@ fn logits_loss_and_every_gradient() {
             assert!((a - b).abs() <= tolerance, "{:?} {dtype:?}: logit {a:e}, PyTorch {b:e}", golden.kind);
         }
 
-        let (output, saved) = model.forward(&params, None, &mb).unwrap();
-        let Output::Losses(losses) = output else { panic!("a whole model ends in losses") };
+        let (losses, saved) = model.forward_losses(&params, &mb);
         let loss = losses.iter().map(|&l| f64::from(l)).sum::<f64>() * mb.scale;
         // Each token's loss is an f32, and so is the fixture's mean.
         golden.assert_values("loss", &[loss], dtype, 2.0 * ROUNDING);
@@ -207,10 +206,7 @@ fn train(golden: &Golden, dtype: DType, optimizer: OptimizerSpec, clip: f64, lrs
             let mut mb =
                 trainer.models[0].micro_batch(&tokens[range.clone()], targets[range].to_vec(), LENGTH).unwrap();
             (mb.training, mb.step, mb.first_sample, mb.scale) = (true, step as u64, first as u64, scale);
-            let (Output::Losses(part), mut saved) = trainer.models[0].forward(&trainer.weights, None, &mb).unwrap()
-            else {
-                panic!("a whole model ends in losses")
-            };
+            let (part, mut saved) = trainer.models[0].forward_losses(&trainer.weights, &mb);
             trainer.models[0]
                 .backward_blocks(&trainer.weights, &trainer.grads, &mut saved, None, &mb, 0..golden.spec.block_count())
                 .unwrap();

@@ -4,13 +4,14 @@
 use std::collections::HashMap;
 
 use crate::common::{
-    assert_close_relative, below, micro_batch, model_for, random_params, small_gpt2, small_llama, values,
+    WholePasses as _, assert_close_relative, below, micro_batch, model_for, random_params, small_gpt2, small_llama,
+    values,
 };
 use candle_core::{DType, Device, Tensor};
 use candle_nn::VarBuilder;
 use candle_transformers::models::llama as peer;
 use runner_compute::kernels::Math;
-use runner_compute::model::{Model, Output, Params, StageInput};
+use runner_compute::model::{Model, Params};
 use runner_spec::data::IGNORED_TARGET;
 use runner_spec::model::{ModelSpec, parameters};
 
@@ -102,8 +103,7 @@ fn the_cache_gives_the_logits_of_the_whole_forward() {
             let mut cache = model.new_cache(batch, seq, &params.flat).unwrap();
             let mut done = 0;
             for n in plan {
-                let logits =
-                    model.extend_stage(&params, StageInput::Ids(&columns(&ids, seq, done, n)), &mut cache).unwrap();
+                let logits = model.extend_stage(&params, &columns(&ids, seq, done, n), None, &mut cache).unwrap();
                 done += n;
                 assert_eq!(cache.length, done);
                 let expected = values(&all.narrow(1, done - 1, 1).unwrap());
@@ -120,21 +120,15 @@ fn the_cache_refuses_what_does_not_fit() {
         let params = random_params(parameters(&spec), 0.3);
         let model = model_for(&spec, &params, MATH);
         let mut cache = model.new_cache(2, 4, &params.flat).unwrap();
-        assert!(model.extend_stage(&params, StageInput::Ids(&[]), &mut cache).is_err());
-        assert!(model.extend_stage(&params, StageInput::Ids(&[1, 2, 3]), &mut cache).is_err(), "3 ids are not 2 rows");
-        assert!(
-            model.extend_stage(&params, StageInput::Ids(&[1; 10]), &mut cache).is_err(),
-            "5 tokens in a cache of 4"
-        );
-        assert!(
-            model.extend_stage(&params, StageInput::Ids(&[spec.vocab_size as u32; 2]), &mut cache).is_err(),
-            "no such token"
-        );
-        model.extend_stage(&params, StageInput::Ids(&[1; 8]), &mut cache).unwrap();
-        assert!(model.extend_stage(&params, StageInput::Ids(&[1; 2]), &mut cache).is_err(), "a fifth token");
+        assert!(model.extend_stage(&params, &[], None, &mut cache).is_err());
+        assert!(model.extend_stage(&params, &[1, 2, 3], None, &mut cache).is_err(), "3 ids are not 2 rows");
+        assert!(model.extend_stage(&params, &[1; 10], None, &mut cache).is_err(), "5 tokens in a cache of 4");
+        assert!(model.extend_stage(&params, &[spec.vocab_size as u32; 2], None, &mut cache).is_err(), "no such token");
+        model.extend_stage(&params, &[1; 8], None, &mut cache).unwrap();
+        assert!(model.extend_stage(&params, &[1; 2], None, &mut cache).is_err(), "a fifth token");
         // Larger than the context: the context is the limit.
         let mut cache = model.new_cache(1, 1000, &params.flat).unwrap();
-        assert!(model.extend_stage(&params, StageInput::Ids(&[1; 81]), &mut cache).is_err());
+        assert!(model.extend_stage(&params, &[1; 81], None, &mut cache).is_err());
     }
 }
 
@@ -157,9 +151,7 @@ fn losses_both_ways(spec: &ModelSpec, model: &Model, params: &Params, what: &str
     let mut targets = below("targets of losses", 6 * seq, spec.vocab_size);
     targets.iter_mut().step_by(7).for_each(|t| *t = IGNORED_TARGET);
     let mb = micro_batch(&ids, targets.clone(), seq, MATH);
-    let (Output::Losses(expected), _) = model.forward(params, None, &mb).unwrap() else {
-        panic!("a whole model ends in losses")
-    };
+    let (expected, _) = model.forward_losses(params, &mb);
     let losses = model.losses(params, &mb).unwrap();
     let in_f64 = |x: &[f32]| x.iter().map(|&v| f64::from(v)).collect::<Vec<_>>();
     assert_close_relative(what, &in_f64(&losses), &in_f64(&expected), tolerance);

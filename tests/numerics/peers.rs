@@ -6,11 +6,11 @@ use std::collections::HashMap;
 use std::f64::consts::PI;
 use std::sync::Arc;
 
+use crate::common::WholePasses as _;
 use crate::common::counter::{below, centred, mix};
 use crate::common::{model_for, program, small_gpt2, small_llama, values, with_values};
 use candle_core::{DType, Device, Tensor};
 use runner_compute::kernels::Math;
-use runner_compute::model::Output;
 use runner_compute::optim;
 use runner_compute::optim::lr_at;
 use runner_compute::state::TrainState;
@@ -249,10 +249,7 @@ fn losses(family: Family, seed: u64, precision: Precision) -> Vec<f64> {
         let (inputs, targets) = batch(seed, step);
         let mut mb = trainer.models[0].micro_batch(&inputs, targets, LENGTH).unwrap();
         (mb.training, mb.step, mb.scale) = (true, step, 1.0 / (ROWS * LENGTH) as f64);
-        let (Output::Losses(losses), mut saved) = trainer.models[0].forward(&trainer.weights, None, &mb).unwrap()
-        else {
-            panic!("a whole model ends in losses")
-        };
+        let (losses, mut saved) = trainer.models[0].forward_losses(&trainer.weights, &mb);
         trainer.models[0]
             .backward_blocks(&trainer.weights, &trainer.grads, &mut saved, None, &mb, 0..spec.block_count())
             .unwrap();
@@ -366,8 +363,8 @@ fn multiple_choice_is_scored_as_in_pytorch() {
     let all = ChoiceBatches::new(&items, spec.context_length);
     let partial = run_batches(&all, 0..all.count(), &model, &params).unwrap();
     let expected = fixture.values("sums");
-    assert_eq!(partial.values.len(), expected.len());
-    let worst = partial.values.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+    assert_eq!(partial.len(), expected.len());
+    let worst = partial.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
     println!("multiple choice: largest difference of a summed loss {worst:.1e}, PyTorch's f32 {float32_error:.1e}");
     // A summed loss of some 40 nats is added up from f32 losses on both sides.
     assert!(worst <= F32_FACTOR * float32_error, "{worst:e}");

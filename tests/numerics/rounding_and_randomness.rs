@@ -1,6 +1,8 @@
 //! Rounding to bf16, the same bits on any number of threads, initial weights, and dropout masks.
 
-use crate::common::{below, largest, micro_batch, model_for, program, random_params, small_gpt2, small_llama, values};
+use crate::common::{
+    WholePasses as _, below, largest, micro_batch, model_for, program, random_params, small_gpt2, small_llama, values,
+};
 use candle_core::{DType, Device, Tensor};
 use runner_compute::kernels::Math;
 use runner_compute::model::{Output, Params};
@@ -14,9 +16,7 @@ use runner_spec::model::{ModelSpec, ParamInit, parameters};
 
 /// Trains one step on `mb`, and returns the mean loss.
 fn train(trainer: &mut Trainer, mb: &MicroBatch, lr: f64) -> f64 {
-    let (Output::Losses(losses), mut saved) = trainer.models[0].forward(&trainer.weights, None, mb).unwrap() else {
-        panic!("a whole model ends in losses")
-    };
+    let (losses, mut saved) = trainer.models[0].forward_losses(&trainer.weights, mb);
     let blocks = 0..trainer.models[0].spec.block_count();
     trainer.models[0].backward_blocks(&trainer.weights, &trainer.grads, &mut saved, None, mb, blocks).unwrap();
     let scale = optim::clip_scale(crate::common::grad_norm(trainer), Some(1.0));
@@ -269,9 +269,7 @@ fn micro_batches_add_up_to_the_batch() {
                 let range = first * 12..(first + rows) * 12;
                 let mut mb = micro_batch(&ids[range.clone()], targets[range].to_vec(), 12, FP32);
                 (mb.training, mb.step, mb.first_sample, mb.scale) = (true, 5, first as u64, 1.0 / 40.0);
-                let (Output::Losses(part), saved) = model.forward(&params, None, &mb).unwrap() else {
-                    panic!("a whole model ends in losses")
-                };
+                let (part, saved) = model.forward_losses(&params, &mb);
                 model.backward(&params, &grads, saved, None, &mb).unwrap();
                 losses.extend(part);
             }

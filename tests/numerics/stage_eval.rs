@@ -5,12 +5,12 @@ use crate::common::pipeline::{BF16, F64, Pipeline, padded_micro_batch, pipelines
 use crate::common::{below, values, with_values};
 use candle_core::{DType, Tensor};
 use runner_compute::kernels::Math;
-use runner_compute::model::{Output, StageInput};
+use runner_compute::model::Output;
 use runner_compute::nn::MicroBatch;
 use runner_data::{DataRequest, Prepared, prepare};
 use runner_exec::eval::{
-    Batches, ChoiceBatches, Decoder, EvalError, Feed, LossBatches, Partial, StageDecoder, generate, generate_with,
-    run_batches, share,
+    Batches, ChoiceBatches, Decoder, EvalError, Feed, LossBatches, StageDecoder, generate, generate_with, run_batches,
+    share,
 };
 use runner_spec::data::{ChoiceItem, Rows};
 use runner_spec::experiment::{Data, Layout, Samples, Source, Tokenizer, Validation};
@@ -24,8 +24,7 @@ fn evaluate(pipeline: &Pipeline, mb: &MicroBatch) -> Vec<f32> {
     for (rank, model) in &pipeline.stages {
         match model.evaluate(&pipeline.ranks[*rank].params, x.take(), mb).unwrap() {
             Output::Hidden(y) => x = Some(y),
-            Output::Losses(losses) => return losses,
-            Output::PendingLosses(losses) => return losses.to_vec1().unwrap(),
+            Output::Losses(losses) => return losses.read().unwrap(),
         }
     }
     panic!("{}: no head", pipeline.name)
@@ -49,24 +48,24 @@ fn evaluation_through_chunks_is_that_of_the_whole() {
 }
 
 /// Replicas run their shares, each through the pipeline; results are added in an order that is not the batches'.
-fn through(batches: &dyn Batches, pipeline: &Pipeline, replicas: usize) -> Partial {
-    let mut total = batches.partial();
+fn through(batches: &dyn Batches, pipeline: &Pipeline, replicas: usize) -> Vec<f64> {
+    let mut total = vec![0.0; batches.value_count()];
     for replica in (0..replicas).rev() {
-        let mut partial = batches.partial();
+        let mut values = vec![0.0; batches.value_count()];
         for index in share(batches.count(), replica, replicas) {
             let mut rows = Rows::default();
             batches.fill(index, &mut rows).unwrap();
             let first = &pipeline.stages[0].1;
             let mb = first.micro_batch(&rows.inputs, rows.targets.clone(), rows.length).unwrap();
-            batches.enter(index, &rows, &evaluate(pipeline, &mb), &mut partial).unwrap();
+            batches.enter(index, &rows, &evaluate(pipeline, &mb), &mut values).unwrap();
         }
-        total.merge(&partial).unwrap();
+        total.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
     }
     total
 }
 
-fn bits(partial: &Partial) -> Vec<u64> {
-    partial.values.iter().map(|v| v.to_bits()).collect()
+fn bits(values: &[f64]) -> Vec<u64> {
+    values.iter().map(|v| v.to_bits()).collect()
 }
 
 /// `count` items with contexts and endings of many lengths, some beyond the context length.
@@ -125,17 +124,12 @@ fn a_candidate_in_a_batch_scores_as_alone() {
             if i % 7 == 0 {
                 let alone = [ChoiceItem { endings: vec![ending.clone()], ..item.clone() }];
                 let partial = through(&ChoiceBatches::new(&alone, spec.context_length), &one, 1);
-                crate::common::assert_close_relative(
-                    "ending",
-                    &together.values[endings..=endings],
-                    &partial.values,
-                    1e-6,
-                );
+                crate::common::assert_close_relative("ending", &together[endings..=endings], &partial, 1e-6);
             }
             endings += 1;
         }
     }
-    assert_eq!(endings, together.values.len());
+    assert_eq!(endings, together.len());
 }
 
 /// A short text, byte by byte, with a validation split.
@@ -167,7 +161,8 @@ fn validation_loss_does_not_depend_on_replicas_and_stages() {
     for (count, micro_batch) in [(usize::MAX, 4), (3, 2), (1, 3)] {
         let batches = LossBatches::new(split, count, micro_batch, false);
         let model = &one.stages[0].1;
-        let expected = batches.finish(&run_batches(&batches, 0..batches.count(), model, &one.ranks[0].params).unwrap()).unwrap();
+        let expected =
+            batches.finish(&run_batches(&batches, 0..batches.count(), model, &one.ranks[0].params).unwrap()).unwrap();
         let rows = split.rows().min((count as u64).saturating_mul(micro_batch as u64));
         assert_eq!(expected.tokens, rows * 10);
         for replicas in 1..=4 {
@@ -178,9 +173,9 @@ fn validation_loss_does_not_depend_on_replicas_and_stages() {
         }
     }
     let batches = LossBatches::new(split, 2, 2, false);
-    assert!(matches!(batches.finish(&batches.partial()), Err(EvalError::Request(_))), "nothing was run");
-    let mut bad = batches.partial();
-    bad.values.fill(f64::NAN);
+    assert!(matches!(batches.finish(&vec![0.0; batches.value_count()]), Err(EvalError::Request(_))), "nothing was run");
+    let mut bad = vec![0.0; batches.value_count()];
+    bad.fill(f64::NAN);
     assert!(matches!(batches.finish(&bad), Err(EvalError::NotFinite(_))));
 }
 
@@ -226,7 +221,7 @@ fn decoding_by_stages_is_decoding() {
                     cache = model.new_cache(feed.batch, feed.capacity, &params.flat).unwrap();
                 }
                 cache.length = feed.start;
-                let logits = model.extend_stage(params, StageInput::Ids(&feed.ids), &mut cache).unwrap();
+                let logits = model.extend_stage(params, &feed.ids, None, &mut cache).unwrap();
                 assert_eq!(logits.dims(), [feed.batch, spec.vocab_size]);
                 expected.push(values(&logits));
             }
@@ -289,7 +284,7 @@ fn feeds_that_do_not_fit_are_errors() {
     assert_eq!(stage.extend(&feed, Some(hidden)).unwrap().dims(), [2, spec.vocab_size]);
     let narrow = crate::common::random("narrow", (4, spec.d_model - 1), 1.0);
     let mut cache = second.new_cache(2, 4, &b.params.flat).unwrap();
-    assert!(second.extend_stage(&b.params, StageInput::Hidden(narrow), &mut cache).is_err(), "another width");
+    assert!(second.extend_stage(&b.params, &[], Some(narrow), &mut cache).is_err(), "another width");
     assert_eq!(cache.length, 0, "an error feeds nothing");
 }
 

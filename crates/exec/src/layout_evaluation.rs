@@ -5,8 +5,7 @@ use super::interpreter::Resources;
 use super::non_finite;
 use super::rank_context::RankContext;
 use super::trainer::Trainer;
-use crate::eval::{self, Batches, ChoiceBatches, EvalError, LossBatches, Partial, share};
-use runner_compute::kernels::on_host;
+use crate::eval::{self, Batches, ChoiceBatches, EvalError, LossBatches, share};
 use runner_compute::model::Output;
 use runner_spec::data::Rows;
 use runner_spec::event::EvalMetrics;
@@ -35,8 +34,8 @@ pub(super) fn evaluate(
 }
 
 /// Runs this rank's share of `batches`, and adds up the results of all ranks.
-fn run_batches(context: RankContext<'_>, trainer: &Trainer, batches: &dyn Batches) -> Result<Partial, ExecError> {
-    let mut own = batches.partial();
+fn run_batches(context: RankContext<'_>, trainer: &Trainer, batches: &dyn Batches) -> Result<Vec<f64>, ExecError> {
+    let mut own = vec![0.0; batches.value_count()];
     for index in share(batches.count(), context.replica, context.program.mesh.replicas) {
         context.monitor.heartbeat();
         run_batch(context, trainer, batches, index, &mut own)?;
@@ -44,11 +43,11 @@ fn run_batches(context: RankContext<'_>, trainer: &Trainer, batches: &dyn Batche
     if context.is_alone() {
         return Ok(own);
     }
-    let mut sum = batches.partial();
-    for values in context.gather_numbers(&own.values)? {
-        sum.merge(&Partial { values })?;
+    let mut sums = vec![0.0; own.len()];
+    for values in context.gather_numbers(&own)? {
+        sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
     }
-    Ok(sum)
+    Ok(sums)
 }
 
 /// Runs one batch through this rank's chunks.
@@ -57,7 +56,7 @@ fn run_batch(
     trainer: &Trainer,
     batches: &dyn Batches,
     index: usize,
-    partial: &mut Partial,
+    values: &mut [f64],
 ) -> Result<(), ExecError> {
     let mut rows = Rows::default();
     batches.fill(index, &mut rows)?;
@@ -70,8 +69,7 @@ fn run_batch(
         let input = context.receive_chunk_input(chunk, dtype, &shape)?;
         match model.evaluate(&trainer.weights, input, &mb)? {
             Output::Hidden(hidden) => context.send_chunk_output(chunk, &hidden)?,
-            Output::Losses(losses) => batches.enter(index, &rows, &losses, partial)?,
-            Output::PendingLosses(losses) => batches.enter(index, &rows, &on_host(&losses)?.to_vec1()?, partial)?,
+            Output::Losses(losses) => batches.enter(index, &rows, &losses.read()?, values)?,
         }
     }
     Ok(())

@@ -7,8 +7,6 @@ use super::non_finite;
 use super::rank_context::RankContext;
 use super::trace::Trace;
 use super::trainer::Trainer;
-use runner_compute::kernels::loss::sum_of_pending;
-use runner_compute::kernels::on_host;
 use runner_compute::kernels::optimizer::Sum;
 use runner_compute::model::{Output, SavedActivations};
 use runner_compute::nn::{DeferredGradients, MicroBatch};
@@ -125,25 +123,20 @@ impl<'a> Passes<'a> {
                 trace.as_mut().map_or(Ok(()), |trace| trace.record_output(mb, block, output))
             })?;
         tensors.saved = Some(saved);
-        let head = self.context.program.model.layers + 1;
         match output {
             Output::Hidden(hidden) => tensors.output = Some(hidden),
             Output::Losses(losses) => {
                 if let Some(trace) = trace {
-                    trace.record_losses(mb, head, &losses);
+                    trace.record_losses(mb, self.context.program.model.layers + 1, &losses.read()?);
                 }
-                let loss = losses.iter().copied().map(f64::from).sum::<f64>();
-                if !loss.is_finite() {
-                    let first = non_finite::find_in_forward(trainer, chunk, replay_input, batch)?;
-                    return Err(ExecError::NotFinite { step: self.step + 1, what: "loss", first });
+                match losses.sum()? {
+                    Sum::Ready(loss) if !loss.is_finite() => {
+                        let first = non_finite::find_in_forward(trainer, chunk, replay_input, batch)?;
+                        return Err(ExecError::NotFinite { step: self.step + 1, what: "loss", first });
+                    }
+                    Sum::Ready(loss) => self.loss += loss,
+                    pending @ Sum::Pending(_) => self.unread_losses.push((mb, pending)),
                 }
-                self.loss += loss;
-            }
-            Output::PendingLosses(losses) => {
-                if let Some(trace) = trace {
-                    trace.record_losses(mb, head, &on_host(&losses)?.to_vec1::<f32>()?);
-                }
-                self.unread_losses.push((mb, sum_of_pending(&losses)?));
             }
         }
         Ok(())

@@ -2,14 +2,15 @@
 
 use std::collections::HashMap;
 use std::ffi::c_void;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::fmt::Display;
+use std::sync::PoisonError;
 
-use candle_core::{DType, Result, Tensor, bail};
+use candle_core::cuda_backend::cudarc::driver::{CudaContext, CudaSlice, DevicePtr, DeviceSlice as _};
+use candle_core::{CudaDevice, DType, Result, bail};
 use cudarc::cublaslt::result::{self, CublasError};
 use cudarc::cublaslt::sys;
 
 use super::Gpu;
-use super::memory::address;
 use crate::kernels::out_of_memory::is_out_of_memory;
 
 /// A column-major matrix without gaps between its columns.
@@ -79,9 +80,9 @@ struct MatmulPlan {
 
 /// The library's handle, its workspace, and the plans that were made.
 #[derive(Debug)]
-struct BlasLt {
+pub(super) struct BlasLt {
     handle: sys::cublasLtHandle_t,
-    workspace: Tensor,
+    workspace: CudaSlice<u32>,
     /// `None` where cuBLASLt has no algorithm.
     plans: HashMap<MatmulKey, Option<MatmulPlan>>,
 }
@@ -90,20 +91,10 @@ struct BlasLt {
 #[expect(unsafe_code, reason = "FFI")]
 unsafe impl Send for BlasLt {}
 
-/// Initialized when the device is opened.
-#[derive(Debug, Default)]
-pub(super) struct LazyBlasLt(OnceLock<Mutex<BlasLt>>);
-
-/// An error of cuBLASLt. The text contains the status, by which `is_out_of_memory` recognizes the error.
-#[derive(Debug, thiserror::Error)]
-#[error("cuBLASLt: {what}: {status}")]
-struct BlasLtError {
-    what: String,
-    status: CublasError,
-}
-
-fn blaslt_error(what: impl Into<String>, status: CublasError) -> candle_core::Error {
-    candle_core::Error::Cuda(Box::new(BlasLtError { what: what.into(), status }))
+/// Returns a function that converts a failed call's status to an error. Its text contains the status, by which `is_out_of_memory`
+/// recognizes the error.
+fn error_of(what: impl Display) -> impl FnOnce(CublasError) -> candle_core::Error {
+    move |status| candle_core::Error::Cuda(format!("cuBLASLt: {what}: {status}").into())
 }
 
 /// True for statuses that mean, for a product with an epilogue, that there is no algorithm. Some versions find out only when they run
@@ -116,9 +107,22 @@ fn means_unsupported(status: CublasError) -> bool {
     )
 }
 
-/// Returns a function that converts a failed call's status to an error.
-fn error_of(what: &'static str) -> impl Fn(CublasError) -> candle_core::Error {
-    move |status| blaslt_error(what, status)
+/// Converts a status to an error. cuBLASLt returns arbitrary errors when memory is nearly full and it cannot load its kernels: such an
+/// error becomes one of too little memory.
+fn matmul_error(context: &CudaContext, what: impl Display, status: CublasError) -> candle_core::Error {
+    use sys::cublasStatus_t as Status;
+    const MIN_FREE_BYTES: usize = 64 << 20;
+    let may_be_memory = matches!(
+        status.0,
+        Status::CUBLAS_STATUS_INTERNAL_ERROR
+            | Status::CUBLAS_STATUS_EXECUTION_FAILED
+            | Status::CUBLAS_STATUS_NOT_INITIALIZED
+    );
+    if may_be_memory && context.mem_get_info().is_ok_and(|(free, _)| free < MIN_FREE_BYTES) {
+        let what = format!("{what}: {status} where less than {} MiB are free", MIN_FREE_BYTES >> 20);
+        return error_of(what)(CublasError(Status::CUBLAS_STATUS_ALLOC_FAILED));
+    }
+    error_of(what)(status)
 }
 
 fn data_type(dtype: DType) -> Result<sys::cudaDataType> {
@@ -210,19 +214,22 @@ fn set_epilogue_pointers(descriptor: sys::cublasLtMatmulDesc_t, epilogue: Epilog
 }
 
 impl BlasLt {
-    fn new(gpu: &Gpu) -> Result<Self> {
+    /// Makes the library's handle. Call it before any kernel is launched: it may wait for all that runs on the GPU.
+    ///
+    /// # Errors
+    /// If cuBLASLt fails, or memory is short.
+    #[expect(unsafe_code, reason = "uninitialized device memory")]
+    pub(super) fn new(device: &CudaDevice, (major, _): (i32, i32)) -> Result<Self> {
         // The size that NVIDIA's documentation recommends for each generation.
-        let bytes: usize = if gpu.compute_capability().0 >= 9 { 32 << 20 } else { 4 << 20 };
-        gpu.stream().context().bind_to_thread().map_err(super::driver_error)?;
+        let bytes: usize = if major >= 9 { 32 << 20 } else { 4 << 20 };
+        let stream = device.cuda_stream();
+        stream.context().bind_to_thread().map_err(super::driver_error)?;
         Ok(Self {
-            handle: result::create_handle().map_err(|status| gpu.matmul_error("a handle", status))?,
-            workspace: gpu.empty(DType::U32, bytes / 4)?,
+            handle: result::create_handle().map_err(|status| matmul_error(stream.context(), "a handle", status))?,
+            // SAFETY: the library writes to its workspace before it reads from it.
+            workspace: unsafe { device.alloc(bytes / 4)? },
             plans: HashMap::new(),
         })
-    }
-
-    fn workspace_bytes(&self) -> usize {
-        self.workspace.elem_count() * 4
     }
 
     /// Describes the product to the library and lets it choose an algorithm.
@@ -275,7 +282,7 @@ impl BlasLt {
     ) -> Result<Option<(sys::cublasLtMatmulAlgo_t, usize)>> {
         use sys::cublasLtMatmulPreferenceAttributes_t as Preference;
         let preference = result::create_matmul_pref().map_err(error_of("a preference"))?;
-        set_preference(preference, Preference::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &self.workspace_bytes())?;
+        set_preference(preference, Preference::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &self.workspace.num_bytes())?;
         for (attribute, aligned) in [
             (Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, key.aligned[0]),
             (Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, key.aligned[1]),
@@ -304,32 +311,16 @@ impl BlasLt {
 }
 
 impl Gpu {
-    /// Multiplies on the compute stream.
+    /// Multiplies on the compute stream. `false`, and nothing done, if cuBLASLt has no algorithm with this epilogue for these types, sizes
+    /// and alignments.
     ///
     /// # Safety
     /// The addresses have as many elements of their types as the sizes say, on this device.
     ///
     /// # Errors
-    /// If cuBLASLt fails or has no algorithm, or memory is short.
+    /// If cuBLASLt fails or has no algorithm even without an epilogue, or memory is short.
     #[expect(unsafe_code, reason = "FFI")]
-    pub unsafe fn multiply(&self, product: &MatmulRequest) -> Result<()> {
-        // SAFETY: the caller's promise.
-        if unsafe { self.try_multiply(product)? } {
-            return Ok(());
-        }
-        bail!("cuBLASLt has no algorithm for {} with {:?}", product.describe(), product.key(self.tf32()).aligned)
-    }
-
-    /// Multiplies on the compute stream. `false`, and nothing done, if cuBLASLt has no algorithm for these types, sizes, alignments
-    /// and epilogue.
-    ///
-    /// # Safety
-    /// The addresses have as many elements of their types as the sizes say, on this device.
-    ///
-    /// # Errors
-    /// If cuBLASLt fails, or memory is short.
-    #[expect(unsafe_code, reason = "FFI")]
-    pub unsafe fn try_multiply(&self, product: &MatmulRequest) -> Result<bool> {
+    pub unsafe fn multiply(&self, product: &MatmulRequest) -> Result<bool> {
         if product.m == 0 || product.n == 0 {
             return Ok(true);
         }
@@ -341,7 +332,7 @@ impl Gpu {
         {
             return Ok(false);
         }
-        let mut blaslt = self.blaslt_state()?.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut blaslt = self.blaslt.lock().unwrap_or_else(PoisonError::into_inner);
         let key = product.key(self.tf32());
         let plan = if let Some(plan) = blaslt.plans.get(&key) {
             *plan
@@ -350,12 +341,17 @@ impl Gpu {
             blaslt.plans.insert(key, plan);
             plan
         };
-        let Some(plan) = plan else { return Ok(false) };
+        let Some(plan) = plan else {
+            if product.epilogue == Epilogue::None {
+                bail!("cuBLASLt has no algorithm for {} with {:?}", product.describe(), key.aligned)
+            }
+            return Ok(false);
+        };
         set_epilogue_pointers(plan.descriptor, product.epilogue)?;
         let (one, beta) = (1.0_f32, if product.accumulate { 1.0_f32 } else { 0.0 });
         let pointer = |address: u64| address as *mut c_void;
-        let workspace = pointer(address(&blaslt.workspace)?);
         let stream = self.stream();
+        let workspace = pointer(blaslt.workspace.device_ptr(stream).0);
         stream.context().bind_to_thread().map_err(super::driver_error)?;
         // SAFETY: descriptors and algorithm were made for these sizes, types and alignments; the caller answers for the
         // addresses; the workspace has the bytes that were allowed; factors are on the host, which is the default, and copied.
@@ -386,42 +382,7 @@ impl Gpu {
                 blaslt.plans.insert(key, None);
                 Ok(false)
             }
-            Err(status) => Err(self.matmul_error(&product.describe(), status)),
+            Err(status) => Err(matmul_error(stream.context(), product.describe(), status)),
         }
-    }
-
-    /// Makes the library's handle. Call it before any kernel is launched: it may wait for all that runs on the GPU.
-    ///
-    /// # Errors
-    /// If cuBLASLt fails, or memory is short.
-    pub(super) fn prepare_blaslt(&self) -> Result<()> {
-        self.blaslt_state().map(drop)
-    }
-
-    fn blaslt_state(&self) -> Result<&Mutex<BlasLt>> {
-        if let Some(state) = self.blaslt.0.get() {
-            return Ok(state);
-        }
-        let new = Mutex::new(BlasLt::new(self)?);
-        Ok(self.blaslt.0.get_or_init(|| new))
-    }
-
-    /// cuBLASLt returns arbitrary errors when memory is nearly full and it cannot load its kernels: such an error becomes one of too
-    /// little memory.
-    fn matmul_error(&self, what: &str, status: CublasError) -> candle_core::Error {
-        use sys::cublasStatus_t as Status;
-        const MIN_FREE_BYTES: usize = 64 << 20;
-        let may_be_memory = matches!(
-            status.0,
-            Status::CUBLAS_STATUS_INTERNAL_ERROR
-                | Status::CUBLAS_STATUS_EXECUTION_FAILED
-                | Status::CUBLAS_STATUS_NOT_INITIALIZED
-        );
-        let is_full = || self.stream().context().mem_get_info().is_ok_and(|(free, _)| free < MIN_FREE_BYTES);
-        if may_be_memory && is_full() {
-            let what = format!("{what}: {status} where less than {} MiB are free", MIN_FREE_BYTES >> 20);
-            return blaslt_error(what, CublasError(Status::CUBLAS_STATUS_ALLOC_FAILED));
-        }
-        blaslt_error(what, status)
     }
 }

@@ -9,7 +9,7 @@ use candle_core::cuda_backend::cudarc::driver::{CudaFunction, CudaModule, CudaSt
 use candle_core::cuda_backend::cudarc::nvrtc::Ptx;
 use candle_core::{CudaDevice, Device, Result, Tensor, bail};
 
-use super::blaslt::LazyBlasLt;
+use super::blaslt::BlasLt;
 use super::driver_error;
 use super::memory::keep_freed_memory;
 use super::upload::PinnedBuffers;
@@ -26,11 +26,11 @@ pub struct Gpu {
     device: CudaDevice,
     stream: Arc<CudaStream>,
     modules: Vec<Arc<CudaModule>>,
-    functions: Mutex<HashMap<&'static str, CudaFunction>>,
+    functions: Mutex<HashMap<String, CudaFunction>>,
     multiprocessors: usize,
     compute_capability: (i32, i32),
     tf32: AtomicBool,
-    pub(super) blaslt: LazyBlasLt,
+    pub(super) blaslt: Mutex<BlasLt>,
     pub(super) uploads: Mutex<PinnedBuffers>,
 }
 
@@ -81,18 +81,18 @@ fn open_anew(ordinal: usize) -> Result<Device> {
     let modules = images::IMAGES.iter().map(load).collect::<Result<Vec<_>>>()?;
     let count =
         context.attribute(sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT).map_err(driver_error)?;
+    let compute_capability = context.compute_capability().map_err(driver_error)?;
     let gpu = Gpu {
         stream,
         modules,
         functions: Mutex::default(),
         multiprocessors: count.max(1) as usize,
-        compute_capability: context.compute_capability().map_err(driver_error)?,
+        compute_capability,
         tf32: AtomicBool::new(false),
-        blaslt: LazyBlasLt::default(),
+        blaslt: Mutex::new(BlasLt::new(&device, compute_capability)?),
         uploads: Mutex::default(),
         device: device.clone(),
     };
-    gpu.prepare_blaslt()?;
     OPEN_GPUS.write().unwrap_or_else(PoisonError::into_inner).push(Arc::new(gpu));
     Ok(Device::Cuda(device))
 }
@@ -155,7 +155,7 @@ impl Gpu {
         self.stream.synchronize().map_err(driver_error)
     }
 
-    pub(super) fn function(&self, kernel: &'static str) -> Result<CudaFunction> {
+    pub(super) fn function(&self, kernel: &str) -> Result<CudaFunction> {
         let mut functions = self.functions.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(function) = functions.get(kernel) {
             return Ok(function.clone());
@@ -164,7 +164,7 @@ impl Gpu {
         for module in &self.modules {
             match module.load_function(kernel) {
                 Ok(function) => {
-                    functions.insert(kernel, function.clone());
+                    functions.insert(kernel.to_owned(), function.clone());
                     return Ok(function);
                 }
                 Err(DriverError(sys::CUresult::CUDA_ERROR_NOT_FOUND)) => {}

@@ -35,7 +35,7 @@ impl Gpu {
     /// # Errors
     /// If there is no such kernel, or the device refuses the launch.
     #[expect(unsafe_code, reason = "FFI")]
-    pub unsafe fn launch(&self, kernel: &'static str, dims: LaunchDims, args: &[u64]) -> Result<()> {
+    pub unsafe fn launch(&self, kernel: &str, dims: LaunchDims, args: &[u64]) -> Result<()> {
         if dims.grid.contains(&0) {
             return Ok(());
         }

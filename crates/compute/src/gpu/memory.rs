@@ -35,25 +35,26 @@ pub fn memory(device: &Device) -> Option<DeviceMemory> {
     })
 }
 
+/// The pool from which `context`'s tensors are allocated.
+#[expect(unsafe_code, reason = "FFI")]
+fn default_pool(context: &CudaContext) -> Result<sys::CUmemoryPool> {
+    // SAFETY: the device is the context's.
+    unsafe { result::device::get_default_mem_pool(context.cu_device()).map_err(driver_error) }
+}
+
 #[expect(unsafe_code, reason = "FFI")]
 fn pool_attribute(context: &CudaContext, attribute: sys::CUmemPool_attribute) -> Result<u64> {
-    let mut value = 0_u64;
-    // SAFETY: the device is the context's; these attributes are 64-bit numbers (cuMemPoolGetAttribute).
-    unsafe {
-        let pool = result::device::get_default_mem_pool(context.cu_device()).map_err(driver_error)?;
-        result::mem_pool::get_attribute(pool, attribute, std::ptr::from_mut(&mut value).cast())
-            .map_err(driver_error)?;
-    }
+    let (pool, mut value) = (default_pool(context)?, 0_u64);
+    // SAFETY: these attributes are 64-bit numbers (cuMemPoolGetAttribute).
+    unsafe { result::mem_pool::get_attribute(pool, attribute, (&raw mut value).cast()).map_err(driver_error)? }
     Ok(value)
 }
 
 #[expect(unsafe_code, reason = "FFI")]
 fn set_pool_attribute(context: &CudaContext, attribute: sys::CUmemPool_attribute, mut value: u64) -> Result<()> {
-    // SAFETY: the device is the context's; these attributes are 64-bit numbers (cuMemPoolSetAttribute).
-    unsafe {
-        let pool = result::device::get_default_mem_pool(context.cu_device()).map_err(driver_error)?;
-        result::mem_pool::set_attribute(pool, attribute, std::ptr::from_mut(&mut value).cast()).map_err(driver_error)
-    }
+    let pool = default_pool(context)?;
+    // SAFETY: these attributes are 64-bit numbers (cuMemPoolSetAttribute).
+    unsafe { result::mem_pool::set_attribute(pool, attribute, (&raw mut value).cast()).map_err(driver_error) }
 }
 
 /// The memory of the GPU `ordinal`, in bytes, which the driver knows without a context; `None` if it does not say.
@@ -107,11 +108,9 @@ pub fn share_with_peers(gpu: &Gpu) -> Result<()> {
     if peers.is_empty() {
         return Ok(());
     }
-    // SAFETY: the device is the context's; the descriptions are as many as the call says, and the driver copies them.
-    unsafe {
-        let pool = result::device::get_default_mem_pool(own).map_err(driver_error)?;
-        sys::cuMemPoolSetAccess(pool, peers.as_ptr(), peers.len()).result().map_err(driver_error)
-    }
+    let pool = default_pool(gpu.stream().context())?;
+    // SAFETY: the descriptions are as many as the call says, and the driver copies them.
+    unsafe { sys::cuMemPoolSetAccess(pool, peers.as_ptr(), peers.len()).result().map_err(driver_error) }
 }
 
 impl Gpu {

@@ -1,11 +1,12 @@
 //! Causal self-attention over packed query, key and value rows, and over a key-value cache.
 
-use candle_core::{DType, Result, Tensor, bail};
+use std::cell::RefCell;
 
-use super::access::{Math, tensor};
-use super::cpu::Real;
+use candle_core::{Result, Tensor, bail};
+
+use super::access::{Math, tensor, write};
 use super::cpu::attention as cpu;
-use super::cpu::decode::{self, CpuKvCache};
+use super::cpu::{Real, decode};
 
 pub use super::attention_shape::{AttentionMasks, AttentionShape, ValidLengths};
 
@@ -51,51 +52,25 @@ fn check(s: AttentionShape, masks: AttentionMasks<'_>) -> Result<()> {
     }
 }
 
-/// One layer's keys and values of the tokens so far.
-#[derive(Debug)]
-pub enum LayerKvCache {
-    F32(CpuKvCache<f32>),
-    F64(CpuKvCache<f64>),
-    #[cfg(feature = "cuda")]
-    Device(super::cuda::attention::DeviceKvCache),
+/// An empty cache of one layer's keys and values for `capacity` tokens per sample, on the device of `like` and of its element type: the
+/// keys, then the values, [2, batch, kv_heads, capacity, head_dim].
+pub fn new_cache(s: AttentionShape, capacity: usize, like: &Tensor) -> Result<Tensor> {
+    Tensor::zeros((2, s.batch, s.kv_heads, capacity, s.head_dim), like.dtype(), like.device())
 }
 
-impl LayerKvCache {
-    /// An empty cache for `capacity` tokens per sample, on the device of `like`.
-    pub fn new(s: AttentionShape, capacity: usize, like: &Tensor) -> Result<Self> {
-        on_gpu!(like => Ok(Self::Device(super::cuda::attention::DeviceKvCache::new(capacity))));
-        Ok(match like.dtype() {
-            DType::F32 => Self::F32(CpuKvCache::new(s, capacity)),
-            DType::F64 => Self::F64(CpuKvCache::new(s, capacity)),
-            other => bail!("kernels take f32 or f64, not {other:?}"),
-        })
+/// Appends the new tokens of `qkv` at position `start` to `cache`, which [`new_cache`] made, and attends over it.
+pub fn attend_with_cache(qkv: &Tensor, s: AttentionShape, start: usize, cache: &Tensor, math: Math) -> Result<Tensor> {
+    let capacity = cache.dim(3)?;
+    if start + s.seq > capacity {
+        bail!("{} tokens in a cache for {capacity}", start + s.seq)
     }
-}
-
-/// Appends the new tokens of `qkv` at position `start` to the cache and attends over it.
-pub fn attend_with_cache(
-    qkv: &Tensor,
-    s: AttentionShape,
-    start: usize,
-    cache: &mut LayerKvCache,
-    math: Math,
-) -> Result<Tensor> {
-    fn run<T: Real>(
-        qkv: &Tensor,
-        s: AttentionShape,
-        start: usize,
-        cache: &mut CpuKvCache<T>,
-        math: Math,
-    ) -> Result<Tensor> {
+    on_gpu!(qkv => super::cuda::attention::attend_with_cache(qkv, s, start, cache, capacity));
+    with_type!(qkv, T => {
         read!(T; qkv = qkv);
-        let mut out = vec![T::ZERO; s.batch * s.seq * s.out_width()];
-        decode::attend_with_cache(s, qkv, start, cache, &mut out, math.bf16);
-        tensor(out, (s.batch * s.seq, s.out_width()))
-    }
-    match cache {
-        LayerKvCache::F32(cache) => run(qkv, s, start, cache, math),
-        LayerKvCache::F64(cache) => run(qkv, s, start, cache, math),
-        #[cfg(feature = "cuda")]
-        LayerKvCache::Device(cache) => super::cuda::attention::attend_with_cache(qkv, s, start, cache),
-    }
+        let out = RefCell::new(vec![T::ZERO; s.batch * s.seq * s.out_width()]);
+        write::<T>(cache, "attend_with_cache", |keys_values| {
+            decode::attend_with_cache(s, qkv, start, keys_values, capacity, &mut out.borrow_mut(), math.bf16);
+        })?;
+        tensor(out.into_inner(), (s.batch * s.seq, s.out_width()))
+    })
 }

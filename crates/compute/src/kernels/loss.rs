@@ -20,21 +20,26 @@ pub enum Losses {
 impl Losses {
     /// # Errors
     /// An error of the device.
-    pub fn read(self) -> Result<Vec<f32>> {
+    pub fn read(&self) -> Result<Vec<f32>> {
         match self {
-            Self::Ready(losses) => Ok(losses),
-            Self::Pending(losses) => on_host(&losses)?.to_vec1(),
+            Self::Ready(losses) => Ok(losses.clone()),
+            Self::Pending(losses) => on_host(losses)?.to_vec1(),
         }
     }
-}
 
-/// The sum of losses that are on a GPU (`Losses::Pending`), which computes it.
-///
-/// # Errors
-/// If they are on a CPU.
-pub fn sum_of_pending(losses: &Tensor) -> Result<Sum> {
-    on_gpu!(losses => super::cuda::loss::sum(losses).map(Sum::Pending));
-    bail!("losses on {:?} are read already", losses.device().location())
+    /// The sum, which a GPU starts to compute if its losses are pending.
+    ///
+    /// # Errors
+    /// If a launch fails.
+    pub fn sum(&self) -> Result<Sum> {
+        match self {
+            Self::Ready(losses) => Ok(Sum::Ready(losses.iter().copied().map(f64::from).sum())),
+            Self::Pending(losses) => {
+                on_gpu!(losses => super::cuda::loss::sum(losses).map(Sum::Pending));
+                bail!("losses on {:?} are read already", losses.device().location())
+            }
+        }
+    }
 }
 
 /// The loss of each row. With `scale`, `logits` ([rows, vocab]) become their own gradient times `scale`, in place. `device_targets`

@@ -4,8 +4,8 @@ use candle_core::{Result, Tensor};
 
 use super::access::{Math, tensor, write};
 use super::cpu::gemm::{Mat, gemm, pool};
-use super::cpu::simd::inlined;
 use super::cpu::{Real, elementwise};
+use runner_spec::experiment::Activation;
 
 /// x·wᵀ + bias: [rows, in] and [out, in] give [rows, out].
 pub fn linear(x: &Tensor, w: &Tensor, bias: Option<&Tensor>, math: Math) -> Result<Tensor> {
@@ -19,7 +19,7 @@ pub fn linear(x: &Tensor, w: &Tensor, bias: Option<&Tensor>, math: Math) -> Resu
         read_optional!(T; bias = bias);
         match bias {
             Some(bias) => elementwise::add_bias(&mut y, bias, math.bf16),
-            None if math.bf16 => elementwise::each(&mut y, inlined!(|v| *v = v.round_bf16())),
+            None if math.bf16 => elementwise::round_all(&mut y),
             None => {}
         }
         tensor(y, (rows, out))
@@ -30,7 +30,7 @@ pub fn linear(x: &Tensor, w: &Tensor, bias: Option<&Tensor>, math: Math) -> Resu
 pub fn linear_gelu(x: &Tensor, w: &Tensor, bias: &Tensor, math: Math) -> Result<(Tensor, Tensor)> {
     on_gpu!(x => super::cuda::matmul::linear_gelu(x, w, bias));
     let before = linear(x, w, Some(bias), math)?;
-    let after = super::pointwise::gelu(&before, math)?;
+    let after = super::pointwise::activate(&before, Activation::Gelu, math)?;
     Ok((before, after))
 }
 
@@ -44,7 +44,7 @@ pub fn linear_backward_input(dy: &Tensor, w: &Tensor, math: Math) -> Result<Tens
         let mut dx = vec![T::ZERO; rows * inner];
         gemm(&mut dx, inner, T::ZERO, T::ONE, Mat::new(dy, rows, out), Mat::new(w, out, inner), pool());
         if math.bf16 {
-            elementwise::each(&mut dx, inlined!(|v| *v = v.round_bf16()));
+            elementwise::round_all(&mut dx);
         }
         tensor(dx, (rows, inner))
     })

@@ -6,33 +6,29 @@ use super::access::{Math, tensor, write};
 use super::cpu::{Real, norm};
 use super::pointwise::add_assign;
 
-/// Returns the output and the statistics that the backward needs: [rows, 2] for LayerNorm, [rows, 1] for RMSNorm.
-pub fn normalize(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, eps: f64, math: Math) -> Result<(Tensor, Tensor)> {
-    on_gpu!(x => super::cuda::norm::normalize(x, weight, bias, eps));
-    let (rows, d) = x.dims2()?;
-    with_type!(x, T => {
-        read!(T; x = x, weight = weight);
-        read_optional!(T; bias = bias);
-        let statistics = norm::statistics_per_row(bias.is_some());
-        let (mut y, mut stats) = (vec![T::ZERO; rows * d], vec![T::ZERO; rows * statistics]);
-        norm::normalize(x, weight, bias, eps, &mut y, &mut stats, math.bf16);
-        Ok((tensor(y, (rows, d))?, tensor(stats, (rows, statistics))?))
-    })
-}
-
-/// `x` + `residual`, and its norm: (sum, output, statistics). On a GPU in one pass; on a CPU the sum is made in `x`.
-pub fn add_and_normalize(
-    x: Tensor,
-    residual: &Tensor,
+/// The norm of `x`, or of `x` + `residual`: returns the normed tensor (the sum, or `x` itself), the output, and the statistics that the
+/// backward needs: [rows, 2] for LayerNorm, [rows, 1] for RMSNorm. On a GPU in one pass; on a CPU the sum is made in `x`.
+pub fn normalize(
+    x: &Tensor,
+    residual: Option<&Tensor>,
     weight: &Tensor,
     bias: Option<&Tensor>,
     eps: f64,
     math: Math,
 ) -> Result<(Tensor, Tensor, Tensor)> {
-    on_gpu!(x => super::cuda::norm::add_and_normalize(&x, residual, weight, bias, eps));
-    add_assign(&x, residual, math)?;
-    let (y, stats) = normalize(&x, weight, bias, eps, math)?;
-    Ok((x, y, stats))
+    on_gpu!(x => super::cuda::norm::normalize(x, residual, weight, bias, eps));
+    if let Some(residual) = residual {
+        add_assign(x, residual, math)?;
+    }
+    let (rows, d) = x.dims2()?;
+    with_type!(x, T => {
+        read!(T; values = x, weight = weight);
+        read_optional!(T; bias = bias);
+        let statistics = norm::statistics_per_row(bias.is_some());
+        let (mut y, mut stats) = (vec![T::ZERO; rows * d], vec![T::ZERO; rows * statistics]);
+        norm::normalize(values, weight, bias, eps, &mut y, &mut stats, math.bf16);
+        Ok((x.clone(), tensor(y, (rows, d))?, tensor(stats, (rows, statistics))?))
+    })
 }
 
 /// Adds the gradient of the weight, and for LayerNorm that of the bias; returns dL/dx, plus `skip`.

@@ -118,7 +118,7 @@ pub fn copy_rounded(dst: &Tensor, src: &Tensor, matrices: usize) -> Result<()> {
 /// Rounds to bf16 values, in place.
 pub fn round(x: &Tensor) -> Result<()> {
     on_gpu!(x => super::cuda::optimizer::round(x));
-    with_type!(x, T => write::<T>(x, "round", |x| elementwise::each(x, inlined!(|v| *v = v.round_bf16()))))
+    with_type!(x, T => write::<T>(x, "round", elementwise::round_all))
 }
 
 /// True if every element is finite.

@@ -6,45 +6,32 @@ use super::access::{Math, tensor, write};
 use super::cpu::dropout::DropoutMask;
 use super::cpu::elementwise::round_if;
 use super::cpu::simd::inlined;
-use super::cpu::{Real, activation, elementwise, rope};
+use super::cpu::{Real, activation as cpu_activation, elementwise, rope};
+use runner_spec::experiment::Activation;
 
-/// GELU, tanh form.
-pub fn gelu(x: &Tensor, math: Math) -> Result<Tensor> {
-    on_gpu!(x => super::cuda::pointwise::gelu(x));
+/// GELU in the tanh form, or max(x, 0).
+pub fn activate(x: &Tensor, activation: Activation, math: Math) -> Result<Tensor> {
+    on_gpu!(x => super::cuda::pointwise::activate(x, activation));
     with_type!(x, T => {
         let mut y = vec![T::ZERO; x.elem_count()];
         read!(T; values = x);
-        activation::gelu(values, &mut y, math.bf16);
+        match activation {
+            Activation::Gelu => cpu_activation::gelu(values, &mut y, math.bf16),
+            Activation::Relu => cpu_activation::relu(values, &mut y),
+        }
         tensor(y, x.shape())
     })
 }
 
 /// `dy` becomes dL/dx.
-pub fn gelu_backward(dy: &Tensor, x: &Tensor, math: Math) -> Result<()> {
-    on_gpu!(x => super::cuda::pointwise::gelu_backward(dy, x));
+pub fn activate_backward(dy: &Tensor, x: &Tensor, activation: Activation, math: Math) -> Result<()> {
+    on_gpu!(x => super::cuda::pointwise::activate_backward(dy, x, activation));
     with_type!(x, T => {
         read!(T; x = x);
-        write::<T>(dy, "gelu_backward", |dy| activation::gelu_backward(x, dy, math.bf16))
-    })
-}
-
-/// max(x, 0). Values that are bf16 stay so.
-pub fn relu(x: &Tensor) -> Result<Tensor> {
-    on_gpu!(x => super::cuda::pointwise::relu(x));
-    with_type!(x, T => {
-        let mut y = vec![T::ZERO; x.elem_count()];
-        read!(T; values = x);
-        activation::relu(values, &mut y);
-        tensor(y, x.shape())
-    })
-}
-
-/// `dy` becomes dL/dx.
-pub fn relu_backward(dy: &Tensor, x: &Tensor) -> Result<()> {
-    on_gpu!(x => super::cuda::pointwise::relu_backward(dy, x));
-    with_type!(x, T => {
-        read!(T; x = x);
-        write::<T>(dy, "relu_backward", |dy| activation::relu_backward(x, dy))
+        write::<T>(dy, "activate_backward", |dy| match activation {
+            Activation::Gelu => cpu_activation::gelu_backward(x, dy, math.bf16),
+            Activation::Relu => cpu_activation::relu_backward(x, dy),
+        })
     })
 }
 
@@ -55,7 +42,7 @@ pub fn swiglu(gate_up: &Tensor, math: Math) -> Result<Tensor> {
     with_type!(gate_up, T => {
         let mut y = vec![T::ZERO; rows * twice / 2];
         read!(T; gate_up = gate_up);
-        activation::swiglu(gate_up, twice / 2, &mut y, math.bf16);
+        cpu_activation::swiglu(gate_up, twice / 2, &mut y, math.bf16);
         tensor(y, (rows, twice / 2))
     })
 }
@@ -67,7 +54,7 @@ pub fn swiglu_backward(gate_up: &Tensor, dy: &Tensor, math: Math) -> Result<Tens
     with_type!(gate_up, T => {
         let mut dx = vec![T::ZERO; rows * twice];
         read!(T; gate_up = gate_up, dy = dy);
-        activation::swiglu_backward(gate_up, dy, twice / 2, &mut dx, math.bf16);
+        cpu_activation::swiglu_backward(gate_up, dy, twice / 2, &mut dx, math.bf16);
         tensor(dx, (rows, twice))
     })
 }

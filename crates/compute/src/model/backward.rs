@@ -5,30 +5,16 @@ use std::ops::Range;
 
 use candle_core::{Result, Tensor, bail};
 
-use super::blocks::{Block, Model, SavedActivations};
+use super::block::{Block, SavedActivations};
+use super::blocks::Model;
 use crate::kernels::out_of_memory::with_computation;
 use crate::nn::Params;
 use crate::nn::{BackwardPass, DeferredGradients, GradientSink, MicroBatch};
 
 impl Model {
-    /// Adds the weight gradients, last block first, and frees the activations that `forward` saved on the way. `dy` is the next chunk's
-    /// gradient, nothing for the last chunk. Returns the gradient for the previous chunk.
-    ///
-    /// # Errors
-    /// If `saved` or `dy` is not of this chunk.
-    pub fn backward(
-        &self,
-        params: &Params,
-        grads: &Params,
-        mut saved: Vec<SavedActivations>,
-        dy: Option<Tensor>,
-        mb: &MicroBatch,
-    ) -> Result<Option<Tensor>> {
-        self.backward_blocks(params, grads, &mut saved, dy, mb, self.range.clone())
-    }
-
-    /// `backward` of the blocks `blocks` alone (indexes in the whole model's list), which are the last that `saved` still
-    /// holds; takes them from it. `dy` is the gradient that the blocks after them returned.
+    /// Adds the weight gradients of `blocks` (indexes in the whole model's list), last block first. They are the last that `saved` still
+    /// holds; takes them from it, and frees them on the way. `dy` is the gradient that the blocks after them returned, nothing for the
+    /// head. Returns the gradient for the blocks before them.
     ///
     /// # Errors
     /// If `saved` or `dy` is not of this chunk, or blocks after these are still to be done.

@@ -6,35 +6,17 @@ use std::sync::Arc;
 
 use candle_core::{Device, Result, Tensor, bail};
 
-use super::{gpt2, llama};
+use super::block::{Block, SavedActivations};
+use crate::kernels::Math;
 use crate::kernels::loss::Losses;
 use crate::kernels::optimizer::all_finite;
 use crate::kernels::out_of_memory::with_computation;
 use crate::kernels::pointwise::Rope;
-use crate::kernels::{Math, on_host};
 use crate::nn::Params;
-use crate::nn::head::HeadActivations;
-use crate::nn::transformer::LayerActivations;
-use crate::nn::{Embedding, ForwardPass, Head, MicroBatch, TransformerLayer};
+use crate::nn::{ForwardPass, Head, MicroBatch, TransformerLayer};
 use runner_spec::experiment::{Family, Recompute};
 use runner_spec::model::ModelSpec;
 use runner_spec::model::layout::ParamLayout;
-
-/// One entry of the block list.
-#[derive(Debug, Clone)]
-pub enum Block {
-    Embedding(Embedding),
-    Layer(Box<TransformerLayer>),
-    Head(Head),
-}
-
-/// The activations that one block's backward needs.
-#[derive(Debug)]
-pub enum SavedActivations {
-    Embedding,
-    Layer(Box<LayerActivations>),
-    Head(HeadActivations),
-}
 
 /// A function that is called with a block's index and its output.
 pub type OutputHook<'a> = &'a mut dyn FnMut(usize, &Tensor) -> Result<()>;
@@ -44,10 +26,8 @@ pub type OutputHook<'a> = &'a mut dyn FnMut(usize, &Tensor) -> Result<()>;
 pub enum Output {
     /// [batch·seq, d_model], for the next chunk.
     Hidden(Tensor),
-    /// The loss of each token, in nats, 0 where ignored.
-    Losses(Vec<f32>),
-    /// The losses, [batch·seq], on a GPU that may not have computed them yet.
-    PendingLosses(Tensor),
+    /// The loss of each token.
+    Losses(Losses),
 }
 
 /// Blocks `range` of a model's list. They hold the indexes of their parameters, not the values.
@@ -79,14 +59,13 @@ impl Model {
         if range.is_empty() || range.end > spec.block_count() {
             bail!("{range:?} is no chunk of {} blocks", spec.block_count())
         }
-        let blocks: Result<Vec<Block>> = match spec.family {
-            Family::Gpt2 => range.clone().map(|index| gpt2::block(spec, &layout, index, seed, like)).collect(),
-            Family::Llama => {
-                let rope = Rope::new(spec.context_length, spec.head_dim(), spec.rope_theta, like)?;
-                range.clone().map(|index| llama::block(spec, &layout, index, seed, &rope)).collect()
-            }
+        let rope = match spec.family {
+            Family::Gpt2 => None,
+            Family::Llama => Some(Rope::new(spec.context_length, spec.head_dim(), spec.rope_theta, like)?),
         };
-        Ok(Self { spec: spec.clone(), layout, range, blocks: blocks?, math, device: like.device().clone() })
+        let block = |index| Block::new(spec, &layout, index, seed, rope.as_ref(), like);
+        let blocks = range.clone().map(block).collect::<Result<_>>()?;
+        Ok(Self { spec: spec.clone(), layout, range, blocks, math, device: like.device().clone() })
     }
 
     /// Sets which activations the layers' backward computes again.
@@ -140,20 +119,8 @@ impl Model {
         Ok((Tensor::from_slice(inputs, inputs.len(), &self.device)?, None))
     }
 
-    /// Runs the blocks in order. `input` is the previous chunk's output, nothing for the first chunk.
-    ///
-    /// # Errors
-    /// If `input` is none for this chunk, or ids or targets are beyond the vocabulary.
-    pub fn forward(
-        &self,
-        params: &Params,
-        input: Option<Tensor>,
-        mb: &MicroBatch,
-    ) -> Result<(Output, Vec<SavedActivations>)> {
-        self.forward_with_hook(params, input, mb, &mut |_, _| Ok(()))
-    }
-
-    /// Runs the forward, and calls `hook` with the output of each block but the head, and its index in the whole list.
+    /// Runs the blocks in order, and calls `hook` with the output of each block but the head, and its index in the whole list. `input` is
+    /// the previous chunk's output, nothing for the first chunk.
     ///
     /// # Errors
     /// If `input` is none for this chunk, ids or targets are beyond the vocabulary, or `hook` fails.
@@ -181,11 +148,7 @@ impl Model {
         let Some(head) = head else { return Ok((Output::Hidden(x), saved)) };
         let (losses, activations) = head.forward(pass, x).map_err(|e| with_computation(e, || "the head".to_owned()))?;
         saved.push(SavedActivations::Head(activations));
-        let output = match losses {
-            Losses::Ready(losses) => Output::Losses(losses),
-            Losses::Pending(losses) => Output::PendingLosses(losses),
-        };
-        Ok((output, saved))
+        Ok((Output::Losses(losses), saved))
     }
 
     /// Runs the blocks in order and keeps no activations: losses as in `forward`, but with logits only where there are targets.
@@ -196,7 +159,7 @@ impl Model {
         let pass = ForwardPass { params, mb };
         let (x, head) = self.forward_to_head(pass, input)?;
         Ok(match head {
-            Some(head) => Output::Losses(head.losses(pass, &x)?),
+            Some(head) => Output::Losses(Losses::Ready(head.losses(pass, &x)?)),
             None => Output::Hidden(x),
         })
     }
@@ -204,8 +167,7 @@ impl Model {
     /// `evaluate` of a whole model.
     pub fn losses(&self, params: &Params, mb: &MicroBatch) -> Result<Vec<f32>> {
         match self.evaluate(params, None, mb)? {
-            Output::Losses(losses) => Ok(losses),
-            Output::PendingLosses(losses) => on_host(&losses)?.to_vec1(),
+            Output::Losses(losses) => losses.read(),
             Output::Hidden(_) => bail!("a chunk without the head has no loss"),
         }
     }

@@ -2,54 +2,51 @@
 
 use candle_core::{Device, Result, Tensor, bail};
 
-use super::blocks::{Block, Model};
-use crate::kernels::attention::LayerKvCache;
+use super::block::Block;
+use super::blocks::Model;
+use crate::kernels::attention::new_cache;
 use crate::nn::Params;
 use crate::nn::{ForwardPass, MicroBatch};
 
 /// Keys and values of every layer of a chunk for the tokens so far.
 #[derive(Debug)]
 pub struct KvCache {
-    layers: Vec<LayerKvCache>,
+    /// As `kernels::attention` has them.
+    layers: Vec<Tensor>,
     pub batch: usize,
     pub capacity: usize,
     /// Tokens of each row so far.
     pub length: usize,
 }
 
-/// The input of a chunk: [batch, n] tokens, row after row.
-#[derive(Debug, Clone)]
-pub enum StageInput<'a> {
-    /// The tokens' ids, for a chunk with the embedding.
-    Ids(&'a [u32]),
-    /// The output of the previous chunk, [batch·n, d_model].
-    Hidden(Tensor),
-}
-
 impl Model {
     /// An empty cache for `batch` rows of up to `capacity` tokens, with elements like `like`'s.
     pub fn new_cache(&self, batch: usize, capacity: usize, like: &Tensor) -> Result<KvCache> {
-        let layers: Result<Vec<LayerKvCache>> = self
+        let layers: Result<Vec<Tensor>> = self
             .blocks
             .iter()
             .filter_map(|b| match b {
-                Block::Layer(l) => Some(LayerKvCache::new(l.attention.shape(batch, 1), capacity, like)),
+                Block::Layer(l) => Some(new_cache(l.attention.shape(batch, 1), capacity, like)),
                 _ => None,
             })
             .collect();
         Ok(KvCache { layers: layers?, batch, capacity, length: 0 })
     }
 
-    /// Feeds tokens after those in the cache. Returns [cache.batch·n, d_model] for the next chunk, or from a chunk with the
+    /// Feeds tokens after those in the cache: `input`, the previous chunk's output, [batch·n, d_model]; or, for a chunk with the embedding,
+    /// `ids`, [batch, n], row after row. Returns [cache.batch·n, d_model] for the next chunk, or from a chunk with the
     /// head the logits after the last token of each row, [cache.batch, vocab].
     ///
     /// # Errors
     /// If `input` does not fit this chunk or the rows of the cache, or has more tokens than the cache has room for.
-    pub fn extend_stage(&self, params: &Params, input: StageInput<'_>, cache: &mut KvCache) -> Result<Tensor> {
-        let tokens = match &input {
-            StageInput::Ids(ids) => ids.len(),
-            StageInput::Hidden(x) => x.dims2()?.0,
-        };
+    pub fn extend_stage(
+        &self,
+        params: &Params,
+        ids: &[u32],
+        input: Option<Tensor>,
+        cache: &mut KvCache,
+    ) -> Result<Tensor> {
+        let tokens = input.as_ref().map_or(Ok(ids.len()), |x| x.dim(0))?;
         if tokens == 0 || !tokens.is_multiple_of(cache.batch) {
             bail!("{tokens} ids are no rows for a cache of batch {}", cache.batch)
         }
@@ -58,14 +55,15 @@ impl Model {
         if cache.length + n > limit {
             bail!("{} tokens are beyond the context of {limit}", cache.length + n)
         }
-        let (mb, x) = match input {
-            StageInput::Ids(ids) => (self.micro_batch(ids, Vec::new(), n)?, None),
-            StageInput::Hidden(x) => (self.micro_batch_without_ids(cache.batch, n)?, Some(x)),
+        let mb = if input.is_some() {
+            self.micro_batch_without_ids(cache.batch, n)?
+        } else {
+            self.micro_batch(ids, Vec::new(), n)?
         };
         let start = cache.length;
-        let mut layers = cache.layers.iter_mut();
+        let mut layers = cache.layers.iter();
         let pass = ForwardPass { params, mb: &mb };
-        let (x, head) = self.run_to_head(pass, x, start, |_, layer, x| {
+        let (x, head) = self.run_to_head(pass, input, start, |_, layer, x| {
             let Some(layer) = layer else { return Ok(x) };
             match layers.next() {
                 Some(cache) => layer.extend(pass, x, cache, start),

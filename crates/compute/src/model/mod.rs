@@ -1,12 +1,12 @@
 //! Model families as lists of blocks over flat parameter storage.
 
 mod backward;
+mod block;
 mod blocks;
 mod decode;
-mod gpt2;
 pub mod init;
-mod llama;
 
 pub use crate::nn::Params;
-pub use blocks::{Block, Model, Output, OutputHook, SavedActivations};
-pub use decode::{KvCache, StageInput};
+pub use block::{Block, SavedActivations};
+pub use blocks::{Model, Output, OutputHook};
+pub use decode::KvCache;

@@ -3,7 +3,7 @@
 use candle_core::{Result, Tensor};
 
 use super::{BackwardPass, DropoutSite, ForwardPass, Linear};
-use crate::kernels::attention::{self, AttentionMasks, AttentionShape, LayerKvCache};
+use crate::kernels::attention::{self, AttentionMasks, AttentionShape};
 use crate::kernels::pointwise::Rope;
 
 /// An attention layer: projections, heads, and rotary positions where the model has them.
@@ -57,7 +57,7 @@ impl Attention {
     }
 
     /// The forward for tokens from position `start` on, over the cached keys and values of the tokens before them.
-    pub fn extend(&self, pass: ForwardPass<'_>, x: &Tensor, cache: &mut LayerKvCache, start: usize) -> Result<Tensor> {
+    pub fn extend(&self, pass: ForwardPass<'_>, x: &Tensor, cache: &Tensor, start: usize) -> Result<Tensor> {
         let (qkv, mb) = (self.project(pass, x, start)?, pass.mb);
         let heads = attention::attend_with_cache(&qkv, self.shape(mb.batch, mb.seq), start, cache, mb.math)?;
         self.out.forward(pass, &heads)

@@ -5,6 +5,7 @@ use candle_core::{Result, Tensor};
 use super::{BackwardPass, ForwardPass, WeightGradientTask};
 use crate::kernels::{matmul, pointwise};
 use crate::nn::Params;
+use runner_spec::experiment::Activation;
 
 /// One or several matrices that lie next to each other in flat storage, used as one.
 #[derive(Debug, Clone, Copy)]
@@ -23,14 +24,19 @@ impl Linear {
         matmul::linear(x, &params.stacked(self.weight, self.stacked)?, bias.as_ref(), mb.math)
     }
 
-    /// Returns the forward's result, and its GELU.
-    pub fn forward_gelu(&self, pass: ForwardPass<'_>, x: &Tensor) -> Result<(Tensor, Tensor)> {
+    /// Returns the forward's result, and the activation function of it.
+    pub fn forward_activated(
+        &self,
+        pass: ForwardPass<'_>,
+        x: &Tensor,
+        activation: Activation,
+    ) -> Result<(Tensor, Tensor)> {
         let (params, math) = (pass.params, pass.mb.math);
-        if let Some(bias) = self.bias {
+        if let (Activation::Gelu, Some(bias)) = (activation, self.bias) {
             return matmul::linear_gelu(x, &params.stacked(self.weight, self.stacked)?, &params.bias(bias)?, math);
         }
         let before = self.forward(pass, x)?;
-        Ok((before.clone(), pointwise::gelu(&before, math)?))
+        Ok((before.clone(), pointwise::activate(&before, activation, math)?))
     }
 
     /// `x` is the forward's input, `dy`: [rows, out]. Returns dL/dx. A deferred task keeps `x` and `dy`.

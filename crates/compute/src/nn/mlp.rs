@@ -51,13 +51,7 @@ impl Mlp {
     pub(super) fn hidden(&self, pass: ForwardPass<'_>, x: &Tensor) -> Result<MlpActivations> {
         let (before, after) = match self {
             Self::Plain { up, activation, dropout, .. } => {
-                let (before, after) = match activation {
-                    Activation::Gelu => up.forward_gelu(pass, x)?,
-                    Activation::Relu => {
-                        let before = up.forward(pass, x)?;
-                        (before.clone(), pointwise::relu(&before)?)
-                    }
-                };
+                let (before, after) = up.forward_activated(pass, x, *activation)?;
                 dropout.apply(&after, pass.mb)?;
                 (before, after)
             }
@@ -86,10 +80,7 @@ impl Mlp {
             Self::Plain { activation, dropout, .. } => {
                 // No other tensor shares this gradient's buffer.
                 dropout.apply(&dafter, mb)?;
-                match activation {
-                    Activation::Gelu => pointwise::gelu_backward(&dafter, &before, mb.math)?,
-                    Activation::Relu => pointwise::relu_backward(&dafter, &before)?,
-                }
+                pointwise::activate_backward(&dafter, &before, *activation, mb.math)?;
                 dafter
             }
             Self::SwiGlu { .. } => pointwise::swiglu_backward(&before, &dafter, mb.math)?,

@@ -22,13 +22,14 @@ impl Norm {
     /// `x`: [rows, d_model]. Returns the output and the statistics for the backward.
     pub fn forward(&self, pass: ForwardPass<'_>, x: &Tensor) -> Result<(Tensor, Tensor)> {
         let (weight, bias) = self.parameters(pass.params)?;
-        norm::normalize(x, &weight, bias.as_ref(), self.eps, pass.mb.math)
+        let (_, y, stats) = norm::normalize(x, None, &weight, bias.as_ref(), self.eps, pass.mb.math)?;
+        Ok((y, stats))
     }
 
-    /// The forward of `x` + `residual`: the sum, the output and the statistics. `x` is used up.
+    /// The forward of `x` + `residual`: the sum, the output and the statistics. `x` is used up, so that its memory is freed.
     pub fn forward_sum(&self, pass: ForwardPass<'_>, x: Tensor, residual: &Tensor) -> Result<(Tensor, Tensor, Tensor)> {
         let (weight, bias) = self.parameters(pass.params)?;
-        norm::add_and_normalize(x, residual, &weight, bias.as_ref(), self.eps, pass.mb.math)
+        norm::normalize(&x, Some(residual), &weight, bias.as_ref(), self.eps, pass.mb.math)
     }
 
     /// Returns dL/dx, plus `skip`: the gradient that bypassed the norm along the residual stream. A deferred task keeps the finished

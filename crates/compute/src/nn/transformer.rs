@@ -6,14 +6,13 @@ use super::attention::AttentionActivations;
 use super::mlp::MlpActivations;
 use super::post_norm::PostNormActivations;
 use super::{Attention, BackwardPass, DropoutSite, ForwardPass, Mlp, Norm, post_norm};
-use crate::kernels::attention::LayerKvCache;
 use crate::kernels::pointwise;
 use runner_spec::experiment::{NormPlace, Recompute};
 
 /// A layer of GPT-2 or Llama, which differ in its parts.
 #[derive(Debug, Clone)]
 pub struct TransformerLayer {
-    pub place: NormPlace,
+    pub norm_place: NormPlace,
     pub norm1: Norm,
     pub attention: Attention,
     pub norm2: Norm,
@@ -57,7 +56,7 @@ impl TransformerLayer {
     }
 
     /// The forward for tokens from position `start` on, without a backward.
-    pub fn extend(&self, pass: ForwardPass<'_>, x: Tensor, cache: &mut LayerKvCache, start: usize) -> Result<Tensor> {
+    pub fn extend(&self, pass: ForwardPass<'_>, x: Tensor, cache: &Tensor, start: usize) -> Result<Tensor> {
         Ok(self.forward_with(pass, x, |x| Ok((self.attention.extend(pass, x, cache, start)?, None)))?.0)
     }
 
@@ -68,7 +67,7 @@ impl TransformerLayer {
         x: Tensor,
         attend: impl FnOnce(&Tensor) -> Result<Attended>,
     ) -> Result<(Tensor, LayerActivations)> {
-        match self.place {
+        match self.norm_place {
             NormPlace::Pre => {
                 let activations = self.pre_norm_activations(pass, x, attend)?;
                 let y = self.mlp.project(pass, &activations.mlp)?;
@@ -109,7 +108,7 @@ impl TransformerLayer {
     /// `dy` among them) and four or two vectors of the norms; the residual stream and the statistics are freed.
     pub fn backward(&self, pass: &mut BackwardPass<'_>, activations: LayerActivations, dy: &Tensor) -> Result<Tensor> {
         let (again, mb) = (pass.forward(), pass.mb);
-        let activations = match (activations, self.place) {
+        let activations = match (activations, self.norm_place) {
             (LayerActivations::PreNorm(activations), _) => activations,
             (LayerActivations::Input(x), NormPlace::Pre) => {
                 self.pre_norm_activations(again, x, |x| self.attend(again, x))?

@@ -150,14 +150,17 @@ impl Piece {
     /// Seconds of a forward and of its backward.
     fn work(self) -> impl FnMut() -> Result<[f64; 2]> + Send {
         move || {
-            let (forward, (output, saved)) =
-                stopwatch(|| self.model.forward(&self.weights, self.input.clone(), &self.mb))?;
+            let (forward, (output, mut saved)) = stopwatch(|| {
+                self.model.forward_with_hook(&self.weights, self.input.clone(), &self.mb, &mut |_, _| Ok(()))
+            })?;
             if matches!(output, Output::Losses(_)) == self.dy.is_some() {
                 bail!("a piece of a model that ends where it should not")
             }
             drop(output);
-            let (backward, _) =
-                stopwatch(|| self.model.backward(&self.weights, &self.grads, saved, self.dy.clone(), &self.mb))?;
+            let (backward, _) = stopwatch(|| {
+                let (dy, blocks) = (self.dy.clone(), self.model.range.clone());
+                self.model.backward_blocks(&self.weights, &self.grads, &mut saved, dy, &self.mb, blocks)
+            })?;
             Ok([forward, backward])
         }
     }

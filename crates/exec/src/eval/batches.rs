@@ -16,43 +16,16 @@ pub trait Batches {
     /// If the data cannot be read.
     fn fill(&self, index: usize, out: &mut Rows) -> Result<(), EvalError>;
 
-    /// The results before any batch has run.
-    fn partial(&self) -> Partial;
+    /// The number of numbers in which all batches are entered. Each number is entered by one batch alone, and is 0 where that batch has
+    /// not run. So the numbers of different batches add up one by one, without rounding and in any order (an all-reduce will do). Sums
+    /// over batches are taken at the end, in the order of the batches.
+    fn value_count(&self) -> usize;
 
-    /// Enters batch `index` into `partial`: `rows` as `fill` gave them, `losses` of each of their tokens in nats.
+    /// Enters batch `index` into `values`: `rows` as `fill` gave them, `losses` of each of their tokens in nats.
     ///
     /// # Errors
     /// If `losses` are not those of the batch.
-    fn enter(&self, index: usize, rows: &Rows, losses: &[f32], partial: &mut Partial) -> Result<(), EvalError>;
-}
-
-/// Results of some of the batches: a fixed list of numbers, each of which one batch alone enters; 0 where that batch has not
-/// run. So results of different batches add up element by element, without rounding and in any order (an all-reduce will do).
-/// Sums over batches are taken at the end, in the order of the batches.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Partial {
-    pub values: Vec<f64>,
-}
-
-impl Partial {
-    pub fn zeros(len: usize) -> Self {
-        Self { values: vec![0.0; len] }
-    }
-
-    /// Adds the results of other batches of the same evaluation.
-    ///
-    /// # Errors
-    /// If `other` is of another evaluation.
-    pub fn merge(&mut self, other: &Self) -> Result<(), EvalError> {
-        if self.values.len() != other.values.len() {
-            let (ours, theirs) = (self.values.len(), other.values.len());
-            return Err(EvalError::Request(format!("results of {theirs} numbers do not add to {ours}")));
-        }
-        for (a, b) in self.values.iter_mut().zip(&other.values) {
-            *a += b;
-        }
-        Ok(())
-    }
+    fn enter(&self, index: usize, rows: &Rows, losses: &[f32], values: &mut [f64]) -> Result<(), EvalError>;
 }
 
 /// The batches of `replica`, out of `replicas`.
@@ -60,7 +33,7 @@ pub fn share(count: usize, replica: usize, replicas: usize) -> impl Iterator<Ite
     (replica..count).step_by(replicas.max(1))
 }
 
-/// Runs the batches `indices` through a whole model.
+/// Runs the batches `indices` through a whole model. Returns the numbers that they enter.
 ///
 /// # Errors
 /// If the data cannot be read, or an id is beyond the vocabulary.
@@ -69,15 +42,15 @@ pub fn run_batches(
     indices: impl Iterator<Item = usize>,
     model: &Model,
     params: &Params,
-) -> Result<Partial, EvalError> {
-    let (mut partial, mut rows) = (batches.partial(), Rows::default());
+) -> Result<Vec<f64>, EvalError> {
+    let (mut values, mut rows) = (vec![0.0; batches.value_count()], Rows::default());
     for index in indices {
         batches.fill(index, &mut rows)?;
         let mb =
             model.micro_batch(&rows.inputs, rows.targets.clone(), rows.length)?.with_valid_lengths(&rows.filled)?;
-        batches.enter(index, &rows, &model.losses(params, &mb)?, &mut partial)?;
+        batches.enter(index, &rows, &model.losses(params, &mb)?, &mut values)?;
     }
-    Ok(partial)
+    Ok(values)
 }
 
 /// Checks that there is one loss for each token of `rows`.
@@ -100,10 +73,5 @@ mod tests {
             assert_eq!(all, (0..7).collect::<Vec<_>>());
         }
         assert_eq!(share(2, 3, 4).count(), 0, "more replicas than batches");
-    }
-
-    #[test]
-    fn results_of_other_evaluations_do_not_add() {
-        assert!(Partial::zeros(2).merge(&Partial::zeros(3)).is_err());
     }
 }

@@ -1,8 +1,8 @@
 //! Multiple choice as HellaSwag is scored in build-nanogpt: `acc` picks the ending with the smallest summed loss, `acc_norm`
 //! the one with the smallest mean loss per ending token.
 
-use super::batches::{self, Batches, Partial};
 use super::EvalError;
+use super::batches::{self, Batches};
 use runner_spec::data::{ChoiceItem, IGNORED_TARGET, Rows};
 use runner_spec::program::EVAL_TOKENS_PER_FORWARD;
 
@@ -91,17 +91,17 @@ impl<'a> ChoiceBatches<'a> {
         Candidate::new(self.items, item, ending, self.context_length)
     }
 
-    /// The score, when all batches are in `partial`.
+    /// The score, when all batches are entered in `values`.
     ///
     /// # Errors
     /// If a loss is not finite: anything can be the smallest among numbers that are none.
-    pub fn finish(&self, partial: &Partial) -> Result<ChoiceScore, EvalError> {
-        if !partial.values.iter().all(|l| l.is_finite()) {
+    pub fn finish(&self, values: &[f64]) -> Result<ChoiceScore, EvalError> {
+        if !values.iter().all(|l| l.is_finite()) {
             return Err(EvalError::NotFinite("multiple-choice loss"));
         }
         let mut score = ChoiceScore { items: self.items.len(), ..ChoiceScore::default() };
         for (i, item) in self.items.iter().enumerate() {
-            let losses = &partial.values[self.first[i]..][..item.endings.len()];
+            let losses = &values[self.first[i]..][..item.endings.len()];
             let means = losses.iter().enumerate().map(|(e, l)| l / self.candidate((i, e)).scored().max(1) as f64);
             score.right += usize::from(smallest(losses.iter().copied()) == Some(item.label));
             score.right_norm += usize::from(smallest(means) == Some(item.label));
@@ -127,14 +127,14 @@ impl Batches for ChoiceBatches<'_> {
         Ok(())
     }
 
-    fn partial(&self) -> Partial {
-        Partial::zeros(self.first[self.items.len()])
+    fn value_count(&self) -> usize {
+        self.first[self.items.len()]
     }
 
-    fn enter(&self, index: usize, rows: &Rows, losses: &[f32], partial: &mut Partial) -> Result<(), EvalError> {
+    fn enter(&self, index: usize, rows: &Rows, losses: &[f32], values: &mut [f64]) -> Result<(), EvalError> {
         batches::check_losses(rows, losses)?;
         for (&(item, ending), losses) in self.batches[index].iter().zip(losses.chunks_exact(rows.length)) {
-            partial.values[self.first[item] + ending] = losses.iter().copied().map(f64::from).sum();
+            values[self.first[item] + ending] = losses.iter().copied().map(f64::from).sum();
         }
         Ok(())
     }

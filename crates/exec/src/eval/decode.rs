@@ -3,7 +3,7 @@
 use candle_core::Tensor;
 
 use super::EvalError;
-use runner_compute::model::{KvCache, Model, Params, StageInput};
+use runner_compute::model::{KvCache, Model, Params};
 
 /// New tokens for the model.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,8 +55,7 @@ impl<'a> StageDecoder<'a> {
             return Err(EvalError::Request(format!("token {start} is fed behind {length} tokens")));
         }
         cache.length = feed.start;
-        let input = input.map_or(StageInput::Ids(&feed.ids), StageInput::Hidden);
-        let output = self.model.extend_stage(self.params, input, &mut cache)?;
+        let output = self.model.extend_stage(self.params, &feed.ids, input, &mut cache)?;
         self.cache = Some(cache);
         Ok(output)
     }

@@ -1,7 +1,7 @@
 //! Validation loss: the mean over valid tokens, not over batches.
 
-use super::batches::{self, Batches, Partial};
 use super::EvalError;
+use super::batches::{self, Batches};
 use runner_data::Split;
 use runner_spec::data::Rows;
 
@@ -35,13 +35,13 @@ impl<'a> LossBatches<'a> {
         Self { split, rows, micro_batch, mask_padding }
     }
 
-    /// The loss, when all batches are in `partial`.
+    /// The loss, when all batches are entered in `values`.
     ///
     /// # Errors
     /// If there is no valid token, or the loss is not finite.
-    pub fn finish(&self, partial: &Partial) -> Result<ValidationLoss, EvalError> {
+    pub fn finish(&self, values: &[f64]) -> Result<ValidationLoss, EvalError> {
         let (mut sum, mut tokens) = (0.0, 0.0);
-        for batch in partial.values.chunks_exact(2) {
+        for batch in values.chunks_exact(2) {
             sum += batch[0];
             tokens += batch[1];
         }
@@ -69,14 +69,14 @@ impl Batches for LossBatches<'_> {
         Ok(())
     }
 
-    fn partial(&self) -> Partial {
-        Partial::zeros(2 * self.count())
+    fn value_count(&self) -> usize {
+        2 * self.count()
     }
 
-    fn enter(&self, index: usize, rows: &Rows, losses: &[f32], partial: &mut Partial) -> Result<(), EvalError> {
+    fn enter(&self, index: usize, rows: &Rows, losses: &[f32], values: &mut [f64]) -> Result<(), EvalError> {
         batches::check_losses(rows, losses)?;
-        partial.values[2 * index] = losses.iter().copied().map(f64::from).sum();
-        partial.values[2 * index + 1] = rows.valid() as f64;
+        values[2 * index] = losses.iter().copied().map(f64::from).sum();
+        values[2 * index + 1] = rows.valid() as f64;
         Ok(())
     }
 }

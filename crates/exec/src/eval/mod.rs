@@ -6,7 +6,7 @@ pub mod decode;
 pub mod loss;
 pub mod sample;
 
-pub use batches::{Batches, Partial, run_batches, share};
+pub use batches::{Batches, run_batches, share};
 pub use choice::{ChoiceBatches, ChoiceScore};
 pub use decode::{Decoder, Feed, StageDecoder};
 pub use loss::{LossBatches, ValidationLoss};
@@ -32,7 +32,7 @@ pub enum EvalError {
 }
 
 /// Measures the loss and the multiple-choice score of the model of `step`, where their batches are given. `run` runs all batches of one
-/// of them through the model.
+/// of them through the model, and returns the numbers that they enter.
 ///
 /// # Errors
 /// Those of `run`, or if a result is not finite.
@@ -40,7 +40,7 @@ pub fn evaluate<E: From<EvalError>>(
     step: u64,
     loss: Option<LossBatches<'_>>,
     choice: Option<ChoiceBatches<'_>>,
-    run: impl Fn(&dyn Batches) -> Result<Partial, E>,
+    run: impl Fn(&dyn Batches) -> Result<Vec<f64>, E>,
 ) -> Result<EvalMetrics, E> {
     let started = Instant::now();
     let mut metrics = EvalMetrics { step, ..EvalMetrics::default() };

@@ -53,9 +53,7 @@ pub fn forward<T: Real>(
                 let p = &mut tile[..(to - from) * to];
                 gemm(p, to, T::ZERO, T::real(s.scale()), q, k.t(), Parallelism::None);
                 // SAFETY: these queries of this head belong to this task alone.
-                let lse = unsafe {
-                    std::slice::from_raw_parts_mut(shared_lse.pointer((b * s.heads + head) * s.seq + from), to - from)
-                };
+                let lse = unsafe { shared_lse.slice((b * s.heads + head) * s.seq + from, to - from) };
                 softmax_causal(p, to, from, masks.visible_keys(b), lse);
                 drop_and_round(p, to, s, b, head, from, masks.dropout, bf16);
                 // SAFETY: these queries of this head belong to this task alone; the rows lie in `out`, whose columns of this head belong to this task.
@@ -185,15 +183,13 @@ pub fn backward<T: Real>(
         for (part, column) in [(&dk, s.heads + kv), (&dv, s.heads + s.kv_heads + kv)] {
             for (i, row) in part.chunks_exact(hd).enumerate() {
                 // SAFETY: the columns of this key-value head belong to this task alone.
-                let dst = unsafe {
-                    std::slice::from_raw_parts_mut(shared.pointer((b * s.seq + i) * width + column * hd), hd)
-                };
+                let dst = unsafe { shared.slice((b * s.seq + i) * width + column * hd, hd) };
                 dst.copy_from_slice(row);
             }
         }
     });
     if bf16 {
-        super::elementwise::each(dqkv, inlined!(|v| *v = v.round_bf16()));
+        super::elementwise::round_all(dqkv);
     }
 }
 

@@ -7,74 +7,54 @@ use super::elementwise::round_if;
 use super::simd::{Shared, axpy, dot, inlined, max, sum_by, vectorize};
 use crate::kernels::attention_shape::AttentionShape;
 
-/// One layer's cache on a CPU: keys and values, each [batch, kv_heads, capacity, head_dim].
-#[derive(Debug, Clone)]
-pub struct CpuKvCache<T> {
-    pub keys: Vec<T>,
-    pub values: Vec<T>,
-    pub capacity: usize,
-}
-
-impl<T: Real> CpuKvCache<T> {
-    pub fn new(s: AttentionShape, capacity: usize) -> Self {
-        let len = s.batch * s.kv_heads * capacity * s.head_dim;
-        Self { keys: vec![T::ZERO; len], values: vec![T::ZERO; len], capacity }
-    }
-}
-
 /// Appends the keys and values of `s.seq` new tokens per sample at position `start`, and attends with their queries over
-/// everything up to themselves. `qkv` as in `attention`; writes `out`.
-///
-/// # Panics
-/// If the cache is too small: an invariant of the callers.
+/// everything up to themselves. `keys_values` is the keys' half and the values' half of a cache, [batch, kv_heads, capacity, head_dim] each,
+/// with room for the new tokens. `qkv` as in `attention`; writes `out`.
 pub fn attend_with_cache<T: Real>(
     s: AttentionShape,
     qkv: &[T],
     start: usize,
-    cache: &mut CpuKvCache<T>,
+    keys_values: &mut [T],
+    capacity: usize,
     out: &mut [T],
     bf16: bool,
 ) {
-    assert!(start + s.seq <= cache.capacity, "key-value cache too small");
-    let (width, out_width, hd, capacity) = (s.qkv_width(), s.out_width(), s.head_dim, cache.capacity);
+    let (width, out_width, hd) = (s.qkv_width(), s.out_width(), s.head_dim);
     let group = s.heads / s.kv_heads;
-    let scale = T::real(1.0 / (hd as f64).sqrt());
+    let scale = T::real(s.scale());
     let shared = Shared::new(out);
     let block = capacity * hd;
-    cache.keys.par_chunks_mut(block).zip(cache.values.par_chunks_mut(block)).enumerate().for_each(
-        |(task, (keys, values))| {
-            let (b, kv) = (task / s.kv_heads, task % s.kv_heads);
-            let mut p = vec![T::ZERO; start + s.seq];
-            for i in 0..s.seq {
-                let row = &qkv[(b * s.seq + i) * width..][..width];
-                keys[(start + i) * hd..][..hd].copy_from_slice(&row[(s.heads + kv) * hd..][..hd]);
-                values[(start + i) * hd..][..hd].copy_from_slice(&row[(s.heads + s.kv_heads + kv) * hd..][..hd]);
-                let p = &mut p[..=start + i];
-                for head in kv * group..(kv + 1) * group {
-                    // SAFETY: this head's columns of this row belong to this task alone.
-                    let out = unsafe {
-                        std::slice::from_raw_parts_mut(shared.pointer((b * s.seq + i) * out_width + head * hd), hd)
-                    };
-                    vectorize(inlined!(|| {
-                        let q = &row[head * hd..][..hd];
-                        for (p, k) in p.iter_mut().zip(keys.chunks_exact(hd)) {
-                            *p = dot(q, k) * scale;
-                        }
-                        let top = max(p);
-                        for p in p.iter_mut() {
-                            *p = (*p - top).fast_exp();
-                        }
-                        let inverse = T::ONE / sum_by(p, inlined!(|v| v));
-                        out.fill(T::ZERO);
-                        for (&p, v) in p.iter().zip(values.chunks_exact(hd)) {
-                            axpy(round_if(p * inverse, bf16), v, out);
-                        }
-                        for v in out {
-                            *v = round_if(*v, bf16);
-                        }
-                    }));
-                }
+    let (keys, values) = keys_values.split_at_mut(s.batch * s.kv_heads * block);
+    keys.par_chunks_mut(block).zip(values.par_chunks_mut(block)).enumerate().for_each(|(task, (keys, values))| {
+        let (b, kv) = (task / s.kv_heads, task % s.kv_heads);
+        let mut p = vec![T::ZERO; start + s.seq];
+        for i in 0..s.seq {
+            let row = &qkv[(b * s.seq + i) * width..][..width];
+            keys[(start + i) * hd..][..hd].copy_from_slice(&row[(s.heads + kv) * hd..][..hd]);
+            values[(start + i) * hd..][..hd].copy_from_slice(&row[(s.heads + s.kv_heads + kv) * hd..][..hd]);
+            let p = &mut p[..=start + i];
+            for head in kv * group..(kv + 1) * group {
+                // SAFETY: this head's columns of this row belong to this task alone.
+                let out = unsafe { shared.slice((b * s.seq + i) * out_width + head * hd, hd) };
+                vectorize(inlined!(|| {
+                    let q = &row[head * hd..][..hd];
+                    for (p, k) in p.iter_mut().zip(keys.chunks_exact(hd)) {
+                        *p = dot(q, k) * scale;
+                    }
+                    let top = max(p);
+                    for p in p.iter_mut() {
+                        *p = (*p - top).fast_exp();
+                    }
+                    let inverse = T::ONE / sum_by(p, inlined!(|v| v));
+                    out.fill(T::ZERO);
+                    for (&p, v) in p.iter().zip(values.chunks_exact(hd)) {
+                        axpy(round_if(p * inverse, bf16), v, out);
+                    }
+                    for v in out {
+                        *v = round_if(*v, bf16);
+                    }
+                }));
             }
-        },
-    );
+        }
+    });
 }

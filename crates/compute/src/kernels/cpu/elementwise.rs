@@ -29,6 +29,11 @@ pub fn each<T: Real>(dst: &mut [T], f: impl Fn(&mut T) + Sync) {
     });
 }
 
+/// Rounds each element to bf16.
+pub fn round_all<T: Real>(values: &mut [T]) {
+    each(values, inlined!(|v| *v = v.round_bf16()));
+}
+
 /// Adds `bias` to each row of `y`, [rows, bias.len()].
 pub fn add_bias<T: Real>(y: &mut [T], bias: &[T], bf16: bool) {
     let width = bias.len();

@@ -73,7 +73,7 @@ pub fn scatter_add<T: Real>(dy: &[T], d: usize, factor: T, dtable: &mut [T], ind
                 let target = index(row);
                 assert!(target < limit, "embedding index beyond its table");
                 // SAFETY: the row lies in the table, checked above, and this task alone writes these columns.
-                let out = unsafe { std::slice::from_raw_parts_mut(table.pointer(target * d + from), width) };
+                let out = unsafe { table.slice(target * d + from, width) };
                 axpy(factor, &dy[row * d + from..][..width], out);
             }
         }));

@@ -133,4 +133,14 @@ impl<T> Shared<T> {
     pub fn pointer(self, offset: usize) -> *mut T {
         self.0.wrapping_add(offset)
     }
+
+    /// `len` elements from `offset` on.
+    ///
+    /// # Safety
+    /// They lie in the buffer, and belong to the calling task alone while the slice lives.
+    #[inline(always)]
+    pub unsafe fn slice<'a>(self, offset: usize, len: usize) -> &'a mut [T] {
+        // SAFETY: the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(self.pointer(offset), len) }
+    }
 }

@@ -3,7 +3,7 @@
 
 use candle_core::{DType, Result, Tensor, bail};
 
-use super::launch::{Launch, kernel_for_type, typed};
+use super::launch::{Launch, kernel_for_type};
 use crate::gpu::{Gpu, LaunchDims};
 use crate::kernels::attention_shape::{AttentionMasks, AttentionShape, ValidLengths};
 use crate::kernels::cpu::dropout::DropoutMask;
@@ -15,60 +15,48 @@ const MAX_ROW_HEAD_DIM: usize = 512;
 /// The grid's second and third dimension.
 const MAX_GRID_Y_Z: usize = 65_535;
 
-/// The kernels of one arithmetic for heads of up to `width`, and the sizes of their tiles, which attention_{bf16,f32,tf32}.cu set. Of
-/// two names the second is the kernel with dropout.
+/// The kernels of one arithmetic for heads of up to `width`, and the sizes of their tiles, which attention_{bf16,f32,tf32}.cu set.
 #[derive(Debug, Clone, Copy)]
 struct Tiles {
+    arithmetic: &'static str,
     width: usize,
+    /// Bytes of an element.
     bytes: usize,
-    forward: [&'static str; 2],
-    forward_queries: usize,
-    forward_keys: usize,
-    /// For dK and dV; a block has `KEYS` keys.
-    keys: [&'static str; 2],
-    keys_queries: usize,
-    /// For dQ.
-    queries: [&'static str; 2],
-    queries_queries: usize,
-    queries_keys: usize,
+    /// Queries and keys of the forward's tiles.
+    forward: [usize; 2],
+    /// Queries of the tiles for dK and dV; a block has `KEYS` keys.
+    keys: usize,
+    /// Queries and keys of the tiles for dQ.
+    queries: [usize; 2],
 }
 
 const KEYS: usize = 64;
 
-macro_rules! tiles {
-    ($name:literal, $width:literal, $bytes:literal, $fq:literal x $fk:literal, $kq:literal, $qq:literal x $qk:literal) => {
-        Tiles {
-            width: $width,
-            bytes: $bytes,
-            forward: [concat!("attention_forward_", $name), concat!("attention_forward_", $name, "_dropout")],
-            forward_queries: $fq,
-            forward_keys: $fk,
-            keys: [concat!("attention_keys_", $name), concat!("attention_keys_", $name, "_dropout")],
-            keys_queries: $kq,
-            queries: [concat!("attention_queries_", $name), concat!("attention_queries_", $name, "_dropout")],
-            queries_queries: $qq,
-            queries_keys: $qk,
-        }
-    };
-}
-
-const BF16: [Tiles; 2] =
-    [tiles!("bf16_64", 64, 2, 128 x 64, 32, 128 x 32), tiles!("bf16_128", 128, 2, 128 x 32, 32, 64 x 32)];
-const TF32: [Tiles; 2] =
-    [tiles!("tf32_64", 64, 4, 128 x 32, 32, 64 x 32), tiles!("tf32_128", 128, 4, 64 x 32, 16, 64 x 16)];
-const F32: [Tiles; 2] =
-    [tiles!("f32_64", 64, 4, 128 x 32, 32, 64 x 32), tiles!("f32_128", 128, 4, 64 x 32, 16, 64 x 16)];
+const TILES: [Tiles; 6] = [
+    Tiles { arithmetic: "bf16", width: 64, bytes: 2, forward: [128, 64], keys: 32, queries: [128, 32] },
+    Tiles { arithmetic: "bf16", width: 128, bytes: 2, forward: [128, 32], keys: 32, queries: [64, 32] },
+    Tiles { arithmetic: "tf32", width: 64, bytes: 4, forward: [128, 32], keys: 32, queries: [64, 32] },
+    Tiles { arithmetic: "tf32", width: 128, bytes: 4, forward: [64, 32], keys: 16, queries: [64, 16] },
+    Tiles { arithmetic: "f32", width: 64, bytes: 4, forward: [128, 32], keys: 32, queries: [64, 32] },
+    Tiles { arithmetic: "f32", width: 128, bytes: 4, forward: [64, 32], keys: 16, queries: [64, 16] },
+];
 
 impl Tiles {
     /// The kernels for this type and head size; `None` if the heads are too wide for tiles.
     fn select(gpu: &Gpu, dtype: DType, head_dim: usize) -> Result<Option<Self>> {
-        let both = match dtype {
-            DType::BF16 => BF16,
-            DType::F32 if gpu.tf32() => TF32,
-            DType::F32 => F32,
+        let arithmetic = match dtype {
+            DType::BF16 => "bf16",
+            DType::F32 if gpu.tf32() => "tf32",
+            DType::F32 => "f32",
             other => bail!("GPU kernels take f32 or bf16, not {other:?}"),
         };
-        Ok(both.into_iter().find(|t| head_dim <= t.width))
+        Ok(TILES.into_iter().find(|tiles| tiles.arithmetic == arithmetic && head_dim <= tiles.width))
+    }
+
+    /// The name of the kernel for `what`: `forward`, `keys` or `queries`.
+    fn kernel(&self, what: &str, dropout: Option<&DropoutMask>) -> String {
+        let suffix = if dropout.is_some() { "_dropout" } else { "" };
+        format!("attention_{what}_{}_{}{suffix}", self.arithmetic, self.width)
     }
 
     fn dims(&self, seq: usize, per_block: usize, heads: usize, batch: usize, rows: usize, more: usize) -> LaunchDims {
@@ -77,18 +65,18 @@ impl Tiles {
     }
 
     fn forward_dims(&self, s: AttentionShape) -> LaunchDims {
-        let rows = self.forward_queries + 2 * self.forward_keys;
-        self.dims(s.seq, self.forward_queries, s.heads, s.batch, rows, 0)
+        let [queries, keys] = self.forward;
+        self.dims(s.seq, queries, s.heads, s.batch, queries + 2 * keys, 0)
     }
 
     fn keys_dims(&self, s: AttentionShape) -> LaunchDims {
-        let statistics = 4 * self.keys_queries * size_of::<f32>();
-        self.dims(s.seq, KEYS, s.kv_heads, s.batch, 2 * KEYS + 4 * self.keys_queries, statistics)
+        let statistics = 4 * self.keys * size_of::<f32>();
+        self.dims(s.seq, KEYS, s.kv_heads, s.batch, 2 * KEYS + 4 * self.keys, statistics)
     }
 
     fn queries_dims(&self, s: AttentionShape) -> LaunchDims {
-        let rows = 2 * self.queries_queries + 4 * self.queries_keys;
-        self.dims(s.seq, self.queries_queries, s.heads, s.batch, rows, 0)
+        let [queries, keys] = self.queries;
+        self.dims(s.seq, queries, s.heads, s.batch, 2 * queries + 4 * keys, 0)
     }
 }
 
@@ -113,10 +101,6 @@ fn check_limits(s: AttentionShape) -> Result<()> {
         bail!("attention over {} rows of {}", s.seq, s.qkv_width())
     }
     Ok(())
-}
-
-fn scale(s: AttentionShape) -> f64 {
-    1.0 / (s.head_dim as f64).sqrt()
 }
 
 /// The lengths on the device.
@@ -162,12 +146,12 @@ pub fn attention(qkv: &Tensor, s: AttentionShape, masks: AttentionMasks<'_>) -> 
         .array("qkv", qkv, dtype, rows * s.qkv_width())?
         .array("out", &out, dtype, rows * s.out_width())?
         .array("lse", &lse, DType::F32, statistics)?
-        .optional_array("valid_lengths", valid_lengths.as_ref(), DType::U32, s.batch)?
+        .array("valid_lengths", valid_lengths.as_ref(), DType::U32, s.batch)?
         .ints([s.seq, s.heads, s.kv_heads, s.head_dim])?
-        .floats([scale(s)]);
+        .floats([s.scale()]);
     let launch = with_dropout(launch, masks.dropout)?;
     // SAFETY: (qkv, out, lse, valid_lengths, seq, heads, kv_heads, width, scale, dropout); lengths beyond seq count as seq.
-    unsafe { launch.run(tiles.forward[usize::from(masks.dropout.is_some())], tiles.forward_dims(s))? }
+    unsafe { launch.run(&tiles.kernel("forward", masks.dropout), tiles.forward_dims(s))? }
     Ok((out, lse))
 }
 
@@ -195,7 +179,7 @@ pub fn attention_backward(
     // Eight lanes for each head of a row.
     let dims = LaunchDims::linear((statistics * 8).div_ceil(256), 256);
     // SAFETY: (out, dout, delta, seq, heads, width, count).
-    unsafe { launch.run(kernel_for_type(dtype, typed!("attention_delta"))?, dims)? }
+    unsafe { launch.run(&kernel_for_type("attention_delta", dtype)?, dims)? }
 
     let dqkv = gpu.empty(dtype, (rows, s.qkv_width()))?;
     let arrays = || {
@@ -205,25 +189,25 @@ pub fn attention_backward(
             .array("lse", lse, DType::F32, statistics)?
             .array("delta", &delta, DType::F32, statistics)?
             .array("dqkv", &dqkv, dtype, rows * s.qkv_width())?
-            .optional_array("valid_lengths", valid_lengths.as_ref(), DType::U32, s.batch)
+            .array("valid_lengths", valid_lengths.as_ref(), DType::U32, s.batch)
     };
     let Some(tiles) = Tiles::select(&gpu, dtype, s.head_dim)? else {
-        let launch = with_dropout(arrays()?.ints([s.heads, s.head_dim])?.floats([scale(s)]), masks.dropout)?;
-        let kernel = kernel_for_type(dtype, ["attention_rows_keys_f32_wide", "attention_rows_keys_bf16_wide"])?;
-        // SAFETY: (qkv, dout, lse, delta, dqkv, valid_lengths, heads, width, scale, dropout); the grid says seq and kv_heads.
-        unsafe { launch.run(kernel, row_dims(s.seq, s.kv_heads, s.batch))? }
-        let launch = with_dropout(arrays()?.ints([s.kv_heads, s.head_dim])?.floats([scale(s)]), masks.dropout)?;
-        let kernel = kernel_for_type(dtype, ["attention_rows_queries_f32_wide", "attention_rows_queries_bf16_wide"])?;
-        // SAFETY: (qkv, dout, lse, delta, dqkv, valid_lengths, kv_heads, width, scale, dropout); the grid says seq and heads.
-        unsafe { launch.run(kernel, row_dims(s.seq, s.heads, s.batch))? }
+        // The grid of the kernel for dK and dV says seq and kv_heads, that of the one for dQ seq and heads.
+        let keys = ("attention_rows_keys_wide", s.kv_heads, s.heads);
+        let queries = ("attention_rows_queries_wide", s.heads, s.kv_heads);
+        for (name, grid_heads, other_heads) in [keys, queries] {
+            let launch = arrays()?.ints([other_heads, s.head_dim])?.floats([s.scale()]);
+            let launch = with_dropout(launch, masks.dropout)?;
+            // SAFETY: (qkv, dout, lse, delta, dqkv, valid_lengths, heads or kv_heads, width, scale, dropout).
+            unsafe { launch.run(&kernel_for_type(name, dtype)?, row_dims(s.seq, grid_heads, s.batch))? }
+        }
         return Ok(dqkv);
     };
-    let which = usize::from(masks.dropout.is_some());
-    for (kernel, dims) in [(tiles.keys[which], tiles.keys_dims(s)), (tiles.queries[which], tiles.queries_dims(s))] {
-        let launch = arrays()?.ints([s.seq, s.heads, s.kv_heads, s.head_dim])?.floats([scale(s)]);
+    for (what, dims) in [("keys", tiles.keys_dims(s)), ("queries", tiles.queries_dims(s))] {
+        let launch = arrays()?.ints([s.seq, s.heads, s.kv_heads, s.head_dim])?.floats([s.scale()]);
         let launch = with_dropout(launch, masks.dropout)?;
         // SAFETY: (qkv, dout, lse, delta, dqkv, valid_lengths, seq, heads, kv_heads, width, scale, dropout).
-        unsafe { launch.run(kernel, dims)? }
+        unsafe { launch.run(&tiles.kernel(what, masks.dropout), dims)? }
     }
     Ok(dqkv)
 }
@@ -250,11 +234,7 @@ fn attend_rows(
     dropout: Option<&DropoutMask>,
 ) -> Result<()> {
     let (dtype, rows) = (qkv.dtype(), s.batch * s.seq);
-    let kernel = if s.head_dim <= MAX_TILE_HEAD_DIM {
-        kernel_for_type(dtype, typed!("attention_rows"))?
-    } else {
-        kernel_for_type(dtype, ["attention_rows_f32_wide", "attention_rows_bf16_wide"])?
-    };
+    let name = if s.head_dim <= MAX_TILE_HEAD_DIM { "attention_rows" } else { "attention_rows_wide" };
     let span = (s.batch - 1) * kv.sample_stride
         + (s.kv_heads - 1) * kv.head_stride
         + (start + s.seq - 1) * kv.row_stride
@@ -266,56 +246,39 @@ fn attend_rows(
         .array_part("values", kv.values.0, dtype, kv.values.1, span)?
         .longs([kv.sample_stride, kv.head_stride, kv.row_stride])
         .array("out", out, dtype, rows * s.out_width())?
-        .optional_array("lse", lse, DType::F32, s.batch * s.heads * s.seq)?
-        .optional_array("valid_lengths", valid_lengths, DType::U32, s.batch)?
+        .array("lse", lse, DType::F32, s.batch * s.heads * s.seq)?
+        .array("valid_lengths", valid_lengths, DType::U32, s.batch)?
         .ints([start, s.kv_heads, s.head_dim])?
-        .floats([scale(s)]);
+        .floats([s.scale()]);
     let launch = with_dropout(launch, dropout)?;
     // SAFETY: (q, its stride, keys, values, three strides, out, lse, valid_lengths, start, kv_heads, width, scale, dropout); the grid says
     // queries, heads and samples, and `span` is where the last key ends.
-    unsafe { launch.run(kernel, row_dims(s.seq, s.heads, s.batch)) }
+    unsafe { launch.run(&kernel_for_type(name, dtype)?, row_dims(s.seq, s.heads, s.batch)) }
 }
 
-/// One layer's keys and values on a GPU, [batch, kv_heads, capacity, head_dim] each, of the type of the first tokens'.
-#[derive(Debug)]
-pub struct DeviceKvCache {
-    pub capacity: usize,
-    /// None before the first tokens.
-    tensors: Option<(Tensor, Tensor)>,
-}
-
-impl DeviceKvCache {
-    pub fn new(capacity: usize) -> Self {
-        Self { capacity, tensors: None }
-    }
-}
-
-/// [`attend_with_cache`](crate::kernels::attention::attend_with_cache) on a GPU.
-pub fn attend_with_cache(qkv: &Tensor, s: AttentionShape, start: usize, cache: &mut DeviceKvCache) -> Result<Tensor> {
+/// [`attend_with_cache`](crate::kernels::attention::attend_with_cache) on a GPU. `cache` has the keys of `capacity` tokens, then their
+/// values.
+pub fn attend_with_cache(
+    qkv: &Tensor,
+    s: AttentionShape,
+    start: usize,
+    cache: &Tensor,
+    capacity: usize,
+) -> Result<Tensor> {
     check_limits(s)?;
-    let capacity = cache.capacity;
-    if start + s.seq > capacity {
-        bail!("{} tokens in a cache for {capacity}", start + s.seq)
-    }
     let launch = Launch::for_tensor(qkv)?;
     let gpu = launch.gpu.clone();
     let (dtype, rows, held) = (qkv.dtype(), s.batch * s.seq, s.batch * s.kv_heads * capacity * s.head_dim);
-    let (keys, values) = if let Some(tensors) = &cache.tensors {
-        tensors.clone()
-    } else {
-        let shape = (s.batch, s.kv_heads, capacity, s.head_dim);
-        cache.tensors.insert((gpu.empty(dtype, shape)?, gpu.empty(dtype, shape)?)).clone()
-    };
     let new = rows * s.kv_heads * s.head_dim;
     let dims = launch.dims_for_elements(new);
     let launch = launch
         .array("qkv", qkv, dtype, rows * s.qkv_width())?
-        .array("keys", &keys, dtype, held)?
-        .array("values", &values, dtype, held)?
+        .array_part("keys", cache, dtype, 0, held)?
+        .array_part("values", cache, dtype, held, held)?
         .ints([s.seq, start, capacity, s.heads, s.kv_heads, s.head_dim])?
         .longs([new]);
     // SAFETY: (qkv, keys, values, seq, start, capacity, heads, kv_heads, width, count); start + seq is within the capacity.
-    unsafe { launch.run(kernel_for_type(dtype, typed!("cache_append"))?, dims)? }
+    unsafe { launch.run(&kernel_for_type("cache_append", dtype)?, dims)? }
     if start == 0 && s.seq > 1 {
         // The cache holds only these tokens: the kernels over tiles are faster.
         return Ok(attention(qkv, s, AttentionMasks::default())?.0);
@@ -323,8 +286,8 @@ pub fn attend_with_cache(qkv: &Tensor, s: AttentionShape, start: usize, cache: &
     let out = gpu.empty(dtype, (rows, s.out_width()))?;
     if rows > 0 {
         let kv = KeysValues {
-            keys: (&keys, 0),
-            values: (&values, 0),
+            keys: (cache, 0),
+            values: (cache, held),
             sample_stride: s.kv_heads * capacity * s.head_dim,
             head_stride: capacity * s.head_dim,
             row_stride: s.head_dim,

@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Result, Tensor, bail};
 
-use super::launch::{Launch, kernel_for_type, typed, warp_per_row, whole_warps};
+use super::launch::{Launch, kernel_for_type, warp_per_row, whole_warps};
 use crate::gpu::LaunchDims;
 
 /// Rows that a block of the backward adds; `CHUNK` of embedding.cu.
@@ -26,22 +26,21 @@ pub fn embed(
         bail!("positions from {start} to {} of {length}", start + seq)
     }
     let kernel = match (dtype, kind) {
-        (DType::BF16, DType::F32) => "embed_bf16_fixed",
-        _ => kernel_for_type(dtype, typed!("embed"))?,
+        (DType::BF16, DType::F32) => "embed_bf16_fixed".to_owned(),
+        _ => kernel_for_type("embed", dtype)?,
     };
-    let kind = if kernel == "embed_bf16_fixed" { DType::F32 } else { dtype };
     let launch = Launch::for_tensor(table)?;
     let y = launch.gpu.empty(dtype, (rows, d))?;
     let launch = launch
         .array("y", &y, dtype, rows * d)?
         .array("ids", ids, DType::U32, rows)?
         .array("table", table, dtype, vocab * d)?
-        .optional_array("positions", positions, kind, length * d)?
+        .array("positions", positions, kind, length * d)?
         .floats([scale.unwrap_or(1.0)])
         .longs([rows])
         .ints([d, vocab, seq, start])?;
     // SAFETY: (y, ids, table, positions, scale, rows, d, vocab, seq, start), a warp for each row; positions are below `length`.
-    unsafe { launch.run(kernel, warp_per_row(rows))? }
+    unsafe { launch.run(&kernel, warp_per_row(rows))? }
     Ok(y)
 }
 
@@ -74,7 +73,7 @@ fn sort_by_id(ids: &Tensor, vocab: usize) -> Result<(Tensor, Tensor)> {
             .array("sorted keys", &sorted, DType::U32, n)?
             .array("sorted rows", &moved, DType::U32, n)?
             .array("keys", &keys, DType::U32, n)?
-            .optional_array("rows", rows.as_ref(), DType::U32, n)?
+            .array("rows", rows.as_ref(), DType::U32, n)?
             .array("counts", &counts, DType::U32, DIGITS * groups)?
             .ints([n, group, shift])?;
         // SAFETY: (keys_out, rows_out, keys, rows, places, n, group, shift), a warp for each group; the places are those that
@@ -109,9 +108,9 @@ pub fn embed_backward(dtable: &Tensor, ids: &Tensor, scale: Option<f64>, dy: &Te
         .array("dy", dy, dy.dtype(), n * d)?
         .floats([scale.unwrap_or(1.0)])
         .ints([n, d, vocab])?;
-    let kernel = kernel_for_type(dy.dtype(), typed!("embed_backward"))?;
+    let kernel = kernel_for_type("embed_backward", dy.dtype())?;
     // SAFETY: (table, partial, ids, rows, dy, scale, n, d, vocab), a block for each chunk; rows are a permutation of 0..n.
-    unsafe { launch.run(kernel, LaunchDims::linear(chunks, threads))? }
+    unsafe { launch.run(&kernel, LaunchDims::linear(chunks, threads))? }
     let launch = Launch::for_tensor(dtable)?
         .array("dtable", dtable, DType::F32, vocab * d)?
         .array("partial", &partial, DType::F32, chunks * 2 * d)?
@@ -133,9 +132,9 @@ pub fn position_backward(dpositions: &Tensor, seq: usize, dy: &Tensor) -> Result
         .array("dy", dy, dy.dtype(), rows * d)?
         .longs([rows])
         .ints([seq, d])?;
-    let kernel = kernel_for_type(dy.dtype(), typed!("position_backward"))?;
+    let kernel = kernel_for_type("position_backward", dy.dtype())?;
     // SAFETY: (positions, dy, rows, seq, d), a thread for each `width` of seq · d elements.
-    unsafe { launch.run(kernel, LaunchDims::linear((seq * d / width).div_ceil(256), 256)) }
+    unsafe { launch.run(&kernel, LaunchDims::linear((seq * d / width).div_ceil(256), 256)) }
 }
 
 pub fn take_rows(x: &Tensor, rows: &[usize]) -> Result<Tensor> {
@@ -154,6 +153,6 @@ pub fn take_rows(x: &Tensor, rows: &[usize]) -> Result<Tensor> {
         .longs([rows.len()])
         .ints([d])?;
     // SAFETY: (y, x, rows, count, d), a warp for each row; the rows are x's.
-    unsafe { launch.run(kernel_for_type(x.dtype(), typed!("take_rows"))?, warp_per_row(rows.len()))? }
+    unsafe { launch.run(&kernel_for_type("take_rows", x.dtype())?, warp_per_row(rows.len()))? }
     Ok(y)
 }

@@ -23,8 +23,18 @@ impl Launch {
         Ok(Self { gpu: gpu::gpu_of(tensor)?, args: Vec::with_capacity(16) })
     }
 
-    /// The address of a contiguous tensor of exactly `len` elements.
-    pub(super) fn array(mut self, what: &str, tensor: &Tensor, dtype: DType, len: usize) -> Result<Self> {
+    /// The address of a contiguous tensor of exactly `len` elements, or a null pointer.
+    pub(super) fn array<'a>(
+        mut self,
+        what: &str,
+        tensor: impl Into<Option<&'a Tensor>>,
+        dtype: DType,
+        len: usize,
+    ) -> Result<Self> {
+        let Some(tensor) = tensor.into() else {
+            self.args.push(0);
+            return Ok(self);
+        };
         if tensor.dtype() != dtype {
             bail!("{what} is {:?}, not {dtype:?}", tensor.dtype())
         }
@@ -36,21 +46,6 @@ impl Launch {
             _ => bail!("{what} is on another device"),
         }
         self.args.push(gpu::address(tensor)?);
-        Ok(self)
-    }
-
-    /// The address of a contiguous tensor of exactly `len` elements, or a null pointer.
-    pub(super) fn optional_array(
-        mut self,
-        what: &str,
-        tensor: Option<&Tensor>,
-        dtype: DType,
-        len: usize,
-    ) -> Result<Self> {
-        if let Some(tensor) = tensor {
-            return self.array(what, tensor, dtype, len);
-        }
-        self.args.push(0);
         Ok(self)
     }
 
@@ -97,17 +92,12 @@ impl Launch {
         self
     }
 
-    pub(super) fn ulongs<const N: usize>(mut self, values: [u64; N]) -> Self {
-        self.args.extend(values);
-        self
-    }
-
     /// Launches `kernel`.
     ///
     /// # Safety
     /// The arguments are the kernel's parameters in number, order and type, and it touches no elements of arrays beyond the lengths
     /// that were checked.
-    pub(super) unsafe fn run(self, kernel: &'static str, dims: LaunchDims) -> Result<()> {
+    pub(super) unsafe fn run(self, kernel: &str, dims: LaunchDims) -> Result<()> {
         // SAFETY: the caller's promise; the arrays are on this device and have the checked lengths.
         unsafe { self.gpu.launch(kernel, dims, &self.args) }
     }
@@ -119,19 +109,11 @@ impl Launch {
     }
 }
 
-/// The names of a kernel for f32 and for bf16.
-macro_rules! typed {
-    ($name:literal) => {
-        [concat!($name, "_f32"), concat!($name, "_bf16")]
-    };
-}
-pub(super) use typed;
-
-/// Selects the kernel that takes tensors of type `dtype`.
-pub(super) fn kernel_for_type(dtype: DType, [f32, bf16]: [&'static str; 2]) -> Result<&'static str> {
+/// The name of the kernel `name` for tensors of type `dtype`.
+pub(super) fn kernel_for_type(name: &str, dtype: DType) -> Result<String> {
     match dtype {
-        DType::F32 => Ok(f32),
-        DType::BF16 => Ok(bf16),
+        DType::F32 => Ok(format!("{name}_f32")),
+        DType::BF16 => Ok(format!("{name}_bf16")),
         other => bail!("GPU kernels take f32 or bf16, not {other:?}"),
     }
 }

@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Result, Tensor, bail};
 
-use super::launch::{Launch, kernel_for_type, typed, whole_warps};
+use super::launch::{Launch, kernel_for_type, whole_warps};
 use crate::gpu::LaunchDims;
 
 /// Per-row losses, \[rows\] f32, of `targets` (\[rows\] u32 on the same GPU, below the vocabulary or `IGNORE`). With `scale`, the
@@ -21,7 +21,7 @@ pub fn cross_entropy(logits: &Tensor, targets: &Tensor, scale: Option<f64>) -> R
     let threads = whole_warps(vocab.div_ceil(8)).min(1024);
     let dims = LaunchDims { grid: [rows as u32, 1, 1], block: [threads as u32, 1, 1], shared: 0 };
     // SAFETY: (losses, logits, targets, vocab, scale, gradient), a block for each row.
-    unsafe { launch.run(kernel_for_type(dtype, typed!("cross_entropy"))?, dims)? }
+    unsafe { launch.run(&kernel_for_type("cross_entropy", dtype)?, dims)? }
     Ok(losses)
 }
 

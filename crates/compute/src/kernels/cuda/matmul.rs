@@ -2,9 +2,10 @@
 
 use candle_core::{DType, Result, Tensor, bail};
 
-use super::launch::{Launch, kernel_for_type, typed};
-use super::pointwise::{add_bias, cast, gelu};
+use super::launch::{Launch, kernel_for_type};
+use super::pointwise::{activate, add_bias, cast};
 use crate::gpu::{Epilogue, LaunchDims, MatmulOperand, MatmulRequest, address, gpu_of};
+use runner_spec::experiment::Activation;
 
 /// A matrix of f32 or bf16.
 fn operand(x: &Tensor, transposed: bool) -> Result<MatmulOperand> {
@@ -25,15 +26,7 @@ fn product(x: &Tensor, w: &Tensor, y: &Tensor, epilogue: Epilogue) -> Result<boo
     }
     let request = MatmulRequest { epilogue, ..request([out, rows, inner], operand(w, true)?, operand(x, false)?, y)? };
     // SAFETY: w is [out, in], x [rows, in], y [rows, out], as checked here or made by the callers.
-    unsafe { gpu_of(x)?.try_multiply(&request) }
-}
-
-/// y = x·wᵀ without an epilogue; an error if cuBLASLt has no algorithm for it.
-fn product_alone(x: &Tensor, w: &Tensor, y: &Tensor) -> Result<()> {
-    if product(x, w, y, Epilogue::None)? {
-        return Ok(());
-    }
-    bail!("cuBLASLt has no algorithm for a product of {:?} and {:?}, {:?}", x.dims(), w.dims(), x.dtype())
+    unsafe { gpu_of(x)?.multiply(&request) }
 }
 
 /// `add_bias` with a bias of f32 or bf16.
@@ -50,10 +43,12 @@ pub fn linear(x: &Tensor, w: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
         Some(bias) if bias.elem_count() != out => bail!("a bias of {} for {out} columns", bias.elem_count()),
         Some(bias) if bias.dtype() == x.dtype() && product(x, w, &y, Epilogue::Bias(address(bias)?))? => {}
         Some(bias) => {
-            product_alone(x, w, &y)?;
+            product(x, w, &y, Epilogue::None)?;
             add_any_bias(&y, bias, false)?;
         }
-        None => product_alone(x, w, &y)?,
+        None => {
+            product(x, w, &y, Epilogue::None)?;
+        }
     }
     Ok(y)
 }
@@ -66,7 +61,7 @@ pub fn linear_gelu(x: &Tensor, w: &Tensor, bias: &Tensor) -> Result<(Tensor, Ten
     }
     if bias.dtype() == x.dtype() && !out.is_multiple_of(8) {
         let before = linear(x, w, Some(bias))?;
-        let after = gelu(&before)?;
+        let after = activate(&before, Activation::Gelu)?;
         return Ok((before, after));
     }
     let before = gpu_of(x)?.empty(x.dtype(), (rows, out))?;
@@ -77,7 +72,7 @@ pub fn linear_gelu(x: &Tensor, w: &Tensor, bias: &Tensor) -> Result<(Tensor, Ten
             return Ok((before, after));
         }
     }
-    product_alone(x, w, &before)?;
+    product(x, w, &before, Epilogue::None)?;
     match add_any_bias(&before, bias, true)? {
         Some(after) => Ok((before, after)),
         None => bail!("an activation without its output"),
@@ -93,7 +88,7 @@ pub fn linear_backward_input(dy: &Tensor, w: &Tensor) -> Result<Tensor> {
     let dx = gpu_of(dy)?.empty(dy.dtype(), (rows, inner))?;
     let request = request([inner, rows, out], operand(w, false)?, operand(dy, false)?, &dx)?;
     // SAFETY: w is [out, in], dy [rows, out], dx [rows, in].
-    unsafe { gpu_of(dy)?.multiply(&request)? }
+    unsafe { gpu_of(dy)?.multiply(&request)? };
     Ok(dx)
 }
 
@@ -107,7 +102,8 @@ pub fn linear_backward_weight(dw: &Tensor, dy: &Tensor, x: &Tensor) -> Result<()
     let request =
         MatmulRequest { accumulate: true, ..request([inner, out, rows], operand(x, false)?, operand(dy, true)?, dw)? };
     // SAFETY: x is [rows, in], dy [rows, out], dw [out, in].
-    unsafe { gpu_of(dy)?.multiply(&request) }
+    unsafe { gpu_of(dy)?.multiply(&request)? };
+    Ok(())
 }
 
 /// dbias (f32) += the column sums of dy.
@@ -130,7 +126,7 @@ pub fn bias_backward(dbias: &Tensor, dy: &Tensor) -> Result<()> {
         .longs([per]);
     let dims = LaunchDims { grid: [tiles as u32, splits as u32, 1], block: [256, 1, 1], shared: 0 };
     // SAFETY: (partial, x, rows, width, per), blocks of 256 columns and of `per` rows.
-    unsafe { launch.run(kernel_for_type(dy.dtype(), typed!("column_sums"))?, dims)? }
+    unsafe { launch.run(&kernel_for_type("column_sums", dy.dtype())?, dims)? }
     add_columns(dbias, None, &partial)
 }
 
@@ -143,7 +139,7 @@ pub(super) fn add_columns(out: &Tensor, other: Option<&Tensor>, partial: &Tensor
     }
     let launch = Launch::for_tensor(out)?
         .array("sums", out, DType::F32, first)?
-        .optional_array("sums", other, DType::F32, width - first)?
+        .array("sums", other, DType::F32, width - first)?
         .array("partial", partial, DType::F32, rows * width)?
         .ints([rows, width, first])?;
     if other.is_none() && first != width {

@@ -2,9 +2,10 @@
 
 use candle_core::{DType, Result, Tensor, bail};
 
-use super::launch::{Launch, kernel_for_type, typed, whole_warps};
+use super::launch::{Launch, kernel_for_type, whole_warps};
 use super::matmul::add_columns;
 use crate::gpu::LaunchDims;
+use crate::kernels::cpu::norm::statistics_per_row;
 
 /// Elements of a row that one thread holds, where a block or where one warp holds the row.
 const ELEMENTS_PER_THREAD: usize = 8;
@@ -20,16 +21,19 @@ fn threads_per_row(d: usize) -> Result<usize> {
     }
 }
 
-/// The norm of `x`, or of x + residual, which is returned too: (sum, y, stats).
-fn forward(
+/// The kernel for LayerNorm or RMSNorm.
+fn kernel_of_norm(has_bias: bool, suffix: &str, dtype: DType) -> Result<String> {
+    kernel_for_type(&format!("{}_norm{suffix}", if has_bias { "layer" } else { "rms" }), dtype)
+}
+
+/// The norm of `x`, or of x + residual in one pass: (the sum, or `x` itself; its norm; statistics).
+pub fn normalize(
     x: &Tensor,
     residual: Option<&Tensor>,
     weight: &Tensor,
     bias: Option<&Tensor>,
     eps: f64,
-) -> Result<(Option<Tensor>, Tensor, Tensor)> {
-    const LAYER: [[&str; 2]; 2] = [typed!("layer_norm_warp"), typed!("layer_norm")];
-    const RMS: [[&str; 2]; 2] = [typed!("rms_norm_warp"), typed!("rms_norm")];
+) -> Result<(Tensor, Tensor, Tensor)> {
     let (rows, d) = x.dims2()?;
     // A row that one warp holds needs no barrier of the block.
     let one_warp = d <= 32 * ELEMENTS_PER_LANE;
@@ -37,46 +41,26 @@ fn forward(
     let launch = Launch::for_tensor(x)?;
     let (gpu, dtype, n) = (launch.gpu.clone(), x.dtype(), rows * d);
     let y = gpu.empty(dtype, (rows, d))?;
-    let statistics: usize = if bias.is_some() { 2 } else { 1 };
+    let statistics = statistics_per_row(bias.is_some());
     let stats = gpu.empty(DType::F32, (rows, statistics))?;
-    let sum = if residual.is_some() { Some(gpu.empty(dtype, (rows, d))?) } else { None };
+    let sum = residual.map(|_| gpu.empty(dtype, (rows, d))).transpose()?;
     let launch = launch
         .array("y", &y, dtype, n)?
         .array("stats", &stats, DType::F32, rows * statistics)?
-        .optional_array("sum", sum.as_ref(), dtype, n)?
+        .array("sum", sum.as_ref(), dtype, n)?
         .array("x", x, dtype, n)?
-        .optional_array("residual", residual, dtype, n)?
+        .array("residual", residual, dtype, n)?
         .array("weight", weight, DType::F32, d)?
-        .optional_array("bias", bias, DType::F32, d)?
+        .array("bias", bias, DType::F32, d)?
         .longs([rows])
         .ints([d])?
         .floats([eps])
         .ints([threads])?;
-    let kernels = if bias.is_some() { LAYER } else { RMS };
-    let which = usize::from(!one_warp);
+    let kernel = kernel_of_norm(bias.is_some(), if one_warp { "_warp" } else { "" }, dtype)?;
     let dims = LaunchDims::linear(rows.div_ceil(block / threads), block);
     // SAFETY: (y, stats, sum, x, residual, weight, bias, rows, d, eps, threads); the blocks' threads hold a row of d elements.
-    unsafe { launch.run(kernel_for_type(dtype, kernels[which])?, dims)? }
-    Ok((sum, y, stats))
-}
-
-pub fn normalize(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>, eps: f64) -> Result<(Tensor, Tensor)> {
-    let (_, y, stats) = forward(x, None, weight, bias, eps)?;
-    Ok((y, stats))
-}
-
-/// (x + residual, its norm, statistics) in one pass.
-pub fn add_and_normalize(
-    x: &Tensor,
-    residual: &Tensor,
-    weight: &Tensor,
-    bias: Option<&Tensor>,
-    eps: f64,
-) -> Result<(Tensor, Tensor, Tensor)> {
-    match forward(x, Some(residual), weight, bias, eps)? {
-        (Some(sum), y, stats) => Ok((sum, y, stats)),
-        (None, ..) => bail!("a norm of a sum without the sum"),
-    }
+    unsafe { launch.run(&kernel, dims)? }
+    Ok((sum.unwrap_or_else(|| x.clone()), y, stats))
 }
 
 /// Gradients are added to `dweight` and, for LayerNorm, `dbias`, both f32; returns dL/dx.
@@ -89,15 +73,11 @@ pub fn normalize_backward(
     dy: &Tensor,
     skip: Option<&Tensor>,
 ) -> Result<Tensor> {
-    // For blocks of up to 256 threads, which may have more registers, and for larger ones.
-    const LAYER: [[&str; 2]; 2] = [typed!("layer_norm_backward"), typed!("layer_norm_backward_block")];
-    const RMS: [[&str; 2]; 2] = [typed!("rms_norm_backward"), typed!("rms_norm_backward_block")];
     let (rows, d) = x.dims2()?;
     let threads = threads_per_row(d)?;
-    let which = usize::from(threads > 256);
     let launch = Launch::for_tensor(x)?;
     let (gpu, dtype, n) = (launch.gpu.clone(), x.dtype(), rows * d);
-    let vectors = 1 + usize::from(dbias.is_some());
+    let vectors = statistics_per_row(dbias.is_some());
     // Enough blocks to keep memory busy; more would only make more partial sums.
     let blocks = (gpu.multiprocessors() * (768 / threads).clamp(1, 8)).min(rows).max(1);
     let dx = gpu.empty(dtype, (rows, d))?;
@@ -109,12 +89,13 @@ pub fn normalize_backward(
         .array("weight", weight, DType::F32, d)?
         .array("stats", stats, DType::F32, vectors * rows)?
         .array("dy", dy, dtype, n)?
-        .optional_array("skip", skip, dtype, n)?
+        .array("skip", skip, dtype, n)?
         .longs([rows])
         .ints([d])?;
-    let kernels = if dbias.is_some() { LAYER } else { RMS };
+    // Threads of blocks of up to 256 may have more registers than those of larger ones.
+    let kernel = kernel_of_norm(dbias.is_some(), if threads > 256 { "_backward_block" } else { "_backward" }, dtype)?;
     // SAFETY: (dx, partial, x, weight, stats, dy, skip, rows, d); a block's threads hold a row of d elements.
-    unsafe { launch.run(kernel_for_type(dtype, kernels[which])?, LaunchDims::linear(blocks, threads))? }
+    unsafe { launch.run(&kernel, LaunchDims::linear(blocks, threads))? }
     add_columns(dweight, dbias, &partial)?;
     Ok(dx)
 }

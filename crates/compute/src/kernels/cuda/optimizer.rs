@@ -2,7 +2,7 @@
 
 use candle_core::{DType, Result, Tensor, bail};
 
-use super::launch::{Launch, kernel_for_type, typed};
+use super::launch::{Launch, kernel_for_type};
 use super::loss;
 use crate::gpu::{self, LaunchDims};
 use crate::kernels::cpu::optimizer::{AdamW, Sgd};
@@ -21,8 +21,8 @@ pub fn adamw(
     let n = grads.elem_count();
     let (dtype, copied) = (state.dtype(), copied_elements(copy, n)?);
     let kernel = match (dtype, bf16) {
-        (DType::F32, true) => "adamw_rounded",
-        _ => kernel_for_type(dtype, typed!("adamw"))?,
+        (DType::F32, true) => "adamw_rounded".to_owned(),
+        _ => kernel_for_type("adamw", dtype)?,
     };
     let correction1 = 1.0 - step.beta1.powf(step.t as f64);
     let root = (1.0 - step.beta2.powf(step.t as f64)).sqrt();
@@ -33,7 +33,7 @@ pub fn adamw(
         .array_part("first moments", state, dtype, n, n)?
         .array_part("second moments", state, dtype, 2 * n, n)?
         .array("gradients", grads, DType::F32, n)?
-        .optional_array("copy", copy, DType::BF16, copied)?
+        .array("copy", copy, DType::BF16, copied)?
         .longs([n, decayed, copied])
         .floats([
             step.beta1,
@@ -49,7 +49,7 @@ pub fn adamw(
             step.lr * step.weight_decay,
         ]);
     // SAFETY: (w, m, v, g, copy, n, decayed, copied, beta1, beta2, rest1, rest2, size, inverse, root, eps, scale, shrink, decay).
-    unsafe { launch.run(kernel, dims) }
+    unsafe { launch.run(&kernel, dims) }
 }
 
 /// `state` is weights, and a momentum buffer after them if it is longer than the gradients; the other parameters are those of `adamw`.
@@ -57,8 +57,8 @@ pub fn sgd(state: &Tensor, grads: &Tensor, step: &Sgd, bf16: bool, copy: Option<
     let n = grads.elem_count();
     let (dtype, copied) = (state.dtype(), copied_elements(copy, n)?);
     let kernel = match (dtype, bf16) {
-        (DType::F32, true) => "sgd_rounded",
-        _ => kernel_for_type(dtype, typed!("sgd"))?,
+        (DType::F32, true) => "sgd_rounded".to_owned(),
+        _ => kernel_for_type("sgd", dtype)?,
     };
     let launch = Launch::for_tensor(state)?;
     let dims = launch.dims_for_elements(n);
@@ -66,15 +66,15 @@ pub fn sgd(state: &Tensor, grads: &Tensor, step: &Sgd, bf16: bool, copy: Option<
     let launch = if state.elem_count() > n {
         launch.array_part("momentum", state, dtype, n, n)?
     } else {
-        launch.optional_array("momentum", None, dtype, n)?
+        launch.array("momentum", None, dtype, n)?
     };
     let launch = launch
         .array("gradients", grads, DType::F32, n)?
-        .optional_array("copy", copy, DType::BF16, copied)?
+        .array("copy", copy, DType::BF16, copied)?
         .longs([n, copied])
         .floats([step.lr, step.momentum, step.grad_scale]);
     // SAFETY: (w, b, g, copy, n, copied, lr, momentum, scale).
-    unsafe { launch.run(kernel, dims) }
+    unsafe { launch.run(&kernel, dims) }
 }
 
 /// The number of weights that `copy` holds. More than `n` are an error.
@@ -94,7 +94,7 @@ pub fn sum_of_squares(x: &Tensor) -> Result<Tensor> {
     let launch = launch.array("partial", &partial, DType::F64, blocks)?.array("x", x, x.dtype(), n)?.longs([n]);
     // SAFETY: (partial, x, n), an element of partial for each block.
     unsafe {
-        launch.run(kernel_for_type(x.dtype(), typed!("squares"))?, LaunchDims::linear(blocks, THREADS))?;
+        launch.run(&kernel_for_type("squares", x.dtype())?, LaunchDims::linear(blocks, THREADS))?;
     }
     loss::sum(&partial)
 }
@@ -111,7 +111,7 @@ pub fn all_finite(x: &Tensor) -> Result<bool> {
     let dims = launch.dims_for_elements(n);
     let launch = launch.array("count", &count, DType::U32, 1)?.array("x", x, x.dtype(), n)?.longs([n]);
     // SAFETY: (count, x, n).
-    unsafe { launch.run(kernel_for_type(x.dtype(), typed!("count_bad"))?, dims)? }
+    unsafe { launch.run(&kernel_for_type("count_bad", x.dtype())?, dims)? }
     Ok(on_host(&count)?.squeeze(0)?.to_scalar::<u32>()? == 0)
 }
 

@@ -2,12 +2,13 @@
 
 use candle_core::{DType, Result, Tensor, bail};
 
-use super::launch::{Launch, block_per_row, kernel_for_type, typed};
+use super::launch::{Launch, block_per_row, kernel_for_type};
 use crate::gpu::LaunchDims;
 use crate::kernels::cpu::dropout::DropoutMask;
+use runner_spec::experiment::Activation;
 
 /// y = f(x), of the shape of `x` and of type `dtype`.
-fn map(x: &Tensor, dtype: DType, kernel: &'static str) -> Result<Tensor> {
+fn map(x: &Tensor, dtype: DType, kernel: &str) -> Result<Tensor> {
     let launch = Launch::for_tensor(x)?;
     let (n, dims) = (x.elem_count(), launch.dims_for_elements(x.elem_count()));
     let y = launch.gpu.empty(dtype, x.shape())?;
@@ -18,39 +19,39 @@ fn map(x: &Tensor, dtype: DType, kernel: &'static str) -> Result<Tensor> {
 }
 
 /// y = f(y, x).
-fn zip(y: &Tensor, x: &Tensor, kernels: [&'static str; 2]) -> Result<()> {
+fn zip(y: &Tensor, x: &Tensor, kernel: &str) -> Result<()> {
     let launch = Launch::for_tensor(y)?;
     let (n, dims) = (y.elem_count(), launch.dims_for_elements(y.elem_count()));
     let launch = launch.array("y", y, y.dtype(), n)?.array("x", x, y.dtype(), n)?.longs([n]);
     // SAFETY: (y, x, n).
-    unsafe { launch.run(kernel_for_type(y.dtype(), kernels)?, dims) }
+    unsafe { launch.run(&kernel_for_type(kernel, y.dtype())?, dims) }
 }
 
-pub fn gelu(x: &Tensor) -> Result<Tensor> {
-    map(x, x.dtype(), kernel_for_type(x.dtype(), typed!("gelu"))?)
+fn kernel_of_activation(activation: Activation) -> &'static str {
+    match activation {
+        Activation::Gelu => "gelu",
+        Activation::Relu => "relu",
+    }
 }
 
-pub fn gelu_backward(dy: &Tensor, x: &Tensor) -> Result<()> {
-    zip(dy, x, typed!("gelu_backward"))
+pub fn activate(x: &Tensor, activation: Activation) -> Result<Tensor> {
+    map(x, x.dtype(), &kernel_for_type(kernel_of_activation(activation), x.dtype())?)
 }
 
-pub fn relu(x: &Tensor) -> Result<Tensor> {
-    map(x, x.dtype(), kernel_for_type(x.dtype(), typed!("relu"))?)
-}
-
-pub fn relu_backward(dy: &Tensor, x: &Tensor) -> Result<()> {
-    zip(dy, x, typed!("relu_backward"))
+pub fn activate_backward(dy: &Tensor, x: &Tensor, activation: Activation) -> Result<()> {
+    zip(dy, x, &format!("{}_backward", kernel_of_activation(activation)))
 }
 
 pub fn add_assign(y: &Tensor, x: &Tensor) -> Result<()> {
-    zip(y, x, typed!("add"))
+    zip(y, x, "add")
 }
 
 /// Converts f32 to bf16, or bf16 to f32.
 pub fn cast(x: &Tensor) -> Result<Tensor> {
     match x.dtype() {
         DType::F32 => map(x, DType::BF16, "cast_f32_bf16"),
-        _ => map(x, DType::F32, kernel_for_type(x.dtype(), ["", "cast_bf16_f32"])?),
+        DType::BF16 => map(x, DType::F32, "cast_bf16_f32"),
+        other => bail!("GPU kernels take f32 or bf16, not {other:?}"),
     }
 }
 
@@ -61,11 +62,11 @@ pub(super) fn add_bias(x: &Tensor, bias: &Tensor, activated: bool) -> Result<Opt
     let y = if activated { Some(launch.gpu.empty(x.dtype(), x.shape())?) } else { None };
     let launch = launch
         .array("x", x, x.dtype(), rows * width)?
-        .optional_array("y", y.as_ref(), x.dtype(), rows * width)?
+        .array("y", y.as_ref(), x.dtype(), rows * width)?
         .array("bias", bias, DType::F32, width)?
         .ints([width])?;
     // SAFETY: (x, y, bias, width), a block for each row.
-    unsafe { launch.run(kernel_for_type(x.dtype(), typed!("add_bias"))?, block_per_row(rows, width))? }
+    unsafe { launch.run(&kernel_for_type("add_bias", x.dtype())?, block_per_row(rows, width))? }
     Ok(y)
 }
 
@@ -79,7 +80,7 @@ pub fn swiglu(gate_up: &Tensor) -> Result<Tensor> {
         .array("gate_up", gate_up, dtype, rows * 2 * width)?
         .ints([width])?;
     // SAFETY: (y, gate_up, width), a block for each row.
-    unsafe { launch.run(kernel_for_type(dtype, typed!("swiglu"))?, block_per_row(rows, width))? }
+    unsafe { launch.run(&kernel_for_type("swiglu", dtype)?, block_per_row(rows, width))? }
     Ok(y)
 }
 
@@ -94,7 +95,7 @@ pub fn swiglu_backward(gate_up: &Tensor, dy: &Tensor) -> Result<Tensor> {
         .array("dy", dy, dtype, rows * width)?
         .ints([width])?;
     // SAFETY: (dx, gate_up, dy, width), a block for each row.
-    unsafe { launch.run(kernel_for_type(dtype, typed!("swiglu_backward"))?, block_per_row(rows, width))? }
+    unsafe { launch.run(&kernel_for_type("swiglu_backward", dtype)?, block_per_row(rows, width))? }
     Ok(dx)
 }
 
@@ -116,13 +117,12 @@ pub fn dropout(x: &Tensor, seq: usize, dropout: &DropoutMask) -> Result<()> {
         .ints([samples])?
         .longs([width])
         .uints([key0, key1])
-        .ulongs([dropout.threshold()])
+        .longs([dropout.threshold() as usize])
         .floats([1.0 / (1.0 - dropout.p)])
-        .ulongs([dropout.first_sample])
-        .ulongs([dropout.sample_stride])
+        .longs([dropout.first_sample as usize, dropout.sample_stride as usize])
         .uints([dropout.step as u32]);
     // SAFETY: (x, samples, width, key0, key1, threshold, keep, first, stride, step).
-    unsafe { launch.run(kernel_for_type(x.dtype(), typed!("dropout"))?, dims) }
+    unsafe { launch.run(&kernel_for_type("dropout", x.dtype())?, dims) }
 }
 
 /// `cos` and `sin`, f32, have a row of head_dim/2 for each position.
@@ -148,5 +148,5 @@ pub fn rotate(
         .ints([stride, heads, half, seq, start])?
         .floats([if inverse { -1.0 } else { 1.0 }]);
     // SAFETY: (x, cos, sin, stride, heads, half, seq, start, sign), a block for each row; positions are below start + seq.
-    unsafe { launch.run(kernel_for_type(x.dtype(), typed!("rope"))?, dims) }
+    unsafe { launch.run(&kernel_for_type("rope", x.dtype())?, dims) }
 }
