@@ -12,7 +12,7 @@ pub mod pipeline;
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Result, Tensor};
-use runner_compute::kernels::Math;
+use runner_compute::kernels::StoredPrecision;
 use runner_compute::model::{Model, Output, Params, SavedActivations};
 use runner_compute::nn::MicroBatch;
 use runner_exec::Trainer;
@@ -138,12 +138,12 @@ pub fn small_llama() -> ModelSpec {
 /// The model of `spec` with all its blocks, and random f64 weights.
 pub fn model(spec: &ModelSpec, std: f64) -> (Model, Params) {
     let params = random_params(parameters(spec), std);
-    (model_for(spec, &params, Math::default()), params)
+    (model_for(spec, &params, StoredPrecision::default()), params)
 }
 
 /// The model of `spec` over the layout and element type of `params`.
-pub fn model_for(spec: &ModelSpec, params: &Params, math: Math) -> Model {
-    Model::new(spec, params.layout.clone(), 0..spec.block_count(), 7, math, &params.flat).unwrap()
+pub fn model_for(spec: &ModelSpec, params: &Params, precision: StoredPrecision) -> Model {
+    Model::new(spec, params.layout.clone(), 0..spec.block_count(), 7, precision, &params.flat).unwrap()
 }
 
 /// Whole passes over a model or a chunk.
@@ -190,7 +190,7 @@ impl WholePasses for Model {
 }
 
 /// A micro-batch of `batch` rows of `seq` ids below `vocab`, without targets.
-pub fn micro_batch(ids: &[u32], targets: Vec<u32>, seq: usize, math: Math) -> MicroBatch {
+pub fn micro_batch(ids: &[u32], targets: Vec<u32>, seq: usize, precision: StoredPrecision) -> MicroBatch {
     MicroBatch {
         device_targets: None,
         ids: Tensor::from_slice(ids, ids.len(), &Device::Cpu).unwrap(),
@@ -203,7 +203,7 @@ pub fn micro_batch(ids: &[u32], targets: Vec<u32>, seq: usize, math: Math) -> Mi
         sample_stride: 1,
         scale: 1.0,
         training: false,
-        math,
+        precision,
     }
 }
 

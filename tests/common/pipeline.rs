@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use candle_core::{DType, Tensor};
-use runner_compute::kernels::Math;
+use runner_compute::kernels::StoredPrecision;
 use runner_compute::model::{Model, Output, Params, SavedActivations};
 use runner_compute::nn::MicroBatch;
 use runner_spec::data::IGNORED_TARGET;
@@ -21,10 +21,10 @@ use super::{
 };
 
 /// The element type, and the rounding between kernels.
-pub type NumberFormat = (DType, Math);
+pub type NumberFormat = (DType, StoredPrecision);
 
-pub const F64: NumberFormat = (DType::F64, Math { bf16: false });
-pub const BF16: NumberFormat = (DType::F32, Math { bf16: true });
+pub const F64: NumberFormat = (DType::F64, StoredPrecision { bf16: false });
+pub const BF16: NumberFormat = (DType::F32, StoredPrecision { bf16: true });
 
 /// The chunks, parameters and gradients that a rank holds.
 pub struct Rank {
@@ -88,7 +88,13 @@ pub fn weights(spec: &ModelSpec, dtype: DType) -> Params {
 }
 
 impl Pipeline {
-    pub fn new(spec: &ModelSpec, whole: &Params, chunks: &[Range<usize>], ranks: usize, math: Math) -> Self {
+    pub fn new(
+        spec: &ModelSpec,
+        whole: &Params,
+        chunks: &[Range<usize>],
+        ranks: usize,
+        precision: StoredPrecision,
+    ) -> Self {
         let mut stages = Vec::new();
         let mut held = Vec::new();
         for rank in 0..ranks {
@@ -99,7 +105,7 @@ impl Pipeline {
         }
         for (i, chunk) in chunks.iter().enumerate() {
             let params = &held[i % ranks].params;
-            let model = Model::new(spec, params.layout.clone(), chunk.clone(), 7, math, &params.flat).unwrap();
+            let model = Model::new(spec, params.layout.clone(), chunk.clone(), 7, precision, &params.flat).unwrap();
             stages.push((i % ranks, model));
         }
         let name = format!("{:?}, tied: {}, {chunks:?} on {ranks} ranks", spec.family, spec.tie_embeddings);
@@ -168,13 +174,13 @@ fn values_for(layout: &ParamLayout, whole: &Params) -> Vec<f64> {
 }
 
 /// Micro-batch `index` of two rows, in training; the last row is padding from its middle on, as are some targets.
-pub fn padded_micro_batch(spec: &ModelSpec, index: usize, math: Math) -> MicroBatch {
+pub fn padded_micro_batch(spec: &ModelSpec, index: usize, precision: StoredPrecision) -> MicroBatch {
     let (rows, seq) = (2, 9);
     let ids = below(&format!("ids {index}"), rows * seq, spec.vocab_size);
     let mut targets = below(&format!("targets {index}"), rows * seq, spec.vocab_size);
     targets.iter_mut().step_by(5).for_each(|t| *t = IGNORED_TARGET);
     targets[seq + seq / 2..].fill(IGNORED_TARGET);
-    let mut mb = micro_batch(&ids, targets, seq, math);
+    let mut mb = micro_batch(&ids, targets, seq, precision);
     (mb.training, mb.step, mb.first_sample, mb.scale) = (true, 3, (index * rows) as u64, 0.05);
     mb
 }

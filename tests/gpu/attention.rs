@@ -5,7 +5,7 @@
 
 use candle_core::{DType, Device, Tensor};
 use half::bf16;
-use runner_compute::kernels::Math;
+use runner_compute::kernels::StoredPrecision;
 use runner_compute::kernels::attention::{
     AttentionMasks, AttentionShape, ValidLengths, attend_with_cache, attention, attention_backward, new_cache,
 };
@@ -151,7 +151,7 @@ fn device(precision: Precision) -> Option<Device> {
 
 fn follows_the_cpu(precision: Precision) {
     let Some(device) = device(precision) else { return };
-    let math = Math { bf16: precision == Precision::Bf16 };
+    let math = StoredPrecision { bf16: precision == Precision::Bf16 };
     for case in CASES {
         let s = case.shape();
         let (rows, widths) = (s.batch * s.seq, [s.qkv_width(), s.out_width()]);
@@ -161,8 +161,8 @@ fn follows_the_cpu(precision: Precision) {
         let masks = AttentionMasks { dropout: dropout.as_ref(), valid_lengths: filled.as_ref() };
 
         let (x, dy) = (in_f64(&qkv, (rows, widths[0])), in_f64(&dout, (rows, widths[1])));
-        let (out, lse) = attention(&x, s, masks, Math::default()).unwrap();
-        let dqkv = attention_backward(&x, &out, &lse, &dy, s, masks, Math::default()).unwrap();
+        let (out, lse) = attention(&x, s, masks, StoredPrecision::default()).unwrap();
+        let dqkv = attention_backward(&x, &out, &lse, &dy, s, masks, StoredPrecision::default()).unwrap();
 
         let (xf, dyf) = (x.to_dtype(DType::F32).unwrap(), dy.to_dtype(DType::F32).unwrap());
         let twin = attention(&xf, s, masks, math).unwrap();
@@ -230,9 +230,9 @@ fn long_rows_do_not_drift() {
         row[..s.head_dim].iter_mut().for_each(|q| *q *= 3.0);
     }
     let masks = AttentionMasks { dropout: None, valid_lengths: None };
-    let (_, right) = attention(&in_f64(&qkv, (s.seq, s.qkv_width())), s, masks, Math::default()).unwrap();
+    let (_, right) = attention(&in_f64(&qkv, (s.seq, s.qkv_width())), s, masks, StoredPrecision::default()).unwrap();
     let x = there(&qkv, (s.seq, s.qkv_width()), Precision::F32, &device, false);
-    let (_, lse) = attention(&x, s, masks, Math::default()).unwrap();
+    let (_, lse) = attention(&x, s, masks, StoredPrecision::default()).unwrap();
     let errors = read(&lse).into_iter().zip(read(&right)).map(|(a, b)| (a - b).abs());
     let worst = errors.fold(0.0, f64::max);
     println!("{worst:e} of {}", read(&right).into_iter().fold(0.0, f64::max));
@@ -251,13 +251,13 @@ fn new_tokens_over_a_cache() {
     ] {
         for precision in [Precision::F32, Precision::Bf16] {
             let Some(device) = device(precision) else { return };
-            let math = Math { bf16: precision == Precision::Bf16 };
+            let math = StoredPrecision { bf16: precision == Precision::Bf16 };
             let [batch, seq, heads, kv_heads, head_dim] = shape;
             let s = AttentionShape { batch, seq, heads, kv_heads, head_dim };
             let width = s.qkv_width();
             let qkv = normals(1, batch * seq * width, precision);
             let whole = in_f64(&qkv, (batch * seq, width));
-            let (right, _) = attention(&whole, s, AttentionMasks::default(), Math::default()).unwrap();
+            let (right, _) = attention(&whole, s, AttentionMasks::default(), StoredPrecision::default()).unwrap();
             let right = right.reshape((batch, seq, s.out_width())).unwrap();
 
             let cache = new_cache(s, seq + 2, &there(&[0.0], (1, 1), precision, &device, false)).unwrap();

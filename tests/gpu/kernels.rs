@@ -286,7 +286,7 @@ fn products_in_tf32() {
         runner_compute::gpu::Gpu::of_device(&device).unwrap().set_tf32(tf32);
         let x = Tensor::from_slice(&x, (rows, inner), &device).unwrap();
         let w = Tensor::from_slice(&w, (out, inner), &device).unwrap();
-        read(&matmul::linear(&x, &w, None, runner_compute::kernels::Math::default()).unwrap())
+        read(&matmul::linear(&x, &w, None, runner_compute::kernels::StoredPrecision::default()).unwrap())
     };
     let error = |y: &[f32]| {
         let exact = |r: usize, c: usize| -> f64 {
@@ -413,18 +413,22 @@ fn what_does_not_fit_is_refused() {
     let gpu = runner_compute::gpu::open(0).unwrap();
     let there =
         |len: usize| Tensor::zeros(len, DType::F32, &candle_core::Device::Cpu).unwrap().to_device(&gpu).unwrap();
-    let short = pointwise::add_assign(&there(8), &there(7), runner_compute::kernels::Math::default()).unwrap_err();
+    let short =
+        pointwise::add_assign(&there(8), &there(7), runner_compute::kernels::StoredPrecision::default()).unwrap_err();
     assert!(short.to_string().contains("7 elements, not 8"), "{short}");
     let here = Tensor::zeros(8, DType::F32, &candle_core::Device::Cpu).unwrap();
-    let here = pointwise::add_assign(&there(8), &here, runner_compute::kernels::Math::default()).unwrap_err();
+    let here =
+        pointwise::add_assign(&there(8), &here, runner_compute::kernels::StoredPrecision::default()).unwrap_err();
     assert!(here.to_string().contains("another device"), "{here}");
     let wide = there(2 * 8200).reshape((2, 8200)).unwrap();
     let wide =
-        norm::normalize(&wide, None, &there(8200), None, 1e-5, runner_compute::kernels::Math::default()).unwrap_err();
+        norm::normalize(&wide, None, &there(8200), None, 1e-5, runner_compute::kernels::StoredPrecision::default())
+            .unwrap_err();
     assert!(wide.to_string().contains("8192"), "{wide}");
     // An id beyond the table is no address beyond it.
     let table = there(6).reshape((3, 2)).unwrap();
     let ids = Tensor::from_slice(&[1_u32, 3], 2, &gpu).unwrap();
-    let rows = embedding::embed(&ids, &table, None, None, 2, 0, runner_compute::kernels::Math::default()).unwrap();
+    let rows =
+        embedding::embed(&ids, &table, None, None, 2, 0, runner_compute::kernels::StoredPrecision::default()).unwrap();
     assert!(read(&rows)[..2].iter().all(|&v| v == 0.0) && read(&rows)[2..].iter().all(|v| v.is_nan()));
 }

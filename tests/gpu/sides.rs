@@ -1,14 +1,14 @@
 //! One way to run a kernel on both devices: the same numbers go in, what comes out is compared, and a second run must give the same
 //! bits.
 //!
-//! In bf16 the CPU keeps bf16 values in f32 and rounds where the GPU stores (`Math::bf16`), so both compute the same numbers up to
+//! In bf16 the CPU keeps bf16 values in f32 and rounds where the GPU stores (`StoredPrecision::bf16`), so both compute the same numbers up to
 //! the order of sums and the last digits of exponentials.
 
 use std::cell::RefCell;
 
 use candle_core::{DType, Device, Result, Tensor};
 use half::bf16;
-use runner_compute::kernels::Math;
+use runner_compute::kernels::StoredPrecision;
 use runner_spec::philox::Philox;
 
 use crate::device::gpus;
@@ -32,8 +32,8 @@ pub(crate) struct Side {
 }
 
 impl Side {
-    pub(crate) fn math(&self) -> Math {
-        Math { bf16: self.bf16 }
+    pub(crate) fn math(&self) -> StoredPrecision {
+        StoredPrecision { bf16: self.bf16 }
     }
 
     /// True if tensors begin at addresses that vector loads can use.

@@ -4,7 +4,7 @@ use crate::common::{
     WholePasses as _, below, largest, micro_batch, model_for, program, random_params, small_gpt2, small_llama, values,
 };
 use candle_core::{DType, Device, Tensor};
-use runner_compute::kernels::Math;
+use runner_compute::kernels::StoredPrecision;
 use runner_compute::model::{Output, Params};
 use runner_compute::nn::{DropoutSite, MicroBatch};
 use runner_compute::optim;
@@ -33,8 +33,8 @@ fn is_bf16(x: &Tensor) -> bool {
     bits(x).iter().all(|b| b.trailing_zeros() >= 16)
 }
 
-const BF16: Math = Math { bf16: true };
-const FP32: Math = Math { bf16: false };
+const BF16: StoredPrecision = StoredPrecision { bf16: true };
+const FP32: StoredPrecision = StoredPrecision { bf16: false };
 
 fn rounded(params: &Params) -> Params {
     let flat: Vec<f32> = params.flat.to_dtype(DType::F32).unwrap().to_vec1().unwrap();
@@ -50,9 +50,9 @@ fn bf16_forward_is_off_by_about_its_precision() {
     for spec in [small_gpt2(), small_llama()] {
         let params = rounded(&random_params(parameters(&spec), 0.3));
         let ids = below("bf16 ids", 24, spec.vocab_size);
-        let logits = |math: Math| {
-            let model = model_for(&spec, &params, math);
-            model.logits(&params, &micro_batch(&ids, Vec::new(), 12, math)).unwrap()
+        let logits = |precision: StoredPrecision| {
+            let model = model_for(&spec, &params, precision);
+            model.logits(&params, &micro_batch(&ids, Vec::new(), 12, precision)).unwrap()
         };
         let (full, low) = (values(&logits(FP32)), logits(BF16));
         assert!(is_bf16(&low), "logits are bf16 values");

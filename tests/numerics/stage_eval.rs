@@ -4,7 +4,7 @@
 use crate::common::pipeline::{BF16, F64, Pipeline, padded_micro_batch, pipelines, specs, weights, whole};
 use crate::common::{below, values, with_values};
 use candle_core::{DType, Tensor};
-use runner_compute::kernels::Math;
+use runner_compute::kernels::StoredPrecision;
 use runner_compute::model::Output;
 use runner_compute::nn::MicroBatch;
 use runner_data::{DataRequest, Prepared, prepare};
@@ -16,7 +16,7 @@ use runner_spec::data::{ChoiceItem, Rows};
 use runner_spec::experiment::{Data, Layout, Samples, Source, Tokenizer, Validation};
 use runner_spec::model::ModelSpec;
 
-const FP32: Math = Math { bf16: false };
+const FP32: StoredPrecision = StoredPrecision { bf16: false };
 
 /// Evaluates a micro-batch through all stages, without keeping what a backward needs.
 fn evaluate(pipeline: &Pipeline, mb: &MicroBatch) -> Vec<f32> {

@@ -6,13 +6,13 @@ use crate::common::WholePasses as _;
 use crate::common::pipeline::{BF16, F64, Pipeline, cuts, padded_micro_batch, pipelines, specs, weights, whole};
 use crate::common::{assert_close, largest, values, zeros};
 use candle_core::{DType, Tensor};
-use runner_compute::kernels::Math;
+use runner_compute::kernels::StoredPrecision;
 use runner_compute::model::{Model, Output, Params, init};
 use runner_spec::model::layout::ParamLayout;
 use runner_spec::model::stage::{stage_parameters, tied_copy, tied_original};
 use runner_spec::model::{ModelSpec, parameters};
 
-const FP32: Math = Math { bf16: false };
+const FP32: StoredPrecision = StoredPrecision { bf16: false };
 
 /// A tied embedding's gradient is a sum of four terms here, per chunk two: another order rounds otherwise, by a few times
 /// 1.1e-16 of the largest element in f64, or 6e-8 in f32.
@@ -31,9 +31,9 @@ fn assert_gradients(what: &str, spec: &ModelSpec, layout: &ParamLayout, dtype: D
 }
 
 /// Trains on two micro-batches, one after the other, and returns their losses.
-fn train(pipeline: &Pipeline, spec: &ModelSpec, math: Math) -> Vec<Vec<f32>> {
+fn train(pipeline: &Pipeline, spec: &ModelSpec, precision: StoredPrecision) -> Vec<Vec<f32>> {
     let step = |index| {
-        let mb = padded_micro_batch(spec, index, math);
+        let mb = padded_micro_batch(spec, index, precision);
         let (losses, saved) = pipeline.forward(&mb);
         pipeline.backward(saved, &mb);
         losses

@@ -2,7 +2,7 @@
 
 use super::device;
 use super::error::ExecError;
-use runner_compute::kernels::Math;
+use runner_compute::kernels::StoredPrecision;
 use runner_compute::model::{Model, Params};
 use runner_spec::experiment::Precision;
 use runner_spec::program::{Device, Program};
@@ -15,8 +15,8 @@ use runner_spec::program::{Device, Program};
 pub fn model_for_inference(program: &Program, weights: Params, device: Device) -> Result<(Model, Params), ExecError> {
     let device = device::open(device, program.precision)?;
     let (layout, all) = (weights.layout, device::move_to_device(&weights.flat, &device)?);
-    let math = Math { bf16: program.precision == Precision::Bf16 };
+    let precision = StoredPrecision { bf16: program.precision == Precision::Bf16 };
     let blocks = 0..program.model.block_count();
-    let model = Model::new(&program.model, layout.clone(), blocks, program.seed, math, &all)?;
+    let model = Model::new(&program.model, layout.clone(), blocks, program.seed, precision, &all)?;
     Ok((model, device::weights_to_read(program, &layout, all)?))
 }

@@ -7,7 +7,7 @@ use candle_core::{Device, Result as TensorResult, Tensor};
 
 use super::device;
 use super::error::ExecError;
-use runner_compute::kernels::{Math, optimizer};
+use runner_compute::kernels::{StoredPrecision, optimizer};
 use runner_compute::model::{Model, Params, init};
 use runner_compute::optim;
 use runner_compute::state::TrainState;
@@ -78,7 +78,7 @@ impl Trainer {
     pub fn new(program: &Program, mut state: TrainState) -> Result<Self, ExecError> {
         let device = device::open(program.device, program.precision)?;
         state.buffer = device::move_to_device(&state.buffer, &device)?;
-        let math = Math { bf16: program.precision == Precision::Bf16 };
+        let precision = StoredPrecision { bf16: program.precision == Precision::Bf16 };
         let total = state.layout.total;
         if state.buffer.elem_count() != total * (1 + program.moments()) {
             let what = "the training state does not have this optimizer's moments";
@@ -91,7 +91,7 @@ impl Trainer {
         }
         let chunks = chunk_ranges(program);
         let model = |blocks: &Range<usize>| {
-            Model::new(&program.model, state.layout.clone(), blocks.clone(), program.seed, math, &state.buffer)
+            Model::new(&program.model, state.layout.clone(), blocks.clone(), program.seed, precision, &state.buffer)
                 .map(|model| model.with_recompute(program.recompute))
         };
         let models = chunks.iter().map(model).collect::<TensorResult<Vec<_>>>()?;

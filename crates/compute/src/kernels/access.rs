@@ -8,7 +8,7 @@ use super::cpu::Real;
 
 /// The precision of the numbers that kernels store.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Math {
+pub struct StoredPrecision {
     /// Activations and the matrices that multiply them are bf16 values. On the CPU they stay in f32 or f64, rounded wherever a GPU
     /// would store bf16.
     pub bf16: bool,

@@ -4,21 +4,26 @@ use std::cell::RefCell;
 
 use candle_core::{Result, Tensor, bail};
 
-use super::access::{Math, tensor, write};
+use super::access::{StoredPrecision, tensor, write};
 use super::cpu::attention as cpu;
 use super::cpu::{Real, decode};
 
 pub use super::attention_shape::{AttentionMasks, AttentionShape, ValidLengths};
 
 /// Returns the output, [batch·seq, heads·head_dim], and the log-sum-exps that the backward needs, [batch·heads·seq].
-pub fn attention(qkv: &Tensor, s: AttentionShape, masks: AttentionMasks<'_>, math: Math) -> Result<(Tensor, Tensor)> {
+pub fn attention(
+    qkv: &Tensor,
+    s: AttentionShape,
+    masks: AttentionMasks<'_>,
+    precision: StoredPrecision,
+) -> Result<(Tensor, Tensor)> {
     check(s, masks)?;
     on_gpu!(qkv => super::cuda::attention::attention(qkv, s, masks));
     with_type!(qkv, T => {
         read!(T; qkv = qkv);
         let mut out = vec![T::ZERO; s.batch * s.seq * s.out_width()];
         let mut lse = vec![T::ZERO; s.batch * s.heads * s.seq];
-        cpu::forward(s, qkv, masks, &mut out, &mut lse, math.bf16);
+        cpu::forward(s, qkv, masks, &mut out, &mut lse, precision.bf16);
         Ok((tensor(out, (s.batch * s.seq, s.out_width()))?, tensor(lse, s.batch * s.heads * s.seq)?))
     })
 }
@@ -31,14 +36,14 @@ pub fn attention_backward(
     dout: &Tensor,
     s: AttentionShape,
     masks: AttentionMasks<'_>,
-    math: Math,
+    precision: StoredPrecision,
 ) -> Result<Tensor> {
     check(s, masks)?;
     on_gpu!(qkv => super::cuda::attention::attention_backward(qkv, out, lse, dout, s, masks));
     with_type!(qkv, T => {
         read!(T; qkv = qkv, out = out, lse = lse, dout = dout);
         let mut dqkv = vec![T::ZERO; s.batch * s.seq * s.qkv_width()];
-        cpu::backward(s, qkv, out, lse, masks, dout, &mut dqkv, math.bf16);
+        cpu::backward(s, qkv, out, lse, masks, dout, &mut dqkv, precision.bf16);
         tensor(dqkv, (s.batch * s.seq, s.qkv_width()))
     })
 }
@@ -59,7 +64,13 @@ pub fn new_cache(s: AttentionShape, capacity: usize, like: &Tensor) -> Result<Te
 }
 
 /// Appends the new tokens of `qkv` at position `start` to `cache`, which [`new_cache`] made, and attends over it.
-pub fn attend_with_cache(qkv: &Tensor, s: AttentionShape, start: usize, cache: &Tensor, math: Math) -> Result<Tensor> {
+pub fn attend_with_cache(
+    qkv: &Tensor,
+    s: AttentionShape,
+    start: usize,
+    cache: &Tensor,
+    precision: StoredPrecision,
+) -> Result<Tensor> {
     let capacity = cache.dim(3)?;
     if start + s.seq > capacity {
         bail!("{} tokens in a cache for {capacity}", start + s.seq)
@@ -69,7 +80,7 @@ pub fn attend_with_cache(qkv: &Tensor, s: AttentionShape, start: usize, cache: &
         read!(T; qkv = qkv);
         let out = RefCell::new(vec![T::ZERO; s.batch * s.seq * s.out_width()]);
         write::<T>(cache, "attend_with_cache", |keys_values| {
-            decode::attend_with_cache(s, qkv, start, keys_values, capacity, &mut out.borrow_mut(), math.bf16);
+            decode::attend_with_cache(s, qkv, start, keys_values, capacity, &mut out.borrow_mut(), precision.bf16);
         })?;
         tensor(out.into_inner(), (s.batch * s.seq, s.out_width()))
     })

@@ -2,7 +2,7 @@
 
 use candle_core::{Result, Tensor, bail};
 
-use super::access::{Math, tensor, write};
+use super::access::{StoredPrecision, tensor, write};
 use super::cpu::{Real, embedding};
 
 /// \[rows\] ids and a [vocab, d] table give [rows, d], the table's rows times `scale` plus those of `positions`; row r is at
@@ -14,7 +14,7 @@ pub fn embed(
     positions: Option<&Tensor>,
     seq: usize,
     start: usize,
-    math: Math,
+    precision: StoredPrecision,
 ) -> Result<Tensor> {
     on_gpu!(table => super::cuda::embedding::embed(ids, table, scale, positions, seq, start));
     let (vocab, d) = table.dims2()?;
@@ -32,7 +32,7 @@ pub fn embed(
         }
         let mut y = vec![T::ZERO; rows * d];
         read_optional!(T; positions = positions);
-        embedding::embed(ids, table, scale.map(T::real), positions, d, seq, start, &mut y, math.bf16);
+        embedding::embed(ids, table, scale.map(T::real), positions, d, seq, start, &mut y, precision.bf16);
         tensor(y, (rows, d))
     })
 }

@@ -4,7 +4,7 @@ use candle_core::{Result, Tensor, bail};
 
 use runner_spec::data::IGNORED_TARGET;
 
-use super::access::{Math, write};
+use super::access::{StoredPrecision, write};
 use super::cpu::cross_entropy;
 use super::host::on_host;
 use super::optimizer::Sum;
@@ -49,7 +49,7 @@ pub fn cross_entropy(
     targets: &[u32],
     device_targets: Option<&Tensor>,
     scale: Option<f64>,
-    math: Math,
+    precision: StoredPrecision,
 ) -> Result<Losses> {
     let (rows, vocab) = logits.dims2()?;
     if targets.len() != rows {
@@ -67,7 +67,7 @@ pub fn cross_entropy(
     let _ = device_targets;
     let losses = std::cell::RefCell::new(vec![0.0_f32; rows]);
     with_type!(logits, T => write::<T>(logits, "cross_entropy", |logits| {
-        cross_entropy::cross_entropy(logits, vocab, targets, scale, &mut losses.borrow_mut(), math.bf16);
+        cross_entropy::cross_entropy(logits, vocab, targets, scale, &mut losses.borrow_mut(), precision.bf16);
     }))?;
     Ok(Losses::Ready(losses.into_inner()))
 }

@@ -2,13 +2,13 @@
 
 use candle_core::{Result, Tensor};
 
-use super::access::{Math, tensor, write};
+use super::access::{StoredPrecision, tensor, write};
 use super::cpu::gemm::{Mat, gemm, pool};
 use super::cpu::{Real, elementwise};
 use runner_spec::experiment::Activation;
 
 /// x·wᵀ + bias: [rows, in] and [out, in] give [rows, out].
-pub fn linear(x: &Tensor, w: &Tensor, bias: Option<&Tensor>, math: Math) -> Result<Tensor> {
+pub fn linear(x: &Tensor, w: &Tensor, bias: Option<&Tensor>, precision: StoredPrecision) -> Result<Tensor> {
     on_gpu!(x => super::cuda::matmul::linear(x, w, bias));
     let (rows, inner) = x.dims2()?;
     let (out, _) = w.dims2()?;
@@ -18,8 +18,8 @@ pub fn linear(x: &Tensor, w: &Tensor, bias: Option<&Tensor>, math: Math) -> Resu
         gemm(&mut y, out, T::ZERO, T::ONE, Mat::new(x, rows, inner), Mat::new(w, out, inner).t(), pool());
         read_optional!(T; bias = bias);
         match bias {
-            Some(bias) => elementwise::add_bias(&mut y, bias, math.bf16),
-            None if math.bf16 => elementwise::round_all(&mut y),
+            Some(bias) => elementwise::add_bias(&mut y, bias, precision.bf16),
+            None if precision.bf16 => elementwise::round_all(&mut y),
             None => {}
         }
         tensor(y, (rows, out))
@@ -27,15 +27,15 @@ pub fn linear(x: &Tensor, w: &Tensor, bias: Option<&Tensor>, math: Math) -> Resu
 }
 
 /// x·wᵀ + bias, and its GELU: `linear`, then `pointwise::gelu`. On a GPU in fewer passes.
-pub fn linear_gelu(x: &Tensor, w: &Tensor, bias: &Tensor, math: Math) -> Result<(Tensor, Tensor)> {
+pub fn linear_gelu(x: &Tensor, w: &Tensor, bias: &Tensor, precision: StoredPrecision) -> Result<(Tensor, Tensor)> {
     on_gpu!(x => super::cuda::matmul::linear_gelu(x, w, bias));
-    let before = linear(x, w, Some(bias), math)?;
-    let after = super::pointwise::activate(&before, Activation::Gelu, math)?;
+    let before = linear(x, w, Some(bias), precision)?;
+    let after = super::pointwise::activate(&before, Activation::Gelu, precision)?;
     Ok((before, after))
 }
 
 /// dL/dx = dy·w: [rows, out] and [out, in] give [rows, in].
-pub fn linear_backward_input(dy: &Tensor, w: &Tensor, math: Math) -> Result<Tensor> {
+pub fn linear_backward_input(dy: &Tensor, w: &Tensor, precision: StoredPrecision) -> Result<Tensor> {
     on_gpu!(dy => super::cuda::matmul::linear_backward_input(dy, w));
     let (rows, out) = dy.dims2()?;
     let (_, inner) = w.dims2()?;
@@ -43,7 +43,7 @@ pub fn linear_backward_input(dy: &Tensor, w: &Tensor, math: Math) -> Result<Tens
         read!(T; dy = dy, w = w);
         let mut dx = vec![T::ZERO; rows * inner];
         gemm(&mut dx, inner, T::ZERO, T::ONE, Mat::new(dy, rows, out), Mat::new(w, out, inner), pool());
-        if math.bf16 {
+        if precision.bf16 {
             elementwise::round_all(&mut dx);
         }
         tensor(dx, (rows, inner))

@@ -22,5 +22,5 @@ pub mod optimizer;
 pub mod out_of_memory;
 pub mod pointwise;
 
-pub use access::Math;
+pub use access::StoredPrecision;
 pub use host::on_host;

@@ -2,7 +2,7 @@
 
 use candle_core::{Result, Tensor};
 
-use super::access::{Math, tensor, write};
+use super::access::{StoredPrecision, tensor, write};
 use super::cpu::{Real, norm};
 use super::pointwise::add_assign;
 
@@ -14,11 +14,11 @@ pub fn normalize(
     weight: &Tensor,
     bias: Option<&Tensor>,
     eps: f64,
-    math: Math,
+    precision: StoredPrecision,
 ) -> Result<(Tensor, Tensor, Tensor)> {
     on_gpu!(x => super::cuda::norm::normalize(x, residual, weight, bias, eps));
     if let Some(residual) = residual {
-        add_assign(x, residual, math)?;
+        add_assign(x, residual, precision)?;
     }
     let (rows, d) = x.dims2()?;
     with_type!(x, T => {
@@ -26,7 +26,7 @@ pub fn normalize(
         read_optional!(T; bias = bias);
         let statistics = norm::statistics_per_row(bias.is_some());
         let (mut y, mut stats) = (vec![T::ZERO; rows * d], vec![T::ZERO; rows * statistics]);
-        norm::normalize(values, weight, bias, eps, &mut y, &mut stats, math.bf16);
+        norm::normalize(values, weight, bias, eps, &mut y, &mut stats, precision.bf16);
         Ok((x.clone(), tensor(y, (rows, d))?, tensor(stats, (rows, statistics))?))
     })
 }
@@ -40,7 +40,7 @@ pub fn normalize_backward(
     stats: &Tensor,
     dy: &Tensor,
     skip: Option<&Tensor>,
-    math: Math,
+    precision: StoredPrecision,
 ) -> Result<Tensor> {
     on_gpu!(x => super::cuda::norm::normalize_backward(dweight, dbias, x, weight, stats, dy, skip));
     let (rows, d) = x.dims2()?;
@@ -51,7 +51,7 @@ pub fn normalize_backward(
             read!(T; x = x, weight = weight, stats = stats, dy = dy);
             read_optional!(T; skip = skip);
             let db = dbias.map(|_| db.as_mut_slice());
-            norm::normalize_backward(x, weight, stats, dy, skip, &mut dx, &mut dw, db, math.bf16);
+            norm::normalize_backward(x, weight, stats, dy, skip, &mut dx, &mut dw, db, precision.bf16);
         }
         add_vector(dweight, &dw)?;
         dbias.map(|dbias| add_vector(dbias, &db)).transpose()?;

@@ -2,7 +2,7 @@
 
 use candle_core::{Result, Tensor, bail};
 
-use super::access::{Math, tensor, write};
+use super::access::{StoredPrecision, tensor, write};
 use super::cpu::dropout::DropoutMask;
 use super::cpu::elementwise::round_if;
 use super::cpu::simd::inlined;
@@ -10,13 +10,13 @@ use super::cpu::{Real, activation as cpu_activation, elementwise, rope};
 use runner_spec::experiment::Activation;
 
 /// GELU in the tanh form, or max(x, 0).
-pub fn activate(x: &Tensor, activation: Activation, math: Math) -> Result<Tensor> {
+pub fn activate(x: &Tensor, activation: Activation, precision: StoredPrecision) -> Result<Tensor> {
     on_gpu!(x => super::cuda::pointwise::activate(x, activation));
     with_type!(x, T => {
         let mut y = vec![T::ZERO; x.elem_count()];
         read!(T; values = x);
         match activation {
-            Activation::Gelu => cpu_activation::gelu(values, &mut y, math.bf16),
+            Activation::Gelu => cpu_activation::gelu(values, &mut y, precision.bf16),
             Activation::Relu => cpu_activation::relu(values, &mut y),
         }
         tensor(y, x.shape())
@@ -24,55 +24,55 @@ pub fn activate(x: &Tensor, activation: Activation, math: Math) -> Result<Tensor
 }
 
 /// `dy` becomes dL/dx.
-pub fn activate_backward(dy: &Tensor, x: &Tensor, activation: Activation, math: Math) -> Result<()> {
+pub fn activate_backward(dy: &Tensor, x: &Tensor, activation: Activation, precision: StoredPrecision) -> Result<()> {
     on_gpu!(x => super::cuda::pointwise::activate_backward(dy, x, activation));
     with_type!(x, T => {
         read!(T; x = x);
         write::<T>(dy, "activate_backward", |dy| match activation {
-            Activation::Gelu => cpu_activation::gelu_backward(x, dy, math.bf16),
+            Activation::Gelu => cpu_activation::gelu_backward(x, dy, precision.bf16),
             Activation::Relu => cpu_activation::relu_backward(x, dy),
         })
     })
 }
 
 /// [rows, 2·width] (gate, up) gives [rows, width].
-pub fn swiglu(gate_up: &Tensor, math: Math) -> Result<Tensor> {
+pub fn swiglu(gate_up: &Tensor, precision: StoredPrecision) -> Result<Tensor> {
     on_gpu!(gate_up => super::cuda::pointwise::swiglu(gate_up));
     let (rows, twice) = gate_up.dims2()?;
     with_type!(gate_up, T => {
         let mut y = vec![T::ZERO; rows * twice / 2];
         read!(T; gate_up = gate_up);
-        cpu_activation::swiglu(gate_up, twice / 2, &mut y, math.bf16);
+        cpu_activation::swiglu(gate_up, twice / 2, &mut y, precision.bf16);
         tensor(y, (rows, twice / 2))
     })
 }
 
 /// Returns dL/d(gate_up).
-pub fn swiglu_backward(gate_up: &Tensor, dy: &Tensor, math: Math) -> Result<Tensor> {
+pub fn swiglu_backward(gate_up: &Tensor, dy: &Tensor, precision: StoredPrecision) -> Result<Tensor> {
     on_gpu!(gate_up => super::cuda::pointwise::swiglu_backward(gate_up, dy));
     let (rows, twice) = gate_up.dims2()?;
     with_type!(gate_up, T => {
         let mut dx = vec![T::ZERO; rows * twice];
         read!(T; gate_up = gate_up, dy = dy);
-        cpu_activation::swiglu_backward(gate_up, dy, twice / 2, &mut dx, math.bf16);
+        cpu_activation::swiglu_backward(gate_up, dy, twice / 2, &mut dx, precision.bf16);
         tensor(dx, (rows, twice))
     })
 }
 
 /// y += x.
-pub fn add_assign(y: &Tensor, x: &Tensor, math: Math) -> Result<()> {
+pub fn add_assign(y: &Tensor, x: &Tensor, precision: StoredPrecision) -> Result<()> {
     on_gpu!(y => super::cuda::pointwise::add_assign(y, x));
     with_type!(y, T => {
         read!(T; x = x);
-        write::<T>(y, "add_assign", |y| elementwise::zip(y, x, inlined!(|y, x| *y = round_if(*y + x, math.bf16))))
+        write::<T>(y, "add_assign", |y| elementwise::zip(y, x, inlined!(|y, x| *y = round_if(*y + x, precision.bf16))))
     })
 }
 
 /// Drops elements of `x` ([samples·seq, width]) in place; a backward applies it to the gradient.
-pub fn dropout(x: &Tensor, seq: usize, dropout: &DropoutMask, math: Math) -> Result<()> {
+pub fn dropout(x: &Tensor, seq: usize, dropout: &DropoutMask, precision: StoredPrecision) -> Result<()> {
     on_gpu!(x => super::cuda::pointwise::dropout(x, seq, dropout));
     let (_, width) = x.dims2()?;
-    with_type!(x, T => write::<T>(x, "dropout", |x| dropout.apply_all(x, seq * width, math.bf16)))
+    with_type!(x, T => write::<T>(x, "dropout", |x| dropout.apply_all(x, seq * width, precision.bf16)))
 }
 
 /// Tables of a rotary embedding, [positions, head_dim/2] each.
@@ -98,7 +98,15 @@ impl Rope {
     }
 
     /// Rotates the first `heads` heads of the rows of `x`, in place; row r is at position `start + r mod seq`.
-    pub fn rotate(&self, x: &Tensor, heads: usize, seq: usize, start: usize, inverse: bool, math: Math) -> Result<()> {
+    pub fn rotate(
+        &self,
+        x: &Tensor,
+        heads: usize,
+        seq: usize,
+        start: usize,
+        inverse: bool,
+        precision: StoredPrecision,
+    ) -> Result<()> {
         on_gpu!(x => super::cuda::pointwise::rotate(x, &self.cos, &self.sin, heads, seq, start, inverse));
         let (_, stride) = x.dims2()?;
         let (positions, half) = self.cos.dims2()?;
@@ -109,7 +117,7 @@ impl Rope {
         with_type!(x, T => {
             read!(T; cos = self.cos, sin = self.sin);
             write::<T>(x, "rope", |x| {
-                rope::rotate(x, stride, heads, head_dim, seq, start, cos, sin, inverse, math.bf16);
+                rope::rotate(x, stride, heads, head_dim, seq, start, cos, sin, inverse, precision.bf16);
             })
         })
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use candle_core::{Device, Result, Tensor, bail};
 
 use super::block::{Block, SavedActivations};
-use crate::kernels::Math;
+use crate::kernels::StoredPrecision;
 use crate::kernels::loss::Losses;
 use crate::kernels::optimizer::all_finite;
 use crate::kernels::out_of_memory::with_computation;
@@ -38,7 +38,7 @@ pub struct Model {
     /// The chunk, within the whole model's list.
     pub range: Range<usize>,
     pub(super) blocks: Vec<Block>,
-    math: Math,
+    precision: StoredPrecision,
     device: Device,
 }
 
@@ -53,7 +53,7 @@ impl Model {
         layout: Arc<ParamLayout>,
         range: Range<usize>,
         seed: u64,
-        math: Math,
+        precision: StoredPrecision,
         like: &Tensor,
     ) -> Result<Self> {
         if range.is_empty() || range.end > spec.block_count() {
@@ -65,7 +65,7 @@ impl Model {
         };
         let block = |index| Block::new(spec, &layout, index, seed, rope.as_ref(), like);
         let blocks = range.clone().map(block).collect::<Result<_>>()?;
-        Ok(Self { spec: spec.clone(), layout, range, blocks, math, device: like.device().clone() })
+        Ok(Self { spec: spec.clone(), layout, range, blocks, precision, device: like.device().clone() })
     }
 
     /// Sets which activations the layers' backward computes again.
@@ -97,7 +97,7 @@ impl Model {
             sample_stride: 1,
             scale: 1.0,
             training: false,
-            math: self.math,
+            precision: self.precision,
         })
     }
 

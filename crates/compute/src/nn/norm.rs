@@ -22,14 +22,14 @@ impl Norm {
     /// `x`: [rows, d_model]. Returns the output and the statistics for the backward.
     pub fn forward(&self, pass: ForwardPass<'_>, x: &Tensor) -> Result<(Tensor, Tensor)> {
         let (weight, bias) = self.parameters(pass.params)?;
-        let (_, y, stats) = norm::normalize(x, None, &weight, bias.as_ref(), self.eps, pass.mb.math)?;
+        let (_, y, stats) = norm::normalize(x, None, &weight, bias.as_ref(), self.eps, pass.mb.precision)?;
         Ok((y, stats))
     }
 
     /// The forward of `x` + `residual`: the sum, the output and the statistics. `x` is used up, so that its memory is freed.
     pub fn forward_sum(&self, pass: ForwardPass<'_>, x: Tensor, residual: &Tensor) -> Result<(Tensor, Tensor, Tensor)> {
         let (weight, bias) = self.parameters(pass.params)?;
-        norm::normalize(&x, Some(residual), &weight, bias.as_ref(), self.eps, pass.mb.math)
+        norm::normalize(&x, Some(residual), &weight, bias.as_ref(), self.eps, pass.mb.precision)
     }
 
     /// Returns dL/dx, plus `skip`: the gradient that bypassed the norm along the residual stream. A deferred task keeps the finished
@@ -42,9 +42,9 @@ impl Norm {
         dy: &Tensor,
         skip: Option<&Tensor>,
     ) -> Result<Tensor> {
-        let (params, math) = (pass.params, pass.mb.math);
+        let (params, precision) = (pass.params, pass.mb.precision);
         let dweight = pass.grads.vector(params, self.weight)?;
         let dbias = self.bias.map(|bias| pass.grads.vector(params, bias)).transpose()?;
-        norm::normalize_backward(&dweight, dbias.as_ref(), x, &params.view(self.weight)?, stats, dy, skip, math)
+        norm::normalize_backward(&dweight, dbias.as_ref(), x, &params.view(self.weight)?, stats, dy, skip, precision)
     }
 }

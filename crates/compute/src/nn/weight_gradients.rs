@@ -3,7 +3,7 @@
 use candle_core::{Result, Tensor};
 
 use super::{Embedding, Linear};
-use crate::kernels::{Math, pointwise};
+use crate::kernels::{StoredPrecision, pointwise};
 use crate::nn::Params;
 
 /// Receives weight gradients from a backward. Both variants add the same numbers in the same order.
@@ -73,7 +73,7 @@ impl WeightGradientTask {
             Self::Linear { layer, x, dy } => layer.backward_weight(grads, &x, &dy),
             // Weight gradients are never rounded.
             Self::Vector { parameter, gradient } => {
-                pointwise::add_assign(&grads.view(parameter)?, &gradient, Math { bf16: false })
+                pointwise::add_assign(&grads.view(parameter)?, &gradient, StoredPrecision { bf16: false })
             }
             Self::Embedding { layer, ids, seq, dy } => layer.backward_weight(grads, &ids, seq, &dy),
         }
