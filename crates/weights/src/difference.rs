@@ -44,11 +44,11 @@ pub fn differences(described: &DescribedModel, model: &Model) -> Vec<Difference>
 ///
 /// A model's extensions are left out of its JSON where they say what was always so; any other key is one.
 pub(super) fn beyond_format(model: &impl serde::Serialize) -> Vec<(String, Value)> {
-    // How a model is trained (`mlp_dropout`, `init`, `pytorch_init`) is no part of what it computes.
+    // Keys of training (`mlp_dropout`, `init`, `pytorch_init`) do not change what a model computes.
     const FREE: [&str; 7] = ["vocab_size", "pad_vocab_to", CONTEXT, "dropout", "mlp_dropout", "init", "pytorch_init"];
     let value = runner_spec::format::json_value(model);
     let Value::Object(mut map) = value else { return Vec::new() };
-    // Where a specification has them.
+    // A specification has the extensions there.
     if let Some(Value::Object(variant)) = map.remove("variant") {
         map.extend(variant);
     }

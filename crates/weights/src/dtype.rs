@@ -16,7 +16,7 @@ const TYPES: [(Dtype, &str, &str, usize); 3] =
 
 impl Dtype {
     /// The type that safetensors calls `name`.
-    pub fn named(name: &str) -> Option<Self> {
+    pub fn from_name(name: &str) -> Option<Self> {
         TYPES.iter().find(|(_, known, ..)| *known == name).map(|(dtype, ..)| *dtype)
     }
 
@@ -91,7 +91,7 @@ mod tests {
     fn numbers_go_to_the_nearest_and_come_back() {
         let values = [0.0, -1.5, 3.140_625, 65504.0, 1e-8, f32::MIN_POSITIVE];
         for dtype in [Dtype::F32, Dtype::F16, Dtype::Bf16] {
-            assert_eq!(Dtype::named(dtype.name()), Some(dtype));
+            assert_eq!(Dtype::from_name(dtype.name()), Some(dtype));
             let (mut bytes, mut back) = (Vec::new(), [0.0; 6]);
             assert_eq!(dtype.encode(&values, &mut bytes), None);
             assert_eq!(bytes.len(), 6 * dtype.size());

@@ -34,7 +34,7 @@ pub(super) fn write_weights(
     source: WeightSource<'_>,
 ) -> Result<u64, WeightsError> {
     let mut writer = Writer::begin(layout, dtype, files, targets)?;
-    let step = source(&mut |place, bytes| writer.write_piece(place, bytes)).map_err(WeightsError::Source)?;
+    let step = source(&mut |position, bytes| writer.write_piece(position, bytes)).map_err(WeightsError::Source)?;
     writer.finish()?;
     Ok(step)
 }

@@ -104,8 +104,8 @@ impl HfExport<'_> {
         let mut shards: Vec<Vec<Placed<'_>>> = vec![Vec::new()];
         let mut filled = 0;
         for spec in parameters(self.spec) {
-            let found = self.layout.entries.iter().enumerate().find(|(_, entry)| entry.spec.name == spec.name);
-            let Some((index, entry)) = found else { continue };
+            let Ok(index) = self.layout.index(&spec.name) else { continue };
+            let entry = &self.layout.entries[index];
             let mut shape = spec.shape;
             if has_token_rows(self.spec.family, &spec.name) {
                 shape[0] = self.vocab_size.min(shape[0]);

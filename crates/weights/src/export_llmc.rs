@@ -64,7 +64,7 @@ impl LlmcExport<'_> {
         let mut targets = vec![None; self.layout.entries.len()];
         for parameter in header.parameters() {
             let elements = parameter.len();
-            if let Some(index) = self.layout.entries.iter().position(|entry| entry.spec.name == parameter.name) {
+            if let Ok(index) = self.layout.index(&parameter.name) {
                 let elements = self.layout.entries[index].spec.len().min(elements);
                 targets[index] = Some(Target { file: 0, at, elements, transposed: false });
             }

@@ -125,7 +125,7 @@ impl OpenedWeights {
     /// Checks that the tensors are those of the described model.
     fn check_tensors(&self, path: &Path) -> Result<(), WeightsError> {
         let DescribedModel { file, spec: ModelSpec { layers, .. }, .. } = &self.described;
-        // What is expected is listed only for as many layers as the files can hold.
+        // The expected tensors are listed only for as many layers as the files can hold.
         if *layers > self.tensors.len() {
             let message =
                 format!("{} says {layers} layers, too many for {} tensors", file.display(), self.tensors.len());
@@ -135,7 +135,7 @@ impl OpenedWeights {
         let missing: Vec<&str> =
             expected.iter().map(|p| p.name.as_str()).filter(|name| !self.tensors.contains_key(*name)).collect();
         if let [first, rest @ ..] = missing.as_slice() {
-            let more = if rest.is_empty() { String::new() } else { format!(" and {} more", rest.len()) };
+            let more = and_more(rest.len());
             return WeightsError::invalid(path, format!("tensor {first}{more} is missing"));
         }
         for parameter in &expected {
@@ -156,10 +156,7 @@ impl OpenedWeights {
         let known: BTreeSet<&str> = expected.iter().map(|p| p.name.as_str()).collect();
         let mut others = self.tensors.iter().filter(|(name, _)| !known.contains(name.as_str()));
         if let Some((name, tensor)) = others.next() {
-            let more = match others.count() {
-                0 => String::new(),
-                more => format!(" and {more} more"),
-            };
+            let more = and_more(others.count());
             let message = format!("tensor {name}{more} is no part of the model that {} describes", file.display());
             return WeightsError::invalid(&self.files[tensor.file], message);
         }
@@ -219,6 +216,11 @@ impl OpenedWeights {
     }
 }
 
+/// The end of a sentence about one of several tensors, of which `count` are not named.
+fn and_more(count: usize) -> String {
+    if count == 0 { String::new() } else { format!(" and {count} more") }
+}
+
 impl Tensor {
     fn read_plain(&self, file: &File, values: &mut [f32]) -> std::io::Result<()> {
         let size = self.dtype.size();
@@ -258,7 +260,7 @@ impl Tensor {
 /// The tensor `found` of a file as the parameter `name`, or the reason why it cannot be one.
 fn tensor(family: Family, name: &str, found: &FileTensor) -> Result<Tensor, String> {
     let FileTensor { file, info, start, .. } = found;
-    let Some(dtype) = Dtype::named(&info.dtype) else {
+    let Some(dtype) = Dtype::from_name(&info.dtype) else {
         return Err(format!("tensor {} is {}; F32, F16 and BF16 are read", found.name, info.dtype));
     };
     let mut shape = info.shape.clone();

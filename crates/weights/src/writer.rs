@@ -21,7 +21,7 @@ pub(super) struct Target {
     pub(super) at: u64,
     /// The number of elements that are written, from the first: whole rows.
     pub(super) elements: usize,
-    /// WrittenFiles as [in, out].
+    /// True if the file has the matrix as [in, out].
     pub(super) transposed: bool,
 }
 
@@ -44,7 +44,6 @@ pub(super) struct Writer<'a> {
     targets: Vec<Option<Target>>,
     /// The elements so far of a matrix that is written transposed.
     matrix: Vec<f32>,
-    numbers: Vec<f32>,
     bytes: Vec<u8>,
 }
 
@@ -62,31 +61,25 @@ impl<'a> Writer<'a> {
             file.write_all(header).and_then(|()| file.set_len(*bytes)).map_err(WeightsError::io(path))?;
             open.push((path.clone(), file));
         }
-        let (matrix, numbers, bytes) = (Vec::new(), Vec::new(), Vec::new());
-        Ok(Self { layout, dtype, files: open, targets, matrix, numbers, bytes })
+        Ok(Self { layout, dtype, files: open, targets, matrix: Vec::new(), bytes: Vec::new() })
     }
 
-    /// Writes the elements from `place` of the layout's buffer on: little-endian f32 of one tensor, whose pieces come in order.
-    pub(super) fn write_piece(&mut self, place: u64, piece: &[u8]) -> Result<(), WeightsError> {
-        let place = place as usize;
-        let index = self.layout.entries.partition_point(|entry| entry.range().end <= place);
+    /// Writes the elements from `position` of the layout's buffer on: little-endian f32 of one tensor, whose pieces come in order.
+    pub(super) fn write_piece(&mut self, position: u64, piece: &[u8]) -> Result<(), WeightsError> {
+        let position = position as usize;
+        let index = self.layout.entries.partition_point(|entry| entry.range().end <= position);
         let Some(entry) = self.layout.entries.get(index) else { return Ok(()) };
         let Some(target) = self.targets.get(index).cloned().flatten() else { return Ok(()) };
-        self.numbers.resize(piece.len() / 4, 0.0);
-        Dtype::F32.decode(piece, &mut self.numbers);
+        let mut numbers = vec![0.0; piece.len() / 4];
+        Dtype::F32.decode(piece, &mut numbers);
+        let first = position - entry.offset;
         if target.transposed {
-            if place == entry.offset {
-                self.matrix.clear();
-            }
-            self.matrix.extend_from_slice(&self.numbers);
+            self.matrix.truncate(first);
+            self.matrix.extend(numbers);
             return if self.matrix.len() == entry.spec.len() { self.write_transposed(entry, &target) } else { Ok(()) };
         }
-        let first = place - entry.offset;
-        let numbers = std::mem::take(&mut self.numbers);
-        let kept = numbers.len().min(target.elements.saturating_sub(first));
-        let written = self.write_numbers(entry, &target, first, &numbers[..kept]);
-        self.numbers = numbers;
-        written
+        numbers.truncate(target.elements.saturating_sub(first));
+        self.write_numbers(entry, &target, first, &numbers)
     }
 
     /// Writes `numbers` from element `first` of `target` on.

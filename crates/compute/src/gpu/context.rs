@@ -155,7 +155,11 @@ impl Gpu {
         self.stream.synchronize().map_err(driver_error)
     }
 
-    pub(super) fn function(&self, kernel: &str) -> Result<CudaFunction> {
+    /// The kernel of this name.
+    ///
+    /// # Errors
+    /// If there is none, or it cannot be loaded.
+    pub(crate) fn function(&self, kernel: &str) -> Result<CudaFunction> {
         let mut functions = self.functions.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(function) = functions.get(kernel) {
             return Ok(function.clone());

@@ -1,24 +1,22 @@
-//! NVIDIA GPUs: contexts, the embedded kernels and their launches, memory.
+//! NVIDIA GPUs: contexts, the embedded kernels, memory.
 //!
 //! A rank has one candle device, with one stream on which all that it computes runs in order. The module `kernels` chooses the
 //! kernels; the crate `comm` exchanges tensors between ranks.
 
 mod blaslt;
 mod context;
-mod launch;
 mod memory;
 mod timing;
 mod upload;
 
 pub use blaslt::{Epilogue, MatmulOperand, MatmulRequest};
 pub use context::{Gpu, gpu_of, open, opened_by_this_thread};
-pub use launch::LaunchDims;
 pub use memory::{DeviceMemory, address, memory, reset_peak, share_with_peers, total_memory};
 pub use timing::GpuTimestamp;
 
 use candle_core::cuda_backend::cudarc::driver::DriverError;
 
 /// Converts a driver's error to candle's, in which out-of-memory errors are recognized.
-fn driver_error(error: DriverError) -> candle_core::Error {
+pub(crate) fn driver_error(error: DriverError) -> candle_core::Error {
     candle_core::Error::Cuda(Box::new(error))
 }

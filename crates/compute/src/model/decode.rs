@@ -11,7 +11,7 @@ use crate::nn::{ForwardPass, MicroBatch};
 /// Keys and values of every layer of a chunk for the tokens so far.
 #[derive(Debug)]
 pub struct KvCache {
-    /// As `kernels::attention` has them.
+    /// Made by `kernels::attention::new_cache`.
     layers: Vec<Tensor>,
     pub batch: usize,
     pub capacity: usize,

@@ -10,7 +10,7 @@ pub use batches::{Batches, run_batches, share};
 pub use choice::{ChoiceBatches, ChoiceScore};
 pub use decode::{Decoder, Feed, StageDecoder};
 pub use loss::{LossBatches, ValidationLoss};
-pub use sample::{Continuation, generate, generate_with};
+pub use sample::{Continuation, continue_prompt, generate};
 
 use std::time::Instant;
 

@@ -22,10 +22,11 @@ pub struct Continuation {
     pub tokens: usize,
 }
 
-/// Runs `generate_with` on a whole model.
+/// Generates `spec.count` continuations of each prompt by a whole model. Continuation i of prompt p draws from its own generator, seeded with
+/// `spec.seed` + p·count + i.
 ///
 /// # Errors
-/// Those of `generate_with`, or if `model` is a chunk.
+/// If a prompt cannot be encoded, or `model` is a chunk.
 pub fn generate(
     model: &Model,
     params: &Params,
@@ -35,31 +36,19 @@ pub fn generate(
     if model.range != (0..model.spec.block_count()) {
         return Err(EvalError::Request("a chunk of a model cannot generate on its own".into()));
     }
-    generate_with(&mut StageDecoder::new(model, params), &model.spec, tokenizer, spec)
-}
-
-/// Generates `spec.count` continuations of each prompt, by the model of shape `model` behind `decoder`. Continuation i of
-/// prompt p draws from its own generator, seeded with `spec.seed` + p·count + i.
-///
-/// # Errors
-/// If a prompt cannot be encoded, or the decoder's own.
-pub fn generate_with(
-    decoder: &mut dyn Decoder,
-    model: &ModelSpec,
-    tokenizer: &TextTokenizer,
-    spec: &Samples,
-) -> Result<Vec<Continuation>, EvalError> {
+    let mut decoder = StageDecoder::new(model, params);
     let mut all = Vec::new();
     for p in 0..spec.prompts.len() {
-        all.extend(continue_prompt(decoder, model, tokenizer, spec, p)?);
+        all.extend(continue_prompt(&mut decoder, &model.spec, tokenizer, spec, p)?);
     }
     Ok(all)
 }
 
-/// The continuations of prompt `p` alone, side by side in one batch. They do not depend on the other prompts.
+/// The continuations of prompt `p` alone by the model of shape `model` behind `decoder`, side by side in one batch. They do not depend on
+/// the other prompts.
 ///
 /// # Errors
-/// Those of `generate_with`.
+/// If the prompt cannot be encoded, or the decoder's own.
 pub fn continue_prompt(
     decoder: &mut dyn Decoder,
     model: &ModelSpec,

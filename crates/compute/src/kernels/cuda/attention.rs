@@ -3,8 +3,8 @@
 
 use candle_core::{DType, Result, Tensor, bail};
 
-use super::launch::{Launch, kernel_for_type};
-use crate::gpu::{Gpu, LaunchDims};
+use super::launch::{Launch, LaunchDims, kernel_for_type};
+use crate::gpu::Gpu;
 use crate::kernels::attention_shape::{AttentionMasks, AttentionShape, ValidLengths};
 use crate::kernels::cpu::dropout::DropoutMask;
 

@@ -17,7 +17,7 @@
     const T *qkv, const T *dout, const float *lse, const float *delta, T *dqkv, const unsigned *valid_lengths
 #define BACKWARD_ARGUMENTS qkv, dout, lse, delta, dqkv, valid_lengths
 
-// How many of a sample's first `keys` keys lie before its padding: at least one, and all of them without padding.
+// The number of a sample's first `keys` keys that lie before its padding: at least one, and all of them without padding.
 __device__ __forceinline__ int visible_keys(const unsigned* valid_lengths, int sample, int keys) {
     if (valid_lengths == nullptr) {
         return keys;
@@ -48,7 +48,7 @@ struct Dropped {
         return threshold == 0 || one(query, key);
     }
 
-    // Which elements are kept of the four in the block of the random stream that has (query, key).
+    // A bit for each of the elements that are kept, of the four in the block of the random stream that has (query, key).
     __device__ __forceinline__ unsigned block(int query, int key) const {
         const u64 n = element(query, key) / 4;
         const Words w = philox(key0, key1, (unsigned)n, (unsigned)(n >> 32), sample, step);
@@ -60,7 +60,7 @@ struct Dropped {
         return kept;
     }
 
-    // Which elements of a lane's fragment are kept: bit i for d[i], d[0] being (query, key), rows being queries.
+    // A bit for each element of a lane's fragment that is kept: bit i for d[i], d[0] being (query, key), rows being queries.
     __device__ __forceinline__ unsigned kept(int query, int key) const {
         if (seq % 4 == 0) {
             // Lanes t and t ^ 1 share the blocks of two rows: each draws one.
@@ -72,7 +72,7 @@ struct Dropped {
         return one(query, key) | one(query, key + 1) << 1 | one(query + 8, key) << 2 | one(query + 8, key + 1) << 3;
     }
 
-    // Which elements of a lane's fragment are kept where rows are keys and columns queries.
+    // The bits of `kept` where rows are keys and columns queries.
     __device__ __forceinline__ unsigned kept_transposed(int query, int key) const {
         if (seq % 4 == 0) {
             // The four lanes of neighbouring rows share the blocks of their four elements: each draws one.

@@ -84,11 +84,10 @@ __device__ __forceinline__ void attention_rows(const T* q, i64 q_stride, const T
     const bool aligned = is_aligned(q, width) && is_aligned(keys, width) && is_aligned(values, width);
     const Dropped dropped(key0, key1, first_sample + (unsigned)sample * sample_stride, step, threshold, queries, head);
 
-    float x[PER_LANE], o[PER_LANE];
+    float x[PER_LANE], o[PER_LANE] = {};
     read_row<LANES>(x, q + ((i64)sample * queries + query) * q_stride + head * width, width, aligned);
 #pragma unroll
     for (int i = 0; i < PER_LANE; i++) {
-        o[i] = 0.f;
         x[i] *= scale * LOG2_E;
     }
     float top = -INFINITY, total = 0.f;
@@ -168,13 +167,9 @@ __device__ __forceinline__ void attention_rows_queries(BACKWARD_PARAMETERS(T), i
     const T* const v = k + kv_heads * width;
     const bool aligned = is_aligned(qkv, width) && is_aligned(dout, width);
     const Dropped dropped(key0, key1, first_sample + (unsigned)sample * sample_stride, step, threshold, seq, head);
-    float q[PER_LANE], dy[PER_LANE], dq[PER_LANE];
+    float q[PER_LANE], dy[PER_LANE], dq[PER_LANE] = {};
     read_row<LANES>(q, qkv + (first + query) * stride + head * width, width, aligned);
     read_row<LANES>(dy, dout + (first + query) * heads * width + head * width, width, aligned);
-#pragma unroll
-    for (int i = 0; i < PER_LANE; i++) {
-        dq[i] = 0.f;
-    }
     for (int from = 0; from < length; from += GROUPS) {
         const int key = min(from + group, length - 1);
         float x[PER_LANE], y[PER_LANE];
@@ -203,14 +198,9 @@ __device__ __forceinline__ void attention_rows_keys(BACKWARD_PARAMETERS(T), int 
     const i64 first = (i64)sample * seq;
     const T* const k = qkv + (first + key) * stride + (heads + kv) * width;
     const bool aligned = is_aligned(qkv, width) && is_aligned(dout, width);
-    float x[PER_LANE], y[PER_LANE], dk[PER_LANE], dv[PER_LANE];
+    float x[PER_LANE], y[PER_LANE], dk[PER_LANE] = {}, dv[PER_LANE] = {};
     read_row<LANES>(x, k, width, aligned);
     read_row<LANES>(y, k + kv_heads * width, width, aligned);
-#pragma unroll
-    for (int i = 0; i < PER_LANE; i++) {
-        dk[i] = 0.f;
-        dv[i] = 0.f;
-    }
     const i64 steps = key < visible ? (i64)shared_by * (seq - key) : 0;
     for (i64 from = 0; from < steps; from += GROUPS) {
         const i64 n = from + group < steps ? from + group : steps - 1;

@@ -8,11 +8,7 @@ template <typename T> __device__ __forceinline__ void column_sums(float* partial
     __shared__ float sums[8][256];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, from = blockIdx.x * 256;
     const i64 begin = blockIdx.y * per, end = begin + per < rows ? begin + per : rows;
-    float sum[PIECE];
-#pragma unroll
-    for (int j = 0; j < PIECE; j++) {
-        sum[j] = 0.0f;
-    }
+    float sum[PIECE] = {};
     if (width % PIECE == 0) {
         const bool vector = is_vector(x);
         const int c = from + lane * PIECE;

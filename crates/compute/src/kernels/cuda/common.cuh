@@ -75,12 +75,12 @@ __device__ __forceinline__ float fast_exp2(float x) {
 }
 
 // Converts an f32 to an element of an array of T.
-template <typename T> __device__ __forceinline__ T from_float(float x);
-template <> __device__ __forceinline__ float from_float<float>(float x) {
-    return x;
-}
-template <> __device__ __forceinline__ bf16 from_float<bf16>(float x) {
-    return to_bf16(x);
+template <typename T> __device__ __forceinline__ T from_float(float x) {
+    if constexpr (sizeof(T) == sizeof(float)) {
+        return x;
+    } else {
+        return to_bf16(x);
+    }
 }
 
 // ---- vectors: sixteen bytes at once ----

@@ -2,8 +2,7 @@
 
 use candle_core::{DType, Result, Tensor, bail};
 
-use super::launch::{Launch, kernel_for_type, warp_per_row, whole_warps};
-use crate::gpu::LaunchDims;
+use super::launch::{Launch, LaunchDims, kernel_for_type, warp_per_row, whole_warps};
 
 /// Rows that a block of the backward adds; `CHUNK` of embedding.cu.
 const CHUNK: usize = 16;

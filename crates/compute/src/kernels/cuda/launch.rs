@@ -1,10 +1,30 @@
 //! One launch: arguments in the order of the kernel's parameters, whose types and lengths are checked.
 
+use std::ffi::c_void;
 use std::sync::Arc;
 
+use candle_core::cuda_backend::cudarc::driver::{result, sys};
 use candle_core::{DType, Device, Result, Tensor, bail};
 
-use crate::gpu::{self, Gpu, LaunchDims};
+use crate::gpu::{self, Gpu};
+
+/// The blocks of a launch, the threads of a block, and the bytes of dynamic shared memory for each block.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct LaunchDims {
+    pub(super) grid: [u32; 3],
+    pub(super) block: [u32; 3],
+    pub(super) shared: u32,
+}
+
+impl LaunchDims {
+    /// `blocks` of `threads` threads each, in one dimension.
+    pub(super) fn linear(blocks: usize, threads: usize) -> Self {
+        Self { grid: [blocks.max(1) as u32, 1, 1], block: [threads as u32, 1, 1], shared: 0 }
+    }
+}
+
+/// Bytes of shared memory that a block may use without asking for more.
+const DEFAULT_SHARED_BYTES: u32 = 48 << 10;
 
 /// A launch in preparation: the arguments given so far.
 #[derive(Debug)]
@@ -92,14 +112,35 @@ impl Launch {
         self
     }
 
-    /// Launches `kernel`.
+    /// Launches `kernel` on the compute stream; does not wait for it. Nothing is launched for a grid without blocks.
     ///
     /// # Safety
     /// The arguments are the kernel's parameters in number, order and type, and it touches no elements of arrays beyond the lengths
     /// that were checked.
+    ///
+    /// # Errors
+    /// If there is no such kernel, or the device refuses the launch.
     pub(super) unsafe fn run(self, kernel: &str, dims: LaunchDims) -> Result<()> {
-        // SAFETY: the caller's promise; the arrays are on this device and have the checked lengths.
-        unsafe { self.gpu.launch(kernel, dims, &self.args) }
+        if dims.grid.contains(&0) {
+            return Ok(());
+        }
+        let (function, stream) = (self.gpu.function(kernel)?, self.gpu.stream());
+        let with_name = |e| gpu::driver_error(e).context(format!("kernel {kernel}"));
+        stream.context().bind_to_thread().map_err(with_name)?;
+        if dims.shared > DEFAULT_SHARED_BYTES {
+            let attribute = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+            function.set_attribute(attribute, dims.shared as i32).map_err(with_name)?;
+        }
+        // A parameter of four bytes is read from the lower half, as processors with CUDA are little-endian.
+        let mut params: Vec<*mut c_void> =
+            self.args.iter().map(|arg| std::ptr::from_ref(arg).cast_mut().cast()).collect();
+        let [[gx, gy, gz], [bx, by, bz]] = [dims.grid, dims.block];
+        let (function, shared, stream) = (function.cu_function(), dims.shared, stream.cu_stream());
+        // SAFETY: the caller's promise about the arguments, which the driver copies before it returns; the arrays are on this device and
+        // have the checked lengths; the GPU keeps function and stream.
+        let launched =
+            unsafe { result::launch_kernel(function, (gx, gy, gz), (bx, by, bz), shared, stream, &mut params) };
+        launched.map_err(with_name)
     }
 
     /// Blocks of 256 threads for a pass over `n` elements.

@@ -2,8 +2,7 @@
 
 use candle_core::{DType, Result, Tensor, bail};
 
-use super::launch::{Launch, kernel_for_type, whole_warps};
-use crate::gpu::LaunchDims;
+use super::launch::{Launch, LaunchDims, kernel_for_type, whole_warps};
 
 /// Per-row losses, \[rows\] f32, of `targets` (\[rows\] u32 on the same GPU, below the vocabulary or `IGNORE`). With `scale`, the
 /// logits become their own gradient times `scale`, in place.

@@ -2,9 +2,9 @@
 
 use candle_core::{DType, Result, Tensor, bail};
 
-use super::launch::{Launch, kernel_for_type};
+use super::launch::{Launch, LaunchDims, kernel_for_type};
 use super::pointwise::{activate, add_bias, cast};
-use crate::gpu::{Epilogue, LaunchDims, MatmulOperand, MatmulRequest, address, gpu_of};
+use crate::gpu::{Epilogue, MatmulOperand, MatmulRequest, address, gpu_of};
 use runner_spec::experiment::Activation;
 
 /// A matrix of f32 or bf16.

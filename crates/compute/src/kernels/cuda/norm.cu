@@ -69,13 +69,8 @@ __device__ __forceinline__ void norm_backward(T* dx, float* partial, const T* x,
     constexpr int COUNT = PIECE;
     __shared__ float scratch[64];
     const int t = threadIdx.x, threads = blockDim.x;
-    float w[COUNT], dweight[COUNT], dbias[COUNT];
+    float w[COUNT], dweight[COUNT] = {}, dbias[COUNT] = {};
     load_held<COUNT, VECTOR>(w, weight, d, t, threads);
-#pragma unroll
-    for (int e = 0; e < COUNT; e++) {
-        dweight[e] = 0.0f;
-        dbias[e] = 0.0f;
-    }
     for (i64 row = blockIdx.x; row < rows; row += gridDim.x) {
         float hat[COUNT], g[COUNT], s[COUNT];
         const float mean = LAYER ? stats[2 * row] : 0.0f, rstd = LAYER ? stats[2 * row + 1] : stats[row];

@@ -2,9 +2,8 @@
 
 use candle_core::{DType, Result, Tensor, bail};
 
-use super::launch::{Launch, kernel_for_type, whole_warps};
+use super::launch::{Launch, LaunchDims, kernel_for_type, whole_warps};
 use super::matmul::add_columns;
-use crate::gpu::LaunchDims;
 use crate::kernels::cpu::norm::statistics_per_row;
 
 /// Elements of a row that one thread holds, where a block or where one warp holds the row.

@@ -2,9 +2,9 @@
 
 use candle_core::{DType, Result, Tensor, bail};
 
-use super::launch::{Launch, kernel_for_type};
+use super::launch::{Launch, LaunchDims, kernel_for_type};
 use super::loss;
-use crate::gpu::{self, LaunchDims};
+use crate::gpu;
 use crate::kernels::cpu::optimizer::{AdamW, Sgd};
 use crate::kernels::on_host;
 

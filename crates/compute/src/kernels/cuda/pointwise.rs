@@ -2,8 +2,7 @@
 
 use candle_core::{DType, Result, Tensor, bail};
 
-use super::launch::{Launch, block_per_row, kernel_for_type};
-use crate::gpu::LaunchDims;
+use super::launch::{Launch, LaunchDims, block_per_row, kernel_for_type};
 use crate::kernels::cpu::dropout::DropoutMask;
 use runner_spec::experiment::Activation;
 

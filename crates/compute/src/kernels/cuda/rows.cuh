@@ -122,23 +122,16 @@ template <typename T> __device__ __forceinline__ float stored(float x) {
 }
 
 // exp and division: for f32 to the last digits, for bf16 as fast as rounding to 8 bits allows.
-template <typename T> __device__ __forceinline__ float exp_for(float x);
-template <> __device__ __forceinline__ float exp_for<float>(float x) {
-    return expf(x);
+template <typename T> __device__ __forceinline__ float exp_for(float x) {
+    return sizeof(T) == sizeof(float) ? expf(x) : __expf(x);
 }
-template <> __device__ __forceinline__ float exp_for<bf16>(float x) {
-    return __expf(x);
-}
-template <typename T> __device__ __forceinline__ float divide_for(float a, float b);
-template <> __device__ __forceinline__ float divide_for<float>(float a, float b) {
-    return a / b;
-}
-template <> __device__ __forceinline__ float divide_for<bf16>(float a, float b) {
-#ifdef RUNNER_EMULATED
-    return a / b;
-#else
-    return __fdividef(a, b);
+template <typename T> __device__ __forceinline__ float divide_for(float a, float b) {
+#ifndef RUNNER_EMULATED
+    if (sizeof(T) == sizeof(bf16)) {
+        return __fdividef(a, b);
+    }
 #endif
+    return a / b;
 }
 
 // Bits that are set.
