@@ -13,6 +13,7 @@ use super::export::{WeightSource, WrittenFiles, refuse_extensions, write_weights
 use super::folder::{INDEX, SINGLE};
 use super::names::{has_token_rows, is_conv1d};
 use super::writer::{NewFile, Target, write_text};
+use super::{gpt2, llama};
 use runner_files::safetensors_header::header_bytes;
 use runner_spec::data::{HfTokenizer, SpecialTokens};
 use runner_spec::experiment::Family;
@@ -163,10 +164,6 @@ impl HfExport<'_> {
                 "architectures": ["GPT2LMHeadModel"],
                 "model_type": "gpt2",
                 "activation_function": "gelu_new",
-                "n_positions": s.context_length,
-                "n_embd": s.d_model,
-                "n_layer": s.layers,
-                "n_head": s.heads,
                 "n_inner": s.d_ff,
                 "resid_pdrop": s.dropout,
                 "embd_pdrop": s.dropout,
@@ -177,11 +174,7 @@ impl HfExport<'_> {
                 "architectures": ["LlamaForCausalLM"],
                 "model_type": "llama",
                 "hidden_act": "silu",
-                "max_position_embeddings": s.context_length,
-                "hidden_size": s.d_model,
                 "intermediate_size": s.d_ff,
-                "num_hidden_layers": s.layers,
-                "num_attention_heads": s.heads,
                 "num_key_value_heads": s.kv_heads,
                 "head_dim": s.head_dim(),
                 "rms_norm_eps": s.norm_eps,
@@ -192,9 +185,15 @@ impl HfExport<'_> {
                 "mlp_bias": false,
             }),
         };
+        let size_keys = match s.family {
+            Family::Gpt2 => gpt2::SIZE_KEYS,
+            Family::Llama => llama::SIZE_KEYS,
+        };
+        for (key, size) in size_keys.into_iter().zip([self.vocab_size, s.context_length, s.layers, s.heads, s.d_model]) {
+            config[key] = size.into();
+        }
         let SpecialTokens { bos, eos, pad } = self.special;
         for (key, value) in [
-            ("vocab_size", json!(self.vocab_size)),
             ("tie_word_embeddings", json!(s.tie_embeddings)),
             ("initializer_range", json!(0.02)),
             ("bos_token_id", json!(bos)),

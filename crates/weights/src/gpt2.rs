@@ -4,10 +4,12 @@ use super::describe::{Config, DescribedModel, base_spec};
 use super::error::WeightsError;
 use runner_spec::model::ModelSpec;
 
+/// The keys of vocabulary, context length, layers, heads and width.
+pub(super) const SIZE_KEYS: [&str; 5] = ["vocab_size", "n_positions", "n_layer", "n_head", "n_embd"];
+
 /// The model that `config` describes. Missing keys have the defaults of `transformers`.
 pub(super) fn described(config: &Config<'_>) -> Result<DescribedModel, WeightsError> {
-    let sizes = ["vocab_size", "n_positions", "n_layer", "n_head", "n_embd"];
-    let base = base_spec(config.required_sizes(sizes)?);
+    let base = base_spec(config.required_sizes(SIZE_KEYS)?);
     let activation = config.text("activation_function")?.unwrap_or("gelu_new");
     if !["gelu_new", "gelu_pytorch_tanh"].contains(&activation) {
         let message = format!("activation_function is {activation:?}; `gelu_new` is computed here");

@@ -7,10 +7,13 @@ use super::error::WeightsError;
 use runner_spec::experiment::Family;
 use runner_spec::model::{DEFAULT_ROPE_THETA, ModelSpec};
 
+/// The keys of vocabulary, context length, layers, heads and width.
+pub(super) const SIZE_KEYS: [&str; 5] =
+    ["vocab_size", "max_position_embeddings", "num_hidden_layers", "num_attention_heads", "hidden_size"];
+
 /// The model that `config` describes. Missing keys have the defaults of `transformers`.
 pub(super) fn described(config: &Config<'_>) -> Result<DescribedModel, WeightsError> {
-    let sizes = ["vocab_size", "max_position_embeddings", "num_hidden_layers", "num_attention_heads", "hidden_size"];
-    let base = base_spec(config.required_sizes(sizes)?);
+    let base = base_spec(config.required_sizes(SIZE_KEYS)?);
     let (d_model, heads) = (base.d_model, base.heads);
     if let Some(head_dim) = config.size("head_dim")?
         && head_dim.checked_mul(heads) != Some(d_model)

@@ -5,7 +5,7 @@ use std::ffi::c_void;
 use std::fmt::Display;
 use std::sync::PoisonError;
 
-use candle_core::cuda_backend::cudarc::driver::{CudaContext, CudaSlice, DevicePtr, DeviceSlice as _};
+use candle_core::cuda_backend::cudarc::driver::{CudaContext, CudaSlice, DevicePtr};
 use candle_core::{CudaDevice, DType, Result, bail};
 use cudarc::cublaslt::result::{self, CublasError};
 use cudarc::cublaslt::sys;

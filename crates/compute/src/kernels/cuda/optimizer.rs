@@ -66,7 +66,7 @@ pub fn sgd(state: &Tensor, grads: &Tensor, step: &Sgd, bf16: bool, copy: Option<
     let launch = if state.elem_count() > n {
         launch.array_part("momentum", state, dtype, n, n)?
     } else {
-        launch.array("momentum", None, dtype, n)?
+        launch.array("momentum", None::<&Tensor>, dtype, n)?
     };
     let launch = launch
         .array("gradients", grads, DType::F32, n)?
