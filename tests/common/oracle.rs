@@ -17,7 +17,7 @@ pub fn linear(l: &Linear, params: &Params, x: &Tensor) -> Tensor {
     let w = params.stacked(l.weight, l.stacked).unwrap();
     let y = x.matmul(&w.t().unwrap()).unwrap();
     match l.bias {
-        Some(b) => y.broadcast_add(&params.view(b).unwrap()).unwrap(),
+        Some(b) => y.broadcast_add(&params.parameter(b).unwrap()).unwrap(),
         None => y,
     }
 }
@@ -28,11 +28,11 @@ pub fn norm(n: &Norm, params: &Params, x: &Tensor) -> Tensor {
         let power = x.sqr().unwrap().mean_keepdim(D::Minus1).unwrap();
         x.broadcast_div(&(power + eps).unwrap().sqrt().unwrap()).unwrap()
     };
-    let weight = params.view(n.weight).unwrap();
+    let weight = params.parameter(n.weight).unwrap();
     let Some(bias) = n.bias else { return standardized(x, n.eps).broadcast_mul(&weight).unwrap() };
     let centred = x.broadcast_sub(&x.mean_keepdim(D::Minus1).unwrap()).unwrap();
     let y = standardized(&centred, n.eps).broadcast_mul(&weight).unwrap();
-    y.broadcast_add(&params.view(bias).unwrap()).unwrap()
+    y.broadcast_add(&params.parameter(bias).unwrap()).unwrap()
 }
 
 /// 0 or 1/(1 − p) per element of [batch·seq, width].
@@ -139,7 +139,7 @@ pub fn mlp(m: &Mlp, params: &Params, x: &Tensor, mb: &MicroBatch) -> Tensor {
 
 /// Token rows times the scale, plus position rows, with dropout.
 pub fn embedding(e: &Embedding, params: &Params, mb: &MicroBatch) -> Tensor {
-    let mut x = params.view(e.tokens).unwrap().index_select(&mb.ids, 0).unwrap();
+    let mut x = params.parameter(e.tokens).unwrap().index_select(&mb.ids, 0).unwrap();
     if let Some(scale) = e.scale {
         x = (x * scale).unwrap();
     }
@@ -148,7 +148,7 @@ pub fn embedding(e: &Embedding, params: &Params, mb: &MicroBatch) -> Tensor {
     match &e.positions {
         Positions::None => {}
         Positions::Learned(p) => {
-            x = (x + params.view(*p).unwrap().index_select(&positions, 0).unwrap()).unwrap();
+            x = (x + params.parameter(*p).unwrap().index_select(&positions, 0).unwrap()).unwrap();
         }
         // Sinusoidal positions by their definition.
         Positions::Fixed(table) => {

@@ -44,7 +44,7 @@ fn peer_model(spec: &ModelSpec, params: &Params) -> (peer::Llama, peer::Config) 
     };
     let entries = params.layout.entries.iter().enumerate();
     let tensors: HashMap<String, Tensor> =
-        entries.map(|(i, e)| (e.spec.name.clone(), params.view(i).unwrap().copy().unwrap())).collect();
+        entries.map(|(i, e)| (e.spec.name.clone(), params.parameter(i).unwrap().copy().unwrap())).collect();
     let weights = VarBuilder::from_tensors(tensors, DType::F32, &Device::Cpu);
     (peer::Llama::load(weights, &config).unwrap(), config)
 }

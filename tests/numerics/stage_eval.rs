@@ -9,7 +9,7 @@ use runner_compute::model::Output;
 use runner_compute::nn::MicroBatch;
 use runner_data::{DataRequest, Prepared, prepare};
 use runner_exec::eval::{
-    Batches, ChoiceBatches, Decoder, EvalError, Feed, LossBatches, StageDecoder, continue_prompt, generate,
+    Batches, ChoiceBatches, EvalError, Feed, LossBatches, StageDecoder, continue_prompt, generate,
     run_batches, share,
 };
 use runner_spec::data::{ChoiceItem, Rows};
@@ -189,7 +189,7 @@ impl<'a> Stages<'a> {
     }
 }
 
-impl Decoder for Stages<'_> {
+impl Stages<'_> {
     fn feed(&mut self, feed: &Feed) -> Result<Tensor, EvalError> {
         let mut x = None;
         for stage in &mut self.0 {
@@ -260,7 +260,7 @@ fn generation_by_stages_is_generation() {
         let mut stages = Stages::new(&pipeline);
         let prompts = 0..samples.prompts.len();
         let ours: Vec<_> =
-            prompts.flat_map(|p| continue_prompt(&mut stages, &spec, &tokenizer, &samples, p).unwrap()).collect();
+            prompts.flat_map(|p| continue_prompt(&mut |feed| stages.feed(feed), &spec, &tokenizer, &samples, p).unwrap()).collect();
         assert_eq!(ours, expected, "{}", pipeline.name);
         let first = (&pipeline.stages[0].1, &pipeline.ranks[0].params);
         assert!(generate(first.0, first.1, &tokenizer, &samples).is_err(), "a chunk");

@@ -22,8 +22,8 @@ impl<'a> GradientReduction<'a> {
 
     /// Starts the sum of `bucket` over the replicas; `wait_buckets` ends it.
     pub(super) fn all_reduce(&mut self, trainer: &Trainer, bucket: usize) -> Result<(), ExecError> {
-        let views = self.bucket_gradients(trainer, bucket)?;
-        self.pending.push(self.context.comm.start_all_reduce(self.context.replica_group(), views)?);
+        let gradients = self.bucket_gradients(trainer, bucket)?;
+        self.pending.push(self.context.comm.start_all_reduce(self.context.replica_group(), gradients)?);
         Ok(())
     }
 
@@ -37,8 +37,8 @@ impl<'a> GradientReduction<'a> {
 
     /// Sums `bucket` over the replicas into the first one.
     pub(super) fn reduce_to_root(&self, trainer: &Trainer, bucket: usize) -> Result<(), ExecError> {
-        for view in self.bucket_gradients(trainer, bucket)? {
-            self.context.comm.reduce(self.context.replica_group(), 0, &view)?;
+        for gradients in self.bucket_gradients(trainer, bucket)? {
+            self.context.comm.reduce(self.context.replica_group(), 0, &gradients)?;
         }
         Ok(())
     }

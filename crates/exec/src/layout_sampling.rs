@@ -6,7 +6,7 @@ use candle_core::{DType, Device, Tensor};
 use super::error::ExecError;
 use super::rank_context::RankContext;
 use super::trainer::Trainer;
-use crate::eval::{Continuation, Decoder, EvalError, Feed, StageDecoder, continue_prompt, share};
+use crate::eval::{Continuation, EvalError, Feed, StageDecoder, continue_prompt, share};
 use runner_compute::kernels::on_host;
 use runner_data::TextTokenizer;
 use runner_spec::event::SampleText;
@@ -27,7 +27,8 @@ pub(super) fn sample(
     let mut all: Vec<(usize, Vec<Continuation>)> = Vec::new();
     if context.stage == 0 {
         for prompt in share(spec.prompts.len(), context.replica, program.mesh.replicas) {
-            all.push((prompt, continue_prompt(&mut pipeline, &program.model, tokenizer, spec, prompt)?));
+            let extend = &mut |feed: &Feed| pipeline.extend(feed);
+            all.push((prompt, continue_prompt(extend, &program.model, tokenizer, spec, prompt)?));
         }
         pipeline.announce(None)?;
     } else {
@@ -108,10 +109,9 @@ impl<'a> PipelineDecoder<'a> {
             self.run(&feed, n)?;
         }
     }
-}
 
-impl Decoder for PipelineDecoder<'_> {
-    fn feed(&mut self, feed: &Feed) -> Result<Tensor, EvalError> {
+    /// Runs one feed through all stages, and returns the logits.
+    fn extend(&mut self, feed: &Feed) -> Result<Tensor, EvalError> {
         let n = feed.ids.len() / feed.batch.max(1);
         match self.announce(Some((feed, n))).and_then(|()| self.run(feed, n)) {
             Ok(Some(logits)) => Ok(logits),

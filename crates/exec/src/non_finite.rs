@@ -53,7 +53,7 @@ fn first_bad_parameter(params: &Params, is_backward: bool) -> Result<Option<Stri
         order.reverse();
     }
     for index in order {
-        if !all_finite(&params.view(index)?)? {
+        if !all_finite(&params.parameter(index)?)? {
             return Ok(Some(entries[index].spec.name.clone()));
         }
     }

@@ -20,8 +20,8 @@ pub(super) fn compare_states(context: RankContext<'_>, trainer: &Trainer) -> Res
         compare(context, context.replica_group(), &state.buffer, state.step, "weights and moments")?;
     }
     if let Some(range) = trainer.tied_range(program).filter(|_| program.shares_tied()) {
-        let view = state.buffer.narrow(0, range.start, range.len())?;
-        compare(context, context.tied_group(), &view, state.step, "tied embedding")?;
+        let embedding = state.buffer.narrow(0, range.start, range.len())?;
+        compare(context, context.tied_group(), &embedding, state.step, "tied embedding")?;
     }
     Ok(())
 }

@@ -63,7 +63,7 @@ impl Trace {
 
     fn record_params(&mut self, what: TracedTensor, params: &Params, step: u64) -> Result<()> {
         for (index, entry) in params.layout.entries.iter().enumerate() {
-            let hash = hash_tensor(&params.view(index)?)?;
+            let hash = hash_tensor(&params.parameter(index)?)?;
             self.lines.push(trace_line(step, what, entry.spec.block, entry.spec.name.clone(), &hash));
         }
         Ok(())

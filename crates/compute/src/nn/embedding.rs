@@ -32,10 +32,10 @@ impl Embedding {
     pub fn forward(&self, ForwardPass { params, mb }: ForwardPass<'_>, start: usize) -> Result<Tensor> {
         let positions = match &self.positions {
             Positions::None => None,
-            Positions::Learned(p) => Some(params.view(*p)?),
+            Positions::Learned(p) => Some(params.parameter(*p)?),
             Positions::Fixed(table) => Some(table.clone()),
         };
-        let table = params.view(self.tokens)?;
+        let table = params.parameter(self.tokens)?;
         let x = embedding::embed(&mb.ids, &table, self.scale, positions.as_ref(), mb.seq, start, mb.precision)?;
         self.dropout.apply(&x, mb)?;
         Ok(x)
@@ -50,8 +50,8 @@ impl Embedding {
     /// Adds weight gradients of rows of `seq` tokens, given the gradient before the dropout mask.
     pub fn backward_weight(&self, grads: &Params, ids: &Tensor, seq: usize, dy: &Tensor) -> Result<()> {
         if let Positions::Learned(p) = self.positions {
-            embedding::position_backward(&grads.view(p)?, seq, dy)?;
+            embedding::position_backward(&grads.parameter(p)?, seq, dy)?;
         }
-        embedding::embed_backward(&grads.view(self.tokens)?, ids, self.scale, dy)
+        embedding::embed_backward(&grads.parameter(self.tokens)?, ids, self.scale, dy)
     }
 }

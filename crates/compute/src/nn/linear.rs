@@ -48,7 +48,7 @@ impl Linear {
     /// Adds the weights' gradients.
     pub fn backward_weight(&self, grads: &Params, x: &Tensor, dy: &Tensor) -> Result<()> {
         if let Some(bias) = self.bias {
-            matmul::bias_backward(&grads.view(bias)?, dy)?;
+            matmul::bias_backward(&grads.parameter(bias)?, dy)?;
         }
         matmul::linear_backward_weight(&grads.stacked(self.weight, self.stacked)?, dy, x)
     }

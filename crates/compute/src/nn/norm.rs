@@ -16,7 +16,7 @@ pub struct Norm {
 
 impl Norm {
     fn parameters(&self, params: &Params) -> Result<(Tensor, Option<Tensor>)> {
-        Ok((params.view(self.weight)?, self.bias.map(|bias| params.view(bias)).transpose()?))
+        Ok((params.parameter(self.weight)?, self.bias.map(|bias| params.parameter(bias)).transpose()?))
     }
 
     /// `x`: [rows, d_model]. Returns the output and the statistics for the backward.
@@ -45,6 +45,6 @@ impl Norm {
         let (params, precision) = (pass.params, pass.mb.precision);
         let dweight = pass.grads.vector(params, self.weight)?;
         let dbias = self.bias.map(|bias| pass.grads.vector(params, bias)).transpose()?;
-        norm::normalize_backward(&dweight, dbias.as_ref(), x, &params.view(self.weight)?, stats, dy, skip, precision)
+        norm::normalize_backward(&dweight, dbias.as_ref(), x, &params.parameter(self.weight)?, stats, dy, skip, precision)
     }
 }

@@ -26,11 +26,11 @@ impl Params {
         Self { layout, flat: rounded, exact_vectors: Some(exact) }
     }
 
-    /// The parameters `entries[index]`, in its own shape. A view: in-place kernels write through it.
+    /// The parameter `entries[index]`, in its own shape. A view: in-place kernels write through it.
     ///
     /// # Errors
     /// If the buffer does not match the layout.
-    pub fn view(&self, index: usize) -> Result<Tensor> {
+    pub fn parameter(&self, index: usize) -> Result<Tensor> {
         let entry = &self.layout.entries[index];
         let flat = match &self.exact_vectors {
             Some(vectors) if entry.offset >= self.layout.decayed => vectors,

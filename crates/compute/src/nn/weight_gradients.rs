@@ -56,9 +56,9 @@ impl GradientSink<'_> {
     /// are those in `params`.
     pub fn vector(&mut self, params: &Params, parameter: usize) -> Result<Tensor> {
         match self {
-            Self::Add(grads) => grads.view(parameter),
+            Self::Add(grads) => grads.parameter(parameter),
             Self::Defer(tasks) => {
-                let gradient = params.view(parameter)?.zeros_like()?;
+                let gradient = params.parameter(parameter)?.zeros_like()?;
                 tasks.push(WeightGradientTask::Vector { parameter, gradient: gradient.clone() });
                 Ok(gradient)
             }
@@ -73,7 +73,7 @@ impl WeightGradientTask {
             Self::Linear { layer, x, dy } => layer.backward_weight(grads, &x, &dy),
             // Weight gradients are never rounded.
             Self::Vector { parameter, gradient } => {
-                pointwise::add_assign(&grads.view(parameter)?, &gradient, StoredPrecision { bf16: false })
+                pointwise::add_assign(&grads.parameter(parameter)?, &gradient, StoredPrecision { bf16: false })
             }
             Self::Embedding { layer, ids, seq, dy } => layer.backward_weight(grads, &ids, seq, &dy),
         }

@@ -17,15 +17,6 @@ pub struct Feed {
     pub capacity: usize,
 }
 
-/// A model on this rank, or on several stages.
-pub trait Decoder {
-    /// The logits behind the last token of each row, [feed.batch, vocab].
-    ///
-    /// # Errors
-    /// If the feed does not follow on what was fed before, an id is beyond the vocabulary, or a stage cannot be reached.
-    fn feed(&mut self, feed: &Feed) -> Result<Tensor, EvalError>;
-}
-
 /// One chunk of a model, with its cache.
 #[derive(Debug)]
 pub struct StageDecoder<'a> {
@@ -58,12 +49,5 @@ impl<'a> StageDecoder<'a> {
         let output = self.model.extend_stage(self.params, &feed.ids, input, &mut cache)?;
         self.cache = Some(cache);
         Ok(output)
-    }
-}
-
-/// The decoder of a whole model on this rank.
-impl Decoder for StageDecoder<'_> {
-    fn feed(&mut self, feed: &Feed) -> Result<Tensor, EvalError> {
-        self.extend(feed, None)
     }
 }

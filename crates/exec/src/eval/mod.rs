@@ -8,7 +8,7 @@ pub mod sample;
 
 pub use batches::{Batches, run_batches, share};
 pub use choice::{ChoiceBatches, ChoiceScore};
-pub use decode::{Decoder, Feed, StageDecoder};
+pub use decode::{Feed, StageDecoder};
 pub use loss::{LossBatches, ValidationLoss};
 pub use sample::{Continuation, continue_prompt, generate};
 

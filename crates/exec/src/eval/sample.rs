@@ -5,7 +5,7 @@ use candle_transformers::generation::{LogitsProcessor, Sampling};
 use serde::{Deserialize, Serialize};
 
 use super::EvalError;
-use super::decode::{Decoder, Feed, StageDecoder};
+use super::decode::{Feed, StageDecoder};
 use runner_compute::kernels::on_host;
 use runner_compute::model::{Model, Params};
 use runner_data::TextTokenizer;
@@ -39,18 +39,18 @@ pub fn generate(
     let mut decoder = StageDecoder::new(model, params);
     let mut all = Vec::new();
     for p in 0..spec.prompts.len() {
-        all.extend(continue_prompt(&mut decoder, &model.spec, tokenizer, spec, p)?);
+        all.extend(continue_prompt(&mut |feed| decoder.extend(feed, None), &model.spec, tokenizer, spec, p)?);
     }
     Ok(all)
 }
 
-/// The continuations of prompt `p` alone by the model of shape `model` behind `decoder`, side by side in one batch. They do not depend on
-/// the other prompts.
+/// The continuations of prompt `p` alone by a model of shape `model`, side by side in one batch. They do not depend on the other prompts.
+/// `extend` feeds new tokens to the model, and returns the logits behind the last token of each row, [feed.batch, vocab].
 ///
 /// # Errors
-/// If the prompt cannot be encoded, or the decoder's own.
+/// If the prompt cannot be encoded, or those of `extend`.
 pub fn continue_prompt(
-    decoder: &mut dyn Decoder,
+    extend: &mut dyn FnMut(&Feed) -> Result<Tensor, EvalError>,
     model: &ModelSpec,
     tokenizer: &TextTokenizer,
     spec: &Samples,
@@ -75,7 +75,7 @@ pub fn continue_prompt(
     let mut window = Window::new(start.len().saturating_add(spec.max_tokens), model.context_length);
     // Wherever the model is, tokens are drawn here, from logits as f32.
     let mut feed = |rows: &[Vec<u32>]| -> Result<Tensor, EvalError> {
-        let logits = on_host(&decoder.feed(&window.next(rows))?)?;
+        let logits = on_host(&extend(&window.next(rows))?)?;
         Ok(if logits.dtype() == DType::BF16 { logits.to_dtype(DType::F32)? } else { logits })
     };
     let mut logits = feed(&rows)?;
