@@ -26,14 +26,3 @@ pub trait Observer {
         Ok(())
     }
 }
-
-/// Ignores all events.
-impl Observer for () {
-    fn observe(&mut self, _: &Event) -> Result<(), ObserveError> {
-        Ok(())
-    }
-
-    fn checkpoint(&mut self, _: &TrainState) -> Result<(), ObserveError> {
-        Ok(())
-    }
-}

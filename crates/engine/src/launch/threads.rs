@@ -52,11 +52,10 @@ pub fn run<'a>(
             let ThreadRank { program, .. } = rank;
             let (region, number, observer) = (&region, program.rank, observer.take());
             scope.spawn(move || {
-                // Only rank 0 is recorded.
-                let mut ignored = ();
+                let mut ignore = IgnoreEvents;
                 let observer: &mut (dyn Observer + Send) = match observer {
                     Some(observer) => observer,
-                    None => &mut ignored,
+                    None => &mut ignore,
                 };
                 // A panic must not leave the other ranks waiting.
                 let work = AssertUnwindSafe(|| run_rank(rank, region, resources, controls, faults, observer));
