@@ -9,8 +9,7 @@ use runner_compute::model::Output;
 use runner_compute::nn::MicroBatch;
 use runner_data::{DataRequest, Prepared, prepare};
 use runner_exec::eval::{
-    Batches, ChoiceBatches, EvalError, Feed, LossBatches, StageDecoder, continue_prompt, generate,
-    run_batches, share,
+    Batches, ChoiceBatches, EvalError, Feed, LossBatches, StageDecoder, continue_prompt, generate, run_batches, share,
 };
 use runner_spec::data::{ChoiceItem, Rows};
 use runner_spec::experiment::{Data, Layout, Samples, Source, Tokenizer, Validation};
@@ -259,8 +258,9 @@ fn generation_by_stages_is_generation() {
         let pipeline = Pipeline::new(&spec, &weights(&spec, DType::F64), &chunks, 2, FP32);
         let mut stages = Stages::new(&pipeline);
         let prompts = 0..samples.prompts.len();
-        let ours: Vec<_> =
-            prompts.flat_map(|p| continue_prompt(&mut |feed| stages.feed(feed), &spec, &tokenizer, &samples, p).unwrap()).collect();
+        let ours: Vec<_> = prompts
+            .flat_map(|p| continue_prompt(&mut |feed| stages.feed(feed), &spec, &tokenizer, &samples, p).unwrap())
+            .collect();
         assert_eq!(ours, expected, "{}", pipeline.name);
         let first = (&pipeline.stages[0].1, &pipeline.ranks[0].params);
         assert!(generate(first.0, first.1, &tokenizer, &samples).is_err(), "a chunk");

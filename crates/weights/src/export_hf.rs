@@ -189,7 +189,8 @@ impl HfExport<'_> {
             Family::Gpt2 => gpt2::SIZE_KEYS,
             Family::Llama => llama::SIZE_KEYS,
         };
-        for (key, size) in size_keys.into_iter().zip([self.vocab_size, s.context_length, s.layers, s.heads, s.d_model]) {
+        for (key, size) in size_keys.into_iter().zip([self.vocab_size, s.context_length, s.layers, s.heads, s.d_model])
+        {
             config[key] = size.into();
         }
         let SpecialTokens { bos, eos, pad } = self.special;

@@ -45,6 +45,15 @@ impl Norm {
         let (params, precision) = (pass.params, pass.mb.precision);
         let dweight = pass.grads.vector(params, self.weight)?;
         let dbias = self.bias.map(|bias| pass.grads.vector(params, bias)).transpose()?;
-        norm::normalize_backward(&dweight, dbias.as_ref(), x, &params.parameter(self.weight)?, stats, dy, skip, precision)
+        norm::normalize_backward(
+            &dweight,
+            dbias.as_ref(),
+            x,
+            &params.parameter(self.weight)?,
+            stats,
+            dy,
+            skip,
+            precision,
+        )
     }
 }
