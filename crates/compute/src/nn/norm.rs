@@ -29,7 +29,9 @@ impl Norm {
     /// The forward of `x` + `residual`: the sum, the output and the statistics. `x` is used up, so that its memory is freed.
     pub fn forward_sum(&self, pass: ForwardPass<'_>, x: Tensor, residual: &Tensor) -> Result<(Tensor, Tensor, Tensor)> {
         let (weight, bias) = self.parameters(pass.params)?;
-        norm::normalize(&x, Some(residual), &weight, bias.as_ref(), self.eps, pass.mb.precision)
+        let normed = norm::normalize(&x, Some(residual), &weight, bias.as_ref(), self.eps, pass.mb.precision)?;
+        drop(x);
+        Ok(normed)
     }
 
     /// Returns dL/dx, plus `skip`: the gradient that bypassed the norm along the residual stream. A deferred task keeps the finished
