@@ -38,11 +38,12 @@ pub(super) fn check_variable_name(name: &str) -> Result<(), NameProblem> {
 /// Checks a key path of the experiment file.
 pub(super) fn check_key_path(path: &str) -> Result<(), NameProblem> {
     let keys: Vec<&str> = path.split('.').take(MAX_DEPTH).collect();
-    // The experiment with this key alone; a key without a value has no other mistake.
+    // The experiment with this key alone: that the key has no value is not a mistake here.
+    let empty = format!("`{path}` is empty");
     let place = Place { line: 1, column: 1, length: 1 };
     let tree = keys.into_iter().rev().fold(Node::null(place), |node, key| Node::wrap(key.to_owned(), place, node));
     let (_, mistakes) = check_against(root(), &tree, &Source::file(Path::new(""), String::new()));
-    let Some(mistake) = mistakes.into_iter().next() else { return Ok(()) };
+    let Some(mistake) = mistakes.into_iter().find(|mistake| mistake.message != empty) else { return Ok(()) };
     let help = [mistake.message, mistake.help].into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>();
     Err((format!("`{}` is no key of an experiment", short(path)), help.join("; ")))
 }
@@ -53,8 +54,15 @@ mod tests {
 
     #[test]
     fn key_paths_are_those_of_the_experiment_file() {
-        for path in ["seed", "model.layers", "optimizer.adamw.lr", "optimizer", "data.train.text.files", "train.steps"]
-        {
+        for path in [
+            "seed",
+            "model.layers",
+            "optimizer.adamw.lr",
+            "optimizer",
+            "data.train.text.files",
+            "train.steps",
+            "model.init.from",
+        ] {
             assert_eq!(check_key_path(path), Ok(()), "{path}");
         }
         let help = |path| check_key_path(path).unwrap_err().1;
