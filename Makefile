@@ -33,6 +33,16 @@ check-cuda: ## lints of what only that build has
 	scripts/cuda_kit.sh $(CUDA_KIT)
 	. $(CUDA_KIT)/env.sh && $(CARGO) clippy --release --workspace --features runner/cuda,runner/nccl --all-targets --target-dir $(CUDA_TARGET) -- -D warnings
 
+.PHONY: wheel test-wheel
+WHEELS ?= target/wheels
+wheel: ## a Python wheel with the program and the module runner_lab (python/)
+	test -x target/wheel-tools/bin/maturin || { $(PYTHON) -m venv target/wheel-tools && target/wheel-tools/bin/pip install --quiet 'maturin>=1.9,<2'; }
+	rm -rf $(WHEELS)
+	cd python && $(CURDIR)/target/wheel-tools/bin/maturin build --release --out $(abspath $(WHEELS))
+
+test-wheel: wheel ## the wheel in a fresh virtual environment: trains, and reads the run
+	$(PYTHON) tests/wheel/test.py $(WHEELS)/*.whl
+
 fmt:
 	$(CARGO) fmt --all
 
