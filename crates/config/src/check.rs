@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use serde_json::{Map, Number, Value, json};
 
+use super::foreign_keys;
 use super::mistakes::Mistakes;
 use super::presets;
 use super::shape::{Bounds, Keys, Shape, Slot, parse_slot, root, texts, variants};
@@ -175,7 +176,12 @@ impl Checker<'_> {
         let names = keys.names();
         let place_name = if path.is_empty() { "at the top level".to_owned() } else { format!("in `{}`", short(path)) };
         let message = format!("unknown key `{}` {place_name}", short(&entry.key));
-        let help = if let Some(near) = nearest(&entry.key, names.iter().copied()) {
+        let help = if let Some(answer) = foreign_keys::answer_key(path, &entry.key) {
+            if let Some(own) = answer.own {
+                self.mistakes.poison(own);
+            }
+            answer.help
+        } else if let Some(near) = nearest(&entry.key, names.iter().copied()) {
             self.mistakes.poison(join(path, near));
             format!("did you mean `{near}`?")
         } else if entry.key == "<<" {
@@ -263,9 +269,10 @@ impl Checker<'_> {
         if words.contains(&&**text) {
             return Some(Value::String(text.to_string()));
         }
-        let help = match nearest(text, words.iter().copied()) {
-            Some(near) => format!("did you mean `{near}`?"),
-            None => format!("it can be {}", list(words, "or")),
+        let help = match (foreign_keys::answer_value(path, text), nearest(text, words.iter().copied())) {
+            (Some(answer), _) => answer.to_owned(),
+            (None, Some(near)) => format!("did you mean `{near}`?"),
+            (None, None) => format!("it can be {}", list(words, "or")),
         };
         self.error(node.place, path, format!("`{path}` cannot be `{}`", short(text)), help)
     }

@@ -4,6 +4,7 @@
 
 pub mod check;
 mod explain;
+mod foreign_keys;
 mod layers;
 mod load;
 mod mistakes;
