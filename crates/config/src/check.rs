@@ -190,8 +190,10 @@ impl Checker<'_> {
             format!("`{}` belongs under {}", entry.key, list(home, "or"))
         } else if names.is_empty() {
             "it takes no keys: `{}`".to_owned()
-        } else {
+        } else if self.mistakes.lists_keys_first(path) {
             format!("the keys here are {}", list(&names, "and"))
+        } else {
+            String::new()
         };
         self.error(entry.place, at, message, help);
     }

@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::check::check;
 use super::explain::{Origin, origins};
+use super::foreign_keys;
 use super::layers::{Layer, LayerOrigin, Layers};
 use super::mistakes::Mistakes;
 use super::overrides::{LoadOptions, add_overrides};
@@ -128,7 +129,9 @@ fn add_preset(layers: &mut Vec<Layer>, mistakes: &mut Mistakes) {
     }
     let names = presets::names();
     let mut help = format!("the presets are {}", list(&names, "and"));
-    if let Some(near) = nearest(name, names.iter().copied()) {
+    if let Some(answer) = foreign_keys::answer_value("model.preset", name) {
+        answer.clone_into(&mut help);
+    } else if let Some(near) = nearest(name, names.iter().copied()) {
         help = format!("did you mean `{near}`?\n{help}");
     }
     let found = layer.diagnostic("model.preset", format!("there is no preset `{}`", short(name)), help);

@@ -1,5 +1,7 @@
 //! The mistakes of an experiment, collected while its layers are read.
 
+use std::collections::HashSet;
+
 use runner_spec::diagnostic::{Diagnostic, MAX_DIAGNOSTICS};
 
 /// The mistakes that were found so far, and the keys that they are about.
@@ -8,12 +10,19 @@ pub(crate) struct Mistakes {
     pub(crate) diagnostics: Vec<Diagnostic>,
     /// Keys with a mistake. Mistakes that follow from them are not reported.
     poisoned: Vec<String>,
+    /// Sections whose keys a message has listed.
+    listed: HashSet<String>,
 }
 
 impl Mistakes {
     /// True if no further mistake is collected.
     pub(crate) fn is_full(&self) -> bool {
         self.diagnostics.len() >= MAX_DIAGNOSTICS
+    }
+
+    /// True the first time that a message is about to list the keys of `section`.
+    pub fn lists_keys_first(&mut self, section: &str) -> bool {
+        self.listed.insert(section.to_owned())
     }
 
     /// Reports nothing that follows from `path`.

@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::{LoadOptions, from_str};
 
 /// A folder with an `input.txt`, and what is said about `text` as an experiment in it.
-pub(super) fn said(text: &str, sets: &[&str], env: &[(&str, &str)]) -> String {
+pub(crate) fn said(text: &str, sets: &[&str], env: &[(&str, &str)]) -> String {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("input.txt"), "once upon a time").unwrap();
     let options = LoadOptions {
@@ -18,7 +18,7 @@ pub(super) fn said(text: &str, sets: &[&str], env: &[(&str, &str)]) -> String {
 }
 
 /// A good experiment, with `lines` added.
-pub(super) fn with(lines: &str) -> String {
+pub(crate) fn with(lines: &str) -> String {
     format!("model: {{preset: gpt2-micro}}\ndata:\n  train: {{text: {{files: [input.txt]}}}}\n{lines}")
 }
 

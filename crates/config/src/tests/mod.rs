@@ -1,6 +1,6 @@
 //! Experiment files: what they load to, and what is said about their mistakes.
 
-mod diagnostics;
+pub(crate) mod diagnostics;
 mod hostile;
 mod load;
 mod parallel;
