@@ -7,18 +7,26 @@ struct ForeignKeys {
     spellings: &'static str,
     key: &'static str,
     note: &'static str,
+    /// True if a value means the same under this program's key.
+    is_direct: bool,
 }
 
 const fn same(spellings: &'static str, key: &'static str) -> ForeignKeys {
-    ForeignKeys { spellings, key, note: "" }
+    ForeignKeys { spellings, key, note: "", is_direct: true }
 }
 
+/// Another key whose values mean the same, and what else a user must know.
+const fn noted(spellings: &'static str, key: &'static str, note: &'static str) -> ForeignKeys {
+    ForeignKeys { spellings, key, note, is_direct: true }
+}
+
+/// Another key with values in another form.
 const fn differs(spellings: &'static str, key: &'static str, note: &'static str) -> ForeignKeys {
-    ForeignKeys { spellings, key, note }
+    ForeignKeys { spellings, key, note, is_direct: false }
 }
 
 const fn none(spellings: &'static str, note: &'static str) -> ForeignKeys {
-    ForeignKeys { spellings, key: "", note }
+    ForeignKeys { spellings, key: "", note, is_direct: false }
 }
 
 /// Each spelling occurs once, in lower case with underscores.
@@ -56,7 +64,7 @@ const FOREIGN_KEYS: &[ForeignKeys] = &[
         "weights to start from are `model.init: {from: FOLDER}`",
     ),
     differs(
-        "init_from pretrained checkpoint_dir initial_checkpoint model_name_or_path resume_from_checkpoint init_ckpt",
+        "init_from pretrained checkpoint_dir initial_checkpoint initial_checkpoint_dir model_name_or_path resume_from_checkpoint init_ckpt",
         "model.init.from",
         "it starts from weights; `runner resume RUN` and `runner fork RUN` go on from a run of this program",
     ),
@@ -80,12 +88,12 @@ const FOREIGN_KEYS: &[ForeignKeys] = &[
         "batch.micro_batch",
         "`batch.sequences` is the batch of one optimizer step: batch_size · accumulation steps · ranks",
     ),
-    differs(
+    noted(
         "global_batch_size effective_batch_size gbs",
         "batch.sequences",
         "it counts the sequences of all ranks and all accumulation steps",
     ),
-    differs(
+    noted(
         "total_batch_size tokens_per_batch batch_tokens",
         "batch.tokens",
         "it counts the tokens of one optimizer step, of all ranks together",
@@ -188,7 +196,7 @@ const FOREIGN_KEYS: &[ForeignKeys] = &[
         "write `validation: {fraction: 0.1}`",
     ),
     differs(
-        "tokenizer_path tokenizer_name tokenizer_file tokenizer_type",
+        "tokenizer_path tokenizer_name tokenizer_file tokenizer_type tokenizer_dir",
         "data.tokenizer",
         "write `tokenizer: {file: tokenizer.json}`, or `gpt2`, `hub`, `bpe`, `bytes`, `chars`",
     ),
@@ -242,15 +250,21 @@ const FOREIGN_KEYS: &[ForeignKeys] = &[
         "weights are not sharded within a layer; `parallel.mode` is `single`, `dp`, `ddp` or `pipeline` (a model larger than a device: `pipeline`)",
     ),
     // Evaluation, checkpoints, logs.
-    differs(
-        "eval_interval eval_steps eval_freq val_loss_every val_check_interval val_every evaluation_strategy eval_strategy",
+    noted(
+        "eval_interval eval_steps eval_freq val_loss_every val_check_interval val_every eval.interval",
         "eval.every",
         "it counts optimizer steps",
     ),
-    differs(
-        "eval_iters limit_val_batches eval_max_iters val_max_steps max_eval_batches val_steps",
-        "eval.loss",
-        "its key says how much of the validation data is read",
+    noted(
+        "eval_iters limit_val_batches eval_max_iters val_max_steps max_eval_batches val_steps eval.max_iters",
+        "eval.loss.batches",
+        "it counts micro-batches",
+    ),
+    same("initial_validation val_at_start", "eval.at_start"),
+    none("final_validation", "an evaluation always follows the last step"),
+    none(
+        "evaluation_strategy eval_strategy save_strategy",
+        "evaluations and checkpoints count optimizer steps: `eval.every`, `checkpoint.every`",
     ),
     same("hellaswag_eval run_hellaswag", "eval.hellaswag"),
     differs(
@@ -259,8 +273,8 @@ const FOREIGN_KEYS: &[ForeignKeys] = &[
         "texts are continued at each evaluation: write `samples: {prompts: [\"Once\"]}`",
     ),
     same("max_new_tokens max_gen_len", "eval.samples.max_tokens"),
-    differs(
-        "save_interval save_steps save_every checkpoint_every checkpoint_interval ckpt_interval save_strategy checkpoint_freq",
+    noted(
+        "save_interval save_steps save_every checkpoint_every checkpoint_interval ckpt_interval checkpoint_freq",
         "checkpoint.every",
         "it counts optimizer steps",
     ),
@@ -275,7 +289,7 @@ const FOREIGN_KEYS: &[ForeignKeys] = &[
         "metrics are always recorded; `runner export-metrics` writes them for TensorBoard, which W&B reads, and as CSV and Parquet",
     ),
     none("out_dir output_dir log_dir save_dir dump_folder logging_dir", "runs are kept in `runs/`, or in `--runs DIR`"),
-    differs("run_name exp_name experiment_name project_name", "name", "it names the run's folder"),
+    noted("run_name exp_name experiment_name project_name", "name", "it names the run's folder"),
     same("random_seed manual_seed rng_seed seed_everything", "seed"),
     none("deterministic", "runs are always deterministic: the same plan gives the same bits"),
 ];
@@ -309,21 +323,24 @@ pub(crate) struct Answer {
     pub(crate) help: String,
     /// The key of this program that is meant, if there is one.
     pub(crate) own: Option<&'static str>,
+    /// True if a value means the same under `own`.
+    pub(crate) is_direct: bool,
 }
 
 /// What to write instead of `key` in the section `path`, or None if no other trainer has this key.
 pub(crate) fn answer_key(path: &str, key: &str) -> Option<Answer> {
     let plain = key.to_ascii_lowercase().replace('-', "_");
     let full = format!("{path}.{plain}");
-    let found = FOREIGN_KEYS
-        .iter()
-        .find(|keys| keys.spellings.split_whitespace().any(|spelling| spelling == plain || spelling == full))?;
+    let find = |wanted: &str| {
+        FOREIGN_KEYS.iter().find(|keys| keys.spellings.split_whitespace().any(|spelling| spelling == wanted))
+    };
+    let found = find(&full).or_else(|| find(&plain))?;
     let (help, own) = match (found.key, found.note) {
         ("", note) => (note.to_owned(), None),
         (own, "") => (format!("`{key}` is `{own}` here"), Some(own)),
         (own, note) => (format!("`{key}` is `{own}` here; {note}"), Some(own)),
     };
-    Some(Answer { help, own })
+    Some(Answer { help, own, is_direct: found.is_direct })
 }
 
 /// What to write instead of `value` for this program's key `path`, or None if no other trainer has this value.

@@ -5,6 +5,7 @@
 pub mod check;
 mod explain;
 mod foreign_keys;
+mod import;
 mod layers;
 mod load;
 mod mistakes;
@@ -27,6 +28,7 @@ mod schema;
 pub mod shape;
 
 pub use explain::{Origin, explain, to_yaml};
+pub use import::{ImportError, ImportedConfig, Trainer, import_config};
 pub use load::{Loaded, from_str, load};
 pub use overrides::LoadOptions;
 pub use schema::schema_text;

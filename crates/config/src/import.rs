@@ -1,0 +1,108 @@
+//! Turns the configuration of another trainer into an experiment file: a config.py of nanoGPT, a YAML file of litgpt or axolotl, or the
+//! config.json of a Hugging Face model.
+
+mod draft;
+mod python;
+mod translate;
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use self::draft::Draft;
+use self::translate::Settings;
+
+/// The trainer whose configuration a file is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Trainer {
+    NanoGpt,
+    Litgpt,
+    Axolotl,
+    HuggingFace,
+}
+
+impl Trainer {
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::NanoGpt => "nanoGPT",
+            Self::Litgpt => "litgpt",
+            Self::Axolotl => "axolotl",
+            Self::HuggingFace => "Hugging Face",
+        }
+    }
+}
+
+/// An experiment file made of another trainer's configuration.
+#[derive(Debug)]
+pub struct ImportedConfig {
+    pub trainer: Trainer,
+    /// The YAML text. Comments name the settings that its values come from, and those that have no counterpart.
+    pub text: String,
+}
+
+/// The text of a configuration could not be read.
+#[derive(Debug)]
+pub struct ImportError(pub String);
+
+impl std::fmt::Display for ImportError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for ImportError {}
+
+/// Translates `text`, the content of the file `path`, whose ending names its format. Nothing in it is executed.
+///
+/// # Errors
+/// If the file is not a configuration of a known trainer.
+pub fn import_config(text: &str, path: &Path) -> Result<ImportedConfig, ImportError> {
+    let wrong = |message: String| ImportError(format!("{}: {message}", path.display()));
+    let (trainer, settings) = match path.extension().and_then(|ending| ending.to_str()) {
+        Some("py") => (Trainer::NanoGpt, python::read_assignments(text)),
+        Some("json") => {
+            let value: Value = serde_json::from_str(text).map_err(|error| wrong(error.to_string()))?;
+            match value["model_type"].as_str() {
+                Some("gpt2" | "llama") => {}
+                Some(other) => {
+                    return Err(wrong(format!("model_type is {other:?}; `gpt2` and `llama` can be trained")));
+                }
+                None => {
+                    return Err(wrong(
+                        "`model_type` is missing: not the config.json of a Hugging Face model".to_owned(),
+                    ));
+                }
+            }
+            (Trainer::HuggingFace, Settings::flatten(&value))
+        }
+        Some("yaml" | "yml") => {
+            let value: Value = serde_yaml::from_str(text).map_err(|error| wrong(error.to_string()))?;
+            let has = |key: &str| value.get(key).is_some();
+            let trainer = if has("base_model") || has("sequence_len") {
+                Trainer::Axolotl
+            } else if ["model_name", "model_config", "initial_checkpoint_dir", "checkpoint_dir"].into_iter().any(has) {
+                Trainer::Litgpt
+            } else {
+                return Err(wrong(
+                    "neither litgpt's (it has `model_name`, `model_config` or `checkpoint_dir`) nor axolotl's (it has `base_model`)"
+                        .to_owned(),
+                ));
+            };
+            (trainer, Settings::flatten(&value))
+        }
+        _ => {
+            return Err(wrong(
+                "read are nanoGPT's config.py, a YAML file of litgpt or axolotl, and a Hugging Face config.json"
+                    .to_owned(),
+            ));
+        }
+    };
+    let mut draft = Draft::default();
+    translate::translate(trainer, settings, &mut draft);
+    let file = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
+    Ok(ImportedConfig { trainer, text: draft.render(&format!("From {}'s {file}.", trainer.name())) })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,111 @@
+//! An experiment file in the making.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use serde_json::Value;
+
+/// The sections of an experiment file, in the order in which people read them.
+const SECTIONS: [&str; 15] = [
+    "version",
+    "name",
+    "seed",
+    "device",
+    "precision",
+    "model",
+    "data",
+    "batch",
+    "train",
+    "optimizer",
+    "schedule",
+    "parallel",
+    "eval",
+    "checkpoint",
+    "log",
+];
+
+/// Values for keys of an experiment file, each with the setting that it comes from, and settings without a counterpart.
+#[derive(Debug, Default)]
+pub(super) struct Draft {
+    values: BTreeMap<String, (Value, String)>,
+    left_out: Vec<(String, String)>,
+}
+
+impl Draft {
+    /// Sets the value of the key `path`, unless it has one.
+    pub(super) fn set(&mut self, path: &str, value: impl Into<Value>, origin: impl Into<String>) {
+        self.values.entry(path.to_owned()).or_insert_with(|| (value.into(), origin.into()));
+    }
+
+    pub(super) fn number(&self, path: &str) -> Option<f64> {
+        self.values.get(path)?.0.as_f64()
+    }
+
+    pub(super) fn has(&self, path: &str) -> bool {
+        self.values.contains_key(path) || self.values.keys().any(|key| key.starts_with(&format!("{path}.")))
+    }
+
+    pub(super) fn leave_out(&mut self, setting: impl Into<String>, reason: impl Into<String>) {
+        self.left_out.push((setting.into(), reason.into()));
+    }
+
+    /// The YAML text under the comment `title`.
+    pub(super) fn render(&self, title: &str) -> String {
+        let mut lines: Vec<(String, &str)> = Vec::new();
+        for section in SECTIONS {
+            let mut open: Vec<&str> = Vec::new();
+            for (path, (value, origin)) in
+                self.values.iter().filter(|(path, _)| path.split('.').next() == Some(section))
+            {
+                let parts: Vec<&str> = path.split('.').collect();
+                let (key, parents) = parts.split_last().unwrap_or((&"", &[]));
+                let shared = open.iter().zip(parents).take_while(|(a, b)| a == b).count();
+                for (depth, parent) in parents.iter().enumerate().skip(shared) {
+                    lines.push((format!("{}{parent}:", "  ".repeat(depth)), ""));
+                }
+                open = parents.to_vec();
+                lines.push((format!("{}{key}: {}", "  ".repeat(parents.len()), flow(value)), origin));
+            }
+        }
+        let width =
+            lines.iter().filter(|(_, origin)| !origin.is_empty()).map(|(line, _)| line.len()).max().unwrap_or(0);
+        let mut out = format!("# {title} `runner validate` checks this file; `--explain` shows every key.\n");
+        for (line, origin) in &lines {
+            let _ =
+                if origin.is_empty() { writeln!(out, "{line}") } else { writeln!(out, "{line:width$}  # {origin}") };
+        }
+        if !self.left_out.is_empty() {
+            out.push_str("\n# Without a counterpart in this file:\n");
+        }
+        for (setting, reason) in &self.left_out {
+            let _ = if reason.is_empty() {
+                writeln!(out, "#   {setting}")
+            } else {
+                writeln!(out, "#   {setting}: {reason}")
+            };
+        }
+        out
+    }
+}
+
+/// A value on one line.
+fn flow(value: &Value) -> String {
+    match value {
+        Value::Object(map) if map.is_empty() => "{}".to_owned(),
+        Value::Object(map) => {
+            format!("{{{}}}", map.iter().map(|(k, v)| format!("{k}: {}", flow(v))).collect::<Vec<_>>().join(", "))
+        }
+        Value::Array(items) => format!("[{}]", items.iter().map(flow).collect::<Vec<_>>().join(", ")),
+        // Plain words and paths need no quotes.
+        Value::String(text)
+            if text.starts_with(|c: char| c.is_ascii_alphabetic())
+                && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_./".contains(c))
+                && !["true", "false", "null", "yes", "no", "on", "off"]
+                    .contains(&text.to_ascii_lowercase().as_str()) =>
+        {
+            text.clone()
+        }
+        // JSON's numbers and quoted texts are YAML's.
+        other => other.to_string(),
+    }
+}

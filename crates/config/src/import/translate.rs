@@ -1,0 +1,401 @@
+//! Translates the settings of another trainer. Keys that mean the same are found in the table of foreign keys; the functions here
+//! compute what other trainers say in another form: shares and absolute learning rates, micro-batches and accumulation, sources of data.
+
+use serde_json::{Map, Value, json};
+
+use super::Trainer;
+use super::draft::Draft;
+use crate::foreign_keys::{answer_key, answer_value};
+
+/// The settings of a configuration, in its order. Nested keys are joined by dots.
+#[derive(Debug, Default)]
+pub(super) struct Settings {
+    values: Vec<(String, Value)>,
+    /// Settings whose values could not be read, with their text.
+    unread: Vec<(String, String)>,
+}
+
+/// nanoGPT's train.py, which holds for what a config.py does not say.
+const NANOGPT_DEFAULTS: &str = r#"{
+    "eval_interval": 2000, "log_interval": 1, "eval_iters": 200, "dataset": "openwebtext", "gradient_accumulation_steps": 40,
+    "batch_size": 12, "block_size": 1024, "n_layer": 12, "n_head": 12, "n_embd": 768, "dropout": 0.0, "bias": false,
+    "learning_rate": 6e-4, "max_iters": 600000, "weight_decay": 0.1, "beta1": 0.9, "beta2": 0.95, "grad_clip": 1.0, "decay_lr": true,
+    "warmup_iters": 2000, "lr_decay_iters": 600000, "min_lr": 6e-5
+}"#;
+
+/// Keys of an experiment file that other trainers spell in the same way, in another section or in none.
+const SAME_NAMES: [(&str, &str); 10] = [
+    ("dropout", "model.dropout"),
+    ("vocab_size", "model.vocab_size"),
+    ("rope_theta", "model.rope_theta"),
+    ("lr", "optimizer.adamw.lr"),
+    ("weight_decay", "optimizer.adamw.weight_decay"),
+    ("eps", "optimizer.adamw.eps"),
+    ("betas", "optimizer.adamw.betas"),
+    ("momentum", "optimizer.sgd.momentum"),
+    ("epochs", "train.epochs"),
+    ("seed", "seed"),
+];
+
+impl Settings {
+    /// The leaves of a nested configuration.
+    pub(super) fn flatten(value: &Value) -> Self {
+        let mut settings = Self::default();
+        if let Value::Object(map) = value {
+            settings.add(map, "");
+        }
+        settings
+    }
+
+    fn add(&mut self, map: &Map<String, Value>, parent: &str) {
+        for (key, value) in map {
+            let path = if parent.is_empty() { key.clone() } else { format!("{parent}.{key}") };
+            match value {
+                Value::Object(inner) => self.add(inner, &path),
+                Value::Null => {}
+                _ => self.insert(&path, value.clone()),
+            }
+        }
+    }
+
+    /// Adds a setting, or replaces the one of the same name.
+    pub(super) fn insert(&mut self, key: &str, value: Value) {
+        self.values.retain(|(known, _)| known != key);
+        self.values.push((key.to_owned(), value));
+    }
+
+    pub(super) fn insert_unread(&mut self, key: &str, text: &str) {
+        self.unread.push((key.to_owned(), text.to_owned()));
+    }
+
+    /// Removes the first of the settings `keys` that is there. A key matches the last part of a nested one.
+    fn take(&mut self, keys: &[&str]) -> Option<(String, Value)> {
+        let at = keys.iter().find_map(|wanted| {
+            self.values
+                .iter()
+                .position(|(key, _)| key == wanted || key.strip_suffix(wanted).is_some_and(|k| k.ends_with('.')))
+        })?;
+        Some(self.values.remove(at))
+    }
+
+    fn take_number(&mut self, keys: &[&str]) -> Option<(String, f64)> {
+        let (key, value) = self.take(keys)?;
+        // YAML reads `1e-4` without a point as text.
+        let number = value.as_f64().or_else(|| value.as_str()?.parse().ok());
+        if number.is_none() {
+            self.insert(&key, value);
+        }
+        Some((key, number?))
+    }
+}
+
+pub(super) fn translate(trainer: Trainer, mut settings: Settings, draft: &mut Draft) {
+    draft.set("version", 1, "");
+    if trainer == Trainer::NanoGpt {
+        add_nanogpt_defaults(&mut settings);
+        draft.set("model.family", "gpt2", "");
+    }
+    batch(trainer, &mut settings, draft);
+    optimizer(trainer, &mut settings, draft);
+    schedule(trainer, &mut settings, draft);
+    arithmetic(trainer, &mut settings, draft);
+    match trainer {
+        Trainer::NanoGpt => nanogpt(&mut settings, draft),
+        Trainer::HuggingFace => hugging_face(&mut settings, draft),
+        Trainer::Litgpt | Trainer::Axolotl => llama_by_norm(&settings, draft),
+    }
+    data(&mut settings, draft);
+    let unread = std::mem::take(&mut settings.unread);
+    for (key, value) in settings.values {
+        // A model's description has many keys that say nothing about training.
+        if trainer != Trainer::HuggingFace
+            || answer_key("", &key).is_some_and(|answer| answer.is_direct)
+            || is_same_name(&key)
+        {
+            other(&key, value, draft);
+        }
+    }
+    for (key, text) in unread {
+        draft.leave_out(format!("{key} = {}", text.escape_debug()), "not a literal; the file is not executed");
+    }
+    finish(trainer, draft);
+}
+
+fn add_nanogpt_defaults(settings: &mut Settings) {
+    let Ok(Value::Object(defaults)) = serde_json::from_str(NANOGPT_DEFAULTS) else { return };
+    for (key, value) in defaults {
+        if !settings.values.iter().any(|(known, _)| *known == key) {
+            settings.insert(&key, value);
+        }
+    }
+}
+
+/// `batch.sequences` is the batch of a step; most trainers give a micro-batch and the number of accumulations.
+fn batch(trainer: Trainer, settings: &mut Settings, draft: &mut Draft) {
+    let micro = settings.take_number(&["micro_batch_size", "per_device_train_batch_size", "batch_size"]);
+    if let Some((key, micro)) = &micro {
+        draft.set("batch.micro_batch", integer(*micro), key);
+    }
+    if let Some((key, sequences)) = settings.take_number(&["global_batch_size"]) {
+        draft.set("batch.sequences", integer(sequences), key);
+    }
+    let accumulation = settings.take_number(&["gradient_accumulation_steps", "accumulate_grad_batches"]);
+    match (micro, accumulation) {
+        (Some((micro_key, micro)), Some((key, steps))) => {
+            let ranks = if trainer == Trainer::Axolotl { ", on one GPU" } else { "" };
+            draft.set("batch.sequences", integer(micro * steps), format!("{micro_key} · {key}{ranks}"));
+        }
+        (Some((key, micro)), None) => draft.set("batch.sequences", integer(micro), key),
+        _ => {}
+    }
+}
+
+fn optimizer(trainer: Trainer, settings: &mut Settings, draft: &mut Draft) {
+    if let Some((key, rate)) = settings.take_number(&["learning_rate", "lr", "max_lr"]) {
+        draft.set("optimizer.adamw.lr", rate, key);
+    }
+    let beta1 = settings.take_number(&["beta1", "adam_beta1"]);
+    let beta2 = settings.take_number(&["beta2", "adam_beta2"]);
+    if beta1.is_some() || beta2.is_some() {
+        let second = if trainer == Trainer::NanoGpt { 0.95 } else { 0.999 };
+        let betas = [beta1.map_or(0.9, |b| b.1), beta2.map_or(second, |b| b.1)];
+        draft.set("optimizer.adamw.betas", json!(betas), "beta1, beta2");
+    }
+    // 0 turns clipping off in other trainers.
+    if let Some((key, norm)) = settings.take_number(&["grad_clip", "max_norm", "max_grad_norm", "gradient_clip_val"]) {
+        draft.set("train.clip_norm", if norm > 0.0 { json!(norm) } else { Value::Null }, key);
+    }
+    if let Some((key, value)) = settings.take(&["optimizer", "optimizer.class_path"])
+        && !value.as_str().is_some_and(|name| name.to_ascii_lowercase().contains("adamw"))
+    {
+        draft.leave_out(show(&key, &value), "the optimizers are `adamw` and `sgd`");
+    }
+}
+
+fn schedule(trainer: Trainer, settings: &mut Settings, draft: &mut Draft) {
+    let is_constant = settings.take(&["decay_lr"]).is_some_and(|(_, value)| value == Value::Bool(false));
+    let kind = settings.take(&["lr_scheduler", "lr_scheduler_type"]);
+    let shape = match kind.as_ref().and_then(|(_, value)| value.as_str()) {
+        _ if is_constant => None,
+        None if matches!(trainer, Trainer::NanoGpt | Trainer::Litgpt) => Some("cosine"),
+        None | Some("constant" | "constant_with_warmup") => None,
+        Some("linear") => Some("linear"),
+        Some("cosine") => Some("cosine"),
+        Some(_) => {
+            let (key, value) = kind.unwrap_or_default();
+            draft.leave_out(show(&key, &value), "the shapes are `cosine`, `linear`, `step` and `constant`");
+            None
+        }
+    };
+    let warmup = settings.take_number(&["warmup_iters", "warmup_steps", "lr_warmup_steps"]);
+    let end = settings.take_number(&["lr_decay_iters"]);
+    let floor = settings.take_number(&["min_lr"]);
+    // nanoGPT's warmup is a part of its decay.
+    if is_constant && trainer == Trainer::NanoGpt {
+        return;
+    }
+    if let Some((key, steps)) = &warmup {
+        draft.set("schedule.warmup.steps", integer(*steps), key);
+    }
+    let Some(shape) = shape else { return };
+    let path = |key: &str| format!("schedule.decay.{shape}.{key}");
+    if let Some((key, end)) = end {
+        let steps = (end - warmup.map_or(0.0, |w| w.1)).max(1.0);
+        draft.set(&path("steps"), integer(steps), format!("{key} − warmup"));
+    }
+    match (floor, draft.number("optimizer.adamw.lr")) {
+        (Some((key, floor)), Some(rate)) if rate > 0.0 => {
+            // Without the rounding error of the division: 6e-5 / 6e-4 is 0.1.
+            let share = format!("{:.12}", floor / rate).parse::<f64>().unwrap_or(floor / rate);
+            draft.set(&path("final"), share, format!("{key} / learning rate"));
+        }
+        _ => draft.set(&path("final"), 0.0, format!("{}'s default", trainer.name())),
+    }
+}
+
+fn arithmetic(trainer: Trainer, settings: &mut Settings, draft: &mut Draft) {
+    let device = settings.take(&["device"]);
+    let is_cpu = device.as_ref().is_some_and(|(_, value)| value == "cpu");
+    if let Some((key, value)) = device {
+        match value.as_str() {
+            Some("cpu") => draft.set("device", "cpu", key),
+            Some(name) if name.starts_with("cuda") => draft.set("device", "cuda", key),
+            _ => draft.leave_out(show(&key, &value), "a device is `cpu` or `cuda`"),
+        }
+    }
+    if let Some((key, value)) = settings.take(&["precision", "dtype", "torch_dtype"]) {
+        let name = value.as_str().unwrap_or_default();
+        match name {
+            // nanoGPT has no mixed precision on a CPU.
+            _ if is_cpu && trainer == Trainer::NanoGpt => {}
+            "float32" | "32" | "32-true" | "fp32" => draft.set("precision", "fp32", key),
+            "bfloat16" | "bf16" | "bf16-mixed" | "bf16-true" => {
+                draft.set("precision", "bf16", key);
+                if name == "bf16-true" {
+                    draft.set("master_weights", false, "precision");
+                }
+            }
+            _ => draft.leave_out(
+                show(&key, &value),
+                answer_value("precision", name).unwrap_or("`precision` is fp32, tf32 or bf16"),
+            ),
+        }
+    } else if trainer == Trainer::NanoGpt && !is_cpu {
+        draft.set("precision", "bf16", "nanoGPT's default on a GPU");
+    }
+    for (key, precision) in [("bf16", "bf16"), ("tf32", "tf32")] {
+        if let Some((key, value)) = settings.take(&[key])
+            && (value == true || value == "auto" || value == "full")
+        {
+            draft.set("precision", precision, key);
+        }
+    }
+}
+
+fn nanogpt(settings: &mut Settings, draft: &mut Draft) {
+    if let Some((key, every)) = settings.take_number(&["eval_interval"]) {
+        draft.set("eval.every", integer(every), key.as_str());
+        draft.set("checkpoint.every", integer(every), key);
+    }
+    if let Some((key, batches)) = settings.take_number(&["eval_iters"]) {
+        draft.set("eval.loss.batches", integer(batches), key);
+    }
+    if let Some((key, value)) = settings.take(&["bias"])
+        && value == Value::Bool(false)
+    {
+        draft.leave_out(show(&key, &value), "GPT-2 has biases here, as OpenAI's model has");
+    }
+    if let Some((key, value)) = settings.take(&["init_from"])
+        && value != "scratch"
+    {
+        draft.leave_out(
+            show(&key, &value),
+            "for OpenAI's weights: `model: {init: {from: FOLDER}}`; to go on: `runner resume RUN`",
+        );
+    }
+    if let Some((key, dataset)) = settings.take(&["dataset"]) {
+        let name = dataset.as_str().unwrap_or("openwebtext");
+        if name.ends_with("_char") {
+            draft.set("data.train.text.files", json!([format!("data/{name}/input.txt")]), key);
+            draft.set("data.validation.fraction", 0.1, "its prepare.py");
+            draft.set("data.tokenizer.chars", json!({}), "its prepare.py");
+        } else {
+            draft.set("data.train.tokens.files", json!([format!("data/{name}/train.bin")]), key);
+            draft.set("data.validation.tokens.files", json!([format!("data/{name}/val.bin")]), "");
+            draft.set("data.tokenizer.hub.name", "gpt2", "its prepare.py");
+            draft.set("model.pad_vocab_to", 64, "nanoGPT's vocabulary of 50304");
+        }
+    }
+    draft.leave_out(
+        "random windows",
+        "nanoGPT draws the rows of a batch at random; here every epoch is a permutation of all rows",
+    );
+}
+
+/// axolotl's list of datasets, and the share that is held out.
+fn data(settings: &mut Settings, draft: &mut Draft) {
+    if let Some((key, share)) = settings.take_number(&["val_set_size", "val_split_fraction"]) {
+        if share > 0.0 && share < 1.0 {
+            draft.set("data.validation.fraction", share, key);
+        } else {
+            draft.leave_out(show(&key, &json!(share)), "`data.validation` takes a fraction or a source");
+        }
+    }
+    let Some((key, value)) = settings.take(&["datasets"]) else { return };
+    let sources = value.as_array().map_or(&[][..], Vec::as_slice);
+    for (index, source) in sources.iter().enumerate() {
+        let Some(path) = source["path"].as_str().filter(|_| index == 0) else {
+            draft.leave_out(show(&key, source), "one source is trained on");
+            continue;
+        };
+        match path.rsplit('.').next() {
+            Some("jsonl" | "json" | "parquet" | "txt") => {
+                let ending = path.rsplit('.').next().unwrap_or_default();
+                let kind = if ending == "txt" { "text" } else { ending };
+                draft.set(&format!("data.train.{kind}.files"), json!([path]), key.as_str());
+            }
+            _ => {
+                draft.set("data.train.hub.dataset", path, key.as_str());
+                if let Some(config) = source["name"].as_str() {
+                    draft.set("data.train.hub.config", config, "");
+                }
+                if let Some(split) = source["split"].as_str() {
+                    draft.set("data.train.hub.split", split, "");
+                }
+            }
+        }
+        if let Some(kind) = source["type"].as_str().filter(|kind| *kind != "completion" && *kind != "pretrain") {
+            draft.leave_out(
+                show(&format!("{key}.type"), &json!(kind)),
+                "data are plain text; `template` makes it of columns",
+            );
+        }
+    }
+}
+
+fn hugging_face(settings: &mut Settings, draft: &mut Draft) {
+    let family = settings.take(&["model_type"]);
+    if let Some((key, value)) = family {
+        draft.set("model.family", value, key);
+    }
+    // GPT-2's tanh form of GELU, and Llama's SwiGLU, are the families' own.
+    settings.take(&["activation_function", "hidden_act"]);
+}
+
+/// litgpt names no family; RMSNorm is Llama's.
+fn llama_by_norm(settings: &Settings, draft: &mut Draft) {
+    let is_llama = settings.values.iter().any(|(key, value)| key.ends_with("norm_class_name") && value == "RMSNorm");
+    if is_llama {
+        draft.set("model.family", "llama", "norm_class_name");
+    }
+}
+
+/// A setting that needs no computation: the table of foreign keys names its counterpart, or says why there is none.
+fn other(key: &str, value: Value, draft: &mut Draft) {
+    let (parent, last) = key.rsplit_once('.').unwrap_or(("", key));
+    if let Some((_, own)) = SAME_NAMES.iter().find(|(name, _)| *name == last) {
+        draft.set(own, value, key);
+        return;
+    }
+    match answer_key(parent, last) {
+        // A second choice of how long to train would be a mistake.
+        Some(answer) if answer.is_direct && !value.is_array() => {
+            let own = answer.own.unwrap_or_default();
+            let lengths = ["train.steps", "train.tokens", "train.epochs"];
+            if lengths.contains(&own) && lengths.iter().any(|length| draft.has(length)) {
+                draft.leave_out(show(key, &value), "another setting says how long to train");
+            } else {
+                draft.set(own, value, key);
+            }
+        }
+        Some(answer) => draft.leave_out(show(key, &value), answer.help),
+        None => draft.leave_out(show(key, &value), ""),
+    }
+}
+
+fn is_same_name(key: &str) -> bool {
+    SAME_NAMES.iter().any(|(name, _)| *name == key)
+}
+
+/// Fills in what every experiment needs.
+fn finish(trainer: Trainer, draft: &mut Draft) {
+    if !draft.has("model.layers") && !draft.has("model.init") {
+        draft.set("model.preset", "gpt2-124m", "choose a model: its sizes are not in the configuration");
+    }
+    if !draft.has("data.train") {
+        draft.set("data.train.text.files", json!(["input.txt"]), "your text");
+        if trainer == Trainer::HuggingFace {
+            draft.set("data.tokenizer.file", "tokenizer.json", "the model's tokenizer");
+        }
+    }
+}
+
+/// A whole number, as it stands in a file.
+fn integer(number: f64) -> Value {
+    if number.fract() == 0.0 && number.abs() < 1e15 { json!(number as i64) } else { json!(number) }
+}
+
+/// A setting and its value, on one line.
+fn show(key: &str, value: &Value) -> String {
+    format!("{} = {value}", key.escape_debug())
+}
