@@ -9,8 +9,9 @@ use super::exit::{Exit, exit_of, render};
 use super::output::complain;
 use super::screen_observer::PreparationObserver;
 use super::{
-    apply, calibrate, compare, data, diff, doctor, eval, export, export_metrics, fork, gc, logits, output, plan, rank,
-    render, report, reproduce, resume, runs, runs_tag, sample, schema, sweep, tokenizer, validate,
+    apply, calibrate, compare, data, diff, doctor, eval, export, export_metrics, fork, gc, import, init, logits,
+    output, plan, rank, render, report, reproduce, resume, runs, runs_tag, sample, schema, suggestions, sweep,
+    tokenizer, validate,
 };
 use runner_engine::prepare::prepare_inputs;
 use runner_report::Screen;
@@ -55,6 +56,8 @@ enum Command {
     ///
     /// The run's resolved.yaml is used, so changes of the experiment file or of defaults since then do not matter.
     Resume(resume::ResumeArgs),
+    Init(init::InitArgs),
+    Import(import::ImportArgs),
     Plan(plan::PlanArgs),
     Calibrate(calibrate::CalibrateArgs),
     Compare(compare::CompareArgs),
@@ -101,6 +104,13 @@ pub(crate) fn run() -> ExitCode {
     let cli = match Cli::try_parse_from(runs_tag::expand_removed_tags(std::env::args_os().collect())) {
         Ok(cli) => cli,
         Err(error) => {
+            let hidden = <Cli as clap::CommandFactory>::command();
+            let hidden: Vec<String> = hidden
+                .get_subcommands()
+                .filter(|command| command.is_hide_set())
+                .map(|command| command.get_name().to_owned())
+                .collect();
+            let error = suggestions::with_tip(error, &hidden);
             // A closed pipe is not an error.
             let _ = error.print();
             return ExitCode::from(error.exit_code() as u8);
@@ -119,6 +129,8 @@ fn execute(command: &Command) -> anyhow::Result<Exit> {
     match command {
         Command::Apply(args) => apply::run(args),
         Command::Resume(args) => resume::run(args),
+        Command::Init(args) => init::run(args),
+        Command::Import(args) => import::run(args),
         Command::Compare(args) => compare::run(args),
         Command::Data(args) => data::run(args),
         Command::Diff(args) => diff::run(args),

@@ -122,5 +122,5 @@ fn draw(args: &CompareArgs, runs: &[(RunRecord, Experiment)], path: &Path) -> an
     };
     let title = format!("{} of {} run{}", args.metric.name(), curves.len(), if curves.len() == 1 { "" } else { "s" });
     let picture = svg::svg(&curves, &title, &metric, args.over);
-    write_file(path, picture.as_bytes())
+    write_file(path, picture.as_bytes(), true)
 }

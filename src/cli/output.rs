@@ -5,7 +5,9 @@ use std::io::{self, ErrorKind, Write};
 use std::path::Path;
 
 use anyhow::Context;
-use runner_files::{parent_folder, write_atomic};
+
+use super::exit::RequestError;
+use runner_files::{parent_folder, put_in_place, temporary_file};
 use runner_store::StoreError;
 
 /// Writes `text` to standard output. A reader that closes the pipe early (`runner runs | head -1`) is no error.
@@ -34,11 +36,18 @@ pub(crate) fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
 /// Writes the file `path` whole or not at all, in a folder that is created if there is none.
 ///
 /// # Errors
-/// If it cannot be written, with what to do about it.
-pub(crate) fn write_file(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
+/// `RequestError` if there is a file that must not be replaced; if it cannot be written, with what to do about it.
+pub(crate) fn write_file(path: &Path, bytes: &[u8], replace: bool) -> anyhow::Result<()> {
     let folder = parent_folder(path);
-    let written = fs::create_dir_all(folder).and_then(|()| write_atomic(path, bytes));
+    let written = fs::create_dir_all(folder).and_then(|()| {
+        let mut file = temporary_file(folder)?;
+        file.write_all(bytes)?;
+        put_in_place(file, path, replace)
+    });
     written.map_err(|error| match error.kind() {
+        ErrorKind::AlreadyExists if !replace => {
+            RequestError(format!("{} exists already; --force replaces it", path.display())).into()
+        }
         ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
             let (path, folder) = (path.display(), folder.display());
             anyhow::anyhow!("{path} cannot be written: make the folder {folder} writable, or name a file elsewhere")
@@ -71,11 +80,11 @@ mod tests {
     #[test]
     fn a_folder_that_cannot_be_written_is_named() {
         // Nobody may write there, not even the superuser.
-        let error = write_file(Path::new("/proc/runner-report.html"), b"").unwrap_err().to_string();
+        let error = write_file(Path::new("/proc/runner-report.html"), b"", true).unwrap_err().to_string();
         assert!(error.starts_with("writing /proc/runner-report.html") || error.contains("folder /proc"), "{error}");
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("new/report.html");
-        write_file(&path, b"page").unwrap();
+        write_file(&path, b"page", true).unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"page");
     }
 

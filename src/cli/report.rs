@@ -65,7 +65,7 @@ pub(crate) fn run(args: &ReportArgs) -> anyhow::Result<Exit> {
         print(&page.html)?;
         return Ok(Exit::Done);
     }
-    write_file(output, page.html.as_bytes())?;
+    write_file(output, page.html.as_bytes(), true)?;
     let bytes = page.html.len() as u64;
     if args.json {
         let runs: Vec<&str> = data.runs.iter().map(|run| run.id.as_str()).collect();

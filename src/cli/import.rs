@@ -1,0 +1,52 @@
+//! `runner import`: makes an experiment file of another trainer's configuration.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+use super::exit::{Exit, RequestError};
+use super::output::{complain, print, write_file};
+use runner_spec::diagnostic::ConfigError;
+use runner_template::source::read;
+
+/// Make an experiment file of another trainer's configuration.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ImportArgs {
+    #[command(subcommand)]
+    command: ImportCommand,
+}
+
+#[derive(Debug, Clone, Subcommand)]
+enum ImportCommand {
+    /// Read a nanoGPT config.py (which is not executed), a YAML file of litgpt or axolotl, or a Hugging Face config.json.
+    ///
+    /// Comments in the result name the setting that each value comes from, and the settings that have no counterpart.
+    Config(ConfigArgs),
+}
+
+#[derive(Debug, Clone, Args)]
+struct ConfigArgs {
+    /// The other trainer's file.
+    file: PathBuf,
+    /// Write the experiment to this file [default: standard output].
+    #[arg(long, short)]
+    out: Option<PathBuf>,
+    /// Replace the file if it exists.
+    #[arg(long)]
+    force: bool,
+}
+
+/// # Errors
+/// `RequestError`, if the file is of no known trainer, or the output exists and `--force` is not given.
+pub(crate) fn run(args: &ImportArgs) -> anyhow::Result<Exit> {
+    let ImportCommand::Config(args) = &args.command;
+    let text = read(&args.file).map_err(|mistake| ConfigError::new(vec![*mistake]))?;
+    let imported = runner_config::import_config(&text, &args.file).map_err(|error| RequestError(error.to_string()))?;
+    let Some(out) = &args.out else {
+        print(&imported.text)?;
+        return Ok(Exit::Done);
+    };
+    write_file(out, imported.text.as_bytes(), args.force)?;
+    complain(&format!("wrote {0}\n  runner validate {0}", out.display()));
+    Ok(Exit::Done)
+}

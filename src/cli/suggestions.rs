@@ -1,0 +1,83 @@
+//! Tips for commands and flags that users bring from other programs.
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+
+/// Names of commands in other programs, and this program's command.
+const COMMANDS: [(&str, &str); 26] = [
+    ("run", "apply"),
+    ("train", "apply"),
+    ("start", "apply"),
+    ("launch", "apply"),
+    ("fit", "apply"),
+    ("pretrain", "apply"),
+    ("list", "runs"),
+    ("ls", "runs"),
+    ("ps", "runs"),
+    ("status", "runs"),
+    ("show", "runs show"),
+    ("info", "runs show"),
+    ("rm", "runs rm"),
+    ("remove", "runs rm"),
+    ("delete", "runs rm"),
+    ("tag", "runs tag"),
+    ("generate", "sample"),
+    ("chat", "sample"),
+    ("infer", "sample"),
+    ("new", "init"),
+    ("create", "init"),
+    ("evaluate", "eval"),
+    ("check", "validate"),
+    ("prepare", "data prepare"),
+    ("continue", "resume"),
+    ("serve", "report --serve"),
+];
+
+/// `error`, with a tip that names what the user meant. An internal command is never suggested.
+pub(crate) fn with_tip(mut error: clap::Error, hidden: &[String]) -> clap::Error {
+    match error.kind() {
+        ErrorKind::InvalidSubcommand => {
+            let given = text(&error, ContextKind::InvalidSubcommand);
+            let own = COMMANDS.iter().find(|(name, _)| Some(*name) == given.as_deref());
+            if let Some((_, own)) = own {
+                set(&mut error, ContextKind::SuggestedSubcommand, vec![(*own).to_owned()]);
+            } else if let Some(ContextValue::Strings(near)) = error.get(ContextKind::SuggestedSubcommand) {
+                let public: Vec<String> = near.iter().filter(|name| !hidden.contains(name)).cloned().collect();
+                set(&mut error, ContextKind::SuggestedSubcommand, public);
+            }
+        }
+        ErrorKind::UnknownArgument => {
+            let given = text(&error, ContextKind::InvalidArg).unwrap_or_default();
+            let argument = std::env::args().find(|argument| argument.starts_with(&given)).unwrap_or(given);
+            let assignment = argument.trim_start_matches('-');
+            // `train.steps=5`, `--train.steps=5`, `--train.steps 5`: a key of the experiment.
+            let is_key =
+                |key: &str| key.contains('.') && key.chars().all(|c| c.is_ascii_alphanumeric() || "._".contains(c));
+            let set_flag = match assignment.split_once('=') {
+                Some((key, value)) if is_key(key) || !argument.starts_with('-') => Some(format!("--set {key}={value}")),
+                None if is_key(assignment) && argument.starts_with("--") => Some(format!("--set {assignment}=VALUE")),
+                _ => None,
+            };
+            if let Some(flag) = set_flag {
+                let tip = format!("a key of the experiment is set with `{flag}`");
+                error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+                let _ = error.remove(ContextKind::SuggestedArg);
+            }
+        }
+        _ => {}
+    }
+    error
+}
+
+fn text(error: &clap::Error, kind: ContextKind) -> Option<String> {
+    match error.get(kind)? {
+        ContextValue::String(text) => Some(text.clone()),
+        _ => None,
+    }
+}
+
+fn set(error: &mut clap::Error, kind: ContextKind, names: Vec<String>) {
+    let _ = error.remove(kind);
+    if !names.is_empty() {
+        error.insert(kind, ContextValue::Strings(names));
+    }
+}
