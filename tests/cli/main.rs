@@ -9,6 +9,7 @@ mod data;
 mod doctor;
 mod embed;
 mod experiments;
+mod first_contact;
 mod housekeeping;
 mod launchers;
 mod promises;

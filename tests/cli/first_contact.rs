@@ -1,0 +1,83 @@
+//! A new user's first commands: starter files, configurations of other trainers, and commands and flags of other programs.
+
+use crate::sandbox::Sandbox;
+
+#[test]
+fn a_starter_file_trains_at_once_in_every_layout() {
+    let sandbox = Sandbox::new();
+    for (name, flags) in [
+        ("single", "--model llama"),
+        ("dp", "--parallel dp"),
+        ("ddp", "--parallel ddp --model llama"),
+        ("pipeline", "--parallel pipeline"),
+    ] {
+        let said = sandbox.expect(0, &format!("init {name} {flags}"));
+        assert!(said.contains(&format!("runner apply {name}.yaml")), "{said}");
+        sandbox.expect(0, &format!("apply {name}.yaml --set train.steps=2 --set eval=null --set device=cpu --quiet"));
+    }
+    assert_eq!(sandbox.runs().len(), 4);
+}
+
+#[test]
+fn a_starter_file_replaces_no_file_and_needs_a_text_that_exists() {
+    let sandbox = Sandbox::new().with("input.txt", "once upon a time ".repeat(100)).with("taken.yaml", "mine");
+    let said = sandbox.expect(2, "init taken");
+    assert!(said.contains("taken.yaml exists already; --force replaces it"), "{said}");
+    assert_eq!(sandbox.read("taken.yaml"), "mine");
+    sandbox.expect(0, "init taken.yaml --force --text input.txt");
+    assert!(sandbox.read("taken.yaml").contains("{text: {files: [\"input.txt\"]}}"));
+    let said = sandbox.expect(2, "init other --text missing.txt");
+    assert!(said.contains("missing.txt"), "{said}");
+    let said = sandbox.expect(2, &["init", "a b"]);
+    assert!(said.contains("name"), "{said}");
+    assert_eq!(sandbox.names_in("."), ["input.txt", "taken.yaml"]);
+}
+
+#[test]
+fn a_config_of_nanogpt_trains_after_its_import() {
+    let config = "out_dir = 'out'\ndataset = 'tiny_char'\nbatch_size = 4\nblock_size = 16\nn_layer = 1\nn_head = 2\nn_embd = 16\n\
+                  gradient_accumulation_steps = 2\nmax_iters = 4\nwarmup_iters = 1\nlr_decay_iters = max_iters\neval_iters = 2\n\
+                  device = 'cpu'\n";
+    let sandbox =
+        Sandbox::new().with("tiny.py", config).with("data/tiny_char/input.txt", "once upon a time ".repeat(100));
+    sandbox.expect(0, "import config tiny.py -o tiny.yaml");
+    sandbox.expect(0, "apply tiny.yaml --quiet");
+    assert_eq!(sandbox.only_run().metrics_of("train").len(), 4);
+    let said = sandbox.expect(2, "import config tiny.py -o tiny.yaml");
+    assert!(said.contains("tiny.yaml exists already; --force replaces it"), "{said}");
+    assert_eq!(sandbox.stdout_of("import config tiny.py"), sandbox.read("tiny.yaml"));
+}
+
+#[test]
+fn commands_of_other_programs_are_answered_with_this_programs() {
+    let sandbox = Sandbox::new();
+    for (given, own) in [
+        ("run exp.yaml", "'apply'"),
+        ("train exp.yaml", "'apply'"),
+        ("list", "'runs'"),
+        ("generate", "'sample'"),
+        ("new", "'init'"),
+    ] {
+        let said = sandbox.expect(2, given);
+        assert!(said.contains(&format!("tip: a similar subcommand exists: {own}")), "{said}");
+    }
+    for near_an_internal_one in ["ran", "rnk", "logit"] {
+        let said = sandbox.expect(2, near_an_internal_one);
+        assert!(!said.contains("'rank'") && !said.contains("'logits'"), "{said}");
+    }
+}
+
+#[test]
+fn keys_given_as_arguments_are_answered_with_set() {
+    let sandbox =
+        Sandbox::new().with("exp.yaml", "model: {preset: gpt2-nano}\ndata: {train: {builtin: {corpus: stories}}}\n");
+    for (given, flag) in [
+        ("apply exp.yaml train.steps=5", "--set train.steps=5"),
+        ("apply exp.yaml --train.steps=5", "--set train.steps=5"),
+        ("apply exp.yaml seed=3", "--set seed=3"),
+        ("plan exp.yaml --train.steps 5", "--set train.steps=VALUE"),
+    ] {
+        let said = sandbox.expect(2, given);
+        assert!(said.contains(&format!("a key of the experiment is set with `{flag}`")), "{said}");
+    }
+}
