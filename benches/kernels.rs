@@ -44,11 +44,11 @@ fn passes(c: &mut Criterion) {
         b.iter(|| norm::normalize(black_box(&x), None, &vector, Some(&vector), 1e-5, precision).unwrap());
     });
     group.bench_function("rms norm", |b| {
-        b.iter(|| norm::normalize(black_box(&x), None, &vector, None, 1e-5, precision).unwrap())
+        b.iter(|| norm::normalize(black_box(&x), None, &vector, None, 1e-5, precision).unwrap());
     });
     group.throughput(Throughput::Elements((ROWS * 3072) as u64));
     group.bench_function("gelu", |b| {
-        b.iter(|| pointwise::activate(black_box(&wide), Activation::Gelu, precision).unwrap())
+        b.iter(|| pointwise::activate(black_box(&wide), Activation::Gelu, precision).unwrap());
     });
     group.bench_function("swiglu", |b| b.iter(|| pointwise::swiglu(black_box(&wide), precision).unwrap()));
     let logits = random((ROWS, 50_304));

@@ -8,7 +8,7 @@ use crate::tests::diagnostics::{said, with};
 
 #[test]
 fn every_spelling_is_unique_and_leads_to_a_key_of_the_schema() {
-    let homes = homes();
+    let homes = homes(crate::shape::root());
     let mut seen = HashSet::new();
     for keys in FOREIGN_KEYS {
         assert!(!keys.key.is_empty() || !keys.note.is_empty(), "{}", keys.spellings);
@@ -31,7 +31,11 @@ fn every_spelling_is_answered_once_in_every_section_and_without_a_list_of_keys()
         for spelling in keys.spellings.split_whitespace().filter(|spelling| !spelling.contains('.')) {
             let answered: Vec<String> = SECTIONS
                 .iter()
-                .filter(|section| homes().get(spelling).is_none_or(|homes| !homes.iter().any(|home| home == *section)))
+                .filter(|section| {
+                    homes(crate::shape::root())
+                        .get(spelling)
+                        .is_none_or(|homes| !homes.iter().any(|home| home == *section))
+                })
                 .filter_map(|section| answer_key(section, spelling))
                 .map(|answer| answer.help)
                 .collect();

@@ -308,19 +308,15 @@ fn data(settings: &mut Settings, draft: &mut Draft) {
             draft.leave_out(show(&key, source), "one source is trained on");
             continue;
         };
-        match path.rsplit('.').next() {
-            Some("jsonl" | "json" | "parquet" | "txt") => {
-                let ending = path.rsplit('.').next().unwrap_or_default();
-                let kind = if ending == "txt" { "text" } else { ending };
-                draft.set(&format!("data.train.{kind}.files"), json!([path]), key.as_str());
-            }
-            _ => {
-                draft.set("data.train.hub.dataset", path, key.as_str());
-                if let Some(config) = source["name"].as_str() {
-                    draft.set("data.train.hub.config", config, "");
-                }
-                if let Some(split) = source["split"].as_str() {
-                    draft.set("data.train.hub.split", split, "");
+        let ending = path.rsplit('.').next().unwrap_or(path);
+        if ["jsonl", "json", "parquet", "txt"].contains(&ending) {
+            let kind = if ending == "txt" { "text" } else { ending };
+            draft.set(&format!("data.train.{kind}.files"), json!([path]), key.as_str());
+        } else {
+            draft.set("data.train.hub.dataset", path, key.as_str());
+            for (theirs, own) in [("name", "config"), ("split", "split")] {
+                if let Some(value) = source[theirs].as_str() {
+                    draft.set(&format!("data.train.hub.{own}"), value, "");
                 }
             }
         }
