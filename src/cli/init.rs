@@ -5,8 +5,9 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use super::exit::Exit;
+use super::exit::{Exit, RequestError};
 use super::output::{print, write_file};
+use runner_spec::format::printable;
 
 /// Write a short experiment file with comments, which trains at once, to start from.
 #[derive(Debug, Clone, Args)]
@@ -46,6 +47,12 @@ enum StarterLayout {
 /// If the name or the text file cannot be used; if the file exists and `--force` is not given.
 pub(crate) fn run(args: &InitArgs) -> anyhow::Result<Exit> {
     let name = args.name.strip_suffix(".yaml").unwrap_or(&args.name);
+    let is_legal = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    if name.is_empty() || name.starts_with('.') || !name.chars().all(is_legal) {
+        let message =
+            format!("`{}` names no experiment: a name has letters, digits, `.`, `_` and `-`", printable(name));
+        return Err(RequestError(message).into());
+    }
     let path = PathBuf::from(format!("{name}.yaml"));
     let text = starter_file(args, &path.display().to_string());
     // The file must be a valid experiment, so a name or a text file that is not usable is reported now.

@@ -13,7 +13,12 @@ fn a_starter_file_trains_at_once_in_every_layout() {
     ] {
         let said = sandbox.expect(0, &format!("init {name} {flags}"));
         assert!(said.contains(&format!("runner apply {name}.yaml")), "{said}");
-        sandbox.expect(0, &format!("apply {name}.yaml --set train.steps=2 --set eval=null --set device=cpu --quiet"));
+        sandbox.expect(
+            0,
+            &format!(
+                "apply {name}.yaml --set train.steps=2 --set schedule=null --set eval=null --set device=cpu --quiet"
+            ),
+        );
     }
     assert_eq!(sandbox.runs().len(), 4);
 }
@@ -28,8 +33,10 @@ fn a_starter_file_replaces_no_file_and_needs_a_text_that_exists() {
     assert!(sandbox.read("taken.yaml").contains("{text: {files: [\"input.txt\"]}}"));
     let said = sandbox.expect(2, "init other --text missing.txt");
     assert!(said.contains("missing.txt"), "{said}");
-    let said = sandbox.expect(2, &["init", "a b"]);
-    assert!(said.contains("name"), "{said}");
+    for name in ["a b", "", "../up", ".hidden"] {
+        let said = sandbox.expect(2, &["init", name]);
+        assert!(said.contains("a name has letters, digits"), "{said}");
+    }
     assert_eq!(sandbox.names_in("."), ["input.txt", "taken.yaml"]);
 }
 

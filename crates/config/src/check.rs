@@ -176,7 +176,10 @@ impl Checker<'_> {
         let names = keys.names();
         let place_name = if path.is_empty() { "at the top level".to_owned() } else { format!("in `{}`", short(path)) };
         let message = format!("unknown key `{}` {place_name}", short(&entry.key));
-        let help = if let Some(answer) = foreign_keys::answer_key(path, &entry.key) {
+        let help = if path.is_empty() && entry.key == "sweep" {
+            ["model", "data"].into_iter().for_each(|missing| self.mistakes.poison(missing));
+            "this is a sweep file: `runner sweep FILE` checks, plans and trains its points".to_owned()
+        } else if let Some(answer) = foreign_keys::answer_key(path, &entry.key) {
             if let Some(own) = answer.own {
                 self.mistakes.poison(own);
             }

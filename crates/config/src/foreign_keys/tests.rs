@@ -129,3 +129,9 @@ fn values_of_other_trainers_are_answered() {
         assert_eq!(text.matches(" = help").count(), 1, "{text}");
     }
 }
+
+#[test]
+fn a_sweep_file_is_answered_with_its_command() {
+    let text = said("version: 1\nsweep: {base: exp.yaml, grid: {seed: [1, 2]}}\n", &[], &[]);
+    assert!(text.contains("this is a sweep file: `runner sweep FILE`") && text.contains("1 mistake;"), "{text}");
+}
