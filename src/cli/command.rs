@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use super::common::{ExperimentArgs, ThreadArgs, host_without_runs};
 use super::exit::{Exit, exit_of, render};
@@ -104,13 +104,7 @@ pub(crate) fn run() -> ExitCode {
     let cli = match Cli::try_parse_from(runs_tag::expand_removed_tags(std::env::args_os().collect())) {
         Ok(cli) => cli,
         Err(error) => {
-            let hidden = <Cli as clap::CommandFactory>::command();
-            let hidden: Vec<String> = hidden
-                .get_subcommands()
-                .filter(|command| command.is_hide_set())
-                .map(|command| command.get_name().to_owned())
-                .collect();
-            let error = suggestions::with_tip(error, &hidden);
+            let error = suggestions::with_tip(error, &Cli::command());
             // A closed pipe is not an error.
             let _ = error.print();
             return ExitCode::from(error.exit_code() as u8);

@@ -1,4 +1,4 @@
-//! Standard output of commands that print a result and end.
+//! Standard output and error of commands that print a result and end, and the files that they write.
 
 use std::fs;
 use std::io::{self, ErrorKind, Write};
@@ -39,15 +39,15 @@ pub(crate) fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
 /// `RequestError` if there is a file that must not be replaced; if it cannot be written, with what to do about it.
 pub(crate) fn write_file(path: &Path, bytes: &[u8], replace: bool) -> anyhow::Result<()> {
     let folder = parent_folder(path);
+    if !replace && path.exists() {
+        return Err(RequestError(format!("{} exists already; --force replaces it", path.display())).into());
+    }
     let written = fs::create_dir_all(folder).and_then(|()| {
         let mut file = temporary_file(folder)?;
         file.write_all(bytes)?;
         put_in_place(file, path, replace)
     });
     written.map_err(|error| match error.kind() {
-        ErrorKind::AlreadyExists if !replace => {
-            RequestError(format!("{} exists already; --force replaces it", path.display())).into()
-        }
         ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
             let (path, folder) = (path.display(), folder.display());
             anyhow::anyhow!("{path} cannot be written: make the folder {folder} writable, or name a file elsewhere")

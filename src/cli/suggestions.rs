@@ -1,9 +1,10 @@
 //! Tips for commands and flags that users bring from other programs.
 
+use clap::Command;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 /// Names of commands in other programs, and this program's command.
-const COMMANDS: [(&str, &str); 26] = [
+const FOREIGN_COMMANDS: [(&str, &str); 26] = [
     ("run", "apply"),
     ("train", "apply"),
     ("start", "apply"),
@@ -33,21 +34,29 @@ const COMMANDS: [(&str, &str); 26] = [
 ];
 
 /// `error`, with a tip that names what the user meant. An internal command is never suggested.
-pub(crate) fn with_tip(mut error: clap::Error, hidden: &[String]) -> clap::Error {
+pub(crate) fn with_tip(mut error: clap::Error, program: &Command) -> clap::Error {
     match error.kind() {
         ErrorKind::InvalidSubcommand => {
             let given = text(&error, ContextKind::InvalidSubcommand);
-            let own = COMMANDS.iter().find(|(name, _)| Some(*name) == given.as_deref());
+            let own = FOREIGN_COMMANDS.iter().find(|(name, _)| Some(*name) == given.as_deref());
             if let Some((_, own)) = own {
                 set(&mut error, ContextKind::SuggestedSubcommand, vec![(*own).to_owned()]);
             } else if let Some(ContextValue::Strings(near)) = error.get(ContextKind::SuggestedSubcommand) {
-                let public: Vec<String> = near.iter().filter(|name| !hidden.contains(name)).cloned().collect();
+                let public: Vec<String> = near.iter().filter(|name| !is_hidden(program, name)).cloned().collect();
                 set(&mut error, ContextKind::SuggestedSubcommand, public);
             }
         }
         ErrorKind::UnknownArgument => {
             let given = text(&error, ContextKind::InvalidArg).unwrap_or_default();
-            let argument = std::env::args().find(|argument| argument.starts_with(&given)).unwrap_or(given);
+            let arguments: Vec<String> = std::env::args_os().map(|a| a.to_string_lossy().into_owned()).collect();
+            let has_set = arguments
+                .iter()
+                .find_map(|name| program.find_subcommand(name))
+                .is_some_and(|command| command.get_arguments().any(|argument| argument.get_long() == Some("set")));
+            if !has_set {
+                return error;
+            }
+            let argument = arguments.into_iter().find(|argument| argument.starts_with(&given)).unwrap_or(given);
             let assignment = argument.trim_start_matches('-');
             // `train.steps=5`, `--train.steps=5`, `--train.steps 5`: a key of the experiment.
             let is_key =
@@ -66,6 +75,10 @@ pub(crate) fn with_tip(mut error: clap::Error, hidden: &[String]) -> clap::Error
         _ => {}
     }
     error
+}
+
+fn is_hidden(program: &Command, name: &str) -> bool {
+    program.find_subcommand(name).is_some_and(Command::is_hide_set)
 }
 
 fn text(error: &clap::Error, kind: ContextKind) -> Option<String> {

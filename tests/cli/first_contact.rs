@@ -87,4 +87,6 @@ fn keys_given_as_arguments_are_answered_with_set() {
         let said = sandbox.expect(2, given);
         assert!(said.contains(&format!("a key of the experiment is set with `{flag}`")), "{said}");
     }
+    let said = sandbox.expect(2, "sample run temperature=1");
+    assert!(!said.contains("--set"), "`sample` has no such flag: {said}");
 }

@@ -177,13 +177,11 @@ impl Checker<'_> {
         let place_name = if path.is_empty() { "at the top level".to_owned() } else { format!("in `{}`", short(path)) };
         let message = format!("unknown key `{}` {place_name}", short(&entry.key));
         let help = if path.is_empty() && entry.key == "sweep" {
-            ["model", "data"].into_iter().for_each(|missing| self.mistakes.poison(missing));
+            self.mistakes.poison("model");
+            self.mistakes.poison("data");
             "this is a sweep file: `runner sweep FILE` checks, plans and trains its points".to_owned()
-        } else if let Some(answer) = foreign_keys::answer_key(path, &entry.key) {
-            if let Some(own) = answer.own {
-                self.mistakes.poison(own);
-            }
-            answer.help
+        } else if let Some(answer) = self.answer_of_other_trainers(entry, keys, path) {
+            answer
         } else if let Some(near) = nearest(&entry.key, names.iter().copied()) {
             self.mistakes.poison(join(path, near));
             format!("did you mean `{near}`?")
@@ -199,6 +197,21 @@ impl Checker<'_> {
             String::new()
         };
         self.error(entry.place, at, message, help);
+    }
+
+    /// The answer to a key of another trainer, which experiments have and no other files.
+    fn answer_of_other_trainers(&mut self, entry: &Entry, keys: Keys, path: &str) -> Option<String> {
+        if !matches!(self.root.shape, Shape::Keys(root) if root.get("optimizer").is_some()) {
+            return None;
+        }
+        let answer = foreign_keys::answer_key(path, &entry.key)?;
+        // Several sections have a key of this name: the one at hand is meant.
+        let here = answer.own.and_then(|own| own.rsplit('.').next()).filter(|last| keys.get(last).is_some());
+        let own = here.map(|last| join(path, last)).or_else(|| answer.own.map(str::to_owned));
+        if let Some(own) = &own {
+            self.mistakes.poison(own);
+        }
+        Some(answer.help(&entry.key, own.as_deref()))
     }
 
     fn check_variants(&mut self, node: &Node, key: Place, of: &[(&'static str, Slot)], path: &str) -> Option<Value> {

@@ -56,7 +56,7 @@ const FOREIGN_KEYS: &[ForeignKeys] = &[
     same("layer_norm_epsilon layer_norm_eps rms_norm_eps layernorm_eps", "model.norm_eps"),
     same("rope_base rope_freq_base rotary_base", "model.rope_theta"),
     same("tie_word_embeddings tie_weights weight_tying share_embeddings", "model.tie_embeddings"),
-    same("activation_function hidden_act act_fn nonlinearity", "model.activation"),
+    differs("activation_function hidden_act act_fn nonlinearity", "model.activation", "it is `gelu` or `relu`"),
     differs("model_type architecture arch architectures", "model.family", "it is `gpt2` or `llama`"),
     differs(
         "model_name base_model model_size flavor",
@@ -120,9 +120,10 @@ const FOREIGN_KEYS: &[ForeignKeys] = &[
          clip_value",
         "train.clip_norm",
     ),
-    same(
+    differs(
         "gradient_checkpointing activation_checkpointing activation_checkpoint grad_checkpointing use_recompute",
         "train.recompute",
+        "it is `none`, `attention` or `block`; `block` keeps only the inputs of layers",
     ),
     // The optimizer.
     same("learning_rate max_lr peak_lr base_lr max_learning_rate", "optimizer.adamw.lr"),
@@ -266,7 +267,7 @@ const FOREIGN_KEYS: &[ForeignKeys] = &[
         "evaluation_strategy eval_strategy save_strategy",
         "evaluations and checkpoints count optimizer steps: `eval.every`, `checkpoint.every`",
     ),
-    same("hellaswag_eval run_hellaswag", "eval.hellaswag"),
+    differs("hellaswag_eval run_hellaswag", "eval.hellaswag", "write `hellaswag: {file: hellaswag_val.jsonl}`"),
     differs(
         "sample_every sample_interval num_samples genlen",
         "eval.samples",
@@ -318,16 +319,28 @@ const FOREIGN_VALUES: &[(&str, &str, &str)] = &[
     ("parallel.mode", "dist distributed", "write `ddp`"),
 ];
 
-/// The help for a key of another trainer.
+/// The answer to a key of another trainer.
 pub(crate) struct Answer {
-    pub(crate) help: String,
     /// The key of this program that is meant, if there is one.
     pub(crate) own: Option<&'static str>,
+    /// What differs, or what there is instead. Empty if nothing does.
+    note: &'static str,
     /// True if a value means the same under `own`.
     pub(crate) is_direct: bool,
 }
 
-/// What to write instead of `key` in the section `path`, or None if no other trainer has this key.
+impl Answer {
+    /// What to write instead of `key`; `own` is this program's key in the section at hand.
+    pub(crate) fn help(&self, key: &str, own: Option<&str>) -> String {
+        match (own, self.note) {
+            (None, note) => note.to_owned(),
+            (Some(own), "") => format!("`{key}` is `{own}` here"),
+            (Some(own), note) => format!("`{key}` is `{own}` here; {note}"),
+        }
+    }
+}
+
+/// The answer to `key` in the section `path`, or None if no other trainer has this key.
 pub(crate) fn answer_key(path: &str, key: &str) -> Option<Answer> {
     let plain = key.to_ascii_lowercase().replace('-', "_");
     let full = format!("{path}.{plain}");
@@ -335,12 +348,7 @@ pub(crate) fn answer_key(path: &str, key: &str) -> Option<Answer> {
         FOREIGN_KEYS.iter().find(|keys| keys.spellings.split_whitespace().any(|spelling| spelling == wanted))
     };
     let found = find(&full).or_else(|| find(&plain))?;
-    let (help, own) = match (found.key, found.note) {
-        ("", note) => (note.to_owned(), None),
-        (own, "") => (format!("`{key}` is `{own}` here"), Some(own)),
-        (own, note) => (format!("`{key}` is `{own}` here; {note}"), Some(own)),
-    };
-    Some(Answer { help, own, is_direct: found.is_direct })
+    Some(Answer { own: Some(found.key).filter(|key| !key.is_empty()), note: found.note, is_direct: found.is_direct })
 }
 
 /// What to write instead of `value` for this program's key `path`, or None if no other trainer has this value.

@@ -14,7 +14,7 @@ use self::translate::Settings;
 
 /// The trainer whose configuration a file is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Trainer {
+enum Trainer {
     NanoGpt,
     Litgpt,
     Axolotl,
@@ -22,8 +22,7 @@ pub enum Trainer {
 }
 
 impl Trainer {
-    #[must_use]
-    pub fn name(self) -> &'static str {
+    fn name(self) -> &'static str {
         match self {
             Self::NanoGpt => "nanoGPT",
             Self::Litgpt => "litgpt",
@@ -36,7 +35,6 @@ impl Trainer {
 /// An experiment file made of another trainer's configuration.
 #[derive(Debug)]
 pub struct ImportedConfig {
-    pub trainer: Trainer,
     /// The YAML text. Comments name the settings that its values come from, and those that have no counterpart.
     pub text: String,
 }
@@ -59,22 +57,18 @@ impl std::error::Error for ImportError {}
 /// If the file is not a configuration of a known trainer.
 pub fn import_config(text: &str, path: &Path) -> Result<ImportedConfig, ImportError> {
     let wrong = |message: String| ImportError(format!("{}: {message}", path.display()));
+    let mut draft = Draft::default();
     let (trainer, settings) = match path.extension().and_then(|ending| ending.to_str()) {
         Some("py") => (Trainer::NanoGpt, python::read_assignments(text)),
         Some("json") => {
             let value: Value = serde_json::from_str(text).map_err(|error| wrong(error.to_string()))?;
-            match value["model_type"].as_str() {
-                Some("gpt2" | "llama") => {}
-                Some(other) => {
-                    return Err(wrong(format!("model_type is {other:?}; `gpt2` and `llama` can be trained")));
-                }
-                None => {
-                    return Err(wrong(
-                        "`model_type` is missing: not the config.json of a Hugging Face model".to_owned(),
-                    ));
-                }
-            }
-            (Trainer::HuggingFace, Settings::flatten(&value))
+            let Value::Object(map) = value else {
+                return Err(wrong("it is not the config.json of a Hugging Face model".to_owned()));
+            };
+            let described =
+                runner_weights::describe_config(path, map).map_err(|error| ImportError(error.to_string()))?;
+            draft.set_section("model", &described.model_section());
+            (Trainer::HuggingFace, Settings::default())
         }
         Some("yaml" | "yml") => {
             let value: Value = serde_yaml::from_str(text).map_err(|error| wrong(error.to_string()))?;
@@ -85,7 +79,7 @@ pub fn import_config(text: &str, path: &Path) -> Result<ImportedConfig, ImportEr
                 Trainer::Litgpt
             } else {
                 return Err(wrong(
-                    "neither litgpt's (it has `model_name`, `model_config` or `checkpoint_dir`) nor axolotl's (it has `base_model`)"
+                    "this is no YAML file of litgpt (with `model_name`, `model_config` or `checkpoint_dir`) or of axolotl (with `base_model`)"
                         .to_owned(),
                 ));
             };
@@ -93,15 +87,20 @@ pub fn import_config(text: &str, path: &Path) -> Result<ImportedConfig, ImportEr
         }
         _ => {
             return Err(wrong(
-                "read are nanoGPT's config.py, a YAML file of litgpt or axolotl, and a Hugging Face config.json"
+                "a configuration is a config.py of nanoGPT, a YAML file of litgpt or axolotl, or a config.json of Hugging Face"
                     .to_owned(),
             ));
         }
     };
-    let mut draft = Draft::default();
     translate::translate(trainer, settings, &mut draft);
     let file = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
-    Ok(ImportedConfig { trainer, text: draft.render(&format!("From {}'s {file}.", trainer.name())) })
+    let title = match trainer {
+        Trainer::NanoGpt => {
+            format!("From nanoGPT's {file}; settings that it leaves out have the defaults of nanoGPT's train.py.")
+        }
+        _ => format!("From {}'s {file}.", trainer.name()),
+    };
+    Ok(ImportedConfig { text: draft.render(&title) })
 }
 
 #[cfg(test)]

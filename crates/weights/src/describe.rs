@@ -42,20 +42,17 @@ pub fn describe(path: &Path) -> Result<DescribedModel, WeightsError> {
         }
         Err(error) => return Err(error),
     };
-    if config.map.get("quantization_config").is_some_and(|q| !q.is_null()) {
-        return Err(config.wrong("its weights are quantized; weights in f32, f16 or bf16 are read".to_owned()));
-    }
-    let described = match config.text("model_type")? {
-        Some("gpt2") => gpt2::described(&config)?,
-        Some("llama") => llama::described(&config)?,
-        Some(other) => {
-            let message = format!("model_type is {other:?}; weights of `gpt2` and `llama` are read");
-            return Err(config.wrong(message));
-        }
-        None => return Err(config.wrong("`model_type` is missing; `gpt2` and `llama` are read".to_owned())),
-    };
+    let described = config.described()?;
     folder::check_has_weights(path)?;
-    described.checked()
+    Ok(described)
+}
+
+/// The model that `map`, the content of the `config.json` at `file`, describes. Weights need not be there.
+///
+/// # Errors
+/// If it is of a model that cannot be trained here, or its numbers cannot be.
+pub fn describe_config(file: &Path, map: Map<String, Value>) -> Result<DescribedModel, WeightsError> {
+    Config { file, map }.described()
 }
 
 impl DescribedModel {
@@ -145,6 +142,22 @@ pub(super) struct Config<'a> {
 }
 
 impl Config<'_> {
+    fn described(&self) -> Result<DescribedModel, WeightsError> {
+        if self.map.get("quantization_config").is_some_and(|q| !q.is_null()) {
+            return Err(self.wrong("its weights are quantized; weights in f32, f16 or bf16 are read".to_owned()));
+        }
+        let described = match self.text("model_type")? {
+            Some("gpt2") => gpt2::described(self)?,
+            Some("llama") => llama::described(self)?,
+            Some(other) => {
+                let message = format!("model_type is {other:?}; weights of `gpt2` and `llama` are read");
+                return Err(self.wrong(message));
+            }
+            None => return Err(self.wrong("`model_type` is missing; `gpt2` and `llama` are read".to_owned())),
+        };
+        described.checked()
+    }
+
     pub(super) fn wrong(&self, message: String) -> WeightsError {
         WeightsError::file(self.file, message)
     }

@@ -19,7 +19,7 @@ mod names;
 mod opened;
 mod writer;
 
-pub use describe::{DescribedModel, describe};
+pub use describe::{DescribedModel, describe, describe_config};
 pub use difference::{CONTEXT, Difference, differences};
 pub use dtype::Dtype;
 pub use error::{SourceError, WeightsError};

@@ -6,12 +6,13 @@ use std::fmt::Write as _;
 use serde_json::Value;
 
 /// The sections of an experiment file, in the order in which people read them.
-const SECTIONS: [&str; 15] = [
+const SECTIONS: [&str; 16] = [
     "version",
     "name",
     "seed",
     "device",
     "precision",
+    "master_weights",
     "model",
     "data",
     "batch",
@@ -32,9 +33,26 @@ pub(super) struct Draft {
 }
 
 impl Draft {
-    /// Sets the value of the key `path`, unless it has one.
+    /// Sets the value of the key `path`. If it has another value, `value` is left out with the reason.
     pub(super) fn set(&mut self, path: &str, value: impl Into<Value>, origin: impl Into<String>) {
-        self.values.entry(path.to_owned()).or_insert_with(|| (value.into(), origin.into()));
+        let (value, origin) = (value.into(), origin.into());
+        match self.values.get(path) {
+            None => {
+                self.values.insert(path.to_owned(), (value, origin));
+            }
+            Some((known, _)) if *known != value && !origin.is_empty() => {
+                let reason = format!("`{path}` is {} already", flow(known));
+                self.leave_out(format!("{origin} = {value}"), reason);
+            }
+            Some(_) => {}
+        }
+    }
+
+    /// Sets the keys of a whole section.
+    pub(super) fn set_section(&mut self, section: &str, values: &Value) {
+        for (key, value) in values.as_object().into_iter().flatten().filter(|(_, value)| !value.is_null()) {
+            self.set(&format!("{section}.{key}"), value.clone(), "");
+        }
     }
 
     pub(super) fn number(&self, path: &str) -> Option<f64> {
@@ -69,15 +87,19 @@ impl Draft {
         }
         let width =
             lines.iter().filter(|(_, origin)| !origin.is_empty()).map(|(line, _)| line.len()).max().unwrap_or(0);
+        let one_line = |text: &str| text.replace(char::is_control, " ");
         let mut out = format!("# {title} `runner validate` checks this file; `--explain` shows every key.\n");
         for (line, origin) in &lines {
-            let _ =
-                if origin.is_empty() { writeln!(out, "{line}") } else { writeln!(out, "{line:width$}  # {origin}") };
+            let _ = if origin.is_empty() {
+                writeln!(out, "{line}")
+            } else {
+                writeln!(out, "{line:width$}  # {}", one_line(origin))
+            };
         }
         if !self.left_out.is_empty() {
             out.push_str("\n# Without a counterpart in this file:\n");
         }
-        for (setting, reason) in &self.left_out {
+        for (setting, reason) in self.left_out.iter().map(|(setting, reason)| (one_line(setting), one_line(reason))) {
             let _ = if reason.is_empty() {
                 writeln!(out, "#   {setting}")
             } else {

@@ -15,7 +15,14 @@ const MAX_EXPRESSION_BYTES: usize = 200;
 pub(super) fn read_assignments(text: &str) -> Settings {
     let mut settings = Settings::default();
     let mut names: BTreeMap<String, Value> = BTreeMap::new();
+    let mut is_in_text = false;
     for line in text.lines() {
+        // Texts of several lines are no assignments.
+        let quotes = line.matches("\"\"\"").count() + line.matches("'''").count();
+        if quotes % 2 == 1 || is_in_text {
+            is_in_text ^= quotes % 2 == 1;
+            continue;
+        }
         let Some((name, value)) = line.split_once('=') else { continue };
         let name = name.trim_end();
         let is_name = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
@@ -28,7 +35,10 @@ pub(super) fn read_assignments(text: &str) -> Settings {
                 names.insert(name.to_owned(), value.clone());
                 settings.insert(name, value);
             }
-            None => settings.insert_unread(name, value),
+            None => {
+                names.remove(name);
+                settings.insert_unread(name, value);
+            }
         }
     }
     settings

@@ -80,14 +80,7 @@ fn hugging_face_gpt2_and_llama() {
         "hidden_size": 64, "intermediate_size": 128, "max_position_embeddings": 128, "vocab_size": 512, "rms_norm_eps": 1e-06,
         "rope_theta": 500000.0, "tie_word_embeddings": false, "hidden_act": "silu", "torch_dtype": "bfloat16"}"#;
     let text = imported(llama, "config.json", &["input.txt", "tokenizer.json"]);
-    for line in [
-        "family: llama",
-        "kv_heads: 2",
-        "d_ff: 128",
-        "rope_theta: 500000.0",
-        "tie_embeddings: false",
-        "precision: bf16",
-    ] {
+    for line in ["family: llama", "kv_heads: 2", "d_ff: 128", "rope_theta: 500000.0", "tie_embeddings: false"] {
         assert!(text.contains(line), "{line}\n{text}");
     }
 }
@@ -96,13 +89,58 @@ fn hugging_face_gpt2_and_llama() {
 fn other_files_are_refused() {
     for (name, text, message) in [
         ("c.json", "{}", "`model_type` is missing"),
-        ("c.json", "{\"model_type\": \"bert\"}", "`gpt2` and `llama` can be trained"),
+        ("c.json", "{\"model_type\": \"bert\"}", "`gpt2` and `llama` are read"),
         ("c.json", "{", "EOF"),
-        ("c.yaml", "a: 1", "neither litgpt's"),
+        ("c.yaml", "a: 1", "no YAML file of litgpt"),
         ("c.yaml", "- a: [", "c.yaml: "),
-        ("c.toml", "", "nanoGPT's config.py"),
+        ("c.toml", "", "a config.py of nanoGPT"),
     ] {
         let error = import_config(text, Path::new(name)).unwrap_err().to_string();
         assert!(error.starts_with(&format!("{name}: ")) && error.contains(message), "{error}");
     }
+}
+
+/// The text that a litgpt file with `lines` becomes.
+fn litgpt_with(lines: &str) -> String {
+    import_config(&format!("model_name: tiny\n{lines}"), Path::new("c.yaml")).unwrap().text
+}
+
+#[test]
+fn what_has_another_form_is_translated_or_left_out_with_a_reason() {
+    let text = litgpt_with("precision: bf16-true\noptimizer: AdamW\ntrain: {min_lr: 4e-5}\n");
+    assert!(text.contains("master_weights: false") && text.contains("`final` is a share of the peak"), "{text}");
+    let text = litgpt_with("optimizer: {class_path: torch.optim.SGD, init_args: {lr: 0.1, momentum: 0.9}}\n");
+    assert!(
+        text.contains("  sgd:\n    lr: 0.1") && text.contains("momentum: 0.9") && !text.contains("adamw"),
+        "{text}"
+    );
+    let text = litgpt_with("data: {class_path: litgpt.data.TinyStories, init_args: {seed: 7}}\nseed: 42\n");
+    assert!(text.contains("seed: 42") && text.contains("data.init_args.seed = 7"), "{text}");
+    let text = import_config(
+        "{\"model_type\": \"gpt2\", \"activation_function\": \"relu\", \"n_embd\": 8, \"n_head\": 1, \
+        \"n_layer\": 1, \"n_positions\": 8, \"vocab_size\": 9}",
+        Path::new("config.json"),
+    )
+    .unwrap_err()
+    .to_string();
+    assert!(text.contains("activation_function is \"relu\""), "{text}");
+    let text = import_config(
+        "max_iters = 500\nbatch_size = 12\nbatch_size = f()\n\"\"\"\nn_layer = 3\n\"\"\"\n",
+        Path::new("c.py"),
+    );
+    let text = text.unwrap().text;
+    assert!(
+        text.contains("steps: 500") && text.contains("warmup_iters = 2000.0: cut to the length of the run"),
+        "{text}"
+    );
+    assert!(text.contains("batch_size = f(): not a literal") && text.contains("layers: 12"), "{text}");
+    let text = import_config(
+        "base_model: x\n\"a\\nb.batch_size\": 3\ngradient_checkpointing: true\nlearning_rate: 1e-4\n",
+        Path::new("a.yml"),
+    );
+    let text = text.unwrap().text;
+    assert!(
+        text.contains("recompute: block") && text.contains("final: 0.0") && text.contains("# a b.batch_size"),
+        "{text}"
+    );
 }

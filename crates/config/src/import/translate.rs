@@ -5,9 +5,9 @@ use serde_json::{Map, Value, json};
 
 use super::Trainer;
 use super::draft::Draft;
-use crate::foreign_keys::{answer_key, answer_value};
+use crate::foreign_keys::{Answer, answer_key, answer_value};
 
-/// The settings of a configuration, in its order. Nested keys are joined by dots.
+/// The settings of a configuration. Nested keys are joined by dots.
 #[derive(Debug, Default)]
 pub(super) struct Settings {
     values: Vec<(String, Value)>,
@@ -24,18 +24,22 @@ const NANOGPT_DEFAULTS: &str = r#"{
 }"#;
 
 /// Keys of an experiment file that other trainers spell in the same way, in another section or in none.
-const SAME_NAMES: [(&str, &str); 10] = [
+const SAME_NAMES: [(&str, &str); 11] = [
     ("dropout", "model.dropout"),
     ("vocab_size", "model.vocab_size"),
     ("rope_theta", "model.rope_theta"),
-    ("lr", "optimizer.adamw.lr"),
+    ("norm_eps", "model.norm_eps"),
+    ("tie_embeddings", "model.tie_embeddings"),
     ("weight_decay", "optimizer.adamw.weight_decay"),
     ("eps", "optimizer.adamw.eps"),
     ("betas", "optimizer.adamw.betas"),
-    ("momentum", "optimizer.sgd.momentum"),
     ("epochs", "train.epochs"),
     ("seed", "seed"),
+    ("pad_vocab_to", "model.pad_vocab_to"),
 ];
+
+/// The sections of nested configurations in which these names mean the same.
+const SAME_NAME_SECTIONS: [&str; 6] = ["", "model", "model_config", "train", "optimizer", "optimizer.init_args"];
 
 impl Settings {
     /// The leaves of a nested configuration.
@@ -65,6 +69,7 @@ impl Settings {
     }
 
     pub(super) fn insert_unread(&mut self, key: &str, text: &str) {
+        self.values.retain(|(known, _)| known != key);
         self.unread.push((key.to_owned(), text.to_owned()));
     }
 
@@ -95,30 +100,24 @@ pub(super) fn translate(trainer: Trainer, mut settings: Settings, draft: &mut Dr
         add_nanogpt_defaults(&mut settings);
         draft.set("model.family", "gpt2", "");
     }
-    batch(trainer, &mut settings, draft);
-    optimizer(trainer, &mut settings, draft);
-    schedule(trainer, &mut settings, draft);
-    arithmetic(trainer, &mut settings, draft);
+    translate_batch(trainer, &mut settings, draft);
+    translate_optimizer(trainer, &mut settings, draft);
+    translate_schedule(trainer, &mut settings, draft);
+    translate_arithmetic(trainer, &mut settings, draft);
     match trainer {
-        Trainer::NanoGpt => nanogpt(&mut settings, draft),
-        Trainer::HuggingFace => hugging_face(&mut settings, draft),
-        Trainer::Litgpt | Trainer::Axolotl => llama_by_norm(&settings, draft),
+        Trainer::NanoGpt => translate_nanogpt(&mut settings, draft),
+        Trainer::Litgpt | Trainer::Axolotl => family_by_norm(&mut settings, draft),
+        Trainer::HuggingFace => {}
     }
-    data(&mut settings, draft);
+    translate_data(&mut settings, draft);
     let unread = std::mem::take(&mut settings.unread);
     for (key, value) in settings.values {
-        // A model's description has many keys that say nothing about training.
-        if trainer != Trainer::HuggingFace
-            || answer_key("", &key).is_some_and(|answer| answer.is_direct)
-            || is_same_name(&key)
-        {
-            other(&key, value, draft);
-        }
+        translate_by_table(&key, value, draft);
     }
     for (key, text) in unread {
         draft.leave_out(format!("{key} = {}", text.escape_debug()), "not a literal; the file is not executed");
     }
-    finish(trainer, draft);
+    add_required_keys(trainer, draft);
 }
 
 fn add_nanogpt_defaults(settings: &mut Settings) {
@@ -131,7 +130,7 @@ fn add_nanogpt_defaults(settings: &mut Settings) {
 }
 
 /// `batch.sequences` is the batch of a step; most trainers give a micro-batch and the number of accumulations.
-fn batch(trainer: Trainer, settings: &mut Settings, draft: &mut Draft) {
+fn translate_batch(trainer: Trainer, settings: &mut Settings, draft: &mut Draft) {
     let micro = settings.take_number(&["micro_batch_size", "per_device_train_batch_size", "batch_size"]);
     if let Some((key, micro)) = &micro {
         draft.set("batch.micro_batch", integer(*micro), key);
@@ -150,9 +149,21 @@ fn batch(trainer: Trainer, settings: &mut Settings, draft: &mut Draft) {
     }
 }
 
-fn optimizer(trainer: Trainer, settings: &mut Settings, draft: &mut Draft) {
+fn translate_optimizer(trainer: Trainer, settings: &mut Settings, draft: &mut Draft) {
+    let kind = settings.take(&["optimizer", "optimizer.class_path"]);
+    let name = kind.as_ref().and_then(|(_, value)| value.as_str()).unwrap_or("adamw").to_ascii_lowercase();
+    let is_sgd = name.contains("sgd");
+    let own = if is_sgd { "optimizer.sgd" } else { "optimizer.adamw" };
     if let Some((key, rate)) = settings.take_number(&["learning_rate", "lr", "max_lr"]) {
-        draft.set("optimizer.adamw.lr", rate, key);
+        draft.set(&format!("{own}.lr"), rate, key);
+    }
+    if is_sgd {
+        if let Some((key, momentum)) = settings.take_number(&["momentum"]) {
+            draft.set("optimizer.sgd.momentum", momentum, key);
+        }
+        if let Some((key, decay)) = settings.take_number(&["weight_decay"]) {
+            draft.leave_out(show(&key, &json!(decay)), "`sgd` has no weight decay");
+        }
     }
     let beta1 = settings.take_number(&["beta1", "adam_beta1"]);
     let beta2 = settings.take_number(&["beta2", "adam_beta2"]);
@@ -165,25 +176,27 @@ fn optimizer(trainer: Trainer, settings: &mut Settings, draft: &mut Draft) {
     if let Some((key, norm)) = settings.take_number(&["grad_clip", "max_norm", "max_grad_norm", "gradient_clip_val"]) {
         draft.set("train.clip_norm", if norm > 0.0 { json!(norm) } else { Value::Null }, key);
     }
-    if let Some((key, value)) = settings.take(&["optimizer", "optimizer.class_path"])
-        && !value.as_str().is_some_and(|name| name.to_ascii_lowercase().contains("adamw"))
+    if let Some((key, value)) = kind
+        && !is_sgd
+        && !name.contains("adamw")
     {
         draft.leave_out(show(&key, &value), "the optimizers are `adamw` and `sgd`");
     }
 }
 
-fn schedule(trainer: Trainer, settings: &mut Settings, draft: &mut Draft) {
+fn translate_schedule(trainer: Trainer, settings: &mut Settings, draft: &mut Draft) {
     let is_constant = settings.take(&["decay_lr"]).is_some_and(|(_, value)| value == Value::Bool(false));
     let kind = settings.take(&["lr_scheduler", "lr_scheduler_type"]);
     let shape = match kind.as_ref().and_then(|(_, value)| value.as_str()) {
         _ if is_constant => None,
-        None if matches!(trainer, Trainer::NanoGpt | Trainer::Litgpt) => Some("cosine"),
-        None | Some("constant" | "constant_with_warmup") => None,
+        None if kind.is_none() && trainer != Trainer::HuggingFace => Some("cosine"),
+        Some("constant" | "constant_with_warmup") => None,
         Some("linear") => Some("linear"),
         Some("cosine") => Some("cosine"),
-        Some(_) => {
-            let (key, value) = kind.unwrap_or_default();
-            draft.leave_out(show(&key, &value), "the shapes are `cosine`, `linear`, `step` and `constant`");
+        _ => {
+            if let Some((key, value)) = &kind {
+                draft.leave_out(show(key, value), "the shapes are `cosine`, `linear`, `step` and `constant`");
+            }
             None
         }
     };
@@ -194,26 +207,49 @@ fn schedule(trainer: Trainer, settings: &mut Settings, draft: &mut Draft) {
     if is_constant && trainer == Trainer::NanoGpt {
         return;
     }
+    // A run that ends within its warmup is refused here.
+    let length = settings.values.iter().find(|(key, _)| key == "max_iters").and_then(|(_, value)| value.as_f64());
+    let warmup = warmup.map(|(key, steps)| match length {
+        Some(length) if steps > length => {
+            draft.leave_out(show(&key, &json!(steps)), "cut to the length of the run");
+            (key, length)
+        }
+        _ => (key, steps),
+    });
     if let Some((key, steps)) = &warmup {
         draft.set("schedule.warmup.steps", integer(*steps), key);
     }
-    let Some(shape) = shape else { return };
+    let Some(shape) = shape else {
+        for (key, value) in floor.into_iter().chain(end) {
+            draft.leave_out(show(&key, &json!(value)), "the learning rate is constant after the warmup");
+        }
+        return;
+    };
     let path = |key: &str| format!("schedule.decay.{shape}.{key}");
     if let Some((key, end)) = end {
         let steps = (end - warmup.map_or(0.0, |w| w.1)).max(1.0);
         draft.set(&path("steps"), integer(steps), format!("{key} − warmup"));
     }
-    match (floor, draft.number("optimizer.adamw.lr")) {
-        (Some((key, floor)), Some(rate)) if rate > 0.0 => {
+    let rate = draft.number("optimizer.adamw.lr").or_else(|| draft.number("optimizer.sgd.lr"));
+    match (floor, rate.filter(|rate| *rate > 0.0)) {
+        (Some((key, floor)), Some(rate)) => {
             // Without the rounding error of the division: 6e-5 / 6e-4 is 0.1.
             let share = format!("{:.12}", floor / rate).parse::<f64>().unwrap_or(floor / rate);
             draft.set(&path("final"), share, format!("{key} / learning rate"));
         }
-        _ => draft.set(&path("final"), 0.0, format!("{}'s default", trainer.name())),
+        (Some((key, floor)), None) => {
+            draft.leave_out(
+                show(&key, &json!(floor)),
+                "`final` is a share of the peak learning rate, which is not given",
+            );
+        }
+        // The schedules of `transformers`, which axolotl uses, end at 0.
+        (None, _) if trainer == Trainer::Axolotl => draft.set(&path("final"), 0.0, "axolotl's default"),
+        (None, _) => {}
     }
 }
 
-fn arithmetic(trainer: Trainer, settings: &mut Settings, draft: &mut Draft) {
+fn translate_arithmetic(trainer: Trainer, settings: &mut Settings, draft: &mut Draft) {
     let device = settings.take(&["device"]);
     let is_cpu = device.as_ref().is_some_and(|(_, value)| value == "cpu");
     if let Some((key, value)) = device {
@@ -252,7 +288,7 @@ fn arithmetic(trainer: Trainer, settings: &mut Settings, draft: &mut Draft) {
     }
 }
 
-fn nanogpt(settings: &mut Settings, draft: &mut Draft) {
+fn translate_nanogpt(settings: &mut Settings, draft: &mut Draft) {
     if let Some((key, every)) = settings.take_number(&["eval_interval"]) {
         draft.set("eval.every", integer(every), key.as_str());
         draft.set("checkpoint.every", integer(every), key);
@@ -277,12 +313,12 @@ fn nanogpt(settings: &mut Settings, draft: &mut Draft) {
         let name = dataset.as_str().unwrap_or("openwebtext");
         if name.ends_with("_char") {
             draft.set("data.train.text.files", json!([format!("data/{name}/input.txt")]), key);
-            draft.set("data.validation.fraction", 0.1, "its prepare.py");
-            draft.set("data.tokenizer.chars", json!({}), "its prepare.py");
+            draft.set("data.validation.fraction", 0.1, format!("data/{name}/prepare.py"));
+            draft.set("data.tokenizer.chars", json!({}), format!("data/{name}/prepare.py"));
         } else {
             draft.set("data.train.tokens.files", json!([format!("data/{name}/train.bin")]), key);
             draft.set("data.validation.tokens.files", json!([format!("data/{name}/val.bin")]), "");
-            draft.set("data.tokenizer.hub.name", "gpt2", "its prepare.py");
+            draft.set("data.tokenizer.hub.name", "gpt2", format!("data/{name}/prepare.py"));
             draft.set("model.pad_vocab_to", 64, "nanoGPT's vocabulary of 50304");
         }
     }
@@ -293,7 +329,7 @@ fn nanogpt(settings: &mut Settings, draft: &mut Draft) {
 }
 
 /// axolotl's list of datasets, and the share that is held out.
-fn data(settings: &mut Settings, draft: &mut Draft) {
+fn translate_data(settings: &mut Settings, draft: &mut Draft) {
     if let Some((key, share)) = settings.take_number(&["val_set_size", "val_split_fraction"]) {
         if share > 0.0 && share < 1.0 {
             draft.set("data.validation.fraction", share, key);
@@ -329,34 +365,38 @@ fn data(settings: &mut Settings, draft: &mut Draft) {
     }
 }
 
-fn hugging_face(settings: &mut Settings, draft: &mut Draft) {
-    let family = settings.take(&["model_type"]);
-    if let Some((key, value)) = family {
-        draft.set("model.family", value, key);
+/// litgpt names no family; RMSNorm is Llama's. It chooses devices by itself, as this program does.
+fn family_by_norm(settings: &mut Settings, draft: &mut Draft) {
+    if let Some((key, value)) = settings.take(&["norm_class_name"]) {
+        draft.set("model.family", if value == "RMSNorm" { "llama" } else { "gpt2" }, key);
     }
-    // GPT-2's tanh form of GELU, and Llama's SwiGLU, are the families' own.
-    settings.take(&["activation_function", "hidden_act"]);
-}
-
-/// litgpt names no family; RMSNorm is Llama's.
-fn llama_by_norm(settings: &Settings, draft: &mut Draft) {
-    let is_llama = settings.values.iter().any(|(key, value)| key.ends_with("norm_class_name") && value == "RMSNorm");
-    if is_llama {
-        draft.set("model.family", "llama", "norm_class_name");
+    for (name, default) in [("devices", json!("auto")), ("num_nodes", json!(1))] {
+        if let Some((key, value)) = settings.take(&[name])
+            && value != default
+        {
+            draft.leave_out(show(&key, &value), "write `parallel: {mode: ddp, replicas: N}`");
+        }
+    }
+    if let Some((key, value)) = settings.take(&["gradient_checkpointing", "activation_checkpointing"]) {
+        draft.set("train.recompute", if value == true { "block" } else { "none" }, key);
     }
 }
 
 /// A setting that needs no computation: the table of foreign keys names its counterpart, or says why there is none.
-fn other(key: &str, value: Value, draft: &mut Draft) {
+fn translate_by_table(key: &str, value: Value, draft: &mut Draft) {
     let (parent, last) = key.rsplit_once('.').unwrap_or(("", key));
-    if let Some((_, own)) = SAME_NAMES.iter().find(|(name, _)| *name == last) {
+    if SAME_NAME_SECTIONS.contains(&parent)
+        && let Some((_, own)) = SAME_NAMES.iter().find(|(name, _)| *name == last)
+    {
         draft.set(own, value, key);
         return;
     }
     match answer_key(parent, last) {
         // A second choice of how long to train would be a mistake.
-        Some(answer) if answer.is_direct && !value.is_array() => {
-            let own = answer.own.unwrap_or_default();
+        // Samples need prompts, which no other configuration has.
+        Some(Answer { own: Some(own), is_direct: true, .. })
+            if !value.is_array() && !own.starts_with("eval.samples") =>
+        {
             let lengths = ["train.steps", "train.tokens", "train.epochs"];
             if lengths.contains(&own) && lengths.iter().any(|length| draft.has(length)) {
                 draft.leave_out(show(key, &value), "another setting says how long to train");
@@ -364,17 +404,13 @@ fn other(key: &str, value: Value, draft: &mut Draft) {
                 draft.set(own, value, key);
             }
         }
-        Some(answer) => draft.leave_out(show(key, &value), answer.help),
+        Some(answer) => draft.leave_out(show(key, &value), answer.help(last, answer.own)),
         None => draft.leave_out(show(key, &value), ""),
     }
 }
 
-fn is_same_name(key: &str) -> bool {
-    SAME_NAMES.iter().any(|(name, _)| *name == key)
-}
-
 /// Fills in what every experiment needs.
-fn finish(trainer: Trainer, draft: &mut Draft) {
+fn add_required_keys(trainer: Trainer, draft: &mut Draft) {
     if !draft.has("model.layers") && !draft.has("model.init") {
         draft.set("model.preset", "gpt2-124m", "choose a model: its sizes are not in the configuration");
     }
