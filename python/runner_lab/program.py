@@ -24,7 +24,7 @@ def find_program() -> Path:
     for candidate in candidates:
         if candidate and os.access(candidate, os.X_OK):
             return Path(candidate)
-    raise FileNotFoundError("the program `runner` is not installed: `pip install runner-lab`, or set RUNNER_PROGRAM to its path")
+    raise FileNotFoundError("the program `runner` is not on the path: install the wheel, or set RUNNER_PROGRAM to the program's path")
 
 
 def call(arguments: List[str], folder: Optional[os.PathLike] = None) -> str:

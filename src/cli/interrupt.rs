@@ -69,7 +69,7 @@ impl Interrupt {
                 SignalMeaning::Last => std::process::exit(Exit::Interrupted as i32),
             }
             // A thread of its own writes: a terminal that stands still must not hold up the second signal.
-            let report = || complain("\nfinishing the step, then saving; once more ends it at once");
+            let report = || complain("\nfinishing the step, then saving; a second signal ends the run at once");
             let _ = thread::Builder::new().name("interrupt".to_owned()).spawn(report);
         })
         .context("signal handler")?;

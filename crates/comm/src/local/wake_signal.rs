@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::time::Duration;
 
-/// Rung after a counter that others wait for has grown.
+/// Wakes ranks that sleep until a counter has grown.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub(super) struct WakeSignal {
@@ -16,7 +16,7 @@ impl WakeSignal {
     pub(super) fn sleep(&self, timeout: Duration, ready: impl Fn() -> bool) {
         self.sleepers.fetch_add(1, Ordering::SeqCst);
         let seen = self.word.load(Ordering::SeqCst);
-        // Against the fence in `ring`: either the ringer sees a sleeper, or `ready` sees what was done.
+        // Pairs with the fence in `wake_all`: either the waking rank sees a sleeper, or `ready` sees what was done.
         fence(Ordering::SeqCst);
         if !ready() {
             futex_wait(&self.word, seen, timeout);

@@ -365,7 +365,7 @@ impl Connections {
             }
             FrameTag::Control => state.peers[peer].control_messages.push_back(bytes),
             FrameTag::Heartbeat => {
-                state.peers[peer].status = serde_json::from_slice(&bytes).map_err(|_| "its sign of life is none")?;
+                state.peers[peer].status = serde_json::from_slice(&bytes).map_err(|_| "its heartbeat is invalid")?;
             }
             FrameTag::Abort { by, code, lost } => {
                 let reason = String::from_utf8_lossy(&bytes).into_owned();
@@ -379,7 +379,7 @@ impl Connections {
                 }
             }
             FrameTag::Goodbye => {
-                state.peers[peer].status = serde_json::from_slice(&bytes).map_err(|_| "its goodbye is none")?;
+                state.peers[peer].status = serde_json::from_slice(&bytes).map_err(|_| "its last frame is invalid")?;
                 state.peers[peer].departure.get_or_insert(Departure::Left);
                 // This shows the peer that all its frames were read.
                 self.send_queues[peer].close();

@@ -189,7 +189,7 @@ fn milliseconds(since: Instant) -> u64 {
 fn read(connections: &Connections, peer: usize, from: &mut impl Read) -> Result<(), String> {
     let mut has_left = false;
     loop {
-        let garbled = || "it sent what is no frame".to_owned();
+        let garbled = || "it sent an invalid frame".to_owned();
         let (tag, length) = match frame::read_header(from) {
             Err(_) if has_left => return Ok(()),
             Err(error) => return Err(describe_broken(&error)),
@@ -207,7 +207,7 @@ fn describe_broken(error: &io::Error) -> String {
     use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
     match error.kind() {
         BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof => {
-            "its connection was closed without a word".to_owned()
+            "its connection was closed unannounced".to_owned()
         }
         _ => format!("its connection broke ({error})"),
     }
@@ -234,7 +234,7 @@ fn monitor_heartbeats(
             let seen = last_received[*peer].load(Ordering::Relaxed).max(counted_from);
             let silence = Duration::from_millis(milliseconds(started).saturating_sub(seen));
             if connections.is_connected(*peer) && silence > HEARTBEAT_TIMEOUT {
-                connections.mark_lost(*peer, &format!("it gave no sign of life for {} s", HEARTBEAT_TIMEOUT.as_secs()));
+                connections.mark_lost(*peer, &format!("it sent no heartbeat for {} s", HEARTBEAT_TIMEOUT.as_secs()));
                 // The writer still has to send the peer the reason.
                 let _ = stream.shutdown(Shutdown::Read);
             }

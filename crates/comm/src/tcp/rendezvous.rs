@@ -161,7 +161,7 @@ fn accept_ranks(config: &JoinConfig, deadline: Instant) -> Result<JoinedRanks, J
     let mut listener = Err(ErrorKind::InvalidInput.into());
     for &port in &config.ports {
         let addresses = resolve_host(&config.leader_host, port).map_err(|error| {
-            JoinError::Failed(format!("the address {:?} of rank 0 is none: {error}", config.leader_host))
+            JoinError::Failed(format!("the address {:?} of rank 0 cannot be resolved: {error}", config.leader_host))
         })?;
         listener = TcpListener::bind((listening_ip(&addresses), port));
         if listener.is_ok() {
@@ -251,6 +251,9 @@ fn handshake_problem(
         let ours = config.world_size;
         return Some(format!("rank {rank} was started as one of {world_size} ranks, and rank 0 as one of {ours}"));
     }
+    if u64::from(*rank) >= u64::from(*world_size) {
+        return Some(format!("a process was started as rank {rank} of {world_size}: ranks count from 0"));
+    }
     if *rank == 0 || arrived.get(*rank as usize).is_none_or(Option::is_some) {
         return Some(format!("two processes were started as rank {rank} of {world_size}"));
     }
@@ -276,7 +279,7 @@ fn join_leader(config: &JoinConfig, deadline: Instant) -> Result<JoinedRanks, Jo
                         Err(error) if matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::WouldBlock) => {
                             "it does not answer".clone_into(&mut why);
                         }
-                        Err(error) => why = format!("what listens there is no rank 0 of this run ({error})"),
+                        Err(error) => why = format!("the listener there is not rank 0 of this run ({error})"),
                     },
                     Err(error) => why = error.to_string(),
                 }
@@ -327,7 +330,7 @@ fn connect(
     let (rank, world_size) = (config.rank, config.world_size);
     if ranks.len() != world_size {
         let listed = ranks.len();
-        return Err(JoinError::Failed(format!("rank 0 told of {listed} ranks instead of {world_size}")));
+        return Err(JoinError::Failed(format!("rank 0 listed {listed} ranks instead of {world_size}")));
     }
     let leader_ip = leader.peer_addr().map_err(|error| unreachable_rank(rank, 0, "its address", &error))?.ip();
     let handshakes = HandshakeListener::open(listener, session, world_size);

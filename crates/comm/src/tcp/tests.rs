@@ -194,8 +194,8 @@ fn a_broken_connection_ends_the_run_everywhere() {
         Operation { kind: OperationKind::AllReduce, element: ElementType::F32, bytes: 4000, root: None, sequence: 1 };
     let collective = FrameTag::Collective { group: 0, queue: 0, sum: false, operation };
     let garble = [
-        (Vec::new(), "its connection was closed without a word"),
-        (vec![99; 48], "it sent what is no frame"),
+        (Vec::new(), "its connection was closed unannounced"),
+        (vec![99; 48], "it sent an invalid frame"),
         // A frame of a collective with more bytes than any has.
         (encode_header(collective, usize::MAX), "no frame"),
     ];

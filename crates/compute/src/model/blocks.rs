@@ -57,7 +57,7 @@ impl Model {
         like: &Tensor,
     ) -> Result<Self> {
         if range.is_empty() || range.end > spec.block_count() {
-            bail!("{range:?} is no chunk of {} blocks", spec.block_count())
+            bail!("blocks {range:?} are not within {} blocks", spec.block_count())
         }
         let rope = match spec.family {
             Family::Gpt2 => None,
@@ -82,7 +82,7 @@ impl Model {
     /// A micro-batch of `inputs` (row after row of `seq` ids) and their targets, for this model's device and arithmetic.
     pub fn micro_batch(&self, inputs: &[u32], targets: Vec<u32>, seq: usize) -> Result<MicroBatch> {
         if seq == 0 || !inputs.len().is_multiple_of(seq) {
-            bail!("{} ids are no rows of {seq}", inputs.len())
+            bail!("{} ids cannot be divided into rows of {seq}", inputs.len())
         }
         let (ids, device_targets) = self.upload(inputs, &targets)?;
         Ok(MicroBatch {

@@ -48,7 +48,7 @@ impl Model {
     ) -> Result<Tensor> {
         let tokens = input.as_ref().map_or(Ok(ids.len()), |x| x.dim(0))?;
         if tokens == 0 || !tokens.is_multiple_of(cache.batch) {
-            bail!("{tokens} ids are no rows for a cache of batch {}", cache.batch)
+            bail!("{tokens} ids cannot be divided among the rows of a cache of batch {}", cache.batch)
         }
         let n = tokens / cache.batch;
         let limit = cache.capacity.min(self.spec.context_length);

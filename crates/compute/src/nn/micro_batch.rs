@@ -12,7 +12,7 @@ use runner_spec::philox::Philox;
 pub struct MicroBatch {
     /// [batch·seq], u32.
     pub ids: Tensor,
-    /// [batch·seq]; `IGNORE` where the loss ignores the token.
+    /// [batch·seq]; `IGNORED_TARGET` where the loss ignores the token.
     pub targets: Vec<u32>,
     /// `targets` on the GPU that computes the loss, where there is one.
     pub device_targets: Option<Tensor>,

@@ -1,7 +1,7 @@
 //! Layers with explicit forward and backward.
 //!
 //! A forward returns what its backward needs; a backward returns the gradient of its input and gives weight gradients to a
-//! sink, which adds them at once or defers them. Layers hold no numbers: only the indexes of their parameters in flat storage.
+//! sink, which adds them at once or defers them. Layers hold no parameters: only their indexes in flat storage, and tables of fixed positions.
 
 mod attention;
 mod embedding;

@@ -30,6 +30,7 @@ impl Norm {
     pub fn forward_sum(&self, pass: ForwardPass<'_>, x: Tensor, residual: &Tensor) -> Result<(Tensor, Tensor, Tensor)> {
         let (weight, bias) = self.parameters(pass.params)?;
         let normed = norm::normalize(&x, Some(residual), &weight, bias.as_ref(), self.eps, pass.mb.precision)?;
+        // The caller's tensor is freed here, not after the layer.
         drop(x);
         Ok(normed)
     }

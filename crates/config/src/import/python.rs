@@ -30,15 +30,12 @@ pub(super) fn read_assignments(text: &str) -> Settings {
             continue;
         }
         let value = without_comment(value).trim();
-        match evaluate(value, &names) {
-            Some(value) => {
-                names.insert(name.to_owned(), value.clone());
-                settings.insert(name, value);
-            }
-            None => {
-                names.remove(name);
-                settings.insert_unread(name, value);
-            }
+        if let Some(value) = evaluate(value, &names) {
+            names.insert(name.to_owned(), value.clone());
+            settings.insert(name, value);
+        } else {
+            names.remove(name);
+            settings.insert_unread(name, value);
         }
     }
     settings

@@ -252,7 +252,7 @@ impl<'a> ShardWriter<'a> {
             }
             HeldOut::Fraction(fraction) if is_empty(SplitName::Validation, &self.validation) => {
                 let message = format!(
-                    "of {documents} documents a fraction of {fraction} is none; give a larger one, such as 0.1"
+                    "a fraction of {fraction} of {documents} documents is less than one document; give a larger one, such as 0.1"
                 );
                 DataError::setting("held_out", message)
             }

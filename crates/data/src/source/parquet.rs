@@ -162,9 +162,9 @@ fn find(schema: &SchemaDescriptor, column: &str) -> Result<usize, String> {
         let strings: Vec<_> =
             columns.iter().filter(|c| is_string(c)).map(|c| format!("`{}`", c.path().string())).collect();
         let strings = if strings.is_empty() {
-            "there are none of strings".into()
+            "no column holds strings".into()
         } else {
-            format!("of strings are {}", strings.join(", "))
+            format!("columns of strings: {}", strings.join(", "))
         };
         return Err(format!("column `{column}` is {}, not strings; {strings}", type_name(found)));
     }
@@ -247,7 +247,7 @@ mod tests {
         let error = texts(&path, "body").unwrap_err();
         assert!(error.contains("no column `body`; the columns are `text` (string), `id` (string)"), "{error}");
         let error = texts(&path, "token_count").unwrap_err();
-        assert!(error.contains("column `token_count` is int64, not strings; of strings are `text`"), "{error}");
+        assert!(error.contains("column `token_count` is int64, not strings; columns of strings: `text`"), "{error}");
     }
 
     /// Whatever byte is changed or cut off, reading ends with documents or an error.

@@ -82,7 +82,7 @@ impl FailureCause {
             Self::Exited(code) => format!("exited with code {code} {place}"),
             Self::Lost { seconds, is_stopped } => {
                 let stopped = if *is_stopped { ": its process is stopped" } else { "" };
-                format!("gave no sign of life for {seconds} s {place}{stopped}")
+                format!("sent no heartbeat for {seconds} s {place}{stopped}")
             }
             Self::Hung { seconds } => format!("hung: it made no progress for {seconds} s {place}"),
             Self::InvalidMessage(why) => format!("sent an invalid message {place}: {why}"),
@@ -136,7 +136,7 @@ mod tests {
         let with_line = failure(FailureCause::Killed("SIGKILL".into()), Some("out")).to_string();
         assert_eq!(with_line, format!("{killed}, which ends: out"));
         let lost = text(FailureCause::Lost { seconds: 10, is_stopped: true });
-        assert!(lost.starts_with("rank 1 gave no sign of life for 10 s in step 7"), "{lost}");
+        assert!(lost.starts_with("rank 1 sent no heartbeat for 10 s in step 7"), "{lost}");
         let invalid = text(FailureCause::InvalidMessage("\"boom\" is no message".to_owned()));
         assert!(
             invalid.starts_with("rank 1 sent an invalid message in step 7 at step[3] Forward 2: \"boom\" is"),

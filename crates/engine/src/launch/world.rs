@@ -33,7 +33,7 @@ const LOSS_SPREAD: Duration = Duration::from_secs(3);
 /// The time that ranks wait for the work of rank 0 after the last step, such as a test of the best checkpoint.
 const LEADER_TIMEOUT: Duration = Duration::from_hours(24 * 7);
 
-/// The exit code of a rank with a number that is not finite. No process exits with it.
+/// The abort code for a number that is not finite. No process exits with it.
 pub(super) const NOT_FINITE: u8 = 64;
 
 /// This process among the ranks that a launcher started.
