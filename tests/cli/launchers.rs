@@ -189,7 +189,7 @@ fn kill_ranks(victims: &[usize]) -> Vec<String> {
 fn a_rank_that_is_killed_ends_the_others_with_one_error() {
     let printed = kill_ranks(&[2]);
     assert!(printed[0].contains("error: run lab-") && printed[0].contains("rank 2 was lost in step "), "{printed:?}");
-    assert!(printed[0].contains("closed without a word") && printed[0].contains("resumes from it"), "{printed:?}");
+    assert!(printed[0].contains("closed unannounced") && printed[0].contains("resumes from it"), "{printed:?}");
     assert!(printed[1].is_empty() && printed[3].is_empty(), "reported once: {printed:?}");
 }
 

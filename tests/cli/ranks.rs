@@ -280,7 +280,7 @@ fn a_stopped_rank_is_noticed() {
     let code = wait_for_end(&sandbox, &mut child, &ranks, "stopped");
     let errors = errors_of(&sandbox);
     assert_eq!(code, Some(1), "{errors}");
-    assert!(errors.contains("rank 1 gave no sign of life") && errors.contains("process is stopped"), "{errors}");
+    assert!(errors.contains("rank 1 sent no heartbeat") && errors.contains("process is stopped"), "{errors}");
     apply(&sandbox);
 }
 

@@ -67,7 +67,7 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<Exit> {
             let summary = SweepSummary::new(&path, &record, &progress);
             let results = SweepResultsText { record: &record, summary: &summary, runs };
             print_summary(&results, SweepOutcome::Done, None, resuming_command(args), &screen);
-            return Ok(Exit::Done);
+            return Ok(if summary.has_failed_points() { Exit::Failed } else { Exit::Done });
         }
         OpenedSweep::Created(sweep) => {
             screen.line(&preview.text(sweep.record()));

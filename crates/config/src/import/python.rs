@@ -11,7 +11,7 @@ use super::translate::Settings;
 const MAX_EXPRESSION_BYTES: usize = 200;
 
 /// The assignments `name = value` at the left margin. A value is a literal, or arithmetic of numbers and of names assigned before.
-/// All other lines have no effect; an assignment with another value is kept as unread.
+/// All other lines have no effect; an indented assignment, or one with another value, is kept as unread.
 pub(super) fn read_assignments(text: &str) -> Settings {
     let mut settings = Settings::default();
     let mut names: BTreeMap<String, Value> = BTreeMap::new();
@@ -24,13 +24,15 @@ pub(super) fn read_assignments(text: &str) -> Settings {
             continue;
         }
         let Some((name, value)) = line.split_once('=') else { continue };
-        let name = name.trim_end();
+        // An indented assignment is executed under a condition that is not known here.
+        let is_indented = name.starts_with([' ', '\t']);
+        let name = name.trim();
         let is_name = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
         if !is_name || value.starts_with('=') {
             continue;
         }
         let value = without_comment(value).trim();
-        if let Some(value) = evaluate(value, &names) {
+        if let Some(value) = evaluate(value, &names).filter(|_| !is_indented) {
             names.insert(name.to_owned(), value.clone());
             settings.insert(name, value);
         } else {

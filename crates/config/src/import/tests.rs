@@ -46,7 +46,7 @@ fn expressions_of_python_are_not_executed() {
                 eval_iters = [1] * 10 ** 9\nwarmup_iters = 10\n";
     let text = imported(text, "c.py", &["data/openwebtext/train.bin", "data/openwebtext/val.bin"]);
     assert!(text.contains("steps: 1024") && text.contains("context_length: 256"), "{text}");
-    assert_eq!(text.matches("not a literal; the file is not executed").count(), 3, "{text}");
+    assert_eq!(text.matches("not read: the file is not executed").count(), 3, "{text}");
 }
 
 #[test]
@@ -109,6 +109,10 @@ fn litgpt_with(lines: &str) -> String {
 fn what_has_another_form_is_translated_or_left_out_with_a_reason() {
     let text = litgpt_with("precision: bf16-true\noptimizer: AdamW\ntrain: {min_lr: 4e-5}\n");
     assert!(text.contains("master_weights: false") && text.contains("`final` is a share of the peak"), "{text}");
+    let text = litgpt_with("optimizer: AdamW\ntrain: {max_norm: null}\n");
+    assert!(text.contains("clip_norm: null") && text.contains("torch's defaults hold there"), "{text}");
+    let text = import_config("if True:\n    dropout = 0.3\n", Path::new("c.py")).unwrap().text;
+    assert!(text.contains("dropout = 0.3: not read"), "{text}");
     let text = litgpt_with("optimizer: {class_path: torch.optim.SGD, init_args: {lr: 0.1, momentum: 0.9}}\n");
     assert!(
         text.contains("  sgd:\n    lr: 0.1") && text.contains("momentum: 0.9") && !text.contains("adamw"),
@@ -133,7 +137,7 @@ fn what_has_another_form_is_translated_or_left_out_with_a_reason() {
         text.contains("steps: 500") && text.contains("warmup_iters = 2000.0: cut to the length of the run"),
         "{text}"
     );
-    assert!(text.contains("batch_size = f(): not a literal") && text.contains("layers: 12"), "{text}");
+    assert!(text.contains("batch_size = f(): not read") && text.contains("layers: 12"), "{text}");
     let text = import_config(
         "base_model: x\n\"a\\nb.batch_size\": 3\ngradient_checkpointing: true\nlearning_rate: 1e-4\n",
         Path::new("a.yml"),

@@ -56,7 +56,8 @@ impl Settings {
             let path = if parent.is_empty() { key.clone() } else { format!("{parent}.{key}") };
             match value {
                 Value::Object(inner) => self.add(inner, &path),
-                Value::Null => {}
+                // Null leaves a key at its default, but for clipping, which it turns off.
+                Value::Null if key != "max_norm" => {}
                 _ => self.insert(&path, value.clone()),
             }
         }
@@ -81,6 +82,16 @@ impl Settings {
                 .position(|(key, _)| key == wanted || key.strip_suffix(wanted).is_some_and(|k| k.ends_with('.')))
         })?;
         Some(self.values.remove(at))
+    }
+
+    /// Removes the setting `key` if it is null.
+    fn take_null(&mut self, key: &str) -> Option<(String, Value)> {
+        let (key, value) = self.take(&[key])?;
+        if value.is_null() {
+            return Some((key, value));
+        }
+        self.insert(&key, value);
+        None
     }
 
     fn take_number(&mut self, keys: &[&str]) -> Option<(String, f64)> {
@@ -115,7 +126,7 @@ pub(super) fn translate(trainer: Trainer, mut settings: Settings, draft: &mut Dr
         translate_by_table(&key, value, draft);
     }
     for (key, text) in unread {
-        draft.leave_out(format!("{key} = {}", text.escape_debug()), "not a literal; the file is not executed");
+        draft.leave_out(format!("{key} = {text}"), "not read: the file is not executed");
     }
     add_required_keys(trainer, draft);
 }
@@ -173,8 +184,15 @@ fn translate_optimizer(trainer: Trainer, settings: &mut Settings, draft: &mut Dr
         draft.set("optimizer.adamw.betas", json!(betas), "beta1, beta2");
     }
     // 0 turns clipping off in other trainers.
+    if let Some((key, _)) = settings.take_null("max_norm") {
+        draft.set("train.clip_norm", Value::Null, key);
+    }
     if let Some((key, norm)) = settings.take_number(&["grad_clip", "max_norm", "max_grad_norm", "gradient_clip_val"]) {
         draft.set("train.clip_norm", if norm > 0.0 { json!(norm) } else { Value::Null }, key);
+    }
+    if !draft.has(&format!("{own}.lr")) && trainer == Trainer::Litgpt {
+        let defaults = "where the learning rate is not given, torch's defaults hold there: lr 1e-3, betas 0.9 and 0.999, decay 0.01";
+        draft.leave_out("optimizer", defaults);
     }
     if let Some((key, value)) = kind
         && !is_sgd
@@ -405,7 +423,7 @@ fn translate_by_table(key: &str, value: Value, draft: &mut Draft) {
             }
         }
         Some(answer) => draft.leave_out(show(key, &value), answer.help(last, answer.own)),
-        None => draft.leave_out(show(key, &value), ""),
+        None => draft.leave_out(show(key, &value), "this program has no such key"),
     }
 }
 
@@ -429,5 +447,5 @@ fn integer(number: f64) -> Value {
 
 /// A setting and its value, on one line.
 fn show(key: &str, value: &Value) -> String {
-    format!("{} = {value}", key.escape_debug())
+    format!("{key} = {value}")
 }

@@ -49,6 +49,12 @@ impl SweepSummary {
         }
     }
 
+    /// True if a point has failed.
+    #[must_use]
+    pub fn has_failed_points(&self) -> bool {
+        self.results.rows.iter().any(|row| row.status == PointStatus::Failed)
+    }
+
     /// The numbers of the points that early stopping ended, ascending. They are final only once the sweep is finished; before, there
     /// are none.
     #[must_use]
