@@ -175,7 +175,7 @@ fn strangers_are_not_let_in() {
         garbled.write_all(&[b'x'; 4096]).unwrap();
         let other = JoinConfig { token: [2; 32], timeout: Duration::from_millis(200), ..config(1, 2, port) };
         let error = TcpMesh::join(&other).unwrap_err().to_string();
-        assert!(error.contains("no rank 0 of this run"), "{error}");
+        assert!(error.contains("not rank 0 of this run"), "{error}");
         let one = s.spawn(|| TcpMesh::join(&config(1, 2, port)).unwrap());
         let meshes = [zero.join().unwrap(), one.join().unwrap()];
         drop(silent);
@@ -187,7 +187,7 @@ fn strangers_are_not_let_in() {
     });
 }
 
-/// A peer that sends what it must not, or ends without a word: told at once, to those who wait for it and to the others.
+/// A peer that sends what it must not, or ends unannounced: it is reported at once, to those who wait for it and to the others.
 #[test]
 fn a_broken_connection_ends_the_run_everywhere() {
     let operation =
@@ -197,7 +197,7 @@ fn a_broken_connection_ends_the_run_everywhere() {
         (Vec::new(), "its connection was closed unannounced"),
         (vec![99; 48], "it sent an invalid frame"),
         // A frame of a collective with more bytes than any has.
-        (encode_header(collective, usize::MAX), "no frame"),
+        (encode_header(collective, usize::MAX), "it sent an invalid frame"),
     ];
     for (bytes, why) in garble {
         let started = Instant::now();
