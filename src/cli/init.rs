@@ -18,7 +18,7 @@ pub(crate) struct InitArgs {
     /// The model's family.
     #[arg(long, value_enum, default_value = "gpt2")]
     model: StarterModel,
-    /// How the work is divided.
+    /// The division of the work.
     #[arg(long, value_enum, default_value = "single")]
     parallel: StarterLayout,
     /// Train on this text file instead of built-in stories.

@@ -385,7 +385,7 @@ fn a_message_of_another_size_is_told_with_both() {
                 "the next activation message from rank 0 to rank 1 has 40 bytes of f32, but a tensor of shape [2, 6] of f32 \
                  (48 bytes) was expected"
             );
-            // As many bytes, of another type.
+            // The tensor has as many bytes, of another type.
             let error = comm.receive(0, Lane::Activation, DType::U32, &[2, 5]).unwrap_err().to_string();
             assert!(error.contains("40 bytes of f32") && error.contains("u32"), "{error}");
             assert_eq!(comm.receive(0, Lane::Activation, DType::F32, &[2, 5]).unwrap().dims(), [2, 5]);
@@ -415,7 +415,7 @@ fn wrong_requests_are_refused_alone() {
         assert!(text(comm.all_reduce(ALL, &strided)).contains("[3, 2]"));
         let mixed = vec![numbers(2), tensor(DType::F64, 0, 0, 2)];
         assert!(comm.start_all_reduce(ALL, mixed).unwrap_err().to_string().contains("f32 and f64"));
-        // None of them counted as an operation.
+        // These requests counted as no operations.
         comm.barrier(ALL).unwrap();
     });
 }

@@ -323,14 +323,14 @@ const FOREIGN_VALUES: &[(&str, &str, &str)] = &[
 pub(crate) struct Answer {
     /// The key of this program that is meant, if there is one.
     pub(crate) own: Option<&'static str>,
-    /// What differs, or what there is instead. Empty if nothing does.
+    /// Says what differs, or what there is instead. Empty if nothing differs.
     note: &'static str,
     /// True if a value means the same under `own`.
     pub(crate) is_direct: bool,
 }
 
 impl Answer {
-    /// What to write instead of `key`; `own` is this program's key in the section at hand.
+    /// Says what to write instead of `key`; `own` is this program's key in the section at hand.
     pub(crate) fn help(&self, key: &str, own: Option<&str>) -> String {
         match (own, self.note) {
             (None, note) => note.to_owned(),
@@ -351,7 +351,7 @@ pub(crate) fn answer_key(path: &str, key: &str) -> Option<Answer> {
     Some(Answer { own: Some(found.key).filter(|key| !key.is_empty()), note: found.note, is_direct: found.is_direct })
 }
 
-/// What to write instead of `value` for this program's key `path`, or None if no other trainer has this value.
+/// Says what to write instead of `value` for this program's key `path`; None if no other trainer has this value.
 pub(crate) fn answer_value(path: &str, value: &str) -> Option<&'static str> {
     let plain = value.to_ascii_lowercase();
     let found = FOREIGN_VALUES

@@ -77,6 +77,8 @@ fn evaluate(text: &str, names: &BTreeMap<String, Value>) -> Option<Value> {
         return None;
     }
     match serde_json::to_value(&value).ok()? {
+        // JSON has no number that is not finite; it writes null for one.
+        Value::Null if !value.is_none() => None,
         number @ (Value::Number(_) | Value::Bool(_) | Value::Null) => Some(number),
         _ => None,
     }

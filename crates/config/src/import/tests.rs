@@ -111,6 +111,8 @@ fn what_has_another_form_is_translated_or_left_out_with_a_reason() {
     assert!(text.contains("master_weights: false") && text.contains("`final` is a share of the peak"), "{text}");
     let text = litgpt_with("optimizer: AdamW\ntrain: {max_norm: null}\n");
     assert!(text.contains("clip_norm: null") && text.contains("torch's defaults hold there"), "{text}");
+    let text = import_config("learning_rate = 1e400\n", Path::new("c.py")).unwrap().text;
+    assert!(text.contains("learning_rate = 1e400: not read"), "{text}");
     let text = import_config("if True:\n    dropout = 0.3\n", Path::new("c.py")).unwrap().text;
     assert!(text.contains("dropout = 0.3: not read"), "{text}");
     let text = litgpt_with("optimizer: {class_path: torch.optim.SGD, init_args: {lr: 0.1, momentum: 0.9}}\n");

@@ -251,7 +251,7 @@ fn translate_schedule(trainer: Trainer, settings: &mut Settings, draft: &mut Dra
     let rate = draft.number("optimizer.adamw.lr").or_else(|| draft.number("optimizer.sgd.lr"));
     match (floor, rate.filter(|rate| *rate > 0.0)) {
         (Some((key, floor)), Some(rate)) => {
-            // Without the rounding error of the division: 6e-5 / 6e-4 is 0.1.
+            // The text drops the rounding error of the division: 6e-5 / 6e-4 is 0.1.
             let share = format!("{:.12}", floor / rate).parse::<f64>().unwrap_or(floor / rate);
             draft.set(&path("final"), share, format!("{key} / learning rate"));
         }

@@ -22,7 +22,7 @@ impl HubError {
         move |source| Self::Other(format!("{}: {source}", path.display()))
     }
 
-    /// The same error with another message.
+    /// Returns the error with another message.
     pub(super) fn reword(self, reword: impl FnOnce(String) -> String) -> Self {
         match self {
             Self::Request(message) => Self::Request(reword(message)),

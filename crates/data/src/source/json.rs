@@ -163,7 +163,7 @@ impl ArrayReader<'_> {
     fn read_block(&mut self) -> Result<bool, DataError> {
         self.unread.drain(..self.next);
         self.next = 0;
-        // As much again, because an item that is longer than a block is parsed again.
+        // The block doubles, because an item that is longer than a block is parsed again.
         let size = BLOCK.max(self.unread.len()) as u64;
         let read = self.file.by_ref().take(size).read_to_end(&mut self.unread).map_err(DataError::io(self.path))?;
         Ok(read > 0)

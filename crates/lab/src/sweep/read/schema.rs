@@ -7,9 +7,10 @@ use serde_json::{Value, json};
 use super::super::spec::SCHEMA;
 
 /// The schema, with the definitions in the place of references to them, and with choices as alternatives.
+#[expect(clippy::expect_used, reason = "sweep.schema.json is part of the program, and tests read it")]
 pub(super) fn schema() -> &'static Value {
     static LOWERED: LazyLock<Value> = LazyLock::new(|| {
-        let schema: Value = serde_json::from_str(SCHEMA).unwrap_or_default();
+        let schema: Value = serde_json::from_str(SCHEMA).expect("sweep.schema.json is JSON");
         lower(&schema, &schema)
     });
     &LOWERED
