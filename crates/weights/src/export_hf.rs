@@ -6,15 +6,16 @@ use std::path::Path;
 use serde_json::json;
 
 use super::describe::CONFIG;
-use super::draft::Draft;
 use super::dtype::Dtype;
 use super::error::WeightsError;
 use super::export::{WeightSource, WrittenFiles, refuse_extensions, write_weights};
 use super::folder::{INDEX, SINGLE};
 use super::names::{has_token_rows, is_conv1d};
-use super::writer::{NewFile, Target, write_text};
+use super::staged_folder::StagedFolder;
+use super::writer::{NewFile, Target};
 use super::{gpt2, llama};
 use runner_files::safetensors_header::header_bytes;
+use runner_files::write_atomic;
 use runner_spec::data::{HfTokenizer, SpecialTokens};
 use runner_spec::experiment::Family;
 use runner_spec::format::pretty_json;
@@ -78,7 +79,7 @@ impl HfExport<'_> {
         }
         let names: Vec<String> =
             (0..shards.len()).map(&name).chain(texts.iter().map(|(name, _)| (*name).to_owned())).collect();
-        let draft = Draft::begin(to, names.clone(), is_own, force)?;
+        let folder = StagedFolder::begin(to, names.clone(), is_own, force)?;
         let (mut files, mut targets) = (Vec::new(), vec![None; self.layout.entries.len()]);
         for (file, shard) in shards.iter().enumerate() {
             let header = self.header(shard);
@@ -89,14 +90,15 @@ impl HfExport<'_> {
                 targets[placed.index] = Some(Target { file, at, elements, transposed });
                 at += placed.bytes;
             }
-            files.push(NewFile { path: draft.path(&name(file)), header, bytes: at });
+            files.push(NewFile { path: folder.path(&name(file)), header, bytes: at });
         }
         let bytes = files.iter().map(|f| f.bytes).sum();
         let step = write_weights(self.layout, self.dtype, &files, targets, source)?;
         for (name, text) in &texts {
-            write_text(&draft.path(name), text)?;
+            let path = folder.path(name);
+            write_atomic(&path, text.as_bytes()).map_err(WeightsError::io(&path))?;
         }
-        draft.finish()?;
+        folder.finish()?;
         Ok(WrittenFiles { files: names.iter().map(|name| to.join(name)).collect(), bytes, step, notes })
     }
 

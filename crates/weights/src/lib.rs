@@ -4,7 +4,6 @@
 
 mod describe;
 mod difference;
-mod draft;
 mod dtype;
 mod error;
 mod export;
@@ -17,6 +16,7 @@ mod llama;
 mod llmc;
 mod names;
 mod opened;
+mod staged_folder;
 mod writer;
 
 pub use describe::{DescribedModel, describe, describe_config};

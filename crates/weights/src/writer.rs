@@ -4,7 +4,7 @@
 use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use super::dtype::Dtype;
 use super::error::WeightsError;
@@ -132,14 +132,4 @@ impl<'a> Writer<'a> {
         }
         Ok(())
     }
-}
-
-/// Writes `text` to a new file, durably.
-pub(super) fn write_text(path: &Path, text: &str) -> Result<(), WeightsError> {
-    let write = || -> std::io::Result<()> {
-        let mut file = File::create(path)?;
-        file.write_all(text.as_bytes())?;
-        file.sync_all()
-    };
-    write().map_err(WeightsError::io(path))
 }

@@ -5,11 +5,11 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use super::error::WeightsError;
-use runner_files::temporary_dir;
+use runner_files::{sync_dir, temporary_dir};
 
 /// An unfinished folder beside `to`. It is removed if it is dropped before it is finished.
 #[derive(Debug)]
-pub(super) struct Draft {
+pub(super) struct StagedFolder {
     to: PathBuf,
     aside: tempfile::TempDir,
     names: Vec<String>,
@@ -18,8 +18,8 @@ pub(super) struct Draft {
     force: bool,
 }
 
-impl Draft {
-    /// Begins a draft of the files `names`, which replace those of the same names, and those for whose names `stale` is true.
+impl StagedFolder {
+    /// Begins the files `names`, which replace those of the same names, and those for whose names `stale` is true.
     ///
     /// # Errors
     /// If `to` has any of them and not `force`, or the folder cannot be made.
@@ -38,9 +38,9 @@ impl Draft {
         };
         fs::create_dir_all(parent).map_err(WeightsError::io(parent))?;
         let aside = temporary_dir(parent).map_err(WeightsError::io(parent))?;
-        let draft = Self { to, aside, names, stale, force };
-        draft.check_free()?;
-        Ok(draft)
+        let folder = Self { to, aside, names, stale, force };
+        folder.check_free()?;
+        Ok(folder)
     }
 
     /// The path at which the file `name` is written.
@@ -54,7 +54,7 @@ impl Draft {
     /// # Errors
     /// Those of `begin`, since another process may have written meanwhile.
     pub(super) fn finish(self) -> Result<(), WeightsError> {
-        let sync = |path: &Path| File::open(path).and_then(|f| f.sync_all()).map_err(WeightsError::io(path));
+        let sync = |path: &Path| sync_dir(path).map_err(WeightsError::io(path));
         sync(self.aside.path())?;
         let parent = self.to.parent().unwrap_or(&self.to);
         // Also takes the place of an empty folder.
