@@ -1,6 +1,7 @@
 //! Checks a tree against the schema: reports each mistake of one layer with its place.
 
 use std::collections::HashMap;
+use std::path::Path;
 
 use serde_json::{Map, Number, Value, json};
 
@@ -11,19 +12,35 @@ use super::shape::{Bounds, Keys, Shape, Slot, parse_slot, root, texts, variants}
 use runner_spec::diagnostic::{Diagnostic, list, nearest, short};
 use runner_template::scalar;
 use runner_template::source::{Place, Source};
-use runner_template::tree::{Entry, Node, Yaml};
+use runner_template::tree::{Entry, MAX_DEPTH, Node, Yaml};
 
 /// Checks a whole layer. Returns its legal part, as JSON with the file's keys.
 pub(crate) fn check(tree: &Node, source: &Source, mistakes: &mut Mistakes) -> Value {
     let root = root();
-    Checker { source, mistakes, root }.check_node(tree, tree.place, root, "").unwrap_or_else(|| json!({}))
+    let mut checker = Checker { source, mistakes, root, needs_values: true };
+    checker.check_node(tree, tree.place, root, "").unwrap_or_else(|| json!({}))
 }
 
 /// Checks the `tree` of another kind of file, whose mappings have the shape `root`. Returns its legal part, as JSON, and its mistakes.
 pub fn check_against(root: Slot, tree: &Node, source: &Source) -> (Value, Vec<Diagnostic>) {
     let mut mistakes = Mistakes::default();
-    let value = Checker { source, mistakes: &mut mistakes, root }.check_node(tree, tree.place, root, "");
+    let mut checker = Checker { source, mistakes: &mut mistakes, root, needs_values: true };
+    let value = checker.check_node(tree, tree.place, root, "");
     (value.unwrap_or_default(), mistakes.diagnostics)
+}
+
+/// Checks that `path` names a key of an experiment. The key needs no value.
+///
+/// # Errors
+/// The first mistake.
+pub fn check_key_path(path: &str) -> Result<(), Diagnostic> {
+    let (place, source) = (Place { line: 1, column: 1, length: 1 }, Source::file(Path::new(""), String::new()));
+    let keys: Vec<&str> = path.split('.').take(MAX_DEPTH).collect();
+    let tree = keys.into_iter().rev().fold(Node::null(place), |node, key| Node::wrap(key.to_owned(), place, node));
+    let mut mistakes = Mistakes::default();
+    let mut checker = Checker { source: &source, mistakes: &mut mistakes, root: root(), needs_values: false };
+    checker.check_node(&tree, place, root(), "");
+    mistakes.diagnostics.into_iter().next().map_or(Ok(()), Err)
 }
 
 /// `path.key`.
@@ -36,6 +53,8 @@ struct Checker<'s> {
     mistakes: &'s mut Mistakes,
     /// The shape of the whole file.
     root: Slot,
+    /// True if a choice that is named needs a value.
+    needs_values: bool,
 }
 
 impl Checker<'_> {
@@ -66,13 +85,13 @@ impl Checker<'_> {
                 Yaml::Scalar { text, .. } => Some(Value::String(text.to_string())),
                 _ => self.mismatch(node, key, "text", path, ""),
             },
-            Shape::Bool => match &node.value {
-                Yaml::Scalar { text, plain: true } => match scalar::boolean(text) {
-                    Some(b) => Some(Value::Bool(b)),
+            Shape::Bool => {
+                let word = if let Yaml::Scalar { text, plain: true } = &node.value { &**text } else { "" };
+                match scalar::boolean(word) {
+                    Some(truth) => Some(Value::Bool(truth)),
                     None => self.mismatch(node, key, "`true` or `false`", path, &one_line(slot.description)),
-                },
-                _ => self.mismatch(node, key, "`true` or `false`", path, &one_line(slot.description)),
-            },
+                }
+            }
         }
     }
 
@@ -82,7 +101,7 @@ impl Checker<'_> {
         } else {
             (format!("`{}`", short(path)), if matches!(node.value, Yaml::Scalar { .. }) { node.place } else { key })
         };
-        self.error(place, path, format!("{name} is {wanted}, not {}", describe(node)), help)
+        self.error(place, path, format!("{name} is {wanted}, not {}", node.describe()), help)
     }
 
     fn check_keys(&mut self, node: &Node, key: Place, keys: Keys, path: &str) -> Option<Value> {
@@ -142,31 +161,12 @@ impl Checker<'_> {
         Some(Value::Object(out))
     }
 
-    /// Any value. A number is whole if it is written without a point. A number that is not finite is a mistake.
+    /// Any value whose numbers are finite.
     fn check_any(&mut self, node: &Node, path: &str) -> Option<Value> {
-        match &node.value {
-            Yaml::Seq(items) => {
-                let read: Vec<Option<Value>> = items.iter().map(|item| self.check_any(item, path)).collect();
-                read.into_iter().collect::<Option<Vec<_>>>().map(Value::Array)
-            }
-            Yaml::Map(entries) => {
-                let value = |entry: &Entry| Some((entry.key.clone(), self.check_any(&entry.value, path)?));
-                let read: Vec<Option<(String, Value)>> = entries.iter().map(value).collect();
-                read.into_iter().collect::<Option<Map<_, _>>>().map(Value::Object)
-            }
-            Yaml::Scalar { text, plain: false } => Some(Value::String(text.to_string())),
-            Yaml::Scalar { text, plain: true } if scalar::is_null(text) => Some(Value::Null),
-            Yaml::Scalar { text, plain: true } => {
-                let Some(number) = scalar::number(text) else {
-                    return Some(scalar::boolean(text).map_or_else(|| Value::String(text.to_string()), Value::Bool));
-                };
-                let whole = number.integer.filter(|_| !text.contains('.')).and_then(Number::from_i128);
-                whole.or_else(|| Number::from_f64(number.float)).map(Value::Number).or_else(|| {
-                    let message = format!("a value of `{}` must be finite, and is {}", short(path), describe(node));
-                    self.error(node.place, path, message, "quote it if it is meant as text")
-                })
-            }
-        }
+        node.to_json(&mut |number| {
+            let message = format!("a value of `{}` must be finite, and is {}", short(path), number.describe());
+            self.error(number.place, path, message, "quote it if it is meant as text");
+        })
     }
 
     fn unknown_key(&mut self, entry: &Entry, keys: Keys, path: &str, at: &str) {
@@ -180,8 +180,8 @@ impl Checker<'_> {
             self.mistakes.poison("model");
             self.mistakes.poison("data");
             "this is a sweep file: `runner sweep FILE` checks, plans and trains its points".to_owned()
-        } else if let Some(answer) = self.answer_of_other_trainers(entry, keys, path) {
-            answer
+        } else if let Some(help) = self.counterpart_help(entry, keys, path) {
+            help
         } else if let Some(near) = nearest(&entry.key, names.iter().copied()) {
             self.mistakes.poison(join(path, near));
             format!("did you mean `{near}`?")
@@ -199,19 +199,20 @@ impl Checker<'_> {
         self.error(entry.place, at, message, help);
     }
 
-    /// The answer to a key of another trainer, which experiments have and no other files.
-    fn answer_of_other_trainers(&mut self, entry: &Entry, keys: Keys, path: &str) -> Option<String> {
+    /// The help for a key of another trainer, which experiments have and no other files.
+    fn counterpart_help(&mut self, entry: &Entry, keys: Keys, path: &str) -> Option<String> {
         if !matches!(self.root.shape, Shape::Keys(root) if root.get("optimizer").is_some()) {
             return None;
         }
-        let answer = foreign_keys::answer_key(path, &entry.key)?;
+        let counterpart = foreign_keys::find_counterpart(path, &entry.key)?;
         // Several sections have a key of this name: the one at hand is meant.
-        let here = answer.own.and_then(|own| own.rsplit('.').next()).filter(|last| keys.get(last).is_some());
-        let own = here.map(|last| join(path, last)).or_else(|| answer.own.map(str::to_owned));
+        let last = counterpart.key.as_ref().and_then(|own| own.rsplit('.').next());
+        let here = last.filter(|last| keys.get(last).is_some()).map(|last| join(path, last));
+        let own = here.or_else(|| counterpart.key.clone());
         if let Some(own) = &own {
             self.mistakes.poison(own);
         }
-        Some(answer.help(&entry.key, own.as_deref()))
+        Some(counterpart.help(&entry.key, own.as_deref()))
     }
 
     fn check_variants(&mut self, node: &Node, key: Place, of: &[(&'static str, Slot)], path: &str) -> Option<Value> {
@@ -274,7 +275,7 @@ impl Checker<'_> {
         let value = match self.check_node(&first.value, first.place, *slot, &at)? {
             // `bytes:` with nothing after it is meant as `bytes: {}`.
             Value::Null if matches!(slot.shape, Shape::Keys(_)) => json!({}),
-            Value::Null => return self.error(first.place, &at, format!("`{at}` is empty"), ""),
+            Value::Null if self.needs_values => return self.error(first.place, &at, format!("`{at}` is empty"), ""),
             value => value,
         };
         Some(json!({ *name: value }))
@@ -287,7 +288,7 @@ impl Checker<'_> {
         if words.contains(&&**text) {
             return Some(Value::String(text.to_string()));
         }
-        let help = match (foreign_keys::answer_value(path, text), nearest(text, words.iter().copied())) {
+        let help = match (foreign_keys::counterpart_of_value(path, text), nearest(text, words.iter().copied())) {
             (Some(answer), _) => answer.to_owned(),
             (None, Some(near)) => format!("did you mean `{near}`?"),
             (None, None) => format!("it can be {}", list(words, "or")),
@@ -317,7 +318,7 @@ impl Checker<'_> {
             _ => None,
         };
         // A value that is a legal item was meant as a list.
-        let mut aside = Checker { source: self.source, mistakes: &mut Mistakes::default(), root: self.root };
+        let mut aside = Checker { mistakes: &mut Mistakes::default(), ..*self };
         let help = match (text, item) {
             (Some(text), Some(item)) if aside.check_node(node, key, item, path).is_some() => {
                 format!("write a list, such as `[{}, …]`", short(text))
@@ -413,17 +414,6 @@ pub fn one_line(text: &str) -> String {
     text.replace('\n', " ")
 }
 
-/// The actual value in words, for a message about a wanted one.
-pub fn describe(node: &Node) -> String {
-    match &node.value {
-        Yaml::Map(_) => "a mapping".to_owned(),
-        Yaml::Seq(_) => "a list".to_owned(),
-        Yaml::Scalar { text, plain: true } if scalar::is_null(text) => "empty".to_owned(),
-        Yaml::Scalar { text, plain: false } => format!("the text \"{}\"", short(text)),
-        Yaml::Scalar { text, .. } => format!("`{}`", short(text)),
-    }
-}
-
 /// An example of what follows the name of a choice.
 fn example(slot: Slot) -> String {
     match slot.shape {
@@ -473,9 +463,9 @@ mod tests {
         let schema = json!({"type": "array", "minItems": 1, "maxItems": 2, "items": {"type": "integer"}});
         let slot = parse_slot(Box::leak(Box::new(schema)));
         let message = |text: &str| {
-            let source = Source::file(std::path::Path::new("e.yaml"), text.to_owned());
+            let source = Source::file(Path::new("e.yaml"), text.to_owned());
             let (tree, mut mistakes) = (parse(&source).0.unwrap(), Mistakes::default());
-            Checker { source: &source, mistakes: &mut mistakes, root: slot }
+            Checker { source: &source, mistakes: &mut mistakes, root: slot, needs_values: true }
                 .check_node(&tree, tree.place, slot, "sizes");
             mistakes.diagnostics.first().map(|d| d.message.clone())
         };

@@ -10,6 +10,7 @@ use serde_yaml::with::singleton_map_recursive;
 use super::check::join;
 use super::layers::Layers;
 use runner_spec::experiment::{Experiment, Family};
+use runner_spec::format::{json_value, setting_text};
 
 /// One final value.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,7 +52,7 @@ pub(crate) fn origins(experiment: &Experiment, layers: &Layers, notes: &BTreeMap
     visit(&document(experiment), "", &mut |key, value| {
         let source = layers.origin(key, value.is_null());
         let source = source.unwrap_or_else(|| notes.get(key).cloned().unwrap_or_else(|| "default".to_owned()));
-        out.push(Origin { key: key.to_owned(), value: flow(value), source });
+        out.push(Origin { key: key.to_owned(), value: setting_text(&json_value(value)), source });
     });
     out
 }
@@ -65,23 +66,6 @@ fn visit(value: &Value, path: &str, out: &mut impl FnMut(&str, &Value)) {
             }
         }
         leaf => out(path, leaf),
-    }
-}
-
-/// A value on one line.
-fn flow(value: &Value) -> String {
-    match value {
-        Value::Sequence(items) => format!("[{}]", items.iter().map(flow).collect::<Vec<_>>().join(", ")),
-        Value::Mapping(_) => "{}".to_owned(),
-        Value::String(text) => text.escape_debug().to_string(),
-        Value::Number(number) => match number.as_f64() {
-            // Small and large numbers as in the file: `6e-4`.
-            Some(x) if number.is_f64() && x != 0.0 && !(1e-3..1e6).contains(&x.abs()) => format!("{x:e}"),
-            _ => number.to_string(),
-        },
-        Value::Bool(value) => value.to_string(),
-        Value::Null => "null".to_owned(),
-        Value::Tagged(tagged) => flow(&tagged.value),
     }
 }
 

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use self::draft::Draft;
+use self::draft::ExperimentDraft;
 use self::translate::Settings;
 
 /// The trainer whose configuration a file is.
@@ -32,13 +32,6 @@ impl Trainer {
     }
 }
 
-/// An experiment file made of another trainer's configuration.
-#[derive(Debug)]
-pub struct ImportedConfig {
-    /// The YAML text. Comments name the settings that its values come from, and those that have no counterpart.
-    pub text: String,
-}
-
 /// The text of a configuration could not be read.
 #[derive(Debug)]
 pub struct ImportError(pub String);
@@ -51,13 +44,14 @@ impl std::fmt::Display for ImportError {
 
 impl std::error::Error for ImportError {}
 
-/// Translates `text`, the content of the file `path`, whose ending names its format. Nothing in it is executed.
+/// Translates `text`, the content of the file `path`, whose ending names its format, to an experiment file. Comments name the settings
+/// that its values come from, and those that have no counterpart. Nothing in `text` is executed.
 ///
 /// # Errors
 /// If the file is not a configuration of a known trainer.
-pub fn import_config(text: &str, path: &Path) -> Result<ImportedConfig, ImportError> {
+pub fn import_config(text: &str, path: &Path) -> Result<String, ImportError> {
     let wrong = |message: String| ImportError(format!("{}: {message}", path.display()));
-    let mut draft = Draft::default();
+    let mut draft = ExperimentDraft::default();
     let (trainer, settings) = match path.extension().and_then(|ending| ending.to_str()) {
         Some("py") => (Trainer::NanoGpt, python::read_assignments(text)),
         Some("json") => {
@@ -100,7 +94,7 @@ pub fn import_config(text: &str, path: &Path) -> Result<ImportedConfig, ImportEr
         }
         _ => format!("From {}'s {file}.", trainer.name()),
     };
-    Ok(ImportedConfig { text: draft.render(&title) })
+    Ok(draft.render(&title))
 }
 
 #[cfg(test)]

@@ -42,10 +42,10 @@ pub struct Loaded {
 /// # Errors
 /// All mistakes of file, environment and flags.
 pub fn load(path: &Path, options: &LoadOptions) -> Result<Loaded, ConfigError> {
-    let text = read(path).map_err(|d| ConfigError::new(vec![*d]))?;
+    let text = read(path, "name an experiment file, such as exp.yaml")?;
     if !runner_template::is_template(path) {
         if !options.template.vars.is_empty() {
-            return Err(ConfigError::new(vec![runner_template::not_a_template(path, &options.template)]));
+            return Err(runner_template::not_a_template(path, &options.template).into());
         }
         return from_str(&text, path, options);
     }
@@ -63,14 +63,14 @@ pub fn load(path: &Path, options: &LoadOptions) -> Result<Loaded, ConfigError> {
 pub fn from_str(text: &str, path: &Path, options: &LoadOptions) -> Result<Loaded, ConfigError> {
     let source = Source::file(path, without_byte_order_mark(text).to_owned());
     if text.len() as u64 > MAX_BYTES {
-        return Err(ConfigError::new(vec![too_large(&source, text.len() as u64)]));
+        return Err(too_large(&source, text.len() as u64).into());
     }
     lower(source, path, options).map(|loaded| Loaded { text: text.to_owned(), ..loaded })
 }
 
 /// Lowers the text of the file to an experiment.
 fn lower(source: Source, path: &Path, options: &LoadOptions) -> Result<Loaded, ConfigError> {
-    let base = base(path).map_err(|message| ConfigError::new(vec![source.diagnostic_whole(message, String::new())]))?;
+    let base = base(path).map_err(|message| source.diagnostic_whole(message, String::new()))?;
     let whole = source.clone();
     let mut mistakes = Mistakes::default();
     let (tree, found) = tree::parse(&source);
@@ -92,7 +92,7 @@ fn lower(source: Source, path: &Path, options: &LoadOptions) -> Result<Loaded, C
 
     let internal = |e: &dyn std::fmt::Display| {
         let message = format!("this is a bug of the program, not of the file: {e}");
-        ConfigError::new(vec![whole.diagnostic_whole(message, "please report it with the file".into())])
+        ConfigError::from(whole.diagnostic_whole(message, "please report it with the file".into()))
     };
     let layers = Layers::merge(layers).map_err(|error| internal(&error))?;
     let mut value = layers.value();
@@ -129,8 +129,8 @@ fn add_preset(layers: &mut Vec<Layer>, mistakes: &mut Mistakes) {
     }
     let names = presets::names();
     let mut help = format!("the presets are {}", list(&names, "and"));
-    if let Some(answer) = foreign_keys::answer_value("model.preset", name) {
-        answer.clone_into(&mut help);
+    if let Some(note) = foreign_keys::counterpart_of_value("model.preset", name) {
+        note.clone_into(&mut help);
     } else if let Some(near) = nearest(name, names.iter().copied()) {
         help = format!("did you mean `{near}`?\n{help}");
     }

@@ -7,6 +7,7 @@ use super::raw::RawExperiment;
 use super::resolve_run::resolve_train;
 use super::resolver::Resolver;
 use runner_spec::experiment::Experiment;
+use runner_spec::hub_name::{character_problem, legal_in_name};
 
 impl Resolver<'_> {
     /// Resolves everything; `None` after mistakes.
@@ -58,13 +59,8 @@ impl Resolver<'_> {
     /// The run's name, which is part of the name of its folder.
     fn name(&mut self, given: Option<&str>, path: &Path) -> Option<String> {
         let Some(name) = given else {
-            // The name for `exp.yaml.j2` is `exp` too.
-            let plain = if runner_template::is_template(path) { path.with_extension("") } else { path.to_owned() };
-            let stem = plain.file_stem().unwrap_or_default().to_string_lossy();
-            let name: String = stem.chars().map(|c| if legal_in_name(c) { c } else { '-' }).take(100).collect();
-            let name = name.trim_start_matches(['.', '-']);
             self.notes.insert("name", "default (name of the file)".into());
-            return Some(if name.is_empty() { "experiment".to_owned() } else { name.to_owned() });
+            return Some(name_of_file(path, "experiment"));
         };
         let Some(problem) = name_problem(name) else { return Some(name.to_owned()) };
         let help =
@@ -73,22 +69,23 @@ impl Resolver<'_> {
     }
 }
 
-/// True if `c` may be part of the name of a folder.
-pub fn legal_in_name(c: char) -> bool {
-    c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-')
+/// The longest name of a folder.
+const MAX_NAME: usize = 100;
+
+/// The name for what the file `path` describes, such as `exp` for `exp.yaml` and `exp.yaml.j2`: legal as the name of a folder. It is
+/// `default` if nothing of the file's name is.
+pub fn name_of_file(path: &Path, default: &str) -> String {
+    let plain = if runner_template::is_template(path) { path.with_extension("") } else { path.to_owned() };
+    let stem = plain.file_stem().unwrap_or_default().to_string_lossy();
+    let name: String = stem.chars().map(|c| if legal_in_name(c) { c } else { '-' }).take(MAX_NAME).collect();
+    let name = name.trim_start_matches(['.', '-']);
+    if name.is_empty() { default.to_owned() } else { name.to_owned() }
 }
 
 /// The reason why `name` cannot be the name of a folder.
 pub fn name_problem(name: &str) -> Option<String> {
-    if name.is_empty() {
-        Some("is empty".to_owned())
-    } else if let Some(c) = name.chars().find(|&c| !legal_in_name(c)) {
-        Some(format!("has the character `{}`", c.escape_debug()))
-    } else if name.starts_with(['.', '-']) {
-        Some("begins with a dot or a dash".to_owned())
-    } else if name.len() > 100 {
-        Some(format!("has {} characters", name.len()))
-    } else {
-        None
-    }
+    character_problem(name, legal_in_name).or_else(|| match name {
+        _ if name.starts_with(['.', '-']) => Some("begins with a dot or a dash".to_owned()),
+        _ => (name.len() > MAX_NAME).then(|| format!("has {} characters", name.len())),
+    })
 }

@@ -36,8 +36,14 @@ impl Resolver<'_> {
         // A size that was given wrongly is not missing.
         let unsaid: Vec<&str> =
             missing.into_iter().filter(|key| !self.mistakes.is_poisoned(&format!("model.{key}"))).collect();
-        if !unsaid.is_empty() {
-            let verb = if unsaid.len() == 1 { "is" } else { "are" };
+        let verb = if unsaid.len() == 1 { "is" } else { "are" };
+        if let Some(null) = unsaid.iter().map(|key| format!("model.{key}")).find(|key| self.given_as_null(key)) {
+            self.error(
+                &[&null],
+                format!("{} {verb} missing in `model`: `{null}` is null", list(&unsaid, "and")),
+                "give a number; `null` takes away what a preset, weights or a lower layer give",
+            );
+        } else if !unsaid.is_empty() {
             self.error(
                 &["model.preset"],
                 format!("without a preset, {} {verb} missing in `model`", list(&unsaid, "and")),

@@ -11,7 +11,7 @@ use crate::{check, devices, memory_shortage, ranks};
 use runner_spec::cluster::ClusterFacts;
 use runner_spec::data::{DataFacts, SplitFacts};
 use runner_spec::experiment::{
-    Decay, Experiment, Family, Layout, Model, Optimizer, PaddingMask, Recompute, StepDecay, WeightInit,
+    Decay, DecayTarget, Experiment, Family, Layout, Model, Optimizer, PaddingMask, Recompute, StepDecay, WeightInit,
 };
 use runner_spec::format::division;
 use runner_spec::mesh::{Mesh, Mode};
@@ -294,8 +294,8 @@ fn lr_schedule(experiment: &Experiment, steps: u64, epoch: u64) -> Result<LrSche
     }
     let rest = steps - warmup.steps;
     let decay = match experiment.schedule.decay {
-        Decay::Cosine { final_, steps } => LrDecay::Cosine { last: final_, steps: steps.unwrap_or(rest) },
-        Decay::Linear { final_, steps } => LrDecay::Linear { last: final_, steps: steps.unwrap_or(rest) },
+        Decay::Cosine(DecayTarget { share: last, steps }) => LrDecay::Cosine { last, steps: steps.unwrap_or(rest) },
+        Decay::Linear(DecayTarget { share: last, steps }) => LrDecay::Linear { last, steps: steps.unwrap_or(rest) },
         Decay::Step(StepDecay { every: Some(0), .. }) => {
             refuse!("schedule.decay.step.every", "it is 0: take at least 1")
         }

@@ -104,7 +104,7 @@ pub fn experiment() -> e::Experiment {
         },
         schedule: e::Schedule {
             warmup: e::Warmup { steps: 10, from: None },
-            decay: e::Decay::Cosine { final_: 0.1, steps: None },
+            decay: e::Decay::Cosine(e::DecayTarget { share: 0.1, steps: None }),
         },
         precision: e::Precision::Fp32,
         master_weights: true,

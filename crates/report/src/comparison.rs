@@ -9,9 +9,9 @@ use serde_json::Value;
 
 use crate::table::{Align, table};
 use runner_lab::compare::run_record::{RunFigures, RunRecord};
-use runner_lab::compare::settings::{CHOICES, SettingGroup, differing_keys, is_choice, setting_text, settings};
+use runner_lab::compare::settings::{CHOICES, SettingGroup, differing_keys, is_choice, settings};
 use runner_spec::experiment::Experiment;
-use runner_spec::format::{bytes, count, percent, printable, rate, seconds};
+use runner_spec::format::{bytes, count, percent, printable, rate, seconds, setting_text};
 
 /// One run of the table.
 #[derive(Debug, Clone, PartialEq, Serialize)]

@@ -12,8 +12,7 @@ use runner_lab::compare::diff::{ChangedSetting, Diff, DiffSide};
 use runner_lab::compare::fact_pairs::FactPair;
 use runner_lab::compare::outcome_comparison::{LossPair, OutcomeComparison};
 use runner_lab::compare::setting_effect::SettingEffect;
-use runner_lab::compare::settings::setting_text;
-use runner_spec::format::{bytes, count, counted, printable};
+use runner_spec::format::{bytes, count, counted, printable, setting_text};
 
 /// A change that is wider than this many columns is shown on two lines.
 const LINE_WIDTH: usize = 80;

@@ -83,6 +83,12 @@ impl ConfigError {
     }
 }
 
+impl From<Diagnostic> for ConfigError {
+    fn from(mistake: Diagnostic) -> Self {
+        Self::new(vec![mistake])
+    }
+}
+
 impl Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.render(false))

@@ -22,7 +22,7 @@ pub use data::{
 };
 pub use eval::{Eval, EvalLoss, HellaSwag, Samples};
 pub use parallel::{AutoOr, Parallel, ParallelMode, Pipeline, PipelineSchedule};
-pub use train::{Decay, Decays, Optimizer, Recompute, Schedule, StepDecay, Train, Warmup};
+pub use train::{Decay, DecayTarget, Decays, Optimizer, Recompute, Schedule, StepDecay, Train, Warmup};
 
 /// A whole experiment, ready for the planner.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use serde_json::Value;
+
 /// `1234567` as `1,234,567`.
 pub fn count(n: u64) -> String {
     let digits = n.to_string();
@@ -82,20 +84,33 @@ pub fn printable(text: &str) -> String {
 }
 
 /// `value` as indented JSON with an end of line.
-pub fn pretty_json(value: &serde_json::Value) -> String {
+pub fn pretty_json(value: &Value) -> String {
     format!("{value:#}\n")
 }
 
 /// `value` as JSON. It must be plain data, whose maps have strings as keys: anything else is a mistake of the caller.
 #[expect(clippy::expect_used, reason = "a stated invariant: nothing empty may pass for a value")]
-pub fn json_value(value: &impl serde::Serialize) -> serde_json::Value {
+pub fn json_value(value: &impl serde::Serialize) -> Value {
     serde_json::to_value(value).expect("plain data is JSON")
 }
 
 /// The word for `choice`, a unit variant, in an experiment file, such as `bf16`.
 pub fn choice_name(choice: &impl serde::Serialize) -> String {
     match json_value(choice) {
-        serde_json::Value::String(name) => name,
+        Value::String(name) => name,
+        other => other.to_string(),
+    }
+}
+
+/// `value` on one line for a person: texts without quotes, and small and large numbers as files have them, such as `6e-4`.
+pub fn setting_text(value: &Value) -> String {
+    match value {
+        Value::Array(items) => format!("[{}]", items.iter().map(setting_text).collect::<Vec<_>>().join(", ")),
+        Value::String(text) => text.escape_debug().to_string(),
+        Value::Number(n) => match n.as_f64() {
+            Some(x) if n.is_f64() && x != 0.0 && !(1e-3..1e6).contains(&x.abs()) => format!("{x:e}"),
+            _ => n.to_string(),
+        },
         other => other.to_string(),
     }
 }

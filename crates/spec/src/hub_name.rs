@@ -6,12 +6,13 @@ const MAX_PART: usize = 96;
 const MAX_REVISION: usize = 255;
 const MAX_PATH: usize = 1024;
 
-fn plain(c: char) -> bool {
+/// True if `c` may be part of a name: of a repository here, and of the folders that this program creates.
+pub fn legal_in_name(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-')
 }
 
 /// The reason why `text` is empty or has a character that is not legal.
-fn character_problem(text: &str, is_legal: impl Fn(char) -> bool) -> Option<String> {
+pub fn character_problem(text: &str, is_legal: impl Fn(char) -> bool) -> Option<String> {
     if text.is_empty() {
         return Some("is empty".to_owned());
     }
@@ -23,7 +24,7 @@ pub fn name_problem(name: &str) -> Option<String> {
     if name.split('/').count() > 2 {
         return Some("has more than one `/`".to_owned());
     }
-    if let Some(problem) = character_problem(name, |c| plain(c) || c == '/') {
+    if let Some(problem) = character_problem(name, |c| legal_in_name(c) || c == '/') {
         return Some(problem);
     }
     let wrong = |part: &str| {
@@ -37,7 +38,7 @@ pub fn name_problem(name: &str) -> Option<String> {
 
 /// The reason why `revision` is not a branch, tag or commit.
 pub fn revision_problem(revision: &str) -> Option<String> {
-    if let Some(problem) = character_problem(revision, |c| plain(c) || c == '/') {
+    if let Some(problem) = character_problem(revision, |c| legal_in_name(c) || c == '/') {
         return Some(problem);
     }
     let wrong = |part: &str| part.is_empty() || part.starts_with('.');
@@ -65,7 +66,7 @@ pub fn is_commit(text: &str) -> bool {
 
 /// True if `etag` may name a file of the cache.
 pub fn is_etag(etag: &str) -> bool {
-    (1..=128).contains(&etag.len()) && etag.chars().all(plain) && !etag.starts_with('.')
+    (1..=128).contains(&etag.len()) && etag.chars().all(legal_in_name) && !etag.starts_with('.')
 }
 
 #[cfg(test)]

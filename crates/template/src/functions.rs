@@ -7,7 +7,7 @@ use minijinja::{Environment, Error, ErrorKind, State, Value};
 use super::limits::invalid_operation;
 use super::loader::Files;
 use super::units;
-use super::value::flow;
+use super::value::yaml_line;
 
 /// Names that a message suggests.
 pub(super) const FUNCTIONS: [&str; 9] =
@@ -32,7 +32,7 @@ pub(super) fn add(env: &mut Environment<'static>, files: &Arc<Files>) {
     env.add_filter("tokens_short", |n: u64| units::tokens_short(n));
     env.add_filter("seconds", seconds);
     env.add_filter("duration", |seconds: f64| units::duration(seconds).map_err(invalid_operation));
-    env.add_filter("yaml", |value: &Value| flow(value));
+    env.add_filter("yaml", |value: &Value| yaml_line(value));
 }
 
 /// 10 to the power of `n`; a whole number where it is one.

@@ -147,7 +147,7 @@ impl Size {
             self.items = MAX_ITEMS + 1;
             return false;
         }
-        // What counts up to a number, such as a range, holds nothing.
+        // An iterator without a length, such as one that counts up, holds no values.
         if value.kind() == ValueKind::Iterable && length.is_none() {
             return true;
         }

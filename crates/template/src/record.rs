@@ -15,6 +15,7 @@ use super::limits::{RECORD_TEXT, check_tag, invalid_operation, set_formatter, st
 use super::render::with_large_stack;
 use super::rewrite::rewrite;
 use super::tags::{GUARD, ONE, Tags, find_tags};
+use super::template_error::error_detail;
 use runner_spec::diagnostic::{list, nearest};
 
 const NAME: &str = "template";
@@ -75,7 +76,7 @@ impl RecordTemplate {
                 fields.remove(name);
                 functions.push(name);
             } else {
-                // Where the field is missing there is nothing of that name.
+                // A record without the field has nothing of that name.
                 env.remove_global(name);
             }
         }
@@ -163,7 +164,7 @@ fn printed(value: &Value) -> Result<String, Error> {
 
 /// The message of `error`, with the template's line.
 fn explain(error: &Error) -> String {
-    let message = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
+    let message = error_detail(error);
     match error.line() {
         Some(line) => format!("{message} (line {line} of the template)"),
         None => message,

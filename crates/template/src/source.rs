@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::LineMap;
-use runner_spec::diagnostic::{Diagnostic, TemplatePlace};
+use runner_spec::diagnostic::{ConfigError, Diagnostic, TemplatePlace};
 
 /// A place in a source: line and column from 1, and the number of characters in that line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -152,32 +152,30 @@ pub fn too_large(source: &Source, bytes: u64) -> Diagnostic {
     )
 }
 
-/// The text of the experiment file `path`, if it is one.
+/// The text of the file `path`. If there is none, the error's help is `wanted`, which says what to name instead.
 ///
 /// # Errors
 /// A file that is not there, too large, or no text.
-pub fn read(path: &Path) -> Result<String, Box<Diagnostic>> {
+pub fn read(path: &Path, wanted: &str) -> Result<String, ConfigError> {
     let source = Source::file(path, String::new());
-    let whole = |message: String, help: &str| Box::new(source.diagnostic_whole(message, help.to_owned()));
+    let whole = |message: String, help: &str| ConfigError::from(source.diagnostic_whole(message, help.to_owned()));
     let unreadable = |e: std::io::Error| match e.kind() {
-        std::io::ErrorKind::NotFound => {
-            whole("there is no such file".into(), "name an experiment file, such as exp.yaml")
-        }
+        std::io::ErrorKind::NotFound => whole("there is no such file".into(), wanted),
         _ => whole(format!("the file cannot be read: {e}"), ""),
     };
     let file = File::open(path).map_err(unreadable)?;
     let meta = file.metadata().map_err(unreadable)?;
     if meta.is_dir() {
-        return Err(whole("this is a folder".into(), "name an experiment file, such as exp.yaml"));
+        return Err(whole("this is a folder".into(), wanted));
     }
     if meta.len() > MAX_BYTES {
-        return Err(Box::new(too_large(&source, meta.len())));
+        return Err(too_large(&source, meta.len()).into());
     }
     let bytes = read_limited(file, MAX_BYTES).map_err(unreadable)?;
     if bytes.len() as u64 > MAX_BYTES {
-        return Err(Box::new(too_large(&source, bytes.len() as u64)));
+        return Err(too_large(&source, bytes.len() as u64).into());
     }
-    String::from_utf8(bytes).map_err(|e| Box::new(not_utf8(path, &e)))
+    String::from_utf8(bytes).map_err(|e| not_utf8(path, &e).into())
 }
 
 /// The bytes of `file`, at most one more than `limit`: a pipe or a file that grows has no length to trust.

@@ -14,7 +14,7 @@ use runner_spec::diagnostic::{Diagnostic, list, nearest, short};
 
 /// A mistake of syntax in `source`.
 pub(super) fn syntax_error(error: &Error, rewritten: &Rewritten, source: &Source) -> Diagnostic {
-    let detail = detail(error);
+    let detail = error_detail(error);
     let message = format!("not a valid template: {detail}");
     let Some(range) = error.range() else {
         return match error.line() {
@@ -36,7 +36,8 @@ pub(super) fn syntax_error(error: &Error, rewritten: &Rewritten, source: &Source
     source.diagnostic(place_of_range(&source.text, &range), "", message, help.to_owned())
 }
 
-fn detail(error: &Error) -> String {
+/// The message of `error`, without its place.
+pub fn error_detail(error: &Error) -> String {
     error.detail().map_or_else(|| error.kind().to_string(), str::to_owned)
 }
 
@@ -156,7 +157,7 @@ impl FailedRendering<'_> {
             };
             (format!("there is no {kind} `{}`", short(&name)), help)
         };
-        let text = detail(error);
+        let text = error_detail(error);
         match error.kind() {
             ErrorKind::UnknownFilter => {
                 let mut names = [builtins::FILTERS, &functions::FILTERS].concat();

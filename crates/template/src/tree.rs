@@ -4,7 +4,9 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, Span, StrInput};
+use serde_json::{Map, Number, Value};
 
+use super::scalar;
 use super::source::{Place, Source, lines};
 use runner_spec::diagnostic::{Diagnostic, MAX_DIAGNOSTICS, short};
 
@@ -65,7 +67,47 @@ impl Node {
 
     /// A plain scalar that spells nothing.
     pub fn is_null(&self) -> bool {
-        matches!(&self.value, Yaml::Scalar { text, plain: true } if super::scalar::is_null(text))
+        matches!(&self.value, Yaml::Scalar { text, plain: true } if scalar::is_null(text))
+    }
+
+    /// The value in words, for a message about a wanted one.
+    pub fn describe(&self) -> String {
+        match &self.value {
+            Yaml::Map(_) => "a mapping".to_owned(),
+            Yaml::Seq(_) => "a list".to_owned(),
+            Yaml::Scalar { .. } if self.is_null() => "empty".to_owned(),
+            Yaml::Scalar { text, plain: false } => format!("the text \"{}\"", short(text)),
+            Yaml::Scalar { text, .. } => format!("`{}`", short(text)),
+        }
+    }
+
+    /// The value as JSON. A number is whole if it is written without a point, such as `1e6`. `refuse` gets each number that is not
+    /// finite; there is no JSON then.
+    pub fn to_json(&self, refuse: &mut dyn FnMut(&Self)) -> Option<Value> {
+        match &self.value {
+            Yaml::Seq(items) => {
+                let values: Vec<_> = items.iter().map(|item| item.to_json(refuse)).collect();
+                values.into_iter().collect::<Option<Vec<_>>>().map(Value::Array)
+            }
+            Yaml::Map(entries) => {
+                let pair = |entry: &Entry| Some((entry.key.clone(), entry.value.to_json(refuse)?));
+                let pairs: Vec<_> = entries.iter().map(pair).collect();
+                pairs.into_iter().collect::<Option<Map<_, _>>>().map(Value::Object)
+            }
+            Yaml::Scalar { .. } if self.is_null() => Some(Value::Null),
+            Yaml::Scalar { text, plain } => {
+                let Some(number) = scalar::number(text).filter(|_| *plain) else {
+                    let truth = scalar::boolean(text).filter(|_| *plain);
+                    return Some(truth.map_or_else(|| Value::String(text.to_string()), Value::Bool));
+                };
+                let whole = number.integer.filter(|_| !text.contains('.')).and_then(Number::from_i128);
+                let number = whole.or_else(|| Number::from_f64(number.float));
+                if number.is_none() {
+                    refuse(self);
+                }
+                number.map(Value::Number)
+            }
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! Values as YAML: what `{{ … }}` prints, and the filter `yaml`.
+//! Values as YAML on one line: what `{{ … }}` prints, the filter `yaml`, and settings that the program writes.
 
 use std::fmt::Write as _;
 
@@ -14,15 +14,21 @@ use crate::scalar;
 pub(super) fn printed(value: &Value) -> Result<String, Error> {
     match value.as_str() {
         Some(text) => Ok(text.to_owned()),
-        None => flow(value),
+        None => yaml_line(value),
     }
+}
+
+/// `value` as YAML on one line that reads back as the same value.
+#[expect(clippy::expect_used, reason = "every JSON value has a spelling in YAML")]
+pub fn yaml_text(value: &serde_json::Value) -> String {
+    yaml_line(&Value::from_serialize(value)).expect("JSON is YAML")
 }
 
 /// `value` as YAML on one line that reads back as the same value.
 ///
 /// # Errors
 /// An undefined value; one that has no spelling in YAML.
-pub(super) fn flow(value: &Value) -> Result<String, Error> {
+pub(super) fn yaml_line(value: &Value) -> Result<String, Error> {
     let mut out = String::new();
     write(&mut out, value)?;
     Ok(out)
@@ -64,14 +70,16 @@ fn write(out: &mut String, value: &Value) -> Result<(), Error> {
     Ok(())
 }
 
-/// The shortest spelling that reads back as `x`.
+/// The shortest spelling that reads back as the float `x`.
 pub(super) fn float(x: f64) -> String {
     if x.is_nan() {
         ".nan".to_owned()
     } else if x.is_infinite() {
         if x > 0.0 { ".inf" } else { "-.inf" }.to_owned()
     } else {
-        format!("{x:?}")
+        let text = format!("{x:?}");
+        // Without a point it would read back as a whole number.
+        if x.abs() >= 1.0 && !text.contains('.') { text.replace('e', ".0e") } else { text }
     }
 }
 

@@ -2,11 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use serde_json::{Map, Number, Value};
+use serde_json::{Map, Value};
 
+use crate::Inputs;
 use crate::source::{Place, Source, read, without_byte_order_mark};
 use crate::tree::{Node, Yaml, parse};
-use crate::{Inputs, scalar};
 use runner_spec::diagnostic::{ConfigError, Diagnostic, short};
 
 /// Reads the variables of a template: `files`, mappings each of which wins over the one before, and over them `vars`, each
@@ -32,12 +32,9 @@ pub fn variables(vars: &[String], files: &[PathBuf]) -> Result<Inputs, ConfigErr
 }
 
 fn read_file(path: &Path, out: &mut Map<String, Value>, mistakes: &mut Vec<Diagnostic>) {
-    let text = match read(path) {
+    let text = match read(path, "name a file of variables, such as vars.yaml") {
         Ok(text) => text,
-        Err(mistake) => {
-            let help = "name a file of variables, as vars.yaml".to_owned();
-            return mistakes.push(if mistake.line == 0 { Diagnostic { help, ..*mistake } } else { *mistake });
-        }
+        Err(error) => return mistakes.extend(error.diagnostics),
     };
     let source = Source::file(path, without_byte_order_mark(&text).to_owned());
     let (tree, found) = parse(&source);
@@ -94,37 +91,12 @@ fn illegal_name(source: &Source, place: Place, name: &str) -> Diagnostic {
     source.diagnostic(place, "", message, "names are letters, digits and `_`, and begin with no digit".to_owned())
 }
 
-/// A value as templates see it: whole numbers as such, also `1e6`, and other numbers as floats.
+/// A value as templates see it.
 fn json(source: &Source, node: &Node, mistakes: &mut Vec<Diagnostic>) -> Option<Value> {
-    match &node.value {
-        Yaml::Seq(items) => {
-            items.iter().map(|item| json(source, item, mistakes)).collect::<Option<Vec<_>>>().map(Value::Array)
-        }
-        Yaml::Map(entries) => entries
-            .iter()
-            .map(|e| Some((e.key.clone(), json(source, &e.value, mistakes)?)))
-            .collect::<Option<Map<_, _>>>()
-            .map(Value::Object),
-        Yaml::Scalar { text, plain: true } if scalar::is_null(text) => Some(Value::Null),
-        Yaml::Scalar { text, plain: true } => {
-            if let Some(truth) = scalar::boolean(text) {
-                return Some(Value::Bool(truth));
-            }
-            let Some(number) = scalar::number(text) else { return Some(Value::String(text.to_string())) };
-            let whole = number.integer.filter(|_| !text.contains('.')).and_then(whole);
-            let number = whole.or_else(|| Number::from_f64(number.float));
-            if number.is_none() {
-                let message = format!("`{}` is not a number that can be computed with", short(text));
-                mistakes.push(source.diagnostic(node.place, "", message, String::new()));
-            }
-            number.map(Value::Number)
-        }
-        Yaml::Scalar { text, .. } => Some(Value::String(text.to_string())),
-    }
-}
-
-fn whole(n: i128) -> Option<Number> {
-    i64::try_from(n).map(Number::from).or_else(|_| u64::try_from(n).map(Number::from)).ok()
+    node.to_json(&mut |number| {
+        let message = format!("{} is not a number that can be computed with", number.describe());
+        mistakes.push(source.diagnostic(number.place, "", message, String::new()));
+    })
 }
 
 #[cfg(test)]
@@ -243,7 +215,7 @@ mod tests {
 
     error: there is no such file
      --> DIR/nowhere.yaml
-      = help: name a file of variables, as vars.yaml
+      = help: name a file of variables, such as vars.yaml
 
     3 mistakes; nothing was started
     "#);

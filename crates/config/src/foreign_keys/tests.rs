@@ -4,20 +4,20 @@ use std::collections::HashSet;
 
 use super::super::check::homes;
 use super::*;
-use crate::tests::diagnostics::{said, with};
+use crate::tests::diagnostics::{render_mistakes, with};
 
 #[test]
 fn every_spelling_is_unique_and_leads_to_a_key_of_the_schema() {
     let homes = homes(crate::shape::root());
     let mut seen = HashSet::new();
-    for keys in FOREIGN_KEYS {
-        assert!(!keys.key.is_empty() || !keys.note.is_empty(), "{}", keys.spellings);
-        for spelling in keys.spellings.split_whitespace() {
+    for Counterpart { names, key, note, differs } in &FOREIGN_NAMES.keys {
+        assert!(key.is_some() || !note.is_empty() && !differs, "{names}");
+        for spelling in names.split_whitespace() {
             assert!(seen.insert(spelling), "{spelling} stands twice");
             assert!(!spelling.contains('-'), "{spelling}");
         }
-        let Some((parent, key)) = keys.key.rsplit_once('.') else { continue };
-        assert!(homes.get(key).is_some_and(|homes| homes.iter().any(|home| home == parent)), "{}", keys.key);
+        let Some((parent, last)) = key.as_ref().and_then(|key| key.rsplit_once('.')) else { continue };
+        assert!(homes.get(last).is_some_and(|homes| homes.iter().any(|home| home == parent)), "{parent}.{last}");
     }
     assert!(seen.len() >= 300, "{}", seen.len());
 }
@@ -27,8 +27,8 @@ const SECTIONS: [&str; 4] = ["", "model", "train", "data"];
 
 #[test]
 fn every_spelling_is_answered_once_in_every_section_and_without_a_list_of_keys() {
-    for keys in FOREIGN_KEYS {
-        for spelling in keys.spellings.split_whitespace().filter(|spelling| !spelling.contains('.')) {
+    for Counterpart { names, key, .. } in &FOREIGN_NAMES.keys {
+        for spelling in names.split_whitespace().filter(|spelling| !spelling.contains('.')) {
             let answered: Vec<String> = SECTIONS
                 .iter()
                 .filter(|section| {
@@ -36,12 +36,12 @@ fn every_spelling_is_answered_once_in_every_section_and_without_a_list_of_keys()
                         .get(spelling)
                         .is_none_or(|homes| !homes.iter().any(|home| home == *section))
                 })
-                .filter_map(|section| answer_key(section, spelling))
-                .map(|answer| answer.help(spelling, answer.own))
+                .filter_map(|section| find_counterpart(section, spelling))
+                .map(|counterpart| counterpart.help(spelling, counterpart.key.as_deref()))
                 .collect();
             assert!(!answered.is_empty(), "{spelling}");
             for help in answered {
-                assert!(keys.key.is_empty() || help.contains(&format!("is `{}` here", keys.key)), "{help}");
+                assert!(key.as_ref().is_none_or(|key| help.contains(&format!("is `{key}` here"))), "{help}");
                 assert!(!help.contains("the keys here are"), "{help}");
             }
         }
@@ -91,8 +91,8 @@ fn keys_of_nanogpt_hugging_face_litgpt_torchtitan_llm_c_and_axolotl_are_known() 
     let mut count = 0;
     for pair in EXPECTED.split_whitespace().filter(|word| *word != "|").collect::<Vec<_>>().chunks(2) {
         let [spelling, own] = pair else { panic!("{pair:?}") };
-        let answer = answer_key("", spelling).unwrap_or_else(|| panic!("{spelling} has no answer"));
-        assert_eq!(answer.own.unwrap_or("-"), *own, "{spelling}");
+        let counterpart = find_counterpart("", spelling).unwrap_or_else(|| panic!("{spelling} is not known"));
+        assert_eq!(counterpart.key.as_deref().unwrap_or("-"), *own, "{spelling}");
         count += 1;
     }
     assert!(count >= 120, "{count}");
@@ -102,12 +102,12 @@ fn keys_of_nanogpt_hugging_face_litgpt_torchtitan_llm_c_and_axolotl_are_known() 
 fn a_file_of_nanogpt_keys_has_one_hint_for_each_mistake() {
     let text = "model: {n_layer: 4, n_head: 4, n_embd: 128, block_size: 128}\ndata:\n  train: {text: {files: [input.txt]}}\n\
                 batch: {batch_size: 16, gradient_accumulation_steps: 2}\ntrain: {max_iters: 80}\nmin_lr: 1e-4\n";
-    insta::assert_snapshot!(said(text, &[], &[]));
+    insta::assert_snapshot!(render_mistakes(text, &[], &[]));
 }
 
 #[test]
 fn keys_of_a_section_are_listed_once() {
-    let text = said(&with("train: {qqqq: 1, wwww: 2}\n"), &[], &[]);
+    let text = render_mistakes(&with("train: {qqqq: 1, wwww: 2}\n"), &[], &[]);
     assert_eq!(text.matches("the keys here are").count(), 1, "{text}");
 }
 
@@ -121,9 +121,9 @@ fn values_of_other_trainers_are_answered() {
         ("device: gpu\n", "write `cuda`"),
     ] {
         let text = if line.starts_with("model") {
-            said(&format!("{line}data:\n  train: {{text: {{files: [input.txt]}}}}\n"), &[], &[])
+            render_mistakes(&format!("{line}data:\n  train: {{text: {{files: [input.txt]}}}}\n"), &[], &[])
         } else {
-            said(&with(line), &[], &[])
+            render_mistakes(&with(line), &[], &[])
         };
         assert!(text.contains(answer), "{text}");
         assert_eq!(text.matches(" = help").count(), 1, "{text}");
@@ -132,7 +132,7 @@ fn values_of_other_trainers_are_answered() {
 
 #[test]
 fn a_sweep_file_is_answered_with_its_command() {
-    let text = said("version: 1\nsweep: {base: exp.yaml, grid: {seed: [1, 2]}}\n", &[], &[]);
+    let text = render_mistakes("version: 1\nsweep: {base: exp.yaml, grid: {seed: [1, 2]}}\n", &[], &[]);
     assert!(text.contains("this is a sweep file: `runner sweep FILE`") && text.contains("1 mistake;"), "{text}");
 }
 
@@ -142,7 +142,7 @@ fn the_section_at_hand_is_meant() {
         ("optimizer: {sgd: {lr: 1, learning_rate: 1}}\n", "`optimizer.sgd.lr`"),
         ("schedule: {decay: {linear: {min_lr: 1}}}\n", "`schedule.decay.linear.final`"),
     ] {
-        let text = said(&with(line), &[], &[]);
+        let text = render_mistakes(&with(line), &[], &[]);
         assert!(text.contains(own), "{text}");
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use runner_template::yaml_text;
 use serde_json::Value;
 
 /// The sections of an experiment file, in the order in which people read them.
@@ -27,12 +28,12 @@ const SECTIONS: [&str; 16] = [
 
 /// Values for keys of an experiment file, each with the setting that it comes from, and settings without a counterpart.
 #[derive(Debug, Default)]
-pub(super) struct Draft {
+pub(super) struct ExperimentDraft {
     values: BTreeMap<String, (Value, String)>,
     left_out: Vec<(String, String)>,
 }
 
-impl Draft {
+impl ExperimentDraft {
     /// Sets the value of the key `path`. If it has another value, `value` is left out with the reason.
     pub(super) fn set(&mut self, path: &str, value: impl Into<Value>, origin: impl Into<String>) {
         let (value, origin) = (value.into(), origin.into());
@@ -41,7 +42,7 @@ impl Draft {
                 self.values.insert(path.to_owned(), (value, origin));
             }
             Some((known, _)) if *known != value && !origin.is_empty() => {
-                let reason = format!("`{path}` is {} already", flow(known));
+                let reason = format!("`{path}` is {} already", yaml_text(known));
                 self.leave_out(format!("{origin} = {value}"), reason);
             }
             Some(_) => {}
@@ -82,7 +83,7 @@ impl Draft {
                     lines.push((format!("{}{parent}:", "  ".repeat(depth)), ""));
                 }
                 open = parents.to_vec();
-                lines.push((format!("{}{key}: {}", "  ".repeat(parents.len()), flow(value)), origin));
+                lines.push((format!("{}{key}: {}", "  ".repeat(parents.len()), yaml_text(value)), origin));
             }
         }
         let width =
@@ -90,44 +91,20 @@ impl Draft {
         let one_line = |text: &str| text.replace(char::is_control, " ");
         let mut out = format!("# {title} `runner validate` checks this file; `--explain` shows every key.\n");
         for (line, origin) in &lines {
-            let _ = if origin.is_empty() {
-                writeln!(out, "{line}")
-            } else {
-                writeln!(out, "{line:width$}  # {}", one_line(origin))
+            let _ = match one_line(origin).as_str() {
+                "" => writeln!(out, "{line}"),
+                origin => writeln!(out, "{line:width$}  # {origin}"),
             };
         }
         if !self.left_out.is_empty() {
             out.push_str("\n# Without a counterpart in this file:\n");
         }
-        for (setting, reason) in self.left_out.iter().map(|(setting, reason)| (one_line(setting), one_line(reason))) {
-            let _ = if reason.is_empty() {
-                writeln!(out, "#   {setting}")
-            } else {
-                writeln!(out, "#   {setting}: {reason}")
+        for (setting, reason) in &self.left_out {
+            let _ = match (one_line(setting), one_line(reason).as_str()) {
+                (setting, "") => writeln!(out, "#   {setting}"),
+                (setting, reason) => writeln!(out, "#   {setting}: {reason}"),
             };
         }
         out
-    }
-}
-
-/// A value on one line.
-fn flow(value: &Value) -> String {
-    match value {
-        Value::Object(map) if map.is_empty() => "{}".to_owned(),
-        Value::Object(map) => {
-            format!("{{{}}}", map.iter().map(|(k, v)| format!("{k}: {}", flow(v))).collect::<Vec<_>>().join(", "))
-        }
-        Value::Array(items) => format!("[{}]", items.iter().map(flow).collect::<Vec<_>>().join(", ")),
-        // Plain words and paths need no quotes.
-        Value::String(text)
-            if text.starts_with(|c: char| c.is_ascii_alphabetic())
-                && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_./".contains(c))
-                && !["true", "false", "null", "yes", "no", "on", "off"]
-                    .contains(&text.to_ascii_lowercase().as_str()) =>
-        {
-            text.clone()
-        }
-        // JSON's numbers and quoted texts are YAML's.
-        other => other.to_string(),
     }
 }

@@ -13,7 +13,7 @@ fn imported(text: &str, name: &str, files: &[&str]) -> String {
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(path, "once upon a time").unwrap();
     }
-    let text = import_config(text, Path::new(name)).unwrap().text;
+    let text = import_config(text, Path::new(name)).unwrap();
     let loaded = from_str(&text, &folder.path().join("exp.yaml"), &LoadOptions::default());
     loaded.unwrap_or_else(|error| panic!("{text}\n{error}"));
     text
@@ -67,7 +67,7 @@ fn axolotl() {
                 num_epochs: 4\noptimizer: adamw_bnb_8bit\nlr_scheduler: cosine\nlearning_rate: 0.0002\nbf16: auto\nwarmup_steps: 10\n\
                 adapter: lora\n";
     // Its weights are a folder, which is not there: the text is not loaded.
-    insta::assert_snapshot!(import_config(text, Path::new("axolotl.yml")).unwrap().text);
+    insta::assert_snapshot!(import_config(text, Path::new("axolotl.yml")).unwrap());
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn other_files_are_refused() {
 
 /// The text that a litgpt file with `lines` becomes.
 fn litgpt_with(lines: &str) -> String {
-    import_config(&format!("model_name: tiny\n{lines}"), Path::new("c.yaml")).unwrap().text
+    import_config(&format!("model_name: tiny\n{lines}"), Path::new("c.yaml")).unwrap()
 }
 
 #[test]
@@ -111,9 +111,9 @@ fn what_has_another_form_is_translated_or_left_out_with_a_reason() {
     assert!(text.contains("master_weights: false") && text.contains("`final` is a share of the peak"), "{text}");
     let text = litgpt_with("optimizer: AdamW\ntrain: {max_norm: null}\n");
     assert!(text.contains("clip_norm: null") && text.contains("torch's defaults hold there"), "{text}");
-    let text = import_config("learning_rate = 1e400\n", Path::new("c.py")).unwrap().text;
+    let text = import_config("learning_rate = 1e400\n", Path::new("c.py")).unwrap();
     assert!(text.contains("learning_rate = 1e400: not read"), "{text}");
-    let text = import_config("if True:\n    dropout = 0.3\n", Path::new("c.py")).unwrap().text;
+    let text = import_config("if True:\n    dropout = 0.3\n", Path::new("c.py")).unwrap();
     assert!(text.contains("dropout = 0.3: not read"), "{text}");
     let text = litgpt_with("optimizer: {class_path: torch.optim.SGD, init_args: {lr: 0.1, momentum: 0.9}}\n");
     assert!(
@@ -134,7 +134,7 @@ fn what_has_another_form_is_translated_or_left_out_with_a_reason() {
         "max_iters = 500\nbatch_size = 12\nbatch_size = f()\n\"\"\"\nn_layer = 3\n\"\"\"\n",
         Path::new("c.py"),
     );
-    let text = text.unwrap().text;
+    let text = text.unwrap();
     assert!(
         text.contains("steps: 500") && text.contains("warmup_iters = 2000.0: cut to the length of the run"),
         "{text}"
@@ -144,7 +144,7 @@ fn what_has_another_form_is_translated_or_left_out_with_a_reason() {
         "base_model: x\n\"a\\nb.batch_size\": 3\ngradient_checkpointing: true\nlearning_rate: 1e-4\n",
         Path::new("a.yml"),
     );
-    let text = text.unwrap().text;
+    let text = text.unwrap();
     assert!(
         text.contains("recompute: block") && text.contains("final: 0.0") && text.contains("# a b.batch_size"),
         "{text}"

@@ -4,8 +4,9 @@
 use serde_json::{Map, Value, json};
 
 use super::Trainer;
-use super::draft::Draft;
-use crate::foreign_keys::{Answer, answer_key, answer_value};
+use super::draft::ExperimentDraft;
+use crate::check::join;
+use crate::foreign_keys::{counterpart_of_value, find_counterpart};
 
 /// The settings of a configuration. Nested keys are joined by dots.
 #[derive(Debug, Default)]
@@ -24,19 +25,8 @@ const NANOGPT_DEFAULTS: &str = r#"{
 }"#;
 
 /// Keys of an experiment file that other trainers spell in the same way, in another section or in none.
-const SAME_NAMES: [(&str, &str); 11] = [
-    ("dropout", "model.dropout"),
-    ("vocab_size", "model.vocab_size"),
-    ("rope_theta", "model.rope_theta"),
-    ("norm_eps", "model.norm_eps"),
-    ("tie_embeddings", "model.tie_embeddings"),
-    ("weight_decay", "optimizer.adamw.weight_decay"),
-    ("eps", "optimizer.adamw.eps"),
-    ("betas", "optimizer.adamw.betas"),
-    ("epochs", "train.epochs"),
-    ("seed", "seed"),
-    ("pad_vocab_to", "model.pad_vocab_to"),
-];
+const SAME_NAMES: &str = "seed train.epochs model.dropout model.vocab_size model.pad_vocab_to model.rope_theta model.norm_eps \
+                          model.tie_embeddings optimizer.adamw.weight_decay optimizer.adamw.eps optimizer.adamw.betas";
 
 /// The sections of nested configurations in which these names mean the same.
 const SAME_NAME_SECTIONS: [&str; 6] = ["", "model", "model_config", "train", "optimizer", "optimizer.init_args"];
@@ -53,7 +43,7 @@ impl Settings {
 
     fn add(&mut self, map: &Map<String, Value>, parent: &str) {
         for (key, value) in map {
-            let path = if parent.is_empty() { key.clone() } else { format!("{parent}.{key}") };
+            let path = join(parent, key);
             match value {
                 Value::Object(inner) => self.add(inner, &path),
                 // Null leaves a key at its default, but for clipping, which it turns off.
@@ -105,7 +95,7 @@ impl Settings {
     }
 }
 
-pub(super) fn translate(trainer: Trainer, mut settings: Settings, draft: &mut Draft) {
+pub(super) fn translate(trainer: Trainer, mut settings: Settings, draft: &mut ExperimentDraft) {
     draft.set("version", 1, "");
     if trainer == Trainer::NanoGpt {
         add_nanogpt_defaults(&mut settings);
@@ -141,7 +131,7 @@ fn add_nanogpt_defaults(settings: &mut Settings) {
 }
 
 /// `batch.sequences` is the batch of a step; most trainers give a micro-batch and the number of accumulations.
-fn translate_batch(trainer: Trainer, settings: &mut Settings, draft: &mut Draft) {
+fn translate_batch(trainer: Trainer, settings: &mut Settings, draft: &mut ExperimentDraft) {
     let micro = settings.take_number(&["micro_batch_size", "per_device_train_batch_size", "batch_size"]);
     if let Some((key, micro)) = &micro {
         draft.set("batch.micro_batch", integer(*micro), key);
@@ -160,7 +150,7 @@ fn translate_batch(trainer: Trainer, settings: &mut Settings, draft: &mut Draft)
     }
 }
 
-fn translate_optimizer(trainer: Trainer, settings: &mut Settings, draft: &mut Draft) {
+fn translate_optimizer(trainer: Trainer, settings: &mut Settings, draft: &mut ExperimentDraft) {
     let kind = settings.take(&["optimizer", "optimizer.class_path"]);
     let name = kind.as_ref().and_then(|(_, value)| value.as_str()).unwrap_or("adamw").to_ascii_lowercase();
     let is_sgd = name.contains("sgd");
@@ -202,7 +192,7 @@ fn translate_optimizer(trainer: Trainer, settings: &mut Settings, draft: &mut Dr
     }
 }
 
-fn translate_schedule(trainer: Trainer, settings: &mut Settings, draft: &mut Draft) {
+fn translate_schedule(trainer: Trainer, settings: &mut Settings, draft: &mut ExperimentDraft) {
     let is_constant = settings.take(&["decay_lr"]).is_some_and(|(_, value)| value == Value::Bool(false));
     let kind = settings.take(&["lr_scheduler", "lr_scheduler_type"]);
     let shape = match kind.as_ref().and_then(|(_, value)| value.as_str()) {
@@ -267,7 +257,7 @@ fn translate_schedule(trainer: Trainer, settings: &mut Settings, draft: &mut Dra
     }
 }
 
-fn translate_arithmetic(trainer: Trainer, settings: &mut Settings, draft: &mut Draft) {
+fn translate_arithmetic(trainer: Trainer, settings: &mut Settings, draft: &mut ExperimentDraft) {
     let device = settings.take(&["device"]);
     let is_cpu = device.as_ref().is_some_and(|(_, value)| value == "cpu");
     if let Some((key, value)) = device {
@@ -291,7 +281,7 @@ fn translate_arithmetic(trainer: Trainer, settings: &mut Settings, draft: &mut D
             }
             _ => draft.leave_out(
                 show(&key, &value),
-                answer_value("precision", name).unwrap_or("`precision` is fp32, tf32 or bf16"),
+                counterpart_of_value("precision", name).unwrap_or("`precision` is fp32, tf32 or bf16"),
             ),
         }
     } else if trainer == Trainer::NanoGpt && !is_cpu {
@@ -306,7 +296,7 @@ fn translate_arithmetic(trainer: Trainer, settings: &mut Settings, draft: &mut D
     }
 }
 
-fn translate_nanogpt(settings: &mut Settings, draft: &mut Draft) {
+fn translate_nanogpt(settings: &mut Settings, draft: &mut ExperimentDraft) {
     if let Some((key, every)) = settings.take_number(&["eval_interval"]) {
         draft.set("eval.every", integer(every), key.as_str());
         draft.set("checkpoint.every", integer(every), key);
@@ -347,7 +337,7 @@ fn translate_nanogpt(settings: &mut Settings, draft: &mut Draft) {
 }
 
 /// axolotl's list of datasets, and the share that is held out.
-fn translate_data(settings: &mut Settings, draft: &mut Draft) {
+fn translate_data(settings: &mut Settings, draft: &mut ExperimentDraft) {
     if let Some((key, share)) = settings.take_number(&["val_set_size", "val_split_fraction"]) {
         if share > 0.0 && share < 1.0 {
             draft.set("data.validation.fraction", share, key);
@@ -384,7 +374,7 @@ fn translate_data(settings: &mut Settings, draft: &mut Draft) {
 }
 
 /// litgpt names no family; RMSNorm is Llama's. It chooses devices by itself, as this program does.
-fn family_by_norm(settings: &mut Settings, draft: &mut Draft) {
+fn family_by_norm(settings: &mut Settings, draft: &mut ExperimentDraft) {
     if let Some((key, value)) = settings.take(&["norm_class_name"]) {
         draft.set("model.family", if value == "RMSNorm" { "llama" } else { "gpt2" }, key);
     }
@@ -401,34 +391,33 @@ fn family_by_norm(settings: &mut Settings, draft: &mut Draft) {
 }
 
 /// A setting that needs no computation: the table of foreign keys names its counterpart, or says why there is none.
-fn translate_by_table(key: &str, value: Value, draft: &mut Draft) {
+fn translate_by_table(key: &str, value: Value, draft: &mut ExperimentDraft) {
     let (parent, last) = key.rsplit_once('.').unwrap_or(("", key));
     if SAME_NAME_SECTIONS.contains(&parent)
-        && let Some((_, own)) = SAME_NAMES.iter().find(|(name, _)| *name == last)
+        && let Some(own) = SAME_NAMES.split(' ').find(|own| own.rsplit('.').next() == Some(last))
     {
         draft.set(own, value, key);
         return;
     }
-    match answer_key(parent, last) {
-        // A second choice of how long to train would be a mistake.
-        // Samples need prompts, which no other configuration has.
-        Some(Answer { own: Some(own), is_direct: true, .. })
-            if !value.is_array() && !own.starts_with("eval.samples") =>
-        {
-            let lengths = ["train.steps", "train.tokens", "train.epochs"];
-            if lengths.contains(&own) && lengths.iter().any(|length| draft.has(length)) {
-                draft.leave_out(show(key, &value), "another setting says how long to train");
-            } else {
-                draft.set(own, value, key);
-            }
-        }
-        Some(answer) => draft.leave_out(show(key, &value), answer.help(last, answer.own)),
-        None => draft.leave_out(show(key, &value), "this program has no such key"),
+    let Some(counterpart) = find_counterpart(parent, last) else {
+        return draft.leave_out(show(key, &value), "this program has no such key");
+    };
+    // Samples need prompts, which no other configuration has.
+    let is_usable = |own: &&str| !value.is_array() && !own.starts_with("eval.samples");
+    let Some(own) = counterpart.equivalent_key().filter(is_usable) else {
+        return draft.leave_out(show(key, &value), counterpart.help(last, counterpart.key.as_deref()));
+    };
+    // A second choice of how long to train would be a mistake.
+    let lengths = ["train.steps", "train.tokens", "train.epochs"];
+    if lengths.contains(&own) && lengths.iter().any(|length| draft.has(length)) {
+        draft.leave_out(show(key, &value), "another setting says how long to train");
+    } else {
+        draft.set(own, value, key);
     }
 }
 
 /// Fills in what every experiment needs.
-fn add_required_keys(trainer: Trainer, draft: &mut Draft) {
+fn add_required_keys(trainer: Trainer, draft: &mut ExperimentDraft) {
     if !draft.has("model.layers") && !draft.has("model.init") {
         draft.set("model.preset", "gpt2-124m", "choose a model: its sizes are not in the configuration");
     }

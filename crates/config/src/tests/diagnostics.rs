@@ -4,8 +4,8 @@ use std::path::Path;
 
 use crate::{LoadOptions, from_str};
 
-/// A folder with an `input.txt`, and what is said about `text` as an experiment in it.
-pub(crate) fn said(text: &str, sets: &[&str], env: &[(&str, &str)]) -> String {
+/// Renders the mistakes of `text` as an experiment in a folder that has an `input.txt`.
+pub(crate) fn render_mistakes(text: &str, sets: &[&str], env: &[(&str, &str)]) -> String {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("input.txt"), "once upon a time").unwrap();
     let options = LoadOptions {
@@ -26,7 +26,7 @@ macro_rules! says {
     ($($name:ident: $text:expr;)*) => {$(
         #[test]
         fn $name() {
-            insta::assert_snapshot!(said(&$text, &[], &[]));
+            insta::assert_snapshot!(render_mistakes(&$text, &[], &[]));
         }
     )*};
 }
@@ -91,7 +91,14 @@ fn mistakes_in_the_layers_above_the_file() {
     let sets =
         ["batch.sequences=10", "train.stpes=5", "seed", "optimizer={sgd: {lr: fast}}", "optimizer={sgd: {", "=3"];
     let env = [("RUNNER_TRAIN__STEPS", "ten"), ("RUNNER_SEDE", "3"), ("RUNNER_OS", "Linux"), ("RUNNER_LOG_LEVEL", "x")];
-    insta::assert_snapshot!(said(&text, &sets, &env));
+    insta::assert_snapshot!(render_mistakes(&text, &sets, &env));
+}
+
+#[test]
+fn null_takes_away_the_number_of_a_preset() {
+    let text = render_mistakes(&with(""), &["model.layers=null"], &[]);
+    assert!(text.contains("`layers` is missing in `model`: `model.layers` is null"), "{text}");
+    assert!(!text.contains("without a preset"), "{text}");
 }
 
 #[test]

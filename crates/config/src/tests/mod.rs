@@ -1,4 +1,4 @@
-//! Experiment files: what they load to, and what is said about their mistakes.
+//! Experiment files: the experiments that they load to, and the reports of their mistakes.
 
 pub(crate) mod diagnostics;
 mod hostile;

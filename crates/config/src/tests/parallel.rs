@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use super::diagnostics::{said, says, with};
+use super::diagnostics::{render_mistakes, says, with};
 use super::load::{SHORT, experiment, fill, loaded};
 use crate::{LoadOptions, explain, from_str, to_yaml};
 use runner_spec::experiment::{AutoOr, Parallel, ParallelMode, PipelineSchedule};
@@ -84,8 +84,8 @@ fn a_mode_from_above_takes_the_keys_of_others_with_it() {
     for single in ["parallel.mode=single", "parallel={mode: single}"] {
         assert_eq!(experiment(&replicas, &[single]).parallel, Parallel::single());
     }
-    // What stands beside the mode is contradicted by it.
-    insta::assert_snapshot!(said(SHORT, &["parallel={mode: ddp, replicas: 2, pipeline: {stages: 2}}"], &[]));
+    // The mode contradicts the keys beside it.
+    insta::assert_snapshot!(render_mistakes(SHORT, &["parallel={mode: ddp, replicas: 2, pipeline: {stages: 2}}"], &[]));
 }
 
 #[test]
@@ -273,7 +273,7 @@ fn sizes_that_mean_harm() {
         let found = first(&text);
         assert!(found.message.len() < 300 && found.help.len() < 300, "{found:?}");
     }
-    // As large as it may be.
+    // The largest legal values.
     let e = experiment(&deep("batch: {sequences: 1e9}\nparallel: {mode: ddp, replicas: 1e5}\n"), &[]);
     assert_eq!((e.parallel.replicas, e.batch.micro_batch), (100_000, 8));
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::diagnostics::said;
+use super::diagnostics::render_mistakes;
 use crate::{LoadOptions, explain, from_str, to_yaml};
 use runner_spec::experiment::{HubTokenizer, Source, Tokenizer, Validation};
 
@@ -65,7 +65,7 @@ fn a_flag_replaces_a_column_by_a_template() {
 
 #[test]
 fn mistakes_in_sources_are_located() {
-    let of = |data: &str| said(&with(data), &[], &[]);
+    let of = |data: &str| render_mistakes(&with(data), &[], &[]);
     let both = of("  train:\n    jsonl:\n      files: [input.txt]\n      field: a\n      template: '{{ b }}'\n");
     assert!(
         both.contains("`data.train.jsonl` has both `field` and `template`") && both.contains("exp.yaml:7"),

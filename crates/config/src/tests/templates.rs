@@ -12,7 +12,7 @@ const MACROS: &str = "{% macro schedule(decay) %}\n{% set x = 1 %}\nwarmup: {ste
 const DATA: &str = "data:\n  train: {builtin: {corpus: stories}}\n";
 
 /// The messages about `text` as `exp.yaml.j2`, beside `macros.j2` and `part.j2`.
-fn said(text: &str, part: &str, vars: &serde_json::Value) -> String {
+fn render_mistakes(text: &str, part: &str, vars: &serde_json::Value) -> String {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
     write("macros.j2", MACROS);
@@ -33,7 +33,7 @@ fn with(text: &str) -> String {
 #[test]
 fn an_undefined_variable() {
     let text = "# a comment\nmodel: {preset: gpt2-nano}\noptimizer: {adamw: {lr: {{ base * lr }}}}\n";
-    insta::assert_snapshot!(said(text, "", &json!({"lrr": 1, "base": 2})), @r#"
+    insta::assert_snapshot!(render_mistakes(text, "", &json!({"lrr": 1, "base": 2})), @r#"
     error: `lr` is not defined
      --> DIR/exp.yaml.j2:3:35
       |
@@ -45,7 +45,7 @@ fn an_undefined_variable() {
     1 mistake; nothing was started
     "#);
     let text = "{% import 'macros.j2' as m %}\n{{ m.broken(1) }}\n";
-    insta::assert_snapshot!(said(text, "", &json!({})), @r#"
+    insta::assert_snapshot!(render_mistakes(text, "", &json!({})), @r#"
     error: `b` is not defined
      --> DIR/macros.j2:7:8
       |
@@ -56,7 +56,7 @@ fn an_undefined_variable() {
     1 mistake; nothing was started
     "#);
     let text = "{% import 'macros.j2' as m %}\n{{ m.free() }}\n";
-    insta::assert_snapshot!(said(text, "", &json!({"lr": 1})), @r#"
+    insta::assert_snapshot!(render_mistakes(text, "", &json!({"lr": 1})), @r#"
     error: an experiment is a mapping of keys to values, not `1`
      --> DIR/macros.j2:9:19
       |
@@ -70,7 +70,7 @@ fn an_undefined_variable() {
     1 mistake; nothing was started
     "#);
     let text = "a: 1\n{% include 'part.j2' %}\n";
-    insta::assert_snapshot!(said(text, "x: 1\ny: é {{ lr | round(2) }}\n", &json!({})), @r#"
+    insta::assert_snapshot!(render_mistakes(text, "x: 1\ny: é {{ lr | round(2) }}\n", &json!({})), @r#"
     error: `lr` is not defined
      --> DIR/part.j2:2:9
       |
@@ -82,7 +82,7 @@ fn an_undefined_variable() {
     1 mistake; nothing was started
     "#);
     let text = "{% for x in sizes %}{{ x }}{% endfor %}";
-    insta::assert_snapshot!(said(text, "", &json!({"size": [1]})), @r#"
+    insta::assert_snapshot!(render_mistakes(text, "", &json!({"size": [1]})), @r#"
     error: `sizes` is not defined
      --> DIR/exp.yaml.j2:1:13
       |
@@ -94,7 +94,7 @@ fn an_undefined_variable() {
     1 mistake; nothing was started
     "#);
     let text = "a: {{ cfg.lrr }}\n{{ cfg.lr }}";
-    insta::assert_snapshot!(said(text, "", &json!({"cfg": {"lr": 1}})), @r#"
+    insta::assert_snapshot!(render_mistakes(text, "", &json!({"cfg": {"lr": 1}})), @r#"
     error: `cfg.lrr` is not defined
      --> DIR/exp.yaml.j2:1:7
       |
@@ -105,7 +105,7 @@ fn an_undefined_variable() {
     1 mistake; nothing was started
     "#);
     let text = "a: {{ pow10(n) }}\n";
-    insta::assert_snapshot!(said(text, "", &json!({})), @r#"
+    insta::assert_snapshot!(render_mistakes(text, "", &json!({})), @r#"
     error: `n` is not defined
      --> DIR/exp.yaml.j2:1:13
       |
@@ -116,7 +116,7 @@ fn an_undefined_variable() {
     1 mistake; nothing was started
     "#);
     let text = "a: {% if deep %}1{% endif %}\n";
-    insta::assert_snapshot!(said(text, "", &json!({})), @r#"
+    insta::assert_snapshot!(render_mistakes(text, "", &json!({})), @r#"
     error: `deep` is not defined
      --> DIR/exp.yaml.j2:1:10
       |
@@ -130,7 +130,7 @@ fn an_undefined_variable() {
 
 #[test]
 fn syntax() {
-    insta::assert_snapshot!(said("a: 1\nb: {{ 1 + }}\n", "", &json!({})), @r#"
+    insta::assert_snapshot!(render_mistakes("a: 1\nb: {{ 1 + }}\n", "", &json!({})), @r#"
     error: not a valid template: unexpected end of variable block
      --> DIR/exp.yaml.j2:2:11
       |
@@ -140,7 +140,7 @@ fn syntax() {
 
     1 mistake; nothing was started
     "#);
-    insta::assert_snapshot!(said("a: 1\nb: {{ lr\n\n", "", &json!({})), @r#"
+    insta::assert_snapshot!(render_mistakes("a: 1\nb: {{ lr\n\n", "", &json!({})), @r#"
     error: not a valid template: unexpected end of input, expected end of variable block
      --> DIR/exp.yaml.j2:2:7
       |
@@ -150,7 +150,7 @@ fn syntax() {
 
     1 mistake; nothing was started
     "#);
-    insta::assert_snapshot!(said("{% if a %}\nb: 1\n", "", &json!({})), @r#"
+    insta::assert_snapshot!(render_mistakes("{% if a %}\nb: 1\n", "", &json!({})), @r#"
     error: not a valid template: unexpected end of input, expected end of block
      --> DIR/exp.yaml.j2:2:1
       |
@@ -160,7 +160,7 @@ fn syntax() {
 
     1 mistake; nothing was started
     "#);
-    insta::assert_snapshot!(said("{% fro a in b %}{% endfor %}\n", "", &json!({})), @r#"
+    insta::assert_snapshot!(render_mistakes("{% fro a in b %}{% endfor %}\n", "", &json!({})), @r#"
     error: not a valid template: unknown statement fro
      --> DIR/exp.yaml.j2:1:4
       |
@@ -170,7 +170,7 @@ fn syntax() {
 
     1 mistake; nothing was started
     "#);
-    insta::assert_snapshot!(said("a: 1\n{% include 'part.j2' %}\n", "x: 1\n{% endif %}\n", &json!({})), @r#"
+    insta::assert_snapshot!(render_mistakes("a: 1\n{% include 'part.j2' %}\n", "x: 1\n{% endif %}\n", &json!({})), @r#"
     error: not a valid template: unknown statement endif
      --> DIR/part.j2:2:4
       |
@@ -185,7 +185,7 @@ fn syntax() {
 
 #[test]
 fn filters_functions_and_files() {
-    insta::assert_snapshot!(said("a: {{ 'x' | uper }}\n", "", &json!({})), @r#"
+    insta::assert_snapshot!(render_mistakes("a: {{ 'x' | uper }}\n", "", &json!({})), @r#"
     error: there is no filter `uper`
      --> DIR/exp.yaml.j2:1:13
       |
@@ -195,7 +195,7 @@ fn filters_functions_and_files() {
 
     1 mistake; nothing was started
     "#);
-    insta::assert_snapshot!(said("a: {{ pow(3) }}\n", "", &json!({})), @r#"
+    insta::assert_snapshot!(render_mistakes("a: {{ pow(3) }}\n", "", &json!({})), @r#"
     error: there is no function or macro `pow`
      --> DIR/exp.yaml.j2:1:7
       |
@@ -205,7 +205,7 @@ fn filters_functions_and_files() {
 
     1 mistake; nothing was started
     "#);
-    insta::assert_snapshot!(said("a: {{ 1 is evne }}\n", "", &json!({})), @r#"
+    insta::assert_snapshot!(render_mistakes("a: {{ 1 is evne }}\n", "", &json!({})), @r#"
     error: there is no test `evne`
      --> DIR/exp.yaml.j2:1:12
       |
@@ -215,7 +215,7 @@ fn filters_functions_and_files() {
 
     1 mistake; nothing was started
     "#);
-    insta::assert_snapshot!(said("a: {{ '10Q' | tokens }}\n", "", &json!({})), @r#"
+    insta::assert_snapshot!(render_mistakes("a: {{ '10Q' | tokens }}\n", "", &json!({})), @r#"
     error: `10Q` is not a count such as 10B, 1.5M or 250k
      --> DIR/exp.yaml.j2:1:15
       |
@@ -224,7 +224,7 @@ fn filters_functions_and_files() {
 
     1 mistake; nothing was started
     "#);
-    insta::assert_snapshot!(said("a: 1\n{% include 'parts.j2' %}\n", "", &json!({})), @r#"
+    insta::assert_snapshot!(render_mistakes("a: 1\n{% include 'parts.j2' %}\n", "", &json!({})), @r#"
     error: there is no file `parts.j2`
      --> DIR/exp.yaml.j2:2:4
       |
@@ -235,7 +235,7 @@ fn filters_functions_and_files() {
 
     1 mistake; nothing was started
     "#);
-    insta::assert_snapshot!(said("a: {{ 1 // 0 }}\n", "", &json!({})), @r#"
+    insta::assert_snapshot!(render_mistakes("a: {{ 1 // 0 }}\n", "", &json!({})), @r#"
     error: unable to calculate 1 // 0
      --> DIR/exp.yaml.j2:1:7
       |
@@ -244,7 +244,7 @@ fn filters_functions_and_files() {
 
     1 mistake; nothing was started
     "#);
-    insta::assert_snapshot!(said("a: {{ logspace(0, 1, 3) }}\n", "", &json!({})), @r#"
+    insta::assert_snapshot!(render_mistakes("a: {{ logspace(0, 1, 3) }}\n", "", &json!({})), @r#"
     error: logspace needs two positive numbers, and has 0 and 1
      --> DIR/exp.yaml.j2:1:7
       |
@@ -253,7 +253,7 @@ fn filters_functions_and_files() {
 
     1 mistake; nothing was started
     "#);
-    insta::assert_snapshot!(said("a: {{ env('HOME') }}\n", "", &json!({})), @r#"
+    insta::assert_snapshot!(render_mistakes("a: {{ env('HOME') }}\n", "", &json!({})), @r#"
     error: the file does not list the environment variable `HOME`
      --> DIR/exp.yaml.j2:1:7
       |
@@ -263,7 +263,7 @@ fn filters_functions_and_files() {
 
     1 mistake; nothing was started
     "#);
-    insta::assert_snapshot!(said("{# env: DATA_DIR #}\na: {{ env('DATA_DIR') }}\n", "", &json!({})), @r#"
+    insta::assert_snapshot!(render_mistakes("{# env: DATA_DIR #}\na: {{ env('DATA_DIR') }}\n", "", &json!({})), @r#"
     error: the environment variable `DATA_DIR` is not set
      --> DIR/exp.yaml.j2:2:7
       |
@@ -279,7 +279,7 @@ fn filters_functions_and_files() {
 fn mistakes_in_what_was_rendered() {
     // A key as it stands in the template, and a value.
     let text = with("{# twice #}\nbatch:\n  sequences: {{ n }}\n  micro_bach: {{ n }}\ntrain: {steps: {{ -n }}}\n");
-    insta::assert_snapshot!(said(&text, "", &json!({"n": 10})), @r#"
+    insta::assert_snapshot!(render_mistakes(&text, "", &json!({"n": 10})), @r#"
     error: unknown key `micro_bach` in `batch`
      --> DIR/exp.yaml.j2:7:3
       |
@@ -304,7 +304,7 @@ fn mistakes_in_what_was_rendered() {
     "#);
     // In an include, in a loop's body, in a macro.
     let text = with("{% include 'part.j2' %}\n");
-    insta::assert_snapshot!(said(&text, "\noptimizer:\n  adamw: {{ '{' }}lrr: 1}\n", &json!({})), @r#"
+    insta::assert_snapshot!(render_mistakes(&text, "\noptimizer:\n  adamw: {{ '{' }}lrr: 1}\n", &json!({})), @r#"
     error: unknown key `lrr` in `optimizer.adamw`
      --> DIR/part.j2:3:19
       |
@@ -318,7 +318,7 @@ fn mistakes_in_what_was_rendered() {
     1 mistake; nothing was started
     "#);
     let text = with("eval:\n{% for key in ['every', 'evrey'] %}\n  {{ key }}: 10\n{% endfor %}\n");
-    insta::assert_snapshot!(said(&text, "", &json!({})), @r#"
+    insta::assert_snapshot!(render_mistakes(&text, "", &json!({})), @r#"
     error: unknown key `evrey` in `eval`
      --> DIR/exp.yaml.j2:6:3
       |
@@ -332,7 +332,7 @@ fn mistakes_in_what_was_rendered() {
     1 mistake; nothing was started
     "#);
     let text = with("{% from 'macros.j2' import schedule %}\nschedule:\n  {{ schedule('cosin') | indent(2) }}\n");
-    insta::assert_snapshot!(said(&text, "", &json!({})), @r#"
+    insta::assert_snapshot!(render_mistakes(&text, "", &json!({})), @r#"
     error: `schedule.decay` has no `cosin`
      --> DIR/macros.j2:4:10
       |
@@ -345,9 +345,9 @@ fn mistakes_in_what_was_rendered() {
 
     1 mistake; nothing was started
     "#);
-    // Of a value of several lines, the place where it stands; and what YAML itself stumbles over.
+    // The place of a value of several lines; and of text that is not YAML.
     let text = with("eval:\n  {{ lines }}\n");
-    insta::assert_snapshot!(said(&text, "", &json!({"lines": "every: 10\n  evrey: 3"})), @r#"
+    insta::assert_snapshot!(render_mistakes(&text, "", &json!({"lines": "every: 10\n  evrey: 3"})), @r#"
     error: unknown key `evrey` in `eval`
      --> DIR/exp.yaml.j2:5:3
       |
@@ -360,7 +360,7 @@ fn mistakes_in_what_was_rendered() {
 
     1 mistake; nothing was started
     "#);
-    insta::assert_snapshot!(said(&with("batch: {sequences: {{ n }}\n"), "", &json!({"n": 8})), @r#"
+    insta::assert_snapshot!(render_mistakes(&with("batch: {sequences: {{ n }}\n"), "", &json!({"n": 8})), @r#"
     error: not valid YAML: while parsing a flow mapping, did not find expected ',' o…
      --> DIR/exp.yaml.j2:4:20
       |
@@ -378,7 +378,7 @@ fn mistakes_in_what_was_rendered() {
 #[test]
 fn where_marks_would_show_only_the_rendered_line_is_said() {
     let text = with("{% set block %}\nbatch: {sequences: 0}\n{% endset %}\n{{ block if block|length < 23 else '' }}\n");
-    insta::assert_snapshot!(said(&text, "", &json!({})), @r#"
+    insta::assert_snapshot!(render_mistakes(&text, "", &json!({})), @r#"
     error: `batch.sequences` must be at least 1, and is 0
      --> DIR/exp.yaml.j2 (rendered):4:20
       |
@@ -402,7 +402,7 @@ fn mistakes_of_the_layers_above_stay_theirs() {
 
 #[test]
 fn variables_that_nothing_uses() {
-    insta::assert_snapshot!(said(&with("{% set n = n | default(1) %}\nseed: {{ n + seed }}\n"), "", &json!({"sede": 1, "n": 1, "seed": 2})), @r#"
+    insta::assert_snapshot!(render_mistakes(&with("{% set n = n | default(1) %}\nseed: {{ n + seed }}\n"), "", &json!({"sede": 1, "n": 1, "seed": 2})), @r#"
     error: the template has no variable `sede`
      --> --var:1:1
       |

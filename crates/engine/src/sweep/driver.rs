@@ -163,7 +163,7 @@ impl<'a> Driver<'a> {
     }
 
     fn steps_done(&self, task: usize) -> u64 {
-        self.progress_of(task).map_or(0, PointProgress::steps)
+        self.progress_of(task).map_or(0, |progress| progress.steps)
     }
 
     fn run_id(&self, task: usize) -> Option<String> {

@@ -18,11 +18,12 @@ runner_store::named_enum! {
     }
 }
 
-/// The horizontal axis of a curve.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CurveAxis {
-    Step,
-    Tokens,
+runner_store::named_enum! {
+    /// The horizontal axis of a curve.
+    pub enum CurveAxis {
+        Step = "step",
+        Tokens = "tokens",
+    }
 }
 
 /// The curve of one run, x ascending. A NaN in y is a gap.

@@ -145,22 +145,10 @@ pub fn replace_paths(document: &Value, other: &Value, paths: &[&str]) -> Value {
     out
 }
 
-/// `value` on one line, as in a file.
-#[must_use]
-pub fn setting_text(value: &Value) -> String {
-    match value {
-        Value::Array(items) => format!("[{}]", items.iter().map(setting_text).collect::<Vec<_>>().join(", ")),
-        Value::String(text) => text.escape_debug().to_string(),
-        Value::Number(n) => match n.as_f64() {
-            Some(x) if n.is_f64() && x != 0.0 && !(1e-3..1e6).contains(&x.abs()) => format!("{x:e}"),
-            _ => n.to_string(),
-        },
-        other => other.to_string(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use runner_spec::format::setting_text;
+
     use super::*;
     use runner_plan::testing::experiment;
     use runner_spec::experiment as e;

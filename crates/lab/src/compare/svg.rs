@@ -58,11 +58,7 @@ pub fn svg(curves: &[Curve], title: &str, metric: &str, over: CurveAxis) -> Stri
         picture.text(x(tick), bottom + 18.0, " class=\"ink\" text-anchor=\"middle\"", label(tick));
     }
     picture.raw(format_args!("<path class=\"axis\" d=\"M{LEFT} {TOP}V{bottom}H{right:.1}\"/>"));
-    let name = match over {
-        CurveAxis::Step => "step",
-        CurveAxis::Tokens => "tokens",
-    };
-    picture.text(LEFT + PLOT.0 / 2.0, bottom + 40.0, " class=\"ink\" text-anchor=\"middle\"", name);
+    picture.text(LEFT + PLOT.0 / 2.0, bottom + 40.0, " class=\"ink\" text-anchor=\"middle\"", over.name());
     let middle = TOP + PLOT.1 / 2.0;
     let rotated = format!(" class=\"ink\" transform=\"translate(18 {middle}) rotate(-90)\" text-anchor=\"middle\"");
     picture.text(0.0, 0.0, &rotated, metric);

@@ -1,4 +1,4 @@
-//! What goes and what stays, of runs that are done, at work, interrupted, forked from, and in a sweep.
+//! The items that are removed and those that stay: of runs that are done, running, interrupted, forked from, and in a sweep.
 
 use super::*;
 use crate::remove;

@@ -4,10 +4,10 @@ use minijinja::value::ValueKind;
 use minijinja::{Environment, Error, ErrorKind, Expression, UndefinedBehavior, filters, tests};
 use serde_json::{Map, Value};
 
-use super::point::ExpandedPoint;
+use super::point::{ExpandedPoint, value_text};
 use super::spec::{ExcludeExpression, SweepSpec};
-use super::value_text::value_text;
 use runner_spec::diagnostic::{list, nearest, short};
+use runner_template::error_detail;
 
 /// Instructions that an expression may take for one point; a comparison takes four.
 const FUEL: u64 = 10_000;
@@ -110,7 +110,7 @@ pub(super) fn is_true_for(
                 ErrorKind::UnknownFilter => format!("the filters here are {}", list(&FILTERS, "and")),
                 _ => String::new(),
             };
-            Err((format!("the expression cannot be computed for {}: {}", at(), reason(&error)), help))
+            Err((format!("the expression cannot be computed for {}: {}", at(), error_detail(&error)), help))
         }
     }
 }
@@ -158,12 +158,5 @@ fn syntax(expression: &str, error: &Error) -> Problem {
     } else {
         "write it as in `layers == 4 and lr > 5e-4`"
     };
-    (format!("not an expression: {}", reason(error)), help.to_owned())
-}
-
-fn reason(error: &Error) -> String {
-    match error.detail() {
-        Some(detail) => detail.to_owned(),
-        None => error.kind().to_string(),
-    }
+    (format!("not an expression: {}", error_detail(error)), help.to_owned())
 }

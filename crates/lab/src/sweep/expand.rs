@@ -3,10 +3,10 @@
 use super::exclude;
 use super::point::{ExpandedPoint, PointValues};
 use super::spec::{Dimension, ExcludeExpression, MAX_POINTS, SweepSpec};
-use super::value_text::yaml_text;
 use runner_config::LoadOptions;
 use runner_spec::diagnostic::ConfigError;
 use runner_template::source::{Source, without_byte_order_mark};
+use runner_template::yaml_text;
 
 /// The points of a sweep, and the points that `exclude` left out.
 #[derive(Debug, Clone, PartialEq)]

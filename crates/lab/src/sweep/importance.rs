@@ -11,9 +11,8 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::point::PointValues;
+use super::point::{PointValues, value_text};
 use super::spec::{Dimension, Goal};
-use super::value_text::value_text;
 
 const BY_VALUE: &str = "eta squared";
 const BY_QUARTILE: &str = "eta squared over quartiles";

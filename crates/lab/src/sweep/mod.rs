@@ -14,12 +14,11 @@ mod results;
 mod schedule;
 mod spec;
 pub mod summary;
-mod value_text;
 
 pub use expand::{Expanded, expand, load_options};
 pub use file_changes::describe_changes;
 pub use importance::{Importance, importance};
-pub use point::{ExpandedPoint, PointValues};
+pub use point::{ExpandedPoint, PointValues, value_text};
 pub use random::{Distribution, RandomDraws};
 pub use read::{from_str, load};
 pub use results::{PointStatus, Results, ResultsRow};
@@ -28,4 +27,3 @@ pub use spec::{
     AshaSettings, Dimension, ExcludeExpression, Goal, ListAxis, MAX_POINTS, MeasurementChoice, Objective,
     ObjectiveMetric, SCHEMA, SweepSpec,
 };
-pub use value_text::{value_text, yaml_text};

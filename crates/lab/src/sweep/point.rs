@@ -1,5 +1,6 @@
 //! A point of a sweep: a value for everything that varies.
 
+use runner_spec::format::setting_text;
 use serde_json::Value;
 
 /// Names with their values, in the order of the sweep file.
@@ -11,6 +12,12 @@ pub struct ExpandedPoint {
     /// From 1, among the points that are left after exclusion; among the excluded ones, too.
     pub index: usize,
     pub values: PointValues,
+}
+
+/// `value` for a table, on one line: a text as it is, anything else as in a file.
+#[must_use]
+pub fn value_text(value: &Value) -> String {
+    value.as_str().map_or_else(|| setting_text(value), str::to_owned)
 }
 
 /// A list of pairs as a JSON mapping that keeps the order of its keys.

@@ -97,7 +97,7 @@ pub struct PointProgress {
     /// The step of the newest checkpoint.
     checkpoint: Option<u64>,
     /// The number of optimizer steps recorded.
-    steps: u64,
+    pub steps: u64,
     rungs: Vec<RungValue>,
 }
 
@@ -152,12 +152,6 @@ impl PointProgress {
             path,
         };
         Some((progress, problem.or(metrics_problem)))
-    }
-
-    /// The number of optimizer steps recorded.
-    #[must_use]
-    pub fn steps(&self) -> u64 {
-        self.steps
     }
 
     /// The result at the rung after `until` of `total` steps, once the steps are done, measured and saved. The result after the last

@@ -15,14 +15,14 @@ use self::axis_name::{NameCheck, check_key_path, check_variable_name};
 use super::spec::{
     AshaSettings, ExcludeExpression, FileSetting, MeasurementChoice, Objective, ObjectiveMetric, SweepSpec,
 };
-use super::value_text::yaml_text;
 use super::{exclude, expand};
 use runner_config::check::check_against;
-use runner_config::resolve::{legal_in_name, name_problem};
+use runner_config::resolve::{name_of_file, name_problem};
 use runner_config::shape::parse_slot;
 use runner_spec::diagnostic::{ConfigError, Diagnostic, MAX_DIAGNOSTICS, short};
 use runner_template::source::{Place, Source, read, without_byte_order_mark};
 use runner_template::tree::{self, Entry, Node, Yaml};
+use runner_template::yaml_text;
 
 const SHORTEST: &str =
     "the shortest sweep:\nsweep:\n  base: experiment.yaml\n  grid: {optimizer.adamw.lr: [3e-4, 1e-3]}";
@@ -32,19 +32,7 @@ const SHORTEST: &str =
 /// # Errors
 /// All mistakes of the file.
 pub fn load(path: &Path) -> Result<SweepSpec, ConfigError> {
-    let whole = |message: &str| {
-        let source = Source::file(path, String::new());
-        let help = "name a sweep file, such as sweep.yaml";
-        Err(ConfigError::new(vec![source.diagnostic_whole(message.to_owned(), help.into())]))
-    };
-    if path.is_dir() {
-        return whole("this is a folder");
-    }
-    if std::fs::metadata(path).is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound) {
-        return whole("there is no such file");
-    }
-    let text = read(path).map_err(|d| ConfigError::new(vec![*d]))?;
-    read_text(&text, path, true)
+    read_text(&read(path, "name a sweep file, such as sweep.yaml")?, path, true)
 }
 
 /// Reads the text of a sweep file. Relative paths in it start from the folder of `path`. The files that it names need not exist.
@@ -221,7 +209,9 @@ impl SweepReader<'_> {
         let asha = |key: &str| value::<u64>(sweep, &format!("/early_stop/asha/{key}"));
         let metric = value(sweep, "/objective/metric").unwrap_or(ObjectiveMetric::ValLoss);
         let spec = SweepSpec {
-            name: get("name").and_then(|entry| self.read_name(entry, sweep)).unwrap_or_else(|| name_of_file(path)),
+            name: get("name")
+                .and_then(|entry| self.read_name(entry, sweep))
+                .unwrap_or_else(|| name_of_file(path, "sweep")),
             base: base.unwrap_or_default(),
             vars,
             set,
@@ -333,13 +323,6 @@ fn read_exclude(entry: &Entry) -> Vec<ExcludeExpression> {
         _ => None,
     };
     items.iter().filter_map(expression).collect()
-}
-
-fn name_of_file(path: &Path) -> String {
-    let stem = path.file_stem().unwrap_or_default().to_string_lossy();
-    let name: String = stem.chars().map(|c| if legal_in_name(c) { c } else { '-' }).take(100).collect();
-    let name = name.trim_start_matches(['.', '-']);
-    if name.is_empty() { "sweep".to_owned() } else { name.to_owned() }
 }
 
 #[cfg(test)]

@@ -5,12 +5,11 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::point::{PointValues, ordered};
+use super::point::{PointValues, ordered, value_text};
 use super::schedule::{
     PointTask, PromotionRule, ScheduleDecision, SegmentResult, TrainingSegment, decide, valid_step_cost,
 };
 use super::spec::{AshaSettings, Goal, Objective};
-use super::value_text::value_text;
 
 /// Version of the file.
 pub const FORMAT: u32 = 1;
@@ -78,16 +77,10 @@ pub struct PlannedPoint {
 }
 
 impl PlannedPoint {
-    /// `lr=0.001 layers=2`.
-    #[must_use]
-    pub fn describe_values(&self) -> String {
-        describe_values(&self.values)
-    }
-
     /// `point 3 (lr=0.001 layers=2)`.
     #[must_use]
     pub fn describe(&self) -> String {
-        format!("point {} ({})", self.index, self.describe_values())
+        format!("point {} ({})", self.index, describe_values(&self.values))
     }
 }
 
@@ -242,7 +235,7 @@ mod tests {
 
     #[test]
     fn values_are_described() {
-        assert_eq!(sweep().points[1].describe_values(), "lr=0.01 layers=2");
+        assert_eq!(describe_values(&sweep().points[1].values), "lr=0.01 layers=2");
         assert_eq!(describe_values(&vec![("a".to_owned(), json!("x\u{1b}[2J"))]), "a=x\u{fffd}[2J");
     }
 }

@@ -5,9 +5,8 @@ use std::iter::once;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::point::{PointValues, ordered};
+use super::point::{PointValues, ordered, value_text};
 use super::spec::Objective;
-use super::value_text::value_text;
 
 runner_store::named_enum! {
     /// The status of a point.

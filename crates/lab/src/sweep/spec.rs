@@ -6,10 +6,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::random::{Distribution, RandomDraws};
-#[cfg(doc)]
-use super::value_text::yaml_text;
 use runner_spec::diagnostic::{ConfigError, Diagnostic};
 use runner_template::source::{Place, Source, without_byte_order_mark};
+#[cfg(doc)]
+use runner_template::yaml_text;
 
 /// The JSON Schema of the sweep file (draft 7). The module `read` checks files against it.
 pub const SCHEMA: &str = include_str!("../../../../schemas/sweep.schema.json");

@@ -103,7 +103,7 @@ fn row(point: &PlannedPoint, progress: Option<&PointProgress>, is_due: bool) -> 
         _ if last_value.is_some() && !is_due => PointStatus::Stopped,
         _ => PointStatus::Interrupted,
     };
-    row.steps = progress.steps().min(point.steps);
+    row.steps = progress.steps.min(point.steps);
     row.objective = last_value.filter(|value| value.is_finite() && row.status != PointStatus::Failed);
     row.run = Some(progress.id.clone());
     row.seconds = progress.seconds;

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use serde_json::Value;
 
-use runner_lab::compare::settings::{differing_keys, flatten, setting_text};
+use runner_lab::compare::settings::{differing_keys, flatten};
+use runner_spec::format::setting_text;
 
 /// Differences that are listed at most. Runs with more are different experiments.
 const MAX_DIFFERENCES: usize = 200;

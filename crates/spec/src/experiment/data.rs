@@ -63,7 +63,7 @@ pub enum Tokenizer {
         #[serde(default)]
         special_tokens: Vec<String>,
     },
-    /// That of a model on the Hugging Face hub: its tokenizer.json, or vocab.json and merges.txt.
+    /// The tokenizer of a model on the Hugging Face hub: its tokenizer.json, or vocab.json and merges.txt.
     Hub(HubTokenizer),
 }
 

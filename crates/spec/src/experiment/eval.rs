@@ -6,7 +6,6 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::data::{Corpus, Source};
-use crate::serde_defaults::defaults;
 
 /// The measurements while training. A part that is `null` is left out.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -66,44 +65,34 @@ pub struct HellaSwag {
 
 /// Texts that the model continues.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
+#[serde(default, deny_unknown_fields)]
+#[schemars(extend("required" = ["prompts"]))]
 pub struct Samples {
     /// The texts to continue.
     #[schemars(length(min = 1))]
     pub prompts: Vec<String>,
     /// Continuations of each prompt.
-    #[serde(default = "count")]
     #[schemars(range(min = 1, max = 10_000))]
     pub count: usize,
     /// Tokens per continuation.
-    #[serde(default = "max_tokens")]
     #[schemars(range(min = 1, max = 1_000_000))]
     pub max_tokens: usize,
     /// Draw among this many of the likeliest tokens; `null` for all.
-    #[serde(default = "top_k")]
     #[schemars(range(min = 1, max = 100_000_000))]
     pub top_k: Option<usize>,
     /// Divides the logits; 0 always takes the likeliest token.
-    #[serde(default = "temperature")]
     #[schemars(range(min = 0, max = 1_000))]
     pub temperature: f64,
     /// Draw among the likeliest tokens that together have this probability; `null` for all.
-    #[serde(default)]
     #[schemars(range(max = 1), extend("exclusiveMinimum" = 0))]
     pub top_p: Option<f64>,
     /// Seed of the draws.
-    #[serde(default = "seed")]
     pub seed: u64,
 }
 
-defaults! {
-    count: usize = 1;
-    max_tokens: usize = 64;
-    temperature: f64 = 1.0;
-    seed: u64 = 42;
-}
-
-#[expect(clippy::unnecessary_wraps, reason = "the type of the key, which may be null")]
-fn top_k() -> Option<usize> {
-    Some(50)
+impl Default for Samples {
+    fn default() -> Self {
+        let prompts = Vec::new();
+        Self { prompts, count: 1, max_tokens: 64, top_k: Some(50), temperature: 1.0, top_p: None, seed: 42 }
+    }
 }

@@ -92,7 +92,6 @@ defaults! {
     adamw_betas: [f64; 2] = [0.9, 0.95];
     adamw_eps: f64 = 1e-8;
     adamw_decay: f64 = 0.1;
-    decay_final: f64 = 0.1;
 }
 
 impl Default for Optimizer {
@@ -148,27 +147,9 @@ pub struct Warmup {
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 pub enum Decay {
     /// Half a cosine, constant afterwards.
-    Cosine {
-        /// Share of the peak learning rate that is reached.
-        #[serde(rename = "final", default = "decay_final")]
-        #[schemars(range(min = 0, max = 1))]
-        final_: f64,
-        /// Steps from the end of the warmup. Default: the rest of the run.
-        #[serde(default)]
-        #[schemars(range(min = 1, max = 1_000_000_000_000u64))]
-        steps: Option<u64>,
-    },
+    Cosine(DecayTarget),
     /// A straight line, constant afterwards.
-    Linear {
-        /// Share of the peak learning rate that is reached.
-        #[serde(rename = "final", default = "decay_final")]
-        #[schemars(range(min = 0, max = 1))]
-        final_: f64,
-        /// Steps from the end of the warmup. Default: the rest of the run.
-        #[serde(default)]
-        #[schemars(range(min = 1, max = 1_000_000_000_000u64))]
-        steps: Option<u64>,
-    },
+    Linear(DecayTarget),
     /// Times `gamma` after each `every` steps, or each so many epochs.
     Step(StepDecay),
     /// The peak learning rate to the end.
@@ -178,6 +159,25 @@ pub enum Decay {
 impl Default for Decay {
     fn default() -> Self {
         Self::Constant {}
+    }
+}
+
+/// The end of a continuous decay.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct DecayTarget {
+    /// Share of the peak learning rate that is reached.
+    #[serde(rename = "final")]
+    #[schemars(range(min = 0, max = 1))]
+    pub share: f64,
+    /// Steps from the end of the warmup. Default: the rest of the run.
+    #[schemars(range(min = 1, max = 1_000_000_000_000u64))]
+    pub steps: Option<u64>,
+}
+
+impl Default for DecayTarget {
+    fn default() -> Self {
+        Self { share: 0.1, steps: None }
     }
 }
 

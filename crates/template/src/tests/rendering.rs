@@ -20,7 +20,8 @@ fn text(text: &str, vars: &Json) -> String {
 fn numbers_read_back_as_they_were() {
     for (given, printed) in [
         (json!(1e-10), "1e-10"),
-        (json!(1e22), "1e22"),
+        (json!(1e16), "1.0e16"),
+        (json!(1e22), "1.0e22"),
         (json!(-0.0), "-0.0"),
         (json!(0.1), "0.1"),
         (json!(3e-4), "0.0003"),

@@ -18,7 +18,7 @@ use runner_plan::testing::cluster;
 use runner_spec::data::DataFacts;
 use runner_spec::experiment::Experiment;
 
-/// What is common to the pairs; a pair replaces lines by their key, or adds some.
+/// The lines that the pairs have in common; a pair replaces lines by their key, or adds some.
 const BASE: [(&str, &str); 6] = [
     ("model", "{family: gpt2, layers: 4, heads: 2, d_model: 16, d_ff: 32, context_length: 32}"),
     ("data", "{tokenizer: {bytes: {}}, train: {builtin: {corpus: stories}}, validation: {fraction: 0.1}}"),

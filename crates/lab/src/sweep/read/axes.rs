@@ -5,7 +5,6 @@ use serde_json::Value;
 use super::super::random::{Distribution, RandomDraws};
 use super::super::spec::{Dimension, FileSetting, ListAxis};
 use super::{SweepReader, entries};
-use runner_config::check::describe;
 use runner_spec::diagnostic::short;
 use runner_template::source::Place;
 use runner_template::tree::{Entry, Node, Yaml};
@@ -143,7 +142,7 @@ impl SweepReader<'_> {
         let mut bound = |i: usize| {
             let (bound, node): (f64, &Node) = (values.get(i)?.as_f64()?, nodes.get(i)?);
             if is_whole && (bound.fract() != 0.0 || bound.abs() > MAX_EXACT_INTEGER) {
-                let message = format!("`{path}` has whole numbers up to 2^53, not {}", describe(node));
+                let message = format!("`{path}` has whole numbers up to 2^53, not {}", node.describe());
                 self.error(node.place, &path, message, "");
                 return None;
             }

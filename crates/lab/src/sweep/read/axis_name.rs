@@ -1,12 +1,7 @@
 //! The names of what varies: variables of a template, or key paths of an experiment.
 
-use std::path::Path;
-
-use runner_config::check::check_against;
-use runner_config::shape::root;
+use runner_config::check;
 use runner_spec::diagnostic::short;
-use runner_template::source::{Place, Source};
-use runner_template::tree::{MAX_DEPTH, Node};
 
 /// A mistake in a name, and how to correct it.
 type NameProblem = (String, String);
@@ -37,15 +32,10 @@ pub(super) fn check_variable_name(name: &str) -> Result<(), NameProblem> {
 
 /// Checks a key path of the experiment file.
 pub(super) fn check_key_path(path: &str) -> Result<(), NameProblem> {
-    let keys: Vec<&str> = path.split('.').take(MAX_DEPTH).collect();
-    // The experiment with this key alone: that the key has no value is not a mistake here.
-    let empty = format!("`{path}` is empty");
-    let place = Place { line: 1, column: 1, length: 1 };
-    let tree = keys.into_iter().rev().fold(Node::null(place), |node, key| Node::wrap(key.to_owned(), place, node));
-    let (_, mistakes) = check_against(root(), &tree, &Source::file(Path::new(""), String::new()));
-    let Some(mistake) = mistakes.into_iter().find(|mistake| mistake.message != empty) else { return Ok(()) };
-    let help = [mistake.message, mistake.help].into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>();
-    Err((format!("`{}` is no key of an experiment", short(path)), help.join("; ")))
+    check::check_key_path(path).map_err(|mistake| {
+        let help = [mistake.message, mistake.help].into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>();
+        (format!("`{}` is no key of an experiment", short(path)), help.join("; "))
+    })
 }
 
 #[cfg(test)]

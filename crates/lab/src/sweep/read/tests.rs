@@ -1,4 +1,4 @@
-//! What a sweep file means, and what is said about each kind of mistake, word for word.
+//! The meaning of sweep files, and the report of each kind of mistake, word for word.
 
 use serde_json::json;
 
@@ -11,7 +11,7 @@ fn read_text(text: &str) -> Result<SweepSpec, ConfigError> {
     from_str(text, Path::new("dir/s.yaml"))
 }
 
-fn said(text: &str) -> String {
+fn render_mistakes(text: &str) -> String {
     read_text(text).unwrap_err().to_string()
 }
 
@@ -36,7 +36,7 @@ fn a_whole_file() {
     assert_eq!(spec.name, "s");
     assert_eq!(spec.base, PathBuf::from("dir/gpt2-lr.yaml.j2"));
     assert_eq!(Value::Object(spec.vars.clone()), json!({"steps": 1000, "preset": "1e-4", "sizes": [1, {"a": null}]}));
-    assert_eq!(spec.set, ["log.every=5", r#"optimizer={"adamw": {"weight_decay": 0.1}}"#]);
+    assert_eq!(spec.set, ["log.every=5", "optimizer={adamw: {weight_decay: 0.1}}"]);
     let axis = |name: &str, values: Value| ListAxis { name: name.into(), values: values.as_array().unwrap().clone() };
     let space = vec![
         ("rate".to_owned(), Distribution::LogUniform(1e-5, 1e-2)),
@@ -100,7 +100,7 @@ macro_rules! says {
     ($($name:ident: $text:expr;)*) => {$(
         #[test]
         fn $name() {
-            insta::assert_snapshot!(said($text));
+            insta::assert_snapshot!(render_mistakes($text));
         }
     )*};
 }
@@ -128,7 +128,7 @@ says! {
 #[test]
 fn a_long_expression_is_refused_before_it_is_parsed() {
     let text = format!("sweep: {{template: t.j2, grid: {{x: [1]}}, exclude: [\"1{} == 2\"]}}", " + 1".repeat(100_000));
-    assert!(said(&text).contains("an expression of 400006 characters is too long"));
+    assert!(render_mistakes(&text).contains("an expression of 400006 characters is too long"));
 }
 
 #[test]

@@ -268,7 +268,7 @@ fn real_timing_never_changes_a_decision() {
     assert!(promotions > 500, "the cases show promotions: {promotions}");
 }
 
-/// What is promoted at the end of a rung is at least what synchronous halving would have: the top part of all.
+/// At the end of a rung at least the tasks are promoted that synchronous halving would promote: the top part of all.
 #[test]
 fn the_top_of_all_results_is_promoted_in_the_end() {
     let mut dice = Dice::new(2);
