@@ -14,7 +14,7 @@ use super::common::ExperimentArgs;
 use super::exit::{Exit, is_busy, render};
 use super::interrupt::{Interrupt, install_for};
 use super::launcher_args::LauncherArgs;
-use super::output::complain;
+use super::output::print_to_stderr;
 use super::training_args::{NEW_HINT, TrainingArgs};
 
 #[derive(Debug, Clone, Args)]
@@ -73,7 +73,7 @@ pub(crate) fn run(args: &ApplyArgs) -> anyhow::Result<Exit> {
     let work = |host: &Host, stop: &StopSwitch, observer: &mut dyn RunObserver| apply(&request, host, stop, observer);
     match args.training.train(&interrupt, NEW_HINT, work) {
         Err(error) if is_point && is_busy(&error) => {
-            complain(&render(&error, console::colors_enabled_stderr()));
+            print_to_stderr(&render(&error, console::colors_enabled_stderr()));
             Ok(Exit::Busy)
         }
         other => other,

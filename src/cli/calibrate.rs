@@ -5,7 +5,7 @@ use std::time::Instant;
 use anyhow::Context;
 
 use super::common::cache_dir;
-use super::exit::RequestError;
+use super::exit::{Exit, RequestError};
 use super::output;
 use runner_engine::calibrate::{Effort, calibrate, load, path, save, this_processor};
 use runner_report::calibration::calibration_text;
@@ -29,7 +29,7 @@ pub(crate) struct CalibrateArgs {
 
 /// # Errors
 /// If there is nothing to show, the machine is short of memory, or the cache folder cannot be written.
-pub(crate) fn run(args: &CalibrateArgs) -> anyhow::Result<()> {
+pub(crate) fn run(args: &CalibrateArgs) -> anyhow::Result<Exit> {
     let dir = cache_dir()?;
     let (device, cores) = this_processor();
     let calibration = if args.show {
@@ -39,15 +39,14 @@ pub(crate) fn run(args: &CalibrateArgs) -> anyhow::Result<()> {
     } else {
         let effort = if args.quick { Effort::Quick } else { Effort::Full };
         let started = Instant::now();
-        let progress = |what: &str| output::complain(&format!("measuring {what}"));
+        let progress = |what: &str| output::print_to_stderr(&format!("measuring {what}"));
         let calibration = calibrate(&device, cores, effort, &progress).context("measuring")?;
         save(&dir, &calibration).with_context(|| format!("writing to {}", dir.display()))?;
-        output::complain(&format!("measured in {:.1} s", started.elapsed().as_secs_f64()));
+        output::print_to_stderr(&format!("measured in {:.1} s", started.elapsed().as_secs_f64()));
         calibration
     };
-    if args.json {
-        return output::print_json(&calibration);
-    }
-    let table = calibration_text(&device, cores, &calibration.rates);
-    output::print(&format!("{table}kept in {}\n", path(&dir, &device, cores).display()))
+    output::print_result(args.json, &calibration, || {
+        let table = calibration_text(&device, cores, &calibration.rates);
+        format!("{table}kept in {}\n", path(&dir, &device, cores).display())
+    })
 }

@@ -2,19 +2,14 @@
 
 use std::process::ExitCode;
 
-use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
-use super::common::{ExperimentArgs, ThreadArgs, host_without_runs};
 use super::exit::{Exit, exit_of, render};
-use super::output::complain;
-use super::screen_observer::PreparationObserver;
+use super::output::print_to_stderr;
 use super::{
-    apply, calibrate, compare, data, diff, doctor, eval, export, export_metrics, fork, gc, import, init, logits,
-    output, plan, rank, render, report, reproduce, resume, runs, runs_tag, sample, schema, suggestions, sweep,
-    tokenizer, validate,
+    apply, calibrate, compare, data, diff, doctor, eval, export, export_metrics, fork, gc, import, init, logits, plan,
+    rank, render, report, reproduce, resume, runs, runs_tag, sample, schema, suggestions, sweep, tokenizer, validate,
 };
-use runner_engine::prepare::prepare_inputs;
-use runner_report::Screen;
 
 /// Train language models from one declarative file.
 ///
@@ -65,7 +60,7 @@ enum Command {
     Diff(diff::DiffArgs),
     Doctor(doctor::DoctorArgs),
     /// Check an experiment file, and show every mistake with its line and column.
-    Validate(ValidateArgs),
+    Validate(validate::ValidateArgs),
     /// Render a template (a file that ends in .j2) and print the result.
     Render(render::RenderArgs),
     /// Print the JSON Schema of the experiment file or the sweep file, for editors.
@@ -90,15 +85,6 @@ enum Command {
     Rank(rank::RankArgs),
 }
 
-#[derive(Debug, Args)]
-struct ValidateArgs {
-    #[command(flatten)]
-    experiment: ExperimentArgs,
-    /// Show every value and its origin: default, preset, file, environment or flag.
-    #[arg(long)]
-    explain: bool,
-}
-
 /// Runs the command that the process was started with.
 pub(crate) fn run() -> ExitCode {
     let cli = match Cli::try_parse_from(runs_tag::expand_removed_tags(std::env::args_os().collect())) {
@@ -113,7 +99,7 @@ pub(crate) fn run() -> ExitCode {
     match execute(&cli.command) {
         Ok(exit) => exit.into(),
         Err(error) => {
-            complain(&render(&error, console::colors_enabled_stderr()));
+            print_to_stderr(&render(&error, console::colors_enabled_stderr()));
             exit_of(&error).into()
         }
     }
@@ -141,38 +127,13 @@ fn execute(command: &Command) -> anyhow::Result<Exit> {
         Command::Rank(args) => rank::run(args),
         Command::Sweep(args) => sweep::run(args),
         Command::Tokenizer(args) => tokenizer::run(args),
-        Command::Render(args) => print(&render::run(args)?),
-        Command::Plan(args) => print(&plan::run(args, || plan_inputs(args))?),
-        Command::Doctor(args) => doctor::run(args).map(|()| Exit::Done),
-        Command::Calibrate(args) => calibrate::run(args).map(|()| Exit::Done),
-        Command::Validate(args) => {
-            let experiment = &args.experiment;
-            print(&validate::run(&experiment.file, &experiment.options()?, args.explain)?)
-        }
-        Command::Schema(args) => print(&schema::run(args)),
+        Command::Render(args) => render::run(args),
+        Command::Plan(args) => plan::run(args),
+        Command::Doctor(args) => doctor::run(args),
+        Command::Calibrate(args) => calibrate::run(args),
+        Command::Validate(args) => validate::run(args),
+        Command::Schema(args) => schema::run(args),
     }
-}
-
-fn print(text: &str) -> anyhow::Result<Exit> {
-    output::print(text).map(|()| Exit::Done)
-}
-
-/// The experiment of `args`, and the facts of its data unless `--rows` assumes them. Progress goes to standard error, because the
-/// plan is the output.
-fn plan_inputs(
-    args: &plan::PlanArgs,
-) -> anyhow::Result<(runner_spec::experiment::Experiment, Option<runner_spec::data::DataFacts>)> {
-    let given = ExperimentArgs { file: args.file.clone(), set: args.set.clone(), template: args.template.clone() };
-    let options = runner_config::LoadOptions { absent_files: args.rows.is_some(), ..given.options()? };
-    let experiment = runner_config::load(&given.file, &options)?.experiment;
-    if args.rows.is_some() {
-        return Ok((experiment, None));
-    }
-    // `--threads` describes the planned run; the data is prepared with all threads of this machine.
-    let host = host_without_runs(ThreadArgs { threads: None })?;
-    let mut screen = Screen::on_standard_error();
-    let prepared = prepare_inputs(&experiment, &host.pool()?, &host, &mut PreparationObserver::new(&mut screen))?;
-    Ok((experiment, Some(prepared.facts)))
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ pub(crate) const OWN_VARIABLES: [&str; 5] =
     [RUNS, CACHE, TOKEN, super::plan::PEAK_FLOPS, runner_machine::doctor::LIBRARY_FOLDERS];
 
 /// An experiment on the command line.
-#[derive(Debug, Clone, clap::Args)]
+#[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct ExperimentArgs {
     /// The experiment file.
     pub file: PathBuf,
@@ -74,6 +74,12 @@ impl ExperimentArgs {
     pub(crate) fn load(&self) -> Result<Loaded, ConfigError> {
         runner_config::load(&self.file, &self.options()?)
     }
+}
+
+/// Parses a number from 0 on.
+pub(crate) fn non_negative(text: &str) -> Result<f64, String> {
+    let number = text.parse::<f64>().ok().filter(|number| number.is_finite() && *number >= 0.0);
+    number.ok_or_else(|| "give a number from 0 on, such as 2.5 or 1e-4".to_owned())
 }
 
 /// The folder of runs on the command line.

@@ -6,8 +6,8 @@ use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 
 use super::common::RunsFolderArgs;
-use super::exit::{Exit, RequestError};
-use super::output::{complain, print, print_json, write_file};
+use super::exit::{Exit, RequestError, refuse};
+use super::output::{print_result, print_to_stderr, write_file};
 use runner_lab::compare::curves::{Curve, CurveAxis, CurveMetric, curve};
 use runner_lab::compare::run_record::{RunRecord, read_experiment_and_plan};
 use runner_lab::compare::svg;
@@ -25,10 +25,12 @@ pub(crate) struct CompareArgs {
     #[arg(long, value_name = "FILE.svg")]
     pub plot: Option<PathBuf>,
     /// The metric to draw.
-    #[arg(long, value_name = "METRIC", default_value = "loss", requires = "plot", value_parser = metric_parser())]
+    #[arg(long, value_name = "METRIC", default_value = "loss", requires = "plot",
+          value_parser = name_parser(CurveMetric::ALL, CurveMetric::name))]
     pub metric: CurveMetric,
     /// The horizontal axis of the curves.
-    #[arg(long = "x", value_name = "step|tokens", default_value = "step", requires = "plot", value_parser = axis_parser())]
+    #[arg(long = "x", value_name = "step|tokens", default_value = "step", requires = "plot",
+          value_parser = name_parser(CurveAxis::ALL, CurveAxis::name))]
     pub over: CurveAxis,
     /// Smooth the curves: draw the mean of the last N values.
     #[arg(long, value_name = "N", default_value_t = 1, requires = "plot", value_parser = clap::value_parser!(u32).range(1..))]
@@ -43,17 +45,14 @@ pub(crate) struct CompareArgs {
     pub json: bool,
 }
 
-/// Parses the name of a metric; `--help` lists the names.
-fn metric_parser() -> impl TypedValueParser<Value = CurveMetric> {
-    PossibleValuesParser::new(CurveMetric::ALL.map(CurveMetric::name)).try_map(|name| {
-        CurveMetric::ALL.into_iter().find(|metric| metric.name() == name).ok_or_else(|| format!("no metric {name}"))
+/// Parses the name of one of `values`; `--help` lists the names.
+fn name_parser<T: Copy + Send + Sync + 'static, const N: usize>(
+    values: [T; N],
+    name_of: fn(T) -> &'static str,
+) -> impl TypedValueParser<Value = T> {
+    PossibleValuesParser::new(values.map(name_of)).try_map(move |name| {
+        values.into_iter().find(|value| name_of(*value) == name).ok_or_else(|| format!("no value {name}"))
     })
-}
-
-/// Parses the name of a horizontal axis.
-fn axis_parser() -> impl TypedValueParser<Value = CurveAxis> {
-    PossibleValuesParser::new(["step", "tokens"])
-        .map(|name| if name == "tokens" { CurveAxis::Tokens } else { CurveAxis::Step })
 }
 
 /// # Errors
@@ -69,7 +68,7 @@ pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<Exit> {
     };
     let runs = paths.iter().map(read).collect::<anyhow::Result<Vec<_>>>()?;
     for problem in runs.iter().filter_map(|(record, _)| record.problem.as_ref()) {
-        complain(&format!("warning: {problem}"));
+        print_to_stderr(&format!("warning: {problem}"));
     }
     let mut table = comparison::compare(&runs);
     if let Some(key) = &args.sort {
@@ -81,22 +80,11 @@ pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<Exit> {
     if let Some(path) = &args.plot {
         draw(args, &runs, path)?;
     }
-    if args.json {
-        print_json(&table)?;
-    } else {
-        print(&table.text())?;
-        if let Some(path) = &args.plot {
-            print(&format!("{} over {} is in {}\n", args.metric.name(), name(args.over), path.display()))?;
-        }
-    }
-    Ok(Exit::Done)
-}
-
-fn name(over: CurveAxis) -> &'static str {
-    match over {
-        CurveAxis::Step => "steps",
-        CurveAxis::Tokens => "tokens",
-    }
+    print_result(args.json, &table, || {
+        let plotted =
+            |path: &PathBuf| format!("{} over {} is in {}\n", args.metric.name(), args.over.name(), path.display());
+        table.text() + &args.plot.as_ref().map(plotted).unwrap_or_default()
+    })
 }
 
 /// # Errors
@@ -104,8 +92,7 @@ fn name(over: CurveAxis) -> &'static str {
 fn check_plot_path(path: &Path) -> anyhow::Result<()> {
     let svg = path.extension().is_some_and(|e| e.eq_ignore_ascii_case("svg"));
     if !svg || (path.exists() && !path.is_file()) {
-        let message = format!("--plot {}: give a file whose name ends in .svg", path.display());
-        return Err(RequestError(message).into());
+        refuse!("--plot {}: give a file whose name ends in .svg", path.display());
     }
     Ok(())
 }
@@ -114,7 +101,7 @@ fn draw(args: &CompareArgs, runs: &[(RunRecord, Experiment)], path: &Path) -> an
     let all = runs.iter().map(|(record, _)| curve(record, args.metric, args.over, args.smooth as usize));
     let curves: Vec<Curve> = all.filter(|c| c.points.iter().any(|(_, y)| y.is_finite())).collect();
     if curves.is_empty() {
-        return Err(RequestError(format!("--metric {}: none of the runs has this metric", args.metric.name())).into());
+        refuse!("--metric {}: none of the runs has this metric", args.metric.name());
     }
     let metric = match args.smooth {
         0 | 1 => args.metric.name().to_owned(),

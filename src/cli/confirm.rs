@@ -2,7 +2,7 @@
 
 use std::io::{self, BufRead, IsTerminal, Write};
 
-use super::exit::RequestError;
+use super::exit::refuse;
 
 /// Asks `question` on the terminal. Any answer but `y` or `yes` is a no.
 ///
@@ -10,9 +10,7 @@ use super::exit::RequestError;
 /// If standard input or standard error is not a terminal.
 pub(super) fn confirmed(question: &str) -> anyhow::Result<bool> {
     if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
-        return Err(
-            RequestError("there is no terminal to ask on: give --yes to remove without asking".to_owned()).into()
-        );
+        refuse!("there is no terminal to ask on: give --yes to remove without asking");
     }
     write!(io::stderr(), "{question} [y/N] ")?;
     io::stderr().flush()?;

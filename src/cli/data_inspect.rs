@@ -4,13 +4,11 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use super::common::{ThreadArgs, host_without_runs};
-use super::exit::{Exit, RequestError};
-use super::output::{print, print_json};
-use super::text_source::{FileFormat, SourceArgs, check_file, parse_tokenizer, reword_for_flags};
+use super::common::ThreadArgs;
+use super::exit::{Exit, RequestError, refuse};
+use super::output::print_result;
+use super::text_source::{FileFormat, SourceArgs, check_file, find_tokenizer, reword_for_flags};
 use runner_data::{Card, Inspected, TextTokenizer, inspect_text, inspect_tokens, load_tokenizer};
-use runner_engine::observer::IgnoreEvents;
-use runner_engine::prepare::local_tokenizer;
 use runner_report::data_page::data_page;
 use runner_report::{OutputMode, Screen};
 use runner_spec::experiment::Tokenizer;
@@ -57,7 +55,7 @@ pub(crate) fn run(args: &InspectArgs) -> anyhow::Result<Exit> {
         files.extend(expand(path)?);
     }
     let Some(first) = files.first() else {
-        return Err(RequestError("name the files to inspect".to_owned()).into());
+        refuse!("name the files to inspect");
     };
     let kind = FileFormat::from_path(first);
     let mut screen = if console::user_attended_stderr() && !args.json {
@@ -65,24 +63,24 @@ pub(crate) fn run(args: &InspectArgs) -> anyhow::Result<Exit> {
     } else {
         Screen::on_standard_error()
     };
+    let tokenizer = load_named_or_beside(args, first, kind, &mut screen)?;
     screen.spinner();
-    let found = inspect(args, &files, kind, &screen)?;
+    let found = inspect(args, &files, kind, tokenizer.as_ref(), &screen)?;
     screen.clear();
-    if args.json {
-        print_json(&found)?;
-    } else {
-        print(&data_page(&found))?;
-    }
-    Ok(Exit::Done)
+    print_result(args.json, &found, || data_page(&found))
 }
 
-fn inspect(args: &InspectArgs, files: &[PathBuf], kind: FileFormat, screen: &Screen) -> anyhow::Result<Inspected> {
+fn inspect(
+    args: &InspectArgs,
+    files: &[PathBuf],
+    kind: FileFormat,
+    tokenizer: Option<&TextTokenizer>,
+    screen: &Screen,
+) -> anyhow::Result<Inspected> {
     let progress = |done: u64, total: u64| {
         let text = format!("reading {} of {}", bytes(done), bytes(total));
         screen.progress(&text, || text.clone());
     };
-    let tokenizer = load_named_or_beside(args, &files[0], kind)?;
-    let tokenizer = tokenizer.as_ref();
     if kind == FileFormat::Other {
         return Ok(inspect_tokens(files, tokenizer, args.end_of_text, args.texts, args.top, &progress)?);
     }
@@ -95,11 +93,14 @@ fn inspect(args: &InspectArgs, files: &[PathBuf], kind: FileFormat, screen: &Scr
 }
 
 /// The tokenizer that `--tokenizer` names, or the one beside the shards.
-fn load_named_or_beside(args: &InspectArgs, first: &Path, kind: FileFormat) -> anyhow::Result<Option<TextTokenizer>> {
+fn load_named_or_beside(
+    args: &InspectArgs,
+    first: &Path,
+    kind: FileFormat,
+    screen: &mut Screen,
+) -> anyhow::Result<Option<TextTokenizer>> {
     let spec = match (&args.tokenizer, kind) {
-        (Some(spec), _) => {
-            local_tokenizer(parse_tokenizer(spec)?, &host_without_runs(args.threads)?, &mut IgnoreEvents)?
-        }
+        (Some(spec), _) => find_tokenizer(spec, screen)?,
         (None, FileFormat::Other) => {
             let folder = first.parent().unwrap_or(Path::new("."));
             let beside = folder.join(TOKENIZER);

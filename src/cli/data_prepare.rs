@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use super::common::{ThreadArgs, cache_dir, experiment_environment, host_without_runs};
-use super::exit::{Exit, RequestError};
+use super::exit::{Exit, RequestError, refuse};
 use super::output::print_json;
 use super::screen_observer::PreparationObserver;
-use super::text_source::{SourceArgs, parse_tokenizer, printable_path, reword_for_flags};
+use super::text_source::{SourceArgs, find_tokenizer, printable_path, reword_for_flags};
 use runner_config::LoadOptions;
 use runner_data::{HeldOut, ShardEvent, ShardFormat, ShardRequest, write_shards};
-use runner_engine::prepare::{local_tokenizer, lower_hub};
+use runner_engine::prepare::lower_hub;
 use runner_report::data_progress::show_data_progress;
 use runner_report::shard_progress::{ShardProgress, shard_summary};
 use runner_report::{OutputMode, Screen};
@@ -74,7 +74,7 @@ fn number(text: &str) -> Result<u64, String> {
 /// If the request is wrong, the text cannot be read or the shards cannot be written.
 pub(crate) fn run(args: &PrepareArgs) -> anyhow::Result<Exit> {
     let [format, folder] = &args.to[..] else {
-        return Err(RequestError("--to takes a format and a folder".to_owned()).into());
+        refuse!("--to takes a format and a folder");
     };
     let (format, folder) = (parse_format(format)?, Path::new(folder));
     let mut screen = Screen::new(OutputMode::detect(args.json, args.quiet));
@@ -84,8 +84,7 @@ pub(crate) fn run(args: &PrepareArgs) -> anyhow::Result<Exit> {
         None => folder_name(folder)?,
     };
     if name.is_empty() || name.contains('/') || name.starts_with('.') || name.chars().any(char::is_control) {
-        let text = format!("--name: {:?} cannot begin the name of a file", printable(&name));
-        return Err(RequestError(text).into());
+        refuse!("--name: {:?} cannot begin the name of a file", printable(&name));
     }
     let fraction = match data.validation {
         Some(Validation::Fraction(fraction)) => Some(HeldOut::Fraction(fraction)),
@@ -140,9 +139,7 @@ fn data(args: &PrepareArgs, screen: &mut Screen) -> anyhow::Result<Data> {
         let lowered = lower_hub(&data, None, &host, &mut PreparationObserver::new(screen))?;
         return Ok(lowered.map_or(data, |lowered| lowered.local));
     }
-    let spec = args.tokenizer.as_deref().unwrap_or_default();
-    let host = host_without_runs(args.threads)?;
-    let tokenizer = local_tokenizer(parse_tokenizer(spec)?, &host, &mut PreparationObserver::new(screen))?;
+    let tokenizer = find_tokenizer(args.tokenizer.as_deref().unwrap_or_default(), screen)?;
     Ok(args.source.data(tokenizer)?)
 }
 
@@ -153,11 +150,7 @@ fn parse_format(name: &str) -> Result<ShardFormat, RequestError> {
     }
     let names = formats.map(ShardFormat::name);
     let near = nearest(name, names).map_or(String::new(), |near| format!(" (did you mean `{near}`?)"));
-    Err(RequestError(format!(
-        "--to: there is no format {:?}{near}; the formats are {}",
-        printable(name),
-        names.join(", ")
-    )))
+    refuse!("--to: there is no format {:?}{near}; the formats are {}", printable(name), names.join(", "))
 }
 
 /// The name of the folder itself.

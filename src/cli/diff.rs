@@ -9,8 +9,8 @@ use clap::Args;
 use super::common::{
     RunsFolderArgs, TemplateArgs, ThreadArgs, experiment_environment, host_without_runs, own_environment,
 };
-use super::exit::{Exit, RequestError};
-use super::output::{print, print_json};
+use super::exit::{Exit, RequestError, refuse};
+use super::output::print_result;
 use super::screen_observer::PreparationObserver;
 use runner_config::{LoadOptions, Loaded};
 use runner_engine::prepare::prepare_inputs;
@@ -83,7 +83,7 @@ enum SideSource {
 pub(crate) fn run(args: &DiffArgs) -> anyhow::Result<Exit> {
     let named = !args.template.var.is_empty() || !args.template.vars.is_empty();
     if named && ![&args.a, &args.b].into_iter().any(|path| runner_template::is_template(path)) {
-        return Err(RequestError("--var and --vars are for templates, files that end in .j2".to_owned()).into());
+        refuse!("--var and --vars are for templates, files that end in .j2");
     }
     let (a, b) = (open_side(&args.a, args)?, open_side(&args.b, args)?);
     let mut notes = Vec::new();
@@ -97,11 +97,7 @@ pub(crate) fn run(args: &DiffArgs) -> anyhow::Result<Exit> {
     let a = a.plan(&args.a, args, x, read, &mut notes)?;
     let b = b.plan(&args.b, args, y, read, &mut notes)?;
     let differences = diff::diff(&a, &b, read, notes);
-    if args.json {
-        print_json(&differences)?;
-    } else {
-        print(&runner_report::diff::diff_text(&differences))?;
-    }
+    print_result(args.json, &differences, || runner_report::diff::diff_text(&differences))?;
     let is_same_run = differences.classification.class == DifferenceClass::SameRun;
     Ok(if args.exit_code && !is_same_run { Exit::Differ } else { Exit::Done })
 }

@@ -1,6 +1,7 @@
 //! `runner doctor`: shows what this machine has, and what it lacks for each feature.
 
-use super::output;
+use super::exit::Exit;
+use super::output::print_result;
 use runner_machine::doctor::DoctorReport;
 use runner_report::doctor::doctor_text;
 
@@ -16,7 +17,7 @@ pub(crate) struct DoctorArgs {
 
 /// # Errors
 /// If standard output cannot be written.
-pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<()> {
+pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<Exit> {
     let report = DoctorReport::collect();
-    if args.json { output::print_json(&report) } else { output::print(&doctor_text(&report)) }
+    print_result(args.json, &report, || doctor_text(&report))
 }

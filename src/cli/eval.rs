@@ -3,16 +3,13 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
-use anyhow::bail;
 use clap::Args;
 
-use super::common::{RunsFolderArgs, ThreadArgs, host_without_runs};
+use super::checkpoint_args::RecordedRunArgs;
+use super::common::host_without_runs;
+use super::exit::{Exit, refuse};
+use super::output::print_result;
 use super::screen_observer::PreparationObserver;
-
-use super::checkpoint_args::{CheckpointArgs, DeviceArgs};
-use super::exit::{Exit, RequestError};
-use super::output::{print, print_json};
-use runner_engine::opened_run::open_run;
 use runner_exec::eval::{Batches, ChoiceBatches, LossBatches, evaluate, run_batches};
 use runner_report::Screen;
 use runner_spec::event::EvalMetrics;
@@ -20,10 +17,8 @@ use runner_spec::experiment::{Corpus, EvalLoss, Experiment, HellaSwag};
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct EvalArgs {
-    /// The run: its directory, its id, or the beginning of its id.
-    pub run: String,
     #[command(flatten)]
-    pub checkpoint: CheckpointArgs,
+    pub recorded: RecordedRunArgs,
     /// Read only this many micro-batches of the validation split [default: the experiment's setting, else all].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub batches: Option<u32>,
@@ -36,12 +31,6 @@ pub(crate) struct EvalArgs {
     /// Score only the first N multiple-choice items.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub limit: Option<u32>,
-    #[command(flatten)]
-    pub device: DeviceArgs,
-    #[command(flatten)]
-    pub threads: ThreadArgs,
-    #[command(flatten)]
-    pub root: RunsFolderArgs,
     /// Print JSON.
     #[arg(long)]
     pub json: bool,
@@ -59,7 +48,7 @@ impl EvalArgs {
         match (set, self.limit) {
             (Some(set), Some(limit)) => set.limit = Some(limit as usize),
             (None, Some(_)) => {
-                bail!(RequestError("--limit needs --hellaswag or --builtin: the run has no multiple-choice set".into()))
+                refuse!("--limit needs --hellaswag or --builtin: the run has no multiple-choice set")
             }
             (_, None) => {}
         }
@@ -70,21 +59,21 @@ impl EvalArgs {
 /// # Errors
 /// If there is no such run or checkpoint, its data is gone, or nothing is left to evaluate.
 pub(crate) fn run(args: &EvalArgs) -> anyhow::Result<Exit> {
-    let opened = open_run(&args.root.root(), &args.run)?;
+    let opened = args.recorded.open()?;
     let mut experiment = opened.experiment.clone();
     args.apply_to(&mut experiment)?;
-    let device = args.device.choose(&opened, args.threads.count())?;
-    let pool = args.threads.pool()?;
+    let device = args.recorded.choose_device(&opened)?;
+    let pool = args.recorded.threads.pool()?;
     let mut screen = Screen::on_standard_error();
     let prepared = opened.prepare_data(
         &experiment,
         &pool,
-        &host_without_runs(args.threads)?,
+        &host_without_runs(args.recorded.threads)?,
         &mut PreparationObserver::new(&mut screen),
     )?;
     let started = Instant::now();
     let metrics = pool.install(|| -> anyhow::Result<EvalMetrics> {
-        let (model, weights, step) = opened.model(args.checkpoint.which(), device)?;
+        let (model, weights, step) = opened.model(args.recorded.checkpoint.which(), device)?;
         let configured = opened.experiment.eval.loss.map(|EvalLoss { batches }| batches);
         let batches = args.batches.map(|n| n as usize).or(configured).unwrap_or(usize::MAX);
         let batch = &opened.program()?.batch;
@@ -95,17 +84,10 @@ pub(crate) fn run(args: &EvalArgs) -> anyhow::Result<Exit> {
         Ok(evaluate(step, loss, choice, run)?)
     })?;
     if metrics.val_loss.is_none() && metrics.hellaswag_n.is_none() {
-        bail!(RequestError(
-            "nothing to evaluate: the run has no validation split; give --hellaswag or --builtin".into()
-        ));
+        refuse!("nothing to evaluate: the run has no validation split; give --hellaswag or --builtin");
     }
     let metrics = EvalMetrics { eval_ms: started.elapsed().as_secs_f64() * 1e3, ..metrics };
-    if args.json {
-        print_json(&metrics)?;
-    } else {
-        print(&page(&metrics))?;
-    }
-    Ok(Exit::Done)
+    print_result(args.json, &metrics, || page(&metrics))
 }
 
 fn page(m: &EvalMetrics) -> String {

@@ -2,6 +2,7 @@
 
 use std::error::Error;
 
+use runner_config::ImportError;
 use runner_data::DataError;
 use runner_data::hub::HubError;
 use runner_engine::error::EngineError;
@@ -10,8 +11,10 @@ use runner_engine::sweep::PointProblems;
 use runner_exec::ExecError;
 use runner_exec::eval::EvalError;
 use runner_plan::PlanError;
+use runner_report::export::ExportError;
 use runner_spec::diagnostic::ConfigError;
 use runner_store::StoreError;
+use runner_store::select::SelectError;
 use runner_weights::WeightsError;
 
 /// A wrong request that the command line itself finds.
@@ -19,11 +22,20 @@ use runner_weights::WeightsError;
 #[error("{0}")]
 pub(crate) struct RequestError(pub String);
 
+/// Returns a [`RequestError`] with a formatted message from a function.
+macro_rules! refuse {
+    ($($message:tt)+) => {
+        return Err($crate::cli::exit::RequestError(format!($($message)+)).into())
+    };
+}
+pub(crate) use refuse;
+
 /// The exit code of `error`.
 #[must_use]
 pub(crate) fn exit_of(error: &anyhow::Error) -> Exit {
     let request = error.chain().any(|cause| {
         cause.is::<ConfigError>()
+            || cause.is::<ImportError>()
             || cause.is::<RequestError>()
             || cause.downcast_ref::<PlanError>().is_some_and(PlanError::is_request)
             || cause.downcast_ref::<WeightsError>().is_some_and(WeightsError::is_request)
@@ -31,6 +43,8 @@ pub(crate) fn exit_of(error: &anyhow::Error) -> Exit {
             || cause.downcast_ref::<HubError>().is_some_and(HubError::is_request)
             || cause.downcast_ref::<StoreError>().is_some_and(StoreError::is_request)
             || cause.downcast_ref::<EngineError>().is_some_and(EngineError::is_request)
+            || cause.downcast_ref::<ExportError>().is_some_and(ExportError::is_request)
+            || cause.is::<SelectError>()
             || match cause.downcast_ref::<EvalError>() {
                 Some(EvalError::Request(_)) => true,
                 Some(EvalError::Data(error)) => error.is_request(),

@@ -2,15 +2,14 @@
 
 use std::path::PathBuf;
 
-use anyhow::bail;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
-
-use super::common::{RunsFolderArgs, ThreadArgs, host_without_runs};
+use serde_json::json;
 
 use super::checkpoint_args::CheckpointArgs;
-use super::exit::{Exit, RequestError};
-use super::output::{complain, print, print_json};
+use super::common::{RunsFolderArgs, ThreadArgs, host_without_runs};
+use super::exit::{Exit, refuse};
+use super::output::{check_replaceable, print_result, print_to_stderr};
 use super::screen_observer::PreparationObserver;
 use runner_engine::opened_run::{OpenedRun, open_run};
 use runner_report::Screen;
@@ -96,12 +95,10 @@ fn size(text: &str) -> Result<u64, String> {
 pub(crate) fn run(args: &ExportArgs) -> anyhow::Result<Exit> {
     let only_for_hf = [("--shard-size", args.shard_size.is_some()), ("--vocab", args.vocab.is_some())];
     if let Some((flag, _)) = only_for_hf.iter().find(|(_, given)| *given && args.to != Target::Hf) {
-        bail!(RequestError(format!("{flag} is for --to hf")));
+        refuse!("{flag} is for --to hf");
     }
     if args.to == Target::Safetensors && args.dtype.is_some() {
-        bail!(RequestError(
-            "--dtype is for --to hf and --to llmc: --to safetensors writes the numbers of the run".into()
-        ));
+        refuse!("--dtype is for --to hf and --to llmc: --to safetensors writes the numbers of the run");
     }
     let opened = open_run(&args.root.root(), &args.run)?;
     let written = match args.to {
@@ -114,20 +111,16 @@ pub(crate) fn run(args: &ExportArgs) -> anyhow::Result<Exit> {
         _ => written.files.first().cloned().unwrap_or_default(),
     };
     for note in &written.notes {
-        complain(&format!("note: {note}"));
+        print_to_stderr(&format!("note: {note}"));
     }
-    if args.json {
-        let mut value = serde_json::json!({"path": place, "bytes": written.bytes, "step": written.step});
-        if args.to == Target::Hf {
-            value["files"] = serde_json::json!(written.files);
-            value["notes"] = serde_json::json!(written.notes);
-        }
-        print_json(&value)?;
-    } else {
-        let files = if args.to == Target::Hf { format!("{} files, ", written.files.len()) } else { String::new() };
-        print(&format!("{}: {files}{} bytes, step {}\n", place.display(), written.bytes, written.step))?;
+    let WrittenFiles { files, bytes, step, notes } = &written;
+    let mut value = json!({"path": place, "bytes": bytes, "step": step});
+    let mut count = String::new();
+    if args.to == Target::Hf {
+        (value["files"], value["notes"]) = (json!(files), json!(notes));
+        count = format!("{} files, ", files.len());
     }
-    Ok(Exit::Done)
+    print_result(args.json, &value, || format!("{}: {count}{bytes} bytes, step {step}\n", place.display()))
 }
 
 /// The parameters of the whole model, however the run divided them among ranks.
@@ -137,9 +130,7 @@ fn layout(opened: &OpenedRun) -> anyhow::Result<ParamLayout> {
 
 fn safetensors(args: &ExportArgs, opened: &OpenedRun) -> anyhow::Result<WrittenFiles> {
     let path = args.dir.join(MODEL);
-    if !args.force && path.symlink_metadata().is_ok() {
-        bail!(RequestError(format!("{} is there already: --force replaces it", path.display())));
-    }
+    check_replaceable(&path, args.force)?;
     let folder = opened.path.join(CHECKPOINTS);
     let made = checkpoint::export_weights(&folder, args.checkpoint.which(), &layout(opened)?, &args.dir)?;
     Ok(WrittenFiles { files: vec![made.path], bytes: made.bytes, step: made.step, notes: Vec::new() })

@@ -3,11 +3,12 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use serde::Serialize;
 
 use super::common::RunsFolderArgs;
-use super::exit::{Exit, RequestError};
-use super::output::{complain, print, print_json};
-use runner_report::export::{ExportError, TimedRecord, export_csv, export_parquet, export_tensorboard};
+use super::exit::{Exit, refuse};
+use super::output::{print_result, print_to_stderr};
+use runner_report::export::{TimedRecord, export_csv, export_parquet, export_tensorboard};
 use runner_spec::format::{bytes, count, printable};
 use runner_store::catalog;
 
@@ -36,58 +37,55 @@ pub(crate) struct ExportMetricsArgs {
     pub json: bool,
 }
 
+/// A file that was written: a line of the output.
+#[derive(Debug, Serialize)]
+struct WrittenMetrics {
+    kind: &'static str,
+    path: PathBuf,
+    /// Rows, or events of TensorBoard.
+    rows: u64,
+    bytes: u64,
+}
+
 /// # Errors
 /// If there is no such run, a file is there already, or one cannot be read or written.
 pub(crate) fn run(args: &ExportMetricsArgs) -> anyhow::Result<Exit> {
     if args.tensorboard.is_none() && args.csv.is_none() && args.parquet.is_none() {
-        let text = "nothing to write: give --tensorboard DIR, --csv FILE or --parquet FILE";
-        return Err(RequestError(text.to_owned()).into());
+        refuse!("nothing to write: give --tensorboard DIR, --csv FILE or --parquet FILE");
     }
     let root = args.root.root();
     let mut runs: Vec<TimedRecord> = Vec::new();
     for path in catalog::resolve_all(&root, &args.runs_given)? {
         let record = TimedRecord::open(&path)?;
         if runs.iter().any(|other| other.id == record.id) {
-            return Err(RequestError(format!("two of the runs are called {}", printable(&record.id))).into());
+            refuse!("two of the runs are called {}", printable(&record.id));
         }
         if let Some(problem) = &record.problem {
-            complain(&format!("warning: {problem}"));
+            print_to_stderr(&format!("warning: {problem}"));
         }
         runs.push(record);
     }
     let mut written = Vec::new();
-    let mut note = |kind: &str, path: PathBuf, rows: u64, size: u64| written.push((kind.to_owned(), path, rows, size));
-    let request = |error: ExportError| {
-        if error.is_request() { RequestError(error.to_string()).into() } else { anyhow::Error::from(error) }
-    };
+    let mut note = |kind, path, rows, bytes| written.push(WrittenMetrics { kind, path, rows, bytes });
     if let Some(dir) = &args.tensorboard {
         for run in &runs {
-            let (path, events, size) = export_tensorboard(run, dir, args.force).map_err(request)?;
+            let (path, events, size) = export_tensorboard(run, dir, args.force)?;
             note("tensorboard", path, events, size);
         }
     }
     if let Some(path) = &args.csv {
-        let (rows, size) = export_csv(&runs, path, args.force).map_err(request)?;
+        let (rows, size) = export_csv(&runs, path, args.force)?;
         note("csv", path.clone(), rows, size);
     }
     if let Some(path) = &args.parquet {
-        let (rows, size) = export_parquet(&runs, path, args.force).map_err(request)?;
+        let (rows, size) = export_parquet(&runs, path, args.force)?;
         note("parquet", path.clone(), rows, size);
     }
-    if args.json {
-        let files: Vec<_> = written
-            .iter()
-            .map(
-                |(kind, path, rows, size)| serde_json::json!({"kind": kind, "path": path, "rows": rows, "bytes": size}),
-            )
-            .collect();
-        print_json(&files)?;
-    } else {
-        let line = |(kind, path, rows, size): &(String, PathBuf, u64, u64)| {
-            let what = if kind == "tensorboard" { "events" } else { "rows" };
+    print_result(args.json, &written, || {
+        let line = |WrittenMetrics { kind, path, rows, bytes: size }: &WrittenMetrics| {
+            let what = if *kind == "tensorboard" { "events" } else { "rows" };
             format!("{}: {} {what}, {}\n", printable(&path.display().to_string()), count(*rows), bytes(*size))
         };
-        print(&written.iter().map(line).collect::<String>())?;
-    }
-    Ok(Exit::Done)
+        written.iter().map(line).collect()
+    })
 }

@@ -1,7 +1,5 @@
 //! `runner fork`: a new run from another run's settings, changed, from the start or from one of its checkpoints.
 
-use std::str::FromStr;
-
 use clap::Args;
 use runner_engine::fork::{ForkRequest, fork};
 use runner_engine::launch::Faults;
@@ -24,8 +22,8 @@ pub(crate) struct ForkArgs {
     #[arg(long, value_name = "KEY.PATH=VALUE")]
     pub set: Vec<String>,
     /// Begin with the weights and the optimizer's state of its checkpoint after STEP, `latest` or `best` [default: from the start].
-    #[arg(long, value_name = "STEP")]
-    pub from: Option<Checkpoint>,
+    #[arg(long, value_name = "STEP", value_parser = checkpoint_choice)]
+    pub from: Option<CheckpointChoice>,
     /// The name of the new run, as `name` in an experiment.
     #[arg(long)]
     pub name: Option<String>,
@@ -42,20 +40,13 @@ pub(crate) struct ForkArgs {
     pub test_faults: Option<Faults>,
 }
 
-/// A checkpoint, in words or by its step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Checkpoint(CheckpointChoice);
-
-impl FromStr for Checkpoint {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match (text, text.parse()) {
-            ("latest", _) => Ok(Self(CheckpointChoice::Latest)),
-            ("best", _) => Ok(Self(CheckpointChoice::Best)),
-            (_, Ok(step)) => Ok(Self(CheckpointChoice::Step(step))),
-            _ => Err("take a step, `latest` or `best`".to_owned()),
-        }
+/// Parses the name of a checkpoint, or its step.
+fn checkpoint_choice(text: &str) -> Result<CheckpointChoice, String> {
+    match (text, text.parse()) {
+        ("latest", _) => Ok(CheckpointChoice::Latest),
+        ("best", _) => Ok(CheckpointChoice::Best),
+        (_, Ok(step)) => Ok(CheckpointChoice::Step(step)),
+        _ => Err("take a step, `latest` or `best`".to_owned()),
     }
 }
 
@@ -64,7 +55,7 @@ impl FromStr for Checkpoint {
 pub(crate) fn run(args: &ForkArgs) -> anyhow::Result<Exit> {
     let request = ForkRequest {
         run: args.run.clone(),
-        from: args.from.map(|Checkpoint(which)| which),
+        from: args.from,
         name: args.name.clone(),
         start_new: args.new,
         options: SessionOptions {

@@ -8,8 +8,8 @@ use clap::Args;
 use serde::Serialize;
 
 use super::common::{RunsFolderArgs, cache_dir};
-use super::exit::{Exit, RequestError};
-use super::output::{complain, print, print_json};
+use super::exit::{Exit, RequestError, refuse};
+use super::output::{print_result, print_to_stderr};
 use runner_lab::gc;
 use runner_report::table::{Align, table};
 use runner_spec::format::{bytes, counted, printable};
@@ -55,11 +55,7 @@ pub(crate) fn run(args: &GcArgs) -> anyhow::Result<Exit> {
     let root = args.root.root();
     // Without a folder of runs, all of the cache would count as unneeded.
     if !root.is_dir() {
-        return Err(RequestError(format!(
-            "{} is not a folder: name the folder of runs with --runs DIR",
-            root.display()
-        ))
-        .into());
+        refuse!("{} is not a folder: name the folder of runs with --runs DIR", root.display());
     }
     let all = !args.cache && !args.checkpoints;
     let (mut items, mut unknown) = (Vec::new(), 0);
@@ -82,13 +78,15 @@ pub(crate) fn run(args: &GcArgs) -> anyhow::Result<Exit> {
         // A folder without runs may be new or wrong, so it does not show that data is unneeded.
         if known.is_empty() && !args.cache {
             found.retain(runner_data::gc::Unneeded::is_leftover);
-            complain(&format!(
+            print_to_stderr(&format!(
                 "{} has no runs that show which prepared data is needed: give --cache to free all of it",
                 printable(&root.display().to_string())
             ));
         }
         if found.iter().any(|item| !item.is_leftover()) {
-            complain("this includes prepared data of runs in other folders; it will be prepared again when needed");
+            print_to_stderr(
+                "this includes prepared data of runs in other folders; it will be prepared again when needed",
+            );
         }
         if args.yes && !found.is_empty() {
             found = runner_data::gc::free(&cache, &found).with_context(|| format!("freeing {}", cache.display()))?;
@@ -98,15 +96,13 @@ pub(crate) fn run(args: &GcArgs) -> anyhow::Result<Exit> {
     }
     if unknown > 0 {
         let entries = if unknown == 1 { "1 entry" } else { &format!("{unknown} entries") };
-        complain(&format!("{entries} of the cache may belong to runs of another version of the program, and stay"));
+        print_to_stderr(&format!(
+            "{entries} of the cache may belong to runs of another version of the program, and stay"
+        ));
     }
     let total: u64 = items.iter().map(|item| item.bytes).sum();
-    if args.json {
-        print_json(&serde_json::json!({"freed": args.yes, "bytes": total, "items": items}))?;
-        return Ok(Exit::Done);
-    }
-    print(&text(&items, total, args.yes))?;
-    Ok(Exit::Done)
+    let json = serde_json::json!({"freed": args.yes, "bytes": total, "items": items});
+    print_result(args.json, &json, || text(&items, total, args.yes))
 }
 
 fn text(items: &[Item], total: u64, freed: bool) -> String {

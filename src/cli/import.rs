@@ -4,9 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use super::exit::{Exit, RequestError};
-use super::output::{complain, print, write_file};
-use runner_spec::diagnostic::ConfigError;
+use super::exit::Exit;
+use super::output::{print, print_to_stderr, write_file};
 use runner_template::source::read;
 
 /// Make an experiment file of another trainer's configuration.
@@ -37,16 +36,16 @@ struct ConfigArgs {
 }
 
 /// # Errors
-/// `RequestError`, if the file is of no known trainer, or the output exists and `--force` is not given.
+/// If the file is of no known trainer, or the output exists and `--force` is not given.
 pub(crate) fn run(args: &ImportArgs) -> anyhow::Result<Exit> {
     let ImportCommand::Config(args) = &args.command;
-    let text = read(&args.file).map_err(|mistake| ConfigError::new(vec![*mistake]))?;
-    let imported = runner_config::import_config(&text, &args.file).map_err(|error| RequestError(error.to_string()))?;
+    let text = read(&args.file, "name the configuration of another trainer, such as config.py")?;
+    let experiment = runner_config::import_config(&text, &args.file)?;
     let Some(out) = &args.out else {
-        print(&imported.text)?;
+        print(&experiment)?;
         return Ok(Exit::Done);
     };
-    write_file(out, imported.text.as_bytes(), args.force)?;
-    complain(&format!("wrote {0}\n  runner validate {0}", out.display()));
+    write_file(out, experiment.as_bytes(), args.force)?;
+    print_to_stderr(&format!("wrote {0}\n  runner validate {0}", out.display()));
     Ok(Exit::Done)
 }

@@ -11,7 +11,7 @@ use runner_engine::launched::LaunchedRank;
 use runner_engine::stop::StopSwitch;
 
 use super::exit::Exit;
-use super::output::complain;
+use super::output::print_to_stderr;
 
 /// In a process that ends with the one that started it, signals this soon after the first are the same signal: when a process with
 /// several threads dies, the kernel tells its children once for each thread.
@@ -69,7 +69,7 @@ impl Interrupt {
                 SignalMeaning::Last => std::process::exit(Exit::Interrupted as i32),
             }
             // A thread of its own writes: a terminal that stands still must not hold up the second signal.
-            let report = || complain("\nfinishing the step, then saving; a second signal ends the run at once");
+            let report = || print_to_stderr("\nfinishing the step, then saving; a second signal ends the run at once");
             let _ = thread::Builder::new().name("interrupt".to_owned()).spawn(report);
         })
         .context("signal handler")?;

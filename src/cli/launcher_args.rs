@@ -6,7 +6,7 @@ use runner_engine::launched::LaunchedRank;
 
 use super::common::utf8_environment;
 use super::exit::RequestError;
-use super::output::complain;
+use super::output::print_to_stderr;
 
 /// The programs that can start the ranks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
@@ -42,7 +42,7 @@ impl LauncherArgs {
             }
         };
         let assigned = assigned.map_err(|error| RequestError(error.to_string()))?;
-        let report_wait = |what: &str| complain(&format!("waiting: {what}"));
+        let report_wait = |what: &str| print_to_stderr(&format!("waiting: {what}"));
         Ok(assigned.map(|assigned| LaunchedRank { assigned, report_wait }))
     }
 }

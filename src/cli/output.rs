@@ -6,8 +6,9 @@ use std::path::Path;
 
 use anyhow::Context;
 
-use super::exit::RequestError;
+use super::exit::{Exit, refuse};
 use runner_files::{parent_folder, put_in_place, temporary_file};
+use runner_spec::format::printable;
 use runner_store::StoreError;
 
 /// Writes `text` to standard output. A reader that closes the pipe early (`runner runs | head -1`) is no error.
@@ -25,6 +26,23 @@ fn print_to(out: &mut dyn Write, text: &str) -> anyhow::Result<()> {
     }
 }
 
+/// Writes the result of a command to standard output: `value` as indented JSON if `json` is true, else `text`.
+///
+/// # Errors
+/// If it cannot be serialized or written.
+pub(crate) fn print_result(
+    json: bool,
+    value: &impl serde::Serialize,
+    text: impl FnOnce() -> String,
+) -> anyhow::Result<Exit> {
+    if json {
+        print_json(value)?
+    } else {
+        print(&text())?
+    }
+    Ok(Exit::Done)
+}
+
 /// Writes `value` to standard output as indented JSON.
 ///
 /// # Errors
@@ -33,15 +51,24 @@ pub(crate) fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
     print(&(serde_json::to_string_pretty(value)? + "\n"))
 }
 
+/// Refuses to replace a file at `path` without `--force`.
+///
+/// # Errors
+/// `RequestError` if there is a file, and `force` is false.
+pub(crate) fn check_replaceable(path: &Path, force: bool) -> anyhow::Result<()> {
+    if !force && path.symlink_metadata().is_ok() {
+        refuse!("{} is there already: --force replaces it", printable(&path.display().to_string()));
+    }
+    Ok(())
+}
+
 /// Writes the file `path` whole or not at all, in a folder that is created if there is none.
 ///
 /// # Errors
 /// `RequestError` if there is a file that must not be replaced; if it cannot be written, with what to do about it.
 pub(crate) fn write_file(path: &Path, bytes: &[u8], replace: bool) -> anyhow::Result<()> {
+    check_replaceable(path, replace)?;
     let folder = parent_folder(path);
-    if !replace && path.exists() {
-        return Err(RequestError(format!("{} exists already; --force replaces it", path.display())).into());
-    }
     let written = fs::create_dir_all(folder).and_then(|()| {
         let mut file = temporary_file(folder)?;
         file.write_all(bytes)?;
@@ -57,7 +84,7 @@ pub(crate) fn write_file(path: &Path, bytes: &[u8], replace: bool) -> anyhow::Re
 }
 
 /// Writes a line to standard error.
-pub(crate) fn complain(text: &str) {
+pub(crate) fn print_to_stderr(text: &str) {
     // Without standard error there is nobody to tell.
     let _ = writeln!(io::stderr(), "{text}");
 }

@@ -5,13 +5,17 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
-use super::common::{TemplateArgs, ThreadArgs, host_without_runs};
-use super::exit::RequestError;
-use runner_engine::prepare::local_devices;
+use super::common::{ExperimentArgs, ThreadArgs, host_without_runs, non_negative};
+use super::exit::{Exit, RequestError, refuse};
+use super::output::print;
+use super::screen_observer::PreparationObserver;
+use runner_config::LoadOptions;
+use runner_engine::prepare::{local_devices, prepare_inputs};
 use runner_lab::compare::unread_data::assume_data_hashed;
 use runner_plan::compile;
 use runner_plan::render::{RenderOptions, render};
 use runner_plan::timeline_svg::draw_timeline;
+use runner_report::Screen;
 use runner_spec::cluster::ClusterFacts;
 use runner_spec::data::DataFacts;
 use runner_spec::experiment::Experiment;
@@ -23,13 +27,8 @@ use runner_spec::plan::Plan;
 /// trained. `--cluster` plans for other machines than this one.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct PlanArgs {
-    /// The experiment file.
-    pub file: PathBuf,
-    /// Override a key of the file, such as `train.steps=10`; may be given several times.
-    #[arg(long, value_name = "KEY.PATH=VALUE")]
-    pub set: Vec<String>,
     #[command(flatten)]
-    pub template: TemplateArgs,
+    pub experiment: ExperimentArgs,
     /// The number of threads that the run would use [default: all cores].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=4096), conflicts_with = "cluster")]
     pub threads: Option<u16>,
@@ -40,7 +39,7 @@ pub(crate) struct PlanArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub rows: Option<u64>,
     /// The price of one device for one hour; the plan then shows the price of the run.
-    #[arg(long, value_name = "PRICE", value_parser = price)]
+    #[arg(long, value_name = "PRICE", value_parser = non_negative)]
     pub price: Option<f64>,
     /// Draw the timeline of one step into this SVG file.
     #[arg(long, value_name = "FILE")]
@@ -56,40 +55,36 @@ pub(crate) struct PlanArgs {
     pub program: bool,
 }
 
-fn price(text: &str) -> Result<f64, String> {
-    match text.parse::<f64>() {
-        Ok(price) if price.is_finite() && price >= 0.0 => Ok(price),
-        _ => Err("give a number such as 2.5".to_owned()),
-    }
-}
-
-/// Plans the experiment that `inputs` returns for this machine or for `--cluster`, and returns the plan as text. `inputs` also returns the
-/// facts of the prepared data, unless `--rows` assumes them.
+/// Plans the experiment for this machine or for `--cluster`. Progress goes to standard error, because the plan is the output.
 ///
 /// # Errors
-/// The errors of `inputs`; a `PlanError`; a wrong `--cluster` or `RUNNER_PEAK_FLOPS`; a timeline that cannot be written.
-pub(crate) fn run(
-    args: &PlanArgs,
-    inputs: impl FnOnce() -> anyhow::Result<(Experiment, Option<DataFacts>)>,
-) -> anyhow::Result<String> {
+/// Mistakes of the experiment; data that cannot be prepared; a `PlanError`; a wrong `--cluster` or `RUNNER_PEAK_FLOPS`; a timeline that
+/// cannot be written.
+pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<Exit> {
     let cluster = match &args.cluster {
         Some(cluster) => described(cluster)?,
         None => local_devices(&host_without_runs(ThreadArgs { threads: args.threads })?),
     };
-    let (experiment, data) = inputs()?;
-    let assumed = args.rows.filter(|_| data.is_none());
-    let data = match (data, args.rows) {
-        (Some(data), _) => data,
-        (None, rows) => assumed_data(&experiment, rows.unwrap_or(0))?,
+    let options = LoadOptions { absent_files: args.rows.is_some(), ..args.experiment.options()? };
+    let experiment = runner_config::load(&args.experiment.file, &options)?.experiment;
+    let data = match args.rows {
+        Some(rows) => assumed_data(&experiment, rows)?,
+        None => {
+            // `--threads` describes the planned run; the data is prepared with all threads of this machine.
+            let host = host_without_runs(ThreadArgs { threads: None })?;
+            let mut screen = Screen::on_standard_error();
+            prepare_inputs(&experiment, &host.pool()?, &host, &mut PreparationObserver::new(&mut screen))?.facts
+        }
     };
     let mut plan = compile(&experiment, &data, &cluster)?;
-    if let Some(rows) = assumed {
+    if let Some(rows) = args.rows {
         plan.notes.push(format!("data: {rows} training rows are assumed (--rows); nothing was read"));
     }
     if let Some(path) = &args.timeline {
         draw(&plan, path)?;
     }
-    plan_text(&plan, args)
+    print(&plan_text(&plan, args)?)?;
+    Ok(Exit::Done)
 }
 
 /// The cluster that a name or a file describes.
@@ -108,8 +103,7 @@ fn described(text: &str) -> anyhow::Result<ClusterFacts> {
 /// Facts of data that was not read: `rows` training rows, and sizes from the experiment for the rest.
 fn assumed_data(experiment: &Experiment, rows: u64) -> anyhow::Result<DataFacts> {
     let Some(vocab) = experiment.model.vocab_size else {
-        let message = "--rows reads no data, so the tokenizer's vocabulary is not known: give model.vocab_size";
-        return Err(RequestError(message.to_owned()).into());
+        refuse!("--rows reads no data, so the tokenizer's vocabulary is not known: give model.vocab_size");
     };
     // The model's vocabulary counts, not that of a tokenizer which is not read.
     let data = assume_data_hashed(experiment, rows, |_| "assumed".to_owned());
@@ -118,7 +112,7 @@ fn assumed_data(experiment: &Experiment, rows: u64) -> anyhow::Result<DataFacts>
 
 fn draw(plan: &Plan, path: &Path) -> anyhow::Result<()> {
     let Some(timeline) = runner_plan::timeline::timeline(plan) else {
-        return Err(RequestError("--timeline: the step has too many parts for a picture".to_owned()).into());
+        refuse!("--timeline: the step has too many parts for a picture");
     };
     let title = format!("{}: one step on {} ranks", plan.experiment_name, plan.world_size);
     std::fs::write(path, draw_timeline(&timeline, &title)).with_context(|| format!("writing {}", path.display()))
@@ -136,18 +130,13 @@ pub(crate) fn peak_flops(value: Option<OsString>) -> anyhow::Result<Option<f64>>
     let number = value.to_str().and_then(|text| text.trim().replace('_', "").parse::<f64>().ok());
     match number {
         Some(peak) if peak.is_finite() && peak > 0.0 => Ok(Some(peak)),
-        _ => {
-            let value = value.display();
-            let message = format!("{PEAK_FLOPS}: {value} is not a positive number; give FLOP/s, such as 400e9");
-            Err(RequestError(message).into())
-        }
+        _ => refuse!("{PEAK_FLOPS}: {} is not a positive number; give FLOP/s, such as 400e9", value.display()),
     }
 }
 
 fn plan_text(plan: &Plan, args: &PlanArgs) -> anyhow::Result<String> {
     if let Some(rank) = args.rank.filter(|&rank| rank >= plan.ranks.len()) {
-        let message = format!("--rank {rank}: the plan has ranks 0 to {}", plan.ranks.len().saturating_sub(1));
-        return Err(RequestError(message).into());
+        refuse!("--rank {rank}: the plan has ranks 0 to {}", plan.ranks.len().saturating_sub(1));
     }
     if args.json {
         return Ok(serde_json::to_string_pretty(plan).context("the plan as JSON")? + "\n");
@@ -158,11 +147,11 @@ fn plan_text(plan: &Plan, args: &PlanArgs) -> anyhow::Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::exit::{Exit, exit_of};
+    use crate::cli::exit::exit_of;
     use runner_plan::testing::{compiled, experiment};
 
     fn args(json: bool, program: bool) -> PlanArgs {
-        PlanArgs { file: PathBuf::from("exp.yaml"), threads: Some(1), json, program, ..PlanArgs::default() }
+        PlanArgs { threads: Some(1), json, program, ..PlanArgs::default() }
     }
 
     fn printed(args: &PlanArgs) -> String {

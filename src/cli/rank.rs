@@ -8,7 +8,7 @@ use runner_engine::launch::rank_process::RankProcess;
 
 use super::common::{ThreadArgs, host};
 use super::exit::Exit;
-use super::output::complain;
+use super::output::print_to_stderr;
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct RankArgs {
@@ -30,7 +30,7 @@ pub(crate) fn run(args: &RankArgs) -> anyhow::Result<Exit> {
     match rank.work(&host)? {
         None => Ok(Exit::Done),
         Some(line) => {
-            complain(&line);
+            print_to_stderr(&line);
             Ok(Exit::Failed)
         }
     }

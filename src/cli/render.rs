@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::common::TemplateArgs;
-use super::exit::RequestError;
+use super::exit::{Exit, refuse};
+use super::output::print;
 use runner_config::LoadOptions;
-use runner_spec::diagnostic::ConfigError;
 use runner_spec::format::printable;
 use runner_template::Rendered;
 use runner_template::source::read;
@@ -24,16 +24,15 @@ pub(crate) struct RenderArgs {
     pub lines: bool,
 }
 
-/// The rendered text, which ends in a new line.
+/// Prints the rendered text, which ends in a new line.
 ///
 /// # Errors
 /// `ConfigError` with the mistakes of the template; a file that is not a template.
-pub(crate) fn run(args: &RenderArgs) -> anyhow::Result<String> {
+pub(crate) fn run(args: &RenderArgs) -> anyhow::Result<Exit> {
     if !runner_template::is_template(&args.file) {
-        let message = format!("{} is not a template: templates end in .j2", args.file.display());
-        return Err(RequestError(message).into());
+        refuse!("{} is not a template: templates end in .j2", args.file.display());
     }
-    let text = read(&args.file).map_err(|mistake| ConfigError::new(vec![*mistake]))?;
+    let text = read(&args.file, "name a template, such as exp.yaml.j2")?;
     let options = args.template.add_to(LoadOptions::default())?;
     let rendered = runner_template::render(&text, &args.file, &options.template)?;
     let mut out = if args.lines { with_origins(&rendered) } else { rendered.text };
@@ -44,7 +43,8 @@ pub(crate) fn run(args: &RenderArgs) -> anyhow::Result<String> {
     if console::user_attended() {
         out = printable(&out);
     }
-    Ok(out)
+    print(&out)?;
+    Ok(Exit::Done)
 }
 
 /// The rendered lines, each behind the file and line that it comes from.

@@ -4,13 +4,12 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use anyhow::bail;
 use clap::Args;
 
 use super::common::RunsFolderArgs;
-use super::exit::{Exit, RequestError};
+use super::exit::{Exit, RequestError, refuse};
 use super::interrupt::Interrupt;
-use super::output::{complain, print, print_json, write_file};
+use super::output::{print, print_result, print_to_stderr, write_file};
 use runner_lab::sweep_dir;
 use runner_report::html::{LiveReport, MARK, Page, ReportError, ReportRequest, read_page_data};
 use runner_spec::format;
@@ -53,11 +52,10 @@ pub(crate) fn run(args: &ReportArgs) -> anyhow::Result<Exit> {
     if args.serve {
         return serve(args.port, request);
     }
-    let Some(output) = &args.output else { bail!(RequestError("no file to write: give -o FILE".to_owned())) };
+    let Some(output) = &args.output else { refuse!("no file to write: give -o FILE") };
     let standard = output == Path::new("-");
     if !standard && !args.force && !is_replaceable(output) {
-        let error = format!("{} is there already and is not a report: --force replaces it", output.display());
-        bail!(RequestError(error));
+        refuse!("{} is there already and is not a report: --force replaces it", output.display());
     }
     let data = read_page_data(&request).map_err(as_request)?;
     let page = Page::new(&data, false)?;
@@ -67,14 +65,11 @@ pub(crate) fn run(args: &ReportArgs) -> anyhow::Result<Exit> {
     }
     write_file(output, page.html.as_bytes(), true)?;
     let bytes = page.html.len() as u64;
-    if args.json {
-        let runs: Vec<&str> = data.runs.iter().map(|run| run.id.as_str()).collect();
-        print_json(&serde_json::json!({"path": output, "bytes": bytes, "runs": runs}))?;
-    } else {
-        let runs = format::counted(data.runs.len() as u64, "run");
-        print(&format!("{}: {runs}, {}\n", output.display(), format::bytes(bytes)))?;
-    }
-    Ok(Exit::Done)
+    let runs: Vec<&str> = data.runs.iter().map(|run| run.id.as_str()).collect();
+    print_result(args.json, &serde_json::json!({"path": output, "bytes": bytes, "runs": runs}), || {
+        let runs = format::counted(runs.len() as u64, "run");
+        format!("{}: {runs}, {}\n", output.display(), format::bytes(bytes))
+    })
 }
 
 /// The run directories and the sweep that the arguments name.
@@ -115,7 +110,7 @@ fn serve(port: u16, request: ReportRequest) -> anyhow::Result<Exit> {
     let _interrupt = Interrupt::install()?;
     let live = LiveReport::bind(port, request).map_err(as_request)?;
     print(&format!("http://{}/\n", live.address()))?;
-    complain("press Ctrl-C to stop");
+    print_to_stderr("press Ctrl-C to stop");
     live.serve()?;
     Ok(Exit::Done)
 }

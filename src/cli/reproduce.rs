@@ -8,7 +8,7 @@ use runner_report::OutputMode;
 use runner_report::verdict::describe_verdict;
 use runner_store::verdict::Judgement;
 
-use super::common::{RunsFolderArgs, ThreadArgs, host};
+use super::common::{RunsFolderArgs, ThreadArgs, host, non_negative};
 use super::exit::Exit;
 use super::interrupt::Interrupt;
 use super::screen_observer::ScreenObserver;
@@ -23,7 +23,7 @@ pub(crate) struct ReproduceArgs {
     #[command(flatten)]
     pub root: RunsFolderArgs,
     /// The largest relative difference of a loss [default: 1e-4, in bf16 1e-2].
-    #[arg(long, value_name = "X", value_parser = tolerance)]
+    #[arg(long, value_name = "X", value_parser = non_negative)]
     pub tolerance: Option<f64>,
     /// Only report what has changed; exit with code 3 if a change may affect the numbers.
     #[arg(long)]
@@ -37,13 +37,6 @@ pub(crate) struct ReproduceArgs {
     /// Print events as JSON lines on standard output, everything else on standard error.
     #[arg(long)]
     pub json: bool,
-}
-
-fn tolerance(text: &str) -> Result<f64, String> {
-    match text.parse::<f64>() {
-        Ok(x) if x.is_finite() && x >= 0.0 => Ok(x),
-        _ => Err("take a number from 0 on, such as 1e-4".to_owned()),
-    }
 }
 
 /// Shows the run, and the drift that was found before it.

@@ -1,15 +1,14 @@
 //! `runner runs`: lists, shows, tags and removes recorded runs.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
 use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::{Args, Subcommand};
 use glob::Pattern;
 
 use super::common::RunsFolderArgs;
-use super::exit::{Exit, RequestError};
-use super::output::{complain, print, print_json};
+use super::exit::{Exit, RequestError, refuse};
+use super::output::{print_result, print_to_stderr};
 use super::{runs_rm, runs_tag};
 use runner_report::run_page::run_page;
 use runner_report::runs_table::runs_table;
@@ -103,26 +102,21 @@ fn list(args: &ListArgs) -> anyhow::Result<Exit> {
     let mut runs = catalog::list(&root)?;
     let all = runs.len();
     runs.retain(|run| filter.accepts(run));
-    let request = |error: select::SelectError| RequestError(error.to_string());
     if let Some(expression) = &args.filter {
-        select::keep_where(&mut runs, expression).map_err(request)?;
+        select::keep_where(&mut runs, expression)?;
     }
     if let Some(key) = &args.sort {
-        select::sort(&mut runs, key).map_err(request)?;
+        select::sort(&mut runs, key)?;
     }
     runs.truncate(args.limit.unwrap_or(usize::MAX));
-    if args.json {
-        print_json(&runs)?;
-    } else if all == 0 {
-        print(&format!("no runs in {} yet: runner apply FILE starts one\n", root.display()))?;
-    } else if runs.is_empty() {
-        print(&format!("none of the {all} runs in {} matches\n", root.display()))?;
-    } else {
-        let terminal = console::Term::stdout();
-        let width = terminal.is_term().then(|| terminal.size().1.into());
-        print(&runs_table(&runs, width))?;
-    }
-    Ok(Exit::Done)
+    print_result(args.json, &runs, || match (all, runs.len()) {
+        (0, _) => format!("no runs in {} yet: runner apply FILE starts one\n", root.display()),
+        (_, 0) => format!("none of the {all} runs in {} matches\n", root.display()),
+        _ => {
+            let terminal = console::Term::stdout();
+            runs_table(&runs, terminal.is_term().then(|| terminal.size().1.into()))
+        }
+    })
 }
 
 /// The filters of the list, except for `--where`.
@@ -140,7 +134,7 @@ impl<'a> RunFilter<'a> {
                 let known: Vec<&str> = ListedStatus::ALL.iter().map(|s| s.name()).collect();
                 let help = nearest(status, known.iter().copied())
                     .map_or_else(|| format!("take {}", known.join(", ")), |near| format!("did you mean {near}?"));
-                return Err(RequestError(format!("--status {}: {help}", status.escape_default())));
+                refuse!("--status {}: {help}", status.escape_default());
             }
         }
         let pattern = |text: &String| {
@@ -177,7 +171,7 @@ fn show(args: &ShowArgs) -> anyhow::Result<Exit> {
     let listed = catalog::describe(&path);
     let manifest = run_dir::read_manifest(&path)?;
     let summary = run_dir::read_summary(&path).unwrap_or_else(|unreadable| {
-        complain(&printable(&format!("warning: passed over: {unreadable}")));
+        print_to_stderr(&printable(&format!("warning: passed over: {unreadable}")));
         None
     });
     let metrics = path.join(METRICS);
@@ -186,18 +180,16 @@ fn show(args: &ShowArgs) -> anyhow::Result<Exit> {
         Err(error) => Some(error.to_string()),
     };
     if let Some(problem) = problem {
-        complain(&format!("warning: {problem}"));
+        print_to_stderr(&format!("warning: {problem}"));
     }
     let checkpoints = checkpoint::saved_steps(&path.join(CHECKPOINTS))?;
     let ancestors = ancestry::ancestors(path.parent().unwrap_or(Path::new(".")), &manifest);
-    if args.json {
-        print_json(&serde_json::json!({
-            "run": listed, "manifest": manifest, "summary": summary, "checkpoints": checkpoints, "ancestors": ancestors,
-        }))?;
-    } else {
+    let json = serde_json::json!({
+        "run": listed, "manifest": manifest, "summary": summary, "checkpoints": checkpoints, "ancestors": ancestors,
+    });
+    print_result(args.json, &json, || {
         // The summary of an earlier session is out of date.
         let summary = summary.filter(|s| s.status == manifest.status);
-        print(&run_page(&listed, &manifest, summary.as_ref(), &checkpoints, &ancestors))?;
-    }
-    Ok(Exit::Done)
+        run_page(&listed, &manifest, summary.as_ref(), &checkpoints, &ancestors)
+    })
 }

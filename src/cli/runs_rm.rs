@@ -1,16 +1,18 @@
 //! `runner runs rm`: removes runs after it showed them and a person confirmed.
 
 use clap::Args;
+use serde_json::json;
 
 use super::common::RunsFolderArgs;
 use super::confirm::confirmed;
-use super::exit::{Exit, RequestError};
-use super::output::{complain, print, print_json};
+use super::exit::{Exit, RequestError, refuse};
+use super::output::{print_result, print_to_stderr};
 use runner_lab::remove;
 use runner_spec::format::{bytes, counted, printable};
 use runner_store::StoreError;
 use runner_store::catalog;
 use runner_store::catalog::{ListedRun, ListedStatus};
+use runner_store::manifest::SweepPoint;
 
 /// Remove runs, after showing them and asking.
 #[derive(Debug, Clone, Args)]
@@ -62,15 +64,15 @@ pub(crate) fn run(args: &RmArgs) -> anyhow::Result<Exit> {
             others.iter().filter(|o| !going.iter().any(|(r, _)| r.id == o.id)).map(|o| o.id.as_str()).collect();
         if !others.is_empty() {
             let verb = if others.len() == 1 { "was" } else { "were" };
-            complain(&printable(&format!("warning: {} {verb} made from {}", others.join(", "), run.id)));
+            print_to_stderr(&printable(&format!("warning: {} {verb} made from {}", others.join(", "), run.id)));
         }
     }
     if !args.yes {
-        complain(&lines.join("\n"));
+        print_to_stderr(&lines.join("\n"));
         let what = if args.keep_record { "the checkpoints of " } else { "" };
         let runs = counted(going.len() as u64, "run");
         if !confirmed(&format!("remove {what}{runs}, {}?", bytes(total)))? {
-            complain("nothing was removed");
+            print_to_stderr("nothing was removed");
             return Ok(Exit::Done);
         }
     }
@@ -82,17 +84,13 @@ pub(crate) fn run(args: &RmArgs) -> anyhow::Result<Exit> {
         };
         removed.map_err(|error| reword_locked(error, run))?;
     }
-    if args.json {
-        let rows: Vec<_> = going
-            .iter()
-            .map(|(run, bytes)| serde_json::json!({"id": run.id, "path": run.path, "status": run.status, "bytes": bytes}))
-            .collect();
-        print_json(&serde_json::json!({"removed": rows, "bytes": total}))?;
-    } else {
+    let row =
+        |(run, bytes): &(ListedRun, u64)| json!({"id": run.id, "path": run.path, "status": run.status, "bytes": bytes});
+    let rows: Vec<_> = going.iter().map(row).collect();
+    print_result(args.json, &json!({"removed": rows, "bytes": total}), || {
         let what = if args.keep_record { "removed the checkpoints of" } else { "removed" };
-        print(&format!("{what} {}\n", lines.join(&format!("\n{what} "))))?;
-    }
-    Ok(Exit::Done)
+        format!("{what} {}\n", lines.join(&format!("\n{what} ")))
+    })
 }
 
 /// # Errors
@@ -100,35 +98,27 @@ pub(crate) fn run(args: &RmArgs) -> anyhow::Result<Exit> {
 fn check_removable(args: &RmArgs, run: &ListedRun) -> Result<(), RequestError> {
     let id = printable(&run.id);
     if run.status == ListedStatus::Running {
-        return Err(RequestError(format!("run {id} is being worked on by another process: stop it first")));
+        refuse!("run {id} is being worked on by another process: stop it first");
     }
     if args.keep_record && run.status != ListedStatus::Done {
         let why = "without checkpoints it would start again from step 0";
-        return Err(RequestError(format!(
-            "run {id} is {}: {why}; --keep-record is for runs that are done",
-            run.status.name()
-        )));
+        refuse!("run {id} is {}: {why}; --keep-record is for runs that are done", run.status.name());
     }
-    match &run.sweep {
-        Some(point) if !args.force && remove::is_sweep_unfinished(&args.root.root(), &point.id) => {
-            let sweep = printable(&point.id);
-            Err(RequestError(format!(
-                "run {id} is point {} of the sweep {sweep}, which is not finished and needs it; --force removes it anyway",
-                point.point
-            )))
-        }
-        _ => Ok(()),
+    if let Some(SweepPoint { id: sweep, point }) = &run.sweep
+        && !args.force
+        && remove::is_sweep_unfinished(&args.root.root(), sweep)
+    {
+        let sweep = printable(sweep);
+        refuse!(
+            "run {id} is point {point} of the sweep {sweep}, which is not finished and needs it; --force removes it anyway"
+        );
     }
+    Ok(())
 }
 
 /// Rewords the lock's error, which is written for training.
 fn reword_locked(error: StoreError, run: &ListedRun) -> anyhow::Error {
-    match error {
-        StoreError::Locked { holder, .. } => RequestError(format!(
-            "run {} is being worked on by another process{holder}: stop it first",
-            printable(&run.id)
-        ))
-        .into(),
-        other => other.into(),
-    }
+    let StoreError::Locked { holder, .. } = error else { return error.into() };
+    let id = printable(&run.id);
+    RequestError(format!("run {id} is being worked on by another process{holder}: stop it first")).into()
 }

@@ -1,12 +1,13 @@
 //! `runner runs tag`: adds tags to runs, removes them, and shows them.
 
 use std::ffi::OsString;
+use std::fmt::Write as _;
 
 use clap::Args;
 
 use super::common::RunsFolderArgs;
-use super::exit::{Exit, RequestError};
-use super::output::{print, print_json};
+use super::exit::{Exit, RequestError, refuse};
+use super::output::print_result;
 use runner_spec::format::printable;
 use runner_store::{catalog, tags};
 
@@ -61,31 +62,23 @@ pub(crate) fn run(args: &TagArgs) -> anyhow::Result<Exit> {
         tags::check(tag).map_err(RequestError)?;
     }
     if let Some(tag) = add.iter().find(|tag| remove.contains(tag)) {
-        return Err(RequestError(format!("the tag {tag} cannot be both added and removed")).into());
+        refuse!("the tag {tag} cannot be both added and removed");
     }
     if runs.is_empty() {
-        return Err(RequestError("no run is given: runner runs tag RUN... +good -draft".to_owned()).into());
+        refuse!("no run is given: runner runs tag RUN... +good -draft");
     }
     // All names are resolved first: a mistake in one changes nothing.
     let root = args.root.root();
     let mut paths = catalog::resolve_all(&root, &runs)?;
     paths.sort();
-    let mut lines = Vec::new();
+    let (mut rows, mut text) = (Vec::new(), String::new());
     for path in paths {
-        let now =
-            if add.is_empty() && remove.is_empty() { tags::read(&path) } else { tags::change(&path, &add, &remove) };
-        let id = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        lines.push((id, now?));
+        let tags =
+            if add.is_empty() && remove.is_empty() { tags::read(&path) } else { tags::change(&path, &add, &remove) }?;
+        let id = path.file_name().unwrap_or_default().to_string_lossy();
+        let line = if tags.is_empty() { "no tags".to_owned() } else { tags.join(" ") };
+        let _ = writeln!(text, "{}  {line}", printable(&id));
+        rows.push(serde_json::json!({"id": id, "tags": tags}));
     }
-    if args.json {
-        let rows: Vec<_> = lines.iter().map(|(id, tags)| serde_json::json!({"id": id, "tags": tags})).collect();
-        print_json(&rows)?;
-    } else {
-        let text = lines.iter().map(|(id, tags)| {
-            let tags = if tags.is_empty() { "no tags".to_owned() } else { tags.join(" ") };
-            format!("{}  {tags}\n", printable(id))
-        });
-        print(&text.collect::<String>())?;
-    }
-    Ok(Exit::Done)
+    print_result(args.json, &rows, || text)
 }

@@ -4,21 +4,19 @@ use std::time::Instant;
 
 use clap::Args;
 
-use super::common::{RunsFolderArgs, ThreadArgs, host_without_runs};
+use super::checkpoint_args::RecordedRunArgs;
+use super::common::host_without_runs;
+use super::exit::{Exit, RequestError, refuse};
+use super::output::{print, print_json, print_to_stderr};
 use super::screen_observer::PreparationObserver;
-
-use super::checkpoint_args::{CheckpointArgs, DeviceArgs};
-use super::exit::{Exit, RequestError};
-use super::output::{complain, print, print_json};
-use runner_engine::opened_run::open_run;
 use runner_exec::eval::generate;
 use runner_report::Screen;
 use runner_spec::experiment::Samples;
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct SampleArgs {
-    /// The run: its directory, its id, or the beginning of its id.
-    pub run: String,
+    #[command(flatten)]
+    pub recorded: RecordedRunArgs,
     /// A text to continue; may be given several times [default: the experiment's prompts].
     #[arg(long, value_name = "TEXT")]
     pub prompt: Vec<String>,
@@ -40,14 +38,6 @@ pub(crate) struct SampleArgs {
     /// The seed of the random numbers.
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
-    #[command(flatten)]
-    pub checkpoint: CheckpointArgs,
-    #[command(flatten)]
-    pub device: DeviceArgs,
-    #[command(flatten)]
-    pub threads: ThreadArgs,
-    #[command(flatten)]
-    pub root: RunsFolderArgs,
     /// Print JSON.
     #[arg(long)]
     pub json: bool,
@@ -62,15 +52,7 @@ const MAX_TOKENS: usize = 1_000_000;
 impl SampleArgs {
     /// The experiment's settings with these flags over them.
     fn override_settings(&self, base: Option<Samples>) -> Result<Samples, RequestError> {
-        let mut s = base.unwrap_or(Samples {
-            prompts: Vec::new(),
-            count: 1,
-            max_tokens: 64,
-            top_k: Some(50),
-            temperature: 1.0,
-            top_p: None,
-            seed: 42,
-        });
+        let mut s = base.unwrap_or_default();
         if !self.prompt.is_empty() {
             s.prompts.clone_from(&self.prompt);
         }
@@ -83,19 +65,19 @@ impl SampleArgs {
             s.top_k = (k > 0).then_some(k);
         }
         if s.prompts.is_empty() {
-            return Err(RequestError("the experiment has no prompts: give --prompt TEXT".into()));
+            refuse!("the experiment has no prompts: give --prompt TEXT");
         }
         if !(1..=MAX_COUNT).contains(&s.count) {
-            return Err(RequestError(format!("--count {}: take 1 to {MAX_COUNT}", s.count)));
+            refuse!("--count {}: take 1 to {MAX_COUNT}", s.count);
         }
         if !(1..=MAX_TOKENS).contains(&s.max_tokens) {
-            return Err(RequestError(format!("--max-tokens {}: take 1 to {MAX_TOKENS}", s.max_tokens)));
+            refuse!("--max-tokens {}: take 1 to {MAX_TOKENS}", s.max_tokens);
         }
         if !(s.temperature.is_finite() && s.temperature >= 0.0) {
-            return Err(RequestError(format!("--temperature {}: take 0 or more", s.temperature)));
+            refuse!("--temperature {}: take 0 or more", s.temperature);
         }
         if let Some(p) = s.top_p.filter(|p| !(*p > 0.0 && *p <= 1.0)) {
-            return Err(RequestError(format!("--top-p {p}: take more than 0, at most 1")));
+            refuse!("--top-p {p}: take more than 0, at most 1");
         }
         Ok(s)
     }
@@ -104,16 +86,16 @@ impl SampleArgs {
 /// # Errors
 /// If there is no such run or checkpoint, its tokenizer is gone, or a prompt cannot be encoded.
 pub(crate) fn run(args: &SampleArgs) -> anyhow::Result<Exit> {
-    let opened = open_run(&args.root.root(), &args.run)?;
+    let opened = args.recorded.open()?;
     let spec = args.override_settings(opened.experiment.eval.samples.clone())?;
-    let device = args.device.choose(&opened, args.threads.count())?;
-    let pool = args.threads.pool()?;
+    let device = args.recorded.choose_device(&opened)?;
+    let pool = args.recorded.threads.pool()?;
     let mut screen = Screen::on_standard_error();
-    let tokenizer =
-        opened.tokenizer(&pool, &host_without_runs(args.threads)?, &mut PreparationObserver::new(&mut screen))?;
+    let host = host_without_runs(args.recorded.threads)?;
+    let tokenizer = opened.tokenizer(&pool, &host, &mut PreparationObserver::new(&mut screen))?;
     // A device can be used only by the thread that opens it.
     let (made, step, seconds) = pool.install(|| -> anyhow::Result<_> {
-        let (model, weights, step) = opened.model(args.checkpoint.which(), device)?;
+        let (model, weights, step) = opened.model(args.recorded.checkpoint.which(), device)?;
         let started = Instant::now();
         let made = generate(&model, &weights, &tokenizer, &spec)?;
         Ok((made, step, started.elapsed().as_secs_f64()))
@@ -128,7 +110,10 @@ pub(crate) fn run(args: &SampleArgs) -> anyhow::Result<Exit> {
     } else {
         let texts: Vec<String> = made.iter().map(|c| format!("{}{}\n", c.prompt, c.text)).collect();
         print(&texts.join("---\n"))?;
-        complain(&format!("{tokens} tokens in {seconds:.2} s, {:.0} tokens/s, step {step}", tokens as f64 / seconds));
+        print_to_stderr(&format!(
+            "{tokens} tokens in {seconds:.2} s, {:.0} tokens/s, step {step}",
+            tokens as f64 / seconds
+        ));
     }
     Ok(Exit::Done)
 }

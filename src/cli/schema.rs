@@ -2,6 +2,8 @@
 
 use clap::Args;
 
+use super::exit::Exit;
+use super::output::print;
 use runner_lab::sweep;
 
 /// Flags of `runner schema`.
@@ -12,7 +14,9 @@ pub(crate) struct SchemaArgs {
     sweep: bool,
 }
 
-/// The text of the schema.
-pub(crate) fn run(args: &SchemaArgs) -> String {
-    if args.sweep { sweep::SCHEMA.to_owned() } else { runner_config::schema_text() }
+/// # Errors
+/// If standard output cannot be written.
+pub(crate) fn run(args: &SchemaArgs) -> anyhow::Result<Exit> {
+    print(&if args.sweep { sweep::SCHEMA.to_owned() } else { runner_config::schema_text() })?;
+    Ok(Exit::Done)
 }

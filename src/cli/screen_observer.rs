@@ -15,7 +15,7 @@ use runner_spec::format::printable;
 use runner_store::summary::headline;
 
 use super::exit::Exit;
-use super::output::complain;
+use super::output::print_to_stderr;
 
 /// Shows a run on the screen.
 #[derive(Debug)]
@@ -148,7 +148,7 @@ impl RunObserver for PreparationObserver<'_> {
                 self.has_spinner = false;
                 self.screen.clear();
                 // A screen that is not a terminal shows no warnings.
-                complain(&printable(&format!("warning: {text}")));
+                print_to_stderr(&printable(&format!("warning: {text}")));
             }
             _ => {}
         }

@@ -3,51 +3,37 @@
 use clap::Command;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
-/// Names of commands in other programs, and this program's command.
-const FOREIGN_COMMANDS: [(&str, &str); 26] = [
-    ("run", "apply"),
-    ("train", "apply"),
-    ("start", "apply"),
-    ("launch", "apply"),
-    ("fit", "apply"),
-    ("pretrain", "apply"),
-    ("list", "runs"),
-    ("ls", "runs"),
-    ("ps", "runs"),
-    ("status", "runs"),
-    ("show", "runs show"),
-    ("info", "runs show"),
-    ("rm", "runs rm"),
-    ("remove", "runs rm"),
-    ("delete", "runs rm"),
-    ("tag", "runs tag"),
-    ("generate", "sample"),
-    ("chat", "sample"),
-    ("infer", "sample"),
-    ("new", "init"),
-    ("create", "init"),
-    ("evaluate", "eval"),
-    ("check", "validate"),
-    ("prepare", "data prepare"),
-    ("continue", "resume"),
-    ("serve", "report --serve"),
+/// This program's commands, each with its names in other programs.
+const FOREIGN_COMMANDS: [(&str, &str); 12] = [
+    ("apply", "run train start launch fit pretrain"),
+    ("runs", "list ls ps status"),
+    ("runs show", "show info"),
+    ("runs rm", "rm remove delete"),
+    ("runs tag", "tag"),
+    ("sample", "generate chat infer"),
+    ("init", "new create"),
+    ("eval", "evaluate"),
+    ("validate", "check"),
+    ("data prepare", "prepare"),
+    ("resume", "continue"),
+    ("report --serve", "serve"),
 ];
 
 /// `error`, with a tip that names what the user meant. An internal command is never suggested.
 pub(crate) fn with_tip(mut error: clap::Error, program: &Command) -> clap::Error {
     match error.kind() {
         ErrorKind::InvalidSubcommand => {
-            let given = text(&error, ContextKind::InvalidSubcommand);
-            let own = FOREIGN_COMMANDS.iter().find(|(name, _)| Some(*name) == given.as_deref());
-            if let Some((_, own)) = own {
-                set(&mut error, ContextKind::SuggestedSubcommand, vec![(*own).to_owned()]);
+            let given = context_text(&error, ContextKind::InvalidSubcommand).unwrap_or_default();
+            let own = FOREIGN_COMMANDS.iter().find(|(_, names)| names.split(' ').any(|name| name == given));
+            if let Some((own, _)) = own {
+                set_suggestions(&mut error, vec![(*own).to_owned()]);
             } else if let Some(ContextValue::Strings(near)) = error.get(ContextKind::SuggestedSubcommand) {
                 let public: Vec<String> = near.iter().filter(|name| !is_hidden(program, name)).cloned().collect();
-                set(&mut error, ContextKind::SuggestedSubcommand, public);
+                set_suggestions(&mut error, public);
             }
         }
         ErrorKind::UnknownArgument => {
-            let given = text(&error, ContextKind::InvalidArg).unwrap_or_default();
+            let given = context_text(&error, ContextKind::InvalidArg).unwrap_or_default();
             let arguments: Vec<String> = std::env::args_os().map(|a| a.to_string_lossy().into_owned()).collect();
             let has_set = arguments
                 .iter()
@@ -81,16 +67,18 @@ fn is_hidden(program: &Command, name: &str) -> bool {
     program.find_subcommand(name).is_some_and(Command::is_hide_set)
 }
 
-fn text(error: &clap::Error, kind: ContextKind) -> Option<String> {
+/// The text that `error` has for `kind`.
+fn context_text(error: &clap::Error, kind: ContextKind) -> Option<String> {
     match error.get(kind)? {
         ContextValue::String(text) => Some(text.clone()),
         _ => None,
     }
 }
 
-fn set(error: &mut clap::Error, kind: ContextKind, names: Vec<String>) {
-    let _ = error.remove(kind);
+/// Makes `error` suggest the commands `names`, or none.
+fn set_suggestions(error: &mut clap::Error, names: Vec<String>) {
+    let _ = error.remove(ContextKind::SuggestedSubcommand);
     if !names.is_empty() {
-        error.insert(kind, ContextValue::Strings(names));
+        error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(names));
     }
 }

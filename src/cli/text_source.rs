@@ -4,8 +4,12 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use super::exit::RequestError;
+use super::common::{ThreadArgs, host_without_runs};
+use super::exit::{RequestError, refuse};
+use super::screen_observer::PreparationObserver;
 use runner_data::DataError;
+use runner_engine::prepare::local_tokenizer;
+use runner_report::Screen;
 use runner_spec::diagnostic::nearest;
 use runner_spec::experiment::{
     Data, HUB_DEFAULT_BRANCH, HubTokenizer, JsonSource, Layout, ParquetSource, Source, Tokenizer,
@@ -68,20 +72,14 @@ impl SourceArgs {
     /// # Errors
     /// If a file is missing, or the files have several formats.
     pub(crate) fn source(&self) -> Result<Source, RequestError> {
-        let wrong = |text: String| Err(RequestError(text));
-        let Some(first) = self.files.first() else { return wrong("name one or more files of text".to_owned()) };
+        let Some(first) = self.files.first() else { refuse!("name one or more files of text") };
         for path in &self.files {
             check_file(path)?;
         }
         let kind = FileFormat::from_path(first);
         if let Some(other) = self.files.iter().find(|path| FileFormat::from_path(path) != kind) {
-            return wrong(format!(
-                "{} is {} and {} is {}: all files must have the same format",
-                printable_path(first),
-                kind.name(),
-                printable_path(other),
-                FileFormat::from_path(other).name()
-            ));
+            let describe = |path| format!("{} is {}", printable_path(path), FileFormat::from_path(path).name());
+            refuse!("{} and {}: all files must have the same format", describe(first), describe(other));
         }
         let json = matches!(kind, FileFormat::Jsonl | FileFormat::Json);
         let given = [
@@ -90,7 +88,7 @@ impl SourceArgs {
         ];
         for (flag, value, fits, format) in given {
             if value.is_some() && !fits {
-                return wrong(format!("{flag} is for {format}, and {} is {}", printable_path(first), kind.name()));
+                refuse!("{flag} is for {format}, and {} is {}", printable_path(first), kind.name());
             }
         }
         let text = |given: &Option<String>| Some(given.clone().unwrap_or_else(|| "text".to_owned()));
@@ -103,10 +101,7 @@ impl SourceArgs {
             FileFormat::Json => Source::Json(JsonSource { files, field: text(&self.field), template: None }),
             FileFormat::Parquet => Source::Parquet(ParquetSource { files, column: text(&self.column), template: None }),
             FileFormat::Other => {
-                return wrong(format!(
-                    "{} does not end in .txt, .md, .jsonl, .json or .parquet",
-                    printable_path(first)
-                ));
+                refuse!("{} does not end in .txt, .md, .jsonl, .json or .parquet", printable_path(first))
             }
         })
     }
@@ -131,13 +126,12 @@ impl SourceArgs {
 /// If there is no file at `path`.
 pub(crate) fn check_file(path: &Path) -> Result<(), RequestError> {
     if path.is_dir() {
-        return Err(RequestError(format!(
-            "{} is a folder: name its files, such as {}/*",
-            printable_path(path),
-            printable_path(path)
-        )));
+        refuse!("{0} is a folder: name its files, such as {0}/*", printable_path(path));
     }
-    if path.exists() { Ok(()) } else { Err(RequestError(format!("there is no file {}", printable_path(path)))) }
+    if !path.exists() {
+        refuse!("there is no file {}", printable_path(path));
+    }
+    Ok(())
 }
 
 /// Parses the name of a tokenizer: `gpt2:FOLDER`, `hub:NAME`, the path of a tokenizer.json, `bytes`, `chars` or `bpe:SIZE`.
@@ -145,7 +139,6 @@ pub(crate) fn check_file(path: &Path) -> Result<(), RequestError> {
 /// # Errors
 /// If it is none of these.
 pub(crate) fn parse_tokenizer(spec: &str) -> Result<Tokenizer, RequestError> {
-    let wrong = |text: String| Err(RequestError(format!("--tokenizer: {text}")));
     let (kind, rest) = spec.split_once(':').map_or((spec, None), |(kind, rest)| (kind, Some(rest)));
     match (kind, rest) {
         ("bytes", None) => Ok(Tokenizer::Bytes {}),
@@ -154,25 +147,21 @@ pub(crate) fn parse_tokenizer(spec: &str) -> Result<Tokenizer, RequestError> {
             Ok(vocab_size) if vocab_size > 256 => {
                 Ok(Tokenizer::Bpe { vocab_size, special_tokens: vec!["<|endoftext|>".to_owned()] })
             }
-            _ => wrong(format!("bpe:{} needs the size of the vocabulary, 257 or more", printable(size))),
+            _ => refuse!("--tokenizer: bpe:{} needs the size of the vocabulary, 257 or more", printable(size)),
         },
         ("hub", Some(name)) => {
             let (name, revision) = name.split_once('@').unwrap_or((name, HUB_DEFAULT_BRANCH));
             match hub_name::name_problem(name).or_else(|| hub_name::revision_problem(revision)) {
-                Some(problem) => wrong(format!("hub:{}: {problem}", printable(name))),
+                Some(problem) => refuse!("--tokenizer: hub:{}: {problem}", printable(name)),
                 None => Ok(Tokenizer::Hub(HubTokenizer { name: name.to_owned(), revision: revision.to_owned() })),
             }
         }
         ("gpt2", folder) => {
             let folder = Path::new(folder.unwrap_or("."));
             let (vocab, merges) = (folder.join("vocab.json"), folder.join("merges.txt"));
-            for path in [&vocab, &merges] {
-                if !path.is_file() {
-                    return wrong(format!(
-                        "gpt2:FOLDER needs GPT-2's vocab.json and merges.txt, but there is no {}",
-                        printable_path(path)
-                    ));
-                }
+            if let Some(missing) = [&vocab, &merges].into_iter().find(|path| !path.is_file()) {
+                let missing = printable_path(missing);
+                refuse!("--tokenizer: gpt2:FOLDER needs GPT-2's vocab.json and merges.txt, but there is no {missing}");
             }
             Ok(Tokenizer::Gpt2 { vocab, merges })
         }
@@ -184,12 +173,22 @@ pub(crate) fn parse_tokenizer(spec: &str) -> Result<Tokenizer, RequestError> {
             }
             let help = nearest(kind, ["bytes", "chars", "gpt2", "bpe"])
                 .map_or(String::new(), |name| format!(" (did you mean `{name}`?)"));
-            wrong(format!(
-                "{} is not a file{help}; give gpt2:FOLDER, hub:NAME, the path of a tokenizer.json, bytes, chars or bpe:SIZE",
+            refuse!(
+                "--tokenizer: {} is not a file{help}; give gpt2:FOLDER, hub:NAME, the path of a tokenizer.json, bytes, chars or \
+                 bpe:SIZE",
                 printable(spec)
-            ))
+            )
         }
     }
+}
+
+/// The tokenizer that `spec` names, as [`parse_tokenizer`] reads it, in files of this machine. Downloads are shown on `screen`.
+///
+/// # Errors
+/// Those of [`parse_tokenizer`]; a hub that refuses or cannot be reached.
+pub(crate) fn find_tokenizer(spec: &str, screen: &mut Screen) -> anyhow::Result<Tokenizer> {
+    let host = host_without_runs(ThreadArgs { threads: None })?;
+    Ok(local_tokenizer(parse_tokenizer(spec)?, &host, &mut PreparationObserver::new(screen))?)
 }
 
 /// Replaces names of settings in `error` with those of command-line flags. `files` is true if the text comes from files on the

@@ -1,18 +1,17 @@
 //! `runner tokenizer`: trains tokenizers, and encodes and decodes text.
 
 use std::io::Read as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::{Args, Subcommand};
 
-use super::common::{ThreadArgs, cache_dir, host_without_runs};
-use super::exit::{Exit, RequestError};
-use super::output::{print, print_json};
-use super::screen_observer::PreparationObserver;
-use super::text_source::{SourceArgs, parse_tokenizer, printable_path, reword_for_flags};
+use super::common::{ThreadArgs, cache_dir};
+use super::exit::{Exit, RequestError, refuse};
+use super::output::{check_replaceable, print, print_json, print_result};
+use super::text_source::{SourceArgs, find_tokenizer, printable_path, reword_for_flags};
 use runner_data::{TextTokenizer, load_tokenizer, train_tokenizer};
-use runner_engine::prepare::local_tokenizer;
+use runner_files::parent_folder;
 use runner_report::data_progress::show_data_progress;
 use runner_report::table::{Align, table};
 use runner_report::{OutputMode, Screen};
@@ -105,16 +104,10 @@ fn train(args: &TrainArgs) -> anyhow::Result<Exit> {
     let special =
         if args.special_token.is_empty() { vec!["<|endoftext|>".to_owned()] } else { args.special_token.clone() };
     check_vocabulary(args.vocab_size, &special)?;
-    if !args.force && args.out.symlink_metadata().is_ok() {
-        return Err(RequestError(format!("{} is there already: --force replaces it", printable_path(&args.out))).into());
-    }
-    let folder = args.out.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    check_replaceable(&args.out, args.force)?;
+    let folder = parent_folder(&args.out);
     if args.out.is_dir() || !folder.is_dir() {
-        return Err(RequestError(format!(
-            "--out: {} is not a file in a folder that exists",
-            printable_path(&args.out)
-        ))
-        .into());
+        refuse!("--out: {} is not a file in a folder that exists", printable_path(&args.out));
     }
     let source = args.source.source()?;
     let (cache, pool) = (cache_dir()?, args.threads.pool()?);
@@ -133,13 +126,11 @@ fn train(args: &TrainArgs) -> anyhow::Result<Exit> {
             count(size as u64)
         ));
     }
-    if args.json {
-        print_json(&serde_json::json!({"path": args.out, "vocab_size": size, "bytes": json.len()}))?;
-    } else {
+    let summary = serde_json::json!({"path": args.out, "vocab_size": size, "bytes": json.len()});
+    print_result(args.json, &summary, || {
         let (path, size, length) = (printable_path(&args.out), count(size as u64), bytes(json.len() as u64));
-        print(&format!("{path}: {size} tokens, {length}\n"))?;
-    }
-    Ok(Exit::Done)
+        format!("{path}: {size} tokens, {length}\n")
+    })
 }
 
 /// # Errors
@@ -149,26 +140,23 @@ fn check_vocabulary(vocab_size: usize, special: &[String]) -> Result<(), Request
     names.sort();
     names.dedup();
     if names.len() < special.len() {
-        return Err(RequestError("--special-token: a token is given twice".to_owned()));
+        refuse!("--special-token: a token is given twice");
     }
     if let Some(short) = special.iter().find(|name| name.chars().count() < 2) {
-        return Err(RequestError(format!("--special-token: {short:?} is too short to tell from text")));
+        refuse!("--special-token: {short:?} is too short to tell from text");
     }
     let least = 256 + special.len();
     if vocab_size < least || vocab_size > 10_000_000 {
-        let text = format!(
+        refuse!(
             "--vocab-size: {vocab_size} is not between {least} (256 bytes and {} special tokens) and 10,000,000",
             special.len()
         );
-        return Err(RequestError(text));
     }
     Ok(())
 }
 
 fn load(spec: &str) -> anyhow::Result<TextTokenizer> {
-    let host = host_without_runs(ThreadArgs { threads: None })?;
-    let mut screen = Screen::on_standard_error();
-    let tokenizer = local_tokenizer(parse_tokenizer(spec)?, &host, &mut PreparationObserver::new(&mut screen))?;
+    let tokenizer = find_tokenizer(spec, &mut Screen::on_standard_error())?;
     Ok(load_tokenizer(&tokenizer).map_err(|error| reword_for_flags(error, true))?)
 }
 
@@ -214,9 +202,7 @@ fn standard_input() -> anyhow::Result<String> {
     let mut bytes = Vec::new();
     std::io::stdin().lock().take(MAX_STDIN_BYTES + 1).read_to_end(&mut bytes).context("standard input")?;
     if bytes.len() as u64 > MAX_STDIN_BYTES {
-        return Err(
-            RequestError("standard input: more than 64 MiB; `runner data prepare` is for more".to_owned()).into()
-        );
+        refuse!("standard input: more than 64 MiB; `runner data prepare` is for more");
     }
     String::from_utf8(bytes).map_err(|error| {
         let at = error.utf8_error().valid_up_to();

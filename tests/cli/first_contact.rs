@@ -13,6 +13,8 @@ fn a_starter_file_trains_at_once_in_every_layout() {
     ] {
         let said = sandbox.expect(0, &format!("init {name} {flags}"));
         assert!(said.contains(&format!("runner apply {name}.yaml")), "{said}");
+        let valid = sandbox.stdout_of(&format!("validate {name}.yaml"));
+        assert_eq!(valid, format!("{name}.yaml: `{name}` is a valid experiment\n"));
         sandbox.expect(
             0,
             &format!(
@@ -27,7 +29,7 @@ fn a_starter_file_trains_at_once_in_every_layout() {
 fn a_starter_file_replaces_no_file_and_needs_a_text_that_exists() {
     let sandbox = Sandbox::new().with("input.txt", "once upon a time ".repeat(100)).with("taken.yaml", "mine");
     let said = sandbox.expect(2, "init taken");
-    assert!(said.contains("taken.yaml exists already; --force replaces it"), "{said}");
+    assert!(said.contains("taken.yaml is there already: --force replaces it"), "{said}");
     assert_eq!(sandbox.read("taken.yaml"), "mine");
     sandbox.expect(0, "init taken.yaml --force --text input.txt");
     assert!(sandbox.read("taken.yaml").contains("{text: {files: [\"input.txt\"]}}"));
@@ -51,7 +53,7 @@ fn a_config_of_nanogpt_trains_after_its_import() {
     sandbox.expect(0, "apply tiny.yaml --quiet");
     assert_eq!(sandbox.only_run().metrics_of("train").len(), 4);
     let said = sandbox.expect(2, "import config tiny.py -o tiny.yaml");
-    assert!(said.contains("tiny.yaml exists already; --force replaces it"), "{said}");
+    assert!(said.contains("tiny.yaml is there already: --force replaces it"), "{said}");
     assert_eq!(sandbox.stdout_of("import config tiny.py"), sandbox.read("tiny.yaml"));
 }
 

@@ -7,7 +7,7 @@ use anyhow::Context;
 
 use super::args::PointArgs;
 use crate::cli::common;
-use crate::cli::exit::{Exit, RequestError};
+use crate::cli::exit::{Exit, refuse};
 use crate::cli::output::print;
 use runner_engine::sweep::point_arguments;
 use runner_lab::sweep_dir;
@@ -17,8 +17,7 @@ use runner_lab::sweep_dir;
 pub(super) fn run(args: &PointArgs) -> anyhow::Result<Exit> {
     let record = sweep_dir::read_record(&args.sweep)?;
     let Some(point) = record.point(args.point) else {
-        let message = format!("sweep {} has points 1 to {}, not {}", record.id, record.points.len(), args.point);
-        return Err(RequestError(message).into());
+        refuse!("sweep {} has points 1 to {}, not {}", record.id, record.points.len(), args.point);
     };
     if let Some(other) = point.same_as {
         print(&format!("point {} is the same run as point {other}: nothing to do\n", point.index))?;

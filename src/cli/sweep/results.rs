@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::args::{ResultsArgs, SweepNameArgs};
 use crate::cli::exit::Exit;
-use crate::cli::output::{complain, print, print_json};
+use crate::cli::output::{print, print_result, print_to_stderr};
 use runner_lab::sweep::progress::SweepProgress;
 use runner_lab::sweep::record::SweepRecord;
 use runner_lab::sweep::summary::SweepSummary;
@@ -29,7 +29,7 @@ impl ReadSweep {
         let progress = SweepProgress::read(&sweep_dir::runs_folder(&path), &record);
         let summary = SweepSummary::new(&path, &record, &progress);
         for problem in &summary.problems {
-            complain(&format!("warning: {problem}"));
+            print_to_stderr(&format!("warning: {problem}"));
         }
         Ok(Self { path, record, summary })
     }
@@ -55,16 +55,12 @@ pub(super) fn run(args: &ResultsArgs) -> anyhow::Result<Exit> {
     let SweepSummary { results, importance, .. } = &sweep.summary;
     if args.csv {
         print(&results.csv()?)?;
-    } else if args.json {
-        print_json(&ResultsJson { id: &sweep.record.id, results, best: results.best(), importance })?;
-    } else {
-        let text = sweep.text(&args.sweep);
-        let mut out = text.table() + &text.importance();
-        for line in [text.saved_steps(), text.best()].into_iter().flatten() {
-            out.push_str(&line);
-            out.push('\n');
-        }
-        print(&out)?;
+        return Ok(Exit::Done);
     }
-    Ok(Exit::Done)
+    let json = ResultsJson { id: &sweep.record.id, results, best: results.best(), importance };
+    print_result(args.json, &json, || {
+        let text = sweep.text(&args.sweep);
+        let last_lines = [text.saved_steps(), text.best()].into_iter().flatten();
+        text.table() + &text.importance() + &last_lines.map(|line| line + "\n").collect::<String>()
+    })
 }

@@ -6,7 +6,7 @@ use std::io::ErrorKind;
 use super::args::{Launcher, RunArgs};
 use super::screen::{SweepScreen, print_summary};
 use crate::cli::common::{OWN_VARIABLES, TemplateArgs, experiment_environment, host};
-use crate::cli::exit::{Exit, RequestError};
+use crate::cli::exit::{Exit, RequestError, refuse};
 use crate::cli::interrupt::Interrupt;
 use crate::cli::output::print_json;
 use crate::cli::screen_observer::PreparationObserver;
@@ -104,7 +104,7 @@ fn read_slurm_template() -> anyhow::Result<Option<String>> {
     match fs::read_to_string(TEMPLATE) {
         Ok(text) => Ok(Some(text)),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(RequestError(format!("{TEMPLATE}: {error}")).into()),
+        Err(error) => refuse!("{TEMPLATE}: {error}"),
     }
 }
 

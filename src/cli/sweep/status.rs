@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::args::StatusArgs;
 use super::results::ReadSweep;
 use crate::cli::exit::Exit;
-use crate::cli::output::{print, print_json};
+use crate::cli::output::print_result;
 use runner_lab::sweep::Results;
 use runner_spec::format::{counted, printable};
 use runner_store::RunLock;
@@ -30,20 +30,18 @@ pub(super) fn run(args: &StatusArgs) -> anyhow::Result<Exit> {
     let mut sweep = ReadSweep::read(&args.sweep)?;
     sweep.summary.results.rows.sort_by_key(|row| row.point);
     let (record, running) = (&sweep.record, RunLock::is_held(&sweep.path));
-    if args.json {
-        let results = &sweep.summary.results;
-        print_json(&StatusJson { id: &record.id, path: &sweep.path, file: &record.file, running, results })?;
-        return Ok(Exit::Done);
-    }
-    let text = sweep.text(&args.sweep);
-    print(&format!(
-        "{}sweep {}, {}, of {}: {}, {}\n",
-        text.table(),
-        printable(&record.id),
-        if running { "running" } else { "not running" },
-        record.file.display(),
-        counted(record.points.len() as u64, "point"),
-        text.counts()
-    ))?;
-    Ok(Exit::Done)
+    let results = &sweep.summary.results;
+    let json = StatusJson { id: &record.id, path: &sweep.path, file: &record.file, running, results };
+    print_result(args.json, &json, || {
+        let text = sweep.text(&args.sweep);
+        format!(
+            "{}sweep {}, {}, of {}: {}, {}\n",
+            text.table(),
+            printable(&record.id),
+            if running { "running" } else { "not running" },
+            record.file.display(),
+            counted(record.points.len() as u64, "point"),
+            text.counts()
+        )
+    })
 }
