@@ -40,8 +40,8 @@ pub(crate) struct InitArgs {
 /// If the name or the text file cannot be used; if the file exists and `--force` is not given.
 pub(crate) fn run(args: &InitArgs) -> anyhow::Result<Exit> {
     let name = args.name.strip_suffix(".yaml").unwrap_or(&args.name);
-    if name_problem(name).is_some() {
-        refuse!("`{}` names no experiment: a name has letters, digits, `.`, `_` and `-`", printable(name));
+    if let Some(problem) = name_problem(name) {
+        refuse!("`{}` {problem}: a name has up to 100 letters, digits, `.`, `_` and `-`", printable(name));
     }
     let file = format!("{name}.yaml");
     let text_file = args.text.as_ref().map(|path| path.display().to_string());

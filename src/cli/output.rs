@@ -36,9 +36,9 @@ pub(crate) fn print_result(
     text: impl FnOnce() -> String,
 ) -> anyhow::Result<Exit> {
     if json {
-        print_json(value)?
+        print_json(value)?;
     } else {
-        print(&text())?
+        print(&text())?;
     }
     Ok(Exit::Done)
 }

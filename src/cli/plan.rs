@@ -67,14 +67,13 @@ pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<Exit> {
     };
     let options = LoadOptions { absent_files: args.rows.is_some(), ..args.experiment.options()? };
     let experiment = runner_config::load(&args.experiment.file, &options)?.experiment;
-    let data = match args.rows {
-        Some(rows) => assumed_data(&experiment, rows)?,
-        None => {
-            // `--threads` describes the planned run; the data is prepared with all threads of this machine.
-            let host = host_without_runs(ThreadArgs { threads: None })?;
-            let mut screen = Screen::on_standard_error();
-            prepare_inputs(&experiment, &host.pool()?, &host, &mut PreparationObserver::new(&mut screen))?.facts
-        }
+    let data = if let Some(rows) = args.rows {
+        assumed_data(&experiment, rows)?
+    } else {
+        // `--threads` describes the planned run; the data is prepared with all threads of this machine.
+        let host = host_without_runs(ThreadArgs { threads: None })?;
+        let mut screen = Screen::on_standard_error();
+        prepare_inputs(&experiment, &host.pool()?, &host, &mut PreparationObserver::new(&mut screen))?.facts
     };
     let mut plan = compile(&experiment, &data, &cluster)?;
     if let Some(rows) = args.rows {

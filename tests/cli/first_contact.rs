@@ -37,7 +37,7 @@ fn a_starter_file_replaces_no_file_and_needs_a_text_that_exists() {
     assert!(said.contains("missing.txt"), "{said}");
     for name in ["a b", "", "../up", ".hidden"] {
         let said = sandbox.expect(2, &["init", name]);
-        assert!(said.contains("a name has letters, digits"), "{said}");
+        assert!(said.contains("a name has up to 100 letters, digits"), "{said}");
     }
     assert_eq!(sandbox.names_in("."), ["input.txt", "taken.yaml"]);
 }

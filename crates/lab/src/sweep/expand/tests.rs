@@ -260,5 +260,8 @@ fn values_read_back_from_their_text() {
         assert_eq!(back, value, "{text}");
         assert_eq!(yaml_text(&back), text, "zeros keep their sign");
     }
-    assert_eq!([1e-5, 3e-4, 0.001, 0.25, 2.0].map(|x| yaml_text(&json!(x))), ["1e-5", "0.0003", "0.001", "0.25", "2.0"]);
+    assert_eq!(
+        [1e-5, 3e-4, 0.001, 0.25, 2.0].map(|x| yaml_text(&json!(x))),
+        ["1e-5", "0.0003", "0.001", "0.25", "2.0"]
+    );
 }
