@@ -4,6 +4,7 @@ use std::env;
 use std::path::PathBuf;
 use std::thread;
 
+use clap::builder::{PathBufValueParser, TypedValueParser};
 use runner_config::{LoadOptions, Loaded};
 use runner_engine::prepare::{Host, thread_pool};
 use runner_spec::diagnostic::ConfigError;
@@ -86,8 +87,16 @@ pub(crate) fn non_negative(text: &str) -> Result<f64, String> {
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct RunsFolderArgs {
     /// The folder of run directories [default: $RUNNER_RUNS, or runs/].
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", value_parser = folder_parser())]
     pub runs: Option<PathBuf>,
+}
+
+/// Parses the path of a folder, which need not exist.
+fn folder_parser() -> impl TypedValueParser<Value = PathBuf> {
+    PathBufValueParser::new().try_map(|path| match path.is_file() {
+        true => Err("this is a file: name a folder".to_owned()),
+        false => Ok(path),
+    })
 }
 
 impl RunsFolderArgs {

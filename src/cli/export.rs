@@ -100,6 +100,11 @@ pub(crate) fn run(args: &ExportArgs) -> anyhow::Result<Exit> {
     if args.to == Target::Safetensors && args.dtype.is_some() {
         refuse!("--dtype is for --to hf and --to llmc: --to safetensors writes the numbers of the run");
     }
+    // The path of llm.c's file may be that of a file.
+    let mut folders = args.dir.ancestors().skip(usize::from(args.to == Target::Llmc));
+    if let Some(file) = folders.find(|path| path.is_file()) {
+        refuse!("{} is not a folder", file.display());
+    }
     let opened = open_run(&args.root.root(), &args.run)?;
     let written = match args.to {
         Target::Safetensors => safetensors(args, &opened)?,

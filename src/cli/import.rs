@@ -40,12 +40,15 @@ struct ConfigArgs {
 pub(crate) fn run(args: &ImportArgs) -> anyhow::Result<Exit> {
     let ImportCommand::Config(args) = &args.command;
     let text = read(&args.file, "name the configuration of another trainer, such as config.py")?;
-    let experiment = runner_config::import_config(&text, &args.file)?;
+    let imported = runner_config::import_config(&text, &args.file)?;
+    for warning in &imported.warnings {
+        print_to_stderr(&format!("warning: {warning}"));
+    }
     let Some(out) = &args.out else {
-        print(&experiment)?;
+        print(&imported.text)?;
         return Ok(Exit::Done);
     };
-    write_file(out, experiment.as_bytes(), args.force)?;
+    write_file(out, imported.text.as_bytes(), args.force)?;
     print_to_stderr(&format!("wrote {0}\n  runner validate {0}", out.display()));
     Ok(Exit::Done)
 }

@@ -15,8 +15,7 @@ use runner_report::runs_table::runs_table;
 use runner_spec::diagnostic::nearest;
 use runner_spec::format::printable;
 use runner_store::catalog::{ListedRun, ListedStatus};
-use runner_store::lines::describe_damaged_lines;
-use runner_store::metrics::for_each_metric;
+use runner_store::metrics::for_each_checked_metric;
 use runner_store::run_dir;
 use runner_store::run_dir::{CHECKPOINTS, METRICS};
 use runner_store::{ancestry, catalog, checkpoint, select, time};
@@ -174,12 +173,10 @@ fn show(args: &ShowArgs) -> anyhow::Result<Exit> {
         print_to_stderr(&printable(&format!("warning: passed over: {unreadable}")));
         None
     });
-    let metrics = path.join(METRICS);
-    let problem = match for_each_metric(&metrics, &mut |_| {}) {
-        Ok(damaged) => describe_damaged_lines(&metrics, damaged),
-        Err(error) => Some(error.to_string()),
-    };
-    if let Some(problem) = problem {
+    // The summary of an earlier session is out of date.
+    let current = summary.as_ref().filter(|s| s.status == manifest.status);
+    let problem = for_each_checked_metric(&path.join(METRICS), current, &mut |_| {});
+    if let Some(problem) = problem.unwrap_or_else(|error| Some(error.to_string())) {
         print_to_stderr(&format!("warning: {problem}"));
     }
     let checkpoints = checkpoint::saved_steps(&path.join(CHECKPOINTS))?;
@@ -187,9 +184,5 @@ fn show(args: &ShowArgs) -> anyhow::Result<Exit> {
     let json = serde_json::json!({
         "run": listed, "manifest": manifest, "summary": summary, "checkpoints": checkpoints, "ancestors": ancestors,
     });
-    print_result(args.json, &json, || {
-        // The summary of an earlier session is out of date.
-        let summary = summary.filter(|s| s.status == manifest.status);
-        run_page(&listed, &manifest, summary.as_ref(), &checkpoints, &ancestors)
-    })
+    print_result(args.json, &json, || run_page(&listed, &manifest, current, &checkpoints, &ancestors))
 }

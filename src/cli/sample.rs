@@ -33,7 +33,7 @@ pub(crate) struct SampleArgs {
     #[arg(long, value_name = "P")]
     pub top_p: Option<f64>,
     /// Divide the logits by T; 0 always takes the most likely token.
-    #[arg(long, value_name = "T")]
+    #[arg(long, value_name = "T", allow_negative_numbers = true)]
     pub temperature: Option<f64>,
     /// The seed of the random numbers.
     #[arg(long, value_name = "N")]

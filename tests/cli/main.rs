@@ -5,6 +5,7 @@
 #![allow(unreachable_pub, reason = "modules of one test binary")]
 
 mod compare;
+mod damaged_records;
 mod data;
 mod doctor;
 mod embed;
@@ -12,6 +13,7 @@ mod experiments;
 mod first_contact;
 mod housekeeping;
 mod launchers;
+mod messages;
 mod promises;
 mod ranks;
 mod report;

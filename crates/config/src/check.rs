@@ -339,6 +339,9 @@ impl Checker<'_> {
     ) -> Option<Value> {
         let Yaml::Seq(items) = &node.value else {
             let help = match &node.value {
+                Yaml::Scalar { text, .. } if min > 1 && min == max => {
+                    format!("write {min} values, such as `[{}{}]`", short(text), ", …".repeat(min - 1))
+                }
                 Yaml::Scalar { text, .. } => format!("write `[{}]`", short(text)),
                 _ => "write `[first, second]`".to_owned(),
             };

@@ -46,10 +46,49 @@ fn document(experiment: &Experiment) -> Value {
     value
 }
 
+/// The keys that `resolved.yaml` leaves out where they have their defaults: section, key and default.
+fn left_out_defaults(family: Family) -> Vec<(&'static str, &'static str, Value)> {
+    let text = |word: &str| Value::String(word.to_owned());
+    let mut out = vec![
+        ("", "master_weights", Value::Bool(true)),
+        ("model", "init", Value::Null),
+        ("data", "shuffle", Value::Bool(true)),
+        ("data", "drop_last", Value::Bool(false)),
+        ("data.layout.padded", "mask", text("causal")),
+        ("train", "recompute", text("none")),
+        ("optimizer.adamw", "decays", text("matrices")),
+        ("eval", "test", Value::Null),
+    ];
+    if family == Family::Gpt2 {
+        out.extend([
+            ("model", "norm", text("pre")),
+            ("model", "activation", text("gelu")),
+            ("model", "positions", text("learned")),
+            ("model", "embedding_scale", Value::Bool(false)),
+            ("model", "head_bias", Value::Bool(false)),
+            ("model", "final_norm", Value::Bool(true)),
+            ("model", "mlp_dropout", Value::from(0.0)),
+        ]);
+    }
+    out
+}
+
+/// The document with all keys that have a value.
+fn whole_document(experiment: &Experiment) -> Value {
+    let mut document = document(experiment);
+    for (section, key, default) in left_out_defaults(experiment.model.family) {
+        let mut keys = section.split('.').filter(|key| !key.is_empty());
+        if let Some(Value::Mapping(map)) = keys.try_fold(&mut document, |value, key| value.get_mut(key)) {
+            map.entry(Value::String(key.to_owned())).or_insert(default);
+        }
+    }
+    document
+}
+
 /// One row per value, in the order of the keys.
 pub(crate) fn origins(experiment: &Experiment, layers: &Layers, notes: &BTreeMap<&'static str, String>) -> Vec<Origin> {
     let mut out = Vec::new();
-    visit(&document(experiment), "", &mut |key, value| {
+    visit(&whole_document(experiment), "", &mut |key, value| {
         let source = layers.origin(key, value.is_null());
         let source = source.unwrap_or_else(|| notes.get(key).cloned().unwrap_or_else(|| "default".to_owned()));
         out.push(Origin { key: key.to_owned(), value: setting_text(&json_value(value)), source });

@@ -32,6 +32,15 @@ impl Trainer {
     }
 }
 
+/// An experiment file made of another trainer's configuration.
+#[derive(Debug)]
+pub struct ImportedConfig {
+    /// The YAML text. Comments name the settings that its values come from, and those that have no counterpart.
+    pub text: String,
+    /// What the user has to choose, because the configuration does not state it.
+    pub warnings: Vec<String>,
+}
+
 /// The text of a configuration could not be read.
 #[derive(Debug)]
 pub struct ImportError(pub String);
@@ -44,12 +53,11 @@ impl std::fmt::Display for ImportError {
 
 impl std::error::Error for ImportError {}
 
-/// Translates `text`, the content of the file `path`, whose ending names its format, to an experiment file. Comments name the settings
-/// that its values come from, and those that have no counterpart. Nothing in `text` is executed.
+/// Translates `text`, the content of the file `path`, whose ending names its format, to an experiment file. Nothing in `text` is executed.
 ///
 /// # Errors
 /// If the file is not a configuration of a known trainer.
-pub fn import_config(text: &str, path: &Path) -> Result<String, ImportError> {
+pub fn import_config(text: &str, path: &Path) -> Result<ImportedConfig, ImportError> {
     let wrong = |message: String| ImportError(format!("{}: {message}", path.display()));
     let mut draft = ExperimentDraft::default();
     let (trainer, settings) = match path.extension().and_then(|ending| ending.to_str()) {
@@ -66,17 +74,14 @@ pub fn import_config(text: &str, path: &Path) -> Result<String, ImportError> {
         }
         Some("yaml" | "yml") => {
             let value: Value = serde_yaml::from_str(text).map_err(|error| wrong(error.to_string()))?;
-            let has = |key: &str| value.get(key).is_some();
-            let trainer = if has("base_model") || has("sequence_len") {
-                Trainer::Axolotl
-            } else if ["model_name", "model_config", "initial_checkpoint_dir", "checkpoint_dir"].into_iter().any(has) {
-                Trainer::Litgpt
-            } else {
-                return Err(wrong(
+            let trainer = trainer_of_yaml(&value).ok_or_else(|| {
+                wrong(if is_experiment(&value) {
+                    format!("this is an experiment file already; `runner validate {}` checks it", path.display())
+                } else {
                     "this is no YAML file of litgpt (with `model_name`, `model_config` or `checkpoint_dir`) or of axolotl (with `base_model`)"
-                        .to_owned(),
-                ));
-            };
+                        .to_owned()
+                })
+            })?;
             (trainer, Settings::flatten(&value))
         }
         _ => {
@@ -94,7 +99,37 @@ pub fn import_config(text: &str, path: &Path) -> Result<String, ImportError> {
         }
         _ => format!("From {}'s {file}.", trainer.name()),
     };
-    Ok(draft.render(&title))
+    Ok(ImportedConfig { text: draft.render(&title), warnings: draft.warnings })
+}
+
+/// The trainer whose configuration a YAML file is.
+fn trainer_of_yaml(value: &Value) -> Option<Trainer> {
+    let has = |key: &str| value.get(key).is_some();
+    if has("base_model") || has("sequence_len") {
+        return Some(Trainer::Axolotl);
+    }
+    let is_litgpt = ["model_name", "model_config", "initial_checkpoint_dir", "checkpoint_dir"].into_iter().any(has);
+    is_litgpt.then_some(Trainer::Litgpt)
+}
+
+fn is_experiment(value: &Value) -> bool {
+    ["model", "data"].into_iter().all(|section| value.get(section).is_some_and(Value::is_object))
+}
+
+/// The trainer whose configuration the file `path` with the content `text` is, unless it looks like an experiment.
+pub(crate) fn foreign_trainer(text: &str, path: &Path) -> Option<&'static str> {
+    let trainer = match path.extension().and_then(|ending| ending.to_str()) {
+        Some("py") => Some(Trainer::NanoGpt),
+        Some("json") => {
+            let value: Value = serde_json::from_str(text).ok()?;
+            value.get("model_type").map(|_| Trainer::HuggingFace)
+        }
+        _ => {
+            let value: Value = serde_yaml::from_str(text).ok()?;
+            trainer_of_yaml(&value).filter(|_| !is_experiment(&value))
+        }
+    };
+    trainer.map(Trainer::name)
 }
 
 #[cfg(test)]

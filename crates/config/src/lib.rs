@@ -28,7 +28,7 @@ mod schema;
 pub mod shape;
 
 pub use explain::{Origin, explain, to_yaml};
-pub use import::{ImportError, import_config};
+pub use import::{ImportError, ImportedConfig, import_config};
 pub use load::{Loaded, from_str, load};
 pub use overrides::LoadOptions;
 pub use schema::schema_text;

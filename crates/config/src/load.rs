@@ -8,6 +8,7 @@ use serde_json::Value;
 use super::check::check;
 use super::explain::{Origin, origins};
 use super::foreign_keys;
+use super::import::foreign_trainer;
 use super::layers::{Layer, LayerOrigin, Layers};
 use super::mistakes::Mistakes;
 use super::overrides::{LoadOptions, add_overrides};
@@ -47,13 +48,21 @@ pub fn load(path: &Path, options: &LoadOptions) -> Result<Loaded, ConfigError> {
         if !options.template.vars.is_empty() {
             return Err(runner_template::not_a_template(path, &options.template).into());
         }
-        return from_str(&text, path, options);
+        return from_str(&text, path, options).map_err(|mistakes| mention_import(mistakes, &text, path));
     }
     let rendered = runner_template::render(&text, path, &options.template)?;
     let mut loaded = lower(rendered.source(path), path, options)?;
     loaded.env_read.extend(rendered.env_read.iter().cloned());
     loaded.template = Some(rendered);
     Ok(loaded)
+}
+
+/// `mistakes`, or, if the file is the configuration of another trainer, the command that makes an experiment of it.
+fn mention_import(mistakes: ConfigError, text: &str, path: &Path) -> ConfigError {
+    let Some(trainer) = foreign_trainer(text, path) else { return mistakes };
+    let help = format!("`runner import config {}` makes an experiment file of it", path.display());
+    let message = format!("this is no experiment, but looks like a configuration of {trainer}");
+    ConfigError::new(vec![Source::file(path, String::new()).diagnostic_whole(message, help)])
 }
 
 /// Reads the experiment `text`, which is not a template. Its relative paths start from the folder of `path`.

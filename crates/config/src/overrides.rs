@@ -1,12 +1,14 @@
 //! The layers above the file: `RUNNER_…` variables and `--set key.path=value`, each a small YAML text of its own.
 
-use super::check::check;
+use std::collections::HashMap;
+
+use super::check::{check, homes, join};
 use super::layers::{Layer, LayerOrigin};
 use super::mistakes::Mistakes;
 use super::shape::{Shape, root};
 use runner_spec::diagnostic::{list, nearest, short};
 use runner_template::Inputs;
-use runner_template::source::{Place, Source};
+use runner_template::source::{Place, Source, SourceKind};
 use runner_template::tree::{MAX_DEPTH, Node, parse};
 
 const PREFIX: &str = "RUNNER_";
@@ -28,31 +30,56 @@ pub struct LoadOptions {
 pub(crate) fn add_overrides(options: &LoadOptions, layers: &mut Vec<Layer>, mistakes: &mut Mistakes) {
     let mut variables: Vec<&(String, String)> = options.env.iter().collect();
     variables.sort();
-    let mut add = |source: Source, keys: &[String], given: usize| match layer(source, keys, given, mistakes) {
+    let mut add = |source: Source, keys: &[String], given: usize, mistakes: &mut Mistakes| match layer(
+        source, keys, given, mistakes,
+    ) {
         Some(layer) => layers.push(layer),
         None if keys[0].is_empty() => {}
         None => mistakes.poison(keys.join(".")),
     };
-    let sections = sections();
+    let (sections, homes) = (sections(), homes(root()));
     for (name, value) in variables {
         let Some(rest) = name.strip_prefix(PREFIX) else { continue };
         if is_github_actions(options) && name == "RUNNER_NAME" {
             continue;
         }
         let keys: Vec<String> = rest.split("__").map(str::to_lowercase).collect();
+        if let Some(meant) = variable_meant(&keys, &homes) {
+            let source = Source::environment(name, value);
+            let place = Place { line: 1, column: 1, length: name.chars().count() };
+            let help = format!("did you mean `{meant}`? `__` separates keys");
+            mistakes.diagnostics.push(source.diagnostic(place, "", format!("`{name}` names no key"), help));
+            continue;
+        }
         // Others use the prefix too (GitHub Actions sets RUNNER_OS); what looks like a slip is held to be one.
         if sections.contains(&keys[0].as_str())
             || keys.len() > 1
             || nearest(&keys[0], sections.iter().copied()).is_some()
         {
-            add(Source::environment(name, value), &keys, name.chars().count());
+            add(Source::environment(name, value), &keys, name.chars().count(), mistakes);
         }
     }
     for text in &options.sets {
         let at = text.find('=').unwrap_or(text.len());
         let keys: Vec<String> = text[..at].split('.').map(|key| key.trim().to_owned()).collect();
-        add(Source::flag("--set", text, (at + 1).min(text.len())), &keys, text[..at].chars().count());
+        add(Source::flag("--set", text, (at + 1).min(text.len())), &keys, text[..at].chars().count(), mistakes);
     }
+}
+
+/// The variable that is meant by one whose name has `_` where `__` separates keys: `RUNNER_TRAIN__STEPS` by `RUNNER_TRAIN_STEPS`. The
+/// last key alone is enough after its section: `RUNNER_OPTIMIZER__ADAMW__LR` by `RUNNER_OPTIMIZER_LR`.
+fn variable_meant(keys: &[String], homes: &HashMap<&'static str, Vec<String>>) -> Option<String> {
+    let [given] = keys else { return None };
+    let paths = || homes.iter().flat_map(|(key, homes)| homes.iter().map(move |home| (home, *key)));
+    let is_whole = |(home, key): &(&String, &str)| join(home, key).replace('.', "_") == *given;
+    let is_last = |(home, key): &(&String, &str)| {
+        let section = home.split('.').next().unwrap_or(home);
+        given.strip_prefix(section).and_then(|rest| rest.strip_prefix('_')) == Some(*key)
+    };
+    let whole = paths().find(is_whole);
+    // Of several sections the first of the schema is meant.
+    let (home, key) = whole.or_else(|| paths().find(is_last))?;
+    Some(PREFIX.to_owned() + &join(home, key).to_uppercase().replace('.', "__"))
 }
 
 /// The keys at the top level.
@@ -73,13 +100,21 @@ fn layer(source: Source, keys: &[String], given: usize, mistakes: &mut Mistakes)
     let out = &mut mistakes.diagnostics;
     let name = Place { line: 1, column: 1, length: given.max(1) };
     if source.skip == source.text.len() && !source.text.ends_with('=') {
-        let help = format!("write `--set {}=VALUE`; there are {}", short(&source.text), list(&sections(), "and"));
+        let (key, value) = source.text.split_once(':').unwrap_or((&source.text, "VALUE"));
+        let (key, value) = (short(key.trim()), short(value.trim()));
+        let help = format!("write `--set {key}={value}`; there are {}", list(&sections(), "and"));
         out.push(source.diagnostic(name, "", format!("`{}` gives no value", short(&source.text)), help));
         return None;
     }
     if keys.iter().any(String::is_empty) || keys.len() > MAX_DEPTH / 2 {
         let message = format!("`{}` is not a key", short(&keys.join(".")));
         out.push(source.diagnostic(name, "", message, "write keys as in `train.steps=100`".to_owned()));
+        return None;
+    }
+    if source.kind == SourceKind::Set && source.yaml().trim().is_empty() {
+        let key = short(&keys.join("."));
+        let help = format!("`--set {key}=null` takes the value away, `--set '{key}=\"\"'` gives an empty text");
+        out.push(source.diagnostic(name, "", format!("`{key}=` has no value behind `=`"), help));
         return None;
     }
     let (tree, found) = parse(&source);

@@ -17,7 +17,7 @@ use crate::launched::{JoinedRank, LaunchedRank, follow, work_as_rank};
 use crate::observer::{RunEvent, RunObserver};
 use crate::outcome::{RunOutcome, RunReport};
 use crate::prepare::{Host, PreparedRun, pin_hub_commits};
-use crate::session::{Session, SessionOptions, report_up_to_date};
+use crate::session::{Session, SessionOptions, report_up_to_date, restore_summary};
 use crate::stop::StopSwitch;
 
 /// A request to `apply`.
@@ -123,6 +123,7 @@ pub(crate) fn open_unless_done(
             return Ok(Ok(run));
         }
     }
+    restore_summary(&path, manifest, observer);
     report_up_to_date(&path, &manifest.id, observer);
     Ok(Err(RunReport { outcome: RunOutcome::UpToDate, run: Some(path) }))
 }

@@ -71,7 +71,7 @@ pub fn fork(
 
 /// The parent's settings under the changes. The environment has no say in them.
 fn load_changed_settings(request: &ForkRequest, parent: &Parent) -> Result<Loaded, EngineError> {
-    let file = parent.path.join(RESOLVED);
+    let file = run_dir::resolved_file(&parent.path)?;
     let text = std::fs::read_to_string(&file).map_err(EngineError::io(format!("reading {}", file.display())))?;
     let mut sets = request.options.overrides.clone();
     if let Some(name) = &request.name {

@@ -16,7 +16,7 @@ use runner_spec::model::layout::ParamLayout;
 use runner_spec::model::parameters;
 use runner_spec::plan::Plan;
 use runner_spec::program::{Device, Program};
-use runner_store::run_dir::{CHECKPOINTS, RESOLVED, TOKENIZER};
+use runner_store::run_dir::{self, CHECKPOINTS, TOKENIZER};
 use runner_store::{CheckpointChoice, catalog, load_weights};
 
 /// A recorded run, opened for reading.
@@ -46,7 +46,7 @@ pub fn open_run(root: &Path, wanted: &str) -> Result<OpenedRun, EngineError> {
 /// `ConfigError`.
 pub fn resolved_experiment(path: &Path) -> Result<Experiment, EngineError> {
     let options = LoadOptions { absent_files: true, ..LoadOptions::default() };
-    Ok(runner_config::load(&path.join(RESOLVED), &options)?.experiment)
+    Ok(runner_config::load(&run_dir::resolved_file(path)?, &options)?.experiment)
 }
 
 impl OpenedRun {

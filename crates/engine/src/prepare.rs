@@ -178,7 +178,14 @@ pub fn prepare_data(
         cache_dir: &host.cache,
         vocab_size: experiment.model.vocab_size,
     };
-    let prepared = with_progress(observer, |report| pool.install(|| runner_data::prepare(&request, report)))?;
+    let prepared = with_progress(observer, |report| pool.install(|| runner_data::prepare(&request, report)));
+    let prepared = prepared.map_err(|error| match &error {
+        DataError::Io { path, .. } if path.starts_with(&host.cache) => {
+            let text = format!("{error}; RUNNER_CACHE names the folder for prepared data: choose one that is writable");
+            EngineError::from(error).explained(text)
+        }
+        _ => error.into(),
+    })?;
     check_prompts(experiment, &prepared.tokenizer)?;
     Ok(prepared)
 }

@@ -6,13 +6,14 @@ use std::time::Instant;
 use runner_comm::Alone;
 use runner_compute::state::TrainState;
 use runner_exec::{Peers, RankOutcome, RunControls};
+use runner_lab::stored_plan;
 use runner_machine::host::{Machine, peak_rss_bytes};
 use runner_spec::experiment::Experiment;
 use runner_spec::plan::{Plan, RankPlan};
 use runner_spec::program::{Mode, Program};
 use runner_store::checkpoint::{self, ChosenCheckpoint, StateHash};
-use runner_store::manifest::{RunOrigin, RunStatus, SessionContext};
-use runner_store::run_dir::{self, CHECKPOINTS, LOG, METRICS, RunDir, TOKENIZER};
+use runner_store::manifest::{Manifest, RunOrigin, RunStatus, SessionContext};
+use runner_store::run_dir::{self, CHECKPOINTS, LOG, METRICS, RunDir, SUMMARY, TOKENIZER};
 use runner_store::summary::{RankSummary, Summary, headline, step_seconds};
 use runner_store::{Log, OpenedRecorder, Recorder, StoreError};
 
@@ -135,7 +136,9 @@ impl Session<'_> {
         };
         let continued_from = run.manifest().continued_from.as_ref().map_or(0, |c| c.step);
         let (final_hash, weights_hash) = hash.map(|h| (h.state, h.weights)).unzip();
-        let numbers = Summary::from_metrics(&path.join(METRICS), continued_from);
+        let saved = recorder.newest_checkpoint().map(|(step, _)| *step);
+        let saved = saved.and_then(|step| checkpoint::recorded_position(&path.join(CHECKPOINTS), step));
+        let numbers = Summary::from_metrics(&path.join(METRICS), continued_from, saved.as_ref());
         let recorded = numbers.map(|numbers| Summary {
             id: run.id(),
             status,
@@ -149,7 +152,7 @@ impl Session<'_> {
                 [] => peak_rss_bytes(),
                 peaks => peaks.iter().copied().sum(),
             },
-            planned_memory_bytes: self.plan().ranks.iter().map(|r| r.memory.total()).fold(0, u64::saturating_add),
+            planned_memory_bytes: planned_memory(self.plan()),
             ranks: self.rank_summaries(&peaks),
             final_hash,
             weights_hash,
@@ -411,6 +414,50 @@ pub(crate) fn report_up_to_date(path: &Path, name: &str, observer: &mut dyn RunO
     });
     let summary = summary.as_ref();
     observer.observe(&RunEvent::End { run: path, name, summary, up_to_date: true, failed: false });
+}
+
+/// Writes the summary of the finished run in `path` again, if it is missing or damaged, as far as other files have its numbers.
+pub(crate) fn restore_summary(path: &Path, manifest: &Manifest, observer: &mut dyn RunObserver) {
+    let problem = match run_dir::read_summary(path) {
+        Ok(Some(_)) => return,
+        Ok(None) => format!("{} is missing", path.join(SUMMARY).display()),
+        Err(unreadable) => unreadable.to_string(),
+    };
+    let restored = || RunDir::open(path)?.write_json(SUMMARY, &summary_of_files(path, manifest)?);
+    let result = match restored() {
+        Ok(()) => {
+            "written again from the metrics and the newest checkpoint, without peak memory and test result".to_owned()
+        }
+        Err(error) => format!("it could not be written again: {error}"),
+    };
+    observer.observe(&RunEvent::Warning(&format!("{problem}; {result}")));
+}
+
+/// The summary of the finished run in `path`, as far as other files have its numbers.
+fn summary_of_files(path: &Path, manifest: &Manifest) -> Result<Summary, StoreError> {
+    let (folder, metrics) = (path.join(CHECKPOINTS), path.join(METRICS));
+    let newest = checkpoint::saved_steps(&folder)?.last().copied();
+    let saved = newest.and_then(|step| checkpoint::recorded_position(&folder, step));
+    let hash = newest.and_then(|step| checkpoint::recorded_hash(&folder, step));
+    let (final_hash, weights_hash) = hash.map(|hash| (hash.state, hash.weights)).unzip();
+    let continued_from = manifest.continued_from.as_ref().map_or(0, |from| from.step);
+    let plan = stored_plan::as_written(path);
+    Ok(Summary {
+        id: manifest.id.clone(),
+        status: manifest.status,
+        steps_total: manifest.steps,
+        wall_seconds: step_seconds(&metrics)?,
+        predicted_step_ms: plan.as_ref().and_then(|plan| Some(plan.forecast.as_ref()?.step_seconds * 1e3)),
+        planned_memory_bytes: plan.as_ref().map_or(0, planned_memory),
+        final_hash,
+        weights_hash,
+        ..Summary::from_metrics(&metrics, continued_from, saved.as_ref())?
+    })
+}
+
+/// The planned memory of all ranks.
+fn planned_memory(plan: &Plan) -> u64 {
+    plan.ranks.iter().map(|rank| rank.memory.total()).fold(0, u64::saturating_add)
 }
 
 /// The first line of a session.

@@ -1,7 +1,8 @@
 //! Frees space among the runs: checkpoints of finished runs apart from the newest and the best, and what killed processes left behind.
 //!
 //! A checkpoint that something may still start from stays: all checkpoints of a run that is not done or whose sweep is not finished,
-//! and those from which another run was forked or continued.
+//! those from which another run was forked or continued, and the one that a run itself began with, from which it is reproduced when the
+//! other run is gone. While the other run has it, the two are one file, and keeping both takes no space.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -113,7 +114,9 @@ impl<'a> Retention<'a> {
         if allows_pruning
             && let (Ok(kept), Ok(saved)) = (checkpoint::steps_to_keep(&folder), checkpoint::saved_steps(&folder))
         {
-            let is_used = |step: &u64| self.used_steps.get(run.id.as_str()).is_some_and(|steps| steps.contains(step));
+            let beginning = run.continued_from.as_ref().map(|from| from.step);
+            let used = self.used_steps.get(run.id.as_str());
+            let is_used = |step: &u64| beginning == Some(*step) || used.is_some_and(|steps| steps.contains(step));
             for step in saved.into_iter().filter(|s| !kept.contains(s) && !is_used(s)) {
                 let path = folder.join(checkpoint::dir_name(step));
                 if is_real_folder(&path) {

@@ -103,15 +103,17 @@ fn objective_text(record: &SweepRecord) -> String {
 }
 
 fn time_text(record: &SweepRecord, tasks: &SweepTasks, workers: usize) -> String {
+    let mut out = String::new();
     let expected = tasks.simulate_rest(workers, &|_, _| None);
     let steps: u64 = expected.order.iter().map(|segment| tasks.steps(segment)).sum();
-    let mut out = format!("steps    {}", count(steps));
+    // Results in the order of the points lead to the fewest promotions.
     let all = tasks.all_steps();
     if steps < all {
-        let _ = write!(out, " of {}, as early stopping goes", count(all));
+        let _ =
+            writeln!(out, "steps    at least {} of {}: early stopping decides on the rest", count(steps), count(all));
+    } else {
+        let _ = writeln!(out, "steps    {}", count(steps));
     }
-    out.push('\n');
-    // Results in the order of the points lead to the fewest promotions.
     let is_last =
         |segment: &TrainingSegment| tasks.tasks.get(segment.task).is_some_and(|t| segment.rung + 1 == t.rungs.len());
     if !expected.order.iter().any(is_last) {
@@ -123,7 +125,8 @@ fn time_text(record: &SweepRecord, tasks: &SweepTasks, workers: usize) -> String
     }
     if tasks.seconds {
         let (time, hours) = (seconds(expected.virtual_end), hours_text(device_hours(record, tasks, &expected)));
-        let _ = writeln!(out, "time     about {time} predicted, {hours} device-hours; without evaluations");
+        let least = if steps < all { "at least" } else { "about" };
+        let _ = writeln!(out, "time     {least} {time} predicted, {hours} device-hours; without evaluations");
     } else {
         out.push_str("time     not known: runner calibrate measures this machine\n");
     }
@@ -156,7 +159,7 @@ mod tests {
             "s-12345678: 3 points, 2 runs: 1 the same as another\n",
             "val_loss, minimize it, last of a run; early stopping after 10, 20 of 40 steps, the best of 2 go on\n",
             "2 runs, 1 thread each\n",
-            "of 80, as early stopping goes\n",
+            " of 80: early stopping decides on the rest\n",
             "runner calibrate",
             "the same run as point 1\n",
         ] {

@@ -129,7 +129,11 @@ impl SweepResultsText<'_> {
         }
         if let Some(run) = &row.run {
             let run = printable(run);
-            let _ = write!(out, ", run {run}\n  runner reproduce {run}{}", self.runs_flag());
+            let _ = write!(out, ", run {run}");
+            // Only what is final is worth repeating.
+            if matches!(row.status, PointStatus::Done | PointStatus::Stopped) {
+                let _ = write!(out, "\n  runner reproduce {run}{}", self.runs_flag());
+            }
         }
         Some(out)
     }

@@ -81,6 +81,9 @@ impl fmt::Display for ExplainedIoError<'_> {
             io::ErrorKind::ReadOnlyFilesystem => {
                 f.write_str("the file system is read-only: choose another folder (--runs, for the folder of runs)")
             }
+            io::ErrorKind::AlreadyExists | io::ErrorKind::NotADirectory => {
+                f.write_str("there is a file where a folder must be: name another (--runs, for the folder of runs)")
+            }
             _ => self.0.fmt(f),
         }
     }

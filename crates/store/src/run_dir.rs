@@ -106,6 +106,18 @@ pub fn read_manifest(path: &Path) -> Result<Manifest, StoreError> {
     Ok(manifest)
 }
 
+/// The path of the resolved experiment of the run directory `path`.
+///
+/// # Errors
+/// If the file is missing.
+pub fn resolved_file(path: &Path) -> Result<PathBuf, StoreError> {
+    let file = path.join(RESOLVED);
+    if file.exists() {
+        return Ok(file);
+    }
+    Err(StoreError::damaged(&file, "this file of the run, its resolved experiment, is missing: restore it"))
+}
+
 /// Reads the summary of the run directory `path`; `None` if it has none yet.
 ///
 /// # Errors

@@ -5,6 +5,7 @@ use std::path::Path;
 use runner_spec::format::{count, seconds};
 use serde::{Deserialize, Serialize};
 
+use super::checkpoint::SavedPosition;
 use super::error::StoreError;
 use super::manifest::RunStatus;
 use super::metrics::{EvalLine, MetricLine, for_each_metric};
@@ -85,17 +86,25 @@ pub struct Medians {
 
 impl Summary {
     /// The numbers that `metrics` records; everything else is empty, for the caller to fill in. Medians leave out the steps up to
-    /// `continued_from`, which another run did.
+    /// `continued_from`, which another run did. `saved` is the newest checkpoint: it counts where lines up to its step are missing.
     ///
     /// # Errors
     /// If the file cannot be read.
-    pub fn from_metrics(metrics: &Path, continued_from: u64) -> Result<Self, StoreError> {
-        let mut summary = Self::default();
+    pub fn from_metrics(
+        metrics: &Path,
+        continued_from: u64,
+        saved: Option<&SavedPosition>,
+    ) -> Result<Self, StoreError> {
+        let is_own = |step: u64| continued_from == 0 || step > continued_from;
+        let saved_step = saved.map_or(0, |saved| saved.step);
+        let tokens = saved.map_or(0, |saved| saved.tokens);
+        let mut summary = Self { steps: saved_step, tokens, ..Self::default() };
         let mut series: [Vec<f64>; SERIES] = Default::default();
         for_each_metric(metrics, &mut |line| match line {
             MetricLine::Train(t) => {
-                summary.steps = t.step;
-                summary.tokens = summary.tokens.saturating_add(t.tokens);
+                summary.steps = summary.steps.max(t.step);
+                let tokens = if t.step > saved_step { t.tokens } else { 0 };
+                summary.tokens = summary.tokens.saturating_add(tokens);
                 summary.final_train_loss = t.loss;
                 let phases = [t.step_ms, t.data_ms, t.forward_ms, t.backward_ms, t.optimizer_ms, t.comm_ms];
                 let values = phases.into_iter().chain([t.tokens_per_second, t.mfu]);
@@ -105,14 +114,24 @@ impl Summary {
             }
             MetricLine::Eval(e) => {
                 // An evaluation of another run's weights, perhaps on other rows, is not this run's best.
-                let own = continued_from == 0 || e.step > continued_from;
                 let best = summary.best_eval.as_ref().and_then(|b| b.val_loss);
-                if own && e.val_loss.is_some_and(|loss| best.is_none_or(|best| loss < best)) {
+                if is_own(e.step) && e.val_loss.is_some_and(|loss| best.is_none_or(|best| loss < best)) {
                     summary.best_eval = Some(e.clone());
                 }
                 summary.last_eval = Some(e);
             }
         })?;
+        let best = summary.best_eval.as_ref().and_then(|best| best.val_loss);
+        let lost = saved.and_then(|saved| saved.best).filter(|saved| is_own(saved.step) && saved.val_loss.is_finite());
+        if let Some(lost) = lost.filter(|lost| best.is_none_or(|best| lost.val_loss < best)) {
+            summary.best_eval =
+                Some(EvalLine { step: lost.step, val_loss: Some(lost.val_loss), ..EvalLine::default() });
+        }
+        let measured = saved.and_then(|saved| Some((saved.step, saved.val_loss.filter(|loss| loss.is_finite())?)));
+        let last_step = summary.last_eval.as_ref().map_or(0, |last| last.step);
+        if let Some((step, val_loss)) = measured.filter(|(step, _)| *step > last_step) {
+            summary.last_eval = Some(EvalLine { step, val_loss: Some(val_loss), ..EvalLine::default() });
+        }
         let [step_ms, data_ms, forward_ms, backward_ms, optimizer_ms, comm_ms, tokens_per_second, mfu] =
             series.each_mut().map(|series| median(series));
         summary.medians =
@@ -170,6 +189,7 @@ pub fn headline(summary: &Summary) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use runner_spec::event::BestValidation;
 
     #[test]
     fn medians() {
@@ -205,7 +225,7 @@ mod tests {
             planned_memory_bytes: 6,
             final_hash: Some("s".into()),
             weights_hash: Some("w".into()),
-            ..Summary::from_metrics(&path, 0).unwrap()
+            ..Summary::from_metrics(&path, 0, None).unwrap()
         };
         assert_eq!((summary.steps, summary.tokens, summary.final_train_loss), (3, 30, None));
         assert_eq!(summary.medians.step_ms, Some(200.0));
@@ -217,5 +237,13 @@ mod tests {
         let text = serde_json::to_string(&summary).unwrap();
         assert!(text.contains("\"status\":\"done\""));
         assert_eq!(serde_json::from_str::<Summary>(&text).unwrap(), summary);
+        // Lines of steps up to the checkpoint may be lost.
+        let best = Some(BestValidation { step: 1, val_loss: 1.5 });
+        let saved = SavedPosition { step: 2, tokens: 25, best, val_loss: None };
+        let summary = Summary::from_metrics(&path, 0, Some(&saved)).unwrap();
+        let best = summary.best_eval.map(|best| (best.step, best.val_loss));
+        assert_eq!((summary.steps, summary.tokens, best), (3, 35, Some((1, Some(1.5)))));
+        let continued = Summary::from_metrics(&path, 2, Some(&saved)).unwrap();
+        assert_eq!(continued.best_eval.unwrap().step, 3, "the best of another run is not this run's");
     }
 }

@@ -90,13 +90,12 @@ impl HfExport<'_> {
                 targets[placed.index] = Some(Target { file, at, elements, transposed });
                 at += placed.bytes;
             }
-            files.push(NewFile { path: folder.path(&name(file)), header, bytes: at });
+            files.push(NewFile { path: folder.path(&name(file)), target: to.join(name(file)), header, bytes: at });
         }
         let bytes = files.iter().map(|f| f.bytes).sum();
         let step = write_weights(self.layout, self.dtype, &files, targets, source)?;
         for (name, text) in &texts {
-            let path = folder.path(name);
-            write_atomic(&path, text.as_bytes()).map_err(WeightsError::io(&path))?;
+            write_atomic(&folder.path(name), text.as_bytes()).map_err(WeightsError::io(&to.join(name)))?;
         }
         folder.finish()?;
         Ok(WrittenFiles { files: names.iter().map(|name| to.join(name)).collect(), bytes, step, notes })

@@ -47,7 +47,7 @@ impl LlmcExport<'_> {
         fs::create_dir_all(folder).map_err(WeightsError::io(folder))?;
         let aside = temporary_file(folder).map_err(WeightsError::io(folder))?;
         let (header, targets, bytes) = self.lay_out(&header);
-        let files = [NewFile { path: aside.path().to_owned(), header, bytes }];
+        let files = [NewFile { path: aside.path().to_owned(), target: to.to_owned(), header, bytes }];
         let step = write_weights(self.layout, self.dtype, &files, targets, source)?;
         // Another process may have been faster.
         put_in_place(aside, to, force).map_err(|error| match error.kind() {

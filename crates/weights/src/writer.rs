@@ -28,7 +28,10 @@ pub(super) struct Target {
 /// A file to write, with the bytes of its header.
 #[derive(Debug)]
 pub(super) struct NewFile {
+    /// The temporary path.
     pub(super) path: PathBuf,
+    /// The path that the user named, for messages.
+    pub(super) target: PathBuf,
     pub(super) header: Vec<u8>,
     /// The size of the complete file.
     pub(super) bytes: u64,
@@ -56,10 +59,10 @@ impl<'a> Writer<'a> {
         targets: Vec<Option<Target>>,
     ) -> Result<Self, WeightsError> {
         let mut open = Vec::with_capacity(files.len());
-        for NewFile { path, header, bytes } in files {
-            let mut file = File::create(path).map_err(WeightsError::io(path))?;
-            file.write_all(header).and_then(|()| file.set_len(*bytes)).map_err(WeightsError::io(path))?;
-            open.push((path.clone(), file));
+        for NewFile { path, target, header, bytes } in files {
+            let mut file = File::create(path).map_err(WeightsError::io(target))?;
+            file.write_all(header).and_then(|()| file.set_len(*bytes)).map_err(WeightsError::io(target))?;
+            open.push((target.clone(), file));
         }
         Ok(Self { layout, dtype, files: open, targets, matrix: Vec::new(), bytes: Vec::new() })
     }

@@ -83,7 +83,8 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<Exit> {
     let mut observer = SweepScreen::new(screen, sweep.record());
     let report = interrupt.stoppable(|stop| run_sweep(&sweep, &request, &host, stop, &mut observer));
     let screen = observer.finish();
-    let summary = SweepSummary::new(sweep.path(), sweep.record(), &report.progress);
+    let mut summary = SweepSummary::new(sweep.path(), sweep.record(), &report.progress);
+    summary.mark_failed(&report.failed);
     let stopped = summary.stopped_points();
     if !stopped.is_empty() {
         let points = runner_engine::sweep::describe_points(&stopped, usize::MAX);
@@ -91,7 +92,7 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<Exit> {
         screen.json(&SweepEvent::Stopped { points: &stopped });
     }
     let results = SweepResultsText { record: sweep.record(), summary: &summary, runs };
-    print_summary(&results, report.outcome, Some(report.failed), resuming_command(args), &screen);
+    print_summary(&results, report.outcome, Some(report.failed.len()), resuming_command(args), &screen);
     Ok(match report.outcome {
         SweepOutcome::Done => Exit::Done,
         SweepOutcome::Failed => Exit::Failed,

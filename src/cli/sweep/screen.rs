@@ -3,10 +3,11 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
+use crate::cli::output::print_to_stderr;
 use runner_engine::sweep::{DriveProgress, ReportedProgress, RunningPoint, SweepEvent, SweepObserver, SweepOutcome};
 use runner_lab::sweep::record::{PlannedPoint, SweepRecord};
-use runner_report::Screen;
 use runner_report::sweep_results::SweepResultsText;
+use runner_report::{OutputMode, Screen};
 use runner_spec::format::{count, counted, duration, printable, rate};
 
 /// Shows the events of a sweep.
@@ -107,7 +108,13 @@ impl SweepObserver for SweepScreen<'_> {
         if let SweepEvent::Failed { point, error, log, again, attempt, retries } = event {
             let retry = if *again { format!("; it is tried again ({attempt} of {retries})") } else { String::new() };
             let (point, error) = (self.describe(*point), printable(error));
-            self.screen.warn(&format!("{point} failed: {error}; its log is {}{retry}", log.display()));
+            let text = format!("{point} failed: {error}; its log is {}{retry}", log.display());
+            // Even a quiet command shows errors.
+            if self.screen.mode() == OutputMode::Quiet {
+                print_to_stderr(&format!("error: {text}"));
+            } else {
+                self.screen.warn(&text);
+            }
         }
         if let Some(line) = self.line(event) {
             self.screen.line(&line);

@@ -31,6 +31,7 @@ const SECTIONS: [&str; 16] = [
 pub(super) struct ExperimentDraft {
     values: BTreeMap<String, (Value, String)>,
     left_out: Vec<(String, String)>,
+    pub(super) warnings: Vec<String>,
 }
 
 impl ExperimentDraft {

@@ -5,6 +5,10 @@ use std::path::Path;
 use super::*;
 use crate::{LoadOptions, from_str};
 
+fn import_config(text: &str, path: &Path) -> Result<String, ImportError> {
+    super::import_config(text, path).map(|imported| imported.text)
+}
+
 /// The experiment file that `text` becomes, which is loaded too. `files` are made in its folder.
 fn imported(text: &str, name: &str, files: &[&str]) -> String {
     let folder = tempfile::tempdir().unwrap();

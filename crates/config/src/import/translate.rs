@@ -420,6 +420,9 @@ fn translate_by_table(key: &str, value: Value, draft: &mut ExperimentDraft) {
 fn add_required_keys(trainer: Trainer, draft: &mut ExperimentDraft) {
     if !draft.has("model.layers") && !draft.has("model.init") {
         draft.set("model.preset", "gpt2-124m", "choose a model: its sizes are not in the configuration");
+        draft
+            .warnings
+            .push("the configuration has no sizes of a model: `model.preset` is gpt2-124m, choose it".to_owned());
     }
     if !draft.has("data.train") {
         draft.set("data.train.text.files", json!(["input.txt"]), "your text");

@@ -37,8 +37,8 @@ const MAX_SIMULATED_TASKS: usize = 2000;
 #[derive(Debug)]
 pub struct SweepReport {
     pub outcome: SweepOutcome,
-    /// The number of points that failed in this call.
-    pub failed: usize,
+    /// The numbers of the points that failed in this call.
+    pub failed: Vec<usize>,
     pub progress: SweepProgress,
 }
 
@@ -54,7 +54,8 @@ pub fn run_sweep(
     stop.arm();
     let mut driver = Driver::new(sweep, request, host);
     let outcome = driver.run(stop, observer);
-    SweepReport { outcome, failed: driver.failed.len(), progress: driver.progress }
+    let failed = driver.failed.iter().map(|task| driver.point(*task).index).collect();
+    SweepReport { outcome, failed, progress: driver.progress }
 }
 
 struct Driver<'a> {
@@ -77,6 +78,8 @@ struct Driver<'a> {
     /// The tasks among `waiting` whose run was locked when it was last checked.
     held: BTreeSet<usize>,
     allocator: ResourceAllocator,
+    /// Problems of runs that were reported.
+    reported: BTreeSet<String>,
     best: Option<(usize, f64)>,
     started: Instant,
     /// The virtual cost of the steps that this call did.
@@ -115,6 +118,7 @@ impl<'a> Driver<'a> {
             waiting: BTreeMap::new(),
             held: BTreeSet::new(),
             allocator: ResourceAllocator::new(request.parallel, memory, devices),
+            reported: BTreeSet::new(),
             best: None,
             started: Instant::now(),
             cost_done: 0.0,
@@ -214,6 +218,9 @@ impl<'a> Driver<'a> {
 
     fn report_problems(&mut self, observer: &mut dyn SweepObserver) {
         for problem in self.progress.problems.drain(..) {
+            if !self.reported.insert(problem.clone()) {
+                continue;
+            }
             observer.observe(&SweepEvent::Warning(&problem));
         }
     }
@@ -327,6 +334,8 @@ impl<'a> Driver<'a> {
                 self.update_progress(task, observer);
                 has_changed = true;
                 continue;
+            } else if let Some(error) = self.missing_measurement(*segment) {
+                self.fail(*segment, &error, false, observer);
             } else {
                 let point = self.point(task);
                 let need = ResourceNeed { memory: point.memory_bytes, devices: point.cuda_devices };
@@ -336,6 +345,16 @@ impl<'a> Driver<'a> {
             has_changed |= self.failed.contains(&task);
         }
         has_changed
+    }
+
+    /// Why the steps of `segment` cannot be trained, if they are done and the result is missing in the run's record.
+    fn missing_measurement(&self, segment: TrainingSegment) -> Option<String> {
+        let run = self.progress_of(segment.task).filter(|run| run.lacks_measurement(segment.until))?;
+        let missing = run.describe_missing(segment.until, self.record().objective);
+        let remove = format!("runner runs rm {} --force --runs {}", printable(&run.id), self.runs.display());
+        Some(format!(
+            "{missing}, and no other file has it: restore the file, or remove the run with `{remove}`, and the sweep trains it again"
+        ))
     }
 
     /// Waits for the process that has the run of the segment's task, since `since` if this call has waited before.

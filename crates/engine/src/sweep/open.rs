@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use runner_config::LoadOptions;
 use runner_lab::sweep::progress::SweepProgress;
 use runner_lab::sweep::record::SweepRecord;
-use runner_lab::sweep::{SweepSpec, describe_changes};
+use runner_lab::sweep::{SweepSpec, describe_changes, expand};
 use runner_lab::sweep_dir;
 use runner_lab::sweep_dir::{SWEEPS, SweepDir, SweepFiles};
 use runner_store::{RunLock, StoreError};
@@ -71,6 +71,7 @@ pub fn open_sweep(
     observer: &mut dyn RunObserver,
 ) -> Result<OpenedSweep, EngineError> {
     let spec = request.spec;
+    check_flags(spec, &request.options.sets)?;
     if let SweepLauncher::Slurm { options, .. } = &request.launcher {
         slurm::check_request(spec.early_stop.is_some(), options)?;
     }
@@ -92,6 +93,28 @@ pub fn open_sweep(
     }
     let files = SweepFiles { record, text: &spec.text, experiments: &experiments };
     Ok(OpenedSweep::Created(SweepDir::create(&host.runs, files)?))
+}
+
+/// # Errors
+/// If one of the `--set` flags `sets` gives a key that the points of `spec` vary: theirs count.
+fn check_flags(spec: &SweepSpec, sets: &[String]) -> Result<(), EngineError> {
+    if spec.has_template() {
+        return Ok(());
+    }
+    let key_of =
+        |set: &str| set.split('=').next().unwrap_or(set).split('.').map(str::trim).collect::<Vec<_>>().join(".");
+    let is_within = |key: &str, section: &str| {
+        key.strip_prefix(section).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    };
+    for (set, key) in sets.iter().map(|set| (set, key_of(set))) {
+        if let Some(varied) = spec.names().into_iter().find(|name| is_within(&key, name)) {
+            return Err(EngineError::Request(format!(
+                "--set {set} would have no effect: the sweep varies {varied}; change it in {}",
+                spec.path.display()
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// The sweep of the request's file that can be resumed; `None` if a new one starts.
@@ -117,6 +140,12 @@ fn find_resumable(
         return Ok(Some((path, record)));
     }
     let (id, changes) = (&record.id, changes.join("; "));
+    if is_spec_of(spec, &record) && !is_spec_of(&copy, &record) {
+        let changes = describe_changes(&spec.text, &copy.text).join("; ");
+        let message = format!("this file of the sweep was edited: {changes}");
+        let error = StoreError::damaged(&path.join(sweep_dir::SWEEP), message);
+        return Err(explain_damaged_copy(&error, request, id));
+    }
     if request.dry_run {
         let text = format!("{id} began with another version of this file: {changes}");
         observer.observe(&RunEvent::Warning(&text));
@@ -136,10 +165,17 @@ fn find_resumable(
     )))
 }
 
+/// True if `spec` has the objective, the early stopping and the values of the points of `record`.
+fn is_spec_of(spec: &SweepSpec, record: &SweepRecord) -> bool {
+    let recorded = record.points.iter().map(|point| &point.values);
+    (spec.objective, spec.early_stop) == (record.objective, record.early_stop)
+        && expand(spec).is_ok_and(|expanded| expanded.points.iter().map(|point| &point.values).eq(recorded))
+}
+
 /// The refusal to resume the sweep `id` without its copy of the sweep file.
 fn explain_damaged_copy(error: &StoreError, request: &SweepRequest<'_>, id: &str) -> EngineError {
     EngineError::Request(format!(
-        "sweep {id} cannot be resumed, because its copy of the sweep file cannot be read: {error}. If {} has not changed \
+        "sweep {id} cannot be resumed, because its copy of the sweep file cannot be used: {error}. If {} has not changed \
          since the sweep began, copy it there; otherwise start another sweep with --new, in which runs that are done are \
          not run again",
         request.spec.path.display()

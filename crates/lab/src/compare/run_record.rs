@@ -13,11 +13,10 @@ use runner_spec::plan::Plan;
 use runner_store::StoreError;
 use runner_store::catalog;
 use runner_store::catalog::ListedStatus;
-use runner_store::lines::describe_damaged_lines;
 use runner_store::manifest::Manifest;
-use runner_store::metrics::{EvalLine, MetricLine, TrainLine, for_each_metric};
+use runner_store::metrics::{EvalLine, MetricLine, TrainLine, for_each_checked_metric};
 use runner_store::run_dir;
-use runner_store::run_dir::{METRICS, RESOLVED};
+use runner_store::run_dir::METRICS;
 use runner_store::summary::{Summary, median};
 
 /// The record of a run.
@@ -30,7 +29,7 @@ pub struct RunRecord {
     pub summary: Option<Summary>,
     /// The lines of the metrics.
     pub lines: Vec<MetricLine>,
-    /// The warning about lines of the metrics that could not be read.
+    /// The warning about lines of the metrics that are damaged or missing.
     pub problem: Option<String>,
 }
 
@@ -59,7 +58,7 @@ pub struct RunFigures {
 pub fn read_experiment_and_plan(path: &Path) -> Result<(Experiment, Plan), RecordError> {
     let plan = crate::stored_plan::read(path)?;
     let options = LoadOptions { absent_files: true, ..LoadOptions::default() };
-    Ok((runner_config::load(&path.join(RESOLVED), &options)?.experiment, plan))
+    Ok((runner_config::load(&run_dir::resolved_file(path)?, &options)?.experiment, plan))
 }
 
 /// Why a record cannot be read.
@@ -92,8 +91,7 @@ impl RunRecord {
         let summary = summary.filter(|s| s.status == manifest.status && status != ListedStatus::Running);
         let metrics = path.join(METRICS);
         let mut lines = Vec::new();
-        let damaged = for_each_metric(&metrics, &mut |line| lines.push(line))?;
-        let problem = describe_damaged_lines(&metrics, damaged);
+        let problem = for_each_checked_metric(&metrics, summary.as_ref(), &mut |line| lines.push(line))?;
         Ok(Self { path: path.to_owned(), status, manifest, summary, lines, problem })
     }
 
@@ -122,8 +120,8 @@ impl RunRecord {
         let last_step = self.steps().last();
         let summary = self.summary.as_ref();
         RunFigures {
-            steps: last_step.map_or(0, |step| step.step),
-            train_loss: last_step.and_then(|step| step.loss),
+            steps: summary.map_or_else(|| last_step.map_or(0, |step| step.step), |s| s.steps),
+            train_loss: summary.map_or_else(|| last_step.and_then(|step| step.loss), |s| s.final_train_loss),
             val_loss: last(|e| e.val_loss),
             best_val_loss: losses.min_by(f64::total_cmp),
             hellaswag_acc: last(|e| e.hellaswag_acc),

@@ -99,6 +99,17 @@ fn what_something_may_begin_from_stays() {
 }
 
 #[test]
+fn the_checkpoint_that_a_run_began_with_stays() {
+    let root = tempfile::tempdir().unwrap();
+    let from = ContinuedFrom { id: "gone-12345678".into(), step: 3, plan_hash: String::new() };
+    let origin = RunOrigin::Fork { id: from.id.clone(), step: Some(3), plan_hash: String::new() };
+    run(root.path(), "a", |m| (m.origin, m.continued_from) = (Some(origin), Some(from)));
+    let found = survey(root.path(), None).unwrap();
+    let steps: Vec<String> = found.iter().map(|item| id(&item.path)).collect();
+    assert_eq!(steps, ["step-00000001", "step-00000004"]);
+}
+
+#[test]
 fn leftovers_of_kills_go_and_links_are_not_followed() {
     let root = tempfile::tempdir().unwrap();
     let elsewhere = tempfile::tempdir().unwrap();

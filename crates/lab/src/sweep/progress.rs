@@ -5,14 +5,15 @@ use std::path::{Path, PathBuf};
 use super::record::{PlannedPoint, SweepRecord};
 use super::schedule::SegmentResult;
 use super::spec::{MeasurementChoice, Objective, ObjectiveMetric};
+use crate::stored_plan;
+use runner_spec::program::{Instruction, Periodic};
 use runner_store::checkpoint;
-use runner_store::lines::describe_damaged_lines;
 use runner_store::lock::RunLock;
-use runner_store::manifest::RunStatus;
-use runner_store::metrics::{MetricLine, for_each_metric};
+use runner_store::manifest::{Manifest, RunStatus};
+use runner_store::metrics::{MetricLine, for_each_checked_metric};
 use runner_store::run_dir;
 use runner_store::run_dir::{CHECKPOINTS, METRICS, RunsSnapshot};
-use runner_store::summary::median;
+use runner_store::summary::{Summary, median};
 
 /// The progress of all points of a sweep.
 #[derive(Debug)]
@@ -51,9 +52,10 @@ impl SweepProgress {
     }
 
     fn read_point(&mut self, runs: &RunsSnapshot, point: &PlannedPoint, objective: Objective) -> Option<PointProgress> {
-        let (progress, problem) = PointProgress::read(runs, point, objective)?;
-        self.problems.extend(problem.map(|problem| format!("point {}: {problem}", point.index)));
-        Some(progress)
+        let mut problems = Vec::new();
+        let progress = PointProgress::read(runs, point, objective, &mut problems);
+        self.problems.extend(problems.into_iter().map(|problem| format!("point {}: {problem}", point.index)));
+        progress
     }
 
     /// The result at the rung `rung` of the point at `position`, if there is one.
@@ -96,7 +98,7 @@ pub struct PointProgress {
     pub seconds: Option<f64>,
     /// The step of the newest checkpoint.
     checkpoint: Option<u64>,
-    /// The number of optimizer steps recorded.
+    /// The number of optimizer steps done.
     pub steps: u64,
     rungs: Vec<RungValue>,
 }
@@ -105,10 +107,9 @@ pub struct PointProgress {
 #[derive(Debug, Clone, Copy)]
 struct RungValue {
     until: u64,
-    /// True if the metric was measured after exactly that step.
-    is_measured: bool,
-    /// The objective over the steps up to the rung; NaN if nothing was measured.
-    value: f64,
+    /// The objective over the steps up to the rung, NaN if it is not finite; `None` if the metric was not measured after exactly that
+    /// step.
+    value: Option<f64>,
 }
 
 /// The values of one metric of a run.
@@ -121,50 +122,120 @@ struct MetricSeries {
 }
 
 impl PointProgress {
-    /// Reads the newest run of `point` among `runs`, and returns with it the first file that cannot be read whole, in one sentence.
-    /// `None` if the point has no run.
-    fn read(runs: &RunsSnapshot, point: &PlannedPoint, objective: Objective) -> Option<(Self, Option<String>)> {
-        let (path, manifest) = runs.find(&point.name, &point.plan_hash).run?;
+    /// Reads the newest run of `point` among `runs`; `None` if the point has no run. Adds the files that cannot be read whole, and what they
+    /// lack, to `problems`, each in one sentence.
+    fn read(
+        runs: &RunsSnapshot,
+        point: &PlannedPoint,
+        objective: Objective,
+        problems: &mut Vec<String>,
+    ) -> Option<Self> {
+        let found = runs.find(&point.name, &point.plan_hash);
+        let Some((path, manifest)) = found.run else {
+            problems.extend(
+                found
+                    .broken
+                    .into_iter()
+                    .map(|broken| format!("{broken}; the run counts as missing, and the sweep trains the point again")),
+            );
+            return None;
+        };
         let is_held = RunLock::is_held(&path);
-        let mut problem = None;
+        // Before the metrics: a run that trains evaluates before it saves.
+        let folder = path.join(CHECKPOINTS);
+        let checkpoint = checkpoint::saved_steps(&folder).ok().and_then(|steps| steps.last().copied());
         let summary = run_dir::read_summary(&path).unwrap_or_else(|error| {
-            problem = Some(error.to_string());
+            problems.push(error.to_string());
             None
         });
         // A summary from before the run was resumed is out of date.
         let summary = summary.filter(|s| s.status == manifest.status);
         let mut series = MetricSeries::default();
         let metrics = path.join(METRICS);
-        let metrics_problem = match for_each_metric(&metrics, &mut |line| series.add(&line, objective.metric)) {
-            Ok(damaged) => describe_damaged_lines(&metrics, damaged),
-            Err(error) => Some(error.to_string()),
-        };
-        let progress = Self {
+        let add = &mut |line: MetricLine| series.add(&line, objective.metric);
+        let problem = for_each_checked_metric(&metrics, summary.as_ref(), add);
+        problems.extend(problem.unwrap_or_else(|error| Some(error.to_string())));
+        let due = if objective.at == MeasurementChoice::Best { evaluations(&path, &manifest) } else { None };
+        let mut progress = Self {
             id: manifest.id,
             status: manifest.status,
             is_held,
             not_finite: summary.as_ref().is_some_and(|s| s.not_finite),
-            seconds: summary.map(|s| s.wall_seconds),
+            seconds: summary.as_ref().map(|s| s.wall_seconds),
             error: manifest.error,
-            checkpoint: checkpoint::saved_steps(&path.join(CHECKPOINTS)).ok().and_then(|steps| steps.last().copied()),
-            steps: series.steps,
-            rungs: series.rungs(objective, &point.rungs),
+            checkpoint,
+            steps: series.steps.max(checkpoint.unwrap_or(0)),
+            rungs: series.rungs(objective, &point.rungs, due.as_ref()),
             path,
         };
-        Some((progress, problem.or(metrics_problem)))
+        if let Some(rung) = progress.rungs.last_mut()
+            && let Some(summary) = summary.as_ref().filter(|s| s.status == RunStatus::Done)
+        {
+            rung.value = rung.value.or_else(|| objective_of_summary(objective, summary));
+        }
+        for at in 0..progress.rungs.len() {
+            let RungValue { until, value } = progress.rungs[at];
+            if value.is_some_and(f64::is_nan) {
+                let (metrics, metric) = (metrics.display(), objective.metric.name());
+                problems
+                    .push(format!("{metrics} has no finite {metric} after step {until}, so it counts as the worst"));
+            } else if progress.lacks_measurement(until) {
+                let is_saved = objective.metric == ObjectiveMetric::ValLoss && objective.at == MeasurementChoice::Last;
+                let saved = checkpoint::recorded_position(&folder, until).filter(|_| is_saved);
+                progress.rungs[at].value = saved.and_then(|saved| saved.val_loss);
+                let used = progress.rungs[at].value.map_or("", |_| "; that of the checkpoint counts");
+                problems.push(format!("{}{used}", progress.describe_missing(until, objective)));
+            }
+        }
+        Some(progress)
     }
 
     /// The result at the rung after `until` of `total` steps, once the steps are done, measured and saved. The result after the last
     /// step needs a finished run. A run whose failure would repeat has failed at every rung that it did not reach; any other failure
-    /// is no result.
+    /// is no result, nor is a rung whose measurement was lost.
     #[must_use]
     pub fn result(&self, until: u64, total: u64) -> Option<SegmentResult> {
         let rung = self.rungs.iter().find(|rung| rung.until == until)?;
-        let is_saved = self.steps >= until && self.checkpoint.is_some_and(|step| step >= until);
-        if self.status == RunStatus::Done || until < total && rung.is_measured && is_saved {
-            return Some(SegmentResult::Value(rung.value));
+        if self.status == RunStatus::Done || until < total && self.has_saved(until) {
+            return rung.value.map(SegmentResult::Value);
         }
         (self.status == RunStatus::Failed && self.not_finite).then_some(SegmentResult::Failed)
+    }
+
+    fn has_saved(&self, until: u64) -> bool {
+        self.checkpoint.is_some_and(|step| step >= until)
+    }
+
+    /// True if the run is past the rung after `until` steps, and its record lacks the measurement there: training on cannot add it.
+    #[must_use]
+    pub fn lacks_measurement(&self, until: u64) -> bool {
+        let is_past = self.status == RunStatus::Done || self.has_saved(until);
+        is_past && self.rungs.iter().any(|rung| rung.until == until && rung.value.is_none())
+    }
+
+    /// States that the record lacks the measurement after `until` steps.
+    #[must_use]
+    pub fn describe_missing(&self, until: u64, objective: Objective) -> String {
+        let (metrics, metric) = (self.path.join(METRICS), objective.metric.name());
+        let when = if objective.at == MeasurementChoice::Best { "of an evaluation up to" } else { "after" };
+        format!("{} lacks the {metric} {when} step {until}", metrics.display())
+    }
+}
+
+/// The steps after which the run in `path` is evaluated; `None` if its first steps are those of another run, or its plan cannot be read.
+fn evaluations(path: &Path, manifest: &Manifest) -> Option<Periodic> {
+    let plan = stored_plan::as_written(path).filter(|_| manifest.continued_from.is_none())?;
+    let periodic = &plan.ranks.first()?.program.periodic;
+    periodic.iter().find(|periodic| periodic.instruction == Instruction::Evaluate).copied()
+}
+
+/// The objective of a finished run as far as its summary has it.
+fn objective_of_summary(objective: Objective, summary: &Summary) -> Option<f64> {
+    match (objective.metric, objective.at) {
+        (ObjectiveMetric::ValLoss, MeasurementChoice::Best) => summary.best_eval.as_ref()?.val_loss,
+        (ObjectiveMetric::ValPerplexity, MeasurementChoice::Best) => summary.best_eval.as_ref()?.val_perplexity,
+        (ObjectiveMetric::TrainLoss, MeasurementChoice::Last) => summary.final_train_loss,
+        _ => None,
     }
 }
 
@@ -193,11 +264,14 @@ impl MetricSeries {
         }
     }
 
-    fn rungs(&self, objective: Objective, rungs: &[u64]) -> Vec<RungValue> {
-        let rung = |&until: &u64| RungValue {
-            until,
-            is_measured: self.values.iter().any(|(step, _)| *step == until),
-            value: self.objective(objective, until).unwrap_or(f64::NAN),
+    /// The objective at each of `rungs`. With `due` the metric must have been measured whenever it was due.
+    fn rungs(&self, objective: Objective, rungs: &[u64], due: Option<&Periodic>) -> Vec<RungValue> {
+        let is_measured = |step: u64| self.values.iter().any(|(measured, _)| *measured == step);
+        let rung = |&until: &u64| {
+            let mut steps =
+                (1..=until).filter(|step| *step == until || due.is_some_and(|due| due.is_due(*step, until)));
+            let value = steps.all(is_measured).then(|| self.objective(objective, until)).flatten();
+            RungValue { until, value }
         };
         rungs.iter().map(rung).collect()
     }
@@ -226,7 +300,7 @@ mod tests {
         let path = dir.path().join(METRICS);
         std::fs::write(&path, text).unwrap();
         let mut series = MetricSeries::default();
-        for_each_metric(&path, &mut |line| series.add(&line, objective.metric)).unwrap();
+        for_each_checked_metric(&path, None, &mut |line| series.add(&line, objective.metric)).unwrap();
         PointProgress {
             id: "a".into(),
             path: PathBuf::new(),
@@ -237,7 +311,7 @@ mod tests {
             seconds: None,
             checkpoint: Some(5),
             steps: series.steps,
-            rungs: series.rungs(objective, rungs),
+            rungs: series.rungs(objective, rungs, None),
         }
     }
 
@@ -252,14 +326,14 @@ mod tests {
 
     fn value(metric: ObjectiveMetric, at: MeasurementChoice, until: u64) -> f64 {
         let objective = Objective { metric, goal: metric.goal(), at };
-        progress(RunStatus::Done, objective, LINES, &[until]).rungs[0].value
+        progress(RunStatus::Done, objective, LINES, &[until]).rungs[0].value.unwrap_or(f64::NAN)
     }
 
     #[test]
     fn the_last_and_the_best_of_what_was_measured_until_then() {
         assert_eq!(value(ObjectiveMetric::ValLoss, MeasurementChoice::Last, 4), 2.5);
         assert_eq!(value(ObjectiveMetric::ValLoss, MeasurementChoice::Best, 4), 2.0);
-        assert_eq!(value(ObjectiveMetric::ValLoss, MeasurementChoice::Last, 3), 2.0);
+        assert!(value(ObjectiveMetric::ValLoss, MeasurementChoice::Last, 3).is_nan(), "not an earlier evaluation");
         assert!(
             value(ObjectiveMetric::ValLoss, MeasurementChoice::Last, 1).is_nan(),
             "not the one before the first step"

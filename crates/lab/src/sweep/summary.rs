@@ -55,6 +55,15 @@ impl SweepSummary {
         self.results.rows.iter().any(|row| row.status == PointStatus::Failed)
     }
 
+    /// Marks the points of these numbers as failed if they have no run that could say so.
+    pub fn mark_failed(&mut self, points: &[usize]) {
+        for row in self.results.rows.iter_mut().filter(|row| points.contains(&row.point)) {
+            if row.status == PointStatus::Queued {
+                row.status = PointStatus::Failed;
+            }
+        }
+    }
+
     /// The numbers of the points that early stopping ended, ascending. They are final only once the sweep is finished; before, there
     /// are none.
     #[must_use]
@@ -95,7 +104,11 @@ fn row(point: &PlannedPoint, progress: Option<&PointProgress>, is_due: bool) -> 
         Some(SegmentResult::Value(value)) => Some(value),
         _ => None,
     };
-    let last_value = point.rungs.iter().rev().find_map(|&until| value(until));
+    // A value after fewer steps is not that of a finished run.
+    let last_value = match progress.status {
+        RunStatus::Done => value(point.steps),
+        _ => point.rungs.iter().rev().find_map(|&until| value(until)),
+    };
     row.status = match progress.status {
         RunStatus::Done => PointStatus::Done,
         RunStatus::Failed => PointStatus::Failed,

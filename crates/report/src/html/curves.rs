@@ -7,9 +7,8 @@ use serde::Serialize;
 
 use super::thin::{Series, mean, rounded, thin};
 use runner_store::StoreError;
-use runner_store::lines::describe_damaged_lines;
-use runner_store::metrics::{EvalLine, MetricLine, TrainLine, for_each_metric};
-use runner_store::summary::median;
+use runner_store::metrics::{EvalLine, MetricLine, TrainLine, for_each_checked_metric};
+use runner_store::summary::{Summary, median};
 
 /// Points of the table that converts a step to tokens and seconds.
 const AXIS_POINTS: usize = 400;
@@ -88,22 +87,24 @@ pub(super) struct Medians {
 }
 
 /// Reads the metrics in `path`; each curve has at most `max_points` points. The first `inherited_steps` were done by another run:
-/// medians leave them out. A missing file is empty. Damaged lines are reported in `problems`.
+/// medians leave them out. `summary` is that of the run, unless the run was resumed since. A missing file is empty. Damaged and missing
+/// lines are reported in `problems`.
 ///
 /// # Errors
 /// If the file cannot be read.
 pub(super) fn read_curves(
     path: &Path,
+    summary: Option<&Summary>,
     inherited_steps: u64,
     max_points: usize,
     problems: &mut Vec<String>,
 ) -> Result<Curves, StoreError> {
     let (mut train, mut evals) = (Vec::new(), Vec::new());
-    let damaged = for_each_metric(path, &mut |line| match line {
+    let problem = for_each_checked_metric(path, summary, &mut |line| match line {
         MetricLine::Train(line) => train.push(line),
         MetricLine::Eval(line) => evals.push(line),
     })?;
-    problems.extend(describe_damaged_lines(path, damaged));
+    problems.extend(problem);
     // Lines of an edited file may be in any order; the page's charts need them ascending.
     train.sort_by_key(|t| t.step);
     train.dedup_by_key(|t| t.step);
@@ -259,10 +260,10 @@ mod tests {
         );
         std::fs::write(&path, text).unwrap();
         let mut problems = Vec::new();
-        let curves = read_curves(&path, 0, 100, &mut problems).unwrap();
+        let curves = read_curves(&path, None, 0, 100, &mut problems).unwrap();
         assert_eq!(problems, [format!("{}: 1 torn or damaged line left out", path.display())]);
         assert_eq!(curves.loss.unwrap().x, [1, 2]);
         assert_eq!(curves.best_eval.unwrap().step, 1);
-        assert_eq!(read_curves(&dir.path().join("none"), 0, 100, &mut problems).unwrap().steps, 0);
+        assert_eq!(read_curves(&dir.path().join("none"), None, 0, 100, &mut problems).unwrap().steps, 0);
     }
 }

@@ -25,7 +25,8 @@ use runner_spec::plan::Plan;
 use runner_store::catalog::{self, ListedStatus};
 use runner_store::files::read_small;
 use runner_store::manifest::Manifest;
-use runner_store::run_dir::{self, CHECKPOINTS, METRICS, PLAN, RESOLVED, SAMPLES};
+use runner_store::run_dir::{self, CHECKPOINTS, METRICS, PLAN, RESOLVED, SAMPLES, SUMMARY};
+use runner_store::summary::Summary;
 use runner_store::{StoreError, time, timeline};
 
 /// Version of the data: a served page reloads itself when it changes.
@@ -109,8 +110,8 @@ fn file_stamp(path: &Path) -> FileStamp {
     Some((meta.len(), meta.modified().ok()?))
 }
 
-/// The state of the files of a run's metrics and samples, the number of inherited steps, and the number of points per curve.
-type RecordKey = ([FileStamp; 2], u64, usize);
+/// The state of the files of a run's metrics, samples and summary, the number of inherited steps, and the number of points per curve.
+type RecordKey = ([FileStamp; 3], u64, usize);
 
 /// Reads runs. It keeps their plans, which are large and never change, and the records whose files did not change.
 #[derive(Debug, Default)]
@@ -180,21 +181,21 @@ impl RunReader {
         let summary = or_problem(run_dir::read_summary(path), &mut problems);
         let planned = or_problem(self.read_plan(path), &mut problems);
         let inherited_steps = manifest.as_ref().and_then(|m| m.continued_from.as_ref()).map_or(0, |from| from.step);
-        let (curves, samples) = self.read_record(path, inherited_steps, max_points, &mut problems);
+        // The summary of an earlier session is out of date.
+        let current = summary.as_ref().filter(|s| manifest.as_ref().is_none_or(|m| m.status == s.status));
+        let (curves, samples) = self.read_record(path, current, inherited_steps, max_points, &mut problems);
         let yaml = if_present(read_small(&path.join(RESOLVED)), &mut problems);
         let measured = or_problem(timeline::read(path), &mut problems);
         let measured_memory = measured.as_ref().map_or(&[][..], |step| &step.memory);
         let memory = planned.plan.as_ref().map(|plan| memory_table(plan, summary.as_ref(), measured_memory));
-        // The summary of an earlier session is out of date.
-        let summary = summary.filter(|s| manifest.as_ref().is_none_or(|m| m.status == s.status));
         RunData {
             id: listed.id,
             status: listed.status,
             error: listed.error,
             steps: listed.steps,
-            wall_seconds: summary.as_ref().map(|s| s.wall_seconds),
-            final_hash: summary.as_ref().and_then(|s| s.final_hash.clone()),
-            peak_rss: summary.as_ref().and_then(|s| s.peak_rss_bytes),
+            wall_seconds: current.map(|s| s.wall_seconds),
+            final_hash: current.and_then(|s| s.final_hash.clone()),
+            peak_rss: current.and_then(|s| s.peak_rss_bytes),
             memory: memory.unwrap_or_default(),
             curves,
             samples,
@@ -207,24 +208,26 @@ impl RunReader {
         }
     }
 
-    /// Curves and samples of the run in `path`. The files are read again if one of them changed.
+    /// Curves and samples of the run in `path`, whose summary is `summary`. The files are read again if one of them changed.
     fn read_record(
         &mut self,
         path: &Path,
+        summary: Option<&Summary>,
         inherited_steps: u64,
         max_points: usize,
         problems: &mut Vec<String>,
     ) -> (Curves, Samples) {
         let (metrics, samples) = (path.join(METRICS), path.join(SAMPLES));
         // Taken before reading, so that a write during the reading changes the stamp.
-        let key = ([file_stamp(&metrics), file_stamp(&samples)], inherited_steps, max_points);
+        let stamps = [file_stamp(&metrics), file_stamp(&samples), file_stamp(&path.join(SUMMARY))];
+        let key = (stamps, inherited_steps, max_points);
         if let Some((known, curves, samples)) = self.records.get(path)
             && *known == key
         {
             return (curves.clone(), samples.clone());
         }
         let problems_before = problems.len();
-        let curves = read_curves(&metrics, inherited_steps, max_points, problems);
+        let curves = read_curves(&metrics, summary, inherited_steps, max_points, problems);
         let curves = or_problem(curves, problems);
         let samples = read_samples(&samples, problems);
         let samples = or_problem(samples, problems);

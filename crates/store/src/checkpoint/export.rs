@@ -40,9 +40,8 @@ pub fn export_weights(
     let entries: Vec<_> = layout.entries.iter().collect();
     let header = header_of_part(PartSpec::WHOLE, 0, &entries, PartFileKind::Model.sections(0));
     let out = temporary.as_file();
-    let write = |bytes: &[u8], position: u64| {
-        out.write_all_at(bytes, position).map_err(StoreError::io("writing", temporary.path()))
-    };
+    let write =
+        |bytes: &[u8], position: u64| out.write_all_at(bytes, position).map_err(StoreError::io("writing", &path));
     write(&header, 0)?;
     let base = header.len() as u64;
     let step = stream_weights(folder, which, layout, &mut |place, bytes| Ok(write(bytes, base + 4 * place)?))?;

@@ -18,4 +18,4 @@ pub use folder::{Checkpoints, ChosenCheckpoint, SavedCheckpoint, load_state, loa
 pub use format::{FileRecord, MODEL, OPTIMIZER, STATE};
 pub use hash::{StateHash, hash_state, whole_hash};
 pub use part::{PartRecord, PartSpec};
-pub use tensors::{chosen_step, first_difference, recorded_hash};
+pub use tensors::{SavedPosition, chosen_step, first_difference, recorded_hash, recorded_position};

@@ -7,6 +7,7 @@ use super::entries::{self, CheckpointChoice, dir_name};
 use super::hash::StateHash;
 use super::load::{self, CheckpointProblem, StoredCheckpoint};
 use crate::error::StoreError;
+use runner_spec::event::BestValidation;
 
 /// The step of the checkpoint in `folder` that `which` asks for.
 ///
@@ -19,6 +20,25 @@ pub fn chosen_step(folder: &Path, which: CheckpointChoice) -> Result<u64, StoreE
 /// The recorded hash of the checkpoint of `step` in `folder`; `None` if there is none, or its state file cannot be read.
 pub fn recorded_hash(folder: &Path, step: u64) -> Option<StateHash> {
     load::state_file(&folder.join(dir_name(step))).ok().map(|file| file.hash())
+}
+
+/// The position of a run at a checkpoint, as its state file has it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SavedPosition {
+    pub step: u64,
+    /// Valid tokens seen.
+    pub tokens: u64,
+    /// The lowest validation loss of the run so far.
+    pub best: Option<BestValidation>,
+    /// The validation loss of these weights, where it was measured.
+    pub val_loss: Option<f64>,
+}
+
+/// The recorded position of the checkpoint of `step` in `folder`; `None` if there is none, or its state file cannot be read.
+pub fn recorded_position(folder: &Path, step: u64) -> Option<SavedPosition> {
+    let file = load::state_file(&folder.join(dir_name(step))).ok()?;
+    let best = file.best.map(|best| BestValidation { step: best.step, val_loss: best.val_loss.0 });
+    Some(SavedPosition { step, tokens: file.tokens, best, val_loss: file.val_loss.map(|loss| loss.0) })
 }
 
 /// The name of the first tensor, weights before moments, that differs between the checkpoints of `step` in the folders `a` and `b`;

@@ -1,0 +1,85 @@
+//! Messages about slips of a new user: each names what is meant.
+
+use crate::sandbox::{Finished, Sandbox};
+
+fn new_sandbox() -> Sandbox {
+    let yaml = "model: {family: gpt2, layers: 1, heads: 2, d_model: 16, context_length: 32}\n\
+                data: {tokenizer: {chars: {}}, train: {text: {files: [input.txt]}}}\n\
+                batch: {sequences: 8, micro_batch: 8}\ntrain: {steps: 3}\n";
+    Sandbox::new().with_numbers(500).with("exp.yaml", yaml)
+}
+
+#[test]
+fn variables_and_flags_that_set_nothing_are_refused() {
+    let sandbox = new_sandbox();
+    for (variable, meant) in [
+        ("RUNNER_TRAIN_STEPS", "RUNNER_TRAIN__STEPS"),
+        ("RUNNER_OPTIMIZER_LR", "RUNNER_OPTIMIZER__ADAMW__LR"),
+        ("RUNNER_EVAL_LOSS_BATCHES", "RUNNER_EVAL__LOSS__BATCHES"),
+    ] {
+        let finished = Finished::of(sandbox.command("validate exp.yaml").env(variable, "5")).expect_code(2);
+        assert!(finished.stderr.contains(&format!("did you mean `{meant}`?")), "{}", finished.stderr);
+    }
+    for variable in ["RUNNER_LOG_LEVEL", "RUNNER_TOOL_CACHE", "RUNNER_TEMP"] {
+        Finished::of(sandbox.command("validate exp.yaml").env(variable, "5")).expect_code(0);
+    }
+    for (set, parts) in [
+        ("train.steps=", ["no value behind `=`", "train.steps=null"]),
+        ("train.steps: 5", ["gives no value", "--set train.steps=5`"]),
+        ("optimizer.adamw.betas=0.9", ["is a list", "write 2 values, such as `[0.9, …]`"]),
+    ] {
+        let printed = sandbox.expect(2, &["validate", "exp.yaml", "--set", set]);
+        assert!(parts.iter().all(|part| printed.contains(part)), "{set}: {printed}");
+    }
+}
+
+#[test]
+fn configurations_of_other_trainers_and_experiments_are_told_apart() {
+    let sandbox = new_sandbox()
+        .with("config.py", "n_layer = 2\n")
+        .with("litgpt.yaml", "model_name: pythia\ntrain: {max_steps: 3}\n")
+        .with("axolotl.yml", "base_model: x/y\nsequence_len: 128\n");
+    let printed = sandbox.expect(2, "import config nowhere.py");
+    assert!(printed.contains("name the configuration of another trainer"), "{printed}");
+    let printed = sandbox.expect(2, "import config exp.yaml");
+    assert!(printed.contains("this is an experiment file already"), "{printed}");
+    for file in ["config.py", "litgpt.yaml", "axolotl.yml"] {
+        let printed = sandbox.expect(2, &["apply", file]);
+        assert!(printed.contains(&format!("`runner import config {file}`")), "{printed}");
+    }
+    for file in ["litgpt.yaml", "axolotl.yml"] {
+        let finished = sandbox.run(&["import", "config", file]).expect_code(0);
+        assert!(finished.stderr.contains("`model.preset` is gpt2-124m, choose it"), "{}", finished.stderr);
+    }
+}
+
+#[test]
+fn folders_and_files_that_cannot_be_used_are_named() {
+    let sandbox = new_sandbox();
+    let printed = Finished::of(sandbox.command("apply exp.yaml").env("RUNNER_CACHE", "exp.yaml")).expect_code(1).text();
+    assert!(printed.contains("RUNNER_CACHE"), "{printed}");
+    for command in ["runs --runs exp.yaml", "apply exp.yaml --runs exp.yaml"] {
+        assert!(sandbox.expect(2, command).contains("this is a file: name a folder"));
+    }
+    for command in ["runs", "apply exp.yaml"] {
+        let finished = Finished::of(sandbox.command(command).env("RUNNER_RUNS", "exp.yaml")).expect_code(1);
+        assert!(finished.stderr.contains("exp.yaml: there is a file where a folder must be"), "{}", finished.stderr);
+    }
+    sandbox.expect(0, "apply exp.yaml --threads 1");
+    let run = sandbox.only_run();
+    let printed = sandbox.expect(2, &["sample", &run.id(), "--prompt", "1", "--temperature", "-1"]);
+    assert!(printed.contains("--temperature -1: take 0 or more"), "{printed}");
+    for target in ["safetensors", "hf", "llmc"] {
+        let printed = sandbox.expect(2, &["export", &run.id(), "--to", target, "exp.yaml/sub"]);
+        assert!(printed.contains("exp.yaml is not a folder"), "{printed}");
+    }
+    std::fs::remove_file(run.path("resolved.yaml")).unwrap();
+    for command in ["reproduce", "compare"] {
+        let finished = sandbox.run(&[command, &run.id()]);
+        assert!(
+            finished.code > 0 && finished.stderr.contains("resolved.yaml: this file of the run"),
+            "{}",
+            finished.stderr
+        );
+    }
+}
