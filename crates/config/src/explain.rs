@@ -127,3 +127,32 @@ pub fn explain(origins: &[Origin]) -> String {
     }
     out
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::{LoadOptions, from_str};
+
+    #[test]
+    fn keys_that_are_left_out_are_explained_with_their_defaults() {
+        let mut explained = 0;
+        for preset in ["gpt2-micro", "llama-micro"] {
+            let text = format!("model: {{preset: {preset}}}\ndata: {{train: {{builtin: {{corpus: stories}}}}}}\n");
+            let load = |sets: Vec<String>| {
+                from_str(&text, Path::new("e.yaml"), &LoadOptions { sets, ..LoadOptions::default() })
+                    .unwrap_or_else(|mistakes| panic!("{mistakes}"))
+            };
+            let plain = load(Vec::new());
+            for (section, key, default) in left_out_defaults(plain.experiment.model.family) {
+                let path = join(section, key);
+                let Some(origin) = plain.origins.iter().find(|origin| origin.key == path) else { continue };
+                assert_eq!((&origin.value, origin.source.as_str()), (&flow(&default), "default"), "{path}");
+                assert_eq!(load(vec![format!("{path}={}", flow(&default))]).experiment, plain.experiment, "{path}");
+                explained += 1;
+            }
+        }
+        assert_eq!(explained, 14 + 7, "all but the key of padded rows");
+    }
+}

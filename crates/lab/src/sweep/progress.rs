@@ -358,7 +358,9 @@ mod tests {
         assert_eq!(found(RunStatus::Running, 4), Some(SegmentResult::Value(2.5)), "whatever became of it");
         assert_eq!(found(RunStatus::Interrupted, 5), None, "not evaluated there");
         assert_eq!(found(RunStatus::Interrupted, 6), None);
-        assert_eq!(found(RunStatus::Done, 6), Some(SegmentResult::Value(2.5)));
+        assert_eq!(found(RunStatus::Done, 4), Some(SegmentResult::Value(2.5)));
+        assert_eq!(found(RunStatus::Done, 6), None, "an earlier value is not that of the end");
+        assert!(of(RunStatus::Done).lacks_measurement(6) && !of(RunStatus::Done).lacks_measurement(4));
         let until_then = LINES.split("{\"kind\":\"eval\",\"step\":4").next().unwrap();
         let before = progress(RunStatus::Running, objective, until_then, &rungs);
         assert_eq!(before.result(4, 6), None, "the step is done, its evaluation is not");
