@@ -148,8 +148,9 @@ mod tests {
             for (section, key, default) in left_out_defaults(plain.experiment.model.family) {
                 let path = join(section, key);
                 let Some(origin) = plain.origins.iter().find(|origin| origin.key == path) else { continue };
-                assert_eq!((&origin.value, origin.source.as_str()), (&flow(&default), "default"), "{path}");
-                assert_eq!(load(vec![format!("{path}={}", flow(&default))]).experiment, plain.experiment, "{path}");
+                let default = setting_text(&json_value(&default));
+                assert_eq!((&origin.value, origin.source.as_str()), (&default, "default"), "{path}");
+                assert_eq!(load(vec![format!("{path}={default}")]).experiment, plain.experiment, "{path}");
                 explained += 1;
             }
         }
