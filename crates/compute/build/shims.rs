@@ -12,6 +12,8 @@ const EMPTY_ARCHIVE: &str = "!<arch>\n";
 
 pub(crate) fn build() -> Result<(), String> {
     let out = PathBuf::from(crate::variable("OUT_DIR")?);
+    // The C compiler's driver is a dependency of that feature alone.
+    #[cfg(feature = "cuda")]
     compile(&out)?;
     // The linker gets the whole archive before the dependencies that call it. It drops functions that nothing calls, and ignores the
     // real libraries if it finds some, since all functions are defined by then.
@@ -38,11 +40,4 @@ fn compile(out: &std::path::Path) -> Result<(), String> {
         .cargo_metadata(false)
         .try_compile("runner_shims")
         .map_err(|e| format!("build/shims.c: {e}"))
-}
-
-/// The C compiler's driver is a dependency of that feature alone.
-#[cfg(not(feature = "cuda"))]
-#[expect(clippy::unnecessary_wraps, reason = "as with the feature")]
-fn compile(_: &std::path::Path) -> Result<(), String> {
-    Ok(())
 }

@@ -1,8 +1,8 @@
-//! Elements of tensors as slices: typed reads, in-place writes through candle's `InplaceOp`, new tensors.
+//! Elements of tensors as slices: typed reads, in-place writes through candle's `InplaceOp`, new tensors, copies to the host.
 
-use std::marker::PhantomData;
+use std::ops::Range;
 
-use candle_core::{CpuStorage, Device, InplaceOp1, Layout, Result, Shape, Storage, Tensor, WithDType, bail};
+use candle_core::{CpuStorage, DType, Device, InplaceOp1, Layout, Result, Shape, Storage, Tensor, WithDType, bail};
 
 use super::cpu::Real;
 
@@ -14,16 +14,18 @@ pub struct StoredPrecision {
     pub bf16: bool,
 }
 
-/// Evaluates an expression with `$T` bound to the tensor's element type.
+/// Evaluates an expression with `$T` bound to the tensor's element type, and names bound to the elements of tensors of that type.
 macro_rules! with_type {
-    ($tensor:expr, $T:ident => $body:expr) => {
+    ($tensor:expr, $T:ident $(; $($name:ident = $read:expr),+)? => $body:expr) => {
         match $tensor.dtype() {
             candle_core::DType::F32 => {
                 type $T = f32;
+                $(read!($T; $($name = $read),+);)?
                 $body
             }
             candle_core::DType::F64 => {
                 type $T = f64;
+                $(read!($T; $($name = $read),+);)?
                 $body
             }
             other => candle_core::bail!("kernels take f32 or f64, not {other:?}"),
@@ -72,30 +74,61 @@ pub(super) fn elements<'a, T: WithDType>(storage: &'a Storage, layout: &Layout) 
     Ok(&T::cpu_storage_as_slice(cpu)?[start..end])
 }
 
-struct Write<T, F> {
+/// An operation that changes the elements of a range of a storage.
+struct InPlace<F> {
     name: &'static str,
-    f: F,
-    element: PhantomData<T>,
+    operation: F,
 }
 
-impl<T: Real, F: Fn(&mut [T])> InplaceOp1 for Write<T, F> {
+impl<F: Fn(&mut CpuStorage, Range<usize>) -> Result<()>> InplaceOp1 for InPlace<F> {
     fn name(&self) -> &'static str {
         self.name
     }
 
     fn cpu_fwd(&self, storage: &mut CpuStorage, layout: &Layout) -> Result<()> {
         let Some((start, end)) = layout.contiguous_offsets() else { bail!("{}: strided destination", self.name) };
-        (self.f)(&mut T::elements_mut(storage)?[start..end]);
-        Ok(())
+        (self.operation)(storage, start..end)
     }
+}
+
+/// Runs `operation` on the storage of `tensor`, a contiguous tensor on the CPU, and the range of its elements.
+pub(super) fn in_place(
+    tensor: &Tensor,
+    name: &'static str,
+    operation: impl Fn(&mut CpuStorage, Range<usize>) -> Result<()>,
+) -> Result<()> {
+    tensor.inplace_op1(&InPlace { name, operation })
 }
 
 /// Runs `f` on the elements of `tensor`, in place; the tensors that `f` reads must not share its buffer.
 pub(super) fn write<T: Real>(tensor: &Tensor, name: &'static str, f: impl Fn(&mut [T])) -> Result<()> {
-    tensor.inplace_op1(&Write { name, f, element: PhantomData })
+    in_place(tensor, name, |storage, range| {
+        f(&mut T::elements_mut(storage)?[range]);
+        Ok(())
+    })
+}
+
+/// A table of constants on the device of `like` and of its element type; f32 on a GPU.
+pub(super) fn table(values: Vec<f64>, shape: impl Into<Shape>, like: &Tensor) -> Result<Tensor> {
+    let dtype = if like.device().is_cpu() { like.dtype() } else { DType::F32 };
+    tensor(values, shape)?.to_dtype(dtype)?.to_device(like.device())
 }
 
 /// A new CPU tensor.
 pub(super) fn tensor<T: Real>(data: Vec<T>, shape: impl Into<Shape>) -> Result<Tensor> {
     Tensor::from_vec(data, shape.into(), &Device::Cpu)
+}
+
+/// Copies `tensor` to the host's memory, and waits until the copy is done: the driver need not wait for the end of a copy to memory
+/// that is not pinned, though it does so on most machines.
+///
+/// # Errors
+/// If a kernel before it failed.
+pub fn on_host(tensor: &Tensor) -> Result<Tensor> {
+    let host = tensor.to_device(&Device::Cpu)?;
+    #[cfg(feature = "cuda")]
+    if tensor.device().is_cuda() {
+        crate::gpu::gpu_of(tensor)?.synchronize()?;
+    }
+    Ok(host)
 }

@@ -19,8 +19,7 @@ pub fn attention(
 ) -> Result<(Tensor, Tensor)> {
     check(s, masks)?;
     on_gpu!(qkv => super::cuda::attention::attention(qkv, s, masks));
-    with_type!(qkv, T => {
-        read!(T; qkv = qkv);
+    with_type!(qkv, T; qkv = qkv => {
         let mut out = vec![T::ZERO; s.batch * s.seq * s.out_width()];
         let mut lse = vec![T::ZERO; s.batch * s.heads * s.seq];
         cpu::forward(s, qkv, masks, &mut out, &mut lse, precision.bf16);
@@ -40,8 +39,7 @@ pub fn attention_backward(
 ) -> Result<Tensor> {
     check(s, masks)?;
     on_gpu!(qkv => super::cuda::attention::attention_backward(qkv, out, lse, dout, s, masks));
-    with_type!(qkv, T => {
-        read!(T; qkv = qkv, out = out, lse = lse, dout = dout);
+    with_type!(qkv, T; qkv = qkv, out = out, lse = lse, dout = dout => {
         let mut dqkv = vec![T::ZERO; s.batch * s.seq * s.qkv_width()];
         cpu::backward(s, qkv, out, lse, masks, dout, &mut dqkv, precision.bf16);
         tensor(dqkv, (s.batch * s.seq, s.qkv_width()))
@@ -76,8 +74,7 @@ pub fn attend_with_cache(
         bail!("{} tokens in a cache for {capacity}", start + s.seq)
     }
     on_gpu!(qkv => super::cuda::attention::attend_with_cache(qkv, s, start, cache, capacity));
-    with_type!(qkv, T => {
-        read!(T; qkv = qkv);
+    with_type!(qkv, T; qkv = qkv => {
         let out = RefCell::new(vec![T::ZERO; s.batch * s.seq * s.out_width()]);
         write::<T>(cache, "attend_with_cache", |keys_values| {
             decode::attend_with_cache(s, qkv, start, keys_values, capacity, &mut out.borrow_mut(), precision.bf16);

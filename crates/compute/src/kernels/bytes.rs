@@ -1,6 +1,10 @@
 //! Tensors as bytes, which communication copies in and out. A tensor's lock is held for one such copy and no longer.
 
-use candle_core::{CpuStorage, InplaceOp1, Layout, Result, Storage, Tensor, bail};
+use bytemuck::{cast_slice, cast_slice_mut};
+use candle_core::{CpuStorage, DType, Result, Tensor, bail};
+use half::bf16;
+
+use super::access::{elements, in_place};
 
 /// Runs `f` on the bytes of a contiguous f32, f64, bf16 or u32 tensor.
 ///
@@ -8,14 +12,12 @@ use candle_core::{CpuStorage, InplaceOp1, Layout, Result, Storage, Tensor, bail}
 /// If it is strided, of another type or on another device.
 pub fn read<R>(tensor: &Tensor, f: impl FnOnce(&[u8]) -> R) -> Result<R> {
     let (storage, layout) = tensor.storage_and_layout();
-    let Storage::Cpu(cpu) = &*storage else { bail!("only tensors on the CPU are sent through memory") };
-    let (start, end) = range(layout)?;
-    Ok(match cpu {
-        CpuStorage::F32(v) => f(bytemuck::cast_slice(&v[start..end])),
-        CpuStorage::F64(v) => f(bytemuck::cast_slice(&v[start..end])),
-        CpuStorage::U32(v) => f(bytemuck::cast_slice(&v[start..end])),
-        CpuStorage::BF16(v) => f(bytemuck::cast_slice(&v[start..end])),
-        _ => bail!("f32, f64, bf16 and u32 can be sent, not {:?}", tensor.dtype()),
+    Ok(match tensor.dtype() {
+        DType::F32 => f(cast_slice(elements::<f32>(&storage, layout)?)),
+        DType::F64 => f(cast_slice(elements::<f64>(&storage, layout)?)),
+        DType::U32 => f(cast_slice(elements::<u32>(&storage, layout)?)),
+        DType::BF16 => f(cast_slice(elements::<bf16>(&storage, layout)?)),
+        other => bail!("f32, f64, bf16 and u32 can be sent, not {other:?}"),
     })
 }
 
@@ -24,38 +26,22 @@ pub fn read<R>(tensor: &Tensor, f: impl FnOnce(&[u8]) -> R) -> Result<R> {
 /// # Errors
 /// If it is strided, of another type or on another device.
 pub fn write(tensor: &Tensor, f: impl Fn(&mut [u8])) -> Result<()> {
-    tensor.inplace_op1(&Write(f))
-}
-
-fn range(layout: &Layout) -> Result<(usize, usize)> {
-    let Some(range) = layout.contiguous_offsets() else { bail!("a strided tensor cannot be sent") };
-    Ok(range)
-}
-
-struct Write<F>(F);
-
-impl<F: Fn(&mut [u8])> InplaceOp1 for Write<F> {
-    fn name(&self) -> &'static str {
-        "copy bytes"
-    }
-
-    fn cpu_fwd(&self, storage: &mut CpuStorage, layout: &Layout) -> Result<()> {
-        let (start, end) = range(layout)?;
-        match storage {
-            CpuStorage::F32(v) => (self.0)(bytemuck::cast_slice_mut(&mut v[start..end])),
-            CpuStorage::F64(v) => (self.0)(bytemuck::cast_slice_mut(&mut v[start..end])),
-            CpuStorage::U32(v) => (self.0)(bytemuck::cast_slice_mut(&mut v[start..end])),
-            CpuStorage::BF16(v) => (self.0)(bytemuck::cast_slice_mut(&mut v[start..end])),
+    in_place(tensor, "copy bytes", |storage, range| {
+        f(match storage {
+            CpuStorage::F32(v) => cast_slice_mut(&mut v[range]),
+            CpuStorage::F64(v) => cast_slice_mut(&mut v[range]),
+            CpuStorage::U32(v) => cast_slice_mut(&mut v[range]),
+            CpuStorage::BF16(v) => cast_slice_mut(&mut v[range]),
             _ => bail!("f32, f64, bf16 and u32 can be received, not this type"),
-        }
+        });
         Ok(())
-    }
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use candle_core::{DType, Device};
+    use candle_core::Device;
 
     #[test]
     fn bytes_of_a_view_come_back_as_its_elements() {

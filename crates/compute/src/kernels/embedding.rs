@@ -2,7 +2,7 @@
 
 use candle_core::{Result, Tensor, bail};
 
-use super::access::{StoredPrecision, tensor, write};
+use super::access::{StoredPrecision, table, tensor, write};
 use super::cpu::{Real, embedding};
 
 /// \[rows\] ids and a [vocab, d] table give [rows, d], the table's rows times `scale` plus those of `positions`; row r is at
@@ -24,8 +24,7 @@ pub fn embed(
     {
         bail!("position {} is beyond the context length {}", start + seq - 1, p.dims2()?.0)
     }
-    with_type!(table, T => {
-        read!(T; table = table);
+    with_type!(table, T; table = table => {
         read!(u32; ids = ids);
         if let Some(id) = ids.iter().find(|&&id| id as usize >= vocab) {
             bail!("token id {id} is beyond the vocabulary of {vocab}")
@@ -39,16 +38,14 @@ pub fn embed(
 
 /// The table of sinusoidal positions, [positions, d], on the device of `like` and of its element type; f32 on a GPU.
 pub fn sinusoids(positions: usize, d: usize, like: &Tensor) -> Result<Tensor> {
-    on_gpu!(like => tensor(embedding::sinusoids::<f32>(positions, d), (positions, d))?.to_device(like.device()));
-    with_type!(like, T => tensor(embedding::sinusoids::<T>(positions, d), (positions, d)))
+    table(embedding::sinusoids(positions, d), (positions, d), like)
 }
 
 /// dtable\[ids\[r\]\] += scale·dy\[r\].
 pub fn embed_backward(dtable: &Tensor, ids: &Tensor, scale: Option<f64>, dy: &Tensor) -> Result<()> {
     on_gpu!(dy => super::cuda::embedding::embed_backward(dtable, ids, scale, dy));
     let (_, d) = dy.dims2()?;
-    with_type!(dy, T => {
-        read!(T; dy = dy);
+    with_type!(dy, T; dy = dy => {
         read!(u32; ids = ids);
         write::<T>(dtable, "embed_backward", |dt| {
             embedding::scatter_add(dy, d, T::real(scale.unwrap_or(1.0)), dt, |r| ids[r] as usize);
@@ -60,8 +57,7 @@ pub fn embed_backward(dtable: &Tensor, ids: &Tensor, scale: Option<f64>, dy: &Te
 pub fn position_backward(dpositions: &Tensor, seq: usize, dy: &Tensor) -> Result<()> {
     on_gpu!(dy => super::cuda::embedding::position_backward(dpositions, seq, dy));
     let (_, d) = dy.dims2()?;
-    with_type!(dy, T => {
-        read!(T; dy = dy);
+    with_type!(dy, T; dy = dy => {
         write::<T>(dpositions, "position_backward", |dp| embedding::scatter_add(dy, d, T::ONE, dp, |r| r % seq))
     })
 }
@@ -70,8 +66,7 @@ pub fn position_backward(dpositions: &Tensor, seq: usize, dy: &Tensor) -> Result
 pub fn take_rows(x: &Tensor, rows: &[usize]) -> Result<Tensor> {
     on_gpu!(x => super::cuda::embedding::take_rows(x, rows));
     let (_, d) = x.dims2()?;
-    with_type!(x, T => {
-        read!(T; x = x);
+    with_type!(x, T; x = x => {
         let mut out: Vec<T> = Vec::with_capacity(rows.len() * d);
         for &r in rows {
             out.extend_from_slice(&x[r * d..][..d]);

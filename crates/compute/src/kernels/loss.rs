@@ -4,9 +4,8 @@ use candle_core::{Result, Tensor, bail};
 
 use runner_spec::data::IGNORED_TARGET;
 
-use super::access::{StoredPrecision, write};
+use super::access::{StoredPrecision, on_host, write};
 use super::cpu::cross_entropy;
-use super::host::on_host;
 use super::optimizer::Sum;
 
 /// The losses of rows, in nats, 0 where the target is `IGNORED_TARGET`.

@@ -12,8 +12,7 @@ pub fn linear(x: &Tensor, w: &Tensor, bias: Option<&Tensor>, precision: StoredPr
     on_gpu!(x => super::cuda::matmul::linear(x, w, bias));
     let (rows, inner) = x.dims2()?;
     let (out, _) = w.dims2()?;
-    with_type!(x, T => {
-        read!(T; x = x, w = w);
+    with_type!(x, T; x = x, w = w => {
         let mut y = vec![T::ZERO; rows * out];
         gemm(&mut y, out, T::ZERO, T::ONE, Mat::new(x, rows, inner), Mat::new(w, out, inner).t(), pool());
         read_optional!(T; bias = bias);
@@ -39,8 +38,7 @@ pub fn linear_backward_input(dy: &Tensor, w: &Tensor, precision: StoredPrecision
     on_gpu!(dy => super::cuda::matmul::linear_backward_input(dy, w));
     let (rows, out) = dy.dims2()?;
     let (_, inner) = w.dims2()?;
-    with_type!(dy, T => {
-        read!(T; dy = dy, w = w);
+    with_type!(dy, T; dy = dy, w = w => {
         let mut dx = vec![T::ZERO; rows * inner];
         gemm(&mut dx, inner, T::ZERO, T::ONE, Mat::new(dy, rows, out), Mat::new(w, out, inner), pool());
         if precision.bf16 {
@@ -55,8 +53,7 @@ pub fn linear_backward_weight(dw: &Tensor, dy: &Tensor, x: &Tensor) -> Result<()
     on_gpu!(dy => super::cuda::matmul::linear_backward_weight(dw, dy, x));
     let (rows, out) = dy.dims2()?;
     let (_, inner) = x.dims2()?;
-    with_type!(dw, T => {
-        read!(T; dy = dy, x = x);
+    with_type!(dw, T; dy = dy, x = x => {
         write::<T>(dw, "linear_backward_weight", |dw| {
             gemm(dw, inner, T::ONE, T::ONE, Mat::new(dy, rows, out).t(), Mat::new(x, rows, inner), pool());
         })
@@ -66,8 +63,5 @@ pub fn linear_backward_weight(dw: &Tensor, dy: &Tensor, x: &Tensor) -> Result<()
 /// dbias += the column sums of dy.
 pub fn bias_backward(dbias: &Tensor, dy: &Tensor) -> Result<()> {
     on_gpu!(dy => super::cuda::matmul::bias_backward(dbias, dy));
-    with_type!(dbias, T => {
-        read!(T; dy = dy);
-        write::<T>(dbias, "bias_backward", |dbias| elementwise::bias_backward(dy, dbias))
-    })
+    with_type!(dbias, T; dy = dy => write::<T>(dbias, "bias_backward", |dbias| elementwise::bias_backward(dy, dbias)))
 }

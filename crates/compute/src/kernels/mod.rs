@@ -14,7 +14,6 @@ pub mod cpu;
 #[cfg(feature = "cuda")]
 pub mod cuda;
 pub mod embedding;
-mod host;
 pub mod loss;
 pub mod matmul;
 pub mod norm;
@@ -22,5 +21,4 @@ pub mod optimizer;
 pub mod out_of_memory;
 pub mod pointwise;
 
-pub use access::StoredPrecision;
-pub use host::on_host;
+pub use access::{StoredPrecision, on_host};

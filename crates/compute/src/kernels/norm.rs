@@ -21,8 +21,7 @@ pub fn normalize(
         add_assign(x, residual, precision)?;
     }
     let (rows, d) = x.dims2()?;
-    with_type!(x, T => {
-        read!(T; values = x, weight = weight);
+    with_type!(x, T; values = x, weight = weight => {
         read_optional!(T; bias = bias);
         let statistics = norm::statistics_per_row(bias.is_some());
         let (mut y, mut stats) = (vec![T::ZERO; rows * d], vec![T::ZERO; rows * statistics]);

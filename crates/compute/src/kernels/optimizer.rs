@@ -2,10 +2,9 @@
 
 use candle_core::{Result, Tensor};
 
-use super::access::write;
+use super::access::{on_host, write};
 use super::cpu::simd::inlined;
 use super::cpu::{Real, elementwise, optimizer};
-use super::host::on_host;
 
 pub use super::cpu::optimizer::{AdamW, Sgd};
 
@@ -21,8 +20,7 @@ pub fn adamw(
 ) -> Result<()> {
     on_gpu!(state => super::cuda::optimizer::adamw(state, grads, decayed, step, bf16, copy));
     refuse_copy(copy)?;
-    with_type!(state, T => {
-        read!(T; g = grads);
+    with_type!(state, T; g = grads => {
         write::<T>(state, "adamw", |state| {
             let (w, moments) = state.split_at_mut(g.len());
             let (m, v) = moments.split_at_mut(g.len());
@@ -40,8 +38,7 @@ pub fn adamw(
 pub fn sgd(state: &Tensor, grads: &Tensor, step: &Sgd, bf16: bool, copy: Option<&Tensor>) -> Result<()> {
     on_gpu!(state => super::cuda::optimizer::sgd(state, grads, step, bf16, copy));
     refuse_copy(copy)?;
-    with_type!(state, T => {
-        read!(T; g = grads);
+    with_type!(state, T; g = grads => {
         write::<T>(state, "sgd", |state| {
             let (w, momentum) = state.split_at_mut(g.len());
             let momentum = (!momentum.is_empty()).then_some(momentum);
@@ -65,10 +62,7 @@ fn refuse_copy(copy: Option<&Tensor>) -> Result<()> {
 /// The sum of squares.
 pub fn sum_of_squares(x: &Tensor) -> Result<Sum> {
     on_gpu!(x => super::cuda::optimizer::sum_of_squares(x).map(Sum::Pending));
-    with_type!(x, T => {
-        read!(T; x = x);
-        Ok(Sum::Ready(elementwise::sum_of_squares(x)))
-    })
+    with_type!(x, T; x = x => Ok(Sum::Ready(elementwise::sum_of_squares(x))))
 }
 
 /// A number that is computed from a whole tensor.
@@ -105,8 +99,7 @@ pub fn clear(x: &Tensor) -> Result<()> {
 /// sums in f32, and a bf16 gain would not change under many updates and then jump.
 pub fn copy_rounded(dst: &Tensor, src: &Tensor, matrices: usize) -> Result<()> {
     on_gpu!(dst => super::cuda::optimizer::copy_rounded(dst, src, matrices));
-    with_type!(dst, T => {
-        read!(T; src = src);
+    with_type!(dst, T; src = src => {
         write::<T>(dst, "copy_rounded", |dst| {
             let (rounded, kept) = dst.split_at_mut(matrices);
             elementwise::zip(rounded, &src[..matrices], inlined!(|d, s| *d = s.round_bf16()));
@@ -124,8 +117,5 @@ pub fn round(x: &Tensor) -> Result<()> {
 /// True if every element is finite.
 pub fn all_finite(x: &Tensor) -> Result<bool> {
     on_gpu!(x => super::cuda::optimizer::all_finite(x));
-    with_type!(x, T => {
-        read!(T; x = x);
-        Ok(elementwise::all_finite(x))
-    })
+    with_type!(x, T; x = x => Ok(elementwise::all_finite(x)))
 }

@@ -2,7 +2,7 @@
 
 use candle_core::{Result, Tensor, bail};
 
-use super::access::{StoredPrecision, tensor, write};
+use super::access::{StoredPrecision, table, tensor, write};
 use super::cpu::dropout::DropoutMask;
 use super::cpu::elementwise::round_if;
 use super::cpu::simd::inlined;
@@ -12,9 +12,8 @@ use runner_spec::experiment::Activation;
 /// GELU in the tanh form, or max(x, 0).
 pub fn activate(x: &Tensor, activation: Activation, precision: StoredPrecision) -> Result<Tensor> {
     on_gpu!(x => super::cuda::pointwise::activate(x, activation));
-    with_type!(x, T => {
+    with_type!(x, T; values = x => {
         let mut y = vec![T::ZERO; x.elem_count()];
-        read!(T; values = x);
         match activation {
             Activation::Gelu => cpu_activation::gelu(values, &mut y, precision.bf16),
             Activation::Relu => cpu_activation::relu(values, &mut y),
@@ -26,8 +25,7 @@ pub fn activate(x: &Tensor, activation: Activation, precision: StoredPrecision) 
 /// `dy` becomes dL/dx.
 pub fn activate_backward(dy: &Tensor, x: &Tensor, activation: Activation, precision: StoredPrecision) -> Result<()> {
     on_gpu!(x => super::cuda::pointwise::activate_backward(dy, x, activation));
-    with_type!(x, T => {
-        read!(T; x = x);
+    with_type!(x, T; x = x => {
         write::<T>(dy, "activate_backward", |dy| match activation {
             Activation::Gelu => cpu_activation::gelu_backward(x, dy, precision.bf16),
             Activation::Relu => cpu_activation::relu_backward(x, dy),
@@ -39,9 +37,8 @@ pub fn activate_backward(dy: &Tensor, x: &Tensor, activation: Activation, precis
 pub fn swiglu(gate_up: &Tensor, precision: StoredPrecision) -> Result<Tensor> {
     on_gpu!(gate_up => super::cuda::pointwise::swiglu(gate_up));
     let (rows, twice) = gate_up.dims2()?;
-    with_type!(gate_up, T => {
+    with_type!(gate_up, T; gate_up = gate_up => {
         let mut y = vec![T::ZERO; rows * twice / 2];
-        read!(T; gate_up = gate_up);
         cpu_activation::swiglu(gate_up, twice / 2, &mut y, precision.bf16);
         tensor(y, (rows, twice / 2))
     })
@@ -51,9 +48,8 @@ pub fn swiglu(gate_up: &Tensor, precision: StoredPrecision) -> Result<Tensor> {
 pub fn swiglu_backward(gate_up: &Tensor, dy: &Tensor, precision: StoredPrecision) -> Result<Tensor> {
     on_gpu!(gate_up => super::cuda::pointwise::swiglu_backward(gate_up, dy));
     let (rows, twice) = gate_up.dims2()?;
-    with_type!(gate_up, T => {
+    with_type!(gate_up, T; gate_up = gate_up, dy = dy => {
         let mut dx = vec![T::ZERO; rows * twice];
-        read!(T; gate_up = gate_up, dy = dy);
         cpu_activation::swiglu_backward(gate_up, dy, twice / 2, &mut dx, precision.bf16);
         tensor(dx, (rows, twice))
     })
@@ -62,8 +58,7 @@ pub fn swiglu_backward(gate_up: &Tensor, dy: &Tensor, precision: StoredPrecision
 /// y += x.
 pub fn add_assign(y: &Tensor, x: &Tensor, precision: StoredPrecision) -> Result<()> {
     on_gpu!(y => super::cuda::pointwise::add_assign(y, x));
-    with_type!(y, T => {
-        read!(T; x = x);
+    with_type!(y, T; x = x => {
         write::<T>(y, "add_assign", |y| elementwise::zip(y, x, inlined!(|y, x| *y = round_if(*y + x, precision.bf16))))
     })
 }
@@ -85,16 +80,9 @@ pub struct Rope {
 impl Rope {
     /// Tables on the device of `like` and of its element type; f32 on a GPU.
     pub fn new(positions: usize, head_dim: usize, theta: f64, like: &Tensor) -> Result<Self> {
-        on_gpu!(like => {
-            let (cos, sin) = rope::tables::<f32>(positions, head_dim, theta);
-            let on_device = |table| tensor(table, (positions, head_dim / 2))?.to_device(like.device());
-            Ok(Self { cos: on_device(cos)?, sin: on_device(sin)? })
-        });
-        with_type!(like, T => {
-            let (cos, sin) = rope::tables::<T>(positions, head_dim, theta);
-            let shape = (positions, head_dim / 2);
-            Ok(Self { cos: tensor(cos, shape)?, sin: tensor(sin, shape)? })
-        })
+        let (cos, sin) = rope::tables(positions, head_dim, theta);
+        let shape = (positions, head_dim / 2);
+        Ok(Self { cos: table(cos, shape, like)?, sin: table(sin, shape, like)? })
     }
 
     /// Rotates the first `heads` heads of the rows of `x`, in place; row r is at position `start + r mod seq`.
@@ -114,8 +102,7 @@ impl Rope {
             bail!("position {} is beyond the context length {positions}", start + seq - 1)
         }
         let head_dim = half * 2;
-        with_type!(x, T => {
-            read!(T; cos = self.cos, sin = self.sin);
+        with_type!(x, T; cos = self.cos, sin = self.sin => {
             write::<T>(x, "rope", |x| {
                 rope::rotate(x, stride, heads, head_dim, seq, start, cos, sin, inverse, precision.bf16);
             })

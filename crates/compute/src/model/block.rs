@@ -32,42 +32,6 @@ pub enum SavedActivations {
     Head(HeadActivations),
 }
 
-/// The names of a family's parameters, without `.weight` and `.bias`; within a layer, without the layer's own name.
-struct ParameterNames {
-    layers: &'static str,
-    norm1: &'static str,
-    /// The first of as many matrices, which lie next to each other.
-    qkv: (&'static str, usize),
-    out: &'static str,
-    norm2: &'static str,
-    /// The first of as many matrices, which lie next to each other.
-    up: (&'static str, usize),
-    down: &'static str,
-    final_norm: &'static str,
-}
-
-const GPT2: ParameterNames = ParameterNames {
-    layers: "transformer.h",
-    norm1: "ln_1",
-    qkv: ("attn.c_attn", 1),
-    out: "attn.c_proj",
-    norm2: "ln_2",
-    up: ("mlp.c_fc", 1),
-    down: "mlp.c_proj",
-    final_norm: "transformer.ln_f",
-};
-
-const LLAMA: ParameterNames = ParameterNames {
-    layers: "model.layers",
-    norm1: "input_layernorm",
-    qkv: ("self_attn.q_proj", 3),
-    out: "self_attn.o_proj",
-    norm2: "post_attention_layernorm",
-    up: ("mlp.gate_proj", 2),
-    down: "mlp.down_proj",
-    final_norm: "model.norm",
-};
-
 impl Block {
     /// Block `index` of `spec`'s list, with dropout keyed by `seed`. `rope` is given for Llama; `like` gives element type and device of
     /// tables.
@@ -83,7 +47,7 @@ impl Block {
         like: &Tensor,
     ) -> Result<Self> {
         let (variant, is_gpt2) = (&spec.variant, spec.family == Family::Gpt2);
-        let names = if is_gpt2 { GPT2 } else { LLAMA };
+        let either = |gpt2: &'static str, llama: &'static str| if is_gpt2 { gpt2 } else { llama };
         let parameter = |name: &str| parameter_index(layout, name);
         let weight = |prefix: &str| parameter(&format!("{prefix}.weight"));
         let bias = |prefix: &str| is_gpt2.then(|| parameter(&format!("{prefix}.bias"))).transpose();
@@ -108,15 +72,18 @@ impl Block {
         if index == spec.layers + 1 {
             let name = if spec.tie_embeddings { token_embedding(spec.family) } else { "lm_head.weight" };
             let bias = variant.head_bias.then(|| parameter("lm_head.bias")).transpose()?;
-            let norm = variant.final_norm.then(|| norm(names.final_norm)).transpose()?;
+            let norm = variant.final_norm.then(|| norm(either("transformer.ln_f", "model.norm"))).transpose()?;
             return Ok(Self::Head(Head { norm, project: Linear { weight: parameter(name)?, stacked: 1, bias } }));
         }
-        let layer = format!("{}.{}", names.layers, index - 1);
-        let linear = |(name, stacked): (&str, usize)| -> Result<Linear> {
-            let prefix = format!("{layer}.{name}");
-            Ok(Linear { weight: weight(&prefix)?, stacked, bias: bias(&prefix)? })
+        let layer = format!("{}.{}", either("transformer.h", "model.layers"), index - 1);
+        let norm = |gpt2, llama| norm(&format!("{layer}.{}", either(gpt2, llama)));
+        // GPT-2 has one matrix where Llama has `stacked`, of which the first is named: they lie next to each other.
+        let linear = |gpt2, llama, stacked: usize| -> Result<Linear> {
+            let prefix = format!("{layer}.{}", either(gpt2, llama));
+            Ok(Linear { weight: weight(&prefix)?, stacked: if is_gpt2 { 1 } else { stacked }, bias: bias(&prefix)? })
         };
-        let (up, down) = (linear(names.up)?, linear((names.down, 1))?);
+        let up = linear("mlp.c_fc", "mlp.gate_proj", 2)?;
+        let down = linear("mlp.c_proj", "mlp.down_proj", 1)?;
         let mlp = if is_gpt2 {
             let dropout = DropoutSite::new(seed, &format!("{index}.mlp"), variant.mlp_dropout);
             Mlp::Plain { up, activation: variant.activation, dropout, down }
@@ -125,17 +92,17 @@ impl Block {
         };
         Ok(Self::Layer(Box::new(TransformerLayer {
             norm_place: variant.norm,
-            norm1: norm(&format!("{layer}.{}", names.norm1))?,
+            norm1: norm("ln_1", "input_layernorm")?,
             attention: Attention {
-                qkv: linear(names.qkv)?,
-                out: linear((names.out, 1))?,
+                qkv: linear("attn.c_attn", "self_attn.q_proj", 3)?,
+                out: linear("attn.c_proj", "self_attn.o_proj", 1)?,
                 heads: spec.heads,
                 kv_heads: spec.kv_heads,
                 head_dim: spec.head_dim(),
                 rope: rope.cloned(),
                 dropout: dropout("attention"),
             },
-            norm2: norm(&format!("{layer}.{}", names.norm2))?,
+            norm2: norm("ln_2", "post_attention_layernorm")?,
             mlp,
             dropout: [dropout("attention.output"), dropout("mlp.output")],
             recompute: Recompute::None,

@@ -102,20 +102,16 @@ impl Model {
     }
 
     /// Ids and targets on the model's device. Ids are checked here because a GPU's kernels do not check them.
-    #[cfg(feature = "cuda")]
     fn upload(&self, inputs: &[u32], targets: &[u32]) -> Result<(Tensor, Option<Tensor>)> {
-        if self.device.is_cpu() {
-            return Ok((Tensor::from_slice(inputs, inputs.len(), &Device::Cpu)?, None));
+        #[cfg(feature = "cuda")]
+        if self.device.is_cuda() {
+            if let Some(id) = inputs.iter().find(|&&id| id as usize >= self.spec.vocab_size) {
+                bail!("token id {id} is beyond the vocabulary of {}", self.spec.vocab_size)
+            }
+            let gpu = crate::gpu::Gpu::of_device(&self.device)?;
+            return Ok((gpu.upload(inputs)?, Some(gpu.upload(targets)?)));
         }
-        if let Some(id) = inputs.iter().find(|&&id| id as usize >= self.spec.vocab_size) {
-            bail!("token id {id} is beyond the vocabulary of {}", self.spec.vocab_size)
-        }
-        let gpu = crate::gpu::Gpu::of_device(&self.device)?;
-        Ok((gpu.upload(inputs)?, Some(gpu.upload(targets)?)))
-    }
-
-    #[cfg(not(feature = "cuda"))]
-    fn upload(&self, inputs: &[u32], _: &[u32]) -> Result<(Tensor, Option<Tensor>)> {
+        let _ = targets;
         Ok((Tensor::from_slice(inputs, inputs.len(), &self.device)?, None))
     }
 

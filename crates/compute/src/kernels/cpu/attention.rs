@@ -10,13 +10,13 @@ use rayon::prelude::*;
 
 use super::Real;
 use super::dropout::DropoutMask;
-use super::elementwise::round_if;
+use super::elementwise::{round_all, round_if};
 use super::gemm::{Mat, gemm, gemm_raw};
 use super::simd::{Shared, dot, inlined, max, sum_by, vectorize};
 use crate::kernels::attention_shape::{AttentionMasks, AttentionShape};
 
 /// Queries per tile.
-const BLOCK: usize = 64;
+const QUERIES_PER_TILE: usize = 64;
 
 impl AttentionShape {
     /// Calls `f(sample, kv_head)` for every task, in parallel.
@@ -43,10 +43,10 @@ pub fn forward<T: Real>(
     let (shared_out, shared_lse) = (Shared::new(out), Shared::new(lse));
     let group = s.heads / s.kv_heads;
     s.for_each_task(|b, kv| {
-        let mut tile = vec![T::ZERO; BLOCK.min(s.seq) * s.seq];
+        let mut tile = vec![T::ZERO; QUERIES_PER_TILE.min(s.seq) * s.seq];
         for head in kv * group..(kv + 1) * group {
-            for from in (0..s.seq).step_by(BLOCK) {
-                let to = (from + BLOCK).min(s.seq);
+            for from in (0..s.seq).step_by(QUERIES_PER_TILE) {
+                let to = (from + QUERIES_PER_TILE).min(s.seq);
                 let q = s.head_rows(qkv, width, b, from..to, head * hd);
                 let k = s.head_rows(qkv, width, b, 0..to, (s.heads + kv) * hd);
                 let v = s.head_rows(qkv, width, b, 0..to, (s.heads + s.kv_heads + kv) * hd);
@@ -56,22 +56,17 @@ pub fn forward<T: Real>(
                 let lse = unsafe { shared_lse.slice((b * s.heads + head) * s.seq + from, to - from) };
                 softmax_causal(p, to, from, masks.visible_keys(b), lse);
                 drop_and_round(p, to, s, b, head, from, masks.dropout, bf16);
-                // SAFETY: these queries of this head belong to this task alone; the rows lie in `out`, whose columns of this head belong to this task.
+                // SAFETY: the rows lie in `out`, whose columns of this head belong to this task alone.
                 unsafe {
                     let dst = shared_out.pointer((b * s.seq + from) * out_width + head * hd);
                     gemm_raw(dst, out_width, T::ZERO, T::ONE, Mat::new(p, to - from, to), v, Parallelism::None);
-                    if bf16 {
-                        for row in 0..to - from {
-                            let row = std::slice::from_raw_parts_mut(dst.add(row * out_width), hd);
-                            for v in row {
-                                *v = v.round_bf16();
-                            }
-                        }
-                    }
                 }
             }
         }
     });
+    if bf16 {
+        round_all(out);
+    }
 }
 
 /// Rows of scores become probabilities; row i sees columns up to `from + i`, and none from `keys` on.
@@ -131,15 +126,15 @@ pub fn backward<T: Real>(
     let dropout = masks.dropout;
     let shared = Shared::new(dqkv);
     s.for_each_task(|b, kv| {
-        let block = BLOCK.min(s.seq);
+        let block = QUERIES_PER_TILE.min(s.seq);
         let mut p = vec![T::ZERO; block * s.seq];
         let mut dp = vec![T::ZERO; block * s.seq];
         let mut dropped = if dropout.is_some() || bf16 { vec![T::ZERO; block * s.seq] } else { Vec::new() };
         let mut dk = vec![T::ZERO; s.seq * hd];
         let mut dv = vec![T::ZERO; s.seq * hd];
         for head in kv * group..(kv + 1) * group {
-            for from in (0..s.seq).step_by(BLOCK) {
-                let to = (from + BLOCK).min(s.seq);
+            for from in (0..s.seq).step_by(QUERIES_PER_TILE) {
+                let to = (from + QUERIES_PER_TILE).min(s.seq);
                 let n = to - from;
                 let q = s.head_rows(qkv, width, b, from..to, head * hd);
                 let k = s.head_rows(qkv, width, b, 0..to, (s.heads + kv) * hd);
@@ -189,7 +184,7 @@ pub fn backward<T: Real>(
         }
     });
     if bf16 {
-        super::elementwise::round_all(dqkv);
+        round_all(dqkv);
     }
 }
 

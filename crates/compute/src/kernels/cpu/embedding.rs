@@ -45,14 +45,14 @@ pub fn embed<T: Real>(
 }
 
 /// Rows of sines and cosines (Vaswani et al. 2017), [positions, d]: columns 2i and 2i + 1 of row p are sine and cosine of
-/// p / 10000^(2i/d). Computed in f64.
-pub fn sinusoids<T: Real>(positions: usize, d: usize) -> Vec<T> {
-    let mut table = vec![T::ZERO; positions * d];
+/// p / 10000^(2i/d).
+pub fn sinusoids(positions: usize, d: usize) -> Vec<f64> {
+    let mut table = vec![0.0; positions * d];
     table.par_chunks_mut(d).enumerate().for_each(|(position, row)| {
         for (pair, columns) in row.chunks_mut(2).enumerate() {
             let angle = position as f64 * (-(10_000_f64.ln()) * (2 * pair) as f64 / d as f64).exp();
             for (column, wave) in columns.iter_mut().zip([angle.sin(), angle.cos()]) {
-                *column = T::real(wave);
+                *column = wave;
             }
         }
     });

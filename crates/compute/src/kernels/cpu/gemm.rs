@@ -32,13 +32,8 @@ impl<'a, T> Mat<'a, T> {
     /// The transpose, a view.
     #[must_use]
     pub fn t(self) -> Self {
-        Self {
-            rows: self.cols,
-            cols: self.rows,
-            row_stride: self.col_stride,
-            col_stride: self.row_stride,
-            data: self.data,
-        }
+        let Self { data, rows, cols, row_stride, col_stride } = self;
+        Self { data, rows: cols, cols: rows, row_stride: col_stride, col_stride: row_stride }
     }
 }
 

@@ -59,7 +59,7 @@ pub fn normalize_backward<T: Real>(
     skip: Option<&[T]>,
     dx: &mut [T],
     dweight: &mut [T],
-    dbias: Option<&mut [T]>,
+    mut dbias: Option<&mut [T]>,
     bf16: bool,
 ) {
     let (d, has_bias) = (weight.len(), dbias.is_some());
@@ -107,9 +107,7 @@ pub fn normalize_backward<T: Real>(
     });
     for p in partial.chunks_exact(width * d) {
         simd::add_rows(dweight, &p[..d]);
-    }
-    if let Some(dbias) = dbias {
-        for p in partial.chunks_exact(width * d) {
+        if let Some(dbias) = &mut dbias {
             simd::add_rows(dbias, &p[d..]);
         }
     }

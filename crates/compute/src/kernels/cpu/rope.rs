@@ -7,13 +7,13 @@ use super::elementwise::round_if;
 use super::simd::{inlined, rows_per_task, vectorize};
 
 /// cos and sin of position·theta^(−2i/head_dim), each [positions, head_dim/2].
-pub fn tables<T: Real>(positions: usize, head_dim: usize, theta: f64) -> (Vec<T>, Vec<T>) {
+pub fn tables(positions: usize, head_dim: usize, theta: f64) -> (Vec<f64>, Vec<f64>) {
     let half = head_dim / 2;
     let angle = |n: usize| {
         let (p, i) = (n / half, n % half);
         p as f64 * theta.powf(-2.0 * i as f64 / head_dim as f64)
     };
-    (0..positions * half).map(|n| (T::real(angle(n).cos()), T::real(angle(n).sin()))).unzip()
+    (0..positions * half).map(|n| (angle(n).cos(), angle(n).sin())).unzip()
 }
 
 /// Rotates the first `heads` heads of each row of `x` ([rows, stride]); row r is at position `start + r mod seq`.
