@@ -12,8 +12,8 @@ use runner_spec::program::{OptimizerSpec, Program};
 use runner_spec::rates::{AcceleratorRates, BlockSeconds, ConcurrentLoad, DeviceRates, MeasuredRates};
 
 /// Kernels of one block's forward, and the seconds that starting one takes. Its backward starts twice as many.
-const KERNELS: f64 = 12.0;
-const KERNEL_START: f64 = 4e-6;
+const KERNELS_PER_FORWARD: f64 = 12.0;
+const KERNEL_START_SECONDS: f64 = 4e-6;
 
 /// Each saved activation is written and read once in the forward; in the backward it is read once more, and its gradient
 /// is written (its reader does so on the way).
@@ -22,7 +22,7 @@ const BACKWARD_PASSES: f64 = 2.0;
 
 /// Bytes moved per parameter when AdamW updates: weight, both moments and gradient read, all but the gradient written,
 /// the gradient read once more for the norm, and cleared.
-const ADAMW_BYTES: f64 = 36.0;
+const ADAMW_BYTES_PER_PARAMETER: f64 = 36.0;
 
 /// A rank on its device.
 #[derive(Debug, Clone, Copy)]
@@ -79,7 +79,10 @@ impl BlockTimer<'_> {
                 let Program { precision, master_weights, .. } = *self.program;
                 let copy = precision::rounded_copy(precision, master_weights, self.device.device);
                 let copied = copy.map_or(0, |copy| copy.bytes_per_parameter * counts.total);
-                Some((n * ADAMW_BYTES * share + copied as f64) / (r.memory_bandwidth * r.memory_efficiency))
+                Some(
+                    (n * ADAMW_BYTES_PER_PARAMETER * share + copied as f64)
+                        / (r.memory_bandwidth * r.memory_efficiency),
+                )
             }
             DeviceRates::Measured(r) => {
                 let points = |busy| r.updates.iter().filter(move |p| p.busy == busy);
@@ -105,7 +108,7 @@ impl BlockTimer<'_> {
             let attention = attention * n;
             let linear = flops - attention;
             let traffic = n * moved / memory;
-            let start = KERNELS * KERNEL_START;
+            let start = KERNELS_PER_FORWARD * KERNEL_START_SECONDS;
             BlockSeconds {
                 forward: (flops / products + FORWARD_PASSES * traffic).max(start),
                 // Attention has no weights: both products of its backward are the input's.

@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 
 use crate::cost::{count_chunks, param_bound};
-use crate::error::{PlanError, refuse};
+use crate::error::{Result, refuse};
 use crate::forecast::forecast;
 use crate::hash::{math_hash, plan_hash};
 use crate::run_length::run_steps;
@@ -23,17 +23,17 @@ use runner_spec::program::{
 };
 
 /// A program lists every micro-batch: more than this many per step is a mistake in the file.
-const MOST_MICRO_BATCHES: usize = 1 << 16;
+const MAX_MICRO_BATCHES: usize = 1 << 16;
 
 /// Parameters that a plan can still be made for; beyond it, byte counts would leave u64 and block lists memory.
-const MOST_PARAMETERS: f64 = 1e15;
-const MOST_LAYERS: usize = 100_000;
+const MAX_PARAMETERS: f64 = 1e15;
+const MAX_LAYERS: usize = 100_000;
 
 /// Compiles, counts and proves the plan of `experiment`.
 ///
 /// # Errors
 /// If experiment, data and machine do not fit one another: in the file's vocabulary, with the arithmetic.
-pub fn compile(experiment: &Experiment, data: &DataFacts, cluster: &ClusterFacts) -> Result<Plan, PlanError> {
+pub fn compile(experiment: &Experiment, data: &DataFacts, cluster: &ClusterFacts) -> Result<Plan> {
     let mut notes = Vec::new();
     let model = model_spec(experiment, data)?;
     notes.extend(data.weights.as_ref().and_then(|w| vocabulary_note(w.vocab_size, model.vocab_size)));
@@ -127,7 +127,7 @@ pub fn compile(experiment: &Experiment, data: &DataFacts, cluster: &ClusterFacts
 }
 
 /// The model with its vocabulary settled: the given one or the tokenizer's, rounded up.
-fn model_spec(experiment: &Experiment, data: &DataFacts) -> Result<ModelSpec, PlanError> {
+fn model_spec(experiment: &Experiment, data: &DataFacts) -> Result<ModelSpec> {
     let m = &experiment.model;
     let tokenizer = data.tokenizer_vocab;
     let given = m.vocab_size.unwrap_or(tokenizer);
@@ -190,7 +190,7 @@ fn model_spec(experiment: &Experiment, data: &DataFacts) -> Result<ModelSpec, Pl
         variant: variant(m)?,
     };
     let bound = param_bound(&spec);
-    if bound > MOST_PARAMETERS || m.layers > MOST_LAYERS {
+    if bound > MAX_PARAMETERS || m.layers > MAX_LAYERS {
         refuse!("model", "its sizes make about {bound:.1e} parameters in {} layers: no device holds them", m.layers);
     }
     Ok(spec)
@@ -213,7 +213,7 @@ fn vocabulary_note(theirs: usize, ours: usize) -> Option<String> {
 }
 
 /// The settings in which `m` differs from GPT-2; a llama has none.
-fn variant(m: &Model) -> Result<Gpt2Variant, PlanError> {
+fn variant(m: &Model) -> Result<Gpt2Variant> {
     let variant = Gpt2Variant {
         norm: m.norm,
         activation: m.activation,
@@ -233,7 +233,7 @@ fn variant(m: &Model) -> Result<Gpt2Variant, PlanError> {
     Ok(variant)
 }
 
-fn row_length(experiment: &Experiment) -> Result<usize, PlanError> {
+fn row_length(experiment: &Experiment) -> Result<usize> {
     let length = experiment.data.layout.length();
     if length == 0 {
         refuse!("data.layout", "rows of length 0: take at least 1");
@@ -250,7 +250,7 @@ fn row_length(experiment: &Experiment) -> Result<usize, PlanError> {
 }
 
 /// The global batch and the micro-batch, in sequences.
-fn batch_sizes(experiment: &Experiment) -> Result<(usize, usize), PlanError> {
+fn batch_sizes(experiment: &Experiment) -> Result<(usize, usize)> {
     let (sequences, micro_batch) = (experiment.batch.sequences, experiment.batch.micro_batch);
     if sequences == 0 {
         refuse!("batch.sequences", "it is 0: take at least 1");
@@ -265,19 +265,19 @@ fn batch_sizes(experiment: &Experiment) -> Result<(usize, usize), PlanError> {
     let replicas = if experiment.parallel.mode == Mode::Single { 1 } else { experiment.parallel.replicas.max(1) };
     let slice = sequences.div_ceil(replicas);
     let count = slice.div_ceil(micro_batch);
-    if count > MOST_MICRO_BATCHES {
+    if count > MAX_MICRO_BATCHES {
         refuse!(
             "batch.micro_batch",
-            "{slice} sequences / {micro_batch} = {count} micro-batches in a step, at most {MOST_MICRO_BATCHES} are planned: take \
+            "{slice} sequences / {micro_batch} = {count} micro-batches in a step, at most {MAX_MICRO_BATCHES} are planned: take \
              at least {}",
-            slice.div_ceil(MOST_MICRO_BATCHES)
+            slice.div_ceil(MAX_MICRO_BATCHES)
         );
     }
     Ok((sequences, micro_batch))
 }
 
 /// The schedule with its open lengths filled in from the run's; `epoch` is the rows of one.
-fn lr_schedule(experiment: &Experiment, steps: u64, epoch: u64) -> Result<LrSchedule, PlanError> {
+fn lr_schedule(experiment: &Experiment, steps: u64, epoch: u64) -> Result<LrSchedule> {
     let warmup = experiment.schedule.warmup;
     if warmup.steps > steps {
         let train = &experiment.train;
@@ -322,7 +322,7 @@ fn optimizer(optimizer: &Optimizer) -> OptimizerSpec {
 
 /// The evaluations that the prepared data allows. A validation loss without a validation split is left out, with a note:
 /// it is on by default, so most files that lack the split never asked for it.
-fn eval_spec(experiment: &Experiment, data: &DataFacts, notes: &mut Vec<String>) -> Result<EvalSpec, PlanError> {
+fn eval_spec(experiment: &Experiment, data: &DataFacts, notes: &mut Vec<String>) -> Result<EvalSpec> {
     let eval = &experiment.eval;
     let loss = match (&eval.loss, &data.validation) {
         (Some(_), None) => {
@@ -345,7 +345,7 @@ fn eval_spec(experiment: &Experiment, data: &DataFacts, notes: &mut Vec<String>)
 
 /// Evaluate before Checkpoint, so that the checkpoint knows whether it is the best. Under dp the replicas get the new
 /// weights before they evaluate.
-fn periodic(experiment: &Experiment, eval: &EvalSpec, mesh: Mesh) -> Result<Vec<Periodic>, PlanError> {
+fn periodic(experiment: &Experiment, eval: &EvalSpec, mesh: Mesh) -> Result<Vec<Periodic>> {
     for (key, every) in [("eval.every", experiment.eval.every), ("checkpoint.every", experiment.checkpoint.every)] {
         if every == 0 {
             refuse!(key, "it is 0: take at least 1");

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::error::{PlanError, refuse};
+use crate::error::{PlanError, Result, refuse};
 use crate::ranks;
 use runner_spec::cluster::{ClusterFacts, ComputeCapability, DeviceFacts, NoGpuReason, RankLocation};
 use runner_spec::experiment::{AutoOr, DeviceChoice, Experiment, Parallel, Precision};
@@ -18,7 +18,7 @@ pub(crate) fn choose_devices(
     mesh: Mesh,
     cluster: &ClusterFacts,
     notes: &mut Vec<String>,
-) -> Result<Vec<DeviceFacts>, PlanError> {
+) -> Result<Vec<DeviceFacts>> {
     let world_size = mesh.world_size();
     let (cuda, cpus): (Vec<&DeviceFacts>, Vec<&DeviceFacts>) =
         cluster.devices.iter().partition(|d| matches!(d.device, Device::Cuda(_)));
@@ -51,7 +51,7 @@ pub(crate) fn choose_devices(
 ///
 /// # Errors
 /// Those of `compile` about devices.
-pub fn check_devices(experiment: &Experiment, cluster: &ClusterFacts) -> Result<(), PlanError> {
+pub fn check_devices(experiment: &Experiment, cluster: &ClusterFacts) -> Result<()> {
     let mesh = ranks::mesh(&experiment.parallel, experiment.batch.sequences)?;
     choose_devices(experiment, mesh, cluster, &mut Vec::new()).map(drop)
 }
@@ -67,7 +67,7 @@ pub fn device_for_reading(
     trained_on: Device,
     cluster: &ClusterFacts,
     notes: &mut Vec<String>,
-) -> Result<Device, PlanError> {
+) -> Result<Device> {
     let mut cluster = cluster.clone();
     if trained_on != Device::Cpu && cluster.devices.iter().any(|facts| facts.device == trained_on) {
         cluster.devices.retain(|facts| facts.device == trained_on || facts.device == Device::Cpu);
@@ -96,8 +96,8 @@ impl GpuShortage {
     }
 
     fn describe(self) -> String {
-        let place = if self.on_one_machine { " of a machine" } else { "" };
-        format!("{} for {} ranks{place}", counted(self.gpus as u64, "GPU"), self.ranks)
+        let whose = if self.on_one_machine { " of a machine" } else { "" };
+        format!("{} for {} ranks{whose}", counted(self.gpus as u64, "GPU"), self.ranks)
     }
 }
 
@@ -129,12 +129,7 @@ fn gpu_of_location(gpu: &DeviceFacts, location: RankLocation, visible: usize, cl
 }
 
 /// Chooses the CPU for each rank, or one of several devices that are no GPUs.
-fn on_cpus(
-    cpus: &[&DeviceFacts],
-    mesh: Mesh,
-    cluster: &ClusterFacts,
-    wanted: &str,
-) -> Result<Vec<DeviceFacts>, PlanError> {
+fn on_cpus(cpus: &[&DeviceFacts], mesh: Mesh, cluster: &ClusterFacts, wanted: &str) -> Result<Vec<DeviceFacts>> {
     let world_size = mesh.world_size();
     match cpus {
         [] => Err(device_missing("device", wanted, cluster)),
@@ -150,7 +145,7 @@ fn listed_devices(
     mesh: Mesh,
     cuda: &[&DeviceFacts],
     cluster: &ClusterFacts,
-) -> Result<Vec<DeviceFacts>, PlanError> {
+) -> Result<Vec<DeviceFacts>> {
     let facts_of = |(rank, device): (usize, &Device)| {
         let found = cluster.devices.iter().find(|facts| facts.device == *device);
         let facts = found.ok_or_else(|| device_missing("parallel.devices", &device.to_string(), cluster))?;
@@ -159,7 +154,7 @@ fn listed_devices(
             _ => facts.clone(),
         })
     };
-    let chosen = listed.iter().enumerate().map(facts_of).collect::<Result<Vec<_>, PlanError>>()?;
+    let chosen = listed.iter().enumerate().map(facts_of).collect::<Result<Vec<_>>>()?;
     if chosen.len() != mesh.world_size() {
         let message =
             format!("{}, and parallel.devices lists {}", need_of_devices(mesh), counted(chosen.len() as u64, "device"));

@@ -2,6 +2,9 @@
 
 use crate::check::CheckError;
 
+/// The result of planning, unless it names another error.
+pub(crate) type Result<T, E = PlanError> = std::result::Result<T, E>;
+
 /// Mistakes in the request, except `Check`, which is a mistake of the planner (see `is_request`).
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum PlanError {

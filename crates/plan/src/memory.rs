@@ -16,13 +16,13 @@ use runner_spec::program::{
 };
 
 /// The process without any model: code, allocator, thread stacks, GEMM's packing buffers.
-const BASELINE: u64 = 50 << 20;
+const PROCESS_BYTES: u64 = 50 << 20;
 
 /// Bytes of one rank's part of the memory through which gradients are summed.
 const REDUCE_PIECES: u64 = 4 << 20;
 
 /// Ids and targets, u32 each.
-const ROW_BYTES: u64 = 8;
+const BYTES_PER_TOKEN: u64 = 8;
 
 const F32: u64 = 4;
 
@@ -93,7 +93,7 @@ pub fn estimate(program: &Program, live: &[LiveMicroBatches], slots: usize, hard
         workspace("scratch of matrix products".to_owned(), scratch, 1);
     }
     let rows = program.batch.slice.1 as u64;
-    workspace("ids and targets per row".to_owned(), ROW_BYTES.saturating_mul(length), rows);
+    workspace("ids and targets per row".to_owned(), BYTES_PER_TOKEN.saturating_mul(length), rows);
     if spec.variant.positions == PositionKind::Sinusoidal && program.chunks.iter().any(|c| c.contains(0)) {
         let table = (spec.context_length as u64).saturating_mul(spec.d_model as u64);
         workspace("sinusoidal positions".to_owned(), F32.saturating_mul(table), 1);
@@ -103,7 +103,7 @@ pub fn estimate(program: &Program, live: &[LiveMicroBatches], slots: usize, hard
         workspace("rotary positions".to_owned(), F32.saturating_mul(table), 1);
     }
     if program.device == Device::Cpu {
-        workspace(PROCESS_ITEM.to_owned(), BASELINE, 1);
+        workspace(PROCESS_ITEM.to_owned(), PROCESS_BYTES, 1);
     } else {
         items.push(MemoryItem {
             category: MemoryCategory::Context,

@@ -27,7 +27,7 @@ pub(crate) fn describe_shortage(layout: &RankLayout, ranks: &[RankPlan], slots: 
     let needs: Vec<u64> = ranks.iter().map(|r| r.memory.total()).collect();
     let (largest, over) = worst_device(ranks, &needs)?;
     let rank = &ranks[largest];
-    let who = match (layout.mesh.stages, layout.mesh.replicas) {
+    let subject = match (layout.mesh.stages, layout.mesh.replicas) {
         (1, 1) => "the run".to_owned(),
         (1, _) => format!("rank {}", rank.rank),
         _ => format!("stage {}", rank.stage),
@@ -40,7 +40,7 @@ pub(crate) fn describe_shortage(layout: &RankLayout, ranks: &[RankPlan], slots: 
     let usable = usable_bytes(&rank.hardware).filter(|usable| *usable < available);
     let usable = usable.map_or_else(String::new, |usable| format!(", of which {} may be filled", bytes(usable)));
     Some(format!(
-        "memory: {who} is {} over on {}: about {} needed{shared}, {} there{usable}: {}",
+        "memory: {subject} is {} over on {}: about {} needed{shared}, {} there{usable}: {}",
         bytes(over),
         rank.device,
         bytes(needed),

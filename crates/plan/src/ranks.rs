@@ -3,7 +3,7 @@
 use crate::block_time::BlockTimer;
 use crate::check::ExecutionSummary;
 use crate::cost::{self, count_chunks};
-use crate::error::{PlanError, refuse};
+use crate::error::{Result, refuse};
 use crate::memory::estimate;
 use crate::partition::{self, BlockCosts};
 use crate::schedule::schedule;
@@ -28,7 +28,7 @@ const MAX_PASSES: usize = 1 << 21;
 ///
 /// # Errors
 /// If they do not divide the batch, or are none or too many.
-pub fn mesh(parallel: &Parallel, sequences: usize) -> Result<Mesh, PlanError> {
+pub fn mesh(parallel: &Parallel, sequences: usize) -> Result<Mesh> {
     let stages = match (parallel.mode, &parallel.pipeline) {
         (Mode::Pipeline, Some(pipeline)) => pipeline.stages,
         (Mode::Pipeline, None) => refuse!("parallel.pipeline", "mode pipeline needs it"),
@@ -62,7 +62,7 @@ impl RankLayout {
         common: &Program,
         times: &BlockTimes,
         notes: &mut Vec<String>,
-    ) -> Result<Self, PlanError> {
+    ) -> Result<Self> {
         let mesh = common.mesh;
         let parallel = &experiment.parallel;
         let layers = common.model.layers;

@@ -1,6 +1,6 @@
 //! The length of a run: `train.steps`, `train.epochs` or `train.tokens` as optimizer steps.
 
-use crate::error::{PlanError, refuse};
+use crate::error::{PlanError, Result, refuse};
 use runner_spec::experiment::Train;
 
 /// Steps of the run, rounded down. `rows` are the training rows of `length` tokens, `sequences` the rows of one step.
@@ -8,7 +8,7 @@ use runner_spec::experiment::Train;
 ///
 /// # Errors
 /// If that makes no step, or if not exactly one of the three is given.
-pub(crate) fn run_steps(train: &Train, rows: u64, sequences: usize, length: usize) -> Result<u64, PlanError> {
+pub(crate) fn run_steps(train: &Train, rows: u64, sequences: usize, length: usize) -> Result<u64> {
     let Some(per_step) = (sequences as u64).checked_mul(length as u64) else {
         refuse!("batch.sequences", "{sequences} sequences of {length} tokens are more than can be counted")
     };

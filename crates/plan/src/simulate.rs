@@ -8,9 +8,10 @@
 use std::collections::HashMap;
 use std::convert::Infallible;
 
-use crate::lockstep::run_together;
+use crate::interleaving::interleave_steps;
 use runner_spec::forecast::{Activity, ForecastSpan};
 use runner_spec::program::{Instruction, Program};
+use runner_spec::topology::Lane;
 
 /// The times from which a step is simulated.
 pub(crate) trait StepCosts {
@@ -83,7 +84,7 @@ struct Simulation<'a, P> {
     slots: usize,
     costs: &'a P,
     ranks: Vec<SimulatedRank>,
-    channels: HashMap<(usize, usize, bool), Channel>,
+    channels: HashMap<(usize, usize, Lane), Channel>,
     /// By group, its collectives in order.
     collectives: [Vec<CollectiveArrivals>; 2],
 }
@@ -103,11 +104,11 @@ pub(crate) fn simulate<P: StepCosts>(programs: &[&Program], slots: usize, costs:
         channels: HashMap::new(),
         collectives: [Vec::new(), Vec::new()],
     };
-    let end = run_together(programs, |stage, index| {
+    let stopped = interleave_steps(programs, |stage, index| {
         let has_run = simulation.step(stage, programs[stage].step[index]);
         Ok::<_, Infallible>((!has_run).then_some(()))
     });
-    if end.is_ok_and(|end| !end.blocked.is_empty()) {
+    if stopped.is_ok_and(|stopped| !stopped.blocked.is_empty()) {
         return None;
     }
     let seconds = simulation.ranks.iter().map(|r| r.clock).fold(0.0, f64::max);
@@ -125,10 +126,10 @@ impl<P: StepCosts> Simulation<'_, P> {
     fn step(&mut self, stage: usize, instruction: Instruction) -> bool {
         let program = self.programs[stage];
         match instruction {
-            Instruction::SendActivation { mb, to, .. } => self.send(stage, to, true, mb),
-            Instruction::SendGradient { mb, to, .. } => self.send(stage, to, false, mb),
-            Instruction::RecvActivation { mb, from, .. } => self.receive(stage, from, true, mb),
-            Instruction::RecvGradient { mb, from, .. } => self.receive(stage, from, false, mb),
+            Instruction::SendActivation { mb, to, .. } => self.send(stage, to, Lane::Activation, mb),
+            Instruction::SendGradient { mb, to, .. } => self.send(stage, to, Lane::Gradient, mb),
+            Instruction::RecvActivation { mb, from, .. } => self.receive(stage, from, Lane::Activation, mb),
+            Instruction::RecvGradient { mb, from, .. } => self.receive(stage, from, Lane::Gradient, mb),
             Instruction::AllReduce { .. } => {
                 let cost = self.costs.collective(stage, program, &instruction);
                 let rank = &mut self.ranks[stage];
@@ -173,10 +174,10 @@ impl<P: StepCosts> Simulation<'_, P> {
         }
     }
 
-    fn send(&mut self, from: usize, to: usize, activation: bool, mb: usize) -> bool {
+    fn send(&mut self, from: usize, to: usize, lane: Lane, mb: usize) -> bool {
         let transfer = self.costs.message(from, to, self.programs[from], mb);
         let slots = self.slots;
-        let channel = self.channels.entry((from, to, activation)).or_default();
+        let channel = self.channels.entry((from, to, lane)).or_default();
         let rank = &mut self.ranks[from];
         if let Some(earlier) = channel.sent.len().checked_sub(slots) {
             let Some(&free) = channel.received.get(earlier) else { return false };
@@ -194,9 +195,9 @@ impl<P: StepCosts> Simulation<'_, P> {
         true
     }
 
-    fn receive(&mut self, stage: usize, from: usize, activation: bool, mb: usize) -> bool {
+    fn receive(&mut self, stage: usize, from: usize, lane: Lane, mb: usize) -> bool {
         let transfer = self.costs.message(from, stage, self.programs[from], mb);
-        let channel = self.channels.entry((from, stage, activation)).or_default();
+        let channel = self.channels.entry((from, stage, lane)).or_default();
         let Some(&(arrival, under_way)) = channel.sent.get(channel.received.len()) else { return false };
         let rank = &mut self.ranks[stage];
         let wait = (arrival - rank.clock).max(0.0);

@@ -1,6 +1,6 @@
 //! Experiments, facts and plans that tests share, here and in other crates.
 
-use std::path::PathBuf;
+use serde_json::json;
 
 use runner_spec::cluster::{ClusterFacts, Device, DeviceFacts, PeakFlops};
 use runner_spec::data::{ChoiceFacts, DataFacts, SplitFacts};
@@ -50,84 +50,40 @@ pub fn llama_179m() -> ModelSpec {
 }
 
 /// A tiny GPT-2 on 8 rows a step in micro-batches of 2, with everything that can be evaluated.
+#[expect(clippy::expect_used, reason = "a fixture that is no experiment has failed")]
 pub fn experiment() -> e::Experiment {
-    e::Experiment {
-        version: 1,
-        name: "tiny".to_owned(),
-        seed: 1337,
-        device: e::DeviceChoice::Auto,
-        model: e::Model {
-            family: e::Family::Gpt2,
-            vocab_size: None,
-            pad_vocab_to: Some(64),
-            context_length: 16,
-            layers: 3,
-            heads: 2,
-            kv_heads: 2,
-            d_model: 16,
-            d_ff: 64,
-            dropout: 0.0,
-            tie_embeddings: true,
-            norm_eps: 1e-5,
-            rope_theta: 10_000.0,
-            norm: e::NormPlace::Pre,
-            activation: e::Activation::Gelu,
-            positions: e::PositionKind::Learned,
-            embedding_scale: false,
-            head_bias: false,
-            final_norm: true,
-            mlp_dropout: 0.0,
-            init: None,
+    let resolved = json!({
+        "version": 1,
+        "name": "tiny",
+        "seed": 1337,
+        "device": "auto",
+        "model": {
+            "family": "gpt2", "pad_vocab_to": 64, "context_length": 16,
+            "layers": 3, "heads": 2, "kv_heads": 2, "d_model": 16, "d_ff": 64,
+            "dropout": 0.0, "tie_embeddings": true, "norm_eps": 1e-5, "rope_theta": 1e4,
         },
-        data: e::Data {
-            tokenizer: e::Tokenizer::Bytes {},
-            train: e::Source::Text { files: vec![PathBuf::from("/data/input.txt")] },
-            validation: Some(e::Validation::Fraction(0.1)),
-            layout: e::Layout::Packed { length: 8 },
-            shuffle: true,
-            drop_last: false,
+        "data": {
+            "tokenizer": {"bytes": {}},
+            "train": {"text": {"files": ["/data/input.txt"]}},
+            "validation": {"fraction": 0.1},
+            "layout": {"packed": {"length": 8}},
         },
-        batch: e::Batch { sequences: 8, micro_batch: 2 },
-        train: e::Train {
-            steps: Some(100),
-            epochs: None,
-            tokens: None,
-            clip_norm: Some(1.0),
-            recompute: e::Recompute::None,
+        "batch": {"sequences": 8, "micro_batch": 2},
+        "train": {"steps": 100, "clip_norm": 1.0},
+        "optimizer": {"adamw": {"lr": 1e-3, "betas": [0.9, 0.99], "eps": 1e-8, "weight_decay": 0.1}},
+        "schedule": {"warmup": {"steps": 10}, "decay": {"cosine": {"final": 0.1}}},
+        "precision": "fp32",
+        "parallel": e::Parallel::single(),
+        "eval": {
+            "every": 25,
+            "loss": {"batches": 20},
+            "hellaswag": {"builtin": "stories", "limit": 50},
+            "samples": {"prompts": ["Once"], "count": 2, "max_tokens": 32, "top_k": 50, "temperature": 1.0, "seed": 42},
         },
-        optimizer: e::Optimizer::Adamw {
-            lr: 1e-3,
-            betas: [0.9, 0.99],
-            eps: 1e-8,
-            weight_decay: 0.1,
-            decays: e::Decays::Matrices,
-        },
-        schedule: e::Schedule {
-            warmup: e::Warmup { steps: 10, from: None },
-            decay: e::Decay::Cosine(e::DecayTarget { share: 0.1, steps: None }),
-        },
-        precision: e::Precision::Fp32,
-        master_weights: true,
-        parallel: e::Parallel::single(),
-        eval: e::Eval {
-            at_start: false,
-            every: 25,
-            loss: Some(e::EvalLoss { batches: 20 }),
-            hellaswag: Some(e::HellaSwag { file: None, builtin: Some(e::Corpus::Stories), limit: Some(50) }),
-            samples: Some(e::Samples {
-                prompts: vec!["Once".to_owned()],
-                count: 2,
-                max_tokens: 32,
-                top_k: Some(50),
-                temperature: 1.0,
-                top_p: None,
-                seed: 42,
-            }),
-            test: None,
-        },
-        checkpoint: e::Checkpoint { every: 50, keep: 3 },
-        log: e::Log { every: 10 },
-    }
+        "checkpoint": {"every": 50, "keep": 3},
+        "log": {"every": 10},
+    });
+    serde_json::from_value(resolved).expect("the fixture is an experiment")
 }
 
 pub fn data() -> DataFacts {

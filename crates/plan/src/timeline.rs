@@ -5,10 +5,10 @@ use runner_spec::forecast::{Activity, ForecastSpan, MAX_SPANS};
 use runner_spec::plan::Plan;
 
 /// Columns that a line may have for times.
-const COLUMNS: usize = 146;
+const SHOWN_COLUMNS: usize = 146;
 
 /// Columns of a whole step, of which the middle is cut out.
-const LONGEST: f64 = 10_000.0;
+const MAX_COLUMNS: f64 = 10_000.0;
 
 /// One step of a plan.
 #[derive(Debug, Clone, PartialEq)]
@@ -54,10 +54,10 @@ impl Timeline {
             return Vec::new();
         }
         // A stage that is much faster than the others does not make the picture endless.
-        let scale = (widest as f64 / shortest).min(LONGEST / self.end);
+        let scale = (widest as f64 / shortest).min(MAX_COLUMNS / self.end);
         let columns = (self.end * scale).round() as usize;
-        let half = (COLUMNS - 3) / 2;
-        let cut = columns > COLUMNS;
+        let half = (SHOWN_COLUMNS - 3) / 2;
+        let cut = columns > SHOWN_COLUMNS;
         let stages = self.bubbles.len();
         let name = |stage: usize| format!("{stage:>width$}  ", width = (stages - 1).to_string().len());
         let mut lines: Vec<String> = Vec::new();
@@ -83,12 +83,11 @@ impl Timeline {
     }
 }
 
-/// `label` at its place, then dashes for as long as it takes; the last column stays free.
+/// Writes `label` from column `from` on, then dashes for as long as it takes; the last column stays free.
 fn write(row: &mut [char], from: usize, to: usize, label: &str) {
     let end = if to > from + 1 { to - 1 } else { to };
-    let mut text = label.chars();
-    for cell in row.iter_mut().take(end).skip(from) {
-        *cell = text.next().unwrap_or('-');
+    for (cell, c) in row.iter_mut().take(end).skip(from).zip(label.chars().chain(std::iter::repeat('-'))) {
+        *cell = c;
     }
 }
 

@@ -2,20 +2,23 @@
 
 use runner_spec::program::{Instruction, Program};
 
+/// The result of a check, unless it names another error.
+pub(super) type Result<T, E = CheckError> = std::result::Result<T, E>;
+
 /// The first violation, and where it is.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("rank {rank}, {place}: {why}")]
+#[error("rank {rank}, {part}: {why}")]
 pub struct CheckError {
     pub rank: usize,
-    /// The instruction with its position in its list, or another part of the program.
-    pub place: String,
+    /// The part of the program that is wrong, such as an instruction with its position in its list.
+    pub part: String,
     pub why: String,
 }
 
 impl CheckError {
-    /// An error in the part `place` of `program`.
-    pub(super) fn in_part(program: &Program, place: impl Into<String>, why: impl Into<String>) -> Self {
-        Self { rank: program.rank, place: place.into(), why: why.into() }
+    /// An error in `part` of `program`.
+    pub(super) fn in_part(program: &Program, part: impl Into<String>, why: impl Into<String>) -> Self {
+        Self { rank: program.rank, part: part.into(), why: why.into() }
     }
 
     /// An error at instruction `index` of the step of `program`.

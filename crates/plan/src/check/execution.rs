@@ -1,6 +1,6 @@
 //! Executes one rank's program symbolically: checks that each instruction has what it needs.
 
-use super::error::{CheckError, ensure, instruction_name, row_names};
+use super::error::{CheckError, Result, ensure, instruction_name, row_names};
 use super::live_activations::{LiveMicroBatches, LivePeak};
 use super::program_shape::{check_periodic, check_shape};
 use runner_spec::program::{BlockRange, Instruction, Mode, Program};
@@ -57,7 +57,7 @@ struct Execution<'a> {
 ///
 /// # Errors
 /// The first violation, naming its instruction.
-pub fn execute(program: &Program) -> Result<ExecutionSummary, CheckError> {
+pub fn execute(program: &Program) -> Result<ExecutionSummary> {
     check_shape(program)?;
     let micro_batches = program.batch.micro_batches();
     let fresh = |chunk: &BlockRange| {
@@ -281,15 +281,15 @@ impl Execution<'_> {
         mb: usize,
         chunk: usize,
         blocks: Option<BlockRange>,
-        split: bool,
+        is_split: bool,
     ) -> Result<(), String> {
         self.check_before_backward(mb, chunk)?;
         let whole = self.program.chunks[chunk];
         let blocks = blocks.unwrap_or(whole);
         let progress = self.progress[chunk][mb];
         let reached = progress.backward_reached;
-        ensure!(!split || progress.backward_input.is_some(), "BackwardInput {mb} has not run");
-        self.check_absent(progress.backward_input.filter(|_| !split), "has run a part of it")?;
+        ensure!(!is_split || progress.backward_input.is_some(), "BackwardInput {mb} has not run");
+        self.check_absent(progress.backward_input.filter(|_| !is_split), "has run a part of it")?;
         let rows = self.row_names(mb);
         let earlier = progress.backward.filter(|_| blocks.end > reached);
         self.check_absent(earlier, &format!("has already run it: {rows} would reach the gradients twice"))?;
@@ -305,7 +305,7 @@ impl Execution<'_> {
         (progress.backward_reached, progress.backward) = (blocks.start, Some(index));
         self.last_addition[mb] = self.last_addition[mb].max(index);
         if blocks.start == whole.start {
-            self.live.complete_backward(chunk, split);
+            self.live.complete_backward(chunk, is_split);
         }
         Ok(())
     }

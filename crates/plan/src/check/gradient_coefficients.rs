@@ -3,23 +3,23 @@
 //! `execution` has shown that each rank adds each of its micro-batches once, before the replicas' gradients are summed once. So
 //! the coefficient of a row is the number of micro-batches that contain it, over the replicas of a stage.
 
-use super::error::{CheckError, instruction_name, row_names};
+use super::error::{CheckError, Result, instruction_name, row_names};
 use super::execution::ExecutionSummary;
 use runner_spec::mesh::RankGroup;
 use runner_spec::program::Program;
 
 /// Checks that all ranks work on one global batch, replicas of a stage on the same part of the model, and stages of a replica on
 /// the same rows.
-pub(super) fn check_same_work(programs: &[&Program]) -> Result<(), CheckError> {
+pub(super) fn check_same_work(programs: &[&Program]) -> Result<()> {
     let Some(first) = programs.first() else { return Ok(()) };
     if programs.len() != first.world_size() {
         let why = format!("it has {} ranks, and there are {} programs", first.world_size(), programs.len());
         return Err(CheckError::in_part(first, "mesh", why));
     }
     for (rank, p) in programs.iter().enumerate() {
-        let fail = |place: &str, why: String| Err(CheckError::in_part(p, place, why));
+        let fail = |part: &str, why: String| Err(CheckError::in_part(p, part, why));
         if p.rank != rank || p.mesh != first.mesh {
-            return fail("mesh", format!("it stands at place {rank}, and its mesh is {:?}", p.mesh));
+            return fail("mesh", format!("its program is number {rank}, and its mesh is {:?}", p.mesh));
         }
         let (a, b) = (&p.batch, &first.batch);
         if (a.stride, a.order) != (b.stride, b.order) {
@@ -71,7 +71,7 @@ fn first_difference(a: &Program, b: &Program) -> Option<(&'static str, &'static 
 }
 
 /// Checks that the chunks of all stages, in their order, are the model's block list.
-fn check_all_blocks_held(programs: &[&Program], first: &Program) -> Result<(), CheckError> {
+fn check_all_blocks_held(programs: &[&Program], first: &Program) -> Result<()> {
     let mesh = first.mesh;
     let mut next = 0;
     for part in 0..mesh.stages * first.chunks.len() {
@@ -103,7 +103,7 @@ struct Contribution {
 }
 
 /// Checks that every row of the global batch is in exactly one micro-batch of the replicas of each stage.
-pub(super) fn check_coefficients(programs: &[&Program], executions: &[ExecutionSummary]) -> Result<(), CheckError> {
+pub(super) fn check_coefficients(programs: &[&Program], executions: &[ExecutionSummary]) -> Result<()> {
     let Some(first) = programs.first() else { return Ok(()) };
     for stage in 0..first.mesh.stages {
         let (stride, sequences) = (first.batch.stride.max(1), first.batch.sequences);
@@ -131,13 +131,13 @@ fn check_tiling(
     row: impl Fn(usize) -> usize,
     programs: &[&Program],
     executions: &[ExecutionSummary],
-) -> Result<(), CheckError> {
+) -> Result<()> {
     contributions.sort_unstable_by_key(|c| (c.start, c.rank, c.mb));
     let last_rank = contributions.last().map_or(0, |c| c.rank);
     let missing = |from: usize, to: usize| {
         let rows = row_names(row(from), to - from, row(1) - row(0));
         let why = format!("no Backward adds {rows} of the global batch");
-        Err(CheckError { rank: last_rank, place: "gradients".to_owned(), why })
+        Err(CheckError { rank: last_rank, part: "gradients".to_owned(), why })
     };
     let last_addition = |c: &Contribution| executions[c.rank].last_addition[c.mb];
     let mut covered = 0;

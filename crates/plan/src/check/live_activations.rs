@@ -65,10 +65,10 @@ impl LivePeak {
         self.update_peak();
     }
 
-    /// The backward of a micro-batch is complete. `split`: its input part came before.
-    pub(super) fn complete_backward(&mut self, chunk: usize, split: bool) {
+    /// The backward of a micro-batch is complete. If it `is_split`, its input part came before.
+    pub(super) fn complete_backward(&mut self, chunk: usize, is_split: bool) {
         let live = &mut self.now[chunk];
-        let left = if split { &mut live.work } else { &mut live.saved };
+        let left = if is_split { &mut live.work } else { &mut live.saved };
         *left = left.saturating_sub(1);
     }
 

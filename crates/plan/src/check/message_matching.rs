@@ -5,10 +5,11 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use super::error::{CheckError, instruction_name};
-use crate::lockstep::{Standstill, run_together};
+use super::error::{CheckError, Result, instruction_name};
+use crate::interleaving::{StoppedRanks, interleave_steps};
 use runner_spec::mesh::RankGroup;
 use runner_spec::program::{Instruction, Program};
+use runner_spec::topology::Lane;
 
 /// The first number of slots per channel that is tried; it is doubled while programs need more.
 pub const INITIAL_CHANNEL_SLOTS: usize = 2;
@@ -58,8 +59,8 @@ fn collective_group(program: &Program, instruction: Instruction) -> Option<(Rank
 struct MessageRun<'a> {
     programs: &'a [&'a Program],
     slots: usize,
-    /// By sender, receiver, and whether activations (or gradients) are sent.
-    channels: HashMap<(usize, usize, bool), VecDeque<Message>>,
+    /// By sender, receiver and lane.
+    channels: HashMap<(usize, usize, Lane), VecDeque<Message>>,
     /// Per group, its collectives in order.
     collectives: HashMap<RankGroup, Vec<Collective>>,
     /// Per rank and group, how many of the group's collectives the rank has joined.
@@ -72,7 +73,7 @@ struct MessageRun<'a> {
 ///
 /// # Errors
 /// A message that is not the expected one, collectives in different orders, or a deadlock.
-pub(super) fn match_messages(programs: &[&Program]) -> Result<usize, CheckError> {
+pub(super) fn match_messages(programs: &[&Program]) -> Result<usize> {
     let mut slots = INITIAL_CHANNEL_SLOTS;
     loop {
         let mut run = MessageRun {
@@ -83,14 +84,14 @@ pub(super) fn match_messages(programs: &[&Program]) -> Result<usize, CheckError>
             counts: HashMap::new(),
             joined: vec![false; programs.len()],
         };
-        let end = run_together(programs, |rank, index| run.step(rank, index))?;
-        if end.blocked.is_empty() {
+        let stopped = interleave_steps(programs, |rank, index| run.step(rank, index))?;
+        if stopped.blocked.is_empty() {
             run.check_all_received()?;
             return Ok(slots);
         }
         // More slots help only if a send waits for one.
-        if !end.blocked.iter().any(|(_, wait)| matches!(wait, Wait::Slot(_))) {
-            return Err(run.deadlock_error(&end));
+        if !stopped.blocked.iter().any(|(_, wait)| matches!(wait, Wait::Slot(_))) {
+            return Err(run.deadlock_error(&stopped));
         }
         slots *= 2;
     }
@@ -98,7 +99,7 @@ pub(super) fn match_messages(programs: &[&Program]) -> Result<usize, CheckError>
 
 impl MessageRun<'_> {
     /// Executes instruction `index` of `rank`, or returns the event that it waits for.
-    fn step(&mut self, rank: usize, index: usize) -> Result<Option<Wait>, CheckError> {
+    fn step(&mut self, rank: usize, index: usize) -> Result<Option<Wait>> {
         let program = self.programs[rank];
         let instruction = program.step[index];
         let replica = program.replica();
@@ -106,17 +107,17 @@ impl MessageRun<'_> {
         match instruction {
             Instruction::SendActivation { mb, chunk, to } => {
                 let part = program.virtual_stage(chunk) + 1;
-                Ok(self.send(rank, peer(to), true, Message { mb, part, index }))
+                Ok(self.send(rank, peer(to), Lane::Activation, Message { mb, part, index }))
             }
             Instruction::SendGradient { mb, chunk, to } => {
                 let part = program.virtual_stage(chunk) - 1;
-                Ok(self.send(rank, peer(to), false, Message { mb, part, index }))
+                Ok(self.send(rank, peer(to), Lane::Gradient, Message { mb, part, index }))
             }
             Instruction::RecvActivation { mb, chunk, from } => {
-                self.receive((rank, index), peer(from), true, (mb, chunk))
+                self.receive((rank, index), peer(from), Lane::Activation, (mb, chunk))
             }
             Instruction::RecvGradient { mb, chunk, from } => {
-                self.receive((rank, index), peer(from), false, (mb, chunk))
+                self.receive((rank, index), peer(from), Lane::Gradient, (mb, chunk))
             }
             Instruction::WaitBuckets => {
                 let group = RankGroup::Replicas { stage: program.stage() };
@@ -131,8 +132,8 @@ impl MessageRun<'_> {
         }
     }
 
-    fn send(&mut self, from: usize, to: usize, activation: bool, message: Message) -> Option<Wait> {
-        let channel = self.channels.entry((from, to, activation)).or_default();
+    fn send(&mut self, from: usize, to: usize, lane: Lane, message: Message) -> Option<Wait> {
+        let channel = self.channels.entry((from, to, lane)).or_default();
         if channel.len() >= self.slots {
             return Some(Wait::Slot(to));
         }
@@ -144,11 +145,11 @@ impl MessageRun<'_> {
         &mut self,
         (rank, index): (usize, usize),
         from: usize,
-        activation: bool,
+        lane: Lane,
         (mb, chunk): (usize, usize),
-    ) -> Result<Option<Wait>, CheckError> {
+    ) -> Result<Option<Wait>> {
         let program = self.programs[rank];
-        let Some(message) = self.channels.entry((from, rank, activation)).or_default().pop_front() else {
+        let Some(message) = self.channels.entry((from, rank, lane)).or_default().pop_front() else {
             return Ok(Some(Wait::Message(from)));
         };
         if (message.mb, message.part) == (mb, program.virtual_stage(chunk)) {
@@ -162,7 +163,7 @@ impl MessageRun<'_> {
         Err(CheckError::at_instruction(program, index, why))
     }
 
-    fn join(&mut self, rank: usize, index: usize, group: RankGroup, waits: bool) -> Result<Option<Wait>, CheckError> {
+    fn join(&mut self, rank: usize, index: usize, group: RankGroup, waits: bool) -> Result<Option<Wait>> {
         let program = self.programs[rank];
         let instruction = program.step[index];
         let collectives = self.collectives.entry(group).or_default();
@@ -193,7 +194,7 @@ impl MessageRun<'_> {
         self.counts.get(&(rank, group)).copied().unwrap_or(0)
     }
 
-    fn check_all_received(&self) -> Result<(), CheckError> {
+    fn check_all_received(&self) -> Result<()> {
         let left = self.channels.iter().filter_map(|(key, queue)| Some((*key, *queue.front()?)));
         match left.min_by_key(|((from, ..), message)| (*from, message.index)) {
             None => Ok(()),
@@ -206,8 +207,8 @@ impl MessageRun<'_> {
     }
 
     /// Names the circle of waits, from the first rank in it; or the rank that waits for something that never comes.
-    fn deadlock_error(&self, end: &Standstill<Wait>) -> CheckError {
-        let Standstill { positions, blocked } = end;
+    fn deadlock_error(&self, stopped: &StoppedRanks<Wait>) -> CheckError {
+        let StoppedRanks { next_instructions, blocked } = stopped;
         let waits: HashMap<usize, Wait> = blocked.iter().copied().collect();
         let mut path: Vec<usize> = Vec::new();
         let mut rank = blocked.first().map_or(0, |b| b.0);
@@ -224,20 +225,20 @@ impl MessageRun<'_> {
                 }
             };
         }
-        let name = |rank: usize| match self.programs[rank].step.get(positions[rank]) {
-            Some(instruction) => format!("rank {rank} at {}", instruction_name(positions[rank], instruction)),
+        let name = |rank: usize| match self.programs[rank].step.get(next_instructions[rank]) {
+            Some(instruction) => format!("rank {rank} at {}", instruction_name(next_instructions[rank], instruction)),
             None => format!("rank {rank}, which has ended its step"),
         };
         if let Some(begin) = path.iter().position(|&r| r == rank) {
             let circle = &path[begin..];
             let others: Vec<String> = circle[1..].iter().chain(&circle[..1]).map(|&r| name(r)).collect();
             let why = format!("it waits forever: for {}", others.join(", which waits for "));
-            return CheckError::at_instruction(self.programs[circle[0]], positions[circle[0]], why);
+            return CheckError::at_instruction(self.programs[circle[0]], next_instructions[circle[0]], why);
         }
         let last = *path.last().unwrap_or(&rank);
         CheckError::at_instruction(
             self.programs[last],
-            positions[last],
+            next_instructions[last],
             format!("it waits forever, for {}", name(rank)),
         )
     }

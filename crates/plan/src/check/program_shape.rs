@@ -1,11 +1,11 @@
 //! Checks what must hold around a step: the shape of the program, the instructions before the first step and the periodic ones.
 
-use super::error::CheckError;
+use super::error::{CheckError, Result};
 use runner_spec::program::{Instruction, Mode, Program};
 
 /// Checks batch, mesh, chunks and buckets, before the first instruction.
-pub(super) fn check_shape(program: &Program) -> Result<(), CheckError> {
-    let fail = |place: &str, why: String| Err(CheckError::in_part(program, place, why));
+pub(super) fn check_shape(program: &Program) -> Result<()> {
+    let fail = |part: &str, why: String| Err(CheckError::in_part(program, part, why));
     let (batch, mesh) = (&program.batch, program.mesh);
     let (start, count) = batch.slice;
     if batch.micro_batch == 0 || count == 0 {
@@ -49,12 +49,12 @@ pub(super) fn check_shape(program: &Program) -> Result<(), CheckError> {
 
 /// Checks the instructions before the first step and the periodic ones: none belongs to the step, each is there once, and a
 /// checkpoint comes after the evaluation that it records.
-pub(super) fn check_periodic(program: &Program) -> Result<(), CheckError> {
+pub(super) fn check_periodic(program: &Program) -> Result<()> {
     let dp = program.mesh.mode == Mode::Dp;
     let is_start = |i: &Instruction| *i == Instruction::Evaluate || (dp && *i == Instruction::BroadcastWeights);
     if let Some(index) = program.start.iter().position(|i| !is_start(i)) {
-        let place = format!("start[{index}] {}", program.start[index]);
-        return Err(CheckError::in_part(program, place, "only an evaluation comes before the steps"));
+        let part = format!("start[{index}] {}", program.start[index]);
+        return Err(CheckError::in_part(program, part, "only an evaluation comes before the steps"));
     }
     if dp && program.start.first().is_some_and(|i| *i != Instruction::BroadcastWeights) {
         let why = "BroadcastWeights does not come before it: the replicas have their own weights";

@@ -9,11 +9,6 @@ use runner_spec::plan::{MemoryCategory, MemoryEstimate, Plan, RankPlan};
 /// The most stages whose programs are all shown; of more stages, only the first and the last are.
 const MAX_STAGES_SHOWN: usize = 4;
 
-/// Ranks that the text shows as one: they are of one stage, on devices of one name, and all or none of them update weights.
-struct RankGroup<'a> {
-    ranks: Vec<&'a RankPlan>,
-}
-
 /// The lines of a plan of several ranks; with `full`, every instruction of each stage's program.
 pub(super) fn stage_lines(plan: &Plan, full: bool, page: &mut Page) {
     let Some(first) = plan.ranks.first() else { return };
@@ -21,7 +16,7 @@ pub(super) fn stage_lines(plan: &Plan, full: bool, page: &mut Page) {
     let groups = rank_groups(plan);
     page.blank();
     for group in &groups {
-        group.lines(page);
+        group_lines(group, page);
     }
     page.blank();
     memory_table(&groups, page);
@@ -57,86 +52,73 @@ fn common_lines(plan: &Plan, first: &RankPlan, page: &mut Page) {
     computation_lines(first, Some(plan), page);
 }
 
-/// The groups in the order of ranks.
-fn rank_groups(plan: &Plan) -> Vec<RankGroup<'_>> {
-    let mut out: Vec<RankGroup<'_>> = Vec::new();
-    for rank in &plan.ranks {
+/// The ranks in groups that the text shows as one: they are of one stage, on devices of one name, and all or none of them update weights.
+/// No group is empty.
+fn rank_groups(plan: &Plan) -> Vec<&[RankPlan]> {
+    let is_alike = |a: &RankPlan, b: &RankPlan| {
         let key = |r: &RankPlan| (r.stage, r.hardware.threads, r.program.owns_optimizer());
-        match out.last_mut() {
-            Some(last) if key(last.ranks[0]) == key(rank) && last.ranks[0].hardware.name == rank.hardware.name => {
-                last.ranks.push(rank);
-            }
-            _ => out.push(RankGroup { ranks: vec![rank] }),
-        }
-    }
-    out
-}
-
-impl RankGroup<'_> {
-    fn name(&self) -> String {
-        let (first, last) = (self.ranks[0].rank, self.ranks[self.ranks.len() - 1].rank);
-        if first == last {
-            format!("rank {first}")
-        } else {
-            format!("ranks {} … {}", count(first as u64), count(last as u64))
-        }
-    }
-
-    fn lines(&self, page: &mut Page) {
-        let rank = self.ranks[0];
-        let last = rank.program.model.layers + 1;
-        let blocks: Vec<String> = rank
-            .chunks
-            .iter()
-            .map(|c| {
-                let layers = rank.program.model.layers_in(c.range());
-                let embedding = if c.contains(0) { "embedding, " } else { "" };
-                let head = if c.contains(last) { ", head" } else { "" };
-                format!("{embedding}{}{head}", counted(layers as u64, "layer"))
-            })
-            .collect();
-        let buckets = match rank.program.buckets.len() {
-            0 => String::new(),
-            n => format!(", {}", counted(n as u64, "bucket")),
-        };
-        let h = &rank.hardware;
-        let memory = h.memory_bytes.map_or_else(String::new, |m| format!(" of {}", bytes(m)));
-        let threads = if h.threads > 1 { format!(", {} threads", h.threads) } else { String::new() };
-        page.line(&format!("stage {}", rank.stage), format!("{} on {}{memory}{threads}", self.name(), h.name));
-        page.more(format!(
-            "{}: {} parameters{buckets}; {} micro-batch{} in flight; forward {}, backward {}",
-            blocks.join(" | "),
-            count(rank.params.total),
-            rank.in_flight,
-            if rank.in_flight == 1 { "" } else { "es" },
-            si(rank.flops.forward, "FLOP"),
-            si(rank.flops.backward, "FLOP")
-        ));
-        if !rank.program.owns_optimizer() {
-            page.more("no optimizer state: rank 0 updates");
-        }
-    }
-}
-
-fn memory_table(groups: &[RankGroup<'_>], page: &mut Page) {
-    // A category that is zero everywhere has no column.
-    let shown = |of: MemoryCategory| {
-        let sum = |a: &RankGroup<'_>| {
-            a.ranks[0].memory.categories().into_iter().find(|(c, _)| *c == of).map_or(0, |(_, b)| b)
-        };
-        of != MemoryCategory::Context || groups.iter().any(|a| sum(a) > 0)
+        key(a) == key(b) && a.hardware.name == b.hardware.name
     };
-    let columns = |memory: &MemoryEstimate| memory.categories().into_iter().filter(|(of, _)| shown(*of));
+    plan.ranks.chunk_by(is_alike).collect()
+}
+
+fn group_name(group: &[RankPlan]) -> String {
+    match group {
+        [first, .., last] => format!("ranks {} … {}", count(first.rank as u64), count(last.rank as u64)),
+        _ => format!("rank {}", group[0].rank),
+    }
+}
+
+fn group_lines(group: &[RankPlan], page: &mut Page) {
+    let rank = &group[0];
+    let last = rank.program.model.layers + 1;
+    let blocks: Vec<String> = rank
+        .chunks
+        .iter()
+        .map(|c| {
+            let layers = rank.program.model.layers_in(c.range());
+            let embedding = if c.contains(0) { "embedding, " } else { "" };
+            let head = if c.contains(last) { ", head" } else { "" };
+            format!("{embedding}{}{head}", counted(layers as u64, "layer"))
+        })
+        .collect();
+    let buckets = match rank.program.buckets.len() {
+        0 => String::new(),
+        n => format!(", {}", counted(n as u64, "bucket")),
+    };
+    let h = &rank.hardware;
+    let memory = h.memory_bytes.map_or_else(String::new, |m| format!(" of {}", bytes(m)));
+    let threads = if h.threads > 1 { format!(", {} threads", h.threads) } else { String::new() };
+    page.line(&format!("stage {}", rank.stage), format!("{} on {}{memory}{threads}", group_name(group), h.name));
+    page.more(format!(
+        "{}: {} parameters{buckets}; {} micro-batch{} in flight; forward {}, backward {}",
+        blocks.join(" | "),
+        count(rank.params.total),
+        rank.in_flight,
+        if rank.in_flight == 1 { "" } else { "es" },
+        si(rank.flops.forward, "FLOP"),
+        si(rank.flops.backward, "FLOP")
+    ));
+    if !rank.program.owns_optimizer() {
+        page.more("no optimizer state: rank 0 updates");
+    }
+}
+
+fn memory_table(groups: &[&[RankPlan]], page: &mut Page) {
+    // CPUs have no context, and then no column for it.
+    let has_context = groups.iter().any(|group| group[0].memory.context > 0);
+    let is_shown = |category: &MemoryCategory| *category != MemoryCategory::Context || has_context;
+    let columns = |memory: &MemoryEstimate| memory.categories().into_iter().filter(|(category, _)| is_shown(category));
     let row = |cells: Vec<String>| cells.iter().map(|c| format!("{c:>13}")).collect::<Vec<_>>().concat();
-    let width = groups.iter().map(|a| a.name().chars().count()).max().unwrap_or(0);
+    let width = groups.iter().map(|group| group_name(group).chars().count()).max().unwrap_or(0);
     let Some(first) = groups.first() else { return };
-    let mut names: Vec<String> = columns(&first.ranks[0].memory).map(|(of, _)| of.name().to_owned()).collect();
+    let mut names: Vec<String> = columns(&first[0].memory).map(|(category, _)| category.name().to_owned()).collect();
     names.push("total".to_owned());
     page.line("memory", format!("{:<width$}{}", "per rank", row(names)));
     for group in groups {
-        let memory = &group.ranks[0].memory;
+        let memory = &group[0].memory;
         let mut cells: Vec<String> = columns(memory).map(|(_, sum)| bytes(sum)).collect();
         cells.push(bytes(memory.total()));
-        page.more(format!("{:<width$}{}", group.name(), row(cells)));
+        page.more(format!("{:<width$}{}", group_name(group), row(cells)));
     }
 }
