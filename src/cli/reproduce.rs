@@ -4,8 +4,8 @@ use clap::Args;
 use runner_engine::observer::{RunEvent, RunObserver};
 use runner_engine::reproduce::{ReproduceRequest, Reproduction, reproduce};
 use runner_engine::session::SessionOptions;
-use runner_report::OutputMode;
 use runner_report::verdict::describe_verdict;
+use runner_report::{OutputMode, Screen};
 use runner_store::verdict::Judgement;
 
 use super::common::{RunsFolderArgs, ThreadArgs, host, non_negative};
@@ -50,10 +50,12 @@ impl RunObserver for ReproductionObserver {
     fn observe(&mut self, event: &RunEvent<'_>) {
         if let RunEvent::Drift { run, drift } = event {
             let printer = self.screen.printer();
+            let show_line = if self.only_check { Screen::result_line } else { Screen::line };
             for line in drift.lines() {
-                if self.only_check { printer.result_line(&line) } else { printer.line(&line) }
+                printer.show(show_line, line);
             }
-            printer.json_line(serde_json::json!({"kind": "drift", "run": run, "drift": drift}).to_string());
+            let json = serde_json::json!({"kind": "drift", "run": run, "drift": drift});
+            printer.show(Screen::json_line, json.to_string());
         }
         self.screen.observe(event);
     }

@@ -56,11 +56,11 @@ impl ScreenObserver {
             Event::Step(metrics) => {
                 self.printer.step(metrics.step, || self.lines.numbers(metrics));
                 if let Some(line) = line.filter(|_| self.printer.mode() != OutputMode::Bar) {
-                    self.printer.line(&line);
+                    self.printer.show(Screen::line, line);
                 }
             }
-            Event::Warning(message) => self.printer.warn(message),
-            _ => line.iter().for_each(|line| self.printer.line(line)),
+            Event::Warning(message) => self.printer.show(Screen::warn, message),
+            _ => line.into_iter().for_each(|line| self.printer.show(Screen::line, line)),
         }
     }
 
@@ -93,11 +93,11 @@ impl RunObserver for ScreenObserver {
         match event {
             RunEvent::Preparing(progress) => self.printer.preparing(*progress),
             RunEvent::Prepared => self.printer.clear(),
-            RunEvent::Note(text) => self.printer.line(text),
-            RunEvent::Warning(text) => self.printer.warn(text),
+            RunEvent::Note(text) => self.printer.show(Screen::line, *text),
+            RunEvent::Warning(text) => self.printer.show(Screen::warn, *text),
             RunEvent::Begin { text, step, steps, log_every, .. } => {
                 self.lines = EventLines::new(*log_every);
-                self.printer.line(text);
+                self.printer.show(Screen::line, *text);
                 self.printer.start_bar(*step, *steps);
             }
             RunEvent::Training { run, event } => self.show_training(run, event),
@@ -108,8 +108,8 @@ impl RunObserver for ScreenObserver {
                 self.printer.json(&JsonEvent::Summary { run, up_to_date: *up_to_date, summary: *summary });
                 if let (Some(summary), false, false) = (summary, up_to_date, failed) {
                     match self.printer.mode() {
-                        OutputMode::Quiet => self.printer.result_line(&headline(summary)),
-                        _ => self.printer.line(&closing_text(summary, name, run)),
+                        OutputMode::Quiet => self.printer.show(Screen::result_line, headline(summary)),
+                        _ => self.printer.show(Screen::line, closing_text(summary, name, run)),
                     }
                 }
             }
@@ -121,12 +121,11 @@ impl RunObserver for ScreenObserver {
 /// Shows what the engine prepares for a command that has a screen of its own.
 pub(crate) struct PreparationObserver<'a> {
     screen: &'a mut Screen,
-    has_spinner: bool,
 }
 
 impl<'a> PreparationObserver<'a> {
     pub(crate) fn new(screen: &'a mut Screen) -> Self {
-        Self { screen, has_spinner: false }
+        Self { screen }
     }
 }
 
@@ -134,18 +133,12 @@ impl RunObserver for PreparationObserver<'_> {
     fn observe(&mut self, event: &RunEvent<'_>) {
         match event {
             RunEvent::Preparing(progress) => {
-                if !std::mem::replace(&mut self.has_spinner, true) {
-                    self.screen.spinner();
-                }
+                self.screen.spinner();
                 show_data_progress(self.screen, *progress);
             }
-            RunEvent::Prepared => {
-                self.has_spinner = false;
-                self.screen.clear();
-            }
+            RunEvent::Prepared => self.screen.clear(),
             RunEvent::Note(text) => self.screen.line(text),
             RunEvent::Warning(text) => {
-                self.has_spinner = false;
                 self.screen.clear();
                 // A screen that is not a terminal shows no warnings.
                 print_to_stderr(&printable(&format!("warning: {text}")));

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use console::{Style, measure_text_width, style};
+use console::{Style, measure_text_width, pad_str, style};
 use serde_json::Value;
 
 use crate::comparison::FIGURES;
@@ -87,7 +87,7 @@ impl Change<'_> {
     /// Appends the difference. Names are padded to `name_width`, and values with a note to `value_width`.
     fn add_to(&self, out: &mut String, name_width: usize, value_width: usize) {
         let Self { indent, name, note, a, b } = self;
-        let padded = format!("{name}{}", " ".repeat(name_width.saturating_sub(measure_text_width(name))));
+        let padded = pad_str(name, name_width, Align::Left, None);
         let (fill, note) = if note.is_empty() {
             (String::new(), String::new())
         } else {

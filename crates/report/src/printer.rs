@@ -70,7 +70,6 @@ impl<T: Send + 'static> Queue<T> {
 pub struct Printer {
     queue: Queue<Screen>,
     mode: OutputMode,
-    has_spinner: bool,
 }
 
 impl Printer {
@@ -79,7 +78,7 @@ impl Printer {
     /// # Errors
     /// If there is no thread.
     pub fn new(mode: OutputMode) -> io::Result<Self> {
-        Ok(Self { queue: Queue::new(Screen::new(mode), MAX_QUEUED_LINES)?, mode, has_spinner: false })
+        Ok(Self { queue: Queue::new(Screen::new(mode), MAX_QUEUED_LINES)?, mode })
     }
 
     pub fn mode(&self) -> OutputMode {
@@ -89,40 +88,20 @@ impl Printer {
     /// Writes an event for programs; nothing unless they asked.
     pub fn json(&mut self, event: &JsonEvent<'_>) {
         if matches!(self.mode, OutputMode::Json { .. }) {
-            self.json_line(event.to_json());
+            self.show(Screen::json_line, event.to_json());
         }
     }
 
-    /// Writes an event for programs that is JSON already.
-    pub fn json_line(&mut self, line: String) {
-        self.push(move |screen| screen.json_line(&line));
-    }
-
-    /// Shows `text`, of one or more lines, to a person.
-    pub fn line(&mut self, text: &str) {
-        let text = text.to_owned();
-        self.push(move |screen| screen.line(&text));
-    }
-
-    /// Shows a warning.
-    pub fn warn(&mut self, text: &str) {
-        let text = text.to_owned();
-        self.push(move |screen| screen.warn(&text));
-    }
-
-    /// Shows the result of the command, which a quiet command shows too.
-    pub fn result_line(&mut self, text: &str) {
-        let text = text.to_owned();
-        self.push(move |screen| screen.result_line(&text));
+    /// Gives `text` to `method`, such as [`Screen::line`].
+    pub fn show(&mut self, method: fn(&Screen, &str), text: impl Into<String>) {
+        let text = text.into();
+        self.push(move |screen| method(screen, &text));
     }
 
     /// Shows the progress of data preparation, beside a spinner.
     pub fn preparing(&mut self, progress: Progress) {
-        let starts_spinner = !std::mem::replace(&mut self.has_spinner, true);
         self.push(move |screen| {
-            if starts_spinner {
-                screen.spinner();
-            }
+            screen.spinner();
             show_data_progress(screen, progress);
         });
     }
@@ -143,7 +122,6 @@ impl Printer {
 
     /// Removes the bar or spinner.
     pub fn clear(&mut self) {
-        self.has_spinner = false;
         self.push(Screen::clear);
     }
 

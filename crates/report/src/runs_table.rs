@@ -3,7 +3,7 @@
 use super::summary::short_time;
 use super::table::{Align, fit, table};
 use runner_spec::format::{printable, rate};
-use runner_store::ancestry::{AncestryRelation, parent};
+use runner_store::ancestry::parent;
 use runner_store::catalog::{ListedRun, ListedStatus};
 
 /// A column that appears only if one of its cells is not empty.
@@ -87,15 +87,10 @@ fn sweep_point(run: &ListedRun) -> String {
     run.sweep.as_ref().map_or_else(String::new, |s| printable(&format!("{} #{}", s.id, s.point)))
 }
 
-/// The run that `run` is a fork, a reproduction or a continuation of, in words; empty if there is none.
+/// The run that `run` was made from, in words; empty if there is none.
 pub(crate) fn origin(run: &ListedRun) -> String {
-    let Some(parent) = parent(run.origin.as_ref(), run.continued_from.as_ref()) else { return String::new() };
-    let step = parent.step.map_or_else(String::new, |step| format!(" @{step}"));
-    printable(&match parent.relation {
-        AncestryRelation::Fork => format!("fork of {}{step}", parent.id),
-        AncestryRelation::Reproduction => format!("reproduces {}", parent.id),
-        AncestryRelation::Continuation => format!("continues {}{step}", parent.id),
-    })
+    let parent = parent(run.origin.as_ref(), run.continued_from.as_ref());
+    parent.map_or_else(String::new, |parent| printable(&parent.describe()))
 }
 
 #[cfg(test)]

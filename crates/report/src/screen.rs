@@ -151,10 +151,9 @@ impl Screen {
         }
     }
 
-    /// Starts a spinner for work of unknown length.
+    /// Shows a spinner for work of unknown length, unless there is a bar or a spinner already.
     pub fn spinner(&mut self) {
-        self.last_progress_line = Mutex::new(Instant::now());
-        if self.mode == OutputMode::Bar {
+        if self.mode == OutputMode::Bar && self.bar.is_none() {
             self.bar = Some(progress_bar(None, "{spinner} {wide_msg}", ProgressDrawTarget::stderr()));
         }
     }

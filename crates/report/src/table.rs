@@ -2,14 +2,8 @@
 
 use std::fmt::Write as _;
 
-use console::measure_text_width;
-
-/// The side of a column at which its cells are aligned.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Align {
-    Left,
-    Right,
-}
+pub use console::Alignment as Align;
+use console::{measure_text_width, pad_str, truncate_str};
 
 /// Lays out `rows` under `columns`, with two blanks between columns and a line end after each row. Cells may hold colours.
 /// Missing cells are empty.
@@ -18,17 +12,9 @@ pub fn table(columns: &[(&str, Align)], rows: &[Vec<String>]) -> String {
     let heads: Vec<String> = columns.iter().map(|(name, _)| (*name).to_owned()).collect();
     let mut out = String::new();
     for row in std::iter::once(&heads).chain(rows) {
-        let mut line = String::new();
-        for (i, ((_, align), width)) in columns.iter().zip(&widths).enumerate() {
-            let text = row.get(i).map_or("", String::as_str);
-            let pad = " ".repeat(width - measure_text_width(text));
-            line.push_str(if i == 0 { "" } else { "  " });
-            match align {
-                Align::Left => line.extend([text, &pad]),
-                Align::Right => line.extend([pad.as_str(), text]),
-            }
-        }
-        out.push_str(line.trim_end());
+        let cells = row.iter().map(String::as_str).chain(std::iter::repeat("")).zip(columns).zip(&widths);
+        let cells: Vec<_> = cells.map(|((text, (_, align)), width)| pad_str(text, *width, *align, None)).collect();
+        out.push_str(cells.join("  ").trim_end());
         out.push('\n');
     }
     out
@@ -67,20 +53,9 @@ pub(crate) fn fit(
 /// `text` in at most `width` columns, with `…` for the middle that is left out: ids differ at the end.
 fn shortened(text: &str, width: usize) -> String {
     let keep = width.saturating_sub(1);
-    let start = take_columns(text.chars(), keep - keep / 2);
-    let end = take_columns(text.chars().rev(), keep / 2);
-    start.into_iter().chain(['…']).chain(end.into_iter().rev()).collect()
-}
-
-/// The first characters that fit into `width` columns.
-fn take_columns(chars: impl Iterator<Item = char>, width: usize) -> Vec<char> {
-    let mut used = 0;
-    chars
-        .take_while(|c| {
-            used += measure_text_width(&c.to_string());
-            used <= width
-        })
-        .collect()
+    let reversed = |text: &str| text.chars().rev().collect::<String>();
+    let start = truncate_str(text, keep - keep / 2, "");
+    format!("{start}…{}", reversed(&truncate_str(&reversed(text), keep / 2, "")))
 }
 
 /// Lines of a name and a value, indented.

@@ -1,7 +1,5 @@
 //! The page: markup, style, script and data in one file, which loads nothing else.
 
-use std::fmt::Write as _;
-
 use minijinja::{AutoEscape, Environment, Value, context};
 
 use super::data::PageData;
@@ -68,17 +66,8 @@ impl Page {
 /// JSON for a `<script>` element, with escapes for the characters that could end the element, open another element or a comment,
 /// or end a line of script.
 fn escape_for_script(json: &str) -> String {
-    let mut out = String::with_capacity(json.len() + json.len() / 16);
-    for c in json.chars() {
-        match c {
-            '<' | '>' | '&' | '\u{2028}' | '\u{2029}' => {
-                // Writing into a String cannot fail.
-                let _ = write!(out, "\\u{:04x}", c as u32);
-            }
-            c => out.push(c),
-        }
-    }
-    out
+    let escape = |text: String, c: char| text.replace(c, &format!("\\u{:04x}", c as u32));
+    ['<', '>', '&', '\u{2028}', '\u{2029}'].into_iter().fold(json.to_owned(), escape)
 }
 
 #[cfg(test)]
