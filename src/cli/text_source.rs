@@ -171,7 +171,7 @@ pub(crate) fn parse_tokenizer(spec: &str) -> Result<Tokenizer, RequestError> {
             if path.is_file() {
                 return Ok(Tokenizer::File(path));
             }
-            let help = nearest(kind, ["bytes", "chars", "gpt2", "bpe"])
+            let help = nearest(kind, ["bytes", "chars", "gpt2", "hub", "bpe"])
                 .map_or(String::new(), |name| format!(" (did you mean `{name}`?)"));
             refuse!(
                 "--tokenizer: {} is not a file{help}; give gpt2:FOLDER, hub:NAME, the path of a tokenizer.json, bytes, chars or \
@@ -231,6 +231,7 @@ mod tests {
         let error = |spec: &str| parse_tokenizer(spec).unwrap_err().to_string();
         assert!(error("bpe:12").contains("257 or more"));
         assert!(error("byte").contains("did you mean `bytes`?"));
+        assert!(error("hup:gpt2").contains("did you mean `hub`?"));
         assert!(error(&format!("gpt2:{}", dir.path().display())).contains("there is no"));
         std::fs::write(dir.path().join("tokenizer.json"), "").unwrap();
         let folder = dir.path().to_str().unwrap();

@@ -163,7 +163,7 @@ fn load(spec: &str) -> anyhow::Result<TextTokenizer> {
 fn encode(args: &EncodeArgs) -> anyhow::Result<Exit> {
     let loaded = load(&args.tokenizer)?;
     let text = args.text.as_ref().map_or_else(standard_input, |text| Ok(text.clone()))?;
-    let ids = if args.special { loaded.encode(&text)? } else { loaded.encode_text(&text)? };
+    let ids = if args.special { loaded.encode_prompt(&text)? } else { loaded.encode_document(&text)? };
     let piece = |id: u32| loaded.decode(&[id]);
     if args.json {
         let pieces: Vec<_> = ids.iter().map(|&id| piece(id)).collect();

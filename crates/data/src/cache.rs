@@ -16,7 +16,7 @@ use std::time::{Duration, SystemTime};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::error::DataError;
+use super::error::{DataError, Result};
 use super::progress::{Progress, Report};
 
 /// The folder of notes: which data consists of which entries.
@@ -34,7 +34,7 @@ pub(super) struct DataCache {
 
 impl DataCache {
     /// Opens the cache at `root`, creates it if necessary, and removes the leftovers of killed processes.
-    pub(super) fn open(root: &Path) -> Result<Self, DataError> {
+    pub(super) fn open(root: &Path) -> Result<Self> {
         let tmp = root.join("tmp");
         fs::create_dir_all(&tmp).map_err(DataError::io(&tmp))?;
         let cache = Self { root: root.to_owned(), opened: Arc::default() };
@@ -58,9 +58,9 @@ impl DataCache {
         kind: &str,
         key: &str,
         report: &Report<'_>,
-        open: &dyn Fn(&Path) -> Result<T, DataError>,
-        build: &mut dyn FnMut(&Path) -> Result<(), DataError>,
-    ) -> Result<(T, bool), DataError> {
+        open: &dyn Fn(&Path) -> Result<T>,
+        build: &mut dyn FnMut(&Path) -> Result<()>,
+    ) -> Result<(T, bool)> {
         let path = self.path(kind, key);
         let register = |(entry, lock): Locked<T>| {
             self.opened.lock().unwrap_or_else(PoisonError::into_inner).push((format!("{kind}/{key}"), lock));
@@ -118,6 +118,20 @@ impl DataCache {
         serde_json::from_slice(&bytes).ok()
     }
 
+    /// The value in the memo `kind`/`name`; computes it and writes the memo if there is none.
+    pub(super) fn remember<T: Serialize + DeserializeOwned>(
+        &self,
+        kind: &str,
+        name: &str,
+        compute: impl FnOnce() -> T,
+    ) -> T {
+        self.read_memo(kind, name).unwrap_or_else(|| {
+            let value = compute();
+            self.write_memo(kind, name, &value);
+            value
+        })
+    }
+
     /// Removes the entry `kind`/`key`, unless a process builds or uses it. Returns whether it did.
     pub(super) fn evict(&self, kind: &str, key: &str) -> io::Result<bool> {
         let path = self.path(kind, key);
@@ -138,7 +152,7 @@ impl DataCache {
     }
 
     /// The file that is locked while the entry `kind`/`key` is built, and its path.
-    fn building_lock(&self, kind: &str, key: &str) -> Result<(File, PathBuf), DataError> {
+    fn building_lock(&self, kind: &str, key: &str) -> Result<(File, PathBuf)> {
         let folder = self.root.join("locks");
         fs::create_dir_all(&folder).map_err(DataError::io(&folder))?;
         let path = folder.join(format!("{kind}-{key}"));
@@ -146,7 +160,7 @@ impl DataCache {
     }
 
     /// Locks the building of an entry, so that one process builds it. `None` if the file system has no locks.
-    fn lock(&self, kind: &str, key: &str, report: &Report<'_>) -> Result<Option<File>, DataError> {
+    fn lock(&self, kind: &str, key: &str, report: &Report<'_>) -> Result<Option<File>> {
         let (file, path) = self.building_lock(kind, key)?;
         match file.try_lock() {
             Ok(()) => return Ok(Some(file)),
@@ -165,7 +179,7 @@ impl DataCache {
         Some(file)
     }
 
-    fn stage(&self) -> Result<Stage, DataError> {
+    fn stage(&self) -> Result<Stage> {
         let tmp = self.tmp();
         let _exclusive = self.lock_tmp();
         let dir = tempfile::Builder::new().prefix("stage-").tempdir_in(&tmp).map_err(DataError::io(&tmp))?;
@@ -216,7 +230,7 @@ fn lock_in_use(path: &Path) -> io::Result<Option<File>> {
 type Locked<T> = (T, Option<File>);
 
 /// Opens the entry at `path`; `None` if it is absent or damaged.
-fn open_existing<T>(path: &Path, open: &dyn Fn(&Path) -> Result<T, DataError>) -> Result<Option<Locked<T>>, DataError> {
+fn open_existing<T>(path: &Path, open: &dyn Fn(&Path) -> Result<T>) -> Result<Option<Locked<T>>> {
     if !path.exists() {
         return Ok(None);
     }
@@ -237,7 +251,7 @@ struct Stage {
 }
 
 impl Stage {
-    fn publish(self, target: &Path) -> Result<(), DataError> {
+    fn publish(self, target: &Path) -> Result<()> {
         let sync = |path: &Path| runner_files::sync_dir(path).map_err(DataError::io(path));
         for entry in fs::read_dir(&self.content).map_err(DataError::io(&self.content))? {
             sync(&entry.map_err(DataError::io(&self.content))?.path())?;
@@ -262,12 +276,12 @@ mod tests {
 
     use super::*;
 
-    fn read(path: &Path) -> Result<String, DataError> {
+    fn read(path: &Path) -> Result<String> {
         let text = fs::read_to_string(path.join("value")).map_err(DataError::io(path))?;
         if text.is_empty() { Err(DataError::damaged(path, "empty")) } else { Ok(text) }
     }
 
-    fn write(path: &Path, text: &str) -> Result<(), DataError> {
+    fn write(path: &Path, text: &str) -> Result<()> {
         fs::write(path.join("value"), text).map_err(DataError::io(path))
     }
 

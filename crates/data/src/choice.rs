@@ -5,7 +5,7 @@ use std::path::Path;
 use rayon::prelude::*;
 use serde_json::{Map, Value};
 
-use super::error::DataError;
+use super::error::{DataError, Result};
 use super::source::{JsonFormat, RecordPosition, for_each_record};
 use super::tokenizer::TextTokenizer;
 use runner_spec::data::{ChoiceFacts, ChoiceItem};
@@ -23,7 +23,7 @@ pub(super) fn load_items(
     path: &Path,
     limit: Option<usize>,
     tokenizer: &TextTokenizer,
-) -> Result<(Vec<ChoiceItem>, ChoiceFacts), DataError> {
+) -> Result<(Vec<ChoiceItem>, ChoiceFacts)> {
     let mut written = Vec::new();
     if limit != Some(0) {
         for_each_record(path, JsonFormat::Lines, &mut |position, object| {
@@ -75,12 +75,12 @@ fn parse(position: RecordPosition, object: &Map<String, Value>) -> Result<RawIte
     Ok(RawItem { position, context, endings, label })
 }
 
-fn encode(item: &RawItem, path: &Path, tokenizer: &TextTokenizer) -> Result<ChoiceItem, DataError> {
+fn encode(item: &RawItem, path: &Path, tokenizer: &TextTokenizer) -> Result<ChoiceItem> {
     let encode = |text: &str| {
         let place = || format!("{}, line {}", path.display(), item.position.line);
-        tokenizer.encode_text(text).map_err(|error| error.within(&place()))
+        tokenizer.encode_document(text).map_err(|error| error.within(&place()))
     };
-    let endings = item.endings.iter().map(|ending| encode(&format!(" {ending}"))).collect::<Result<_, DataError>>()?;
+    let endings = item.endings.iter().map(|ending| encode(&format!(" {ending}"))).collect::<Result<_>>()?;
     Ok(ChoiceItem { context: encode(&item.context)?, endings, label: item.label })
 }
 

@@ -3,6 +3,9 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+/// The result of work on data, unless it names another error.
+pub(crate) type Result<T, E = DataError> = std::result::Result<T, E>;
+
 /// Why data cannot be prepared or read.
 #[derive(Debug, thiserror::Error)]
 pub enum DataError {

@@ -9,9 +9,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 
 use super::cache::DataCache;
-use super::error::DataError;
+use super::error::{DataError, Result};
 
-const BLOCK: usize = 1 << 20;
+const BLOCK_BYTES: usize = 1 << 20;
 
 /// A source file at the time when it was hashed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,7 +27,7 @@ pub(super) struct SourceFile {
 
 impl SourceFile {
     /// Hashes the file at `path`, or reads its hash from a memo. `progress` receives the numbers of bytes that were read.
-    pub(super) fn identify(path: &Path, cache: &DataCache, progress: &dyn Fn(u64)) -> Result<Self, DataError> {
+    pub(super) fn identify(path: &Path, cache: &DataCache, progress: &dyn Fn(u64)) -> Result<Self> {
         let mut file = Self::stat(path)?;
         let memo = blake3::hash(file.path.as_os_str().as_encoded_bytes()).to_hex();
         if let Some(known) = cache.read_memo::<Self>("fingerprints", &memo) {
@@ -36,17 +36,17 @@ impl SourceFile {
                 return Ok(file);
             }
         }
-        let settled = file.settled();
+        let is_settled = file.is_settled();
         file.hash = hash_file(&file.path, progress)?;
         file.check_unchanged()?;
-        if settled {
+        if is_settled {
             cache.write_memo("fingerprints", &memo, &file);
         }
         Ok(file)
     }
 
     /// The file as it is now, without a hash.
-    pub(super) fn stat(path: &Path) -> Result<Self, DataError> {
+    pub(super) fn stat(path: &Path) -> Result<Self> {
         let path = fs::canonicalize(path).map_err(DataError::io(path))?;
         let meta = fs::metadata(&path).map_err(DataError::io(&path))?;
         if !meta.is_file() {
@@ -58,13 +58,13 @@ impl SourceFile {
 
     /// True if the last write is so long ago that another one would have another time. Clocks of file systems tick in milliseconds, so that
     /// two writes within a tick have the same time.
-    fn settled(&self) -> bool {
+    fn is_settled(&self) -> bool {
         SystemTime::now().duration_since(UNIX_EPOCH).is_ok_and(|now| self.modified.0 + 1 < now.as_secs() as i64)
     }
 
     /// # Errors
     /// If the file has changed since it was hashed.
-    pub(super) fn check_unchanged(&self) -> Result<(), DataError> {
+    pub(super) fn check_unchanged(&self) -> Result<()> {
         let now = Self::stat(&self.path)?;
         if (now.size, now.modified, now.inode) == (self.size, self.modified, self.inode) {
             Ok(())
@@ -74,10 +74,10 @@ impl SourceFile {
     }
 }
 
-fn hash_file(path: &Path, progress: &dyn Fn(u64)) -> Result<String, DataError> {
+fn hash_file(path: &Path, progress: &dyn Fn(u64)) -> Result<String> {
     let mut file = File::open(path).map_err(DataError::io(path))?;
     let mut hasher = blake3::Hasher::new();
-    let mut block = vec![0; BLOCK];
+    let mut block = vec![0; BLOCK_BYTES];
     loop {
         let read = file.read(&mut block).map_err(DataError::io(path))?;
         if read == 0 {
@@ -93,7 +93,7 @@ fn hash_file(path: &Path, progress: &dyn Fn(u64)) -> Result<String, DataError> {
 ///
 /// # Errors
 /// If one of them cannot be read, or the cache cannot be opened.
-pub fn content_hash(paths: &[PathBuf], cache_dir: &Path, progress: &dyn Fn(u64)) -> Result<String, DataError> {
+pub fn content_hash(paths: &[PathBuf], cache_dir: &Path, progress: &dyn Fn(u64)) -> Result<String> {
     let cache = DataCache::open(cache_dir)?;
     let hash = |path: &PathBuf| SourceFile::identify(path, &cache, progress).map(|file| file.hash);
     let hashes = paths.iter().map(hash).collect::<Result<Vec<_>, _>>()?;

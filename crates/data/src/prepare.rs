@@ -8,11 +8,11 @@ use rayon::prelude::*;
 
 use super::cache::DataCache;
 use super::choice;
-use super::error::DataError;
+use super::error::{DataError, Result};
 use super::fingerprint::hash_parts;
 use super::gc::data_key;
 use super::progress::{Progress, Report};
-use super::source::{DocumentFormat, LocatedSource, TextPiece, locate, read_in_batches, separate_source};
+use super::source::{DocumentFormat, LocatedSource, locate, read_in_batches, separate_source};
 use super::split::{Dataset, PaddingTokens, Split};
 use super::split_name::SplitName;
 use super::stories;
@@ -57,6 +57,13 @@ struct SourceTokens {
     hash: String,
 }
 
+impl SourceTokens {
+    /// The number of units of which a split takes a range: documents for padded rows, tokens for others.
+    fn units(&self, padding: Option<PaddingTokens>) -> u64 {
+        if padding.is_some() { self.documents } else { self.stream.count() }
+    }
+}
+
 struct Preparation<'a> {
     request: &'a DataRequest<'a>,
     cache: DataCache,
@@ -68,13 +75,13 @@ struct Preparation<'a> {
 ///
 /// # Errors
 /// If sources or settings are wrong, or the cache cannot be written.
-pub fn prepare(request: &DataRequest<'_>, progress: &(dyn Fn(Progress) + Sync)) -> Result<Prepared, DataError> {
+pub fn prepare(request: &DataRequest<'_>, progress: &(dyn Fn(Progress) + Sync)) -> Result<Prepared> {
     let cache = DataCache::open(request.cache_dir)?;
     Preparation { request, cache, report: progress }.run()
 }
 
 impl Preparation<'_> {
-    fn run(&self) -> Result<Prepared, DataError> {
+    fn run(&self) -> Result<Prepared> {
         let data = self.request.data;
         let train = self.locate(&data.train, SplitName::Train)?;
         let separate = separate_source(data);
@@ -97,12 +104,17 @@ impl Preparation<'_> {
         };
 
         let tokens = self.load_tokens(&train, &tokenizer)?;
-        let (train_split, train_facts, held_out) =
-            self.cut_rows(&tokens, &tokenizer, padding, SplitName::Train, fraction)?;
-        let whole = |source: &LocatedSource| -> Result<(Split, SplitFacts), DataError> {
+        let units = tokens.units(padding);
+        // nanoGPT's rule: the first int(n · 0.9) are for training.
+        let border = fraction.map_or(units, |f| ((units as f64 * (1.0 - f)) as u64).min(units));
+        let cut = |tokens: &SourceTokens, range: Range<u64>, key: &'static str| {
+            self.cut_rows(tokens, &tokenizer, padding, &range, key)
+        };
+        let (train_split, train_facts) = cut(&tokens, 0..border, train.split.key())?;
+        let held_out = fraction.map(|_| cut(&tokens, border..units, "data.validation.fraction")).transpose()?;
+        let whole = |source: &LocatedSource| {
             let tokens = self.load_tokens(source, &tokenizer)?;
-            let (split, facts, _) = self.cut_rows(&tokens, &tokenizer, padding, source.split, None)?;
-            Ok((split, facts))
+            cut(&tokens, 0..tokens.units(padding), source.split.key())
         };
         let separate = validation.as_ref().map(whole).transpose()?;
         let (validation_split, validation_facts) = separate.or(held_out).unzip();
@@ -126,12 +138,12 @@ impl Preparation<'_> {
         Ok(Prepared { facts, dataset, tokenizer, choice, _cache_locks: cache_locks })
     }
 
-    fn locate(&self, source: &Source, split: SplitName) -> Result<LocatedSource, DataError> {
+    fn locate(&self, source: &Source, split: SplitName) -> Result<LocatedSource> {
         locate(source, split, &self.cache, self.report)
     }
 
     /// Loads the tokens of `source`: token shards in place, tokens from the cache, or new ones.
-    fn load_tokens(&self, source: &LocatedSource, tokenizer: &TextTokenizer) -> Result<SourceTokens, DataError> {
+    fn load_tokens(&self, source: &LocatedSource, tokenizer: &TextTokenizer) -> Result<SourceTokens> {
         let (split, layout) = (source.split, &self.request.data.layout);
         let is_padded = matches!(layout, Layout::Padded { .. });
         let (tokens, event) = if source.documents == DocumentFormat::Tokens {
@@ -142,12 +154,12 @@ impl Preparation<'_> {
             let bytes_total = source.bytes();
             let report =
                 |bytes_done, tokens| (self.report)(Progress::Tokenizing { split, bytes_done, bytes_total, tokens });
-            let (stream, max, documents) = token_files::open(source, tokenizer.eot(), &self.cache, &report)?;
+            let (stream, max, documents) = token_files::open(source, tokenizer.end_of_text(), &self.cache, &report)?;
             let event = Progress::CacheHit { split, tokens: stream.count() };
             (SourceTokens { stream, store: None, documents, max, hash: source.hash.clone() }, event)
         } else {
             // Padded rows have their own separators.
-            let (layout, separator) = if is_padded { ("padded", None) } else { ("packed", tokenizer.eot()) };
+            let (layout, separator) = if is_padded { ("padded", None) } else { ("packed", tokenizer.end_of_text()) };
             let hash = hash_parts(["tokens 1", &source.hash, tokenizer.hash(), layout]);
             let mut build = |folder: &Path| {
                 let width = TokenWidth::for_vocabulary(tokenizer.vocab_size());
@@ -165,19 +177,10 @@ impl Preparation<'_> {
         Ok(tokens)
     }
 
-    fn tokenize(
-        &self,
-        source: &LocatedSource,
-        tokenizer: &TextTokenizer,
-        mut writer: TokenStoreWriter,
-    ) -> Result<(), DataError> {
+    fn tokenize(&self, source: &LocatedSource, tokenizer: &TextTokenizer, mut writer: TokenStoreWriter) -> Result<()> {
         let mut bytes_done = 0;
         read_in_batches(source, tokenizer.cut_points(), &mut |batch| {
-            let encode = |piece: &TextPiece| {
-                let mut tokens = Vec::with_capacity(piece.text.len() / 3);
-                tokenizer.encode_ordinary(&piece.text, &mut tokens).map(|()| tokens)
-            };
-            let encoded: Vec<_> = batch.par_iter().map(encode).collect();
+            let encoded: Vec<_> = batch.par_iter().map(|piece| tokenizer.encode_document(&piece.text)).collect();
             for (piece, tokens) in batch.iter().zip(encoded) {
                 bytes_done += piece.text.len() as u64;
                 writer.append(piece.starts_document, &tokens.map_err(|error| error.within(source.split.key()))?)?;
@@ -195,84 +198,74 @@ impl Preparation<'_> {
         Ok(())
     }
 
-    /// Cuts `tokens` into rows for training, and the held-out part into rows for validation.
-    #[expect(clippy::type_complexity, reason = "only one caller, which takes it apart")]
+    /// Cuts the units `range` of `tokens` into rows. `key` is the setting that names them.
     fn cut_rows(
         &self,
         tokens: &SourceTokens,
         tokenizer: &TextTokenizer,
         padding: Option<PaddingTokens>,
-        name: SplitName,
-        fraction: Option<f64>,
-    ) -> Result<(Split, SplitFacts, Option<(Split, SplitFacts)>), DataError> {
+        range: &Range<u64>,
+        key: &'static str,
+    ) -> Result<(Split, SplitFacts)> {
         let length = self.request.data.layout.length().max(1);
         let columns = match self.request.data.layout {
             Layout::Columns { count, .. } => count.max(1),
             _ => 1,
         };
-        let units = if padding.is_some() { tokens.documents } else { tokens.stream.count() };
-        // nanoGPT's rule: the first int(n · 0.9) are for training.
-        let border = fraction.map_or(units, |f| ((units as f64 * (1.0 - f)) as u64).min(units));
-        let make = |range: Range<u64>, key: &'static str| {
-            let (split, token_range) = if let (Some(store), Some(padding)) = (&tokens.store, padding) {
-                let token_range = store.document_start(range.start)..store.document_start(range.end);
-                (Split::padded(store.clone(), &range, length, padding), token_range)
-            } else {
-                (Split::packed(tokens.stream.clone(), &range, length, columns as u64), range.clone())
-            };
-            if split.rows() == 0 {
-                let count = range.end - range.start;
-                let total = if count < units { format!(", of {units} in the source,") } else { String::new() };
-                let least = (length + 1) * columns;
-                let message = if padding.is_some() {
-                    format!("{count} documents{total} make no row")
-                } else if columns > 1 {
-                    format!("{count} tokens{total} are too few: {columns} columns of one row of {length} need {least}")
-                } else {
-                    format!("{count} tokens{total} are too few: one row of length {length} needs {least}")
-                };
-                return Err(DataError::setting(key, message));
-            }
-            // This text is hashed: it stays as the first version wrote it.
-            let padding = padding.map_or_else(
-                || "None".to_owned(),
-                |PaddingTokens { bos, eos, pad }| format!("Some(Marks {{ bos: {bos}, eos: {eos}, pad: {pad} }})"),
-            );
-            let layout = format!("{} {padding}", row_settings(&self.request.data.layout));
-            let hash = hash_parts([&*tokens.hash, tokenizer.hash(), &layout, &format!("{range:?}")]);
-            let facts = SplitFacts {
-                rows: split.rows(),
-                tokens: token_range.end - token_range.start,
-                documents: self.count_documents(tokens, tokenizer, &token_range),
-                hash,
-            };
-            Ok((split, facts))
+        let (split, token_range) = if let (Some(store), Some(padding)) = (&tokens.store, padding) {
+            let token_range = store.document_start(range.start)..store.document_start(range.end);
+            (Split::padded(store.clone(), range, length, padding), token_range)
+        } else {
+            (Split::packed(tokens.stream.clone(), range, length, columns as u64), range.clone())
         };
-        let (split, facts) = make(0..border, name.key())?;
-        let held_out = fraction.map(|_| make(border..units, "data.validation.fraction")).transpose()?;
-        Ok((split, facts, held_out))
+        if split.rows() == 0 {
+            let (count, units) = (range.end - range.start, tokens.units(padding));
+            let total = if count < units { format!(", of {units} in the source,") } else { String::new() };
+            let least = (length + 1) * columns;
+            let message = if padding.is_some() {
+                format!("{count} documents{total} make no row")
+            } else if columns > 1 {
+                format!("{count} tokens{total} are too few: {columns} columns of one row of {length} need {least}")
+            } else {
+                format!("{count} tokens{total} are too few: one row of length {length} needs {least}")
+            };
+            return Err(DataError::setting(key, message));
+        }
+        // This text is hashed: it stays as the first version wrote it.
+        let padding = padding.map_or_else(
+            || "None".to_owned(),
+            |PaddingTokens { bos, eos, pad }| format!("Some(Marks {{ bos: {bos}, eos: {eos}, pad: {pad} }})"),
+        );
+        let layout = format!("{} {padding}", row_settings(&self.request.data.layout));
+        let hash = hash_parts([&*tokens.hash, tokenizer.hash(), &layout, &format!("{range:?}")]);
+        let facts = SplitFacts {
+            rows: split.rows(),
+            tokens: token_range.end - token_range.start,
+            documents: self.count_documents(tokens, tokenizer, &token_range),
+            hash,
+        };
+        Ok((split, facts))
     }
 
     /// The number of documents that start in `range` of the tokens.
     fn count_documents(&self, tokens: &SourceTokens, tokenizer: &TextTokenizer, range: &Range<u64>) -> u64 {
         let whole = *range == (0..tokens.stream.count());
-        match (&tokens.store, tokenizer.eot()) {
+        match (&tokens.store, tokenizer.end_of_text()) {
             _ if whole => tokens.documents,
             (Some(store), _) => store.documents_before(range.end) - store.documents_before(range.start),
             (None, None) => 1,
             (None, Some(end)) => {
                 let memo = hash_parts([&*tokens.hash, &format!("{range:?} {end}")]);
-                self.cache.read_memo("scans", &memo).unwrap_or_else(|| {
+                self.cache.remember("scans", &memo, || {
                     let mut count = 0_u64;
                     tokens.stream.read(range.start, range.end - range.start, |token| count += u64::from(token == end));
-                    self.cache.write_memo("scans", &memo, &count.max(1));
                     count.max(1)
                 })
             }
         }
     }
 
-    fn check_vocabulary(&self, tokens: &SourceTokens, what: &str, tokenizer: &TextTokenizer) -> Result<(), DataError> {
+    fn check_vocabulary(&self, tokens: &SourceTokens, what: &str, tokenizer: &TextTokenizer) -> Result<()> {
         let limits = [
             Some((tokenizer.vocab_size(), "data.tokenizer")),
             self.request.vocab_size.map(|n| (n, "model.vocab_size")),
@@ -293,11 +286,7 @@ impl Preparation<'_> {
         Ok(())
     }
 
-    fn load_choice(
-        &self,
-        set: &HellaSwag,
-        tokenizer: &TextTokenizer,
-    ) -> Result<(Vec<ChoiceItem>, ChoiceFacts), DataError> {
+    fn load_choice(&self, set: &HellaSwag, tokenizer: &TextTokenizer) -> Result<(Vec<ChoiceItem>, ChoiceFacts)> {
         let path: PathBuf = match (&set.file, set.builtin) {
             (Some(file), _) => file.clone(),
             (None, Some(Corpus::Stories)) => stories::write_corpus(&self.cache, self.report)?.choice,
@@ -328,9 +317,9 @@ fn row_settings(layout: &Layout) -> String {
 }
 
 /// The tokens of padded rows; `None` for packed ones.
-fn padding_tokens(layout: &Layout, tokenizer: &TextTokenizer) -> Result<Option<PaddingTokens>, DataError> {
+fn padding_tokens(layout: &Layout, tokenizer: &TextTokenizer) -> Result<Option<PaddingTokens>> {
     let Layout::Padded { bos, eos, pad, .. } = layout else { return Ok(None) };
-    let named = |key, name: &str| tokenizer.named(name).map_err(|message| DataError::setting(key, message));
+    let named = |key, name: &str| tokenizer.token_id(name).map_err(|message| DataError::setting(key, message));
     Ok(Some(PaddingTokens {
         bos: named("data.layout.padded.bos", bos)?,
         eos: named("data.layout.padded.eos", eos)?,
@@ -340,7 +329,7 @@ fn padding_tokens(layout: &Layout, tokenizer: &TextTokenizer) -> Result<Option<P
 
 /// Refuses a file that is in both sources, under whatever name. Validation on training text measures memory, and a test on text by which
 /// checkpoints are chosen measures luck.
-fn check_disjoint(known: &LocatedSource, other: &LocatedSource, why: &str) -> Result<(), DataError> {
+fn check_disjoint(known: &LocatedSource, other: &LocatedSource, why: &str) -> Result<()> {
     if known.documents != other.documents {
         return Ok(());
     }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::error::DataError;
+use super::error::{DataError, Result};
 use super::token_store::TokenStore;
 use super::token_stream::TokenStream;
 use runner_spec::data::{IGNORED_TARGET, Rows};
@@ -67,7 +67,7 @@ impl Split {
     ///
     /// # Errors
     /// If there is no such row.
-    pub fn fill(&self, indices: impl IntoIterator<Item = u64>, out: &mut Rows) -> Result<(), DataError> {
+    pub fn fill(&self, indices: impl IntoIterator<Item = u64>, out: &mut Rows) -> Result<()> {
         out.length = self.length;
         out.inputs.clear();
         out.targets.clear();

@@ -2,10 +2,8 @@
 
 use std::path::Path;
 
-use serde::{Deserialize, Serialize};
-
 use super::cache::DataCache;
-use super::error::DataError;
+use super::error::{DataError, Result};
 use super::fingerprint::hash_parts;
 use super::shard::{LLMC_HEADER, ShardFormat};
 use super::source::LocatedSource;
@@ -15,14 +13,6 @@ use super::token_stream::{TokenSegment, TokenStream, TokenWidth, map};
 const LLMC_OTHERS: [(&str, u32); 3] = [("model", 20_240_326), ("debug state", 20_240_327), ("tokenizer", 20_240_328)];
 const NPY_MAGIC: &[u8] = b"\x93NUMPY";
 
-/// The result of reading a shard, kept in a memo for the shard's content.
-#[derive(Debug, Serialize, Deserialize)]
-struct ShardScan {
-    max: u32,
-    /// The number of end-of-text tokens.
-    ends: u64,
-}
-
 /// Opens the shards of `source` as one stream. Also returns the highest token and the number of documents: the end-of-text tokens `end`,
 /// and at least one for each shard.
 pub(super) fn open(
@@ -30,7 +20,7 @@ pub(super) fn open(
     end: Option<u32>,
     cache: &DataCache,
     progress: &dyn Fn(u64, u64),
-) -> Result<(TokenStream, u32, u64), DataError> {
+) -> Result<(TokenStream, u32, u64)> {
     let segments = source
         .files
         .iter()
@@ -39,14 +29,9 @@ pub(super) fn open(
     let (mut max, mut documents, mut bytes, mut tokens) = (0, 0, 0, 0);
     for (segment, file) in segments.iter().zip(&source.files) {
         let memo = hash_parts([&*file.hash, &format!("{end:?}")]);
-        let scan = cache.read_memo("scans", &memo).unwrap_or_else(|| {
-            let (max, ends) = segment.scan(end);
-            let scan = ShardScan { max, ends };
-            cache.write_memo("scans", &memo, &scan);
-            scan
-        });
-        max = max.max(scan.max);
-        documents += scan.ends.max(1);
+        let (highest, ends) = cache.remember("scans", &memo, || segment.scan(end));
+        max = max.max(highest);
+        documents += ends.max(1);
         bytes += file.size;
         tokens += segment.count;
         progress(bytes, tokens);
@@ -55,7 +40,7 @@ pub(super) fn open(
 }
 
 /// The tokens in the file `path`, and the name of the format.
-pub(super) fn recognize(path: &Path) -> Result<(TokenSegment, &'static str), DataError> {
+pub(super) fn recognize(path: &Path) -> Result<(TokenSegment, &'static str)> {
     let wrong = |message: String| DataError::file(path, message);
     // An empty file cannot be mapped everywhere.
     let size = std::fs::metadata(path).map_err(DataError::io(path))?.len();

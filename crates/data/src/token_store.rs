@@ -11,13 +11,13 @@ use std::sync::Arc;
 
 use memmap2::Mmap;
 
-use super::error::DataError;
+use super::error::{DataError, Result};
 use super::token_stream::{TokenSegment, TokenStream, TokenWidth, map};
 
 pub(super) const MAGIC: &[u8; 8] = b"RUNTOK\x00\x01";
-const HEADER: usize = 128;
+const HEADER_BYTES: usize = 128;
 /// Bytes of the header that its hash covers; the hash follows them.
-const FIELDS: usize = 48;
+const HASHED_BYTES: usize = 48;
 
 /// The tokens and documents of an entry.
 #[derive(Debug, Clone)]
@@ -32,12 +32,12 @@ pub(super) struct TokenStore {
 impl TokenStore {
     /// # Errors
     /// `Damaged`, if the entry is not whole.
-    pub(super) fn open(folder: &Path) -> Result<Self, DataError> {
+    pub(super) fn open(folder: &Path) -> Result<Self> {
         let damaged = |message: &str| DataError::damaged(folder, message);
         let path = folder.join("tokens.bin");
         let tokens = map(&path)?;
-        let header = tokens.get(..HEADER).ok_or_else(|| damaged("tokens.bin is cut short"))?;
-        let (fields, rest) = header.split_at(FIELDS);
+        let header = tokens.get(..HEADER_BYTES).ok_or_else(|| damaged("tokens.bin is cut short"))?;
+        let (fields, rest) = header.split_at(HASHED_BYTES);
         if &fields[..8] != MAGIC || rest[..32] != *blake3::hash(fields).as_bytes() {
             return Err(damaged("tokens.bin has a foreign header"));
         }
@@ -49,9 +49,10 @@ impl TokenStore {
         let (width, count, document_count, skip, max) = (field(1), field(2), field(3), field(4), field(5) as u32);
         let width = if width == 2 { TokenWidth::U16 } else { TokenWidth::U32 };
         let documents = map(&folder.join("documents.bin"))?;
-        let whole = tokens.len() as u64 == HEADER as u64 + count * width.bytes() as u64
+        let whole = tokens.len() as u64 == HEADER_BYTES as u64 + count * width.bytes() as u64
             && documents.len() as u64 == (document_count + 1) * 8;
-        let segment = TokenSegment::new(&path, tokens, HEADER + skip as usize * width.bytes(), width, count - skip);
+        let segment =
+            TokenSegment::new(&path, tokens, HEADER_BYTES + skip as usize * width.bytes(), width, count - skip);
         match segment {
             Some(segment) if whole => {
                 Ok(Self { tokens: TokenStream::new(vec![segment]), documents, document_count, max })
@@ -87,13 +88,13 @@ pub(super) struct TokenStoreWriter {
 }
 
 impl TokenStoreWriter {
-    pub(super) fn create(folder: &Path, width: TokenWidth, separator: Option<u32>) -> Result<Self, DataError> {
+    pub(super) fn create(folder: &Path, width: TokenWidth, separator: Option<u32>) -> Result<Self> {
         let create = |name: &str| {
             let path = folder.join(name);
             File::create(&path).map(|file| BufWriter::with_capacity(1 << 20, file)).map_err(DataError::io(&path))
         };
         let (mut tokens, documents) = (create("tokens.bin")?, create("documents.bin")?);
-        tokens.write_all(&[0; HEADER]).map_err(DataError::io(folder))?;
+        tokens.write_all(&[0; HEADER_BYTES]).map_err(DataError::io(folder))?;
         let folder = folder.to_owned();
         Ok(Self { folder, tokens, documents, width, separator, count: 0, document_count: 0, max: 0 })
     }
@@ -109,7 +110,7 @@ impl TokenStoreWriter {
     }
 
     /// Appends tokens to the last document, or to a new one.
-    pub(super) fn append(&mut self, first: bool, tokens: &[u32]) -> Result<(), DataError> {
+    pub(super) fn append(&mut self, first: bool, tokens: &[u32]) -> Result<()> {
         if first {
             self.documents.write_all(&self.count.to_le_bytes()).map_err(DataError::io(&self.folder))?;
             self.document_count += 1;
@@ -120,7 +121,7 @@ impl TokenStoreWriter {
         self.write(tokens)
     }
 
-    fn write(&mut self, tokens: &[u32]) -> Result<(), DataError> {
+    fn write(&mut self, tokens: &[u32]) -> Result<()> {
         self.tokens.write_all(&self.width.encode(tokens)).map_err(DataError::io(&self.folder))?;
         self.max = tokens.iter().copied().fold(self.max, u32::max);
         self.count += tokens.len() as u64;
@@ -128,9 +129,9 @@ impl TokenStoreWriter {
     }
 
     /// Completes the files. Returns the number of documents.
-    pub(super) fn finish(mut self) -> Result<u64, DataError> {
+    pub(super) fn finish(mut self) -> Result<u64> {
         let (skip, end) = (self.skip(), self.count());
-        let mut header = Vec::with_capacity(HEADER);
+        let mut header = Vec::with_capacity(HEADER_BYTES);
         header.extend_from_slice(MAGIC);
         for field in [self.width.bytes() as u64, self.count, self.document_count, skip, u64::from(self.max)] {
             header.extend_from_slice(&field.to_le_bytes());

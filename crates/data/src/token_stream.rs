@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use memmap2::Mmap;
 
-use super::error::DataError;
+use super::error::{DataError, Result};
 
 /// The width of a stored token, little-endian.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,7 +75,7 @@ impl TokenSegment {
 }
 
 /// Maps a whole file for reading.
-pub(super) fn map(path: &Path) -> Result<Arc<Mmap>, DataError> {
+pub(super) fn map(path: &Path) -> Result<Arc<Mmap>> {
     let file = File::open(path).map_err(DataError::io(path))?;
     #[expect(unsafe_code, reason = "memory mapping")]
     // SAFETY: the map is read-only and private. DataCache entries are never written after they appear under their name. A

@@ -313,7 +313,7 @@ fn check_unchanged(weights: &OpenedWeights, facts: &DataFacts, cache: &Path) -> 
 /// If `tokenizer` does not encode a prompt of `experiment`.
 pub fn check_prompts(experiment: &Experiment, tokenizer: &TextTokenizer) -> Result<(), EngineError> {
     for prompt in experiment.eval.samples.iter().flat_map(|s| &s.prompts) {
-        let encoded = tokenizer.encode(prompt);
+        let encoded = tokenizer.encode_prompt(prompt);
         encoded.map_err(|error| EngineError::Request(format!("eval.samples.prompts: {prompt:?}: {error}")))?;
     }
     Ok(())

@@ -10,17 +10,17 @@ use std::time::Duration;
 use ureq::http::Response;
 use ureq::{Agent, Body};
 
-use super::error::{HubError, quoted};
+use super::error::{HubError, Result, quoted};
 use super::fetch::Report;
 use super::settings::Settings;
 
 const MAX_REDIRECTS: usize = 10;
 /// Attempts at one request that receive nothing.
-const ATTEMPTS: u32 = 5;
+const MAX_ATTEMPTS: u32 = 5;
 /// A server that asks for a longer wait is not waited for.
 const MAX_WAIT: Duration = Duration::from_secs(30);
 /// Bytes of an answer other than a file.
-const MAX_ANSWER: u64 = 64 << 20;
+const MAX_ANSWER_BYTES: u64 = 64 << 20;
 
 pub(super) struct Client<'a> {
     pub(super) settings: &'a Settings,
@@ -134,11 +134,11 @@ impl<'a> Client<'a> {
         Err(wrong(&url, "redirects without end").into())
     }
 
-    /// Retries `attempt` until it succeeds, fails for good, or has received nothing [`ATTEMPTS`] times in a row.
+    /// Retries `attempt` until it succeeds, fails for good, or has received nothing [`MAX_ATTEMPTS`] times in a row.
     ///
     /// # Errors
     /// The error of the last attempt.
-    pub(super) fn with_retries<T>(&self, mut attempt: impl FnMut() -> Result<T, Failure>) -> Result<T, HubError> {
+    pub(super) fn with_retries<T>(&self, mut attempt: impl FnMut() -> Result<T, Failure>) -> Result<T> {
         let mut failed = 0;
         loop {
             let (message, after, moved) = match attempt() {
@@ -148,7 +148,7 @@ impl<'a> Client<'a> {
             };
             failed = if moved { 1 } else { failed + 1 };
             let wait = after.unwrap_or(self.settings.wait * 2_u32.pow(failed - 1));
-            if failed >= ATTEMPTS || wait > MAX_WAIT {
+            if failed >= MAX_ATTEMPTS || wait > MAX_WAIT {
                 let endpoint = &self.settings.endpoint;
                 return Err(HubError::Unreachable(format!("the hub at {endpoint} cannot be read: {message}")));
             }
@@ -161,18 +161,18 @@ impl<'a> Client<'a> {
         &self,
         url: &str,
         refused: &dyn Fn(&Answer) -> HubError,
-    ) -> Result<T, HubError> {
+    ) -> Result<T> {
         let bytes = self.with_retries(|| {
             let answer = self.request(Method::Get, url, 0)?;
             if answer.status != 200 {
                 return Err(refused(&answer).into());
             }
             let mut bytes = Vec::new();
-            let read = answer.into_body().take(MAX_ANSWER + 1).read_to_end(&mut bytes);
+            let read = answer.into_body().take(MAX_ANSWER_BYTES + 1).read_to_end(&mut bytes);
             read.map_err(|error| Failure::retry(quoted(&error.to_string())))?;
             Ok(bytes)
         })?;
-        if bytes.len() as u64 > MAX_ANSWER {
+        if bytes.len() as u64 > MAX_ANSWER_BYTES {
             return Err(wrong(url, "its answer is too long"));
         }
         serde_json::from_slice(&bytes)

@@ -3,6 +3,9 @@
 use std::io;
 use std::path::Path;
 
+/// The result of reading the hub, unless it names another error.
+pub(super) type Result<T, E = HubError> = std::result::Result<T, E>;
+
 /// The reason why something on the hub cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum HubError {

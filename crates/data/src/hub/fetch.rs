@@ -11,11 +11,11 @@ use std::time::Instant;
 use ring::digest::{Context, SHA256};
 
 use super::client::{Answer, Failure, Method};
-use super::error::{HubError, quoted};
+use super::error::{HubError, Result, quoted};
 use super::repository::Repository;
 use runner_spec::hub_name::is_etag;
 
-const BLOCK: usize = 256 << 10;
+const BLOCK_BYTES: usize = 256 << 10;
 
 /// The progress of a download: a part of a file has arrived.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -60,7 +60,7 @@ impl Fetch<'_> {
     ///
     /// # Errors
     /// If the hub does not have the file, or the download is incomplete.
-    pub(super) fn run(&self, pointer: &Path) -> Result<PathBuf, HubError> {
+    pub(super) fn run(&self, pointer: &Path) -> Result<PathBuf> {
         let Self { repository, commit, path, .. } = *self;
         let client = repository.client;
         let repo = repository.repo(commit);
@@ -105,7 +105,7 @@ impl Fetch<'_> {
     }
 
     /// The name of the content, and its length.
-    fn facts(&self, answer: &Answer) -> Result<Facts, HubError> {
+    fn facts(&self, answer: &Answer) -> Result<Facts> {
         let wrong = |message: String| self.repository.wrong_answer(&format!("`{}`: {message}", self.path));
         if let Some(other) = answer.header("x-repo-commit").filter(|other| *other != self.commit) {
             return Err(wrong(format!("of commit {}, not {}", quoted(other), self.commit)));
@@ -167,7 +167,7 @@ impl Fetch<'_> {
             let message = format!("`{}`: nothing tells where it ends", self.path);
             return Err(Failure::Final(self.repository.wrong_answer(&message)));
         }
-        let (start, begun, mut body, mut block) = (have, Instant::now(), answer.into_body(), vec![0; BLOCK]);
+        let (start, begun, mut body, mut block) = (have, Instant::now(), answer.into_body(), vec![0; BLOCK_BYTES]);
         // The reason why reading ended; an error is never the end of the file.
         let (ended, failed) = loop {
             match body.read(&mut block) {
@@ -212,7 +212,7 @@ impl Fetch<'_> {
 /// True if the file `part` has the content that `facts` name, or they name none.
 fn is_content(part: &Path, facts: &Facts) -> io::Result<bool> {
     let Some(expected) = facts.sha256() else { return Ok(true) };
-    let (mut file, mut sha256) = (BufReader::with_capacity(BLOCK, File::open(part)?), Context::new(&SHA256));
+    let (mut file, mut sha256) = (BufReader::with_capacity(BLOCK_BYTES, File::open(part)?), Context::new(&SHA256));
     loop {
         let block = file.fill_buf()?;
         if block.is_empty() {
@@ -241,7 +241,7 @@ fn percent_encoded(part: &str) -> String {
 }
 
 /// Makes `pointer`, which is `path` in a snapshot, a link to `blob`.
-fn link(blob: &Path, pointer: &Path, path: &str) -> Result<(), HubError> {
+fn link(blob: &Path, pointer: &Path, path: &str) -> Result<()> {
     let folder = pointer.parent().unwrap_or(pointer);
     fs::create_dir_all(folder).map_err(HubError::io(folder))?;
     let name = blob.file_name().unwrap_or_default();

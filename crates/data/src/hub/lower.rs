@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use hf_hub::RepoType;
 
 use super::client::Client;
-use super::error::HubError;
+use super::error::{HubError, Result};
 use super::fetch::Report;
 use super::repository::{Repository, Snapshot};
 use super::select::{self, Format, Selected, SelectedBy};
@@ -19,7 +19,7 @@ use runner_spec::experiment::{
 /// The branch on which the hub keeps the parquet files that it makes of datasets in other formats.
 const CONVERTED: &str = "refs/convert/parquet";
 /// Bytes of a dataset's card.
-const MAX_CARD: u64 = 4 << 20;
+const MAX_CARD_BYTES: u64 = 4 << 20;
 const TOKENIZER: &str = "tokenizer.json";
 const PAIR: [&str; 2] = ["vocab.json", "merges.txt"];
 
@@ -53,7 +53,7 @@ pub fn lower(
     settings: &Settings,
     memos: &Path,
     report: &Report<'_>,
-) -> Result<Lowered, HubError> {
+) -> Result<Lowered> {
     let hub = Client::new(settings, memos, report);
     let mut out = Lowered { local: data.clone(), pinned: data.clone(), test: None };
     if let Tokenizer::Hub(HubTokenizer { name, revision }) = &data.tokenizer {
@@ -95,7 +95,7 @@ impl Client<'_> {
         }
     }
 
-    fn tokenizer(&self, name: &str, revision: &str) -> Result<(Tokenizer, String), HubError> {
+    fn tokenizer(&self, name: &str, revision: &str) -> Result<(Tokenizer, String)> {
         let repository = self.repository(RepoType::Model, name, revision);
         let snapshot = repository.snapshot()?;
         let has = |file: &str| snapshot.files.iter().any(|f| f == file);
@@ -112,7 +112,7 @@ impl Client<'_> {
         Err(self.lacking(&snapshot, message))
     }
 
-    fn dataset(&self, source: &HubSource) -> Result<(Source, String), HubError> {
+    fn dataset(&self, source: &HubSource) -> Result<(Source, String)> {
         let HubSource { dataset, config, split, column, template, revision } = source;
         let repository = self.repository(RepoType::Dataset, dataset, revision);
         let snapshot = repository.snapshot()?;
@@ -169,7 +169,7 @@ impl Client<'_> {
 }
 
 /// The configurations of the dataset's card, if it has one.
-fn card(repository: &Repository<'_>, snapshot: &Snapshot) -> Result<Vec<select::Config>, HubError> {
+fn card(repository: &Repository<'_>, snapshot: &Snapshot) -> Result<Vec<select::Config>> {
     const CARD: &str = "README.md";
     if !snapshot.files.iter().any(|file| file == CARD) {
         return Ok(Vec::new());
@@ -177,12 +177,12 @@ fn card(repository: &Repository<'_>, snapshot: &Snapshot) -> Result<Vec<select::
     let path = repository.file(&snapshot.commit, CARD, (1, 1))?;
     let mut bytes = Vec::new();
     let file = File::open(&path).map_err(HubError::io(&path))?;
-    file.take(MAX_CARD).read_to_end(&mut bytes).map_err(HubError::io(&path))?;
+    file.take(MAX_CARD_BYTES).read_to_end(&mut bytes).map_err(HubError::io(&path))?;
     Ok(select::configs(&String::from_utf8_lossy(&bytes)))
 }
 
 /// True if a JSON file begins like an array.
-fn is_array(path: &Path) -> Result<bool, HubError> {
+fn is_array(path: &Path) -> Result<bool> {
     let mut start = Vec::new();
     File::open(path).and_then(|file| file.take(4096).read_to_end(&mut start)).map_err(HubError::io(path))?;
     let start = start.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&start);

@@ -12,7 +12,7 @@ use hf_hub::{Cache, CacheRepo, Repo, RepoType};
 use serde_json::Value;
 
 use super::client::{Answer, Client};
-use super::error::{HubError, quoted};
+use super::error::{HubError, Result, quoted};
 use super::fetch::Fetch;
 use runner_spec::diagnostic::nearest;
 use runner_spec::hub_name::{is_commit, is_inside};
@@ -60,7 +60,7 @@ impl Repository<'_> {
     ///
     /// # Errors
     /// If they are not in the cache, and the hub does not list them.
-    pub(super) fn snapshot(&self) -> Result<Snapshot, HubError> {
+    pub(super) fn snapshot(&self) -> Result<Snapshot> {
         let Some(commit) = self.known_commit() else {
             let info = self.request_info(self.revision)?;
             if !is_commit(self.revision) {
@@ -128,7 +128,7 @@ impl Repository<'_> {
     }
 
     /// Asks the hub about `revision`, and keeps the list of files.
-    fn request_info(&self, revision: &str) -> Result<RepoInfo, HubError> {
+    fn request_info(&self, revision: &str) -> Result<RepoInfo> {
         if self.client.settings.offline {
             return Err(HubError::Request(self.describe_missing("the list of files", "HF_HUB_OFFLINE is set")));
         }
@@ -218,7 +218,7 @@ impl Repository<'_> {
     ///
     /// # Errors
     /// If it is not in the cache and cannot be downloaded.
-    pub(super) fn file(&self, commit: &str, path: &str, number: (usize, usize)) -> Result<PathBuf, HubError> {
+    pub(super) fn file(&self, commit: &str, path: &str, number: (usize, usize)) -> Result<PathBuf> {
         if !is_inside(path) {
             return Err(self.wrong_answer(&format!("`{}` is no file of a repository", quoted(path))));
         }
@@ -253,7 +253,7 @@ pub(super) fn suggestion(name: &str, all: &[String]) -> String {
 }
 
 /// Writes a small file, and its folder if necessary.
-fn write_file(path: &Path, bytes: &[u8]) -> Result<(), HubError> {
+fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
     let folder = runner_files::parent_folder(path);
     fs::create_dir_all(folder).and_then(|()| runner_files::write_atomic(path, bytes)).map_err(HubError::io(path))
 }

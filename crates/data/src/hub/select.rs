@@ -10,7 +10,7 @@ use serde_yaml::Value;
 use super::repository::suggestion;
 
 /// Bytes of the YAML at the top of a card.
-const MAX_HEAD: usize = 1 << 20;
+const MAX_HEAD_BYTES: usize = 1 << 20;
 /// Wildcards of a pattern. Matching takes long with many of them.
 const MAX_WILDCARDS: usize = 8;
 
@@ -72,7 +72,7 @@ pub(super) struct Config {
 pub(super) fn configs(text: &str) -> Vec<Config> {
     let text = text.trim_start_matches('\u{feff}');
     let Some(rest) = text.strip_prefix("---\n").or_else(|| text.strip_prefix("---\r\n")) else { return Vec::new() };
-    let Some(end) = rest.match_indices("\n---").map(|(at, _)| at).next().filter(|&end| end <= MAX_HEAD) else {
+    let Some(end) = rest.match_indices("\n---").map(|(at, _)| at).next().filter(|&end| end <= MAX_HEAD_BYTES) else {
         return Vec::new();
     };
     let Ok(head) = serde_yaml::from_str::<Value>(&rest[..end]) else { return Vec::new() };

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::error::HubError;
+use super::error::{HubError, Result};
 
 const ENDPOINT: &str = "https://huggingface.co";
 
@@ -39,7 +39,7 @@ impl Settings {
     ///
     /// # Errors
     /// If a variable has an illegal value, or there is no folder for the cache.
-    pub fn new(variable: &dyn Fn(&str) -> Option<String>) -> Result<Self, HubError> {
+    pub fn new(variable: &dyn Fn(&str) -> Option<String>) -> Result<Self> {
         let given = |name: &str| variable(name).filter(|value| !value.trim().is_empty());
         let wrong = |message: String| Err(HubError::Request(message));
         let endpoint = given("HF_ENDPOINT").unwrap_or_else(|| ENDPOINT.to_owned());
@@ -78,7 +78,7 @@ impl Settings {
 mod tests {
     use super::*;
 
-    fn settings(given: &[(&str, &str)]) -> Result<Settings, HubError> {
+    fn settings(given: &[(&str, &str)]) -> Result<Settings> {
         Settings::new(&|name| given.iter().find(|(n, _)| *n == name).map(|(_, value)| (*value).to_owned()))
     }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use crate::error::DataError;
+use crate::error::Result;
 use crate::source::Column;
 use crate::source::{JsonFormat, for_each_record, json_type};
 
@@ -13,7 +13,7 @@ const MAX_OBJECTS: usize = 1000;
 const TEXT: &str = "text";
 
 /// The fields of the first objects, by name: the types that occur, and the bytes of strings.
-pub(super) fn json_fields(path: &Path, format: JsonFormat) -> Result<Vec<Column>, DataError> {
+pub(super) fn json_fields(path: &Path, format: JsonFormat) -> Result<Vec<Column>> {
     let mut fields: BTreeMap<String, (Vec<&str>, u64)> = BTreeMap::new();
     let mut objects = 0;
     for_each_record(path, format, &mut |_, object| {

@@ -4,10 +4,11 @@ use super::report::{DocumentCounts, Frequent, Sample, Vocabulary};
 use crate::tokenizer::TextTokenizer;
 
 /// Higher ids are counted together: no vocabulary is that large, but a file can hold any number.
-const ABSURD: u32 = 1 << 24;
+const FIRST_ABSURD_ID: u32 = 1 << 24;
 /// Tokens of a sample, from the start of its document.
 const SAMPLE_TOKENS: usize = 400;
 
+#[derive(Default)]
 pub(super) struct TokenTally {
     counts: Vec<u64>,
     absurd: u64,
@@ -25,9 +26,7 @@ pub(super) struct TokenTally {
 
 impl TokenTally {
     pub(super) fn new(wanted: usize) -> Self {
-        let (counts, samples, current) = (Vec::new(), Vec::new(), Vec::new());
-        let documents = DocumentCounts::default();
-        Self { counts, absurd: 0, highest: 0, tokens: 0, documents, length: 0, wanted, samples, current }
+        Self { wanted, ..Self::default() }
     }
 
     /// Adds a token. `content` is false for a token between documents.
@@ -37,7 +36,7 @@ impl TokenTally {
         self.highest = self.highest.max(id);
         match self.counts.get_mut(id as usize) {
             Some(count) => *count += 1,
-            None if id < ABSURD => {
+            None if id < FIRST_ABSURD_ID => {
                 self.counts.resize((id as usize + 1).next_power_of_two(), 0);
                 self.counts[id as usize] = 1;
             }

@@ -8,7 +8,7 @@ use super::columns::{json_fields, text_column};
 use super::report::{Inspected, InspectedFile, Sample, TextFacts};
 use super::tally::TokenTally;
 use crate::cut_points::CutPoints;
-use crate::error::DataError;
+use crate::error::{DataError, Result};
 use crate::fingerprint::SourceFile;
 use crate::source::Column;
 use crate::source::{
@@ -21,7 +21,7 @@ use runner_spec::experiment::Source;
 /// Characters of a sample, from the start of its document.
 const SAMPLE_CHARACTERS: usize = 2000;
 
-/// Reads the text of `source` in `files`. The column or field is guessed unless `chosen`. With a tokenizer, all text is encoded, in the
+/// Reads the text of `source` in `files`. The column or field is guessed unless it `is_chosen`. With a tokenizer, all text is encoded, in the
 /// current rayon pool. `texts` documents and the `top` most frequent ids are shown; `progress` receives the bytes read, and of all files.
 ///
 /// # Errors
@@ -29,12 +29,12 @@ const SAMPLE_CHARACTERS: usize = 2000;
 pub fn inspect_text(
     source: &Source,
     files: &[PathBuf],
-    chosen: bool,
+    is_chosen: bool,
     tokenizer: Option<&TextTokenizer>,
     texts: usize,
     top: usize,
     progress: &(dyn Fn(u64, u64) + Sync),
-) -> Result<Inspected, DataError> {
+) -> Result<Inspected> {
     let documents = |name: String| {
         let text = TextSelector::Field(name);
         match source {
@@ -68,14 +68,14 @@ pub fn inspect_text(
         }
         listed.push(InspectedFile { path: path.clone(), format: format.name(), bytes, bits: None, tokens: None, rows });
     }
-    let name = if chosen { given } else { text_column(&columns).unwrap_or(given) }.to_owned();
+    let name = if is_chosen { given } else { text_column(&columns).unwrap_or(given) }.to_owned();
     let documents = documents(name.clone());
     let column = (documents != DocumentFormat::Text).then_some(name);
     let files = files.iter().map(|path| SourceFile::stat(path)).collect::<Result<Vec<_>, _>>()?;
     let located = LocatedSource { split: SplitName::Train, documents, files, hash: String::new() };
     let total = located.bytes();
 
-    let mut reader = TextReader::new(tokenizer, texts);
+    let mut reader = TextReader { tokenizer, texts, ..TextReader::default() };
     let cut = tokenizer.map_or(CutPoints::Anywhere, TextTokenizer::cut_points);
     read_in_batches(&located, cut, &mut |batch| {
         reader.take(&batch)?;
@@ -98,6 +98,7 @@ pub fn inspect_text(
 }
 
 /// Counts documents, which arrive in pieces.
+#[derive(Default)]
 struct TextReader<'a> {
     tokenizer: Option<&'a TextTokenizer>,
     tally: TokenTally,
@@ -109,15 +110,10 @@ struct TextReader<'a> {
     is_in_document: bool,
 }
 
-impl<'a> TextReader<'a> {
-    fn new(tokenizer: Option<&'a TextTokenizer>, texts: usize) -> Self {
-        let (tally, samples) = (TokenTally::new(0), Vec::new());
-        Self { tokenizer, tally, bytes: 0, characters: 0, texts, samples, is_in_document: false }
-    }
-
-    fn take(&mut self, batch: &[TextPiece]) -> Result<(), DataError> {
+impl TextReader<'_> {
+    fn take(&mut self, batch: &[TextPiece]) -> Result<()> {
         let tokens = self.tokenizer.map(|tokenizer| {
-            batch.par_iter().map(|piece| tokenizer.encode_text(&piece.text)).collect::<Result<Vec<_>, _>>()
+            batch.par_iter().map(|piece| tokenizer.encode_document(&piece.text)).collect::<Result<Vec<_>, _>>()
         });
         let tokens = tokens.transpose()?;
         for (index, piece) in batch.iter().enumerate() {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::report::{Inspected, InspectedFile};
 use super::tally::TokenTally;
-use crate::error::DataError;
+use crate::error::{DataError, Result};
 use crate::shard::Card;
 use crate::token_files::recognize;
 use crate::token_store::{MAGIC, TokenStore};
@@ -30,7 +30,7 @@ pub fn inspect_tokens(
     texts: usize,
     top: usize,
     progress: &(dyn Fn(u64, u64) + Sync),
-) -> Result<Inspected, DataError> {
+) -> Result<Inspected> {
     let (mut listed, mut segments, mut store) = (Vec::new(), Vec::new(), None);
     for path in files {
         let bytes = std::fs::metadata(path).map_err(DataError::io(path))?.len();
@@ -115,7 +115,7 @@ fn end_of_text(
     if given.is_some() {
         return (given, Some("given"));
     }
-    if let Some(end) = tokenizer.and_then(TextTokenizer::eot) {
+    if let Some(end) = tokenizer.and_then(TextTokenizer::end_of_text) {
         return (Some(end), Some("tokenizer"));
     }
     if let Some(end) = card.and_then(|card| card.tokenizer.end_of_text) {

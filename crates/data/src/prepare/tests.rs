@@ -143,9 +143,9 @@ fn a_trained_tokenizer_can_be_used_as_a_file() {
     let (loaded, hit) = folder.prepare_within(&packed(tokenizer, text(&[&file]), None, 16), None).unwrap();
     assert!(hit);
     assert_eq!(loaded.facts, trained.facts);
-    assert_eq!(loaded.tokenizer.eot(), Some(1));
-    assert_eq!(loaded.tokenizer.decode(&loaded.tokenizer.encode("[BOT]the cat").unwrap()), "[BOT]the cat");
-    assert_eq!(loaded.tokenizer.encode("[BOT]").unwrap(), [0]);
+    assert_eq!(loaded.tokenizer.end_of_text(), Some(1));
+    assert_eq!(loaded.tokenizer.decode(&loaded.tokenizer.encode_prompt("[BOT]the cat").unwrap()), "[BOT]the cat");
+    assert_eq!(loaded.tokenizer.encode_prompt("[BOT]").unwrap(), [0]);
 }
 
 #[test]
@@ -197,7 +197,7 @@ fn padded_rows_hold_documents() {
     assert_eq!(rows.targets.iter().filter(|&&t| t == IGNORED_TARGET).count() as u64, 24 - rows.valid());
     assert_eq!(
         rows.filled,
-        [24 - rows.inputs.iter().filter(|&&id| id == prepared.tokenizer.named("[PAD]").unwrap()).count()]
+        [24 - rows.inputs.iter().filter(|&&id| id == prepared.tokenizer.token_id("[PAD]").unwrap()).count()]
     );
     // The hash that rows have had since before there was a mask, which does not change them.
     assert_eq!(row_settings(&data.layout), "Padded { length: 24, bos: \"[BOT]\", eos: \"[EOT]\", pad: \"[PAD]\" }");
@@ -415,7 +415,7 @@ fn words_come_from_the_training_part_and_others_are_unknown() {
     let prepared = folder.prepare(&data).unwrap();
     // Five words and signs are equally frequent; `the` is twice as frequent.
     assert_eq!(prepared.tokenizer.decode(&(0..20).collect::<Vec<_>>()), "<unk> the , . cat dog");
-    assert_eq!((prepared.tokenizer.eot(), prepared.facts.tokenizer_vocab), (None, 6));
+    assert_eq!((prepared.tokenizer.end_of_text(), prepared.facts.tokenizer_vocab), (None, 6));
     let validation = prepared.facts.validation.as_ref().unwrap();
     assert_eq!(prepared.facts.train.tokens + validation.tokens, 30 * 6 + 10);
     let mut rows = Rows::default();

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::cut_points::CutPoints;
-use crate::error::DataError;
+use crate::error::Result;
 use crate::source::{Batch, LocatedSource, TextPiece, read};
 use crate::split_name::SplitName;
 
@@ -48,8 +48,8 @@ pub(super) fn read_batches(
     assignment: SplitAssignment,
     from: TextPosition,
     size: usize,
-    take: &mut dyn FnMut(Vec<TextPart>) -> Result<(), DataError>,
-) -> Result<(), DataError> {
+    take: &mut dyn FnMut(Vec<TextPart>) -> Result<()>,
+) -> Result<()> {
     let mut batch = Batch::new(size, take);
     // The last part of the text so far; the next piece tells whether the document ends with it.
     let mut last: Option<TextPart> = None;
@@ -103,7 +103,7 @@ fn add_all_but_last(
     mut part: TextPart,
     cut: CutPoints,
     from: TextPosition,
-) -> Result<TextPart, DataError> {
+) -> Result<TextPart> {
     // An earlier process may have cut elsewhere, and have written a part of this one.
     if part.document == from.document && part.offset < from.offset {
         let written = part.text.floor_char_boundary((from.offset - part.offset) as usize);
@@ -119,7 +119,7 @@ fn add_all_but_last(
 }
 
 impl TextPart {
-    fn add_to(self, batch: &mut Batch<'_, Self>) -> Result<(), DataError> {
+    fn add_to(self, batch: &mut Batch<'_, Self>) -> Result<()> {
         let bytes = self.text.len();
         batch.push(self, bytes)
     }
@@ -132,7 +132,7 @@ impl TextPart {
 }
 
 /// The number of characters of `source`, a single text.
-pub(super) fn count_characters(source: &LocatedSource) -> Result<u64, DataError> {
+pub(super) fn count_characters(source: &LocatedSource) -> Result<u64> {
     let mut count = 0;
     read(source, CutPoints::Anywhere, &mut |piece| {
         count += piece.text.chars().count() as u64;

@@ -11,7 +11,7 @@ use super::format::ShardFormat;
 use super::nanogpt_meta::{META, meta};
 use super::request::ShardRequest;
 use super::state::{OpenFile, ResumeState, STATE};
-use crate::error::DataError;
+use crate::error::{DataError, Result};
 use crate::tokenizer::TextTokenizer;
 
 /// The tokenizer beside the shards.
@@ -28,7 +28,7 @@ pub(super) enum FolderContent {
 ///
 /// # Errors
 /// If the folder holds shards of other settings or damaged ones.
-pub(super) fn read_folder(request: &ShardRequest<'_>, settings: &Settings) -> Result<FolderContent, DataError> {
+pub(super) fn read_folder(request: &ShardRequest<'_>, settings: &Settings) -> Result<FolderContent> {
     let folder = request.folder;
     let refuse = |message: String| Err(DataError::file(folder, message));
     if request.force {
@@ -88,7 +88,7 @@ fn file_names(folder: &Path) -> Vec<String> {
 }
 
 /// Removes an earlier set: the files of this format and name, and those that its card or state lists.
-fn clear(request: &ShardRequest<'_>) -> Result<(), DataError> {
+fn clear(request: &ShardRequest<'_>) -> Result<()> {
     let folder = request.folder;
     let mut names = files_of_set(request);
     let in_card = Card::read(folder).map(|card| card.shards).into_iter();
@@ -108,7 +108,7 @@ fn clear(request: &ShardRequest<'_>) -> Result<(), DataError> {
 }
 
 /// Removes the file `path`, if there is one.
-pub(super) fn remove_if_there(path: &Path) -> Result<(), DataError> {
+pub(super) fn remove_if_there(path: &Path) -> Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(DataError::io(path)(error)),
         _ => Ok(()),
@@ -154,14 +154,10 @@ fn is_same(path: &Path, content: &[u8], tokenizer: &TextTokenizer) -> bool {
 ///
 /// # Errors
 /// If a file has other content, unless `force`.
-pub(super) fn check_companion_files(request: &ShardRequest<'_>, tokenizer: &TextTokenizer) -> Result<(), DataError> {
-    let is_there = |name: &str| request.folder.join(name).symlink_metadata().is_ok();
-    if ![TOKENIZER, META].into_iter().any(is_there) {
-        return Ok(());
-    }
+pub(super) fn check_companion_files(request: &ShardRequest<'_>, tokenizer: &TextTokenizer) -> Result<()> {
     for (name, content) in companion_files(request, tokenizer) {
         let path = request.folder.join(name);
-        if !is_there(name) || is_same(&path, &content, tokenizer) {
+        if path.symlink_metadata().is_err() || is_same(&path, &content, tokenizer) {
             continue;
         }
         if !request.force {
@@ -176,7 +172,7 @@ pub(super) fn check_companion_files(request: &ShardRequest<'_>, tokenizer: &Text
 ///
 /// # Errors
 /// If one cannot be written.
-pub(super) fn write_companion_files(request: &ShardRequest<'_>, tokenizer: &TextTokenizer) -> Result<bool, DataError> {
+pub(super) fn write_companion_files(request: &ShardRequest<'_>, tokenizer: &TextTokenizer) -> Result<bool> {
     let files = companion_files(request, tokenizer);
     for (name, content) in &files {
         let path = request.folder.join(name);
@@ -188,7 +184,7 @@ pub(super) fn write_companion_files(request: &ShardRequest<'_>, tokenizer: &Text
 }
 
 /// Writes `value` to the file `path` in JSON.
-pub(super) fn write_json(path: &Path, value: &impl Serialize) -> Result<(), DataError> {
+pub(super) fn write_json(path: &Path, value: &impl Serialize) -> Result<()> {
     let mut bytes = serde_json::to_vec_pretty(value).map_err(|error| DataError::file(path, error.to_string()))?;
     bytes.push(b'\n');
     write_file(path, &bytes)
@@ -196,7 +192,7 @@ pub(super) fn write_json(path: &Path, value: &impl Serialize) -> Result<(), Data
 
 /// Writes a small file atomically. Until then it has the name of an unfinished shard, so that what a kill leaves is removed with those:
 /// the folder is the user's, where temporary files of other names may not be removed.
-fn write_file(path: &Path, bytes: &[u8]) -> Result<(), DataError> {
+fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
     let folder = path.parent().unwrap_or(Path::new("."));
     let unfinished = unfinished_path(folder, &path.file_name().unwrap_or_default().to_string_lossy());
     let write = || -> io::Result<()> {

@@ -12,7 +12,7 @@ use super::request::{Report, ShardEvent, ShardRequest, Sharded};
 use super::state::{Counts, ResumeState, STATE, UsedIds};
 use super::writer::{Pass, ShardWriter};
 use crate::cache::DataCache;
-use crate::error::DataError;
+use crate::error::{DataError, Result};
 use crate::source::{DocumentFormat, LocatedSource, locate, separate_source};
 use crate::split_name::SplitName;
 use crate::token_stream::TokenWidth;
@@ -23,7 +23,7 @@ use crate::tokenizer::{TextTokenizer, make_tokenizer};
 /// # Errors
 /// If sources or settings are wrong (named by their keys in the experiment, or by the fields of `request`), if the folder holds other shards
 /// and not `force`, or if files cannot be written.
-pub fn write_shards(request: &ShardRequest<'_>, report: &Report<'_>) -> Result<Sharded, DataError> {
+pub fn write_shards(request: &ShardRequest<'_>, report: &Report<'_>) -> Result<Sharded> {
     let cache = DataCache::open(request.cache_dir)?;
     let preparing = |progress| report(ShardEvent::Preparing(progress));
     let find = |source, split: SplitName| {
@@ -103,7 +103,7 @@ fn passes<'a>(
     train: &'a LocatedSource,
     validation: Option<&'a LocatedSource>,
     held_out: HeldOut,
-) -> Result<Vec<Pass<'a>>, DataError> {
+) -> Result<Vec<Pass<'a>>> {
     let assignment = match held_out {
         // int(n · 0.9) characters for training, as in nanoGPT's Shakespeare.
         HeldOut::Fraction(fraction) if train.is_single_text() => {
@@ -117,7 +117,7 @@ fn passes<'a>(
     Ok(validation.into_iter().chain([Pass { source: train, assignment }]).collect())
 }
 
-fn check(request: &ShardRequest<'_>, held_out: HeldOut, tokenizer: &TextTokenizer) -> Result<(), DataError> {
+fn check(request: &ShardRequest<'_>, held_out: HeldOut, tokenizer: &TextTokenizer) -> Result<()> {
     let (format, vocabulary) = (request.format, tokenizer.vocab_size());
     if format.width() == TokenWidth::U16 && vocabulary > 1 << 16 {
         let message = format!(

@@ -8,10 +8,10 @@ use super::card::{CardShard, HeldOut};
 use super::folder::{unfinished_path, write_error};
 use super::request::ShardRequest;
 use super::state::{OpenFile, ResumeState};
-use crate::error::DataError;
+use crate::error::{DataError, Result};
 use crate::split_name::SplitName;
 
-const BUFFER: usize = 1 << 20;
+const BUFFER_BYTES: usize = 1 << 20;
 
 pub(super) struct SplitWriter<'a> {
     request: &'a ShardRequest<'a>,
@@ -35,7 +35,7 @@ struct OpenShard {
 
 impl<'a> SplitWriter<'a> {
     /// Continues the shards of `split` at `state`.
-    pub(super) fn new(request: &'a ShardRequest<'a>, split: SplitName, state: &ResumeState) -> Result<Self, DataError> {
+    pub(super) fn new(request: &'a ShardRequest<'a>, split: SplitName, state: &ResumeState) -> Result<Self> {
         let settings = &state.settings;
         let first = u64::from(split == SplitName::Train && settings.held_out != HeldOut::Nothing);
         let next = first + state.shards_of(split).count() as u64;
@@ -48,18 +48,18 @@ impl<'a> SplitWriter<'a> {
         Ok(writer)
     }
 
-    fn create(&mut self) -> Result<OpenShard, DataError> {
+    fn create(&mut self) -> Result<OpenShard> {
         let ShardRequest { format, folder, name, .. } = *self.request;
         let name = format.file_name(name, self.split, self.next);
         let path = unfinished_path(folder, &name);
         self.next += 1;
-        let mut writer = BufWriter::with_capacity(BUFFER, File::create(&path).map_err(write_error(&path))?);
+        let mut writer = BufWriter::with_capacity(BUFFER_BYTES, File::create(&path).map_err(write_error(&path))?);
         writer.write_all(&vec![0; format.header_bytes()]).map_err(write_error(&path))?;
         Ok(OpenShard { name, path, writer, tokens: 0, hasher: blake3::Hasher::new() })
     }
 
     /// Opens an incomplete file of an earlier process. Only its first `tokens` tokens count.
-    fn reopen(&self, OpenFile { file: name, tokens, .. }: &OpenFile) -> Result<OpenShard, DataError> {
+    fn reopen(&self, OpenFile { file: name, tokens, .. }: &OpenFile) -> Result<OpenShard> {
         let (format, target) = (self.request.format, self.request.folder.join(name));
         let path = unfinished_path(self.request.folder, name);
         let header = format.header_bytes() as u64;
@@ -82,12 +82,12 @@ impl<'a> SplitWriter<'a> {
         let Some(file) = open().map_err(write_error(&path))? else {
             return Err(DataError::file(&path, "shorter than was written; --force starts over"));
         };
-        let writer = BufWriter::with_capacity(BUFFER, file);
+        let writer = BufWriter::with_capacity(BUFFER_BYTES, file);
         Ok(OpenShard { name: name.clone(), path, writer, tokens: *tokens, hasher })
     }
 
     /// Writes the first of `tokens`, up to the end of a shard. Returns how many it wrote, and the shard if it is complete.
-    pub(super) fn write(&mut self, tokens: &[u32]) -> Result<(usize, Option<CardShard>), DataError> {
+    pub(super) fn write(&mut self, tokens: &[u32]) -> Result<(usize, Option<CardShard>)> {
         let mut shard = match self.open.take() {
             Some(shard) => shard,
             None => self.create()?,
@@ -103,7 +103,7 @@ impl<'a> SplitWriter<'a> {
     }
 
     /// Makes everything that was written durable. Returns the incomplete file.
-    pub(super) fn sync(&mut self) -> Result<Option<OpenFile>, DataError> {
+    pub(super) fn sync(&mut self) -> Result<Option<OpenFile>> {
         let Some(shard) = &mut self.open else { return Ok(None) };
         let synced = shard.writer.flush().and_then(|()| shard.writer.get_ref().sync_all());
         synced.map_err(write_error(&shard.path))?;
@@ -116,7 +116,7 @@ impl<'a> SplitWriter<'a> {
     }
 
     /// Completes the open shard, if there is one.
-    pub(super) fn finish(&mut self) -> Result<Option<CardShard>, DataError> {
+    pub(super) fn finish(&mut self) -> Result<Option<CardShard>> {
         let Some(OpenShard { name, path, mut writer, tokens, hasher }) = self.open.take() else { return Ok(None) };
         let folder = self.request.folder;
         let mut complete = || -> io::Result<()> {

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::batches::TextPosition;
 use super::card::{CardShard, Settings};
-use crate::error::DataError;
+use crate::error::{DataError, Result};
 use crate::split_name::SplitName;
 
 /// The state's file.
@@ -90,7 +90,7 @@ impl<'de> Deserialize<'de> for UsedIds {
 
 impl ResumeState {
     /// Reads the state in `folder`; `None` if nothing is unfinished there.
-    pub(super) fn read(folder: &Path) -> Result<Option<Self>, DataError> {
+    pub(super) fn read(folder: &Path) -> Result<Option<Self>> {
         let path = folder.join(STATE);
         let bytes = match fs::read(&path) {
             Ok(bytes) => bytes,

@@ -12,7 +12,7 @@ use super::folder::{TOKENIZER, remove_if_there, write_companion_files, write_jso
 use super::request::{Report, ShardEvent, ShardRequest};
 use super::split_writer::SplitWriter;
 use super::state::{ResumeState, STATE};
-use crate::error::DataError;
+use crate::error::{DataError, Result};
 use crate::fingerprint::SourceFile;
 use crate::source::{DocumentFormat, LocatedSource, parquet_columns};
 use crate::split_name::SplitName;
@@ -50,7 +50,7 @@ impl<'a> ShardWriter<'a> {
         tokenizer: &'a TextTokenizer,
         state: ResumeState,
         report: &'a Report<'a>,
-    ) -> Result<Self, DataError> {
+    ) -> Result<Self> {
         // In nanoGPT's files nothing separates a single text; the other formats mark the start of every document.
         let is_single = passes.last().is_some_and(|pass| pass.source.is_single_text());
         Ok(Self {
@@ -58,7 +58,7 @@ impl<'a> ShardWriter<'a> {
             passes,
             tokenizer,
             report,
-            end_of_text: tokenizer.eot().filter(|_| !(is_single && request.format.appends_end())),
+            end_of_text: tokenizer.end_of_text().filter(|_| !(is_single && request.format.appends_end())),
             train: SplitWriter::new(request, SplitName::Train, &state)?,
             validation: SplitWriter::new(request, SplitName::Validation, &state)?,
             state,
@@ -71,7 +71,7 @@ impl<'a> ShardWriter<'a> {
     }
 
     /// Writes all shards and the card.
-    pub(super) fn run(&mut self) -> Result<Card, DataError> {
+    pub(super) fn run(&mut self) -> Result<Card> {
         self.save()?;
         self.started = Instant::now();
         for (index, pass) in self.passes.iter().enumerate().skip(self.state.pass) {
@@ -85,10 +85,10 @@ impl<'a> ShardWriter<'a> {
         self.complete()
     }
 
-    fn write_pass(&mut self, pass: &Pass<'_>) -> Result<(), DataError> {
+    fn write_pass(&mut self, pass: &Pass<'_>) -> Result<()> {
         let (cut, from) = (self.tokenizer.cut_points(), self.state.position);
         let size = rayon::current_num_threads().clamp(4, 32) << 20;
-        let (sender, receiver) = sync_channel::<Result<Vec<TextPart>, DataError>>(1);
+        let (sender, receiver) = sync_channel::<Result<Vec<TextPart>>>(1);
         std::thread::scope(|scope| {
             scope.spawn(move || {
                 let mut take = |batch| sender.send(Ok(batch)).map_err(|_| DataError::file(Path::new(""), "stopped"));
@@ -102,15 +102,10 @@ impl<'a> ShardWriter<'a> {
     }
 
     #[expect(clippy::needless_pass_by_value, reason = "dropped at the end, which stops the sender")]
-    fn write_batches(
-        &mut self,
-        receiver: Receiver<Result<Vec<TextPart>, DataError>>,
-        place: &'static str,
-    ) -> Result<(), DataError> {
+    fn write_batches(&mut self, receiver: Receiver<Result<Vec<TextPart>>>, place: &'static str) -> Result<()> {
         let tokenizer = self.tokenizer;
         let encode = |part: TextPart| {
-            let mut tokens = Vec::with_capacity(part.text.len() / 4 + 2);
-            tokenizer.encode_ordinary(&part.text, &mut tokens).map_err(|error| error.within(place))?;
+            let tokens = tokenizer.encode_document(&part.text).map_err(|error| error.within(place))?;
             Ok((part, tokens))
         };
         let mut encoded = Vec::new();
@@ -118,7 +113,7 @@ impl<'a> ShardWriter<'a> {
         while let Ok(batch) = receiver.recv() {
             let batch = batch?;
             let before = std::mem::take(&mut encoded);
-            let encode_batch = || batch.into_par_iter().map(encode).collect::<Result<Vec<_>, DataError>>();
+            let encode_batch = || batch.into_par_iter().map(encode).collect::<Result<Vec<_>>>();
             let (next, written) = rayon::join(encode_batch, || self.write_parts(before));
             written?;
             encoded = next?;
@@ -126,7 +121,7 @@ impl<'a> ShardWriter<'a> {
         self.write_parts(encoded)
     }
 
-    fn write_parts(&mut self, parts: Vec<(TextPart, Vec<u32>)>) -> Result<(), DataError> {
+    fn write_parts(&mut self, parts: Vec<(TextPart, Vec<u32>)>) -> Result<()> {
         for (part, tokens) in parts {
             self.write_part(&part, tokens)?;
         }
@@ -136,7 +131,7 @@ impl<'a> ShardWriter<'a> {
         Ok(())
     }
 
-    fn write_part(&mut self, part: &TextPart, mut tokens: Vec<u32>) -> Result<(), DataError> {
+    fn write_part(&mut self, part: &TextPart, mut tokens: Vec<u32>) -> Result<()> {
         let text_bytes = part.text.len() as u64;
         let appends_end = self.request.format.appends_end();
         match self.end_of_text {
@@ -186,7 +181,7 @@ impl<'a> ShardWriter<'a> {
     }
 
     /// Makes everything that was written durable, and saves the state.
-    fn save(&mut self) -> Result<(), DataError> {
+    fn save(&mut self) -> Result<()> {
         if self.request.format.one_file() {
             let open = [self.validation.sync()?, self.train.sync()?];
             self.state.open = open.into_iter().flatten().collect();
@@ -196,7 +191,7 @@ impl<'a> ShardWriter<'a> {
     }
 
     /// Completes the last shards and writes the card.
-    fn complete(&mut self) -> Result<Card, DataError> {
+    fn complete(&mut self) -> Result<Card> {
         self.check_splits()?;
         for shard in [self.validation.finish()?, self.train.finish()?].into_iter().flatten() {
             self.add_shard(shard);
@@ -233,7 +228,7 @@ impl<'a> ShardWriter<'a> {
 
     /// # Errors
     /// If a split that the request asks for has no tokens. Nothing of the set is left then.
-    fn check_splits(&mut self) -> Result<(), DataError> {
+    fn check_splits(&mut self) -> Result<()> {
         let documents = self.state.counts.documents;
         if documents == 0 {
             return Err(DataError::setting("data.train", "no text at all"));

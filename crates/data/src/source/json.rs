@@ -6,10 +6,10 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
-use super::piece::{DOCUMENT_LIMIT, document_limit};
-use crate::error::DataError;
+use super::piece::{MAX_DOCUMENT_BYTES, describe_document_limit};
+use crate::error::{DataError, Result};
 
-const BLOCK: usize = 256 << 10;
+const BLOCK_BYTES: usize = 256 << 10;
 /// Some editors write a byte order mark in front of UTF-8.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 /// The mistake of a file that is not JSON Lines, but an array.
@@ -42,7 +42,7 @@ impl RecordPosition {
         DataError::Line { path: path.to_owned(), line: self.line, message }
     }
 
-    fn object(self, path: &Path, value: Value) -> Result<Map<String, Value>, DataError> {
+    fn object(self, path: &Path, value: Value) -> Result<Map<String, Value>> {
         match value {
             Value::Object(object) => Ok(object),
             other => Err(self.error(path, format!("{}, not a JSON object", json_type(&other)))),
@@ -51,14 +51,14 @@ impl RecordPosition {
 }
 
 /// Takes objects in order until it returns false.
-pub(crate) type RecordSink<'a> = dyn FnMut(RecordPosition, Map<String, Value>) -> Result<bool, DataError> + 'a;
+pub(crate) type RecordSink<'a> = dyn FnMut(RecordPosition, Map<String, Value>) -> Result<bool> + 'a;
 
 /// Hands each object of the file `path` to `sink` until it returns false.
 ///
 /// # Errors
 /// If the file does not have this format, as far as it is read, or `sink` fails.
-pub(crate) fn for_each_record(path: &Path, format: JsonFormat, sink: &mut RecordSink<'_>) -> Result<(), DataError> {
-    let mut file = BufReader::with_capacity(BLOCK, File::open(path).map_err(DataError::io(path))?);
+pub(crate) fn for_each_record(path: &Path, format: JsonFormat, sink: &mut RecordSink<'_>) -> Result<()> {
+    let mut file = BufReader::with_capacity(BLOCK_BYTES, File::open(path).map_err(DataError::io(path))?);
     let marked = file.fill_buf().map_err(DataError::io(path))?.starts_with(BYTE_ORDER_MARK);
     let offset = if marked { BYTE_ORDER_MARK.len() } else { 0 };
     file.consume(offset);
@@ -69,23 +69,18 @@ pub(crate) fn for_each_record(path: &Path, format: JsonFormat, sink: &mut Record
 }
 
 /// Blank lines are skipped.
-fn for_each_line(
-    path: &Path,
-    mut file: BufReader<File>,
-    mut offset: u64,
-    sink: &mut RecordSink<'_>,
-) -> Result<(), DataError> {
+fn for_each_line(path: &Path, mut file: BufReader<File>, mut offset: u64, sink: &mut RecordSink<'_>) -> Result<()> {
     let mut bytes = Vec::new();
     for line in 1.. {
         bytes.clear();
-        let limit = DOCUMENT_LIMIT as u64;
+        let limit = MAX_DOCUMENT_BYTES as u64;
         let read = file.by_ref().take(limit + 1).read_until(b'\n', &mut bytes).map_err(DataError::io(path))? as u64;
         if read == 0 {
             break;
         }
         let position = RecordPosition { line, item: None };
         if read > limit {
-            return Err(position.error(path, format!("longer than {}", document_limit())));
+            return Err(position.error(path, format!("longer than {}", describe_document_limit())));
         }
         let text = std::str::from_utf8(&bytes)
             .map_err(|error| DataError::not_utf8(path, offset + error.valid_up_to() as u64))?;
@@ -107,7 +102,7 @@ fn for_each_line(
     Ok(())
 }
 
-fn for_each_item(path: &Path, file: BufReader<File>, offset: u64, sink: &mut RecordSink<'_>) -> Result<(), DataError> {
+fn for_each_item(path: &Path, file: BufReader<File>, offset: u64, sink: &mut RecordSink<'_>) -> Result<()> {
     let mut array = ArrayReader { path, file, unread: Vec::new(), next: 0, offset, line: 1, column: 0 };
     match array.peek()? {
         Some(b'[') => array.skip(1),
@@ -160,11 +155,11 @@ struct ArrayReader<'a> {
 
 impl ArrayReader<'_> {
     /// Returns false at the end of the file.
-    fn read_block(&mut self) -> Result<bool, DataError> {
+    fn read_block(&mut self) -> Result<bool> {
         self.unread.drain(..self.next);
         self.next = 0;
         // The block doubles, because an item that is longer than a block is parsed again.
-        let size = BLOCK.max(self.unread.len()) as u64;
+        let size = BLOCK_BYTES.max(self.unread.len()) as u64;
         let read = self.file.by_ref().take(size).read_to_end(&mut self.unread).map_err(DataError::io(self.path))?;
         Ok(read > 0)
     }
@@ -181,7 +176,7 @@ impl ArrayReader<'_> {
     }
 
     /// The next byte that is not white space; `None` at the end of the file.
-    fn peek(&mut self) -> Result<Option<u8>, DataError> {
+    fn peek(&mut self) -> Result<Option<u8>> {
         loop {
             let is_blank = |byte: &&u8| matches!(byte, b' ' | b'\t' | b'\r' | b'\n');
             self.skip(self.unread[self.next..].iter().take_while(is_blank).count());
@@ -195,19 +190,21 @@ impl ArrayReader<'_> {
     }
 
     /// Reads the item `index`, which begins at the next byte.
-    fn read_item(&mut self, index: u64) -> Result<(RecordPosition, Value), DataError> {
+    fn read_item(&mut self, index: u64) -> Result<(RecordPosition, Value)> {
         let position = RecordPosition { line: self.line, item: Some((index, self.offset)) };
         loop {
             let bytes = &self.unread[self.next..];
-            let is_too_long = bytes.len() > DOCUMENT_LIMIT;
+            let is_too_long = bytes.len() > MAX_DOCUMENT_BYTES;
             let mut values = serde_json::Deserializer::from_slice(bytes).into_iter();
             match (values.next(), values.byte_offset()) {
-                (Some(Ok(value)), length) if length <= DOCUMENT_LIMIT => {
+                (Some(Ok(value)), length) if length <= MAX_DOCUMENT_BYTES => {
                     self.skip(length);
                     return Ok((position, value));
                 }
                 (Some(Err(error)), _) if !error.is_eof() => return Err(self.item_error(position, &error)),
-                _ if is_too_long => return Err(position.error(self.path, format!("longer than {}", document_limit()))),
+                _ if is_too_long => {
+                    return Err(position.error(self.path, format!("longer than {}", describe_document_limit())));
+                }
                 (Some(Err(error)), _) if !self.read_block()? => return Err(self.item_error(position, &error)),
                 _ => {}
             }
@@ -317,7 +314,7 @@ mod tests {
     #[test]
     fn items_are_read_across_blocks() {
         let mut expected: Vec<String> = (0..100).map(|i| "é\\n".repeat(i * 97)).collect();
-        expected.push("x".repeat(3 * BLOCK));
+        expected.push("x".repeat(3 * BLOCK_BYTES));
         let items: Vec<String> =
             expected.iter().map(|text| format!(" {}\n", serde_json::json!({"text": text}))).collect();
         let content = format!("[\n{}]", items.join(",\n"));

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::json::JsonFormat;
 use super::text_selector::TextSelector;
 use crate::cache::DataCache;
-use crate::error::DataError;
+use crate::error::{DataError, Result};
 use crate::fingerprint::{SourceFile, hash_parts};
 use crate::progress::{Progress, Report};
 use crate::split_name::SplitName;
@@ -61,7 +61,7 @@ impl LocatedSource {
 
     /// # Errors
     /// If a file has changed since it was hashed.
-    pub(crate) fn check_unchanged(&self) -> Result<(), DataError> {
+    pub(crate) fn check_unchanged(&self) -> Result<()> {
         self.files.iter().try_for_each(SourceFile::check_unchanged)
     }
 }
@@ -75,7 +75,7 @@ pub(crate) fn locate(
     split: SplitName,
     cache: &DataCache,
     report: &Report<'_>,
-) -> Result<LocatedSource, DataError> {
+) -> Result<LocatedSource> {
     let selector = |field: &Option<String>, template: &Option<String>| {
         TextSelector::new(field.as_deref(), template.as_deref())
             .map_err(|message| DataError::setting(split.key(), format!("the template of the source: {message}")))
@@ -125,25 +125,18 @@ pub(crate) fn separate_source(data: &Data) -> Option<&Source> {
 
 /// The files that match `patterns`, pattern by pattern, for each pattern in alphabetical order. The path of an existing file stands for
 /// that file, whatever characters it has.
-fn expand(patterns: &[PathBuf], key: &'static str) -> Result<Vec<PathBuf>, DataError> {
+fn expand(patterns: &[PathBuf], key: &'static str) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for pattern in patterns {
-        if pattern.is_file() {
-            files.push(pattern.clone());
-            continue;
+        let found = if pattern.is_file() { vec![pattern.clone()] } else { matches(pattern, key)? };
+        if found.is_empty() && pattern.is_dir() {
+            let message = format!("a folder; {key} wants files, such as {}", pattern.join("*").display());
+            return Err(DataError::file(pattern, message));
         }
-        let before = files.len();
-        files.extend(matches(pattern, key)?);
-        if files.len() == before {
-            return Err(if pattern.is_dir() {
-                DataError::file(
-                    pattern,
-                    format!("a folder; {key} wants files, such as {}", pattern.join("*").display()),
-                )
-            } else {
-                DataError::setting(key, format!("no file matches {}", pattern.display()))
-            });
+        if found.is_empty() {
+            return Err(DataError::setting(key, format!("no file matches {}", pattern.display())));
         }
+        files.extend(found);
     }
     if files.is_empty() {
         return Err(DataError::setting(key, "`files` names no file"));
@@ -151,7 +144,7 @@ fn expand(patterns: &[PathBuf], key: &'static str) -> Result<Vec<PathBuf>, DataE
     Ok(files)
 }
 
-fn matches(pattern: &Path, key: &'static str) -> Result<Vec<PathBuf>, DataError> {
+fn matches(pattern: &Path, key: &'static str) -> Result<Vec<PathBuf>> {
     let illegal = |message: &dyn std::fmt::Display| {
         DataError::setting(key, format!("{} is not a legal file pattern: {message}", pattern.display()))
     };

@@ -13,9 +13,9 @@ use parquet::schema::types::{ColumnDescriptor, SchemaDescriptor};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::piece::{DOCUMENT_LIMIT, PieceSink, TextPiece, document_limit};
+use super::piece::{MAX_DOCUMENT_BYTES, PieceSink, TextPiece, describe_document_limit};
 use super::text_selector::TextSelector;
-use crate::error::DataError;
+use crate::error::{DataError, Result};
 use runner_spec::diagnostic::nearest;
 
 /// A column of a parquet file, or a field of JSON objects.
@@ -29,11 +29,11 @@ pub struct Column {
 }
 
 /// Rows read at a time, so that a batch of long documents takes a few megabytes.
-const ROWS: usize = 64;
+const ROWS_PER_READ: usize = 64;
 
 type Reader = ColumnReaderImpl<ByteArrayType>;
 
-pub(super) fn read(path: &Path, text: &TextSelector, sink: &mut PieceSink<'_>) -> Result<(), DataError> {
+pub(super) fn read(path: &Path, text: &TextSelector, sink: &mut PieceSink<'_>) -> Result<()> {
     let reader = open(path)?;
     let schema = reader.metadata().file_metadata().schema_descr();
     let mut columns = Vec::new();
@@ -89,7 +89,7 @@ struct StringColumn<'a> {
 }
 
 impl StringColumn<'_> {
-    fn reader(&self, group: &dyn RowGroupReader) -> Result<Reader, DataError> {
+    fn reader(&self, group: &dyn RowGroupReader) -> Result<Reader> {
         let codec = group.metadata().column(self.index).compression();
         if !matches!(codec, Compression::UNCOMPRESSED | Compression::SNAPPY | Compression::ZSTD(_)) {
             let message = format!("compressed with {codec}; write it uncompressed, with snappy or with zstd");
@@ -101,10 +101,11 @@ impl StringColumn<'_> {
         }
     }
 
-    /// Reads the values of the next rows, at most [`ROWS`].
-    fn read(&self, reader: &mut Reader) -> Result<Vec<Option<ByteArray>>, DataError> {
-        let (mut values, mut levels) = (Vec::with_capacity(ROWS), Vec::with_capacity(ROWS));
-        let (records, ..) = guarded(self.path, || reader.read_records(ROWS, Some(&mut levels), None, &mut values))?;
+    /// Reads the values of the next rows, at most [`ROWS_PER_READ`].
+    fn read(&self, reader: &mut Reader) -> Result<Vec<Option<ByteArray>>> {
+        let (mut values, mut levels) = (Vec::with_capacity(ROWS_PER_READ), Vec::with_capacity(ROWS_PER_READ));
+        let (records, ..) =
+            guarded(self.path, || reader.read_records(ROWS_PER_READ, Some(&mut levels), None, &mut values))?;
         if self.present == 0 {
             // No row can be null.
             levels = vec![0; records];
@@ -117,12 +118,12 @@ impl StringColumn<'_> {
         Ok(levels.into_iter().map(|level| if level == self.present { values.next() } else { None }).collect())
     }
 
-    fn text(&self, row: u64, value: &ByteArray) -> Result<String, DataError> {
+    fn text(&self, row: u64, value: &ByteArray) -> Result<String> {
         let path = self.path;
         let bytes = guarded(path, || Ok(value.data()))?;
         let name = self.name;
-        if bytes.len() > DOCUMENT_LIMIT {
-            let limit = document_limit();
+        if bytes.len() > MAX_DOCUMENT_BYTES {
+            let limit = describe_document_limit();
             return Err(DataError::file(path, format!("row {row}: column `{name}` is longer than {limit}")));
         }
         let text = std::str::from_utf8(bytes)
@@ -133,7 +134,7 @@ impl StringColumn<'_> {
 
 /// Runs `read`, which uses the parquet reader. The reader does not check everything in a file, so a panic means a corrupt file, too; the
 /// reader is not used after it.
-fn guarded<T>(path: &Path, read: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, DataError> {
+fn guarded<T>(path: &Path, read: impl FnOnce() -> Result<T, ParquetError>) -> Result<T> {
     match catch_unwind(AssertUnwindSafe(read)) {
         Ok(result) => result.map_err(|error| corrupt(path, &error.to_string())),
         Err(_) => Err(corrupt(path, "its pages make no sense")),
@@ -182,7 +183,7 @@ fn type_name(column: &ColumnDescriptor) -> String {
     if is_text { "string".into() } else { column.physical_type().to_string().to_lowercase() }
 }
 
-fn open(path: &Path) -> Result<SerializedFileReader<File>, DataError> {
+fn open(path: &Path) -> Result<SerializedFileReader<File>> {
     let file = File::open(path).map_err(DataError::io(path))?;
     guarded(path, || SerializedFileReader::new(file))
 }
@@ -191,7 +192,7 @@ fn open(path: &Path) -> Result<SerializedFileReader<File>, DataError> {
 ///
 /// # Errors
 /// If it is not a parquet file.
-pub(crate) fn parquet_columns(path: &Path) -> Result<(Vec<Column>, u64), DataError> {
+pub(crate) fn parquet_columns(path: &Path) -> Result<(Vec<Column>, u64)> {
     let reader = open(path)?;
     let metadata = reader.metadata();
     let schema = metadata.file_metadata().schema_descr();

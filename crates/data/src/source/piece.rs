@@ -1,9 +1,9 @@
 //! Pieces of documents, and the limit of what is held in memory at once.
 
-use crate::error::DataError;
+use crate::error::Result;
 
 /// A document longer than this is refused where it must be held whole.
-pub(super) const DOCUMENT_LIMIT: usize = 256 << 20;
+pub(super) const MAX_DOCUMENT_BYTES: usize = 256 << 20;
 
 /// A document, or a part of one that may be tokenized on its own.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,9 +19,9 @@ impl TextPiece {
 }
 
 /// Takes pieces in order; an error stops the reading.
-pub(super) type PieceSink<'a> = dyn FnMut(TextPiece) -> Result<(), DataError> + 'a;
+pub(super) type PieceSink<'a> = dyn FnMut(TextPiece) -> Result<()> + 'a;
 
 /// The document limit, for a message.
-pub(super) fn document_limit() -> String {
-    format!("{:.1} MB", DOCUMENT_LIMIT as f64 / 1e6)
+pub(super) fn describe_document_limit() -> String {
+    format!("{:.1} MB", MAX_DOCUMENT_BYTES as f64 / 1e6)
 }

@@ -5,14 +5,14 @@ use super::locate::{DocumentFormat, LocatedSource};
 use super::piece::{PieceSink, TextPiece};
 use super::{parquet, text};
 use crate::cut_points::CutPoints;
-use crate::error::DataError;
+use crate::error::{DataError, Result};
 
 /// Hands the documents of `source` to `sink`, in order, in pieces where `cut` allows. Empty documents are left out. One block, line
 /// or page is held at a time, and a whole document only where it may not be cut.
 ///
 /// # Errors
 /// If a file does not have the format that the source says, or `sink` fails.
-pub(crate) fn read(source: &LocatedSource, cut: CutPoints, sink: &mut PieceSink<'_>) -> Result<(), DataError> {
+pub(crate) fn read(source: &LocatedSource, cut: CutPoints, sink: &mut PieceSink<'_>) -> Result<()> {
     source.files.iter().try_for_each(|file| match &source.documents {
         DocumentFormat::Text => text::read(&file.path, cut, sink),
         DocumentFormat::Json(format, text) => for_each_record(&file.path, *format, &mut |position, record| {
@@ -31,23 +31,23 @@ pub(crate) struct Batch<'a, T> {
     items: Vec<T>,
     bytes: usize,
     size: usize,
-    take: &'a mut dyn FnMut(Vec<T>) -> Result<(), DataError>,
+    take: &'a mut dyn FnMut(Vec<T>) -> Result<()>,
 }
 
 impl<'a, T> Batch<'a, T> {
-    pub(crate) fn new(size: usize, take: &'a mut dyn FnMut(Vec<T>) -> Result<(), DataError>) -> Self {
+    pub(crate) fn new(size: usize, take: &'a mut dyn FnMut(Vec<T>) -> Result<()>) -> Self {
         Self { items: Vec::new(), bytes: 0, size, take }
     }
 
     /// Adds an item with this number of bytes of text.
-    pub(crate) fn push(&mut self, item: T, bytes: usize) -> Result<(), DataError> {
+    pub(crate) fn push(&mut self, item: T, bytes: usize) -> Result<()> {
         self.bytes += bytes;
         self.items.push(item);
         if self.bytes >= self.size { self.flush() } else { Ok(()) }
     }
 
     /// Hands the collected items over, if there are any.
-    pub(crate) fn flush(&mut self) -> Result<(), DataError> {
+    pub(crate) fn flush(&mut self) -> Result<()> {
         self.bytes = 0;
         if self.items.is_empty() { Ok(()) } else { (self.take)(std::mem::take(&mut self.items)) }
     }
@@ -63,8 +63,8 @@ const BATCH_BYTES: usize = 8 << 20;
 pub(crate) fn read_in_batches(
     source: &LocatedSource,
     cut: CutPoints,
-    take: &mut dyn FnMut(Vec<TextPiece>) -> Result<(), DataError>,
-) -> Result<(), DataError> {
+    take: &mut dyn FnMut(Vec<TextPiece>) -> Result<()>,
+) -> Result<()> {
     let mut batch = Batch::new(BATCH_BYTES, take);
     read(source, cut, &mut |piece| {
         let bytes = piece.text.len();

@@ -1,23 +1,26 @@
-//! Plain text: each file is a document, read in blocks and handed on in pieces that end at cut points of the tokenizer.
+//! Plain text: each file is a document, read in blocks and handed on in pieces that end at cut points of the tokenizer. A byte order
+//! mark at the start of a file is no text.
 
 use std::fs::File;
 use std::io::Read as _;
 use std::path::Path;
 
-use super::piece::{DOCUMENT_LIMIT, PieceSink, TextPiece, document_limit};
+use super::piece::{MAX_DOCUMENT_BYTES, PieceSink, TextPiece, describe_document_limit};
 use crate::cut_points::CutPoints;
-use crate::error::DataError;
+use crate::error::{DataError, Result};
 
-const BLOCK: usize = 256 << 10;
+const BLOCK_BYTES: usize = 256 << 10;
+/// Some editors write it in front of UTF-8.
+const BYTE_ORDER_MARK: char = '\u{feff}';
 
-pub(super) fn read(path: &Path, cut: CutPoints, sink: &mut PieceSink<'_>) -> Result<(), DataError> {
+pub(super) fn read(path: &Path, cut: CutPoints, sink: &mut PieceSink<'_>) -> Result<()> {
     let mut file = File::open(path).map_err(DataError::io(path))?;
     let mut starts_document = true;
     // Text that has not been handed on yet, and the first bytes of a character whose rest is in the next block.
     let mut pending = String::new();
     let mut partial: Vec<u8> = Vec::new();
     let mut offset = 0;
-    let mut block = vec![0; BLOCK];
+    let mut block = vec![0; BLOCK_BYTES];
     loop {
         let read = file.read(&mut block).map_err(DataError::io(path))?;
         if read == 0 {
@@ -33,7 +36,7 @@ pub(super) fn read(path: &Path, cut: CutPoints, sink: &mut PieceSink<'_>) -> Res
             // The last character continues in the next block.
             Err(_) => partial.utf8_chunks().next().map_or("", |chunk| chunk.valid()),
         };
-        pending.push_str(valid);
+        pending.push_str(if offset == 0 { valid.strip_prefix(BYTE_ORDER_MARK).unwrap_or(valid) } else { valid });
         offset += valid.len() as u64;
         let taken = valid.len();
         partial.drain(..taken);
@@ -43,14 +46,14 @@ pub(super) fn read(path: &Path, cut: CutPoints, sink: &mut PieceSink<'_>) -> Res
             sink(TextPiece { text: std::mem::replace(&mut pending, rest), starts_document })?;
             starts_document = false;
         }
-        if pending.len() > DOCUMENT_LIMIT {
-            let limit = document_limit();
+        if pending.len() > MAX_DOCUMENT_BYTES {
             let message = match cut {
                 CutPoints::Never => {
-                    "this tokenizer can only take a document whole; give one document a line with data.train.jsonl, or a row with data.train.parquet"
+                    "this tokenizer takes documents whole: give each a line of its own (`jsonl`), or a row (`parquet`)"
                 }
                 _ => "is this text?",
             };
+            let limit = describe_document_limit();
             return Err(DataError::file(path, format!("more than {limit} without a place to cut: {message}")));
         }
     }
@@ -67,7 +70,7 @@ pub(super) fn read(path: &Path, cut: CutPoints, sink: &mut PieceSink<'_>) -> Res
 mod tests {
     use super::*;
 
-    fn pieces(bytes: &[u8], cut: CutPoints) -> Result<Vec<TextPiece>, DataError> {
+    fn pieces(bytes: &[u8], cut: CutPoints) -> Result<Vec<TextPiece>> {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.txt");
         std::fs::write(&path, bytes).unwrap();
@@ -82,7 +85,7 @@ mod tests {
     #[test]
     fn pieces_join_to_the_file_whatever_the_block_border_hits() {
         // Three-byte characters do not divide the block evenly, so a character straddles each border.
-        let text = "日本 語x ".repeat(BLOCK / 4);
+        let text = "日本 語x ".repeat(BLOCK_BYTES / 4);
         for cut in [CutPoints::Anywhere, CutPoints::Words, CutPoints::Never] {
             let pieces = pieces(text.as_bytes(), cut).unwrap();
             assert_eq!(pieces.iter().map(|p| p.text.as_str()).collect::<String>(), text);
@@ -93,12 +96,22 @@ mod tests {
     }
 
     #[test]
+    fn a_byte_order_mark_is_no_text() {
+        let texts = |text: &str| -> Vec<String> {
+            pieces(text.as_bytes(), CutPoints::Never).unwrap().into_iter().map(|piece| piece.text).collect()
+        };
+        assert_eq!(texts("\u{feff}a\u{feff}"), ["a\u{feff}"]);
+        assert_eq!(texts("\u{feff}"), [""; 0]);
+    }
+
+    #[test]
     fn bad_bytes_are_located() {
-        let mut bytes = vec![b'a'; BLOCK + 10];
+        let mut bytes = vec![b'a'; BLOCK_BYTES + 10];
         bytes.push(0xff);
         let error = |bytes: &[u8]| pieces(bytes, CutPoints::Words).unwrap_err().to_string();
         assert!(
-            error(&bytes).ends_with(&format!("a.txt: not UTF-8 text: the first bad byte is at offset {}", BLOCK + 10))
+            error(&bytes)
+                .ends_with(&format!("a.txt: not UTF-8 text: the first bad byte is at offset {}", BLOCK_BYTES + 10))
         );
         // The end of the file cuts a character.
         assert!(error("ab日".as_bytes().split_last().unwrap().1).ends_with("at offset 2"));

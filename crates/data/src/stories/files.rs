@@ -6,20 +6,19 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use parquet::basic::{Compression, ZstdLevel};
-use parquet::column::writer::ColumnWriter;
-use parquet::data_type::ByteArray;
+use parquet::data_type::{ByteArrayType, DataType, DoubleType, Int64Type};
 use parquet::errors::{ParquetError, Result as ParquetResult};
 use parquet::file::properties::WriterProperties;
-use parquet::file::writer::SerializedFileWriter;
+use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use parquet::schema::parser::parse_message_type;
 use serde_json::json;
 
 use super::corpus::{EDITION, Item, Stories, generate_stories};
 use crate::cache::DataCache;
-use crate::error::DataError;
+use crate::error::{DataError, Result};
 use crate::progress::{Progress, Report};
 
-const ROW_GROUP: usize = 2000;
+const ROWS_PER_GROUP: usize = 2000;
 /// FineWeb's columns, in parquet's own language.
 const SCHEMA: &str = include_str!("fineweb.schema");
 
@@ -35,7 +34,7 @@ pub(crate) struct CorpusFiles {
 ///
 /// # Errors
 /// If the cache cannot be read or written.
-pub(crate) fn write_corpus(cache: &DataCache, report: &Report<'_>) -> Result<CorpusFiles, DataError> {
+pub(crate) fn write_corpus(cache: &DataCache, report: &Report<'_>) -> Result<CorpusFiles> {
     let open = |folder: &Path| {
         let file = |name: &str| {
             let path = folder.join(name);
@@ -70,46 +69,38 @@ pub(crate) fn write_parquet(path: &Path, texts: &[String]) -> ParquetResult<()> 
     let properties = WriterProperties::builder().set_compression(zstd).set_dictionary_enabled(false).build();
     let mut writer = SerializedFileWriter::new(File::create(path)?, schema, Arc::new(properties))?;
     let stem = path.file_stem().unwrap_or_default().to_string_lossy();
-    for (group, texts) in texts.chunks(ROW_GROUP).enumerate() {
+    for (group, texts) in texts.chunks(ROWS_PER_GROUP).enumerate() {
         let mut row_group = writer.next_row_group()?;
-        let first = group * ROW_GROUP;
-        let mut index = 0;
-        while let Some(mut column) = row_group.next_column()? {
-            let number = |row: usize| first + row;
-            let value = |row: usize, text: &str| -> String {
-                match index {
-                    0 => text.to_owned(),
-                    1 => format!("{EDITION}:{stem}:{}", number(row)),
-                    2 => EDITION.to_owned(),
-                    3 => format!("about:{EDITION}/{stem}/{}", number(row)),
-                    4 => "2024-01-01T00:00:00Z".to_owned(),
-                    5 => format!("{stem}.parquet"),
-                    _ => "en".to_owned(),
-                }
-            };
-            match column.untyped() {
-                ColumnWriter::ByteArrayColumnWriter(writer) => {
-                    let values =
-                        texts.iter().enumerate().map(|(row, text)| ByteArray::from(value(row, text).into_bytes()));
-                    writer.write_batch(&values.collect::<Vec<_>>(), None, None)?;
-                }
-                ColumnWriter::DoubleColumnWriter(writer) => {
-                    _ = writer.write_batch(&vec![1.0; texts.len()], None, None)?;
-                }
-                ColumnWriter::Int64ColumnWriter(writer) => {
-                    // The count of words: the stories have no tokenizer of their own.
-                    let counts: Vec<_> = texts.iter().map(|text| text.split_whitespace().count() as i64).collect();
-                    writer.write_batch(&counts, None, None)?;
-                }
-                _ => return Err(ParquetError::General("a column that the schema does not have".into())),
-            }
-            column.close()?;
-            index += 1;
+        let strings: [&dyn Fn(usize, &str) -> String; 7] = [
+            &|_, text| text.to_owned(),
+            &|row, _| format!("{EDITION}:{stem}:{row}"),
+            &|_, _| EDITION.to_owned(),
+            &|row, _| format!("about:{EDITION}/{stem}/{row}"),
+            &|_, _| "2024-01-01T00:00:00Z".to_owned(),
+            &|_, _| format!("{stem}.parquet"),
+            &|_, _| "en".to_owned(),
+        ];
+        for value in strings {
+            let values = (group * ROWS_PER_GROUP..).zip(texts).map(|(row, text)| value(row, text).into_bytes().into());
+            write_column::<ByteArrayType>(&mut row_group, values.collect())?;
         }
+        write_column::<DoubleType>(&mut row_group, vec![1.0; texts.len()])?;
+        // The count of words: the stories have no tokenizer of their own.
+        let counts = texts.iter().map(|text| text.split_whitespace().count() as i64).collect();
+        write_column::<Int64Type>(&mut row_group, counts)?;
         row_group.close()?;
     }
     writer.close()?;
     Ok(())
+}
+
+/// Writes the next column of the schema, which has the type `T`.
+fn write_column<T: DataType>(group: &mut SerializedRowGroupWriter<'_, File>, values: Vec<T::T>) -> ParquetResult<()> {
+    let Some(mut column) = group.next_column()? else {
+        return Err(ParquetError::General("the schema has fewer columns than the rows".into()));
+    };
+    column.typed::<T>().write_batch(&values, None, None)?;
+    column.close()
 }
 
 fn write_items(path: &Path, items: &[Item]) -> std::io::Result<()> {
@@ -118,14 +109,9 @@ fn write_items(path: &Path, items: &[Item]) -> std::io::Result<()> {
         let line = json!({
             "ind": index,
             "activity_label": story.plot,
-            "ctx_a": story.context,
-            "ctx_b": "",
             "ctx": story.context,
-            "split": "val",
-            "split_type": "indomain",
             "label": label,
             "endings": endings,
-            "source_id": format!("{EDITION}~{index}"),
         });
         writeln!(file, "{line}")?;
     }

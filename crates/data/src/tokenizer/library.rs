@@ -16,7 +16,7 @@ use tokenizers::{AddedToken, Tokenizer};
 use super::gpt2_words::Words;
 use super::merges::{BytePairMerges, MAX_MERGED_WORD, WordTable};
 use crate::cut_points::CutPoints;
-use crate::error::DataError;
+use crate::error::{DataError, Result};
 
 /// GPT-2's end of text.
 pub(super) const END_OF_TEXT: &str = "<|endoftext|>";
@@ -33,7 +33,7 @@ pub(super) struct LibraryTokenizer {
 
 impl LibraryTokenizer {
     /// GPT-2's tokenizer from its two files.
-    pub(super) fn gpt2(vocab: &Path, merges: &Path) -> Result<Self, DataError> {
+    pub(super) fn gpt2(vocab: &Path, merges: &Path) -> Result<Self> {
         let read = |path: &Path| {
             let bytes = std::fs::read(path).map_err(DataError::io(path))?;
             String::from_utf8(bytes).map_err(|error| DataError::not_utf8(path, error.utf8_error().valid_up_to() as u64))
@@ -69,7 +69,7 @@ impl LibraryTokenizer {
     }
 
     /// Loads the content of a tokenizer.json; messages name `path`.
-    pub(super) fn from_json(bytes: &[u8], path: &Path) -> Result<Self, DataError> {
+    pub(super) fn from_json(bytes: &[u8], path: &Path) -> Result<Self> {
         let wrong = |message: String| DataError::file(path, format!("not a tokenizer.json: {message}"));
         let mut json: Value = serde_json::from_slice(bytes).map_err(|error| wrong(error.to_string()))?;
         // Settings that cut, pad or vary the tokens of a text are removed: training data needs all of them, always the same.
@@ -81,9 +81,9 @@ impl LibraryTokenizer {
         if let Some(dropout) = json.get_mut("model").and_then(|model| model.get_mut("dropout")) {
             *dropout = Value::Null;
         }
-        let bytes = serde_json::to_vec(&json).map_err(|error| wrong(error.to_string()))?;
-        // The crate trusts these files in places, and may panic on a wrong one.
-        let loaded = catch_unwind(AssertUnwindSafe(|| Tokenizer::from_bytes(bytes)));
+        let text = json.to_string();
+        // The crate trusts these files in places, and may panic on a wrong one. Its `from_bytes` would compile the whole reader once more.
+        let loaded = catch_unwind(AssertUnwindSafe(|| text.parse::<Tokenizer>()));
         let tokenizer = loaded
             .map_err(|_| wrong("its parts do not fit each other".into()))?
             .map_err(|error| wrong(error.to_string()))?;
@@ -105,7 +105,7 @@ impl LibraryTokenizer {
     }
 
     /// The content of a tokenizer.json, which `from_json` reads.
-    pub(super) fn to_json(&self) -> Result<String, DataError> {
+    pub(super) fn to_json(&self) -> Result<String> {
         let json = self.tokenizer.to_string(false);
         json.map_err(|error| DataError::file(Path::new("tokenizer.json"), error.to_string()))
     }

@@ -9,7 +9,7 @@ use super::text_tokenizer::TextTokenizer;
 use super::train::{self, TrainingPart};
 use super::word_vocabulary::WordVocabulary;
 use crate::cache::DataCache;
-use crate::error::DataError;
+use crate::error::{DataError, Result};
 use crate::fingerprint::hash_parts;
 use crate::progress::{Progress, Report};
 use crate::source::{DocumentFormat, LocatedSource, locate};
@@ -25,7 +25,7 @@ pub(crate) fn make_tokenizer(
     train: &LocatedSource,
     cache: &DataCache,
     report: &Report<'_>,
-) -> Result<TextTokenizer, DataError> {
+) -> Result<TextTokenizer> {
     let vocabulary = TrainedVocabulary { train, cache, report };
     let part = training_part(data);
     match &data.tokenizer {
@@ -71,11 +71,11 @@ pub(crate) fn make_tokenizer(
 ///
 /// # Errors
 /// If its files are no tokenizer, or it is trained on text or on the hub.
-pub fn load_tokenizer(tokenizer: &Tokenizer) -> Result<TextTokenizer, DataError> {
+pub fn load_tokenizer(tokenizer: &Tokenizer) -> Result<TextTokenizer> {
     read_tokenizer(tokenizer, "tokenizer")
 }
 
-fn read_tokenizer(tokenizer: &Tokenizer, key: &'static str) -> Result<TextTokenizer, DataError> {
+fn read_tokenizer(tokenizer: &Tokenizer, key: &'static str) -> Result<TextTokenizer> {
     let problem = match tokenizer {
         Tokenizer::Gpt2 { vocab, merges } => {
             let library = LibraryTokenizer::gpt2(vocab, merges)?;
@@ -96,7 +96,7 @@ fn read_tokenizer(tokenizer: &Tokenizer, key: &'static str) -> Result<TextTokeni
 }
 
 /// The tokenizer in `bytes`, the content of the tokenizer.json at `path`.
-fn parse_tokenizer_json(path: &Path, bytes: &[u8]) -> Result<TextTokenizer, DataError> {
+fn parse_tokenizer_json(path: &Path, bytes: &[u8]) -> Result<TextTokenizer> {
     let library = LibraryTokenizer::from_json(bytes, path)?;
     Ok(TextTokenizer::library(library, blake3::hash(bytes).to_hex().to_string()))
 }
@@ -112,7 +112,7 @@ pub fn train_tokenizer(
     special: &[String],
     cache_dir: &Path,
     report: &Report<'_>,
-) -> Result<String, DataError> {
+) -> Result<String> {
     let cache = DataCache::open(cache_dir)?;
     let train = &locate(source, SplitName::Train, &cache, report)?;
     TrainedVocabulary { train, cache: &cache, report }
@@ -127,10 +127,10 @@ struct TrainedVocabulary<'a> {
 }
 
 /// Returns the content of a vocabulary's file; the argument receives the bytes of text that were read.
-type MakeVocabulary<'a> = dyn Fn(&dyn Fn(u64)) -> Result<String, DataError> + 'a;
+type MakeVocabulary<'a> = dyn Fn(&dyn Fn(u64)) -> Result<String> + 'a;
 
 impl TrainedVocabulary<'_> {
-    fn check_has_text(&self, key: &'static str, what: &str) -> Result<(), DataError> {
+    fn check_has_text(&self, key: &'static str, what: &str) -> Result<()> {
         if self.train.documents == DocumentFormat::Tokens {
             let message = format!(
                 "{what} from the text of data.train, but token shards hold none; give {{gpt2: …}} or {{file: …}}"
@@ -140,7 +140,7 @@ impl TrainedVocabulary<'_> {
         Ok(())
     }
 
-    fn make(&self, make: &MakeVocabulary<'_>) -> Result<String, DataError> {
+    fn make(&self, make: &MakeVocabulary<'_>) -> Result<String> {
         let bytes_total = self.train.bytes();
         let content = make(&|bytes_done| (self.report)(Progress::TrainingTokenizer { bytes_done, bytes_total }))?;
         self.train.check_unchanged()?;
@@ -157,7 +157,7 @@ impl TrainedVocabulary<'_> {
         name: &str,
         parse: &dyn Fn(&Path, &str) -> Result<TextTokenizer, String>,
         make: &MakeVocabulary<'_>,
-    ) -> Result<TextTokenizer, DataError> {
+    ) -> Result<TextTokenizer> {
         let settings = settings.iter().chain(special_tokens).map(String::as_str);
         let key = hash_parts([kind, &self.train.hash].into_iter().chain(settings));
         let mut build = |folder: &Path| fs::write(folder.join(name), self.make(make)?).map_err(DataError::io(folder));
@@ -180,7 +180,7 @@ fn training_part(data: &Data) -> TrainingPart {
     }
 }
 
-fn check_special_tokens(special: &[String], key: &'static str) -> Result<(), DataError> {
+fn check_special_tokens(special: &[String], key: &'static str) -> Result<()> {
     let distinct: BTreeSet<_> = special.iter().collect();
     if distinct.len() < special.len() {
         return Err(DataError::setting(key, "a token is named twice"));
@@ -191,7 +191,7 @@ fn check_special_tokens(special: &[String], key: &'static str) -> Result<(), Dat
     Ok(())
 }
 
-fn check_bpe(vocab_size: usize, special: &[String]) -> Result<(), DataError> {
+fn check_bpe(vocab_size: usize, special: &[String]) -> Result<()> {
     check_special_tokens(special, "data.tokenizer.bpe.special_tokens")?;
     let least = 256 + special.len();
     if vocab_size < least {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::library::{END_OF_TEXT, LibraryTokenizer};
 use super::word_vocabulary::WordVocabulary;
 use crate::cut_points::CutPoints;
-use crate::error::DataError;
+use crate::error::{DataError, Result};
 use crate::fingerprint::hash_parts;
 
 /// Names that tokenizers give the token between documents. The first one that exists counts.
@@ -98,7 +98,7 @@ impl TextTokenizer {
     ///
     /// # Errors
     /// If the tokenizer has no token for a character.
-    pub fn encode(&self, text: &str) -> Result<Vec<u32>, DataError> {
+    pub fn encode_prompt(&self, text: &str) -> Result<Vec<u32>> {
         let mut out = Vec::new();
         let mut rest = text;
         loop {
@@ -108,29 +108,27 @@ impl TextTokenizer {
             let Some((at, length, id)) = found.min_by_key(|&(at, length, _)| (at, usize::MAX - length)) else {
                 break;
             };
-            self.encode_ordinary(&rest[..at], &mut out)?;
+            self.append_tokens(&rest[..at], &mut out)?;
             out.push(id);
             rest = &rest[at + length..];
         }
-        self.encode_ordinary(rest, &mut out)?;
+        self.append_tokens(rest, &mut out)?;
         Ok(out)
     }
 
-    /// The tokens of a document. Text in it that looks like a special token stays text.
+    /// The tokens of a document, or of a part of one. Text in it that looks like a special token stays text.
     ///
     /// # Errors
     /// If the tokenizer has no token for a character.
-    pub fn encode_text(&self, text: &str) -> Result<Vec<u32>, DataError> {
-        let mut out = Vec::new();
-        self.encode_ordinary(text, &mut out)?;
+    pub fn encode_document(&self, text: &str) -> Result<Vec<u32>> {
+        // English has three to five bytes per token.
+        let mut out = Vec::with_capacity(text.len() / 3);
+        self.append_tokens(text, &mut out)?;
         Ok(out)
     }
 
-    /// Appends the tokens of a document to `out`. Text in it that looks like a special token stays text.
-    ///
-    /// # Errors
-    /// If the tokenizer has no token for a character.
-    pub fn encode_ordinary(&self, text: &str, out: &mut Vec<u32>) -> Result<(), DataError> {
+    /// Appends the tokens of `text`, in which nothing is a special token, to `out`.
+    fn append_tokens(&self, text: &str, out: &mut Vec<u32>) -> Result<()> {
         let invalid = |message: String| DataError::Encode { context: excerpt(text), message };
         match &self.0.encoder {
             Encoder::Library(library) => library
@@ -189,12 +187,12 @@ impl TextTokenizer {
     }
 
     /// The token between documents, if there is one.
-    pub fn eot(&self) -> Option<u32> {
+    pub fn end_of_text(&self) -> Option<u32> {
         self.0.end_of_text
     }
 
     /// The name of the token `id`.
-    pub(super) fn name_of(&self, id: u32) -> Option<String> {
+    pub(super) fn token_name(&self, id: u32) -> Option<String> {
         self.0.named.iter().find(|(_, other)| **other == id).map(|(name, _)| name.clone())
     }
 
@@ -216,7 +214,7 @@ impl TextTokenizer {
     ///
     /// # Errors
     /// If there is none; the message has the special tokens with the most similar names.
-    pub fn named(&self, name: &str) -> Result<u32, String> {
+    pub fn token_id(&self, name: &str) -> Result<u32, String> {
         if let Some(&id) = self.0.named.get(name) {
             return Ok(id);
         }
@@ -244,21 +242,19 @@ mod tests {
     fn characters_are_numbered_in_order() {
         let tokenizer = TextTokenizer::chars(&"hello\n日".chars().collect(), "h".into());
         assert_eq!(tokenizer.vocab_size(), 6);
-        let ids = tokenizer.encode("hé".get(..1).unwrap()).unwrap();
+        let ids = tokenizer.encode_prompt("hé".get(..1).unwrap()).unwrap();
         assert_eq!((ids.as_slice(), tokenizer.decode(&[0, 2, 5, 99])), ([2].as_slice(), "\nh日".into()));
-        let error = tokenizer.encode("help").unwrap_err().to_string();
+        let error = tokenizer.encode_prompt("help").unwrap_err().to_string();
         assert_eq!(error, "\"help\": 'p' (U+0070) is not among the 6 characters of the training source");
-        assert!(tokenizer.named("[BOT]").unwrap_err().contains("no special tokens"));
+        assert!(tokenizer.token_id("[BOT]").unwrap_err().contains("no special tokens"));
     }
 
     #[test]
     fn bytes_have_an_end_of_text() {
         let tokenizer = TextTokenizer::bytes();
-        assert_eq!(tokenizer.encode("é<|endoftext|>a").unwrap(), [0xc3, 0xa9, 256, 97]);
+        assert_eq!(tokenizer.encode_prompt("é<|endoftext|>a").unwrap(), [0xc3, 0xa9, 256, 97]);
         assert_eq!(tokenizer.decode(&[0xc3, 0xa9, 256, 97, 300, 0xff]), "é<|endoftext|>a\u{fffd}");
-        let mut ordinary = Vec::new();
-        tokenizer.encode_ordinary(END_OF_TEXT, &mut ordinary).unwrap();
-        assert_eq!(ordinary.len(), END_OF_TEXT.len());
-        assert!(tokenizer.named("<|end|>").unwrap_err().contains("special tokens are <|endoftext|>"));
+        assert_eq!(tokenizer.encode_document(END_OF_TEXT).unwrap().len(), END_OF_TEXT.len());
+        assert!(tokenizer.token_id("<|end|>").unwrap_err().contains("special tokens are <|endoftext|>"));
     }
 }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::library::LibraryTokenizer;
 use super::text_tokenizer::{Encoder, TextTokenizer};
 use super::word_vocabulary::WordVocabulary;
-use crate::error::DataError;
+use crate::error::{DataError, Result};
 
 const FORMAT: u32 = 1;
 
@@ -43,7 +43,7 @@ impl TextTokenizer {
     ///
     /// # Errors
     /// If the `tokenizers` crate cannot write the tokenizer.
-    pub fn to_file(&self) -> Result<String, DataError> {
+    pub fn to_file(&self) -> Result<String> {
         let (kind, tokenizer) = match self.encoder() {
             Encoder::Library(library) => (TokenizerKind::Library, library.to_json()?),
             Encoder::Chars { characters, .. } => (TokenizerKind::Chars, characters.iter().collect()),
@@ -60,7 +60,7 @@ impl TextTokenizer {
     ///
     /// # Errors
     /// If the file is missing, changed or of another version.
-    pub fn read(path: &Path) -> Result<Self, DataError> {
+    pub fn read(path: &Path) -> Result<Self> {
         let bytes = fs::read(path).map_err(DataError::io(path))?;
         let file: TokenizerFile =
             serde_json::from_slice(&bytes).map_err(|error| DataError::damaged(path, error.to_string()))?;
@@ -114,7 +114,7 @@ mod tests {
             fs::write(&path, tokenizer.to_file().unwrap()).unwrap();
             let back = TextTokenizer::read(&path).unwrap();
             assert_eq!((back.hash(), back.vocab_size()), (tokenizer.hash(), tokenizer.vocab_size()));
-            assert_eq!(back.encode("a b").unwrap(), tokenizer.encode("a b").unwrap());
+            assert_eq!(back.encode_prompt("a b").unwrap(), tokenizer.encode_prompt("a b").unwrap());
         }
         let text = fs::read_to_string(&path).unwrap();
         fs::write(&path, text.replace("WordLevel", "wordLevel")).unwrap();

@@ -8,7 +8,7 @@ use super::library::END_OF_TEXT;
 use super::merges::byte_characters;
 use super::text_tokenizer::{Encoder, TextTokenizer};
 use super::word_vocabulary::{UNKNOWN, WordVocabulary};
-use crate::error::DataError;
+use crate::error::{DataError, Result};
 
 impl TextTokenizer {
     /// The content of a tokenizer.json that gives the same ids, except for two kinds of tokenizers.
@@ -22,7 +22,7 @@ impl TextTokenizer {
     ///
     /// # Errors
     /// If the `tokenizers` crate cannot write the tokenizer.
-    pub fn to_tokenizer_json(&self) -> Result<String, DataError> {
+    pub fn to_tokenizer_json(&self) -> Result<String> {
         let json = match self.encoder() {
             Encoder::Library(library) => return library.to_json(),
             Encoder::Chars { characters, .. } => characters_json(characters),
@@ -99,9 +99,12 @@ mod tests {
                 LibraryTokenizer::from_json(json.as_bytes(), Path::new("t")).unwrap(),
                 "g".into(),
             );
-            assert_eq!((library.vocab_size(), library.eot()), (tokenizer.vocab_size(), tokenizer.eot()));
-            let ids = tokenizer.encode(text).unwrap();
-            assert_eq!(library.encode(text).unwrap(), ids);
+            assert_eq!(
+                (library.vocab_size(), library.end_of_text()),
+                (tokenizer.vocab_size(), tokenizer.end_of_text())
+            );
+            let ids = tokenizer.encode_prompt(text).unwrap();
+            assert_eq!(library.encode_prompt(text).unwrap(), ids);
             assert_eq!(library.decode(&ids), text);
         }
         let text = "Ab c\u{1c}d\u{1d}e\u{1e}f\u{1f}g a<br />b<BR />c x<b\"r />y <br\" />z <br/>e \"It's\" A.B. 3.14; (U:s)!? \
@@ -116,13 +119,16 @@ mod tests {
                 LibraryTokenizer::from_json(json.as_bytes(), Path::new("t")).unwrap(),
                 "g".into(),
             );
-            assert_eq!((library.vocab_size(), library.eot()), (tokenizer.vocab_size(), tokenizer.eot()));
+            assert_eq!(
+                (library.vocab_size(), library.end_of_text()),
+                (tokenizer.vocab_size(), tokenizer.end_of_text())
+            );
             for text in [text, "unseen\u{1c}words a", "\u{1f}", "", "a <unk> b"] {
-                let ids = tokenizer.encode_text(text).unwrap();
-                assert_eq!(library.encode_text(text).unwrap(), ids, "{text:?}");
+                let ids = tokenizer.encode_document(text).unwrap();
+                assert_eq!(library.encode_document(text).unwrap(), ids, "{text:?}");
                 assert_eq!(library.decode(&ids), tokenizer.decode(&ids));
             }
-            assert!(!tokenizer.encode_text(text).unwrap().contains(&0), "every word is known");
+            assert!(!tokenizer.encode_document(text).unwrap().contains(&0), "every word is known");
         }
     }
 
@@ -135,8 +141,8 @@ mod tests {
         let library =
             TextTokenizer::library(LibraryTokenizer::from_json(json.as_bytes(), Path::new("t")).unwrap(), "g".into());
         let both = |text: &str| {
-            (tokenizer.decode(&tokenizer.encode_text(text).unwrap()), {
-                library.decode(&library.encode_text(text).unwrap())
+            (tokenizer.decode(&tokenizer.encode_document(text).unwrap()), {
+                library.decode(&library.encode_document(text).unwrap())
             })
         };
         assert_eq!(both("ΑΣ"), ("ας".to_owned(), "ασ".to_owned()));
@@ -149,7 +155,7 @@ mod tests {
         let json = tokenizer.to_tokenizer_json().unwrap();
         let library =
             TextTokenizer::library(LibraryTokenizer::from_json(json.as_bytes(), Path::new("t")).unwrap(), "g".into());
-        assert!(tokenizer.encode_text("ac").is_err());
-        assert!(library.encode_text("ac").unwrap_err().to_string().contains("[UNK]"));
+        assert!(tokenizer.encode_document("ac").is_err());
+        assert!(library.encode_document("ac").unwrap_err().to_string().contains("[UNK]"));
     }
 }

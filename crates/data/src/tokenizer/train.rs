@@ -12,13 +12,13 @@ use super::library::byte_level;
 use super::merges::byte_characters;
 use super::word_vocabulary::{self, WordVocabulary};
 use crate::cut_points::{self, CutPoints};
-use crate::error::DataError;
+use crate::error::{DataError, Result};
 use crate::source::{LocatedSource, TextPiece, read, read_in_batches};
 
 /// The limit of distinct words in memory, beyond which the rarest are forgotten.
-const DISTINCT: usize = 8 << 20;
+const MAX_DISTINCT_WORDS: usize = 8 << 20;
 /// The limit of the bytes of these words.
-const DISTINCT_BYTES: usize = 1 << 30;
+const MAX_DISTINCT_BYTES: usize = 1 << 30;
 
 /// The part of the training source that is trained on. The rest is for validation.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -31,23 +31,18 @@ pub(super) enum TrainingPart {
 }
 
 /// The distinct characters of the whole source.
-pub(super) fn collect_characters(source: &LocatedSource, progress: &dyn Fn(u64)) -> Result<BTreeSet<char>, DataError> {
-    let mut seen = BTreeSet::new();
-    let mut ascii = [false; 128];
+pub(super) fn collect_characters(source: &LocatedSource, progress: &dyn Fn(u64)) -> Result<BTreeSet<char>> {
+    let mut seen = vec![false; char::MAX as usize + 1];
     let mut done = 0;
     read(source, CutPoints::Anywhere, &mut |piece| {
         for character in piece.text.chars() {
-            match ascii.get_mut(character as usize) {
-                Some(seen) => *seen = true,
-                None => _ = seen.insert(character),
-            }
+            seen[character as usize] = true;
         }
         done += piece.text.len() as u64;
         progress(done);
         Ok(())
     })?;
-    seen.extend((0_u8..).zip(ascii).filter(|&(_, seen)| seen).map(|(byte, _)| char::from(byte)));
-    Ok(seen)
+    Ok((0..).zip(seen).filter(|(_, is_seen)| *is_seen).filter_map(|(code, _)| char::from_u32(code)).collect())
 }
 
 /// Trains byte-level BPE on `part` of `source` and returns its tokenizer.json: the special tokens, the 256 bytes, then
@@ -58,11 +53,11 @@ pub(super) fn train_merges(
     vocab_size: usize,
     special: &[String],
     progress: &dyn Fn(u64),
-) -> Result<String, DataError> {
+) -> Result<String> {
     let mut counts = HashMap::new();
     read_part(source, part, CutPoints::Words, progress, &mut |batch| {
         count_words(batch, &mut counts, |text, add| cut_points::words(text).for_each(add));
-        if counts.len() > DISTINCT {
+        if counts.len() > MAX_DISTINCT_WORDS {
             counts.retain(|_, count| *count > 1);
         }
     })?;
@@ -102,18 +97,20 @@ pub(super) fn train_words(
     min_count: u64,
     special: &[String],
     progress: &dyn Fn(u64),
-) -> Result<WordVocabulary, DataError> {
+) -> Result<WordVocabulary> {
     let mut counts = HashMap::new();
     let mut rare = 1;
     read_part(source, part, CutPoints::EnglishWords, progress, &mut |batch| {
         count_words(batch, &mut counts, |text, add| {
             word_vocabulary::split(text, lowercase, |word| {
-                if word.len() <= word_vocabulary::MAX_WORD {
+                if word.len() <= word_vocabulary::MAX_WORD_BYTES {
                     add(word);
                 }
             });
         });
-        while counts.len() > DISTINCT || (counts.len() > DISTINCT / 16 && text_bytes(&counts) > DISTINCT_BYTES) {
+        while counts.len() > MAX_DISTINCT_WORDS
+            || (counts.len() > MAX_DISTINCT_WORDS / 16 && text_bytes(&counts) > MAX_DISTINCT_BYTES)
+        {
             counts.retain(|_, count| *count > rare);
             rare *= 2;
         }
@@ -133,7 +130,7 @@ fn read_part(
     cut: CutPoints,
     progress: &dyn Fn(u64),
     count: &mut dyn FnMut(Vec<String>),
-) -> Result<(), DataError> {
+) -> Result<()> {
     let (mut bytes_left, mut documents_left) = match part {
         TrainingPart::Whole => (u64::MAX, u64::MAX),
         TrainingPart::Bytes(fraction) => (portion(measure(source)?.0, fraction), u64::MAX),
@@ -171,7 +168,7 @@ fn portion(count: u64, fraction: f64) -> u64 {
 }
 
 /// Bytes of text and documents in `source`.
-fn measure(source: &LocatedSource) -> Result<(u64, u64), DataError> {
+fn measure(source: &LocatedSource) -> Result<(u64, u64)> {
     let (mut bytes, mut documents) = (0, 0);
     read(source, CutPoints::Anywhere, &mut |piece| {
         bytes += piece.text.len() as u64;

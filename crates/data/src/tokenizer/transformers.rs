@@ -14,13 +14,13 @@ impl TextTokenizer {
     pub fn special_tokens(&self, layout: &Layout) -> (SpecialTokens, [Option<String>; 3]) {
         match layout {
             Layout::Padded { bos, eos, pad, .. } => {
-                let [b, e, p] = [bos, eos, pad].map(|name| self.named(name).ok());
+                let [b, e, p] = [bos, eos, pad].map(|name| self.token_id(name).ok());
                 let name = |id: Option<u32>, name: &String| id.map(|_| name.clone());
                 (SpecialTokens { bos: b, eos: e, pad: p }, [name(b, bos), name(e, eos), name(p, pad)])
             }
             Layout::Packed { .. } | Layout::Columns { .. } => {
-                let end = self.eot();
-                let name = end.and_then(|id| self.name_of(id));
+                let end = self.end_of_text();
+                let name = end.and_then(|id| self.token_name(id));
                 let end = end.filter(|_| name.is_some());
                 (SpecialTokens { bos: end, eos: end, pad: None }, [name.clone(), name, None])
             }
@@ -65,9 +65,9 @@ mod tests {
             let library = LibraryTokenizer::from_json(hf.tokenizer.as_bytes(), Path::new("tokenizer.json")).unwrap();
             let mut ids = Vec::new();
             library.encode(TEXT, &mut ids).unwrap();
-            assert_eq!(ids, tokenizer.encode(TEXT).unwrap());
+            assert_eq!(ids, tokenizer.encode_prompt(TEXT).unwrap());
             assert_eq!(library.decode(&ids), TEXT);
-            assert_eq!(hf.special.eos, tokenizer.eot());
+            assert_eq!(hf.special.eos, tokenizer.end_of_text());
             assert!(hf.config.contains("\"model_max_length\": 8"));
         }
     }

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 /// The token of every word that is not in the vocabulary.
 pub(super) const UNKNOWN: &str = "<unk>";
 /// A longer word, in bytes, is unknown.
-pub(super) const MAX_WORD: usize = 1024;
+pub(super) const MAX_WORD_BYTES: usize = 1024;
 
 /// A vocabulary of words. The id of `<unk>` is 0; special tokens follow, then words.
 #[derive(Debug, Serialize, Deserialize)]

@@ -58,10 +58,10 @@ pub fn continue_prompt(
 ) -> Result<Vec<Continuation>, EvalError> {
     let Some(prompt) = spec.prompts.get(p) else { return Ok(Vec::new()) };
     let seed = spec.seed.wrapping_add((p * spec.count) as u64);
-    let mut start = tokenizer.encode(prompt)?;
+    let mut start = tokenizer.encode_prompt(prompt)?;
     if start.is_empty() {
         // A document starts behind an end-of-text token; where there is none, any token must do.
-        start.push(tokenizer.eot().unwrap_or(0));
+        start.push(tokenizer.end_of_text().unwrap_or(0));
     }
     let batch = spec.count;
     if batch == 0 || spec.max_tokens == 0 {
@@ -83,7 +83,7 @@ pub fn continue_prompt(
         for (row, processor) in processors.iter_mut().enumerate() {
             // Rows of a padded vocabulary are no tokens.
             let token = processor.sample(&logits.get(row)?.narrow(0, 0, vocab)?)?;
-            ended[row] |= Some(token) == tokenizer.eot();
+            ended[row] |= Some(token) == tokenizer.end_of_text();
             rows[row].push(token);
         }
         if ended.iter().all(|&e| e) || n + 1 == spec.max_tokens {
@@ -92,7 +92,8 @@ pub fn continue_prompt(
         logits = feed(&rows)?;
     }
     let continuation = |(index, row): (usize, &Vec<u32>)| {
-        let new: Vec<u32> = row[start.len()..].iter().copied().take_while(|&t| Some(t) != tokenizer.eot()).collect();
+        let new: Vec<u32> =
+            row[start.len()..].iter().copied().take_while(|&t| Some(t) != tokenizer.end_of_text()).collect();
         Continuation { prompt: prompt.to_owned(), index, text: tokenizer.decode(&new), tokens: new.len() }
     };
     Ok(rows.iter().enumerate().map(continuation).collect())
