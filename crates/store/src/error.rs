@@ -71,10 +71,8 @@ struct ExplainedIoError<'a>(&'a io::Error);
 impl fmt::Display for ExplainedIoError<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0.kind() {
-            io::ErrorKind::StorageFull => f.write_str("the disk is full: make room, then run the same command again"),
-            io::ErrorKind::QuotaExceeded => {
-                f.write_str("the disk quota is used up: make room, then run the same command again")
-            }
+            io::ErrorKind::StorageFull => f.write_str("the disk is full: make room first"),
+            io::ErrorKind::QuotaExceeded => f.write_str("the disk quota is used up: make room first"),
             io::ErrorKind::PermissionDenied => f.write_str(
                 "not permitted: make the folder writable, or choose another (--runs, for the folder of runs)",
             ),

@@ -134,7 +134,7 @@ impl From<&DataFacts> for DataHashes {
 }
 
 /// The work of one process on a run.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Session {
     pub started: String,
     pub ended: Option<String>,
@@ -152,16 +152,6 @@ pub struct Session {
     #[serde(default)]
     pub overrides: Vec<String>,
     #[serde(default)]
-    pub environment: BTreeMap<String, String>,
-}
-
-/// The program, machine and flags of a session.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SessionContext {
-    pub git: Option<Git>,
-    pub machine: Machine,
-    pub threads: usize,
-    pub overrides: Vec<String>,
     pub environment: BTreeMap<String, String>,
 }
 
@@ -203,26 +193,16 @@ impl Manifest {
         differs.then(|| format!("began on {}, goes on with {}: bits may differ", name(&last.machine), name(machine)))
     }
 
-    /// Records that a session starts at `from_step`, and where.
-    pub fn begin_session(&mut self, from_step: u64, place: SessionContext, started: String) {
+    /// Records that `session` starts, by this program on a working folder of the state `git`.
+    pub fn begin_session(&mut self, git: Option<Git>, session: Session) {
+        let commit = git.as_ref().map(|git| git.commit.clone());
+        let session = Session { version: env!("CARGO_PKG_VERSION").to_owned(), commit, ..session };
         self.status = RunStatus::Running;
         self.error = None;
         self.ended = None;
-        env!("CARGO_PKG_VERSION").clone_into(&mut self.version);
-        (self.git, self.machine, self.threads) = (place.git, place.machine, place.threads);
-        self.sessions.push(Session {
-            started,
-            ended: None,
-            from_step,
-            to_step: None,
-            version: self.version.clone(),
-            commit: self.git.as_ref().map(|git| git.commit.clone()),
-            threads: self.threads,
-            restarts: 0,
-            machine: self.machine.clone(),
-            overrides: place.overrides,
-            environment: place.environment,
-        });
+        self.version.clone_from(&session.version);
+        (self.git, self.machine, self.threads) = (git, session.machine.clone(), session.threads);
+        self.sessions.push(session);
     }
 
     /// Records how the newest session ended, after `to_step`.

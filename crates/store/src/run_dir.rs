@@ -13,10 +13,11 @@ use super::error::StoreError;
 use super::files::{check_format, file_name, read_json, read_json_if_present, sync_dir, write_atomic, write_json};
 use super::lines::copy_through_step;
 use super::lock::RunLock;
-use super::manifest::{ContinuedFrom, FORMAT, Manifest, SessionContext};
+use super::manifest::{ContinuedFrom, FORMAT, Manifest, Session};
 use super::summary::Summary;
 use super::time;
 use runner_files::remove_leftovers;
+use runner_machine::host::Git;
 use runner_spec::plan::Plan;
 use tempfile::TempDir;
 
@@ -293,12 +294,12 @@ impl RunDir {
         &self.manifest
     }
 
-    /// Records that a session of this process starts at `from_step`, and where.
+    /// Records that `session` of this process starts, in a working folder of the state `git`.
     ///
     /// # Errors
     /// If the manifest cannot be written.
-    pub fn begin_session(&mut self, from_step: u64, place: SessionContext) -> Result<(), StoreError> {
-        self.manifest.begin_session(from_step, place, time::now());
+    pub fn begin_session(&mut self, git: Option<Git>, session: Session) -> Result<(), StoreError> {
+        self.manifest.begin_session(git, session);
         write_json(&self.path.join(MANIFEST), &self.manifest)
     }
 

@@ -6,36 +6,33 @@ use serde::{Deserialize, Serialize};
 
 use super::error::StoreError;
 use super::files::{check_format, read_json_if_present, write_json};
-pub use runner_spec::event::{WatchedMemory as MeasuredMemory, WatchedSpan as MeasuredSpan, WatchedStep};
+use runner_spec::event::WatchedStep;
 
 pub const TIMELINE: &str = "timeline.json";
 
 /// Version of the file.
-pub const FORMAT: u32 = 1;
+const FORMAT: u32 = 1;
 
 /// The whole file.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct MeasuredStep {
-    pub format: u32,
-    pub step: u64,
-    pub end: f64,
-    pub spans: Vec<MeasuredSpan>,
-    #[serde(default)]
-    pub memory: Vec<MeasuredMemory>,
+#[derive(Serialize, Deserialize)]
+struct TimelineFile<S> {
+    format: u32,
+    #[serde(flatten)]
+    step: S,
 }
 
 pub(super) fn write(run: &Path, watched: &WatchedStep) -> Result<(), StoreError> {
-    let WatchedStep { step, end, spans, memory } = watched.clone();
-    write_json(&run.join(TIMELINE), &MeasuredStep { format: FORMAT, step, end, spans, memory })
+    write_json(&run.join(TIMELINE), &TimelineFile { format: FORMAT, step: watched })
 }
 
 /// Reads the measured step of the run directory `run`; `None` if no step was measured.
 ///
 /// # Errors
 /// If the file is damaged, or of another version.
-pub fn read(run: &Path) -> Result<Option<MeasuredStep>, StoreError> {
+pub fn read(run: &Path) -> Result<Option<WatchedStep>, StoreError> {
     let path = run.join(TIMELINE);
-    let measured: Option<MeasuredStep> = read_json_if_present(&path)?;
-    measured.as_ref().map_or(Ok(()), |measured| check_format(&path, measured.format, FORMAT))?;
-    Ok(measured)
+    let file: Option<TimelineFile<WatchedStep>> = read_json_if_present(&path)?;
+    let Some(TimelineFile { format, step }) = file else { return Ok(None) };
+    check_format(&path, format, FORMAT)?;
+    Ok(Some(step))
 }

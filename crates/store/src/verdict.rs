@@ -162,7 +162,7 @@ pub fn compare(original: &OriginalRun, copy: &Path, tolerance: f64) -> Result<Re
         ..ReproductionVerdict::default()
     };
     verdict.compare_metrics(original, &record);
-    let (weights, unequal) = compare_weights(original, copy, until);
+    let (weights, unequal) = compare_weights(original, copy, until)?;
     let traces = trace::compare(&original.path.join(TRACE), &copy.join(TRACE), from, until)?;
     (verdict.traced, verdict.traced_from) = (traces.common > 0, traces.begins);
     let traced =
@@ -303,18 +303,21 @@ fn final_hash(summary: Option<&Summary>, until: u64) -> Option<&str> {
 
 /// Compares the weights after the last step if both runs ended there, else those of the newest checkpoint that both have. Also
 /// returns the first step whose checkpoints differ.
-fn compare_weights(original: &OriginalRun, copy: &Path, until: u64) -> (Option<WeightComparison>, Option<u64>) {
+fn compare_weights(
+    original: &OriginalRun,
+    copy: &Path,
+    until: u64,
+) -> Result<(Option<WeightComparison>, Option<u64>), StoreError> {
     let folder = copy.join(CHECKPOINTS);
     let kept = original.checkpoints.range(..=until);
     let common: Vec<(u64, bool)> =
         kept.filter_map(|(&step, hash)| Some((step, checkpoint::recorded_hash(&folder, step)? == *hash))).collect();
     let unequal = common.iter().find(|(_, equal)| !equal).map(|(step, _)| *step);
-    // An unreadable summary counts as a missing one.
-    let (ours, theirs) = (original.summary.as_ref(), run_dir::read_summary(copy).unwrap_or_default());
+    let (ours, theirs) = (original.summary.as_ref(), run_dir::read_summary(copy)?);
     if let (Some(a), Some(b)) = (final_hash(ours, until), final_hash(theirs.as_ref(), until)) {
-        return (Some(WeightComparison { step: until, equal: a == b }), unequal);
+        return Ok((Some(WeightComparison { step: until, equal: a == b }), unequal));
     }
-    (common.last().map(|&(step, equal)| WeightComparison { step, equal }), unequal)
+    Ok((common.last().map(|&(step, equal)| WeightComparison { step, equal }), unequal))
 }
 
 /// The first tensor that differs in the checkpoint of `step`; `None` also if the original's is gone by now.

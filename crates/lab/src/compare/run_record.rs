@@ -86,12 +86,16 @@ impl RunRecord {
     pub fn read(path: &Path) -> Result<Self, RecordError> {
         let manifest = run_dir::read_manifest(path)?;
         let status = catalog::describe(path).status;
-        // An unreadable summary counts as a missing one; that of an earlier session is out of date.
-        let summary = run_dir::read_summary(path).unwrap_or_default();
+        let (summary, unreadable) = match run_dir::read_summary(path) {
+            Ok(summary) => (summary, None),
+            Err(error) => (None, Some(format!("passed over: {error}"))),
+        };
+        // The summary of an earlier session is out of date.
         let summary = summary.filter(|s| s.status == manifest.status && status != ListedStatus::Running);
         let metrics = path.join(METRICS);
         let mut lines = Vec::new();
         let problem = for_each_checked_metric(&metrics, summary.as_ref(), &mut |line| lines.push(line))?;
+        let problem = unreadable.or(problem);
         Ok(Self { path: path.to_owned(), status, manifest, summary, lines, problem })
     }
 

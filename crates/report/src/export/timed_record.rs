@@ -177,14 +177,9 @@ pub(super) mod tests {
         let path = run.path().to_owned();
         let mut manifest = run.manifest().clone();
         for (from, started) in sessions {
-            let place = runner_store::manifest::SessionContext {
-                git: None,
-                machine: runner_machine::host::Machine::default(),
-                threads: 1,
-                overrides: vec![],
-                environment: std::collections::BTreeMap::new(),
-            };
-            manifest.begin_session(*from, place, (*started).to_owned());
+            let session =
+                Session { started: (*started).to_owned(), from_step: *from, threads: 1, ..Session::default() };
+            manifest.begin_session(None, session);
         }
         std::fs::write(path.join(MANIFEST), serde_json::to_vec(&manifest).unwrap()).unwrap();
         std::fs::write(path.join(METRICS), lines).unwrap();

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use runner_plan::timeline::timeline;
+use runner_spec::event::WatchedStep;
 use runner_spec::forecast::Activity;
 use runner_spec::plan::Plan;
 use runner_spec::serde_defaults::is_default;
-use runner_store::timeline::MeasuredStep;
 
 /// The largest number of bars in a picture; more cannot be distinguished.
 const MAX_BARS: usize = 4000;
@@ -80,7 +80,7 @@ pub(super) fn planned_gantt(plan: &Plan) -> Option<Gantt> {
 }
 
 /// A measured step of a run of `plan`; `None` if nothing in it can be drawn.
-pub(super) fn measured_gantt(step: &MeasuredStep, plan: Option<&Plan>) -> Option<Gantt> {
+pub(super) fn measured_gantt(step: &WatchedStep, plan: Option<&Plan>) -> Option<Gantt> {
     let mut rows: BTreeMap<usize, Vec<GanttBar>> = BTreeMap::new();
     for span in step.spans.iter().filter(|s| s.start.is_finite() && s.end.is_finite() && s.end >= s.start) {
         let bar = GanttBar { start: span.start, end: span.end, what: span.what, mb: span.mb, chunk: span.chunk };
@@ -135,7 +135,6 @@ mod tests {
     use super::*;
     use runner_plan::testing::{compiled, experiment};
     use runner_spec::event::WatchedSpan as MeasuredSpan;
-    use runner_store::timeline::FORMAT;
 
     fn span(rank: usize, what: Option<Activity>, start: f64, end: f64) -> MeasuredSpan {
         MeasuredSpan { rank, what, mb: Some(0), chunk: 0, start, end }
@@ -166,14 +165,10 @@ mod tests {
             span(1, None, 5.0, 10.0),
             span(0, Some(Activity::Forward), f64::NAN, 1.0),
         ];
-        let gantt =
-            measured_gantt(&MeasuredStep { format: FORMAT, step: 7, end: 10.0, spans, memory: vec![] }, None).unwrap();
+        let gantt = measured_gantt(&WatchedStep { step: 7, end: 10.0, spans, memory: vec![] }, None).unwrap();
         assert_eq!((gantt.rows.len(), gantt.rows[0].rank, gantt.rows[0].idle), (1, Some(1), Some(0.5)));
         assert_eq!(gantt.step, Some(7));
-        assert_eq!(
-            measured_gantt(&MeasuredStep { format: FORMAT, step: 1, end: 0.0, spans: vec![], memory: vec![] }, None),
-            None
-        );
+        assert_eq!(measured_gantt(&WatchedStep { step: 1, end: 0.0, spans: vec![], memory: vec![] }, None), None);
     }
 
     #[test]
@@ -182,7 +177,7 @@ mod tests {
             let start = f64::from(i / 100);
             span((i % 100) as usize, Some(Activity::Forward), start, start + 1.0)
         });
-        let step = MeasuredStep { format: FORMAT, step: 1, end: 1000.0, spans: spans.collect(), memory: vec![] };
+        let step = WatchedStep { step: 1, end: 1000.0, spans: spans.collect(), memory: vec![] };
         let gantt = measured_gantt(&step, None).unwrap();
         assert_eq!((gantt.rows.len(), gantt.rows_left_out), (MAX_ROWS, 36));
         assert!(gantt.shown < 70.0 && gantt.rows[0].bars.len() > 50);

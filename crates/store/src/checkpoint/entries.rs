@@ -84,10 +84,10 @@ pub fn steps_to_keep(folder: &Path) -> Result<Vec<u64>, StoreError> {
 }
 
 /// The name of the newest checkpoint in `folder` but that of `step` whose files are there in their sizes, for an error message.
-fn other_good_checkpoint(folder: &Path, step: u64) -> Option<String> {
-    let all = read_entries(folder).unwrap_or_default();
+fn other_good_checkpoint(folder: &Path, step: u64) -> Result<Option<String>, StoreError> {
+    let all = read_entries(folder)?;
     let whole = all.iter().rev().find(|e| e.step != step && load::looks_whole(&e.path).is_ok());
-    whole.map(|e| dir_name(e.step))
+    Ok(whole.map(|e| dir_name(e.step)))
 }
 
 /// Finds the checkpoint in `folder` that `which` asks for.
@@ -118,8 +118,9 @@ pub(super) fn pick(folder: &Path, which: CheckpointChoice) -> Result<CheckpointE
 /// The error for `entry`, which cannot be used, with the next good one.
 pub(super) fn unusable(folder: &Path, entry: &CheckpointEntry, bad: load::CheckpointProblem) -> StoreError {
     let fallback = || match other_good_checkpoint(folder, entry.step) {
-        Some(other) => format!("; the next good one is {other}"),
-        None => "; there is no other good checkpoint".to_owned(),
+        Ok(Some(other)) => format!("; the next good one is {other}"),
+        Ok(None) => "; there is no other good checkpoint".to_owned(),
+        Err(error) => format!("; the other checkpoints cannot be listed: {error}"),
     };
     bad.error(&entry.path, fallback)
 }
@@ -128,8 +129,9 @@ pub(super) fn unusable(folder: &Path, entry: &CheckpointEntry, bad: load::Checkp
 pub(super) fn save_failed(folder: &Path, step: u64, cause: StoreError) -> StoreError {
     // A checkpoint whose sync failed is in its place, but may not outlive a power failure.
     let last_good = match other_good_checkpoint(folder, step) {
-        Some(other) => format!("the last good checkpoint is {other}"),
-        None => "there is no earlier checkpoint".to_owned(),
+        Ok(Some(other)) => format!("the last good checkpoint is {other}"),
+        Ok(None) => "there is no earlier checkpoint".to_owned(),
+        Err(error) => format!("earlier checkpoints cannot be listed: {error}"),
     };
     StoreError::Save { name: dir_name(step), cause: Box::new(cause), last_good }
 }
