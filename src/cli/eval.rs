@@ -10,7 +10,7 @@ use super::common::host_without_runs;
 use super::exit::{Exit, refuse};
 use super::output::print_result;
 use super::screen_observer::PreparationObserver;
-use runner_exec::eval::{Batches, ChoiceBatches, LossBatches, evaluate, run_batches};
+use runner_exec::eval::{Batches, ChoiceBatches, LossBatches, evaluate, run_all_batches};
 use runner_report::Screen;
 use runner_spec::event::EvalMetrics;
 use runner_spec::experiment::{Corpus, EvalLoss, Experiment, HellaSwag};
@@ -80,7 +80,7 @@ pub(crate) fn run(args: &EvalArgs) -> anyhow::Result<Exit> {
         let validation = prepared.dataset.validation.as_ref();
         let loss = validation.map(|split| LossBatches::new(split, batches, batch.micro_batch, batch.mask_padding));
         let choice = prepared.choice.as_deref().map(|items| ChoiceBatches::new(items, model.spec.context_length));
-        let run = |batches: &dyn Batches| run_batches(batches, 0..batches.count(), &model, &weights);
+        let run = |batches: &dyn Batches| run_all_batches(batches, &model, &weights);
         Ok(evaluate(step, loss, choice, run)?)
     })?;
     if metrics.val_loss.is_none() && metrics.hellaswag_n.is_none() {

@@ -17,7 +17,7 @@ use runner_compute::state::TrainState;
 use runner_config::{LoadOptions, load};
 use runner_data::Sampler;
 use runner_exec::Trainer;
-use runner_exec::eval::{Batches, ChoiceBatches, run_batches};
+use runner_exec::eval::{ChoiceBatches, run_all_batches};
 use runner_plan::compile;
 use runner_plan::schedule::{Pass, schedule};
 use runner_spec::data::{ChoiceItem, DataFacts, SplitFacts};
@@ -361,7 +361,7 @@ fn multiple_choice_is_scored_as_in_pytorch() {
     let model = model_for(&spec, &params, StoredPrecision { bf16: false });
     let items: Vec<ChoiceItem> = (0..150).map(choice_item).collect();
     let all = ChoiceBatches::new(&items, spec.context_length);
-    let partial = run_batches(&all, 0..all.count(), &model, &params).unwrap();
+    let partial = run_all_batches(&all, &model, &params).unwrap();
     let expected = fixture.values("sums");
     assert_eq!(partial.len(), expected.len());
     let worst = partial.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);

@@ -9,7 +9,8 @@ use runner_compute::model::Output;
 use runner_compute::nn::MicroBatch;
 use runner_data::{DataRequest, Prepared, prepare};
 use runner_exec::eval::{
-    Batches, ChoiceBatches, EvalError, Feed, LossBatches, StageDecoder, continue_prompt, generate, run_batches, share,
+    Batches, ChoiceBatches, ChunkDecoder, EvalError, LossBatches, TokenFeed, continue_prompt, generate,
+    indices_of_replica, run_all_batches,
 };
 use runner_spec::data::{ChoiceItem, Rows};
 use runner_spec::experiment::{Data, Layout, Samples, Source, Tokenizer, Validation};
@@ -51,12 +52,12 @@ fn through(batches: &dyn Batches, pipeline: &Pipeline, replicas: usize) -> Vec<f
     let mut total = vec![0.0; batches.value_count()];
     for replica in (0..replicas).rev() {
         let mut values = vec![0.0; batches.value_count()];
-        for index in share(batches.count(), replica, replicas) {
+        for index in indices_of_replica(batches.count(), replica, replicas) {
             let mut rows = Rows::default();
             batches.fill(index, &mut rows).unwrap();
             let first = &pipeline.stages[0].1;
             let mb = first.micro_batch(&rows.inputs, rows.targets.clone(), rows.length).unwrap();
-            batches.enter(index, &rows, &evaluate(pipeline, &mb), &mut values).unwrap();
+            batches.record_losses(index, &rows, &evaluate(pipeline, &mb), &mut values).unwrap();
         }
         total.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
     }
@@ -94,7 +95,7 @@ fn multiple_choice_does_not_depend_on_replicas_and_stages() {
         );
         let expected = through(&batches, &one, 1);
         let (model, params) = (&one.stages[0].1, &one.ranks[0].params);
-        assert_eq!(run_batches(&batches, 0..batches.count(), model, params).unwrap(), expected);
+        assert_eq!(run_all_batches(&batches, model, params).unwrap(), expected);
         let score = batches.finish(&expected).unwrap();
         assert!(score.right > 0 && score.right < count && score.right != score.right_norm, "{score:?}");
         let chunks = [0..1, 1..3, 3..spec.block_count()];
@@ -160,8 +161,7 @@ fn validation_loss_does_not_depend_on_replicas_and_stages() {
     for (count, micro_batch) in [(usize::MAX, 4), (3, 2), (1, 3)] {
         let batches = LossBatches::new(split, count, micro_batch, false);
         let model = &one.stages[0].1;
-        let expected =
-            batches.finish(&run_batches(&batches, 0..batches.count(), model, &one.ranks[0].params).unwrap()).unwrap();
+        let expected = batches.finish(&run_all_batches(&batches, model, &one.ranks[0].params).unwrap()).unwrap();
         let rows = split.rows().min((count as u64).saturating_mul(micro_batch as u64));
         assert_eq!(expected.tokens, rows * 10);
         for replicas in 1..=4 {
@@ -179,17 +179,17 @@ fn validation_loss_does_not_depend_on_replicas_and_stages() {
 }
 
 /// All stages of a pipeline, one after the other.
-struct Stages<'a>(Vec<StageDecoder<'a>>);
+struct Stages<'a>(Vec<ChunkDecoder<'a>>);
 
 impl<'a> Stages<'a> {
     fn new(pipeline: &'a Pipeline) -> Self {
-        let stage = |(rank, model): &'a (usize, _)| StageDecoder::new(model, &pipeline.ranks[*rank].params);
+        let stage = |(rank, model): &'a (usize, _)| ChunkDecoder::new(model, &pipeline.ranks[*rank].params);
         Self(pipeline.stages.iter().map(stage).collect())
     }
 }
 
 impl Stages<'_> {
-    fn feed(&mut self, feed: &Feed) -> Result<Tensor, EvalError> {
+    fn feed(&mut self, feed: &TokenFeed) -> Result<Tensor, EvalError> {
         let mut x = None;
         for stage in &mut self.0 {
             x = Some(stage.extend(feed, x)?);
@@ -205,12 +205,12 @@ fn decoding_by_stages_is_decoding() {
             let one = whole(&spec, kind);
             let (model, params) = (&one.stages[0].1, &one.ranks[0].params);
             // A prefill, single tokens, a new start in the same cache, then another batch and capacity.
-            let feeds: Vec<Feed> =
+            let feeds: Vec<TokenFeed> =
                 [(2, 5, 0, 12), (2, 1, 5, 12), (2, 2, 6, 12), (2, 4, 0, 12), (2, 1, 4, 12), (3, 2, 0, 7)]
                     .into_iter()
                     .map(|(batch, n, start, capacity)| {
                         let ids = below(&format!("feed {start} {capacity}"), batch * n, spec.vocab_size);
-                        Feed { ids, batch, start, capacity }
+                        TokenFeed { ids, batch, start, capacity }
                     })
                     .collect();
             let mut cache = model.new_cache(2, 12, &params.flat).unwrap();
@@ -273,16 +273,16 @@ fn feeds_that_do_not_fit_are_errors() {
     let pipeline = Pipeline::new(spec, &weights(spec, DType::F64), &[0..2, 2..5], 2, FP32);
     let [(_, first), (_, second)] = pipeline.stages.as_slice() else { panic!("two stages") };
     let [a, b] = pipeline.ranks.as_slice() else { panic!("two ranks") };
-    let feed = Feed { ids: vec![1, 2, 3, 4], batch: 2, start: 0, capacity: 4 };
-    let mut stage = StageDecoder::new(first, &a.params);
+    let feed = TokenFeed { ids: vec![1, 2, 3, 4], batch: 2, start: 0, capacity: 4 };
+    let mut stage = ChunkDecoder::new(first, &a.params);
     let hidden = stage.extend(&feed, None).unwrap();
     assert_eq!(hidden.dims(), [4, spec.d_model]);
-    assert!(stage.extend(&Feed { start: 3, ..feed.clone() }, None).is_err(), "a gap behind two tokens");
-    assert!(stage.extend(&Feed { ids: vec![1; 10], ..feed.clone() }, None).is_err(), "more than the capacity");
-    assert!(stage.extend(&Feed { ids: vec![1; 3], ..feed.clone() }, None).is_err(), "no rows");
-    assert!(stage.extend(&Feed { ids: vec![], batch: 0, ..feed.clone() }, None).is_err(), "nothing");
+    assert!(stage.extend(&TokenFeed { start: 3, ..feed.clone() }, None).is_err(), "a gap behind two tokens");
+    assert!(stage.extend(&TokenFeed { ids: vec![1; 10], ..feed.clone() }, None).is_err(), "more than the capacity");
+    assert!(stage.extend(&TokenFeed { ids: vec![1; 3], ..feed.clone() }, None).is_err(), "no rows");
+    assert!(stage.extend(&TokenFeed { ids: vec![], batch: 0, ..feed.clone() }, None).is_err(), "nothing");
     assert!(stage.extend(&feed, Some(hidden.clone())).is_err(), "hidden input for the embedding");
-    let mut stage = StageDecoder::new(second, &b.params);
+    let mut stage = ChunkDecoder::new(second, &b.params);
     assert!(stage.extend(&feed, None).is_err(), "ids for a layer");
     assert_eq!(stage.extend(&feed, Some(hidden)).unwrap().dims(), [2, spec.vocab_size]);
     let narrow = crate::common::random("narrow", (4, spec.d_model - 1), 1.0);

@@ -1,6 +1,6 @@
 //! `eval.test`: after the last step, the checkpoint with the best validation loss is measured on text that nothing was chosen by.
 
-use runner_exec::eval::{Batches, LossBatches, run_batches};
+use runner_exec::eval::{LossBatches, run_all_batches};
 use runner_spec::experiment::{DeviceChoice, Experiment};
 use runner_store::CheckpointChoice;
 use runner_store::summary::TestResult;
@@ -32,7 +32,7 @@ pub(crate) fn test_best_checkpoint(
     let tested = ready.pool.install(|| -> Result<TestResult, EngineError> {
         let (model, weights, step) = run.model(CheckpointChoice::Best, device)?;
         let all = LossBatches::new(split, usize::MAX, batch.micro_batch, batch.mask_padding);
-        let result = all.finish(&run_batches(&all, 0..all.count(), &model, &weights)?)?;
+        let result = all.finish(&run_all_batches(&all, &model, &weights)?)?;
         Ok(TestResult { step, loss: result.loss, perplexity: result.perplexity(), tokens: result.tokens })
     })?;
     let TestResult { step, loss, perplexity, .. } = tested;

@@ -9,7 +9,7 @@ use crate::prepare::{Host, prepare_data};
 use runner_compute::model::{Model, Params};
 use runner_config::LoadOptions;
 use runner_data::{Prepared, TextTokenizer};
-use runner_exec::model_for_inference;
+use runner_exec::eval::model_for_inference;
 use runner_spec::experiment::DeviceChoice;
 use runner_spec::experiment::Experiment;
 use runner_spec::model::layout::ParamLayout;

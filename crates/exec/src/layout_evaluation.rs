@@ -5,9 +5,9 @@ use super::interpreter::Resources;
 use super::non_finite;
 use super::rank_context::RankContext;
 use super::trainer::Trainer;
-use crate::eval::{self, Batches, ChoiceBatches, EvalError, LossBatches, share};
+use crate::eval::{self, Batches, ChoiceBatches, EvalError, LossBatches, indices_of_replica};
 use runner_compute::model::Output;
-use runner_spec::data::Rows;
+use runner_compute::nn::MicroBatch;
 use runner_spec::event::EvalMetrics;
 
 /// Runs the program's evaluations. The result is the same on all ranks, in whatever layout.
@@ -33,13 +33,10 @@ pub(super) fn evaluate(
     }
 }
 
-/// Runs this rank's share of `batches`, and adds up the results of all ranks.
+/// Runs the batches of this rank's replica, and adds up the results of all ranks.
 fn run_batches(context: RankContext<'_>, trainer: &Trainer, batches: &dyn Batches) -> Result<Vec<f64>, ExecError> {
-    let mut own = vec![0.0; batches.value_count()];
-    for index in share(batches.count(), context.replica, context.program.mesh.replicas) {
-        context.monitor.heartbeat();
-        run_batch(context, trainer, batches, index, &mut own)?;
-    }
+    let indices = indices_of_replica(batches.count(), context.replica, context.program.mesh.replicas);
+    let own = eval::run_batches(batches, indices, &trainer.models[0], |mb| run_chunks(context, trainer, mb))?;
     if context.is_alone() {
         return Ok(own);
     }
@@ -50,27 +47,17 @@ fn run_batches(context: RankContext<'_>, trainer: &Trainer, batches: &dyn Batche
     Ok(sums)
 }
 
-/// Runs one batch through this rank's chunks.
-fn run_batch(
-    context: RankContext<'_>,
-    trainer: &Trainer,
-    batches: &dyn Batches,
-    index: usize,
-    values: &mut [f64],
-) -> Result<(), ExecError> {
-    let mut rows = Rows::default();
-    batches.fill(index, &mut rows)?;
-    let shape = [rows.inputs.len(), context.program.model.d_model];
-    let dtype = trainer.weights.flat.dtype();
-    let mb = trainer.models[0]
-        .micro_batch(&rows.inputs, rows.targets.clone(), rows.length)?
-        .with_valid_lengths(&rows.filled)?;
+/// Runs one batch through this rank's chunks. Returns the losses if one of them has the head.
+fn run_chunks(context: RankContext<'_>, trainer: &Trainer, mb: &MicroBatch) -> Result<Option<Vec<f32>>, ExecError> {
+    context.monitor.heartbeat();
+    let shape = [mb.batch * mb.seq, context.program.model.d_model];
+    let mut losses = None;
     for (chunk, model) in trainer.models.iter().enumerate() {
-        let input = context.receive_chunk_input(chunk, dtype, &shape)?;
-        match model.evaluate(&trainer.weights, input, &mb)? {
+        let input = context.receive_chunk_input(chunk, trainer.weights.flat.dtype(), &shape)?;
+        match model.evaluate(&trainer.weights, input, mb)? {
             Output::Hidden(hidden) => context.send_chunk_output(chunk, &hidden)?,
-            Output::Losses(losses) => batches.enter(index, &rows, &losses.read()?, values)?,
+            Output::Losses(output) => losses = Some(output.read()?),
         }
     }
-    Ok(())
+    Ok(losses)
 }

@@ -6,7 +6,7 @@ use candle_core::{DType, Device, Tensor};
 use super::error::ExecError;
 use super::rank_context::RankContext;
 use super::trainer::Trainer;
-use crate::eval::{Continuation, EvalError, Feed, StageDecoder, continue_prompt, share};
+use crate::eval::{ChunkDecoder, Continuation, EvalError, TokenFeed, continue_prompt, indices_of_replica};
 use runner_compute::kernels::on_host;
 use runner_data::TextTokenizer;
 use runner_spec::event::SampleText;
@@ -26,8 +26,8 @@ pub(super) fn sample(
     let mut pipeline = PipelineDecoder::new(context, trainer);
     let mut all: Vec<(usize, Vec<Continuation>)> = Vec::new();
     if context.stage == 0 {
-        for prompt in share(spec.prompts.len(), context.replica, program.mesh.replicas) {
-            let extend = &mut |feed: &Feed| pipeline.extend(feed);
+        for prompt in indices_of_replica(spec.prompts.len(), context.replica, program.mesh.replicas) {
+            let extend = &mut |feed: &TokenFeed| pipeline.extend(feed);
             all.push((prompt, continue_prompt(extend, &program.model, tokenizer, spec, prompt)?));
         }
         pipeline.announce(None)?;
@@ -51,18 +51,18 @@ pub(super) fn sample(
 /// The model over all stages of a replica, on one of its ranks.
 struct PipelineDecoder<'a> {
     context: RankContext<'a>,
-    chunks: Vec<StageDecoder<'a>>,
+    chunks: Vec<ChunkDecoder<'a>>,
     dtype: DType,
 }
 
 impl<'a> PipelineDecoder<'a> {
     fn new(context: RankContext<'a>, trainer: &'a Trainer) -> Self {
-        let chunks = trainer.models.iter().map(|model| StageDecoder::new(model, &trainer.weights)).collect();
+        let chunks = trainer.models.iter().map(|model| ChunkDecoder::new(model, &trainer.weights)).collect();
         Self { context, chunks, dtype: trainer.weights.flat.dtype() }
     }
 
     /// Announces the next feed, of `n` tokens a row, to the next stage; `None`: there is no other feed.
-    fn announce(&self, feed: Option<(&Feed, usize)>) -> Result<(), ExecError> {
+    fn announce(&self, feed: Option<(&TokenFeed, usize)>) -> Result<(), ExecError> {
         let next_stage = self.context.stage + 1;
         if next_stage == self.context.program.mesh.stages {
             return Ok(());
@@ -76,7 +76,7 @@ impl<'a> PipelineDecoder<'a> {
     }
 
     /// Runs one feed through this rank's chunks. The first stage gets the logits.
-    fn run(&mut self, feed: &Feed, n: usize) -> Result<Option<Tensor>, ExecError> {
+    fn run(&mut self, feed: &TokenFeed, n: usize) -> Result<Option<Tensor>, ExecError> {
         self.context.monitor.heartbeat();
         let (model, stages) = (&self.context.program.model, self.context.program.mesh.stages);
         let is_whole_model = stages * self.chunks.len() == 1;
@@ -104,14 +104,14 @@ impl<'a> PipelineDecoder<'a> {
             let header = on_host(&header)?.to_vec1::<u32>()?;
             let [1, batch, start, capacity, n] = header[..] else { return self.announce(None) };
             let [batch, start, capacity, n] = [batch, start, capacity, n].map(|x| x as usize);
-            let feed = Feed { ids: Vec::new(), batch, start, capacity };
+            let feed = TokenFeed { ids: Vec::new(), batch, start, capacity };
             self.announce(Some((&feed, n)))?;
             self.run(&feed, n)?;
         }
     }
 
     /// Runs one feed through all stages, and returns the logits.
-    fn extend(&mut self, feed: &Feed) -> Result<Tensor, EvalError> {
+    fn extend(&mut self, feed: &TokenFeed) -> Result<Tensor, EvalError> {
         let n = feed.ids.len() / feed.batch.max(1);
         match self.announce(Some((feed, n))).and_then(|()| self.run(feed, n)) {
             Ok(Some(logits)) => Ok(logits),

@@ -16,7 +16,6 @@ mod device;
 mod error;
 pub mod eval;
 mod gradient_reduction;
-mod inference;
 mod interpreter;
 mod layout_evaluation;
 mod layout_sampling;
@@ -32,7 +31,6 @@ mod trace;
 mod trainer;
 
 pub use error::ExecError;
-pub use inference::model_for_inference;
 pub use interpreter::{RankOutcome, Resources, RunControls, run};
 pub use memory_shortage::{DriverMemory, MemoryShortage};
 pub use rank_context::{InstructionList, Peers, ProgressMonitor};

@@ -91,7 +91,7 @@ impl<'a> ChoiceBatches<'a> {
         Candidate::new(self.items, item, ending, self.context_length)
     }
 
-    /// The score, when all batches are entered in `values`.
+    /// The score, when all batches are recorded in `values`.
     ///
     /// # Errors
     /// If a loss is not finite: anything can be the smallest among numbers that are none.
@@ -131,7 +131,7 @@ impl Batches for ChoiceBatches<'_> {
         self.first[self.items.len()]
     }
 
-    fn enter(&self, index: usize, rows: &Rows, losses: &[f32], values: &mut [f64]) -> Result<(), EvalError> {
+    fn record_losses(&self, index: usize, rows: &Rows, losses: &[f32], values: &mut [f64]) -> Result<(), EvalError> {
         batches::check_losses(rows, losses)?;
         for (&(item, ending), losses) in self.batches[index].iter().zip(losses.chunks_exact(rows.length)) {
             values[self.first[item] + ending] = losses.iter().copied().map(f64::from).sum();

@@ -7,7 +7,7 @@ use runner_compute::model::{KvCache, Model, Params};
 
 /// New tokens for the model.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Feed {
+pub struct TokenFeed {
     /// [batch, n], row after row.
     pub ids: Vec<u32>,
     pub batch: usize,
@@ -19,13 +19,13 @@ pub struct Feed {
 
 /// One chunk of a model, with its cache.
 #[derive(Debug)]
-pub struct StageDecoder<'a> {
+pub struct ChunkDecoder<'a> {
     model: &'a Model,
     params: &'a Params,
     cache: Option<KvCache>,
 }
 
-impl<'a> StageDecoder<'a> {
+impl<'a> ChunkDecoder<'a> {
     pub fn new(model: &'a Model, params: &'a Params) -> Self {
         Self { model, params, cache: None }
     }
@@ -35,7 +35,7 @@ impl<'a> StageDecoder<'a> {
     ///
     /// # Errors
     /// If the feed does not follow on what was fed before, or does not fit the chunk.
-    pub fn extend(&mut self, feed: &Feed, input: Option<Tensor>) -> Result<Tensor, EvalError> {
+    pub fn extend(&mut self, feed: &TokenFeed, input: Option<Tensor>) -> Result<Tensor, EvalError> {
         let fits = |c: &KvCache| (c.batch, c.capacity) == (feed.batch, feed.capacity);
         let mut cache = match self.cache.take().filter(fits) {
             Some(cache) => cache,

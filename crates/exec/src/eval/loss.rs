@@ -35,7 +35,7 @@ impl<'a> LossBatches<'a> {
         Self { split, rows, micro_batch, mask_padding }
     }
 
-    /// The loss, when all batches are entered in `values`.
+    /// The loss, when all batches are recorded in `values`.
     ///
     /// # Errors
     /// If there is no valid token, or the loss is not finite.
@@ -73,7 +73,7 @@ impl Batches for LossBatches<'_> {
         2 * self.count()
     }
 
-    fn enter(&self, index: usize, rows: &Rows, losses: &[f32], values: &mut [f64]) -> Result<(), EvalError> {
+    fn record_losses(&self, index: usize, rows: &Rows, losses: &[f32], values: &mut [f64]) -> Result<(), EvalError> {
         batches::check_losses(rows, losses)?;
         values[2 * index] = losses.iter().copied().map(f64::from).sum();
         values[2 * index + 1] = rows.valid() as f64;

@@ -6,15 +6,21 @@ pub mod decode;
 pub mod loss;
 pub mod sample;
 
-pub use batches::{Batches, run_batches, share};
+pub use batches::{Batches, indices_of_replica, run_all_batches, run_batches};
 pub use choice::{ChoiceBatches, ChoiceScore};
-pub use decode::{Feed, StageDecoder};
+pub use decode::{ChunkDecoder, TokenFeed};
 pub use loss::{LossBatches, ValidationLoss};
 pub use sample::{Continuation, continue_prompt, generate};
 
 use std::time::Instant;
 
+use crate::device;
+use crate::error::ExecError;
+use runner_compute::kernels::StoredPrecision;
+use runner_compute::model::{Model, Params};
 use runner_spec::event::EvalMetrics;
+use runner_spec::experiment::Precision;
+use runner_spec::program::{Device, Program};
 
 /// An error in an evaluation.
 #[derive(Debug, thiserror::Error)]
@@ -32,7 +38,7 @@ pub enum EvalError {
 }
 
 /// Measures the loss and the multiple-choice score of the model of `step`, where their batches are given. `run` runs all batches of one
-/// of them through the model, and returns the numbers that they enter.
+/// of them through the model, and returns the numbers in which they are recorded.
 ///
 /// # Errors
 /// Those of `run`, or if a result is not finite.
@@ -57,4 +63,18 @@ pub fn evaluate<E: From<EvalError>>(
     }
     metrics.eval_ms = started.elapsed().as_secs_f64() * 1e3;
     Ok(metrics)
+}
+
+/// The whole model of `program` on `device`, for the calling thread, with the weights that its forward reads in the program's
+/// precision. `weights` are f32, on the CPU.
+///
+/// # Errors
+/// If this build or this machine has no such device, or the device has too little memory.
+pub fn model_for_inference(program: &Program, weights: Params, device: Device) -> Result<(Model, Params), ExecError> {
+    let device = device::open(device, program.precision)?;
+    let (layout, all) = (weights.layout, device::move_to_device(&weights.flat, &device)?);
+    let precision = StoredPrecision { bf16: program.precision == Precision::Bf16 };
+    let blocks = 0..program.model.block_count();
+    let model = Model::new(&program.model, layout.clone(), blocks, program.seed, precision, &all)?;
+    Ok((model, device::weights_to_read(program, &layout, all)?))
 }

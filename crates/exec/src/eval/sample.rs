@@ -5,7 +5,7 @@ use candle_transformers::generation::{LogitsProcessor, Sampling};
 use serde::{Deserialize, Serialize};
 
 use super::EvalError;
-use super::decode::{Feed, StageDecoder};
+use super::decode::{ChunkDecoder, TokenFeed};
 use runner_compute::kernels::on_host;
 use runner_compute::model::{Model, Params};
 use runner_data::TextTokenizer;
@@ -36,7 +36,7 @@ pub fn generate(
     if model.range != (0..model.spec.block_count()) {
         return Err(EvalError::Request("a chunk of a model cannot generate on its own".into()));
     }
-    let mut decoder = StageDecoder::new(model, params);
+    let mut decoder = ChunkDecoder::new(model, params);
     let mut all = Vec::new();
     for p in 0..spec.prompts.len() {
         all.extend(continue_prompt(&mut |feed| decoder.extend(feed, None), &model.spec, tokenizer, spec, p)?);
@@ -50,7 +50,7 @@ pub fn generate(
 /// # Errors
 /// If the prompt cannot be encoded, or those of `extend`.
 pub fn continue_prompt(
-    extend: &mut dyn FnMut(&Feed) -> Result<Tensor, EvalError>,
+    extend: &mut dyn FnMut(&TokenFeed) -> Result<Tensor, EvalError>,
     model: &ModelSpec,
     tokenizer: &TextTokenizer,
     spec: &Samples,
@@ -127,14 +127,14 @@ impl Window {
     }
 
     /// The new tokens of `rows`, which are of equal length.
-    fn next(&mut self, rows: &[Vec<u32>]) -> Feed {
+    fn next(&mut self, rows: &[Vec<u32>]) -> TokenFeed {
         let length = rows.first().map_or(0, Vec::len);
         if self.cached + (length - self.fed) > self.capacity {
             self.cached = 0;
             self.fed = length - (self.capacity / 2).max(1).min(length);
         }
         let ids: Vec<u32> = rows.iter().flat_map(|r| &r[self.fed..]).copied().collect();
-        let feed = Feed { ids, batch: rows.len(), start: self.cached, capacity: self.capacity };
+        let feed = TokenFeed { ids, batch: rows.len(), start: self.cached, capacity: self.capacity };
         self.cached += length - self.fed;
         self.fed = length;
         feed
@@ -162,6 +162,6 @@ mod tests {
     #[test]
     fn a_prompt_beyond_the_context_loses_its_front() {
         let feed = Window::new(100, 4).next(&[(0..9).collect(), (10..19).collect()]);
-        assert_eq!(feed, Feed { ids: vec![7, 8, 17, 18], batch: 2, start: 0, capacity: 4 });
+        assert_eq!(feed, TokenFeed { ids: vec![7, 8, 17, 18], batch: 2, start: 0, capacity: 4 });
     }
 }
