@@ -1,12 +1,14 @@
 //! Started operations: one thread per rank, spawned at first use, runs them in the order in which they were started.
 
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
 
 use super::error::{CommError, OperationKind};
-use super::local::RankStatus;
 use super::lock::lock_or_recover;
+use super::rank_status::RankStatus;
 
 type OperationResult = Result<(), CommError>;
 
@@ -29,7 +31,8 @@ impl JobThread {
         let (jobs, queue) = channel::<(Job, Sender<OperationResult>)>();
         let run = move || {
             for (job, result) in queue {
-                let _ = result.send(job());
+                let ended = catch_unwind(AssertUnwindSafe(job)).unwrap_or_else(|panic| Err(panic_error(&*panic)));
+                let _ = result.send(ended);
             }
         };
         let handle = thread::Builder::new().name(format!("comm {rank}")).spawn(run).map_err(CommError::Thread)?;
@@ -44,9 +47,14 @@ impl StartedOperation {
     /// Waits for the result, and shows the wait in the rank's `status`.
     pub(super) fn wait(&self, status: &RankStatus) -> OperationResult {
         let result = self.0.try_recv().or_else(|_| status.wait_for_started_operation(|| self.0.recv()));
-        // The thread sends no result if it has panicked.
+        // The thread sends no result if the communicator was closed before it came to the operation.
         result.unwrap_or(Err(CommError::Closed { operation: OperationKind::Wait }))
     }
+}
+
+fn panic_error(panic: &(dyn Any + Send)) -> CommError {
+    let text = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    CommError::Panicked(text.unwrap_or("the panic has no message").to_owned())
 }
 
 impl Background {
@@ -68,5 +76,21 @@ impl Background {
             drop(jobs);
             let _ = handle.join();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_is_reported_as_one_and_later_operations_run() {
+        let (background, status) = (Background::default(), RankStatus::default());
+        let panicked = background.start(0, Box::new(|| panic!("for a test"))).unwrap();
+        let later = background.start(0, Box::new(|| Ok(()))).unwrap();
+        let error = panicked.wait(&status).unwrap_err().to_string();
+        assert_eq!(error, "a started operation panicked: for a test");
+        later.wait(&status).unwrap();
+        background.close();
     }
 }

@@ -1,8 +1,13 @@
 //! Collectives, whatever the transport.
 
+use std::ops::Range;
+
 use super::buffers::Buffers;
 use super::error::{CommError, ElementType, Operation, OperationKind};
 use super::group::Membership;
+
+/// The most bytes that pass between two members at a time: two members' input and output stay in a core's L2.
+pub(crate) const PIECE_BYTES: usize = 256 << 10;
 
 /// A collective with the caller's data.
 pub enum Collective<'a> {
@@ -50,6 +55,12 @@ impl<T> RunningCollective<'_, T> {
     /// The root's index in the group.
     pub(crate) fn root(&self) -> Option<usize> {
         self.membership.ranks.iter().position(|rank| Some(*rank) == self.operation.root)
+    }
+
+    /// The share that `member` sums of `length` bytes: whole vectors, in the order of members.
+    pub(crate) fn share_of_member(&self, length: usize, member: usize) -> Range<usize> {
+        let each = length.div_ceil(self.members()).next_multiple_of(128);
+        (each * member).min(length)..(each * (member + 1)).min(length)
     }
 
     /// # Errors

@@ -7,7 +7,7 @@ use candle_core::DType;
 use serde::{Deserialize, Serialize};
 
 use super::coded_enum::coded_enum;
-use runner_spec::topology::Lane;
+use runner_spec::topology::{Lane, TopologyError};
 
 /// The error of an operation. After an error, the group or channel must not be used again.
 #[derive(Debug, thiserror::Error)]
@@ -15,12 +15,12 @@ pub enum CommError {
     /// The run was ended; `by` is the rank that caused it.
     #[error("the run was aborted because of rank {by}")]
     Aborted { by: usize },
-    /// `doing` is the last known status of `peer`.
-    #[error("rank {rank} waited {} s in {operation} for rank {peer}, which was last seen {doing}", waited.as_secs_f64())]
-    Timeout { operation: OperationKind, rank: usize, peer: usize, waited: Duration, doing: String },
+    /// `last_seen` is the last known status of `peer`.
+    #[error("rank {rank} waited {} s in {operation} for rank {peer}, which was last seen {last_seen}", waited.as_secs_f64())]
+    Timeout { operation: OperationKind, rank: usize, peer: usize, waited: Duration, last_seen: String },
     /// `peer` dropped its communicator: what is waited for cannot come.
-    #[error("rank {rank} waits in {operation} for rank {peer}, which has left: {doing}")]
-    Left { operation: OperationKind, rank: usize, peer: usize, doing: String },
+    #[error("rank {rank} waits in {operation} for rank {peer}, which has left: {last_seen}")]
+    Left { operation: OperationKind, rank: usize, peer: usize, last_seen: String },
     #[error("{operation} cannot run: an earlier operation failed, or the communicator was closed")]
     Closed { operation: OperationKind },
     /// Members of a group are in different operations, or in one of different sizes.
@@ -38,10 +38,24 @@ pub enum CommError {
     /// The error of a transport between devices.
     #[error("rank {rank} in {operation}: {what}")]
     Device { operation: OperationKind, rank: usize, what: String },
+    #[error("a started operation panicked: {0}")]
+    Panicked(String),
     #[error("no thread for started operations: {0}")]
     Thread(#[source] std::io::Error),
     #[error(transparent)]
     Tensor(#[from] candle_core::Error),
+}
+
+/// The reason why ranks cannot be connected.
+#[derive(Debug, thiserror::Error)]
+pub enum JoinError {
+    /// Memory or threads are short, or the ranks did not meet or do not agree.
+    #[error("{0}")]
+    Failed(String),
+    #[error(transparent)]
+    Topology(#[from] TopologyError),
+    #[error(transparent)]
+    Comm(#[from] CommError),
 }
 
 coded_enum! {
@@ -69,7 +83,6 @@ coded_enum! {
 
 impl ElementType {
     /// The element type of a tensor; `None` if the tensor cannot be sent.
-    #[must_use]
     pub fn from_dtype(dtype: DType) -> Option<Self> {
         [Self::F32, Self::F64, Self::U32, Self::Bf16].into_iter().find(|element| element.dtype() == dtype)
     }

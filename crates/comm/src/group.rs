@@ -3,11 +3,15 @@
 use std::sync::Mutex;
 
 use super::error::CommError;
-use super::local::OPERATION_QUEUES;
-use runner_spec::topology::{GroupId, Lane, Topology};
+use runner_spec::topology::{Channel, GroupId, Lane, Topology};
+
+/// The number of queues of a group's operations: those that the caller waits for at once, and those that it started.
+pub(crate) const OPERATION_QUEUES: usize = 2;
+pub(crate) const FOREGROUND: usize = 0;
+pub(crate) const BACKGROUND: usize = 1;
 
 /// A topology, as one of its ranks uses it.
-pub struct RankTopology {
+pub(crate) struct RankTopology {
     pub(crate) rank: usize,
     pub(crate) topology: Topology,
     /// For each group, `None` if the rank is not in it.
@@ -36,16 +40,10 @@ pub struct QueuePosition {
 }
 
 impl RankTopology {
-    /// The place of `rank`. `position` returns the rank's position in a queue, given the group, the queue and the rank's index.
-    pub(crate) fn new(
-        topology: &Topology,
-        rank: usize,
-        position: impl Fn(usize, usize, usize) -> QueuePosition,
-    ) -> Self {
+    pub(crate) fn new(topology: &Topology, rank: usize) -> Self {
         let membership = |(group, ranks): (usize, &Vec<usize>)| {
             let own_index = ranks.iter().position(|&member| member == rank)?;
-            let queues = std::array::from_fn(|queue| Mutex::new(position(group, queue, own_index)));
-            Some(Membership { group, ranks: ranks.clone(), own_index, queues })
+            Some(Membership { group, ranks: ranks.clone(), own_index, queues: <[Mutex<QueuePosition>; _]>::default() })
         };
         let memberships = topology.groups.iter().enumerate().map(membership).collect();
         Self { rank, topology: topology.clone(), memberships }
@@ -56,10 +54,11 @@ impl RankTopology {
         membership.ok_or(CommError::NotMember { group: group.0, rank: self.rank })
     }
 
-    /// The index of a channel in the topology.
-    pub(crate) fn channel(&self, from: usize, to: usize, lane: Lane) -> Result<usize, CommError> {
-        let index = self.topology.channels.iter().position(|c| (c.from, c.to, c.lane) == (from, to, lane));
-        index.ok_or(CommError::NoChannel { from, to, lane })
+    /// A channel, with its index in the topology.
+    pub(crate) fn channel(&self, from: usize, to: usize, lane: Lane) -> Result<(usize, Channel), CommError> {
+        let mut channels = self.topology.channels.iter().copied().enumerate();
+        let found = channels.find(|(_, channel)| (channel.from, channel.to, channel.lane) == (from, to, lane));
+        found.ok_or(CommError::NoChannel { from, to, lane })
     }
 }
 

@@ -14,16 +14,13 @@ use super::channel::ExpectedMessage;
 use super::collective::{Collective, RunningCollective};
 use super::communicator::{Communicator, Pending};
 use super::error::{CommError, ElementType, OperationKind};
-use super::group::{QueuePosition, RankTopology};
-use super::local::{BACKGROUND, FOREGROUND, RankStatus};
+use super::group::{BACKGROUND, FOREGROUND, QueuePosition, RankTopology};
 use super::lock::lock_or_recover;
-use runner_spec::topology::{GroupId, Lane};
+use super::rank_status::RankStatus;
+use runner_spec::topology::{Channel, GroupId, Lane};
 
 /// One rank's end of a transport.
 pub trait HostTransport: Send + Sync + Sized + 'static {
-    /// This rank's place in the topology.
-    fn place(&self) -> &RankTopology;
-
     /// This rank's status, which the other ranks see.
     fn status(&self) -> &RankStatus;
 
@@ -41,17 +38,17 @@ pub trait HostTransport: Send + Sync + Sized + 'static {
         work: Collective<'_>,
     ) -> Result<(), CommError>;
 
-    /// Sends `data` through the channel with this index, whose slots are long enough.
+    /// Sends `data` through `channel`, whose index in the topology is `index` and whose slots are long enough.
     ///
     /// # Errors
     /// See `CommError`.
-    fn send(&self, channel: usize, data: &Tensor, element: ElementType) -> Result<(), CommError>;
+    fn send(&self, index: usize, channel: Channel, data: &Tensor, element: ElementType) -> Result<(), CommError>;
 
-    /// Receives the next message of the channel with this index.
+    /// Receives the next message of the channel whose index in the topology is `index`.
     ///
     /// # Errors
     /// See `CommError`.
-    fn receive(&self, channel: usize, expected: &ExpectedMessage<'_>) -> Result<Tensor, CommError>;
+    fn receive(&self, index: usize, expected: &ExpectedMessage<'_>) -> Result<Tensor, CommError>;
 
     /// The rank that ended the run before its time, if one did.
     fn aborted(&self) -> Option<usize>;
@@ -73,9 +70,15 @@ impl WaitedTime {
     }
 }
 
+/// A rank's end of a transport, and the rank's groups and channels.
+pub(crate) struct HostRank<T> {
+    pub(crate) transport: T,
+    topology: RankTopology,
+}
+
 /// One rank's communicator. When it is dropped, its started operations end.
 pub struct HostComm<T: HostTransport> {
-    pub(crate) transport: Arc<T>,
+    pub(crate) own: Arc<HostRank<T>>,
     background: Background,
     waited: Arc<WaitedTime>,
 }
@@ -87,8 +90,12 @@ impl<T: HostTransport> fmt::Debug for HostComm<T> {
 }
 
 impl<T: HostTransport> HostComm<T> {
-    pub(crate) fn with_transport(transport: T) -> Self {
-        Self { transport: Arc::new(transport), background: Background::default(), waited: Arc::default() }
+    pub(crate) fn with_transport(transport: T, topology: RankTopology) -> Self {
+        Self {
+            own: Arc::new(HostRank { transport, topology }),
+            background: Background::default(),
+            waited: Arc::default(),
+        }
     }
 
     fn run(
@@ -98,7 +105,7 @@ impl<T: HostTransport> HostComm<T> {
         root: Option<usize>,
         work: Collective<'_>,
     ) -> Result<(), CommError> {
-        self.waited.measure(|| run_collective(&*self.transport, group, FOREGROUND, kind, root, work))
+        self.waited.measure(|| self.own.run_collective(group, FOREGROUND, kind, root, work))
     }
 
     fn sum(&self, group: GroupId, kind: OperationKind, root: Option<usize>, buffer: &Tensor) -> Result<(), CommError> {
@@ -107,52 +114,56 @@ impl<T: HostTransport> HostComm<T> {
     }
 }
 
-/// Runs a collective in a queue of a group's operations. A group of one has nothing to exchange.
-fn run_collective<T: HostTransport>(
-    transport: &T,
-    group: GroupId,
-    queue: usize,
-    kind: OperationKind,
-    root: Option<usize>,
-    work: Collective<'_>,
-) -> Result<(), CommError> {
-    let membership = transport.place().membership(group)?;
-    if let Some(rank) = root.filter(|root| !membership.ranks.contains(root)) {
-        return Err(CommError::NotMember { group: group.0, rank });
-    }
-    if membership.ranks.len() == 1 {
-        transport.ensure_running(kind)?;
-        if let Collective::Gather { own, all } = work {
-            *all = vec![own.to_vec()];
+impl<T: HostTransport> HostRank<T> {
+    /// Runs a collective in a queue of a group's operations. A group of one has nothing to exchange.
+    fn run_collective(
+        &self,
+        group: GroupId,
+        queue: usize,
+        kind: OperationKind,
+        root: Option<usize>,
+        work: Collective<'_>,
+    ) -> Result<(), CommError> {
+        let (transport, membership) = (&self.transport, self.topology.membership(group)?);
+        if let Some(rank) = root.filter(|root| !membership.ranks.contains(root)) {
+            return Err(CommError::NotMember { group: group.0, rank });
         }
-        return Ok(());
+        if membership.ranks.len() == 1 {
+            transport.ensure_running(kind)?;
+            if let Collective::Gather { own, all } = work {
+                *all = vec![own.to_vec()];
+            }
+            return Ok(());
+        }
+        let mut position = lock_or_recover(&membership.queues[queue]);
+        transport.ensure_running(kind)?;
+        if position.is_broken {
+            return Err(CommError::Closed { operation: kind });
+        }
+        let operation = work.operation(kind, root, position.operations);
+        position.operations += 1;
+        // A panic leaves it broken, too.
+        position.is_broken = true;
+        let result = T::run(&RunningCollective { transport, membership, queue, operation }, &mut position, work);
+        position.is_broken = result.is_err();
+        result
     }
-    let mut position = lock_or_recover(&membership.queues[queue]);
-    transport.ensure_running(kind)?;
-    if position.is_broken {
-        return Err(CommError::Closed { operation: kind });
-    }
-    let operation = work.operation(kind, root, position.operations);
-    position.operations = position.operations.wrapping_add(1);
-    let result = T::run(&RunningCollective { transport, membership, queue, operation }, &mut position, work);
-    position.is_broken = result.is_err();
-    result
 }
 
 impl<T: HostTransport> Drop for HostComm<T> {
     fn drop(&mut self) {
-        self.transport.close();
+        self.own.transport.close();
         self.background.close();
     }
 }
 
 impl<T: HostTransport> Communicator for HostComm<T> {
     fn rank(&self) -> usize {
-        self.transport.place().rank
+        self.own.topology.rank
     }
 
     fn world_size(&self) -> usize {
-        self.transport.place().topology.world_size
+        self.own.topology.topology.world_size
     }
 
     fn all_reduce(&self, group: GroupId, buffer: &Tensor) -> Result<(), CommError> {
@@ -161,24 +172,23 @@ impl<T: HostTransport> Communicator for HostComm<T> {
 
     fn start_all_reduce(&self, group: GroupId, tensors: Vec<Tensor>) -> Result<Pending, CommError> {
         let kind = OperationKind::AllReduce;
-        let members = self.transport.place().membership(group)?.ranks.len();
+        let members = self.own.topology.membership(group)?.ranks.len();
         Buffers::summable(kind, &tensors)?;
-        self.transport.ensure_running(kind)?;
+        self.own.transport.ensure_running(kind)?;
         if members == 1 {
             return Ok(Pending::completed());
         }
-        let transport = Arc::clone(&self.transport);
+        let own = Arc::clone(&self.own);
         let job = move || {
             let buffers = Buffers::summable(kind, &tensors)?;
-            run_collective(&*transport, group, BACKGROUND, kind, None, Collective::Sum(&buffers))
+            own.run_collective(group, BACKGROUND, kind, None, Collective::Sum(&buffers))
         };
         let started = self.background.start(self.rank(), Box::new(job))?;
         // A pending operation does not keep the rank of a communicator that was dropped.
-        let (transport, waited) = (Arc::downgrade(&self.transport), Arc::clone(&self.waited));
+        let (own, waited) = (Arc::downgrade(&self.own), Arc::clone(&self.waited));
         Ok(Pending::new(move || {
-            let closed = CommError::Closed { operation: OperationKind::Wait };
-            let transport = transport.upgrade().ok_or(closed)?;
-            waited.measure(|| started.wait(transport.status()))
+            let own = own.upgrade().ok_or(CommError::Closed { operation: OperationKind::Wait })?;
+            waited.measure(|| started.wait(own.transport.status()))
         }))
     }
 
@@ -204,36 +214,32 @@ impl<T: HostTransport> Communicator for HostComm<T> {
     fn send(&self, to: usize, lane: Lane, data: &Tensor) -> Result<(), CommError> {
         let (operation, from) = (OperationKind::Send, self.rank());
         self.waited.measure(|| {
-            let place = self.transport.place();
-            let index = place.channel(from, to, lane)?;
+            let (index, channel) = self.own.topology.channel(from, to, lane)?;
             let element = ElementType::from_dtype(data.dtype());
             let what = || format!("no {:?}", data.dtype());
             let element = element.ok_or_else(|| CommError::Request { operation, what: what() })?;
             let bytes = data.elem_count() * data.dtype().size_in_bytes();
-            let slot_bytes = place.topology.channels[index].slot_bytes;
-            if bytes > slot_bytes {
+            if bytes > channel.slot_bytes {
                 return Err(CommError::Message(format!(
-                    "a message of {bytes} bytes from rank {from} to rank {to} ({lane}) is longer than the channel's \
-                     {slot_bytes}"
+                    "a message of {bytes} bytes from rank {from} to rank {to} ({lane}) is longer than the channel's {}",
+                    channel.slot_bytes
                 )));
             }
-            self.transport.ensure_running(operation)?;
-            self.transport.send(index, data, element)
+            self.own.transport.ensure_running(operation)?;
+            self.own.transport.send(index, channel, data, element)
         })
     }
 
     fn receive(&self, from: usize, lane: Lane, dtype: DType, shape: &[usize]) -> Result<Tensor, CommError> {
         self.waited.measure(|| {
-            let place = self.transport.place();
-            let index = place.channel(from, place.rank, lane)?;
-            self.transport.ensure_running(OperationKind::Receive)?;
-            let expected = ExpectedMessage { channel: place.topology.channels[index], dtype, shape };
-            self.transport.receive(index, &expected)
+            let (index, channel) = self.own.topology.channel(from, self.rank(), lane)?;
+            self.own.transport.ensure_running(OperationKind::Receive)?;
+            self.own.transport.receive(index, &ExpectedMessage { channel, dtype, shape })
         })
     }
 
     fn aborted(&self) -> Option<usize> {
-        self.transport.aborted()
+        self.own.transport.aborted()
     }
 
     fn waited(&self) -> Duration {

@@ -1,6 +1,5 @@
 //! Communication between ranks: collectives over groups, point-to-point channels, and their errors.
 
-mod alone;
 mod background;
 mod buffers;
 mod channel;
@@ -14,14 +13,16 @@ mod local;
 mod lock;
 #[cfg(feature = "nccl")]
 pub mod nccl;
+mod rank_status;
 mod tcp;
 mod timeout;
+mod wake_signal;
 
 #[cfg(test)]
 mod tests;
 
-pub use alone::Alone;
 pub use communicator::{Communicator, Pending};
-pub use error::{CommError, OperationKind};
-pub use local::{LocalComm, RankPhase, RankSnapshot, RankStatus, Region, RegionError};
-pub use tcp::{JoinConfig, JoinError, PeerIdentity, RunAbort, TcpComm, TcpMesh};
+pub use error::{CommError, JoinError, OperationKind};
+pub use local::{LocalComm, Region};
+pub use rank_status::{RankPhase, RankSnapshot, RankStatus};
+pub use tcp::{JoinConfig, PeerIdentity, RunAbort, TcpComm, TcpMesh};

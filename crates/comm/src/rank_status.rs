@@ -5,13 +5,9 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
 
+use super::coded_enum::coded_enum;
+use super::group::{BACKGROUND, FOREGROUND, OPERATION_QUEUES};
 use super::wake_signal::WakeSignal;
-use crate::coded_enum::coded_enum;
-
-/// The number of queues of operations: the caller's own, and those that it started.
-pub(crate) const OPERATION_QUEUES: usize = 2;
-pub(crate) const FOREGROUND: usize = 0;
-pub(crate) const BACKGROUND: usize = 1;
 
 coded_enum! {
     /// The phases of a rank's life.
@@ -34,7 +30,8 @@ coded_enum! {
     Failed = 6, "failed";
 }
 
-/// Values of `occupancy`: the rank is taken, or its owner has left.
+/// Values of `occupancy`: the rank is free, it is taken, or its owner has left.
+const FREE: u32 = 0;
 const TAKEN: u32 = 1;
 const LEFT: u32 = 2;
 
@@ -55,7 +52,7 @@ pub struct RankStatus {
     waiting: [AtomicU64; OPERATION_QUEUES],
     phase: AtomicU32,
     occupancy: AtomicU32,
-    pub(super) wake_signals: [WakeSignal; OPERATION_QUEUES],
+    pub(crate) wake_signals: [WakeSignal; OPERATION_QUEUES],
 }
 
 impl RankStatus {
@@ -113,22 +110,21 @@ impl RankStatus {
         result
     }
 
-    /// Takes the rank. Returns false if it is taken.
-    pub(super) fn claim(&self) -> bool {
-        self.occupancy.swap(TAKEN, Ordering::AcqRel) != TAKEN
+    /// Takes the rank. Returns false if it was taken before.
+    pub(crate) fn claim(&self) -> bool {
+        self.occupancy.compare_exchange(FREE, TAKEN, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    pub(super) fn release(&self) {
+    pub(crate) fn release(&self) {
         self.occupancy.store(LEFT, Ordering::Release);
     }
 
     /// True if the rank's owner has left; false if none has come yet. A thread that sees this also sees all that the owner did before.
-    pub(super) fn has_left(&self) -> bool {
+    pub(crate) fn has_left(&self) -> bool {
         self.occupancy.load(Ordering::Acquire) == LEFT
     }
 
     /// The status at this moment.
-    #[must_use]
     pub fn snapshot(&self) -> RankSnapshot {
         let instruction = self.instruction.load(Ordering::Acquire);
         let waiting = |queue: usize| self.waiting[queue].load(Ordering::Acquire);
@@ -173,7 +169,6 @@ pub struct RankSnapshot {
 
 impl RankSnapshot {
     /// True if the rank waits for another rank or for the recorder. A rank that waits is not hung.
-    #[must_use]
     pub fn is_waiting(&self) -> bool {
         self.waiting_for.is_some() || self.waiting_for_parent
     }

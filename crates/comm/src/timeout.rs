@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::error::{CommError, OperationKind};
-use super::local::RankSnapshot;
+use super::rank_status::RankSnapshot;
 
 /// An operation that waits longer for a rank fails. A checkpoint to a slow disk is faster, and a night is longer.
 pub(crate) const OPERATION_TIMEOUT: Duration = Duration::from_mins(30);
@@ -27,7 +27,7 @@ impl OperationTimeout {
         self.0.store(u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    /// The time that is left to `rank`, which has waited for `peer` since `started`. `view` is the peer's last known status.
+    /// The time that is left to `rank`, which has waited for `peer` since `started`. `peer_status` is the peer's last known status.
     ///
     /// # Errors
     /// `CommError::Timeout` if no time is left.
@@ -37,12 +37,12 @@ impl OperationTimeout {
         rank: usize,
         peer: usize,
         started: Instant,
-        view: &RankSnapshot,
+        peer_status: &RankSnapshot,
     ) -> Result<Duration, CommError> {
         let waited = started.elapsed();
         let left = Duration::from_millis(self.0.load(Ordering::Relaxed)).saturating_sub(waited);
         if left.is_zero() {
-            return Err(CommError::Timeout { operation, rank, peer, waited, doing: view.to_string() });
+            return Err(CommError::Timeout { operation, rank, peer, waited, last_seen: peer_status.to_string() });
         }
         Ok(left)
     }

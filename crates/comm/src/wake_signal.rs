@@ -6,14 +6,14 @@ use std::time::Duration;
 /// Wakes ranks that sleep until a counter has grown.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
-pub(super) struct WakeSignal {
+pub(crate) struct WakeSignal {
     word: AtomicU32,
     sleepers: AtomicU32,
 }
 
 impl WakeSignal {
     /// Sleeps until woken, for at most `timeout`, unless `ready` already. May return early.
-    pub(super) fn sleep(&self, timeout: Duration, ready: impl Fn() -> bool) {
+    pub(crate) fn sleep(&self, timeout: Duration, ready: impl Fn() -> bool) {
         self.sleepers.fetch_add(1, Ordering::SeqCst);
         let seen = self.word.load(Ordering::SeqCst);
         // Pairs with the fence in `wake_all`: either the waking rank sees a sleeper, or `ready` sees what was done.
@@ -25,7 +25,7 @@ impl WakeSignal {
     }
 
     /// Wakes whoever sleeps.
-    pub(super) fn wake_all(&self) {
+    pub(crate) fn wake_all(&self) {
         fence(Ordering::SeqCst);
         if self.sleepers.load(Ordering::SeqCst) > 0 {
             self.word.fetch_add(1, Ordering::SeqCst);

@@ -13,7 +13,7 @@ use runner_store::{RunLock, catalog, time};
 use crate::continuation::{ContinueRequest, ContinueSource, differing_keys};
 use crate::error::EngineError;
 use crate::launch::World;
-use crate::launched::{JoinedRank, LaunchedRank, follow, work_as_rank};
+use crate::launched::{LaunchedRank, agree_on_training, follow, work_as_rank};
 use crate::observer::{RunEvent, RunObserver};
 use crate::outcome::{RunOutcome, RunReport};
 use crate::prepare::{Host, PreparedRun, pin_hub_commits};
@@ -42,7 +42,6 @@ pub struct ApplyRequest<'a> {
 
 impl<'a> ApplyRequest<'a> {
     /// The run of the experiment in `file`, which `load` loads, to its last step.
-    #[must_use]
     pub fn new(file: PathBuf, load: &'a dyn Fn() -> Result<Loaded, ConfigError>) -> Self {
         Self {
             load,
@@ -92,18 +91,19 @@ fn apply_in(
     if let Some(hash) = &request.expected_plan {
         check_plan_hash(hash, &ready.plan, &host.runs)?;
     }
-    let joined = world.map(|world| JoinedRank::new(world, &ready.plan)).transpose()?;
+    let (experiment, options) = (&loaded.experiment, &request.options);
+    let agree = |world| agree_on_training(world, experiment, &ready, host, stop, &options.faults);
+    let launched = world.map(agree).transpose()?;
     ready.check_memory(world)?;
-    if let Some(joined) = joined.as_ref().filter(|_| !is_leader) {
-        return follow(&joined.training(&loaded.experiment, &ready, host, stop, &request.options.faults));
+    if let Some(training) = launched.as_ref().filter(|_| !is_leader) {
+        return follow(training);
     }
     let source = request.continue_from.as_ref().map(|other| other.find(&host.runs, &ready.plan)).transpose()?;
     let run = match open_or_create(request, &loaded, &ready.plan, host, source.as_ref(), observer)? {
         Ok(run) => run,
         Err(up_to_date) => return Ok(up_to_date),
     };
-    let (experiment, options, joined) = (&loaded.experiment, &request.options, joined.as_ref());
-    Session { options, host, experiment, ready: &ready, stop, joined }.work(run, observer)
+    Session { options, host, experiment, ready: &ready, stop, launched: launched.as_ref() }.work(run, observer)
 }
 
 /// A run to work on, or the report about one that is done.
@@ -191,7 +191,7 @@ fn check_plan_hash(expected: &str, plan: &Plan, runs: &Path) -> Result<(), Engin
     // A folder of runs that cannot be read, or a damaged run, only makes the message shorter.
     let run = catalog::list(runs).into_iter().flatten().find(|run| has_expected_plan(&run.path));
     let compared = run.and_then(|run| Some((stored_plan::read(&run.path).ok()?, run.id)));
-    let keys = compared.as_ref().map(|(theirs, _)| differing_keys(theirs, plan)).filter(|keys| !keys.is_empty());
+    let keys = compared.as_ref().map(|(theirs, _)| differing_keys(theirs, plan, false)).filter(|keys| !keys.is_empty());
     let what = match (keys, &compared) {
         (Some(keys), Some((_, id))) => format!("; beside {id}, what differs is: {}", keys.join(", ")),
         _ => "; the file, its data or the program has changed".to_owned(),

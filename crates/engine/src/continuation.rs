@@ -43,7 +43,7 @@ impl ContinueRequest {
             return Err(EngineError::Request(message));
         }
         if theirs.math_hash != plan.math_hash {
-            let keys = differing_keys(&theirs, plan);
+            let keys = differing_keys(&theirs, plan, false);
             let keys = if keys.is_empty() { String::new() } else { format!(": {}", keys.join(", ")) };
             return Err(EngineError::Request(format!(
                 "{} cannot be continued by this file, which computes something else{keys}; only layout, device, \
@@ -94,8 +94,9 @@ fn clip_instruction(program: &Program) -> Option<&Instruction> {
     program.step.iter().find(|i| matches!(i, Instruction::ClipNorm { .. }))
 }
 
-/// The keys of the file, or sections of it, in which two plans differ and that change numbers.
-pub(crate) fn differing_keys(a: &Plan, b: &Plan) -> Vec<&'static str> {
+/// The keys of the file, or sections of it, in which two plans differ: those that change numbers, and if `with_layout` is true those
+/// of layout, device, micro-batches and evaluation.
+pub(crate) fn differing_keys(a: &Plan, b: &Plan, with_layout: bool) -> Vec<&'static str> {
     let (Some(p), Some(q)) = (a.ranks.first().map(|r| &r.program), b.ranks.first().map(|r| &r.program)) else {
         return Vec::new();
     };
@@ -112,6 +113,10 @@ pub(crate) fn differing_keys(a: &Plan, b: &Plan) -> Vec<&'static str> {
         ("schedule or learning rate", p.schedule != q.schedule),
         ("precision", p.precision != q.precision),
         ("master_weights", p.master_weights != q.master_weights),
+        ("parallel", with_layout && (a.mesh != b.mesh || p.chunks != q.chunks || p.buckets != q.buckets)),
+        ("batch.micro_batch", with_layout && p.batch.micro_batch != q.batch.micro_batch),
+        ("eval", with_layout && (p.eval != q.eval || p.start != q.start || p.periodic != q.periodic)),
+        ("device", with_layout && p.device != q.device),
     ];
     table.into_iter().filter(|(_, differ)| *differ).map(|(what, _)| what).collect()
 }
@@ -129,8 +134,8 @@ mod tests {
         other.train.steps = Some(99);
         let other = compiled(&other);
         assert_ne!(plan.math_hash, other.math_hash);
-        let what = differing_keys(&plan, &other);
+        let what = differing_keys(&plan, &other, false);
         assert!(what.starts_with(&["seed", "train.steps"]), "{what:?}");
-        assert!(differing_keys(&plan, &plan).is_empty());
+        assert!(differing_keys(&plan, &plan, true).is_empty());
     }
 }

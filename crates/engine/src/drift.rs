@@ -90,7 +90,6 @@ impl Drift {
     }
 
     /// True if something changed that may change numbers.
-    #[must_use]
     pub fn may_change_numbers(&self) -> bool {
         self.items.iter().any(DriftItem::may_change_numbers)
     }
@@ -105,7 +104,6 @@ impl Drift {
     }
 
     /// One line for each thing that was compared.
-    #[must_use]
     pub fn lines(&self) -> Vec<String> {
         let line = |item: &DriftItem| {
             let (what, is) = (item.what, printable(&item.is));
@@ -193,27 +191,12 @@ fn plan(path: &Path, manifest: &Manifest) -> Result<DriftItem, EngineError> {
         };
         return Ok(DriftItem { what: "plan", state, counts: true, was, is: format!("{is} ({found})") });
     };
-    let keys = changed_keys(&written, &rebuilt);
+    let keys = differing_keys(&written, &rebuilt, true);
     let keys = if keys.is_empty() { "this version plans otherwise".to_owned() } else { keys.join(", ") };
     let values = changed_values(&written, &rebuilt);
     let values = if values.is_empty() { String::new() } else { format!("; in the program {}", values.join(", ")) };
     let is = format!("{is} ({RESOLVED} makes another one: {keys}{values})");
     Ok(DriftItem { what: "plan", state: DriftState::Changed, counts: true, was, is })
-}
-
-/// The keys of the file in which two plans differ.
-fn changed_keys(a: &Plan, b: &Plan) -> Vec<&'static str> {
-    let mut keys = differing_keys(a, b);
-    if let (Some(p), Some(q)) = (a.ranks.first().map(|r| &r.program), b.ranks.first().map(|r| &r.program)) {
-        let rest = [
-            ("parallel", a.mesh != b.mesh || p.chunks != q.chunks || p.buckets != q.buckets),
-            ("batch.micro_batch", p.batch.micro_batch != q.batch.micro_batch),
-            ("eval", p.eval != q.eval || p.start != q.start || p.periodic != q.periodic),
-            ("device", p.device != q.device),
-        ];
-        keys.extend(rest.into_iter().filter(|(_, differ)| *differ).map(|(key, _)| key));
-    }
-    keys
 }
 
 /// The program of the first rank as JSON.

@@ -74,7 +74,6 @@ impl EngineError {
     }
 
     /// True if the request was wrong; false if the machine, or a run that had begun, failed.
-    #[must_use]
     pub fn is_request(&self) -> bool {
         match self {
             Self::Request(_)
@@ -101,7 +100,6 @@ impl EngineError {
 }
 
 /// The text of `error` and of its causes, joined by `: `. A cause whose text is part of what was said before is left out.
-#[must_use]
 pub fn error_text(error: &(dyn Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut next = error.source();

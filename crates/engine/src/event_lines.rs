@@ -20,7 +20,6 @@ pub struct EventLines {
 
 impl EventLines {
     /// Lines with the interval `log.every`.
-    #[must_use]
     pub fn new(log_interval: u64) -> Self {
         Self { log_interval: log_interval.max(1), steps: 0, first_step: 0, started: Instant::now() }
     }
@@ -59,7 +58,6 @@ impl EventLines {
     }
 
     /// The numbers of a step, without its own number.
-    #[must_use]
     pub fn numbers(&self, m: &StepMetrics) -> String {
         let mut out = format!("loss {:.4}  lr {:.2e}  {} tok/s", m.loss, m.lr, rate(m.tokens_per_second));
         if let Some(mfu) = m.mfu {

@@ -66,7 +66,7 @@ pub fn fork(
         Err(up_to_date) => return Ok(up_to_date),
     };
     let (experiment, options) = (&loaded.experiment, &request.options);
-    Session { options, host, experiment, ready: &ready, stop, joined: None }.work(run, observer)
+    Session { options, host, experiment, ready: &ready, stop, launched: None }.work(run, observer)
 }
 
 /// The parent's settings under the changes. The environment has no say in them.

@@ -1,10 +1,9 @@
 //! A rank that a launcher (torchrun, srun, mpirun) started: from its rendezvous with the other ranks to their common end.
 
-use runner_comm::{Communicator, JoinError};
+use runner_comm::JoinError;
 use runner_spec::experiment::Experiment;
 use runner_spec::mesh::Mesh;
-use runner_spec::plan::Plan;
-use runner_spec::program::{Device, Mode, Program};
+use runner_spec::program::{Device, Mode};
 
 use crate::error::{EngineError, error_text};
 use crate::launch::launched_training::LaunchedTraining;
@@ -13,7 +12,6 @@ use crate::launch::{Faults, World, cuda_environment};
 use crate::observer::{IgnoreEvents, RunObserver};
 use crate::outcome::{Exit, RunOutcome, RunReport};
 use crate::prepare::{Host, PreparedRun};
-use crate::run_error::RunError;
 use crate::stop::StopSwitch;
 
 /// The rank that a launcher made this process.
@@ -66,38 +64,25 @@ pub(crate) fn work_as_rank(
     }
 }
 
-/// A rank that agrees with the others on the plan.
-pub(crate) struct JoinedRank<'a> {
+/// The training of this process's rank of `world`, once all ranks agree on the plan of `ready`.
+///
+/// # Errors
+/// If the plan is for another number of ranks, or the other ranks have another plan.
+pub(crate) fn agree_on_training<'a>(
     world: &'a World,
-    comm: Box<dyn Communicator>,
-    /// This rank's program, on its own device.
-    program: Program,
-}
-
-impl<'a> JoinedRank<'a> {
-    /// # Errors
-    /// If the plan is for another number of ranks, or the other ranks have another plan.
-    pub(crate) fn new(world: &'a World, plan: &Plan) -> Result<Self, EngineError> {
-        check_world_size(world, plan.mesh)?;
-        let mut program = plan.ranks[world.rank()].program.clone();
-        if let Device::Cuda(index) = program.device {
-            program.device = Device::Cuda(visible_index(index));
-        }
-        let comm = world.agree_on_plan(plan, program.device)?;
-        Ok(Self { world, comm, program })
+    experiment: &'a Experiment,
+    ready: &'a PreparedRun,
+    host: &'a Host,
+    stop: &'a StopSwitch,
+    faults: &'a Faults,
+) -> Result<LaunchedTraining<'a>, EngineError> {
+    check_world_size(world, ready.plan.mesh)?;
+    let mut program = ready.plan.ranks[world.rank()].program.clone();
+    if let Device::Cuda(index) = program.device {
+        program.device = Device::Cuda(visible_index(index));
     }
-
-    pub(crate) fn training<'t>(
-        &'t self,
-        experiment: &'t Experiment,
-        ready: &'t PreparedRun,
-        host: &'t Host,
-        stop: &'t StopSwitch,
-        faults: &'t Faults,
-    ) -> LaunchedTraining<'t> {
-        let Self { world, comm, program } = self;
-        LaunchedTraining { world, comm: &**comm, program, experiment, ready, host, stop, faults }
-    }
+    let comm = world.agree_on_plan(&ready.plan)?;
+    Ok(LaunchedTraining { world, comm, program, experiment, ready, host, stop, faults })
 }
 
 /// Works as a rank that keeps no record.
@@ -106,7 +91,7 @@ impl<'a> JoinedRank<'a> {
 /// If this rank fails and has to report it.
 pub(crate) fn follow(training: &LaunchedTraining<'_>) -> Result<RunReport, EngineError> {
     training.stop.arm();
-    let code = training.follow().map_err(RunError::Launched)?;
+    let code = training.follow()?;
     Ok(RunReport { outcome: RunOutcome::Followed(code), run: None })
 }
 

@@ -44,7 +44,6 @@ impl From<Exit> for ExitCode {
 
 impl RunOutcome {
     /// The exit code of the program.
-    #[must_use]
     pub fn exit(self) -> Exit {
         match self {
             Self::Done | Self::UpToDate | Self::StoppedAt(_) | Self::AlreadyAt(_) => Exit::Done,

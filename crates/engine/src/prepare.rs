@@ -50,7 +50,6 @@ pub struct Host {
 
 impl Host {
     /// This machine with all its cores, runs in `runs` and prepared data in `cache`.
-    #[must_use]
     pub fn new(runs: PathBuf, cache: PathBuf) -> Self {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         Self {
@@ -71,7 +70,6 @@ impl Host {
     }
 
     /// This machine for one rank of `world`, which shares its threads with the other ranks on it.
-    #[must_use]
     pub(crate) fn shared_with(&self, world: &World) -> Self {
         Self { threads: world.threads(self.threads, self.has_given_threads), ..self.clone() }
     }
@@ -382,7 +380,6 @@ fn find_devices(experiment: &Experiment, host: &Host, world: Option<&World>) -> 
 }
 
 /// This machine, with its measured speed where it was calibrated.
-#[must_use]
 pub fn local_devices(host: &Host) -> ClusterFacts {
     let mut cluster = local_cluster(host.threads).with_peak_flops(host.peak_flops);
     if let Some(rates) = calibrate::known_rates(&cluster, &host.cache) {

@@ -15,7 +15,7 @@ use crate::observer::{RunEvent, RunObserver};
 use crate::opened_run::resolved_experiment;
 use crate::outcome::RunOutcome;
 use crate::prepare::{Host, PreparedRun};
-use crate::session::{Session, SessionOptions};
+use crate::session::{Session, SessionOptions, read_summary_or_warn};
 use crate::stop::StopSwitch;
 
 /// A request to `reproduce`.
@@ -97,7 +97,7 @@ pub fn reproduce(
     if let Some(run) = run {
         let options = SessionOptions { until_step: (last < steps).then_some(last), ..request.options.clone() };
         let (experiment, options) = (&original.experiment, &options);
-        let session = Session { options, host, experiment, ready: &ready, stop, joined: None };
+        let session = Session { options, host, experiment, ready: &ready, stop, launched: None };
         if session.work(run, observer)?.outcome == RunOutcome::Interrupted {
             return Ok(Reproduction::Interrupted);
         }
@@ -115,10 +115,7 @@ impl Original {
         let manifest = run_dir::read_manifest(&path)?;
         let experiment = resolved_experiment(&path)?;
         let from = manifest.continued_from.as_ref().map_or(0, |began| began.step);
-        let summary = run_dir::read_summary(&path).unwrap_or_else(|unreadable| {
-            observer.observe(&RunEvent::Warning(&format!("passed over: {unreadable}")));
-            None
-        });
+        let summary = read_summary_or_warn(&path, observer);
         let recorded = verdict::OriginalRun::read(&path, from, manifest.status == RunStatus::Done, summary)?;
         let last_step = recorded.last_step().unwrap_or(0);
         let text = runner_config::to_yaml(&experiment);

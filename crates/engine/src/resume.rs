@@ -9,7 +9,7 @@ use runner_store::{catalog, checkpoint};
 use crate::apply::open_unless_done;
 use crate::error::EngineError;
 use crate::launch::World;
-use crate::launched::{JoinedRank, LaunchedRank, follow, work_as_rank};
+use crate::launched::{LaunchedRank, agree_on_training, follow, work_as_rank};
 use crate::observer::RunObserver;
 use crate::opened_run::resolved_experiment;
 use crate::outcome::{RunOutcome, RunReport};
@@ -65,18 +65,18 @@ fn resume_in(
     let has_checkpoint = !checkpoint::saved_steps(&path.join(CHECKPOINTS))?.is_empty();
     let checkpointed = has_checkpoint.then(|| stored_plan::data_facts(&path)).transpose()?;
     let ready = PreparedRun::new(&experiment, checkpointed.as_ref(), host, world, observer)?;
-    let joined = world.map(|world| JoinedRank::new(world, &ready.plan)).transpose()?;
-    let run = match (run, &joined) {
+    let options = &request.options;
+    let agree = |world| agree_on_training(world, &experiment, &ready, host, stop, &options.faults);
+    let launched = world.map(agree).transpose()?;
+    let run = match (run, &launched) {
         (Some(run), _) => run,
-        (None, Some(joined)) => {
-            return follow(&joined.training(&experiment, &ready, host, stop, &request.options.faults));
-        }
+        (None, Some(training)) => return follow(training),
         (None, None) => return Ok(RunReport { outcome: RunOutcome::Done, run: None }),
     };
     check_same_plan(run.manifest(), &ready.plan)?;
     ready.check_memory(world)?;
-    let (experiment, options, joined) = (&experiment, &request.options, joined.as_ref());
-    Session { options, host, experiment, ready: &ready, stop, joined }.work(run, observer)
+    let session = Session { options, host, experiment: &experiment, ready: &ready, stop, launched: launched.as_ref() };
+    session.work(run, observer)
 }
 
 /// # Errors

@@ -1,29 +1,46 @@
 //! The errors of runs that had begun.
 
+use std::io;
+
+use runner_comm::{CommError, JoinError};
 use runner_exec::ExecError;
+use runner_spec::event::ObserveError;
 use runner_store::StoreError;
 
 use crate::error::{EngineError, error_text};
-use crate::launch::{LaunchedError, ProcessError, RankError};
+use crate::launch::{FailureCause, NOT_FINITE, RankError, RankFailure};
 
 /// The reason why a run that had begun did not reach its end.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// The only rank, in this process, failed.
+    /// The only rank failed.
     #[error("{0}")]
     Single(#[from] ExecError),
-    /// A rank that is a thread of this process failed.
+    /// One of several ranks failed, in this process.
     #[error(transparent)]
-    Thread(#[from] RankError),
-    /// A rank that is a process of this machine failed.
+    Rank(#[from] RankError),
+    /// A rank that is another process of this machine failed.
     #[error(transparent)]
-    Process(#[from] ProcessError),
-    /// A rank that a launcher started failed.
+    Process(Box<RankFailure>),
+    /// The process of a rank could not be started.
+    #[error("rank {rank} cannot be started: {source}")]
+    ProcessStart { rank: usize, source: io::Error },
+    /// This rank, which a launcher started, could not begin to train.
+    #[error("{0}")]
+    Start(String),
+    /// Another rank that a launcher started failed. `text` is its own, or that of the rank that noticed its loss.
+    #[error("{text}")]
+    OtherRank { code: u8, text: String },
     #[error(transparent)]
-    Launched(#[from] LaunchedError),
+    Join(#[from] JoinError),
+    #[error(transparent)]
+    Comm(#[from] CommError),
+    /// The record could not be written.
+    #[error(transparent)]
+    Record(#[from] ObserveError),
     /// A restart would repeat the same failure: twice in a row the ranks came no further and saved nothing.
     #[error("{0}; twice in a row the ranks came no further and saved nothing, so they are not restarted")]
-    Repeated(#[source] ProcessError),
+    Repeated(#[source] Box<Self>),
     /// The best checkpoint could not be tested (`eval.test`).
     #[error("eval.test: {}", error_text(.0.as_ref()))]
     Test(#[source] Box<EngineError>),
@@ -33,32 +50,41 @@ pub enum RunError {
 }
 
 impl RunError {
-    /// The executor's error, of a rank in this process.
-    fn exec_error(&self) -> Option<&ExecError> {
+    /// True if a number was not finite, so the same file would fail in the same way.
+    pub fn is_not_finite(&self) -> bool {
         match self {
-            Self::Single(error) | Self::Thread(RankError { source: error, .. }) => Some(error),
+            Self::Single(error) | Self::Rank(RankError { source: error, .. }) => {
+                matches!(error, ExecError::NotFinite { .. })
+            }
+            Self::Process(failure) => failure.is_not_finite(),
+            Self::OtherRank { code, .. } => *code == NOT_FINITE,
+            _ => false,
+        }
+    }
+
+    /// The failure of a rank's process that did not report an error itself, so that a restart may succeed.
+    pub(crate) fn lost_rank(&self) -> Option<&RankFailure> {
+        match self {
+            Self::Process(failure) if !matches!(failure.cause, FailureCause::Reported(_)) => Some(failure),
             _ => None,
         }
     }
 
-    /// True if a number was not finite, so the same file would fail in the same way.
-    #[must_use]
-    pub fn is_not_finite(&self) -> bool {
+    /// True if another rank that a launcher started caused this error.
+    pub(crate) fn is_aborted(&self) -> bool {
         match self {
-            Self::Process(error) => error.is_not_finite(),
-            Self::Launched(error) => error.is_not_finite(),
-            _ => matches!(self.exec_error(), Some(ExecError::NotFinite { .. })),
+            Self::Comm(error) => matches!(error, CommError::Aborted { .. } | CommError::Left { .. }),
+            Self::Rank(error) => error.source.is_aborted(),
+            _ => false,
         }
     }
 
-    /// True if the record could not be written. Such an error says itself what is left of the run.
-    #[must_use]
-    pub fn is_from_record(&self) -> bool {
+    /// The exit code for the other ranks that a launcher started.
+    pub(crate) fn code(&self) -> u8 {
         match self {
-            Self::Process(error) => matches!(error, ProcessError::Record(_)),
-            Self::Launched(error) => matches!(error, LaunchedError::Record(_)),
-            Self::Store(_) => true,
-            _ => matches!(self.exec_error(), Some(ExecError::Observer(_))),
+            Self::OtherRank { code, .. } => *code,
+            _ if self.is_not_finite() => NOT_FINITE,
+            _ => 1,
         }
     }
 

@@ -3,28 +3,25 @@
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use runner_comm::Alone;
-use runner_compute::state::TrainState;
-use runner_exec::{Peers, RankOutcome, RunControls};
 use runner_lab::stored_plan;
 use runner_machine::host::{Machine, peak_rss_bytes};
 use runner_spec::experiment::Experiment;
 use runner_spec::plan::{Plan, RankPlan};
-use runner_spec::program::{Mode, Program};
+use runner_spec::program::Mode;
 use runner_store::checkpoint::{self, ChosenCheckpoint, StateHash};
-use runner_store::manifest::{Manifest, RunOrigin, RunStatus, SessionContext};
+use runner_store::manifest::{self, Manifest, RunOrigin, RunStatus};
 use runner_store::run_dir::{self, CHECKPOINTS, LOG, METRICS, RunDir, SUMMARY, TOKENIZER};
 use runner_store::summary::{RankSummary, Summary, headline, step_seconds};
-use runner_store::{Log, OpenedRecorder, Recorder, StoreError};
+use runner_store::{Log, OpenedRecorder, Recorder, StoreError, time};
 
 use crate::error::EngineError;
 use crate::event_lines::EventLines;
 use crate::final_test::test_best_checkpoint;
+use crate::launch::launched_training::LaunchedTraining;
 use crate::launch::restart::Attempt;
 use crate::launch::supervisor::{self, SupervisedRun};
 use crate::launch::threads::{self, ThreadRank};
 use crate::launch::{Faults, TrainingStart};
-use crate::launched::JoinedRank;
 use crate::observer::{RunEvent, RunObserver};
 use crate::outcome::{RunOutcome, RunReport};
 use crate::prepare::{Host, PreparedRun, load_state, training_resources};
@@ -54,8 +51,8 @@ pub(crate) struct Session<'a> {
     pub experiment: &'a Experiment,
     pub ready: &'a PreparedRun,
     pub stop: &'a StopSwitch,
-    /// This rank among those that a launcher started; `None` if this process starts the ranks itself.
-    pub joined: Option<&'a JoinedRank<'a>>,
+    /// The training of rank 0 of those that a launcher started; `None` if this process starts the ranks itself.
+    pub launched: Option<&'a LaunchedTraining<'a>>,
 }
 
 /// The end of training that did not fail.
@@ -79,7 +76,7 @@ impl Session<'_> {
     fn train_and_record(&self, mut run: RunDir, observer: &mut dyn RunObserver) -> Result<RunOutcome, EngineError> {
         let path = run.path().to_owned();
         let mut log = Log::append(&path.join(LOG))?;
-        let OpenedRecorder { mut recorder, resumed: resume_point, warnings } = self.open_record(&path)?;
+        let OpenedRecorder { mut recorder, resumed: resume_point, mut warnings } = self.open_record(&path)?;
         let is_new = run.manifest().sessions.is_empty();
         let from = resume_point.as_ref().map_or(0, |checkpoint| checkpoint.step);
         if self.options.until_step.is_some_and(|until| until <= from) {
@@ -92,22 +89,37 @@ impl Session<'_> {
         if self.options.trace {
             recorder.start_trace()?;
         }
+        let earlier = run_dir::read_summary(&path);
+        warnings.extend(earlier.as_ref().err().map(|unreadable| format!("passed over: {unreadable}")));
         let machine = Machine::detect();
-        let other_machine = if is_new { None } else { run.manifest().bit_drift(&machine) };
-        for warning in warnings.iter().chain(&other_machine) {
+        warnings.extend(if is_new { None } else { run.manifest().bit_drift(&machine) });
+        for warning in &warnings {
             log.line(&format!("warning: {warning}"))?;
             observer.observe(&RunEvent::Warning(warning));
         }
         let steps = self.plan().totals.steps;
         let text = describe_start(&run, is_new, from, steps);
         log.line(&text)?;
-        let wall_before = earlier_wall_seconds(&path, from)?;
+        // A session that was killed leaves no summary of its last step: the time in its steps counts.
+        let wall_before = match earlier {
+            Ok(Some(summary)) if summary.steps == from => summary.wall_seconds,
+            _ => step_seconds(&path.join(METRICS))?,
+        };
         let log_every = self.experiment.log.every;
         observer.observe(&RunEvent::Begin { run: &path, text: &text, step: from, steps, log_every });
         run.write_once(TOKENIZER, || {
             self.ready.prepared.tokenizer.to_file().map_err(|error| EngineError::Other(error.to_string()))
         })?;
-        run.begin_session(from, self.context(machine))?;
+        let recorded = manifest::Session {
+            started: time::now(),
+            from_step: from,
+            threads: self.host.threads,
+            machine,
+            overrides: self.options.overrides.clone(),
+            environment: self.host.recorded_environment.clone(),
+            ..manifest::Session::default()
+        };
+        run.begin_session(self.host.git(), recorded)?;
         let started = Instant::now();
         let lines = EventLines::new(log_every);
         let mut recording = Recording { path: path.clone(), recorder, log, lines, observer };
@@ -191,12 +203,7 @@ impl Session<'_> {
 
     /// True if each rank is a process of its own.
     fn ranks_are_processes(&self) -> bool {
-        matches!(self.plan().mesh.mode, Mode::Ddp | Mode::Pipeline) || self.joined.is_some()
-    }
-
-    /// The program of rank 0.
-    fn program(&self) -> &Program {
-        &self.plan().ranks[0].program
+        matches!(self.plan().mesh.mode, Mode::Ddp | Mode::Pipeline) || self.launched.is_some()
     }
 
     /// Opens the record in `path` for writing.
@@ -216,17 +223,18 @@ impl Session<'_> {
         let (mut restarts, mut last): (u32, Option<Attempt>) = (0, None);
         loop {
             let from = resume_point.as_ref().map_or(0, |checkpoint| checkpoint.step);
-            let (error, exited_in) = match self.train_once(resume_point.as_ref(), recording) {
-                Err(RunError::Process(error)) => match error.lost_rank().map(|failure| failure.step) {
-                    Some(step) if restarts < max_restarts && !self.stop.is_requested() => (error, step),
-                    _ => return Err(error.into()),
-                },
+            let error = match self.train_once(resume_point.as_ref(), recording) {
+                Err(error) => error,
                 ended => return ended,
+            };
+            let may_restart = restarts < max_restarts && !self.stop.is_requested();
+            let Some(exited_in) = error.lost_rank().map(|failure| failure.step).filter(|_| may_restart) else {
+                return Err(error);
             };
             let saved = recording.recorder.newest_checkpoint().map_or(0, |(step, _)| *step);
             let attempt = Attempt { from, saved, exited_in };
             if last.is_some_and(|last| attempt.repeats(&last)) {
-                return Err(RunError::Repeated(error));
+                return Err(RunError::Repeated(Box::new(error)));
             }
             last = Some(attempt);
             restarts += 1;
@@ -252,59 +260,45 @@ impl Session<'_> {
         }
     }
 
-    fn controls(&self, recording: &Recording<'_>) -> RunControls<'_> {
-        RunControls { stop: self.stop.flag(), until: self.options.until_step, trace: recording.recorder.is_tracing() }
-    }
-
     /// Trains under the plan's layout, until the end or the first failure.
     fn train_once(
         &self,
         resume_point: Option<&ChosenCheckpoint>,
         recording: &mut Recording<'_>,
     ) -> Result<TrainingEnd, RunError> {
-        match self.plan().mesh.mode {
-            _ if self.ranks_are_processes() => self.train_processes(resume_point, recording),
-            Mode::Dp => self.train_threads(resume_point, recording),
-            _ => self.train_single(resume_point, recording),
+        if self.ranks_are_processes() {
+            self.train_processes(resume_point, recording)
+        } else {
+            self.train_threads(resume_point, recording)
         }
     }
 
-    fn load_state(&self, program: &Program, resume_point: Option<&ChosenCheckpoint>) -> Result<TrainState, RunError> {
-        let (Plan { hash, data, .. }, checkpoint) = (self.plan(), resume_point.map(|chosen| chosen.path.as_path()));
-        self.ready.pool.install(|| load_state(self.experiment, program, hash, data, &self.host.cache, checkpoint))
-    }
-
-    fn train_single(
-        &self,
-        resume_point: Option<&ChosenCheckpoint>,
-        recording: &mut Recording<'_>,
-    ) -> Result<TrainingEnd, RunError> {
-        let (program, controls) = (self.program(), self.controls(recording));
-        let state = self.load_state(program, resume_point)?;
-        let (resources, peers) = (training_resources(&self.ready.prepared), Peers { comm: &Alone, monitor: &() });
-        let train = || runner_exec::run(program, &resources, peers, state, controls, recording);
-        let outcome = self.ready.pool.install(train)?;
-        Self::end_with_state(&outcome, recording)
-    }
-
+    /// Trains with ranks that are threads of this process.
     fn train_threads(
         &self,
         resume_point: Option<&ChosenCheckpoint>,
         recording: &mut Recording<'_>,
     ) -> Result<TrainingEnd, RunError> {
+        let Plan { hash, data, channel_slots, .. } = self.plan();
+        let checkpoint = resume_point.map(|chosen| chosen.path.as_path());
         let mut ranks = Vec::with_capacity(self.plan().ranks.len());
-        for rank in &self.plan().ranks {
-            let program = &rank.program;
-            let state = self.load_state(program, resume_point)?;
-            ranks.push(ThreadRank { program, threads: rank.hardware.threads, state });
+        for RankPlan { program, hardware, .. } in &self.plan().ranks {
+            let load = || load_state(self.experiment, program, hash, data, &self.host.cache, checkpoint);
+            ranks.push(ThreadRank { program, threads: hardware.threads, state: self.ready.pool.install(load)? });
         }
-        let (slots, controls) = (self.plan().channel_slots, self.controls(recording));
+        let is_only_rank = ranks.len() == 1;
+        let controls = self.training_start(resume_point, recording).controls(self.stop.flag());
         let resources = training_resources(&self.ready.prepared);
-        let outcomes = threads::run(ranks, slots, &resources, controls, &self.options.faults, recording)?;
-        match outcomes.first() {
-            Some(outcome) => Self::end_with_state(outcome, recording),
-            None => Ok(TrainingEnd { interrupted: false, hash: None, peak_rss_bytes: Vec::new() }),
-        }
+        let outcomes = threads::run(ranks, *channel_slots, &resources, controls, &self.options.faults, recording);
+        let outcomes = outcomes
+            .map_err(|error| if is_only_rank { RunError::Single(error.source) } else { RunError::Rank(error) })?;
+        let Some(outcome) = outcomes.first() else {
+            return Ok(TrainingEnd { interrupted: false, hash: None, peak_rss_bytes: Vec::new() });
+        };
+        // Rank 0 has the whole state.
+        let saved = recording.recorder.newest_checkpoint().filter(|(step, _)| *step == outcome.state.step);
+        let hash = saved.map_or_else(|| checkpoint::hash_state(&outcome.state), |(_, hash)| Ok(hash.clone()))?;
+        Ok(TrainingEnd { interrupted: outcome.interrupted, hash: Some(hash), peak_rss_bytes: Vec::new() })
     }
 
     /// Trains with ranks that are processes: this process is the parent of all of them, or rank 0 of those that a launcher started.
@@ -315,20 +309,17 @@ impl Session<'_> {
     ) -> Result<TrainingEnd, RunError> {
         let folder = &recording.path.clone();
         let (training, faults) = (self.training_start(resume_point, recording), &self.options.faults);
-        let Self { experiment, ready, host, stop, .. } = *self;
-        let done = if let Some(joined) = self.joined {
-            joined
-                .training(experiment, ready, host, stop, faults)
-                .lead(folder, training, recording)
-                .map_err(RunError::from)
+        let done = if let Some(launched) = self.launched {
+            launched.lead(folder, training, recording)
         } else {
             let from = resume_point.map_or(0, |checkpoint| checkpoint.step);
-            let run = SupervisedRun { plan: &ready.plan, experiment, folder, training: &training, from, faults };
-            supervisor::run(&run, stop.flag(), recording).map_err(RunError::from)
+            let (plan, experiment) = (self.plan(), self.experiment);
+            let run = SupervisedRun { plan, experiment, folder, training: &training, from, faults };
+            supervisor::run(&run, self.stop.flag(), recording)
         };
         // Parts that no rank committed are removed. After a failure, ranks of other machines may still write; then the next session
         // removes them.
-        if done.is_ok() || self.joined.is_none() {
+        if done.is_ok() || self.launched.is_none() {
             recording.recorder.abandon_all();
         }
         let ranks = done?;
@@ -336,17 +327,6 @@ impl Session<'_> {
         let peak_rss_bytes = ranks.iter().map(|rank| rank.peak_rss_bytes).collect();
         let hash = recording.recorder.newest_checkpoint().map(|(_, hash)| hash.clone());
         Ok(TrainingEnd { interrupted, hash, peak_rss_bytes })
-    }
-
-    /// The end of a run whose whole state is in this process.
-    fn end_with_state(outcome: &RankOutcome, recording: &Recording<'_>) -> Result<TrainingEnd, RunError> {
-        let saved = recording
-            .recorder
-            .newest_checkpoint()
-            .filter(|(step, _)| *step == outcome.state.step)
-            .map(|(_, h)| h.clone());
-        let hash = saved.map_or_else(|| checkpoint::hash_state(&outcome.state), Ok)?;
-        Ok(TrainingEnd { interrupted: outcome.interrupted, hash: Some(hash), peak_rss_bytes: Vec::new() })
     }
 
     /// The summaries of the ranks, if there are several.
@@ -364,16 +344,6 @@ impl Session<'_> {
         self.plan().ranks.iter().map(summarize).collect()
     }
 
-    fn context(&self, machine: Machine) -> SessionContext {
-        SessionContext {
-            git: self.host.git(),
-            machine,
-            threads: self.host.threads,
-            overrides: self.options.overrides.clone(),
-            environment: self.host.recorded_environment.clone(),
-        }
-    }
-
     /// The error of `run` with what to do next.
     fn failure(&self, error: RunError, run: &RunDir) -> EngineError {
         let name = self.name(run.path());
@@ -382,7 +352,7 @@ impl Session<'_> {
         let command = match run.manifest().origin {
             Some(RunOrigin::Reproduction { .. }) => "the same command".to_owned(),
             // `resume` needs the run's folder on every machine, `apply` on the leader's alone.
-            _ if self.joined.is_some() => "the same command without --new".to_owned(),
+            _ if self.launched.is_some() => "the same command without --new".to_owned(),
             _ => format!("`runner resume {name}`"),
         };
         let next = match step {
@@ -393,9 +363,7 @@ impl Session<'_> {
             Some(_) => format!("{command} resumes from it"),
             None => format!("{command} starts it again"),
         };
-        let failed = format!("run {name} failed");
-        let text = if error.is_from_record() { failed } else { format!("{failed}: {error}{kept}; {next}") };
-        EngineError::Run { text, source: Box::new(error) }
+        EngineError::Run { text: format!("run {name} failed: {error}{kept}; {next}"), source: Box::new(error) }
     }
 
     /// The name by which other commands find the run: its id where they would look for it, else its folder.
@@ -405,13 +373,17 @@ impl Session<'_> {
     }
 }
 
-/// Reports to `observer` that the run in `path`, which other commands call `name`, is up to date. An unreadable summary counts as a
-/// missing one.
-pub(crate) fn report_up_to_date(path: &Path, name: &str, observer: &mut dyn RunObserver) {
-    let summary = run_dir::read_summary(path).unwrap_or_else(|unreadable| {
+/// The summary of the run in `path`. One that cannot be read counts as missing, and `observer` receives a warning.
+pub(crate) fn read_summary_or_warn(path: &Path, observer: &mut dyn RunObserver) -> Option<Summary> {
+    run_dir::read_summary(path).unwrap_or_else(|unreadable| {
         observer.observe(&RunEvent::Warning(&format!("passed over: {unreadable}")));
         None
-    });
+    })
+}
+
+/// Reports to `observer` that the run in `path`, which other commands call `name`, is up to date.
+pub(crate) fn report_up_to_date(path: &Path, name: &str, observer: &mut dyn RunObserver) {
+    let summary = read_summary_or_warn(path, observer);
     let summary = summary.as_ref();
     observer.observe(&RunEvent::End { run: path, name, summary, up_to_date: true, failed: false });
 }
@@ -469,14 +441,5 @@ fn describe_start(run: &RunDir, is_new: bool, from: u64, steps: u64) -> String {
         (_, true, None) => format!("run    {id}: {steps} steps"),
         (Some(error), false, _) => format!("run    {id} failed ({error}); resuming from step {from} of {steps}"),
         (None, false, _) => format!("run    {id}: resuming from step {from} of {steps}"),
-    }
-}
-
-/// The seconds that earlier sessions worked on the steps up to `from`: those of the summary, if it was written at that step; for a
-/// session that was killed, the time in its steps.
-fn earlier_wall_seconds(path: &Path, from: u64) -> Result<f64, EngineError> {
-    match run_dir::read_summary(path) {
-        Ok(Some(summary)) if summary.steps == from => Ok(summary.wall_seconds),
-        _ => Ok(step_seconds(&path.join(METRICS))?),
     }
 }

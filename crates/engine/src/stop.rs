@@ -16,13 +16,11 @@ impl StopSwitch {
         self.requested.store(true, Ordering::SeqCst);
     }
 
-    #[must_use]
     pub fn is_requested(&self) -> bool {
         self.requested.load(Ordering::SeqCst)
     }
 
     /// True while there is something to save, so that ending at once would lose it.
-    #[must_use]
     pub fn is_armed(&self) -> bool {
         self.armed.load(Ordering::SeqCst)
     }

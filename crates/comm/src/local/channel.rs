@@ -1,27 +1,33 @@
 //! Channels: a ring of slots per (from, to, lane).
 //!
 //! Message n lies in slot n mod slots. Until `sent` > n the slot is the sender's, then the receiver's until `received` > n.
-//! Each counter has one writer. They count messages from 0 and would wrap after 2^64.
+//! Each counter has one writer. They count messages from 0.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use candle_core::Tensor;
 
 use super::layout::{Ring, SlotHeader};
 use super::local_rank::LocalRank;
-use super::rank_status::FOREGROUND;
 use crate::channel::ExpectedMessage;
 use crate::error::{CommError, ElementType, OperationKind};
+use crate::group::FOREGROUND;
 use crate::lock::lock_or_recover;
 use runner_compute::kernels::bytes;
 use runner_spec::topology::Channel;
 
-pub(super) fn send(own: &LocalRank, index: usize, data: &Tensor, element: ElementType) -> Result<(), CommError> {
+pub(super) fn send(
+    own: &LocalRank,
+    index: usize,
+    channel: Channel,
+    data: &Tensor,
+    element: ElementType,
+) -> Result<(), CommError> {
     let _alone = lock_or_recover(&own.channels[index]);
-    let slots = Slots::new(own, index);
+    let slots = Slots::new(own, index, channel);
     let number = slots.ring.sent.0.load(Ordering::Relaxed);
     let received = &slots.ring.received.0;
-    let is_free = || number.wrapping_sub(received.load(Ordering::Acquire)) < slots.channel.slots as u64;
+    let is_free = || number - received.load(Ordering::Acquire) < slots.channel.slots as u64;
     own.wait_for(OperationKind::Send, FOREGROUND, slots.channel.to, is_free)?;
     let (header, message) = slots.slot(number);
     let mut length = 0;
@@ -36,14 +42,14 @@ pub(super) fn send(own: &LocalRank, index: usize, data: &Tensor, element: Elemen
     })?;
     header.bytes.store(length as u64, Ordering::Relaxed);
     header.element.store(element as u64, Ordering::Relaxed);
-    grow(&slots.ring.sent.0, number);
+    slots.ring.sent.0.store(number + 1, Ordering::Release);
     own.region.status_of(slots.channel.to).wake_signals[FOREGROUND].wake_all();
     Ok(())
 }
 
 pub(super) fn receive(own: &LocalRank, index: usize, expected: &ExpectedMessage<'_>) -> Result<Tensor, CommError> {
     let _alone = lock_or_recover(&own.channels[index]);
-    let slots = Slots::new(own, index);
+    let slots = Slots::new(own, index, expected.channel);
     let from = slots.channel.from;
     let number = slots.ring.received.0.load(Ordering::Relaxed);
     let sent = &slots.ring.sent.0;
@@ -57,13 +63,9 @@ pub(super) fn receive(own: &LocalRank, index: usize, expected: &ExpectedMessage<
     // was checked.
     let message = unsafe { std::slice::from_raw_parts(message, length) };
     let tensor = expected.tensor(message)?;
-    grow(&slots.ring.received.0, number);
+    slots.ring.received.0.store(number + 1, Ordering::Release);
     own.region.status_of(from).wake_signals[FOREGROUND].wake_all();
     Ok(tensor)
-}
-
-fn grow(counter: &AtomicU64, number: u64) {
-    counter.store(number.wrapping_add(1), Ordering::Release);
 }
 
 struct Slots<'a> {
@@ -74,8 +76,7 @@ struct Slots<'a> {
 }
 
 impl<'a> Slots<'a> {
-    fn new(own: &'a LocalRank, index: usize) -> Self {
-        let channel = own.region.topology.channels[index];
+    fn new(own: &'a LocalRank, index: usize, channel: Channel) -> Self {
         Self { own, index, channel, ring: own.region.object_at(own.region.layout.ring(index)) }
     }
 

@@ -6,9 +6,9 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::layout::{MemberCounters, PIECE_BYTES, STAGED_PIECES};
-use super::local_rank::{LocalRank, reached};
-use crate::collective::{Collective, RunningCollective};
+use super::layout::{MemberCounters, STAGED_PIECES};
+use super::local_rank::LocalRank;
+use crate::collective::{Collective, PIECE_BYTES, RunningCollective};
 use crate::error::{CommError, Operation};
 
 impl RunningCollective<'_, LocalRank> {
@@ -18,8 +18,8 @@ impl RunningCollective<'_, LocalRank> {
         let mut pieces = 1;
         let mut piece = 0;
         while piece < pieces {
-            let number = first.wrapping_add(piece as u64);
-            let after = number.wrapping_add(1);
+            let number = first + piece as u64;
+            let after = number + 1;
             self.wait_for_all(|r| &r.staged, after)?;
             (0..self.members()).try_for_each(|member| self.check_same(member, self.announced_by(member, number)))?;
             if piece == 0 {
@@ -45,13 +45,13 @@ impl RunningCollective<'_, LocalRank> {
     /// Writes this member's bytes of piece `piece`, which is number `number`, and announces their operation.
     fn stage(&self, number: u64, piece: usize, work: &Collective<'_>) -> Result<(), CommError> {
         // The last piece in this place was `STAGED_PIECES` before.
-        self.wait_for_all(|r| &r.done, number.wrapping_add(1).wrapping_sub(STAGED_PIECES as u64))?;
+        self.wait_for_all(|r| &r.done, (number + 1).saturating_sub(STAGED_PIECES as u64))?;
         work.stage_piece(self, piece, number)?;
         let header = &self.counters(self.own_index()).pieces[staging_slot(number)];
         header.code.store(self.operation.code(), Ordering::Relaxed);
         header.bytes.store(self.operation.bytes, Ordering::Relaxed);
         header.sequence.store(self.operation.sequence, Ordering::Relaxed);
-        self.publish(|r| &r.staged, number.wrapping_add(1));
+        self.publish(|r| &r.staged, number + 1);
         Ok(())
     }
 
@@ -86,7 +86,7 @@ impl RunningCollective<'_, LocalRank> {
     fn wait_for_all(&self, counter: impl Fn(&MemberCounters) -> &AtomicU64, target: u64) -> Result<(), CommError> {
         for member in self.membership.others() {
             let counter = counter(self.counters(member));
-            let ready = || reached(counter.load(Ordering::Acquire), target);
+            let ready = || counter.load(Ordering::Acquire) >= target;
             self.transport.wait_for(self.operation.kind, self.queue, self.membership.ranks[member], ready)?;
         }
         Ok(())

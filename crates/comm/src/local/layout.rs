@@ -2,11 +2,10 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
-use super::rank_status::{OPERATION_QUEUES, RankStatus};
+use crate::collective::PIECE_BYTES;
+use crate::group::OPERATION_QUEUES;
+use crate::rank_status::RankStatus;
 use runner_spec::topology::{Topology, TopologyError};
-
-/// Bytes that a member stages at a time: two members' input and output stay in a core's L2.
-pub(super) const PIECE_BYTES: usize = 256 << 10;
 
 /// Pieces that may be staged at once.
 pub(super) const STAGED_PIECES: usize = 2;
@@ -23,9 +22,6 @@ pub(super) unsafe trait SharedType {}
 /// The region's first page.
 #[repr(C, align(128))]
 pub(super) struct Header {
-    pub(super) magic: AtomicU64,
-    /// The hash of the topology and of this layout.
-    pub(super) hash: [AtomicU64; 4],
     /// The rank that caused the abort, plus 1.
     pub(super) abort: AtomicU64,
     pub(super) stop: AtomicBool,
@@ -40,8 +36,6 @@ pub(super) struct MemberCounters {
     pub(super) reduced: AtomicU64,
     /// The number of pieces that this member no longer needs from any other.
     pub(super) done: AtomicU64,
-    /// The number of operations that have ended.
-    pub(super) operations: AtomicU64,
     /// The operation of each staged piece.
     pub(super) pieces: [PieceHeader; STAGED_PIECES],
 }

@@ -5,17 +5,12 @@
 
 mod channel;
 mod collective;
-mod endpoint;
 mod layout;
 mod local_rank;
 mod piece_steps;
-mod rank_status;
 mod region;
 #[cfg(test)]
 mod tests;
-mod wake_signal;
 
-pub use endpoint::LocalComm;
-pub(crate) use rank_status::{BACKGROUND, FOREGROUND, OPERATION_QUEUES};
-pub use rank_status::{RankPhase, RankSnapshot, RankStatus};
-pub use region::{Region, RegionError};
+pub use local_rank::LocalComm;
+pub use region::Region;

@@ -2,10 +2,9 @@
 
 use std::ops::Range;
 
-use super::layout::PIECE_BYTES;
 use super::local_rank::LocalRank;
 use crate::buffers::{Buffers, overlap};
-use crate::collective::{Collective, RunningCollective};
+use crate::collective::{Collective, PIECE_BYTES, RunningCollective};
 use crate::error::{CommError, ElementType};
 use runner_compute::kernels::bytes;
 use runner_compute::kernels::cpu::{Real, simd};
@@ -17,11 +16,9 @@ fn piece_range(piece: usize, total: usize) -> Range<usize> {
     (piece * PIECE_BYTES).min(total)..((piece + 1) * PIECE_BYTES).min(total)
 }
 
-/// The bytes of piece `piece` that `member` sums: whole vectors.
-fn share(running: &Running<'_>, piece: usize, member: usize) -> Range<usize> {
-    let length = piece_range(piece, running.operation.bytes as usize).len();
-    let each = length.div_ceil(running.members()).next_multiple_of(128);
-    (each * member).min(length)..(each * (member + 1)).min(length)
+/// The bytes of piece `piece` that `member` sums.
+fn share_range(running: &Running<'_>, piece: usize, member: usize) -> Range<usize> {
+    running.share_of_member(piece_range(piece, running.operation.bytes as usize).len(), member)
 }
 
 /// Copies the bytes of piece `piece` into staging.
@@ -68,7 +65,7 @@ impl Collective<'_> {
     pub(super) fn reduce_piece(&self, running: &Running<'_>, piece: usize, number: u64) {
         let Self::Sum(buffers) = self else { return };
         let own = running.own_index();
-        let share = share(running, piece, own);
+        let share = share_range(running, piece, own);
         let staged: Vec<*mut u8> =
             (0..running.members()).map(|member| running.staging(member, number).wrapping_add(share.start)).collect();
         match buffers.element {
@@ -87,7 +84,7 @@ impl Collective<'_> {
                     bytes::write(tensor, |to| {
                         let to = &mut to[own.clone()];
                         for member in 0..running.members() {
-                            if let Some(both) = overlap(&share(running, piece, member), &wanted) {
+                            if let Some(both) = overlap(&share_range(running, piece, member), &wanted) {
                                 let from = running.staging(member, number).wrapping_add(both.start);
                                 read_staging(&mut to[both.start - offset..both.end - offset], from);
                             }

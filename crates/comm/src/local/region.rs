@@ -10,26 +10,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use memmap2::{MmapOptions, MmapRaw};
 
 use super::layout::{Header, Layout, SharedType};
-use super::rank_status::{RankSnapshot, RankStatus};
-use super::wake_signal::WakeSignal;
-use runner_spec::format::json_bytes;
-use runner_spec::topology::{Topology, TopologyError};
+use crate::error::JoinError;
+use crate::rank_status::{RankSnapshot, RankStatus};
+use crate::wake_signal::WakeSignal;
+use runner_spec::topology::Topology;
 
-const MAGIC: u64 = u64::from_le_bytes(*b"rnrcomm1");
-
-/// The reason why there is no region, or no place in it.
-#[derive(Debug, thiserror::Error)]
-pub enum RegionError {
-    #[error(transparent)]
-    Topology(#[from] TopologyError),
-    #[error("{0}")]
-    Failed(String),
-}
-
-impl RegionError {
-    fn memory(action: &str, bytes: usize, error: &io::Error) -> Self {
-        Self::Failed(format!("{action} {bytes} bytes of shared memory: {error}"))
-    }
+fn memory_error(action: &str, bytes: usize, error: &io::Error) -> JoinError {
+    JoinError::Failed(format!("{action} {bytes} bytes of shared memory: {error}"))
 }
 
 /// The memory of one run's communication. It has no name, so nothing is left behind when its processes end, however they end. Pages
@@ -54,64 +41,44 @@ impl Region {
     ///
     /// # Errors
     /// If the topology makes no sense, or memory is short.
-    pub fn anonymous(topology: &Topology) -> Result<Arc<Self>, RegionError> {
+    pub fn anonymous(topology: &Topology) -> Result<Arc<Self>, JoinError> {
         let layout = Layout::new(topology)?;
         let map = MmapOptions::new().len(layout.bytes).no_reserve_swap().map_anon();
-        let map = map.map_err(|error| RegionError::memory("mapping", layout.bytes, &error))?;
-        Ok(Self::fresh(MmapRaw::from(map), topology, layout))
+        let map = map.map_err(|error| memory_error("mapping", layout.bytes, &error))?;
+        Ok(Arc::new(Self { map: MmapRaw::from(map), topology: topology.clone(), layout }))
     }
 
     /// A region for ranks that are processes. They inherit the descriptor, and `attach` to its number.
     ///
     /// # Errors
     /// Those of `anonymous`.
-    pub fn shared(topology: &Topology) -> Result<(Arc<Self>, OwnedFd), RegionError> {
+    pub fn shared(topology: &Topology) -> Result<(Arc<Self>, OwnedFd), JoinError> {
         let bytes = Layout::new(topology)?.bytes;
-        let file = memory_file(bytes).map_err(|error| RegionError::memory("making", bytes, &error))?;
+        let file = memory_file(bytes).map_err(|error| memory_error("making", bytes, &error))?;
         Ok((Self::in_file(&file, topology)?, file.into()))
     }
 
-    /// A new region in a file of the right length, all zeroes.
-    pub(super) fn in_file(file: &File, topology: &Topology) -> Result<Arc<Self>, RegionError> {
+    /// The region in a file of the right length. A new region is all zeroes.
+    pub(super) fn in_file(file: &File, topology: &Topology) -> Result<Arc<Self>, JoinError> {
         let layout = Layout::new(topology)?;
-        Ok(Self::fresh(map(file, layout.bytes)?, topology, layout))
-    }
-
-    fn fresh(map: MmapRaw, topology: &Topology, layout: Layout) -> Arc<Self> {
-        let region = Self { map, topology: topology.clone(), layout };
-        let header = region.header();
-        for (word, value) in header.hash.iter().zip(hash(topology, region.layout.bytes)) {
-            word.store(value, Ordering::Relaxed);
-        }
-        header.magic.store(MAGIC, Ordering::Release);
-        Arc::new(region)
+        let map = MmapOptions::new().len(layout.bytes).map_raw(file);
+        let map = map.map_err(|error| memory_error("mapping", layout.bytes, &error))?;
+        Ok(Arc::new(Self { map, topology: topology.clone(), layout }))
     }
 
     /// The region behind a descriptor that this process inherited. The descriptor itself stays open and untouched.
     ///
     /// # Errors
-    /// If there is no region behind it, or one of another topology.
-    pub fn attach(fd: RawFd, topology: &Topology) -> Result<Arc<Self>, RegionError> {
-        let layout = Layout::new(topology)?;
+    /// If there is no region behind it, or one of another length than `topology` needs.
+    pub fn attach(fd: RawFd, topology: &Topology) -> Result<Arc<Self>, JoinError> {
         let failed =
-            |action| move |error: io::Error| RegionError::Failed(format!("{action} file descriptor {fd}: {error}"));
-        let no_region = || RegionError::Failed(format!("file descriptor {fd} is no region of a run"));
+            |action| move |error: io::Error| JoinError::Failed(format!("{action} file descriptor {fd}: {error}"));
         let file = File::from(duplicate(fd).map_err(failed("attaching to"))?);
         let length = file.metadata().map_err(failed("asking for the length of"))?.len();
-        if length < size_of::<Header>() as u64 {
-            return Err(no_region());
+        if length != Layout::new(topology)?.bytes as u64 {
+            return Err(JoinError::Failed(format!("file descriptor {fd} is no region of this run")));
         }
-        // The whole file is mapped: the header shows whether it has this layout.
-        let region = Self { map: map(&file, length as usize)?, topology: topology.clone(), layout };
-        let header = region.header();
-        if header.magic.load(Ordering::Acquire) != MAGIC {
-            return Err(no_region());
-        }
-        let found = header.hash.each_ref().map(|w| w.load(Ordering::Relaxed));
-        if found != hash(topology, region.layout.bytes) || length != region.layout.bytes as u64 {
-            return Err(RegionError::Failed("the region was made for another topology".to_owned()));
-        }
-        Ok(Arc::new(region))
+        Self::in_file(&file, topology)
     }
 
     pub fn topology(&self) -> &Topology {
@@ -136,25 +103,21 @@ impl Region {
     }
 
     /// The rank that caused the end, if the run was ended.
-    #[must_use]
     pub fn aborted(&self) -> Option<usize> {
         self.header().abort.load(Ordering::Acquire).checked_sub(1).map(|r| r as usize)
     }
 
     /// The request to stop at the next step, of all ranks.
-    #[must_use]
     pub fn stop(&self) -> &AtomicBool {
         &self.header().stop
     }
 
     /// The status of `rank` at this moment; `None` outside the world.
-    #[must_use]
     pub fn snapshot(&self, rank: usize) -> Option<RankSnapshot> {
         self.status(rank).map(RankStatus::snapshot)
     }
 
     /// The status of `rank`, for that rank to write; `None` outside the world.
-    #[must_use]
     pub fn status(&self, rank: usize) -> Option<&RankStatus> {
         (rank < self.world_size()).then(|| self.status_of(rank))
     }
@@ -197,18 +160,6 @@ fn duplicate(fd: RawFd) -> io::Result<OwnedFd> {
     #[expect(unsafe_code, reason = "FFI")]
     // SAFETY: it was just made, and no other code knows it.
     Ok(unsafe { std::os::fd::FromRawFd::from_raw_fd(new) })
-}
-
-fn map(file: &File, bytes: usize) -> Result<MmapRaw, RegionError> {
-    let map = MmapOptions::new().len(bytes).map_raw(file);
-    map.map_err(|error| RegionError::memory("mapping", bytes, &error))
-}
-
-/// The hash of everything that two processes must agree on.
-fn hash(topology: &Topology, bytes: usize) -> [u64; 4] {
-    let digest = blake3::hash(&json_bytes(&(topology, bytes)));
-    let (chunks, _) = digest.as_bytes().as_chunks::<8>();
-    std::array::from_fn(|i| chunks.get(i).map_or(0, |c| u64::from_le_bytes(*c)))
 }
 
 /// A file of `bytes` zeroes in memory, without a name. Its length is sealed: a mapping of it cannot lose its pages.

@@ -39,7 +39,6 @@ struct Attached {
 impl NcclComm {
     /// A communicator over `host`, which has the same topology. Everything goes through `host` until `attach` sets a GPU. `summing`
     /// are the groups of this rank whose tensors are summed or broadcast: `attach` connects them. All their members must name them.
-    #[must_use]
     pub fn new(host: Box<dyn Communicator>, topology: Topology, mut summing: Vec<GroupId>, ranks: LocalRanks) -> Self {
         summing.sort_unstable();
         summing.dedup();

@@ -32,7 +32,7 @@ pub(super) struct Watched {
     pub(super) host: Box<dyn Communicator>,
     links: Mutex<Vec<Arc<Link>>>,
     failure: Mutex<Option<(OperationKind, String)>>,
-    closed: AtomicBool,
+    is_closed: AtomicBool,
     pub(super) waits: StreamWaits,
 }
 
@@ -69,7 +69,7 @@ impl Watched {
             host,
             links: Mutex::default(),
             failure: Mutex::default(),
-            closed: AtomicBool::new(false),
+            is_closed: AtomicBool::new(false),
             waits: StreamWaits::default(),
         }
     }
@@ -89,7 +89,7 @@ impl Watched {
         let rank = self.host.rank();
         match lock_or_recover(&self.failure).clone() {
             Some((operation, what)) => Err(CommError::Device { operation, rank, what }),
-            None if self.closed.load(Ordering::SeqCst) => Err(CommError::Closed { operation }),
+            None if self.is_closed.load(Ordering::SeqCst) => Err(CommError::Closed { operation }),
             None => Ok(()),
         }
     }
@@ -111,7 +111,7 @@ impl Watched {
     fn watch(&self, context: &Arc<CudaContext>) {
         // An error shows where the context is used.
         let _ = context.bind_to_thread();
-        while !self.closed.load(Ordering::SeqCst) {
+        while !self.is_closed.load(Ordering::SeqCst) {
             thread::park_timeout(POLL_INTERVAL);
             let links = lock_or_recover(&self.links).clone();
             // Asked first: the check of a link may take as long as its kernels run.
@@ -129,7 +129,7 @@ impl Watched {
 
     /// Ends all links: in good order if nothing has failed, else at once.
     fn close(&self, context: &Arc<CudaContext>) {
-        self.closed.store(true, Ordering::SeqCst);
+        self.is_closed.store(true, Ordering::SeqCst);
         let links = lock_or_recover(&self.links).clone();
         let is_well = || self.host.aborted().is_none() && lock_or_recover(&self.failure).is_none();
         let started = Instant::now();

@@ -8,9 +8,9 @@ use std::ops::Range;
 
 use super::connections::{CollectiveFrame, ConnectionState};
 use super::endpoint::MeshRank;
-use super::frame::{FrameTag, PIECE_BYTES};
+use super::frame::FrameTag;
 use crate::buffers::Buffers;
-use crate::collective::RunningCollective;
+use crate::collective::{PIECE_BYTES, RunningCollective};
 use crate::error::{CommError, ElementType, OperationKind};
 use runner_compute::kernels::cpu::{Real, simd};
 
@@ -20,9 +20,9 @@ impl RunningCollective<'_, MeshRank> {
     }
 
     /// Sends bytes of this operation to a member.
-    fn send(&self, member: usize, sum: bool, bytes: Vec<u8>) -> Result<(), CommError> {
+    fn send(&self, member: usize, is_sum: bool, bytes: Vec<u8>) -> Result<(), CommError> {
         let Self { membership, queue, operation, .. } = *self;
-        let tag = FrameTag::Collective { group: membership.group, queue, sum, operation };
+        let tag = FrameTag::Collective { group: membership.group, queue, is_sum, operation };
         self.transport.mesh.send(operation.kind, membership.ranks[member], tag, bytes)
     }
 
@@ -33,10 +33,10 @@ impl RunningCollective<'_, MeshRank> {
     }
 
     /// The next frame of a member, of this operation.
-    fn receive(&self, member: usize, sum: bool) -> Result<CollectiveFrame, CommError> {
+    fn receive(&self, member: usize, is_sum: bool) -> Result<CollectiveFrame, CommError> {
         let Self { transport, membership, queue, operation } = *self;
         let peer = membership.ranks[member];
-        let key = (peer, membership.group, queue, sum);
+        let key = (peer, membership.group, queue, is_sum);
         let take = |state: &mut ConnectionState| state.take_collective_frame(key);
         let frame = transport.mesh.wait_for(operation.kind, queue, peer, take)?;
         self.check_same(member, frame.operation)?;
@@ -44,8 +44,8 @@ impl RunningCollective<'_, MeshRank> {
     }
 
     /// The bytes of the next frame of a member, which must be `expected`.
-    fn receive_bytes(&self, member: usize, sum: bool, expected: usize) -> Result<Vec<u8>, CommError> {
-        let CollectiveFrame { bytes, .. } = self.receive(member, sum)?;
+    fn receive_bytes(&self, member: usize, is_sum: bool, expected: usize) -> Result<Vec<u8>, CommError> {
+        let CollectiveFrame { bytes, .. } = self.receive(member, is_sum)?;
         if bytes.len() == expected {
             return Ok(bytes);
         }
@@ -54,14 +54,13 @@ impl RunningCollective<'_, MeshRank> {
         Err(CommError::Request { operation: self.operation.kind, what })
     }
 
-    /// The bytes of piece `piece` that `member` sums: whole vectors, in the order of members.
-    fn share(&self, piece: usize, member: usize) -> Range<usize> {
+    /// The bytes of piece `piece` of a sum that `member` sums. Such a piece has at most `PIECE_BYTES` bytes for each member.
+    fn share_range(&self, piece: usize, member: usize) -> Range<usize> {
         let total = self.operation.bytes as usize;
         let max_length = PIECE_BYTES * self.members();
         let start = (piece * max_length).min(total);
-        let length = (total - start).min(max_length);
-        let each = length.div_ceil(self.members()).next_multiple_of(128).min(PIECE_BYTES);
-        start + (each * member).min(length)..start + (each * (member + 1)).min(length)
+        let share = self.share_of_member((total - start).min(max_length), member);
+        start + share.start..start + share.end
     }
 
     pub(super) fn sum(&self, buffers: &Buffers<'_>) -> Result<(), CommError> {
@@ -72,11 +71,11 @@ impl RunningCollective<'_, MeshRank> {
         for round in 0..pieces + 2 {
             if round < pieces {
                 for member in self.others() {
-                    self.send(member, false, buffers.read(self.share(round, member))?)?;
+                    self.send(member, false, buffers.read(self.share_range(round, member))?)?;
                 }
             }
             if let Some(piece) = round.checked_sub(1).filter(|piece| *piece < pieces) {
-                let share = self.share(piece, own);
+                let share = self.share_range(piece, own);
                 let mut parts = Vec::with_capacity(self.members());
                 for member in 0..self.members() {
                     parts.push(if member == own {
@@ -98,7 +97,7 @@ impl RunningCollective<'_, MeshRank> {
             }
             if let Some(piece) = round.checked_sub(2).filter(|_| takes(own)) {
                 for member in self.others() {
-                    let share = self.share(piece, member);
+                    let share = self.share_range(piece, member);
                     buffers.write(share.start, &self.receive_bytes(member, true, share.len())?)?;
                 }
             }

@@ -4,12 +4,13 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::abort::RunAbort;
 use super::frame::{self, FrameTag};
 use super::send_queue::SendQueue;
+use crate::collective::PIECE_BYTES;
 use crate::error::{CommError, ElementType, Operation, OperationKind};
-use crate::local::{FOREGROUND, OPERATION_QUEUES, RankSnapshot, RankStatus};
+use crate::group::{FOREGROUND, OPERATION_QUEUES};
 use crate::lock::lock_or_recover;
+use crate::rank_status::{RankSnapshot, RankStatus};
 use crate::timeout::{MAX_SLEEP, OperationTimeout};
 use runner_spec::format::json_bytes;
 use runner_spec::topology::{Channel, Lane, Topology};
@@ -36,11 +37,34 @@ enum Departure {
     Lost(String),
 }
 
+/// The number of characters of the reason for an abort that are sent to other ranks.
+const MAX_ABORT_REASON_CHARS: usize = 8 << 10;
+
+/// The abort of a run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RunAbort {
+    /// The rank that caused it.
+    pub by: usize,
+    /// The exit code of its process.
+    pub code: u8,
+    pub reason: String,
+    /// True if the rank did not announce its end: its connection broke.
+    pub is_loss: bool,
+}
+
+impl RunAbort {
+    /// The frame that announces the abort to other ranks.
+    fn frame(&self) -> (FrameTag, Vec<u8>) {
+        let reason: String = self.reason.chars().take(MAX_ABORT_REASON_CHARS).collect();
+        (FrameTag::Abort { by: self.by, code: self.code, is_loss: self.is_loss }, reason.into_bytes())
+    }
+}
+
 #[derive(Debug, Default)]
 struct PeerConnection {
     departure: Option<Departure>,
     /// True if another rank has lost the peer.
-    reported_lost: bool,
+    is_reported_lost: bool,
     /// Its status, as it last sent it.
     status: RankSnapshot,
     control_messages: VecDeque<Vec<u8>>,
@@ -56,9 +80,9 @@ pub(super) struct ConnectionState {
     peers: Vec<PeerConnection>,
     /// The first abort.
     abort: Option<RunAbort>,
-    closed: bool,
+    is_closed: bool,
     /// True if no operation goes on. Control messages do.
-    operations_closed: bool,
+    are_operations_closed: bool,
     /// The number of connections that are still read.
     readers: usize,
 }
@@ -166,7 +190,7 @@ impl Connections {
     pub fn abort(&self, by: usize, code: u8, reason: &str) {
         let mut state = lock_or_recover(&self.state);
         if state.abort.is_none() {
-            let abort = RunAbort { by, code, reason: reason.to_owned(), lost: false };
+            let abort = RunAbort { by, code, reason: reason.to_owned(), is_loss: false };
             // The state stays locked: a thread that sees the abort and leaves, leaves after these frames.
             self.send_abort(&abort);
             state.abort = Some(abort);
@@ -176,23 +200,20 @@ impl Connections {
     }
 
     /// The abort of the run, if it was aborted.
-    #[must_use]
     pub fn abort_cause(&self) -> Option<RunAbort> {
         lock_or_recover(&self.state).abort.clone()
     }
 
     /// True if `rank` is connected as far as this rank knows.
-    #[must_use]
     pub fn is_connected(&self, rank: usize) -> bool {
         rank == self.rank || lock_or_recover(&self.state).peers.get(rank).is_some_and(|peer| peer.departure.is_none())
     }
 
     /// True if `rank` was lost, as this rank saw or another one reported: its connection ended without a goodbye.
-    #[must_use]
     pub fn is_lost(&self, rank: usize) -> bool {
         lock_or_recover(&self.state).peers.get(rank).is_some_and(|peer| match &peer.departure {
             Some(departure) => matches!(departure, Departure::Lost(_)),
-            None => peer.reported_lost,
+            None => peer.is_reported_lost,
         })
     }
 
@@ -227,17 +248,17 @@ impl Connections {
 
     /// Ends all waits of this rank.
     pub(super) fn close(&self) {
-        lock_or_recover(&self.state).closed = true;
+        lock_or_recover(&self.state).is_closed = true;
         self.changed.notify_all();
     }
 
     pub(super) fn is_closed(&self) -> bool {
-        lock_or_recover(&self.state).closed
+        lock_or_recover(&self.state).is_closed
     }
 
     /// Ends all operations of this rank.
     pub(super) fn close_operations(&self) {
-        lock_or_recover(&self.state).operations_closed = true;
+        lock_or_recover(&self.state).are_operations_closed = true;
         self.changed.notify_all();
     }
 
@@ -259,12 +280,12 @@ impl Connections {
     ) -> Result<(), CommError> {
         let (rank, PeerConnection { departure, status, .. }) = (self.rank, &state.peers[peer]);
         if let Some(Departure::Lost(why)) = departure {
-            let doing = format!("{why}; it was last seen {status}");
-            return Err(CommError::Left { operation, rank, peer, doing });
+            let last_seen = format!("{why}; it was last seen {status}");
+            return Err(CommError::Left { operation, rank, peer, last_seen });
         }
         ensure_running(state, operation, is_control)?;
         if departure.is_some() {
-            return Err(CommError::Left { operation, rank, peer, doing: status.to_string() });
+            return Err(CommError::Left { operation, rank, peer, last_seen: status.to_string() });
         }
         self.timeout.time_left(operation, rank, peer, started, status).map(drop)
     }
@@ -326,10 +347,10 @@ impl Connections {
             return;
         }
         state.peers[peer].departure = Some(Departure::Lost(why.to_owned()));
-        if state.closed {
+        if state.is_closed {
             self.send_queues[peer].close_with([]);
         } else {
-            let lost = RunAbort { by: peer, code: 1, reason: why.to_owned(), lost: true };
+            let lost = RunAbort { by: peer, code: 1, reason: why.to_owned(), is_loss: true };
             let first = state.abort.get_or_insert_with(|| lost.clone());
             // If the peer still reads, it receives the reason, and that it counts as lost, so that it does not report others as lost.
             self.send_queues[peer].close_with([first.frame(), lost.frame()]);
@@ -347,8 +368,8 @@ impl Connections {
     pub(super) fn deliver(&self, peer: usize, tag: FrameTag, bytes: Vec<u8>) -> Result<(), &'static str> {
         let mut state = lock_or_recover(&self.state);
         match tag {
-            FrameTag::Collective { group, queue, sum, operation } => {
-                let frames = state.collective_frames.entry((peer, group, queue, sum)).or_default();
+            FrameTag::Collective { group, queue, is_sum, operation } => {
+                let frames = state.collective_frames.entry((peer, group, queue, is_sum)).or_default();
                 frames.push_back(CollectiveFrame { operation, bytes });
             }
             FrameTag::Message { lane, element } => {
@@ -367,15 +388,15 @@ impl Connections {
             FrameTag::Heartbeat => {
                 state.peers[peer].status = serde_json::from_slice(&bytes).map_err(|_| "its heartbeat is invalid")?;
             }
-            FrameTag::Abort { by, code, lost } => {
+            FrameTag::Abort { by, code, is_loss } => {
                 let reason = String::from_utf8_lossy(&bytes).into_owned();
-                state.abort.get_or_insert(RunAbort { by, code, reason, lost });
-                if lost && by == self.rank {
+                state.abort.get_or_insert(RunAbort { by, code, reason, is_loss });
+                if is_loss && by == self.rank {
                     // The last frame that the peer sends to a rank that it lost. The peer itself is not lost.
                     state.peers[peer].departure.get_or_insert(Departure::Left);
                     self.send_queues[peer].close();
-                } else if lost {
-                    state.peers[by].reported_lost = true;
+                } else if is_loss {
+                    state.peers[by].is_reported_lost = true;
                 }
             }
             FrameTag::Goodbye => {
@@ -396,7 +417,7 @@ impl Connections {
             FrameTag::Collective { group, queue, .. } => {
                 let members = self.topology.get()?.groups.get(group)?;
                 let both = members.contains(&peer) && members.contains(&self.rank);
-                (both && queue < OPERATION_QUEUES).then_some(frame::PIECE_BYTES as u64)
+                (both && queue < OPERATION_QUEUES).then_some(PIECE_BYTES as u64)
             }
             FrameTag::Message { lane, .. } => Some(self.channel_from(peer, lane)?.slot_bytes as u64),
             FrameTag::SlotFreed { .. } => Some(0),
@@ -417,7 +438,7 @@ fn ensure_running(state: &ConnectionState, operation: OperationKind, is_control:
     if let Some(abort) = &state.abort {
         return Err(CommError::Aborted { by: abort.by });
     }
-    if state.closed || (!is_control && state.operations_closed) {
+    if state.is_closed || (!is_control && state.are_operations_closed) {
         return Err(CommError::Closed { operation });
     }
     Ok(())

@@ -9,23 +9,21 @@ use candle_core::Tensor;
 
 use super::frame::FrameTag;
 use super::mesh::TcpMesh;
-use super::rendezvous::JoinError;
 use crate::channel::ExpectedMessage;
 use crate::collective::{Collective, RunningCollective};
-use crate::error::{CommError, ElementType, OperationKind};
-use crate::group::{QueuePosition, RankTopology};
+use crate::error::{CommError, ElementType, JoinError, OperationKind};
+use crate::group::{FOREGROUND, QueuePosition, RankTopology};
 use crate::host_comm::{HostComm, HostTransport};
-use crate::local::{FOREGROUND, RankStatus};
+use crate::rank_status::RankStatus;
 use runner_compute::kernels::bytes;
 use runner_spec::topology::{Channel, Topology};
 
 /// One rank's end of a mesh whose ranks agree on a plan.
 pub type TcpComm = HostComm<MeshRank>;
 
-/// One rank's place in a mesh.
+/// One rank of a mesh.
 pub struct MeshRank {
     pub(super) mesh: Arc<TcpMesh>,
-    place: RankTopology,
 }
 
 impl HostComm<MeshRank> {
@@ -35,20 +33,12 @@ impl HostComm<MeshRank> {
     /// Those of `TcpMesh::agree_on_plan`.
     pub fn new(mesh: Arc<TcpMesh>, plan: &str, topology: &Topology) -> Result<Self, JoinError> {
         mesh.agree_on_plan(plan, topology)?;
-        let place = RankTopology::new(topology, mesh.rank(), |_, _, _| QueuePosition::default());
-        Ok(Self::with_transport(MeshRank { mesh, place }))
-    }
-
-    pub fn mesh(&self) -> &Arc<TcpMesh> {
-        &self.transport.mesh
+        let topology = RankTopology::new(topology, mesh.rank());
+        Ok(Self::with_transport(MeshRank { mesh }, topology))
     }
 }
 
 impl HostTransport for MeshRank {
-    fn place(&self) -> &RankTopology {
-        &self.place
-    }
-
     fn status(&self) -> &RankStatus {
         self.mesh.status()
     }
@@ -70,8 +60,8 @@ impl HostTransport for MeshRank {
         }
     }
 
-    fn send(&self, channel: usize, data: &Tensor, element: ElementType) -> Result<(), CommError> {
-        let Channel { to, lane, slots, .. } = self.place.topology.channels[channel];
+    fn send(&self, _: usize, channel: Channel, data: &Tensor, element: ElementType) -> Result<(), CommError> {
+        let Channel { to, lane, slots, .. } = channel;
         let bytes = bytes::read(data, <[u8]>::to_vec)?;
         self.mesh.wait_for(OperationKind::Send, FOREGROUND, to, |state| state.take_slot(to, lane, slots))?;
         // The frame is queued without waiting for space: the slots bound the queue.

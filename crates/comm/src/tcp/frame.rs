@@ -1,18 +1,17 @@
-//! Frames: the length of a header, the header as JSON, and the bytes that it announces.
+//! Messages, which are JSON after its length, and frames: a header, which is a message, and the bytes that it announces.
 
 use std::io::{self, ErrorKind, Read, Write};
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::collective::PIECE_BYTES;
 use crate::error::{ElementType, Operation};
 use runner_spec::format::json_bytes;
 use runner_spec::topology::Lane;
 
 /// Most bytes of a header.
 const MAX_HEADER_BYTES: u32 = 1 << 10;
-
-/// Most bytes of a collective's frame.
-pub(super) const PIECE_BYTES: usize = 256 << 10;
 
 /// Most bytes of a message beside the operations.
 pub(super) const MAX_CONTROL_BYTES: u64 = 64 << 20;
@@ -22,7 +21,7 @@ pub(super) const MAX_CONTROL_BYTES: u64 = 64 << 20;
 #[serde(rename_all = "snake_case")]
 pub(super) enum FrameTag {
     /// A member's bytes of a collective, in `queue` of a group.
-    Collective { group: usize, queue: usize, sum: bool, operation: Operation },
+    Collective { group: usize, queue: usize, is_sum: bool, operation: Operation },
     /// A message in a channel.
     Message { lane: Lane, element: ElementType },
     /// One message of a channel was taken.
@@ -31,8 +30,8 @@ pub(super) enum FrameTag {
     Control,
     /// A heartbeat, with the rank's status.
     Heartbeat,
-    /// The run was aborted because of rank `by`. `lost` is true if that rank did not announce it.
-    Abort { by: usize, code: u8, lost: bool },
+    /// The run was aborted because of rank `by`. `is_loss` is true if that rank did not announce it.
+    Abort { by: usize, code: u8, is_loss: bool },
     /// The last frame of a rank that leaves, with its status.
     Goodbye,
 }
@@ -46,7 +45,7 @@ pub(super) struct Frame {
 
 impl Frame {
     pub(super) fn new(tag: FrameTag, bytes: Vec<u8>) -> Self {
-        Self { header: encode_header(tag, bytes.len()), bytes }
+        Self { header: encode_message(&(tag, bytes.len())), bytes }
     }
 
     pub(super) fn write(&self, to: &mut impl Write) -> io::Result<()> {
@@ -59,18 +58,26 @@ impl Frame {
     }
 }
 
-/// The header of a frame with `length` bytes after it.
-pub(super) fn encode_header(tag: FrameTag, length: usize) -> Vec<u8> {
-    let header = json_bytes(&(tag, length));
-    [&(header.len() as u32).to_le_bytes(), header.as_slice()].concat()
-}
-
 /// Reads the header of the next frame: its tag, and the number of bytes that follow. `None` if it is no header.
 pub(super) fn read_header(from: &mut impl Read) -> io::Result<Option<(FrameTag, u64)>> {
+    read_message(from, MAX_HEADER_BYTES)
+}
+
+pub(super) fn encode_message(message: &impl Serialize) -> Vec<u8> {
+    let json = json_bytes(message);
+    [&(json.len() as u32).to_le_bytes(), json.as_slice()].concat()
+}
+
+pub(super) fn write_message(to: &mut impl Write, message: &impl Serialize) -> io::Result<()> {
+    to.write_all(&encode_message(message))
+}
+
+/// Reads a message of at most `max_bytes` bytes. `None` if what arrives is no such message.
+pub(super) fn read_message<T: DeserializeOwned>(from: &mut impl Read, max_bytes: u32) -> io::Result<Option<T>> {
     let mut length = [0; 4];
     from.read_exact(&mut length)?;
     let length = u32::from_le_bytes(length);
-    if length > MAX_HEADER_BYTES {
+    if length > max_bytes {
         return Ok(None);
     }
     Ok(serde_json::from_slice(&read_bytes(from, length.into())?).ok())
@@ -87,7 +94,7 @@ pub(super) fn read_bytes(from: &mut impl Read, length: u64) -> io::Result<Vec<u8
 mod tests {
     use super::*;
     use crate::error::OperationKind;
-    use crate::local::{RankPhase, RankSnapshot};
+    use crate::rank_status::{RankPhase, RankSnapshot};
 
     #[test]
     fn headers_survive_their_bytes() {
@@ -99,17 +106,17 @@ mod tests {
             sequence: u64::MAX,
         };
         let tags = [
-            FrameTag::Collective { group: 70_000, queue: 1, sum: true, operation },
+            FrameTag::Collective { group: 70_000, queue: 1, is_sum: true, operation },
             FrameTag::Message { lane: Lane::Gradient, element: ElementType::U32 },
             FrameTag::SlotFreed { lane: Lane::Activation },
             FrameTag::Control,
             FrameTag::Heartbeat,
-            FrameTag::Abort { by: 1023, code: 2, lost: false },
-            FrameTag::Abort { by: 0, code: 1, lost: true },
+            FrameTag::Abort { by: 1023, code: 2, is_loss: false },
+            FrameTag::Abort { by: 0, code: 1, is_loss: true },
             FrameTag::Goodbye,
         ];
         for tag in tags {
-            let header = encode_header(tag, 12345);
+            let header = encode_message(&(tag, 12345));
             assert!(header.len() <= MAX_HEADER_BYTES as usize);
             assert_eq!(read_header(&mut header.as_slice()).unwrap(), Some((tag, 12345)));
         }

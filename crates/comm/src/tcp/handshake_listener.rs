@@ -1,6 +1,6 @@
 //! Accepts connections, and passes on those whose handshake holds the token. Other connections get no answer.
 
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,7 +8,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-use super::handshake::{HANDSHAKE_BYTES, Handshake, MAGIC};
+use super::frame::read_message;
+use super::handshake::{Handshake, MAGIC, MAX_HANDSHAKE_BYTES};
 
 /// The time that a connection may take to send its handshake.
 pub(super) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -22,19 +23,19 @@ const ACCEPT_INTERVAL: Duration = Duration::from_millis(5);
 /// A thread that accepts connections until this is dropped. Handshakes are received beside each other.
 pub(super) struct HandshakeListener {
     pub(super) arrived: Receiver<(Handshake, TcpStream)>,
-    closed: Arc<AtomicBool>,
+    is_closed: Arc<AtomicBool>,
 }
 
 impl HandshakeListener {
     pub(super) fn open(listener: TcpListener, token: [u8; 32], world_size: usize) -> io::Result<Self> {
         let (sender, arrived) = channel();
-        let closed = Arc::new(AtomicBool::new(false));
-        let is_closed = Arc::clone(&closed);
+        let is_closed = Arc::new(AtomicBool::new(false));
+        let has_ended = Arc::clone(&is_closed);
         listener.set_nonblocking(true)?;
         let accept = move || {
             // Each connection whose handshake is awaited holds a clone, which is dropped however the wait ends.
             let pending = Arc::new(());
-            while !is_closed.load(Ordering::SeqCst) {
+            while !has_ended.load(Ordering::SeqCst) {
                 match listener.accept() {
                     Ok((stream, _)) if Arc::strong_count(&pending) <= world_size + MAX_PENDING_HANDSHAKES => {
                         let (sender, pending) = (sender.clone(), Arc::clone(&pending));
@@ -50,13 +51,13 @@ impl HandshakeListener {
             }
         };
         thread::Builder::new().name("listener".to_owned()).spawn(accept)?;
-        Ok(Self { arrived, closed })
+        Ok(Self { arrived, is_closed })
     }
 }
 
 impl Drop for HandshakeListener {
     fn drop(&mut self) {
-        self.closed.store(true, Ordering::SeqCst);
+        self.is_closed.store(true, Ordering::SeqCst);
     }
 }
 
@@ -65,10 +66,9 @@ fn receive_handshake(stream: TcpStream, token: [u8; 32], sender: &Sender<(Handsh
     stream.set_read_timeout(Some(HANDSHAKE_TIMEOUT))?;
     stream.set_write_timeout(Some(HANDSHAKE_TIMEOUT))?;
     let (mut reading, mut writing) = (&stream, &stream);
-    let mut bytes = [0; HANDSHAKE_BYTES];
-    reading.read_exact(&mut bytes)?;
+    let handshake: Option<Handshake> = read_message(&mut reading, MAX_HANDSHAKE_BYTES)?;
     // A process that does not know the token is not told that there is one.
-    let Some(handshake) = Handshake::decode(&bytes).filter(|handshake| handshake.token == token) else { return Ok(()) };
+    let Some(handshake) = handshake.filter(|handshake| handshake.token == token) else { return Ok(()) };
     writing.write_all(&MAGIC)?;
     let _ = sender.send((handshake, stream));
     Ok(())

@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 use super::connections::Connections;
 use super::frame::{self, FrameTag};
 use super::handshake::PeerIdentity;
-use super::rendezvous::{self, JoinConfig, JoinError};
+use super::rendezvous::{self, JoinConfig};
+use crate::error::JoinError;
 use runner_spec::format::json_bytes;
 use runner_spec::topology::Topology;
 
@@ -49,7 +50,7 @@ impl TcpMesh {
     /// If they do not all come in time, or are not of one run.
     pub fn join(config: &JoinConfig) -> Result<Self, JoinError> {
         let (links, peers) = rendezvous::join(config)?;
-        Self::start(config.rank, links, peers).map_err(|error| JoinError::from_threads(&error))
+        Self::start(config.rank, links, peers).map_err(|error| rendezvous::thread_error(&error))
     }
 
     /// Starts the threads of the connections. `links` has a connection to each rank but this one.

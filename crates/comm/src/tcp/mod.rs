@@ -4,7 +4,6 @@
 //! the connections, `connections` and `send_queue` hold what they share, and `endpoint` is the communicator over a mesh whose ranks
 //! agree on a plan. Everything that a connection delivers is checked before it is used: it may be a stranger's.
 
-mod abort;
 mod collective;
 mod connections;
 mod endpoint;
@@ -17,8 +16,8 @@ mod send_queue;
 #[cfg(test)]
 pub(super) mod tests;
 
-pub use abort::RunAbort;
+pub use connections::RunAbort;
 pub use endpoint::TcpComm;
 pub use handshake::PeerIdentity;
 pub use mesh::TcpMesh;
-pub use rendezvous::{JoinConfig, JoinError};
+pub use rendezvous::JoinConfig;

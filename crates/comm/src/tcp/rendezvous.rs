@@ -1,11 +1,11 @@
 //! The rendezvous of ranks: rank 0 listens at an address that all ranks know. Every other rank sends it the address at which it listens
 //! itself, and receives those of the others. Then each rank connects to those before it.
 //!
-//! A rank that connects first sends the run's token in a handshake of fixed length. The token keeps the ranks of two runs apart, and
+//! A rank that connects first sends the run's token in a handshake. The token keeps the ranks of two runs apart, and
 //! strangers out; it is no defence against someone who reads the network's traffic.
 
 use std::fmt::Display;
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::sync::mpsc::RecvTimeoutError;
 use std::thread;
@@ -13,35 +13,20 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::frame;
+use super::frame::{read_message, write_message};
 use super::handshake::{Handshake, MAGIC, PeerIdentity, VERSION};
 use super::handshake_listener::{HANDSHAKE_TIMEOUT, HandshakeListener};
-use crate::error::CommError;
-use runner_spec::topology::TopologyError;
+use crate::error::JoinError;
 
 /// The time between two attempts to reach a rank that does not listen yet.
 const RETRY_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The size of the longest answer, for a world of thousands of ranks.
-const MAX_ANSWER_BYTES: u64 = 4 << 20;
+const MAX_ANSWER_BYTES: u32 = 4 << 20;
 
-/// The reason why ranks cannot work together.
-#[derive(Debug, thiserror::Error)]
-pub enum JoinError {
-    /// The ranks did not meet, or do not agree.
-    #[error("{0}")]
-    Failed(String),
-    #[error(transparent)]
-    Topology(#[from] TopologyError),
-    #[error(transparent)]
-    Comm(#[from] CommError),
-}
-
-impl JoinError {
-    /// The error of starting the threads of connections.
-    pub(super) fn from_threads(error: &io::Error) -> Self {
-        Self::Failed(format!("threads for the connections: {error}"))
-    }
+/// The error of starting the threads of connections.
+pub(super) fn thread_error(error: &io::Error) -> JoinError {
+    JoinError::Failed(format!("threads for the connections: {error}"))
 }
 
 /// The settings of a rank for its rendezvous.
@@ -49,15 +34,13 @@ impl JoinError {
 pub struct JoinConfig {
     pub rank: usize,
     pub world_size: usize,
-    pub local_rank: usize,
+    pub identity: PeerIdentity,
     /// The host of rank 0.
     pub leader_host: String,
     /// Rank 0 listens at the first of these that is free; one is usual.
     pub ports: Vec<u16>,
     /// The hash of a text that only the ranks of this run know.
     pub token: [u8; 32],
-    /// The machine, and the cores that this rank may use.
-    pub place: String,
     pub timeout: Duration,
     /// Receives from time to time what this rank waits for.
     pub report_wait: fn(&str),
@@ -116,12 +99,9 @@ struct ListedRank {
 pub(super) type JoinedRanks = (Vec<Option<TcpStream>>, Vec<PeerIdentity>);
 
 impl JoinConfig {
-    fn identity(&self) -> PeerIdentity {
-        PeerIdentity { local_rank: self.local_rank, place: self.place.clone() }
-    }
-
     fn handshake(&self, token: [u8; 32], port: u16) -> Handshake {
-        Handshake::new(self.rank, self.world_size, &self.identity(), token, port)
+        let Self { rank, world_size, ref identity, .. } = *self;
+        Handshake { version: VERSION, world_size, rank, token, port, peer: identity.clone() }
     }
 }
 
@@ -129,7 +109,7 @@ impl JoinConfig {
 pub(super) fn join(config: &JoinConfig) -> Result<JoinedRanks, JoinError> {
     let deadline = Instant::now() + config.timeout;
     if config.world_size == 1 {
-        return Ok((vec![None], vec![config.identity()]));
+        return Ok((vec![None], vec![config.identity.clone()]));
     }
     if config.rank == 0 { accept_ranks(config, deadline) } else { join_leader(config, deadline) }
 }
@@ -170,7 +150,7 @@ fn accept_ranks(config: &JoinConfig, deadline: Instant) -> Result<JoinedRanks, J
     }
     let listener = listener.map_err(|error| JoinError::Failed(format!("rank 0 cannot listen at {at}: {error}")))?;
     let handshakes = HandshakeListener::open(listener, config.token, world_size);
-    let handshakes = handshakes.map_err(|error| JoinError::from_threads(&error))?;
+    let handshakes = handshakes.map_err(|error| thread_error(&error))?;
     let mut arrived: Vec<Option<(Handshake, TcpStream)>> = (0..world_size).map(|_| None).collect();
     let mut reporter = WaitReporter::new(config);
     let problem = loop {
@@ -185,10 +165,10 @@ fn accept_ranks(config: &JoinConfig, deadline: Instant) -> Result<JoinedRanks, J
             Ok((handshake, stream)) => {
                 if let Some(problem) = handshake_problem(&handshake, config, &arrived) {
                     // The rank is not among those that have arrived, whatever rank it says it is.
-                    let _ = send_answer(&stream, &Answer::refusal(&problem));
+                    let _ = write_message(&mut &stream, &Answer::refusal(&problem));
                     break Some(problem);
                 }
-                let rank = handshake.rank as usize;
+                let rank = handshake.rank;
                 arrived[rank] = Some((handshake, stream));
             }
             Err(RecvTimeoutError::Timeout) if Instant::now() < deadline => reporter.report(|| {
@@ -204,11 +184,11 @@ fn accept_ranks(config: &JoinConfig, deadline: Instant) -> Result<JoinedRanks, J
     };
     if let Some(problem) = problem {
         for (_, stream) in arrived.iter().flatten() {
-            let _ = send_answer(stream, &Answer::refusal(&problem));
+            let _ = write_message(&mut &*stream, &Answer::refusal(&problem));
         }
         return Err(JoinError::Failed(problem));
     }
-    let mut ranks = vec![ListedRank { ip: None, port: 0, peer: config.handshake(config.token, 0).peer }];
+    let mut ranks = vec![ListedRank { ip: None, port: 0, peer: config.identity.clone() }];
     for (handshake, stream) in arrived.iter().flatten() {
         let ip = stream.peer_addr().ok().map(|address| address.ip()).filter(|ip| !ip.is_loopback());
         ranks.push(ListedRank { ip, port: handshake.port, peer: handshake.peer.clone() });
@@ -217,8 +197,9 @@ fn accept_ranks(config: &JoinConfig, deadline: Instant) -> Result<JoinedRanks, J
     let mut links = Vec::with_capacity(world_size);
     for (rank, entry) in arrived.into_iter().enumerate() {
         let stream = entry.map(|(_, stream)| stream);
-        if let Some(stream) = &stream {
-            send_answer(stream, &answer).map_err(|error| unreachable_rank(0, rank, "its own connection", &error))?;
+        if let Some(mut stream) = stream.as_ref() {
+            write_message(&mut stream, &answer)
+                .map_err(|error| unreachable_rank(0, rank, "its own connection", &error))?;
         }
         links.push(stream);
     }
@@ -247,14 +228,14 @@ fn handshake_problem(
     if *version != VERSION {
         return Some(format!("rank {rank} speaks version {version} of the protocol, and rank 0 speaks {VERSION}"));
     }
-    if *world_size as usize != config.world_size {
+    if *world_size != config.world_size {
         let ours = config.world_size;
         return Some(format!("rank {rank} was started as one of {world_size} ranks, and rank 0 as one of {ours}"));
     }
-    if u64::from(*rank) >= u64::from(*world_size) {
+    if rank >= world_size {
         return Some(format!("a process was started as rank {rank} of {world_size}: ranks count from 0"));
     }
-    if *rank == 0 || arrived.get(*rank as usize).is_none_or(Option::is_some) {
+    if *rank == 0 || arrived.get(*rank).is_none_or(Option::is_some) {
         return Some(format!("two processes were started as rank {rank} of {world_size}"));
     }
     None
@@ -296,7 +277,7 @@ fn join_leader(config: &JoinConfig, deadline: Instant) -> Result<JoinedRanks, Jo
 
 /// Sends a handshake to a process that may be rank 0, and waits for its answer, which comes when all ranks have joined. Also returns
 /// the listener for other ranks.
-fn greet_leader(config: &JoinConfig, stream: &TcpStream, deadline: Instant) -> io::Result<(Answer, TcpListener)> {
+fn greet_leader(config: &JoinConfig, mut stream: &TcpStream, deadline: Instant) -> io::Result<(Answer, TcpListener)> {
     // On the address by which rank 0 is reached: others reach this rank by it, too.
     let own = stream.local_addr()?.ip();
     let any: IpAddr = if own.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
@@ -305,14 +286,15 @@ fn greet_leader(config: &JoinConfig, stream: &TcpStream, deadline: Instant) -> i
     greet(stream, &config.handshake(config.token, listener.local_addr()?.port()), HANDSHAKE_TIMEOUT)?;
     let left = deadline.saturating_duration_since(Instant::now()) + HANDSHAKE_TIMEOUT;
     stream.set_read_timeout(Some(left))?;
-    Ok((receive_answer(stream)?, listener))
+    let answer = read_message(&mut stream, MAX_ANSWER_BYTES)?;
+    Ok((answer.ok_or_else(|| io::Error::new(ErrorKind::InvalidData, "an invalid answer"))?, listener))
 }
 
 /// Sends a handshake, and waits for the sign that the receiver knows its token.
 fn greet(mut stream: &TcpStream, handshake: &Handshake, timeout: Duration) -> io::Result<()> {
     stream.set_write_timeout(Some(HANDSHAKE_TIMEOUT))?;
     stream.set_read_timeout(Some(timeout))?;
-    stream.write_all(&handshake.encode())?;
+    write_message(&mut stream, handshake)?;
     let mut known = [0; MAGIC.len()];
     stream.read_exact(&mut known)?;
     if known == MAGIC { Ok(()) } else { Err(io::Error::new(ErrorKind::InvalidData, "another handshake")) }
@@ -334,7 +316,7 @@ fn connect(
     }
     let leader_ip = leader.peer_addr().map_err(|error| unreachable_rank(rank, 0, "its address", &error))?.ip();
     let handshakes = HandshakeListener::open(listener, session, world_size);
-    let handshakes = handshakes.map_err(|error| JoinError::from_threads(&error))?;
+    let handshakes = handshakes.map_err(|error| thread_error(&error))?;
     let mut links: Vec<Option<TcpStream>> = (0..world_size).map(|_| None).collect();
     links[0] = Some(leader);
     let time_left = || deadline.saturating_duration_since(Instant::now()).max(HANDSHAKE_TIMEOUT);
@@ -351,29 +333,12 @@ fn connect(
             let seconds = config.timeout.as_secs_f64().round();
             return Err(JoinError::Failed(format!("rank {rank} waited {seconds} s for rank {peer} to connect to it")));
         };
-        let from = handshake.rank as usize;
+        let from = handshake.rank;
         if from > rank && from < world_size && links[from].is_none() {
             links[from] = Some(stream);
         }
     }
     Ok((links, ranks.into_iter().map(|listed| listed.peer).collect()))
-}
-
-/// Sends the leader's answer to a rank that was accepted.
-fn send_answer(mut stream: &TcpStream, answer: &Answer) -> io::Result<()> {
-    let bytes = serde_json::to_vec(answer)?;
-    stream.write_all(&(bytes.len() as u64).to_le_bytes())?;
-    stream.write_all(&bytes)
-}
-
-fn receive_answer(mut stream: &TcpStream) -> io::Result<Answer> {
-    let mut length = [0; 8];
-    stream.read_exact(&mut length)?;
-    let length = u64::from_le_bytes(length);
-    if length > MAX_ANSWER_BYTES {
-        return Err(io::Error::new(ErrorKind::InvalidData, "a long answer"));
-    }
-    Ok(serde_json::from_slice(&frame::read_bytes(&mut stream, length)?)?)
 }
 
 /// An identifier of this rendezvous. It need not be secret, only new.
@@ -389,15 +354,14 @@ fn session() -> [u8; 32] {
 mod tests {
     use super::*;
 
-    fn config(place: &str) -> JoinConfig {
+    fn config() -> JoinConfig {
         JoinConfig {
             rank: 3,
             world_size: 8,
-            local_rank: 1,
+            identity: PeerIdentity::new(1, "here", "0-3"),
             leader_host: "localhost".to_owned(),
             ports: vec![1, 2],
             token: [7; 32],
-            place: place.to_owned(),
             timeout: Duration::from_secs(1),
             report_wait: |_| (),
         }
@@ -413,7 +377,7 @@ mod tests {
 
     #[test]
     fn addresses_are_shown_as_they_were_given() {
-        assert_eq!(describe_address(&config("")), "localhost, ports 1 to 2");
-        assert_eq!(describe_address(&JoinConfig { ports: vec![29500], ..config("") }), "localhost:29500");
+        assert_eq!(describe_address(&config()), "localhost, ports 1 to 2");
+        assert_eq!(describe_address(&JoinConfig { ports: vec![29500], ..config() }), "localhost:29500");
     }
 }

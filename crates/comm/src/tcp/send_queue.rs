@@ -20,14 +20,14 @@ pub(super) struct SendQueue {
 struct QueuedFrames {
     frames: VecDeque<Frame>,
     bytes: usize,
-    closed: bool,
+    is_closed: bool,
 }
 
 impl SendQueue {
     /// Queues a frame without waiting for space.
     pub(super) fn push(&self, tag: FrameTag, bytes: Vec<u8>) {
         let mut queue = lock_or_recover(&self.state);
-        if !queue.closed {
+        if !queue.is_closed {
             queue.bytes += bytes.len();
             queue.frames.push_back(Frame::new(tag, bytes));
             self.changed.notify_all();
@@ -43,7 +43,7 @@ impl SendQueue {
                 self.changed.notify_all();
                 return Some(frame);
             }
-            if queue.closed {
+            if queue.is_closed {
                 return None;
             }
             queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
@@ -52,7 +52,7 @@ impl SendQueue {
 
     /// Closes the queue. The frames in it are still sent.
     pub(super) fn close(&self) {
-        lock_or_recover(&self.state).closed = true;
+        lock_or_recover(&self.state).is_closed = true;
         self.changed.notify_all();
     }
 
@@ -61,7 +61,7 @@ impl SendQueue {
         let mut queue = lock_or_recover(&self.state);
         queue.frames = last.into_iter().map(|(tag, bytes)| Frame::new(tag, bytes)).collect();
         queue.bytes = queue.frames.iter().map(|frame| frame.bytes.len()).sum();
-        queue.closed = true;
+        queue.is_closed = true;
         self.changed.notify_all();
     }
 
@@ -72,7 +72,7 @@ impl SendQueue {
     /// Waits a moment for space in the queue, and returns true if there is some.
     pub(super) fn wait_for_space(&self) -> bool {
         let queue = lock_or_recover(&self.state);
-        let is_full = |queue: &mut QueuedFrames| queue.bytes > MAX_QUEUED_BYTES_PER_PEER && !queue.closed;
+        let is_full = |queue: &mut QueuedFrames| queue.bytes > MAX_QUEUED_BYTES_PER_PEER && !queue.is_closed;
         let waited = self.changed.wait_timeout_while(queue, MAX_SLEEP, is_full);
         !is_full(&mut waited.unwrap_or_else(PoisonError::into_inner).0)
     }

@@ -9,13 +9,20 @@ use std::time::{Duration, Instant};
 
 use candle_core::DType;
 
-use super::frame::{FrameTag, encode_header};
-use super::{JoinConfig, RunAbort, TcpComm, TcpMesh};
+use super::frame::{FrameTag, encode_message};
+use super::{JoinConfig, PeerIdentity, RunAbort, TcpComm, TcpMesh};
 use crate::communicator::Communicator;
 use crate::error::{CommError, ElementType, Operation, OperationKind};
-use crate::local::{LocalComm, RankPhase};
+use crate::local::LocalComm;
+use crate::rank_status::RankPhase;
 use crate::tests::{ALL, bits, channel, numbers, tensor, with_channel};
 use runner_spec::topology::{GroupId, Lane, Topology};
+
+impl TcpComm {
+    fn mesh(&self) -> &Arc<TcpMesh> {
+        &self.own.transport.mesh
+    }
+}
 
 /// A port that was free a moment ago.
 fn free_port() -> u16 {
@@ -26,11 +33,10 @@ pub(super) fn config(rank: usize, world_size: usize, port: u16) -> JoinConfig {
     JoinConfig {
         rank,
         world_size,
-        local_rank: rank,
+        identity: PeerIdentity::new(rank, &format!("here {rank}"), "0-3"),
         leader_host: "127.0.0.1".to_owned(),
         ports: vec![port],
         token: [1; 32],
-        place: format!("here {rank}"),
         timeout: Duration::from_secs(30),
         report_wait: |_| (),
     }
@@ -82,7 +88,7 @@ fn sums_are_those_between_ranks_of_one_machine() {
 fn ranks_know_of_each_other_what_they_said() {
     let said = meet(3, |config| {
         let mesh = TcpMesh::join(&config).unwrap();
-        mesh.ranks().iter().map(|peer| peer.place.clone()).collect::<Vec<_>>()
+        mesh.ranks().iter().map(|peer| peer.machine.clone()).collect::<Vec<_>>()
     });
     assert!(said.iter().all(|places| *places == ["here 0", "here 1", "here 2"]), "{said:?}");
 }
@@ -192,12 +198,12 @@ fn strangers_are_not_let_in() {
 fn a_broken_connection_ends_the_run_everywhere() {
     let operation =
         Operation { kind: OperationKind::AllReduce, element: ElementType::F32, bytes: 4000, root: None, sequence: 1 };
-    let collective = FrameTag::Collective { group: 0, queue: 0, sum: false, operation };
+    let collective = FrameTag::Collective { group: 0, queue: 0, is_sum: false, operation };
     let garble = [
         (Vec::new(), "its connection was closed unannounced"),
         (vec![99; 48], "it sent an invalid frame"),
         // A frame of a collective with more bytes than any has.
-        (encode_header(collective, usize::MAX), "it sent an invalid frame"),
+        (encode_message(&(collective, usize::MAX)), "it sent an invalid frame"),
     ];
     for (bytes, why) in garble {
         let started = Instant::now();
@@ -220,7 +226,7 @@ fn a_broken_connection_ends_the_run_everywhere() {
             let error = met.and_then(|()| comm.all_reduce(ALL, &numbers(1000))).unwrap_err();
             assert!(matches!(error, CommError::Left { peer: 1, .. } | CommError::Aborted { by: 1 }), "{error}");
             let ended = mesh.abort_cause().unwrap();
-            assert!(ended.by == 1 && ended.lost && ended.reason.contains(why), "{ended:?}");
+            assert!(ended.by == 1 && ended.is_loss && ended.reason.contains(why), "{ended:?}");
             assert!(matches!(comm.barrier(ALL), Err(CommError::Aborted { by: 1 })), "and so is all that follows");
         });
         assert!(started.elapsed() < Duration::from_secs(20), "seconds, not minutes");
@@ -258,7 +264,7 @@ fn until(done: impl Fn() -> bool) {
 /// A rank that loses another one sends the loss to all, the lost rank included, which then loses no rank itself.
 #[test]
 fn a_rank_that_one_gives_up_is_told_to_all() {
-    let lost = Some(RunAbort { by: 1, code: 1, reason: "for a test".to_owned(), lost: true });
+    let lost = Some(RunAbort { by: 1, code: 1, reason: "for a test".to_owned(), is_loss: true });
     let others = (lost.clone(), vec![1]);
     assert_eq!(given_up(3, 0, &[1]), [others.clone(), (lost, vec![]), others]);
 }
@@ -288,7 +294,7 @@ fn a_loss_does_not_hide_what_came_before() {
         met.wait();
         ended.unwrap()
     });
-    assert!(told.iter().all(|ended| (ended.by, ended.code, ended.lost) == (0, 2, false)), "{told:?}");
+    assert!(told.iter().all(|ended| (ended.by, ended.code, ended.is_loss) == (0, 2, false)), "{told:?}");
 }
 
 /// Rank 0 waits in `wait`; then the run is aborted because of rank 1.
@@ -299,7 +305,7 @@ fn aborted(wait: impl Fn(&TcpComm) -> Result<(), CommError> + Sync) {
             let result = wait(&comm);
             assert!(matches!(result, Err(CommError::Aborted { by: 1 })), "{result:?}");
             let ended = mesh.abort_cause().unwrap();
-            assert_eq!((ended.by, ended.code, ended.reason.as_str(), ended.lost), (1, 2, "for a test", false));
+            assert_eq!((ended.by, ended.code, ended.reason.as_str(), ended.is_loss), (1, 2, "for a test", false));
         } else {
             thread::sleep(Duration::from_millis(30));
             mesh.abort(1, 2, "for a test");

@@ -25,14 +25,12 @@ pub struct Calibration {
 }
 
 /// The path in `cache_dir` of the calibration of a machine.
-#[must_use]
 pub fn path(cache_dir: &Path, device: &str, cores: usize) -> PathBuf {
     let key = blake3::hash(format!("{VERSION}\n{device}\n{cores}").as_bytes()).to_hex();
     cache_dir.join(format!("calibration-{}.json", &key[..16]))
 }
 
 /// Reads a calibration; `None` if there is none, or one of another program or machine.
-#[must_use]
 pub fn load(cache_dir: &Path, device: &str, cores: usize) -> Option<Calibration> {
     let text = fs::read_to_string(path(cache_dir, device, cores)).ok()?;
     let stored: Calibration = serde_json::from_str(&text).ok()?;
@@ -51,7 +49,6 @@ pub fn save(cache_dir: &Path, calibration: &Calibration) -> io::Result<PathBuf> 
 }
 
 /// The measured rates of this machine; `None` if it was not measured, or `cluster` does not have its processor.
-#[must_use]
 pub fn known_rates(cluster: &ClusterFacts, cache: &Path) -> Option<Rates> {
     let (device, cores) = this_processor();
     if !cluster.devices.iter().any(|d| d.name == device) {
@@ -61,7 +58,6 @@ pub fn known_rates(cluster: &ClusterFacts, cache: &Path) -> Option<Rates> {
 }
 
 /// The name of this machine's processor, and the cores that this process may use.
-#[must_use]
 pub fn this_processor() -> (String, usize) {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let name = cpu_cluster(cores).devices.first().map_or_else(String::new, |d| d.name.clone());

@@ -8,7 +8,6 @@ const BYTES: usize = 32 << 20;
 
 /// Bytes/s that each of two threads copies between two buffers while the other does so too. The better of `times` turns:
 /// a copy that is disturbed says nothing of the memory.
-#[must_use]
 pub(super) fn bytes_per_second(times: usize) -> f64 {
     let barrier = Barrier::new(2);
     let one = || {

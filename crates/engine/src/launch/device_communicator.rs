@@ -1,21 +1,21 @@
 //! The communicator of ranks on a device: between GPUs tensors go through NCCL.
 
 use runner_comm::Communicator;
-use runner_spec::program::{Device, Program};
+use runner_spec::program::{Device, Mode, Program};
 use runner_spec::topology::{LocalRanks, Topology};
 
-/// The communicator of the rank of `program` on `device`, given that of its host.
+/// The communicator of the rank of `program`, given that of its host.
 ///
 /// # Errors
 /// If there are several ranks on GPUs, and NCCL's library or its support in this build is missing.
 pub(super) fn device_communicator(
     host: Box<dyn Communicator>,
-    device: Device,
     topology: &Topology,
     program: &Program,
     ranks: LocalRanks,
 ) -> Result<Box<dyn Communicator>, String> {
-    if device == Device::Cpu {
+    // A program of mode `single` sums no tensors.
+    if program.device == Device::Cpu || program.mesh.mode == Mode::Single {
         return Ok(host);
     }
     #[cfg(feature = "nccl")]
@@ -28,7 +28,7 @@ pub(super) fn device_communicator(
     }
     #[cfg(not(feature = "nccl"))]
     {
-        let _ = (program, ranks);
+        let _ = ranks;
         if topology.world_size > 1 {
             let message = "ranks on GPUs talk through NCCL, and this program was built without it: build it with \
                            `--features nccl`";

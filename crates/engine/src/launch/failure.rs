@@ -1,41 +1,38 @@
-//! Failures of ranks that are local processes: which rank it was, how it ended, and where it was.
+//! Failures of ranks: which rank it was, how it ended, and where in its program it was.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use super::protocol::{FailureKind, ReportedFailure};
-use runner_comm::RegionError;
-use runner_spec::event::ObserveError;
+use runner_comm::{RankPhase, RankSnapshot};
+use runner_exec::{ExecError, InstructionList};
+use runner_spec::program::{Instruction, Program};
 
-/// The error of a run whose ranks are processes.
+/// The error of one rank, with the last instruction that the rank began.
 #[derive(Debug, thiserror::Error)]
-pub enum ProcessError {
-    #[error("rank {rank} cannot be started: {source}")]
-    Start { rank: usize, source: io::Error },
-    #[error(transparent)]
-    Region(#[from] RegionError),
-    /// The record could not be written.
-    #[error(transparent)]
-    Record(#[from] ObserveError),
-    #[error(transparent)]
-    Rank(Box<RankFailure>),
+#[error("rank {rank} failed {place}: {source}")]
+pub struct RankError {
+    pub rank: usize,
+    /// Such as `in step 7 at step[3] Forward 2`.
+    pub place: String,
+    pub source: ExecError,
 }
 
-impl ProcessError {
-    /// The failure of a rank's process that did not report an error itself, so that a restart may succeed.
-    #[must_use]
-    pub fn lost_rank(&self) -> Option<&RankFailure> {
-        match self {
-            Self::Rank(failure) if !matches!(failure.cause, FailureCause::Reported(_)) => Some(failure),
-            _ => None,
-        }
-    }
-
-    #[must_use]
-    pub fn is_not_finite(&self) -> bool {
-        let kind = FailureKind::NotFinite;
-        matches!(self, Self::Rank(failure) if matches!(&failure.cause, FailureCause::Reported(f) if f.kind == kind))
+/// The place of the rank of `program` whose status is `status`, such as `in step 7 at step[3] Forward 2`.
+pub(super) fn describe_place(program: &Program, status: &RankSnapshot) -> String {
+    let index = status.index as usize;
+    let periodic = || program.periodic.get(index).map(|periodic| &periodic.instruction);
+    let (list, instruction) = match status.list {
+        list if list == InstructionList::Start as u32 => ("start", program.start.get(index)),
+        list if list == InstructionList::Step as u32 => ("step", program.step.get(index)),
+        _ => ("periodic", periodic()),
+    };
+    let instruction = instruction.map_or_else(|| "Checkpoint".to_owned(), Instruction::to_string);
+    match status.phase {
+        RankPhase::Starting => "while starting".to_owned(),
+        RankPhase::Finished => format!("after its last step, {}", status.step + 1),
+        _ => format!("in step {} at {list}[{index}] {instruction}", status.step + 1),
     }
 }
 
@@ -52,6 +49,12 @@ pub struct RankFailure {
     pub log: PathBuf,
     /// The last line that this process wrote to its log.
     pub last_line: Option<String>,
+}
+
+impl RankFailure {
+    pub(crate) fn is_not_finite(&self) -> bool {
+        matches!(&self.cause, FailureCause::Reported(ReportedFailure { kind: FailureKind::NotFinite, .. }))
+    }
 }
 
 /// The causes for which a rank's process failed.
@@ -121,6 +124,7 @@ pub(super) fn last_line(log: &Path, from: u64) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::run_error::RunError;
 
     fn failure(cause: FailureCause, last_line: Option<&str>) -> RankFailure {
         let place = "in step 7 at step[3] Forward 2".to_owned();
@@ -148,7 +152,7 @@ mod tests {
 
     #[test]
     fn only_a_process_that_reported_no_error_is_restarted() {
-        let error = |cause| ProcessError::Rank(Box::new(failure(cause, None)));
+        let error = |cause| RunError::Process(Box::new(failure(cause, None)));
         let reported =
             FailureCause::Reported(ReportedFailure { kind: FailureKind::NotFinite, text: "the loss".into() });
         let reported = error(reported);

@@ -10,6 +10,8 @@
 //!
 //! Ranks that are threads write no parts of checkpoints, and read no data of their own: they ignore the delays and the full disk.
 
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::path::Path;
 use std::str::FromStr;
 use std::thread::sleep;
@@ -18,92 +20,96 @@ use std::{fs, io};
 
 use serde::{Deserialize, Serialize};
 
-/// Ten minutes: no test takes longer.
-const MAX_MILLISECONDS: u64 = 600_000;
+/// Milliseconds. Ten minutes: no test takes longer.
+const DELAY: RangeInclusive<u64> = 0..=600_000;
+/// Milliseconds. With a shorter timeout, two heartbeats could be late on a busy machine.
+const TIMEOUT: RangeInclusive<u64> = 500..=600_000;
+const RANK: RangeInclusive<u64> = 0..=u64::MAX;
 
-/// With a shorter timeout, two heartbeats could be late on a busy machine.
-const MIN_TIMEOUT_MILLISECONDS: u64 = 500;
+/// The key of each fault, the numbers that it takes, and whether it is of a step.
+const KNOWN_FAULTS: [(&str, RangeInclusive<u64>, bool); 8] = [
+    ("heartbeat-timeout", TIMEOUT, false),
+    ("step-timeout", TIMEOUT, false),
+    ("operation-timeout", TIMEOUT, false),
+    ("start-delay", DELAY, false),
+    ("save-delay", DELAY, true),
+    ("hang", RANK, true),
+    ("panic", RANK, true),
+    ("full-disk", RANK, true),
+];
 
-/// The faults that a test injects into a run; by default none.
+/// The faults that a test injects into a run, by key: the number and the step of each. By default there are none.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Faults {
-    heartbeat_timeout: Option<u64>,
-    step_timeout: Option<u64>,
-    operation_timeout: Option<u64>,
-    start_delay: Option<u64>,
-    hang: Option<(u64, u64)>,
-    panic: Option<(u64, u64)>,
-    save_delay: Option<(u64, u64)>,
-    full_disk: Option<(u64, u64)>,
-}
+pub struct Faults(BTreeMap<String, (u64, Option<u64>)>);
 
 impl FromStr for Faults {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let mut faults = Self::default();
+        let mut faults = BTreeMap::new();
         for word in text.split(',') {
             let wrong = || format!("{word:?} is no KEY=NUMBER[@STEP] that tests know");
             let (key, value) = word.split_once('=').ok_or_else(wrong)?;
-            let (value, step) = value.split_once('@').map_or((value, None), |(value, step)| (value, Some(step)));
-            let number = |text: &str| text.parse::<u64>().map_err(|_| wrong());
-            let (value, step) = (number(value)?, step.map(number).transpose()?);
-            let milliseconds = |shortest: u64| match value {
-                ms if (shortest..=MAX_MILLISECONDS).contains(&ms) => Ok(ms),
-                ms => Err(format!("{word:?}: {ms} is not between {shortest} and {MAX_MILLISECONDS} ms")),
-            };
-            match (key, step) {
-                ("heartbeat-timeout", None) => faults.heartbeat_timeout = Some(milliseconds(MIN_TIMEOUT_MILLISECONDS)?),
-                ("step-timeout", None) => faults.step_timeout = Some(milliseconds(MIN_TIMEOUT_MILLISECONDS)?),
-                ("operation-timeout", None) => faults.operation_timeout = Some(milliseconds(MIN_TIMEOUT_MILLISECONDS)?),
-                ("start-delay", None) => faults.start_delay = Some(milliseconds(0)?),
-                ("save-delay", Some(step)) => faults.save_delay = Some((milliseconds(0)?, step)),
-                ("hang", Some(step)) => faults.hang = Some((value, step)),
-                ("panic", Some(step)) => faults.panic = Some((value, step)),
-                ("full-disk", Some(step)) => faults.full_disk = Some((value, step)),
-                _ => return Err(wrong()),
+            let (number, step) = value.split_once('@').map_or((value, None), |(number, step)| (number, Some(step)));
+            let parse = |text: &str| text.parse::<u64>().map_err(|_| wrong());
+            let (number, step) = (parse(number)?, step.map(parse).transpose()?);
+            let mut known =
+                KNOWN_FAULTS.iter().filter(|(name, _, has_step)| (*name, *has_step) == (key, step.is_some()));
+            let (_, range, _) = known.next().ok_or_else(wrong)?;
+            if !range.contains(&number) {
+                return Err(format!("{word:?}: {number} is not between {} and {} ms", range.start(), range.end()));
             }
+            faults.insert(key.to_owned(), (number, step));
         }
-        Ok(faults)
+        Ok(Self(faults))
     }
 }
 
 impl Faults {
-    /// True unless a test injects a fault.
+    /// True if no test injects a fault.
     pub(crate) fn is_empty(&self) -> bool {
-        *self == Self::default()
+        self.0.is_empty()
+    }
+
+    fn milliseconds(&self, key: &str) -> Option<Duration> {
+        self.0.get(key).map(|(number, _)| Duration::from_millis(*number))
+    }
+
+    /// True if the fault `key` is of `rank` and `step`.
+    fn concerns(&self, key: &str, rank: usize, step: u64) -> bool {
+        self.0.get(key) == Some(&(rank as u64, Some(step)))
     }
 
     pub(super) fn heartbeat_timeout(&self) -> Option<Duration> {
-        self.heartbeat_timeout.map(Duration::from_millis)
+        self.milliseconds("heartbeat-timeout")
     }
 
     pub(super) fn step_timeout(&self) -> Option<Duration> {
-        self.step_timeout.map(Duration::from_millis)
+        self.milliseconds("step-timeout")
     }
 
     /// The timeout of operations between ranks, and of the rendezvous.
     pub(crate) fn operation_timeout(&self) -> Option<Duration> {
-        self.operation_timeout.map(Duration::from_millis)
+        self.milliseconds("operation-timeout")
     }
 
     /// Called by a rank before it reads its data.
     pub(crate) fn before_data(&self) {
-        if let Some(ms) = self.start_delay {
-            sleep(Duration::from_millis(ms));
+        if let Some(delay) = self.milliseconds("start-delay") {
+            sleep(delay);
         }
     }
 
     /// Called by a rank that has written its part of the checkpoint of `step`.
     pub(super) fn after_part(&self, step: u64) {
-        if let Some((ms, _)) = self.save_delay.filter(|(_, when)| *when == step) {
-            sleep(Duration::from_millis(ms));
+        if let Some((milliseconds, _)) = self.0.get("save-delay").filter(|(_, of_step)| *of_step == Some(step)) {
+            sleep(Duration::from_millis(*milliseconds));
         }
     }
 
     /// Creates a file of the part of `rank` of the checkpoint of `step`.
     pub(super) fn create(&self, rank: usize, step: u64, path: &Path) -> io::Result<fs::File> {
-        if self.full_disk == Some((rank as u64, step)) {
+        if self.concerns("full-disk", rank, step) {
             return fs::OpenOptions::new().write(true).open("/dev/full");
         }
         fs::File::create_new(path)
@@ -111,9 +117,8 @@ impl Faults {
 
     /// Called by `rank` at the first instruction of `step`, counting from 1.
     pub(super) fn begin_step(&self, rank: usize, step: u64) {
-        let current = Some((rank as u64, step));
-        assert!(self.panic != current, "a panic in step {step}, as asked for");
-        if self.hang == current {
+        assert!(!self.concerns("panic", rank, step), "a panic in step {step}, as asked for");
+        if self.concerns("hang", rank, step) {
             sleep(Duration::MAX);
         }
     }
@@ -126,13 +131,10 @@ mod tests {
     #[test]
     fn only_known_faults_are_read() {
         let faults: Faults = "heartbeat-timeout=2000,hang=1@15,save-delay=0@40".parse().unwrap();
-        let expected = Faults {
-            heartbeat_timeout: Some(2000),
-            hang: Some((1, 15)),
-            save_delay: Some((0, 40)),
-            ..Faults::default()
-        };
-        assert_eq!(faults, expected);
+        assert_eq!(faults.heartbeat_timeout(), Some(Duration::from_secs(2)));
+        assert!(faults.concerns("hang", 1, 15) && !faults.concerns("hang", 1, 14) && !faults.concerns("panic", 1, 15));
+        assert_eq!(faults.0.get("save-delay"), Some(&(0, Some(40))));
+        assert_eq!(faults.step_timeout(), None);
         let timeouts = ["step-timeout", "step-timeout=0", "step-timeout=600001", "operation-timeout=900@3"];
         for wrong in timeouts.into_iter().chain(["", "hang=1", "sleep=1000", "hang=1@x"]) {
             let error = wrong.parse::<Faults>().unwrap_err();

@@ -7,7 +7,7 @@ use runner_comm::{RankPhase, RankSnapshot};
 /// The time that a rank may make no progress in a step, if nothing took longer before.
 pub(super) const STEP_TIMEOUT: Duration = Duration::from_mins(2);
 /// A rank may take this many times as long as the slowest one before.
-const SLOWEST_TIMES: u32 = 20;
+const MAX_SLOWDOWN: u32 = 20;
 /// The timeout where there is nothing to compare with (the first step), and for writing a checkpoint, which depends on the disk.
 const FIRST_STEP_TIMEOUT: Duration = Duration::from_mins(30);
 
@@ -36,29 +36,29 @@ impl HangDetector {
         Self { step_timeout, from, slowest: Duration::ZERO, ranks: vec![last; ranks] }
     }
 
-    /// Checks the status `view` of `rank`. Returns how long the rank has made no progress, if it is hung. If this process was
+    /// Checks the status `status` of `rank`. Returns how long the rank has made no progress, if it is hung. If this process was
     /// suspended, the time since the last check does not count.
     pub(super) fn check(
         &mut self,
         rank: usize,
-        view: &RankSnapshot,
+        status: &RankSnapshot,
         now: Instant,
         was_suspended: bool,
     ) -> Option<Duration> {
-        let allowed = SLOWEST_TIMES * self.slowest;
-        let timeout = match view.phase {
-            RankPhase::Step | RankPhase::Periodic if view.step > self.from => self.step_timeout.max(allowed),
+        let allowed = MAX_SLOWDOWN * self.slowest;
+        let timeout = match status.phase {
+            RankPhase::Step | RankPhase::Periodic if status.step > self.from => self.step_timeout.max(allowed),
             RankPhase::Step | RankPhase::Periodic | RankPhase::Saving => FIRST_STEP_TIMEOUT.max(allowed),
             RankPhase::Starting | RankPhase::Finished | RankPhase::Stopped | RankPhase::Failed => Duration::MAX,
         };
         let last = &mut self.ranks[rank];
         let quiet = now.duration_since(last.time);
         let has_computed = matches!(last.phase, RankPhase::Step | RankPhase::Periodic);
-        if was_suspended || timeout == Duration::MAX || view.is_waiting() || view.progress != last.progress {
+        if was_suspended || timeout == Duration::MAX || status.is_waiting() || status.progress != last.progress {
             if has_computed && !was_suspended {
                 self.slowest = self.slowest.max(quiet);
             }
-            *last = LastProgress { progress: view.progress, phase: view.phase, time: now };
+            *last = LastProgress { progress: status.progress, phase: status.phase, time: now };
             return None;
         }
         (quiet >= timeout).then_some(quiet)
@@ -86,28 +86,28 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn view(phase: RankPhase, step: u64, progress: u64) -> RankSnapshot {
+    fn status(phase: RankPhase, step: u64, progress: u64) -> RankSnapshot {
         RankSnapshot { step, phase, progress, ..RankSnapshot::default() }
     }
 
-    /// The number of seconds after which a rank whose status stays `view` hangs, checked every second for two hours.
-    fn hangs(progress: &mut HangDetector, view: &RankSnapshot, from: Instant) -> Option<u32> {
-        (0..7200).find(|&s| progress.check(0, view, from + s * SECOND, false).is_some())
+    /// The number of seconds after which a rank whose status stays `status` hangs, checked every second for two hours.
+    fn hangs(progress: &mut HangDetector, status: &RankSnapshot, from: Instant) -> Option<u32> {
+        (0..7200).find(|&s| progress.check(0, status, from + s * SECOND, false).is_some())
     }
 
     #[test]
     fn a_rank_that_neither_computes_nor_waits_hangs() {
         let start = Instant::now();
         let new = || HangDetector::new(2, 3, STEP_TIMEOUT, start);
-        assert_eq!(hangs(&mut new(), &view(RankPhase::Step, 5, 7), start), Some(120));
-        assert_eq!(hangs(&mut new(), &view(RankPhase::Periodic, 5, 7), start), Some(120));
-        assert_eq!(hangs(&mut new(), &view(RankPhase::Step, 3, 7), start), Some(1800), "nothing to compare with");
-        assert_eq!(hangs(&mut new(), &view(RankPhase::Saving, 5, 7), start), Some(1800), "a slow disk");
-        assert_eq!(hangs(&mut new(), &view(RankPhase::Starting, 0, 0), start), None, "data may take any time");
-        assert_eq!(hangs(&mut new(), &view(RankPhase::Finished, 9, 7), start), None);
-        let waits = RankSnapshot { waiting_for: Some(1), ..view(RankPhase::Step, 5, 7) };
+        assert_eq!(hangs(&mut new(), &status(RankPhase::Step, 5, 7), start), Some(120));
+        assert_eq!(hangs(&mut new(), &status(RankPhase::Periodic, 5, 7), start), Some(120));
+        assert_eq!(hangs(&mut new(), &status(RankPhase::Step, 3, 7), start), Some(1800), "nothing to compare with");
+        assert_eq!(hangs(&mut new(), &status(RankPhase::Saving, 5, 7), start), Some(1800), "a slow disk");
+        assert_eq!(hangs(&mut new(), &status(RankPhase::Starting, 0, 0), start), None, "data may take any time");
+        assert_eq!(hangs(&mut new(), &status(RankPhase::Finished, 9, 7), start), None);
+        let waits = RankSnapshot { waiting_for: Some(1), ..status(RankPhase::Step, 5, 7) };
         assert_eq!(hangs(&mut new(), &waits, start), None);
-        let waits = RankSnapshot { waiting_for_parent: true, ..view(RankPhase::Periodic, 5, 7) };
+        let waits = RankSnapshot { waiting_for_parent: true, ..status(RankPhase::Periodic, 5, 7) };
         assert_eq!(hangs(&mut new(), &waits, start), None);
     }
 
@@ -116,19 +116,19 @@ mod tests {
         let start = Instant::now();
         let mut progress = HangDetector::new(2, 3, STEP_TIMEOUT, start);
         // Rank 1 needed 10 s for something, so rank 0 may need 200.
-        progress.check(1, &view(RankPhase::Step, 4, 1), start, false);
-        progress.check(1, &view(RankPhase::Step, 4, 2), start + 10 * SECOND, false);
+        progress.check(1, &status(RankPhase::Step, 4, 1), start, false);
+        progress.check(1, &status(RankPhase::Step, 4, 2), start + 10 * SECOND, false);
         let before = start + 20 * SECOND;
-        assert_eq!(hangs(&mut progress, &view(RankPhase::Step, 5, 7), before), Some(200));
+        assert_eq!(hangs(&mut progress, &status(RankPhase::Step, 5, 7), before), Some(200));
         // The time of a wait, a disk or a suspended machine is no measure.
         let mut progress = HangDetector::new(2, 3, STEP_TIMEOUT, start);
-        let waits = RankSnapshot { waiting_for: Some(0), ..view(RankPhase::Step, 4, 1) };
+        let waits = RankSnapshot { waiting_for: Some(0), ..status(RankPhase::Step, 4, 1) };
         (0..100).for_each(|s| assert_eq!(progress.check(1, &waits, start + s * SECOND, false), None));
         let after = |s: u32| start + s * SECOND;
-        progress.check(1, &view(RankPhase::Saving, 4, 2), after(100), false);
-        progress.check(1, &view(RankPhase::Step, 4, 3), after(200), false);
-        assert_eq!(progress.check(1, &view(RankPhase::Step, 4, 3), after(9000), true), None);
-        assert_eq!(hangs(&mut progress, &view(RankPhase::Step, 5, 7), after(9001)), Some(120));
+        progress.check(1, &status(RankPhase::Saving, 4, 2), after(100), false);
+        progress.check(1, &status(RankPhase::Step, 4, 3), after(200), false);
+        assert_eq!(progress.check(1, &status(RankPhase::Step, 4, 3), after(9000), true), None);
+        assert_eq!(hangs(&mut progress, &status(RankPhase::Step, 5, 7), after(9001)), Some(120));
     }
 
     #[test]

@@ -11,18 +11,19 @@ use std::time::{Duration, Instant};
 
 use candle_core::{DType, Device};
 
+use super::failure::{RankError, describe_place};
 use super::faults::Faults;
 use super::protocol::{FromRank, RankCompletion, ToRank, TrainingStart};
-use super::rank_error::{RankError, describe_place};
 use super::rank_observer::{RankObserver, RecorderLink, observe_error};
 use super::rank_reports::{RankReports, ReportError, RunRecord};
 use super::rank_training::RankTraining;
-use super::world::{NOT_FINITE, World};
+use super::world::World;
 use crate::prepare::{Host, PreparedRun, load_state, training_resources};
+use crate::run_error::RunError;
 use crate::stop::StopSwitch;
-use runner_comm::{CommError, Communicator, RunAbort};
+use runner_comm::{Communicator, RunAbort};
 use runner_compute::state::TrainState;
-use runner_exec::{ExecError, RunControls, parameter_layout};
+use runner_exec::{ExecError, parameter_layout};
 use runner_machine::host::peak_rss_bytes;
 use runner_spec::event::{BestValidation, ObserveError};
 use runner_spec::experiment::Experiment;
@@ -35,59 +36,12 @@ use runner_store::run_dir::CHECKPOINTS;
 /// The time that a file of another machine may take to appear here.
 const FILE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// The error of a rank that a launcher started.
-#[derive(Debug, thiserror::Error)]
-pub enum LaunchedError {
-    #[error(transparent)]
-    Rank(RankError),
-    /// Another rank failed. `text` is its own, or that of the rank that noticed its loss.
-    #[error("{text}")]
-    OtherRank { code: u8, text: String },
-    /// This rank could not begin to train.
-    #[error("{0}")]
-    Start(String),
-    /// The record could not be written.
-    #[error(transparent)]
-    Record(ObserveError),
-    #[error(transparent)]
-    Comm(#[from] CommError),
-}
-
-impl LaunchedError {
-    #[must_use]
-    pub fn is_not_finite(&self) -> bool {
-        match self {
-            Self::Rank(error) => error.is_not_finite(),
-            Self::OtherRank { code, .. } => *code == NOT_FINITE,
-            _ => false,
-        }
-    }
-
-    /// The exit code for the other ranks.
-    fn code(&self) -> u8 {
-        match self {
-            Self::OtherRank { code, .. } => *code,
-            _ if self.is_not_finite() => NOT_FINITE,
-            _ => 1,
-        }
-    }
-
-    /// True if another rank caused this error.
-    fn is_aborted(&self) -> bool {
-        match self {
-            Self::Comm(error) => matches!(error, CommError::Aborted { .. } | CommError::Left { .. }),
-            Self::Rank(error) => error.source.is_aborted(),
-            _ => false,
-        }
-    }
-}
-
 /// One of the ranks that a launcher started, ready to train.
 pub(crate) struct LaunchedTraining<'a> {
     pub world: &'a World,
-    pub comm: &'a dyn Communicator,
+    pub comm: Box<dyn Communicator>,
     /// This rank's program, on its own device.
-    pub program: &'a Program,
+    pub program: Program,
     pub experiment: &'a Experiment,
     pub ready: &'a PreparedRun,
     pub host: &'a Host,
@@ -105,7 +59,7 @@ impl LaunchedTraining<'_> {
         run: &Path,
         training: TrainingStart,
         record: &mut dyn RunRecord,
-    ) -> Result<Vec<RankCompletion>, LaunchedError> {
+    ) -> Result<Vec<RankCompletion>, RunError> {
         self.share_failure(self.lead_ranks(run, training, record))
     }
 
@@ -114,7 +68,7 @@ impl LaunchedTraining<'_> {
         run: &Path,
         mut training: TrainingStart,
         record: &mut dyn RunRecord,
-    ) -> Result<Vec<RankCompletion>, LaunchedError> {
+    ) -> Result<Vec<RankCompletion>, RunError> {
         let world = self.world;
         let absolute = |path: &Path| path.canonicalize().map_err(|error| self.start_error(&error));
         let run = absolute(run)?;
@@ -131,7 +85,7 @@ impl LaunchedTraining<'_> {
             };
             let is_writer = self.ready.plan.ranks.get(rank).is_some_and(|planned| planned.replica == 0);
             if !sees_run && is_writer {
-                return Err(LaunchedError::Start(format!(
+                return Err(RunError::Start(format!(
                     "rank {rank} writes a part of each checkpoint, but does not see {}, where rank 0 keeps the run: the folder \
                      of runs must be on a file system that both share",
                     run.display()
@@ -142,9 +96,9 @@ impl LaunchedTraining<'_> {
         drop(marker);
         world.send_to_all(&ToRank::Train { share_state });
         let reports = RankReports::new(world.world_size(), record);
-        let mut link = LeaderLink { world, program: self.program, reports };
+        let mut link = LeaderLink { world, program: &self.program, reports };
         let done = self.train(&run, &training, share_state, &mut link)?;
-        let rank_error = |error| LaunchedError::Rank(self.rank_error(ExecError::Observer(error)));
+        let rank_error = |error| RunError::Rank(self.rank_error(ExecError::Observer(error)));
         link.send(FromRank::Done(done)).map_err(rank_error)?;
         while let Some(rank) = link.reports.first_unfinished() {
             link.receive_from(rank).map_err(rank_error)?;
@@ -156,11 +110,11 @@ impl LaunchedTraining<'_> {
     ///
     /// # Errors
     /// Those of [`Self::lead`].
-    pub(crate) fn follow(&self) -> Result<u8, LaunchedError> {
+    pub(crate) fn follow(&self) -> Result<u8, RunError> {
         self.share_failure(self.follow_leader())
     }
 
-    fn follow_leader(&self) -> Result<u8, LaunchedError> {
+    fn follow_leader(&self) -> Result<u8, RunError> {
         let mut world = self.world;
         let (run, marker, training) = match world.receive(0)? {
             ToRank::Begin { run, marker, training } => (run, marker, training),
@@ -183,30 +137,30 @@ impl LaunchedTraining<'_> {
         training: &TrainingStart,
         share_state: bool,
         link: &mut (impl RecorderLink + Send),
-    ) -> Result<RankCompletion, LaunchedError> {
+    ) -> Result<RankCompletion, RunError> {
         let state = self.load_state(training.checkpoint.as_deref(), share_state)?;
         let (checkpoints, mesh) = (run.join(CHECKPOINTS), &*self.world.mesh);
         let training = RankTraining {
-            program: self.program,
+            program: &self.program,
             resources: &training_resources(&self.ready.prepared),
-            comm: self.comm,
+            comm: &*self.comm,
             status: mesh.status(),
             mesh: Some(mesh),
             faults: self.faults,
-            controls: RunControls { stop: self.stop.flag(), until: training.until_step, trace: training.trace },
+            controls: training.controls(self.stop.flag()),
         };
         let outcome = self.ready.pool.install(|| {
             let mut observer = RankObserver { training: &training, checkpoints: &checkpoints, link };
             training.run(state, &mut observer)
         });
-        let interrupted = outcome.map_err(LaunchedError::Rank)?.interrupted;
+        let interrupted = outcome.map_err(RunError::Rank)?.interrupted;
         Ok(RankCompletion { interrupted, peak_rss_bytes: peak_rss_bytes() })
     }
 
     /// The training state to begin with. If `share_state` is true, the first replica of each stage reads the checkpoint and broadcasts it
     /// to the others.
-    fn load_state(&self, checkpoint: Option<&Path>, share_state: bool) -> Result<TrainState, LaunchedError> {
-        let Self { program, experiment, ready, .. } = *self;
+    fn load_state(&self, checkpoint: Option<&Path>, share_state: bool) -> Result<TrainState, RunError> {
+        let Self { program, experiment, ready, .. } = self;
         let read = || {
             let load =
                 || load_state(experiment, program, &ready.plan.hash, &ready.plan.data, &self.host.cache, checkpoint);
@@ -234,18 +188,18 @@ impl LaunchedTraining<'_> {
         Ok(state)
     }
 
-    fn start_error(&self, error: &dyn std::fmt::Display) -> LaunchedError {
-        LaunchedError::Start(format!("rank {} failed while starting: {error}", self.program.rank))
+    fn start_error(&self, error: &dyn std::fmt::Display) -> RunError {
+        RunError::Start(format!("rank {} failed while starting: {error}", self.program.rank))
     }
 
     fn rank_error(&self, source: ExecError) -> RankError {
-        let place = describe_place(self.program, &self.world.mesh.status().snapshot());
+        let place = describe_place(&self.program, &self.world.mesh.status().snapshot());
         RankError { rank: self.program.rank, place, source }
     }
 
     /// Aborts the run if this rank failed by itself. Returns the failure that all ranks report: this rank's own, or that of the rank
     /// that failed first.
-    fn share_failure<T>(&self, result: Result<T, LaunchedError>) -> Result<T, LaunchedError> {
+    fn share_failure<T>(&self, result: Result<T, RunError>) -> Result<T, RunError> {
         let Err(error) = result else { return result };
         let (world, is_aborted) = (self.world, error.is_aborted());
         if !is_aborted || world.mesh.abort_cause().is_some_and(|abort| abort.by == world.rank()) {
@@ -254,16 +208,9 @@ impl LaunchedTraining<'_> {
         match world.await_abort(Some(&self.ready.plan)) {
             // The abort may name this rank too, if the others have lost it.
             Some(RunAbort { by, code, reason, .. }) if is_aborted || by != world.rank() => {
-                Err(LaunchedError::OtherRank { code, text: reason })
+                Err(RunError::OtherRank { code, text: reason })
             }
-            Some(_) => Err(match error {
-                LaunchedError::Rank(RankError { source: ExecError::Observer(error), .. })
-                    if world.is_leader() && !error.0.is::<CommError>() =>
-                {
-                    LaunchedError::Record(error)
-                }
-                error => error,
-            }),
+            Some(_) => Err(error),
             None => {
                 world.abort(error.code(), &error.to_string());
                 Err(error)

@@ -265,13 +265,11 @@ fn open_mpi(env: Env<'_>) -> Result<AssignedRank, EnvironmentError> {
 
 impl AssignedRank {
     /// The token in the form in which ranks send it.
-    #[must_use]
     pub fn token_hash(&self) -> [u8; 32] {
         *blake3::hash(self.token.as_bytes()).as_bytes()
     }
 
     /// The problem if a plan has another number of ranks. `layout` describes the plan's, such as `ddp: 4 replicas`.
-    #[must_use]
     pub fn world_size_problem(&self, ranks: usize, layout: &dyn Display) -> Option<String> {
         if ranks == self.world_size {
             return None;

@@ -3,10 +3,12 @@
 
 use std::io::{self, Write};
 use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
 
 use serde::{Deserialize, Serialize};
 
 use super::faults::Faults;
+use runner_exec::RunControls;
 use runner_plan::topology::topology;
 use runner_spec::data::DataFacts;
 use runner_spec::event::{BestValidation, Event, TraceLine};
@@ -61,6 +63,13 @@ pub(crate) struct TrainingStart {
     pub trace: bool,
 }
 
+impl TrainingStart {
+    /// The controls of a rank that stops when `stop` is set.
+    pub(crate) fn controls<'a>(&self, stop: &'a AtomicBool) -> RunControls<'a> {
+        RunControls { stop, until: self.until_step, trace: self.trace }
+    }
+}
+
 /// All that a process needs to work as a rank. The run directory is not read for it: settings outside the plan's hash (paths,
 /// threads, when to save) may differ between sessions, and the directory holds those of the first session.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -80,7 +89,6 @@ pub(super) struct RankStart {
 
 impl RankStart {
     /// The topology of the shared memory, which the rank and its parent must agree on. Activations are sent as f32.
-    #[must_use]
     pub(super) fn topology(&self) -> Topology {
         topology(&self.program, self.channel_slots, size_of::<f32>())
     }

@@ -8,20 +8,19 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::device_communicator::device_communicator;
+use super::failure::{RankError, describe_place};
 use super::hang_detector::rank_to_blame;
 use super::parent::{Parent, ParentLink, start_heartbeat};
 use super::protocol::{FailureKind, FromRank, RankCompletion, RankStart, ReportedFailure};
-use super::rank_error::{RankError, describe_place};
 use super::rank_observer::RankObserver;
-use super::rank_training::RankTraining;
+use super::rank_training::{RankTraining, connect_rank};
 use crate::error::{EngineError, error_text};
 use crate::observer::IgnoreEvents;
 use crate::prepare::{Host, load_state, prepare_rank_inputs, thread_pool, training_resources};
-use runner_comm::{CommError, LocalComm, Region};
+use runner_comm::{CommError, Region};
 use runner_compute::state::TrainState;
 use runner_exec::eval::EvalError;
-use runner_exec::{ExecError, RankOutcome, Resources, RunControls};
+use runner_exec::{ExecError, RankOutcome, Resources};
 use runner_machine::host::peak_rss_bytes;
 use runner_spec::topology::LocalRanks;
 use runner_store::run_dir::CHECKPOINTS;
@@ -59,8 +58,8 @@ impl RankProcess {
             Err(error) => {
                 let by = region.as_ref().and_then(|region| region.aborted());
                 let failure = report_failure(&error, by);
-                let view = region.as_ref().and_then(|region| region.snapshot(self.rank)).unwrap_or_default();
-                let place = describe_place(&start.program, &view);
+                let status = region.as_ref().and_then(|region| region.snapshot(self.rank)).unwrap_or_default();
+                let place = describe_place(&start.program, &status);
                 let line = match by.filter(|_| failure.kind == FailureKind::Aborted) {
                     Some(rank) if rank < start.program.world_size() => format!("ended {place} because of rank {rank}"),
                     Some(_) => format!("ended {place} because the run's record could not be kept"),
@@ -110,17 +109,9 @@ impl RankProcess {
         state: TrainState,
     ) -> Result<RankOutcome, ExecError> {
         let RankStart { program, training, faults, .. } = start;
-        let comm = LocalComm::new(region.clone(), self.rank).map_err(|e| ExecError::Program(e.to_string()))?;
-        if let Some(timeout) = faults.operation_timeout() {
-            comm.set_operation_timeout(timeout);
-        }
-        let status = region
-            .status(self.rank)
-            .ok_or_else(|| ExecError::Program(format!("the region has no rank {}", self.rank)))?;
-        let topology = region.topology();
-        let comm = device_communicator(Box::new(comm), program.device, topology, program, LocalRanks::Processes)
-            .map_err(ExecError::Program)?;
-        let controls = RunControls { stop: region.stop(), until: training.until_step, trace: training.trace };
+        let (comm, status) =
+            connect_rank(region, program, faults, LocalRanks::Processes).map_err(ExecError::Program)?;
+        let controls = training.controls(region.stop());
         let training = RankTraining { program, resources, comm: &*comm, status, mesh: None, faults, controls };
         let mut link = ParentLink { parent, region, status };
         let checkpoints = &self.run.join(CHECKPOINTS);

@@ -32,6 +32,10 @@ pub(super) enum ReportError {
     Protocol(String),
 }
 
+fn violation(why: impl Into<String>) -> ReportError {
+    ReportError::Protocol(why.into())
+}
+
 impl From<ObserveError> for ReportError {
     fn from(error: ObserveError) -> Self {
         Self::Record(error)
@@ -55,6 +59,9 @@ impl<'a> RankReports<'a> {
     /// Records a message. Returns the message that all ranks are to be sent next, if there is one.
     pub(super) fn receive(&mut self, rank: usize, message: FromRank) -> Result<Option<ToRank>, ReportError> {
         match message {
+            FromRank::Event(_) if rank > 0 => {
+                return Err(violation("the rank sent an event, although only rank 0 sends events"));
+            }
             FromRank::Event(mut event) => {
                 if let Event::Eval(metrics) = &mut event {
                     // JSON has no infinity, which the perplexity of a large loss is.
@@ -67,9 +74,7 @@ impl<'a> RankReports<'a> {
             FromRank::Done(done) => self.ends[rank] = Some(Ok(done)),
             FromRank::Failed(failure) => self.ends[rank] = Some(Err(failure)),
             FromRank::Ready { .. } => {
-                return Err(ReportError::Protocol(
-                    "the rank says that it is ready, although it trains already".to_owned(),
-                ));
+                return Err(violation("the rank says that it is ready, although it trains already"));
             }
         }
         Ok(None)
@@ -80,11 +85,12 @@ impl<'a> RankReports<'a> {
         let CheckpointPart { step, tokens, best, .. } = part;
         if let Some(other) = self.parts.values().find(|other| other.step != step) {
             let expected = other.step;
-            return Err(ReportError::Protocol(format!(
-                "the rank has saved step {step}, although other ranks have saved step {expected}"
-            )));
+            let why = format!("the rank has saved step {step}, although other ranks have saved step {expected}");
+            return Err(violation(why));
         }
-        self.parts.insert(rank, part);
+        if self.parts.insert(rank, part).is_some() {
+            return Err(violation(format!("the rank has saved step {step} twice")));
+        }
         if self.parts.len() < self.ends.len() {
             return Ok(None);
         }
@@ -176,11 +182,15 @@ mod tests {
         let mut record = TextRecord::default();
         let mut reports = RankReports::new(2, &mut record);
         reports.receive(0, part(4)).unwrap();
-        let error = reports.receive(1, part(5)).unwrap_err();
-        let ReportError::Protocol(text) = error else { panic!("{error:?}") };
-        assert_eq!(text, "the rank has saved step 5, although other ranks have saved step 4");
-        let error = reports.receive(0, FromRank::Ready { sees_run: true }).unwrap_err();
-        assert!(matches!(error, ReportError::Protocol(_)), "{error:?}");
+        let mut violation = |rank, message| match reports.receive(rank, message) {
+            Err(ReportError::Protocol(text)) => text,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(violation(1, part(5)), "the rank has saved step 5, although other ranks have saved step 4");
+        assert_eq!(violation(0, part(4)), "the rank has saved step 4 twice");
+        let event = FromRank::Event(Event::Saved { step: 4 });
+        assert_eq!(violation(1, event), "the rank sent an event, although only rank 0 sends events");
+        assert!(violation(0, FromRank::Ready { sees_run: true }).contains("ready"));
     }
 
     #[test]

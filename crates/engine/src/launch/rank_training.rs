@@ -1,18 +1,38 @@
 //! A rank's work, wherever the rank runs: as a thread, as a process of this machine, or started by a launcher.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::device_communicator::device_communicator;
+use super::failure::{RankError, describe_place};
 use super::faults::Faults;
-use super::rank_error::{RankError, describe_place};
-use runner_comm::{Communicator, RankPhase, RankStatus, TcpMesh};
+use runner_comm::{Communicator, LocalComm, RankPhase, RankStatus, Region, TcpMesh};
 use runner_compute::observer::Observer;
 use runner_compute::state::TrainState;
 use runner_exec::{InstructionList, Peers, ProgressMonitor, RankOutcome, Resources, RunControls};
 use runner_spec::program::Program;
+use runner_spec::topology::LocalRanks;
 
 /// The time between two steps that a rank shows to the ranks of other machines.
 const STATUS_INTERVAL: Duration = Duration::from_millis(50);
+
+/// The communicator of the rank of `program` over `region`, and the rank's status there.
+///
+/// # Errors
+/// If `region` has no such rank, the rank is taken, or ranks on GPUs cannot communicate.
+pub(super) fn connect_rank<'a>(
+    region: &'a Arc<Region>,
+    program: &Program,
+    faults: &Faults,
+    ranks: LocalRanks,
+) -> Result<(Box<dyn Communicator>, &'a RankStatus), String> {
+    let status = region.status(program.rank).ok_or_else(|| format!("the region has no rank {}", program.rank))?;
+    let comm = LocalComm::new(region.clone(), program.rank).map_err(|error| error.to_string())?;
+    if let Some(timeout) = faults.operation_timeout() {
+        comm.set_operation_timeout(timeout);
+    }
+    Ok((device_communicator(Box::new(comm), region.topology(), program, ranks)?, status))
+}
 
 /// A rank that is ready to train.
 #[derive(Clone, Copy)]

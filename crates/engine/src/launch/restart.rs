@@ -14,7 +14,6 @@ pub(crate) struct Attempt {
 impl Attempt {
     /// True if this attempt went like the one before: neither saved anything, and this one came no further. A third attempt would fail
     /// in the same way, because what kills ranks from outside comes at another step each time.
-    #[must_use]
     pub(crate) fn repeats(&self, before: &Self) -> bool {
         let nothing_saved = |attempt: &Self| attempt.saved <= attempt.from;
         nothing_saved(before) && nothing_saved(self) && self.exited_in <= before.exited_in

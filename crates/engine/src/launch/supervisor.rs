@@ -8,13 +8,13 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
 use super::child_process::{ChildProcess, RankOutput};
-use super::failure::{FailureCause, ProcessError, RankFailure, last_line};
+use super::failure::{FailureCause, RankFailure, describe_place, last_line};
 use super::faults::Faults;
 use super::hang_detector::{HangDetector, STEP_TIMEOUT};
 use super::protocol::{FailureKind, FromRank, RankCompletion, RankStart, ReportedFailure, TrainingStart};
-use super::rank_error::describe_place;
 use super::rank_reports::{RankReports, ReportError, RunRecord};
 use super::system;
+use crate::run_error::RunError;
 use runner_comm::Region;
 use runner_spec::event::ObserveError;
 use runner_spec::experiment::Experiment;
@@ -70,7 +70,7 @@ pub(crate) fn run(
     run: &SupervisedRun<'_>,
     stop: &AtomicBool,
     record: &mut dyn RunRecord,
-) -> Result<Vec<RankCompletion>, ProcessError> {
+) -> Result<Vec<RankCompletion>, RunError> {
     let starts = run.plan.ranks.iter().map(|planned| run.rank_start(planned));
     let Some(first) = starts.clone().next() else { return Ok(Vec::new()) };
     let (region, memory) = Region::shared(&first.topology())?;
@@ -79,7 +79,7 @@ pub(crate) fn run(
     for (rank, start) in starts.enumerate() {
         // If this fails, the processes that were started are killed as they are dropped.
         let process = ChildProcess::start(rank, run.folder, &memory, start, queue.clone());
-        let process = process.map_err(|source| ProcessError::Start { rank, source })?;
+        let process = process.map_err(|source| RunError::ProcessStart { rank, source })?;
         ranks.push(SupervisedRank { process, is_closed: false, heartbeat: 0, heartbeat_seen: Instant::now() });
     }
     // No other process may attach later.
@@ -125,7 +125,7 @@ impl Supervisor<'_> {
         stop: &AtomicBool,
         outputs: &Receiver<(usize, RankOutput)>,
         _queue: &SyncSender<(usize, RankOutput)>,
-    ) -> Result<Vec<RankCompletion>, ProcessError> {
+    ) -> Result<Vec<RankCompletion>, RunError> {
         let mut checked = Instant::now();
         loop {
             let output = outputs.recv_timeout(POLL_INTERVAL).ok();
@@ -177,7 +177,7 @@ impl Supervisor<'_> {
     fn check_processes(&mut self, was_suspended: bool) -> bool {
         let now = Instant::now();
         for rank in 0..self.ranks.len() {
-            let view = self.region.snapshot(rank).unwrap_or_default();
+            let status = self.region.snapshot(rank).unwrap_or_default();
             let supervised = &mut self.ranks[rank];
             if supervised.process.has_exited() {
                 // Its last messages come first.
@@ -187,12 +187,12 @@ impl Supervisor<'_> {
                 }
                 continue;
             }
-            if was_suspended || view.heartbeat != supervised.heartbeat {
-                (supervised.heartbeat, supervised.heartbeat_seen) = (view.heartbeat, now);
+            if was_suspended || status.heartbeat != supervised.heartbeat {
+                (supervised.heartbeat, supervised.heartbeat_seen) = (status.heartbeat, now);
             }
             let timeout = self.run.faults.heartbeat_timeout().unwrap_or(HEARTBEAT_TIMEOUT);
-            let timeout = if view.heartbeat == 0 { FIRST_HEARTBEAT_TIMEOUT.max(timeout) } else { timeout };
-            let hung = self.hangs.check(rank, &view, now, was_suspended);
+            let timeout = if status.heartbeat == 0 { FIRST_HEARTBEAT_TIMEOUT.max(timeout) } else { timeout };
+            let hung = self.hangs.check(rank, &status, now, was_suspended);
             let cause = match hung {
                 _ if self.cause.is_some() => continue,
                 _ if now.duration_since(supervised.heartbeat_seen) >= timeout => {
@@ -228,10 +228,10 @@ impl Supervisor<'_> {
 
     /// The failure of `rank`. The rank's status still shows where it was.
     fn describe_failure(&self, rank: usize, cause: FailureCause) -> RankFailure {
-        let view = self.region.snapshot(rank).unwrap_or_default();
-        let place = describe_place(&self.run.plan.ranks[rank].program, &view);
+        let status = self.region.snapshot(rank).unwrap_or_default();
+        let place = describe_place(&self.run.plan.ranks[rank].program, &status);
         let log = self.ranks[rank].process.log.clone();
-        RankFailure { rank, cause, place, step: view.step.max(self.run.from), log, last_line: None }
+        RankFailure { rank, cause, place, step: status.step.max(self.run.from), log, last_line: None }
     }
 
     /// Aborts the run because of `rank`, which is the world size if this process is the cause. Only the first cause counts.
@@ -244,7 +244,7 @@ impl Supervisor<'_> {
     }
 
     /// The end of the run, when all processes have exited.
-    fn conclude(mut self) -> Result<Vec<RankCompletion>, ProcessError> {
+    fn conclude(mut self) -> Result<Vec<RankCompletion>, RunError> {
         let mut failure = match (self.cause.take(), self.reports.first_unfinished()) {
             (Some(AbortCause::Record(error)), _) => return Err(error.into()),
             (Some(AbortCause::Rank(failure)), _) => failure,
@@ -260,6 +260,6 @@ impl Supervisor<'_> {
         if !matches!(failure.cause, FailureCause::Reported(_)) {
             failure.last_line = last_line(&failure.log, self.ranks[failure.rank].process.log_from);
         }
-        Err(ProcessError::Rank(failure))
+        Err(RunError::Process(failure))
     }
 }

@@ -1,17 +1,16 @@
-//! Ranks as threads of one process, as in dp. Rank 0 holds the whole training state, so the recorder is its observer, and no protocol
+//! Ranks as threads of one process, as in dp, or a run's only rank. Rank 0 holds the whole training state, so the recorder is its observer, and no protocol
 //! stands between them.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread;
 
-use super::device_communicator::device_communicator;
+use super::failure::{RankError, describe_place};
 use super::faults::Faults;
-use super::rank_error::{RankError, describe_place};
-use super::rank_training::RankTraining;
+use super::rank_training::{RankTraining, connect_rank};
 use crate::observer::IgnoreEvents;
 use crate::prepare::thread_pool;
-use runner_comm::{LocalComm, Region};
+use runner_comm::Region;
 use runner_compute::observer::Observer;
 use runner_compute::state::TrainState;
 use runner_exec::{ExecError, RankOutcome, Resources, RunControls};
@@ -93,14 +92,8 @@ fn run_rank(
 ) -> Result<RankOutcome, RankError> {
     let ThreadRank { program, threads, state } = rank;
     let error = |error: &dyn std::fmt::Display| start_error(program.rank, error);
-    let comm = LocalComm::new(region.clone(), program.rank).map_err(|e| error(&e))?;
-    if let Some(timeout) = faults.operation_timeout() {
-        comm.set_operation_timeout(timeout);
-    }
-    let comm = device_communicator(Box::new(comm), program.device, region.topology(), program, LocalRanks::Threads)
-        .map_err(|e| error(&e))?;
+    let (comm, status) = connect_rank(region, program, faults, LocalRanks::Threads).map_err(|e| error(&e))?;
     let pool = thread_pool(threads).map_err(|e| error(&e))?;
-    let status = region.status(program.rank).ok_or_else(|| error(&"the region has no such rank"))?;
     let training = RankTraining { program, resources, comm: &*comm, status, mesh: None, faults, controls };
     pool.install(|| training.run(state, observer))
 }

@@ -7,9 +7,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::device_communicator::device_communicator;
+use super::failure::describe_place;
 use super::launcher_environment::AssignedRank;
 use super::protocol::{FromRank, ToRank, describe_invalid_line};
-use super::rank_error::describe_place;
 use super::system;
 use runner_comm::{
     CommError, Communicator, JoinConfig, JoinError, PeerIdentity, RankPhase, RunAbort, TcpComm, TcpMesh,
@@ -18,7 +18,6 @@ use runner_plan::topology::topology;
 use runner_spec::cluster::RankLocation;
 use runner_spec::format::json_bytes;
 use runner_spec::plan::Plan;
-use runner_spec::program::Device;
 use runner_spec::topology::LocalRanks;
 
 /// The time that a rank waits for the other ranks to join.
@@ -34,7 +33,7 @@ const LOSS_SPREAD: Duration = Duration::from_secs(3);
 const LEADER_TIMEOUT: Duration = Duration::from_hours(24 * 7);
 
 /// The abort code for a number that is not finite. No process exits with it.
-pub(super) const NOT_FINITE: u8 = 64;
+pub(crate) const NOT_FINITE: u8 = 64;
 
 /// This process among the ranks that a launcher started.
 #[derive(Debug)]
@@ -52,11 +51,14 @@ impl World {
         let config = JoinConfig {
             rank: assigned.rank,
             world_size: assigned.world_size,
-            local_rank: assigned.local_rank,
+            identity: PeerIdentity::new(
+                assigned.local_rank,
+                &system::machine(assigned.host_name.as_deref()),
+                &system::cores(),
+            ),
             leader_host: assigned.leader_host.clone(),
             ports: assigned.leader_ports.clone(),
             token: assigned.token_hash(),
-            place: format!("{}|{}", system::machine(assigned.host_name.as_deref()), system::cores()),
             timeout: timeout.unwrap_or(JOIN_TIMEOUT),
             report_wait,
         };
@@ -67,59 +69,53 @@ impl World {
         Ok(Self { assigned, mesh: Arc::new(mesh) })
     }
 
-    #[must_use]
     pub fn rank(&self) -> usize {
         self.assigned.rank
     }
 
-    #[must_use]
     pub fn world_size(&self) -> usize {
         self.assigned.world_size
     }
 
     /// True on rank 0, which writes the record.
-    #[must_use]
     pub fn is_leader(&self) -> bool {
         self.rank() == 0
     }
 
-    #[must_use]
     pub fn assigned_rank(&self) -> &AssignedRank {
         &self.assigned
     }
 
     /// The number of machines that the ranks are on.
-    #[must_use]
     pub fn machine_count(&self) -> usize {
-        self.mesh.ranks().iter().map(machine_of).collect::<BTreeSet<_>>().len()
+        self.mesh.ranks().iter().map(|peer| &peer.machine).collect::<BTreeSet<_>>().len()
     }
 
     /// The location of each rank. Machines are numbered in the order of their first ranks.
-    #[must_use]
     pub fn rank_locations(&self) -> Vec<RankLocation> {
         let mut machines = BTreeMap::new();
-        let locate = |peer| {
+        let ranks = self.mesh.ranks().iter().map(|PeerIdentity { local_rank, machine, .. }| {
             let next = machines.len();
-            RankLocation { node: *machines.entry(machine_of(peer)).or_insert(next), local_rank: peer.local_rank }
-        };
-        self.mesh.ranks().iter().map(locate).collect()
+            RankLocation { node: *machines.entry(machine).or_insert(next), local_rank: *local_rank }
+        });
+        ranks.collect()
     }
 
     /// The number of threads of this rank, of `total` threads that ranks of one machine share: ranks with the same cores, or all ranks of
     /// the machine if the user gave the number.
-    #[must_use]
     pub fn threads(&self, total: usize, is_given: bool) -> usize {
-        let shared = |peer| if is_given { machine_of(peer) } else { peer.place.as_str() };
         let ranks = self.mesh.ranks();
-        let sharers = ranks.iter().filter(|peer| shared(peer) == shared(&ranks[self.rank()])).count();
+        let own = &ranks[self.rank()];
+        let shares = |peer: &&PeerIdentity| peer.machine == own.machine && (is_given || peer.cores == own.cores);
+        let sharers = ranks.iter().filter(shares).count();
         (total / sharers.max(1)).max(1)
     }
 
-    /// Compares the plan with those of the other ranks. Returns the communicator for it, of tensors on `device`.
+    /// Compares the plan with those of the other ranks. Returns the communicator for it.
     ///
     /// # Errors
     /// If the plans differ, or a rank has ended.
-    pub fn agree_on_plan(&self, plan: &Plan, device: Device) -> Result<Box<dyn Communicator>, JoinError> {
+    pub fn agree_on_plan(&self, plan: &Plan) -> Result<Box<dyn Communicator>, JoinError> {
         let Some(first) = plan.ranks.first() else {
             return Err(JoinError::Failed("the plan has no ranks".to_owned()));
         };
@@ -130,7 +126,7 @@ impl World {
         let compared = format!("{}/{}", plan.hash, &blake3::hash(&periodic).to_hex()[..8]);
         let comm = TcpComm::new(Arc::clone(&self.mesh), &compared, &topology)?;
         let own = plan.ranks.get(self.rank()).map_or(&first.program, |rank| &rank.program);
-        device_communicator(Box::new(comm), device, &topology, own, LocalRanks::Processes).map_err(JoinError::Failed)
+        device_communicator(Box::new(comm), &topology, own, LocalRanks::Processes).map_err(JoinError::Failed)
     }
 
     pub(super) fn send_to_all(&self, message: &ToRank) {
@@ -193,7 +189,6 @@ impl World {
     }
 
     /// The abort of the run, with a reason to report. If none has arrived, waits a moment for it.
-    #[must_use]
     pub fn await_abort(&self, plan: Option<&Plan>) -> Option<RunAbort> {
         let started = Instant::now();
         let mut abort = loop {
@@ -203,11 +198,11 @@ impl World {
                 None => thread::sleep(Duration::from_millis(10)),
             }
         };
-        if abort.lost {
+        if abort.is_loss {
             let by = abort.by;
             let program = plan.and_then(|plan| plan.ranks.get(by)).map(|rank| &rank.program);
-            let view = self.mesh.snapshot(by);
-            let place = program.map_or("while starting".to_owned(), |program| describe_place(program, &view));
+            let status = self.mesh.snapshot(by);
+            let place = program.map_or("while starting".to_owned(), |program| describe_place(program, &status));
             abort.code = 1;
             abort.reason = format!("rank {by} was lost {place}: {}", abort.reason);
         }
@@ -216,11 +211,10 @@ impl World {
 
     /// True if this rank has to report why the run ended: it is rank 0, or all ranks before it were lost. After a loss, waits a moment for
     /// the ranks before this one to leave or to be lost, too.
-    #[must_use]
     pub fn must_report(&self) -> bool {
         let started = Instant::now();
         let may_be_lost = |rank| {
-            let is_loss = self.mesh.abort_cause().is_some_and(|abort| abort.lost);
+            let is_loss = self.mesh.abort_cause().is_some_and(|abort| abort.is_loss);
             is_loss && self.mesh.is_connected(rank) && started.elapsed() < LOSS_SPREAD
         };
         (0..self.rank()).all(|rank| {
@@ -230,11 +224,6 @@ impl World {
             self.mesh.is_lost(rank)
         })
     }
-}
-
-/// The machine in the place of a rank.
-fn machine_of(peer: &PeerIdentity) -> &str {
-    peer.place.split('|').next().unwrap_or(&peer.place)
 }
 
 #[cfg(test)]

@@ -20,8 +20,7 @@ use runner_store::manifest::RunStatus;
 
 use super::event::{DriveProgress, RunningPoint, SweepEvent, SweepObserver, SweepOutcome};
 use super::open::SweepRequest;
-use super::point_command::point_arguments;
-use super::point_process::{DEVICES, PointProcess};
+use super::point_process::{DEVICES, PointProcess, point_arguments};
 use super::resource_allocator::{ResourceAllocator, ResourceNeed};
 use super::segment_outcome::{ExitedProcess, ProcessExit, SegmentOutcome};
 use crate::prepare::{Host, local_devices};

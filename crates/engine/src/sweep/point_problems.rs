@@ -50,7 +50,6 @@ struct PointOfProblem {
 
 impl PointProblems {
     /// No mistakes yet, of a sweep with `total` points.
-    #[must_use]
     pub(super) fn new(total: usize) -> Self {
         Self { total, problems: Vec::new() }
     }
@@ -83,7 +82,6 @@ impl PointProblems {
     }
 
     /// The mistakes as text for a person.
-    #[must_use]
     pub fn render(&self, color: bool) -> String {
         let mut out = String::new();
         for (problem, points) in self.problems.iter().take(MAX_SHOWN_PROBLEMS) {
@@ -119,7 +117,6 @@ impl Display for PointProblems {
 impl std::error::Error for PointProblems {}
 
 /// `point 3`, `points 1, 3, 5 and 9 more`, `all 12 points`.
-#[must_use]
 pub fn describe_points(points: &[usize], total: usize) -> String {
     let list = |points: &[usize]| points.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
     match points {

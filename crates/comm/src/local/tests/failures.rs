@@ -10,7 +10,8 @@ use candle_core::DType;
 use crate::communicator::Communicator;
 use crate::error::CommError;
 use crate::local::region::unlinked_file;
-use crate::local::{LocalComm, RankPhase, Region};
+use crate::local::{LocalComm, Region};
+use crate::rank_status::RankPhase;
 use crate::tests::{ALL, channel, numbers, with_channel, world};
 use runner_spec::topology::{Lane, Topology};
 
@@ -112,7 +113,7 @@ fn a_dropped_communicator_ends_what_it_started() {
     let _pending = comm.start_all_reduce(ALL, vec![numbers(100_000)]).unwrap();
     assert_eq!(LocalComm::new(Arc::clone(&region), 0).unwrap_err().to_string(), "rank 0 is taken");
     drop(comm);
-    LocalComm::new(Arc::clone(&region), 0).unwrap();
+    assert_eq!(LocalComm::new(Arc::clone(&region), 0).unwrap_err().to_string(), "rank 0 is taken", "once only");
     assert_eq!(LocalComm::new(region, 2).unwrap_err().to_string(), "there is no rank 2 in a world of 2");
 }
 
@@ -124,15 +125,14 @@ fn another_topology_or_another_file_is_refused() {
     let same = Region::attach(number, &Topology::everyone(2)).unwrap();
     region.stop().store(true, Ordering::SeqCst);
     assert!(same.stop().load(Ordering::SeqCst), "one memory");
-    let reversed = Topology { groups: vec![vec![1, 0]], ..Topology::everyone(2) };
-    for other in [Topology::everyone(3), with_channel(1, 1), reversed] {
+    for other in [Topology::everyone(3), with_channel(1, 1)] {
         let error = Region::attach(number, &other).unwrap_err().to_string();
-        assert_eq!(error, "the region was made for another topology");
+        assert!(error.ends_with(" is no region of this run"), "{error}");
     }
     for bytes in [0, 100_000] {
         let file = unlinked_file(bytes).unwrap();
         let result = Region::attach(file.as_raw_fd(), &Topology::everyone(2));
-        assert!(result.unwrap_err().to_string().ends_with(" is no region of a run"));
+        assert!(result.unwrap_err().to_string().ends_with(" is no region of this run"));
     }
     let error = Region::attach(-1, &Topology::everyone(2)).unwrap_err().to_string();
     assert!(error.starts_with("attaching to file descriptor -1: "), "{error}");

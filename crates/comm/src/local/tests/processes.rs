@@ -12,7 +12,8 @@ use crate::communicator::Communicator;
 use crate::error::CommError;
 use crate::local::layout::Layout;
 use crate::local::region::unlinked_file;
-use crate::local::{LocalComm, RankPhase, Region};
+use crate::local::{LocalComm, Region};
+use crate::rank_status::RankPhase;
 use crate::tests::{ALL, bits, channel, expected, tensor};
 use runner_spec::topology::{Lane, Topology};
 
