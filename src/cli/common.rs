@@ -93,10 +93,8 @@ pub(crate) struct RunsFolderArgs {
 
 /// Parses the path of a folder, which need not exist.
 fn folder_parser() -> impl TypedValueParser<Value = PathBuf> {
-    PathBufValueParser::new().try_map(|path| match path.is_file() {
-        true => Err("this is a file: name a folder".to_owned()),
-        false => Ok(path),
-    })
+    PathBufValueParser::new()
+        .try_map(|path| if path.is_file() { Err("this is a file: name a folder".to_owned()) } else { Ok(path) })
 }
 
 impl RunsFolderArgs {

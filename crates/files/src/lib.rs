@@ -30,7 +30,7 @@ pub fn temporary_file(folder: &Path) -> io::Result<NamedTempFile> {
     let mut builder = tempfile::Builder::new();
     // By default, only the owner could read a temporary file.
     builder.prefix(TEMPORARY).permissions(fs::Permissions::from_mode(0o666));
-    builder.tempfile_in(folder).map_err(without_temporary_name)
+    builder.tempfile_in(folder).map_err(|error| without_temporary_name(&error))
 }
 
 /// Makes the content of `file` durable and renames it to `path` in the same folder. Without `replace`, an existing file stays.
@@ -49,11 +49,11 @@ pub fn put_in_place(file: NamedTempFile, path: &Path, replace: bool) -> io::Resu
 /// # Errors
 /// If the folder cannot be created.
 pub fn temporary_dir(folder: &Path) -> io::Result<TempDir> {
-    tempfile::Builder::new().prefix(TEMPORARY).tempdir_in(folder).map_err(without_temporary_name)
+    tempfile::Builder::new().prefix(TEMPORARY).tempdir_in(folder).map_err(|error| without_temporary_name(&error))
 }
 
 /// `error` without the path of the temporary file, which says nothing to a user.
-fn without_temporary_name(error: io::Error) -> io::Error {
+fn without_temporary_name(error: &io::Error) -> io::Error {
     let text = error.to_string();
     let text = text.split_once(" at path ").map_or(text.as_str(), |(before, _)| before);
     io::Error::new(error.kind(), text.to_owned())
