@@ -115,8 +115,7 @@ fn lost_steps_count_and_are_named() {
     sandbox.expect(0, "apply exp.yaml --threads 1 --until-step 15");
     let run = sandbox.only_run();
     let text = fs::read_to_string(run.path("metrics.jsonl")).unwrap();
-    fs::write(run.path("metrics.jsonl"), text.lines().take(5).map(|line| format!("{line}\n")).collect::<String>())
-        .unwrap();
+    fs::write(run.path("metrics.jsonl"), text.split_inclusive('\n').take(5).collect::<String>()).unwrap();
     sandbox.expect(0, "apply exp.yaml --threads 1 --quiet");
     let summary = run.json("summary.json");
     assert_eq!((summary["steps"].as_u64(), summary["tokens"].as_u64()), (Some(STEPS), Some(STEPS * 8 * 32)));
