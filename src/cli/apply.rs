@@ -38,10 +38,10 @@ pub(crate) struct ApplyArgs {
     #[arg(long)]
     pub trace: bool,
     /// Do nothing unless the plan's hash is HASH, or begins with it (8 digits at least).
-    #[arg(long, value_name = "HASH", value_parser = plan_hash)]
+    #[arg(long, value_name = "HASH", value_parser = parse_plan_hash)]
     pub expect_plan: Option<String>,
     /// The point of a sweep that this is.
-    #[arg(long, hide = true, value_name = "ID:N", value_parser = sweep_point)]
+    #[arg(long, hide = true, value_name = "ID:N", value_parser = parse_sweep_point)]
     pub sweep_point: Option<SweepPoint>,
     /// For the tests of this program.
     #[arg(long, hide = true, value_name = "KEY=NUMBER")]
@@ -81,7 +81,7 @@ pub(crate) fn run(args: &ApplyArgs) -> anyhow::Result<Exit> {
 }
 
 /// A plan's hash, or its beginning.
-fn plan_hash(text: &str) -> Result<String, String> {
+fn parse_plan_hash(text: &str) -> Result<String, String> {
     /// The numbers of digits that a person needs to distinguish plans, and of a whole hash.
     const FEWEST: usize = 8;
     const WHOLE: usize = 64;
@@ -94,7 +94,7 @@ fn plan_hash(text: &str) -> Result<String, String> {
 }
 
 /// `ID:N`, with N from 1.
-fn sweep_point(text: &str) -> Result<SweepPoint, String> {
+fn parse_sweep_point(text: &str) -> Result<SweepPoint, String> {
     let wrong = || format!("{text:?} is no ID:N, such as lr-0a1b2c3d:4");
     let (id, point) = text.rsplit_once(':').ok_or_else(wrong)?;
     match point.parse() {
@@ -111,10 +111,10 @@ mod tests {
     fn hashes_are_taken_whole_or_in_part() {
         let whole = "0123456789abcdef".repeat(4);
         for good in [&whole[..], &whole[..8], "ABCDEF012345"] {
-            assert_eq!(plan_hash(good).unwrap(), good.to_ascii_lowercase());
+            assert_eq!(parse_plan_hash(good).unwrap(), good.to_ascii_lowercase());
         }
         for bad in ["", "1234567", "0123456z", &format!("{whole}0")] {
-            assert!(plan_hash(bad).is_err(), "{bad}");
+            assert!(parse_plan_hash(bad).is_err(), "{bad}");
         }
     }
 }

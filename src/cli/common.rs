@@ -78,7 +78,7 @@ impl ExperimentArgs {
 }
 
 /// Parses a number from 0 on.
-pub(crate) fn non_negative(text: &str) -> Result<f64, String> {
+pub(crate) fn parse_non_negative(text: &str) -> Result<f64, String> {
     let number = text.parse::<f64>().ok().filter(|number| number.is_finite() && *number >= 0.0);
     number.ok_or_else(|| "give a number from 0 on, such as 2.5 or 1e-4".to_owned())
 }
@@ -178,7 +178,7 @@ pub(crate) fn host(runs: PathBuf, threads: ThreadArgs) -> anyhow::Result<Host> {
         cache: cache_dir()?,
         threads: threads.count(),
         has_given_threads: threads.threads.is_some(),
-        peak_flops: super::plan::peak_flops(env::var_os(super::plan::PEAK_FLOPS))?,
+        peak_flops: super::plan::parse_peak_flops(env::var_os(super::plan::PEAK_FLOPS))?,
         environment: utf8_environment().collect(),
         recorded_environment: own_environment().into_iter().collect(),
         working_folder: env::current_dir().ok(),

@@ -45,7 +45,7 @@ pub(crate) struct PrepareArgs {
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
     /// Tokens in a shard.
-    #[arg(long, value_name = "N", default_value_t = 100_000_000, value_parser = number)]
+    #[arg(long, value_name = "N", default_value_t = 100_000_000, value_parser = parse_count)]
     pub shard_tokens: u64,
     /// The data held out for validation: `first-shard`, `none`, or a fraction. A fraction is the end of a single text, or documents
     /// drawn at random [default: the experiment's validation source, else `first-shard`; for nanogpt 0.1 of text files and 0.0005
@@ -66,7 +66,7 @@ pub(crate) struct PrepareArgs {
 }
 
 /// A count, which may have `_` between digits.
-fn number(text: &str) -> Result<u64, String> {
+fn parse_count(text: &str) -> Result<u64, String> {
     text.replace('_', "").parse().map_err(|_| "not a whole number".to_owned())
 }
 
@@ -90,7 +90,7 @@ pub(crate) fn run(args: &PrepareArgs) -> anyhow::Result<Exit> {
         Some(Validation::Fraction(fraction)) => Some(HeldOut::Fraction(fraction)),
         _ => None,
     };
-    let held_out = args.validation.as_deref().map(held_out).transpose()?.or(fraction);
+    let held_out = args.validation.as_deref().map(parse_held_out).transpose()?.or(fraction);
     let cache_dir = cache_dir()?;
     let request = ShardRequest {
         data: &data,
@@ -163,7 +163,7 @@ fn folder_name(folder: &Path) -> Result<String, RequestError> {
     name.ok_or_else(|| RequestError(format!("--name: the shards in {} need a name", printable_path(folder))))
 }
 
-fn held_out(text: &str) -> Result<HeldOut, RequestError> {
+fn parse_held_out(text: &str) -> Result<HeldOut, RequestError> {
     match text {
         "first-shard" => Ok(HeldOut::FirstShard),
         "none" => Ok(HeldOut::Nothing),
@@ -182,10 +182,10 @@ mod tests {
     fn arguments_are_parsed() {
         assert_eq!(parse_format("npy").unwrap(), ShardFormat::Npy);
         assert!(parse_format("nanoGPT").unwrap_err().to_string().contains("did you mean `nanogpt`?"));
-        assert_eq!(held_out("0.05").unwrap(), HeldOut::Fraction(0.05));
-        assert_eq!(held_out("none").unwrap(), HeldOut::Nothing);
-        assert!(held_out("first").is_err());
+        assert_eq!(parse_held_out("0.05").unwrap(), HeldOut::Fraction(0.05));
+        assert_eq!(parse_held_out("none").unwrap(), HeldOut::Nothing);
+        assert!(parse_held_out("first").is_err());
         assert_eq!(folder_name(Path::new("data/fineweb/")).unwrap(), "fineweb");
-        assert_eq!((number("100_000"), number("1e8").is_err()), (Ok(100_000), true));
+        assert_eq!((parse_count("100_000"), parse_count("1e8").is_err()), (Ok(100_000), true));
     }
 }

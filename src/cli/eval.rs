@@ -87,10 +87,10 @@ pub(crate) fn run(args: &EvalArgs) -> anyhow::Result<Exit> {
         refuse!("nothing to evaluate: the run has no validation split; give --hellaswag or --builtin");
     }
     let metrics = EvalMetrics { eval_ms: started.elapsed().as_secs_f64() * 1e3, ..metrics };
-    print_result(args.json, &metrics, || page(&metrics))
+    print_result(args.json, &metrics, || metrics_text(&metrics))
 }
 
-fn page(m: &EvalMetrics) -> String {
+fn metrics_text(m: &EvalMetrics) -> String {
     let mut lines = vec![format!("step        {}", m.step)];
     if let (Some(loss), Some(perplexity)) = (m.val_loss, m.val_perplexity) {
         lines.push(format!("val loss    {loss:.4}"));

@@ -35,7 +35,7 @@ pub(crate) struct ExportArgs {
     #[arg(long, value_parser = dtype_parser())]
     pub dtype: Option<Dtype>,
     /// With hf: the largest size of a weights file [default: 5GB]. A larger model is written to several files with an index.
-    #[arg(long, value_name = "SIZE", value_parser = size)]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub shard_size: Option<u64>,
     /// With hf: write all rows of the vocabulary, or only as many as the tokenizer has tokens [default: padded].
     #[arg(long, value_enum)]
@@ -80,7 +80,7 @@ pub(crate) enum Vocab {
 }
 
 /// `5GB`, `500MB`, `20KB` or bytes, as `transformers` counts them.
-fn size(text: &str) -> Result<u64, String> {
+fn parse_size(text: &str) -> Result<u64, String> {
     let upper = text.to_ascii_uppercase();
     let units = [("GB", 1_000_000_000), ("MB", 1_000_000), ("KB", 1000), ("B", 1), ("", 1)];
     let (digits, unit) =
@@ -203,10 +203,10 @@ mod tests {
     fn sizes_are_read_as_people_write_them() {
         let all = [("5GB", 5_000_000_000), ("20kb", 20_000), ("7", 7), ("3B", 3), ("1 MB", 1_000_000)];
         for (text, bytes) in all {
-            assert_eq!(size(text), Ok(bytes), "{text}");
+            assert_eq!(parse_size(text), Ok(bytes), "{text}");
         }
         for bad in ["", "GB", "0", "-1", "1.5GB", "99999999999999GB", "5TB"] {
-            assert!(size(bad).is_err(), "{bad}");
+            assert!(parse_size(bad).is_err(), "{bad}");
         }
     }
 }

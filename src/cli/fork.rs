@@ -22,7 +22,7 @@ pub(crate) struct ForkArgs {
     #[arg(long, value_name = "KEY.PATH=VALUE")]
     pub set: Vec<String>,
     /// Begin with the weights and the optimizer's state of its checkpoint after STEP, `latest` or `best` [default: from the start].
-    #[arg(long, value_name = "STEP", value_parser = checkpoint_choice)]
+    #[arg(long, value_name = "STEP", value_parser = parse_checkpoint)]
     pub from: Option<CheckpointChoice>,
     /// The name of the new run, as `name` in an experiment.
     #[arg(long)]
@@ -41,7 +41,7 @@ pub(crate) struct ForkArgs {
 }
 
 /// Parses the name of a checkpoint, or its step.
-fn checkpoint_choice(text: &str) -> Result<CheckpointChoice, String> {
+fn parse_checkpoint(text: &str) -> Result<CheckpointChoice, String> {
     match (text, text.parse()) {
         ("latest", _) => Ok(CheckpointChoice::Latest),
         ("best", _) => Ok(CheckpointChoice::Best),

@@ -51,7 +51,7 @@ struct Item {
 /// # Errors
 /// If the age cannot be parsed, or a folder cannot be read or changed.
 pub(crate) fn run(args: &GcArgs) -> anyhow::Result<Exit> {
-    let age = args.older_than.as_deref().map(age).transpose()?;
+    let age = args.older_than.as_deref().map(parse_age).transpose()?;
     let root = args.root.root();
     // Without a folder of runs, all of the cache would count as unneeded.
     if !root.is_dir() {
@@ -102,10 +102,10 @@ pub(crate) fn run(args: &GcArgs) -> anyhow::Result<Exit> {
     }
     let total: u64 = items.iter().map(|item| item.bytes).sum();
     let json = serde_json::json!({"freed": args.yes, "bytes": total, "items": items});
-    print_result(args.json, &json, || text(&items, total, args.yes))
+    print_result(args.json, &json, || items_text(&items, total, args.yes))
 }
 
-fn text(items: &[Item], total: u64, freed: bool) -> String {
+fn items_text(items: &[Item], total: u64, freed: bool) -> String {
     if items.is_empty() {
         return "nothing to free\n".to_owned();
     }
@@ -122,7 +122,7 @@ fn text(items: &[Item], total: u64, freed: bool) -> String {
     }
 }
 
-fn age(text: &str) -> Result<Duration, RequestError> {
+fn parse_age(text: &str) -> Result<Duration, RequestError> {
     time::parse_span(text).ok_or_else(|| {
         RequestError(format!("--older-than {}: take an age such as 12h, 30d or 8w", text.escape_default()))
     })

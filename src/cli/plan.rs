@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 
-use super::common::{ExperimentArgs, ThreadArgs, host_without_runs, non_negative};
+use super::common::{ExperimentArgs, ThreadArgs, host_without_runs, parse_non_negative};
 use super::exit::{Exit, RequestError, refuse};
 use super::output::print;
 use super::screen_observer::PreparationObserver;
@@ -39,7 +39,7 @@ pub(crate) struct PlanArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub rows: Option<u64>,
     /// The price of one device for one hour; the plan then shows the price of the run.
-    #[arg(long, value_name = "PRICE", value_parser = non_negative)]
+    #[arg(long, value_name = "PRICE", value_parser = parse_non_negative)]
     pub price: Option<f64>,
     /// Draw the timeline of one step into this SVG file.
     #[arg(long, value_name = "FILE")]
@@ -62,7 +62,7 @@ pub(crate) struct PlanArgs {
 /// cannot be written.
 pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<Exit> {
     let cluster = match &args.cluster {
-        Some(cluster) => described(cluster)?,
+        Some(cluster) => read_cluster(cluster)?,
         None => local_devices(&host_without_runs(ThreadArgs { threads: args.threads })?),
     };
     let options = LoadOptions { absent_files: args.rows.is_some(), ..args.experiment.options()? };
@@ -87,7 +87,7 @@ pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<Exit> {
 }
 
 /// The cluster that a name or a file describes.
-fn described(text: &str) -> anyhow::Result<ClusterFacts> {
+fn read_cluster(text: &str) -> anyhow::Result<ClusterFacts> {
     let path = Path::new(text);
     let is_file = path.extension().is_some_and(|e| e == "yaml" || e == "yml") || path.is_file();
     if !is_file {
@@ -124,7 +124,7 @@ pub(crate) const PEAK_FLOPS: &str = "RUNNER_PEAK_FLOPS";
 ///
 /// # Errors
 /// If it is not a positive number.
-pub(crate) fn peak_flops(value: Option<OsString>) -> anyhow::Result<Option<f64>> {
+pub(crate) fn parse_peak_flops(value: Option<OsString>) -> anyhow::Result<Option<f64>> {
     let Some(value) = value else { return Ok(None) };
     let number = value.to_str().and_then(|text| text.trim().replace('_', "").parse::<f64>().ok());
     match number {
@@ -193,10 +193,10 @@ mod tests {
 
     #[test]
     fn the_peak_is_a_positive_number() {
-        assert_eq!(peak_flops(None).expect("absent"), None);
-        assert_eq!(peak_flops(Some("4_00e9".into())).expect("a number"), Some(4e11));
+        assert_eq!(parse_peak_flops(None).expect("absent"), None);
+        assert_eq!(parse_peak_flops(Some("4_00e9".into())).expect("a number"), Some(4e11));
         for bad in ["fast", "-1", "0", "inf", ""] {
-            assert!(peak_flops(Some(bad.into())).is_err(), "{bad:?} is no peak");
+            assert!(parse_peak_flops(Some(bad.into())).is_err(), "{bad:?} is no peak");
         }
     }
 }

@@ -8,7 +8,7 @@ use runner_report::verdict::describe_verdict;
 use runner_report::{OutputMode, Screen};
 use runner_store::verdict::Judgement;
 
-use super::common::{RunsFolderArgs, ThreadArgs, host, non_negative};
+use super::common::{RunsFolderArgs, ThreadArgs, host, parse_non_negative};
 use super::exit::Exit;
 use super::interrupt::Interrupt;
 use super::screen_observer::ScreenObserver;
@@ -23,7 +23,7 @@ pub(crate) struct ReproduceArgs {
     #[command(flatten)]
     pub root: RunsFolderArgs,
     /// The largest relative difference of a loss [default: 1e-4, in bf16 1e-2].
-    #[arg(long, value_name = "X", value_parser = non_negative)]
+    #[arg(long, value_name = "X", value_parser = parse_non_negative)]
     pub tolerance: Option<f64>,
     /// Only report what has changed; exit with code 3 if a change may affect the numbers.
     #[arg(long)]

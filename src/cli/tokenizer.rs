@@ -162,7 +162,7 @@ fn load(spec: &str) -> anyhow::Result<TextTokenizer> {
 
 fn encode(args: &EncodeArgs) -> anyhow::Result<Exit> {
     let loaded = load(&args.tokenizer)?;
-    let text = args.text.as_ref().map_or_else(standard_input, |text| Ok(text.clone()))?;
+    let text = args.text.as_ref().map_or_else(read_standard_input, |text| Ok(text.clone()))?;
     let ids = if args.special { loaded.encode_prompt(&text)? } else { loaded.encode_document(&text)? };
     let piece = |id: u32| loaded.decode(&[id]);
     if args.json {
@@ -182,7 +182,7 @@ fn encode(args: &EncodeArgs) -> anyhow::Result<Exit> {
 
 fn decode(args: &DecodeArgs) -> anyhow::Result<Exit> {
     let loaded = load(&args.tokenizer)?;
-    let text = if args.ids.is_empty() { standard_input()? } else { args.ids.join(" ") };
+    let text = if args.ids.is_empty() { read_standard_input()? } else { args.ids.join(" ") };
     let words = text.split(|c: char| c.is_whitespace() || matches!(c, ',' | '[' | ']')).filter(|word| !word.is_empty());
     let parse = |word: &str| match word.parse::<u32>() {
         Ok(id) if (id as usize) < loaded.vocab_size() => Ok(id),
@@ -198,7 +198,7 @@ fn decode(args: &DecodeArgs) -> anyhow::Result<Exit> {
     Ok(Exit::Done)
 }
 
-fn standard_input() -> anyhow::Result<String> {
+fn read_standard_input() -> anyhow::Result<String> {
     let mut bytes = Vec::new();
     std::io::stdin().lock().take(MAX_STDIN_BYTES + 1).read_to_end(&mut bytes).context("standard input")?;
     if bytes.len() as u64 > MAX_STDIN_BYTES {

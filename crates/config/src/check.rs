@@ -187,7 +187,7 @@ impl Checker<'_> {
             format!("did you mean `{near}`?")
         } else if entry.key == "<<" {
             "merge keys are not part of YAML 1.2; write the keys out".to_owned()
-        } else if let Some(home) = homes(self.root).get(entry.key.as_str()) {
+        } else if let Some(home) = sections_by_key(self.root).get(entry.key.as_str()) {
             format!("`{}` belongs under {}", entry.key, list(home, "or"))
         } else if names.is_empty() {
             "it takes no keys: `{}`".to_owned()
@@ -429,7 +429,7 @@ fn example(slot: Slot) -> String {
 }
 
 /// Each key of a file of the shape `root`, and the sections that have it.
-pub fn homes(root: Slot) -> HashMap<&'static str, Vec<String>> {
+pub fn sections_by_key(root: Slot) -> HashMap<&'static str, Vec<String>> {
     fn visit(slot: Slot, path: &str, out: &mut HashMap<&'static str, Vec<String>>) {
         match slot.shape {
             Shape::Keys(keys) => {

@@ -79,7 +79,7 @@ pub fn from_str(text: &str, path: &Path, options: &LoadOptions) -> Result<Loaded
 
 /// Lowers the text of the file to an experiment.
 fn lower(source: Source, path: &Path, options: &LoadOptions) -> Result<Loaded, ConfigError> {
-    let base = base(path).map_err(|message| source.diagnostic_whole(message, String::new()))?;
+    let base = base_folder(path).map_err(|message| source.diagnostic_whole(message, String::new()))?;
     let whole = source.clone();
     let mut mistakes = Mistakes::default();
     let (tree, found) = tree::parse(&source);
@@ -180,7 +180,7 @@ fn add_weights(
 }
 
 /// The folder that paths start from, absolute.
-fn base(path: &Path) -> Result<PathBuf, String> {
+fn base_folder(path: &Path) -> Result<PathBuf, String> {
     let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let folder = std::path::absolute(folder).map_err(|e| format!("the folder of the file is not known: {e}"))?;
     if folder.to_str().is_none() {

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::check::{check, homes, join};
+use super::check::{check, join, sections_by_key};
 use super::layers::{Layer, LayerOrigin};
 use super::mistakes::Mistakes;
 use super::shape::{Shape, root};
@@ -37,7 +37,7 @@ pub(crate) fn add_overrides(options: &LoadOptions, layers: &mut Vec<Layer>, mist
         None if keys[0].is_empty() => {}
         None => mistakes.poison(keys.join(".")),
     };
-    let (sections, homes) = (sections(), homes(root()));
+    let (sections, homes) = (sections(), sections_by_key(root()));
     for (name, value) in variables {
         let Some(rest) = name.strip_prefix(PREFIX) else { continue };
         if is_github_actions(options) && name == "RUNNER_NAME" {

@@ -28,7 +28,7 @@ impl Resolver<'_> {
                 devices.push(device);
             } else {
                 let message = format!("`{}` is no device: `cpu`, or `cuda:` and a number", short(text));
-                self.error(&[&format!("{DEVICES}.{rank}")], message, meant(text));
+                self.error(&[&format!("{DEVICES}.{rank}")], message, suggest_device(text));
             }
         }
         if devices.len() < names.len() {
@@ -79,7 +79,7 @@ impl Resolver<'_> {
 }
 
 /// The device that a misspelled word probably means.
-fn meant(text: &str) -> String {
+fn suggest_device(text: &str) -> String {
     let word = text.trim().to_lowercase();
     let index = word.trim_start_matches(|c: char| !c.is_ascii_digit());
     if word == "cpu" || (word.starts_with("cpu") && !index.is_empty()) {

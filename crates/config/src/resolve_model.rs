@@ -34,19 +34,19 @@ impl Resolver<'_> {
         ];
         let missing: Vec<&str> = sizes.iter().filter(|(_, size)| size.is_none()).map(|(key, _)| *key).collect();
         // A size that was given wrongly is not missing.
-        let unsaid: Vec<&str> =
+        let unreported: Vec<&str> =
             missing.into_iter().filter(|key| !self.mistakes.is_poisoned(&format!("model.{key}"))).collect();
-        let verb = if unsaid.len() == 1 { "is" } else { "are" };
-        if let Some(null) = unsaid.iter().map(|key| format!("model.{key}")).find(|key| self.given_as_null(key)) {
+        let verb = if unreported.len() == 1 { "is" } else { "are" };
+        if let Some(null) = unreported.iter().map(|key| format!("model.{key}")).find(|key| self.given_as_null(key)) {
             self.error(
                 &[&null],
-                format!("{} {verb} missing in `model`: `{null}` is null", list(&unsaid, "and")),
+                format!("{} {verb} missing in `model`: `{null}` is null", list(&unreported, "and")),
                 "give a number; `null` takes away what a preset, weights or a lower layer give",
             );
-        } else if !unsaid.is_empty() {
+        } else if !unreported.is_empty() {
             self.error(
                 &["model.preset"],
-                format!("without a preset, {} {verb} missing in `model`", list(&unsaid, "and")),
+                format!("without a preset, {} {verb} missing in `model`", list(&unreported, "and")),
                 format!("give them, or `preset:` one of {}", list(&presets::names(), "or")),
             );
         }

@@ -200,7 +200,7 @@ impl Resolver<'_> {
         }
         let AutoOr::Given(given) = &pipeline.partition else { return };
         let help = || match parts {
-            ..=SHOWN => format!("such as {}, or `auto`", shown(&even(layers, parts))),
+            ..=SHOWN => format!("such as {}, or `auto`", shown(&divide_evenly(layers, parts))),
             _ => "`auto` balances them".to_owned(),
         };
         if given.len() != parts {
@@ -234,6 +234,6 @@ fn shown(values: &[usize]) -> String {
 }
 
 /// `layers` in `parts` that differ by at most one.
-fn even(layers: usize, parts: usize) -> Vec<usize> {
+fn divide_evenly(layers: usize, parts: usize) -> Vec<usize> {
     (0..parts).map(|i| layers / parts + usize::from(i < layers % parts)).collect()
 }

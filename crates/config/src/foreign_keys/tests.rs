@@ -2,13 +2,13 @@
 
 use std::collections::HashSet;
 
-use super::super::check::homes;
+use super::super::check::sections_by_key;
 use super::*;
 use crate::tests::diagnostics::{render_mistakes, with};
 
 #[test]
 fn every_spelling_is_unique_and_leads_to_a_key_of_the_schema() {
-    let homes = homes(crate::shape::root());
+    let homes = sections_by_key(crate::shape::root());
     let mut seen = HashSet::new();
     for Counterpart { names, key, note, differs } in &FOREIGN_NAMES.keys {
         assert!(key.is_some() || !note.is_empty() && !differs, "{names}");
@@ -32,7 +32,7 @@ fn every_spelling_is_answered_once_in_every_section_and_without_a_list_of_keys()
             let answered: Vec<String> = SECTIONS
                 .iter()
                 .filter(|section| {
-                    homes(crate::shape::root())
+                    sections_by_key(crate::shape::root())
                         .get(spelling)
                         .is_none_or(|homes| !homes.iter().any(|home| home == *section))
                 })

@@ -85,7 +85,7 @@ pub fn svg(curves: &[Curve], title: &str, metric: &str, over: CurveAxis) -> Stri
         let (legend_x, legend_y) = (right + 16.0, TOP + 8.0 + i as f64 * ENTRY);
         picture.raw(format_args!("</g><g class=\"curve c{i}\"><path d=\"M{legend_x} {legend_y}h26\"/></g>"));
         picture.raw(format_args!("<g><title>{name}</title>"));
-        picture.text(legend_x + 34.0, legend_y + 4.0, " class=\"ink\"", cut(&curve.label));
+        picture.text(legend_x + 34.0, legend_y + 4.0, " class=\"ink\"", shorten_label(&curve.label));
         picture.raw(format_args!("</g>"));
     }
     picture.finish()
@@ -146,7 +146,7 @@ fn label(x: f64) -> String {
     }
 }
 
-fn cut(label: &str) -> String {
+fn shorten_label(label: &str) -> String {
     if label.chars().count() <= LETTERS {
         return label.to_owned();
     }
@@ -188,6 +188,6 @@ mod tests {
     #[test]
     fn long_names_keep_their_ends() {
         let name = format!("{}-0a1b2c3d", "long".repeat(20));
-        assert!(cut(&name).ends_with("-0a1b2c3d") && cut(&name).chars().count() <= LETTERS);
+        assert!(shorten_label(&name).ends_with("-0a1b2c3d") && shorten_label(&name).chars().count() <= LETTERS);
     }
 }

@@ -86,11 +86,11 @@ impl Results {
             }
         }
         let mut writer = csv::Writer::from_writer(Vec::new());
-        let header = names.iter().map(|&n| if own.contains(&n) { format!("param.{n}") } else { plain(n) });
+        let header = names.iter().map(|&n| if own.contains(&n) { format!("param.{n}") } else { escape_formula(n) });
         writer.write_record(once("point".to_owned()).chain(header).chain(own[1..].iter().map(|&n| n.to_owned())))?;
         for row in &self.rows {
             let value = |name: &&str| match row.values.iter().find(|(n, _)| n == name) {
-                Some((_, Value::String(text))) => plain(text),
+                Some((_, Value::String(text))) => escape_formula(text),
                 Some((_, other)) => value_text(other),
                 None => String::new(),
             };
@@ -101,7 +101,7 @@ impl Results {
                 row.steps.to_string(),
                 number(row.objective),
                 number(row.seconds),
-                row.run.as_deref().map(plain).unwrap_or_default(),
+                row.run.as_deref().map(escape_formula).unwrap_or_default(),
             ];
             writer.write_record(once(row.point.to_string()).chain(names.iter().map(value)).chain(rest))?;
         }
@@ -111,7 +111,7 @@ impl Results {
 }
 
 /// `text`, marked as text where a spreadsheet would compute it.
-fn plain(text: &str) -> String {
+fn escape_formula(text: &str) -> String {
     if text.starts_with(['=', '+', '-', '@', '\t', '\r']) { format!("'{text}") } else { text.to_owned() }
 }
 
