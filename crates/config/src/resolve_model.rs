@@ -6,7 +6,7 @@ use super::resolver::Resolver;
 use runner_spec::diagnostic::list;
 use runner_spec::experiment::{Batch, Family, Model, NormPlace, WeightInit};
 use runner_spec::format::{choice_name, division};
-use runner_spec::model::DEFAULT_ROPE_THETA;
+use runner_spec::model::{DEFAULT_ROPE_THETA, Gpt2Variant};
 
 /// More parameters than any machine holds; beyond it arithmetic on sizes would overflow.
 const MAX_PARAMETERS: f64 = 1e13;
@@ -90,13 +90,16 @@ impl Resolver<'_> {
             tie_embeddings: raw.tie_embeddings.unwrap_or(tie),
             norm_eps: raw.norm_eps.unwrap_or(1e-5),
             rope_theta: raw.rope_theta.unwrap_or(DEFAULT_ROPE_THETA),
-            norm: raw.norm.unwrap_or_default(),
-            activation: raw.activation.unwrap_or_default(),
-            positions: raw.positions.unwrap_or_default(),
-            embedding_scale: raw.embedding_scale.unwrap_or(false),
-            head_bias: raw.head_bias.unwrap_or(false),
-            final_norm: raw.final_norm.unwrap_or(true),
-            mlp_dropout: raw.mlp_dropout.unwrap_or(0.0),
+            variant: Gpt2Variant {
+                norm: raw.norm.unwrap_or_default(),
+                activation: raw.activation.unwrap_or_default(),
+                positions: raw.positions.unwrap_or_default(),
+                embedding_scale: raw.embedding_scale.unwrap_or(false),
+                head_bias: raw.head_bias.unwrap_or(false),
+                final_norm: raw.final_norm.unwrap_or(true),
+                mlp_dropout: raw.mlp_dropout.unwrap_or(0.0),
+                pytorch_init: None,
+            },
             init: raw.init.clone().map(|init| match init {
                 WeightInit::From(folder) => WeightInit::From(self.base.join(folder)),
                 pytorch @ WeightInit::Pytorch { .. } => pytorch,

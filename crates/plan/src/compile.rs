@@ -214,19 +214,11 @@ fn vocabulary_note(theirs: usize, ours: usize) -> Option<String> {
 
 /// The settings in which `m` differs from GPT-2; a llama has none.
 fn variant(m: &Model) -> Result<Gpt2Variant> {
-    let variant = Gpt2Variant {
-        norm: m.norm,
-        activation: m.activation,
-        positions: m.positions,
-        embedding_scale: m.embedding_scale,
-        head_bias: m.head_bias,
-        final_norm: m.final_norm,
-        mlp_dropout: m.mlp_dropout,
-        pytorch_init: match m.init {
-            Some(WeightInit::Pytorch { embedding }) => Some(embedding),
-            _ => None,
-        },
+    let pytorch_init = match m.init {
+        Some(WeightInit::Pytorch { embedding }) => Some(embedding),
+        _ => None,
     };
+    let variant = Gpt2Variant { pytorch_init, ..m.variant };
     if m.family == Family::Llama && variant != Gpt2Variant::default() {
         refuse!("model", "llama has none of the gpt2 family's variants");
     }

@@ -15,7 +15,8 @@ mod eval;
 mod parallel;
 mod train;
 
-use crate::serde_defaults::{defaults, is_default, is_true, yes};
+use crate::model::Gpt2Variant;
+use crate::serde_defaults::{defaults, is_true, yes};
 pub use data::{
     Corpus, Data, HUB_DEFAULT_BRANCH, HubSource, HubTokenizer, JsonSource, Layout, PaddingMask, ParquetSource, Source,
     Tokenizer, Validation,
@@ -75,8 +76,6 @@ pub enum Precision {
 
 /// The model section. Sizes are counts of elements.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-#[expect(clippy::struct_excessive_bools, reason = "keys of the file that are true or false")]
 pub struct Model {
     pub family: Family,
     /// `None`: the tokenizer's size, known once the data is there.
@@ -94,23 +93,9 @@ pub struct Model {
     pub norm_eps: f64,
     /// Llama only.
     pub rope_theta: f64,
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub norm: NormPlace,
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub activation: Activation,
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub positions: PositionKind,
-    /// True if token embeddings are multiplied by √`d_model`.
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub embedding_scale: bool,
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub head_bias: bool,
-    /// True if there is a norm before the head.
-    #[serde(default = "yes", skip_serializing_if = "is_true")]
-    pub final_norm: bool,
-    /// The dropout after the activation of the feed-forward layer.
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub mlp_dropout: f64,
+    /// Keys of their own in a file. `pytorch_init` is not among them: `init` gives it.
+    #[serde(flatten)]
+    pub variant: Gpt2Variant,
     /// `None`: normal(0, 0.02).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub init: Option<WeightInit>,
