@@ -42,7 +42,8 @@ fn experiment(stages: usize, replicas: usize) -> Experiment {
 }
 
 fn data() -> DataFacts {
-    let train = SplitFacts { rows: 10_000_000, tokens: 10_240_000_000, documents: 1, hash: "assumed".to_owned() };
+    let train =
+        SplitFacts { rows: 10_000_000, tokens: 10_240_000_000, documents: 1, hash: "assumed".to_owned(), text: None };
     DataFacts {
         tokenizer_vocab: 50_257,
         tokenizer_hash: "assumed".to_owned(),

@@ -258,7 +258,7 @@ run_sanitize() {
         with_libraries env RUNNER_RUNS="$work/sanitize-$tool-$model" RUNNER_CACHE="$work/cache" timeout -k 5 $((until - SECONDS)) \
             "$sanitizer" --tool "$tool" --error-exitcode 99 --target-processes all "$runner" apply "$root/experiments/gpu/parity-$model.yaml" --quiet \
             --set device=cuda --set precision="$precision" --set train.steps=2 --set model.layers=2 --set batch.sequences=4 --set batch.micro_batch=2 \
-            --set eval.loss.batches=1 2>&1 | tail -40
+            --set eval.loss.rows=2 2>&1 | tail -40
         code=${PIPESTATUS[0]}
         case $code in
             0) note sanitize "$tool, $model $precision" true "" "" ;;

@@ -65,7 +65,7 @@ def pytorch(options):
 def ours(options, folder):
     settings = {
         "data.train.text.files": f"[{options.text.resolve()}]", "train.steps": options.steps, "seed": options.seed,
-        "eval.every": options.every, "eval.loss.batches": 100000, "eval.samples": "null", "checkpoint.every": 1000000,
+        "eval.every": options.every, "eval.loss.rows": 1000000, "eval.samples": "null", "checkpoint.every": 1000000,
     }
     flags = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
     gpt2.runner(options.runner, folder, "apply", EXPERIMENT, "--quiet", "--threads", options.threads, *flags)

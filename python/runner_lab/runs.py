@@ -25,6 +25,7 @@ class Run:
     loss: Optional[float]
     val_loss: Optional[float]
     best_val_loss: Optional[float]
+    val_bits_per_byte: Optional[float]
     tokens_per_second: Optional[float]
     started: Optional[str]
     ended: Optional[str]

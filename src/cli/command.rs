@@ -45,7 +45,7 @@ enum Command {
     Reproduce(reproduce::ReproduceArgs),
     /// Start a new run from the settings of another run, with changes, or from its checkpoint.
     ///
-    /// The same command without --new resumes the new run.
+    /// --from says where it begins: at the start or with a checkpoint. The same command without --new resumes the new run.
     Fork(fork::ForkArgs),
     /// Resume an interrupted or failed run from its own directory.
     ///

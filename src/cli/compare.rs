@@ -8,11 +8,11 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use super::common::RunsFolderArgs;
 use super::exit::{Exit, RequestError, refuse};
 use super::output::{print_result, print_to_stderr, write_file};
+use runner_lab::compare::MeasurementBasis;
 use runner_lab::compare::curves::{Curve, CurveAxis, CurveMetric, curve};
 use runner_lab::compare::run_record::{RunRecord, read_experiment_and_plan};
 use runner_lab::compare::svg;
-use runner_report::comparison;
-use runner_spec::experiment::Experiment;
+use runner_report::comparison::{self, RunToCompare};
 use runner_store::catalog;
 
 /// Show several runs in a table: the settings in which they differ, and their losses, speed and memory.
@@ -63,11 +63,12 @@ pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<Exit> {
     }
     let root = args.root.root();
     let paths = catalog::resolve_all(&root, &args.runs_named)?;
-    let read = |path: &PathBuf| -> anyhow::Result<(RunRecord, Experiment)> {
-        Ok((RunRecord::read(path)?, read_experiment_and_plan(path)?.0))
+    let read = |path: &PathBuf| -> anyhow::Result<RunToCompare> {
+        let (experiment, plan) = read_experiment_and_plan(path)?;
+        Ok(RunToCompare { record: RunRecord::read(path)?, experiment, basis: MeasurementBasis::of_plan(&plan) })
     };
     let runs = paths.iter().map(read).collect::<anyhow::Result<Vec<_>>>()?;
-    for problem in runs.iter().filter_map(|(record, _)| record.problem.as_ref()) {
+    for problem in runs.iter().filter_map(|run| run.record.problem.as_ref()) {
         print_to_stderr(&format!("warning: {problem}"));
     }
     let mut table = comparison::compare(&runs);
@@ -97,8 +98,8 @@ fn check_plot_path(path: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn draw(args: &CompareArgs, runs: &[(RunRecord, Experiment)], path: &Path) -> anyhow::Result<()> {
-    let all = runs.iter().map(|(record, _)| curve(record, args.metric, args.over, args.smooth as usize));
+fn draw(args: &CompareArgs, runs: &[RunToCompare], path: &Path) -> anyhow::Result<()> {
+    let all = runs.iter().map(|run| curve(&run.record, args.metric, args.over, args.smooth as usize));
     let curves: Vec<Curve> = all.filter(|c| c.points.iter().any(|(_, y)| y.is_finite())).collect();
     if curves.is_empty() {
         refuse!("--metric {}: none of the runs has this metric", args.metric.name());

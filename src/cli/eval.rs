@@ -19,7 +19,10 @@ use runner_spec::experiment::{Corpus, EvalLoss, Experiment, HellaSwag};
 pub(crate) struct EvalArgs {
     #[command(flatten)]
     pub recorded: RecordedRunArgs,
-    /// Read only this many micro-batches of the validation split [default: the experiment's setting, else all].
+    /// Read only the first N rows of the validation split [default: the experiment's setting, else all].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), conflicts_with = "batches")]
+    pub rows: Option<u64>,
+    /// Read only the first N micro-batches of the validation split; the experiment's micro-batch counts. Prefer --rows.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub batches: Option<u32>,
     /// Score this HellaSwag file instead of the experiment's.
@@ -74,11 +77,11 @@ pub(crate) fn run(args: &EvalArgs) -> anyhow::Result<Exit> {
     let started = Instant::now();
     let metrics = pool.install(|| -> anyhow::Result<EvalMetrics> {
         let (model, weights, step) = opened.model(args.recorded.checkpoint.which(), device)?;
-        let configured = opened.experiment.eval.loss.map(|EvalLoss { batches }| batches);
-        let batches = args.batches.map(|n| n as usize).or(configured).unwrap_or(usize::MAX);
         let batch = &opened.program()?.batch;
+        let asked = args.rows.map(EvalLoss::Rows).or(args.batches.map(|n| EvalLoss::Batches(n as usize)));
+        let rows = asked.or(opened.experiment.eval.loss).map_or(u64::MAX, |loss| loss.rows(batch.micro_batch));
         let validation = prepared.dataset.validation.as_ref();
-        let loss = validation.map(|split| LossBatches::new(split, batches, batch.micro_batch, batch.mask_padding));
+        let loss = validation.map(|split| LossBatches::new(split, rows, batch.micro_batch, batch.mask_padding));
         let choice = prepared.choice.as_deref().map(|items| ChoiceBatches::new(items, model.spec.context_length));
         let run = |batches: &dyn Batches| run_all_batches(batches, &model, &weights);
         Ok(evaluate(step, loss, choice, run)?)
@@ -95,6 +98,7 @@ fn metrics_text(m: &EvalMetrics) -> String {
     if let (Some(loss), Some(perplexity)) = (m.val_loss, m.val_perplexity) {
         lines.push(format!("val loss    {loss:.4}"));
         lines.push(format!("perplexity  {perplexity:.2}"));
+        lines.extend(m.val_bits_per_byte.map(|bits| format!("bits/byte   {bits:.4}")));
     }
     if let (Some(acc), Some(norm), Some(n)) = (m.hellaswag_acc, m.hellaswag_acc_norm, m.hellaswag_n) {
         lines.push(format!("hellaswag   acc {:.2}%  acc_norm {:.2}%  of {n} items", acc * 100.0, norm * 100.0));

@@ -1,7 +1,7 @@
 //! `runner fork`: a new run from another run's settings, changed, from the start or from one of its checkpoints.
 
 use clap::Args;
-use runner_engine::fork::{ForkRequest, fork};
+use runner_engine::fork::{ForkRequest, ForkStart, fork};
 use runner_engine::launch::Faults;
 use runner_engine::observer::RunObserver;
 use runner_engine::prepare::Host;
@@ -21,9 +21,10 @@ pub(crate) struct ForkArgs {
     /// to the current folder.
     #[arg(long, value_name = "KEY.PATH=VALUE")]
     pub set: Vec<String>,
-    /// Begin with the weights and the optimizer's state of its checkpoint after STEP, `latest` or `best` [default: from the start].
-    #[arg(long, value_name = "STEP", value_parser = parse_checkpoint)]
-    pub from: Option<CheckpointChoice>,
+    /// Where the new run begins: `start`, or with the weights and the optimizer's state of its checkpoint `latest`, `best` or after
+    /// STEP. Required if the run has a checkpoint.
+    #[arg(long, value_name = "start|latest|best|STEP", value_parser = parse_fork_start)]
+    pub from: Option<ForkStart>,
     /// The name of the new run, as `name` in an experiment.
     #[arg(long)]
     pub name: Option<String>,
@@ -40,13 +41,14 @@ pub(crate) struct ForkArgs {
     pub test_faults: Option<Faults>,
 }
 
-/// Parses the name of a checkpoint, or its step.
-fn parse_checkpoint(text: &str) -> Result<CheckpointChoice, String> {
+/// Parses where a fork begins: a word, or the step of a checkpoint.
+fn parse_fork_start(text: &str) -> Result<ForkStart, String> {
     match (text, text.parse()) {
-        ("latest", _) => Ok(CheckpointChoice::Latest),
-        ("best", _) => Ok(CheckpointChoice::Best),
-        (_, Ok(step)) => Ok(CheckpointChoice::Step(step)),
-        _ => Err("take a step, `latest` or `best`".to_owned()),
+        ("start", _) => Ok(ForkStart::Start),
+        ("latest", _) => Ok(ForkStart::Checkpoint(CheckpointChoice::Latest)),
+        ("best", _) => Ok(ForkStart::Checkpoint(CheckpointChoice::Best)),
+        (_, Ok(step)) => Ok(ForkStart::Checkpoint(CheckpointChoice::Step(step))),
+        _ => Err("take `start`, `latest`, `best` or a step".to_owned()),
     }
 }
 

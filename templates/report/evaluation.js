@@ -39,6 +39,7 @@ function evaluationTable(scored) {
       ),
       loss(e.val_loss),
       significant(e.val_perplexity, 4),
+      loss(e.val_bits_per_byte),
       percentError(e.hellaswag_acc, standardError(e.hellaswag_acc, e.hellaswag_n)),
       percentError(e.hellaswag_acc_norm, standardError(e.hellaswag_acc_norm, e.hellaswag_n)),
       isNumber(e.hellaswag_n) ? count(e.hellaswag_n) : null,
@@ -46,9 +47,9 @@ function evaluationTable(scored) {
   );
   const columns = [
     { name: "run" },
-    ...["step", "val loss", "perplexity", "acc", "acc_norm", "items"].map((name) => ({ name, number: true })),
+    ...["step", "val loss", "perplexity", "bits/byte", "acc", "acc_norm", "items"].map((name) => ({ name, number: true })),
   ];
-  const used = (cells) => cells.slice(many ? 0 : 1, scored ? undefined : 4);
+  const used = (cells) => cells.slice(many ? 0 : 1, scored ? undefined : 5);
   const caption = scored ? "Every evaluation; ± is one standard error" : "Every evaluation";
   return table(caption, used(columns), rows.map(used), { tall: rows.length > 14 });
 }

@@ -17,6 +17,7 @@ function numbers(run) {
         : "not evaluated";
   return [
     ["val loss", loss(last?.val_loss), bestText],
+    isNumber(last?.val_bits_per_byte) ? ["bits/byte", loss(last.val_bits_per_byte), `at step ${count(last.step)}`] : null,
     ["train loss", loss(curves.final_loss), curves.steps ? `at step ${count(curves.last_step)}` : "no step yet"],
     ["steps", count(curves.last_step), `of ${count(run.steps)}`],
     ["tokens", large(curves.tokens), isNumber(run.plan.parameters) ? `${large(run.plan.parameters)} params` : ""],
@@ -90,6 +91,7 @@ function overviewTable() {
       `${count(run.curves.last_step)} / ${count(run.steps)}`,
       loss(last?.val_loss),
       loss(best?.val_loss),
+      loss(last?.val_bits_per_byte),
       loss(run.curves.final_loss),
       large(run.curves.tokens),
       large(medians.tokens_per_second),
@@ -102,14 +104,15 @@ function overviewTable() {
   const columns = [
     { name: "run" },
     { name: "status" },
-    ...["steps", "val loss", "best", "train loss", "tokens", "tokens/s", "step", "memory", "time"].map(column),
+    ...["steps", "val loss", "best", "bits/byte", "train loss", "tokens", "tokens/s", "step", "memory", "time"].map(column),
   ];
   return table("All runs: losses at the end, medians of speed", columns, rows, { rowHeads: true, tall: true });
 }
 
 function renderOverview() {
   if (!data.runs.length) return [empty("There is no run yet.")];
-  if (data.runs.length <= CARDS) return [el("div", { class: "cards" }, data.runs.map(card))];
+  const incomparable = data.incomparable.length ? [problemList(data.incomparable)] : [];
+  if (data.runs.length <= CARDS) return [...incomparable, el("div", { class: "cards" }, data.runs.map(card))];
   const wrong = data.runs.map((run) => [run, complaints(run)]).filter(([, list]) => list);
-  return [overviewTable(), ...wrong.map(([run, list]) => el("div", { class: "wrong" }, el("h3", null, run.id), list))];
+  return [...incomparable, overviewTable(), ...wrong.map(([run, list]) => el("div", { class: "wrong" }, el("h3", null, run.id), list))];
 }

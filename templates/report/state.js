@@ -27,7 +27,8 @@ const state = {
 
 function chooseAtFirst() {
   if (data.runs.length <= MANY) return;
-  const best = (run) => run.curves.best_eval?.val_loss ?? Infinity;
+  // Losses that do not compare order nothing.
+  const best = (run) => data.incomparable.length ? 0 : run.curves.best_eval?.val_loss ?? Infinity;
   const order = [...data.runs].sort((a, b) => best(a) - best(b));
   for (const run of order.slice(AT_FIRST)) state.hidden.add(run.id);
 }

@@ -366,8 +366,9 @@ function renderSweep(width) {
     state.brushes.clear();
     redraw("sweep");
   };
+  const incomparable = sweep.incomparable ? [`No point is the best, because ${sweep.metric} does not compare: ${sweep.incomparable}`] : [];
   return [
-    problemList(sweep.problems),
+    problemList([...incomparable, ...sweep.problems]),
     el(
       "p",
       { class: "muted" },

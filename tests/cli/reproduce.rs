@@ -318,7 +318,13 @@ fn a_fork_begins_with_other_settings() {
     let sandbox = new_sandbox(SINGLE);
     sandbox.expect(0, "apply exp.yaml --threads 1 --quiet");
     let (id, run) = id_and_run(&sandbox);
-    let fork = format!("fork {id} --threads 1 --set optimizer.adamw.lr=1e-4 --name other");
+    let printed = sandbox.expect(2, &format!("fork {id} --threads 1 --set optimizer.adamw.lr=1e-4"));
+    for words in
+        ["--from start (step 0", "--from latest (step 12)", "--from best (step ", "--from STEP (one of 4, 8, 12)"]
+    {
+        assert!(printed.contains(words), "{words}: {printed}");
+    }
+    let fork = format!("fork {id} --threads 1 --from start --set optimizer.adamw.lr=1e-4 --name other");
     let printed = sandbox.expect(0, &format!("{fork} --until-step 5"));
     assert!(printed.contains("stopped after step 5 as asked"), "{printed}");
     let printed = sandbox.expect(0, &fork);
@@ -335,8 +341,8 @@ fn a_fork_begins_with_other_settings() {
     assert!(printed.contains(&format!("up to date: {copy}")), "{printed}");
     sandbox.expect(0, &format!("{fork} --new --quiet"));
     assert_eq!(sandbox.runs().len(), 3);
-    assert!(sandbox.expect(2, &format!("fork {id}")).contains("nothing differs from"));
-    assert!(sandbox.expect(2, &format!("fork {id} --set optimizer.adamw.lrr=1")).contains("lr"));
+    assert!(sandbox.expect(2, &format!("fork {id} --from start")).contains("nothing differs from"));
+    assert!(sandbox.expect(2, &format!("fork {id} --from start --set optimizer.adamw.lrr=1")).contains("lr"));
     assert!(sandbox.expect(0, &format!("runs show {copy}")).contains(&format!("fork of {id}")));
     assert_eq!(recorded_end(&run).len(), 12 + 3 + 2);
 }

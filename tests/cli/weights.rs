@@ -329,7 +329,19 @@ fn the_weights_belong_to_the_plan() {
     let b = run_of(&sandbox, "b").0.display().to_string();
     let b = b.as_str();
     sandbox.stdout_of(&["reproduce", b, "--threads", "1", "--quiet"]);
-    sandbox.stdout_of(&["fork", b, "--set", "optimizer.adamw.lr=1e-3", "--name", "c", "--threads", "1", "--quiet"]);
+    sandbox.stdout_of(&[
+        "fork",
+        b,
+        "--from",
+        "start",
+        "--set",
+        "optimizer.adamw.lr=1e-3",
+        "--name",
+        "c",
+        "--threads",
+        "1",
+        "--quiet",
+    ]);
     let sweep = "sweep: {base: b.yaml, grid: {model.init.from: [out, bf16]}}\n";
     fs::write(sandbox.path("s.yaml"), sweep).unwrap();
     let printed = sandbox.stdout_of(&["sweep", "s.yaml", "--dry-run"]);

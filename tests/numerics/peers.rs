@@ -391,7 +391,7 @@ eval: {loss: null}
 /// The rows of the source that each rank reads at each step, by the programs that the planner makes and the sampler that a rank
 /// sets up.
 fn replicas(experiment: &Experiment, rows: u64, ranks: usize, steps: u64) -> Vec<Vec<Vec<u64>>> {
-    let train = SplitFacts { rows, tokens: rows * 8, documents: 1, hash: "assumed".to_owned() };
+    let train = SplitFacts { rows, tokens: rows * 8, documents: 1, hash: "assumed".to_owned(), text: None };
     let data = DataFacts {
         tokenizer_vocab: 300,
         tokenizer_hash: "assumed".to_owned(),

@@ -157,12 +157,12 @@ fn validation_loss_does_not_depend_on_replicas_and_stages() {
     let spec = ModelSpec { vocab_size: 260, ..specs()[0].clone() };
     let one = whole(&spec, F64);
     let three = Pipeline::new(&spec, &weights(&spec, DType::F64), &[0..2, 2..3, 3..5], 3, FP32);
-    // The last batch is smaller; fewer batches than the split has; fewer than replicas.
-    for (count, micro_batch) in [(usize::MAX, 4), (3, 2), (1, 3)] {
+    // The last batch is smaller; fewer batches than the split has; fewer than replicas; rows that fill no whole batch.
+    for (count, micro_batch) in [(u64::MAX, 4), (6, 2), (3, 3), (7, 3)] {
         let batches = LossBatches::new(split, count, micro_batch, false);
         let model = &one.stages[0].1;
         let expected = batches.finish(&run_all_batches(&batches, model, &one.ranks[0].params).unwrap()).unwrap();
-        let rows = split.rows().min((count as u64).saturating_mul(micro_batch as u64));
+        let rows = split.rows().min(count);
         assert_eq!(expected.tokens, rows * 10);
         for replicas in 1..=4 {
             for pipeline in [&one, &three] {
@@ -171,7 +171,7 @@ fn validation_loss_does_not_depend_on_replicas_and_stages() {
             }
         }
     }
-    let batches = LossBatches::new(split, 2, 2, false);
+    let batches = LossBatches::new(split, 4, 2, false);
     assert!(matches!(batches.finish(&vec![0.0; batches.value_count()]), Err(EvalError::Request(_))), "nothing was run");
     let mut bad = vec![0.0; batches.value_count()];
     bad.fill(f64::NAN);

@@ -159,10 +159,15 @@ fn add_weights(
     // A higher layer that draws the weights takes the lower one's choice away.
     let chosen = layers.iter().rev().find_map(|l| Some((l, l.value.pointer("/model/init")?)));
     let (layer, path) = chosen.and_then(|(l, init)| Some((l, init.get("from")?.as_str()?)))?;
-    match weights::describe(&base.join(path)) {
+    let folder = base.join(path);
+    match weights::describe(&folder) {
         Ok(described) => {
             let from = LayerOrigin::Weights(described.file.display().to_string());
             layers.insert(0, Layer { from, value: serde_json::json!({ "model": described.model_section() }) });
+            if let Some((file, tokenizer)) = tokenizer_of_weights(&folder) {
+                let from = LayerOrigin::Weights(file.display().to_string());
+                layers.insert(0, Layer { from, value: serde_json::json!({ "data": { "tokenizer": tokenizer } }) });
+            }
             (!options.absent_files).then_some(described)
         }
         Err(_) if options.absent_files => None,
@@ -177,6 +182,16 @@ fn add_weights(
             None
         }
     }
+}
+
+/// The tokenizer in the folder `path` of initial weights, unless the file names another one, and its first file.
+fn tokenizer_of_weights(path: &Path) -> Option<(PathBuf, Value)> {
+    let named = |name: &str| Some(path.join(name)).filter(|file| file.is_file());
+    if let Some(file) = named("tokenizer.json") {
+        return Some((file.clone(), serde_json::json!({ "file": file })));
+    }
+    let (vocab, merges) = named("vocab.json").zip(named("merges.txt"))?;
+    Some((vocab.clone(), serde_json::json!({ "gpt2": { "vocab": vocab, "merges": merges } })))
 }
 
 /// The folder that paths start from, absolute.

@@ -20,7 +20,7 @@ use super::token_files;
 use super::token_store::{TokenStore, TokenStoreWriter};
 use super::token_stream::{TokenStream, TokenWidth};
 use super::tokenizer::{TextTokenizer, make_tokenizer};
-use runner_spec::data::{ChoiceFacts, ChoiceItem, DataFacts, SplitFacts};
+use runner_spec::data::{ChoiceFacts, ChoiceItem, DataFacts, Rows, SplitFacts, SplitText};
 use runner_spec::experiment::{Corpus, Data, HellaSwag, Layout, Source, Validation};
 
 /// The data to prepare.
@@ -55,6 +55,8 @@ struct SourceTokens {
     documents: u64,
     max: u32,
     hash: String,
+    /// The content hash of the source; `None` for token shards, which hold no text.
+    text_hash: Option<String>,
 }
 
 impl SourceTokens {
@@ -79,6 +81,9 @@ pub fn prepare(request: &DataRequest<'_>, progress: &(dyn Fn(Progress) + Sync)) 
     let cache = DataCache::open(request.cache_dir)?;
     Preparation { request, cache, report: progress }.run()
 }
+
+/// The key of the part of the training source that is held out.
+const HELD_OUT: &str = "data.validation.fraction";
 
 impl Preparation<'_> {
     fn run(&self) -> Result<Prepared> {
@@ -111,7 +116,7 @@ impl Preparation<'_> {
             self.cut_rows(tokens, &tokenizer, padding, &range, key)
         };
         let (train_split, train_facts) = cut(&tokens, 0..border, train.split.key())?;
-        let held_out = fraction.map(|_| cut(&tokens, border..units, "data.validation.fraction")).transpose()?;
+        let held_out = fraction.map(|_| cut(&tokens, border..units, HELD_OUT)).transpose()?;
         let whole = |source: &LocatedSource| {
             let tokens = self.load_tokens(source, &tokenizer)?;
             cut(&tokens, 0..tokens.units(padding), source.split.key())
@@ -156,7 +161,7 @@ impl Preparation<'_> {
                 |bytes_done, tokens| (self.report)(Progress::Tokenizing { split, bytes_done, bytes_total, tokens });
             let (stream, max, documents) = token_files::open(source, tokenizer.end_of_text(), &self.cache, &report)?;
             let event = Progress::CacheHit { split, tokens: stream.count() };
-            (SourceTokens { stream, store: None, documents, max, hash: source.hash.clone() }, event)
+            (SourceTokens { stream, store: None, documents, max, hash: source.hash.clone(), text_hash: None }, event)
         } else {
             // Padded rows have their own separators.
             let (layout, separator) = if is_padded { ("padded", None) } else { ("packed", tokenizer.end_of_text()) };
@@ -170,7 +175,8 @@ impl Preparation<'_> {
             let tokens = stream.count();
             let event =
                 if hit { Progress::CacheHit { split, tokens } } else { Progress::Done { split, tokens, documents } };
-            (SourceTokens { stream, store: Some(store), documents, max, hash }, event)
+            let text_hash = Some(source.hash.clone());
+            (SourceTokens { stream, store: Some(store), documents, max, hash, text_hash }, event)
         };
         (self.report)(event);
         self.check_vocabulary(&tokens, split.key(), tokenizer)?;
@@ -218,6 +224,7 @@ impl Preparation<'_> {
         } else {
             (Split::packed(tokens.stream.clone(), range, length, columns as u64), range.clone())
         };
+        let split = split.with_token_bytes(tokens.text_hash.as_ref().and_then(|_| tokenizer.token_bytes()));
         if split.rows() == 0 {
             let (count, units) = (range.end - range.start, tokens.units(padding));
             let total = if count < units { format!(", of {units} in the source,") } else { String::new() };
@@ -238,13 +245,50 @@ impl Preparation<'_> {
         );
         let layout = format!("{} {padding}", row_settings(&self.request.data.layout));
         let hash = hash_parts([&*tokens.hash, tokenizer.hash(), &layout, &format!("{range:?}")]);
+        let fraction = match self.request.data.validation {
+            Some(Validation::Fraction(fraction)) if key == HELD_OUT => Some(fraction),
+            _ => None,
+        };
+        // Training has no use for it, and its data may be large.
+        let is_trained_on = key == SplitName::Train.key();
+        let text = if is_trained_on { None } else { self.describe_text(tokens, &split, &hash, fraction)? };
         let facts = SplitFacts {
             rows: split.rows(),
             tokens: token_range.end - token_range.start,
             documents: self.count_documents(tokens, tokenizer, &token_range),
             hash,
+            text,
         };
         Ok((split, facts))
+    }
+
+    /// The text behind `split`, whose hash is `hash`, and which is the whole source or its last `fraction`.
+    fn describe_text(
+        &self,
+        tokens: &SourceTokens,
+        split: &Split,
+        hash: &str,
+        fraction: Option<f64>,
+    ) -> Result<Option<SplitText>> {
+        let Some(source) = &tokens.text_hash else { return Ok(None) };
+        if split.text_bytes(&Rows::default()).is_none() {
+            return Ok(None);
+        }
+        // A share of documents is another part of the text than a share of tokens.
+        let is_padded = matches!(self.request.data.layout, Layout::Padded { .. });
+        let text_hash = hash_parts(["text", source, &format!("{fraction:?} {is_padded}")]);
+        let memo = hash_parts(["text bytes", hash]);
+        if let Some(bytes) = self.cache.read_memo("scans", &memo) {
+            return Ok(Some(SplitText { hash: text_hash, bytes }));
+        }
+        let (mut bytes, mut rows) = (0, Rows::default());
+        let rows_at_once = (1 << 16) / split.length().max(1) as u64 + 1;
+        for start in (0..split.rows()).step_by(rows_at_once as usize) {
+            split.fill(start..split.rows().min(start + rows_at_once), &mut rows)?;
+            bytes += split.text_bytes(&rows).unwrap_or(0);
+        }
+        self.cache.write_memo("scans", &memo, &bytes);
+        Ok(Some(SplitText { hash: text_hash, bytes }))
     }
 
     /// The number of documents that start in `range` of the tokens.

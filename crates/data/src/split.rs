@@ -1,6 +1,7 @@
 //! The rows of tokens that a layout cuts from a split.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use super::error::{DataError, Result};
 use super::token_store::TokenStore;
@@ -22,6 +23,8 @@ pub struct Split {
     rows: u64,
     length: usize,
     layout: RowLayout,
+    /// The bytes of text that each id stands for; `None` if ids do not tell.
+    token_bytes: Option<Arc<[u32]>>,
 }
 
 #[derive(Debug, Clone)]
@@ -45,13 +48,25 @@ impl Split {
     pub(super) fn packed(tokens: TokenStream, range: &Range<u64>, length: usize, columns: u64) -> Self {
         let height = (range.end - range.start) / columns;
         let rows = height.saturating_sub(1) / length as u64 * columns;
-        Self { rows, length, layout: RowLayout::Packed { tokens, start: range.start, height, columns } }
+        let layout = RowLayout::Packed { tokens, start: range.start, height, columns };
+        Self { rows, length, layout, token_bytes: None }
     }
 
     /// The documents `range` of `store`, one in each row.
     pub(super) fn padded(store: TokenStore, range: &Range<u64>, length: usize, padding: PaddingTokens) -> Self {
         let layout = RowLayout::Padded { store, first: range.start, padding };
-        Self { rows: range.end - range.start, length, layout }
+        Self { rows: range.end - range.start, length, layout, token_bytes: None }
+    }
+
+    pub(super) fn with_token_bytes(self, token_bytes: Option<Arc<[u32]>>) -> Self {
+        Self { token_bytes, ..self }
+    }
+
+    /// The bytes of text that the targets of `rows` stand for; `None` if ids do not tell.
+    pub fn text_bytes(&self, rows: &Rows) -> Option<u64> {
+        let bytes = self.token_bytes.as_deref()?;
+        // An ignored target is beyond every vocabulary.
+        Some(rows.targets.iter().filter_map(|&id| bytes.get(id as usize)).map(|&bytes| u64::from(bytes)).sum())
     }
 
     pub fn rows(&self) -> u64 {

@@ -2,13 +2,17 @@
 
 use std::path::{Path, PathBuf};
 
-use runner_config::Loaded;
+use runner_config::{LoadOptions, Loaded};
+use runner_lab::compare::settings;
 use runner_lab::stored_plan;
 use runner_spec::diagnostic::ConfigError;
+use runner_spec::experiment::Experiment;
+use runner_spec::format::count;
 use runner_spec::plan::Plan;
+use runner_store::catalog::ListedRun;
 use runner_store::manifest::{Manifest, RunStatus, SweepPoint, TemplateUse};
-use runner_store::run_dir::{self, RunDir, RunFiles};
-use runner_store::{RunLock, catalog, time};
+use runner_store::run_dir::{self, CHECKPOINTS, RESOLVED, RunDir, RunFiles};
+use runner_store::{RunLock, catalog, checkpoint, time};
 
 use crate::continuation::{ContinueRequest, ContinueSource, differing_keys};
 use crate::error::EngineError;
@@ -154,6 +158,10 @@ fn open_or_create(
         source.map_or(Ok(()), |source| source.check_beginning(&manifest))?;
         return open_unless_done(path, &manifest, observer);
     }
+    if request.sweep_point.is_none() && source.is_none() && !request.start_new {
+        let text = describe_other_length(root, &loaded.experiment, plan.totals.steps);
+        text.into_iter().for_each(|text| observer.observe(&RunEvent::Note(&text)));
+    }
     let mut manifest = Manifest::new(plan, request.file.clone(), request.options.overrides.clone(), time::now());
     manifest.environment.clone_from(&host.recorded_environment);
     manifest.sweep.clone_from(&request.sweep_point);
@@ -169,6 +177,34 @@ fn open_or_create(
     };
     let source = source.map(ContinueSource::checkpoint);
     Ok(Ok(RunDir::create(root, files, source.as_ref())?))
+}
+
+/// The keys that say how long a run trains.
+const LENGTH_KEYS: [&str; 3] = ["train.steps", "train.epochs", "train.tokens"];
+
+/// Names the newest run of `experiment` in `root` that differs in its length alone, and how to go on from it to `steps` steps.
+fn describe_other_length(root: &Path, experiment: &Experiment, steps: u64) -> Option<String> {
+    let options = LoadOptions { absent_files: true, ..LoadOptions::default() };
+    // Runs that cannot be read have no part in this hint.
+    let listed = catalog::list(root).ok()?;
+    let same_name = listed.iter().rev().filter(|run| run.name.as_ref() == Some(&experiment.name));
+    let differs_in_length = |run: &&ListedRun| {
+        runner_config::load(&run.path.join(RESOLVED), &options).is_ok_and(|theirs| {
+            let differences = settings::differences(&theirs.experiment, experiment);
+            !differences.is_empty() && differences.iter().all(|d| LENGTH_KEYS.contains(&d.key.as_str()))
+        })
+    };
+    let run = same_name.into_iter().find(differs_in_length)?;
+    let length = settings::settings(experiment);
+    let (key, value) = LENGTH_KEYS.iter().find_map(|key| Some((*key, length.get(*key).filter(|v| !v.is_null())?)))?;
+    let (id, theirs) = (&run.id, count(run.steps));
+    let mut text = format!("run    {id}, of {theirs} steps, differs in {key} alone");
+    let latest = checkpoint::saved_steps(&run.path.join(CHECKPOINTS)).ok().and_then(|saved| saved.last().copied());
+    if let Some(latest) = latest.filter(|latest| *latest < steps) {
+        text +=
+            &format!("; to go on from its step {latest} instead: runner fork {id} --from latest --set {key}={value}");
+    }
+    Some(text)
 }
 
 /// `host` with the environment variables that had effect on the file, for the record.

@@ -86,6 +86,9 @@ impl EventLines {
         if let Some(perplexity) = m.val_perplexity {
             let _ = write!(out, "  perplexity {perplexity:.2}");
         }
+        if let Some(bits) = m.val_bits_per_byte {
+            let _ = write!(out, "  bits/byte {bits:.4}");
+        }
         if let (Some(acc), Some(norm)) = (m.hellaswag_acc, m.hellaswag_acc_norm) {
             let _ = write!(out, "  hellaswag acc {} acc_norm {}", percent(acc), percent(norm));
         }
@@ -148,6 +151,8 @@ mod tests {
         let mut eval =
             EvalMetrics { step: 5, val_loss: Some(1.5), val_perplexity: Some(4.48), ..EvalMetrics::default() };
         assert_eq!(lines.line(&Event::Eval(eval.clone())).unwrap(), "eval    5  val loss 1.5000  perplexity 4.48");
+        eval.val_bits_per_byte = Some(2.164_04);
+        assert!(lines.line(&Event::Eval(eval.clone())).unwrap().ends_with("perplexity 4.48  bits/byte 2.1640"));
         eval.hellaswag_acc = Some(0.25);
         eval.hellaswag_acc_norm = Some(0.3);
         eval.hellaswag_n = Some(1000);

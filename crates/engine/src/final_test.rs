@@ -31,12 +31,14 @@ pub(crate) fn test_best_checkpoint(
     }
     let tested = ready.pool.install(|| -> Result<TestResult, EngineError> {
         let (model, weights, step) = run.model(CheckpointChoice::Best, device)?;
-        let all = LossBatches::new(split, usize::MAX, batch.micro_batch, batch.mask_padding);
+        let all = LossBatches::new(split, u64::MAX, batch.micro_batch, batch.mask_padding);
         let result = all.finish(&run_all_batches(&all, &model, &weights)?)?;
-        Ok(TestResult { step, loss: result.loss, perplexity: result.perplexity(), tokens: result.tokens })
+        let (perplexity, bits_per_byte) = (result.perplexity(), result.bits_per_byte());
+        Ok(TestResult { step, loss: result.loss, perplexity, bits_per_byte, tokens: result.tokens })
     })?;
-    let TestResult { step, loss, perplexity, .. } = tested;
-    let text = format!("test loss {loss:.4}  perplexity {perplexity:.2}  (checkpoint of step {step})");
+    let TestResult { step, loss, perplexity, bits_per_byte, .. } = tested;
+    let bits = bits_per_byte.map_or_else(String::new, |bits| format!("  bits/byte {bits:.4}"));
+    let text = format!("test loss {loss:.4}  perplexity {perplexity:.2}{bits}  (checkpoint of step {step})");
     recording.log.line(&text)?;
     recording.observer.observe(&RunEvent::Note(&text));
     Ok(Some(tested))

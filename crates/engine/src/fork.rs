@@ -24,14 +24,22 @@ use crate::stop::StopSwitch;
 pub struct ForkRequest {
     /// The run to fork: a folder, an id, or the unique beginning of an id.
     pub run: String,
-    /// The checkpoint to begin with; `None`: the start.
-    pub from: Option<CheckpointChoice>,
+    /// Where the new run begins; `None`: the start, if the run has no checkpoint. If it has one, the choice is required.
+    pub from: Option<ForkStart>,
     /// The new run's name; `None`: that of the forked run.
     pub name: Option<String>,
     /// True to start another fork even if there is the same one.
     pub start_new: bool,
     /// Options of the new run. The overrides change the settings of the forked run.
     pub options: SessionOptions,
+}
+
+/// Where a fork begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ForkStart {
+    /// At step 0, with initial weights.
+    Start,
+    Checkpoint(CheckpointChoice),
 }
 
 /// The run that is forked, and where from.
@@ -54,7 +62,15 @@ pub fn fork(
 ) -> Result<RunReport, EngineError> {
     let path = catalog::resolve(&host.runs, &request.run)?;
     let manifest = run_dir::read_manifest(&path)?;
-    let step = request.from.map(|which| checkpoint::chosen_step(&path.join(CHECKPOINTS), which)).transpose()?;
+    let checkpoints = path.join(CHECKPOINTS);
+    let step = match request.from {
+        Some(ForkStart::Checkpoint(which)) => Some(checkpoint::chosen_step(&checkpoints, which)?),
+        Some(ForkStart::Start) => None,
+        None => {
+            check_has_no_checkpoint(&checkpoints, &manifest.id)?;
+            None
+        }
+    };
     let parent = Parent { path, manifest, step };
     let mut loaded = load_changed_settings(request, &parent)?;
     pin_hub_commits(&mut loaded.experiment, host, observer)?;
@@ -67,6 +83,21 @@ pub fn fork(
     };
     let (experiment, options) = (&loaded.experiment, &request.options);
     Session { options, host, experiment, ready: &ready, stop, launched: None }.work(run, observer)
+}
+
+/// # Errors
+/// If there is a checkpoint in the folder `checkpoints` of the run `id`, with all of them: then a fork must say where it begins.
+fn check_has_no_checkpoint(checkpoints: &Path, id: &str) -> Result<(), EngineError> {
+    let steps = checkpoint::saved_steps(checkpoints)?;
+    let Some(latest) = steps.last() else { return Ok(()) };
+    // A run without a validation loss has no best checkpoint.
+    let best = checkpoint::chosen_step(checkpoints, CheckpointChoice::Best).ok();
+    let best = best.map_or_else(String::new, |step| format!(", --from best (step {step})"));
+    let steps = steps.iter().map(u64::to_string).collect::<Vec<_>>().join(", ");
+    Err(EngineError::Request(format!(
+        "{id} has checkpoints: say where the fork begins: --from start (step 0, with initial weights), --from latest (step {latest}){best}, \
+         or --from STEP (one of {steps})"
+    )))
 }
 
 /// The parent's settings under the changes. The environment has no say in them.
@@ -166,7 +197,7 @@ fn shape_problem(old: &Program, new: &Program) -> Option<String> {
         None if old.len() == new.len() => return None,
         None => format!("it has {} parameters, the new model {}", old.len(), new.len()),
     };
-    Some(format!("the model has other shapes ({what}); without --from it starts anew"))
+    Some(format!("the model has other shapes ({what}); --from start begins anew"))
 }
 
 /// Why the new optimizer cannot go on with the old one's moments.
@@ -181,7 +212,7 @@ fn moments_problem(old: &Program, new: &Program) -> Option<String> {
     };
     let (old, new) = (name(&old.optimizer), name(&new.optimizer));
     Some(format!(
-        "the checkpoint has {had} moments of {old}, and {new} as set needs {needs}: keep {old}, take sgd with momentum 0, or start \
-         anew without --from"
+        "the checkpoint has {had} moments of {old}, and {new} as set needs {needs}: keep {old}, take sgd with momentum 0, or begin \
+         anew with --from start"
     ))
 }

@@ -342,8 +342,17 @@ impl PreparedRun {
         let (cluster, pool) = (find_devices(experiment, host, world)?, host.pool()?);
         let prepared = prepare_rank_inputs(experiment, checkpointed, &pool, host, observer)?;
         let plan = runner_plan::compile(experiment, &prepared.facts, &cluster)?;
+        for warning in &plan.warnings {
+            observer.observe(&RunEvent::Warning(warning));
+        }
         for note in &plan.notes {
             observer.observe(&RunEvent::Note(&format!("plan   {note}")));
+        }
+        let split = plan.data.validation.as_ref().filter(|split| split.text.is_none());
+        if split.is_some() && plan.ranks.first().is_some_and(|rank| rank.program.eval.loss.is_some()) {
+            observer.observe(&RunEvent::Note(
+                "data   bits per byte are not known: the tokens of the validation data do not tell the bytes of a text",
+            ));
         }
         Ok(Self { plan, prepared, pool })
     }

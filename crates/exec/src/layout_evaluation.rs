@@ -18,7 +18,8 @@ pub(super) fn evaluate(
 ) -> Result<EvalMetrics, ExecError> {
     let (program, step) = (context.program, trainer.state.step);
     let loss = program.eval.loss.zip(resources.dataset.validation.as_ref()).map(|(spec, split)| {
-        LossBatches::new(split, spec.batches, program.batch.micro_batch, program.batch.mask_padding)
+        let micro_batch = program.batch.micro_batch;
+        LossBatches::new(split, spec.rows(micro_batch), micro_batch, program.batch.mask_padding)
     });
     let choice = program.eval.choice_items.and(resources.choice);
     let choice = choice.map(|items| ChoiceBatches::new(items, program.model.context_length));

@@ -11,9 +11,10 @@ use crate::{check, devices, memory_shortage, ranks};
 use runner_spec::cluster::ClusterFacts;
 use runner_spec::data::{DataFacts, SplitFacts};
 use runner_spec::experiment::{
-    Decay, DecayTarget, Experiment, Family, Layout, Model, Optimizer, PaddingMask, Recompute, StepDecay, WeightInit,
+    Decay, DecayTarget, EvalLoss, Experiment, Family, Layout, Model, Optimizer, PaddingMask, Precision, Recompute,
+    StepDecay, WeightInit,
 };
-use runner_spec::format::division;
+use runner_spec::format::{count, division};
 use runner_spec::mesh::{Mesh, Mode};
 use runner_spec::model::{Gpt2Variant, ModelSpec};
 use runner_spec::plan::{PLAN_FORMAT, Plan, Totals};
@@ -29,6 +30,9 @@ const MAX_MICRO_BATCHES: usize = 1 << 16;
 const MAX_PARAMETERS: f64 = 1e15;
 const MAX_LAYERS: usize = 100_000;
 
+/// A vocabulary that is this many times as large as the tokenizer's gets a warning.
+const MOST_UNUSED_VOCABULARY: usize = 2;
+
 /// Compiles, counts and proves the plan of `experiment`.
 ///
 /// # Errors
@@ -37,6 +41,7 @@ pub fn compile(experiment: &Experiment, data: &DataFacts, cluster: &ClusterFacts
     let mut notes = Vec::new();
     let model = model_spec(experiment, data)?;
     notes.extend(data.weights.as_ref().and_then(|w| vocabulary_note(w.vocab_size, model.vocab_size)));
+    let warnings = unused_vocabulary(experiment, data).into_iter().collect();
     let length = row_length(experiment)?;
     let (sequences, micro_batch) = batch_sizes(experiment)?;
     let mask_padding = matches!(experiment.data.layout, Layout::Padded { mask: PaddingMask::CausalAndPadding, .. });
@@ -54,10 +59,13 @@ pub fn compile(experiment: &Experiment, data: &DataFacts, cluster: &ClusterFacts
     let epoch = order.rows_used(data.train.rows, sequences);
     let steps = run_steps(&experiment.train, epoch, sequences, length)?;
     let schedule = lr_schedule(experiment, steps, epoch)?;
-    let eval = eval_spec(experiment, data, &mut notes)?;
+    let eval = eval_spec(experiment, data, micro_batch, &mut notes)?;
     let mesh = ranks::mesh(&experiment.parallel, sequences)?;
     let periodic = periodic(experiment, &eval, mesh)?;
     let hardware = devices::choose_devices(experiment, mesh, cluster, &mut notes)?;
+    if experiment.precision == Precision::Tf32 && hardware.iter().any(|facts| facts.device == Device::Cpu) {
+        notes.push("precision: tf32 is computed as fp32 on a CPU, which has no TF32".to_owned());
+    }
     let (evaluated, saved) = (experiment.eval.every, experiment.checkpoint.every);
     if data.test.is_some() && eval.loss.is_some() && !evaluated.is_multiple_of(saved.max(1)) {
         notes.push(format!(
@@ -120,6 +128,7 @@ pub fn compile(experiment: &Experiment, data: &DataFacts, cluster: &ClusterFacts
         totals,
         data: data.clone(),
         notes,
+        warnings,
         shortage,
         ranks,
         forecast,
@@ -194,6 +203,25 @@ fn model_spec(experiment: &Experiment, data: &DataFacts) -> Result<ModelSpec> {
         refuse!("model", "its sizes make about {bound:.1e} parameters in {} layers: no device holds them", m.layers);
     }
     Ok(spec)
+}
+
+/// Warns of a tokenizer with far fewer ids than the model's vocabulary: it is hardly the tokenizer that the vocabulary was made for.
+fn unused_vocabulary(experiment: &Experiment, data: &DataFacts) -> Option<String> {
+    let (vocabulary, ids) = (experiment.model.vocab_size?, data.tokenizer_vocab);
+    if vocabulary / MOST_UNUSED_VOCABULARY < ids {
+        return None;
+    }
+    let (vocabulary, unused, ids) = (count(vocabulary as u64), count((vocabulary - ids) as u64), count(ids as u64));
+    let way_out = if data.weights.is_some() {
+        "the weights were trained with another tokenizer, so their rows mean other text: give data.tokenizer the one that belongs to them"
+    } else {
+        "give data.tokenizer the one that the vocabulary belongs to (GPT-2's is {hub: gpt2}), or set model.vocab_size to null, which \
+         takes the tokenizer's"
+    };
+    Some(format!(
+        "the model has a vocabulary of {vocabulary}, and the tokenizer of data.tokenizer makes only {ids} ids, so that {unused} rows \
+         are never used: {way_out}"
+    ))
 }
 
 /// Says what happens to rows of the vocabulary that either the weights to start from or the model does not have.
@@ -314,7 +342,12 @@ fn optimizer(optimizer: &Optimizer) -> OptimizerSpec {
 
 /// The evaluations that the prepared data allows. A validation loss without a validation split is left out, with a note:
 /// it is on by default, so most files that lack the split never asked for it.
-fn eval_spec(experiment: &Experiment, data: &DataFacts, notes: &mut Vec<String>) -> Result<EvalSpec> {
+fn eval_spec(
+    experiment: &Experiment,
+    data: &DataFacts,
+    micro_batch: usize,
+    notes: &mut Vec<String>,
+) -> Result<EvalSpec> {
     let eval = &experiment.eval;
     let loss = match (&eval.loss, &data.validation) {
         (Some(_), None) => {
@@ -324,7 +357,17 @@ fn eval_spec(experiment: &Experiment, data: &DataFacts, notes: &mut Vec<String>)
         (Some(_), Some(split)) if split.rows == 0 => {
             refuse!("data.validation", "its {} tokens make no row of the layout's length: give it more", split.tokens);
         }
-        (loss, _) => *loss,
+        (None, _) => None,
+        (Some(loss), Some(_)) => {
+            if let EvalLoss::Batches(batches) = loss {
+                let rows = loss.rows(micro_batch);
+                notes.push(format!(
+                    "eval.loss.batches: {batches} micro-batches of {micro_batch} are {rows} rows, and another batch.micro_batch reads \
+                     other rows: write eval.loss: {{rows: {rows}}}, which makes the same plan"
+                ));
+            }
+            Some(loss.canonical(micro_batch))
+        }
     };
     let choice_items = match (&eval.hellaswag, &data.choice) {
         (None, _) => None,

@@ -1,7 +1,7 @@
 //! The plan's hash: blake3 over a canonical JSON of all that determines the run's numbers.
 //!
 //! In it: the programs, and the content hashes of data and tokenizer. Not in it: names, log and checkpoint periods,
-//! thread counts and peak rates, since none of them changes a number; nor where files lie.
+//! thread counts and peak rates, since none of them changes a number; nor where files lie, nor the bytes of text behind tokens.
 
 use serde_json::json;
 
@@ -48,6 +48,10 @@ pub(crate) fn math_hash(data: &DataFacts, common: &Program, clip_norm: Option<f6
 /// Hashes the arguments as JSON with sorted keys, in which order serde_json keeps them, and no blanks; numbers in their shortest form that
 /// reads back, which does not depend on the platform.
 fn hash(format: &str, data: &DataFacts, programs: &[Program]) -> String {
+    let mut data = data.clone();
+    for split in [Some(&mut data.train), data.validation.as_mut(), data.test.as_mut()].into_iter().flatten() {
+        split.text = None;
+    }
     let value = json!({ "format": format, "data": data, "programs": programs });
     blake3::hash(value.to_string().as_bytes()).to_hex().to_string()
 }

@@ -87,7 +87,7 @@ pub fn experiment() -> e::Experiment {
 }
 
 pub fn data() -> DataFacts {
-    let split = |rows, tokens, hash: &str| SplitFacts { rows, tokens, documents: 1, hash: hash.to_owned() };
+    let split = |rows, tokens, hash: &str| SplitFacts { rows, tokens, documents: 1, hash: hash.to_owned(), text: None };
     DataFacts {
         tokenizer_vocab: 257,
         tokenizer_hash: "ab".repeat(32),

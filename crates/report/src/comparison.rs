@@ -8,6 +8,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::table::{Align, table};
+use runner_lab::compare::comparability::{MeasuredQuantity, MeasurementBasis, find_incomparable};
 use runner_lab::compare::run_record::{RunFigures, RunRecord};
 use runner_lab::compare::settings::{CHOICES, SettingGroup, differing_keys, is_choice, settings};
 use runner_spec::experiment::Experiment;
@@ -30,6 +31,16 @@ pub struct Comparison {
     /// The settings in which the runs differ, by group and name.
     pub differing: Vec<String>,
     pub runs: Vec<ComparedRun>,
+    /// The figures that do not compare between these runs: none of their values is the best.
+    pub incomparable: Vec<IncomparableFigures>,
+}
+
+/// Figures that do not compare, for one reason.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct IncomparableFigures {
+    /// Their keys, such as `val_loss`.
+    pub figures: Vec<&'static str>,
+    pub reason: String,
 }
 
 /// The direction in which a figure gets better.
@@ -51,6 +62,8 @@ pub(crate) struct Figure {
     /// Its name in a line of `runner diff`.
     pub(crate) name: &'static str,
     better: Better,
+    /// What it measures, if that depends on data.
+    quantity: Option<MeasuredQuantity>,
     value: fn(&RunFigures) -> Option<f64>,
     format: fn(f64) -> String,
 }
@@ -62,7 +75,11 @@ impl Figure {
         value: fn(&RunFigures) -> Option<f64>,
         format: fn(f64) -> String,
     ) -> Self {
-        Self { key, head, name, better, value, format }
+        Self { key, head, name, better, quantity: None, value, format }
+    }
+
+    const fn measuring(self, quantity: MeasuredQuantity) -> Self {
+        Self { quantity: Some(quantity), ..self }
     }
 
     /// The figure of a run as text, if the run has it.
@@ -75,13 +92,20 @@ fn four_decimals(x: f64) -> String {
     format!("{x:.4}")
 }
 
-pub(crate) const FIGURES: [Figure; 9] = [
+pub(crate) const FIGURES: [Figure; 10] = [
     Figure::new(["steps"; 3], Neither, |f| Some(f.steps as f64), |x| count(x as u64)),
-    Figure::new(["train_loss", "train loss", "train loss"], Lower, |f| f.train_loss, four_decimals),
-    Figure::new(["best_val_loss", "best val", "best val loss"], Lower, |f| f.best_val_loss, four_decimals),
-    Figure::new(["val_loss", "val loss", "val loss"], Lower, |f| f.val_loss, four_decimals),
-    Figure::new(["hellaswag_acc", "acc", "hellaswag acc"], Higher, |f| f.hellaswag_acc, percent),
-    Figure::new(["hellaswag_acc_norm", "acc_norm", "hellaswag acc_norm"], Higher, |f| f.hellaswag_acc_norm, percent),
+    Figure::new(["train_loss", "train loss", "train loss"], Lower, |f| f.train_loss, four_decimals)
+        .measuring(MeasuredQuantity::TrainLoss),
+    Figure::new(["best_val_loss", "best val", "best val loss"], Lower, |f| f.best_val_loss, four_decimals)
+        .measuring(MeasuredQuantity::ValidationLoss),
+    Figure::new(["val_loss", "val loss", "val loss"], Lower, |f| f.val_loss, four_decimals)
+        .measuring(MeasuredQuantity::ValidationLoss),
+    Figure::new(["val_bits_per_byte", "bits/byte", "bits/byte"], Lower, |f| f.val_bits_per_byte, four_decimals)
+        .measuring(MeasuredQuantity::BitsPerByte),
+    Figure::new(["hellaswag_acc", "acc", "hellaswag acc"], Higher, |f| f.hellaswag_acc, percent)
+        .measuring(MeasuredQuantity::MultipleChoice),
+    Figure::new(["hellaswag_acc_norm", "acc_norm", "hellaswag acc_norm"], Higher, |f| f.hellaswag_acc_norm, percent)
+        .measuring(MeasuredQuantity::MultipleChoice),
     Figure::new(["tokens_per_second", "tokens/s", "tokens/s"], Higher, |f| f.tokens_per_second, rate),
     Figure::new(
         ["peak_memory_bytes", "memory", "peak memory"],
@@ -92,17 +116,36 @@ pub(crate) const FIGURES: [Figure; 9] = [
     Figure::new(["wall_seconds", "time", "wall time"], Lower, |f| f.wall_seconds, seconds),
 ];
 
+/// A run to compare.
+#[derive(Debug)]
+pub struct RunToCompare {
+    pub record: RunRecord,
+    pub experiment: Experiment,
+    pub basis: MeasurementBasis,
+}
+
 /// Compares `runs`.
-pub fn compare(runs: &[(RunRecord, Experiment)]) -> Comparison {
-    let all: Vec<BTreeMap<String, Value>> = runs.iter().map(|(_, experiment)| settings(experiment)).collect();
+pub fn compare(runs: &[RunToCompare]) -> Comparison {
+    let all: Vec<BTreeMap<String, Value>> = runs.iter().map(|run| settings(&run.experiment)).collect();
     let differing = differing_keys(&all.iter().collect::<Vec<_>>());
-    let row = |((record, _), settings): (&(RunRecord, Experiment), &BTreeMap<String, Value>)| ComparedRun {
+    let row = |(RunToCompare { record, .. }, settings): (&RunToCompare, &BTreeMap<String, Value>)| ComparedRun {
         id: record.manifest.id.clone(),
         status: record.status.name(),
         settings: differing.iter().filter_map(|key| Some((key.clone(), settings.get(key)?.clone()))).collect(),
         figures: record.figures(),
     };
-    Comparison { runs: runs.iter().zip(&all).map(row).collect(), differing }
+    let compared: Vec<ComparedRun> = runs.iter().zip(&all).map(row).collect();
+    let mut incomparable: Vec<IncomparableFigures> = Vec::new();
+    for figure in &FIGURES {
+        let measured = compared.iter().zip(runs).filter(|(run, _)| (figure.value)(&run.figures).is_some());
+        let bases = measured.map(|(run, RunToCompare { basis, .. })| (run.id.clone(), basis));
+        let Some(reason) = figure.quantity.and_then(|quantity| find_incomparable(bases, quantity)) else { continue };
+        match incomparable.iter_mut().find(|known| known.reason == reason) {
+            Some(known) => known.figures.push(figure.key),
+            None => incomparable.push(IncomparableFigures { figures: vec![figure.key], reason }),
+        }
+    }
+    Comparison { runs: compared, differing, incomparable }
 }
 
 impl Comparison {
@@ -167,6 +210,11 @@ impl Comparison {
             })
             .collect();
         let mut out = table(&columns, &rows);
+        for IncomparableFigures { figures, reason } in &self.incomparable {
+            let heads = FIGURES.iter().filter(|figure| figures.contains(&figure.key)).map(|figure| figure.head);
+            let heads = heads.collect::<Vec<_>>().join(", ");
+            let _ = writeln!(out, "not comparable: {heads}: {}", printable(reason));
+        }
         let hidden: Vec<&str> = bookkeeping.into_iter().map(String::as_str).filter(|key| *key != "name").collect();
         if !hidden.is_empty() {
             let _ = writeln!(out, "the runs also differ in bookkeeping: {}", hidden.join(", "));
@@ -185,8 +233,11 @@ impl Comparison {
         is_of_choice && is_absent_somewhere && present.all(|value| Some(value) == first)
     }
 
-    /// The best value of a column; `None` if all values are equal or no direction is better.
+    /// The best value of a column; `None` if all values are equal or do not compare, or no direction is better.
     fn best(&self, figure: &Figure) -> Option<f64> {
+        if self.incomparable.iter().any(|incomparable| incomparable.figures.contains(&figure.key)) {
+            return None;
+        }
         let values = || self.runs.iter().filter_map(|run| (figure.value)(&run.figures));
         let (low, high) = (values().min_by(f64::total_cmp)?, values().max_by(f64::total_cmp)?);
         match figure.better {
@@ -233,7 +284,7 @@ mod tests {
 
     fn three() -> Comparison {
         let runs = vec![row("c", 1.0, Some(2.5)), row("a", 10.0, None), row("b", 2.0, Some(1.5))];
-        Comparison { differing: vec!["optimizer.adamw.lr".to_owned()], runs }
+        Comparison { differing: vec!["optimizer.adamw.lr".to_owned()], runs, incomparable: Vec::new() }
     }
 
     #[test]
@@ -243,6 +294,20 @@ mod tests {
         c     1.0     10    2.5000    *1,000
         a    10.0     10         -       100
         b     2.0     10   *1.5000       500
+        ");
+    }
+
+    #[test]
+    fn no_value_is_the_best_of_those_that_do_not_compare() {
+        let reason = "b reads 80 validation rows, and c reads 160".to_owned();
+        let figures = vec!["best_val_loss", "val_loss"];
+        let table = Comparison { incomparable: vec![IncomparableFigures { figures, reason }], ..three() };
+        insta::assert_snapshot!(table.text(), @r"
+        run    lr  steps  val loss  tokens/s
+        c     1.0     10    2.5000    *1,000
+        a    10.0     10         -       100
+        b     2.0     10    1.5000       500
+        not comparable: best val, val loss: b reads 80 validation rows, and c reads 160
         ");
     }
 

@@ -41,6 +41,7 @@ pub fn run_page(
     if summary.is_none() {
         row("train loss", listed.loss.map(|loss| format!("{loss:.4}")));
         row("val loss", listed.val_loss.map(|loss| format!("{loss:.4}")));
+        row("bits/byte", listed.val_bits_per_byte.map(|bits| format!("{bits:.4}")));
         row("speed", listed.tokens_per_second.map(|speed| format!("{} tokens/s", rate(speed))));
         row("error", listed.error.clone());
     }

@@ -13,11 +13,12 @@ pub fn details(summary: &Summary) -> String {
     let mut rows: Vec<(&str, String)> = Vec::new();
     rows.extend(summary.error.as_ref().map(|error| ("error", printable(error))));
     rows.extend(summary.final_train_loss.map(|loss| ("train loss", format!("{loss:.4}"))));
-    if let Some(EvalLine { val_loss: Some(loss), val_perplexity, .. }) = &summary.last_eval {
+    if let Some(EvalLine { val_loss: Some(loss), val_perplexity, val_bits_per_byte, .. }) = &summary.last_eval {
         let perplexity = val_perplexity.map_or_else(String::new, |p| format!("  perplexity {p:.2}"));
+        let bits = val_bits_per_byte.map_or_else(String::new, |bits| format!("  bits/byte {bits:.4}"));
         let best = summary.best_eval.as_ref().and_then(|best| Some((best.step, best.val_loss?)));
         let best = best.map_or_else(String::new, |(step, loss)| format!("  best {loss:.4} at step {step}"));
-        rows.push(("val loss", format!("{loss:.4}{perplexity}{best}")));
+        rows.push(("val loss", format!("{loss:.4}{perplexity}{bits}{best}")));
     }
     if let Some(EvalLine { hellaswag_acc: Some(acc), hellaswag_acc_norm: Some(norm), hellaswag_n, .. }) =
         &summary.last_eval
@@ -25,9 +26,10 @@ pub fn details(summary: &Summary) -> String {
         let of = hellaswag_n.map_or_else(String::new, |n| format!("  of {} items", count(n)));
         rows.push(("hellaswag", format!("acc {}  acc_norm {}{of}", percent(*acc), percent(*norm))));
     }
-    if let Some(TestResult { step, loss, perplexity, tokens }) = &summary.test {
+    if let Some(TestResult { step, loss, perplexity, bits_per_byte, tokens }) = &summary.test {
+        let bits = bits_per_byte.map_or_else(String::new, |bits| format!("  bits/byte {bits:.4}"));
         let of = format!("checkpoint of step {}, {} tokens", count(*step), count(*tokens));
-        rows.push(("test loss", format!("{loss:.4}  perplexity {perplexity:.2}  ({of})")));
+        rows.push(("test loss", format!("{loss:.4}  perplexity {perplexity:.2}{bits}  ({of})")));
     }
     let m = &summary.medians;
     if let (Some(speed), Some(step)) = (m.tokens_per_second, m.step_ms) {
@@ -85,6 +87,7 @@ mod tests {
             step: 2000,
             val_loss: Some(1.8123),
             val_perplexity: Some(6.12),
+            val_bits_per_byte: Some(0.6571),
             hellaswag_acc: Some(0.31),
             hellaswag_acc_norm: Some(0.335),
             hellaswag_n: Some(200),
@@ -101,7 +104,7 @@ mod tests {
             final_train_loss: Some(1.73),
             last_eval: Some(eval.clone()),
             best_eval: Some(EvalLine { step: 1750, val_loss: Some(1.81), ..eval }),
-            test: Some(TestResult { step: 1750, loss: 1.84, perplexity: 6.2965, tokens: 111_488 }),
+            test: Some(TestResult { step: 1750, loss: 1.84, perplexity: 6.2965, bits_per_byte: None, tokens: 111_488 }),
             medians: Medians {
                 step_ms: Some(55.2),
                 data_ms: Some(0.1),
@@ -124,9 +127,9 @@ mod tests {
     #[test]
     fn closing_text_of_a_finished_run() {
         insta::assert_snapshot!(closing_text(&summary(), "chars-0a1b2c3d", Path::new("runs/chars-0a1b2c3d")), @r#"
-        done: chars-0a1b2c3d, 2,000 steps, 1,536,000 tokens in 1m 52s, val loss 1.8123
+        done: chars-0a1b2c3d, 2,000 steps, 1,536,000 tokens in 1m 52s, val loss 1.8123 (0.6571 bits/byte)
           train loss  1.7300
-          val loss    1.8123  perplexity 6.12  best 1.8100 at step 1750
+          val loss    1.8123  perplexity 6.12  bits/byte 0.6571  best 1.8100 at step 1750
           hellaswag   acc 31.0%  acc_norm 33.5%  of 200 items
           test loss   1.8400  perplexity 6.30  (checkpoint of step 1,750, 111,488 tokens)
           speed       13,913 tokens/s  55.2 ms a step  (medians, 51.0 predicted)

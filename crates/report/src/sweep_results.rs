@@ -7,7 +7,7 @@ use crate::sweep_preview::{value_cells, value_names};
 use crate::table::{Align, table};
 use runner_lab::sweep::record::SweepRecord;
 use runner_lab::sweep::summary::SweepSummary;
-use runner_lab::sweep::{PointStatus, ResultsRow, value_text};
+use runner_lab::sweep::{ObjectiveMetric, PointStatus, ResultsRow, value_text};
 use runner_spec::format::{count, percent, printable, seconds};
 
 /// The results of a sweep, and what commands about its runs need.
@@ -26,9 +26,17 @@ impl SweepResultsText<'_> {
         let mut columns: Vec<(&str, Align)> = vec![("point", Align::Right)];
         columns.extend(names.iter().map(|name| (name.as_str(), Align::Right)));
         let metric = self.record.objective.metric.name();
-        columns.extend([(metric, Align::Right), ("steps", Align::Right), ("status", Align::Left)]);
+        columns.push((metric, Align::Right));
+        columns.extend(self.shows_bits_per_byte().then_some(("bits/byte", Align::Right)));
+        columns.extend([("steps", Align::Right), ("status", Align::Left)]);
         columns.extend([("time", Align::Right), ("run", Align::Left)]);
         table(&columns, &self.summary.results.rows.iter().map(|row| self.row(row)).collect::<Vec<_>>())
+    }
+
+    /// True if bits per byte stand beside the objective: where they are known, and are not the objective themselves.
+    fn shows_bits_per_byte(&self) -> bool {
+        self.record.objective.metric != ObjectiveMetric::ValBitsPerByte
+            && self.summary.results.rows.iter().any(|row| row.val_bits_per_byte.is_some())
     }
 
     fn row(&self, row: &ResultsRow) -> Vec<String> {
@@ -37,6 +45,9 @@ impl SweepResultsText<'_> {
         let mut out = vec![row.point.to_string()];
         out.extend(value_cells(&row.values));
         out.push(row.objective.map_or_else(dash, |value| format!("{value:.4}")));
+        if self.shows_bits_per_byte() {
+            out.push(row.val_bits_per_byte.map_or_else(dash, |value| format!("{value:.4}")));
+        }
         out.push(format!("{}/{}", count(row.steps), count(point.map_or(0, |p| p.steps))));
         out.push(self.status_text(row.status, point.and_then(|p| p.same_as)));
         out.push(row.seconds.map_or_else(dash, seconds));
@@ -117,8 +128,12 @@ impl SweepResultsText<'_> {
         out
     }
 
-    /// The best point, and the command that reproduces it.
+    /// The best point, and the command that reproduces it; or why there is none, if the points do not compare.
     pub fn best(&self) -> Option<String> {
+        if let Some(reason) = &self.summary.results.incomparable {
+            let metric = self.record.objective.metric.name();
+            return Some(format!("best: none, because {metric} does not compare: {}", printable(reason)));
+        }
         let row = self.summary.results.best()?;
         let point = self.record.point(row.point)?;
         let metric = self.record.objective.metric.name();

@@ -29,7 +29,7 @@ pub struct WeightsFacts {
     pub vocab_size: usize,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct SplitFacts {
     /// Rows that training or evaluation can read.
     pub rows: u64,
@@ -38,6 +38,26 @@ pub struct SplitFacts {
     pub documents: u64,
     /// Content hash of source, tokenizer and layout.
     pub hash: String,
+    /// The text behind the rows of validation and test data; `None` if the tokens do not tell its bytes. No part of plan hashes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub text: Option<SplitText>,
+}
+
+/// `text` follows from `hash`, and facts that older versions recorded lack it.
+impl PartialEq for SplitFacts {
+    fn eq(&self, other: &Self) -> bool {
+        let Self { rows, tokens, documents, hash, text: _ } = self;
+        (rows, tokens, documents, hash) == (&other.rows, &other.tokens, &other.documents, &other.hash)
+    }
+}
+
+/// The text that a split was made of, whatever the tokenizer.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SplitText {
+    /// Hash of the source's content and of the part of it that is held out.
+    pub hash: String,
+    /// Bytes of UTF-8 that the predicted tokens of all rows stand for.
+    pub bytes: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

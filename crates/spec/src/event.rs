@@ -36,6 +36,9 @@ pub struct EvalMetrics {
     pub step: u64,
     pub val_loss: Option<f64>,
     pub val_perplexity: Option<f64>,
+    /// The validation loss in bits per byte of text; `None` too if the bytes are not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub val_bits_per_byte: Option<f64>,
     pub hellaswag_acc: Option<f64>,
     pub hellaswag_acc_norm: Option<f64>,
     pub hellaswag_n: Option<u64>,

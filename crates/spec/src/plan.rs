@@ -31,6 +31,9 @@ pub struct Plan {
     pub data: DataFacts,
     /// Notes for a reader: choices that the planner made, and settings that have no effect.
     pub notes: Vec<String>,
+    /// Settings that make a run which nobody wants, although it can be computed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
     /// If the devices lack memory for the ranks: how much is missing, and what would fit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shortage: Option<String>,

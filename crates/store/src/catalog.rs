@@ -56,6 +56,8 @@ pub struct ListedRun {
     /// The loss of the last evaluation, and the lowest one from the summary.
     pub val_loss: Option<f64>,
     pub best_val_loss: Option<f64>,
+    /// The loss of the last evaluation in bits per byte of text.
+    pub val_bits_per_byte: Option<f64>,
     /// Median over the steps of the run; over the latest steps of a run that trains or was killed.
     pub tokens_per_second: Option<f64>,
     pub started: Option<String>,
@@ -110,6 +112,7 @@ pub fn describe(path: &Path) -> ListedRun {
         listed.step = summary.steps;
         (listed.tokens, listed.seconds) = (Some(summary.tokens), Some(summary.wall_seconds));
         listed.loss = summary.final_train_loss;
+        listed.val_bits_per_byte = summary.last_eval.as_ref().and_then(|e| e.val_bits_per_byte);
         listed.val_loss = summary.last_eval.and_then(|e| e.val_loss);
         listed.best_val_loss = summary.best_eval.and_then(|e| e.val_loss);
         listed.tokens_per_second = summary.medians.tokens_per_second;
@@ -119,6 +122,7 @@ pub fn describe(path: &Path) -> ListedRun {
     if let Some(train) = &tail.train {
         (listed.step, listed.loss) = (train.step, train.loss);
     }
+    listed.val_bits_per_byte = tail.eval.as_ref().and_then(|e| e.val_bits_per_byte);
     listed.val_loss = tail.eval.and_then(|e| e.val_loss);
     listed.tokens_per_second = tail.tokens_per_second;
     listed

@@ -48,6 +48,8 @@ pub struct EvalLine {
     pub val_loss: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub val_perplexity: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub val_bits_per_byte: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hellaswag_acc: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -360,7 +360,11 @@ fn copy_beginning(to: &Path, ours: &Plan, from: &ContinueFrom<'_>) -> Result<Con
 
 /// True if validation losses of both plans are over the same rows.
 fn same_validation(a: &Plan, b: &Plan) -> bool {
-    let rows = |plan: &Plan| plan.ranks.first().map(|r| (r.program.eval.loss, r.program.batch.micro_batch));
+    let rows = |plan: &Plan| {
+        let program = &plan.ranks.first()?.program;
+        let read = program.eval.loss?.rows(program.batch.micro_batch);
+        Some(read.min(plan.data.validation.as_ref()?.rows))
+    };
     a.data.validation == b.data.validation && rows(a) == rows(b)
 }
 

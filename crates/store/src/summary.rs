@@ -55,6 +55,9 @@ pub struct TestResult {
     /// Mean negative log-likelihood per token, in nats.
     pub loss: f64,
     pub perplexity: f64,
+    /// The loss in bits per byte of text; `None` if the bytes are not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bits_per_byte: Option<f64>,
     pub tokens: u64,
 }
 
@@ -182,8 +185,10 @@ pub fn headline(summary: &Summary) -> String {
     };
     let loss = summary.last_eval.as_ref().and_then(|e| e.val_loss);
     let loss = loss.map_or_else(String::new, |loss| format!(", val loss {loss:.4}"));
+    let bits = summary.last_eval.as_ref().and_then(|e| e.val_bits_per_byte);
+    let bits = bits.map_or_else(String::new, |bits| format!(" ({bits:.4} bits/byte)"));
     let (id, tokens, time) = (&summary.id, count(summary.tokens), seconds(summary.wall_seconds));
-    format!("{how}: {id}, {steps} steps, {tokens} tokens in {time}{loss}")
+    format!("{how}: {id}, {steps} steps, {tokens} tokens in {time}{loss}{bits}")
 }
 
 #[cfg(test)]

@@ -54,7 +54,7 @@ const EXPECTED: &str = "
     batch_size batch.micro_batch | gradient_accumulation_steps - | max_iters train.steps | learning_rate optimizer.adamw.lr
     beta1 optimizer.adamw.betas | beta2 optimizer.adamw.betas | grad_clip train.clip_norm
     warmup_iters schedule.warmup.steps | lr_decay_iters schedule.decay.cosine.steps | min_lr schedule.decay.cosine.final
-    decay_lr schedule.decay | eval_interval eval.every | eval_iters eval.loss.batches | log_interval log.every | always_save_checkpoint -
+    decay_lr schedule.decay | eval_interval eval.every | eval_iters eval.loss.rows | log_interval log.every | always_save_checkpoint -
     init_from model.init.from | wandb_log - | wandb_project - | wandb_run_name - | dataset data.train | out_dir - | compile -
     backend device | dtype precision | bias - |
     num_hidden_layers model.layers | num_attention_heads model.heads | num_key_value_heads model.kv_heads | hidden_size model.d_model
@@ -71,7 +71,7 @@ const EXPECTED: &str = "
     micro_batch_size batch.micro_batch | global_batch_size batch.sequences | max_epochs train.epochs | gradient_clip_val train.clip_norm
     accumulate_grad_batches - | n_query_groups model.kv_heads | padded_vocab_size model.vocab_size | padding_multiple model.pad_vocab_to
     rope_base model.rope_theta | checkpoint_dir model.init.from | save_interval checkpoint.every | max_seq_length model.context_length
-    log_every_n_steps log.every | val_check_interval eval.every | limit_val_batches eval.loss.batches | accelerator device | strategy parallel.mode
+    log_every_n_steps log.every | val_check_interval eval.every | limit_val_batches eval.loss.rows | accelerator device | strategy parallel.mode
     num_nodes parallel.devices | devices parallel.devices | seed_everything seed | max_new_tokens eval.samples.max_tokens | num_workers - |
     dim model.d_model | n_layers model.layers | n_heads model.heads | n_kv_heads model.kv_heads | ffn_dim_multiplier model.d_ff
     local_batch_size batch.micro_batch | seq_len model.context_length | max_norm train.clip_norm | flavor model.preset
@@ -80,7 +80,7 @@ const EXPECTED: &str = "
     mixed_precision_param precision | min_lr_factor schedule.decay.cosine.final | decay_steps schedule.decay.cosine.steps | log_freq log.every
     keep_latest_k checkpoint.keep | activation_checkpoint train.recompute |
     input_bin data.train | input_val_bin data.validation | total_batch_size batch.tokens | num_iterations train.steps
-    learning_rate_decay_frac schedule.decay.cosine.final | val_loss_every eval.every | val_max_steps eval.loss.batches | sample_every eval.samples
+    learning_rate_decay_frac schedule.decay.cosine.final | val_loss_every eval.every | val_max_steps eval.loss.rows | sample_every eval.samples
     genlen eval.samples | zero_stage - |
     sequence_len model.context_length | sample_packing data.layout.packed | num_epochs train.epochs | val_set_size data.validation
     base_model model.preset | flash_attention - | datasets data.train | lr_scheduler schedule.decay | channels model.d_model

@@ -102,6 +102,7 @@ pub(super) fn translate(trainer: Trainer, mut settings: Settings, draft: &mut Ex
         draft.set("model.family", "gpt2", "");
     }
     translate_batch(trainer, &mut settings, draft);
+    translate_validation_length(&mut settings, draft);
     translate_optimizer(trainer, &mut settings, draft);
     translate_schedule(trainer, &mut settings, draft);
     translate_arithmetic(trainer, &mut settings, draft);
@@ -296,13 +297,21 @@ fn translate_arithmetic(trainer: Trainer, settings: &mut Settings, draft: &mut E
     }
 }
 
+/// `eval.loss.rows` counts rows; most trainers count micro-batches.
+fn translate_validation_length(settings: &mut Settings, draft: &mut ExperimentDraft) {
+    let spellings =
+        ["eval_iters", "eval.max_iters", "eval_max_iters", "val_max_steps", "max_eval_batches", "val_steps"];
+    let Some((key, batches)) = settings.take_number(&spellings) else { return };
+    match draft.number("batch.micro_batch") {
+        Some(size) => draft.set("eval.loss.rows", integer(batches * size), format!("{key} · batch.micro_batch")),
+        None => draft.set("eval.loss.batches", integer(batches), key),
+    }
+}
+
 fn translate_nanogpt(settings: &mut Settings, draft: &mut ExperimentDraft) {
     if let Some((key, every)) = settings.take_number(&["eval_interval"]) {
         draft.set("eval.every", integer(every), key.as_str());
         draft.set("checkpoint.every", integer(every), key);
-    }
-    if let Some((key, batches)) = settings.take_number(&["eval_iters"]) {
-        draft.set("eval.loss.batches", integer(batches), key);
     }
     if let Some((key, value)) = settings.take(&["bias"])
         && value == Value::Bool(false)

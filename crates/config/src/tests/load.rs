@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::{LoadOptions, Loaded, explain, from_str, load, to_yaml};
 use runner_spec::experiment::{
-    AutoOr, Batch, Decay, DecayTarget, Decays, DeviceChoice, Experiment, Family, Layout, Optimizer, Parallel,
+    AutoOr, Batch, Decay, DecayTarget, Decays, DeviceChoice, EvalLoss, Experiment, Family, Layout, Optimizer, Parallel,
     ParallelMode, ParquetSource, Pipeline, PipelineSchedule, Source, Tokenizer, Validation,
 };
 use runner_spec::program::Device;
@@ -111,7 +111,7 @@ fn a_short_file_suffices() {
         Optimizer::Adamw { lr: 6e-4, betas: [0.9, 0.95], eps: 1e-8, weight_decay: 0.1, decays: Decays::Matrices }
     );
     assert_eq!(e.schedule.decay, Decay::Constant {});
-    assert_eq!(e.eval.loss.map(|l| l.batches), Some(20));
+    assert_eq!(e.eval.loss, Some(EvalLoss::Batches(20)));
     assert!(e.eval.hellaswag.is_none() && e.eval.samples.is_none());
 }
 

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::Value;
 use tokenizers::models::ModelWrapper;
@@ -15,6 +15,7 @@ use tokenizers::{AddedToken, Tokenizer};
 
 use super::gpt2_words::Words;
 use super::merges::{BytePairMerges, MAX_MERGED_WORD, WordTable};
+use super::token_bytes::library_token_bytes;
 use crate::cut_points::CutPoints;
 use crate::error::{DataError, Result};
 
@@ -138,6 +139,11 @@ impl LibraryTokenizer {
         }
         self.word_tables.lock().unwrap_or_else(PoisonError::into_inner).push(table);
         Ok(())
+    }
+
+    /// The bytes of text that each id stands for; `None` if ids do not tell.
+    pub(super) fn token_bytes(&self, vocab_size: usize) -> Option<Arc<[u32]>> {
+        library_token_bytes(&self.tokenizer, vocab_size)
     }
 
     fn encode_with_library(&self, text: &str, out: &mut Vec<u32>) -> Result<(), String> {

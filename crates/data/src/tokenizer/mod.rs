@@ -5,6 +5,7 @@ mod library;
 mod make;
 mod merges;
 mod text_tokenizer;
+mod token_bytes;
 mod tokenizer_file;
 mod tokenizer_json;
 mod train;

@@ -8,8 +8,11 @@ use rayon::prelude::*;
 
 use runner_config::Loaded;
 use runner_data::TextTokenizer;
+use runner_lab::compare::comparability::{MeasurementBasis, find_incomparable};
 use runner_lab::sweep::record::{FORMAT, PlannedPoint, SourceHash, SweepRecord};
-use runner_lab::sweep::{AshaSettings, ExpandedPoint, ObjectiveMetric, SweepSpec, expand, load_options, rungs};
+use runner_lab::sweep::{
+    AshaSettings, ExpandedPoint, Objective, ObjectiveMetric, SweepSpec, expand, load_options, rungs,
+};
 use runner_lab::sweep_dir::absolute_path;
 use runner_spec::cluster::ClusterFacts;
 use runner_spec::data::DataFacts;
@@ -21,7 +24,7 @@ use runner_store::time;
 use super::open::SweepRequest;
 use super::point_problems::PointProblems;
 use crate::error::{EngineError, error_text};
-use crate::observer::RunObserver;
+use crate::observer::{RunEvent, RunObserver};
 use crate::prepare::{Host, check_prompts, local_devices, pin_hub_commits, prepare_inputs};
 
 /// A sweep that can start.
@@ -75,15 +78,20 @@ pub(super) fn plan_points(
             Err(error) => problems.add(point, error),
         }
     }
+    let objective = choose_objective(spec, preparable.iter().map(|(.., facts)| facts));
     let plan = |(point, loaded, facts): &(&ExpandedPoint, &Loaded, DataFacts)| {
-        plan_point(spec, point, &loaded.experiment, facts, &cluster)
+        plan_point(spec, objective, point, &loaded.experiment, facts, &cluster)
     };
     let plans: Vec<_> = pool.install(|| preparable.par_iter().map(plan).collect());
     let mut planned: Vec<PlannedPoint> = Vec::new();
+    let mut bases: Vec<(String, MeasurementBasis)> = Vec::new();
+    let mut warnings: Vec<String> = Vec::new();
     let mut first_of_plan: BTreeMap<String, usize> = BTreeMap::new();
     for ((point, ..), plan) in preparable.iter().zip(plans) {
         match plan {
-            Ok(mut plan) => {
+            Ok((mut plan, basis, own_warnings)) => {
+                warnings.extend(own_warnings);
+                bases.push((format!("point {}", plan.index), basis));
                 let first = *first_of_plan.entry(plan.plan_hash.clone()).or_insert(point.index);
                 plan.same_as = (first != point.index).then_some(first);
                 planned.push(plan);
@@ -93,12 +101,18 @@ pub(super) fn plan_points(
     }
     problems.into_result()?;
     let sources = hash_sources(points.iter().map(|(_, loaded)| loaded))?;
+    warnings.sort();
+    warnings.dedup();
+    for warning in &warnings {
+        observer.observe(&RunEvent::Warning(warning));
+    }
     check_same_rungs(&planned)?;
+    check_comparable(&bases, objective, spec.early_stop.is_some(), observer)?;
     let variables = points.iter().flat_map(|(_, loaded)| loaded.env_read.iter().cloned());
     let own_variables = host.recorded_environment.iter().map(|(name, value)| (name.clone(), value.clone()));
     let record = SweepRecord {
         format: FORMAT,
-        id: sweep_id(spec, &planned),
+        id: sweep_id(spec, objective, &planned),
         name: spec.name.clone(),
         created: time::now(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -106,7 +120,7 @@ pub(super) fn plan_points(
         sources,
         overrides: request.options.sets.clone(),
         environment: variables.chain(own_variables).collect(),
-        objective: spec.objective,
+        objective,
         early_stop: spec.early_stop,
         workers: request.parallel,
         excluded: expanded.excluded.len(),
@@ -170,10 +184,43 @@ fn check_same_rungs(points: &[PlannedPoint]) -> Result<(), EngineError> {
     )))
 }
 
+/// The objective of the file. If the file names no metric, points with different tokenizers are compared by bits per byte, because
+/// losses per token of different tokens do not compare.
+fn choose_objective<'a>(spec: &SweepSpec, mut facts: impl Iterator<Item = &'a DataFacts>) -> Objective {
+    let first = facts.next().map(|facts| &facts.tokenizer_hash);
+    let has_one_tokenizer = facts.all(|facts| Some(&facts.tokenizer_hash) == first);
+    let metric =
+        if spec.names_metric || has_one_tokenizer { spec.objective.metric } else { ObjectiveMetric::ValBitsPerByte };
+    Objective { metric, ..spec.objective }
+}
+
+/// Says why the objectives of the points will not compare, if they will not.
+///
+/// # Errors
+/// If early stopping would compare them.
+fn check_comparable(
+    bases: &[(String, MeasurementBasis)],
+    objective: Objective,
+    stops_early: bool,
+    observer: &mut dyn RunObserver,
+) -> Result<(), EngineError> {
+    let Some(quantity) = objective.metric.quantity() else { return Ok(()) };
+    let bases = bases.iter().map(|(name, basis)| (name.clone(), basis));
+    let Some(reason) = find_incomparable(bases, quantity) else { return Ok(()) };
+    let metric = objective.metric.name();
+    if stops_early {
+        let message = format!("early_stop would compare points whose {metric} does not compare: {reason}");
+        return Err(EngineError::Request(message));
+    }
+    let text = format!("{metric} does not compare between all points, so none will be the best: {reason}");
+    observer.observe(&RunEvent::Warning(&text));
+    Ok(())
+}
+
 /// `<name>-<8 digits>`; the digits are a hash of what the sweep is.
-fn sweep_id(spec: &SweepSpec, points: &[PlannedPoint]) -> String {
+fn sweep_id(spec: &SweepSpec, objective: Objective, points: &[PlannedPoint]) -> String {
     let runs: Vec<(&str, &str)> = points.iter().map(|p| (p.name.as_str(), p.plan_hash.as_str())).collect();
-    let hash = blake3::hash(&json_bytes(&(runs, spec.objective, spec.early_stop))).to_hex();
+    let hash = blake3::hash(&json_bytes(&(runs, objective, spec.early_stop))).to_hex();
     format!("{}-{}", spec.name, &hash[..8])
 }
 
@@ -213,18 +260,27 @@ impl PreparedData {
 /// The mistakes of the point.
 fn plan_point(
     spec: &SweepSpec,
+    objective: Objective,
     point: &ExpandedPoint,
     experiment: &Experiment,
     facts: &DataFacts,
     cluster: &ClusterFacts,
-) -> Result<PlannedPoint, Vec<String>> {
+) -> Result<(PlannedPoint, MeasurementBasis, Vec<String>), Vec<String>> {
     let plan = runner_plan::compile(experiment, facts, cluster).map_err(|error| vec![error.to_string()])?;
-    if let Some(shortage) = plan.shortage {
-        return Err(vec![shortage]);
+    if let Some(shortage) = &plan.shortage {
+        return Err(vec![shortage.clone()]);
     }
-    let metric = spec.objective.metric;
+    let metric = objective.metric;
     let mut mistakes = Vec::new();
     mistakes.extend(plan.ranks.first().and_then(|rank| explain_unmeasured(metric, &rank.program.eval)));
+    let knows_bytes = plan.data.validation.as_ref().is_none_or(|split| split.text.is_some());
+    if metric == ObjectiveMetric::ValBitsPerByte && mistakes.is_empty() && !knows_bytes {
+        let why = if spec.names_metric { "" } else { ", by which points with different tokenizers are compared" };
+        mistakes.push(format!(
+            "val_bits_per_byte{why}, is not known: the tokens of its validation data do not tell the bytes of a text; take text and a \
+             tokenizer of bytes, characters or byte-level BPE, or name another objective.metric"
+        ));
+    }
     let steps = plan.totals.steps;
     let every = if metric.is_evaluated() { experiment.eval.every } else { 1 };
     let judged_after = spec.early_stop.map_or_else(|| vec![steps], |asha| rungs(&asha, steps, every));
@@ -237,7 +293,8 @@ fn plan_point(
         Device::Cuda(index) => Some(index + 1),
         Device::Cpu => None,
     });
-    Ok(PlannedPoint {
+    let basis = MeasurementBasis::of_plan(&plan);
+    let planned = PlannedPoint {
         index: point.index,
         values: point.values.clone(),
         name: experiment.name.clone(),
@@ -252,7 +309,8 @@ fn plan_point(
         ranks: plan.ranks.len(),
         cuda_devices: cuda_devices.max().unwrap_or(0),
         plan_hash: plan.hash,
-    })
+    };
+    Ok((planned, basis, plan.warnings))
 }
 
 /// Why a run never measures the objective, if it does not.
@@ -288,7 +346,7 @@ mod tests {
     #[test]
     fn an_objective_must_be_measured() {
         let none = EvalSpec { loss: None, choice_items: None, samples: None };
-        let loss = EvalSpec { loss: Some(EvalLoss { batches: 1 }), ..none.clone() };
+        let loss = EvalSpec { loss: Some(EvalLoss::Rows(1)), ..none.clone() };
         let explain = explain_unmeasured;
         assert!(explain(ObjectiveMetric::ValLoss, &none).unwrap().contains("data.validation"));
         assert!(explain(ObjectiveMetric::ValPerplexity, &loss).is_none());

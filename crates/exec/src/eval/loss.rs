@@ -5,20 +5,31 @@ use super::batches::{self, Batches};
 use runner_data::Split;
 use runner_spec::data::Rows;
 
+/// The summed loss of a batch, its valid tokens, and the bytes of text that they stand for.
+const VALUES_PER_BATCH: usize = 3;
+
 /// Loss in nats per valid token.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ValidationLoss {
     pub loss: f64,
     pub tokens: u64,
+    /// The bytes of text that the tokens stand for; `None` if they are not known.
+    pub bytes: Option<u64>,
 }
 
 impl ValidationLoss {
     pub fn perplexity(&self) -> f64 {
         self.loss.exp()
     }
+
+    /// The summed loss in bits over the bytes of text: a figure that does not depend on the tokenizer.
+    pub fn bits_per_byte(&self) -> Option<f64> {
+        let bytes = self.bytes.filter(|&bytes| bytes > 0)?;
+        Some(self.loss * self.tokens as f64 / (bytes as f64 * std::f64::consts::LN_2))
+    }
 }
 
-/// The first rows of a split in batches of `micro_batch`; of each its summed loss and its valid tokens are kept.
+/// The first rows of a split in batches of `micro_batch`; of each its summed loss, its valid tokens and their bytes are kept.
 #[derive(Debug, Clone, Copy)]
 pub struct LossBatches<'a> {
     split: &'a Split,
@@ -28,10 +39,11 @@ pub struct LossBatches<'a> {
 }
 
 impl<'a> LossBatches<'a> {
-    /// The first `batches`·`micro_batch` rows of `split`, or all of it if it is shorter. With `mask_padding`, attention sees no padding.
-    pub fn new(split: &'a Split, batches: usize, micro_batch: usize, mask_padding: bool) -> Self {
+    /// The first `rows` rows of `split`, or all of it if it is shorter; the last batch may be smaller than the others. With
+    /// `mask_padding`, attention sees no padding.
+    pub fn new(split: &'a Split, rows: u64, micro_batch: usize, mask_padding: bool) -> Self {
         let micro_batch = micro_batch.max(1) as u64;
-        let rows = split.rows().min((batches as u64).saturating_mul(micro_batch));
+        let rows = split.rows().min(rows);
         Self { split, rows, micro_batch, mask_padding }
     }
 
@@ -40,10 +52,11 @@ impl<'a> LossBatches<'a> {
     /// # Errors
     /// If there is no valid token, or the loss is not finite.
     pub fn finish(&self, values: &[f64]) -> Result<ValidationLoss, EvalError> {
-        let (mut sum, mut tokens) = (0.0, 0.0);
-        for batch in values.chunks_exact(2) {
+        let (mut sum, mut tokens, mut bytes) = (0.0, 0.0, 0.0);
+        for batch in values.chunks_exact(VALUES_PER_BATCH) {
             sum += batch[0];
             tokens += batch[1];
+            bytes += batch[2];
         }
         if tokens == 0.0 {
             return Err(EvalError::Request("the validation split holds no token to predict".into()));
@@ -51,7 +64,8 @@ impl<'a> LossBatches<'a> {
         if !sum.is_finite() {
             return Err(EvalError::NotFinite("validation loss"));
         }
-        Ok(ValidationLoss { loss: sum / tokens, tokens: tokens as u64 })
+        let bytes = self.split.text_bytes(&Rows::default()).map(|_| bytes as u64);
+        Ok(ValidationLoss { loss: sum / tokens, tokens: tokens as u64, bytes })
     }
 }
 
@@ -70,13 +84,15 @@ impl Batches for LossBatches<'_> {
     }
 
     fn value_count(&self) -> usize {
-        2 * self.count()
+        VALUES_PER_BATCH * self.count()
     }
 
     fn record_losses(&self, index: usize, rows: &Rows, losses: &[f32], values: &mut [f64]) -> Result<(), EvalError> {
         batches::check_losses(rows, losses)?;
-        values[2 * index] = losses.iter().copied().map(f64::from).sum();
-        values[2 * index + 1] = rows.valid() as f64;
+        let values = &mut values[VALUES_PER_BATCH * index..][..VALUES_PER_BATCH];
+        values[0] = losses.iter().copied().map(f64::from).sum();
+        values[1] = rows.valid() as f64;
+        values[2] = self.split.text_bytes(rows).unwrap_or(0) as f64;
         Ok(())
     }
 }

@@ -54,6 +54,7 @@ pub fn evaluate<E: From<EvalError>>(
         let result = batches.finish(&run(&batches)?)?;
         metrics.val_loss = Some(result.loss);
         metrics.val_perplexity = Some(result.perplexity());
+        metrics.val_bits_per_byte = result.bits_per_byte();
     }
     if let Some(batches) = choice {
         let score = batches.finish(&run(&batches)?)?;

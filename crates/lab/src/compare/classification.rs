@@ -93,7 +93,7 @@ impl PartialEq for Schedule {
 #[must_use]
 pub fn validation_rows(plan: &Plan) -> Option<u64> {
     let program = first_program(plan)?;
-    let rows = (program.eval.loss?.batches as u64).saturating_mul(program.batch.micro_batch as u64);
+    let rows = program.eval.loss?.rows(program.batch.micro_batch);
     Some(rows.min(plan.data.validation.as_ref()?.rows))
 }
 

@@ -9,6 +9,7 @@ runner_store::named_enum! {
     pub enum CurveMetric {
         Loss = "loss",
         ValLoss = "val_loss",
+        ValBitsPerByte = "val_bits_per_byte",
         Lr = "lr",
         GradNorm = "grad_norm",
         TokensPerSecond = "tokens_per_second",

@@ -2,6 +2,7 @@
 //! runs.
 
 pub mod classification;
+pub mod comparability;
 pub mod curves;
 pub mod diff;
 pub mod fact_pairs;
@@ -18,6 +19,7 @@ pub mod unread_data;
 mod tests;
 
 pub use classification::{Classification, DifferenceClass, MathematicsPart, TrainingEquality};
+pub use comparability::{MeasuredQuantity, MeasurementBasis};
 pub use diff::{Diff, DiffInput};
 pub use planned_experiment::PlannedExperiment;
 pub use run_record::RunRecord;

@@ -41,8 +41,13 @@ pub fn assume_data_hashed(experiment: &Experiment, rows: u64, hash: impl Fn(&[Va
         (known, given) => given.map_or(known, |given| given.min(known)),
     };
     let length = experiment.data.layout.length();
-    let split =
-        |rows: u64, hash: String| SplitFacts { rows, tokens: rows.saturating_mul(length as u64), documents: 0, hash };
+    let split = |rows: u64, hash: String| SplitFacts {
+        rows,
+        tokens: rows.saturating_mul(length as u64),
+        documents: 0,
+        hash,
+        text: None,
+    };
     let part = match &experiment.data.validation {
         Some(Validation::Fraction(part)) => Some(*part),
         _ => None,

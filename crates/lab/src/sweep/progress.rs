@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use super::record::{PlannedPoint, SweepRecord};
 use super::schedule::SegmentResult;
 use super::spec::{MeasurementChoice, Objective, ObjectiveMetric};
+use crate::compare::comparability::MeasurementBasis;
 use crate::stored_plan;
 use runner_spec::program::{Instruction, Periodic};
 use runner_store::checkpoint;
@@ -96,6 +97,10 @@ pub struct PointProgress {
     pub not_finite: bool,
     /// Training time in seconds, summed over all sessions.
     pub seconds: Option<f64>,
+    /// The data that the run is measured over; `None` if its plan cannot be read.
+    pub basis: Option<MeasurementBasis>,
+    /// The last validation loss in bits per byte of text, if it is known.
+    pub val_bits_per_byte: Option<f64>,
     /// The step of the newest checkpoint.
     checkpoint: Option<u64>,
     /// The number of optimizer steps done.
@@ -119,6 +124,8 @@ struct MetricSeries {
     steps: u64,
     /// Steps with their values; NaN if the measured value is not finite.
     values: Vec<(u64, f64)>,
+    /// The last validation loss in bits per byte of text.
+    bits_per_byte: Option<f64>,
 }
 
 impl PointProgress {
@@ -166,6 +173,8 @@ impl PointProgress {
             checkpoint,
             steps: series.steps.max(checkpoint.unwrap_or(0)),
             rungs: series.rungs(objective, &point.rungs, due.as_ref()),
+            basis: stored_plan::read(&path).ok().map(|plan| MeasurementBasis::of_plan(&plan)),
+            val_bits_per_byte: series.bits_per_byte,
             path,
         };
         if let Some(rung) = progress.rungs.last_mut()
@@ -248,8 +257,10 @@ impl MetricSeries {
                 (line.step, value)
             }
             MetricLine::Eval(line) => {
+                self.bits_per_byte = line.val_bits_per_byte;
                 let value = match metric {
                     ObjectiveMetric::ValPerplexity => line.val_perplexity,
+                    ObjectiveMetric::ValBitsPerByte => line.val_bits_per_byte,
                     ObjectiveMetric::HellaswagAcc => line.hellaswag_acc,
                     ObjectiveMetric::HellaswagAccNorm => line.hellaswag_acc_norm,
                     _ => line.val_loss,
@@ -309,6 +320,8 @@ mod tests {
             error: None,
             not_finite: false,
             seconds: None,
+            basis: None,
+            val_bits_per_byte: None,
             checkpoint: Some(5),
             steps: series.steps,
             rungs: series.rungs(objective, rungs, None),

@@ -207,7 +207,8 @@ impl SweepReader<'_> {
             self.require(asha, "sweep.early_stop.asha", "min_steps", about_min_steps);
         }
         let asha = |key: &str| value::<u64>(sweep, &format!("/early_stop/asha/{key}"));
-        let metric = value(sweep, "/objective/metric").unwrap_or(ObjectiveMetric::ValLoss);
+        let named_metric = value(sweep, "/objective/metric");
+        let metric = named_metric.unwrap_or(ObjectiveMetric::ValLoss);
         let spec = SweepSpec {
             name: get("name")
                 .and_then(|entry| self.read_name(entry, sweep))
@@ -221,6 +222,7 @@ impl SweepReader<'_> {
                 goal: value(sweep, "/objective/goal").unwrap_or_else(|| metric.goal()),
                 at: value(sweep, "/objective/at").unwrap_or(MeasurementChoice::Last),
             },
+            names_metric: named_metric.is_some(),
             early_stop: asha("min_steps")
                 .map(|min_steps| AshaSettings { min_steps, reduction: asha("reduction").unwrap_or(3) }),
             parallel: value(sweep, "/parallel").unwrap_or(1),

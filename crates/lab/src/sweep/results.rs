@@ -40,32 +40,46 @@ pub struct ResultsRow {
     /// The id of the point's run.
     pub run: Option<String>,
     pub seconds: Option<f64>,
+    /// The last validation loss in bits per byte of text, if it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub val_bits_per_byte: Option<f64>,
 }
 
-/// The rows, sorted by the objective: the best first, rows without an objective last, equal ones by their number.
+/// The rows, sorted by the objective: the best first, rows without an objective last, equal ones by their number. Rows that do not
+/// compare are sorted by their number.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Results {
     pub objective: Objective,
     pub rows: Vec<ResultsRow>,
+    /// Why the objectives of the points do not compare, so that none is the best.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub incomparable: Option<String>,
 }
 
 impl Results {
+    /// The results of `rows`. `incomparable` says why their objectives do not compare, if they do not.
     #[must_use]
-    pub fn new(objective: Objective, mut rows: Vec<ResultsRow>) -> Self {
+    pub fn new(objective: Objective, mut rows: Vec<ResultsRow>, incomparable: Option<String>) -> Self {
         rows.sort_by(|a, b| {
+            if incomparable.is_some() {
+                return a.point.cmp(&b.point);
+            }
             let valued = match (a.objective, b.objective) {
                 (Some(a), Some(b)) => objective.goal.order(a, b),
                 (a, b) => a.is_none().cmp(&b.is_none()),
             };
             valued.then(a.point.cmp(&b.point))
         });
-        Self { objective, rows }
+        Self { objective, rows, incomparable }
     }
 
     /// The best point among those that did all their steps, or else among all that have an objective. The objective of a stopped point
-    /// was measured after fewer steps, so it does not compare.
+    /// was measured after fewer steps, so it does not compare. `None` too if the objectives do not compare.
     #[must_use]
     pub fn best(&self) -> Option<&ResultsRow> {
+        if self.incomparable.is_some() {
+            return None;
+        }
         let mut valued = self.rows.iter().filter(|row| row.objective.is_some_and(|y| !y.is_nan()));
         valued.clone().find(|row| row.status == PointStatus::Done).or_else(|| valued.next())
     }
@@ -132,11 +146,12 @@ mod tests {
             objective,
             run: Some(format!("run-{point}")),
             seconds: Some(1.5),
+            val_bits_per_byte: None,
         }
     }
 
     fn results(goal: Goal, rows: Vec<ResultsRow>) -> Results {
-        Results::new(Objective { metric: ObjectiveMetric::ValLoss, goal, at: MeasurementChoice::Last }, rows)
+        Results::new(Objective { metric: ObjectiveMetric::ValLoss, goal, at: MeasurementChoice::Last }, rows, None)
     }
 
     #[test]
@@ -159,6 +174,20 @@ mod tests {
         assert_eq!(up.best().unwrap().point, 3);
         assert_eq!(results(Goal::Minimize, rows[..2].to_vec()).best(), None);
         assert_eq!(results(Goal::Minimize, vec![rows[3].clone()]).best().unwrap().point, 4);
+    }
+
+    #[test]
+    fn none_is_best_of_rows_that_do_not_compare() {
+        let rows = vec![row(2, PointStatus::Done, Some(1.0)), row(1, PointStatus::Done, Some(2.0))];
+        let table = results(Goal::Minimize, rows);
+        let table = Results::new(table.objective, table.rows, Some("2 has another tokenizer than 1".to_owned()));
+        assert_eq!(table.best(), None);
+        assert_eq!(table.rows.iter().map(|row| row.point).collect::<Vec<_>>(), [1, 2]);
+        let text = serde_json::to_string(&table).unwrap();
+        assert!(
+            text.contains("another tokenizer") && serde_json::from_str::<Results>(&text).unwrap() == table,
+            "{text}"
+        );
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use crate::compare::comparability::MeasuredQuantity;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -33,6 +34,8 @@ pub struct SweepSpec {
     pub axes: Vec<Dimension>,
     pub exclude: Vec<ExcludeExpression>,
     pub objective: Objective,
+    /// True if the file names the metric. Otherwise points with different tokenizers are compared by bits per byte.
+    pub names_metric: bool,
     pub early_stop: Option<AshaSettings>,
     /// The number of concurrent runs, at least 1.
     pub parallel: usize,
@@ -170,6 +173,7 @@ runner_store::named_enum! {
         ValLoss = "val_loss",
         TrainLoss = "train_loss",
         ValPerplexity = "val_perplexity",
+        ValBitsPerByte = "val_bits_per_byte",
         HellaswagAcc = "hellaswag_acc",
         HellaswagAccNorm = "hellaswag_acc_norm",
         TokensPerSecond = "tokens_per_second",
@@ -183,11 +187,23 @@ impl ObjectiveMetric {
         !matches!(self, Self::TrainLoss | Self::TokensPerSecond)
     }
 
+    /// The quantity that the metric measures, for the judgement whether runs compare; `None` for speed, which always does.
+    #[must_use]
+    pub fn quantity(self) -> Option<MeasuredQuantity> {
+        match self {
+            Self::ValLoss | Self::ValPerplexity => Some(MeasuredQuantity::ValidationLoss),
+            Self::ValBitsPerByte => Some(MeasuredQuantity::BitsPerByte),
+            Self::TrainLoss => Some(MeasuredQuantity::TrainLoss),
+            Self::HellaswagAcc | Self::HellaswagAccNorm => Some(MeasuredQuantity::MultipleChoice),
+            Self::TokensPerSecond => None,
+        }
+    }
+
     /// The goal unless the file names one.
     #[must_use]
     pub fn goal(self) -> Goal {
         match self {
-            Self::ValLoss | Self::TrainLoss | Self::ValPerplexity => Goal::Minimize,
+            Self::ValLoss | Self::TrainLoss | Self::ValPerplexity | Self::ValBitsPerByte => Goal::Minimize,
             Self::HellaswagAcc | Self::HellaswagAccNorm | Self::TokensPerSecond => Goal::Maximize,
         }
     }

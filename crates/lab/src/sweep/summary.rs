@@ -8,6 +8,7 @@ use super::progress::{DuePoints, PointProgress, SweepProgress};
 use super::record::{PlannedPoint, SweepRecord};
 use super::results::{PointStatus, Results, ResultsRow};
 use super::schedule::SegmentResult;
+use crate::compare::comparability::find_incomparable;
 use crate::sweep_dir;
 use runner_store::manifest::RunStatus;
 
@@ -40,9 +41,11 @@ impl SweepSummary {
             |copy| copy.axes,
         );
         let (measured_at, measured) = comparable_results(record, progress, &rows);
+        let incomparable = find_incomparable_points(record, progress, &rows);
+        let measured = if incomparable.is_some() { Vec::new() } else { measured };
         Self {
             importance: importance(&axes, record.objective.goal, &measured),
-            results: Results::new(record.objective, rows),
+            results: Results::new(record.objective, rows, incomparable),
             measured_at,
             is_finished,
             problems,
@@ -98,6 +101,7 @@ fn row(point: &PlannedPoint, progress: Option<&PointProgress>, is_due: bool) -> 
         objective: None,
         run: None,
         seconds: None,
+        val_bits_per_byte: None,
     };
     let Some(progress) = progress else { return row };
     let value = |until: u64| match progress.result(until, point.steps) {
@@ -120,16 +124,26 @@ fn row(point: &PlannedPoint, progress: Option<&PointProgress>, is_due: bool) -> 
     row.objective = last_value.filter(|value| value.is_finite() && row.status != PointStatus::Failed);
     row.run = Some(progress.id.clone());
     row.seconds = progress.seconds;
+    row.val_bits_per_byte = progress.val_bits_per_byte;
     row
 }
 
 /// The best point that did all its steps: its number and objective.
 #[must_use]
 pub fn best_finished_point(record: &SweepRecord, progress: &SweepProgress) -> Option<(usize, f64)> {
-    let results = Results::new(record.objective, rows(record, progress, &[]));
+    let rows = rows(record, progress, &[]);
+    let incomparable = find_incomparable_points(record, progress, &rows);
+    let results = Results::new(record.objective, rows, incomparable);
     // A value after fewer steps does not compare.
     let best = results.best().filter(|row| row.status == PointStatus::Done)?;
     Some((best.point, best.objective?))
+}
+
+/// Why the objectives of the points that have one do not compare; `None` if they do.
+fn find_incomparable_points(record: &SweepRecord, progress: &SweepProgress, rows: &[ResultsRow]) -> Option<String> {
+    let measured = rows.iter().zip(&progress.points).filter(|(row, _)| row.objective.is_some());
+    let bases = measured.filter_map(|(row, run)| Some((format!("point {}", row.point), run.as_ref()?.basis.as_ref()?)));
+    find_incomparable(bases, record.objective.metric.quantity()?)
 }
 
 /// The values and results of the points without duplicates. Results after different numbers of steps do not compare: with early

@@ -42,8 +42,11 @@ pub fn render(plan: &Plan, options: &RenderOptions) -> String {
     page.blank();
     forecast::forecast_lines(plan, options.price, &mut page);
     let notes: Vec<&String> = plan.notes.iter().chain(&plan.shortage).collect();
-    if !notes.is_empty() {
+    if !(notes.is_empty() && plan.warnings.is_empty()) {
         page.blank();
+    }
+    for warning in &plan.warnings {
+        page.line("warning", warning);
     }
     for note in notes {
         page.line("note", note);
@@ -246,9 +249,8 @@ fn program_lines(program: &Program, full: bool, page: &mut Page) {
     let e = &program.eval;
     let mut evaluated = Vec::new();
     if let Some(loss) = e.loss {
-        let rows = (loss.batches as u64).saturating_mul(program.batch.micro_batch as u64);
-        let batches = count(loss.batches as u64);
-        evaluated.push(format!("validation loss over {batches} micro-batches, {} rows at most", count(rows)));
+        let rows = loss.rows(program.batch.micro_batch);
+        evaluated.push(format!("validation loss over {} rows at most", count(rows)));
     }
     if let Some(items) = e.choice_items {
         evaluated.push(format!("{} multiple-choice items", count(items as u64)));

@@ -110,7 +110,7 @@ fn what_changes_a_number_changes_the_hash() {
         ("master_weights", |x| (x.precision, x.master_weights) = (e::Precision::Bf16, false)),
         ("eval.every", |x| x.eval.every = 10),
         ("eval.at_start", |x| x.eval.at_start = true),
-        ("eval.loss", |x| x.eval.loss = Some(e::EvalLoss { batches: 1 })),
+        ("eval.loss", |x| x.eval.loss = Some(e::EvalLoss::Rows(1))),
         ("eval.hellaswag", |x| x.eval.hellaswag = None),
         ("eval.samples", |x| x.eval.samples = None),
     ];

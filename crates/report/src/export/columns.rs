@@ -44,7 +44,7 @@ const fn column(group: &'static str, name: &'static str) -> Column {
 pub(super) const INTEGERS: [Column; 2] = [column("train", "tokens"), column("eval", "hellaswag_n")];
 
 /// Columns of floating-point numbers.
-pub(super) const FLOATS: [Column; 15] = [
+pub(super) const FLOATS: [Column; 16] = [
     column("train", "loss"),
     column("train", "lr"),
     column("train", "grad_norm"),
@@ -58,6 +58,7 @@ pub(super) const FLOATS: [Column; 15] = [
     column("time", "comm_ms"),
     column("eval", "val_loss"),
     column("eval", "val_perplexity"),
+    column("eval", "val_bits_per_byte"),
     column("eval", "hellaswag_acc"),
     column("eval", "hellaswag_acc_norm"),
 ];

@@ -20,6 +20,7 @@ use super::memory::{MemoryTable, memory_table};
 use super::samples::{Samples, read_samples};
 use super::settings::{SettingDifference, setting_differences};
 use super::sweep::{self, SweepTable};
+use runner_lab::compare::comparability::{MeasuredQuantity, MeasurementBasis, find_incomparable};
 use runner_spec::forecast::Forecast;
 use runner_spec::plan::Plan;
 use runner_store::catalog::{self, ListedStatus};
@@ -58,6 +59,8 @@ pub struct PageData {
     pub(super) version: &'static str,
     pub runs: Vec<RunData>,
     pub(super) differences: Vec<SettingDifference>,
+    /// Which losses of the runs do not compare, and why: a sentence for each reason.
+    pub(super) incomparable: Vec<String>,
     pub(super) sweep: Option<SweepTable>,
 }
 
@@ -168,6 +171,7 @@ impl RunReader {
             made: time::now(),
             version: env!("CARGO_PKG_VERSION"),
             differences: setting_differences(&files),
+            incomparable: describe_incomparable(&runs),
             runs,
             sweep,
         })
@@ -267,6 +271,28 @@ impl PlannedRun {
             plan: Some(plan),
         }
     }
+}
+
+/// Says which losses of `runs` do not compare, and why.
+fn describe_incomparable(runs: &[RunData]) -> Vec<String> {
+    let planned =
+        runs.iter().filter_map(|run| Some((run.id.clone(), MeasurementBasis::of_plan(run.plan.plan.as_ref()?))));
+    let bases: Vec<(String, MeasurementBasis)> = planned.collect();
+    let quantities = [
+        ("train loss", MeasuredQuantity::TrainLoss),
+        ("val loss, perplexity", MeasuredQuantity::ValidationLoss),
+        ("bits/byte", MeasuredQuantity::BitsPerByte),
+    ];
+    let mut found: Vec<(String, Vec<&str>)> = Vec::new();
+    for (name, quantity) in quantities {
+        let bases = bases.iter().map(|(id, basis)| (id.clone(), basis));
+        let Some(reason) = find_incomparable(bases, quantity) else { continue };
+        match found.iter_mut().find(|(known, _)| *known == reason) {
+            Some((_, names)) => names.push(name),
+            None => found.push((reason, vec![name])),
+        }
+    }
+    found.into_iter().map(|(reason, names)| format!("not comparable: {}: {reason}", names.join(", "))).collect()
 }
 
 fn serialize_shared<S: serde::Serializer>(plan: &Arc<PlannedRun>, to: S) -> Result<S::Ok, S::Error> {

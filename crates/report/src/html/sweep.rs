@@ -30,6 +30,8 @@ pub(super) struct SweepTable {
     importance: Vec<Importance>,
     /// The step at which importance compares the points, unless it compares them at the end.
     measured_at: Option<u64>,
+    /// Why the objectives of the points do not compare, if they do not.
+    incomparable: Option<String>,
     /// Files that cannot be read, each in one sentence.
     problems: Vec<String>,
 }
@@ -56,6 +58,7 @@ fn table(record: &SweepRecord, summary: SweepSummary) -> SweepTable {
         }
     }
     let best = summary.results.best().map(|row| row.point);
+    let incomparable = summary.results.incomparable;
     let mut rows = summary.results.rows;
     rows.sort_by_key(|row| row.point);
     SweepTable {
@@ -64,6 +67,7 @@ fn table(record: &SweepRecord, summary: SweepSummary) -> SweepTable {
         minimize: record.objective.goal == Goal::Minimize,
         rows,
         best,
+        incomparable,
         parameters,
         importance: summary.importance,
         measured_at: summary.measured_at,

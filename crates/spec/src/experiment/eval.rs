@@ -16,7 +16,7 @@ pub struct Eval {
     pub every: u64,
     /// True to evaluate before the first step too.
     pub at_start: bool,
-    /// Validation loss and perplexity. Default: 20 batches where there is validation data.
+    /// Validation loss, perplexity and bits per byte. Default: 160 rows where there is validation data.
     pub loss: Option<EvalLoss>,
     /// Multiple choice in HellaSwag's format. Default: none.
     pub hellaswag: Option<HellaSwag>,
@@ -34,18 +34,40 @@ impl Default for Eval {
     }
 }
 
-/// Validation loss.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct EvalLoss {
-    /// Micro-batches of the validation data that are read, from its start, at most.
-    #[schemars(range(min = 1, max = 1_000_000_000))]
-    pub batches: usize,
+/// The part of the validation data that a validation loss reads, from its start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum EvalLoss {
+    /// At most this many rows: the same ones under every layout and micro-batch.
+    Rows(#[schemars(range(min = 1, max = 1_000_000_000_000u64))] u64),
+    /// At most this many micro-batches, so that another `batch.micro_batch` reads other rows. Write `rows` instead.
+    Batches(#[schemars(range(min = 1, max = 1_000_000_000))] usize),
 }
 
 impl Default for EvalLoss {
     fn default() -> Self {
-        Self { batches: 20 }
+        Self::Rows(160)
+    }
+}
+
+impl EvalLoss {
+    /// The number of rows that are read at most.
+    #[must_use]
+    pub fn rows(self, micro_batch: usize) -> u64 {
+        match self {
+            Self::Rows(rows) => rows,
+            Self::Batches(batches) => (batches as u64).saturating_mul(micro_batch as u64),
+        }
+    }
+
+    /// The form that programs have. Whole micro-batches are counted as such, so that a plan has the hash that it had when files
+    /// could count micro-batches only.
+    #[must_use]
+    pub fn canonical(self, micro_batch: usize) -> Self {
+        match (self, micro_batch as u64) {
+            (Self::Rows(rows), size @ 1..) if rows.is_multiple_of(size) => Self::Batches((rows / size) as usize),
+            (other, _) => other,
+        }
     }
 }
 

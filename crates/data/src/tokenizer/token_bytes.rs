@@ -1,0 +1,68 @@
+//! The bytes of text that each token stands for.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use serde_json::Value;
+use tokenizers::Tokenizer;
+use tokenizers::models::ModelWrapper;
+
+use super::merges::byte_characters;
+use super::text_tokenizer::{Encoder, TextTokenizer};
+
+impl TextTokenizer {
+    /// The bytes of UTF-8 that each id stands for, 0 for special tokens. `None` if ids do not tell: words lose letters and blanks of the
+    /// text, and so do tokenizers of other forms than byte-level BPE.
+    pub(crate) fn token_bytes(&self) -> Option<Arc<[u32]>> {
+        match self.encoder() {
+            Encoder::Bytes => Some((0..self.vocab_size()).map(|id| u32::from(id < 256)).collect()),
+            Encoder::Chars { characters, .. } => Some(characters.iter().map(|c| c.len_utf8() as u32).collect()),
+            Encoder::Library(library) => library.token_bytes(self.vocab_size()),
+            Encoder::Words(_) => None,
+        }
+    }
+}
+
+/// The bytes of the tokens of byte-level BPE, whose names have a character for each byte. `None` for any other tokenizer.
+pub(super) fn library_token_bytes(tokenizer: &Tokenizer, vocab_size: usize) -> Option<Arc<[u32]>> {
+    let ModelWrapper::BPE(model) = tokenizer.get_model() else { return None };
+    let is_plain = tokenizer.get_normalizer().is_none()
+        && model.continuing_subword_prefix.is_none()
+        && model.end_of_word_suffix.is_none();
+    if !is_plain || !splits_into_bytes(&serde_json::to_value(tokenizer.get_pre_tokenizer()).ok()?) {
+        return None;
+    }
+    let names: HashMap<String, u32> = tokenizer.get_vocab(true);
+    if byte_characters().iter().any(|(_, character)| !names.contains_key(&character.to_string())) {
+        return None;
+    }
+    let added = tokenizer.get_added_tokens_decoder();
+    let mut bytes = vec![0; vocab_size];
+    for (name, id) in names {
+        let length = match added.get(&id) {
+            Some(token) if token.special => 0,
+            // Such a token swallows the blanks beside it.
+            Some(token) if token.lstrip || token.rstrip => return None,
+            Some(token) => token.content.len(),
+            None => name.chars().count(),
+        };
+        *bytes.get_mut(id as usize)? = length as u32;
+    }
+    Some(bytes.into())
+}
+
+/// True if the pre-tokenizer makes the byte level, and neither adds nor removes text.
+fn splits_into_bytes(pre_tokenizer: &Value) -> bool {
+    let parts = match pre_tokenizer["pretokenizers"].as_array() {
+        Some(parts) => parts.as_slice(),
+        None => std::slice::from_ref(pre_tokenizer),
+    };
+    let is_byte_level = |part: &Value| part["type"] == "ByteLevel";
+    let keeps_text = |part: &Value| match part["type"].as_str() {
+        Some("ByteLevel") => part["add_prefix_space"] == false,
+        Some("Split" | "Punctuation") => part["behavior"] != "Removed",
+        Some("Digits") => true,
+        _ => false,
+    };
+    parts.iter().any(is_byte_level) && parts.iter().all(keeps_text)
+}

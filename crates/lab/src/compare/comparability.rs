@@ -1,0 +1,221 @@
+//! The judgement whether measurements of two runs compare: a mean loss per token compares only over the same tokens, and bits per byte
+//! only over the same text.
+
+use runner_spec::data::{ChoiceFacts, SplitText};
+use runner_spec::format::count;
+use runner_spec::plan::Plan;
+
+use super::classification::validation_rows;
+
+/// Texts whose lengths differ by less than this share count as the same: tokenizers differ in the row that fills no whole row at the
+/// end.
+const MAX_TEXT_DIFFERENCE: f64 = 0.01;
+
+/// A quantity that runs are compared by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MeasuredQuantity {
+    TrainLoss,
+    /// The validation loss per token, or its perplexity.
+    ValidationLoss,
+    /// The validation loss per byte of text.
+    BitsPerByte,
+    /// Accuracy in multiple choice.
+    MultipleChoice,
+}
+
+/// The data that a run's measurements were taken over.
+#[derive(Debug, Clone, PartialEq)]
+pub struct MeasurementBasis {
+    tokenizer: String,
+    train: String,
+    validation: Option<ValidationBasis>,
+    choice: Option<ChoiceFacts>,
+}
+
+/// The validation data that an evaluation reads.
+#[derive(Debug, Clone, PartialEq)]
+struct ValidationBasis {
+    hash: String,
+    rows_read: u64,
+    rows: u64,
+    text: Option<SplitText>,
+}
+
+impl ValidationBasis {
+    fn is_whole(&self) -> bool {
+        self.rows_read == self.rows
+    }
+
+    /// `160 of 3,900 rows`.
+    fn describe_rows(&self) -> String {
+        if self.is_whole() {
+            format!("all {} rows", count(self.rows))
+        } else {
+            format!("{} of {} rows", count(self.rows_read), count(self.rows))
+        }
+    }
+}
+
+impl MeasurementBasis {
+    #[must_use]
+    pub fn of_plan(plan: &Plan) -> Self {
+        let validation = plan.data.validation.as_ref().zip(validation_rows(plan));
+        Self {
+            tokenizer: plan.data.tokenizer_hash.clone(),
+            train: plan.data.train.hash.clone(),
+            validation: validation.map(|(split, rows_read)| ValidationBasis {
+                hash: split.hash.clone(),
+                rows_read,
+                rows: split.rows,
+                text: split.text.clone(),
+            }),
+            choice: plan.data.choice.clone(),
+        }
+    }
+
+    /// True if both make the same tokens of a text.
+    #[must_use]
+    pub fn has_same_tokenizer(&self, other: &Self) -> bool {
+        self.tokenizer == other.tokenizer
+    }
+
+    /// Why `quantity` of the run `name` does not compare with that of `other`, a run with another basis; `None` if it does.
+    #[must_use]
+    pub fn describe_difference(
+        &self,
+        name: &str,
+        other: &Self,
+        other_name: &str,
+        quantity: MeasuredQuantity,
+    ) -> Option<String> {
+        let has_same_tokenizer = self.has_same_tokenizer(other);
+        match quantity {
+            MeasuredQuantity::MultipleChoice => {
+                let differ = match (&self.choice, &other.choice) {
+                    (Some(a), Some(b)) => a.items != b.items || has_same_tokenizer && a.hash != b.hash,
+                    _ => false,
+                };
+                differ.then(|| format!("{name} has other multiple-choice items than {other_name}"))
+            }
+            MeasuredQuantity::TrainLoss | MeasuredQuantity::ValidationLoss if !has_same_tokenizer => Some(format!(
+                "{name} has another tokenizer than {other_name}, and a loss per token of other tokens does not compare"
+            )),
+            MeasuredQuantity::TrainLoss => {
+                (self.train != other.train).then(|| format!("{name} has other training data than {other_name}"))
+            }
+            MeasuredQuantity::ValidationLoss | MeasuredQuantity::BitsPerByte => {
+                let (a, b) = (self.validation.as_ref()?, other.validation.as_ref()?);
+                describe_validation_difference(name, a, other_name, b)
+            }
+        }
+    }
+}
+
+fn describe_validation_difference(
+    name: &str,
+    a: &ValidationBasis,
+    other_name: &str,
+    b: &ValidationBasis,
+) -> Option<String> {
+    if a.hash == b.hash {
+        return (a.rows_read != b.rows_read).then(|| {
+            let rows = count(a.rows_read);
+            format!("{name} reads {rows} validation rows, and {other_name} reads {}", count(b.rows_read))
+        });
+    }
+    let (Some(text), Some(other)) = (&a.text, &b.text) else {
+        return Some(format!("{name} has other validation data than {other_name}"));
+    };
+    if text.hash != other.hash {
+        return Some(format!("{name} has other validation text than {other_name}"));
+    }
+    if !(a.is_whole() && b.is_whole()) {
+        return Some(format!(
+            "{name} and {other_name} read different parts of the validation text ({}, {}): eval.loss.rows of {} reads all of it",
+            a.describe_rows(),
+            b.describe_rows(),
+            a.rows.max(b.rows)
+        ));
+    }
+    let (fewer, more) = (text.bytes.min(other.bytes), text.bytes.max(other.bytes));
+    let is_same = (more - fewer) as f64 <= MAX_TEXT_DIFFERENCE * more as f64;
+    (!is_same).then(|| {
+        format!(
+            "the validation rows of {name} hold {} bytes of the text, and those of {other_name} {}: shorter rows hold more of it",
+            count(text.bytes),
+            count(other.bytes)
+        )
+    })
+}
+
+/// Why `quantity` does not compare between all of `runs`, names with bases: the first difference from the first run. `None` if it
+/// does.
+pub fn find_incomparable<'a>(
+    runs: impl IntoIterator<Item = (String, &'a MeasurementBasis)>,
+    quantity: MeasuredQuantity,
+) -> Option<String> {
+    let mut runs = runs.into_iter();
+    let (first_name, first) = runs.next()?;
+    runs.find_map(|(name, basis)| basis.describe_difference(&name, first, &first_name, quantity))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn basis(tokenizer: &str, hash: &str, rows_read: u64, rows: u64, text: Option<(&str, u64)>) -> MeasurementBasis {
+        let text = text.map(|(hash, bytes)| SplitText { hash: hash.to_owned(), bytes });
+        MeasurementBasis {
+            tokenizer: tokenizer.to_owned(),
+            train: "t".to_owned(),
+            validation: Some(ValidationBasis { hash: hash.to_owned(), rows_read, rows, text }),
+            choice: None,
+        }
+    }
+
+    fn difference(a: &MeasurementBasis, b: &MeasurementBasis, quantity: MeasuredQuantity) -> String {
+        find_incomparable([("a".to_owned(), a), ("b".to_owned(), b)], quantity).unwrap_or_default()
+    }
+
+    #[test]
+    fn the_same_rows_compare_and_other_rows_do_not() {
+        use MeasuredQuantity::{BitsPerByte, TrainLoss, ValidationLoss};
+        let a = basis("x", "v", 160, 900, Some(("text", 9000)));
+        let fewer = basis("x", "v", 80, 900, Some(("text", 9000)));
+        for quantity in [BitsPerByte, ValidationLoss] {
+            assert_eq!(difference(&a, &a, quantity), "");
+            assert_eq!(difference(&a, &fewer, quantity), "b reads 80 validation rows, and a reads 160");
+            let other = basis("x", "w", 160, 900, None);
+            assert_eq!(difference(&a, &other, quantity), "b has other validation data than a");
+        }
+        assert_eq!(difference(&a, &fewer, TrainLoss), "");
+    }
+
+    #[test]
+    fn across_tokenizers_only_bits_per_byte_of_the_same_text_compare() {
+        use MeasuredQuantity::{BitsPerByte, TrainLoss, ValidationLoss};
+        let a = basis("x", "v", 900, 900, Some(("text", 9000)));
+        let b = basis("y", "w", 300, 300, Some(("text", 8950)));
+        assert_eq!(difference(&a, &b, BitsPerByte), "");
+        for quantity in [TrainLoss, ValidationLoss] {
+            assert!(difference(&a, &b, quantity).starts_with("b has another tokenizer than a, and a loss per token"));
+        }
+        let part = basis("y", "w", 160, 300, Some(("text", 8950)));
+        let expected = "b and a read different parts of the validation text (160 of 300 rows, all 900 rows): eval.loss.rows of 900 \
+                        reads all of it";
+        assert_eq!(difference(&a, &part, BitsPerByte), expected);
+        let short = basis("y", "w", 300, 300, Some(("text", 8000)));
+        assert!(difference(&a, &short, BitsPerByte).contains("hold 8,000 bytes of the text, and those of a 9,000"));
+        let other = basis("y", "w", 300, 300, Some(("texts", 9000)));
+        assert_eq!(difference(&a, &other, BitsPerByte), "b has other validation text than a");
+        let unknown = basis("y", "w", 300, 300, None);
+        assert_eq!(difference(&a, &unknown, BitsPerByte), "b has other validation data than a");
+    }
+
+    #[test]
+    fn the_same_tokens_in_rows_of_another_length_compare_as_a_whole() {
+        let a = basis("x", "v", 900, 900, Some(("text", 9000)));
+        let longer = basis("x", "w", 450, 450, Some(("text", 8990)));
+        assert_eq!(difference(&a, &longer, MeasuredQuantity::ValidationLoss), "");
+    }
+}
