@@ -111,7 +111,7 @@ fn a_short_file_suffices() {
         Optimizer::Adamw { lr: 6e-4, betas: [0.9, 0.95], eps: 1e-8, weight_decay: 0.1, decays: Decays::Matrices }
     );
     assert_eq!(e.schedule.decay, Decay::Constant {});
-    assert_eq!(e.eval.loss, Some(EvalLoss::Batches(20)));
+    assert_eq!(e.eval.loss, Some(EvalLoss::Rows(160)));
     assert!(e.eval.hellaswag.is_none() && e.eval.samples.is_none());
 }
 

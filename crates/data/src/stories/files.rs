@@ -61,6 +61,9 @@ pub(crate) fn write_corpus(cache: &DataCache, report: &Report<'_>) -> Result<Cor
     Ok(cache.open_or_build("corpora", EDITION, report, &open, &mut build)?.0)
 }
 
+/// The value of a column in a row with a text.
+type StringColumn<'a> = &'a dyn Fn(usize, &str) -> String;
+
 /// Writes documents in FineWeb's schema.
 pub(crate) fn write_parquet(path: &Path, texts: &[String]) -> ParquetResult<()> {
     let schema = Arc::new(parse_message_type(SCHEMA)?);
@@ -71,7 +74,7 @@ pub(crate) fn write_parquet(path: &Path, texts: &[String]) -> ParquetResult<()> 
     let stem = path.file_stem().unwrap_or_default().to_string_lossy();
     for (group, texts) in texts.chunks(ROWS_PER_GROUP).enumerate() {
         let mut row_group = writer.next_row_group()?;
-        let strings: [&dyn Fn(usize, &str) -> String; 7] = [
+        let strings: [StringColumn<'_>; 7] = [
             &|_, text| text.to_owned(),
             &|row, _| format!("{EDITION}:{stem}:{row}"),
             &|_, _| EDITION.to_owned(),
@@ -82,12 +85,12 @@ pub(crate) fn write_parquet(path: &Path, texts: &[String]) -> ParquetResult<()> 
         ];
         for value in strings {
             let values = (group * ROWS_PER_GROUP..).zip(texts).map(|(row, text)| value(row, text).into_bytes().into());
-            write_column::<ByteArrayType>(&mut row_group, values.collect())?;
+            write_column::<ByteArrayType>(&mut row_group, &values.collect::<Vec<_>>())?;
         }
-        write_column::<DoubleType>(&mut row_group, vec![1.0; texts.len()])?;
+        write_column::<DoubleType>(&mut row_group, &vec![1.0; texts.len()])?;
         // The count of words: the stories have no tokenizer of their own.
-        let counts = texts.iter().map(|text| text.split_whitespace().count() as i64).collect();
-        write_column::<Int64Type>(&mut row_group, counts)?;
+        let counts = texts.iter().map(|text| text.split_whitespace().count() as i64).collect::<Vec<_>>();
+        write_column::<Int64Type>(&mut row_group, &counts)?;
         row_group.close()?;
     }
     writer.close()?;
@@ -95,11 +98,11 @@ pub(crate) fn write_parquet(path: &Path, texts: &[String]) -> ParquetResult<()> 
 }
 
 /// Writes the next column of the schema, which has the type `T`.
-fn write_column<T: DataType>(group: &mut SerializedRowGroupWriter<'_, File>, values: Vec<T::T>) -> ParquetResult<()> {
+fn write_column<T: DataType>(group: &mut SerializedRowGroupWriter<'_, File>, values: &[T::T]) -> ParquetResult<()> {
     let Some(mut column) = group.next_column()? else {
         return Err(ParquetError::General("the schema has fewer columns than the rows".into()));
     };
-    column.typed::<T>().write_batch(&values, None, None)?;
+    column.typed::<T>().write_batch(values, None, None)?;
     column.close()
 }
 
