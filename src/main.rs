@@ -2,7 +2,11 @@
 
 mod cli;
 
+use std::backtrace::{Backtrace, BacktraceStatus};
+use std::panic::{PanicHookInfo, catch_unwind};
 use std::process::ExitCode;
+
+use runner_spec::panics::{is_caught, panic_message};
 
 #[global_allocator]
 static ALLOCATOR: runner_machine::heap::CountingAllocator<mimalloc::MiMalloc> =
@@ -10,7 +14,26 @@ static ALLOCATOR: runner_machine::heap::CountingAllocator<mimalloc::MiMalloc> =
 
 fn main() -> ExitCode {
     keep_freed_memory();
-    cli::run()
+    std::panic::set_hook(Box::new(report_panic));
+    // The hook has printed the panic.
+    catch_unwind(cli::run).unwrap_or(ExitCode::FAILURE)
+}
+
+/// Prints a panic, which is a mistake of this program.
+fn report_panic(info: &PanicHookInfo<'_>) {
+    if is_caught() {
+        return;
+    }
+    let message = panic_message(info.payload());
+    let place = info.location().map_or_else(String::new, |location| format!(" ({location})"));
+    cli::output::print_to_stderr(&format!(
+        "error: this is a mistake in runner: {message}{place}\n  report it to the people you have runner from, with the command, its files, and \
+         the output of `runner --version` and `runner doctor`"
+    ));
+    let backtrace = Backtrace::capture();
+    if backtrace.status() == BacktraceStatus::Captured {
+        cli::output::print_to_stderr(&backtrace.to_string());
+    }
 }
 
 /// A training step frees and allocates the same large buffers over and over. Giving them back to the kernel in between costs

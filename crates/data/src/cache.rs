@@ -123,13 +123,14 @@ impl DataCache {
         &self,
         kind: &str,
         name: &str,
-        compute: impl FnOnce() -> T,
-    ) -> T {
-        self.read_memo(kind, name).unwrap_or_else(|| {
-            let value = compute();
-            self.write_memo(kind, name, &value);
-            value
-        })
+        compute: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        if let Some(value) = self.read_memo(kind, name) {
+            return Ok(value);
+        }
+        let value = compute()?;
+        self.write_memo(kind, name, &value);
+        Ok(value)
     }
 
     /// Removes the entry `kind`/`key`, unless a process builds or uses it. Returns whether it did.

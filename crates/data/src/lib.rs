@@ -8,6 +8,7 @@ mod fingerprint;
 pub mod gc;
 pub mod hub;
 mod inspect;
+mod mapped_file;
 mod prepare;
 mod progress;
 mod sampler;

@@ -219,7 +219,7 @@ impl Preparation<'_> {
             _ => 1,
         };
         let (split, token_range) = if let (Some(store), Some(padding)) = (&tokens.store, padding) {
-            let token_range = store.document_start(range.start)..store.document_start(range.end);
+            let token_range = store.document_start(range.start)?..store.document_start(range.end)?;
             (Split::padded(store.clone(), range, length, padding), token_range)
         } else {
             (Split::packed(tokens.stream.clone(), range, length, columns as u64), range.clone())
@@ -255,7 +255,7 @@ impl Preparation<'_> {
         let facts = SplitFacts {
             rows: split.rows(),
             tokens: token_range.end - token_range.start,
-            documents: self.count_documents(tokens, tokenizer, &token_range),
+            documents: self.count_documents(tokens, tokenizer, &token_range)?,
             hash,
             text,
         };
@@ -292,18 +292,20 @@ impl Preparation<'_> {
     }
 
     /// The number of documents that start in `range` of the tokens.
-    fn count_documents(&self, tokens: &SourceTokens, tokenizer: &TextTokenizer, range: &Range<u64>) -> u64 {
+    fn count_documents(&self, tokens: &SourceTokens, tokenizer: &TextTokenizer, range: &Range<u64>) -> Result<u64> {
         let whole = *range == (0..tokens.stream.count());
         match (&tokens.store, tokenizer.end_of_text()) {
-            _ if whole => tokens.documents,
-            (Some(store), _) => store.documents_before(range.end) - store.documents_before(range.start),
-            (None, None) => 1,
+            _ if whole => Ok(tokens.documents),
+            (Some(store), _) => Ok(store.documents_before(range.end)? - store.documents_before(range.start)?),
+            (None, None) => Ok(1),
             (None, Some(end)) => {
                 let memo = hash_parts([&*tokens.hash, &format!("{range:?} {end}")]);
                 self.cache.remember("scans", &memo, || {
                     let mut count = 0_u64;
-                    tokens.stream.read(range.start, range.end - range.start, |token| count += u64::from(token == end));
-                    count.max(1)
+                    tokens
+                        .stream
+                        .read(range.start, range.end - range.start, |token| count += u64::from(token == end))?;
+                    Ok(count.max(1))
                 })
             }
         }
@@ -318,10 +320,10 @@ impl Preparation<'_> {
             if (tokens.max as usize) < vocabulary {
                 continue;
             }
-            let Some((position, token)) = tokens.stream.first_beyond(vocabulary) else { continue };
+            let Some((position, token)) = tokens.stream.first_beyond(vocabulary)? else { continue };
             let (what, position) = match tokens.stream.segment_at(position) {
                 Some((segment, within)) if tokens.store.is_none() => {
-                    (format!("{what}: {}", segment.path.display()), within)
+                    (format!("{what}: {}", segment.file.path().display()), within)
                 }
                 _ => (what.to_owned(), position),
             };

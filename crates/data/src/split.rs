@@ -81,7 +81,7 @@ impl Split {
     /// Replaces the content of `out` by the rows `indices`, in that order: inputs and targets of shape [indices, length].
     ///
     /// # Errors
-    /// If there is no such row.
+    /// If there is no such row, or the tokens in the cache are damaged.
     pub fn fill(&self, indices: impl IntoIterator<Item = u64>, out: &mut Rows) -> Result<()> {
         out.length = self.length;
         out.inputs.clear();
@@ -99,13 +99,14 @@ impl Split {
                 RowLayout::Packed { tokens, start, height, columns } => {
                     let (window, column) = (index / columns, index % columns);
                     let first = start + column * height + window * length as u64;
-                    tokens.read(first, length as u64 + 1, |token| row.push(token));
+                    tokens.read(first, length as u64 + 1, |token| row.push(token))?;
                 }
                 RowLayout::Padded { store, first, padding } => {
-                    let start = store.document_start(first + index);
-                    let count = store.document_start(first + index + 1).saturating_sub(start).min(length as u64);
+                    let start = store.document_start(first + index)?;
+                    let end = store.document_start(first + index + 1)?;
+                    let count = end.saturating_sub(start).min(length as u64);
                     row.push(padding.bos);
-                    store.tokens.read(start, count, |token| row.push(token));
+                    store.tokens.read(start, count, |token| row.push(token))?;
                     if row.len() <= length {
                         row.push(padding.eos);
                     }

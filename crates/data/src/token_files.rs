@@ -5,9 +5,10 @@ use std::path::Path;
 use super::cache::DataCache;
 use super::error::{DataError, Result};
 use super::fingerprint::hash_parts;
+use super::mapped_file::MappedFile;
 use super::shard::{LLMC_HEADER, ShardFormat};
 use super::source::LocatedSource;
-use super::token_stream::{TokenSegment, TokenStream, TokenWidth, map};
+use super::token_stream::{TokenSegment, TokenStream, TokenWidth};
 
 /// Other files of llm.c that are called .bin.
 const LLMC_OTHERS: [(&str, u32); 3] = [("model", 20_240_326), ("debug state", 20_240_327), ("tokenizer", 20_240_328)];
@@ -29,7 +30,7 @@ pub(super) fn open(
     let (mut max, mut documents, mut bytes, mut tokens) = (0, 0, 0, 0);
     for (segment, file) in segments.iter().zip(&source.files) {
         let memo = hash_parts([&*file.hash, &format!("{end:?}")]);
-        let (highest, ends) = cache.remember("scans", &memo, || segment.scan(end));
+        let (highest, ends) = cache.remember("scans", &memo, || segment.scan(end))?;
         max = max.max(highest);
         documents += ends.max(1);
         bytes += file.size;
@@ -47,13 +48,14 @@ pub(super) fn recognize(path: &Path) -> Result<(TokenSegment, &'static str)> {
     if size == 0 {
         return Err(wrong("an empty file; token shards are llm.c's or nanoGPT's .bin, or a .npy".into()));
     }
-    let map = map(path)?;
+    let file = MappedFile::open(path)?;
+    let map = file.unverified();
     let word = |index: usize| {
         map.get(index * 4..).and_then(|bytes| bytes.first_chunk::<4>()).map_or(0, |bytes| u32::from_le_bytes(*bytes))
     };
     let is_llmc = |format: ShardFormat| format.magic().is_some_and(|(magic, _)| magic == word(0));
     let (name, offset, width, count) = if map.starts_with(NPY_MAGIC) {
-        let (offset, width, count) = npy(&map).map_err(|message| wrong(format!("a .npy file, but {message}")))?;
+        let (offset, width, count) = npy(map).map_err(|message| wrong(format!("a .npy file, but {message}")))?;
         let expected = count.checked_mul(width.bytes() as u64).and_then(|bytes| bytes.checked_add(offset as u64));
         if expected != Some(size) {
             return Err(wrong(format!(
@@ -82,7 +84,7 @@ pub(super) fn recognize(path: &Path) -> Result<(TokenSegment, &'static str)> {
     } else {
         return Err(wrong(format!("{size} bytes are no 16-bit tokens, and there is no header of llm.c or numpy")));
     };
-    let segment = TokenSegment::new(path, map, offset, width, count);
+    let segment = TokenSegment::new(file, offset, width, count);
     Ok((segment.ok_or_else(|| wrong("shorter than its header says".into()))?, name))
 }
 
@@ -153,7 +155,7 @@ mod tests {
             recognize(&path).map_err(|error| error.to_string().split_once(": ").unwrap().1.to_owned())?;
         let mut tokens = Vec::new();
         let count = segment.count;
-        TokenStream::new(vec![segment]).read(0, count, |token| tokens.push(token));
+        TokenStream::new(vec![segment]).read(0, count, |token| tokens.push(token)).unwrap();
         Ok(tokens)
     }
 

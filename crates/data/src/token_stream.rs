@@ -1,12 +1,7 @@
 //! A stream of tokens over memory-mapped files.
 
-use std::fs::File;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-
-use memmap2::Mmap;
-
-use super::error::{DataError, Result};
+use super::error::Result;
+use super::mapped_file::MappedFile;
 
 /// The width of a stored token, little-endian.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,8 +35,7 @@ impl TokenWidth {
 /// Tokens in one mapped file.
 #[derive(Debug, Clone)]
 pub(super) struct TokenSegment {
-    pub(super) path: PathBuf,
-    map: Arc<Mmap>,
+    pub(super) file: MappedFile,
     /// The start of the tokens, in bytes.
     offset: usize,
     pub(super) width: TokenWidth,
@@ -50,38 +44,28 @@ pub(super) struct TokenSegment {
 }
 
 impl TokenSegment {
-    /// `count` tokens at byte `offset` of `map`; `None` if they are not all in it.
-    pub(super) fn new(path: &Path, map: Arc<Mmap>, offset: usize, width: TokenWidth, count: u64) -> Option<Self> {
+    /// `count` tokens at byte `offset` of `file`; `None` if they are not all in it.
+    pub(super) fn new(file: MappedFile, offset: usize, width: TokenWidth, count: u64) -> Option<Self> {
         let bytes = usize::try_from(count).ok()?.checked_mul(width.bytes())?;
-        (offset.checked_add(bytes)? <= map.len()).then(|| Self { path: path.to_owned(), map, offset, width, count })
+        (offset.checked_add(bytes)? <= file.len()).then_some(Self { file, offset, width, count })
     }
 
     /// `count` tokens from `start` on, which must be within the segment.
-    fn tokens(&self, start: u64, count: u64) -> impl Iterator<Item = u32> {
+    fn tokens(&self, start: u64, count: u64) -> Result<impl Iterator<Item = u32>> {
         let width = self.width.bytes();
         let from = self.offset + start as usize * width;
-        let bytes = &self.map[from..from + count as usize * width];
+        let bytes = self.file.bytes(from..from + count as usize * width)?;
         let wide = self.width == TokenWidth::U32;
         let (narrow, broad) = if wide { (&[][..], bytes) } else { (bytes, &[][..]) };
         let narrow = narrow.as_chunks::<2>().0.iter().map(|&b| u32::from(u16::from_le_bytes(b)));
-        narrow.chain(broad.as_chunks::<4>().0.iter().map(|&b| u32::from_le_bytes(b)))
+        Ok(narrow.chain(broad.as_chunks::<4>().0.iter().map(|&b| u32::from_le_bytes(b))))
     }
 
     /// The highest token, and the number of tokens equal to `wanted`.
-    pub(super) fn scan(&self, wanted: Option<u32>) -> (u32, u64) {
-        self.tokens(0, self.count)
-            .fold((0, 0), |(max, hits), token| (token.max(max), hits + u64::from(Some(token) == wanted)))
+    pub(super) fn scan(&self, wanted: Option<u32>) -> Result<(u32, u64)> {
+        let tokens = self.tokens(0, self.count)?;
+        Ok(tokens.fold((0, 0), |(max, hits), token| (token.max(max), hits + u64::from(Some(token) == wanted))))
     }
-}
-
-/// Maps a whole file for reading.
-pub(super) fn map(path: &Path) -> Result<Arc<Mmap>> {
-    let file = File::open(path).map_err(DataError::io(path))?;
-    #[expect(unsafe_code, reason = "memory mapping")]
-    // SAFETY: the map is read-only and private. DataCache entries are never written after they appear under their name. A
-    // user's shard that is cut short by someone else meanwhile ends the process with SIGBUS; no memory is corrupted.
-    let map = unsafe { Mmap::map(&file) }.map_err(DataError::io(path))?;
-    Ok(Arc::new(map))
 }
 
 /// Segments, one after the other.
@@ -109,16 +93,17 @@ impl TokenStream {
     }
 
     /// Hands `count` tokens from `start` on, which must be within the stream, to `take`.
-    pub(super) fn read(&self, start: u64, count: u64, mut take: impl FnMut(u32)) {
+    pub(super) fn read(&self, start: u64, count: u64, mut take: impl FnMut(u32)) -> Result<()> {
         let mut index = self.starts.partition_point(|&s| s <= start).saturating_sub(1);
         let (mut position, end) = (start, (start + count).min(self.count));
         while position < end {
             let (segment, first) = (&self.segments[index], self.starts[index]);
             let last = end.min(first + segment.count);
-            segment.tokens(position - first, last - position).for_each(&mut take);
+            segment.tokens(position - first, last - position)?.for_each(&mut take);
             position = last;
             index += 1;
         }
+        Ok(())
     }
 
     /// The segment that holds `position`, and the position in it.
@@ -128,10 +113,13 @@ impl TokenStream {
     }
 
     /// The first token that is `limit` or more.
-    pub(super) fn first_beyond(&self, limit: usize) -> Option<(u64, u32)> {
-        self.segments.iter().zip(&self.starts).find_map(|(segment, start)| {
-            let found = (0..).zip(segment.tokens(0, segment.count)).find(|&(_, token)| token as usize >= limit);
-            found.map(|(at, token): (u64, u32)| (start + at, token))
-        })
+    pub(super) fn first_beyond(&self, limit: usize) -> Result<Option<(u64, u32)>> {
+        for (segment, start) in self.segments.iter().zip(&self.starts) {
+            let mut tokens = (*start..).zip(segment.tokens(0, segment.count)?);
+            if let Some(found) = tokens.find(|&(_, token)| token as usize >= limit) {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
     }
 }

@@ -15,6 +15,7 @@ pub mod format;
 pub mod hub_name;
 pub mod mesh;
 pub mod model;
+pub mod panics;
 pub mod philox;
 pub mod plan;
 pub mod precision;

@@ -1,7 +1,8 @@
 //! Files of one JSON object per line: appended to while a run trains, cut back when it resumes from a checkpoint.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{BufRead, BufReader, BufWriter, ErrorKind, Read, Write};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use serde::de::DeserializeOwned;
@@ -19,6 +20,8 @@ const MAX_LINE_BYTES: u64 = 16 << 20;
 pub struct LineFile {
     path: PathBuf,
     file: File,
+    /// Bytes that the file has if nothing else writes to it.
+    bytes: u64,
 }
 
 /// Counts of the lines of a file that was cut back.
@@ -40,10 +43,12 @@ struct LineHead {
 }
 
 impl LineFile {
-    /// Opens `path` for appending, creating it if need be.
+    /// Opens `path` for appending, creating it if need be. A link is an error: it would lead out of the run.
     pub fn append(path: &Path) -> Result<Self, StoreError> {
-        let file = OpenOptions::new().append(true).create(true).open(path).map_err(StoreError::io("opening", path))?;
-        Ok(Self { path: path.to_owned(), file })
+        let opened = OpenOptions::new().append(true).create(true).custom_flags(libc::O_NOFOLLOW).open(path);
+        let file = opened.map_err(StoreError::io("opening", path))?;
+        let bytes = file.metadata().map_err(StoreError::io("opening", path))?.len();
+        Ok(Self { path: path.to_owned(), file, bytes })
     }
 
     /// Appends `value` as one line of JSON.
@@ -55,12 +60,26 @@ impl LineFile {
 
     /// Appends whole lines.
     pub fn write_bytes(&mut self, lines: &[u8]) -> Result<(), StoreError> {
-        self.file.write_all(lines).map_err(StoreError::io("writing", &self.path))
+        self.file.write_all(lines).map_err(StoreError::io("writing", &self.path))?;
+        self.bytes += lines.len() as u64;
+        Ok(())
     }
 
     /// Makes what was written durable.
+    ///
+    /// # Errors
+    /// If it cannot be synced, or is no longer at its path, where others read it.
     pub fn sync(&self) -> Result<(), StoreError> {
-        self.file.sync_data().map_err(StoreError::io("syncing", &self.path))
+        self.file.sync_data().map_err(StoreError::io("syncing", &self.path))?;
+        let identity = |metadata: Metadata| (metadata.dev(), metadata.ino(), metadata.len());
+        let own = self.file.metadata().map_err(StoreError::io("syncing", &self.path))?;
+        let found = fs::metadata(&self.path).ok().map(identity);
+        let message = match found {
+            Some(found) if found == (own.dev(), own.ino(), self.bytes) => return Ok(()),
+            Some(_) => "another program changed it while the run wrote it",
+            None => "it was removed while the run wrote it",
+        };
+        Err(StoreError::damaged(&self.path, message))
     }
 }
 
@@ -165,8 +184,6 @@ impl LineReader {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-
     use super::*;
 
     fn kept(content: &str, step: u64) -> (LineCounts, String) {
@@ -248,5 +265,33 @@ mod tests {
         let mut full = LineFile::append(Path::new("/dev/full")).unwrap();
         let error = full.write(&serde_json::json!({"step": 1})).unwrap_err().to_string();
         assert!(error.contains("the disk is full") && error.contains("/dev/full"), "{error}");
+    }
+
+    #[test]
+    fn a_file_that_is_removed_or_changed_meanwhile_is_no_record() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("metrics.jsonl");
+        fs::write(&path, "{\"step\":1}\n").unwrap();
+        let mut file = LineFile::append(&path).unwrap();
+        file.write_bytes(b"{\"step\":2}\n").unwrap();
+        file.sync().unwrap();
+        fs::write(&path, "{\"step\":2}\n").unwrap();
+        assert!(file.sync().unwrap_err().to_string().contains("another program changed it"));
+        fs::remove_file(&path).unwrap();
+        assert!(file.sync().unwrap_err().to_string().contains("it was removed"));
+        fs::write(&path, "{\"step\":1}\n{\"step\":2}\n").unwrap();
+        assert!(
+            file.sync().unwrap_err().to_string().contains("another program changed it"),
+            "another file of its size"
+        );
+    }
+
+    #[test]
+    fn a_link_is_not_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, other) = (dir.path().join("log.txt"), dir.path().join("other"));
+        fs::write(&other, "kept").unwrap();
+        std::os::unix::fs::symlink(&other, &path).unwrap();
+        assert!(LineFile::append(&path).is_err());
     }
 }

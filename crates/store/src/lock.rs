@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{ErrorKind, Read, Seek, Write};
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -115,8 +115,9 @@ impl RunLock {
 }
 
 fn open_or_create(path: &Path) -> Result<File, StoreError> {
-    let open = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
-    open.map_err(StoreError::io("opening", path))
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false).custom_flags(libc::O_NOFOLLOW);
+    options.open(path).map_err(StoreError::io("opening", path))
 }
 
 fn wait_for_lock(file: &File, path: &Path, timeout: Duration) -> Result<LockAttempt, StoreError> {

@@ -17,6 +17,7 @@ use super::rewrite::rewrite;
 use super::tags::{GUARD, ONE, Tags, find_tags};
 use super::template_error::error_detail;
 use runner_spec::diagnostic::{list, nearest};
+use runner_spec::panics::catch_panic;
 
 const NAME: &str = "template";
 /// Bytes of a template.
@@ -47,8 +48,7 @@ impl RecordTemplate {
         if text.len() > MAX_BYTES {
             return Err(format!("a template of more than {} kB", MAX_BYTES >> 10));
         }
-        with_large_stack(|| Self::compile(text))
-            .unwrap_or_else(|e| Err(format!("no thread to read the template in: {e}")))
+        with_large_stack(|| Self::compile(text)).flatten()
     }
 
     fn compile(text: &str) -> Result<Self, String> {
@@ -99,6 +99,11 @@ impl RecordTemplate {
     /// # Errors
     /// A field that is not there, is null or no text; what the template uses up.
     pub fn render(&self, record: &Map<String, Json>) -> Result<String, String> {
+        catch_panic(|| self.render_unguarded(record))
+            .unwrap_or_else(|message| Err(format!("the template engine fails at a value of this record: {message}")))
+    }
+
+    fn render_unguarded(&self, record: &Map<String, Json>) -> Result<String, String> {
         start(RECORD_TEXT);
         let template = self.environment.get_template(NAME).map_err(|error| explain(&error))?;
         let visible = record.iter().filter(|(name, _)| !self.functions.contains(&name.as_str()));

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
-use std::{io, thread};
+use std::thread;
 
 use minijinja::{Error, State, Value};
 use serde_json::{Map, Value as Json};
@@ -19,16 +19,22 @@ use super::template_error::FailedRendering;
 use super::value::printed;
 use crate::source::{Place, Source, without_byte_order_mark};
 use runner_spec::diagnostic::{ConfigError, Diagnostic, list, nearest, short};
+use runner_spec::panics::{catch_panic, panic_message};
 
 /// Bytes of stack for deep expressions and nested macros.
 const STACK_BYTES: usize = 64 << 20;
 
 /// Runs `work` on a thread of its own, whose stack is deep enough for every template within the limits.
-pub(super) fn with_large_stack<T: Send>(work: impl FnOnce() -> T + Send) -> io::Result<T> {
+///
+/// # Errors
+/// If there is no thread, or the template engine panics.
+pub(super) fn with_large_stack<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, String> {
     thread::scope(|scope| {
         let thread = thread::Builder::new().name("template".to_owned()).stack_size(STACK_BYTES);
-        let result = thread.spawn_scoped(scope, work)?.join();
-        Ok(result.unwrap_or_else(|cause| std::panic::resume_unwind(cause)))
+        let started = thread.spawn_scoped(scope, || catch_panic(work));
+        let joined = started.map_err(|error| format!("no thread to read the template in: {error}"))?.join();
+        let result = joined.unwrap_or_else(|panic| Err(panic_message(&*panic).to_owned()));
+        result.map_err(|message| format!("the template engine fails at a value of this template: {message}"))
     })
 }
 
@@ -87,8 +93,7 @@ impl Rendered {
 /// # Errors
 /// A mistake in it or in a file that it includes, at its line and column; a variable that is not used.
 pub fn render(text: &str, path: &Path, inputs: &Inputs) -> Result<Rendered, ConfigError> {
-    let rendered = with_large_stack(|| render_files(text, path, inputs)).unwrap_or_else(|e| {
-        let message = format!("no thread to render the template in: {e}");
+    let rendered = with_large_stack(|| render_files(text, path, inputs)).unwrap_or_else(|message| {
         Err(vec![Source::file(path, String::new()).diagnostic_whole(message, String::new())])
     });
     rendered.map_err(ConfigError::new)

@@ -52,14 +52,14 @@ pub fn inspect_tokens(
     let stream = TokenStream::new(segments);
     let total: u64 = listed.iter().map(|file| file.bytes).sum();
     let card = files.first().and_then(|path| Card::read(path.parent()?));
-    let (end, from) = end_of_text(end, tokenizer, card.as_ref(), &stream);
+    let (end, from) = end_of_text(end, tokenizer, card.as_ref(), &stream)?;
 
     let mut tally = TokenTally::new(texts);
     let (count, mut position) = (stream.count(), 0);
-    let before = end.is_some() && token_at(&stream, 0) == end;
+    let before = end.is_some() && token_at(&stream, 0)? == end;
     // The starts of documents, which only a cache entry has.
-    let starts = store.as_ref().map(|store| (1..=store.document_count).map(|i| store.document_start(i)));
-    let mut starts = starts.into_iter().flatten().peekable();
+    let starts = store.as_ref().map(TokenStore::document_starts).transpose()?;
+    let mut starts = starts.into_iter().flatten().skip(1).peekable();
     let known = store.is_some();
     while position < count {
         let stretch = REPORT_INTERVAL.min(count - position);
@@ -76,7 +76,7 @@ pub fn inspect_tokens(
             }
             tally.add(token, !is_end);
             at += 1;
-        });
+        })?;
         position += stretch;
         progress((position as f64 / count as f64 * total as f64) as u64, total);
     }
@@ -97,12 +97,12 @@ pub fn inspect_tokens(
 }
 
 /// The token at `position`, if there is one.
-fn token_at(stream: &TokenStream, position: u64) -> Option<u32> {
+fn token_at(stream: &TokenStream, position: u64) -> Result<Option<u32>> {
     let mut found = None;
     if position < stream.count() {
-        stream.read(position, 1, |token| found = Some(token));
+        stream.read(position, 1, |token| found = Some(token))?;
     }
-    found
+    Ok(found)
 }
 
 /// The token between documents, and how it is known.
@@ -111,19 +111,19 @@ fn end_of_text(
     tokenizer: Option<&TextTokenizer>,
     card: Option<&Card>,
     stream: &TokenStream,
-) -> (Option<u32>, Option<&'static str>) {
+) -> Result<(Option<u32>, Option<&'static str>)> {
     if given.is_some() {
-        return (given, Some("given"));
+        return Ok((given, Some("given")));
     }
     if let Some(end) = tokenizer.and_then(TextTokenizer::end_of_text) {
-        return (Some(end), Some("tokenizer"));
+        return Ok((Some(end), Some("tokenizer")));
     }
     if let Some(end) = card.and_then(|card| card.tokenizer.end_of_text) {
-        return (Some(end), Some("card"));
+        return Ok((Some(end), Some("card")));
     }
-    let ends = [0, stream.count().saturating_sub(1)].map(|position| token_at(stream, position));
+    let ends = [token_at(stream, 0)?, token_at(stream, stream.count().saturating_sub(1))?];
     let guess = ends.into_iter().flatten().find(|token| KNOWN_ENDS.contains(token));
-    (guess, guess.map(|_| "guessed"))
+    Ok((guess, guess.map(|_| "guessed")))
 }
 
 /// True if the file `path` holds the tokens of a cache entry.

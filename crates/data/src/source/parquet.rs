@@ -1,7 +1,6 @@
 //! Parquet: each row has a document. Only the columns that the text needs are read, a few rows at a time.
 
 use std::fs::File;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
 use parquet::basic::{Compression, ConvertedType, LogicalType, Type};
@@ -17,6 +16,7 @@ use super::piece::{MAX_DOCUMENT_BYTES, PieceSink, TextPiece, describe_document_l
 use super::text_selector::TextSelector;
 use crate::error::{DataError, Result};
 use runner_spec::diagnostic::nearest;
+use runner_spec::panics::catch_panic;
 
 /// A column of a parquet file, or a field of JSON objects.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -135,7 +135,7 @@ impl StringColumn<'_> {
 /// Runs `read`, which uses the parquet reader. The reader does not check everything in a file, so a panic means a corrupt file, too; the
 /// reader is not used after it.
 fn guarded<T>(path: &Path, read: impl FnOnce() -> Result<T, ParquetError>) -> Result<T> {
-    match catch_unwind(AssertUnwindSafe(read)) {
+    match catch_panic(read) {
         Ok(result) => result.map_err(|error| corrupt(path, &error.to_string())),
         Err(_) => Err(corrupt(path, "its pages make no sense")),
     }

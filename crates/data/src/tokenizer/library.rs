@@ -2,7 +2,6 @@
 //! `merges.rs` encodes to the same tokens; otherwise the crate encodes.
 
 use std::collections::HashMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -18,9 +17,13 @@ use super::merges::{BytePairMerges, MAX_MERGED_WORD, WordTable};
 use super::token_bytes::library_token_bytes;
 use crate::cut_points::CutPoints;
 use crate::error::{DataError, Result};
+use runner_spec::panics::catch_panic;
 
 /// GPT-2's end of text.
 pub(super) const END_OF_TEXT: &str = "<|endoftext|>";
+
+/// Ids without a token that a small vocabulary may have.
+const MAX_UNUSED_IDS: usize = 1 << 16;
 
 /// A loaded tokenizer, with special tokens read as ordinary text.
 pub(super) struct LibraryTokenizer {
@@ -66,7 +69,7 @@ impl LibraryTokenizer {
             .map_err(|error| DataError::file(merges, error.to_string()))?;
         let special = special.then(|| END_OF_TEXT.to_owned());
         let tokenizer = byte_level(model, special.into_iter()).map_err(|message| DataError::file(vocab, message))?;
-        Ok(Self::new(tokenizer))
+        Self::new(tokenizer).map_err(|message| DataError::file(vocab, message))
     }
 
     /// Loads the content of a tokenizer.json; messages name `path`.
@@ -84,14 +87,23 @@ impl LibraryTokenizer {
         }
         let text = json.to_string();
         // The crate trusts these files in places, and may panic on a wrong one. Its `from_bytes` would compile the whole reader once more.
-        let loaded = catch_unwind(AssertUnwindSafe(|| text.parse::<Tokenizer>()));
+        let loaded = catch_panic(|| text.parse::<Tokenizer>());
         let tokenizer = loaded
             .map_err(|_| wrong("its parts do not fit each other".into()))?
             .map_err(|error| wrong(error.to_string()))?;
-        Ok(Self::new(tokenizer))
+        Self::new(tokenizer).map_err(wrong)
     }
 
-    fn new(mut tokenizer: Tokenizer) -> Self {
+    /// # Errors
+    /// If an id is far beyond the number of tokens: tables and models have a row for each id.
+    fn new(mut tokenizer: Tokenizer) -> Result<Self, String> {
+        let vocabulary = tokenizer.get_vocab(true);
+        let limit = 2 * vocabulary.len() + MAX_UNUSED_IDS;
+        if let Some((token, id)) = vocabulary.iter().filter(|(_, id)| **id as usize >= limit).max_by_key(|(_, id)| **id)
+        {
+            let count = vocabulary.len();
+            return Err(format!("the id of {token:?} is {id}, far beyond the number of tokens, {count}"));
+        }
         tokenizer.set_encode_special_tokens(true);
         let gpt2_words = matches!(tokenizer.get_pre_tokenizer(), Some(PreTokenizerWrapper::ByteLevel(level))
             if !level.add_prefix_space && level.use_regex);
@@ -102,7 +114,7 @@ impl LibraryTokenizer {
         let model =
             (cut_points == CutPoints::Words).then(|| serde_json::to_value(tokenizer.get_model()).ok()).flatten();
         let merges = model.and_then(|model| BytePairMerges::new(&model));
-        Self { tokenizer, cut_points, merges, word_tables: Mutex::default() }
+        Ok(Self { tokenizer, cut_points, merges, word_tables: Mutex::default() })
     }
 
     /// The content of a tokenizer.json, which `from_json` reads.
@@ -193,7 +205,7 @@ mod tests {
     /// The claims of `CutPoints::Words` and `merges.rs`, on every text made of some tricky pieces.
     #[test]
     fn words_give_the_tokens_of_the_whole() {
-        let library = LibraryTokenizer::new(tokenizer());
+        let library = LibraryTokenizer::new(tokenizer()).unwrap();
         assert!(library.cut_points == CutPoints::Words && library.merges.is_some());
         let pieces = ["a", "'s", " ", "\n", "  ", "7", "!", "é", "\u{3000}", "\t", " b", "日", "\u{301}"];
         let mut texts = vec![TEXT.to_owned()];
@@ -233,6 +245,10 @@ mod tests {
         let mut tokens = Vec::new();
         load(&cut_short).unwrap().encode_with_library("a b c d e f", &mut tokens).unwrap();
         assert!(tokens.len() > 2);
+        let mut far = json.clone();
+        far["model"]["vocab"]["he"] = u32::MAX.into();
+        let error = load(&far).map(drop).unwrap_err().to_string();
+        assert!(error.contains("the id of \"he\" is 4294967295, far beyond the number of tokens"), "{error}");
         let mut wrong = json;
         wrong["model"]["merges"] = serde_json::json!([["no", "such"]]);
         assert!(load(&wrong).is_err());

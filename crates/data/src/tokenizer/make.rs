@@ -191,11 +191,18 @@ fn check_special_tokens(special: &[String], key: &'static str) -> Result<()> {
     Ok(())
 }
 
+/// Most tokens of a trained BPE: far more than any language model has, and a table of them fits into memory.
+const MAX_BPE_VOCABULARY: usize = 1 << 24;
+
 fn check_bpe(vocab_size: usize, special: &[String]) -> Result<()> {
     check_special_tokens(special, "data.tokenizer.bpe.special_tokens")?;
     let least = 256 + special.len();
     if vocab_size < least {
         let message = format!("{vocab_size} is too small: 256 bytes and {} special tokens make {least}", special.len());
+        return Err(DataError::setting("data.tokenizer.bpe.vocab_size", message));
+    }
+    if vocab_size > MAX_BPE_VOCABULARY {
+        let message = format!("{vocab_size} is too large: at most {MAX_BPE_VOCABULARY} tokens are trained");
         return Err(DataError::setting("data.tokenizer.bpe.vocab_size", message));
     }
     Ok(())

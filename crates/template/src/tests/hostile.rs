@@ -207,3 +207,24 @@ fn broken_texts_are_errors_or_text() {
     }
     assert!(render("{{ _runner_guard_(1) }}", Path::new("a.j2"), &Inputs::default()).is_err());
 }
+
+/// minijinja 2 panics at some of these. A panic is an error of the file like any other.
+#[test]
+fn values_at_which_the_engine_panics_are_errors() {
+    for text in [
+        "{{ [1, 2] | batch(9223372036854775808) }}",
+        "{{ [1, 2] | batch(18446744073709551615, 0) }}",
+        "{{ [1, 2] | slice(18446744073709551615) }}",
+        "{{ 'a' | indent(18446744073709551615) }}",
+        "{{ [1, 2][18446744073709551615:] }}",
+        "{{ 'ab'[::18446744073709551615] }}",
+        "{{ range(18446744073709551615) }}",
+        "{% import 'a.j2' as 3 %}",
+        "{% from 'a.j2' import 3 %}",
+    ] {
+        // An error, or a value: but no panic.
+        if let Err(error) = rendered(text, &json!({})) {
+            assert!(!error.to_string().is_empty(), "{text}");
+        }
+    }
+}
