@@ -160,7 +160,9 @@ fn open_or_create(
     }
     if request.sweep_point.is_none() && source.is_none() && !request.start_new {
         let text = describe_other_length(root, &loaded.experiment, plan.totals.steps);
-        text.into_iter().for_each(|text| observer.observe(&RunEvent::Note(&text)));
+        if let Some(text) = text {
+            observer.observe(&RunEvent::Note(&text));
+        }
     }
     let mut manifest = Manifest::new(plan, request.file.clone(), request.options.overrides.clone(), time::now());
     manifest.environment.clone_from(&host.recorded_environment);
@@ -198,13 +200,16 @@ fn describe_other_length(root: &Path, experiment: &Experiment, steps: u64) -> Op
     let length = settings::settings(experiment);
     let (key, value) = LENGTH_KEYS.iter().find_map(|key| Some((*key, length.get(*key).filter(|v| !v.is_null())?)))?;
     let (id, theirs) = (&run.id, count(run.steps));
-    let mut text = format!("run    {id}, of {theirs} steps, differs in {key} alone");
+    let text = format!("run    {id}, of {theirs} steps, differs in {key} alone");
     let latest = checkpoint::saved_steps(&run.path.join(CHECKPOINTS)).ok().and_then(|saved| saved.last().copied());
-    if let Some(latest) = latest.filter(|latest| *latest < steps) {
-        text +=
-            &format!("; to go on from its step {latest} instead: runner fork {id} --from latest --set {key}={value}");
-    }
-    Some(text)
+    Some(match latest.filter(|latest| *latest < steps) {
+        Some(latest) => {
+            format!(
+                "{text}; to go on from its step {latest} instead: runner fork {id} --from latest --set {key}={value}"
+            )
+        }
+        None => text,
+    })
 }
 
 /// `host` with the environment variables that had effect on the file, for the record.
