@@ -18,7 +18,7 @@ fn yaml(name: &str, tokenizer: &str, micro_batch: usize, eval: &str) -> String {
 /// A sandbox with texts for training and validation.
 fn new_sandbox() -> Sandbox {
     let sandbox = Sandbox::new().with_numbers(3000);
-    let held: String = (7000..8500).map(|n| format!("{n} ")).collect();
+    let held = (7000..8500).map(|n| n.to_string()).collect::<Vec<_>>().join(" ") + " ";
     sandbox.write("held.txt", held);
     sandbox
 }
