@@ -3,7 +3,7 @@
 mod cli;
 
 use std::backtrace::{Backtrace, BacktraceStatus};
-use std::panic::{PanicHookInfo, catch_unwind};
+use std::panic::PanicHookInfo;
 use std::process::ExitCode;
 
 use runner_spec::panics::{is_caught, panic_message};
@@ -15,8 +15,7 @@ static ALLOCATOR: runner_machine::heap::CountingAllocator<mimalloc::MiMalloc> =
 fn main() -> ExitCode {
     keep_freed_memory();
     std::panic::set_hook(Box::new(report_panic));
-    // The hook has printed the panic.
-    catch_unwind(cli::run).unwrap_or(ExitCode::FAILURE)
+    cli::run()
 }
 
 /// Prints a panic, which is a mistake of this program.
