@@ -225,6 +225,7 @@ def narrow_and_paper(checks, browser, lab, runs):
     checks.that("paper is white", page.js("probe.background()") == "rgb(255, 255, 255)")
     checks.that("paper has no controls", page.js("getComputedStyle(probe.one('.side')).display") == "none")
     page.js("dispatchEvent(new Event('beforeprint'))")
+    page.until(f"probe.all('details[open] .yaml').length === {len(runs)}")
     checks.that("the YAML is printed", page.js("probe.all('details[open] .yaml').length") == len(runs))
     checks.shot(page, "paper")
     page.js("dispatchEvent(new Event('afterprint'))")
