@@ -81,7 +81,7 @@ fn micro_batches_are_compared_on_the_same_rows() {
     sandbox.edit("s.yaml", "grid:", "early_stop: {asha: {min_steps: 1, reduction: 2}}, grid:");
     let printed = sandbox.expect(2, "sweep s.yaml --dry-run --set eval.every=1");
     assert!(printed.contains("early_stop would compare points whose val_loss does not compare"), "{printed}");
-    // The same two runs side by side.
+    // Both runs stand side by side.
     let runs: Vec<String> = sandbox.runs().into_keys().collect();
     let printed = sandbox.expect(0, &format!("compare {} {}", runs[0], runs[1]));
     assert!(printed.contains("not comparable: best val, val loss, bits/byte: "), "{printed}");
@@ -176,7 +176,7 @@ fn weights_bring_their_tokenizer() {
     let explained = sandbox.expect(0, "validate tuned.yaml --explain");
     assert!(explained.contains("out/tokenizer.json"), "{explained}");
     assert_eq!(sandbox.json_of("plan tuned.yaml --json")["data"]["tokenizer_vocab"], 300);
-    // What the file says wins, with a warning where most rows have no token.
+    // The file's own value wins, with a warning if most rows have no token.
     let printed = sandbox.expect(0, "plan tuned.yaml --set data.tokenizer={\"bytes\":{}} --set model.vocab_size=1000");
     assert!(printed.contains("warning") && printed.contains("trained with another tokenizer"), "{printed}");
 }

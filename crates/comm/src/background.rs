@@ -1,6 +1,5 @@
 //! Started operations: one thread per rank, spawned at first use, runs them in the order in which they were started.
 
-use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -9,6 +8,7 @@ use std::thread::{self, JoinHandle};
 use super::error::{CommError, OperationKind};
 use super::lock::lock_or_recover;
 use super::rank_status::RankStatus;
+use runner_spec::panics::panic_message;
 
 type OperationResult = Result<(), CommError>;
 
@@ -31,7 +31,8 @@ impl JobThread {
         let (jobs, queue) = channel::<(Job, Sender<OperationResult>)>();
         let run = move || {
             for (job, result) in queue {
-                let ended = catch_unwind(AssertUnwindSafe(job)).unwrap_or_else(|panic| Err(panic_error(&*panic)));
+                let ended = catch_unwind(AssertUnwindSafe(job))
+                    .unwrap_or_else(|panic| Err(CommError::Panicked(panic_message(&*panic).to_owned())));
                 let _ = result.send(ended);
             }
         };
@@ -50,11 +51,6 @@ impl StartedOperation {
         // The thread sends no result if the communicator was closed before it came to the operation.
         result.unwrap_or(Err(CommError::Closed { operation: OperationKind::Wait }))
     }
-}
-
-fn panic_error(panic: &(dyn Any + Send)) -> CommError {
-    let text = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    CommError::Panicked(text.unwrap_or("the panic has no message").to_owned())
 }
 
 impl Background {

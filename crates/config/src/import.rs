@@ -37,7 +37,7 @@ impl Trainer {
 pub struct ImportedConfig {
     /// The YAML text. Comments name the settings that its values come from, and those that have no counterpart.
     pub text: String,
-    /// What the user has to choose, because the configuration does not state it.
+    /// Choices that are left to the user, because the configuration does not state them.
     pub warnings: Vec<String>,
 }
 

@@ -77,7 +77,7 @@ fn variable_meant(keys: &[String], homes: &HashMap<&'static str, Vec<String>>) -
         given.strip_prefix(section).and_then(|rest| rest.strip_prefix('_')) == Some(*key)
     };
     let whole = paths().find(is_whole);
-    // Of several sections the first of the schema is meant.
+    // If several sections have the key, the first of the schema is meant.
     let (home, key) = whole.or_else(|| paths().find(is_last))?;
     Some(PREFIX.to_owned() + &join(home, key).to_uppercase().replace('.', "__"))
 }

@@ -34,7 +34,7 @@ pub struct ForkRequest {
     pub options: SessionOptions,
 }
 
-/// Where a fork begins.
+/// The beginning of a fork.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ForkStart {
     /// At step 0, with initial weights.

@@ -62,7 +62,7 @@ pub(crate) struct Figure {
     /// Its name in a line of `runner diff`.
     pub(crate) name: &'static str,
     better: Better,
-    /// What it measures, if that depends on data.
+    /// The quantity that it measures, if that depends on data.
     quantity: Option<MeasuredQuantity>,
     value: fn(&RunFigures) -> Option<f64>,
     format: fn(f64) -> String,

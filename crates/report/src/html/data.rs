@@ -59,7 +59,7 @@ pub struct PageData {
     pub(super) version: &'static str,
     pub runs: Vec<RunData>,
     pub(super) differences: Vec<SettingDifference>,
-    /// Which losses of the runs do not compare, and why: a sentence for each reason.
+    /// The reasons why losses of the runs do not compare, a sentence for each.
     pub(super) incomparable: Vec<String>,
     pub(super) sweep: Option<SweepTable>,
 }

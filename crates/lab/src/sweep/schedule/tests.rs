@@ -268,7 +268,7 @@ fn real_timing_never_changes_a_decision() {
     assert!(promotions > 500, "the cases show promotions: {promotions}");
 }
 
-/// At the end of a rung at least the tasks are promoted that synchronous halving would promote: the top part of all.
+/// A rung promotes at its end at least the tasks that synchronous halving would promote: the top part of all.
 #[test]
 fn the_top_of_all_results_is_promoted_in_the_end() {
     let mut dice = Dice::new(2);
