@@ -271,7 +271,7 @@ impl Preparation<'_> {
         fraction: Option<f64>,
     ) -> Result<Option<SplitText>> {
         let Some(source) = &tokens.text_hash else { return Ok(None) };
-        if split.text_bytes(&Rows::default()).is_none() {
+        if !split.knows_text_bytes() {
             return Ok(None);
         }
         // A share of documents is another part of the text than a share of tokens.

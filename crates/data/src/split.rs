@@ -62,6 +62,11 @@ impl Split {
         Self { token_bytes, ..self }
     }
 
+    /// True if the bytes of text behind its tokens are known.
+    pub fn knows_text_bytes(&self) -> bool {
+        self.token_bytes.is_some()
+    }
+
     /// The bytes of text that the targets of `rows` stand for; `None` if ids do not tell.
     pub fn text_bytes(&self, rows: &Rows) -> Option<u64> {
         let bytes = self.token_bytes.as_deref()?;

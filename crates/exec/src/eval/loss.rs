@@ -64,7 +64,7 @@ impl<'a> LossBatches<'a> {
         if !sum.is_finite() {
             return Err(EvalError::NotFinite("validation loss"));
         }
-        let bytes = self.split.text_bytes(&Rows::default()).map(|_| bytes as u64);
+        let bytes = self.split.knows_text_bytes().then_some(bytes as u64);
         Ok(ValidationLoss { loss: sum / tokens, tokens: tokens as u64, bytes })
     }
 }
