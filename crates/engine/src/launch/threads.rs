@@ -1,5 +1,5 @@
-//! Ranks as threads of one process, as in dp, or a run's only rank. Rank 0 holds the whole training state, so the recorder is its observer, and no protocol
-//! stands between them.
+//! Ranks as threads of one process: those of dp, or a run's only rank. Rank 0 holds the whole training state, so the recorder is its
+//! observer, and no protocol stands between them.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
