@@ -6,7 +6,7 @@ CUDA_KIT ?= target/cuda-kit
 CUDA_TARGET ?= target/cuda
 GPU_BUNDLE ?= target/gpu-bundle
 
-.PHONY: quickstart test check check-report cuda check-cuda fmt bench bench-kernels docs clean
+.PHONY: quickstart test torture check check-report cuda check-cuda fmt bench bench-kernels docs clean
 
 quickstart: ## train a small model on the embedded corpus and show what it learned
 	$(CARGO) build --release
@@ -14,6 +14,9 @@ quickstart: ## train a small model on the embedded corpus and show what it learn
 
 test: ## all tests
 	$(CARGO) test --release --workspace
+
+torture: ## a fault at every call that changes a file, and a loss of power after each of them
+	RUNNER_TORTURE=all $(CARGO) test --release --workspace --test cli torture -- --nocapture
 
 check: ## what a commit must pass besides the tests
 	$(CARGO) fmt --all --check
@@ -43,6 +46,45 @@ wheel: ## a Python wheel with the program and the module runner_lab (python/)
 test-wheel: wheel ## the wheel in a fresh virtual environment: trains, and reads the run
 	$(PYTHON) tests/wheel/test.py $(WHEELS)/*.whl
 
+.PHONY: fuzz
+FUZZ_TARGETS ?= experiment template sweep import documents tokens weights record
+FUZZ_SECONDS ?= 60
+FUZZ_DIR = $(CURDIR)/target/fuzz
+fuzz: ## coverage-guided fuzzing of what reads files (tests/fuzz)
+	cp Cargo.lock tests/fuzz/
+	cd tests/fuzz && RUSTC_WRAPPER=$(CURDIR)/tests/fuzz/rustc.sh $(CARGO) build --release --target-dir $(FUZZ_DIR)
+	mkdir -p $(FUZZ_DIR)/found
+	set -e; for target in $(FUZZ_TARGETS); do \
+	    echo "== $$target"; mkdir -p $(FUZZ_DIR)/corpus/$$target; \
+	    RUNNER_FUZZ_TARGET=$$target $(FUZZ_DIR)/release/runner-fuzz -seed=1 -max_total_time=$(FUZZ_SECONDS) -timeout=25 \
+	        -rss_limit_mb=2048 -max_len=32768 -verbosity=0 -print_final_stats=1 -artifact_prefix=$(FUZZ_DIR)/found/$$target- \
+	        $(FUZZ_DIR)/corpus/$$target tests/fuzz/seeds/$$target; \
+	done
+
+.PHONY: dist docker test-dist test-docker
+DIST ?= target/dist
+DIST_TOOLS ?= target/dist-tools
+DIST_TARGET = x86_64-unknown-linux-musl
+DIST_ARCHIVE = $(DIST)/runner-$(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)-$(DIST_TARGET).tar.gz
+DOCKER ?= docker
+dist: ## one static program for every Linux on x86-64, and a .tar.gz of it with its licence
+	test -x $(DIST_TOOLS)/bin/cargo-zigbuild || { $(PYTHON) -m venv $(DIST_TOOLS) && $(DIST_TOOLS)/bin/pip install --quiet cargo-zigbuild ziglang; }
+	rustup target add $(DIST_TARGET)
+	PATH="$(abspath $(DIST_TOOLS))/bin:$$PATH" CARGO_PROFILE_RELEASE_STRIP=symbols $(CARGO) zigbuild --release --target $(DIST_TARGET)
+	mkdir -p $(DIST)
+	cp $${CARGO_TARGET_DIR:-target}/$(DIST_TARGET)/release/runner LICENSE README.md $(DIST)/
+	tar -C $(DIST) -czf $(DIST_ARCHIVE) runner LICENSE README.md
+	ls -l $(DIST)/runner $(DIST_ARCHIVE)
+
+test-dist: dist ## the static program in an empty folder as the root of the file system: trains, and reads the run
+	tests/dist/test.sh $(DIST)/runner
+
+docker: dist ## an image that holds the program alone (DOCKER=podman, DOCKER=buildah)
+	$(DOCKER) build -t runner -f scripts/Dockerfile $(DIST)
+
+test-docker: docker ## trains in a container of the image
+	tests/dist/test_image.sh $(DOCKER)
+
 fmt:
 	$(CARGO) fmt --all
 
@@ -55,6 +97,12 @@ bench-kernels: ## criterion benches of the kernels
 
 docs:
 	$(CARGO) doc --release --workspace --no-deps --open
+
+.PHONY: site
+MDBOOK ?= target/tools/bin/mdbook
+site: ## the documentation as a website in target/site, with every link checked
+	test -x $(MDBOOK) || $(CARGO) install mdbook@0.5.4 --locked --no-default-features --debug --root target/tools
+	$(PYTHON) scripts/docs_site.py $(MDBOOK) target/site
 
 clean:
 	$(CARGO) clean

@@ -79,7 +79,7 @@ fi
 cat >"$fresh/README.md" <<TEXT
 # Checking and measuring a GPU
 
-$("$target/release/runner" --version), built $(date -u '+%Y-%m-%d')$(git rev-parse --short HEAD 2>/dev/null | sed 's/^/ from commit /').
+$("$target/release/runner" -V), built $(date -u '+%Y-%m-%d')$(git rev-parse --short HEAD 2>/dev/null | sed 's/^/ from commit /').
 
     ./scripts/gpu_check.sh              # nine minutes; --help tells the options, --parts takes some of them
 

@@ -114,7 +114,7 @@ fn run<'a>(case: &'a Case) -> (ObservedRun, BTreeMap<usize, Vec<u32>>) {
     let stop = AtomicBool::new(false);
     let outcomes =
         threads::run(ranks, case.plan.channel_slots, &resources, &stop, &Faults::default(), &mut observed).unwrap();
-    let bits = |o: &runner_exec::RankOutcome| {
+    let bits = |o: &runner_exec::TrainedRank| {
         let flat: Vec<f32> = o.state.buffer.to_dtype(DType::F32).unwrap().to_vec1().unwrap();
         flat.into_iter().map(f32::to_bits).collect()
     };

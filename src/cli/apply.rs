@@ -11,6 +11,7 @@ use runner_engine::stop::StopSwitch;
 use runner_store::manifest::SweepPoint;
 
 use super::common::ExperimentArgs;
+use super::completions::runs_completer;
 use super::exit::{Exit, is_busy, render};
 use super::interrupt::{Interrupt, install_for};
 use super::launcher_args::LauncherArgs;
@@ -29,7 +30,7 @@ pub(crate) struct ApplyArgs {
     #[arg(long)]
     pub new: bool,
     /// Begin with the record and newest checkpoint of this run, which trains the same model under another layout.
-    #[arg(long = "continue", value_name = "RUN")]
+    #[arg(long = "continue", value_name = "RUN", add = runs_completer())]
     pub continue_run: Option<String>,
     /// Begin with its checkpoint after this many steps instead.
     #[arg(long = "continue-step", value_name = "N", requires = "continue_run")]
@@ -51,7 +52,7 @@ pub(crate) struct ApplyArgs {
 /// # Errors
 /// A wrong request, a machine that refuses, or a run that failed (which its record then says too).
 pub(crate) fn run(args: &ApplyArgs) -> anyhow::Result<Exit> {
-    // The points of a sweep end with it, and are nobody's ranks.
+    // A point ends when its sweep does, and no launcher starts it as a rank.
     let is_point = args.sweep_point.is_some();
     let launched = if is_point { None } else { args.launcher.launched_rank()? };
     let interrupt = if is_point { Interrupt::install_as_child()? } else { install_for(launched.as_ref())? };
@@ -67,11 +68,11 @@ pub(crate) fn run(args: &ApplyArgs) -> anyhow::Result<Exit> {
         },
         expected_plan: args.expect_plan.clone(),
         sweep_point: args.sweep_point.clone(),
-        launched,
+        launched: launched.clone(),
         ..ApplyRequest::new(args.experiment.file.clone(), &load)
     };
     let work = |host: &Host, stop: &StopSwitch, observer: &mut dyn RunObserver| apply(&request, host, stop, observer);
-    match args.training.train(&interrupt, NEW_HINT, work) {
+    match args.training.train(&interrupt, NEW_HINT, launched.is_some(), work) {
         Err(error) if is_point && is_busy(&error) => {
             print_to_stderr(&render(&error, console::colors_enabled_stderr()));
             Ok(Exit::Busy)
@@ -82,14 +83,15 @@ pub(crate) fn run(args: &ApplyArgs) -> anyhow::Result<Exit> {
 
 /// A plan's hash, or its beginning.
 fn parse_plan_hash(text: &str) -> Result<String, String> {
-    /// The numbers of digits that a person needs to distinguish plans, and of a whole hash.
-    const FEWEST: usize = 8;
-    const WHOLE: usize = 64;
+    /// The number of digits that distinguishes plans well enough.
+    const MIN_DIGITS: usize = 8;
+    /// The number of digits of a whole hash.
+    const HASH_DIGITS: usize = 64;
     let digits = text.bytes().all(|b| b.is_ascii_hexdigit());
-    if digits && (FEWEST..=WHOLE).contains(&text.len()) {
+    if digits && (MIN_DIGITS..=HASH_DIGITS).contains(&text.len()) {
         Ok(text.to_ascii_lowercase())
     } else {
-        Err(format!("a plan's hash has {WHOLE} hexadecimal digits, of which {FEWEST} or more are enough"))
+        Err(format!("a plan's hash has {HASH_DIGITS} hexadecimal digits, of which {MIN_DIGITS} or more are enough"))
     }
 }
 

@@ -5,16 +5,20 @@ use std::time::Instant;
 use anyhow::Context;
 
 use super::common::cache_dir;
-use super::exit::{Exit, RequestError};
+use super::exit::{Exit, RequestError, refuse};
 use super::output;
-use runner_engine::calibrate::{Effort, calibrate, load, path, save, this_processor};
+use runner_engine::calibrate::{Calibration, Effort, Measurement, calibrate, load, path, save, this_processor};
+use runner_machine::host::load_average;
 use runner_report::calibration::calibration_text;
+use runner_spec::format::{counted, percent};
 
 /// Measure this machine's CPU, so that `runner plan` can predict how long a run takes.
 ///
-/// The measurement takes about half a minute. It times the program's own kernels with one thread and with all threads, and
-/// stores the results in the cache folder. Measure while the machine is idle, and again after an update of the program.
+/// The measurement takes about 40 s. It times the program's own kernels with one thread and with all threads, and stores the
+/// results in the cache folder. Measure while the machine is idle, and again after an update of the program. If the machine is busy, or
+/// its measurements vary by more than a quarter twice in a row, nothing is stored.
 #[derive(Debug, Clone, clap::Args)]
+#[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
 pub(crate) struct CalibrateArgs {
     /// Measure fewer sizes, which takes a few seconds.
     #[arg(long, conflicts_with = "show")]
@@ -22,13 +26,21 @@ pub(crate) struct CalibrateArgs {
     /// Show the stored measurements and measure nothing.
     #[arg(long)]
     pub show: bool,
+    /// Measure even if the machine is busy, and store measurements that vary.
+    #[arg(long, conflicts_with = "show")]
+    pub force: bool,
     /// Print the measurements as JSON.
     #[arg(long)]
     pub json: bool,
 }
 
+/// The largest spread of a measurement on an idle machine.
+const MAX_SPREAD: f64 = 0.25;
+/// How often a machine is measured before its measurements count as disturbed.
+const ATTEMPTS: u32 = 2;
+
 /// # Errors
-/// If there is nothing to show, the machine is short of memory, or the cache folder cannot be written.
+/// If there is nothing to show, the machine is busy or short of memory, or the cache folder cannot be written.
 pub(crate) fn run(args: &CalibrateArgs) -> anyhow::Result<Exit> {
     let dir = cache_dir()?;
     let (device, cores) = this_processor();
@@ -37,16 +49,70 @@ pub(crate) fn run(args: &CalibrateArgs) -> anyhow::Result<Exit> {
             RequestError(format!("{device} with {cores} cores has not been measured yet: run `runner calibrate`"))
         })?
     } else {
-        let effort = if args.quick { Effort::Quick } else { Effort::Full };
-        let started = Instant::now();
-        let progress = |what: &str| output::print_to_stderr(&format!("measuring {what}"));
-        let calibration = calibrate(&device, cores, effort, &progress).context("measuring")?;
-        save(&dir, &calibration).with_context(|| format!("writing to {}", dir.display()))?;
-        output::print_to_stderr(&format!("measured in {:.1} s", started.elapsed().as_secs_f64()));
+        if let Some(problem) = load_problem(load_average(), cores).filter(|_| !args.force) {
+            refuse!("{problem}; --force measures now");
+        }
+        let calibration = measure(args, &device, cores)?;
+        save(&dir, &calibration).map_err(|error| output::describe_write_error(&dir, error))?;
         calibration
     };
     output::print_result(args.json, &calibration, || {
         let table = calibration_text(&device, cores, &calibration.rates);
         format!("{table}kept in {}\n", path(&dir, &device, cores).display())
     })
+}
+
+/// Says why a machine with `cores` cores and the load average `load` is too busy to be measured, if it is.
+fn load_problem(load: Option<f64>, cores: usize) -> Option<String> {
+    let load = load.filter(|load| *load > cores as f64)?;
+    Some(format!(
+        "this machine is busy: over the last minute {load:.1} processes computed, and it has {}; measure while it is idle, a minute \
+         after other work ends",
+        counted(cores as u64, "core")
+    ))
+}
+
+/// Measures until the measurements agree.
+///
+/// # Errors
+/// If they do not agree and `--force` is not given; if memory is short.
+fn measure(args: &CalibrateArgs, device: &str, cores: usize) -> anyhow::Result<Calibration> {
+    let (effort, time) = if args.quick { (Effort::Quick, "a few seconds") } else { (Effort::Full, "about 40 s") };
+    output::print_to_stderr(&format!("this takes {time}, in which no other program should compute"));
+    let progress = |what: &str| output::print_to_stderr(&format!("measuring {what}"));
+    let mut attempt = 0;
+    loop {
+        attempt += 1;
+        let started = Instant::now();
+        let Measurement { calibration, spread } = calibrate(device, cores, effort, &progress).context("measuring")?;
+        output::print_to_stderr(&format!("measured in {:.1} s", started.elapsed().as_secs_f64()));
+        if spread <= MAX_SPREAD {
+            return Ok(calibration);
+        }
+        let disturbed =
+            format!("the same work took up to {} longer than at best: another program computes too", percent(spread));
+        if args.force {
+            output::print_to_stderr(&format!("warning: {disturbed}; the predictions are no better than that"));
+            return Ok(calibration);
+        }
+        if attempt == ATTEMPTS {
+            refuse!(
+                "{disturbed}; nothing was stored: measure while the machine is idle, or store such measurements with --force"
+            );
+        }
+        output::print_to_stderr(&format!("{disturbed}; measuring once more"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_with_more_work_than_cores_is_busy() {
+        let problem = load_problem(Some(2.5), 2).unwrap();
+        assert!(problem.contains("2.5 processes") && problem.contains("2 cores"), "{problem}");
+        assert_eq!(load_problem(Some(2.0), 2), None);
+        assert_eq!(load_problem(None, 1), None, "the kernel does not say");
+    }
 }

@@ -6,6 +6,7 @@ use runner_spec::program::Device;
 use runner_store::CheckpointChoice;
 
 use super::common::{RunsFolderArgs, ThreadArgs};
+use super::completions::runs_completer;
 use super::output::print_to_stderr;
 
 /// The device to compute on.
@@ -22,6 +23,7 @@ pub(crate) enum ReadingDevice {
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct RecordedRunArgs {
     /// The run: its directory, its id, or the beginning of its id.
+    #[arg(add = runs_completer())]
     pub run: String,
     #[command(flatten)]
     pub checkpoint: CheckpointArgs,

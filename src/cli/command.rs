@@ -5,10 +5,11 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use super::exit::{Exit, exit_of, render};
-use super::output::print_to_stderr;
+use super::output::{print_to_stderr, set_verbose};
 use super::{
-    apply, calibrate, compare, data, diff, doctor, eval, export, export_metrics, fork, gc, import, init, logits, plan,
-    rank, render, report, reproduce, resume, runs, runs_tag, sample, schema, suggestions, sweep, tokenizer, validate,
+    apply, calibrate, compare, completions, data, diff, doctor, eval, export, export_metrics, fork, gc, import, init,
+    logits, man, plan, rank, render, report, reproduce, resume, runs, runs_tag, sample, schema, suggestions, sweep,
+    tokenizer, validate, version,
 };
 
 /// Train language models from one declarative file.
@@ -18,6 +19,7 @@ use super::{
 #[derive(Debug, Parser)]
 #[command(
     version,
+    long_version = version::long_version(),
     propagate_version = true,
     arg_required_else_help = true,
     after_help = "Exit codes: 0 done, 1 the run failed, 2 the request was wrong, 3 differences\n\
@@ -29,6 +31,9 @@ use super::{
 struct Cli {
     #[command(subcommand)]
     command: Command,
+    /// Also print details of the preparation on standard error: the files that are read, the cache, the plan, and times.
+    #[arg(long, short, global = true)]
+    verbose: bool,
 }
 
 #[derive(Debug, Subcommand)]
@@ -79,6 +84,8 @@ enum Command {
     Tokenizer(tokenizer::TokenizerArgs),
     ExportMetrics(export_metrics::ExportMetricsArgs),
     Gc(gc::GcArgs),
+    Completions(completions::CompletionsArgs),
+    Man(man::ManArgs),
     #[command(hide = true)]
     Logits(logits::LogitsArgs),
     #[command(hide = true)]
@@ -87,6 +94,7 @@ enum Command {
 
 /// Runs the command that the process was started with.
 pub(crate) fn run() -> ExitCode {
+    completions::answer_shell::<Cli>();
     let cli = match Cli::try_parse_from(runs_tag::expand_removed_tags(std::env::args_os().collect())) {
         Ok(cli) => cli,
         Err(error) => {
@@ -96,6 +104,7 @@ pub(crate) fn run() -> ExitCode {
             return ExitCode::from(error.exit_code() as u8);
         }
     };
+    set_verbose(cli.verbose);
     match execute(&cli.command) {
         Ok(exit) => exit.into(),
         Err(error) => {
@@ -123,6 +132,8 @@ fn execute(command: &Command) -> anyhow::Result<Exit> {
         Command::Export(args) => export::run(args),
         Command::ExportMetrics(args) => export_metrics::run(args),
         Command::Gc(args) => gc::run(args),
+        Command::Completions(args) => completions::run(args),
+        Command::Man(args) => man::run::<Cli>(args),
         Command::Logits(args) => logits::run(args),
         Command::Rank(args) => rank::run(args),
         Command::Sweep(args) => sweep::run(args),
@@ -196,7 +207,11 @@ mod tests {
             "runner sweep status",
             "runner sweep status abc --json --runs d",
             "runner sweep results abc --csv",
+            "runner sweep list --json --runs d",
+            "runner sweep rm abc --with-runs --yes --json --runs d",
             "runner sweep point runs/sweeps/abc 3 --threads 1",
+            "runner completions zsh",
+            "runner man d -v",
             "runner sample abc --step 5 --prompt a --prompt b --top-k 0 --temperature 0",
         ] {
             let words = runs_tag::expand_removed_tags(line.split(' ').map(Into::into).collect());
@@ -224,11 +239,13 @@ mod tests {
             "runner sweep",
             "runner sweep s.yaml --parallel 0",
             "runner sweep results --csv --json",
+            "runner sweep rm",
             "runner data prepare a.txt --to llmc out",
             "runner data prepare a.txt --tokenizer bytes --to llmc",
             "runner data prepare a.txt --from exp.yaml --to llmc out",
             "runner data prepare a.txt --tokenizer bytes --to llmc out --shard-tokens 1e8",
             "runner tokenizer train a.txt",
+            "runner completions tcsh",
             "runner nothing",
         ] {
             let error = Cli::try_parse_from(line.split(' ')).unwrap_err();

@@ -11,6 +11,7 @@ use runner_spec::diagnostic::ConfigError;
 use runner_template::Inputs;
 
 use super::exit::RequestError;
+use super::output::print_detail;
 
 /// The variable with the folder of runs, which `--runs` overrides.
 pub(crate) const RUNS: &str = "RUNNER_RUNS";
@@ -50,7 +51,7 @@ impl TemplateArgs {
     /// Adds the variables to `options`.
     ///
     /// # Errors
-    /// Flags and files that give no variables.
+    /// If a flag or a file does not give variables.
     pub(crate) fn add_to(&self, options: LoadOptions) -> Result<LoadOptions, ConfigError> {
         let environment = utf8_environment().collect();
         let template = Inputs { environment, ..runner_template::variables(&self.var, &self.vars)? };
@@ -62,7 +63,7 @@ impl ExperimentArgs {
     /// `--set` flags, `RUNNER_…` variables, and the variables of a template.
     ///
     /// # Errors
-    /// Flags and files that give no variables.
+    /// If a flag or a file does not give variables.
     pub(crate) fn options(&self) -> Result<LoadOptions, ConfigError> {
         let options = LoadOptions { sets: self.set.clone(), env: experiment_environment(), ..LoadOptions::default() };
         self.template.add_to(options)
@@ -73,8 +74,30 @@ impl ExperimentArgs {
     /// # Errors
     /// Every mistake of the file, the flags and the variables.
     pub(crate) fn load(&self) -> Result<Loaded, ConfigError> {
-        runner_config::load(&self.file, &self.options()?)
+        self.load_with(&self.options()?)
     }
+
+    /// The experiment under the layers of `options`.
+    ///
+    /// # Errors
+    /// Every mistake of the file, the flags and the variables.
+    pub(crate) fn load_with(&self, options: &LoadOptions) -> Result<Loaded, ConfigError> {
+        let loaded = runner_config::load(&self.file, options)?;
+        print_detail(|| describe_loaded(&loaded));
+        Ok(loaded)
+    }
+}
+
+/// The files, variables and flags that `loaded` was made of.
+fn describe_loaded(loaded: &Loaded) -> String {
+    let files = loaded.template.iter().flat_map(|template| &template.files).map(|file| file.path.display().to_string());
+    let mut files: Vec<String> = files.collect();
+    if files.is_empty() {
+        files.push(loaded.path.display().to_string());
+    }
+    let variables: Vec<&str> = loaded.env_read.iter().map(|(name, _)| name.as_str()).collect();
+    let variables = if variables.is_empty() { String::new() } else { format!("; variables {}", variables.join(", ")) };
+    format!("read   the experiment: {}{variables}", files.join(", "))
 }
 
 /// Parses a number from 0 on.
@@ -130,7 +153,7 @@ impl ThreadArgs {
     }
 }
 
-/// `RUNNER_…` variables that may set keys of an experiment. What is not UTF-8 cannot.
+/// `RUNNER_…` variables that may set keys of an experiment. Variables that are not UTF-8 are left out.
 #[must_use]
 pub(crate) fn experiment_environment() -> Vec<(String, String)> {
     utf8_environment()
@@ -138,7 +161,7 @@ pub(crate) fn experiment_environment() -> Vec<(String, String)> {
         .collect()
 }
 
-/// The program's own variables that are set, but for what is secret.
+/// The program's own variables that are set, except the secret token.
 #[must_use]
 pub(crate) fn own_environment() -> Vec<(String, String)> {
     OWN_VARIABLES
@@ -160,7 +183,7 @@ pub(crate) fn cache_dir() -> anyhow::Result<PathBuf> {
         .ok_or_else(|| RequestError(format!("no home folder: set {CACHE} to a folder for prepared data")).into())
 }
 
-/// This machine for commands that keep no run.
+/// This machine, for commands that record no run.
 ///
 /// # Errors
 /// If there is no folder for prepared data, or `RUNNER_PEAK_FLOPS` is no number.

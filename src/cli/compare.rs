@@ -6,8 +6,9 @@ use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 
 use super::common::RunsFolderArgs;
+use super::completions::runs_completer;
 use super::exit::{Exit, RequestError, refuse};
-use super::output::{print_result, print_to_stderr, write_file};
+use super::output::{check_picture_path, print_result, print_to_stderr, table_width, write_file};
 use runner_lab::compare::MeasurementBasis;
 use runner_lab::compare::curves::{Curve, CurveAxis, CurveMetric, curve};
 use runner_lab::compare::run_record::{RunRecord, read_experiment_and_plan};
@@ -19,8 +20,8 @@ use runner_store::catalog;
 #[derive(Debug, Clone, Args)]
 pub(crate) struct CompareArgs {
     /// The runs: directories, ids, or beginnings of ids.
-    #[arg(required = true, value_name = "RUN")]
-    pub runs_named: Vec<String>,
+    #[arg(required = true, value_name = "RUN", add = runs_completer())]
+    pub run_names: Vec<String>,
     /// Also draw the curves of all runs into this SVG file.
     #[arg(long, value_name = "FILE.svg")]
     pub plot: Option<PathBuf>,
@@ -59,10 +60,10 @@ fn name_parser<T: Copy + Send + Sync + 'static, const N: usize>(
 /// If a run is not there or cannot be read, or the picture cannot be written.
 pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<Exit> {
     if let Some(path) = &args.plot {
-        check_plot_path(path)?;
+        check_picture_path("--plot", path)?;
     }
     let root = args.root.root();
-    let paths = catalog::resolve_all(&root, &args.runs_named)?;
+    let paths = catalog::resolve_all(&root, &args.run_names)?;
     let read = |path: &PathBuf| -> anyhow::Result<RunToCompare> {
         let (experiment, plan) = read_experiment_and_plan(path)?;
         Ok(RunToCompare { record: RunRecord::read(path)?, experiment, basis: MeasurementBasis::of_plan(&plan) })
@@ -84,18 +85,8 @@ pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<Exit> {
     print_result(args.json, &table, || {
         let plotted =
             |path: &PathBuf| format!("{} over {} is in {}\n", args.metric.name(), args.over.name(), path.display());
-        table.text() + &args.plot.as_ref().map(plotted).unwrap_or_default()
+        table.text(table_width()) + &args.plot.as_ref().map(plotted).unwrap_or_default()
     })
-}
-
-/// # Errors
-/// If `path` does not end in `.svg`, or is a folder: no file of another kind is replaced by a picture.
-fn check_plot_path(path: &Path) -> anyhow::Result<()> {
-    let svg = path.extension().is_some_and(|e| e.eq_ignore_ascii_case("svg"));
-    if !svg || (path.exists() && !path.is_file()) {
-        refuse!("--plot {}: give a file whose name ends in .svg", path.display());
-    }
-    Ok(())
 }
 
 fn draw(args: &CompareArgs, runs: &[RunToCompare], path: &Path) -> anyhow::Result<()> {

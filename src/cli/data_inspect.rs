@@ -8,7 +8,7 @@ use super::common::ThreadArgs;
 use super::exit::{Exit, RequestError, refuse};
 use super::output::print_result;
 use super::text_source::{FileFormat, SourceArgs, check_file, find_tokenizer, reword_for_flags};
-use runner_data::{Card, Inspected, TextTokenizer, inspect_text, inspect_tokens, load_tokenizer};
+use runner_data::{Card, InspectionReport, TextTokenizer, inspect_text, inspect_tokens, load_tokenizer};
 use runner_report::data_page::data_page;
 use runner_report::{OutputMode, Screen};
 use runner_spec::experiment::Tokenizer;
@@ -76,7 +76,7 @@ fn inspect(
     kind: FileFormat,
     tokenizer: Option<&TextTokenizer>,
     screen: &Screen,
-) -> anyhow::Result<Inspected> {
+) -> anyhow::Result<InspectionReport> {
     let progress = |done: u64, total: u64| {
         let text = format!("reading {} of {}", bytes(done), bytes(total));
         screen.progress(&text, || text.clone());

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use super::common::{ThreadArgs, cache_dir, experiment_environment, host_without_runs};
+use super::common::{TemplateArgs, ThreadArgs, cache_dir, experiment_environment, host_without_runs};
 use super::exit::{Exit, RequestError, refuse};
 use super::output::print_json;
 use super::screen_observer::PreparationObserver;
@@ -52,12 +52,14 @@ pub(crate) struct PrepareArgs {
     /// of other documents].
     #[arg(long, value_name = "WHAT")]
     pub validation: Option<String>,
+    #[command(flatten)]
+    pub template: TemplateArgs,
     /// Replace shards that are there, finished or not.
     #[arg(long)]
     pub force: bool,
     #[command(flatten)]
     pub threads: ThreadArgs,
-    /// Print only errors and the summary.
+    /// Print only errors, warnings and the summary.
     #[arg(long)]
     pub quiet: bool,
     /// Print JSON: the contents of dataset.json, and the time it took.
@@ -134,7 +136,7 @@ pub(crate) fn run(args: &PrepareArgs) -> anyhow::Result<Exit> {
 fn data(args: &PrepareArgs, screen: &mut Screen) -> anyhow::Result<Data> {
     if let Some(file) = &args.from {
         let options = LoadOptions { sets: args.set.clone(), env: experiment_environment(), ..LoadOptions::default() };
-        let data = runner_config::load(file, &options)?.experiment.data;
+        let data = runner_config::load(file, &args.template.add_to(options)?)?.experiment.data;
         let host = host_without_runs(args.threads)?;
         let lowered = lower_hub(&data, None, &host, &mut PreparationObserver::new(screen))?;
         return Ok(lowered.map_or(data, |lowered| lowered.local));

@@ -128,7 +128,7 @@ fn load(path: &Path, options: &LoadOptions) -> Result<Side, ConfigError> {
     let (loaded, missing) = match runner_config::load(path, options) {
         Ok(loaded) => (loaded, None),
         Err(mistakes) => {
-            let without = LoadOptions { absent_files: true, ..options.clone() };
+            let without = LoadOptions { allows_absent_files: true, ..options.clone() };
             let missing = format!("{}: a file that the experiment names is missing", path.display());
             (runner_config::load(path, &without).map_err(|_| mistakes)?, Some(missing))
         }
@@ -139,13 +139,13 @@ fn load(path: &Path, options: &LoadOptions) -> Result<Side, ConfigError> {
 
 /// The facts of both sides' data; `None` if data is compared by its names.
 fn data(args: &DiffArgs, sides: [&Side; 2], notes: &mut Vec<String>) -> anyhow::Result<Option<[DataFacts; 2]>> {
-    const BY_FILE: &str = "data was not read; data with the same name counts as the same";
+    const BY_NAME: &str = "data was not read; data with the same name counts as the same";
     if args.rows.is_some() {
-        notes.push(BY_FILE.to_owned());
+        notes.push(BY_NAME.to_owned());
         return Ok(None);
     }
     if let Some(missing) = sides.into_iter().find_map(Side::missing) {
-        notes.push(format!("{BY_FILE} ({missing})"));
+        notes.push(format!("{BY_NAME} ({missing})"));
         return Ok(None);
     }
     let pool = args.threads.pool()?;
@@ -213,10 +213,10 @@ impl Side {
                     PlannedExperiment::new(experiment, data, cluster_of(&plan)).with_context(|| label.clone())?;
                 if read && side.plan.hash != plan.hash {
                     notes.push(format!(
-                        "{label}: its plan has the hash {}, and planned again by this version it has {}: it is of another \
-                         version, or its resolved.yaml was edited; compared is what this version makes of it",
-                        short(&plan.hash),
-                        short(&side.plan.hash)
+                        "{label}: its recorded plan has the hash {}, and this version plans its resolved.yaml with the hash {}: \
+                         another version planned the run, or the file was edited; the plan of this version is compared",
+                        short_hash(&plan.hash),
+                        short_hash(&side.plan.hash)
                     ));
                 }
                 let setting = Invocation::from(&record.manifest);
@@ -226,6 +226,6 @@ impl Side {
     }
 }
 
-fn short(hash: &str) -> String {
+fn short_hash(hash: &str) -> String {
     hash.chars().take(12).collect()
 }

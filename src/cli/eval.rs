@@ -10,10 +10,11 @@ use super::common::host_without_runs;
 use super::exit::{Exit, refuse};
 use super::output::print_result;
 use super::screen_observer::PreparationObserver;
+use super::text_source::printable_path;
 use runner_exec::eval::{Batches, ChoiceBatches, LossBatches, evaluate, run_all_batches};
 use runner_report::Screen;
 use runner_spec::event::EvalMetrics;
-use runner_spec::experiment::{Corpus, EvalLoss, Experiment, HellaSwag};
+use runner_spec::experiment::{Corpus, EvalLoss, Experiment, HELLASWAG_FILE_ADVICE, HellaSwag};
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct EvalArgs {
@@ -44,6 +45,12 @@ impl EvalArgs {
     fn apply_to(&self, experiment: &mut Experiment) -> anyhow::Result<()> {
         let set = &mut experiment.eval.hellaswag;
         if let Some(file) = &self.hellaswag {
+            if !file.exists() {
+                refuse!(
+                    "--hellaswag: there is no file {}; {HELLASWAG_FILE_ADVICE}, and --builtin needs no file",
+                    printable_path(file)
+                );
+            }
             *set = Some(HellaSwag { file: Some(std::path::absolute(file)?), builtin: None, limit: None });
         } else if self.builtin {
             *set = Some(HellaSwag { file: None, builtin: Some(Corpus::Stories), limit: None });

@@ -74,7 +74,7 @@ pub(crate) fn render(error: &anyhow::Error, color: bool) -> String {
     if let Some((depth, mistakes)) = error.chain().enumerate().find_map(|(depth, e)| Some((depth, render_mistakes(e)?)))
     {
         let texts: Vec<String> = error.chain().take(depth + 1).map(ToString::to_string).collect();
-        // Errors that only pass the mistakes on have their text.
+        // An error that only wraps the mistakes has the same text.
         let context: Vec<&str> = texts.iter().filter(|text| **text != texts[depth]).map(String::as_str).collect();
         return if context.is_empty() { mistakes } else { format!("{label} {}:\n{mistakes}", context.join(": ")) };
     }

@@ -6,6 +6,7 @@ use clap::Args;
 use serde::Serialize;
 
 use super::common::RunsFolderArgs;
+use super::completions::runs_completer;
 use super::exit::{Exit, refuse};
 use super::output::{print_result, print_to_stderr};
 use runner_report::export::{TimedRecord, export_csv, export_parquet, export_tensorboard};
@@ -16,8 +17,8 @@ use runner_store::catalog;
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ExportMetricsArgs {
     /// The runs: directories, ids, or beginnings of ids.
-    #[arg(required = true, value_name = "RUN")]
-    pub runs_given: Vec<String>,
+    #[arg(required = true, value_name = "RUN", add = runs_completer())]
+    pub run_names: Vec<String>,
     /// Write event files for TensorBoard: one folder for each run under DIR.
     #[arg(long, value_name = "DIR")]
     pub tensorboard: Option<PathBuf>,
@@ -55,7 +56,7 @@ pub(crate) fn run(args: &ExportMetricsArgs) -> anyhow::Result<Exit> {
     }
     let root = args.root.root();
     let mut runs: Vec<TimedRecord> = Vec::new();
-    for path in catalog::resolve_all(&root, &args.runs_given)? {
+    for path in catalog::resolve_all(&root, &args.run_names)? {
         let record = TimedRecord::open(&path)?;
         if runs.iter().any(|other| other.id == record.id) {
             refuse!("two of the runs are called {}", printable(&record.id));

@@ -9,6 +9,7 @@ use runner_engine::session::SessionOptions;
 use runner_engine::stop::StopSwitch;
 use runner_store::CheckpointChoice;
 
+use super::completions::runs_completer;
 use super::exit::Exit;
 use super::interrupt::Interrupt;
 use super::training_args::{NEW_HINT, TrainingArgs};
@@ -16,6 +17,7 @@ use super::training_args::{NEW_HINT, TrainingArgs};
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ForkArgs {
     /// A run directory, a run's id, or the beginning of an id that no other run shares.
+    #[arg(add = runs_completer())]
     pub run: String,
     /// Change a key of its settings, such as `optimizer.adamw.lr=1e-4`; may be given several times. Paths in values are relative
     /// to the current folder.
@@ -68,5 +70,5 @@ pub(crate) fn run(args: &ForkArgs) -> anyhow::Result<Exit> {
         },
     };
     let work = |host: &Host, stop: &StopSwitch, observer: &mut dyn RunObserver| fork(&request, host, stop, observer);
-    args.training.train(&Interrupt::install()?, NEW_HINT, work)
+    args.training.train(&Interrupt::install()?, NEW_HINT, false, work)
 }

@@ -77,7 +77,7 @@ pub(crate) fn run(args: &GcArgs) -> anyhow::Result<Exit> {
         let mut found = survey.unneeded;
         // A folder without runs may be new or wrong, so it does not show that data is unneeded.
         if known.is_empty() && !args.cache {
-            found.retain(runner_data::gc::Unneeded::is_leftover);
+            found.retain(runner_data::gc::UnneededPart::is_leftover);
             print_to_stderr(&format!(
                 "{} has no runs that show which prepared data is needed: give --cache to free all of it",
                 printable(&root.display().to_string())
@@ -91,13 +91,14 @@ pub(crate) fn run(args: &GcArgs) -> anyhow::Result<Exit> {
         if args.yes && !found.is_empty() {
             found = runner_data::gc::free(&cache, &found).with_context(|| format!("freeing {}", cache.display()))?;
         }
-        let kind = |item: &runner_data::gc::Unneeded| if item.is_leftover() { "leftover" } else { "data" };
+        let kind = |item: &runner_data::gc::UnneededPart| if item.is_leftover() { "leftover" } else { "data" };
         items.extend(found.into_iter().map(|item| Item { kind: kind(&item), path: item.path, bytes: item.bytes }));
     }
     if unknown > 0 {
         let entries = if unknown == 1 { "1 entry" } else { &format!("{unknown} entries") };
+        let stay = if unknown == 1 { "it stays" } else { "they stay" };
         print_to_stderr(&format!(
-            "{entries} of the cache may belong to runs of another version of the program, and stay"
+            "{entries} of the cache may belong to runs of another version of the program, so {stay}"
         ));
     }
     let total: u64 = items.iter().map(|item| item.bytes).sum();

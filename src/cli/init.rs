@@ -13,7 +13,7 @@ use runner_config::resolve::name_problem;
 use runner_spec::format::printable;
 use runner_template::{Inputs, render};
 
-/// The experiment file to start from: a template of the name of the file, the model's family, the division of the work, and the text file.
+/// The experiment file to start from: a template with the variables `file`, `family`, `layout` and `text`.
 const STARTER: &str = include_str!("../../templates/starter.yaml.j2");
 
 /// Write a short experiment file with comments, which trains at once, to start from.

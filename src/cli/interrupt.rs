@@ -1,7 +1,8 @@
 //! Ctrl-C, SIGTERM and SIGHUP: the first finishes the step and saves, the second ends the process.
 
 use std::fs;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -12,21 +13,26 @@ use runner_engine::stop::StopSwitch;
 
 use super::exit::Exit;
 use super::output::print_to_stderr;
+use super::repeated_command::given_command;
 
-/// In a process that ends with the one that started it, signals this soon after the first are the same signal: when a process with
-/// several threads dies, the kernel tells its children once for each thread.
-const PARENT_ECHO: Duration = Duration::from_millis(500);
+/// The signals that a child gets when its parent dies arrive within this time. The kernel sends one for each thread of the parent.
+const PARENT_DEATH_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Launchers look after their processes every few seconds, and pass signals on then.
-const LAUNCHER_ECHO: Duration = Duration::from_secs(5);
+/// A launcher passes a signal on within this time, because it polls its processes every few seconds.
+const LAUNCHER_INTERVAL: Duration = Duration::from_secs(5);
+
+/// The longest that a process waits for its own message about an early interruption.
+const EARLY_REPORT_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// The reaction of this process to signals.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Interrupt {
     stop: StopSwitch,
-    /// A signal that comes sooner after the first one is the same signal.
-    pause: Duration,
+    /// A signal that arrives within this time after the first one counts as the same signal.
+    repeat_interval: Duration,
     first: Arc<Mutex<Option<Instant>>>,
+    /// True while work is done that a signal stops.
+    is_working: Arc<AtomicBool>,
 }
 
 /// Takes over the signals of this process, which is one of the ranks that a launcher started, or starts ranks itself.
@@ -37,7 +43,7 @@ pub(crate) fn install_for(launched: Option<&LaunchedRank>) -> anyhow::Result<Int
     match launched {
         None => Interrupt::install(),
         // A launcher passes on a signal that a terminal has sent to all of its processes already. Rank 0 reports for all.
-        Some(launched) => Interrupt::install_with(LAUNCHER_ECHO, launched.assigned.rank == 0),
+        Some(launched) => Interrupt::install_with(LAUNCHER_INTERVAL, launched.assigned.rank == 0),
     }
 }
 
@@ -55,22 +61,26 @@ impl Interrupt {
     /// # Errors
     /// If the process already has a handler.
     pub(crate) fn install_as_child() -> anyhow::Result<Self> {
-        Self::install_with(PARENT_ECHO, true)
+        Self::install_with(PARENT_DEATH_INTERVAL, true)
     }
 
-    fn install_with(pause: Duration, is_reporting: bool) -> anyhow::Result<Self> {
-        let interrupt = Self { pause, ..Self::default() };
+    fn install_with(repeat_interval: Duration, is_reporting: bool) -> anyhow::Result<Self> {
+        let interrupt = Self { repeat_interval, ..Self::default() };
         let hangup_ignored = is_ignored(libc::SIGHUP);
         let seen = interrupt.clone();
         ctrlc::set_handler(move || {
             match seen.interpret_signal(Instant::now()) {
                 SignalMeaning::First if is_reporting => {}
                 SignalMeaning::First | SignalMeaning::Same => return,
-                SignalMeaning::Last => std::process::exit(Exit::Interrupted as i32),
+                SignalMeaning::Early if is_reporting => {
+                    let text = "\ninterrupted before training: nothing is lost";
+                    report(format!("{text}\nnext:\n  {}", given_command()), EARLY_REPORT_TIMEOUT);
+                    std::process::exit(Exit::Interrupted as i32)
+                }
+                SignalMeaning::Early | SignalMeaning::Last => std::process::exit(Exit::Interrupted as i32),
             }
-            // A thread of its own writes: a terminal that stands still must not hold up the second signal.
-            let report = || print_to_stderr("\nfinishing the step, then saving; a second signal ends the run at once");
-            let _ = thread::Builder::new().name("interrupt".to_owned()).spawn(report);
+            let text = "\nfinishing the step, then saving; a second signal ends the run at once";
+            report(text.to_owned(), Duration::ZERO);
         })
         .context("signal handler")?;
         if hangup_ignored {
@@ -82,19 +92,22 @@ impl Interrupt {
     fn interpret_signal(&self, now: Instant) -> SignalMeaning {
         let mut first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
         match *first {
-            Some(first) if now.duration_since(first) < self.pause => SignalMeaning::Same,
+            Some(first) if now.duration_since(first) < self.repeat_interval => SignalMeaning::Same,
             None if self.stop.is_armed() => {
                 self.stop.request();
                 *first = Some(now);
                 SignalMeaning::First
             }
+            None if self.is_working.load(Ordering::SeqCst) => SignalMeaning::Early,
             _ => SignalMeaning::Last,
         }
     }
 
     /// Does `work`, which the first signal asks to stop. After it everything is saved, so a signal ends the process.
     pub(crate) fn stoppable<T>(&self, work: impl FnOnce(&StopSwitch) -> T) -> T {
+        self.is_working.store(true, Ordering::SeqCst);
         let result = work(&self.stop);
+        self.is_working.store(false, Ordering::SeqCst);
         self.stop.disarm();
         result
     }
@@ -107,8 +120,24 @@ enum SignalMeaning {
     First,
     /// The first one again.
     Same,
+    /// Stop at once: there is nothing to save yet.
+    Early,
     /// Stop at once.
     Last,
+}
+
+/// Writes `text` to standard error and waits for that, but not longer than `timeout`. A thread of its own writes: a terminal that
+/// stands still must not hold up the next signal, or the end.
+fn report(text: String, timeout: Duration) {
+    let (written, is_written) = mpsc::channel();
+    let write = move || {
+        print_to_stderr(&text);
+        // Nobody may wait any more.
+        let _ = written.send(());
+    };
+    if thread::Builder::new().name("interrupt".to_owned()).spawn(write).is_ok() {
+        let _ = is_written.recv_timeout(timeout);
+    }
 }
 
 /// True if this process was started with `signal` ignored, for example by nohup; false where the kernel does not say.
@@ -143,7 +172,7 @@ mod tests {
         assert_eq!(one.interpret_signal(now), SignalMeaning::Last, "nothing to save yet");
         one.stop.arm();
         assert_eq!([one.interpret_signal(now), one.interpret_signal(now)], [SignalMeaning::First, SignalMeaning::Last]);
-        let child = Interrupt { pause: PARENT_ECHO, ..Interrupt::default() };
+        let child = Interrupt { repeat_interval: PARENT_DEATH_INTERVAL, ..Interrupt::default() };
         child.stop.arm();
         let heard = [now, after(1), after(499), after(500)].map(|at| child.interpret_signal(at));
         assert_eq!(heard, [SignalMeaning::First, SignalMeaning::Same, SignalMeaning::Same, SignalMeaning::Last]);
@@ -157,12 +186,23 @@ mod tests {
         done.stoppable(StopSwitch::arm);
         assert_eq!(done.interpret_signal(now), SignalMeaning::Last);
         // The echo of a signal during the work is still the same signal.
-        let child = Interrupt { pause: PARENT_ECHO, ..Interrupt::default() };
+        let child = Interrupt { repeat_interval: PARENT_DEATH_INTERVAL, ..Interrupt::default() };
         child.stoppable(|stop| {
             stop.arm();
             assert_eq!(child.interpret_signal(now), SignalMeaning::First);
         });
         assert_eq!(child.interpret_signal(now + Duration::from_millis(1)), SignalMeaning::Same);
+    }
+
+    #[test]
+    fn a_signal_before_there_is_something_to_save_is_early() {
+        let early = Interrupt::default();
+        early.stoppable(|stop| {
+            assert_eq!(early.interpret_signal(Instant::now()), SignalMeaning::Early);
+            stop.arm();
+            let heard = [(); 2].map(|()| early.interpret_signal(Instant::now()));
+            assert_eq!(heard, [SignalMeaning::First, SignalMeaning::Last]);
+        });
     }
 
     #[test]

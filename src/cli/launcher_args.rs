@@ -10,7 +10,7 @@ use super::output::print_to_stderr;
 
 /// The programs that can start the ranks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Launcher {
+pub(crate) enum RankLauncher {
     /// A launcher if its variables are set, else this process.
     #[default]
     Auto,
@@ -24,20 +24,20 @@ pub(crate) enum Launcher {
 pub(crate) struct LauncherArgs {
     /// The program that starts the ranks of a plan with several ranks.
     #[arg(long, value_enum, default_value_t, value_name = "WHO")]
-    pub launcher: Launcher,
+    pub launcher: RankLauncher,
 }
 
 impl LauncherArgs {
-    /// The rank that a launcher made this process; `None` if this process starts the ranks itself.
+    /// The rank that a launcher assigned to this process; `None` if this process starts the ranks itself.
     ///
     /// # Errors
     /// If a launcher was asked for and there is none, or its variables make no sense.
     pub(crate) fn launched_rank(self) -> anyhow::Result<Option<LaunchedRank>> {
         let variables = utf8_environment().collect();
         let assigned = match self.launcher {
-            Launcher::Local => return Ok(None),
-            Launcher::Auto => assigned_rank_of_several(&variables),
-            Launcher::Env => {
+            RankLauncher::Local => return Ok(None),
+            RankLauncher::Auto => assigned_rank_of_several(&variables),
+            RankLauncher::Env => {
                 assigned_rank(&variables).and_then(|rank| rank.map(Some).ok_or(EnvironmentError::NoLauncher))
             }
         };

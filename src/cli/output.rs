@@ -1,8 +1,8 @@
 //! Standard output and error of commands that print a result and end, and the files that they write.
 
-use std::fs;
 use std::io::{self, ErrorKind, Write};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context;
 
@@ -20,7 +20,11 @@ pub(crate) fn print(text: &str) -> anyhow::Result<()> {
 }
 
 fn print_to(out: &mut dyn Write, text: &str) -> anyhow::Result<()> {
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+    ignore_closed_pipe(out.write_all(text.as_bytes()).and_then(|()| out.flush()))
+}
+
+fn ignore_closed_pipe(written: io::Result<()>) -> anyhow::Result<()> {
+    match written {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error).context("standard output"),
         _ => Ok(()),
     }
@@ -43,12 +47,29 @@ pub(crate) fn print_result(
     Ok(Exit::Done)
 }
 
-/// Writes `value` to standard output as indented JSON.
+/// The number of columns that a table on standard output may have: that of the variable COLUMNS, or of the terminal; `None` if there is
+/// neither.
+pub(crate) fn table_width() -> Option<usize> {
+    let terminal = console::Term::stdout();
+    let given = std::env::var("COLUMNS").ok().and_then(|text| text.trim().parse().ok()).filter(|columns| *columns > 0);
+    given.or_else(|| terminal.is_term().then(|| terminal.size().1.into()))
+}
+
+/// Writes `value` to standard output as indented JSON, while it is serialized: a plan of many ranks has more text than there is memory.
 ///
 /// # Errors
 /// If it cannot be serialized or written.
 pub(crate) fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
-    print(&(serde_json::to_string_pretty(value)? + "\n"))
+    print_json_to(io::stdout().lock(), value)
+}
+
+fn print_json_to(out: impl Write, value: &impl serde::Serialize) -> anyhow::Result<()> {
+    let mut out = io::BufWriter::with_capacity(64 << 10, out);
+    ignore_closed_pipe(match serde_json::to_writer_pretty(&mut out, value) {
+        Ok(()) => out.write_all(b"\n").and_then(|()| out.flush()),
+        Err(error) if error.is_io() => Err(error.into()),
+        Err(error) => return Err(error.into()),
+    })
 }
 
 /// Refuses to replace a file at `path` without `--force`.
@@ -62,6 +83,18 @@ pub(crate) fn check_replaceable(path: &Path, force: bool) -> anyhow::Result<()> 
     Ok(())
 }
 
+/// Refuses a `path` for a picture that `flag` gives, unless it is that of an SVG file, which may be replaced.
+///
+/// # Errors
+/// `RequestError` if its name does not end in .svg, or it is no file.
+pub(crate) fn check_picture_path(flag: &str, path: &Path) -> anyhow::Result<()> {
+    let is_svg = path.extension().is_some_and(|e| e.eq_ignore_ascii_case("svg"));
+    if !is_svg || (path.exists() && !path.is_file()) {
+        refuse!("{flag} {}: give a file whose name ends in .svg", printable(&path.display().to_string()));
+    }
+    Ok(())
+}
+
 /// Writes the file `path` whole or not at all, in a folder that is created if there is none.
 ///
 /// # Errors
@@ -69,9 +102,9 @@ pub(crate) fn check_replaceable(path: &Path, force: bool) -> anyhow::Result<()> 
 pub(crate) fn write_file(path: &Path, bytes: &[u8], replace: bool) -> anyhow::Result<()> {
     check_replaceable(path, replace)?;
     let folder = parent_folder(path);
-    let written = fs::create_dir_all(folder).and_then(|()| {
+    let written = runner_files::create_dir_all(folder).and_then(|()| {
         let mut file = temporary_file(folder)?;
-        file.write_all(bytes)?;
+        file.as_file_mut().write_all(bytes)?;
         put_in_place(file, path, replace)
     });
     written.map_err(|error| match error.kind() {
@@ -79,8 +112,32 @@ pub(crate) fn write_file(path: &Path, bytes: &[u8], replace: bool) -> anyhow::Re
             let (path, folder) = (path.display(), folder.display());
             anyhow::anyhow!("{path} cannot be written: make the folder {folder} writable, or name a file elsewhere")
         }
-        _ => StoreError::io("writing", path)(error).into(),
+        _ => describe_write_error(path, error),
     })
+}
+
+/// The error of writing the file or folder `path`, with what to do about it.
+pub(crate) fn describe_write_error(path: &Path, error: io::Error) -> anyhow::Error {
+    StoreError::io("writing", path)(error).into()
+}
+
+/// True if a person asked for details of the preparation.
+static VERBOSE: AtomicBool = AtomicBool::new(false);
+
+/// Sets whether [`print_detail`] and observers print details.
+pub(crate) fn set_verbose(verbose: bool) {
+    VERBOSE.store(verbose, Ordering::Relaxed);
+}
+
+pub(crate) fn is_verbose() -> bool {
+    VERBOSE.load(Ordering::Relaxed)
+}
+
+/// Writes the line that `text` makes to standard error if a person asked for details.
+pub(crate) fn print_detail(text: impl FnOnce() -> String) {
+    if is_verbose() {
+        print_to_stderr(&printable(&text()));
+    }
 }
 
 /// Writes a line to standard error.
@@ -91,6 +148,8 @@ pub(crate) fn print_to_stderr(text: &str) {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     struct Fails(ErrorKind);
@@ -119,5 +178,8 @@ mod tests {
     fn a_closed_pipe_is_no_error_and_a_full_disk_is() {
         assert!(print_to(&mut Fails(ErrorKind::BrokenPipe), "x").is_ok());
         assert!(print_to(&mut Fails(ErrorKind::StorageFull), "x").is_err());
+        let long = vec![0; 1 << 20];
+        assert!(print_json_to(Fails(ErrorKind::BrokenPipe), &long).is_ok());
+        assert!(print_json_to(Fails(ErrorKind::StorageFull), &long).is_err());
     }
 }

@@ -3,11 +3,9 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
-
 use super::common::{ExperimentArgs, ThreadArgs, host_without_runs, parse_non_negative};
 use super::exit::{Exit, RequestError, refuse};
-use super::output::print;
+use super::output::{check_picture_path, print_result, write_file};
 use super::screen_observer::PreparationObserver;
 use runner_config::LoadOptions;
 use runner_engine::prepare::{local_devices, prepare_inputs};
@@ -65,8 +63,8 @@ pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<Exit> {
         Some(cluster) => read_cluster(cluster)?,
         None => local_devices(&host_without_runs(ThreadArgs { threads: args.threads })?),
     };
-    let options = LoadOptions { absent_files: args.rows.is_some(), ..args.experiment.options()? };
-    let experiment = runner_config::load(&args.experiment.file, &options)?.experiment;
+    let options = LoadOptions { allows_absent_files: args.rows.is_some(), ..args.experiment.options()? };
+    let experiment = args.experiment.load_with(&options)?.experiment;
     let data = if let Some(rows) = args.rows {
         assumed_data(&experiment, rows)?
     } else {
@@ -82,8 +80,7 @@ pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<Exit> {
     if let Some(path) = &args.timeline {
         draw(&plan, path)?;
     }
-    print(&plan_text(&plan, args)?)?;
-    Ok(Exit::Done)
+    print_plan(&plan, args)
 }
 
 /// The cluster that a name or a file describes.
@@ -110,11 +107,12 @@ fn assumed_data(experiment: &Experiment, rows: u64) -> anyhow::Result<DataFacts>
 }
 
 fn draw(plan: &Plan, path: &Path) -> anyhow::Result<()> {
+    check_picture_path("--timeline", path)?;
     let Some(timeline) = runner_plan::timeline::timeline(plan) else {
         refuse!("--timeline: the step has too many parts for a picture");
     };
     let title = format!("{}: one step on {} ranks", plan.experiment_name, plan.world_size);
-    std::fs::write(path, draw_timeline(&timeline, &title)).with_context(|| format!("writing {}", path.display()))
+    write_file(path, draw_timeline(&timeline, &title).as_bytes(), true)
 }
 
 /// The environment variable with the device's peak FLOP/s, from which MFU is computed.
@@ -133,14 +131,15 @@ pub(crate) fn parse_peak_flops(value: Option<OsString>) -> anyhow::Result<Option
     }
 }
 
-fn plan_text(plan: &Plan, args: &PlanArgs) -> anyhow::Result<String> {
+/// # Errors
+/// `RequestError` if `--rank` names no rank of the plan.
+fn print_plan(plan: &Plan, args: &PlanArgs) -> anyhow::Result<Exit> {
     if let Some(rank) = args.rank.filter(|&rank| rank >= plan.ranks.len()) {
         refuse!("--rank {rank}: the plan has ranks 0 to {}", plan.ranks.len().saturating_sub(1));
     }
-    if args.json {
-        return Ok(serde_json::to_string_pretty(plan).context("the plan as JSON")? + "\n");
-    }
-    Ok(render(plan, &RenderOptions { full: args.program, rank: args.rank, price: args.price }))
+    print_result(args.json, plan, || {
+        render(plan, &RenderOptions { full: args.program, rank: args.rank, price: args.price })
+    })
 }
 
 #[cfg(test)]
@@ -149,31 +148,10 @@ mod tests {
     use crate::cli::exit::exit_of;
     use runner_plan::testing::{compiled, experiment};
 
-    fn args(json: bool, program: bool) -> PlanArgs {
-        PlanArgs { threads: Some(1), json, program, ..PlanArgs::default() }
-    }
-
-    fn printed(args: &PlanArgs) -> String {
-        plan_text(&compiled(&experiment()), args).expect("a rank of the plan")
-    }
-
-    #[test]
-    fn json_is_the_plan() {
-        let plan: Plan = serde_json::from_str(&printed(&args(true, false))).expect("JSON");
-        assert_eq!(plan, compiled(&experiment()));
-    }
-
-    #[test]
-    fn program_lists_each_instruction() {
-        assert!(printed(&args(false, false)).contains("Load 0 … 3"));
-        let full = printed(&args(false, true));
-        assert!(full.contains("  Load 3\n") && full.contains("  Backward 2\n"));
-    }
-
     #[test]
     fn a_rank_that_is_not_there_is_a_wrong_request() {
-        let wrong = PlanArgs { rank: Some(1), ..args(false, false) };
-        let error = plan_text(&compiled(&experiment()), &wrong).expect_err("one rank");
+        let wrong = PlanArgs { rank: Some(1), ..PlanArgs::default() };
+        let error = print_plan(&compiled(&experiment()), &wrong).expect_err("one rank");
         assert_eq!(exit_of(&error), Exit::Request);
     }
 

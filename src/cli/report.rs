@@ -7,21 +7,22 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use super::common::RunsFolderArgs;
+use super::completions::{runs_completer, sweeps_completer};
 use super::exit::{Exit, RequestError, refuse};
 use super::interrupt::Interrupt;
 use super::output::{print, print_result, print_to_stderr, write_file};
 use runner_lab::sweep_dir;
-use runner_report::html::{LiveReport, MARK, Page, ReportError, ReportRequest, read_page_data};
+use runner_report::html::{LiveReport, PAGE_PREFIX, Page, ReportError, ReportRequest, read_page_data};
 use runner_spec::format;
 use runner_store::catalog;
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ReportArgs {
     /// The runs: directories, ids, or beginnings of ids. A sweep's id or folder stands for its runs.
-    #[arg(required_unless_present = "sweep")]
+    #[arg(required_unless_present = "sweep", add = runs_completer())]
     pub run: Vec<String>,
     /// The sweep to show: its folder, its id, or the beginning of its id.
-    #[arg(long)]
+    #[arg(long, add = sweeps_completer())]
     pub sweep: Option<String>,
     /// The file to write; `-` is standard output. An earlier report in this file is replaced.
     #[arg(long, short, value_name = "FILE", required_unless_present = "serve")]
@@ -99,9 +100,9 @@ fn is_replaceable(path: &Path) -> bool {
     if path.symlink_metadata().is_err() {
         return true;
     }
-    let mut start = vec![0; MARK.len()];
+    let mut start = vec![0; PAGE_PREFIX.len()];
     let read = File::open(path).and_then(|mut file| file.read_exact(&mut start));
-    read.is_ok() && start == MARK.as_bytes()
+    read.is_ok() && start == PAGE_PREFIX.as_bytes()
 }
 
 /// Serves until a signal ends the process.

@@ -1,4 +1,4 @@
-//! `runner reproduce`: does a recorded run again from its own folder, and says whether the same came out.
+//! `runner reproduce`: repeats a recorded run from its own directory, and reports whether the results are equal.
 
 use clap::Args;
 use runner_engine::observer::{RunEvent, RunObserver};
@@ -6,17 +6,20 @@ use runner_engine::reproduce::{ReproduceRequest, Reproduction, reproduce};
 use runner_engine::session::SessionOptions;
 use runner_report::verdict::describe_verdict;
 use runner_report::{OutputMode, Screen};
-use runner_store::verdict::Judgement;
+use runner_store::verdict::Verdict;
 
 use super::common::{RunsFolderArgs, ThreadArgs, host, parse_non_negative};
+use super::completions::runs_completer;
 use super::exit::Exit;
 use super::interrupt::Interrupt;
+use super::repeated_command::repeated_command;
 use super::screen_observer::ScreenObserver;
 
 #[derive(Debug, Clone, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
 pub(crate) struct ReproduceArgs {
     /// A run directory, a run's id, or the beginning of an id that no other run shares.
+    #[arg(add = runs_completer())]
     pub run: String,
     #[command(flatten)]
     pub threads: ThreadArgs,
@@ -31,7 +34,7 @@ pub(crate) struct ReproduceArgs {
     /// Record hashes of what each step computes. If the run has a trace too, the verdict names the first tensor that differs.
     #[arg(long)]
     pub trace: bool,
-    /// Print only errors and the last lines.
+    /// Print only errors, warnings and the last lines.
     #[arg(long, short)]
     pub quiet: bool,
     /// Print events as JSON lines on standard output, everything else on standard error.
@@ -66,7 +69,7 @@ impl RunObserver for ReproductionObserver {
 pub(crate) fn run(args: &ReproduceArgs) -> anyhow::Result<Exit> {
     let interrupt = Interrupt::install()?;
     let mode = OutputMode::detect(args.json, args.quiet);
-    let screen = ScreenObserver::new(mode)?;
+    let screen = ScreenObserver::new(mode, Some(repeated_command()))?;
     let mut observer = ReproductionObserver { screen, only_check: args.check };
     let request = ReproduceRequest {
         run: args.run.clone(),
@@ -88,8 +91,8 @@ pub(crate) fn run(args: &ReproduceArgs) -> anyhow::Result<Exit> {
             screen.json_line(&serde_json::json!({"kind": "verdict", "run": path, "verdict": verdict}).to_string());
             screen.result_line(&describe_verdict(&verdict));
             Ok(match verdict.verdict {
-                Judgement::Diverged | Judgement::Incomplete => Exit::Differ,
-                Judgement::Bitwise | Judgement::BitwiseNumbers | Judgement::WithinTolerance => Exit::Done,
+                Verdict::Diverged | Verdict::Incomplete => Exit::Differ,
+                Verdict::Bitwise | Verdict::BitwiseNumbers | Verdict::WithinTolerance => Exit::Done,
             })
         }
     }

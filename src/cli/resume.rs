@@ -1,8 +1,9 @@
-//! `runner resume`: goes on with a run from its own folder, whatever became of its file.
+//! `runner resume`: continues a run from its own directory. The experiment file need not exist any more.
 
 use clap::Args;
 use runner_engine::resume::{ResumeRequest, resume};
 
+use super::completions::runs_completer;
 use super::exit::Exit;
 use super::interrupt::install_for;
 use super::launcher_args::LauncherArgs;
@@ -11,6 +12,7 @@ use super::training_args::TrainingArgs;
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ResumeArgs {
     /// A run directory, a run's id, or the beginning of an id that no other run shares.
+    #[arg(add = runs_completer())]
     pub run: String,
     #[command(flatten)]
     pub training: TrainingArgs,
@@ -23,6 +25,7 @@ pub(crate) struct ResumeArgs {
 pub(crate) fn run(args: &ResumeArgs) -> anyhow::Result<Exit> {
     let launched = args.launcher.launched_rank()?;
     let interrupt = install_for(launched.as_ref())?;
+    let is_launched = launched.is_some();
     let request = ResumeRequest { run: args.run.clone(), options: args.training.options(), launched };
-    args.training.train(&interrupt, "", |host, stop, observer| resume(&request, host, stop, observer))
+    args.training.train(&interrupt, "", is_launched, |host, stop, observer| resume(&request, host, stop, observer))
 }

@@ -1,15 +1,18 @@
 //! `runner runs`: lists, shows, tags and removes recorded runs.
 
 use std::path::Path;
+use std::slice;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::{Args, Subcommand};
 use glob::Pattern;
 
 use super::common::RunsFolderArgs;
+use super::completions::{runs_completer, sweeps_completer};
 use super::exit::{Exit, RequestError, refuse};
-use super::output::{print_result, print_to_stderr};
+use super::output::{print_result, print_to_stderr, table_width};
 use super::{runs_rm, runs_tag};
+use runner_lab::stopped_points::mark_stopped;
 use runner_report::run_page::run_page;
 use runner_report::runs_table::runs_table;
 use runner_spec::diagnostic::nearest;
@@ -31,7 +34,8 @@ pub(crate) struct RunsArgs {
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ListArgs {
-    /// Only runs with this status: running, done, interrupted, failed or broken; several with commas.
+    /// Only runs with this status: running, done, interrupted, stopped (early, by a sweep), failed or
+    /// broken; several with commas.
     #[arg(long, value_name = "STATUS", value_delimiter = ',')]
     pub status: Vec<String>,
     /// Only runs whose id or experiment name matches the pattern, such as 'gpt2-*'.
@@ -41,7 +45,7 @@ pub(crate) struct ListArgs {
     #[arg(long, value_name = "TAG")]
     pub tag: Vec<String>,
     /// Only runs of this sweep.
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", add = sweeps_completer())]
     pub sweep: Option<String>,
     /// Only runs that started since then: an age (90s, 30m, 12h, 7d, 2w) or a date in UTC (2026-01-31).
     #[arg(long, value_name = "WHEN")]
@@ -75,6 +79,7 @@ pub(crate) enum RunsCommand {
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ShowArgs {
     /// The run: its directory, its id, or the beginning of its id.
+    #[arg(add = runs_completer())]
     pub run: String,
     #[command(flatten)]
     pub root: RunsFolderArgs,
@@ -99,6 +104,7 @@ fn list(args: &ListArgs) -> anyhow::Result<Exit> {
     let root = args.root.root();
     let filter = RunFilter::new(args)?;
     let mut runs = catalog::list(&root)?;
+    mark_stopped(&root, &mut runs);
     let all = runs.len();
     runs.retain(|run| filter.accepts(run));
     if let Some(expression) = &args.filter {
@@ -111,10 +117,7 @@ fn list(args: &ListArgs) -> anyhow::Result<Exit> {
     print_result(args.json, &runs, || match (all, runs.len()) {
         (0, _) => format!("no runs in {} yet: runner apply FILE starts one\n", root.display()),
         (_, 0) => format!("none of the {all} runs in {} matches\n", root.display()),
-        _ => {
-            let terminal = console::Term::stdout();
-            runs_table(&runs, terminal.is_term().then(|| terminal.size().1.into()))
-        }
+        _ => runs_table(&runs, table_width()),
     })
 }
 
@@ -167,7 +170,8 @@ fn parse_since(text: &str) -> Result<f64, RequestError> {
 
 fn show(args: &ShowArgs) -> anyhow::Result<Exit> {
     let path = catalog::resolve(&args.root.root(), &args.run)?;
-    let listed = catalog::describe(&path);
+    let mut listed = catalog::describe(&path);
+    mark_stopped(path.parent().unwrap_or(Path::new(".")), slice::from_mut(&mut listed));
     let manifest = run_dir::read_manifest(&path)?;
     let summary = run_dir::read_summary(&path).unwrap_or_else(|unreadable| {
         print_to_stderr(&printable(&format!("warning: passed over: {unreadable}")));

@@ -4,6 +4,7 @@ use clap::Args;
 use serde_json::json;
 
 use super::common::RunsFolderArgs;
+use super::completions::runs_completer;
 use super::confirm::confirmed;
 use super::exit::{Exit, RequestError, refuse};
 use super::output::{print_result, print_to_stderr};
@@ -19,8 +20,8 @@ use runner_store::manifest::SweepPoint;
 #[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
 pub(crate) struct RmArgs {
     /// The runs: directories, ids, or beginnings of ids.
-    #[arg(required = true, value_name = "RUN")]
-    pub runs_given: Vec<String>,
+    #[arg(required = true, value_name = "RUN", add = runs_completer())]
+    pub run_names: Vec<String>,
     /// Remove without asking.
     #[arg(long, short)]
     pub yes: bool,
@@ -41,7 +42,7 @@ pub(crate) struct RmArgs {
 /// If there is no such run, a process works on one, a sweep needs one, nobody can confirm, or a file cannot be removed.
 pub(crate) fn run(args: &RmArgs) -> anyhow::Result<Exit> {
     let root = args.root.root();
-    let mut paths = catalog::resolve_all(&root, &args.runs_given)?;
+    let mut paths = catalog::resolve_all(&root, &args.run_names)?;
     paths.sort();
     // All runs are checked before any is removed.
     let mut going: Vec<(ListedRun, u64)> = Vec::new();
@@ -84,8 +85,10 @@ pub(crate) fn run(args: &RmArgs) -> anyhow::Result<Exit> {
         };
         removed.map_err(|error| reword_locked(error, run))?;
     }
-    let row =
-        |(run, bytes): &(ListedRun, u64)| json!({"id": run.id, "path": run.path, "status": run.status, "bytes": bytes});
+    let row = |(run, bytes): &(ListedRun, u64)| {
+        let path = run.path.to_string_lossy();
+        json!({"id": run.id, "path": path, "status": run.status, "bytes": bytes})
+    };
     let rows: Vec<_> = going.iter().map(row).collect();
     print_result(args.json, &json!({"removed": rows, "bytes": total}), || {
         let what = if args.keep_record { "removed the checkpoints of" } else { "removed" };

@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 use clap::Args;
 
 use super::common::RunsFolderArgs;
+use super::completions::runs_completer;
 use super::exit::{Exit, RequestError, refuse};
 use super::output::print_result;
 use runner_spec::format::printable;
@@ -17,7 +18,7 @@ use runner_store::{catalog, tags};
 #[derive(Debug, Clone, Args)]
 pub(crate) struct TagArgs {
     /// The runs, then +TAG to add a tag to all of them, and -TAG to remove one.
-    #[arg(required = true, value_name = "RUN|+TAG|-TAG")]
+    #[arg(required = true, value_name = "RUN|+TAG|-TAG", add = runs_completer())]
     pub words: Vec<String>,
     /// Add this tag; the same as +TAG.
     #[arg(long, value_name = "TAG")]

@@ -1,15 +1,18 @@
 //! `runner sample`: continues prompts with a checkpoint of a recorded run.
 
+use std::io::{self, ErrorKind, Read, Write};
+use std::ops::ControlFlow;
 use std::time::Instant;
 
+use anyhow::Context;
 use clap::Args;
 
 use super::checkpoint_args::RecordedRunArgs;
 use super::common::host_without_runs;
 use super::exit::{Exit, RequestError, refuse};
-use super::output::{print, print_json, print_to_stderr};
+use super::output::{print_json, print_to_stderr};
 use super::screen_observer::PreparationObserver;
-use runner_exec::eval::generate;
+use runner_exec::eval::{Continuation, Drawn, generate};
 use runner_report::Screen;
 use runner_spec::experiment::Samples;
 
@@ -17,7 +20,7 @@ use runner_spec::experiment::Samples;
 pub(crate) struct SampleArgs {
     #[command(flatten)]
     pub recorded: RecordedRunArgs,
-    /// A text to continue; may be given several times [default: the experiment's prompts].
+    /// A text to continue, or `-` for that on standard input; may be given several times [default: the experiment's prompts].
     #[arg(long, value_name = "TEXT")]
     pub prompt: Vec<String>,
     /// The number of continuations of each prompt.
@@ -43,6 +46,9 @@ pub(crate) struct SampleArgs {
     pub json: bool,
 }
 
+/// The prompt that stands for standard input.
+const STANDARD_INPUT: &str = "-";
+
 /// The most continuations of a prompt: they are computed in one batch, each with a key-value cache. The limit is that of
 /// experiment files.
 const MAX_COUNT: usize = 10_000;
@@ -51,10 +57,10 @@ const MAX_TOKENS: usize = 1_000_000;
 
 impl SampleArgs {
     /// The experiment's settings with these flags over them.
-    fn override_settings(&self, base: Option<Samples>) -> Result<Samples, RequestError> {
+    fn override_settings(&self, base: Option<Samples>, prompts: Vec<String>) -> Result<Samples, RequestError> {
         let mut s = base.unwrap_or_default();
-        if !self.prompt.is_empty() {
-            s.prompts.clone_from(&self.prompt);
+        if !prompts.is_empty() {
+            s.prompts = prompts;
         }
         s.count = self.count.unwrap_or(s.count);
         s.max_tokens = self.max_tokens.unwrap_or(s.max_tokens);
@@ -65,7 +71,7 @@ impl SampleArgs {
             s.top_k = (k > 0).then_some(k);
         }
         if s.prompts.is_empty() {
-            refuse!("the experiment has no prompts: give --prompt TEXT");
+            refuse!("the experiment has no prompts: give --prompt TEXT, or --prompt - for standard input");
         }
         if !(1..=MAX_COUNT).contains(&s.count) {
             refuse!("--count {}: take 1 to {MAX_COUNT}", s.count);
@@ -73,8 +79,8 @@ impl SampleArgs {
         if !(1..=MAX_TOKENS).contains(&s.max_tokens) {
             refuse!("--max-tokens {}: take 1 to {MAX_TOKENS}", s.max_tokens);
         }
-        if !(s.temperature.is_finite() && s.temperature >= 0.0) {
-            refuse!("--temperature {}: take 0 or more", s.temperature);
+        if let Some(problem) = Samples::temperature_problem(s.temperature) {
+            refuse!("--temperature {}: {problem}", s.temperature);
         }
         if let Some(p) = s.top_p.filter(|p| !(*p > 0.0 && *p <= 1.0)) {
             refuse!("--top-p {p}: take more than 0, at most 1");
@@ -83,11 +89,71 @@ impl SampleArgs {
     }
 }
 
+/// The prompts on the command line; for `-` the text that `input` has.
+///
+/// # Errors
+/// If standard input is asked for twice, cannot be read, or is no text.
+fn read_prompts(given: &[String], input: &mut dyn Read) -> anyhow::Result<Vec<String>> {
+    let mut prompts = given.to_vec();
+    let mut standard = prompts.iter_mut().filter(|prompt| *prompt == STANDARD_INPUT);
+    let Some(prompt) = standard.next() else { return Ok(prompts) };
+    if standard.next().is_some() {
+        refuse!("--prompt -: standard input can be read once");
+    }
+    let mut bytes = Vec::new();
+    input.read_to_end(&mut bytes).context("standard input")?;
+    let Ok(text) = String::from_utf8(bytes) else { refuse!("--prompt -: standard input is no UTF-8 text") };
+    // The end of the last line is no part of the prompt, as in a shell's `$(…)`.
+    let text = text.strip_suffix('\n').map_or(text.as_str(), |text| text.strip_suffix('\r').unwrap_or(text));
+    text.clone_into(prompt);
+    Ok(prompts)
+}
+
+/// Writes continuations to `out` as they are drawn: each prompt with the first of its continuations, then the others.
+struct SampleWriter<'a> {
+    out: &'a mut dyn Write,
+    written: io::Result<()>,
+    has_texts: bool,
+}
+
+impl<'a> SampleWriter<'a> {
+    fn new(out: &'a mut dyn Write) -> Self {
+        Self { out, written: Ok(()), has_texts: false }
+    }
+
+    /// Writes `drawn`, and asks for no more once it cannot be written.
+    fn write(&mut self, drawn: &Drawn<'_>) -> ControlFlow<()> {
+        let separator = if self.has_texts { "---\n" } else { "" };
+        let text = match drawn {
+            Drawn::Prompt(prompt) => format!("{separator}{prompt}"),
+            Drawn::Text(text) => (*text).to_owned(),
+            Drawn::Continuations(all) => {
+                self.has_texts = true;
+                let line = |c: &Continuation| format!("---\n{}{}\n", c.prompt, c.text);
+                let others: String = all.iter().skip(1).map(line).collect();
+                format!("\n{others}")
+            }
+        };
+        self.written = self.out.write_all(text.as_bytes()).and_then(|()| self.out.flush());
+        if self.written.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    }
+
+    /// # Errors
+    /// If a text could not be written. That the reader went away is no error.
+    fn finish(self) -> anyhow::Result<()> {
+        match self.written {
+            Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error).context("standard output"),
+            _ => Ok(()),
+        }
+    }
+}
+
 /// # Errors
 /// If there is no such run or checkpoint, its tokenizer is gone, or a prompt cannot be encoded.
 pub(crate) fn run(args: &SampleArgs) -> anyhow::Result<Exit> {
     let opened = args.recorded.open()?;
-    let spec = args.override_settings(opened.experiment.eval.samples.clone())?;
+    let prompts = read_prompts(&args.prompt, &mut io::stdin().lock())?;
+    let spec = args.override_settings(opened.experiment.eval.samples.clone(), prompts)?;
     let device = args.recorded.choose_device(&opened)?;
     let pool = args.recorded.threads.pool()?;
     let mut screen = Screen::on_standard_error();
@@ -97,7 +163,12 @@ pub(crate) fn run(args: &SampleArgs) -> anyhow::Result<Exit> {
     let (made, step, seconds) = pool.install(|| -> anyhow::Result<_> {
         let (model, weights, step) = opened.model(args.recorded.checkpoint.which(), device)?;
         let started = Instant::now();
-        let made = generate(&model, &weights, &tokenizer, &spec)?;
+        let mut stdout = io::stdout();
+        let mut writer = SampleWriter::new(&mut stdout);
+        let made = generate(&model, &weights, &tokenizer, &spec, &mut |drawn| {
+            if args.json { ControlFlow::Continue(()) } else { writer.write(&drawn) }
+        })?;
+        writer.finish()?;
         Ok((made, step, started.elapsed().as_secs_f64()))
     })?;
     let tokens: usize = made.iter().map(|c| c.tokens).sum();
@@ -108,12 +179,62 @@ pub(crate) fn run(args: &SampleArgs) -> anyhow::Result<Exit> {
             .collect();
         print_json(&lines)?;
     } else {
-        let texts: Vec<String> = made.iter().map(|c| format!("{}{}\n", c.prompt, c.text)).collect();
-        print(&texts.join("---\n"))?;
         print_to_stderr(&format!(
             "{tokens} tokens in {seconds:.2} s, {:.0} tokens/s, step {step}",
             tokens as f64 / seconds
         ));
     }
     Ok(Exit::Done)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn continuation(index: usize, text: &str) -> Continuation {
+        Continuation { prompt: "Once".to_owned(), index, text: text.to_owned(), tokens: 1 }
+    }
+
+    #[test]
+    fn texts_are_written_as_they_are_drawn() {
+        let mut out = Vec::new();
+        let mut writer = SampleWriter::new(&mut out);
+        let all = [continuation(0, " upon"), continuation(1, " more")];
+        for drawn in [Drawn::Prompt("Once"), Drawn::Text(" up"), Drawn::Text("on"), Drawn::Continuations(&all)] {
+            assert!(writer.write(&drawn).is_continue());
+        }
+        assert!(writer.write(&Drawn::Prompt("Twice")).is_continue());
+        writer.finish().unwrap();
+        assert_eq!(String::from_utf8(out).unwrap(), "Once upon\n---\nOnce more\n---\nTwice");
+    }
+
+    #[test]
+    fn a_reader_that_goes_away_ends_the_drawing() {
+        struct Closed;
+        impl Write for Closed {
+            fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+                Err(ErrorKind::BrokenPipe.into())
+            }
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let mut writer = SampleWriter { out: &mut Closed, written: Ok(()), has_texts: false };
+        assert!(writer.write(&Drawn::Text("a")).is_break());
+        writer.finish().unwrap();
+    }
+
+    #[test]
+    fn a_dash_is_standard_input() {
+        let prompts = |given: &[&str], input: &[u8]| {
+            let given: Vec<String> = given.iter().map(ToString::to_string).collect();
+            read_prompts(&given, &mut { input })
+        };
+        assert_eq!(prompts(&["a", "-"], b"line 1\nline 2\r\n").unwrap(), ["a", "line 1\nline 2"]);
+        assert_eq!(prompts(&["a"], b"not read").unwrap(), ["a"]);
+        for (given, input, message) in [(&["-", "-"][..], &b""[..], "once"), (&["-"], b"\xff", "UTF-8")] {
+            let error = prompts(given, input).unwrap_err().to_string();
+            assert!(error.contains(message), "{error}");
+        }
+    }
 }

@@ -12,10 +12,12 @@ use runner_report::summary::{closing_text, up_to_date_message};
 use runner_report::{JsonEvent, OutputMode, Screen};
 use runner_spec::event::Event;
 use runner_spec::format::printable;
+use runner_store::checkpoint;
+use runner_store::run_dir::CHECKPOINTS;
 use runner_store::summary::headline;
 
 use super::exit::Exit;
-use super::output::print_to_stderr;
+use super::output::is_verbose;
 
 /// Shows a run on the screen.
 #[derive(Debug)]
@@ -26,14 +28,18 @@ pub(crate) struct ScreenObserver {
     name: String,
     /// The message about a run that has nothing left to do.
     up_to_date: Option<String>,
+    /// The command that goes on after an interrupt; `None`: `runner resume` with the name of the run.
+    resuming_command: Option<String>,
 }
 
 impl ScreenObserver {
+    /// A screen that names `resuming_command` after an interrupt; `None`: `runner resume` with the name of the run.
+    ///
     /// # Errors
     /// If there is no thread to print from.
-    pub(crate) fn new(mode: OutputMode) -> anyhow::Result<Self> {
+    pub(crate) fn new(mode: OutputMode, resuming_command: Option<String>) -> anyhow::Result<Self> {
         let printer = Printer::new(mode).context("starting a thread")?;
-        Ok(Self { lines: EventLines::new(1), printer, name: String::new(), up_to_date: None })
+        Ok(Self { lines: EventLines::new(1), printer, name: String::new(), up_to_date: None, resuming_command })
     }
 
     pub(crate) fn printer(&mut self) -> &mut Printer {
@@ -68,7 +74,7 @@ impl ScreenObserver {
     /// nothing is left to do. Returns the command's exit code.
     ///
     /// # Errors
-    /// If standard output could not be written; the run itself is well, and recorded.
+    /// If standard output could not be written. The record of the run is complete in this case too.
     pub(crate) fn close(mut self, outcome: RunOutcome, up_to_date_hint: &str) -> anyhow::Result<Exit> {
         let next = format!("`runner resume {}` goes on", self.name);
         let up_to_date = self.up_to_date.take();
@@ -83,7 +89,7 @@ impl ScreenObserver {
             }
             _ => {}
         }
-        screen.json_result().context("standard output; the run itself is well, and recorded")?;
+        screen.json_result().context("standard output (the record of the run is complete)")?;
         Ok(outcome.exit())
     }
 }
@@ -93,6 +99,7 @@ impl RunObserver for ScreenObserver {
         match event {
             RunEvent::Preparing(progress) => self.printer.preparing(*progress),
             RunEvent::Prepared => self.printer.clear(),
+            RunEvent::Detail(text) if is_verbose() => self.printer.show(Screen::detail, *text),
             RunEvent::Note(text) => self.printer.show(Screen::line, *text),
             RunEvent::Warning(text) => self.printer.show(Screen::warn, *text),
             RunEvent::Begin { text, step, steps, log_every, .. } => {
@@ -101,19 +108,25 @@ impl RunObserver for ScreenObserver {
                 self.printer.start_bar(*step, *steps);
             }
             RunEvent::Training { run, event } => self.show_training(run, event),
-            RunEvent::End { run, name, summary, up_to_date, failed } => {
+            RunEvent::End { run, name, summary, up_to_date, failed, interrupted } => {
                 (*name).clone_into(&mut self.name);
-                self.up_to_date = up_to_date.then(|| up_to_date_message(name, *summary));
+                // A folder that cannot be read is not one without checkpoints.
+                let has_checkpoints =
+                    || checkpoint::saved_steps(&run.join(CHECKPOINTS)).map_or(true, |steps| !steps.is_empty());
+                self.up_to_date = up_to_date.then(|| up_to_date_message(name, *summary, has_checkpoints()));
                 self.printer.clear();
                 self.printer.json(&JsonEvent::Summary { run, up_to_date: *up_to_date, summary: *summary });
                 if let (Some(summary), false, false) = (summary, up_to_date, failed) {
-                    match self.printer.mode() {
-                        OutputMode::Quiet => self.printer.show(Screen::result_line, headline(summary)),
-                        _ => self.printer.show(Screen::line, closing_text(summary, name, run)),
+                    if self.printer.mode() == OutputMode::Quiet {
+                        self.printer.show(Screen::result_line, headline(summary));
+                    } else {
+                        let resuming = interrupted
+                            .then(|| self.resuming_command.clone().unwrap_or_else(|| format!("runner resume {name}")));
+                        self.printer.show(Screen::line, closing_text(summary, name, run, resuming.as_deref()));
                     }
                 }
             }
-            RunEvent::Drift { .. } => {}
+            RunEvent::Detail(_) | RunEvent::Drift { .. } => {}
         }
     }
 }
@@ -137,12 +150,9 @@ impl RunObserver for PreparationObserver<'_> {
                 show_data_progress(self.screen, *progress);
             }
             RunEvent::Prepared => self.screen.clear(),
+            RunEvent::Detail(text) if is_verbose() => self.screen.detail(text),
             RunEvent::Note(text) => self.screen.line(text),
-            RunEvent::Warning(text) => {
-                self.screen.clear();
-                // A screen that is not a terminal shows no warnings.
-                print_to_stderr(&printable(&format!("warning: {text}")));
-            }
+            RunEvent::Warning(text) => self.screen.warn(&printable(text)),
             _ => {}
         }
     }

@@ -151,8 +151,9 @@ pub(crate) fn parse_tokenizer(spec: &str) -> Result<Tokenizer, RequestError> {
         },
         ("hub", Some(name)) => {
             let (name, revision) = name.split_once('@').unwrap_or((name, HUB_DEFAULT_BRANCH));
-            match hub_name::name_problem(name).or_else(|| hub_name::revision_problem(revision)) {
-                Some(problem) => refuse!("--tokenizer: hub:{}: {problem}", printable(name)),
+            let problem = hub_name::name_problem(name).map(|problem| format!("the name {problem}"));
+            match problem.or_else(|| hub_name::revision_problem(revision).map(|p| format!("the revision {p}"))) {
+                Some(problem) => refuse!("--tokenizer: hub:{}: {problem}", printable(rest.unwrap_or(name))),
                 None => Ok(Tokenizer::Hub(HubTokenizer { name: name.to_owned(), revision: revision.to_owned() })),
             }
         }

@@ -15,6 +15,7 @@ use runner_files::parent_folder;
 use runner_report::data_progress::show_data_progress;
 use runner_report::table::{Align, table};
 use runner_report::{OutputMode, Screen};
+use runner_spec::experiment::MAX_BPE_VOCABULARY;
 use runner_spec::format::{bytes, count, printable};
 use runner_store::write_atomic;
 
@@ -146,10 +147,11 @@ fn check_vocabulary(vocab_size: usize, special: &[String]) -> Result<(), Request
         refuse!("--special-token: {short:?} is too short to tell from text");
     }
     let least = 256 + special.len();
-    if vocab_size < least || vocab_size > 10_000_000 {
+    if vocab_size < least || vocab_size > MAX_BPE_VOCABULARY as usize {
         refuse!(
-            "--vocab-size: {vocab_size} is not between {least} (256 bytes and {} special tokens) and 10,000,000",
-            special.len()
+            "--vocab-size: {vocab_size} is not between {least} (256 bytes and {} special tokens) and {}",
+            special.len(),
+            count(MAX_BPE_VOCABULARY)
         );
     }
     Ok(())

@@ -12,6 +12,7 @@ use runner_report::OutputMode;
 use super::common::{RunsFolderArgs, ThreadArgs, host};
 use super::exit::Exit;
 use super::interrupt::Interrupt;
+use super::repeated_command::repeated_command;
 use super::screen_observer::ScreenObserver;
 
 /// Follows the message of `apply` and `fork` that nothing is left to do.
@@ -26,7 +27,7 @@ pub(crate) struct TrainingArgs {
     /// Stop after step N with a checkpoint; `runner resume` goes on.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub until_step: Option<u64>,
-    /// Print only errors and the last line.
+    /// Print only errors, warnings and the last line.
     #[arg(long, short)]
     pub quiet: bool,
     /// Print events as JSON lines on standard output, everything else on standard error.
@@ -45,6 +46,7 @@ impl TrainingArgs {
     }
 
     /// Does `work` on a run, which `interrupt` stops, and shows it. `up_to_date_hint` follows the message that nothing is left to do.
+    /// `is_launched` is true if a launcher started this process.
     ///
     /// # Errors
     /// Those of `work`; standard output that cannot be written.
@@ -52,9 +54,12 @@ impl TrainingArgs {
         &self,
         interrupt: &Interrupt,
         up_to_date_hint: &'static str,
+        is_launched: bool,
         work: impl FnOnce(&Host, &StopSwitch, &mut dyn RunObserver) -> Result<RunReport, EngineError>,
     ) -> anyhow::Result<Exit> {
-        let mut observer = ScreenObserver::new(OutputMode::detect(self.json, self.quiet))?;
+        // `resume` needs the run's folder on every machine, `apply` on the leader's alone.
+        let resuming_command = is_launched.then(|| format!("{} (with the same launcher)", repeated_command()));
+        let mut observer = ScreenObserver::new(OutputMode::detect(self.json, self.quiet), resuming_command)?;
         let host = host(self.root.root(), self.threads)?;
         let report = interrupt.stoppable(|stop| work(&host, stop, &mut observer))?;
         observer.close(report.outcome, up_to_date_hint)

@@ -343,10 +343,10 @@ function importance({ importance: list, measured_at: step }) {
   if (!list.length) return null;
   const how = [...new Set(list.map((i) => i.how))].join(", ");
   const method = `share of the variance that goes with it: ${how}${isNumber(step) ? `, of results after ${counted(step, "step")}` : ""}`;
-  const most = Math.max(...list.map((i) => i.share), Number.MIN_VALUE);
   const rows = list.map(({ name: parameter, share }) => [
     el("span", { class: "bar-name" }, el("code", null, parameter)),
-    stackedBar([[parameter, share, "var(--accent)"]], most, (v) => percent(v), "Importance"),
+    // The whole width is all of the variance.
+    stackedBar([[parameter, share, "var(--accent)"]], 1, (v) => percent(v), "Importance"),
     el("span", { class: "bar-value" }, percent(share)),
   ]);
   return el(

@@ -286,6 +286,11 @@ def sweep(checks, browser, lab):
     page = browser.open(lab.report("sweep.html", name))
     checks.that("a line a point", page.js("probe.all('.parallel .lines path').length") == 4)
     checks.that("a row a point", page.js("probe.all('.points tbody tr').length") == 4)
+    bars = "[...document.querySelectorAll('h3')].find((h) => h.textContent.startsWith('What mattered')).parentElement"
+    widths = page.js(f"[...{bars}.querySelectorAll('.bar-part')].map((part) => Number.parseFloat(part.style.width))")
+    shares = page.js(f"[...{bars}.querySelectorAll('.bar-value')].map((value) => Number.parseFloat(value.textContent))")
+    to_scale = len(widths) == 2 and all(abs(width - share) < 0.1 for width, share in zip(widths, shares))
+    checks.that(f"the bars of importance are to scale {widths} {shares}", to_scale)
     objective = "probe.all('.points tbody tr').map((r) => Number.parseFloat(r.cells[3].textContent))"
     values = page.js(objective)
     checks.that(f"the best is first {values}", values == sorted(values))

@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 
 use serde_json::Value;
 
-use crate::sandbox::{Arguments, Sandbox};
+use crate::sandbox::{Arguments, Finished, Sandbox};
 
 const STEPS: usize = 12;
 
@@ -48,6 +48,23 @@ fn json_of(sandbox: &Sandbox, arguments: &(impl Arguments + ?Sized)) -> Value {
 fn effect<'a>(diff: &'a Value, key: &str) -> &'a str {
     let settings = diff["settings"].as_array().unwrap();
     settings.iter().find(|s| s["key"] == key).map_or("same", |s| s["effect"].as_str().unwrap())
+}
+
+#[test]
+fn a_comparison_fits_the_terminal() {
+    let sandbox = trained_sandbox();
+    let text = |columns: &str| {
+        Finished::of(sandbox.command("compare coarse fine other").env("COLUMNS", columns)).expect_code(0).stdout
+    };
+    let whole = sandbox.stdout_of("compare coarse fine other");
+    assert!(whole.lines().next().unwrap().len() > 80 && !whole.contains("left out"), "{whole}");
+    for columns in ["80", "60"] {
+        let text = text(columns);
+        let (left_out, table): (Vec<&str>, Vec<&str>) = text.lines().partition(|line| line.starts_with("left out"));
+        let rows = table.iter().take(4);
+        assert!(rows.clone().all(|row| row.chars().count() <= columns.parse().unwrap()), "{text}");
+        assert!(left_out.len() == 1 && left_out[0].contains("time") && text.contains("val loss"), "{text}");
+    }
 }
 
 #[test]
@@ -135,7 +152,7 @@ fn a_file_against_its_run_and_what_was_changed_since() {
     let text = fs::read_to_string(&resolved).unwrap();
     fs::write(&resolved, text.replace("seed: 1337", "seed: 7")).unwrap();
     let found = json_of(&sandbox, "diff fine fine");
-    assert!(found["notes"][0].as_str().unwrap().contains("resolved.yaml was edited"), "{}", found["notes"]);
+    assert!(found["notes"][0].as_str().unwrap().contains("or the file was edited"), "{}", found["notes"]);
 }
 
 #[test]

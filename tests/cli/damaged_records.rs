@@ -82,6 +82,10 @@ fn a_lost_last_evaluation_is_taken_from_the_summary() {
     assert!(stderr.contains("lacks the val_loss after step 30"), "{stderr}");
     let printed = sandbox.expect(1, "sweep s.yaml --threads 1");
     assert!(printed.contains(&format!("runner runs rm {} --force", run.id())), "{printed}");
+    assert!(
+        printed.contains("1 failed in this call, of which 1 cannot go on before you do what the error"),
+        "{printed}"
+    );
 }
 
 #[test]

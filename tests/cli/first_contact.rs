@@ -1,6 +1,6 @@
 //! A new user's first commands: starter files, configurations of other trainers, and commands and flags of other programs.
 
-use crate::sandbox::Sandbox;
+use crate::sandbox::{Finished, Sandbox};
 
 #[test]
 fn a_starter_file_trains_at_once_in_every_layout() {
@@ -91,4 +91,74 @@ fn keys_given_as_arguments_are_answered_with_set() {
     }
     let said = sandbox.expect(2, "sample run temperature=1");
     assert!(!said.contains("--set"), "`sample` has no such flag: {said}");
+}
+
+#[test]
+fn the_version_says_what_the_program_is_built_with() {
+    let sandbox = Sandbox::new();
+    let short = format!("runner {}", env!("CARGO_PKG_VERSION"));
+    assert_eq!(sandbox.stdout_of("-V"), format!("{short}\n"));
+    let long = sandbox.stdout_of("--version");
+    let lines: Vec<&str> = long.lines().collect();
+    let [program, features, instructions] = lines.as_slice() else { panic!("{long}") };
+    assert!(program.starts_with(&short), "{long}");
+    assert_eq!(*features == "features: none", !cfg!(feature = "cuda"), "{long}");
+    assert!(instructions.starts_with("instructions: ") && instructions.ends_with(')'), "{long}");
+}
+
+#[test]
+fn verbose_says_what_is_read_and_where_it_is_cached() {
+    let yaml = "model: {family: gpt2, layers: 1, heads: 2, d_model: 16, context_length: 32}\n\
+                data: {tokenizer: {chars: {}}, train: {text: {files: [input.txt]}}}\n\
+                batch: {sequences: 8, micro_batch: 8}\ntrain: {steps: 3}\n";
+    let sandbox = Sandbox::new().with("input.txt", "once upon a time ".repeat(100)).with("exp.yaml", yaml);
+    let plan = |flags: &str| sandbox.run(&format!("plan exp.yaml {flags}")).expect_code(0);
+    let (first, second, silent) = (plan("--verbose"), plan("-v"), plan(""));
+    let entry = |text: &str, verb: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(&format!("cache  training: {verb} ")));
+        line.unwrap_or_else(|| panic!("{verb}: {text}")).to_owned()
+    };
+    assert_eq!(entry(&first.stderr, "wrote"), entry(&second.stderr, "found"));
+    assert!(std::path::Path::new(&entry(&second.stderr, "found")).is_dir());
+    for part in ["read   the experiment: exp.yaml", "read   training: ", "input.txt, 1.66 KiB", "time   data "] {
+        assert!(first.stderr.contains(part), "{part}: {}", first.stderr);
+    }
+    assert_eq!(silent.stderr, "");
+    let applied = sandbox.run("apply exp.yaml -v --quiet").expect_code(0);
+    let hash = sandbox.only_run().manifest()["plan_hash"].as_str().unwrap().to_owned();
+    assert!(applied.stderr.contains(&format!("plan   {hash}, compiled in ")), "{}", applied.stderr);
+}
+
+#[test]
+fn a_shell_completes_commands_runs_and_sweeps() {
+    let yaml = "model: {family: gpt2, layers: 1, heads: 2, d_model: 16, context_length: 32}\n\
+                data: {tokenizer: {chars: {}}, train: {text: {files: [input.txt]}}}\n\
+                batch: {sequences: 8, micro_batch: 8}\ntrain: {steps: 3}\n";
+    let sandbox = Sandbox::new().with("input.txt", "once upon a time ".repeat(100)).with("exp.yaml", yaml);
+    sandbox.expect(0, "apply exp.yaml --quiet");
+    let id = sandbox.only_run().id();
+    // This is what the script of fish asks.
+    let candidates = |words: &str| {
+        let mut command = sandbox.command(&format!("-- runner {words}"));
+        Finished::of(command.env("RUNNER_COMPLETE", "fish")).expect_code(0).stdout
+    };
+    assert_eq!(candidates("resume ex"), format!("{id}\tdone\n"));
+    assert!(candidates("apply ex").contains("exp.yaml"));
+    assert!(candidates("sweep li").starts_with("list\t") && candidates("compl").starts_with("completions\t"));
+    for (shell, part) in [("bash", "complete "), ("zsh", "#compdef runner"), ("fish", "complete ")] {
+        let script = sandbox.stdout_of(&["completions", shell]);
+        assert!(script.contains(part) && script.contains("RUNNER_COMPLETE"), "{script}");
+    }
+}
+
+#[test]
+fn every_public_command_has_a_manual_page() {
+    let sandbox = Sandbox::new();
+    sandbox.expect(0, "man pages/man1");
+    let pages = sandbox.names_in("pages/man1");
+    for page in ["runner.1", "runner-apply.1", "runner-runs-rm.1", "runner-sweep-list.1"] {
+        assert!(pages.iter().any(|name| name == page), "{page}: {pages:?}");
+    }
+    assert!(!pages.iter().any(|name| name == "runner-rank.1"), "internal commands have none");
+    assert!(sandbox.read("pages/man1/runner-apply.1").contains("until"));
 }

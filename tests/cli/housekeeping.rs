@@ -133,7 +133,8 @@ fn removing_touches_runs_only() {
     assert_eq!(printed.lines().count(), 1, "two spellings, one run: {printed}");
     sandbox.stdout_of(&["runs", "rm", &first, "--yes", "--keep-record"]);
     assert!(checkpoint_steps(&sandbox, &first).is_empty() && run_path(&sandbox, &first).join("metrics.jsonl").exists());
-    assert!(sandbox.stdout_of("apply exp.yaml --set seed=1 --threads 1").contains("up to date"));
+    let printed = sandbox.stdout_of("apply exp.yaml --set seed=1 --threads 1");
+    assert!(printed.contains("up to date") && printed.contains("; its checkpoints were deleted"), "{printed}");
     sandbox.stdout_of(&["runs", "rm", &first, "--yes"]);
     assert_eq!(names_in(&sandbox.path("runs")).iter().filter(|n| !n.starts_with('.')).count(), 2);
     assert!(elsewhere.join(&second).join("manifest.json").exists());
@@ -223,4 +224,19 @@ fn json_that_cannot_be_written_is_an_error_and_the_run_is_recorded() {
         assert!(printed.contains("standard output"), "{printed}");
         assert_eq!(run_ids(&sandbox, &["--status", "done"]).len(), 1);
     }
+}
+
+#[test]
+fn a_run_with_a_name_that_is_no_text_hides_no_other() {
+    use std::os::unix::ffi::OsStrExt as _;
+    let sandbox = new_sandbox();
+    let id = train(&sandbox, 1);
+    let odd = sandbox.path("runs").join(std::ffi::OsStr::from_bytes(b"lab-\xff"));
+    fs::create_dir(&odd).unwrap();
+    fs::copy(run_path(&sandbox, &id).join("manifest.json"), odd.join("manifest.json")).unwrap();
+    let mut ids = run_ids(&sandbox, &[]);
+    ids.sort();
+    assert_eq!(ids, [id, "lab-\u{fffd}".to_owned()]);
+    sandbox.expect(0, "runs rm lab-\u{fffd} --yes --json");
+    assert!(!odd.exists());
 }

@@ -3,12 +3,16 @@
 
 #![cfg(target_os = "linux")]
 
-use std::net::TcpListener;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::proxy::{Damage, Direction, Fault, Proxy};
 use crate::sandbox::{Finished, RunFolder, RunningProcess, Sandbox, files_in, names_in, wait_until};
 
 const DDP: &str = "parallel: {mode: ddp, replicas: 2}\n";
@@ -209,7 +213,7 @@ fn ranks_0_and_1_that_are_killed_are_reported_by_the_next() {
 }
 
 /// Checks that all ranks ended with `code`, and returns what they printed.
-fn expect_failed(outputs: &[Finished], code: i32) -> String {
+fn expect_ended(outputs: &[Finished], code: i32) -> String {
     for (rank, output) in outputs.iter().enumerate() {
         assert_eq!(output.code, code, "rank {rank}: {}", output.text());
     }
@@ -219,7 +223,7 @@ fn expect_failed(outputs: &[Finished], code: i32) -> String {
 #[test]
 fn another_number_of_ranks_is_reported_once_with_both() {
     let sandbox = new_sandbox("parallel: {mode: ddp, replicas: 4}\n", 20);
-    let printed = expect_failed(&run_ranks(&sandbox, 2, &["apply", "exp.yaml", "--threads", "1"]), 2);
+    let printed = expect_ended(&run_ranks(&sandbox, 2, &["apply", "exp.yaml", "--threads", "1"]), 2);
     assert!(printed.contains("WORLD_SIZE is 2, and the plan has 4 ranks (ddp: 4 replicas)"), "{printed}");
     assert_eq!(printed.matches("error:").count(), 1, "{printed}");
 }
@@ -231,7 +235,7 @@ fn another_plan_on_one_rank_is_reported_with_both() {
         let seed = format!("seed={}", 7 + rank);
         rank_command(&sandbox, rank, 2, port, &["apply", "exp.yaml", "--threads", "1", "--set", &seed])
     });
-    let printed = expect_failed(&outputs, 1);
+    let printed = expect_ended(&outputs, 1);
     assert!(printed.contains("rank 1 has the plan ") && printed.contains(", and rank 0 has "), "{printed}");
     assert_eq!(printed.matches("error:").count(), 1, "{printed}");
     assert!(sandbox.runs().is_empty(), "no run is made");
@@ -253,7 +257,7 @@ fn a_mistake_that_one_rank_alone_finds_is_reported_by_rank_0() {
 #[test]
 fn a_failure_in_a_step_names_rank_and_instruction() {
     let sandbox = new_sandbox(PIPELINE, 20);
-    let printed = expect_failed(
+    let printed = expect_ended(
         &run_ranks(&sandbox, 2, &["apply", "exp.yaml", "--threads", "1", "--test-faults", "full-disk=1@10"]),
         1,
     );
@@ -305,4 +309,119 @@ fn who_is_alone_starts_the_ranks_itself() {
     let printed = run_alone(&sandbox, &["--runs", "third"]).text();
     assert!(printed.contains("WORLD_SIZE is 1, and the plan has 2 ranks"), "{printed}");
     run_alone(&new_sandbox("", 10), &[]).expect_code(0);
+}
+
+/// The file with the secret by which ranks of one machine recognize each other.
+fn secret_files(sandbox: &Sandbox) -> Vec<String> {
+    names_in(&sandbox.path("cache")).into_iter().filter(|name| name.starts_with("rank-secret-")).collect()
+}
+
+#[test]
+fn ranks_of_one_machine_share_a_secret_in_a_file() {
+    let sandbox = new_sandbox(DDP, 10);
+    let arguments = ["apply", "exp.yaml", "--threads", "2"];
+    let printed = expect_trained(&sandbox, 2, &arguments);
+    assert!(!printed.contains("RUNNER_TOKEN"), "{printed}");
+    let files = secret_files(&sandbox);
+    let path = sandbox.path("cache").join(&files[0]);
+    assert_eq!((files.len(), fs::metadata(&path).unwrap().permissions().mode() & 0o777), (1, 0o600));
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+    let printed = expect_ended(&run_ranks(&sandbox, 2, &arguments), 1);
+    assert!(printed.contains(&files[0]) && printed.contains("other users may access it; remove it"), "{printed}");
+    let outputs = run_commands(2, |rank, port| {
+        let mut command = rank_command(&sandbox, rank, 2, port, &arguments);
+        command.env("RUNNER_TOKEN", "of these ranks");
+        command
+    });
+    assert!(expect_ended(&outputs, 0).contains("up to date"), "a token of their own does without the file");
+}
+
+#[test]
+fn ranks_that_may_be_on_several_machines_are_asked_for_a_token() {
+    let sandbox = new_sandbox(DDP, 10);
+    let outputs = run_commands(2, |rank, port| {
+        let mut command = rank_command(&sandbox, rank, 2, port, &["apply", "exp.yaml", "--threads", "2"]);
+        command.env("MASTER_ADDR", "0.0.0.0");
+        command
+    });
+    let printed = expect_ended(&outputs, 0);
+    assert_eq!(printed.matches("give all ranks the same RUNNER_TOKEN").count(), 1, "{printed}");
+    assert!(secret_files(&sandbox).is_empty());
+}
+
+#[test]
+fn ranks_with_other_tokens_do_not_meet() {
+    let sandbox = new_sandbox(DDP, 10);
+    let outputs = run_commands(2, |rank, port| {
+        let arguments = ["apply", "exp.yaml", "--threads", "1", "--test-faults", "operation-timeout=1500"];
+        let mut command = rank_command(&sandbox, rank, 2, port, &arguments);
+        command.env("RUNNER_TOKEN", format!("of rank {rank}"));
+        command
+    });
+    let printed = expect_ended(&outputs, 1);
+    assert!(printed.contains("it did not prove that it knows the token"), "{printed}");
+    assert!(printed.contains("is not rank 0 of this run, or has another token"), "{printed}");
+}
+
+#[test]
+fn a_stranger_does_not_stop_a_run_that_starts() {
+    let sandbox = new_sandbox(DDP, 10);
+    let port = free_port();
+    let start = |rank| {
+        let mut command = rank_command(&sandbox, rank, 2, port, &["apply", "exp.yaml", "--threads", "2"]);
+        RunningProcess(command.spawn().unwrap())
+    };
+    let zero = start(0);
+    wait_until("rank 0 listens", || TcpStream::connect(("127.0.0.1", port)).is_ok());
+    let _silent = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    // The first is the beginning of the first message of an earlier version of the protocol.
+    let messages: [&[u8]; 3] =
+        [b"\xf8\0\0\0{\"version\":4,\"world_size\":3,\"rank\":1", &[0; 252], b"rnrtcp\r\n\x05\0\0\0"];
+    for bytes in messages {
+        let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        let _ = stream.write_all(bytes);
+        let _ = stream.shutdown(std::net::Shutdown::Write);
+        let _ = stream.read_to_end(&mut Vec::new());
+    }
+    let one = start(1);
+    for (rank, process) in [zero, one].into_iter().enumerate() {
+        let (code, printed) = process.finish();
+        assert_eq!(code, Some(0), "rank {rank}: {printed}");
+    }
+}
+
+/// Trains with rank 1 connected through a proxy with a fault.
+fn train_through_proxy(sandbox: &Sandbox, damage: Damage) -> Vec<Finished> {
+    run_commands(2, |rank, port| {
+        let fault = Fault { direction: Direction::ToTarget, at: 1_000_000, damage };
+        // Rank 0 listens at the port. The proxy works until this process ends.
+        let port = if rank == 0 { port } else { std::mem::ManuallyDrop::new(Proxy::start(port, Some(fault))).port };
+        let arguments = ["apply", "exp.yaml", "--threads", "2", "--test-faults", "heartbeat-timeout=5000"];
+        rank_command(sandbox, rank, 2, port, &arguments)
+    })
+}
+
+#[test]
+fn a_damaged_connection_ends_the_run_and_names_a_rank() {
+    let (damaged, silent) = ("its connection with rank 0 is damaged: chunk ", "it sent no heartbeat for 5 s");
+    for (damage, reasons) in [
+        (Damage::FlipBit(3), &[damaged][..]),
+        // Where bytes are missing, others are read in their place, if any follow.
+        (Damage::Drop(70_000), &[damaged, silent]),
+        (Damage::Drop(u64::MAX), &[silent]),
+        (Damage::Cut, &["its connection was closed unannounced"]),
+    ] {
+        let sandbox = new_sandbox(DDP, 100_000);
+        let printed = expect_ended(&train_through_proxy(&sandbox, damage), 1);
+        let is_explained = reasons.iter().any(|reason| printed.contains(reason));
+        assert!(is_explained && printed.contains("rank 1 was lost "), "{damage:?}: {printed}");
+    }
+}
+
+#[test]
+fn a_delayed_connection_changes_nothing() {
+    let sandbox = new_sandbox(DDP, 20);
+    let outputs = train_through_proxy(&sandbox, Damage::Delay(Duration::from_millis(500)));
+    expect_ended(&outputs, 0);
+    assert_eq!(sandbox.only_run().final_hash(), local_run(&sandbox).final_hash());
 }

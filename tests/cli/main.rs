@@ -13,9 +13,14 @@ mod embed;
 mod experiments;
 mod first_contact;
 mod housekeeping;
+mod interrupts;
 mod launchers;
+mod links;
 mod messages;
 mod promises;
+#[allow(dead_code, reason = "the tests of `comm` use more of it")]
+#[path = "../../crates/comm/src/tcp/tests/proxy.rs"]
+mod proxy;
 mod ranks;
 mod report;
 mod reproduce;
@@ -24,6 +29,9 @@ mod runs;
 mod sandbox;
 mod shims;
 mod slurm;
+mod sweep_removal;
 mod sweeps;
 mod templates;
+mod torture;
+mod tutorial;
 mod weights;

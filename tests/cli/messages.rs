@@ -68,7 +68,10 @@ fn folders_and_files_that_cannot_be_used_are_named() {
     sandbox.expect(0, "apply exp.yaml --threads 1");
     let run = sandbox.only_run();
     let printed = sandbox.expect(2, &["sample", &run.id(), "--prompt", "1", "--temperature", "-1"]);
-    assert!(printed.contains("--temperature -1: take 0 or more"), "{printed}");
+    assert!(
+        printed.contains("--temperature -1: take 0, which always takes the likeliest token, or 1e-6 or more"),
+        "{printed}"
+    );
     for target in ["safetensors", "hf", "llmc"] {
         let printed = sandbox.expect(2, &["export", &run.id(), "--to", target, "exp.yaml/sub"]);
         assert!(printed.contains("exp.yaml is not a folder"), "{printed}");
@@ -82,4 +85,32 @@ fn folders_and_files_that_cannot_be_used_are_named() {
             finished.stderr
         );
     }
+}
+
+#[test]
+fn a_quiet_command_shows_warnings() {
+    let sandbox = new_sandbox();
+    let finished = sandbox.run("apply exp.yaml --quiet --set model.vocab_size=5000").expect_code(0);
+    assert_eq!(finished.stdout.lines().count(), 1, "{}", finished.stdout);
+    assert!(finished.stderr.starts_with("warning: the model has a vocabulary of 5,000"), "{}", finished.stderr);
+    let finished = sandbox.run("apply exp.yaml --quiet").expect_code(0);
+    assert_eq!(finished.stderr, "");
+}
+
+#[test]
+fn unknown_characters_and_missing_files_have_a_place_and_advice() {
+    let sandbox = new_sandbox().with("other.txt", "1 2 3\n4 5 x 6\n".repeat(50));
+    let printed = sandbox.expect(2, "apply exp.yaml --set data.validation.text.files=[other.txt]");
+    let place =
+        format!("'\\n' (U+000A), line 1, column 6 of {}", sandbox.path("other.txt").canonicalize().unwrap().display());
+    assert!(printed.contains(&place) && printed.contains("such as bytes"), "{printed}");
+    sandbox.expect(0, "apply exp.yaml --quiet");
+    let run = sandbox.only_run().id();
+    let printed = sandbox.expect(2, &["sample", &run, "--prompt", "1 2x"]);
+    assert!(printed.contains("'x' (U+0078), character 4 of this text"), "{printed}");
+    let printed = sandbox.expect(2, &["eval", &run, "--hellaswag", "hs.jsonl"]);
+    assert!(
+        printed.contains("no file hs.jsonl; HellaSwag's validation set is the file data/hellaswag_val.jsonl"),
+        "{printed}"
+    );
 }

@@ -307,7 +307,7 @@ fn files_and_fields(run: &RunFolder) -> BTreeSet<String> {
 }
 
 /// Users' programs read the files of a run directory and the output of `--json`. `tests/fixtures/output_fields.txt` lists their
-/// names and fields: a change may add more, and may remove or rename none.
+/// names and fields: a change may add more to the list, and may remove or rename none.
 #[test]
 fn files_and_fields_stay() {
     let run = &RECORDED_RUNS[1];
@@ -340,5 +340,7 @@ fn files_and_fields_stay() {
     }
     let listed: BTreeSet<String> = include_str!("../fixtures/output_fields.txt").lines().map(str::to_owned).collect();
     let missing: Vec<_> = listed.difference(&fields).collect();
-    assert!(missing.is_empty(), "{missing:#?}");
+    assert!(missing.is_empty(), "removed or renamed: {missing:#?}");
+    let unlisted: Vec<_> = fields.difference(&listed).map(String::as_str).collect();
+    assert!(unlisted.is_empty(), "add to output_fields.txt:\n{}", unlisted.join("\n"));
 }

@@ -539,3 +539,9 @@ fn a_pipelines_run_is_read_in_one_process() {
     // The file of a run in one process.
     sandbox.expect(0, &["export", &id, "--to", "safetensors", "out"]);
 }
+
+#[test]
+fn a_rank_that_no_run_started_says_who_starts_ranks() {
+    let printed = Sandbox::new().expect(2, "rank --run . --rank 0 --fd 9");
+    assert!(printed.contains("a rank is started by `runner apply`"), "{printed}");
+}

@@ -140,9 +140,9 @@ fn a_served_report_answers_this_machine_alone() {
 
     let page = ask(&address, "GET", "/", &host);
     assert_eq!(status(&page), "200");
-    assert!(page.contains("Content-Security-Policy: default-src 'none'") && page.contains("data-served"));
+    assert!(page.contains("content-security-policy: default-src 'none'") && page.contains("data-served"));
     let fresh = ask(&address, "GET", "/data.json", &host);
-    let tag = fresh.lines().find_map(|line| line.strip_prefix("ETag: ")).expect("a tag").to_owned();
+    let tag = fresh.lines().find_map(|line| line.strip_prefix("etag: ")).expect("a tag").to_owned();
     let known = format!("{host}If-None-Match: {tag}\r\n");
     assert_eq!(status(&ask(&address, "GET", "/data.json", &known)), "304");
     let head = ask(&address, "HEAD", "/", &host);

@@ -83,7 +83,7 @@ fn a_finished_run_is_left_alone() {
     };
     let before = state();
     let printed = sandbox.expect(0, "apply exp.yaml");
-    assert!(printed.contains("up to date"), "{printed}");
+    assert!(printed.contains("up to date") && !printed.contains("deleted"), "{printed}");
     assert_eq!(state(), before, "nothing is written");
     let output = sandbox.run("apply exp.yaml --new --quiet");
     assert_eq!((output.code, output.text().lines().count()), (0, 1), "{}", output.text());

@@ -409,6 +409,10 @@ fn early_stopping_goes_on_from_its_own_checkpoints_and_decides_the_same_after_ki
     let rows = result_rows(&whole);
     assert!(rows.iter().any(|(_, status, _)| status == "stopped"), "{rows:?}");
     assert!(rows.iter().all(|(_, _, steps)| rungs.contains(steps)), "{rows:?}");
+    let stopped = rows.iter().filter(|(_, status, _)| status == "stopped").count();
+    let listed = whole.stdout_of("runs --status stopped");
+    assert_eq!(listed.matches("stopped early").count(), stopped, "{listed}");
+    assert!(whole.stdout_of("runs --status interrupted").contains("none of the"), "nothing is left to resume");
     for run in recorded_runs(&whole).values() {
         // Each session begins where the one before ended, at a rung, and no step is done twice.
         let sessions = run.sessions();

@@ -104,3 +104,22 @@ fn a_neighbour_is_included_wherever_the_command_is_called() {
     let rendered = Finished::of(sandbox.command("render a.j2").current_dir(sandbox.path("sub"))).expect_code(0);
     assert_eq!(rendered.stdout.trim_end(), expected);
 }
+
+#[test]
+fn what_comes_from_the_environment_is_for_its_owner_alone() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let sandbox = new_sandbox();
+    let apply = "apply exp.yaml.j2 --var steps=2 --var lr=1e-3 --quiet --new";
+    Finished::of(sandbox.command(apply).env("EXAMPLE_SEED", "7")).expect_code(0);
+    let private = sandbox.only_run();
+    sandbox.expect(0, apply);
+    let open = sandbox.runs().into_values().find(|run| run.0 != private.0).unwrap();
+    let mode = |path: std::path::PathBuf| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    for name in ["experiment.yaml", "resolved.yaml", "manifest.json"] {
+        assert_eq!((mode(private.path(name)), mode(open.path(name)) & 0o444), (0o600, 0o444), "{name}");
+    }
+    // What is made of it is no less private.
+    sandbox.expect(0, &["fork", &private.id(), "--from", "start", "--set", "train.steps=3", "--quiet"]);
+    let fork = sandbox.runs().into_values().find(|run| ![&private.0, &open.0].contains(&&run.0)).unwrap();
+    assert_eq!(mode(fork.path("resolved.yaml")), 0o600);
+}

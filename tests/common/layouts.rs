@@ -15,7 +15,7 @@ use runner_data::{DataRequest, Prepared, prepare};
 use runner_engine::launch::Faults;
 use runner_engine::launch::threads;
 use runner_engine::launch::threads::ThreadRank;
-use runner_exec::{RankOutcome, Resources, initial_state};
+use runner_exec::{Resources, TrainedRank, initial_state};
 use runner_plan::compile;
 use runner_spec::cluster::ClusterFacts;
 use runner_spec::event::{Event, ObserveError};
@@ -197,7 +197,7 @@ pub fn run<'a>(case: &'a LayoutCase, dtype: DType) -> (ObservedRun, BTreeMap<Str
     (observed, weights(&outcomes))
 }
 
-pub fn weights(outcomes: &[RankOutcome]) -> BTreeMap<String, Vec<f64>> {
+pub fn weights(outcomes: &[TrainedRank]) -> BTreeMap<String, Vec<f64>> {
     let mut out = BTreeMap::new();
     for outcome in outcomes {
         let state = &outcome.state;

@@ -13,7 +13,17 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 /// Variables of the caller's environment that would change what the program does.
-const CLEARED_VARIABLES: [&str; 6] = ["RUNNER_RUNS", "RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"];
+const CLEARED_VARIABLES: [&str; 9] = [
+    "COLUMNS",
+    "RUNNER_RUNS",
+    "RUNNER_TOKEN",
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+];
 
 /// The longest that a test waits for something that the program should do.
 const WAIT_TIMEOUT: Duration = Duration::from_mins(2);
@@ -71,6 +81,12 @@ pub struct Sandbox {
 impl Sandbox {
     pub fn new() -> Self {
         Self { folder: tempfile::tempdir().unwrap() }
+    }
+
+    /// A sandbox in memory where the system has such a file system: `fsync` then takes no time.
+    pub fn in_memory() -> Self {
+        let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
+        Self { folder: folder.unwrap() }
     }
 
     /// Adds a file, and the folders above it.

@@ -63,7 +63,7 @@ fn configurations_that_cannot_be_are_explained() {
         ("\"n_layer\": 2", "\"n_layer\": 2, \"quantization_config\": {}", "quantized"),
         ("{", "", "not right JSON"),
         ("\"layer_norm_epsilon\": 1e-05", "\"layer_norm_epsilon\": 0", "epsilon is 0"),
-        ("\"resid_pdrop\": 0.0", "\"resid_pdrop\": \"x\"", "`resid_pdrop` is a text"),
+        ("\"resid_pdrop\": 0.0", "\"resid_pdrop\": \"x\"", "`resid_pdrop` is a string"),
     ] {
         let error = with_config("gpt2", from, to);
         assert!(error.contains(words), "{to}: {error}");
@@ -93,7 +93,7 @@ fn configurations_that_cannot_be_are_explained() {
         let error = with_config("llama", from, to);
         assert!(error.contains(words), "{to}: {error}");
     }
-    for (text, words) in [("[]", "it is a list, not an object"), ("7", "it is a number"), ("", "not right JSON")] {
+    for (text, words) in [("[]", "it is an array, not an object"), ("7", "it is a number"), ("", "not right JSON")] {
         let dir = copy("gpt2");
         fs::write(dir.path().join("config.json"), text).unwrap();
         assert!(error(dir.path()).contains(words), "{text}");
@@ -123,13 +123,13 @@ fn headers_that_lie_are_found_out() {
         ("{\"a\":1}".into(), None, 0, "tensor \"a\""),
         ("[]".into(), None, 0, "an object of tensors"),
         ("{\"a\":".to_owned() + &"[".repeat(100_000), None, 0, "its header is not right"),
-        (one("[1]", 0, 4), None, 3, "cut short, or it lies"),
+        (one("[1]", 0, 4), None, 3, "cut short, or its header is wrong"),
         (one("[1]", 0, 4), None, 5, "its tensors end at byte 4 of 5"),
         (one("[1]", 4, 8), None, 8, "leaves a gap"),
         (one("[2]", 0, 4), None, 4, "4 bytes do not hold [2] of F32"),
-        (one("[1]", 4, 0), None, 4, "it lies"),
+        (one("[1]", 4, 0), None, 4, "its header is wrong"),
         (one(&format!("[{huge},{huge}]"), 0, 4), None, 4, "do not hold"),
-        (one(&format!("[{huge}]"), 0, huge), None, 4, "it lies"),
+        (one(&format!("[{huge}]"), 0, huge), None, 4, "its header is wrong"),
         (one("[-1]", 0, 4), None, 4, "tensor \"a\""),
         (twice.into(), None, 8, "\"a\" comes twice"),
         (overlap.into(), None, 12, "overlaps the one before"),

@@ -103,7 +103,7 @@ fn the_cache_gives_the_logits_of_the_whole_forward() {
             let mut cache = model.new_cache(batch, seq, &params.flat).unwrap();
             let mut done = 0;
             for n in plan {
-                let logits = model.extend_stage(&params, &columns(&ids, seq, done, n), None, &mut cache).unwrap();
+                let logits = model.extend_chunk(&params, &columns(&ids, seq, done, n), None, &mut cache).unwrap();
                 done += n;
                 assert_eq!(cache.length, done);
                 let expected = values(&all.narrow(1, done - 1, 1).unwrap());
@@ -120,15 +120,15 @@ fn the_cache_refuses_what_does_not_fit() {
         let params = random_params(parameters(&spec), 0.3);
         let model = model_for(&spec, &params, PRECISION);
         let mut cache = model.new_cache(2, 4, &params.flat).unwrap();
-        assert!(model.extend_stage(&params, &[], None, &mut cache).is_err());
-        assert!(model.extend_stage(&params, &[1, 2, 3], None, &mut cache).is_err(), "3 ids are not 2 rows");
-        assert!(model.extend_stage(&params, &[1; 10], None, &mut cache).is_err(), "5 tokens in a cache of 4");
-        assert!(model.extend_stage(&params, &[spec.vocab_size as u32; 2], None, &mut cache).is_err(), "no such token");
-        model.extend_stage(&params, &[1; 8], None, &mut cache).unwrap();
-        assert!(model.extend_stage(&params, &[1; 2], None, &mut cache).is_err(), "a fifth token");
+        assert!(model.extend_chunk(&params, &[], None, &mut cache).is_err());
+        assert!(model.extend_chunk(&params, &[1, 2, 3], None, &mut cache).is_err(), "3 ids are not 2 rows");
+        assert!(model.extend_chunk(&params, &[1; 10], None, &mut cache).is_err(), "5 tokens in a cache of 4");
+        assert!(model.extend_chunk(&params, &[spec.vocab_size as u32; 2], None, &mut cache).is_err(), "no such token");
+        model.extend_chunk(&params, &[1; 8], None, &mut cache).unwrap();
+        assert!(model.extend_chunk(&params, &[1; 2], None, &mut cache).is_err(), "a fifth token");
         // Larger than the context: the context is the limit.
         let mut cache = model.new_cache(1, 1000, &params.flat).unwrap();
-        assert!(model.extend_stage(&params, &[1; 81], None, &mut cache).is_err());
+        assert!(model.extend_chunk(&params, &[1; 81], None, &mut cache).is_err());
     }
 }
 

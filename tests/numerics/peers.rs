@@ -406,8 +406,11 @@ fn replicas(experiment: &Experiment, rows: u64, ranks: usize, steps: u64) -> Vec
     let read = |rank: &RankPlan| {
         let batch = &rank.program.batch;
         let used = batch.order.rows_used(rows, batch.sequences);
-        let sampler =
-            if batch.order.sequential { Sampler::sequential(used) } else { Sampler::new(7, rows).with_epoch(used) };
+        let sampler = if batch.order.sequential {
+            Sampler::sequential(used)
+        } else {
+            Sampler::new(7, rows).with_epoch_length(used)
+        };
         let step = |step: u64| {
             let of = |mb: usize| {
                 let (first, count) = batch.rows(mb);
@@ -449,7 +452,7 @@ fn replicas_read_what_pytorchs_sampler_gives_them() {
             let ours = replicas(&experiment, rows as u64, ranks, (epochs * full) as u64);
             let used = if drop_last { full * ranks * size } else { rows };
             let order = if shuffle {
-                Sampler::new(7, rows as u64).with_epoch(used as u64)
+                Sampler::new(7, rows as u64).with_epoch_length(used as u64)
             } else {
                 Sampler::sequential(used as u64)
             };

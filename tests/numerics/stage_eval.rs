@@ -1,6 +1,8 @@
 //! Evaluation, multiple choice, decoding and diagnosis chunk by chunk and shared by replicas, against the whole model: equal
 //! to the bit.
 
+use std::ops::ControlFlow;
+
 use crate::common::pipeline::{BF16, F64, Pipeline, padded_micro_batch, pipelines, specs, weights, whole};
 use crate::common::{below, values, with_values};
 use candle_core::{DType, Tensor};
@@ -9,7 +11,7 @@ use runner_compute::model::Output;
 use runner_compute::nn::MicroBatch;
 use runner_data::{DataRequest, Prepared, prepare};
 use runner_exec::eval::{
-    Batches, ChoiceBatches, ChunkDecoder, EvalError, LossBatches, TokenFeed, continue_prompt, generate,
+    Batches, ChoiceBatches, ChunkDecoder, Drawn, EvalError, LossBatches, TokenFeed, continue_prompt, generate,
     indices_of_replica, run_all_batches,
 };
 use runner_spec::data::{ChoiceItem, Rows};
@@ -220,7 +222,7 @@ fn decoding_by_stages_is_decoding() {
                     cache = model.new_cache(feed.batch, feed.capacity, &params.flat).unwrap();
                 }
                 cache.length = feed.start;
-                let logits = model.extend_stage(params, &feed.ids, None, &mut cache).unwrap();
+                let logits = model.extend_chunk(params, &feed.ids, None, &mut cache).unwrap();
                 assert_eq!(logits.dims(), [feed.batch, spec.vocab_size]);
                 expected.push(values(&logits));
             }
@@ -251,7 +253,17 @@ fn generation_by_stages_is_generation() {
             seed: 1,
         };
         let one = whole(&spec, F64);
-        let expected = generate(&one.stages[0].1, &one.ranks[0].params, &tokenizer, &samples).unwrap();
+        let mut streamed = Vec::new();
+        let mut keep = |drawn: Drawn<'_>| {
+            match drawn {
+                Drawn::Prompt(_) => streamed.push(String::new()),
+                Drawn::Text(text) => streamed.last_mut().unwrap().push_str(text),
+                Drawn::Continuations(all) => assert_eq!(streamed.last().unwrap(), &all[0].text),
+            }
+            ControlFlow::Continue(())
+        };
+        let expected = generate(&one.stages[0].1, &one.ranks[0].params, &tokenizer, &samples, &mut keep).unwrap();
+        assert_eq!(streamed.len(), 3);
         assert_eq!(expected.len(), 9);
         assert_ne!(expected[0].text, expected[1].text);
         let chunks = [0..1, 1..3, 3..spec.block_count()];
@@ -259,11 +271,15 @@ fn generation_by_stages_is_generation() {
         let mut stages = Stages::new(&pipeline);
         let prompts = 0..samples.prompts.len();
         let ours: Vec<_> = prompts
-            .flat_map(|p| continue_prompt(&mut |feed| stages.feed(feed), &spec, &tokenizer, &samples, p).unwrap())
+            .flat_map(|p| {
+                let ignore = &mut |_, _| ControlFlow::Continue(());
+                continue_prompt(&mut |feed| stages.feed(feed), &spec, &tokenizer, &samples, p, ignore).unwrap()
+            })
             .collect();
         assert_eq!(ours, expected, "{}", pipeline.name);
         let first = (&pipeline.stages[0].1, &pipeline.ranks[0].params);
-        assert!(generate(first.0, first.1, &tokenizer, &samples).is_err(), "a chunk");
+        let ignore = &mut |_: Drawn<'_>| ControlFlow::Continue(());
+        assert!(generate(first.0, first.1, &tokenizer, &samples, ignore).is_err(), "a chunk");
     }
 }
 
@@ -287,7 +303,7 @@ fn feeds_that_do_not_fit_are_errors() {
     assert_eq!(stage.extend(&feed, Some(hidden)).unwrap().dims(), [2, spec.vocab_size]);
     let narrow = crate::common::random("narrow", (4, spec.d_model - 1), 1.0);
     let mut cache = second.new_cache(2, 4, &b.params.flat).unwrap();
-    assert!(second.extend_stage(&b.params, &[], Some(narrow), &mut cache).is_err(), "another width");
+    assert!(second.extend_chunk(&b.params, &[], Some(narrow), &mut cache).is_err(), "another width");
     assert_eq!(cache.length, 0, "an error feeds nothing");
 }
 

@@ -25,4 +25,4 @@ pub use communicator::{Communicator, Pending};
 pub use error::{CommError, JoinError, OperationKind};
 pub use local::{LocalComm, Region};
 pub use rank_status::{RankPhase, RankSnapshot, RankStatus};
-pub use tcp::{JoinConfig, PeerIdentity, RunAbort, TcpComm, TcpMesh};
+pub use tcp::{JoinConfig, PeerIdentity, RankToken, RunAbort, TcpComm, TcpMesh};

@@ -6,6 +6,8 @@ use crate::state::TrainState;
 
 /// Receives the events of a run. An error stops the run, which returns it.
 pub trait Observer {
+    /// Called with each event of the run, in order.
+    ///
     /// # Errors
     /// If the observer cannot do its work, for example because the disk is full.
     fn observe(&mut self, event: &Event) -> Result<(), ObserveError>;

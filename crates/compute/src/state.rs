@@ -8,7 +8,7 @@ use crate::kernels::on_host;
 use runner_spec::event::BestValidation;
 use runner_spec::model::layout::ParamLayout;
 
-/// The f32 buffers of a rank and its place in the run. Random numbers are counter-based, so there is no generator state.
+/// The buffers of a rank and its place in the run. The buffers are f32; tests that check gradients use f64. Random numbers are counter-based, so there is no generator state.
 #[derive(Debug)]
 pub struct TrainState {
     /// Optimizer steps done.

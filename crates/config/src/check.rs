@@ -8,7 +8,7 @@ use serde_json::{Map, Number, Value, json};
 use super::foreign_keys;
 use super::mistakes::Mistakes;
 use super::presets;
-use super::shape::{Bounds, Keys, Shape, Slot, parse_slot, root, texts, variants};
+use super::shape::{Bounds, KeyShape, Keys, Shape, parse_slot, root, texts, variants};
 use runner_spec::diagnostic::{Diagnostic, list, nearest, short};
 use runner_template::scalar;
 use runner_template::source::{Place, Source};
@@ -22,7 +22,7 @@ pub(crate) fn check(tree: &Node, source: &Source, mistakes: &mut Mistakes) -> Va
 }
 
 /// Checks the `tree` of another kind of file, whose mappings have the shape `root`. Returns its legal part, as JSON, and its mistakes.
-pub fn check_against(root: Slot, tree: &Node, source: &Source) -> (Value, Vec<Diagnostic>) {
+pub fn check_against(root: KeyShape, tree: &Node, source: &Source) -> (Value, Vec<Diagnostic>) {
     let mut mistakes = Mistakes::default();
     let mut checker = Checker { source, mistakes: &mut mistakes, root, needs_values: true };
     let value = checker.check_node(tree, tree.place, root, "");
@@ -52,12 +52,13 @@ struct Checker<'s> {
     source: &'s Source,
     mistakes: &'s mut Mistakes,
     /// The shape of the whole file.
-    root: Slot,
+    root: KeyShape,
     /// True if a choice that is named needs a value.
     needs_values: bool,
 }
 
 impl Checker<'_> {
+    /// Reports a mistake in `path`. Returns `None`, which stands for a value that is not legal.
     fn error(&mut self, place: Place, path: &str, message: String, help: impl Into<String>) -> Option<Value> {
         if !self.mistakes.is_full() {
             self.mistakes.diagnostics.push(self.source.diagnostic(place, path, message, help.into()));
@@ -66,8 +67,8 @@ impl Checker<'_> {
         None
     }
 
-    /// `key` is where the key of `node` stands.
-    fn check_node(&mut self, node: &Node, key: Place, slot: Slot, path: &str) -> Option<Value> {
+    /// Checks `node`, the value of `path`, whose key is at the place `key`. Returns its legal part as JSON; `None` if it has none.
+    fn check_node(&mut self, node: &Node, key: Place, slot: KeyShape, path: &str) -> Option<Value> {
         if node.is_null() && !path.is_empty() {
             return Some(Value::Null);
         }
@@ -149,7 +150,7 @@ impl Checker<'_> {
     }
 
     /// A mapping with any keys.
-    fn check_entries(&mut self, node: &Node, key: Place, values: Slot, path: &str) -> Option<Value> {
+    fn check_entries(&mut self, node: &Node, key: Place, values: KeyShape, path: &str) -> Option<Value> {
         let Yaml::Map(entries) = &node.value else {
             return self.mismatch(node, key, "a mapping of keys to values", path, "write `{name: value}`");
         };
@@ -191,7 +192,7 @@ impl Checker<'_> {
             format!("`{}` belongs under {}", entry.key, list(home, "or"))
         } else if names.is_empty() {
             "it takes no keys: `{}`".to_owned()
-        } else if self.mistakes.lists_keys_first(path) {
+        } else if self.mistakes.mark_keys_listed(path) {
             format!("the keys here are {}", list(&names, "and"))
         } else {
             String::new()
@@ -215,7 +216,13 @@ impl Checker<'_> {
         Some(counterpart.help(&entry.key, own.as_deref()))
     }
 
-    fn check_variants(&mut self, node: &Node, key: Place, of: &[(&'static str, Slot)], path: &str) -> Option<Value> {
+    fn check_variants(
+        &mut self,
+        node: &Node,
+        key: Place,
+        of: &[(&'static str, KeyShape)],
+        path: &str,
+    ) -> Option<Value> {
         let names: Vec<&str> = of.iter().map(|(name, _)| *name).collect();
         let choose = format!("choose one of {}", list(&names, "and"));
         let entries = match &node.value {
@@ -243,7 +250,7 @@ impl Checker<'_> {
         if let Some(second) = second {
             // A slip such as `adamw: …` beside `lr: …` is one of indentation.
             let help = match found {
-                Some((name, Slot { shape: Shape::Keys(keys), .. })) if keys.get(&second.key).is_some() => {
+                Some((name, KeyShape { shape: Shape::Keys(keys), .. })) if keys.get(&second.key).is_some() => {
                     format!("`{}` is a key of `{name}`; indent it below", second.key)
                 }
                 _ => choose,
@@ -297,7 +304,7 @@ impl Checker<'_> {
     }
 
     /// One of `words`, or a list.
-    fn check_word_or(&mut self, node: &Node, key: Place, words: &[&str], other: Slot, path: &str) -> Option<Value> {
+    fn check_word_or(&mut self, node: &Node, key: Place, words: &[&str], other: KeyShape, path: &str) -> Option<Value> {
         let text = match &node.value {
             Yaml::Seq(_) => return self.check_node(node, key, other, path),
             Yaml::Scalar { text, .. } => Some(text),
@@ -333,7 +340,7 @@ impl Checker<'_> {
         &mut self,
         node: &Node,
         key: Place,
-        item: Slot,
+        item: KeyShape,
         (min, max): (usize, usize),
         path: &str,
     ) -> Option<Value> {
@@ -375,7 +382,7 @@ impl Checker<'_> {
         key: Place,
         bounds: Bounds,
         whole: bool,
-        slot: Slot,
+        slot: KeyShape,
         path: &str,
     ) -> Option<Value> {
         let about = one_line(slot.description);
@@ -418,7 +425,7 @@ pub fn one_line(text: &str) -> String {
 }
 
 /// An example of what follows the name of a choice.
-fn example(slot: Slot) -> String {
+fn example(slot: KeyShape) -> String {
     match slot.shape {
         Shape::Keys(keys) => {
             let inner: Vec<String> = keys.required().iter().map(|name| format!("{name}: …")).collect();
@@ -429,8 +436,8 @@ fn example(slot: Slot) -> String {
 }
 
 /// Each key of a file of the shape `root`, and the sections that have it.
-pub fn sections_by_key(root: Slot) -> HashMap<&'static str, Vec<String>> {
-    fn visit(slot: Slot, path: &str, out: &mut HashMap<&'static str, Vec<String>>) {
+pub fn sections_by_key(root: KeyShape) -> HashMap<&'static str, Vec<String>> {
+    fn visit(slot: KeyShape, path: &str, out: &mut HashMap<&'static str, Vec<String>>) {
         match slot.shape {
             Shape::Keys(keys) => {
                 for name in keys.names() {

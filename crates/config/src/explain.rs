@@ -37,7 +37,7 @@ pub fn to_yaml(experiment: &Experiment) -> String {
 fn document(experiment: &Experiment) -> Value {
     // A choice is a mapping with one key, not a tag.
     let mut value = singleton_map_recursive::serialize(experiment, Serializer).expect("an experiment serializes");
-    // Not a key of this family.
+    // `rope_theta` is not a key of gpt2.
     if experiment.model.family == Family::Gpt2
         && let Some(model) = value.get_mut("model").and_then(Value::as_mapping_mut)
     {

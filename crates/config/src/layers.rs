@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::check::{join, one_line};
 use super::mistakes::Mistakes;
-use super::shape::{Shape, Slot, root, variants};
+use super::shape::{KeyShape, Shape, root, variants};
 use runner_spec::diagnostic::{Diagnostic, list};
 use runner_template::source::{Place, Source, SourceKind};
 use runner_template::tree::{Node, Yaml};
@@ -161,7 +161,7 @@ impl Layers {
     }
 
     /// True if the value is complete.
-    fn complete_at(&self, value: &mut Value, slot: Slot, path: &str, mistakes: &mut Mistakes) -> bool {
+    fn complete_at(&self, value: &mut Value, slot: KeyShape, path: &str, mistakes: &mut Mistakes) -> bool {
         let Value::Object(map) = value else { return true };
         match slot.shape {
             Shape::Keys(keys) => {
@@ -205,7 +205,7 @@ impl Layers {
     }
 
     /// The diagnostic for the required key `path`, which is missing.
-    fn missing(&self, path: &str, slot: Option<Slot>) -> Option<Diagnostic> {
+    fn missing(&self, path: &str, slot: Option<KeyShape>) -> Option<Diagnostic> {
         let location = self.locate(path)?;
         let help = match (path, slot.map(|s| s.shape)) {
             ("model", _) => "add `model: {preset: gpt2-micro}`, or another preset, or the sizes".to_owned(),
@@ -231,7 +231,7 @@ fn value_at<'v>(value: &'v Value, path: &str) -> Option<&'v Value> {
 }
 
 /// Takes out of `lower` what a different choice in `higher` replaces.
-fn prune(lower: &mut Value, higher: &Value, slot: Slot) {
+fn prune(lower: &mut Value, higher: &Value, slot: KeyShape) {
     let (Value::Object(low), Value::Object(high)) = (lower, higher) else { return };
     match slot.shape {
         Shape::Keys(keys) => {

@@ -111,8 +111,9 @@ fn lower(source: Source, path: &Path, options: &LoadOptions) -> Result<Loaded, C
         Err(_) if !mistakes.diagnostics.is_empty() => return Err(ConfigError::new(mistakes.diagnostics)),
         Err(e) => return Err(internal(&e)),
     };
-    let absent_files = options.absent_files;
-    let mut resolver = Resolver { layers: &layers, base, mistakes, notes: BTreeMap::new(), absent_files, weights };
+    let allows_absent_files = options.allows_absent_files;
+    let mut resolver =
+        Resolver { layers: &layers, base, mistakes, notes: BTreeMap::new(), allows_absent_files, weights };
     let experiment = resolver.experiment(raw, path);
     let Resolver { mistakes: Mistakes { diagnostics, .. }, notes, .. } = resolver;
     match experiment {
@@ -168,9 +169,9 @@ fn add_weights(
                 let from = LayerOrigin::Weights(file.display().to_string());
                 layers.insert(0, Layer { from, value: serde_json::json!({ "data": { "tokenizer": tokenizer } }) });
             }
-            (!options.absent_files).then_some(described)
+            (!options.allows_absent_files).then_some(described)
         }
-        Err(_) if options.absent_files => None,
+        Err(_) if options.allows_absent_files => None,
         Err(error) => {
             let text = error.to_string();
             let help = "`from` names a Hugging Face folder of GPT-2 or Llama weights, or a model file of llm.c; paths are \

@@ -21,7 +21,7 @@ impl Mistakes {
     }
 
     /// True the first time that a message is about to list the keys of `section`.
-    pub(crate) fn lists_keys_first(&mut self, section: &str) -> bool {
+    pub(crate) fn mark_keys_listed(&mut self, section: &str) -> bool {
         self.listed.insert(section.to_owned())
     }
 

@@ -20,8 +20,8 @@ pub struct LoadOptions {
     pub sets: Vec<String>,
     /// Variables whose names begin with `RUNNER_`; `__` separates keys, as in `RUNNER_TRAIN__STEPS=10`.
     pub env: Vec<(String, String)>,
-    /// Files that are named need not be there: for plans that read no data.
-    pub absent_files: bool,
+    /// True if files that the experiment names may be missing, for plans that read no data.
+    pub allows_absent_files: bool,
     /// The variables, environment and folders of a template.
     pub template: Inputs,
 }
@@ -30,7 +30,7 @@ pub struct LoadOptions {
 pub(crate) fn add_overrides(options: &LoadOptions, layers: &mut Vec<Layer>, mistakes: &mut Mistakes) {
     let mut variables: Vec<&(String, String)> = options.env.iter().collect();
     variables.sort();
-    let mut add = |source: Source, keys: &[String], given: usize, mistakes: &mut Mistakes| match layer(
+    let mut add = |source: Source, keys: &[String], given: usize, mistakes: &mut Mistakes| match parse_layer(
         source, keys, given, mistakes,
     ) {
         Some(layer) => layers.push(layer),
@@ -51,7 +51,7 @@ pub(crate) fn add_overrides(options: &LoadOptions, layers: &mut Vec<Layer>, mist
             mistakes.diagnostics.push(source.diagnostic(place, "", format!("`{name}` names no key"), help));
             continue;
         }
-        // Others use the prefix too (GitHub Actions sets RUNNER_OS); what looks like a slip is held to be one.
+        // Other programs use the prefix too (GitHub Actions sets RUNNER_OS). A name that is close to a key counts as a slip.
         if sections.contains(&keys[0].as_str())
             || keys.len() > 1
             || nearest(&keys[0], sections.iter().copied()).is_some()
@@ -96,7 +96,7 @@ fn is_github_actions(options: &LoadOptions) -> bool {
 }
 
 /// The layer that gives `keys` the value in `source`, whose name has `given` characters; `None` if it gives no value.
-fn layer(source: Source, keys: &[String], given: usize, mistakes: &mut Mistakes) -> Option<Layer> {
+fn parse_layer(source: Source, keys: &[String], given: usize, mistakes: &mut Mistakes) -> Option<Layer> {
     let out = &mut mistakes.diagnostics;
     let name = Place { line: 1, column: 1, length: given.max(1) };
     if source.skip == source.text.len() && !source.text.ends_with('=') {

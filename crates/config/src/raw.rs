@@ -44,7 +44,7 @@ pub(crate) struct RawExperiment {
     /// Arithmetic of matrix products and activations. Weights, gradients and the optimizer's state are 32-bit, unless
     /// `master_weights` is false.
     pub(crate) precision: Precision,
-    /// Under `precision: bf16`: whether the rounded weights are copies of 32-bit ones. `false` trains as PyTorch trains a model
+    /// True if the bf16 weights of `precision: bf16` are copies of 32-bit ones. `false` trains as PyTorch trains a model
     /// that was cast to bfloat16: weights, gradients and the optimizer's state are bf16, updates are computed in 32 bits.
     #[serde(default = "runner_spec::serde_defaults::yes")]
     pub(crate) master_weights: bool,

@@ -18,10 +18,10 @@ pub(crate) struct RawData {
     pub(crate) validation: Option<Validation>,
     /// The layout, in which rows are made of tokens. Default: packed.
     pub(crate) layout: RawLayout,
-    /// A fresh permutation of the rows in every epoch; else they come as they lie in the source. Default: true, and false
+    /// True for a new permutation of the rows in every epoch, false for the order of the source. Default: true, and false
     /// for columns.
     pub(crate) shuffle: Option<bool>,
-    /// Leave out the rows of an epoch that fill no batch; else the next epoch begins within the batch.
+    /// True to leave out the rows of an epoch that fill no batch. If false, the next epoch begins within the batch.
     pub(crate) drop_last: bool,
 }
 
@@ -60,7 +60,7 @@ pub(crate) enum RawLayout {
         eos: String,
         /// The token that fills the row.
         pad: String,
-        /// The tokens that attention sees: those up to its own, or of these those that are no padding. Losses of tokens are the same.
+        /// The tokens that attention sees: all up to its own, or those of them that are not padding. Losses of tokens are the same.
         #[serde(default)]
         mask: PaddingMask,
     },

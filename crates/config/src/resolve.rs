@@ -7,7 +7,7 @@ use super::raw::RawExperiment;
 use super::resolve_run::resolve_train;
 use super::resolver::Resolver;
 use runner_spec::experiment::Experiment;
-use runner_spec::hub_name::{character_problem, legal_in_name};
+use runner_spec::hub_name::{character_problem, is_legal_in_name};
 
 impl Resolver<'_> {
     /// Resolves everything; `None` after mistakes.
@@ -77,14 +77,14 @@ const MAX_NAME: usize = 100;
 pub fn name_of_file(path: &Path, default: &str) -> String {
     let plain = if runner_template::is_template(path) { path.with_extension("") } else { path.to_owned() };
     let stem = plain.file_stem().unwrap_or_default().to_string_lossy();
-    let name: String = stem.chars().map(|c| if legal_in_name(c) { c } else { '-' }).take(MAX_NAME).collect();
+    let name: String = stem.chars().map(|c| if is_legal_in_name(c) { c } else { '-' }).take(MAX_NAME).collect();
     let name = name.trim_start_matches(['.', '-']);
     if name.is_empty() { default.to_owned() } else { name.to_owned() }
 }
 
 /// The reason why `name` cannot be the name of a folder.
 pub fn name_problem(name: &str) -> Option<String> {
-    character_problem(name, legal_in_name).or_else(|| match name {
+    character_problem(name, is_legal_in_name).or_else(|| match name {
         _ if name.starts_with(['.', '-']) => Some("begins with a dot or a dash".to_owned()),
         _ => (name.len() > MAX_NAME).then(|| format!("has {} characters", name.len())),
     })

@@ -3,7 +3,7 @@
 use super::raw::RawBatch;
 use super::raw_parallel::{MAX_MICROBATCHES, RawPipeline};
 use super::resolve_model::{divisors, divisors_near, join_or, multiples_near, neighbours};
-use super::resolve_parallel::{Grid, MICROBATCHES, REPLICAS, STAGES};
+use super::resolve_parallel::{MICROBATCHES, REPLICAS, RawMesh, STAGES};
 use super::resolver::Resolver;
 use runner_spec::experiment::Batch;
 use runner_spec::format::division;
@@ -26,7 +26,7 @@ struct Slice {
     /// The key that gives `sequences`.
     name: &'static str,
     /// Inputs per row, if the batch is given in tokens.
-    tokens_of: Option<usize>,
+    row_length: Option<usize>,
 }
 
 impl Slice {
@@ -38,7 +38,7 @@ impl Slice {
     /// Batches that give each replica one of these numbers of sequences, in the file's unit: `sequences 12 or 18`. Empty if
     /// none is legal.
     fn batches(&self, each: &[usize]) -> String {
-        let (unit, factor, most) = match self.tokens_of {
+        let (unit, factor, most) = match self.row_length {
             Some(length) => ("tokens", length, MAX_TOKENS),
             None => ("sequences", 1, MAX_SEQUENCES),
         };
@@ -57,19 +57,19 @@ impl Slice {
 }
 
 impl Resolver<'_> {
-    /// `length`: inputs per row, if that is known. Without a `grid` (after a mistake in it) the batch is taken for one
-    /// rank's: a number that does not divide the whole divides no part of it.
-    pub(crate) fn batch(&mut self, raw: &RawBatch, length: Option<usize>, grid: Option<Grid<'_>>) -> Option<Batch> {
+    /// Resolves the section. `length` is the number of inputs per row, if that is known. After a mistake in the grid, `grid` is `None`,
+    /// and the batch is checked as for one replica: a number that does not divide the whole batch does not divide a replica's part.
+    pub(crate) fn batch(&mut self, raw: &RawBatch, length: Option<usize>, grid: Option<RawMesh<'_>>) -> Option<Batch> {
         let sequences = self.sequences(raw, length)?;
         let name = match (raw.sequences, raw.tokens) {
             (_, Some(_)) => "the sequences of `batch.tokens`",
             (Some(_), None) => "`batch.sequences`",
             (None, None) => "the default of `batch.sequences`",
         };
-        let tokens_of = length.filter(|_| raw.tokens.is_some());
+        let row_length = length.filter(|_| raw.tokens.is_some());
         let replicas = grid.map_or(1, |g| g.replicas);
-        self.divide(REPLICAS, replicas, &Slice { sequences, replicas: 1, name, tokens_of })?;
-        let slice = Slice { sequences, replicas, name, tokens_of };
+        self.divide(REPLICAS, replicas, &Slice { sequences, replicas: 1, name, row_length })?;
+        let slice = Slice { sequences, replicas, name, row_length };
         let micro_batch = match grid.and_then(|g| g.pipeline) {
             Some(pipeline) => self.pipelined(raw, &slice, pipeline)?,
             None => self.accumulated(raw, &slice)?,
@@ -141,7 +141,7 @@ impl Resolver<'_> {
                             "`interleaved_1f1b` takes micro-batches in groups of `stages`, and {stages} does not divide {} = {each}",
                             slice.quotient()
                         ),
-                        nearest(&[slice.batches(&multiples_near(each, stages))]),
+                        nearest_values(&[slice.batches(&multiples_near(each, stages))]),
                     );
                 };
                 let enough = legal.iter().copied().find(|&n| n >= 2 * stages);
@@ -206,7 +206,7 @@ impl Resolver<'_> {
         self.refuse(
             &[MICROBATCHES, MICRO_BATCH, STAGES],
             format!("`interleaved_1f1b` takes micro-batches in groups of `stages`: {}", division(microbatches, stages)),
-            nearest(&help),
+            nearest_values(&help),
         )
     }
 
@@ -239,7 +239,7 @@ impl Resolver<'_> {
         self.refuse(
             &keys,
             format!("`{key}` does not divide {what}: {lead}{}", division(each, divisor)),
-            nearest(&[
+            nearest_values(&[
                 format!("{last} {}", join_or(&divisors_near(each, divisor))),
                 slice.batches(&multiples_near(each, divisor)),
             ]),
@@ -251,7 +251,7 @@ impl Resolver<'_> {
         let each = slice.each();
         let count = each / micro_batch;
         let fits = each.is_multiple_of(micro_batch) && count <= MAX_MICROBATCHES;
-        let help = nearest(&[
+        let help = nearest_values(&[
             format!("micro_batch {}", each / microbatches),
             if fits { format!("microbatches {count}") } else { String::new() },
             slice.batches(&[microbatches * micro_batch]),
@@ -269,7 +269,7 @@ impl Resolver<'_> {
 }
 
 /// The nearest legal values, one key at a time.
-fn nearest(values: &[String]) -> String {
+fn nearest_values(values: &[String]) -> String {
     let values: Vec<&str> = values.iter().map(String::as_str).filter(|v| !v.is_empty()).collect();
     if values.is_empty() { String::new() } else { format!("nearest: {}", values.join("; ")) }
 }

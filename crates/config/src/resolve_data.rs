@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use super::raw_data::{RawData, RawLayout};
 use super::resolver::Resolver;
 use runner_spec::diagnostic::{list, nearest, short};
-use runner_spec::experiment::{Data, HubTokenizer, Layout, Source, Tokenizer, Validation};
+use runner_spec::experiment::{Data, HELLASWAG_FILE_ADVICE, HubTokenizer, Layout, Source, Tokenizer, Validation};
 
 /// The last part of the training source that is held out unless the file says otherwise.
 const HELD_OUT: f64 = 0.1;
@@ -14,7 +14,7 @@ const MAX_NAMES: usize = 2000;
 
 impl Resolver<'_> {
     pub(crate) fn data(&mut self, raw: RawData, context: Option<usize>) -> Option<Data> {
-        self.special_tokens(&raw);
+        self.check_special_tokens(&raw);
         let tokenizer = self.tokenizer(raw.tokenizer);
         let layout = self.layout(raw.layout, context);
         let tokens = matches!(raw.train, Some(Source::Tokens { .. }));
@@ -93,8 +93,8 @@ impl Resolver<'_> {
         Some(tokenizer)
     }
 
-    /// A trained tokenizer has the special tokens that it is given, and no others.
-    fn special_tokens(&mut self, raw: &RawData) {
+    /// Reports tokens of a padded layout that are not special tokens of the tokenizer, if the tokenizer is trained.
+    fn check_special_tokens(&mut self, raw: &RawData) {
         let RawLayout::Padded { bos, eos, pad, .. } = &raw.layout else { return };
         let (Tokenizer::Bpe { special_tokens, .. } | Tokenizer::Words { special_tokens, .. }) = &raw.tokenizer else {
             return;
@@ -137,7 +137,7 @@ impl Resolver<'_> {
         let length = given.or(context)?;
         Some(match raw {
             RawLayout::Packed { .. } => Layout::Packed { length },
-            // Which it is, `columns` settles when the batch is known.
+            // `columns` replaces 0 by the number of sequences once the batch is known.
             RawLayout::Columns { count, .. } => Layout::Columns { length, count: count.unwrap_or(0) },
             RawLayout::Padded { bos, eos, pad, mask, .. } => Layout::Padded { length, bos, eos, pad, mask },
         })
@@ -181,11 +181,14 @@ impl Resolver<'_> {
             let text = path.to_string_lossy();
             return Some(if patterns { glob::Pattern::escape(&text).into() } else { path });
         }
-        if self.absent_files {
+        if self.allows_absent_files {
             return Some(path);
         }
         if !patterns || !text.contains(['*', '?', '[']) {
-            let help = self.missing_help(&path, text);
+            let mut help = self.missing_help(&path, text);
+            if key == "eval.hellaswag.file" {
+                help = format!("{help}; {HELLASWAG_FILE_ADVICE}; `builtin: stories` needs no file");
+            }
             return self.refuse(&[key], format!("there is no file `{}`", short(text)), help);
         }
         let pattern = if Path::new(text).is_absolute() {

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::resolve_parallel::{Grid, REPLICAS, SHOWN, STAGES};
+use super::resolve_parallel::{REPLICAS, RawMesh, SHOWN, STAGES};
 use super::resolver::Resolver;
 use runner_spec::diagnostic::short;
 use runner_spec::experiment::{AutoOr, DeviceChoice};
@@ -17,7 +17,7 @@ impl Resolver<'_> {
     pub(crate) fn devices(
         &mut self,
         raw: &AutoOr<Vec<String>>,
-        grid: Option<Grid<'_>>,
+        grid: Option<RawMesh<'_>>,
         device: DeviceChoice,
         threads: bool,
     ) -> Option<AutoOr<Vec<Device>>> {

@@ -51,11 +51,11 @@ impl Resolver<'_> {
             );
         }
         let [Some(layers), Some(heads), Some(d_model), Some(context_length)] = sizes.map(|(_, size)| size) else {
-            self.family_keys(raw, family);
+            self.check_family_keys(raw, family);
             return None;
         };
-        self.heads(raw, family, heads, d_model);
-        self.family_keys(raw, family);
+        self.check_heads(raw, family, heads, d_model);
+        self.check_family_keys(raw, family);
         let d_ff = raw.d_ff.unwrap_or_else(|| match family {
             Family::Gpt2 => {
                 self.notes.insert("model.d_ff", "default (4·d_model)".into());
@@ -117,7 +117,8 @@ impl Resolver<'_> {
         Some(model)
     }
 
-    fn heads(&mut self, raw: &RawModel, family: Family, heads: usize, d_model: usize) {
+    /// Reports numbers of heads that do not fit the width or each other.
+    fn check_heads(&mut self, raw: &RawModel, family: Family, heads: usize, d_model: usize) {
         if !d_model.is_multiple_of(heads) {
             self.indivisible_sizes("d_model", d_model, "heads", heads);
             return;
@@ -158,7 +159,7 @@ impl Resolver<'_> {
     }
 
     /// Reports keys that the family does not have. A key with the family's own value is not a mistake.
-    fn family_keys(&mut self, raw: &RawModel, family: Family) {
+    fn check_family_keys(&mut self, raw: &RawModel, family: Family) {
         let is_given = |dropout: Option<f64>| dropout.is_some_and(|p| p > 0.0);
         let (other, foreign) = match family {
             Family::Gpt2 => {

@@ -19,7 +19,7 @@ pub(crate) const SHOWN: usize = 16;
 
 /// The ranks: replicas · stages.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Grid<'r> {
+pub(crate) struct RawMesh<'r> {
     pub(crate) replicas: usize,
     pub(crate) pipeline: Option<&'r RawPipeline>,
 }
@@ -35,7 +35,7 @@ impl RawPipeline {
     }
 }
 
-impl Grid<'_> {
+impl RawMesh<'_> {
     pub(crate) fn ranks(self) -> usize {
         self.replicas * self.pipeline.map_or(1, |p| p.stages)
     }
@@ -55,7 +55,7 @@ impl Grid<'_> {
 
 impl Resolver<'_> {
     /// The number of ranks; `None` after a mistake in the keys that give it.
-    pub(crate) fn grid<'r>(&mut self, raw: &'r RawParallel) -> Option<Grid<'r>> {
+    pub(crate) fn grid<'r>(&mut self, raw: &'r RawParallel) -> Option<RawMesh<'r>> {
         let known = [MODE, REPLICAS, STAGES, SCHEDULE, CHUNKS, MICROBATCHES];
         if known.iter().any(|key| self.mistakes.is_poisoned(key)) {
             return None;
@@ -101,7 +101,7 @@ impl Resolver<'_> {
             }
             (None, _) => 1,
         };
-        let grid = Grid { replicas, pipeline };
+        let grid = RawMesh { replicas, pipeline };
         if grid.ranks() > MAX_RANKS {
             return self.refuse(
                 &[REPLICAS, STAGES],
@@ -150,7 +150,7 @@ impl Resolver<'_> {
     pub(crate) fn parallel(
         &mut self,
         raw: &RawParallel,
-        grid: Option<Grid<'_>>,
+        grid: Option<RawMesh<'_>>,
         batch: Option<&Batch>,
         device: DeviceChoice,
         layers: Option<usize>,

@@ -1,7 +1,9 @@
 //! The sections `train`, `optimizer`, `schedule` and `eval`.
 
 use super::resolver::Resolver;
-use runner_spec::experiment::{Decay, Eval, EvalLoss, HellaSwag, Optimizer, Precision, Schedule, StepDecay, Train};
+use runner_spec::experiment::{
+    Decay, Eval, EvalLoss, HellaSwag, Optimizer, Precision, Samples, Schedule, StepDecay, Train,
+};
 use runner_spec::format::choice_name;
 
 const DEFAULT_STEPS: u64 = 1000;
@@ -67,6 +69,11 @@ impl Resolver<'_> {
         }
         if eval.loss.is_none() && has_validation != Some(false) && !self.given_as_null("eval.loss") {
             eval.loss = Some(EvalLoss::default());
+        }
+        let temperature = eval.samples.as_ref().map(|samples| samples.temperature);
+        if let Some((temperature, help)) = temperature.and_then(|t| Some((t, Samples::temperature_problem(t)?))) {
+            let key = "eval.samples.temperature";
+            self.error(&[key], format!("`{key}` is {temperature:e}, which makes logits that are not finite"), help);
         }
         if let Some(hellaswag) = &mut eval.hellaswag {
             self.hellaswag(hellaswag)?;

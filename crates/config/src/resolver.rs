@@ -15,14 +15,14 @@ pub(crate) struct Resolver<'l> {
     pub(crate) mistakes: Mistakes,
     /// Origins of values that no layer gives as they are, by key.
     pub(crate) notes: BTreeMap<&'static str, String>,
-    /// See [`LoadOptions::absent_files`](crate::LoadOptions::absent_files).
-    pub(crate) absent_files: bool,
+    /// See [`LoadOptions::allows_absent_files`](crate::LoadOptions::allows_absent_files).
+    pub(crate) allows_absent_files: bool,
     /// The description of the initial weights, if the model must match it.
     pub(crate) weights: Option<DescribedModel>,
 }
 
 impl Resolver<'_> {
-    /// Reports a mistake that lies between `keys`, at the one of them that the highest layer gives. Says nothing if a
+    /// Reports a mistake that lies between `keys`, at the one of them that the highest layer gives. Does nothing if a
     /// mistake in one of them is known already.
     pub(crate) fn error(&mut self, keys: &[&str], message: impl Into<String>, help: impl Into<String>) {
         if self.mistakes.is_full() || keys.iter().any(|key| self.mistakes.is_poisoned(key)) {

@@ -44,7 +44,7 @@ pub struct Bounds(&'static Value);
 
 /// A shape, and whether `null` is a value of its own there.
 #[derive(Debug, Clone, Copy)]
-pub struct Slot {
+pub struct KeyShape {
     pub shape: Shape,
     pub nullable: bool,
     /// The description that an editor shows.
@@ -52,17 +52,17 @@ pub struct Slot {
 }
 
 /// The shape of the whole file.
-pub fn root() -> Slot {
+pub fn root() -> KeyShape {
     parse_slot(schema_ref())
 }
 
 /// The shape that `schema` describes.
-pub fn parse_slot(schema: &'static Value) -> Slot {
+pub fn parse_slot(schema: &'static Value) -> KeyShape {
     let slot = parse_without_description(schema);
-    Slot { description: schema["description"].as_str().unwrap_or(slot.description), ..slot }
+    KeyShape { description: schema["description"].as_str().unwrap_or(slot.description), ..slot }
 }
 
-fn parse_without_description(schema: &'static Value) -> Slot {
+fn parse_without_description(schema: &'static Value) -> KeyShape {
     if let Some(reference) = schema["$ref"].as_str() {
         let target = reference.trim_start_matches('#');
         return parse_slot(schema_ref().pointer(target).unwrap_or(&Value::Null));
@@ -73,12 +73,12 @@ fn parse_without_description(schema: &'static Value) -> Slot {
     if let Some([inner, null]) = schema["anyOf"].as_array().map(Vec::as_slice)
         && null["type"] == "null"
     {
-        return Slot { nullable: true, ..parse_slot(inner) };
+        return KeyShape { nullable: true, ..parse_slot(inner) };
     }
     if let Some([word, other]) = schema["anyOf"].as_array().map(Vec::as_slice)
         && let Some(words) = word["enum"].as_array()
     {
-        return Slot { shape: Shape::WordOr { words, other }, nullable: false, description: "" };
+        return KeyShape { shape: Shape::WordOr { words, other }, nullable: false, description: "" };
     }
     if let Some([_, mapping]) = schema["anyOf"].as_array().map(Vec::as_slice)
         && mapping["x-short"].is_string()
@@ -86,7 +86,7 @@ fn parse_without_description(schema: &'static Value) -> Slot {
         return parse_slot(mapping);
     }
     if schema.is_null() {
-        return Slot { shape: Shape::Any, nullable: true, description: "" };
+        return KeyShape { shape: Shape::Any, nullable: true, description: "" };
     }
     let (kind, nullable) = match &schema["type"] {
         Value::Array(kinds) => (kinds.first().and_then(Value::as_str), kinds.iter().any(|k| k == "null")),
@@ -109,11 +109,11 @@ fn parse_without_description(schema: &'static Value) -> Slot {
         (_, _, Some("object")) => Shape::Keys(Keys(schema)),
         _ => Shape::Text,
     };
-    Slot { shape, nullable, description: "" }
+    KeyShape { shape, nullable, description: "" }
 }
 
 impl Keys {
-    pub fn get(&self, key: &str) -> Option<Slot> {
+    pub fn get(&self, key: &str) -> Option<KeyShape> {
         self.0["properties"].get(key).map(parse_slot)
     }
 
@@ -146,7 +146,7 @@ pub(crate) fn texts(list: &'static [Value]) -> Vec<&'static str> {
 }
 
 /// The names to choose from, and what each holds.
-pub fn variants(of: &'static [Value]) -> Vec<(&'static str, Slot)> {
+pub fn variants(of: &'static [Value]) -> Vec<(&'static str, KeyShape)> {
     of.iter()
         .filter_map(|v| v["properties"].as_object()?.iter().next())
         .map(|(name, schema)| (name.as_str(), parse_slot(schema)))

@@ -183,7 +183,7 @@ impl DataCache {
     fn stage(&self) -> Result<Stage> {
         let tmp = self.tmp();
         let _exclusive = self.lock_tmp();
-        let dir = tempfile::Builder::new().prefix("stage-").tempdir_in(&tmp).map_err(DataError::io(&tmp))?;
+        let dir = runner_files::temporary_dir(&tmp, "stage-").map_err(DataError::io(&tmp))?;
         let lock = File::create(dir.path().join("lock")).map_err(DataError::io(dir.path()))?;
         let _ = lock.try_lock();
         let content = dir.path().join("content");

@@ -3,13 +3,15 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use runner_files::explain_io_error;
+
 /// The result of work on data, unless it names another error.
 pub(crate) type Result<T, E = DataError> = std::result::Result<T, E>;
 
 /// Why data cannot be prepared or read.
 #[derive(Debug, thiserror::Error)]
 pub enum DataError {
-    #[error("{}: {source}", path.display())]
+    #[error("{}: {}", path.display(), explain_io_error(source))]
     Io { path: PathBuf, source: io::Error },
     /// The file's content does not fit its role in the experiment.
     #[error("{}: {message}", path.display())]

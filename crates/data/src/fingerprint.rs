@@ -62,8 +62,10 @@ impl SourceFile {
         SystemTime::now().duration_since(UNIX_EPOCH).is_ok_and(|now| self.modified.0 + 1 < now.as_secs() as i64)
     }
 
+    /// Checks that the file has the size, time and inode that it had when it was hashed.
+    ///
     /// # Errors
-    /// If the file has changed since it was hashed.
+    /// If the file has changed since then.
     pub(super) fn check_unchanged(&self) -> Result<()> {
         let now = Self::stat(&self.path)?;
         if (now.size, now.modified, now.inode) == (self.size, self.modified, self.inode) {

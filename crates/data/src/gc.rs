@@ -1,6 +1,6 @@
 //! Frees space in the cache: finds entries that no run needs, and removes those that no process uses.
 //!
-//! A note under `uses/` says which entries data consists of. It has the name of the data, which follows from the content hashes in a run's
+//! A note under `uses/` lists the entries that the data of a run consists of. Its name is [`data_key`] of the content hashes in the run's
 //! manifest. Entries of older versions of the program have no note; they stay while the data of a run has none.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,14 +24,14 @@ pub fn data_key(train: &str, validation: Option<&String>, choice: Option<&String
 
 /// A part of the cache that can be removed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Unneeded {
+pub struct UnneededPart {
     pub path: PathBuf,
     pub bytes: u64,
     /// Kind and key of an entry; `None` for a leftover of a killed process.
     entry: Option<(String, String)>,
 }
 
-impl Unneeded {
+impl UnneededPart {
     /// True if a killed process left it.
     #[must_use]
     pub fn is_leftover(&self) -> bool {
@@ -42,7 +42,7 @@ impl Unneeded {
 /// The parts of the cache that can be removed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Survey {
-    pub unneeded: Vec<Unneeded>,
+    pub unneeded: Vec<UnneededPart>,
     /// The number of entries that a run may or may not need.
     pub unknown: usize,
 }
@@ -69,10 +69,10 @@ pub fn survey(root: &Path, runs: &BTreeSet<String>, older_than: Option<Duration>
                 survey.unknown += 1;
                 continue;
             }
-            survey.unneeded.push(Unneeded { bytes: bytes(&path), path, entry: Some((kind.to_owned(), key)) });
+            survey.unneeded.push(UnneededPart { bytes: bytes(&path), path, entry: Some((kind.to_owned(), key)) });
         }
     }
-    let left = cache::leftovers(root).into_iter().map(|path| Unneeded { bytes: bytes(&path), path, entry: None });
+    let left = cache::leftovers(root).into_iter().map(|path| UnneededPart { bytes: bytes(&path), path, entry: None });
     survey.unneeded.extend(left);
     survey
 }
@@ -81,7 +81,7 @@ pub fn survey(root: &Path, runs: &BTreeSet<String>, older_than: Option<Duration>
 ///
 /// # Errors
 /// If a part cannot be removed; earlier ones are gone by then.
-pub fn free(root: &Path, unneeded: &[Unneeded]) -> io::Result<Vec<Unneeded>> {
+pub fn free(root: &Path, unneeded: &[UnneededPart]) -> io::Result<Vec<UnneededPart>> {
     let cache = DataCache::open(root).map_err(io::Error::other)?;
     let mut gone = Vec::new();
     for item in unneeded {
@@ -150,7 +150,7 @@ mod tests {
 
     fn found(root: &Path, runs: &[&str], older_than: Option<Duration>) -> (Vec<String>, usize) {
         let survey = survey(root, &runs.iter().map(|r| (*r).to_owned()).collect(), older_than);
-        let name = |item: &Unneeded| item.path.strip_prefix(root).unwrap().display().to_string();
+        let name = |item: &UnneededPart| item.path.strip_prefix(root).unwrap().display().to_string();
         (survey.unneeded.iter().map(name).collect(), survey.unknown)
     }
 

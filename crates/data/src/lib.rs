@@ -21,18 +21,20 @@ mod token_files;
 mod token_store;
 mod token_stream;
 mod tokenizer;
+mod unknown_character;
 
 pub use error::DataError;
 pub use fingerprint::content_hash;
 pub use inspect::{
-    DocumentCounts, Frequent, Inspected, InspectedFile, Sample, TextFacts, Vocabulary, inspect_text, inspect_tokens,
+    DocumentCounts, InspectedFile, InspectionReport, Sample, TextFacts, TokenFrequency, Vocabulary, inspect_text,
+    inspect_tokens,
 };
-pub use prepare::{DataRequest, Prepared, prepare};
+pub use prepare::{DataRequest, Prepared, TokensOrigin, prepare};
 pub use progress::Progress;
 pub use sampler::Sampler;
 pub use shard::{
-    Card, CardFile, CardShard, CardSource, CardTokenizer, HeldOut, ShardEvent, ShardFormat, ShardRequest, Sharded,
-    write_shards,
+    Card, CardFile, CardShard, CardSource, CardTokenizer, HeldOut, ShardEvent, ShardFormat, ShardRequest,
+    WrittenShards, write_shards,
 };
 pub use source::Column;
 pub use split::{Dataset, Split};

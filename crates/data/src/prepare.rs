@@ -1,5 +1,6 @@
 //! Prepares the data section of an experiment: rows, a tokenizer, and the facts for the planner.
 
+use std::cell::RefCell;
 use std::fs::File;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -20,8 +21,9 @@ use super::token_files;
 use super::token_store::{TokenStore, TokenStoreWriter};
 use super::token_stream::{TokenStream, TokenWidth};
 use super::tokenizer::{TextTokenizer, make_tokenizer};
+use super::unknown_character::explain_unknown_character;
 use runner_spec::data::{ChoiceFacts, ChoiceItem, DataFacts, Rows, SplitFacts, SplitText};
-use runner_spec::experiment::{Corpus, Data, HellaSwag, Layout, Source, Validation};
+use runner_spec::experiment::{Corpus, Data, HELLASWAG_FILE_ADVICE, HellaSwag, Layout, Source, Validation};
 
 /// The data to prepare.
 #[derive(Debug, Clone, Copy)]
@@ -43,8 +45,23 @@ pub struct Prepared {
     pub dataset: Dataset,
     pub tokenizer: TextTokenizer,
     pub choice: Option<Vec<ChoiceItem>>,
+    /// The origin of the tokens of each source, in the order in which they were loaded.
+    pub origins: Vec<TokensOrigin>,
     /// Locks that keep the entries in the cache.
     _cache_locks: Vec<File>,
+}
+
+/// The files that the tokens of a source are from, and the entry of the cache that holds them.
+#[derive(Debug, Clone)]
+pub struct TokensOrigin {
+    pub split: SplitName,
+    pub files: Vec<PathBuf>,
+    /// The size of the files.
+    pub bytes: u64,
+    /// The folder in the cache that holds the tokens; `None` for token shards, which are read in place.
+    pub cache_entry: Option<PathBuf>,
+    /// True if the cache held the tokens already.
+    pub was_cached: bool,
 }
 
 /// The tokens of a source.
@@ -70,6 +87,7 @@ struct Preparation<'a> {
     request: &'a DataRequest<'a>,
     cache: DataCache,
     report: &'a Report<'a>,
+    origins: RefCell<Vec<TokensOrigin>>,
 }
 
 /// Prepares data: finds the sources, makes or loads the tokenizer, tokenizes what is not in the cache, and cuts rows.
@@ -79,7 +97,7 @@ struct Preparation<'a> {
 /// If sources or settings are wrong, or the cache cannot be written.
 pub fn prepare(request: &DataRequest<'_>, progress: &(dyn Fn(Progress) + Sync)) -> Result<Prepared> {
     let cache = DataCache::open(request.cache_dir)?;
-    Preparation { request, cache, report: progress }.run()
+    Preparation { request, cache, report: progress, origins: RefCell::default() }.run()
 }
 
 /// The key of the part of the training source that is held out.
@@ -140,7 +158,8 @@ impl Preparation<'_> {
         let (choice_hash, test_hash) = (facts.choice.as_ref().map(|c| &c.hash), facts.test.as_ref().map(|t| &t.hash));
         let cache_locks = self.cache.take_locks(&data_key(train, validation, choice_hash, test_hash));
         let dataset = Dataset { train: train_split, validation: validation_split, test: test_split };
-        Ok(Prepared { facts, dataset, tokenizer, choice, _cache_locks: cache_locks })
+        let origins = self.origins.take();
+        Ok(Prepared { facts, dataset, tokenizer, choice, origins, _cache_locks: cache_locks })
     }
 
     fn locate(&self, source: &Source, split: SplitName) -> Result<LocatedSource> {
@@ -179,6 +198,13 @@ impl Preparation<'_> {
             (SourceTokens { stream, store: Some(store), documents, max, hash, text_hash }, event)
         };
         (self.report)(event);
+        self.origins.borrow_mut().push(TokensOrigin {
+            split,
+            files: source.files.iter().map(|file| file.path.clone()).collect(),
+            bytes: source.bytes(),
+            cache_entry: tokens.store.as_ref().map(|_| self.cache.path("tokens", &tokens.hash)),
+            was_cached: matches!(event, Progress::CacheHit { .. }),
+        });
         self.check_vocabulary(&tokens, split.key(), tokenizer)?;
         Ok(tokens)
     }
@@ -189,7 +215,8 @@ impl Preparation<'_> {
             let encoded: Vec<_> = batch.par_iter().map(|piece| tokenizer.encode_document(&piece.text)).collect();
             for (piece, tokens) in batch.iter().zip(encoded) {
                 bytes_done += piece.text.len() as u64;
-                writer.append(piece.starts_document, &tokens.map_err(|error| error.within(source.split.key()))?)?;
+                let tokens = tokens.map_err(|error| explain_unknown_character(error, source, tokenizer))?;
+                writer.append(piece.starts_document, &tokens)?;
             }
             // The text in a compressed file is longer than the file.
             let bytes_total = source.bytes().max(bytes_done);
@@ -334,17 +361,22 @@ impl Preparation<'_> {
 
     fn load_choice(&self, set: &HellaSwag, tokenizer: &TextTokenizer) -> Result<(Vec<ChoiceItem>, ChoiceFacts)> {
         let path: PathBuf = match (&set.file, set.builtin) {
+            (Some(file), _) if !file.exists() => {
+                let message = format!("there is no file {}; {HELLASWAG_FILE_ADVICE}", file.display());
+                return Err(DataError::setting("eval.hellaswag.file", message));
+            }
             (Some(file), _) => file.clone(),
-            (None, Some(Corpus::Stories)) => stories::write_corpus(&self.cache, self.report)?.choice,
+            (None, Some(Corpus::Stories)) => stories::open_or_write_corpus(&self.cache, self.report)?.choice,
             (None, None) => return Err(DataError::setting("eval.hellaswag", "give `file` or `builtin`")),
         };
         let (items, facts) = choice::load_items(&path, set.limit, tokenizer)?;
         if let Some(vocabulary) = self.request.vocab_size {
-            for (index, item) in (0..).zip(&items) {
-                let mut tokens = item.endings.iter().flatten().chain(&item.context);
-                if let Some(&token) = tokens.find(|&&token| token as usize >= vocabulary) {
-                    let (what, key) = (format!("eval.hellaswag: {}", path.display()), "model.vocab_size");
-                    return Err(DataError::TokenBeyondVocabulary { what, token, position: index, vocabulary, key });
+            for (number, item) in (1..).zip(&items) {
+                let mut tokens = (0..).zip(item.context.iter().chain(item.endings.iter().flatten()));
+                if let Some((position, &token)) = tokens.find(|(_, token)| **token as usize >= vocabulary) {
+                    let (what, key) =
+                        (format!("eval.hellaswag: {}, item {number}", path.display()), "model.vocab_size");
+                    return Err(DataError::TokenBeyondVocabulary { what, token, position, vocabulary, key });
                 }
             }
         }

@@ -37,7 +37,7 @@ impl Sampler {
 
     /// The same order, of which each epoch takes the first `used` rows, at least one and at most all.
     #[must_use]
-    pub fn with_epoch(self, used: u64) -> Self {
+    pub fn with_epoch_length(self, used: u64) -> Self {
         Self { used: used.clamp(1, self.rows), ..self }
     }
 
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn an_epoch_may_leave_rows_out() {
-        let sampler = Sampler::new(7, 10).with_epoch(8);
+        let sampler = Sampler::new(7, 10).with_epoch_length(8);
         let whole = Sampler::new(7, 10);
         for e in 0..3 {
             let got: Vec<u64> = (0..8).map(|i| sampler.index(e * 8 + i)).collect();

@@ -29,7 +29,7 @@ pub struct Split {
 
 #[derive(Debug, Clone)]
 enum RowLayout {
-    /// Windows of `columns` columns of `height` tokens each, from `start` on.
+    /// The tokens from `start` on, cut into `columns` columns of `height` tokens each. A row is a window in one column.
     Packed { tokens: TokenStream, start: u64, height: u64, columns: u64 },
     /// Documents from `first` on.
     Padded { store: TokenStore, first: u64, padding: PaddingTokens },
@@ -44,7 +44,8 @@ pub(super) struct PaddingTokens {
 }
 
 impl Split {
-    /// Windows over `range`, which is within `tokens` and is cut into columns of the same height. Tokens left at the end are not used.
+    /// Cuts `range` of `tokens` into columns of the same height, and each column into rows of `length` tokens. Tokens left at the end of a
+    /// column, or of `range`, are not used.
     pub(super) fn packed(tokens: TokenStream, range: &Range<u64>, length: usize, columns: u64) -> Self {
         let height = (range.end - range.start) / columns;
         let rows = height.saturating_sub(1) / length as u64 * columns;

@@ -18,6 +18,15 @@ impl SplitName {
         }
     }
 
+    /// The adjective for people: `training`.
+    pub fn adjective(self) -> &'static str {
+        match self {
+            Self::Train => "training",
+            Self::Validation => "validation",
+            Self::Test => "test",
+        }
+    }
+
     /// The name in file names and cards of token shards.
     pub(crate) fn short(self) -> &'static str {
         match self {

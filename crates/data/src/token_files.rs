@@ -55,7 +55,8 @@ pub(super) fn recognize(path: &Path) -> Result<(TokenSegment, &'static str)> {
     };
     let is_llmc = |format: ShardFormat| format.magic().is_some_and(|(magic, _)| magic == word(0));
     let (name, offset, width, count) = if map.starts_with(NPY_MAGIC) {
-        let (offset, width, count) = npy(map).map_err(|message| wrong(format!("a .npy file, but {message}")))?;
+        let (offset, width, count) =
+            parse_npy_header(map).map_err(|message| wrong(format!("a .npy file, but {message}")))?;
         let expected = count.checked_mul(width.bytes() as u64).and_then(|bytes| bytes.checked_add(offset as u64));
         if expected != Some(size) {
             return Err(wrong(format!(
@@ -89,7 +90,7 @@ pub(super) fn recognize(path: &Path) -> Result<(TokenSegment, &'static str)> {
 }
 
 /// The offset, type and number of the elements of a .npy file of one dimension.
-fn npy(bytes: &[u8]) -> Result<(usize, TokenWidth, u64), String> {
+fn parse_npy_header(bytes: &[u8]) -> Result<(usize, TokenWidth, u64), String> {
     let version = *bytes.get(6).ok_or("it is cut short")?;
     let short = bytes.get(8..10).and_then(|b| b.first_chunk()).map(|b| usize::from(u16::from_le_bytes(*b)));
     let long = bytes.get(8..12).and_then(|b| b.first_chunk()).map(|b| u32::from_le_bytes(*b) as usize);

@@ -28,6 +28,8 @@ pub(super) struct TokenStore {
 }
 
 impl TokenStore {
+    /// Opens the entry in `folder`.
+    ///
     /// # Errors
     /// `Damaged`, if the entry is not whole.
     pub(super) fn open(folder: &Path) -> Result<Self> {
@@ -92,6 +94,7 @@ pub(super) struct TokenStoreWriter {
     width: TokenWidth,
     /// The token in front of each document, if there are several.
     separator: Option<u32>,
+    /// The number of tokens in the file, with the separator that an only document does not need.
     count: u64,
     document_count: u64,
     max: u32,
@@ -110,12 +113,12 @@ impl TokenStoreWriter {
         Ok(Self { folder, tokens, documents, width, separator, count: 0, document_count: 0, max: 0 })
     }
 
-    /// The number of tokens in the stream so far.
+    /// The number of tokens so far that the stream of the complete entry will have.
     pub(super) fn count(&self) -> u64 {
         self.count - self.skip()
     }
 
-    /// The number of tokens in front of the stream: the separator, if there is only one document.
+    /// The number of tokens that the stream leaves out at the start of the file: the separator, if there is only one document.
     fn skip(&self) -> u64 {
         u64::from(self.document_count == 1 && self.separator.is_some())
     }

@@ -14,14 +14,14 @@ use runner_store::manifest::{Manifest, RunStatus, SweepPoint, TemplateUse};
 use runner_store::run_dir::{self, CHECKPOINTS, RESOLVED, RunDir, RunFiles};
 use runner_store::{RunLock, catalog, checkpoint, time};
 
-use crate::continuation::{ContinueRequest, ContinueSource, differing_keys};
+use crate::continuation::{ContinueRequest, ContinueSource, differing_plan_keys};
 use crate::error::EngineError;
 use crate::launch::World;
 use crate::launched::{LaunchedRank, agree_on_training, follow, work_as_rank};
 use crate::observer::{RunEvent, RunObserver};
 use crate::outcome::{RunOutcome, RunReport};
 use crate::prepare::{Host, PreparedRun, pin_hub_commits};
-use crate::session::{Session, SessionOptions, report_up_to_date, restore_summary};
+use crate::session::{RunSession, SessionOptions, report_up_to_date, restore_summary};
 use crate::stop::StopSwitch;
 
 /// A request to `apply`.
@@ -107,7 +107,7 @@ fn apply_in(
         Ok(run) => run,
         Err(up_to_date) => return Ok(up_to_date),
     };
-    Session { options, host, experiment, ready: &ready, stop, launched: launched.as_ref() }.work(run, observer)
+    RunSession { options, host, experiment, ready: &ready, stop, launched: launched.as_ref() }.work(run, observer)
 }
 
 /// A run to work on, or the report about one that is done.
@@ -174,6 +174,7 @@ fn open_or_create(
         experiment: &loaded.text,
         resolved: &resolved,
         template: template.and_then(|t| t.files.first()).map(|file| file.text.as_str()),
+        is_private: is_private(loaded),
         plan,
         manifest,
     };
@@ -181,12 +182,18 @@ fn open_or_create(
     Ok(Ok(RunDir::create(root, files, source.as_ref())?))
 }
 
+/// True if only their owner may read the texts of `loaded`: they hold values of `env()`, or come from a file that is private.
+pub(crate) fn is_private(loaded: &Loaded) -> bool {
+    loaded.template.as_ref().is_some_and(|template| !template.env_read.is_empty())
+        || runner_files::is_private(&loaded.path)
+}
+
 /// The keys that say how long a run trains.
 const LENGTH_KEYS: [&str; 3] = ["train.steps", "train.epochs", "train.tokens"];
 
 /// Names the newest run of `experiment` in `root` that differs in its length alone, and how to go on from it to `steps` steps.
 fn describe_other_length(root: &Path, experiment: &Experiment, steps: u64) -> Option<String> {
-    let options = LoadOptions { absent_files: true, ..LoadOptions::default() };
+    let options = LoadOptions { allows_absent_files: true, ..LoadOptions::default() };
     // Runs that cannot be read have no part in this hint.
     let listed = catalog::list(root).ok()?;
     let same_name = listed.iter().rev().filter(|run| run.name.as_ref() == Some(&experiment.name));
@@ -212,7 +219,7 @@ fn describe_other_length(root: &Path, experiment: &Experiment, steps: u64) -> Op
     })
 }
 
-/// `host` with the environment variables that had effect on the file, for the record.
+/// `host`, whose recorded variables also contain the environment variables that had effect on the file.
 fn with_recorded_environment(host: &Host, loaded: &Loaded) -> Host {
     let mut host = host.clone();
     // The program's own variables stay.
@@ -232,7 +239,8 @@ fn check_plan_hash(expected: &str, plan: &Plan, runs: &Path) -> Result<(), Engin
     // A folder of runs that cannot be read, or a damaged run, only makes the message shorter.
     let run = catalog::list(runs).into_iter().flatten().find(|run| has_expected_plan(&run.path));
     let compared = run.and_then(|run| Some((stored_plan::read(&run.path).ok()?, run.id)));
-    let keys = compared.as_ref().map(|(theirs, _)| differing_keys(theirs, plan, false)).filter(|keys| !keys.is_empty());
+    let keys =
+        compared.as_ref().map(|(theirs, _)| differing_plan_keys(theirs, plan, false)).filter(|keys| !keys.is_empty());
     let what = match (keys, &compared) {
         (Some(keys), Some((_, id))) => format!("; beside {id}, what differs is: {}", keys.join(", ")),
         _ => "; the file, its data or the program has changed".to_owned(),

@@ -4,9 +4,8 @@ use std::path::{Path, PathBuf};
 
 use runner_lab::stored_plan;
 use runner_spec::plan::Plan;
-use runner_spec::program::{Instruction, Program};
 use runner_store::manifest::Manifest;
-use runner_store::run_dir::ContinueFrom;
+use runner_store::run_dir::BeginningCheckpoint;
 use runner_store::{CheckpointChoice, catalog, run_dir};
 
 use crate::error::EngineError;
@@ -43,7 +42,7 @@ impl ContinueRequest {
             return Err(EngineError::Request(message));
         }
         if theirs.math_hash != plan.math_hash {
-            let keys = differing_keys(&theirs, plan, false);
+            let keys = differing_plan_keys(&theirs, plan, false);
             let keys = if keys.is_empty() { String::new() } else { format!(": {}", keys.join(", ")) };
             return Err(EngineError::Request(format!(
                 "{} cannot be continued by this file, which computes something else{keys}; only layout, device, \
@@ -58,8 +57,8 @@ impl ContinueRequest {
 
 impl ContinueSource {
     /// The checkpoint that the new run begins with.
-    pub(crate) fn checkpoint(&self) -> ContinueFrom<'_> {
-        ContinueFrom { path: &self.path, plan: &self.plan, which: self.which }
+    pub(crate) fn checkpoint(&self) -> BeginningCheckpoint<'_> {
+        BeginningCheckpoint { path: &self.path, plan: &self.plan, which: self.which }
     }
 
     /// Checks that `run`, which exists already, began with this run's checkpoint.
@@ -90,13 +89,9 @@ impl ContinueSource {
     }
 }
 
-fn clip_instruction(program: &Program) -> Option<&Instruction> {
-    program.step.iter().find(|i| matches!(i, Instruction::ClipNorm { .. }))
-}
-
 /// The keys of the file, or sections of it, in which two plans differ: those that change numbers, and if `with_layout` is true those
 /// of layout, device, micro-batches and evaluation.
-pub(crate) fn differing_keys(a: &Plan, b: &Plan, with_layout: bool) -> Vec<&'static str> {
+pub(crate) fn differing_plan_keys(a: &Plan, b: &Plan, with_layout: bool) -> Vec<&'static str> {
     let (Some(p), Some(q)) = (a.ranks.first().map(|r| &r.program), b.ranks.first().map(|r| &r.program)) else {
         return Vec::new();
     };
@@ -108,7 +103,7 @@ pub(crate) fn differing_keys(a: &Plan, b: &Plan, with_layout: bool) -> Vec<&'sta
         ("batch.sequences", p.batch.sequences != q.batch.sequences),
         ("data.layout", p.batch.length != q.batch.length),
         ("train.steps", p.steps != q.steps),
-        ("train.clip_norm", clip_instruction(p) != clip_instruction(q)),
+        ("train.clip_norm", p.clip_norm() != q.clip_norm()),
         ("optimizer", p.optimizer != q.optimizer),
         ("schedule or learning rate", p.schedule != q.schedule),
         ("precision", p.precision != q.precision),
@@ -134,8 +129,8 @@ mod tests {
         other.train.steps = Some(99);
         let other = compiled(&other);
         assert_ne!(plan.math_hash, other.math_hash);
-        let what = differing_keys(&plan, &other, false);
+        let what = differing_plan_keys(&plan, &other, false);
         assert!(what.starts_with(&["seed", "train.steps"]), "{what:?}");
-        assert!(differing_keys(&plan, &plan, true).is_empty());
+        assert!(differing_plan_keys(&plan, &plan, true).is_empty());
     }
 }

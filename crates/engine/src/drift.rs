@@ -5,7 +5,7 @@ use std::path::Path;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::continuation::differing_keys;
+use crate::continuation::differing_plan_keys;
 use crate::error::EngineError;
 use crate::prepare::{Host, PreparedRun};
 use runner_lab::stored_plan;
@@ -53,36 +53,41 @@ impl Drift {
         ready: &PreparedRun,
         host: &Host,
     ) -> Result<Self, EngineError> {
-        let mut items = vec![plan(path, manifest)?];
+        let mut items = vec![compare_plan(path, manifest)?];
         let mut item = |what, counts, was: String, is: String| {
             let state = if was == is { DriftState::Same } else { DriftState::Changed };
             items.push(DriftItem { what, state, counts, was, is });
         };
         let (was, is) = (&manifest.data, DataHashes::from(&ready.prepared.facts));
         let absent = || "none".to_owned();
-        let hash = |hash: &Option<String>| hash.as_ref().map_or_else(absent, |hash| short(hash));
-        item("tokenizer", true, short(&was.tokenizer), short(&is.tokenizer));
-        item("training data", true, short(&was.train), short(&is.train));
+        let hash = |hash: &Option<String>| hash.as_ref().map_or_else(absent, |hash| short_hash(hash));
+        item("tokenizer", true, short_hash(&was.tokenizer), short_hash(&is.tokenizer));
+        item("training data", true, short_hash(&was.train), short_hash(&is.train));
         item("validation data", true, hash(&was.validation), hash(&is.validation));
         item("multiple choice", true, hash(&was.choice), hash(&is.choice));
         if was.weights.is_some() || is.weights.is_some() {
             item("initial weights", true, hash(&was.weights), hash(&is.weights));
         }
-        // Each process that did steps counts, not the newest alone.
-        let sessions = surviving(manifest);
+        // The versions and machines of all sessions that did steps are compared, not only the newest.
+        let sessions = sessions_in_record(manifest);
         let version = |session: &Session| session.version.clone();
-        item("program", true, by_steps(&sessions, &manifest.version, version), env!("CARGO_PKG_VERSION").to_owned());
+        item(
+            "program",
+            true,
+            describe_by_steps(&sessions, &manifest.version, version),
+            env!("CARGO_PKG_VERSION").to_owned(),
+        );
         let here = Machine::detect();
         let processor = |m: &Machine| m.cpu.clone().unwrap_or_else(|| m.arch.clone());
-        let was = by_steps(&sessions, &processor(&manifest.machine), |session| processor(&session.machine));
+        let was = describe_by_steps(&sessions, &processor(&manifest.machine), |session| processor(&session.machine));
         item("processor", true, was, processor(&here));
         let devices: Vec<String> = ready.plan.ranks.iter().map(|rank| rank.device.to_string()).collect();
         item("devices", true, manifest.devices.join(" "), devices.join(" "));
         // Any number of threads gives the same bits; the folder's commit is that of the experiments, not of the program.
         item("threads", false, manifest.threads.to_string(), host.threads.to_string());
         let git = |git: &Option<Git>| match git {
-            Some(git) if git.dirty => format!("{}, with changes", short(&git.commit)),
-            Some(git) => short(&git.commit),
+            Some(git) if git.dirty => format!("{}, with changes", short_hash(&git.commit)),
+            Some(git) => short_hash(&git.commit),
             None => "no repository".to_owned(),
         };
         item("git", false, git(&manifest.git), git(&host.git()));
@@ -129,7 +134,7 @@ impl DriftItem {
 
 /// The sessions of which steps are in the record, each with its last such step; `None`: up to the end. What a session did
 /// after the step where a later one began was done again by that one.
-fn surviving(manifest: &Manifest) -> Vec<(&Session, Option<u64>)> {
+fn sessions_in_record(manifest: &Manifest) -> Vec<(&Session, Option<u64>)> {
     let mut out = Vec::new();
     let mut next: Option<u64> = None;
     for session in manifest.sessions.iter().rev() {
@@ -144,7 +149,11 @@ fn surviving(manifest: &Manifest) -> Vec<(&Session, Option<u64>)> {
 }
 
 /// The value that `value_of` returns for each session, with the steps if the values differ; `newest` where a session has none.
-fn by_steps(sessions: &[(&Session, Option<u64>)], newest: &str, value_of: impl Fn(&Session) -> String) -> String {
+fn describe_by_steps(
+    sessions: &[(&Session, Option<u64>)],
+    newest: &str,
+    value_of: impl Fn(&Session) -> String,
+) -> String {
     let mut parts: Vec<(String, u64, Option<u64>)> = Vec::new();
     for (session, last) in sessions {
         let said = Some(value_of(session)).filter(|said| !said.is_empty()).unwrap_or_else(|| newest.to_owned());
@@ -167,9 +176,9 @@ fn by_steps(sessions: &[(&Session, Option<u64>)], newest: &str, value_of: impl F
 }
 
 /// Compares the plan of the run with the one that its `resolved.yaml` makes now.
-fn plan(path: &Path, manifest: &Manifest) -> Result<DriftItem, EngineError> {
+fn compare_plan(path: &Path, manifest: &Manifest) -> Result<DriftItem, EngineError> {
     let rebuilt = stored_plan::compiled(path, &stored_plan::data_facts(path)?)?;
-    let (was, is) = (short(&manifest.plan_hash), short(&rebuilt.hash));
+    let (was, is) = (short_hash(&manifest.plan_hash), short_hash(&rebuilt.hash));
     let written = stored_plan::as_written(path);
     if manifest.plan_hash == rebuilt.hash {
         // The hash in the manifest does not tell whether `plan.json` still is the plan that it was made of.
@@ -191,7 +200,7 @@ fn plan(path: &Path, manifest: &Manifest) -> Result<DriftItem, EngineError> {
         };
         return Ok(DriftItem { what: "plan", state, counts: true, was, is: format!("{is} ({found})") });
     };
-    let keys = differing_keys(&written, &rebuilt, true);
+    let keys = differing_plan_keys(&written, &rebuilt, true);
     let keys = if keys.is_empty() { "this version plans otherwise".to_owned() } else { keys.join(", ") };
     let values = changed_values(&written, &rebuilt);
     let values = if values.is_empty() { String::new() } else { format!("; in the program {}", values.join(", ")) };
@@ -229,7 +238,7 @@ fn changed_in_both(written: &Value, plan: &Plan) -> Vec<String> {
     let then = &written["ranks"][0]["program"];
     let mut out = Vec::new();
     collect_differences("", then, &now, false, &mut out);
-    // Checkpoints are no part of what is computed.
+    // When checkpoints are written does not change what is computed.
     let due = |program: &Value| -> Option<Vec<Value>> {
         let all = program["periodic"].as_array()?;
         Some(all.iter().filter(|p| p["instruction"] != "checkpoint").cloned().collect())
@@ -261,8 +270,8 @@ fn shortened(mut out: Vec<String>) -> Vec<String> {
     out
 }
 
-/// Adds to `out` the values that differ between `a` and `b`, by their path below `path`. If the two are of different formats, only the
-/// keys that both have count; two objects without a common key are two words for a choice.
+/// Adds to `out` the values that differ between `a` and `b`, by their path below `path`. If the two are of different formats, only keys that
+/// both have count. Two objects without a common key are two variants of one setting, and differ as a whole.
 fn collect_differences(path: &str, a: &Value, b: &Value, same_format: bool, out: &mut Vec<String>) {
     match (a, b) {
         (Value::Object(p), Value::Object(q)) if !same_format || p.keys().eq(q.keys()) => {
@@ -275,14 +284,14 @@ fn collect_differences(path: &str, a: &Value, b: &Value, same_format: bool, out:
                 collect_differences(&format!("{path}{dot}{key}"), &p[key], &q[key], same_format, out);
             }
         }
-        // Lists of instructions are long, and follow from the rest; so do costs.
+        // Lists of instructions and costs follow from the other values, and lists are long.
         (Value::Array(_), Value::Array(_)) => {}
         _ if path.starts_with("flops") || path.starts_with("peak_flops") || a == b => {}
         _ => out.push(format!("{path} {b}, was {a}")),
     }
 }
 
-fn short(hash: &str) -> String {
+fn short_hash(hash: &str) -> String {
     hash.chars().take(16).collect()
 }
 
@@ -313,7 +322,9 @@ mod tests {
             .join("tests/fixtures/runs/format-2/tiny-f4b4ce03/manifest.json");
         let text = std::fs::read_to_string(file).unwrap();
         let mut manifest: Manifest = serde_json::from_str(&text).unwrap();
-        let said = |manifest: &Manifest| by_steps(&surviving(manifest), "newest", |session| session.version.clone());
+        let said = |manifest: &Manifest| {
+            describe_by_steps(&sessions_in_record(manifest), "newest", |session| session.version.clone())
+        };
         manifest.sessions = sessions.to_vec();
         assert_eq!(said(&manifest), "1 (steps 1 to 6), 3 (steps 7 to 12)");
         manifest.sessions.truncate(1);

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use runner_spec::event::{EvalMetrics, Event, SampleText, StepMetrics};
 use runner_spec::format::{count, duration, percent, printable, rate};
+use runner_spec::line_part::{LinePart, fit_line};
 
 /// Turns the events of one session into lines, and estimates the time that is left.
 #[derive(Debug)]
@@ -58,15 +59,16 @@ impl EventLines {
     }
 
     /// The numbers of a step, without its own number.
-    pub fn numbers(&self, m: &StepMetrics) -> String {
-        let mut out = format!("loss {:.4}  lr {:.2e}  {} tok/s", m.loss, m.lr, rate(m.tokens_per_second));
-        if let Some(mfu) = m.mfu {
-            let _ = write!(out, "  mfu {}", percent(mfu));
-        }
-        if let Some(left) = self.time_left(m.step).filter(|_| m.step < self.steps) {
-            let _ = write!(out, "  {} left", duration(left));
-        }
-        out
+    pub fn numbers(&self, m: &StepMetrics) -> Vec<LinePart> {
+        let mut parts = vec![
+            LinePart::new(3, format!("loss {:.4}", m.loss)),
+            LinePart::new(0, format!("lr {:.2e}", m.lr)),
+            LinePart::new(2, format!("{} tok/s", rate(m.tokens_per_second))),
+        ];
+        parts.extend(m.mfu.map(|mfu| LinePart::new(1, format!("mfu {}", percent(mfu)))));
+        let left = self.time_left(m.step).filter(|_| m.step < self.steps);
+        parts.extend(left.map(|left| LinePart::new(4, format!("{} left", duration(left)))));
+        parts
     }
 
     fn label(&self, what: &str, step: u64) -> String {
@@ -75,7 +77,8 @@ impl EventLines {
     }
 
     fn step_line(&self, m: &StepMetrics) -> String {
-        format!("{}/{}  norm {:.3}  {}", self.label("step", m.step), self.steps, m.grad_norm, self.numbers(m))
+        let numbers = fit_line(&self.numbers(m), usize::MAX);
+        format!("{}/{}  norm {:.3}  {numbers}", self.label("step", m.step), self.steps, m.grad_norm)
     }
 
     fn eval_line(&self, m: &EvalMetrics) -> String {

@@ -8,15 +8,15 @@ use runner_spec::model::parameters;
 use runner_spec::plan::Plan;
 use runner_spec::program::{OptimizerSpec, Program};
 use runner_store::manifest::{Manifest, RunOrigin};
-use runner_store::run_dir::{self, CHECKPOINTS, ContinueFrom, RESOLVED, RunDir, RunFiles};
+use runner_store::run_dir::{self, BeginningCheckpoint, CHECKPOINTS, RESOLVED, RunDir, RunFiles};
 use runner_store::{CheckpointChoice, RunLock, catalog, checkpoint, time};
 
-use crate::apply::{OpenedOrDone, open_unless_done};
+use crate::apply::{OpenedOrDone, is_private, open_unless_done};
 use crate::error::EngineError;
 use crate::observer::RunObserver;
 use crate::outcome::RunReport;
 use crate::prepare::{Host, PreparedRun, pin_hub_commits};
-use crate::session::{Session, SessionOptions};
+use crate::session::{RunSession, SessionOptions};
 use crate::stop::StopSwitch;
 
 /// A request to `fork`.
@@ -43,7 +43,7 @@ pub enum ForkStart {
 }
 
 /// The run that is forked, and where from.
-struct Parent {
+struct ForkedRun {
     path: PathBuf,
     manifest: Manifest,
     /// The step of the checkpoint to begin with; `None`: the start.
@@ -71,7 +71,7 @@ pub fn fork(
             None
         }
     };
-    let parent = Parent { path, manifest, step };
+    let parent = ForkedRun { path, manifest, step };
     let mut loaded = load_changed_settings(request, &parent)?;
     pin_hub_commits(&mut loaded.experiment, host, observer)?;
     let ready = PreparedRun::new(&loaded.experiment, None, host, None, observer)?;
@@ -82,7 +82,7 @@ pub fn fork(
         Err(up_to_date) => return Ok(up_to_date),
     };
     let (experiment, options) = (&loaded.experiment, &request.options);
-    Session { options, host, experiment, ready: &ready, stop, launched: None }.work(run, observer)
+    RunSession { options, host, experiment, ready: &ready, stop, launched: None }.work(run, observer)
 }
 
 /// # Errors
@@ -101,7 +101,7 @@ fn check_has_no_checkpoint(checkpoints: &Path, id: &str) -> Result<(), EngineErr
 }
 
 /// The parent's settings under the changes. The environment has no say in them.
-fn load_changed_settings(request: &ForkRequest, parent: &Parent) -> Result<Loaded, EngineError> {
+fn load_changed_settings(request: &ForkRequest, parent: &ForkedRun) -> Result<Loaded, EngineError> {
     let file = run_dir::resolved_file(&parent.path)?;
     let text = std::fs::read_to_string(&file).map_err(EngineError::io(format!("reading {}", file.display())))?;
     let mut sets = request.options.overrides.clone();
@@ -115,7 +115,7 @@ fn load_changed_settings(request: &ForkRequest, parent: &Parent) -> Result<Loade
     Ok(Loaded { path: file, ..loaded })
 }
 
-impl Parent {
+impl ForkedRun {
     fn origin(&self) -> RunOrigin {
         let Manifest { id, plan_hash, .. } = self.manifest.clone();
         RunOrigin::Fork { id, step: self.step, plan_hash }
@@ -175,9 +175,16 @@ impl Parent {
         manifest.origin = origin;
         manifest.environment.clone_from(&host.recorded_environment);
         let resolved = runner_config::to_yaml(&loaded.experiment);
-        let files = RunFiles { experiment: &loaded.text, resolved: &resolved, plan, template: None, manifest };
+        let files = RunFiles {
+            experiment: &loaded.text,
+            resolved: &resolved,
+            plan,
+            template: None,
+            is_private: is_private(loaded),
+            manifest,
+        };
         let theirs = self.step.map(|_| stored_plan::read(&self.path)).transpose()?;
-        let source = self.step.zip(theirs.as_ref()).map(|(step, plan)| ContinueFrom {
+        let source = self.step.zip(theirs.as_ref()).map(|(step, plan)| BeginningCheckpoint {
             path: &self.path,
             plan,
             which: CheckpointChoice::Step(step),

@@ -3,13 +3,13 @@
 use runner_comm::JoinError;
 use runner_spec::experiment::Experiment;
 use runner_spec::mesh::Mesh;
-use runner_spec::program::{Device, Mode};
+use runner_spec::program::{Device, ParallelMode};
 
 use crate::error::{EngineError, error_text};
 use crate::launch::launched_training::LaunchedTraining;
 use crate::launch::launcher_environment::AssignedRank;
-use crate::launch::{Faults, World, cuda_environment};
-use crate::observer::{IgnoreEvents, RunObserver};
+use crate::launch::{Faults, World, cuda_environment, rank_token};
+use crate::observer::{IgnoreEvents, RunEvent, RunObserver};
 use crate::outcome::{Exit, RunOutcome, RunReport};
 use crate::prepare::{Host, PreparedRun};
 use crate::stop::StopSwitch;
@@ -21,6 +21,9 @@ pub struct LaunchedRank {
     /// Receives what the rank waits for while the ranks meet.
     pub report_wait: fn(&str),
 }
+
+const PUBLIC_TOKEN_WARNING: &str = "the ranks have no secret by which they recognize each other, so that any process in their network \
+                                    could join this run: give all ranks the same RUNNER_TOKEN, a random text";
 
 /// Does `work`: as the rank `launched`, from its rendezvous with the other ranks to their common end, or alone. Only the leader has
 /// the `observer`. One rank reports for all: the error of another rank is returned only where this one has to report it.
@@ -38,7 +41,11 @@ pub(crate) fn work_as_rank(
     if assigned.world_size > 1 {
         cuda_environment::set_for_this_process();
     }
-    let world = World::join(assigned.clone(), faults.operation_timeout(), *report_wait)?;
+    let token = rank_token(assigned, &host.cache)?;
+    if assigned.rank == 0 && assigned.world_size > 1 && !token.is_secret() {
+        observer.observe(&RunEvent::Warning(PUBLIC_TOKEN_WARNING));
+    }
+    let world = World::join(assigned.clone(), token, faults, *report_wait)?;
     let observer = if world.is_leader() { observer } else { &mut IgnoreEvents };
     let error = match work(Some(&world), &host.shared_with(&world), observer) {
         Ok(report) => {
@@ -108,11 +115,11 @@ pub(crate) fn check_world_size(world: &World, mesh: Mesh) -> Result<(), EngineEr
 fn describe_mesh(mesh: Mesh) -> String {
     let replicas = format!("{} replicas", mesh.replicas);
     match mesh.mode {
-        Mode::Single => "mode: single".to_owned(),
-        Mode::Dp => format!("dp: {replicas}"),
-        Mode::Ddp => format!("ddp: {replicas}"),
-        Mode::Pipeline if mesh.replicas == 1 => format!("pipeline: {} stages", mesh.stages),
-        Mode::Pipeline => format!("pipeline: {} stages, {replicas}", mesh.stages),
+        ParallelMode::Single => "mode: single".to_owned(),
+        ParallelMode::Dp => format!("dp: {replicas}"),
+        ParallelMode::Ddp => format!("ddp: {replicas}"),
+        ParallelMode::Pipeline if mesh.replicas == 1 => format!("pipeline: {} stages", mesh.stages),
+        ParallelMode::Pipeline => format!("pipeline: {} stages, {replicas}", mesh.stages),
     }
 }
 

@@ -8,6 +8,7 @@
 pub mod apply;
 pub mod calibrate;
 pub mod continuation;
+mod details;
 pub mod drift;
 pub mod error;
 pub mod event_lines;

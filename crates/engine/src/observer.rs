@@ -17,6 +17,8 @@ pub enum RunEvent<'a> {
     Preparing(Progress),
     /// The data is ready.
     Prepared,
+    /// Something that a person should know who asked for details.
+    Detail(&'a str),
     /// Something that a person should know.
     Note(&'a str),
     /// Something that a person should see, even if they do not read notes.
@@ -27,8 +29,15 @@ pub enum RunEvent<'a> {
     /// An event of the training.
     Training { run: &'a Path, event: &'a Event },
     /// The run's work in this process is over and recorded, or there was nothing to do (`up_to_date`). `name` is what other
-    /// commands call the run.
-    End { run: &'a Path, name: &'a str, summary: Option<&'a Summary>, up_to_date: bool, failed: bool },
+    /// commands call the run; `interrupted` is true if a signal stopped it.
+    End {
+        run: &'a Path,
+        name: &'a str,
+        summary: Option<&'a Summary>,
+        up_to_date: bool,
+        failed: bool,
+        interrupted: bool,
+    },
     /// The changes since a run was made that is about to be reproduced.
     Drift { run: &'a Path, drift: &'a Drift },
 }

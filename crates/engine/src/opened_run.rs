@@ -45,7 +45,7 @@ pub fn open_run(root: &Path, wanted: &str) -> Result<OpenedRun, EngineError> {
 /// # Errors
 /// `ConfigError`.
 pub fn resolved_experiment(path: &Path) -> Result<Experiment, EngineError> {
-    let options = LoadOptions { absent_files: true, ..LoadOptions::default() };
+    let options = LoadOptions { allows_absent_files: true, ..LoadOptions::default() };
     Ok(runner_config::load(&run_dir::resolved_file(path)?, &options)?.experiment)
 }
 
@@ -135,8 +135,8 @@ impl OpenedRun {
         })
     }
 
-    /// The model of a checkpoint on `device`, for the thread that calls, with the weights that its forward reads, and the steps
-    /// they were trained for.
+    /// The model of a checkpoint on `device`, for the calling thread; the weights that its forward reads; and the step after which they were
+    /// saved.
     ///
     /// # Errors
     /// If there is no such checkpoint or it is damaged; if the device cannot be opened, or its memory is short.

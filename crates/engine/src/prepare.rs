@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use candle_core::Device;
 use runner_compute::state::TrainState;
-use runner_data::hub::{self, Lowered};
+use runner_data::hub::{self, LoweredData};
 use runner_data::{DataError, DataRequest, Prepared, Progress, TextTokenizer, content_hash};
 use runner_exec::{ExecError, Resources, parameter_layout};
 use runner_machine::host::Git;
@@ -21,6 +22,7 @@ use runner_store::checkpoint;
 use runner_weights::{OpenedWeights, WeightsError};
 
 use crate::calibrate;
+use crate::details::{describe_data, precise_duration};
 use crate::error::EngineError;
 use crate::launch::World;
 use crate::launched::check_world_size;
@@ -112,7 +114,7 @@ pub fn lower_hub(
     test: Option<&Source>,
     host: &Host,
     observer: &mut dyn RunObserver,
-) -> Result<Option<Lowered>, EngineError> {
+) -> Result<Option<LoweredData>, EngineError> {
     if !hub::is_needed(data, test) {
         return Ok(None);
     }
@@ -176,6 +178,7 @@ pub fn prepare_data(
         cache_dir: &host.cache,
         vocab_size: experiment.model.vocab_size,
     };
+    let started = Instant::now();
     let prepared = with_progress(observer, |report| pool.install(|| runner_data::prepare(&request, report)));
     let prepared = prepared.map_err(|error| match &error {
         DataError::Io { path, .. } if path.starts_with(&host.cache) => {
@@ -184,6 +187,9 @@ pub fn prepare_data(
         }
         _ => error.into(),
     })?;
+    for line in describe_data(&prepared.origins, started.elapsed()) {
+        observer.observe(&RunEvent::Detail(&line));
+    }
     check_prompts(experiment, &prepared.tokenizer)?;
     Ok(prepared)
 }
@@ -198,7 +204,7 @@ pub fn prepare_inputs(
     host: &Host,
     observer: &mut dyn RunObserver,
 ) -> Result<Prepared, EngineError> {
-    // The weights come first: finding out what is wrong with them takes less time.
+    // The weights are checked first, because that takes less time than preparing data.
     let weights = initial_weights(experiment)?;
     let mut prepared = prepare_data(experiment, pool, host, observer).map_err(|error| match (&weights, &error) {
         (Some(weights), EngineError::Data(DataError::TokenBeyondVocabulary { vocabulary, .. }))
@@ -341,7 +347,10 @@ impl PreparedRun {
     ) -> Result<Self, EngineError> {
         let (cluster, pool) = (find_devices(experiment, host, world)?, host.pool()?);
         let prepared = prepare_rank_inputs(experiment, checkpointed, &pool, host, observer)?;
+        let started = Instant::now();
         let plan = runner_plan::compile(experiment, &prepared.facts, &cluster)?;
+        let time = precise_duration(started.elapsed());
+        observer.observe(&RunEvent::Detail(&format!("plan   {}, compiled in {time}", plan.hash)));
         for warning in &plan.warnings {
             observer.observe(&RunEvent::Warning(warning));
         }
@@ -370,8 +379,7 @@ impl PreparedRun {
     }
 }
 
-/// The devices of this machine, or of the machines of `world`. Preparing data may take long, so what is wrong with them is said
-/// before.
+/// The devices of this machine, or of the machines of `world`. They are checked before data is prepared, which may take long.
 ///
 /// # Errors
 /// If they are not those that the experiment asks for, or the world has another number of ranks.

@@ -8,7 +8,7 @@ use runner_spec::event::{BestValidation, Event, ObserveError, TraceLine};
 use runner_store::{Log, PartRecord, Recorder, StoreError};
 
 use crate::event_lines::EventLines;
-use crate::launch::RunRecord;
+use crate::launch::RecordRun;
 use crate::observer::{RunEvent, RunObserver};
 
 /// The observer of a run's ranks.
@@ -52,7 +52,7 @@ impl Observer for Recording<'_> {
     }
 }
 
-impl RunRecord for Recording<'_> {
+impl RecordRun for Recording<'_> {
     fn commit(
         &mut self,
         step: u64,

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use runner_lab::stored_plan;
 use runner_spec::experiment::{Experiment, Precision, WeightInit};
 use runner_store::manifest::{ContinuedFrom, DataHashes, Manifest, RunOrigin, RunStatus};
-use runner_store::run_dir::{self, CHECKPOINTS, ContinueFrom, RESOLVED, RunDir, RunFiles};
+use runner_store::run_dir::{self, BeginningCheckpoint, CHECKPOINTS, RESOLVED, RunDir, RunFiles};
 use runner_store::verdict::{self, ReproductionVerdict, VERDICT};
 use runner_store::{CheckpointChoice, RunLock, StoreError, catalog, checkpoint, time};
 
@@ -15,7 +15,7 @@ use crate::observer::{RunEvent, RunObserver};
 use crate::opened_run::resolved_experiment;
 use crate::outcome::RunOutcome;
 use crate::prepare::{Host, PreparedRun};
-use crate::session::{Session, SessionOptions, read_summary_or_warn};
+use crate::session::{RunSession, SessionOptions, read_summary_or_warn};
 use crate::stop::StopSwitch;
 
 /// A request to `reproduce`.
@@ -60,7 +60,7 @@ struct Original {
     text: String,
     /// Its record, read before anything is trained: the run may be removed meanwhile.
     recorded: verdict::OriginalRun,
-    /// The last step that it recorded.
+    /// The last of its own steps that is in its record; 0 if there is none.
     last_step: u64,
 }
 
@@ -97,7 +97,7 @@ pub fn reproduce(
     if let Some(run) = run {
         let options = SessionOptions { until_step: (last < steps).then_some(last), ..request.options.clone() };
         let (experiment, options) = (&original.experiment, &options);
-        let session = Session { options, host, experiment, ready: &ready, stop, launched: None };
+        let session = RunSession { options, host, experiment, ready: &ready, stop, launched: None };
         if session.work(run, observer)?.outcome == RunOutcome::Interrupted {
             return Ok(Reproduction::Interrupted);
         }
@@ -180,7 +180,9 @@ impl Original {
         let mut manifest = Manifest::new(plan, self.path.join(RESOLVED), Vec::new(), time::now());
         manifest.origin = Some(self.origin());
         manifest.environment.clone_from(&host.recorded_environment);
-        let files = RunFiles { experiment: &self.text, resolved: &self.text, plan, template: None, manifest };
+        let is_private = runner_files::is_private(&self.path.join(RESOLVED));
+        let files =
+            RunFiles { experiment: &self.text, resolved: &self.text, plan, template: None, is_private, manifest };
         let run = match &self.manifest.continued_from {
             None => RunDir::create(root, files, None)?,
             Some(began) => {
@@ -188,7 +190,8 @@ impl Original {
                 let note = format!("repeat {} from step {} of {}", self.manifest.id, began.step, path.display());
                 observer.observe(&RunEvent::Note(&note));
                 let theirs = stored_plan::read(&path)?;
-                let from = ContinueFrom { path: &path, plan: &theirs, which: CheckpointChoice::Step(began.step) };
+                let from =
+                    BeginningCheckpoint { path: &path, plan: &theirs, which: CheckpointChoice::Step(began.step) };
                 RunDir::create(root, files, Some(&from))?
             }
         };

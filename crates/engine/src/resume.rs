@@ -14,7 +14,7 @@ use crate::observer::RunObserver;
 use crate::opened_run::resolved_experiment;
 use crate::outcome::{RunOutcome, RunReport};
 use crate::prepare::{Host, PreparedRun};
-use crate::session::{Session, SessionOptions};
+use crate::session::{RunSession, SessionOptions};
 use crate::stop::StopSwitch;
 
 /// A request to `resume`.
@@ -75,7 +75,8 @@ fn resume_in(
     };
     check_same_plan(run.manifest(), &ready.plan)?;
     ready.check_memory(world)?;
-    let session = Session { options, host, experiment: &experiment, ready: &ready, stop, launched: launched.as_ref() };
+    let session =
+        RunSession { options, host, experiment: &experiment, ready: &ready, stop, launched: launched.as_ref() };
     session.work(run, observer)
 }
 

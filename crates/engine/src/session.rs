@@ -7,7 +7,7 @@ use runner_lab::stored_plan;
 use runner_machine::host::{Machine, peak_rss_bytes};
 use runner_spec::experiment::Experiment;
 use runner_spec::plan::{Plan, RankPlan};
-use runner_spec::program::Mode;
+use runner_spec::program::ParallelMode;
 use runner_store::checkpoint::{self, ChosenCheckpoint, StateHash};
 use runner_store::manifest::{self, Manifest, RunOrigin, RunStatus};
 use runner_store::run_dir::{self, CHECKPOINTS, LOG, METRICS, RunDir, SUMMARY, TOKENIZER};
@@ -45,7 +45,7 @@ pub struct SessionOptions {
 }
 
 /// One process's work on a run.
-pub(crate) struct Session<'a> {
+pub(crate) struct RunSession<'a> {
     pub options: &'a SessionOptions,
     pub host: &'a Host,
     pub experiment: &'a Experiment,
@@ -63,7 +63,7 @@ struct TrainingEnd {
     peak_rss_bytes: Vec<Option<u64>>,
 }
 
-impl Session<'_> {
+impl RunSession<'_> {
     /// Works on `run` until it is done, interrupted or failed, and records which.
     ///
     /// # Errors
@@ -129,7 +129,7 @@ impl Session<'_> {
         if let Ok(TrainingEnd { interrupted: false, .. }) = &end {
             match test_best_checkpoint(self.experiment, self.ready, self.host, &mut recording) {
                 Ok(result) => tested = result,
-                // A test that cannot be made is a failure of the run, which `resume` mends.
+                // A test that cannot be made is a failure of the run. `resume` repeats the test.
                 Err(error) => end = Err(RunError::Test(Box::new(error))),
             }
         }
@@ -180,7 +180,8 @@ impl Session<'_> {
         // The observer is called last, because it may wait for a reader, and the record must not.
         let (name, failed) = (self.name(&path), end.is_err());
         let summary = recorded.as_ref().ok();
-        observer.observe(&RunEvent::End { run: &path, name: &name, summary, up_to_date: false, failed });
+        let interrupted = status == RunStatus::Interrupted && self.stop.is_requested();
+        observer.observe(&RunEvent::End { run: &path, name: &name, summary, up_to_date: false, failed, interrupted });
         match (end, recorded) {
             // The error that stopped the run matters more than the one of writing the record.
             (Err(error), _) => Err(self.failure(error, &run)),
@@ -203,7 +204,7 @@ impl Session<'_> {
 
     /// True if each rank is a process of its own.
     fn ranks_are_processes(&self) -> bool {
-        matches!(self.plan().mesh.mode, Mode::Ddp | Mode::Pipeline) || self.launched.is_some()
+        matches!(self.plan().mesh.mode, ParallelMode::Ddp | ParallelMode::Pipeline) || self.launched.is_some()
     }
 
     /// Opens the record in `path` for writing.
@@ -211,8 +212,8 @@ impl Session<'_> {
         Recorder::open(path, &self.plan().hash, self.experiment.checkpoint.keep)
     }
 
-    /// Trains from `resume_point`, or from the initial weights, to the end. When a rank's process is lost, the ranks are restarted from the newest checkpoint, as often as the experiment
-    /// allows.
+    /// Trains from `resume_point`, or from the initial weights, to the end. When a rank's process is lost, the ranks are restarted from the
+    /// newest checkpoint, as often as the experiment allows.
     fn train(
         &self,
         mut resume_point: Option<ChosenCheckpoint>,
@@ -385,7 +386,7 @@ pub(crate) fn read_summary_or_warn(path: &Path, observer: &mut dyn RunObserver) 
 pub(crate) fn report_up_to_date(path: &Path, name: &str, observer: &mut dyn RunObserver) {
     let summary = read_summary_or_warn(path, observer);
     let summary = summary.as_ref();
-    observer.observe(&RunEvent::End { run: path, name, summary, up_to_date: true, failed: false });
+    observer.observe(&RunEvent::End { run: path, name, summary, up_to_date: true, failed: false, interrupted: false });
 }
 
 /// Writes the summary of the finished run in `path` again, if it is missing or damaged, as far as other files have its numbers.

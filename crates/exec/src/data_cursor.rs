@@ -23,7 +23,7 @@ impl<'a> DataCursor<'a> {
         let sampler = if order.sequential {
             Sampler::sequential(used)
         } else {
-            Sampler::new(program.seed, rows).with_epoch(used)
+            Sampler::new(program.seed, rows).with_epoch_length(used)
         };
         Self { program, split, sampler, prefetched: HashMap::new() }
     }

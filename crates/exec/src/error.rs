@@ -27,7 +27,7 @@ pub enum ExecError {
     Peer(#[from] CommError),
     /// Ranks that must hold the same numbers do not.
     #[error("after step {step}, the {what} differ between ranks that must hold the same: memory or a device is faulty")]
-    Diverged { step: u64, what: &'static str },
+    ReplicasDiffer { step: u64, what: &'static str },
     /// The weights that training starts from.
     #[error("the initial weights: {0}")]
     InitialWeights(Box<dyn std::error::Error + Send + Sync>),

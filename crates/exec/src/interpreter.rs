@@ -15,14 +15,14 @@ use super::step_watch::StepWatch;
 use super::trace::Trace;
 use super::trainer::Trainer;
 use super::{device, layout_evaluation, layout_sampling, non_finite, replica_check};
-use runner_compute::kernels::optimizer::Sum;
+use runner_compute::kernels::optimizer::DeviceSum;
 use runner_compute::observer::Observer;
 use runner_compute::optim;
 use runner_compute::state::TrainState;
 use runner_data::{Dataset, TextTokenizer};
 use runner_spec::data::ChoiceItem;
 use runner_spec::event::{BestValidation, Event, StepMetrics};
-use runner_spec::program::{Instruction, Mode, Program};
+use runner_spec::program::{Instruction, ParallelMode, Program};
 use runner_spec::topology::Lane;
 
 /// The data that a rank works with besides its program.
@@ -53,7 +53,7 @@ impl<'a> From<&'a AtomicBool> for RunControls<'a> {
 
 /// The end of a rank's work.
 #[derive(Debug)]
-pub struct RankOutcome {
+pub struct TrainedRank {
     pub state: TrainState,
     /// True if the rank stopped before its last step, on request or at `RunControls::until`.
     pub interrupted: bool,
@@ -70,7 +70,7 @@ pub fn run<'a>(
     state: TrainState,
     controls: impl Into<RunControls<'a>>,
     observer: &mut dyn Observer,
-) -> Result<RankOutcome, ExecError> {
+) -> Result<TrainedRank, ExecError> {
     let context = RankContext::new(program, peers)?;
     let first_step = state.step;
     let explain = |e| explain_out_of_memory(e, program, first_step, None, || device::memory_of_program(program));
@@ -124,7 +124,7 @@ struct Interpreter<'a> {
 }
 
 impl Interpreter<'_> {
-    fn run(mut self) -> Result<RankOutcome, ExecError> {
+    fn run(mut self) -> Result<TrainedRank, ExecError> {
         let program = self.context.program;
         replica_check::compare_states(self.context, &self.trainer)?;
         self.observer.observe(&Event::Start { step: self.first_step, steps: program.steps })?;
@@ -139,7 +139,7 @@ impl Interpreter<'_> {
         while self.trainer.state.step < program.steps && !interrupted {
             interrupted = self.run_step()?;
         }
-        Ok(RankOutcome { state: self.trainer.state.on_host()?, interrupted })
+        Ok(TrainedRank { state: self.trainer.state.on_host()?, interrupted })
     }
 
     /// A rank that is alone obeys a request at once. Several ranks obey what they agreed on when the step began.
@@ -271,7 +271,7 @@ impl Interpreter<'_> {
 
     /// dp: all ranks get the root's weights.
     fn broadcast_weights(&self) -> Result<(), ExecError> {
-        if self.context.program.mesh.mode != Mode::Dp {
+        if self.context.program.mesh.mode != ParallelMode::Dp {
             return Err(ExecError::Program("weights are broadcast under dp only".to_owned()));
         }
         self.context.comm.broadcast(self.context.replica_group(), 0, &self.trainer.state.weights()?)?;
@@ -287,7 +287,7 @@ impl Interpreter<'_> {
         // All reads are launched before the first one waits for a GPU.
         let squares = self.trainer.launch_grad_squares()?;
         let loss = self.passes.read_loss(&self.trainer)?;
-        let own = squares.into_iter().map(Sum::read).sum::<candle_core::Result<f64>>()?;
+        let own = squares.into_iter().map(DeviceSum::read).sum::<candle_core::Result<f64>>()?;
         // One replica counts: under ddp all have the same gradients, under dp the root has them.
         let counts = self.context.replica == 0;
         let waited = self.context.comm.waited();

@@ -24,7 +24,8 @@ pub(super) fn evaluate(
     let choice = program.eval.choice_items.and(resources.choice);
     let choice = choice.map(|items| ChoiceBatches::new(items, program.model.context_length));
     match eval::evaluate(step, loss, choice, |batches| run_batches(context, trainer, batches)) {
-        // All ranks have the same result. An empty finding: this rank's weights are finite.
+        // All ranks have the same result, so all of them take part in the election. An empty finding says that this rank's weights are
+        // finite.
         Err(ExecError::Eval(EvalError::NotFinite(what))) => {
             let finding = non_finite::find_in_weights(trainer)?.unwrap_or_default();
             let first = context.elect_fault_report(&finding, "the logits")?;

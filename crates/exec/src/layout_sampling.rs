@@ -1,6 +1,8 @@
 //! Samples under any layout of ranks: replicas divide the prompts among them. In a pipeline the first stage draws the tokens, and
 //! the other stages run each feed that it announces.
 
+use std::ops::ControlFlow;
+
 use candle_core::{DType, Device, Tensor};
 
 use super::error::ExecError;
@@ -28,7 +30,8 @@ pub(super) fn sample(
     if context.stage == 0 {
         for prompt in indices_of_replica(spec.prompts.len(), context.replica, program.mesh.replicas) {
             let extend = &mut |feed: &TokenFeed| pipeline.extend(feed);
-            all.push((prompt, continue_prompt(extend, &program.model, tokenizer, spec, prompt)?));
+            let ignore = &mut |_, _| ControlFlow::Continue(());
+            all.push((prompt, continue_prompt(extend, &program.model, tokenizer, spec, prompt, ignore)?));
         }
         pipeline.announce(None)?;
     } else {
@@ -86,7 +89,7 @@ impl<'a> PipelineDecoder<'a> {
             if is_whole_model {
                 return Ok(Some(output));
             }
-            // The last part's output are the logits, for the first stage.
+            // The output of the last part is the logits, which go to the first stage.
             self.context.send_chunk_output(index, &output)?;
         }
         if self.context.stage > 0 {

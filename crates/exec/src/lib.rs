@@ -31,7 +31,7 @@ mod trace;
 mod trainer;
 
 pub use error::ExecError;
-pub use interpreter::{RankOutcome, Resources, RunControls, run};
+pub use interpreter::{Resources, RunControls, TrainedRank, run};
 pub use memory_shortage::{DriverMemory, MemoryShortage};
 pub use rank_context::{InstructionList, Peers, ProgressMonitor};
 pub use trainer::{Trainer, initial_state, parameter_layout, tied_copy_entry};

@@ -7,7 +7,7 @@ use super::non_finite;
 use super::rank_context::RankContext;
 use super::trace::Trace;
 use super::trainer::Trainer;
-use runner_compute::kernels::optimizer::Sum;
+use runner_compute::kernels::optimizer::DeviceSum;
 use runner_compute::model::{Output, SavedActivations};
 use runner_compute::nn::{DeferredGradients, MicroBatch};
 use runner_spec::data::Rows;
@@ -46,7 +46,7 @@ pub(super) struct Passes<'a> {
     /// Summed negative log-likelihood of this rank's micro-batches, as far as it was read.
     loss: f64,
     /// Summed losses by micro-batch that a GPU may still be computing.
-    unread_losses: Vec<(usize, Sum)>,
+    unread_losses: Vec<(usize, DeviceSum)>,
 }
 
 fn repeat_default<T: Default>(count: usize) -> Vec<T> {
@@ -130,12 +130,12 @@ impl<'a> Passes<'a> {
                     trace.record_losses(mb, self.context.program.model.layers + 1, &losses.read()?);
                 }
                 match losses.sum()? {
-                    Sum::Ready(loss) if !loss.is_finite() => {
+                    DeviceSum::Ready(loss) if !loss.is_finite() => {
                         let first = non_finite::find_in_forward(trainer, chunk, replay_input, batch)?;
                         return Err(ExecError::NotFinite { step: self.step + 1, what: "loss", first });
                     }
-                    Sum::Ready(loss) => self.loss += loss,
-                    pending @ Sum::Pending(_) => self.unread_losses.push((mb, pending)),
+                    DeviceSum::Ready(loss) => self.loss += loss,
+                    pending @ DeviceSum::Pending(_) => self.unread_losses.push((mb, pending)),
                 }
             }
         }

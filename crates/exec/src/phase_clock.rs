@@ -82,7 +82,7 @@ impl PhaseClock {
         Ok(())
     }
 
-    /// Returns the times since the last call. On a GPU no one waits for the update of a step: its time is in the next step's.
+    /// Returns the times since the last call. Nothing waits for a GPU's update, so the time of a step's update is in the next step's times.
     pub(super) fn take(&mut self) -> Result<PhaseTimes> {
         #[cfg(feature = "cuda")]
         for (phase, from, to) in std::mem::take(&mut self.running) {

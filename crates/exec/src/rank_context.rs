@@ -47,6 +47,8 @@ pub(super) struct RankContext<'a> {
 }
 
 impl<'a> RankContext<'a> {
+    /// The context of `program`'s rank, with its connections.
+    ///
     /// # Errors
     /// If `peers` connect another rank, or another number of ranks, than `program` is for.
     pub(super) fn new(program: &'a Program, peers: Peers<'a>) -> Result<Self, ExecError> {

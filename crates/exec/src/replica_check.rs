@@ -6,7 +6,7 @@ use super::error::ExecError;
 use super::rank_context::RankContext;
 use super::trainer::Trainer;
 use runner_compute::kernels::{bytes, on_host};
-use runner_spec::program::Mode;
+use runner_spec::program::ParallelMode;
 use runner_spec::topology::GroupId;
 
 /// Compares the weights and moments of replicas, and the tied embedding of the two stages that hold it.
@@ -16,7 +16,7 @@ use runner_spec::topology::GroupId;
 pub(super) fn compare_states(context: RankContext<'_>, trainer: &Trainer) -> Result<(), ExecError> {
     let (state, program) = (&trainer.state, context.program);
     // Under dp the replicas get the root's weights every step: there is nothing of their own to compare.
-    if program.mesh.replicas > 1 && program.mesh.mode != Mode::Dp {
+    if program.mesh.replicas > 1 && program.mesh.mode != ParallelMode::Dp {
         compare(context, context.replica_group(), &state.buffer, state.step, "weights and moments")?;
     }
     if let Some(range) = trainer.tied_range(program).filter(|_| program.shares_tied()) {
@@ -38,5 +38,5 @@ fn compare(
     let mut message = step.to_le_bytes().to_vec();
     message.extend(hash.as_bytes());
     let all = context.comm.all_gather(group, &message)?;
-    if all.iter().all(|other| *other == message) { Ok(()) } else { Err(ExecError::Diverged { step, what }) }
+    if all.iter().all(|other| *other == message) { Ok(()) } else { Err(ExecError::ReplicasDiffer { step, what }) }
 }

@@ -12,7 +12,7 @@ use super::rank_context::RankContext;
 use super::trainer::Trainer;
 use runner_spec::event::{WatchedMemory, WatchedSpan, WatchedStep};
 use runner_spec::forecast::MAX_SPANS;
-use runner_spec::program::{Instruction, Mode, Program};
+use runner_spec::program::{Instruction, ParallelMode, Program};
 
 /// One rank's observations, which all ranks exchange.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -36,7 +36,7 @@ impl StepWatch {
     /// 8th, … are: a record holds the latest, and a later step is the better measure.
     pub(super) fn start_if_due(nth: u64, program: &Program, device: &Device) -> Option<Self> {
         // All ranks watch the same steps. Under dp they share one process, of which the root counts the memory.
-        let counts = program.mesh.mode != Mode::Dp || program.rank == 0;
+        let counts = program.mesh.mode != ParallelMode::Dp || program.rank == 0;
         nth.is_power_of_two().then(|| Self {
             began: Instant::now(),
             observation: RankObservation {
@@ -49,7 +49,7 @@ impl StepWatch {
 
     /// Records that `instruction` ran from `start` until now.
     pub(super) fn record_span(&mut self, rank: usize, instruction: &Instruction, start: Instant) {
-        // Messages are drawn too. More spans than this cannot be drawn.
+        // Sends and receives have a chunk but no activity, and are drawn too. More spans than `MAX_SPANS` cannot be drawn.
         let (what, chunk) = (instruction.activity(), instruction.chunk());
         if (what.is_none() && chunk.is_none()) || self.observation.spans.len() >= MAX_SPANS {
             return;
@@ -67,7 +67,7 @@ impl StepWatch {
 
     /// Records the memory that the rank holds. The first of several ranks in one process records it for all.
     pub(super) fn record_memory(&mut self, program: &Program, trainer: &Trainer) {
-        let sharing = if program.mesh.mode == Mode::Dp { program.world_size() as u64 } else { 1 };
+        let sharing = if program.mesh.mode == ParallelMode::Dp { program.world_size() as u64 } else { 1 };
         if sharing > 1 && program.rank > 0 {
             return;
         }

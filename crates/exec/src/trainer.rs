@@ -131,7 +131,7 @@ impl Trainer {
     ///
     /// # Errors
     /// If a launch fails.
-    pub fn launch_grad_squares(&self) -> TensorResult<Vec<optimizer::Sum>> {
+    pub fn launch_grad_squares(&self) -> TensorResult<Vec<optimizer::DeviceSum>> {
         let flat = &self.grads.flat;
         let Some(copied) = &self.tied_copy else { return Ok(vec![optimizer::sum_of_squares(flat)?]) };
         let rest = flat.narrow(0, copied.end, flat.elem_count() - copied.end)?;

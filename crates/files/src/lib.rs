@@ -6,15 +6,16 @@
 pub mod safetensors_header;
 pub mod strict_json;
 
+use std::error::Error;
 use std::fs::{self, File};
-use std::io::{self, Write as _};
+use std::io::{self, ErrorKind, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 pub use tempfile::{NamedTempFile, TempDir};
 
 /// The prefix of the names of unfinished files and folders. They are never read; the owner of the folder removes them.
-pub const TEMPORARY: &str = ".tmp-";
+pub const TEMPORARY_PREFIX: &str = ".tmp-";
 
 /// The folder that holds `path`: `.` for a bare file name.
 pub fn parent_folder(path: &Path) -> &Path {
@@ -27,10 +28,20 @@ pub fn parent_folder(path: &Path) -> &Path {
 /// # Errors
 /// If the file cannot be created.
 pub fn temporary_file(folder: &Path) -> io::Result<NamedTempFile> {
-    let mut builder = tempfile::Builder::new();
     // By default, only the owner could read a temporary file.
-    builder.prefix(TEMPORARY).permissions(fs::Permissions::from_mode(0o666));
+    temporary_file_of_mode(folder, 0o666)
+}
+
+fn temporary_file_of_mode(folder: &Path, mode: u32) -> io::Result<NamedTempFile> {
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(TEMPORARY_PREFIX).permissions(fs::Permissions::from_mode(mode));
     builder.tempfile_in(folder).map_err(|error| without_temporary_name(&error))
+}
+
+/// True if `path` is a file that its owner alone may read and write.
+pub fn is_private(path: &Path) -> bool {
+    const GROUP_AND_OTHERS: u32 = 0o077;
+    fs::metadata(path).is_ok_and(|metadata| metadata.permissions().mode() & GROUP_AND_OTHERS == 0)
 }
 
 /// Makes the content of `file` durable and renames it to `path` in the same folder. Without `replace`, an existing file stays.
@@ -44,12 +55,44 @@ pub fn put_in_place(file: NamedTempFile, path: &Path, replace: bool) -> io::Resu
     sync_dir(parent_folder(path))
 }
 
-/// Creates a folder in `folder` under a temporary name that no other process uses. It is removed when it is dropped.
+/// The text of an error of reading or writing a file, with what to do about a full disk.
+pub fn explain_io_error(error: &io::Error) -> String {
+    // A writer of a format may have wrapped the error of the operating system.
+    let causes = std::iter::successors(Some(error as &(dyn Error + 'static)), |&cause| cause.source());
+    let mut kinds = causes.filter_map(|cause| cause.downcast_ref::<io::Error>()).map(io::Error::kind);
+    match kinds.find(|kind| matches!(kind, ErrorKind::StorageFull | ErrorKind::QuotaExceeded)) {
+        Some(ErrorKind::StorageFull) => "the disk is full: make room first".to_owned(),
+        Some(_) => "the disk quota is used up: make room first".to_owned(),
+        None => error.to_string(),
+    }
+}
+
+/// Creates a folder in `folder` under a temporary name that begins with `prefix` and that no other process uses. It is removed when
+/// it is dropped.
 ///
 /// # Errors
 /// If the folder cannot be created.
-pub fn temporary_dir(folder: &Path) -> io::Result<TempDir> {
-    tempfile::Builder::new().prefix(TEMPORARY).tempdir_in(folder).map_err(|error| without_temporary_name(&error))
+pub fn temporary_dir(folder: &Path, prefix: &str) -> io::Result<TempDir> {
+    tempfile::Builder::new().prefix(prefix).tempdir_in(folder).map_err(|error| without_temporary_name(&error))
+}
+
+/// Creates the folder `path` and the missing folders above it, and makes their entries durable.
+///
+/// # Errors
+/// If one of them cannot be created or synced.
+pub fn create_dir_all(path: &Path) -> io::Result<()> {
+    // The empty path is the working directory.
+    if path.as_os_str().is_empty() || path.is_dir() {
+        return Ok(());
+    }
+    let parent = parent_folder(path);
+    create_dir_all(parent)?;
+    match fs::create_dir(path) {
+        // Another process may have been faster.
+        Err(error) if error.kind() == ErrorKind::AlreadyExists && path.is_dir() => {}
+        created => created?,
+    }
+    sync_dir(parent)
 }
 
 /// `error` without the path of the temporary file, which says nothing to a user.
@@ -68,13 +111,22 @@ pub fn sync_dir(path: &Path) -> io::Result<()> {
 }
 
 /// Replaces the file `path` with `bytes`. After a kill at any moment it holds the old content or the new. Several processes may
-/// write the same file at the same time: the last one wins.
+/// write the same file at the same time: the last one wins. A private file stays private.
 ///
 /// # Errors
 /// If the folder cannot be written to.
 pub fn write_atomic(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut file = temporary_file(parent_folder(path))?;
-    file.write_all(bytes)?;
+    write_atomic_as(path, bytes, is_private(path))
+}
+
+/// Does what [`write_atomic`] does. If `private` is true, only the owner of the file may read it.
+///
+/// # Errors
+/// If the folder cannot be written to.
+pub fn write_atomic_as(path: &Path, bytes: &[u8], private: bool) -> io::Result<()> {
+    let mut file = temporary_file_of_mode(parent_folder(path), if private { 0o600 } else { 0o666 })?;
+    // The errors of the file itself do not name its temporary path.
+    file.as_file_mut().write_all(bytes)?;
     put_in_place(file, path, true)
 }
 
@@ -82,7 +134,7 @@ pub fn write_atomic(path: &Path, bytes: &[u8]) -> io::Result<()> {
 pub fn remove_leftovers(folder: &Path) {
     let Ok(entries) = fs::read_dir(folder) else { return };
     for entry in entries.filter_map(Result::ok) {
-        if entry.file_name().to_string_lossy().starts_with(TEMPORARY) {
+        if entry.file_name().to_string_lossy().starts_with(TEMPORARY_PREFIX) {
             let path = entry.path();
             let _ = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
         }
@@ -104,15 +156,49 @@ mod tests {
     }
 
     #[test]
+    fn a_private_file_stays_private() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.json");
+        write_atomic_as(&path, b"1", true).unwrap();
+        write_atomic(&path, b"2").unwrap();
+        assert!(is_private(&path) && fs::read(&path).unwrap() == b"2");
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    }
+
+    #[test]
     fn an_existing_file_stays_unless_it_may_be_replaced() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a");
         fs::write(&path, "old").unwrap();
         let kept = put_in_place(temporary_file(dir.path()).unwrap(), &path, false).unwrap_err();
-        assert_eq!(kept.kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(kept.kind(), ErrorKind::AlreadyExists);
         assert_eq!(fs::read(&path).unwrap(), b"old");
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
         assert_eq!(parent_folder(Path::new("a")), Path::new("."));
+    }
+
+    #[test]
+    fn folders_are_created_where_they_are_missing() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a/b/c");
+        create_dir_all(&path).unwrap();
+        create_dir_all(&path).unwrap();
+        create_dir_all(Path::new("")).unwrap();
+        assert!(path.is_dir());
+        fs::write(path.join("file"), "").unwrap();
+        assert!(create_dir_all(&path.join("file")).is_err() && create_dir_all(&path.join("file/d")).is_err());
+    }
+
+    #[test]
+    fn a_full_disk_is_explained_whatever_wraps_its_error() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("the format's writer failed")]
+        struct Wrapped(#[source] io::Error);
+        let full = || io::Error::from(ErrorKind::StorageFull);
+        assert_eq!(explain_io_error(&full()), "the disk is full: make room first");
+        assert_eq!(explain_io_error(&io::Error::other(Wrapped(full()))), "the disk is full: make room first");
+        let other = io::Error::other(Wrapped(ErrorKind::TimedOut.into()));
+        assert_eq!(explain_io_error(&other), "the format's writer failed");
     }
 
     #[test]

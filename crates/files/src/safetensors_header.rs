@@ -122,7 +122,7 @@ fn check_layout(tensors: &[(String, TensorInfo)], data: u64) -> Result<(), Strin
     for (name, TensorInfo { dtype, shape, data_offsets: [begin, end] }) in tensors {
         if begin > end || *end > data {
             return Err(format!(
-                "tensor {name} is at bytes {begin} to {end} of {data}: the file is cut short, or it lies"
+                "tensor {name} is at bytes {begin} to {end} of {data}: the file is cut short, or its header is wrong"
             ));
         }
         let elements = shape.iter().try_fold(1u64, |product, &n| product.checked_mul(n as u64));

@@ -13,6 +13,18 @@ pub fn parse(bytes: &[u8]) -> serde_json::Result<Value> {
     serde_json::from_slice(bytes).map(|StrictValue(value)| value)
 }
 
+/// The type of `value` with its article, for a message.
+pub fn describe_type(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a string",
+        Value::Array(_) => "an array",
+        Value::Object(_) => "an object",
+    }
+}
+
 struct StrictValue(Value);
 
 impl<'de> Deserialize<'de> for StrictValue {

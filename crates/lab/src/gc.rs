@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use rayon::prelude::*;
 
 use super::remove::{FreedBytes, bytes_freed, discard, is_sweep_unfinished};
-use runner_files::TEMPORARY;
+use runner_files::TEMPORARY_PREFIX;
 use runner_store::catalog;
 use runner_store::catalog::{ListedRun, ListedStatus};
 use runner_store::checkpoint;
@@ -94,7 +94,7 @@ impl<'a> Retention<'a> {
         let mut push = |kind, path: PathBuf| {
             items.push(UnneededItem { kind, run: Some(run.path.clone()), bytes: 0, path });
         };
-        let is_unfinished = |path: &PathBuf| file_name(path).starts_with(TEMPORARY);
+        let is_unfinished = |path: &PathBuf| file_name(path).starts_with(TEMPORARY_PREFIX);
         for path in children(&run.path).into_iter().filter(is_unfinished) {
             push(UnneededKind::Leftover, path);
         }

@@ -5,6 +5,8 @@
 pub mod compare;
 pub mod gc;
 pub mod remove;
+pub mod remove_sweep;
+pub mod stopped_points;
 pub mod stored_plan;
 pub mod sweep;
 pub mod sweep_dir;

@@ -7,8 +7,8 @@ use std::path::Path;
 
 use super::sweep_dir;
 use crate::sweep::progress::SweepProgress;
-use runner_files::TEMPORARY;
-use runner_store::catalog::{ListedRun, SWEEPS};
+use runner_files::TEMPORARY_PREFIX;
+use runner_store::catalog::ListedRun;
 use runner_store::checkpoint;
 use runner_store::error::StoreError;
 use runner_store::files::sync_dir;
@@ -72,11 +72,16 @@ pub fn bytes_freed(path: &Path) -> u64 {
 /// Those of [`check`]; `Locked` if a process works on the run, `Refused` if that is not known; if the file system refuses.
 pub fn remove(root: &Path, path: &Path) -> Result<(), StoreError> {
     check(root, path)?;
+    remove_locked(root, path)
+}
+
+/// Removes `path`, a folder in `parent` whose lock no other process holds.
+pub(super) fn remove_locked(parent: &Path, path: &Path) -> Result<(), StoreError> {
     let _lock = RunLock::take_to_remove(path)?;
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let aside = root.join(format!("{REMOVING}{name}-{}", std::process::id()));
+    let aside = parent.join(format!("{REMOVING}{name}-{}", std::process::id()));
     fs::rename(path, &aside).map_err(StoreError::io("renaming", path))?;
-    sync_dir(root)?;
+    sync_dir(parent)?;
     fs::remove_dir_all(&aside).map_err(StoreError::io("removing", &aside))
 }
 
@@ -104,7 +109,7 @@ pub fn remove_checkpoints(root: &Path, path: &Path) -> Result<(), StoreError> {
 /// Removes a folder of a run so that a part of it is never taken for the whole. The caller holds the lock of the run.
 pub(super) fn discard(path: &Path) -> Result<(), StoreError> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let aside = path.with_file_name(format!("{TEMPORARY}old-{}", name.trim_start_matches('.')));
+    let aside = path.with_file_name(format!("{TEMPORARY_PREFIX}old-{}", name.trim_start_matches('.')));
     if fs::symlink_metadata(&aside).is_ok() {
         fs::remove_dir_all(&aside).map_err(StoreError::io("removing", &aside))?;
     }
@@ -126,11 +131,6 @@ pub fn descendants<'a>(all: &'a [ListedRun], id: &str) -> Vec<&'a ListedRun> {
 /// whose record cannot be read counts as not finished.
 #[must_use]
 pub fn is_sweep_unfinished(root: &Path, id: &str) -> bool {
-    let mut parts = Path::new(id).components();
-    if !matches!((parts.next(), parts.next()), (Some(std::path::Component::Normal(_)), None)) {
-        return false;
-    }
-    let folder = root.join(SWEEPS).join(id);
     let is_unfinished = |record| !SweepProgress::read(root, &record).is_finished(&record);
-    folder.is_dir() && sweep_dir::read_record(&folder).map_or(true, is_unfinished)
+    sweep_dir::folder_of_id(root, id).is_some_and(|folder| sweep_dir::read_record(&folder).map_or(true, is_unfinished))
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use serde::Deserialize;
 
 use runner_config::LoadOptions;
-use runner_spec::cluster::{ClusterFacts, DeviceFacts, PeakFlops};
+use runner_spec::cluster::{ClusterFacts, DeviceFacts};
 use runner_spec::data::DataFacts;
 use runner_spec::plan::{PLAN_FORMAT, Plan};
 use runner_spec::program::Device;
@@ -18,7 +18,7 @@ use runner_store::run_dir::{PLAN, RESOLVED};
 
 /// The fields that all formats have. Formats before 3 do not state their number.
 #[derive(Debug, Deserialize)]
-struct Common {
+struct CommonPlanFields {
     #[serde(default)]
     format: u32,
     data: DataFacts,
@@ -29,7 +29,7 @@ struct Common {
 /// # Errors
 /// If the plan is missing or damaged.
 pub fn data_facts(path: &Path) -> Result<DataFacts, StoreError> {
-    Ok(read_plan::<Common>(&path.join(PLAN))?.data)
+    Ok(read_plan::<CommonPlanFields>(&path.join(PLAN))?.data)
 }
 
 /// The plan of the run directory `path` as it was written; `None` if this version cannot read its format.
@@ -53,7 +53,7 @@ pub fn as_json(path: &Path) -> Result<serde_json::Value, StoreError> {
 /// If it is missing, damaged or of a newer format, or the older one's experiment is no longer understood.
 pub fn read(path: &Path) -> Result<Plan, StoreError> {
     let file = path.join(PLAN);
-    let common: Common = read_plan(&file)?;
+    let common: CommonPlanFields = read_plan(&file)?;
     match common.format {
         PLAN_FORMAT => read_plan(&file),
         newer if newer > PLAN_FORMAT => {
@@ -69,7 +69,7 @@ pub fn read(path: &Path) -> Result<Plan, StoreError> {
 /// If `resolved.yaml` is no experiment, or cannot be planned.
 pub fn compiled(path: &Path, facts: &DataFacts) -> Result<Plan, StoreError> {
     let file = path.join(RESOLVED);
-    let options = LoadOptions { absent_files: true, ..LoadOptions::default() };
+    let options = LoadOptions { allows_absent_files: true, ..LoadOptions::default() };
     let loaded = runner_config::load(&file, &options).map_err(|e| StoreError::damaged(&file, e.render(false)))?;
     let cluster = cluster(&run_dir::read_manifest(path)?);
     runner_plan::compile(&loaded.experiment, facts, &cluster).map_err(|e| StoreError::damaged(&file, e.to_string()))
@@ -77,18 +77,13 @@ pub fn compiled(path: &Path, facts: &DataFacts) -> Result<Plan, StoreError> {
 
 /// The devices of a recorded run. Their speed and memory are not recorded, and change no number.
 fn cluster(manifest: &Manifest) -> ClusterFacts {
-    let facts = |name: &String| DeviceFacts {
-        device: match name.parse() {
+    let facts = |name: &String| {
+        let device = match name.parse() {
             Ok(Device::Cuda(index)) => Device::Cuda(index),
             _ => Device::Cpu,
-        },
-        node: 0,
-        name: manifest.machine.cpu.clone().unwrap_or_else(|| name.clone()),
-        threads: manifest.threads.max(1),
-        memory_bytes: None,
-        peak_flops: PeakFlops::default(),
-        compute_capability: None,
-        estimated: false,
+        };
+        let name = manifest.machine.cpu.clone().unwrap_or_else(|| name.clone());
+        DeviceFacts::unmeasured(device, name, manifest.threads)
     };
     // Ranks on the CPU share the one there is.
     let mut devices: Vec<DeviceFacts> = manifest.devices.iter().map(facts).collect();

@@ -5,14 +5,15 @@
 
 use std::fs::{self, File};
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Component, Path, PathBuf};
 
 use crate::sweep::record::{FORMAT, SweepRecord};
 use crate::sweep::{SweepSpec, from_str};
 use runner_spec::diagnostic::ConfigError;
 pub use runner_store::catalog::SWEEPS;
 use runner_store::error::StoreError;
-use runner_store::files::{check_format, file_name, read_json, read_small, sync_dir, write_atomic, write_json};
+use runner_store::files::{check_format, file_name, indented_json, read_json, read_small, sync_dir, write_atomic};
 use runner_store::lock::RunLock;
 use runner_store::run_dir::UnfinishedFolder;
 
@@ -42,6 +43,8 @@ pub struct SweepFiles<'a> {
     pub text: &'a str,
     /// The resolved experiment of each point.
     pub experiments: &'a [String],
+    /// True if only the owner of the sweep may read the experiments and the record, because they hold values of `env()`.
+    pub is_private: bool,
 }
 
 /// The path of the resolved experiment of the point `index` of the sweep in `path`.
@@ -152,6 +155,14 @@ pub fn folders(root: &Path) -> Vec<PathBuf> {
     folders
 }
 
+/// The folder of the sweep `id`, which a manifest names, if it exists among the sweeps of `root`.
+#[must_use]
+pub fn folder_of_id(root: &Path, id: &str) -> Option<PathBuf> {
+    let mut parts = Path::new(id).components();
+    let is_name = matches!((parts.next(), parts.next()), (Some(Component::Normal(_)), None));
+    Some(root.join(SWEEPS).join(id)).filter(|folder| is_name && folder.is_dir())
+}
+
 /// The folder of the sweep that `wanted` names: a folder, or an id among the sweeps of `root`.
 #[must_use]
 pub fn find_folder(root: &Path, wanted: &str) -> Option<PathBuf> {
@@ -206,7 +217,7 @@ impl SweepDir {
     /// # Errors
     /// If it cannot be written.
     pub fn create(root: &Path, files: SweepFiles<'_>) -> Result<Self, StoreError> {
-        let SweepFiles { mut record, text, experiments } = files;
+        let SweepFiles { mut record, text, experiments, is_private } = files;
         let (folder, base) = (root.join(SWEEPS), record.id.clone());
         let unfinished = UnfinishedFolder::create(&folder, &base)?;
         write_atomic(&unfinished.path().join(SWEEP), text.as_bytes())?;
@@ -215,7 +226,8 @@ impl SweepDir {
         for (point, experiment) in record.points.iter().zip(experiments) {
             let file = point_file(unfinished.path(), point.index);
             let write = || {
-                let mut out = File::create_new(&file)?;
+                let mode = if is_private { 0o600 } else { 0o666 };
+                let mut out = File::options().write(true).create_new(true).mode(mode).open(&file)?;
                 out.write_all(experiment.as_bytes())?;
                 out.sync_all()
             };
@@ -224,7 +236,9 @@ impl SweepDir {
         sync_dir(&points)?;
         let (path, lock) = unfinished.finish(&mut |temporary, id| {
             record.id = id;
-            write_json(&temporary.join(RECORD), &record)
+            let path = temporary.join(RECORD);
+            let bytes = indented_json(&path, &record)?;
+            runner_files::write_atomic_as(&path, &bytes, is_private).map_err(StoreError::io("writing", &path))
         })?;
         Ok(Self { path, record, _lock: lock })
     }
@@ -278,7 +292,7 @@ mod tests {
         let create = || {
             SweepDir::create(
                 root.path(),
-                SweepFiles { record: sweep(), text: "sweep: {}\n", experiments: &experiments },
+                SweepFiles { record: sweep(), text: "sweep: {}\n", experiments: &experiments, is_private: false },
             )
             .unwrap()
         };

@@ -12,7 +12,7 @@ use runner_spec::rates::{AcceleratorRates, DeviceRates, Link, Links, Rates};
 /// The largest number of devices: a plan has fewer ranks.
 const MAX_DEVICES: usize = 1 << 20;
 
-/// The share of the memory bandwidth that passes over memory reach.
+/// The share of the memory bandwidth that a pass over memory is assumed to reach, unless a cluster file gives another.
 const MEMORY_EFFICIENCY: f64 = 0.8;
 
 /// The share of the peak that matrix products are assumed to reach where none is given.
@@ -120,7 +120,7 @@ fn known_names() -> String {
     KNOWN_DEVICES.iter().map(|device| device.name.as_ref()).collect::<Vec<_>>().join(", ")
 }
 
-fn known_device(name: &str) -> Result<&'static DataSheet, ClusterError> {
+fn data_sheet_by_name(name: &str) -> Result<&'static DataSheet, ClusterError> {
     let found = KNOWN_DEVICES.iter().find(|device| device.name.eq_ignore_ascii_case(name));
     found.ok_or_else(|| ClusterError::Unknown { given: name.to_owned() })
 }
@@ -137,7 +137,7 @@ pub fn named_cluster(text: &str) -> Result<ClusterFacts, ClusterError> {
     };
     let number = |text: &str| text.trim().parse::<usize>().map_err(|_| form());
     let (nodes, devices) = (number(nodes)?, number(devices)?);
-    let known = known_device(name.trim())?;
+    let known = data_sheet_by_name(name.trim())?;
     cluster(nodes, devices, known, known.links)
 }
 
@@ -295,7 +295,7 @@ fn name_or_numbers<'de, D: Deserializer<'de>>(deserializer: D) -> Result<DataShe
             f.write_str("the name of a known device, or its numbers")
         }
         fn visit_str<E: de::Error>(self, name: &str) -> Result<DataSheet, E> {
-            known_device(name).cloned().map_err(E::custom)
+            data_sheet_by_name(name).cloned().map_err(E::custom)
         }
         fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<DataSheet, A::Error> {
             DataSheet::deserialize(MapAccessDeserializer::new(map))

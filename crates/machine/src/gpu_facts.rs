@@ -22,8 +22,8 @@ pub struct GpuFacts {
     pub bus_width: u32,
 }
 
-/// The names that drivers give to the devices of `KNOWN_DEVICES`: exactly the boards of the data sheets. Others of the same chip have other
-/// clocks, memory or power.
+/// The names that drivers give to the devices of `KNOWN_DEVICES`. Only the boards of the data sheets are listed, and V100 with 16 GB, which
+/// differs in its memory alone. Other boards with the same chip have other clocks, memory or power.
 const NAMES: [(&str, &str); 10] = [
     ("Tesla V100-SXM2-32GB", "V100"),
     ("Tesla V100-SXM2-16GB", "V100"),
@@ -38,7 +38,7 @@ const NAMES: [(&str, &str); 10] = [
 ];
 
 /// The device of `KNOWN_DEVICES` that the driver calls `name`.
-pub fn known_device(name: &str) -> Option<&'static DataSheet> {
+pub fn data_sheet_of_gpu(name: &str) -> Option<&'static DataSheet> {
     let plain = name.trim().strip_prefix("NVIDIA ").unwrap_or(name.trim()).trim();
     let (_, known) = NAMES.iter().find(|(driver, _)| driver.eq_ignore_ascii_case(plain))?;
     KNOWN_DEVICES.iter().find(|device| device.name == *known)
@@ -53,15 +53,15 @@ impl GpuFacts {
             name: self.name.clone(),
             threads: threads.max(1),
             memory_bytes: (self.memory_bytes > 0).then_some(self.memory_bytes),
-            peak_flops: known_device(&self.name).map_or_else(|| self.estimated_peaks(), |known| known.peak_flops),
+            peak_flops: data_sheet_of_gpu(&self.name).map_or_else(|| self.estimated_peaks(), |known| known.peak_flops),
             compute_capability: Some(self.compute_capability),
-            estimated: known_device(&self.name).is_none(),
+            estimated: data_sheet_of_gpu(&self.name).is_none(),
         }
     }
 
     /// The rates of this GPU; `None` if not even its clocks are known.
     pub fn rates(&self) -> Option<DeviceRates> {
-        let rates = match known_device(&self.name) {
+        let rates = match data_sheet_of_gpu(&self.name) {
             Some(known) => known.rates(),
             None => assumed_rates(self.estimated_bandwidth()?),
         };
@@ -70,7 +70,7 @@ impl GpuFacts {
 
     /// The links between several of these GPUs: by the data sheet, or else PCIe 4.0, as between L40S.
     pub fn links(&self) -> Option<Links> {
-        known_device(&self.name).or_else(|| KNOWN_DEVICES.iter().find(|d| d.name == "L40S"))?.links
+        data_sheet_of_gpu(&self.name).or_else(|| KNOWN_DEVICES.iter().find(|d| d.name == "L40S"))?.links
     }
 
     /// Dense FLOP/s: multiprocessors · clock · what one of them does in a cycle.
@@ -124,7 +124,7 @@ pub(crate) mod tests {
 
     #[test]
     fn names_of_drivers_are_those_of_data_sheets() {
-        let known = |name| known_device(name).map(|d| d.name.as_ref());
+        let known = |name| data_sheet_of_gpu(name).map(|d| d.name.as_ref());
         for (name, device) in [
             ("NVIDIA H100 80GB HBM3", "H100"),
             ("NVIDIA H200", "H200"),

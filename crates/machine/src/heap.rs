@@ -6,9 +6,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 /// Smaller allocations are not counted: there are very many of them, and together they are small.
 const LARGE_BYTES: usize = 1 << 14;
 
-static COUNTING: AtomicBool = AtomicBool::new(false);
-static NOW: AtomicUsize = AtomicUsize::new(0);
-static PEAK: AtomicUsize = AtomicUsize::new(0);
+/// True once an allocation was counted, so that the program does use a [`CountingAllocator`].
+static HAS_COUNTED: AtomicBool = AtomicBool::new(false);
+/// Bytes in large allocations, now and at most since [`restart_peak`].
+static CURRENT_BYTES: AtomicUsize = AtomicUsize::new(0);
+static PEAK_BYTES: AtomicUsize = AtomicUsize::new(0);
 
 /// An allocator whose large allocations are counted.
 #[derive(Debug, Clone, Copy, Default)]
@@ -16,10 +18,10 @@ pub struct CountingAllocator<A>(pub A);
 
 fn count_allocation(size: usize) {
     if size >= LARGE_BYTES {
-        let now = NOW.fetch_add(size, Ordering::Relaxed) + size;
-        PEAK.fetch_max(now, Ordering::Relaxed);
-        if !COUNTING.load(Ordering::Relaxed) {
-            COUNTING.store(true, Ordering::Relaxed);
+        let now = CURRENT_BYTES.fetch_add(size, Ordering::Relaxed) + size;
+        PEAK_BYTES.fetch_max(now, Ordering::Relaxed);
+        if !HAS_COUNTED.load(Ordering::Relaxed) {
+            HAS_COUNTED.store(true, Ordering::Relaxed);
         }
     }
 }
@@ -34,7 +36,7 @@ fn count_if_allocated(address: *mut u8, size: usize) -> *mut u8 {
 
 fn count_release(size: usize) {
     if size >= LARGE_BYTES {
-        NOW.fetch_sub(size, Ordering::Relaxed);
+        CURRENT_BYTES.fetch_sub(size, Ordering::Relaxed);
     }
 }
 
@@ -70,14 +72,14 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for CountingAllocator<A> {
 
 /// Bytes in large allocations now; the peak is counted anew from here. `None` where the program does not count.
 pub fn restart_peak() -> Option<u64> {
-    let now = NOW.load(Ordering::Relaxed);
-    PEAK.store(now, Ordering::Relaxed);
-    COUNTING.load(Ordering::Relaxed).then_some(now as u64)
+    let now = CURRENT_BYTES.load(Ordering::Relaxed);
+    PEAK_BYTES.store(now, Ordering::Relaxed);
+    HAS_COUNTED.load(Ordering::Relaxed).then_some(now as u64)
 }
 
 /// The most bytes that were in large allocations at once since `restart_peak`.
 pub fn peak_bytes() -> Option<u64> {
-    COUNTING.load(Ordering::Relaxed).then(|| PEAK.load(Ordering::Relaxed) as u64)
+    HAS_COUNTED.load(Ordering::Relaxed).then(|| PEAK_BYTES.load(Ordering::Relaxed) as u64)
 }
 
 #[cfg(test)]

@@ -41,6 +41,15 @@ impl Machine {
     }
 }
 
+/// The mean number of processes that computed, or wanted to, over the last minute; `None` where the kernel does not report it.
+pub fn load_average() -> Option<f64> {
+    first_number(&fs::read_to_string("/proc/loadavg").ok()?)
+}
+
+fn first_number(text: &str) -> Option<f64> {
+    text.split_whitespace().next()?.parse().ok()
+}
+
 /// The processor's name; `None` where the kernel does not report it.
 pub(crate) fn cpu_name() -> Option<String> {
     field(&fs::read_to_string("/proc/cpuinfo").ok()?, "model name", ':').map(str::to_owned)
@@ -102,6 +111,7 @@ mod tests {
         assert_eq!(kibibytes("VmHWM:\t much\n", "VmHWM"), None);
         assert_eq!(kibibytes("MemTotal:       24000 kB\nMemFree: 1 kB\n", "MemTotal"), Some(24_000 * 1024));
         assert_eq!(kibibytes("", "MemTotal"), None);
+        assert_eq!([first_number("1.25 0.9 0.7 1/99 7\n"), first_number("")], [Some(1.25), None]);
         assert_eq!(field("model name\t: Some CPU\n", "model name", ':'), Some("Some CPU"));
         assert!(Machine::detect().cores >= 1);
         if cfg!(target_os = "linux") {

@@ -5,7 +5,7 @@ use std::fs;
 use crate::doctor;
 use crate::gpu_facts::GpuFacts;
 use crate::host::{cpu_name, total_memory_bytes};
-use runner_spec::cluster::{ClusterFacts, Device, DeviceFacts, NoGpuReason, PeakFlops, RankLocation};
+use runner_spec::cluster::{ClusterFacts, Device, DeviceFacts, NoGpuReason, RankLocation};
 
 /// With `1` NCCL 2.30 and newer lets ranks share a GPU.
 const SHARE_GPU_VARIABLE: &str = "NCCL_MULTI_RANK_GPU_ENABLE";
@@ -32,16 +32,9 @@ pub fn with_rank_locations(mut cluster: ClusterFacts, locations: Vec<RankLocatio
 
 /// This machine's CPU alone.
 pub fn cpu_cluster(threads: usize) -> ClusterFacts {
-    let cpu = DeviceFacts {
-        device: Device::Cpu,
-        node: 0,
-        name: cpu_name().unwrap_or_else(|| format!("{} CPU", std::env::consts::ARCH)),
-        threads: threads.max(1),
-        memory_bytes: usable_memory_bytes(),
-        peak_flops: PeakFlops::default(),
-        compute_capability: None,
-        estimated: false,
-    };
+    let name = cpu_name().unwrap_or_else(|| format!("{} CPU", std::env::consts::ARCH));
+    let cpu = DeviceFacts::unmeasured(Device::Cpu, name, threads);
+    let cpu = DeviceFacts { memory_bytes: usable_memory_bytes(), ..cpu };
     ClusterFacts { devices: vec![cpu], ..ClusterFacts::default() }
 }
 

@@ -10,12 +10,13 @@ use crate::run_length::run_steps;
 use crate::{check, devices, memory_shortage, ranks};
 use runner_spec::cluster::ClusterFacts;
 use runner_spec::data::{DataFacts, SplitFacts};
+use runner_spec::experiment::ParallelMode;
 use runner_spec::experiment::{
     Decay, DecayTarget, EvalLoss, Experiment, Family, Layout, Model, Optimizer, PaddingMask, Precision, Recompute,
     StepDecay, WeightInit,
 };
 use runner_spec::format::{count, division};
-use runner_spec::mesh::{Mesh, Mode};
+use runner_spec::mesh::Mesh;
 use runner_spec::model::{Gpt2Variant, ModelSpec};
 use runner_spec::plan::{PLAN_FORMAT, Plan, Totals};
 use runner_spec::program::{
@@ -30,8 +31,8 @@ const MAX_MICRO_BATCHES: usize = 1 << 16;
 const MAX_PARAMETERS: f64 = 1e15;
 const MAX_LAYERS: usize = 100_000;
 
-/// A vocabulary that is this many times as large as the tokenizer's gets a warning.
-const MOST_UNUSED_VOCABULARY: usize = 2;
+/// A model's vocabulary that is this many times as large as the tokenizer's gets a warning.
+const UNUSED_VOCABULARY_FACTOR: usize = 2;
 
 /// Compiles, counts and proves the plan of `experiment`.
 ///
@@ -208,7 +209,7 @@ fn model_spec(experiment: &Experiment, data: &DataFacts) -> Result<ModelSpec> {
 /// Warns of a tokenizer with far fewer ids than the model's vocabulary: it is hardly the tokenizer that the vocabulary was made for.
 fn unused_vocabulary(experiment: &Experiment, data: &DataFacts) -> Option<String> {
     let (vocabulary, ids) = (experiment.model.vocab_size?, data.tokenizer_vocab);
-    if vocabulary / MOST_UNUSED_VOCABULARY < ids {
+    if vocabulary / UNUSED_VOCABULARY_FACTOR < ids {
         return None;
     }
     let (vocabulary, unused, ids) = (count(vocabulary as u64), count((vocabulary - ids) as u64), count(ids as u64));
@@ -282,7 +283,8 @@ fn batch_sizes(experiment: &Experiment) -> Result<(usize, usize)> {
         );
     }
     // A program lists the micro-batches of its replica.
-    let replicas = if experiment.parallel.mode == Mode::Single { 1 } else { experiment.parallel.replicas.max(1) };
+    let replicas =
+        if experiment.parallel.mode == ParallelMode::Single { 1 } else { experiment.parallel.replicas.max(1) };
     let slice = sequences.div_ceil(replicas);
     let count = slice.div_ceil(micro_batch);
     if count > MAX_MICRO_BATCHES {
@@ -389,7 +391,7 @@ fn periodic(experiment: &Experiment, eval: &EvalSpec, mesh: Mesh) -> Result<Vec<
     let mut out = Vec::new();
     let every = experiment.eval.every;
     let evaluates = eval.loss.is_some() || eval.choice_items.is_some();
-    if mesh.mode == Mode::Dp && (evaluates || eval.samples.is_some()) {
+    if mesh.mode == ParallelMode::Dp && (evaluates || eval.samples.is_some()) {
         out.push(Periodic { every, instruction: Instruction::BroadcastWeights });
     }
     if evaluates {
@@ -407,6 +409,6 @@ fn start(experiment: &Experiment, periodic: &[Periodic], mesh: Mesh) -> Vec<Inst
     if !experiment.eval.at_start || !periodic.iter().any(|p| p.instruction == Instruction::Evaluate) {
         return Vec::new();
     }
-    let weights = (mesh.mode == Mode::Dp).then_some(Instruction::BroadcastWeights);
+    let weights = (mesh.mode == ParallelMode::Dp).then_some(Instruction::BroadcastWeights);
     weights.into_iter().chain([Instruction::Evaluate]).collect()
 }

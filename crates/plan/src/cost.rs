@@ -8,7 +8,7 @@ use runner_spec::model::{ModelSpec, parameters};
 use runner_spec::plan::{Flops, ParamCounts};
 use runner_spec::program::BlockRange;
 
-/// Named with every figure, since MFU without it says little.
+/// The convention by which the FLOPs of MFU are counted. The text stands beside every figure, because MFU cannot be compared without it.
 pub(crate) const CONVENTION: &str =
     "6·N + 12·L·d·T per token (nanoGPT, torchtitan): N without position and lookup-only embeddings, attention in full";
 
@@ -84,11 +84,11 @@ pub(crate) fn recomputed_per_position(spec: &ModelSpec, recompute: Recompute, le
     let attention = 4.0 * d * length as f64;
     let all = match recompute {
         Recompute::None => return (0.0, 0.0),
-        // The output's projection is not needed.
+        // No gradient reads the result of attention's output projection.
         Recompute::Attention => 2.0 * d * spec.qkv_rows() as f64 + attention,
         Recompute::Block => {
             let layer = flops(spec, &(1..2), 1, length).forward;
-            // Nor is the MLP's last product, unless a norm reads what it is added to.
+            // No gradient reads the result of the MLP's last product, unless a norm reads the sum that it is added to.
             let last = if spec.variant.norm == NormPlace::Post { 0.0 } else { 2.0 * ff * d };
             layer - last
         }
@@ -96,11 +96,11 @@ pub(crate) fn recomputed_per_position(spec: &ModelSpec, recompute: Recompute, le
     (all, attention)
 }
 
-/// One activation that a layer keeps from forward to backward, or holds for a moment: elements per row of the micro-batch
-/// (a row of the matrix: one position), in f32.
+/// One activation that a layer keeps from forward to backward, or holds for a moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Buffer {
     pub(crate) name: &'static str,
+    /// Elements for one position of the micro-batch.
     pub(crate) per_position: usize,
     /// Activations and logits are kept in the run's precision; statistics (means, log-sum-exps) in f32 always.
     pub(crate) always_f32: bool,

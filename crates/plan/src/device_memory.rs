@@ -10,20 +10,21 @@ const USABLE_PERCENT: u64 = 95;
 
 /// Bytes of scratch that each rank gives to cuBLASLt: as many as its fastest kernels want on Hopper and newer GPUs, fewer on older ones.
 pub fn matmul_workspace_bytes(capability: Option<ComputeCapability>) -> u64 {
-    if is_hopper(capability) { 32 * MIB } else { 4 * MIB }
+    if is_hopper_or_newer(capability) { 32 * MIB } else { 4 * MIB }
 }
 
-/// Bytes that a process takes of a device before its first tensor: the driver's context, and the code of kernels and libraries. An
-/// estimate, to be corrected where it is measured; it grows with the device's multiprocessors.
+/// Bytes that a process takes of a device before its first tensor: the driver's context, and the code of kernels and libraries. This is
+/// an estimate, to be corrected where it is measured: the true number also grows with the device's multiprocessors.
 pub fn context_bytes(capability: Option<ComputeCapability>) -> u64 {
-    if is_hopper(capability) { 512 * MIB } else { 384 * MIB }
+    if is_hopper_or_newer(capability) { 512 * MIB } else { 384 * MIB }
 }
 
 /// Bytes that NCCL holds for each communicator of a rank, mostly its channels' buffers: an estimate.
 pub const COMMUNICATOR_BYTES: u64 = 128 * MIB;
 
-/// NCCL's communicators of a rank: one for each group through which its tensors go (the replicas of its stage, the two ends of a
-/// tied embedding), and one for each channel: of each stage two to the next (activations there, gradients back), in a ring.
+/// The number of NCCL communicators of a rank: one for each group that sums its tensors (the replicas of its stage, the two ends of a tied
+/// embedding), and one for each channel. The stages form a ring, in which a stage has two channels with each of its two neighbours, one
+/// for activations and one for gradients.
 pub fn communicators(program: &Program) -> u64 {
     let tied = program.step.iter().any(|i| matches!(i, Instruction::SumTied));
     let channels = if program.mesh.stages > 1 { 2 * 2 } else { 0 };
@@ -44,7 +45,7 @@ pub fn usable(all: u64) -> u64 {
     all / 100 * USABLE_PERCENT
 }
 
-fn is_hopper(capability: Option<ComputeCapability>) -> bool {
+fn is_hopper_or_newer(capability: Option<ComputeCapability>) -> bool {
     capability.is_some_and(|c| c.major >= 9)
 }
 

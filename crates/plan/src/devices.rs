@@ -1,6 +1,6 @@
 //! Assigns a device to each rank.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use crate::error::{PlanError, Result, refuse};
 use crate::ranks;
@@ -188,9 +188,35 @@ fn unfit_device(chosen: &[DeviceFacts], cluster: &ClusterFacts) -> Option<(&'sta
     Some(("parallel", format!("ranks on GPUs talk through NCCL: {why}")))
 }
 
+/// The devices of `cluster`, in words: equal machines are described together, and GPUs from the first to the last.
+fn describe_present(cluster: &ClusterFacts) -> String {
+    let mut machines: BTreeMap<usize, Vec<Device>> = BTreeMap::new();
+    for facts in &cluster.devices {
+        machines.entry(facts.node).or_default().push(facts.device);
+    }
+    let describe = |devices: &[Device]| {
+        let gpus: Vec<&Device> = devices.iter().filter(|device| **device != Device::Cpu).collect();
+        let cpu = devices.contains(&Device::Cpu).then(|| "cpu".to_owned());
+        let gpus = match gpus.as_slice() {
+            [first, .., last] if gpus.len() > 2 => vec![format!("{first} to {last}")],
+            few => few.iter().map(ToString::to_string).collect(),
+        };
+        cpu.into_iter().chain(gpus).collect::<Vec<_>>().join(", ")
+    };
+    let count = machines.len();
+    let mut devices = machines.into_values();
+    match devices.next() {
+        None => "on this machine, which has no device".to_owned(),
+        Some(one) if count == 1 => format!("on this machine, which has {}", describe(&one)),
+        Some(first) if devices.all(|other| other == first) => {
+            format!("in this cluster, whose {count} machines have {} each", describe(&first))
+        }
+        Some(_) => format!("in this cluster, which has {} devices on {count} machines", cluster.devices.len()),
+    }
+}
+
 /// The error that `cluster` does not have the device `wanted`, for which `key` asks.
 fn device_missing(key: &'static str, wanted: &str, cluster: &ClusterFacts) -> PlanError {
-    let names: Vec<String> = cluster.devices.iter().take(16).map(|d| d.device.to_string()).collect();
     let why = match &cluster.no_gpu {
         Some(NoGpuReason::NotBuilt) if wanted.starts_with("cuda") => {
             "asked for, and this program was built without CUDA: build it with `make cuda`, or take device: cpu"
@@ -199,8 +225,11 @@ fn device_missing(key: &'static str, wanted: &str, cluster: &ClusterFacts) -> Pl
         Some(NoGpuReason::Missing(what)) if wanted.starts_with("cuda") => {
             format!("asked for, and no GPU can be used here: {what}; device: cpu needs none")
         }
-        _ if names.is_empty() => "not on this machine, which has no device".to_owned(),
-        _ => format!("not on this machine, which has {}", names.join(", ")),
+        _ => {
+            let has_gpus = cluster.devices.iter().any(|facts| facts.device != Device::Cpu);
+            let advice = if wanted == "cpu" && has_gpus { "; device: auto takes its GPUs" } else { "" };
+            format!("not {}{advice}", describe_present(cluster))
+        }
     };
     PlanError::value(key, format!("{wanted} is {why}"))
 }
@@ -418,6 +447,22 @@ mod tests {
     }
 
     /// Which of a machine's GPUs it is changes no number; whether it is one does.
+    #[test]
+    fn devices_of_a_cluster_are_grouped() {
+        let cpu = DeviceFacts { node: 0, ..cluster().devices.remove(0) };
+        let with = |devices: &[(usize, Device)]| {
+            let facts = |&(node, device): &(usize, Device)| DeviceFacts { node, device, ..cpu.clone() };
+            describe_present(&ClusterFacts { devices: devices.iter().map(facts).collect(), ..cluster() })
+        };
+        let node = |node: usize| (0..8).map(move |index| (node, Device::Cuda(index)));
+        let all: Vec<_> = (0..128).flat_map(node).collect();
+        assert_eq!(with(&all), "in this cluster, whose 128 machines have cuda:0 to cuda:7 each");
+        assert_eq!(with(&all[..8]), "on this machine, which has cuda:0 to cuda:7");
+        assert_eq!(with(&all[..10]), "in this cluster, which has 10 devices on 2 machines");
+        assert_eq!(with(&[(0, Device::Cpu), (0, Device::Cuda(0))]), "on this machine, which has cpu, cuda:0");
+        assert_eq!(with(&[]), "on this machine, which has no device");
+    }
+
     #[test]
     fn the_hash_knows_kinds_of_devices_alone() {
         let hash = |found| plan(found, |_| {}).expect("it is planned").hash;

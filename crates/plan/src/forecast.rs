@@ -1,6 +1,6 @@
 //! The predicted time of a plan's step, and the part of it in which ranks wait. It is not part of the plan's hash.
 
-use crate::simulate::{self, Trace};
+use crate::simulate::{self, SimulatedStep};
 use crate::step_costs::PlanCosts;
 use runner_spec::cluster::ClusterFacts;
 use runner_spec::forecast::{Forecast, MAX_SPANS, StageForecast};
@@ -33,7 +33,7 @@ pub(crate) fn forecast(ranks: &[RankPlan], totals: &Totals, slots: usize, cluste
     })
 }
 
-fn stages(trace: &Trace, ranks: &[RankPlan]) -> Vec<StageForecast> {
+fn stages(trace: &SimulatedStep, ranks: &[RankPlan]) -> Vec<StageForecast> {
     let mut memory = vec![0; trace.stages.len()];
     for rank in ranks {
         memory[rank.stage] = rank.memory.total().max(memory[rank.stage]);

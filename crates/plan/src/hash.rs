@@ -33,7 +33,7 @@ pub(crate) fn math_hash(data: &DataFacts, common: &Program, clip_norm: Option<f6
     program.batch.stride = 1;
     // Activations that are computed again are the same.
     program.recompute = Recompute::None;
-    // No token that counts sees padding in either case: it is behind all of them.
+    // The mask changes no loss, because padding comes after every token that counts.
     program.batch.mask_padding = false;
     (program.chunks, program.buckets) = (Vec::new(), Vec::new());
     (program.start, program.periodic) = (Vec::new(), Vec::new());

@@ -1,4 +1,4 @@
-//! Between measured points: times go as powers of sizes, piece by piece.
+//! Interpolates measured times: between two measured sizes, a time is a power of the size.
 
 /// Time at `size`, given (size, time) in any order. Between points the time per unit is interpolated over the logarithms;
 /// beyond the largest it stays; below the smallest, the part of the time that does not go with size stays.

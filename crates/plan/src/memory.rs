@@ -19,12 +19,12 @@ use runner_spec::program::{
 const PROCESS_BYTES: u64 = 50 << 20;
 
 /// Bytes of one rank's part of the memory through which gradients are summed.
-const REDUCE_PIECES: u64 = 4 << 20;
+const REDUCE_PIECE_BYTES: u64 = 4 << 20;
 
-/// Ids and targets, u32 each.
+/// An id and a target, u32 each.
 const BYTES_PER_TOKEN: u64 = 8;
 
-const F32: u64 = 4;
+const F32_BYTES: u64 = 4;
 
 /// Attention's backward holds probabilities, their gradient and their dropped copy for a block of queries.
 const TILES: u64 = 3;
@@ -85,7 +85,7 @@ pub fn estimate(program: &Program, live: &[LiveMicroBatches], slots: usize, hard
     if program.device == Device::Cpu {
         workspace(
             "attention tiles per thread".to_owned(),
-            F32.saturating_mul(TILES * TILE_QUERIES.min(length)).saturating_mul(length),
+            F32_BYTES.saturating_mul(TILES * TILE_QUERIES.min(length)).saturating_mul(length),
             hardware.threads as u64,
         );
     } else {
@@ -96,11 +96,11 @@ pub fn estimate(program: &Program, live: &[LiveMicroBatches], slots: usize, hard
     workspace("ids and targets per row".to_owned(), BYTES_PER_TOKEN.saturating_mul(length), rows);
     if spec.variant.positions == PositionKind::Sinusoidal && program.chunks.iter().any(|c| c.contains(0)) {
         let table = (spec.context_length as u64).saturating_mul(spec.d_model as u64);
-        workspace("sinusoidal positions".to_owned(), F32.saturating_mul(table), 1);
+        workspace("sinusoidal positions".to_owned(), F32_BYTES.saturating_mul(table), 1);
     }
     if spec.family == Family::Llama && layers != [0, 0] {
         let table = (spec.context_length as u64).saturating_mul(spec.head_dim() as u64);
-        workspace("rotary positions".to_owned(), F32.saturating_mul(table), 1);
+        workspace("rotary positions".to_owned(), F32_BYTES.saturating_mul(table), 1);
     }
     if program.device == Device::Cpu {
         workspace(PROCESS_ITEM.to_owned(), PROCESS_BYTES, 1);
@@ -158,7 +158,7 @@ fn communication(program: &Program, slots: u64, sizes: &Sizes) -> Vec<MemoryItem
     let message = sizes.positions.saturating_mul(program.model.d_model as u64).saturating_mul(sizes.element);
     if program.device == Device::Cpu {
         push("activations and gradients under way", message, channels * slots);
-        push("pieces of gradients being summed", REDUCE_PIECES, u64::from(program.mesh.replicas > 1));
+        push("pieces of gradients being summed", REDUCE_PIECE_BYTES, u64::from(program.mesh.replicas > 1));
     } else {
         // A message is received where it is used: one of each kind is under way.
         push("activations and gradients under way", message, channels);
@@ -208,7 +208,7 @@ impl Sizes {
     }
 
     fn bytes(&self, buffer: &Buffer) -> u64 {
-        let element = if buffer.always_f32 { F32 } else { self.element };
+        let element = if buffer.always_f32 { F32_BYTES } else { self.element };
         self.positions.saturating_mul(buffer.per_position as u64).saturating_mul(element)
     }
 
@@ -248,7 +248,7 @@ fn sampling(program: &Program) -> u64 {
     let cache = 2 * (spec.layers * spec.kv_heads * spec.head_dim()) as u64;
     let element = precision::activation_bytes(program.precision, program.device);
     let cached = rows.saturating_mul(length).saturating_mul(cache).saturating_mul(element);
-    let logits = rows.saturating_mul(spec.vocab_size as u64).saturating_mul(F32);
+    let logits = rows.saturating_mul(spec.vocab_size as u64).saturating_mul(F32_BYTES);
     // The prompt's pass through one layer, for all continuations.
     let sizes = Sizes { positions: rows.saturating_mul(prompt.min(spec.context_length) as u64), element };
     cached.saturating_add(logits).saturating_add(sizes.total(&cost::layer_saved(spec)))

@@ -9,9 +9,9 @@ use crate::memory::estimate;
 use crate::quantity::bytes;
 use crate::ranks::RankLayout;
 use runner_spec::cluster::DeviceFacts;
+use runner_spec::experiment::ParallelMode;
 use runner_spec::experiment::{PipelineSchedule, Recompute};
 use runner_spec::format::choice_name;
-use runner_spec::mesh::Mode;
 use runner_spec::plan::RankPlan;
 use runner_spec::program::Program;
 
@@ -119,7 +119,7 @@ fn need_with_micro_batch(
     estimate(&smaller, &live, slots, hardware).total()
 }
 
-/// True if all ranks fit when each needs `need` bytes. Replicas are alike: it is computed for one of them.
+/// True if all ranks fit when each needs `need` bytes. Replicas need the same, so `need` is called for one of them.
 fn all_fit(ranks: &[RankPlan], need: impl Fn(&RankPlan) -> u64) -> bool {
     let mut last: Option<((usize, bool), u64)> = None;
     let mut need_of_rank = |rank: &RankPlan| {
@@ -158,7 +158,7 @@ fn smaller_micro_batch(layout: &RankLayout, ranks: &[RankPlan], slots: usize) ->
     let program = &ranks.first()?.program;
     let rows = program.batch.slice.1;
     let (mode, stages) = (layout.mesh.mode, layout.mesh.stages);
-    let interleaved = layout.schedule == PipelineSchedule::Interleaved && mode == Mode::Pipeline;
+    let interleaved = layout.schedule == PipelineSchedule::Interleaved && mode == ParallelMode::Pipeline;
     let mut legal = smaller_micro_batches(program).filter(|mb| !interleaved || (rows / mb).is_multiple_of(stages));
     let found = legal.find(|&micro_batch| {
         all_fit(ranks, |rank| {
@@ -167,7 +167,7 @@ fn smaller_micro_batch(layout: &RankLayout, ranks: &[RankPlan], slots: usize) ->
         })
     })?;
     Some(match mode {
-        Mode::Pipeline => format!("parallel.pipeline.microbatches {} (of {found} sequences)", rows / found),
+        ParallelMode::Pipeline => format!("parallel.pipeline.microbatches {} (of {found} sequences)", rows / found),
         _ => format!("batch.micro_batch {found}"),
     })
 }

@@ -15,7 +15,7 @@ pub(crate) type BlockCosts = PerBlockKind<f64>;
 pub(crate) fn balance(layers: usize, parts: usize, costs: &BlockCosts) -> Vec<usize> {
     let mut counts = vec![1; parts];
     let fixed = part_costs(&vec![0; parts], costs);
-    // Costs are not negative, so their bits are in their order; of equals the first part is taken.
+    // Costs are not negative, so their bits as integers have the same order; of equal costs the first part is taken.
     let with_one_more = |counts: &[usize], part: usize| {
         let cost = fixed[part] + (counts[part] + 1) as f64 * costs.layer;
         Reverse((cost.max(0.0).to_bits(), part))

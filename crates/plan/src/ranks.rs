@@ -9,9 +9,10 @@ use crate::partition::{self, BlockCosts};
 use crate::schedule::schedule;
 use crate::step_program::{gradient_buckets, step_instructions};
 use runner_spec::cluster::{ClusterFacts, DeviceFacts};
+use runner_spec::experiment::ParallelMode;
 use runner_spec::experiment::{Experiment, Parallel, PipelineSchedule, Recompute};
 use runner_spec::format::division;
-use runner_spec::mesh::{Mesh, Mode};
+use runner_spec::mesh::Mesh;
 use runner_spec::model::ModelSpec;
 use runner_spec::plan::{Flops, RankPlan};
 use runner_spec::precision;
@@ -30,11 +31,11 @@ const MAX_PASSES: usize = 1 << 21;
 /// If they do not divide the batch, or are none or too many.
 pub fn mesh(parallel: &Parallel, sequences: usize) -> Result<Mesh> {
     let stages = match (parallel.mode, &parallel.pipeline) {
-        (Mode::Pipeline, Some(pipeline)) => pipeline.stages,
-        (Mode::Pipeline, None) => refuse!("parallel.pipeline", "mode pipeline needs it"),
+        (ParallelMode::Pipeline, Some(pipeline)) => pipeline.stages,
+        (ParallelMode::Pipeline, None) => refuse!("parallel.pipeline", "mode pipeline needs it"),
         _ => 1,
     };
-    let replicas = if parallel.mode == Mode::Single { 1 } else { parallel.replicas };
+    let replicas = if parallel.mode == ParallelMode::Single { 1 } else { parallel.replicas };
     if stages == 0 || replicas == 0 || stages.checked_mul(replicas).is_none_or(|world| world > MAX_RANKS) {
         refuse!("parallel", "{stages} stages · {replicas} replicas: 1 to {MAX_RANKS} ranks can be planned");
     }
@@ -68,7 +69,7 @@ impl RankLayout {
         let layers = common.model.layers;
         let slice = common.batch.sequences / mesh.replicas;
         let micro_batches = slice.div_ceil(common.batch.micro_batch);
-        let pipeline = parallel.pipeline.as_ref().filter(|_| mesh.mode == Mode::Pipeline);
+        let pipeline = parallel.pipeline.as_ref().filter(|_| mesh.mode == ParallelMode::Pipeline);
         let chunks = pipeline.map_or(1, |p| p.chunks);
         let passes = mesh.world_size().saturating_mul(micro_batches).saturating_mul(chunks);
         if passes > MAX_PASSES {
@@ -144,7 +145,7 @@ impl RankLayout {
                 program.device = hardware[rank].device;
                 (program.chunks, program.buckets) = (chunks.clone(), buckets.clone());
                 // Batches are divided as in PyTorch: DistributedSampler deals rows out in turn, DataParallel cuts.
-                let dealt = mesh.mode != Mode::Dp;
+                let dealt = mesh.mode != ParallelMode::Dp;
                 program.batch.slice = (if dealt { replica } else { replica * slice }, slice);
                 program.batch.stride = if dealt { mesh.replicas } else { 1 };
                 program.step = step_instructions(&program, passes, experiment.train.clip_norm);
@@ -231,14 +232,14 @@ pub(crate) struct BlockTimes {
 }
 
 impl BlockTimes {
-    /// By the data sheet of the first device, or by the FLOPs of the matrix products. Measurements advise only: they
-    /// change from one calibration to the next, and a plan that changed with them would be another run.
+    /// Takes the costs from the data sheet of the first device, or else from the FLOPs of the matrix products. Measured times do not
+    /// change the partition: they differ between calibrations, and a plan that changed with them would be another run.
     pub(crate) fn new(common: &Program, hardware: &[DeviceFacts], cluster: &ClusterFacts) -> Self {
         let flops = Self { costs: block_costs(&common.model, common.batch.length), source: "by FLOPs", measured: None };
         let timed = hardware.first().and_then(|device| {
             let rates = cluster.rates.devices.get(&device.name)?;
             let sharers = hardware.iter().filter(|d| (d.node, d.device) == (device.node, device.device)).count();
-            // Layers are divided as if nothing were computed again: so the same numbers come out with and without.
+            // Recomputation does not change how layers are divided, so that it changes no number.
             let timer = BlockTimer { program: common, recompute: Recompute::None, device, rates, sharers };
             let rows = common.batch.micro_batch.min(common.batch.sequences);
             let seconds = timer.block_seconds(rows, common.batch.length)?;

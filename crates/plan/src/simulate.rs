@@ -33,7 +33,7 @@ pub(crate) struct Transfer {
 
 /// The result of a simulation.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Trace {
+pub(crate) struct SimulatedStep {
     /// From the first instruction to the end of the last rank.
     pub(crate) seconds: f64,
     pub(crate) stages: Vec<StageSeconds>,
@@ -52,11 +52,11 @@ pub(crate) struct StageSeconds {
 
 /// Messages of one channel: when each can be received, and how long it was under way; when each was received.
 #[derive(Debug, Default)]
-struct Channel {
+struct SimulatedChannel {
     sent: Vec<(f64, f64)>,
     received: Vec<f64>,
-    /// Until when the link is busy.
-    busy: f64,
+    /// The time until which the link is busy.
+    busy_until: f64,
 }
 
 #[derive(Debug, Default)]
@@ -64,8 +64,8 @@ struct SimulatedRank {
     clock: f64,
     seconds: StageSeconds,
     spans: Vec<ForecastSpan>,
-    /// Until when the communication beside the computation is busy.
-    lane: f64,
+    /// The end of the last all-reduce that was started. All-reduces run beside the computation.
+    reduced_at: f64,
     /// Collectives that the rank has completed, by group.
     completed: [usize; 2],
     joined: bool,
@@ -84,7 +84,7 @@ struct Simulation<'a, P> {
     slots: usize,
     costs: &'a P,
     ranks: Vec<SimulatedRank>,
-    channels: HashMap<(usize, usize, Lane), Channel>,
+    channels: HashMap<(usize, usize, Lane), SimulatedChannel>,
     /// By group, its collectives in order.
     collectives: [Vec<CollectiveArrivals>; 2],
 }
@@ -95,7 +95,7 @@ const TIED: usize = 1;
 
 /// Simulates one step of `programs`, the first replica of each stage in order, with channels of `slots` messages. `None`
 /// if they wait in a circle, which checked programs never do.
-pub(crate) fn simulate<P: StepCosts>(programs: &[&Program], slots: usize, costs: &P) -> Option<Trace> {
+pub(crate) fn simulate<P: StepCosts>(programs: &[&Program], slots: usize, costs: &P) -> Option<SimulatedStep> {
     let mut simulation = Simulation {
         programs,
         slots: slots.max(1),
@@ -112,7 +112,7 @@ pub(crate) fn simulate<P: StepCosts>(programs: &[&Program], slots: usize, costs:
         return None;
     }
     let seconds = simulation.ranks.iter().map(|r| r.clock).fold(0.0, f64::max);
-    let mut trace = Trace { seconds, stages: Vec::new(), spans: Vec::new() };
+    let mut trace = SimulatedStep { seconds, stages: Vec::new(), spans: Vec::new() };
     for rank in simulation.ranks {
         let waiting = rank.seconds.waiting + (seconds - rank.clock);
         trace.stages.push(StageSeconds { waiting, ..rank.seconds });
@@ -133,14 +133,14 @@ impl<P: StepCosts> Simulation<'_, P> {
             Instruction::AllReduce { .. } => {
                 let cost = self.costs.collective(stage, program, &instruction);
                 let rank = &mut self.ranks[stage];
-                let start = rank.lane.max(rank.clock);
-                rank.lane = start + cost;
-                rank.span(stage, start, rank.lane, Activity::Reduce, None, 0);
+                let start = rank.reduced_at.max(rank.clock);
+                rank.reduced_at = start + cost;
+                rank.span(stage, start, rank.reduced_at, Activity::Reduce, None, 0);
                 true
             }
             Instruction::WaitBuckets => {
                 let rank = &mut self.ranks[stage];
-                let wait = (rank.lane - rank.clock).max(0.0);
+                let wait = (rank.reduced_at - rank.clock).max(0.0);
                 rank.seconds.communication += wait;
                 rank.clock += wait;
                 true
@@ -185,12 +185,12 @@ impl<P: StepCosts> Simulation<'_, P> {
             rank.seconds.waiting += wait;
             rank.clock += wait;
         }
-        let start = rank.clock.max(channel.busy);
-        channel.busy = start + transfer.seconds;
-        channel.sent.push((channel.busy + transfer.latency, transfer.seconds + transfer.latency));
+        let start = rank.clock.max(channel.busy_until);
+        channel.busy_until = start + transfer.seconds;
+        channel.sent.push((channel.busy_until + transfer.latency, transfer.seconds + transfer.latency));
         if transfer.copied_by_ranks {
-            rank.seconds.communication += channel.busy - rank.clock;
-            rank.clock = channel.busy;
+            rank.seconds.communication += channel.busy_until - rank.clock;
+            rank.clock = channel.busy_until;
         }
         true
     }
@@ -260,7 +260,8 @@ impl SimulatedRank {
     }
 }
 
-/// Forward, and each half of a backward, take one unit per chunk; nothing else takes time. As the literature counts.
+/// The costs that the literature on pipelines counts: a forward and each half of a backward take one unit per chunk, and nothing else
+/// takes time.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct UnitCosts;
 

@@ -133,7 +133,7 @@ impl<'a> StageCosts<'a> {
         };
         let full_seconds = timer.block_seconds(full, p.batch.length)?;
         let update = timer.update_seconds(&rank.params, p.owns_optimizer().then_some(p.optimizer))?;
-        // The norm reads what the update moves several times.
+        // The norm is one of the nine passes that AdamW makes over the parameters. For other optimizers this is an approximation.
         let norm = update / 9.0;
         Some(Self {
             rank,

@@ -2,7 +2,7 @@
 
 use crate::cost::block_params;
 use crate::schedule::{Pass, ScheduledPass};
-use runner_spec::mesh::Mode;
+use runner_spec::experiment::ParallelMode;
 use runner_spec::model::ModelSpec;
 use runner_spec::program::{BlockRange, Instruction, Program};
 
@@ -33,7 +33,7 @@ pub(crate) fn step_instructions(
     let mesh = program.mesh;
     let mut out: Vec<Instruction> = (0..program.batch.micro_batches()).map(|mb| Instruction::Load { mb }).collect();
     out.push(Instruction::CountTokens { numerator: 1 });
-    if mesh.mode == Mode::Dp {
+    if mesh.mode == ParallelMode::Dp {
         out.push(Instruction::BroadcastWeights);
     }
     // For each chunk, the pass after which its gradients are complete.
@@ -44,7 +44,7 @@ pub(crate) fn step_instructions(
         let reduces = last[pass.chunk] == Some(index) && mesh.replicas > 1;
         push_pass(program, *pass, reduces, &mut out);
     }
-    if mesh.replicas > 1 && mesh.mode != Mode::Dp {
+    if mesh.replicas > 1 && mesh.mode != ParallelMode::Dp {
         out.push(Instruction::WaitBuckets);
     }
     if program.shares_tied() {
@@ -92,7 +92,7 @@ fn push_pass(program: &Program, scheduled: ScheduledPass, reduces: bool, out: &m
         // The previous stage already waits for the gradient; no rank waits for the bucket yet.
         out.extend(send.filter(|_| blocks.start == program.chunks[chunk].start));
         out.push(match program.mesh.mode {
-            Mode::Dp => Instruction::ReduceToRoot { bucket },
+            ParallelMode::Dp => Instruction::ReduceToRoot { bucket },
             _ => Instruction::AllReduce { bucket },
         });
     }

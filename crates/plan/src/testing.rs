@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use runner_spec::cluster::{ClusterFacts, Device, DeviceFacts, PeakFlops};
+use runner_spec::cluster::{ClusterFacts, Device, DeviceFacts};
 use runner_spec::data::{ChoiceFacts, DataFacts, SplitFacts};
 use runner_spec::experiment as e;
 use runner_spec::model::ModelSpec;
@@ -100,16 +100,8 @@ pub fn data() -> DataFacts {
 }
 
 pub fn cluster() -> ClusterFacts {
-    let cpu = DeviceFacts {
-        device: Device::Cpu,
-        node: 0,
-        name: "Example CPU".to_owned(),
-        threads: 2,
-        memory_bytes: Some(24 << 30),
-        peak_flops: PeakFlops::default(),
-        compute_capability: None,
-        estimated: false,
-    };
+    let cpu = DeviceFacts::unmeasured(Device::Cpu, "Example CPU".to_owned(), 2);
+    let cpu = DeviceFacts { memory_bytes: Some(24 << 30), ..cpu };
     ClusterFacts { devices: vec![cpu], ..ClusterFacts::default() }
 }
 

@@ -7,7 +7,7 @@ use console::style;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::table::{Align, table};
+use crate::table::{Align, fit, fits, table};
 use runner_lab::compare::comparability::{MeasuredQuantity, MeasurementBasis, find_incomparable};
 use runner_lab::compare::run_record::{RunFigures, RunRecord};
 use runner_lab::compare::settings::{CHOICES, SettingGroup, differing_keys, is_choice, settings};
@@ -177,8 +177,9 @@ impl Comparison {
         Some(self)
     }
 
-    /// The comparison as a table; the best value of each column is marked with `*`.
-    pub fn text(&self) -> String {
+    /// The comparison as a table; the best value of each column is marked with `*`. Lines of the table are at most `width` characters wide,
+    /// if it is given: texts are shortened, then columns are left out, which the last line names.
+    pub fn text(&self, width: Option<usize>) -> String {
         // Ids contain names, and other bookkeeping does not influence outcomes.
         let (mut shown_keys, bookkeeping): (Vec<&String>, Vec<&String>) =
             self.differing.iter().partition(|key| SettingGroup::of_key(key) != SettingGroup::Bookkeeping);
@@ -192,7 +193,7 @@ impl Comparison {
         columns.extend(heads.iter().map(|head| (head.as_str(), Align::Right)));
         columns.extend(figures.iter().map(|figure| (figure.head, Align::Right)));
         let best: Vec<Option<f64>> = figures.iter().map(|figure| self.best(figure)).collect();
-        let rows: Vec<Vec<String>> = self
+        let mut rows: Vec<Vec<String>> = self
             .runs
             .iter()
             .map(|run| {
@@ -209,7 +210,12 @@ impl Comparison {
                 cells
             })
             .collect();
+        let left_out = width.map_or_else(Vec::new, |width| fit_to_width(&mut columns, &mut rows, heads.len(), width));
         let mut out = table(&columns, &rows);
+        if !left_out.is_empty() {
+            let left_out = left_out.join(", ");
+            let _ = writeln!(out, "left out, because the terminal is narrow: {left_out}; --json shows them");
+        }
         for IncomparableFigures { figures, reason } in &self.incomparable {
             let heads = FIGURES.iter().filter(|figure| figures.contains(&figure.key)).map(|figure| figure.head);
             let heads = heads.collect::<Vec<_>>().join(", ");
@@ -245,6 +251,44 @@ impl Comparison {
             Higher if low < high => Some(high),
             _ => None,
         }
+    }
+}
+
+/// The figures from the least important on, by the heads of their columns. A narrow terminal loses them in this order.
+const DISPENSABLE_HEADS: [&str; 8] =
+    ["time", "memory", "bits/byte", "acc", "acc_norm", "steps", "train loss", "tokens/s"];
+
+/// Shortens lines to `width`: first ids and the texts of the `settings` columns behind them, then columns are left out: dispensable
+/// figures, then the last settings. Returns the heads of the columns that are left out.
+fn fit_to_width<'a>(
+    columns: &mut Vec<(&'a str, Align)>,
+    rows: &mut [Vec<String>],
+    settings: usize,
+    width: usize,
+) -> Vec<&'a str> {
+    const LEAST_ID: usize = 12;
+    const LEAST_SETTING: usize = 8;
+    let (mut settings, mut left_out) = (settings, Vec::new());
+    loop {
+        let shrinkable: Vec<(usize, usize)> =
+            (1..=settings).rev().map(|i| (i, LEAST_SETTING)).chain([(0, LEAST_ID)]).collect();
+        if fits(columns, rows, width, &shrinkable) {
+            fit(columns, rows, width, &shrinkable);
+            return left_out;
+        }
+        let figure = |head: &&str| columns.iter().skip(settings + 1).position(|(other, _)| other == head);
+        let dispensable = DISPENSABLE_HEADS.iter().find_map(|head| Some(figure(head)? + settings + 1));
+        // The id and one more column stay, however narrow the terminal is.
+        let Some(column) = dispensable.or((columns.len() > 2).then_some(if settings > 0 { settings } else { 1 }))
+        else {
+            fit(columns, rows, width, &shrinkable);
+            return left_out;
+        };
+        left_out.push(columns.remove(column).0);
+        for row in rows.iter_mut() {
+            row.remove(column);
+        }
+        settings -= usize::from(column <= settings);
     }
 }
 
@@ -289,7 +333,7 @@ mod tests {
 
     #[test]
     fn the_best_of_each_column_is_marked() {
-        insta::assert_snapshot!(three().text(), @r"
+        insta::assert_snapshot!(three().text(None), @r"
         run    lr  steps  val loss  tokens/s
         c     1.0     10    2.5000    *1,000
         a    10.0     10         -       100
@@ -298,11 +342,32 @@ mod tests {
     }
 
     #[test]
+    fn a_narrow_terminal_loses_the_least_important_columns() {
+        let mut wide = three();
+        for run in &mut wide.runs {
+            run.id = format!("a-run-with-a-long-name-{}", run.id);
+            run.settings.insert("data.path".to_owned(), Value::from("/a/long/folder/of/data/with/text.txt"));
+            run.figures.wall_seconds = Some(12.0);
+            run.figures.peak_memory_bytes = Some(1 << 30);
+        }
+        wide.differing.insert(0, "data.path".to_owned());
+        for width in [30, 40, 60, 80, 120] {
+            let text = wide.text(Some(width));
+            let widest =
+                text.lines().filter(|line| !line.starts_with("left out")).map(console::measure_text_width).max();
+            assert!(widest.unwrap() <= width, "{width}: {text}");
+            assert!(text.contains("val loss") && text.contains("run"), "{text}");
+        }
+        insta::assert_snapshot!(wide.text(Some(60)));
+        assert_eq!(wide.text(Some(400)), wide.text(None));
+    }
+
+    #[test]
     fn no_value_is_the_best_of_those_that_do_not_compare() {
         let reason = "b reads 80 validation rows, and c reads 160".to_owned();
         let figures = vec!["best_val_loss", "val_loss"];
         let table = Comparison { incomparable: vec![IncomparableFigures { figures, reason }], ..three() };
-        insta::assert_snapshot!(table.text(), @r"
+        insta::assert_snapshot!(table.text(None), @r"
         run    lr  steps  val loss  tokens/s
         c     1.0     10    2.5000    *1,000
         a    10.0     10         -       100

@@ -3,12 +3,12 @@
 use std::fmt::Write as _;
 
 use super::table::{Align, table};
-use runner_data::Inspected;
+use runner_data::InspectionReport;
 use runner_spec::format::{bytes, count, percent, printable};
 
 /// Characters of a text that are shown at most.
 const MAX_TEXT_CHARACTERS: usize = 300;
-/// Ids of a text without a tokenizer that are shown at most.
+/// Ids of a text that are shown at most, if no tokenizer can decode them.
 const MAX_TEXT_IDS: usize = 40;
 /// Files that are listed at most.
 const MAX_FILES: usize = 20;
@@ -16,7 +16,7 @@ const MAX_FILES: usize = 20;
 const MAX_COLUMNS: usize = 50;
 
 /// Everything that was found in the files.
-pub fn data_page(found: &Inspected) -> String {
+pub fn data_page(found: &InspectionReport) -> String {
     let mut out = file_table(found);
     out.push('\n');
     let mut line = |name: &str, text: String| _ = writeln!(out, "{name:<12} {text}");
@@ -58,8 +58,11 @@ pub fn data_page(found: &Inspected) -> String {
         if let Some(size) = vocabulary.size.filter(|&size| u64::from(vocabulary.highest) >= size) {
             line("", format!("some ids are beyond the tokenizer's {}: it may be the wrong tokenizer", count(size)));
         }
-        if vocabulary.absurd > 0 {
-            line("", format!("{} tokens have ids that are too large for any vocabulary", count(vocabulary.absurd)));
+        if vocabulary.impossible_ids > 0 {
+            line(
+                "",
+                format!("{} tokens have ids that are too large for any vocabulary", count(vocabulary.impossible_ids)),
+            );
         }
     }
     out.push_str(&column_table(found));
@@ -87,7 +90,7 @@ fn shorten(text: &str) -> (String, bool) {
     (printable(&shown), is_cut)
 }
 
-fn file_table(found: &Inspected) -> String {
+fn file_table(found: &InspectionReport) -> String {
     let tokens = found.files.iter().any(|file| file.tokens.is_some());
     let rows = found.files.iter().any(|file| file.rows.is_some());
     let mut columns = vec![("FILE", Align::Left), ("FORMAT", Align::Left), ("SIZE", Align::Right)];
@@ -116,7 +119,7 @@ fn file_table(found: &Inspected) -> String {
     out
 }
 
-fn column_table(found: &Inspected) -> String {
+fn column_table(found: &InspectionReport) -> String {
     let Some(text) = found.text.as_ref().filter(|text| !text.columns.is_empty()) else { return String::new() };
     let line = |column: &runner_data::Column| {
         let size = if column.bytes > 0 { bytes(column.bytes) } else { String::new() };
@@ -126,7 +129,7 @@ fn column_table(found: &Inspected) -> String {
     format!("\n{}", table(&[("COLUMN", Align::Left), ("TYPE", Align::Left), ("SIZE", Align::Right)], &lines))
 }
 
-fn frequent_table(found: &Inspected) -> String {
+fn frequent_table(found: &InspectionReport) -> String {
     let Some(vocabulary) = found.vocabulary.as_ref().filter(|v| !v.frequent.is_empty()) else { return String::new() };
     let all = found.tokens.unwrap_or(0).max(1);
     let lines: Vec<_> = vocabulary

@@ -1,8 +1,8 @@
 //! Progress of data preparation.
 
 use super::screen::Screen;
+use runner_data::Progress;
 use runner_data::hub::Downloading;
-use runner_data::{Progress, SplitName};
 use runner_spec::format::{bytes, count, counted, percent};
 
 /// Shows one report of data preparation; may be called from any thread.
@@ -23,7 +23,7 @@ fn describe(progress: Progress) -> String {
             format!("downloading file{position}: {}, {speed:.1} MB/s", share_of_bytes(bytes_done, bytes_total))
         }
         Progress::Hashing { split, bytes_done, bytes_total } => {
-            format!("reading the {} source: {}", split_adjective(split), share_of_bytes(bytes_done, bytes_total))
+            format!("reading the {} source: {}", split.adjective(), share_of_bytes(bytes_done, bytes_total))
         }
         Progress::Generating => "writing the built-in corpus".to_owned(),
         Progress::Waiting => "another process prepares the same data; waiting for it".to_owned(),
@@ -32,22 +32,14 @@ fn describe(progress: Progress) -> String {
         }
         Progress::Tokenizing { split, bytes_done, bytes_total, tokens } => {
             let share = share_of_bytes(bytes_done, bytes_total);
-            format!("tokenizing {}: {share}, {} tokens", split_adjective(split), count(tokens))
+            format!("tokenizing {}: {share}, {} tokens", split.adjective(), count(tokens))
         }
         Progress::CacheHit { split, tokens } => {
-            format!("{}: {} tokens, ready", split_adjective(split), count(tokens))
+            format!("{}: {} tokens, ready", split.adjective(), count(tokens))
         }
         Progress::Done { split, tokens, documents } => {
-            format!("{}: {} tokens of {}", split_adjective(split), count(tokens), counted(documents, "document"))
+            format!("{}: {} tokens of {}", split.adjective(), count(tokens), counted(documents, "document"))
         }
-    }
-}
-
-fn split_adjective(name: SplitName) -> &'static str {
-    match name {
-        SplitName::Train => "training",
-        SplitName::Validation => "validation",
-        SplitName::Test => "test",
     }
 }
 
@@ -60,6 +52,7 @@ pub(crate) fn share_of_bytes(done: u64, total: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use runner_data::SplitName;
 
     #[test]
     fn reports_are_words() {

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget};
 
-use super::screen::{OutputMode, Screen, progress_bar};
+use super::screen::{BAR_WIDTH, OutputMode, Screen, progress_bar, width_beside_bar};
+use runner_spec::line_part::{LinePart, fit_line};
 
 /// The bars of items. The bar of the screen itself shows the total.
 #[derive(Debug)]
@@ -19,7 +20,7 @@ impl Screen {
         self.clear();
         if self.mode() == OutputMode::Bar {
             let multi = MultiProgress::with_draw_target(ProgressDrawTarget::stderr());
-            self.bar = Some(multi.add(hidden_bar(0, "{bar:12.green} {wide_msg}")));
+            self.bar = Some(multi.add(hidden_bar(0, "green")));
             self.items = Some(ItemBars { multi, bars: BTreeMap::new() });
         }
     }
@@ -29,11 +30,11 @@ impl Screen {
         self.bar.is_some()
     }
 
-    /// Shows the item `id` at `position` of `length`, with `text`.
-    pub fn show_item(&mut self, id: usize, position: u64, length: u64, text: String) {
+    /// Shows the item `id` at `position` of `length`, with those of `parts` for which the terminal is wide enough.
+    pub fn show_item(&mut self, id: usize, position: u64, length: u64, parts: &[LinePart]) {
         let (Some(total), Some(ItemBars { multi, bars })) = (&self.bar, &mut self.items) else { return };
-        let new_bar = || multi.insert_before(total, hidden_bar(length, "{bar:12.cyan} {wide_msg}"));
-        update(bars.entry(id).or_insert_with(new_bar), position, length, text);
+        let new_bar = || multi.insert_before(total, hidden_bar(length, "cyan"));
+        update(bars.entry(id).or_insert_with(new_bar), position, length, parts);
     }
 
     /// Removes the bar of the item `id`.
@@ -43,23 +44,24 @@ impl Screen {
         }
     }
 
-    /// Shows the total at `position` of `length`, with `text`.
-    pub fn show_total(&self, position: u64, length: u64, text: String) {
+    /// Shows the total at `position` of `length`, with those of `parts` for which the terminal is wide enough.
+    pub fn show_total(&self, position: u64, length: u64, parts: &[LinePart]) {
         if let Some(total) = &self.bar {
-            update(total, position, length, text);
+            update(total, position, length, parts);
         }
     }
 }
 
-/// A bar that becomes visible when a `MultiProgress` takes it.
-fn hidden_bar(length: u64, template: &str) -> ProgressBar {
-    progress_bar(Some(length), template, ProgressDrawTarget::hidden())
+/// A bar of the colour `colour`, which becomes visible when a `MultiProgress` takes it.
+fn hidden_bar(length: u64, colour: &str) -> ProgressBar {
+    let template = format!("{{bar:{BAR_WIDTH}.{colour}}} {{wide_msg}}");
+    progress_bar(Some(length), &template, ProgressDrawTarget::hidden())
 }
 
-fn update(bar: &ProgressBar, position: u64, length: u64, text: String) {
+fn update(bar: &ProgressBar, position: u64, length: u64, parts: &[LinePart]) {
     bar.set_length(length);
     bar.set_position(position);
-    bar.set_message(text);
+    bar.set_message(fit_line(parts, width_beside_bar()));
 }
 
 #[cfg(test)]
@@ -71,8 +73,8 @@ mod tests {
         for mode in [OutputMode::Plain, OutputMode::Quiet, OutputMode::Json { quiet: true }] {
             let mut screen = Screen::new(mode);
             screen.start_items();
-            screen.show_item(1, 2, 3, "x".into());
-            screen.show_total(1, 2, "y".into());
+            screen.show_item(1, 2, 3, &[]);
+            screen.show_total(1, 2, &[]);
             assert!(!screen.is_live());
         }
     }

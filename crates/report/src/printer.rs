@@ -6,6 +6,7 @@ use std::thread::{self, JoinHandle};
 use std::{io, panic};
 
 use runner_data::Progress;
+use runner_spec::line_part::LinePart;
 
 use crate::data_progress::show_data_progress;
 use crate::{JsonEvent, OutputMode, Screen};
@@ -112,10 +113,10 @@ impl Printer {
     }
 
     /// Moves the bar, if there is one.
-    pub fn step(&mut self, step: u64, numbers: impl FnOnce() -> String) {
+    pub fn step(&mut self, step: u64, numbers: impl FnOnce() -> Vec<LinePart>) {
         if self.mode == OutputMode::Bar {
             let numbers = numbers();
-            let call = Box::new(move |screen: &mut Screen| screen.step(step, || numbers));
+            let call = Box::new(move |screen: &mut Screen| screen.step(step, &numbers));
             self.queue.try_push(call, false, lost_note(self.mode));
         }
     }

@@ -12,7 +12,7 @@ type OptionalColumn = (&'static str, fn(&ListedRun) -> String);
 /// The column that holds when a run started.
 const STARTED: usize = 5;
 
-/// A table with one run per line. Columns for tags, the sweep's point and the origin appear if any run has them. Lines are at
+/// A table with one run per line. Columns for damage of the record, tags, the sweep's point and the origin appear if any run has them. Lines are at
 /// most `width` characters wide, if it is given: texts are shortened, then the last columns are left out.
 pub fn runs_table(runs: &[ListedRun], width: Option<usize>) -> String {
     let mut columns = vec![
@@ -23,8 +23,12 @@ pub fn runs_table(runs: &[ListedRun], width: Option<usize>) -> String {
         ("tokens/s", Align::Right),
         ("started", Align::Left),
     ];
-    let optional: [OptionalColumn; 3] =
-        [("tags", |run| printable(&run.tags.join(" "))), ("sweep", sweep_point), ("from", origin)];
+    let optional: [OptionalColumn; 4] = [
+        ("record", |run| if run.lost_steps { "lost steps".to_owned() } else { String::new() }),
+        ("tags", |run| printable(&run.tags.join(" "))),
+        ("sweep", sweep_point),
+        ("from", origin),
+    ];
     let present: Vec<_> =
         optional.into_iter().filter(|(_, cell)| runs.iter().any(|run| !cell(run).is_empty())).collect();
     columns.extend(present.iter().map(|(name, _)| (*name, Align::Left)));
@@ -34,7 +38,7 @@ pub fn runs_table(runs: &[ListedRun], width: Option<usize>) -> String {
             let dash = || "-".to_owned();
             let mut row = vec![
                 printable(&run.id),
-                status(run.status),
+                styled_status(run.status),
                 if run.status == ListedStatus::Broken { dash() } else { format!("{}/{}", run.step, run.steps) },
                 run.val_loss.map_or_else(dash, |loss| format!("{loss:.4}")),
                 run.tokens_per_second.map_or_else(dash, rate),
@@ -72,15 +76,16 @@ fn fit_to_width(columns: &mut Vec<(&str, Align)>, rows: &mut [Vec<String>], widt
     }
 }
 
-fn status(standing: ListedStatus) -> String {
-    let status = console::style(standing.name());
-    let status = match standing {
-        ListedStatus::Done => status.green(),
-        ListedStatus::Running => status.cyan(),
-        ListedStatus::Interrupted => status.yellow(),
-        ListedStatus::Failed | ListedStatus::Broken => status.red(),
+fn styled_status(status: ListedStatus) -> String {
+    let name = console::style(if status == ListedStatus::Stopped { "stopped early" } else { status.name() });
+    let styled = match status {
+        ListedStatus::Stopped => name,
+        ListedStatus::Done => name.green(),
+        ListedStatus::Running => name.cyan(),
+        ListedStatus::Interrupted => name.yellow(),
+        ListedStatus::Failed | ListedStatus::Broken => name.red(),
     };
-    status.to_string()
+    styled.to_string()
 }
 
 fn sweep_point(run: &ListedRun) -> String {
@@ -142,6 +147,16 @@ mod tests {
                 ..run("d", ListedStatus::Interrupted, 300)
             },
         ]
+    }
+
+    #[test]
+    fn lost_steps_and_early_stops_are_marked() {
+        let damaged = ListedRun { lost_steps: true, ..run("a", ListedStatus::Done, 2000) };
+        insta::assert_snapshot!(plain(&[damaged, run("b", ListedStatus::Stopped, 20)], None), @r"
+        id  status              step  val loss  tokens/s  started              record
+        a   done           2000/2000    1.5000    12,346  2026-01-02 03:04:05  lost steps
+        b   stopped early    20/2000    1.5000    12,346  2026-01-02 03:04:05
+        ");
     }
 
     #[test]

@@ -8,9 +8,13 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 
 use super::item_bars::ItemBars;
+use runner_spec::line_part::{LinePart, fit_line};
 
 /// Without a progress bar, lines about progress are at least this far apart.
 const PROGRESS_LINE_INTERVAL: Duration = Duration::from_secs(5);
+
+/// The number of columns of a progress bar.
+pub(crate) const BAR_WIDTH: usize = 12;
 
 /// The form of a command's output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,14 +84,17 @@ impl Screen {
         }
     }
 
-    /// Shows a warning on standard error.
-    pub fn warn(&self, text: &str) {
-        let text = labelled_warning(text);
-        match (self.mode, &self.bar) {
-            (OutputMode::Quiet | OutputMode::Json { quiet: true }, _) => {}
-            (_, Some(bar)) => bar.println(text),
-            (_, None) => write_line_or_ignore(&mut io::stderr(), &text),
+    /// Shows a detail that a person asked for, on standard error.
+    pub fn detail(&self, text: &str) {
+        match &self.bar {
+            Some(bar) => bar.println(text),
+            None => write_line_or_ignore(&mut io::stderr(), text),
         }
+    }
+
+    /// Shows a warning on standard error, also of a quiet command.
+    pub fn warn(&self, text: &str) {
+        self.detail(&labelled_warning(text));
     }
 
     /// Shows the result of the command, which a quiet command shows too.
@@ -137,17 +144,19 @@ impl Screen {
     /// Starts a progress bar at step `from` of `steps`.
     pub fn start_bar(&mut self, from: u64, steps: u64) {
         if self.mode == OutputMode::Bar {
-            let bar = progress_bar(Some(steps), "{bar:12.cyan} {pos}/{len}  {wide_msg}", ProgressDrawTarget::stderr());
+            let template = format!("{{bar:{BAR_WIDTH}.cyan}} {{pos}}/{{len}}  {{wide_msg}}");
+            let bar = progress_bar(Some(steps), &template, ProgressDrawTarget::stderr());
             bar.set_position(from);
             self.bar = Some(bar);
         }
     }
 
-    /// Moves the bar to `step`, with the text that `numbers` makes.
-    pub fn step(&self, step: u64, numbers: impl FnOnce() -> String) {
+    /// Moves the bar to `step`, with those of `numbers` for which the terminal is wide enough.
+    pub fn step(&self, step: u64, numbers: &[LinePart]) {
         if let Some(bar) = &self.bar {
             bar.set_position(step);
-            bar.set_message(numbers());
+            let digits = step.to_string().len() + bar.length().unwrap_or(0).to_string().len();
+            bar.set_message(fit_line(numbers, width_beside_bar().saturating_sub(digits + 3)));
         }
     }
 
@@ -189,6 +198,11 @@ impl Drop for Screen {
     fn drop(&mut self) {
         self.clear();
     }
+}
+
+/// The number of columns beside a bar on the terminal.
+pub(crate) fn width_beside_bar() -> usize {
+    usize::from(console::Term::stderr().size().1).saturating_sub(BAR_WIDTH + 1)
 }
 
 /// `text` behind the coloured word `warning:`.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::data_progress::share_of_bytes;
 use super::screen::Screen;
-use runner_data::{ShardEvent, Sharded};
+use runner_data::{ShardEvent, WrittenShards};
 use runner_spec::format::{bytes, count, counted, printable, seconds};
 
 /// The speed is the mean over this time.
@@ -78,7 +78,7 @@ fn describe(done: u64, total: u64, rates: Option<(f64, f64)>) -> String {
 }
 
 /// The shards that were written to `folder`, in a few lines.
-pub fn shard_summary(sharded: &Sharded, folder: &str) -> String {
+pub fn shard_summary(sharded: &WrittenShards, folder: &str) -> String {
     let card = &sharded.card;
     let mut lines = Vec::new();
     for split in ["train", "val"] {

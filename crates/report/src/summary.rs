@@ -51,10 +51,14 @@ pub fn details(summary: &Summary) -> String {
     name_value_lines(rows)
 }
 
-/// The text that `apply` ends with. Other commands find the run as `run`; its folder is `path`.
-pub fn closing_text(summary: &Summary, run: &str, path: &Path) -> String {
+/// The text that `apply` ends with. Other commands find the run as `run`; its folder is `path`. `resuming_command` goes on with a run
+/// that was interrupted.
+pub fn closing_text(summary: &Summary, run: &str, path: &Path, resuming_command: Option<&str>) -> String {
     let mut out = format!("{}\n{}  {:12}{}\n", headline(summary), details(summary), "run", path.display());
     out.push_str("next:\n");
+    if let Some(command) = resuming_command {
+        let _ = writeln!(out, "  {command}");
+    }
     if summary.final_hash.is_some() {
         let _ = writeln!(out, "  runner sample {run} --prompt \"…\"");
     }
@@ -67,12 +71,13 @@ pub fn short_time(time: &str) -> String {
     printable(&time.split('.').next().unwrap_or(time).replace('T', " "))
 }
 
-/// The message for a run that has nothing left to do.
-pub fn up_to_date_message(id: &str, summary: Option<&Summary>) -> String {
+/// The message for a run that has nothing left to do. Without checkpoints it can be neither sampled from nor evaluated.
+pub fn up_to_date_message(id: &str, summary: Option<&Summary>, has_checkpoints: bool) -> String {
     let loss = summary.and_then(|s| s.last_eval.as_ref()?.val_loss);
     let loss = loss.map_or_else(String::new, |loss| format!(", val loss {loss:.4}"));
     let steps = summary.map_or_else(String::new, |s| format!(", {} steps", count(s.steps)));
-    format!("up to date: {id}{steps}{loss}")
+    let deleted = if has_checkpoints { "" } else { "; its checkpoints were deleted" };
+    format!("up to date: {id}{steps}{loss}{deleted}")
 }
 
 #[cfg(test)]
@@ -126,7 +131,7 @@ mod tests {
 
     #[test]
     fn closing_text_of_a_finished_run() {
-        insta::assert_snapshot!(closing_text(&summary(), "chars-0a1b2c3d", Path::new("runs/chars-0a1b2c3d")), @r#"
+        insta::assert_snapshot!(closing_text(&summary(), "chars-0a1b2c3d", Path::new("runs/chars-0a1b2c3d"), None), @r#"
         done: chars-0a1b2c3d, 2,000 steps, 1,536,000 tokens in 1m 52s, val loss 1.8123 (0.6571 bits/byte)
           train loss  1.7300
           val loss    1.8123  perplexity 6.12  bits/byte 0.6571  best 1.8100 at step 1750
@@ -153,7 +158,7 @@ mod tests {
             test: None,
             ..summary()
         };
-        insta::assert_snapshot!(closing_text(&failed, "r", Path::new("runs/r")), @r#"
+        insta::assert_snapshot!(closing_text(&failed, "r", Path::new("runs/r"), None), @r#"
         failed: chars-0a1b2c3d, 6 of 2,000 steps, 1,536,000 tokens in 1m 52s
           error       step 7: the loss is not finite
           train loss  1.7300
@@ -165,5 +170,12 @@ mod tests {
           runner sample r --prompt "…"
           runner runs show r
         "#);
+    }
+
+    #[test]
+    fn an_interrupted_run_names_the_command_that_goes_on() {
+        let interrupted = Summary { status: RunStatus::Interrupted, steps: 6, ..summary() };
+        let text = closing_text(&interrupted, "r", Path::new("runs/r"), Some("runner resume r"));
+        assert!(text.contains("\nnext:\n  runner resume r\n  runner sample r"), "{text}");
     }
 }

@@ -29,6 +29,11 @@ fn column_width(columns: &[(&str, Align)], rows: &[Vec<String>], i: usize) -> us
 /// A column that [`fit`] may shorten, and the width below which it does not.
 pub(crate) type Shrinkable = (usize, usize);
 
+/// True if [`fit`] would make the lines at most `width` wide.
+pub(crate) fn fits(columns: &[(&str, Align)], rows: &[Vec<String>], width: usize, shrinkable: &[Shrinkable]) -> bool {
+    fit(columns, &mut rows.to_vec(), width, shrinkable)
+}
+
 /// Shortens cells so that the lines of [`table`] are at most `width` wide, one column of `shrinkable` after the other. Returns
 /// true if they fit then. Shortened cells lose their colours.
 pub(crate) fn fit(

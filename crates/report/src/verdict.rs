@@ -4,14 +4,14 @@ use std::fmt::Write as _;
 
 use runner_spec::event::TracedTensor;
 use runner_spec::format::{count, counted, printable};
-use runner_store::verdict::{FirstDifferingTensor, Judgement, NumberDifference, ReproductionVerdict};
+use runner_store::verdict::{FirstDifferingTensor, NumberDifference, ReproductionVerdict, Verdict};
 
 /// The verdict in one line, then its reasons, one per line.
 pub fn describe_verdict(verdict: &ReproductionVerdict) -> String {
     let ReproductionVerdict { original, copy, .. } = verdict;
     let (steps, evaluations) = (counted(verdict.steps, "step"), counted(verdict.evaluations, "evaluation"));
     let mut out = match (verdict.verdict, &verdict.diverged) {
-        (Judgement::Bitwise | Judgement::BitwiseNumbers, _) => {
+        (Verdict::Bitwise | Verdict::BitwiseNumbers, _) => {
             let (word, weights) = if let Some(weights) = &verdict.weights {
                 ("bitwise", format!(" and the weights after step {}", count(weights.step)))
             } else {
@@ -20,14 +20,14 @@ pub fn describe_verdict(verdict: &ReproductionVerdict) -> String {
             };
             format!("{word}: {copy} repeats {original}: {steps}, {evaluations}{weights}")
         }
-        (Judgement::Incomplete, _) => {
+        (Verdict::Incomplete, _) => {
             let what = describe_missing(verdict);
             format!("incomplete: {what}; compared: {steps}, {evaluations}")
         }
-        (Judgement::Diverged, Some(first)) => {
+        (Verdict::Diverged, Some(first)) => {
             format!("diverged at step {}: {}", count(first.step), describe_difference(first))
         }
-        (Judgement::Diverged | Judgement::WithinTolerance, _) => {
+        (Verdict::Diverged | Verdict::WithinTolerance, _) => {
             let largest = verdict.largest.as_ref().map_or_else(
                 || "the losses are equal, but other numbers differ".to_owned(),
                 |largest| {
@@ -44,7 +44,7 @@ pub fn describe_verdict(verdict: &ReproductionVerdict) -> String {
     let mut line = |name: &str, text: String| {
         let _ = write!(out, "\n  {name:12}{text}");
     };
-    if !matches!(verdict.verdict, Judgement::Bitwise | Judgement::BitwiseNumbers) {
+    if !matches!(verdict.verdict, Verdict::Bitwise | Verdict::BitwiseNumbers) {
         line("tolerance", format!("{:e} of a loss", verdict.tolerance));
         if let Some(first) = &verdict.first_bits {
             line("bits", format!("differ first at step {}: {}", count(first.step), describe_difference(first)));
@@ -77,7 +77,7 @@ pub fn describe_verdict(verdict: &ReproductionVerdict) -> String {
 fn describe_missing(verdict: &ReproductionVerdict) -> String {
     let ReproductionVerdict { original, copy, .. } = verdict;
     let Some(first) = &verdict.first_missing else { return format!("no step of {original} could be compared") };
-    let (lacks, has) = if first.in_original { (original, copy) } else { (copy, original) };
+    let (lacks, has) = if first.is_missing_in_original { (original, copy) } else { (copy, original) };
     let step = count(first.step);
     let what = match printable(&first.what).as_str() {
         "step" => format!("step {step}"),

@@ -88,6 +88,22 @@ pub struct DeviceFacts {
     pub estimated: bool,
 }
 
+impl DeviceFacts {
+    /// A device of the first machine, of which no more is known.
+    pub fn unmeasured(device: Device, name: String, threads: usize) -> Self {
+        Self {
+            device,
+            node: 0,
+            name,
+            threads: threads.max(1),
+            memory_bytes: None,
+            peak_flops: PeakFlops::default(),
+            compute_capability: None,
+            estimated: false,
+        }
+    }
+}
+
 /// The generation of a GPU's multiprocessors in the vendor's count: 9.0 is Hopper.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct ComputeCapability {

@@ -38,7 +38,8 @@ pub struct SplitFacts {
     pub documents: u64,
     /// Content hash of source, tokenizer and layout.
     pub hash: String,
-    /// The text behind the rows of validation and test data; `None` if the tokens do not tell its bytes. No part of plan hashes.
+    /// The text that the rows of validation and test data were made of; `None` if its bytes cannot be computed from the tokens.
+    /// It is not part of plan hashes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub text: Option<SplitText>,
 }

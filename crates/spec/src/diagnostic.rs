@@ -52,7 +52,7 @@ pub struct ConfigError {
 
 impl ConfigError {
     pub fn new(mut diagnostics: Vec<Diagnostic>) -> Self {
-        // Layer by layer as they were found, and by place within each; a mistake is said once.
+        // Sources keep the order in which they were read. Within a source, mistakes are sorted by place; duplicates are removed.
         let mut sources: Vec<String> = Vec::new();
         for d in &diagnostics {
             if !sources.contains(&d.source) {
@@ -101,9 +101,10 @@ impl Diagnostic {
     fn render(&self, out: &mut String, color: bool) {
         let (red, blue, bold, reset) =
             if color { ("\x1b[1;31m", "\x1b[1;34m", "\x1b[1m", "\x1b[0m") } else { ("", "", "", "") };
-        let _ = writeln!(out, "{red}error{reset}{bold}: {}{reset}", printable(&self.message));
+        let _ = writeln!(out, "{red}error{reset}{bold}: {}{reset}", printable_line(&self.message));
         let template = self.template.as_deref();
-        let file = template.map_or_else(|| printable(&self.source), |t| printable(&t.file.display().to_string()));
+        let file =
+            template.map_or_else(|| printable_line(&self.source), |t| printable_line(&t.file.display().to_string()));
         let (main_line, column) = template.map_or((self.line, self.column), |t| (t.line, t.column));
         let width = main_line.max(self.line).to_string().len();
         let pad = " ".repeat(if main_line == 0 { 1 } else { width });
@@ -125,7 +126,7 @@ impl Diagnostic {
             show(out, self.line, self.column, self.length, &self.source_line);
         }
         for (i, line) in self.help.lines().enumerate() {
-            let line = printable(line);
+            let line = printable_line(line);
             let _ = match i {
                 0 => writeln!(out, "{pad} {blue}={reset} {bold}help:{reset} {line}"),
                 _ => writeln!(out, "{pad}         {line}"),
@@ -166,7 +167,8 @@ fn shown_char(c: char) -> char {
     }
 }
 
-fn printable(text: &str) -> String {
+/// `text` on one line, in which every character that would move the cursor or change the terminal takes one column.
+fn printable_line(text: &str) -> String {
     text.chars().map(shown_char).collect()
 }
 

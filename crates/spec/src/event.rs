@@ -166,7 +166,7 @@ pub enum TracedTensor {
 }
 
 impl TraceLine {
-    /// Sorts by the order of computation: outputs forwards, gradients backwards, then the updated parameters.
+    /// A key that sorts lines by the order of computation: outputs forwards, gradients backwards, then the updated parameters.
     pub fn order(&self) -> (u64, TracedTensor, Reverse<usize>, usize, &str) {
         let (back, forth) = match self.what {
             TracedTensor::Gradient => (Reverse(self.block), 0),

@@ -27,7 +27,7 @@ pub fn division(whole: usize, part: usize) -> String {
     format!("{whole} = {}·{part} + {}", whole / part, whole % part)
 }
 
-/// A rate: whole numbers with separators from 100 on, three digits below.
+/// A rate: a whole number with separators from 100 on, one decimal below.
 pub fn rate(x: f64) -> String {
     match x {
         x if !x.is_finite() => "?".to_owned(),
@@ -89,7 +89,7 @@ pub fn pretty_json(value: &Value) -> String {
 }
 
 /// `value` as JSON. It must be plain data, whose maps have strings as keys: anything else is a mistake of the caller.
-#[expect(clippy::expect_used, reason = "a stated invariant: nothing empty may pass for a value")]
+#[expect(clippy::expect_used, reason = "the caller passes plain data, and an empty value would hide a mistake")]
 pub fn json_value(value: &impl serde::Serialize) -> Value {
     serde_json::to_value(value).expect("plain data is JSON")
 }
@@ -116,7 +116,7 @@ pub fn setting_text(value: &Value) -> String {
 }
 
 /// The bytes of [`json_value`].
-#[expect(clippy::expect_used, reason = "a stated invariant: nothing empty may pass for a message")]
+#[expect(clippy::expect_used, reason = "the caller passes plain data, and an empty message would hide a mistake")]
 pub fn json_bytes(value: &impl serde::Serialize) -> Vec<u8> {
     serde_json::to_vec(value).expect("plain data is JSON")
 }

@@ -1,13 +1,12 @@
-//! Legal names of the hub's repositories and of their files. What is called otherwise never becomes a part of a path or an
-//! address.
+//! Legal names of the hub's repositories and of their files. Other names are refused before they become part of a path or an address.
 
-/// Letters of a part of a name.
+/// The most bytes of a part of a name, the owner or the repository.
 const MAX_PART: usize = 96;
 const MAX_REVISION: usize = 255;
 const MAX_PATH: usize = 1024;
 
 /// True if `c` may be part of a name: of a repository here, and of the folders that this program creates.
-pub fn legal_in_name(c: char) -> bool {
+pub fn is_legal_in_name(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-')
 }
 
@@ -24,7 +23,7 @@ pub fn name_problem(name: &str) -> Option<String> {
     if name.split('/').count() > 2 {
         return Some("has more than one `/`".to_owned());
     }
-    if let Some(problem) = character_problem(name, |c| legal_in_name(c) || c == '/') {
+    if let Some(problem) = character_problem(name, |c| is_legal_in_name(c) || c == '/') {
         return Some(problem);
     }
     let wrong = |part: &str| {
@@ -38,7 +37,7 @@ pub fn name_problem(name: &str) -> Option<String> {
 
 /// The reason why `revision` is not a branch, tag or commit.
 pub fn revision_problem(revision: &str) -> Option<String> {
-    if let Some(problem) = character_problem(revision, |c| legal_in_name(c) || c == '/') {
+    if let Some(problem) = character_problem(revision, |c| is_legal_in_name(c) || c == '/') {
         return Some(problem);
     }
     let wrong = |part: &str| part.is_empty() || part.starts_with('.');
@@ -66,7 +65,7 @@ pub fn is_commit(text: &str) -> bool {
 
 /// True if `etag` may name a file of the cache.
 pub fn is_etag(etag: &str) -> bool {
-    (1..=128).contains(&etag.len()) && etag.chars().all(legal_in_name) && !etag.starts_with('.')
+    (1..=128).contains(&etag.len()) && etag.chars().all(is_legal_in_name) && !etag.starts_with('.')
 }
 
 #[cfg(test)]

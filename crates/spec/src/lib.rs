@@ -1,5 +1,5 @@
-//! The plain types that the steps of a run hand to each other: experiment, model, facts, program, plan, events; and what all crates
-//! share of words and numbers: diagnostics, formats, counter-based random numbers.
+//! The plain types that the steps of a run hand to each other: experiment, model, facts, program, plan, events; and tools that all
+//! crates share: diagnostics, number formats, counter-based random numbers.
 //!
 //! Nothing here reads a file, a clock, the environment or a device.
 
@@ -13,6 +13,7 @@ pub mod experiment;
 pub mod forecast;
 pub mod format;
 pub mod hub_name;
+pub mod line_part;
 pub mod mesh;
 pub mod model;
 pub mod panics;

@@ -4,14 +4,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::experiment::ParallelMode;
 
-/// The kind of parallelism.
-pub type Mode = ParallelMode;
-
 /// `stages` · `replicas` ranks. Rank = stage · replicas + replica: replicas of a stage are neighbours, since they exchange
 /// the most bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Mesh {
-    pub mode: Mode,
+    pub mode: ParallelMode,
     pub stages: usize,
     pub replicas: usize,
 }
@@ -31,7 +28,7 @@ pub enum RankGroup {
 impl Mesh {
     /// One rank.
     pub fn single() -> Self {
-        Self { mode: Mode::Single, stages: 1, replicas: 1 }
+        Self { mode: ParallelMode::Single, stages: 1, replicas: 1 }
     }
 
     pub fn world_size(self) -> usize {
@@ -88,7 +85,7 @@ mod tests {
 
     #[test]
     fn ranks_and_places_are_inverse() {
-        let mesh = Mesh { mode: Mode::Pipeline, stages: 3, replicas: 4 };
+        let mesh = Mesh { mode: ParallelMode::Pipeline, stages: 3, replicas: 4 };
         for rank in 0..mesh.world_size() {
             let (stage, replica) = mesh.stage_and_replica(rank);
             assert_eq!(mesh.rank(stage, replica), rank);
@@ -99,7 +96,7 @@ mod tests {
 
     #[test]
     fn groups_have_indexes_and_sizes() {
-        for mesh in [Mesh::single(), Mesh { mode: Mode::Pipeline, stages: 2, replicas: 3 }] {
+        for mesh in [Mesh::single(), Mesh { mode: ParallelMode::Pipeline, stages: 2, replicas: 3 }] {
             for (index, group) in mesh.groups().into_iter().enumerate() {
                 assert_eq!(mesh.index(group), index);
                 assert_eq!(mesh.size(group), mesh.members(group).len());

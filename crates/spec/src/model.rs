@@ -95,12 +95,13 @@ impl ParamSpec {
         self.len() == 0
     }
 
-    /// Weight decay applies to tensors of two or more dimensions.
+    /// True for tensors of two or more dimensions. Weight decay applies to them alone, except under `Decays::All`.
     pub fn decays(&self) -> bool {
         self.shape.len() >= 2
     }
 }
 
+/// The standard deviation of initial weights in GPT-2 and Llama.
 const STD: f64 = 0.02;
 
 /// The parameters of `spec` in registration order. A tied head has none of its own.
@@ -163,8 +164,9 @@ fn gpt2(s: &ModelSpec) -> Vec<ParamSpec> {
     out
 }
 
-/// The initial values of PyTorch's `TransformerEncoderLayer` in a model whose embeddings and head are uniform within ± `embedding`: query,
-/// key and value Xavier-uniform as one matrix, attention's biases 0, everything else uniform within ± 1/√in.
+/// The initial values of PyTorch's `TransformerEncoderLayer` in a model whose embeddings and head are uniform within ± `embedding`. Query,
+/// key and value are one Xavier-uniform matrix. Attention's output matrix, the MLP's matrices and its biases are uniform within ± 1/√in.
+/// Norms, attention's biases and the head's bias start as in GPT-2.
 fn pytorch_init(param: &ParamSpec, s: &ModelSpec, embedding: f64) -> ParamInit {
     let uniform = |bound: f64| ParamInit::Uniform { bound };
     let inputs = |n: usize| uniform(1.0 / (n as f64).sqrt());

@@ -8,8 +8,8 @@ thread_local! {
     static IS_CAUGHT: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs `work`, whose values are not used after a panic. A panic in it becomes its message, and [`is_caught`] says that it need not be
-/// printed.
+/// Runs `work`, and returns the message of a panic as an error. The caller must not use the values of `work` after a panic. While `work`
+/// runs, [`is_caught`] is true, so that the panic hook prints nothing.
 ///
 /// # Errors
 /// If `work` panics on this thread.
@@ -20,7 +20,7 @@ pub fn catch_panic<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     result.map_err(|panic| panic_message(&*panic).to_owned())
 }
 
-/// True if a panic on this thread becomes an error. A panic hook prints nothing then.
+/// True if a panic on this thread becomes an error of [`catch_panic`]. A panic hook prints nothing in this case.
 #[must_use]
 pub fn is_caught() -> bool {
     IS_CAUGHT.get()

@@ -1,6 +1,6 @@
 //! Counter-based random numbers: Philox4x32-10 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3").
 //!
-//! A number is a function of what it is for, so any rank computes any of it and nothing has to be carried or replayed.
+//! A number is a function of its purpose and its index, so every rank can compute every number, and there is no generator state.
 
 const MULTIPLIERS: [u32; 2] = [0xD251_1F53, 0xCD9E_8D57];
 const WEYL: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
@@ -26,7 +26,7 @@ impl Philox {
         Self { key: [word(0), word(4)] }
     }
 
-    /// The purpose of this stream, which distinguishes it from others.
+    /// The key of this stream: a hash of the seed and the purpose.
     pub fn key(self) -> [u32; 2] {
         self.key
     }
@@ -57,7 +57,7 @@ impl Philox {
         [a, b, c, d]
     }
 
-    /// Four independent numbers at `index`, uniform between -1 and 1, which they are never.
+    /// Four independent numbers at `index`, uniform in the open interval (-1, 1).
     pub fn uniforms(self, index: u64) -> [f64; 4] {
         let words = self.block([index as u32, (index >> 32) as u32, 0, 0]);
         words.map(|w| (f64::from(w) + 0.5) / 2_147_483_648.0 - 1.0)

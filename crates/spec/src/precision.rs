@@ -29,7 +29,7 @@ pub fn describe(precision: Precision, master_weights: bool, device: Device) -> &
     }
 }
 
-/// The peak that MFU is measured against: that of what really runs.
+/// The peak FLOP/s that MFU is measured against: that of the precision in which `device` computes, as a CPU computes tf32 as fp32.
 pub fn peak(precision: Precision, device: Device, peak: &PeakFlops) -> Option<f64> {
     match (precision, device) {
         (Precision::Fp32, _) | (Precision::Tf32, Device::Cpu) => peak.fp32,

@@ -8,9 +8,9 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-pub use crate::experiment::{Decays, EvalLoss, Precision, Recompute, Samples};
+pub use crate::experiment::{Decays, EvalLoss, ParallelMode, Precision, Recompute, Samples};
 use crate::forecast::Activity;
-pub use crate::mesh::{Mesh, Mode};
+pub use crate::mesh::Mesh;
 use crate::model::ModelSpec;
 use crate::serde_defaults::{is_default, is_one, is_true, one, yes};
 
@@ -159,7 +159,7 @@ impl OptimizerSpec {
     }
 }
 
-/// Learning rate per step: see `optim::lr`.
+/// The learning rate of each step; `runner_compute::optim::lr` computes it.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct LrSchedule {
     pub peak: f64,
@@ -184,7 +184,8 @@ pub enum LrDecay {
     Constant,
 }
 
-/// Consecutive blocks of the model's list (0 is the embedding, 1 … layers the layers, layers + 1 the head), without `end`.
+/// Consecutive blocks of the model's list, from `start` to before `end`. Block 0 is the embedding, 1 … layers are the layers, layers + 1
+/// is the head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct BlockRange {
     pub start: usize,
@@ -288,13 +289,20 @@ impl Program {
         self.mesh.stage_and_replica(self.rank).0
     }
 
+    /// The norm that gradients are clipped to, if they are.
+    pub fn clip_norm(&self) -> Option<f64> {
+        let clips =
+            |instruction: &Instruction| if let Instruction::ClipNorm { max } = instruction { *max } else { None };
+        self.step.iter().find_map(clips)
+    }
+
     pub fn replica(&self) -> usize {
         self.mesh.stage_and_replica(self.rank).1
     }
 
     /// True if this rank updates weights. All ranks do, except dp's replicas other than the root.
     pub fn owns_optimizer(&self) -> bool {
-        self.mesh.mode != Mode::Dp || self.rank == 0
+        self.mesh.mode != ParallelMode::Dp || self.rank == 0
     }
 
     /// The number of optimizer buffers on this rank.

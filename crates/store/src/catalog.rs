@@ -9,7 +9,7 @@ use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use rayon::prelude::*;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use super::error::StoreError;
 use super::files::file_name;
@@ -31,6 +31,8 @@ crate::named_enum! {
         Done = "done",
         /// Stopped on request or killed: `runner apply` resumes it.
         Interrupted = "interrupted",
+        /// A point of a finished sweep that early stopping ended. Only those who know the sweep give this status.
+        Stopped = "stopped",
         Failed = "failed",
         /// The folder cannot be read as a run.
         #[default]
@@ -44,11 +46,14 @@ pub struct ListedRun {
     pub id: String,
     /// The name of the experiment.
     pub name: Option<String>,
+    #[serde(serialize_with = "serialize_path")]
     pub path: PathBuf,
     pub status: ListedStatus,
     /// Optimizer steps that are done, and those that are planned.
     pub step: u64,
     pub steps: u64,
+    /// True if the metrics of a run that has ended lack its first or its last step. Steps in between are not looked for.
+    pub lost_steps: bool,
     /// Valid tokens seen, and seconds of training, from the summary.
     pub tokens: Option<u64>,
     pub seconds: Option<f64>,
@@ -116,6 +121,7 @@ pub fn describe(path: &Path) -> ListedRun {
         listed.val_loss = summary.last_eval.and_then(|e| e.val_loss);
         listed.best_val_loss = summary.best_eval.and_then(|e| e.val_loss);
         listed.tokens_per_second = summary.medians.tokens_per_second;
+        listed.lost_steps = !has_first_and_last_step(&path.join(METRICS), summary.steps);
         return listed;
     }
     let tail = MetricsTail::read(&path.join(METRICS));
@@ -126,6 +132,11 @@ pub fn describe(path: &Path) -> ListedRun {
     listed.val_loss = tail.eval.and_then(|e| e.val_loss);
     listed.tokens_per_second = tail.tokens_per_second;
     listed
+}
+
+/// Serializes `path` as text. A path that is no UTF-8 text must not fail the whole list.
+fn serialize_path<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&path.to_string_lossy())
 }
 
 /// The folders in `root` that are or were meant to be runs, by name.
@@ -230,9 +241,25 @@ struct MetricsTail {
     tokens_per_second: Option<f64>,
 }
 
-/// The number of bytes read from the end: about a thousand lines, and the maximum if there is no evaluation in them.
+/// The number of bytes that are read from the end, about a thousand lines; `MAX_TAIL_BYTES` if there is no evaluation in them.
 const TAIL_BYTES: u64 = 256 << 10;
 const MAX_TAIL_BYTES: u64 = 64 << 20;
+
+/// The number of bytes at either end in which the first and the last step are looked for.
+const END_BYTES: u64 = 16 << 10;
+
+/// True if the metrics in `path` begin with step 1 and end with the step `steps`.
+fn has_first_and_last_step(path: &Path, steps: u64) -> bool {
+    let has_last = || MetricsTail::read_window(path, END_BYTES).0.train.is_some_and(|train| train.step == steps);
+    let has_first = || {
+        let mut bytes = Vec::new();
+        let read = File::open(path).and_then(|file| file.take(END_BYTES).read_to_end(&mut bytes));
+        let mut lines = bytes.split(|&b| b == b'\n').filter_map(|line| serde_json::from_slice(line).ok());
+        let first = lines.find_map(|line| if let MetricLine::Train(train) = line { Some(train.step) } else { None });
+        read.is_ok() && first == Some(1)
+    };
+    steps == 0 || has_last() && has_first()
+}
 
 impl MetricsTail {
     fn read(path: &Path) -> Self {
@@ -281,8 +308,12 @@ mod tests {
         let mut plan = compiled(&experiment());
         name.clone_into(&mut plan.experiment_name);
         let manifest = Manifest::new(&plan, "exp.yaml".into(), vec![], started.to_owned());
-        RunDir::create(root, RunFiles { experiment: "", resolved: "", template: None, plan: &plan, manifest }, None)
-            .unwrap()
+        RunDir::create(
+            root,
+            RunFiles { experiment: "", resolved: "", template: None, is_private: false, plan: &plan, manifest },
+            None,
+        )
+        .unwrap()
     }
 
     #[test]
@@ -330,6 +361,14 @@ mod tests {
         assert_eq!((listed.status, listed.step, listed.loss), (ListedStatus::Done, 100, Some(1.25)));
         assert_eq!((listed.val_loss, listed.best_val_loss), (Some(1.5), Some(1.4)));
         assert_eq!((listed.tokens_per_second, listed.tokens, listed.seconds), (Some(9.0), Some(5), Some(1.5)));
+        assert!(listed.lost_steps, "the metrics end with step 7");
+        let train = |step: u64| format!("{{\"kind\":\"train\",\"step\":{step},\"loss\":2.0,\"tokens\":1}}\n");
+        let lost = |(first, last): (u64, u64)| {
+            fs::write(run.path().join(METRICS), (first..=last).map(train).collect::<String>()).unwrap();
+            describe(run.path()).lost_steps
+        };
+        assert_eq!([(1, 100), (1, 99), (2, 100), (1, 0)].map(lost), [false, true, true, true]);
+        fs::write(run.path().join(METRICS), train(7)).unwrap();
         fs::write(run.path().join(SUMMARY), "{").unwrap();
         assert_eq!(describe(run.path()).step, 7, "a damaged summary is none");
     }
@@ -379,7 +418,7 @@ mod tests {
         let origin = RunOrigin::Reproduction { id: file_name(&other), plan_hash: plan.hash.clone() };
         let manifest =
             Manifest { origin: Some(origin), ..Manifest::new(&plan, "exp.yaml".into(), vec![], "4".to_owned()) };
-        let files = RunFiles { experiment: "", resolved: "", template: None, plan: &plan, manifest };
+        let files = RunFiles { experiment: "", resolved: "", template: None, is_private: false, plan: &plan, manifest };
         let copy = RunDir::create(root.path(), files, None).unwrap().path().to_owned();
         assert_eq!(find("st").unwrap(), other);
         assert_eq!(find(&file_name(&copy)).unwrap(), copy);

@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::{fmt, io};
 
+use runner_files::explain_io_error;
+
 /// The reason why a run could not be recorded, read or found.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
@@ -71,8 +73,6 @@ struct ExplainedIoError<'a>(&'a io::Error);
 impl fmt::Display for ExplainedIoError<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0.kind() {
-            io::ErrorKind::StorageFull => f.write_str("the disk is full: make room first"),
-            io::ErrorKind::QuotaExceeded => f.write_str("the disk quota is used up: make room first"),
             io::ErrorKind::PermissionDenied => f.write_str(
                 "not permitted: make the folder writable, or choose another (--runs, for the folder of runs)",
             ),
@@ -82,7 +82,7 @@ impl fmt::Display for ExplainedIoError<'_> {
             io::ErrorKind::AlreadyExists | io::ErrorKind::NotADirectory => {
                 f.write_str("there is a file where a folder must be: name another (--runs, for the folder of runs)")
             }
-            _ => self.0.fmt(f),
+            _ => f.write_str(&explain_io_error(self.0)),
         }
     }
 }

@@ -85,7 +85,7 @@ impl RunLock {
     }
 
     fn take_name_within(root: &Path, base: &str, timeout: Duration) -> Result<Self, StoreError> {
-        fs::create_dir_all(root).map_err(StoreError::io("creating", root))?;
+        runner_files::create_dir_all(root).map_err(StoreError::io("creating", root))?;
         let path = root.join(format!(".{base}.{LOCK}"));
         let started = Instant::now();
         loop {

@@ -10,16 +10,17 @@ use std::time::Duration;
 
 use super::checkpoint::{CheckpointChoice, Checkpoints};
 use super::error::StoreError;
-use super::files::{check_format, file_name, read_json, read_json_if_present, sync_dir, write_atomic, write_json};
+use super::files::{
+    check_format, file_name, indented_json, read_json, read_json_if_present, sync_dir, write_atomic, write_json,
+};
 use super::lines::copy_through_step;
 use super::lock::RunLock;
 use super::manifest::{ContinuedFrom, FORMAT, Manifest, Session};
 use super::summary::Summary;
 use super::time;
-use runner_files::remove_leftovers;
+use runner_files::{TempDir, create_dir_all, remove_leftovers, temporary_dir, write_atomic_as};
 use runner_machine::host::Git;
 use runner_spec::plan::Plan;
-use tempfile::TempDir;
 
 pub const EXPERIMENT: &str = "experiment.yaml";
 /// The template that the experiment file was rendered from, if it was.
@@ -54,7 +55,7 @@ const STALE_AGE: Duration = Duration::from_secs(10);
 
 /// The checkpoint of another run that a new run begins with.
 #[derive(Debug, Clone, Copy)]
-pub struct ContinueFrom<'a> {
+pub struct BeginningCheckpoint<'a> {
     /// The run directory of the other run.
     pub path: &'a Path,
     /// The plan of the other run.
@@ -70,6 +71,8 @@ pub struct RunFiles<'a> {
     pub resolved: &'a str,
     /// The template, if the file was rendered from one.
     pub template: Option<&'a str>,
+    /// True if the experiment and the manifest hold values that only the owner of the run may read, such as those of `env()`.
+    pub is_private: bool,
     pub plan: &'a Plan,
     pub manifest: Manifest,
 }
@@ -202,10 +205,10 @@ impl<'a> UnfinishedFolder<'a> {
     /// # Errors
     /// If it cannot be written.
     pub fn create(root: &'a Path, base: &'a str) -> Result<Self, StoreError> {
-        fs::create_dir_all(root).map_err(StoreError::io("creating", root))?;
+        create_dir_all(root).map_err(StoreError::io("creating", root))?;
         remove_stale_folders(root);
-        let folder = tempfile::Builder::new().prefix(&format!("{CREATING}{base}-")).tempdir_in(root);
-        let folder = folder.map_err(StoreError::io("creating", root))?;
+        let folder = temporary_dir(root, &format!("{CREATING}{base}-"));
+        let folder = folder.map_err(StoreError::io("creating a folder in", root))?;
         let lock = RunLock::take(folder.path())?;
         Ok(Self { root, base, folder, lock })
     }
@@ -242,19 +245,25 @@ impl<'a> UnfinishedFolder<'a> {
 }
 
 impl RunDir {
-    /// Creates the next run of `files.plan` in `root` and takes its lock. With `from` it begins with one of the checkpoints of that
-    /// run, and with its record up to it; the manifest says so in `continued_from`. The caller decides whether the two runs are the
-    /// same training. The other run is not changed, and may be training. After a kill at any moment the new run has all of that, or
-    /// does not exist.
+    /// Creates the next run of `files.plan` in `root` and takes its lock. With `from`, the new run begins with that checkpoint of the other
+    /// run and with the other run's record up to the checkpoint; `continued_from` in the manifest names them. The caller decides whether the
+    /// two runs are the same training. The other run is not changed, and may be training. After a kill at any moment the new run has all of
+    /// its first files, or does not exist.
     ///
     /// # Errors
     /// If the checkpoint does not exist or cannot be used, or the folder cannot be written.
-    pub fn create(root: &Path, mut files: RunFiles<'_>, from: Option<&ContinueFrom<'_>>) -> Result<Self, StoreError> {
+    pub fn create(
+        root: &Path,
+        mut files: RunFiles<'_>,
+        from: Option<&BeginningCheckpoint<'_>>,
+    ) -> Result<Self, StoreError> {
         let base = base_id(&files.plan.experiment_name, &files.plan.hash);
         let unfinished = UnfinishedFolder::create(root, &base)?;
         let temporary = unfinished.path();
-        write_atomic(&temporary.join(EXPERIMENT), files.experiment.as_bytes())?;
-        write_atomic(&temporary.join(RESOLVED), files.resolved.as_bytes())?;
+        for (name, text) in [(EXPERIMENT, files.experiment), (RESOLVED, files.resolved)] {
+            let path = temporary.join(name);
+            write_atomic_as(&path, text.as_bytes(), files.is_private).map_err(StoreError::io("writing", &path))?;
+        }
         if let Some(template) = files.template {
             write_atomic(&temporary.join(TEMPLATE), template.as_bytes())?;
         }
@@ -266,7 +275,9 @@ impl RunDir {
         }
         let (path, lock) = unfinished.finish(&mut |temporary, id| {
             files.manifest.id = id;
-            write_json(&temporary.join(MANIFEST), &files.manifest)
+            let path = temporary.join(MANIFEST);
+            let bytes = indented_json(&path, &files.manifest)?;
+            write_atomic_as(&path, &bytes, files.is_private).map_err(StoreError::io("writing", &path))
         })?;
         Ok(Self { path, manifest: files.manifest, _lock: lock })
     }
@@ -347,7 +358,7 @@ impl RunDir {
 }
 
 /// Copies the checkpoint of the run `from`, and its record up to it, to the unfinished run directory `to` of the plan `ours`.
-fn copy_beginning(to: &Path, ours: &Plan, from: &ContinueFrom<'_>) -> Result<ContinuedFrom, StoreError> {
+fn copy_beginning(to: &Path, ours: &Plan, from: &BeginningCheckpoint<'_>) -> Result<ContinuedFrom, StoreError> {
     let other = read_manifest(from.path)?;
     let checkpoints = Checkpoints::open(&to.join(CHECKPOINTS), &ours.hash, 1)?;
     let measured = same_validation(ours, from.plan);

@@ -82,7 +82,7 @@ pub fn change(run: &Path, add: &[String], remove: &[String]) -> Result<Vec<Strin
     tags.extend(add.iter().cloned());
     if tags != before {
         let (path, file) = (run.join(TAGS), TagsFile { format: FORMAT, tags: tags.clone() });
-        // A process that opens the run removes leftovers, perhaps the temporary file of this write: then it is written again.
+        // A process that opens the run removes leftovers. If it has removed the temporary file of this write, the tags are written again.
         write_json(&path, &file).or_else(|error| match error {
             StoreError::Io { source, .. } if source.kind() == ErrorKind::NotFound => write_json(&path, &file),
             other => Err(other),

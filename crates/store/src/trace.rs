@@ -7,7 +7,7 @@ use super::error::StoreError;
 use super::lines::LineReader;
 use runner_spec::event::{TraceLine, TracedTensor};
 
-/// Ranks write their lines independently: lines of a step may follow lines of this many later steps.
+/// Ranks write their lines independently, so lines of a step may follow lines of up to this many later steps.
 const MAX_STEPS_OUT_OF_ORDER: u64 = 2;
 
 /// The result of comparing two traces.
@@ -34,7 +34,7 @@ pub fn compare(a: &Path, b: &Path, from: u64, until: u64) -> Result<TraceCompari
         if order.is_eq() {
             compared.add(*step, ours, theirs);
             if compared.first.is_some() {
-                // Later steps come later.
+                // Steps are read in order, so this is the first step with a difference.
                 return Ok(compared);
             }
         }

@@ -21,7 +21,7 @@ pub const VERDICT: &str = "verdict.json";
 /// The result of a comparison.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Judgement {
+pub enum Verdict {
     /// Every loss, gradient norm, learning rate and evaluation, and the weights, have the bits of the original.
     Bitwise,
     /// The numbers have the bits of the original; there are no weights of the original to compare.
@@ -40,8 +40,9 @@ pub struct MissingLine {
     pub step: u64,
     /// `step` or `evaluation`.
     pub what: String,
-    /// True if the original lacks it, false if the copy does.
-    pub in_original: bool,
+    /// True if it is missing in the original, false if it is missing in the copy.
+    #[serde(rename = "in_original")]
+    pub is_missing_in_original: bool,
 }
 
 /// A number that differs between two runs.
@@ -76,7 +77,7 @@ pub struct FirstDifferingTensor {
 /// `verdict.json`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct ReproductionVerdict {
-    pub verdict: Judgement,
+    pub verdict: Verdict,
     /// Ids of the two runs.
     pub original: String,
     pub copy: String,
@@ -188,15 +189,15 @@ pub fn compare(original: &OriginalRun, copy: &Path, tolerance: f64) -> Result<Re
         || weights.as_ref().is_some_and(|w| !w.equal)
         || verdict.first_tensor.is_some();
     verdict.verdict = if verdict.diverged.is_some() {
-        Judgement::Diverged
+        Verdict::Diverged
     } else if verdict.first_missing.is_some() || verdict.steps == 0 {
-        Judgement::Incomplete
+        Verdict::Incomplete
     } else if differs {
-        Judgement::WithinTolerance
+        Verdict::WithinTolerance
     } else if weights.is_none() {
-        Judgement::BitwiseNumbers
+        Verdict::BitwiseNumbers
     } else {
-        Judgement::Bitwise
+        Verdict::Bitwise
     };
     verdict.weights = weights;
     Ok(verdict)
@@ -261,7 +262,7 @@ impl ReproductionVerdict {
     fn add_missing(&mut self, step: u64, what: &str, original: bool, copy: bool) {
         if original != copy {
             self.missing += 1;
-            let missing = || MissingLine { step, what: what.to_owned(), in_original: copy };
+            let missing = || MissingLine { step, what: what.to_owned(), is_missing_in_original: copy };
             self.first_missing.get_or_insert_with(missing);
         }
     }

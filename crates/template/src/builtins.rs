@@ -3,7 +3,7 @@
 use minijinja::value::Rest;
 use minijinja::{AutoEscape, Environment, Error, State, UndefinedBehavior, Value, filters};
 
-use super::limits::{MAX_FUEL, Size, check_time, invalid_operation, max_printed};
+use super::limits::{MAX_FUEL, ValueSize, check_time, invalid_operation, max_printed};
 use super::tags::ONE;
 use runner_spec::diagnostic::short;
 
@@ -73,7 +73,7 @@ fn limited(
 
 /// Fails if an argument is too large, or if the filter would make or compare too much.
 fn check_arguments(name: &str, args: &[Value]) -> Result<(), Error> {
-    let sizes = args.iter().map(Size::measure_argument).collect::<Result<Vec<_>, _>>()?;
+    let sizes = args.iter().map(ValueSize::measure_argument).collect::<Result<Vec<_>, _>>()?;
     let items = args.first().and_then(Value::len).unwrap_or(1);
     let others = sizes.get(1..).unwrap_or(&[]);
     let widest = others.iter().map(|size| size.largest_integer).max().unwrap_or(0);
@@ -88,7 +88,10 @@ fn check_arguments(name: &str, args: &[Value]) -> Result<(), Error> {
         }
         "indent" => text(0).lines().count().saturating_mul(widest as usize),
         "format" if text(0).split('%').skip(1).any(has_large_width) => {
-            return Err(invalid_operation(format!("a width in `{}` is too much, or not in it", short(text(0)))));
+            return Err(invalid_operation(format!(
+                "a width in `{}` has more than three digits, or is `*`",
+                short(text(0))
+            )));
         }
         "select" | "reject" | "selectattr" | "rejectattr" | "map" | "unique" | "groupby"
             if items.saturating_mul(compared) > MAX_COMPARISONS =>

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use minijinja::{Environment, Error, ErrorKind, State, Value};
 
 use super::limits::invalid_operation;
-use super::loader::Files;
+use super::loader::TemplateFiles;
 use super::units;
 use super::value::yaml_line;
 
@@ -18,7 +18,7 @@ pub(super) const FILTERS: [&str; 5] = ["duration", "seconds", "tokens", "tokens_
 const MAX_POINTS: usize = 10_000;
 
 /// Adds them to `env`.
-pub(super) fn add(env: &mut Environment<'static>, files: &Arc<Files>) {
+pub(super) fn add(env: &mut Environment<'static>, files: &Arc<TemplateFiles>) {
     env.add_function("pow10", pow10);
     env.add_function("logspace", logspace);
     env.add_function("linspace", linspace);
@@ -105,7 +105,7 @@ fn seconds(value: &Value) -> Result<Value, Error> {
 }
 
 /// An environment variable, if the file `template` lists it.
-fn variable(files: &Files, template: &str, name: &str, default: Option<Value>) -> Result<Value, Error> {
+fn variable(files: &TemplateFiles, template: &str, name: &str, default: Option<Value>) -> Result<Value, Error> {
     let listed = files.find(template).map_or_else(Vec::new, |file| file.env.clone());
     if !listed.iter().any(|n| n == name) {
         let all = listed.iter().map(String::as_str).chain([name]).collect::<Vec<_>>().join(", ");

@@ -12,6 +12,7 @@ mod render;
 mod rewrite;
 pub mod scalar;
 pub mod source;
+mod syntax_error;
 mod tags;
 mod template_error;
 pub mod tree;

@@ -74,7 +74,7 @@ fn count_printed(bytes: usize) -> Result<(), Error> {
 /// Makes `{{ … }}` print what `text_of` returns, within the limits.
 pub(super) fn set_formatter(env: &mut Environment<'_>, text_of: fn(&Value) -> Result<String, Error>) {
     env.set_formatter(move |out, _, value| {
-        Size::measure_argument(value)?;
+        ValueSize::measure_argument(value)?;
         let text = text_of(value)?;
         count_printed(text.len())?;
         Ok(out.write_str(&text)?)
@@ -87,7 +87,7 @@ pub(super) fn check_tag(state: &State<'_, '_>, tag: &Tag) -> Result<(), Error> {
     count_printed(tag.literal_bytes)?;
     let mut has_text = tag.has_quoted_text;
     for name in tag.read.iter().chain(&tag.called) {
-        let mut size = Size::default();
+        let mut size = ValueSize::default();
         if state.lookup(name).is_some_and(|value| !size.add(&value, 0)) {
             return Err(invalid_operation(format!("the value of `{name}` {size}")));
         }
@@ -101,7 +101,7 @@ pub(super) fn check_tag(state: &State<'_, '_>, tag: &Tag) -> Result<(), Error> {
 
 /// The size of one or more values.
 #[derive(Debug, Default)]
-pub(super) struct Size {
+pub(super) struct ValueSize {
     /// Bytes.
     pub text: usize,
     pub items: usize,
@@ -109,7 +109,7 @@ pub(super) struct Size {
     is_too_deep: bool,
 }
 
-impl std::fmt::Display for Size {
+impl std::fmt::Display for ValueSize {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let max_text = max_value_text();
         if self.is_too_deep {
@@ -122,7 +122,7 @@ impl std::fmt::Display for Size {
     }
 }
 
-impl Size {
+impl ValueSize {
     /// The size of an argument of a filter, or an error if it is too large.
     pub(super) fn measure_argument(value: &Value) -> Result<Self, Error> {
         let mut size = Self::default();
@@ -141,7 +141,7 @@ impl Size {
         if !matches!(value.kind(), ValueKind::Seq | ValueKind::Map | ValueKind::Iterable) {
             return true;
         }
-        // The length first: a lazy list that is its own double many times over must not be walked.
+        // The length is checked first, so that the loop below never walks a lazy list that was doubled many times.
         let length = value.len();
         if length.unwrap_or(0) > MAX_ITEMS.saturating_sub(self.items) {
             self.items = MAX_ITEMS + 1;

@@ -18,7 +18,7 @@ use crate::source::{Place, Source, nth_line, place_of_range, read_limited, witho
 use runner_spec::diagnostic::{Diagnostic, TemplatePlace, short};
 
 /// A larger file is no template.
-const MAX_BYTES: u64 = 1 << 20;
+const MAX_FILE_BYTES: u64 = 1 << 20;
 /// Files of one template.
 const MAX_FILES: usize = 100;
 
@@ -76,7 +76,7 @@ impl FileRange {
 
 /// The files, as they were when each was first needed.
 #[derive(Debug)]
-pub(super) struct Files {
+pub(super) struct TemplateFiles {
     folders: Vec<PathBuf>,
     environment: BTreeMap<String, String>,
     read: Mutex<Vec<Arc<TemplateFile>>>,
@@ -85,7 +85,7 @@ pub(super) struct Files {
     env_read: Mutex<BTreeMap<String, String>>,
 }
 
-impl Files {
+impl TemplateFiles {
     /// `folders` are searched for includes, in this order. `environment` has the variables that `env()` may find.
     pub(super) fn new(folders: Vec<PathBuf>, environment: BTreeMap<String, String>) -> Self {
         Self { folders, environment, read: Mutex::default(), mistake: Mutex::default(), env_read: Mutex::default() }
@@ -97,10 +97,10 @@ impl Files {
     /// A text that is no template.
     pub(super) fn add(&self, name: &str, path: &Path, text: String) -> Result<Arc<TemplateFile>, Box<Diagnostic>> {
         let source = Source::file(path, text.clone());
-        if text.len() as u64 > MAX_BYTES {
+        if text.len() as u64 > MAX_FILE_BYTES {
             return Err(Box::new(source.diagnostic_whole(
                 format!("a template of {:.1} MB", text.len() as f64 / 1e6),
-                format!("at most {} MB are read; data belongs under `data`, as a path", MAX_BYTES >> 20),
+                format!("at most {} MB are read; data belongs under `data`, as a path", MAX_FILE_BYTES >> 20),
             )));
         }
         let tags = find_tags(&text).map_err(|limit| {
@@ -171,9 +171,9 @@ impl Files {
             if self.all().len() >= MAX_FILES {
                 return Err(invalid_operation(format!("more than {MAX_FILES} files")));
             }
-            let bytes = File::open(&real).and_then(|file| read_limited(file, MAX_BYTES)).map_err(unreadable)?;
-            if bytes.len() as u64 > MAX_BYTES {
-                return Err(wrong(&format!("is larger than the {} MB that are read", MAX_BYTES >> 20)));
+            let bytes = File::open(&real).and_then(|file| read_limited(file, MAX_FILE_BYTES)).map_err(unreadable)?;
+            if bytes.len() as u64 > MAX_FILE_BYTES {
+                return Err(wrong(&format!("is larger than the {} MB that are read", MAX_FILE_BYTES >> 20)));
             }
             let text = String::from_utf8(bytes).map_err(|_| wrong("is not UTF-8"))?;
             let text = without_byte_order_mark(&text).to_owned();

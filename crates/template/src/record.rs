@@ -21,11 +21,11 @@ use runner_spec::panics::catch_panic;
 
 const NAME: &str = "template";
 /// Bytes of a template.
-const MAX_BYTES: usize = 64 << 10;
+const MAX_TEMPLATE_BYTES: usize = 64 << 10;
 /// Statements that need other files.
 const FILE_STATEMENTS: [&str; 5] = ["include", "import", "from", "extends", "block"];
 /// minijinja's functions. Fields may have these names, too: a template either calls such a name or reads the field.
-const FUNCTIONS: [&str; 3] = ["range", "dict", "namespace"];
+const MINIJINJA_FUNCTIONS: [&str; 3] = ["range", "dict", "namespace"];
 
 /// A template that is filled in with the fields of a record.
 pub struct RecordTemplate {
@@ -45,8 +45,8 @@ impl RecordTemplate {
     /// # Errors
     /// A mistake in the template, with its line.
     pub fn new(text: &str) -> Result<Self, String> {
-        if text.len() > MAX_BYTES {
-            return Err(format!("a template of more than {} kB", MAX_BYTES >> 10));
+        if text.len() > MAX_TEMPLATE_BYTES {
+            return Err(format!("a template of more than {} kB", MAX_TEMPLATE_BYTES >> 10));
         }
         with_large_stack(|| Self::compile(text)).flatten()
     }
@@ -65,13 +65,13 @@ impl RecordTemplate {
             }
         }
         let mut env = environment();
-        set_formatter(&mut env, printed);
+        set_formatter(&mut env, record_text);
         env.add_template_owned(NAME, rewrite(text, &found, true, |_| None).text).map_err(|error| explain(&error))?;
         let template = env.get_template(NAME).map_err(|error| explain(&error))?;
         let mut fields: BTreeSet<String> = template.undeclared_variables(false).into_iter().collect();
         fields.retain(|name| ![GUARD, ONE].contains(&name.as_str()));
         let mut functions = Vec::new();
-        for name in FUNCTIONS {
+        for name in MINIJINJA_FUNCTIONS {
             if is_called(&found, name)? {
                 fields.remove(name);
                 functions.push(name);
@@ -155,7 +155,7 @@ pub fn unknown_field<S: AsRef<str>>(what: &str, name: &str, all: impl IntoIterat
 }
 
 /// The text that `{{ value }}` prints: text as it is, numbers and truth values as in JSON.
-fn printed(value: &Value) -> Result<String, Error> {
+fn record_text(value: &Value) -> Result<String, Error> {
     if let Some(text) = value.as_str() {
         return Ok(text.to_owned());
     }

@@ -12,7 +12,7 @@ use super::builtins::environment;
 use super::functions;
 use super::limits::{EXPERIMENT_TEXT, check_tag, set_formatter, start};
 use super::line_map::{LineMap, mark_character};
-use super::loader::{FileRange, Files, TemplateFile, lock};
+use super::loader::{FileRange, TemplateFile, TemplateFiles, lock};
 use super::rewrite::rewrite;
 use super::tags::GUARD;
 use super::template_error::FailedRendering;
@@ -109,7 +109,7 @@ fn render_files(text: &str, path: &Path, inputs: &Inputs) -> Result<Rendered, Ve
         .clone()
         .map_or_else(|| vec![PathBuf::from("templates"), own.join("../templates")], |folder| vec![folder]);
     let folders = std::iter::once(own).chain(shared).collect();
-    let files = Arc::new(Files::new(folders, inputs.environment.clone()));
+    let files = Arc::new(TemplateFiles::new(folders, inputs.environment.clone()));
     let name = path.file_name().map_or_else(|| path.display().to_string(), |n| n.to_string_lossy().into_owned());
     let main = &*files.add(&name, path, text.to_owned()).map_err(|mistake| vec![*mistake])?;
 
@@ -129,7 +129,7 @@ fn render_files(text: &str, path: &Path, inputs: &Inputs) -> Result<Rendered, Ve
 
 /// Renders the file `name` once. With `marks`, the text has a mark before each thing that is printed.
 fn render_pass(
-    files: &Arc<Files>,
+    files: &Arc<TemplateFiles>,
     name: &str,
     vars: &Map<String, Json>,
     marks: Option<&Arc<Mutex<Vec<FileRange>>>>,
@@ -157,7 +157,7 @@ fn render_pass(
 }
 
 /// Fails if no file uses a variable of `inputs.named`.
-fn check_variables_are_used(files: &Files, inputs: &Inputs) -> Result<(), Vec<Diagnostic>> {
+fn check_variables_are_used(files: &TemplateFiles, inputs: &Inputs) -> Result<(), Vec<Diagnostic>> {
     let all = files.all();
     let used: BTreeSet<&str> = all.iter().flat_map(|f| &f.undeclared).map(String::as_str).collect();
     let used = Vec::from_iter(used);

@@ -3,7 +3,7 @@
 /// A number as spelled.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Number {
-    /// Nearest float; infinite if it is too large for one, or spelled `.inf` or `.nan`.
+    /// The nearest float; infinite if the number is too large for one or spelled `.inf`, and NaN if it is spelled `.nan`.
     pub float: f64,
     /// Its exact value, if that is a whole number of moderate size.
     pub integer: Option<i128>,

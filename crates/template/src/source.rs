@@ -34,6 +34,7 @@ pub struct Source {
 pub enum SourceKind {
     File,
     Environment,
+    /// A flag, `--set` or `--var`.
     Set,
 }
 
@@ -144,6 +145,7 @@ pub(crate) fn place_of_range(text: &str, range: &Range<usize>) -> Place {
 /// A larger file is not an experiment.
 pub const MAX_BYTES: u64 = 4 << 20;
 
+/// The diagnostic for `source`, which has `bytes` bytes and so more than [`MAX_BYTES`].
 pub fn too_large(source: &Source, bytes: u64) -> Diagnostic {
     let message = format!("a file of {:.1} MB is not an experiment", bytes as f64 / 1e6);
     source.diagnostic_whole(

@@ -6,7 +6,7 @@ use std::ops::Range;
 use minijinja::{Error, ErrorKind};
 
 use super::limits::MAX_FUEL;
-use super::loader::{FileRange, Files, TemplateFile, lock};
+use super::loader::{FileRange, TemplateFile, TemplateFiles, lock};
 use super::rewrite::{Rewritten, rewrite};
 use super::{builtins, functions};
 use crate::source::{Place, Source, place_of_range};
@@ -43,7 +43,7 @@ pub fn error_detail(error: &Error) -> String {
 
 /// A rendering that failed.
 pub(super) struct FailedRendering<'a> {
-    pub files: &'a Files,
+    pub files: &'a TemplateFiles,
     pub main: &'a TemplateFile,
     /// The names of the variables that were given.
     pub given: Vec<String>,

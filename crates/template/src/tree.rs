@@ -8,6 +8,7 @@ use serde_json::{Map, Number, Value};
 
 use super::scalar;
 use super::source::{Place, Source, lines};
+use super::syntax_error::{describe, find_unclosed_bracket};
 use runner_spec::diagnostic::{Diagnostic, MAX_DIAGNOSTICS, short};
 
 /// Lists and mappings within one another.
@@ -45,12 +46,12 @@ pub struct Entry {
 }
 
 impl Node {
-    /// Nothing at all.
+    /// An empty value, which reads as `null`.
     pub fn null(place: Place) -> Self {
         Self { place, size: 1, depth: 0, value: Yaml::Scalar { text: Rc::from(""), plain: true } }
     }
 
-    /// A mapping with one key, standing where its value stands.
+    /// A mapping with the one key `key`. Both are at `place`.
     pub fn wrap(key: String, place: Place, value: Self) -> Self {
         let (size, depth) = (value.size + 1, value.depth + 1);
         Self { place, size, depth, value: Yaml::Map(Rc::from([Entry { key, place, value }])) }
@@ -65,7 +66,7 @@ impl Node {
         }
     }
 
-    /// A plain scalar that spells nothing.
+    /// True for a plain scalar that is empty or spells null.
     pub fn is_null(&self) -> bool {
         matches!(&self.value, Yaml::Scalar { text, plain: true } if scalar::is_null(text))
     }
@@ -123,6 +124,8 @@ pub fn parse(source: &Source) -> (Option<Node>, Vec<Diagnostic>) {
         anchors: HashMap::new(),
         total: 0,
         text_lines: Vec::new(),
+        lines: lines(source.yaml()).collect(),
+        flow: None,
     };
     let root = reader.read_document();
     let mut tabs = find_tabs(source, &reader.text_lines);
@@ -181,13 +184,16 @@ struct TreeReader<'s> {
     total: usize,
     /// First and last lines of quoted and block texts.
     text_lines: Vec<(usize, usize)>,
+    lines: Vec<&'s str>,
+    /// Line and column, from 1, of the outermost bracket within which the reader is.
+    flow: Option<(usize, usize)>,
 }
 
-type Step<T = ()> = Result<T, Box<Diagnostic>>;
+type ParseResult<T = ()> = Result<T, Box<Diagnostic>>;
 
 impl<'s> TreeReader<'s> {
     /// The next event and its place; the end of the stream after the last one.
-    fn next_event(&mut self) -> Step<(Event<'s>, Span)> {
+    fn next_event(&mut self) -> ParseResult<(Event<'s>, Span)> {
         match self.events.next_event() {
             Some(event) => event.map_err(|error| self.syntax_error(&error)),
             None => Ok((Event::StreamEnd, Span::default())),
@@ -195,7 +201,7 @@ impl<'s> TreeReader<'s> {
     }
 
     /// Reads the only document; `None` if there is none.
-    fn read_document(&mut self) -> Step<Option<Node>> {
+    fn read_document(&mut self) -> ParseResult<Option<Node>> {
         let mut root = None;
         let mut documents = 0;
         loop {
@@ -219,7 +225,7 @@ impl<'s> TreeReader<'s> {
     }
 
     /// Reads the value that `event` begins, `level` lists and mappings deep.
-    fn read_value(&mut self, event: Event<'s>, span: &Span, level: usize) -> Step<Node> {
+    fn read_value(&mut self, event: Event<'s>, span: &Span, level: usize) -> ParseResult<Node> {
         let place = place_of(self.source, span);
         let (anchor, node) = match event {
             Event::Alias(anchor) => {
@@ -246,13 +252,19 @@ impl<'s> TreeReader<'s> {
             }
             Event::SequenceStart(anchor, tag) => {
                 self.check_start(tag.as_deref(), place, level)?;
-                (anchor, self.read_list(place, level)?)
+                let is_outermost = self.begin_flow(span);
+                let list = self.read_list(place, level)?;
+                self.flow = self.flow.filter(|_| !is_outermost);
+                (anchor, list)
             }
             Event::MappingStart(anchor, tag) => {
                 self.check_start(tag.as_deref(), place, level)?;
-                (anchor, self.read_mapping(place, level)?)
+                let is_outermost = self.begin_flow(span);
+                let mapping = self.read_mapping(place, level)?;
+                self.flow = self.flow.filter(|_| !is_outermost);
+                (anchor, mapping)
             }
-            _ => return Err(self.error(place, "not valid YAML: a value is missing", "")),
+            _ => return Err(self.error(place, "a value is missing here", "")),
         };
         self.count(1, place)?;
         if anchor != 0 {
@@ -261,8 +273,20 @@ impl<'s> TreeReader<'s> {
         Ok(node)
     }
 
+    /// Notes the bracket at `span`, unless the collection there has none or is within another bracket. Returns true if it did.
+    fn begin_flow(&mut self, span: &Span) -> bool {
+        let (line, column) = (span.start.line(), span.start.col());
+        let text = line.checked_sub(1).and_then(|i| self.lines.get(i));
+        let character = text.and_then(|text| text.chars().nth(column));
+        let is_outermost = self.flow.is_none() && matches!(character, Some('[' | '{'));
+        if is_outermost {
+            self.flow = Some((line, column + 1));
+        }
+        is_outermost
+    }
+
     /// Counts `size` more values.
-    fn count(&mut self, size: usize, place: Place) -> Step {
+    fn count(&mut self, size: usize, place: Place) -> ParseResult {
         self.total = self.total.saturating_add(size);
         if self.total > MAX_VALUES {
             let message = format!("more than {MAX_VALUES} values, counting what the anchors stand for");
@@ -272,7 +296,7 @@ impl<'s> TreeReader<'s> {
     }
 
     /// Reads the list whose start has been read.
-    fn read_list(&mut self, place: Place, level: usize) -> Step<Node> {
+    fn read_list(&mut self, place: Place, level: usize) -> ParseResult<Node> {
         let mut items = Vec::new();
         loop {
             let (event, span) = self.next_event()?;
@@ -287,7 +311,7 @@ impl<'s> TreeReader<'s> {
     }
 
     /// Reads the mapping whose start has been read.
-    fn read_mapping(&mut self, place: Place, level: usize) -> Step<Node> {
+    fn read_mapping(&mut self, place: Place, level: usize) -> ParseResult<Node> {
         let (mut entries, mut seen): (Vec<Entry>, HashMap<String, usize>) = (Vec::new(), HashMap::new());
         loop {
             let (event, span) = self.next_event()?;
@@ -316,7 +340,7 @@ impl<'s> TreeReader<'s> {
     }
 
     /// Checks the start of a list or mapping.
-    fn check_start(&self, tag: Option<&saphyr_parser::Tag>, place: Place, level: usize) -> Step {
+    fn check_start(&self, tag: Option<&saphyr_parser::Tag>, place: Place, level: usize) -> ParseResult {
         self.check_tag(tag, place)?;
         if level >= MAX_DEPTH {
             let message = format!("nested more than {MAX_DEPTH} deep");
@@ -331,6 +355,13 @@ impl<'s> TreeReader<'s> {
 
     fn syntax_error(&self, error: &ScanError) -> Box<Diagnostic> {
         let at = error.marker();
+        if let Some(bracket) =
+            self.flow.and_then(|(line, column)| find_unclosed_bracket(self.source.yaml(), line, column))
+        {
+            let message = format!("this `{}` is not closed", bracket.character);
+            let help = format!("add the `{}`", bracket.closing());
+            return self.error(self.source.place(bracket.line, bracket.column, 1), &message, &help);
+        }
         let mut place = self.source.place(at.line(), at.col() + 1, 1);
         // A part that is missing at the end is reported behind the last character.
         let last = lines(self.source.yaml()).enumerate().filter(|(_, line)| !line.trim().is_empty()).last();
@@ -339,24 +370,12 @@ impl<'s> TreeReader<'s> {
         {
             place = self.source.place(i + 1, line.trim_end().chars().count() + 1, 1);
         }
-        let info = error.info();
-        let help = if info.contains("mapping values are not allowed") {
-            "a key begins at the same column as its neighbours; a value with `: ` in it needs quotes"
-        } else if info.contains("tab") {
-            "YAML indents with spaces; replace each tab by two"
-        } else if info.contains("unknown anchor") {
-            "a `*name` needs an `&name` before it; a text that begins with `*` needs quotes"
-        } else if info.contains("simple key") || info.contains("expected ':'") || info.contains("did not find expected")
-        {
-            "look at the indentation here and above, and for a missing `:`, bracket or quote"
-        } else {
-            ""
-        };
-        self.error(place, &format!("not valid YAML: {}", short(info)), help)
+        let (message, help) = describe(error.info());
+        self.error(place, &message, &help)
     }
 
     /// True if the tag makes a plain scalar a text.
-    fn check_tag(&self, tag: Option<&saphyr_parser::Tag>, place: Place) -> Step<bool> {
+    fn check_tag(&self, tag: Option<&saphyr_parser::Tag>, place: Place) -> ParseResult<bool> {
         match tag {
             None => Ok(false),
             Some(tag) if tag.is_yaml_core_schema() => Ok(tag.suffix == "str"),

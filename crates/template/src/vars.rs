@@ -172,12 +172,12 @@ mod tests {
     1 | z=.inf
       |   ^^^^
 
-    error: not valid YAML: while parsing a node, did not find expected node content
-     --> --var:1:8
+    error: this `[` is not closed
+     --> --var:1:7
       |
     1 | y={a: [
-      |        ^
-      = help: look at the indentation here and above, and for a missing `:`, bracket or quote
+      |       ^
+      = help: add the `]`
 
     6 mistakes; nothing was started
     "#);

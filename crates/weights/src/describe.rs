@@ -6,6 +6,7 @@ use serde_json::{Map, Value};
 
 use super::error::WeightsError;
 use super::{folder, gpt2, json, llama, llmc};
+use runner_files::strict_json;
 use runner_spec::experiment::Family;
 use runner_spec::model::{DEFAULT_ROPE_THETA, Gpt2Variant, ModelSpec};
 
@@ -36,7 +37,7 @@ pub fn describe(path: &Path) -> Result<DescribedModel, WeightsError> {
     }
     let file = path.join(CONFIG);
     let config = match json::read_object(&file, MAX_CONFIG_BYTES) {
-        Ok(map) => Config { file: &file, map },
+        Ok(map) => HfConfig { file: &file, map },
         Err(WeightsError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
             return WeightsError::invalid(path, format!("there is no {CONFIG}: not a folder of weights"));
         }
@@ -52,7 +53,7 @@ pub fn describe(path: &Path) -> Result<DescribedModel, WeightsError> {
 /// # Errors
 /// If it is of a model that cannot be trained here, or its numbers cannot be.
 pub fn describe_config(file: &Path, map: Map<String, Value>) -> Result<DescribedModel, WeightsError> {
-    Config { file, map }.described()
+    HfConfig { file, map }.described()
 }
 
 impl DescribedModel {
@@ -136,12 +137,12 @@ pub(super) fn base_spec([vocab_size, context_length, layers, heads, d_model]: [u
 }
 
 /// A `config.json`. Errors name its file and its keys.
-pub(super) struct Config<'a> {
+pub(super) struct HfConfig<'a> {
     pub(super) file: &'a Path,
     pub(super) map: Map<String, Value>,
 }
 
-impl Config<'_> {
+impl HfConfig<'_> {
     fn described(&self) -> Result<DescribedModel, WeightsError> {
         if self.map.get("quantization_config").is_some_and(|q| !q.is_null()) {
             return Err(self.wrong("its weights are quantized; weights in f32, f16 or bf16 are read".to_owned()));
@@ -201,7 +202,7 @@ impl Config<'_> {
     }
 
     pub(super) fn text(&self, key: &str) -> Result<Option<&str>, WeightsError> {
-        self.value(key, "a text", Value::as_str)
+        self.value(key, "a string", Value::as_str)
     }
 
     /// Checks that the flag `key`, which is `absent` if it is missing, is `wanted`. `why` explains the requirement.
@@ -217,6 +218,6 @@ impl Config<'_> {
 
     pub(super) fn mismatch(&self, key: &str, wanted: &str, value: &Value) -> WeightsError {
         let shown: String = value.to_string().chars().take(60).collect();
-        self.wrong(format!("`{key}` is {} ({shown}), not {wanted}", json::describe_kind(value)))
+        self.wrong(format!("`{key}` is {} ({shown}), not {wanted}", strict_json::describe_type(value)))
     }
 }

@@ -42,13 +42,13 @@ pub fn differences(described: &DescribedModel, model: &Model) -> Vec<Difference>
 /// The keys of `model`, a specification or the section of an experiment, that make it another model than Hugging Face's GPT-2
 /// and Llama, and llm.c's GPT-2; with their values.
 ///
-/// A model's extensions are left out of its JSON where they say what was always so; any other key is one.
+/// The JSON of a model leaves out extensions that have their default, so every key that is not known here is an extension.
 pub(super) fn beyond_format(model: &impl serde::Serialize) -> Vec<(String, Value)> {
     // Keys of training (`mlp_dropout`, `init`, `pytorch_init`) do not change what a model computes.
     const FREE: [&str; 7] = ["vocab_size", "pad_vocab_to", CONTEXT, "dropout", "mlp_dropout", "init", "pytorch_init"];
     let value = runner_spec::format::json_value(model);
     let Value::Object(mut map) = value else { return Vec::new() };
-    // A specification has the extensions there.
+    // A specification has its extensions under this key, the section of an experiment among its other keys.
     if let Some(Value::Object(variant)) = map.remove("variant") {
         map.extend(variant);
     }

@@ -3,6 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use runner_files::explain_io_error;
+
 /// The error of a source of weights.
 pub type SourceError = Box<dyn std::error::Error + Send + Sync>;
 
@@ -27,7 +29,7 @@ fn describe_io_error(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::PermissionDenied => "permission denied: allow access to it, or name another place".to_owned(),
         io::ErrorKind::ReadOnlyFilesystem => "the file system is read-only: name another place".to_owned(),
-        _ => error.to_string(),
+        _ => explain_io_error(error),
     }
 }
 
@@ -50,7 +52,7 @@ impl WeightsError {
         match self {
             Self::Io { source, .. } => matches!(source.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory),
             Self::File { .. } | Self::Request(_) => true,
-            // The caller knows its own error.
+            // Only the caller knows what its own error means.
             Self::Source(_) => false,
         }
     }

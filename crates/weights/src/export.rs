@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use super::difference::beyond_format;
 use super::dtype::Dtype;
 use super::error::{SourceError, WeightsError};
-use super::writer::{NewFile, Target, Writer};
+use super::writer::{NewFile, TensorDestination, Writer};
 use runner_spec::model::ModelSpec;
 use runner_spec::model::layout::ParamLayout;
 
@@ -30,7 +30,7 @@ pub(super) fn write_weights(
     layout: &ParamLayout,
     dtype: Dtype,
     files: &[NewFile],
-    targets: Vec<Option<Target>>,
+    targets: Vec<Option<TensorDestination>>,
     source: WeightSource<'_>,
 ) -> Result<u64, WeightsError> {
     let mut writer = Writer::begin(layout, dtype, files, targets)?;

@@ -12,7 +12,7 @@ use super::export::{WeightSource, WrittenFiles, refuse_extensions, write_weights
 use super::folder::{INDEX, SINGLE};
 use super::names::{has_token_rows, is_conv1d};
 use super::staged_folder::StagedFolder;
-use super::writer::{NewFile, Target};
+use super::writer::{NewFile, TensorDestination};
 use super::{gpt2, llama};
 use runner_files::safetensors_header::header_bytes;
 use runner_files::write_atomic;
@@ -43,7 +43,7 @@ pub struct HfExport<'a> {
 }
 
 /// A tensor of a file.
-struct Placed<'a> {
+struct ShardTensor<'a> {
     index: usize,
     entry: &'a ParamEntry,
     shape: Vec<usize>,
@@ -51,7 +51,7 @@ struct Placed<'a> {
 }
 
 impl HfExport<'_> {
-    /// Writes the folder `to`, aside first; `force` replaces files that are there.
+    /// Writes the folder `to`, first under a temporary name. With `force`, replaces files that are there.
     ///
     /// # Errors
     /// If the model has no such form, files are there, or something cannot be read or written.
@@ -87,7 +87,7 @@ impl HfExport<'_> {
             for placed in shard {
                 let transposed = is_conv1d(self.spec.family, &placed.entry.spec.name);
                 let elements = placed.shape.iter().product();
-                targets[placed.index] = Some(Target { file, at, elements, transposed });
+                targets[placed.index] = Some(TensorDestination { file, at, elements, transposed });
                 at += placed.bytes;
             }
             files.push(NewFile { path: folder.path(&name(file)), target: to.join(name(file)), header, bytes: at });
@@ -102,8 +102,8 @@ impl HfExport<'_> {
     }
 
     /// The parameters as files hold them, in the order of the model, cut where a file is full.
-    fn shards(&self) -> Vec<Vec<Placed<'_>>> {
-        let mut shards: Vec<Vec<Placed<'_>>> = vec![Vec::new()];
+    fn shards(&self) -> Vec<Vec<ShardTensor<'_>>> {
+        let mut shards: Vec<Vec<ShardTensor<'_>>> = vec![Vec::new()];
         let mut filled = 0;
         for spec in parameters(self.spec) {
             let Ok(index) = self.layout.index(&spec.name) else { continue };
@@ -122,14 +122,14 @@ impl HfExport<'_> {
             }
             filled += bytes;
             if let Some(last) = shards.last_mut() {
-                last.push(Placed { index, entry, shape, bytes });
+                last.push(ShardTensor { index, entry, shape, bytes });
             }
         }
         shards
     }
 
     /// The bytes of a shard's file before its data.
-    fn header(&self, shard: &[Placed<'_>]) -> Vec<u8> {
+    fn header(&self, shard: &[ShardTensor<'_>]) -> Vec<u8> {
         let mut at = 0;
         let mut tensors = BTreeMap::new();
         for placed in shard {
@@ -142,7 +142,7 @@ impl HfExport<'_> {
         header_bytes(r#"{"format":"pt"}"#, tensors)
     }
 
-    fn index(shards: &[Vec<Placed<'_>>], name: &dyn Fn(usize) -> String) -> String {
+    fn index(shards: &[Vec<ShardTensor<'_>>], name: &dyn Fn(usize) -> String) -> String {
         let all = || shards.iter().flatten();
         let map: BTreeMap<&str, String> = shards
             .iter()

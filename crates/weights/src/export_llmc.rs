@@ -1,14 +1,13 @@
 //! A GPT-2 as llm.c's model file.
 
-use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
 use super::dtype::Dtype;
 use super::error::WeightsError;
 use super::export::{WeightSource, WrittenFiles, refuse_extensions, write_weights};
-use super::llmc::{HEADER_BYTES, Header, NORM_EPS, PADDING};
-use super::writer::{NewFile, Target};
+use super::llmc::{HEADER_BYTES, LlmcHeader, NORM_EPS, PADDING};
+use super::writer::{NewFile, TensorDestination};
 use runner_files::{parent_folder, put_in_place, temporary_file};
 use runner_spec::experiment::Family;
 use runner_spec::model::ModelSpec;
@@ -27,7 +26,7 @@ pub struct LlmcExport<'a> {
 }
 
 impl LlmcExport<'_> {
-    /// Writes the file `to`, aside first; `force` replaces one that is there.
+    /// Writes the file `to`, first under a temporary name. With `force`, replaces a file that is there.
     ///
     /// # Errors
     /// If llm.c has no such model, the file is there, or something cannot be read or written.
@@ -44,7 +43,7 @@ impl LlmcExport<'_> {
         if folder.exists() && !folder.is_dir() {
             return Err(WeightsError::Request(format!("{} is not a folder", folder.display())));
         }
-        fs::create_dir_all(folder).map_err(WeightsError::io(folder))?;
+        runner_files::create_dir_all(folder).map_err(WeightsError::io(folder))?;
         let aside = temporary_file(folder).map_err(WeightsError::io(folder))?;
         let (header, targets, bytes) = self.lay_out(&header);
         let files = [NewFile { path: aside.path().to_owned(), target: to.to_owned(), header, bytes }];
@@ -59,21 +58,21 @@ impl LlmcExport<'_> {
 
     /// The bytes of the header, the position of each parameter, and the size of the file. Padding rows of the vocabulary that the file
     /// does not have are left out; rows that the model does not have stay zero.
-    fn lay_out(&self, header: &Header) -> (Vec<u8>, Vec<Option<Target>>, u64) {
+    fn lay_out(&self, header: &LlmcHeader) -> (Vec<u8>, Vec<Option<TensorDestination>>, u64) {
         let mut at = HEADER_BYTES;
         let mut targets = vec![None; self.layout.entries.len()];
         for parameter in header.parameters() {
             let elements = parameter.len();
             if let Ok(index) = self.layout.index(&parameter.name) {
                 let elements = self.layout.entries[index].spec.len().min(elements);
-                targets[index] = Some(Target { file: 0, at, elements, transposed: false });
+                targets[index] = Some(TensorDestination { file: 0, at, elements, transposed: false });
             }
             at += (elements * self.dtype.size()) as u64;
         }
         (header.to_bytes(), targets, at)
     }
 
-    fn header(&self) -> Result<Header, WeightsError> {
+    fn header(&self) -> Result<LlmcHeader, WeightsError> {
         let s = self.spec;
         refuse_extensions(s, "llm.c's GPT-2")?;
         let refuse = |what: String| Err(WeightsError::Request(format!("llm.c has no such model: {what}")));
@@ -93,6 +92,6 @@ impl LlmcExport<'_> {
             return refuse("its files hold f32 or bf16".to_owned());
         }
         let spec = ModelSpec { vocab_size: self.vocab_size, ..s.clone() };
-        Ok(Header { dtype: self.dtype, spec, padded_vocab_size: self.vocab_size.next_multiple_of(PADDING) })
+        Ok(LlmcHeader { dtype: self.dtype, spec, padded_vocab_size: self.vocab_size.next_multiple_of(PADDING) })
     }
 }

@@ -9,6 +9,7 @@ use serde_json::Value;
 use super::error::WeightsError;
 use super::json;
 use runner_files::safetensors_header::{HeaderError, TensorInfo, read_header};
+use runner_files::strict_json;
 
 /// The weights in one file.
 pub(super) const SINGLE: &str = "model.safetensors";
@@ -98,7 +99,10 @@ fn weight_map(index: &Path) -> Result<BTreeMap<String, String>, WeightsError> {
     let mut out = BTreeMap::new();
     for (tensor, file) in map {
         let Value::String(file) = file else {
-            return Err(wrong(format!("the file of tensor {tensor} is {}, not a name", json::describe_kind(&file))));
+            return Err(wrong(format!(
+                "the file of tensor {tensor} is {}, not a name",
+                strict_json::describe_type(&file)
+            )));
         };
         let plain = !file.is_empty() && !file.contains(['/', '\\', '\0']) && file != "." && file != "..";
         if !plain {

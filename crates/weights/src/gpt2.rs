@@ -1,6 +1,6 @@
 //! A `config.json` of GPT-2.
 
-use super::describe::{Config, DescribedModel, base_spec};
+use super::describe::{DescribedModel, HfConfig, base_spec};
 use super::error::WeightsError;
 use runner_spec::model::ModelSpec;
 
@@ -8,7 +8,7 @@ use runner_spec::model::ModelSpec;
 pub(super) const SIZE_KEYS: [&str; 5] = ["vocab_size", "n_positions", "n_layer", "n_head", "n_embd"];
 
 /// The model that `config` describes. Missing keys have the defaults of `transformers`.
-pub(super) fn described(config: &Config<'_>) -> Result<DescribedModel, WeightsError> {
+pub(super) fn described(config: &HfConfig<'_>) -> Result<DescribedModel, WeightsError> {
     let base = base_spec(config.required_sizes(SIZE_KEYS)?);
     let activation = config.text("activation_function")?.unwrap_or("gelu_new");
     if !["gelu_new", "gelu_pytorch_tanh"].contains(&activation) {

@@ -22,19 +22,10 @@ pub(super) fn read_object(path: &Path, most: u64) -> Result<Map<String, Value>, 
     }
     match strict_json::parse(&bytes) {
         Ok(Value::Object(map)) => Ok(map),
-        Ok(other) => Err(WeightsError::file(path, format!("it is {}, not an object of keys", describe_kind(&other)))),
+        Ok(other) => Err(WeightsError::file(
+            path,
+            format!("it is {}, not an object of keys", strict_json::describe_type(&other)),
+        )),
         Err(error) => Err(WeightsError::file(path, format!("not right JSON: {error}"))),
-    }
-}
-
-/// The kind of `value`, in words.
-pub(super) fn describe_kind(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "a truth value",
-        Value::Number(_) => "a number",
-        Value::String(_) => "a text",
-        Value::Array(_) => "a list",
-        Value::Object(_) => "an object",
     }
 }

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::describe::{Config, DescribedModel, base_spec};
+use super::describe::{DescribedModel, HfConfig, base_spec};
 use super::error::WeightsError;
 use runner_spec::experiment::Family;
 use runner_spec::model::{DEFAULT_ROPE_THETA, ModelSpec};
@@ -12,7 +12,7 @@ pub(super) const SIZE_KEYS: [&str; 5] =
     ["vocab_size", "max_position_embeddings", "num_hidden_layers", "num_attention_heads", "hidden_size"];
 
 /// The model that `config` describes. Missing keys have the defaults of `transformers`.
-pub(super) fn described(config: &Config<'_>) -> Result<DescribedModel, WeightsError> {
+pub(super) fn described(config: &HfConfig<'_>) -> Result<DescribedModel, WeightsError> {
     let base = base_spec(config.required_sizes(SIZE_KEYS)?);
     let (d_model, heads) = (base.d_model, base.heads);
     if let Some(head_dim) = config.size("head_dim")?
@@ -50,7 +50,7 @@ pub(super) fn described(config: &Config<'_>) -> Result<DescribedModel, WeightsEr
 
 /// The base of the rotary embedding: at the top level in files of older versions, in `rope_parameters` in newer ones, and
 /// sometimes in `rope_scaling`.
-fn rope_theta(config: &Config<'_>) -> Result<f64, WeightsError> {
+fn rope_theta(config: &HfConfig<'_>) -> Result<f64, WeightsError> {
     let mut found: Option<(&str, f64)> = config.number("rope_theta")?.map(|theta| ("rope_theta", theta));
     for key in ["rope_parameters", "rope_scaling"] {
         let Some(value) = config.map.get(key).filter(|value| !value.is_null()) else { continue };
@@ -64,7 +64,7 @@ fn rope_theta(config: &Config<'_>) -> Result<f64, WeightsError> {
                     format!("{key} has the type {kind:?}: positions are rotated without scaling here (`default`)");
                 return Err(config.wrong(message));
             }
-            Some(other) => return Err(config.mismatch(&format!("{key}.rope_type"), "a text", other)),
+            Some(other) => return Err(config.mismatch(&format!("{key}.rope_type"), "a string", other)),
         }
         if let Some((other, _)) = rope.iter().find(|(_, value)| value.is_object()) {
             return Err(config.wrong(format!("{key} has other positions for {other:?}: all layers have the same here")));

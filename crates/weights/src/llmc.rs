@@ -24,7 +24,7 @@ const MAX_ROWS: usize = 100_000_000;
 
 /// The header of a model file.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Header {
+pub(super) struct LlmcHeader {
     pub(super) dtype: Dtype,
     /// The model, with the vocabulary of the tokenizer.
     pub(super) spec: ModelSpec,
@@ -32,7 +32,7 @@ pub(super) struct Header {
     pub(super) padded_vocab_size: usize,
 }
 
-impl Header {
+impl LlmcHeader {
     /// The 1,024 bytes of the header.
     pub(super) fn to_bytes(&self) -> Vec<u8> {
         let version = if self.dtype == Dtype::Bf16 { 5 } else { 3 };
@@ -79,7 +79,7 @@ impl Header {
 ///
 /// # Errors
 /// If it is missing, or no model file of llm.c of a version that is known.
-pub(super) fn read_header(path: &Path) -> Result<Header, WeightsError> {
+pub(super) fn read_header(path: &Path) -> Result<LlmcHeader, WeightsError> {
     let wrong = |message: String| WeightsError::file(path, message);
     let mut file = File::open(path).map_err(WeightsError::io(path))?;
     if !file.metadata().map_err(WeightsError::io(path))?.is_file() {
@@ -116,5 +116,5 @@ pub(super) fn read_header(path: &Path) -> Result<Header, WeightsError> {
     };
     let size = |at: usize| number(at).map_or(0, |n| n as usize);
     let spec = base_spec([3, 2, 4, 5, 6].map(size));
-    Ok(Header { dtype, spec, padded_vocab_size: size(7) })
+    Ok(LlmcHeader { dtype, spec, padded_vocab_size: size(7) })
 }

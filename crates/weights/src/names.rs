@@ -10,13 +10,13 @@ pub(super) fn prefix(family: Family) -> &'static str {
     }
 }
 
-/// `name` as this program calls it: files of a model without its head have no prefix.
+/// `name` with the prefix that this program uses. Files of a model without its head leave the prefix out.
 pub(super) fn canonical(family: Family, name: &str) -> String {
     let prefix = prefix(family);
     if name.starts_with(prefix) || name == HEAD { name.to_owned() } else { format!("{prefix}{name}") }
 }
 
-/// The head, where it is not the embedding.
+/// The name of the head's weights. A model whose head is the embedding has no such parameter.
 pub(super) const HEAD: &str = "lm_head.weight";
 
 /// True if the tensor `name`, in canonical form, is a buffer that older versions of `transformers` saved: masks and angles that
@@ -34,12 +34,12 @@ pub(super) fn is_conv1d(family: Family, name: &str) -> bool {
     family == Family::Gpt2 && CONV1D.iter().any(|end| name.ends_with(end))
 }
 
-/// The token embedding and the head: a row for each token.
+/// True if the parameter `name` is the token embedding or the head, which have a row for each token.
 pub(super) fn has_token_rows(family: Family, name: &str) -> bool {
     name == HEAD || name == runner_spec::model::stage::token_embedding(family)
 }
 
-/// The position embedding: a row for each position.
+/// True if the parameter `name` is the position embedding, which has a row for each position.
 pub(super) fn has_position_rows(name: &str) -> bool {
     name == "transformer.wpe.weight"
 }

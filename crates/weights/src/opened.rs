@@ -17,7 +17,7 @@ use runner_spec::model::stage::token_embedding;
 use runner_spec::model::{InitialWeights, ModelSpec, ParamSpec, parameters};
 
 /// The number of bytes read at a time.
-const CHUNK: usize = 1 << 20;
+const CHUNK_BYTES: usize = 1 << 20;
 
 /// Weights on a disk.
 #[derive(Debug)]
@@ -108,9 +108,9 @@ impl OpenedWeights {
         let bytes = head.shape.iter().product::<usize>() * head.dtype.size();
         let equal = || -> std::io::Result<bool> {
             let [a, b] = [&head, embedding].map(|tensor| File::open(&self.files[tensor.file]));
-            let (a, b, mut x, mut y) = (a?, b?, vec![0; CHUNK.min(bytes)], vec![0; CHUNK.min(bytes)]);
-            for begin in (0..bytes).step_by(CHUNK) {
-                let n = CHUNK.min(bytes - begin);
+            let (a, b, mut x, mut y) = (a?, b?, vec![0; CHUNK_BYTES.min(bytes)], vec![0; CHUNK_BYTES.min(bytes)]);
+            for begin in (0..bytes).step_by(CHUNK_BYTES) {
+                let n = CHUNK_BYTES.min(bytes - begin);
                 a.read_exact_at(&mut x[..n], head.at + begin as u64)?;
                 b.read_exact_at(&mut y[..n], embedding.at + begin as u64)?;
                 if x[..n] != y[..n] {
@@ -224,9 +224,9 @@ fn and_more(count: usize) -> String {
 impl Tensor {
     fn read_plain(&self, file: &File, values: &mut [f32]) -> std::io::Result<()> {
         let size = self.dtype.size();
-        let mut bytes = vec![0; CHUNK.min(values.len() * size)];
+        let mut bytes = vec![0; CHUNK_BYTES.min(values.len() * size)];
         let mut at = self.at;
-        for values in values.chunks_mut(CHUNK / size) {
+        for values in values.chunks_mut(CHUNK_BYTES / size) {
             let bytes = &mut bytes[..values.len() * size];
             file.read_exact_at(bytes, at)?;
             self.dtype.decode(bytes, values);
@@ -238,7 +238,7 @@ impl Tensor {
     /// The file has [columns, out], `values` is [out, columns]. Some rows of the file at a time.
     fn read_transposed(&self, file: &File, out: usize, columns: usize, values: &mut [f32]) -> std::io::Result<()> {
         let row_bytes = out * self.dtype.size();
-        let rows = (CHUNK / row_bytes.max(1)).clamp(1, columns.max(1));
+        let rows = (CHUNK_BYTES / row_bytes.max(1)).clamp(1, columns.max(1));
         let (mut bytes, mut numbers) = (vec![0; rows * row_bytes], vec![0.0; rows * out]);
         let mut first = 0;
         while first < columns {

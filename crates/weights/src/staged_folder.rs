@@ -1,11 +1,11 @@
-//! A folder of files that belong together: written aside, and put in place when all of them are whole.
+//! A folder of files that belong together: they are written to a temporary folder, and put in place when all of them are complete.
 
 use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use super::error::WeightsError;
-use runner_files::{sync_dir, temporary_dir};
+use runner_files::{TEMPORARY_PREFIX, create_dir_all, sync_dir, temporary_dir};
 
 /// An unfinished folder beside `to`. It is removed if it is dropped before it is finished.
 #[derive(Debug)]
@@ -19,7 +19,7 @@ pub(super) struct StagedFolder {
 }
 
 impl StagedFolder {
-    /// Begins the files `names`, which replace those of the same names, and those for whose names `stale` is true.
+    /// Begins the files `names`. They replace files of the same names, and files for whose names `stale` is true.
     ///
     /// # Errors
     /// If `to` has any of them and not `force`, or the folder cannot be made.
@@ -36,8 +36,8 @@ impl StagedFolder {
         let (Some(parent), Some(_)) = (to.parent(), to.file_name()) else {
             return Err(WeightsError::Request(format!("{} cannot be written to: name a folder in it", to.display())));
         };
-        fs::create_dir_all(parent).map_err(WeightsError::io(parent))?;
-        let aside = temporary_dir(parent).map_err(WeightsError::io(parent))?;
+        create_dir_all(parent).map_err(WeightsError::io(parent))?;
+        let aside = temporary_dir(parent, TEMPORARY_PREFIX).map_err(WeightsError::io(parent))?;
         let folder = Self { to, aside, names, stale, force };
         folder.check_free()?;
         Ok(folder)
@@ -57,11 +57,13 @@ impl StagedFolder {
         let sync = |path: &Path| sync_dir(path).map_err(WeightsError::io(path));
         sync(self.aside.path())?;
         let parent = self.to.parent().unwrap_or(&self.to);
-        // Also takes the place of an empty folder.
-        if fs::rename(self.aside.path(), &self.to).is_ok() {
-            return sync(parent);
+        // The rename also replaces an empty folder.
+        match fs::rename(self.aside.path(), &self.to) {
+            Ok(()) => return sync(parent),
+            Err(error) if !self.to.is_dir() => return Err(WeightsError::io(&self.to)(error)),
+            Err(_) => {}
         }
-        // One after another; where the file system has no locks, files of two may mix.
+        // Processes that export to this folder take turns. On a file system without locks, their files may mix.
         let folder = File::open(&self.to).map_err(WeightsError::io(&self.to))?;
         let _ = folder.lock();
         self.check_free()?;

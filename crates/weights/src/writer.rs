@@ -11,11 +11,11 @@ use super::error::WeightsError;
 use runner_spec::model::layout::{ParamEntry, ParamLayout};
 
 /// Elements converted at a time.
-const CHUNK: usize = 1 << 16;
+const CHUNK_ELEMENTS: usize = 1 << 16;
 
 /// The destination of a parameter.
 #[derive(Debug, Clone)]
-pub(super) struct Target {
+pub(super) struct TensorDestination {
     pub(super) file: usize,
     /// The position of its first byte.
     pub(super) at: u64,
@@ -44,7 +44,7 @@ pub(super) struct Writer<'a> {
     dtype: Dtype,
     files: Vec<(PathBuf, File)>,
     /// One for each entry of the layout; `None`: it is not written.
-    targets: Vec<Option<Target>>,
+    targets: Vec<Option<TensorDestination>>,
     /// The elements so far of a matrix that is written transposed.
     matrix: Vec<f32>,
     bytes: Vec<u8>,
@@ -56,7 +56,7 @@ impl<'a> Writer<'a> {
         layout: &'a ParamLayout,
         dtype: Dtype,
         files: &[NewFile],
-        targets: Vec<Option<Target>>,
+        targets: Vec<Option<TensorDestination>>,
     ) -> Result<Self, WeightsError> {
         let mut open = Vec::with_capacity(files.len());
         for NewFile { path, target, header, bytes } in files {
@@ -89,13 +89,13 @@ impl<'a> Writer<'a> {
     fn write_numbers(
         &mut self,
         entry: &ParamEntry,
-        target: &Target,
+        target: &TensorDestination,
         first: usize,
         numbers: &[f32],
     ) -> Result<(), WeightsError> {
         let (path, file) = &self.files[target.file];
         let mut at = target.at + (first * self.dtype.size()) as u64;
-        for numbers in numbers.chunks(CHUNK) {
+        for numbers in numbers.chunks(CHUNK_ELEMENTS) {
             self.bytes.clear();
             if let Some(beyond) = self.dtype.encode(numbers, &mut self.bytes) {
                 let (name, dtype) = (&entry.spec.name, self.dtype.torch_name());
@@ -109,10 +109,10 @@ impl<'a> Writer<'a> {
     }
 
     /// Writes the complete matrix, [out, in], as [in, out].
-    fn write_transposed(&mut self, entry: &ParamEntry, target: &Target) -> Result<(), WeightsError> {
+    fn write_transposed(&mut self, entry: &ParamEntry, target: &TensorDestination) -> Result<(), WeightsError> {
         let &[out, columns] = entry.spec.shape.as_slice() else { return Ok(()) };
         let matrix = std::mem::take(&mut self.matrix);
-        let rows = (CHUNK / out.max(1)).max(1);
+        let rows = (CHUNK_ELEMENTS / out.max(1)).max(1);
         let mut numbers = Vec::with_capacity(rows * out);
         let mut first = 0;
         while first < columns {

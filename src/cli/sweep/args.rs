@@ -4,8 +4,9 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 
-use super::{point, results, status};
+use super::{list, point, results, rm, status};
 use crate::cli::common::{RunsFolderArgs, ThreadArgs};
+use crate::cli::completions::sweeps_completer;
 use crate::cli::exit::Exit;
 
 /// Train the points of a sweep file, several at once, resume them, or report that they are done.
@@ -44,12 +45,12 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "KEY.PATH=VALUE")]
     pub set: Vec<String>,
     /// The program that starts the runs.
-    #[arg(long, value_enum, default_value_t = Launcher::Local)]
-    pub launcher: Launcher,
+    #[arg(long, value_enum, default_value_t = SweepLauncherKind::Local)]
+    pub launcher: SweepLauncherKind,
     /// A further option of each job, such as --partition=long; may be given several times.
     #[arg(long, value_name = "OPTION", allow_hyphen_values = true)]
     pub slurm_option: Vec<String>,
-    /// Print only errors and the last line.
+    /// Print only errors, warnings and the last line.
     #[arg(long, short)]
     pub quiet: bool,
     /// Print events as JSON lines on standard output, everything else on standard error.
@@ -59,7 +60,7 @@ pub(crate) struct RunArgs {
 
 /// The program that starts the runs of a sweep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Launcher {
+pub(crate) enum SweepLauncherKind {
     /// This process, on this machine.
     Local,
     /// Slurm: an array of jobs, one for each point. All machines must see the folder of runs.
@@ -72,6 +73,10 @@ pub(crate) enum SweepCommand {
     Status(StatusArgs),
     /// Show the results of a sweep, the best point first.
     Results(ResultsArgs),
+    /// List the sweeps: status, numbers of points, best point.
+    List(ListArgs),
+    /// Remove a sweep, after showing it and asking. Its runs stay unless --with-runs is given.
+    Rm(RmArgs),
     #[command(hide = true)]
     Point(PointArgs),
 }
@@ -80,6 +85,7 @@ pub(crate) enum SweepCommand {
 #[derive(Debug, Clone, Args)]
 pub(crate) struct SweepNameArgs {
     /// A sweep's folder, its id, or the beginning of an id that no other sweep shares [default: the newest].
+    #[arg(add = sweeps_completer())]
     pub sweep: Option<String>,
     #[command(flatten)]
     pub root: RunsFolderArgs,
@@ -107,6 +113,34 @@ pub(crate) struct ResultsArgs {
 }
 
 #[derive(Debug, Clone, Args)]
+pub(crate) struct ListArgs {
+    #[command(flatten)]
+    pub root: RunsFolderArgs,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct RmArgs {
+    /// A sweep's folder, its id, or the beginning of an id that no other sweep shares.
+    #[arg(add = sweeps_completer())]
+    pub sweep: String,
+    /// Also remove the runs that it started, except those that have a tag, that another sweep counts among its points, or that a run
+    /// that stays was made from.
+    #[arg(long)]
+    pub with_runs: bool,
+    /// Remove without asking.
+    #[arg(long, short)]
+    pub yes: bool,
+    #[command(flatten)]
+    pub root: RunsFolderArgs,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Clone, Args)]
 pub(crate) struct PointArgs {
     /// The sweep's folder.
     pub sweep: PathBuf,
@@ -123,6 +157,8 @@ pub(crate) fn run(args: &SweepArgs) -> anyhow::Result<Exit> {
         None => super::run::run(&args.run),
         Some(SweepCommand::Status(args)) => status::run(args),
         Some(SweepCommand::Results(args)) => results::run(args),
+        Some(SweepCommand::List(args)) => list::run(args),
+        Some(SweepCommand::Rm(args)) => rm::run(args),
         Some(SweepCommand::Point(args)) => point::run(args),
     }
 }

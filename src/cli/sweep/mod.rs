@@ -1,8 +1,10 @@
 //! `runner sweep`: many runs from one file.
 
 mod args;
+mod list;
 mod point;
 mod results;
+mod rm;
 mod run;
 mod screen;
 mod status;

@@ -1,6 +1,6 @@
 //! `runner sweep results`: shows the results of a sweep, the best point first.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
@@ -10,9 +10,10 @@ use crate::cli::output::{print, print_result, print_to_stderr};
 use runner_lab::sweep::progress::SweepProgress;
 use runner_lab::sweep::record::SweepRecord;
 use runner_lab::sweep::summary::SweepSummary;
-use runner_lab::sweep::{Importance, Results, ResultsRow};
+use runner_lab::sweep::{Importance, ResultsRow, SweepResults};
 use runner_lab::sweep_dir;
 use runner_report::sweep_results::SweepResultsText;
+use runner_store::StoreError;
 
 /// A sweep, read from its folder and the run directories of its points.
 pub(super) struct ReadSweep {
@@ -24,14 +25,19 @@ pub(super) struct ReadSweep {
 impl ReadSweep {
     /// Reads the sweep that `args` names. Files of runs that cannot be read are reported on standard error.
     pub(super) fn read(args: &SweepNameArgs) -> anyhow::Result<Self> {
-        let path = sweep_dir::resolve(&args.root.root(), args.sweep.as_deref())?;
-        let record = sweep_dir::read_record(&path)?;
-        let progress = SweepProgress::read(&sweep_dir::runs_folder(&path), &record);
-        let summary = SweepSummary::new(&path, &record, &progress);
-        for problem in &summary.problems {
+        let sweep = Self::open(&sweep_dir::resolve(&args.root.root(), args.sweep.as_deref())?)?;
+        for problem in &sweep.summary.problems {
             print_to_stderr(&format!("warning: {problem}"));
         }
-        Ok(Self { path, record, summary })
+        Ok(sweep)
+    }
+
+    /// Reads the sweep in `path`.
+    pub(super) fn open(path: &Path) -> Result<Self, StoreError> {
+        let record = sweep_dir::read_record(path)?;
+        let progress = SweepProgress::read(&sweep_dir::runs_folder(path), &record);
+        let summary = SweepSummary::new(path, &record, &progress);
+        Ok(Self { path: path.to_owned(), record, summary })
     }
 
     pub(super) fn text<'a>(&'a self, args: &'a SweepNameArgs) -> SweepResultsText<'a> {
@@ -43,7 +49,7 @@ impl ReadSweep {
 #[derive(Debug, Serialize)]
 struct ResultsJson<'a> {
     id: &'a str,
-    results: &'a Results,
+    results: &'a SweepResults,
     best: Option<&'a ResultsRow>,
     importance: &'a [Importance],
 }

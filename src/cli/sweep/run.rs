@@ -3,12 +3,13 @@
 use std::fs;
 use std::io::ErrorKind;
 
-use super::args::{Launcher, RunArgs};
-use super::screen::{SweepScreen, print_summary};
+use super::args::{RunArgs, SweepLauncherKind};
+use super::screen::{FailedPoints, SweepScreen, print_summary};
 use crate::cli::common::{OWN_VARIABLES, TemplateArgs, experiment_environment, host};
 use crate::cli::exit::{Exit, RequestError, refuse};
 use crate::cli::interrupt::Interrupt;
 use crate::cli::output::print_json;
+use crate::cli::repeated_command::repeated_command;
 use crate::cli::screen_observer::PreparationObserver;
 use runner_config::LoadOptions;
 use runner_engine::sweep::slurm::{Submission, TEMPLATE, submit_sweep};
@@ -26,13 +27,13 @@ use runner_spec::format::counted;
 pub(super) fn run(args: &RunArgs) -> anyhow::Result<Exit> {
     let interrupt = Interrupt::install()?;
     let mut screen = Screen::new(OutputMode::detect(args.json, args.quiet));
-    let file = args.file.as_ref().ok_or_else(|| RequestError("which sweep file?".to_owned()))?;
+    let file = args.file.as_ref().ok_or_else(|| RequestError("name the sweep file".to_owned()))?;
     let spec = sweep::load(file)?;
     let host = host(args.root.root(), args.threads)?;
     let parallel = args.parallel.map_or(spec.parallel, usize::from).max(1);
     let threads = match (args.launcher, args.threads.threads) {
         // Each job has processors of its own.
-        (Launcher::Slurm, Some(threads)) => usize::from(threads),
+        (SweepLauncherKind::Slurm, Some(threads)) => usize::from(threads),
         _ => (host.threads / parallel).max(1),
     };
     let options = LoadOptions { sets: args.set.clone(), env: experiment_environment(), ..LoadOptions::default() };
@@ -45,8 +46,8 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<Exit> {
         parallel,
         threads,
         launcher: match args.launcher {
-            Launcher::Local => SweepLauncher::Local,
-            Launcher::Slurm => {
+            SweepLauncherKind::Local => SweepLauncher::Local,
+            SweepLauncherKind::Slurm => {
                 SweepLauncher::Slurm { options: args.slurm_option.clone(), template: read_slurm_template()? }
             }
         },
@@ -66,7 +67,7 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<Exit> {
         OpenedSweep::Finished { path, record, progress } => {
             let summary = SweepSummary::new(&path, &record, &progress);
             let results = SweepResultsText { record: &record, summary: &summary, runs };
-            print_summary(&results, SweepOutcome::Done, None, resuming_command(args), &screen);
+            print_summary(&results, SweepOutcome::Done, None, &screen);
             return Ok(if summary.has_failed_points() { Exit::Failed } else { Exit::Done });
         }
         OpenedSweep::Created(sweep) => {
@@ -77,7 +78,7 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<Exit> {
     };
     if let SweepLauncher::Slurm { options, template } = &request.launcher {
         let submission = submit_sweep(&sweep, &request, &host, options, template.as_deref())?;
-        show_submission(&submission, &sweep, args, parallel, &screen);
+        show_submission(&submission, &sweep, parallel, &screen);
         return Ok(Exit::Done);
     }
     let mut observer = SweepScreen::new(screen, sweep.record());
@@ -92,7 +93,8 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<Exit> {
         screen.json(&SweepEvent::Stopped { points: &stopped });
     }
     let results = SweepResultsText { record: sweep.record(), summary: &summary, runs };
-    print_summary(&results, report.outcome, Some(report.failed.len()), resuming_command(args), &screen);
+    let failed = FailedPoints { all: report.failed.len(), blocked: report.blocked.len() };
+    print_summary(&results, report.outcome, Some(failed), &screen);
     Ok(match report.outcome {
         SweepOutcome::Done => Exit::Done,
         SweepOutcome::Failed => Exit::Failed,
@@ -109,12 +111,7 @@ fn read_slurm_template() -> anyhow::Result<Option<String>> {
     }
 }
 
-/// The command that resumes the sweep: `--new` would start another one.
-fn resuming_command(args: &RunArgs) -> &'static str {
-    if args.new { "the same command without --new" } else { "the same command" }
-}
-
-fn show_submission(submission: &Submission, sweep: &SweepDir, args: &RunArgs, parallel: usize, screen: &Screen) {
+fn show_submission(submission: &Submission, sweep: &SweepDir, parallel: usize, screen: &Screen) {
     let id = &sweep.record().id;
     let points = |n: usize| counted(n as u64, "point");
     match submission {
@@ -124,10 +121,10 @@ fn show_submission(submission: &Submission, sweep: &SweepDir, args: &RunArgs, pa
         }
         Submission::Submitted { points: submitted, job, script: path } => screen.result_line(&format!(
             "sweep    {id}: {} submitted as job {job}, {parallel} at once ({})\n\
-             next     runner sweep status {id} shows their status; {} submits those that failed",
+             next     runner sweep status {id} shows their status; `{}` submits those that failed",
             points(*submitted),
             path.display(),
-            resuming_command(args)
+            repeated_command()
         )),
     }
 }

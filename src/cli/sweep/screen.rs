@@ -1,14 +1,15 @@
 //! Shows a running sweep and its end: lines and progress bars for a person, JSON lines for a program.
 
 use std::collections::BTreeSet;
-use std::fmt::Write as _;
 
 use crate::cli::output::print_to_stderr;
+use crate::cli::repeated_command::repeated_command;
 use runner_engine::sweep::{DriveProgress, ReportedProgress, RunningPoint, SweepEvent, SweepObserver, SweepOutcome};
 use runner_lab::sweep::record::{PlannedPoint, SweepRecord};
 use runner_report::sweep_results::SweepResultsText;
 use runner_report::{OutputMode, Screen};
 use runner_spec::format::{count, counted, duration, printable, rate};
+use runner_spec::line_part::LinePart;
 
 /// Shows the events of a sweep.
 pub(super) struct SweepScreen<'a> {
@@ -77,23 +78,34 @@ impl<'a> SweepScreen<'a> {
         for point in &progress.running {
             let RunningPoint { index, steps, progress } = point;
             let ReportedProgress { step, loss, tokens_per_second, has_begun } = progress;
-            let mut text = format!("{}  {}/{}", self.describe(*index), count(*step), count(*steps));
-            text.extend(loss.map(|loss| format!("  loss {loss:.4}")));
-            text.extend(tokens_per_second.map(|speed| format!("  {} tok/s", rate(speed))));
+            let mut parts = vec![
+                LinePart::new(2, self.describe(*index)),
+                LinePart::new(3, format!("{}/{}", count(*step), count(*steps))),
+            ];
+            parts.extend(loss.map(|loss| LinePart::new(1, format!("loss {loss:.4}"))));
+            parts.extend(tokens_per_second.map(|speed| LinePart::new(0, format!("{} tok/s", rate(speed)))));
             if !has_begun {
-                text.push_str("  starting");
+                parts.push(LinePart::new(1, "starting".to_owned()));
             }
-            self.screen.show_item(*index, *step, *steps, text);
+            self.screen.show_item(*index, *step, *steps, &parts);
         }
-        let DriveProgress { running, done, failed, queued, best, share, remaining } = progress;
-        let mut text = format!("{done} done  {failed} failed  {} running  {queued} queued", running.len());
-        if let Some((point, objective)) = best {
-            let _ = write!(text, "  best {objective:.4} {}", self.describe(*point));
+        self.screen.show_total((progress.share * 1000.0) as u64, 1000, &self.describe_total(progress));
+    }
+
+    /// The numbers of points, the best one and the time left.
+    fn describe_total(&self, progress: &DriveProgress) -> Vec<LinePart> {
+        let DriveProgress { running, done, judged, failed, queued, best, share: _, remaining } = progress;
+        let mut parts = vec![LinePart::new(5, format!("{done} done"))];
+        if self.record.early_stop.is_some() {
+            parts.push(LinePart::new(4, format!("{judged} judged")));
         }
-        if let Some(remaining) = remaining {
-            let _ = write!(text, "  {} left", duration(*remaining));
-        }
-        self.screen.show_total((share * 1000.0) as u64, 1000, text);
+        parts.push(LinePart::new(3, format!("{failed} failed")));
+        parts.push(LinePart::new(1, format!("{} running", running.len())));
+        parts.push(LinePart::new(2, format!("{queued} queued")));
+        let best = best.map(|(point, objective)| format!("best {objective:.4} {}", self.describe(point)));
+        parts.extend(best.map(|best| LinePart::new(0, best)));
+        parts.extend(remaining.map(|remaining| LinePart::new(6, format!("{} left", duration(remaining)))));
+        parts
     }
 }
 
@@ -122,13 +134,19 @@ impl SweepObserver for SweepScreen<'_> {
     }
 }
 
-/// Prints how a sweep ended. `failed` is the number of points that failed in this call; `None` if there was nothing to do.
-/// `resuming_command` is the command that resumes the sweep.
+/// The numbers of points that failed in a call.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct FailedPoints {
+    pub all: usize,
+    /// Those among them that fail again until a person has done what their error says.
+    pub blocked: usize,
+}
+
+/// Prints how a sweep ended. `failed` counts the points that failed in this call; `None` if there was nothing to do.
 pub(super) fn print_summary(
     text: &SweepResultsText<'_>,
     outcome: SweepOutcome,
-    failed: Option<usize>,
-    resuming_command: &str,
+    failed: Option<FailedPoints>,
     screen: &Screen,
 ) {
     let (record, summary) = (text.record, text.summary);
@@ -152,9 +170,13 @@ pub(super) fn print_summary(
         (SweepOutcome::Failed, _) if summary.is_finished => format!("failed: {sweep}{retry}"),
         (SweepOutcome::Done, _) => format!("done: {sweep}"),
         (SweepOutcome::Failed, _) => {
-            let failed = failed.unwrap_or(0);
-            format!("failed: {sweep}; {failed} failed in this call: {resuming_command} resumes it")
+            let FailedPoints { all, blocked } = failed.unwrap_or_default();
+            let first = match blocked {
+                0 => String::new(),
+                _ => format!(", of which {blocked} cannot go on before you do what the error above says"),
+            };
+            format!("failed: {sweep}; {all} failed in this call{first}\nnext:\n  {}", repeated_command())
         }
-        (SweepOutcome::Interrupted, _) => format!("interrupted: {sweep}; {resuming_command} resumes it"),
+        (SweepOutcome::Interrupted, _) => format!("interrupted: {sweep}\nnext:\n  {}", repeated_command()),
     });
 }

@@ -8,7 +8,7 @@ use super::args::StatusArgs;
 use super::results::ReadSweep;
 use crate::cli::exit::Exit;
 use crate::cli::output::print_result;
-use runner_lab::sweep::Results;
+use runner_lab::sweep::SweepResults;
 use runner_spec::format::{counted, printable};
 use runner_store::RunLock;
 
@@ -21,7 +21,7 @@ struct StatusJson<'a> {
     file: &'a Path,
     /// True if a process runs the sweep now.
     running: bool,
-    results: &'a Results,
+    results: &'a SweepResults,
 }
 
 /// # Errors

@@ -1,8 +1,12 @@
-//! Messages, which are JSON after its length, and frames: a header, which is a message, and the bytes that it announces.
+//! Frames: a header and the bytes that it announces. They cross a connection in chunks, each with a checksum.
+//!
+//! The header is the first chunk of a frame; its bytes follow in chunks of `CHUNK_BYTES`. A checksum is that of the chunk's number and
+//! its bytes. Each direction of a connection counts its chunks from 0, so that chunks that are lost, repeated or exchanged on the way
+//! are noticed as well as changed bytes.
 
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, BufReader, ErrorKind, IoSlice, Read, Write};
 
-use serde::de::DeserializeOwned;
+use crc32c::{crc32c, crc32c_append};
 use serde::{Deserialize, Serialize};
 
 use crate::collective::PIECE_BYTES;
@@ -12,6 +16,12 @@ use runner_spec::topology::Lane;
 
 /// Most bytes of a header.
 const MAX_HEADER_BYTES: u32 = 1 << 10;
+
+/// The bytes of a chunk. The last chunk of a frame may be shorter.
+const CHUNK_BYTES: usize = 64 << 10;
+
+/// The number of chunks that are handed to the system at once. Their bytes are still in a core's cache, because of the checksums.
+const CHUNKS_PER_WRITE: usize = 8;
 
 /// Most bytes of a message beside the operations.
 pub(super) const MAX_CONTROL_BYTES: u64 = 64 << 20;
@@ -45,56 +55,172 @@ pub(super) struct Frame {
 
 impl Frame {
     pub(super) fn new(tag: FrameTag, bytes: Vec<u8>) -> Self {
-        Self { header: encode_message(&(tag, bytes.len())), bytes }
-    }
-
-    pub(super) fn write(&self, to: &mut impl Write) -> io::Result<()> {
-        if self.bytes.len() > PIECE_BYTES {
-            to.write_all(&self.header)?;
-            return to.write_all(&self.bytes);
-        }
-        // In one call: the socket sends at once what it is given.
-        to.write_all(&[self.header.as_slice(), &self.bytes].concat())
+        Self { header: encode_header(tag, bytes.len() as u64), bytes }
     }
 }
 
-/// Reads the header of the next frame: its tag, and the number of bytes that follow. `None` if it is no header.
-pub(super) fn read_header(from: &mut impl Read) -> io::Result<Option<(FrameTag, u64)>> {
-    read_message(from, MAX_HEADER_BYTES)
-}
-
-pub(super) fn encode_message(message: &impl Serialize) -> Vec<u8> {
-    let json = json_bytes(message);
+/// The header's JSON after its length.
+fn encode_header(tag: FrameTag, length: u64) -> Vec<u8> {
+    let json = json_bytes(&(tag, length));
     [&(json.len() as u32).to_le_bytes(), json.as_slice()].concat()
 }
 
-pub(super) fn write_message(to: &mut impl Write, message: &impl Serialize) -> io::Result<()> {
-    to.write_all(&encode_message(message))
+/// The reason why no frame could be read.
+#[derive(Debug)]
+pub(super) enum FrameError {
+    Connection(io::Error),
+    /// The chunk with this number does not have its checksum.
+    Damaged {
+        chunk: u64,
+    },
+    /// The bytes are those that were sent, but no frame.
+    Invalid,
 }
 
-/// Reads a message of at most `max_bytes` bytes. `None` if what arrives is no such message.
-pub(super) fn read_message<T: DeserializeOwned>(from: &mut impl Read, max_bytes: u32) -> io::Result<Option<T>> {
-    let mut length = [0; 4];
-    from.read_exact(&mut length)?;
-    let length = u32::from_le_bytes(length);
-    if length > max_bytes {
-        return Ok(None);
+impl From<io::Error> for FrameError {
+    fn from(error: io::Error) -> Self {
+        Self::Connection(error)
     }
-    Ok(serde_json::from_slice(&read_bytes(from, length.into())?).ok())
 }
 
-/// Reads `length` bytes. Memory grows with the bytes that arrive, not with the announced length.
-pub(super) fn read_bytes(from: &mut impl Read, length: u64) -> io::Result<Vec<u8>> {
-    let mut out = Vec::with_capacity(length.min(PIECE_BYTES as u64) as usize);
-    from.by_ref().take(length).read_to_end(&mut out)?;
-    if (out.len() as u64) < length { Err(ErrorKind::UnexpectedEof.into()) } else { Ok(out) }
+fn checksum(chunk: u64, bytes: &[u8]) -> u32 {
+    crc32c_append(crc32c(&chunk.to_le_bytes()), bytes)
+}
+
+/// Writes frames to a connection.
+#[derive(Debug)]
+pub(super) struct FrameWriter<W> {
+    to: W,
+    next_chunk: u64,
+}
+
+impl<W: Write> FrameWriter<W> {
+    pub(super) fn new(to: W) -> Self {
+        Self { to, next_chunk: 0 }
+    }
+
+    pub(super) fn write(&mut self, frame: &Frame) -> io::Result<()> {
+        let mut chunks = [frame.header.as_slice()].into_iter().chain(frame.bytes.chunks(CHUNK_BYTES)).peekable();
+        while chunks.peek().is_some() {
+            let next: Vec<(&[u8], [u8; 4])> = (self.next_chunk..)
+                .zip(chunks.by_ref().take(CHUNKS_PER_WRITE))
+                .map(|(number, bytes)| (bytes, checksum(number, bytes).to_le_bytes()))
+                .collect();
+            self.next_chunk += next.len() as u64;
+            let mut slices: Vec<IoSlice<'_>> =
+                next.iter().flat_map(|(bytes, checksum)| [IoSlice::new(bytes), IoSlice::new(checksum)]).collect();
+            write_all(&mut self.to, &mut slices)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn connection(&self) -> &W {
+        &self.to
+    }
+}
+
+/// Writes all bytes of `slices`, none of which is empty.
+fn write_all(to: &mut impl Write, mut slices: &mut [IoSlice<'_>]) -> io::Result<()> {
+    while !slices.is_empty() {
+        match to.write_vectored(slices) {
+            Ok(0) => return Err(ErrorKind::WriteZero.into()),
+            Ok(count) => IoSlice::advance_slices(&mut slices, count),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Reads frames from a connection.
+pub(super) struct FrameReader<R, F> {
+    // Long chunks pass by the buffer.
+    from: BufReader<R>,
+    next_chunk: u64,
+    /// Is called after each chunk that has its checksum.
+    on_chunk: F,
+}
+
+impl<R: Read, F: Fn()> FrameReader<R, F> {
+    pub(super) fn new(from: R, on_chunk: F) -> Self {
+        Self { from: BufReader::with_capacity(MAX_HEADER_BYTES as usize, from), next_chunk: 0, on_chunk }
+    }
+
+    /// Reads the header of the next frame: its tag, and the number of bytes that follow.
+    pub(super) fn read_header(&mut self) -> Result<(FrameTag, u64), FrameError> {
+        let mut header = vec![0; size_of::<u32>()];
+        self.from.read_exact(&mut header)?;
+        let length = header.as_slice().try_into().map_or(u32::MAX, u32::from_le_bytes);
+        // The length is not verified yet. No rank sends a longer header.
+        if length > MAX_HEADER_BYTES {
+            return Err(FrameError::Damaged { chunk: self.next_chunk });
+        }
+        header.resize(size_of::<u32>() + length as usize, 0);
+        self.from.read_exact(&mut header[size_of::<u32>()..])?;
+        self.verify(&header)?;
+        serde_json::from_slice(&header[size_of::<u32>()..]).map_err(|_| FrameError::Invalid)
+    }
+
+    /// Reads the `length` bytes after a header. Memory grows with the bytes that arrive, not with the announced length.
+    pub(super) fn read_bytes(&mut self, length: u64) -> Result<Vec<u8>, FrameError> {
+        let mut out = Vec::with_capacity(length.min(PIECE_BYTES as u64) as usize);
+        while (out.len() as u64) < length {
+            let start = out.len();
+            out.resize(start + (length - start as u64).min(CHUNK_BYTES as u64) as usize, 0);
+            self.from.read_exact(&mut out[start..])?;
+            self.verify(&out[start..])?;
+        }
+        Ok(out)
+    }
+
+    /// Reads the checksum of a chunk, and compares it with that of `bytes`.
+    fn verify(&mut self, bytes: &[u8]) -> Result<(), FrameError> {
+        let mut expected = [0; 4];
+        self.from.read_exact(&mut expected)?;
+        let chunk = self.next_chunk;
+        if checksum(chunk, bytes) != u32::from_le_bytes(expected) {
+            return Err(FrameError::Damaged { chunk });
+        }
+        self.next_chunk += 1;
+        (self.on_chunk)();
+        Ok(())
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
     use crate::error::OperationKind;
     use crate::rank_status::{RankPhase, RankSnapshot};
+
+    fn written(frames: &[Frame]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let mut writer = FrameWriter::new(&mut bytes);
+        for frame in frames {
+            writer.write(frame).unwrap();
+        }
+        bytes
+    }
+
+    fn reader(bytes: &[u8]) -> FrameReader<&[u8], impl Fn()> {
+        FrameReader::new(bytes, || ())
+    }
+
+    /// The frames in `bytes`, up to their end or the first error.
+    fn read_all(bytes: &[u8]) -> Vec<(FrameTag, Vec<u8>)> {
+        let mut reader = reader(bytes);
+        let mut next = || {
+            let (tag, length) = reader.read_header()?;
+            Ok::<_, FrameError>((tag, reader.read_bytes(length)?))
+        };
+        std::iter::from_fn(|| next().ok()).collect()
+    }
+
+    fn payload(length: usize) -> Vec<u8> {
+        (0..length).map(|i| ((i * i) >> 3) as u8).collect()
+    }
 
     #[test]
     fn headers_survive_their_bytes() {
@@ -115,14 +241,69 @@ mod tests {
             FrameTag::Abort { by: 0, code: 1, is_loss: true },
             FrameTag::Goodbye,
         ];
-        for tag in tags {
-            let header = encode_message(&(tag, 12345));
-            assert!(header.len() <= MAX_HEADER_BYTES as usize);
-            assert_eq!(read_header(&mut header.as_slice()).unwrap(), Some((tag, 12345)));
-        }
+        let lengths = [0, 1, CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 1, 20 * CHUNK_BYTES + 5, 0, 77];
+        let frames: Vec<Frame> = tags.iter().zip(lengths).map(|(tag, n)| Frame::new(*tag, payload(n))).collect();
+        assert!(frames.iter().all(|frame| frame.header.len() <= MAX_HEADER_BYTES as usize));
+        let expected: Vec<_> = tags.into_iter().zip(lengths.map(payload)).collect();
+        assert!(read_all(&written(&frames)) == expected);
     }
 
-    /// Arbitrary bytes give an error, no header, or a header, but no panic.
+    /// Whatever is done to one place of the bytes, the frames before it are read, and no other one.
+    #[test]
+    fn damage_is_noticed_at_its_frame() {
+        let frames: Vec<Frame> = [700, 3, 0, CHUNK_BYTES + 300, 40, 40]
+            .map(|length| {
+                Frame::new(if length == 3 { FrameTag::Heartbeat } else { FrameTag::Control }, payload(length))
+            })
+            .into();
+        let bytes = written(&frames);
+        let intact = read_all(&bytes);
+        assert_eq!(intact.len(), frames.len());
+        let check = |what: &str, at: usize, damaged: &[u8]| {
+            let read = read_all(damaged);
+            assert!(read.len() < intact.len() && read == intact[..read.len()], "{what} at {at}: {} frames", read.len());
+        };
+        for at in (0..bytes.len()).filter(|at| *at < 1200 || at % 997 == 0 || bytes.len() - at < 400) {
+            let mut flipped = bytes.clone();
+            flipped[at] ^= 1 << (at % 8);
+            check("a flipped bit", at, &flipped);
+            for count in [1, 4, 300] {
+                let end = (at + count).min(bytes.len());
+                check("lost bytes", at, &[&bytes[..at], &bytes[end..]].concat());
+                // Bytes that are repeated after the last frame are none of the connection: a rank says goodbye before.
+                if end < bytes.len() {
+                    check("repeated bytes", at, &[&bytes[..end], &bytes[at..]].concat());
+                }
+            }
+        }
+        // Two whole frames of the same length are exchanged, and one is repeated.
+        let last = written(&frames[..5]).len();
+        let one = bytes.len() - last;
+        let exchanged = [&bytes[..last - one], &bytes[last..], &bytes[last - one..last]].concat();
+        assert_eq!(read_all(&exchanged).len(), 4);
+        assert_eq!(read_all(&[&bytes[..], &bytes[last..]].concat()).len(), 6);
+    }
+
+    /// Bytes that do not make up a whole chunk are no sign of life.
+    #[test]
+    fn only_verified_chunks_count() {
+        let bytes = written(&[
+            Frame::new(FrameTag::Control, payload(2 * CHUNK_BYTES)),
+            Frame::new(FrameTag::Heartbeat, payload(9)),
+        ]);
+        let count = |bytes: &[u8]| {
+            let chunks = Cell::new(0);
+            let mut reader = FrameReader::new(bytes, || chunks.set(chunks.get() + 1));
+            while let Ok((_, length)) = reader.read_header() {
+                let _ = reader.read_bytes(length);
+            }
+            chunks.get()
+        };
+        assert_eq!(count(&bytes), 5);
+        assert_eq!(count(&[&bytes[..1000], &bytes[1001..]].concat()), 1, "the header before the lost byte");
+    }
+
+    /// Arbitrary bytes give an error, but no panic.
     #[test]
     fn a_strangers_bytes_are_no_header() {
         let mut state = 7_u64;
@@ -131,17 +312,20 @@ mod tests {
                 state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                 (state >> 56) as u8
             });
-            let _ = read_header(&mut bytes.as_slice());
+            assert!(reader(&bytes).read_header().is_err());
         }
-        assert_eq!(read_header(&mut &b"GET / HTTP/1.1\r\nHost: localhost\r\n"[..]).unwrap(), None);
-        assert_eq!(read_header(&mut &b"\x02\0\0\0{}"[..]).unwrap(), None);
+        let is_damaged = |bytes: &[u8]| matches!(reader(bytes).read_header(), Err(FrameError::Damaged { chunk: 0 }));
+        assert!(is_damaged(b"GET / HTTP/1.1\r\nHost: localhost\r\n"));
+        assert!(is_damaged(b"\x02\0\0\0{}1234"));
+        let checksum = checksum(0, b"\x02\0\0\0{}").to_le_bytes();
+        let invalid = [&b"\x02\0\0\0{}"[..], &checksum].concat();
+        assert!(matches!(reader(&invalid).read_header(), Err(FrameError::Invalid)));
     }
 
     #[test]
     fn memory_is_for_bytes_that_arrived() {
-        let error = read_bytes(&mut &b"three"[..], u64::MAX).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::UnexpectedEof);
-        assert_eq!(read_bytes(&mut &b"three"[..], 3).unwrap(), b"thr");
+        let error = reader(b"three").read_bytes(u64::MAX).unwrap_err();
+        assert!(matches!(error, FrameError::Connection(error) if error.kind() == ErrorKind::UnexpectedEof));
     }
 
     #[test]

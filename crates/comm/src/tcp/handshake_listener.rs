@@ -1,18 +1,14 @@
-//! Accepts connections, and passes on those whose handshake holds the token. Other connections get no answer.
+//! Accepts connections, and passes on those of ranks that prove that they know the token.
 
-use std::io::{self, Write};
+use std::io;
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
 
-use super::frame::read_message;
-use super::handshake::{Handshake, MAGIC, MAX_HANDSHAKE_BYTES};
-
-/// The time that a connection may take to send its handshake.
-pub(super) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+use super::handshake::{Handshake, HandshakeError, Introduction, MAX_INTRODUCTION_BYTES, RankToken};
 
 /// The number of connections whose handshake may be awaited at once, besides those of the ranks.
 const MAX_PENDING_HANDSHAKES: usize = 64;
@@ -20,28 +16,38 @@ const MAX_PENDING_HANDSHAKES: usize = 64;
 /// The time between two checks for new connections.
 const ACCEPT_INTERVAL: Duration = Duration::from_millis(5);
 
+/// A rank that connected and proved that it knows the token, or the reason why a connection was refused.
+pub(super) type Arrival = Result<(Introduction, Handshake), String>;
+
 /// A thread that accepts connections until this is dropped. Handshakes are received beside each other.
 pub(super) struct HandshakeListener {
-    pub(super) arrived: Receiver<(Handshake, TcpStream)>,
+    pub(super) arrived: Receiver<Arrival>,
     is_closed: Arc<AtomicBool>,
 }
 
 impl HandshakeListener {
-    pub(super) fn open(listener: TcpListener, token: [u8; 32], world_size: usize) -> io::Result<Self> {
+    /// Listens as the rank `own`. A handshake may take as long as `timeout`.
+    pub(super) fn open(
+        listener: TcpListener,
+        token: RankToken,
+        own: Introduction,
+        timeout: Duration,
+    ) -> io::Result<Self> {
         let (sender, arrived) = channel();
         let is_closed = Arc::new(AtomicBool::new(false));
         let has_ended = Arc::clone(&is_closed);
         listener.set_nonblocking(true)?;
+        let max_pending = own.world_size.saturating_add(MAX_PENDING_HANDSHAKES);
+        // Each connection whose handshake is awaited holds a clone, which is dropped however the wait ends.
+        let own = Arc::new(own);
         let accept = move || {
-            // Each connection whose handshake is awaited holds a clone, which is dropped however the wait ends.
-            let pending = Arc::new(());
             while !has_ended.load(Ordering::SeqCst) {
                 match listener.accept() {
-                    Ok((stream, _)) if Arc::strong_count(&pending) <= world_size + MAX_PENDING_HANDSHAKES => {
-                        let (sender, pending) = (sender.clone(), Arc::clone(&pending));
+                    Ok((stream, from)) if Arc::strong_count(&own) <= max_pending => {
+                        let (sender, own) = (sender.clone(), Arc::clone(&own));
                         let receive = move || {
-                            let _ = receive_handshake(stream, token, &sender);
-                            drop(pending);
+                            let arrival = receive_rank(stream, token, &own, timeout);
+                            let _ = sender.send(arrival.map_err(|error| format!("from {}: {error}", from.ip())));
                         };
                         let _ = thread::Builder::new().name("handshake".to_owned()).spawn(receive);
                     }
@@ -61,15 +67,16 @@ impl Drop for HandshakeListener {
     }
 }
 
-fn receive_handshake(stream: TcpStream, token: [u8; 32], sender: &Sender<(Handshake, TcpStream)>) -> io::Result<()> {
+fn receive_rank(
+    stream: TcpStream,
+    token: RankToken,
+    own: &Introduction,
+    timeout: Duration,
+) -> Result<(Introduction, Handshake), HandshakeError> {
     stream.set_nonblocking(false)?;
-    stream.set_read_timeout(Some(HANDSHAKE_TIMEOUT))?;
-    stream.set_write_timeout(Some(HANDSHAKE_TIMEOUT))?;
-    let (mut reading, mut writing) = (&stream, &stream);
-    let handshake: Option<Handshake> = read_message(&mut reading, MAX_HANDSHAKE_BYTES)?;
-    // A process that does not know the token is not told that there is one.
-    let Some(handshake) = handshake.filter(|handshake| handshake.token == token) else { return Ok(()) };
-    writing.write_all(&MAGIC)?;
-    let _ = sender.send((handshake, stream));
-    Ok(())
+    let mut handshake = Handshake::accept(stream, token, timeout)?;
+    let theirs = handshake.receive(MAX_INTRODUCTION_BYTES, timeout)?;
+    // Only a rank that has proved itself receives a proof.
+    handshake.send(own)?;
+    Ok((theirs, handshake))
 }

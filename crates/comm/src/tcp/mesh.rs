@@ -9,17 +9,17 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use super::connections::Connections;
-use super::frame::{self, FrameTag};
+use super::frame::{FrameError, FrameReader, FrameTag, FrameWriter};
 use super::handshake::PeerIdentity;
 use super::rendezvous::{self, JoinConfig};
 use crate::error::JoinError;
 use runner_spec::format::json_bytes;
 use runner_spec::topology::Topology;
 
-/// The time between two heartbeats.
+/// The time between two heartbeats, unless the timeout for them is only a few times as long.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
-/// A peer without a heartbeat for this long is lost.
-const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(30);
+/// The number of heartbeats that a rank sends at least within the timeout for them.
+const HEARTBEATS_IN_TIMEOUT: u32 = 4;
 /// If a heartbeat comes this late, this process, or its machine, was suspended.
 const SUSPENSION_THRESHOLD: Duration = Duration::from_secs(5);
 /// The time that a rank that leaves waits until the others have received all its frames.
@@ -50,18 +50,18 @@ impl TcpMesh {
     /// If they do not all come in time, or are not of one run.
     pub fn join(config: &JoinConfig) -> Result<Self, JoinError> {
         let (links, peers) = rendezvous::join(config)?;
-        Self::start(config.rank, links, peers).map_err(|error| rendezvous::thread_error(&error))
+        Self::start(config, links, peers).map_err(|error| rendezvous::thread_error(&error))
     }
 
     /// Starts the threads of the connections. `links` has a connection to each rank but this one.
-    fn start(rank: usize, links: Vec<Option<TcpStream>>, peers: Vec<PeerIdentity>) -> io::Result<Self> {
-        let connections = Arc::new(Connections::new(rank, links.len()));
+    fn start(config: &JoinConfig, links: Vec<Option<TcpStream>>, peers: Vec<PeerIdentity>) -> io::Result<Self> {
+        let connections = Arc::new(Connections::new(config.rank, links.len()));
         let last_received: Arc<Vec<AtomicU64>> = Arc::new(links.iter().map(|_| AtomicU64::new(0)).collect());
         let mut mesh = Self { connections: Arc::clone(&connections), peers, streams: Vec::new(), threads: Vec::new() };
         let started = Instant::now();
         let mut watched = Vec::new();
         for (peer, link) in links.into_iter().enumerate() {
-            let Some(mut link) = link else { continue };
+            let Some(link) = link else { continue };
             link.set_nodelay(true)?;
             link.set_read_timeout(None)?;
             link.set_write_timeout(None)?;
@@ -69,26 +69,29 @@ impl TcpMesh {
             watched.push((peer, link.try_clone()?));
             let (stream, reading, times) = (link.try_clone()?, Arc::clone(&connections), Arc::clone(&last_received));
             let read = move || {
-                let mut from = TimedReader { stream, last_received: &times[peer], started };
-                if let Err(why) = read(&reading, peer, &mut from) {
+                // Other bytes than verified ones are no sign of life: those after lost bytes are read as what they are not.
+                let record = || times[peer].store(milliseconds(started), Ordering::Relaxed);
+                if let Err(why) = read(&reading, peer, &mut FrameReader::new(stream, record)) {
                     reading.mark_lost(peer, &why);
                 }
                 reading.remove_reader();
             };
             let writing = Arc::clone(&connections);
             let write = move || {
+                let mut link = FrameWriter::new(link);
                 while let Some(frame) = writing.send_queues[peer].next() {
-                    if let Err(error) = frame.write(&mut link) {
+                    if let Err(error) = link.write(&frame) {
                         writing.mark_lost(peer, &describe_broken(&error));
                         return;
                     }
                 }
-                let _ = link.shutdown(Shutdown::Write);
+                let _ = link.connection().shutdown(Shutdown::Write);
             };
             mesh.spawn(&format!("from rank {peer}"), read)?;
             mesh.spawn(&format!("to rank {peer}"), write)?;
         }
-        mesh.spawn("heartbeat", move || monitor_heartbeats(&connections, &watched, &last_received, started))?;
+        let timeout = config.heartbeat_timeout;
+        mesh.spawn("heartbeat", move || monitor_heartbeats(&connections, timeout, &watched, &last_received, started))?;
         Ok(mesh)
     }
 
@@ -166,39 +169,29 @@ impl Drop for TcpMesh {
     }
 }
 
-/// A connection that records when it last received something.
-struct TimedReader<'a> {
-    stream: TcpStream,
-    /// In milliseconds since `started`.
-    last_received: &'a AtomicU64,
-    started: Instant,
-}
-
-impl Read for TimedReader<'_> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let count = self.stream.read(buffer)?;
-        self.last_received.store(milliseconds(self.started), Ordering::Relaxed);
-        Ok(count)
-    }
-}
-
 fn milliseconds(since: Instant) -> u64 {
     since.elapsed().as_millis() as u64
 }
 
 /// Reads frames of `peer` to the end of its connection. Returns the reason if the peer did not announce that end.
-fn read(connections: &Connections, peer: usize, from: &mut impl Read) -> Result<(), String> {
+fn read(connections: &Connections, peer: usize, from: &mut FrameReader<impl Read, impl Fn()>) -> Result<(), String> {
+    let describe = |error: FrameError| match error {
+        FrameError::Connection(error) => describe_broken(&error),
+        FrameError::Damaged { chunk } => {
+            let rank = connections.rank();
+            format!("its connection with rank {rank} is damaged: chunk {chunk} has arrived with another checksum")
+        }
+        FrameError::Invalid => "it sent an invalid frame".to_owned(),
+    };
     let mut has_left = false;
     loop {
-        let garbled = || "it sent an invalid frame".to_owned();
-        let (tag, length) = match frame::read_header(from) {
-            Err(_) if has_left => return Ok(()),
-            Err(error) => return Err(describe_broken(&error)),
-            Ok(header) => header.ok_or_else(garbled)?,
+        let (tag, length) = match from.read_header() {
+            Err(FrameError::Connection(_)) if has_left => return Ok(()),
+            header => header.map_err(describe)?,
         };
-        connections.max_frame_bytes(peer, tag).filter(|max_bytes| length <= *max_bytes).ok_or_else(garbled)?;
-        let bytes = frame::read_bytes(from, length).map_err(|error| describe_broken(&error))?;
-        connections.deliver(peer, tag, bytes)?;
+        let is_allowed = connections.max_frame_bytes(peer, tag).is_some_and(|max_bytes| length <= max_bytes);
+        let bytes = if is_allowed { from.read_bytes(length) } else { Err(FrameError::Invalid) };
+        connections.deliver(peer, tag, bytes.map_err(describe)?)?;
         has_left |= !connections.is_connected(peer);
     }
 }
@@ -217,6 +210,7 @@ fn describe_broken(error: &io::Error) -> String {
 /// Sends heartbeats, and marks peers without heartbeats as lost.
 fn monitor_heartbeats(
     connections: &Connections,
+    timeout: Duration,
     watched: &[(usize, TcpStream)],
     last_received: &[AtomicU64],
     started: Instant,
@@ -226,7 +220,7 @@ fn monitor_heartbeats(
     let mut counted_from = milliseconds(started);
     while !connections.is_closed() {
         connections.publish_status();
-        thread::park_timeout(HEARTBEAT_INTERVAL);
+        thread::park_timeout(HEARTBEAT_INTERVAL.min(timeout / HEARTBEATS_IN_TIMEOUT));
         if last.elapsed() > SUSPENSION_THRESHOLD {
             counted_from = milliseconds(started);
         }
@@ -234,8 +228,8 @@ fn monitor_heartbeats(
         for (peer, stream) in watched {
             let seen = last_received[*peer].load(Ordering::Relaxed).max(counted_from);
             let silence = Duration::from_millis(milliseconds(started).saturating_sub(seen));
-            if connections.is_connected(*peer) && silence > HEARTBEAT_TIMEOUT {
-                connections.mark_lost(*peer, &format!("it sent no heartbeat for {} s", HEARTBEAT_TIMEOUT.as_secs()));
+            if connections.is_connected(*peer) && silence > timeout {
+                connections.mark_lost(*peer, &format!("it sent no heartbeat for {} s", timeout.as_secs_f64()));
                 // The writer still has to send the peer the reason.
                 let _ = stream.shutdown(Shutdown::Read);
             }

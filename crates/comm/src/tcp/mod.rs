@@ -1,8 +1,9 @@
 //! Ranks on any machines, over TCP: each is connected to each. Tensors pass through host memory.
 //!
-//! `rendezvous` brings the ranks together: each sends a `handshake`, which `handshake_listener` checks. `mesh` runs the threads of
-//! the connections, `connections` and `send_queue` hold what they share, and `endpoint` is the communicator over a mesh whose ranks
-//! agree on a plan. Everything that a connection delivers is checked before it is used: it may be a stranger's.
+//! `rendezvous` brings the ranks together: by a `handshake`, for which `handshake_listener` waits, they prove to each other that they
+//! belong to one run. `mesh` runs the threads of the connections, which carry each `frame` with checksums; `connections` and
+//! `send_queue` hold what the threads share, and `endpoint` is the communicator over a mesh whose ranks agree on a plan. Everything
+//! that a connection delivers is checked before it is used: it may be damaged, or a stranger's.
 
 mod collective;
 mod connections;
@@ -18,6 +19,6 @@ pub(super) mod tests;
 
 pub use connections::RunAbort;
 pub use endpoint::TcpComm;
-pub use handshake::PeerIdentity;
+pub use handshake::{PeerIdentity, RankToken};
 pub use mesh::TcpMesh;
 pub use rendezvous::JoinConfig;

@@ -1,11 +1,11 @@
 //! The rendezvous of ranks: rank 0 listens at an address that all ranks know. Every other rank sends it the address at which it listens
 //! itself, and receives those of the others. Then each rank connects to those before it.
 //!
-//! A rank that connects first sends the run's token in a handshake. The token keeps the ranks of two runs apart, and
-//! strangers out; it is no defence against someone who reads the network's traffic.
+//! Ranks that connect prove to each other that they know the run's token: see `handshake`. Whoever does not is dropped, and the ranks
+//! wait for each other as before.
 
 use std::fmt::Display;
-use std::io::{self, ErrorKind, Read};
+use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::sync::mpsc::RecvTimeoutError;
 use std::thread;
@@ -13,13 +13,17 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::frame::{read_message, write_message};
-use super::handshake::{Handshake, MAGIC, PeerIdentity, VERSION};
-use super::handshake_listener::{HANDSHAKE_TIMEOUT, HandshakeListener};
+use super::handshake::{
+    Handshake, HandshakeError, Introduction, MAX_INTRODUCTION_BYTES, PeerIdentity, RankToken, VERSION, random_bytes,
+};
+use super::handshake_listener::HandshakeListener;
 use crate::error::JoinError;
 
 /// The time between two attempts to reach a rank that does not listen yet.
 const RETRY_INTERVAL: Duration = Duration::from_millis(50);
+
+/// The time that a message of a handshake may take, unless the timeout for heartbeats is shorter.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The size of the longest answer, for a world of thousands of ranks.
 const MAX_ANSWER_BYTES: u32 = 4 << 20;
@@ -39,9 +43,11 @@ pub struct JoinConfig {
     pub leader_host: String,
     /// Rank 0 listens at the first of these that is free; one is usual.
     pub ports: Vec<u16>,
-    /// The hash of a text that only the ranks of this run know.
-    pub token: [u8; 32],
+    pub token: RankToken,
+    /// The time that the ranks have to reach rank 0.
     pub timeout: Duration,
+    /// A connected rank without a heartbeat for this long is lost.
+    pub heartbeat_timeout: Duration,
     /// Receives from time to time what this rank waits for.
     pub report_wait: fn(&str),
 }
@@ -74,7 +80,7 @@ struct Answer {
     /// The problem, if there is one. Then the rest is empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     refused: Option<String>,
-    /// Identifies this rendezvous: a rank shows it when it connects to another one.
+    /// Random bytes, from which the token of the connections between the other ranks follows.
     #[serde(default)]
     session: [u8; 32],
     #[serde(default)]
@@ -99,9 +105,37 @@ struct ListedRank {
 pub(super) type JoinedRanks = (Vec<Option<TcpStream>>, Vec<PeerIdentity>);
 
 impl JoinConfig {
-    fn handshake(&self, token: [u8; 32], port: u16) -> Handshake {
-        let Self { rank, world_size, ref identity, .. } = *self;
-        Handshake { version: VERSION, world_size, rank, token, port, peer: identity.clone() }
+    fn introduction(&self, port: u16) -> Introduction {
+        Introduction { world_size: self.world_size, rank: self.rank, port, peer: self.identity.clone() }
+    }
+
+    fn handshake_timeout(&self) -> Duration {
+        HANDSHAKE_TIMEOUT.min(self.heartbeat_timeout)
+    }
+}
+
+/// The connections that rank 0 refused.
+#[derive(Default)]
+struct RefusedConnections {
+    count: usize,
+    last: String,
+}
+
+impl RefusedConnections {
+    fn add(&mut self, why: String) {
+        self.count += 1;
+        self.last = why;
+    }
+}
+
+impl Display for RefusedConnections {
+    /// The end of a message about missing ranks; nothing if no connection was refused.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.count {
+            0 => Ok(()),
+            1 => write!(f, "; a connection was refused, {}", self.last),
+            count => write!(f, "; {count} connections were refused, the last one {}", self.last),
+        }
     }
 }
 
@@ -149,64 +183,90 @@ fn accept_ranks(config: &JoinConfig, deadline: Instant) -> Result<JoinedRanks, J
         }
     }
     let listener = listener.map_err(|error| JoinError::Failed(format!("rank 0 cannot listen at {at}: {error}")))?;
-    let handshakes = HandshakeListener::open(listener, config.token, world_size);
+    let handshakes =
+        HandshakeListener::open(listener, config.token, config.introduction(0), config.handshake_timeout());
     let handshakes = handshakes.map_err(|error| thread_error(&error))?;
-    let mut arrived: Vec<Option<(Handshake, TcpStream)>> = (0..world_size).map(|_| None).collect();
+    let mut arrived: Vec<Option<(Introduction, Handshake)>> = (0..world_size).map(|_| None).collect();
     let mut reporter = WaitReporter::new(config);
+    let mut refused = RefusedConnections::default();
     let problem = loop {
-        let missing: Vec<usize> = (1..world_size).filter(|rank| arrived[*rank].is_none()).collect();
+        let mut missing = missing_ranks(&arrived);
+        if missing.is_empty() {
+            // A rank whose connection broke while it waited may connect again.
+            for entry in &mut arrived {
+                entry.take_if(|(_, handshake)| handshake.is_closed());
+            }
+            missing = missing_ranks(&arrived);
+        }
         if missing.is_empty() {
             break None;
         }
-        let now = Instant::now();
-        let left = deadline.saturating_duration_since(now);
-        let count = world_size - missing.len();
-        match handshakes.arrived.recv_timeout(left.min(reporter.next.saturating_duration_since(now))) {
-            Ok((handshake, stream)) => {
-                if let Some(problem) = handshake_problem(&handshake, config, &arrived) {
-                    // The rank is not among those that have arrived, whatever rank it says it is.
-                    let _ = write_message(&mut &stream, &Answer::refusal(&problem));
-                    break Some(problem);
+        let (count, now) = (world_size - missing.len(), Instant::now());
+        if now >= deadline {
+            let (seconds, missing) = (config.timeout.as_secs_f64().round(), list_ranks(&missing));
+            break Some(format!(
+                "only {count} of {world_size} ranks came to {at} within {seconds} s; {missing} did not{refused}"
+            ));
+        }
+        match handshakes.arrived.recv_timeout(deadline.min(reporter.next).saturating_duration_since(now)) {
+            Ok(Ok((_, handshake))) if handshake.is_closed() => {}
+            Ok(Ok((introduction, mut handshake))) => match arrival_problem(&introduction, &handshake, config, &arrived)
+            {
+                None => {
+                    let rank = introduction.rank;
+                    arrived[rank] = Some((introduction, handshake));
                 }
-                let rank = handshake.rank;
-                arrived[rank] = Some((handshake, stream));
-            }
-            Err(RecvTimeoutError::Timeout) if Instant::now() < deadline => reporter.report(|| {
-                format!("{count} of {world_size} ranks have come to {at}; {} did not yet", list_ranks(&missing))
+                Some(problem) => {
+                    // The rank is not among those that have arrived, whatever rank it says it is.
+                    let _ = handshake.send(&Answer::refusal(&problem));
+                    if config.token.is_secret() {
+                        break Some(problem);
+                    }
+                    // Anybody may have sent it.
+                    refused.add(format!("because {problem}"));
+                }
+            },
+            Ok(Err(why)) => refused.add(why),
+            Err(RecvTimeoutError::Timeout) => reporter.report(|| {
+                format!(
+                    "{count} of {world_size} ranks have come to {at}; {} did not yet{refused}",
+                    list_ranks(&missing)
+                )
             }),
-            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
-                let (seconds, missing) = (config.timeout.as_secs_f64().round(), list_ranks(&missing));
-                break Some(format!(
-                    "only {count} of {world_size} ranks came to {at} within {seconds} s; {missing} did not"
-                ));
-            }
+            Err(RecvTimeoutError::Disconnected) => break Some(format!("rank 0 stopped listening at {at}")),
         }
     };
     if let Some(problem) = problem {
-        for (_, stream) in arrived.iter().flatten() {
-            let _ = write_message(&mut &*stream, &Answer::refusal(&problem));
+        for (_, handshake) in arrived.iter_mut().flatten() {
+            let _ = handshake.send(&Answer::refusal(&problem));
         }
         return Err(JoinError::Failed(problem));
     }
     let mut ranks = vec![ListedRank { ip: None, port: 0, peer: config.identity.clone() }];
-    for (handshake, stream) in arrived.iter().flatten() {
-        let ip = stream.peer_addr().ok().map(|address| address.ip()).filter(|ip| !ip.is_loopback());
-        ranks.push(ListedRank { ip, port: handshake.port, peer: handshake.peer.clone() });
+    for (introduction, handshake) in arrived.iter().flatten() {
+        let ip = handshake.stream().peer_addr().ok().map(|address| address.ip()).filter(|ip| !ip.is_loopback());
+        ranks.push(ListedRank { ip, port: introduction.port, peer: introduction.peer.clone() });
     }
-    let answer = Answer { refused: None, session: session(), ranks };
+    let session = random_bytes().map_err(|error| JoinError::Failed(error.to_string()))?;
+    let answer = Answer { refused: None, session, ranks };
     let mut links = Vec::with_capacity(world_size);
     for (rank, entry) in arrived.into_iter().enumerate() {
-        let stream = entry.map(|(_, stream)| stream);
-        if let Some(mut stream) = stream.as_ref() {
-            write_message(&mut stream, &answer)
-                .map_err(|error| unreachable_rank(0, rank, "its own connection", &error))?;
-        }
-        links.push(stream);
+        let Some((_, mut handshake)) = entry else {
+            links.push(None);
+            continue;
+        };
+        handshake.send(&answer).map_err(|error| unreachable_rank(0, rank, "its own connection", &error))?;
+        links.push(Some(handshake.into_stream()));
     }
     Ok((links, answer.ranks.into_iter().map(|listed| listed.peer).collect()))
 }
 
-fn unreachable_rank(rank: usize, peer: usize, at: impl Display, error: &io::Error) -> JoinError {
+/// The ranks other than 0 that have not arrived.
+fn missing_ranks(arrived: &[Option<(Introduction, Handshake)>]) -> Vec<usize> {
+    (1..arrived.len()).filter(|rank| arrived[*rank].is_none()).collect()
+}
+
+fn unreachable_rank(rank: usize, peer: usize, at: impl Display, error: &dyn Display) -> JoinError {
     JoinError::Failed(format!("rank {rank} cannot reach rank {peer} at {at}: {error}"))
 }
 
@@ -218,14 +278,15 @@ fn list_ranks(ranks: &[usize]) -> String {
     format!("{word} {}{more}", list.join(", "))
 }
 
-/// The problem with the handshake of a rank that knows the token.
-fn handshake_problem(
+/// The problem with a rank that has proved that it knows the token.
+fn arrival_problem(
+    introduction: &Introduction,
     handshake: &Handshake,
     config: &JoinConfig,
-    arrived: &[Option<(Handshake, TcpStream)>],
+    arrived: &[Option<(Introduction, Handshake)>],
 ) -> Option<String> {
-    let Handshake { version, world_size, rank, .. } = handshake;
-    if *version != VERSION {
+    let (Introduction { world_size, rank, .. }, version) = (introduction, handshake.peer_version());
+    if version != VERSION {
         return Some(format!("rank {rank} speaks version {version} of the protocol, and rank 0 speaks {VERSION}"));
     }
     if *world_size != config.world_size {
@@ -235,7 +296,8 @@ fn handshake_problem(
     if rank >= world_size {
         return Some(format!("a process was started as rank {rank} of {world_size}: ranks count from 0"));
     }
-    if *rank == 0 || arrived.get(*rank).is_none_or(Option::is_some) {
+    let is_taken = |entry: &Option<(_, Handshake)>| entry.as_ref().is_some_and(|(_, earlier)| !earlier.is_closed());
+    if *rank == 0 || arrived.get(*rank).is_none_or(is_taken) {
         return Some(format!("two processes were started as rank {rank} of {world_size}"));
     }
     None
@@ -254,13 +316,13 @@ fn join_leader(config: &JoinConfig, deadline: Instant) -> Result<JoinedRanks, Jo
             });
             for address in addresses {
                 match TcpStream::connect_timeout(&address, HANDSHAKE_TIMEOUT.min(config.timeout)) {
-                    Ok(stream) => match greet_leader(config, &stream, deadline) {
-                        Ok((Answer { refused: Some(why), .. }, _)) => return Err(JoinError::Failed(why)),
-                        Ok((answer, listener)) => return connect(config, stream, answer, listener, deadline),
-                        Err(error) if matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::WouldBlock) => {
-                            "it does not answer".clone_into(&mut why);
+                    Ok(stream) => match greet_leader(config, stream) {
+                        Ok((leader, listener)) => return await_answer(config, leader, listener, deadline),
+                        Err(error) if error.is_timeout() => "it does not answer".clone_into(&mut why),
+                        Err(error) => {
+                            why =
+                                format!("the listener there is not rank 0 of this run, or has another token: {error}");
                         }
-                        Err(error) => why = format!("the listener there is not rank 0 of this run ({error})"),
                     },
                     Err(error) => why = error.to_string(),
                 }
@@ -275,79 +337,93 @@ fn join_leader(config: &JoinConfig, deadline: Instant) -> Result<JoinedRanks, Jo
     }
 }
 
-/// Sends a handshake to a process that may be rank 0, and waits for its answer, which comes when all ranks have joined. Also returns
-/// the listener for other ranks.
-fn greet_leader(config: &JoinConfig, mut stream: &TcpStream, deadline: Instant) -> io::Result<(Answer, TcpListener)> {
+/// Introduces this rank to a process that may be rank 0. Also returns the listener for other ranks.
+fn greet_leader(config: &JoinConfig, stream: TcpStream) -> Result<(Handshake, TcpListener), HandshakeError> {
     // On the address by which rank 0 is reached: others reach this rank by it, too.
     let own = stream.local_addr()?.ip();
     let any: IpAddr = if own.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let listener = TcpListener::bind((if own.is_loopback() { own } else { any }, 0))?;
-    // A rank 0 that knows the token answers at once.
-    greet(stream, &config.handshake(config.token, listener.local_addr()?.port()), HANDSHAKE_TIMEOUT)?;
+    let introduction = config.introduction(listener.local_addr()?.port());
+    Ok((greet(stream, config.token, &introduction, 0, config.handshake_timeout())?, listener))
+}
+
+/// Introduces this rank to rank `peer`, which must introduce itself.
+fn greet(
+    stream: TcpStream,
+    token: RankToken,
+    own: &Introduction,
+    peer: usize,
+    timeout: Duration,
+) -> Result<Handshake, HandshakeError> {
+    let mut handshake = Handshake::connect(stream, token, timeout)?;
+    handshake.send(own)?;
+    let theirs: Introduction = handshake.receive(MAX_INTRODUCTION_BYTES, timeout)?;
+    if theirs.rank == peer { Ok(handshake) } else { Err(HandshakeError::Message) }
+}
+
+/// Waits for the answer of rank 0, which comes when all ranks have joined; then connects to the other ranks.
+fn await_answer(
+    config: &JoinConfig,
+    mut leader: Handshake,
+    listener: TcpListener,
+    deadline: Instant,
+) -> Result<JoinedRanks, JoinError> {
     let left = deadline.saturating_duration_since(Instant::now()) + HANDSHAKE_TIMEOUT;
-    stream.set_read_timeout(Some(left))?;
-    let answer = read_message(&mut stream, MAX_ANSWER_BYTES)?;
-    Ok((answer.ok_or_else(|| io::Error::new(ErrorKind::InvalidData, "an invalid answer"))?, listener))
+    let answer: Answer = leader.receive(MAX_ANSWER_BYTES, left).map_err(|error| {
+        let rank = config.rank;
+        JoinError::Failed(format!("rank {rank} received no answer of rank 0, to which it was connected: {error}"))
+    })?;
+    match answer.refused {
+        Some(why) => Err(JoinError::Failed(why)),
+        None => connect(config, leader.into_stream(), answer, listener),
+    }
 }
 
-/// Sends a handshake, and waits for the sign that the receiver knows its token.
-fn greet(mut stream: &TcpStream, handshake: &Handshake, timeout: Duration) -> io::Result<()> {
-    stream.set_write_timeout(Some(HANDSHAKE_TIMEOUT))?;
-    stream.set_read_timeout(Some(timeout))?;
-    write_message(&mut stream, handshake)?;
-    let mut known = [0; MAGIC.len()];
-    stream.read_exact(&mut known)?;
-    if known == MAGIC { Ok(()) } else { Err(io::Error::new(ErrorKind::InvalidData, "another handshake")) }
-}
-
-/// Connects to the ranks before this one, and waits for those after it.
+/// Connects to the ranks before this one, and waits for those after it. All of them have reached rank 0.
 fn connect(
     config: &JoinConfig,
     leader: TcpStream,
     answer: Answer,
     listener: TcpListener,
-    deadline: Instant,
 ) -> Result<JoinedRanks, JoinError> {
-    let Answer { session, ranks, .. } = answer;
-    let (rank, world_size) = (config.rank, config.world_size);
+    let (rank, world_size, timeout) = (config.rank, config.world_size, config.heartbeat_timeout);
+    let Answer { ref session, ranks, .. } = answer;
     if ranks.len() != world_size {
         let listed = ranks.len();
         return Err(JoinError::Failed(format!("rank 0 listed {listed} ranks instead of {world_size}")));
     }
+    let (token, own) = (config.token.of_session(session), config.introduction(0));
     let leader_ip = leader.peer_addr().map_err(|error| unreachable_rank(rank, 0, "its address", &error))?.ip();
-    let handshakes = HandshakeListener::open(listener, session, world_size);
+    let handshakes = HandshakeListener::open(listener, token, own.clone(), config.handshake_timeout());
     let handshakes = handshakes.map_err(|error| thread_error(&error))?;
     let mut links: Vec<Option<TcpStream>> = (0..world_size).map(|_| None).collect();
     links[0] = Some(leader);
-    let time_left = || deadline.saturating_duration_since(Instant::now()).max(HANDSHAKE_TIMEOUT);
+    // A rank that is connected to all others sends heartbeats. The others do not wait for them any longer.
+    let deadline = Instant::now() + timeout;
+    let time_left = || deadline.saturating_duration_since(Instant::now());
     for (peer, listed) in ranks.iter().enumerate().take(rank).skip(1) {
         let address = SocketAddr::new(listed.ip.unwrap_or(leader_ip), listed.port);
-        let stream = TcpStream::connect_timeout(&address, time_left()).and_then(|stream| {
-            greet(&stream, &config.handshake(session, 0), time_left())?;
-            Ok(stream)
-        });
-        links[peer] = Some(stream.map_err(|error| unreachable_rank(rank, peer, address, &error))?);
+        let left = time_left().max(RETRY_INTERVAL);
+        let stream = TcpStream::connect_timeout(&address, left).map_err(HandshakeError::from);
+        let greeted = stream.and_then(|stream| greet(stream, token, &own, peer, left));
+        links[peer] = Some(greeted.map_err(|error| unreachable_rank(rank, peer, address, &error))?.into_stream());
     }
     while let Some(peer) = (rank + 1..world_size).find(|peer| links[*peer].is_none()) {
-        let Ok((handshake, stream)) = handshakes.arrived.recv_timeout(time_left()) else {
-            let seconds = config.timeout.as_secs_f64().round();
+        let left = time_left();
+        let arrival = handshakes.arrived.recv_timeout(left).ok().filter(|_| !left.is_zero());
+        let Some(arrival) = arrival else {
+            let seconds = timeout.as_secs_f64().round();
             return Err(JoinError::Failed(format!("rank {rank} waited {seconds} s for rank {peer} to connect to it")));
         };
-        let from = handshake.rank;
-        if from > rank && from < world_size && links[from].is_none() {
-            links[from] = Some(stream);
+        if let Ok((Introduction { rank: from, .. }, handshake)) = arrival
+            && from > rank
+            && from < world_size
+            && links[from].is_none()
+        {
+            links[from] = Some(handshake.into_stream());
         }
     }
     Ok((links, ranks.into_iter().map(|listed| listed.peer).collect()))
-}
-
-/// An identifier of this rendezvous. It need not be secret, only new.
-fn session() -> [u8; 32] {
-    let mut hasher = blake3::Hasher::new();
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    hasher.update(&now.as_nanos().to_le_bytes()).update(&std::process::id().to_le_bytes());
-    hasher.update(&std::ptr::from_ref(&hasher).addr().to_le_bytes());
-    *hasher.finalize().as_bytes()
 }
 
 #[cfg(test)]
@@ -361,8 +437,9 @@ mod tests {
             identity: PeerIdentity::new(1, "here", "0-3"),
             leader_host: "localhost".to_owned(),
             ports: vec![1, 2],
-            token: [7; 32],
+            token: RankToken::new("job", Some("secret")),
             timeout: Duration::from_secs(1),
+            heartbeat_timeout: Duration::from_secs(1),
             report_wait: |_| (),
         }
     }

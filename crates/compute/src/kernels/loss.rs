@@ -6,7 +6,7 @@ use runner_spec::data::IGNORED_TARGET;
 
 use super::access::{StoredPrecision, on_host, write};
 use super::cpu::cross_entropy;
-use super::optimizer::Sum;
+use super::optimizer::DeviceSum;
 
 /// The losses of rows, in nats, 0 where the target is `IGNORED_TARGET`.
 #[derive(Debug)]
@@ -17,6 +17,8 @@ pub enum Losses {
 }
 
 impl Losses {
+    /// The losses. Waits for a GPU that still computes them.
+    ///
     /// # Errors
     /// An error of the device.
     pub fn read(&self) -> Result<Vec<f32>> {
@@ -30,11 +32,11 @@ impl Losses {
     ///
     /// # Errors
     /// If a launch fails.
-    pub fn sum(&self) -> Result<Sum> {
+    pub fn sum(&self) -> Result<DeviceSum> {
         match self {
-            Self::Ready(losses) => Ok(Sum::Ready(losses.iter().copied().map(f64::from).sum())),
+            Self::Ready(losses) => Ok(DeviceSum::Ready(losses.iter().copied().map(f64::from).sum())),
             Self::Pending(losses) => {
-                on_gpu!(losses => super::cuda::loss::sum(losses).map(Sum::Pending));
+                on_gpu!(losses => super::cuda::loss::sum(losses).map(DeviceSum::Pending));
                 bail!("losses on {:?} are read already", losses.device().location())
             }
         }

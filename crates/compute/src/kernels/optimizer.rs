@@ -60,20 +60,22 @@ fn refuse_copy(copy: Option<&Tensor>) -> Result<()> {
 }
 
 /// The sum of squares.
-pub fn sum_of_squares(x: &Tensor) -> Result<Sum> {
-    on_gpu!(x => super::cuda::optimizer::sum_of_squares(x).map(Sum::Pending));
-    with_type!(x, T; x = x => Ok(Sum::Ready(elementwise::sum_of_squares(x))))
+pub fn sum_of_squares(x: &Tensor) -> Result<DeviceSum> {
+    on_gpu!(x => super::cuda::optimizer::sum_of_squares(x).map(DeviceSum::Pending));
+    with_type!(x, T; x = x => Ok(DeviceSum::Ready(elementwise::sum_of_squares(x))))
 }
 
 /// A number that is computed from a whole tensor.
 #[derive(Debug)]
-pub enum Sum {
+pub enum DeviceSum {
     Ready(f64),
     /// \[1\] f64 on a GPU that may not have computed it yet: reading it waits for it.
     Pending(Tensor),
 }
 
-impl Sum {
+impl DeviceSum {
+    /// The number. Waits for a GPU that still computes it.
+    ///
     /// # Errors
     /// An error of the device.
     pub fn read(self) -> Result<f64> {

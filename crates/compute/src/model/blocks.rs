@@ -119,7 +119,7 @@ impl Model {
     /// the previous chunk's output, nothing for the first chunk.
     ///
     /// # Errors
-    /// If `input` is none for this chunk, ids or targets are beyond the vocabulary, or `hook` fails.
+    /// If `input` does not fit this chunk, ids or targets are beyond the vocabulary, or `hook` fails.
     pub fn forward_with_hook(
         &self,
         params: &Params,
@@ -147,10 +147,11 @@ impl Model {
         Ok((Output::Losses(losses), saved))
     }
 
-    /// Runs the blocks in order and keeps no activations: losses as in `forward`, but with logits only where there are targets.
+    /// Runs the blocks in order and keeps no activations. The losses are those of `forward_with_hook`, but logits are computed only for
+    /// tokens that have a target.
     ///
     /// # Errors
-    /// If `input` is none for this chunk, or ids or targets are beyond the vocabulary.
+    /// If `input` does not fit this chunk, or ids or targets are beyond the vocabulary.
     pub fn evaluate(&self, params: &Params, input: Option<Tensor>, mb: &MicroBatch) -> Result<Output> {
         let pass = ForwardPass { params, mb };
         let (x, head) = self.forward_to_head(pass, input)?;
@@ -177,8 +178,8 @@ impl Model {
         head.logits(pass, &x, &(0..mb.batch * mb.seq).collect::<Vec<_>>())
     }
 
-    /// Describes the first block whose output is not finite; the logits, if all before them is finite. `None` for a chunk without the
-    /// head whose outputs are all finite.
+    /// Describes the first tensor that is not finite: `input`, or a block's output. If all of them are finite, it is the head's logits, since
+    /// a caller has found the losses not to be finite; `None` for a chunk without the head.
     pub fn first_block_not_finite(
         &self,
         params: &Params,

@@ -38,8 +38,8 @@ impl Model {
     /// head the logits after the last token of each row, [cache.batch, vocab].
     ///
     /// # Errors
-    /// If `input` does not fit this chunk or the rows of the cache, or has more tokens than the cache has room for.
-    pub fn extend_stage(
+    /// If `input` does not fit this chunk or the rows of the cache, or has more tokens than the cache has space for.
+    pub fn extend_chunk(
         &self,
         params: &Params,
         ids: &[u32],

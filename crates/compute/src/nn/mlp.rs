@@ -12,7 +12,7 @@ pub enum Mlp {
     Plain {
         up: Linear,
         activation: Activation,
-        /// After the activation.
+        /// Drops elements of the activation's output.
         dropout: DropoutSite,
         down: Linear,
     },

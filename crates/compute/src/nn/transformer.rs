@@ -104,8 +104,9 @@ impl TransformerLayer {
         Ok((y, (self.recompute != Recompute::Attention).then_some(activations)))
     }
 
-    /// Returns dL/dx. Deferred tasks keep the tensors that attention and MLP name (per position 5·d_model + qkv + the MLP's widths,
-    /// `dy` among them) and four or two vectors of the norms; the residual stream and the statistics are freed.
+    /// Returns dL/dx. Deferred tasks keep the tensors that [`Attention::backward`] and [`Mlp::backward`] list, `dy` among them: for each
+    /// position 5·d_model + qkv + the MLP's widths. They also keep the norms' gradients: four vectors for LayerNorm, two for RMSNorm. The
+    /// residual stream and the statistics are freed.
     pub fn backward(&self, pass: &mut BackwardPass<'_>, activations: LayerActivations, dy: &Tensor) -> Result<Tensor> {
         let (again, mb) = (pass.forward(), pass.mb);
         let activations = match (activations, self.norm_place) {

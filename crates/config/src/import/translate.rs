@@ -16,7 +16,7 @@ pub(super) struct Settings {
     unread: Vec<(String, String)>,
 }
 
-/// nanoGPT's train.py, which holds for what a config.py does not say.
+/// The defaults of nanoGPT's train.py, for the settings that a config.py leaves out.
 const NANOGPT_DEFAULTS: &str = r#"{
     "eval_interval": 2000, "log_interval": 1, "eval_iters": 200, "dataset": "openwebtext", "gradient_accumulation_steps": 40,
     "batch_size": 12, "block_size": 1024, "n_layer": 12, "n_head": 12, "n_embd": 768, "dropout": 0.0, "bias": false,
@@ -108,7 +108,7 @@ pub(super) fn translate(trainer: Trainer, mut settings: Settings, draft: &mut Ex
     translate_arithmetic(trainer, &mut settings, draft);
     match trainer {
         Trainer::NanoGpt => translate_nanogpt(&mut settings, draft),
-        Trainer::Litgpt | Trainer::Axolotl => family_by_norm(&mut settings, draft),
+        Trainer::Litgpt | Trainer::Axolotl => translate_litgpt_and_axolotl(&mut settings, draft),
         Trainer::HuggingFace => {}
     }
     translate_data(&mut settings, draft);
@@ -146,7 +146,9 @@ fn translate_batch(trainer: Trainer, settings: &mut Settings, draft: &mut Experi
             let ranks = if trainer == Trainer::Axolotl { ", on one GPU" } else { "" };
             draft.set("batch.sequences", integer(micro * steps), format!("{micro_key} · {key}{ranks}"));
         }
-        (Some((key, micro)), None) => draft.set("batch.sequences", integer(micro), key),
+        (Some((key, micro)), None) if !draft.has("batch.sequences") => {
+            draft.set("batch.sequences", integer(micro), key);
+        }
         _ => {}
     }
 }
@@ -382,8 +384,8 @@ fn translate_data(settings: &mut Settings, draft: &mut ExperimentDraft) {
     }
 }
 
-/// litgpt names no family; RMSNorm is Llama's. It chooses devices by itself, as this program does.
-fn family_by_norm(settings: &mut Settings, draft: &mut ExperimentDraft) {
+/// Translates the family, the devices and the recomputation. litgpt names no family, but RMSNorm is Llama's.
+fn translate_litgpt_and_axolotl(settings: &mut Settings, draft: &mut ExperimentDraft) {
     if let Some((key, value)) = settings.take(&["norm_class_name"]) {
         draft.set("model.family", if value == "RMSNorm" { "llama" } else { "gpt2" }, key);
     }

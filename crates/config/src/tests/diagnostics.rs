@@ -71,6 +71,8 @@ says! {
     key_in_the_wrong_section: with("lr: 1e-3\nweight_decay: 0.1\n");
     required_setting_of_a_choice: with("optimizer: {sgd: {momentum: 0.9}}\n");
     wrong_types: with("seed: '7'\nbatch: 32\ntrain: {steps: many, clip_norm: yes}\neval: {every: 2.5, samples: {prompts: Hello}}\n");
+    temperature_near_zero: with("eval: {samples: {prompts: [a], temperature: 1e-40}}\n");
+    hellaswag_that_is_missing: with("eval: {hellaswag: {file: hs.jsonl}}\n");
     out_of_range: with("version: 2\ntrain: {steps: 0, clip_norm: .inf}\noptimizer: {adamw: {lr: 0, betas: [0.9, 1.0], eps: -1e-8}}\neval: {samples: {prompts: [], temperature: -1, top_p: 0}}\ncheckpoint: {keep: 0}\n");
     betas_of_three: with("optimizer:\n  adamw: {betas: [0.9, 0.95, 0.99]}\n");
     fraction_of_all: "model: {preset: gpt2-micro}\ndata:\n  train: {text: {files: [input.txt]}}\n  validation: {fraction: 1}\n";

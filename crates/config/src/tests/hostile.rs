@@ -98,7 +98,7 @@ fn anchors_that_explode() {
     }
     assert_eq!(first(&text), "nested more than 64 deep through anchors");
     assert_eq!(first("model: &m {layers: *m}\n"), "this alias stands inside of what it stands for");
-    assert!(first("model: *nowhere\n").contains("unknown anchor"));
+    assert!(first("model: *nowhere\n").contains("has no `&name` before it"));
 }
 
 #[test]

@@ -276,7 +276,7 @@ fn the_name_of_a_github_actions_machine_is_not_an_experiment_name() {
 }
 
 /// Paths of all keys in the schema.
-fn keys(slot: crate::shape::Slot, path: &str, out: &mut Vec<String>) {
+fn keys(slot: crate::shape::KeyShape, path: &str, out: &mut Vec<String>) {
     use crate::shape::{Shape, variants};
     let inner = match slot.shape {
         Shape::Keys(keys) => keys.names().into_iter().filter_map(|name| Some((name, keys.get(name)?))).collect(),

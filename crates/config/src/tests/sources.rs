@@ -15,7 +15,7 @@ fn the_page_of_sources_has_examples_that_load() {
     let page = include_str!("../../../../docs/sources.md");
     let examples: Vec<&str> = page.split("```yaml").skip(1).filter_map(|rest| rest.split("```").next()).collect();
     assert_eq!(examples.len(), 2);
-    let options = LoadOptions { absent_files: true, ..LoadOptions::default() };
+    let options = LoadOptions { allows_absent_files: true, ..LoadOptions::default() };
     let load = |text: &str| from_str(text, Path::new("/x/exp.yaml"), &options).unwrap();
     let first = load(examples[0]).experiment;
     let Source::Json(json) = &first.data.train else { panic!() };

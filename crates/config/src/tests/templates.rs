@@ -361,15 +361,15 @@ fn mistakes_in_what_was_rendered() {
     1 mistake; nothing was started
     "#);
     insta::assert_snapshot!(render_mistakes(&with("batch: {sequences: {{ n }}\n"), "", &json!({"n": 8})), @r#"
-    error: not valid YAML: while parsing a flow mapping, did not find expected ',' o…
-     --> DIR/exp.yaml.j2:4:20
+    error: this `{` is not closed
+     --> DIR/exp.yaml.j2:4:8
       |
     4 | batch: {sequences: {{ n }}
-      |                    ^^^^^^^
+      |        ^
       = rendered:
     4 | batch: {sequences: 8
-      |                     ^
-      = help: look at the indentation here and above, and for a missing `:`, bracket or quote
+      |        ^
+      = help: add the `}`
 
     1 mistake; nothing was started
     "#);

@@ -61,12 +61,12 @@ pub(super) enum Method {
 }
 
 /// An answer that is final: no redirect to follow, and no reason to retry.
-pub(super) struct Answer {
+pub(super) struct HubAnswer {
     pub(super) status: u16,
     response: Response<Body>,
 }
 
-impl Answer {
+impl HubAnswer {
     pub(super) fn header(&self, name: &str) -> Option<&str> {
         self.response.headers().get(name)?.to_str().ok()
     }
@@ -92,7 +92,7 @@ impl<'a> Client<'a> {
     }
 
     /// One attempt at `url`, from byte `from` on.
-    pub(super) fn request(&self, method: Method, url: &str, from: u64) -> Result<Answer, Failure> {
+    pub(super) fn request(&self, method: Method, url: &str, from: u64) -> Result<HubAnswer, Failure> {
         let mut url = url.to_owned();
         for _ in 0..MAX_REDIRECTS {
             let mut request = match method {
@@ -108,7 +108,7 @@ impl<'a> Client<'a> {
                 request = request.header("range", format!("bytes={from}-"));
             }
             let response = request.call().map_err(|error| Failure::retry(quoted(&error.to_string())))?;
-            let answer = Answer { status: response.status().as_u16(), response };
+            let answer = HubAnswer { status: response.status().as_u16(), response };
             match answer.status {
                 301 | 302 | 303 | 307 | 308 => {
                     let target = answer.header("location").and_then(|to| absolute(&url, to));
@@ -160,7 +160,7 @@ impl<'a> Client<'a> {
     pub(super) fn json<T: serde::de::DeserializeOwned>(
         &self,
         url: &str,
-        refused: &dyn Fn(&Answer) -> HubError,
+        refused: &dyn Fn(&HubAnswer) -> HubError,
     ) -> Result<T> {
         let bytes = self.with_retries(|| {
             let answer = self.request(Method::Get, url, 0)?;

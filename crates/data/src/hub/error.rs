@@ -22,7 +22,7 @@ pub enum HubError {
 
 impl HubError {
     pub(super) fn io(path: &Path) -> impl FnOnce(io::Error) -> Self + '_ {
-        move |source| Self::Other(format!("{}: {source}", path.display()))
+        move |source| Self::Other(format!("{}: {}", path.display(), runner_files::explain_io_error(&source)))
     }
 
     /// Returns the error with another message.

@@ -10,12 +10,15 @@ use std::time::Instant;
 
 use ring::digest::{Context, SHA256};
 
-use super::client::{Answer, Failure, Method};
+use super::client::{Failure, HubAnswer, Method};
 use super::error::{HubError, Result, quoted};
 use super::repository::Repository;
 use runner_spec::hub_name::is_etag;
 
 const BLOCK_BYTES: usize = 256 << 10;
+
+/// The most bytes that are accepted of a file whose size the hub states nowhere.
+const MAX_UNSTATED_BYTES: u64 = 256 << 20;
 
 /// The progress of a download: a part of a file has arrived.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -41,13 +44,13 @@ pub(super) struct Fetch<'a> {
     pub(super) number: (usize, usize),
 }
 
-/// Facts about a file before it is downloaded.
-struct Facts {
+/// A file of the hub, as the hub describes it before it is downloaded.
+struct RemoteFile {
     etag: String,
     size: Option<u64>,
 }
 
-impl Facts {
+impl RemoteFile {
     /// The SHA-256 of the content in hexadecimal digits, if the etag is one.
     fn sha256(&self) -> Option<&str> {
         let digit = |b: u8| matches!(b, b'0'..=b'9' | b'a'..=b'f');
@@ -66,13 +69,14 @@ impl Fetch<'_> {
         let repo = repository.repo(commit);
         let encoded: Vec<String> = path.split('/').map(percent_encoded).collect();
         let url = format!("{}/{}/resolve/{commit}/{}", client.settings.endpoint, repo.url(), encoded.join("/"));
-        let facts = client.with_retries(|| {
+        let mut facts = client.with_retries(|| {
             let answer = client.request(Method::Head, &url, 0)?;
             if !(200..400).contains(&answer.status) {
                 return Err(repository.refusal(&answer, Some(path)).into());
             }
             self.facts(&answer).map_err(Failure::from)
         })?;
+        facts.size = facts.size.or_else(|| repository.listed_size(commit, path));
         let etag = &facts.etag;
         let blob = repository.cached(commit).blob_path(etag);
         let locks = client.settings.cache.join(".locks").join(repo.folder_name());
@@ -96,16 +100,16 @@ impl Fetch<'_> {
             if facts.sha256().is_none() && part.exists() {
                 fs::remove_file(&part).map_err(HubError::io(&part))?;
             }
-            let mut most = 0;
-            client.with_retries(|| self.attempt(&url, &part, &facts, &mut most))?;
+            let mut most_bytes = 0;
+            client.with_retries(|| self.attempt_download(&url, &part, &facts, &mut most_bytes))?;
             fs::rename(&part, &blob).map_err(HubError::io(&blob))?;
         }
-        link(&blob, pointer, path)?;
+        link_blob(&blob, pointer, path)?;
         Ok(pointer.to_owned())
     }
 
     /// The name of the content, and its length.
-    fn facts(&self, answer: &Answer) -> Result<Facts> {
+    fn facts(&self, answer: &HubAnswer) -> Result<RemoteFile> {
         let wrong = |message: String| self.repository.wrong_answer(&format!("`{}`: {message}", self.path));
         if let Some(other) = answer.header("x-repo-commit").filter(|other| *other != self.commit) {
             return Err(wrong(format!("of commit {}, not {}", quoted(other), self.commit)));
@@ -120,11 +124,17 @@ impl Fetch<'_> {
         let length = if answer.status == 200 { answer.header("content-length") } else { None };
         let size = answer.header("x-linked-size").or(length);
         let size = size.map(|size| size.trim().parse().map_err(|_| wrong(format!("`{}` is no size", quoted(size)))));
-        Ok(Facts { etag: etag.to_owned(), size: size.transpose()? })
+        Ok(RemoteFile { etag: etag.to_owned(), size: size.transpose()? })
     }
 
-    /// Continues the download in `part`; `most` is the highest number of bytes that any attempt reached.
-    fn attempt(&self, url: &str, part: &Path, facts: &Facts, most: &mut u64) -> Result<(), Failure> {
+    /// Continues the download in `part`; `most_bytes` is the highest number of bytes that any attempt reached.
+    fn attempt_download(
+        &self,
+        url: &str,
+        part: &Path,
+        facts: &RemoteFile,
+        most_bytes: &mut u64,
+    ) -> Result<(), Failure> {
         let io = |error| Failure::Final(HubError::io(part)(error));
         let mut file = OpenOptions::new().append(true).create(true).open(part).map_err(io)?;
         let mut have = file.metadata().map_err(io)?.len();
@@ -186,6 +196,12 @@ impl Fetch<'_> {
                     if size.is_some_and(|size| have > size) {
                         break ("it goes on behind its end".to_owned(), true);
                     }
+                    if size.is_none() && have > MAX_UNSTATED_BYTES {
+                        let most = runner_spec::format::bytes(MAX_UNSTATED_BYTES);
+                        let message = format!("`{}` has no stated size, and more than {most}", self.path);
+                        file.set_len(0).map_err(io)?;
+                        return Err(Failure::Final(self.repository.wrong_answer(&message)));
+                    }
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => break (quoted(&error.to_string()), true),
@@ -198,8 +214,8 @@ impl Fetch<'_> {
             let total = size.map_or_else(String::new, |size| format!(" of {size}"));
             let message = format!("`{}`: {ended} after {have}{total} bytes", self.path);
             // No progress: a server that starts over each time, and bytes that the next attempt will not continue.
-            let moved = have > *most && facts.size.is_some_and(|size| have < size);
-            *most = have.max(*most);
+            let moved = have > *most_bytes && facts.size.is_some_and(|size| have < size);
+            *most_bytes = have.max(*most_bytes);
             return Err(Failure::Retry { message, after: None, moved });
         }
         if !is_content(part, facts).map_err(io)? {
@@ -210,7 +226,7 @@ impl Fetch<'_> {
 }
 
 /// True if the file `part` has the content that `facts` name, or they name none.
-fn is_content(part: &Path, facts: &Facts) -> io::Result<bool> {
+fn is_content(part: &Path, facts: &RemoteFile) -> io::Result<bool> {
     let Some(expected) = facts.sha256() else { return Ok(true) };
     let (mut file, mut sha256) = (BufReader::with_capacity(BLOCK_BYTES, File::open(part)?), Context::new(&SHA256));
     loop {
@@ -241,7 +257,7 @@ fn percent_encoded(part: &str) -> String {
 }
 
 /// Makes `pointer`, which is `path` in a snapshot, a link to `blob`.
-fn link(blob: &Path, pointer: &Path, path: &str) -> Result<()> {
+fn link_blob(blob: &Path, pointer: &Path, path: &str) -> Result<()> {
     let folder = pointer.parent().unwrap_or(pointer);
     fs::create_dir_all(folder).map_err(HubError::io(folder))?;
     let name = blob.file_name().unwrap_or_default();

@@ -10,7 +10,7 @@ use super::client::Client;
 use super::error::{HubError, Result};
 use super::fetch::Report;
 use super::repository::{Repository, Snapshot};
-use super::select::{self, Format, Selected, SelectedBy};
+use super::select::{self, Format, SelectedBy, SelectedFiles};
 use super::settings::Settings;
 use runner_spec::experiment::{
     Data, HUB_DEFAULT_BRANCH, HubSource, HubTokenizer, JsonSource, ParquetSource, Source, Tokenizer, Validation,
@@ -21,11 +21,11 @@ const CONVERTED: &str = "refs/convert/parquet";
 /// Bytes of a dataset's card.
 const MAX_CARD_BYTES: u64 = 4 << 20;
 const TOKENIZER: &str = "tokenizer.json";
-const PAIR: [&str; 2] = ["vocab.json", "merges.txt"];
+const VOCAB_AND_MERGES: [&str; 2] = ["vocab.json", "merges.txt"];
 
 /// Data that names files, and data that names commits.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Lowered {
+pub struct LoweredData {
     /// The data with paths of local files.
     pub local: Data,
     /// The data as given, with the commits that were read as revisions.
@@ -53,9 +53,9 @@ pub fn lower(
     settings: &Settings,
     memos: &Path,
     report: &Report<'_>,
-) -> Result<Lowered> {
+) -> Result<LoweredData> {
     let hub = Client::new(settings, memos, report);
-    let mut out = Lowered { local: data.clone(), pinned: data.clone(), test: None };
+    let mut out = LoweredData { local: data.clone(), pinned: data.clone(), test: None };
     if let Tokenizer::Hub(HubTokenizer { name, revision }) = &data.tokenizer {
         let key = |message| format!("data.tokenizer.hub: {message}");
         let (local, commit) = hub.tokenizer(name, revision).map_err(|error| error.reword(key))?;
@@ -103,9 +103,9 @@ impl Client<'_> {
             let path = repository.file(&snapshot.commit, TOKENIZER, (1, 1))?;
             return Ok((Tokenizer::File(path), snapshot.commit));
         }
-        if PAIR.iter().all(|file| has(file)) {
-            let vocab = repository.file(&snapshot.commit, PAIR[0], (1, 2))?;
-            let merges = repository.file(&snapshot.commit, PAIR[1], (2, 2))?;
+        if VOCAB_AND_MERGES.iter().all(|file| has(file)) {
+            let vocab = repository.file(&snapshot.commit, VOCAB_AND_MERGES[0], (1, 2))?;
+            let merges = repository.file(&snapshot.commit, VOCAB_AND_MERGES[1], (2, 2))?;
             return Ok((Tokenizer::Gpt2 { vocab, merges }, snapshot.commit));
         }
         let message = format!("model {name} ({revision}) has neither tokenizer.json nor vocab.json and merges.txt");
@@ -116,13 +116,13 @@ impl Client<'_> {
         let HubSource { dataset, config, split, column, template, revision } = source;
         let repository = self.repository(RepoType::Dataset, dataset, revision);
         let snapshot = repository.snapshot()?;
-        let configs = card(&repository, &snapshot)?;
+        let configs = read_card_configs(&repository, &snapshot)?;
         let wanted = config.as_deref();
         let describe = |message: String| format!("dataset {dataset} ({revision}): {message}");
         let mut found = select::select(&snapshot.files, &configs, wanted, split)
             .map_err(|message| self.lacking(&snapshot, describe(message)))?
             .map(|selected| (selected, snapshot.clone(), revision.as_str()));
-        // A guess whose files were downloaded is kept.
+        // A guess is kept once its files have been downloaded, so that a later run reads the same files.
         let guessed = found.as_ref().is_none_or(|(selected, ..)| {
             selected.by == SelectedBy::Guess
                 && !selected.files.iter().all(|file| repository.has(&snapshot.commit, file))
@@ -148,7 +148,7 @@ impl Client<'_> {
         {
             return Err(self.lacking(&snapshot, describe(format!("the cache has {missing}"))));
         }
-        let Selected { format, files, .. } = selected;
+        let SelectedFiles { format, files, .. } = selected;
         let repository = self.repository(RepoType::Dataset, dataset, from);
         let paths: Vec<PathBuf> = (1..)
             .zip(&files)
@@ -169,7 +169,7 @@ impl Client<'_> {
 }
 
 /// The configurations of the dataset's card, if it has one.
-fn card(repository: &Repository<'_>, snapshot: &Snapshot) -> Result<Vec<select::Config>> {
+fn read_card_configs(repository: &Repository<'_>, snapshot: &Snapshot) -> Result<Vec<select::Config>> {
     const CARD: &str = "README.md";
     if !snapshot.files.iter().any(|file| file == CARD) {
         return Ok(Vec::new());

@@ -10,7 +10,7 @@ mod settings;
 
 pub use error::HubError;
 pub use fetch::{Downloading, Report};
-pub use lower::{Lowered, is_needed, lower};
+pub use lower::{LoweredData, is_needed, lower};
 pub use settings::Settings;
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use hf_hub::api::{RepoInfo, Siblings};
 use hf_hub::{Cache, CacheRepo, Repo, RepoType};
 use serde_json::Value;
 
-use super::client::{Answer, Client};
+use super::client::{Client, HubAnswer};
 use super::error::{HubError, Result, quoted};
 use super::fetch::Fetch;
 use runner_spec::diagnostic::nearest;
@@ -149,7 +149,7 @@ impl Repository<'_> {
     }
 
     /// The error for an answer without content, to a request for `file` or for the repository.
-    pub(super) fn refusal(&self, answer: &Answer, file: Option<&str>) -> HubError {
+    pub(super) fn refusal(&self, answer: &HubAnswer, file: Option<&str>) -> HubError {
         let code = answer.header("x-error-code").unwrap_or_default();
         let said = answer.header("x-error-message").map(quoted).filter(|said| !said.is_empty());
         let said = said.map_or_else(String::new, |said| format!(" (the hub says: {said})"));
@@ -192,6 +192,13 @@ impl Repository<'_> {
     fn request_hint(&self, path: &str) -> Value {
         let url = format!("{}/api/{path}", self.client.settings.endpoint);
         self.client.json(&url, &|_| HubError::Request(String::new())).unwrap_or(Value::Null)
+    }
+
+    /// The size of the file `path` in the hub's list of the commit's files; `None` if the hub does not list it.
+    pub(super) fn listed_size(&self, commit: &str, path: &str) -> Option<u64> {
+        let listed = self.request_hint(&format!("{}?blobs=true", self.repo(commit).api_url()));
+        let file = listed["siblings"].as_array()?.iter().find(|file| file["rfilename"] == path)?;
+        file["size"].as_u64()
     }
 
     /// A repository of a similar name, for a message.

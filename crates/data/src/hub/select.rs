@@ -40,7 +40,7 @@ impl Format {
 
 /// The files of a split, in alphabetical order, all of one format.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Selected {
+pub(super) struct SelectedFiles {
     pub(super) format: Format,
     pub(super) files: Vec<String>,
     pub(super) by: SelectedBy,
@@ -53,9 +53,9 @@ pub(super) enum SelectedBy {
     List,
     /// They match a pattern of the card.
     Pattern,
-    /// The names of folders and files.
+    /// The names of folders and files decided, because the card lists none.
     Name,
-    /// They are JSON, which files without text can be, too.
+    /// They are JSON files that nothing names as data: they may hold something else.
     Guess,
 }
 
@@ -118,7 +118,7 @@ pub(super) fn select(
     configs: &[Config],
     config: Option<&str>,
     split: &str,
-) -> Result<Option<Selected>, String> {
+) -> Result<Option<SelectedFiles>, String> {
     if let Some(chosen) = choose(configs, config)? {
         let (mut found, mut by) = (BTreeSet::new(), SelectedBy::List);
         let mut splits = BTreeSet::new();
@@ -180,10 +180,10 @@ fn matching(all: &[String], pattern: &str) -> Result<Vec<String>, String> {
 }
 
 /// The files of the first format that has files.
-fn select_format(files: &BTreeSet<String>, by: SelectedBy) -> Option<Selected> {
+fn select_format(files: &BTreeSet<String>, by: SelectedBy) -> Option<SelectedFiles> {
     let select = |format: Format| {
         let files = files.iter().filter(|file| file.ends_with(format.ending())).cloned().collect();
-        Selected { format, files, by }
+        SelectedFiles { format, files, by }
     };
     Format::ALL.into_iter().map(select).find(|selected| !selected.files.is_empty())
 }
@@ -198,7 +198,7 @@ fn folders(config: Option<&str>) -> Vec<String> {
 }
 
 /// Selects by the names of folders and files: `config/split-…`, `config/split/…`, `data/split-…`, `sample/10BT/…`.
-fn by_name(all: &[String], config: Option<&str>, split: &str) -> Option<Selected> {
+fn by_name(all: &[String], config: Option<&str>, split: &str) -> Option<SelectedFiles> {
     for folder in folders(config) {
         let within: Vec<(&String, &str)> =
             all.iter().filter_map(|file| Some((file, file.strip_prefix(&folder)?))).collect();
@@ -209,13 +209,13 @@ fn by_name(all: &[String], config: Option<&str>, split: &str) -> Option<Selected
         // Files of no split are for training.
         let here = within.iter().filter(|(_, rest)| !rest.contains('/') && !DESCRIPTIONS.contains(rest));
         let files: BTreeSet<String> = here.map(|(file, _)| (*file).clone()).collect();
-        let unnamed = |s: &Selected| s.files.iter().all(|f| !is_named(f.strip_prefix(&folder).unwrap_or(f)));
+        let unnamed = |s: &SelectedFiles| s.files.iter().all(|f| !is_named(f.strip_prefix(&folder).unwrap_or(f)));
         if split == "train"
             && let Some(selected) = select_format(&files, SelectedBy::Name).filter(unnamed)
             && (!folder.is_empty() || !selected.files.iter().any(|f| f.ends_with("config.json")))
         {
             let guess = folder.is_empty() && selected.format == Format::Json;
-            return Some(Selected { by: if guess { SelectedBy::Guess } else { SelectedBy::Name }, ..selected });
+            return Some(SelectedFiles { by: if guess { SelectedBy::Guess } else { SelectedBy::Name }, ..selected });
         }
     }
     None
@@ -262,7 +262,7 @@ pub(super) fn suggested(all: &[String], configs: &[Config], config: Option<&str>
 
 /// The part of `selected` that is missing, or may be, if only some files of the dataset are known. `None` if the card names each file, if
 /// their names state how many there are, as `train-00000-of-00005.parquet` does, or if the only file is not named like a part.
-pub(super) fn missing_part(selected: &Selected) -> Option<String> {
+pub(super) fn missing_part(selected: &SelectedFiles) -> Option<String> {
     if selected.by == SelectedBy::List {
         return None;
     }
@@ -386,7 +386,8 @@ mod tests {
 
     #[test]
     fn files_tell_whether_they_are_all_or_not() {
-        let missing = |files: &[&str], by| missing_part(&Selected { format: Format::Parquet, files: names(files), by });
+        let missing =
+            |files: &[&str], by| missing_part(&SelectedFiles { format: Format::Parquet, files: names(files), by });
         let shards = ["train-00000-of-00002-a0.parquet", "train-00001-of-00002-b1.parquet"];
         assert_eq!(missing(&shards[..1], SelectedBy::Pattern).unwrap(), "1 of the 2 files `train-…`");
         assert_eq!(missing(&shards, SelectedBy::Pattern), None);

@@ -5,7 +5,8 @@ use std::path::Path;
 
 use crate::error::Result;
 use crate::source::Column;
-use crate::source::{JsonFormat, for_each_record, json_type};
+use crate::source::{JsonFormat, for_each_record};
+use runner_files::strict_json::describe_type;
 
 /// The number of objects whose fields are collected.
 const MAX_OBJECTS: usize = 1000;
@@ -18,7 +19,7 @@ pub(super) fn json_fields(path: &Path, format: JsonFormat) -> Result<Vec<Column>
     let mut objects = 0;
     for_each_record(path, format, &mut |_, object| {
         for (name, value) in object {
-            let (_, kind) = json_type(&value).rsplit_once(' ').unwrap_or(("", json_type(&value)));
+            let (_, kind) = describe_type(&value).rsplit_once(' ').unwrap_or(("", describe_type(&value)));
             let (kinds, bytes) = fields.entry(name).or_default();
             if !kinds.contains(&kind) {
                 kinds.push(kind);

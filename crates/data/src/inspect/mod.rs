@@ -6,6 +6,6 @@ mod tally;
 mod text;
 mod tokens;
 
-pub use report::{DocumentCounts, Frequent, Inspected, InspectedFile, Sample, TextFacts, Vocabulary};
+pub use report::{DocumentCounts, InspectedFile, InspectionReport, Sample, TextFacts, TokenFrequency, Vocabulary};
 pub use text::inspect_text;
 pub use tokens::inspect_tokens;

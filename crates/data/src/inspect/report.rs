@@ -8,7 +8,7 @@ use crate::source::Column;
 
 /// The content of files, taken together.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Inspected {
+pub struct InspectionReport {
     pub files: Vec<InspectedFile>,
     pub bytes: u64,
     /// Facts about text; `None` for files of tokens.
@@ -77,13 +77,14 @@ pub struct Vocabulary {
     pub used: u64,
     pub highest: u32,
     /// Tokens with ids that no tokenizer has; they are not counted one by one.
-    pub absurd: u64,
+    #[serde(rename = "absurd")]
+    pub impossible_ids: u64,
     /// The most frequent ids.
-    pub frequent: Vec<Frequent>,
+    pub frequent: Vec<TokenFrequency>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Frequent {
+pub struct TokenFrequency {
     pub id: u32,
     pub count: u64,
     pub text: Option<String>,

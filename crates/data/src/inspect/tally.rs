@@ -1,6 +1,6 @@
 //! Counts of tokens and documents.
 
-use super::report::{DocumentCounts, Frequent, Sample, Vocabulary};
+use super::report::{DocumentCounts, Sample, TokenFrequency, Vocabulary};
 use crate::tokenizer::TextTokenizer;
 
 /// Higher ids are counted together: no vocabulary is that large, but a file can hold any number.
@@ -11,7 +11,7 @@ const SAMPLE_TOKENS: usize = 400;
 #[derive(Default)]
 pub(super) struct TokenTally {
     counts: Vec<u64>,
-    absurd: u64,
+    impossible_ids: u64,
     highest: u32,
     pub(super) tokens: u64,
     pub(super) documents: DocumentCounts,
@@ -40,7 +40,7 @@ impl TokenTally {
                 self.counts.resize((id as usize + 1).next_power_of_two(), 0);
                 self.counts[id as usize] = 1;
             }
-            None => self.absurd += 1,
+            None => self.impossible_ids += 1,
         }
         if content {
             self.length += 1;
@@ -80,8 +80,8 @@ impl TokenTally {
             size: tokenizer.map(|tokenizer| tokenizer.vocab_size() as u64),
             used,
             highest: self.highest,
-            absurd: self.absurd,
-            frequent: ids.into_iter().map(|(id, count)| Frequent { id, count, text: text(id) }).collect(),
+            impossible_ids: self.impossible_ids,
+            frequent: ids.into_iter().map(|(id, count)| TokenFrequency { id, count, text: text(id) }).collect(),
         }
     }
 
@@ -113,7 +113,7 @@ mod tests {
         }
         assert_eq!((tally.documents.longest, tally.documents.shortest), (Some((0, 3)), Some((1, 1))));
         let vocabulary = tally.vocabulary(2, None);
-        assert_eq!((vocabulary.used, vocabulary.highest, vocabulary.absurd), (3, u32::MAX, 1));
+        assert_eq!((vocabulary.used, vocabulary.highest, vocabulary.impossible_ids), (3, u32::MAX, 1));
         assert_eq!(vocabulary.frequent.iter().map(|f| (f.id, f.count)).collect::<Vec<_>>(), [(5, 3), (1, 1)]);
         let samples = tally.samples(None);
         assert_eq!((samples.len(), samples[0].ids.as_deref()), (1, Some(&[5, 5, 7][..])));

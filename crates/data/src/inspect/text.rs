@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use rayon::prelude::*;
 
 use super::columns::{json_fields, text_column};
-use super::report::{Inspected, InspectedFile, Sample, TextFacts};
+use super::report::{InspectedFile, InspectionReport, Sample, TextFacts};
 use super::tally::TokenTally;
 use crate::cut_points::CutPoints;
 use crate::error::{DataError, Result};
@@ -22,7 +22,8 @@ use runner_spec::experiment::Source;
 const SAMPLE_CHARACTERS: usize = 2000;
 
 /// Reads the text of `source` in `files`. The column or field is guessed unless it `is_chosen`. With a tokenizer, all text is encoded, in the
-/// current rayon pool. `texts` documents and the `top` most frequent ids are shown; `progress` receives the bytes read, and of all files.
+/// current rayon pool. The result has the first `texts` documents and the `top` most frequent ids. `progress` receives the bytes that were
+/// read, and the bytes of all files.
 ///
 /// # Errors
 /// If a file does not have the format of `source`, or cannot be encoded.
@@ -34,7 +35,7 @@ pub fn inspect_text(
     texts: usize,
     top: usize,
     progress: &(dyn Fn(u64, u64) + Sync),
-) -> Result<Inspected> {
+) -> Result<InspectionReport> {
     let documents = |name: String| {
         let text = TextSelector::Field(name);
         match source {
@@ -84,7 +85,7 @@ pub fn inspect_text(
     })?;
     reader.end_document();
     let text = TextFacts { column, columns, text_bytes: reader.bytes, characters: reader.characters };
-    Ok(Inspected {
+    Ok(InspectionReport {
         files: listed,
         bytes: total,
         text: Some(text),

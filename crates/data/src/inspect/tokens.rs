@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-use super::report::{Inspected, InspectedFile};
+use super::report::{InspectedFile, InspectionReport};
 use super::tally::TokenTally;
 use crate::error::{DataError, Result};
 use crate::shard::Card;
@@ -19,7 +19,8 @@ const REPORT_INTERVAL: u64 = 1 << 24;
 const KNOWN_ENDS: [u32; 2] = [50_256, 128_000];
 
 /// Counts the tokens of `files`, which are read as one stream, in this order. `end` is the token between documents, if the caller knows it.
-/// The first `texts` documents and the `top` most frequent ids are shown. `progress` receives the bytes read, and of all files.
+/// The result has the first `texts` documents and the `top` most frequent ids. `progress` receives the bytes that were read, and the bytes
+/// of all files.
 ///
 /// # Errors
 /// If a file holds no tokens, or does not fit its header.
@@ -30,7 +31,7 @@ pub fn inspect_tokens(
     texts: usize,
     top: usize,
     progress: &(dyn Fn(u64, u64) + Sync),
-) -> Result<Inspected> {
+) -> Result<InspectionReport> {
     let (mut listed, mut segments, mut store) = (Vec::new(), Vec::new(), None);
     for path in files {
         let bytes = std::fs::metadata(path).map_err(DataError::io(path))?.len();
@@ -83,7 +84,7 @@ pub fn inspect_tokens(
     if tally.is_in_document() || (before && !known) {
         _ = tally.end_document();
     }
-    Ok(Inspected {
+    Ok(InspectionReport {
         files: listed,
         bytes: total,
         text: None,
@@ -136,7 +137,7 @@ fn is_cache(path: &Path) -> bool {
 mod tests {
     use super::*;
 
-    fn inspect(tokens: &[u16], end: Option<u32>) -> Inspected {
+    fn inspect(tokens: &[u16], end: Option<u32>) -> InspectionReport {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.bin");
         std::fs::write(&path, tokens.iter().flat_map(|t| t.to_le_bytes()).collect::<Vec<_>>()).unwrap();

@@ -269,7 +269,20 @@ fn sources_that_do_not_do() {
     assert!(error(folder.prepare(&chars(text(&[&long]), Some(same)))).contains("copy.txt is in data.train too"));
     let other = Validation::Source(Source::Text { files: vec![folder.write("other.txt", STORY.to_uppercase())] });
     let message = error(folder.prepare(&chars(text(&[&long]), Some(other))));
-    assert_eq!(message, "data.validation: 'T' (U+0054) is not among the 19 characters of the training source");
+    let other = folder.0.path().canonicalize().unwrap().join("other.txt");
+    let place = format!("line 1, column 1 of {}", other.display());
+    assert_eq!(
+        message,
+        format!(
+            "data.validation: 'T' (U+0054), {place}, is not among the 19 characters of the training source: take it out, or \
+             choose a tokenizer that knows all characters, such as bytes"
+        )
+    );
+    let rows = format!("{{\"text\": {:?}}}\n{{\"text\": \"the dog\\u00e9\"}}\n", STORY.repeat(3));
+    let files = vec![folder.write("rows.jsonl", rows)];
+    let rows = Source::Jsonl(JsonSource { files, field: Some("text".to_owned()), template: None });
+    let message = error(folder.prepare(&chars(text(&[&long]), Some(Validation::Source(rows)))));
+    assert!(message.starts_with("data.validation: 'é' (U+00E9), line 1, column 8 of document 2, is not"), "{message}");
     let missing = error(folder.prepare(&chars(text(&[&folder.0.path().join("no.txt")]), None)));
     assert!(missing.starts_with("data.train: no file matches "), "{missing}");
     let shards = Source::Tokens { files: vec![folder.write("a.bin", [0, 0])] };

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cut_points::CutPoints;
 use crate::error::Result;
-use crate::source::{Batch, LocatedSource, TextPiece, read};
+use crate::source::{BatchCollector, LocatedSource, TextPiece, read};
 use crate::split_name::SplitName;
 
 /// Longer parts are cut, if the tokenizer allows it, so that threads share the work.
@@ -50,7 +50,7 @@ pub(super) fn read_batches(
     size: usize,
     take: &mut dyn FnMut(Vec<TextPart>) -> Result<()>,
 ) -> Result<()> {
-    let mut batch = Batch::new(size, take);
+    let mut batch = BatchCollector::new(size, take);
     // The last part of the text so far; the next piece tells whether the document ends with it.
     let mut last: Option<TextPart> = None;
     let (mut documents, mut offset, mut characters) = (0_u64, 0_u64, 0_u64);
@@ -99,7 +99,7 @@ pub(super) fn read_batches(
 
 /// Cuts `part` into parts of limited length, and adds all but the last one to `batch`. Returns the last one.
 fn add_all_but_last(
-    batch: &mut Batch<'_, TextPart>,
+    batch: &mut BatchCollector<'_, TextPart>,
     mut part: TextPart,
     cut: CutPoints,
     from: TextPosition,
@@ -119,7 +119,7 @@ fn add_all_but_last(
 }
 
 impl TextPart {
-    fn add_to(self, batch: &mut Batch<'_, Self>) -> Result<()> {
+    fn add_to(self, batch: &mut BatchCollector<'_, Self>) -> Result<()> {
         let bytes = self.text.len();
         batch.push(self, bytes)
     }

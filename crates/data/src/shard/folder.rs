@@ -75,7 +75,7 @@ pub(super) fn read_folder(request: &ShardRequest<'_>, settings: &Settings) -> Re
 }
 
 /// Files that a set of this format and name may have.
-fn files_of_set(request: &ShardRequest<'_>) -> Vec<String> {
+pub(super) fn files_of_set(request: &ShardRequest<'_>) -> Vec<String> {
     let mut names = file_names(request.folder);
     names.retain(|name| request.format.is_in_set(request.name, name));
     names.sort();
@@ -214,7 +214,7 @@ pub(super) fn write_error(path: &Path) -> impl FnOnce(io::Error) -> DataError + 
             _ => return DataError::Io { path: path.to_owned(), source },
         };
         let text = format!("{cause}: make room, and the same command continues where it can");
-        DataError::Io { path: path.to_owned(), source: io::Error::new(source.kind(), text) }
+        DataError::Io { path: path.to_owned(), source: io::Error::other(text) }
     }
 }
 

@@ -6,9 +6,9 @@ use std::fs::{self, File};
 use super::batches::{SplitAssignment, TextPosition, count_characters};
 use super::card::{HeldOut, Settings};
 use super::folder::{
-    FolderContent, check_companion_files, read_folder, remove_if_there, remove_unfinished, write_error,
+    FolderContent, check_companion_files, files_of_set, read_folder, remove_if_there, remove_unfinished, write_error,
 };
-use super::request::{Report, ShardEvent, ShardRequest, Sharded};
+use super::request::{Report, ShardEvent, ShardRequest, WrittenShards};
 use super::state::{Counts, ResumeState, STATE, UsedIds};
 use super::writer::{Pass, ShardWriter};
 use crate::cache::DataCache;
@@ -23,7 +23,7 @@ use crate::tokenizer::{TextTokenizer, make_tokenizer};
 /// # Errors
 /// If sources or settings are wrong (named by their keys in the experiment, or by the fields of `request`), if the folder holds other shards
 /// and not `force`, or if files cannot be written.
-pub fn write_shards(request: &ShardRequest<'_>, report: &Report<'_>) -> Result<Sharded> {
+pub fn write_shards(request: &ShardRequest<'_>, report: &Report<'_>) -> Result<WrittenShards> {
     let cache = DataCache::open(request.cache_dir)?;
     let preparing = |progress| report(ShardEvent::Preparing(progress));
     let find = |source, split: SplitName| {
@@ -60,7 +60,7 @@ pub fn write_shards(request: &ShardRequest<'_>, report: &Report<'_>) -> Result<S
         validation: validation.as_ref().map(|source| source.hash.clone()),
         tokenizer: tokenizer.hash().to_owned(),
     };
-    fs::create_dir_all(request.folder).map_err(write_error(request.folder))?;
+    runner_files::create_dir_all(request.folder).map_err(write_error(request.folder))?;
     let lock = File::open(request.folder).map_err(DataError::io(request.folder))?;
     // Without locks in the file system, nothing tells of another process.
     if matches!(lock.try_lock(), Err(fs::TryLockError::WouldBlock)) {
@@ -68,7 +68,7 @@ pub fn write_shards(request: &ShardRequest<'_>, report: &Report<'_>) -> Result<S
     }
     let state = match read_folder(request, &settings)? {
         FolderContent::Finished(card) => {
-            return Ok(Sharded { card: *card, up_to_date: true, bytes: 0, tokens: 0, seconds: 0.0 });
+            return Ok(WrittenShards { card: *card, up_to_date: true, bytes: 0, tokens: 0, seconds: 0.0 });
         }
         FolderContent::Unfinished(state) => {
             let whole = state.shards.iter().map(|shard| shard.tokens);
@@ -89,14 +89,15 @@ pub fn write_shards(request: &ShardRequest<'_>, report: &Report<'_>) -> Result<S
     if result.is_err() {
         // Files that the state does not list are discarded.
         remove_unfinished(request.folder, &writer.state.open);
-        if writer.state.is_empty() {
+        // A complete shard that could not be synced is not in the state. With the state, the same command replaces it.
+        if writer.state.is_empty() && files_of_set(request).is_empty() {
             // The first error counts; a state of nothing does no harm.
             let _ = remove_if_there(&request.folder.join(STATE));
         }
     }
     let card = result?;
     let (bytes, tokens, seconds) = (writer.bytes, writer.tokens, writer.started.elapsed().as_secs_f64());
-    Ok(Sharded { card, up_to_date: false, bytes, tokens, seconds })
+    Ok(WrittenShards { card, up_to_date: false, bytes, tokens, seconds })
 }
 
 fn passes<'a>(

@@ -15,4 +15,4 @@ pub use card::{Card, CardFile, CardShard, CardSource, CardTokenizer, HeldOut};
 pub(super) use format::LLMC_HEADER;
 pub use format::ShardFormat;
 pub use job::write_shards;
-pub use request::{ShardEvent, ShardRequest, Sharded};
+pub use request::{ShardEvent, ShardRequest, WrittenShards};

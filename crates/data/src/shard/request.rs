@@ -49,7 +49,7 @@ pub enum ShardEvent<'a> {
 
 /// The shards that are in the folder now.
 #[derive(Debug, Clone)]
-pub struct Sharded {
+pub struct WrittenShards {
     pub card: Card,
     /// True if an earlier process had already written all of them.
     pub up_to_date: bool,

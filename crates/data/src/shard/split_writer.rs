@@ -118,17 +118,17 @@ impl<'a> SplitWriter<'a> {
     /// Completes the open shard, if there is one.
     pub(super) fn finish(&mut self) -> Result<Option<CardShard>> {
         let Some(OpenShard { name, path, mut writer, tokens, hasher }) = self.open.take() else { return Ok(None) };
-        let folder = self.request.folder;
+        let (folder, target) = (self.request.folder, self.request.folder.join(&name));
         let mut complete = || -> io::Result<()> {
             writer.flush()?;
             let file = writer.get_mut();
             file.seek(SeekFrom::Start(0))?;
             file.write_all(&self.request.format.header(tokens))?;
             file.sync_all()?;
-            fs::rename(&path, folder.join(&name))?;
+            fs::rename(&path, &target)?;
             runner_files::sync_dir(folder)
         };
-        complete().map_err(write_error(&path))?;
+        complete().map_err(write_error(&target))?;
         let (split, blake3) = (self.split.short().to_owned(), hasher.finalize().to_hex().to_string());
         Ok(Some(CardShard { file: name, split, tokens, blake3 }))
     }

@@ -226,8 +226,10 @@ impl<'a> ShardWriter<'a> {
         Ok(card)
     }
 
+    /// Checks that each split that the request asks for has tokens. Otherwise removes the shards that were written.
+    ///
     /// # Errors
-    /// If a split that the request asks for has no tokens. Nothing of the set is left then.
+    /// If a split has none.
     fn check_splits(&mut self) -> Result<()> {
         let documents = self.state.counts.documents;
         if documents == 0 {

@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 
 use super::piece::{MAX_DOCUMENT_BYTES, describe_document_limit};
 use crate::error::{DataError, Result};
+use runner_files::strict_json;
 
 const BLOCK_BYTES: usize = 256 << 10;
 /// Some editors write a byte order mark in front of UTF-8.
@@ -45,7 +46,7 @@ impl RecordPosition {
     fn object(self, path: &Path, value: Value) -> Result<Map<String, Value>> {
         match value {
             Value::Object(object) => Ok(object),
-            other => Err(self.error(path, format!("{}, not a JSON object", json_type(&other)))),
+            other => Err(self.error(path, format!("{}, not a JSON object", strict_json::describe_type(&other)))),
         }
     }
 }
@@ -230,18 +231,6 @@ impl ArrayReader<'_> {
 fn without_position(error: &serde_json::Error) -> String {
     let message = error.to_string();
     message.split_once(" at line ").map_or(message.clone(), |(message, _)| message.to_owned())
-}
-
-/// The JSON type of `value` with its article, for a message.
-pub(crate) fn json_type(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "a boolean",
-        Value::Number(_) => "a number",
-        Value::String(_) => "a string",
-        Value::Array(_) => "an array",
-        Value::Object(_) => "an object",
-    }
 }
 
 #[cfg(test)]

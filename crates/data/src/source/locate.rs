@@ -1,4 +1,4 @@
-//! From a source of the experiment to its files and their content hashes.
+//! Finds the files of an experiment's source, and hashes their content.
 
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
@@ -59,6 +59,8 @@ impl LocatedSource {
         self.documents == DocumentFormat::Text && self.files.len() == 1
     }
 
+    /// Checks every file of the source.
+    ///
     /// # Errors
     /// If a file has changed since it was hashed.
     pub(crate) fn check_unchanged(&self) -> Result<()> {
@@ -89,15 +91,18 @@ pub(crate) fn locate(
         }
         Source::Tokens { files } => (DocumentFormat::Tokens, files.clone()),
         Source::Builtin { corpus: _ } => {
-            let files = stories::write_corpus(cache, report)?;
+            let files = stories::open_or_write_corpus(cache, report)?;
             let file = if split == SplitName::Train { files.train } else { files.validation };
             (DocumentFormat::Parquet(selector(&None, &None)?), vec![file])
         }
         Source::Hub(_) => {
-            return Err(DataError::setting(split.key(), "on the hub: `hub::lower` finds its files first"));
+            return Err(DataError::setting(
+                split.key(),
+                "this source is on the hub, and its files were not downloaded",
+            ));
         }
     };
-    let paths = expand(&patterns, split.key())?;
+    let paths = expand_patterns(&patterns, split.key())?;
     let bytes_total = paths.iter().filter_map(|path| path.metadata().ok()).map(|meta| meta.len()).sum();
     let bytes_done = Cell::new(0);
     let progress = |bytes| {
@@ -125,10 +130,10 @@ pub(crate) fn separate_source(data: &Data) -> Option<&Source> {
 
 /// The files that match `patterns`, pattern by pattern, for each pattern in alphabetical order. The path of an existing file stands for
 /// that file, whatever characters it has.
-fn expand(patterns: &[PathBuf], key: &'static str) -> Result<Vec<PathBuf>> {
+fn expand_patterns(patterns: &[PathBuf], key: &'static str) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for pattern in patterns {
-        let found = if pattern.is_file() { vec![pattern.clone()] } else { matches(pattern, key)? };
+        let found = if pattern.is_file() { vec![pattern.clone()] } else { files_matching(pattern, key)? };
         if found.is_empty() && pattern.is_dir() {
             let message = format!("a folder; {key} wants files, such as {}", pattern.join("*").display());
             return Err(DataError::file(pattern, message));
@@ -144,7 +149,7 @@ fn expand(patterns: &[PathBuf], key: &'static str) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-fn matches(pattern: &Path, key: &'static str) -> Result<Vec<PathBuf>> {
+fn files_matching(pattern: &Path, key: &'static str) -> Result<Vec<PathBuf>> {
     let illegal = |message: &dyn std::fmt::Display| {
         DataError::setting(key, format!("{} is not a legal file pattern: {message}", pattern.display()))
     };
@@ -174,7 +179,7 @@ mod tests {
         let names = |patterns: &[&str]| {
             let patterns: Vec<_> = patterns.iter().map(|p| dir.path().join(p)).collect();
             let strip = |p: PathBuf| p.file_name().unwrap().to_string_lossy().into_owned();
-            expand(&patterns, "data.train").map(|files| files.into_iter().map(strip).collect::<Vec<_>>())
+            expand_patterns(&patterns, "data.train").map(|files| files.into_iter().map(strip).collect::<Vec<_>>())
         };
         assert_eq!(names(&["*.txt"]).unwrap(), ["a.txt", "b.txt", "c[1].txt"]);
         assert_eq!(names(&["c[1].txt", "a*"]).unwrap(), ["c[1].txt", "a.txt"]);

@@ -38,7 +38,7 @@ pub(super) fn read(path: &Path, text: &TextSelector, sink: &mut PieceSink<'_>) -
     let schema = reader.metadata().file_metadata().schema_descr();
     let mut columns = Vec::new();
     for name in text.fields() {
-        let index = find(schema, name).map_err(|message| DataError::file(path, message))?;
+        let index = find_string_column(schema, name).map_err(|message| DataError::file(path, message))?;
         columns.push(StringColumn { path, name, index, present: schema.column(index).max_def_level() });
     }
     let mut row = 0_u64;
@@ -146,7 +146,7 @@ fn corrupt(path: &Path, message: &str) -> DataError {
 }
 
 /// The index of the leaf `column`, which must hold strings.
-fn find(schema: &SchemaDescriptor, column: &str) -> Result<usize, String> {
+fn find_string_column(schema: &SchemaDescriptor, column: &str) -> Result<usize, String> {
     let columns = schema.columns();
     let Some(index) = columns.iter().position(|c| c.path().string() == column) else {
         let names: Vec<_> =

@@ -27,14 +27,14 @@ pub(crate) fn read(source: &LocatedSource, cut: CutPoints, sink: &mut PieceSink<
 }
 
 /// Collects items until they have `size` bytes of text, and hands them to `take`.
-pub(crate) struct Batch<'a, T> {
+pub(crate) struct BatchCollector<'a, T> {
     items: Vec<T>,
     bytes: usize,
     size: usize,
     take: &'a mut dyn FnMut(Vec<T>) -> Result<()>,
 }
 
-impl<'a, T> Batch<'a, T> {
+impl<'a, T> BatchCollector<'a, T> {
     pub(crate) fn new(size: usize, take: &'a mut dyn FnMut(Vec<T>) -> Result<()>) -> Self {
         Self { items: Vec::new(), bytes: 0, size, take }
     }
@@ -53,7 +53,7 @@ impl<'a, T> Batch<'a, T> {
     }
 }
 
-/// Bytes of text in a batch. Encoding a batch needs a few times this much memory. A vocabulary that forgets rare words depends on it.
+/// Bytes of text in a batch. Encoding a batch needs a few times this much memory. Which rare words a large vocabulary forgets depends on this number.
 const BATCH_BYTES: usize = 8 << 20;
 
 /// Hands the pieces of [`read`] to `take` in batches of some megabytes.
@@ -65,7 +65,7 @@ pub(crate) fn read_in_batches(
     cut: CutPoints,
     take: &mut dyn FnMut(Vec<TextPiece>) -> Result<()>,
 ) -> Result<()> {
-    let mut batch = Batch::new(BATCH_BYTES, take);
+    let mut batch = BatchCollector::new(BATCH_BYTES, take);
     read(source, cut, &mut |piece| {
         let bytes = piece.text.len();
         batch.push(piece, bytes)

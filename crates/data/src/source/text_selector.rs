@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::json::json_type;
+use runner_files::strict_json::describe_type;
 use runner_template::{RecordTemplate, unknown_field};
 
 /// The field that is read if the experiment names none.
@@ -65,7 +65,7 @@ impl TextSelector {
             Self::Template { template, .. } => template.render(&record)?,
             Self::Field(name) => match record.remove(name) {
                 Some(Value::String(text)) => text,
-                Some(other) => return Err(format!("field `{name}` is {}, not a string", json_type(&other))),
+                Some(other) => return Err(format!("field `{name}` is {}, not a string", describe_type(&other))),
                 None => return Err(unknown_field("field", name, record.keys())),
             },
         };

@@ -34,7 +34,7 @@ pub(crate) struct CorpusFiles {
 ///
 /// # Errors
 /// If the cache cannot be read or written.
-pub(crate) fn write_corpus(cache: &DataCache, report: &Report<'_>) -> Result<CorpusFiles> {
+pub(crate) fn open_or_write_corpus(cache: &DataCache, report: &Report<'_>) -> Result<CorpusFiles> {
     let open = |folder: &Path| {
         let file = |name: &str| {
             let path = folder.join(name);
@@ -62,7 +62,7 @@ pub(crate) fn write_corpus(cache: &DataCache, report: &Report<'_>) -> Result<Cor
 }
 
 /// The value of a column in a row with a text.
-type StringColumn<'a> = &'a dyn Fn(usize, &str) -> String;
+type ColumnValue<'a> = &'a dyn Fn(usize, &str) -> String;
 
 /// Writes documents in FineWeb's schema.
 pub(crate) fn write_parquet(path: &Path, texts: &[String]) -> ParquetResult<()> {
@@ -74,7 +74,7 @@ pub(crate) fn write_parquet(path: &Path, texts: &[String]) -> ParquetResult<()> 
     let stem = path.file_stem().unwrap_or_default().to_string_lossy();
     for (group, texts) in texts.chunks(ROWS_PER_GROUP).enumerate() {
         let mut row_group = writer.next_row_group()?;
-        let strings: [StringColumn<'_>; 7] = [
+        let strings: [ColumnValue<'_>; 7] = [
             &|_, text| text.to_owned(),
             &|row, _| format!("{EDITION}:{stem}:{row}"),
             &|_, _| EDITION.to_owned(),
@@ -131,8 +131,8 @@ mod tests {
     fn the_files_are_written_once() {
         let dir = tempfile::tempdir().unwrap();
         let cache = DataCache::open(dir.path()).unwrap();
-        let files = write_corpus(&cache, &|_| ()).unwrap();
-        assert_eq!(write_corpus(&cache, &|_| panic!("written again")).unwrap(), files);
+        let files = open_or_write_corpus(&cache, &|_| ()).unwrap();
+        assert_eq!(open_or_write_corpus(&cache, &|_| panic!("written again")).unwrap(), files);
         let lines = std::fs::read_to_string(&files.choice).unwrap();
         let first: serde_json::Value = serde_json::from_str(lines.lines().next().unwrap()).unwrap();
         assert_eq!(first["endings"].as_array().unwrap().len(), 4);

@@ -5,6 +5,6 @@ mod corpus;
 mod files;
 mod grammar;
 
-pub(super) use files::write_corpus;
+pub(super) use files::open_or_write_corpus;
 #[cfg(test)]
 pub(crate) use files::write_parquet;

@@ -94,6 +94,8 @@ impl LibraryTokenizer {
         Self::new(tokenizer).map_err(wrong)
     }
 
+    /// Wraps `tokenizer`, and finds out where text may be cut and whether `merges.rs` can encode it.
+    ///
     /// # Errors
     /// If an id is far beyond the number of tokens: tables and models have a row for each id.
     fn new(mut tokenizer: Tokenizer) -> Result<Self, String> {

@@ -14,7 +14,7 @@ use crate::fingerprint::hash_parts;
 use crate::progress::{Progress, Report};
 use crate::source::{DocumentFormat, LocatedSource, locate};
 use crate::split_name::SplitName;
-use runner_spec::experiment::{Data, Layout, Source, Tokenizer, Validation};
+use runner_spec::experiment::{Data, Layout, MAX_BPE_VOCABULARY, Source, Tokenizer, Validation};
 
 /// Makes the tokenizer of `data`. `train` is the training source of `data`.
 ///
@@ -191,9 +191,6 @@ fn check_special_tokens(special: &[String], key: &'static str) -> Result<()> {
     Ok(())
 }
 
-/// Most tokens of a trained BPE: far more than any language model has, and a table of them fits into memory.
-const MAX_BPE_VOCABULARY: usize = 1 << 24;
-
 fn check_bpe(vocab_size: usize, special: &[String]) -> Result<()> {
     check_special_tokens(special, "data.tokenizer.bpe.special_tokens")?;
     let least = 256 + special.len();
@@ -201,7 +198,7 @@ fn check_bpe(vocab_size: usize, special: &[String]) -> Result<()> {
         let message = format!("{vocab_size} is too small: 256 bytes and {} special tokens make {least}", special.len());
         return Err(DataError::setting("data.tokenizer.bpe.vocab_size", message));
     }
-    if vocab_size > MAX_BPE_VOCABULARY {
+    if vocab_size > MAX_BPE_VOCABULARY as usize {
         let message = format!("{vocab_size} is too large: at most {MAX_BPE_VOCABULARY} tokens are trained");
         return Err(DataError::setting("data.tokenizer.bpe.vocab_size", message));
     }

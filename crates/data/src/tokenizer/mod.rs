@@ -15,3 +15,4 @@ mod word_vocabulary;
 pub(super) use make::make_tokenizer;
 pub use make::{load_tokenizer, train_tokenizer};
 pub use text_tokenizer::TextTokenizer;
+pub(crate) use text_tokenizer::unknown_character;

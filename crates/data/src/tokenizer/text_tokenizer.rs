@@ -14,6 +14,8 @@ use crate::fingerprint::hash_parts;
 const END_NAMES: [&str; 8] = [END_OF_TEXT, "<|end_of_text|>", "[EOT]", "<eot>", "</s>", "<eos>", "[EOS]", "<|im_end|>"];
 /// The id of a character that is not in the vocabulary.
 const UNKNOWN_CHARACTER: u32 = u32::MAX;
+/// The advice for a text with a character that the tokenizer does not know.
+const UNKNOWN_CHARACTER_ADVICE: &str = "take it out, or choose a tokenizer that knows all characters, such as bytes";
 
 /// Turns text into token ids and back. Cheap to clone.
 #[derive(Clone)]
@@ -136,14 +138,10 @@ impl TextTokenizer {
                 .map_err(|message| invalid(format!("the tokenizer cannot encode this text: {message}")))?,
             Encoder::Chars { characters, ids } => {
                 out.reserve(text.len());
-                for character in text.chars() {
+                for (i, character) in text.chars().enumerate() {
                     let id = ids.get(character as usize).copied().filter(|&id| id != UNKNOWN_CHARACTER);
-                    out.push(id.ok_or_else(|| {
-                        let (code, known) = (character as u32, characters.len());
-                        invalid(format!(
-                            "{character:?} (U+{code:04X}) is not among the {known} characters of the training source"
-                        ))
-                    })?);
+                    let place = || format!("character {} of this text", i + 1);
+                    out.push(id.ok_or_else(|| invalid(unknown_character(character, &place(), characters.len())))?);
                 }
             }
             Encoder::Bytes => out.extend(text.bytes().map(u32::from)),
@@ -234,6 +232,15 @@ fn excerpt(text: &str) -> String {
     format!("{start:?}{}", if start.len() < text.len() { " …" } else { "" })
 }
 
+/// The message about `character`, which stands at `place` and is not one of the `known` characters.
+pub(crate) fn unknown_character(character: char, place: &str, known: usize) -> String {
+    let code = character as u32;
+    format!(
+        "{character:?} (U+{code:04X}), {place}, is not among the {known} characters of the training source: \
+         {UNKNOWN_CHARACTER_ADVICE}"
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -245,7 +252,13 @@ mod tests {
         let ids = tokenizer.encode_prompt("hé".get(..1).unwrap()).unwrap();
         assert_eq!((ids.as_slice(), tokenizer.decode(&[0, 2, 5, 99])), ([2].as_slice(), "\nh日".into()));
         let error = tokenizer.encode_prompt("help").unwrap_err().to_string();
-        assert_eq!(error, "\"help\": 'p' (U+0070) is not among the 6 characters of the training source");
+        assert_eq!(
+            error,
+            format!(
+                "\"help\": 'p' (U+0070), character 4 of this text, is not among the 6 characters of the training source: \
+                 {UNKNOWN_CHARACTER_ADVICE}"
+            )
+        );
         assert!(tokenizer.token_id("[BOT]").unwrap_err().contains("no special tokens"));
     }
 

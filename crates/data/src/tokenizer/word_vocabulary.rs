@@ -45,6 +45,8 @@ impl WordVocabulary {
         Self { lowercase, special_tokens: special.to_vec(), words, ids: HashMap::new() }.with_ids()
     }
 
+    /// Reads the text that [`WordVocabulary::to_json`] writes.
+    ///
     /// # Errors
     /// If `json` is not a vocabulary.
     pub(super) fn from_json(json: &str) -> Result<Self, String> {

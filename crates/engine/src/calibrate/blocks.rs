@@ -25,16 +25,15 @@ fn layers(d_model: usize) -> usize {
     if d_model >= 512 { 1 } else { 4 }
 }
 
-/// Rows of `length`, `positions` in all.
+/// A micro-batch of rows of `length` tokens, `positions` tokens in all, for a model of width `d_model`.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Shape {
+pub(super) struct MeasuredShape {
     pub d_model: usize,
     pub positions: usize,
     pub length: usize,
 }
 
-/// A model of the shape that calibration takes: heads of 64, and four in a narrow one, as the
-/// presets have.
+/// A model of the shape that calibration measures. As in the presets, heads are 64 wide, and a narrow model has four of them.
 pub(super) fn spec(family: Family, d_model: usize, vocab_size: usize, length: usize) -> ModelSpec {
     let heads = if d_model >= 256 { d_model / 64 } else { 4 };
     ModelSpec {
@@ -58,12 +57,13 @@ pub(super) fn spec(family: Family, d_model: usize, vocab_size: usize, length: us
 pub(super) fn layer(
     busy: ConcurrentLoad,
     family: Family,
-    s: Shape,
+    s: MeasuredShape,
     bf16: bool,
     repetitions: Repetitions,
 ) -> Result<LayerPoint> {
     let spec = spec(family, s.d_model, 16, s.length);
-    let [forward, backward] = timed(busy, repetitions, || Ok(Piece::new(&spec, 1..spec.layers + 1, s, bf16)?.work()))?;
+    let [forward, backward] =
+        timed(busy, repetitions, || Ok(ModelSlice::new(&spec, 1..spec.layers + 1, s, bf16)?.work()))?;
     let n = spec.layers as f64;
     Ok(LayerPoint {
         family,
@@ -77,17 +77,22 @@ pub(super) fn layer(
 }
 
 /// Forward and backward of the head.
-pub(super) fn head(busy: ConcurrentLoad, vocab: usize, s: Shape, repetitions: Repetitions) -> Result<HeadPoint> {
+pub(super) fn head(
+    busy: ConcurrentLoad,
+    vocab: usize,
+    s: MeasuredShape,
+    repetitions: Repetitions,
+) -> Result<HeadPoint> {
     let spec = spec(Family::Gpt2, s.d_model, vocab, s.length);
     let [forward, backward] =
-        timed(busy, repetitions, || Ok(Piece::new(&spec, spec.layers + 1..spec.layers + 2, s, false)?.work()))?;
+        timed(busy, repetitions, || Ok(ModelSlice::new(&spec, spec.layers + 1..spec.layers + 2, s, false)?.work()))?;
     Ok(HeadPoint { busy, d_model: s.d_model, vocab, positions: s.positions, forward, backward })
 }
 
 /// Forward and backward of the embedding.
-pub(super) fn embedding(busy: ConcurrentLoad, s: Shape, repetitions: Repetitions) -> Result<EmbeddingPoint> {
+pub(super) fn embedding(busy: ConcurrentLoad, s: MeasuredShape, repetitions: Repetitions) -> Result<EmbeddingPoint> {
     let spec = spec(Family::Gpt2, s.d_model, 4096, s.length);
-    let [forward, backward] = timed(busy, repetitions, || Ok(Piece::new(&spec, 0..1, s, false)?.work()))?;
+    let [forward, backward] = timed(busy, repetitions, || Ok(ModelSlice::new(&spec, 0..1, s, false)?.work()))?;
     Ok(EmbeddingPoint { busy, d_model: s.d_model, positions: s.positions, forward, backward })
 }
 
@@ -113,7 +118,7 @@ pub(super) fn update(busy: ConcurrentLoad, parameters: usize, repetitions: Repet
 }
 
 /// Some blocks of a model, with a micro-batch for them.
-struct Piece {
+struct ModelSlice {
     model: Model,
     weights: Params,
     grads: Params,
@@ -123,8 +128,8 @@ struct Piece {
     dy: Option<Tensor>,
 }
 
-impl Piece {
-    fn new(spec: &ModelSpec, blocks: Range<usize>, s: Shape, bf16: bool) -> Result<Self> {
+impl ModelSlice {
+    fn new(spec: &ModelSpec, blocks: Range<usize>, s: MeasuredShape, bf16: bool) -> Result<Self> {
         let specs = parameters(spec).into_iter().filter(|p| blocks.contains(&p.block)).collect();
         let layout = Arc::new(ParamLayout::new(specs));
         let mut values = vec![0.0_f32; layout.total];
@@ -147,7 +152,7 @@ impl Piece {
         Ok(Self { model, weights, grads, mb, input, dy })
     }
 
-    /// Seconds of a forward and of its backward.
+    /// Returns a function that runs a forward and its backward, and returns the seconds of each.
     fn work(self) -> impl FnMut() -> Result<[f64; 2]> + Send {
         move || {
             let (forward, (output, mut saved)) = stopwatch(|| {
@@ -175,7 +180,7 @@ mod tests {
 
     #[test]
     fn every_piece_of_both_families_can_be_measured() {
-        let s = Shape { d_model: 64, positions: 16, length: 8 };
+        let s = MeasuredShape { d_model: 64, positions: 16, length: 8 };
         for family in [Family::Gpt2, Family::Llama] {
             let point = layer(ONE, family, s, true, ONCE).expect("a layer");
             assert!(point.forward > 0.0 && point.backward > 0.0);

@@ -15,8 +15,8 @@ pub(super) struct Repetitions {
     pub seconds: f64,
 }
 
-/// Runs `make`'s work on `busy.ranks` ranks at the same time; `N` times of each repetition, whose
-/// medians are averaged over the ranks: steps of a run are reported by their median too.
+/// Runs the work that `make` returns on `busy.ranks` ranks at the same time. Each repetition measures `N` durations. Returns their medians
+/// over the repetitions, averaged over the ranks: a run, too, reports the median of its steps.
 pub(super) fn timed<const N: usize, W>(
     busy: ConcurrentLoad,
     repetitions: Repetitions,
@@ -28,7 +28,7 @@ where
     let start = Barrier::new(busy.ranks);
     let one = || -> Result<[f64; N]> {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(busy.threads).stack_size(8 << 20).build();
-        // All ranks must come to the barrier, or none would go on.
+        // A rank whose work cannot be made also comes to the barrier: the others wait for it.
         let made = pool.map_err(candle_core::Error::wrap).and_then(|pool| Ok((pool.install(&make)?, pool)));
         start.wait();
         let (mut work, pool) = made?;

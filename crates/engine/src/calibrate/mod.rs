@@ -7,4 +7,4 @@ mod copies;
 mod run;
 
 pub use cache::{Calibration, known_rates, load, path, save, this_processor};
-pub use run::{Effort, calibrate};
+pub use run::{Effort, Measurement, calibrate};

@@ -2,7 +2,7 @@
 
 use candle_core::Result;
 
-use super::blocks::{self, Shape};
+use super::blocks::{self, MeasuredShape};
 use super::cache::{Calibration, VERSION};
 use super::clock::Repetitions;
 use super::copies;
@@ -25,11 +25,20 @@ const LATENCY: f64 = 20e-6;
 const SHORT: usize = 64;
 const LONG: usize = 256;
 
+/// The measurement of a machine.
+#[derive(Debug)]
+pub struct Measurement {
+    pub calibration: Calibration,
+    /// By which share the slowest repetition of one piece of work, spread over the whole measurement, took longer than the fastest. It
+    /// is small unless another program worked at the same time.
+    pub spread: f64,
+}
+
 /// Measures this machine, called `device`, with `cores` cores. `progress` receives the name of each measurement.
 ///
 /// # Errors
 /// If memory or threads are short.
-pub fn calibrate(device: &str, cores: usize, effort: Effort, progress: &dyn Fn(&str)) -> Result<Calibration> {
+pub fn calibrate(device: &str, cores: usize, effort: Effort, progress: &dyn Fn(&str)) -> Result<Measurement> {
     let quick = effort == Effort::Quick;
     let widths: &[usize] = if quick { &[128, 512] } else { &[64, 128, 256, 512, 768] };
     let repetitions = if quick {
@@ -45,24 +54,32 @@ pub fn calibrate(device: &str, cores: usize, effort: Effort, progress: &dyn Fn(&
         updates: Vec::new(),
         bf16_factor: 1.0,
     };
-    for busy in busy(cores) {
+    let all = ConcurrentLoad { ranks: 1, threads: cores };
+    let shape = MeasuredShape { d_model: 256, positions: 512, length: SHORT };
+    let seconds = |bf16| -> Result<f64> {
+        let point = blocks::layer(all, Family::Gpt2, shape, bf16, repetitions)?;
+        Ok(point.forward + point.backward)
+    };
+    let mut probes = Vec::new();
+    for busy in loads_to_measure(cores) {
+        probes.push(seconds(false)?);
         progress(&format!("{} with {}", counted(busy.ranks as u64, "rank"), counted(busy.threads as u64, "thread")));
         for &d_model in widths {
-            // Their layers differ by little: between and beyond its widths Llama's go as at the nearest.
+            // The layers of both families take similar times, so Llama is measured at fewer widths. The planner interpolates between them.
             let families = if [64, 512].contains(&d_model) && !quick { 1 } else { 2 };
             for family in [Family::Gpt2, Family::Llama].into_iter().take(families) {
-                for (positions, length) in sizes(d_model) {
-                    let shape = Shape { d_model, positions, length };
+                for (positions, length) in positions_and_lengths(d_model) {
+                    let shape = MeasuredShape { d_model, positions, length };
                     rates.layers.push(blocks::layer(busy, family, shape, false, repetitions)?);
                 }
             }
-            let shape = |positions| Shape { d_model, positions, length: SHORT };
+            let shape = |positions| MeasuredShape { d_model, positions, length: SHORT };
             let most = most_positions(d_model).min(512);
             rates.heads.push(blocks::head(busy, 1024, shape(most / 4), repetitions)?);
             rates.heads.push(blocks::head(busy, if d_model > 256 { 4096 } else { 8192 }, shape(most), repetitions)?);
         }
         for d_model in [128, 768] {
-            let shape = Shape { d_model, positions: 1024, length: SHORT };
+            let shape = MeasuredShape { d_model, positions: 1024, length: SHORT };
             rates.embeddings.push(blocks::embedding(busy, shape, repetitions)?);
         }
         for parameters in if quick { vec![1 << 18, 1 << 22] } else { vec![1 << 16, 1 << 20, 1 << 23] } {
@@ -70,13 +87,9 @@ pub fn calibrate(device: &str, cores: usize, effort: Effort, progress: &dyn Fn(&
         }
     }
     progress("bf16");
-    let shape = Shape { d_model: 256, positions: 512, length: SHORT };
-    let all = ConcurrentLoad { ranks: 1, threads: cores };
-    let seconds = |bf16| -> Result<f64> {
-        let point = blocks::layer(all, Family::Gpt2, shape, bf16, repetitions)?;
-        Ok(point.forward + point.backward)
-    };
-    rates.bf16_factor = seconds(true)? / seconds(false)?;
+    let in_f32 = seconds(false)?;
+    rates.bf16_factor = seconds(true)? / in_f32;
+    probes.push(in_f32);
     progress("copies");
     let link = Link {
         bytes_per_second: copies::bytes_per_second(if quick { 5 } else { 20 }),
@@ -85,11 +98,19 @@ pub fn calibrate(device: &str, cores: usize, effort: Effort, progress: &dyn Fn(&
     };
     let links = Some(Links { within: link, between: link });
     let rates = Rates { devices: [(device.to_owned(), DeviceRates::Measured(rates))].into(), links, gpu_links: None };
-    Ok(Calibration { version: VERSION.to_owned(), device: device.to_owned(), cores, rates })
+    probes.push(seconds(false)?);
+    let calibration = Calibration { version: VERSION.to_owned(), device: device.to_owned(), cores, rates };
+    Ok(Measurement { calibration, spread: spread_of(&probes) })
+}
+
+/// By which share the largest of `seconds` exceeds the smallest.
+fn spread_of(seconds: &[f64]) -> f64 {
+    let (least, most) = seconds.iter().fold((f64::INFINITY, 0.0_f64), |(least, most), &s| (least.min(s), most.max(s)));
+    if least > 0.0 && least.is_finite() { most / least - 1.0 } else { f64::INFINITY }
 }
 
 /// A rank alone on a core, a rank on each core, and a rank on all cores.
-fn busy(cores: usize) -> Vec<ConcurrentLoad> {
+fn loads_to_measure(cores: usize) -> Vec<ConcurrentLoad> {
     let mut all = vec![
         ConcurrentLoad { ranks: 1, threads: 1 },
         ConcurrentLoad { ranks: cores, threads: 1 },
@@ -99,7 +120,7 @@ fn busy(cores: usize) -> Vec<ConcurrentLoad> {
     all
 }
 
-/// Positions that take a moment at this width.
+/// The number of positions whose measurement takes a fraction of a second at this width.
 fn most_positions(d_model: usize) -> usize {
     match d_model {
         0..=128 => 2048,
@@ -109,7 +130,7 @@ fn most_positions(d_model: usize) -> usize {
 }
 
 /// (positions, length) of a layer's measurements: few and many positions, and many in longer rows.
-fn sizes(d_model: usize) -> [(usize, usize); 3] {
+fn positions_and_lengths(d_model: usize) -> [(usize, usize); 3] {
     let most = most_positions(d_model);
     [(SHORT, SHORT), (most, SHORT), (most, LONG)]
 }
@@ -119,8 +140,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_spread_is_that_of_the_slowest() {
+        assert_eq!(spread_of(&[2.0, 3.0, 2.5]), 0.5);
+        assert_eq!(spread_of(&[2.0]), 0.0);
+        assert!(spread_of(&[]).is_infinite() && spread_of(&[0.0, 1.0]).is_infinite());
+    }
+
+    #[test]
     fn one_core_is_busy_in_one_way() {
-        assert_eq!(busy(1).len(), 1);
-        assert_eq!(busy(8).len(), 3);
+        assert_eq!(loads_to_measure(1).len(), 1);
+        assert_eq!(loads_to_measure(8).len(), 3);
     }
 }

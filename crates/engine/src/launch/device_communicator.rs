@@ -1,7 +1,7 @@
 //! The communicator of ranks on a device: between GPUs tensors go through NCCL.
 
 use runner_comm::Communicator;
-use runner_spec::program::{Device, Mode, Program};
+use runner_spec::program::{Device, ParallelMode, Program};
 use runner_spec::topology::{LocalRanks, Topology};
 
 /// The communicator of the rank of `program`, given that of its host.
@@ -15,7 +15,7 @@ pub(super) fn device_communicator(
     ranks: LocalRanks,
 ) -> Result<Box<dyn Communicator>, String> {
     // A program of mode `single` sums no tensors.
-    if program.device == Device::Cpu || program.mesh.mode == Mode::Single {
+    if program.device == Device::Cpu || program.mesh.mode == ParallelMode::Single {
         return Ok(host);
     }
     #[cfg(feature = "nccl")]

@@ -15,7 +15,7 @@ use super::failure::{RankError, describe_place};
 use super::faults::Faults;
 use super::protocol::{FromRank, RankCompletion, ToRank, TrainingStart};
 use super::rank_observer::{RankObserver, RecorderLink, observe_error};
-use super::rank_reports::{RankReports, ReportError, RunRecord};
+use super::rank_reports::{RankReports, RecordRun, RecordingError};
 use super::rank_training::RankTraining;
 use super::world::World;
 use crate::prepare::{Host, PreparedRun, load_state, training_resources};
@@ -58,7 +58,7 @@ impl LaunchedTraining<'_> {
         &self,
         run: &Path,
         training: TrainingStart,
-        record: &mut dyn RunRecord,
+        record: &mut dyn RecordRun,
     ) -> Result<Vec<RankCompletion>, RunError> {
         self.share_failure(self.lead_ranks(run, training, record))
     }
@@ -67,7 +67,7 @@ impl LaunchedTraining<'_> {
         &self,
         run: &Path,
         mut training: TrainingStart,
-        record: &mut dyn RunRecord,
+        record: &mut dyn RecordRun,
     ) -> Result<Vec<RankCompletion>, RunError> {
         let world = self.world;
         let absolute = |path: &Path| path.canonicalize().map_err(|error| self.start_error(&error));
@@ -230,8 +230,8 @@ impl LeaderLink<'_> {
     fn record(&mut self, rank: usize, message: FromRank) -> Result<(), ObserveError> {
         match self.reports.receive(rank, message) {
             Ok(answer) => answer.iter().for_each(|answer| self.world.send_to_all(answer)),
-            Err(ReportError::Record(error)) => return Err(error),
-            Err(ReportError::Protocol(why)) => {
+            Err(RecordingError::Record(error)) => return Err(error),
+            Err(RecordingError::Protocol(why)) => {
                 return Err(observe_error(self.world.abort_for_invalid_message(rank, &why)));
             }
         }

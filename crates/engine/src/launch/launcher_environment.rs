@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
+use std::net::IpAddr;
 use std::ops::Range;
 
 /// The default port of rank 0 under torch's launchers.
@@ -41,8 +42,12 @@ pub struct AssignedRank {
     pub launcher: Launcher,
     /// The variable that holds the world size.
     pub world_size_variable: &'static str,
-    /// A text that only the ranks of this run know.
-    pub token: String,
+    /// The launcher's name for the ranks that it started together. Others may know it.
+    pub job: String,
+    /// The secret in `RUNNER_TOKEN`, which only the ranks of this run know.
+    pub secret: Option<String>,
+    /// True if all ranks are on this machine; false if the environment does not say so.
+    pub is_one_machine: bool,
 }
 
 /// Variables that make no sense.
@@ -129,7 +134,8 @@ impl<'a> Env<'a> {
         [rank_variable, world_size_variable, local_rank_variable]: [&'static str; 3],
         leader_host: String,
         leader_ports: Vec<u16>,
-        token: String,
+        job: String,
+        is_one_machine: bool,
     ) -> Result<AssignedRank, EnvironmentError> {
         let rank = self.required(self.number(rank_variable, "rank")?, world_size_variable, rank_variable)? as usize;
         let expected = "number of ranks";
@@ -145,6 +151,7 @@ impl<'a> Env<'a> {
         }
         let local_rank = self.number(local_rank_variable, "rank")?.unwrap_or(0) as usize;
         let host_name = self.get("HOSTNAME").map(str::to_owned);
+        let is_loopback = leader_host == "localhost" || leader_host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback());
         Ok(AssignedRank {
             rank,
             world_size,
@@ -154,7 +161,9 @@ impl<'a> Env<'a> {
             host_name,
             launcher,
             world_size_variable,
-            token,
+            job,
+            secret: self.get("RUNNER_TOKEN").map(str::to_owned),
+            is_one_machine: is_one_machine || is_loopback,
         })
     }
 
@@ -179,10 +188,16 @@ impl<'a> Env<'a> {
         Ok(self.get("SLURM_PROCID").is_some() && step.is_some_and(|step| step < FIRST_SPECIAL_STEP))
     }
 
-    /// The launcher's name, `RUNNER_TOKEN`, and the launcher's own variables.
-    fn token(self, launcher: &str, own: &[&str]) -> String {
-        let variables = ["RUNNER_TOKEN"].iter().chain(own).map(|name| self.get(name).unwrap_or_default());
+    /// The name of a job: the launcher's name, and the launcher's variables `own`.
+    fn job(self, launcher: &str, own: &[&str]) -> String {
+        let variables = own.iter().map(|name| self.get(name).unwrap_or_default());
         [launcher].into_iter().chain(variables).collect::<Vec<_>>().join("\n")
+    }
+
+    /// True if both variables are set, to the same value.
+    fn are_equal(self, names: [&str; 2]) -> bool {
+        let [one, other] = names.map(|name| self.get(name));
+        one.is_some() && one == other
     }
 }
 
@@ -192,9 +207,10 @@ fn torch(env: Env<'_>) -> Result<AssignedRank, EnvironmentError> {
     // torchrun's own store listens at the port in the variable.
     let is_shared = env.get("TORCHELASTIC_USE_AGENT_STORE").is_some_and(|value| value.eq_ignore_ascii_case("true"));
     let ports = if is_shared { alternative_ports(port) } else { vec![port] };
-    let token = env.token("torch", &["TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"]);
+    let job = env.job("torch", &["TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"]);
+    let is_one_machine = env.are_equal(["LOCAL_WORLD_SIZE", "WORLD_SIZE"]);
     let variables = ["RANK", "WORLD_SIZE", "LOCAL_RANK"];
-    env.assigned(Launcher::Torch, variables, host?, ports, token)
+    env.assigned(Launcher::Torch, variables, host?, ports, job, is_one_machine)
 }
 
 /// The ports after `port`, or before it where there are too few.
@@ -217,9 +233,10 @@ fn slurm(env: Env<'_>) -> Result<AssignedRank, EnvironmentError> {
         None if env.get(world_size) == Some("1") => "localhost".to_owned(),
         None => first_node(env)?,
     };
-    let token = env.token("slurm", &["SLURM_JOB_ID", "SLURM_STEP_ID"]);
+    let job_name = env.job("slurm", &["SLURM_JOB_ID", "SLURM_STEP_ID"]);
+    let nodes = env.get("SLURM_STEP_NUM_NODES").or(env.get("SLURM_JOB_NUM_NODES")).or(env.get("SLURM_NNODES"));
     let variables = ["SLURM_PROCID", world_size, "SLURM_LOCALID"];
-    env.assigned(Launcher::Slurm, variables, host, ports, token)
+    env.assigned(Launcher::Slurm, variables, host, ports, job_name, nodes == Some("1"))
 }
 
 /// The machine of task 0: the first of the step, in all distributions but arbitrary ones.
@@ -260,15 +277,12 @@ fn open_mpi(env: Env<'_>) -> Result<AssignedRank, EnvironmentError> {
         ["OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"];
     let host = env.leader_host(rank, world_size)?;
     let ports = vec![env.port()?.unwrap_or(DEFAULT_PORT)];
-    env.assigned(Launcher::OpenMpi, variables, host, ports, env.token("mpi", &["PMIX_NAMESPACE"]))
+    let is_one_machine = env.are_equal(["OMPI_COMM_WORLD_LOCAL_SIZE", world_size]);
+    let job = env.job("mpi", &["PMIX_NAMESPACE"]);
+    env.assigned(Launcher::OpenMpi, variables, host, ports, job, is_one_machine)
 }
 
 impl AssignedRank {
-    /// The token in the form in which ranks send it.
-    pub fn token_hash(&self) -> [u8; 32] {
-        *blake3::hash(self.token.as_bytes()).as_bytes()
-    }
-
     /// The problem if a plan has another number of ranks. `layout` describes the plan's, such as `ddp: 4 replicas`.
     pub fn world_size_problem(&self, ranks: usize, layout: &dyn Display) -> Option<String> {
         if ranks == self.world_size {
@@ -327,6 +341,28 @@ mod tests {
         assert_eq!((host.as_str(), ports), ("10.0.0.1", vec![5]));
         let ip = "SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_STEP_ID=0 SLURM_LAUNCH_NODE_IPADDR=10.1.1.1";
         assert_eq!(place(ip).3, "10.1.1.1");
+    }
+
+    #[test]
+    fn one_machine_and_the_secret() {
+        let assigned = |text: &str| read(text).unwrap().unwrap();
+        let is_one_machine = |text: &str| assigned(text).is_one_machine;
+        let torch = "RANK=0 WORLD_SIZE=4 MASTER_ADDR=node-1";
+        assert!(is_one_machine(&format!("{torch} LOCAL_WORLD_SIZE=4")));
+        assert!(!is_one_machine(torch) && !is_one_machine(&format!("{torch} LOCAL_WORLD_SIZE=2")));
+        for host in ["localhost", "127.0.0.1", "127.1.2.3", "::1"] {
+            assert!(is_one_machine(&torch.replace("node-1", host)), "{host}");
+        }
+        let slurm = "SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_STEP_ID=0 SLURM_JOB_NODELIST=a SLURM_NNODES";
+        assert!(is_one_machine(&format!("{slurm}=1")) && !is_one_machine(&format!("{slurm}=2")));
+        assert!(is_one_machine(&format!("{slurm}=2 SLURM_STEP_NUM_NODES=1")), "of the step, not the job");
+        let mpi = "OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 MASTER_ADDR=a OMPI_COMM_WORLD_LOCAL_SIZE";
+        assert!(is_one_machine(&format!("{mpi}=2")) && !is_one_machine(&format!("{mpi}=1")));
+        assert_eq!(assigned(torch).secret, None);
+        assert_eq!(assigned(&format!("{torch} RUNNER_TOKEN=")).secret, None);
+        assert_eq!(assigned(&format!("{torch} RUNNER_TOKEN=abc")).secret.as_deref(), Some("abc"));
+        let job = |text: &str| assigned(text).job;
+        assert_ne!(job(&format!("{slurm}=1 SLURM_JOB_ID=1")), job(&format!("{slurm}=1 SLURM_JOB_ID=2")));
     }
 
     /// A batch script and the shell of an allocation have tasks to start, and are none.

@@ -36,8 +36,10 @@ impl Parent {
         system::name_process(&format!("runner rank {rank}"));
         let (queue, messages) = channel();
         let receive = move || {
+            let mut is_run_there = false;
             for line in BufReader::new(io::stdin()).lines() {
                 let Ok(line) = line else { break };
+                is_run_there = true;
                 let Ok(message) = serde_json::from_str::<ToRank>(&line) else {
                     let text = format!("the run sent an invalid message: {}", describe_invalid_line(line.as_bytes()));
                     let failure = ReportedFailure { kind: FailureKind::Other, text };
@@ -48,8 +50,10 @@ impl Parent {
                     return;
                 }
             }
-            // Nobody would record what this rank does from here on.
-            exit(1);
+            if is_run_there {
+                // Nobody would record what this rank does from here on.
+                exit(1);
+            }
         };
         thread::Builder::new().name("parent".to_owned()).spawn(receive)?;
         match messages.recv() {

@@ -20,7 +20,7 @@ use crate::prepare::{Host, load_state, prepare_rank_inputs, thread_pool, trainin
 use runner_comm::{CommError, Region};
 use runner_compute::state::TrainState;
 use runner_exec::eval::EvalError;
-use runner_exec::{ExecError, RankOutcome, Resources};
+use runner_exec::{ExecError, Resources, TrainedRank};
 use runner_machine::host::peak_rss_bytes;
 use runner_spec::topology::LocalRanks;
 use runner_store::run_dir::CHECKPOINTS;
@@ -107,7 +107,7 @@ impl RankProcess {
         region: &Arc<Region>,
         resources: &Resources<'_>,
         state: TrainState,
-    ) -> Result<RankOutcome, ExecError> {
+    ) -> Result<TrainedRank, ExecError> {
         let RankStart { program, training, faults, .. } = start;
         let (comm, status) =
             connect_rank(region, program, faults, LocalRanks::Processes).map_err(ExecError::Program)?;

@@ -9,7 +9,7 @@ use runner_spec::event::{BestValidation, Event, ObserveError};
 use runner_store::PartRecord;
 
 /// Keeps the record of a run whose training state is in other processes.
-pub(crate) trait RunRecord: Observer + Send {
+pub(crate) trait RecordRun: Observer + Send {
     /// Makes a checkpoint of `parts`, of which each stage wrote one, and reports that it is saved.
     ///
     /// # Errors
@@ -25,18 +25,18 @@ pub(crate) trait RunRecord: Observer + Send {
 
 /// The error of recording a message of a rank.
 #[derive(Debug)]
-pub(super) enum ReportError {
+pub(super) enum RecordingError {
     /// The record could not be written.
     Record(ObserveError),
     /// The rank did not keep to the protocol: its message is invalid for this reason.
     Protocol(String),
 }
 
-fn violation(why: impl Into<String>) -> ReportError {
-    ReportError::Protocol(why.into())
+fn violation(why: impl Into<String>) -> RecordingError {
+    RecordingError::Protocol(why.into())
 }
 
-impl From<ObserveError> for ReportError {
+impl From<ObserveError> for RecordingError {
     fn from(error: ObserveError) -> Self {
         Self::Record(error)
     }
@@ -44,7 +44,7 @@ impl From<ObserveError> for ReportError {
 
 /// The reports of the ranks of a run.
 pub(super) struct RankReports<'a> {
-    record: &'a mut dyn RunRecord,
+    record: &'a mut dyn RecordRun,
     /// The parts of the next checkpoint, by rank.
     parts: BTreeMap<usize, CheckpointPart>,
     /// The last message of each rank.
@@ -52,12 +52,12 @@ pub(super) struct RankReports<'a> {
 }
 
 impl<'a> RankReports<'a> {
-    pub(super) fn new(world_size: usize, record: &'a mut dyn RunRecord) -> Self {
+    pub(super) fn new(world_size: usize, record: &'a mut dyn RecordRun) -> Self {
         Self { record, parts: BTreeMap::new(), ends: vec![None; world_size] }
     }
 
     /// Records a message. Returns the message that all ranks are to be sent next, if there is one.
-    pub(super) fn receive(&mut self, rank: usize, message: FromRank) -> Result<Option<ToRank>, ReportError> {
+    pub(super) fn receive(&mut self, rank: usize, message: FromRank) -> Result<Option<ToRank>, RecordingError> {
         match message {
             FromRank::Event(_) if rank > 0 => {
                 return Err(violation("the rank sent an event, although only rank 0 sends events"));
@@ -81,7 +81,7 @@ impl<'a> RankReports<'a> {
     }
 
     /// Adds a rank's part. The last one makes the checkpoint.
-    fn add_part(&mut self, rank: usize, part: CheckpointPart) -> Result<Option<ToRank>, ReportError> {
+    fn add_part(&mut self, rank: usize, part: CheckpointPart) -> Result<Option<ToRank>, RecordingError> {
         let CheckpointPart { step, tokens, best, .. } = part;
         if let Some(other) = self.parts.values().find(|other| other.step != step) {
             let expected = other.step;
@@ -146,7 +146,7 @@ mod tests {
         }
     }
 
-    impl RunRecord for TextRecord {
+    impl RecordRun for TextRecord {
         fn commit(
             &mut self,
             step: u64,
@@ -183,7 +183,7 @@ mod tests {
         let mut reports = RankReports::new(2, &mut record);
         reports.receive(0, part(4)).unwrap();
         let mut violation = |rank, message| match reports.receive(rank, message) {
-            Err(ReportError::Protocol(text)) => text,
+            Err(RecordingError::Protocol(text)) => text,
             other => panic!("{other:?}"),
         };
         assert_eq!(violation(1, part(5)), "the rank has saved step 5, although other ranks have saved step 4");

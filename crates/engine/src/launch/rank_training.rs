@@ -9,7 +9,7 @@ use super::faults::Faults;
 use runner_comm::{Communicator, LocalComm, RankPhase, RankStatus, Region, TcpMesh};
 use runner_compute::observer::Observer;
 use runner_compute::state::TrainState;
-use runner_exec::{InstructionList, Peers, ProgressMonitor, RankOutcome, Resources, RunControls};
+use runner_exec::{InstructionList, Peers, ProgressMonitor, Resources, RunControls, TrainedRank};
 use runner_spec::program::Program;
 use runner_spec::topology::LocalRanks;
 
@@ -52,7 +52,7 @@ impl RankTraining<'_> {
     ///
     /// # Errors
     /// The executor's error, with the instruction that the rank had begun.
-    pub(super) fn run(&self, state: TrainState, observer: &mut dyn Observer) -> Result<RankOutcome, RankError> {
+    pub(super) fn run(&self, state: TrainState, observer: &mut dyn Observer) -> Result<TrainedRank, RankError> {
         let Self { program, resources, controls, status, .. } = *self;
         let monitor = StatusMonitor { training: self, published: Mutex::new(Instant::now()) };
         let peers = Peers { comm: self.comm, monitor: &monitor };

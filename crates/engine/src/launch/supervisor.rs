@@ -12,7 +12,7 @@ use super::failure::{FailureCause, RankFailure, describe_place, last_line};
 use super::faults::Faults;
 use super::hang_detector::{HangDetector, STEP_TIMEOUT};
 use super::protocol::{FailureKind, FromRank, RankCompletion, RankStart, ReportedFailure, TrainingStart};
-use super::rank_reports::{RankReports, ReportError, RunRecord};
+use super::rank_reports::{RankReports, RecordRun, RecordingError};
 use super::system;
 use crate::run_error::RunError;
 use runner_comm::Region;
@@ -69,7 +69,7 @@ impl SupervisedRun<'_> {
 pub(crate) fn run(
     run: &SupervisedRun<'_>,
     stop: &AtomicBool,
-    record: &mut dyn RunRecord,
+    record: &mut dyn RecordRun,
 ) -> Result<Vec<RankCompletion>, RunError> {
     let starts = run.plan.ranks.iter().map(|planned| run.rank_start(planned));
     let Some(first) = starts.clone().next() else { return Ok(Vec::new()) };
@@ -168,8 +168,8 @@ impl Supervisor<'_> {
         match self.reports.receive(rank, message) {
             Ok(None) => {}
             Ok(Some(answer)) => self.ranks.iter().for_each(|rank| rank.process.send(answer.clone())),
-            Err(ReportError::Record(error)) => self.abort(self.ranks.len(), AbortCause::Record(error)),
-            Err(ReportError::Protocol(why)) => self.kill(rank, FailureCause::InvalidMessage(why)),
+            Err(RecordingError::Record(error)) => self.abort(self.ranks.len(), AbortCause::Record(error)),
+            Err(RecordingError::Protocol(why)) => self.kill(rank, FailureCause::InvalidMessage(why)),
         }
     }
 

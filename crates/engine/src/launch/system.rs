@@ -94,6 +94,15 @@ pub(super) fn is_stopped(pid: u32) -> bool {
     stat.as_deref().and_then(|stat| stat.rsplit_once(") ")).is_some_and(|(_, rest)| rest.starts_with(['T', 't']))
 }
 
+/// The user that this process runs as.
+pub(super) fn user() -> u32 {
+    #[expect(unsafe_code, reason = "FFI")]
+    // SAFETY: reads a number of this process, and cannot fail.
+    unsafe {
+        libc::geteuid()
+    }
+}
+
 /// The machine that this process runs on, by its name and the time of its start, because two machines may have one name. `host_name`
 /// is its name where the kernel does not say it.
 pub(super) fn machine(host_name: Option<&str>) -> String {

@@ -13,7 +13,7 @@ use crate::prepare::thread_pool;
 use runner_comm::Region;
 use runner_compute::observer::Observer;
 use runner_compute::state::TrainState;
-use runner_exec::{ExecError, RankOutcome, Resources, RunControls};
+use runner_exec::{ExecError, Resources, RunControls, TrainedRank};
 use runner_plan::topology::topology;
 use runner_spec::program::Program;
 use runner_spec::topology::LocalRanks;
@@ -39,14 +39,14 @@ pub fn run<'a>(
     controls: impl Into<RunControls<'a>>,
     faults: &Faults,
     observer: &mut (dyn Observer + Send),
-) -> Result<Vec<RankOutcome>, RankError> {
+) -> Result<Vec<TrainedRank>, RankError> {
     let controls = controls.into();
     let Some(first) = ranks.first() else { return Ok(Vec::new()) };
     let element = first.state.buffer.dtype().size_in_bytes();
     let topology = topology(first.program, slots, element);
     let region = Region::anonymous(&topology).map_err(|error| start_error(0, &error))?;
     let mut observer = Some(observer);
-    let results: Vec<Result<RankOutcome, RankError>> = thread::scope(|scope| {
+    let results: Vec<Result<TrainedRank, RankError>> = thread::scope(|scope| {
         let start = |rank| {
             let ThreadRank { program, .. } = rank;
             let (region, number, observer) = (&region, program.rank, observer.take());
@@ -89,7 +89,7 @@ fn run_rank(
     controls: RunControls<'_>,
     faults: &Faults,
     observer: &mut (dyn Observer + Send),
-) -> Result<RankOutcome, RankError> {
+) -> Result<TrainedRank, RankError> {
     let ThreadRank { program, threads, state } = rank;
     let error = |error: &dyn std::fmt::Display| start_error(program.rank, error);
     let (comm, status) = connect_rank(region, program, faults, LocalRanks::Threads).map_err(|e| error(&e))?;

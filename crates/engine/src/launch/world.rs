@@ -8,11 +8,12 @@ use std::time::{Duration, Instant};
 
 use super::device_communicator::device_communicator;
 use super::failure::describe_place;
+use super::faults::Faults;
 use super::launcher_environment::AssignedRank;
 use super::protocol::{FromRank, ToRank, describe_invalid_line};
 use super::system;
 use runner_comm::{
-    CommError, Communicator, JoinConfig, JoinError, PeerIdentity, RankPhase, RunAbort, TcpComm, TcpMesh,
+    CommError, Communicator, JoinConfig, JoinError, PeerIdentity, RankPhase, RankToken, RunAbort, TcpComm, TcpMesh,
 };
 use runner_plan::topology::topology;
 use runner_spec::cluster::RankLocation;
@@ -22,6 +23,9 @@ use runner_spec::topology::LocalRanks;
 
 /// The time that a rank waits for the other ranks to join.
 const JOIN_TIMEOUT: Duration = Duration::from_mins(5);
+
+/// A rank without a heartbeat for this long is lost.
+const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The time that a rank waits for the reason after another rank has aborted.
 const ABORT_REASON_TIMEOUT: Duration = Duration::from_secs(3);
@@ -43,11 +47,17 @@ pub struct World {
 }
 
 impl World {
-    /// Joins the other ranks, within `timeout` if that is given. `report_wait` receives what the rank waits for.
+    /// Joins the other ranks, which know the same `token`. `report_wait` receives what the rank waits for.
     ///
     /// # Errors
     /// Those of `TcpMesh::join`.
-    pub fn join(assigned: AssignedRank, timeout: Option<Duration>, report_wait: fn(&str)) -> Result<Self, JoinError> {
+    pub(crate) fn join(
+        assigned: AssignedRank,
+        token: RankToken,
+        faults: &Faults,
+        report_wait: fn(&str),
+    ) -> Result<Self, JoinError> {
+        let timeout = faults.operation_timeout();
         let config = JoinConfig {
             rank: assigned.rank,
             world_size: assigned.world_size,
@@ -58,8 +68,9 @@ impl World {
             ),
             leader_host: assigned.leader_host.clone(),
             ports: assigned.leader_ports.clone(),
-            token: assigned.token_hash(),
+            token,
             timeout: timeout.unwrap_or(JOIN_TIMEOUT),
+            heartbeat_timeout: faults.heartbeat_timeout().unwrap_or(HEARTBEAT_TIMEOUT),
             report_wait,
         };
         let mesh = TcpMesh::join(&config)?;
@@ -234,7 +245,7 @@ mod tests {
     fn world_of_one() -> World {
         let variables = [("RANK", "0"), ("WORLD_SIZE", "1")].map(|(a, b)| (a.to_owned(), b.to_owned()));
         let assigned = assigned_rank(&variables.into_iter().collect()).unwrap().unwrap();
-        World::join(assigned, None, |_| ()).unwrap()
+        World::join(assigned, RankToken::new("job", None), &Faults::default(), |_| ()).unwrap()
     }
 
     #[test]

@@ -21,7 +21,7 @@ use runner_store::manifest::RunStatus;
 use super::event::{DriveProgress, RunningPoint, SweepEvent, SweepObserver, SweepOutcome};
 use super::open::SweepRequest;
 use super::point_process::{DEVICES, PointProcess, point_arguments};
-use super::resource_allocator::{ResourceAllocator, ResourceNeed};
+use super::resource_allocator::{ResourceAllocator, ResourceNeed, visible_devices};
 use super::segment_outcome::{ExitedProcess, ProcessExit, SegmentOutcome};
 use crate::prepare::{Host, local_devices};
 use crate::stop::StopSwitch;
@@ -38,6 +38,8 @@ pub struct SweepReport {
     pub outcome: SweepOutcome,
     /// The numbers of the points that failed in this call.
     pub failed: Vec<usize>,
+    /// Those among them that fail again until a person has done what their error says.
+    pub blocked: Vec<usize>,
     pub progress: SweepProgress,
 }
 
@@ -53,8 +55,9 @@ pub fn run_sweep(
     stop.arm();
     let mut driver = Driver::new(sweep, request, host);
     let outcome = driver.run(stop, observer);
-    let failed = driver.failed.iter().map(|task| driver.point(*task).index).collect();
-    SweepReport { outcome, failed, progress: driver.progress }
+    let numbers = |tasks: &BTreeSet<usize>| tasks.iter().map(|task| driver.point(*task).index).collect();
+    let (failed, blocked) = (numbers(&driver.failed), numbers(&driver.blocked));
+    SweepReport { outcome, failed, blocked, progress: driver.progress }
 }
 
 struct Driver<'a> {
@@ -69,9 +72,11 @@ struct Driver<'a> {
     progress: SweepProgress,
     /// Tasks that failed in this call and are not retried in it.
     failed: BTreeSet<usize>,
+    /// The tasks among `failed` that fail again until a person has restored or removed a file.
+    blocked: BTreeSet<usize>,
     /// The number of times that each segment (task and rung) was retried.
     attempts: BTreeMap<(usize, usize), u32>,
-    running: BTreeMap<usize, RunningSegment>,
+    running: BTreeMap<usize, SegmentProcess>,
     /// Tasks whose run another process worked on, and since when this call waits for it.
     waiting: BTreeMap<usize, Instant>,
     /// The tasks among `waiting` whose run was locked when it was last checked.
@@ -88,7 +93,7 @@ struct Driver<'a> {
 }
 
 /// A segment that a process trains.
-struct RunningSegment {
+struct SegmentProcess {
     process: PointProcess,
     segment: TrainingSegment,
     from: u64,
@@ -112,6 +117,7 @@ impl<'a> Driver<'a> {
             workers: record.workers(request.parallel),
             progress: SweepProgress::read(&host.runs, record),
             failed: BTreeSet::new(),
+            blocked: BTreeSet::new(),
             attempts: BTreeMap::new(),
             running: BTreeMap::new(),
             waiting: BTreeMap::new(),
@@ -292,7 +298,7 @@ impl<'a> Driver<'a> {
         self.attempts.get(&(segment.task, segment.rung)).copied().unwrap_or(0)
     }
 
-    fn outcome(&mut self, exit: ProcessExit, running: &RunningSegment) -> SegmentOutcome {
+    fn outcome(&mut self, exit: ProcessExit, running: &SegmentProcess) -> SegmentOutcome {
         let segment = running.segment;
         let (task, attempts) = (segment.task, self.attempts_of(segment));
         let failed_run = self.progress_of(task).filter(|run| run.status == RunStatus::Failed);
@@ -334,6 +340,7 @@ impl<'a> Driver<'a> {
                 has_changed = true;
                 continue;
             } else if let Some(error) = self.missing_measurement(*segment) {
+                self.blocked.insert(task);
                 self.fail(*segment, &error, false, observer);
             } else {
                 let point = self.point(task);
@@ -394,7 +401,7 @@ impl<'a> Driver<'a> {
         };
         let until = segment.until;
         observer.observe(&SweepEvent::Started { point: point.index, from, until, steps: point.steps });
-        self.running.insert(segment.task, RunningSegment { process, segment, from, was_asked_to_stop: false });
+        self.running.insert(segment.task, SegmentProcess { process, segment, from, was_asked_to_stop: false });
     }
 
     /// Asks each process to stop, once.
@@ -417,30 +424,23 @@ impl<'a> Driver<'a> {
         }
         let done = self.progress.points.iter().flatten().filter(|run| run.status == RunStatus::Done).count();
         let (failed, runs) = (self.failed.len(), self.tasks.tasks.len());
+        let is_idle = |task: &usize| !self.running.contains_key(task) && !self.failed.contains(task);
+        let is_judged = |task: &usize| self.progress.is_judged(self.record(), self.tasks.points[*task]);
+        let judged = (0..runs).filter(is_idle).filter(is_judged).count();
         let cost = self.cost_done + cost_running;
         let all = (self.cost_done + self.cost_left).max(cost);
         // At the speed of this call so far.
         let seconds_left = self.started.elapsed().as_secs_f64() / cost * (self.cost_left - cost_running).max(0.0);
         DriveProgress {
-            queued: runs.saturating_sub(done + failed + points.len()),
+            queued: runs.saturating_sub(done + judged + failed + points.len()),
             running: points,
             done,
+            judged,
             failed,
             best: self.best,
             share: if all > 0.0 { cost / all } else { 0.0 },
             remaining: Duration::try_from_secs_f64(seconds_left).ok().filter(|_| cost > 0.0),
         }
-    }
-}
-
-/// The names of the CUDA devices that points may use: of the `count` devices of this machine, those that `variable`, the value of
-/// `CUDA_VISIBLE_DEVICES`, lets this process see.
-fn visible_devices(count: usize, variable: Option<&str>) -> Vec<String> {
-    match variable {
-        Some(names) => {
-            names.split(',').map(str::trim).filter(|n| !n.is_empty()).take(count).map(str::to_owned).collect()
-        }
-        None => (0..count).map(|i| i.to_string()).collect(),
     }
 }
 
@@ -456,7 +456,8 @@ mod tests {
     fn each_rung_of_a_point_has_its_own_retries() {
         let root = tempfile::tempdir().unwrap();
         let experiments = ["a: 1\n".to_owned(), "a: 2\n".to_owned(), "a: 3\n".to_owned()];
-        let files = SweepFiles { record: runner_lab::testing::sweep(), text: "", experiments: &experiments };
+        let files =
+            SweepFiles { record: runner_lab::testing::sweep(), text: "", experiments: &experiments, is_private: false };
         let sweep = SweepDir::create(root.path(), files).unwrap();
         let spec = from_str("sweep: {base: e.yaml, grid: {seed: [1, 2]}, retries: 1}", Path::new("s.yaml")).unwrap();
         let request = SweepRequest {
@@ -476,16 +477,9 @@ mod tests {
             // Any process will do: this one lists tests.
             let process = PointProcess::start(&["--list".into()], log.clone(), &[], &[]).unwrap();
             let segment = TrainingSegment { task: 0, rung, until: 10 };
-            let running = RunningSegment { process, segment, from: 0, was_asked_to_stop: false };
+            let running = SegmentProcess { process, segment, from: 0, was_asked_to_stop: false };
             matches!(driver.outcome(ProcessExit::Killed(9), &running), SegmentOutcome::Failed { is_retried: true, .. })
         };
         assert_eq!([0, 0, 1, 1].map(&mut is_retried), [true, false, true, false]);
-    }
-
-    #[test]
-    fn points_use_only_the_devices_that_are_visible() {
-        assert_eq!(visible_devices(3, None), ["0", "1", "2"]);
-        assert_eq!(visible_devices(2, Some("3, GPU-a")), ["3", "GPU-a"]);
-        assert!(visible_devices(0, Some("")).is_empty() && visible_devices(0, None).is_empty());
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::point_process::ReportedProgress;
-use runner_lab::sweep::{Importance, Results};
+use runner_lab::sweep::{Importance, SweepResults};
 
 /// An event of a sweep. Those that are not skipped are the lines of `runner sweep --json`. Points are numbered from 1.
 #[derive(Debug, Serialize)]
@@ -59,7 +59,7 @@ pub enum SweepEvent<'a> {
     Summary {
         status: SweepOutcome,
         up_to_date: bool,
-        results: &'a Results,
+        results: &'a SweepResults,
         importance: &'a [Importance],
     },
     /// Another process works on the point's run.
@@ -90,6 +90,8 @@ pub enum SweepOutcome {
 pub struct DriveProgress {
     pub running: Vec<RunningPoint>,
     pub done: usize,
+    /// The points that were judged and neither run nor are done: they were stopped early, or wait for their promotion.
+    pub judged: usize,
     pub failed: usize,
     pub queued: usize,
     /// The best finished point and its objective.

@@ -78,7 +78,7 @@ pub fn open_sweep(
     if let Some((path, record)) = find_resumable(request, host, observer)? {
         return resume(request, host, path, record, observer);
     }
-    let PlannedSweep { record, experiments } = plan_points(request, host, observer)?;
+    let PlannedSweep { record, experiments, is_private } = plan_points(request, host, observer)?;
     if let SweepLauncher::Slurm { .. } = request.launcher {
         slurm::check_array_size(&record)?;
     }
@@ -91,7 +91,7 @@ pub fn open_sweep(
         drop(turn);
         return resume(request, host, path, record, observer);
     }
-    let files = SweepFiles { record, text: &spec.text, experiments: &experiments };
+    let files = SweepFiles { record, text: &spec.text, experiments: &experiments, is_private };
     Ok(OpenedSweep::Created(SweepDir::create(&host.runs, files)?))
 }
 

@@ -1,6 +1,7 @@
 //! Plans the points of a sweep: each one is rendered, checked, its data prepared, and compiled.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fs;
 use std::path::Path;
 
@@ -23,6 +24,7 @@ use runner_store::time;
 
 use super::open::SweepRequest;
 use super::point_problems::PointProblems;
+use crate::apply::is_private;
 use crate::error::{EngineError, error_text};
 use crate::observer::{RunEvent, RunObserver};
 use crate::prepare::{Host, check_prompts, local_devices, pin_hub_commits, prepare_inputs};
@@ -33,6 +35,8 @@ pub(super) struct PlannedSweep {
     pub record: SweepRecord,
     /// The resolved experiment of each point.
     pub experiments: Vec<String>,
+    /// True if only their owner may read the experiments.
+    pub is_private: bool,
 }
 
 /// Plans all points of the request's sweep.
@@ -73,7 +77,7 @@ pub(super) fn plan_points(
     let mut data = PreparedData::default();
     let mut preparable = Vec::new();
     for (point, loaded) in &points {
-        match data.facts(&loaded.experiment, &pool, host, observer) {
+        match data.facts(&loaded.experiment, &pool, host, observer)? {
             Ok(facts) => preparable.push((*point, loaded, facts)),
             Err(error) => problems.add(point, error),
         }
@@ -127,7 +131,8 @@ pub(super) fn plan_points(
         points: planned,
     };
     let experiments = points.iter().map(|(_, loaded)| runner_config::to_yaml(&loaded.experiment)).collect();
-    Ok(PlannedSweep { record, experiments })
+    let is_private = points.iter().any(|(_, loaded)| is_private(loaded));
+    Ok(PlannedSweep { record, experiments, is_private })
 }
 
 /// The content hash of a source, without a byte order mark.
@@ -194,7 +199,7 @@ fn choose_objective<'a>(spec: &SweepSpec, mut facts: impl Iterator<Item = &'a Da
     Objective { metric, ..spec.objective }
 }
 
-/// Says why the objectives of the points will not compare, if they will not.
+/// Checks that the objectives of the points can be compared. If they cannot, `observer` receives a warning.
 ///
 /// # Errors
 /// If early stopping would compare them.
@@ -231,26 +236,37 @@ struct PreparedData {
 }
 
 impl PreparedData {
+    /// The facts about the data of `experiment`, or its mistake.
+    ///
+    /// # Errors
+    /// If the machine fails, such as a full disk.
     fn facts(
         &mut self,
         experiment: &Experiment,
         pool: &rayon::ThreadPool,
         host: &Host,
         observer: &mut dyn RunObserver,
-    ) -> Result<DataFacts, String> {
+    ) -> Result<Result<DataFacts, String>, EngineError> {
         // Preparation does not depend on the seed.
         let (model, eval) = (&experiment.model, &experiment.eval);
         let key = json_bytes(&(&experiment.data, &eval.hellaswag, &eval.test, model.vocab_size, &model.init));
-        let prepared = self.prepared.entry(key).or_insert_with(|| {
-            // Prompts are no part of the data.
-            let mut without_prompts = experiment.clone();
-            without_prompts.eval.samples = None;
-            let prepared = prepare_inputs(&without_prompts, pool, host, observer);
-            prepared.map(|p| (p.facts, p.tokenizer)).map_err(|error| error_text(&error))
-        });
-        let (facts, tokenizer) = prepared.as_ref().map_err(Clone::clone)?;
-        check_prompts(experiment, tokenizer).map_err(|error| error_text(&error))?;
-        Ok(facts.clone())
+        let prepared = match self.prepared.entry(key) {
+            Entry::Occupied(prepared) => prepared.into_mut(),
+            Entry::Vacant(missing) => {
+                // Prompts are no part of the data.
+                let mut without_prompts = experiment.clone();
+                without_prompts.eval.samples = None;
+                missing.insert(match prepare_inputs(&without_prompts, pool, host, observer) {
+                    Ok(prepared) => Ok((prepared.facts, prepared.tokenizer)),
+                    Err(error) if error.is_request() => Err(error_text(&error)),
+                    Err(error) => return Err(error),
+                })
+            }
+        };
+        Ok(prepared.as_ref().map_err(Clone::clone).and_then(|(facts, tokenizer)| {
+            check_prompts(experiment, tokenizer).map_err(|error| error_text(&error))?;
+            Ok(facts.clone())
+        }))
     }
 }
 

@@ -16,7 +16,7 @@ const MAX_NAMED_POINTS: usize = 3;
 pub struct PointProblems {
     /// The number of points of the sweep.
     total: usize,
-    problems: Vec<(Problem, Vec<PointOfProblem>)>,
+    problems: Vec<(Problem, Vec<AffectedPoint>)>,
 }
 
 #[derive(Debug)]
@@ -43,7 +43,7 @@ impl Problem {
 
 /// A point that has a mistake: its number and its values.
 #[derive(Debug, PartialEq)]
-struct PointOfProblem {
+struct AffectedPoint {
     index: usize,
     values: String,
 }
@@ -73,7 +73,7 @@ impl PointProblems {
     }
 
     fn add_problem(&mut self, point: &ExpandedPoint, problem: Problem) {
-        let point = PointOfProblem { index: point.index, values: describe_values(&point.values) };
+        let point = AffectedPoint { index: point.index, values: describe_values(&point.values) };
         match self.problems.iter_mut().find(|(known, _)| known.is_same(&problem)) {
             Some((_, points)) if points.last() == Some(&point) => {}
             Some((_, points)) => points.push(point),

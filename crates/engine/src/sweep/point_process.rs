@@ -167,7 +167,7 @@ pub fn point_arguments(
     until: Option<u64>,
 ) -> Result<Vec<OsString>, StoreError> {
     let file = point_file(path, point.index);
-    let options = LoadOptions { absent_files: true, ..LoadOptions::default() };
+    let options = LoadOptions { allows_absent_files: true, ..LoadOptions::default() };
     let loaded = runner_config::load(&file, &options).map_err(|mistakes| damaged_copy(&file, &mistakes))?;
     // A part of the file may be legal too. Another version may write the same experiment in other words.
     if record.version == env!("CARGO_PKG_VERSION") && runner_config::to_yaml(&loaded.experiment) != loaded.text {

@@ -60,6 +60,17 @@ impl ResourceAllocator {
     }
 }
 
+/// The names of the CUDA devices that points may use: of the `count` devices of this machine, those that `variable`, the value of
+/// `CUDA_VISIBLE_DEVICES`, lets this process see.
+pub(super) fn visible_devices(count: usize, variable: Option<&str>) -> Vec<String> {
+    match variable {
+        Some(names) => {
+            names.split(',').map(str::trim).filter(|n| !n.is_empty()).take(count).map(str::to_owned).collect()
+        }
+        None => (0..count).map(|i| i.to_string()).collect(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -117,5 +128,12 @@ mod tests {
         machine.give_back(1);
         machine.give_back(1);
         assert_eq!(machine.take(5, two), Some(names(&["3", "1"])), "in their order");
+    }
+
+    #[test]
+    fn points_use_only_the_devices_that_are_visible() {
+        assert_eq!(visible_devices(3, None), ["0", "1", "2"]);
+        assert_eq!(visible_devices(2, Some("3, GPU-a")), ["3", "GPU-a"]);
+        assert!(visible_devices(0, Some("")).is_empty() && visible_devices(0, None).is_empty());
     }
 }

@@ -50,8 +50,8 @@ impl Candidate {
     }
 }
 
-/// Candidates of like length, in batches of at most `EVAL_TOKENS_PER_FORWARD`: the same for every number of replicas. Of each candidate
-/// its summed loss is kept.
+/// Candidates of similar length, in batches of at most `EVAL_TOKENS_PER_FORWARD` tokens. The batches are the same for every number of
+/// replicas. The summed loss of each candidate is recorded.
 #[derive(Debug, Clone)]
 pub struct ChoiceBatches<'a> {
     items: &'a [ChoiceItem],
@@ -94,7 +94,7 @@ impl<'a> ChoiceBatches<'a> {
     /// The score, when all batches are recorded in `values`.
     ///
     /// # Errors
-    /// If a loss is not finite: anything can be the smallest among numbers that are none.
+    /// If a loss is not finite: then any ending could count as the one with the smallest loss.
     pub fn finish(&self, values: &[f64]) -> Result<ChoiceScore, EvalError> {
         if !values.iter().all(|l| l.is_finite()) {
             return Err(EvalError::NotFinite("multiple-choice loss"));

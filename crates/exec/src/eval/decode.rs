@@ -13,7 +13,7 @@ pub struct TokenFeed {
     pub batch: usize,
     /// Position of the first new token: the tokens of each row that stay in the cache. 0 starts anew.
     pub start: usize,
-    /// Tokens of each row that the cache must have room for until the next start.
+    /// Tokens of each row that the cache must have space for until the next start.
     pub capacity: usize,
 }
 
@@ -46,7 +46,7 @@ impl<'a> ChunkDecoder<'a> {
             return Err(EvalError::Request(format!("token {start} is fed behind {length} tokens")));
         }
         cache.length = feed.start;
-        let output = self.model.extend_stage(self.params, &feed.ids, input, &mut cache)?;
+        let output = self.model.extend_chunk(self.params, &feed.ids, input, &mut cache)?;
         self.cache = Some(cache);
         Ok(output)
     }

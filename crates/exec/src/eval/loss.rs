@@ -29,7 +29,7 @@ impl ValidationLoss {
     }
 }
 
-/// The first rows of a split in batches of `micro_batch`; of each its summed loss, its valid tokens and their bytes are kept.
+/// The first rows of a split in batches of `micro_batch`. The summed loss, the valid tokens and their bytes of each batch are recorded.
 #[derive(Debug, Clone, Copy)]
 pub struct LossBatches<'a> {
     split: &'a Split,

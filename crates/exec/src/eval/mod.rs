@@ -5,12 +5,13 @@ pub mod choice;
 pub mod decode;
 pub mod loss;
 pub mod sample;
+mod text_stream;
 
 pub use batches::{Batches, indices_of_replica, run_all_batches, run_batches};
 pub use choice::{ChoiceBatches, ChoiceScore};
 pub use decode::{ChunkDecoder, TokenFeed};
 pub use loss::{LossBatches, ValidationLoss};
-pub use sample::{Continuation, continue_prompt, generate};
+pub use sample::{Continuation, Drawn, continue_prompt, generate};
 
 use std::time::Instant;
 
@@ -37,8 +38,8 @@ pub enum EvalError {
     NotFinite(&'static str),
 }
 
-/// Measures the loss and the multiple-choice score of the model of `step`, where their batches are given. `run` runs all batches of one
-/// of them through the model, and returns the numbers in which they are recorded.
+/// Measures the loss and the multiple-choice score of the model of `step`, where their batches are given. `run` is called for each of the
+/// two: it runs all batches through the model, and returns the numbers in which they are recorded.
 ///
 /// # Errors
 /// Those of `run`, or if a result is not finite.

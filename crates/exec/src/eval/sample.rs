@@ -1,11 +1,14 @@
 //! Continuations of prompts, with a key-value cache: each new token costs one pass over the cache.
 
+use std::ops::ControlFlow;
+
 use candle_core::{DType, Tensor};
 use candle_transformers::generation::{LogitsProcessor, Sampling};
 use serde::{Deserialize, Serialize};
 
 use super::EvalError;
 use super::decode::{ChunkDecoder, TokenFeed};
+use super::text_stream::TextStream;
 use runner_compute::kernels::on_host;
 use runner_compute::model::{Model, Params};
 use runner_data::TextTokenizer;
@@ -22,8 +25,19 @@ pub struct Continuation {
     pub tokens: usize,
 }
 
+/// The progress of [`generate`].
+#[derive(Debug)]
+pub enum Drawn<'a> {
+    /// Nothing yet: this prompt comes next.
+    Prompt(&'a str),
+    /// Whole characters that follow in the first continuation of the prompt.
+    Text(&'a str),
+    /// All continuations of the prompt.
+    Continuations(&'a [Continuation]),
+}
+
 /// Generates `spec.count` continuations of each prompt by a whole model. Continuation i of prompt p draws from its own generator, seeded with
-/// `spec.seed` + p·count + i.
+/// `spec.seed` + p·count + i. `observer` receives them as they are drawn; generation ends when it breaks.
 ///
 /// # Errors
 /// If a prompt cannot be encoded, or `model` is a chunk.
@@ -32,20 +46,44 @@ pub fn generate(
     params: &Params,
     tokenizer: &TextTokenizer,
     spec: &Samples,
+    observer: &mut dyn FnMut(Drawn<'_>) -> ControlFlow<()>,
 ) -> Result<Vec<Continuation>, EvalError> {
     if model.range != (0..model.spec.block_count()) {
         return Err(EvalError::Request("a chunk of a model cannot generate on its own".into()));
     }
+    // A prompt that cannot be encoded is reported before anything is drawn.
+    for prompt in &spec.prompts {
+        tokenizer.encode_prompt(prompt)?;
+    }
     let mut decoder = ChunkDecoder::new(model, params);
     let mut all = Vec::new();
-    for p in 0..spec.prompts.len() {
-        all.extend(continue_prompt(&mut |feed| decoder.extend(feed, None), &model.spec, tokenizer, spec, p)?);
+    for (p, prompt) in spec.prompts.iter().enumerate() {
+        if observer(Drawn::Prompt(prompt)).is_break() {
+            break;
+        }
+        let mut stream = TextStream::new(tokenizer);
+        let mut is_read = true;
+        let extend = &mut |feed: &TokenFeed| decoder.extend(feed, None);
+        let continuations = continue_prompt(extend, &model.spec, tokenizer, spec, p, &mut |row, token| {
+            let text = if row == 0 { stream.push(token) } else { String::new() };
+            is_read = text.is_empty() || observer(Drawn::Text(&text)).is_continue();
+            if is_read { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        })?;
+        let rest = stream.finish();
+        let is_read = is_read
+            && (rest.is_empty() || observer(Drawn::Text(&rest)).is_continue())
+            && observer(Drawn::Continuations(&continuations)).is_continue();
+        all.extend(continuations);
+        if !is_read {
+            break;
+        }
     }
     Ok(all)
 }
 
 /// The continuations of prompt `p` alone by a model of shape `model`, side by side in one batch. They do not depend on the other prompts.
-/// `extend` feeds new tokens to the model, and returns the logits behind the last token of each row, [feed.batch, vocab].
+/// `extend` feeds new tokens to the model, and returns the logits behind the last token of each row, [feed.batch, vocab]. `on_token`
+/// receives the row and the id of each token of the texts as it is drawn; when it breaks, no more are drawn.
 ///
 /// # Errors
 /// If the prompt cannot be encoded, or those of `extend`.
@@ -55,6 +93,7 @@ pub fn continue_prompt(
     tokenizer: &TextTokenizer,
     spec: &Samples,
     p: usize,
+    on_token: &mut dyn FnMut(usize, u32) -> ControlFlow<()>,
 ) -> Result<Vec<Continuation>, EvalError> {
     let Some(prompt) = spec.prompts.get(p) else { return Ok(Vec::new()) };
     let seed = spec.seed.wrapping_add((p * spec.count) as u64);
@@ -79,12 +118,15 @@ pub fn continue_prompt(
         Ok(if logits.dtype() == DType::BF16 { logits.to_dtype(DType::F32)? } else { logits })
     };
     let mut logits = feed(&rows)?;
-    for n in 0..spec.max_tokens {
+    'tokens: for n in 0..spec.max_tokens {
         for (row, processor) in processors.iter_mut().enumerate() {
             // Rows of a padded vocabulary are no tokens.
             let token = processor.sample(&logits.get(row)?.narrow(0, 0, vocab)?)?;
             ended[row] |= Some(token) == tokenizer.end_of_text();
             rows[row].push(token);
+            if !ended[row] && on_token(row, token).is_break() {
+                break 'tokens;
+            }
         }
         if ended.iter().all(|&e| e) || n + 1 == spec.max_tokens {
             break;

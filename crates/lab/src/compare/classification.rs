@@ -67,8 +67,8 @@ pub struct Classification {
 #[derive(Debug, PartialEq)]
 struct Evaluation<'a> {
     at_start: bool,
-    evaluate: Option<Schedule>,
-    sample: Option<Schedule>,
+    evaluate: Option<ExecutionInterval>,
+    sample: Option<ExecutionInterval>,
     loss: Option<(&'a SplitFacts, u64)>,
     choice: Option<&'a ChoiceFacts>,
     samples: Option<&'a Samples>,
@@ -77,15 +77,15 @@ struct Evaluation<'a> {
 
 /// The steps after which an instruction is executed in a run.
 #[derive(Debug)]
-struct Schedule {
+struct ExecutionInterval {
     every: u64,
     /// True if it is executed after the last step only.
-    once: bool,
+    is_last_only: bool,
 }
 
-impl PartialEq for Schedule {
+impl PartialEq for ExecutionInterval {
     fn eq(&self, other: &Self) -> bool {
-        self.every == other.every || (self.once && other.once)
+        self.every == other.every || (self.is_last_only && other.is_last_only)
     }
 }
 
@@ -102,7 +102,7 @@ impl<'a> Evaluation<'a> {
         let program = first_program(plan)?;
         let due = |wanted: Instruction| {
             let periodic = program.periodic.iter().find(|p| p.instruction == wanted)?;
-            Some(Schedule { every: periodic.every, once: periodic.every >= program.steps })
+            Some(ExecutionInterval { every: periodic.every, is_last_only: periodic.every >= program.steps })
         };
         Some(Self {
             at_start: program.start.contains(&Instruction::Evaluate),
@@ -131,10 +131,6 @@ pub fn same_devices(a: &Plan, b: &Plan) -> bool {
     a.ranks.iter().map(|r| r.device).eq(b.ranks.iter().map(|r| r.device))
 }
 
-fn clip(program: &Program) -> Option<&Instruction> {
-    program.step.iter().find(|i| matches!(i, Instruction::ClipNorm { .. }))
-}
-
 /// The parts of the mathematics that differ between two plans.
 #[must_use]
 pub fn differing_parts(a: &Plan, b: &Plan) -> Vec<MathematicsPart> {
@@ -149,7 +145,7 @@ pub fn differing_parts(a: &Plan, b: &Plan) -> Vec<MathematicsPart> {
         (MathematicsPart::InitialWeights, a.data.weights != b.data.weights),
         (
             MathematicsPart::Optimizer,
-            p.optimizer != q.optimizer || p.schedule.peak != q.schedule.peak || clip(p) != clip(q),
+            p.optimizer != q.optimizer || p.schedule.peak != q.schedule.peak || p.clip_norm() != q.clip_norm(),
         ),
         (
             MathematicsPart::Schedule,

@@ -7,8 +7,8 @@ use runner_spec::plan::Plan;
 
 use super::classification::validation_rows;
 
-/// Texts whose lengths differ by less than this share count as the same: tokenizers differ in the row that fills no whole row at the
-/// end.
+/// Texts whose lengths differ by at most this share count as the same: the tokens at the end that fill no whole row are left out, and
+/// how many these are depends on the tokenizer.
 const MAX_TEXT_DIFFERENCE: f64 = 0.01;
 
 /// A quantity that runs are compared by.
@@ -79,7 +79,7 @@ impl MeasurementBasis {
         self.tokenizer == other.tokenizer
     }
 
-    /// Why `quantity` of the run `name` does not compare with that of `other`, a run with another basis; `None` if it does.
+    /// The reason why `quantity` of the run `name` does not compare with that of `other_name`, whose basis is `other`; `None` if it does.
     #[must_use]
     pub fn describe_difference(
         &self,
@@ -148,8 +148,8 @@ fn describe_validation_difference(
     })
 }
 
-/// Why `quantity` does not compare between all of `runs`, names with bases: the first difference from the first run. `None` if it
-/// does.
+/// The reason why `quantity` does not compare between all of `runs`, which are names with bases: the first difference from the first
+/// run. `None` if it compares.
 pub fn find_incomparable<'a>(
     runs: impl IntoIterator<Item = (String, &'a MeasurementBasis)>,
     quantity: MeasuredQuantity,

@@ -9,7 +9,7 @@ use super::planned_experiment::PlannedExperiment;
 use runner_machine::host::{Git, Machine};
 use runner_spec::data::DataFacts;
 use runner_spec::plan::Plan;
-use runner_spec::program::Device;
+use runner_spec::program::{BlockRange, Device};
 use runner_store::manifest::Manifest;
 
 /// One fact of both experiments, a number or a text; `None` if it is unknown or absent.
@@ -101,9 +101,9 @@ fn devices(plan: &Plan) -> String {
 
 /// The number of layers of each stage: `[2, 2]`. Chunks of one stage are joined by +.
 fn layers(plan: &Plan) -> Option<String> {
-    let last = plan.ranks.iter().flat_map(|r| &r.chunks).map(|c| c.end).max()?.saturating_sub(1);
-    let stage = |chunks: &[runner_spec::program::BlockRange]| {
-        let counts = chunks.iter().map(|c| c.end.min(last).saturating_sub(c.start.max(1)).to_string());
+    let model = &first_program(plan)?.model;
+    let stage = |chunks: &[BlockRange]| {
+        let counts = chunks.iter().map(|chunk| model.layers_in(chunk.range()).to_string());
         counts.collect::<Vec<_>>().join("+")
     };
     let stages = plan.ranks.iter().filter(|r| r.replica == 0).map(|r| stage(&r.chunks));

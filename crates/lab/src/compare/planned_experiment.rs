@@ -94,16 +94,7 @@ pub fn cluster_for(experiment: &Experiment, local: ClusterFacts) -> ClusterFacts
     let here = |cluster: &ClusterFacts, device| cluster.devices.iter().any(|d| d.device == device);
     for device in (0..count).map(Device::Cuda) {
         if !here(&cluster, device) {
-            cluster.devices.push(DeviceFacts {
-                device,
-                node: 0,
-                name: "a GPU".to_owned(),
-                threads: 1,
-                memory_bytes: None,
-                peak_flops: runner_spec::cluster::PeakFlops::default(),
-                compute_capability: None,
-                estimated: false,
-            });
+            cluster.devices.push(DeviceFacts::unmeasured(device, "a GPU".to_owned(), 1));
         }
     }
     cluster

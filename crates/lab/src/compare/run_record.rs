@@ -59,11 +59,11 @@ pub struct RunFigures {
 /// `StoreError` for the plan, `ConfigError` for `resolved.yaml`.
 pub fn read_experiment_and_plan(path: &Path) -> Result<(Experiment, Plan), RecordError> {
     let plan = crate::stored_plan::read(path)?;
-    let options = LoadOptions { absent_files: true, ..LoadOptions::default() };
+    let options = LoadOptions { allows_absent_files: true, ..LoadOptions::default() };
     Ok((runner_config::load(&run_dir::resolved_file(path)?, &options)?.experiment, plan))
 }
 
-/// Why a record cannot be read.
+/// The reason why a record cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
     #[error("{0}")]

@@ -76,7 +76,7 @@ pub fn svg(curves: &[Curve], title: &str, metric: &str, over: CurveAxis) -> Stri
         }
         let name = escape(&curve.label);
         picture.raw(format_args!("<g class=\"curve c{i}\"><title>{name}</title><path d=\"{path}\"/>"));
-        // So few points are measurements apart from each other.
+        // A curve of few points, such as evaluations, shows where they are.
         if points.len() <= 40 {
             for (px, py) in points.iter().filter(|(px, py)| px.is_finite() && py.is_finite()) {
                 picture.raw(format_args!("<circle cx=\"{:.2}\" cy=\"{:.2}\" r=\"2.5\"/>", x(*px), y(*py)));
@@ -101,7 +101,7 @@ fn styles(curves: usize) -> String {
     for i in 0..curves {
         let dash = DASHES[i / COLOURS.len() % DASHES.len()];
         let dash = if dash.is_empty() { String::new() } else { format!(";stroke-dasharray:{dash}") };
-        // A curve that others cover still shows at their sides.
+        // Earlier curves are wider, so that they show beside the later ones that cover them.
         let width = if curves <= 4 { 1.6 + 0.9 * (curves - 1 - i) as f64 } else { 1.6 };
         let _ = write!(out, ".c{i}{{stroke:{0};fill:{0};stroke-width:{width:.1}{dash}}}", colour(i).0);
     }

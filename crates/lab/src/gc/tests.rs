@@ -15,9 +15,12 @@ fn run(root: &Path, name: &str, change: impl FnOnce(&mut Manifest)) -> PathBuf {
     let mut plan = compiled(&experiment());
     name.clone_into(&mut plan.experiment_name);
     let manifest = Manifest::new(&plan, "exp.yaml".into(), vec![], "2026-01-01T00:00:00.000Z".into());
-    let run =
-        RunDir::create(root, RunFiles { experiment: "", resolved: "", plan: &plan, manifest, template: None }, None)
-            .unwrap();
+    let run = RunDir::create(
+        root,
+        RunFiles { experiment: "", resolved: "", plan: &plan, manifest, template: None, is_private: false },
+        None,
+    )
+    .unwrap();
     let path = run.path().to_owned();
     let checkpoints = Checkpoints::open(&path.join(CHECKPOINTS), &plan.hash, 9).unwrap();
     for step in 1..=5 {

@@ -51,7 +51,7 @@ pub(super) fn compile<'e>(
     }
     // Before it is compiled: what is constant is computed then.
     if exclude.text.contains('*') && exclude.text.contains('[') {
-        return Err(repeats());
+        return Err(repetition_problem());
     }
     let expression = environment.compile_expression(&exclude.text).map_err(|e| syntax(&exclude.text, &e))?;
     let mut used: Vec<String> = expression.undeclared_variables(true).into_iter().collect();
@@ -59,7 +59,7 @@ pub(super) fn compile<'e>(
         spec.axes.iter().any(|axis| axis.has_list(name)) || spec.vars.get(name).is_some_and(Value::is_array)
     };
     if exclude.text.contains('*') && used.iter().any(is_list) {
-        return Err(repeats());
+        return Err(repetition_problem());
     }
     let Some(names) = names else { return Ok(expression) };
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -82,7 +82,7 @@ pub(super) fn compile<'e>(
     Ok(expression)
 }
 
-fn repeats() -> Problem {
+fn repetition_problem() -> Problem {
     let message = "`*` in an expression with lists, which it would repeat".to_owned();
     (message, "compare without `*`, or without lists".to_owned())
 }

@@ -35,8 +35,8 @@ pub struct Importance {
 }
 
 /// The importance of what varies along `axes`, the greatest first, from `points` (values, objective). Results that are missing
-/// or not finite do not count; a parameter with the same value in all that are left is left out. Of fewer than three results
-/// nothing is said.
+/// or not finite do not count. A parameter with the same value in all other results is left out. With fewer than three results the
+/// list is empty.
 #[must_use]
 pub fn importance(axes: &[Dimension], goal: Goal, points: &[(PointValues, Option<f64>)]) -> Vec<Importance> {
     let results: Vec<(&PointValues, f64)> =

@@ -21,7 +21,7 @@ pub use importance::{Importance, importance};
 pub use point::{ExpandedPoint, PointValues, value_text};
 pub use random::{Distribution, RandomDraws};
 pub use read::{from_str, load};
-pub use results::{PointStatus, Results, ResultsRow};
+pub use results::{PointStatus, ResultsRow, SweepResults};
 pub use schedule::{PointTask, PromotionRule, ScheduleDecision, SegmentResult, TrainingSegment, decide, rungs};
 pub use spec::{
     AshaSettings, Dimension, ExcludeExpression, Goal, ListAxis, MAX_POINTS, MeasurementChoice, Objective,

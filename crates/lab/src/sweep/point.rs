@@ -9,7 +9,7 @@ pub type PointValues = Vec<(String, Value)>;
 /// One point.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ExpandedPoint {
-    /// From 1, among the points that are left after exclusion; among the excluded ones, too.
+    /// The number of the point, from 1. Points that remain and points that are excluded are numbered separately.
     pub index: usize,
     pub values: PointValues,
 }

@@ -66,6 +66,14 @@ impl SweepProgress {
         self.points.get(position)?.as_ref()?.result(*point.rungs.get(rung)?, point.steps)
     }
 
+    /// True if the point at `position` has a result at its first rung and is not done: it waits for its promotion, or was stopped early.
+    #[must_use]
+    pub fn is_judged(&self, record: &SweepRecord, position: usize) -> bool {
+        let is_done =
+            self.points.get(position).and_then(Option::as_ref).is_some_and(|run| run.status == RunStatus::Done);
+        !is_done && self.result(record, position, 0).is_some()
+    }
+
     /// Decides which points are due. A point whose failure may not repeat is due again.
     #[must_use]
     pub fn due_points(&self, record: &SweepRecord) -> DuePoints {
@@ -91,7 +99,7 @@ pub struct PointProgress {
     pub status: RunStatus,
     /// True if a process works on the run now.
     pub is_held: bool,
-    /// Why the run failed.
+    /// The error that ended the run.
     pub error: Option<String>,
     /// True if the run failed because a number was not finite, so that a retry would fail in the same way.
     pub not_finite: bool,
@@ -148,7 +156,7 @@ impl PointProgress {
             return None;
         };
         let is_held = RunLock::is_held(&path);
-        // Before the metrics: a run that trains evaluates before it saves.
+        // Read before the metrics: a run that is training evaluates before it saves, so the metrics are at least as new.
         let folder = path.join(CHECKPOINTS);
         let checkpoint = checkpoint::saved_steps(&folder).ok().and_then(|steps| steps.last().copied());
         let summary = run_dir::read_summary(&path).unwrap_or_else(|error| {
@@ -279,8 +287,8 @@ impl MetricSeries {
     fn rungs(&self, objective: Objective, rungs: &[u64], due: Option<&Periodic>) -> Vec<RungValue> {
         let is_measured = |step: u64| self.values.iter().any(|(measured, _)| *measured == step);
         let rung = |&until: &u64| {
-            let mut steps =
-                (1..=until).filter(|step| *step == until || due.is_some_and(|due| due.is_due(*step, until)));
+            let every = due.map_or(u64::MAX, |due| due.every.max(1));
+            let mut steps = (1..=until / every).map(|count| count * every).chain([until]);
             let value = steps.all(is_measured).then(|| self.objective(objective, until)).flatten();
             RungValue { until, value }
         };
@@ -392,5 +400,17 @@ mod tests {
         let diverged = PointProgress { not_finite: true, ..failed };
         assert_eq!(diverged.result(4, 6), Some(SegmentResult::Value(2.5)));
         assert_eq!(diverged.result(6, 6), Some(SegmentResult::Failed));
+    }
+
+    #[test]
+    fn a_point_that_waits_after_its_first_rung_is_judged() {
+        let mut record = crate::testing::sweep();
+        record.points.iter_mut().for_each(|point| (point.steps, point.rungs) = (6, vec![4, 6]));
+        let of = |status| Some(progress(status, record.objective, LINES, &[4, 6]));
+        let points = vec![of(RunStatus::Interrupted), of(RunStatus::Done), None];
+        let progress = SweepProgress { points, problems: Vec::new() };
+        assert_eq!([0, 1, 2].map(|position| progress.is_judged(&record, position)), [true, false, false]);
+        record.points[0].rungs[0] = 5;
+        assert!(!progress.is_judged(&record, 0), "not evaluated there");
     }
 }

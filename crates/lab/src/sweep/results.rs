@@ -48,16 +48,16 @@ pub struct ResultsRow {
 /// The rows, sorted by the objective: the best first, rows without an objective last, equal ones by their number. Rows that do not
 /// compare are sorted by their number.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Results {
+pub struct SweepResults {
     pub objective: Objective,
     pub rows: Vec<ResultsRow>,
-    /// Why the objectives of the points do not compare, so that none is the best.
+    /// The reason why the objectives of the points do not compare, so that none is the best.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub incomparable: Option<String>,
 }
 
-impl Results {
-    /// The results of `rows`. `incomparable` says why their objectives do not compare, if they do not.
+impl SweepResults {
+    /// The results of `rows`. `incomparable` is the reason why their objectives do not compare, if they do not.
     #[must_use]
     pub fn new(objective: Objective, mut rows: Vec<ResultsRow>, incomparable: Option<String>) -> Self {
         rows.sort_by(|a, b| {
@@ -150,8 +150,8 @@ mod tests {
         }
     }
 
-    fn results(goal: Goal, rows: Vec<ResultsRow>) -> Results {
-        Results::new(Objective { metric: ObjectiveMetric::ValLoss, goal, at: MeasurementChoice::Last }, rows, None)
+    fn results(goal: Goal, rows: Vec<ResultsRow>) -> SweepResults {
+        SweepResults::new(Objective { metric: ObjectiveMetric::ValLoss, goal, at: MeasurementChoice::Last }, rows, None)
     }
 
     #[test]
@@ -165,7 +165,7 @@ mod tests {
             row(5, PointStatus::Done, Some(1.5)),
             row(7, PointStatus::Queued, None),
         ];
-        let points = |r: &Results| r.rows.iter().map(|row| row.point).collect::<Vec<_>>();
+        let points = |r: &SweepResults| r.rows.iter().map(|row| row.point).collect::<Vec<_>>();
         let down = results(Goal::Minimize, rows.clone());
         assert_eq!(points(&down), [4, 5, 6, 3, 2, 1, 7]);
         assert_eq!(down.best().unwrap().point, 5, "4 was stopped early");
@@ -180,12 +180,12 @@ mod tests {
     fn none_is_best_of_rows_that_do_not_compare() {
         let rows = vec![row(2, PointStatus::Done, Some(1.0)), row(1, PointStatus::Done, Some(2.0))];
         let table = results(Goal::Minimize, rows);
-        let table = Results::new(table.objective, table.rows, Some("2 has another tokenizer than 1".to_owned()));
+        let table = SweepResults::new(table.objective, table.rows, Some("2 has another tokenizer than 1".to_owned()));
         assert_eq!(table.best(), None);
         assert_eq!(table.rows.iter().map(|row| row.point).collect::<Vec<_>>(), [1, 2]);
         let text = serde_json::to_string(&table).unwrap();
         assert!(
-            text.contains("another tokenizer") && serde_json::from_str::<Results>(&text).unwrap() == table,
+            text.contains("another tokenizer") && serde_json::from_str::<SweepResults>(&text).unwrap() == table,
             "{text}"
         );
     }
@@ -211,6 +211,6 @@ mod tests {
         let table = results(Goal::Minimize, rows);
         let text = serde_json::to_string(&table).unwrap();
         assert!(text.contains(r#""values":{"decay":"=1+1, \"x\"","lr":0.00001,"a":[1]}"#), "{text}");
-        assert_eq!(serde_json::from_str::<Results>(&text).unwrap(), table);
+        assert_eq!(serde_json::from_str::<SweepResults>(&text).unwrap(), table);
     }
 }

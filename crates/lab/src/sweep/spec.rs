@@ -107,7 +107,7 @@ pub enum Dimension {
     Grid(ListAxis),
     /// The axes of `zip`: equally long, and varied together.
     Zip(Vec<ListAxis>),
-    /// The draws of `random`, the same for every point of the rest.
+    /// The draws of `random`. They are the same for every combination of the other dimensions.
     Random(RandomDraws),
 }
 

@@ -6,7 +6,7 @@ use super::importance::{Importance, importance};
 use super::point::PointValues;
 use super::progress::{DuePoints, PointProgress, SweepProgress};
 use super::record::{PlannedPoint, SweepRecord};
-use super::results::{PointStatus, Results, ResultsRow};
+use super::results::{PointStatus, ResultsRow, SweepResults};
 use super::schedule::SegmentResult;
 use crate::compare::comparability::find_incomparable;
 use crate::sweep_dir;
@@ -15,7 +15,7 @@ use runner_store::manifest::RunStatus;
 /// The results of a sweep so far.
 #[derive(Debug)]
 pub struct SweepSummary {
-    pub results: Results,
+    pub results: SweepResults,
     pub importance: Vec<Importance>,
     /// The step at which importance compares the points, unless it compares them at the end.
     pub measured_at: Option<u64>,
@@ -45,7 +45,7 @@ impl SweepSummary {
         let measured = if incomparable.is_some() { Vec::new() } else { measured };
         Self {
             importance: importance(&axes, record.objective.goal, &measured),
-            results: Results::new(record.objective, rows, incomparable),
+            results: SweepResults::new(record.objective, rows, incomparable),
             measured_at,
             is_finished,
             problems,
@@ -133,13 +133,13 @@ fn row(point: &PlannedPoint, progress: Option<&PointProgress>, is_due: bool) -> 
 pub fn best_finished_point(record: &SweepRecord, progress: &SweepProgress) -> Option<(usize, f64)> {
     let rows = rows(record, progress, &[]);
     let incomparable = find_incomparable_points(record, progress, &rows);
-    let results = Results::new(record.objective, rows, incomparable);
+    let results = SweepResults::new(record.objective, rows, incomparable);
     // A value after fewer steps does not compare.
     let best = results.best().filter(|row| row.status == PointStatus::Done)?;
     Some((best.point, best.objective?))
 }
 
-/// Why the objectives of the points that have one do not compare; `None` if they do.
+/// The reason why the objectives of the points that have one do not compare; `None` if they do.
 fn find_incomparable_points(record: &SweepRecord, progress: &SweepProgress, rows: &[ResultsRow]) -> Option<String> {
     let measured = rows.iter().zip(&progress.points).filter(|(row, _)| row.objective.is_some());
     let bases = measured.filter_map(|(row, run)| Some((format!("point {}", row.point), run.as_ref()?.basis.as_ref()?)));
@@ -147,7 +147,7 @@ fn find_incomparable_points(record: &SweepRecord, progress: &SweepProgress, rows
 }
 
 /// The values and results of the points without duplicates. Results after different numbers of steps do not compare: with early
-/// stopping the results are those at the first rung, whose step is returned with them.
+/// stopping the results are those at the first rung, whose step is returned with them, and there are none if first rungs differ.
 fn comparable_results(
     record: &SweepRecord,
     progress: &SweepProgress,
@@ -159,10 +159,10 @@ fn comparable_results(
     }
     let mut steps: Vec<u64> = distinct().filter_map(|(_, (point, _))| point.rungs.first().copied()).collect();
     steps.dedup();
+    let [step] = steps[..] else { return (None, Vec::new()) };
     let first_value = |position: usize| match progress.result(record, position, 0) {
         Some(SegmentResult::Value(value)) => Some(value),
         _ => None,
     };
-    let step = if let [step] = steps.as_slice() { Some(*step) } else { None };
-    (step, distinct().map(|(position, (point, _))| (point.values.clone(), first_value(position))).collect())
+    (Some(step), distinct().map(|(position, (point, _))| (point.values.clone(), first_value(position))).collect())
 }

@@ -5,7 +5,7 @@ use std::{fs, ptr};
 
 use serde::Serialize;
 
-use super::library::{DRIVER, Loaded, NVML, text_in};
+use super::library::{DRIVER, LoadedLibrary, NVML, text_in};
 use crate::gpu_facts::GpuFacts;
 use runner_spec::cluster::ComputeCapability;
 
@@ -16,7 +16,7 @@ pub struct DriverFacts {
     pub version: Option<String>,
     /// The newest CUDA that it runs: `13.0`.
     pub cuda: Option<String>,
-    pub gpus: Vec<Gpu>,
+    pub gpus: Vec<ListedGpu>,
     /// `peers[a][b]`: whether GPU a reads the memory of GPU b itself.
     pub peers: Vec<Vec<bool>>,
     /// The reason why there are no GPUs.
@@ -25,7 +25,7 @@ pub struct DriverFacts {
 
 /// One GPU, by the number that it has in this process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Gpu {
+pub struct ListedGpu {
     pub index: usize,
     pub name: String,
     pub memory_bytes: u64,
@@ -42,8 +42,8 @@ impl DriverFacts {
     pub(super) fn collect() -> Self {
         let mut facts = Self { version: module_version(), cuda: DRIVER.facts().version, ..Self::default() };
         let nvml = NVML.open().ok().and_then(Nvml::start);
-        let found = DRIVER.open().and_then(Driver::start).and_then(|driver| {
-            let gpus: Vec<Gpu> =
+        let found = DRIVER.open().and_then(DriverLibrary::start).and_then(|driver| {
+            let gpus: Vec<ListedGpu> =
                 (0..driver.count()?).map(|index| driver.gpu(index, nvml.as_ref())).collect::<Result<_, _>>()?;
             Ok((driver.peers(gpus.len()), gpus))
         });
@@ -60,7 +60,7 @@ impl DriverFacts {
 /// # Errors
 /// If there is no driver, or it does not work.
 pub(crate) fn visible_gpus() -> Result<Vec<GpuFacts>, String> {
-    let driver = Driver::start(DRIVER.open()?)?;
+    let driver = DriverLibrary::start(DRIVER.open()?)?;
     (0..driver.count()?).map(|index| driver.gpu_facts(index).map(|(_, facts)| facts)).collect()
 }
 
@@ -77,7 +77,7 @@ fn version_in(text: &str) -> Option<String> {
 type Status = c_int;
 
 /// Functions of libcuda, which has been started.
-struct Driver {
+struct DriverLibrary {
     error_name: Option<unsafe extern "C" fn(Status, *mut *const c_char) -> Status>,
     count: unsafe extern "C" fn(*mut c_int) -> Status,
     get: unsafe extern "C" fn(*mut c_int, c_int) -> Status,
@@ -97,8 +97,8 @@ const COMPUTE_CAPABILITY_MAJOR: c_int = 75;
 const COMPUTE_CAPABILITY_MINOR: c_int = 76;
 
 #[expect(unsafe_code, reason = "FFI")]
-impl Driver {
-    fn start(library: Loaded) -> Result<Self, String> {
+impl DriverLibrary {
+    fn start(library: LoadedLibrary) -> Result<Self, String> {
         let lacks = |name: &CStr| format!("libcuda.so.1 has no {}", name.to_string_lossy());
         // SAFETY: the signatures are those of cuda.h, the same in all versions; cuInit may be called any number of times.
         unsafe {
@@ -175,12 +175,12 @@ impl Driver {
         Ok((device, facts))
     }
 
-    fn gpu(&self, index: usize, nvml: Option<&Nvml>) -> Result<Gpu, String> {
+    fn gpu(&self, index: usize, nvml: Option<&Nvml>) -> Result<ListedGpu, String> {
         let (device, facts) = self.gpu_facts(index)?;
         let mut bus = [0 as c_char; 64];
         // SAFETY: at most 63 bytes are written, to memory that outlives the call.
         self.check("cuDeviceGetPCIBusId", unsafe { (self.bus)(bus.as_mut_ptr(), 63, device) })?;
-        Ok(Gpu {
+        Ok(ListedGpu {
             index,
             name: facts.name,
             memory_bytes: facts.memory_bytes,
@@ -218,7 +218,7 @@ struct NvmlMemory {
 
 #[expect(unsafe_code, reason = "FFI")]
 impl Nvml {
-    fn start(library: Loaded) -> Option<Self> {
+    fn start(library: LoadedLibrary) -> Option<Self> {
         // SAFETY: the signatures are those of nvml.h; starting it twice counts.
         unsafe {
             let init: unsafe extern "C" fn() -> Status = library.function(c"nvmlInit_v2")?;
@@ -242,7 +242,7 @@ impl Nvml {
 
 /// The driver's version, as NVML reports it.
 #[expect(unsafe_code, reason = "FFI")]
-pub(super) fn nvml_driver_version(library: Loaded) -> Option<String> {
+pub(super) fn nvml_driver_version(library: LoadedLibrary) -> Option<String> {
     Nvml::start(library)?;
     let mut text = [0 as c_char; 96];
     // SAFETY: the signature is that of nvml.h; at most 95 bytes are written.

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::driver::{DriverFacts, Gpu};
+use super::driver::{DriverFacts, ListedGpu};
 use super::library::{CUBLAS_LT, Library, LibraryFacts, NCCL};
 use super::report::BuildFacts;
 use runner_spec::cluster::ComputeCapability;
@@ -76,9 +76,10 @@ fn on_one_gpu(build: &BuildFacts, driver: &DriverFacts, libraries: &[LibraryFact
     all
 }
 
-fn outdated_gpu(gpu: &Gpu) -> Missing {
+fn outdated_gpu(gpu: &ListedGpu) -> Missing {
     let (major, minor) = gpu.compute_capability;
-    let what = format!("GPU {} ({}) has compute capability {major}.{minor}, needed is 8.0", gpu.index, gpu.name);
+    let oldest = ComputeCapability::MINIMUM;
+    let what = format!("GPU {} ({}) has compute capability {major}.{minor}, needed is {oldest}", gpu.index, gpu.name);
     missing(what, "CUDA_VISIBLE_DEVICES chooses among GPUs")
 }
 
@@ -119,8 +120,8 @@ fn missing(what: String, mend: &str) -> Missing {
 mod tests {
     use super::*;
 
-    fn gpu(index: usize, compute_capability: (u32, u32)) -> Gpu {
-        Gpu {
+    fn gpu(index: usize, compute_capability: (u32, u32)) -> ListedGpu {
+        ListedGpu {
             index,
             name: "X100".to_owned(),
             memory_bytes: 80 << 30,
@@ -131,7 +132,7 @@ mod tests {
         }
     }
 
-    fn driver(gpus: Vec<Gpu>, cuda: &str) -> DriverFacts {
+    fn driver(gpus: Vec<ListedGpu>, cuda: &str) -> DriverFacts {
         DriverFacts { cuda: Some(cuda.to_owned()), gpus, ..DriverFacts::default() }
     }
 

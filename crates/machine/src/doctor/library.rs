@@ -20,7 +20,7 @@ pub(super) struct Library {
     /// A function of the library, most often the one that returns its version.
     pub symbol: &'static CStr,
     /// Reads the version with the function `symbol`.
-    pub version: fn(Loaded, &CStr) -> Option<String>,
+    pub version: fn(LoadedLibrary, &CStr) -> Option<String>,
 }
 
 impl Library {
@@ -28,7 +28,7 @@ impl Library {
         name: &'static str,
         files: &'static [&'static str],
         symbol: &'static CStr,
-        version: fn(Loaded, &CStr) -> Option<String>,
+        version: fn(LoadedLibrary, &CStr) -> Option<String>,
     ) -> Self {
         Self { name, files, symbol, version }
     }
@@ -42,10 +42,10 @@ pub(super) const CUBLAS_LT: Library = Library::new(
     "libcublasLt",
     &["libcublasLt.so.13", "libcublasLt.so.12"],
     c"cublasLtGetProperty",
-    Loaded::properties,
+    LoadedLibrary::properties,
 );
 pub(super) const NVRTC: Library =
-    Library::new("libnvrtc", &["libnvrtc.so.13", "libnvrtc.so.12"], c"nvrtcVersion", Loaded::pair);
+    Library::new("libnvrtc", &["libnvrtc.so.13", "libnvrtc.so.12"], c"nvrtcVersion", LoadedLibrary::pair);
 pub(super) const NCCL: Library = Library::new("libnccl", &["libnccl.so.2"], c"ncclGetVersion", |loaded, symbol| {
     loaded.number(symbol).map(|n| dotted(n as usize))
 });
@@ -69,14 +69,14 @@ pub struct LibraryFacts {
 
 /// A library in this process; it stays to the end.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Loaded(*mut c_void);
+pub(super) struct LoadedLibrary(*mut c_void);
 
 impl Library {
     /// Loads the library from the first file that the loader takes: in the listed folders, by its name, then in CUDA's folders.
     ///
     /// # Errors
     /// The names that were looked for, or the loader's messages about files that it refused.
-    pub(super) fn open(&self) -> Result<Loaded, String> {
+    pub(super) fn open(&self) -> Result<LoadedLibrary, String> {
         let listed = env::var_os(LIBRARY_FOLDERS).unwrap_or_default();
         let folders: Vec<PathBuf> = env::split_paths(&listed).filter(|f| !f.as_os_str().is_empty()).collect();
         let in_folders = folders.iter().flat_map(|folder| self.files.iter().flat_map(|file| candidates(folder, file)));
@@ -124,14 +124,14 @@ pub(super) fn candidates(folder: &Path, file: &str) -> Vec<PathBuf> {
     packages
 }
 
-fn open(file: &[u8]) -> Result<Loaded, String> {
+fn open(file: &[u8]) -> Result<LoadedLibrary, String> {
     let name = CString::new(file).map_err(|e| e.to_string())?;
     #[expect(unsafe_code, reason = "FFI")]
     // SAFETY: reads two C strings that outlive the calls; `dlerror`'s is copied before another call on this thread.
     unsafe {
         let handle = libc::dlopen(name.as_ptr(), libc::RTLD_LAZY);
         if !handle.is_null() {
-            return Ok(Loaded(handle));
+            return Ok(LoadedLibrary(handle));
         }
         let message = libc::dlerror();
         Err(if message.is_null() {
@@ -142,7 +142,7 @@ fn open(file: &[u8]) -> Result<Loaded, String> {
     }
 }
 
-impl Loaded {
+impl LoadedLibrary {
     /// The function `name`.
     ///
     /// # Safety

@@ -10,7 +10,7 @@ mod report;
 mod search_notes;
 
 pub use availability::{check_gpus, check_nccl};
-pub use driver::{DriverFacts, Gpu};
+pub use driver::{DriverFacts, ListedGpu};
 pub use features::{Feature, Missing};
 pub use library::{LIBRARY_FOLDERS, LibraryFacts};
 pub use report::{BuildFacts, DoctorReport};

@@ -3,7 +3,7 @@
 use super::error::{CheckError, Result, ensure, instruction_name, row_names};
 use super::live_activations::{LiveMicroBatches, LivePeak};
 use super::program_shape::{check_periodic, check_shape};
-use runner_spec::program::{BlockRange, Instruction, Mode, Program};
+use runner_spec::program::{BlockRange, Instruction, ParallelMode, Program};
 
 /// The result of one program's execution.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -136,8 +136,10 @@ impl Execution<'_> {
                 ensure!(is_ready, "the backward of micro-batch {mb} has not reached block {start}");
                 once(self.program, &mut progress.sent_gradient, index)
             }
-            Instruction::AllReduce { bucket } => self.reduce(index, bucket, self.program.mesh.mode != Mode::Dp),
-            Instruction::ReduceToRoot { bucket } => self.reduce(index, bucket, self.program.mesh.mode == Mode::Dp),
+            Instruction::AllReduce { bucket } => self.reduce(index, bucket, self.program.mesh.mode != ParallelMode::Dp),
+            Instruction::ReduceToRoot { bucket } => {
+                self.reduce(index, bucket, self.program.mesh.mode == ParallelMode::Dp)
+            }
             Instruction::WaitBuckets => {
                 if let Some(bucket) = self.reduced.iter().position(Option::is_none) {
                     return Err(format!("AllReduce bucket {bucket} has not started"));
@@ -213,7 +215,7 @@ impl Execution<'_> {
         Ok(())
     }
 
-    /// Checks that the instruction `earlier` has not run, whose effect `why` describes.
+    /// Fails if there is an instruction `earlier`, which has run already; `why` describes its effect.
     fn check_absent(&self, earlier: Option<usize>, why: &str) -> Result<(), String> {
         earlier.map_or(Ok(()), |earlier| Err(format!("{} {why}", self.name(earlier))))
     }
@@ -234,7 +236,7 @@ impl Execution<'_> {
     }
 
     fn broadcast_weights(&mut self, index: usize) -> Result<(), String> {
-        ensure!(self.program.mesh.mode == Mode::Dp, "every rank has its own weights here");
+        ensure!(self.program.mesh.mode == ParallelMode::Dp, "every rank has its own weights here");
         let has_forwarded = self.progress.iter().flatten().any(|p| p.forward.is_some());
         ensure!(!has_forwarded, "a forward has already run with other weights");
         once(self.program, &mut self.broadcast, index)
@@ -245,7 +247,7 @@ impl Execution<'_> {
         // The head scales its gradient in the forward.
         ensure!(self.counted.is_some(), "CountTokens has not run: what a token weighs is not known");
         ensure!(
-            self.program.mesh.mode != Mode::Dp || self.broadcast.is_some(),
+            self.program.mesh.mode != ParallelMode::Dp || self.broadcast.is_some(),
             "BroadcastWeights has not run: the replicas have the last step's weights"
         );
         let progress = self.progress[chunk][mb];
@@ -358,7 +360,7 @@ impl Execution<'_> {
         for &chunk in &self.program.chunks {
             self.check_blocks_complete(chunk, "the gradients")?;
         }
-        let dp = self.program.mesh.mode == Mode::Dp;
+        let dp = self.program.mesh.mode == ParallelMode::Dp;
         if self.program.mesh.replicas > 1 {
             if let Some(bucket) = self.reduced.iter().position(Option::is_none) {
                 let name = if dp { "ReduceToRoot" } else { "AllReduce" };

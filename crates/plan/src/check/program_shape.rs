@@ -1,7 +1,7 @@
 //! Checks what must hold around a step: the shape of the program, the instructions before the first step and the periodic ones.
 
 use super::error::{CheckError, Result};
-use runner_spec::program::{Instruction, Mode, Program};
+use runner_spec::program::{Instruction, ParallelMode, Program};
 
 /// Checks batch, mesh, chunks and buckets, before the first instruction.
 pub(super) fn check_shape(program: &Program) -> Result<()> {
@@ -23,9 +23,9 @@ pub(super) fn check_shape(program: &Program) -> Result<()> {
     }
     let (stages, replicas) = (mesh.stages, mesh.replicas);
     let fits = match mesh.mode {
-        Mode::Single => stages == 1 && replicas == 1,
-        Mode::Dp | Mode::Ddp => stages == 1,
-        Mode::Pipeline => true,
+        ParallelMode::Single => stages == 1 && replicas == 1,
+        ParallelMode::Dp | ParallelMode::Ddp => stages == 1,
+        ParallelMode::Pipeline => true,
     };
     if !fits {
         return fail("mesh", format!("{stages} stages and {replicas} replicas are none of mode {:?}", mesh.mode));
@@ -50,7 +50,7 @@ pub(super) fn check_shape(program: &Program) -> Result<()> {
 /// Checks the instructions before the first step and the periodic ones: none belongs to the step, each is there once, and a
 /// checkpoint comes after the evaluation that it records.
 pub(super) fn check_periodic(program: &Program) -> Result<()> {
-    let dp = program.mesh.mode == Mode::Dp;
+    let dp = program.mesh.mode == ParallelMode::Dp;
     let is_start = |i: &Instruction| *i == Instruction::Evaluate || (dp && *i == Instruction::BroadcastWeights);
     if let Some(index) = program.start.iter().position(|i| !is_start(i)) {
         let part = format!("start[{index}] {}", program.start[index]);

@@ -181,11 +181,8 @@ fn memory_lines(memory: &MemoryEstimate, full: bool, page: &mut Page) {
 }
 
 fn optimizer_line(program: &Program) -> String {
-    let clip = program.step.iter().find_map(|i| match i {
-        runner_spec::program::Instruction::ClipNorm { max } => Some(*max),
-        _ => None,
-    });
-    let clip = clip.flatten().map_or_else(|| "no clipping".to_owned(), |max| format!("global norm clipped to {max}"));
+    let clip =
+        program.clip_norm().map_or_else(|| "no clipping".to_owned(), |max| format!("global norm clipped to {max}"));
     match program.optimizer {
         OptimizerSpec::AdamW { beta1, beta2, eps, weight_decay, decays } => {
             let all = if decays == Decays::All { " of all parameters" } else { "" };

@@ -2,8 +2,8 @@
 
 use super::{Page, computation_lines, model_line, program_lines};
 use crate::quantity::{bytes, si};
+use runner_spec::experiment::ParallelMode;
 use runner_spec::format::{count, counted};
-use runner_spec::mesh::Mode;
 use runner_spec::plan::{MemoryCategory, MemoryEstimate, Plan, RankPlan};
 
 /// The most stages whose programs are all shown; of more stages, only the first and the last are.
@@ -37,11 +37,13 @@ pub(super) fn stage_lines(plan: &Plan, full: bool, page: &mut Page) {
 fn common_lines(plan: &Plan, first: &RankPlan, page: &mut Page) {
     let mesh = plan.mesh;
     let shape = match (mesh.mode, mesh.stages, mesh.replicas) {
-        (Mode::Pipeline, stages, 1) => format!("pipeline of {stages} stages"),
-        (Mode::Pipeline, stages, replicas) => {
+        (ParallelMode::Pipeline, stages, 1) => format!("pipeline of {stages} stages"),
+        (ParallelMode::Pipeline, stages, replicas) => {
             format!("{} replicas of a pipeline of {stages} stages", count(replicas as u64))
         }
-        (Mode::Dp, _, replicas) => format!("dp, {} replicas; rank 0 updates the weights", count(replicas as u64)),
+        (ParallelMode::Dp, _, replicas) => {
+            format!("dp, {} replicas; rank 0 updates the weights", count(replicas as u64))
+        }
         (_, _, replicas) => format!("ddp, {} replicas", count(replicas as u64)),
     };
     let nodes = plan.ranks.iter().map(|r| r.hardware.node).max().unwrap_or(0) + 1;
@@ -52,8 +54,8 @@ fn common_lines(plan: &Plan, first: &RankPlan, page: &mut Page) {
     computation_lines(first, Some(plan), page);
 }
 
-/// The ranks in groups that the text shows as one: they are of one stage, on devices of one name, and all or none of them update weights.
-/// No group is empty.
+/// The ranks in groups that the text shows as one. The ranks of a group have the same stage and devices of the same name with as many
+/// threads, and all or none of them update weights. No group is empty.
 fn rank_groups(plan: &Plan) -> Vec<&[RankPlan]> {
     let is_alike = |a: &RankPlan, b: &RankPlan| {
         let key = |r: &RankPlan| (r.stage, r.hardware.threads, r.program.owns_optimizer());

@@ -7,7 +7,7 @@ mod tests;
 
 use runner_spec::experiment::PipelineSchedule;
 
-/// One pass of one micro-batch through one chunk of a stage.
+/// The kind of a pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Pass {
     Forward,
@@ -17,6 +17,7 @@ pub enum Pass {
     BackwardWeight,
 }
 
+/// One pass of the micro-batch `mb` through the chunk `chunk` of a stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ScheduledPass {
     pub pass: Pass,
@@ -38,6 +39,7 @@ impl ScheduledPass {
 ///   most stages − s micro-batches are live on it. The bubble is as large as GPipe's.
 /// - Interleaved 1F1B (Narayanan et al. 2021): each stage holds several chunks of the model, so the pipeline fills in steps of one
 ///   chunk, and the bubble shrinks by the number of chunks.
+/// - Zero bubble (after Qi et al. 2023): see the module `zero_bubble`.
 pub fn schedule(
     schedule: PipelineSchedule,
     stages: usize,

@@ -3,13 +3,14 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use runner_files::explain_io_error;
 use runner_store::StoreError;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ExportError {
     #[error("{} is there already: --force replaces it", path.display())]
     Exists { path: PathBuf },
-    #[error("writing {}: {source}", path.display())]
+    #[error("writing {}: {}", path.display(), explain_io_error(source))]
     Io { path: PathBuf, source: io::Error },
     #[error(transparent)]
     Store(#[from] StoreError),

@@ -30,7 +30,7 @@ const TENSOR: u64 = 2;
 /// there is no new file.
 pub fn export_tensorboard(run: &TimedRecord, dir: &Path, force: bool) -> Result<(PathBuf, u64, u64), ExportError> {
     let folder = dir.join(&run.id);
-    fs::create_dir_all(&folder).map_err(ExportError::io(&folder))?;
+    runner_files::create_dir_all(&folder).map_err(ExportError::io(&folder))?;
     // TensorBoard shows all event files of a folder as one run.
     for entry in fs::read_dir(&folder).map_err(ExportError::io(&folder))? {
         let entry = entry.map_err(ExportError::io(&folder))?;

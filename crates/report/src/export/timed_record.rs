@@ -172,7 +172,14 @@ pub(super) mod tests {
     pub(in crate::export) fn run(root: &Path, sessions: &[(u64, &str)], lines: &str, samples: &str) -> PathBuf {
         let plan = compiled(&experiment());
         let manifest = Manifest::new(&plan, "exp.yaml".into(), vec![], "2026-01-01T00:00:00.000Z".into());
-        let files = RunFiles { experiment: "", resolved: "name: tiny\n", plan: &plan, manifest, template: None };
+        let files = RunFiles {
+            experiment: "",
+            resolved: "name: tiny\n",
+            plan: &plan,
+            manifest,
+            template: None,
+            is_private: false,
+        };
         let run = RunDir::create(root, files, None).unwrap();
         let path = run.path().to_owned();
         let mut manifest = run.manifest().clone();

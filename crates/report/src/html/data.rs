@@ -18,7 +18,7 @@ use super::error::ReportError;
 use super::gantt::{Gantt, measured_gantt, planned_gantt};
 use super::memory::{MemoryTable, memory_table};
 use super::samples::{Samples, read_samples};
-use super::settings::{SettingDifference, setting_differences};
+use super::settings::{DifferingSetting, setting_differences};
 use super::sweep::{self, SweepTable};
 use runner_lab::compare::comparability::{MeasuredQuantity, MeasurementBasis, find_incomparable};
 use runner_spec::forecast::Forecast;
@@ -58,7 +58,7 @@ pub struct PageData {
     /// The version of this program.
     pub(super) version: &'static str,
     pub runs: Vec<RunData>,
-    pub(super) differences: Vec<SettingDifference>,
+    pub(super) differences: Vec<DifferingSetting>,
     /// The reasons why losses of the runs do not compare, a sentence for each.
     pub(super) incomparable: Vec<String>,
     pub(super) sweep: Option<SweepTable>,
@@ -318,7 +318,14 @@ mod tests {
         let manifest = Manifest::new(&plan, "exp.yaml".into(), vec![], "2026-01-01T00:00:00.000Z".to_owned());
         RunDir::create(
             root,
-            RunFiles { experiment: "", resolved: "seed: 1\n", template: None, plan: &plan, manifest },
+            RunFiles {
+                experiment: "",
+                resolved: "seed: 1\n",
+                template: None,
+                is_private: false,
+                plan: &plan,
+                manifest,
+            },
             None,
         )
         .unwrap()

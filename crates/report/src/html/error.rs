@@ -11,7 +11,7 @@ pub enum ReportError {
     #[error("the page's data: {0}")]
     Json(#[from] serde_json::Error),
     #[error("listening on 127.0.0.1:{port}: {source}")]
-    Listen { port: u16, source: Box<dyn std::error::Error + Send + Sync> },
+    Listen { port: u16, source: std::io::Error },
     #[error("serving the report: {0}")]
     Serve(std::io::Error),
 }

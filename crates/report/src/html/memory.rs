@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use runner_spec::event::WatchedMemory as MeasuredMemory;
+use runner_spec::experiment::ParallelMode;
 use runner_spec::plan::{MemoryEstimate, Plan, RankPlan};
 use runner_store::summary::Summary;
 
@@ -48,6 +49,11 @@ pub(super) fn memory_table(plan: &Plan, summary: Option<&Summary>, measured: &[M
         Some(s) => s.ranks.iter().find(|r| r.rank == rank).and_then(|r| r.peak_rss_bytes),
     };
     let measured_by = |rank: &RankPlan| measured.iter().find(|m| m.rank == rank.rank).copied();
+    // The replicas of dp share one process, whose memory is measured as that of its first rank.
+    let planned_tensors = |rank: &RankPlan| match plan.mesh.mode {
+        ParallelMode::Dp => plan.ranks.iter().map(|rank| rank.memory.tensors()).sum(),
+        _ => rank.memory.tensors(),
+    };
     let row = |rank: &RankPlan| RankMemory {
         rank: rank.rank,
         stage: rank.stage,
@@ -56,7 +62,7 @@ pub(super) fn memory_table(plan: &Plan, summary: Option<&Summary>, measured: &[M
         planned: rank.memory.clone(),
         peak_rss: peak(rank.rank),
         measured: measured_by(rank),
-        above_plan: measured_by(rank).and_then(|measured| above_plan(&rank.memory, &measured)),
+        above_plan: measured_by(rank).and_then(|measured| above_plan(planned_tensors(rank), &measured)),
     };
     MemoryTable {
         ranks: plan.ranks.iter().take(MAX_RANKS).map(row).collect(),
@@ -64,11 +70,10 @@ pub(super) fn memory_table(plan: &Plan, summary: Option<&Summary>, measured: &[M
     }
 }
 
-/// The share by which the measured tensors of a process exceed the planned ones. Code and a GPU's context are not tensors.
-fn above_plan(planned: &MemoryEstimate, measured: &MeasuredMemory) -> Option<f64> {
+/// The share by which the measured tensors of a process exceed the `planned` bytes. Code and a GPU's context are not tensors.
+fn above_plan(planned: u64, measured: &MeasuredMemory) -> Option<f64> {
     let held = measured.weights + measured.gradients + measured.optimizer + measured.step?;
-    let tensors = planned.tensors();
-    (tensors > 0).then(|| held as f64 / tensors as f64 - 1.0)
+    (planned > 0).then(|| held as f64 / planned as f64 - 1.0)
 }
 
 #[cfg(test)]
@@ -82,10 +87,21 @@ mod tests {
         let step = planned.tensors() - planned.weights - planned.gradients - planned.optimizer;
         let MemoryEstimate { weights, gradients, optimizer, .. } = *planned;
         let measured = |step| MeasuredMemory { rank: 0, weights, gradients, optimizer, step, device: None };
-        assert_eq!(above_plan(planned, &measured(Some(step))), Some(0.0));
+        assert_eq!(above_plan(planned.tensors(), &measured(Some(step))), Some(0.0));
         let more = step + planned.tensors() / 10;
-        assert!((above_plan(planned, &measured(Some(more))).unwrap() - 0.1).abs() < 1e-6);
-        assert_eq!(above_plan(planned, &measured(None)), None);
+        assert!((above_plan(planned.tensors(), &measured(Some(more))).unwrap() - 0.1).abs() < 1e-6);
+        assert_eq!(above_plan(planned.tensors(), &measured(None)), None);
         assert!(planned.tensors() < planned.total(), "the process itself is planned too");
+    }
+    #[test]
+    fn replicas_of_one_process_are_planned_together() {
+        let mut dp = experiment();
+        (dp.parallel.mode, dp.parallel.replicas) = (ParallelMode::Dp, 2);
+        let plan = compiled(&dp);
+        let sum = |part: fn(&MemoryEstimate) -> u64| plan.ranks.iter().map(|rank| part(&rank.memory)).sum::<u64>();
+        let (weights, gradients, optimizer) = (sum(|m| m.weights), sum(|m| m.gradients), sum(|m| m.optimizer));
+        let step = Some(sum(MemoryEstimate::tensors) - weights - gradients - optimizer);
+        let measured = MeasuredMemory { rank: 0, weights, gradients, optimizer, step, device: None };
+        assert_eq!(memory_table(&plan, None, &[measured]).ranks[0].above_plan, Some(0.0));
     }
 }

@@ -15,5 +15,5 @@ mod thin;
 
 pub use data::{PageData, ReportRequest, read_page_data};
 pub use error::ReportError;
-pub use page::{MARK, Page};
+pub use page::{PAGE_PREFIX, Page};
 pub use serve::LiveReport;

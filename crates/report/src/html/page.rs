@@ -6,7 +6,7 @@ use super::data::PageData;
 use super::error::ReportError;
 
 /// Every page begins with this text. A file that begins with it may be replaced by another report.
-pub const MARK: &str = "<!doctype html>\n<!-- a report of runner -->\n";
+pub const PAGE_PREFIX: &str = "<!doctype html>\n<!-- a report of runner -->\n";
 
 const TEMPLATE: &str = include_str!("../../../../templates/report/report.html.j2");
 const STYLE: &str = include_str!("../../../../templates/report/report.css");
@@ -59,7 +59,7 @@ impl Page {
             script => Value::from_safe_string(script),
             data => Value::from_safe_string(json),
         })?;
-        Ok(Self { html: format!("{MARK}{html}"), policy })
+        Ok(Self { html: format!("{PAGE_PREFIX}{html}"), policy })
     }
 }
 
@@ -90,7 +90,7 @@ mod tests {
         let data =
             read_page_data(&ReportRequest { title: Some(HOSTILE.to_owned()), ..ReportRequest::default() }).unwrap();
         let Page { html, policy } = Page::new(&data, false).unwrap();
-        assert!(html.starts_with(MARK));
+        assert!(html.starts_with(PAGE_PREFIX));
         assert!(!html.contains("<img"), "the title is escaped in the markup and in the data");
         assert_eq!(html.matches("</script>").count(), html.matches("<script").count());
         assert!(policy.contains("connect-src 'none'") && policy.starts_with("default-src 'none'"));

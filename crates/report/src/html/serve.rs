@@ -1,13 +1,25 @@
 //! The report of runs in progress, served on loopback only: the page at `/`, and its data at `/data.json`, which the page asks
 //! for every two seconds.
 
-use std::io::Cursor;
-use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::{Mutex, PoisonError};
-use std::thread;
+use std::cell::RefCell;
+use std::convert::Infallible;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tiny_http::{Header, Method, Response, Server};
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{
+    ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG, HOST, HeaderMap, HeaderName, HeaderValue,
+    IF_NONE_MATCH, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
+};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::sync::Semaphore;
+use tokio::task::{LocalSet, spawn_local};
 
 use super::data::{PageData, ReportRequest, RunReader};
 use super::error::ReportError;
@@ -16,17 +28,28 @@ use super::page::Page;
 /// Data that is older than this is read again when it is asked for.
 const MAX_DATA_AGE: Duration = Duration::from_secs(1);
 
-/// The number of answers that are sent at the same time. A client that does not read its answer blocks one of them.
-const ANSWER_THREADS: usize = 8;
+/// Limits for one client, so that none can hold the server or its memory: bytes and duration of a request's head, and the duration of a
+/// connection, which ends after one answer.
+const MAX_HEAD_BYTES: usize = 16 << 10;
+const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+const CONNECTION_TIMEOUT: Duration = Duration::from_mins(2);
+
+/// Connections beyond this number wait until another one ends.
+const MAX_CONNECTIONS: usize = 64;
+
+/// The pause after a connection that could not be accepted, for example because files are exhausted.
+const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A report that is being served.
+#[derive(Debug)]
 pub struct LiveReport {
-    server: Server,
+    listener: TcpListener,
     address: SocketAddr,
-    source: Mutex<AnswerSource>,
+    source: AnswerSource,
 }
 
 /// Makes the answers.
+#[derive(Debug)]
 struct AnswerSource {
     request: ReportRequest,
     reader: RunReader,
@@ -34,6 +57,7 @@ struct AnswerSource {
 }
 
 /// The data that was read last.
+#[derive(Debug)]
 struct ReadData {
     data: PageData,
     json: Vec<u8>,
@@ -42,7 +66,7 @@ struct ReadData {
     read: Instant,
 }
 
-type Answer = Response<Cursor<Vec<u8>>>;
+type Answer = Response<Full<Bytes>>;
 
 impl LiveReport {
     /// Listens on 127.0.0.1; `port` 0 takes a free one.
@@ -50,12 +74,16 @@ impl LiveReport {
     /// # Errors
     /// If the port is taken, or the runs cannot be read.
     pub fn bind(port: u16, request: ReportRequest) -> Result<Self, ReportError> {
-        let wanted = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        let server = Server::http(wanted).map_err(|source| ReportError::Listen { port, source })?;
-        let address = server.server_addr().to_ip().unwrap_or(wanted);
+        let listen = || {
+            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port))?;
+            listener.set_nonblocking(true)?;
+            let address = listener.local_addr()?;
+            Ok((listener, address))
+        };
+        let (listener, address) = listen().map_err(|source| ReportError::Listen { port, source })?;
         let mut source = AnswerSource { request, reader: RunReader::default(), latest: None };
         source.refresh()?;
-        Ok(Self { server, address, source: Mutex::new(source) })
+        Ok(Self { listener, address, source })
     }
 
     pub fn address(&self) -> SocketAddr {
@@ -65,60 +93,73 @@ impl LiveReport {
     /// Answers requests until the process ends.
     ///
     /// # Errors
-    /// If no more requests can be accepted.
-    pub fn serve(&self) -> Result<(), ReportError> {
-        thread::scope(|scope| {
-            let threads: Vec<_> = (0..ANSWER_THREADS).map(|_| scope.spawn(|| self.answer_requests())).collect();
-            threads.into_iter().filter_map(|thread| thread.join().ok()).collect()
-        })
+    /// If the system refuses an event loop.
+    pub fn serve(self) -> Result<(), ReportError> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(ReportError::Serve)?;
+        LocalSet::new().block_on(&runtime, self.answer_requests())
     }
 
-    fn answer_requests(&self) -> Result<(), ReportError> {
-        loop {
-            let request = self.server.recv().map_err(ReportError::Serve)?;
-            let header = |name: &'static str| {
-                let found = request.headers().iter().find(|h| h.field.equiv(name));
-                found.map(|h| h.value.as_str())
+    async fn answer_requests(self) -> Result<(), ReportError> {
+        let listener = tokio::net::TcpListener::from_std(self.listener).map_err(ReportError::Serve)?;
+        let (source, places) = (Rc::new(RefCell::new(self.source)), Arc::new(Semaphore::new(MAX_CONNECTIONS)));
+        // The semaphore is never closed.
+        while let Ok(place) = Arc::clone(&places).acquire_owned().await {
+            let Ok((stream, _)) = listener.accept().await else {
+                tokio::time::sleep(ACCEPT_RETRY_INTERVAL).await;
+                continue;
             };
-            let is_read = matches!(request.method(), Method::Get | Method::Head);
-            let answer = {
-                // A thread that panicked while reading leaves no data behind, so that it is read again.
-                let mut source = self.source.lock().unwrap_or_else(PoisonError::into_inner);
-                source.answer(is_read, request.url(), header("Host"), header("If-None-Match"))
-            };
-            // A client may go away at any time.
-            let _ = request.respond(answer);
+            let source = Rc::clone(&source);
+            let service = service_fn(move |request: Request<Incoming>| {
+                let answer = source.borrow_mut().answer(request.method(), request.uri().path(), request.headers());
+                async { Ok::<_, Infallible>(answer) }
+            });
+            let connection = http1::Builder::new()
+                .keep_alive(false)
+                .max_buf_size(MAX_HEAD_BYTES)
+                .timer(TokioTimer::new())
+                .header_read_timeout(HEAD_TIMEOUT)
+                .serve_connection(TokioIo::new(stream), service);
+            spawn_local(async move {
+                // A client may go away at any time; one that takes too long is disconnected.
+                let _ = tokio::time::timeout(CONNECTION_TIMEOUT, connection).await;
+                drop(place);
+            });
         }
+        Ok(())
     }
 }
 
 impl AnswerSource {
-    fn answer(&mut self, is_read: bool, url: &str, host: Option<&str>, known_tag: Option<&str>) -> Answer {
-        if !host.is_some_and(is_loopback) {
-            return text_answer(403, "this report is served to localhost only\n");
+    fn answer(&mut self, method: &Method, path: &str, headers: &HeaderMap) -> Answer {
+        let header = |name| headers.get(name).and_then(|value| value.to_str().ok());
+        if !header(HOST).is_some_and(is_loopback) {
+            return text_answer(StatusCode::FORBIDDEN, "this report is served to localhost only\n");
         }
-        if !is_read {
-            return text_answer(405, "only GET and HEAD are allowed\n").with_header(header("Allow", "GET, HEAD"));
+        if !matches!(*method, Method::GET | Method::HEAD) {
+            let answer = text_answer(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD are allowed\n");
+            return with_header(answer, ALLOW, "GET, HEAD");
         }
-        let answer = match url.split(['?', '#']).next() {
-            Some("/") => self.page(),
-            Some("/data.json") => self.data(known_tag),
-            _ => Ok(text_answer(404, "no such page: the report is at /\n")),
+        let answer = match path {
+            "/" => self.page(),
+            "/data.json" => self.data(header(IF_NONE_MATCH)),
+            _ => Ok(text_answer(StatusCode::NOT_FOUND, "no such page: the report is at /\n")),
         };
-        answer.unwrap_or_else(|error| text_answer(500, &format!("{error}\n")))
+        answer.unwrap_or_else(|error| text_answer(StatusCode::INTERNAL_SERVER_ERROR, &format!("{error}\n")))
     }
 
     fn page(&mut self) -> Result<Answer, ReportError> {
         let Page { html, policy } = Page::new(&self.refresh()?.data, true)?;
-        let policy = header("Content-Security-Policy", &format!("{policy}; frame-ancestors 'none'"));
-        Ok(answer(200, "text/html; charset=utf-8", html.into_bytes()).with_header(policy))
+        let policy = format!("{policy}; frame-ancestors 'none'");
+        let page = answer(StatusCode::OK, "text/html; charset=utf-8", html.into_bytes());
+        Ok(with_header(page, CONTENT_SECURITY_POLICY, &policy))
     }
 
     fn data(&mut self, known_tag: Option<&str>) -> Result<Answer, ReportError> {
         let latest = self.refresh()?;
         let is_known = known_tag == Some(latest.tag.as_str());
-        let (status, body) = if is_known { (304, Vec::new()) } else { (200, latest.json.clone()) };
-        Ok(answer(status, "application/json", body).with_header(header("ETag", &latest.tag)))
+        let (status, body) =
+            if is_known { (StatusCode::NOT_MODIFIED, Vec::new()) } else { (StatusCode::OK, latest.json.clone()) };
+        Ok(with_header(answer(status, "application/json", body), ETAG, &latest.tag))
     }
 
     fn refresh(&mut self) -> Result<&ReadData, ReportError> {
@@ -140,26 +181,29 @@ impl ReadData {
     }
 }
 
-fn text_answer(status: u16, text: &str) -> Answer {
+fn text_answer(status: StatusCode, text: &str) -> Answer {
     answer(status, "text/plain; charset=utf-8", text.as_bytes().to_vec())
 }
 
 /// An answer with the headers that all answers have.
-fn answer(status: u16, content_type: &str, body: Vec<u8>) -> Answer {
-    let headers = [
-        ("Content-Type", content_type),
-        ("Cache-Control", "no-store"),
-        ("X-Content-Type-Options", "nosniff"),
-        ("Referrer-Policy", "no-referrer"),
-        ("Cross-Origin-Resource-Policy", "same-origin"),
-    ];
-    let empty = Response::from_data(body).with_status_code(status);
-    headers.into_iter().fold(empty, |answer, (name, value)| answer.with_header(header(name, value)))
+fn answer(status: StatusCode, content_type: &str, body: Vec<u8>) -> Answer {
+    let mut answer = Response::new(Full::from(body));
+    *answer.status_mut() = status;
+    [
+        (CONTENT_TYPE, content_type),
+        (CACHE_CONTROL, "no-store"),
+        (X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (REFERRER_POLICY, "no-referrer"),
+        (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+    ]
+    .into_iter()
+    .fold(answer, |answer, (name, value)| with_header(answer, name, value))
 }
 
-#[expect(clippy::expect_used, reason = "names are constants, and values are ASCII that this program wrote")]
-fn header(name: &str, value: &str) -> Header {
-    Header::from_bytes(name, value).expect("a valid header")
+#[expect(clippy::expect_used, reason = "values are ASCII that this program wrote")]
+fn with_header(mut answer: Answer, name: HeaderName, value: &str) -> Answer {
+    answer.headers_mut().insert(name, HeaderValue::from_str(value).expect("a valid header"));
+    answer
 }
 
 /// True if a request's `Host` is a name of this machine that nobody else can take. Another name may be that of a foreign page whose
@@ -192,24 +236,23 @@ mod tests {
     fn answers() {
         let live = LiveReport::bind(0, ReportRequest::default()).unwrap();
         assert!(live.address().ip().is_loopback());
-        let mut live = live.source.into_inner().unwrap();
+        let mut live = live.source;
+        let mut ask = |method: &Method, path: &str, host: Option<&str>, known_tag: Option<&str>| {
+            let given = [(HOST, host), (IF_NONE_MATCH, known_tag)].into_iter();
+            let headers = given.filter_map(|(name, value)| Some((name, value?.parse().unwrap()))).collect();
+            let answer = live.answer(method, path, &headers);
+            // The age of the data alone is no change.
+            live.latest = None;
+            let tag = answer.headers().get(ETAG).map(|tag| tag.to_str().unwrap().to_owned());
+            (answer.status().as_u16(), tag)
+        };
         let host = Some("localhost");
-        assert_eq!(live.answer(true, "/", None, None).status_code().0, 403);
-        assert_eq!(live.answer(true, "/", Some("evil.example"), None).status_code().0, 403);
-        assert_eq!(live.answer(false, "/", host, None).status_code().0, 405);
-        assert_eq!(live.answer(true, "/../Cargo.toml", host, None).status_code().0, 404);
-        assert_eq!(live.answer(true, "/?x#y", host, None).status_code().0, 200);
-        let first = live.answer(true, "/data.json", host, None);
-        let tag = first.headers().iter().find(|h| h.field.equiv("ETag")).unwrap().value.to_string();
-        assert_eq!(
-            (first.status_code().0, live.answer(true, "/data.json", host, Some(&tag)).status_code().0),
-            (200, 304)
-        );
-        live.latest = None;
-        assert_eq!(
-            live.answer(true, "/data.json", host, Some(&tag)).status_code().0,
-            304,
-            "the time alone is no change"
-        );
+        assert_eq!(ask(&Method::GET, "/", None, None).0, 403);
+        assert_eq!(ask(&Method::GET, "/", Some("evil.example"), None).0, 403);
+        assert_eq!(ask(&Method::POST, "/", host, None).0, 405);
+        assert_eq!(ask(&Method::GET, "/../Cargo.toml", host, None).0, 404);
+        assert_eq!(ask(&Method::HEAD, "/", host, None).0, 200);
+        let (status, tag) = ask(&Method::GET, "/data.json", host, None);
+        assert_eq!((status, ask(&Method::GET, "/data.json", host, tag.as_deref()).0), (200, 304));
     }
 }

@@ -13,7 +13,7 @@ const MAX_DIFFERENCES: usize = 200;
 
 /// One key in which runs differ.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(super) struct SettingDifference {
+pub(super) struct DifferingSetting {
     /// For example `optimizer.adamw.lr`.
     pub(super) key: String,
     /// The value of each run; `None` if the run has no such key, or its file cannot be read.
@@ -22,10 +22,10 @@ pub(super) struct SettingDifference {
 
 /// The keys in which the runs with these resolved files differ, sorted by group and name. Runs without a readable file are not
 /// compared.
-pub(super) fn setting_differences(files: &[Option<&str>]) -> Vec<SettingDifference> {
+pub(super) fn setting_differences(files: &[Option<&str>]) -> Vec<DifferingSetting> {
     let read = |file: Option<&str>| Some(flatten(&serde_yaml::from_str(file?).ok()?));
     let settings: Vec<Option<BTreeMap<String, Value>>> = files.iter().copied().map(read).collect();
-    let row = |key: String| SettingDifference {
+    let row = |key: String| DifferingSetting {
         values: settings.iter().map(|settings| settings.as_ref()?.get(&key).map(setting_text)).collect(),
         key,
     };

@@ -30,7 +30,7 @@ pub(super) struct SweepTable {
     importance: Vec<Importance>,
     /// The step at which importance compares the points, unless it compares them at the end.
     measured_at: Option<u64>,
-    /// Why the objectives of the points do not compare, if they do not.
+    /// The reason why the objectives of the points do not compare, if they do not.
     incomparable: Option<String>,
     /// Files that cannot be read, each in one sentence.
     problems: Vec<String>,
@@ -85,7 +85,7 @@ mod tests {
     fn a_sweep_that_has_not_begun_has_its_points() {
         let root = tempfile::tempdir().unwrap();
         let experiments = ["a: 1\n".to_owned(), "a: 2\n".to_owned(), "a: 3\n".to_owned()];
-        let files = SweepFiles { record: sweep(), text: "sweep: {}\n", experiments: &experiments };
+        let files = SweepFiles { record: sweep(), text: "sweep: {}\n", experiments: &experiments, is_private: false };
         let made = SweepDir::create(root.path(), files).unwrap();
         let (table, runs) = load_sweep(made.path()).unwrap();
         assert_eq!((table.rows.len(), table.best, runs.len()), (sweep().points.len(), None, 0));

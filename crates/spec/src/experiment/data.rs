@@ -44,9 +44,9 @@ pub enum Tokenizer {
     /// Byte-level BPE, trained from the training source.
     Bpe {
         /// Tokens in all.
-        #[schemars(range(min = 257, max = 10_000_000))]
+        #[schemars(range(min = 257, max = MAX_BPE_VOCABULARY))]
         vocab_size: usize,
-        /// Tokens of their own, which come first.
+        /// Special tokens, which have the first ids.
         #[serde(default)]
         special_tokens: Vec<String>,
     },
@@ -55,11 +55,11 @@ pub enum Tokenizer {
         /// True if text is lowercased first.
         #[serde(default = "yes")]
         lowercase: bool,
-        /// Words that are there less often are `<unk>`.
+        /// Words that occur less often are `<unk>`.
         #[serde(default = "one")]
         #[schemars(range(min = 1, max = 1_000_000_000_000u64))]
         min_count: u64,
-        /// Tokens of their own, which come after `<unk>` and before the words.
+        /// Special tokens, whose ids come after `<unk>` and before the words.
         #[serde(default)]
         special_tokens: Vec<String>,
     },
@@ -94,6 +94,9 @@ fn or_text(schema: &mut Schema) {
         schema.insert("description".to_owned(), description);
     }
 }
+
+/// Most tokens of a trained BPE: far more than any language model has, and a table of them fits into memory.
+pub const MAX_BPE_VOCABULARY: u64 = 10_000_000;
 
 /// The branch of a hub repository that is read if the file names no other.
 pub const HUB_DEFAULT_BRANCH: &str = "main";
@@ -130,7 +133,7 @@ pub enum Source {
     },
     /// A corpus that the program generates.
     Builtin {
-        /// Which one.
+        /// The corpus.
         corpus: Corpus,
     },
 }
@@ -178,11 +181,11 @@ pub struct JsonSource {
 pub struct HubSource {
     /// Its name, as `HuggingFaceFW/fineweb`.
     pub dataset: String,
-    /// Which of its configurations. Default: the dataset's own default, or its only one.
+    /// The configuration to read. Default: the dataset's own default, or its only one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(!skip_serializing_if)]
     pub config: Option<String>,
-    /// Which split. Default: train.
+    /// The split to read. Default: train.
     #[serde(default = "train_split")]
     pub split: String,
     /// The column or field with the text. Default: text.

@@ -71,6 +71,10 @@ impl EvalLoss {
     }
 }
 
+/// The source of the file for `eval.hellaswag.file`, for messages about a missing one.
+pub const HELLASWAG_FILE_ADVICE: &str =
+    "HellaSwag's validation set is the file data/hellaswag_val.jsonl of github.com/rowanz/hellaswag";
+
 /// A multiple-choice set: one of `file` and `builtin`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
@@ -102,7 +106,7 @@ pub struct Samples {
     /// Draw among this many of the likeliest tokens; `null` for all.
     #[schemars(range(min = 1, max = 100_000_000))]
     pub top_k: Option<usize>,
-    /// Divides the logits; 0 always takes the likeliest token.
+    /// Divides the logits; 0 always takes the likeliest token, and other numbers are 1e-6 or more.
     #[schemars(range(min = 0, max = 1_000))]
     pub temperature: f64,
     /// Draw among the likeliest tokens that together have this probability; `null` for all.
@@ -110,6 +114,18 @@ pub struct Samples {
     pub top_p: Option<f64>,
     /// Seed of the draws.
     pub seed: u64,
+}
+
+impl Samples {
+    /// The smallest temperature above 0: logits divided by a much smaller one are not finite.
+    pub const LEAST_TEMPERATURE: f64 = 1e-6;
+
+    /// Says what is wrong with `temperature`, if anything is.
+    pub fn temperature_problem(temperature: f64) -> Option<String> {
+        let is_valid = temperature == 0.0 || temperature.is_finite() && temperature >= Self::LEAST_TEMPERATURE;
+        let least = Self::LEAST_TEMPERATURE;
+        (!is_valid).then(|| format!("take 0, which always takes the likeliest token, or {least:e} or more"))
+    }
 }
 
 impl Default for Samples {

@@ -110,7 +110,7 @@ impl Optimizer {
     }
 }
 
-/// Which parameters weight decay acts on: those of two or more dimensions, or biases and gains too, as
+/// The parameters that weight decay acts on: those of two or more dimensions, or biases and gains too, as
 /// `torch.optim.AdamW(model.parameters())` has it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]

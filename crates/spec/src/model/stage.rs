@@ -11,7 +11,7 @@ use crate::model::layout::ParamLayout;
 use crate::model::{ModelSpec, ParamSpec, parameters};
 
 /// True if any of `chunks` holds `block`.
-fn hold(chunks: &[Range<usize>], block: usize) -> bool {
+fn holds_block(chunks: &[Range<usize>], block: usize) -> bool {
     chunks.iter().any(|c| c.contains(&block))
 }
 
@@ -28,10 +28,10 @@ pub fn token_embedding(family: Family) -> &'static str {
 pub fn stage_parameters(spec: &ModelSpec, chunks: &[Range<usize>]) -> Vec<ParamSpec> {
     let head = spec.layers + 1;
     let all = parameters(spec);
-    let copy = (spec.tie_embeddings && hold(chunks, head) && !hold(chunks, 0))
+    let copy = (spec.tie_embeddings && holds_block(chunks, head) && !holds_block(chunks, 0))
         .then(|| all.iter().find(|p| p.name == token_embedding(spec.family)).cloned())
         .flatten();
-    let mut held: Vec<ParamSpec> = all.into_iter().filter(|p| hold(chunks, p.block)).collect();
+    let mut held: Vec<ParamSpec> = all.into_iter().filter(|p| holds_block(chunks, p.block)).collect();
     held.extend(copy.map(|p| ParamSpec { block: head, ..p }));
     held
 }
@@ -39,12 +39,12 @@ pub fn stage_parameters(spec: &ModelSpec, chunks: &[Range<usize>]) -> Vec<ParamS
 /// The entry of `layout` that is a copy of a tied embedding on another rank: a global norm and a checkpoint leave it out, and
 /// its gradient is to be added to that rank's.
 pub fn tied_copy(layout: &ParamLayout, spec: &ModelSpec, chunks: &[Range<usize>]) -> Option<usize> {
-    tied(layout, spec, hold(chunks, spec.layers + 1) && !hold(chunks, 0))
+    tied(layout, spec, holds_block(chunks, spec.layers + 1) && !holds_block(chunks, 0))
 }
 
 /// The entry of `layout` that is a tied embedding with a copy on another rank.
 pub fn tied_original(layout: &ParamLayout, spec: &ModelSpec, chunks: &[Range<usize>]) -> Option<usize> {
-    tied(layout, spec, hold(chunks, 0) && !hold(chunks, spec.layers + 1))
+    tied(layout, spec, holds_block(chunks, 0) && !holds_block(chunks, spec.layers + 1))
 }
 
 fn tied(layout: &ParamLayout, spec: &ModelSpec, apart: bool) -> Option<usize> {

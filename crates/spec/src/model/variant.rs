@@ -25,7 +25,7 @@ pub struct Gpt2Variant {
     pub head_bias: bool,
     #[serde(skip_serializing_if = "is_true")]
     pub final_norm: bool,
-    /// Behind the activation of the feed-forward layer.
+    /// The probability of dropout after the activation of the feed-forward layer.
     #[serde(skip_serializing_if = "is_default")]
     pub mlp_dropout: f64,
     /// Initial weights as PyTorch's modules have them, embedding and head uniform within ± this.

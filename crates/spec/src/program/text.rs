@@ -33,17 +33,17 @@ impl Instruction {
     /// The micro-batch it is about.
     pub fn mb(&self) -> Option<usize> {
         let mut copy = *self;
-        copy.place_mut().0.copied()
+        copy.micro_batch_and_chunk().0.copied()
     }
 
     /// The chunk it is about.
     pub fn chunk(&self) -> Option<usize> {
         let mut copy = *self;
-        copy.place_mut().1
+        copy.micro_batch_and_chunk().1
     }
 
     /// The micro-batch and the chunk that the instruction is about.
-    fn place_mut(&mut self) -> (Option<&mut usize>, Option<usize>) {
+    fn micro_batch_and_chunk(&mut self) -> (Option<&mut usize>, Option<usize>) {
         match self {
             Self::Load { mb } => (Some(mb), None),
             Self::Forward { mb, chunk }
@@ -60,7 +60,7 @@ impl Instruction {
 
     /// The same instruction for a micro-batch `by` later; `None` if it has no micro-batch.
     fn shifted(mut self, by: usize) -> Option<Self> {
-        *self.place_mut().0? += by;
+        *self.micro_batch_and_chunk().0? += by;
         Some(self)
     }
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::load;
 use crate::error::StoreError;
-use runner_files::TEMPORARY;
+use runner_files::TEMPORARY_PREFIX;
 
 const PREFIX: &str = "step-";
 
@@ -61,7 +61,7 @@ pub fn dir_name(step: u64) -> String {
 
 /// The folder in `folder` into which the parts of the checkpoint of `step` are written before it is committed.
 pub fn pending_folder(folder: &Path, step: u64) -> PathBuf {
-    folder.join(format!("{TEMPORARY}{}", dir_name(step)))
+    folder.join(format!("{TEMPORARY_PREFIX}{}", dir_name(step)))
 }
 
 /// The step of the checkpoint whose validation loss is lowest; the earlier one of two equal ones.

@@ -1,6 +1,5 @@
 //! Exports the weights of a checkpoint, joined from its parts, to one safetensors file or to a receiver.
 
-use std::fs;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
@@ -34,7 +33,7 @@ pub fn export_weights(
     layout: &ParamLayout,
     to: &Path,
 ) -> Result<ExportedWeights, StoreError> {
-    fs::create_dir_all(to).map_err(StoreError::io("creating", to))?;
+    runner_files::create_dir_all(to).map_err(StoreError::io("creating", to))?;
     let path = to.join(MODEL);
     let temporary = temporary_file(to).map_err(StoreError::io("creating a file in", to))?;
     let entries: Vec<_> = layout.entries.iter().collect();

@@ -17,7 +17,7 @@ use super::part::{self, PartRecord, PartSpec};
 use crate::error::StoreError;
 use crate::files::{indented_json, link_or_copy, sync_dir};
 use runner_compute::state::TrainState;
-use runner_files::{TEMPORARY, remove_leftovers};
+use runner_files::{TEMPORARY_PREFIX, create_dir_all, remove_leftovers};
 use runner_spec::event::BestValidation;
 use runner_spec::model::layout::ParamLayout;
 
@@ -58,7 +58,7 @@ impl Checkpoints {
     /// # Errors
     /// If the folder cannot be created.
     pub fn open(folder: &Path, plan_hash: &str, keep: usize) -> Result<Self, StoreError> {
-        fs::create_dir_all(folder).map_err(StoreError::io("creating", folder))?;
+        create_dir_all(folder).map_err(StoreError::io("creating", folder))?;
         remove_leftovers(folder);
         let (folder, plan_hash, keep) = (folder.to_owned(), plan_hash.to_owned(), keep.max(1));
         Ok(Self { folder, plan_hash, keep, create: |path| File::create_new(path) })
@@ -154,8 +154,7 @@ impl Checkpoints {
         Ok(saved)
     }
 
-    /// Renames the pending folder of `step` into place, and makes that durable. Another checkpoint of the step, which turned out to be
-    /// damaged or was passed over, is removed.
+    /// Renames the pending folder of `step` into place, and makes that durable. An earlier checkpoint of the step is removed.
     fn install(&self, step: u64) -> Result<PathBuf, StoreError> {
         let path = self.folder.join(dir_name(step));
         if path.exists() {
@@ -260,7 +259,7 @@ impl Checkpoints {
     /// Removes a folder, after a rename, so that a partly removed one is never taken for a checkpoint.
     fn discard(&self, path: &Path) -> Result<(), StoreError> {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let temporary = self.folder.join(format!("{TEMPORARY}old-{name}"));
+        let temporary = self.folder.join(format!("{TEMPORARY_PREFIX}old-{name}"));
         fs::rename(path, &temporary).map_err(StoreError::io("renaming", path))?;
         fs::remove_dir_all(&temporary).map_err(StoreError::io("removing", &temporary))
     }

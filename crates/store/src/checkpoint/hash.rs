@@ -81,7 +81,7 @@ pub fn whole_hash<'a>(step: u64, tokens: u64, parts: impl Iterator<Item = &'a St
 }
 
 /// Elements converted at a time: small enough for the cache, large enough for the hash's wide lanes.
-const CHUNK: usize = 1 << 16;
+const CHUNK_ELEMENTS: usize = 1 << 16;
 
 /// Calls `sink` with the bytes of a contiguous f32 tensor, little-endian, piece by piece, without a copy of the whole.
 pub(super) fn each_chunk(
@@ -95,8 +95,8 @@ pub(super) fn each_chunk(
         (Storage::Cpu(CpuStorage::F32(values)), Some((start, end))) => &values[start..end],
         _ => return Err(candle_core::Error::Msg("a checkpoint needs a contiguous f32 buffer".into()).into()),
     };
-    let mut bytes = vec![0; 4 * CHUNK.min(values.len())];
-    for part in values.chunks(CHUNK) {
+    let mut bytes = vec![0; 4 * CHUNK_ELEMENTS.min(values.len())];
+    for part in values.chunks(CHUNK_ELEMENTS) {
         let bytes = &mut bytes[..4 * part.len()];
         for (out, value) in bytes.chunks_exact_mut(4).zip(part) {
             out.copy_from_slice(&value.to_le_bytes());

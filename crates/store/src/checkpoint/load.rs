@@ -196,8 +196,8 @@ impl StoredCheckpoint {
         (places, names)
     }
 
-    /// Reads once each file that holds what `places` asks for, or every file if `all`; hashes all of it and hands `sink`
-    /// what is asked for. What the sink got is good only if this returns without an error.
+    /// Reads each file that holds a tensor of `places`, or every file if `all`. Hashes all bytes that it reads, and gives those of `places` to
+    /// `sink`. What `sink` received is right only if this returns without an error.
     pub(super) fn read(&self, places: &TensorPlaces, all: bool, sink: Sink<'_>) -> Result<(), CheckpointProblem> {
         for ((record, files), places) in self.parts.iter().zip(&places.0) {
             let mut hasher = PartHasher::new(record.part, self.state.step, self.state.tokens);
@@ -241,7 +241,7 @@ impl StoredCheckpoint {
 }
 
 /// The number of bytes read at a time; a multiple of four.
-const CHUNK: usize = 1 << 18;
+const CHUNK_BYTES: usize = 1 << 18;
 
 impl PartFile {
     fn open(folder: &Path, record: &PartRecord, kind: PartFileKind) -> Result<Self, CheckpointProblem> {
@@ -275,10 +275,10 @@ impl PartFile {
         digest.update(&self.header.bytes);
         let end = self.header.tensors.last().map_or(0, |(_, info)| info.data_offsets[1]);
         let mut tensors = self.header.tensors.iter().map(|(_, info)| info.data_offsets).zip(places).peekable();
-        let mut chunk = vec![0; CHUNK];
+        let mut chunk = vec![0; CHUNK_BYTES];
         let mut at = 0;
         while at < end {
-            let bytes = &mut chunk[..(end - at).min(CHUNK as u64) as usize];
+            let bytes = &mut chunk[..(end - at).min(CHUNK_BYTES as u64) as usize];
             file.read_exact(bytes).map_err(|e| CheckpointProblem::io(&self.path, e))?;
             digest.update(bytes);
             each(bytes);
@@ -310,7 +310,7 @@ pub(super) fn verify(folder: &Path, plan_hash: Option<&str>) -> Result<StateFile
     Ok(stored.state)
 }
 
-/// A state of `layout` from the checkpoint in `folder`. Files that the state does not need are not read.
+/// Reads a state of `layout` from the checkpoint in `folder`. Files that the state does not need are not read.
 pub(super) fn state(
     folder: &Path,
     plan_hash: Option<&str>,
@@ -325,7 +325,7 @@ pub(super) fn state(
     Ok(TrainState { step, tokens, best, layout: layout.clone(), buffer, moments })
 }
 
-/// The weights alone, [layout.total], and the steps they were trained for.
+/// Reads the weights alone, [layout.total], and the step after which they were saved.
 pub(super) fn weights(
     folder: &Path,
     layout: &ParamLayout,

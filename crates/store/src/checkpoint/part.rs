@@ -48,7 +48,7 @@ impl PartRecord {
         self.files.get(&kind.file_name(self.part))
     }
 
-    /// Checks that it describes the two files of a part.
+    /// Checks that the record describes the two files of a part. The message of the error continues the name of the file or part.
     pub(super) fn check_names(&self) -> Result<(), String> {
         match PartFileKind::BOTH.iter().find(|kind| self.file(**kind).is_none()) {
             Some(kind) => Err(format!("does not describe {}", kind.file_name(self.part))),

@@ -1,4 +1,4 @@
-//! Compares two checkpoints: by their recorded hashes, and tensor by tensor.
+//! Reads what a checkpoint records about itself, and compares two checkpoints tensor by tensor.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -49,7 +49,7 @@ pub fn recorded_position(folder: &Path, step: u64) -> Option<SavedPosition> {
 pub fn first_difference(a: &Path, b: &Path, step: u64) -> Result<Option<String>, StoreError> {
     let tensor_hashes = |folder: &Path| {
         let path = folder.join(dir_name(step));
-        hashes(&path).map_err(|bad| bad.error(&path, String::new))
+        hash_tensors(&path).map_err(|bad| bad.error(&path, String::new))
     };
     let (a, b) = (tensor_hashes(a)?, tensor_hashes(b)?);
     let theirs: BTreeMap<&str, &blake3::Hash> = b.iter().map(|(name, hash)| (name.as_str(), hash)).collect();
@@ -58,7 +58,7 @@ pub fn first_difference(a: &Path, b: &Path, step: u64) -> Result<Option<String>,
 }
 
 /// The hash of every tensor of a checkpoint, over its bytes.
-fn hashes(path: &Path) -> Result<Vec<(String, blake3::Hash)>, CheckpointProblem> {
+fn hash_tensors(path: &Path) -> Result<Vec<(String, blake3::Hash)>, CheckpointProblem> {
     let stored = StoredCheckpoint::open(path, None)?;
     let (places, names) = stored.everything();
     let mut hashers = vec![blake3::Hasher::new(); names.len()];

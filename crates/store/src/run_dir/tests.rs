@@ -9,8 +9,12 @@ use runner_plan::testing::{compiled, experiment};
 
 fn create(root: &Path, plan: &Plan) -> RunDir {
     let manifest = Manifest::new(plan, "exp.yaml".into(), vec![], time::now());
-    RunDir::create(root, RunFiles { experiment: "a: 1\n", resolved: "b: 2\n", template: None, plan, manifest }, None)
-        .unwrap()
+    RunDir::create(
+        root,
+        RunFiles { experiment: "a: 1\n", resolved: "b: 2\n", template: None, is_private: false, plan, manifest },
+        None,
+    )
+    .unwrap()
 }
 
 #[test]
@@ -64,7 +68,7 @@ fn what_was_made_from_another_run_is_not_the_run_of_its_plan() {
     for (origin, stands) in [(fork(Some(3)), false), (reproduction, false), (fork(None), true)] {
         let manifest = Manifest::new(&plan, "exp.yaml".into(), vec![], time::now());
         let manifest = Manifest { origin: Some(origin), ..manifest };
-        let files = RunFiles { experiment: "", resolved: "", template: None, plan: &plan, manifest };
+        let files = RunFiles { experiment: "", resolved: "", template: None, is_private: false, plan: &plan, manifest };
         RunDir::create(root.path(), files, None).unwrap();
         assert_eq!(find_run(root.path(), &plan).run.is_some(), stands);
     }
@@ -129,10 +133,11 @@ fn a_run_continues_another() {
         experiment: "a: 1\n",
         resolved: "b: 2\n",
         template: None,
+        is_private: false,
         plan: &other,
         manifest: Manifest::new(&other, "exp.yaml".into(), vec![], time::now()),
     };
-    let from = |which| ContinueFrom { path: first.path(), plan: &plan, which };
+    let from = |which| BeginningCheckpoint { path: first.path(), plan: &plan, which };
     for (which, step) in [(CheckpointChoice::Latest, 4), (CheckpointChoice::Step(2), 2)] {
         let run = RunDir::create(root.path(), files(), Some(&from(which))).unwrap();
         let began = run.manifest().continued_from.clone().unwrap();
@@ -167,7 +172,7 @@ fn an_unwritable_root_is_named() {
     fs::write(root.path().join("runs"), "").unwrap();
     let plan = compiled(&experiment());
     let manifest = Manifest::new(&plan, "exp.yaml".into(), vec![], time::now());
-    let files = RunFiles { experiment: "", resolved: "", template: None, plan: &plan, manifest };
+    let files = RunFiles { experiment: "", resolved: "", template: None, is_private: false, plan: &plan, manifest };
     let error = RunDir::create(&root.path().join("runs"), files, None).unwrap_err().to_string();
     assert!(error.starts_with("creating ") && error.contains("/runs"), "{error}");
 }

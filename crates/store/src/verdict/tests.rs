@@ -35,7 +35,7 @@ fn judged(a: &tempfile::TempDir, b: &tempfile::TempDir, from: u64) -> Reproducti
 fn equal_bits_are_bitwise() {
     let (a, b) = (run(&[4.0, 3.0, 2.0, 1.0], 0.0), run(&[4.0, 3.0, 2.0, 1.0], 0.0));
     let verdict = judged(&a, &b, 0);
-    assert_eq!((verdict.verdict, verdict.steps, verdict.evaluations), (Judgement::Bitwise, 4, 1));
+    assert_eq!((verdict.verdict, verdict.steps, verdict.evaluations), (Verdict::Bitwise, 4, 1));
     assert_eq!(verdict.weights, Some(WeightComparison { step: 2, equal: true }));
     assert_eq!((verdict.largest, verdict.first_bits, verdict.first_tensor), (None, None, None));
 }
@@ -44,7 +44,7 @@ fn equal_bits_are_bitwise() {
 fn equal_losses_of_other_weights_are_not_bitwise() {
     let (a, b) = (run(&[4.0, 3.0], 0.0), run(&[4.0, 3.0], 1.0));
     let verdict = judged(&a, &b, 0);
-    assert_eq!(verdict.verdict, Judgement::WithinTolerance);
+    assert_eq!(verdict.verdict, Verdict::WithinTolerance);
     let first = verdict.first_tensor.unwrap();
     assert_eq!((first.step, first.traced), (2, None));
     assert!(first.name.contains("wte"), "{}", first.name);
@@ -54,15 +54,15 @@ fn equal_losses_of_other_weights_are_not_bitwise() {
 fn differences_are_measured_and_placed() {
     let (a, b) = (run(&[4.0, 3.0, 2.0, 1.0], 0.0), run(&[4.0, 3.0, 2.0 + 1e-5, 1.0 + 1e-6], 0.0));
     let verdict = judged(&a, &b, 0);
-    assert_eq!(verdict.verdict, Judgement::WithinTolerance);
+    assert_eq!(verdict.verdict, Verdict::WithinTolerance);
     assert_eq!((verdict.first_bits.unwrap().step, verdict.largest.as_ref().unwrap().step), (3, 3));
     assert!((verdict.largest.unwrap().relative.unwrap() - 5e-6).abs() < 1e-9);
     let c = run(&[4.0, 3.0, 2.0 + 1e-5, 1.1], 0.0);
     let verdict = judged(&a, &c, 0);
-    assert_eq!((verdict.verdict, verdict.diverged.unwrap().step), (Judgement::Diverged, 4));
+    assert_eq!((verdict.verdict, verdict.diverged.unwrap().step), (Verdict::Diverged, 4));
     assert_eq!(verdict.first_bits.unwrap().step, 3);
     // What was taken over is not looked at.
-    assert_eq!(judged(&run(&[1.0, 3.0], 0.0), &run(&[2.0, 3.0], 0.0), 1).verdict, Judgement::Bitwise);
+    assert_eq!(judged(&run(&[1.0, 3.0], 0.0), &run(&[2.0, 3.0], 0.0), 1).verdict, Verdict::Bitwise);
 }
 
 /// Without the lines that contain `what`.
@@ -77,18 +77,21 @@ fn without(dir: &tempfile::TempDir, what: &str) {
 fn what_only_one_side_has_is_missing() {
     let losses = [4.0, 3.0, 2.0, 1.0];
     for (what, expected) in [("\"step\":3", (3, "step")), ("eval", (0, "evaluation"))] {
-        for in_original in [true, false] {
+        for is_missing_in_original in [true, false] {
             let (a, b) = (run(&losses, 0.0), run(&losses, 0.0));
-            without(if in_original { &a } else { &b }, what);
+            without(if is_missing_in_original { &a } else { &b }, what);
             let verdict = judged(&a, &b, 0);
             let first = verdict.first_missing.unwrap();
-            assert_eq!((verdict.verdict, verdict.missing), (Judgement::Incomplete, 1), "{what}");
-            assert_eq!((first.step, first.what.as_str(), first.in_original), (expected.0, expected.1, in_original));
+            assert_eq!((verdict.verdict, verdict.missing), (Verdict::Incomplete, 1), "{what}");
+            assert_eq!(
+                (first.step, first.what.as_str(), first.is_missing_in_original),
+                (expected.0, expected.1, is_missing_in_original)
+            );
         }
     }
     // Fewer steps than the original; more of them are none of its.
     assert_eq!(judged(&run(&losses, 0.0), &run(&losses[..3], 0.0), 0).first_missing.unwrap().step, 4);
-    assert_eq!(judged(&run(&losses[..3], 0.0), &run(&losses, 0.0), 0).verdict, Judgement::Bitwise);
+    assert_eq!(judged(&run(&losses[..3], 0.0), &run(&losses, 0.0), 0).verdict, Verdict::Bitwise);
 }
 
 #[test]
@@ -98,7 +101,7 @@ fn an_evaluation_that_a_killed_run_did_not_come_to_is_not_missing() {
     let text = fs::read_to_string(&path).unwrap() + "{\"kind\":\"eval\",\"step\":1,\"val_loss\":9.0}\n";
     fs::write(path, text).unwrap();
     let judged = |done| compare(&original(a.path(), 0, done), b.path(), 1e-4).unwrap().verdict;
-    assert_eq!((judged(false), judged(true)), (Judgement::BitwiseNumbers, Judgement::Incomplete));
+    assert_eq!((judged(false), judged(true)), (Verdict::BitwiseNumbers, Verdict::Incomplete));
 }
 
 #[test]
@@ -106,7 +109,7 @@ fn without_weights_the_numbers_alone_are_bitwise() {
     let (a, b) = (run(&[4.0, 3.0], 0.0), run(&[4.0, 3.0], 0.0));
     fs::remove_dir_all(a.path().join(CHECKPOINTS)).unwrap();
     let verdict = judged(&a, &b, 0);
-    assert_eq!((verdict.verdict, verdict.weights), (Judgement::BitwiseNumbers, None));
+    assert_eq!((verdict.verdict, verdict.weights), (Verdict::BitwiseNumbers, None));
     assert!(verdict.weights_not_compared.unwrap().contains("neither a checkpoint"));
 }
 
@@ -115,15 +118,15 @@ fn a_record_that_is_removed_meanwhile_counts_as_it_was() {
     let (a, b, c) = (run(&[4.0, 3.0], 0.0), run(&[4.0, 3.0], 0.0), run(&[4.0, 2.0], 1.0));
     let original = original(a.path(), 0, true);
     fs::remove_dir_all(a.path()).unwrap();
-    assert_eq!(compare(&original, b.path(), 1e-4).unwrap().verdict, Judgement::Bitwise);
+    assert_eq!(compare(&original, b.path(), 1e-4).unwrap().verdict, Verdict::Bitwise);
     let verdict = compare(&original, c.path(), 1e-4).unwrap();
-    assert_eq!((verdict.verdict, verdict.first_tensor), (Judgement::Diverged, None));
+    assert_eq!((verdict.verdict, verdict.first_tensor), (Verdict::Diverged, None));
     assert!(OriginalRun::read(a.path(), 0, true, None).unwrap_err().to_string().contains(METRICS));
     // Nothing to compare is not equal.
     fs::remove_file(b.path().join(METRICS)).unwrap();
-    assert_eq!(compare(&original, b.path(), 1e-4).unwrap().verdict, Judgement::Incomplete);
+    assert_eq!(compare(&original, b.path(), 1e-4).unwrap().verdict, Verdict::Incomplete);
     let empty = run(&[], 0.0);
-    assert_eq!(judged(&empty, &empty, 0).verdict, Judgement::Incomplete);
+    assert_eq!(judged(&empty, &empty, 0).verdict, Verdict::Incomplete);
 }
 
 #[test]
@@ -155,6 +158,6 @@ fn a_loss_that_is_no_number_is_beyond_any_tolerance() {
     let first = verdict.diverged.unwrap();
     assert_eq!(
         (verdict.verdict, first.original, first.copy, first.relative),
-        (Judgement::Diverged, Some(3.0), None, None)
+        (Verdict::Diverged, Some(3.0), None, None)
     );
 }

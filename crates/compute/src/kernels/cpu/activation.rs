@@ -3,7 +3,7 @@
 use rayon::prelude::*;
 
 use super::elementwise::round_if;
-use super::simd::{TASK, inlined, rows_per_task, vectorize};
+use super::simd::{inlined, rows_per_task, vectorize};
 use super::{Real, elementwise};
 
 const SQRT_2_OVER_PI: f64 = 0.797_884_560_802_865_4;
@@ -65,7 +65,7 @@ pub fn swiglu<T: Real>(gate_up: &[T], width: usize, y: &mut [T], bf16: bool) {
 
 /// Writes dL/d(gate_up), [rows, 2·width].
 pub fn swiglu_backward<T: Real>(gate_up: &[T], dy: &[T], width: usize, dgate_up: &mut [T], bf16: bool) {
-    let rows = (TASK / (2 * width)).max(1);
+    let rows = rows_per_task(2 * width);
     dgate_up.par_chunks_mut(rows * 2 * width).enumerate().for_each(|(task, dgu)| {
         vectorize(inlined!(|| {
             for (i, dgu) in dgu.chunks_exact_mut(2 * width).enumerate() {

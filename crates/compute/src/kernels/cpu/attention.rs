@@ -24,7 +24,7 @@ impl AttentionShape {
         (0..self.batch * self.kv_heads).into_par_iter().for_each(|t| f(t / self.kv_heads, t % self.kv_heads));
     }
 
-    /// `head_dim` columns of one sample's rows `from..to`, starting at column `column`.
+    /// The `head_dim` columns from `column` on, in `rows` of sample `b`. Rows of `data` have `width` columns.
     fn head_rows<'a, T>(&self, data: &'a [T], width: usize, b: usize, rows: Range<usize>, column: usize) -> Mat<'a, T> {
         Mat::strided(&data[(b * self.seq + rows.start) * width + column..], rows.len(), self.head_dim, width)
     }

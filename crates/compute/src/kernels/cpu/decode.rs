@@ -7,9 +7,9 @@ use super::elementwise::round_if;
 use super::simd::{Shared, axpy, dot, inlined, max, sum_by, vectorize};
 use crate::kernels::attention_shape::AttentionShape;
 
-/// Appends the keys and values of `s.seq` new tokens per sample at position `start`, and attends with their queries over
-/// everything up to themselves. `keys_values` is the keys' half and the values' half of a cache, [batch, kv_heads, capacity, head_dim] each,
-/// with room for the new tokens. `qkv` as in `attention`; writes `out`.
+/// Appends the keys and values of `s.seq` new tokens per sample to a cache at position `start`, and attends with each token's query over
+/// the cached tokens up to the token itself. `keys_values` is the cache: first the keys, then the values, [batch, kv_heads, capacity,
+/// head_dim] each, with space for the new tokens. `qkv` and `out` have the rows that [`AttentionShape`] describes.
 pub fn attend_with_cache<T: Real>(
     s: AttentionShape,
     qkv: &[T],

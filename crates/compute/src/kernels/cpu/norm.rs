@@ -101,7 +101,7 @@ pub fn normalize_backward<T: Real>(
                         *dx = rstd * (dy * w - x * rstd * mean_gh);
                     }
                 }
-                finish(dx, skip.map(|s| &s[row * d..][..d]), bf16);
+                add_skip_and_round(dx, skip.map(|s| &s[row * d..][..d]), bf16);
             }
         }));
     });
@@ -128,7 +128,7 @@ fn dot3<T: Real>(x: &[T], y: &[T], z: &[T]) -> T {
 }
 
 #[inline(always)]
-fn finish<T: Real>(dx: &mut [T], skip: Option<&[T]>, bf16: bool) {
+fn add_skip_and_round<T: Real>(dx: &mut [T], skip: Option<&[T]>, bf16: bool) {
     match skip {
         Some(skip) => {
             for (dx, &s) in dx.iter_mut().zip(skip) {

@@ -99,7 +99,7 @@ impl Real for f32 {
         const SHIFT: f32 = 12_582_912.0;
         const LN2_HIGH: f32 = 0.693_359_4;
         const LN2_LOW: f32 = -2.121_944_4e-4;
-        // NaN passes `max` and `min` only in this order of arguments, and must come out as NaN.
+        // A comparison with NaN is false, so NaN passes both lines and comes out as NaN. `min` and `max` would drop it.
         let x = if self > 88.0 { 88.0 } else { self };
         let x = if x < -87.0 { -87.0 } else { x };
         let shifted = x.mul_add(std::f32::consts::LOG2_E, SHIFT);

@@ -30,6 +30,17 @@ pub fn vectorize<R>(f: impl FnOnce() -> R) -> R {
     pulp::Arch::new().dispatch(f)
 }
 
+/// The instruction set for which [`vectorize`] compiles on this processor; `baseline` is that of every processor of its architecture.
+pub fn instruction_set() -> &'static str {
+    match pulp::Arch::new() {
+        #[cfg(target_arch = "x86_64")]
+        pulp::Arch::V4(_) => "AVX-512",
+        #[cfg(target_arch = "aarch64")]
+        pulp::Arch::Neon(_) => "NEON",
+        _ => "baseline",
+    }
+}
+
 /// Rows of `width` elements that make up one task.
 pub fn rows_per_task(width: usize) -> usize {
     (TASK / width.max(1)).max(1)

@@ -1,4 +1,4 @@
-// Attention on tensor cores, bf16 with f32 sums. Widths of heads that are no template's are valid_lengths up with zeros to the next.
+// Attention on tensor cores, bf16 with f32 sums. Heads of another width than a template's are padded with zeros to the next width.
 #include "attention_backward.cuh"
 #include "attention_forward.cuh"
 

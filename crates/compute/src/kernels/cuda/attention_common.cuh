@@ -39,6 +39,7 @@ struct Dropped {
         return base + (u64)query * seq + key;
     }
 
+    // 1 if the element is kept.
     __device__ __forceinline__ unsigned one(int query, int key) const {
         return block(query, key) >> (element(query, key) % 4) & 1;
     }

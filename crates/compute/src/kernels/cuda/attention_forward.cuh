@@ -1,7 +1,7 @@
 // Causal attention, forward: one block per 64·MT queries of one head, over tiles of KN keys with a running softmax (Dao et al. 2022).
 //
-// One buffer for keys and one for values: values arrive during Q·Kᵀ, the next keys during the softmax and P·V; blocks on the same
-// multiprocessor fill the remaining waits. Keys after the diagonal, or that no query sees, are not read.
+// There is one buffer for keys and one for values. Values arrive during Q·Kᵀ, the next keys during the softmax and P·V; other blocks on
+// the multiprocessor compute while this one still waits. Keys that no query of the block sees are not read.
 #pragma once
 
 #include "attention.cuh"
@@ -103,7 +103,8 @@ __device__ __forceinline__ void attention_forward(const typename M::T* qkv, type
                 high = fmaxf(high, __shfl_xor_sync(FULL_MASK, high, 2));
                 // All queries see key 0, so `high` is finite unless the scores are not.
                 const float base = __fmul_rn(high, scale_log2);
-                // Neither as one operation with the difference: while the highest stays the same, this is 1, not almost.
+                // Both products are rounded before the difference, without a fused multiply-add: so `shrink` is exactly 1 while the
+                // maximum stays the same.
                 const float shrink = fast_exp2(__fmul_rn(top[m][half], scale_log2) - base);
                 top[m][half] = high;
                 sum[m][half] *= shrink;

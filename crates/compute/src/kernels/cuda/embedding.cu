@@ -128,7 +128,7 @@ extern "C" __global__ void sort_scatter(unsigned* keys_out, unsigned* rows_out, 
 
 // ---- sums of runs of equal ids ----
 
-// Sorted rows that one block adds.
+// The number of sorted rows that one block adds; `CHUNK` of embedding.rs.
 const int CHUNK = 16;
 
 // Columns [0, d) of one chunk, a span at a time. A run within the chunk goes to the table; of a run that others have a part of, the

@@ -47,11 +47,11 @@ pub fn embed(
 fn sort_by_id(ids: &Tensor, vocab: usize) -> Result<(Tensor, Tensor)> {
     const DIGIT_BITS: usize = 9;
     const DIGITS: usize = 1 << DIGIT_BITS;
-    const SMALLEST_GROUP: usize = 256;
-    const MOST_GROUPS: usize = 128;
+    const MIN_GROUP_LENGTH: usize = 256;
+    const MAX_GROUPS: usize = 128;
     let n = ids.elem_count();
     let gpu = crate::gpu::gpu_of(ids)?;
-    let group = n.div_ceil(n.div_ceil(SMALLEST_GROUP).clamp(1, MOST_GROUPS)).max(1);
+    let group = n.div_ceil(n.div_ceil(MIN_GROUP_LENGTH).clamp(1, MAX_GROUPS)).max(1);
     let groups = n.div_ceil(group).max(1);
     let counts = gpu.empty(DType::U32, DIGITS * groups)?;
     let bits = usize::BITS as usize - vocab.saturating_sub(1).leading_zeros() as usize;

@@ -1,11 +1,12 @@
 // Softmax cross-entropy with its gradient in place of the logits, and sums in f64.
 #include "rows.cuh"
 
+// `IGNORED_TARGET` of crates/spec/src/data.rs.
 const unsigned IGNORE = 0xffffffffu;
 const float LOWEST = -3.402823466e38f;
 
 // Runs `f(span, p)` on eight elements at a time where the memory is aligned, and on the single elements before and after. A row of odd
-// length begins anywhere. With BACK it goes from the row's end, whose elements were read last and are still near.
+// length begins anywhere. With BACK it goes backward from the row's end, whose elements were read last and are still in a cache.
 template <typename T, bool BACK, typename F> __device__ __forceinline__ void each_of_row(T* row, int width, F f) {
     const int misplaced = (int)((u64)row & 15) / (int)sizeof(T), lead = misplaced == 0 ? 0 : 16 / (int)sizeof(T) - misplaced;
     const int head = lead < width ? lead : width;

@@ -15,7 +15,7 @@ __device__ __forceinline__ bool is_vector(const void* p) {
     return ((u64)p & 15) == 0;
 }
 
-// True if that holds for all of several arrays, some of which may be null.
+// True if `is_vector` holds for all of `arrays`. A null array counts as aligned.
 template <typename... Arrays> __device__ __forceinline__ bool are_vectors(const Arrays*... arrays) {
     return (is_vector(arrays) && ...);
 }

@@ -160,6 +160,34 @@ fn a_reply_without_length_is_whole_only_if_it_ends_as_it_should() {
 }
 
 #[test]
+fn a_reply_without_length_ends_at_the_size_that_the_repository_lists() {
+    for (surplus, expected) in [(0, None), (1, Some("it goes on behind its end after 600001 of 600000 bytes"))] {
+        let inner = hub(fine(), None);
+        let server = Server::start(Arc::new(move |asked: &Asked, before| {
+            if asked.path.ends_with("?blobs=true") {
+                let file = serde_json::json!({"rfilename": "sample/000.parquet", "size": 600_000});
+                return Reply::new(200, serde_json::json!({"siblings": [file]}).to_string());
+            }
+            let mut reply = inner(asked, before);
+            if asked.path.contains("sample/000") {
+                reply.body.extend(vec![0; if asked.method == "GET" { surplus } else { 0 }]);
+                return Reply { headers: vec![("etag", "\"abc\"".to_owned())], chunked: true, ..reply };
+            }
+            reply
+        }));
+        let here = Here::new(&server.address);
+        let found = here.lower(&data(source("own/fine", Some("small"), "train")));
+        match expected {
+            None => assert_eq!(read(&found.unwrap())[0].len(), 600_000),
+            Some(expected) => {
+                let message = found.unwrap_err();
+                assert!(message.contains(expected), "{message}");
+            }
+        }
+    }
+}
+
+#[test]
 fn what_others_left_is_not_taken_for_the_file() {
     let content = fine()[0].2[1].1.clone();
     let sha256 = etag(&content);

@@ -12,7 +12,7 @@ use std::time::Duration;
 use ring::digest::{SHA256, digest};
 
 use super::super::fetch::hex;
-use super::super::{Lowered, Settings, lower};
+use super::super::{LoweredData, Settings, lower};
 use runner_spec::experiment::{Data, HubSource, Layout, Source, Tokenizer};
 
 #[derive(Debug, Clone)]
@@ -205,7 +205,7 @@ impl Here {
         Self { folder, settings }
     }
 
-    pub(super) fn lower(&self, data: &Data) -> Result<Lowered, String> {
+    pub(super) fn lower(&self, data: &Data) -> Result<LoweredData, String> {
         lower(data, None, &self.settings, &self.folder.path().join("memos"), &|_| ()).map_err(|error| {
             assert!(!format!("{error:?}").contains("hf_secret"));
             error.to_string()
@@ -239,7 +239,7 @@ pub(super) fn data(train: HubSource) -> Data {
     }
 }
 
-pub(super) fn local(lowered: &Lowered) -> Vec<PathBuf> {
+pub(super) fn local(lowered: &LoweredData) -> Vec<PathBuf> {
     match &lowered.local.train {
         Source::Parquet(from) => from.files.clone(),
         Source::Jsonl(from) | Source::Json(from) => from.files.clone(),
@@ -247,7 +247,7 @@ pub(super) fn local(lowered: &Lowered) -> Vec<PathBuf> {
     }
 }
 
-pub(super) fn read(lowered: &Lowered) -> Vec<Vec<u8>> {
+pub(super) fn read(lowered: &LoweredData) -> Vec<Vec<u8>> {
     local(lowered).iter().map(|path| fs::read(path).unwrap()).collect()
 }
 

@@ -205,14 +205,14 @@ fn a_template_gets_variables_and_an_experiment_keys() {
     let command = LoadOptions {
         sets: vec!["seed=5".into()],
         template: Inputs { vars: json!({"steps": 7, "fixed": 8}).as_object().unwrap().clone(), ..Inputs::default() },
-        absent_files: true,
+        allows_absent_files: true,
         ..LoadOptions::default()
     };
     let mut spec = spec("  vars: {steps: 1, other: 2}\n  set: {log.every: 3}\n  grid: {lr: [1e-4]}\n");
     let point = expand(&spec).unwrap().points.remove(0);
     let got = load_options(&spec, &point, &command);
     assert_eq!(Value::Object(got.template.vars), json!({"steps": 7, "other": 2, "fixed": 8, "lr": 1e-4}));
-    assert_eq!((got.sets, got.absent_files), (vec!["log.every=3".to_owned(), "seed=5".to_owned()], true));
+    assert_eq!((got.sets, got.allows_absent_files), (vec!["log.every=3".to_owned(), "seed=5".to_owned()], true));
 
     spec.base = "e.yaml".into();
     let point = ExpandedPoint {

@@ -1,16 +1,22 @@
 //! Ranks as threads, connected over this machine's loopback: what they are told when something is wrong. What the operations
 //! compute is tested for all transports at once.
 
+mod damage;
+mod proxy;
+mod strangers;
+
 use std::io::Write;
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::{Shutdown, TcpListener};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Barrier, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use candle_core::DType;
 
-use super::frame::{FrameTag, encode_message};
-use super::{JoinConfig, PeerIdentity, RunAbort, TcpComm, TcpMesh};
+use super::frame::FrameTag;
+use super::{JoinConfig, PeerIdentity, RankToken, RunAbort, TcpComm, TcpMesh};
+use crate::collective::PIECE_BYTES;
 use crate::communicator::Communicator;
 use crate::error::{CommError, ElementType, Operation, OperationKind};
 use crate::local::LocalComm;
@@ -24,9 +30,17 @@ impl TcpComm {
     }
 }
 
-/// A port that was free a moment ago.
+/// A port on which nothing listens. It is below the ports that the system hands out, so that no other connection takes it before
+/// rank 0 does, and each call of this process returns another one.
 fn free_port() -> u16 {
-    TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap().port()
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    loop {
+        let offset = (std::process::id() as u16).wrapping_mul(97).wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
+        let port = 12_000 + offset % 8_000;
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
 }
 
 pub(super) fn config(rank: usize, world_size: usize, port: u16) -> JoinConfig {
@@ -36,8 +50,9 @@ pub(super) fn config(rank: usize, world_size: usize, port: u16) -> JoinConfig {
         identity: PeerIdentity::new(rank, &format!("here {rank}"), "0-3"),
         leader_host: "127.0.0.1".to_owned(),
         ports: vec![port],
-        token: [1; 32],
+        token: RankToken::new("job", Some("secret")),
         timeout: Duration::from_secs(30),
+        heartbeat_timeout: Duration::from_secs(30),
         report_wait: |_| (),
     }
 }
@@ -164,62 +179,41 @@ fn a_busy_port_is_an_error_unless_there_is_another() {
     assert_eq!(worlds, [2, 2]);
 }
 
-/// Nobody who does not know the token keeps the ranks from joining, nor does one that says nothing.
-#[test]
-fn strangers_are_not_let_in() {
-    let port = free_port();
-    let connect = || loop {
-        match TcpStream::connect(("127.0.0.1", port)) {
-            Ok(stream) => return stream,
-            Err(_) => thread::sleep(Duration::from_millis(1)),
-        }
-    };
-    thread::scope(|s| {
-        let zero = s.spawn(|| TcpMesh::join(&config(0, 2, port)).unwrap());
-        let silent = connect();
-        let mut garbled = connect();
-        garbled.write_all(&[b'x'; 4096]).unwrap();
-        let other = JoinConfig { token: [2; 32], timeout: Duration::from_millis(200), ..config(1, 2, port) };
-        let error = TcpMesh::join(&other).unwrap_err().to_string();
-        assert!(error.contains("not rank 0 of this run"), "{error}");
-        let one = s.spawn(|| TcpMesh::join(&config(1, 2, port)).unwrap());
-        let meshes = [zero.join().unwrap(), one.join().unwrap()];
-        drop(silent);
-        thread::scope(|s| {
-            for mesh in meshes {
-                s.spawn(move || drop(mesh));
-            }
-        });
-    });
-}
-
 /// A peer that sends what it must not, or ends unannounced: it is reported at once, to those who wait for it and to the others.
 #[test]
 fn a_broken_connection_ends_the_run_everywhere() {
+    let garble = |bytes: &'static [u8]| -> Box<dyn Fn(&TcpMesh) + Sync> {
+        Box::new(move |mesh| {
+            for mut stream in mesh.streams() {
+                let _ = stream.write_all(bytes);
+                let _ = stream.shutdown(Shutdown::Write);
+            }
+        })
+    };
+    let send = |tag: FrameTag, bytes: usize| -> Box<dyn Fn(&TcpMesh) + Sync> {
+        Box::new(move |mesh| mesh.peers().for_each(|peer| mesh.send_queues[peer].push(tag, vec![0; bytes])))
+    };
     let operation =
         Operation { kind: OperationKind::AllReduce, element: ElementType::F32, bytes: 4000, root: None, sequence: 1 };
-    let collective = FrameTag::Collective { group: 0, queue: 0, is_sum: false, operation };
-    let garble = [
-        (Vec::new(), "its connection was closed unannounced"),
-        (vec![99; 48], "it sent an invalid frame"),
-        // A frame of a collective with more bytes than any has.
-        (encode_message(&(collective, usize::MAX)), "it sent an invalid frame"),
+    let collective = |group| FrameTag::Collective { group, queue: 0, is_sum: false, operation };
+    let ends = [
+        (garble(b""), "its connection was closed unannounced"),
+        (garble(&[99; 48]), " is damaged: chunk "),
+        (garble(&[0; 48]), " is damaged: chunk "),
+        (send(collective(7), 0), "it sent an invalid frame"),
+        (send(collective(0), PIECE_BYTES + 1), "it sent an invalid frame"),
     ];
-    for (bytes, why) in garble {
+    for (end, why) in ends {
         let started = Instant::now();
         meet(3, |config| {
             let mesh = Arc::new(TcpMesh::join(&config).unwrap());
-            let streams: Vec<TcpStream> = mesh.streams().iter().map(|s| s.try_clone().unwrap()).collect();
             let comm = TcpComm::new(Arc::clone(&mesh), "plan", &Topology::everyone(3)).unwrap();
             // Another may still be in here when the first garbled bytes come, and close its end before the last.
             let met = comm.barrier(ALL);
             if config.rank == 1 {
                 // What breaks is this rank's own doing: it blames nobody.
                 mesh.close();
-                for mut stream in streams {
-                    let _ = stream.write_all(&bytes);
-                    let _ = stream.shutdown(Shutdown::Write);
-                }
+                end(&mesh);
                 thread::sleep(Duration::from_millis(50));
                 return;
             }

@@ -1,0 +1,149 @@
+//! Errors of YAML's syntax in sentences, and the bracket that is not closed.
+
+/// The sentence for each message of the parser (a part of it that no other message has), and what to do.
+const SENTENCES: [(&str, &str, &str); 17] = [
+    (
+        "mapping values are not allowed",
+        "a `:` stands where no key can be",
+        "a key begins at the same column as its neighbours; a value with `: ` in it needs quotes",
+    ),
+    ("illegal placement of ':'", "a `:` stands where no key can be", "a value with `: ` in it needs quotes"),
+    ("invalid indentation in quoted", "the closing quote of this text is missing", "add it, on the same line"),
+    ("quoted scalar, found unexpected", "the closing quote of this text is missing", "add it, on the same line"),
+    (
+        "did not find expected key",
+        "this line is indented otherwise than the keys above it",
+        "keys of one section begin at the same column",
+    ),
+    (
+        "expected '-' indicator",
+        "this line is no item of the list above it, and is indented like one",
+        "items begin with `- `; keys behind a list are indented less",
+    ),
+    ("misplaced bracket", "this closing bracket has no opening one", "delete it, or quote it if it is meant as text"),
+    (
+        "unknown anchor",
+        "this `*name` has no `&name` before it",
+        "add the anchor; a text that begins with `*` needs quotes",
+    ),
+    (
+        "expected node content",
+        "a value is missing here",
+        "delete the needless `,`, or write the value; a text with brackets or commas needs quotes",
+    ),
+    (
+        "unknown escape character",
+        "this text in double quotes has a `\\` that begins no escape",
+        "write `\\\\` for a backslash, or take single quotes",
+    ),
+    ("expected comment or line break", "more than a comment follows this `|` or `>`", "put the text on the next lines"),
+    (
+        "flow mapping, did not find",
+        "a `,` or `}` is missing before this place",
+        "a text with `,` or `:` in it needs quotes",
+    ),
+    ("flow sequence, expected", "a `,` or `]` is missing before this place", "a text with `,` in it needs quotes"),
+    (
+        "indentation in flow construct",
+        "this line is within brackets, and is not indented further than their key",
+        "indent it, or close the brackets above",
+    ),
+    ("simple key", "a `:` is missing behind this key", "look at the indentation here and above"),
+    ("trailing content", "text follows the closing quote", "put all of it into the quotes"),
+    ("block sequence entries", "no item of a list can begin here", "put `- ` on a line of its own below the key"),
+];
+
+/// A sentence for `info`, the parser's message, and what to do.
+pub(super) fn describe(info: &str) -> (String, String) {
+    if let Some((_, sentence, help)) = SENTENCES.iter().find(|(part, ..)| info.contains(part)) {
+        return ((*sentence).to_owned(), (*help).to_owned());
+    }
+    if let Some(character) = info.strip_prefix("unexpected character: `").and_then(|rest| rest.strip_suffix('\'')) {
+        return (format!("no value can begin with `{character}`"), "quote it if it is meant as text".to_owned());
+    }
+    if info.contains("tab") {
+        let help = "YAML indents with spaces; replace each tab by two";
+        return ("a tab stands where YAML needs spaces".to_owned(), help.to_owned());
+    }
+    (format!("this is not valid YAML: {info}"), String::new())
+}
+
+/// A bracket of a flow collection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Bracket {
+    /// From 1.
+    pub(super) line: usize,
+    /// In characters, from 1.
+    pub(super) column: usize,
+    pub(super) character: char,
+}
+
+impl Bracket {
+    /// The bracket that closes this one.
+    pub(super) fn closing(self) -> char {
+        if self.character == '[' { ']' } else { '}' }
+    }
+}
+
+/// The bracket that is not closed in the flow collection of `yaml` whose bracket stands at `line` and `column` (from 1); `None` if all are
+/// closed, or a quote is not.
+pub(super) fn find_unclosed_bracket(yaml: &str, line: usize, column: usize) -> Option<Bracket> {
+    let mut open: Vec<Bracket> = Vec::new();
+    let mut quote = None;
+    for (i, text) in super::source::lines(yaml).enumerate().skip(line - 1) {
+        let skipped = if i + 1 == line { column - 1 } else { 0 };
+        let mut before = ' ';
+        let mut characters = text.chars().enumerate().skip(skipped);
+        while let Some((at, character)) = characters.next() {
+            match (quote, character) {
+                (Some('"'), '\\') => _ = characters.next(),
+                (Some(closing), _) => quote = quote.filter(|_| character != closing),
+                (None, '#') if before.is_whitespace() => break,
+                (None, '"' | '\'') if before.is_whitespace() || "[{,:".contains(before) => quote = Some(character),
+                (None, '[' | '{') => open.push(Bracket { line: i + 1, column: at + 1, character }),
+                (None, ']' | '}') => {
+                    let innermost = open.pop()?;
+                    if innermost.closing() != character {
+                        return Some(innermost);
+                    }
+                    if open.is_empty() {
+                        return None;
+                    }
+                }
+                _ => {}
+            }
+            before = character;
+        }
+    }
+    open.pop().filter(|_| quote.is_none())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bracket_that_is_not_closed_is_found() {
+        let found = |yaml: &str| {
+            let (i, line) = yaml.lines().enumerate().find(|(_, line)| line.contains(['[', '{'])).unwrap();
+            let column = line.chars().position(|c| c == '[' || c == '{').unwrap() + 1;
+            find_unclosed_bracket(yaml, i + 1, column).map(|b| (b.line, b.column, b.character))
+        };
+        assert_eq!(found("a: {b: c\nd: {e: [f]}\n"), Some((1, 4, '{')));
+        assert_eq!(found("a: {b: [c}}\n"), Some((1, 8, '[')));
+        assert_eq!(found("é: {b: [c,\n  d: {e: 1}\n"), Some((1, 8, '[')));
+        assert_eq!(found("a: {b: \"]}\", c: '}', d: 1 # }\n"), Some((1, 4, '{')));
+        assert_eq!(found("a: {b: \"\\\"}\", c: it's}\n"), None, "closed");
+        assert_eq!(found("a: [b]]\n"), None, "closed");
+        assert_eq!(found("a: [\"b]\n"), None, "the quote is what is not closed");
+    }
+
+    #[test]
+    fn messages_of_the_parser_are_sentences() {
+        let (message, help) = describe("while parsing a block mapping, did not find expected key");
+        assert_eq!(message, "this line is indented otherwise than the keys above it");
+        assert!(!help.is_empty());
+        assert_eq!(describe("unexpected character: `@'").0, "no value can begin with `@`");
+        assert_eq!(describe("something new").0, "this is not valid YAML: something new");
+    }
+}

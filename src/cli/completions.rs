@@ -1,0 +1,87 @@
+//! `runner completions`: completion of commands, flags, files, runs and sweeps in a shell. The script of a shell asks this program for
+//! the candidates, so they are those of this version and of the current folder of runs.
+
+use std::ffi::OsStr;
+use std::path::PathBuf;
+
+use anyhow::Context;
+use clap::{Args, CommandFactory, ValueEnum};
+use clap_complete::engine::{ArgValueCompleter, CompletionCandidate};
+use clap_complete::env::{Bash, CompleteEnv, EnvCompleter, Fish, Zsh};
+
+use super::common::RUNS;
+use super::exit::Exit;
+use super::output::print;
+use runner_lab::sweep_dir;
+use runner_store::catalog;
+use runner_store::files::file_name;
+
+/// The variable by which the script of a shell asks for candidates.
+const REQUEST: &str = "RUNNER_COMPLETE";
+
+/// Print the script that completes commands, flags, files, runs and sweeps in a shell.
+///
+/// For bash, add `source <(runner completions bash)` to ~/.bashrc; for zsh, the same with `zsh` to ~/.zshrc, behind `compinit`; for fish,
+/// add `runner completions fish | source` to ~/.config/fish/config.fish.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct CompletionsArgs {
+    /// The shell.
+    pub shell: Shell,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Shell {
+    Bash,
+    Zsh,
+    Fish,
+}
+
+/// # Errors
+/// If this program's file is not known, or standard output cannot be written.
+pub(crate) fn run(args: &CompletionsArgs) -> anyhow::Result<Exit> {
+    let completer: &dyn EnvCompleter = match args.shell {
+        Shell::Bash => &Bash,
+        Shell::Zsh => &Zsh,
+        Shell::Fish => &Fish,
+    };
+    let program = std::env::current_exe().context("this program's file")?;
+    let program = program.to_str().context("the path of this program is no UTF-8 text")?;
+    let mut script = Vec::new();
+    completer.write_registration(REQUEST, "runner", "runner", program, &mut script)?;
+    print(&String::from_utf8_lossy(&script))?;
+    Ok(Exit::Done)
+}
+
+/// Answers the script of a shell and ends this process, if a script started it.
+pub(super) fn answer_shell<C: CommandFactory>() {
+    CompleteEnv::with_factory(C::command).var(REQUEST).complete();
+}
+
+/// Completes the ids of runs, with their status.
+pub(crate) fn runs_completer() -> ArgValueCompleter {
+    ArgValueCompleter::new(|current: &OsStr| {
+        let all = catalog::list(&runs_folder()).unwrap_or_default();
+        let candidates =
+            all.into_iter().map(|run| CompletionCandidate::new(run.id).help(Some(run.status.name().into())));
+        matching(candidates, current)
+    })
+}
+
+/// Completes the ids of sweeps.
+pub(crate) fn sweeps_completer() -> ArgValueCompleter {
+    ArgValueCompleter::new(|current: &OsStr| {
+        let all = sweep_dir::folders(&runs_folder());
+        matching(all.iter().map(|path| CompletionCandidate::new(file_name(path))), current)
+    })
+}
+
+/// The folder of runs. A flag `--runs` in the unfinished command is not known here.
+fn runs_folder() -> PathBuf {
+    std::env::var_os(RUNS).map_or_else(|| PathBuf::from("runs"), PathBuf::from)
+}
+
+/// Those of `candidates` that begin with `current`.
+fn matching(candidates: impl Iterator<Item = CompletionCandidate>, current: &OsStr) -> Vec<CompletionCandidate> {
+    let current = current.to_string_lossy();
+    candidates.filter(|candidate| candidate.get_value().to_string_lossy().starts_with(&*current)).collect()
+}

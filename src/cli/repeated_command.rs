@@ -1,0 +1,44 @@
+//! The command line of this process, as a person gives it to a shell to go on.
+
+use std::borrow::Cow;
+use std::ffi::OsString;
+
+/// This process's command for a shell, without `--new`, which would begin again.
+pub(crate) fn repeated_command() -> String {
+    shell_command(std::env::args_os().skip(1).filter(|argument| argument != "--new"))
+}
+
+/// This process's command for a shell, as it was given.
+pub(crate) fn given_command() -> String {
+    shell_command(std::env::args_os().skip(1))
+}
+
+fn shell_command(arguments: impl Iterator<Item = OsString>) -> String {
+    std::iter::once("runner".to_owned())
+        .chain(arguments.map(|argument| quoted(&argument.to_string_lossy()).into_owned()))
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+/// `argument` in quotation marks where a shell would read it otherwise.
+fn quoted(argument: &str) -> Cow<'_, str> {
+    let is_plain = |c: char| c.is_alphanumeric() || "-_./=:,+%@".contains(c);
+    if !argument.is_empty() && argument.chars().all(is_plain) {
+        return argument.into();
+    }
+    format!("'{}'", argument.replace('\'', r"'\''")).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shell_reads_the_arguments_again() {
+        let arguments = ["sweep", "my sweeps/it's.yaml", "--set", "a={b: 1}", "--runs=../r", ""];
+        assert_eq!(
+            shell_command(arguments.into_iter().map(OsString::from)),
+            r"runner sweep 'my sweeps/it'\''s.yaml' --set 'a={b: 1}' --runs=../r ''"
+        );
+    }
+}

@@ -1,0 +1,60 @@
+//! `runner sweep rm`: removes sweeps after it showed them and a person confirmed.
+
+use serde_json::json;
+
+use super::args::RmArgs;
+use crate::cli::confirm::confirmed;
+use crate::cli::exit::{Exit, refuse};
+use crate::cli::output::{print_result, print_to_stderr};
+use runner_lab::remove::{self, FreedBytes};
+use runner_lab::remove_sweep::{self, SweepRuns};
+use runner_lab::sweep_dir;
+use runner_spec::format::{bytes, counted, printable};
+use runner_store::RunLock;
+use runner_store::files::file_name;
+
+/// # Errors
+/// If there is no such sweep, a process runs it, nobody can confirm, or a file cannot be removed.
+pub(super) fn run(args: &RmArgs) -> anyhow::Result<Exit> {
+    let root = args.root.root();
+    let path = sweep_dir::resolve(&root, Some(&args.sweep))?;
+    remove_sweep::check(&root, &path)?;
+    let id = file_name(&path);
+    if RunLock::is_held(&path) {
+        refuse!("sweep {} is being run by another process: stop it first", printable(&id));
+    }
+    let runs = if args.with_runs { remove_sweep::runs_of_sweep(&root, &path)? } else { SweepRuns::default() };
+    let mut freed = FreedBytes::default();
+    let own = freed.add(&path);
+    let sizes: Vec<u64> = runs.removable.iter().map(|run| freed.add(&run.path)).collect();
+    let total = own + sizes.iter().sum::<u64>();
+    let mut lines = vec![format!("sweep {}  {}", printable(&id), bytes(own))];
+    let named = runs.removable.iter().zip(&sizes);
+    lines.extend(
+        named.map(|(run, size)| format!("run {}  {}  {}", printable(&run.id), run.status.name(), bytes(*size))),
+    );
+    for (run, reason) in &runs.kept {
+        print_to_stderr(&printable(&format!("{} stays: {reason}", run.id)));
+    }
+    if !args.yes {
+        print_to_stderr(&lines.join("\n"));
+        let with = match runs.removable.len() {
+            0 => String::new(),
+            n => format!(" and {}", counted(n as u64, "run")),
+        };
+        if !confirmed(&format!("remove the sweep{with}, {}?", bytes(total)))? {
+            print_to_stderr("nothing was removed");
+            return Ok(Exit::Done);
+        }
+    }
+    // Runs first: after a kill the same command removes the rest.
+    for run in &runs.removable {
+        remove::remove(&root, &run.path)?;
+    }
+    remove_sweep::remove_sweep(&root, &path)?;
+    let ids: Vec<&str> = runs.removable.iter().map(|run| run.id.as_str()).collect();
+    let kept: Vec<_> = runs.kept.iter().map(|(run, reason)| json!({"id": run.id, "reason": reason})).collect();
+    print_result(args.json, &json!({"sweep": id, "removed": ids, "kept": kept, "bytes": total}), || {
+        format!("removed {}\n", lines.join("\nremoved "))
+    })
+}

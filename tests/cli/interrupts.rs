@@ -1,0 +1,113 @@
+//! Ctrl-C: each command that trains ends with the command that goes on, which a shell can run as it is.
+
+#![cfg(unix)]
+
+use std::fs::File;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::process::{Command, Stdio};
+
+use crate::sandbox::{Finished, RunFolder, RunningProcess, Sandbox, runner_binary, wait_until};
+
+/// A sandbox with an experiment whose run does not end by itself, and a sweep of it.
+fn new_sandbox() -> Sandbox {
+    let yaml = "version: 1\nname: lab\nmodel: {family: gpt2, layers: 1, heads: 2, d_model: 16, context_length: 32}\n\
+                data: {tokenizer: {chars: {}}, train: {text: {files: [input.txt]}}, validation: {fraction: 0.1}}\n\
+                batch: {sequences: 8, micro_batch: 8}\ntrain: {steps: 1000000}\neval: {every: 1000000, loss: {batches: 1}}\n\
+                checkpoint: {every: 1000000}\n";
+    let sweep = "sweep:\n  base: exp.yaml\n  grid: {seed: [1, 2]}\n  parallel: 2\n";
+    Sandbox::new().with_numbers(4000).with("exp.yaml", yaml).with("my sweep.yaml", sweep)
+}
+
+/// Starts a command, interrupts it once the newest run has trained a few steps, and returns what it printed.
+fn interrupted(sandbox: &Sandbox, arguments: &[&str], runs_before: usize) -> String {
+    let mut command = sandbox.command(arguments);
+    let mut child = RunningProcess(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
+    wait_until("a new run trains", || {
+        let runs = sandbox.runs();
+        let is_training = |run: &RunFolder| {
+            let manifest = run.manifest();
+            let session = manifest["sessions"].as_array().and_then(|all| all.last());
+            let from = session.and_then(|session| session["from_step"].as_u64());
+            manifest["status"] == "running" && from.is_some_and(|from| run.has_step(from as usize + 3))
+        };
+        (runs.len() > runs_before && runs.values().any(is_training)) || child.has_ended()
+    });
+    child.signal("INT");
+    let (code, text) = child.finish();
+    assert_eq!(code, Some(130), "{text}");
+    text
+}
+
+/// The first command under `next:`.
+#[track_caller]
+fn next_command(text: &str) -> String {
+    let next = text.split_once("\nnext:\n").unwrap_or_else(|| panic!("no `next:` in {text}")).1;
+    next.lines().next().unwrap().trim().to_owned()
+}
+
+/// Runs the shell's command `line`, in which `runner` is the program under test, up to a few more steps.
+fn run_line(sandbox: &Sandbox, line: &str) -> Finished {
+    let function = format!("runner() {{ '{}' \"$@\"; }}; {line}", runner_binary().display());
+    Finished::of(sandbox.prepare(Command::new("sh").args(["-c", &function])))
+}
+
+#[test]
+fn apply_resume_and_fork_name_the_resumption() {
+    let sandbox = new_sandbox();
+    let text = interrupted(&sandbox, &["apply", "exp.yaml", "--threads", "1", "--new"], 0);
+    let id = sandbox.only_run().id();
+    let next = next_command(&text);
+    assert_eq!(next, format!("runner resume {id}"), "{text}");
+    let step = sandbox.only_run().summary()["steps"].as_u64().unwrap();
+    let resumed = run_line(&sandbox, &format!("{next} --until-step {}", step + 2)).expect_code(0).text();
+    assert!(resumed.contains(&format!("resuming from step {step}")), "{resumed}");
+    let text = interrupted(&sandbox, &["fork", &id, "--from", "latest", "--set", "seed=7", "--threads", "1"], 1);
+    let fork = sandbox.runs().into_keys().find(|other| *other != id).unwrap();
+    assert_eq!(next_command(&text), format!("runner resume {fork}"), "{text}");
+    let text = interrupted(&sandbox, &["resume", &fork, "--threads", "1"], 0);
+    assert_eq!(next_command(&text), format!("runner resume {fork}"), "{text}");
+}
+
+#[test]
+fn reproduce_names_itself() {
+    let sandbox = new_sandbox();
+    // Long enough to be interrupted on a fast machine.
+    sandbox.expect(0, "apply exp.yaml --threads 2 --quiet --set train.steps=3000 --set eval=null");
+    let id = sandbox.only_run().id();
+    let text = interrupted(&sandbox, &["reproduce", &id, "--threads", "1", "--tolerance", "1e-3"], 1);
+    let next = next_command(&text);
+    assert_eq!(next, format!("runner reproduce {id} --threads 1 --tolerance 1e-3"), "{text}");
+    let resumed = run_line(&sandbox, &next).expect_code(0).text();
+    assert!(resumed.contains("goes on with") && resumed.contains("bitwise"), "{resumed}");
+}
+
+#[test]
+fn a_sweep_names_itself_without_new() {
+    let sandbox = new_sandbox();
+    let text = interrupted(&sandbox, &["sweep", "my sweep.yaml", "--new", "--threads", "1"], 0);
+    let next = next_command(&text);
+    assert_eq!(next, "runner sweep 'my sweep.yaml' --threads 1", "{text}");
+    let planned = run_line(&sandbox, &format!("{next} --dry-run")).expect_code(0).text();
+    assert!(planned.contains("2 points"), "{planned}");
+}
+
+#[test]
+fn an_interrupt_before_training_names_the_command_as_it_was_given() {
+    let sandbox = new_sandbox();
+    let pipe = sandbox.path("pipe.yaml");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let mut command = sandbox.command("apply pipe.yaml --new --set seed=2");
+    let child = RunningProcess(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
+    // A pipe can be opened for writing once the program reads it.
+    let mut writer = None;
+    wait_until("the program reads the experiment", || {
+        writer = File::options().write(true).custom_flags(libc::O_NONBLOCK).open(&pipe).ok();
+        writer.is_some()
+    });
+    child.signal("INT");
+    let (code, text) = child.finish();
+    assert_eq!(code, Some(130), "{text}");
+    assert!(text.contains("interrupted before training: nothing is lost"), "{text}");
+    assert_eq!(next_command(&text), "runner apply pipe.yaml --new --set seed=2");
+    assert!(sandbox.runs().is_empty());
+}
