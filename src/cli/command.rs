@@ -1,5 +1,6 @@
 //! The list of commands, and the exit code of their errors.
 
+use std::io::ErrorKind;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
@@ -99,9 +100,14 @@ pub(crate) fn run() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => {
             let error = suggestions::with_tip(error, &Cli::command());
-            // A closed pipe is not an error.
-            let _ = error.print();
-            return ExitCode::from(error.exit_code() as u8);
+            // Help and the version are what standard output was asked for; without standard error there is nobody to tell.
+            return match error.print() {
+                Err(failure) if !error.use_stderr() && failure.kind() != ErrorKind::BrokenPipe => {
+                    print_to_stderr(&format!("error: standard output: {failure}"));
+                    Exit::Failed.into()
+                }
+                _ => ExitCode::from(error.exit_code() as u8),
+            };
         }
     };
     set_verbose(cli.verbose);

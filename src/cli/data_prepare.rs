@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::common::{TemplateArgs, ThreadArgs, cache_dir, experiment_environment, host_without_runs};
 use super::exit::{Exit, RequestError, refuse};
-use super::output::print_json;
+use super::output::{exit_of_screen, print_json};
 use super::screen_observer::PreparationObserver;
 use super::text_source::{SourceArgs, find_tokenizer, printable_path, reword_for_flags};
 use runner_config::LoadOptions;
@@ -129,7 +129,7 @@ pub(crate) fn run(args: &PrepareArgs) -> anyhow::Result<Exit> {
     if made.card.documents > 1 && made.card.tokenizer.end_of_text.is_none() {
         screen.warn("the tokenizer has no end-of-text token: nothing separates the documents");
     }
-    Ok(Exit::Done)
+    exit_of_screen(&screen, Exit::Done)
 }
 
 /// The tokenizer and the sources.

@@ -13,7 +13,7 @@ use runner_engine::stop::StopSwitch;
 
 use super::exit::Exit;
 use super::output::print_to_stderr;
-use super::repeated_command::given_command;
+use super::repeated_command::{given_command, repeated_command};
 
 /// The signals that a child gets when its parent dies arrive within this time. The kernel sends one for each thread of the parent.
 const PARENT_DEATH_INTERVAL: Duration = Duration::from_millis(500);
@@ -75,6 +75,11 @@ impl Interrupt {
                 SignalMeaning::Early if is_reporting => {
                     let text = "\ninterrupted before training: nothing is lost";
                     report(format!("{text}\nnext:\n  {}", given_command()), EARLY_REPORT_TIMEOUT);
+                    std::process::exit(Exit::Interrupted as i32)
+                }
+                SignalMeaning::Last if is_reporting && seen.is_working.load(Ordering::SeqCst) => {
+                    let text = "\nended at once: nothing after the last checkpoint is kept";
+                    report(format!("{text}\nnext:\n  {}", repeated_command()), EARLY_REPORT_TIMEOUT);
                     std::process::exit(Exit::Interrupted as i32)
                 }
                 SignalMeaning::Early | SignalMeaning::Last => std::process::exit(Exit::Interrupted as i32),

@@ -8,6 +8,7 @@ use anyhow::Context;
 
 use super::exit::{Exit, refuse};
 use runner_files::{parent_folder, put_in_place, temporary_file};
+use runner_report::Screen;
 use runner_spec::format::printable;
 use runner_store::StoreError;
 
@@ -47,6 +48,15 @@ pub(crate) fn print_result(
     Ok(Exit::Done)
 }
 
+/// Returns `exit` if standard output took everything that `screen` wrote to it.
+///
+/// # Errors
+/// If it did not, for another reason than a closed pipe.
+pub(crate) fn exit_of_screen(screen: &Screen, exit: Exit) -> anyhow::Result<Exit> {
+    screen.output_result().context("standard output (records and files are complete)")?;
+    Ok(exit)
+}
+
 /// The number of columns that a table on standard output may have: that of the variable COLUMNS, or of the terminal; `None` if there is
 /// neither.
 pub(crate) fn table_width() -> Option<usize> {
@@ -72,11 +82,14 @@ fn print_json_to(out: impl Write, value: &impl serde::Serialize) -> anyhow::Resu
     })
 }
 
-/// Refuses to replace a file at `path` without `--force`.
+/// Refuses to replace a folder at `path`, or a file without `--force`.
 ///
 /// # Errors
-/// `RequestError` if there is a file, and `force` is false.
+/// `RequestError` if there is a folder, or a file and `force` is false.
 pub(crate) fn check_replaceable(path: &Path, force: bool) -> anyhow::Result<()> {
+    if path.is_dir() {
+        refuse!("{} is a folder: name a file", printable(&path.display().to_string()));
+    }
     if !force && path.symlink_metadata().is_ok() {
         refuse!("{} is there already: --force replaces it", printable(&path.display().to_string()));
     }

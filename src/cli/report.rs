@@ -10,7 +10,7 @@ use super::common::RunsFolderArgs;
 use super::completions::{runs_completer, sweeps_completer};
 use super::exit::{Exit, RequestError, refuse};
 use super::interrupt::Interrupt;
-use super::output::{print, print_result, print_to_stderr, write_file};
+use super::output::{check_replaceable, print, print_result, print_to_stderr, write_file};
 use runner_lab::sweep_dir;
 use runner_report::html::{LiveReport, PAGE_PREFIX, Page, ReportError, ReportRequest, read_page_data};
 use runner_spec::format;
@@ -55,6 +55,7 @@ pub(crate) fn run(args: &ReportArgs) -> anyhow::Result<Exit> {
     }
     let Some(output) = &args.output else { refuse!("no file to write: give -o FILE") };
     let standard = output == Path::new("-");
+    check_replaceable(output, true)?;
     if !standard && !args.force && !is_replaceable(output) {
         refuse!("{} is there already and is not a report: --force replaces it", output.display());
     }

@@ -12,6 +12,7 @@ use super::common::{RunsFolderArgs, ThreadArgs, host, parse_non_negative};
 use super::completions::runs_completer;
 use super::exit::Exit;
 use super::interrupt::Interrupt;
+use super::output::exit_of_screen;
 use super::repeated_command::repeated_command;
 use super::screen_observer::ScreenObserver;
 
@@ -90,10 +91,11 @@ pub(crate) fn run(args: &ReproduceArgs) -> anyhow::Result<Exit> {
         Reproduction::Judged(path, verdict) => {
             screen.json_line(&serde_json::json!({"kind": "verdict", "run": path, "verdict": verdict}).to_string());
             screen.result_line(&describe_verdict(&verdict));
-            Ok(match verdict.verdict {
+            let exit = match verdict.verdict {
                 Verdict::Diverged | Verdict::Incomplete => Exit::Differ,
                 Verdict::Bitwise | Verdict::BitwiseNumbers | Verdict::WithinTolerance => Exit::Done,
-            })
+            };
+            exit_of_screen(&screen, exit)
         }
     }
 }

@@ -17,7 +17,7 @@ use runner_store::run_dir::CHECKPOINTS;
 use runner_store::summary::headline;
 
 use super::exit::Exit;
-use super::output::is_verbose;
+use super::output::{exit_of_screen, is_verbose};
 
 /// Shows a run on the screen.
 #[derive(Debug)]
@@ -89,8 +89,7 @@ impl ScreenObserver {
             }
             _ => {}
         }
-        screen.json_result().context("standard output (the record of the run is complete)")?;
-        Ok(outcome.exit())
+        exit_of_screen(&screen, outcome.exit())
     }
 }
 

@@ -215,14 +215,22 @@ fn metrics_are_exported_whole_or_not_at_all() {
 }
 
 #[test]
-fn json_that_cannot_be_written_is_an_error_and_the_run_is_recorded() {
+fn output_that_cannot_be_written_is_an_error_and_the_run_is_recorded() {
     let sandbox = new_sandbox();
     let full = || Stdio::from(fs::OpenOptions::new().write(true).open("/dev/full").unwrap());
-    let apply = ["apply", "exp.yaml", "--threads", "1", "--json"];
-    for _ in ["trained", "up to date"] {
-        let printed = Finished::of(sandbox.command(&apply).stdout(full())).expect_code(1).text();
-        assert!(printed.contains("standard output"), "{printed}");
-        assert_eq!(run_ids(&sandbox, &["--status", "done"]).len(), 1);
+    let expect_error = |arguments: &str| {
+        let printed = Finished::of(sandbox.command(arguments).stdout(full())).expect_code(1).text();
+        assert!(printed.contains("standard output"), "{arguments}: {printed}");
+    };
+    for form in ["--json", "--quiet", ""] {
+        let apply = format!("apply exp.yaml --threads 1 {form}");
+        for arguments in [format!("{apply} --new"), apply] {
+            expect_error(&arguments);
+        }
+    }
+    assert_eq!(run_ids(&sandbox, &["--status", "done"]).len(), 3);
+    for arguments in ["--help", "apply --help", "--version"] {
+        expect_error(arguments);
     }
 }
 

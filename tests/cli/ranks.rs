@@ -264,7 +264,9 @@ fn a_second_interrupt_ends_all_at_once() {
     assert!(child.0.try_wait().unwrap().is_none(), "one interrupt waits for the step: {}", errors_of(&sandbox));
     send_signal("INT", group);
     let code = child.wait();
-    assert_eq!(code, Some(130), "{}", errors_of(&sandbox));
+    let errors = errors_of(&sandbox);
+    assert_eq!(code, Some(130), "{errors}");
+    assert!(errors.ends_with("\nnext:\n  runner apply exp.yaml --threads 2\n"), "{errors}");
     let started = Instant::now();
     while ranks.values().any(|&pid| is_alive(pid)) {
         assert!(started.elapsed() < END_TIMEOUT, "a rank lives on");

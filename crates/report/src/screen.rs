@@ -47,21 +47,21 @@ impl OutputMode {
 }
 
 /// The output of a command. Writing never fails, because a reader that went away must not stop a training run;
-/// [`Screen::json_result`] says at the end whether all JSON lines were written.
+/// [`Screen::output_result`] says at the end whether standard output took everything.
 #[derive(Debug)]
 pub struct Screen {
     mode: OutputMode,
     pub(crate) bar: Option<ProgressBar>,
     pub(crate) items: Option<ItemBars>,
     last_progress_line: Mutex<Instant>,
-    /// The first error in writing a JSON line.
-    json_error: OnceLock<io::Error>,
+    /// The first error in writing to standard output.
+    output_error: OnceLock<io::Error>,
 }
 
 impl Screen {
     pub fn new(mode: OutputMode) -> Self {
         let last_progress_line = Mutex::new(Instant::now());
-        Self { mode, bar: None, items: None, last_progress_line, json_error: OnceLock::new() }
+        Self { mode, bar: None, items: None, last_progress_line, output_error: OnceLock::new() }
     }
 
     /// A screen for a command whose output goes to standard output at the end: progress goes to standard error, and only if a
@@ -78,9 +78,9 @@ impl Screen {
     pub fn line(&self, text: &str) {
         match (self.mode, &self.bar) {
             (OutputMode::Quiet | OutputMode::Json { quiet: true }, _) => {}
-            (OutputMode::Json { .. }, _) => write_line_or_ignore(&mut io::stderr(), text),
+            (OutputMode::Json { .. }, _) => write_to_stderr(text),
             (_, Some(bar)) => bar.println(text),
-            (_, None) => write_line_or_ignore(&mut io::stdout(), text),
+            (_, None) => self.write_output(text),
         }
     }
 
@@ -88,7 +88,7 @@ impl Screen {
     pub fn detail(&self, text: &str) {
         match &self.bar {
             Some(bar) => bar.println(text),
-            None => write_line_or_ignore(&mut io::stderr(), text),
+            None => write_to_stderr(text),
         }
     }
 
@@ -101,8 +101,8 @@ impl Screen {
     pub fn result_line(&self, text: &str) {
         match self.mode {
             OutputMode::Json { quiet: true } => {}
-            OutputMode::Json { .. } => write_line_or_ignore(&mut io::stderr(), text),
-            _ => write_line_or_ignore(&mut io::stdout(), text),
+            OutputMode::Json { .. } => write_to_stderr(text),
+            _ => self.write_output(text),
         }
     }
 
@@ -110,30 +110,34 @@ impl Screen {
     pub fn json(&self, event: &impl Serialize) {
         match serde_json::to_string(event) {
             Ok(line) => self.json_line(&line),
-            Err(error) => self.keep_json_error(error.into()),
+            Err(error) => self.keep_output_error(error.into()),
         }
     }
 
     /// Writes `line`, an event that is JSON already; does nothing without `--json`.
     pub fn json_line(&self, line: &str) {
-        if matches!(self.mode, OutputMode::Json { .. })
-            && let Err(error) = write_line(&mut io::stdout(), line)
-        {
-            self.keep_json_error(error);
+        if matches!(self.mode, OutputMode::Json { .. }) {
+            self.write_output(line);
         }
     }
 
-    fn keep_json_error(&self, error: io::Error) {
-        // Of several errors the first is kept.
-        let _ = self.json_error.set(error);
+    fn write_output(&self, text: &str) {
+        if let Err(error) = write_line(&mut io::stdout(), text) {
+            self.keep_output_error(error);
+        }
     }
 
-    /// Says whether all JSON lines were written.
+    fn keep_output_error(&self, error: io::Error) {
+        // Of several errors the first is kept.
+        let _ = self.output_error.set(error);
+    }
+
+    /// Says whether standard output took everything.
     ///
     /// # Errors
-    /// The first error in writing one. That the reader went away is no error.
-    pub fn json_result(&self) -> io::Result<()> {
-        match self.json_error.get() {
+    /// The first error in writing. That the reader went away is no error.
+    pub fn output_result(&self) -> io::Result<()> {
+        match self.output_error.get() {
             Some(error) if error.kind() != io::ErrorKind::BrokenPipe => {
                 Err(io::Error::new(error.kind(), error.to_string()))
             }
@@ -217,9 +221,9 @@ pub(crate) fn progress_bar(length: Option<u64>, template: &str, target: Progress
     ProgressBar::with_draw_target(length, target).with_style(style)
 }
 
-fn write_line_or_ignore(out: &mut dyn Write, text: &str) {
-    // The reader may be gone; the run's own record has everything.
-    let _ = write_line(out, text);
+fn write_to_stderr(text: &str) {
+    // Without standard error there is nobody to tell; the run's own record has everything.
+    let _ = write_line(&mut io::stderr(), text);
 }
 
 fn write_line(out: &mut dyn Write, text: &str) -> io::Result<()> {

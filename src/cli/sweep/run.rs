@@ -8,7 +8,7 @@ use super::screen::{FailedPoints, SweepScreen, print_summary};
 use crate::cli::common::{OWN_VARIABLES, TemplateArgs, experiment_environment, host};
 use crate::cli::exit::{Exit, RequestError, refuse};
 use crate::cli::interrupt::Interrupt;
-use crate::cli::output::print_json;
+use crate::cli::output::{exit_of_screen, print_json};
 use crate::cli::repeated_command::repeated_command;
 use crate::cli::screen_observer::PreparationObserver;
 use runner_config::LoadOptions;
@@ -95,11 +95,12 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<Exit> {
     let results = SweepResultsText { record: sweep.record(), summary: &summary, runs };
     let failed = FailedPoints { all: report.failed.len(), blocked: report.blocked.len() };
     print_summary(&results, report.outcome, Some(failed), &screen);
-    Ok(match report.outcome {
+    let exit = match report.outcome {
         SweepOutcome::Done => Exit::Done,
         SweepOutcome::Failed => Exit::Failed,
         SweepOutcome::Interrupted => Exit::Interrupted,
-    })
+    };
+    exit_of_screen(&screen, exit)
 }
 
 /// The user's template of the batch script, in the current folder, if there is one.
