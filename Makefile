@@ -53,13 +53,7 @@ FUZZ_DIR = $(CURDIR)/target/fuzz
 fuzz: ## coverage-guided fuzzing of what reads files (tests/fuzz)
 	cp Cargo.lock tests/fuzz/
 	cd tests/fuzz && RUSTC_WRAPPER=$(CURDIR)/tests/fuzz/rustc.sh $(CARGO) build --release --target-dir $(FUZZ_DIR)
-	mkdir -p $(FUZZ_DIR)/found
-	set -e; for target in $(FUZZ_TARGETS); do \
-	    echo "== $$target"; mkdir -p $(FUZZ_DIR)/corpus/$$target; \
-	    RUNNER_FUZZ_TARGET=$$target $(FUZZ_DIR)/release/runner-fuzz -seed=1 -max_total_time=$(FUZZ_SECONDS) -timeout=25 \
-	        -rss_limit_mb=2048 -max_len=32768 -verbosity=0 -print_final_stats=1 -artifact_prefix=$(FUZZ_DIR)/found/$$target- \
-	        $(FUZZ_DIR)/corpus/$$target tests/fuzz/seeds/$$target; \
-	done
+	printf '%s\n' $(FUZZ_TARGETS) | xargs -P $$(nproc) -I TARGET tests/fuzz/run.sh TARGET $(FUZZ_SECONDS) $(FUZZ_DIR)
 
 .PHONY: dist docker test-dist test-docker
 DIST ?= target/dist

@@ -36,7 +36,7 @@ pub(crate) struct CalibrateArgs {
 
 /// The largest spread of a measurement on an idle machine.
 const MAX_SPREAD: f64 = 0.25;
-/// How often a machine is measured before its measurements count as disturbed.
+/// The number of times that a machine is measured before its measurements count as disturbed.
 const ATTEMPTS: u32 = 2;
 
 /// # Errors

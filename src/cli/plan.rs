@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::common::{ExperimentArgs, ThreadArgs, host_without_runs, parse_non_negative};
 use super::exit::{Exit, RequestError, refuse};
-use super::output::{check_picture_path, print_result, write_file};
+use super::output::{check_picture_path, print_detail, print_result, write_file};
 use super::screen_observer::PreparationObserver;
 use runner_config::LoadOptions;
 use runner_engine::prepare::{local_devices, prepare_inputs};
@@ -74,6 +74,7 @@ pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<Exit> {
         prepare_inputs(&experiment, &host.pool()?, &host, &mut PreparationObserver::new(&mut screen))?.facts
     };
     let mut plan = compile(&experiment, &data, &cluster)?;
+    print_detail(|| format!("plan   {}", plan.hash));
     if let Some(rows) = args.rows {
         plan.notes.push(format!("data: {rows} training rows are assumed (--rows); nothing was read"));
     }

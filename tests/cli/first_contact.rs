@@ -127,6 +127,7 @@ fn verbose_says_what_is_read_and_where_it_is_cached() {
     let applied = sandbox.run("apply exp.yaml -v --quiet").expect_code(0);
     let hash = sandbox.only_run().manifest()["plan_hash"].as_str().unwrap().to_owned();
     assert!(applied.stderr.contains(&format!("plan   {hash}, compiled in ")), "{}", applied.stderr);
+    assert!(first.stderr.contains(&format!("plan   {hash}\n")), "{}", first.stderr);
 }
 
 #[test]

@@ -409,7 +409,7 @@ fn a_damaged_connection_ends_the_run_and_names_a_rank() {
     let (damaged, silent) = ("its connection with rank 0 is damaged: chunk ", "it sent no heartbeat for 5 s");
     for (damage, reasons) in [
         (Damage::FlipBit(3), &[damaged][..]),
-        // Where bytes are missing, others are read in their place, if any follow.
+        // Later bytes, if any follow, are read in place of the missing ones.
         (Damage::Drop(70_000), &[damaged, silent]),
         (Damage::Drop(u64::MAX), &[silent]),
         (Damage::Cut, &["its connection was closed unannounced"]),

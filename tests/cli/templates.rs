@@ -118,7 +118,7 @@ fn what_comes_from_the_environment_is_for_its_owner_alone() {
     for name in ["experiment.yaml", "resolved.yaml", "manifest.json"] {
         assert_eq!((mode(private.path(name)), mode(open.path(name)) & 0o444), (0o600, 0o444), "{name}");
     }
-    // What is made of it is no less private.
+    // A run that is made from a private one is private, too.
     sandbox.expect(0, &["fork", &private.id(), "--from", "start", "--set", "train.steps=3", "--quiet"]);
     let fork = sandbox.runs().into_values().find(|run| ![&private.0, &open.0].contains(&&run.0)).unwrap();
     assert_eq!(mode(fork.path("resolved.yaml")), 0o600);

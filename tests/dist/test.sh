@@ -14,7 +14,7 @@ model: {family: gpt2, layers: 1, heads: 2, d_model: 32, context_length: 32}
 data: {train: {builtin: {corpus: stories}}, validation: {fraction: 0.1}, tokenizer: {bytes: {}}}
 batch: {sequences: 4}
 train: {steps: 6}
-parallel: {mode: ddp, ranks: 2}
+parallel: {mode: ddp, replicas: 2}
 eval: {every: 3}
 checkpoint: {every: 3}
 YAML

@@ -11,6 +11,7 @@ model: {family: gpt2, layers: 1, heads: 2, d_model: 32, context_length: 32}
 data: {train: {builtin: {corpus: stories}}, tokenizer: {bytes: {}}}
 batch: {sequences: 4}
 train: {steps: 6}
+parallel: {mode: ddp, replicas: 2}
 YAML
 "$tool" run --rm --user "$(id -u):$(id -g)" -v "$folder:/experiments" runner apply micro.yaml
 grep -q '"status": *"done"' "$folder"/runs/micro-*/manifest.json

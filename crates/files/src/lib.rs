@@ -32,6 +32,14 @@ pub fn temporary_file(folder: &Path) -> io::Result<NamedTempFile> {
     temporary_file_of_mode(folder, 0o666)
 }
 
+/// Creates a file as [`temporary_file`] does. Only its owner may read and write it.
+///
+/// # Errors
+/// If the file cannot be created.
+pub fn private_temporary_file(folder: &Path) -> io::Result<NamedTempFile> {
+    temporary_file_of_mode(folder, 0o600)
+}
+
 fn temporary_file_of_mode(folder: &Path, mode: u32) -> io::Result<NamedTempFile> {
     let mut builder = tempfile::Builder::new();
     builder.prefix(TEMPORARY_PREFIX).permissions(fs::Permissions::from_mode(mode));
@@ -124,7 +132,8 @@ pub fn write_atomic(path: &Path, bytes: &[u8]) -> io::Result<()> {
 /// # Errors
 /// If the folder cannot be written to.
 pub fn write_atomic_as(path: &Path, bytes: &[u8], private: bool) -> io::Result<()> {
-    let mut file = temporary_file_of_mode(parent_folder(path), if private { 0o600 } else { 0o666 })?;
+    let folder = parent_folder(path);
+    let mut file = if private { private_temporary_file(folder) } else { temporary_file(folder) }?;
     // The errors of the file itself do not name its temporary path.
     file.as_file_mut().write_all(bytes)?;
     put_in_place(file, path, true)

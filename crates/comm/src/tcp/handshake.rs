@@ -46,6 +46,14 @@ impl RankToken {
         Self { key: *hasher.finalize().as_bytes(), is_secret: secret.is_some() }
     }
 
+    /// A secret for a new token, in hexadecimal digits.
+    ///
+    /// # Errors
+    /// If the system has no random bytes.
+    pub fn random_secret() -> io::Result<String> {
+        Ok(blake3::Hash::from_bytes(random_bytes()?).to_hex().to_string())
+    }
+
     /// False if others can derive the token from what they know of the job.
     pub fn is_secret(&self) -> bool {
         self.is_secret

@@ -12,7 +12,7 @@ use super::launcher_environment::AssignedRank;
 use super::system;
 use crate::error::EngineError;
 use runner_comm::RankToken;
-use runner_files::{TEMPORARY_PREFIX, put_in_place};
+use runner_files::{create_dir_all, private_temporary_file, put_in_place};
 
 /// The most bytes of the file that are read.
 const MAX_SECRET_BYTES: u64 = 1 << 10;
@@ -61,12 +61,9 @@ fn read_secret(path: &Path) -> io::Result<String> {
 
 /// Creates the file, unless another rank is faster.
 fn create_secret(cache: &Path, path: &Path) -> io::Result<()> {
-    let mut bytes = [0; 32];
-    getrandom::fill(&mut bytes).map_err(|error| io::Error::other(format!("no random bytes: {error}")))?;
-    fs::create_dir_all(cache)?;
-    // Only its owner can read such a file, from its creation on.
-    let mut file = tempfile::Builder::new().prefix(TEMPORARY_PREFIX).tempfile_in(cache)?;
-    writeln!(file, "{}", blake3::Hash::from_bytes(bytes).to_hex())?;
+    create_dir_all(cache)?;
+    let mut file = private_temporary_file(cache)?;
+    writeln!(file, "{}", RankToken::random_secret()?)?;
     match put_in_place(file, path, false) {
         Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(error),
         _ => Ok(()),

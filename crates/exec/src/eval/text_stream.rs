@@ -26,7 +26,7 @@ impl<'a> TextStream<'a> {
         let text = self.tokenizer.decode(&self.ids[self.window..]);
         // The last character may become another one with the next token.
         let certain = text.strip_suffix(char::REPLACEMENT_CHARACTER).unwrap_or(&text);
-        let new = certain.get(self.returned..).unwrap_or_default().to_owned();
+        let new = self.behind_returned(certain).to_owned();
         self.returned += new.len();
         if certain.len() == text.len() && !new.is_empty() {
             (self.window, self.whole) = (self.whole, self.ids.len());
@@ -37,8 +37,13 @@ impl<'a> TextStream<'a> {
 
     /// The rest, which no further token completes.
     pub(super) fn finish(&self) -> String {
-        let text = self.tokenizer.decode(&self.ids[self.window..]);
-        text.get(self.returned..).unwrap_or_default().to_owned()
+        self.behind_returned(&self.tokenizer.decode(&self.ids[self.window..])).to_owned()
+    }
+
+    /// The part of the window's `text` that was not returned yet. A tokenizer may decode earlier tokens otherwise because of the new one;
+    /// what was returned stays as it is, and nothing is added until the text is longer than that.
+    fn behind_returned<'t>(&self, text: &'t str) -> &'t str {
+        text.get(self.returned..).unwrap_or("")
     }
 }
 
