@@ -36,7 +36,17 @@ static TARGET: LazyLock<Target> = LazyLock::new(|| {
 /// The folder of the file that is read now.
 static FOLDER: LazyLock<TempDir> = LazyLock::new(|| tempfile::tempdir_in("/dev/shm").expect("a folder in memory"));
 
-fuzz_target!(|input: &[u8]| TARGET(input));
+fuzz_target!(init: pass_over_caught_panics(), |input: &[u8]| TARGET(input));
+
+/// Panics of foreign parsers that the program turns into errors are no defects. All others end this process.
+fn pass_over_caught_panics() {
+    let abort = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        if !runner_spec::panics::is_caught() {
+            abort(panic);
+        }
+    }));
+}
 
 /// The first byte of the input, as a number below `choices`, and the rest of it.
 fn split_choice(input: &[u8], choices: u8) -> Option<(u8, &[u8])> {
