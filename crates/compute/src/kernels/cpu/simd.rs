@@ -35,6 +35,8 @@ pub fn instruction_set() -> &'static str {
     match pulp::Arch::new() {
         #[cfg(target_arch = "x86_64")]
         pulp::Arch::V4(_) => "AVX-512",
+        #[cfg(target_arch = "x86_64")]
+        pulp::Arch::V3(_) => "AVX2",
         #[cfg(target_arch = "aarch64")]
         pulp::Arch::Neon(_) => "NEON",
         _ => "baseline",
