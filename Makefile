@@ -73,11 +73,11 @@ dist: ## one static program for every Linux on x86-64, and a .tar.gz of it with 
 test-dist: dist ## the static program in an empty folder as the root of the file system: trains, and reads the run
 	tests/dist/test.sh $(DIST)/runner
 
-docker: dist ## an image that holds the program alone (DOCKER=podman, DOCKER=buildah)
+docker: dist ## an image that holds the program alone (DOCKER=podman, or DOCKER=buildah where there is no daemon)
 	$(DOCKER) build -t runner -f scripts/Dockerfile $(DIST)
 
 test-docker: docker ## trains in a container of the image
-	tests/dist/test_image.sh $(DOCKER)
+	tests/dist/test_image.sh "$(DOCKER)"
 
 fmt:
 	$(CARGO) fmt --all
