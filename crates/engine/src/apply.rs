@@ -7,7 +7,7 @@ use runner_lab::compare::settings;
 use runner_lab::stored_plan;
 use runner_spec::diagnostic::ConfigError;
 use runner_spec::experiment::Experiment;
-use runner_spec::format::count;
+use runner_spec::format::{count, short_hash};
 use runner_spec::plan::Plan;
 use runner_store::catalog::ListedRun;
 use runner_store::manifest::{Manifest, RunStatus, SweepPoint, TemplateUse};
@@ -253,10 +253,6 @@ fn check_plan_hash(expected: &str, plan: &Plan, runs: &Path) -> Result<(), Engin
     )))
 }
 
-fn short_hash(hash: &str) -> &str {
-    hash.get(..16).unwrap_or(hash)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -269,6 +265,6 @@ mod tests {
         check_plan_hash(&plan.hash, &plan, nowhere).unwrap();
         check_plan_hash(&plan.hash[..8], &plan, nowhere).unwrap();
         let error = check_plan_hash(&"0".repeat(64), &plan, nowhere).unwrap_err().to_string();
-        assert!(error.contains(&plan.hash[..16]) && error.contains("0000000000000000"), "{error}");
+        assert!(error.contains(&plan.hash[..12]) && error.contains("000000000000"), "{error}");
     }
 }

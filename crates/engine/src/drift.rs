@@ -10,7 +10,7 @@ use crate::error::EngineError;
 use crate::prepare::{Host, PreparedRun};
 use runner_lab::stored_plan;
 use runner_machine::host::{Git, Machine};
-use runner_spec::format::printable;
+use runner_spec::format::{printable, short_hash};
 use runner_spec::plan::Plan;
 use runner_store::manifest::{DataHashes, Manifest, Session};
 use runner_store::run_dir::{PLAN, RESOLVED};
@@ -60,9 +60,10 @@ impl Drift {
         };
         let (was, is) = (&manifest.data, DataHashes::from(&ready.prepared.facts));
         let absent = || "none".to_owned();
-        let hash = |hash: &Option<String>| hash.as_ref().map_or_else(absent, |hash| short_hash(hash));
-        item("tokenizer", true, short_hash(&was.tokenizer), short_hash(&is.tokenizer));
-        item("training data", true, short_hash(&was.train), short_hash(&is.train));
+        let short = |hash: &str| short_hash(hash).to_owned();
+        let hash = |hash: &Option<String>| hash.as_ref().map_or_else(absent, |hash| short(hash));
+        item("tokenizer", true, short(&was.tokenizer), short(&is.tokenizer));
+        item("training data", true, short(&was.train), short(&is.train));
         item("validation data", true, hash(&was.validation), hash(&is.validation));
         item("multiple choice", true, hash(&was.choice), hash(&is.choice));
         if was.weights.is_some() || is.weights.is_some() {
@@ -87,7 +88,7 @@ impl Drift {
         item("threads", false, manifest.threads.to_string(), host.threads.to_string());
         let git = |git: &Option<Git>| match git {
             Some(git) if git.dirty => format!("{}, with changes", short_hash(&git.commit)),
-            Some(git) => short_hash(&git.commit),
+            Some(git) => short(&git.commit),
             None => "no repository".to_owned(),
         };
         item("git", false, git(&manifest.git), git(&host.git()));
@@ -178,7 +179,7 @@ fn describe_by_steps(
 /// Compares the plan of the run with the one that its `resolved.yaml` makes now.
 fn compare_plan(path: &Path, manifest: &Manifest) -> Result<DriftItem, EngineError> {
     let rebuilt = stored_plan::compiled(path, &stored_plan::data_facts(path)?)?;
-    let (was, is) = (short_hash(&manifest.plan_hash), short_hash(&rebuilt.hash));
+    let (was, is) = (short_hash(&manifest.plan_hash).to_owned(), short_hash(&rebuilt.hash).to_owned());
     let written = stored_plan::as_written(path);
     if manifest.plan_hash == rebuilt.hash {
         // The hash in the manifest does not tell whether `plan.json` still is the plan that it was made of.
@@ -289,10 +290,6 @@ fn collect_differences(path: &str, a: &Value, b: &Value, same_format: bool, out:
         _ if path.starts_with("flops") || path.starts_with("peak_flops") || a == b => {}
         _ => out.push(format!("{path} {b}, was {a}")),
     }
-}
-
-fn short_hash(hash: &str) -> String {
-    hash.chars().take(16).collect()
 }
 
 #[cfg(test)]

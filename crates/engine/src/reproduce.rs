@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use runner_lab::stored_plan;
 use runner_spec::experiment::{Experiment, Precision, WeightInit};
+use runner_spec::format::short_hash;
 use runner_store::manifest::{ContinuedFrom, DataHashes, Manifest, RunOrigin, RunStatus};
 use runner_store::run_dir::{self, BeginningCheckpoint, CHECKPOINTS, RESOLVED, RunDir, RunFiles};
 use runner_store::verdict::{self, ReproductionVerdict, VERDICT};
@@ -140,7 +141,7 @@ impl Original {
         if *was == is {
             return Ok(());
         }
-        let short = |hash: &Option<String>| hash.as_ref().map_or("none".to_owned(), |h| h.chars().take(16).collect());
+        let short = |hash: &Option<String>| hash.as_ref().map_or("none".to_owned(), |h| short_hash(h).to_owned());
         let place = match &self.experiment.model.init {
             Some(WeightInit::From(path)) => format!(" ({})", path.display()),
             _ => String::new(),

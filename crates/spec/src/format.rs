@@ -70,6 +70,24 @@ pub fn bytes(n: u64) -> String {
     }
 }
 
+/// The first twelve digits of a hash or of a commit, for a message.
+#[must_use]
+pub fn short_hash(hash: &str) -> &str {
+    hash.get(..12).unwrap_or(hash)
+}
+
+/// A loss with four decimals, as every table and page shows it.
+#[must_use]
+pub fn loss(x: f64) -> String {
+    format!("{x:.4}")
+}
+
+/// `done` of `steps` steps: `1,200/2,000`.
+#[must_use]
+pub fn step_share(done: u64, steps: u64) -> String {
+    format!("{}/{}", count(done), count(steps))
+}
+
 /// A fraction in percent.
 pub fn percent(x: f64) -> String {
     format!("{:.1}%", 100.0 * x)

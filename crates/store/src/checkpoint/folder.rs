@@ -10,7 +10,7 @@ use candle_core::{Device, Tensor};
 use super::entries::{
     CheckpointChoice, CheckpointEntry, best, dir_name, pending_folder, pick, read_entries, save_failed, unusable,
 };
-use super::format::{AnyFloat, BestEvaluation, FORMAT, FORMAT_PARTS, STATE, StateFile, check_parts};
+use super::format::{AnyFloat, FORMAT, FORMAT_PARTS, STATE, StateFile, check_parts};
 use super::hash::{StateHash, whole_hash};
 use super::load::{self, CheckpointProblem};
 use super::part::{self, PartRecord, PartSpec};
@@ -130,7 +130,7 @@ impl Checkpoints {
                 format,
                 step,
                 tokens,
-                best: best.map(|best| BestEvaluation { step: best.step, val_loss: AnyFloat(best.val_loss) }),
+                best: best.map(Into::into),
                 val_loss: val_loss.map(AnyFloat),
                 plan_hash: self.plan_hash.clone(),
                 moments: parts.first().map_or(0, |p| p.moments),

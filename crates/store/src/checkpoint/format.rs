@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::hash::{StateHash, whole_hash};
 use super::part::{PartRecord, PartSpec};
+use runner_spec::event::BestValidation;
 
 /// The file of the weights, in a checkpoint in one part.
 pub const MODEL: &str = "model.safetensors";
@@ -129,6 +130,18 @@ pub(super) fn check_parts(parts: &[PartRecord], step: u64) -> Result<(), String>
 pub(super) struct BestEvaluation {
     pub(super) step: u64,
     pub(super) val_loss: AnyFloat,
+}
+
+impl From<BestValidation> for BestEvaluation {
+    fn from(BestValidation { step, val_loss }: BestValidation) -> Self {
+        Self { step, val_loss: AnyFloat(val_loss) }
+    }
+}
+
+impl From<BestEvaluation> for BestValidation {
+    fn from(BestEvaluation { step, val_loss: AnyFloat(val_loss) }: BestEvaluation) -> Self {
+        Self { step, val_loss }
+    }
 }
 
 /// A number that survives JSON even if it is not finite: then it is written as a string.

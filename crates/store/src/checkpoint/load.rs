@@ -17,7 +17,7 @@ use crate::error::StoreError;
 use crate::files::{file_name, read_json};
 use runner_compute::state::TrainState;
 use runner_files::safetensors_header::{HeaderError, SafetensorsHeader};
-use runner_spec::event::BestValidation;
+use runner_spec::format::short_hash;
 use runner_spec::model::layout::ParamLayout;
 
 /// The reason why a checkpoint cannot be used.
@@ -116,7 +116,7 @@ impl StoredCheckpoint {
     pub(super) fn open(folder: &Path, plan_hash: Option<&str>) -> Result<Self, CheckpointProblem> {
         let state = state_file(folder)?;
         if let Some(wanted) = plan_hash.filter(|wanted| *wanted != state.plan_hash) {
-            let [theirs, ours] = [&state.plan_hash, wanted].map(|hash| hash.chars().take(8).collect::<String>());
+            let [theirs, ours] = [&state.plan_hash, wanted].map(|hash| short_hash(hash));
             return content(format!("it is of another plan ({theirs}; this run's is {ours})"));
         }
         let mut parts = Vec::new();
@@ -321,8 +321,7 @@ pub(super) fn state(
     let stored = StoredCheckpoint::open(folder, plan_hash)?;
     let buffer = stored.buffer(folder, layout, moments, device)?;
     let StateFile { step, tokens, best, .. } = stored.state;
-    let best = best.map(|best| BestValidation { step: best.step, val_loss: best.val_loss.0 });
-    Ok(TrainState { step, tokens, best, layout: layout.clone(), buffer, moments })
+    Ok(TrainState { step, tokens, best: best.map(Into::into), layout: layout.clone(), buffer, moments })
 }
 
 /// Reads the weights alone, [layout.total], and the step after which they were saved.

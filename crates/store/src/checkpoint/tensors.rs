@@ -37,7 +37,7 @@ pub struct SavedPosition {
 /// The recorded position of the checkpoint of `step` in `folder`; `None` if there is none, or its state file cannot be read.
 pub fn recorded_position(folder: &Path, step: u64) -> Option<SavedPosition> {
     let file = load::state_file(&folder.join(dir_name(step))).ok()?;
-    let best = file.best.map(|best| BestValidation { step: best.step, val_loss: best.val_loss.0 });
+    let best = file.best.map(Into::into);
     Some(SavedPosition { step, tokens: file.tokens, best, val_loss: file.val_loss.map(|loss| loss.0) })
 }
 
