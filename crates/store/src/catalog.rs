@@ -14,7 +14,7 @@ use serde::{Serialize, Serializer};
 use super::error::StoreError;
 use super::files::file_name;
 use super::lock::RunLock;
-use super::manifest::{ContinuedFrom, RunOrigin, RunStatus, SweepPoint};
+use super::manifest::{ContinuedFrom, Manifest, RunOrigin, RunStatus, SweepPoint};
 use super::metrics::{EvalLine, MetricLine, TrainLine};
 use super::run_dir::{self, MANIFEST, METRICS};
 use super::summary::median;
@@ -22,6 +22,8 @@ use super::tags;
 
 /// The folder among the runs that holds sweeps. It is not a run.
 pub const SWEEPS: &str = "sweeps";
+/// The record in the folder of a sweep.
+pub const SWEEP_RECORD: &str = "sweep.json";
 
 crate::named_enum! {
     /// The status of a run in the list. Unlike the recorded status, it knows whether a process works on the run.
@@ -37,6 +39,14 @@ crate::named_enum! {
         /// The folder cannot be read as a run.
         #[default]
         Broken = "broken",
+    }
+}
+
+impl ListedStatus {
+    /// The status in the words of the list: those of [`Self::name`], except `stopped early`.
+    #[must_use]
+    pub fn description(self) -> &'static str {
+        if self == Self::Stopped { "stopped early" } else { self.name() }
     }
 }
 
@@ -111,9 +121,9 @@ pub fn describe(path: &Path) -> ListedRun {
     (listed.sweep, listed.continued_from, listed.origin) = (manifest.sweep, manifest.continued_from, manifest.origin);
     // A run with unreadable tags is not broken: `runner runs tag` reports what is wrong with them.
     listed.tags = tags::read(path).unwrap_or_default();
-    // An unreadable summary is passed over: the metrics say as much. One from before the run was resumed is out of date.
+    // An unreadable summary is passed over: the metrics say as much.
     let summary = run_dir::read_summary(path).ok().flatten();
-    if let Some(summary) = summary.filter(|s| s.status == manifest.status && s.status != RunStatus::Running) {
+    if let Some(summary) = summary.filter(|s| s.is_current(manifest.status)) {
         listed.step = summary.steps;
         (listed.tokens, listed.seconds) = (Some(summary.tokens), Some(summary.wall_seconds));
         listed.loss = summary.final_train_loss;
@@ -159,11 +169,12 @@ fn run_folders(root: &Path) -> Result<Vec<PathBuf>, StoreError> {
     Ok(out)
 }
 
-/// Finds the run that `wanted` names: by its id in `root`, a folder, or the unique beginning of an id. A run comes before
-/// its reproductions, whose ids begin alike.
+/// Finds the run that `wanted` names: by its id in `root`, a folder, the name of its experiment, or the unique beginning of an id. A run
+/// comes before its reproductions, whose ids begin alike. A run of this name comes before points of a sweep, which have the name of the
+/// sweep's base, and before runs whose names only begin with it.
 ///
 /// # Errors
-/// `NoSuchRun`, `Ambiguous` with the candidates, or a folder that cannot be read.
+/// `NoSuchRun`, `NotARun` for a path of something else, `Ambiguous` with the candidates, or a folder that cannot be read.
 pub fn resolve(root: &Path, wanted: &str) -> Result<PathBuf, StoreError> {
     let as_path = Path::new(wanted);
     let named = as_path.components().count() == 1 && !wanted.starts_with('.') && !wanted.ends_with('/');
@@ -171,25 +182,29 @@ pub fn resolve(root: &Path, wanted: &str) -> Result<PathBuf, StoreError> {
         if as_path.join(MANIFEST).is_file() {
             return Ok(as_path.to_owned());
         }
-        let known = if as_path.is_dir() { format!(": that folder has no {MANIFEST}") } else { String::new() };
-        return Err(StoreError::NoSuchRun { wanted: format!("{wanted:?}"), root: root.to_owned(), known });
+        let message = describe_other_path(as_path).unwrap_or_else(|| "there is no such folder".to_owned());
+        return Err(StoreError::NotARun { wanted: wanted.to_owned(), message });
     }
     let all = run_folders(root)?;
     if let Some(path) = all.iter().find(|path| file_name(path) == wanted) {
         return Ok(path.clone());
     }
     let mut matching: Vec<&PathBuf> = all.iter().filter(|path| file_name(path).starts_with(wanted)).collect();
+    let mut manifests: Vec<Option<Manifest>> = Vec::new();
     if matching.len() > 1 {
-        let ids: Vec<String> = matching.iter().map(|path| file_name(path)).collect();
-        matching.retain(|path| match run_dir::read_manifest(path).ok().and_then(|manifest| manifest.origin) {
-            Some(RunOrigin::Reproduction { id, .. }) => !ids.contains(&id),
-            _ => true,
-        });
+        let mut found: Vec<_> = matching.into_iter().map(|path| (path, run_dir::read_manifest(path).ok())).collect();
+        prefer_runs(&mut found, wanted);
+        (matching, manifests) = found.into_iter().unzip();
     }
     match matching.as_slice() {
         [one] => Ok((*one).clone()),
         [] if as_path.join(MANIFEST).is_file() => Ok(as_path.to_owned()),
         [] => {
+            if let Some(message) =
+                [root.join(SWEEPS).join(wanted), as_path.to_owned()].iter().find_map(|path| describe_other_path(path))
+            {
+                return Err(StoreError::NotARun { wanted: wanted.to_owned(), message });
+            }
             let ids: Vec<String> = all.iter().map(|path| file_name(path)).collect();
             Err(StoreError::NoSuchRun {
                 wanted: wanted.to_owned(),
@@ -197,11 +212,58 @@ pub fn resolve(root: &Path, wanted: &str) -> Result<PathBuf, StoreError> {
                 known: describe_alternatives(wanted, &ids),
             })
         }
-        many => Err(StoreError::Ambiguous {
-            wanted: wanted.to_owned(),
-            candidates: many.iter().map(|path| file_name(path)).collect(),
-        }),
+        many => {
+            let candidates =
+                many.iter().zip(&manifests).map(|(path, manifest)| describe_candidate(path, manifest.as_ref()));
+            Err(StoreError::Ambiguous { wanted: wanted.to_owned(), candidates: candidates.collect() })
+        }
     }
+}
+
+/// Keeps those of `found`, whose ids begin with `wanted`, that come first: runs of an experiment whose whole name is `wanted`, and among them
+/// those that are no points of a sweep, which have the name of the sweep's base; and runs before their reproductions.
+fn prefer_runs(found: &mut Vec<(&PathBuf, Option<Manifest>)>, wanted: &str) {
+    let has_name = |manifest: &Option<Manifest>| manifest.as_ref().is_some_and(|manifest| manifest.name == wanted);
+    let is_no_point = |manifest: &Option<Manifest>| manifest.as_ref().is_some_and(|manifest| manifest.sweep.is_none());
+    if found.iter().any(|(_, manifest)| has_name(manifest)) {
+        found.retain(|(_, manifest)| has_name(manifest));
+        if found.iter().any(|(_, manifest)| is_no_point(manifest)) {
+            found.retain(|(_, manifest)| is_no_point(manifest));
+        }
+    }
+    let ids: Vec<String> = found.iter().map(|(path, _)| file_name(path)).collect();
+    found.retain(|(_, manifest)| match manifest.as_ref().and_then(|manifest| manifest.origin.as_ref()) {
+        Some(RunOrigin::Reproduction { id, .. }) => !ids.contains(id),
+        _ => true,
+    });
+}
+
+/// Says what `path`, which is no run, is, and what to name instead; `None` if there is nothing.
+fn describe_other_path(path: &Path) -> Option<String> {
+    path.symlink_metadata().ok()?;
+    let shown = path.display();
+    let is_run = |folder: &Path| folder.join(MANIFEST).is_file();
+    Some(if let Some(run) = path.ancestors().skip(1).find(|folder| is_run(folder)) {
+        format!("it is a part of the run {}: name that", run.display())
+    } else if path.join(SWEEP_RECORD).is_file() {
+        let id = file_name(path);
+        format!(
+            "it is a sweep: `runner runs --sweep {id}` lists its runs, and `runner sweep results {shown}` shows them"
+        )
+    } else if !path.is_dir() {
+        "it is a file, and a run is a folder".to_owned()
+    } else if let Some(run) = run_folders(path).ok().and_then(|runs| runs.into_iter().find(|run| is_run(run))) {
+        format!("it is a folder of runs: name one of them, such as {}, or give --runs {shown}", run.display())
+    } else {
+        format!("that folder has no {MANIFEST}")
+    })
+}
+
+/// The id of the run in `path`, and the point of a sweep that it is.
+fn describe_candidate(path: &Path, manifest: Option<&Manifest>) -> String {
+    let point = manifest.and_then(|manifest| manifest.sweep.as_ref());
+    let point = point.map_or_else(String::new, |point| format!(" (point {} of {})", point.point, point.id));
+    format!("{}{point}", file_name(path))
 }
 
 /// Finds the runs that `wanted` names, in that order. A run named twice, however it is spelled, is found once.
@@ -300,7 +362,6 @@ mod tests {
     use std::fmt::Write as _;
 
     use super::*;
-    use crate::manifest::Manifest;
     use crate::run_dir::{RunDir, RunFiles, SUMMARY};
     use runner_plan::testing::{compiled, experiment};
 
@@ -406,12 +467,20 @@ mod tests {
             file_name(&first),
             "st".to_owned(),
         ];
-        assert_eq!(resolve_all(root.path(), &spelled).unwrap(), [other.clone(), first], "each once");
+        assert_eq!(resolve_all(root.path(), &spelled).unwrap(), [other.clone(), first.clone()], "each once");
         assert!(resolve_all(root.path(), &["st", "x"]).is_err());
+        let shake = create(root.path(), "shake", "4").path().to_owned();
+        assert_eq!(find("shake").unwrap(), shake, "the whole name of an experiment comes before a longer name");
+        assert!(matches!(find("shak"), Err(StoreError::Ambiguous { .. })));
+        fs::remove_dir_all(shake).unwrap();
         for nothing in ["x", "", "../x", root.path().to_str().unwrap()] {
             let error = find(nothing).unwrap_err();
-            assert!(error.is_request() && matches!(error, StoreError::NoSuchRun { .. }), "{nothing}: {error}");
+            let is_wanted = matches!(error, StoreError::NoSuchRun { .. } | StoreError::NotARun { .. });
+            assert!(error.is_request() && is_wanted, "{nothing}: {error}");
         }
+        let message = |path: PathBuf| find(path.to_str().unwrap()).unwrap_err().to_string();
+        assert!(message(first.join(MANIFEST)).contains("a part of the run"));
+        assert!(message(root.path().to_owned()).contains("a folder of runs: name one of them"));
         // The reproduction of a run does not hide it, and is found once that is gone.
         let mut plan = compiled(&experiment());
         "stories".clone_into(&mut plan.experiment_name);

@@ -29,9 +29,12 @@ pub enum StoreError {
     Busy { path: PathBuf },
     #[error("no run {wanted} in {}{known}", root.display())]
     NoSuchRun { wanted: String, root: PathBuf, known: String },
+    /// A path that is not the folder of a run.
+    #[error("{wanted} is not a run: {message}")]
+    NotARun { wanted: String, message: String },
     #[error("{}: {message}", path.display())]
     NoSuchCheckpoint { path: PathBuf, message: String },
-    #[error("{wanted} may be any of these runs: {}; give more of the name", candidates.join(", "))]
+    #[error("{wanted} may be any of these runs: {}; give more of the name", describe_candidates(candidates))]
     Ambiguous { wanted: String, candidates: Vec<String> },
     /// A refused request.
     #[error("{0}")]
@@ -53,6 +56,12 @@ impl StoreError {
         Self::Damaged { path: path.to_owned(), message: message.into() }
     }
 
+    /// True if several runs have a name.
+    #[must_use]
+    pub fn is_ambiguous(&self) -> bool {
+        matches!(self, Self::Ambiguous { .. })
+    }
+
     /// True if the request was wrong (exit code 2) rather than the machine or the run (1).
     pub fn is_request(&self) -> bool {
         matches!(
@@ -60,11 +69,20 @@ impl StoreError {
             Self::Locked { .. }
                 | Self::Busy { .. }
                 | Self::NoSuchRun { .. }
+                | Self::NotARun { .. }
                 | Self::NoSuchCheckpoint { .. }
                 | Self::Ambiguous { .. }
                 | Self::Refused(_)
         )
     }
+}
+
+/// The first of `candidates`, and how many more there are.
+fn describe_candidates(candidates: &[String]) -> String {
+    const SHOWN: usize = 8;
+    let more = candidates.len().saturating_sub(SHOWN);
+    let shown = candidates[..candidates.len() - more].join(", ");
+    if more > 0 { format!("{shown} and {more} more") } else { shown }
 }
 
 /// An operating system's error with what it means here.

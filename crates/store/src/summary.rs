@@ -88,6 +88,13 @@ pub struct Medians {
 }
 
 impl Summary {
+    /// True if this is the summary of a run whose manifest has this status. The summary of a session before the run was resumed is out of
+    /// date.
+    #[must_use]
+    pub fn is_current(&self, status: RunStatus) -> bool {
+        self.status == status && status != RunStatus::Running
+    }
+
     /// The numbers that `metrics` records; everything else is empty, for the caller to fill in. Medians leave out the steps up to
     /// `continued_from`, which another run did. `saved` is the newest checkpoint: it counts where lines up to its step are missing.
     ///
