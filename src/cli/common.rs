@@ -8,6 +8,7 @@ use clap::builder::{PathBufValueParser, TypedValueParser};
 use runner_config::{LoadOptions, Loaded};
 use runner_engine::prepare::{Host, thread_pool};
 use runner_spec::diagnostic::ConfigError;
+use runner_store::run_dir::MANIFEST;
 use runner_template::Inputs;
 
 use super::exit::RequestError;
@@ -116,8 +117,15 @@ pub(crate) struct RunsFolderArgs {
 
 /// Parses the path of a folder, which need not exist.
 fn folder_parser() -> impl TypedValueParser<Value = PathBuf> {
-    PathBufValueParser::new()
-        .try_map(|path| if path.is_file() { Err("this is a file: name a folder".to_owned()) } else { Ok(path) })
+    PathBufValueParser::new().try_map(|path| {
+        if path.is_file() {
+            Err("this is a file: name a folder".to_owned())
+        } else if path.join(MANIFEST).is_file() {
+            Err("this is a run: name the folder that it is in".to_owned())
+        } else {
+            Ok(path)
+        }
+    })
 }
 
 impl RunsFolderArgs {

@@ -1,6 +1,6 @@
 //! `runner diff`: shows what differs between two runs or experiments, and what that means.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -24,6 +24,7 @@ use runner_report::Screen;
 use runner_spec::data::DataFacts;
 use runner_spec::diagnostic::ConfigError;
 use runner_spec::experiment::Experiment;
+use runner_spec::format::short_hash;
 use runner_spec::plan::Plan;
 use runner_store::{StoreError, catalog};
 
@@ -87,6 +88,11 @@ pub(crate) fn run(args: &DiffArgs) -> anyhow::Result<Exit> {
     }
     let (a, b) = (open_side(&args.a, args)?, open_side(&args.b, args)?);
     let mut notes = Vec::new();
+    if let (Some(a), Some(b)) = (a.run_path(), b.run_path())
+        && a == b
+    {
+        notes.push("A and B name the same run".to_owned());
+    }
     let data = data(args, [&a, &b], &mut notes)?;
     let read = data.is_some();
     let [x, y] = data.unwrap_or_else(|| {
@@ -96,6 +102,9 @@ pub(crate) fn run(args: &DiffArgs) -> anyhow::Result<Exit> {
     });
     let a = a.plan(&args.a, args, x, read, &mut notes)?;
     let b = b.plan(&args.b, args, y, read, &mut notes)?;
+    // Both sides may be of one run, or name one file that is missing.
+    let mut seen = HashSet::new();
+    notes.retain(|note| seen.insert(note.clone()));
     let differences = diff::diff(&a, &b, read, notes);
     print_result(args.json, &differences, || runner_report::diff::diff_text(&differences))?;
     let is_same_run = differences.classification.class == DifferenceClass::SameRun;
@@ -113,7 +122,7 @@ fn open_side(wanted: &Path, args: &DiffArgs) -> anyhow::Result<Side> {
     }
     let name = wanted.to_str().ok_or_else(|| RequestError(format!("{} is not UTF-8", wanted.display())))?;
     let path = catalog::resolve(&args.root.root(), name).map_err(|error| match error {
-        StoreError::NoSuchRun { .. } => {
+        StoreError::NoSuchRun { .. } | StoreError::NotARun { .. } => {
             anyhow::Error::from(RequestError(format!("there is no experiment file {name}, and {error}")))
         }
         other => other.into(),
@@ -161,6 +170,14 @@ fn data(args: &DiffArgs, sides: [&Side; 2], notes: &mut Vec<String>) -> anyhow::
 }
 
 impl Side {
+    /// The real path of the run directory; `None` for an experiment file.
+    fn run_path(&self) -> Option<PathBuf> {
+        match &self.source {
+            SideSource::File { .. } => None,
+            SideSource::Run { record, .. } => record.path.canonicalize().ok(),
+        }
+    }
+
     fn missing(&self) -> Option<&str> {
         match &self.source {
             SideSource::File { missing, .. } => missing.as_deref(),
@@ -205,7 +222,7 @@ impl Side {
                 Ok(DiffInput { label, path: wanted.to_owned(), side, record: None, setting })
             }
             SideSource::Run { record, plan } => {
-                if let Some(problem) = record.problem.as_ref().filter(|problem| !notes.contains(problem)) {
+                if let Some(problem) = &record.problem {
                     notes.push(problem.clone());
                 }
                 let label = record.manifest.id.clone();
@@ -224,8 +241,4 @@ impl Side {
             }
         }
     }
-}
-
-fn short_hash(hash: &str) -> String {
-    hash.chars().take(12).collect()
 }

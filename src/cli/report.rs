@@ -87,7 +87,14 @@ fn request(args: &ReportArgs) -> anyhow::Result<ReportRequest> {
     }
     let mut runs: Vec<&String> = Vec::new();
     for wanted in &args.run {
-        match sweep_dir::find_folder(&root, wanted) {
+        // The beginning of a run's id comes before that of a sweep's.
+        let sweep = match sweep_dir::find_folder(&root, wanted) {
+            None if catalog::resolve(&root, wanted).is_err_and(|error| !error.is_ambiguous()) => {
+                sweep_dir::find(&root, wanted)?
+            }
+            exact => exact,
+        };
+        match sweep {
             Some(folder) => add_sweep(folder)?,
             None => runs.push(wanted),
         }

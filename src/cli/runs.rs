@@ -1,7 +1,6 @@
 //! `runner runs`: lists, shows, tags and removes recorded runs.
 
 use std::path::Path;
-use std::slice;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::{Args, Subcommand};
@@ -12,7 +11,8 @@ use super::completions::{runs_completer, sweeps_completer};
 use super::exit::{Exit, RequestError, refuse};
 use super::output::{print_result, print_to_stderr, table_width};
 use super::{runs_rm, runs_tag};
-use runner_lab::stopped_points::mark_stopped;
+use runner_lab::stopped_points;
+use runner_lab::sweep_dir;
 use runner_report::run_page::run_page;
 use runner_report::runs_table::runs_table;
 use runner_spec::diagnostic::nearest;
@@ -21,7 +21,7 @@ use runner_store::catalog::{ListedRun, ListedStatus};
 use runner_store::metrics::for_each_checked_metric;
 use runner_store::run_dir;
 use runner_store::run_dir::{CHECKPOINTS, METRICS};
-use runner_store::{ancestry, catalog, checkpoint, select, time};
+use runner_store::{StoreError, ancestry, catalog, checkpoint, select, time};
 
 #[derive(Debug, Clone, Args)]
 #[command(args_conflicts_with_subcommands = true)]
@@ -34,8 +34,8 @@ pub(crate) struct RunsArgs {
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ListArgs {
-    /// Only runs with this status: running, done, interrupted, stopped (early, by a sweep), failed or
-    /// broken; several with commas.
+    /// Only runs with this status: running, done, interrupted, stopped (also "stopped early", as the list shows it), failed or broken; several
+    /// with commas.
     #[arg(long, value_name = "STATUS", value_delimiter = ',')]
     pub status: Vec<String>,
     /// Only runs whose id or experiment name matches the pattern, such as 'gpt2-*'.
@@ -44,8 +44,8 @@ pub(crate) struct ListArgs {
     /// Only runs with this tag; given several times, only runs with all these tags.
     #[arg(long, value_name = "TAG")]
     pub tag: Vec<String>,
-    /// Only runs of this sweep.
-    #[arg(long, value_name = "ID", add = sweeps_completer())]
+    /// Only runs of this sweep: its id or name, the beginning of its id, or its folder.
+    #[arg(long, value_name = "SWEEP", add = sweeps_completer())]
     pub sweep: Option<String>,
     /// Only runs that started since then: an age (90s, 30m, 12h, 7d, 2w) or a date in UTC (2026-01-31).
     #[arg(long, value_name = "WHEN")]
@@ -57,8 +57,8 @@ pub(crate) struct ListArgs {
     #[arg(long, value_name = "FIELD", allow_hyphen_values = true)]
     pub sort: Option<String>,
     /// Show at most this many runs.
-    #[arg(long, value_name = "N")]
-    pub limit: Option<usize>,
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub limit: Option<u64>,
     #[command(flatten)]
     pub root: RunsFolderArgs,
     /// Print JSON.
@@ -102,9 +102,9 @@ pub(crate) fn run(args: &RunsArgs) -> anyhow::Result<Exit> {
 
 fn list(args: &ListArgs) -> anyhow::Result<Exit> {
     let root = args.root.root();
-    let filter = RunFilter::new(args)?;
     let mut runs = catalog::list(&root)?;
-    mark_stopped(&root, &mut runs);
+    let filter = RunFilter::new(args, &root, &runs)?;
+    stopped_points::mark_stopped(&root, &mut runs);
     let all = runs.len();
     runs.retain(|run| filter.accepts(run));
     if let Some(expression) = &args.filter {
@@ -113,7 +113,7 @@ fn list(args: &ListArgs) -> anyhow::Result<Exit> {
     if let Some(key) = &args.sort {
         select::sort(&mut runs, key)?;
     }
-    runs.truncate(args.limit.unwrap_or(usize::MAX));
+    runs.truncate(args.limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX));
     print_result(args.json, &runs, || match (all, runs.len()) {
         (0, _) => format!("no runs in {} yet: runner apply FILE starts one\n", root.display()),
         (_, 0) => format!("none of the {all} runs in {} matches\n", root.display()),
@@ -124,15 +124,22 @@ fn list(args: &ListArgs) -> anyhow::Result<Exit> {
 /// The filters of the list, except for `--where`.
 struct RunFilter<'a> {
     args: &'a ListArgs,
+    status: Vec<ListedStatus>,
     name: Option<Pattern>,
+    /// The id of a sweep.
+    sweep: Option<String>,
     /// Seconds since 1970.
     since: Option<f64>,
 }
 
 impl<'a> RunFilter<'a> {
-    fn new(args: &'a ListArgs) -> Result<Self, RequestError> {
-        for status in &args.status {
-            if !ListedStatus::ALL.iter().any(|s| s.name() == status) {
+    fn new(args: &'a ListArgs, root: &Path, runs: &[ListedRun]) -> anyhow::Result<Self> {
+        let mut statuses = Vec::new();
+        for status in args.status.iter().map(|status| status.trim()) {
+            let found = ListedStatus::ALL.into_iter().find(|s| s.name() == status || s.description() == status);
+            if let Some(found) = found {
+                statuses.push(found);
+            } else {
                 let known: Vec<&str> = ListedStatus::ALL.iter().map(|s| s.name()).collect();
                 let help = nearest(status, known.iter().copied())
                     .map_or_else(|| format!("take {}", known.join(", ")), |near| format!("did you mean {near}?"));
@@ -144,18 +151,27 @@ impl<'a> RunFilter<'a> {
         };
         let name = args.name.as_ref().map(pattern).transpose()?;
         let since = args.since.as_deref().map(parse_since).transpose()?;
-        Ok(Self { args, name, since })
+        let sweep = args.sweep.as_deref().map(|wanted| sweep_id(root, wanted, runs)).transpose()?;
+        Ok(Self { args, status: statuses, name, sweep, since })
     }
 
     fn accepts(&self, run: &ListedRun) -> bool {
-        let Self { args, name, since } = self;
+        let Self { args, status, name, sweep, since } = self;
         let started = || run.started.as_deref().and_then(time::parse);
-        (args.status.is_empty() || args.status.iter().any(|s| s == run.status.name()))
+        (status.is_empty() || status.contains(&run.status))
             && name.as_ref().is_none_or(|p| p.matches(&run.id) || run.name.as_ref().is_some_and(|n| p.matches(n)))
             && args.tag.iter().all(|tag| run.tags.contains(tag))
-            && args.sweep.as_ref().is_none_or(|id| run.sweep.as_ref().is_some_and(|s| s.id == *id))
+            && sweep.as_ref().is_none_or(|id| run.sweep.as_ref().is_some_and(|s| s.id == *id))
             && since.is_none_or(|since| started().is_some_and(|started| started >= since))
     }
+}
+
+/// The id of the sweep that `wanted` names: one that a run names, whether or not its folder is still there, or one in the folder of runs.
+fn sweep_id(root: &Path, wanted: &str, runs: &[ListedRun]) -> Result<String, StoreError> {
+    if runs.iter().any(|run| run.sweep.as_ref().is_some_and(|sweep| sweep.id == wanted)) {
+        return Ok(wanted.to_owned());
+    }
+    Ok(sweep_dir::read_record(&sweep_dir::resolve(root, Some(wanted))?)?.id)
 }
 
 /// Parses an age or a date as a time in seconds since 1970.
@@ -170,15 +186,13 @@ fn parse_since(text: &str) -> Result<f64, RequestError> {
 
 fn show(args: &ShowArgs) -> anyhow::Result<Exit> {
     let path = catalog::resolve(&args.root.root(), &args.run)?;
-    let mut listed = catalog::describe(&path);
-    mark_stopped(path.parent().unwrap_or(Path::new(".")), slice::from_mut(&mut listed));
+    let listed = stopped_points::describe(&path);
     let manifest = run_dir::read_manifest(&path)?;
     let summary = run_dir::read_summary(&path).unwrap_or_else(|unreadable| {
         print_to_stderr(&printable(&format!("warning: passed over: {unreadable}")));
         None
     });
-    // The summary of an earlier session is out of date.
-    let current = summary.as_ref().filter(|s| s.status == manifest.status);
+    let current = summary.as_ref().filter(|s| s.is_current(manifest.status));
     let problem = for_each_checked_metric(&path.join(METRICS), current, &mut |_| {});
     if let Some(problem) = problem.unwrap_or_else(|error| Some(error.to_string())) {
         print_to_stderr(&format!("warning: {problem}"));
@@ -188,5 +202,7 @@ fn show(args: &ShowArgs) -> anyhow::Result<Exit> {
     let json = serde_json::json!({
         "run": listed, "manifest": manifest, "summary": summary, "checkpoints": checkpoints, "ancestors": ancestors,
     });
-    print_result(args.json, &json, || run_page(&listed, &manifest, current, &checkpoints, &ancestors))
+    let root = path.parent().unwrap_or(Path::new("."));
+    let point = manifest.sweep.as_ref().and_then(|point| sweep_dir::values_of_point(root, point));
+    print_result(args.json, &json, || run_page(&listed, &manifest, current, &checkpoints, &ancestors, point.as_deref()))
 }

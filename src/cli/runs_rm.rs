@@ -8,12 +8,12 @@ use super::completions::runs_completer;
 use super::confirm::confirmed;
 use super::exit::{Exit, RequestError, refuse};
 use super::output::{print_result, print_to_stderr};
-use runner_lab::remove;
+use runner_engine::sweep::describe_points;
+use runner_lab::remove::{self, CountedRuns};
 use runner_spec::format::{bytes, counted, printable};
 use runner_store::StoreError;
 use runner_store::catalog;
 use runner_store::catalog::{ListedRun, ListedStatus};
-use runner_store::manifest::SweepPoint;
 
 /// Remove runs, after showing them and asking.
 #[derive(Debug, Clone, Args)]
@@ -54,6 +54,8 @@ pub(crate) fn run(args: &RmArgs) -> anyhow::Result<Exit> {
         let what = if args.keep_record { path.join(runner_store::run_dir::CHECKPOINTS) } else { path.clone() };
         going.push((listed, freed.add(&what)));
     }
+    let runs: Vec<&ListedRun> = going.iter().map(|(run, _)| run).collect();
+    check_sweeps(args, &remove::sweeps_of_runs(&root, &runs))?;
     let all = catalog::list(&root)?;
     let total: u64 = going.iter().map(|(_, bytes)| bytes).sum();
     let line =
@@ -97,7 +99,7 @@ pub(crate) fn run(args: &RmArgs) -> anyhow::Result<Exit> {
 }
 
 /// # Errors
-/// If `run` is being worked on, is not done with `--keep-record`, or belongs to an unfinished sweep without `--force`.
+/// If `run` is being worked on, or is not done with `--keep-record`.
 fn check_removable(args: &RmArgs, run: &ListedRun) -> Result<(), RequestError> {
     let id = printable(&run.id);
     if run.status == ListedStatus::Running {
@@ -107,14 +109,30 @@ fn check_removable(args: &RmArgs, run: &ListedRun) -> Result<(), RequestError> {
         let why = "without checkpoints it would start again from step 0";
         refuse!("run {id} is {}: {why}; --keep-record is for runs that are done", run.status.name());
     }
-    if let Some(SweepPoint { id: sweep, point }) = &run.sweep
-        && !args.force
-        && remove::is_sweep_unfinished(&args.root.root(), sweep)
-    {
+    Ok(())
+}
+
+/// Warns of the sweeps that count some of the runs to remove among their points.
+///
+/// # Errors
+/// If a sweep that is not finished needs one of the runs, unless `--force` is given.
+fn check_sweeps(args: &RmArgs, sweeps: &[CountedRuns]) -> Result<(), RequestError> {
+    for CountedRuns { sweep, is_finished, points } in sweeps {
         let sweep = printable(sweep);
-        refuse!(
-            "run {id} is point {point} of the sweep {sweep}, which is not finished and needs it; --force removes it anyway"
-        );
+        if !is_finished && !args.force {
+            let (run, point) = &points[0];
+            let (run, needs) = (printable(run), "which is not finished and needs it; --force removes it anyway");
+            refuse!("run {run} is point {point} of the sweep {sweep}, {needs}");
+        }
+        if args.keep_record {
+            continue;
+        }
+        let numbers: Vec<usize> = points.iter().map(|(_, point)| *point).collect();
+        let described = describe_points(&numbers, usize::MAX);
+        let (lost, them) = if points.len() == 1 { ("its result", "it") } else { ("their results", "them") };
+        print_to_stderr(&format!(
+            "warning: the sweep {sweep} needs {described}: it loses {lost}, and `runner sweep {sweep}` trains {them} again"
+        ));
     }
     Ok(())
 }

@@ -64,6 +64,8 @@ fn a_comparison_fits_the_terminal() {
         let rows = table.iter().take(4);
         assert!(rows.clone().all(|row| row.chars().count() <= columns.parse().unwrap()), "{text}");
         assert!(left_out.len() == 1 && left_out[0].contains("time") && text.contains("val loss"), "{text}");
+        // The settings in which the runs differ are what a reader compares.
+        assert!(text.starts_with("run") && text.lines().next().unwrap().contains("micro_batch"), "{text}");
     }
 }
 
@@ -152,7 +154,9 @@ fn a_file_against_its_run_and_what_was_changed_since() {
     let text = fs::read_to_string(&resolved).unwrap();
     fs::write(&resolved, text.replace("seed: 1337", "seed: 7")).unwrap();
     let found = json_of(&sandbox, "diff fine fine");
-    assert!(found["notes"][0].as_str().unwrap().contains("or the file was edited"), "{}", found["notes"]);
+    let notes: Vec<&str> = found["notes"].as_array().unwrap().iter().map(|note| note.as_str().unwrap()).collect();
+    let [same, edited] = notes.as_slice() else { panic!("each note once: {notes:?}") };
+    assert!(*same == "A and B name the same run" && edited.contains("or the file was edited"), "{notes:?}");
 }
 
 #[test]

@@ -67,3 +67,56 @@ fn a_sweep_goes_with_the_runs_that_nothing_else_needs() {
     assert_eq!(seeds(&sandbox).len(), 5);
     assert!(sandbox.expect(2, "sweep rm second --yes").contains("no sweep"), "it is gone");
 }
+
+/// The id of the run of the sweep's point `point`.
+fn run_of_point(sandbox: &Sandbox, sweep: &str, point: usize) -> String {
+    let results = sandbox.json_of(&["sweep", "results", sweep, "--json"]);
+    let rows = results["results"]["rows"].as_array().unwrap();
+    let row = rows.iter().find(|row| row["point"] == point).unwrap();
+    row["run"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_removed_run_of_a_finished_sweep_is_named_until_it_is_trained_again() {
+    let sandbox = new_sandbox();
+    sandbox.expect(0, "sweep first.yaml --threads 1 --quiet");
+    sandbox.expect(0, "sweep second.yaml --threads 1 --quiet");
+    // The run of both sweeps.
+    let shared = run_of_point(&sandbox, "second", 1);
+    assert_eq!(shared, run_of_point(&sandbox, "first", 4));
+    let printed = sandbox.expect(0, &["runs", "rm", &shared, "--yes"]);
+    assert!(printed.contains("needs point 4: it loses its result, and `runner sweep first-"), "{printed}");
+    assert!(printed.contains("needs point 1: it loses its result, and `runner sweep second-"), "{printed}");
+    let listed = sandbox.json_of("sweep list --json");
+    assert_eq!((&listed[0]["done"], &listed[0]["removed"], &listed[0]["queued"]), (&3.into(), &1.into(), &0.into()));
+    for command in ["status", "results"] {
+        let text = sandbox.stdout_of(&["sweep", command, "first"]);
+        assert!(text.contains("3 done, 1 run removed") && text.contains("  run removed  "), "{text}");
+    }
+    // The first sweep needs a point, so it is not finished and keeps its other runs.
+    let other = run_of_point(&sandbox, "first", 1);
+    let printed = sandbox.expect(2, &["runs", "rm", &other, "--yes"]);
+    assert!(printed.contains("which is not finished and needs it; --force"), "{printed}");
+    let printed = sandbox.expect(0, "sweep first --threads 1");
+    assert!(printed.contains("warning: the run of point 4 was removed: the point is trained again"), "{printed}");
+    assert!(printed.contains("4 points: 4 done"), "{printed}");
+    assert_eq!(sandbox.json_of("sweep list --json")[0]["removed"], 0);
+}
+
+#[test]
+fn list_and_status_count_alike() {
+    let sandbox = new_sandbox();
+    let sweep = "sweep:\n  base: exp.yaml\n  grid: {optimizer.adamw.lr: [1e-4, 1e-3, 1e-2], log.every: [5, 10]}\n  \
+                 early_stop: {asha: {min_steps: 5, reduction: 2}}\n  set: {eval.every: 5}\n";
+    sandbox.write("asha.yaml", sweep);
+    sandbox.expect(0, "sweep asha.yaml --threads 1 --quiet");
+    let listed = sandbox.json_of("sweep list --json");
+    let status = sandbox.stdout_of("sweep status");
+    let counts = ["done", "stopped", "failed", "running", "interrupted", "queued", "removed", "judged", "duplicate"]
+        .map(|name| (name, listed[0][name].as_u64().unwrap()));
+    assert_eq!(counts.iter().map(|(_, count)| count).sum::<u64>(), 6, "{counts:?}");
+    let [(_, done), (_, stopped), ..] = counts;
+    assert!(stopped > 0 && counts[8].1 == 3, "{counts:?}");
+    let text = format!("6 points, {done} done, {stopped} stopped early, 3 the same as another");
+    assert!(status.contains(&text), "{text}: {status}");
+}

@@ -484,3 +484,74 @@ fn a_sweep_that_is_not_there_is_a_wrong_request() {
         sandbox.expect(if line == "sweep point runs 1" { 1 } else { 2 }, line);
     }
 }
+
+#[test]
+fn a_started_sweep_needs_neither_its_file_nor_its_base() {
+    let sandbox = new_sandbox(&GRID);
+    let mut child = start_until(&sandbox, 40);
+    child.kill();
+    fs::rename(sandbox.path("exp.yaml"), sandbox.path("moved.yaml")).unwrap();
+    let printed = sandbox.expect(2, "sweep s.yaml --new");
+    assert!(printed.contains("there is no file exp.yaml") && printed.contains("s.yaml:2:9"), "{printed}");
+    assert!(
+        sandbox.stdout_of("sweep status").contains("exp.yaml") || sandbox.stdout_of("sweep status").contains("s.yaml")
+    );
+    sandbox.expect(0, "sweep results");
+    // By the file, whose base is missing; then by name and by the file that is missing, too.
+    let printed = expect_sweep(&sandbox, 0);
+    assert!(printed.contains("exp.yaml went away since s-") && printed.contains("4 points: 4 done"), "{printed}");
+    fs::rename(sandbox.path("s.yaml"), sandbox.path("other.yaml")).unwrap();
+    let id = sweep_folder(&sandbox).file_name().unwrap().to_str().unwrap().to_owned();
+    for name in ["s", &id, &format!("runs/sweeps/{id}")] {
+        let printed = sandbox.expect(0, &["sweep", name, "--threads", "1"]);
+        assert!(printed.contains("up to date: sweep s-"), "{name}: {printed}");
+    }
+    let printed = expect_sweep(&sandbox, 0);
+    assert!(
+        printed.contains(&format!("there is no file s.yaml: {id}, which was started from it, goes on")),
+        "{printed}"
+    );
+    for (arguments, message) in [
+        ("sweep s --new", "--new starts another sweep, and needs the sweep file"),
+        ("sweep s --set seed=3", "the points of sweep s-"),
+        ("sweep none", "there is no sweep file none, and no sweep of that name in runs (there are: s-"),
+    ] {
+        let printed = sandbox.expect(2, arguments);
+        assert!(printed.contains(message), "{arguments}: {printed}");
+    }
+    assert_eq!(recorded_runs(&sandbox).len(), 4);
+}
+
+#[test]
+fn an_interrupted_point_has_bits_per_byte_only_with_its_objective() {
+    let sandbox = new_sandbox(&GRID);
+    sandbox.edit("exp.yaml", "{chars: {}}", "{bytes: {}}");
+    let mut child = start_until(&sandbox, 45);
+    child.signal("INT");
+    child.wait();
+    let results = sweep_results(&sandbox);
+    let rows = results["results"]["rows"].as_array().unwrap();
+    assert!(rows.iter().any(|row| row["status"] == "interrupted"), "{rows:?}");
+    for row in rows {
+        assert_eq!(row["objective"].is_null(), row.get("val_bits_per_byte").is_none_or(Value::is_null), "{row}");
+    }
+    expect_sweep(&sandbox, 0);
+    for row in sweep_results(&sandbox)["results"]["rows"].as_array().unwrap() {
+        assert!(row["val_bits_per_byte"].is_number(), "{row}");
+    }
+}
+
+#[test]
+fn tables_of_sweeps_fit_the_terminal() {
+    let sandbox = new_sandbox(&GRID);
+    expect_sweep(&sandbox, 0);
+    for command in ["sweep list", "sweep status", "sweep results"] {
+        for columns in [40, 60] {
+            let mut command = sandbox.command(command);
+            let text = Finished::of(command.env("COLUMNS", columns.to_string())).expect_code(0).stdout;
+            let table: Vec<&str> = text.lines().take_while(|line| !line.starts_with("left out")).collect();
+            assert!(table.len() < text.lines().count() && table.len() > 1, "{text}");
+            assert!(table.iter().all(|line| line.chars().count() <= columns), "{text}");
+        }
+    }
+}

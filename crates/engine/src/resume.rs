@@ -73,16 +73,18 @@ fn resume_in(
         (None, Some(training)) => return follow(training),
         (None, None) => return Ok(RunReport { outcome: RunOutcome::Done, run: None }),
     };
-    check_same_plan(run.manifest(), &ready.plan)?;
+    check_same_plan(run.manifest(), &ready.plan, &request.run)?;
     ready.check_memory(world)?;
     let session =
         RunSession { options, host, experiment: &experiment, ready: &ready, stop, launched: launched.as_ref() };
     session.work(run, observer)
 }
 
+/// Checks that the run, which the user named as `name`, goes on with the plan that it began with.
+///
 /// # Errors
 /// If what would be computed is no longer what the run began with.
-fn check_same_plan(manifest: &Manifest, plan: &Plan) -> Result<(), EngineError> {
+fn check_same_plan(manifest: &Manifest, plan: &Plan, name: &str) -> Result<(), EngineError> {
     if manifest.plan_hash == plan.hash {
         return Ok(());
     }
@@ -98,6 +100,6 @@ fn check_same_plan(manifest: &Manifest, plan: &Plan) -> Result<(), EngineError> 
         format!("its resolved.yaml has changed, or it was begun by a program (version {version}) that plans otherwise")
     };
     Err(EngineError::Request(format!(
-        "{id} cannot be resumed: {why}; `runner fork {id} --from latest` makes a new run of it"
+        "{id} cannot be resumed: {why}; `runner fork {name} --from latest` makes a new run of it"
     )))
 }

@@ -6,6 +6,7 @@ use std::time::Instant;
 use runner_lab::stored_plan;
 use runner_machine::host::{Machine, peak_rss_bytes};
 use runner_spec::experiment::Experiment;
+use runner_spec::format::{count, counted};
 use runner_spec::plan::{Plan, RankPlan};
 use runner_spec::program::ParallelMode;
 use runner_store::checkpoint::{self, ChosenCheckpoint, StateHash};
@@ -369,7 +370,9 @@ impl RunSession<'_> {
 
     /// The name by which other commands find the run: its id where they would look for it, else its folder.
     fn name(&self, path: &Path) -> String {
-        let id = if self.options.has_other_runs_folder { None } else { path.file_name().map(PathBuf::from) };
+        let real = |path: &Path| path.canonicalize().ok();
+        let is_in_runs = real(path).is_some_and(|path| path.parent() == real(&self.host.runs).as_deref());
+        let id = path.file_name().filter(|_| is_in_runs && !self.options.has_other_runs_folder).map(PathBuf::from);
         id.unwrap_or_else(|| path.to_owned()).display().to_string()
     }
 }
@@ -437,9 +440,10 @@ fn planned_memory(plan: &Plan) -> u64 {
 fn describe_start(run: &RunDir, is_new: bool, from: u64, steps: u64) -> String {
     let id = run.id();
     let manifest = run.manifest();
+    let (from, steps) = (count(from), counted(steps, "step"));
     match (&manifest.error, is_new, &manifest.continued_from) {
         (_, true, Some(other)) => format!("run    {id}: continuing {} from step {from} of {steps}", other.id),
-        (_, true, None) => format!("run    {id}: {steps} steps"),
+        (_, true, None) => format!("run    {id}: {steps}"),
         (Some(error), false, _) => format!("run    {id} failed ({error}); resuming from step {from} of {steps}"),
         (None, false, _) => format!("run    {id}: resuming from step {from} of {steps}"),
     }

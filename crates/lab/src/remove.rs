@@ -3,15 +3,16 @@
 use std::collections::HashMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::sweep_dir;
 use crate::sweep::progress::SweepProgress;
+use crate::sweep::record::SweepRecord;
 use runner_files::TEMPORARY_PREFIX;
 use runner_store::catalog::ListedRun;
 use runner_store::checkpoint;
 use runner_store::error::StoreError;
-use runner_store::files::sync_dir;
+use runner_store::files::{file_name, sync_dir};
 use runner_store::lock::RunLock;
 use runner_store::manifest::{RunOrigin, RunStatus};
 use runner_store::run_dir;
@@ -29,7 +30,9 @@ pub fn check(root: &Path, path: &Path) -> Result<(), StoreError> {
     }
     let parent = |path: &Path| fs::canonicalize(path).ok().and_then(|p| p.parent().map(Path::to_owned));
     if parent(path) != fs::canonicalize(root).ok() {
-        return refuse(format!("it is not in the folder of runs {}; --runs DIR names another", root.display()));
+        let own = path.parent().filter(|own| !own.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let (root, own) = (root.display(), own.display());
+        return refuse(format!("it is not in the folder of runs {root}; --runs {own} names that of the run"));
     }
     // A folder without a manifest of its own is not ours to remove.
     if !fs::symlink_metadata(path.join(MANIFEST)).is_ok_and(|m| m.is_file()) {
@@ -125,6 +128,52 @@ pub fn descendants<'a>(all: &'a [ListedRun], id: &str) -> Vec<&'a ListedRun> {
         (None, from) => from.as_ref().map(|from| from.id.clone()),
     };
     all.iter().filter(|run| run.id != id && from(run).as_deref() == Some(id)).collect()
+}
+
+/// The runs that a sweep counts among its points.
+#[derive(Debug)]
+pub struct CountedRuns {
+    /// The id of the sweep.
+    pub sweep: String,
+    pub is_finished: bool,
+    /// The ids of the runs, with the numbers of their points.
+    pub points: Vec<(String, usize)>,
+}
+
+impl CountedRuns {
+    /// Reads the runs of the sweep of `record` from the folder of runs `root`.
+    #[must_use]
+    pub fn read(root: &Path, record: &SweepRecord) -> Self {
+        let progress = SweepProgress::read(root, record);
+        let is_finished = progress.is_finished(record);
+        let runs = record.points.iter().zip(progress.points);
+        let points = runs.filter_map(|(point, run)| Some((run?.id, point.index))).collect();
+        Self { sweep: record.id.clone(), is_finished, points }
+    }
+}
+
+/// The sweeps in `root` that may count `runs` among their points, each with the runs that it counts. A sweep whose record cannot be read
+/// counts as not finished, and counts the runs whose manifests name it.
+#[must_use]
+pub fn sweeps_of_runs(root: &Path, runs: &[&ListedRun]) -> Vec<CountedRuns> {
+    let of_sweep = |folder: PathBuf| {
+        let mut counted = match sweep_dir::read_record(&folder) {
+            // Reading the progress reads the metrics of all points, so sweeps of other experiments are passed over first.
+            Ok(record) if record.points.iter().all(|p| runs.iter().all(|run| run.name.as_ref() != Some(&p.name))) => {
+                return None;
+            }
+            Ok(record) => CountedRuns::read(root, &record),
+            Err(_) => {
+                let id = file_name(&folder);
+                let named = runs.iter().filter_map(|run| Some((run.id.clone(), run.sweep.as_ref()?)));
+                let points = named.filter(|(_, point)| point.id == id).map(|(run, point)| (run, point.point)).collect();
+                CountedRuns { sweep: id, is_finished: false, points }
+            }
+        };
+        counted.points.retain(|(id, _)| runs.iter().any(|run| run.id == *id));
+        Some(counted).filter(|counted| !counted.points.is_empty())
+    };
+    sweep_dir::folders(root).into_iter().filter_map(of_sweep).collect()
 }
 
 /// True if the sweep `id` of the runs in `root` exists and is not finished, so that it needs its runs and their checkpoints. A sweep

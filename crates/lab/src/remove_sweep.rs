@@ -3,9 +3,8 @@
 use std::fs;
 use std::path::Path;
 
-use super::remove::{descendants, remove_locked};
+use super::remove::{CountedRuns, descendants, remove_locked};
 use super::sweep_dir;
-use crate::sweep::progress::SweepProgress;
 use runner_store::catalog::{self, ListedRun, ListedStatus, SWEEPS};
 use runner_store::error::StoreError;
 use runner_store::files::file_name;
@@ -45,10 +44,9 @@ pub fn runs_of_sweep(root: &Path, path: &Path) -> Result<SweepRuns, StoreError> 
     let all = catalog::list(root)?;
     let mut needed: Vec<(String, String)> = Vec::new();
     for other in sweep_dir::folders(root).iter().filter(|other| file_name(other) != id) {
-        let record = sweep_dir::read_record(other)?;
-        let points = SweepProgress::read(root, &record).points;
-        let reason = format!("the sweep {} counts it among its points", record.id);
-        needed.extend(points.into_iter().flatten().map(|run| (run.id, reason.clone())));
+        let counted = CountedRuns::read(root, &sweep_dir::read_record(other)?);
+        let reason = format!("the sweep {} counts it among its points", counted.sweep);
+        needed.extend(counted.points.into_iter().map(|(run, _)| (run, reason.clone())));
     }
     let mut runs = SweepRuns::default();
     for run in all.iter().filter(|run| run.sweep.as_ref().is_some_and(|sweep| sweep.id == id)) {

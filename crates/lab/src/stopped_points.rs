@@ -2,10 +2,19 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::slice;
 
 use super::sweep_dir;
 use crate::sweep::progress::SweepProgress;
-use runner_store::catalog::{ListedRun, ListedStatus};
+use runner_store::catalog::{self, ListedRun, ListedStatus};
+
+/// Describes the run in `path` as [`catalog::describe`] does, with the status that it has by its sweep.
+#[must_use]
+pub fn describe(path: &Path) -> ListedRun {
+    let mut listed = catalog::describe(path);
+    mark_stopped(path.parent().unwrap_or(Path::new(".")), slice::from_mut(&mut listed));
+    listed
+}
 
 /// Gives the status `Stopped` to those of `runs`, in the folder `root`, that early stopping ended in a finished sweep.
 pub fn mark_stopped(root: &Path, runs: &mut [ListedRun]) {

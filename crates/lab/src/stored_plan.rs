@@ -1,9 +1,11 @@
 //! Reads `plan.json` of any version. A plan of an older format is compiled again from the experiment and the facts of its data, which
 //! every version recorded: a plan is a pure function of them.
 
+use std::io::ErrorKind;
 use std::path::Path;
 
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 
 use runner_config::LoadOptions;
 use runner_spec::cluster::{ClusterFacts, DeviceFacts};
@@ -29,7 +31,7 @@ struct CommonPlanFields {
 /// # Errors
 /// If the plan is missing or damaged.
 pub fn data_facts(path: &Path) -> Result<DataFacts, StoreError> {
-    Ok(read_plan::<CommonPlanFields>(&path.join(PLAN))?.data)
+    Ok(read_file::<CommonPlanFields>(path)?.data)
 }
 
 /// The plan of the run directory `path` as it was written; `None` if this version cannot read its format.
@@ -43,7 +45,29 @@ pub fn as_written(path: &Path) -> Option<Plan> {
 /// # Errors
 /// If it is missing or damaged.
 pub fn as_json(path: &Path) -> Result<serde_json::Value, StoreError> {
-    read_plan(&path.join(PLAN))
+    read_file(path)
+}
+
+/// Reads `plan.json` in the run directory `path`. A plan is a pure function of the experiment, the data and the devices, so it can be written
+/// again.
+fn read_file<T: DeserializeOwned>(path: &Path) -> Result<T, StoreError> {
+    let file = path.join(PLAN);
+    read_plan(&file).map_err(|error| {
+        let (resolved, plan) = (path.join(RESOLVED), file.display());
+        let advice = format!(
+            "restore it, or let `runner plan {} --json > {plan}` write it again, if its data and devices are still what they were",
+            resolved.display()
+        );
+        match error {
+            StoreError::Io { source, .. } if source.kind() == ErrorKind::NotFound => {
+                StoreError::damaged(&file, format!("the plan of the run is missing: {advice}"))
+            }
+            StoreError::Damaged { message, .. } => {
+                StoreError::damaged(&file, format!("the plan of the run is damaged ({message}): {advice}"))
+            }
+            other => other,
+        }
+    })
 }
 
 /// The plan of the run directory `path`. If its format is older, this version plans the same experiment and data again; the hash is then
@@ -53,9 +77,9 @@ pub fn as_json(path: &Path) -> Result<serde_json::Value, StoreError> {
 /// If it is missing, damaged or of a newer format, or the older one's experiment is no longer understood.
 pub fn read(path: &Path) -> Result<Plan, StoreError> {
     let file = path.join(PLAN);
-    let common: CommonPlanFields = read_plan(&file)?;
+    let common: CommonPlanFields = read_file(path)?;
     match common.format {
-        PLAN_FORMAT => read_plan(&file),
+        PLAN_FORMAT => read_file(path),
         newer if newer > PLAN_FORMAT => {
             Err(StoreError::damaged(&file, format!("format {newer}, this version reads up to format {PLAN_FORMAT}")))
         }

@@ -8,19 +8,20 @@ use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Component, Path, PathBuf};
 
-use crate::sweep::record::{FORMAT, SweepRecord};
+use crate::sweep::record::{FORMAT, PlannedPoint, SweepRecord, describe_values};
 use crate::sweep::{SweepSpec, from_str};
 use runner_spec::diagnostic::ConfigError;
 pub use runner_store::catalog::SWEEPS;
 use runner_store::error::StoreError;
 use runner_store::files::{check_format, file_name, indented_json, read_json, read_small, sync_dir, write_atomic};
 use runner_store::lock::RunLock;
-use runner_store::run_dir::UnfinishedFolder;
+use runner_store::manifest::SweepPoint;
+use runner_store::run_dir::{UnfinishedFolder, base_id};
 
 /// The sweep file as given.
 pub const SWEEP: &str = "sweep.yaml";
 /// The record of the sweep.
-pub const RECORD: &str = "sweep.json";
+pub use runner_store::catalog::SWEEP_RECORD as RECORD;
 /// The script of the newest array of jobs that was submitted.
 pub const SCRIPT: &str = "slurm.sh";
 /// The folder with the resolved experiments of the points, and their logs.
@@ -57,6 +58,24 @@ pub fn point_file(path: &Path, index: usize) -> PathBuf {
 #[must_use]
 pub fn point_log(path: &Path, index: usize) -> PathBuf {
     path.join(POINTS).join(format!("{index:04}.log"))
+}
+
+/// The path of what the job of the point `index` wrote, where the sweep ran as an array of jobs.
+#[must_use]
+pub fn point_job_output(path: &Path, index: usize) -> PathBuf {
+    path.join(POINTS).join(format!("{index:04}.job"))
+}
+
+/// True if the sweep in `path` has begun the run of `point`: the log of its process names the run.
+#[must_use]
+pub fn has_begun(path: &Path, point: &PlannedPoint) -> bool {
+    let run = base_id(&point.name, &point.plan_hash);
+    let names_run = |log: PathBuf| fs::read(log).is_ok_and(|text| contains(&text, run.as_bytes()));
+    names_run(point_log(path, point.index)) || names_run(point_job_output(path, point.index))
+}
+
+fn contains(text: &[u8], part: &[u8]) -> bool {
+    text.windows(part.len()).any(|window| window == part)
 }
 
 /// The advice about a sweep whose record cannot be read.
@@ -163,6 +182,13 @@ pub fn folder_of_id(root: &Path, id: &str) -> Option<PathBuf> {
     Some(root.join(SWEEPS).join(id)).filter(|folder| is_name && folder.is_dir())
 }
 
+/// What varies at `point` of a sweep in the folder of runs `root`, as `lr=0.001 layers=2`; `None` if the sweep cannot be read any more.
+#[must_use]
+pub fn values_of_point(root: &Path, point: &SweepPoint) -> Option<String> {
+    let record = read_record(&folder_of_id(root, &point.id)?).ok()?;
+    Some(describe_values(&record.point(point.point)?.values))
+}
+
 /// The folder of the sweep that `wanted` names: a folder, or an id among the sweeps of `root`.
 #[must_use]
 pub fn find_folder(root: &Path, wanted: &str) -> Option<PathBuf> {
@@ -173,8 +199,39 @@ pub fn find_folder(root: &Path, wanted: &str) -> Option<PathBuf> {
     folders(root).into_iter().find(|path| file_name(path) == wanted)
 }
 
-/// Finds the sweep that `wanted` names in the folder of runs `root`: by its folder, its id, or the unique beginning of an id. `None`
-/// names the newest sweep.
+/// Finds the sweep that `wanted` names in the folder of runs `root`: by its folder, its id, its name, or the unique beginning of an id. An id
+/// or a name comes before those that begin with it. `None` if there is no such sweep.
+///
+/// # Errors
+/// If there are several.
+pub fn find(root: &Path, wanted: &str) -> Result<Option<PathBuf>, StoreError> {
+    if let Some(folder) = find_folder(root, wanted) {
+        return Ok(Some(folder));
+    }
+    let mut matching = folders(root);
+    matching.retain(|path| !wanted.is_empty() && file_name(path).starts_with(wanted));
+    if matching.len() > 1 {
+        let has_name = |path: &&PathBuf| read_record(path).is_ok_and(|record| record.name == wanted);
+        let named: Vec<PathBuf> = matching.iter().filter(has_name).cloned().collect();
+        matching = if named.is_empty() { matching } else { named };
+    }
+    if matching.len() > 1 {
+        let candidates: Vec<String> = matching.iter().map(|path| file_name(path)).collect();
+        let candidates = candidates.join(", ");
+        let message = format!("{wanted} may be any of these sweeps: {candidates}; give more of the name");
+        return Err(StoreError::Refused(message));
+    }
+    Ok(matching.pop())
+}
+
+/// The newest sweep in `root` that was started from the sweep file `file`, which need not exist any more.
+#[must_use]
+pub fn newest_started_from(root: &Path, file: &Path) -> Option<PathBuf> {
+    let file = absolute_path(file);
+    list(root).0.into_iter().rfind(|(_, record)| record.file == file).map(|(path, _)| path)
+}
+
+/// Finds the sweep that `wanted` names, as [`find`] does. `None` names the newest sweep.
 ///
 /// # Errors
 /// If there is no such sweep, or there are several; if the newest is wanted and a record cannot be read.
@@ -188,27 +245,13 @@ pub fn resolve(root: &Path, wanted: Option<&str>) -> Result<PathBuf, StoreError>
         }
         return sweeps.pop().map(|(path, _)| path).ok_or_else(none);
     };
-    if let Some(folder) = find_folder(root, wanted) {
-        return Ok(folder);
-    }
-    let mut all = folders(root);
-    let ids: Vec<String> = all.iter().map(|path| file_name(path)).collect();
-    let matching: Vec<usize> = (0..all.len()).filter(|&i| !wanted.is_empty() && ids[i].starts_with(wanted)).collect();
-    match matching.as_slice() {
-        [one] => Ok(all.swap_remove(*one)),
-        [] if all.is_empty() => Err(none()),
-        [] => {
-            let known = ids.join(", ");
-            Err(StoreError::Refused(format!("no sweep {wanted:?} in {}; there are: {known}", root.display())))
+    find(root, wanted)?.ok_or_else(|| {
+        let ids: Vec<String> = folders(root).iter().map(|path| file_name(path)).collect();
+        if ids.is_empty() {
+            return none();
         }
-        several => {
-            let candidates: Vec<&str> = several.iter().map(|&i| ids[i].as_str()).collect();
-            let candidates = candidates.join(", ");
-            Err(StoreError::Refused(format!(
-                "{wanted} may be any of these sweeps: {candidates}; give more of the name"
-            )))
-        }
-    }
+        StoreError::Refused(format!("no sweep {wanted:?} in {}; there are: {}", root.display(), ids.join(", ")))
+    })
 }
 
 impl SweepDir {

@@ -1,18 +1,18 @@
 //! The table of `runner compare`: the settings in which runs differ, and their outcomes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use console::style;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::table::{Align, fit, fits, table};
-use runner_lab::compare::comparability::{MeasuredQuantity, MeasurementBasis, find_incomparable};
+use crate::table::{Align, Column, table_of_width};
+use runner_lab::compare::comparability::{MeasuredQuantity, MeasurementBasis, find_incomparable, group_by_reason};
 use runner_lab::compare::run_record::{RunFigures, RunRecord};
 use runner_lab::compare::settings::{CHOICES, SettingGroup, differing_keys, is_choice, settings};
 use runner_spec::experiment::Experiment;
-use runner_spec::format::{bytes, count, percent, printable, rate, seconds, setting_text};
+use runner_spec::format::{bytes, count, loss, percent, printable, rate, seconds, setting_text};
 
 /// One run of the table.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -31,6 +31,9 @@ pub struct Comparison {
     /// The settings in which the runs differ, by group and name.
     pub differing: Vec<String>,
     pub runs: Vec<ComparedRun>,
+    /// All settings that any of the runs has.
+    #[serde(skip)]
+    pub keys: BTreeSet<String>,
     /// The figures that do not compare between these runs: none of their values is the best.
     pub incomparable: Vec<IncomparableFigures>,
 }
@@ -88,19 +91,15 @@ impl Figure {
     }
 }
 
-fn four_decimals(x: f64) -> String {
-    format!("{x:.4}")
-}
-
 pub(crate) const FIGURES: [Figure; 10] = [
     Figure::new(["steps"; 3], Neither, |f| Some(f.steps as f64), |x| count(x as u64)),
-    Figure::new(["train_loss", "train loss", "train loss"], Lower, |f| f.train_loss, four_decimals)
+    Figure::new(["train_loss", "train loss", "train loss"], Lower, |f| f.train_loss, loss)
         .measuring(MeasuredQuantity::TrainLoss),
-    Figure::new(["best_val_loss", "best val", "best val loss"], Lower, |f| f.best_val_loss, four_decimals)
+    Figure::new(["best_val_loss", "best val", "best val loss"], Lower, |f| f.best_val_loss, loss)
         .measuring(MeasuredQuantity::ValidationLoss),
-    Figure::new(["val_loss", "val loss", "val loss"], Lower, |f| f.val_loss, four_decimals)
+    Figure::new(["val_loss", "val loss", "val loss"], Lower, |f| f.val_loss, loss)
         .measuring(MeasuredQuantity::ValidationLoss),
-    Figure::new(["val_bits_per_byte", "bits/byte", "bits/byte"], Lower, |f| f.val_bits_per_byte, four_decimals)
+    Figure::new(["val_bits_per_byte", "bits/byte", "bits/byte"], Lower, |f| f.val_bits_per_byte, loss)
         .measuring(MeasuredQuantity::BitsPerByte),
     Figure::new(["hellaswag_acc", "acc", "hellaswag acc"], Higher, |f| f.hellaswag_acc, percent)
         .measuring(MeasuredQuantity::MultipleChoice),
@@ -135,17 +134,16 @@ pub fn compare(runs: &[RunToCompare]) -> Comparison {
         figures: record.figures(),
     };
     let compared: Vec<ComparedRun> = runs.iter().zip(&all).map(row).collect();
-    let mut incomparable: Vec<IncomparableFigures> = Vec::new();
-    for figure in &FIGURES {
-        let measured = compared.iter().zip(runs).filter(|(run, _)| (figure.value)(&run.figures).is_some());
+    let measured = FIGURES.iter().filter_map(|figure| {
+        let has_value = |run: &ComparedRun| (figure.value)(&run.figures).is_some();
+        let measured = compared.iter().zip(runs).filter(move |(run, _)| has_value(run));
         let bases = measured.map(|(run, RunToCompare { basis, .. })| (run.id.clone(), basis));
-        let Some(reason) = figure.quantity.and_then(|quantity| find_incomparable(bases, quantity)) else { continue };
-        match incomparable.iter_mut().find(|known| known.reason == reason) {
-            Some(known) => known.figures.push(figure.key),
-            None => incomparable.push(IncomparableFigures { figures: vec![figure.key], reason }),
-        }
-    }
-    Comparison { runs: compared, differing, incomparable }
+        Some((figure.key, find_incomparable(bases, figure.quantity?)))
+    });
+    let incomparable = group_by_reason(measured).into_iter();
+    let incomparable = incomparable.map(|(reason, figures)| IncomparableFigures { figures, reason }).collect();
+    let keys = all.iter().flat_map(BTreeMap::keys).cloned().collect();
+    Comparison { runs: compared, differing, keys, incomparable }
 }
 
 impl Comparison {
@@ -184,16 +182,21 @@ impl Comparison {
         let (mut shown_keys, bookkeeping): (Vec<&String>, Vec<&String>) =
             self.differing.iter().partition(|key| SettingGroup::of_key(key) != SettingGroup::Bookkeeping);
         shown_keys.retain(|key| !self.is_implied_by_choice(key));
-        let heads: Vec<String> = shown_keys.iter().map(|key| printable(&shortest_name(key, &shown_keys))).collect();
+        let heads: Vec<String> = shown_keys.iter().map(|key| printable(&shortest_name(key, &self.keys))).collect();
         let figures: Vec<&Figure> = FIGURES
             .iter()
             .filter(|figure| self.runs.iter().any(|run| (figure.value)(&run.figures).is_some()))
             .collect();
-        let mut columns = vec![("run", Align::Left)];
-        columns.extend(heads.iter().map(|head| (head.as_str(), Align::Right)));
-        columns.extend(figures.iter().map(|figure| (figure.head, Align::Right)));
+        let main_loss = ["val loss", "train loss"].into_iter().find(|loss| figures.iter().any(|f| f.head == *loss));
+        let importance = |head: &str| {
+            let rank = DISPENSABLE_HEADS.iter().position(|other| *other == head && main_loss != Some(head));
+            rank.map_or(MAIN_LOSS, |rank| rank as u8)
+        };
+        let mut columns = vec![Column::new("run", Align::Left, u8::MAX).shortened_to(12)];
+        columns.extend(heads.iter().map(|head| Column::new(head, Align::Right, SETTING).shortened_to(8)));
+        columns.extend(figures.iter().map(|figure| Column::new(figure.head, Align::Right, importance(figure.head))));
         let best: Vec<Option<f64>> = figures.iter().map(|figure| self.best(figure)).collect();
-        let mut rows: Vec<Vec<String>> = self
+        let rows: Vec<Vec<String>> = self
             .runs
             .iter()
             .map(|run| {
@@ -210,12 +213,7 @@ impl Comparison {
                 cells
             })
             .collect();
-        let left_out = width.map_or_else(Vec::new, |width| fit_to_width(&mut columns, &mut rows, heads.len(), width));
-        let mut out = table(&columns, &rows);
-        if !left_out.is_empty() {
-            let left_out = left_out.join(", ");
-            let _ = writeln!(out, "left out, because the terminal is narrow: {left_out}; --json shows them");
-        }
+        let mut out = table_of_width(columns, rows, width);
         for IncomparableFigures { figures, reason } in &self.incomparable {
             let heads = FIGURES.iter().filter(|figure| figures.contains(&figure.key)).map(|figure| figure.head);
             let heads = heads.collect::<Vec<_>>().join(", ");
@@ -254,46 +252,16 @@ impl Comparison {
     }
 }
 
-/// The figures from the least important on, by the heads of their columns. A narrow terminal loses them in this order.
-const DISPENSABLE_HEADS: [&str; 8] =
-    ["time", "memory", "bits/byte", "acc", "acc_norm", "steps", "train loss", "tokens/s"];
+/// The figures from the least important on, by the heads of their columns. A narrow terminal loses them in this order, then the settings in
+/// which the runs differ, and last the loss.
+const DISPENSABLE_HEADS: [&str; 9] =
+    ["time", "memory", "tokens/s", "steps", "acc", "acc_norm", "bits/byte", "train loss", "best val"];
+const SETTING: u8 = DISPENSABLE_HEADS.len() as u8;
+const MAIN_LOSS: u8 = SETTING + 1;
 
-/// Shortens lines to `width`: first ids and the texts of the `settings` columns behind them, then columns are left out: dispensable
-/// figures, then the last settings. Returns the heads of the columns that are left out.
-fn fit_to_width<'a>(
-    columns: &mut Vec<(&'a str, Align)>,
-    rows: &mut [Vec<String>],
-    settings: usize,
-    width: usize,
-) -> Vec<&'a str> {
-    const LEAST_ID: usize = 12;
-    const LEAST_SETTING: usize = 8;
-    let (mut settings, mut left_out) = (settings, Vec::new());
-    loop {
-        let shrinkable: Vec<(usize, usize)> =
-            (1..=settings).rev().map(|i| (i, LEAST_SETTING)).chain([(0, LEAST_ID)]).collect();
-        if fits(columns, rows, width, &shrinkable) {
-            fit(columns, rows, width, &shrinkable);
-            return left_out;
-        }
-        let figure = |head: &&str| columns.iter().skip(settings + 1).position(|(other, _)| other == head);
-        let dispensable = DISPENSABLE_HEADS.iter().find_map(|head| Some(figure(head)? + settings + 1));
-        // The id and one more column stay, however narrow the terminal is.
-        let Some(column) = dispensable.or((columns.len() > 2).then_some(if settings > 0 { settings } else { 1 }))
-        else {
-            fit(columns, rows, width, &shrinkable);
-            return left_out;
-        };
-        left_out.push(columns.remove(column).0);
-        for row in rows.iter_mut() {
-            row.remove(column);
-        }
-        settings -= usize::from(column <= settings);
-    }
-}
-
-/// The shortest end of `key` that no other of `keys` and no column of the table has: `lr` for `optimizer.adamw.lr`.
-fn shortest_name(key: &str, keys: &[&String]) -> String {
+/// The shortest end of `key` that no other of `keys` and no column of the table has: `lr` for `optimizer.adamw.lr`. `keys` are all keys of
+/// the experiments, also those that are equal: `seed` is the training's seed, so it does not stand for `eval.samples.seed`.
+fn shortest_name(key: &str, keys: &BTreeSet<String>) -> String {
     if is_choice(key) {
         return key.to_owned();
     }
@@ -301,7 +269,7 @@ fn shortest_name(key: &str, keys: &[&String]) -> String {
         let others = keys.iter().filter(|other| other.as_str() != key);
         end == "run"
             || FIGURES.iter().any(|figure| figure.head == end)
-            || others.into_iter().any(|other| *other == end || other.ends_with(&format!(".{end}")))
+            || others.into_iter().any(|other| other == end || other.ends_with(&format!(".{end}")))
     };
     let ends = key.rmatch_indices('.').map(|(dot, _)| &key[dot + 1..]);
     ends.chain([key]).find(|end| !is_taken(end)).unwrap_or(key).to_owned()
@@ -328,7 +296,8 @@ mod tests {
 
     fn three() -> Comparison {
         let runs = vec![row("c", 1.0, Some(2.5)), row("a", 10.0, None), row("b", 2.0, Some(1.5))];
-        Comparison { differing: vec!["optimizer.adamw.lr".to_owned()], runs, incomparable: Vec::new() }
+        let keys = ["optimizer.adamw.lr", "data.path"].map(str::to_owned).into();
+        Comparison { differing: vec!["optimizer.adamw.lr".to_owned()], runs, keys, incomparable: Vec::new() }
     }
 
     #[test]
@@ -389,9 +358,9 @@ mod tests {
     #[test]
     fn heads_are_the_shortest_that_are_clear() {
         let keys =
-            ["optimizer.adamw.lr", "schedule.warmup.steps", "train.steps", "seed", "optimizer"].map(str::to_owned);
-        let keys: Vec<&String> = keys.iter().collect();
-        let heads: Vec<String> = keys.iter().map(|key| shortest_name(key, &keys)).collect();
-        assert_eq!(heads, ["lr", "warmup.steps", "train.steps", "seed", "optimizer"]);
+            ["eval.samples.seed", "optimizer", "optimizer.adamw.lr", "schedule.warmup.steps", "seed", "train.steps"];
+        let all: BTreeSet<String> = keys.map(str::to_owned).into();
+        let heads = keys.map(|key| shortest_name(key, &all));
+        assert_eq!(heads, ["samples.seed", "optimizer", "lr", "warmup.steps", "seed", "train.steps"]);
     }
 }

@@ -12,7 +12,7 @@ use runner_lab::compare::diff::{ChangedSetting, Diff, DiffSide};
 use runner_lab::compare::fact_pairs::FactPair;
 use runner_lab::compare::outcome_comparison::{LossPair, OutcomeComparison};
 use runner_lab::compare::setting_effect::SettingEffect;
-use runner_spec::format::{bytes, count, counted, printable, setting_text};
+use runner_spec::format::{bytes, count, counted, loss, printable, setting_text, short_hash};
 
 /// A change that is wider than this many columns is shown on two lines.
 const LINE_WIDTH: usize = 80;
@@ -173,7 +173,7 @@ fn fact_text(name: &str, value: &Value) -> String {
         (Some(n), _) if name == "memory bytes" => bytes(n),
         (Some(n), _) => count(n),
         (_, Some(text)) if text.len() >= 40 && text.as_bytes()[..40].iter().all(u8::is_ascii_hexdigit) => {
-            let (digits, rest) = text.split_at(12);
+            let (digits, rest) = text.split_at(short_hash(text).len());
             format!("{digits}{}", rest.trim_start_matches(|c: char| c.is_ascii_hexdigit()))
         }
         (_, Some(text)) => printable(text),
@@ -182,7 +182,7 @@ fn fact_text(name: &str, value: &Value) -> String {
 }
 
 fn loss_text(x: Option<f64>) -> String {
-    x.map_or_else(|| "-".to_owned(), |x| format!("{x:.4}"))
+    x.map_or_else(|| "-".to_owned(), loss)
 }
 
 fn add_outcomes(out: &mut String, found: &OutcomeComparison) {

@@ -6,7 +6,7 @@ use super::runs_table::origin;
 use super::summary::{details, short_time};
 use super::table::name_value_lines;
 use runner_machine::host::Machine;
-use runner_spec::format::{bytes, count, printable, rate};
+use runner_spec::format::{bytes, count, counted, loss, printable, rate, short_hash};
 use runner_spec::mesh::Mesh;
 use runner_store::ancestry::Ancestor;
 use runner_store::catalog::ListedRun;
@@ -14,13 +14,14 @@ use runner_store::manifest::{Manifest, Session};
 use runner_store::summary::Summary;
 
 /// Everything about one run. `summary` is that of the run's present state, `checkpoints` are the steps that can be resumed or
-/// sampled from.
+/// sampled from, `point_values` are those of the point of a sweep that the run is.
 pub fn run_page(
     listed: &ListedRun,
     manifest: &Manifest,
     summary: Option<&Summary>,
     checkpoints: &[u64],
     ancestors: &[Ancestor],
+    point_values: Option<&str>,
 ) -> String {
     let mut rows: Vec<(String, String)> = Vec::new();
     let mut row = |name: &str, value: Option<String>| rows.extend(value.map(|value| (name.to_owned(), value)));
@@ -32,16 +33,17 @@ pub fn run_page(
         "continues",
         manifest.continued_from.as_ref().map(|from| format!("{} after step {}", from.id, count(from.step))),
     );
+    let values = point_values.map_or_else(String::new, |values| format!(" ({values})"));
     row("tags", (!listed.tags.is_empty()).then(|| listed.tags.join(" ")));
-    row("sweep", listed.sweep.as_ref().map(|point| format!("{}, point {}", point.id, point.point)));
+    row("sweep", listed.sweep.as_ref().map(|point| format!("{}, point {}{values}", point.id, point.point)));
     row("from", listed.origin.as_ref().map(|_| origin(listed)));
     row("steps", Some(format!("{} of {}", count(listed.step), count(listed.steps))));
     row("started", Some(short_time(&manifest.started)));
     row("ended", manifest.ended.as_deref().map(short_time));
     if summary.is_none() {
-        row("train loss", listed.loss.map(|loss| format!("{loss:.4}")));
-        row("val loss", listed.val_loss.map(|loss| format!("{loss:.4}")));
-        row("bits/byte", listed.val_bits_per_byte.map(|bits| format!("{bits:.4}")));
+        row("train loss", listed.loss.map(loss));
+        row("val loss", listed.val_loss.map(loss));
+        row("bits/byte", listed.val_bits_per_byte.map(loss));
         row("speed", listed.tokens_per_second.map(|speed| format!("{} tokens/s", rate(speed))));
         row("error", listed.error.clone());
     }
@@ -71,7 +73,7 @@ pub fn run_page(
     }
     let rows = rows.iter().map(|(name, value)| (name.as_str(), printable(value)));
     let details = summary.map_or_else(String::new, details);
-    format!("{}  {}\n{details}{}", printable(&listed.id), listed.status.name(), name_value_lines(rows))
+    format!("{}  {}\n{details}{}", printable(&listed.id), listed.status.description(), name_value_lines(rows))
 }
 
 fn with_overrides(file: &Path, overrides: &[String]) -> String {
@@ -90,12 +92,8 @@ fn describe_layout(mesh: Mesh) -> String {
     }
 }
 
-fn short_hash(hash: &str) -> &str {
-    hash.get(..8).unwrap_or(hash)
-}
-
 fn describe_session(s: &Session) -> String {
-    let to = s.to_step.map_or_else(|| "…".to_owned(), |step| step.to_string());
+    let to = s.to_step.map_or_else(|| "…".to_owned(), count);
     let git = s.commit.as_ref().map_or_else(String::new, |commit| format!("  git {}", short_hash(commit)));
     let restarts = match s.restarts {
         0 => String::new(),
@@ -103,7 +101,8 @@ fn describe_session(s: &Session) -> String {
         n => format!("  restarted {n} times"),
     };
     let started = short_time(&s.started);
-    format!("{started}  steps {}–{to}  {} threads  runner {}{git}{restarts}", s.from_step, s.threads, s.version)
+    let (from, threads) = (count(s.from_step), counted(s.threads as u64, "thread"));
+    format!("{started}  steps {from}–{to}  {threads}  runner {}{git}{restarts}", s.version)
 }
 
 fn describe_machine(m: &Machine) -> String {

@@ -1,37 +1,40 @@
 //! The table of `runner runs`.
 
 use super::summary::short_time;
-use super::table::{Align, fit, table};
-use runner_spec::format::{printable, rate};
+use super::table::{Align, Column, is_within, table_of_width};
+use runner_spec::format::{loss, printable, rate, step_share};
 use runner_store::ancestry::parent;
 use runner_store::catalog::{ListedRun, ListedStatus};
 
-/// A column that appears only if one of its cells is not empty.
-type OptionalColumn = (&'static str, fn(&ListedRun) -> String);
+/// A column that appears only if one of its cells is not empty: its head, its importance, and the cell of a run.
+type OptionalColumn = (&'static str, u8, fn(&ListedRun) -> String);
 
 /// The column that holds when a run started.
 const STARTED: usize = 5;
 
-/// A table with one run per line. Columns for damage of the record, tags, the sweep's point and the origin appear if any run has them. Lines are at
-/// most `width` characters wide, if it is given: texts are shortened, then the last columns are left out.
+/// A table with one run per line. Columns for damage of the record, tags, the sweep's point and the origin appear if any run has them.
+/// Lines are at most `width` characters wide, if it is given: the time of day is left out, texts are shortened, then columns are left out.
 pub fn runs_table(runs: &[ListedRun], width: Option<usize>) -> String {
     let mut columns = vec![
-        ("id", Align::Left),
-        ("status", Align::Left),
-        ("step", Align::Right),
-        ("val loss", Align::Right),
-        ("tokens/s", Align::Right),
-        ("started", Align::Left),
+        Column::new("id", Align::Left, 9).shortened_to(12),
+        Column::new("status", Align::Left, 8),
+        Column::new("step", Align::Right, 6),
+        Column::new("val loss", Align::Right, 7),
+        Column::new("tokens/s", Align::Right, 1),
+        Column::new("started", Align::Left, 2),
     ];
+    // The sweep and its point tell a point's run from a run of the sweep's base, which has the same name.
     let optional: [OptionalColumn; 4] = [
-        ("record", |run| if run.lost_steps { "lost steps".to_owned() } else { String::new() }),
-        ("tags", |run| printable(&run.tags.join(" "))),
-        ("sweep", sweep_point),
-        ("from", origin),
+        ("record", 5, |run| if run.lost_steps { "lost steps".to_owned() } else { String::new() }),
+        ("tags", 4, |run| printable(&run.tags.join(" "))),
+        ("sweep", 5, sweep_point),
+        ("from", 3, origin),
     ];
     let present: Vec<_> =
-        optional.into_iter().filter(|(_, cell)| runs.iter().any(|run| !cell(run).is_empty())).collect();
-    columns.extend(present.iter().map(|(name, _)| (*name, Align::Left)));
+        optional.into_iter().filter(|(.., cell)| runs.iter().any(|run| !cell(run).is_empty())).collect();
+    columns.extend(
+        present.iter().map(|(head, importance, _)| Column::new(head, Align::Left, *importance).shortened_to(8)),
+    );
     let mut rows: Vec<Vec<String>> = runs
         .iter()
         .map(|run| {
@@ -39,45 +42,25 @@ pub fn runs_table(runs: &[ListedRun], width: Option<usize>) -> String {
             let mut row = vec![
                 printable(&run.id),
                 styled_status(run.status),
-                if run.status == ListedStatus::Broken { dash() } else { format!("{}/{}", run.step, run.steps) },
-                run.val_loss.map_or_else(dash, |loss| format!("{loss:.4}")),
+                if run.status == ListedStatus::Broken { dash() } else { step_share(run.step, run.steps) },
+                run.val_loss.map_or_else(dash, loss),
                 run.tokens_per_second.map_or_else(dash, rate),
                 run.started.as_deref().map_or_else(dash, short_time),
             ];
-            row.extend(present.iter().map(|(_, cell)| cell(run)));
+            row.extend(present.iter().map(|(.., cell)| cell(run)));
             row
         })
         .collect();
-    if let Some(width) = width {
-        fit_to_width(&mut columns, &mut rows, width);
-    }
-    table(&columns, &rows)
-}
-
-/// Shortens lines to `width`: first the time of day is left out, then texts of the last columns and ids are shortened, then
-/// whole columns are left out.
-fn fit_to_width(columns: &mut Vec<(&str, Align)>, rows: &mut [Vec<String>], width: usize) {
-    if fit(columns, rows, width, &[]) {
-        return;
-    }
-    for started in rows.iter_mut().filter_map(|row| row.get_mut(STARTED)) {
-        started.truncate(started.find(' ').unwrap_or(started.len()));
-    }
-    loop {
-        let shrinkable: Vec<(usize, usize)> =
-            (STARTED + 1..columns.len()).rev().map(|i| (i, 8)).chain([(0, 12)]).collect();
-        if fit(columns, rows, width, &shrinkable) || columns.len() <= 2 {
-            return;
-        }
-        columns.pop();
-        for row in rows.iter_mut() {
-            row.truncate(columns.len());
+    if width.is_some_and(|width| !is_within(&columns, &rows, width)) {
+        for started in rows.iter_mut().filter_map(|row| row.get_mut(STARTED)) {
+            started.truncate(started.find(' ').unwrap_or(started.len()));
         }
     }
+    table_of_width(columns, rows, width)
 }
 
 fn styled_status(status: ListedStatus) -> String {
-    let name = console::style(if status == ListedStatus::Stopped { "stopped early" } else { status.name() });
+    let name = console::style(status.description());
     let styled = match status {
         ListedStatus::Stopped => name,
         ListedStatus::Done => name.green(),
@@ -126,9 +109,9 @@ mod tests {
     fn the_table_of_runs() {
         let runs = [run("chars-0a1b2c3d", ListedStatus::Done, 2000), run("x", ListedStatus::Broken, 0)];
         insta::assert_snapshot!(plain(&runs, None), @r"
-        id              status       step  val loss  tokens/s  started
-        chars-0a1b2c3d  done    2000/2000    1.5000    12,346  2026-01-02 03:04:05
-        x               broken          -         -         -  -
+        id              status         step  val loss  tokens/s  started
+        chars-0a1b2c3d  done    2,000/2,000    1.5000    12,346  2026-01-02 03:04:05
+        x               broken            -         -         -  -
         ");
     }
 
@@ -153,9 +136,9 @@ mod tests {
     fn lost_steps_and_early_stops_are_marked() {
         let damaged = ListedRun { lost_steps: true, ..run("a", ListedStatus::Done, 2000) };
         insta::assert_snapshot!(plain(&[damaged, run("b", ListedStatus::Stopped, 20)], None), @r"
-        id  status              step  val loss  tokens/s  started              record
-        a   done           2000/2000    1.5000    12,346  2026-01-02 03:04:05  lost steps
-        b   stopped early    20/2000    1.5000    12,346  2026-01-02 03:04:05
+        id  status                step  val loss  tokens/s  started              record
+        a   done           2,000/2,000    1.5000    12,346  2026-01-02 03:04:05  lost steps
+        b   stopped early     20/2,000    1.5000    12,346  2026-01-02 03:04:05
         ");
     }
 
@@ -168,7 +151,8 @@ mod tests {
     fn lines_fit_the_terminal() {
         for width in [40, 60, 80, 100] {
             let text = plain(&family(), Some(width));
-            let widest = text.lines().map(console::measure_text_width).max().unwrap();
+            let table = text.lines().filter(|line| !line.starts_with("left out"));
+            let widest = table.map(console::measure_text_width).max().unwrap();
             assert!(widest <= width, "{width}: {widest}\n{text}");
         }
         assert_eq!(plain(&family(), Some(400)), plain(&family(), None));

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use super::table::name_value_lines;
-use runner_spec::format::{bytes, count, percent, printable, rate};
+use runner_spec::format::{bytes, count, loss, percent, printable, rate};
 use runner_store::metrics::EvalLine;
 use runner_store::summary::{Summary, TestResult, headline};
 
@@ -12,13 +12,14 @@ use runner_store::summary::{Summary, TestResult, headline};
 pub fn details(summary: &Summary) -> String {
     let mut rows: Vec<(&str, String)> = Vec::new();
     rows.extend(summary.error.as_ref().map(|error| ("error", printable(error))));
-    rows.extend(summary.final_train_loss.map(|loss| ("train loss", format!("{loss:.4}"))));
-    if let Some(EvalLine { val_loss: Some(loss), val_perplexity, val_bits_per_byte, .. }) = &summary.last_eval {
+    rows.extend(summary.final_train_loss.map(|x| ("train loss", loss(x))));
+    if let Some(EvalLine { val_loss: Some(last), val_perplexity, val_bits_per_byte, .. }) = &summary.last_eval {
         let perplexity = val_perplexity.map_or_else(String::new, |p| format!("  perplexity {p:.2}"));
-        let bits = val_bits_per_byte.map_or_else(String::new, |bits| format!("  bits/byte {bits:.4}"));
+        let bits = val_bits_per_byte.map_or_else(String::new, |bits| format!("  bits/byte {}", loss(bits)));
         let best = summary.best_eval.as_ref().and_then(|best| Some((best.step, best.val_loss?)));
-        let best = best.map_or_else(String::new, |(step, loss)| format!("  best {loss:.4} at step {step}"));
-        rows.push(("val loss", format!("{loss:.4}{perplexity}{bits}{best}")));
+        let best =
+            best.map_or_else(String::new, |(step, best)| format!("  best {} at step {}", loss(best), count(step)));
+        rows.push(("val loss", format!("{}{perplexity}{bits}{best}", loss(*last))));
     }
     if let Some(EvalLine { hellaswag_acc: Some(acc), hellaswag_acc_norm: Some(norm), hellaswag_n, .. }) =
         &summary.last_eval
@@ -26,10 +27,10 @@ pub fn details(summary: &Summary) -> String {
         let of = hellaswag_n.map_or_else(String::new, |n| format!("  of {} items", count(n)));
         rows.push(("hellaswag", format!("acc {}  acc_norm {}{of}", percent(*acc), percent(*norm))));
     }
-    if let Some(TestResult { step, loss, perplexity, bits_per_byte, tokens }) = &summary.test {
-        let bits = bits_per_byte.map_or_else(String::new, |bits| format!("  bits/byte {bits:.4}"));
+    if let Some(TestResult { step, loss: test_loss, perplexity, bits_per_byte, tokens }) = &summary.test {
+        let bits = bits_per_byte.map_or_else(String::new, |bits| format!("  bits/byte {}", loss(bits)));
         let of = format!("checkpoint of step {}, {} tokens", count(*step), count(*tokens));
-        rows.push(("test loss", format!("{loss:.4}  perplexity {perplexity:.2}{bits}  ({of})")));
+        rows.push(("test loss", format!("{}  perplexity {perplexity:.2}{bits}  ({of})", loss(*test_loss))));
     }
     let m = &summary.medians;
     if let (Some(speed), Some(step)) = (m.tokens_per_second, m.step_ms) {
@@ -73,11 +74,11 @@ pub fn short_time(time: &str) -> String {
 
 /// The message for a run that has nothing left to do. Without checkpoints it can be neither sampled from nor evaluated.
 pub fn up_to_date_message(id: &str, summary: Option<&Summary>, has_checkpoints: bool) -> String {
-    let loss = summary.and_then(|s| s.last_eval.as_ref()?.val_loss);
-    let loss = loss.map_or_else(String::new, |loss| format!(", val loss {loss:.4}"));
+    let last = summary.and_then(|s| s.last_eval.as_ref()?.val_loss);
+    let last = last.map_or_else(String::new, |last| format!(", val loss {}", loss(last)));
     let steps = summary.map_or_else(String::new, |s| format!(", {} steps", count(s.steps)));
     let deleted = if has_checkpoints { "" } else { "; its checkpoints were deleted" };
-    format!("up to date: {id}{steps}{loss}{deleted}")
+    format!("up to date: {id}{steps}{last}{deleted}")
 }
 
 #[cfg(test)]
@@ -134,7 +135,7 @@ mod tests {
         insta::assert_snapshot!(closing_text(&summary(), "chars-0a1b2c3d", Path::new("runs/chars-0a1b2c3d"), None), @r#"
         done: chars-0a1b2c3d, 2,000 steps, 1,536,000 tokens in 1m 52s, val loss 1.8123 (0.6571 bits/byte)
           train loss  1.7300
-          val loss    1.8123  perplexity 6.12  bits/byte 0.6571  best 1.8100 at step 1750
+          val loss    1.8123  perplexity 6.12  bits/byte 0.6571  best 1.8100 at step 1,750
           hellaswag   acc 31.0%  acc_norm 33.5%  of 200 items
           test loss   1.8400  perplexity 6.30  (checkpoint of step 1,750, 111,488 tokens)
           speed       13,913 tokens/s  55.2 ms a step  (medians, 51.0 predicted)

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::table::{Align, table};
+use crate::table::{Align, Column, table_of_width};
 use runner_lab::sweep::record::{PlannedPoint, SweepRecord, SweepTasks};
 use runner_lab::sweep::{ScheduleDecision, TrainingSegment, value_text};
 use runner_spec::format::{bytes, count, counted, printable, seconds};
@@ -18,13 +18,15 @@ pub struct SweepPreview {
     /// The number of threads of each run.
     pub threads: usize,
     pub shows_all_points: bool,
+    /// The largest width of the table of points, in characters, if there is one.
+    pub width: Option<usize>,
 }
 
 impl SweepPreview {
     /// The points of `record`, their cost, and the predicted time of the whole sweep.
     pub fn text(&self, record: &SweepRecord) -> String {
         let tasks = record.tasks();
-        let mut out = points_text(record, self.shows_all_points);
+        let mut out = points_text(record, self.shows_all_points, self.width);
         out.push_str(&counts_text(record, tasks.tasks.len()));
         out.push_str(&objective_text(record));
         let (runs, threads) = (counted(self.parallel as u64, "run"), counted(self.threads as u64, "thread"));
@@ -39,20 +41,28 @@ pub(crate) fn value_names(record: &SweepRecord) -> Vec<String> {
     record.points.first().map_or_else(Vec::new, |p| p.values.iter().map(|(name, _)| printable(name)).collect())
 }
 
+/// The columns of what varies.
+pub(crate) fn value_columns(names: &[String]) -> impl Iterator<Item = Column<'_>> {
+    names.iter().map(|name| Column::new(name, Align::Right, 8).shortened_to(8))
+}
+
 /// The values of a point as cells of a table.
 pub(crate) fn value_cells(values: &[(String, serde_json::Value)]) -> impl Iterator<Item = String> {
     values.iter().map(|(_, value)| printable(&value_text(value)).replace('\n', " "))
 }
 
-fn points_text(record: &SweepRecord, shows_all: bool) -> String {
+fn points_text(record: &SweepRecord, shows_all: bool, width: Option<usize>) -> String {
     let names = value_names(record);
-    let mut columns: Vec<(&str, Align)> = vec![("point", Align::Right)];
-    columns.extend(names.iter().map(|name| (name.as_str(), Align::Right)));
-    columns.extend(["steps", "parameters", "memory", "predicted"].map(|name| (name, Align::Right)));
-    columns.push(("", Align::Left));
+    let mut columns = vec![Column::new("point", Align::Right, u8::MAX)];
+    columns.extend(value_columns(&names));
+    let figures = [("steps", 4), ("parameters", 1), ("memory", 2), ("predicted", 3)];
+    columns.extend(figures.map(|(name, importance)| Column::new(name, Align::Right, importance)));
+    if record.points.iter().any(|point| point.same_as.is_some()) {
+        columns.push(Column::new("same as", Align::Left, 5));
+    }
     let shown = if shows_all { record.points.len() } else { MAX_SHOWN_POINTS };
     let rows: Vec<Vec<String>> = record.points.iter().take(shown).map(row).collect();
-    let mut out = table(&columns, &rows);
+    let mut out = table_of_width(columns, rows, width);
     if let Some(more @ 1..) = record.points.len().checked_sub(shown) {
         let _ = writeln!(out, "… and {} (--dry-run shows all)", counted(more as u64, "more point"));
     }
@@ -64,7 +74,7 @@ fn row(point: &PlannedPoint) -> Vec<String> {
     row.extend(value_cells(&point.values));
     row.extend([count(point.steps), count(point.parameters), bytes(point.memory_bytes)]);
     row.push(point.step_seconds.map_or_else(|| "?".to_owned(), |s| seconds(s * point.steps as f64)));
-    row.extend(point.same_as.map(|index| format!("the same run as point {index}")));
+    row.extend(point.same_as.map(|index| format!("point {index}")));
     row
 }
 
@@ -150,7 +160,7 @@ mod tests {
     use super::*;
     use runner_lab::testing::sweep;
 
-    const PREVIEW: SweepPreview = SweepPreview { parallel: 2, threads: 1, shows_all_points: true };
+    const PREVIEW: SweepPreview = SweepPreview { parallel: 2, threads: 1, shows_all_points: true, width: None };
 
     #[test]
     fn a_preview_has_points_objective_and_cost() {
@@ -161,7 +171,7 @@ mod tests {
             "2 runs, 1 thread each\n",
             " of 80: early stopping decides on the rest\n",
             "runner calibrate",
-            "the same run as point 1\n",
+            "  point 1\n",
         ] {
             assert!(text.contains(part), "{part:?}: {text}");
         }

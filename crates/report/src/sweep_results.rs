@@ -3,12 +3,23 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use crate::sweep_preview::{value_cells, value_names};
-use crate::table::{Align, table};
+use crate::sweep_preview::{value_cells, value_columns, value_names};
+use crate::table::{Align, Column, table_of_width};
 use runner_lab::sweep::record::SweepRecord;
 use runner_lab::sweep::summary::SweepSummary;
 use runner_lab::sweep::{ObjectiveMetric, PointStatus, ResultsRow, value_text};
-use runner_spec::format::{count, percent, printable, seconds};
+use runner_spec::format::{count, loss, percent, printable, rate, seconds, step_share};
+
+/// The value of `metric` as text, as the tables of runs show it.
+#[must_use]
+pub fn metric_text(metric: ObjectiveMetric, value: f64) -> String {
+    match metric {
+        ObjectiveMetric::ValLoss | ObjectiveMetric::TrainLoss | ObjectiveMetric::ValBitsPerByte => loss(value),
+        ObjectiveMetric::ValPerplexity => format!("{value:.2}"),
+        ObjectiveMetric::HellaswagAcc | ObjectiveMetric::HellaswagAccNorm => percent(value),
+        ObjectiveMetric::TokensPerSecond => rate(value),
+    }
+}
 
 /// The results of a sweep, and what commands about its runs need.
 #[derive(Debug, Clone, Copy)]
@@ -20,17 +31,21 @@ pub struct SweepResultsText<'a> {
 }
 
 impl SweepResultsText<'_> {
-    /// The rows of the summary, in their order.
-    pub fn table(&self) -> String {
+    /// The rows of the summary, in their order, at most `width` characters wide, if it is given.
+    pub fn table(&self, width: Option<usize>) -> String {
         let names = value_names(self.record);
-        let mut columns: Vec<(&str, Align)> = vec![("point", Align::Right)];
-        columns.extend(names.iter().map(|name| (name.as_str(), Align::Right)));
         let metric = self.record.objective.metric.name();
-        columns.push((metric, Align::Right));
-        columns.extend(self.shows_bits_per_byte().then_some(("bits/byte", Align::Right)));
-        columns.extend([("steps", Align::Right), ("status", Align::Left)]);
-        columns.extend([("time", Align::Right), ("run", Align::Left)]);
-        table(&columns, &self.summary.results.rows.iter().map(|row| self.row(row)).collect::<Vec<_>>())
+        let bits = self.shows_bits_per_byte().then_some(Column::new("bits/byte", Align::Right, 1));
+        let mut columns = vec![Column::new("point", Align::Right, u8::MAX)];
+        columns.extend(value_columns(&names));
+        columns.push(Column::new(metric, Align::Right, 9));
+        columns.extend(bits);
+        columns.push(Column::new("steps", Align::Right, 4));
+        columns.push(Column::new("status", Align::Left, 5));
+        columns.push(Column::new("time", Align::Right, 0));
+        columns.push(Column::new("run", Align::Left, 3).shortened_to(12));
+        let rows = self.summary.results.rows.iter().map(|row| self.row(row)).collect();
+        table_of_width(columns, rows, width)
     }
 
     /// True if bits per byte stand beside the objective: where they are known, and are not the objective themselves.
@@ -44,11 +59,11 @@ impl SweepResultsText<'_> {
         let dash = || "-".to_owned();
         let mut out = vec![row.point.to_string()];
         out.extend(value_cells(&row.values));
-        out.push(row.objective.map_or_else(dash, |value| format!("{value:.4}")));
+        out.push(row.objective.map_or_else(dash, |value| metric_text(self.record.objective.metric, value)));
         if self.shows_bits_per_byte() {
-            out.push(row.val_bits_per_byte.map_or_else(dash, |value| format!("{value:.4}")));
+            out.push(row.val_bits_per_byte.map_or_else(dash, loss));
         }
-        out.push(format!("{}/{}", count(row.steps), count(point.map_or(0, |p| p.steps))));
+        out.push(step_share(row.steps, point.map_or(0, |p| p.steps)));
         out.push(self.status_text(row.status, point.and_then(|p| p.same_as)));
         out.push(row.seconds.map_or_else(dash, seconds));
         out.push(row.run.as_deref().map_or_else(dash, printable));
@@ -63,6 +78,7 @@ impl SweepResultsText<'_> {
             PointStatus::Running => styled.cyan(),
             PointStatus::Interrupted => styled.yellow(),
             PointStatus::Failed => styled.red(),
+            PointStatus::Removed => styled.yellow(),
             PointStatus::Queued | PointStatus::Stopped | PointStatus::Duplicate => styled,
         };
         styled.to_string()
@@ -73,18 +89,22 @@ impl SweepResultsText<'_> {
             PointStatus::Stopped if self.summary.is_finished => "stopped early",
             // The point may still be promoted.
             PointStatus::Stopped => "judged",
+            PointStatus::Removed => "run removed",
             PointStatus::Duplicate => "the same as another",
             other => other.name(),
         }
     }
 
-    /// `5 done, 1 failed`.
+    /// `5 done, 1 failed, 1 run removed`.
     pub fn counts(&self) -> String {
-        use PointStatus::{Done, Duplicate, Failed, Interrupted, Queued, Running, Stopped};
-        let count_of = |status| self.summary.results.rows.iter().filter(|row| row.status == status).count();
-        let counts = [Done, Stopped, Failed, Running, Interrupted, Queued, Duplicate].map(|s| (count_of(s), s));
-        let present = counts.into_iter().filter(|(n, _)| *n > 0);
-        present.map(|(n, status)| format!("{n} {}", self.status_name(status))).collect::<Vec<_>>().join(", ")
+        let counts = self.summary.counts();
+        let text = |(n, name): (usize, &str)| match (n, name) {
+            (1, "removed") => "1 run removed".to_owned(),
+            (n, "removed") => format!("{} runs removed", count(n as u64)),
+            (n, "duplicate") => format!("{} the same as another", count(n as u64)),
+            (n, name) => format!("{} {name}", count(n as u64)),
+        };
+        counts.named().into_iter().filter(|(n, _)| *n > 0).map(text).collect::<Vec<_>>().join(", ")
     }
 
     /// The steps that early stopping saved; `None` without early stopping.
@@ -138,7 +158,8 @@ impl SweepResultsText<'_> {
         let point = self.record.point(row.point)?;
         let metric = self.record.objective.metric.name();
         let so_far = if self.summary.is_finished { "" } else { " so far" };
-        let mut out = format!("best{so_far}: {}, {metric} {:.4}", point.describe(), row.objective?);
+        let value = metric_text(self.record.objective.metric, row.objective?);
+        let mut out = format!("best{so_far}: {}, {metric} {value}", point.describe());
         if row.steps < point.steps {
             let _ = write!(out, " after {} of {} steps", count(row.steps), count(point.steps));
         }

@@ -1,5 +1,6 @@
 //! Tables of text in aligned columns.
 
+use std::cmp::Reverse;
 use std::fmt::Write as _;
 
 pub use console::Alignment as Align;
@@ -8,7 +9,7 @@ use console::{measure_text_width, pad_str, truncate_str};
 /// Lays out `rows` under `columns`, with two blanks between columns and a line end after each row. Cells may hold colours.
 /// Missing cells are empty.
 pub fn table(columns: &[(&str, Align)], rows: &[Vec<String>]) -> String {
-    let widths: Vec<usize> = (0..columns.len()).map(|i| column_width(columns, rows, i)).collect();
+    let widths: Vec<usize> = columns.iter().enumerate().map(|(i, (head, _))| column_width(head, rows, i)).collect();
     let heads: Vec<String> = columns.iter().map(|(name, _)| (*name).to_owned()).collect();
     let mut out = String::new();
     for row in std::iter::once(&heads).chain(rows) {
@@ -21,38 +22,91 @@ pub fn table(columns: &[(&str, Align)], rows: &[Vec<String>]) -> String {
 }
 
 /// The widest cell of the column `i`, its head included.
-fn column_width(columns: &[(&str, Align)], rows: &[Vec<String>], i: usize) -> usize {
+fn column_width(head: &str, rows: &[Vec<String>], i: usize) -> usize {
     let cells = rows.iter().filter_map(|row| row.get(i)).map(|cell| measure_text_width(cell));
-    cells.fold(measure_text_width(columns[i].0), usize::max)
+    cells.fold(measure_text_width(head), usize::max)
 }
 
-/// A column that [`fit`] may shorten, and the width below which it does not.
-pub(crate) type Shrinkable = (usize, usize);
-
-/// True if [`fit`] would make the lines at most `width` wide.
-pub(crate) fn fits(columns: &[(&str, Align)], rows: &[Vec<String>], width: usize, shrinkable: &[Shrinkable]) -> bool {
-    fit(columns, &mut rows.to_vec(), width, shrinkable)
+/// A column of a table that may have to fit a width.
+#[derive(Debug, Clone, Copy)]
+pub struct Column<'a> {
+    pub head: &'a str,
+    pub align: Align,
+    /// The width to which its cells may be shortened; `None` if they are never shortened.
+    pub least_width: Option<usize>,
+    /// Where the width is too small, columns of lower importance are shortened first, and left out first; of equal ones the last.
+    pub importance: u8,
 }
 
-/// Shortens cells so that the lines of [`table`] are at most `width` wide, one column of `shrinkable` after the other. Returns
-/// true if they fit then. Shortened cells lose their colours.
-pub(crate) fn fit(
-    columns: &[(&str, Align)],
-    rows: &mut [Vec<String>],
-    width: usize,
-    shrinkable: &[Shrinkable],
-) -> bool {
-    let cells: usize = (0..columns.len()).map(|i| column_width(columns, rows, i)).sum();
-    let mut excess = (cells + 2 * columns.len().saturating_sub(1)).saturating_sub(width);
-    for &(i, least) in shrinkable {
-        let now = column_width(columns, rows, i);
-        let target = now.saturating_sub(excess).max(least).max(measure_text_width(columns[i].0)).min(now);
+impl<'a> Column<'a> {
+    #[must_use]
+    pub fn new(head: &'a str, align: Align, importance: u8) -> Self {
+        Self { head, align, least_width: None, importance }
+    }
+
+    /// The column, whose cells may be shortened to `width`.
+    #[must_use]
+    pub fn shortened_to(self, width: usize) -> Self {
+        Self { least_width: Some(width), ..self }
+    }
+}
+
+/// Lays out `rows` under `columns` as [`table`] does. Lines are at most `width` characters wide, if it is given: cells are shortened, then
+/// columns are left out, which the last line names. The two most important columns always stay.
+#[must_use]
+pub fn table_of_width(mut columns: Vec<Column<'_>>, mut rows: Vec<Vec<String>>, width: Option<usize>) -> String {
+    let mut left_out: Vec<&str> = Vec::new();
+    if let Some(width) = width {
+        loop {
+            let shortened = fit(&columns, &rows, width);
+            let least = (0..columns.len()).min_by_key(|&i| (columns[i].importance, Reverse(i)));
+            match least.filter(|_| columns.len() > 2 && !is_within(&columns, &shortened, width)) {
+                Some(least) => {
+                    left_out.push(columns.remove(least).head);
+                    rows.iter_mut().filter(|row| least < row.len()).for_each(|row| drop(row.remove(least)));
+                }
+                None => {
+                    rows = shortened;
+                    break;
+                }
+            }
+        }
+    }
+    let heads: Vec<(&str, Align)> = columns.iter().map(|column| (column.head, column.align)).collect();
+    let mut out = table(&heads, &rows);
+    if !left_out.is_empty() {
+        let _ = writeln!(out, "left out, because the terminal is narrow: {}; --json shows them", left_out.join(", "));
+    }
+    out
+}
+
+/// True if the lines of the table are at most `width` wide.
+pub(crate) fn is_within(columns: &[Column<'_>], rows: &[Vec<String>], width: usize) -> bool {
+    excess_width(columns, rows, width) == 0
+}
+
+fn excess_width(columns: &[Column<'_>], rows: &[Vec<String>], width: usize) -> usize {
+    let cells: usize = columns.iter().enumerate().map(|(i, column)| column_width(column.head, rows, i)).sum();
+    (cells + 2 * columns.len().saturating_sub(1)).saturating_sub(width)
+}
+
+/// `rows` with cells shortened, one column after the other, until the lines are at most `width` wide or no column may be shortened further.
+/// Shortened cells lose their colours.
+fn fit(columns: &[Column<'_>], rows: &[Vec<String>], width: usize) -> Vec<Vec<String>> {
+    let mut rows = rows.to_vec();
+    let mut excess = excess_width(columns, &rows, width);
+    let mut order: Vec<usize> = (0..columns.len()).collect();
+    order.sort_by_key(|&i| (columns[i].importance, Reverse(i)));
+    for i in order {
+        let Column { head, least_width: Some(least), .. } = columns[i] else { continue };
+        let now = column_width(head, &rows, i);
+        let target = now.saturating_sub(excess).max(least).max(measure_text_width(head)).min(now);
         excess -= now - target;
         for cell in rows.iter_mut().filter_map(|row| row.get_mut(i)).filter(|cell| measure_text_width(cell) > target) {
             *cell = shortened(&console::strip_ansi_codes(cell), target);
         }
     }
-    excess == 0
+    rows
 }
 
 /// `text` in at most `width` columns, with `…` for the middle that is left out: ids differ at the end.
@@ -76,18 +130,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cells_give_way_in_order_and_no_further_than_said() {
-        let columns = [("id", Align::Left), ("n", Align::Left), ("tags", Align::Left)];
-        let rows = || vec![vec!["abcdefghij".to_owned(), "1".to_owned(), "0123456789ab".to_owned()]];
-        let line = |width: usize| {
-            let mut rows = rows();
-            fit(&columns, &mut rows, width, &[(2, 6), (0, 5)]);
-            table(&columns, &rows).lines().last().unwrap().to_owned()
+    fn cells_are_shortened_by_importance_and_then_columns_are_left_out() {
+        let text = |width: usize| {
+            let column = |head, importance| Column::new(head, Align::Left, importance);
+            let columns = vec![column("id", 9).shortened_to(5), column("n", 1), column("tags", 2).shortened_to(6)];
+            let row = vec!["abcdefghij".to_owned(), "1".to_owned(), "0123456789ab".to_owned()];
+            table_of_width(columns, vec![row], Some(width))
         };
+        let line = |width: usize| text(width).lines().nth(1).unwrap().to_owned();
         assert_eq!(line(27), "abcdefghij  1  0123456789ab");
         assert_eq!(line(25), "abcdefghij  1  01234…89ab");
         assert_eq!(line(18), "abc…hij  1  012…ab");
-        assert_eq!(line(1), "ab…ij  1  012…ab");
+        assert_eq!(line(15), "abc…hij  012…ab");
+        assert!(text(15).ends_with("left out, because the terminal is narrow: n; --json shows them\n"));
+        assert_eq!(line(1), "ab…ij  012…ab", "two columns always stay");
         assert_eq!(shortened("日本語日本語", 6), "日…語");
     }
 

@@ -25,7 +25,7 @@ pub(crate) struct SweepArgs {
 #[derive(Debug, Clone, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "flags of a command")]
 pub(crate) struct RunArgs {
-    /// The sweep file.
+    /// The sweep file; or a sweep that was started: its folder, id or name. That needs neither the file nor what it names.
     #[arg(required = true)]
     pub file: Option<PathBuf>,
     /// Show the points with their cost and the predicted time, and start nothing.
@@ -84,7 +84,7 @@ pub(crate) enum SweepCommand {
 /// The sweep that a command reads.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct SweepNameArgs {
-    /// A sweep's folder, its id, or the beginning of an id that no other sweep shares [default: the newest].
+    /// A sweep's folder, id or name, or the beginning of an id that no other sweep shares [default: the newest].
     #[arg(add = sweeps_completer())]
     pub sweep: Option<String>,
     #[command(flatten)]
@@ -123,7 +123,7 @@ pub(crate) struct ListArgs {
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct RmArgs {
-    /// A sweep's folder, its id, or the beginning of an id that no other sweep shares.
+    /// A sweep's folder, id or name, or the beginning of an id that no other sweep shares.
     #[arg(add = sweeps_completer())]
     pub sweep: String,
     /// Also remove the runs that it started, except those that have a tag, that another sweep counts among its points, or that a run

@@ -7,11 +7,13 @@ use serde::Serialize;
 use super::args::ListArgs;
 use super::results::ReadSweep;
 use crate::cli::exit::Exit;
-use crate::cli::output::{print_result, print_to_stderr};
-use runner_lab::sweep::{PointStatus, ResultsRow};
+use crate::cli::output::{print_result, print_to_stderr, table_width};
+use runner_lab::sweep::ResultsRow;
+use runner_lab::sweep::summary::PointCounts;
 use runner_lab::sweep_dir;
-use runner_report::table::{Align, table};
-use runner_spec::format::printable;
+use runner_report::sweep_results::metric_text;
+use runner_report::table::{Align, Column, table_of_width};
+use runner_spec::format::{count, printable};
 use runner_store::RunLock;
 
 /// A sweep in the list.
@@ -23,38 +25,44 @@ struct ListedSweep {
     file: PathBuf,
     created: String,
     status: &'static str,
+    /// All points; the counts by status add up to this number.
     points: usize,
-    /// The points that did all their steps, and those that early stopping ended.
-    done: usize,
-    failed: usize,
-    /// The points that are neither done nor failed.
-    queued: usize,
+    #[serde(flatten)]
+    counts: PointCounts,
     /// The name of the objective.
     metric: &'static str,
     best: Option<ResultsRow>,
+    /// The objective of `best` as text.
+    #[serde(skip)]
+    best_text: Option<String>,
 }
 
 impl ListedSweep {
     fn new(sweep: ReadSweep) -> Self {
         let ReadSweep { path, record, summary } = sweep;
-        let rows = summary.results.rows.iter();
-        let count_of = |wanted: &[PointStatus]| rows.clone().filter(|row| wanted.contains(&row.status)).count();
-        let points = count_of(&PointStatus::ALL) - count_of(&[PointStatus::Duplicate]);
-        let failed = count_of(&[PointStatus::Failed]);
-        // A point that was judged may be promoted until the sweep is finished.
-        let stopped = if summary.is_finished { count_of(&[PointStatus::Stopped]) } else { 0 };
-        let done = count_of(&[PointStatus::Done]) + stopped;
-        let status = if summary.is_finished {
-            if failed > 0 { "failed" } else { "done" }
-        } else if RunLock::is_held(&path) {
-            "running"
-        } else {
-            "interrupted"
+        let status = match (summary.is_finished, summary.has_failed_points()) {
+            (true, true) => "failed",
+            (true, false) => "done",
+            (false, _) if RunLock::is_held(&path) => "running",
+            (false, _) => "interrupted",
         };
-        let metric = record.objective.metric.name();
-        let (queued, best) = (points - done - failed, summary.results.best().cloned());
-        let (id, file, created) = (record.id, record.file, record.created);
-        Self { id, path, file, created, status, points, done, failed, queued, metric, best }
+        let (objective, best) = (record.objective.metric, summary.results.best().cloned());
+        let describe = |row: &ResultsRow| {
+            let value = metric_text(objective, row.objective?);
+            Some(format!("{} {value}, point {}", objective.name(), row.point))
+        };
+        Self {
+            status,
+            points: record.points.len(),
+            counts: summary.counts(),
+            metric: objective.name(),
+            best_text: best.as_ref().and_then(describe),
+            best,
+            id: record.id,
+            path,
+            file: record.file,
+            created: record.created,
+        }
     }
 }
 
@@ -78,23 +86,25 @@ fn sweeps_text(sweeps: &[ListedSweep], root: &Path) -> String {
     if sweeps.is_empty() {
         return format!("no sweeps in {} yet: runner sweep FILE starts one\n", root.display());
     }
-    let columns = [
-        ("sweep", Align::Left),
-        ("status", Align::Left),
-        ("points", Align::Right),
-        ("done", Align::Right),
-        ("failed", Align::Right),
-        ("queued", Align::Right),
-        ("best", Align::Left),
+    // Beside the columns that are always there, each status has one that a point has.
+    let is_shown = |(i, name): &(usize, &str)| {
+        ["done", "failed", "queued"].contains(name) || sweeps.iter().any(|sweep| sweep.counts.named()[*i].0 > 0)
+    };
+    let names = PointCounts::default().named().map(|(_, name)| name);
+    let shown: Vec<(usize, &str)> = names.into_iter().enumerate().filter(is_shown).collect();
+    let mut columns = vec![
+        Column::new("sweep", Align::Left, u8::MAX).shortened_to(12),
+        Column::new("status", Align::Left, 4),
+        Column::new("points", Align::Right, 3),
     ];
+    columns.extend(shown.iter().map(|(_, name)| Column::new(name, Align::Right, if *name == "done" { 2 } else { 1 })));
+    columns.push(Column::new("best", Align::Left, 5).shortened_to(20));
     let row = |sweep: &ListedSweep| {
-        let best = sweep.best.as_ref().and_then(|row| Some((row.objective?, row)));
-        let best = best.map(|(value, row)| format!("{} {value:.4}, point {}", sweep.metric, row.point));
-        let counts = [sweep.points, sweep.done, sweep.failed, sweep.queued].map(|n| n.to_string());
-        let mut cells = vec![printable(&sweep.id), sweep.status.to_owned()];
-        cells.extend(counts);
-        cells.push(best.unwrap_or_else(|| "-".to_owned()));
+        let mut cells = vec![printable(&sweep.id), sweep.status.to_owned(), count(sweep.points as u64)];
+        let counts = sweep.counts.named();
+        cells.extend(shown.iter().map(|(i, _)| count(counts[*i].0 as u64)));
+        cells.push(sweep.best_text.clone().unwrap_or_else(|| "-".to_owned()));
         cells
     };
-    table(&columns, &sweeps.iter().map(row).collect::<Vec<_>>())
+    table_of_width(columns, sweeps.iter().map(row).collect(), table_width())
 }

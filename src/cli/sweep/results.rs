@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::args::{ResultsArgs, SweepNameArgs};
 use crate::cli::exit::Exit;
-use crate::cli::output::{print, print_result, print_to_stderr};
+use crate::cli::output::{print, print_result, print_to_stderr, table_width};
 use runner_lab::sweep::progress::SweepProgress;
 use runner_lab::sweep::record::SweepRecord;
 use runner_lab::sweep::summary::SweepSummary;
@@ -66,7 +66,13 @@ pub(super) fn run(args: &ResultsArgs) -> anyhow::Result<Exit> {
     let json = ResultsJson { id: &sweep.record.id, results, best: results.best(), importance };
     print_result(args.json, &json, || {
         let text = sweep.text(&args.sweep);
+        // Points without a result have their reason in the counts.
+        let all_done = sweep.summary.counts().removed == 0;
+        let counts = if all_done { String::new() } else { format!("{}\n", text.counts()) };
         let last_lines = [text.saved_steps(), text.best()].into_iter().flatten();
-        text.table() + &text.importance() + &last_lines.map(|line| line + "\n").collect::<String>()
+        text.table(table_width())
+            + &counts
+            + &text.importance()
+            + &last_lines.map(|line| line + "\n").collect::<String>()
     })
 }

@@ -2,25 +2,29 @@
 
 use std::fs;
 use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
 
 use super::args::{RunArgs, SweepLauncherKind};
-use super::screen::{FailedPoints, SweepScreen, print_summary};
+use super::screen::{FailedPoints, SweepEnding, SweepScreen, print_summary};
 use crate::cli::common::{OWN_VARIABLES, TemplateArgs, experiment_environment, host};
 use crate::cli::exit::{Exit, RequestError, refuse};
 use crate::cli::interrupt::Interrupt;
-use crate::cli::output::{exit_of_screen, print_json};
+use crate::cli::output::{exit_of_screen, print_json, table_width};
 use crate::cli::repeated_command::repeated_command;
 use crate::cli::screen_observer::PreparationObserver;
 use runner_config::LoadOptions;
 use runner_engine::sweep::slurm::{Submission, TEMPLATE, submit_sweep};
-use runner_engine::sweep::{OpenedSweep, SweepEvent, SweepLauncher, SweepOutcome, SweepRequest, open_sweep, run_sweep};
-use runner_lab::sweep;
+use runner_engine::sweep::{
+    OpenedSweep, SweepEvent, SweepLauncher, SweepOutcome, SweepRequest, explain_damaged_copy, open_sweep, run_sweep,
+};
 use runner_lab::sweep::summary::SweepSummary;
-use runner_lab::sweep_dir::SweepDir;
+use runner_lab::sweep::{self, SweepSpec};
+use runner_lab::sweep_dir::{self, SweepDir};
 use runner_report::sweep_preview::SweepPreview;
 use runner_report::sweep_results::SweepResultsText;
 use runner_report::{OutputMode, Screen};
-use runner_spec::format::counted;
+use runner_spec::format::{counted, printable};
+use runner_store::files::file_name;
 
 /// # Errors
 /// If the file or the flags are wrong, with all mistakes of all points; or the machine refuses.
@@ -28,8 +32,8 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<Exit> {
     let interrupt = Interrupt::install()?;
     let mut screen = Screen::new(OutputMode::detect(args.json, args.quiet));
     let file = args.file.as_ref().ok_or_else(|| RequestError("name the sweep file".to_owned()))?;
-    let spec = sweep::load(file)?;
-    let host = host(args.root.root(), args.threads)?;
+    let SweepSource { spec, started, runs: root } = SweepSource::find(args, file, &screen)?;
+    let host = host(root, args.threads)?;
     let parallel = args.parallel.map_or(spec.parallel, usize::from).max(1);
     let threads = match (args.launcher, args.threads.threads) {
         // Each job has processors of its own.
@@ -39,6 +43,7 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<Exit> {
     let options = LoadOptions { sets: args.set.clone(), env: experiment_environment(), ..LoadOptions::default() };
     let request = SweepRequest {
         spec: &spec,
+        started,
         options: TemplateArgs::default().add_to(options)?,
         own_variables: &OWN_VARIABLES,
         start_new: args.new,
@@ -53,7 +58,7 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<Exit> {
         },
     };
     let opened = open_sweep(&request, &host, &mut PreparationObserver::new(&mut screen))?;
-    let preview = SweepPreview { parallel, threads, shows_all_points: args.dry_run };
+    let preview = SweepPreview { parallel, threads, shows_all_points: args.dry_run, width: table_width() };
     let runs = args.root.runs.as_deref();
     let sweep = match opened {
         OpenedSweep::Planned(record) => {
@@ -67,7 +72,7 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<Exit> {
         OpenedSweep::Finished { path, record, progress } => {
             let summary = SweepSummary::new(&path, &record, &progress);
             let results = SweepResultsText { record: &record, summary: &summary, runs };
-            print_summary(&results, SweepOutcome::Done, None, &screen);
+            print_summary(&results, SweepEnding::UpToDate, &screen);
             return Ok(if summary.has_failed_points() { Exit::Failed } else { Exit::Done });
         }
         OpenedSweep::Created(sweep) => {
@@ -94,13 +99,70 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<Exit> {
     }
     let results = SweepResultsText { record: sweep.record(), summary: &summary, runs };
     let failed = FailedPoints { all: report.failed.len(), blocked: report.blocked.len() };
-    print_summary(&results, report.outcome, Some(failed), &screen);
+    print_summary(&results, SweepEnding::Ran { outcome: report.outcome, failed }, &screen);
     let exit = match report.outcome {
         SweepOutcome::Done => Exit::Done,
         SweepOutcome::Failed => Exit::Failed,
         SweepOutcome::Interrupted => Exit::Interrupted,
     };
     exit_of_screen(&screen, exit)
+}
+
+/// The sweep that the command line names.
+struct SweepSource {
+    spec: SweepSpec,
+    /// The folder of a sweep that was started, if that is what was named.
+    started: Option<PathBuf>,
+    /// The folder of runs.
+    runs: PathBuf,
+}
+
+impl SweepSource {
+    /// The sweep that `wanted` names: a sweep file, or a sweep that was started, by its folder, its id or name, or by its sweep file that
+    /// does not exist any more.
+    ///
+    /// # Errors
+    /// All mistakes of the file; if there is neither a file nor a sweep of that name; a request that only a sweep file can meet.
+    fn find(args: &RunArgs, wanted: &Path, screen: &Screen) -> anyhow::Result<Self> {
+        let runs = args.root.root();
+        if wanted.exists() && !wanted.is_dir() {
+            return Ok(Self { spec: sweep::load(wanted)?, started: None, runs });
+        }
+        let name = wanted.to_string_lossy();
+        let of_file = || sweep_dir::newest_started_from(&runs, wanted);
+        let path = match sweep_dir::find(&runs, &name)? {
+            Some(path) => path,
+            None => match of_file() {
+                Some(path) => {
+                    let (file, id) = (wanted.display(), file_name(&path));
+                    screen.warn(&printable(&format!(
+                        "there is no file {file}: {id}, which was started from it, goes on"
+                    )));
+                    path
+                }
+                None => refuse!("{}", describe_unknown_sweep(&runs, wanted)),
+            },
+        };
+        let record = sweep_dir::read_record(&path)?;
+        if args.new {
+            let (id, file) = (printable(&record.id), record.file.display());
+            refuse!("--new starts another sweep, and needs the sweep file; that of {id} was {file}");
+        }
+        let spec =
+            sweep_dir::read_copy(&path).map_err(|error| explain_damaged_copy(&error, &record.file, &record.id))?;
+        Ok(Self { spec, runs: sweep_dir::runs_folder(&path), started: Some(path) })
+    }
+}
+
+/// The message for `wanted`, which is neither a file nor a sweep in the folder of runs `runs`.
+fn describe_unknown_sweep(runs: &Path, wanted: &Path) -> String {
+    let started: Vec<String> = sweep_dir::folders(runs).iter().map(|path| file_name(path)).collect();
+    let known = if started.is_empty() { String::new() } else { format!(" (there are: {})", started.join(", ")) };
+    format!(
+        "there is no sweep file {}, and no sweep of that name in {}{known}: name a sweep file, such as sweep.yaml, or a sweep that was started",
+        wanted.display(),
+        runs.display()
+    )
 }
 
 /// The user's template of the batch script, in the current folder, if there is one.

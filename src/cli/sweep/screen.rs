@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use crate::cli::output::print_to_stderr;
+use crate::cli::output::{print_to_stderr, table_width};
 use crate::cli::repeated_command::repeated_command;
 use runner_engine::sweep::{DriveProgress, ReportedProgress, RunningPoint, SweepEvent, SweepObserver, SweepOutcome};
 use runner_lab::sweep::record::{PlannedPoint, SweepRecord};
-use runner_report::sweep_results::SweepResultsText;
+use runner_report::sweep_results::{SweepResultsText, metric_text};
 use runner_report::{OutputMode, Screen};
-use runner_spec::format::{count, counted, duration, printable, rate};
+use runner_spec::format::{count, counted, duration, loss as format_loss, printable, rate};
 use runner_spec::line_part::LinePart;
 
 /// Shows the events of a sweep.
@@ -35,6 +35,10 @@ impl<'a> SweepScreen<'a> {
         self.record.point(point).map_or_else(|| format!("point {point}"), PlannedPoint::describe)
     }
 
+    fn metric_text(&self, value: f64) -> String {
+        metric_text(self.record.objective.metric, value)
+    }
+
     /// The line for an event, if there is one.
     fn line(&self, event: &SweepEvent<'_>) -> Option<String> {
         let metric = self.record.objective.metric.name();
@@ -51,12 +55,12 @@ impl<'a> SweepScreen<'a> {
             }
             SweepEvent::Finished { point, step, objective, done, .. } => {
                 let kind = if *done { "done  " } else { "judged" };
-                let (value, steps) = (objective.unwrap_or(f64::NAN), count(steps_of(*point)));
-                let point = self.describe(*point);
-                format!("{kind}   {point}: {metric} {value:.4} after {} of {steps} steps", count(*step))
+                let value = objective.map_or_else(|| "is not finite".to_owned(), |value| self.metric_text(value));
+                let (point, steps) = (self.describe(*point), count(steps_of(*point)));
+                format!("{kind}   {point}: {metric} {value} after {} of {steps} steps", count(*step))
             }
             SweepEvent::Best { point, objective } => {
-                format!("best     {}: {metric} {objective:.4}", self.describe(*point))
+                format!("best     {}: {metric} {}", self.describe(*point), self.metric_text(*objective))
             }
             SweepEvent::Waiting { point, run } => {
                 let run = run.map_or_else(String::new, |run| format!(" {}", printable(run)));
@@ -82,7 +86,7 @@ impl<'a> SweepScreen<'a> {
                 LinePart::new(2, self.describe(*index)),
                 LinePart::new(3, format!("{}/{}", count(*step), count(*steps))),
             ];
-            parts.extend(loss.map(|loss| LinePart::new(1, format!("loss {loss:.4}"))));
+            parts.extend(loss.map(|loss| LinePart::new(1, format!("loss {}", format_loss(loss)))));
             parts.extend(tokens_per_second.map(|speed| LinePart::new(0, format!("{} tok/s", rate(speed)))));
             if !has_begun {
                 parts.push(LinePart::new(1, "starting".to_owned()));
@@ -102,7 +106,8 @@ impl<'a> SweepScreen<'a> {
         parts.push(LinePart::new(3, format!("{failed} failed")));
         parts.push(LinePart::new(1, format!("{} running", running.len())));
         parts.push(LinePart::new(2, format!("{queued} queued")));
-        let best = best.map(|(point, objective)| format!("best {objective:.4} {}", self.describe(point)));
+        let best =
+            best.map(|(point, objective)| format!("best {} {}", self.metric_text(objective), self.describe(point)));
         parts.extend(best.map(|best| LinePart::new(0, best)));
         parts.extend(remaining.map(|remaining| LinePart::new(6, format!("{} left", duration(remaining)))));
         parts
@@ -135,48 +140,57 @@ impl SweepObserver for SweepScreen<'_> {
 }
 
 /// The numbers of points that failed in a call.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 pub(super) struct FailedPoints {
     pub all: usize,
     /// Those among them that fail again until a person has done what their error says.
     pub blocked: usize,
 }
 
-/// Prints how a sweep ended. `failed` counts the points that failed in this call; `None` if there was nothing to do.
-pub(super) fn print_summary(
-    text: &SweepResultsText<'_>,
-    outcome: SweepOutcome,
-    failed: Option<FailedPoints>,
-    screen: &Screen,
-) {
+/// The end of a call of `runner sweep`.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum SweepEnding {
+    /// There was nothing to do.
+    UpToDate,
+    Ran {
+        outcome: SweepOutcome,
+        failed: FailedPoints,
+    },
+}
+
+/// Prints how a call of `runner sweep` ended.
+pub(super) fn print_summary(text: &SweepResultsText<'_>, ending: SweepEnding, screen: &Screen) {
     let (record, summary) = (text.record, text.summary);
     summary.problems.iter().for_each(|problem| screen.warn(problem));
-    let parts = [Some(text.table()), Some(text.importance()), text.saved_steps(), text.best()];
+    let parts = [Some(text.table(table_width())), Some(text.importance()), text.saved_steps(), text.best()];
     for part in parts.into_iter().flatten().filter(|part| !part.is_empty()) {
         screen.line(&part);
     }
-    screen.json(&SweepEvent::Summary {
-        status: outcome,
-        up_to_date: failed.is_none(),
-        results: &summary.results,
-        importance: &summary.importance,
-    });
+    let (status, up_to_date) = match ending {
+        SweepEnding::UpToDate => (SweepOutcome::Done, true),
+        SweepEnding::Ran { outcome, .. } => (outcome, false),
+    };
+    let (results, importance) = (&summary.results, &summary.importance[..]);
+    screen.json(&SweepEvent::Summary { status, up_to_date, results, importance });
     let points = counted(record.points.len() as u64, "point");
     let sweep = format!("sweep {}, {points}: {}", printable(&record.id), text.counts());
     let retry = text.retry_command();
     let retry = retry.map_or_else(String::new, |command| format!("; {command} tries again what diverged"));
-    screen.result_line(&match (outcome, failed) {
-        (SweepOutcome::Done, None) => format!("up to date: {sweep}{retry}"),
-        (SweepOutcome::Failed, _) if summary.is_finished => format!("failed: {sweep}{retry}"),
-        (SweepOutcome::Done, _) => format!("done: {sweep}"),
-        (SweepOutcome::Failed, _) => {
-            let FailedPoints { all, blocked } = failed.unwrap_or_default();
-            let first = match blocked {
-                0 => String::new(),
-                _ => format!(", of which {blocked} cannot go on before you do what the error above says"),
-            };
-            format!("failed: {sweep}; {all} failed in this call{first}\nnext:\n  {}", repeated_command())
-        }
-        (SweepOutcome::Interrupted, _) => format!("interrupted: {sweep}\nnext:\n  {}", repeated_command()),
+    let next = || format!("\nnext:\n  {}", repeated_command());
+    screen.result_line(&match ending {
+        SweepEnding::UpToDate => format!("up to date: {sweep}{retry}"),
+        SweepEnding::Ran { outcome, failed: FailedPoints { all, blocked } } => match outcome {
+            SweepOutcome::Done => format!("done: {sweep}"),
+            SweepOutcome::Interrupted => format!("interrupted: {sweep}{}", next()),
+            SweepOutcome::Failed if summary.is_finished => format!("failed: {sweep}{retry}"),
+            SweepOutcome::Failed => {
+                let in_this_call = if all > 0 { format!("; {all} failed in this call") } else { String::new() };
+                let first = match blocked {
+                    0 => String::new(),
+                    _ => format!(", of which {blocked} cannot go on before you do what the error above says"),
+                };
+                format!("failed: {sweep}{in_this_call}{first}{}", next())
+            }
+        },
     });
 }

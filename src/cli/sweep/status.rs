@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::args::StatusArgs;
 use super::results::ReadSweep;
 use crate::cli::exit::Exit;
-use crate::cli::output::print_result;
+use crate::cli::output::{print_result, table_width};
 use runner_lab::sweep::SweepResults;
 use runner_spec::format::{counted, printable};
 use runner_store::RunLock;
@@ -36,7 +36,7 @@ pub(super) fn run(args: &StatusArgs) -> anyhow::Result<Exit> {
         let text = sweep.text(&args.sweep);
         format!(
             "{}sweep {}, {}, of {}: {}, {}\n",
-            text.table(),
+            text.table(table_width()),
             printable(&record.id),
             if running { "running" } else { "not running" },
             record.file.display(),

@@ -462,6 +462,7 @@ mod tests {
         let spec = from_str("sweep: {base: e.yaml, grid: {seed: [1, 2]}, retries: 1}", Path::new("s.yaml")).unwrap();
         let request = SweepRequest {
             spec: &spec,
+            started: None,
             options: LoadOptions::default(),
             own_variables: &[],
             start_new: false,

@@ -1,17 +1,18 @@
 //! Finds, starts or resumes the sweep of a sweep file.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use runner_config::LoadOptions;
 use runner_lab::sweep::progress::SweepProgress;
-use runner_lab::sweep::record::SweepRecord;
+use runner_lab::sweep::record::{SourceHash, SweepRecord};
 use runner_lab::sweep::{SweepSpec, describe_changes, expand};
 use runner_lab::sweep_dir;
 use runner_lab::sweep_dir::{SWEEPS, SweepDir, SweepFiles};
 use runner_store::{RunLock, StoreError};
 
 use super::plan_points::{PlannedSweep, is_unchanged, plan_points};
+use super::point_problems::describe_points;
 use super::slurm;
 use crate::error::EngineError;
 use crate::observer::{RunEvent, RunObserver};
@@ -21,6 +22,8 @@ use crate::prepare::Host;
 #[derive(Debug)]
 pub struct SweepRequest<'a> {
     pub spec: &'a SweepSpec,
+    /// The folder of the sweep to go on with, whose copy of its file is `spec`; `None` to find the sweep of the file `spec`, or to start it.
+    pub started: Option<PathBuf>,
     /// The layers over the experiment of every point: `--set` flags, environment variables, and what templates may read.
     pub options: LoadOptions,
     /// Names of the program's own environment variables, which are no keys of an experiment.
@@ -75,6 +78,11 @@ pub fn open_sweep(
     if let SweepLauncher::Slurm { options, .. } = &request.launcher {
         slurm::check_request(spec.early_stop.is_some(), options)?;
     }
+    if let Some(path) = &request.started {
+        let record = sweep_dir::read_record(path)?;
+        check_same_flags(request, &record)?;
+        return resume(request, host, path.clone(), record, observer);
+    }
     if let Some((path, record)) = find_resumable(request, host, observer)? {
         return resume(request, host, path, record, observer);
     }
@@ -117,6 +125,19 @@ fn check_flags(spec: &SweepSpec, sets: &[String]) -> Result<(), EngineError> {
     Ok(())
 }
 
+/// # Errors
+/// If the request has `--set` flags other than those with which the sweep of `record` was started.
+fn check_same_flags(request: &SweepRequest<'_>, record: &SweepRecord) -> Result<(), EngineError> {
+    let sets = &request.options.sets;
+    if sets.is_empty() || *sets == record.overrides {
+        return Ok(());
+    }
+    Err(EngineError::Request(format!(
+        "the points of sweep {} are fixed: it was started with the --set flags {:?}, not {sets:?}; leave out the flags to go on with it",
+        record.id, record.overrides
+    )))
+}
+
 /// The sweep of the request's file that can be resumed; `None` if a new one starts.
 ///
 /// # Errors
@@ -131,7 +152,7 @@ fn find_resumable(
         return Ok(None);
     }
     let Some((path, record)) = sweep_dir::newest_of_file(&host.runs, &spec.name, &spec.path)? else { return Ok(None) };
-    let copy = sweep_dir::read_copy(&path).map_err(|error| explain_damaged_copy(&error, request, &record.id))?;
+    let copy = sweep_dir::read_copy(&path).map_err(|error| explain_damaged_copy(&error, &spec.path, &record.id))?;
     let mut changes = describe_changes(&copy.text, &spec.text);
     if record.overrides != request.options.sets {
         changes.push(format!("the --set flags were {:?}, are {:?}", record.overrides, request.options.sets));
@@ -144,7 +165,7 @@ fn find_resumable(
         let changes = describe_changes(&spec.text, &copy.text).join("; ");
         let message = format!("this file of the sweep was edited: {changes}");
         let error = StoreError::damaged(&path.join(sweep_dir::SWEEP), message);
-        return Err(explain_damaged_copy(&error, request, id));
+        return Err(explain_damaged_copy(&error, &spec.path, id));
     }
     if request.dry_run {
         let text = format!("{id} began with another version of this file: {changes}");
@@ -172,13 +193,14 @@ fn is_spec_of(spec: &SweepSpec, record: &SweepRecord) -> bool {
         && expand(spec).is_ok_and(|expanded| expanded.points.iter().map(|point| &point.values).eq(recorded))
 }
 
-/// The refusal to resume the sweep `id` without its copy of the sweep file.
-fn explain_damaged_copy(error: &StoreError, request: &SweepRequest<'_>, id: &str) -> EngineError {
+/// The refusal to resume the sweep `id` of the sweep file `file` without its copy of that file.
+#[must_use]
+pub fn explain_damaged_copy(error: &StoreError, file: &Path, id: &str) -> EngineError {
     EngineError::Request(format!(
         "sweep {id} cannot be resumed, because its copy of the sweep file cannot be used: {error}. If {} has not changed \
          since the sweep began, copy it there; otherwise start another sweep with --new, in which runs that are done are \
          not run again",
-        request.spec.path.display()
+        file.display()
     ))
 }
 
@@ -191,14 +213,13 @@ fn resume(
     observer: &mut dyn RunObserver,
 ) -> Result<OpenedSweep, EngineError> {
     let changed = record.sources.iter().filter(|source| !is_unchanged(source));
-    let files: Vec<String> = changed.map(|source| source.path.display().to_string()).collect();
-    if !files.is_empty() {
-        let text = format!(
-            "{} changed since {} began; its points stay what they were then (--new begins another sweep)",
-            files.join(", "),
-            record.id
-        );
-        observer.observe(&RunEvent::Warning(&text));
+    let (changed, missing): (Vec<&SourceHash>, Vec<&SourceHash>) = changed.partition(|source| source.path.exists());
+    let stay = format!("since {} began; its points stay what they were then", record.id);
+    for (sources, what, advice) in [(changed, "changed", " (--new begins another sweep)"), (missing, "went away", "")] {
+        let files: Vec<String> = sources.iter().map(|source| source.path.display().to_string()).collect();
+        if !files.is_empty() {
+            observer.observe(&RunEvent::Warning(&format!("{} {what} {stay}{advice}", files.join(", "))));
+        }
     }
     let mut variables = changed_variables(&record.environment, &request.options.env, &host.environment);
     variables.retain(|name| !request.own_variables.contains(&name.as_str()));
@@ -214,6 +235,15 @@ fn resume(
     let progress = SweepProgress::read(&host.runs, &record);
     if progress.is_finished(&record) {
         return Ok(OpenedSweep::Finished { path, record, progress });
+    }
+    let removed: Vec<usize> = progress.removed.iter().map(|&position| record.points[position].index).collect();
+    if !removed.is_empty() {
+        let points = describe_points(&removed, usize::MAX);
+        let text = match removed.as_slice() {
+            [_] => format!("the run of {points} was removed: the point is trained again"),
+            _ => format!("the runs of {points} were removed: the points are trained again"),
+        };
+        observer.observe(&RunEvent::Warning(&text));
     }
     let opened = SweepDir::open(&path).map_err(|error| match error {
         StoreError::Locked { id, holder } => EngineError::Request(format!(

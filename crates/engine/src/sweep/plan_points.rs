@@ -17,6 +17,7 @@ use runner_lab::sweep::{
 use runner_lab::sweep_dir::absolute_path;
 use runner_spec::cluster::ClusterFacts;
 use runner_spec::data::DataFacts;
+use runner_spec::diagnostic::ConfigError;
 use runner_spec::experiment::Experiment;
 use runner_spec::format::json_bytes;
 use runner_spec::program::{Device, EvalSpec};
@@ -49,6 +50,9 @@ pub(super) fn plan_points(
     observer: &mut dyn RunObserver,
 ) -> Result<PlannedSweep, EngineError> {
     let spec = request.spec;
+    if let Some(missing) = &spec.missing_base {
+        return Err(ConfigError::new(vec![(**missing).clone()]).into());
+    }
     let expanded = expand(spec)?;
     let mut base = request.options.clone();
     if spec.has_template() {

@@ -159,6 +159,20 @@ pub fn find_incomparable<'a>(
     runs.find_map(|(name, basis)| basis.describe_difference(&name, first, &first_name, quantity))
 }
 
+/// Groups names of figures by the reason why they do not compare, in the order of the first figure of each group. Figures without a reason
+/// compare and are left out.
+pub fn group_by_reason<T>(figures: impl IntoIterator<Item = (T, Option<String>)>) -> Vec<(String, Vec<T>)> {
+    let mut groups: Vec<(String, Vec<T>)> = Vec::new();
+    for (name, reason) in figures {
+        let Some(reason) = reason else { continue };
+        match groups.iter_mut().find(|(known, _)| *known == reason) {
+            Some((_, names)) => names.push(name),
+            None => groups.push((reason, vec![name])),
+        }
+    }
+    groups
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

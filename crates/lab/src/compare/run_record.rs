@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
+use crate::stopped_points;
+
 use super::planned_experiment::{PlannedExperiment, cluster_of};
 use runner_config::LoadOptions;
 use runner_plan::PlanError;
@@ -11,7 +13,6 @@ use runner_spec::diagnostic::ConfigError;
 use runner_spec::experiment::Experiment;
 use runner_spec::plan::Plan;
 use runner_store::StoreError;
-use runner_store::catalog;
 use runner_store::catalog::ListedStatus;
 use runner_store::manifest::Manifest;
 use runner_store::metrics::{EvalLine, MetricLine, TrainLine, for_each_checked_metric};
@@ -87,13 +88,12 @@ impl RunRecord {
     /// If it cannot be read.
     pub fn read(path: &Path) -> Result<Self, RecordError> {
         let manifest = run_dir::read_manifest(path)?;
-        let status = catalog::describe(path).status;
+        let status = stopped_points::describe(path).status;
         let (summary, unreadable) = match run_dir::read_summary(path) {
             Ok(summary) => (summary, None),
             Err(error) => (None, Some(format!("passed over: {error}"))),
         };
-        // The summary of an earlier session is out of date.
-        let summary = summary.filter(|s| s.status == manifest.status && status != ListedStatus::Running);
+        let summary = summary.filter(|s| s.is_current(manifest.status));
         let metrics = path.join(METRICS);
         let mut lines = Vec::new();
         let problem = for_each_checked_metric(&metrics, summary.as_ref(), &mut |line| lines.push(line))?;

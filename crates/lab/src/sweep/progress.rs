@@ -7,6 +7,7 @@ use super::schedule::SegmentResult;
 use super::spec::{MeasurementChoice, Objective, ObjectiveMetric};
 use crate::compare::comparability::MeasurementBasis;
 use crate::stored_plan;
+use crate::sweep_dir::{self, SWEEPS};
 use runner_spec::program::{Instruction, Periodic};
 use runner_store::checkpoint;
 use runner_store::lock::RunLock;
@@ -17,10 +18,12 @@ use runner_store::run_dir::{CHECKPOINTS, METRICS, RunsSnapshot};
 use runner_store::summary::{Summary, median};
 
 /// The progress of all points of a sweep.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct SweepProgress {
     /// In the order of `SweepRecord::points`. `None` for points without a run, and for duplicates.
     pub points: Vec<Option<PointProgress>>,
+    /// Positions of the points whose run was removed, without duplicates.
+    pub removed: Vec<usize>,
     /// Files of runs that cannot be read, each in one sentence. What they hold counts as not measured.
     pub problems: Vec<String>,
 }
@@ -39,9 +42,18 @@ impl SweepProgress {
     #[must_use]
     pub fn read(root: &Path, record: &SweepRecord) -> Self {
         let runs = RunsSnapshot::read(root);
-        let mut progress = Self { points: Vec::with_capacity(record.points.len()), problems: Vec::new() };
-        for point in &record.points {
-            let read = if point.same_as.is_some() { None } else { progress.read_point(&runs, point, record.objective) };
+        let mut progress = Self { points: Vec::with_capacity(record.points.len()), ..Self::default() };
+        for (position, point) in record.points.iter().enumerate() {
+            if point.same_as.is_some() {
+                progress.points.push(None);
+                continue;
+            }
+            let problems_before = progress.problems.len();
+            let read = progress.read_point(&runs, point, record.objective);
+            let is_broken = progress.problems.len() > problems_before;
+            if read.is_none() && !is_broken && sweep_dir::has_begun(&root.join(SWEEPS).join(&record.id), point) {
+                progress.removed.push(position);
+            }
             progress.points.push(read);
         }
         progress
@@ -50,6 +62,9 @@ impl SweepProgress {
     /// Reads the progress of the point at `position` again.
     pub fn update(&mut self, root: &Path, record: &SweepRecord, position: usize) {
         self.points[position] = self.read_point(&RunsSnapshot::read(root), &record.points[position], record.objective);
+        if self.points[position].is_some() {
+            self.removed.retain(|removed| *removed != position);
+        }
     }
 
     fn read_point(&mut self, runs: &RunsSnapshot, point: &PlannedPoint, objective: Objective) -> Option<PointProgress> {
@@ -107,8 +122,6 @@ pub struct PointProgress {
     pub seconds: Option<f64>,
     /// The data that the run is measured over; `None` if its plan cannot be read.
     pub basis: Option<MeasurementBasis>,
-    /// The last validation loss in bits per byte of text, if it is known.
-    pub val_bits_per_byte: Option<f64>,
     /// The step of the newest checkpoint.
     checkpoint: Option<u64>,
     /// The number of optimizer steps done.
@@ -123,6 +136,8 @@ struct RungValue {
     /// The objective over the steps up to the rung, NaN if it is not finite; `None` if the metric was not measured after exactly that
     /// step.
     value: Option<f64>,
+    /// The validation loss in bits per byte of text at the evaluation that gave `value`, if it is known.
+    bits_per_byte: Option<f64>,
 }
 
 /// The values of one metric of a run.
@@ -132,8 +147,8 @@ struct MetricSeries {
     steps: u64,
     /// Steps with their values; NaN if the measured value is not finite.
     values: Vec<(u64, f64)>,
-    /// The last validation loss in bits per byte of text.
-    bits_per_byte: Option<f64>,
+    /// Steps with the validation loss in bits per byte of text, where it was measured.
+    bits_per_byte: Vec<(u64, f64)>,
 }
 
 impl PointProgress {
@@ -163,8 +178,7 @@ impl PointProgress {
             problems.push(error.to_string());
             None
         });
-        // A summary from before the run was resumed is out of date.
-        let summary = summary.filter(|s| s.status == manifest.status);
+        let summary = summary.filter(|s| s.is_current(manifest.status));
         let mut series = MetricSeries::default();
         let metrics = path.join(METRICS);
         let add = &mut |line: MetricLine| series.add(&line, objective.metric);
@@ -182,7 +196,6 @@ impl PointProgress {
             steps: series.steps.max(checkpoint.unwrap_or(0)),
             rungs: series.rungs(objective, &point.rungs, due.as_ref()),
             basis: stored_plan::read(&path).ok().map(|plan| MeasurementBasis::of_plan(&plan)),
-            val_bits_per_byte: series.bits_per_byte,
             path,
         };
         if let Some(rung) = progress.rungs.last_mut()
@@ -191,7 +204,7 @@ impl PointProgress {
             rung.value = rung.value.or_else(|| objective_of_summary(objective, summary));
         }
         for at in 0..progress.rungs.len() {
-            let RungValue { until, value } = progress.rungs[at];
+            let RungValue { until, value, .. } = progress.rungs[at];
             if value.is_some_and(f64::is_nan) {
                 let (metrics, metric) = (metrics.display(), objective.metric.name());
                 problems
@@ -217,6 +230,12 @@ impl PointProgress {
             return rung.value.map(SegmentResult::Value);
         }
         (self.status == RunStatus::Failed && self.not_finite).then_some(SegmentResult::Failed)
+    }
+
+    /// The validation loss in bits per byte of text at the evaluation that gave the result at the rung after `until` steps, if it is known.
+    #[must_use]
+    pub fn bits_per_byte(&self, until: u64) -> Option<f64> {
+        self.rungs.iter().find(|rung| rung.until == until)?.bits_per_byte
     }
 
     fn has_saved(&self, until: u64) -> bool {
@@ -265,7 +284,7 @@ impl MetricSeries {
                 (line.step, value)
             }
             MetricLine::Eval(line) => {
-                self.bits_per_byte = line.val_bits_per_byte;
+                self.bits_per_byte.extend(line.val_bits_per_byte.map(|bits| (line.step, bits)));
                 let value = match metric {
                     ObjectiveMetric::ValPerplexity => line.val_perplexity,
                     ObjectiveMetric::ValBitsPerByte => line.val_bits_per_byte,
@@ -289,22 +308,25 @@ impl MetricSeries {
         let rung = |&until: &u64| {
             let every = due.map_or(u64::MAX, |due| due.every.max(1));
             let mut steps = (1..=until / every).map(|count| count * every).chain([until]);
-            let value = steps.all(is_measured).then(|| self.objective(objective, until)).flatten();
-            RungValue { until, value }
+            let measured = steps.all(is_measured).then(|| self.objective(objective, until)).flatten();
+            let bits_at = |step: u64| self.bits_per_byte.iter().rfind(|(measured, _)| *measured == step);
+            let bits_per_byte = measured.and_then(|(step, _)| Some(bits_at(step)?.1));
+            RungValue { until, value: measured.map(|(_, value)| value), bits_per_byte }
         };
         rungs.iter().map(rung).collect()
     }
 
-    /// The objective over the steps up to `until`; `None` if nothing was measured.
-    fn objective(&self, objective: Objective, until: u64) -> Option<f64> {
-        let values = || self.values.iter().filter(|(step, _)| *step <= until).map(|(_, value)| *value);
+    /// The objective over the steps up to `until`, after the step at which it was measured; `None` if nothing was measured.
+    fn objective(&self, objective: Objective, until: u64) -> Option<(u64, f64)> {
+        let values = || self.values.iter().filter(|(step, _)| *step <= until).copied();
         match (objective.metric, objective.at) {
             // The speed of a single step varies too much.
             (ObjectiveMetric::TokensPerSecond, _) => {
-                median(&mut values().filter(|v| v.is_finite()).collect::<Vec<_>>())
+                let speeds = values().map(|(_, speed)| speed).filter(|speed| speed.is_finite());
+                median(&mut speeds.collect::<Vec<_>>()).map(|speed| (until, speed))
             }
             (_, MeasurementChoice::Last) => values().next_back(),
-            (_, MeasurementChoice::Best) => values().min_by(|a, b| objective.goal.order(*a, *b)),
+            (_, MeasurementChoice::Best) => values().min_by(|(_, a), (_, b)| objective.goal.order(*a, *b)),
         }
     }
 }
@@ -329,7 +351,6 @@ mod tests {
             not_finite: false,
             seconds: None,
             basis: None,
-            val_bits_per_byte: None,
             checkpoint: Some(5),
             steps: series.steps,
             rungs: series.rungs(objective, rungs, None),
@@ -408,7 +429,7 @@ mod tests {
         record.points.iter_mut().for_each(|point| (point.steps, point.rungs) = (6, vec![4, 6]));
         let of = |status| Some(progress(status, record.objective, LINES, &[4, 6]));
         let points = vec![of(RunStatus::Interrupted), of(RunStatus::Done), None];
-        let progress = SweepProgress { points, problems: Vec::new() };
+        let progress = SweepProgress { points, ..SweepProgress::default() };
         assert_eq!([0, 1, 2].map(|position| progress.is_judged(&record, position)), [true, false, false]);
         record.points[0].rungs[0] = 5;
         assert!(!progress.is_judged(&record, 0), "not evaluated there");

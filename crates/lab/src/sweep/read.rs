@@ -27,7 +27,7 @@ use runner_template::yaml_text;
 const SHORTEST: &str =
     "the shortest sweep:\nsweep:\n  base: experiment.yaml\n  grid: {optimizer.adamw.lr: [3e-4, 1e-3]}";
 
-/// Reads the sweep file at `path`.
+/// Reads the sweep file at `path`. If its base is missing and nothing else is wrong, the spec says so: only a new sweep needs the base.
 ///
 /// # Errors
 /// All mistakes of the file.
@@ -46,8 +46,14 @@ pub fn from_str(text: &str, path: &Path) -> Result<SweepSpec, ConfigError> {
 fn read_text(text: &str, path: &Path, needs_base: bool) -> Result<SweepSpec, ConfigError> {
     let source = Source::file(path, without_byte_order_mark(text).to_owned());
     let (tree, diagnostics) = tree::parse(&source);
-    let mut reader =
-        SweepReader { source: &source, diagnostics, taken: Vec::new(), name_check: None, settings: Vec::new() };
+    let mut reader = SweepReader {
+        source: &source,
+        diagnostics,
+        missing_base: None,
+        taken: Vec::new(),
+        name_check: None,
+        settings: Vec::new(),
+    };
     let spec = if let Some(tree) = tree.filter(|tree| !tree.is_null()) {
         reader.read_file(&tree, text, path, needs_base)
     } else {
@@ -57,8 +63,11 @@ fn read_text(text: &str, path: &Path, needs_base: bool) -> Result<SweepSpec, Con
         None
     };
     match spec {
-        Some(spec) if reader.diagnostics.is_empty() => Ok(spec),
-        _ => Err(ConfigError::new(reader.diagnostics)),
+        Some(spec) if reader.diagnostics.is_empty() => Ok(SweepSpec { missing_base: reader.missing_base, ..spec }),
+        _ => {
+            reader.diagnostics.extend(reader.missing_base.map(|missing| *missing));
+            Err(ConfigError::new(reader.diagnostics))
+        }
     }
 }
 
@@ -73,6 +82,7 @@ pub(super) fn parse_value(text: &str) -> Option<Value> {
 struct SweepReader<'s> {
     source: &'s Source,
     diagnostics: Vec<Diagnostic>,
+    missing_base: Option<Box<Diagnostic>>,
     /// The names that have values already.
     taken: Vec<TakenName>,
     /// Checks a name that varies, if it is known what the names mean.
@@ -214,6 +224,7 @@ impl SweepReader<'_> {
                 .and_then(|entry| self.read_name(entry, sweep))
                 .unwrap_or_else(|| name_of_file(path, "sweep")),
             base: base.unwrap_or_default(),
+            missing_base: None,
             vars,
             set,
             exclude: get("exclude").map(read_exclude).unwrap_or_default(),
@@ -300,7 +311,8 @@ impl SweepReader<'_> {
         let file = path.parent().unwrap_or(Path::new("")).join(file);
         if needs_base && !file.exists() {
             let message = format!("there is no file {}", file.display());
-            self.error(entry.value.place, &key, message, "paths start from the folder of the sweep file");
+            let help = "paths start from the folder of the sweep file".to_owned();
+            self.missing_base = Some(Box::new(self.source.diagnostic(entry.value.place, &key, message, help)));
         }
         Some(file)
     }

@@ -11,8 +11,10 @@ use super::spec::Objective;
 runner_store::named_enum! {
     /// The status of a point.
     pub enum PointStatus {
-        /// The point has no run.
+        /// The point has no run, and never had one.
         Queued = "queued",
+        /// The point had a run, which was removed: the sweep trains the point again.
+        Removed = "removed",
         Running = "running",
         /// The point's run neither trains nor is finished.
         Interrupted = "interrupted",
@@ -40,7 +42,7 @@ pub struct ResultsRow {
     /// The id of the point's run.
     pub run: Option<String>,
     pub seconds: Option<f64>,
-    /// The last validation loss in bits per byte of text, if it is known.
+    /// The validation loss in bits per byte of text at the evaluation that gave the objective, if it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub val_bits_per_byte: Option<f64>,
 }

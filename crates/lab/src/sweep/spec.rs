@@ -26,6 +26,8 @@ pub struct SweepSpec {
     /// The file that points are made from: a template, whose variables the axes are, or an experiment, whose key paths they are. The path
     /// is joined to the folder of the sweep file.
     pub base: PathBuf,
+    /// The mistake that there is no such file. A sweep that was started goes on without it.
+    pub missing_base: Option<Box<Diagnostic>>,
     /// Variables of the template that are the same for all points.
     pub vars: Map<String, Value>,
     /// `key.path=value` for every point, in the form of `--set`.

@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use serde::Serialize;
+
 use super::importance::{Importance, importance};
 use super::point::PointValues;
 use super::progress::{DuePoints, PointProgress, SweepProgress};
@@ -23,6 +25,45 @@ pub struct SweepSummary {
     pub is_finished: bool,
     /// Files that cannot be read, each in one sentence.
     pub problems: Vec<String>,
+}
+
+/// The numbers of the points of a sweep by status. They add up to all points.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct PointCounts {
+    /// The points that did all their steps.
+    pub done: usize,
+    /// The points that early stopping ended.
+    pub stopped: usize,
+    /// The points that early stopping has not promoted so far. There are none once the sweep is finished.
+    pub judged: usize,
+    pub failed: usize,
+    pub running: usize,
+    pub interrupted: usize,
+    /// The points that have no run yet.
+    pub queued: usize,
+    /// The points whose run was removed.
+    pub removed: usize,
+    /// The points that are the same run as another point.
+    pub duplicate: usize,
+}
+
+impl PointCounts {
+    /// The numbers with their names, in the order in which they are shown.
+    #[must_use]
+    pub fn named(self) -> [(usize, &'static str); 9] {
+        let Self { done, stopped, judged, failed, running, interrupted, queued, removed, duplicate } = self;
+        [
+            (done, "done"),
+            (stopped, "stopped early"),
+            (judged, "judged"),
+            (failed, "failed"),
+            (running, "running"),
+            (interrupted, "interrupted"),
+            (queued, "queued"),
+            (removed, "removed"),
+            (duplicate, "duplicate"),
+        ]
+    }
 }
 
 impl SweepSummary {
@@ -61,10 +102,32 @@ impl SweepSummary {
     /// Marks the points of these numbers as failed if they have no run that could say so.
     pub fn mark_failed(&mut self, points: &[usize]) {
         for row in self.results.rows.iter_mut().filter(|row| points.contains(&row.point)) {
-            if row.status == PointStatus::Queued {
+            if matches!(row.status, PointStatus::Queued | PointStatus::Removed) {
                 row.status = PointStatus::Failed;
             }
         }
+    }
+
+    /// Counts the points.
+    #[must_use]
+    pub fn counts(&self) -> PointCounts {
+        let mut counts = PointCounts::default();
+        for row in &self.results.rows {
+            let count = match row.status {
+                PointStatus::Done => &mut counts.done,
+                // The point may still be promoted until the sweep is finished.
+                PointStatus::Stopped if !self.is_finished => &mut counts.judged,
+                PointStatus::Stopped => &mut counts.stopped,
+                PointStatus::Failed => &mut counts.failed,
+                PointStatus::Running => &mut counts.running,
+                PointStatus::Interrupted => &mut counts.interrupted,
+                PointStatus::Queued => &mut counts.queued,
+                PointStatus::Removed => &mut counts.removed,
+                PointStatus::Duplicate => &mut counts.duplicate,
+            };
+            *count += 1;
+        }
+        counts
     }
 
     /// The numbers of the points that early stopping ended, ascending. They are final only once the sweep is finished; before, there
@@ -81,8 +144,13 @@ impl SweepSummary {
 /// The row of each point. `due`: positions of the points that are due now.
 fn rows(record: &SweepRecord, progress: &SweepProgress, due: &[usize]) -> Vec<ResultsRow> {
     let points = record.points.iter().zip(&progress.points).enumerate();
-    let own: Vec<ResultsRow> =
-        points.map(|(i, (point, progress))| row(point, progress.as_ref(), due.contains(&i))).collect();
+    let own: Vec<ResultsRow> = points
+        .map(|(i, (point, run))| match run {
+            Some(run) => row(point, run, due.contains(&i)),
+            None if progress.removed.contains(&i) => empty_row(point, PointStatus::Removed),
+            None => empty_row(point, PointStatus::Queued),
+        })
+        .collect();
     let shown = |(i, point): (usize, &PlannedPoint)| {
         let same = point.same_as.and_then(|index| record.points.iter().position(|p| p.index == index));
         let row = &own[same.unwrap_or(i)];
@@ -92,40 +160,46 @@ fn rows(record: &SweepRecord, progress: &SweepProgress, due: &[usize]) -> Vec<Re
     record.points.iter().enumerate().map(shown).collect()
 }
 
-fn row(point: &PlannedPoint, progress: Option<&PointProgress>, is_due: bool) -> ResultsRow {
-    let mut row = ResultsRow {
+/// The row of a point without a run.
+fn empty_row(point: &PlannedPoint, status: PointStatus) -> ResultsRow {
+    ResultsRow {
         point: point.index,
         values: point.values.clone(),
-        status: PointStatus::Queued,
+        status,
         steps: 0,
         objective: None,
         run: None,
         seconds: None,
         val_bits_per_byte: None,
-    };
-    let Some(progress) = progress else { return row };
-    let value = |until: u64| match progress.result(until, point.steps) {
-        Some(SegmentResult::Value(value)) => Some(value),
+    }
+}
+
+fn row(point: &PlannedPoint, run: &PointProgress, is_due: bool) -> ResultsRow {
+    let value = |until: u64| match run.result(until, point.steps) {
+        Some(SegmentResult::Value(value)) => Some((until, value)),
         _ => None,
     };
     // A value after fewer steps is not that of a finished run.
-    let last_value = match progress.status {
+    let last_value = match run.status {
         RunStatus::Done => value(point.steps),
         _ => point.rungs.iter().rev().find_map(|&until| value(until)),
     };
-    row.status = match progress.status {
+    let status = match run.status {
         RunStatus::Done => PointStatus::Done,
         RunStatus::Failed => PointStatus::Failed,
-        _ if progress.is_held => PointStatus::Running,
+        _ if run.is_held => PointStatus::Running,
         _ if last_value.is_some() && !is_due => PointStatus::Stopped,
         _ => PointStatus::Interrupted,
     };
-    row.steps = progress.steps.min(point.steps);
-    row.objective = last_value.filter(|value| value.is_finite() && row.status != PointStatus::Failed);
-    row.run = Some(progress.id.clone());
-    row.seconds = progress.seconds;
-    row.val_bits_per_byte = progress.val_bits_per_byte;
-    row
+    let measured = last_value.filter(|(_, value)| value.is_finite() && status != PointStatus::Failed);
+    ResultsRow {
+        steps: run.steps.min(point.steps),
+        objective: measured.map(|(_, value)| value),
+        run: Some(run.id.clone()),
+        seconds: run.seconds,
+        val_bits_per_byte: measured.and_then(|(until, _)| run.bits_per_byte(until)),
+        ..empty_row(point, status)
+    }
 }
 
 /// The best point that did all its steps: its number and objective.

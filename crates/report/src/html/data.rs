@@ -20,10 +20,11 @@ use super::memory::{MemoryTable, memory_table};
 use super::samples::{Samples, read_samples};
 use super::settings::{DifferingSetting, setting_differences};
 use super::sweep::{self, SweepTable};
-use runner_lab::compare::comparability::{MeasuredQuantity, MeasurementBasis, find_incomparable};
+use runner_lab::compare::comparability::{MeasuredQuantity, MeasurementBasis, find_incomparable, group_by_reason};
+use runner_lab::stopped_points;
 use runner_spec::forecast::Forecast;
 use runner_spec::plan::Plan;
-use runner_store::catalog::{self, ListedStatus};
+use runner_store::catalog::ListedStatus;
 use runner_store::files::read_small;
 use runner_store::manifest::Manifest;
 use runner_store::run_dir::{self, CHECKPOINTS, METRICS, PLAN, RESOLVED, SAMPLES, SUMMARY};
@@ -179,14 +180,13 @@ impl RunReader {
 
     /// The run in `path`, with at most `max_points` per curve.
     fn read_run(&mut self, path: &Path, max_points: usize) -> RunData {
-        let listed = catalog::describe(path);
+        let listed = stopped_points::describe(path);
         let mut problems = Vec::new();
         let manifest = or_problem(run_dir::read_manifest(path).map(Some), &mut problems);
         let summary = or_problem(run_dir::read_summary(path), &mut problems);
         let planned = or_problem(self.read_plan(path), &mut problems);
         let inherited_steps = manifest.as_ref().and_then(|m| m.continued_from.as_ref()).map_or(0, |from| from.step);
-        // The summary of an earlier session is out of date.
-        let current = summary.as_ref().filter(|s| manifest.as_ref().is_none_or(|m| m.status == s.status));
+        let current = summary.as_ref().filter(|s| manifest.as_ref().is_none_or(|m| s.is_current(m.status)));
         let (curves, samples) = self.read_record(path, current, inherited_steps, max_points, &mut problems);
         let yaml = if_present(read_small(&path.join(RESOLVED)), &mut problems);
         let measured = or_problem(timeline::read(path), &mut problems);
@@ -283,15 +283,9 @@ fn describe_incomparable(runs: &[RunData]) -> Vec<String> {
         ("val loss, perplexity", MeasuredQuantity::ValidationLoss),
         ("bits/byte", MeasuredQuantity::BitsPerByte),
     ];
-    let mut found: Vec<(String, Vec<&str>)> = Vec::new();
-    for (name, quantity) in quantities {
-        let bases = bases.iter().map(|(id, basis)| (id.clone(), basis));
-        let Some(reason) = find_incomparable(bases, quantity) else { continue };
-        match found.iter_mut().find(|(known, _)| *known == reason) {
-            Some((_, names)) => names.push(name),
-            None => found.push((reason, vec![name])),
-        }
-    }
+    let named =
+        |(name, quantity)| (name, find_incomparable(bases.iter().map(|(id, basis)| (id.clone(), basis)), quantity));
+    let found = group_by_reason(quantities.map(named));
     found.into_iter().map(|(reason, names)| format!("not comparable: {}: {reason}", names.join(", "))).collect()
 }
 

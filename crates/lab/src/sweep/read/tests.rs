@@ -141,8 +141,13 @@ fn files_that_cannot_be_read() {
     std::fs::write(&file, b"sweep: \xE9").unwrap();
     assert!(load(&file).unwrap_err().to_string().contains("not UTF-8"));
     std::fs::write(&file, WHOLE).unwrap();
-    let missing = load(&file).unwrap_err().to_string();
+    // A sweep that was started goes on without its base.
+    let missing = ConfigError::new(vec![*load(&file).unwrap().missing_base.unwrap()]).to_string();
     assert!(missing.contains("there is no file") && missing.contains("latin.yaml:3:13"), "{missing}");
+    std::fs::write(&file, format!("{WHOLE}  paralel: 2\n")).unwrap();
+    let all = load(&file).unwrap_err().to_string();
+    assert!(all.contains("there is no file") && all.contains("paralel"), "{all}");
+    std::fs::write(&file, WHOLE).unwrap();
     std::fs::write(folder.path().join("gpt2-lr.yaml.j2"), "").unwrap();
     assert_eq!(load(&file).unwrap().base, folder.path().join("gpt2-lr.yaml.j2"));
 }
