@@ -36,8 +36,8 @@ pub(crate) struct CompareArgs {
     /// Smooth the curves: draw the mean of the last N values.
     #[arg(long, value_name = "N", default_value_t = 1, requires = "plot", value_parser = clap::value_parser!(u32).range(1..))]
     pub smooth: u32,
-    /// Sort the runs by a column, best first: `val_loss`, `tokens_per_second`, or a key such as `train.steps`.
-    #[arg(long, value_name = "KEY")]
+    /// Sort the runs by a column, best first: `val_loss`, `tokens_per_second`, or a key such as `train.steps`; -KEY reverses the order.
+    #[arg(long, value_name = "KEY", allow_hyphen_values = true)]
     pub sort: Option<String>,
     #[command(flatten)]
     pub root: RunsFolderArgs,

@@ -88,10 +88,13 @@ pub(crate) fn run(args: &DiffArgs) -> anyhow::Result<Exit> {
     }
     let (a, b) = (open_side(&args.a, args)?, open_side(&args.b, args)?);
     let mut notes = Vec::new();
-    if let (Some(a), Some(b)) = (a.run_path(), b.run_path())
-        && a == b
-    {
-        notes.push("A and B name the same run".to_owned());
+    if let (Some(a), Some(b)) = (a.run_path(), b.run_path()) {
+        if !args.set.is_empty() {
+            refuse!("--set overrides keys of experiment files, and both A and B are runs");
+        }
+        if a == b {
+            notes.push("A and B name the same run".to_owned());
+        }
     }
     let data = data(args, [&a, &b], &mut notes)?;
     let read = data.is_some();

@@ -16,6 +16,9 @@ use runner_report::html::{LiveReport, PAGE_PREFIX, Page, ReportError, ReportRequ
 use runner_spec::format;
 use runner_store::catalog;
 
+/// The port on which `--serve` listens without `--port`.
+const DEFAULT_PORT: u16 = 8700;
+
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ReportArgs {
     /// The runs: directories, ids, or beginnings of ids. A sweep's id or folder stands for its runs.
@@ -33,9 +36,9 @@ pub(crate) struct ReportArgs {
     /// Serve the page to this machine only, and update it while the runs go on, until Ctrl-C.
     #[arg(long, conflicts_with_all = ["output", "force", "json"])]
     pub serve: bool,
-    /// The port to serve on; 0 picks a free one.
-    #[arg(long, value_name = "N", default_value_t = 8700, requires = "serve")]
-    pub port: u16,
+    /// The port to serve on; 0 picks a free one [default: 8700].
+    #[arg(long, value_name = "N", requires = "serve")]
+    pub port: Option<u16>,
     /// The title of the page [default: the run's id, or the number of runs].
     #[arg(long)]
     pub title: Option<String>,
@@ -51,11 +54,14 @@ pub(crate) struct ReportArgs {
 pub(crate) fn run(args: &ReportArgs) -> anyhow::Result<Exit> {
     let request = request(args)?;
     if args.serve {
-        return serve(args.port, request);
+        return serve(args.port.unwrap_or(DEFAULT_PORT), request);
     }
     let Some(output) = &args.output else { refuse!("no file to write: give -o FILE") };
     let standard = output == Path::new("-");
     check_replaceable(output, true)?;
+    if args.port.is_some() {
+        refuse!("--port is the port to serve on: give --serve");
+    }
     if !standard && !args.force && !is_replaceable(output) {
         refuse!("{} is there already and is not a report: --force replaces it", output.display());
     }

@@ -248,3 +248,76 @@ fn a_run_with_a_name_that_is_no_text_hides_no_other() {
     sandbox.expect(0, "runs rm lab-\u{fffd} --yes --json");
     assert!(!odd.exists());
 }
+
+#[test]
+fn names_and_paths_of_runs_are_told_apart() {
+    let sandbox = new_sandbox();
+    let id = train(&sandbox, 1);
+    sandbox.expect(0, "apply exp.yaml --set name=lab-b --threads 1 --quiet --until-step 8");
+    let longer = run_ids(&sandbox, &["--status", "interrupted"]).remove(0);
+    sandbox.write("s.yaml", "sweep: {base: exp.yaml, grid: {seed: [2, 3]}}\n");
+    sandbox.expect(0, "sweep s.yaml --threads 1 --quiet");
+    // `lab` is the run of that name, not one of a longer name, and no point of a sweep.
+    assert!(sandbox.stdout_of("runs show lab").starts_with(&id));
+    let sweep = names_in(&sandbox.path("runs/sweeps")).into_iter().find(|name| name.starts_with("s-")).unwrap();
+    let points = run_ids(&sandbox, &["--sweep", "s"]);
+    assert_eq!((points.len(), run_ids(&sandbox, &["--sweep", &format!("runs/sweeps/{sweep}")])), (2, points.clone()));
+    assert!(sandbox.stdout_of(&["runs", "show", &points[0]]).contains(&format!("{sweep}, point 1 (seed=2)")));
+    let printed = sandbox.expect(2, "runs show la");
+    assert!(printed.contains(&format!("{} (point 1 of {sweep})", points[0])), "{printed}");
+    // What is no run is named as what it is.
+    for (name, part) in [
+        (sweep.as_str(), "it is a sweep: `runner runs --sweep s-"),
+        ("runs", "it is a folder of runs: name one of them, such as runs/lab-"),
+        ("exp.yaml", "it is a file, and a run is a folder"),
+        (&format!("runs/{id}/plan.json"), "it is a part of the run runs/lab-"),
+        ("nowhere/lab", "there is no such folder"),
+    ] {
+        let printed = sandbox.expect(2, &["runs", "show", name]);
+        assert!(printed.contains(&format!("{name} is not a run: {part}")), "{printed}");
+    }
+    for (arguments, part) in [
+        ("runs --sweep other", "no sweep \"other\" in runs; there are: s-"),
+        ("runs --limit 0", "0 is not in 1.."),
+        (&format!("runs --runs runs/{id}"), "this is a run: name the folder that it is in"),
+        (&format!("report {id} -o runs"), "runs is a folder: name a file, such as runs/report.html"),
+        (&format!("report {id} -o r.html --port 3"), "give --serve"),
+        ("sweep s.yaml --slurm-option=--x", "give --launcher slurm"),
+        (&format!("diff {id} {longer} --set seed=3"), "both A and B are runs"),
+    ] {
+        let printed = sandbox.expect(2, arguments);
+        assert!(printed.contains(part), "{arguments}: {printed}");
+    }
+    assert!(run_ids(&sandbox, &["--status", "stopped early,done"]).contains(&id));
+    assert!(sandbox.stdout_of("sweep status s.yaml").contains("2 points, 2 done"));
+    assert!(sandbox.stdout_of("report s -o r.html").contains("2 runs"));
+    // A run in another folder is named by its path, which finds it.
+    fs::create_dir(sandbox.path("moved")).unwrap();
+    fs::rename(run_path(&sandbox, &longer), sandbox.path("moved").join(&longer)).unwrap();
+    let printed = sandbox.expect(0, &["resume", &format!("moved/{longer}"), "--threads", "1"]);
+    assert!(printed.contains(&format!("runner runs show moved/{longer}\n")), "{printed}");
+    let printed = sandbox.expect(2, &["runs", "rm", &format!("moved/{longer}"), "--yes"]);
+    assert!(printed.contains("--runs moved names that of the run"), "{printed}");
+}
+
+#[test]
+fn a_lost_plan_is_explained_and_can_be_written_again() {
+    let sandbox = new_sandbox();
+    let id = train(&sandbox, 1);
+    let (plan, resolved) = (format!("runs/{id}/plan.json"), format!("runs/{id}/resolved.yaml"));
+    let whole = sandbox.read(&plan);
+    let sample = ["sample", &id, "--prompt", "1", "--max-tokens", "2"];
+    let advice = format!("let `runner plan {resolved} --json > {plan}` write it again");
+    fs::remove_file(sandbox.path(&plan)).unwrap();
+    let printed = sandbox.expect(1, &sample);
+    assert!(printed.contains("the plan of the run is missing: ") && printed.contains(&advice), "{printed}");
+    sandbox.write(&plan, "{");
+    for command in [&sample[..], &["diff", &id, &id], &["compare", &id], &["reproduce", &id], &["eval", &id]] {
+        let printed = sandbox.expect(1, command);
+        assert!(printed.contains("the plan of the run is damaged (") && printed.contains(&advice), "{printed}");
+    }
+    let again = sandbox.stdout_of(&["plan", &resolved, "--json", "--threads", "1"]);
+    assert_eq!(again, whole);
+    sandbox.write(&plan, again);
+    sandbox.expect(0, &sample);
+}

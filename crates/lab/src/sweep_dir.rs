@@ -200,7 +200,8 @@ pub fn find_folder(root: &Path, wanted: &str) -> Option<PathBuf> {
 }
 
 /// Finds the sweep that `wanted` names in the folder of runs `root`: by its folder, its id, its name, or the unique beginning of an id. An id
-/// or a name comes before those that begin with it. `None` if there is no such sweep.
+/// or a name comes before those that begin with it. A sweep file, which need not exist any more, names the newest sweep that was started from
+/// it. `None` if there is no such sweep.
 ///
 /// # Errors
 /// If there are several.
@@ -221,14 +222,11 @@ pub fn find(root: &Path, wanted: &str) -> Result<Option<PathBuf>, StoreError> {
         let message = format!("{wanted} may be any of these sweeps: {candidates}; give more of the name");
         return Err(StoreError::Refused(message));
     }
+    if matching.is_empty() && !wanted.is_empty() {
+        let file = absolute_path(Path::new(wanted));
+        matching.extend(list(root).0.into_iter().rfind(|(_, record)| record.file == file).map(|(path, _)| path));
+    }
     Ok(matching.pop())
-}
-
-/// The newest sweep in `root` that was started from the sweep file `file`, which need not exist any more.
-#[must_use]
-pub fn newest_started_from(root: &Path, file: &Path) -> Option<PathBuf> {
-    let file = absolute_path(file);
-    list(root).0.into_iter().rfind(|(_, record)| record.file == file).map(|(path, _)| path)
 }
 
 /// Finds the sweep that `wanted` names, as [`find`] does. `None` names the newest sweep.

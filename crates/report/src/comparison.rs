@@ -1,5 +1,6 @@
 //! The table of `runner compare`: the settings in which runs differ, and their outcomes.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
@@ -153,24 +154,33 @@ impl Comparison {
         std::iter::once("id").chain(figures).chain(self.differing.iter().map(String::as_str)).collect()
     }
 
-    /// Orders the runs by `key`: a figure from the best value, anything else from the lowest. Runs without a value come last.
-    /// `None` if there is no such key.
+    /// Orders the runs by `key`: a figure from the best value, anything else from the lowest. A minus before the key reverses the order. Runs
+    /// without a value come last. A column's name in the table is also a key. `None` if there is no such key.
     #[must_use]
     pub fn sorted(mut self, key: &str) -> Option<Self> {
-        if key == "id" {
-            self.runs.sort_by(|a, b| a.id.cmp(&b.id));
-        } else if let Some(figure) = FIGURES.iter().find(|figure| figure.key == key) {
-            let rank = |run: &ComparedRun| {
-                let value = (figure.value)(&run.figures);
-                value.map_or(f64::INFINITY, |v| if figure.better == Higher { -v } else { v })
-            };
-            self.runs.sort_by(|a, b| rank(a).total_cmp(&rank(b)));
-        } else if self.differing.iter().any(|k| k == key) {
-            let number = |run: &ComparedRun| run.settings.get(key).and_then(Value::as_f64).unwrap_or(f64::INFINITY);
-            let text = |run: &ComparedRun| run.settings.get(key).map(setting_text);
-            self.runs.sort_by(|a, b| number(a).total_cmp(&number(b)).then_with(|| text(a).cmp(&text(b))));
+        let (key, is_reversed) = key.strip_prefix('-').map_or((key, false), |key| (key, true));
+        let figure = FIGURES.iter().find(|figure| figure.key == key || figure.head == key);
+        let setting = || self.differing.iter().find(|k| *k == key || shortest_name(k, &self.keys) == key).cloned();
+        let directed = |order: Ordering| if is_reversed { order.reverse() } else { order };
+        if key == "id" || key == "run" {
+            self.runs.sort_by(|a, b| directed(a.id.cmp(&b.id)));
+        } else if let Some(figure) = figure {
+            let value = |run: &ComparedRun| (figure.value)(&run.figures);
+            self.runs.sort_by(|a, b| match (value(a), value(b)) {
+                (Some(a), Some(b)) if figure.better == Higher => directed(b.total_cmp(&a)),
+                (Some(a), Some(b)) => directed(a.total_cmp(&b)),
+                (a, b) => a.is_none().cmp(&b.is_none()),
+            });
         } else {
-            return None;
+            let key = setting()?;
+            let compare = |a: &Value, b: &Value| match (a.as_f64(), b.as_f64()) {
+                (Some(a), Some(b)) => a.total_cmp(&b),
+                (a, b) => a.is_none().cmp(&b.is_none()),
+            };
+            self.runs.sort_by(|a, b| match (a.settings.get(&key), b.settings.get(&key)) {
+                (Some(a), Some(b)) => directed(compare(a, b).then_with(|| setting_text(a).cmp(&setting_text(b)))),
+                (a, b) => a.is_none().cmp(&b.is_none()),
+            });
         }
         Some(self)
     }
@@ -352,6 +362,10 @@ mod tests {
         assert_eq!(ids("tokens_per_second").unwrap(), "cba");
         assert_eq!(ids("optimizer.adamw.lr").unwrap(), "cba");
         assert_eq!(ids("id").unwrap(), "abc");
+        for (head, order) in [("lr", "cba"), ("val loss", "bca"), ("-val_loss", "cba"), ("-lr", "abc"), ("-id", "cba")]
+        {
+            assert_eq!(ids(head).unwrap(), order, "{head}");
+        }
         assert!(ids("vall_oss").is_none());
     }
 

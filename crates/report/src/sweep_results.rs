@@ -76,9 +76,8 @@ impl SweepResultsText<'_> {
         let styled = match status {
             PointStatus::Done => styled.green(),
             PointStatus::Running => styled.cyan(),
-            PointStatus::Interrupted => styled.yellow(),
+            PointStatus::Interrupted | PointStatus::Removed => styled.yellow(),
             PointStatus::Failed => styled.red(),
-            PointStatus::Removed => styled.yellow(),
             PointStatus::Queued | PointStatus::Stopped | PointStatus::Duplicate => styled,
         };
         styled.to_string()

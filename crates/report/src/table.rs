@@ -56,21 +56,16 @@ impl<'a> Column<'a> {
 #[must_use]
 pub fn table_of_width(mut columns: Vec<Column<'_>>, mut rows: Vec<Vec<String>>, width: Option<usize>) -> String {
     let mut left_out: Vec<&str> = Vec::new();
-    if let Some(width) = width {
-        loop {
-            let shortened = fit(&columns, &rows, width);
-            let least = (0..columns.len()).min_by_key(|&i| (columns[i].importance, Reverse(i)));
-            match least.filter(|_| columns.len() > 2 && !is_within(&columns, &shortened, width)) {
-                Some(least) => {
-                    left_out.push(columns.remove(least).head);
-                    rows.iter_mut().filter(|row| least < row.len()).for_each(|row| drop(row.remove(least)));
-                }
-                None => {
-                    rows = shortened;
-                    break;
-                }
-            }
-        }
+    while let Some(width) = width {
+        let shortened = fit(&columns, &rows, width);
+        let least = (0..columns.len()).min_by_key(|&i| (columns[i].importance, Reverse(i)));
+        let left_out_next = least.filter(|_| columns.len() > 2 && !is_within(&columns, &shortened, width));
+        let Some(i) = left_out_next else {
+            rows = shortened;
+            break;
+        };
+        left_out.push(columns.remove(i).head);
+        rows.iter_mut().filter(|row| i < row.len()).for_each(|row| drop(row.remove(i)));
     }
     let heads: Vec<(&str, Align)> = columns.iter().map(|column| (column.head, column.align)).collect();
     let mut out = table(&heads, &rows);

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use rayon::prelude::*;
 use serde::{Serialize, Serializer};
 
+use super::ancestry::parent;
 use super::error::StoreError;
 use super::files::file_name;
 use super::lock::RunLock;
@@ -259,11 +260,13 @@ fn describe_other_path(path: &Path) -> Option<String> {
     })
 }
 
-/// The id of the run in `path`, and the point of a sweep that it is.
+/// The id of the run in `path`, and what tells it from others of its name: the point of a sweep that it is, or the run that it was made from.
 fn describe_candidate(path: &Path, manifest: Option<&Manifest>) -> String {
     let point = manifest.and_then(|manifest| manifest.sweep.as_ref());
-    let point = point.map_or_else(String::new, |point| format!(" (point {} of {})", point.point, point.id));
-    format!("{}{point}", file_name(path))
+    let point = point.map(|point| format!("point {} of {}", point.point, point.id));
+    let parent = manifest.and_then(|manifest| parent(manifest.origin.as_ref(), manifest.continued_from.as_ref()));
+    let what = point.or_else(|| Some(parent?.describe()));
+    format!("{}{}", file_name(path), what.map_or_else(String::new, |what| format!(" ({what})")))
 }
 
 /// Finds the runs that `wanted` names, in that order. A run named twice, however it is spelled, is found once.

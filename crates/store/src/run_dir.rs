@@ -105,7 +105,13 @@ pub fn base_id(name: &str, plan_hash: &str) -> String {
 /// If it is missing, damaged or of another version.
 pub fn read_manifest(path: &Path) -> Result<Manifest, StoreError> {
     let file = path.join(MANIFEST);
-    let manifest: Manifest = read_json(&file)?;
+    let manifest: Manifest = read_json(&file).map_err(|error| match error {
+        StoreError::Damaged { path, message } => {
+            let advice = "restore it from a copy, or remove the run";
+            StoreError::damaged(&path, format!("the manifest of the run is damaged ({message}): {advice}"))
+        }
+        other => other,
+    })?;
     check_format(&file, manifest.format, FORMAT)?;
     Ok(manifest)
 }

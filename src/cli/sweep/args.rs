@@ -84,7 +84,7 @@ pub(crate) enum SweepCommand {
 /// The sweep that a command reads.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct SweepNameArgs {
-    /// A sweep's folder, id or name, or the beginning of an id that no other sweep shares [default: the newest].
+    /// A sweep's folder, id, name or sweep file, or the beginning of an id that no other sweep shares [default: the newest].
     #[arg(add = sweeps_completer())]
     pub sweep: Option<String>,
     #[command(flatten)]
@@ -123,7 +123,7 @@ pub(crate) struct ListArgs {
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct RmArgs {
-    /// A sweep's folder, id or name, or the beginning of an id that no other sweep shares.
+    /// A sweep's folder, id, name or sweep file, or the beginning of an id that no other sweep shares.
     #[arg(add = sweeps_completer())]
     pub sweep: String,
     /// Also remove the runs that it started, except those that have a tag, that another sweep counts among its points, or that a run

@@ -32,6 +32,9 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<Exit> {
     let interrupt = Interrupt::install()?;
     let mut screen = Screen::new(OutputMode::detect(args.json, args.quiet));
     let file = args.file.as_ref().ok_or_else(|| RequestError("name the sweep file".to_owned()))?;
+    if args.launcher == SweepLauncherKind::Local && !args.slurm_option.is_empty() {
+        refuse!("--slurm-option is an option of jobs: give --launcher slurm");
+    }
     let SweepSource { spec, started, runs: root } = SweepSource::find(args, file, &screen)?;
     let host = host(root, args.threads)?;
     let parallel = args.parallel.map_or(spec.parallel, usize::from).max(1);
@@ -128,22 +131,14 @@ impl SweepSource {
         if wanted.exists() && !wanted.is_dir() {
             return Ok(Self { spec: sweep::load(wanted)?, started: None, runs });
         }
-        let name = wanted.to_string_lossy();
-        let of_file = || sweep_dir::newest_started_from(&runs, wanted);
-        let path = match sweep_dir::find(&runs, &name)? {
-            Some(path) => path,
-            None => match of_file() {
-                Some(path) => {
-                    let (file, id) = (wanted.display(), file_name(&path));
-                    screen.warn(&printable(&format!(
-                        "there is no file {file}: {id}, which was started from it, goes on"
-                    )));
-                    path
-                }
-                None => refuse!("{}", describe_unknown_sweep(&runs, wanted)),
-            },
+        let Some(path) = sweep_dir::find(&runs, &wanted.to_string_lossy())? else {
+            refuse!("{}", describe_unknown_sweep(&runs, wanted));
         };
         let record = sweep_dir::read_record(&path)?;
+        if record.file == sweep_dir::absolute_path(wanted) {
+            let (file, id) = (wanted.display(), &record.id);
+            screen.warn(&printable(&format!("there is no file {file}: {id}, which was started from it, goes on")));
+        }
         if args.new {
             let (id, file) = (printable(&record.id), record.file.display());
             refuse!("--new starts another sweep, and needs the sweep file; that of {id} was {file}");

@@ -122,7 +122,8 @@ impl RunRecord {
             })
         };
         let last = |of: fn(&EvalLine) -> Option<f64>| evals().rev().find_map(of);
-        let losses = evals().filter_map(|e| e.val_loss);
+        // An evaluation of another run's weights is not this run's best.
+        let losses = evals().filter(|e| skip == 0 || e.step > skip).filter_map(|e| e.val_loss);
         let last_step = self.steps().last();
         let summary = self.summary.as_ref();
         RunFigures {

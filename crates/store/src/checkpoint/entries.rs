@@ -109,7 +109,7 @@ pub(super) fn pick(folder: &Path, which: CheckpointChoice) -> Result<CheckpointE
         let known: Vec<String> = all.iter().map(|e| e.step.to_string()).collect();
         let message = match (step, known.is_empty()) {
             (Some(step), false) => format!("no checkpoint of step {step}; there are: {}", known.join(", ")),
-            _ => "no checkpoint yet".to_owned(),
+            _ => "there is no checkpoint: none was saved yet, or they were removed".to_owned(),
         };
         StoreError::NoSuchCheckpoint { path: folder.to_owned(), message }
     })

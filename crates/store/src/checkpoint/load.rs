@@ -116,7 +116,7 @@ impl StoredCheckpoint {
     pub(super) fn open(folder: &Path, plan_hash: Option<&str>) -> Result<Self, CheckpointProblem> {
         let state = state_file(folder)?;
         if let Some(wanted) = plan_hash.filter(|wanted| *wanted != state.plan_hash) {
-            let [theirs, ours] = [&state.plan_hash, wanted].map(|hash| short_hash(hash));
+            let [theirs, ours] = [&state.plan_hash, wanted].map(short_hash);
             return content(format!("it is of another plan ({theirs}; this run's is {ours})"));
         }
         let mut parts = Vec::new();
