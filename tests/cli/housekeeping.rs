@@ -280,7 +280,7 @@ fn names_and_paths_of_runs_are_told_apart() {
         ("runs --sweep other", "no sweep \"other\" in runs; there are: s-"),
         ("runs --limit 0", "0 is not in 1.."),
         (&format!("runs --runs runs/{id}"), "this is a run: name the folder that it is in"),
-        (&format!("report {id} -o runs"), "runs is a folder: name a file, such as runs/report.html"),
+        (&format!("report {id} -o runs"), "runs is a folder: name a file"),
         (&format!("report {id} -o r.html --port 3"), "give --serve"),
         ("sweep s.yaml --slurm-option=--x", "give --launcher slurm"),
         (&format!("diff {id} {longer} --set seed=3"), "both A and B are runs"),
