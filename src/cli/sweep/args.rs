@@ -25,7 +25,7 @@ pub(crate) struct SweepArgs {
 #[derive(Debug, Clone, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "flags of a command")]
 pub(crate) struct RunArgs {
-    /// The sweep file; or a sweep that was started: its folder, id or name. That needs neither the file nor what it names.
+    /// The sweep file; or a sweep that was started: its folder, id or name. That needs neither the file nor its base or template.
     #[arg(required = true)]
     pub file: Option<PathBuf>,
     /// Show the points with their cost and the predicted time, and start nothing.
