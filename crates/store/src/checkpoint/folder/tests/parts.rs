@@ -350,7 +350,7 @@ fn the_checkpoint_of_another_plan_is_loaded_when_asked_for() {
     let fixture = Fixture::new();
     let (path, rank) = (fixture.dir.path().join(dir_name(2)), &fixture.ranks[0]);
     let error = load_state(&path, Some("cccccccc"), &rank.layout, 2, &Device::Cpu).unwrap_err().to_string();
-    assert!(error.contains("of another plan (aaaaaaaa; this run's is cccccccc)"), "{error}");
+    assert!(error.contains("of another plan (aaaaaaaabbbb; this run's is cccccccc)"), "{error}");
     assert_is(&load_state(&path, None, &rank.layout, 2, &Device::Cpu).unwrap(), rank, 2, "any plan");
 }
 
