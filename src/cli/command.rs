@@ -65,7 +65,7 @@ enum Command {
     Data(data::DataArgs),
     Diff(diff::DiffArgs),
     Doctor(doctor::DoctorArgs),
-    /// Check an experiment file, and show every mistake with its line and column.
+    /// Check an experiment file or a sweep file, and show every mistake with its line and column.
     Validate(validate::ValidateArgs),
     /// Render a template (a file that ends in .j2) and print the result.
     Render(render::RenderArgs),

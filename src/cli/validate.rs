@@ -1,30 +1,52 @@
-//! `runner validate`: checks an experiment file, and shows where each of its values comes from.
+//! `runner validate`: checks an experiment file or a sweep file, and shows where each value of an experiment comes from.
 
 use clap::Args;
 
-use super::common::ExperimentArgs;
-use super::exit::Exit;
+use super::common::{ExperimentArgs, ThreadArgs, host_without_runs};
+use super::exit::{Exit, refuse};
 use super::output::print;
+use runner_engine::sweep::check_sweep;
+use runner_lab::sweep;
+use runner_spec::format::counted;
 
 #[derive(Debug, Args)]
 pub(crate) struct ValidateArgs {
     #[command(flatten)]
     experiment: ExperimentArgs,
-    /// Show every value and its origin: default, preset, file, environment or flag.
+    /// Show every value of the experiment and its origin: default, preset, file, environment or flag.
     #[arg(long)]
     explain: bool,
 }
 
-/// Loads the file and says that it is valid; with `--explain`, shows all values and their origins in a table instead.
+/// Loads the file and says that it is valid; with `--explain`, shows all values and their origins in a table instead. Of a sweep file, it
+/// loads the experiments of all points.
 ///
 /// # Errors
 /// `ConfigError` with the mistakes of the file (exit code 2).
 pub(crate) fn run(args: &ValidateArgs) -> anyhow::Result<Exit> {
+    if sweep::is_sweep_file(&args.experiment.file) {
+        return validate_sweep(args);
+    }
     let loaded = args.experiment.load()?;
     print(&if args.explain {
         runner_config::explain(&loaded.origins)
     } else {
         format!("{}: `{}` is a valid experiment\n", args.experiment.file.display(), loaded.experiment.name)
     })?;
+    Ok(Exit::Done)
+}
+
+fn validate_sweep(args: &ValidateArgs) -> anyhow::Result<Exit> {
+    let file = &args.experiment.file;
+    let spec = sweep::load(file)?;
+    if args.explain {
+        let (file, base) = (file.display(), spec.base.display());
+        refuse!(
+            "--explain shows the values of one experiment, and {file} is a sweep: give the file that it varies, {base}"
+        );
+    }
+    let host = host_without_runs(ThreadArgs { threads: None })?;
+    let points = counted(check_sweep(&spec, &args.experiment.options()?, &host)? as u64, "point");
+    print(&format!("{}: `{}` is a valid sweep of {points}\n", file.display(), spec.name))?;
     Ok(Exit::Done)
 }

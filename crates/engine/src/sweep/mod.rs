@@ -16,6 +16,6 @@ mod slurm_script;
 
 pub use driver::{SweepReport, run_sweep};
 pub use event::{DriveProgress, RunningPoint, SweepEvent, SweepObserver, SweepOutcome};
-pub use open::{OpenedSweep, SweepLauncher, SweepRequest, explain_damaged_copy, open_sweep};
+pub use open::{OpenedSweep, SweepLauncher, SweepRequest, check_sweep, explain_damaged_copy, open_sweep};
 pub use point_problems::{PointProblems, describe_points};
 pub use point_process::{ReportedProgress, point_arguments};

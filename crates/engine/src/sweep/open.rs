@@ -11,7 +11,7 @@ use runner_lab::sweep_dir;
 use runner_lab::sweep_dir::{SWEEPS, SweepDir, SweepFiles};
 use runner_store::{RunLock, StoreError};
 
-use super::plan_points::{PlannedSweep, is_unchanged, plan_points};
+use super::plan_points::{PlannedSweep, is_unchanged, load_points, plan_points};
 use super::point_problems::describe_points;
 use super::slurm;
 use crate::error::EngineError;
@@ -101,6 +101,16 @@ pub fn open_sweep(
     }
     let files = SweepFiles { record, text: &spec.text, experiments: &experiments, is_private };
     Ok(OpenedSweep::Created(SweepDir::create(&host.runs, files)?))
+}
+
+/// Checks the sweep `spec` without reading data, and returns the number of its points.
+///
+/// # Errors
+/// All mistakes of all points.
+pub fn check_sweep(spec: &SweepSpec, options: &LoadOptions, host: &Host) -> Result<usize, EngineError> {
+    check_flags(spec, &options.sets)?;
+    let expanded = expand(spec)?;
+    load_points(spec, &expanded.points, options, &host.pool()?).map(|points| points.len())
 }
 
 /// # Errors

@@ -5,9 +5,10 @@ use std::collections::btree_map::Entry;
 use std::fs;
 use std::path::Path;
 
+use rayon::ThreadPool;
 use rayon::prelude::*;
 
-use runner_config::Loaded;
+use runner_config::{LoadOptions, Loaded};
 use runner_data::TextTokenizer;
 use runner_lab::compare::comparability::{MeasurementBasis, find_incomparable};
 use runner_lab::sweep::record::{FORMAT, PlannedPoint, SourceHash, SweepRecord};
@@ -40,6 +41,38 @@ pub(super) struct PlannedSweep {
     pub is_private: bool,
 }
 
+/// Loads the experiments of `points`, which are those of `spec`.
+///
+/// # Errors
+/// All mistakes of all points, each reported once.
+pub(super) fn load_points<'a>(
+    spec: &SweepSpec,
+    points: &'a [ExpandedPoint],
+    options: &LoadOptions,
+    pool: &ThreadPool,
+) -> Result<Vec<(&'a ExpandedPoint, Loaded)>, EngineError> {
+    if let Some(missing) = &spec.missing_base {
+        return Err(ConfigError::new(vec![(**missing).clone()]).into());
+    }
+    let mut base = options.clone();
+    if spec.has_template() {
+        // A variable that varies and is not used is a mistake.
+        base.template.named = spec.names().into_iter().map(str::to_owned).collect();
+    }
+    let load = |point: &ExpandedPoint| runner_config::load(&spec.base, &load_options(spec, point, &base));
+    let all: Vec<_> = pool.install(|| points.par_iter().map(load).collect());
+    let mut problems = PointProblems::new(points.len());
+    let mut loaded: Vec<(&ExpandedPoint, Loaded)> = Vec::new();
+    for (point, result) in points.iter().zip(all) {
+        match result {
+            Ok(experiment) => loaded.push((point, experiment)),
+            Err(error) => problems.add_config(point, spec.locate_mistakes(error)),
+        }
+    }
+    problems.into_result()?;
+    Ok(loaded)
+}
+
 /// Plans all points of the request's sweep.
 ///
 /// # Errors
@@ -50,26 +83,10 @@ pub(super) fn plan_points(
     observer: &mut dyn RunObserver,
 ) -> Result<PlannedSweep, EngineError> {
     let spec = request.spec;
-    if let Some(missing) = &spec.missing_base {
-        return Err(ConfigError::new(vec![(**missing).clone()]).into());
-    }
-    let expanded = expand(spec)?;
-    let mut base = request.options.clone();
-    if spec.has_template() {
-        // A variable that varies and is not used is a mistake.
-        base.template.named = spec.names().into_iter().map(str::to_owned).collect();
-    }
     let pool = host.pool()?;
-    let load = |point: &ExpandedPoint| runner_config::load(&spec.base, &load_options(spec, point, &base));
-    let loaded: Vec<_> = pool.install(|| expanded.points.par_iter().map(load).collect());
+    let expanded = expand(spec)?;
+    let mut points = load_points(spec, &expanded.points, &request.options, &pool)?;
     let mut problems = PointProblems::new(expanded.points.len());
-    let mut points: Vec<(&ExpandedPoint, Loaded)> = Vec::new();
-    for (point, loaded) in expanded.points.iter().zip(loaded) {
-        match loaded {
-            Ok(loaded) => points.push((point, loaded)),
-            Err(error) => problems.add_config(point, spec.locate_mistakes(error)),
-        }
-    }
     for (point, loaded) in &mut points {
         if let Err(error) = pin_hub_commits(&mut loaded.experiment, host, observer) {
             problems.add(point, error_text(&error));
@@ -247,7 +264,7 @@ impl PreparedData {
     fn facts(
         &mut self,
         experiment: &Experiment,
-        pool: &rayon::ThreadPool,
+        pool: &ThreadPool,
         host: &Host,
         observer: &mut dyn RunObserver,
     ) -> Result<Result<DataFacts, String>, EngineError> {

@@ -35,6 +35,17 @@ pub fn load(path: &Path) -> Result<SweepSpec, ConfigError> {
     read_text(&read(path, "name a sweep file, such as sweep.yaml")?, path, true)
 }
 
+/// True if the file at `path` is that of a sweep: it has the key `sweep`, and an experiment file does not.
+#[must_use]
+pub fn is_sweep_file(path: &Path) -> bool {
+    // A pipe can be read only once.
+    let Some(text) = Some(path).filter(|path| path.is_file()).and_then(|path| read(path, "").ok()) else {
+        return false;
+    };
+    let (tree, _) = tree::parse(&Source::file(path, without_byte_order_mark(&text).to_owned()));
+    tree.is_some_and(|tree| tree.get("sweep").is_some())
+}
+
 /// Reads the text of a sweep file. Relative paths in it start from the folder of `path`. The files that it names need not exist.
 ///
 /// # Errors
