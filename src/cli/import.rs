@@ -1,11 +1,12 @@
 //! `runner import`: makes an experiment file of another trainer's configuration.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 
 use super::exit::Exit;
 use super::output::{print, print_to_stderr, write_file};
+use runner_files::parent_folder;
 use runner_template::source::read;
 
 /// Make an experiment file of another trainer's configuration.
@@ -40,7 +41,8 @@ struct ConfigArgs {
 pub(crate) fn run(args: &ImportArgs) -> anyhow::Result<Exit> {
     let ImportCommand::Config(args) = &args.command;
     let text = read(&args.file, "name the configuration of another trainer, such as config.py")?;
-    let imported = runner_config::import_config(&text, &args.file)?;
+    let folder = args.out.as_deref().map_or(Path::new(""), parent_folder);
+    let imported = runner_config::import_config(&text, &args.file, folder)?;
     for warning in &imported.warnings {
         print_to_stderr(&format!("warning: {warning}"));
     }

@@ -1,8 +1,11 @@
 //! Turns the configuration of another trainer into an experiment file: a config.py of nanoGPT, a YAML file of litgpt or axolotl, or the
 //! config.json of a Hugging Face model.
 
+mod data;
 mod draft;
+mod paths;
 mod python;
+mod settings;
 mod translate;
 
 use std::path::Path;
@@ -10,7 +13,8 @@ use std::path::Path;
 use serde_json::Value;
 
 use self::draft::ExperimentDraft;
-use self::translate::Settings;
+use self::paths::ImportFolders;
+use self::settings::Settings;
 
 /// The trainer whose configuration a file is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,6 +35,10 @@ impl Trainer {
         }
     }
 }
+
+/// The files that are understood.
+const KNOWN_FILES: &str = "a configuration is a config.py of nanoGPT, a YAML file of litgpt (with `model_name`, `model_config` or \
+                           `checkpoint_dir`) or of axolotl (with `base_model`), or the config.json of a Hugging Face GPT-2 or Llama";
 
 /// An experiment file made of another trainer's configuration.
 #[derive(Debug)]
@@ -53,15 +61,27 @@ impl std::fmt::Display for ImportError {
 
 impl std::error::Error for ImportError {}
 
-/// Translates `text`, the content of the file `path`, whose ending names its format, to an experiment file. Nothing in `text` is executed.
+/// Translates `text`, the content of the file `path`, whose ending names its format, to an experiment file in the folder `output`, from
+/// which its relative paths start. Nothing in `text` is executed.
 ///
 /// # Errors
 /// If the file is not a configuration of a known trainer.
-pub fn import_config(text: &str, path: &Path) -> Result<ImportedConfig, ImportError> {
+pub fn import_config(text: &str, path: &Path, output: &Path) -> Result<ImportedConfig, ImportError> {
     let wrong = |message: String| ImportError(format!("{}: {message}", path.display()));
-    let mut draft = ExperimentDraft::default();
+    if text.trim().is_empty() {
+        return Err(wrong(format!("the file is empty; {KNOWN_FILES}")));
+    }
+    let mut draft = ExperimentDraft::new(ImportFolders::new(path, output));
     let (trainer, settings) = match path.extension().and_then(|ending| ending.to_str()) {
-        Some("py") => (Trainer::NanoGpt, python::read_assignments(text)),
+        Some("py") => {
+            let settings = python::read_assignments(text);
+            if !settings.has_known_name() {
+                return Err(wrong(format!(
+                    "it assigns no setting of nanoGPT, such as batch_size, n_layer, learning_rate or max_iters; {KNOWN_FILES}"
+                )));
+            }
+            (Trainer::NanoGpt, settings)
+        }
         Some("json") => {
             let value: Value = serde_json::from_str(text).map_err(|error| wrong(error.to_string()))?;
             let Value::Object(map) = value else {
@@ -78,24 +98,20 @@ pub fn import_config(text: &str, path: &Path) -> Result<ImportedConfig, ImportEr
                 wrong(if is_experiment(&value) {
                     format!("this is an experiment file already; `runner validate {}` checks it", path.display())
                 } else {
-                    "this is no YAML file of litgpt (with `model_name`, `model_config` or `checkpoint_dir`) or of axolotl (with `base_model`)"
-                        .to_owned()
+                    format!("this is no YAML file of litgpt or axolotl; {KNOWN_FILES}")
                 })
             })?;
             (trainer, Settings::flatten(&value))
         }
-        _ => {
-            return Err(wrong(
-                "a configuration is a config.py of nanoGPT, a YAML file of litgpt or axolotl, or a config.json of Hugging Face"
-                    .to_owned(),
-            ));
-        }
+        _ => return Err(wrong(format!("its name does not tell its format; {KNOWN_FILES}"))),
     };
-    translate::translate(trainer, settings, &mut draft);
+    translate::translate(trainer, path, settings, &mut draft);
     let file = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
     let title = match trainer {
         Trainer::NanoGpt => {
-            format!("From nanoGPT's {file}; settings that it leaves out have the defaults of nanoGPT's train.py.")
+            format!(
+                "From nanoGPT's {file}. Settings without a value there have the defaults of nanoGPT's train.py, and say so."
+            )
         }
         _ => format!("From {}'s {file}.", trainer.name()),
     };

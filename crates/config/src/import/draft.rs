@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use super::paths::ImportFolders;
 use runner_template::yaml_text;
 use serde_json::Value;
 
@@ -27,14 +28,30 @@ const SECTIONS: [&str; 16] = [
 ];
 
 /// Values for keys of an experiment file, each with the setting that it comes from, and settings without a counterpart.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct ExperimentDraft {
+    pub(super) folders: ImportFolders,
     values: BTreeMap<String, (Value, String)>,
     left_out: Vec<(String, String)>,
     pub(super) warnings: Vec<String>,
 }
 
 impl ExperimentDraft {
+    pub(super) fn new(folders: ImportFolders) -> Self {
+        Self { folders, values: BTreeMap::new(), left_out: Vec::new(), warnings: Vec::new() }
+    }
+
+    /// Sets the value of the key `path` to a file of the other trainer.
+    pub(super) fn set_file(&mut self, path: &str, file: &str, origin: impl Into<String>) {
+        self.set(path, self.folders.name(file), origin);
+    }
+
+    /// Sets the value of the key `path` to a list of files of the other trainer.
+    pub(super) fn set_files(&mut self, path: &str, files: &[&str], origin: impl Into<String>) {
+        let names: Vec<String> = files.iter().map(|file| self.folders.name(file)).collect();
+        self.set(path, names, origin);
+    }
+
     /// Sets the value of the key `path`. If it has another value, `value` is left out with the reason.
     pub(super) fn set(&mut self, path: &str, value: impl Into<Value>, origin: impl Into<String>) {
         let (value, origin) = (value.into(), origin.into());

@@ -6,7 +6,7 @@ use super::*;
 use crate::{LoadOptions, from_str};
 
 fn import_config(text: &str, path: &Path) -> Result<String, ImportError> {
-    super::import_config(text, path).map(|imported| imported.text)
+    super::import_config(text, path, Path::new("")).map(|imported| imported.text)
 }
 
 /// The experiment file that `text` becomes, which is loaded too. `files` are made in its folder.
@@ -53,6 +53,161 @@ fn expressions_of_python_are_not_executed() {
     assert_eq!(text.matches("not read: the file is not executed").count(), 3, "{text}");
 }
 
+/// The text and the warnings that the config.py `text` becomes.
+fn python(text: &str) -> (String, Vec<String>) {
+    let imported = super::import_config(text, Path::new("c.py"), Path::new("")).unwrap();
+    (imported.text, imported.warnings)
+}
+
+#[test]
+fn assignments_of_python_in_other_forms_are_read() {
+    let text = r#"
+n_layer, n_head = 2, 2
+x: int = 3
+block_size: int = 64 # comment
+n_layer += 1
+n_embd = 64 * n_head
+max_iters = int(1e3)
+batch_size = \
+   4
+warmup_iters = (
+   10
+)
+weight_decay = 1e-2; grad_clip = .5
+(eval_iters, eval_interval) = (20, 25)
+min_lr = learning_rate = 1e-3
+lr_decay_iters = max_iters # n_layer = 9
+"""
+n_layer = 8
+"""
+def f():
+  n_layer = 7
+if n_layer == 3: print('n_head = 1')
+"#;
+    let (text, warnings) = python(text);
+    for line in [
+        "context_length: 64 ",
+        "d_model: 128 ",
+        "heads: 2 ",
+        "layers: 3 ",
+        "micro_batch: 4 ",
+        "steps: 1000 ",
+        "steps: 10 ",
+        "weight_decay: 0.01 ",
+        "clip_norm: 0.5 ",
+        "rows: 80 ",
+        "every: 25 ",
+        "lr: 0.001 ",
+        "final: 1.0 ",
+        "steps: 990 ",
+    ] {
+        assert!(text.contains(line), "{line}\n{text}");
+    }
+    assert!(!text.contains("not read") && warnings.is_empty(), "{warnings:?}\n{text}");
+    assert!(text.contains("# n_layer\n") && text.contains("# dropout (nanoGPT's default)\n"), "{text}");
+}
+
+#[test]
+fn what_may_assign_a_setting_of_nanogpt_and_is_not_read_is_said() {
+    for (statement, name) in [
+        ("n_head = f()", "n_head"),
+        ("n_head += f()", "n_head"),
+        ("n_head, x = f()", "n_head"),
+        ("n_head: int = f()", "n_head"),
+        ("n_head = -2 ** 2", "n_head"),
+        ("n_head = 1, 2", "n_head"),
+        ("n_head = 1 if x else 2", "n_head"),
+        ("if x: n_head = 3", "n_head"),
+        ("if x: y = 3; n_head = 3", "n_head"),
+        ("try:\n\tn_head = 3", "n_head"),
+        ("for n_head in [1, 2]: pass", "n_head"),
+        ("from x import y, n_head", "n_head"),
+        ("from x import z as n_head", "n_head"),
+        ("from x import *", ""),
+        ("exec(open('x').read())", ""),
+        ("globals()['n_head'] = 3", ""),
+        ("(n_head := 3)", ""),
+    ] {
+        let (text, warnings) = python(&format!("n_layer = 2\n{statement}\n"));
+        let line = 2 + statement.matches('\n').count();
+        let warning = warnings.iter().find(|warning| warning.starts_with(&format!("line {line} is not read")));
+        let told = if name.is_empty() { "may change any setting".to_owned() } else { format!("check `{name}`") };
+        assert!(warning.is_some_and(|warning| warning.contains(&told)), "{statement}: {warnings:?}");
+        assert!(text.contains(&format!("#   line {line}: ")), "{text}");
+        let origin = format!("# n_head (nanoGPT's default; line {line} is not read)");
+        assert_eq!(text.contains(&origin), !name.is_empty(), "{text}");
+        assert!(text.contains("layers: 2 ") && !text.contains("# n_head\n"), "{text}");
+    }
+    let harmless =
+        ["import time", "x = f()", "print(n_head)", "assert n_head == 3", "@f\ndef g(): n_head = 3", "n_head: int"];
+    for statement in harmless {
+        let (text, warnings) = python(&format!("dataset = 'openwebtext'\n{statement}\n"));
+        assert!(warnings.is_empty() && text.contains("# n_head (nanoGPT's default)\n"), "{statement}: {warnings:?}");
+    }
+    // An assignment that is read later counts.
+    let (text, _) = python("n_layer = f()\nn_layer = 3\n");
+    assert!(text.contains("layers: 3 ") && !text.contains("not read"), "{text}");
+}
+
+#[test]
+fn paths_lead_from_the_experiment_to_the_files_of_the_other_trainer() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().canonicalize().unwrap();
+    for file in ["data/x_char/input.txt", "data/y/meta.pkl", "config/c.py", "elsewhere/exp.yaml", "hf/tokenizer.json"] {
+        std::fs::create_dir_all(root.join(file).parent().unwrap()).unwrap();
+        std::fs::write(root.join(file), "once upon a time").unwrap();
+    }
+    std::os::unix::fs::symlink(root.join("elsewhere"), root.join("data/link")).unwrap();
+    let import = |text: &str, output: &str| {
+        super::import_config(text, &root.join("config/c.py"), &root.join(output)).unwrap().text
+    };
+    for (output, path) in [
+        ("", "[data/x_char/input.txt]"),
+        ("sub/new", "[../../data/x_char/input.txt]"),
+        ("data", "[x_char/input.txt]"),
+        ("data/link", "[../data/x_char/input.txt]"),
+    ] {
+        let text = import("dataset = 'x_char'\n", output);
+        assert!(text.contains(path), "{output}: {text}");
+    }
+    // The set of characters is known by its meta.pkl.
+    let text = import("dataset = 'y'\n", "");
+    assert!(text.contains("chars: {}") && text.contains("data/y/train.bin, val.bin, meta.pkl: the text"), "{text}");
+    let config = r#"{"model_type": "gpt2", "n_layer": 1, "n_head": 1, "n_embd": 8, "n_positions": 8, "vocab_size": 9}"#;
+    let text = super::import_config(config, &root.join("hf/config.json"), &root.join("sub")).unwrap().text;
+    assert!(text.contains(&format!("file: {}", root.join("hf/tokenizer.json").display())), "{text}");
+}
+
+#[test]
+fn data_modules_of_litgpt() {
+    for (data, parts) in [
+        ("TinyStories", &["dataset: roneneldan/TinyStories", "split: validation", "TinyStories_all_data.tar.gz"][..]),
+        (
+            "{class_path: litgpt.data.TextFiles, init_args: {train_data_path: a/, seed: 3}}",
+            &["files: [\"a/*.txt\"]", "validates on the first file", "`seed` orders the rows"],
+        ),
+        (
+            "{class_path: litgpt.data.TextFiles, init_args: {train_data_path: a, val_data_path: b}}",
+            &["files: [\"b/*.txt\"]"],
+        ),
+        (
+            "{class_path: litgpt.data.OpenWebText, init_args: {val_split_fraction: 0.01}}",
+            &["dataset: Skylion007/openwebtext", "fraction: 0.01"],
+        ),
+        (
+            "{class_path: litgpt.data.LitData, init_args: {data_path: x}}",
+            &["files: [input.txt]", "the format of litdata"],
+        ),
+        ("litgpt.data.JSON", &["it makes prompts of instructions"]),
+    ] {
+        let text = litgpt_with(&format!("tokenizer_dir: t\ndata: {data}\n"));
+        for part in parts.iter().chain(&["file: t/tokenizer.json"]) {
+            assert!(text.contains(part), "{part}\n{text}");
+        }
+        assert!(!text.contains("no such key"), "{text}");
+    }
+}
+
 #[test]
 fn litgpt() {
     let text = "model_name: tiny\nmodel_config: {n_layer: 4, n_head: 8, n_embd: 128, block_size: 256, padded_vocab_size: 512, \
@@ -96,8 +251,11 @@ fn other_files_are_refused() {
         ("c.json", "{\"model_type\": \"bert\"}", "`gpt2` and `llama` are read"),
         ("c.json", "{", "EOF"),
         ("c.yaml", "a: 1", "no YAML file of litgpt"),
+        ("c.yaml", "", "the file is empty; a configuration is a config.py of nanoGPT"),
+        ("c.py", " \n", "the file is empty"),
+        ("c.py", "# n_layer = 3\nimport x\ny = 3\n", "it assigns no setting of nanoGPT, such as batch_size"),
         ("c.yaml", "- a: [", "c.yaml: "),
-        ("c.toml", "", "a config.py of nanoGPT"),
+        ("c.toml", "a", "a config.py of nanoGPT"),
     ] {
         let error = import_config(text, Path::new(name)).unwrap_err().to_string();
         assert!(error.starts_with(&format!("{name}: ")) && error.contains(message), "{error}");
@@ -140,7 +298,8 @@ fn what_has_another_form_is_translated_or_left_out_with_a_reason() {
     );
     let text = text.unwrap();
     assert!(
-        text.contains("steps: 500") && text.contains("warmup_iters = 2000.0: cut to the length of the run"),
+        text.contains("steps: 500")
+            && text.contains("warmup_iters (nanoGPT's default) = 2000.0: cut to the length of the run"),
         "{text}"
     );
     assert!(text.contains("batch_size = f(): not read") && text.contains("layers: 12"), "{text}");

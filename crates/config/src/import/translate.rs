@@ -1,28 +1,16 @@
 //! Translates the settings of another trainer. Keys that mean the same are found in the table of foreign keys; the functions here
 //! compute what other trainers say in another form: shares and absolute learning rates, micro-batches and accumulation, sources of data.
 
-use serde_json::{Map, Value, json};
+use std::path::Path;
+
+use serde_json::{Value, json};
 
 use super::Trainer;
+use super::data::{translate_datasets, translate_litgpt_data, translate_nanogpt_data};
 use super::draft::ExperimentDraft;
-use crate::check::join;
+use super::settings::{Settings, UnreadStatement, changes_training, is_setting};
 use crate::foreign_keys::{counterpart_of_value, find_counterpart};
-
-/// The settings of a configuration. Nested keys are joined by dots.
-#[derive(Debug, Default)]
-pub(super) struct Settings {
-    values: Vec<(String, Value)>,
-    /// Settings whose values could not be read, with their text.
-    unread: Vec<(String, String)>,
-}
-
-/// The defaults of nanoGPT's train.py, for the settings that a config.py leaves out.
-const NANOGPT_DEFAULTS: &str = r#"{
-    "eval_interval": 2000, "log_interval": 1, "eval_iters": 200, "dataset": "openwebtext", "gradient_accumulation_steps": 40,
-    "batch_size": 12, "block_size": 1024, "n_layer": 12, "n_head": 12, "n_embd": 768, "dropout": 0.0, "bias": false,
-    "learning_rate": 6e-4, "max_iters": 600000, "weight_decay": 0.1, "beta1": 0.9, "beta2": 0.95, "grad_clip": 1.0, "decay_lr": true,
-    "warmup_iters": 2000, "lr_decay_iters": 600000, "min_lr": 6e-5
-}"#;
+use runner_spec::diagnostic::{list, short};
 
 /// Keys of an experiment file that other trainers spell in the same way, in another section or in none.
 const SAME_NAMES: &str = "seed train.epochs model.dropout model.vocab_size model.pad_vocab_to model.rope_theta model.norm_eps \
@@ -31,74 +19,11 @@ const SAME_NAMES: &str = "seed train.epochs model.dropout model.vocab_size model
 /// The sections of nested configurations in which these names mean the same.
 const SAME_NAME_SECTIONS: [&str; 6] = ["", "model", "model_config", "train", "optimizer", "optimizer.init_args"];
 
-impl Settings {
-    /// The leaves of a nested configuration.
-    pub(super) fn flatten(value: &Value) -> Self {
-        let mut settings = Self::default();
-        if let Value::Object(map) = value {
-            settings.add(map, "");
-        }
-        settings
-    }
-
-    fn add(&mut self, map: &Map<String, Value>, parent: &str) {
-        for (key, value) in map {
-            let path = join(parent, key);
-            match value {
-                Value::Object(inner) => self.add(inner, &path),
-                // Null leaves a key at its default, but for clipping, which it turns off.
-                Value::Null if key != "max_norm" => {}
-                _ => self.insert(&path, value.clone()),
-            }
-        }
-    }
-
-    /// Adds a setting, or replaces the one of the same name.
-    pub(super) fn insert(&mut self, key: &str, value: Value) {
-        self.values.retain(|(known, _)| known != key);
-        self.values.push((key.to_owned(), value));
-    }
-
-    pub(super) fn insert_unread(&mut self, key: &str, text: &str) {
-        self.values.retain(|(known, _)| known != key);
-        self.unread.push((key.to_owned(), text.to_owned()));
-    }
-
-    /// Removes the first of the settings `keys` that is there. A key matches the last part of a nested one.
-    fn take(&mut self, keys: &[&str]) -> Option<(String, Value)> {
-        let at = keys.iter().find_map(|wanted| {
-            self.values
-                .iter()
-                .position(|(key, _)| key == wanted || key.strip_suffix(wanted).is_some_and(|k| k.ends_with('.')))
-        })?;
-        Some(self.values.remove(at))
-    }
-
-    /// Removes the setting `key` if it is null.
-    fn take_null(&mut self, key: &str) -> Option<(String, Value)> {
-        let (key, value) = self.take(&[key])?;
-        if value.is_null() {
-            return Some((key, value));
-        }
-        self.insert(&key, value);
-        None
-    }
-
-    fn take_number(&mut self, keys: &[&str]) -> Option<(String, f64)> {
-        let (key, value) = self.take(keys)?;
-        // YAML reads `1e-4` without a point as text.
-        let number = value.as_f64().or_else(|| value.as_str()?.parse().ok());
-        if number.is_none() {
-            self.insert(&key, value);
-        }
-        Some((key, number?))
-    }
-}
-
-pub(super) fn translate(trainer: Trainer, mut settings: Settings, draft: &mut ExperimentDraft) {
+/// Translates the settings of `config`, a file of `trainer`.
+pub(super) fn translate(trainer: Trainer, config: &Path, mut settings: Settings, draft: &mut ExperimentDraft) {
     draft.set("version", 1, "");
     if trainer == Trainer::NanoGpt {
-        add_nanogpt_defaults(&mut settings);
+        settings.add_nanogpt_defaults();
         draft.set("model.family", "gpt2", "");
     }
     translate_batch(trainer, &mut settings, draft);
@@ -111,23 +36,48 @@ pub(super) fn translate(trainer: Trainer, mut settings: Settings, draft: &mut Ex
         Trainer::Litgpt | Trainer::Axolotl => translate_litgpt_and_axolotl(&mut settings, draft),
         Trainer::HuggingFace => {}
     }
-    translate_data(&mut settings, draft);
-    let unread = std::mem::take(&mut settings.unread);
-    for (key, value) in settings.values {
-        translate_by_table(&key, value, draft);
+    if trainer == Trainer::Litgpt {
+        translate_litgpt_data(&mut settings, draft);
     }
-    for (key, text) in unread {
-        draft.leave_out(format!("{key} = {text}"), "not read: the file is not executed");
+    translate_datasets(&mut settings, draft);
+    let (rest, unread) = settings.into_rest();
+    for (key, label, value) in rest {
+        translate_by_table(&key, &label, value, draft);
     }
-    add_required_keys(trainer, draft);
+    report_unread(&unread, draft);
+    if trainer == Trainer::HuggingFace {
+        let file = config.with_file_name("tokenizer.json");
+        draft.set_file("data.tokenizer.file", &file.to_string_lossy(), "the model's tokenizer");
+    }
+    add_required_keys(draft);
 }
 
-fn add_nanogpt_defaults(settings: &mut Settings) {
-    let Ok(Value::Object(defaults)) = serde_json::from_str(NANOGPT_DEFAULTS) else { return };
-    for (key, value) in defaults {
-        if !settings.values.iter().any(|(known, _)| *known == key) {
-            settings.insert(&key, value);
+/// Lists the statements that could not be read, and warns of those that may change the experiment.
+fn report_unread(unread: &[UnreadStatement], draft: &mut ExperimentDraft) {
+    let mut opaque = Vec::new();
+    for UnreadStatement { line, text, names } in unread {
+        let is_import = ["import ", "from "].iter().any(|word| text.starts_with(word));
+        if is_import && !names.is_empty() && !names.iter().any(|name| is_setting(name)) {
+            // It names a module or a function.
+            continue;
         }
+        draft.leave_out(format!("line {line}: {}", short(text)), "not read: the file is not executed");
+        let changed: Vec<&str> = names.iter().map(String::as_str).filter(|name| changes_training(name)).collect();
+        if !changed.is_empty() {
+            let (text, names) = (short(text), list(&changed, "and"));
+            draft
+                .warnings
+                .push(format!("line {line} is not read, because the file is not executed: {text}; check {names}"));
+        } else if names.is_empty() {
+            opaque.push(line.to_string());
+        }
+    }
+    if !opaque.is_empty() {
+        let (lines, are) = if opaque.len() == 1 { ("line", "is") } else { ("lines", "are") };
+        let numbers = opaque.join(", ");
+        draft.warnings.push(format!(
+            "{lines} {numbers} {are} not read, because the file is not executed, and may change any setting: check the experiment"
+        ));
     }
 }
 
@@ -172,12 +122,12 @@ fn translate_optimizer(trainer: Trainer, settings: &mut Settings, draft: &mut Ex
     let beta1 = settings.take_number(&["beta1", "adam_beta1"]);
     let beta2 = settings.take_number(&["beta2", "adam_beta2"]);
     if beta1.is_some() || beta2.is_some() {
-        let second = if trainer == Trainer::NanoGpt { 0.95 } else { 0.999 };
-        let betas = [beta1.map_or(0.9, |b| b.1), beta2.map_or(second, |b| b.1)];
-        draft.set("optimizer.adamw.betas", json!(betas), "beta1, beta2");
+        let [(key1, beta1), (key2, beta2)] =
+            [(beta1, 0.9), (beta2, 0.999)].map(|(beta, default)| beta.unwrap_or(("default".to_owned(), default)));
+        draft.set("optimizer.adamw.betas", json!([beta1, beta2]), format!("{key1}, {key2}"));
     }
     // 0 turns clipping off in other trainers.
-    if let Some((key, _)) = settings.take_null("max_norm") {
+    if let Some(key) = settings.take_null("max_norm") {
         draft.set("train.clip_norm", Value::Null, key);
     }
     if let Some((key, norm)) = settings.take_number(&["grad_clip", "max_norm", "max_grad_norm", "gradient_clip_val"]) {
@@ -219,7 +169,7 @@ fn translate_schedule(trainer: Trainer, settings: &mut Settings, draft: &mut Exp
         return;
     }
     // A run that ends within its warmup is refused here.
-    let length = settings.values.iter().find(|(key, _)| key == "max_iters").and_then(|(_, value)| value.as_f64());
+    let length = settings.get("max_iters").and_then(Value::as_f64);
     let warmup = warmup.map(|(key, steps)| match length {
         Some(length) if steps > length => {
             draft.leave_out(show(&key, &json!(steps)), "cut to the length of the run");
@@ -328,60 +278,11 @@ fn translate_nanogpt(settings: &mut Settings, draft: &mut ExperimentDraft) {
             "for OpenAI's weights: `model: {init: {from: FOLDER}}`; to go on: `runner resume RUN`",
         );
     }
-    if let Some((key, dataset)) = settings.take(&["dataset"]) {
-        let name = dataset.as_str().unwrap_or("openwebtext");
-        if name.ends_with("_char") {
-            draft.set("data.train.text.files", json!([format!("data/{name}/input.txt")]), key);
-            draft.set("data.validation.fraction", 0.1, format!("data/{name}/prepare.py"));
-            draft.set("data.tokenizer.chars", json!({}), format!("data/{name}/prepare.py"));
-        } else {
-            draft.set("data.train.tokens.files", json!([format!("data/{name}/train.bin")]), key);
-            draft.set("data.validation.tokens.files", json!([format!("data/{name}/val.bin")]), "");
-            draft.set("data.tokenizer.hub.name", "gpt2", format!("data/{name}/prepare.py"));
-            draft.set("model.pad_vocab_to", 64, "nanoGPT's vocabulary of 50304");
-        }
-    }
+    translate_nanogpt_data(settings, draft);
     draft.leave_out(
         "random windows",
         "nanoGPT draws the rows of a batch at random; here every epoch is a permutation of all rows",
     );
-}
-
-/// axolotl's list of datasets, and the share that is held out.
-fn translate_data(settings: &mut Settings, draft: &mut ExperimentDraft) {
-    if let Some((key, share)) = settings.take_number(&["val_set_size", "val_split_fraction"]) {
-        if share > 0.0 && share < 1.0 {
-            draft.set("data.validation.fraction", share, key);
-        } else {
-            draft.leave_out(show(&key, &json!(share)), "`data.validation` takes a fraction or a source");
-        }
-    }
-    let Some((key, value)) = settings.take(&["datasets"]) else { return };
-    let sources = value.as_array().map_or(&[][..], Vec::as_slice);
-    for (index, source) in sources.iter().enumerate() {
-        let Some(path) = source["path"].as_str().filter(|_| index == 0) else {
-            draft.leave_out(show(&key, source), "one source is trained on");
-            continue;
-        };
-        let ending = path.rsplit('.').next().unwrap_or(path);
-        if ["jsonl", "json", "parquet", "txt"].contains(&ending) {
-            let kind = if ending == "txt" { "text" } else { ending };
-            draft.set(&format!("data.train.{kind}.files"), json!([path]), key.as_str());
-        } else {
-            draft.set("data.train.hub.dataset", path, key.as_str());
-            for (theirs, own) in [("name", "config"), ("split", "split")] {
-                if let Some(value) = source[theirs].as_str() {
-                    draft.set(&format!("data.train.hub.{own}"), value, "");
-                }
-            }
-        }
-        if let Some(kind) = source["type"].as_str().filter(|kind| *kind != "completion" && *kind != "pretrain") {
-            draft.leave_out(
-                show(&format!("{key}.type"), &json!(kind)),
-                "data are plain text; `template` makes it of columns",
-            );
-        }
-    }
 }
 
 /// Translates the family, the devices and the recomputation. litgpt names no family, but RMSNorm is Llama's.
@@ -402,33 +303,33 @@ fn translate_litgpt_and_axolotl(settings: &mut Settings, draft: &mut ExperimentD
 }
 
 /// A setting that needs no computation: the table of foreign keys names its counterpart, or says why there is none.
-fn translate_by_table(key: &str, value: Value, draft: &mut ExperimentDraft) {
+fn translate_by_table(key: &str, label: &str, value: Value, draft: &mut ExperimentDraft) {
     let (parent, last) = key.rsplit_once('.').unwrap_or(("", key));
     if SAME_NAME_SECTIONS.contains(&parent)
         && let Some(own) = SAME_NAMES.split(' ').find(|own| own.rsplit('.').next() == Some(last))
     {
-        draft.set(own, value, key);
+        draft.set(own, value, label);
         return;
     }
     let Some(counterpart) = find_counterpart(parent, last) else {
-        return draft.leave_out(show(key, &value), "this program has no such key");
+        return draft.leave_out(show(label, &value), "this program has no such key");
     };
     // Samples need prompts, which no other configuration has.
     let is_usable = |own: &&str| !value.is_array() && !own.starts_with("eval.samples");
     let Some(own) = counterpart.equivalent_key().filter(is_usable) else {
-        return draft.leave_out(show(key, &value), counterpart.help(last, counterpart.key.as_deref()));
+        return draft.leave_out(show(label, &value), counterpart.help(last, counterpart.key.as_deref()));
     };
     // A second choice of how long to train would be a mistake.
     let lengths = ["train.steps", "train.tokens", "train.epochs"];
     if lengths.contains(&own) && lengths.iter().any(|length| draft.has(length)) {
-        draft.leave_out(show(key, &value), "another setting says how long to train");
+        draft.leave_out(show(label, &value), "another setting says how long to train");
     } else {
-        draft.set(own, value, key);
+        draft.set(own, value, label);
     }
 }
 
 /// Fills in what every experiment needs.
-fn add_required_keys(trainer: Trainer, draft: &mut ExperimentDraft) {
+fn add_required_keys(draft: &mut ExperimentDraft) {
     if !draft.has("model.layers") && !draft.has("model.init") {
         draft.set("model.preset", "gpt2-124m", "choose a model: its sizes are not in the configuration");
         draft
@@ -437,9 +338,9 @@ fn add_required_keys(trainer: Trainer, draft: &mut ExperimentDraft) {
     }
     if !draft.has("data.train") {
         draft.set("data.train.text.files", json!(["input.txt"]), "your text");
-        if trainer == Trainer::HuggingFace {
-            draft.set("data.tokenizer.file", "tokenizer.json", "the model's tokenizer");
-        }
+        draft.warnings.push(
+            "the configuration names no data that is read here: `data.train` is input.txt, give your text".to_owned(),
+        );
     }
 }
 
@@ -449,6 +350,6 @@ fn integer(number: f64) -> Value {
 }
 
 /// A setting and its value, on one line.
-fn show(key: &str, value: &Value) -> String {
+pub(super) fn show(key: &str, value: &Value) -> String {
     format!("{key} = {value}")
 }

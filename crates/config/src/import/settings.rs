@@ -1,0 +1,179 @@
+//! The settings of another trainer's configuration, as they were read.
+
+#![expect(clippy::expect_used, reason = "NANOGPT_DEFAULTS is part of the program, and a test reads it")]
+
+use serde_json::{Map, Value};
+
+use crate::check::join;
+use crate::foreign_keys::find_counterpart;
+
+/// The defaults of nanoGPT's train.py, for the settings that a config.py leaves out.
+const NANOGPT_DEFAULTS: &str = r#"{
+    "eval_interval": 2000, "log_interval": 1, "eval_iters": 200, "dataset": "openwebtext", "gradient_accumulation_steps": 40,
+    "batch_size": 12, "block_size": 1024, "n_layer": 12, "n_head": 12, "n_embd": 768, "dropout": 0.0, "bias": false,
+    "learning_rate": 6e-4, "max_iters": 600000, "weight_decay": 0.1, "beta1": 0.9, "beta2": 0.95, "grad_clip": 1.0, "decay_lr": true,
+    "warmup_iters": 2000, "lr_decay_iters": 600000, "min_lr": 6e-5
+}"#;
+
+/// The settings of a configuration. Nested keys are joined by dots.
+#[derive(Debug, Default)]
+pub(super) struct Settings {
+    values: Vec<Setting>,
+    unread: Vec<UnreadStatement>,
+}
+
+#[derive(Debug)]
+struct Setting {
+    key: String,
+    value: Value,
+    /// True if the configuration leaves the setting out.
+    is_default: bool,
+}
+
+/// A statement of a configuration that could not be read.
+#[derive(Debug)]
+pub(super) struct UnreadStatement {
+    /// Its line, from 1.
+    pub(super) line: usize,
+    pub(super) text: String,
+    /// The names that it assigns, without those that are assigned again. If there are none, it may assign any.
+    pub(super) names: Vec<String>,
+}
+
+/// True if a name is a setting of nanoGPT, or of another trainer.
+pub(super) fn is_setting(name: &str) -> bool {
+    nanogpt_defaults().contains_key(name) || name == "device" || find_counterpart("", name).is_some()
+}
+
+/// True if an experiment has a key for what the setting `name` says.
+pub(super) fn changes_training(name: &str) -> bool {
+    let has_key = || find_counterpart("", name).is_some_and(|counterpart| counterpart.key.is_some());
+    nanogpt_defaults().contains_key(name) || name == "device" || has_key()
+}
+
+fn nanogpt_defaults() -> Map<String, Value> {
+    serde_json::from_str(NANOGPT_DEFAULTS).expect("NANOGPT_DEFAULTS is JSON")
+}
+
+impl Settings {
+    /// The leaves of a nested configuration.
+    pub(super) fn flatten(value: &Value) -> Self {
+        let mut settings = Self::default();
+        if let Value::Object(map) = value {
+            settings.add(map, "");
+        }
+        settings
+    }
+
+    fn add(&mut self, map: &Map<String, Value>, parent: &str) {
+        for (key, value) in map {
+            let path = join(parent, key);
+            match value {
+                Value::Object(inner) => self.add(inner, &path),
+                // Null leaves a key at its default, but for clipping, which it turns off.
+                Value::Null if key != "max_norm" => {}
+                _ => self.insert(&path, value.clone()),
+            }
+        }
+    }
+
+    /// Adds a setting, or replaces the one of the same name.
+    pub(super) fn insert(&mut self, key: &str, value: Value) {
+        self.forget(key);
+        self.values.push(Setting { key: key.to_owned(), value, is_default: false });
+    }
+
+    /// Adds the statement `text`, which assigns `names`, or if there are none, any name.
+    pub(super) fn insert_unread(&mut self, line: usize, text: &str, names: Vec<String>) {
+        names.iter().for_each(|name| self.forget(name));
+        self.unread.push(UnreadStatement { line, text: text.to_owned(), names });
+    }
+
+    /// Forgets what was assigned to `name` before.
+    fn forget(&mut self, name: &str) {
+        self.values.retain(|setting| setting.key != name);
+        self.unread.retain_mut(|statement| {
+            let assigned_any = statement.names.is_empty();
+            statement.names.retain(|assigned| assigned != name);
+            assigned_any || !statement.names.is_empty()
+        });
+    }
+
+    /// Adds the defaults of nanoGPT for the settings that are not known.
+    pub(super) fn add_nanogpt_defaults(&mut self) {
+        for (key, value) in nanogpt_defaults() {
+            if self.get(&key).is_none() {
+                self.values.push(Setting { key, value, is_default: true });
+            }
+        }
+    }
+
+    /// True if a setting of a known trainer was read, or could not be read.
+    pub(super) fn has_known_name(&self) -> bool {
+        let unread = self.unread.iter().flat_map(|statement| &statement.names);
+        self.values.iter().map(|setting| &setting.key).chain(unread).any(|name| is_setting(name))
+    }
+
+    pub(super) fn get(&self, key: &str) -> Option<&Value> {
+        self.values.iter().find(|setting| setting.key == key).map(|setting| &setting.value)
+    }
+
+    /// The place of the first of the settings `keys` that is there. A key matches the last part of a nested one.
+    fn position(&self, keys: &[&str]) -> Option<usize> {
+        let matches =
+            |key: &str, wanted: &str| key == wanted || key.strip_suffix(wanted).is_some_and(|k| k.ends_with('.'));
+        keys.iter().find_map(|wanted| self.values.iter().position(|setting| matches(&setting.key, wanted)))
+    }
+
+    /// The name of a setting for a comment, which tells a default from what was read.
+    fn label(&self, setting: &Setting) -> String {
+        let is_assigned = |statement: &&UnreadStatement| statement.names.contains(&setting.key);
+        match self.unread.iter().find(is_assigned) {
+            _ if !setting.is_default => setting.key.clone(),
+            Some(UnreadStatement { line, .. }) => {
+                format!("{} (nanoGPT's default; line {line} is not read)", setting.key)
+            }
+            None => format!("{} (nanoGPT's default)", setting.key),
+        }
+    }
+
+    /// Removes the first of the settings `keys` that is there. A key matches the last part of a nested one. Returns the name for a
+    /// comment, and the value.
+    pub(super) fn take(&mut self, keys: &[&str]) -> Option<(String, Value)> {
+        self.take_at(self.position(keys)?)
+    }
+
+    fn take_at(&mut self, at: usize) -> Option<(String, Value)> {
+        let label = self.label(self.values.get(at)?);
+        Some((label, self.values.remove(at).value))
+    }
+
+    /// Removes the setting `key` if it is null, and returns its name for a comment.
+    pub(super) fn take_null(&mut self, key: &str) -> Option<String> {
+        let at = self.position(&[key])?;
+        self.values[at].value.is_null().then(|| self.take_at(at)).flatten().map(|(label, _)| label)
+    }
+
+    /// Removes the first of the settings `keys` that is there, if it is a number.
+    pub(super) fn take_number(&mut self, keys: &[&str]) -> Option<(String, f64)> {
+        let at = self.position(keys)?;
+        let value = &self.values[at].value;
+        // YAML reads `1e-4` without a point as text.
+        let number = value.as_f64().or_else(|| value.as_str()?.parse().ok())?;
+        Some((self.take_at(at)?.0, number))
+    }
+
+    /// Removes the settings whose keys are nested in `section`, with their keys.
+    pub(super) fn take_section(&mut self, section: &str) -> Vec<(String, Value)> {
+        let is_inside = |setting: &mut Setting| setting.key.strip_prefix(section).is_some_and(|k| k.starts_with('.'));
+        self.values.extract_if(.., is_inside).map(|setting| (setting.key, setting.value)).collect()
+    }
+
+    /// The settings that were not taken, with their keys, their names for comments and their values, and the statements that could not
+    /// be read.
+    pub(super) fn into_rest(self) -> (Vec<(String, String, Value)>, Vec<UnreadStatement>) {
+        let labels: Vec<String> = self.values.iter().map(|setting| self.label(setting)).collect();
+        let rest = self.values.into_iter().zip(labels).map(|(setting, label)| (setting.key, label, setting.value));
+        (rest.collect(), self.unread)
+    }
+}
