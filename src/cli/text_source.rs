@@ -9,6 +9,7 @@ use super::exit::{RequestError, refuse};
 use super::screen_observer::PreparationObserver;
 use runner_data::DataError;
 use runner_engine::prepare::local_tokenizer;
+use runner_files::special_file_kind;
 use runner_report::Screen;
 use runner_spec::diagnostic::nearest;
 use runner_spec::experiment::{
@@ -55,7 +56,7 @@ impl FileFormat {
         }
     }
 
-    fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Text => "text",
             Self::Jsonl => "JSON lines",
@@ -125,8 +126,10 @@ impl SourceArgs {
 /// # Errors
 /// If there is no file at `path`.
 pub(crate) fn check_file(path: &Path) -> Result<(), RequestError> {
-    if path.is_dir() {
-        refuse!("{0} is a folder: name its files, such as {0}/*", printable_path(path));
+    if let Some(kind) = special_file_kind(path) {
+        let advice =
+            if path.is_dir() { format!("its files, such as {}/*", printable_path(path)) } else { "a file".into() };
+        refuse!("{} is {kind}: name {advice}", printable_path(path));
     }
     if !path.exists() {
         refuse!("there is no file {}", printable_path(path));
