@@ -43,17 +43,12 @@ pub(crate) fn with_tip(mut error: clap::Error, program: &Command) -> clap::Error
                 return error;
             }
             let argument = arguments.into_iter().find(|argument| argument.starts_with(&given)).unwrap_or(given);
+            // `train.steps=5`, `--train.steps=5`, `--train.steps 5`: a key of the experiment, or of another trainer.
             let assignment = argument.trim_start_matches('-');
-            // `train.steps=5`, `--train.steps=5`, `--train.steps 5`: a key of the experiment.
-            let is_key =
-                |key: &str| key.contains('.') && key.chars().all(|c| c.is_ascii_alphanumeric() || "._".contains(c));
-            let set_flag = match assignment.split_once('=') {
-                Some((key, value)) if is_key(key) || !argument.starts_with('-') => Some(format!("--set {key}={value}")),
-                None if is_key(assignment) && argument.starts_with("--") => Some(format!("--set {assignment}=VALUE")),
-                _ => None,
-            };
-            if let Some(flag) = set_flag {
-                let tip = format!("a key of the experiment is set with `{flag}`");
+            let (key, value) = assignment.split_once('=').unwrap_or((assignment, "VALUE"));
+            if (argument.starts_with("--") || assignment.contains('='))
+                && let Some(tip) = runner_config::suggest_set(key, value)
+            {
                 error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
                 let _ = error.remove(ContextKind::SuggestedArg);
             }

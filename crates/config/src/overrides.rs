@@ -2,7 +2,8 @@
 
 use std::collections::HashMap;
 
-use super::check::{check, join, sections_by_key};
+use super::check::{check, check_key_path, join, sections_by_key};
+use super::foreign_keys::find_counterpart;
 use super::layers::{Layer, LayerOrigin};
 use super::mistakes::Mistakes;
 use super::shape::{Shape, root};
@@ -24,6 +25,32 @@ pub struct LoadOptions {
     pub allows_absent_files: bool,
     /// The variables, environment and folders of a template.
     pub template: Inputs,
+}
+
+/// Says how `--set` gives an experiment what the argument `key` with `value` would: `key` is one of its keys or a setting of another
+/// trainer. `None` if it is neither.
+pub fn suggest_set(key: &str, value: &str) -> Option<String> {
+    if check_key_path(key).is_ok() {
+        return Some(format!("a key of the experiment is set with `--set {key}={value}`"));
+    }
+    let (section, last) = key.rsplit_once('.').unwrap_or(("", key));
+    let is_legal = |own: &str| {
+        let (text, keys): (_, Vec<_>) = (format!("{own}={value}"), own.split('.').map(str::to_owned).collect());
+        let mut mistakes = Mistakes::default();
+        parse_layer(Source::flag("--set", &text, own.len() + 1), &keys, own.len(), &mut mistakes);
+        mistakes.diagnostics.is_empty()
+    };
+    let flag = |own: &str| format!("`--set {own}={}`", if is_legal(own) { value } else { "VALUE" });
+    if let Some(counterpart) = find_counterpart(section, last) {
+        let help = counterpart.help(key, counterpart.key.as_deref());
+        return Some(match (counterpart.equivalent_key(), &counterpart.key) {
+            (Some(own), _) => format!("write {}: {help}", flag(own)),
+            (None, Some(own)) => format!("write `--set {own}=VALUE`: {help}"),
+            (None, None) => help,
+        });
+    }
+    let home = sections_by_key(root()).get(last)?.first().map(|home| join(home, last))?;
+    Some(format!("write {}: `{key}` is `{home}` here", flag(&home)))
 }
 
 /// Adds a layer for each variable, in the order of their names, and then one for each `--set`.
