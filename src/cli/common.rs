@@ -12,7 +12,7 @@ use runner_store::run_dir::MANIFEST;
 use runner_template::Inputs;
 
 use super::exit::RequestError;
-use super::output::print_detail;
+use super::output::{print_detail, print_to_stderr};
 
 /// The variable with the folder of runs, which `--runs` overrides.
 pub(crate) const RUNS: &str = "RUNNER_RUNS";
@@ -85,6 +85,9 @@ impl ExperimentArgs {
     pub(crate) fn load_with(&self, options: &LoadOptions) -> Result<Loaded, ConfigError> {
         let loaded = runner_config::load(&self.file, options)?;
         print_detail(|| describe_loaded(&loaded));
+        for warning in &loaded.warnings {
+            print_to_stderr(&format!("warning: {warning}"));
+        }
         Ok(loaded)
     }
 }

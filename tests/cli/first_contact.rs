@@ -32,14 +32,79 @@ fn a_starter_file_replaces_no_file_and_needs_a_text_that_exists() {
     assert!(said.contains("taken.yaml is there already: --force replaces it"), "{said}");
     assert_eq!(sandbox.read("taken.yaml"), "mine");
     sandbox.expect(0, "init taken.yaml --force --text input.txt");
-    assert!(sandbox.read("taken.yaml").contains("{text: {files: [\"input.txt\"]}}"));
+    assert!(sandbox.read("taken.yaml").contains("{text: {files: [input.txt]}}"));
     let said = sandbox.expect(2, "init other --text missing.txt");
     assert!(said.contains("missing.txt"), "{said}");
+    for (name, text, message) in [
+        ("empty.txt", &b"\n"[..], "has no text"),
+        ("binary.txt", &b"a\xff"[..], "is not UTF-8 text: the first bad byte is at offset 1"),
+        ("x.jsonl", &b"{}"[..], "is JSON lines: name a file of plain text"),
+    ] {
+        sandbox.write(name, text);
+        let said = sandbox.expect(2, &format!("init other --text {name}"));
+        assert!(said.contains(message), "{said}");
+        std::fs::remove_file(sandbox.path(name)).unwrap();
+    }
     for name in ["a b", "", "../up", ".hidden"] {
         let said = sandbox.expect(2, &["init", name]);
         assert!(said.contains("a name has up to 100 letters, digits"), "{said}");
     }
     assert_eq!(sandbox.names_in("."), ["input.txt", "taken.yaml"]);
+}
+
+#[test]
+fn the_prompt_of_a_starter_file_is_the_beginning_of_its_text() {
+    let text = "\u{feff}\n  Ähnliche \"Wörter\": it's <x> \u{feff} #1.\n".repeat(200);
+    let sandbox = Sandbox::new().with("text.txt", text).with("ja.txt", "日本語のテキスト。".repeat(2000));
+    let chars = "--set data.tokenizer=null --set data.tokenizer.chars={} --set device=cpu";
+    for file in ["text.txt", "ja.txt"] {
+        sandbox.expect(0, &format!("init exp --force --text {file}"));
+        // Every character of the prompt is in the text.
+        sandbox.expect(0, &format!("plan exp.yaml {chars}"));
+    }
+    let said = sandbox.expect(2, &format!("plan exp.yaml {chars} --set eval.samples.prompts=[Zzz]"));
+    assert!(said.contains("eval.samples.prompts: \"Zzz\": 'Z' (U+005A)"), "{said}");
+    assert_eq!(said.matches("\"Zzz\"").count(), 1, "{said}");
+}
+
+#[test]
+fn pipes_and_devices_are_no_files_but_standard_input_is() {
+    let yaml = "model: {preset: gpt2-nano}\ndata: {train: {text: {files: [input.txt]}}}\n";
+    let sandbox = Sandbox::new().with("exp.yaml", yaml).with("input.txt", "once upon a time ".repeat(100));
+    assert!(std::process::Command::new("mkfifo").arg(sandbox.path("pipe")).status().unwrap().success());
+    for command in [
+        "validate pipe",
+        "validate exp.yaml --set data.train.text.files=[pipe]",
+        "validate exp.yaml --set data.tokenizer.file=pipe",
+        "validate exp.yaml --set model.init.from=pipe",
+        "import config pipe",
+        "sweep pipe",
+        "data inspect pipe",
+        "init other --text pipe",
+    ] {
+        let said = sandbox.expect(2, command);
+        assert!(said.contains("is a pipe"), "{command}: {said}");
+    }
+    let mut command = sandbox.command("validate /dev/stdin");
+    let input = std::fs::File::open(sandbox.path("exp.yaml")).unwrap();
+    let finished = Finished::of(command.stdin(input)).expect_code(0);
+    assert_eq!(finished.stdout, "/dev/stdin: `stdin` is a valid experiment\n");
+}
+
+#[test]
+fn tokens_without_a_tokenizer_are_warned_about() {
+    let yaml = "model: {preset: gpt2-nano, context_length: 16}\ndata: {train: {tokens: {files: [train.bin]}}}\n\
+                batch: {sequences: 2}\ntrain: {steps: 1}\ndevice: cpu\n";
+    let sandbox = Sandbox::new().with("exp.yaml", yaml).with("train.bin", [1, 0].repeat(200));
+    for command in ["validate exp.yaml", "plan exp.yaml", "apply exp.yaml --quiet"] {
+        let said = sandbox.run(command).expect_code(0).stderr;
+        assert!(said.starts_with("warning: `data.tokenizer` is not given") && said.contains("{hub: gpt2}"), "{said}");
+        let stated = sandbox.run(&format!("{command} --set data.tokenizer.bytes={{}}")).expect_code(0).stderr;
+        assert!(!stated.contains("data.tokenizer"), "{stated}");
+    }
+    sandbox.write("meta.pkl", "");
+    let said = sandbox.run("validate exp.yaml").expect_code(0).stderr;
+    assert!(said.contains("they are probably characters") && said.contains("`tokenizer: {chars: {}}`"), "{said}");
 }
 
 #[test]
@@ -49,6 +114,8 @@ fn a_config_of_nanogpt_trains_after_its_import() {
                   device = 'cpu'\n";
     let sandbox =
         Sandbox::new().with("tiny.py", config).with("data/tiny_char/input.txt", "once upon a time ".repeat(100));
+    sandbox.expect(0, "import config tiny.py -o sub/tiny.yaml");
+    sandbox.expect(0, "validate sub/tiny.yaml");
     sandbox.expect(0, "import config tiny.py -o tiny.yaml");
     sandbox.expect(0, "apply tiny.yaml --quiet");
     assert_eq!(sandbox.only_run().metrics_of("train").len(), 4);
@@ -85,10 +152,28 @@ fn keys_given_as_arguments_are_answered_with_set() {
         ("apply exp.yaml --train.steps=5", "--set train.steps=5"),
         ("apply exp.yaml seed=3", "--set seed=3"),
         ("plan exp.yaml --train.steps 5", "--set train.steps=VALUE"),
+        ("apply exp.yaml --seed=3", "--set seed=3"),
     ] {
         let said = sandbox.expect(2, given);
         assert!(said.contains(&format!("a key of the experiment is set with `{flag}`")), "{said}");
     }
+    for (given, flag) in [
+        ("--batch_size=8", "--set batch.micro_batch=8"),
+        ("batch_size=8", "--set batch.micro_batch=8"),
+        ("--n-layer=3", "--set model.layers=3"),
+        ("--lr=3e-4", "--set optimizer.adamw.lr=3e-4"),
+        ("--model.n_embd=64", "--set model.d_model=64"),
+        // Here the value means something else, or is not legal.
+        ("--min_lr=1e-5", "--set schedule.decay.cosine.final=VALUE"),
+        ("--grad_clip=0", "--set train.clip_norm=VALUE"),
+    ] {
+        let said = sandbox.expect(2, &format!("apply exp.yaml {given}"));
+        assert!(said.contains(&format!("tip: write `{flag}`: ")), "{said}");
+    }
+    let said = sandbox.expect(2, "apply exp.yaml --compile=False");
+    assert!(said.contains("tip: there is nothing to compile"), "{said}");
+    let said = sandbox.expect(2, "apply exp.yaml --quite");
+    assert!(said.contains("'--quiet'"), "{said}");
     let said = sandbox.expect(2, "sample run temperature=1");
     assert!(!said.contains("--set"), "`sample` has no such flag: {said}");
 }

@@ -18,7 +18,7 @@ use super::resolver::Resolver;
 use runner_spec::diagnostic::{ConfigError, list, nearest, short};
 use runner_spec::experiment::Experiment;
 use runner_template::Rendered;
-use runner_template::source::{MAX_BYTES, Source, read, too_large, without_byte_order_mark};
+use runner_template::source::{MAX_BYTES, Source, is_stream, read, too_large};
 use runner_template::tree;
 use runner_weights as weights;
 use runner_weights::DescribedModel;
@@ -34,6 +34,8 @@ pub struct Loaded {
     pub template: Option<Rendered>,
     /// The origin of each value, in the order of the keys.
     pub origins: Vec<Origin>,
+    /// What is legal, but probably a mistake.
+    pub warnings: Vec<String>,
     /// The environment variables that had effect.
     pub env_read: Vec<(String, String)>,
 }
@@ -70,7 +72,7 @@ fn mention_import(mistakes: ConfigError, text: &str, path: &Path) -> ConfigError
 /// # Errors
 /// All mistakes of text, environment and flags.
 pub fn from_str(text: &str, path: &Path, options: &LoadOptions) -> Result<Loaded, ConfigError> {
-    let source = Source::file(path, without_byte_order_mark(text).to_owned());
+    let source = Source::file(path, text.to_owned());
     if text.len() as u64 > MAX_BYTES {
         return Err(too_large(&source, text.len() as u64).into());
     }
@@ -112,16 +114,23 @@ fn lower(source: Source, path: &Path, options: &LoadOptions) -> Result<Loaded, C
         Err(e) => return Err(internal(&e)),
     };
     let allows_absent_files = options.allows_absent_files;
-    let mut resolver =
-        Resolver { layers: &layers, base, mistakes, notes: BTreeMap::new(), allows_absent_files, weights };
+    let mut resolver = Resolver {
+        layers: &layers,
+        base,
+        mistakes,
+        notes: BTreeMap::new(),
+        warnings: Vec::new(),
+        allows_absent_files,
+        weights,
+    };
     let experiment = resolver.experiment(raw, path);
-    let Resolver { mistakes: Mistakes { diagnostics, .. }, notes, .. } = resolver;
+    let Resolver { mistakes: Mistakes { diagnostics, .. }, notes, warnings, .. } = resolver;
     match experiment {
         Some(experiment) if diagnostics.is_empty() => {
             let origins = origins(&experiment, &layers, &notes);
             let env_read = layers.environment();
             let text = whole.text;
-            Ok(Loaded { experiment, path: path.to_owned(), text, template: None, origins, env_read })
+            Ok(Loaded { experiment, path: path.to_owned(), text, template: None, origins, warnings, env_read })
         }
         _ if diagnostics.is_empty() => Err(internal(&"a section was lost")),
         _ => Err(ConfigError::new(diagnostics)),
@@ -197,6 +206,8 @@ fn tokenizer_of_weights(path: &Path) -> Option<(PathBuf, Value)> {
 
 /// The folder that paths start from, absolute.
 fn base_folder(path: &Path) -> Result<PathBuf, String> {
+    // A stream is in no folder.
+    let path = if is_stream(path) { Path::new("") } else { path };
     let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let folder = std::path::absolute(folder).map_err(|e| format!("the folder of the file is not known: {e}"))?;
     if folder.to_str().is_none() {

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::raw_data::{RawData, RawLayout};
 use super::resolver::Resolver;
+use runner_files::special_file_kind;
 use runner_spec::diagnostic::{list, nearest, short};
 use runner_spec::experiment::{Data, HELLASWAG_FILE_ADVICE, HubTokenizer, Layout, Source, Tokenizer, Validation};
 
@@ -24,6 +25,13 @@ impl Resolver<'_> {
             None if tokens || self.given_as_null("data.validation") => Some(None),
             None => Some(Some(Validation::Fraction(HELD_OUT))),
         };
+        if !self.given("data.tokenizer") {
+            let separate = match &validation {
+                Some(Some(Validation::Source(source))) => Some(source),
+                _ => None,
+            };
+            self.warn_of_assumed_bytes(train.iter().chain(separate));
+        }
         let columns = matches!(layout, Some(Layout::Columns { .. }));
         if columns && raw.shuffle == Some(true) {
             self.error(
@@ -43,6 +51,22 @@ impl Resolver<'_> {
             shuffle: raw.shuffle.unwrap_or(!columns),
             drop_last: raw.drop_last,
         })
+    }
+
+    /// Warns if one of `sources` holds tokens, and no tokenizer is given: the tokens alone do not tell that they are no bytes.
+    fn warn_of_assumed_bytes<'a>(&mut self, mut sources: impl Iterator<Item = &'a Source>) {
+        let files = sources.find_map(|source| if let Source::Tokens { files } = source { Some(files) } else { None });
+        let Some(files) = files else { return };
+        let advice = if files.iter().any(|file| file.with_file_name("meta.pkl").is_file()) {
+            "there is a meta.pkl of nanoGPT beside them, so they are probably characters: train on their text, such as input.txt, with \
+             `tokenizer: {chars: {}}`"
+        } else {
+            "name the tokenizer that they were made with, such as `tokenizer: {hub: gpt2}` or `tokenizer: {file: tokenizer.json}`"
+        };
+        self.warnings.push(format!(
+            "`data.tokenizer` is not given, so the tokens of the files are taken for bytes: prompts and samples are wrong if they are \
+             not; {advice}, or say `tokenizer: {{bytes: {{}}}}`"
+        ));
     }
 
     /// Columns are as many as a batch has sequences, `sequences`.
@@ -168,13 +192,13 @@ impl Resolver<'_> {
             return self.refuse(&[key], format!("`{key}` is empty"), "name a file");
         }
         let path = self.base.join(text);
-        if path.is_dir() {
-            let help = if patterns {
+        if let Some(kind) = special_file_kind(&path) {
+            let help = if patterns && path.is_dir() {
                 format!("name its files, as `{}/*`", text.trim_end_matches('/'))
             } else {
                 "name a file".into()
             };
-            return self.refuse(&[key], format!("`{}` is a folder", short(text)), help);
+            return self.refuse(&[key], format!("`{}` is {kind}", short(text)), help);
         }
         // A file called like a pattern is that file; what reads `files` expands them, so it is written as a pattern too.
         if path.exists() {

@@ -15,6 +15,8 @@ pub(crate) struct Resolver<'l> {
     pub(crate) mistakes: Mistakes,
     /// Origins of values that no layer gives as they are, by key.
     pub(crate) notes: BTreeMap<&'static str, String>,
+    /// What is legal, but probably a mistake.
+    pub(crate) warnings: Vec<String>,
     /// See [`LoadOptions::allows_absent_files`](crate::LoadOptions::allows_absent_files).
     pub(crate) allows_absent_files: bool,
     /// The description of the initial weights, if the model must match it.

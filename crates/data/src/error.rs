@@ -70,7 +70,9 @@ impl DataError {
     #[must_use]
     pub fn is_request(&self) -> bool {
         match self {
-            Self::Io { source, .. } => source.kind() == io::ErrorKind::NotFound,
+            Self::Io { source, .. } => {
+                matches!(source.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidInput)
+            }
             Self::Changed { .. } | Self::NoSuchRow { .. } | Self::Damaged { .. } => false,
             _ => true,
         }

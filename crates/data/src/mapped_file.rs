@@ -1,7 +1,6 @@
 //! A memory-mapped file. The blocks of a file of the cache are verified when they are first read, so that damage on disk ends a run
 //! instead of changing its numbers.
 
-use std::fs::File;
 use std::io::{self, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -11,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use memmap2::Mmap;
 
 use super::error::{DataError, Result};
+use runner_files::open_regular;
 
 /// Bytes with one checksum. A row of tokens is a few KiB, so reading rows in random order verifies little that is not read.
 pub(super) const BLOCK_BYTES: usize = 1 << 14;
@@ -37,7 +37,7 @@ struct BlockChecks {
 impl MappedFile {
     /// Maps a whole file for reading.
     pub(super) fn open(path: &Path) -> Result<Self> {
-        let file = File::open(path).map_err(DataError::io(path))?;
+        let file = open_regular(path).map_err(DataError::io(path))?;
         #[expect(unsafe_code, reason = "memory mapping")]
         // SAFETY: the map is read-only and private. Cache entries are never written after they appear under their name. A
         // user's shard that is cut short by someone else meanwhile ends the process with SIGBUS; no memory is corrupted.

@@ -318,7 +318,7 @@ fn check_unchanged(weights: &OpenedWeights, facts: &DataFacts, cache: &Path) -> 
 pub fn check_prompts(experiment: &Experiment, tokenizer: &TextTokenizer) -> Result<(), EngineError> {
     for prompt in experiment.eval.samples.iter().flat_map(|s| &s.prompts) {
         let encoded = tokenizer.encode_prompt(prompt);
-        encoded.map_err(|error| EngineError::Request(format!("eval.samples.prompts: {prompt:?}: {error}")))?;
+        encoded.map_err(|error| EngineError::Request(format!("eval.samples.prompts: {error}")))?;
     }
     Ok(())
 }

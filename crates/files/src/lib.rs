@@ -8,8 +8,8 @@ pub mod strict_json;
 
 use std::error::Error;
 use std::fs::{self, File};
-use std::io::{self, ErrorKind, Write as _};
-use std::os::unix::fs::PermissionsExt as _;
+use std::io::{self, ErrorKind, Read as _, Write as _};
+use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
 use std::path::Path;
 
 pub use tempfile::{NamedTempFile, TempDir};
@@ -44,6 +44,41 @@ fn temporary_file_of_mode(folder: &Path, mode: u32) -> io::Result<NamedTempFile>
     let mut builder = tempfile::Builder::new();
     builder.prefix(TEMPORARY_PREFIX).permissions(fs::Permissions::from_mode(mode));
     builder.tempfile_in(folder).map_err(|error| without_temporary_name(&error))
+}
+
+/// What `path` is if it is no regular file: a folder, a pipe, a device or a socket. `None` if it is a regular file, or there is nothing
+/// that can be looked at. Symbolic links are followed.
+pub fn special_file_kind(path: &Path) -> Option<&'static str> {
+    let kind = fs::metadata(path).ok()?.file_type();
+    [
+        (kind.is_dir(), "a folder"),
+        (kind.is_fifo(), "a pipe"),
+        (kind.is_char_device() || kind.is_block_device(), "a device"),
+        (kind.is_socket(), "a socket"),
+    ]
+    .into_iter()
+    .find_map(|(is_kind, name)| is_kind.then_some(name))
+}
+
+/// Opens a regular file for reading. A pipe or a device is refused: opening a pipe waits for its writer, and a device may have no end.
+///
+/// # Errors
+/// `InvalidInput` if `path` is no regular file; or if it cannot be opened.
+pub fn open_regular(path: &Path) -> io::Result<File> {
+    match special_file_kind(path) {
+        Some(kind) => Err(io::Error::new(ErrorKind::InvalidInput, format!("this is {kind}, not a file"))),
+        None => File::open(path),
+    }
+}
+
+/// Reads a regular file, as [`open_regular`] opens it.
+///
+/// # Errors
+/// Those of [`open_regular`]; or if the file cannot be read.
+pub fn read_regular(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    open_regular(path)?.read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 /// True if `path` is a file that its owner alone may read and write.

@@ -1,7 +1,7 @@
 //! The files of one template: the template itself, and what it includes or imports, from two folders and nowhere else.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,7 +14,8 @@ use super::limits::invalid_operation;
 use super::rewrite::rewrite;
 use super::tags::{ONE, Tags, find_tags, listed_env};
 use super::template_error;
-use crate::source::{Place, Source, nth_line, place_of_range, read_limited, without_byte_order_mark};
+use crate::source::{Place, Source, nth_line, place_of_range, read_limited};
+use runner_files::open_regular;
 use runner_spec::diagnostic::{Diagnostic, TemplatePlace, short};
 
 /// A larger file is no template.
@@ -96,7 +97,8 @@ impl TemplateFiles {
     /// # Errors
     /// A text that is no template.
     pub(super) fn add(&self, name: &str, path: &Path, text: String) -> Result<Arc<TemplateFile>, Box<Diagnostic>> {
-        let source = Source::file(path, text.clone());
+        let source = Source::file(path, text);
+        let text = source.text.clone();
         if text.len() as u64 > MAX_FILE_BYTES {
             return Err(Box::new(source.diagnostic_whole(
                 format!("a template of {:.1} MB", text.len() as f64 / 1e6),
@@ -164,19 +166,14 @@ impl TemplateFiles {
                 return Err(bad_name("is a link that leads out of the folder"));
             }
             let unreadable = |e: std::io::Error| wrong(&format!("cannot be read: {e}"));
-            // Pipes and devices have no end, or no beginning.
-            if !fs::metadata(&real).map_err(unreadable)?.is_file() {
-                return Err(wrong("is not a file"));
-            }
             if self.all().len() >= MAX_FILES {
                 return Err(invalid_operation(format!("more than {MAX_FILES} files")));
             }
-            let bytes = File::open(&real).and_then(|file| read_limited(file, MAX_FILE_BYTES)).map_err(unreadable)?;
+            let bytes = open_regular(&real).and_then(|file| read_limited(file, MAX_FILE_BYTES)).map_err(unreadable)?;
             if bytes.len() as u64 > MAX_FILE_BYTES {
                 return Err(wrong(&format!("is larger than the {} MB that are read", MAX_FILE_BYTES >> 20)));
             }
             let text = String::from_utf8(bytes).map_err(|_| wrong("is not UTF-8"))?;
-            let text = without_byte_order_mark(&text).to_owned();
             return self.add(name, &path, text).map(Some).map_err(|mistake| {
                 *lock(&self.mistake) = Some(*mistake);
                 Error::new(ErrorKind::SyntaxError, "in an included file")

@@ -17,7 +17,7 @@ use super::rewrite::rewrite;
 use super::tags::GUARD;
 use super::template_error::FailedRendering;
 use super::value::printed;
-use crate::source::{Place, Source, without_byte_order_mark};
+use crate::source::{Place, Source};
 use runner_spec::diagnostic::{ConfigError, Diagnostic, list, nearest, short};
 use runner_spec::panics::{catch_panic, panic_message};
 
@@ -100,7 +100,6 @@ pub fn render(text: &str, path: &Path, inputs: &Inputs) -> Result<Rendered, Conf
 }
 
 fn render_files(text: &str, path: &Path, inputs: &Inputs) -> Result<Rendered, Vec<Diagnostic>> {
-    let text = without_byte_order_mark(text);
     start(EXPERIMENT_TEXT);
     let own = path.parent().map_or_else(PathBuf::new, Path::to_owned);
     // From wherever the command is called, a project's templates/ lies beside the folder of its experiments.

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::LineMap;
+use runner_files::special_file_kind;
 use runner_spec::diagnostic::{ConfigError, Diagnostic, TemplatePlace};
 
 /// A place in a source: line and column from 1, and the number of characters in that line.
@@ -16,6 +17,9 @@ pub struct Place {
     pub column: usize,
     pub length: usize,
 }
+
+/// Some editors write this character in front of UTF-8. It is no part of the text.
+pub const BYTE_ORDER_MARK: char = '\u{FEFF}';
 
 /// The text itself, with the name it goes by.
 #[derive(Debug, Clone)]
@@ -43,7 +47,11 @@ impl Source {
         Self { label, text, skip, kind, line_map: None }
     }
 
-    pub fn file(path: &Path, text: String) -> Self {
+    /// The content of the file `path`, without the byte order mark that some editors write in front of UTF-8.
+    pub fn file(path: &Path, mut text: String) -> Self {
+        if text.starts_with(BYTE_ORDER_MARK) {
+            text.drain(..BYTE_ORDER_MARK.len_utf8());
+        }
         Self::new(path.display().to_string(), text, 0, SourceKind::File)
     }
 
@@ -165,11 +173,11 @@ pub fn read(path: &Path, wanted: &str) -> Result<String, ConfigError> {
         std::io::ErrorKind::NotFound => whole("there is no such file".into(), wanted),
         _ => whole(format!("the file cannot be read: {e}"), ""),
     };
+    if let Some(kind) = special_file_kind(path).filter(|_| path.is_dir() || !is_stream(path)) {
+        return Err(whole(format!("this is {kind}, not a file"), wanted));
+    }
     let file = File::open(path).map_err(unreadable)?;
     let meta = file.metadata().map_err(unreadable)?;
-    if meta.is_dir() {
-        return Err(whole("this is a folder".into(), wanted));
-    }
     if meta.len() > MAX_BYTES {
         return Err(too_large(&source, meta.len()).into());
     }
@@ -180,17 +188,16 @@ pub fn read(path: &Path, wanted: &str) -> Result<String, ConfigError> {
     String::from_utf8(bytes).map_err(|e| not_utf8(path, &e).into())
 }
 
+/// True if `path` names an open stream of this process: standard input, or the pipe of a shell's `<(command)`.
+pub fn is_stream(path: &Path) -> bool {
+    path == Path::new("/dev/stdin") || path.starts_with("/dev/fd") || path.starts_with("/proc/self/fd")
+}
+
 /// The bytes of `file`, at most one more than `limit`: a pipe or a file that grows has no length to trust.
 pub(crate) fn read_limited(file: File, limit: u64) -> std::io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     file.take(limit + 1).read_to_end(&mut bytes)?;
     Ok(bytes)
-}
-
-/// Some editors write a byte order mark in front of UTF-8.
-#[must_use]
-pub fn without_byte_order_mark(text: &str) -> &str {
-    text.strip_prefix('\u{FEFF}').unwrap_or(text)
 }
 
 fn not_utf8(path: &Path, error: &std::string::FromUtf8Error) -> Diagnostic {

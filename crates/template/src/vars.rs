@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value};
 
 use crate::Inputs;
-use crate::source::{Place, Source, read, without_byte_order_mark};
+use crate::source::{Place, Source, read};
 use crate::tree::{Node, Yaml, parse};
 use runner_spec::diagnostic::{ConfigError, Diagnostic, short};
 
@@ -36,7 +36,7 @@ fn read_file(path: &Path, out: &mut Map<String, Value>, mistakes: &mut Vec<Diagn
         Ok(text) => text,
         Err(error) => return mistakes.extend(error.diagnostics),
     };
-    let source = Source::file(path, without_byte_order_mark(&text).to_owned());
+    let source = Source::file(path, text.clone());
     let (tree, found) = parse(&source);
     if !found.is_empty() {
         return mistakes.extend(found);

@@ -1,7 +1,6 @@
 //! The tensors of a Hugging Face folder, in one safetensors file, or in several with an index.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
@@ -9,7 +8,7 @@ use serde_json::Value;
 use super::error::WeightsError;
 use super::json;
 use runner_files::safetensors_header::{HeaderError, TensorInfo, read_header};
-use runner_files::strict_json;
+use runner_files::{open_regular, strict_json};
 
 /// The weights in one file.
 pub(super) const SINGLE: &str = "model.safetensors";
@@ -33,7 +32,7 @@ pub(super) struct FileTensor {
 
 /// The tensors of the safetensors file `path`, which is number `file` of its folder, in the order of their bytes.
 fn tensors_of_file(file: usize, path: &Path) -> Result<Vec<FileTensor>, WeightsError> {
-    let mut opened = File::open(path).map_err(WeightsError::io(path))?;
+    let mut opened = open_regular(path).map_err(WeightsError::io(path))?;
     let metadata = opened.metadata().map_err(WeightsError::io(path))?;
     if !metadata.is_file() {
         return WeightsError::invalid(path, "not a file");

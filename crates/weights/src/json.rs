@@ -1,20 +1,19 @@
 //! Small JSON files that other programs wrote, read within limits.
 
-use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
 use serde_json::{Map, Value};
 
 use super::error::WeightsError;
-use runner_files::strict_json;
+use runner_files::{open_regular, strict_json};
 
 /// Reads the JSON object in the file `path`, which has at most `most` bytes.
 ///
 /// # Errors
 /// If it is missing, larger, or no object.
 pub(super) fn read_object(path: &Path, most: u64) -> Result<Map<String, Value>, WeightsError> {
-    let file = File::open(path).map_err(WeightsError::io(path))?;
+    let file = open_regular(path).map_err(WeightsError::io(path))?;
     let mut bytes = Vec::new();
     file.take(most + 1).read_to_end(&mut bytes).map_err(WeightsError::io(path))?;
     if bytes.len() as u64 > most {

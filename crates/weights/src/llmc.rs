@@ -1,7 +1,6 @@
 //! llm.c's model file (`gpt2_124M.bin`): a header of 256 numbers, then GPT-2's parameters one kind after another, all layers of
 //! a kind together, matrices as [out, in].
 
-use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
@@ -9,6 +8,7 @@ use super::describe::{DescribedModel, base_spec};
 use super::dtype::Dtype;
 use super::error::WeightsError;
 use super::folder::conversion_advice;
+use runner_files::open_regular;
 use runner_spec::model::{ModelSpec, ParamSpec, parameters};
 
 const MAGIC: u32 = 20_240_326;
@@ -81,7 +81,7 @@ impl LlmcHeader {
 /// If it is missing, or no model file of llm.c of a version that is known.
 pub(super) fn read_header(path: &Path) -> Result<LlmcHeader, WeightsError> {
     let wrong = |message: String| WeightsError::file(path, message);
-    let mut file = File::open(path).map_err(WeightsError::io(path))?;
+    let mut file = open_regular(path).map_err(WeightsError::io(path))?;
     if !file.metadata().map_err(WeightsError::io(path))?.is_file() {
         return Err(wrong("neither a folder nor a file".into()));
     }

@@ -39,10 +39,23 @@ fn a_file_of_100_mb_is_refused_without_being_read() {
 fn what_is_not_a_file() {
     let folder = tempfile::tempdir().unwrap();
     let of = |path: &Path| load(path, &LoadOptions::default()).unwrap_err().diagnostics[0].message.clone();
-    assert_eq!(of(folder.path()), "this is a folder");
+    assert_eq!(of(folder.path()), "this is a folder, not a file");
     assert_eq!(of(&folder.path().join("no.yaml")), "there is no such file");
-    if Path::new("/dev/zero").exists() {
-        assert!(of(Path::new("/dev/zero")).contains("is not an experiment"));
+    assert_eq!(of(Path::new("/dev/zero")), "this is a device, not a file");
+    let socket = folder.path().join("socket");
+    let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    assert_eq!(of(&socket), "this is a socket, not a file");
+    // Every key that names a file refuses it, too.
+    for (key, value) in [
+        ("data.train.text.files", "[/dev/zero]"),
+        ("data.train.tokens.files", "[/dev/zero]"),
+        ("data.tokenizer.file", "/dev/zero"),
+        ("eval.hellaswag.file", "/dev/zero"),
+    ] {
+        let sets = vec!["data.train=null".to_owned(), format!("{key}={value}")];
+        let options = LoadOptions { sets, ..LoadOptions::default() };
+        let error = from_str(super::load::SHORT, &folder.path().join("exp.yaml"), &options).unwrap_err().to_string();
+        assert!(error.contains("`/dev/zero` is a device"), "{key}: {error}");
     }
 }
 

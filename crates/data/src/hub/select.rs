@@ -8,6 +8,7 @@ use glob::{MatchOptions, Pattern};
 use serde_yaml::Value;
 
 use super::repository::suggestion;
+use runner_template::source::BYTE_ORDER_MARK;
 
 /// Bytes of the YAML at the top of a card.
 const MAX_HEAD_BYTES: usize = 1 << 20;
@@ -70,7 +71,7 @@ pub(super) struct Config {
 
 /// The configurations in the card `text`; none if it does not begin with YAML.
 pub(super) fn configs(text: &str) -> Vec<Config> {
-    let text = text.trim_start_matches('\u{feff}');
+    let text = text.trim_start_matches(BYTE_ORDER_MARK);
     let Some(rest) = text.strip_prefix("---\n").or_else(|| text.strip_prefix("---\r\n")) else { return Vec::new() };
     let Some(end) = rest.match_indices("\n---").map(|(at, _)| at).next().filter(|&end| end <= MAX_HEAD_BYTES) else {
         return Vec::new();

@@ -8,11 +8,10 @@ use serde_json::{Map, Value};
 
 use super::piece::{MAX_DOCUMENT_BYTES, describe_document_limit};
 use crate::error::{DataError, Result};
-use runner_files::strict_json;
+use runner_files::{open_regular, strict_json};
+use runner_template::source::BYTE_ORDER_MARK;
 
 const BLOCK_BYTES: usize = 256 << 10;
-/// Some editors write a byte order mark in front of UTF-8.
-const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 /// The mistake of a file that is not JSON Lines, but an array.
 const ONE_ARRAY: &str = "the file is one JSON array (`json`); JSON lines have one object a line";
 
@@ -59,9 +58,11 @@ pub(crate) type RecordSink<'a> = dyn FnMut(RecordPosition, Map<String, Value>) -
 /// # Errors
 /// If the file does not have this format, as far as it is read, or `sink` fails.
 pub(crate) fn for_each_record(path: &Path, format: JsonFormat, sink: &mut RecordSink<'_>) -> Result<()> {
-    let mut file = BufReader::with_capacity(BLOCK_BYTES, File::open(path).map_err(DataError::io(path))?);
-    let marked = file.fill_buf().map_err(DataError::io(path))?.starts_with(BYTE_ORDER_MARK);
-    let offset = if marked { BYTE_ORDER_MARK.len() } else { 0 };
+    let mut file = BufReader::with_capacity(BLOCK_BYTES, open_regular(path).map_err(DataError::io(path))?);
+    let mut mark = [0; 4];
+    let mark = BYTE_ORDER_MARK.encode_utf8(&mut mark).as_bytes();
+    let is_marked = file.fill_buf().map_err(DataError::io(path))?.starts_with(mark);
+    let offset = if is_marked { mark.len() } else { 0 };
     file.consume(offset);
     match format {
         JsonFormat::Lines => for_each_line(path, file, offset as u64, sink),

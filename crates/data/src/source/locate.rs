@@ -11,6 +11,7 @@ use crate::fingerprint::{SourceFile, hash_parts};
 use crate::progress::{Progress, Report};
 use crate::split_name::SplitName;
 use crate::stories;
+use runner_files::special_file_kind;
 use runner_spec::experiment::{Data, Source, Validation};
 
 /// The format of a source's files, and with it what a document is.
@@ -134,9 +135,11 @@ fn expand_patterns(patterns: &[PathBuf], key: &'static str) -> Result<Vec<PathBu
     let mut files = Vec::new();
     for pattern in patterns {
         let found = if pattern.is_file() { vec![pattern.clone()] } else { files_matching(pattern, key)? };
-        if found.is_empty() && pattern.is_dir() {
-            let message = format!("a folder; {key} wants files, such as {}", pattern.join("*").display());
-            return Err(DataError::file(pattern, message));
+        if found.is_empty()
+            && let Some(kind) = special_file_kind(pattern)
+        {
+            let example = pattern.is_dir().then(|| format!(", such as {}", pattern.join("*").display()));
+            return Err(DataError::file(pattern, format!("{kind}; {key} wants files{}", example.unwrap_or_default())));
         }
         if found.is_empty() {
             return Err(DataError::setting(key, format!("no file matches {}", pattern.display())));

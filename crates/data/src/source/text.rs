@@ -8,10 +8,9 @@ use std::path::Path;
 use super::piece::{MAX_DOCUMENT_BYTES, PieceSink, TextPiece, describe_document_limit};
 use crate::cut_points::CutPoints;
 use crate::error::{DataError, Result};
+use runner_template::source::BYTE_ORDER_MARK;
 
 const BLOCK_BYTES: usize = 256 << 10;
-/// Some editors write it in front of UTF-8.
-const BYTE_ORDER_MARK: char = '\u{feff}';
 
 pub(super) fn read(path: &Path, cut: CutPoints, sink: &mut PieceSink<'_>) -> Result<()> {
     let mut file = File::open(path).map_err(DataError::io(path))?;

@@ -17,6 +17,7 @@ use super::merges::{BytePairMerges, MAX_MERGED_WORD, WordTable};
 use super::token_bytes::library_token_bytes;
 use crate::cut_points::CutPoints;
 use crate::error::{DataError, Result};
+use runner_files::read_regular;
 use runner_spec::panics::catch_panic;
 
 /// GPT-2's end of text.
@@ -39,7 +40,7 @@ impl LibraryTokenizer {
     /// GPT-2's tokenizer from its two files.
     pub(super) fn gpt2(vocab: &Path, merges: &Path) -> Result<Self> {
         let read = |path: &Path| {
-            let bytes = std::fs::read(path).map_err(DataError::io(path))?;
+            let bytes = read_regular(path).map_err(DataError::io(path))?;
             String::from_utf8(bytes).map_err(|error| DataError::not_utf8(path, error.utf8_error().valid_up_to() as u64))
         };
         let tokens: HashMap<String, u32> = serde_json::from_str(&read(vocab)?)

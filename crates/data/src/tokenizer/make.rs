@@ -14,6 +14,7 @@ use crate::fingerprint::hash_parts;
 use crate::progress::{Progress, Report};
 use crate::source::{DocumentFormat, LocatedSource, locate};
 use crate::split_name::SplitName;
+use runner_files::read_regular;
 use runner_spec::experiment::{Data, Layout, MAX_BPE_VOCABULARY, Source, Tokenizer, Validation};
 
 /// Makes the tokenizer of `data`. `train` is the training source of `data`.
@@ -79,11 +80,11 @@ fn read_tokenizer(tokenizer: &Tokenizer, key: &'static str) -> Result<TextTokeni
     let problem = match tokenizer {
         Tokenizer::Gpt2 { vocab, merges } => {
             let library = LibraryTokenizer::gpt2(vocab, merges)?;
-            let hash = |path: &Path| fs::read(path).map(|b| blake3::hash(&b).to_hex()).map_err(DataError::io(path));
+            let hash = |path: &Path| read_regular(path).map(|b| blake3::hash(&b).to_hex()).map_err(DataError::io(path));
             return Ok(TextTokenizer::library(library, hash_parts(["gpt2", &hash(vocab)?, &hash(merges)?])));
         }
         Tokenizer::File(path) => {
-            return parse_tokenizer_json(path, &fs::read(path).map_err(DataError::io(path))?);
+            return parse_tokenizer_json(path, &read_regular(path).map_err(DataError::io(path))?);
         }
         Tokenizer::Bytes {} => return Ok(TextTokenizer::bytes()),
         Tokenizer::Chars {} | Tokenizer::Bpe { .. } | Tokenizer::Words { .. } => {

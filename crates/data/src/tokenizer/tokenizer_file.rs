@@ -1,7 +1,6 @@
 //! A tokenizer in one small file, which a run keeps: the files that the tokenizer was made from may be deleted.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -10,6 +9,7 @@ use super::library::LibraryTokenizer;
 use super::text_tokenizer::{Encoder, TextTokenizer};
 use super::word_vocabulary::WordVocabulary;
 use crate::error::{DataError, Result};
+use runner_files::read_regular;
 
 const FORMAT: u32 = 1;
 
@@ -61,7 +61,7 @@ impl TextTokenizer {
     /// # Errors
     /// If the file is missing, changed or of another version.
     pub fn read(path: &Path) -> Result<Self> {
-        let bytes = fs::read(path).map_err(DataError::io(path))?;
+        let bytes = read_regular(path).map_err(DataError::io(path))?;
         let file: TokenizerFile =
             serde_json::from_slice(&bytes).map_err(|error| DataError::damaged(path, error.to_string()))?;
         if file.format != FORMAT {
@@ -93,6 +93,8 @@ impl TextTokenizer {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

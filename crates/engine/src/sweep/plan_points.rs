@@ -23,6 +23,7 @@ use runner_spec::experiment::Experiment;
 use runner_spec::format::json_bytes;
 use runner_spec::program::{Device, EvalSpec};
 use runner_store::time;
+use runner_template::source::BYTE_ORDER_MARK;
 
 use super::open::SweepRequest;
 use super::point_problems::PointProblems;
@@ -110,7 +111,7 @@ pub(super) fn plan_points(
     let plans: Vec<_> = pool.install(|| preparable.par_iter().map(plan).collect());
     let mut planned: Vec<PlannedPoint> = Vec::new();
     let mut bases: Vec<(String, MeasurementBasis)> = Vec::new();
-    let mut warnings: Vec<String> = Vec::new();
+    let mut warnings: Vec<String> = points.iter().flat_map(|(_, loaded)| loaded.warnings.clone()).collect();
     let mut first_of_plan: BTreeMap<String, usize> = BTreeMap::new();
     for ((point, ..), plan) in preparable.iter().zip(plans) {
         match plan {
@@ -158,7 +159,9 @@ pub(super) fn plan_points(
 
 /// The content hash of a source, without a byte order mark.
 fn hash_source(content: &[u8]) -> String {
-    blake3::hash(content.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(content)).to_hex().to_string()
+    let mut mark = [0; 4];
+    let mark = BYTE_ORDER_MARK.encode_utf8(&mut mark).as_bytes();
+    blake3::hash(content.strip_prefix(mark).unwrap_or(content)).to_hex().to_string()
 }
 
 /// True if the file exists and has the recorded content.

@@ -5,7 +5,7 @@ use super::point::{ExpandedPoint, PointValues};
 use super::spec::{Dimension, ExcludeExpression, MAX_POINTS, SweepSpec};
 use runner_config::LoadOptions;
 use runner_spec::diagnostic::ConfigError;
-use runner_template::source::{Source, without_byte_order_mark};
+use runner_template::source::Source;
 use runner_template::yaml_text;
 
 /// The points of a sweep, and the points that `exclude` left out.
@@ -20,7 +20,7 @@ pub struct Expanded {
 /// # Errors
 /// With its place in the file: an expression of `exclude` that cannot be computed or is not a truth value, or that leaves no point.
 pub fn expand(spec: &SweepSpec) -> Result<Expanded, ConfigError> {
-    let source = Source::file(&spec.path, without_byte_order_mark(&spec.text).to_owned());
+    let source = Source::file(&spec.path, spec.text.clone());
     let whole = |message: String| ConfigError::new(vec![source.diagnostic_whole(message, String::new())]);
     let total = count(&spec.axes).map_err(whole)?;
     let environment = exclude::environment();

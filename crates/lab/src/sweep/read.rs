@@ -20,7 +20,7 @@ use runner_config::check::check_against;
 use runner_config::resolve::{name_of_file, name_problem};
 use runner_config::shape::parse_slot;
 use runner_spec::diagnostic::{ConfigError, Diagnostic, MAX_DIAGNOSTICS, short};
-use runner_template::source::{Place, Source, read, without_byte_order_mark};
+use runner_template::source::{Place, Source, read};
 use runner_template::tree::{self, Entry, Node, Yaml};
 use runner_template::yaml_text;
 
@@ -55,7 +55,7 @@ pub fn from_str(text: &str, path: &Path) -> Result<SweepSpec, ConfigError> {
 }
 
 fn read_text(text: &str, path: &Path, needs_base: bool) -> Result<SweepSpec, ConfigError> {
-    let source = Source::file(path, without_byte_order_mark(text).to_owned());
+    let source = Source::file(path, text.to_owned());
     let (tree, diagnostics) = tree::parse(&source);
     let mut reader = SweepReader {
         source: &source,
@@ -84,7 +84,7 @@ fn read_text(text: &str, path: &Path, needs_base: bool) -> Result<SweepSpec, Con
 
 /// The content of a sweep file as JSON, whether or not it is a legal sweep; `None` if it is not YAML.
 pub(super) fn parse_value(text: &str) -> Option<Value> {
-    let source = Source::file(Path::new(""), without_byte_order_mark(text).to_owned());
+    let source = Source::file(Path::new(""), text.to_owned());
     let tree = tree::parse(&source).0?;
     Some(check_against(parse_slot(&Value::Null), &tree, &source).0)
 }

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use super::random::{Distribution, RandomDraws};
 use runner_spec::diagnostic::{ConfigError, Diagnostic};
-use runner_template::source::{Place, Source, without_byte_order_mark};
+use runner_template::source::{Place, Source};
 #[cfg(doc)]
 use runner_template::yaml_text;
 
@@ -71,7 +71,7 @@ impl SweepSpec {
     /// The mistakes of a point, those in settings of the file at their places in the file.
     #[must_use]
     pub fn locate_mistakes(&self, mut mistakes: ConfigError) -> ConfigError {
-        let source = Source::file(&self.path, without_byte_order_mark(&self.text).to_owned());
+        let source = Source::file(&self.path, self.text.clone());
         for mistake in mistakes.diagnostics.iter_mut().filter(|mistake| mistake.source == SET_FLAG) {
             if let Some(setting) = self.settings.iter().find(|setting| setting.gives(&mistake.source_line)) {
                 let Diagnostic { key, message, help, .. } = mistake;

@@ -49,7 +49,7 @@ fn nothing_outside_the_two_folders_can_be_read() {
         ("zero.j2", "is a link that leads out of the folder"),
         ("large.j2", "is larger than the 1 MB"),
         ("bytes.j2", "is not UTF-8"),
-        ("sub", "is not a file"),
+        ("sub", "this is a folder, not a file"),
         ("nowhere.j2", "there is no file `nowhere.j2`"),
         ("", "is not the name of a file"),
     ] {
