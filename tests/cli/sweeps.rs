@@ -259,6 +259,7 @@ fn all_mistakes_of_all_points_come_at_once_and_nothing_starts() {
     assert!(printed.contains("points 1, 2, 3 and 4") && printed.contains("points 1, 3, 5 and 7"), "{printed}");
     // They stand in the sweep file.
     assert!(printed.contains("s.yaml:3:26") && !printed.contains("--set"), "{printed}");
+    assert_eq!(sandbox.expect(2, "validate s.yaml"), printed);
     let sandbox = new_sandbox(&["grid: {optimizer.adamw.lr: [1e-3, -0.00010]}"]);
     let printed = expect_sweep(&sandbox, 2);
     assert!(printed.contains("s.yaml:3:37") && printed.contains("is -0.00010"), "as written: {printed}");
@@ -269,6 +270,8 @@ fn all_mistakes_of_all_points_come_at_once_and_nothing_starts() {
         "objective: {metric: hellaswag_acc}",
         "early_stop: {asha: {min_steps: 55, reduction: 2}}",
     ]);
+    assert_eq!(sandbox.stdout_of("validate s.yaml"), "s.yaml: `s` is a valid sweep of 2 points\n");
+    assert!(sandbox.expect(2, "validate s.yaml --explain").contains("give the file that it varies"));
     let printed = expect_sweep(&sandbox, 2);
     assert!(
         printed.contains("eval.hellaswag") && printed.contains("min_steps") && printed.contains("all 2 points"),

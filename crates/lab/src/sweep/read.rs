@@ -42,7 +42,7 @@ pub fn is_sweep_file(path: &Path) -> bool {
     let Some(text) = Some(path).filter(|path| path.is_file()).and_then(|path| read(path, "").ok()) else {
         return false;
     };
-    let (tree, _) = tree::parse(&Source::file(path, without_byte_order_mark(&text).to_owned()));
+    let (tree, _) = tree::parse(&Source::file(path, text));
     tree.is_some_and(|tree| tree.get("sweep").is_some())
 }
 
