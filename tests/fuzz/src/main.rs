@@ -98,7 +98,7 @@ fn import_configuration(input: &[u8]) {
     let Some((kind, rest)) = split_choice(input, 3) else { return };
     let Ok(text) = std::str::from_utf8(rest) else { return };
     let name = ["config.py", "config.yaml", "config.json"][usize::from(kind)];
-    let _ = runner_config::import_config(text, Path::new(name)).map_err(|error| error.to_string());
+    let _ = runner_config::import_config(text, Path::new(name), Path::new("/dev/shm")).map_err(|error| error.to_string());
     let _ = runner_machine::cluster_description::cluster_from_yaml(text).map_err(|error| error.to_string());
 }
 
