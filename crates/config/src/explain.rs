@@ -29,7 +29,7 @@ pub fn to_yaml(experiment: &Experiment) -> String {
     serde_yaml::to_string(&document(experiment)).expect("an experiment's document is plain YAML")
 }
 
-/// The experiment as a document with the keys of the file.
+/// The experiment as a document with the keys of the file, each with its value.
 #[expect(
     clippy::expect_used,
     reason = "paths in an experiment are UTF-8: the folder is checked, the rest is YAML text"
@@ -43,11 +43,18 @@ fn document(experiment: &Experiment) -> Value {
     {
         model.remove("rope_theta");
     }
+    for (section, key, default) in unserialized_defaults(experiment.model.family) {
+        let mut keys = section.split('.').filter(|key| !key.is_empty());
+        if let Some(Value::Mapping(map)) = keys.try_fold(&mut value, |value, key| value.get_mut(key)) {
+            map.entry(Value::String(key.to_owned())).or_insert(default);
+        }
+    }
     value
 }
 
-/// The keys that `resolved.yaml` leaves out where they have their defaults: section, key and default.
-fn left_out_defaults(family: Family) -> Vec<(&'static str, &'static str, Value)> {
+/// The keys that an experiment does not serialize where they have their defaults, because hashes of older plans do not have them:
+/// section, key and default.
+fn unserialized_defaults(family: Family) -> Vec<(&'static str, &'static str, Value)> {
     let text = |word: &str| Value::String(word.to_owned());
     let mut out = vec![
         ("", "master_weights", Value::Bool(true)),
@@ -73,22 +80,10 @@ fn left_out_defaults(family: Family) -> Vec<(&'static str, &'static str, Value)>
     out
 }
 
-/// The document with all keys that have a value.
-fn whole_document(experiment: &Experiment) -> Value {
-    let mut document = document(experiment);
-    for (section, key, default) in left_out_defaults(experiment.model.family) {
-        let mut keys = section.split('.').filter(|key| !key.is_empty());
-        if let Some(Value::Mapping(map)) = keys.try_fold(&mut document, |value, key| value.get_mut(key)) {
-            map.entry(Value::String(key.to_owned())).or_insert(default);
-        }
-    }
-    document
-}
-
 /// One row per value, in the order of the keys.
 pub(crate) fn origins(experiment: &Experiment, layers: &Layers, notes: &BTreeMap<&'static str, String>) -> Vec<Origin> {
     let mut out = Vec::new();
-    visit(&whole_document(experiment), "", &mut |key, value| {
+    visit(&document(experiment), "", &mut |key, value| {
         let source = layers.origin(key, value.is_null());
         let source = source.unwrap_or_else(|| notes.get(key).cloned().unwrap_or_else(|| "default".to_owned()));
         out.push(Origin { key: key.to_owned(), value: setting_text(&json_value(value)), source });
@@ -136,7 +131,7 @@ mod tests {
     use crate::{LoadOptions, from_str};
 
     #[test]
-    fn keys_that_are_left_out_are_explained_with_their_defaults() {
+    fn keys_that_are_not_serialized_are_recorded_and_explained_with_their_defaults() {
         let mut explained = 0;
         for preset in ["gpt2-micro", "llama-micro"] {
             let text = format!("model: {{preset: {preset}}}\ndata: {{train: {{builtin: {{corpus: stories}}}}}}\n");
@@ -145,12 +140,15 @@ mod tests {
                     .unwrap_or_else(|mistakes| panic!("{mistakes}"))
             };
             let plain = load(Vec::new());
-            for (section, key, default) in left_out_defaults(plain.experiment.model.family) {
+            for (section, key, default) in unserialized_defaults(plain.experiment.model.family) {
                 let path = join(section, key);
                 let Some(origin) = plain.origins.iter().find(|origin| origin.key == path) else { continue };
                 let default = setting_text(&json_value(&default));
                 assert_eq!((&origin.value, origin.source.as_str()), (&default, "default"), "{path}");
                 assert_eq!(load(vec![format!("{path}={default}")]).experiment, plain.experiment, "{path}");
+                let recorded: Value = serde_yaml::from_str(&to_yaml(&plain.experiment)).unwrap();
+                let recorded = path.split('.').try_fold(&recorded, |value, key| value.get(key));
+                assert_eq!(recorded.map(|value| setting_text(&json_value(value))).as_ref(), Some(&default), "{path}");
                 explained += 1;
             }
         }
