@@ -2,9 +2,10 @@
 
 #![cfg(unix)]
 
-use std::fs::File;
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::fs;
 use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Duration;
 
 use crate::sandbox::{Finished, RunFolder, RunningProcess, Sandbox, runner_binary, wait_until};
 
@@ -94,20 +95,21 @@ fn a_sweep_names_itself_without_new() {
 #[test]
 fn an_interrupt_before_training_names_the_command_as_it_was_given() {
     let sandbox = new_sandbox();
-    let pipe = sandbox.path("pipe.yaml");
-    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-    let mut command = sandbox.command("apply pipe.yaml --new --set seed=2");
-    let child = RunningProcess(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
-    // A pipe can be opened for writing once the program reads it.
-    let mut writer = None;
-    wait_until("the program reads the experiment", || {
-        writer = File::options().write(true).custom_flags(libc::O_NONBLOCK).open(&pipe).ok();
-        writer.is_some()
+    let mut command = sandbox.command("apply /dev/stdin --new --set seed=2");
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = RunningProcess(command.spawn().unwrap());
+    // The program waits for the experiment as long as its standard input stays open.
+    let _input = child.0.stdin.take();
+    wait_until("the program has taken over the signal", || {
+        let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
+        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap_or("0");
+        u64::from_str_radix(caught.trim(), 16).unwrap() & (1 << (libc::SIGINT - 1)) != 0
     });
+    thread::sleep(Duration::from_millis(300));
     child.signal("INT");
     let (code, text) = child.finish();
     assert_eq!(code, Some(130), "{text}");
     assert!(text.contains("interrupted before training: nothing is lost"), "{text}");
-    assert_eq!(next_command(&text), "runner apply pipe.yaml --new --set seed=2");
+    assert_eq!(next_command(&text), "runner apply /dev/stdin --new --set seed=2");
     assert!(sandbox.runs().is_empty());
 }
