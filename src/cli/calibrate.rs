@@ -72,13 +72,13 @@ fn load_problem(load: Option<f64>, cores: usize) -> Option<String> {
     ))
 }
 
-/// Measures until the measurements agree.
+/// Measures this machine, and measures once more if the measurements vary.
 ///
 /// # Errors
-/// If they do not agree and `--force` is not given; if memory is short.
+/// If they still vary and `--force` is not given; if memory is short.
 fn measure(args: &CalibrateArgs, device: &str, cores: usize) -> anyhow::Result<Calibration> {
     let (effort, time) = if args.quick { (Effort::Quick, "a few seconds") } else { (Effort::Full, "about 40 s") };
-    output::print_to_stderr(&format!("this takes {time}, in which no other program should compute"));
+    output::print_to_stderr(&format!("calibration takes {time}; no other program should compute meanwhile"));
     let progress = |what: &str| output::print_to_stderr(&format!("measuring {what}"));
     let mut attempt = 0;
     loop {
@@ -92,7 +92,7 @@ fn measure(args: &CalibrateArgs, device: &str, cores: usize) -> anyhow::Result<C
         let disturbed =
             format!("the same work took up to {} longer than at best: another program computes too", percent(spread));
         if args.force {
-            output::print_to_stderr(&format!("warning: {disturbed}; the predictions are no better than that"));
+            output::print_to_stderr(&format!("warning: {disturbed}; predictions may be wrong by as much"));
             return Ok(calibration);
         }
         if attempt == ATTEMPTS {

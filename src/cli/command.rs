@@ -100,7 +100,7 @@ pub(crate) fn run() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => {
             let error = suggestions::with_tip(error, &Cli::command());
-            // Help and the version are what standard output was asked for; without standard error there is nobody to tell.
+            // Help or a version that cannot be written is an error. A failure of standard error cannot be reported.
             return match error.print() {
                 Err(failure) if !error.use_stderr() && failure.kind() != ErrorKind::BrokenPipe => {
                     print_to_stderr(&format!("error: standard output: {failure}"));

@@ -164,7 +164,7 @@ impl ThreadArgs {
     }
 }
 
-/// `RUNNER_…` variables that may set keys of an experiment. Variables that are not UTF-8 are left out.
+/// `RUNNER_…` variables that may set keys of an experiment, without those that are not UTF-8.
 #[must_use]
 pub(crate) fn experiment_environment() -> Vec<(String, String)> {
     utf8_environment()

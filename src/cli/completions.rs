@@ -1,5 +1,5 @@
-//! `runner completions`: completion of commands, flags, files, runs and sweeps in a shell. The script of a shell asks this program for
-//! the candidates, so they are those of this version and of the current folder of runs.
+//! `runner completions`: completion of commands, flags, files, runs and sweeps in a shell. The script of a shell asks the program for
+//! candidates, which therefore match its version and the current folder of runs.
 
 use std::ffi::OsStr;
 use std::path::PathBuf;
@@ -37,15 +37,15 @@ pub(crate) enum Shell {
 }
 
 /// # Errors
-/// If this program's file is not known, or standard output cannot be written.
+/// If the program's file cannot be found, or standard output cannot be written.
 pub(crate) fn run(args: &CompletionsArgs) -> anyhow::Result<Exit> {
     let completer: &dyn EnvCompleter = match args.shell {
         Shell::Bash => &Bash,
         Shell::Zsh => &Zsh,
         Shell::Fish => &Fish,
     };
-    let program = std::env::current_exe().context("this program's file")?;
-    let program = program.to_str().context("the path of this program is no UTF-8 text")?;
+    let program = std::env::current_exe().context("finding the program's file")?;
+    let program = program.to_str().context("the program's path is not UTF-8")?;
     let mut script = Vec::new();
     completer.write_registration(REQUEST, "runner", "runner", program, &mut script)?;
     print(&String::from_utf8_lossy(&script))?;

@@ -105,7 +105,7 @@ pub(crate) fn run(args: &DiffArgs) -> anyhow::Result<Exit> {
     });
     let a = a.plan(&args.a, args, x, read, &mut notes)?;
     let b = b.plan(&args.b, args, y, read, &mut notes)?;
-    // Both sides may be of one run, or name one file that is missing.
+    // Two sides of one run, or of one missing file, give the same notes.
     let mut seen = HashSet::new();
     notes.retain(|note| seen.insert(note.clone()));
     let differences = diff::diff(&a, &b, read, notes);
@@ -151,13 +151,13 @@ fn load(path: &Path, options: &LoadOptions) -> Result<Side, ConfigError> {
 
 /// The facts of both sides' data; `None` if data is compared by its names.
 fn data(args: &DiffArgs, sides: [&Side; 2], notes: &mut Vec<String>) -> anyhow::Result<Option<[DataFacts; 2]>> {
-    const BY_NAME: &str = "data was not read; data with the same name counts as the same";
+    const UNREAD_DATA_NOTE: &str = "data was not read; data with the same name counts as the same";
     if args.rows.is_some() {
-        notes.push(BY_NAME.to_owned());
+        notes.push(UNREAD_DATA_NOTE.to_owned());
         return Ok(None);
     }
     if let Some(missing) = sides.into_iter().find_map(Side::missing) {
-        notes.push(format!("{BY_NAME} ({missing})"));
+        notes.push(format!("{UNREAD_DATA_NOTE} ({missing})"));
         return Ok(None);
     }
     let pool = args.threads.pool()?;

@@ -21,8 +21,8 @@ const PARENT_DEATH_INTERVAL: Duration = Duration::from_millis(500);
 /// A launcher passes a signal on within this time, because it polls its processes every few seconds.
 const LAUNCHER_INTERVAL: Duration = Duration::from_secs(5);
 
-/// The longest that a process waits for its own message about an early interruption.
-const EARLY_REPORT_TIMEOUT: Duration = Duration::from_millis(200);
+/// The longest that a process waits until its last message is written.
+const LAST_MESSAGE_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// The reaction of this process to signals.
 #[derive(Debug, Clone, Default)]
@@ -31,7 +31,7 @@ pub(crate) struct Interrupt {
     /// A signal that arrives within this time after the first one counts as the same signal.
     repeat_interval: Duration,
     first: Arc<Mutex<Option<Instant>>>,
-    /// True while work is done that a signal stops.
+    /// True while [`Interrupt::stoppable`] does its work.
     is_working: Arc<AtomicBool>,
 }
 
@@ -74,12 +74,12 @@ impl Interrupt {
                 SignalMeaning::First | SignalMeaning::Same => return,
                 SignalMeaning::Early if is_reporting => {
                     let text = "\ninterrupted before training: nothing is lost";
-                    report(format!("{text}\nnext:\n  {}", given_command()), EARLY_REPORT_TIMEOUT);
+                    report(format!("{text}\nnext:\n  {}", given_command()), LAST_MESSAGE_TIMEOUT);
                     std::process::exit(Exit::Interrupted as i32)
                 }
                 SignalMeaning::Last if is_reporting && seen.is_working.load(Ordering::SeqCst) => {
                     let text = "\nended at once: nothing after the last checkpoint is kept";
-                    report(format!("{text}\nnext:\n  {}", repeated_command()), EARLY_REPORT_TIMEOUT);
+                    report(format!("{text}\nnext:\n  {}", repeated_command()), LAST_MESSAGE_TIMEOUT);
                     std::process::exit(Exit::Interrupted as i32)
                 }
                 SignalMeaning::Early | SignalMeaning::Last => std::process::exit(Exit::Interrupted as i32),
@@ -131,13 +131,13 @@ enum SignalMeaning {
     Last,
 }
 
-/// Writes `text` to standard error and waits for that, but not longer than `timeout`. A thread of its own writes: a terminal that
-/// stands still must not hold up the next signal, or the end.
+/// Writes `text` to standard error, and waits at most `timeout` for it. Another thread writes, because a blocked terminal must not
+/// delay the next signal or the exit.
 fn report(text: String, timeout: Duration) {
     let (written, is_written) = mpsc::channel();
     let write = move || {
         print_to_stderr(&text);
-        // Nobody may wait any more.
+        // The receiver stops waiting after `timeout`.
         let _ = written.send(());
     };
     if thread::Builder::new().name("interrupt".to_owned()).spawn(write).is_ok() {
@@ -205,8 +205,8 @@ mod tests {
         early.stoppable(|stop| {
             assert_eq!(early.interpret_signal(Instant::now()), SignalMeaning::Early);
             stop.arm();
-            let heard = [(); 2].map(|()| early.interpret_signal(Instant::now()));
-            assert_eq!(heard, [SignalMeaning::First, SignalMeaning::Last]);
+            let meanings = [(); 2].map(|()| early.interpret_signal(Instant::now()));
+            assert_eq!(meanings, [SignalMeaning::First, SignalMeaning::Last]);
         });
     }
 

@@ -23,7 +23,7 @@ pub(crate) enum RankLauncher {
 #[derive(Debug, Clone, Copy, Default, Args)]
 pub(crate) struct LauncherArgs {
     /// The program that starts the ranks of a plan with several ranks.
-    #[arg(long, value_enum, default_value_t, value_name = "WHO")]
+    #[arg(long, value_enum, default_value_t, value_name = "LAUNCHER")]
     pub launcher: RankLauncher,
 }
 

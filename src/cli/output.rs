@@ -48,24 +48,23 @@ pub(crate) fn print_result(
     Ok(Exit::Done)
 }
 
-/// Returns `exit` if standard output took everything that `screen` wrote to it.
+/// Returns `exit` if all output of `screen` was written. A closed pipe is not an error.
 ///
 /// # Errors
-/// If it did not, for another reason than a closed pipe.
+/// The first error in writing to standard output.
 pub(crate) fn exit_of_screen(screen: &Screen, exit: Exit) -> anyhow::Result<Exit> {
     screen.output_result().context("standard output (records and files are complete)")?;
     Ok(exit)
 }
 
-/// The number of columns that a table on standard output may have: that of the variable COLUMNS, or of the terminal; `None` if there is
-/// neither.
+/// The width of tables on standard output, in characters: the variable COLUMNS, or the terminal's width; `None` if there is neither.
 pub(crate) fn table_width() -> Option<usize> {
     let terminal = console::Term::stdout();
     let given = std::env::var("COLUMNS").ok().and_then(|text| text.trim().parse().ok()).filter(|columns| *columns > 0);
     given.or_else(|| terminal.is_term().then(|| terminal.size().1.into()))
 }
 
-/// Writes `value` to standard output as indented JSON, while it is serialized: a plan of many ranks has more text than there is memory.
+/// Writes `value` to standard output as indented JSON, piece by piece: the text of a plan with many ranks may not fit in memory.
 ///
 /// # Errors
 /// If it cannot be serialized or written.
@@ -96,10 +95,10 @@ pub(crate) fn check_replaceable(path: &Path, force: bool) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// Refuses a `path` for a picture that `flag` gives, unless it is that of an SVG file, which may be replaced.
+/// Checks the `path` of `flag` for a picture, which may replace an SVG file.
 ///
 /// # Errors
-/// `RequestError` if its name does not end in .svg, or it is no file.
+/// `RequestError` if the name does not end in .svg, or `path` exists and is not a file.
 pub(crate) fn check_picture_path(flag: &str, path: &Path) -> anyhow::Result<()> {
     let is_svg = path.extension().is_some_and(|e| e.eq_ignore_ascii_case("svg"));
     if !is_svg || (path.exists() && !path.is_file()) {

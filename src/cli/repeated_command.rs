@@ -1,4 +1,4 @@
-//! The command line of this process, as a person gives it to a shell to go on.
+//! The command line of this process, as a person repeats it in a shell.
 
 use std::borrow::Cow;
 use std::ffi::OsString;
@@ -20,7 +20,7 @@ fn shell_command(arguments: impl Iterator<Item = OsString>) -> String {
         .join(" ")
 }
 
-/// `argument` in quotation marks where a shell would read it otherwise.
+/// `argument` in quotation marks, if a shell would change it without them.
 fn quoted(argument: &str) -> Cow<'_, str> {
     let is_plain = |c: char| c.is_alphanumeric() || "-_./=:,+%@".contains(c);
     if !argument.is_empty() && argument.chars().all(is_plain) {

@@ -93,7 +93,7 @@ fn request(args: &ReportArgs) -> anyhow::Result<ReportRequest> {
     }
     let mut runs: Vec<&String> = Vec::new();
     for wanted in &args.run {
-        // The beginning of a run's id comes before that of a sweep's.
+        // The beginning of a run's id is preferred to that of a sweep's.
         let sweep = match sweep_dir::find_folder(&root, wanted) {
             None if catalog::resolve(&root, wanted).is_err_and(|error| !error.is_ambiguous()) => {
                 sweep_dir::find(&root, wanted)?

@@ -34,8 +34,8 @@ pub(crate) struct RunsArgs {
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ListArgs {
-    /// Only runs with this status: running, done, interrupted, stopped (also "stopped early", as the list shows it), failed or broken; several
-    /// with commas.
+    /// Only runs with one of these statuses, separated by commas: running, done, interrupted, stopped (also "stopped early"), failed,
+    /// broken.
     #[arg(long, value_name = "STATUS", value_delimiter = ',')]
     pub status: Vec<String>,
     /// Only runs whose id or experiment name matches the pattern, such as 'gpt2-*'.
@@ -166,7 +166,7 @@ impl<'a> RunFilter<'a> {
     }
 }
 
-/// The id of the sweep that `wanted` names: one that a run names, whether or not its folder is still there, or one in the folder of runs.
+/// The id of the sweep that `wanted` names. `runs` still record the id of a sweep whose folder was removed.
 fn sweep_id(root: &Path, wanted: &str, runs: &[ListedRun]) -> Result<String, StoreError> {
     if runs.iter().any(|run| run.sweep.as_ref().is_some_and(|sweep| sweep.id == wanted)) {
         return Ok(wanted.to_owned());

@@ -112,7 +112,7 @@ fn check_removable(args: &RmArgs, run: &ListedRun) -> Result<(), RequestError> {
     Ok(())
 }
 
-/// Warns of the sweeps that count some of the runs to remove among their points.
+/// Warns of the `sweeps` whose points lose their runs.
 ///
 /// # Errors
 /// If a sweep that is not finished needs one of the runs, unless `--force` is given.

@@ -20,7 +20,7 @@ use runner_spec::experiment::Samples;
 pub(crate) struct SampleArgs {
     #[command(flatten)]
     pub recorded: RecordedRunArgs,
-    /// A text to continue, or `-` for that on standard input; may be given several times [default: the experiment's prompts].
+    /// A text to continue, or `-` to read it from standard input; may be given several times [default: the experiment's prompts].
     #[arg(long, value_name = "TEXT")]
     pub prompt: Vec<String>,
     /// The number of continuations of each prompt.
@@ -89,10 +89,10 @@ impl SampleArgs {
     }
 }
 
-/// The prompts on the command line; for `-` the text that `input` has.
+/// The prompts on the command line; `-` is replaced by the text of `input`.
 ///
 /// # Errors
-/// If standard input is asked for twice, cannot be read, or is no text.
+/// If `-` is given twice, or `input` cannot be read or is not UTF-8.
 fn read_prompts(given: &[String], input: &mut dyn Read) -> anyhow::Result<Vec<String>> {
     let mut prompts = given.to_vec();
     let mut standard = prompts.iter_mut().filter(|prompt| *prompt == STANDARD_INPUT);
@@ -102,14 +102,14 @@ fn read_prompts(given: &[String], input: &mut dyn Read) -> anyhow::Result<Vec<St
     }
     let mut bytes = Vec::new();
     input.read_to_end(&mut bytes).context("standard input")?;
-    let Ok(text) = String::from_utf8(bytes) else { refuse!("--prompt -: standard input is no UTF-8 text") };
-    // The end of the last line is no part of the prompt, as in a shell's `$(…)`.
+    let Ok(text) = String::from_utf8(bytes) else { refuse!("--prompt -: standard input is not UTF-8") };
+    // The prompt ends before the last line end, as in a shell's `$(…)`.
     let text = text.strip_suffix('\n').map_or(text.as_str(), |text| text.strip_suffix('\r').unwrap_or(text));
     text.clone_into(prompt);
     Ok(prompts)
 }
 
-/// Writes continuations to `out` as they are drawn: each prompt with the first of its continuations, then the others.
+/// Writes each prompt and its first continuation to `out` while tokens are sampled, then the other continuations.
 struct SampleWriter<'a> {
     out: &'a mut dyn Write,
     written: io::Result<()>,
@@ -121,7 +121,7 @@ impl<'a> SampleWriter<'a> {
         Self { out, written: Ok(()), has_texts: false }
     }
 
-    /// Writes `drawn`, and asks for no more once it cannot be written.
+    /// Writes `drawn`. Ends the sampling if it cannot be written.
     fn write(&mut self, drawn: &Drawn<'_>) -> ControlFlow<()> {
         let separator = if self.has_texts { "---\n" } else { "" };
         let text = match drawn {
@@ -139,7 +139,7 @@ impl<'a> SampleWriter<'a> {
     }
 
     /// # Errors
-    /// If a text could not be written. That the reader went away is no error.
+    /// If a text could not be written. A closed pipe is not an error.
     fn finish(self) -> anyhow::Result<()> {
         match self.written {
             Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error).context("standard output"),
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_are_written_as_they_are_drawn() {
+    fn texts_are_written_while_they_are_sampled() {
         let mut out = Vec::new();
         let mut writer = SampleWriter::new(&mut out);
         let all = [continuation(0, " upon"), continuation(1, " more")];
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_goes_away_ends_the_drawing() {
+    fn a_closed_pipe_ends_the_sampling() {
         struct Closed;
         impl Write for Closed {
             fn write(&mut self, _: &[u8]) -> io::Result<usize> {

@@ -28,12 +28,12 @@ pub(crate) struct ScreenObserver {
     name: String,
     /// The message about a run that has nothing left to do.
     up_to_date: Option<String>,
-    /// The command that goes on after an interrupt; `None`: `runner resume` with the name of the run.
+    /// The command that resumes an interrupted run; `None`: `runner resume` with the name of the run.
     resuming_command: Option<String>,
 }
 
 impl ScreenObserver {
-    /// A screen that names `resuming_command` after an interrupt; `None`: `runner resume` with the name of the run.
+    /// A screen that names `resuming_command` after an interrupt; `None` stands for `runner resume` with the name of the run.
     ///
     /// # Errors
     /// If there is no thread to print from.
@@ -109,7 +109,7 @@ impl RunObserver for ScreenObserver {
             RunEvent::Training { run, event } => self.show_training(run, event),
             RunEvent::End { run, name, summary, up_to_date, failed, interrupted } => {
                 (*name).clone_into(&mut self.name);
-                // A folder that cannot be read is not one without checkpoints.
+                // A folder that cannot be read may have checkpoints.
                 let has_checkpoints =
                     || checkpoint::saved_steps(&run.join(CHECKPOINTS)).map_or(true, |steps| !steps.is_empty());
                 self.up_to_date = up_to_date.then(|| up_to_date_message(name, *summary, has_checkpoints()));

@@ -45,7 +45,7 @@ impl TrainingArgs {
         }
     }
 
-    /// Does `work` on a run, which `interrupt` stops, and shows it. `up_to_date_hint` follows the message that nothing is left to do.
+    /// Does `work` on a run, which `interrupt` can stop, and shows its events. `up_to_date_hint` follows the message that the run is done.
     /// `is_launched` is true if a launcher started this process.
     ///
     /// # Errors

@@ -25,7 +25,7 @@ pub(crate) struct SweepArgs {
 #[derive(Debug, Clone, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "flags of a command")]
 pub(crate) struct RunArgs {
-    /// The sweep file; or a sweep that was started: its folder, id or name. That needs neither the file nor its base or template.
+    /// The sweep file; or the folder, id or name of a started sweep, which needs neither the file nor its base or template.
     #[arg(required = true)]
     pub file: Option<PathBuf>,
     /// Show the points with their cost and the predicted time, and start nothing.
@@ -126,8 +126,8 @@ pub(crate) struct RmArgs {
     /// A sweep's folder, id, name or sweep file, or the beginning of an id that no other sweep shares.
     #[arg(add = sweeps_completer())]
     pub sweep: String,
-    /// Also remove the runs that it started, except those that have a tag, that another sweep counts among its points, or that a run
-    /// that stays was made from.
+    /// Also remove the runs that it started, except those with a tag, those that a process works on or another sweep counts among its
+    /// points, and those that a run that stays was made from.
     #[arg(long)]
     pub with_runs: bool,
     /// Remove without asking.

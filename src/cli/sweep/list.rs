@@ -77,7 +77,7 @@ pub(super) fn run(args: &ListArgs) -> anyhow::Result<Exit> {
             Err(error) => print_to_stderr(&printable(&format!("warning: passed over: {error}"))),
         }
     }
-    // Ids end in numbers, and a longer number is a later one.
+    // Ids end in numbers, of which a longer one is later.
     sweeps.sort_by_key(|sweep| (sweep.created.clone(), sweep.id.len(), sweep.id.clone()));
     print_result(args.json, &sweeps, || sweeps_text(&sweeps, &root))
 }
@@ -86,7 +86,7 @@ fn sweeps_text(sweeps: &[ListedSweep], root: &Path) -> String {
     if sweeps.is_empty() {
         return format!("no sweeps in {} yet: runner sweep FILE starts one\n", root.display());
     }
-    // Beside the columns that are always there, each status has one that a point has.
+    // Each status of a point has a column; three columns are always shown.
     let is_shown = |(i, name): &(usize, &str)| {
         ["done", "failed", "queued"].contains(name) || sweeps.iter().any(|sweep| sweep.counts.named()[*i].0 > 0)
     };

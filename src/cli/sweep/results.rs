@@ -66,9 +66,9 @@ pub(super) fn run(args: &ResultsArgs) -> anyhow::Result<Exit> {
     let json = ResultsJson { id: &sweep.record.id, results, best: results.best(), importance };
     print_result(args.json, &json, || {
         let text = sweep.text(&args.sweep);
-        // Points without a result have their reason in the counts.
-        let all_done = sweep.summary.counts().removed == 0;
-        let counts = if all_done { String::new() } else { format!("{}\n", text.counts()) };
+        // The counts explain why points without a run have no result.
+        let has_all_runs = sweep.summary.counts().removed == 0;
+        let counts = if has_all_runs { String::new() } else { format!("{}\n", text.counts()) };
         let last_lines = [text.saved_steps(), text.best()].into_iter().flatten();
         text.table(table_width())
             + &counts

@@ -1,4 +1,4 @@
-//! `runner sweep rm`: removes sweeps after it showed them and a person confirmed.
+//! `runner sweep rm`: shows a sweep, and removes it when a person has confirmed.
 
 use serde_json::json;
 

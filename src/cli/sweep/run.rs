@@ -33,7 +33,7 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<Exit> {
     let mut screen = Screen::new(OutputMode::detect(args.json, args.quiet));
     let file = args.file.as_ref().ok_or_else(|| RequestError("name the sweep file".to_owned()))?;
     if args.launcher == SweepLauncherKind::Local && !args.slurm_option.is_empty() {
-        refuse!("--slurm-option is an option of jobs: give --launcher slurm");
+        refuse!("--slurm-option applies to Slurm's jobs: give --launcher slurm");
     }
     let SweepSource { spec, started, runs: root } = SweepSource::find(args, file, &screen)?;
     let host = host(root, args.threads)?;
@@ -114,18 +114,18 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<Exit> {
 /// The sweep that the command line names.
 struct SweepSource {
     spec: SweepSpec,
-    /// The folder of a sweep that was started, if that is what was named.
+    /// The folder of the sweep to resume, if a started sweep was named.
     started: Option<PathBuf>,
     /// The folder of runs.
     runs: PathBuf,
 }
 
 impl SweepSource {
-    /// The sweep that `wanted` names: a sweep file, or a sweep that was started, by its folder, its id or name, or by its sweep file that
-    /// does not exist any more.
+    /// The sweep that `wanted` names: a sweep file; or the folder, id or name of a started sweep, or its sweep file, which need not
+    /// exist any more.
     ///
     /// # Errors
-    /// All mistakes of the file; if there is neither a file nor a sweep of that name; a request that only a sweep file can meet.
+    /// All mistakes of the file; if there is neither a file nor a sweep of this name; `--new` without a sweep file.
     fn find(args: &RunArgs, wanted: &Path, screen: &Screen) -> anyhow::Result<Self> {
         let runs = args.root.root();
         if wanted.exists() && !wanted.is_dir() {

@@ -143,7 +143,7 @@ impl SweepObserver for SweepScreen<'_> {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct FailedPoints {
     pub all: usize,
-    /// Those among them that fail again until a person has done what their error says.
+    /// The failed points that fail again until a person has done what their error says.
     pub blocked: usize,
 }
 
