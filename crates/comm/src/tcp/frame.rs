@@ -1,8 +1,8 @@
 //! Frames: a header and the bytes that it announces. They cross a connection in chunks, each with a checksum.
 //!
-//! The header is the first chunk of a frame; its bytes follow in chunks of `CHUNK_BYTES`. A checksum is that of the chunk's number and
-//! its bytes. Each direction of a connection counts its chunks from 0, so that chunks that are lost, repeated or exchanged on the way
-//! are noticed as well as changed bytes.
+//! The header is the first chunk of a frame; its bytes follow in chunks of `CHUNK_BYTES`. A checksum covers the chunk's number and its
+//! bytes. Each direction of a connection numbers its chunks from 0, so lost, repeated and exchanged chunks are noticed as well as
+//! changed bytes.
 
 use std::io::{self, BufReader, ErrorKind, IoSlice, Read, Write};
 
@@ -20,10 +20,10 @@ const MAX_HEADER_BYTES: u32 = 1 << 10;
 /// The bytes of a chunk. The last chunk of a frame may be shorter.
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// The number of chunks that are handed to the system at once. Their bytes are still in a core's cache, because of the checksums.
+/// The number of chunks that are handed to the system at once, while their bytes are in a core's cache after the checksums.
 const CHUNKS_PER_WRITE: usize = 8;
 
-/// Most bytes of a message beside the operations.
+/// Most bytes of a control message.
 pub(super) const MAX_CONTROL_BYTES: u64 = 64 << 20;
 
 /// The kinds of frames, with what each says of its bytes.
@@ -73,7 +73,7 @@ pub(super) enum FrameError {
     Damaged {
         chunk: u64,
     },
-    /// The bytes are those that were sent, but no frame.
+    /// The bytes are undamaged, but are not a frame.
     Invalid,
 }
 
@@ -134,10 +134,10 @@ fn write_all(to: &mut impl Write, mut slices: &mut [IoSlice<'_>]) -> io::Result<
 
 /// Reads frames from a connection.
 pub(super) struct FrameReader<R, F> {
-    // Long chunks pass by the buffer.
+    // Long chunks bypass the buffer.
     from: BufReader<R>,
     next_chunk: u64,
-    /// Is called after each chunk that has its checksum.
+    /// Called after each chunk whose checksum is right.
     on_chunk: F,
 }
 
@@ -248,7 +248,7 @@ mod tests {
         assert!(read_all(&written(&frames)) == expected);
     }
 
-    /// Whatever is done to one place of the bytes, the frames before it are read, and no other one.
+    /// If one place of the bytes is damaged, the frames before it are read, and no others.
     #[test]
     fn damage_is_noticed_at_its_frame() {
         let frames: Vec<Frame> = [700, 3, 0, CHUNK_BYTES + 300, 40, 40]
@@ -270,7 +270,7 @@ mod tests {
             for count in [1, 4, 300] {
                 let end = (at + count).min(bytes.len());
                 check("lost bytes", at, &[&bytes[..at], &bytes[end..]].concat());
-                // Bytes that are repeated after the last frame are none of the connection: a rank says goodbye before.
+                // Bytes after the last frame do not count, because a rank announces its end in that frame.
                 if end < bytes.len() {
                     check("repeated bytes", at, &[&bytes[..end], &bytes[at..]].concat());
                 }
@@ -284,7 +284,7 @@ mod tests {
         assert_eq!(read_all(&[&bytes[..], &bytes[last..]].concat()).len(), 6);
     }
 
-    /// Bytes that do not make up a whole chunk are no sign of life.
+    /// An incomplete chunk is not a sign of life.
     #[test]
     fn only_verified_chunks_count() {
         let bytes = written(&[

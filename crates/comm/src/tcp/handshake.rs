@@ -108,7 +108,7 @@ pub(super) struct Introduction {
     pub(super) peer: PeerIdentity,
 }
 
-/// The reason why a handshake failed. The texts are of the other side.
+/// The reason why a handshake failed. `it` in the texts is the other side.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum HandshakeError {
     #[error("{}", describe_io_error(.0))]
@@ -176,7 +176,7 @@ impl Handshake {
         Ok(Self { stream, token, greetings: [own, theirs], side: 0, messages: [0; 2] })
     }
 
-    /// Answers the greeting of the process that opened `stream`. Another process than a rank gets no answer.
+    /// Answers the greeting of the process that opened `stream`. A process that is not a rank gets no answer.
     pub(super) fn accept(stream: TcpStream, token: RankToken, timeout: Duration) -> Result<Self, HandshakeError> {
         stream.set_write_timeout(Some(timeout))?;
         let theirs = read_greeting(&stream, timeout)?;
@@ -351,7 +351,7 @@ mod tests {
             token().of_session(&[1; 32]),
         ];
         for (index, other) in others.iter().enumerate() {
-            // A token that is no secret is the same as that of an empty secret.
+            // A token without a secret equals the token of an empty secret.
             assert_eq!(
                 others[..index].iter().filter(|before| before.key == other.key).count(),
                 usize::from(index == 1)
@@ -364,9 +364,9 @@ mod tests {
         assert!(!format!("{:?}", token()).contains("key"), "no log shows the key");
     }
 
-    /// A proof counts once, for its message, its side and its handshake.
+    /// A proof is valid once, for its message, its side and its handshake.
     #[test]
-    fn a_proof_is_of_no_use_to_those_who_saw_it() {
+    fn a_proof_cannot_be_replayed() {
         let record = |from: &mut Handshake, mut to: &TcpStream| {
             from.send(&introduction("x")).unwrap();
             let mut length = [0; 4];
@@ -416,9 +416,9 @@ mod tests {
         }
     }
 
-    /// Bytes that arrive one by one do not prolong the time that a side has.
+    /// Bytes that arrive one by one do not prolong the timeout.
     #[test]
-    fn a_slow_greeting_is_not_waited_for() {
+    fn a_slow_greeting_times_out() {
         let [mut connected, accepted] = connected();
         let writes = thread::spawn(move || {
             for byte in MAGIC.iter().cycle().take(8).chain([&0; 1000]) {

@@ -19,7 +19,7 @@ const ACCEPT_INTERVAL: Duration = Duration::from_millis(5);
 /// A rank that connected and proved that it knows the token, or the reason why a connection was refused.
 pub(super) type Arrival = Result<(Introduction, Handshake), String>;
 
-/// A thread that accepts connections until this is dropped. Handshakes are received beside each other.
+/// A thread that accepts connections until this is dropped. Handshakes are received concurrently.
 pub(super) struct HandshakeListener {
     pub(super) arrived: Receiver<Arrival>,
     is_closed: Arc<AtomicBool>,

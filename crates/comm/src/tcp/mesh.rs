@@ -69,7 +69,7 @@ impl TcpMesh {
             watched.push((peer, link.try_clone()?));
             let (stream, reading, times) = (link.try_clone()?, Arc::clone(&connections), Arc::clone(&last_received));
             let read = move || {
-                // Other bytes than verified ones are no sign of life: those after lost bytes are read as what they are not.
+                // Only verified bytes are a sign of life: after lost bytes, the bytes that follow are misread.
                 let record = || times[peer].store(milliseconds(started), Ordering::Relaxed);
                 if let Err(why) = read(&reading, peer, &mut FrameReader::new(stream, record)) {
                     reading.mark_lost(peer, &why);
@@ -179,7 +179,7 @@ fn read(connections: &Connections, peer: usize, from: &mut FrameReader<impl Read
         FrameError::Connection(error) => describe_broken(&error),
         FrameError::Damaged { chunk } => {
             let rank = connections.rank();
-            format!("its connection with rank {rank} is damaged: chunk {chunk} has arrived with another checksum")
+            format!("its connection with rank {rank} is damaged: chunk {chunk} has a wrong checksum")
         }
         FrameError::Invalid => "it sent an invalid frame".to_owned(),
     };

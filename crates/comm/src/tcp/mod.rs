@@ -3,7 +3,7 @@
 //! `rendezvous` brings the ranks together: by a `handshake`, for which `handshake_listener` waits, they prove to each other that they
 //! belong to one run. `mesh` runs the threads of the connections, which carry each `frame` with checksums; `connections` and
 //! `send_queue` hold what the threads share, and `endpoint` is the communicator over a mesh whose ranks agree on a plan. Everything
-//! that a connection delivers is checked before it is used: it may be damaged, or a stranger's.
+//! that a connection delivers may be damaged or come from a stranger, so it is checked before it is used.
 
 mod collective;
 mod connections;

@@ -1,8 +1,8 @@
 //! The rendezvous of ranks: rank 0 listens at an address that all ranks know. Every other rank sends it the address at which it listens
 //! itself, and receives those of the others. Then each rank connects to those before it.
 //!
-//! Ranks that connect prove to each other that they know the run's token: see `handshake`. Whoever does not is dropped, and the ranks
-//! wait for each other as before.
+//! Ranks that connect prove to each other that they know the run's token: see `handshake`. Other connections are closed, and the ranks
+//! continue to wait for each other.
 
 use std::fmt::Display;
 use std::io::{self, ErrorKind};
@@ -222,7 +222,7 @@ fn accept_ranks(config: &JoinConfig, deadline: Instant) -> Result<JoinedRanks, J
                     if config.token.is_secret() {
                         break Some(problem);
                     }
-                    // Anybody may have sent it.
+                    // Without a secret, any process may have sent it.
                     refused.add(format!("because {problem}"));
                 }
             },
@@ -398,7 +398,7 @@ fn connect(
     let handshakes = handshakes.map_err(|error| thread_error(&error))?;
     let mut links: Vec<Option<TcpStream>> = (0..world_size).map(|_| None).collect();
     links[0] = Some(leader);
-    // A rank that is connected to all others sends heartbeats. The others do not wait for them any longer.
+    // Ranks that are connected already treat a rank without heartbeats as lost after this time.
     let deadline = Instant::now() + timeout;
     let time_left = || deadline.saturating_duration_since(Instant::now());
     for (peer, listed) in ranks.iter().enumerate().take(rank).skip(1) {

@@ -17,13 +17,13 @@ use runner_spec::topology::{Lane, Topology};
 /// The number of numbers of an all-reduce and of a message: many chunks each.
 const NUMBERS: usize = 150_001;
 
-/// A timeout for heartbeats that no intact connection misses, however busy the machine is.
-const UNLIKELY: Duration = Duration::from_secs(10);
+/// A timeout for heartbeats that an intact connection meets even on a busy machine.
+const LONG_HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The result of each rank: the bits that it computed, or the reason why it failed.
 type Results = Vec<Result<Vec<u64>, String>>;
 
-/// Some of every operation. The timeout of an operation fails the test: damage is noticed earlier.
+/// Runs every operation. A timeout of an operation fails the test, because damage must be noticed earlier.
 fn work(config: &JoinConfig) -> Result<Vec<u64>, String> {
     let mesh = Arc::new(TcpMesh::join(config).map_err(|error| error.to_string())?);
     let channels = vec![channel(0, 1, Lane::Activation, 2, 4 * NUMBERS), channel(1, 0, Lane::Gradient, 2, 4 * NUMBERS)];
@@ -73,7 +73,7 @@ fn results(fault: Option<Fault>, heartbeat_timeout: Duration) -> (Results, [u64;
 }
 
 fn intact() -> (Vec<Vec<u64>>, [u64; 2]) {
-    let (results, passed) = results(None, UNLIKELY);
+    let (results, passed) = results(None, LONG_HEARTBEAT_TIMEOUT);
     assert!(passed.iter().all(|bytes| *bytes > 4 * NUMBERS as u64), "{passed:?}");
     (results.into_iter().map(|bits| bits.unwrap()).collect(), passed)
 }
@@ -112,13 +112,13 @@ fn count(failures: &[Vec<String>], reason: &str) -> usize {
 
 #[test]
 fn a_flipped_bit_never_changes_a_number() {
-    let failures = spread(12, UNLIKELY, |place| Damage::FlipBit((place % 8) as u32));
+    let failures = spread(12, LONG_HEARTBEAT_TIMEOUT, |place| Damage::FlipBit((place % 8) as u32));
     assert!(count(&failures, "is damaged: chunk ") >= 12, "{failures:?}");
 }
 
 #[test]
 fn repeated_bytes_are_noticed() {
-    let failures = spread(6, UNLIKELY, |place| Damage::Repeat(1 << (2 * place)));
+    let failures = spread(6, LONG_HEARTBEAT_TIMEOUT, |place| Damage::Repeat(1 << (2 * place)));
     assert!(count(&failures, "is damaged: chunk ") >= 6, "{failures:?}");
 }
 
@@ -135,7 +135,7 @@ fn lost_bytes_are_noticed_within_the_time_of_heartbeats() {
 
 #[test]
 fn a_cut_connection_is_noticed() {
-    let failures = spread(4, UNLIKELY, |_| Damage::Cut);
+    let failures = spread(4, LONG_HEARTBEAT_TIMEOUT, |_| Damage::Cut);
     assert!(count(&failures, "its connection was closed unannounced") >= 4, "{failures:?}");
 }
 
@@ -144,7 +144,7 @@ fn a_delay_changes_nothing() {
     let (expected, passed) = intact();
     for (direction, at) in [(Direction::ToTarget, 5), (Direction::FromTarget, passed[1] / 2)] {
         let fault = Fault { direction, at, damage: Damage::Delay(Duration::from_millis(400)) };
-        let (results, _) = results(Some(fault), UNLIKELY);
+        let (results, _) = results(Some(fault), LONG_HEARTBEAT_TIMEOUT);
         assert!(results.into_iter().map(|bits| bits.unwrap()).eq(expected.iter().cloned()), "{fault:?}");
     }
 }

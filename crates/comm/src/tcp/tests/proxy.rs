@@ -1,5 +1,5 @@
-//! A TCP proxy between two ranks. It damages what passes through it, once, at one byte of one direction. Tests of other crates
-//! include this file, too.
+//! A TCP proxy between two ranks. It damages the bytes of one direction once, at one place. Tests of other crates include this
+//! file, too.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};

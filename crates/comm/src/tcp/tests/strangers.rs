@@ -42,7 +42,7 @@ fn introduce_falsely(port: u16) -> TcpStream {
     handshake.into_stream()
 }
 
-/// The meshes of the ranks leave each other.
+/// Drops the meshes concurrently, because each waits for the others.
 fn leave(meshes: impl IntoIterator<Item = TcpMesh>) {
     thread::scope(|s| {
         for mesh in meshes {
@@ -109,7 +109,7 @@ fn refused_connections_are_reported_with_the_missing_ranks() {
     assert!(error.contains(expected), "{error}");
 }
 
-/// If anybody can derive the token, a process that does not fit may be anybody's. It is refused, and the rank is waited for.
+/// If the token can be derived, a process that does not fit may be a stranger. It is refused, and the ranks keep waiting.
 #[test]
 fn without_a_secret_nobody_ends_the_run() {
     let port = free_port();
