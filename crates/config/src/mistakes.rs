@@ -20,7 +20,7 @@ impl Mistakes {
         self.diagnostics.len() >= MAX_DIAGNOSTICS
     }
 
-    /// True the first time that a message is about to list the keys of `section`.
+    /// Notes that a message lists the keys of `section`. True the first time.
     pub(crate) fn mark_keys_listed(&mut self, section: &str) -> bool {
         self.listed.insert(section.to_owned())
     }

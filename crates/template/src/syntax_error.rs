@@ -12,13 +12,13 @@ const SENTENCES: [(&str, &str, &str); 17] = [
     ("quoted scalar, found unexpected", "the closing quote of this text is missing", "add it, on the same line"),
     (
         "did not find expected key",
-        "this line is indented otherwise than the keys above it",
+        "this line is not indented like the keys above it",
         "keys of one section begin at the same column",
     ),
     (
         "expected '-' indicator",
         "this line is no item of the list above it, and is indented like one",
-        "items begin with `- `; keys behind a list are indented less",
+        "items begin with `- `; keys after a list are indented less",
     ),
     ("misplaced bracket", "this closing bracket has no opening one", "delete it, or quote it if it is meant as text"),
     (
@@ -33,10 +33,10 @@ const SENTENCES: [(&str, &str, &str); 17] = [
     ),
     (
         "unknown escape character",
-        "this text in double quotes has a `\\` that begins no escape",
-        "write `\\\\` for a backslash, or take single quotes",
+        "a `\\` in this double-quoted text begins no escape",
+        "write `\\\\` for a backslash, or use single quotes",
     ),
-    ("expected comment or line break", "more than a comment follows this `|` or `>`", "put the text on the next lines"),
+    ("expected comment or line break", "only a comment may follow this `|` or `>`", "put the text on the next lines"),
     (
         "flow mapping, did not find",
         "a `,` or `}` is missing before this place",
@@ -48,7 +48,7 @@ const SENTENCES: [(&str, &str, &str); 17] = [
         "this line is within brackets, and is not indented further than their key",
         "indent it, or close the brackets above",
     ),
-    ("simple key", "a `:` is missing behind this key", "look at the indentation here and above"),
+    ("simple key", "a `:` is missing after this key", "look at the indentation here and above"),
     ("trailing content", "text follows the closing quote", "put all of it into the quotes"),
     ("block sequence entries", "no item of a list can begin here", "put `- ` on a line of its own below the key"),
 ];
@@ -85,8 +85,8 @@ impl Bracket {
     }
 }
 
-/// The bracket that is not closed in the flow collection of `yaml` whose bracket stands at `line` and `column` (from 1); `None` if all are
-/// closed, or a quote is not.
+/// The bracket that is not closed in the flow collection of `yaml` that begins at `line` and `column` (from 1); `None` if all brackets are
+/// closed, or if a quote is not.
 pub(super) fn find_unclosed_bracket(yaml: &str, line: usize, column: usize) -> Option<Bracket> {
     let mut open: Vec<Bracket> = Vec::new();
     let mut quote = None;
@@ -135,13 +135,13 @@ mod tests {
         assert_eq!(found("a: {b: \"]}\", c: '}', d: 1 # }\n"), Some((1, 4, '{')));
         assert_eq!(found("a: {b: \"\\\"}\", c: it's}\n"), None, "closed");
         assert_eq!(found("a: [b]]\n"), None, "closed");
-        assert_eq!(found("a: [\"b]\n"), None, "the quote is what is not closed");
+        assert_eq!(found("a: [\"b]\n"), None, "the quote is not closed");
     }
 
     #[test]
     fn messages_of_the_parser_are_sentences() {
         let (message, help) = describe("while parsing a block mapping, did not find expected key");
-        assert_eq!(message, "this line is indented otherwise than the keys above it");
+        assert_eq!(message, "this line is not indented like the keys above it");
         assert!(!help.is_empty());
         assert_eq!(describe("unexpected character: `@'").0, "no value can begin with `@`");
         assert_eq!(describe("something new").0, "this is not valid YAML: something new");

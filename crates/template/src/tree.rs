@@ -185,7 +185,7 @@ struct TreeReader<'s> {
     /// First and last lines of quoted and block texts.
     text_lines: Vec<(usize, usize)>,
     lines: Vec<&'s str>,
-    /// Line and column, from 1, of the outermost bracket within which the reader is.
+    /// Line and column, from 1, of the outermost open bracket.
     flow: Option<(usize, usize)>,
 }
 
@@ -230,7 +230,7 @@ impl<'s> TreeReader<'s> {
         let (anchor, node) = match event {
             Event::Alias(anchor) => {
                 let node = self.anchors.get(&anchor).cloned().ok_or_else(|| {
-                    self.error(place, "this alias stands inside of what it stands for", "write the value out")
+                    self.error(place, "this alias is within the value that it stands for", "write the value out")
                 })?;
                 if level + node.depth > MAX_DEPTH {
                     let message = format!("nested more than {MAX_DEPTH} deep through anchors");
@@ -273,7 +273,7 @@ impl<'s> TreeReader<'s> {
         Ok(node)
     }
 
-    /// Notes the bracket at `span`, unless the collection there has none or is within another bracket. Returns true if it did.
+    /// Notes the bracket at `span` if it is an outermost one. Returns true if it is.
     fn begin_flow(&mut self, span: &Span) -> bool {
         let (line, column) = (span.start.line(), span.start.col());
         let text = line.checked_sub(1).and_then(|i| self.lines.get(i));

@@ -110,7 +110,7 @@ fn anchors_that_explode() {
         let _ = writeln!(text, "a{i}: &a{i} [*a{}]", i - 1);
     }
     assert_eq!(first(&text), "nested more than 64 deep through anchors");
-    assert_eq!(first("model: &m {layers: *m}\n"), "this alias stands inside of what it stands for");
+    assert_eq!(first("model: &m {layers: *m}\n"), "this alias is within the value that it stands for");
     assert!(first("model: *nowhere\n").contains("has no `&name` before it"));
 }
 
