@@ -297,7 +297,7 @@ fn names_and_paths_of_runs_are_told_apart() {
     let printed = sandbox.expect(0, &["resume", &format!("moved/{longer}"), "--threads", "1"]);
     assert!(printed.contains(&format!("runner runs show moved/{longer}\n")), "{printed}");
     let printed = sandbox.expect(2, &["runs", "rm", &format!("moved/{longer}"), "--yes"]);
-    assert!(printed.contains("--runs moved names that of the run"), "{printed}");
+    assert!(printed.contains("give --runs moved"), "{printed}");
 }
 
 #[test]

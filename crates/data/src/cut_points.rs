@@ -40,8 +40,8 @@ fn is_cut(text: &str, at: usize) -> bool {
     if before.is_ascii() { !white(before) } else { text[..at].chars().next_back().is_some_and(|c| !c.is_whitespace()) }
 }
 
-/// True if `text` may be cut in front of byte `at`, a cut of `Words`. A blank behind an `r` or a `"` may be the one within a `<br />`, which
-/// may have any number of `"` between its characters.
+/// True if `text` may be cut before byte `at`: where `Words` may be cut, but not at a blank after an `r` or a `"`, which may be within a
+/// `<br />`. It may have any number of `"` between its characters.
 fn is_english_cut(text: &str, at: usize) -> bool {
     is_cut(text, at) && (text.as_bytes()[at] != b' ' || !matches!(text.as_bytes()[at - 1], b'r' | b'R' | b'"'))
 }

@@ -1,4 +1,4 @@
-//! The place of a character that a tokenizer of characters does not know, for a message. The source is read again for it.
+//! Finds the place of a character that a tokenizer of characters does not know, for a message. It reads the source again.
 
 use std::collections::HashSet;
 
@@ -6,7 +6,7 @@ use super::error::{DataError, Result};
 use super::source::{DocumentFormat, LocatedSource, read};
 use super::tokenizer::{TextTokenizer, unknown_character};
 
-/// `error`, of encoding `source` with `tokenizer`, with the key of the source, and the place of the first character that is unknown.
+/// Adds to `error`, of encoding `source` with `tokenizer`, the key of the source and the place of the first unknown character.
 pub(super) fn explain_unknown_character(
     error: DataError,
     source: &LocatedSource,

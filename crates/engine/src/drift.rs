@@ -319,16 +319,16 @@ mod tests {
             .join("tests/fixtures/runs/format-2/tiny-f4b4ce03/manifest.json");
         let text = std::fs::read_to_string(file).unwrap();
         let mut manifest: Manifest = serde_json::from_str(&text).unwrap();
-        let said = |manifest: &Manifest| {
+        let described = |manifest: &Manifest| {
             describe_by_steps(&sessions_in_record(manifest), "newest", |session| session.version.clone())
         };
         manifest.sessions = sessions.to_vec();
-        assert_eq!(said(&manifest), "1 (steps 1 to 6), 3 (steps 7 to 12)");
+        assert_eq!(described(&manifest), "1 (steps 1 to 6), 3 (steps 7 to 12)");
         manifest.sessions.truncate(1);
-        assert_eq!(said(&manifest), "0");
+        assert_eq!(described(&manifest), "0");
         manifest.sessions = vec![session(0, Some(3), ""), session(3, None, "b")];
-        assert_eq!(said(&manifest), "newest (steps 1 to 3), b (from step 4 on)");
+        assert_eq!(described(&manifest), "newest (steps 1 to 3), b (from step 4 on)");
         manifest.sessions.clear();
-        assert_eq!(said(&manifest), "newest");
+        assert_eq!(described(&manifest), "newest");
     }
 }

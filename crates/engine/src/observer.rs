@@ -17,7 +17,7 @@ pub enum RunEvent<'a> {
     Preparing(Progress),
     /// The data is ready.
     Prepared,
-    /// Something that a person should know who asked for details.
+    /// A detail, for a person who asked for details.
     Detail(&'a str),
     /// Something that a person should know.
     Note(&'a str),

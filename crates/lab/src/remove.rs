@@ -32,7 +32,7 @@ pub fn check(root: &Path, path: &Path) -> Result<(), StoreError> {
     if parent(path) != fs::canonicalize(root).ok() {
         let own = path.parent().filter(|own| !own.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let (root, own) = (root.display(), own.display());
-        return refuse(format!("it is not in the folder of runs {root}; --runs {own} names that of the run"));
+        return refuse(format!("it is not in the folder of runs {root}; give --runs {own}"));
     }
     // A folder without a manifest of its own is not ours to remove.
     if !fs::symlink_metadata(path.join(MANIFEST)).is_ok_and(|m| m.is_file()) {
@@ -158,7 +158,7 @@ impl CountedRuns {
 pub fn sweeps_of_runs(root: &Path, runs: &[&ListedRun]) -> Vec<CountedRuns> {
     let of_sweep = |folder: PathBuf| {
         let mut counted = match sweep_dir::read_record(&folder) {
-            // Reading the progress reads the metrics of all points, so sweeps of other experiments are passed over first.
+            // Reading the progress reads the metrics of all points, so sweeps of other experiments are skipped first.
             Ok(record) if record.points.iter().all(|p| runs.iter().all(|run| run.name.as_ref() != Some(&p.name))) => {
                 return None;
             }

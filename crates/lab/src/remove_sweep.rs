@@ -14,7 +14,7 @@ use runner_store::files::file_name;
 pub struct SweepRuns {
     /// The runs that nothing else needs.
     pub removable: Vec<ListedRun>,
-    /// The others, each with the reason why it stays.
+    /// The other runs, each with the reason why it stays.
     pub kept: Vec<(ListedRun, String)>,
 }
 
@@ -28,7 +28,7 @@ pub fn check(root: &Path, path: &Path) -> Result<(), StoreError> {
     if !real.is_dir() || parent.is_none() || parent != fs::canonicalize(root.join(SWEEPS)).ok() {
         let (path, sweeps) = (path.display(), root.join(SWEEPS));
         let message =
-            format!("{path} is not removed: it is no folder in {}; --runs DIR names another", sweeps.display());
+            format!("{path} is not removed: it is not a folder in {}; --runs DIR names another", sweeps.display());
         return Err(StoreError::Refused(message));
     }
     Ok(())

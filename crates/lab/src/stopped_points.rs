@@ -1,4 +1,4 @@
-//! Runs that early stopping ended: their own records say that they were interrupted, and their sweep says that nobody goes on with them.
+//! Runs that early stopping ended: their own records say `interrupted`, and the record of the sweep says that they will not resume.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -60,7 +60,7 @@ pub fn point_log(path: &Path, index: usize) -> PathBuf {
     path.join(POINTS).join(format!("{index:04}.log"))
 }
 
-/// The path of what the job of the point `index` wrote, where the sweep ran as an array of jobs.
+/// The path of the output of the job of point `index`, if the sweep ran as an array of jobs.
 #[must_use]
 pub fn point_job_output(path: &Path, index: usize) -> PathBuf {
     path.join(POINTS).join(format!("{index:04}.job"))
@@ -200,7 +200,7 @@ pub fn find_folder(root: &Path, wanted: &str) -> Option<PathBuf> {
 }
 
 /// Finds the sweep that `wanted` names in the folder of runs `root`: by its folder, its id, its name, or the unique beginning of an id. An id
-/// or a name comes before those that begin with it. A sweep file, which need not exist any more, names the newest sweep that was started from
+/// or a name is preferred to those that begin with it. A sweep file, which need not exist any more, names the newest sweep that was started from
 /// it. `None` if there is no such sweep.
 ///
 /// # Errors

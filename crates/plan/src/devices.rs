@@ -446,7 +446,6 @@ mod tests {
         assert_eq!(read(DeviceChoice::Cpu, Device::Cuda(1), boards(2, (8, 0))), Ok(Device::Cpu));
     }
 
-    /// Which of a machine's GPUs it is changes no number; whether it is one does.
     #[test]
     fn devices_of_a_cluster_are_grouped() {
         let cpu = DeviceFacts { node: 0, ..cluster().devices.remove(0) };
@@ -463,8 +462,9 @@ mod tests {
         assert_eq!(with(&[]), "on this machine, which has no device");
     }
 
+    /// The numbers depend on the kind of the device, and not on its index.
     #[test]
-    fn the_hash_knows_kinds_of_devices_alone() {
+    fn the_hash_depends_on_kinds_of_devices_alone() {
         let hash = |found| plan(found, |_| {}).expect("it is planned").hash;
         let second = boards(2, (8, 0)).map(|all| all[1..].to_vec());
         assert_eq!(hash(boards(1, (8, 0))), hash(second));

@@ -262,8 +262,8 @@ impl Comparison {
     }
 }
 
-/// The figures from the least important on, by the heads of their columns. A narrow terminal loses them in this order, then the settings in
-/// which the runs differ, and last the loss.
+/// The heads of the figures' columns, the least important first. A narrow table leaves them out in this order, then the settings in which
+/// the runs differ, and last the loss.
 const DISPENSABLE_HEADS: [&str; 9] =
     ["time", "memory", "tokens/s", "steps", "acc", "acc_norm", "bits/byte", "train loss", "best val"];
 const SETTING: u8 = DISPENSABLE_HEADS.len() as u8;
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn a_narrow_terminal_loses_the_least_important_columns() {
+    fn a_narrow_table_leaves_out_the_least_important_columns() {
         let mut wide = three();
         for run in &mut wide.runs {
             run.id = format!("a-run-with-a-long-name-{}", run.id);

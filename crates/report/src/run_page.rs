@@ -14,7 +14,7 @@ use runner_store::manifest::{Manifest, Session};
 use runner_store::summary::Summary;
 
 /// Everything about one run. `summary` is that of the run's present state, `checkpoints` are the steps that can be resumed or
-/// sampled from, `point_values` are those of the point of a sweep that the run is.
+/// sampled from. If the run is a point of a sweep, `point_values` are the point's values.
 pub fn run_page(
     listed: &ListedRun,
     manifest: &Manifest,

@@ -46,7 +46,7 @@ impl OutputMode {
     }
 }
 
-/// The output of a command. Writing never fails, because a reader that went away must not stop a training run;
+/// The output of a command. Writing never fails, because a closed pipe must not stop a training run;
 /// [`Screen::output_result`] says at the end whether standard output took everything.
 #[derive(Debug)]
 pub struct Screen {
@@ -132,10 +132,10 @@ impl Screen {
         let _ = self.output_error.set(error);
     }
 
-    /// Says whether standard output took everything.
+    /// Returns an error if standard output did not take everything.
     ///
     /// # Errors
-    /// The first error in writing. That the reader went away is no error.
+    /// The first error in writing. A closed pipe is not an error.
     pub fn output_result(&self) -> io::Result<()> {
         match self.output_error.get() {
             Some(error) if error.kind() != io::ErrorKind::BrokenPipe => {
@@ -222,7 +222,7 @@ pub(crate) fn progress_bar(length: Option<u64>, template: &str, target: Progress
 }
 
 fn write_to_stderr(text: &str) {
-    // Without standard error there is nobody to tell; the run's own record has everything.
+    // A failure of standard error cannot be reported; the run's record has everything.
     let _ = write_line(&mut io::stderr(), text);
 }
 

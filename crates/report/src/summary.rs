@@ -52,8 +52,8 @@ pub fn details(summary: &Summary) -> String {
     name_value_lines(rows)
 }
 
-/// The text that `apply` ends with. Other commands find the run as `run`; its folder is `path`. `resuming_command` goes on with a run
-/// that was interrupted.
+/// The text that `apply` ends with. Other commands find the run as `run`; its folder is `path`. `resuming_command` resumes an interrupted
+/// run.
 pub fn closing_text(summary: &Summary, run: &str, path: &Path, resuming_command: Option<&str>) -> String {
     let mut out = format!("{}\n{}  {:12}{}\n", headline(summary), details(summary), "run", path.display());
     out.push_str("next:\n");

@@ -34,7 +34,7 @@ pub struct Column<'a> {
     pub align: Align,
     /// The width to which its cells may be shortened; `None` if they are never shortened.
     pub least_width: Option<usize>,
-    /// Where the width is too small, columns of lower importance are shortened first, and left out first; of equal ones the last.
+    /// If the width is too small, columns of lower importance are shortened and left out first; of equal ones, the last comes first.
     pub importance: u8,
 }
 

@@ -167,7 +167,7 @@ fn shown_char(c: char) -> char {
     }
 }
 
-/// `text` on one line, in which every character that would move the cursor or change the terminal takes one column.
+/// `text` on one line. Characters that would move the cursor or change the terminal are replaced by one column each.
 fn printable_line(text: &str) -> String {
     text.chars().map(shown_char).collect()
 }

@@ -1,4 +1,4 @@
-//! Lines of parts, of which the less important ones are left out where the line is narrow.
+//! Lines of parts, of which the less important ones are left out if the line is too long.
 
 /// A part of a line.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -34,7 +34,7 @@ crate::named_enum! {
         Done = "done",
         /// Stopped on request or killed: `runner apply` resumes it.
         Interrupted = "interrupted",
-        /// A point of a finished sweep that early stopping ended. Only those who know the sweep give this status.
+        /// A point of a finished sweep that early stopping ended. This crate does not read sweeps, so its caller sets this status.
         Stopped = "stopped",
         Failed = "failed",
         /// The folder cannot be read as a run.
@@ -122,7 +122,7 @@ pub fn describe(path: &Path) -> ListedRun {
     (listed.sweep, listed.continued_from, listed.origin) = (manifest.sweep, manifest.continued_from, manifest.origin);
     // A run with unreadable tags is not broken: `runner runs tag` reports what is wrong with them.
     listed.tags = tags::read(path).unwrap_or_default();
-    // An unreadable summary is passed over: the metrics say as much.
+    // Without a readable summary, the metrics give the same numbers.
     let summary = run_dir::read_summary(path).ok().flatten();
     if let Some(summary) = summary.filter(|s| s.is_current(manifest.status)) {
         listed.step = summary.steps;
@@ -145,7 +145,7 @@ pub fn describe(path: &Path) -> ListedRun {
     listed
 }
 
-/// Serializes `path` as text. A path that is no UTF-8 text must not fail the whole list.
+/// Serializes `path` as text. A path that is not UTF-8 must not fail the whole list.
 fn serialize_path<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(&path.to_string_lossy())
 }
@@ -171,8 +171,8 @@ fn run_folders(root: &Path) -> Result<Vec<PathBuf>, StoreError> {
 }
 
 /// Finds the run that `wanted` names: by its id in `root`, a folder, the name of its experiment, or the unique beginning of an id. A run
-/// comes before its reproductions, whose ids begin alike. A run of this name comes before points of a sweep, which have the name of the
-/// sweep's base, and before runs whose names only begin with it.
+/// is preferred to its reproductions, whose ids begin alike. A run of this name is preferred to points of a sweep, which have the name of
+/// the sweep's base, and to runs whose names only begin with it.
 ///
 /// # Errors
 /// `NoSuchRun`, `NotARun` for a path of something else, `Ambiguous` with the candidates, or a folder that cannot be read.
@@ -221,8 +221,8 @@ pub fn resolve(root: &Path, wanted: &str) -> Result<PathBuf, StoreError> {
     }
 }
 
-/// Keeps those of `found`, whose ids begin with `wanted`, that come first: runs of an experiment whose whole name is `wanted`, and among them
-/// those that are no points of a sweep, which have the name of the sweep's base; and runs before their reproductions.
+/// Removes from `found`, whose ids begin with `wanted`, the runs to which others are preferred. Runs of an experiment whose whole name is
+/// `wanted` are preferred to others, among them runs that are not points of a sweep, and runs to their reproductions.
 fn prefer_runs(found: &mut Vec<(&PathBuf, Option<Manifest>)>, wanted: &str) {
     let has_name = |manifest: &Option<Manifest>| manifest.as_ref().is_some_and(|manifest| manifest.name == wanted);
     let is_no_point = |manifest: &Option<Manifest>| manifest.as_ref().is_some_and(|manifest| manifest.sweep.is_none());
@@ -239,28 +239,28 @@ fn prefer_runs(found: &mut Vec<(&PathBuf, Option<Manifest>)>, wanted: &str) {
     });
 }
 
-/// Says what `path`, which is no run, is, and what to name instead; `None` if there is nothing.
+/// Describes `path`, which is not a run, and says what to name instead; `None` if it does not exist.
 fn describe_other_path(path: &Path) -> Option<String> {
     path.symlink_metadata().ok()?;
     let shown = path.display();
     let is_run = |folder: &Path| folder.join(MANIFEST).is_file();
     Some(if let Some(run) = path.ancestors().skip(1).find(|folder| is_run(folder)) {
-        format!("it is a part of the run {}: name that", run.display())
+        format!("it is a part of the run {}: name the run", run.display())
     } else if path.join(SWEEP_RECORD).is_file() {
         let id = file_name(path);
         format!(
-            "it is a sweep: `runner runs --sweep {id}` lists its runs, and `runner sweep results {shown}` shows them"
+            "it is a sweep: `runner runs --sweep {id}` lists its runs, and `runner sweep results {shown}` their results"
         )
     } else if !path.is_dir() {
         "it is a file, and a run is a folder".to_owned()
     } else if let Some(run) = run_folders(path).ok().and_then(|runs| runs.into_iter().find(|run| is_run(run))) {
         format!("it is a folder of runs: name one of them, such as {}, or give --runs {shown}", run.display())
     } else {
-        format!("that folder has no {MANIFEST}")
+        format!("it is a folder without {MANIFEST}")
     })
 }
 
-/// The id of the run in `path`, and what tells it from others of its name: the point of a sweep that it is, or the run that it was made from.
+/// The id of the run in `path`, with its point of a sweep, or the run that it was made from: other candidates may have the same name.
 fn describe_candidate(path: &Path, manifest: Option<&Manifest>) -> String {
     let point = manifest.and_then(|manifest| manifest.sweep.as_ref());
     let point = point.map(|point| format!("point {} of {}", point.point, point.id));

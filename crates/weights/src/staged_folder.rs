@@ -19,7 +19,7 @@ pub(super) struct StagedFolder {
 }
 
 impl StagedFolder {
-    /// Begins the files `names`. They replace files of the same names, and files for whose names `stale` is true.
+    /// Begins the files `names`, which replace files of the same names and files for whose names `stale` is true.
     ///
     /// # Errors
     /// If `to` has any of them and not `force`, or the folder cannot be made.

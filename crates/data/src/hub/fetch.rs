@@ -194,7 +194,7 @@ impl Fetch<'_> {
                         bytes_per_second: (have - start) as f64 / seconds,
                     });
                     if size.is_some_and(|size| have > size) {
-                        break ("it goes on behind its end".to_owned(), true);
+                        break ("it goes on".to_owned(), true);
                     }
                     if size.is_none() && have > MAX_UNSTATED_BYTES {
                         let most = runner_spec::format::bytes(MAX_UNSTATED_BYTES);

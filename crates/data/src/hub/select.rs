@@ -56,7 +56,7 @@ pub(super) enum SelectedBy {
     Pattern,
     /// The names of folders and files decided, because the card lists none.
     Name,
-    /// They are JSON files that nothing names as data: they may hold something else.
+    /// The only JSON files, which nothing names as data: they may hold something else.
     Guess,
 }
 

@@ -53,7 +53,8 @@ impl<'a, T> BatchCollector<'a, T> {
     }
 }
 
-/// Bytes of text in a batch. Encoding a batch needs a few times this much memory. Which rare words a large vocabulary forgets depends on this number.
+/// Bytes of text in a batch. Encoding a batch needs a few times this much memory. A large vocabulary drops rare words after each batch, so
+/// this number determines which.
 const BATCH_BYTES: usize = 8 << 20;
 
 /// Hands the pieces of [`read`] to `take` in batches of some megabytes.

@@ -4,8 +4,8 @@ use std::collections::HashSet;
 
 use super::grammar::{Grammar, Plot, Random, Story};
 
-/// The cache key of the corpus. It must change whenever the stories do, so that older stories in a cache are not taken for them; a test
-/// fails where only the stories have changed.
+/// The cache key of the corpus. It must change with the stories, so that older stories in a cache are not used instead; a test fails if
+/// only the stories have changed.
 pub(super) const EDITION: &str = "stories-1";
 /// The corpus is the same on every machine and for every experiment.
 const SEED: u64 = 0x0570_71e5;

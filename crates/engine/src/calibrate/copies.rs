@@ -6,8 +6,8 @@ use std::time::Instant;
 /// Bytes of a buffer: beyond the caches of most machines.
 const BYTES: usize = 32 << 20;
 
-/// Bytes/s that each of two threads copies between two buffers while the other does so too. The best of `times` copies counts: a copy
-/// that other processes disturb does not show the speed of the memory.
+/// Bytes/s that each of two threads copies between two buffers at the same time. The fastest of `times` copies counts, because other
+/// processes slow some copies down.
 pub(super) fn bytes_per_second(times: usize) -> f64 {
     let barrier = Barrier::new(2);
     let one = || {

@@ -29,8 +29,8 @@ const LONG: usize = 256;
 #[derive(Debug)]
 pub struct Measurement {
     pub calibration: Calibration,
-    /// By which share the slowest repetition of one piece of work, spread over the whole measurement, took longer than the fastest. It
-    /// is small unless another program worked at the same time.
+    /// The share by which the slowest repetition of one piece of work took longer than the fastest, over the whole measurement. It is
+    /// small unless another program computed at the same time.
     pub spread: f64,
 }
 
@@ -103,7 +103,7 @@ pub fn calibrate(device: &str, cores: usize, effort: Effort, progress: &dyn Fn(&
     Ok(Measurement { calibration, spread: spread_of(&probes) })
 }
 
-/// By which share the largest of `seconds` exceeds the smallest.
+/// The share by which the largest of `seconds` exceeds the smallest.
 fn spread_of(seconds: &[f64]) -> f64 {
     let (least, most) = seconds.iter().fold((f64::INFINITY, 0.0_f64), |(least, most), &s| (least.min(s), most.max(s)));
     if least > 0.0 && least.is_finite() { most / least - 1.0 } else { f64::INFINITY }

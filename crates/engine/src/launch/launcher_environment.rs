@@ -42,7 +42,7 @@ pub struct AssignedRank {
     pub launcher: Launcher,
     /// The variable that holds the world size.
     pub world_size_variable: &'static str,
-    /// The launcher's name for the ranks that it started together. Others may know it.
+    /// The launcher's name for the ranks that it started together. It is not a secret.
     pub job: String,
     /// The secret in `RUNNER_TOKEN`, which only the ranks of this run know.
     pub secret: Option<String>,

@@ -36,10 +36,10 @@ impl Parent {
         system::name_process(&format!("runner rank {rank}"));
         let (queue, messages) = channel();
         let receive = move || {
-            let mut is_run_there = false;
+            let mut has_parent = false;
             for line in BufReader::new(io::stdin()).lines() {
                 let Ok(line) = line else { break };
-                is_run_there = true;
+                has_parent = true;
                 let Ok(message) = serde_json::from_str::<ToRank>(&line) else {
                     let text = format!("the run sent an invalid message: {}", describe_invalid_line(line.as_bytes()));
                     let failure = ReportedFailure { kind: FailureKind::Other, text };
@@ -50,8 +50,8 @@ impl Parent {
                     return;
                 }
             }
-            if is_run_there {
-                // Nobody would record what this rank does from here on.
+            if has_parent {
+                // Without the parent, nothing records this rank's work.
                 exit(1);
             }
         };

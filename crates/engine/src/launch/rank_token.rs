@@ -1,7 +1,7 @@
 //! The token by which the ranks that a launcher started recognize each other.
 //!
-//! Launchers hand out no secret. It comes from `RUNNER_TOKEN`, or, if all ranks are on one machine, from a file of the cache that only
-//! the user can read. Otherwise the token follows from the launcher's public variables.
+//! Launchers give ranks no secret. The secret comes from `RUNNER_TOKEN`, or, if all ranks are on one machine, from a file of the cache that
+//! only the user can read. Otherwise the token follows from the launcher's public variables.
 
 use std::fs;
 use std::io::{self, ErrorKind, Write};
@@ -44,7 +44,7 @@ fn read_secret(path: &Path) -> io::Result<String> {
     let file = fs::OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)?;
     let metadata = file.metadata()?;
     let refusal = if !metadata.is_file() || metadata.len() > MAX_SECRET_BYTES {
-        "it is no file with a secret"
+        "it is not a file with a secret"
     } else if metadata.uid() != system::user() {
         "it belongs to another user"
     } else if metadata.mode() & 0o077 != 0 {
@@ -59,7 +59,7 @@ fn read_secret(path: &Path) -> io::Result<String> {
     Err(io::Error::other(format!("{refusal}; remove it, and the next run creates another one")))
 }
 
-/// Creates the file, unless another rank is faster.
+/// Creates the file, unless another rank creates it first.
 fn create_secret(cache: &Path, path: &Path) -> io::Result<()> {
     create_dir_all(cache)?;
     let mut file = private_temporary_file(cache)?;

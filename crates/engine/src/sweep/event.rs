@@ -90,7 +90,7 @@ pub enum SweepOutcome {
 pub struct DriveProgress {
     pub running: Vec<RunningPoint>,
     pub done: usize,
-    /// The points that were judged and neither run nor are done: they were stopped early, or wait for their promotion.
+    /// The points that have a result at a rung and neither run nor are done: they were stopped early, or wait for their promotion.
     pub judged: usize,
     pub failed: usize,
     pub queued: usize,

@@ -22,7 +22,7 @@ use crate::prepare::Host;
 #[derive(Debug)]
 pub struct SweepRequest<'a> {
     pub spec: &'a SweepSpec,
-    /// The folder of the sweep to go on with, whose copy of its file is `spec`; `None` to find the sweep of the file `spec`, or to start it.
+    /// The folder of the sweep to resume; `spec` is then its copy of the sweep file. `None` resumes or starts the sweep of the file `spec`.
     pub started: Option<PathBuf>,
     /// The layers over the experiment of every point: `--set` flags, environment variables, and what templates may read.
     pub options: LoadOptions,
@@ -135,15 +135,17 @@ fn check_flags(spec: &SweepSpec, sets: &[String]) -> Result<(), EngineError> {
     Ok(())
 }
 
+/// Checks that the request has no `--set` flags, or those with which the sweep of `record` was started.
+///
 /// # Errors
-/// If the request has `--set` flags other than those with which the sweep of `record` was started.
+/// If it has others.
 fn check_same_flags(request: &SweepRequest<'_>, record: &SweepRecord) -> Result<(), EngineError> {
     let sets = &request.options.sets;
     if sets.is_empty() || *sets == record.overrides {
         return Ok(());
     }
     Err(EngineError::Request(format!(
-        "the points of sweep {} are fixed: it was started with the --set flags {:?}, not {sets:?}; leave out the flags to go on with it",
+        "the points of sweep {} are fixed: it was started with the --set flags {:?}, not {sets:?}; leave out the flags to resume it",
         record.id, record.overrides
     )))
 }

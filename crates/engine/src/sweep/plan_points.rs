@@ -277,7 +277,7 @@ impl PreparedData {
         let prepared = match self.prepared.entry(key) {
             Entry::Occupied(prepared) => prepared.into_mut(),
             Entry::Vacant(missing) => {
-                // Prompts are no part of the data.
+                // The data does not depend on prompts.
                 let mut without_prompts = experiment.clone();
                 without_prompts.eval.samples = None;
                 missing.insert(match prepare_inputs(&without_prompts, pool, host, observer) {

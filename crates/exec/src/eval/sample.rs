@@ -28,7 +28,7 @@ pub struct Continuation {
 /// The progress of [`generate`].
 #[derive(Debug)]
 pub enum Drawn<'a> {
-    /// Nothing yet: this prompt comes next.
+    /// The prompt whose continuations come next.
     Prompt(&'a str),
     /// Whole characters that follow in the first continuation of the prompt.
     Text(&'a str),
@@ -37,7 +37,7 @@ pub enum Drawn<'a> {
 }
 
 /// Generates `spec.count` continuations of each prompt by a whole model. Continuation i of prompt p draws from its own generator, seeded with
-/// `spec.seed` + p·count + i. `observer` receives them as they are drawn; generation ends when it breaks.
+/// `spec.seed` + p·count + i. `observer` receives the text while tokens are sampled; generation ends when it breaks.
 ///
 /// # Errors
 /// If a prompt cannot be encoded, or `model` is a chunk.
@@ -51,7 +51,7 @@ pub fn generate(
     if model.range != (0..model.spec.block_count()) {
         return Err(EvalError::Request("a chunk of a model cannot generate on its own".into()));
     }
-    // A prompt that cannot be encoded is reported before anything is drawn.
+    // A prompt that cannot be encoded is reported before any token is sampled.
     for prompt in &spec.prompts {
         tokenizer.encode_prompt(prompt)?;
     }
@@ -82,8 +82,8 @@ pub fn generate(
 }
 
 /// The continuations of prompt `p` alone by a model of shape `model`, side by side in one batch. They do not depend on the other prompts.
-/// `extend` feeds new tokens to the model, and returns the logits behind the last token of each row, [feed.batch, vocab]. `on_token`
-/// receives the row and the id of each token of the texts as it is drawn; when it breaks, no more are drawn.
+/// `extend` feeds new tokens to the model, and returns the logits after the last token of each row, [feed.batch, vocab]. `on_token`
+/// receives the row and the id of each token of the texts; when it breaks, no more tokens are sampled.
 ///
 /// # Errors
 /// If the prompt cannot be encoded, or those of `extend`.

@@ -1,4 +1,4 @@
-//! Text of tokens that are drawn one by one.
+//! Text of tokens that are sampled one by one.
 
 use runner_data::TextTokenizer;
 
@@ -8,8 +8,8 @@ pub(super) struct TextStream<'a> {
     tokenizer: &'a TextTokenizer,
     ids: Vec<u32>,
     /// The text from this token on is decoded again with each new token: the text of a token may depend on the one before it.
-    window: usize,
-    /// The token behind the last one whose text was whole.
+    window_start: usize,
+    /// The number of tokens up to the last one that ended a character.
     whole: usize,
     /// The bytes of the window's text that were returned.
     returned: usize,
@@ -17,32 +17,32 @@ pub(super) struct TextStream<'a> {
 
 impl<'a> TextStream<'a> {
     pub(super) fn new(tokenizer: &'a TextTokenizer) -> Self {
-        Self { tokenizer, ids: Vec::new(), window: 0, whole: 0, returned: 0 }
+        Self { tokenizer, ids: Vec::new(), window_start: 0, whole: 0, returned: 0 }
     }
 
     /// The whole characters that `token` adds.
     pub(super) fn push(&mut self, token: u32) -> String {
         self.ids.push(token);
-        let text = self.tokenizer.decode(&self.ids[self.window..]);
+        let text = self.tokenizer.decode(&self.ids[self.window_start..]);
         // The last character may become another one with the next token.
         let certain = text.strip_suffix(char::REPLACEMENT_CHARACTER).unwrap_or(&text);
-        let new = self.behind_returned(certain).to_owned();
+        let new = self.after_returned(certain).to_owned();
         self.returned += new.len();
         if certain.len() == text.len() && !new.is_empty() {
-            (self.window, self.whole) = (self.whole, self.ids.len());
-            self.returned = self.tokenizer.decode(&self.ids[self.window..]).len();
+            (self.window_start, self.whole) = (self.whole, self.ids.len());
+            self.returned = self.tokenizer.decode(&self.ids[self.window_start..]).len();
         }
         new
     }
 
     /// The rest, which no further token completes.
     pub(super) fn finish(&self) -> String {
-        self.behind_returned(&self.tokenizer.decode(&self.ids[self.window..])).to_owned()
+        self.after_returned(&self.tokenizer.decode(&self.ids[self.window_start..])).to_owned()
     }
 
-    /// The part of the window's `text` that was not returned yet. A tokenizer may decode earlier tokens otherwise because of the new one;
-    /// what was returned stays as it is, and nothing is added until the text is longer than that.
-    fn behind_returned<'t>(&self, text: &'t str) -> &'t str {
+    /// The part of the window's `text` that was not returned yet. If a new token changes the text of earlier ones, the returned text stays,
+    /// and nothing is added until the text is longer.
+    fn after_returned<'t>(&self, text: &'t str) -> &'t str {
         text.get(self.returned..).unwrap_or("")
     }
 }

@@ -160,7 +160,7 @@ pub fn find_incomparable<'a>(
 }
 
 /// Groups names of figures by the reason why they do not compare, in the order of the first figure of each group. Figures without a reason
-/// compare and are left out.
+/// compare, and are left out.
 pub fn group_by_reason<T>(figures: impl IntoIterator<Item = (T, Option<String>)>) -> Vec<(String, Vec<T>)> {
     let mut groups: Vec<(String, Vec<T>)> = Vec::new();
     for (name, reason) in figures {

@@ -28,8 +28,8 @@ use super::page::Page;
 /// Data that is older than this is read again when it is asked for.
 const MAX_DATA_AGE: Duration = Duration::from_secs(1);
 
-/// Limits for one client, so that none can hold the server or its memory: bytes and duration of a request's head, and the duration of a
-/// connection, which ends after one answer.
+/// Limits for one client, so that none can block the server or fill its memory: bytes and duration of a request's head, and the duration
+/// of a connection, which ends after one answer.
 const MAX_HEAD_BYTES: usize = 16 << 10;
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 const CONNECTION_TIMEOUT: Duration = Duration::from_mins(2);
@@ -37,7 +37,7 @@ const CONNECTION_TIMEOUT: Duration = Duration::from_mins(2);
 /// Connections beyond this number wait until another one ends.
 const MAX_CONNECTIONS: usize = 64;
 
-/// The pause after a connection that could not be accepted, for example because files are exhausted.
+/// The pause after a connection that could not be accepted, for example because too many files are open.
 const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A report that is being served.
@@ -120,7 +120,7 @@ impl LiveReport {
                 .header_read_timeout(HEAD_TIMEOUT)
                 .serve_connection(TokioIo::new(stream), service);
             spawn_local(async move {
-                // A client may go away at any time; one that takes too long is disconnected.
+                // A client may disconnect at any time, and is disconnected if it takes too long.
                 let _ = tokio::time::timeout(CONNECTION_TIMEOUT, connection).await;
                 drop(place);
             });

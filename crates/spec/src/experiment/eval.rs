@@ -120,7 +120,7 @@ impl Samples {
     /// The smallest temperature above 0: logits divided by a much smaller one are not finite.
     pub const LEAST_TEMPERATURE: f64 = 1e-6;
 
-    /// Says what is wrong with `temperature`, if anything is.
+    /// Advice if `temperature` is not valid.
     pub fn temperature_problem(temperature: f64) -> Option<String> {
         let is_valid = temperature == 0.0 || temperature.is_finite() && temperature >= Self::LEAST_TEMPERATURE;
         let least = Self::LEAST_TEMPERATURE;

@@ -110,8 +110,8 @@ impl Optimizer {
     }
 }
 
-/// The parameters that weight decay acts on: those of two or more dimensions, or biases and gains too, as
-/// `torch.optim.AdamW(model.parameters())` has it.
+/// The parameters that weight decay acts on: those of two or more dimensions, or biases and gains too, as in
+/// `torch.optim.AdamW(model.parameters())`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Decays {

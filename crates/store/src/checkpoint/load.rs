@@ -197,7 +197,7 @@ impl StoredCheckpoint {
     }
 
     /// Reads each file that holds a tensor of `places`, or every file if `all`. Hashes all bytes that it reads, and gives those of `places` to
-    /// `sink`. What `sink` received is right only if this returns without an error.
+    /// `sink`. The numbers that `sink` received are valid only if this returns no error.
     pub(super) fn read(&self, places: &TensorPlaces, all: bool, sink: Sink<'_>) -> Result<(), CheckpointProblem> {
         for ((record, files), places) in self.parts.iter().zip(&places.0) {
             let mut hasher = PartHasher::new(record.part, self.state.step, self.state.tokens);

@@ -1,4 +1,4 @@
-//! Run directories: what is made, found, passed over.
+//! Run directories: how they are created, found and skipped.
 
 use super::*;
 use crate::checkpoint::load_state;

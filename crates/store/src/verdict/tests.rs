@@ -61,7 +61,7 @@ fn differences_are_measured_and_placed() {
     let verdict = judged(&a, &c, 0);
     assert_eq!((verdict.verdict, verdict.diverged.unwrap().step), (Verdict::Diverged, 4));
     assert_eq!(verdict.first_bits.unwrap().step, 3);
-    // What was taken over is not looked at.
+    // Steps of the run that a copy continues are not compared.
     assert_eq!(judged(&run(&[1.0, 3.0], 0.0), &run(&[2.0, 3.0], 0.0), 1).verdict, Verdict::Bitwise);
 }
 
