@@ -21,7 +21,7 @@ const REQUEST: &str = "RUNNER_COMPLETE";
 
 /// Print the script that completes commands, flags, files, runs and sweeps in a shell.
 ///
-/// For bash, add `source <(runner completions bash)` to ~/.bashrc; for zsh, the same with `zsh` to ~/.zshrc, behind `compinit`; for fish,
+/// For bash, add `source <(runner completions bash)` to ~/.bashrc; for zsh, the same with `zsh` to ~/.zshrc, after `compinit`; for fish,
 /// add `runner completions fish | source` to ~/.config/fish/config.fish.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct CompletionsArgs {

@@ -154,7 +154,7 @@ pub(crate) fn print_detail(text: impl FnOnce() -> String) {
 
 /// Writes a line to standard error.
 pub(crate) fn print_to_stderr(text: &str) {
-    // Without standard error there is nobody to tell.
+    // A failure of standard error cannot be reported.
     let _ = writeln!(io::stderr(), "{text}");
 }
 

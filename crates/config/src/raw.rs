@@ -111,7 +111,7 @@ pub(crate) struct RawModel {
     /// Base of the rotary position embedding (llama). Default: 10000.
     #[schemars(range(max = 1e12), extend("exclusiveMinimum" = 0))]
     pub(crate) rope_theta: Option<f64>,
-    /// The place of a layer's norms (gpt2): before attention and MLP, or behind their sums with the residual stream. Default: pre.
+    /// The position of a layer's norms (gpt2): before attention and MLP, or after their sums with the residual stream. Default: pre.
     pub(crate) norm: Option<NormPlace>,
     /// The activation of the feed-forward layer (gpt2). Default: gelu, its tanh form.
     pub(crate) activation: Option<Activation>,
@@ -123,7 +123,7 @@ pub(crate) struct RawModel {
     pub(crate) head_bias: Option<bool>,
     /// True if a norm stands before the head (gpt2). Default: true.
     pub(crate) final_norm: Option<bool>,
-    /// Dropout behind the activation of the feed-forward layer (gpt2). Default: 0.
+    /// Dropout after the activation of the feed-forward layer (gpt2). Default: 0.
     #[schemars(range(min = 0), extend("exclusiveMaximum" = 1))]
     pub(crate) mlp_dropout: Option<f64>,
     /// The weights that training starts from. Default: normal(0, 0.02), GPT-2's residual projections scaled by

@@ -60,7 +60,7 @@ pub(crate) enum RawLayout {
         eos: String,
         /// The token that fills the row.
         pad: String,
-        /// The tokens that attention sees: all up to its own, or those of them that are not padding. Losses of tokens are the same.
+        /// The attention mask: causal, or causal without padding. The losses are the same.
         #[serde(default)]
         mask: PaddingMask,
     },

@@ -5,7 +5,7 @@
 pub(crate) enum CutPoints {
     /// Every character is encoded on its own.
     Anywhere,
-    /// In front of white space that follows another character.
+    /// Text is cut before white space that follows another character.
     ///
     /// GPT-2's pre-tokenizer always ends a piece there: its alternatives for words, numbers and other characters contain no white
     /// space except one leading blank. The pieces after that point depend only on the text after it. The only look-ahead,

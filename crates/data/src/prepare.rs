@@ -289,7 +289,7 @@ impl Preparation<'_> {
         Ok((split, facts))
     }
 
-    /// The text behind `split`, whose hash is `hash`, and which is the whole source or its last `fraction`.
+    /// The text of `split`, whose hash is `hash`: the whole source or its last `fraction`.
     fn describe_text(
         &self,
         tokens: &SourceTokens,

@@ -63,7 +63,7 @@ impl Split {
         Self { token_bytes, ..self }
     }
 
-    /// True if the bytes of text behind its tokens are known.
+    /// True if the bytes of text that its tokens stand for are known.
     pub fn knows_text_bytes(&self) -> bool {
         self.token_bytes.is_some()
     }

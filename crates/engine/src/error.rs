@@ -52,7 +52,7 @@ pub enum EngineError {
     /// A run that had begun failed; `text` says which, and what to do next.
     #[error("{text}")]
     Run { text: String, source: Box<RunError> },
-    /// `source`, with what it means here.
+    /// `source`, explained by `text`.
     #[error("{text}")]
     Explained { text: String, source: Box<EngineError> },
     /// The message of another rank, or about a file that makes no sense.
@@ -92,7 +92,7 @@ impl EngineError {
         }
     }
 
-    /// `self` with what it means here.
+    /// `self`, explained by `text`.
     #[must_use]
     pub fn explained(self, text: String) -> Self {
         Self::Explained { text, source: Box::new(self) }

@@ -12,7 +12,7 @@ pub(super) struct DataCursor<'a> {
     program: &'a Program,
     split: &'a Split,
     sampler: Sampler,
-    /// By step and micro-batch.
+    /// Rows by step and micro-batch.
     prefetched: HashMap<(u64, usize), Rows>,
 }
 

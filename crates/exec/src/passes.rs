@@ -39,9 +39,9 @@ pub(super) struct Passes<'a> {
     rows: Vec<Option<Rows>>,
     /// Valid tokens of the rows that were added.
     valid_tokens: u64,
-    /// By micro-batch, from the first forward on.
+    /// The batch of each micro-batch, from its first forward on.
     batches: Vec<Option<MicroBatch>>,
-    /// By chunk and micro-batch.
+    /// Tensors by chunk and micro-batch.
     tensors: Vec<Vec<ChunkTensors>>,
     /// Summed negative log-likelihood of this rank's micro-batches, as far as it was read.
     loss: f64,

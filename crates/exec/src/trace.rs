@@ -15,7 +15,7 @@ use runner_spec::event::{TraceLine, TracedTensor};
 /// The hashes of a rank's current step.
 #[derive(Debug, Default)]
 pub(super) struct Trace {
-    /// By block and micro-batch.
+    /// Hashes of outputs, by block and micro-batch.
     outputs: BTreeMap<(usize, usize), blake3::Hash>,
     lines: Vec<TraceLine>,
 }

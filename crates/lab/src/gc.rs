@@ -142,7 +142,7 @@ pub fn survey(root: &Path, older_than: Option<Duration>) -> Result<Vec<UnneededI
     items.extend(stale_folders(root).into_iter().map(|path| item(UnneededKind::Leftover, path)));
     let locks = children(root).into_iter().filter(|path| is_name_lock(path) && name_lock_is_free(path));
     items.extend(locks.map(|path| item(UnneededKind::Lock, path)));
-    // In the order in which they are removed.
+    // Items are counted in the order in which they are removed.
     let mut freed = FreedBytes::default();
     for item in &mut items {
         item.bytes = freed.add(&item.path);

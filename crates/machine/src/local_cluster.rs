@@ -7,7 +7,7 @@ use crate::gpu_facts::GpuFacts;
 use crate::host::{cpu_name, total_memory_bytes};
 use runner_spec::cluster::{ClusterFacts, Device, DeviceFacts, NoGpuReason, RankLocation};
 
-/// With `1` NCCL 2.30 and newer lets ranks share a GPU.
+/// The value `1` makes NCCL 2.30 and newer let ranks share a GPU.
 const SHARE_GPU_VARIABLE: &str = "NCCL_MULTI_RANK_GPU_ENABLE";
 
 /// This machine: its CPU, with `threads` threads for the rank, and the GPUs that this program can use. A CPU's peak FLOP/s is not

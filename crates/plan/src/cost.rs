@@ -135,7 +135,7 @@ pub(crate) fn layer_saved(s: &ModelSpec) -> Vec<Buffer> {
             ("1/rms of both norms", [buffer("gate and up projections", 2 * s.d_ff), buffer("swiglu", s.d_ff)])
         }
     };
-    // With norms behind the sums, the second sum is kept in the place of the second norm.
+    // If norms follow the sums, the second sum is kept instead of the second norm.
     let second = if s.variant.norm == NormPlace::Post { "second residual sum" } else { "second norm" };
     let mut out = vec![buffer("input", d), buffer("first norm", d)];
     out.extend(attention_saved(s));
@@ -314,7 +314,7 @@ mod tests {
     }
 
     /// The same model: attention computes its projections and both of its products again; a layer all but the MLP's second
-    /// product, which its backward does not read; unless a norm behind the sum does.
+    /// product, which no backward reads unless a norm follows the sum.
     #[test]
     fn what_is_computed_again() {
         let spec = ModelSpec { layers: 1, heads: 2, kv_heads: 2, d_model: 4, d_ff: 8, ..gpt2_124m(16) };

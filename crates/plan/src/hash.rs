@@ -1,7 +1,7 @@
 //! The plan's hash: blake3 over a canonical JSON of all that determines the run's numbers.
 //!
-//! In it: the programs, and the content hashes of data and tokenizer. Not in it: names, log and checkpoint periods,
-//! thread counts and peak rates, since none of them changes a number; nor where files lie, nor the bytes of text behind tokens.
+//! It covers the programs, and the content hashes of data and tokenizer. It leaves out names, log and checkpoint periods, thread
+//! counts and peak rates, since none of them changes a number, paths of files, and the bytes of text that tokens stand for.
 
 use serde_json::json;
 

@@ -110,7 +110,7 @@ fn need_with_micro_batch(
 ) -> u64 {
     let mut smaller = program.clone();
     smaller.batch.micro_batch = micro_batch;
-    // With smaller micro-batches more of them are live under GPipe: what was live stays live.
+    // Under GPipe all micro-batches are live, so smaller ones need as much memory in sum.
     let in_flight: usize = live.iter().map(|l| l.saved + l.work).sum();
     let gpipe = in_flight >= program.batch.micro_batches() * program.chunks.len();
     let scale = if gpipe && in_flight > 1 { program.batch.micro_batch.div_ceil(micro_batch) } else { 1 };

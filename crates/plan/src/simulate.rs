@@ -34,10 +34,10 @@ pub(crate) struct Transfer {
 /// The result of a simulation.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct SimulatedStep {
-    /// From the first instruction to the end of the last rank.
+    /// The time from the first instruction to the end of the last rank.
     pub(crate) seconds: f64,
     pub(crate) stages: Vec<StageSeconds>,
-    /// In the order of their stages, each stage's in the order of time.
+    /// Spans in the order of stages, and for each stage in the order of time.
     pub(crate) spans: Vec<ForecastSpan>,
 }
 
@@ -85,7 +85,7 @@ struct Simulation<'a, P> {
     costs: &'a P,
     ranks: Vec<SimulatedRank>,
     channels: HashMap<(usize, usize, Lane), SimulatedChannel>,
-    /// By group, its collectives in order.
+    /// The collectives of each group, in order.
     collectives: [Vec<CollectiveArrivals>; 2],
 }
 

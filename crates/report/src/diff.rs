@@ -16,7 +16,7 @@ use runner_spec::format::{bytes, count, counted, loss, printable, setting_text, 
 
 /// A change that is wider than this many columns is shown on two lines.
 const LINE_WIDTH: usize = 80;
-/// Effects are aligned behind values that are at most this wide.
+/// Effects are aligned after values that are at most this wide.
 const MAX_ALIGNED_VALUE: usize = 24;
 
 /// The whole difference as text.
@@ -73,7 +73,7 @@ fn add_heading(out: &mut String, name: &str, rest: &str) {
 struct Change<'a> {
     indent: &'a str,
     name: &'a str,
-    /// A note behind the values; may be empty.
+    /// A note after the values; may be empty.
     note: &'a str,
     a: Option<String>,
     b: Option<String>,

@@ -128,7 +128,7 @@ impl Screen {
     }
 
     fn keep_output_error(&self, error: io::Error) {
-        // Of several errors the first is kept.
+        // Later errors are ignored.
         let _ = self.output_error.set(error);
     }
 
@@ -209,7 +209,7 @@ pub(crate) fn width_beside_bar() -> usize {
     usize::from(console::Term::stderr().size().1).saturating_sub(BAR_WIDTH + 1)
 }
 
-/// `text` behind the coloured word `warning:`.
+/// `text` after the coloured word `warning:`.
 fn labelled_warning(text: &str) -> String {
     format!("{} {text}", console::style("warning:").for_stderr().yellow().bold())
 }

@@ -16,9 +16,9 @@ const MAX_SHOWN: usize = 160;
 pub struct Diagnostic {
     /// The file, the environment variable or the `--set` flag it is in.
     pub source: String,
-    /// From 1; 0 where there is no line to show.
+    /// The line, from 1; 0 if there is no line to show.
     pub line: usize,
-    /// In characters, from 1.
+    /// The column in characters, from 1.
     pub column: usize,
     /// Characters that the caret underlines.
     pub length: usize,
@@ -158,7 +158,7 @@ fn excerpt(text: &str, column: usize, length: usize) -> (String, usize, usize) {
     (shown, lead.width(), under.width().max(1))
 }
 
-/// One column for what would move the cursor or change the terminal.
+/// `c`, or a character of one column if `c` would move the cursor or change the terminal.
 fn shown_char(c: char) -> char {
     match c {
         '\t' => '→',

@@ -94,7 +94,7 @@ pub struct WatchedStep {
     pub step: u64,
     /// The latest end of a span, in seconds.
     pub end: f64,
-    /// In the order of ranks, and for each rank in the order of time.
+    /// Spans in the order of ranks, and for each rank in the order of time.
     pub spans: Vec<WatchedSpan>,
     /// One for each process, under the first rank in it.
     #[serde(default)]

@@ -48,7 +48,7 @@ pub fn duration(time: Duration) -> String {
     }
 }
 
-/// Seconds as `duration`; what is no time is `?`.
+/// Seconds as `duration`; `?` for numbers that are not a time.
 pub fn seconds(s: f64) -> String {
     Duration::try_from_secs_f64(s).map_or_else(|_| "?".to_owned(), duration)
 }

@@ -117,7 +117,7 @@ fn normal(name: String, shape: [usize; 2], std: f64, block: usize) -> ParamSpec 
 }
 
 /// GPT-2 (Radford et al. 2019): normal(0, 0.02), residual projections scaled by 1/sqrt(2·layers). Under `norm: post`, `ln_1`
-/// is the norm behind attention, and `ln_2` the one behind the MLP.
+/// is the norm after attention, and `ln_2` the one after the MLP.
 fn gpt2(s: &ModelSpec) -> Vec<ParamSpec> {
     let residual = STD / (2.0 * s.layers as f64).sqrt();
     let (d, variant) = (s.d_model, &s.variant);

@@ -23,7 +23,7 @@ pub(super) fn syntax_error(error: &Error, rewritten: &Rewritten, source: &Source
         };
     };
     let range = rewritten.original_range(&range);
-    // A part that is missing at the end is reported behind the last character.
+    // A part that is missing at the end is reported after the last character.
     let end = source.text.trim_end().len();
     let range = if range.start >= end { end..end + 1 } else { range };
     let help = if detail.contains("end of input") || detail.contains("unexpected end") {
@@ -121,7 +121,7 @@ impl FailedRendering<'_> {
         let is_undefined_name =
             |name: &&String| *name == site.code() || (undeclared.contains(name) && !self.given.contains(name));
         let undefined = || tag.read.iter().filter(is_undefined_name);
-        // The error of a filter is at the filter, behind the value that it is applied to.
+        // The error of a filter is at the filter, after the value that it is applied to.
         let before = tag.range.start..site.range.end;
         let in_code = undefined().find_map(|name| Some((name, site.range.start, find_name(site.code(), name)?)));
         let in_tag = || {

@@ -363,7 +363,7 @@ impl<'s> TreeReader<'s> {
             return self.error(self.source.place(bracket.line, bracket.column, 1), &message, &help);
         }
         let mut place = self.source.place(at.line(), at.col() + 1, 1);
-        // A part that is missing at the end is reported behind the last character.
+        // A part that is missing at the end is reported after the last character.
         let last = lines(self.source.yaml()).enumerate().filter(|(_, line)| !line.trim().is_empty()).last();
         if let Some((i, line)) = last
             && at.line() > i + 1

@@ -60,7 +60,7 @@ impl DescribedModel {
     /// Checks that the numbers can be those of a model.
     ///
     /// # Errors
-    /// With the first number that cannot.
+    /// The first number that cannot.
     pub(super) fn checked(self) -> Result<Self, WeightsError> {
         let spec = &self.spec;
         let wrong = |message: String| Err(WeightsError::file(&self.file, message));

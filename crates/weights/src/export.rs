@@ -42,7 +42,7 @@ pub(super) fn write_weights(
 /// Checks that `spec` has no extensions, which the formats of other programs lack.
 ///
 /// # Errors
-/// With the first extension.
+/// The first extension.
 pub(super) fn refuse_extensions(spec: &ModelSpec, format: &str) -> Result<(), WeightsError> {
     match beyond_format(spec).first() {
         Some((key, value)) => Err(WeightsError::Request(format!(

@@ -24,7 +24,7 @@ const CHUNK_BYTES: usize = 1 << 20;
 pub struct OpenedWeights {
     pub described: DescribedModel,
     pub files: Vec<PathBuf>,
-    /// By the names that this program gives its parameters.
+    /// The tensors, by the names that this program gives its parameters.
     tensors: BTreeMap<String, Tensor>,
 }
 
@@ -166,7 +166,7 @@ impl OpenedWeights {
     /// Checks that `model` can start from these weights. It may have another vocabulary, which the planner checks, and fewer positions.
     ///
     /// # Errors
-    /// With the first number that differs.
+    /// The first number that differs.
     pub fn check_fits(&self, model: &Model) -> Result<(), WeightsError> {
         let Some(Difference { key, ours, theirs }) = differences(&self.described, model).into_iter().next() else {
             return Ok(());

@@ -127,8 +127,8 @@ fn sum<T: Real>(staged: &[*mut u8], mine: usize, bytes: usize) {
             for start in (0..elements).step_by(BLOCK) {
                 let total = &mut total[..BLOCK.min(elements - start)];
                 for (i, &x) in staged.iter().enumerate() {
-                    // SAFETY: this member's share of every member's piece: staged by all, so nobody writes it but this
-                    // member, below, when these slices are gone. Aligned: staging is, and shares start at whole vectors.
+                    // SAFETY: this member's share of every member's piece: staged by all, so only this member writes it,
+                    // below, when these slices are gone. Aligned: staging is, and shares start at whole vectors.
                     let x = unsafe { std::slice::from_raw_parts(x.cast::<T>().add(start), total.len()) };
                     if i == 0 {
                         total.copy_from_slice(x);
@@ -138,7 +138,7 @@ fn sum<T: Real>(staged: &[*mut u8], mine: usize, bytes: usize) {
                         }
                     }
                 }
-                // SAFETY: as above; others read this share only once it is published as reduced.
+                // SAFETY: only this member writes its share; others read it once it is published as reduced.
                 unsafe {
                     let out = staged[mine].cast::<T>().add(start);
                     std::ptr::copy_nonoverlapping(total.as_ptr(), out, total.len());

@@ -93,7 +93,7 @@ pub struct TokenFrequency {
 /// The start of a document.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Sample {
-    /// The length of the document; `null` if it continues behind the text that was read.
+    /// The length of the document; `null` if it continues after the text that was read.
     pub length: Option<u64>,
     pub text: Option<String>,
     /// The tokens, if there is no tokenizer to decode them.

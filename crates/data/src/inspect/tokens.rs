@@ -72,7 +72,7 @@ pub fn inspect_tokens(
                     _ = tally.end_document();
                 }
             } else if is_end && (!before || at > 0) {
-                // The token stands behind a document, or in front of the next one.
+                // The token ends a document, or begins the next one.
                 _ = tally.end_document();
             }
             tally.add(token, !is_end);

@@ -37,7 +37,7 @@ pub(super) enum SplitAssignment {
     All(SplitName),
     /// This fraction of the documents, drawn at random, is validation.
     Drawn(f64),
-    /// In the only document, the characters from this one on are validation.
+    /// The characters of the only document from this one on are validation.
     CharactersFrom(u64),
 }
 
@@ -124,7 +124,7 @@ impl TextPart {
         batch.push(self, bytes)
     }
 
-    /// Cuts the text at byte `at`, and returns the part behind it.
+    /// Cuts the text at byte `at`, and returns the part after it.
     fn split_off(&mut self, at: usize) -> Self {
         let (text, offset) = (self.text.split_off(at), self.offset + at as u64);
         Self { text, offset, starts_document: false, ..*self }

@@ -58,7 +58,7 @@ impl ShardFormat {
         if self == Self::LlmcU32 { TokenWidth::U32 } else { TokenWidth::U16 }
     }
 
-    /// True if the end of text stands behind a document, false if in front of it.
+    /// True if the end of text follows a document, false if it comes before.
     pub(super) fn appends_end(self) -> bool {
         self == Self::NanoGpt
     }

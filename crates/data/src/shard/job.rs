@@ -1,5 +1,5 @@
 //! Prepares token shards: finds the sources, makes the tokenizer, checks that both fit the format, and writes. The shards depend only
-//! on sources, tokenizer and settings. After a kill, the same command continues behind the last complete shard.
+//! on sources, tokenizer and settings. After a kill, the same command continues after the last complete shard.
 
 use std::fs::{self, File};
 

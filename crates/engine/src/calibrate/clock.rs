@@ -64,7 +64,7 @@ fn repeat<const N: usize>(repetitions: Repetitions, work: &mut impl FnMut() -> R
     }))
 }
 
-/// Seconds of `work`, and what it gives.
+/// Seconds of `work`, and its result.
 pub(super) fn stopwatch<T>(work: impl FnOnce() -> Result<T>) -> Result<(f64, T)> {
     let started = Instant::now();
     let value = work()?;

@@ -73,7 +73,7 @@ impl LaunchedTraining<'_> {
         let absolute = |path: &Path| path.canonicalize().map_err(|error| self.start_error(&error));
         let run = absolute(run)?;
         training.checkpoint = training.checkpoint.as_deref().map(absolute).transpose()?;
-        // By this file the other ranks find out whether they see the run directory.
+        // The other ranks look for this file to check that they see the run directory.
         let marker = runner_files::temporary_file(&run).map_err(|error| self.start_error(&error))?;
         let name = marker.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
         world.send_to_all(&ToRank::Begin { run: run.clone(), marker: name, training: training.clone() });

@@ -49,7 +49,7 @@ impl ResourceAllocator {
     pub(super) fn give_back(&mut self, id: usize) {
         if let Some((_, devices)) = self.taken.remove(&id) {
             self.free.extend(devices);
-            // In the original order, so that a repeated point gets the same device.
+            // Devices keep the original order, so that a repeated point gets the same device.
             self.free.sort_by_key(|device| self.devices.iter().position(|d| d == device));
         }
     }

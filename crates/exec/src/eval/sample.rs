@@ -99,7 +99,7 @@ pub fn continue_prompt(
     let seed = spec.seed.wrapping_add((p * spec.count) as u64);
     let mut start = tokenizer.encode_prompt(prompt)?;
     if start.is_empty() {
-        // A document starts behind an end-of-text token; where there is none, any token must do.
+        // A document starts after an end-of-text token; without one, any token must do.
         start.push(tokenizer.end_of_text().unwrap_or(0));
     }
     let batch = spec.count;

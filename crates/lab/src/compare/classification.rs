@@ -56,7 +56,7 @@ pub enum TrainingEquality {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Classification {
     pub class: DifferenceClass,
-    /// In the class `mathematics`: the parts that differ.
+    /// The parts that differ, in the class `mathematics`.
     pub parts: Vec<MathematicsPart>,
     pub training: TrainingEquality,
     /// The classification as a phrase.

@@ -18,7 +18,7 @@ pub struct Expanded {
 /// Expands `spec` to its points, in the order of the product: the first axis of the file varies slowest.
 ///
 /// # Errors
-/// With its place in the file: an expression of `exclude` that cannot be computed or is not a truth value, or that leaves no point.
+/// An expression of `exclude`, with its place in the file, that cannot be computed, is not a truth value, or leaves no point.
 pub fn expand(spec: &SweepSpec) -> Result<Expanded, ConfigError> {
     let source = Source::file(&spec.path, spec.text.clone());
     let whole = |message: String| ConfigError::new(vec![source.diagnostic_whole(message, String::new())]);

@@ -16,7 +16,7 @@ use super::spec::{Dimension, Goal};
 
 const BY_VALUE: &str = "eta squared";
 const BY_QUARTILE: &str = "eta squared over quartiles";
-/// With fewer results there is nothing to compare.
+/// The number of results below which no importance is computed.
 const MIN_RESULTS: usize = 3;
 /// Groups that a range is cut into.
 const BINS: usize = 4;
@@ -163,7 +163,7 @@ mod tests {
         assert_eq!(short, [("lr", 16.0 / 17.0, json!(0.1)), ("layers", 1.0 / 17.0, json!(2))]);
         assert_eq!(importance(&axes, Goal::Maximize, &points)[0].best, Some(json!(0.2)));
 
-        // What has no result does not count, and of two nothing is said.
+        // Points without a result do not count, and two results give no importance.
         let mut more = points.clone();
         more.push((points[0].0.clone(), None));
         more.push((points[0].0.clone(), Some(f64::NAN)));

@@ -20,7 +20,7 @@ use runner_store::summary::{Summary, median};
 /// The progress of all points of a sweep.
 #[derive(Debug, Default)]
 pub struct SweepProgress {
-    /// In the order of `SweepRecord::points`. `None` for points without a run, and for duplicates.
+    /// The points in the order of `SweepRecord::points`. `None` for points without a run, and for duplicates.
     pub points: Vec<Option<PointProgress>>,
     /// Positions of the points whose run was removed, without duplicates.
     pub removed: Vec<usize>,

@@ -10,7 +10,7 @@ pub struct RandomDraws {
     /// At least 1.
     pub samples: usize,
     pub seed: u64,
-    /// In the order of the file.
+    /// The names and distributions, in the order of the file.
     pub space: Vec<(String, Distribution)>,
 }
 

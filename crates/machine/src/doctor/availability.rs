@@ -9,7 +9,7 @@ use crate::gpu_facts::GpuFacts;
 /// Checks that GPUs can be used here: the driver works and shows one, and the library for matrix products exists. Returns the GPUs.
 ///
 /// # Errors
-/// With the missing requirement.
+/// The missing requirement.
 pub fn check_gpus() -> Result<Vec<GpuFacts>, String> {
     let gpus = visible_gpus().map_err(with_advice)?;
     if gpus.is_empty() {
@@ -25,7 +25,7 @@ pub fn check_gpus() -> Result<Vec<GpuFacts>, String> {
 /// Checks that GPUs can communicate through NCCL: its library exists.
 ///
 /// # Errors
-/// With the missing requirement.
+/// The missing requirement.
 pub fn check_nccl() -> Result<(), String> {
     NCCL.open().map(drop).map_err(with_advice)
 }

@@ -1,4 +1,4 @@
-//! Which features can be used here, and what the others lack: a pure function of the facts.
+//! The features that can be used here, and what the others lack: a pure function of the facts.
 
 use serde::Serialize;
 

@@ -59,11 +59,11 @@ fn collective_group(program: &Program, instruction: Instruction) -> Option<(Rank
 struct MessageRun<'a> {
     programs: &'a [&'a Program],
     slots: usize,
-    /// By sender, receiver and lane.
+    /// Messages under way, by sender, receiver and lane.
     channels: HashMap<(usize, usize, Lane), VecDeque<Message>>,
-    /// Per group, its collectives in order.
+    /// The collectives of each group, in order.
     collectives: HashMap<RankGroup, Vec<Collective>>,
-    /// Per rank and group, how many of the group's collectives the rank has joined.
+    /// The number of a group's collectives that a rank has joined, by rank and group.
     counts: HashMap<(usize, RankGroup), usize>,
     /// Per rank, whether it has joined the collective at its position.
     joined: Vec<bool>,

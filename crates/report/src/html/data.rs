@@ -395,7 +395,7 @@ mod tests {
         let mut loss = || reader.read(&request).unwrap().runs[0].curves.final_loss;
         write(line(3.0), 1);
         assert_eq!(loss(), Some(3.0));
-        // Of the same length and time: only what was read before can still say 3.
+        // The new file has the same length and time, so the loss read before is still 3.
         write(line(4.0), 1);
         assert_eq!(loss(), Some(3.0), "not parsed again");
         write(line(4.0), 2);

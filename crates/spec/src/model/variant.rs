@@ -1,5 +1,5 @@
 //! Settings in which a model of the gpt2 family may differ from GPT-2. Together they make the encoder of PyTorch's language-model
-//! tutorials: norms behind the sums, ReLU, sinusoidal positions, a head with weights and a bias of its own.
+//! tutorials: norms after the sums, ReLU, sinusoidal positions, a head with weights and a bias of its own.
 
 use std::fmt::Write as _;
 

@@ -211,7 +211,7 @@ fn a_broken_connection_ends_the_run_everywhere() {
             // Another may still be in here when the first garbled bytes come, and close its end before the last.
             let met = comm.barrier(ALL);
             if config.rank == 1 {
-                // What breaks is this rank's own doing: it blames nobody.
+                // This rank breaks its connections itself, so it reports no other rank.
                 mesh.close();
                 end(&mesh);
                 thread::sleep(Duration::from_millis(50));

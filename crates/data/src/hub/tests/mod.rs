@@ -33,7 +33,7 @@ fn a_split_is_downloaded_once_and_the_token_stays_with_the_hub() {
     assert!(cdn.asked().iter().all(|asked| !asked.headers.contains_key("authorization")));
     assert!(!hub.asked().iter().any(|asked| asked.path.contains("other/")));
 
-    // As huggingface_hub lays it out.
+    // The cache has the layout of huggingface_hub.
     let repo = here.repo("datasets--own--fine");
     assert_eq!(fs::read_to_string(repo.join("refs/main")).unwrap(), COMMIT);
     let pointer = repo.join("snapshots").join(COMMIT).join("sample/000.parquet");
@@ -42,7 +42,7 @@ fn a_split_is_downloaded_once_and_the_token_stays_with_the_hub() {
         fs::read_dir(repo.join("blobs")).unwrap().all(|e| !e.unwrap().path().to_string_lossy().contains("incomplete"))
     );
 
-    // Everything is there: nobody is asked, whether that is allowed or not, and by commit as by branch.
+    // The cache is complete, so no request is sent: online or offline, by commit or by branch.
     let before = (hub.count(), cdn.count());
     assert_eq!(here.lower(&wanted).unwrap(), lowered);
     assert_eq!(here.lower(&lowered.pinned).unwrap(), lowered);
