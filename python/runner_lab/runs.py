@@ -30,9 +30,9 @@ class Run:
     started: Optional[str]
     ended: Optional[str]
     tags: List[str]
-    sweep: Optional[str]
-    continued_from: Optional[str]
-    origin: Optional[str]
+    sweep: Optional[dict]
+    continued_from: Optional[dict]
+    origin: Optional[dict]
     error: Optional[str]
 
     def __fspath__(self) -> str:

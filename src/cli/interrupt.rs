@@ -78,13 +78,12 @@ impl Interrupt {
                     std::process::exit(Exit::Interrupted as i32)
                 }
                 SignalMeaning::Last if is_reporting && seen.is_working.load(Ordering::SeqCst) => {
-                    let text = "\nended at once: nothing after the last checkpoint is kept";
-                    report(format!("{text}\nnext:\n  {}", repeated_command()), LAST_MESSAGE_TIMEOUT);
+                    report(format!("\nended at once\nnext:\n  {}", repeated_command()), LAST_MESSAGE_TIMEOUT);
                     std::process::exit(Exit::Interrupted as i32)
                 }
                 SignalMeaning::Early | SignalMeaning::Last => std::process::exit(Exit::Interrupted as i32),
             }
-            let text = "\nfinishing the step, then saving; a second signal ends the run at once";
+            let text = "\nfinishing the step, then saving; a second signal ends this command at once";
             report(text.to_owned(), Duration::ZERO);
         })
         .context("signal handler")?;

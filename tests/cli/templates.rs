@@ -115,7 +115,7 @@ fn what_comes_from_the_environment_is_for_its_owner_alone() {
     sandbox.expect(0, apply);
     let open = sandbox.runs().into_values().find(|run| run.0 != private.0).unwrap();
     let mode = |path: std::path::PathBuf| fs::metadata(path).unwrap().permissions().mode() & 0o777;
-    for name in ["experiment.yaml", "resolved.yaml", "manifest.json"] {
+    for name in ["experiment.yaml", "resolved.yaml", "template.yaml.j2", "manifest.json"] {
         assert_eq!((mode(private.path(name)), mode(open.path(name)) & 0o444), (0o600, 0o444), "{name}");
     }
     // A run that is made from a private one is private, too.

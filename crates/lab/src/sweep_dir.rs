@@ -261,7 +261,8 @@ impl SweepDir {
         let SweepFiles { mut record, text, experiments, is_private } = files;
         let (folder, base) = (root.join(SWEEPS), record.id.clone());
         let unfinished = UnfinishedFolder::create(&folder, &base)?;
-        write_atomic(&unfinished.path().join(SWEEP), text.as_bytes())?;
+        let copy = unfinished.path().join(SWEEP);
+        runner_files::write_atomic_as(&copy, text.as_bytes(), is_private).map_err(StoreError::io("writing", &copy))?;
         let points = unfinished.path().join(POINTS);
         fs::create_dir(&points).map_err(StoreError::io("creating", &points))?;
         for (point, experiment) in record.points.iter().zip(experiments) {

@@ -266,12 +266,11 @@ impl RunDir {
         let base = base_id(&files.plan.experiment_name, &files.plan.hash);
         let unfinished = UnfinishedFolder::create(root, &base)?;
         let temporary = unfinished.path();
-        for (name, text) in [(EXPERIMENT, files.experiment), (RESOLVED, files.resolved)] {
-            let path = temporary.join(name);
+        let texts =
+            [(EXPERIMENT, Some(files.experiment)), (RESOLVED, Some(files.resolved)), (TEMPLATE, files.template)];
+        for (name, text) in texts {
+            let (path, Some(text)) = (temporary.join(name), text) else { continue };
             write_atomic_as(&path, text.as_bytes(), files.is_private).map_err(StoreError::io("writing", &path))?;
-        }
-        if let Some(template) = files.template {
-            write_atomic(&temporary.join(TEMPLATE), template.as_bytes())?;
         }
         write_json(&temporary.join(PLAN), files.plan)?;
         let checkpoints = temporary.join(CHECKPOINTS);
