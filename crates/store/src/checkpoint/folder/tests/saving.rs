@@ -187,7 +187,7 @@ fn a_header_cannot_make_us_allocate() {
 fn foreign_checkpoints_are_told() {
     let fixture = Fixture::with(&[1]);
     Checkpoints::open(&fixture.folder, "ccccccccdddddddd", 9).unwrap().save(&random_state(2, 2), None).unwrap();
-    fixture.falls_back("of another plan (cccccccc; this run's is aaaaaaaabbbb)");
+    fixture.falls_back("of another plan (ccccccccdddd; this run's is aaaaaaaabbbb)");
 
     let fixture = Fixture::with(&[1]);
     fixture.open(9).save(&random_state(2, 1), None).unwrap();
