@@ -4,8 +4,9 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 
-use super::exit::Exit;
+use super::exit::{Exit, refuse};
 use super::output::{print, print_to_stderr, write_file};
+use super::text_source::printable_path;
 use runner_files::parent_folder;
 use runner_template::source::read;
 
@@ -41,6 +42,11 @@ struct ConfigArgs {
 pub(crate) fn run(args: &ImportArgs) -> anyhow::Result<Exit> {
     let ImportCommand::Config(args) = &args.command;
     let text = read(&args.file, "name the configuration of another trainer, such as config.py")?;
+    if let Some(out) = &args.out
+        && out.canonicalize().is_ok_and(|out| args.file.canonicalize().is_ok_and(|file| file == out))
+    {
+        refuse!("{} is the configuration itself: name another file for the experiment", printable_path(out));
+    }
     let folder = args.out.as_deref().map_or(Path::new(""), parent_folder);
     let imported = runner_config::import_config(&text, &args.file, folder)?;
     for warning in &imported.warnings {

@@ -15,6 +15,7 @@ use serde_json::Value;
 use self::draft::ExperimentDraft;
 use self::paths::ImportFolders;
 use self::settings::Settings;
+use runner_template::source::Source;
 
 /// The trainer whose configuration a file is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,6 +40,9 @@ impl Trainer {
 /// The files that are understood.
 const KNOWN_FILES: &str = "a configuration is a config.py of nanoGPT, a YAML file of litgpt (with `model_name`, `model_config` or \
                            `checkpoint_dir`) or of axolotl (with `base_model`), or the config.json of a Hugging Face GPT-2 or Llama";
+
+/// A larger file is not a config.py. Reading one takes a time that grows with the square of its length.
+const MAX_PYTHON_BYTES: usize = 64 << 10;
 
 /// An experiment file made of another trainer's configuration.
 #[derive(Debug)]
@@ -68,11 +72,17 @@ impl std::error::Error for ImportError {}
 /// If the file is not a configuration of a known trainer.
 pub fn import_config(text: &str, path: &Path, output: &Path) -> Result<ImportedConfig, ImportError> {
     let wrong = |message: String| ImportError(format!("{}: {message}", path.display()));
+    let source = Source::file(path, text.to_owned());
+    let text = source.text.as_str();
     if text.trim().is_empty() {
         return Err(wrong(format!("the file is empty; {KNOWN_FILES}")));
     }
     let mut draft = ExperimentDraft::new(ImportFolders::new(path, output));
     let (trainer, settings) = match path.extension().and_then(|ending| ending.to_str()) {
+        Some("py") if text.len() > MAX_PYTHON_BYTES => {
+            let most = MAX_PYTHON_BYTES >> 10;
+            return Err(wrong(format!("a config.py of nanoGPT has a few lines; at most {most} KiB are read")));
+        }
         Some("py") => {
             let settings = python::read_assignments(text);
             if !settings.has_known_name() {

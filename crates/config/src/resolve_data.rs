@@ -57,11 +57,17 @@ impl Resolver<'_> {
     fn warn_of_assumed_bytes<'a>(&mut self, mut sources: impl Iterator<Item = &'a Source>) {
         let files = sources.find_map(|source| if let Source::Tokens { files } = source { Some(files) } else { None });
         let Some(files) = files else { return };
-        let advice = if files.iter().any(|file| file.with_file_name("meta.pkl").is_file()) {
+        let beside = |name: &str| files.iter().map(|file| file.with_file_name(name)).find(|path| path.is_file());
+        let advice = if let Some(tokenizer) = beside("tokenizer.json") {
+            let tokenizer = tokenizer.strip_prefix(&self.base).unwrap_or(&tokenizer).display().to_string();
+            format!("there is a tokenizer.json beside them: `tokenizer: {{file: {tokenizer}}}`")
+        } else if beside("meta.pkl").is_some() {
             "there is a meta.pkl of nanoGPT beside them, so they are probably characters: train on their text, such as input.txt, with \
              `tokenizer: {chars: {}}`"
+                .to_owned()
         } else {
             "name the tokenizer that they were made with, such as `tokenizer: {hub: gpt2}` or `tokenizer: {file: tokenizer.json}`"
+                .to_owned()
         };
         self.warnings.push(format!(
             "`data.tokenizer` is not given, so the tokens of the files are taken for bytes: prompts and samples are wrong if they are \
@@ -238,6 +244,16 @@ impl Resolver<'_> {
 
     /// The name that was probably meant, or else where names are looked up.
     fn missing_help(&self, path: &Path, text: &str) -> String {
+        if text.starts_with("~/") {
+            return "`~` does not stand for the home folder in a file: write the whole path".to_owned();
+        }
+        if text.contains("://") {
+            return "files of this machine are read: download it first; `hub: {dataset: owner/name}` names a dataset of the Hugging Face hub"
+                .to_owned();
+        }
+        if let Ok(target) = path.read_link() {
+            return format!("it is a link to {}, where there is no file", target.display());
+        }
         let relative = format!("paths are relative to the file's folder, {}", self.base.display());
         let (Some(folder), Some(name)) = (path.parent(), path.file_name().and_then(|n| n.to_str())) else {
             return relative;

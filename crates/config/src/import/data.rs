@@ -44,7 +44,7 @@ pub(super) fn translate_litgpt_data(settings: &mut Settings, draft: &mut Experim
     if let Some((key, folder)) = settings.take(&["tokenizer_dir"]) {
         match folder.as_str() {
             Some(folder) => {
-                draft.set_file("data.tokenizer.file", &format!("{}/tokenizer.json", folder.trim_end_matches('/')), key)
+                draft.set_file("data.tokenizer.file", &format!("{}/tokenizer.json", folder.trim_end_matches('/')), key);
             }
             None => draft.leave_out(show(&key, &folder), "`data.tokenizer.file` is the path of a tokenizer.json"),
         }
@@ -113,7 +113,9 @@ pub(super) fn translate_datasets(settings: &mut Settings, draft: &mut Experiment
         }
     }
     let Some((key, value)) = settings.take(&["datasets"]) else { return };
-    let sources = value.as_array().map_or(&[][..], Vec::as_slice);
+    let Some(sources) = value.as_array() else {
+        return draft.leave_out(show(&key, &value), "a list of sources is read, such as `[{path: texts.jsonl}]`");
+    };
     for (index, source) in sources.iter().enumerate() {
         let Some(path) = source["path"].as_str().filter(|_| index == 0) else {
             draft.leave_out(show(&key, source), "one source is trained on");

@@ -51,6 +51,10 @@ struct AssignmentReader {
 impl AssignmentReader {
     /// Reads one statement. `is_conditional` is true if it stands in a block, so that it is not known whether it is executed.
     fn read(&mut self, statement: &Statement, is_conditional: bool) {
+        // It reaches to the end of the file.
+        if !statement.is_closed {
+            return self.leave_unread(statement, Vec::new());
+        }
         let word = statement.first_word();
         if COMPOUND_WORDS.contains(&word)
             && let Some((header, body)) = statement.split_once(":")
@@ -63,6 +67,10 @@ impl AssignmentReader {
             if let Some(target) = target {
                 let names = target.text.trim_start_matches("for ").to_owned();
                 self.leave_unread(statement, split_statements(&names).iter().flat_map(Statement::names).collect());
+            }
+            // Python allows no block in the line of another one.
+            if COMPOUND_WORDS.contains(&body.first_word()) {
+                return self.leave_unread(statement, Vec::new());
             }
             return self.read(&body, true);
         }
@@ -133,9 +141,7 @@ impl AssignmentReader {
 
     /// Keeps a statement that is not read. It assigns `names`; if there are none, it may assign any.
     fn leave_unread(&mut self, statement: &Statement, names: Vec<String>) {
-        names.iter().for_each(|name| {
-            self.values.remove(name);
-        });
+        self.values.retain(|name, _| !names.contains(name));
         self.settings.insert_unread(statement.line, &statement.text, names);
     }
 }

@@ -5,7 +5,7 @@
 use serde_json::{Map, Value};
 
 use crate::check::join;
-use crate::foreign_keys::find_counterpart;
+use crate::foreign_keys::{Counterpart, find_counterpart};
 
 /// The defaults of nanoGPT's train.py, for the settings that a config.py leaves out.
 const NANOGPT_DEFAULTS: &str = r#"{
@@ -42,12 +42,17 @@ pub(super) struct UnreadStatement {
 
 /// True if a name is a setting of nanoGPT, or of another trainer.
 pub(super) fn is_setting(name: &str) -> bool {
-    nanogpt_defaults().contains_key(name) || name == "device" || find_counterpart("", name).is_some()
+    nanogpt_defaults().contains_key(name) || name == "device" || counterpart(name).is_some()
+}
+
+/// The counterpart of a name of Python, in which capitals make another name.
+fn counterpart(name: &str) -> Option<&'static Counterpart> {
+    find_counterpart("", name).filter(|_| !name.contains(char::is_uppercase))
 }
 
 /// True if an experiment has a key for what the setting `name` says.
 pub(super) fn changes_training(name: &str) -> bool {
-    let has_key = || find_counterpart("", name).is_some_and(|counterpart| counterpart.key.is_some());
+    let has_key = || counterpart(name).is_some_and(|counterpart| counterpart.key.is_some());
     nanogpt_defaults().contains_key(name) || name == "device" || has_key()
 }
 
@@ -85,7 +90,9 @@ impl Settings {
 
     /// Adds the statement `text`, which assigns `names`, or if there are none, any name.
     pub(super) fn insert_unread(&mut self, line: usize, text: &str, names: Vec<String>) {
-        names.iter().for_each(|name| self.forget(name));
+        for name in &names {
+            self.forget(name);
+        }
         self.unread.push(UnreadStatement { line, text: text.to_owned(), names });
     }
 

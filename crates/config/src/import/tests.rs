@@ -127,6 +127,8 @@ fn what_may_assign_a_setting_of_nanogpt_and_is_not_read_is_said() {
         ("exec(open('x').read())", ""),
         ("globals()['n_head'] = 3", ""),
         ("(n_head := 3)", ""),
+        ("x = (3", ""),
+        ("x = \"\"\"n_head = 3", ""),
     ] {
         let (text, warnings) = python(&format!("n_layer = 2\n{statement}\n"));
         let line = 2 + statement.matches('\n').count();
@@ -144,6 +146,11 @@ fn what_may_assign_a_setting_of_nanogpt_and_is_not_read_is_said() {
         let (text, warnings) = python(&format!("dataset = 'openwebtext'\n{statement}\n"));
         assert!(warnings.is_empty() && text.contains("# n_head (nanoGPT's default)\n"), "{statement}: {warnings:?}");
     }
+    let (text, _) = python("\u{feff}n_layer = 3\r\nn_head = 4\r\n");
+    assert!(
+        text.contains("layers: 3 ") && text.contains("heads: 4 "),
+        "a byte order mark, and lines of Windows: {text}"
+    );
     // An assignment that is read later counts.
     let (text, _) = python("n_layer = f()\nn_layer = 3\n");
     assert!(text.contains("layers: 3 ") && !text.contains("not read"), "{text}");
@@ -253,12 +260,24 @@ fn other_files_are_refused() {
         ("c.yaml", "a: 1", "no YAML file of litgpt"),
         ("c.yaml", "", "the file is empty; a configuration is a config.py of nanoGPT"),
         ("c.py", " \n", "the file is empty"),
+        ("c.py", "N_LAYER = 3\n", "it assigns no setting"),
         ("c.py", "# n_layer = 3\nimport x\ny = 3\n", "it assigns no setting of nanoGPT, such as batch_size"),
         ("c.yaml", "- a: [", "c.yaml: "),
         ("c.toml", "a", "a config.py of nanoGPT"),
     ] {
         let error = import_config(text, Path::new(name)).unwrap_err().to_string();
         assert!(error.starts_with(&format!("{name}: ")) && error.contains(message), "{error}");
+    }
+}
+
+#[test]
+fn large_and_deep_files_of_python_come_to_an_end() {
+    for part in ["if x:", "a=", "a,", "a=1\n", "(", "'", "b\n", "#\n", "a:"] {
+        let text = format!("n_layer = 2\n{}", part.repeat(MAX_PYTHON_BYTES / 4 / part.len()));
+        let imported = import_config(&text, Path::new("c.py")).unwrap();
+        assert!(imported.contains("layers: 2 "), "{part}");
+        let error = import_config(&text.repeat(5), Path::new("c.py")).unwrap_err().to_string();
+        assert!(error.contains("at most 64 KiB are read"), "{error}");
     }
 }
 

@@ -54,6 +54,8 @@ pub(super) fn translate(trainer: Trainer, config: &Path, mut settings: Settings,
 
 /// Lists the statements that could not be read, and warns of those that may change the experiment.
 fn report_unread(unread: &[UnreadStatement], draft: &mut ExperimentDraft) {
+    /// Lines that a warning numbers; the comments of the experiment have all of them.
+    const MAX_NUMBERS: usize = 10;
     let mut opaque = Vec::new();
     for UnreadStatement { line, text, names } in unread {
         let is_import = ["import ", "from "].iter().any(|word| text.starts_with(word));
@@ -74,7 +76,8 @@ fn report_unread(unread: &[UnreadStatement], draft: &mut ExperimentDraft) {
     }
     if !opaque.is_empty() {
         let (lines, are) = if opaque.len() == 1 { ("line", "is") } else { ("lines", "are") };
-        let numbers = opaque.join(", ");
+        let more = if opaque.len() > MAX_NUMBERS { ", …" } else { "" };
+        let numbers = opaque[..opaque.len().min(MAX_NUMBERS)].join(", ") + more;
         draft.warnings.push(format!(
             "{lines} {numbers} {are} not read, because the file is not executed, and may change any setting: check the experiment"
         ));

@@ -9,6 +9,8 @@ pub(super) struct Statement {
     pub(super) indent: usize,
     /// True if the statement stands behind another one in its line.
     pub(super) continues_line: bool,
+    /// False if a text or a bracket in it is not closed.
+    pub(super) is_closed: bool,
     pub(super) text: String,
     /// As long as `text`; every byte of a literal text is `"` here, and every byte of a bracket and its content is `(`.
     mask: String,
@@ -120,8 +122,7 @@ pub(super) fn is_name(text: &str) -> bool {
 
 /// The simple statements of a Python file. A text or bracket that is not closed reaches to the end of the file.
 pub(super) fn split_statements(text: &str) -> Vec<Statement> {
-    let mut splitter = Splitter::default();
-    splitter.line = 1;
+    let mut splitter = Splitter { line: 1, ..Splitter::default() };
     splitter.start_line(text);
     let mut rest = text;
     while let Some(c) = rest.chars().next() {
@@ -144,6 +145,8 @@ struct Splitter {
     continues_line: bool,
     /// Open brackets.
     depth: usize,
+    /// True if a text of the current statement is not closed.
+    has_open_text: bool,
 }
 
 impl Splitter {
@@ -170,7 +173,8 @@ impl Splitter {
                 self.continues_line = true;
             }
             '\'' | '"' => {
-                let length = text_length(rest, c);
+                let (length, is_closed) = text_length(rest, c);
+                self.has_open_text |= !is_closed;
                 self.push(&rest[..length], '"');
                 return length;
             }
@@ -194,7 +198,8 @@ impl Splitter {
             return;
         }
         let Self { line, indent, continues_line, .. } = *self;
-        let new = || Statement { line, indent, continues_line, text: String::new(), mask: String::new() };
+        let new =
+            || Statement { line, indent, continues_line, is_closed: true, text: String::new(), mask: String::new() };
         let current = self.current.get_or_insert_with(new);
         current.text.push_str(text);
         let in_brackets = self.depth > 0;
@@ -207,29 +212,31 @@ impl Splitter {
     }
 
     fn end_statement(&mut self) {
-        self.depth = 0;
-        if let Some(statement) = self.current.take() {
+        let is_closed = std::mem::take(&mut self.depth) == 0 && !std::mem::take(&mut self.has_open_text);
+        if let Some(mut statement) = self.current.take() {
+            statement.is_closed = is_closed;
             self.statements.push(statement.part(0, statement.text.len()));
         }
     }
 }
 
-/// The length in bytes of the literal text that `rest` begins with, after `quote`. A text of one line ends with its line.
-fn text_length(rest: &str, quote: char) -> usize {
+/// The length in bytes of the literal text that `rest` begins with, between `quote`, and whether it is closed. A text of one line ends
+/// with its line.
+fn text_length(rest: &str, quote: char) -> (usize, bool) {
     let triple = [quote; 3].iter().collect::<String>();
     let (mark, is_long) = if rest.starts_with(&triple) { (triple, true) } else { (quote.to_string(), false) };
     let mut at = mark.len();
     while let Some(c) = rest[at..].chars().next() {
         if rest[at..].starts_with(&mark) {
-            return at + mark.len();
+            return (at + mark.len(), true);
         }
         if c == '\n' && !is_long {
-            return at;
+            return (at, false);
         }
         at += c.len_utf8();
         if c == '\\' {
             at += rest[at..].chars().next().map_or(0, char::len_utf8);
         }
     }
-    at
+    (at, false)
 }
