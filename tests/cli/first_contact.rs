@@ -85,6 +85,15 @@ fn pipes_and_devices_are_no_files_but_standard_input_is() {
         let said = sandbox.expect(2, command);
         assert!(said.contains("is a pipe"), "{command}: {said}");
     }
+    std::os::unix::fs::symlink("nowhere", sandbox.path("link")).unwrap();
+    for (file, help) in [
+        ("link", "it is a link to nowhere, where there is no file"),
+        ("~/x.txt", "`~` does not stand for the home folder"),
+        ("https://host/x.txt", "download it first"),
+    ] {
+        let said = sandbox.expect(2, &format!("validate exp.yaml --set data.train.text.files=[{file}]"));
+        assert!(said.contains(help), "{said}");
+    }
     let mut command = sandbox.command("validate /dev/stdin");
     let input = std::fs::File::open(sandbox.path("exp.yaml")).unwrap();
     let finished = Finished::of(command.stdin(input)).expect_code(0);
@@ -102,6 +111,10 @@ fn tokens_without_a_tokenizer_are_warned_about() {
         let stated = sandbox.run(&format!("{command} --set data.tokenizer.bytes={{}}")).expect_code(0).stderr;
         assert!(!stated.contains("data.tokenizer"), "{stated}");
     }
+    sandbox.write("tokenizer.json", "{}");
+    let said = sandbox.run("validate exp.yaml").expect_code(0).stderr;
+    assert!(said.contains("`tokenizer: {file: tokenizer.json}`"), "{said}");
+    std::fs::remove_file(sandbox.path("tokenizer.json")).unwrap();
     sandbox.write("meta.pkl", "");
     let said = sandbox.run("validate exp.yaml").expect_code(0).stderr;
     assert!(said.contains("they are probably characters") && said.contains("`tokenizer: {chars: {}}`"), "{said}");
@@ -119,6 +132,8 @@ fn a_config_of_nanogpt_trains_after_its_import() {
     sandbox.expect(0, "import config tiny.py -o tiny.yaml");
     sandbox.expect(0, "apply tiny.yaml --quiet");
     assert_eq!(sandbox.only_run().metrics_of("train").len(), 4);
+    let said = sandbox.expect(2, "import config tiny.py -o ./tiny.py --force");
+    assert!(said.contains("tiny.py is the configuration itself"), "{said}");
     let said = sandbox.expect(2, "import config tiny.py -o tiny.yaml");
     assert!(said.contains("tiny.yaml is there already: --force replaces it"), "{said}");
     assert_eq!(sandbox.stdout_of("import config tiny.py"), sandbox.read("tiny.yaml"));

@@ -4,8 +4,6 @@
 
 use std::fs;
 use std::process::{Command, Stdio};
-use std::thread;
-use std::time::Duration;
 
 use crate::sandbox::{Finished, RunFolder, RunningProcess, Sandbox, runner_binary, wait_until};
 
@@ -96,16 +94,18 @@ fn a_sweep_names_itself_without_new() {
 fn an_interrupt_before_training_names_the_command_as_it_was_given() {
     let sandbox = new_sandbox();
     let mut command = sandbox.command("apply /dev/stdin --new --set seed=2");
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = RunningProcess(command.spawn().unwrap());
-    // The program waits for the experiment as long as its standard input stays open.
-    let _input = child.0.stdin.take();
-    wait_until("the program has taken over the signal", || {
-        let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
-        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap_or("0");
-        u64::from_str_radix(caught.trim(), 16).unwrap() & (1 << (libc::SIGINT - 1)) != 0
+    let streams = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = RunningProcess(streams.spawn().unwrap());
+    // The pipe stays open, so that the program waits for the experiment.
+    let _writer = child.0.stdin.take();
+    let descriptors = format!("/proc/{}/fd", child.0.id());
+    wait_until("the program reads the experiment", || {
+        let descriptors = fs::read_dir(&descriptors).into_iter().flatten();
+        let links: Vec<_> = descriptors.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok()).collect();
+        let input = fs::read_link(format!("/proc/{}/fd/0", child.0.id())).ok();
+        // It has opened its standard input a second time.
+        links.into_iter().filter(|link| Some(link) == input.as_ref()).count() > 1
     });
-    thread::sleep(Duration::from_millis(300));
     child.signal("INT");
     let (code, text) = child.finish();
     assert_eq!(code, Some(130), "{text}");
