@@ -13,8 +13,8 @@ use super::files::file_name;
 /// The file in a run directory whose lock says that a process works on it.
 pub const LOCK: &str = "lock";
 
-/// The wait for the lock of a run: `runner runs` probes locks, and holds each for microseconds, or longer on a busy machine.
-const RUN_LOCK_TIMEOUT: Duration = Duration::from_secs(1);
+/// The wait for the lock of a run: `runner runs` probes locks, and holds each for microseconds.
+const RUN_LOCK_TIMEOUT: Duration = Duration::from_millis(200);
 /// The wait for the lock of a name, which another process holds as long as it takes to create a run.
 const NAME_LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
