@@ -144,8 +144,22 @@ impl RunsFolderArgs {
 #[derive(Debug, Clone, Copy, clap::Args)]
 pub(crate) struct ThreadArgs {
     /// Threads to compute with [default: all cores]. The results do not depend on it.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=4096))]
+    #[arg(long, value_name = "N", value_parser = parse_threads)]
     pub threads: Option<u16>,
+}
+
+/// Parses a number of threads. With many more threads than cores a step takes minutes, and a signal waits for its end.
+fn parse_threads(text: &str) -> Result<u16, String> {
+    const MAX_THREADS_PER_CORE: usize = 16;
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    let limit = cores * MAX_THREADS_PER_CORE;
+    match text.parse::<u16>() {
+        Ok(0) | Err(_) => Err("give a whole number of threads, from 1 on".to_owned()),
+        Ok(threads) if usize::from(threads) > limit => Err(format!(
+            "more than {MAX_THREADS_PER_CORE} threads for each of {cores} cores would only wait: give at most {limit}"
+        )),
+        Ok(threads) => Ok(threads),
+    }
 }
 
 impl ThreadArgs {

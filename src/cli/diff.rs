@@ -18,7 +18,7 @@ use runner_lab::compare::fact_pairs::Invocation;
 use runner_lab::compare::planned_experiment::{cluster_for, cluster_of};
 use runner_lab::compare::run_record::{RunRecord, read_experiment_and_plan};
 use runner_lab::compare::unread_data::{assume_data, sufficient_rows};
-use runner_lab::compare::{DiffInput, DifferenceClass, PlannedExperiment, diff};
+use runner_lab::compare::{DiffInput, PlannedExperiment, diff};
 use runner_machine::host::{Git, Machine};
 use runner_report::Screen;
 use runner_spec::data::DataFacts;
@@ -110,8 +110,7 @@ pub(crate) fn run(args: &DiffArgs) -> anyhow::Result<Exit> {
     notes.retain(|note| seen.insert(note.clone()));
     let differences = diff::diff(&a, &b, read, notes);
     print_result(args.json, &differences, || runner_report::diff::diff_text(&differences))?;
-    let is_same_run = differences.classification.class == DifferenceClass::SameRun;
-    Ok(if args.exit_code && !is_same_run { Exit::Differ } else { Exit::Done })
+    Ok(if args.exit_code && !differences.is_same_run() { Exit::Differ } else { Exit::Done })
 }
 
 /// The experiment file called `wanted` if there is one, else the run.

@@ -114,6 +114,23 @@ fn early_stopping_does_not_decide_without_the_value_of_a_rung() {
 }
 
 #[test]
+fn diff_reports_losses_that_contradict_equal_plans() {
+    let sandbox = new_sandbox(&[]);
+    for _ in 0..2 {
+        sandbox.expect(0, "apply exp.yaml --threads 1 --quiet --new");
+    }
+    let ids: Vec<String> = sandbox.runs().into_keys().collect();
+    let diff = ["diff", &ids[0], &ids[1], "--exit-code"];
+    assert!(sandbox.expect(0, &diff).contains("same run: the plan is the same, so every number should be"));
+    let run = sandbox.runs().remove(&ids[1]).unwrap();
+    let mut line = run.metrics_of("train")[6].clone();
+    line["loss"] = serde_json::json!(9.5);
+    replace_line(&run, "train", 7, &format!("{line}\n"));
+    let printed = sandbox.expect(3, &diff);
+    assert!(printed.contains("losses first differ at step 7") && printed.contains("a record was changed"), "{printed}");
+}
+
+#[test]
 fn lost_steps_count_and_are_named() {
     let sandbox = new_sandbox(&[]);
     sandbox.expect(0, "apply exp.yaml --threads 1 --until-step 15");

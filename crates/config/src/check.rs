@@ -180,7 +180,7 @@ impl Checker<'_> {
         let help = if path.is_empty() && entry.key == "sweep" {
             self.mistakes.poison("model");
             self.mistakes.poison("data");
-            "this is a sweep file: `runner sweep FILE` checks, plans and trains its points".to_owned()
+            "this is a sweep file: `runner sweep FILE` trains its points, and with --dry-run only plans them".to_owned()
         } else if let Some(help) = self.counterpart_help(entry, keys, path) {
             help
         } else if let Some(near) = nearest(&entry.key, names.iter().copied()) {

@@ -49,6 +49,11 @@ impl DataError {
         Self::file(path, format!("not UTF-8 text: the first bad byte is at offset {offset}"))
     }
 
+    pub(super) fn not_text(path: &Path, offset: u64) -> Self {
+        let advice = "files of tokens are given as `tokens: {files: […]}`";
+        Self::file(path, format!("this is no text: it has a zero byte at offset {offset}; {advice}"))
+    }
+
     pub(super) fn damaged(path: &Path, message: impl Into<String>) -> Self {
         Self::Damaged { path: path.to_owned(), message: message.into() }
     }

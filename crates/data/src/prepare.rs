@@ -1,6 +1,7 @@
 //! Prepares the data section of an experiment: rows, a tokenizer, and the facts for the planner.
 
 use std::cell::RefCell;
+use std::collections::HashMap;
 use std::fs::File;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -111,6 +112,9 @@ impl Preparation<'_> {
         let validation = separate.map(|source| self.locate(source, SplitName::Validation)).transpose()?;
         if let Some(validation) = &validation {
             check_disjoint(&train, validation, ", which trains; hold out a part of it with {fraction: 0.1}")?;
+        }
+        if matches!(data.validation, Some(Validation::Fraction(_))) {
+            check_no_repeated_file(&train)?;
         }
         let test = self.request.test.map(|source| self.locate(source, SplitName::Test)).transpose()?;
         if let Some(test) = &test {
@@ -416,6 +420,22 @@ fn check_disjoint(known: &LocatedSource, other: &LocatedSource, why: &str) -> Re
         let message = format!("{} is in {} too{why}", file.path.display(), known.split.key());
         Err(DataError::setting(other.split.key(), message))
     })
+}
+
+/// Refuses a training source of which a part is held out, if it has a file twice: the part that is held out would be trained on.
+fn check_no_repeated_file(train: &LocatedSource) -> Result<()> {
+    let mut known: HashMap<&str, &Path> = HashMap::new();
+    for file in &train.files {
+        if let Some(first) = known.insert(&file.hash, &file.path) {
+            let (path, first) = (file.path.display(), first.display());
+            let message = format!(
+                "{path} has the same content as {first}, so held-out text would be trained on: name one of them, or give \
+                 data.validation a source of its own"
+            );
+            return Err(DataError::setting(train.split.key(), message));
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -363,6 +363,7 @@ impl RunSession<'_> {
                     .to_owned()
             }
             Some(_) => format!("{command} resumes from it"),
+            None if !run.path().exists() => "the run's folder is gone: apply the experiment again".to_owned(),
             None => format!("{command} starts it again"),
         };
         EngineError::Run { text: format!("run {name} failed: {error}{kept}; {next}"), source: Box::new(error) }

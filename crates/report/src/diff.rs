@@ -53,6 +53,11 @@ pub fn diff_text(diff: &Diff) -> String {
     }
     if let Some(found) = &diff.outcomes {
         add_outcomes(&mut out, found);
+        if diff.has_contradicting_losses() {
+            out.push_str(
+                "  the plans are the same: a record was changed, or another program or machine rounds otherwise\n",
+            );
+        }
         if diff.classification.parts.contains(&MathematicsPart::Evaluation) {
             out.push_str("  the two are not measured alike: the differences in the evaluation say how\n");
         }

@@ -9,7 +9,7 @@ use runner_machine::host::Machine;
 use runner_spec::format::{bytes, count, counted, loss, printable, rate, short_hash};
 use runner_spec::mesh::Mesh;
 use runner_store::ancestry::Ancestor;
-use runner_store::catalog::ListedRun;
+use runner_store::catalog::{ListedRun, ListedStatus};
 use runner_store::manifest::{Manifest, Session};
 use runner_store::summary::Summary;
 
@@ -48,7 +48,11 @@ pub fn run_page(
         row("error", listed.error.clone());
     }
     let steps: Vec<String> = checkpoints.iter().map(ToString::to_string).collect();
-    let steps = if steps.is_empty() { "none yet".to_owned() } else { format!("steps {}", steps.join(", ")) };
+    let steps = match listed.status {
+        _ if !steps.is_empty() => format!("steps {}", steps.join(", ")),
+        ListedStatus::Done => "none: they were deleted".to_owned(),
+        _ => "none".to_owned(),
+    };
     row("checkpoints", Some(steps));
     for (name, value) in &manifest.environment {
         row("environment", Some(format!("{name}={value}")));

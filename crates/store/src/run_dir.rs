@@ -110,6 +110,10 @@ pub fn read_manifest(path: &Path) -> Result<Manifest, StoreError> {
             let advice = "restore it from a copy, or remove the run";
             StoreError::damaged(&path, format!("the manifest of the run is damaged ({message}): {advice}"))
         }
+        StoreError::Io { source, .. } if source.kind() == ErrorKind::NotFound && path.is_dir() => StoreError::damaged(
+            &file,
+            "the manifest of the run is missing: restore it from a copy, or remove the run".to_owned(),
+        ),
         other => other,
     })?;
     check_format(&file, manifest.format, FORMAT)?;

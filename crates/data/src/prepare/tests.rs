@@ -216,8 +216,8 @@ fn padded_rows_hold_documents() {
 #[test]
 fn token_shards_are_used_in_place() {
     let folder = Folder::new();
-    let bytes: Vec<u8> = [256_u16, 1, 2, 256, 3, 4, 5].iter().flat_map(|t| t.to_le_bytes()).collect();
-    let (a, b) = (folder.write("a.bin", &bytes), folder.write("b.bin", &bytes));
+    let bytes = |last: u16| -> Vec<u8> { [256, 1, 2, 256, 3, 4, last].iter().flat_map(|t| t.to_le_bytes()).collect() };
+    let (a, b) = (folder.write("a.bin", bytes(5)), folder.write("b.bin", bytes(6)));
     let source = Source::Tokens { files: vec![a, b] };
     let data = packed(Tokenizer::Bytes {}, source, Some(Validation::Fraction(0.3)), 2);
     let prepared = folder.prepare(&data).unwrap();
@@ -259,12 +259,18 @@ fn sources_that_do_not_do() {
     assert_eq!(message, "data.train: the source is empty: there is no text in it");
     let message = error(folder.prepare(&chars(text(&[&short]), None)));
     assert_eq!(message, "data.train: 11 tokens are too few: one row of length 64 needs 65");
+    let tokens = folder.write("tokens.bin", [104, 0, 105, 0]);
+    let message = error(folder.prepare(&chars(text(&[&tokens]), None)));
+    assert!(message.contains("a zero byte at offset 1; files of tokens are given as `tokens: "), "{message}");
     let long = folder.write("long.txt", STORY.repeat(3));
     let message = error(folder.prepare(&chars(text(&[&long]), Some(Validation::Fraction(0.1)))));
     assert_eq!(
         message,
         "data.validation.fraction: 26 tokens, of 252 in the source, are too few: one row of length 64 needs 65"
     );
+    let twice = chars(text(&[&long, &long]), Some(Validation::Fraction(0.1)));
+    assert!(error(folder.prepare(&twice)).contains("long.txt, so held-out text would be trained on"));
+    folder.prepare(&chars(text(&[&long, &long]), None)).unwrap();
     let same = Validation::Source(Source::Text { files: vec![folder.write("copy.txt", STORY.repeat(3))] });
     assert!(error(folder.prepare(&chars(text(&[&long]), Some(same)))).contains("copy.txt is in data.train too"));
     let other = Validation::Source(Source::Text { files: vec![folder.write("other.txt", STORY.to_uppercase())] });

@@ -35,6 +35,9 @@ pub(super) fn read(path: &Path, cut: CutPoints, sink: &mut PieceSink<'_>) -> Res
             // The last character continues in the next block.
             Err(_) => partial.utf8_chunks().next().map_or("", |chunk| chunk.valid()),
         };
+        if let Some(at) = valid.find('\0') {
+            return Err(DataError::not_text(path, offset + at as u64));
+        }
         pending.push_str(if offset == 0 { valid.strip_prefix(BYTE_ORDER_MARK).unwrap_or(valid) } else { valid });
         offset += valid.len() as u64;
         let taken = valid.len();

@@ -169,9 +169,9 @@ pub fn classify(a: &PlannedExperiment, b: &PlannedExperiment, has_bookkeeping: b
     let mut parts = Vec::new();
     let (class, training, meaning) = if a.plan.hash == b.plan.hash {
         let (class, meaning) = if has_bookkeeping {
-            (DifferenceClass::Bookkeeping, "bookkeeping only: the plan is the same, and so is every number")
+            (DifferenceClass::Bookkeeping, "bookkeeping only: the plan is the same, so every number should be")
         } else {
-            (DifferenceClass::SameRun, "same run: the plan is the same, and so is every number")
+            (DifferenceClass::SameRun, "same run: the plan is the same, so every number should be")
         };
         (class, TrainingEquality::SameBits, meaning.to_owned())
     } else if p.math_hash != q.math_hash {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-use super::classification::{Classification, classify};
+use super::classification::{Classification, DifferenceClass, classify};
 use super::fact_pairs::{self, FactPair, Invocation};
 use super::inherited_steps::{self, InheritedSteps};
 use super::outcome_comparison::{OutcomeComparison, compare_outcomes};
@@ -64,6 +64,21 @@ pub struct Diff {
     /// The outcomes, if both are runs.
     pub outcomes: Option<OutcomeComparison>,
     pub notes: Vec<String>,
+}
+
+impl Diff {
+    /// True if both are the same run by their plans, and their recorded losses do not contradict that.
+    #[must_use]
+    pub fn is_same_run(&self) -> bool {
+        self.classification.class == DifferenceClass::SameRun && !self.has_contradicting_losses()
+    }
+
+    /// True if recorded losses differ although the plans are the same.
+    #[must_use]
+    pub fn has_contradicting_losses(&self) -> bool {
+        let is_same_plan = matches!(self.classification.class, DifferenceClass::SameRun | DifferenceClass::Bookkeeping);
+        is_same_plan && self.outcomes.as_ref().is_some_and(|outcomes| outcomes.first_difference.is_some())
+    }
 }
 
 fn describe_side(compared: &DiffInput) -> DiffSide {

@@ -109,7 +109,8 @@ fn quartiles(column: &[Vec<&Value>]) -> Option<Vec<String>> {
     Some(numbers.iter().map(|&(x, _)| names[bin(x).min(BINS - 1)].clone()).collect())
 }
 
-/// η² of `ys` in `groups`, and the group with the best mean, the first of equals; `None` for one group.
+/// η² of `ys` in `groups`, and the group with the best mean, the first of equals; `None` for one group, and for groups of one result each,
+/// whose η² is always 1.
 fn eta_squared(groups: &[String], ys: &[f64], goal: Goal) -> Option<(f64, String)> {
     let mut by: BTreeMap<&str, (usize, f64, usize)> = BTreeMap::new();
     for (i, (group, &y)) in groups.iter().zip(ys).enumerate() {
@@ -117,7 +118,7 @@ fn eta_squared(groups: &[String], ys: &[f64], goal: Goal) -> Option<(f64, String
         *n += 1;
         *sum += y;
     }
-    if by.len() < 2 {
+    if by.len() < 2 || by.len() == ys.len() {
         return None;
     }
     let mean = ys.iter().sum::<f64>() / ys.len() as f64;
