@@ -3,7 +3,9 @@
 
 mod data;
 mod draft;
+mod hugging_face;
 mod paths;
+mod pretrained;
 mod python;
 mod settings;
 mod translate;
@@ -87,7 +89,8 @@ pub fn import_config(text: &str, path: &Path, output: &Path) -> Result<ImportedC
             let settings = python::read_assignments(text);
             if !settings.has_known_name() {
                 return Err(wrong(format!(
-                    "it assigns no setting of nanoGPT, such as batch_size, n_layer, learning_rate or max_iters; {KNOWN_FILES}"
+                    "it assigns no setting of nanoGPT, such as batch_size, n_layer, learning_rate or max_iters: write the \
+                     assignments at the top level, not in a dict or a class; {KNOWN_FILES}"
                 )));
             }
             (Trainer::NanoGpt, settings)
@@ -97,9 +100,7 @@ pub fn import_config(text: &str, path: &Path, output: &Path) -> Result<ImportedC
             let Value::Object(map) = value else {
                 return Err(wrong("it is not the config.json of a Hugging Face model".to_owned()));
             };
-            let described =
-                runner_weights::describe_config(path, map).map_err(|error| ImportError(error.to_string()))?;
-            draft.set_section("model", &described.model_section());
+            hugging_face::translate_model(path, map, &mut draft).map_err(wrong)?;
             (Trainer::HuggingFace, Settings::default())
         }
         Some("yaml" | "yml") => {

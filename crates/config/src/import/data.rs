@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
+use super::Trainer;
 use super::draft::ExperimentDraft;
 use super::settings::Settings;
 use super::translate::show;
@@ -28,7 +29,10 @@ pub(super) fn translate_nanogpt_data(settings: &mut Settings, draft: &mut Experi
     }
     draft.set_files("data.train.tokens.files", &[&format!("data/{name}/train.bin")], key);
     draft.set_files("data.validation.tokens.files", &[&format!("data/{name}/val.bin")], "");
-    draft.set("model.pad_vocab_to", 64, "nanoGPT's vocabulary of 50304");
+    // OpenAI's models have 50257 tokens.
+    if !draft.has("model.preset") {
+        draft.set("model.pad_vocab_to", 64, "nanoGPT's vocabulary of 50304");
+    }
     if ["openwebtext", "shakespeare"].contains(&name) {
         draft.set("data.tokenizer.hub.name", "gpt2", script);
     } else {
@@ -104,10 +108,16 @@ pub(super) fn translate_litgpt_data(settings: &mut Settings, draft: &mut Experim
 }
 
 /// axolotl's list of datasets, and the share that is held out.
-pub(super) fn translate_datasets(settings: &mut Settings, draft: &mut ExperimentDraft) {
-    if let Some((key, share)) = settings.take_number(&["val_set_size", "val_split_fraction"]) {
+pub(super) fn translate_datasets(trainer: Trainer, settings: &mut Settings, draft: &mut ExperimentDraft) {
+    let share = settings.take_number(&["val_set_size", "val_split_fraction"]);
+    if share.is_none() && trainer == Trainer::Axolotl {
+        draft.set("data.validation", Value::Null, "axolotl's default: val_set_size is 0");
+    }
+    if let Some((key, share)) = share {
         if share > 0.0 && share < 1.0 {
             draft.set("data.validation.fraction", share, key);
+        } else if share == 0.0 {
+            draft.set("data.validation", Value::Null, key);
         } else {
             draft.leave_out(show(&key, &json!(share)), "`data.validation` takes a fraction or a source");
         }

@@ -74,8 +74,19 @@ impl ExperimentDraft {
         }
     }
 
+    pub(super) fn get(&self, path: &str) -> Option<&Value> {
+        self.values.get(path).map(|(value, _)| value)
+    }
+
     pub(super) fn number(&self, path: &str) -> Option<f64> {
-        self.values.get(path)?.0.as_f64()
+        self.get(path)?.as_f64()
+    }
+
+    /// Sets the value of the key `path`, unless it has one.
+    pub(super) fn set_default(&mut self, path: &str, value: impl Into<Value>, origin: &str) {
+        if !self.has(path) {
+            self.set(path, value, origin);
+        }
     }
 
     pub(super) fn has(&self, path: &str) -> bool {

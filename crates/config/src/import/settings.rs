@@ -75,8 +75,8 @@ impl Settings {
             let path = join(parent, key);
             match value {
                 Value::Object(inner) => self.add(inner, &path),
-                // Null leaves a key at its default, but for clipping, which it turns off.
-                Value::Null if key != "max_norm" => {}
+                // Null leaves a key at its default, but for clipping and litgpt's warmup, which it turns off.
+                Value::Null if !["max_norm", "lr_warmup_steps"].contains(&key.as_str()) => {}
                 _ => self.insert(&path, value.clone()),
             }
         }

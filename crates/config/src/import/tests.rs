@@ -252,8 +252,149 @@ fn hugging_face_gpt2_and_llama() {
 }
 
 #[test]
+fn dropouts_of_gpt2_are_one_number_or_left_out() {
+    let sizes = r#""model_type": "gpt2", "n_layer": 1, "n_head": 1, "n_embd": 8, "n_positions": 8, "vocab_size": 9"#;
+    for (keys, parts) in [
+        (
+            r#", "resid_pdrop": 0.1, "embd_pdrop": 0.1, "attn_pdrop": 0.1"#,
+            &["  dropout: 0.1 ", "# resid_pdrop, embd_pdrop, attn_pdrop\n"][..],
+        ),
+        ("", &["  dropout: 0.1 ", "# resid_pdrop (Hugging Face's default), embd_pdrop (Hugging Face's default), "]),
+        (
+            r#", "resid_pdrop": 0.2, "embd_pdrop": 0.0"#,
+            &["resid_pdrop = 0.2, embd_pdrop = 0.0, attn_pdrop = 0.1 (Hugging Face's default): `model.dropout` is one"],
+        ),
+    ] {
+        let text = import_config(&format!("{{{sizes}{keys}}}"), Path::new("config.json")).unwrap();
+        assert!(parts.iter().all(|part| text.contains(part)), "{text}");
+        assert_eq!(text.contains("  dropout: "), parts.len() > 1, "{text}");
+    }
+}
+
+#[test]
+fn a_refused_model_is_refused_with_all_reasons() {
+    let config = r#"{"model_type": "llama", "num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 64,
+        "intermediate_size": 128, "max_position_embeddings": 128, "vocab_size": 512, "attention_bias": true, "hidden_act": "gelu",
+        "rope_scaling": {"rope_type": "llama3"}}"#;
+    let error = import_config(config, Path::new("config.json")).unwrap_err().to_string();
+    for part in ["hidden_act is \"gelu\"", "`attention_bias` is true", "rope_scaling has the type \"llama3\""] {
+        assert_eq!(error.matches(part).count(), 1, "{error}");
+    }
+    assert_eq!(error.matches("config.json").count(), 1, "{error}");
+    // What follows from the absence of a refused key is no reason.
+    let error = import_config(&config.replace("\"llama\"", "3"), Path::new("config.json")).unwrap_err().to_string();
+    assert!(error.contains("`model_type` is a number") && !error.contains("missing"), "{error}");
+}
+
+#[test]
+fn models_that_nanogpt_starts_from_have_their_sizes_and_a_warning() {
+    for (name, preset) in
+        [("gpt2", "gpt2-124m"), ("gpt2-medium", "gpt2-355m"), ("gpt2-large", "gpt2-774m"), ("gpt2-xl", "gpt2-1558m")]
+    {
+        let config = format!("init_from = '{name}'\nn_layer = 3\nblock_size = 512\nmax_iters = 20\n");
+        let (text, warnings) = python(&config);
+        for part in
+            [&format!("preset: {preset} "), "context_length: 512 ", "n_layer = 3: nanoGPT takes it from the model"]
+        {
+            assert!(text.contains(part), "{part}\n{text}");
+        }
+        for part in ["layers:", "n_head", "bias", "pad_vocab_to"] {
+            assert!(!text.contains(part), "{part}\n{text}");
+        }
+        let [warning] = &warnings[..] else { panic!("{warnings:?}") };
+        assert!(
+            warning.contains(&format!("the weights of {name}")) && warning.contains("docs/weights.md"),
+            "{warning}"
+        );
+        imported(&config, "c.py", &["data/openwebtext/train.bin", "data/openwebtext/val.bin"]);
+    }
+    let (text, warnings) = python("init_from = 'resume'\n");
+    assert!(text.contains("the same `runner apply` resumes") && !text.contains("OpenAI's weights"), "{text}");
+    assert!(text.contains("layers: 12 ") && warnings.is_empty(), "{text}");
+}
+
+#[test]
+fn defaults_of_litgpt_are_written() {
+    let import = |lines: &str| {
+        let model = "model_config: {n_layer: 1, n_head: 2, n_embd: 8, block_size: 128, padded_vocab_size: 512}\n";
+        super::import_config(&format!("{model}{lines}"), Path::new("c.yaml"), Path::new("")).unwrap()
+    };
+    let imported = import("optimizer: AdamW\ntrain: {max_tokens: 1280000, global_batch_size: 4}\n");
+    for part in [
+        "lr: 0.001 ",
+        "betas: [0.9, 0.999] ",
+        "weight_decay: 0.01 ",
+        "# torch's default\n",
+        "final: 0.04 ",
+        "steps: 2000 ",
+    ] {
+        assert!(imported.text.contains(part), "{part}\n{}", imported.text);
+    }
+    assert!(imported.text.contains("# min_lr (litgpt's default) / learning rate\n"), "{}", imported.text);
+    let tokenizer = "the configuration names no tokenizer: this experiment has a byte tokenizer";
+    let has_warning = |warnings: &[String], part: &str| warnings.iter().any(|warning| warning.contains(part));
+    assert!(has_warning(&imported.warnings, tokenizer) && has_warning(&imported.warnings, "of 512 tokens"));
+    let imported = import(
+        "tokenizer_dir: t\ntrain: {max_steps: 300}\noptimizer: {class_path: torch.optim.AdamW, init_args: {lr: 4e-4}}\n",
+    );
+    for part in ["steps: 300 ", "final: 0.1 ", "weight_decay: 0.01 "] {
+        assert!(imported.text.contains(part), "{part}\n{}", imported.text);
+    }
+    assert!(!has_warning(&imported.warnings, tokenizer), "{:?}", imported.warnings);
+    // A warmup of null is none, and without the length of the run, its default may be longer than the run.
+    let imported = import("train: {lr_warmup_steps: null}\n");
+    assert!(!imported.text.contains("warmup") && !has_warning(&imported.warnings, "schedule"), "{}", imported.text);
+    let imported = import("train: {epochs: 1}\n");
+    assert!(!imported.text.contains("warmup") && has_warning(&imported.warnings, "leaves out `lr_warmup_steps`"));
+    let imported = import("checkpoint_dir: c\n");
+    assert!(!imported.text.contains("final") && has_warning(&imported.warnings, "`lr_warmup_steps` and `min_lr`"));
+}
+
+#[test]
+fn keys_of_litgpts_model_that_are_computed_here_are_told_from_others() {
+    let keys = "mlp_class_name: LLaMAMLP, parallel_residual: false, bias: false, rotary_percentage: 1";
+    let text = litgpt_with(&format!("model_config: {{norm_class_name: RMSNorm, {keys}}}\n"));
+    assert_eq!(text.matches(": computed so here").count(), 4, "{text}");
+    let text = litgpt_with("model_config: {norm_class_name: LayerNorm, parallel_residual: true, bias: false}\n");
+    assert!(!text.contains("computed so here") && text.contains("model_config.parallel_residual = true"), "{text}");
+}
+
+#[test]
+fn axolotls_adapter_tokenizer_and_defaults_are_told() {
+    let import = |lines: &str| {
+        let text = format!("sequence_len: 128\nlearning_rate: 1e-4\n{lines}");
+        super::import_config(&text, Path::new("a.yml"), Path::new("")).unwrap()
+    };
+    let imported = import("base_model: x/y\nadapter: qlora\ndatasets: [{path: a.jsonl}]\n");
+    for part in [
+        "name: x/y ",
+        "validation: null ",
+        "weight_decay: 0.0 ",
+        "betas: [0.9, 0.999] ",
+        "# axolotl's default\n",
+        "adapter = \"qlora\": there are no adapters here: all weights are trained",
+    ] {
+        assert!(imported.text.contains(part), "{part}\n{}", imported.text);
+    }
+    for part in ["adapter = \"qlora\"", "starts from random weights"] {
+        assert!(imported.warnings.iter().any(|warning| warning.contains(part)), "{:?}", imported.warnings);
+    }
+    assert!(!imported.warnings.iter().any(|warning| warning.contains("tokenizer")), "{:?}", imported.warnings);
+    let imported =
+        import("base_model: x/y\ntokenizer_config: ./t/\nval_set_size: 0\nweight_decay: 0.1\nadam_beta2: 0.95\n");
+    for part in ["file: ", "t/tokenizer.json", "# val_set_size", "weight_decay: 0.1 ", "betas: [0.9, 0.95] "] {
+        assert!(imported.text.contains(part), "{part}\n{}", imported.text);
+    }
+    let loaded = from_str(&imported.text, Path::new("exp.yaml"), &LoadOptions::default());
+    let message = loaded.err().map(|error| error.to_string()).unwrap_or_default();
+    assert!(!message.contains("validation") && !message.contains("eval"), "{message}");
+}
+
+#[test]
 fn other_files_are_refused() {
     for (name, text, message) in [
+        ("c.py", "config = dict(n_layer=4)\n", "write the assignments at the top level, not in a dict or a class"),
+        ("c.py", "class Config:\n    n_layer = 4\n", "write the assignments at the top level"),
         ("c.json", "{}", "`model_type` is missing"),
         ("c.json", "{\"model_type\": \"bert\"}", "`gpt2` and `llama` are read"),
         ("c.json", "{", "EOF"),
@@ -288,10 +429,10 @@ fn litgpt_with(lines: &str) -> String {
 
 #[test]
 fn what_has_another_form_is_translated_or_left_out_with_a_reason() {
-    let text = litgpt_with("precision: bf16-true\noptimizer: AdamW\ntrain: {min_lr: 4e-5}\n");
+    let text = litgpt_with("precision: bf16-true\noptimizer: Adagrad\ntrain: {min_lr: 4e-5}\n");
     assert!(text.contains("master_weights: false") && text.contains("`final` is a share of the peak"), "{text}");
     let text = litgpt_with("optimizer: AdamW\ntrain: {max_norm: null}\n");
-    assert!(text.contains("clip_norm: null") && text.contains("torch's defaults hold there"), "{text}");
+    assert!(text.contains("clip_norm: null"), "{text}");
     let text = import_config("learning_rate = 1e400\n", Path::new("c.py")).unwrap();
     assert!(text.contains("learning_rate = 1e400: not read"), "{text}");
     let text = import_config("if True:\n    dropout = 0.3\n", Path::new("c.py")).unwrap();

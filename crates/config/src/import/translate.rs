@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::Trainer;
 use super::data::{translate_datasets, translate_litgpt_data, translate_nanogpt_data};
 use super::draft::ExperimentDraft;
+use super::pretrained::{translate_base_model, translate_init_from};
 use super::settings::{Settings, UnreadStatement, changes_training, is_setting};
 use crate::foreign_keys::{counterpart_of_value, find_counterpart};
 use runner_spec::diagnostic::{list, short};
@@ -23,12 +24,12 @@ const SAME_NAME_SECTIONS: [&str; 6] = ["", "model", "model_config", "train", "op
 pub(super) fn translate(trainer: Trainer, config: &Path, mut settings: Settings, draft: &mut ExperimentDraft) {
     draft.set("version", 1, "");
     if trainer == Trainer::NanoGpt {
-        settings.add_nanogpt_defaults();
+        translate_init_from(&mut settings, draft);
         draft.set("model.family", "gpt2", "");
     }
     translate_batch(trainer, &mut settings, draft);
     translate_validation_length(&mut settings, draft);
-    translate_optimizer(trainer, &mut settings, draft);
+    let is_adamw = translate_optimizer(trainer, &mut settings, draft);
     translate_schedule(trainer, &mut settings, draft);
     translate_arithmetic(trainer, &mut settings, draft);
     match trainer {
@@ -36,13 +37,21 @@ pub(super) fn translate(trainer: Trainer, config: &Path, mut settings: Settings,
         Trainer::Litgpt | Trainer::Axolotl => translate_litgpt_and_axolotl(&mut settings, draft),
         Trainer::HuggingFace => {}
     }
-    if trainer == Trainer::Litgpt {
-        translate_litgpt_data(&mut settings, draft);
+    match trainer {
+        Trainer::Litgpt => {
+            leave_out_computed_model_keys(&mut settings, draft);
+            translate_litgpt_data(&mut settings, draft);
+        }
+        Trainer::Axolotl => translate_base_model(&mut settings, draft),
+        Trainer::NanoGpt | Trainer::HuggingFace => {}
     }
-    translate_datasets(&mut settings, draft);
+    translate_datasets(trainer, &mut settings, draft);
     let (rest, unread) = settings.into_rest();
     for (key, label, value) in rest {
         translate_by_table(&key, &label, value, draft);
+    }
+    if is_adamw {
+        add_adamw_defaults(trainer, draft);
     }
     report_unread(&unread, draft);
     if trainer == Trainer::HuggingFace {
@@ -106,7 +115,8 @@ fn translate_batch(trainer: Trainer, settings: &mut Settings, draft: &mut Experi
     }
 }
 
-fn translate_optimizer(trainer: Trainer, settings: &mut Settings, draft: &mut ExperimentDraft) {
+/// Returns true if the optimizer is AdamW.
+fn translate_optimizer(trainer: Trainer, settings: &mut Settings, draft: &mut ExperimentDraft) -> bool {
     let kind = settings.take(&["optimizer", "optimizer.class_path"]);
     let name = kind.as_ref().and_then(|(_, value)| value.as_str()).unwrap_or("adamw").to_ascii_lowercase();
     let is_sgd = name.contains("sgd");
@@ -136,16 +146,30 @@ fn translate_optimizer(trainer: Trainer, settings: &mut Settings, draft: &mut Ex
     if let Some((key, norm)) = settings.take_number(&["grad_clip", "max_norm", "max_grad_norm", "gradient_clip_val"]) {
         draft.set("train.clip_norm", if norm > 0.0 { json!(norm) } else { Value::Null }, key);
     }
-    if !draft.has(&format!("{own}.lr")) && trainer == Trainer::Litgpt {
-        let defaults = "where the learning rate is not given, torch's defaults hold there: lr 1e-3, betas 0.9 and 0.999, decay 0.01";
-        draft.leave_out("optimizer", defaults);
+    // litgpt gives the optimizer's arguments to torch, whose AdamW and SGD have this learning rate.
+    let is_adamw = !is_sgd && name.contains("adamw");
+    if trainer == Trainer::Litgpt && (is_sgd || is_adamw) {
+        draft.set_default(&format!("{own}.lr"), 1e-3, "torch's default");
     }
     if let Some((key, value)) = kind
         && !is_sgd
-        && !name.contains("adamw")
+        && !is_adamw
     {
         draft.leave_out(show(&key, &value), "the optimizers are `adamw` and `sgd`");
     }
+    is_adamw
+}
+
+/// Sets what the configuration leaves out of AdamW to the defaults of its trainer.
+fn add_adamw_defaults(trainer: Trainer, draft: &mut ExperimentDraft) {
+    let (decay, origin) = match trainer {
+        Trainer::Litgpt => (0.01, "torch's default"),
+        Trainer::Axolotl => (0.0, "axolotl's default"),
+        // The defaults of nanoGPT are among its settings, and a model has no optimizer.
+        Trainer::NanoGpt | Trainer::HuggingFace => return,
+    };
+    draft.set_default("optimizer.adamw.betas", json!([0.9, 0.999]), origin);
+    draft.set_default("optimizer.adamw.weight_decay", decay, origin);
 }
 
 fn translate_schedule(trainer: Trainer, settings: &mut Settings, draft: &mut ExperimentDraft) {
@@ -164,15 +188,19 @@ fn translate_schedule(trainer: Trainer, settings: &mut Settings, draft: &mut Exp
             None
         }
     };
+    let length = run_length(settings, draft);
     let warmup = settings.take_number(&["warmup_iters", "warmup_steps", "lr_warmup_steps"]);
     let end = settings.take_number(&["lr_decay_iters"]);
     let floor = settings.take_number(&["min_lr"]);
+    let (warmup, floor) = match trainer {
+        Trainer::Litgpt => add_litgpt_schedule(settings, draft, length, warmup, floor),
+        _ => (warmup, floor),
+    };
     // nanoGPT's warmup is a part of its decay.
     if is_constant && trainer == Trainer::NanoGpt {
         return;
     }
     // A run that ends within its warmup is refused here.
-    let length = settings.get("max_iters").and_then(Value::as_f64);
     let warmup = warmup.map(|(key, steps)| match length {
         Some(length) if steps > length => {
             draft.leave_out(show(&key, &json!(steps)), "cut to the length of the run");
@@ -211,6 +239,60 @@ fn translate_schedule(trainer: Trainer, settings: &mut Settings, draft: &mut Exp
         (None, _) if trainer == Trainer::Axolotl => draft.set(&path("final"), 0.0, "axolotl's default"),
         (None, _) => {}
     }
+}
+
+/// The number of optimizer steps of the run, if the configuration states it.
+fn run_length(settings: &Settings, draft: &ExperimentDraft) -> Option<f64> {
+    let number = |keys: &[&str]| keys.iter().find_map(|key| settings.get(key)).and_then(Value::as_f64);
+    let tokens_of_step = || {
+        let context = number(&["train.max_seq_length", "model_config.block_size"])?;
+        Some(draft.number("batch.sequences")? * context)
+    };
+    number(&["max_iters", "max_steps", "train.max_steps"])
+        .or_else(|| Some((number(&["train.max_tokens"])? / tokens_of_step()?).floor()))
+        .filter(|steps| *steps >= 1.0)
+}
+
+/// A number of a configuration, with the name of its setting.
+type NamedNumber = Option<(String, f64)>;
+
+/// Adds the defaults of `litgpt pretrain` to the steps of the warmup and the last learning rate. Its other commands have other defaults.
+fn add_litgpt_schedule(
+    settings: &mut Settings,
+    draft: &mut ExperimentDraft,
+    length: Option<f64>,
+    warmup: NamedNumber,
+    floor: NamedNumber,
+) -> (NamedNumber, NamedNumber) {
+    let default = |key: &str, value: f64| Some((format!("{key} (litgpt's default)"), value));
+    let has_no_warmup = settings.take_null("lr_warmup_steps").is_some();
+    let has_warmup = has_no_warmup || warmup.is_some() || settings.get("train.lr_warmup_fraction").is_some();
+    let is_pretraining = settings.get("checkpoint_dir").is_none();
+    let mut missing = Vec::new();
+    let warmup = match length {
+        _ if has_warmup => warmup,
+        // A run that ends within its warmup is refused here.
+        Some(length) if is_pretraining => default("lr_warmup_steps", length.min(2000.0)),
+        _ => {
+            missing.push("lr_warmup_steps");
+            None
+        }
+    };
+    let floor = match floor {
+        None if is_pretraining => default("min_lr", 4e-5),
+        None => {
+            missing.push("min_lr");
+            None
+        }
+        floor => floor,
+    };
+    if !missing.is_empty() {
+        draft.warnings.push(format!(
+            "the configuration leaves out {}, and litgpt's default is not written: check `schedule`",
+            list(&missing, "and")
+        ));
+    }
+    (warmup, floor)
 }
 
 fn translate_arithmetic(trainer: Trainer, settings: &mut Settings, draft: &mut ExperimentDraft) {
@@ -273,14 +355,6 @@ fn translate_nanogpt(settings: &mut Settings, draft: &mut ExperimentDraft) {
     {
         draft.leave_out(show(&key, &value), "GPT-2 has biases here, as OpenAI's model has");
     }
-    if let Some((key, value)) = settings.take(&["init_from"])
-        && value != "scratch"
-    {
-        draft.leave_out(
-            show(&key, &value),
-            "for OpenAI's weights: `model: {init: {from: FOLDER}}`; to go on: `runner resume RUN`",
-        );
-    }
     translate_nanogpt_data(settings, draft);
     draft.leave_out(
         "random windows",
@@ -302,6 +376,33 @@ fn translate_litgpt_and_axolotl(settings: &mut Settings, draft: &mut ExperimentD
     }
     if let Some((key, value)) = settings.take(&["gradient_checkpointing", "activation_checkpointing"]) {
         draft.set("train.recompute", if value == true { "block" } else { "none" }, key);
+    }
+}
+
+/// Leaves out the keys of litgpt's model that say what is computed here in any case.
+fn leave_out_computed_model_keys(settings: &mut Settings, draft: &mut ExperimentDraft) {
+    let is_llama = draft.get("model.family").is_some_and(|family| family == "llama");
+    let mut computed = vec![
+        ("parallel_residual", json!(false)),
+        ("shared_attention_norm", json!(false)),
+        ("scale_embeddings", json!(false)),
+        ("lm_head_bias", json!(false)),
+        ("bias", json!(!is_llama)),
+    ];
+    if is_llama {
+        computed.extend([
+            ("mlp_class_name", json!("LLaMAMLP")),
+            ("attn_bias", json!(false)),
+            ("rotary_percentage", json!(1.0)),
+        ]);
+    }
+    for (key, value) in computed {
+        let key = format!("model_config.{key}");
+        if settings.get(&key).is_some_and(|given| *given == value || value.is_f64() && given.as_f64() == value.as_f64())
+            && let Some((key, value)) = settings.take(&[&key])
+        {
+            draft.leave_out(show(&key, &value), "computed so here");
+        }
     }
 }
 
@@ -333,7 +434,7 @@ fn translate_by_table(key: &str, label: &str, value: Value, draft: &mut Experime
 
 /// Fills in what every experiment needs.
 fn add_required_keys(draft: &mut ExperimentDraft) {
-    if !draft.has("model.layers") && !draft.has("model.init") {
+    if !["layers", "init", "preset"].into_iter().any(|key| draft.has(&format!("model.{key}"))) {
         draft.set("model.preset", "gpt2-124m", "choose a model: its sizes are not in the configuration");
         draft
             .warnings
@@ -344,6 +445,14 @@ fn add_required_keys(draft: &mut ExperimentDraft) {
         draft.warnings.push(
             "the configuration names no data that is read here: `data.train` is input.txt, give your text".to_owned(),
         );
+    }
+    if !draft.has("data.tokenizer") {
+        let vocabulary = draft.number("model.vocab_size");
+        let vocabulary = vocabulary.map(|size| format!(", and the model has a vocabulary of {size} tokens"));
+        draft.warnings.push(format!(
+            "the configuration names no tokenizer: this experiment has a byte tokenizer, of 257 tokens{}; give `data.tokenizer`",
+            vocabulary.as_deref().unwrap_or_default()
+        ));
     }
 }
 
