@@ -448,7 +448,7 @@ fn a_run_can_be_sampled_from_without_its_data() {
 #[test]
 fn a_reproduction_that_was_killed_goes_on() {
     let sandbox = new_sandbox(SINGLE);
-    sandbox.expect(0, "apply exp.yaml --threads 1 --quiet --set train.steps=400");
+    sandbox.expect(0, "apply exp.yaml --threads 1 --quiet --set train.steps=1200");
     let (id, _) = id_and_run(&sandbox);
     let mut process = sandbox.spawn(&format!("reproduce {id} --threads 1"));
     // Until it has a checkpoint, and some steps after it.
@@ -469,7 +469,7 @@ fn a_reproduction_that_was_killed_goes_on() {
     // The beginning of both ids means the original.
     let printed = sandbox.expect(0, "reproduce lab --threads 1");
     assert!(printed.contains(&format!("goes on with {copy}")) && printed.contains("resuming from step "), "{printed}");
-    assert!(printed.contains("bitwise: ") && printed.contains("400 steps, 100 evaluations"), "{printed}");
+    assert!(printed.contains("bitwise: ") && printed.contains("1,200 steps, 300 evaluations"), "{printed}");
     assert_eq!(sandbox.runs().len(), 2);
 }
 
