@@ -265,7 +265,7 @@ fn names_and_paths_of_runs_are_told_apart() {
     assert!(sandbox.stdout_of(&["runs", "show", &points[0]]).contains(&format!("{sweep}, point 1 (seed=2)")));
     let printed = sandbox.expect(2, "runs show la");
     assert!(printed.contains(&format!("{} (point 1 of {sweep})", points[0])), "{printed}");
-    // What is no run is named as what it is.
+    // A path that is no run is named as what it is.
     for (name, part) in [
         (sweep.as_str(), "it is a sweep: `runner runs --sweep s-"),
         ("runs", "it is a folder of runs: name one of them, such as runs/lab-"),

@@ -34,7 +34,7 @@ pub struct Loaded {
     pub template: Option<Rendered>,
     /// The origin of each value, in the order of the keys.
     pub origins: Vec<Origin>,
-    /// What is legal, but probably a mistake.
+    /// Warnings of settings that are legal, but probably mistakes.
     pub warnings: Vec<String>,
     /// The environment variables that had effect.
     pub env_read: Vec<(String, String)>,

@@ -15,7 +15,7 @@ pub(crate) struct Resolver<'l> {
     pub(crate) mistakes: Mistakes,
     /// Origins of values that no layer gives as they are, by key.
     pub(crate) notes: BTreeMap<&'static str, String>,
-    /// What is legal, but probably a mistake.
+    /// Warnings of settings that are legal, but probably mistakes.
     pub(crate) warnings: Vec<String>,
     /// See [`LoadOptions::allows_absent_files`](crate::LoadOptions::allows_absent_files).
     pub(crate) allows_absent_files: bool,

@@ -46,7 +46,7 @@ fn temporary_file_of_mode(folder: &Path, mode: u32) -> io::Result<NamedTempFile>
     builder.tempfile_in(folder).map_err(|error| without_temporary_name(&error))
 }
 
-/// What `path` is if it is no regular file: a folder, a pipe, a device or a socket. `None` if it is a regular file, or there is nothing
+/// The kind of `path` if it is no regular file: a folder, a pipe, a device or a socket. `None` if it is a regular file, or there is nothing
 /// that can be looked at. Symbolic links are followed.
 pub fn special_file_kind(path: &Path) -> Option<&'static str> {
     let kind = fs::metadata(path).ok()?.file_type();

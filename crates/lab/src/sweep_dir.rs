@@ -182,7 +182,7 @@ pub fn folder_of_id(root: &Path, id: &str) -> Option<PathBuf> {
     Some(root.join(SWEEPS).join(id)).filter(|folder| is_name && folder.is_dir())
 }
 
-/// What varies at `point` of a sweep in the folder of runs `root`, as `lr=0.001 layers=2`; `None` if the sweep cannot be read any more.
+/// The varied values at `point` of a sweep in the folder of runs `root`, as `lr=0.001 layers=2`; `None` if the sweep cannot be read any more.
 #[must_use]
 pub fn values_of_point(root: &Path, point: &SweepPoint) -> Option<String> {
     let record = read_record(&folder_of_id(root, &point.id)?).ok()?;

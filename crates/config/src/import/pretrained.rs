@@ -10,7 +10,7 @@ const GPT2_PRESETS: [(&str, &str); 4] =
 
 /// Adds nanoGPT's defaults, and translates `init_from`. The sizes of OpenAI's models do not come from the configuration.
 pub(super) fn translate_init_from(settings: &mut Settings, draft: &mut ExperimentDraft) {
-    /// What nanoGPT takes from the model that it starts from.
+    /// The settings that nanoGPT takes from the model that it starts from.
     const MODEL_SETTINGS: [&str; 4] = ["n_layer", "n_head", "n_embd", "bias"];
     let init_from = settings.take(&["init_from"]);
     let start = init_from.as_ref().and_then(|(_, value)| value.as_str());

@@ -281,7 +281,7 @@ fn a_refused_model_is_refused_with_all_reasons() {
         assert_eq!(error.matches(part).count(), 1, "{error}");
     }
     assert_eq!(error.matches("config.json").count(), 1, "{error}");
-    // What follows from the absence of a refused key is no reason.
+    // A consequence of the absence of a refused key is no reason.
     let error = import_config(&config.replace("\"llama\"", "3"), Path::new("config.json")).unwrap_err().to_string();
     assert!(error.contains("`model_type` is a number") && !error.contains("missing"), "{error}");
 }

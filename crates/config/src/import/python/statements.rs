@@ -12,7 +12,7 @@ pub(super) struct Statement {
     /// False if a text or a bracket in it is not closed.
     pub(super) is_closed: bool,
     pub(super) text: String,
-    /// As long as `text`; every byte of a literal text is `"` here, and every byte of a bracket and its content is `(`.
+    /// A copy of `text` in which every byte of a literal text is `"`, and every byte of a bracket and its content is `(`.
     mask: String,
 }
 
