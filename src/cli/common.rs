@@ -251,6 +251,14 @@ mod tests {
     }
 
     #[test]
+    fn a_number_of_threads_fits_the_machine() {
+        assert_eq!(parse_threads("2"), Ok(2));
+        for text in ["0", "-1", "x", "65535", "70000"] {
+            assert!(parse_threads(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
     fn there_is_always_a_thread() {
         assert!(ThreadArgs { threads: None }.count() >= 1);
     }

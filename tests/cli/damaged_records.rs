@@ -131,6 +131,20 @@ fn diff_reports_losses_that_contradict_equal_plans() {
 }
 
 #[test]
+fn deleted_checkpoints_and_a_missing_manifest_are_told() {
+    let sandbox = new_sandbox(&[]);
+    sandbox.expect(0, "apply exp.yaml --threads 1 --quiet");
+    let run = sandbox.only_run();
+    let show = ["runs", "show", &run.id()];
+    fs::remove_dir_all(run.path("checkpoints")).unwrap();
+    let printed = sandbox.expect(0, &show);
+    assert!(printed.contains("none: they were deleted"), "{printed}");
+    fs::remove_file(run.path("manifest.json")).unwrap();
+    let printed = sandbox.run(&show).text();
+    assert!(printed.contains("the manifest of the run is missing: restore it from a copy"), "{printed}");
+}
+
+#[test]
 fn lost_steps_count_and_are_named() {
     let sandbox = new_sandbox(&[]);
     sandbox.expect(0, "apply exp.yaml --threads 1 --until-step 15");
