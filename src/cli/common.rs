@@ -229,6 +229,8 @@ pub(crate) fn host(runs: PathBuf, threads: ThreadArgs) -> anyhow::Result<Host> {
         peak_flops: super::plan::parse_peak_flops(env::var_os(super::plan::PEAK_FLOPS))?,
         environment: utf8_environment().collect(),
         recorded_environment: own_environment().into_iter().collect(),
+        platform_environment: runner_machine::doctor::shown_variables(utf8_environment()),
+        build: super::version::program_build(),
         working_folder: env::current_dir().ok(),
     })
 }

@@ -1,31 +1,31 @@
 //! `runner diff`: shows what differs between two runs or experiments, and what that means.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::Args;
 
-use super::common::{
-    RunsFolderArgs, TemplateArgs, ThreadArgs, experiment_environment, host_without_runs, own_environment,
-};
+use super::common::{RunsFolderArgs, TemplateArgs, ThreadArgs, experiment_environment, host_without_runs};
 use super::exit::{Exit, RequestError, refuse};
 use super::output::print_result;
 use super::screen_observer::PreparationObserver;
 use runner_config::{LoadOptions, Loaded};
 use runner_engine::prepare::prepare_inputs;
+use runner_engine::session_facts::describe_session;
 use runner_lab::compare::fact_pairs::Invocation;
 use runner_lab::compare::planned_experiment::{cluster_for, cluster_of};
 use runner_lab::compare::run_record::{RunRecord, read_experiment_and_plan};
 use runner_lab::compare::unread_data::{assume_data, sufficient_rows};
 use runner_lab::compare::{DiffInput, PlannedExperiment, diff};
-use runner_machine::host::{Git, Machine};
+use runner_machine::host::Git;
 use runner_report::Screen;
 use runner_spec::data::DataFacts;
 use runner_spec::diagnostic::ConfigError;
 use runner_spec::experiment::Experiment;
 use runner_spec::format::short_hash;
 use runner_spec::plan::Plan;
+use runner_store::manifest::Session;
 use runner_store::{StoreError, catalog};
 
 /// Show what differs between two runs or experiment files, and what that means for the numbers.
@@ -211,16 +211,11 @@ impl Side {
                 let cluster = cluster_for(&experiment, runner_machine::local_cluster::local_cluster(threads));
                 let label = path.display().to_string();
                 let side = PlannedExperiment::new(experiment, data, cluster).with_context(|| label.clone())?;
-                let environment: BTreeMap<String, String> = env_read.into_iter().chain(own_environment()).collect();
-                let setting = Invocation {
-                    version: env!("CARGO_PKG_VERSION").to_owned(),
-                    git: std::env::current_dir().ok().and_then(|folder| Git::state_of(&folder)),
-                    machine: Machine::detect(),
-                    threads,
-                    sets: args.set.clone(),
-                    vars: None,
-                    environment: environment.iter().map(|(name, value)| format!("{name}={value}")).collect(),
-                };
+                let mut host = host_without_runs(args.threads)?;
+                host.recorded_environment.extend(env_read);
+                let session = Session { overrides: args.set.clone(), ..describe_session(&host, &side.plan) };
+                let git = std::env::current_dir().ok().and_then(|folder| Git::state_of(&folder));
+                let setting = Invocation { git, vars: None, session };
                 Ok(DiffInput { label, path: wanted.to_owned(), side, record: None, setting })
             }
             SideSource::Run { record, plan } => {

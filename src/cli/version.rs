@@ -2,9 +2,19 @@
 
 use std::sync::OnceLock;
 
-use runner_compute::kernels::cpu::simd::instruction_set;
+use runner_compute::kernels::cpu::simd::{instruction_set, matmul_instruction_set};
+use runner_engine::prepare::ProgramBuild;
+use runner_spec::format::short_hash;
 
-/// The version and the commit of this program, what it was built with, and the instructions that it uses on this machine.
+/// The target that this program was built for, and the hash of its sources.
+pub(super) fn program_build() -> ProgramBuild {
+    ProgramBuild {
+        target: option_env!("RUNNER_TARGET").map(str::to_owned),
+        source_hash: option_env!("RUNNER_SOURCE_HASH").map(str::to_owned),
+    }
+}
+
+/// The version, the commit and the sources of this program, what it was built with, and the instructions that it uses on this machine.
 pub(super) fn long_version() -> &'static str {
     static TEXT: OnceLock<String> = OnceLock::new();
     TEXT.get_or_init(|| {
@@ -15,11 +25,14 @@ pub(super) fn long_version() -> &'static str {
             .map(|(name, _)| name)
             .collect();
         let features = if features.is_empty() { "none".to_owned() } else { features.join(", ") };
+        let ProgramBuild { target, source_hash } = program_build();
+        let sources = source_hash.as_deref().map_or("not known", short_hash);
         format!(
-            "{}{commit}\nfeatures: {features}\ninstructions: {} ({})",
+            "{}{commit}\nsources: {sources}\ntarget: {}\nfeatures: {features}\ninstructions: {}, matrix products {}",
             env!("CARGO_PKG_VERSION"),
+            target.as_deref().unwrap_or(std::env::consts::ARCH),
             instruction_set(),
-            std::env::consts::ARCH
+            matmul_instruction_set()
         )
     })
 }
@@ -27,6 +40,9 @@ pub(super) fn long_version() -> &'static str {
 #[cfg(test)]
 #[path = "../../build/commit.rs"]
 mod commit;
+#[cfg(test)]
+#[path = "../../build/sources.rs"]
+mod sources;
 
 #[cfg(test)]
 mod tests {
@@ -34,6 +50,8 @@ mod tests {
     use std::path::Path;
 
     use super::commit::{files_with_commit, git_folder, read_commit};
+    use super::program_build;
+    use super::sources::{ROOTS, hash_sources, source_files};
 
     const HASH: &str = "0123456789abcdef0123456789abcdef01234567";
 
@@ -68,5 +86,47 @@ mod tests {
         let tree = git_folder(&tree).unwrap();
         assert_eq!(read_commit(&tree).unwrap(), "abc3456789ab");
         assert!(files_with_commit(&tree).iter().all(|file| file.is_file()) && files_with_commit(&tree).len() == 3);
+    }
+
+    #[test]
+    fn the_program_has_the_hash_of_its_sources() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let files = source_files(root).unwrap();
+        for file in ["Cargo.lock", "src/main.rs", "build/sources.rs", "crates/compute/src/kernels/cpu/simd.rs"] {
+            assert!(files.iter().any(|known| known == file), "{file}");
+        }
+        assert!(files.iter().any(|file| file.starts_with("templates/") || file.ends_with(".cu")));
+        assert!(!files.iter().any(|file| file.contains("/tests/") || file.ends_with("tests.rs")));
+        assert_eq!(program_build().source_hash, hash_sources(root).unwrap());
+        assert!(program_build().target.unwrap().contains(std::env::consts::ARCH));
+    }
+
+    #[test]
+    fn the_hash_depends_on_names_and_contents_of_sources_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
+        let hash = || hash_sources(root).unwrap();
+        for name in ROOTS {
+            assert_eq!(hash(), None, "not all sources");
+            let file = if name.contains('.') { name.to_owned() } else { format!("{name}/a.rs") };
+            write(&root.join(file), "1");
+        }
+        let first = hash().unwrap();
+        assert_eq!(first.len(), 64);
+        for other in
+            [".git/HEAD", "crates/.a.rs.swp", "crates/a.rs.orig", "crates/a/tests/b.rs", "src/tests.rs", "README.md"]
+        {
+            write(&root.join(other), "2");
+            assert_eq!(hash().unwrap(), first, "{other}");
+        }
+        write(&root.join("crates/b.rs"), "1");
+        let more = hash().unwrap();
+        fs::rename(root.join("crates/b.rs"), root.join("crates/c.rs")).unwrap();
+        let moved = hash().unwrap();
+        write(&root.join("crates/c.rs"), "2");
+        assert_eq!(
+            [&first, &more, &moved, &hash().unwrap()].into_iter().collect::<std::collections::BTreeSet<_>>().len(),
+            4
+        );
     }
 }

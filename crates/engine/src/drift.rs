@@ -8,10 +8,12 @@ use serde_json::Value;
 use crate::continuation::differing_plan_keys;
 use crate::error::EngineError;
 use crate::prepare::{Host, PreparedRun};
+use crate::session_facts::describe_session;
 use runner_lab::stored_plan;
-use runner_machine::host::{Git, Machine};
+use runner_machine::host::Git;
 use runner_spec::format::{printable, short_hash};
 use runner_spec::plan::Plan;
+use runner_store::bit_facts::BIT_FACTS;
 use runner_store::manifest::{DataHashes, Manifest, Session};
 use runner_store::run_dir::{PLAN, RESOLVED};
 
@@ -34,6 +36,9 @@ pub struct DriftItem {
     counts: bool,
     was: String,
     is: String,
+    /// The consequence of a change for the bits.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    meaning: Option<&'static str>,
 }
 
 /// The changes since a run was made.
@@ -54,44 +59,41 @@ impl Drift {
         host: &Host,
     ) -> Result<Self, EngineError> {
         let mut items = vec![compare_plan(path, manifest)?];
-        let mut item = |what, counts, was: String, is: String| {
-            let state = if was == is { DriftState::Same } else { DriftState::Changed };
-            items.push(DriftItem { what, state, counts, was, is });
-        };
         let (was, is) = (&manifest.data, DataHashes::from(&ready.prepared.facts));
         let absent = || "none".to_owned();
         let short = |hash: &str| short_hash(hash).to_owned();
         let hash = |hash: &Option<String>| hash.as_ref().map_or_else(absent, |hash| short(hash));
-        item("tokenizer", true, short(&was.tokenizer), short(&is.tokenizer));
-        item("training data", true, short(&was.train), short(&is.train));
-        item("validation data", true, hash(&was.validation), hash(&is.validation));
-        item("multiple choice", true, hash(&was.choice), hash(&is.choice));
+        items.push(DriftItem::new("tokenizer", true, short(&was.tokenizer), short(&is.tokenizer)));
+        items.push(DriftItem::new("training data", true, short(&was.train), short(&is.train)));
+        items.push(DriftItem::new("validation data", true, hash(&was.validation), hash(&is.validation)));
+        items.push(DriftItem::new("multiple choice", true, hash(&was.choice), hash(&is.choice)));
         if was.weights.is_some() || is.weights.is_some() {
-            item("initial weights", true, hash(&was.weights), hash(&is.weights));
+            items.push(DriftItem::new("initial weights", true, hash(&was.weights), hash(&is.weights)));
         }
-        // The versions and machines of all sessions that did steps are compared, not only the newest.
-        let sessions = sessions_in_record(manifest);
-        let version = |session: &Session| session.version.clone();
-        item(
-            "program",
-            true,
-            describe_by_steps(&sessions, &manifest.version, version),
-            env!("CARGO_PKG_VERSION").to_owned(),
-        );
-        let here = Machine::detect();
-        let processor = |m: &Machine| m.cpu.clone().unwrap_or_else(|| m.arch.clone());
-        let was = describe_by_steps(&sessions, &processor(&manifest.machine), |session| processor(&session.machine));
-        item("processor", true, was, processor(&here));
+        // The facts about all sessions that did steps are compared, not only about the newest.
+        let (recorded, here) = (manifest.described_sessions(), describe_session(host, &ready.plan));
+        let sessions = sessions_in_record(&recorded);
+        for fact in BIT_FACTS {
+            let (Some(was), Some(is)) =
+                (describe_by_steps(&sessions, |session| fact.value_beside(session, &here)), fact.value(&here))
+            else {
+                continue;
+            };
+            let changed = sessions.iter().find(|(s, _)| fact.value(s).is_some_and(|was| was != is));
+            let is = changed.and_then(|(other, _)| fact.value_beside(&here, other)).unwrap_or(is);
+            let state = if changed.is_some() { DriftState::Changed } else { DriftState::Same };
+            items.push(DriftItem { what: fact.name, state, counts: true, was, is, meaning: Some(fact.meaning) });
+        }
         let devices: Vec<String> = ready.plan.ranks.iter().map(|rank| rank.device.to_string()).collect();
-        item("devices", true, manifest.devices.join(" "), devices.join(" "));
+        items.push(DriftItem::new("devices", true, manifest.devices.join(" "), devices.join(" ")));
         // Any number of threads gives the same bits; the folder's commit is that of the experiments, not of the program.
-        item("threads", false, manifest.threads.to_string(), host.threads.to_string());
+        items.push(DriftItem::new("threads", false, manifest.threads.to_string(), host.threads.to_string()));
         let git = |git: &Option<Git>| match git {
             Some(git) if git.dirty => format!("{}, with changes", short_hash(&git.commit)),
             Some(git) => short(&git.commit),
             None => "no repository".to_owned(),
         };
-        item("git", false, git(&manifest.git), git(&host.git()));
+        items.push(DriftItem::new("git", false, git(&manifest.git), git(&host.git())));
         Ok(Self { items })
     }
 
@@ -116,7 +118,10 @@ impl Drift {
             match (item.state, item.counts) {
                 (DriftState::Same, _) => format!("drift  {what:16} same     {is}"),
                 (DriftState::Unknown, _) => format!("drift  {what:16} unknown  {is}, was {}", printable(&item.was)),
-                (DriftState::Changed, true) => format!("drift  {what:16} changed  {is}, was {}", printable(&item.was)),
+                (DriftState::Changed, true) => {
+                    let meaning = item.meaning.map_or_else(String::new, |meaning| format!(": {meaning}"));
+                    format!("drift  {what:16} changed  {is}, was {}{meaning}", printable(&item.was))
+                }
                 (DriftState::Changed, false) => {
                     format!("drift  {what:16} other    {is}, was {} (no number depends on it)", printable(&item.was))
                 }
@@ -127,6 +132,12 @@ impl Drift {
 }
 
 impl DriftItem {
+    /// The comparison of two texts about `what`; `counts` is true if a change may change numbers.
+    fn new(what: &'static str, counts: bool, was: String, is: String) -> Self {
+        let state = if was == is { DriftState::Same } else { DriftState::Changed };
+        Self { what, state, counts, was, is, meaning: None }
+    }
+
     /// True if it changed, and the change may change numbers.
     fn may_change_numbers(&self) -> bool {
         self.state == DriftState::Changed && self.counts
@@ -135,10 +146,10 @@ impl DriftItem {
 
 /// The sessions of which steps are in the record, each with its last such step; `None`: up to the end. What a session did
 /// after the step where a later one began was done again by that one.
-fn sessions_in_record(manifest: &Manifest) -> Vec<(&Session, Option<u64>)> {
+fn sessions_in_record(sessions: &[Session]) -> Vec<(&Session, Option<u64>)> {
     let mut out = Vec::new();
     let mut next: Option<u64> = None;
-    for session in manifest.sessions.iter().rev() {
+    for session in sessions.iter().rev() {
         let last = session.to_step.into_iter().chain(next).min();
         if last.is_none_or(|last| last > session.from_step) {
             out.push((session, last));
@@ -149,29 +160,28 @@ fn sessions_in_record(manifest: &Manifest) -> Vec<(&Session, Option<u64>)> {
     out
 }
 
-/// The value that `value_of` returns for each session, with the steps if the values differ; `newest` where a session has none.
+/// The value that `value_of` returns for each session, with the steps if the values differ. `None` if it returns none for all.
 fn describe_by_steps(
     sessions: &[(&Session, Option<u64>)],
-    newest: &str,
-    value_of: impl Fn(&Session) -> String,
-) -> String {
+    value_of: impl Fn(&Session) -> Option<String>,
+) -> Option<String> {
     let mut parts: Vec<(String, u64, Option<u64>)> = Vec::new();
     for (session, last) in sessions {
-        let said = Some(value_of(session)).filter(|said| !said.is_empty()).unwrap_or_else(|| newest.to_owned());
+        let Some(said) = value_of(session) else { continue };
         match parts.last_mut() {
             Some((same, _, end)) if *same == said => *end = *last,
             _ => parts.push((said, session.from_step.saturating_add(1), *last)),
         }
     }
     match parts.as_slice() {
-        [] => newest.to_owned(),
-        [(said, ..)] => said.clone(),
+        [] => None,
+        [(said, ..)] => Some(said.clone()),
         parts => {
             let one = |(said, first, last): &(String, u64, Option<u64>)| match last {
                 Some(last) => format!("{said} (steps {first} to {last})"),
                 None => format!("{said} (from step {first} on)"),
             };
-            parts.iter().map(one).collect::<Vec<_>>().join(", ")
+            Some(parts.iter().map(one).collect::<Vec<_>>().join(", "))
         }
     }
 }
@@ -188,7 +198,7 @@ fn compare_plan(path: &Path, manifest: &Manifest) -> Result<DriftItem, EngineErr
             [] => (DriftState::Same, is),
             edited => (DriftState::Changed, format!("{is} ({PLAN} was edited: {})", edited.join(", "))),
         };
-        return Ok(DriftItem { what: "plan", state, counts: true, was, is });
+        return Ok(DriftItem { what: "plan", state, counts: true, was, is, meaning: None });
     }
     let Some(written) = written else {
         let changed = changed_in_both(&stored_plan::as_json(path)?, &rebuilt);
@@ -199,14 +209,14 @@ fn compare_plan(path: &Path, manifest: &Manifest) -> Result<DriftItem, EngineErr
         } else {
             (DriftState::Changed, format!("{RESOLVED} makes another one: in the program {}", changed.join(", ")))
         };
-        return Ok(DriftItem { what: "plan", state, counts: true, was, is: format!("{is} ({found})") });
+        return Ok(DriftItem { what: "plan", state, counts: true, was, is: format!("{is} ({found})"), meaning: None });
     };
     let keys = differing_plan_keys(&written, &rebuilt, true);
     let keys = if keys.is_empty() { "this version plans otherwise".to_owned() } else { keys.join(", ") };
     let values = changed_values(&written, &rebuilt);
     let values = if values.is_empty() { String::new() } else { format!("; in the program {}", values.join(", ")) };
     let is = format!("{is} ({RESOLVED} makes another one: {keys}{values})");
-    Ok(DriftItem { what: "plan", state: DriftState::Changed, counts: true, was, is })
+    Ok(DriftItem { what: "plan", state: DriftState::Changed, counts: true, was, is, meaning: None })
 }
 
 /// The program of the first rank as JSON.
@@ -319,8 +329,10 @@ mod tests {
             .join("tests/fixtures/runs/format-2/tiny-f4b4ce03/manifest.json");
         let text = std::fs::read_to_string(file).unwrap();
         let mut manifest: Manifest = serde_json::from_str(&text).unwrap();
+        "newest".clone_into(&mut manifest.version);
         let described = |manifest: &Manifest| {
-            describe_by_steps(&sessions_in_record(manifest), "newest", |session| session.version.clone())
+            let sessions = manifest.described_sessions();
+            describe_by_steps(&sessions_in_record(&sessions), |session| Some(session.version.clone())).unwrap()
         };
         manifest.sessions = sessions.to_vec();
         assert_eq!(described(&manifest), "1 (steps 1 to 6), 3 (steps 7 to 12)");

@@ -25,5 +25,6 @@ pub mod reproduce;
 pub mod resume;
 pub mod run_error;
 pub mod session;
+pub mod session_facts;
 pub mod stop;
 pub mod sweep;

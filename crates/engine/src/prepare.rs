@@ -46,8 +46,20 @@ pub struct Host {
     pub environment: BTreeMap<String, String>,
     /// Variables of the program's own that had effect, for the record. Nothing secret.
     pub recorded_environment: BTreeMap<String, String>,
+    /// The variables that `machine::doctor::shown_variables` lets records show.
+    pub platform_environment: BTreeMap<String, String>,
+    pub build: ProgramBuild,
     /// The folder whose git commit goes into the record; `None`: no commit is recorded.
     pub working_folder: Option<PathBuf>,
+}
+
+/// The build of the program that uses the engine, for the record. `None`: not known.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ProgramBuild {
+    /// The target triple.
+    pub target: Option<String>,
+    /// Hash of the sources.
+    pub source_hash: Option<String>,
 }
 
 impl Host {
@@ -62,6 +74,8 @@ impl Host {
             peak_flops: None,
             environment: BTreeMap::new(),
             recorded_environment: BTreeMap::new(),
+            platform_environment: BTreeMap::new(),
+            build: ProgramBuild::default(),
             working_folder: None,
         }
     }

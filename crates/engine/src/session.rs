@@ -4,11 +4,12 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use runner_lab::stored_plan;
-use runner_machine::host::{Machine, peak_rss_bytes};
+use runner_machine::host::peak_rss_bytes;
 use runner_spec::experiment::Experiment;
 use runner_spec::format::{count, counted};
 use runner_spec::plan::{Plan, RankPlan};
 use runner_spec::program::ParallelMode;
+use runner_store::bit_facts::fact_changes;
 use runner_store::checkpoint::{self, ChosenCheckpoint, StateHash};
 use runner_store::manifest::{self, Manifest, RunOrigin, RunStatus};
 use runner_store::run_dir::{self, CHECKPOINTS, LOG, METRICS, RunDir, SUMMARY, TOKENIZER};
@@ -28,6 +29,7 @@ use crate::outcome::{RunOutcome, RunReport};
 use crate::prepare::{Host, PreparedRun, load_state, training_resources};
 use crate::recording::Recording;
 use crate::run_error::RunError;
+use crate::session_facts::describe_session;
 use crate::stop::StopSwitch;
 
 /// Options of one process's work on a run.
@@ -92,8 +94,11 @@ impl RunSession<'_> {
         }
         let earlier = run_dir::read_summary(&path);
         warnings.extend(earlier.as_ref().err().map(|unreadable| format!("passed over: {unreadable}")));
-        let machine = Machine::detect();
-        warnings.extend(if is_new { None } else { run.manifest().bit_drift(&machine) });
+        let session = describe_session(self.host, self.plan());
+        if let Some(last) = run.manifest().described_sessions().last().filter(|_| !is_new) {
+            let began = "the run may end in other bits than without the interruption";
+            warnings.extend(fact_changes(last, &session).iter().map(|change| format!("{change}; {began}")));
+        }
         for warning in &warnings {
             log.line(&format!("warning: {warning}"))?;
             observer.observe(&RunEvent::Warning(warning));
@@ -111,15 +116,8 @@ impl RunSession<'_> {
         run.write_once(TOKENIZER, || {
             self.ready.prepared.tokenizer.to_file().map_err(|error| EngineError::Other(error.to_string()))
         })?;
-        let recorded = manifest::Session {
-            started: time::now(),
-            from_step: from,
-            threads: self.host.threads,
-            machine,
-            overrides: self.options.overrides.clone(),
-            environment: self.host.recorded_environment.clone(),
-            ..manifest::Session::default()
-        };
+        let overrides = self.options.overrides.clone();
+        let recorded = manifest::Session { started: time::now(), from_step: from, overrides, ..session };
         run.begin_session(self.host.git(), recorded)?;
         let started = Instant::now();
         let lines = EventLines::new(log_every);

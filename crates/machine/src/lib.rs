@@ -6,4 +6,5 @@ pub mod gpu_facts;
 pub mod heap;
 pub mod host;
 pub mod local_cluster;
+pub mod platform;
 pub mod signal;

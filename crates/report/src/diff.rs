@@ -48,6 +48,12 @@ pub fn diff_text(diff: &Diff) -> String {
             same.push(name);
         }
     }
+    if !diff.bits.is_empty() {
+        add_heading(&mut out, "bits may differ", "");
+        for sentence in &diff.bits {
+            let _ = writeln!(out, "  {}", printable(sentence));
+        }
+    }
     if !same.is_empty() {
         add_heading(&mut out, "the same", &format!(": {}", same.join(", ")));
     }

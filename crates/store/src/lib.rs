@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 pub mod ancestry;
+pub mod bit_facts;
 pub mod catalog;
 pub mod checkpoint;
 pub mod error;

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use runner_machine::host::{Git, Machine};
+use runner_machine::platform::Platform;
 use runner_spec::data::DataFacts;
 use runner_spec::mesh::Mesh;
 use runner_spec::plan::Plan;
@@ -148,11 +149,15 @@ pub struct Session {
     pub restarts: u32,
     #[serde(default)]
     pub machine: Machine,
-    /// `--set` flags of this session, and the environment variables that it read.
+    /// `--set` flags of this session.
     #[serde(default)]
     pub overrides: Vec<String>,
+    /// The environment variables that it read, and those of the allow-list of `machine::doctor`.
     #[serde(default)]
     pub environment: BTreeMap<String, String>,
+    /// `None` in records of older versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub platform: Option<Platform>,
 }
 
 impl Manifest {
@@ -180,17 +185,25 @@ impl Manifest {
         !matches!(self.origin, Some(RunOrigin::Fork { step: Some(_), .. } | RunOrigin::Reproduction { .. }))
     }
 
-    /// The reason why a session on `machine` may differ in bits from an uninterrupted run, if there is one: the caches of
-    /// the processor decide how sums inside a matrix product are split, and another version may compute in another order.
-    pub fn bit_drift(&self, machine: &Machine) -> Option<String> {
-        let last = self.sessions.last()?;
-        let version = env!("CARGO_PKG_VERSION");
-        if last.version != version {
-            return Some(format!("began with version {}, goes on with {version}: bits may differ", last.version));
+    /// The sessions, each with version and machine. A run of an older format recorded them once, for its newest session.
+    pub fn described_sessions(&self) -> Vec<Session> {
+        let mut sessions = self.sessions.clone();
+        if sessions.is_empty() {
+            sessions.push(Session {
+                environment: self.environment.clone(),
+                threads: self.threads,
+                ..Session::default()
+            });
         }
-        let name = |machine: &Machine| machine.cpu.clone().unwrap_or_else(|| "an unknown processor".to_owned());
-        let differs = last.machine.cpu != machine.cpu;
-        differs.then(|| format!("began on {}, goes on with {}: bits may differ", name(&last.machine), name(machine)))
+        for session in &mut sessions {
+            if session.version.is_empty() {
+                session.version.clone_from(&self.version);
+            }
+            if session.machine == Machine::default() {
+                session.machine.clone_from(&self.machine);
+            }
+        }
+        sessions
     }
 
     /// Records that `session` starts, by this program on a working folder of the state `git`.

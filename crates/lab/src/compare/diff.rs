@@ -61,6 +61,8 @@ pub struct Diff {
     pub program: Vec<FactPair>,
     pub machine: Vec<FactPair>,
     pub invocation: Vec<FactPair>,
+    /// The consequences of other programs and machines for the bits.
+    pub bits: Vec<String>,
     /// The outcomes, if both are runs.
     pub outcomes: Option<OutcomeComparison>,
     pub notes: Vec<String>,
@@ -125,6 +127,7 @@ pub fn diff(a: &DiffInput, b: &DiffInput, data_read: bool, notes: Vec<String>) -
         program: fact_pairs::compare_programs(&a.setting, &b.setting),
         machine: fact_pairs::compare_machines(&a.setting, &b.setting),
         invocation: fact_pairs::compare_invocations(&a.setting, &b.setting),
+        bits: fact_pairs::describe_bit_differences(&a.setting, &b.setting),
         outcomes: a.record.as_ref().zip(b.record.as_ref()).map(|(a, b)| compare_outcomes(a, b)),
         notes,
     }

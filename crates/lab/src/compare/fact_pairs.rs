@@ -6,11 +6,13 @@ use serde_json::Value;
 use super::classification::{first_program, validation_rows};
 use super::inherited_steps::InheritedSteps;
 use super::planned_experiment::PlannedExperiment;
-use runner_machine::host::{Git, Machine};
+use runner_machine::doctor::is_shown_variable;
+use runner_machine::host::Git;
 use runner_spec::data::DataFacts;
 use runner_spec::plan::Plan;
 use runner_spec::program::{BlockRange, Device};
-use runner_store::manifest::Manifest;
+use runner_store::bit_facts::{BIT_FACTS, VARIABLES, fact_changes};
+use runner_store::manifest::{Manifest, Session};
 
 /// One fact of both experiments, a number or a text; `None` if it is unknown or absent.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -30,26 +32,23 @@ impl FactPair {
 /// The program, machine and flags that ran an experiment, or would run it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Invocation {
-    pub version: String,
     pub git: Option<Git>,
-    pub machine: Machine,
-    pub threads: usize,
-    pub sets: Vec<String>,
     /// The variables of the template.
     pub vars: Option<String>,
-    pub environment: Vec<String>,
+    /// The newest session of a run, or one that would start now.
+    pub session: Session,
 }
 
 impl From<&Manifest> for Invocation {
     fn from(m: &Manifest) -> Self {
+        let newest = m.described_sessions().pop().unwrap_or_default();
+        let session = Session { threads: m.threads, overrides: m.overrides.clone(), ..newest };
+        let mut environment = m.environment.clone();
+        environment.extend(session.environment.clone());
         Self {
-            version: m.version.clone(),
             git: m.git.clone(),
-            machine: m.machine.clone(),
-            threads: m.threads,
-            sets: m.overrides.clone(),
             vars: m.template.as_ref().map(|t| Value::from(t.vars.clone()).to_string()),
-            environment: m.environment.iter().map(|(name, value)| format!("{name}={value}")).collect(),
+            session: Session { environment, ..session },
         }
     }
 }
@@ -135,31 +134,47 @@ pub fn compare_data(a: &DataFacts, b: &DataFacts) -> Vec<FactPair> {
     known_facts(table.into_iter().map(|(name, of)| fact_pair(name, a, b, of)))
 }
 
-/// Compares the version of the program and the commit of the working directory.
+/// The facts about the program among those on which bits depend; the others are facts about the machine.
+const PROGRAM_FACTS: [&str; 3] = ["program", "sources", "target"];
+
+/// Compares version, sources and target of the program, and the commit of the working directory.
 #[must_use]
 pub fn compare_programs(a: &Invocation, b: &Invocation) -> Vec<FactPair> {
     let commit = |s: &Invocation| {
         let git = s.git.as_ref()?;
         Some(format!("{}{}", git.commit, if git.dirty { ", and changes" } else { "" }))
     };
-    known_facts([fact_pair("version", a, b, |s| Some(s.version.clone())), fact_pair("git commit", a, b, commit)])
+    known_facts(compare_bit_facts(a, b, true).chain([fact_pair("git commit", a, b, commit)]))
 }
 
-/// Compares processor and threads. Any number of threads gives the same bits.
+/// Compares processor, instruction sets, GPUs, their libraries, and threads. Any number of threads gives the same bits.
 #[must_use]
 pub fn compare_machines(a: &Invocation, b: &Invocation) -> Vec<FactPair> {
-    type Of = fn(&Invocation) -> Option<Value>;
-    let table: [(&'static str, Of); 5] = [
-        ("processor", |s| {
-            let name = s.machine.cpu.as_deref().unwrap_or(&s.machine.arch);
-            Some(name).filter(|name| !name.is_empty()).map(Into::into)
-        }),
+    type Of = fn(&Session) -> Option<Value>;
+    let table: [(&'static str, Of); 4] = [
         ("cores", |s| Some(s.machine.cores).filter(|&n| n > 0).map(Into::into)),
         ("memory bytes", |s| s.machine.memory_bytes.map(Into::into)),
         ("threads", |s| Some(s.threads).filter(|&n| n > 0).map(Into::into)),
         ("system", |s| Some(s.machine.os.as_str()).filter(|os| !os.is_empty()).map(Into::into)),
     ];
-    known_facts(table.into_iter().map(|(name, of)| fact_pair(name, a, b, of)))
+    let others = table.into_iter().map(|(name, of)| fact_pair(name, &a.session, &b.session, of));
+    known_facts(compare_bit_facts(a, b, false).chain(others))
+}
+
+/// Compares the facts on which bits depend, of the program or of the machine. A fact that one side does not record is not compared.
+fn compare_bit_facts(a: &Invocation, b: &Invocation, of_program: bool) -> impl Iterator<Item = FactPair> {
+    let facts = BIT_FACTS.iter().filter(move |fact| PROGRAM_FACTS.contains(&fact.name) == of_program);
+    facts.filter(|fact| fact.name != VARIABLES).filter_map(|fact| {
+        let (a, b) = (fact.value(&a.session)?, fact.value(&b.session)?);
+        Some(FactPair::new(fact.name, Some(a.into()), Some(b.into())))
+    })
+}
+
+/// The consequences for the bits of the differences between programs, machines and variables, one sentence each.
+#[must_use]
+pub fn describe_bit_differences(a: &Invocation, b: &Invocation) -> Vec<String> {
+    let changes = fact_changes(&a.session, &b.session);
+    changes.iter().map(|c| format!("{}: A has {}, B has {}: {}", c.name, c.was, c.is, c.meaning)).collect()
 }
 
 /// Compares flags, variables of templates and of the environment.
@@ -167,10 +182,25 @@ pub fn compare_machines(a: &Invocation, b: &Invocation) -> Vec<FactPair> {
 pub fn compare_invocations(a: &Invocation, b: &Invocation) -> Vec<FactPair> {
     let joined = |list: &[String]| Some(list.join(", ")).filter(|text| !text.is_empty());
     known_facts([
-        fact_pair("--set", a, b, |s| joined(&s.sets)),
+        fact_pair("--set", a, b, |s| joined(&s.session.overrides)),
         fact_pair("template variables", a, b, |s| s.vars.clone()),
-        fact_pair("environment", a, b, |s| joined(&s.environment)),
+        compare_environments(&a.session, &b.session),
     ])
+}
+
+/// Compares the environment variables: those that differ, or all of them if none does. Sessions of older versions recorded their own
+/// variables alone.
+fn compare_environments(a: &Session, b: &Session) -> FactPair {
+    let both_recorded = a.platform.is_some() && b.platform.is_some();
+    let differ = a.environment != b.environment;
+    let joined = |session: &Session, other: &Session| {
+        let is_compared = |name: &str| both_recorded || !is_shown_variable(name);
+        let variables = session.environment.iter().filter(|(name, _)| is_compared(name));
+        let variables = variables.filter(|(name, value)| !differ || other.environment.get(*name) != Some(value));
+        let list: Vec<String> = variables.map(|(name, value)| format!("{name}={value}")).collect();
+        (!list.is_empty()).then(|| Value::from(list.join(", ")))
+    };
+    FactPair::new("environment", joined(a, b), joined(b, a))
 }
 
 /// The facts that at least one experiment has.

@@ -1,10 +1,11 @@
 //! Checks what candle and NCCL need before they load a library: they would end the process where a library is missing.
 
-use super::driver::visible_gpus;
+use super::driver::{driver_version, visible_gpus};
 use super::features::outdated_driver;
 use super::library::{CUBLAS_LT, DRIVER, NCCL};
 use super::report::BuildFacts;
 use crate::gpu_facts::GpuFacts;
+use crate::platform::GpuLibraries;
 
 /// Checks that GPUs can be used here: the driver works and shows one, and the library for matrix products exists. Returns the GPUs.
 ///
@@ -28,6 +29,16 @@ pub fn check_gpus() -> Result<Vec<GpuFacts>, String> {
 /// The missing requirement.
 pub fn check_nccl() -> Result<(), String> {
     NCCL.open().map(drop).map_err(with_advice)
+}
+
+/// The versions of the driver and of the libraries that compute on GPUs, and of NCCL if `has_nccl`.
+pub fn gpu_libraries(has_nccl: bool) -> GpuLibraries {
+    GpuLibraries {
+        driver: driver_version(),
+        cuda: DRIVER.facts().version,
+        cublaslt: CUBLAS_LT.facts().version,
+        nccl: if has_nccl { NCCL.facts().version } else { None },
+    }
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "for `map_err`")]

@@ -64,6 +64,11 @@ pub(crate) fn visible_gpus() -> Result<Vec<GpuFacts>, String> {
     (0..driver.count()?).map(|index| driver.gpu_facts(index).map(|(_, facts)| facts)).collect()
 }
 
+/// The driver's version: that of the kernel module, or what the management library reports.
+pub(super) fn driver_version() -> Option<String> {
+    module_version().or_else(|| NVML.facts().version)
+}
+
 /// Reads the version from the kernel: `NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue ...`, or `... Open Kernel Module for x86_64  580.65.06`.
 fn module_version() -> Option<String> {
     version_in(&fs::read_to_string("/proc/driver/nvidia/version").ok()?)

@@ -1,12 +1,13 @@
 //! The report of `runner doctor`: all facts in one record.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::{env, iter};
 
 use serde::Serialize;
 
 use super::driver::DriverFacts;
-use super::environment::environment;
+use super::environment::shown_variables;
 use super::features::{Feature, features};
 use super::library::{CUBLAS_LT, CUDNN, DRIVER, LIBRARY_FOLDERS, Library, LibraryFacts, NCCL, NVML, NVRTC};
 use super::search_notes::search_notes;
@@ -28,6 +29,12 @@ impl BuildFacts {
         let cuda = if cfg!(feature = "cuda") { option_env!("RUNNER_CUDA_VERSION") } else { None };
         Self { version: env!("CARGO_PKG_VERSION"), cuda, nccl: cfg!(feature = "nccl") }
     }
+}
+
+/// The variables of this process, with the parts of names and values that are not UTF-8 replaced.
+fn all_variables() -> impl Iterator<Item = (String, String)> {
+    let lossy = |text: OsString| text.to_string_lossy().into_owned();
+    env::vars_os().map(move |(name, value)| (lossy(name), lossy(value)))
 }
 
 /// The doctor's report.
@@ -55,7 +62,7 @@ impl DoctorReport {
             driver: DriverFacts::collect(),
             libraries: libraries.map(Library::facts).into(),
             notes: search_notes(&env::var_os(LIBRARY_FOLDERS).unwrap_or_default(), &looked_for, driver.as_deref()),
-            environment: environment(),
+            environment: shown_variables(all_variables()),
             features: Vec::new(),
         };
         report.features = features(&report.build, &report.driver, &report.libraries);

@@ -43,6 +43,28 @@ pub fn instruction_set() -> &'static str {
     }
 }
 
+/// The instruction set of matrix products: `gemm` chooses its kernels by the same features of the processor.
+pub fn matmul_instruction_set() -> &'static str {
+    #[cfg(target_arch = "x86_64")]
+    {
+        if is_x86_feature_detected!("avx512f") {
+            "AVX-512F"
+        } else if is_x86_feature_detected!("fma") {
+            "FMA"
+        } else {
+            "baseline"
+        }
+    }
+    #[cfg(target_arch = "aarch64")]
+    {
+        "NEON"
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    {
+        "baseline"
+    }
+}
+
 /// Rows of `width` elements that make up one task.
 pub fn rows_per_task(width: usize) -> usize {
     (TASK / width.max(1)).max(1)

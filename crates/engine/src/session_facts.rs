@@ -1,0 +1,44 @@
+//! The facts that a session records about this program, this machine and their environment.
+
+use std::collections::BTreeSet;
+
+use runner_compute::kernels::cpu::simd::{instruction_set, matmul_instruction_set};
+use runner_machine::host::Machine;
+use runner_machine::platform::{Platform, gpus_and_libraries};
+use runner_spec::plan::Plan;
+use runner_spec::program::Device;
+use runner_store::manifest::Session;
+
+use crate::prepare::Host;
+
+/// A session of this program on `host`, which has not started: it would run `plan`.
+pub fn describe_session(host: &Host, plan: &Plan) -> Session {
+    let mut environment = host.platform_environment.clone();
+    environment.extend(host.recorded_environment.clone());
+    Session {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        threads: host.threads,
+        machine: Machine::detect(),
+        environment,
+        platform: Some(detect_platform(host, plan)),
+        ..Session::default()
+    }
+}
+
+fn detect_platform(host: &Host, plan: &Plan) -> Platform {
+    let gpu_of = |device| match device {
+        Device::Cuda(index) => Some(index),
+        Device::Cpu => None,
+    };
+    let used: Vec<usize> = plan.ranks.iter().filter_map(|rank| gpu_of(rank.device)).collect();
+    // Each machine sees its own GPUs, whose numbers are those of the ranks on it.
+    let (gpus, gpu_libraries) = gpus_and_libraries(&BTreeSet::from_iter(used.iter().copied()), used.len() > 1);
+    Platform {
+        target: host.build.target.clone(),
+        source_hash: host.build.source_hash.clone(),
+        vector_instructions: Some(instruction_set().to_owned()),
+        matmul_instructions: Some(matmul_instruction_set().to_owned()),
+        gpus,
+        gpu_libraries,
+    }
+}
