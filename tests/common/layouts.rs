@@ -81,12 +81,13 @@ pub const LAYOUTS: [(&str, &str); 16] = [
 pub const ENCODER: &str = "family: gpt2, norm: post, activation: relu, positions: sinusoidal, embedding_scale: true, \
      head_bias: true, final_norm: false, tie_embeddings: false, init: {pytorch: {embedding: 0.1}}";
 
-pub const MODELS: [(&str, &str); 5] = [
+pub const MODELS: [(&str, &str); 6] = [
     ("gpt2, tied", "family: gpt2, dropout: 0.0"),
     ("gpt2, tied, dropout", "family: gpt2, dropout: 0.1"),
     ("gpt2, untied, dropout", "family: gpt2, dropout: 0.1, tie_embeddings: false"),
     ("llama, untied", "family: llama, kv_heads: 1"),
     ("llama, tied", "family: llama, kv_heads: 1, tie_embeddings: true"),
+    ("llama, PyTorch's start", "family: llama, kv_heads: 1, init: {pytorch: {embedding: normal}}"),
 ];
 
 /// Documents of different lengths, some longer than a row and most shorter: rows are padded.

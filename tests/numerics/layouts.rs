@@ -87,6 +87,11 @@ fn llama_tied() {
 }
 
 #[test]
+fn llama_with_pytorchs_initial_weights() {
+    agrees(5);
+}
+
+#[test]
 fn encoder_layers() {
     agree("encoder layers", &format!("{ENCODER}, dropout: 0.0"));
 }

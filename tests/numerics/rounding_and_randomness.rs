@@ -12,7 +12,7 @@ use runner_exec::{Trainer, initial_state};
 use runner_spec::data::IGNORED_TARGET;
 use runner_spec::experiment::Family;
 use runner_spec::experiment::Precision;
-use runner_spec::model::{ModelSpec, ParamInit, parameters};
+use runner_spec::model::{Gpt2Variant, ModelSpec, ModuleStart, ParamInit, PytorchEmbedding, parameters};
 
 /// Trains one step on `mb`, and returns the mean loss.
 fn train(trainer: &mut Trainer, mb: &MicroBatch, lr: f64) -> f64 {
@@ -299,7 +299,8 @@ fn evaluation_drops_nothing() {
 /// of a uniform distribution, bound²/3, within five standard errors (the variance of x² is 4/45·bound⁴).
 #[test]
 fn pytorchs_initial_weights() {
-    let variant = runner_spec::model::variant::Gpt2Variant { pytorch_init: Some(0.1), ..crate::common::encoder() };
+    let pytorch_init = Some(PytorchEmbedding::Uniform(0.1));
+    let variant = Gpt2Variant { pytorch_init, ..crate::common::encoder() };
     let spec = ModelSpec { variant, vocab_size: 200, d_model: 64, d_ff: 96, ..crate::common::small_encoder() };
     let mut program = program(spec, Precision::Fp32, 4, 12);
     let state = initial_state(&program, None).unwrap();
@@ -334,6 +335,42 @@ fn pytorchs_initial_weights() {
     }
     program.seed += 1;
     assert_ne!(values(&initial_state(&program, None).unwrap().weights().unwrap()), flat, "they follow from the seed");
+}
+
+/// A Llama of PyTorch's modules: `nn.Linear` without biases is uniform within ± 1/√in, `nn.Embedding` is normal(0, 1), and norms are 1.
+/// Means and variances are within five standard errors: the mean of x² has that of its variance, 4/45·bound⁴ or 2.
+#[test]
+fn pytorchs_initial_weights_of_a_llama() {
+    let pytorch_init = Some(PytorchEmbedding::OfModules(ModuleStart::Normal));
+    let variant = Gpt2Variant { pytorch_init, ..Gpt2Variant::default() };
+    let spec = ModelSpec { variant, vocab_size: 200, d_model: 64, d_ff: 96, ..small_llama() };
+    let state = initial_state(&program(spec, Precision::Fp32, 4, 12), None).unwrap();
+    let flat = values(&state.weights().unwrap());
+    let mut matrices = 0;
+    for entry in &state.layout.entries {
+        let (name, values) = (&entry.spec.name, &flat[entry.range()]);
+        if entry.spec.shape.len() == 1 {
+            assert!(name.ends_with("norm.weight") && values.iter().all(|&v| v == 1.0), "{name}");
+            continue;
+        }
+        matrices += 1;
+        let n = values.len() as f64;
+        let mean = values.iter().sum::<f64>() / n;
+        let square = values.iter().map(|v| v * v).sum::<f64>() / n;
+        // The variance of a value, and that of its square.
+        let (variance, of_square) = if name == "model.embed_tokens.weight" {
+            assert!(largest(values) > 3.0, "{name}: a normal distribution has no bound");
+            (1.0, 2.0)
+        } else {
+            let bound = 1.0 / (entry.spec.shape[1] as f64).sqrt();
+            let top = largest(values);
+            assert!(top <= bound * (1.0 + 6e-8) && top >= 0.99 * bound, "{name}: {top} of {bound}");
+            (bound.powi(2) / 3.0, 4.0 / 45.0 * bound.powi(4))
+        };
+        assert!(mean.abs() <= 5.0 * (variance / n).sqrt(), "{name}: mean {mean}");
+        assert!((square - variance).abs() <= 5.0 * (of_square / n).sqrt(), "{name}: {square} for {variance}");
+    }
+    assert_eq!(matrices, 2 + 7 * small_llama().layers);
 }
 
 /// Without master weights there is one copy of the weights, which the forward reads: bf16 values from the start, as are the

@@ -176,11 +176,6 @@ impl Resolver<'_> {
                     ("head_bias", raw.head_bias == Some(true), "it has no biases"),
                     ("final_norm", raw.final_norm == Some(false), "a norm stands before its head"),
                     ("mlp_dropout", is_given(raw.mlp_dropout), "it has no dropout"),
-                    (
-                        "init.pytorch",
-                        matches!(raw.init, Some(WeightInit::Pytorch { .. })),
-                        "it starts from normal(0, 0.02)",
-                    ),
                 ],
             ),
         };

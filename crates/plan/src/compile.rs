@@ -241,17 +241,16 @@ fn vocabulary_note(theirs: usize, ours: usize) -> Option<String> {
     }
 }
 
-/// The settings in which `m` differs from GPT-2; a llama has none.
+/// The settings in which `m` differs from GPT-2; a llama has none but its initial weights.
 fn variant(m: &Model) -> Result<Gpt2Variant> {
     let pytorch_init = match m.init {
         Some(WeightInit::Pytorch { embedding }) => Some(embedding),
         _ => None,
     };
-    let variant = Gpt2Variant { pytorch_init, ..m.variant };
-    if m.family == Family::Llama && variant != Gpt2Variant::default() {
+    if m.family == Family::Llama && m.variant != Gpt2Variant::default() {
         refuse!("model", "llama has none of the gpt2 family's variants");
     }
-    Ok(variant)
+    Ok(Gpt2Variant { pytorch_init, ..m.variant })
 }
 
 fn row_length(experiment: &Experiment) -> Result<usize> {

@@ -6,7 +6,7 @@ use runner_spec::cluster::{ClusterFacts, Device, DeviceFacts};
 use runner_spec::data::{ChoiceFacts, DataFacts, SplitFacts};
 use runner_spec::experiment as e;
 use runner_spec::model::ModelSpec;
-use runner_spec::model::variant::Gpt2Variant;
+use runner_spec::model::variant::{Gpt2Variant, PytorchEmbedding};
 use runner_spec::plan::Plan;
 
 use crate::compile;
@@ -39,7 +39,7 @@ pub fn encoder(vocab_size: usize, layers: usize, d_model: usize, heads: usize) -
         head_bias: true,
         final_norm: false,
         mlp_dropout: 0.2,
-        pytorch_init: Some(0.1),
+        pytorch_init: Some(PytorchEmbedding::Uniform(0.1)),
     };
     let sizes = ModelSpec { layers, heads, kv_heads: heads, d_model, d_ff: d_model, ..gpt2_124m(vocab_size) };
     ModelSpec { dropout: 0.2, tie_embeddings: false, variant, ..sizes }

@@ -7,7 +7,7 @@
 
 use std::path::PathBuf;
 
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
 mod data;
@@ -135,17 +135,44 @@ pub enum PositionKind {
 pub enum WeightInit {
     /// A Hugging Face folder of a GPT-2 or Llama, or a model file of llm.c. Its numbers fill this section.
     From(PathBuf),
-    /// The initial weights of PyTorch's own transformer layers: Xavier-uniform attention, uniform within ±1/√in elsewhere (gpt2).
+    /// The initial weights of PyTorch's own modules: matrices uniform within ±1/√in, gpt2's attention Xavier-uniform, as in
+    /// `nn.TransformerEncoderLayer`.
     Pytorch {
-        /// Embedding and head are uniform within ± this.
+        /// A number: embedding and head are uniform within ± this. `normal`: as `nn.Embedding` and `nn.Linear` start, the embedding
+        /// normal(0, 1), the head uniform within ±1/√in.
         #[serde(default = "embedding_range")]
-        #[schemars(range(max = 10), extend("exclusiveMinimum" = 0))]
-        embedding: f64,
+        #[schemars(schema_with = "embedding_schema")]
+        embedding: PytorchEmbedding,
     },
 }
 
+/// The initial values of embedding and head under `init.pytorch`.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum PytorchEmbedding {
+    /// Both are uniform within ± this number, as in PyTorch's tutorials of language models.
+    Uniform(f64),
+    /// Both are as PyTorch's modules start.
+    OfModules(ModuleStart),
+}
+
+/// The word for the initial values of PyTorch's `nn.Embedding` and `nn.Linear`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ModuleStart {
+    /// `nn.Embedding` is normal(0, 1), and `nn.Linear` is uniform within ±1/√in.
+    Normal,
+}
+
+fn embedding_schema(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({"anyOf": [
+        {"type": "string", "enum": ["normal"]},
+        {"type": "number", "format": "double", "exclusiveMinimum": 0, "maximum": 10}
+    ]})
+}
+
 defaults! {
-    embedding_range: f64 = 0.1;
+    embedding_range: PytorchEmbedding = PytorchEmbedding::Uniform(0.1);
 }
 
 /// `sequences` is the global batch of one optimizer step, `micro_batch` the sequences of one forward.

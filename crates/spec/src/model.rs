@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-pub use crate::experiment::{Activation, Family, NormPlace, PositionKind};
+pub use crate::experiment::{Activation, Family, ModuleStart, NormPlace, PositionKind, PytorchEmbedding};
 pub use crate::model::variant::Gpt2Variant;
 use crate::serde_defaults::is_default;
 
@@ -106,10 +106,16 @@ const STD: f64 = 0.02;
 
 /// The parameters of `spec` in registration order. A tied head has none of its own.
 pub fn parameters(spec: &ModelSpec) -> Vec<ParamSpec> {
-    match spec.family {
+    let mut out = match spec.family {
         Family::Gpt2 => gpt2(spec),
         Family::Llama => llama(spec),
+    };
+    if let Some(embedding) = spec.variant.pytorch_init {
+        for param in &mut out {
+            param.init = pytorch_init(param, spec, embedding);
+        }
     }
+    out
 }
 
 fn normal(name: String, shape: [usize; 2], std: f64, block: usize) -> ParamSpec {
@@ -156,31 +162,35 @@ fn gpt2(s: &ModelSpec) -> Vec<ParamSpec> {
     if variant.head_bias {
         out.push(vector("lm_head.bias".into(), s.vocab_size, ParamInit::Zeros, head));
     }
-    if let Some(embedding) = variant.pytorch_init {
-        for param in &mut out {
-            param.init = pytorch_init(param, s, embedding);
-        }
-    }
     out
 }
 
-/// The initial values of PyTorch's `TransformerEncoderLayer` in a model whose embeddings and head are uniform within ± `embedding`. Query,
-/// key and value are one Xavier-uniform matrix. Attention's output matrix, the MLP's matrices and its biases are uniform within ± 1/√in.
-/// Norms, attention's biases and the head's bias start as in GPT-2.
-fn pytorch_init(param: &ParamSpec, s: &ModelSpec, embedding: f64) -> ParamInit {
+/// The initial values of PyTorch's modules. A matrix of `nn.Linear` and its bias are uniform within ± 1/√in. In the family gpt2 a layer is
+/// PyTorch's `TransformerEncoderLayer`: query, key and value are one Xavier-uniform matrix, and attention's biases are 0. `embedding` says
+/// how embeddings and head start: in PyTorch's tutorials the head's bias is 0, and `nn.Linear` draws it. Norms start as in GPT-2.
+fn pytorch_init(param: &ParamSpec, s: &ModelSpec, embedding: PytorchEmbedding) -> ParamInit {
     let uniform = |bound: f64| ParamInit::Uniform { bound };
     let inputs = |n: usize| uniform(1.0 / (n as f64).sqrt());
-    let part = param.name.split_once(".h.").and_then(|(_, name)| Some(name.split_once('.')?.1));
-    match part.unwrap_or(&param.name) {
-        "attn.c_attn.weight" => uniform((6.0 / (s.qkv_rows() + s.d_model) as f64).sqrt()),
-        "attn.c_proj.weight" | "mlp.c_fc.weight" | "mlp.c_fc.bias" => inputs(s.d_model),
-        "mlp.c_proj.weight" | "mlp.c_proj.bias" => inputs(s.d_ff),
-        "transformer.wte.weight" | "transformer.wpe.weight" | "lm_head.weight" => uniform(embedding),
+    let layer = param.name.split_once(".h.").or_else(|| param.name.split_once(".layers."));
+    let part = layer.and_then(|(_, name)| Some(name.split_once('.')?.1));
+    match (part.unwrap_or(&param.name), embedding) {
+        ("attn.c_attn.weight", _) => uniform((6.0 / (s.qkv_rows() + s.d_model) as f64).sqrt()),
+        ("attn.c_proj.weight" | "mlp.c_fc.weight" | "mlp.c_fc.bias", _) => inputs(s.d_model),
+        ("mlp.c_proj.weight" | "mlp.c_proj.bias" | "mlp.down_proj.weight", _) => inputs(s.d_ff),
+        ("transformer.wte.weight" | "transformer.wpe.weight" | "model.embed_tokens.weight", embedding) => {
+            match embedding {
+                PytorchEmbedding::Uniform(bound) => uniform(bound),
+                PytorchEmbedding::OfModules(ModuleStart::Normal) => ParamInit::Normal { std: 1.0 },
+            }
+        }
+        ("lm_head.weight", PytorchEmbedding::Uniform(bound)) => uniform(bound),
+        ("lm_head.weight" | "lm_head.bias", PytorchEmbedding::OfModules(ModuleStart::Normal)) => inputs(s.d_model),
+        (name, _) if s.family == Family::Llama && name.ends_with("_proj.weight") => inputs(s.d_model),
         _ => param.init,
     }
 }
 
-/// Llama (Touvron et al. 2023) with `transformers`' initialization: normal(0, 0.02) everywhere. Query, key and value
+/// Llama (Touvron et al. 2023) with `transformers`' initialization: normal(0, 0.02) in every matrix. Query, key and value
 /// matrices follow one another, and so do gate and up: flat storage makes each group one matrix.
 fn llama(s: &ModelSpec) -> Vec<ParamSpec> {
     let (d, kv) = (s.d_model, s.kv_heads * s.head_dim());

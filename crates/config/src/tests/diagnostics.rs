@@ -46,7 +46,8 @@ says! {
     preset_of_another_family: "model: {family: llama, preset: gpt2-124m}\ndata: {train: {text: {files: [input.txt]}}}\n";
     neither_preset_nor_sizes: "model: {layers: 2, heads: 2}\ndata: {train: {text: {files: [input.txt]}}}\n";
     keys_of_the_other_family: "model:\n  preset: gpt2-micro\n  rope_theta: 5e5\n  kv_heads: 2\ndata: {train: {text: {files: [input.txt]}}}\n";
-    variants_are_gpt2s: "model:\n  preset: llama-micro\n  norm: post\n  activation: relu\n  positions: sinusoidal\n  embedding_scale: true\n  head_bias: true\n  final_norm: false\n  mlp_dropout: 0.1\n  init: {pytorch: {}}\ndata: {train: {text: {files: [input.txt]}}}\n";
+    variants_are_gpt2s: "model:\n  preset: llama-micro\n  norm: post\n  activation: relu\n  positions: sinusoidal\n  embedding_scale: true\n  head_bias: true\n  final_norm: false\n  mlp_dropout: 0.1\ndata: {train: {text: {files: [input.txt]}}}\n";
+    initial_weights_by_an_unknown_word: "model:\n  preset: llama-micro\n  init: {pytorch: {embedding: uniform}}\ndata: {train: {text: {files: [input.txt]}}}\n";
     no_masters_under_fp32: with("master_weights: false\n");
     no_masters_under_tf32: with("precision: tf32\nmaster_weights: false\n");
     mlp_dropout_of_all: "model: {preset: gpt2-micro, norm: last, mlp_dropout: 1}\ndata: {train: {text: {files: [input.txt]}}}\n";

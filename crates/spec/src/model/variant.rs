@@ -1,14 +1,15 @@
 //! Settings in which a model of the gpt2 family may differ from GPT-2. Together they make the encoder of PyTorch's language-model
-//! tutorials: norms after the sums, ReLU, sinusoidal positions, a head with weights and a bias of its own.
+//! tutorials: norms after the sums, ReLU, sinusoidal positions, a head with weights and a bias of its own. A Llama may have PyTorch's
+//! initial weights, and none of the others.
 
 use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
 
-pub use crate::experiment::{Activation, NormPlace, PositionKind};
+pub use crate::experiment::{Activation, ModuleStart, NormPlace, PositionKind, PytorchEmbedding};
 use crate::serde_defaults::{is_default, is_true};
 
-/// The differences from GPT-2. The default is GPT-2 itself, and every Llama. Records leave out settings that have their default.
+/// The differences from GPT-2. The default is GPT-2 itself, and a Llama. Records leave out settings that have their default.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Gpt2Variant {
@@ -28,9 +29,9 @@ pub struct Gpt2Variant {
     /// The probability of dropout after the activation of the feed-forward layer.
     #[serde(skip_serializing_if = "is_default")]
     pub mlp_dropout: f64,
-    /// Initial weights as PyTorch's modules have them, embedding and head uniform within ± this.
+    /// Initial weights as PyTorch's modules have them, embedding and head as this says. The only setting that a Llama may have.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub pytorch_init: Option<f64>,
+    pub pytorch_init: Option<PytorchEmbedding>,
 }
 
 impl Default for Gpt2Variant {
@@ -64,7 +65,12 @@ impl Gpt2Variant {
             let _ = write!(words, ", dropout {} within the MLP", self.mlp_dropout);
         }
         if let Some(embedding) = self.pytorch_init {
-            let _ = write!(words, ", PyTorch's initial weights (embedding ±{embedding})");
+            let _ = match embedding {
+                PytorchEmbedding::Uniform(bound) => write!(words, ", PyTorch's initial weights (embedding ±{bound})"),
+                PytorchEmbedding::OfModules(ModuleStart::Normal) => {
+                    write!(words, ", PyTorch's initial weights (embedding normal(0, 1))")
+                }
+            };
         }
         words
     }
