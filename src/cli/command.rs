@@ -174,6 +174,7 @@ mod tests {
             "runner data prepare --from exp.yaml --set a.b=1 --to nanogpt out --validation 0.1 --force --quiet --json",
             "runner data inspect a.bin b.bin --tokenizer bytes --end-of-text 256 --texts 5 --top 20 --threads 2 --json",
             "runner tokenizer train a.txt --vocab-size 300 --special-token [PAD] --out t.json --force --threads 2 --json",
+            "runner tokenizer train --from exp.yaml --set data.validation=null --var a=1 --vocab-size 300",
             "runner tokenizer encode --tokenizer bytes --special --ids text",
             "runner tokenizer decode --tokenizer bytes 1 2,3",
             "runner reproduce abc --check",
@@ -251,6 +252,8 @@ mod tests {
             "runner data prepare a.txt --from exp.yaml --to llmc out",
             "runner data prepare a.txt --tokenizer bytes --to llmc out --shard-tokens 1e8",
             "runner tokenizer train a.txt",
+            "runner tokenizer train a.txt --from exp.yaml --vocab-size 300",
+            "runner tokenizer train a.txt --set a.b=1 --vocab-size 300",
             "runner completions tcsh",
             "runner nothing",
         ] {

@@ -4,12 +4,11 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use super::common::{TemplateArgs, ThreadArgs, cache_dir, experiment_environment, host_without_runs};
+use super::common::{TemplateArgs, ThreadArgs, cache_dir, host_without_runs};
 use super::exit::{Exit, RequestError, refuse};
 use super::output::{exit_of_screen, print_json};
 use super::screen_observer::PreparationObserver;
-use super::text_source::{SourceArgs, find_tokenizer, printable_path, reword_for_flags};
-use runner_config::LoadOptions;
+use super::text_source::{SourceArgs, find_tokenizer, load_data, printable_path, reword_for_flags};
 use runner_data::{HeldOut, ShardEvent, ShardFormat, ShardRequest, write_shards};
 use runner_engine::prepare::lower_hub;
 use runner_report::data_progress::show_data_progress;
@@ -135,8 +134,7 @@ pub(crate) fn run(args: &PrepareArgs) -> anyhow::Result<Exit> {
 /// The tokenizer and the sources.
 fn data(args: &PrepareArgs, screen: &mut Screen) -> anyhow::Result<Data> {
     if let Some(file) = &args.from {
-        let options = LoadOptions { sets: args.set.clone(), env: experiment_environment(), ..LoadOptions::default() };
-        let data = runner_config::load(file, &args.template.add_to(options)?)?.experiment.data;
+        let data = load_data(file, &args.set, &args.template, false)?;
         let host = host_without_runs(args.threads)?;
         let lowered = lower_hub(&data, None, &host, &mut PreparationObserver::new(screen))?;
         return Ok(lowered.map_or(data, |lowered| lowered.local));

@@ -4,14 +4,15 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use super::common::{ThreadArgs, host_without_runs};
+use super::common::{TemplateArgs, ThreadArgs, experiment_environment, host_without_runs};
 use super::exit::{RequestError, refuse};
 use super::screen_observer::PreparationObserver;
+use runner_config::LoadOptions;
 use runner_data::DataError;
 use runner_engine::prepare::local_tokenizer;
 use runner_files::special_file_kind;
 use runner_report::Screen;
-use runner_spec::diagnostic::nearest;
+use runner_spec::diagnostic::{ConfigError, nearest};
 use runner_spec::experiment::{
     Data, HUB_DEFAULT_BRANCH, HubTokenizer, JsonSource, Layout, ParquetSource, Source, Tokenizer,
 };
@@ -121,6 +122,22 @@ impl SourceArgs {
             drop_last: false,
         })
     }
+}
+
+/// The data section of the experiment in `file`, for commands that take it from there by `--from`. With `allows_absent_files` the files
+/// that the experiment names may be missing.
+///
+/// # Errors
+/// Every mistake of the file, the overrides `sets` and the variables.
+pub(crate) fn load_data(
+    file: &Path,
+    sets: &[String],
+    template: &TemplateArgs,
+    allows_absent_files: bool,
+) -> Result<Data, ConfigError> {
+    let (sets, env) = (sets.to_vec(), experiment_environment());
+    let options = LoadOptions { sets, env, allows_absent_files, ..LoadOptions::default() };
+    Ok(runner_config::load(file, &template.add_to(options)?)?.experiment.data)
 }
 
 /// # Errors

@@ -6,16 +6,18 @@ use std::path::PathBuf;
 use anyhow::Context;
 use clap::{Args, Subcommand};
 
-use super::common::{ThreadArgs, cache_dir};
+use super::common::{TemplateArgs, ThreadArgs, cache_dir, host_without_runs};
 use super::exit::{Exit, RequestError, refuse};
 use super::output::{check_replaceable, print, print_json, print_result};
-use super::text_source::{SourceArgs, find_tokenizer, printable_path, reword_for_flags};
+use super::screen_observer::PreparationObserver;
+use super::text_source::{SourceArgs, find_tokenizer, load_data, printable_path, reword_for_flags};
 use runner_data::{TextTokenizer, load_tokenizer, train_tokenizer};
+use runner_engine::prepare::lower_hub;
 use runner_files::parent_folder;
 use runner_report::data_progress::show_data_progress;
 use runner_report::table::{Align, table};
 use runner_report::{OutputMode, Screen};
-use runner_spec::experiment::MAX_BPE_VOCABULARY;
+use runner_spec::experiment::{MAX_BPE_VOCABULARY, Source, Tokenizer, Validation};
 use runner_spec::format::{bytes, count, printable};
 use runner_store::write_atomic;
 
@@ -36,13 +38,21 @@ enum TokenizerCommand {
     Decode(DecodeArgs),
 }
 
-/// Train a byte-level BPE tokenizer on files of text, and write it as a tokenizer.json for Python's tokenizers and transformers.
+/// Train a byte-level BPE tokenizer on text, and write it as a tokenizer.json for Python's tokenizers and transformers.
 ///
 /// The same text always gives the same tokenizer. Special tokens have the first ids.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct TrainArgs {
     #[command(flatten)]
     pub source: SourceArgs,
+    /// Take the training text from the data section of this experiment file, whose tokenizer need not exist yet.
+    #[arg(long, value_name = "EXPERIMENT", conflicts_with_all = ["files", "column", "field"])]
+    pub from: Option<PathBuf>,
+    /// With --from: override a key of the file, such as `data.train.hub.config=sample-10BT`.
+    #[arg(long, value_name = "KEY.PATH=VALUE", requires = "from")]
+    pub set: Vec<String>,
+    #[command(flatten)]
+    pub template: TemplateArgs,
     /// The number of tokens, including bytes and special tokens.
     #[arg(long, value_name = "N")]
     pub vocab_size: usize,
@@ -110,16 +120,16 @@ fn train(args: &TrainArgs) -> anyhow::Result<Exit> {
     if args.out.is_dir() || !folder.is_dir() {
         refuse!("--out: {} is not a file in a folder that exists", printable_path(&args.out));
     }
-    let source = args.source.source()?;
-    let (cache, pool) = (cache_dir()?, args.threads.pool()?);
     let mut screen = Screen::new(OutputMode::detect(args.json, false));
+    let source = training_text(args, &mut screen)?;
+    let (cache, pool) = (cache_dir()?, args.threads.pool()?);
     screen.spinner();
     let show = |progress| show_data_progress(&screen, progress);
     let made = pool.install(|| train_tokenizer(&source, args.vocab_size, &special, &cache, &show));
     screen.clear();
-    let json = made.map_err(|error| reword_for_flags(error, true))?;
+    let json = made.map_err(|error| reword_for_flags(error, args.from.is_none()))?;
     write_atomic(&folder.join(args.out.file_name().unwrap_or_default()), json.as_bytes())?;
-    let spec = runner_spec::experiment::Tokenizer::File(args.out.clone());
+    let spec = Tokenizer::File(args.out.clone());
     let size = load_tokenizer(&spec)?.vocab_size();
     if size < args.vocab_size {
         screen.warn(&format!(
@@ -132,6 +142,24 @@ fn train(args: &TrainArgs) -> anyhow::Result<Exit> {
         let (path, size, length) = (printable_path(&args.out), count(size as u64), bytes(json.len() as u64));
         format!("{path}: {size} tokens, {length}\n")
     })
+}
+
+/// The text to train on: the files of the command line, or the training source of an experiment.
+fn training_text(args: &TrainArgs, screen: &mut Screen) -> anyhow::Result<Source> {
+    let Some(file) = &args.from else { return Ok(args.source.source()?) };
+    // The tokenizer's file is the one to be written.
+    let mut data = load_data(file, &args.set, &args.template, true)?;
+    if let Some(Validation::Fraction(fraction)) = data.validation {
+        refuse!(
+            "--from: {} holds out {fraction} of its text for validation, which the tokenizer would see too; to train on all of it, add \
+             --set data.validation=null",
+            printable_path(file)
+        );
+    }
+    // Of the data only this text is downloaded.
+    (data.tokenizer, data.validation) = (Tokenizer::Bytes {}, None);
+    let lowered = lower_hub(&data, None, &host_without_runs(args.threads)?, &mut PreparationObserver::new(screen))?;
+    Ok(lowered.map_or(data, |lowered| lowered.local).train)
 }
 
 /// # Errors

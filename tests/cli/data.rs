@@ -348,6 +348,31 @@ fn a_trained_tokenizer_encodes_and_decodes() {
     assert!(sandbox.expect(2, "tokenizer decode --tokenizer t.json 99999").contains("beyond the tokenizer's"));
 }
 
+/// The experiment names the tokenizer's file, which the command makes of the experiment's own text.
+#[test]
+fn a_tokenizer_is_trained_on_the_text_of_an_experiment() {
+    let sandbox = Sandbox::new();
+    sandbox.write("a.jsonl", "{\"body\": \"the cat sat on the mat, the cat sat on the mat.\"}\n".repeat(40));
+    sandbox.write("b.txt", "the cat sat on the mat, the cat sat on the mat.");
+    let text = "model: {preset: llama-nano}\n\
+         data: {tokenizer: {file: t.json}, train: {jsonl: {files: [a.jsonl], field: body}}, validation: null}\n\
+         train: {steps: 1}\n";
+    sandbox.write("exp.yaml", text);
+    sandbox.stdout_of("tokenizer train --from exp.yaml --vocab-size 280 --special-token [PAD] --out t.json");
+    sandbox.stdout_of("tokenizer train a.jsonl --field body --vocab-size 280 --special-token [PAD] --out u.json");
+    assert_eq!(fs::read(sandbox.path("t.json")).unwrap(), fs::read(sandbox.path("u.json")).unwrap());
+    sandbox.stdout_of("plan exp.yaml");
+    sandbox.write("held_out.yaml", text.replace(", validation: null", ""));
+    let command = "tokenizer train --from held_out.yaml --vocab-size 280 --special-token [PAD] --out v.json";
+    let printed = sandbox.expect(2, command);
+    assert!(printed.contains("holds out 0.1") && printed.contains("--set data.validation=null"), "{printed}");
+    sandbox.stdout_of(&format!("{command} --set data.validation=null"));
+    assert!(sandbox.expect(2, "tokenizer train --from none.yaml --vocab-size 280").contains("none.yaml"));
+    sandbox.write("absent.yaml", text.replace("a.jsonl", "absent.jsonl"));
+    let printed = sandbox.expect(2, "tokenizer train --from absent.yaml --vocab-size 280 --out w.json");
+    assert!(printed.contains("absent.jsonl"), "{printed}");
+}
+
 /// What Python's `tokenizers` makes of hostile text with a tokenizer that it trained (tests/golden/tokenizers_compare.py).
 #[test]
 fn ids_are_those_of_python() {
