@@ -357,6 +357,50 @@ function importance({ importance: list, measured_at: step }) {
   );
 }
 
+/** The settings of a row that differ from those of the row before it. */
+function changedSettings(row, before) {
+  const names = Object.keys(row.values).filter(
+    (name) => !before || valueText(row.values[name]) !== valueText(before.values[name]),
+  );
+  return names.map((name) => `${name} ${valueText(row.values[name])}`).join(", ");
+}
+
+/** Bars of the values of `name`, one for each point that has one. */
+function speedBars(sweep, name, title, format) {
+  const known = sweep.rows.filter((row) => isNumber(row[name]));
+  const most = Math.max(...known.map((row) => row[name]), Number.MIN_VALUE);
+  const bars = sweep.rows.map((row, i) => {
+    if (!isNumber(row[name])) return [];
+    const settings = changedSettings(row, sweep.rows[i - 1]);
+    return [
+      el("span", { class: "bar-name" }, `${row.point}`, settings ? el("span", { class: "muted" }, ` ${settings}`) : null),
+      stackedBar([[`point ${row.point}`, row[name], "var(--accent)"]], most, format, title),
+      el("span", { class: "bar-value" }, format(row[name])),
+    ];
+  });
+  return [el("h4", null, title), el("div", { class: "bars", "data-bars": name }, bars.flat())];
+}
+
+/** Tokens per second and MFU of each point. */
+function speed(sweep) {
+  if (!sweep.rows.some((row) => isNumber(row.tokens_per_second))) return null;
+  const unknown = "MFU is not known, because the peak of the device is not: RUNNER_PEAK_FLOPS=400e9 gives it.";
+  return el(
+    "div",
+    null,
+    el(
+      "h3",
+      null,
+      "Speed",
+      el("span", { class: "unit" }, " medians over the steps; beside each point, what differs from the point before it"),
+    ),
+    speedBars(sweep, "tokens_per_second", "Tokens per second", (v) => large(v)),
+    sweep.rows.some((row) => isNumber(row.mfu))
+      ? speedBars(sweep, "mfu", "MFU", (v) => percent(v))
+      : note(unknown),
+  );
+}
+
 function renderSweep(width) {
   const { sweep } = data;
   if (!sweep.rows.length) return [problemList(sweep.problems), empty("The sweep has no points.")];
@@ -383,6 +427,7 @@ function renderSweep(width) {
     ),
     parallel(sweep, width, passesBrushes),
     importance(sweep),
+    speed(sweep),
     sweepTable(sweep, passesBrushes),
   ];
 }

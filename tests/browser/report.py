@@ -291,6 +291,8 @@ def sweep(checks, browser, lab):
     shares = page.js(f"[...{bars}.querySelectorAll('.bar-value')].map((value) => Number.parseFloat(value.textContent))")
     to_scale = len(widths) == 2 and all(abs(width - share) < 0.1 for width, share in zip(widths, shares))
     checks.that(f"the bars of importance are to scale {widths} {shares}", to_scale)
+    speeds(checks, page, "tokens_per_second", 4)
+    checks.that("the page says why it has no MFU", page.js("probe.says('#sweep', 'RUNNER_PEAK_FLOPS')"))
     objective = "probe.all('.points tbody tr').map((r) => Number.parseFloat(r.cells[3].textContent))"
     values = page.js(objective)
     checks.that(f"the best is first {values}", values == sorted(values))
@@ -307,6 +309,24 @@ def sweep(checks, browser, lab):
     checks.shot(page, "sweep")
     checks.quiet(page, "sweep")
     page.close()
+    for number, summary in enumerate(sorted((lab.folder / "runs").glob("point-*/summary.json")), 1):
+        known = json.loads(summary.read_text())
+        known["medians"]["mfu"] = 0.1 * number
+        summary.write_text(json.dumps(known))
+    page = browser.open(lab.report("speed.html", name))
+    speeds(checks, page, "mfu", 4)
+    checks.that("a known peak needs no advice", not page.js("probe.says('#sweep', 'RUNNER_PEAK_FLOPS')"))
+    checks.quiet(page, "speed")
+    page.close()
+
+
+def speeds(checks, page, name, points):
+    """A bar a point, as long as its value in the data, the longest over the whole width."""
+    page_rows = "JSON.parse(probe.one('#data').textContent).sweep.rows"
+    values = page.js(f"{page_rows}.map((row) => row.{name})")
+    widths = page.js(f"probe.all('[data-bars={name}] .bar-part').map((part) => Number.parseFloat(part.style.width))")
+    to_scale = all(abs(width - 100 * value / max(values)) < 0.1 for width, value in zip(widths, values))
+    checks.that(f"the bars of {name} are to scale {widths}", len(widths) == len(values) == points and to_scale)
 
 
 def served(checks, browser, lab, run):

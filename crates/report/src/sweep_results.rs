@@ -40,6 +40,8 @@ impl SweepResultsText<'_> {
         columns.extend(value_columns(&names));
         columns.push(Column::new(metric, Align::Right, 9));
         columns.extend(bits);
+        columns.extend(self.shows_speed().then_some(Column::new("tokens/s", Align::Right, 2)));
+        columns.extend(self.shows_mfu().then_some(Column::new("mfu", Align::Right, 8)));
         columns.push(Column::new("steps", Align::Right, 4));
         columns.push(Column::new("status", Align::Left, 5));
         columns.push(Column::new("time", Align::Right, 0));
@@ -54,6 +56,24 @@ impl SweepResultsText<'_> {
             && self.summary.results.rows.iter().any(|row| row.val_bits_per_byte.is_some())
     }
 
+    /// True if the speed stands beside the objective: where a peak is known, and so MFU, and the speed is not the objective itself.
+    fn shows_speed(&self) -> bool {
+        self.record.objective.metric != ObjectiveMetric::TokensPerSecond && self.shows_mfu()
+    }
+
+    fn shows_mfu(&self) -> bool {
+        self.summary.results.rows.iter().any(|row| row.mfu.is_some())
+    }
+
+    /// States that MFU is not known, where points are compared by their speed.
+    pub fn mfu_note(&self) -> Option<String> {
+        let has_speed = self.summary.results.rows.iter().any(|row| row.tokens_per_second.is_some());
+        let is_missing = self.record.objective.metric == ObjectiveMetric::TokensPerSecond && !self.shows_mfu();
+        (is_missing && has_speed).then(|| {
+            "mfu is not known, because the peak of the device is not: RUNNER_PEAK_FLOPS=400e9 gives it".to_owned()
+        })
+    }
+
     fn row(&self, row: &ResultsRow) -> Vec<String> {
         let point = self.record.point(row.point);
         let dash = || "-".to_owned();
@@ -62,6 +82,12 @@ impl SweepResultsText<'_> {
         out.push(row.objective.map_or_else(dash, |value| metric_text(self.record.objective.metric, value)));
         if self.shows_bits_per_byte() {
             out.push(row.val_bits_per_byte.map_or_else(dash, loss));
+        }
+        if self.shows_speed() {
+            out.push(row.tokens_per_second.map_or_else(dash, rate));
+        }
+        if self.shows_mfu() {
+            out.push(row.mfu.map_or_else(dash, percent));
         }
         out.push(step_share(row.steps, point.map_or(0, |p| p.steps)));
         out.push(self.status_text(row.status, point.and_then(|p| p.same_as)));

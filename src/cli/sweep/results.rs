@@ -71,6 +71,7 @@ pub(super) fn run(args: &ResultsArgs) -> anyhow::Result<Exit> {
         let counts = if has_all_runs { String::new() } else { format!("{}\n", text.counts()) };
         let last_lines = [text.saved_steps(), text.best()].into_iter().flatten();
         text.table(table_width())
+            + &text.mfu_note().map_or_else(String::new, |note| note + "\n")
             + &counts
             + &text.importance()
             + &last_lines.map(|line| line + "\n").collect::<String>()

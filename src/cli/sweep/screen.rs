@@ -162,7 +162,8 @@ pub(super) enum SweepEnding {
 pub(super) fn print_summary(text: &SweepResultsText<'_>, ending: SweepEnding, screen: &Screen) {
     let (record, summary) = (text.record, text.summary);
     summary.problems.iter().for_each(|problem| screen.warn(problem));
-    let parts = [Some(text.table(table_width())), Some(text.importance()), text.saved_steps(), text.best()];
+    let table = Some(text.table(table_width()));
+    let parts = [table, text.mfu_note(), Some(text.importance()), text.saved_steps(), text.best()];
     for part in parts.into_iter().flatten().filter(|part| !part.is_empty()) {
         screen.line(&part);
     }

@@ -120,6 +120,10 @@ pub struct PointProgress {
     pub not_finite: bool,
     /// Training time in seconds, summed over all sessions.
     pub seconds: Option<f64>,
+    /// The medians of tokens per second and of MFU over the steps, once no process works on the run; `mfu` is `None` too if the peak of
+    /// the device is not known.
+    pub tokens_per_second: Option<f64>,
+    pub mfu: Option<f64>,
     /// The data that the run is measured over; `None` if its plan cannot be read.
     pub basis: Option<MeasurementBasis>,
     /// The step of the newest checkpoint.
@@ -191,6 +195,8 @@ impl PointProgress {
             is_held,
             not_finite: summary.as_ref().is_some_and(|s| s.not_finite),
             seconds: summary.as_ref().map(|s| s.wall_seconds),
+            tokens_per_second: summary.as_ref().and_then(|s| s.medians.tokens_per_second),
+            mfu: summary.as_ref().and_then(|s| s.medians.mfu),
             error: manifest.error,
             checkpoint,
             steps: series.steps.max(checkpoint.unwrap_or(0)),
@@ -350,6 +356,8 @@ mod tests {
             error: None,
             not_finite: false,
             seconds: None,
+            tokens_per_second: None,
+            mfu: None,
             basis: None,
             checkpoint: Some(5),
             steps: series.steps,

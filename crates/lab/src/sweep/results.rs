@@ -45,6 +45,12 @@ pub struct ResultsRow {
     /// The validation loss in bits per byte of text at the evaluation that gave the objective, if it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub val_bits_per_byte: Option<f64>,
+    /// The speed of the run, once a process has stopped working on it: the median over its steps.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokens_per_second: Option<f64>,
+    /// The median share of the device's peak FLOP/s that the model used; `None` if the peak is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mfu: Option<f64>,
 }
 
 /// The rows, sorted by the objective: the best first, rows without an objective last, equal ones by their number. Rows that do not
@@ -149,6 +155,8 @@ mod tests {
             run: Some(format!("run-{point}")),
             seconds: Some(1.5),
             val_bits_per_byte: None,
+            tokens_per_second: None,
+            mfu: None,
         }
     }
 

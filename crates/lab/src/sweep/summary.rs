@@ -171,6 +171,8 @@ fn empty_row(point: &PlannedPoint, status: PointStatus) -> ResultsRow {
         run: None,
         seconds: None,
         val_bits_per_byte: None,
+        tokens_per_second: None,
+        mfu: None,
     }
 }
 
@@ -198,6 +200,8 @@ fn row(point: &PlannedPoint, run: &PointProgress, is_due: bool) -> ResultsRow {
         run: Some(run.id.clone()),
         seconds: run.seconds,
         val_bits_per_byte: measured.and_then(|(until, _)| run.bits_per_byte(until)),
+        tokens_per_second: run.tokens_per_second,
+        mfu: run.mfu,
         ..empty_row(point, status)
     }
 }
