@@ -42,9 +42,10 @@ const PLANS_OF_SHIPPED_DATA: &[(&str, &str)] = &[
     ("gpt2-fineweb-tiny.yaml", "5b822dd3ca83573f0f735432772c9c889b8eb36605d1207eb0a74bf6f015a83e"),
     ("gpu/parity-gpt2.yaml", "738229d8b7c63ef1a5537812f8d6627773d89e3bd44495f7202bb5dec3f370a7"),
     ("gpu/parity-llama.yaml", "6ed2446acbbefae80a064a4a1b8000e1ed4a3f2400c814b4ac084d4db272b8d4"),
-    ("llama-ddp-tiny.yaml", "d482736525a3b089f61e32afc1c3409bcd8b80a4706a2d41e7b4a722b2713aba"),
-    ("llama-dp-tiny.yaml", "ed9fc5b17263d5d40f2680263d11e12690eac3c7274a4e3d467e3695b0fc5df0"),
-    ("llama-pipeline-tiny.yaml", "e1bbeafc63da15ccd80c43968ca2d1e49d045b17043c2cb8e36f597cce3a289f"),
+    ("llama-ddp-tiny.yaml", "701cbc4da2ea874171e8a030b1458b479cc529faf8a40a5a50d57c021c2be8d0"),
+    ("llama-dp-tiny.yaml", "2d5f4a25ac0862df8da2e578490a162b5f4b82bee52ebd195803e32d9d0cb418"),
+    ("ladder.yaml", "97119a1427476748b79bee576b99c1c29e42c989a32520c4663ce301eba2436b"),
+    ("llama-pipeline-tiny.yaml", "009cc44a96442ced83208fe97bd6bdd3dbaa5e25a99987d297127cc371a3717c"),
     ("quickstart.yaml", "0025e9760572b625dfa001ee14c0e78a20ebeaa1e8e4dab35960e99df0ca525d"),
     ("transformer-ddp-pipeline-tiny.yaml", "c56d7ffb59318eb44b5796bf9477e67823cef0e152c54b3db9c83d7989bf47b7"),
     ("stories-lr.yaml.j2", "6aa542fb317947778fe232fec450411c49031d1f1379b2b733df187ee4d039b6"),
@@ -58,18 +59,24 @@ const PLANS_OF_OTHER_DATA: &[(&str, &str)] = &[
     ("gpt2-fineweb.yaml", "1ed6596839149d4e6f66985696b07ac4d8ee3b46f97d545cc2bed796271b8461"),
     ("gpu/gpt2-124m.yaml", "1359282cf5fd53eacbdaae74b7c0c45ec728c99078f5ce6b001fb385909f2a2c"),
     ("gpu/llama-179m.yaml", "502e4f1194a583ffc8c1ad681de7f37d084f4d02e3ff6129a4e5c5f3385c13a4"),
-    ("llama-ddp.yaml", "205822057887756ae8cf6d3db1629a5df85480209daee300e9062fea99c584a1"),
-    ("llama-dp.yaml", "a7b0d22c0a61d7a5c645dce9eae7a49d18b85b6a6656bd40068ad800c72b69aa"),
-    ("llama-pipeline.yaml", "ced9eae5450045fbe4388f852de261671d23e168572f0add5a33b1c2ecb81bab"),
+    ("llama-ddp.yaml", "046170aa06af6d7c347a8e576c5f0816ab212362493e862b216b4d1a19aab50c"),
+    ("llama-dp.yaml", "932131cf9b8e210fd7620cd880f874a1abd2db20a8c2f6c5bb61dd7a3dd13aeb"),
+    ("llama-pipeline.yaml", "41b05762594682cc35246d980656e19c2ed9b636082b6b80019870c3807d78d7"),
     ("transformer-ddp-pipeline.yaml", "f36d7172cd44c2749307437e989de5ffef7bbe4bb911f97e63baac500c5a2110"),
     ("shakespeare-chars.yaml", "33c7a61e938684c8674fccfb25d204a8b51e12104065b13ac5ef53faf03adb8a"),
 ];
 
-const SWEEPS: &[(&str, &str)] =
-    &[("sweeps/stories.yaml", "stories-27b08764"), ("sweeps/stories-asha.yaml", "stories-asha-74137c74")];
+/// Sweeps with their ids and the plan hashes of their points, as far as they are part of a run's id.
+const SWEEPS: &[(&str, &str, &[&str])] = &[
+    ("sweeps/ladder.yaml", "ladder-97a3757e", LADDER_POINTS),
+    ("sweeps/stories.yaml", "stories-27b08764", STORIES_POINTS),
+    ("sweeps/stories-asha.yaml", "stories-asha-74137c74", STORIES_POINTS),
+];
 
-/// The plan hashes of the twelve points of both sweeps, as far as they are part of a run's id.
-const SWEEP_POINTS: &[&str] = &[
+const LADDER_POINTS: &[&str] =
+    &["97119a14", "85f1609d", "2570bb71", "c2d30515", "914b6bd4", "297231b8", "541f3641", "fc91d594"];
+
+const STORIES_POINTS: &[&str] = &[
     "f7222c5d", "9a4a32ae", "472f8fa6", "fc0b8c95", "4cb74e6a", "26f741d4", "b64b34a6", "857c74a9", "ca5c3026",
     "da668b66", "3fdce81a", "04b832e1",
 ];
@@ -93,8 +100,9 @@ fn plan_hashes_of_shipped_experiments_stay() {
         }
         assert_eq!(plan_hash(&sandbox, &arguments), *hash, "{name}");
     }
+    let plans = [PLANS_OF_SHIPPED_DATA, PLANS_OF_OTHER_DATA].concat();
     let mut listed: Vec<&str> =
-        [PLANS_OF_SHIPPED_DATA, PLANS_OF_OTHER_DATA, SWEEPS].concat().iter().map(|(name, _)| *name).collect();
+        plans.iter().map(|(name, _)| *name).chain(SWEEPS.iter().map(|(name, ..)| *name)).collect();
     listed.sort_unstable();
     let shipped = experiment_files(&repository_path("experiments"));
     assert_eq!(listed, shipped, "every file in experiments/ is in one of these tables");
@@ -103,13 +111,13 @@ fn plan_hashes_of_shipped_experiments_stay() {
 #[test]
 fn ids_and_points_of_shipped_sweeps_stay() {
     let sandbox = Sandbox::new();
-    for (name, id) in SWEEPS {
+    for (name, id, points) in SWEEPS {
         let file = experiment(name);
         let sweep = sandbox.json_of(&["sweep", &file, "--dry-run", "--json"]);
         assert_eq!(sweep["id"], *id);
         let hashes =
             sweep["points"].as_array().unwrap().iter().map(|p| p["plan_hash"].as_str().unwrap()[..8].to_owned());
-        assert_eq!(hashes.collect::<Vec<_>>(), SWEEP_POINTS, "{name}");
+        assert_eq!(hashes.collect::<Vec<_>>(), *points, "{name}");
     }
 }
 
