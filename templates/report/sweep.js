@@ -261,12 +261,17 @@ function parallel(sweep, width, passes) {
         "aria-label": `Parallel coordinates of ${counted(sweep.rows.length, "point")} over ${sweep.parameters.join(", ")} and ${sweep.metric}; the table below has the values`,
       },
       svg("g", { class: "lines" }, order.map(line)),
-      axes.map((axis, i) => drawCoordinate(axis, x(i), { top, bottom, last: i === axes.length - 1, first: i === 0 })),
+      axes.map((axis, i) =>
+        drawCoordinate(axis, x(i), { top, bottom, last: i === axes.length - 1, first: i === 0, gap: x(1) - x(0) }),
+      ),
     ),
   );
 }
 
-function drawCoordinate(axis, x, { top, bottom, last, first }) {
+/** The name of a coordinate, or the last key of its path if the whole path is wider than `gap` pixels. */
+const coordinateName = ({ name }, gap) => (name.length * 7.5 > gap ? name.split(".").at(-1) : name);
+
+function drawCoordinate(axis, x, { top, bottom, last, first, gap }) {
   const side = last ? { x: x + 9, "text-anchor": "start" } : { x: x - 9, "text-anchor": "end" };
   const range = state.brushes.get(axis.id);
   const zone = svg("rect", { class: "brush-zone", x: x - 14, y: top - 6, width: 28, height: bottom - top + 12 });
@@ -297,7 +302,7 @@ function drawCoordinate(axis, x, { top, bottom, last, first }) {
         y: 18,
         "text-anchor": first ? "start" : last ? "end" : "middle",
       },
-      axis.name,
+      coordinateName(axis, gap),
     ),
     chosen,
     zone,
@@ -359,16 +364,15 @@ function importance({ importance: list, measured_at: step }) {
 
 /** The settings of a row that differ from those of the row before it. */
 function changedSettings(row, before) {
-  const names = Object.keys(row.values).filter(
-    (name) => !before || valueText(row.values[name]) !== valueText(before.values[name]),
+  const names = Object.keys(row.values).filter((name) =>
+    before ? valueText(row.values[name]) !== valueText(before.values[name]) : known(row.values[name]),
   );
   return names.map((name) => `${name} ${valueText(row.values[name])}`).join(", ");
 }
 
 /** Bars of the values of `name`, one for each point that has one. */
 function speedBars(sweep, name, title, format) {
-  const known = sweep.rows.filter((row) => isNumber(row[name]));
-  const most = Math.max(...known.map((row) => row[name]), Number.MIN_VALUE);
+  const most = Math.max(...sweep.rows.map((row) => row[name]).filter(isNumber), Number.MIN_VALUE);
   const bars = sweep.rows.map((row, i) => {
     if (!isNumber(row[name])) return [];
     const settings = changedSettings(row, sweep.rows[i - 1]);
