@@ -31,6 +31,7 @@ mod sandbox;
 mod shims;
 mod slurm;
 mod sweep_removal;
+mod sweep_speed;
 mod sweeps;
 mod templates;
 mod torture;
