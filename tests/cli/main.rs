@@ -28,6 +28,7 @@ mod reproduce;
 mod runs;
 #[path = "../common/sandbox.rs"]
 mod sandbox;
+mod session_facts;
 mod shims;
 mod slurm;
 mod sweep_removal;

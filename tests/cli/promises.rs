@@ -346,6 +346,8 @@ fn files_and_fields_stay() {
         let name = command.split(" ddp").next().unwrap();
         add_fields(&output.expect_code(0).json(), &format!("`{name}`"), &mut fields);
     }
+    // Which variables of the allow-list are set depends on the machine.
+    fields.retain(|field| !field.contains("sessions[].environment.") || field.ends_with(".RUNNER_CACHE"));
     let listed: BTreeSet<String> = include_str!("../fixtures/output_fields.txt").lines().map(str::to_owned).collect();
     let missing: Vec<_> = listed.difference(&fields).collect();
     assert!(missing.is_empty(), "removed or renamed: {missing:#?}");

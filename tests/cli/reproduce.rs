@@ -159,7 +159,11 @@ fn changed_data_is_named_and_diverges() {
     assert!(printed.contains("training data    same") && !printed.contains("changed"), "{printed}");
     change_data(&sandbox, "7 8 9 ");
     let printed = sandbox.expect(3, &format!("reproduce {id} --threads 1 --check"));
-    assert!(printed.contains("training data    changed") && printed.contains("plan             same"), "{printed}");
+    assert!(printed.contains("training data    changed"), "{printed}");
+    assert!(
+        printed.contains("plan             changed") && printed.contains("data, weights or devices differ"),
+        "{printed}"
+    );
     assert_eq!(sandbox.runs().len(), 1, "only looked at");
     let printed = sandbox.expect(3, &format!("reproduce {id} --threads 1"));
     assert!(

@@ -553,6 +553,7 @@ fn tables_of_sweeps_fit_the_terminal() {
             let table: Vec<&str> = text.lines().take_while(|line| !line.starts_with("left out")).collect();
             assert!(table.len() < text.lines().count() && table.len() > 1, "{text}");
             assert!(table.iter().all(|line| line.chars().count() <= columns), "{text}");
+            assert!(table[0].contains("status"), "{text}");
         }
     }
 }

@@ -59,12 +59,15 @@ fn unserialized_defaults(family: Family) -> Vec<(&'static str, &'static str, Val
     let mut out = vec![
         ("", "master_weights", Value::Bool(true)),
         ("model", "init", Value::Null),
+        ("data.train.hub", "config", Value::Null),
+        ("data.validation.hub", "config", Value::Null),
         ("data", "shuffle", Value::Bool(true)),
         ("data", "drop_last", Value::Bool(false)),
         ("data.layout.padded", "mask", text("causal")),
         ("train", "recompute", text("none")),
         ("optimizer.adamw", "decays", text("matrices")),
         ("eval", "test", Value::Null),
+        ("eval.test.hub", "config", Value::Null),
     ];
     if family == Family::Gpt2 {
         out.extend([
@@ -152,6 +155,6 @@ mod tests {
                 explained += 1;
             }
         }
-        assert_eq!(explained, 14 + 7, "all but the key of padded rows");
+        assert_eq!(explained, 14 + 7, "all but the keys of padded rows and of hub datasets");
     }
 }

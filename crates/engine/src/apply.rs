@@ -128,8 +128,20 @@ pub(crate) fn open_unless_done(
         }
     }
     restore_summary(&path, manifest, observer);
+    warn_of_damaged_checkpoint(&path, &manifest.id, observer);
     report_up_to_date(&path, &manifest.id, observer);
     Ok(Err(RunReport { outcome: RunOutcome::UpToDate, run: Some(path) }))
+}
+
+/// Reports to `observer` that the newest checkpoint of the finished run in `path` cannot be used, if its files are not there in their
+/// sizes.
+fn warn_of_damaged_checkpoint(path: &Path, id: &str, observer: &mut dyn RunObserver) {
+    if let Some(damage) = checkpoint::find_damage_of_newest(&path.join(CHECKPOINTS)).unwrap_or_else(Some) {
+        observer.observe(&RunEvent::Warning(&format!(
+            "{id} is done, but its newest checkpoint is damaged: {damage}; restore it from a copy, or let `runner reproduce {id}` \
+             train the same weights again in another folder"
+        )));
+    }
 }
 
 fn open_or_create(

@@ -58,7 +58,15 @@ impl Drift {
         ready: &PreparedRun,
         host: &Host,
     ) -> Result<Self, EngineError> {
-        let mut items = vec![compare_plan(path, manifest)?];
+        let mut plan = compare_plan(path, manifest)?;
+        if plan.state == DriftState::Same && ready.plan.hash != manifest.plan_hash {
+            plan.state = DriftState::Changed;
+            plan.is = format!(
+                "{} ({RESOLVED} makes the same plan of what the run had: data, weights or devices differ, see below)",
+                short_hash(&ready.plan.hash)
+            );
+        }
+        let mut items = vec![plan];
         let (was, is) = (&manifest.data, DataHashes::from(&ready.prepared.facts));
         let absent = || "none".to_owned();
         let short = |hash: &str| short_hash(hash).to_owned();

@@ -42,7 +42,7 @@ pub fn compile(experiment: &Experiment, data: &DataFacts, cluster: &ClusterFacts
     let mut notes = Vec::new();
     let model = model_spec(experiment, data)?;
     notes.extend(data.weights.as_ref().and_then(|w| vocabulary_note(w.vocab_size, model.vocab_size)));
-    let warnings = unused_vocabulary(experiment, data).into_iter().collect();
+    let mut warnings: Vec<String> = unused_vocabulary(experiment, data).into_iter().collect();
     let length = row_length(experiment)?;
     let (sequences, micro_batch) = batch_sizes(experiment)?;
     let mask_padding = matches!(experiment.data.layout, Layout::Padded { mask: PaddingMask::CausalAndPadding, .. });
@@ -60,6 +60,7 @@ pub fn compile(experiment: &Experiment, data: &DataFacts, cluster: &ClusterFacts
     let epoch = order.rows_used(data.train.rows, sequences);
     let steps = run_steps(&experiment.train, epoch, sequences, length)?;
     let schedule = lr_schedule(experiment, steps, epoch)?;
+    warnings.extend(unfinished_decay(&experiment.schedule.decay, &schedule, steps));
     let eval = eval_spec(experiment, data, micro_batch, &mut notes)?;
     let mesh = ranks::mesh(&experiment.parallel, sequences)?;
     let periodic = periodic(experiment, &eval, mesh)?;
@@ -223,6 +224,30 @@ fn unused_vocabulary(experiment: &Experiment, data: &DataFacts) -> Option<String
         "the model has a vocabulary of {vocabulary}, and the tokenizer of data.tokenizer makes only {ids} ids, so that {unused} rows \
          are never used: {way_out}"
     ))
+}
+
+/// A warning that the decay is longer than what is left of the run of `steps` steps after the warmup of `schedule`.
+fn unfinished_decay(decay: &Decay, schedule: &LrSchedule, steps: u64) -> Option<String> {
+    let rest = steps.saturating_sub(schedule.warmup_steps);
+    let (key, length, way_out) = match decay {
+        Decay::Cosine(DecayTarget { steps: Some(length), .. }) => {
+            ("cosine.steps", *length, "delete it for the rest of the run")
+        }
+        Decay::Linear(DecayTarget { steps: Some(length), .. }) => {
+            ("linear.steps", *length, "delete it for the rest of the run")
+        }
+        Decay::Step(StepDecay { every: Some(length), .. }) => {
+            ("step.every", *length, "take `constant: {}` for no decay")
+        }
+        _ => return None,
+    };
+    (length > rest).then(|| {
+        let (length, rest, total) = (count(length), count(rest), count(steps));
+        format!(
+            "schedule.decay.{key} is {length}, and the run of {total} steps has {rest} after its warmup: it ends before the \
+             decay does; take at most {rest}, or {way_out}"
+        )
+    })
 }
 
 /// Says what happens to rows of the vocabulary that either the weights to start from or the model does not have.

@@ -43,7 +43,7 @@ impl SweepResultsText<'_> {
         columns.extend(self.shows_speed().then_some(Column::new("tokens/s", Align::Right, 2)));
         columns.extend(self.shows_mfu().then_some(Column::new("mfu", Align::Right, 8)));
         columns.push(Column::new("steps", Align::Right, 4));
-        columns.push(Column::new("status", Align::Left, 5));
+        columns.push(Column::new("status", Align::Left, 9));
         columns.push(Column::new("time", Align::Right, 0));
         columns.push(Column::new("run", Align::Left, 3).shortened_to(12));
         let rows = self.summary.results.rows.iter().map(|row| self.row(row)).collect();

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -10,7 +11,7 @@ use super::checkpoint::{self, StateHash};
 use super::error::StoreError;
 use super::files::file_name;
 use super::metrics::{EvalLine, MetricLine, TrainLine, for_each_metric};
-use super::run_dir::{self, CHECKPOINTS, METRICS, TRACE};
+use super::run_dir::{self, CHECKPOINTS, METRICS, RESOLVED, TRACE};
 use super::summary::Summary;
 use super::trace;
 use runner_spec::event::TracedTensor;
@@ -132,7 +133,17 @@ impl OriginalRun {
     /// If its record is missing or cannot be read.
     pub fn read(path: &Path, from: u64, done: bool, summary: Option<Summary>) -> Result<Self, StoreError> {
         let metrics = path.join(METRICS);
-        fs::metadata(&metrics).map_err(StoreError::io("reading", &metrics))?;
+        fs::metadata(&metrics).map_err(|error| match error.kind() {
+            ErrorKind::NotFound => StoreError::damaged(
+                &metrics,
+                format!(
+                    "the losses of the run are missing, and a reproduction is compared with them: restore the file from a copy, or train \
+                     the run again without a comparison: `runner apply {} --new`",
+                    path.join(RESOLVED).display()
+                ),
+            ),
+            _ => StoreError::io("reading", &metrics)(error),
+        })?;
         let record = RecordedMetrics::read(path, from, u64::MAX)?;
         let folder = path.join(CHECKPOINTS);
         let hashes = checkpoint::saved_steps(&folder)?.into_iter().filter(|step| *step > from);

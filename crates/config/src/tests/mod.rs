@@ -4,5 +4,6 @@ pub(crate) mod diagnostics;
 mod hostile;
 mod load;
 mod parallel;
+mod recorded_keys;
 mod sources;
 mod templates;

@@ -83,6 +83,17 @@ pub fn steps_to_keep(folder: &Path) -> Result<Vec<u64>, StoreError> {
     Ok(all.last().into_iter().chain(whole).map(|e| e.step).chain(best(&all)).collect())
 }
 
+/// The reason why the newest checkpoint in `folder` cannot be used, with the next good one. Its files are looked for in their sizes,
+/// and not read. `None` if they are there, or if there is no checkpoint.
+///
+/// # Errors
+/// If the folder cannot be read.
+pub fn find_damage_of_newest(folder: &Path) -> Result<Option<StoreError>, StoreError> {
+    let all = read_entries(folder)?;
+    let damaged = all.last().and_then(|newest| Some((newest, load::looks_whole(&newest.path).err()?)));
+    Ok(damaged.map(|(newest, problem)| unusable(folder, newest, problem)))
+}
+
 /// The name of the newest checkpoint in `folder` but that of `step` whose files are there in their sizes, for an error message.
 fn other_good_checkpoint(folder: &Path, step: u64) -> Result<Option<String>, StoreError> {
     let all = read_entries(folder)?;

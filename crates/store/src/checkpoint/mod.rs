@@ -11,7 +11,9 @@ mod load;
 pub mod part;
 mod tensors;
 
-pub use entries::{CheckpointChoice, CheckpointEntry, dir_name, pending_folder, saved_steps, steps_to_keep};
+pub use entries::{
+    CheckpointChoice, CheckpointEntry, dir_name, find_damage_of_newest, pending_folder, saved_steps, steps_to_keep,
+};
 pub use export::{ExportedWeights, WeightSink, export_weights, stream_weights};
 pub use folder::DAMAGED;
 pub use folder::{Checkpoints, ChosenCheckpoint, SavedCheckpoint, load_state, load_weights};

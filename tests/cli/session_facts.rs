@@ -1,0 +1,122 @@
+//! Facts that sessions record about program and machine, and what other facts mean for the bits; damaged records of finished runs.
+
+#![cfg(target_os = "linux")]
+
+use std::fs;
+
+use crate::sandbox::{Finished, Sandbox};
+
+fn new_sandbox() -> Sandbox {
+    let yaml = "name: lab\nmodel: {family: gpt2, layers: 1, heads: 2, d_model: 16, context_length: 16}\n\
+                data: {tokenizer: {chars: {}}, train: {text: {files: [input.txt]}}, validation: {fraction: 0.1}}\n\
+                batch: {sequences: 4, micro_batch: 4}\ntrain: {steps: 4}\ncheckpoint: {every: 2}\n\
+                eval: {loss: {rows: 4}}\n";
+    Sandbox::new().with_numbers(2000).with("exp.yaml", yaml)
+}
+
+#[test]
+fn a_session_records_its_platform_and_variables_and_no_secrets() {
+    let sandbox = new_sandbox();
+    let mut command = sandbox.command("apply exp.yaml --threads 1 --quiet");
+    command.env("SLURM_JOB_ID", "7").env("SLURM_JWT", "hidden").env("NCCL_ALGO", "Ring").env("MY_OWN", "hidden");
+    Finished::of(&mut command).expect_code(0);
+    let run = sandbox.only_run();
+    let session = &run.manifest()["sessions"][0];
+    assert_eq!(
+        (&session["environment"]["SLURM_JOB_ID"], &session["environment"]["NCCL_ALGO"]),
+        (&"7".into(), &"Ring".into())
+    );
+    assert!(!run.read("manifest.json").contains("hidden"));
+    let platform = &session["platform"];
+    assert_eq!(platform["source_hash"].as_str().unwrap().len(), 64);
+    assert!(platform["target"].as_str().unwrap().contains("linux"));
+    assert!(platform["vector_instructions"].is_string() && platform["matmul_instructions"].is_string());
+    let version = sandbox.expect(0, "--version");
+    assert!(version.contains(&platform["source_hash"].as_str().unwrap()[..12]), "{version}");
+}
+
+#[test]
+fn another_platform_is_named_with_its_meaning_by_resume_reproduce_and_diff() {
+    let sandbox = new_sandbox();
+    sandbox.expect(0, "apply exp.yaml --threads 1 --quiet --until-step 2");
+    let run = sandbox.only_run();
+    let mut manifest = run.manifest();
+    let platform = &mut manifest["sessions"][0]["platform"];
+    platform["source_hash"] = "0123456789abcdef".into();
+    platform["target"] = "riscv64-unknown-linux-musl".into();
+    manifest["sessions"][0]["environment"]["NCCL_ALGO"] = "Tree".into();
+    run.write("manifest.json", manifest.to_string());
+    let printed = sandbox.expect(0, "resume lab --threads 1");
+    for text in [
+        "was 0123456789ab: the program differs",
+        "was riscv64-unknown-linux-musl: another C library",
+        "was NCCL_ALGO=Tree",
+    ] {
+        assert!(printed.contains(text), "{text}: {printed}");
+    }
+    let printed = sandbox.expect(3, "reproduce lab --check --threads 1");
+    for text in [
+        "sources          changed",
+        "0123456789ab (steps 1 to 2)",
+        "target           changed",
+        "another C library",
+        "drift  vectors          same",
+    ] {
+        assert!(printed.contains(text), "{text}: {printed}");
+    }
+    // The newest session is that of this program.
+    assert!(!sandbox.expect(0, "diff lab exp.yaml").contains("bits may differ"));
+    let mut manifest = run.manifest();
+    manifest["sessions"][1]["platform"]["target"] = "riscv64-unknown-linux-musl".into();
+    run.write("manifest.json", manifest.to_string());
+    let printed = sandbox.expect(0, "diff lab exp.yaml");
+    assert!(
+        printed.contains("bits may differ") && printed.contains("target: A has riscv64-unknown-linux-musl"),
+        "{printed}"
+    );
+    // An older record does not have these facts, and nothing is said about them.
+    for session in manifest["sessions"].as_array_mut().unwrap() {
+        session.as_object_mut().unwrap().remove("platform");
+    }
+    run.write("manifest.json", manifest.to_string());
+    let printed = sandbox.expect(0, "reproduce lab --check --threads 1");
+    assert!(printed.contains("processor        same") && !printed.contains("sources"), "{printed}");
+    assert!(!sandbox.expect(0, "diff lab exp.yaml").contains("bits may differ"));
+}
+
+#[test]
+fn a_damaged_newest_checkpoint_of_a_finished_run_is_named() {
+    let sandbox = new_sandbox();
+    sandbox.expect(0, "apply exp.yaml --threads 1 --quiet");
+    let run = sandbox.only_run();
+    let printed = sandbox.expect(0, "resume lab --threads 1");
+    assert!(printed.contains("up to date") && !printed.contains("damaged"), "{printed}");
+    let file = run.checkpoint(4).join("model.safetensors");
+    let bytes = fs::read(&file).unwrap();
+    fs::write(&file, &bytes[..bytes.len() / 2]).unwrap();
+    for command in ["resume lab --threads 1", "apply exp.yaml --threads 1"] {
+        let printed = sandbox.expect(0, command);
+        for text in
+            ["is done, but its newest checkpoint is damaged", "model.safetensors is cut short", "`runner reproduce lab"]
+        {
+            assert!(printed.contains(text), "{command}: {printed}");
+        }
+    }
+    fs::remove_file(&file).unwrap();
+    assert!(sandbox.expect(0, "resume lab").contains("model.safetensors is missing; the next good one is"));
+}
+
+#[test]
+fn missing_metrics_and_long_decays_are_said_with_what_to_do() {
+    let sandbox = new_sandbox();
+    let decay = "--set schedule.decay.cosine.steps=5000";
+    let printed = sandbox.expect(0, &format!("apply exp.yaml --threads 1 {decay}"));
+    assert!(
+        printed.contains("schedule.decay.cosine.steps is 5,000, and the run of 4 steps has 4 after its warmup"),
+        "{printed}"
+    );
+    assert!(!sandbox.expect(0, "plan exp.yaml --set schedule.decay.cosine.steps=4").contains("schedule.decay"));
+    fs::remove_file(sandbox.only_run().path("metrics.jsonl")).unwrap();
+    let printed = sandbox.expect(1, "reproduce lab --check --threads 1");
+    assert!(printed.contains("the losses of the run are missing") && printed.contains("--new`"), "{printed}");
+}
