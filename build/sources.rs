@@ -10,7 +10,8 @@ pub(crate) mod sha256;
 pub(crate) const ROOTS: [&str; 7] = ["Cargo.lock", "Cargo.toml", "build", "build.rs", "crates", "src", "templates"];
 
 /// The endings of the files that count. Files that editors and systems leave behind have others.
-const EXTENSIONS: [&str; 13] = ["c", "css", "cu", "cuh", "h", "html", "inc", "j2", "js", "json", "lock", "rs", "toml"];
+const EXTENSIONS: [&str; 15] =
+    ["c", "css", "cu", "cuh", "h", "html", "inc", "j2", "js", "json", "lock", "rs", "schema", "toml", "yaml"];
 
 /// Tests and what they compare with. They are not part of the program.
 const TESTS: [&str; 5] = ["benches", "examples", "snapshots", "tests", "tests.rs"];

@@ -111,7 +111,13 @@ mod tests {
     fn the_program_has_the_hash_of_its_sources() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
         let files = source_files(root).unwrap();
-        for file in ["Cargo.lock", "src/main.rs", "build/sources.rs", "crates/compute/src/kernels/cpu/simd.rs"] {
+        for file in [
+            "Cargo.lock",
+            "src/main.rs",
+            "build/sources.rs",
+            "crates/compute/src/kernels/cpu/simd.rs",
+            "crates/config/src/presets.yaml",
+        ] {
             assert!(files.iter().any(|known| known == file), "{file}");
         }
         assert!(files.iter().any(|file| file.starts_with("templates/") || file.ends_with(".cu")));

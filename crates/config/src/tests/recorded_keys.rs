@@ -111,7 +111,8 @@ fn visit(
     recorded: &mut BTreeSet<String>,
     missing: &mut Vec<String>,
 ) {
-    let Some(map) = document.as_object().filter(|map| !map.is_empty() || !object_alternatives(schema).is_empty()) else {
+    let Some(map) = document.as_object().filter(|map| !map.is_empty() || !object_alternatives(schema).is_empty())
+    else {
         return;
     };
     let takes = |alternative: &&Value| map.keys().all(|key| !alternative["properties"][key].is_null());
