@@ -17,7 +17,7 @@ use runner_files::parent_folder;
 use runner_report::data_progress::show_data_progress;
 use runner_report::table::{Align, table};
 use runner_report::{OutputMode, Screen};
-use runner_spec::experiment::{MAX_BPE_VOCABULARY, Source, Tokenizer, Validation};
+use runner_spec::experiment::{Data, MAX_BPE_VOCABULARY, Tokenizer, Validation};
 use runner_spec::format::{bytes, count, printable};
 use runner_store::write_atomic;
 
@@ -45,10 +45,10 @@ enum TokenizerCommand {
 pub(crate) struct TrainArgs {
     #[command(flatten)]
     pub source: SourceArgs,
-    /// Take the training text from the data section of this experiment file, whose tokenizer need not exist yet.
+    /// Train on the training text of this experiment file, without the fraction that it holds out. Its tokenizer need not exist yet.
     #[arg(long, value_name = "EXPERIMENT", conflicts_with_all = ["files", "column", "field"])]
     pub from: Option<PathBuf>,
-    /// With --from: override a key of the file, such as `data.train.hub.config=sample-10BT`.
+    /// With --from: override a key of the file, such as `data.validation=null`.
     #[arg(long, value_name = "KEY.PATH=VALUE", requires = "from")]
     pub set: Vec<String>,
     #[command(flatten)]
@@ -121,11 +121,11 @@ fn train(args: &TrainArgs) -> anyhow::Result<Exit> {
         refuse!("--out: {} is not a file in a folder that exists", printable_path(&args.out));
     }
     let mut screen = Screen::new(OutputMode::detect(args.json, false));
-    let source = training_text(args, &mut screen)?;
+    let data = training_text(args, &mut screen)?;
     let (cache, pool) = (cache_dir()?, args.threads.pool()?);
     screen.spinner();
     let show = |progress| show_data_progress(&screen, progress);
-    let made = pool.install(|| train_tokenizer(&source, args.vocab_size, &special, &cache, &show));
+    let made = pool.install(|| train_tokenizer(&data, args.vocab_size, &special, &cache, &show));
     screen.clear();
     let json = made.map_err(|error| reword_for_flags(error, args.from.is_none()))?;
     write_atomic(&folder.join(args.out.file_name().unwrap_or_default()), json.as_bytes())?;
@@ -145,21 +145,15 @@ fn train(args: &TrainArgs) -> anyhow::Result<Exit> {
 }
 
 /// The text to train on: the files of the command line, or the training source of an experiment.
-fn training_text(args: &TrainArgs, screen: &mut Screen) -> anyhow::Result<Source> {
-    let Some(file) = &args.from else { return Ok(args.source.source()?) };
-    // The tokenizer's file is the one to be written.
+fn training_text(args: &TrainArgs, screen: &mut Screen) -> anyhow::Result<Data> {
+    let Some(file) = &args.from else { return Ok(args.source.data(Tokenizer::Bytes {})?) };
+    // The experiment may name the tokenizer that is to be written.
     let mut data = load_data(file, &args.set, &args.template, true)?;
-    if let Some(Validation::Fraction(fraction)) = data.validation {
-        refuse!(
-            "--from: {} holds out {fraction} of its text for validation, which the tokenizer would see too; to train on all of it, add \
-             --set data.validation=null",
-            printable_path(file)
-        );
-    }
-    // Of the data only this text is downloaded.
-    (data.tokenizer, data.validation) = (Tokenizer::Bytes {}, None);
+    // Only the text is downloaded.
+    data.tokenizer = Tokenizer::Bytes {};
+    data.validation = data.validation.filter(|validation| matches!(validation, Validation::Fraction(_)));
     let lowered = lower_hub(&data, None, &host_without_runs(args.threads)?, &mut PreparationObserver::new(screen))?;
-    Ok(lowered.map_or(data, |lowered| lowered.local).train)
+    Ok(lowered.map_or(data, |lowered| lowered.local))
 }
 
 /// # Errors

@@ -353,24 +353,37 @@ fn a_trained_tokenizer_encodes_and_decodes() {
 fn a_tokenizer_is_trained_on_the_text_of_an_experiment() {
     let sandbox = Sandbox::new();
     sandbox.write("a.jsonl", "{\"body\": \"the cat sat on the mat, the cat sat on the mat.\"}\n".repeat(40));
-    sandbox.write("b.txt", "the cat sat on the mat, the cat sat on the mat.");
     let text = "model: {preset: llama-nano}\n\
          data: {tokenizer: {file: t.json}, train: {jsonl: {files: [a.jsonl], field: body}}, validation: null}\n\
-         train: {steps: 1}\n";
+         batch: {sequences: 4}\ntrain: {steps: 1}\n";
     sandbox.write("exp.yaml", text);
     sandbox.stdout_of("tokenizer train --from exp.yaml --vocab-size 280 --special-token [PAD] --out t.json");
     sandbox.stdout_of("tokenizer train a.jsonl --field body --vocab-size 280 --special-token [PAD] --out u.json");
     assert_eq!(fs::read(sandbox.path("t.json")).unwrap(), fs::read(sandbox.path("u.json")).unwrap());
     sandbox.stdout_of("plan exp.yaml");
-    sandbox.write("held_out.yaml", text.replace(", validation: null", ""));
-    let command = "tokenizer train --from held_out.yaml --vocab-size 280 --special-token [PAD] --out v.json";
-    let printed = sandbox.expect(2, command);
-    assert!(printed.contains("holds out 0.1") && printed.contains("--set data.validation=null"), "{printed}");
-    sandbox.stdout_of(&format!("{command} --set data.validation=null"));
+    // The end of the text, which is held out, has words that the tokenizer must not learn.
+    let learned = |from: &str| {
+        sandbox.stdout_of(&format!(
+            "tokenizer train --from {from} --vocab-size 290 --special-token [PAD] --out v.json --force"
+        ));
+        let tokenizer = sandbox.read("v.json");
+        fs::remove_file(sandbox.path("v.json")).unwrap();
+        (tokenizer.contains("zebra"), tokenizer.contains("mat"))
+    };
+    let line = |word: &str| format!("{{\"body\": \"{}\"}}\n", format!("{word} ").repeat(8));
+    sandbox.write("a.jsonl", line("mat").repeat(54) + &line("zebra").repeat(6));
+    assert_eq!(learned("exp.yaml"), (true, true));
+    sandbox.write("held_out.yaml", text.replace("validation: null", "validation: {fraction: 0.2}"));
+    assert_eq!(learned("held_out.yaml"), (false, true));
     assert!(sandbox.expect(2, "tokenizer train --from none.yaml --vocab-size 280").contains("none.yaml"));
     sandbox.write("absent.yaml", text.replace("a.jsonl", "absent.jsonl"));
     let printed = sandbox.expect(2, "tokenizer train --from absent.yaml --vocab-size 280 --out w.json");
     assert!(printed.contains("absent.jsonl"), "{printed}");
+    sandbox.write("a.npy", npy(&[1, 2, 3, 4]));
+    sandbox
+        .write("shards.yaml", text.replace("{jsonl: {files: [a.jsonl], field: body}}", "{tokens: {files: [a.npy]}}"));
+    let printed = sandbox.expect(2, "tokenizer train --from shards.yaml --vocab-size 280 --out w.json");
+    assert!(printed.contains("data.train") && printed.contains("token shards hold none"), "{printed}");
 }
 
 /// What Python's `tokenizers` makes of hostile text with a tokenizer that it trained (tests/golden/tokenizers_compare.py).

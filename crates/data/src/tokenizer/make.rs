@@ -15,7 +15,7 @@ use crate::progress::{Progress, Report};
 use crate::source::{DocumentFormat, LocatedSource, locate};
 use crate::split_name::SplitName;
 use runner_files::read_regular;
-use runner_spec::experiment::{Data, Layout, MAX_BPE_VOCABULARY, Source, Tokenizer, Validation};
+use runner_spec::experiment::{Data, Layout, MAX_BPE_VOCABULARY, Tokenizer, Validation};
 
 /// Makes the tokenizer of `data`. `train` is the training source of `data`.
 ///
@@ -102,22 +102,23 @@ fn parse_tokenizer_json(path: &Path, bytes: &[u8]) -> Result<TextTokenizer> {
     Ok(TextTokenizer::library(library, blake3::hash(bytes).to_hex().to_string()))
 }
 
-/// Trains byte-level BPE of `vocab_size` tokens on all of `source`, with `special` among the tokens. Returns the content of a
-/// tokenizer.json. The same text gives the same tokenizer.
+/// Trains byte-level BPE of `vocab_size` tokens on the text of `data`, less the fraction that it holds out, with `special` among the tokens.
+/// Returns the content of a tokenizer.json. The same text gives the same tokenizer.
 ///
 /// # Errors
-/// If the source cannot be read, or is too small for a merge.
+/// If the training source cannot be read, has no text, or is too small for a merge.
 pub fn train_tokenizer(
-    source: &Source,
+    data: &Data,
     vocab_size: usize,
     special: &[String],
     cache_dir: &Path,
     report: &Report<'_>,
 ) -> Result<String> {
     let cache = DataCache::open(cache_dir)?;
-    let train = &locate(source, SplitName::Train, &cache, report)?;
-    TrainedVocabulary { train, cache: &cache, report }
-        .make(&|progress| train::train_merges(train, TrainingPart::Whole, vocab_size, special, progress))
+    let train = &locate(&data.train, SplitName::Train, &cache, report)?;
+    let vocabulary = TrainedVocabulary { train, cache: &cache, report };
+    vocabulary.check_has_text("data.train", "the merges are trained")?;
+    vocabulary.make(&|progress| train::train_merges(train, training_part(data), vocab_size, special, progress))
 }
 
 /// A vocabulary made from the text of a source.
