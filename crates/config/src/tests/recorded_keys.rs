@@ -36,7 +36,7 @@ const FILES: [&str; 11] = [
     "model: {preset: gpt2-nano}\ndata: {DATA, tokenizer: {file: t.json}}\nschedule: {decay: {linear: {}}}\neval: {EVAL, samples: {prompts: [a]}}",
     "model: {preset: gpt2-nano}\ndata: {DATA, tokenizer: {hub: gpt2}}\nschedule: {decay: {step: {every: 10, gamma: 0.5}}}\neval: {EVAL}",
     "model: {preset: gpt2-nano}\ndata: {DATA}\nschedule: {decay: {step: {epochs: 1, gamma: 0.5}}}\neval: {EVAL}",
-    "model: {init: {from: weights}}\ndata: {DATA}\neval: {EVAL}",
+    "model: {preset: gpt2-nano, init: {from: weights}}\ndata: {DATA}\neval: {EVAL}",
     "model: {preset: gpt2-nano, vocab_size: 50257}\ndata: {DATA, tokenizer: {hub: gpt2}}\neval: {EVAL}",
     "model: {preset: gpt2-mini}\ndata: {DATA}\nparallel: {mode: pipeline, pipeline: {stages: 2}}\n\
      eval: {EVAL, hellaswag: {builtin: stories}}",
