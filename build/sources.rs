@@ -3,9 +3,6 @@
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-#[path = "sha256.rs"]
-pub(crate) mod sha256;
-
 /// The files and folders, below the root of the workspace, with the sources that decide what the program computes.
 pub(crate) const ROOTS: [&str; 7] = ["Cargo.lock", "Cargo.toml", "build", "build.rs", "crates", "src", "templates"];
 
@@ -16,7 +13,7 @@ const EXTENSIONS: [&str; 15] =
 /// Tests and what they compare with. They are not part of the program.
 const TESTS: [&str; 5] = ["benches", "examples", "snapshots", "tests", "tests.rs"];
 
-/// SHA-256 over path, length and content of each source file below `root`, in the order of the paths. `None` if the folder has not
+/// BLAKE3 over path, length and content of each source file below `root`, in the order of the paths. `None` if the folder has not
 /// all sources: a package of the command line alone lacks the crates.
 ///
 /// # Errors
@@ -25,15 +22,15 @@ pub(crate) fn hash_sources(root: &Path) -> io::Result<Option<String>> {
     if ROOTS.iter().any(|name| !root.join(name).exists()) {
         return Ok(None);
     }
-    let mut hashed = Vec::new();
+    let mut hasher = blake3::Hasher::new();
     for file in source_files(root)? {
         let content = fs::read(root.join(&file))?;
         for bytes in [file.as_bytes(), &content] {
-            hashed.extend((bytes.len() as u64).to_le_bytes());
-            hashed.extend_from_slice(bytes);
+            hasher.update(&(bytes.len() as u64).to_le_bytes());
+            hasher.update(bytes);
         }
     }
-    Ok(Some(sha256::hex_digest(&hashed)))
+    Ok(Some(hasher.finalize().to_hex().to_string()))
 }
 
 /// The paths of the source files, relative to `root`, with `/` between their parts, in order.

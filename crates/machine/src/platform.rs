@@ -12,7 +12,7 @@ use crate::doctor;
 pub struct Platform {
     /// The target triple that the program was built for, such as `x86_64-unknown-linux-musl`: it names the C library.
     pub target: Option<String>,
-    /// SHA-256 of the program's own sources.
+    /// BLAKE3 hash of the program's own sources.
     pub source_hash: Option<String>,
     /// The instruction set of this program's kernels: `AVX-512`, `AVX2`, `NEON` or `baseline`.
     pub vector_instructions: Option<String>,
