@@ -101,23 +101,27 @@ fn pipes_and_devices_are_no_files_but_standard_input_is() {
 }
 
 #[test]
-fn tokens_without_a_tokenizer_are_warned_about() {
+fn tokens_without_a_tokenizer_need_a_vocabulary() {
     let yaml = "model: {preset: gpt2-nano, context_length: 16}\ndata: {train: {tokens: {files: [train.bin]}}}\n\
                 batch: {sequences: 2}\ntrain: {steps: 1}\ndevice: cpu\n";
     let sandbox = Sandbox::new().with("exp.yaml", yaml).with("train.bin", [1, 0].repeat(200));
     for command in ["validate exp.yaml", "plan exp.yaml", "apply exp.yaml --quiet"] {
-        let said = sandbox.run(command).expect_code(0).stderr;
-        assert!(said.starts_with("warning: `data.tokenizer` is not given") && said.contains("{hub: gpt2}"), "{said}");
+        let said = sandbox.expect(2, command);
+        assert!(said.contains("does not tell which tokenizer made them") && said.contains("exp.yaml:2:"), "{said}");
+        assert!(said.contains("{hub: gpt2}") && said.contains("`model.vocab_size`"), "{said}");
         let stated = sandbox.run(&format!("{command} --set data.tokenizer.bytes={{}}")).expect_code(0).stderr;
         assert!(!stated.contains("data.tokenizer"), "{stated}");
+        sandbox.expect(0, &format!("{command} --set model.vocab_size=9"));
     }
     sandbox.write("tokenizer.json", "{}");
-    let said = sandbox.run("validate exp.yaml").expect_code(0).stderr;
+    let said = sandbox.expect(2, "validate exp.yaml");
     assert!(said.contains("`tokenizer: {file: tokenizer.json}`"), "{said}");
     std::fs::remove_file(sandbox.path("tokenizer.json")).unwrap();
     sandbox.write("meta.pkl", "");
-    let said = sandbox.run("validate exp.yaml").expect_code(0).stderr;
+    let said = sandbox.expect(2, "validate exp.yaml");
     assert!(said.contains("they are probably characters") && said.contains("`tokenizer: {chars: {}}`"), "{said}");
+    let said = sandbox.expect(2, "validate exp.yaml --set data.tokenizer.ids={}");
+    assert!(said.contains("ids alone do not tell how large the vocabulary is"), "{said}");
 }
 
 #[test]

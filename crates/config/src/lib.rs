@@ -23,6 +23,7 @@ mod resolve_model;
 mod resolve_parallel;
 mod resolve_run;
 mod resolve_source;
+mod resolve_token_ids;
 mod resolver;
 mod schema;
 pub mod shape;

@@ -10,7 +10,7 @@ use runner_spec::experiment::{PaddingMask, Source, Tokenizer, Validation};
 #[serde(default, deny_unknown_fields)]
 #[schemars(rename = "Data", extend("required" = ["train"]))]
 pub(crate) struct RawData {
-    /// The tokenizer, which turns text into tokens. Default: bytes.
+    /// The tokenizer, which turns text into tokens. Default: bytes, and ids for token shards if the vocabulary is known.
     pub(crate) tokenizer: Tokenizer,
     /// The training source.
     pub(crate) train: Option<Source>,

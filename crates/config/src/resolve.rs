@@ -15,8 +15,7 @@ impl Resolver<'_> {
         let name = self.name(raw.name.as_deref(), path);
         self.master_weights(raw.precision, raw.master_weights);
         let model = raw.model.and_then(|m| self.model(&m));
-        let context = model.as_ref().map(|m| m.context_length);
-        let mut data = raw.data.and_then(|d| self.data(d, context));
+        let mut data = raw.data.and_then(|d| self.data(d, model.as_ref()));
         let length = data.as_ref().map(|d| d.layout.length());
         let raw_parallel = self.overridden(raw.parallel);
         let grid = self.grid(&raw_parallel);
@@ -30,6 +29,9 @@ impl Resolver<'_> {
         self.check_schedule(&raw.schedule, train.as_ref());
         let validation = data.as_ref().map(|d| d.validation.is_some());
         let eval = self.eval(raw.eval, validation);
+        if let (Some(data), Some(eval), Some(model)) = (&data, &eval, &model) {
+            self.check_token_ids(data, eval, model);
+        }
         if let (Some(model), Some(batch), Some(length)) = (&model, &batch, length) {
             self.sizes(model, batch, length);
         }

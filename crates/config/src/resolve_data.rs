@@ -6,7 +6,9 @@ use super::raw_data::{RawData, RawLayout};
 use super::resolver::Resolver;
 use runner_files::special_file_kind;
 use runner_spec::diagnostic::{list, nearest, short};
-use runner_spec::experiment::{Data, HELLASWAG_FILE_ADVICE, HubTokenizer, Layout, Source, Tokenizer, Validation};
+use runner_spec::experiment::{
+    Data, HELLASWAG_FILE_ADVICE, HubTokenizer, Layout, Model, Source, Tokenizer, Validation,
+};
 
 /// The last part of the training source that is held out unless the file says otherwise.
 const HELD_OUT: f64 = 0.1;
@@ -14,9 +16,12 @@ const HELD_OUT: f64 = 0.1;
 const MAX_NAMES: usize = 2000;
 
 impl Resolver<'_> {
-    pub(crate) fn data(&mut self, raw: RawData, context: Option<usize>) -> Option<Data> {
+    /// Resolves the section for `model`, which is `None` after mistakes in it.
+    pub(crate) fn data(&mut self, raw: RawData, model: Option<&Model>) -> Option<Data> {
+        let context = model.map(|model| model.context_length);
         self.check_special_tokens(&raw);
-        let tokenizer = self.tokenizer(raw.tokenizer);
+        let is_given = self.given("data.tokenizer");
+        let given = is_given.then(|| self.tokenizer(raw.tokenizer.clone()));
         let layout = self.layout(raw.layout, context);
         let tokens = matches!(raw.train, Some(Source::Tokens { .. }));
         let train = raw.train.and_then(|mut source| self.source(&mut source, "data.train").map(|()| source));
@@ -25,13 +30,12 @@ impl Resolver<'_> {
             None if tokens || self.given_as_null("data.validation") => Some(None),
             None => Some(Some(Validation::Fraction(HELD_OUT))),
         };
-        if !self.given("data.tokenizer") {
-            let separate = match &validation {
-                Some(Some(Validation::Source(source))) => Some(source),
-                _ => None,
-            };
-            self.warn_of_assumed_bytes(train.iter().chain(separate));
-        }
+        let separate = match &validation {
+            Some(Some(Validation::Source(source))) => Some(source),
+            _ => None,
+        };
+        let tokenizer =
+            given.unwrap_or_else(|| self.tokenizer_of_sources(raw.tokenizer, train.as_ref(), separate, model));
         let columns = matches!(layout, Some(Layout::Columns { .. }));
         if columns && raw.shuffle == Some(true) {
             self.error(
@@ -51,28 +55,6 @@ impl Resolver<'_> {
             shuffle: raw.shuffle.unwrap_or(!columns),
             drop_last: raw.drop_last,
         })
-    }
-
-    /// Warns if one of `sources` holds tokens, and no tokenizer is given: the tokens alone do not tell that they are no bytes.
-    fn warn_of_assumed_bytes<'a>(&mut self, mut sources: impl Iterator<Item = &'a Source>) {
-        let files = sources.find_map(|source| if let Source::Tokens { files } = source { Some(files) } else { None });
-        let Some(files) = files else { return };
-        let beside = |name: &str| files.iter().map(|file| file.with_file_name(name)).find(|path| path.is_file());
-        let advice = if let Some(tokenizer) = beside("tokenizer.json") {
-            let tokenizer = tokenizer.strip_prefix(&self.base).unwrap_or(&tokenizer).display().to_string();
-            format!("there is a tokenizer.json beside them: `tokenizer: {{file: {tokenizer}}}`")
-        } else if beside("meta.pkl").is_some() {
-            "there is a meta.pkl of nanoGPT beside them, so they are probably characters: train on their text, such as input.txt, with \
-             `tokenizer: {chars: {}}`"
-                .to_owned()
-        } else {
-            "name the tokenizer that they were made with, such as `tokenizer: {hub: gpt2}` or `tokenizer: {file: tokenizer.json}`"
-                .to_owned()
-        };
-        self.warnings.push(format!(
-            "`data.tokenizer` is not given, so the tokens of the files are taken for bytes: prompts and samples are wrong if they are \
-             not; {advice}, or say `tokenizer: {{bytes: {{}}}}`"
-        ));
     }
 
     /// Columns are as many as a batch has sequences, `sequences`.
@@ -97,7 +79,7 @@ impl Resolver<'_> {
                 self.file("data.tokenizer.gpt2.merges", merges).and(vocab)?;
             }
             Tokenizer::File(path) => self.file("data.tokenizer.file", path)?,
-            Tokenizer::Chars {} | Tokenizer::Bytes {} | Tokenizer::Words { .. } => {}
+            Tokenizer::Chars {} | Tokenizer::Bytes {} | Tokenizer::Ids {} | Tokenizer::Words { .. } => {}
             Tokenizer::Bpe { vocab_size, special_tokens } => {
                 let least = 256 + special_tokens.len();
                 if *vocab_size < least {

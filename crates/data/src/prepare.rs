@@ -123,7 +123,7 @@ impl Preparation<'_> {
                 check_disjoint(validation, test, ", by which the best checkpoint is chosen: test on other text")?;
             }
         }
-        let tokenizer = make_tokenizer(data, &train, &self.cache, self.report)?;
+        let tokenizer = make_tokenizer(data, &train, self.request.vocab_size, &self.cache, self.report)?;
         let padding = padding_tokens(&data.layout, &tokenizer)?;
         let fraction = match data.validation {
             Some(Validation::Fraction(fraction)) => Some(fraction),

@@ -48,7 +48,7 @@ pub fn write_shards(request: &ShardRequest<'_>, report: &Report<'_>) -> Result<W
         }
         _ => None,
     };
-    let tokenizer = make_tokenizer(request.data, &train, &cache, &preparing)?;
+    let tokenizer = make_tokenizer(request.data, &train, None, &cache, &preparing)?;
     check(request, held_out, &tokenizer)?;
 
     let settings = Settings {

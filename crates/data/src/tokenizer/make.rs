@@ -17,13 +17,14 @@ use crate::split_name::SplitName;
 use runner_files::read_regular;
 use runner_spec::experiment::{Data, Layout, MAX_BPE_VOCABULARY, Tokenizer, Validation};
 
-/// Makes the tokenizer of `data`. `train` is the training source of `data`.
+/// Makes the tokenizer of `data`. `train` is the training source of `data`, `vocab_size` the model's vocabulary, if it is known.
 ///
 /// # Errors
 /// If a file is no tokenizer, or the training source cannot be read for a vocabulary.
 pub(crate) fn make_tokenizer(
     data: &Data,
     train: &LocatedSource,
+    vocab_size: Option<usize>,
     cache: &DataCache,
     report: &Report<'_>,
 ) -> Result<TextTokenizer> {
@@ -64,6 +65,10 @@ pub(crate) fn make_tokenizer(
             };
             vocabulary.open_or_make("words 1", &settings, special_tokens, "words.json", &parse, &make)
         }
+        Tokenizer::Ids {} => vocab_size.map(TextTokenizer::ids).ok_or_else(|| {
+            let message = "token ids alone do not tell the vocabulary: give model.vocab_size, or name the tokenizer";
+            DataError::setting("data.tokenizer.ids", message)
+        }),
         other => read_tokenizer(other, "data.tokenizer"),
     }
 }
@@ -90,6 +95,7 @@ fn read_tokenizer(tokenizer: &Tokenizer, key: &'static str) -> Result<TextTokeni
         Tokenizer::Chars {} | Tokenizer::Bpe { .. } | Tokenizer::Words { .. } => {
             "made from text, of which there is none here"
         }
+        Tokenizer::Ids {} => "none: it knows ids and no text",
         Tokenizer::Hub(_) => "on the hub, and its files are not here yet",
     };
     let message = format!("{problem}; give GPT-2's vocab.json and merges.txt, a tokenizer.json or bytes");

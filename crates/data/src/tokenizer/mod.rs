@@ -6,6 +6,7 @@ mod make;
 mod merges;
 mod text_tokenizer;
 mod token_bytes;
+mod token_ids;
 mod tokenizer_file;
 mod tokenizer_json;
 mod train;

@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::library::{END_OF_TEXT, LibraryTokenizer};
+use super::token_ids;
 use super::word_vocabulary::WordVocabulary;
 use crate::cut_points::CutPoints;
 use crate::error::{DataError, Result};
@@ -43,6 +44,8 @@ pub(super) enum Encoder {
     /// The 256 bytes, then end of text.
     Bytes,
     Words(Box<WordVocabulary>),
+    /// Ids of a vocabulary of this size, without text.
+    Ids(usize),
 }
 
 impl fmt::Debug for TextTokenizer {
@@ -58,6 +61,7 @@ impl TextTokenizer {
             Encoder::Chars { characters, .. } => (Vec::new(), Some(characters.len())),
             Encoder::Bytes => (vec![(END_OF_TEXT.to_owned(), 256)], Some(257)),
             Encoder::Words(words) => (words.special(), Some(words.size())),
+            Encoder::Ids(size) => (Vec::new(), Some(*size)),
         };
         let named: HashMap<String, u32> = match &encoder {
             Encoder::Library(library) => library.vocabulary(),
@@ -92,15 +96,30 @@ impl TextTokenizer {
         Self::new(Encoder::Words(Box::new(words)), hash)
     }
 
+    /// The tokens of a vocabulary of `size` ids, whose text is not known. Their hash does not depend on the size: ids are ids.
+    pub fn ids(size: usize) -> Self {
+        Self::new(Encoder::Ids(size), blake3::hash(b"ids").to_hex().to_string())
+    }
+
+    /// True if it encodes and decodes text; false if it knows ids alone.
+    pub fn knows_text(&self) -> bool {
+        !matches!(self.0.encoder, Encoder::Ids(_))
+    }
+
     pub(super) fn encoder(&self) -> &Encoder {
         &self.0.encoder
     }
 
-    /// The tokens of a prompt. A special token that is written out in it, such as `<|endoftext|>`, becomes that token.
+    /// The tokens of a prompt. A special token that is written out in it, such as `<|endoftext|>`, becomes that token. Without a tokenizer
+    /// of text a prompt is ids.
     ///
     /// # Errors
-    /// If the tokenizer has no token for a character.
+    /// If the tokenizer has no token for a character, or the text should be ids and is not.
     pub fn encode_prompt(&self, text: &str) -> Result<Vec<u32>> {
+        if let Encoder::Ids(size) = self.0.encoder {
+            return token_ids::parse(text, size)
+                .map_err(|message| DataError::Encode { context: excerpt(text), message });
+        }
         let mut out = Vec::new();
         let mut rest = text;
         loop {
@@ -121,7 +140,7 @@ impl TextTokenizer {
     /// The tokens of a document, or of a part of one. Text in it that looks like a special token stays text.
     ///
     /// # Errors
-    /// If the tokenizer has no token for a character.
+    /// If the tokenizer has no token for a character, or knows ids alone.
     pub fn encode_document(&self, text: &str) -> Result<Vec<u32>> {
         // English has three to five bytes per token.
         let mut out = Vec::with_capacity(text.len() / 3);
@@ -146,6 +165,7 @@ impl TextTokenizer {
             }
             Encoder::Bytes => out.extend(text.bytes().map(u32::from)),
             Encoder::Words(words) => words.encode(text, out),
+            Encoder::Ids(_) => return Err(invalid(token_ids::NO_TOKENIZER.to_owned())),
         }
         Ok(())
     }
@@ -156,6 +176,7 @@ impl TextTokenizer {
         match &self.0.encoder {
             Encoder::Library(library) => library.decode(ids),
             Encoder::Words(words) => words.decode(ids),
+            Encoder::Ids(_) => token_ids::text(ids),
             Encoder::Chars { characters, .. } => ids.iter().filter_map(|&id| characters.get(id as usize)).collect(),
             Encoder::Bytes => {
                 let mut bytes = Vec::new();
@@ -203,7 +224,7 @@ impl TextTokenizer {
     pub(crate) fn cut_points(&self) -> CutPoints {
         match &self.0.encoder {
             Encoder::Library(library) => library.cut_points,
-            Encoder::Chars { .. } | Encoder::Bytes => CutPoints::Anywhere,
+            Encoder::Chars { .. } | Encoder::Bytes | Encoder::Ids(_) => CutPoints::Anywhere,
             Encoder::Words(_) => CutPoints::EnglishWords,
         }
     }

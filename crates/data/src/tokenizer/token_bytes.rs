@@ -18,7 +18,7 @@ impl TextTokenizer {
             Encoder::Bytes => Some((0..self.vocab_size()).map(|id| u32::from(id < 256)).collect()),
             Encoder::Chars { characters, .. } => Some(characters.iter().map(|c| c.len_utf8() as u32).collect()),
             Encoder::Library(library) => library.token_bytes(self.vocab_size()),
-            Encoder::Words(_) => None,
+            Encoder::Words(_) | Encoder::Ids(_) => None,
         }
     }
 }

@@ -32,6 +32,8 @@ enum TokenizerKind {
     Bytes,
     /// The characters.
     Chars,
+    /// The number of ids.
+    Ids,
     /// A tokenizer.json.
     Library,
     /// A vocabulary of words in JSON.
@@ -49,6 +51,7 @@ impl TextTokenizer {
             Encoder::Chars { characters, .. } => (TokenizerKind::Chars, characters.iter().collect()),
             Encoder::Bytes => (TokenizerKind::Bytes, String::new()),
             Encoder::Words(words) => (TokenizerKind::Words, words.to_json()),
+            Encoder::Ids(size) => (TokenizerKind::Ids, size.to_string()),
         };
         let blake3 = blake3::hash(tokenizer.as_bytes()).to_hex().to_string();
         let file = TokenizerFile { format: FORMAT, hash: self.hash().to_owned(), blake3, kind, tokenizer };
@@ -75,6 +78,9 @@ impl TextTokenizer {
         let tokenizer = match file.kind {
             TokenizerKind::Bytes => Self::bytes(),
             TokenizerKind::Chars => Self::chars(&file.tokenizer.chars().collect::<BTreeSet<char>>(), hash),
+            TokenizerKind::Ids => {
+                Self::ids(file.tokenizer.parse().map_err(|_| DataError::damaged(path, "its content is no number"))?)
+            }
             TokenizerKind::Words => {
                 let words = WordVocabulary::from_json(&file.tokenizer);
                 Self::words(words.map_err(|message| DataError::damaged(path, message))?)

@@ -21,13 +21,14 @@ impl TextTokenizer {
     /// there, and unknown here.
     ///
     /// # Errors
-    /// If the `tokenizers` crate cannot write the tokenizer.
+    /// If the tokenizer knows ids alone, or the `tokenizers` crate cannot write it.
     pub fn to_tokenizer_json(&self) -> Result<String> {
         let json = match self.encoder() {
             Encoder::Library(library) => return library.to_json(),
             Encoder::Chars { characters, .. } => characters_json(characters),
             Encoder::Bytes => bytes_json(),
             Encoder::Words(words) => words_json(words),
+            Encoder::Ids(_) => return Err(DataError::setting("data.tokenizer.ids", "the model knows ids and no text")),
         };
         serde_json::to_string(&json).map_err(|error| DataError::file(Path::new("tokenizer.json"), error.to_string()))
     }

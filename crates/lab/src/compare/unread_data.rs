@@ -33,7 +33,9 @@ pub fn assume_data_hashed(experiment: &Experiment, rows: u64, hash: impl Fn(&[Va
         Tokenizer::Bytes {} => 257,
         Tokenizer::Bpe { vocab_size, .. } => *vocab_size,
         Tokenizer::Gpt2 { .. } => 50_257,
-        Tokenizer::File(_) | Tokenizer::Chars {} | Tokenizer::Words { .. } | Tokenizer::Hub(_) => usize::MAX,
+        Tokenizer::File(_) | Tokenizer::Chars {} | Tokenizer::Words { .. } | Tokenizer::Ids {} | Tokenizer::Hub(_) => {
+            usize::MAX
+        }
     };
     let given = experiment.model.vocab_size;
     let tokenizer_vocab = match (known, given) {

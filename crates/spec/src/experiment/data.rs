@@ -41,6 +41,8 @@ pub enum Tokenizer {
     Chars {},
     /// One token per byte, and an end of text.
     Bytes {},
+    /// None: token shards hold ids alone, and `model.vocab_size` says how many there are. Prompts and samples are ids, as in `464 3290`.
+    Ids {},
     /// Byte-level BPE, trained from the training source.
     Bpe {
         /// Tokens in all.

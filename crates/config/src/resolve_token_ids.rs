@@ -1,0 +1,88 @@
+//! Token shards without a tokenizer: the model's vocabulary is enough to train on them, and nothing can be made of text.
+
+use std::path::PathBuf;
+
+use super::resolver::Resolver;
+use runner_spec::experiment::{Data, Eval, Model, Source, Tokenizer, Validation};
+
+impl Resolver<'_> {
+    /// The tokenizer of a file that names none: `default` for text. Token shards do not tell which tokenizer made them, so that their tokens
+    /// are ids; then the vocabulary must be that of the model.
+    pub(crate) fn tokenizer_of_sources(
+        &mut self,
+        default: Tokenizer,
+        train: Option<&Source>,
+        separate: Option<&Source>,
+        model: Option<&Model>,
+    ) -> Option<Tokenizer> {
+        let shards = |source: Option<&Source>| match source {
+            Some(Source::Tokens { files }) => Some(files.clone()),
+            _ => None,
+        };
+        let (key, files) = match (shards(train), shards(separate)) {
+            (Some(files), _) => ("data.train.tokens", files),
+            (None, Some(files)) => ("data.validation.tokens", files),
+            (None, None) => return Some(default),
+        };
+        if key == "data.train.tokens" && model?.vocab_size.is_some() {
+            self.notes.insert("data.tokenizer.ids", "default of token shards".into());
+            return Some(Tokenizer::Ids {});
+        }
+        let ids = if key == "data.train.tokens" {
+            ".\nOr give `model.vocab_size`: then samples are ids, and there is no HellaSwag"
+        } else {
+            ""
+        };
+        let help = format!("{}{ids}", self.advice_on_tokenizer(&files));
+        self.refuse(&[key], format!("`{key}` holds tokens, and does not tell which tokenizer made them"), help)
+    }
+
+    /// What to write for the tokenizer of the token shards `files`, from what is beside them.
+    fn advice_on_tokenizer(&self, files: &[PathBuf]) -> String {
+        let beside = |name: &str| files.iter().map(|file| file.with_file_name(name)).find(|path| path.is_file());
+        if let Some(tokenizer) = beside("tokenizer.json") {
+            let tokenizer = tokenizer.strip_prefix(&self.base).unwrap_or(&tokenizer).display().to_string();
+            format!("there is a tokenizer.json beside them: `tokenizer: {{file: {tokenizer}}}`")
+        } else if beside("meta.pkl").is_some() {
+            "there is a meta.pkl of nanoGPT beside them, so they are probably characters: train on their text, such as input.txt, with \
+             `tokenizer: {chars: {}}`"
+                .to_owned()
+        } else {
+            "name it in `data`, such as `tokenizer: {hub: gpt2}`, `tokenizer: {file: tokenizer.json}` or `tokenizer: {bytes: {}}`"
+                .to_owned()
+        }
+    }
+
+    /// Reports what needs a tokenizer of text, if the tokens are ids alone, and ids without a vocabulary.
+    pub(crate) fn check_token_ids(&mut self, data: &Data, eval: &Eval, model: &Model) {
+        if data.tokenizer != (Tokenizer::Ids {}) {
+            return;
+        }
+        if model.vocab_size.is_none() {
+            self.error(
+                &["data.tokenizer.ids"],
+                "ids alone do not tell how large the vocabulary is",
+                "give `model.vocab_size`, or name the tokenizer that the token shards were made with",
+            );
+        }
+        let separate = match &data.validation {
+            Some(Validation::Source(source)) => Some(source),
+            _ => None,
+        };
+        let sources =
+            [("data.train", Some(&data.train)), ("data.validation", separate), ("eval.test", eval.test.as_ref())];
+        let text =
+            sources.into_iter().filter(|(_, source)| source.is_some_and(|s| !matches!(s, Source::Tokens { .. })));
+        let mut needs: Vec<(&str, &str)> = text.map(|(key, _)| (key, "is text")).collect();
+        needs.extend(eval.hellaswag.as_ref().map(|_| ("eval.hellaswag", "has items of text")));
+        for (key, what) in needs {
+            self.error(
+                &[key],
+                format!(
+                    "`{key}` {what}, and there is no tokenizer to turn text into tokens: `data.tokenizer` is ids alone"
+                ),
+                "name the tokenizer that the token shards were made with, such as `tokenizer: {hub: gpt2}`",
+            );
+        }
+    }
+}
