@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use candle_core::Device;
 use runner_compute::state::TrainState;
-use runner_data::hub::{self, LoweredData};
+use runner_data::hub::{self, LoweredData, ModelFolder};
 use runner_data::{DataError, DataRequest, Prepared, Progress, TextTokenizer, content_hash};
 use runner_exec::{ExecError, Resources, parameter_layout};
 use runner_machine::host::Git;
@@ -138,6 +138,24 @@ pub fn lower_hub(
         hub::lower(data, test, &settings, &folder, &|part| report(Progress::Downloading(part)))
     });
     Ok(Some(lowered?))
+}
+
+/// The folder of the model `name` of the hub at `revision`, downloaded where it is not in the cache.
+///
+/// # Errors
+/// If the hub refuses, or cannot be reached, or the model has no weights that can be read.
+pub fn fetch_model_folder(
+    name: &str,
+    revision: &str,
+    host: &Host,
+    observer: &mut dyn RunObserver,
+) -> Result<ModelFolder, EngineError> {
+    let settings = hub::Settings::new(&|name| host.environment.get(name).cloned())?;
+    let folder = host.cache.join("hub");
+    let fetched = with_progress(observer, |report| {
+        hub::fetch_model_folder(name, revision, &settings, &folder, &|part| report(Progress::Downloading(part)))
+    });
+    Ok(fetched?)
 }
 
 /// `tokenizer` as files of this machine.

@@ -82,12 +82,12 @@ pub fn lower(
 }
 
 impl Client<'_> {
-    fn repository<'a>(&'a self, kind: RepoType, name: &'a str, revision: &'a str) -> Repository<'a> {
+    pub(super) fn repository<'a>(&'a self, kind: RepoType, name: &'a str, revision: &'a str) -> Repository<'a> {
         Repository { client: self, kind, name, revision }
     }
 
     /// The error that `snapshot` lacks something, with the reason why no more of its files are known.
-    fn lacking(&self, snapshot: &Snapshot, message: String) -> HubError {
+    pub(super) fn lacking(&self, snapshot: &Snapshot, message: String) -> HubError {
         match &snapshot.partial {
             None => HubError::Request(message),
             Some(why) if self.settings.offline => HubError::Request(format!("{message}; {why}")),
@@ -98,18 +98,19 @@ impl Client<'_> {
     fn tokenizer(&self, name: &str, revision: &str) -> Result<(Tokenizer, String)> {
         let repository = self.repository(RepoType::Model, name, revision);
         let snapshot = repository.snapshot()?;
-        let has = |file: &str| snapshot.files.iter().any(|f| f == file);
-        if has(TOKENIZER) {
-            let path = repository.file(&snapshot.commit, TOKENIZER, (1, 1))?;
-            return Ok((Tokenizer::File(path), snapshot.commit));
+        let files = tokenizer_files(&snapshot);
+        let paths =
+            (1..).zip(&files).map(|(number, file)| repository.file(&snapshot.commit, file, (number, files.len())));
+        let mut paths = paths.collect::<Result<Vec<_>>>()?.into_iter();
+        match (paths.next(), paths.next()) {
+            (Some(vocab), Some(merges)) => Ok((Tokenizer::Gpt2 { vocab, merges }, snapshot.commit)),
+            (Some(file), None) => Ok((Tokenizer::File(file), snapshot.commit)),
+            (None, _) => {
+                let title = format!("model {name} ({revision})");
+                let message = format!("{title} has neither tokenizer.json nor vocab.json and merges.txt");
+                Err(self.lacking(&snapshot, message))
+            }
         }
-        if VOCAB_AND_MERGES.iter().all(|file| has(file)) {
-            let vocab = repository.file(&snapshot.commit, VOCAB_AND_MERGES[0], (1, 2))?;
-            let merges = repository.file(&snapshot.commit, VOCAB_AND_MERGES[1], (2, 2))?;
-            return Ok((Tokenizer::Gpt2 { vocab, merges }, snapshot.commit));
-        }
-        let message = format!("model {name} ({revision}) has neither tokenizer.json nor vocab.json and merges.txt");
-        Err(self.lacking(&snapshot, message))
     }
 
     fn dataset(&self, source: &HubSource) -> Result<(Source, String)> {
@@ -165,6 +166,18 @@ impl Client<'_> {
             _ => Source::Jsonl(JsonSource { files: paths, field: column, template }),
         };
         Ok((local, snapshot.commit))
+    }
+}
+
+/// The files of a model's tokenizer: one, two, or none.
+pub(super) fn tokenizer_files(snapshot: &Snapshot) -> Vec<&'static str> {
+    let has = |file: &&str| snapshot.files.iter().any(|f| f == file);
+    if has(&TOKENIZER) {
+        vec![TOKENIZER]
+    } else if VOCAB_AND_MERGES.iter().all(|file| has(file)) {
+        VOCAB_AND_MERGES.to_vec()
+    } else {
+        Vec::new()
     }
 }
 

@@ -1,0 +1,83 @@
+//! The folder of a model: its description, its weights as safetensors, and the files of its tokenizer.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use hf_hub::RepoType;
+use serde_json::Value;
+
+use super::client::Client;
+use super::error::{HubError, Result};
+use super::fetch::Report;
+use super::repository::Snapshot;
+use super::settings::Settings;
+
+const CONFIG: &str = "config.json";
+const WEIGHTS: &str = "model.safetensors";
+/// Says which file each tensor is in, if there are several.
+const INDEX: &str = "model.safetensors.index.json";
+/// Bytes of an index: more than that of a model of 10,000 layers.
+const MAX_INDEX_BYTES: u64 = 64 << 20;
+
+/// A model of the hub in the cache.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModelFolder {
+    /// The folder of the commit, which has links to the files.
+    pub path: PathBuf,
+    pub commit: String,
+}
+
+/// Downloads what is missing in the cache of the model `name` at `revision`: `config.json`, the weights as safetensors, and
+/// `tokenizer.json`, or else `vocab.json` and `merges.txt`, where the model has them. `memos` is a folder for lists of files.
+///
+/// # Errors
+/// If the model has no description or no safetensors, or a file is neither in the cache nor can be downloaded.
+pub fn fetch_model_folder(
+    name: &str,
+    revision: &str,
+    settings: &Settings,
+    memos: &Path,
+    report: &Report<'_>,
+) -> Result<ModelFolder> {
+    let client = Client::new(settings, memos, report);
+    let repository = client.repository(RepoType::Model, name, revision);
+    let snapshot = repository.snapshot()?;
+    let has = |file: &str| snapshot.files.iter().any(|f| f == file);
+    let lacking = |what: &str| client.lacking(&snapshot, format!("model {name} ({revision}) has no {what}"));
+    if !has(CONFIG) {
+        return Err(lacking(CONFIG));
+    }
+    let mut files = vec![CONFIG.to_owned()];
+    if has(WEIGHTS) {
+        files.push(WEIGHTS.to_owned());
+    } else if has(INDEX) {
+        let index = repository.file(&snapshot.commit, INDEX, (1, 1))?;
+        files.extend(indexed_files(&index, &snapshot)?);
+    } else {
+        return Err(lacking(&format!("{WEIGHTS}; weights in other formats are not read")));
+    }
+    files.extend(super::lower::tokenizer_files(&snapshot).into_iter().map(str::to_owned));
+    let mut path = PathBuf::new();
+    for (number, file) in (1..).zip(&files) {
+        let file = repository.file(&snapshot.commit, file, (number, files.len()))?;
+        file.parent().unwrap_or(Path::new("")).clone_into(&mut path);
+    }
+    Ok(ModelFolder { path, commit: snapshot.commit })
+}
+
+/// The files of weights that the index at `path` names.
+fn indexed_files(path: &Path, snapshot: &Snapshot) -> Result<BTreeSet<String>> {
+    let wrong = |message: &str| HubError::Other(format!("{}: {message}", path.display()));
+    let size = path.metadata().map_err(HubError::io(path))?.len();
+    if size > MAX_INDEX_BYTES {
+        return Err(wrong("too long for an index of weights"));
+    }
+    let bytes = std::fs::read(path).map_err(HubError::io(path))?;
+    let index: Value = serde_json::from_slice(&bytes).map_err(|error| wrong(&format!("not JSON: {error}")))?;
+    let map = index["weight_map"].as_object().ok_or_else(|| wrong("an index of weights without `weight_map`"))?;
+    let named: BTreeSet<String> = map.values().filter_map(Value::as_str).map(str::to_owned).collect();
+    if let Some(missing) = named.iter().find(|file| file.contains('/') || !snapshot.files.contains(file)) {
+        return Err(wrong(&format!("it names `{}`, which the model does not have", super::error::quoted(missing))));
+    }
+    Ok(named)
+}
