@@ -4,7 +4,7 @@
 
 use std::path::PathBuf;
 
-use runner_config::{LoadOptions, load};
+use runner_config::{LoadOptions, RecordedWeights, load};
 use runner_engine::apply::{ApplyRequest, apply};
 use runner_engine::observer::{RunEvent, RunObserver};
 use runner_engine::prepare::Host;
@@ -30,7 +30,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let [file, runs, cache] = paths.as_slice() else { return Err("usage: embed EXPERIMENT RUNS CACHE".into()) };
     let mut losses = Losses::default();
     let host = Host::new(runs.clone(), cache.clone());
-    let load = || load(file, &LoadOptions::default());
+    let load = |recorded: &[RecordedWeights]| {
+        load(file, &LoadOptions { recorded_weights: recorded.to_vec(), ..LoadOptions::default() })
+    };
     let report = apply(&ApplyRequest::new(file.clone(), &load), &host, &StopSwitch::default(), &mut losses)?;
     let run = report.run.ok_or("the run has no folder here")?;
     let summary = run_dir::read_summary(&run)?.ok_or("the run has no summary")?;

@@ -71,6 +71,7 @@ fn case(model: &str, rest: &str) -> Case {
         cache_dir: &dir.path().join("cache"),
         test: None,
         vocab_size: experiment.model.vocab_size,
+        recorded_tokenizer: None,
     };
     let prepared = prepare(&request, &|_| {}).unwrap();
     let plan = compile(&experiment, &prepared.facts, &runner_machine::local_cluster::cpu_cluster(1))

@@ -1,30 +1,48 @@
-//! `runner eval`: evaluates a checkpoint of a recorded run.
+//! `runner eval`: evaluates a checkpoint of a recorded run, or weights of another program.
 
-use std::path::PathBuf;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use clap::Args;
+use serde::Serialize;
 
-use super::checkpoint_args::RecordedRunArgs;
-use super::common::host_without_runs;
+use super::common::{cache_dir, host_without_runs};
 use super::exit::{Exit, refuse};
-use super::output::print_result;
+use super::model_args::ModelArgs;
+use super::output::{check_replaceable, print_result, write_file};
 use super::screen_observer::PreparationObserver;
-use super::text_source::printable_path;
-use runner_exec::eval::{Batches, ChoiceBatches, LossBatches, evaluate, run_all_batches};
+use super::text_source::{SourceArgs, printable_path, reword_engine_error};
+use runner_data::{EvaluationData, EvaluationRequest};
+use runner_engine::evaluated_model::EvaluatedModel;
+use runner_engine::prepare::prepare_evaluation;
+use runner_exec::eval::{ChoiceBatches, ChoiceScore, LossBatches, ScoredItem, ValidationLoss, run_all_batches};
 use runner_report::Screen;
-use runner_spec::event::EvalMetrics;
-use runner_spec::experiment::{Corpus, EvalLoss, Experiment, HELLASWAG_FILE_ADVICE, HellaSwag};
+use runner_spec::experiment::{Corpus, EvalLoss, HELLASWAG_FILE_ADVICE, HellaSwag};
+use runner_spec::program::EVAL_TOKENS_PER_FORWARD;
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct EvalArgs {
     #[command(flatten)]
-    pub recorded: RecordedRunArgs,
-    /// Read only the first N rows of the validation split [default: the experiment's setting, else all].
+    pub model: ModelArgs,
+    /// Measure the loss on these files of text instead of the run's validation split: .txt and .md (one document per file), .jsonl (one per
+    /// line), .json (an array), .parquet (one per row).
+    #[arg(long, value_name = "FILE", num_args = 1..)]
+    pub text: Vec<PathBuf>,
+    /// With --text: the column of parquet files that holds the text [default: text].
+    #[arg(long, value_name = "NAME", requires = "text")]
+    pub column: Option<String>,
+    /// With --text: the field of JSON objects that holds the text [default: text].
+    #[arg(long, value_name = "NAME", requires = "text")]
+    pub field: Option<String>,
+    /// With --text: the tokens of a row [default: the model's context].
+    #[arg(long, value_name = "N", requires = "text")]
+    pub length: Option<usize>,
+    /// Read only the first N rows of the text or the validation split [default: the experiment's setting, else all].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), conflicts_with = "batches")]
     pub rows: Option<u64>,
     /// Read only the first N micro-batches of the validation split; the experiment's micro-batch counts. Prefer --rows.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), conflicts_with = "text")]
     pub batches: Option<u32>,
     /// Score this HellaSwag file instead of the experiment's.
     #[arg(long, value_name = "FILE", conflicts_with = "builtin")]
@@ -35,15 +53,48 @@ pub(crate) struct EvalArgs {
     /// Score only the first N multiple-choice items.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub limit: Option<u32>,
+    /// Write the result of each multiple-choice item to this file, one JSON object a line.
+    #[arg(long, value_name = "FILE.jsonl")]
+    pub items: Option<PathBuf>,
+    /// Replace the file of --items.
+    #[arg(long, requires = "items")]
+    pub force: bool,
     /// Print JSON.
     #[arg(long)]
     pub json: bool,
 }
 
+/// The result, as `--json` prints it.
+#[derive(Debug, Default, Serialize)]
+struct Evaluation {
+    /// The step of the checkpoint.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    step: Option<u64>,
+    val_loss: Option<f64>,
+    val_perplexity: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    val_bits_per_byte: Option<f64>,
+    /// The tokens that the loss is the mean over.
+    val_tokens: Option<u64>,
+    hellaswag_acc: Option<f64>,
+    hellaswag_acc_norm: Option<f64>,
+    hellaswag_n: Option<u64>,
+    eval_ms: f64,
+}
+
+/// How rows are read, beside the rows themselves.
+struct RowSettings {
+    /// The first rows that are read.
+    rows: u64,
+    /// Rows in one forward.
+    micro_batch: usize,
+    mask_padding: bool,
+}
+
 impl EvalArgs {
-    /// The experiment with the multiple-choice set that these flags ask for.
-    fn apply_to(&self, experiment: &mut Experiment) -> anyhow::Result<()> {
-        let set = &mut experiment.eval.hellaswag;
+    /// The multiple-choice set that these flags ask for, or else the experiment's, which is `base`.
+    fn choice(&self, base: Option<HellaSwag>) -> anyhow::Result<Option<HellaSwag>> {
+        let mut set = base;
         if let Some(file) = &self.hellaswag {
             if !file.exists() {
                 refuse!(
@@ -51,65 +102,151 @@ impl EvalArgs {
                     printable_path(file)
                 );
             }
-            *set = Some(HellaSwag { file: Some(std::path::absolute(file)?), builtin: None, limit: None });
+            set = Some(HellaSwag { file: Some(std::path::absolute(file)?), builtin: None, limit: None });
         } else if self.builtin {
-            *set = Some(HellaSwag { file: None, builtin: Some(Corpus::Stories), limit: None });
+            set = Some(HellaSwag { file: None, builtin: Some(Corpus::Stories), limit: None });
         }
-        match (set, self.limit) {
-            (Some(set), Some(limit)) => set.limit = Some(limit as usize),
-            (None, Some(_)) => {
-                refuse!("--limit needs --hellaswag or --builtin: the run has no multiple-choice set")
+        match (&mut set, self.limit, &self.items) {
+            (Some(set), Some(limit), _) => set.limit = Some(limit as usize),
+            (None, Some(_), _) => refuse!("--limit needs --hellaswag or --builtin: there is no multiple-choice set"),
+            (None, _, Some(_)) => refuse!("--items needs --hellaswag or --builtin: there is no multiple-choice set"),
+            _ => {}
+        }
+        Ok(set)
+    }
+
+    /// Tokens of a row of `--text` for `model`.
+    fn row_length(&self, model: &EvaluatedModel) -> anyhow::Result<usize> {
+        let context = model.spec().context_length;
+        match self.length {
+            Some(length) if length == 0 || length > context => {
+                refuse!("--length {length}: the model's context is {context}; take 1 to {context}")
             }
-            (_, None) => {}
+            length => Ok(length.unwrap_or(context)),
         }
-        Ok(())
+    }
+
+    /// The data, and how its rows are read: the run's own, or what the flags name.
+    fn prepare(
+        &self,
+        model: &EvaluatedModel,
+        pool: &rayon::ThreadPool,
+        screen: &mut Screen,
+    ) -> anyhow::Result<(EvaluationData, RowSettings)> {
+        let host = host_without_runs(self.model.threads)?;
+        if let (Some(run), true) = (model.run(), self.text.is_empty()) {
+            let mut experiment = run.experiment.clone();
+            experiment.eval.hellaswag = self.choice(experiment.eval.hellaswag.take())?;
+            let batch = &run.program()?.batch;
+            let asked = self.rows.map(EvalLoss::Rows).or(self.batches.map(|n| EvalLoss::Batches(n as usize)));
+            let rows = asked.or(experiment.eval.loss).map_or(u64::MAX, |loss| loss.rows(batch.micro_batch));
+            let settings = RowSettings { rows, micro_batch: batch.micro_batch, mask_padding: batch.mask_padding };
+            let prepared = run.prepare_data(&experiment, pool, &host, &mut PreparationObserver::new(screen))?;
+            return Ok((prepared.into(), settings));
+        }
+        if self.batches.is_some() {
+            self.model.needs_run("--batches")?;
+        }
+        let choice = self.choice(None)?;
+        let length = self.row_length(model)?;
+        let (files, column, field) = (self.text.clone(), self.column.clone(), self.field.clone());
+        let text = if files.is_empty() { None } else { Some(SourceArgs { files, column, field }.source()?) };
+        if text.is_none() && choice.is_none() {
+            refuse!("nothing to evaluate: give --text FILE, --hellaswag FILE or --builtin");
+        }
+        let tokenizer = self.model.read_tokenizer(model, pool, screen)?;
+        let request = EvaluationRequest {
+            tokenizer: &tokenizer,
+            text: text.as_ref(),
+            length,
+            choice: choice.as_ref(),
+            cache_dir: &cache_dir()?,
+            vocab_size: model.spec().vocab_size,
+        };
+        let data = prepare_evaluation(&request, pool, &mut PreparationObserver::new(screen));
+        let data = data.map_err(|error| reword_engine_error(error))?;
+        let micro_batch = (EVAL_TOKENS_PER_FORWARD / length).max(1);
+        Ok((data, RowSettings { rows: self.rows.unwrap_or(u64::MAX), micro_batch, mask_padding: false }))
     }
 }
 
 /// # Errors
-/// If there is no such run or checkpoint, its data is gone, or nothing is left to evaluate.
+/// If there is no such model, its data is gone, or nothing is left to evaluate.
 pub(crate) fn run(args: &EvalArgs) -> anyhow::Result<Exit> {
-    let opened = args.recorded.open()?;
-    let mut experiment = opened.experiment.clone();
-    args.apply_to(&mut experiment)?;
-    let device = args.recorded.choose_device(&opened)?;
-    let pool = args.recorded.threads.pool()?;
-    let mut screen = Screen::on_standard_error();
-    let prepared = opened.prepare_data(
-        &experiment,
-        &pool,
-        &host_without_runs(args.recorded.threads)?,
-        &mut PreparationObserver::new(&mut screen),
-    )?;
-    let started = Instant::now();
-    let metrics = pool.install(|| -> anyhow::Result<EvalMetrics> {
-        let (model, weights, step) = opened.model(args.recorded.checkpoint.which(), device)?;
-        let batch = &opened.program()?.batch;
-        let asked = args.rows.map(EvalLoss::Rows).or(args.batches.map(|n| EvalLoss::Batches(n as usize)));
-        let rows = asked.or(opened.experiment.eval.loss).map_or(u64::MAX, |loss| loss.rows(batch.micro_batch));
-        let validation = prepared.dataset.validation.as_ref();
-        let loss = validation.map(|split| LossBatches::new(split, rows, batch.micro_batch, batch.mask_padding));
-        let choice = prepared.choice.as_deref().map(|items| ChoiceBatches::new(items, model.spec.context_length));
-        let run = |batches: &dyn Batches| run_all_batches(batches, &model, &weights);
-        Ok(evaluate(step, loss, choice, run)?)
-    })?;
-    if metrics.val_loss.is_none() && metrics.hellaswag_n.is_none() {
-        refuse!("nothing to evaluate: the run has no validation split; give --hellaswag or --builtin");
+    if let Some(file) = &args.items {
+        check_replaceable(file, args.force)?;
     }
-    let metrics = EvalMetrics { eval_ms: started.elapsed().as_secs_f64() * 1e3, ..metrics };
-    print_result(args.json, &metrics, || metrics_text(&metrics))
+    let mut screen = Screen::on_standard_error();
+    let model = args.model.open(&mut screen)?;
+    let device = args.model.choose_device(&model)?;
+    let pool = args.model.threads.pool()?;
+    let (data, settings) = args.prepare(&model, &pool, &mut screen)?;
+    if data.rows.is_none() && data.choice.is_none() {
+        refuse!("nothing to evaluate: the run has no validation split; give --text, --hellaswag or --builtin");
+    }
+    let started = Instant::now();
+    // A device can be used only by the thread that opens it.
+    let (step, loss, items) = pool.install(|| measure(&model, device, &data, &settings))?;
+    if let (Some(file), Some(items)) = (&args.items, &items) {
+        write_items(file, items)?;
+    }
+    let score = items.as_deref().map(ChoiceScore::new);
+    let result = Evaluation {
+        step,
+        val_loss: loss.map(|loss| loss.loss),
+        val_perplexity: loss.map(|loss| loss.perplexity()),
+        val_bits_per_byte: loss.and_then(|loss| loss.bits_per_byte()),
+        val_tokens: loss.map(|loss| loss.tokens),
+        hellaswag_acc: score.map(|score| score.acc()),
+        hellaswag_acc_norm: score.map(|score| score.acc_norm()),
+        hellaswag_n: score.map(|score| score.items as u64),
+        eval_ms: started.elapsed().as_secs_f64() * 1e3,
+    };
+    print_result(args.json, &result, || result.text())
 }
 
-fn metrics_text(m: &EvalMetrics) -> String {
-    let mut lines = vec![format!("step        {}", m.step)];
-    if let (Some(loss), Some(perplexity)) = (m.val_loss, m.val_perplexity) {
-        lines.push(format!("val loss    {loss:.4}"));
-        lines.push(format!("perplexity  {perplexity:.2}"));
-        lines.extend(m.val_bits_per_byte.map(|bits| format!("bits/byte   {bits:.4}")));
+/// Loads `model`, and computes the losses of the rows and items of `data`. Returns the step of its checkpoint, too.
+fn measure(
+    model: &EvaluatedModel,
+    device: runner_spec::program::Device,
+    data: &EvaluationData,
+    settings: &RowSettings,
+) -> anyhow::Result<(Option<u64>, Option<ValidationLoss>, Option<Vec<ScoredItem>>)> {
+    let (model, weights, step) = model.load(device)?;
+    let loss = data.rows.as_ref().map(|split| {
+        let batches = LossBatches::new(split, settings.rows, settings.micro_batch, settings.mask_padding);
+        batches.finish(&run_all_batches(&batches, &model, &weights)?)
+    });
+    let items = data.choice.as_deref().map(|items| {
+        let batches = ChoiceBatches::new(items, model.spec.context_length);
+        batches.scored_items(&run_all_batches(&batches, &model, &weights)?)
+    });
+    Ok((step, loss.transpose()?, items.transpose()?))
+}
+
+/// Writes `items` to `file`, one JSON object a line.
+fn write_items(file: &Path, items: &[ScoredItem]) -> anyhow::Result<()> {
+    let mut text = String::new();
+    for item in items {
+        writeln!(text, "{}", serde_json::to_string(item)?)?;
     }
-    if let (Some(acc), Some(norm), Some(n)) = (m.hellaswag_acc, m.hellaswag_acc_norm, m.hellaswag_n) {
-        lines.push(format!("hellaswag   acc {:.2}%  acc_norm {:.2}%  of {n} items", acc * 100.0, norm * 100.0));
+    // Whether the file may be replaced was checked before the items were scored.
+    write_file(file, text.as_bytes(), true)
+}
+
+impl Evaluation {
+    fn text(&self) -> String {
+        let mut lines: Vec<String> = self.step.iter().map(|step| format!("step        {step}")).collect();
+        if let (Some(loss), Some(perplexity), Some(tokens)) = (self.val_loss, self.val_perplexity, self.val_tokens) {
+            lines.push(format!("val loss    {loss:.4}"));
+            lines.push(format!("perplexity  {perplexity:.2}"));
+            lines.extend(self.val_bits_per_byte.map(|bits| format!("bits/byte   {bits:.4}")));
+            lines.push(format!("tokens      {tokens}"));
+        }
+        if let (Some(acc), Some(norm), Some(n)) = (self.hellaswag_acc, self.hellaswag_acc_norm, self.hellaswag_n) {
+            lines.push(format!("hellaswag   acc {:.2}%  acc_norm {:.2}%  of {n} items", acc * 100.0, norm * 100.0));
+        }
+        lines.push(format!("time        {:.1} s\n", self.eval_ms / 1e3));
+        lines.join("\n")
     }
-    lines.push(format!("time        {:.1} s\n", m.eval_ms / 1e3));
-    lines.join("\n")
 }

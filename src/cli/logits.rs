@@ -6,28 +6,31 @@ use anyhow::Context;
 use candle_core::{DType, Tensor};
 use clap::Args;
 
-use super::checkpoint_args::RecordedRunArgs;
 use super::exit::{Exit, RequestError, refuse};
+use super::model_args::ModelArgs;
 use runner_compute::kernels::on_host;
+use runner_report::Screen;
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct LogitsArgs {
     #[command(flatten)]
-    pub recorded: RecordedRunArgs,
+    pub model: ModelArgs,
     /// A JSON file with rows of token ids, all of the same length.
+    #[arg(long, value_name = "FILE")]
     pub tokens: PathBuf,
     /// The safetensors file to write, with the tensor `logits` [rows, length, vocabulary].
+    #[arg(long, value_name = "FILE")]
     pub out: PathBuf,
 }
 
 /// # Errors
 /// If there is no such run or checkpoint, or the tokens are not rows that its model can read.
 pub(crate) fn run(args: &LogitsArgs) -> anyhow::Result<Exit> {
-    let opened = args.recorded.open()?;
+    let opened = args.model.open(&mut Screen::on_standard_error())?;
     let text = std::fs::read_to_string(&args.tokens).with_context(|| args.tokens.display().to_string())?;
     let rows: Vec<Vec<u32>> =
         serde_json::from_str(&text).map_err(|e| RequestError(format!("{}: {e}", args.tokens.display())))?;
-    let spec = &opened.program()?.model;
+    let spec = opened.spec();
     let length = rows.first().map_or(0, Vec::len);
     if length == 0 || length > spec.context_length || rows.iter().any(|row| row.len() != length) {
         refuse!("rows must have the same length, 1 to {} tokens", spec.context_length);
@@ -35,9 +38,9 @@ pub(crate) fn run(args: &LogitsArgs) -> anyhow::Result<Exit> {
     if let Some(id) = rows.iter().flatten().find(|&&id| id as usize >= spec.vocab_size) {
         refuse!("token {id} is beyond the vocabulary of {}", spec.vocab_size);
     }
-    let device = args.recorded.choose_device(&opened)?;
-    let logits = args.recorded.threads.pool()?.install(|| -> anyhow::Result<Tensor> {
-        let (model, weights, _) = opened.model(args.recorded.checkpoint.which(), device)?;
+    let device = args.model.choose_device(&opened)?;
+    let logits = args.model.threads.pool()?.install(|| -> anyhow::Result<Tensor> {
+        let (model, weights, _) = opened.load(device)?;
         let mb = model.micro_batch(&rows.concat(), Vec::new(), length)?;
         let logits = on_host(&model.logits(&weights, &mb)?)?.to_dtype(DType::F32)?;
         Ok(logits.reshape((rows.len(), length, spec.vocab_size))?)

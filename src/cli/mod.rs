@@ -25,6 +25,7 @@ mod interrupt;
 mod launcher_args;
 pub(crate) mod logits;
 mod man;
+pub(crate) mod model_args;
 pub(crate) mod output;
 pub(crate) mod plan;
 pub(crate) mod rank;

@@ -1,4 +1,4 @@
-//! `runner sample`: continues prompts with a checkpoint of a recorded run.
+//! `runner sample`: continues prompts with a checkpoint of a recorded run, or with weights of another program.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::ops::ControlFlow;
@@ -7,11 +7,9 @@ use std::time::Instant;
 use anyhow::Context;
 use clap::Args;
 
-use super::checkpoint_args::RecordedRunArgs;
-use super::common::host_without_runs;
 use super::exit::{Exit, RequestError, refuse};
+use super::model_args::ModelArgs;
 use super::output::{print_json, print_to_stderr};
-use super::screen_observer::PreparationObserver;
 use runner_exec::eval::{Continuation, Drawn, generate};
 use runner_report::Screen;
 use runner_spec::experiment::Samples;
@@ -19,8 +17,9 @@ use runner_spec::experiment::Samples;
 #[derive(Debug, Clone, Args)]
 pub(crate) struct SampleArgs {
     #[command(flatten)]
-    pub recorded: RecordedRunArgs,
-    /// A text to continue, or `-` to read it from standard input; may be given several times [default: the experiment's prompts].
+    pub model: ModelArgs,
+    /// A text to continue, or `-` to read it from standard input; may be given several times [default: the experiment's prompts]. For a model
+    /// without a tokenizer: ids, such as "1 2 3".
     #[arg(long, value_name = "TEXT")]
     pub prompt: Vec<String>,
     /// The number of continuations of each prompt.
@@ -71,7 +70,7 @@ impl SampleArgs {
             s.top_k = (k > 0).then_some(k);
         }
         if s.prompts.is_empty() {
-            refuse!("the experiment has no prompts: give --prompt TEXT, or --prompt - for standard input");
+            refuse!("there are no prompts: give --prompt TEXT, or --prompt - for standard input");
         }
         if !(1..=MAX_COUNT).contains(&s.count) {
             refuse!("--count {}: take 1 to {MAX_COUNT}", s.count);
@@ -151,17 +150,16 @@ impl<'a> SampleWriter<'a> {
 /// # Errors
 /// If there is no such run or checkpoint, its tokenizer is gone, or a prompt cannot be encoded.
 pub(crate) fn run(args: &SampleArgs) -> anyhow::Result<Exit> {
-    let opened = args.recorded.open()?;
-    let prompts = read_prompts(&args.prompt, &mut io::stdin().lock())?;
-    let spec = args.override_settings(opened.experiment.eval.samples.clone(), prompts)?;
-    let device = args.recorded.choose_device(&opened)?;
-    let pool = args.recorded.threads.pool()?;
     let mut screen = Screen::on_standard_error();
-    let host = host_without_runs(args.recorded.threads)?;
-    let tokenizer = opened.tokenizer(&pool, &host, &mut PreparationObserver::new(&mut screen))?;
+    let opened = args.model.open(&mut screen)?;
+    let prompts = read_prompts(&args.prompt, &mut io::stdin().lock())?;
+    let spec = args.override_settings(opened.run().and_then(|run| run.experiment.eval.samples.clone()), prompts)?;
+    let device = args.model.choose_device(&opened)?;
+    let pool = args.model.threads.pool()?;
+    let tokenizer = args.model.read_tokenizer(&opened, &pool, &mut screen)?;
     // A device can be used only by the thread that opens it.
     let (made, step, seconds) = pool.install(|| -> anyhow::Result<_> {
-        let (model, weights, step) = opened.model(args.recorded.checkpoint.which(), device)?;
+        let (model, weights, step) = opened.load(device)?;
         let started = Instant::now();
         let mut stdout = io::stdout();
         let mut writer = SampleWriter::new(&mut stdout);
@@ -179,10 +177,8 @@ pub(crate) fn run(args: &SampleArgs) -> anyhow::Result<Exit> {
             .collect();
         print_json(&lines)?;
     } else {
-        print_to_stderr(&format!(
-            "{tokens} tokens in {seconds:.2} s, {:.0} tokens/s, step {step}",
-            tokens as f64 / seconds
-        ));
+        let step = step.map_or_else(String::new, |step| format!(", step {step}"));
+        print_to_stderr(&format!("{tokens} tokens in {seconds:.2} s, {:.0} tokens/s{step}", tokens as f64 / seconds));
     }
     Ok(Exit::Done)
 }

@@ -9,6 +9,7 @@ use super::exit::{RequestError, refuse};
 use super::screen_observer::PreparationObserver;
 use runner_config::LoadOptions;
 use runner_data::DataError;
+use runner_engine::error::EngineError;
 use runner_engine::prepare::local_tokenizer;
 use runner_files::special_file_kind;
 use runner_report::Screen;
@@ -169,14 +170,7 @@ pub(crate) fn parse_tokenizer(spec: &str) -> Result<Tokenizer, RequestError> {
             }
             _ => refuse!("--tokenizer: bpe:{} needs the size of the vocabulary, 257 or more", printable(size)),
         },
-        ("hub", Some(name)) => {
-            let (name, revision) = name.split_once('@').unwrap_or((name, HUB_DEFAULT_BRANCH));
-            let problem = hub_name::name_problem(name).map(|problem| format!("the name {problem}"));
-            match problem.or_else(|| hub_name::revision_problem(revision).map(|p| format!("the revision {p}"))) {
-                Some(problem) => refuse!("--tokenizer: hub:{}: {problem}", printable(rest.unwrap_or(name))),
-                None => Ok(Tokenizer::Hub(HubTokenizer { name: name.to_owned(), revision: revision.to_owned() })),
-            }
-        }
+        ("hub", Some(name)) => Ok(Tokenizer::Hub(parse_hub_name("--tokenizer", name)?)),
         ("gpt2", folder) => {
             let folder = Path::new(folder.unwrap_or("."));
             let (vocab, merges) = (folder.join("vocab.json"), folder.join("merges.txt"));
@@ -203,6 +197,19 @@ pub(crate) fn parse_tokenizer(spec: &str) -> Result<Tokenizer, RequestError> {
     }
 }
 
+/// Parses `NAME[@REVISION]`, the name of a model on the hub that follows `hub:` in the flag `flag`.
+///
+/// # Errors
+/// If it cannot be a name or a revision.
+pub(crate) fn parse_hub_name(flag: &str, spec: &str) -> Result<HubTokenizer, RequestError> {
+    let (name, revision) = spec.split_once('@').unwrap_or((spec, HUB_DEFAULT_BRANCH));
+    let problem = hub_name::name_problem(name).map(|problem| format!("the name {problem}"));
+    match problem.or_else(|| hub_name::revision_problem(revision).map(|p| format!("the revision {p}"))) {
+        Some(problem) => refuse!("{flag}: hub:{}: {problem}", printable(spec)),
+        None => Ok(HubTokenizer { name: name.to_owned(), revision: revision.to_owned() }),
+    }
+}
+
 /// The tokenizer that `spec` names, as [`parse_tokenizer`] reads it, in files of this machine. Downloads are shown on `screen`.
 ///
 /// # Errors
@@ -222,14 +229,31 @@ pub(crate) fn reword_for_flags(error: DataError, files: bool) -> DataError {
         "shard_tokens" => "--shard-tokens",
         "held_out" => "--validation",
         "tokenizer" => "--tokenizer",
+        "data.validation" if files => "--text",
+        "eval.hellaswag" if files => "--hellaswag",
         "data.train" if files => FILES,
         _ if files && key.starts_with("data.tokenizer") => "--tokenizer",
         _ => key,
     };
-    let place = |context: String| if files && context == "data.train" { FILES.to_owned() } else { context };
+    let is_source = |context: &str| files && matches!(context, "data.train" | "data.validation");
+    let place = |context: String| if is_source(&context) { FILES.to_owned() } else { context };
     match error {
+        DataError::TokenBeyondVocabulary { what, token, position, vocabulary, key } if files => {
+            let key = if key == "model.vocab_size" { "that of the model" } else { flag(key) };
+            let what = what.strip_prefix("eval.hellaswag: ").map(str::to_owned).unwrap_or(what);
+            DataError::TokenBeyondVocabulary { what: place(what), token, position, vocabulary, key }
+        }
         DataError::Setting { key, message } => DataError::Setting { key: flag(key), message },
         DataError::Encode { context, message } => DataError::Encode { context: place(context), message },
+        other => other,
+    }
+}
+
+/// [`reword_for_flags`] for an error of the engine about files on the command line.
+#[must_use]
+pub(crate) fn reword_engine_error(error: EngineError) -> EngineError {
+    match error {
+        EngineError::Data(error) => EngineError::Data(reword_for_flags(error, true)),
         other => other,
     }
 }

@@ -18,6 +18,7 @@ mod interrupts;
 mod launchers;
 mod links;
 mod messages;
+mod models;
 mod promises;
 #[allow(dead_code, reason = "the tests of `comm` use more of it")]
 #[path = "../../crates/comm/src/tcp/tests/proxy.rs"]

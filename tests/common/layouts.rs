@@ -145,6 +145,7 @@ fn compile_layout_case(model: &str, layout: &str, steps: usize, mask: &str, clus
         cache_dir: &dir.join("cache"),
         test: None,
         vocab_size: experiment.model.vocab_size,
+        recorded_tokenizer: None,
     };
     let prepared = prepare(&request, &|_| {}).unwrap();
     let plan = compile(&experiment, &prepared.facts, cluster).unwrap_or_else(|e| panic!("{layout}: {e}"));

@@ -75,7 +75,7 @@ def main():
                 vocab = theirs.config.vocab_size
                 tokens = np.random.default_rng(0).integers(0, len(hf), (4, 64)).tolist()
                 (folder / "tokens.json").write_text(json.dumps(tokens))
-                runner(folder, "logits", name, folder / "tokens.json", folder / "ours.safetensors", "--threads", "1")
+                runner(folder, "logits", name, "--tokens", folder / "tokens.json", "--out", folder / "ours.safetensors", "--threads", "1")
                 ours = load_file(folder / "ours.safetensors")["logits"]
             with torch.no_grad():
                 logits = theirs(torch.tensor(tokens)).logits

@@ -146,8 +146,14 @@ fn text(folder: &std::path::Path) -> Prepared {
         shuffle: true,
         drop_last: false,
     };
-    let request =
-        DataRequest { data: &data, choice: None, test: None, cache_dir: &folder.join("cache"), vocab_size: None };
+    let request = DataRequest {
+        data: &data,
+        choice: None,
+        test: None,
+        cache_dir: &folder.join("cache"),
+        vocab_size: None,
+        recorded_tokenizer: None,
+    };
     prepare(&request, &|_| {}).unwrap()
 }
 

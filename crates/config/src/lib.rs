@@ -31,7 +31,7 @@ pub mod shape;
 pub use explain::{Origin, explain, to_yaml};
 pub use import::{ImportError, ImportedConfig, import_config};
 pub use load::{Loaded, from_str, load};
-pub use overrides::{LoadOptions, suggest_set};
+pub use overrides::{LoadOptions, RecordedWeights, suggest_set};
 pub use schema::schema_text;
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use super::presets;
 use super::raw::RawExperiment;
 use super::resolver::Resolver;
 use runner_spec::diagnostic::{ConfigError, list, nearest, short};
-use runner_spec::experiment::Experiment;
+use runner_spec::experiment::{Experiment, Tokenizer};
 use runner_template::Rendered;
 use runner_template::source::{MAX_BYTES, Source, is_stream, read, too_large};
 use runner_template::tree;
@@ -121,6 +121,7 @@ fn lower(source: Source, path: &Path, options: &LoadOptions) -> Result<Loaded, C
         notes: BTreeMap::new(),
         warnings: Vec::new(),
         allows_absent_files,
+        allows_absent_beginning: options.allows_absent_beginning || !options.recorded_weights.is_empty(),
         weights,
     };
     let experiment = resolver.experiment(raw, path);
@@ -170,17 +171,30 @@ fn add_weights(
     let chosen = layers.iter().rev().find_map(|l| Some((l, l.value.pointer("/model/init")?)));
     let (layer, path) = chosen.and_then(|(l, init)| Some((l, init.get("from")?.as_str()?)))?;
     let folder = base.join(path);
+    let allows_absent = options.allows_absent_files || options.allows_absent_beginning;
+    let recorded = options.recorded_weights.iter().find(|recorded| recorded.path == folder).map(|recorded| {
+        let from = LayerOrigin::Weights(format!("the record of a run that began with {}", folder.display()));
+        Layer { from, value: recorded.layer.clone() }
+    });
     match weights::describe(&folder) {
         Ok(described) => {
             let from = LayerOrigin::Weights(described.file.display().to_string());
             layers.insert(0, Layer { from, value: serde_json::json!({ "model": described.model_section() }) });
-            if let Some((file, tokenizer)) = tokenizer_of_weights(&folder) {
+            if let Some(tokenizer) = weights::tokenizer_in(&folder) {
+                let file = match &tokenizer {
+                    Tokenizer::File(file) | Tokenizer::Gpt2 { vocab: file, .. } => file,
+                    _ => &folder,
+                };
                 let from = LayerOrigin::Weights(file.display().to_string());
                 layers.insert(0, Layer { from, value: serde_json::json!({ "data": { "tokenizer": tokenizer } }) });
             }
-            (!options.allows_absent_files).then_some(described)
+            (!allows_absent).then_some(described)
         }
-        Err(_) if options.allows_absent_files => None,
+        Err(_) if allows_absent => None,
+        Err(_) if recorded.is_some() => {
+            layers.splice(0..0, recorded);
+            None
+        }
         Err(error) => {
             let text = error.to_string();
             let help = "`from` names a Hugging Face folder of GPT-2 or Llama weights, or a model file of llm.c; paths are \
@@ -192,16 +206,6 @@ fn add_weights(
             None
         }
     }
-}
-
-/// The tokenizer in the folder `path` of initial weights, unless the file names another one, and its first file.
-fn tokenizer_of_weights(path: &Path) -> Option<(PathBuf, Value)> {
-    let named = |name: &str| Some(path.join(name)).filter(|file| file.is_file());
-    if let Some(file) = named("tokenizer.json") {
-        return Some((file.clone(), serde_json::json!({ "file": file })));
-    }
-    let (vocab, merges) = named("vocab.json").zip(named("merges.txt"))?;
-    Some((vocab.clone(), serde_json::json!({ "gpt2": { "vocab": vocab, "merges": merges } })))
 }
 
 /// The folder that paths start from, absolute.

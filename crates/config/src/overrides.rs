@@ -1,13 +1,18 @@
 //! The layers above the file: `RUNNER_…` variables and `--set key.path=value`, each a small YAML text of its own.
 
 use std::collections::HashMap;
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
 
 use super::check::{check, check_key_path, join, sections_by_key};
+use super::explain::to_yaml;
 use super::foreign_keys::find_counterpart;
 use super::layers::{Layer, LayerOrigin};
 use super::mistakes::Mistakes;
 use super::shape::{Shape, root};
 use runner_spec::diagnostic::{list, nearest, short};
+use runner_spec::experiment::{Experiment, WeightInit};
 use runner_template::Inputs;
 use runner_template::source::{Place, Source, SourceKind};
 use runner_template::tree::{MAX_DEPTH, Node, parse};
@@ -23,8 +28,33 @@ pub struct LoadOptions {
     pub env: Vec<(String, String)>,
     /// True if files that the experiment names may be missing, for plans that read no data.
     pub allows_absent_files: bool,
+    /// True if the weights of `model.init.from` and the files of `data.tokenizer` may be missing: a checkpoint and a record replace them.
+    pub allows_absent_beginning: bool,
+    /// What records say about weights of `model.init.from`, for those that are gone.
+    pub recorded_weights: Vec<RecordedWeights>,
     /// The variables, environment and folders of a template.
     pub template: Inputs,
+}
+
+/// What the record of a run says about the weights that it started from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RecordedWeights {
+    /// The path of the weights.
+    pub(crate) path: PathBuf,
+    /// The sections `model` and `data` of the file, with the keys that the weights' folder gives.
+    pub(crate) layer: Value,
+}
+
+impl RecordedWeights {
+    /// Those of `experiment`, as a run recorded it; `None` if it draws its weights.
+    #[must_use]
+    pub fn of_experiment(experiment: &Experiment) -> Option<Self> {
+        let Some(WeightInit::From(path)) = &experiment.model.init else { return None };
+        let document: Value = serde_yaml::from_str(&to_yaml(experiment)).ok()?;
+        let (mut model, tokenizer) = (document.get("model")?.clone(), document.pointer("/data/tokenizer")?.clone());
+        model.as_object_mut()?.retain(|key, value| key != "init" && !value.is_null());
+        Some(Self { path: path.clone(), layer: json!({"model": model, "data": {"tokenizer": tokenizer}}) })
+    }
 }
 
 /// Says how `--set` gives an experiment what the argument `key` with `value` would: `key` is one of its keys or a setting of another

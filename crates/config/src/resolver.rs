@@ -19,6 +19,8 @@ pub(crate) struct Resolver<'l> {
     pub(crate) warnings: Vec<String>,
     /// See [`LoadOptions::allows_absent_files`](crate::LoadOptions::allows_absent_files).
     pub(crate) allows_absent_files: bool,
+    /// See [`LoadOptions::allows_absent_beginning`](crate::LoadOptions::allows_absent_beginning).
+    pub(crate) allows_absent_beginning: bool,
     /// The description of the initial weights, if the model must match it.
     pub(crate) weights: Option<DescribedModel>,
 }

@@ -29,7 +29,9 @@ pub use inspect::{
     DocumentCounts, InspectedFile, InspectionReport, Sample, TextFacts, TokenFrequency, Vocabulary, inspect_text,
     inspect_tokens,
 };
-pub use prepare::{DataRequest, Prepared, TokensOrigin, prepare};
+pub use prepare::{
+    DataRequest, EvaluationData, EvaluationRequest, Prepared, TokensOrigin, prepare, prepare_evaluation,
+};
 pub use progress::Progress;
 pub use sampler::Sampler;
 pub use shard::{

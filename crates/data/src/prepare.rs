@@ -1,5 +1,9 @@
 //! Prepares the data section of an experiment: rows, a tokenizer, and the facts for the planner.
 
+mod evaluation;
+
+pub use evaluation::{EvaluationData, EvaluationRequest, prepare_evaluation};
+
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fs::File;
@@ -24,7 +28,7 @@ use super::token_stream::{TokenStream, TokenWidth};
 use super::tokenizer::{TextTokenizer, make_tokenizer};
 use super::unknown_character::explain_unknown_character;
 use runner_spec::data::{ChoiceFacts, ChoiceItem, DataFacts, Rows, SplitFacts, SplitText};
-use runner_spec::experiment::{Corpus, Data, HELLASWAG_FILE_ADVICE, HellaSwag, Layout, Source, Validation};
+use runner_spec::experiment::{Corpus, Data, HELLASWAG_FILE_ADVICE, HellaSwag, Layout, Source, Tokenizer, Validation};
 
 /// The data to prepare.
 #[derive(Debug, Clone, Copy)]
@@ -37,6 +41,8 @@ pub struct DataRequest<'a> {
     pub cache_dir: &'a Path,
     /// `model.vocab_size`, if given. Ids beyond it are an error.
     pub vocab_size: Option<usize>,
+    /// The tokenizer as a run recorded it, which is taken if the files of `data.tokenizer` are gone.
+    pub recorded_tokenizer: Option<&'a TextTokenizer>,
 }
 
 /// Prepared data.
@@ -85,7 +91,10 @@ impl SourceTokens {
 }
 
 struct Preparation<'a> {
-    request: &'a DataRequest<'a>,
+    layout: &'a Layout,
+    /// The last part of the training source that is held out.
+    fraction: Option<f64>,
+    vocab_size: Option<usize>,
     cache: DataCache,
     report: &'a Report<'a>,
     origins: RefCell<Vec<TokensOrigin>>,
@@ -97,38 +106,42 @@ struct Preparation<'a> {
 /// # Errors
 /// If sources or settings are wrong, or the cache cannot be written.
 pub fn prepare(request: &DataRequest<'_>, progress: &(dyn Fn(Progress) + Sync)) -> Result<Prepared> {
+    let fraction = match request.data.validation {
+        Some(Validation::Fraction(fraction)) => Some(fraction),
+        _ => None,
+    };
+    let (layout, vocab_size) = (&request.data.layout, request.vocab_size);
     let cache = DataCache::open(request.cache_dir)?;
-    Preparation { request, cache, report: progress, origins: RefCell::default() }.run()
+    Preparation { layout, fraction, vocab_size, cache, report: progress, origins: RefCell::default() }.run(request)
 }
 
 /// The key of the part of the training source that is held out.
 const HELD_OUT: &str = "data.validation.fraction";
 
 impl Preparation<'_> {
-    fn run(&self) -> Result<Prepared> {
-        let data = self.request.data;
+    fn run(&self, request: &DataRequest<'_>) -> Result<Prepared> {
+        let (data, fraction) = (request.data, self.fraction);
         let train = self.locate(&data.train, SplitName::Train)?;
         let separate = separate_source(data);
         let validation = separate.map(|source| self.locate(source, SplitName::Validation)).transpose()?;
         if let Some(validation) = &validation {
             check_disjoint(&train, validation, ", which trains; hold out a part of it with {fraction: 0.1}")?;
         }
-        if matches!(data.validation, Some(Validation::Fraction(_))) {
+        if fraction.is_some() {
             check_no_repeated_file(&train)?;
         }
-        let test = self.request.test.map(|source| self.locate(source, SplitName::Test)).transpose()?;
+        let test = request.test.map(|source| self.locate(source, SplitName::Test)).transpose()?;
         if let Some(test) = &test {
             check_disjoint(&train, test, ", which trains: test on other text")?;
             if let Some(validation) = &validation {
                 check_disjoint(validation, test, ", by which the best checkpoint is chosen: test on other text")?;
             }
         }
-        let tokenizer = make_tokenizer(data, &train, self.request.vocab_size, &self.cache, self.report)?;
-        let padding = padding_tokens(&data.layout, &tokenizer)?;
-        let fraction = match data.validation {
-            Some(Validation::Fraction(fraction)) => Some(fraction),
-            _ => None,
+        let tokenizer = match request.recorded_tokenizer {
+            Some(recorded) if has_absent_files(&data.tokenizer) => recorded.clone(),
+            _ => make_tokenizer(data, &train, self.vocab_size, &self.cache, self.report)?,
         };
+        let padding = padding_tokens(self.layout, &tokenizer)?;
 
         let tokens = self.load_tokens(&train, &tokenizer)?;
         let units = tokens.units(padding);
@@ -147,7 +160,7 @@ impl Preparation<'_> {
         let (validation_split, validation_facts) = separate.or(held_out).unzip();
         let (test_split, test_facts) = test.as_ref().map(whole).transpose()?.unzip();
 
-        let choice = self.request.choice.map(|set| self.load_choice(set, &tokenizer)).transpose()?;
+        let choice = request.choice.map(|set| self.load_choice(set, &tokenizer)).transpose()?;
         let (choice, choice_facts) = choice.unzip();
         let facts = DataFacts {
             tokenizer_vocab: tokenizer.vocab_size(),
@@ -172,8 +185,8 @@ impl Preparation<'_> {
 
     /// Loads the tokens of `source`: token shards in place, tokens from the cache, or new ones.
     fn load_tokens(&self, source: &LocatedSource, tokenizer: &TextTokenizer) -> Result<SourceTokens> {
-        let (split, layout) = (source.split, &self.request.data.layout);
-        let is_padded = matches!(layout, Layout::Padded { .. });
+        let split = source.split;
+        let is_padded = matches!(self.layout, Layout::Padded { .. });
         let (tokens, event) = if source.documents == DocumentFormat::Tokens {
             if is_padded {
                 let message = "token shards are one stream of tokens, not documents; use {packed: …}";
@@ -235,17 +248,17 @@ impl Preparation<'_> {
         Ok(())
     }
 
-    /// Cuts the units `range` of `tokens` into rows. `key` is the setting that names them.
-    fn cut_rows(
+    /// Cuts the units `range` of `tokens` into rows. `key` is the setting that names them. Returns the range of their tokens, too.
+    fn cut_split(
         &self,
         tokens: &SourceTokens,
         tokenizer: &TextTokenizer,
         padding: Option<PaddingTokens>,
         range: &Range<u64>,
         key: &'static str,
-    ) -> Result<(Split, SplitFacts)> {
-        let length = self.request.data.layout.length().max(1);
-        let columns = match self.request.data.layout {
+    ) -> Result<(Split, Range<u64>)> {
+        let length = self.layout.length().max(1);
+        let columns = match *self.layout {
             Layout::Columns { count, .. } => count.max(1),
             _ => 1,
         };
@@ -269,17 +282,27 @@ impl Preparation<'_> {
             };
             return Err(DataError::setting(key, message));
         }
+        Ok((split, token_range))
+    }
+
+    /// Cuts the units `range` of `tokens` into rows, and describes them. `key` is the setting that names them.
+    fn cut_rows(
+        &self,
+        tokens: &SourceTokens,
+        tokenizer: &TextTokenizer,
+        padding: Option<PaddingTokens>,
+        range: &Range<u64>,
+        key: &'static str,
+    ) -> Result<(Split, SplitFacts)> {
+        let (split, token_range) = self.cut_split(tokens, tokenizer, padding, range, key)?;
         // This text is hashed: it stays as the first version wrote it.
         let padding = padding.map_or_else(
             || "None".to_owned(),
             |PaddingTokens { bos, eos, pad }| format!("Some(Marks {{ bos: {bos}, eos: {eos}, pad: {pad} }})"),
         );
-        let layout = format!("{} {padding}", row_settings(&self.request.data.layout));
+        let layout = format!("{} {padding}", row_settings(self.layout));
         let hash = hash_parts([&*tokens.hash, tokenizer.hash(), &layout, &format!("{range:?}")]);
-        let fraction = match self.request.data.validation {
-            Some(Validation::Fraction(fraction)) if key == HELD_OUT => Some(fraction),
-            _ => None,
-        };
+        let fraction = self.fraction.filter(|_| key == HELD_OUT);
         // Training has no use for it, and its data may be large.
         let is_trained_on = key == SplitName::Train.key();
         let text = if is_trained_on { None } else { self.describe_text(tokens, &split, &hash, fraction)? };
@@ -306,7 +329,7 @@ impl Preparation<'_> {
             return Ok(None);
         }
         // A share of documents is another part of the text than a share of tokens.
-        let is_padded = matches!(self.request.data.layout, Layout::Padded { .. });
+        let is_padded = matches!(self.layout, Layout::Padded { .. });
         let text_hash = hash_parts(["text", source, &format!("{fraction:?} {is_padded}")]);
         let memo = hash_parts(["text bytes", hash]);
         if let Some(bytes) = self.cache.read_memo("scans", &memo) {
@@ -343,10 +366,8 @@ impl Preparation<'_> {
     }
 
     fn check_vocabulary(&self, tokens: &SourceTokens, what: &str, tokenizer: &TextTokenizer) -> Result<()> {
-        let limits = [
-            Some((tokenizer.vocab_size(), "data.tokenizer")),
-            self.request.vocab_size.map(|n| (n, "model.vocab_size")),
-        ];
+        let limits =
+            [Some((tokenizer.vocab_size(), "data.tokenizer")), self.vocab_size.map(|n| (n, "model.vocab_size"))];
         for (vocabulary, key) in limits.into_iter().flatten() {
             if (tokens.max as usize) < vocabulary {
                 continue;
@@ -374,7 +395,7 @@ impl Preparation<'_> {
             (None, None) => return Err(DataError::setting("eval.hellaswag", "give `file` or `builtin`")),
         };
         let (items, facts) = choice::load_items(&path, set.limit, tokenizer)?;
-        if let Some(vocabulary) = self.request.vocab_size {
+        if let Some(vocabulary) = self.vocab_size {
             for (number, item) in (1..).zip(&items) {
                 let mut tokens = (0..).zip(item.context.iter().chain(item.endings.iter().flatten()));
                 if let Some((position, &token)) = tokens.find(|(_, token)| **token as usize >= vocabulary) {
@@ -385,6 +406,15 @@ impl Preparation<'_> {
             }
         }
         Ok((items, facts))
+    }
+}
+
+/// True if a file that `tokenizer` names is not there.
+fn has_absent_files(tokenizer: &Tokenizer) -> bool {
+    match tokenizer {
+        Tokenizer::Gpt2 { vocab, merges } => !vocab.exists() || !merges.exists(),
+        Tokenizer::File(path) => !path.exists(),
+        _ => false,
     }
 }
 

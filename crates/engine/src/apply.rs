@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use runner_config::{LoadOptions, Loaded};
+use runner_config::{LoadOptions, Loaded, RecordedWeights};
 use runner_lab::compare::settings;
 use runner_lab::stored_plan;
 use runner_spec::diagnostic::ConfigError;
@@ -14,6 +14,7 @@ use runner_store::manifest::{Manifest, RunStatus, SweepPoint, TemplateUse};
 use runner_store::run_dir::{self, CHECKPOINTS, RESOLVED, RunDir, RunFiles};
 use runner_store::{RunLock, catalog, checkpoint, time};
 
+use crate::absent_weights::load_from_record;
 use crate::continuation::{ContinueRequest, ContinueSource, differing_plan_keys};
 use crate::error::EngineError;
 use crate::launch::World;
@@ -27,8 +28,8 @@ use crate::stop::StopSwitch;
 /// A request to `apply`.
 pub struct ApplyRequest<'a> {
     /// Loads the experiment. Ranks that a launcher started meet before this is called, so that a mistake that only one of them finds
-    /// reaches all.
-    pub load: &'a dyn Fn() -> Result<Loaded, ConfigError>,
+    /// reaches all. Its argument is for `LoadOptions`: what the record of a run says about weights that are gone.
+    pub load: &'a dyn Fn(&[RecordedWeights]) -> Result<Loaded, ConfigError>,
     /// The file that the user named, for the record.
     pub file: PathBuf,
     /// True to start another run even if this experiment has one.
@@ -46,7 +47,7 @@ pub struct ApplyRequest<'a> {
 
 impl<'a> ApplyRequest<'a> {
     /// The run of the experiment in `file`, which `load` loads, to its last step.
-    pub fn new(file: PathBuf, load: &'a dyn Fn() -> Result<Loaded, ConfigError>) -> Self {
+    pub fn new(file: PathBuf, load: &'a dyn Fn(&[RecordedWeights]) -> Result<Loaded, ConfigError>) -> Self {
         Self {
             load,
             file,
@@ -84,14 +85,26 @@ fn apply_in(
     observer: &mut dyn RunObserver,
 ) -> Result<RunReport, EngineError> {
     let is_leader = world.is_none_or(World::is_leader);
-    let mut loaded = (request.load)()?;
+    let (mut loaded, absent) = match (request.load)(&[]) {
+        Ok(loaded) => (loaded, None),
+        Err(error) => load_from_record(request, &host.runs, error).map(|(loaded, absent)| (loaded, Some(absent)))?,
+    };
     let host = &with_recorded_environment(host, &loaded);
     pin_hub_commits(&mut loaded.experiment, host, observer)?;
     if let Some(other) = request.continue_from.as_ref().filter(|_| is_leader) {
         // A mistake in the name shows before anything takes long.
         catalog::resolve(&host.runs, &other.run)?;
     }
-    let ready = PreparedRun::new(&loaded.experiment, None, host, world, observer)?;
+    let recorded = absent.as_ref().map(|absent| &absent.inputs);
+    let ready = PreparedRun::new(&loaded.experiment, recorded, host, world, observer)?;
+    if let Some(absent) = &absent {
+        let checked = absent.check_begins_with_checkpoint(request, &host.runs, &ready.plan);
+        let other = || describe_other_length(&host.runs, &loaded.experiment, ready.plan.totals.steps);
+        if let (Err(_), Some(text)) = (&checked, other()) {
+            observer.observe(&RunEvent::Note(&text));
+        }
+        checked?;
+    }
     if let Some(hash) = &request.expected_plan {
         check_plan_hash(hash, &ready.plan, &host.runs)?;
     }

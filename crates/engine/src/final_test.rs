@@ -6,6 +6,7 @@ use runner_store::CheckpointChoice;
 use runner_store::summary::TestResult;
 
 use crate::error::EngineError;
+use crate::evaluated_model::EvaluatedModel;
 use crate::observer::RunEvent;
 use crate::opened_run::OpenedRun;
 use crate::prepare::{Host, PreparedRun};
@@ -25,15 +26,17 @@ pub(crate) fn test_best_checkpoint(
     let run = OpenedRun { path: recording.path.clone(), plan: ready.plan.clone(), experiment: experiment.clone() };
     let batch = run.program()?.batch.clone();
     let mut notes = Vec::new();
-    let device = run.device(DeviceChoice::Auto, host.threads, &mut notes)?;
+    let tested_model = EvaluatedModel::of_run(run, CheckpointChoice::Best, None)?;
+    let device = tested_model.device(DeviceChoice::Auto, host.threads, &mut notes)?;
     for note in &notes {
         recording.observer.observe(&RunEvent::Note(note));
     }
     let tested = ready.pool.install(|| -> Result<TestResult, EngineError> {
-        let (model, weights, step) = run.model(CheckpointChoice::Best, device)?;
+        let (model, weights, step) = tested_model.load(device)?;
         let all = LossBatches::new(split, u64::MAX, batch.micro_batch, batch.mask_padding);
         let result = all.finish(&run_all_batches(&all, &model, &weights)?)?;
         let (perplexity, bits_per_byte) = (result.perplexity(), result.bits_per_byte());
+        let step = step.unwrap_or_default();
         Ok(TestResult { step, loss: result.loss, perplexity, bits_per_byte, tokens: result.tokens })
     })?;
     let TestResult { step, loss, perplexity, bits_per_byte, .. } = tested;

@@ -14,8 +14,9 @@ use runner_store::{CheckpointChoice, RunLock, catalog, checkpoint, time};
 use crate::apply::{OpenedOrDone, is_private, open_unless_done};
 use crate::error::EngineError;
 use crate::observer::RunObserver;
+use crate::opened_run::resolved_experiment;
 use crate::outcome::RunReport;
-use crate::prepare::{Host, PreparedRun, pin_hub_commits};
+use crate::prepare::{Host, PreparedRun, RecordedInputs, pin_hub_commits};
 use crate::session::{RunSession, SessionOptions};
 use crate::stop::StopSwitch;
 
@@ -74,7 +75,14 @@ pub fn fork(
     let parent = ForkedRun { path, manifest, step };
     let mut loaded = load_changed_settings(request, &parent)?;
     pin_hub_commits(&mut loaded.experiment, host, observer)?;
-    let ready = PreparedRun::new(&loaded.experiment, None, host, None, observer)?;
+    // The checkpoint replaces the weights that the run started from, unless the fork names others.
+    let keeps_beginning =
+        || resolved_experiment(&parent.path).map(|theirs| theirs.model.init == loaded.experiment.model.init);
+    let checkpointed = match parent.step {
+        Some(_) if keeps_beginning()? => Some(RecordedInputs::read(&parent.path)?),
+        _ => None,
+    };
+    let ready = PreparedRun::new(&loaded.experiment, checkpointed.as_ref(), host, None, observer)?;
     ready.check_memory(None)?;
     parent.check_can_begin(&ready.plan)?;
     let run = match parent.open_or_create(request, &loaded, &ready.plan, host, observer)? {
@@ -100,7 +108,8 @@ fn check_has_no_checkpoint(checkpoints: &Path, id: &str) -> Result<(), EngineErr
     )))
 }
 
-/// The parent's settings under the changes. The environment has no say in them.
+/// The parent's settings under the changes. The environment has no say in them. What the parent started from may be gone, if the fork
+/// begins with a checkpoint.
 fn load_changed_settings(request: &ForkRequest, parent: &ForkedRun) -> Result<Loaded, EngineError> {
     let file = run_dir::resolved_file(&parent.path)?;
     let text = std::fs::read_to_string(&file).map_err(EngineError::io(format!("reading {}", file.display())))?;
@@ -109,7 +118,7 @@ fn load_changed_settings(request: &ForkRequest, parent: &ForkedRun) -> Result<Lo
         // A JSON string is a YAML string.
         sets.push(format!("name={}", serde_json::Value::from(name.as_str())));
     }
-    let options = LoadOptions { sets, ..LoadOptions::default() };
+    let options = LoadOptions { sets, allows_absent_beginning: parent.step.is_some(), ..LoadOptions::default() };
     // Paths in the settings are absolute; those in the changes are relative to the current folder.
     let loaded = runner_config::from_str(&text, Path::new(RESOLVED), &options)?;
     Ok(Loaded { path: file, ..loaded })

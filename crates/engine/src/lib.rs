@@ -5,12 +5,14 @@
 //! [`reproduce::reproduce`] begin from a recorded run; [`sweep`] runs the points of a sweep. Their caller receives the events of the
 //! run through an [`observer::RunObserver`]; nothing here writes to a terminal.
 
+mod absent_weights;
 pub mod apply;
 pub mod calibrate;
 pub mod continuation;
 mod details;
 pub mod drift;
 pub mod error;
+pub mod evaluated_model;
 pub mod event_lines;
 mod final_test;
 pub mod fork;

@@ -3,17 +3,16 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use candle_core::Tensor;
+
 use crate::error::EngineError;
 use crate::observer::{RunEvent, RunObserver};
-use crate::prepare::{Host, prepare_data};
-use runner_compute::model::{Model, Params};
+use crate::prepare::{Host, RecordedInputs, prepare_data_of_run};
 use runner_config::LoadOptions;
 use runner_data::{Prepared, TextTokenizer};
-use runner_exec::eval::model_for_inference;
 use runner_spec::experiment::DeviceChoice;
 use runner_spec::experiment::Experiment;
 use runner_spec::model::layout::ParamLayout;
-use runner_spec::model::parameters;
 use runner_spec::plan::Plan;
 use runner_spec::program::{Device, Program};
 use runner_store::run_dir::{self, CHECKPOINTS, TOKENIZER};
@@ -90,7 +89,7 @@ impl OpenedRun {
     /// Prepares the run's data again, for an experiment that differs from the run's in its evaluation at most.
     ///
     /// # Errors
-    /// Those of the free function `prepare_data`, and if the data is no longer what the run was trained on.
+    /// Those of `prepare::prepare_data`, and if the data is no longer what the run was trained on.
     pub fn prepare_data(
         &self,
         experiment: &Experiment,
@@ -98,7 +97,8 @@ impl OpenedRun {
         host: &Host,
         observer: &mut dyn RunObserver,
     ) -> Result<Prepared, EngineError> {
-        let prepared = prepare_data(experiment, pool, host, observer)?;
+        let recorded = RecordedInputs::new(self.plan.data.clone(), &self.path);
+        let prepared = prepare_data_of_run(experiment, recorded.tokenizer.as_ref(), pool, host, observer)?;
         let (was, is) = (&self.plan.data, &prepared.facts);
         let changed = if was.tokenizer_hash != is.tokenizer_hash {
             "tokenizer, or the text it was made from, has"
@@ -126,7 +126,6 @@ impl OpenedRun {
         Ok(match choice {
             DeviceChoice::Cpu => Device::Cpu,
             _ => runner_plan::device_for_reading(
-                &self.experiment,
                 choice,
                 program.device,
                 &runner_machine::local_cluster::local_cluster(threads),
@@ -135,17 +134,16 @@ impl OpenedRun {
         })
     }
 
-    /// The model of a checkpoint on `device`, for the calling thread; the weights that its forward reads; and the step after which they were
-    /// saved.
+    /// The weights of a checkpoint as f32 on the CPU, in the order of `layout`, which is that of the whole model; and the step after which
+    /// they were saved.
     ///
     /// # Errors
-    /// If there is no such checkpoint or it is damaged; if the device cannot be opened, or its memory is short.
-    pub fn model(&self, which: CheckpointChoice, device: Device) -> Result<(Model, Params, u64), EngineError> {
-        let program = self.program()?;
-        // The layout is the whole model's, whatever the run's ranks hold of it.
-        let layout = Arc::new(ParamLayout::new(parameters(&program.model)));
-        let (flat, step) = load_weights(&self.path.join(CHECKPOINTS), which, &layout, &candle_core::Device::Cpu)?;
-        let (model, weights) = model_for_inference(program, Params::new(layout, flat), device)?;
-        Ok((model, weights, step))
+    /// If there is no such checkpoint, or it is damaged.
+    pub(crate) fn weights(
+        &self,
+        which: CheckpointChoice,
+        layout: &Arc<ParamLayout>,
+    ) -> Result<(Tensor, u64), EngineError> {
+        Ok(load_weights(&self.path.join(CHECKPOINTS), which, layout, &candle_core::Device::Cpu)?)
     }
 }

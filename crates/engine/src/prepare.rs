@@ -8,8 +8,11 @@ use std::time::Instant;
 use candle_core::Device;
 use runner_compute::state::TrainState;
 use runner_data::hub::{self, LoweredData, ModelFolder};
-use runner_data::{DataError, DataRequest, Prepared, Progress, TextTokenizer, content_hash};
+use runner_data::{
+    DataError, DataRequest, EvaluationData, EvaluationRequest, Prepared, Progress, TextTokenizer, content_hash,
+};
 use runner_exec::{ExecError, Resources, parameter_layout};
+use runner_lab::stored_plan;
 use runner_machine::host::Git;
 use runner_machine::local_cluster::{local_cluster, with_rank_locations};
 use runner_spec::cluster::ClusterFacts;
@@ -19,6 +22,7 @@ use runner_spec::model::InitialWeights;
 use runner_spec::plan::Plan;
 use runner_spec::program::Program;
 use runner_store::checkpoint;
+use runner_store::run_dir::TOKENIZER;
 use runner_weights::{OpenedWeights, WeightsError};
 
 use crate::calibrate;
@@ -202,6 +206,17 @@ pub fn prepare_data(
     host: &Host,
     observer: &mut dyn RunObserver,
 ) -> Result<Prepared, EngineError> {
+    prepare_data_of_run(experiment, None, pool, host, observer)
+}
+
+/// [`prepare_data`] for a run that recorded `tokenizer`, which is taken if the tokenizer's files are gone.
+pub(crate) fn prepare_data_of_run(
+    experiment: &Experiment,
+    tokenizer: Option<&TextTokenizer>,
+    pool: &rayon::ThreadPool,
+    host: &Host,
+    observer: &mut dyn RunObserver,
+) -> Result<Prepared, EngineError> {
     let lowered = lower_hub(&experiment.data, experiment.eval.test.as_ref(), host, observer)?;
     let request = DataRequest {
         data: lowered.as_ref().map_or(&experiment.data, |lowered| &lowered.local),
@@ -209,6 +224,7 @@ pub fn prepare_data(
         test: lowered.as_ref().and_then(|l| l.test.as_ref().map(|(local, _)| local)).or(experiment.eval.test.as_ref()),
         cache_dir: &host.cache,
         vocab_size: experiment.model.vocab_size,
+        recorded_tokenizer: tokenizer,
     };
     let started = Instant::now();
     let prepared = with_progress(observer, |report| pool.install(|| runner_data::prepare(&request, report)));
@@ -224,6 +240,18 @@ pub fn prepare_data(
     }
     check_prompts(experiment, &prepared.tokenizer)?;
     Ok(prepared)
+}
+
+/// Prepares the data of `request` in `pool`.
+///
+/// # Errors
+/// Those of `runner_data::prepare_evaluation`.
+pub fn prepare_evaluation(
+    request: &EvaluationRequest<'_>,
+    pool: &rayon::ThreadPool,
+    observer: &mut dyn RunObserver,
+) -> Result<EvaluationData, EngineError> {
+    Ok(with_progress(observer, |report| pool.install(|| runner_data::prepare_evaluation(request, report)))?)
 }
 
 /// Prepares the data of `experiment`, with the facts of the weights that it starts from.
@@ -257,6 +285,31 @@ pub fn prepare_inputs(
     Ok(prepared)
 }
 
+/// What a run with a checkpoint recorded of its inputs. With it, training goes on without the weights that the run started from, and
+/// without the files of its tokenizer.
+#[derive(Debug, Clone)]
+pub(crate) struct RecordedInputs {
+    pub(crate) facts: DataFacts,
+    /// `None` for a run of an earlier version, which kept none.
+    pub(crate) tokenizer: Option<TextTokenizer>,
+}
+
+impl RecordedInputs {
+    /// Reads those of the run directory `path`.
+    ///
+    /// # Errors
+    /// If its plan is missing or damaged.
+    pub(crate) fn read(path: &Path) -> Result<Self, EngineError> {
+        Ok(Self::new(stored_plan::data_facts(path)?, path))
+    }
+
+    /// `facts`, and the tokenizer in the run directory `path` if it is theirs.
+    pub(crate) fn new(facts: DataFacts, path: &Path) -> Self {
+        let tokenizer = TextTokenizer::read(&path.join(TOKENIZER)).ok();
+        Self { tokenizer: tokenizer.filter(|tokenizer| tokenizer.hash() == facts.tokenizer_hash), facts }
+    }
+}
+
 /// Prepares the data of `experiment` for a run that begins, or that goes on with a checkpoint: then the weights that it started from
 /// are not needed, and their facts are those of `checkpointed`.
 ///
@@ -264,13 +317,15 @@ pub fn prepare_inputs(
 /// If the weights or the data cannot be read, or do not fit each other.
 pub(crate) fn prepare_rank_inputs(
     experiment: &Experiment,
-    checkpointed: Option<&DataFacts>,
+    checkpointed: Option<&RecordedInputs>,
     pool: &rayon::ThreadPool,
     host: &Host,
     observer: &mut dyn RunObserver,
 ) -> Result<Prepared, EngineError> {
-    let Some(facts) = checkpointed else { return prepare_inputs(experiment, pool, host, observer) };
-    let mut prepared = prepare_data(experiment, pool, host, observer)?;
+    let Some(RecordedInputs { facts, tokenizer }) = checkpointed else {
+        return prepare_inputs(experiment, pool, host, observer);
+    };
+    let mut prepared = prepare_data_of_run(experiment, tokenizer.as_ref(), pool, host, observer)?;
     prepared.facts.weights.clone_from(&facts.weights);
     Ok(prepared)
 }
@@ -365,14 +420,14 @@ pub struct PreparedRun {
 
 impl PreparedRun {
     /// Prepares `experiment` and plans it for this machine, or for the machines of the `world` that a launcher started. `checkpointed`
-    /// holds the facts of the run's data if the run has a checkpoint.
+    /// holds the recorded inputs if the run begins with a checkpoint.
     ///
     /// # Errors
     /// If the data or the initial weights cannot be read, the experiment cannot be planned, or the world has another number of
     /// ranks.
     pub(crate) fn new(
         experiment: &Experiment,
-        checkpointed: Option<&DataFacts>,
+        checkpointed: Option<&RecordedInputs>,
         host: &Host,
         world: Option<&World>,
         observer: &mut dyn RunObserver,

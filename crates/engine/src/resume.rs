@@ -1,6 +1,5 @@
 //! `resume` continues a run from its own folder, whatever became of its file.
 
-use runner_lab::stored_plan;
 use runner_spec::plan::Plan;
 use runner_store::manifest::{DataHashes, Manifest, RunStatus};
 use runner_store::run_dir::{self, CHECKPOINTS};
@@ -13,7 +12,7 @@ use crate::launched::{LaunchedRank, agree_on_training, follow, work_as_rank};
 use crate::observer::RunObserver;
 use crate::opened_run::resolved_experiment;
 use crate::outcome::{RunOutcome, RunReport};
-use crate::prepare::{Host, PreparedRun};
+use crate::prepare::{Host, PreparedRun, RecordedInputs};
 use crate::session::{RunSession, SessionOptions};
 use crate::stop::StopSwitch;
 
@@ -63,7 +62,7 @@ fn resume_in(
     };
     let experiment = resolved_experiment(&path)?;
     let has_checkpoint = !checkpoint::saved_steps(&path.join(CHECKPOINTS))?.is_empty();
-    let checkpointed = has_checkpoint.then(|| stored_plan::data_facts(&path)).transpose()?;
+    let checkpointed = has_checkpoint.then(|| RecordedInputs::read(&path)).transpose()?;
     let ready = PreparedRun::new(&experiment, checkpointed.as_ref(), host, world, observer)?;
     let options = &request.options;
     let agree = |world| agree_on_training(world, &experiment, &ready, host, stop, &options.faults);

@@ -49,17 +49,22 @@ pub(super) fn move_to_device(tensor: &Tensor, device: &Device) -> Result<Tensor>
 }
 
 /// True if the forward reads a rounded copy of the weights. On a CPU, weights that are bf16 values already need no copy.
-pub(super) fn needs_rounded_copy(program: &Program, device: &Device) -> bool {
-    program.precision == Precision::Bf16 && (program.master_weights || !device.is_cpu())
+pub(super) fn needs_rounded_copy(precision: Precision, master_weights: bool, device: &Device) -> bool {
+    precision == Precision::Bf16 && (master_weights || !device.is_cpu())
 }
 
-/// The weights that the forward reads. They are the f32 buffer `all`, unless the program needs a rounded copy: that is f32 on a CPU, and a
+/// The weights that the forward reads. They are the f32 buffer `all`, unless the precision needs a rounded copy: that is f32 on a CPU, and a
 /// bf16 tensor on a GPU, beside which norms read `all`.
 ///
 /// # Errors
 /// If memory is short.
-pub(super) fn weights_to_read(program: &Program, layout: &Arc<ParamLayout>, all: Tensor) -> Result<Params> {
-    if !needs_rounded_copy(program, all.device()) {
+pub(super) fn weights_to_read(
+    precision: Precision,
+    master_weights: bool,
+    layout: &Arc<ParamLayout>,
+    all: Tensor,
+) -> Result<Params> {
+    if !needs_rounded_copy(precision, master_weights, all.device()) {
         return Ok(Params::new(layout.clone(), all));
     }
     let weights = if all.device().is_cpu() {

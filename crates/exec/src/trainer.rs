@@ -95,8 +95,9 @@ impl Trainer {
                 .map(|model| model.with_recompute(program.recompute))
         };
         let models = chunks.iter().map(model).collect::<TensorResult<Vec<_>>>()?;
-        let has_rounded_copy = device::needs_rounded_copy(program, &device);
-        let weights = device::weights_to_read(program, &state.layout, state.weights()?)?;
+        let has_rounded_copy = device::needs_rounded_copy(program.precision, program.master_weights, &device);
+        let weights =
+            device::weights_to_read(program.precision, program.master_weights, &state.layout, state.weights()?)?;
         let grads = Tensor::zeros(total, state.buffer.dtype(), state.buffer.device())?;
         let tied_copy = tied_copy(&state.layout, &program.model, &chunks).map(|i| state.layout.entries[i].range());
         Ok(Self {

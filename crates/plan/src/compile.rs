@@ -64,7 +64,7 @@ pub fn compile(experiment: &Experiment, data: &DataFacts, cluster: &ClusterFacts
     let eval = eval_spec(experiment, data, micro_batch, &mut notes)?;
     let mesh = ranks::mesh(&experiment.parallel, sequences)?;
     let periodic = periodic(experiment, &eval, mesh)?;
-    let hardware = devices::choose_devices(experiment, mesh, cluster, &mut notes)?;
+    let hardware = devices::choose_devices(&experiment.parallel.devices, experiment.device, mesh, cluster, &mut notes)?;
     if experiment.precision == Precision::Tf32 && hardware.iter().any(|facts| facts.device == Device::Cpu) {
         notes.push("precision: tf32 is computed as fp32 on a CPU, which has no TF32".to_owned());
     }

@@ -14,7 +14,8 @@ use runner_spec::program::Device;
 /// Chooses a device for each rank, in order. Ranks may share a CPU: then its threads are divided. Choices that the file left open are
 /// explained in `notes`.
 pub(crate) fn choose_devices(
-    experiment: &Experiment,
+    listed: &AutoOr<Vec<Device>>,
+    choice: DeviceChoice,
     mesh: Mesh,
     cluster: &ClusterFacts,
     notes: &mut Vec<String>,
@@ -23,7 +24,7 @@ pub(crate) fn choose_devices(
     let (cuda, cpus): (Vec<&DeviceFacts>, Vec<&DeviceFacts>) =
         cluster.devices.iter().partition(|d| matches!(d.device, Device::Cuda(_)));
     let on_gpus = || gpu_for_each_rank(&cuda, world_size, cluster).map_err(|short| short.refusal(mesh));
-    let chosen = match (&experiment.parallel.devices, experiment.device) {
+    let chosen = match (listed, choice) {
         (AutoOr::Given(listed), _) => listed_devices(listed, mesh, &cuda, cluster)?,
         (_, DeviceChoice::Cuda) if cuda.is_empty() => return Err(device_missing("device", "cuda", cluster)),
         (_, DeviceChoice::Cuda) => on_gpus()?,
@@ -53,27 +54,26 @@ pub(crate) fn choose_devices(
 /// Those of `compile` about devices.
 pub fn check_devices(experiment: &Experiment, cluster: &ClusterFacts) -> Result<()> {
     let mesh = ranks::mesh(&experiment.parallel, experiment.batch.sequences)?;
-    choose_devices(experiment, mesh, cluster, &mut Vec::new()).map(drop)
+    choose_devices(&experiment.parallel.devices, experiment.device, mesh, cluster, &mut Vec::new()).map(drop)
 }
 
-/// Chooses a device of this machine for one process that only reads what a run of `experiment` trained on `trained_on`. Of several GPUs
-/// it is that one, if the machine has it.
+/// Chooses a device of this machine for one process that only reads a model. Of several GPUs it is `preferred`, on which the model was
+/// trained, if the machine has it.
 ///
 /// # Errors
 /// If there is none of that kind.
 pub fn device_for_reading(
-    experiment: &Experiment,
     choice: DeviceChoice,
-    trained_on: Device,
+    preferred: Device,
     cluster: &ClusterFacts,
     notes: &mut Vec<String>,
 ) -> Result<Device> {
     let mut cluster = cluster.clone();
-    if trained_on != Device::Cpu && cluster.devices.iter().any(|facts| facts.device == trained_on) {
-        cluster.devices.retain(|facts| facts.device == trained_on || facts.device == Device::Cpu);
+    if preferred != Device::Cpu && cluster.devices.iter().any(|facts| facts.device == preferred) {
+        cluster.devices.retain(|facts| facts.device == preferred || facts.device == Device::Cpu);
     }
-    let alone = Experiment { device: choice, parallel: Parallel::single(), ..experiment.clone() };
-    let chosen = choose_devices(&alone, ranks::mesh(&alone.parallel, 1)?, &cluster, notes)?;
+    let alone = Parallel::single();
+    let chosen = choose_devices(&alone.devices, choice, ranks::mesh(&alone, 1)?, &cluster, notes)?;
     Ok(chosen.first().map_or(Device::Cpu, |facts| facts.device))
 }
 

@@ -9,6 +9,7 @@ use super::error::WeightsError;
 use super::json;
 use runner_files::safetensors_header::{HeaderError, TensorInfo, read_header};
 use runner_files::{open_regular, strict_json};
+use runner_spec::experiment::Tokenizer;
 
 /// The weights in one file.
 pub(super) const SINGLE: &str = "model.safetensors";
@@ -117,6 +118,17 @@ fn weight_map(index: &Path) -> Result<BTreeMap<String, String>, WeightsError> {
         return Err(wrong("its `weight_map` names no tensor".into()));
     }
     Ok(out)
+}
+
+/// The tokenizer in the folder at `path`, if there is one: `tokenizer.json`, or else GPT-2's two files.
+#[must_use]
+pub fn tokenizer_in(path: &Path) -> Option<Tokenizer> {
+    let named = |name: &str| Some(path.join(name)).filter(|file| file.is_file());
+    if let Some(file) = named("tokenizer.json") {
+        return Some(Tokenizer::File(file));
+    }
+    let (vocab, merges) = named("vocab.json").zip(named("merges.txt"))?;
+    Some(Tokenizer::Gpt2 { vocab, merges })
 }
 
 /// Checks that the folder has a file of weights or an index of such files.

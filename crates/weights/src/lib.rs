@@ -26,4 +26,5 @@ pub use error::{SourceError, WeightsError};
 pub use export::{WeightSource, WrittenFiles};
 pub use export_hf::HfExport;
 pub use export_llmc::LlmcExport;
+pub use folder::tokenizer_in;
 pub use opened::OpenedWeights;

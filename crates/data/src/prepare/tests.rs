@@ -32,7 +32,8 @@ impl Folder {
     fn prepare_within(&self, data: &Data, vocab_size: Option<usize>) -> Result<(Prepared, bool), DataError> {
         let made = Mutex::new(false);
         let cache_dir = self.0.path().join("cache");
-        let request = DataRequest { data, choice: None, test: None, cache_dir: &cache_dir, vocab_size };
+        let request =
+            DataRequest { data, choice: None, test: None, cache_dir: &cache_dir, vocab_size, recorded_tokenizer: None };
         let prepared = prepare(&request, &|progress| {
             *made.lock().unwrap() |= matches!(progress, Progress::Done { .. });
         })?;
@@ -304,7 +305,14 @@ fn the_builtin_corpus_is_ready() {
     let data = packed(bpe(512), builtin, Some(Validation::Source(Source::Builtin { corpus: Corpus::Stories })), 64);
     let cache_dir = folder.0.path().join("cache");
     let set = HellaSwag { file: None, builtin: Some(Corpus::Stories), limit: Some(100) };
-    let request = DataRequest { data: &data, choice: Some(&set), test: None, cache_dir: &cache_dir, vocab_size: None };
+    let request = DataRequest {
+        data: &data,
+        choice: Some(&set),
+        test: None,
+        cache_dir: &cache_dir,
+        vocab_size: None,
+        recorded_tokenizer: None,
+    };
     let prepared = prepare(&request, &|_| ()).unwrap();
     assert_eq!(prepared.choice.unwrap().len(), 100);
     assert_eq!(prepared.facts.choice.unwrap().items, 100);

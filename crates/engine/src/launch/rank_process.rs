@@ -16,7 +16,7 @@ use super::rank_observer::RankObserver;
 use super::rank_training::{RankTraining, connect_rank};
 use crate::error::{EngineError, error_text};
 use crate::observer::IgnoreEvents;
-use crate::prepare::{Host, load_state, prepare_rank_inputs, thread_pool, training_resources};
+use crate::prepare::{Host, RecordedInputs, load_state, prepare_rank_inputs, thread_pool, training_resources};
 use runner_comm::{CommError, Region};
 use runner_compute::state::TrainState;
 use runner_exec::eval::EvalError;
@@ -86,8 +86,8 @@ impl RankProcess {
         start_heartbeat(region.clone(), self.rank).map_err(EngineError::io("starting the heartbeat"))?;
         faults.before_data();
         let pool = thread_pool(*threads)?;
-        let checkpointed = training.checkpoint.as_ref().map(|_| data);
-        let prepared = prepare_rank_inputs(experiment, checkpointed, &pool, host, &mut IgnoreEvents)?;
+        let checkpointed = training.checkpoint.as_ref().map(|_| RecordedInputs::new(data.clone(), &self.run));
+        let prepared = prepare_rank_inputs(experiment, checkpointed.as_ref(), &pool, host, &mut IgnoreEvents)?;
         if prepared.facts != *data {
             let message = "the data, or the weights to start from, changed since the run was started";
             return Err(EngineError::Other(message.to_owned()));

@@ -1,6 +1,8 @@
 //! Multiple choice as HellaSwag is scored in build-nanogpt: `acc` picks the ending with the smallest summed loss, `acc_norm`
 //! the one with the smallest mean loss per ending token.
 
+use serde::Serialize;
+
 use super::EvalError;
 use super::batches::{self, Batches};
 use runner_spec::data::{ChoiceItem, IGNORED_TARGET, Rows};
@@ -14,7 +16,33 @@ pub struct ChoiceScore {
     pub right_norm: usize,
 }
 
+/// The result of one item. An ending is named by its position.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ScoredItem {
+    /// The position of the item, from 0.
+    pub index: usize,
+    /// The right ending.
+    pub label: usize,
+    /// The ending with the smallest summed loss (`acc`).
+    pub choice: Option<usize>,
+    /// The ending with the smallest mean loss (`acc_norm`).
+    pub choice_norm: Option<usize>,
+    /// The summed loss of each ending's tokens, in nats.
+    pub losses: Vec<f64>,
+    /// The mean loss of each ending's tokens, in nats.
+    pub mean_losses: Vec<f64>,
+    /// The tokens of each ending that the loss counts.
+    pub tokens: Vec<usize>,
+}
+
 impl ChoiceScore {
+    pub fn new(items: &[ScoredItem]) -> Self {
+        let count = |choice: fn(&ScoredItem) -> Option<usize>| {
+            items.iter().filter(|item| choice(item) == Some(item.label)).count()
+        };
+        Self { items: items.len(), right: count(|item| item.choice), right_norm: count(|item| item.choice_norm) }
+    }
+
     pub fn acc(&self) -> f64 {
         self.right as f64 / self.items.max(1) as f64
     }
@@ -91,22 +119,30 @@ impl<'a> ChoiceBatches<'a> {
         Candidate::new(self.items, item, ending, self.context_length)
     }
 
-    /// The score, when all batches are recorded in `values`.
+    /// The items with their losses and choices, in order, when all batches are recorded in `values`.
     ///
     /// # Errors
     /// If a loss is not finite: then any ending could count as the one with the smallest loss.
-    pub fn finish(&self, values: &[f64]) -> Result<ChoiceScore, EvalError> {
+    pub fn scored_items(&self, values: &[f64]) -> Result<Vec<ScoredItem>, EvalError> {
         if !values.iter().all(|l| l.is_finite()) {
             return Err(EvalError::NotFinite("multiple-choice loss"));
         }
-        let mut score = ChoiceScore { items: self.items.len(), ..ChoiceScore::default() };
-        for (i, item) in self.items.iter().enumerate() {
-            let losses = &values[self.first[i]..][..item.endings.len()];
-            let means = losses.iter().enumerate().map(|(e, l)| l / self.candidate((i, e)).scored().max(1) as f64);
-            score.right += usize::from(smallest(losses.iter().copied()) == Some(item.label));
-            score.right_norm += usize::from(smallest(means) == Some(item.label));
-        }
-        Ok(score)
+        let score = |(index, item): (usize, &ChoiceItem)| {
+            let losses = values[self.first[index]..][..item.endings.len()].to_vec();
+            let tokens: Vec<usize> = (0..losses.len()).map(|e| self.candidate((index, e)).scored()).collect();
+            let mean_losses: Vec<f64> = losses.iter().zip(&tokens).map(|(l, &n)| l / n.max(1) as f64).collect();
+            let (choice, choice_norm) = (smallest(&losses), smallest(&mean_losses));
+            ScoredItem { index, label: item.label, choice, choice_norm, losses, mean_losses, tokens }
+        };
+        Ok(self.items.iter().enumerate().map(score).collect())
+    }
+
+    /// The score, when all batches are recorded in `values`.
+    ///
+    /// # Errors
+    /// Those of [`ChoiceBatches::scored_items`].
+    pub fn finish(&self, values: &[f64]) -> Result<ChoiceScore, EvalError> {
+        Ok(ChoiceScore::new(&self.scored_items(values)?))
     }
 }
 
@@ -141,8 +177,8 @@ impl Batches for ChoiceBatches<'_> {
 }
 
 /// The index of the smallest value; the first of equals, none if there are no values.
-fn smallest(values: impl Iterator<Item = f64>) -> Option<usize> {
-    values.enumerate().min_by(|a, b| a.1.total_cmp(&b.1)).map(|(i, _)| i)
+fn smallest(values: &[f64]) -> Option<usize> {
+    values.iter().enumerate().min_by(|a, b| a.1.total_cmp(b.1)).map(|(i, _)| i)
 }
 
 #[cfg(test)]
@@ -177,7 +213,7 @@ mod tests {
 
     #[test]
     fn the_first_of_equals_is_smallest() {
-        assert_eq!(smallest([2.0, 1.0, 1.0].into_iter()), Some(1));
-        assert_eq!(smallest([].into_iter()), None);
+        assert_eq!(smallest(&[2.0, 1.0, 1.0]), Some(1));
+        assert_eq!(smallest(&[]), None);
     }
 }

@@ -8,7 +8,7 @@ pub mod sample;
 mod text_stream;
 
 pub use batches::{Batches, indices_of_replica, run_all_batches, run_batches};
-pub use choice::{ChoiceBatches, ChoiceScore};
+pub use choice::{ChoiceBatches, ChoiceScore, ScoredItem};
 pub use decode::{ChunkDecoder, TokenFeed};
 pub use loss::{LossBatches, ValidationLoss};
 pub use sample::{Continuation, Drawn, continue_prompt, generate};
@@ -21,6 +21,7 @@ use runner_compute::kernels::StoredPrecision;
 use runner_compute::model::{Model, Params};
 use runner_spec::event::EvalMetrics;
 use runner_spec::experiment::Precision;
+use runner_spec::model::ModelSpec;
 use runner_spec::program::{Device, Program};
 
 /// An error in an evaluation.
@@ -67,16 +68,34 @@ pub fn evaluate<E: From<EvalError>>(
     Ok(metrics)
 }
 
-/// The whole model of `program` on `device`, for the calling thread, with the weights that its forward reads in the program's
-/// precision. `weights` are f32, on the CPU.
-///
-/// # Errors
-/// If this build or this machine has no such device, or the device has too little memory.
-pub fn model_for_inference(program: &Program, weights: Params, device: Device) -> Result<(Model, Params), ExecError> {
-    let device = device::open(device, program.precision)?;
-    let (layout, all) = (weights.layout, device::move_to_device(&weights.flat, &device)?);
-    let precision = StoredPrecision { bf16: program.precision == Precision::Bf16 };
-    let blocks = 0..program.model.block_count();
-    let model = Model::new(&program.model, layout.clone(), blocks, program.seed, precision, &all)?;
-    Ok((model, device::weights_to_read(program, &layout, all)?))
+/// A whole model to compute with, without training.
+#[derive(Debug, Clone)]
+pub struct InferenceModel {
+    pub spec: ModelSpec,
+    pub precision: Precision,
+    /// True if the weights are any f32 values, and not rounded ones.
+    pub master_weights: bool,
+}
+
+impl From<&Program> for InferenceModel {
+    fn from(program: &Program) -> Self {
+        let Program { model, precision, master_weights, .. } = program;
+        Self { spec: model.clone(), precision: *precision, master_weights: *master_weights }
+    }
+}
+
+impl InferenceModel {
+    /// The model on `device`, for the calling thread, with the weights that its forward reads. `weights` are f32, on the CPU.
+    ///
+    /// # Errors
+    /// If this build or this machine has no such device, or the device has too little memory.
+    pub fn open(&self, weights: Params, device: Device) -> Result<(Model, Params), ExecError> {
+        let device = device::open(device, self.precision)?;
+        let (layout, all) = (weights.layout, device::move_to_device(&weights.flat, &device)?);
+        let precision = StoredPrecision { bf16: self.precision == Precision::Bf16 };
+        let blocks = 0..self.spec.block_count();
+        // Only dropout reads the seed.
+        let model = Model::new(&self.spec, layout.clone(), blocks, 0, precision, &all)?;
+        Ok((model, device::weights_to_read(self.precision, self.master_weights, &layout, all)?))
+    }
 }

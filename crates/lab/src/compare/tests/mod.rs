@@ -64,6 +64,7 @@ fn facts(experiment: &Experiment) -> DataFacts {
             test: None,
             cache_dir: cache(),
             vocab_size: experiment.model.vocab_size,
+            recorded_tokenizer: None,
         };
         prepare(&request, &|_| {}).expect("the corpus is there").facts
     };
@@ -161,6 +162,7 @@ fn with_file(folder: &Path, name: &str, content: &str) -> PlannedExperiment {
         test: None,
         cache_dir: &folder.join("cache"),
         vocab_size: None,
+        recorded_tokenizer: None,
     };
     let facts = prepare(&data, &|_| {}).expect("prepared").facts;
     PlannedExperiment::new(experiment, facts, cluster()).expect("planned")

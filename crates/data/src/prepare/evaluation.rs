@@ -1,0 +1,75 @@
+//! Data to evaluate a model on that needs no experiment: text, and multiple-choice items.
+
+use std::cell::RefCell;
+use std::path::Path;
+
+use super::{Preparation, Prepared};
+use crate::cache::DataCache;
+use crate::error::{DataError, Result};
+use crate::progress::Progress;
+use crate::split::Split;
+use crate::split_name::SplitName;
+use crate::tokenizer::TextTokenizer;
+use runner_spec::data::ChoiceItem;
+use runner_spec::experiment::{HellaSwag, Layout, Source};
+
+/// The data to evaluate a model on.
+#[derive(Debug, Clone, Copy)]
+pub struct EvaluationRequest<'a> {
+    pub tokenizer: &'a TextTokenizer,
+    /// Text, which is cut into packed rows of `length` tokens, as validation data is.
+    pub text: Option<&'a Source>,
+    pub length: usize,
+    pub choice: Option<&'a HellaSwag>,
+    /// The folder of tokens, created if necessary.
+    pub cache_dir: &'a Path,
+    /// Tokens of the model. Ids beyond them are an error.
+    pub vocab_size: usize,
+}
+
+/// Prepared data of an evaluation.
+#[derive(Debug, Default)]
+pub struct EvaluationData {
+    /// The rows whose loss is measured.
+    pub rows: Option<Split>,
+    pub choice: Option<Vec<ChoiceItem>>,
+    /// The data of a run, whose locks keep the rows in the cache.
+    _run: Option<Prepared>,
+}
+
+impl From<Prepared> for EvaluationData {
+    /// The validation split and the items of a run.
+    fn from(mut prepared: Prepared) -> Self {
+        Self { rows: prepared.dataset.validation.clone(), choice: prepared.choice.take(), _run: Some(prepared) }
+    }
+}
+
+/// Tokenizes the text of `request` unless the cache has its tokens, and encodes its items. Works in the current rayon pool.
+///
+/// # Errors
+/// If the files cannot be read, the tokenizer does not know their text or knows ids alone, or the text is too short for a row.
+pub fn prepare_evaluation(
+    request: &EvaluationRequest<'_>,
+    progress: &(dyn Fn(Progress) + Sync),
+) -> Result<EvaluationData> {
+    if !request.tokenizer.knows_text() && (request.text.is_some() || request.choice.is_some()) {
+        return Err(DataError::setting(
+            "tokenizer",
+            "the model has none that is known, so text has no tokens; for --weights, name it",
+        ));
+    }
+    let layout = &Layout::Packed { length: request.length };
+    let cache = DataCache::open(request.cache_dir)?;
+    let vocab_size = Some(request.vocab_size);
+    let preparation =
+        Preparation { layout, fraction: None, vocab_size, cache, report: progress, origins: RefCell::default() };
+    let rows = |source: &Source| {
+        let source = preparation.locate(source, SplitName::Validation)?;
+        let tokens = preparation.load_tokens(&source, request.tokenizer)?;
+        let range = 0..tokens.stream.count();
+        Ok(preparation.cut_split(&tokens, request.tokenizer, None, &range, source.split.key())?.0)
+    };
+    let rows = request.text.map(rows).transpose()?;
+    let choice = request.choice.map(|set| preparation.load_choice(set, request.tokenizer)).transpose()?;
+    Ok(EvaluationData { rows, choice: choice.map(|(items, _)| items), _run: None })
+}

@@ -1,0 +1,146 @@
+//! A model to evaluate or to sample from: that of a run's checkpoint, or weights of another program.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use candle_core::Tensor;
+
+use crate::error::EngineError;
+use crate::observer::RunObserver;
+use crate::opened_run::OpenedRun;
+use crate::prepare::Host;
+use runner_compute::model::{Model, Params};
+use runner_data::{TextTokenizer, load_tokenizer};
+use runner_exec::eval::InferenceModel;
+use runner_machine::local_cluster::local_cluster;
+use runner_spec::experiment::{DeviceChoice, Precision, Tokenizer};
+use runner_spec::model::layout::ParamLayout;
+use runner_spec::model::{ModelSpec, parameters};
+use runner_spec::program::Device;
+use runner_store::CheckpointChoice;
+use runner_weights::{OpenedWeights, tokenizer_in};
+
+/// A model to evaluate or to sample from. Its weights are not read yet.
+#[derive(Debug)]
+pub struct EvaluatedModel {
+    pub inference: InferenceModel,
+    origin: ModelOrigin,
+}
+
+#[derive(Debug)]
+enum ModelOrigin {
+    Checkpoint(Box<OpenedRun>, CheckpointChoice),
+    /// The path is that of the folder or file.
+    Weights(Box<OpenedWeights>, PathBuf),
+}
+
+impl EvaluatedModel {
+    /// The model of a checkpoint of `run`. `precision` replaces that of the run.
+    ///
+    /// # Errors
+    /// If the run's plan is damaged.
+    pub fn of_run(run: OpenedRun, which: CheckpointChoice, precision: Option<Precision>) -> Result<Self, EngineError> {
+        let mut inference = InferenceModel::from(run.program()?);
+        if let Some(precision) = precision.filter(|precision| *precision != inference.precision) {
+            inference = InferenceModel { precision, master_weights: true, ..inference };
+        }
+        Ok(Self { inference, origin: ModelOrigin::Checkpoint(Box::new(run), which) })
+    }
+
+    /// The model of the weights at `path`, a Hugging Face folder or a model file of llm.c.
+    ///
+    /// # Errors
+    /// If there are no weights, or they are of a model that cannot be computed here.
+    pub fn of_weights(path: &Path, precision: Option<Precision>) -> Result<Self, EngineError> {
+        let weights = OpenedWeights::open(path)?;
+        let (spec, precision) = (weights.described.spec.clone(), precision.unwrap_or_default());
+        let inference = InferenceModel { spec, precision, master_weights: true };
+        Ok(Self { inference, origin: ModelOrigin::Weights(Box::new(weights), path.to_owned()) })
+    }
+
+    pub fn spec(&self) -> &ModelSpec {
+        &self.inference.spec
+    }
+
+    /// The run that the model is of, if it is of a run.
+    pub fn run(&self) -> Option<&OpenedRun> {
+        match &self.origin {
+            ModelOrigin::Checkpoint(run, _) => Some(run),
+            ModelOrigin::Weights(..) => None,
+        }
+    }
+
+    /// The model's tokenizer: that of the run, or `named`, which is in files of this machine, or else the one beside the weights. Weights
+    /// without a tokenizer know ids alone.
+    ///
+    /// # Errors
+    /// If the tokenizer cannot be read, or has more tokens than the model.
+    pub fn tokenizer(
+        &self,
+        named: Option<&Tokenizer>,
+        pool: &rayon::ThreadPool,
+        host: &Host,
+        observer: &mut dyn RunObserver,
+    ) -> Result<TextTokenizer, EngineError> {
+        let path = match &self.origin {
+            ModelOrigin::Checkpoint(run, _) => return run.tokenizer(pool, host, observer),
+            ModelOrigin::Weights(_, path) => path,
+        };
+        let rows = self.spec().vocab_size;
+        let Some(tokenizer) = named.cloned().or_else(|| tokenizer_in(path)) else {
+            return Ok(TextTokenizer::ids(rows));
+        };
+        let tokenizer = load_tokenizer(&tokenizer)?;
+        let tokens = tokenizer.vocab_size();
+        if tokens > rows {
+            let path = path.display();
+            return Err(EngineError::Request(format!(
+                "the tokenizer has {tokens} tokens, and the model of {path} has {rows}: give --tokenizer the one that the model was \
+                 trained with"
+            )));
+        }
+        Ok(tokenizer)
+    }
+
+    /// The device that `choice` means for reading this model, in a process with `threads` threads. Notes about the choice go to `notes`.
+    ///
+    /// # Errors
+    /// If there is no such device.
+    pub fn device(&self, choice: DeviceChoice, threads: usize, notes: &mut Vec<String>) -> Result<Device, EngineError> {
+        match &self.origin {
+            ModelOrigin::Checkpoint(run, _) => run.device(choice, threads, notes),
+            ModelOrigin::Weights(..) if choice == DeviceChoice::Cpu => Ok(Device::Cpu),
+            ModelOrigin::Weights(..) => {
+                Ok(runner_plan::device_for_reading(choice, Device::Cpu, &local_cluster(threads), notes)?)
+            }
+        }
+    }
+
+    /// The model on `device`, for the calling thread; the weights that its forward reads; and the step of its checkpoint.
+    ///
+    /// # Errors
+    /// If the weights cannot be read, the device cannot be opened, or its memory is short.
+    pub fn load(&self, device: Device) -> Result<(Model, Params, Option<u64>), EngineError> {
+        // The layout is the whole model's, whatever the ranks of a run hold of it.
+        let layout = Arc::new(ParamLayout::new(parameters(self.spec())));
+        let (flat, step) = match &self.origin {
+            ModelOrigin::Checkpoint(run, which) => {
+                let (flat, step) = run.weights(*which, &layout)?;
+                (flat, Some(step))
+            }
+            ModelOrigin::Weights(weights, _) => (read_weights(weights, &layout)?, None),
+        };
+        let (model, weights) = self.inference.open(Params::new(layout, flat), device)?;
+        Ok((model, weights, step))
+    }
+}
+
+/// The numbers of `weights`, as f32 in the order of `layout`.
+fn read_weights(weights: &OpenedWeights, layout: &ParamLayout) -> Result<Tensor, EngineError> {
+    let mut values = vec![0.0_f32; layout.total];
+    for entry in &layout.entries {
+        weights.read(&entry.spec.name, &entry.spec.shape, &mut values[entry.range()])?;
+    }
+    let tensor = Tensor::from_vec(values, layout.total, &candle_core::Device::Cpu);
+    tensor.map_err(|error| EngineError::Eval(error.into()))
+}

@@ -1,0 +1,139 @@
+//! Flags of commands that read a model: that of a recorded run's checkpoint, or weights of another program.
+
+use std::path::PathBuf;
+
+use runner_data::TextTokenizer;
+use runner_engine::evaluated_model::EvaluatedModel;
+use runner_engine::opened_run::open_run;
+use runner_engine::prepare::fetch_model_folder;
+use runner_report::Screen;
+use runner_spec::experiment::{DeviceChoice, HubTokenizer, Precision};
+use runner_spec::program::Device;
+
+use super::checkpoint_args::CheckpointArgs;
+use super::common::{RunsFolderArgs, ThreadArgs, host_without_runs};
+use super::completions::runs_completer;
+use super::exit::{RequestError, refuse};
+use super::output::print_to_stderr;
+use super::screen_observer::PreparationObserver;
+use super::text_source::{find_tokenizer, parse_hub_name, reword_engine_error};
+
+/// The device to compute on.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum ReadingDevice {
+    /// A GPU if there is one here and the run was trained on one, else the CPU.
+    #[default]
+    Auto,
+    Cpu,
+    Cuda,
+}
+
+/// The precision to compute in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum ReadingPrecision {
+    Fp32,
+    Tf32,
+    Bf16,
+}
+
+/// A model that computes something.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct ModelArgs {
+    /// The run: its directory, its id, or the beginning of its id.
+    #[arg(add = runs_completer(), required_unless_present = "weights")]
+    pub run: Option<String>,
+    /// Instead of a run: a Hugging Face folder of a GPT-2 or a Llama, a model file of llm.c, or hub:NAME of a model on the Hugging Face hub.
+    #[arg(long, value_name = "DIR|FILE|hub:NAME", conflicts_with_all = ["run", "step", "best"])]
+    pub weights: Option<String>,
+    /// With --weights: gpt2:FOLDER, hub:NAME, the path of a tokenizer.json, or bytes [default: the tokenizer beside the weights].
+    #[arg(long, value_name = "TOKENIZER", requires = "weights")]
+    pub tokenizer: Option<String>,
+    #[command(flatten)]
+    pub checkpoint: CheckpointArgs,
+    /// The device to compute on.
+    #[arg(long, value_enum, default_value_t, value_name = "DEVICE")]
+    pub device: ReadingDevice,
+    /// The precision to compute in [default: that of the run; fp32 for --weights].
+    #[arg(long, value_enum, value_name = "PRECISION")]
+    pub precision: Option<ReadingPrecision>,
+    #[command(flatten)]
+    pub threads: ThreadArgs,
+    #[command(flatten)]
+    pub root: RunsFolderArgs,
+}
+
+impl ModelArgs {
+    /// The model, whose weights are not read yet. Downloads are shown on `screen`.
+    ///
+    /// # Errors
+    /// If there is no such run, or there are no such weights; a hub that refuses or cannot be reached.
+    pub(crate) fn open(&self, screen: &mut Screen) -> anyhow::Result<EvaluatedModel> {
+        let precision = self.precision.map(|precision| match precision {
+            ReadingPrecision::Fp32 => Precision::Fp32,
+            ReadingPrecision::Tf32 => Precision::Tf32,
+            ReadingPrecision::Bf16 => Precision::Bf16,
+        });
+        if let Some(run) = &self.run {
+            let run = open_run(&self.root.root(), run)?;
+            return Ok(EvaluatedModel::of_run(run, self.checkpoint.which(), precision)?);
+        }
+        let weights = self.weights.as_deref().unwrap_or_default();
+        let path = match weights.strip_prefix("hub:") {
+            Some(name) => {
+                let HubTokenizer { name, revision } = parse_hub_name("--weights", name)?;
+                let host = host_without_runs(self.threads)?;
+                fetch_model_folder(&name, &revision, &host, &mut PreparationObserver::new(screen))?.path
+            }
+            None => PathBuf::from(weights),
+        };
+        if !path.exists() {
+            refuse!(
+                "--weights: there is no {}; name a Hugging Face folder, a model file of llm.c, or hub:NAME",
+                path.display()
+            );
+        }
+        Ok(EvaluatedModel::of_weights(&path, precision)?)
+    }
+
+    /// The tokenizer of `model`.
+    ///
+    /// # Errors
+    /// If `--tokenizer` names none, its files cannot be read, or it has more tokens than the model.
+    pub(crate) fn read_tokenizer(
+        &self,
+        model: &EvaluatedModel,
+        pool: &rayon::ThreadPool,
+        screen: &mut Screen,
+    ) -> anyhow::Result<TextTokenizer> {
+        let named = self.tokenizer.as_deref().map(|name| find_tokenizer(name, screen)).transpose()?;
+        let host = host_without_runs(self.threads)?;
+        let tokenizer = model.tokenizer(named.as_ref(), pool, &host, &mut PreparationObserver::new(screen));
+        Ok(tokenizer.map_err(|error| reword_engine_error(error))?)
+    }
+
+    /// The device to read `model` on; notes about the choice go to standard error.
+    ///
+    /// # Errors
+    /// If there is no such device.
+    pub(crate) fn choose_device(&self, model: &EvaluatedModel) -> anyhow::Result<Device> {
+        let choice = match self.device {
+            ReadingDevice::Auto => DeviceChoice::Auto,
+            ReadingDevice::Cpu => DeviceChoice::Cpu,
+            ReadingDevice::Cuda => DeviceChoice::Cuda,
+        };
+        let mut notes = Vec::new();
+        let device = model.device(choice, self.threads.count(), &mut notes)?;
+        for note in &notes {
+            print_to_stderr(note);
+        }
+        Ok(device)
+    }
+
+    /// Refuses `flag`, which is about a run, if there is none.
+    pub(crate) fn needs_run(&self, flag: &str) -> Result<(), RequestError> {
+        if self.run.is_none() {
+            refuse!("{flag} is about a run, and --weights names none");
+        }
+        Ok(())
+    }
+}
