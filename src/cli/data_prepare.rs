@@ -1,16 +1,18 @@
 //! `runner data prepare`: writes token shards for other trainers.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use super::common::{TemplateArgs, ThreadArgs, cache_dir, host_without_runs};
+use super::common::{TemplateArgs, ThreadArgs, cache_dir, host_without_runs, utf8_environment};
 use super::exit::{Exit, RequestError, refuse};
 use super::output::{exit_of_screen, print_json};
 use super::screen_observer::PreparationObserver;
 use super::text_source::{SourceArgs, find_tokenizer, load_data, printable_path, reword_for_flags};
+use runner_data::hub::{self, DEFAULT_DOWNLOADS, HubAccess};
 use runner_data::{HeldOut, ShardEvent, ShardFormat, ShardRequest, write_shards};
-use runner_engine::prepare::lower_hub;
+use runner_engine::prepare::local_tokenizer;
 use runner_report::data_progress::show_data_progress;
 use runner_report::shard_progress::{ShardProgress, shard_summary};
 use runner_report::{OutputMode, Screen};
@@ -46,6 +48,19 @@ pub(crate) struct PrepareArgs {
     /// Tokens in a shard.
     #[arg(long, value_name = "N", default_value_t = 100_000_000, value_parser = parse_count)]
     pub shard_tokens: u64,
+    /// Stop after N tokens of the text.
+    #[arg(long, value_name = "N", value_parser = parse_count)]
+    pub max_tokens: Option<u64>,
+    /// Stop after N documents (rows, lines or items).
+    #[arg(long, value_name = "N", value_parser = parse_count)]
+    pub max_rows: Option<u64>,
+    /// With a dataset of the hub: download this many files at the same time, while others are tokenized.
+    #[arg(long, value_name = "N", default_value_t = DEFAULT_DOWNLOADS as u64, value_parser = clap::value_parser!(u64).range(1..=64))]
+    pub downloads: u64,
+    /// With a dataset of the hub: remove each file that this command downloaded once its tokens are in complete shards. Files that
+    /// were in the hub's cache before stay.
+    #[arg(long, requires = "from")]
+    pub remove_downloads: bool,
     /// The data held out for validation: `first-shard`, `none`, or a fraction. A fraction is the end of a single text, or documents
     /// drawn at random [default: the experiment's validation source, else `first-shard`; for nanogpt 0.1 of text files and 0.0005
     /// of other documents].
@@ -93,6 +108,8 @@ pub(crate) fn run(args: &PrepareArgs) -> anyhow::Result<Exit> {
     };
     let held_out = args.validation.as_deref().map(parse_held_out).transpose()?.or(fraction);
     let cache_dir = cache_dir()?;
+    let settings = hub_settings(&data, args.downloads as usize)?;
+    let memos = cache_dir.join("hub");
     let request = ShardRequest {
         data: &data,
         cache_dir: &cache_dir,
@@ -101,6 +118,10 @@ pub(crate) fn run(args: &PrepareArgs) -> anyhow::Result<Exit> {
         name: &name,
         shard_tokens: args.shard_tokens,
         held_out,
+        max_tokens: args.max_tokens,
+        max_rows: args.max_rows,
+        hub: settings.as_ref().map(|settings| HubAccess { settings, memos: &memos }),
+        remove_downloads: args.remove_downloads,
         force: args.force,
     };
     let pool = args.threads.pool()?;
@@ -131,13 +152,23 @@ pub(crate) fn run(args: &PrepareArgs) -> anyhow::Result<Exit> {
     exit_of_screen(&screen, Exit::Done)
 }
 
-/// The tokenizer and the sources.
+/// The settings of the hub, if a source of `data` is there.
+fn hub_settings(data: &Data, downloads: usize) -> anyhow::Result<Option<hub::Settings>> {
+    if !hub::is_needed(data, None, None) {
+        return Ok(None);
+    }
+    let environment: BTreeMap<String, String> = utf8_environment().collect();
+    let settings = hub::Settings::new(&|name| environment.get(name).cloned())?;
+    Ok(Some(hub::Settings { downloads, ..settings }))
+}
+
+/// The tokenizer and the sources. Datasets of the hub keep their names: their files are downloaded while others are tokenized.
 fn data(args: &PrepareArgs, screen: &mut Screen) -> anyhow::Result<Data> {
     if let Some(file) = &args.from {
         let data = load_data(file, &args.set, &args.template, false)?;
         let host = host_without_runs(args.threads)?;
-        let lowered = lower_hub(&data, None, &host, &mut PreparationObserver::new(screen))?;
-        return Ok(lowered.map_or(data, |lowered| lowered.local));
+        let tokenizer = local_tokenizer(data.tokenizer, &host, &mut PreparationObserver::new(screen))?;
+        return Ok(Data { tokenizer, ..data });
     }
     let tokenizer = find_tokenizer(args.tokenizer.as_deref().unwrap_or_default(), screen)?;
     Ok(args.source.data(tokenizer)?)

@@ -12,13 +12,13 @@ use super::exit::{Exit, refuse};
 use super::model_args::ModelArgs;
 use super::output::{check_replaceable, print_result, write_file};
 use super::screen_observer::PreparationObserver;
-use super::text_source::{SourceArgs, printable_path, reword_engine_error};
+use super::text_source::{SourceArgs, parse_hub_name, printable_path, reword_engine_error};
 use runner_data::{EvaluationData, EvaluationRequest};
 use runner_engine::evaluated_model::EvaluatedModel;
-use runner_engine::prepare::prepare_evaluation;
+use runner_engine::prepare::{local_choice, prepare_evaluation};
 use runner_exec::eval::{ChoiceBatches, ChoiceScore, LossBatches, ScoredItem, ValidationLoss, run_all_batches};
 use runner_report::Screen;
-use runner_spec::experiment::{Corpus, EvalLoss, HELLASWAG_FILE_ADVICE, HellaSwag};
+use runner_spec::experiment::{Corpus, EvalLoss, HELLASWAG_FILE_ADVICE, HellaSwag, HubChoice};
 use runner_spec::program::EVAL_TOKENS_PER_FORWARD;
 
 #[derive(Debug, Clone, Args)]
@@ -44,8 +44,8 @@ pub(crate) struct EvalArgs {
     /// Read only the first N micro-batches of the validation split; the experiment's micro-batch counts. Prefer --rows.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), conflicts_with = "text")]
     pub batches: Option<u32>,
-    /// Score this HellaSwag file instead of the experiment's.
-    #[arg(long, value_name = "FILE", conflicts_with = "builtin")]
+    /// Score this HellaSwag file, or the validation split of a dataset of the hub (hub:Rowan/hellaswag), instead of the experiment's.
+    #[arg(long, value_name = "FILE|hub:NAME", conflicts_with = "builtin")]
     pub hellaswag: Option<PathBuf>,
     /// Score the built-in multiple-choice set instead of the experiment's.
     #[arg(long)]
@@ -95,16 +95,20 @@ impl EvalArgs {
     /// The multiple-choice set that these flags ask for, or else the experiment's, which is `base`.
     fn choice(&self, base: Option<HellaSwag>) -> anyhow::Result<Option<HellaSwag>> {
         let mut set = base;
-        if let Some(file) = &self.hellaswag {
+        if let Some(name) = self.hellaswag.as_deref().and_then(Path::to_str).and_then(|text| text.strip_prefix("hub:"))
+        {
+            let (name, revision) = parse_hub_name("--hellaswag", name)?;
+            set = Some(HellaSwag { hub: Some(HubChoice::new(name, revision)), ..HellaSwag::default() });
+        } else if let Some(file) = &self.hellaswag {
             if !file.exists() {
                 refuse!(
                     "--hellaswag: there is no file {}; {HELLASWAG_FILE_ADVICE}, and --builtin needs no file",
                     printable_path(file)
                 );
             }
-            set = Some(HellaSwag { file: Some(std::path::absolute(file)?), builtin: None, limit: None });
+            set = Some(HellaSwag { file: Some(std::path::absolute(file)?), ..HellaSwag::default() });
         } else if self.builtin {
-            set = Some(HellaSwag { file: None, builtin: Some(Corpus::Stories), limit: None });
+            set = Some(HellaSwag { builtin: Some(Corpus::Stories), ..HellaSwag::default() });
         }
         match (&mut set, self.limit, &self.items) {
             (Some(set), Some(limit), _) => set.limit = Some(limit as usize),
@@ -147,7 +151,10 @@ impl EvalArgs {
         if self.batches.is_some() {
             self.model.needs_run("--batches")?;
         }
-        let choice = self.choice(None)?;
+        let choice = match self.choice(None)? {
+            Some(set) => Some(local_choice(set, &host, &mut PreparationObserver::new(screen))?),
+            None => None,
+        };
         let length = self.row_length(model)?;
         let (files, column, field) = (self.text.clone(), self.column.clone(), self.field.clone());
         let text = if files.is_empty() { None } else { Some(SourceArgs { files, column, field }.source()?) };

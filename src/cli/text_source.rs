@@ -155,6 +155,19 @@ pub(crate) fn check_file(path: &Path) -> Result<(), RequestError> {
     Ok(())
 }
 
+/// Parses the name of a repository of the hub, `NAME` or `NAME@REVISION`, after `hub:` in the value of `flag`.
+///
+/// # Errors
+/// If it is no name, or no revision.
+pub(crate) fn parse_hub_name(flag: &str, text: &str) -> Result<(String, String), RequestError> {
+    let (name, revision) = text.split_once('@').unwrap_or((text, HUB_DEFAULT_BRANCH));
+    let problem = hub_name::name_problem(name).map(|problem| format!("the name {problem}"));
+    match problem.or_else(|| hub_name::revision_problem(revision).map(|p| format!("the revision {p}"))) {
+        Some(problem) => refuse!("{flag}: hub:{}: {problem}", printable(text)),
+        None => Ok((name.to_owned(), revision.to_owned())),
+    }
+}
+
 /// Parses the name of a tokenizer: `gpt2:FOLDER`, `hub:NAME`, the path of a tokenizer.json, `bytes`, `chars` or `bpe:SIZE`.
 ///
 /// # Errors
@@ -170,7 +183,10 @@ pub(crate) fn parse_tokenizer(spec: &str) -> Result<Tokenizer, RequestError> {
             }
             _ => refuse!("--tokenizer: bpe:{} needs the size of the vocabulary, 257 or more", printable(size)),
         },
-        ("hub", Some(name)) => Ok(Tokenizer::Hub(parse_hub_name("--tokenizer", name)?)),
+        ("hub", Some(name)) => {
+            let (name, revision) = parse_hub_name("--tokenizer", name)?;
+            Ok(Tokenizer::Hub(HubTokenizer { name, revision }))
+        }
         ("gpt2", folder) => {
             let folder = Path::new(folder.unwrap_or("."));
             let (vocab, merges) = (folder.join("vocab.json"), folder.join("merges.txt"));
@@ -197,19 +213,6 @@ pub(crate) fn parse_tokenizer(spec: &str) -> Result<Tokenizer, RequestError> {
     }
 }
 
-/// Parses `NAME[@REVISION]`, the name of a model on the hub that follows `hub:` in the flag `flag`.
-///
-/// # Errors
-/// If it cannot be a name or a revision.
-pub(crate) fn parse_hub_name(flag: &str, spec: &str) -> Result<HubTokenizer, RequestError> {
-    let (name, revision) = spec.split_once('@').unwrap_or((spec, HUB_DEFAULT_BRANCH));
-    let problem = hub_name::name_problem(name).map(|problem| format!("the name {problem}"));
-    match problem.or_else(|| hub_name::revision_problem(revision).map(|p| format!("the revision {p}"))) {
-        Some(problem) => refuse!("{flag}: hub:{}: {problem}", printable(spec)),
-        None => Ok(HubTokenizer { name: name.to_owned(), revision: revision.to_owned() }),
-    }
-}
-
 /// The tokenizer that `spec` names, as [`parse_tokenizer`] reads it, in files of this machine. Downloads are shown on `screen`.
 ///
 /// # Errors
@@ -228,6 +231,8 @@ pub(crate) fn reword_for_flags(error: DataError, files: bool) -> DataError {
         "format" => "--to",
         "shard_tokens" => "--shard-tokens",
         "held_out" => "--validation",
+        "max_tokens" => "--max-tokens",
+        "max_rows" => "--max-rows",
         "tokenizer" => "--tokenizer",
         "data.validation" if files => "--text",
         "eval.hellaswag" if files => "--hellaswag",

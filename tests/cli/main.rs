@@ -14,6 +14,10 @@ mod embed;
 mod experiments;
 mod first_contact;
 mod housekeeping;
+#[allow(dead_code, reason = "the tests of `data` use more of it")]
+#[path = "../../crates/data/src/hub/tests/http.rs"]
+mod http;
+mod hub;
 mod interrupts;
 mod launchers;
 mod links;

@@ -110,7 +110,7 @@ fn unknown_characters_and_missing_files_have_a_place_and_advice() {
     assert!(printed.contains("'x' (U+0078), character 4 of this text"), "{printed}");
     let printed = sandbox.expect(2, &["eval", &run, "--hellaswag", "hs.jsonl"]);
     assert!(
-        printed.contains("no file hs.jsonl; HellaSwag's validation set is the file data/hellaswag_val.jsonl"),
+        printed.contains("no file hs.jsonl; HellaSwag's validation set is `hub: Rowan/hellaswag`, or the file data/hellaswag_val.jsonl"),
         "{printed}"
     );
 }

@@ -53,6 +53,7 @@ const PLANS_OF_SHIPPED_DATA: &[(&str, &str)] = &[
 
 /// Files whose data is not shipped: the plan for one machine with eight A100 and 100,000 rows of training data.
 const PLANS_OF_OTHER_DATA: &[(&str, &str)] = &[
+    ("data/fineweb-edu.yaml", "6f8a80e94f59b92d9b5364baefd517aa08fe39ec7314c6e509fec22f0f74b050"),
     ("gpt2-124m.yaml", "4b11cb99cca485339403e2e7996473a78a0780349584a6a5ae904c9cacea32de"),
     ("gpt2-alpaca.yaml", "0b8bcfe981fd970d49a4b245d6db260306c83a8c21e3ca7be3d69b70ae23d62c"),
     ("gpt2-fineweb-start.yaml", "b84d98eb4fcdec3faafdd9b3ef5322f93cc60b2a388d5699bebccb94bdd90d8f"),

@@ -2,7 +2,7 @@
 
 use super::resolver::Resolver;
 use runner_spec::experiment::{
-    Decay, Eval, EvalLoss, HellaSwag, Optimizer, Precision, Samples, Schedule, StepDecay, Train,
+    Decay, Eval, EvalLoss, HellaSwag, HubChoice, Optimizer, Precision, Samples, Schedule, StepDecay, Train,
 };
 use runner_spec::format::choice_name;
 
@@ -85,12 +85,18 @@ impl Resolver<'_> {
     }
 
     fn hellaswag(&mut self, hellaswag: &mut HellaSwag) -> Option<()> {
-        if hellaswag.file.is_none() && hellaswag.builtin.is_none() {
+        if hellaswag.file.is_none() && hellaswag.builtin.is_none() && hellaswag.hub.is_none() {
             return self.refuse(
-                &["eval.hellaswag", "eval.hellaswag.file", "eval.hellaswag.builtin"],
+                &["eval.hellaswag", "eval.hellaswag.file", "eval.hellaswag.builtin", "eval.hellaswag.hub"],
                 "`eval.hellaswag` names no items",
-                "give `file:` a JSONL file, or `builtin: stories`",
+                "give `hub: Rowan/hellaswag`, `file:` a JSONL or parquet file, or `builtin: stories`",
             );
+        }
+        if let Some(source) = self.layers.origin("eval.hellaswag.hub", false) {
+            self.notes.insert("eval.hellaswag.hub.dataset", source);
+        }
+        if let Some(HubChoice { dataset, config, split, revision }) = &hellaswag.hub {
+            self.hub_dataset("eval.hellaswag.hub", dataset, config.as_deref(), split, revision).then_some(())?;
         }
         hellaswag.file.as_mut().map_or(Some(()), |file| self.file("eval.hellaswag.file", file))
     }

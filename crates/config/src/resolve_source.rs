@@ -60,10 +60,24 @@ impl Resolver<'_> {
     }
 
     fn hub_source(&mut self, hub: &mut HubSource, key: &str) -> Option<()> {
-        let mut fits = self.hub_name(&format!("{key}.dataset"), &hub.dataset)
-            & self.hub_revision(&format!("{key}.revision"), &hub.revision);
-        for (name, value) in [("config", hub.config.as_ref()), ("split", Some(&hub.split))] {
-            if let Some(problem) = value.and_then(|value| hub_name::word_problem(value)) {
+        let fits = self.hub_dataset(key, &hub.dataset, hub.config.as_deref(), &hub.split, &hub.revision);
+        self.text_of_record(&mut hub.column, hub.template.as_deref(), key)?;
+        fits.then_some(())
+    }
+
+    /// Reports names under `key` that cannot be those of a dataset of the hub and its parts; true if they can.
+    pub(crate) fn hub_dataset(
+        &mut self,
+        key: &str,
+        dataset: &str,
+        config: Option<&str>,
+        split: &str,
+        revision: &str,
+    ) -> bool {
+        let mut fits =
+            self.hub_name(&format!("{key}.dataset"), dataset) & self.hub_revision(&format!("{key}.revision"), revision);
+        for (name, value) in [("config", config), ("split", Some(split))] {
+            if let Some(problem) = value.and_then(hub_name::word_problem) {
                 self.error(
                     &[&format!("{key}.{name}")],
                     format!("`{name}` {problem}"),
@@ -72,8 +86,7 @@ impl Resolver<'_> {
                 fits = false;
             }
         }
-        self.text_of_record(&mut hub.column, hub.template.as_deref(), key)?;
-        fits.then_some(())
+        fits
     }
 
     /// Checks the template, or else fills in the default field.

@@ -1,4 +1,4 @@
-//! Multiple-choice items in HellaSwag's JSON lines.
+//! Multiple-choice items in HellaSwag's format: JSON lines, or the rows of a parquet file.
 
 use std::path::Path;
 
@@ -6,13 +6,17 @@ use rayon::prelude::*;
 use serde_json::{Map, Value};
 
 use super::error::{DataError, Result};
-use super::source::{JsonFormat, RecordPosition, for_each_record};
+use super::source::{JsonFormat, for_each_record, for_each_row, is_parquet};
 use super::tokenizer::TextTokenizer;
 use runner_spec::data::{ChoiceFacts, ChoiceItem};
 
+/// The fields of an item that are read.
+const FIELDS: [&str; 3] = ["ctx", "label", "endings"];
+
 /// An item before it is encoded.
 struct RawItem {
-    position: RecordPosition,
+    /// Its line or row.
+    place: String,
     context: String,
     endings: Vec<String>,
     label: usize,
@@ -26,10 +30,22 @@ pub(super) fn load_items(
 ) -> Result<(Vec<ChoiceItem>, ChoiceFacts)> {
     let mut written = Vec::new();
     if limit != Some(0) {
-        for_each_record(path, JsonFormat::Lines, &mut |position, object| {
-            written.push(parse(position, &object).map_err(|message| position.error(path, message))?);
-            Ok(limit.is_none_or(|limit| written.len() < limit))
-        })?;
+        let mut add = |item: RawItem| {
+            written.push(item);
+            limit.is_none_or(|limit| written.len() < limit)
+        };
+        if is_parquet(path)? {
+            for_each_row(path, &FIELDS, &mut |row, object| {
+                let place = format!("row {row}");
+                let wrong = |message: String| DataError::file(path, format!("row {row}: {message}"));
+                Ok(add(parse(place, &object).map_err(wrong)?))
+            })?;
+        } else {
+            for_each_record(path, JsonFormat::Lines, &mut |position, object| {
+                let place = format!("line {}", position.line);
+                Ok(add(parse(place, &object).map_err(|message| position.error(path, message))?))
+            })?;
+        }
     }
     if written.is_empty() {
         return Err(DataError::setting("eval.hellaswag", format!("{} gives no items", path.display())));
@@ -51,7 +67,7 @@ pub(super) fn load_items(
     Ok((items, facts))
 }
 
-fn parse(position: RecordPosition, object: &Map<String, Value>) -> Result<RawItem, String> {
+fn parse(place: String, object: &Map<String, Value>) -> Result<RawItem, String> {
     let wanted =
         |name: &str| object.get(name).ok_or_else(|| format!("no field `{name}`; an item has ctx, label and endings"));
     let context = wanted("ctx")?.as_str().ok_or("`ctx` is not a string")?.to_owned();
@@ -72,12 +88,12 @@ fn parse(position: RecordPosition, object: &Map<String, Value>) -> Result<RawIte
     };
     let label = label.filter(|&label| label < endings.len());
     let label = label.ok_or_else(|| format!("`label` does not number one of the {} endings, from 0", endings.len()))?;
-    Ok(RawItem { position, context, endings, label })
+    Ok(RawItem { place, context, endings, label })
 }
 
 fn encode(item: &RawItem, path: &Path, tokenizer: &TextTokenizer) -> Result<ChoiceItem> {
     let encode = |text: &str| {
-        let place = || format!("{}, line {}", path.display(), item.position.line);
+        let place = || format!("{}, {}", path.display(), item.place);
         tokenizer.encode_document(text).map_err(|error| error.within(&place()))
     };
     let endings = item.endings.iter().map(|ending| encode(&format!(" {ending}"))).collect::<Result<_>>()?;
@@ -86,6 +102,12 @@ fn encode(item: &RawItem, path: &Path, tokenizer: &TextTokenizer) -> Result<Choi
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use parquet::data_type::{ByteArray, ByteArrayType, Int32Type};
+    use parquet::file::writer::SerializedFileWriter;
+    use parquet::schema::parser::parse_message_type;
+
     use super::*;
 
     fn items(content: &str, limit: Option<usize>) -> Result<Vec<ChoiceItem>, String> {
@@ -104,6 +126,66 @@ mod tests {
         let first = ChoiceItem { context: vec![97, 98], endings: vec![vec![32, 99], vec![32, 100]], label: 1 };
         assert_eq!((loaded.len(), &loaded[0]), (2, &first));
         assert_eq!(items(content, Some(1)).unwrap(), [first]);
+    }
+
+    /// The schema of Rowan/hellaswag on the hub, without the columns that are not read.
+    const SCHEMA: &str = "message schema {
+        OPTIONAL INT32 ind; OPTIONAL BYTE_ARRAY ctx (STRING);
+        OPTIONAL GROUP endings (LIST) { REPEATED GROUP list { OPTIONAL BYTE_ARRAY element (STRING); } }
+        OPTIONAL BYTE_ARRAY label (STRING); }";
+
+    /// Writes rows of a number, a context, two endings and a label.
+    fn write_rows(path: &Path, rows: &[(i32, &str, [&str; 2], &str)]) {
+        let schema = Arc::new(parse_message_type(SCHEMA).unwrap());
+        let file = std::fs::File::create(path).unwrap();
+        let mut writer = SerializedFileWriter::new(file, schema, Arc::default()).unwrap();
+        let mut group = writer.next_row_group().unwrap();
+        let present = vec![1; rows.len()];
+        let mut column = group.next_column().unwrap().unwrap();
+        let numbers: Vec<i32> = rows.iter().map(|row| row.0).collect();
+        column.typed::<Int32Type>().write_batch(&numbers, Some(&present), None).unwrap();
+        column.close().unwrap();
+        let texts = |select: fn(&(i32, &str, [&str; 2], &str)) -> String| -> Vec<ByteArray> {
+            rows.iter().map(|row| ByteArray::from(select(row).into_bytes())).collect()
+        };
+        let mut column = group.next_column().unwrap().unwrap();
+        let contexts = texts(|row| row.1.to_owned());
+        column.typed::<ByteArrayType>().write_batch(&contexts, Some(&present), None).unwrap();
+        column.close().unwrap();
+        let endings: Vec<ByteArray> =
+            rows.iter().flat_map(|row| row.2).map(|text| ByteArray::from(text.as_bytes().to_vec())).collect();
+        let definitions = vec![3; endings.len()];
+        let repetitions: Vec<i16> = rows.iter().flat_map(|_| [0, 1]).collect();
+        let mut column = group.next_column().unwrap().unwrap();
+        column.typed::<ByteArrayType>().write_batch(&endings, Some(&definitions), Some(&repetitions)).unwrap();
+        column.close().unwrap();
+        let mut column = group.next_column().unwrap().unwrap();
+        let labels = texts(|row| row.3.to_owned());
+        column.typed::<ByteArrayType>().write_batch(&labels, Some(&present), None).unwrap();
+        column.close().unwrap();
+        group.close().unwrap();
+        writer.close().unwrap();
+    }
+
+    #[test]
+    fn rows_of_parquet_are_the_items_of_their_lines() {
+        let dir = tempfile::tempdir().unwrap();
+        let (rows, lines) = (dir.path().join("validation.parquet"), dir.path().join("validation.jsonl"));
+        write_rows(&rows, &[(3, "ab", ["c", "d"], "1"), (4, "x", ["yé", "z"], "0")]);
+        let objects = [
+            serde_json::json!({"ctx": "ab", "label": 1, "endings": ["c", "d"]}),
+            serde_json::json!({"ctx": "x", "label": 0, "endings": ["yé", "z"]}),
+        ];
+        std::fs::write(&lines, objects.map(|object| object.to_string()).join("\n")).unwrap();
+        let load = |path: &Path, limit| load_items(path, limit, &TextTokenizer::bytes());
+        assert_eq!(load(&rows, None).unwrap(), load(&lines, None).unwrap());
+        assert_eq!(load(&rows, Some(1)).unwrap().0.len(), 1);
+        write_rows(&rows, &[(3, "ab", ["c", "d"], "1"), (4, "x", ["y", "z"], "")]);
+        let error = load(&rows, None).unwrap_err().to_string();
+        assert!(error.contains("row 1: `label` is empty, as in HellaSwag's test set"), "{error}");
+        crate::stories::write_parquet(&rows, &["a text".to_owned()]).unwrap();
+        let error = load(&rows, None).unwrap_err().to_string();
+        assert!(error.contains("no column `ctx`; the columns are `text`"), "{error}");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use super::hub::HubError;
 use runner_files::explain_io_error;
 
 /// The result of work on data, unless it names another error.
@@ -28,6 +29,8 @@ pub enum DataError {
     Encode { context: String, message: String },
     #[error("{what}: token {token} at position {position} is beyond the vocabulary of {vocabulary} ({key})")]
     TokenBeyondVocabulary { what: String, token: u32, position: u64, vocabulary: usize, key: &'static str },
+    #[error(transparent)]
+    Hub(#[from] HubError),
     #[error("row {row} was asked for, of {rows}")]
     NoSuchRow { row: u64, rows: u64 },
     /// A cache entry is cut short, or another program wrote it. Preparing again replaces it.
@@ -78,6 +81,7 @@ impl DataError {
             Self::Io { source, .. } => {
                 matches!(source.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidInput)
             }
+            Self::Hub(error) => error.is_request(),
             Self::Changed { .. } | Self::NoSuchRow { .. } | Self::Damaged { .. } => false,
             _ => true,
         }

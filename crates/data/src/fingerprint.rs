@@ -56,6 +56,11 @@ impl SourceFile {
         Ok(Self { path, size: meta.len(), modified, inode: meta.ino(), hash: String::new() })
     }
 
+    /// A file of the hub, which need not be here: `path` is its path there, and `etag` names its content.
+    pub(super) fn listed(path: &str, size: u64, etag: &str) -> Self {
+        Self { path: path.into(), size, modified: (0, 0), inode: 0, hash: etag.to_owned() }
+    }
+
     /// True if the last write is so long ago that another one would have another time. Clocks of file systems tick in milliseconds, so that
     /// two writes within a tick have the same time.
     fn is_settled(&self) -> bool {

@@ -392,7 +392,10 @@ impl Preparation<'_> {
             }
             (Some(file), _) => file.clone(),
             (None, Some(Corpus::Stories)) => stories::open_or_write_corpus(&self.cache, self.report)?.choice,
-            (None, None) => return Err(DataError::setting("eval.hellaswag", "give `file` or `builtin`")),
+            (None, None) => {
+                let message = "this set is on the hub and was not downloaded, or gives neither `file` nor `builtin`";
+                return Err(DataError::setting("eval.hellaswag", message));
+            }
         };
         let (items, facts) = choice::load_items(&path, set.limit, tokenizer)?;
         if let Some(vocabulary) = self.vocab_size {

@@ -102,7 +102,7 @@ pub(super) struct TokenStoreWriter {
 
 impl TokenStoreWriter {
     pub(super) fn create(folder: &Path, width: TokenWidth, separator: Option<u32>) -> Result<Self> {
-        let create = |name: &str| {
+        let create = |name: &str| -> Result<_> {
             let path = folder.join(name);
             let file = File::create(&path).map_err(DataError::io(&path))?;
             Ok(ChecksumWriter::new(BufWriter::with_capacity(1 << 20, file)))

@@ -17,7 +17,7 @@ use runner_machine::host::Git;
 use runner_machine::local_cluster::{local_cluster, with_rank_locations};
 use runner_spec::cluster::ClusterFacts;
 use runner_spec::data::{DataFacts, WeightsFacts};
-use runner_spec::experiment::{Data, Experiment, Layout, Source, Tokenizer, WeightInit};
+use runner_spec::experiment::{Data, Experiment, HellaSwag, Layout, Source, Tokenizer, WeightInit};
 use runner_spec::model::InitialWeights;
 use runner_spec::plan::Plan;
 use runner_spec::program::Program;
@@ -122,7 +122,7 @@ fn with_progress<T>(observer: &mut dyn RunObserver, work: impl FnOnce(&(dyn Fn(P
     result
 }
 
-/// Replaces names on the hub, in `data` and in the data of the test, by files of this machine, and returns them with the commits.
+/// Replaces names on the hub, in `data`, in the data of the test and in the multiple-choice set, by files of this machine, and returns them with the commits.
 /// `None` if nothing names the hub.
 ///
 /// # Errors
@@ -130,16 +130,17 @@ fn with_progress<T>(observer: &mut dyn RunObserver, work: impl FnOnce(&(dyn Fn(P
 pub fn lower_hub(
     data: &Data,
     test: Option<&Source>,
+    choice: Option<&HellaSwag>,
     host: &Host,
     observer: &mut dyn RunObserver,
 ) -> Result<Option<LoweredData>, EngineError> {
-    if !hub::is_needed(data, test) {
+    if !hub::is_needed(data, test, choice) {
         return Ok(None);
     }
     let settings = hub::Settings::new(&|name| host.environment.get(name).cloned())?;
     let folder = host.cache.join("hub");
     let lowered = with_progress(observer, |report| {
-        hub::lower(data, test, &settings, &folder, &|part| report(Progress::Downloading(part)))
+        hub::lower(data, test, choice, &settings, &folder, &|part| report(Progress::Downloading(part)))
     });
     Ok(Some(lowered?))
 }
@@ -171,11 +172,28 @@ pub fn local_tokenizer(
     host: &Host,
     observer: &mut dyn RunObserver,
 ) -> Result<Tokenizer, EngineError> {
+    let data = data_without_text(tokenizer);
+    let lowered = lower_hub(&data, None, None, host, observer)?;
+    Ok(lowered.map_or(data, |lowered| lowered.local).tokenizer)
+}
+
+/// The multiple-choice `set` as a file of this machine.
+///
+/// # Errors
+/// If it is on the hub, and the hub refuses or cannot be reached.
+pub fn local_choice(
+    set: HellaSwag,
+    host: &Host,
+    observer: &mut dyn RunObserver,
+) -> Result<HellaSwag, EngineError> {
+    let lowered = lower_hub(&data_without_text(Tokenizer::Bytes {}), None, Some(&set), host, observer)?;
+    Ok(lowered.and_then(|lowered| lowered.choice).map_or(set, |(local, _)| local))
+}
+
+fn data_without_text(tokenizer: Tokenizer) -> Data {
     let train = Source::Tokens { files: Vec::new() };
     let layout = Layout::Packed { length: 1 };
-    let data = Data { tokenizer, train, validation: None, layout, shuffle: false, drop_last: false };
-    let lowered = lower_hub(&data, None, host, observer)?;
-    Ok(lowered.map_or(data, |lowered| lowered.local).tokenizer)
+    Data { tokenizer, train, validation: None, layout, shuffle: false, drop_last: false }
 }
 
 /// Replaces what `experiment` names of the hub by the commits that it means now, so that the run reads the same files again.
@@ -187,8 +205,12 @@ pub fn pin_hub_commits(
     host: &Host,
     observer: &mut dyn RunObserver,
 ) -> Result<(), EngineError> {
-    if let Some(lowered) = lower_hub(&experiment.data, experiment.eval.test.as_ref(), host, observer)? {
+    let (test, choice) = (experiment.eval.test.as_ref(), experiment.eval.hellaswag.as_ref());
+    if let Some(lowered) = lower_hub(&experiment.data, test, choice, host, observer)? {
         experiment.data = lowered.pinned;
+        if let Some((_, pinned)) = lowered.choice {
+            experiment.eval.hellaswag = Some(pinned);
+        }
         if let Some((_, pinned)) = lowered.test {
             experiment.eval.test = Some(pinned);
         }
@@ -217,11 +239,12 @@ pub(crate) fn prepare_data_of_run(
     host: &Host,
     observer: &mut dyn RunObserver,
 ) -> Result<Prepared, EngineError> {
-    let lowered = lower_hub(&experiment.data, experiment.eval.test.as_ref(), host, observer)?;
+    let (test, choice) = (experiment.eval.test.as_ref(), experiment.eval.hellaswag.as_ref());
+    let lowered = lower_hub(&experiment.data, test, choice, host, observer)?;
     let request = DataRequest {
         data: lowered.as_ref().map_or(&experiment.data, |lowered| &lowered.local),
-        choice: experiment.eval.hellaswag.as_ref(),
-        test: lowered.as_ref().and_then(|l| l.test.as_ref().map(|(local, _)| local)).or(experiment.eval.test.as_ref()),
+        choice: lowered.as_ref().and_then(|l| l.choice.as_ref().map(|(local, _)| local)).or(choice),
+        test: lowered.as_ref().and_then(|l| l.test.as_ref().map(|(local, _)| local)).or(test),
         cache_dir: &host.cache,
         vocab_size: experiment.model.vocab_size,
         recorded_tokenizer: tokenizer,

@@ -1,9 +1,11 @@
 //! Progress of data preparation.
 
+use std::fmt::Write as _;
+
 use super::screen::Screen;
 use runner_data::Progress;
 use runner_data::hub::Downloading;
-use runner_spec::format::{bytes, count, counted, percent};
+use runner_spec::format::{bytes, count, counted, percent, seconds};
 
 /// Shows one report of data preparation; may be called from any thread.
 pub fn show_data_progress(screen: &Screen, progress: Progress) {
@@ -17,11 +19,7 @@ pub fn show_data_progress(screen: &Screen, progress: Progress) {
 
 fn describe(progress: Progress) -> String {
     match progress {
-        Progress::Downloading(Downloading { file, files, bytes_done, bytes_total, bytes_per_second }) => {
-            let position = if files > 1 { format!(" {file} of {files}") } else { String::new() };
-            let speed = bytes_per_second / 1e6;
-            format!("downloading file{position}: {}, {speed:.1} MB/s", share_of_bytes(bytes_done, bytes_total))
-        }
+        Progress::Downloading(download) => describe_download(&download),
         Progress::Hashing { split, bytes_done, bytes_total } => {
             format!("reading the {} source: {}", split.adjective(), share_of_bytes(bytes_done, bytes_total))
         }
@@ -41,6 +39,18 @@ fn describe(progress: Progress) -> String {
             format!("{}: {} tokens of {}", split.adjective(), count(tokens), counted(documents, "document"))
         }
     }
+}
+
+/// `downloading file 3 of 14: 512 B of 1.00 KiB (50.0%), 1.0 MB/s, 2.0 s left`.
+pub(crate) fn describe_download(download: &Downloading) -> String {
+    let Downloading { file, files, bytes_done, bytes_total, bytes_per_second } = *download;
+    let position = if files > 1 { format!(" {file} of {files}") } else { String::new() };
+    let mut text = format!("downloading file{position}: {}", share_of_bytes(bytes_done, bytes_total));
+    if bytes_per_second > 0.0 {
+        let left = seconds(bytes_total.saturating_sub(bytes_done) as f64 / bytes_per_second);
+        let _ = write!(text, ", {:.1} MB/s, {left} left", bytes_per_second / 1e6);
+    }
+    text
 }
 
 /// `512 B of 1.00 KiB (50.0%)`.

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::data_progress::share_of_bytes;
+use super::data_progress::{describe_download, share_of_bytes};
 use super::screen::Screen;
 use runner_data::{ShardEvent, WrittenShards};
 use runner_spec::format::{bytes, count, counted, printable, seconds};
@@ -39,8 +39,12 @@ impl<'a> ShardProgress<'a> {
             ShardEvent::Whole(shard) => {
                 self.screen.line(&format!("shards {}: {} tokens", printable(&shard.file), count(shard.tokens)));
             }
-            ShardEvent::Written { bytes_done, bytes_total, tokens, bytes } => {
-                let text = describe(bytes_done, bytes_total, self.bytes_and_tokens_per_second(bytes, tokens));
+            ShardEvent::Written { bytes_done, bytes_total, tokens, bytes, download } => {
+                let rates = self.bytes_and_tokens_per_second(bytes, tokens);
+                let mut text = describe(bytes_done, bytes_total, &count(tokens), rates);
+                if let Some(download) = download.filter(|download| download.bytes_done < download.bytes_total) {
+                    let _ = write!(text, "; {}", describe_download(&download));
+                }
                 let share = bytes_done as f64 / bytes_total.max(1) as f64;
                 self.screen.progress(&format!("shards {text}"), || format!("{} {text}", bar(share)));
             }
@@ -67,9 +71,9 @@ fn bar(share: f64) -> String {
     format!("{}{}", "━".repeat(full), "─".repeat(BAR_WIDTH - full))
 }
 
-/// Progress in bytes; `rates` are bytes and tokens per second.
-fn describe(done: u64, total: u64, rates: Option<(f64, f64)>) -> String {
-    let mut text = share_of_bytes(done, total);
+/// Progress in bytes, with the tokens of this process; `rates` are bytes and tokens per second.
+fn describe(done: u64, total: u64, tokens: &str, rates: Option<(f64, f64)>) -> String {
+    let mut text = format!("{}, {tokens} tokens", share_of_bytes(done, total));
     if let Some((speed, tokens)) = rates.filter(|rates| rates.0 > 0.0) {
         let left = seconds(total.saturating_sub(done) as f64 / speed);
         let _ = write!(text, ", {:.1} MB/s, {:.2} M tokens/s, {left} left", speed / 1e6, tokens / 1e6);
@@ -118,9 +122,9 @@ mod tests {
 
     #[test]
     fn progress_has_speed_and_time_left() {
-        let text = describe(1 << 20, 4 << 20, Some((1e6, 250_000.0)));
-        assert_eq!(text, "1.00 MiB of 4.00 MiB (25.0%), 1.0 MB/s, 0.25 M tokens/s, 3.1 s left");
-        assert_eq!(describe(0, 0, None), "0 B of 0 B");
+        let text = describe(1 << 20, 4 << 20, &count(1234), Some((1e6, 250_000.0)));
+        assert_eq!(text, "1.00 MiB of 4.00 MiB (25.0%), 1,234 tokens, 1.0 MB/s, 0.25 M tokens/s, 3.1 s left");
+        assert_eq!(describe(0, 0, &count(0), None), "0 B of 0 B, 0 tokens");
         assert_eq!(bar(0.5), "━━━━━━━━━━──────────");
         assert_eq!(bar(7.0).chars().count(), 20);
     }

@@ -21,7 +21,7 @@ pub use data::{
     Corpus, Data, HUB_DEFAULT_BRANCH, HubSource, HubTokenizer, JsonSource, Layout, MAX_BPE_VOCABULARY, PaddingMask,
     ParquetSource, Source, Tokenizer, Validation,
 };
-pub use eval::{Eval, EvalLoss, HELLASWAG_FILE_ADVICE, HellaSwag, Samples};
+pub use eval::{Eval, EvalLoss, HELLASWAG_FILE_ADVICE, HellaSwag, HubChoice, Samples};
 pub use parallel::{AutoOr, Parallel, ParallelMode, Pipeline, PipelineSchedule};
 pub use train::{Decay, DecayTarget, Decays, Optimizer, Recompute, Schedule, StepDecay, Train, Warmup};
 

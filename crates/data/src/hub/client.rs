@@ -5,7 +5,9 @@
 
 use std::io::Read as _;
 use std::path::Path;
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use ureq::http::Response;
 use ureq::{Agent, Body};
@@ -28,6 +30,8 @@ pub(super) struct Client<'a> {
     pub(super) memos: &'a Path,
     pub(super) report: &'a Report<'a>,
     agent: Agent,
+    /// Set by another thread when nobody needs the answers any more.
+    stopped: Option<Arc<AtomicBool>>,
 }
 
 /// The reason why an attempt failed.
@@ -88,7 +92,32 @@ impl<'a> Client<'a> {
             .timeout_recv_response(Some(Duration::from_mins(1)))
             .timeout_per_read(Some(Duration::from_mins(1)))
             .build();
-        Self { settings, memos, report, agent: config.into() }
+        Self { settings, memos, report, agent: config.into(), stopped: None }
+    }
+
+    /// A client whose requests end with an error once `stopped` is set.
+    pub(super) fn stopped_by(self, stopped: Arc<AtomicBool>) -> Self {
+        Self { stopped: Some(stopped), ..self }
+    }
+
+    /// # Errors
+    /// If nobody needs the answers any more.
+    pub(super) fn check_not_stopped(&self) -> Result<()> {
+        match &self.stopped {
+            Some(stopped) if stopped.load(Ordering::SeqCst) => {
+                Err(HubError::Other("the download was stopped".to_owned()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn sleep(&self, time: Duration) -> Result<()> {
+        let begun = Instant::now();
+        while let Some(left) = time.checked_sub(begun.elapsed()) {
+            self.check_not_stopped()?;
+            std::thread::sleep(left.min(Duration::from_millis(100)));
+        }
+        Ok(())
     }
 
     /// One attempt at `url`, from byte `from` on.
@@ -152,7 +181,7 @@ impl<'a> Client<'a> {
                 let endpoint = &self.settings.endpoint;
                 return Err(HubError::Unreachable(format!("the hub at {endpoint} cannot be read: {message}")));
             }
-            std::thread::sleep(wait);
+            self.sleep(wait)?;
         }
     }
 

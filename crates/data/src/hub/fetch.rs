@@ -12,6 +12,7 @@ use ring::digest::{Context, SHA256};
 
 use super::client::{Failure, HubAnswer, Method};
 use super::error::{HubError, Result, quoted};
+use super::listing::ListedFile;
 use super::repository::Repository;
 use runner_spec::hub_name::is_etag;
 
@@ -20,20 +21,20 @@ const BLOCK_BYTES: usize = 256 << 10;
 /// The most bytes that are accepted of a file whose size the hub states nowhere.
 const MAX_UNSTATED_BYTES: u64 = 256 << 20;
 
-/// The progress of a download: a part of a file has arrived.
+/// The progress of downloads: of one file, or of several together.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Downloading {
-    /// The number of the file, from 1.
+    /// The number of the file that is waited for, from 1.
     pub file: usize,
     pub files: usize,
-    /// Bytes of this file.
+    /// Bytes of this file, or of all files that are downloaded together.
     pub bytes_done: u64,
     pub bytes_total: u64,
     pub bytes_per_second: f64,
 }
 
 /// Receives progress, up to once per block.
-pub type Report<'a> = dyn Fn(Downloading) + 'a;
+pub type Report<'a> = dyn Fn(Downloading) + Sync + 'a;
 
 /// A download.
 pub(super) struct Fetch<'a> {
@@ -65,21 +66,10 @@ impl Fetch<'_> {
     /// If the hub does not have the file, or the download is incomplete.
     pub(super) fn run(&self, pointer: &Path) -> Result<PathBuf> {
         let Self { repository, commit, path, .. } = *self;
-        let client = repository.client;
-        let repo = repository.repo(commit);
-        let encoded: Vec<String> = path.split('/').map(percent_encoded).collect();
-        let url = format!("{}/{}/resolve/{commit}/{}", client.settings.endpoint, repo.url(), encoded.join("/"));
-        let mut facts = client.with_retries(|| {
-            let answer = client.request(Method::Head, &url, 0)?;
-            if !(200..400).contains(&answer.status) {
-                return Err(repository.refusal(&answer, Some(path)).into());
-            }
-            self.facts(&answer).map_err(Failure::from)
-        })?;
-        facts.size = facts.size.or_else(|| repository.listed_size(commit, path));
+        let (client, url, facts) = (repository.client, self.url(), self.request_facts()?);
         let etag = &facts.etag;
         let blob = repository.cached(commit).blob_path(etag);
-        let locks = client.settings.cache.join(".locks").join(repo.folder_name());
+        let locks = client.settings.cache.join(".locks").join(repository.repo(commit).folder_name());
         let parent = blob.parent().unwrap_or(&blob).to_owned();
         for folder in [&parent, &locks] {
             fs::create_dir_all(folder).map_err(HubError::io(folder))?;
@@ -106,6 +96,36 @@ impl Fetch<'_> {
         }
         link_blob(&blob, pointer, path)?;
         Ok(pointer.to_owned())
+    }
+
+    /// The file as the hub describes it.
+    ///
+    /// # Errors
+    /// If the hub does not have it.
+    pub(super) fn describe(&self) -> Result<ListedFile> {
+        let RemoteFile { etag, size } = self.request_facts()?;
+        Ok(ListedFile { path: self.path.to_owned(), size: size.unwrap_or(0), etag })
+    }
+
+    fn url(&self) -> String {
+        let Self { repository, commit, path, .. } = *self;
+        let encoded: Vec<String> = path.split('/').map(percent_encoded).collect();
+        let endpoint = &repository.client.settings.endpoint;
+        format!("{endpoint}/{}/resolve/{commit}/{}", repository.repo(commit).url(), encoded.join("/"))
+    }
+
+    fn request_facts(&self) -> Result<RemoteFile> {
+        let Self { repository, commit, path, .. } = *self;
+        let url = self.url();
+        let mut facts = repository.client.with_retries(|| {
+            let answer = repository.client.request(Method::Head, &url, 0)?;
+            if !(200..400).contains(&answer.status) {
+                return Err(repository.refusal(&answer, Some(path)).into());
+            }
+            self.facts(&answer).map_err(Failure::from)
+        })?;
+        facts.size = facts.size.or_else(|| repository.listed_size(commit, path));
+        Ok(facts)
     }
 
     /// The name of the content, and its length.
@@ -183,6 +203,7 @@ impl Fetch<'_> {
             match body.read(&mut block) {
                 Ok(0) => break ("the connection ended".to_owned(), false),
                 Ok(read) => {
+                    self.repository.client.check_not_stopped()?;
                     file.write_all(&block[..read]).map_err(io)?;
                     have += read as u64;
                     let seconds = begun.elapsed().as_secs_f64().max(1e-3);
@@ -228,11 +249,16 @@ impl Fetch<'_> {
 /// True if the file `part` has the content that `facts` name, or they name none.
 fn is_content(part: &Path, facts: &RemoteFile) -> io::Result<bool> {
     let Some(expected) = facts.sha256() else { return Ok(true) };
-    let (mut file, mut sha256) = (BufReader::with_capacity(BLOCK_BYTES, File::open(part)?), Context::new(&SHA256));
+    Ok(sha256_of(part)? == expected)
+}
+
+/// The SHA-256 of the content of the file `path`, in hexadecimal digits.
+pub(super) fn sha256_of(path: &Path) -> io::Result<String> {
+    let (mut file, mut sha256) = (BufReader::with_capacity(BLOCK_BYTES, File::open(path)?), Context::new(&SHA256));
     loop {
         let block = file.fill_buf()?;
         if block.is_empty() {
-            return Ok(hex(sha256.finish().as_ref()) == expected);
+            return Ok(hex(sha256.finish().as_ref()));
         }
         sha256.update(block);
         let read = block.len();

@@ -1,5 +1,6 @@
 //! Turns data that names the hub into data that names files, which it downloads, and into data that names the commits that were read.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -7,13 +8,15 @@ use std::path::{Path, PathBuf};
 use hf_hub::RepoType;
 
 use super::client::Client;
+use super::downloads::{Downloads, Origin};
 use super::error::{HubError, Result};
 use super::fetch::Report;
 use super::repository::{Repository, Snapshot};
 use super::select::{self, Format, SelectedBy, SelectedFiles};
 use super::settings::Settings;
 use runner_spec::experiment::{
-    Data, HUB_DEFAULT_BRANCH, HubSource, HubTokenizer, JsonSource, ParquetSource, Source, Tokenizer, Validation,
+    Data, HUB_DEFAULT_BRANCH, HellaSwag, HubChoice, HubSource, HubTokenizer, JsonSource, ParquetSource, Source,
+    Tokenizer, Validation,
 };
 
 /// The branch on which the hub keeps the parquet files that it makes of datasets in other formats.
@@ -32,30 +35,34 @@ pub struct LoweredData {
     pub pinned: Data,
     /// The local and the pinned source that the model is tested on, if it is on the hub.
     pub test: Option<(Source, Source)>,
+    /// The local and the pinned multiple-choice set, if it is on the hub.
+    pub choice: Option<(HellaSwag, HellaSwag)>,
 }
 
-/// True if `data` or `test` names anything on the hub.
+/// True if `data`, `test` or `choice` names anything on the hub.
 #[must_use]
-pub fn is_needed(data: &Data, test: Option<&Source>) -> bool {
+pub fn is_needed(data: &Data, test: Option<&Source>, choice: Option<&HellaSwag>) -> bool {
     matches!(data.train, Source::Hub(_))
+        || choice.is_some_and(|set| set.hub.is_some())
         || matches!(test, Some(Source::Hub(_)))
         || matches!(data.validation, Some(Validation::Source(Source::Hub(_))))
         || matches!(data.tokenizer, Tokenizer::Hub(_))
 }
 
-/// Finds the files that `data` and `test` name on the hub. `memos` is a folder for lists of files.
+/// Finds the files that `data`, `test` and `choice` name on the hub. `memos` is a folder for lists of files.
 ///
 /// # Errors
 /// If a file is neither in the cache nor can be downloaded, or an answer of the hub is wrong.
 pub fn lower(
     data: &Data,
     test: Option<&Source>,
+    choice: Option<&HellaSwag>,
     settings: &Settings,
     memos: &Path,
     report: &Report<'_>,
 ) -> Result<LoweredData> {
     let hub = Client::new(settings, memos, report);
-    let mut out = LoweredData { local: data.clone(), pinned: data.clone(), test: None };
+    let mut out = LoweredData { local: data.clone(), pinned: data.clone(), test: None, choice: None };
     if let Tokenizer::Hub(HubTokenizer { name, revision }) = &data.tokenizer {
         let key = |message| format!("data.tokenizer.hub: {message}");
         let (local, commit) = hub.tokenizer(name, revision).map_err(|error| error.reword(key))?;
@@ -77,6 +84,28 @@ pub fn lower(
     }
     if let Some(Source::Hub(source)) = test {
         out.test = Some(lower(source, "eval.test.hub")?);
+    }
+    if let Some(set) = choice
+        && let Some(named) = &set.hub
+    {
+        let HubChoice { dataset, config, split, revision } = named.clone();
+        let source = HubSource { dataset, config, split, revision, column: None, template: None };
+        let (local, commit) =
+            hub.dataset(&source).map_err(|error| error.reword(|message| format!("eval.hellaswag.hub: {message}")))?;
+        let mut files = match local {
+            Source::Parquet(from) => from.files,
+            Source::Jsonl(from) => from.files,
+            _ => Vec::new(),
+        };
+        let (Some(file), []) = (files.pop(), files.as_slice()) else {
+            let message = "eval.hellaswag.hub: this split is not one file of parquet or JSON lines";
+            return Err(HubError::Request(message.to_owned()));
+        };
+        let pinned = HubChoice { revision: commit, ..named.clone() };
+        out.choice = Some((
+            HellaSwag { file: Some(file), hub: None, ..set.clone() },
+            HellaSwag { hub: Some(pinned), ..set.clone() },
+        ));
     }
     Ok(out)
 }
@@ -113,8 +142,19 @@ impl Client<'_> {
         }
     }
 
+    /// Downloads the split that `source` names. Returns it as files, and the commit.
     fn dataset(&self, source: &HubSource) -> Result<(Source, String)> {
-        let HubSource { dataset, config, split, column, template, revision } = source;
+        let split = self.open_split(source)?;
+        split.downloads.check_space(0, false, false)?;
+        let paths = (0..split.downloads.files().len()).map(|index| split.downloads.path(index, self.report));
+        let paths = paths.collect::<Result<Vec<_>>>()?;
+        Ok((split.local_source(paths), split.pinned.revision))
+    }
+
+    /// Finds the files of the split that `source` names. Downloads the dataset's card, and the first file where its format is not
+    /// known otherwise.
+    fn open_split(&self, source: &HubSource) -> Result<HubSplit> {
+        let HubSource { dataset, config, split, revision, .. } = source;
         let repository = self.repository(RepoType::Dataset, dataset, revision);
         let snapshot = repository.snapshot()?;
         let configs = read_card_configs(&repository, &snapshot)?;
@@ -150,23 +190,61 @@ impl Client<'_> {
             return Err(self.lacking(&snapshot, describe(format!("the cache has {missing}"))));
         }
         let SelectedFiles { format, files, .. } = selected;
-        let repository = self.repository(RepoType::Dataset, dataset, from);
-        let paths: Vec<PathBuf> = (1..)
-            .zip(&files)
-            .map(|(number, file)| repository.file(&snapshot.commit, file, (number, files.len())))
-            .collect::<Result<_, _>>()?;
-        let (column, template) = (column.clone(), template.clone());
-        let array = match (format, paths.first()) {
-            (Format::Json, Some(path)) => is_array(path)?,
-            _ => false,
+        let files = self.repository(RepoType::Dataset, dataset, from).listed_files(&snapshot.commit, &files)?;
+        let origin = Origin {
+            settings: self.settings.clone(),
+            memos: self.memos.to_owned(),
+            name: dataset.clone(),
+            revision: from.to_owned(),
+            commit: snapshot.commit.clone(),
         };
-        let local = match format {
-            Format::Parquet => Source::Parquet(ParquetSource { files: paths, column, template }),
-            _ if array => Source::Json(JsonSource { files: paths, field: column, template }),
-            _ => Source::Jsonl(JsonSource { files: paths, field: column, template }),
-        };
-        Ok((local, snapshot.commit))
+        let downloads = Downloads::new(origin, files);
+        let cached = downloads.cached();
+        let is_array = format == Format::Json && is_array(&downloads.path(0, self.report)?)?;
+        let pinned = HubSource { revision: snapshot.commit, ..source.clone() };
+        Ok(HubSplit { pinned, format, is_array, downloads, cached })
     }
+}
+
+/// A split of a dataset whose files are known, and are downloaded when they are read.
+#[derive(Debug)]
+pub(crate) struct HubSplit {
+    /// The source with the commit as its revision.
+    pub(crate) pinned: HubSource,
+    format: Format,
+    /// True if a JSON file is one array.
+    is_array: bool,
+    pub(crate) downloads: Downloads,
+    /// The etags of the files that were in the cache before anything was downloaded.
+    pub(crate) cached: BTreeSet<String>,
+}
+
+impl HubSplit {
+    /// The source with `files` of this machine.
+    pub(crate) fn local_source(&self, files: Vec<PathBuf>) -> Source {
+        let HubSource { column, template, .. } = self.pinned.clone();
+        match self.format {
+            Format::Parquet => Source::Parquet(ParquetSource { files, column, template }),
+            Format::Text => Source::Text { files },
+            _ if self.is_array => Source::Json(JsonSource { files, field: column, template }),
+            _ => Source::Jsonl(JsonSource { files, field: column, template }),
+        }
+    }
+}
+
+/// Finds the files of the split that `source`, under `key` of the experiment, names. `memos` is a folder for lists of files.
+///
+/// # Errors
+/// If the hub is needed and cannot be reached, refuses, or does not have the split.
+pub(crate) fn open_split(
+    source: &HubSource,
+    key: &str,
+    settings: &Settings,
+    memos: &Path,
+    report: &Report<'_>,
+) -> Result<HubSplit> {
+    let opened = Client::new(settings, memos, report).open_split(source);
+    opened.map_err(|error| error.reword(|message| format!("{key}: {message}")))
 }
 
 /// The files of a model's tokenizer: one, two, or none.

@@ -1,8 +1,10 @@
 //! Finds and downloads the files of datasets, tokenizers and models that an experiment names on the Hugging Face hub.
 
 mod client;
+mod downloads;
 mod error;
 mod fetch;
+mod listing;
 mod lower;
 mod model_folder;
 mod repository;
@@ -11,9 +13,17 @@ mod settings;
 
 pub use error::HubError;
 pub use fetch::{Downloading, Report};
+pub(crate) use lower::{HubSplit, open_split};
 pub use lower::{LoweredData, is_needed, lower};
 pub use model_folder::{ModelFolder, fetch_model_folder};
-pub use settings::Settings;
+pub use settings::{DEFAULT_DOWNLOADS, Settings};
+
+/// The settings of the hub, and the folder for lists of files.
+#[derive(Debug, Clone, Copy)]
+pub struct HubAccess<'a> {
+    pub settings: &'a Settings,
+    pub memos: &'a std::path::Path,
+}
 
 #[cfg(test)]
 mod tests;

@@ -101,7 +101,8 @@ impl Repository<'_> {
         self.client.settings.cache.join(self.repo(self.revision).folder_name()).join("refs").join(self.revision)
     }
 
-    fn memo(&self, commit: &str) -> PathBuf {
+    /// The file that keeps what the hub says of `commit`.
+    pub(super) fn memo(&self, commit: &str) -> PathBuf {
         let name = format!("{} {commit}", self.repo(commit).folder_name());
         self.client.memos.join(format!("{}.json", blake3::hash(name.as_bytes()).to_hex()))
     }
@@ -120,7 +121,7 @@ impl Repository<'_> {
     }
 
     /// Adds the missing file or list to an error of the connection.
-    fn name_missing(&self, error: HubError, what: &str) -> HubError {
+    pub(super) fn name_missing(&self, error: HubError, what: &str) -> HubError {
         match error {
             HubError::Unreachable(why) => HubError::Unreachable(self.describe_missing(what, &why)),
             other => other,
@@ -212,7 +213,7 @@ impl Repository<'_> {
         near.map_or_else(String::new, |near| format!(": did you mean `{near}`?"))
     }
 
-    fn pointer(&self, commit: &str, path: &str) -> PathBuf {
+    pub(super) fn pointer(&self, commit: &str, path: &str) -> PathBuf {
         self.cached(commit).pointer_path(commit).join(path)
     }
 
@@ -233,12 +234,18 @@ impl Repository<'_> {
         if pointer.is_file() {
             return Ok(pointer);
         }
-        let what = format!("`{path}`");
-        if self.client.settings.offline {
-            return Err(HubError::Request(self.describe_missing(&what, "HF_HUB_OFFLINE is set")));
-        }
+        self.refuse_if_offline(path)?;
         let fetch = Fetch { repository: self, commit, path, number };
-        fetch.run(&pointer).map_err(|error| self.name_missing(error, &what))
+        fetch.run(&pointer).map_err(|error| self.name_missing(error, &format!("`{path}`")))
+    }
+
+    /// # Errors
+    /// If no requests may be sent, and so the missing file `path` cannot be downloaded.
+    pub(super) fn refuse_if_offline(&self, path: &str) -> Result<()> {
+        if self.client.settings.offline {
+            return Err(HubError::Request(self.describe_missing(&format!("`{path}`"), "HF_HUB_OFFLINE is set")));
+        }
+        Ok(())
     }
 }
 
@@ -260,7 +267,7 @@ pub(super) fn suggestion(name: &str, all: &[String]) -> String {
 }
 
 /// Writes a small file, and its folder if necessary.
-fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
+pub(super) fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
     let folder = runner_files::parent_folder(path);
     fs::create_dir_all(folder).and_then(|()| runner_files::write_atomic(path, bytes)).map_err(HubError::io(path))
 }

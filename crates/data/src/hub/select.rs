@@ -15,8 +15,16 @@ const MAX_HEAD_BYTES: usize = 1 << 20;
 /// Wildcards of a pattern. Matching takes long with many of them.
 const MAX_WILDCARDS: usize = 8;
 
-/// JSON files that describe data.
-const DESCRIPTIONS: [&str; 4] = ["dataset_info.json", "dataset_infos.json", "metadata.json", "state.json"];
+/// Files that describe data.
+const DESCRIPTIONS: [&str; 7] = [
+    "dataset_info.json",
+    "dataset_infos.json",
+    "metadata.json",
+    "state.json",
+    "requirements.txt",
+    "LICENSE.txt",
+    "README.txt",
+];
 
 /// The format of a dataset's files. The first format that has files is taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,16 +33,19 @@ pub(super) enum Format {
     Jsonl,
     /// One array or lines, which the file's first bytes tell.
     Json,
+    /// Each file is a document.
+    Text,
 }
 
 impl Format {
-    const ALL: [Self; 3] = [Self::Parquet, Self::Jsonl, Self::Json];
+    const ALL: [Self; 4] = [Self::Parquet, Self::Jsonl, Self::Json, Self::Text];
 
     fn ending(self) -> &'static str {
         match self {
             Self::Parquet => ".parquet",
             Self::Jsonl => ".jsonl",
             Self::Json => ".json",
+            Self::Text => ".txt",
         }
     }
 }
@@ -56,7 +67,7 @@ pub(super) enum SelectedBy {
     Pattern,
     /// The names of folders and files decided, because the card lists none.
     Name,
-    /// The only JSON files, which nothing names as data: they may hold something else.
+    /// The only JSON or text files, which nothing names as data: they may hold something else.
     Guess,
 }
 
@@ -137,7 +148,7 @@ pub(super) fn select(
             return Err(format!("configuration `{}` has no split `{split}`{suggestion}", chosen.name));
         }
         let selected = select_format(&found, by);
-        let none = || format!("split `{split}` of configuration `{}` has no parquet or JSON files", chosen.name);
+        let none = || format!("split `{split}` of configuration `{}` has no parquet, JSON or text files", chosen.name);
         return selected.map(Some).ok_or_else(none);
     }
     Ok(by_name(all, config, split))
@@ -215,7 +226,7 @@ fn by_name(all: &[String], config: Option<&str>, split: &str) -> Option<Selected
             && let Some(selected) = select_format(&files, SelectedBy::Name).filter(unnamed)
             && (!folder.is_empty() || !selected.files.iter().any(|f| f.ends_with("config.json")))
         {
-            let guess = folder.is_empty() && selected.format == Format::Json;
+            let guess = folder.is_empty() && matches!(selected.format, Format::Json | Format::Text);
             return Some(SelectedFiles { by: if guess { SelectedBy::Guess } else { SelectedBy::Name }, ..selected });
         }
     }
@@ -243,7 +254,10 @@ fn is_named(rest: &str) -> bool {
 
 /// Configurations and splits that the names of files suggest, for a message.
 pub(super) fn suggested(all: &[String], configs: &[Config], config: Option<&str>, split: &str) -> String {
-    let data = || all.iter().filter(|file| Format::ALL.iter().any(|format| file.ends_with(format.ending())));
+    // Text files have names of all kinds.
+    let named = |format: &&Format| **format != Format::Text;
+    let data =
+        || all.iter().filter(|file| Format::ALL.iter().filter(named).any(|format| file.ends_with(format.ending())));
     let mut names: BTreeSet<String> = configs.iter().map(|c| c.name.clone()).collect();
     names.extend(data().filter_map(|file| Some(file.split_once('/')?.0.to_owned())).filter(|folder| folder != "data"));
     let mut splits = BTreeSet::new();
@@ -256,7 +270,7 @@ pub(super) fn suggested(all: &[String], configs: &[Config], config: Option<&str>
         Some(name) if !names.iter().any(|n| n == name) => {
             format!("no configuration `{name}`{}", suggestion(name, &names))
         }
-        _ if splits.is_empty() => format!("no parquet or JSON files of it were found{}", suggestion("", &names)),
+        _ if splits.is_empty() => format!("no parquet, JSON or text files of it were found{}", suggestion("", &names)),
         _ => format!("no split `{split}`{}", suggestion(split, &splits)),
     }
 }
@@ -362,7 +376,9 @@ mod tests {
         let one = ["README.md", "alpaca_data_cleaned.json"];
         assert_eq!(chosen(&one, "", None, "train").unwrap(), one[1..]);
         assert!(chosen(&one, "", None, "test").is_err());
-        assert!(chosen(&["a.txt"], "", None, "train").unwrap_err().contains("no parquet or JSON files"));
+        assert!(
+            chosen(&["a.md", "LICENSE.txt"], "", None, "train").unwrap_err().contains("no parquet, JSON or text files")
+        );
     }
 
     #[test]
@@ -412,7 +428,7 @@ mod tests {
     #[test]
     fn json_files_about_data_are_none() {
         let train = |files: &[&str]| select(&names(files), &[], None, "train").unwrap();
-        assert_eq!(train(&["metadata.json", "dataset_infos.json", "x.txt"]), None);
+        assert_eq!(train(&["metadata.json", "dataset_infos.json", "LICENSE.txt"]), None);
         let one = train(&["metadata.json", "alpaca.json"]).unwrap();
         assert_eq!((one.files, one.by), (names(&["alpaca.json"]), SelectedBy::Guess));
         assert_eq!(train(&["train.json"]).unwrap().by, SelectedBy::Name);

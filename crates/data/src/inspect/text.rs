@@ -73,7 +73,7 @@ pub fn inspect_text(
     let documents = documents(name.clone());
     let column = (documents != DocumentFormat::Text).then_some(name);
     let files = files.iter().map(|path| SourceFile::stat(path)).collect::<Result<Vec<_>, _>>()?;
-    let located = LocatedSource { split: SplitName::Train, documents, files, hash: String::new() };
+    let located = LocatedSource { split: SplitName::Train, documents, files, hash: String::new(), hub: None };
     let total = located.bytes();
 
     let mut reader = TextReader { tokenizer, texts, ..TextReader::default() };

@@ -304,7 +304,7 @@ fn the_builtin_corpus_is_ready() {
     let builtin = Source::Builtin { corpus: Corpus::Stories };
     let data = packed(bpe(512), builtin, Some(Validation::Source(Source::Builtin { corpus: Corpus::Stories })), 64);
     let cache_dir = folder.0.path().join("cache");
-    let set = HellaSwag { file: None, builtin: Some(Corpus::Stories), limit: Some(100) };
+    let set = HellaSwag { file: None, builtin: Some(Corpus::Stories), hub: None, limit: Some(100) };
     let request = DataRequest {
         data: &data,
         choice: Some(&set),

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cut_points::CutPoints;
 use crate::error::Result;
-use crate::source::{BatchCollector, LocatedSource, TextPiece, read};
+use crate::source::{BatchCollector, LocatedSource, TextPiece, read, read_file};
 use crate::split_name::SplitName;
 
 /// Longer parts are cut, if the tokenizer allows it, so that threads share the work.
@@ -14,6 +14,9 @@ const MAX_PART_BYTES: usize = 1 << 20;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct TextPart {
     pub(super) split: SplitName,
+    /// The index of its file in the source, and the number of the first document of that file.
+    pub(super) file: usize,
+    pub(super) first_document: u64,
     /// The number of the document in the source, from 0.
     pub(super) document: u64,
     /// The position of the part in the document, in bytes.
@@ -21,11 +24,18 @@ pub(super) struct TextPart {
     pub(super) text: String,
     pub(super) starts_document: bool,
     pub(super) ends_document: bool,
+    /// True if nothing follows in the file.
+    pub(super) ends_file: bool,
 }
 
 /// A position in a source: of the part at `document`, `offset`, this many tokens are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(super) struct TextPosition {
+    /// The index of the file in the source, and the number of the first document of that file: earlier files need not be read.
+    #[serde(default)]
+    pub(super) file: usize,
+    #[serde(default)]
+    pub(super) first_document: u64,
     pub(super) document: u64,
     pub(super) offset: u64,
     pub(super) tokens: u64,
@@ -41,6 +51,26 @@ pub(super) enum SplitAssignment {
     CharactersFrom(u64),
 }
 
+impl TextPart {
+    /// The position of the start of the part.
+    pub(super) fn start(&self) -> TextPosition {
+        let Self { file, first_document, document, offset, .. } = *self;
+        TextPosition { file, first_document, document, offset, tokens: 0 }
+    }
+
+    /// The position after the part.
+    pub(super) fn end(&self) -> TextPosition {
+        let next = self.document + 1;
+        match (self.ends_document, self.ends_file) {
+            (true, true) => {
+                TextPosition { file: self.file + 1, first_document: next, document: next, offset: 0, tokens: 0 }
+            }
+            (true, false) => TextPosition { document: next, offset: 0, ..self.start() },
+            (false, _) => TextPosition { offset: self.offset + self.text.len() as u64, ..self.start() },
+        }
+    }
+}
+
 /// Reads `source` from `from` on. Hands over batches of at least `size` bytes of text, except for the last one.
 pub(super) fn read_batches(
     source: &LocatedSource,
@@ -51,48 +81,65 @@ pub(super) fn read_batches(
     take: &mut dyn FnMut(Vec<TextPart>) -> Result<()>,
 ) -> Result<()> {
     let mut batch = BatchCollector::new(size, take);
-    // The last part of the text so far; the next piece tells whether the document ends with it.
-    let mut last: Option<TextPart> = None;
-    let (mut documents, mut offset, mut characters) = (0_u64, 0_u64, 0_u64);
-    read(source, cut, &mut |TextPiece { text, starts_document }: TextPiece| {
-        if starts_document {
-            (documents, offset) = (documents + 1, 0);
-        }
-        let document = documents.saturating_sub(1);
-        let start = offset;
-        offset += text.len() as u64;
-        // The byte at which validation starts within the piece.
-        let mut border = None;
-        let split = match assignment {
-            SplitAssignment::All(split) => split,
-            SplitAssignment::Drawn(fraction) if is_drawn(document, fraction) => SplitName::Validation,
-            SplitAssignment::Drawn(_) => SplitName::Train,
-            SplitAssignment::CharactersFrom(first) => {
-                let before = characters;
-                characters += text.chars().count() as u64;
-                if before < first && characters > first {
-                    border = text.char_indices().nth((first - before) as usize).map(|(at, _)| at);
-                }
-                if before >= first { SplitName::Validation } else { SplitName::Train }
+    let (mut documents, mut offset, mut characters) = (from.first_document, 0_u64, 0_u64);
+    for file in from.file..source.files.len() {
+        let first_document = documents;
+        // The last part of the text so far; the next piece tells whether the document ends with it.
+        let mut last: Option<TextPart> = None;
+        read_file(source, file, cut, &mut |TextPiece { text, starts_document }: TextPiece| {
+            if starts_document {
+                (documents, offset) = (documents + 1, 0);
             }
-        };
-        if let Some(part) = last.take() {
-            TextPart { ends_document: starts_document, ..part }.add_to(&mut batch)?;
+            let document = documents.saturating_sub(1);
+            let start = offset;
+            offset += text.len() as u64;
+            // The byte at which validation starts within the piece.
+            let mut border = None;
+            let split = match assignment {
+                SplitAssignment::All(split) => split,
+                SplitAssignment::Drawn(fraction) if is_drawn(document, fraction) => SplitName::Validation,
+                SplitAssignment::Drawn(_) => SplitName::Train,
+                SplitAssignment::CharactersFrom(first) => {
+                    let before = characters;
+                    characters += text.chars().count() as u64;
+                    if before < first && characters > first {
+                        border = text.char_indices().nth((first - before) as usize).map(|(at, _)| at);
+                    }
+                    if before >= first { SplitName::Validation } else { SplitName::Train }
+                }
+            };
+            if let Some(part) = last.take() {
+                TextPart { ends_document: starts_document, ..part }.add_to(&mut batch)?;
+            }
+            let was_written = (document, offset) <= (from.document, from.offset);
+            if was_written {
+                return Ok(());
+            }
+            let mut part = TextPart {
+                split,
+                file,
+                first_document,
+                document,
+                offset: start,
+                text,
+                starts_document,
+                ends_document: false,
+                ends_file: false,
+            };
+            if let Some(at) = border {
+                let rest = TextPart { split: SplitName::Validation, ..part.split_off(at) };
+                add_all_but_last(&mut batch, std::mem::replace(&mut part, rest), cut, from)?.add_to(&mut batch)?;
+            }
+            last = Some(add_all_but_last(&mut batch, part, cut, from)?);
+            Ok(())
+        })?;
+        if let Some(part) = last {
+            TextPart { ends_document: true, ends_file: true, ..part }.add_to(&mut batch)?;
         }
-        let was_written = (document, offset) <= (from.document, from.offset);
-        if was_written {
-            return Ok(());
+        // The next file may have to be downloaded first.
+        if source.hub.is_some() {
+            batch.flush()?;
         }
-        let mut part = TextPart { split, document, offset: start, text, starts_document, ends_document: false };
-        if let Some(at) = border {
-            let rest = TextPart { split: SplitName::Validation, ..part.split_off(at) };
-            add_all_but_last(&mut batch, std::mem::replace(&mut part, rest), cut, from)?.add_to(&mut batch)?;
-        }
-        last = Some(add_all_but_last(&mut batch, part, cut, from)?);
-        Ok(())
-    })?;
-    if let Some(part) = last {
-        TextPart { ends_document: true, ..part }.add_to(&mut batch)?;
     }
     batch.flush()
 }
@@ -165,6 +212,7 @@ mod tests {
             documents,
             files: vec![SourceFile::stat(path).unwrap()],
             hash: String::new(),
+            hub: None,
         }
     }
 
@@ -203,7 +251,7 @@ mod tests {
                 assert!(whole.len() > 4, "{}", whole.len());
                 assert!(whole.iter().all(|part| part.text.len() <= MAX_PART_BYTES));
                 for (i, part) in whole.iter().enumerate() {
-                    let from = TextPosition { document: part.document, offset: part.offset, tokens: 3 };
+                    let from = TextPosition { tokens: 3, ..part.start() };
                     let rest = all(source, CutPoints::Words, division, from);
                     let joined = |parts: &[TextPart], split| {
                         parts

@@ -6,6 +6,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::format::ShardFormat;
+use runner_spec::experiment::HubSource;
 
 /// The card's file.
 pub(super) const CARD: &str = "dataset.json";
@@ -42,6 +43,11 @@ pub struct Settings {
     pub validation: Option<String>,
     /// Content hash of the tokenizer.
     pub tokenizer: String,
+    /// The number of tokens of the source, and of its documents, after which the preparation ended; `None` for all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_tokens: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_rows: Option<u64>,
 }
 
 /// The validation data of a set of shards.
@@ -88,6 +94,9 @@ pub struct CardTokenizer {
 pub struct CardSource {
     /// `train` or `val`.
     pub split: String,
+    /// The dataset of the hub with the commit that was read; `None` for files of this machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hub: Option<HubSource>,
     pub files: Vec<CardFile>,
 }
 
@@ -95,7 +104,12 @@ pub struct CardSource {
 pub struct CardFile {
     pub name: String,
     pub bytes: u64,
-    pub blake3: String,
+    /// Hash of the content; `None` for a file of the hub.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub blake3: Option<String>,
+    /// The hub's name of the content: the SHA-256 of a large file, the git blob of a small one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub etag: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -110,6 +124,10 @@ pub struct CardShard {
 impl Settings {
     /// The differences of `other`, for a message.
     pub(super) fn differences(&self, other: &Self) -> String {
+        let limit = |name: &str, limit: Option<u64>| match limit {
+            Some(limit) => format!("its {name} is {limit}"),
+            None => format!("it has no {name}"),
+        };
         let pairs = [
             (self.shards != other.shards, format!("its format is {}", other.shards.name())),
             (self.name != other.name, format!("its name is {:?}", other.name)),
@@ -120,6 +138,8 @@ impl Settings {
             (self.source != other.source, "its source has other content".to_owned()),
             (self.validation != other.validation, "its validation source has other content".to_owned()),
             (self.tokenizer != other.tokenizer, "its tokenizer is another".to_owned()),
+            (self.max_tokens != other.max_tokens, limit("max_tokens", other.max_tokens)),
+            (self.max_rows != other.max_rows, limit("max_rows", other.max_rows)),
         ];
         let texts = pairs.into_iter().filter(|(differs, text)| *differs && !text.is_empty()).map(|(_, text)| text);
         texts.collect::<Vec<_>>().join(", ")

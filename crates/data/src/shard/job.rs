@@ -13,10 +13,11 @@ use super::state::{Counts, ResumeState, STATE, UsedIds};
 use super::writer::{Pass, ShardWriter};
 use crate::cache::DataCache;
 use crate::error::{DataError, Result};
-use crate::source::{DocumentFormat, LocatedSource, locate, separate_source};
+use crate::source::{DocumentFormat, LocatedSource, locate, locate_on_hub, separate_source};
 use crate::split_name::SplitName;
 use crate::token_stream::TokenWidth;
 use crate::tokenizer::{TextTokenizer, make_tokenizer};
+use runner_spec::experiment::Source;
 
 /// Writes shards, continues an earlier preparation, or finds the shards complete. Works in the current rayon pool.
 ///
@@ -26,8 +27,11 @@ use crate::tokenizer::{TextTokenizer, make_tokenizer};
 pub fn write_shards(request: &ShardRequest<'_>, report: &Report<'_>) -> Result<WrittenShards> {
     let cache = DataCache::open(request.cache_dir)?;
     let preparing = |progress| report(ShardEvent::Preparing(progress));
-    let find = |source, split: SplitName| {
-        let located = locate(source, split, &cache, &preparing)?;
+    let find = |source: &Source, split: SplitName| {
+        let located = match (source, request.hub) {
+            (Source::Hub(source), Some(hub)) => locate_on_hub(source, split, hub, &cache, &preparing)?,
+            _ => locate(source, split, &cache, &preparing)?,
+        };
         if located.documents == DocumentFormat::Tokens {
             return Err(DataError::setting(split.key(), "token shards hold no text to tokenize"));
         }
@@ -59,6 +63,8 @@ pub fn write_shards(request: &ShardRequest<'_>, report: &Report<'_>) -> Result<W
         source: train.hash.clone(),
         validation: validation.as_ref().map(|source| source.hash.clone()),
         tokenizer: tokenizer.hash().to_owned(),
+        max_tokens: request.max_tokens,
+        max_rows: request.max_rows,
     };
     runner_files::create_dir_all(request.folder).map_err(write_error(request.folder))?;
     let lock = File::open(request.folder).map_err(DataError::io(request.folder))?;
@@ -66,8 +72,17 @@ pub fn write_shards(request: &ShardRequest<'_>, report: &Report<'_>) -> Result<W
     if matches!(lock.try_lock(), Err(fs::TryLockError::WouldBlock)) {
         return Err(DataError::file(request.folder, "another process prepares into this folder"));
     }
+    let hub_splits =
+        || [validation.as_ref(), Some(&train)].into_iter().flatten().filter_map(|source| source.hub.as_ref());
+    // The state of a process that was killed after it wrote the card, and before it removed all downloads.
+    let finished = if request.force { None } else { ResumeState::read(request.folder).ok().flatten() };
     let state = match read_folder(request, &settings)? {
         FolderContent::Finished(card) => {
+            if let Some(finished) = finished.filter(|_| request.remove_downloads) {
+                for split in hub_splits() {
+                    split.downloads.remove(split.downloads.files().len(), &finished.cached)?;
+                }
+            }
             return Ok(WrittenShards { card: *card, up_to_date: true, bytes: 0, tokens: 0, seconds: 0.0 });
         }
         FolderContent::Unfinished(state) => {
@@ -79,11 +94,19 @@ pub fn write_shards(request: &ShardRequest<'_>, report: &Report<'_>) -> Result<W
         FolderContent::Empty => {
             let counts = Counts { used: UsedIds::new(tokenizer.vocab_size()), ..Counts::default() };
             let (position, shards, open) = (TextPosition::default(), Vec::new(), Vec::new());
-            ResumeState { format: 1, settings, pass: 0, position, counts, shards, open }
+            let cached = hub_splits().flat_map(|split| split.cached.iter().cloned()).collect();
+            ResumeState { format: 1, settings, pass: 0, position, counts, shards, open, cached }
         }
     };
     check_companion_files(request, &tokenizer)?;
     let passes = passes(&train, validation.as_ref(), held_out)?;
+    let is_limited = request.max_tokens.or(request.max_rows).is_some();
+    for (index, pass) in passes.iter().enumerate().skip(state.pass) {
+        let first = if index == state.pass { state.position.file } else { 0 };
+        if let Some(split) = &pass.source.hub {
+            split.downloads.check_space(first, request.remove_downloads, is_limited)?;
+        }
+    }
     let mut writer = ShardWriter::new(request, &passes, &tokenizer, state, report)?;
     let result = writer.run();
     if result.is_err() {
@@ -130,6 +153,12 @@ fn check(request: &ShardRequest<'_>, held_out: HeldOut, tokenizer: &TextTokenize
     if request.shard_tokens == 0 || request.shard_tokens > format.max_shard_tokens() {
         let message = format!("a shard of {} has 1 to {} tokens", format.name(), format.max_shard_tokens());
         return Err(DataError::setting("shard_tokens", message));
+    }
+    if let Some((key, _)) = [("max_tokens", request.max_tokens), ("max_rows", request.max_rows)]
+        .into_iter()
+        .find(|(_, limit)| *limit == Some(0))
+    {
+        return Err(DataError::setting(key, "a limit of 0 leaves nothing to write"));
     }
     match held_out {
         HeldOut::FirstShard if format.one_file() => {

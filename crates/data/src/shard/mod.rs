@@ -9,6 +9,7 @@ mod nanogpt_meta;
 mod request;
 mod split_writer;
 mod state;
+mod text_size;
 mod writer;
 
 pub use card::{Card, CardFile, CardShard, CardSource, CardTokenizer, HeldOut};

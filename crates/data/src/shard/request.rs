@@ -4,6 +4,7 @@ use std::path::Path;
 
 use super::card::{Card, CardShard, HeldOut};
 use super::format::ShardFormat;
+use crate::hub::{Downloading, HubAccess};
 use crate::progress::Progress;
 use runner_spec::experiment::Data;
 
@@ -23,6 +24,13 @@ pub struct ShardRequest<'a> {
     pub shard_tokens: u64,
     /// The validation data; `None` for the data's validation source, or without one the custom of the format's trainer.
     pub held_out: Option<HeldOut>,
+    /// The end of the preparation: after this many tokens or documents of the training source.
+    pub max_tokens: Option<u64>,
+    pub max_rows: Option<u64>,
+    /// The hub that sources name; `None` if they name none.
+    pub hub: Option<HubAccess<'a>>,
+    /// Remove each file that this preparation downloaded once its tokens are in complete shards.
+    pub remove_downloads: bool,
     /// Replace the shards that are in the folder, finished or not.
     pub force: bool,
 }
@@ -42,6 +50,8 @@ pub enum ShardEvent<'a> {
         bytes_total: u64,
         tokens: u64,
         bytes: u64,
+        /// The downloads of the source, if it is on the hub.
+        download: Option<Downloading>,
     },
     /// A shard is complete.
     Whole(&'a CardShard),

@@ -1,5 +1,6 @@
 //! The state of an unfinished preparation: a small file in its folder, replaced after each complete shard.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
@@ -26,6 +27,9 @@ pub(super) struct ResumeState {
     pub(super) shards: Vec<CardShard>,
     /// Incomplete files. Only formats with one file for each split have them.
     pub(super) open: Vec<OpenFile>,
+    /// The etags of files of the hub that were in the cache when the preparation began, and stay there.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub(super) cached: BTreeSet<String>,
 }
 
 /// An incomplete file, of which the first `tokens` tokens count.

@@ -1,8 +1,9 @@
 //! Writes shards: one thread reads, the pool encodes a batch while the batch before it is written, and the state is saved.
 
+use std::cmp::Ordering;
 use std::path::Path;
-use std::sync::mpsc::{Receiver, sync_channel};
-use std::time::Instant;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::time::{Duration, Instant};
 
 use rayon::prelude::*;
 
@@ -12,11 +13,14 @@ use super::folder::{TOKENIZER, remove_if_there, write_companion_files, write_jso
 use super::request::{Report, ShardEvent, ShardRequest};
 use super::split_writer::SplitWriter;
 use super::state::{ResumeState, STATE};
+use super::text_size::TextSizes;
 use crate::error::{DataError, Result};
-use crate::fingerprint::SourceFile;
-use crate::source::{DocumentFormat, LocatedSource, parquet_columns};
+use crate::source::LocatedSource;
 use crate::split_name::SplitName;
 use crate::tokenizer::TextTokenizer;
+
+/// The interval between two reports while a file is waited for.
+const REPORT_INTERVAL: Duration = Duration::from_millis(500);
 
 /// A source, and the splits that its text goes to.
 pub(super) struct Pass<'a> {
@@ -39,7 +43,9 @@ pub(super) struct ShardWriter<'a> {
     /// Bytes of text and tokens that this process has written.
     pub(super) bytes: u64,
     pub(super) tokens: u64,
-    bytes_total: u64,
+    sizes: TextSizes,
+    /// True once the limit of the request is reached.
+    is_at_limit: bool,
 }
 
 impl<'a> ShardWriter<'a> {
@@ -66,7 +72,8 @@ impl<'a> ShardWriter<'a> {
             started: Instant::now(),
             bytes: 0,
             tokens: 0,
-            bytes_total: passes.iter().map(|pass| text_bytes(pass.source)).sum(),
+            sizes: TextSizes::new(passes),
+            is_at_limit: false,
         })
     }
 
@@ -79,13 +86,13 @@ impl<'a> ShardWriter<'a> {
                 self.state.pass = index;
                 self.state.position = TextPosition::default();
             }
-            self.write_pass(pass)?;
+            self.write_pass(index, pass)?;
             pass.source.check_unchanged()?;
         }
         self.complete()
     }
 
-    fn write_pass(&mut self, pass: &Pass<'_>) -> Result<()> {
+    fn write_pass(&mut self, index: usize, pass: &Pass<'_>) -> Result<()> {
         let (cut, from) = (self.tokenizer.cut_points(), self.state.position);
         let size = rayon::current_num_threads().clamp(4, 32) << 20;
         let (sender, receiver) = sync_channel::<Result<Vec<TextPart>>>(1);
@@ -97,41 +104,100 @@ impl<'a> ShardWriter<'a> {
                     let _ = sender.send(Err(error));
                 }
             });
-            self.write_batches(receiver, pass.source.split.key())
+            let written = self.write_batches(receiver, index, pass);
+            // After an error, or at the limit, the reader may still wait for a file.
+            if let Some(split) = &pass.source.hub {
+                split.downloads.stop();
+            }
+            written
         })
     }
 
     #[expect(clippy::needless_pass_by_value, reason = "dropped at the end, which stops the sender")]
-    fn write_batches(&mut self, receiver: Receiver<Result<Vec<TextPart>>>, place: &'static str) -> Result<()> {
-        let tokenizer = self.tokenizer;
+    fn write_batches(
+        &mut self,
+        receiver: Receiver<Result<Vec<TextPart>>>,
+        index: usize,
+        pass: &Pass<'_>,
+    ) -> Result<()> {
+        let (tokenizer, place) = (self.tokenizer, pass.source.split.key());
         let encode = |part: TextPart| {
             let tokens = tokenizer.encode_document(&part.text).map_err(|error| error.within(place))?;
             Ok((part, tokens))
         };
         let mut encoded = Vec::new();
-        // The channel closes after the last batch.
-        while let Ok(batch) = receiver.recv() {
-            let batch = batch?;
-            let before = std::mem::take(&mut encoded);
-            let encode_batch = || batch.into_par_iter().map(encode).collect::<Result<Vec<_>>>();
-            let (next, written) = rayon::join(encode_batch, || self.write_parts(before));
-            written?;
-            encoded = next?;
+        while !self.is_at_limit {
+            match receiver.recv_timeout(REPORT_INTERVAL) {
+                Ok(Ok(batch)) => {
+                    let before = std::mem::take(&mut encoded);
+                    let encode_batch = || batch.into_par_iter().map(encode).collect::<Result<Vec<_>>>();
+                    let (next, written) = rayon::join(encode_batch, || self.write_parts(before, index, pass));
+                    written?;
+                    encoded = next?;
+                }
+                // What was read before a download failed need not be read again.
+                Ok(Err(error)) => {
+                    self.write_parts(encoded, index, pass)?;
+                    return if self.is_at_limit { Ok(()) } else { Err(error) };
+                }
+                // The next file is downloaded.
+                Err(RecvTimeoutError::Timeout) => self.write_parts(std::mem::take(&mut encoded), index, pass)?,
+                // The channel closes after the last batch.
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
         }
-        self.write_parts(encoded)
+        self.write_parts(encoded, index, pass)
     }
 
-    fn write_parts(&mut self, parts: Vec<(TextPart, Vec<u32>)>) -> Result<()> {
+    fn write_parts(&mut self, parts: Vec<(TextPart, Vec<u32>)>, index: usize, pass: &Pass<'_>) -> Result<()> {
         for (part, tokens) in parts {
-            self.write_part(&part, tokens)?;
+            if self.is_at_limit {
+                break;
+            }
+            self.sizes.add_file(index, pass, part.file);
+            self.write_part(&part, tokens, pass)?;
         }
-        let (bytes_done, bytes, tokens) = (self.state.counts.text_bytes, self.bytes, self.tokens);
-        let bytes_total = self.bytes_total.max(bytes_done);
-        (self.report)(ShardEvent::Written { bytes_done, bytes_total, tokens, bytes });
+        self.report_progress(pass);
         Ok(())
     }
 
-    fn write_part(&mut self, part: &TextPart, mut tokens: Vec<u32>) -> Result<()> {
+    fn report_progress(&self, pass: &Pass<'_>) {
+        let (bytes_done, bytes, tokens) = (self.state.counts.text_bytes, self.bytes, self.tokens);
+        let mut bytes_total = self.sizes.total();
+        // The text up to the limit is about as much as the text so far for each token or document.
+        let limits = [
+            (self.request.max_tokens, self.written_tokens(pass)),
+            (self.request.max_rows, self.state.position.document),
+        ];
+        for (limit, done) in limits.into_iter().filter_map(|(limit, done)| Some((limit?, done))) {
+            if done > 0 {
+                bytes_total = bytes_total.min((bytes_done as f64 * limit as f64 / done as f64) as u64);
+            }
+        }
+        let bytes_total = bytes_total.max(bytes_done);
+        let download = pass.source.hub.as_ref().and_then(|split| split.downloads.progress());
+        (self.report)(ShardEvent::Written { bytes_done, bytes_total, tokens, bytes, download });
+    }
+
+    /// The tokens of the training source in all shards, complete or not.
+    fn written_tokens(&self, pass: &Pass<'_>) -> u64 {
+        let is_counted = |split| {
+            pass.source.split == SplitName::Train
+                && (split == SplitName::Train || self.state.settings.held_out != HeldOut::Source)
+        };
+        let tokens = |split, writer: &SplitWriter<'_>| {
+            let complete: u64 = self.state.shards_of(split).map(|shard| shard.tokens).sum();
+            if is_counted(split) { complete + writer.open_tokens() } else { 0 }
+        };
+        tokens(SplitName::Train, &self.train) + tokens(SplitName::Validation, &self.validation)
+    }
+
+    fn write_part(&mut self, part: &TextPart, mut tokens: Vec<u32>, pass: &Pass<'_>) -> Result<()> {
+        let is_training = pass.source.split == SplitName::Train;
+        if is_training && self.request.max_rows.is_some_and(|rows| part.document >= rows) {
+            self.is_at_limit = true;
+            return Ok(());
+        }
         let text_bytes = part.text.len() as u64;
         let appends_end = self.request.format.appends_end();
         match self.end_of_text {
@@ -139,11 +205,19 @@ impl<'a> ShardWriter<'a> {
             Some(end) if part.ends_document && appends_end => tokens.push(end),
             _ => {}
         }
-        let start = TextPosition { document: part.document, offset: part.offset, tokens: 0 };
+        let (start, before) = (part.start(), self.state.position);
         let mut written = 0;
-        if start == (TextPosition { tokens: 0, ..self.state.position }) {
-            written = (self.state.position.tokens as usize).min(tokens.len());
+        if (start.document, start.offset) == (before.document, before.offset) {
+            written = (before.tokens as usize).min(tokens.len());
         }
+        if let Some(limit) = self.request.max_tokens.filter(|_| is_training) {
+            let left = limit.saturating_sub(self.written_tokens(pass));
+            if left <= (tokens.len() - written) as u64 {
+                tokens.truncate(written + left as usize);
+                self.is_at_limit = true;
+            }
+        }
+        let mut ends_with_shard = false;
         while written < tokens.len() {
             let is_first = self.state.settings.held_out == HeldOut::FirstShard && self.state.shards.is_empty();
             let writer = match part.split {
@@ -157,19 +231,18 @@ impl<'a> ShardWriter<'a> {
             self.unsaved_tokens += taken as u64;
             if let Some(shard) = complete {
                 self.add_shard(shard);
-                self.state.position = TextPosition { tokens: written as u64, ..start };
-                self.save()?;
+                ends_with_shard = written == tokens.len();
+                if !ends_with_shard {
+                    self.state.position = TextPosition { tokens: written as u64, ..start };
+                    self.save()?;
+                }
             }
         }
         self.bytes += text_bytes;
         self.state.counts.text_bytes += text_bytes;
         self.state.counts.documents += u64::from(part.ends_document);
-        self.state.position = if part.ends_document {
-            TextPosition { document: part.document + 1, offset: 0, tokens: 0 }
-        } else {
-            TextPosition { offset: part.offset + text_bytes, ..start }
-        };
-        if self.request.format.one_file() && self.unsaved_tokens >= self.request.shard_tokens {
+        self.state.position = part.end();
+        if ends_with_shard || self.request.format.one_file() && self.unsaved_tokens >= self.request.shard_tokens {
             self.save()?;
         }
         Ok(())
@@ -187,7 +260,29 @@ impl<'a> ShardWriter<'a> {
             self.state.open = open.into_iter().flatten().collect();
         }
         self.unsaved_tokens = 0;
-        write_json(&self.request.folder.join(STATE), &self.state)
+        write_json(&self.request.folder.join(STATE), &self.state)?;
+        self.remove_downloads(false)
+    }
+
+    /// Removes the files that this preparation downloaded, if the request asks for it: those whose tokens are all in the saved state, or
+    /// all files.
+    fn remove_downloads(&self, all: bool) -> Result<()> {
+        if !self.request.remove_downloads {
+            return Ok(());
+        }
+        for (index, pass) in self.passes.iter().enumerate() {
+            let Some(split) = &pass.source.hub else { continue };
+            let end = match (all, index.cmp(&self.state.pass)) {
+                (true, _) | (_, Ordering::Less) => split.downloads.files().len(),
+                (_, Ordering::Equal) => self.state.position.file,
+                (_, Ordering::Greater) => 0,
+            };
+            if all {
+                split.downloads.stop_and_wait();
+            }
+            split.downloads.remove(end, &self.state.cached)?;
+        }
+        Ok(())
     }
 
     /// Completes the last shards and writes the card.
@@ -222,6 +317,7 @@ impl<'a> ShardWriter<'a> {
             shards,
         };
         write_json(&self.request.folder.join(CARD), &card)?;
+        self.remove_downloads(true)?;
         remove_if_there(&self.request.folder.join(STATE))?;
         Ok(card)
     }
@@ -263,23 +359,13 @@ impl<'a> ShardWriter<'a> {
     }
 }
 
-/// The approximate size of the text of `source`. Text in a compressed column is longer than its file.
-fn text_bytes(source: &LocatedSource) -> u64 {
-    let DocumentFormat::Parquet(text) = &source.documents else { return source.bytes() };
-    let bytes = |file: &SourceFile| {
-        let (columns, _) = parquet_columns(&file.path).ok()?;
-        let bytes = |field: &str| columns.iter().find(|column| column.name == field).map(|column| column.bytes);
-        text.fields().into_iter().map(bytes).sum::<Option<u64>>()
-    };
-    // A file without the column is an error as soon as it is read.
-    source.files.iter().map(|file| bytes(file).unwrap_or(file.size)).sum()
-}
-
 fn card_source(source: &LocatedSource) -> CardSource {
     let files = source.files.iter().map(|file| CardFile {
         name: file.path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
         bytes: file.size,
-        blake3: file.hash.clone(),
+        blake3: source.hub.is_none().then(|| file.hash.clone()),
+        etag: source.hub.is_some().then(|| file.hash.clone()),
     });
-    CardSource { split: source.split.short().to_owned(), files: files.collect() }
+    let hub = source.hub.as_ref().map(|split| split.pinned.clone());
+    CardSource { split: source.split.short().to_owned(), hub, files: files.collect() }
 }

@@ -2,17 +2,19 @@
 
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::json::JsonFormat;
 use super::text_selector::TextSelector;
 use crate::cache::DataCache;
 use crate::error::{DataError, Result};
 use crate::fingerprint::{SourceFile, hash_parts};
+use crate::hub::{HubAccess, HubSplit, open_split};
 use crate::progress::{Progress, Report};
 use crate::split_name::SplitName;
 use crate::stories;
 use runner_files::special_file_kind;
-use runner_spec::experiment::{Data, Source, Validation};
+use runner_spec::experiment::{Data, HubSource, Source, Validation};
 
 /// The format of a source's files, and with it what a document is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,6 +50,8 @@ pub(crate) struct LocatedSource {
     pub files: Vec<SourceFile>,
     /// Content hash over the format, the column or template, and the content of the files. File names do not count.
     pub hash: String,
+    /// The files on the hub, which are downloaded when they are read; `None` for files of this machine.
+    pub hub: Option<Arc<HubSplit>>,
 }
 
 impl LocatedSource {
@@ -60,11 +64,25 @@ impl LocatedSource {
         self.documents == DocumentFormat::Text && self.files.len() == 1
     }
 
-    /// Checks every file of the source.
+    /// The path of the file `index`, which may have to be downloaded first.
+    ///
+    /// # Errors
+    /// If it is on the hub, and cannot be downloaded.
+    pub(crate) fn path(&self, index: usize) -> Result<PathBuf> {
+        match &self.hub {
+            Some(split) => Ok(split.downloads.path(index, &|_| ())?),
+            None => Ok(self.files[index].path.clone()),
+        }
+    }
+
+    /// Checks every file of the source. Those of the hub were checked when they were downloaded.
     ///
     /// # Errors
     /// If a file has changed since it was hashed.
     pub(crate) fn check_unchanged(&self) -> Result<()> {
+        if self.hub.is_some() {
+            return Ok(());
+        }
         self.files.iter().try_for_each(SourceFile::check_unchanged)
     }
 }
@@ -79,11 +97,62 @@ pub(crate) fn locate(
     cache: &DataCache,
     report: &Report<'_>,
 ) -> Result<LocatedSource> {
+    let (documents, patterns) = document_format(source, split, cache, report)?;
+    let paths = expand_patterns(&patterns, split.key())?;
+    let bytes_total = paths.iter().filter_map(|path| path.metadata().ok()).map(|meta| meta.len()).sum();
+    let bytes_done = Cell::new(0);
+    let progress = |bytes| {
+        bytes_done.set(bytes_done.get() + bytes);
+        report(Progress::Hashing { split, bytes_done: bytes_done.get(), bytes_total });
+    };
+    let identify = |path: &PathBuf| SourceFile::identify(path, cache, &progress);
+    let files = paths.iter().map(identify).collect::<Result<Vec<_>, _>>()?;
+    let hash = source_hash(&documents, &files);
+    Ok(LocatedSource { split, documents, files, hash, hub: None })
+}
+
+/// Finds the files of `source` on the hub. They are downloaded when they are read, and the hub's names of their contents take the place
+/// of hashes.
+///
+/// # Errors
+/// If the hub is needed and cannot be reached, refuses, or does not have the split; or a template is wrong.
+pub(crate) fn locate_on_hub(
+    source: &HubSource,
+    split: SplitName,
+    hub: HubAccess<'_>,
+    cache: &DataCache,
+    report: &Report<'_>,
+) -> Result<LocatedSource> {
+    let key = format!("{}.hub", split.key());
+    let opened = open_split(source, &key, hub.settings, hub.memos, &|part| report(Progress::Downloading(part)))?;
+    let (documents, _) = document_format(&opened.local_source(Vec::new()), split, cache, report)?;
+    let files: Vec<SourceFile> =
+        opened.downloads.files().iter().map(|file| SourceFile::listed(&file.path, file.size, &file.etag)).collect();
+    let hash = source_hash(&documents, &files);
+    Ok(LocatedSource { split, documents, files, hash, hub: Some(Arc::new(opened)) })
+}
+
+fn source_hash(documents: &DocumentFormat, files: &[SourceFile]) -> String {
+    let (suffix, selected) = match documents {
+        DocumentFormat::Parquet(text) | DocumentFormat::Json(_, text) => text.identity(),
+        DocumentFormat::Text | DocumentFormat::Tokens => ("", ""),
+    };
+    let format = [&format!("{}{suffix}", documents.name()), selected];
+    hash_parts(format.into_iter().chain(files.iter().map(|file| file.hash.as_str())))
+}
+
+/// The format of `source`, and the paths or patterns of its files.
+fn document_format(
+    source: &Source,
+    split: SplitName,
+    cache: &DataCache,
+    report: &Report<'_>,
+) -> Result<(DocumentFormat, Vec<PathBuf>)> {
     let selector = |field: &Option<String>, template: &Option<String>| {
         TextSelector::new(field.as_deref(), template.as_deref())
             .map_err(|message| DataError::setting(split.key(), format!("the template of the source: {message}")))
     };
-    let (documents, patterns) = match source {
+    Ok(match source {
         Source::Text { files } => (DocumentFormat::Text, files.clone()),
         Source::Parquet(from) => (DocumentFormat::Parquet(selector(&from.column, &from.template)?), from.files.clone()),
         Source::Jsonl(from) | Source::Json(from) => {
@@ -102,23 +171,7 @@ pub(crate) fn locate(
                 "this source is on the hub, and its files were not downloaded",
             ));
         }
-    };
-    let paths = expand_patterns(&patterns, split.key())?;
-    let bytes_total = paths.iter().filter_map(|path| path.metadata().ok()).map(|meta| meta.len()).sum();
-    let bytes_done = Cell::new(0);
-    let progress = |bytes| {
-        bytes_done.set(bytes_done.get() + bytes);
-        report(Progress::Hashing { split, bytes_done: bytes_done.get(), bytes_total });
-    };
-    let identify = |path: &PathBuf| SourceFile::identify(path, cache, &progress);
-    let files = paths.iter().map(identify).collect::<Result<Vec<_>, _>>()?;
-    let (suffix, selected) = match &documents {
-        DocumentFormat::Parquet(text) | DocumentFormat::Json(_, text) => text.identity(),
-        DocumentFormat::Text | DocumentFormat::Tokens => ("", ""),
-    };
-    let format = [&format!("{}{suffix}", documents.name()), selected];
-    let hash = hash_parts(format.into_iter().chain(files.iter().map(|file| file.hash.as_str())));
-    Ok(LocatedSource { split, documents, files, hash })
+    })
 }
 
 /// The validation source of `data`; `None` if there is no validation, or it is a fraction of the training source.

@@ -8,10 +8,10 @@ mod read;
 mod text;
 mod text_selector;
 
-pub(super) use json::{JsonFormat, RecordPosition, for_each_record};
-pub(super) use locate::{DocumentFormat, LocatedSource, locate, separate_source};
+pub(super) use json::{JsonFormat, for_each_record};
+pub(super) use locate::{DocumentFormat, LocatedSource, locate, locate_on_hub, separate_source};
 pub use parquet::Column;
-pub(super) use parquet::parquet_columns;
+pub(super) use parquet::{for_each_row, is_parquet, parquet_columns};
 pub(super) use piece::TextPiece;
-pub(super) use read::{BatchCollector, read, read_in_batches};
+pub(super) use read::{BatchCollector, read, read_file, read_in_batches};
 pub(super) use text_selector::TextSelector;

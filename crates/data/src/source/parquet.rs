@@ -1,6 +1,7 @@
 //! Parquet: each row has a document. Only the columns that the text needs are read, a few rows at a time.
 
 use std::fs::File;
+use std::io::Read as _;
 use std::path::Path;
 
 use parquet::basic::{Compression, ConvertedType, LogicalType, Type};
@@ -8,7 +9,8 @@ use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
 use parquet::data_type::{ByteArray, ByteArrayType};
 use parquet::errors::ParquetError;
 use parquet::file::reader::{FileReader as _, RowGroupReader, SerializedFileReader};
-use parquet::schema::types::{ColumnDescriptor, SchemaDescriptor};
+use parquet::record::Field;
+use parquet::schema::types::{ColumnDescriptor, SchemaDescriptor, Type as SchemaType};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -77,6 +79,71 @@ pub(super) fn read(path: &Path, text: &TextSelector, sink: &mut PieceSink<'_>) -
         }
     }
     Ok(())
+}
+
+/// Takes rows in order, each with its number from 0, until it returns false.
+pub(crate) type RowSink<'a> = dyn FnMut(u64, Map<String, Value>) -> Result<bool> + 'a;
+
+/// Hands the columns `names` of each row of the file `path` to `sink` until it returns false. A column holds texts, whole numbers, or
+/// lists of texts.
+///
+/// # Errors
+/// If it is not a parquet file, lacks a column, has a value of another type, or `sink` fails.
+pub(crate) fn for_each_row(path: &Path, names: &[&str], sink: &mut RowSink<'_>) -> Result<()> {
+    let reader = open(path)?;
+    let root = reader.metadata().file_metadata().schema_descr().root_schema_ptr();
+    let fields = root.get_fields();
+    let mut wanted = Vec::new();
+    for name in names {
+        let field = fields.iter().find(|field| field.name() == *name).ok_or_else(|| {
+            let there: Vec<String> = fields.iter().take(50).map(|field| format!("`{}`", field.name())).collect();
+            DataError::file(path, format!("no column `{name}`; the columns are {}", there.join(", ")))
+        })?;
+        wanted.push(field.clone());
+    }
+    let projection = guarded(path, || SchemaType::group_type_builder(root.name()).with_fields(wanted).build())?;
+    let mut rows = guarded(path, || reader.get_row_iter(Some(projection)))?;
+    for number in 0.. {
+        let Some(row) = guarded(path, || rows.next().transpose())? else { break };
+        let mut record = Map::new();
+        for (name, field) in row.get_column_iter() {
+            let value = value_of(field).ok_or_else(|| {
+                let message = "neither text, a whole number nor a list of texts";
+                DataError::file(path, format!("row {number}: column `{name}` holds {message}"))
+            })?;
+            record.insert(name.clone(), value);
+        }
+        if !sink(number, record)? {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// A value of a row as JSON; `None` for types that no reader of rows asks for.
+fn value_of(field: &Field) -> Option<Value> {
+    Some(match field {
+        Field::Null => Value::Null,
+        Field::Str(text) => Value::String(text.clone()),
+        Field::Byte(number) => (*number).into(),
+        Field::Short(number) => (*number).into(),
+        Field::Int(number) => (*number).into(),
+        Field::Long(number) => (*number).into(),
+        Field::ListInternal(list) => Value::Array(list.elements().iter().map(value_of).collect::<Option<_>>()?),
+        _ => return None,
+    })
+}
+
+/// True if the file `path` begins as parquet files do.
+///
+/// # Errors
+/// If it cannot be read.
+pub(crate) fn is_parquet(path: &Path) -> Result<bool> {
+    let mut start = Vec::new();
+    runner_files::open_regular(path)
+        .and_then(|file| file.take(4).read_to_end(&mut start))
+        .map_err(DataError::io(path))?;
+    Ok(start == b"PAR1")
 }
 
 /// A column of strings.

@@ -13,17 +13,26 @@ use crate::error::{DataError, Result};
 /// # Errors
 /// If a file does not have the format that the source says, or `sink` fails.
 pub(crate) fn read(source: &LocatedSource, cut: CutPoints, sink: &mut PieceSink<'_>) -> Result<()> {
-    source.files.iter().try_for_each(|file| match &source.documents {
-        DocumentFormat::Text => text::read(&file.path, cut, sink),
-        DocumentFormat::Json(format, text) => for_each_record(&file.path, *format, &mut |position, record| {
-            if let Some(text) = text.extract(record).map_err(|message| position.error(&file.path, message))? {
+    (0..source.files.len()).try_for_each(|file| read_file(source, file, cut, sink))
+}
+
+/// Hands the documents of the file `index` of `source` to `sink`, as [`read`] does. No document goes on in another file.
+///
+/// # Errors
+/// If the file cannot be downloaded, does not have the format that the source says, or `sink` fails.
+pub(crate) fn read_file(source: &LocatedSource, index: usize, cut: CutPoints, sink: &mut PieceSink<'_>) -> Result<()> {
+    let path = source.path(index)?;
+    match &source.documents {
+        DocumentFormat::Text => text::read(&path, cut, sink),
+        DocumentFormat::Json(format, text) => for_each_record(&path, *format, &mut |position, record| {
+            if let Some(text) = text.extract(record).map_err(|message| position.error(&path, message))? {
                 sink(TextPiece::whole_document(text))?;
             }
             Ok(true)
         }),
-        DocumentFormat::Parquet(text) => parquet::read(&file.path, text, sink),
-        DocumentFormat::Tokens => Err(DataError::file(&file.path, "token shards hold no text")),
-    })
+        DocumentFormat::Parquet(text) => parquet::read(&path, text, sink),
+        DocumentFormat::Tokens => Err(DataError::file(&path, "token shards hold no text")),
+    }
 }
 
 /// Collects items until they have `size` bytes of text, and hands them to `take`.

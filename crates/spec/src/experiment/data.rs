@@ -88,7 +88,7 @@ pub struct HubTokenizer {
 }
 
 /// Makes `schema`, a mapping, accept a text too, which stands for its key `x-short`.
-fn or_text(schema: &mut Schema) {
+pub(super) fn or_text(schema: &mut Schema) {
     let description = schema.remove("description");
     let mapping = std::mem::take(schema);
     *schema = json_schema!({"anyOf": [{"type": "string"}, mapping]});

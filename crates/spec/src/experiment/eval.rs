@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::data::{Corpus, Source};
+use super::data::{Corpus, HUB_DEFAULT_BRANCH, Source, or_text};
+use crate::serde_defaults::defaults;
 
 /// The measurements while training. A part that is `null` is left out.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -72,21 +73,56 @@ impl EvalLoss {
 }
 
 /// The source of the file for `eval.hellaswag.file`, for messages about a missing one.
-pub const HELLASWAG_FILE_ADVICE: &str =
-    "HellaSwag's validation set is the file data/hellaswag_val.jsonl of github.com/rowanz/hellaswag";
+pub const HELLASWAG_FILE_ADVICE: &str = "HellaSwag's validation set is `hub: Rowan/hellaswag`, or the file data/hellaswag_val.jsonl of github.com/rowanz/hellaswag";
 
-/// A multiple-choice set: one of `file` and `builtin`.
+/// A multiple-choice set: one of `file`, `builtin` and `hub`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-#[schemars(extend("x-exclusive" = ["file", "builtin"]))]
+#[schemars(extend("x-exclusive" = ["file", "builtin", "hub"]))]
 pub struct HellaSwag {
-    /// Path of a JSONL file.
+    /// Path of a JSONL or parquet file.
     pub file: Option<PathBuf>,
     /// The set that belongs to a built-in corpus.
     pub builtin: Option<Corpus>,
+    /// A dataset of the Hugging Face hub, as `Rowan/hellaswag`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(!skip_serializing_if)]
+    pub hub: Option<HubChoice>,
     /// At most this many items, from the start. Default: all.
     #[schemars(range(min = 1, max = 1_000_000_000))]
     pub limit: Option<usize>,
+}
+
+/// A multiple-choice dataset of the hub by its name. The name alone is enough: `hub: Rowan/hellaswag`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(extend("x-short" = "dataset"), transform = or_text)]
+pub struct HubChoice {
+    /// Its name, as `Rowan/hellaswag`.
+    pub dataset: String,
+    /// The configuration to read. Default: the dataset's own default, or its only one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(!skip_serializing_if)]
+    pub config: Option<String>,
+    /// The split to read. Default: validation.
+    #[serde(default = "validation_split")]
+    pub split: String,
+    /// Branch, tag or commit. Default: main. In the record of a run it is the commit that was read.
+    #[serde(default = "default_branch")]
+    pub revision: String,
+}
+
+defaults! {
+    validation_split: String = "validation".to_owned();
+    default_branch: String = HUB_DEFAULT_BRANCH.to_owned();
+}
+
+impl HubChoice {
+    /// The validation split of `dataset` at `revision`.
+    #[must_use]
+    pub fn new(dataset: String, revision: String) -> Self {
+        Self { dataset, config: None, split: validation_split(), revision }
+    }
 }
 
 /// Texts that the model continues.

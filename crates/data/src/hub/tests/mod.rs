@@ -1,5 +1,9 @@
 //! Against a server on loopback that answers as the hub does, and one on another port that files are redirected to.
 
+mod http;
+mod models;
+mod named;
+mod preparation;
 mod server;
 
 use std::fs;
@@ -7,8 +11,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::fetch_model_folder;
-use runner_spec::experiment::{Data, HubSource, HubTokenizer, Layout, Source, Tokenizer, Validation};
+use runner_spec::experiment::{HubSource, Source, Validation};
 use server::{
     Asked, Broken, COMMIT, CONVERTED, Files, Here, REFS, Reply, Server, data, etag, fine, hub, local, pair, ranged,
     read, source,
@@ -102,7 +105,8 @@ fn a_server_that_never_sends_all_is_given_up() {
         let content = large.clone();
         let cdn = Server::start(Arc::new(move |asked, _| answer(asked, &content)));
         let hub = Server::start(hub(fine(), Some(cdn.address.clone())));
-        let here = Here::new(&hub.address);
+        let mut here = Here::new(&hub.address);
+        here.settings.downloads = 1;
         let message = here.lower(&data(source("own/fine", Some("small"), "train"))).unwrap_err();
         assert!(
             message.contains("`sample/000.parquet` of dataset own/fine") && message.contains(expected),
@@ -253,7 +257,7 @@ fn a_part_of_a_split_is_not_the_split() {
     // One that the card names is.
     let test = data(source("own/fine", Some("small"), "test"));
     let message = here.lower(&test).unwrap_err();
-    assert!(message.contains("has no parquet or JSON files") && message.contains("HF_HUB_OFFLINE"), "{message}");
+    assert!(message.contains("has no parquet, JSON or text files") && message.contains("HF_HUB_OFFLINE"), "{message}");
     fs::write(second.parent().unwrap().parent().unwrap().join("test.jsonl"), "{}").unwrap();
     assert_eq!(local(&here.lower(&test).unwrap()).len(), 1);
     // A server that cannot be reached is as good as none; one that refuses is heard.
@@ -400,7 +404,7 @@ fn what_the_hub_converted_is_read_where_there_is_nothing_else() {
     assert_eq!(here.lower(&data(source("own/plain", None, "train"))).unwrap(), lowered);
     assert_eq!(server.count(), count);
     let message = here.lower(&data(source("own/plain", None, "test"))).unwrap_err();
-    assert!(message.contains("no parquet or JSON files"), "{message}");
+    assert!(message.contains("no parquet, JSON or text files"), "{message}");
 }
 
 #[test]
@@ -430,94 +434,4 @@ fn what_the_hub_converted_goes_before_json_of_no_split() {
     }));
     let message = Here::new(&server.address).lower(&wanted).unwrap_err();
     assert!(message.contains("(refs/convert/parquet)") && message.contains("status 503"), "{message}");
-}
-
-#[test]
-fn tokenizers_are_one_file_or_two() {
-    let both = vec![("vocab.json", b"{}".to_vec()), ("merges.txt", b"#".to_vec()), ("config.json", b"{}".to_vec())];
-    let files: Files = vec![
-        ("models/gpt2", COMMIT, vec![("tokenizer.json", b"{}".to_vec()), ("vocab.json", b"{}".to_vec())]),
-        ("models/own/pair", COMMIT, both),
-        ("models/own/none", COMMIT, vec![("config.json", b"{}".to_vec())]),
-    ];
-    let server = Server::start(hub(files, None));
-    let here = Here::new(&server.address);
-    let tokenizer = |name: &str| {
-        let train = Source::Text { files: Vec::new() };
-        let tokenizer = Tokenizer::Hub(HubTokenizer { name: name.to_owned(), revision: "main".to_owned() });
-        here.lower(&Data {
-            tokenizer,
-            train,
-            validation: None,
-            layout: Layout::Packed { length: 8 },
-            shuffle: true,
-            drop_last: false,
-        })
-    };
-    let one = tokenizer("gpt2").unwrap();
-    assert!(matches!(&one.local.tokenizer, Tokenizer::File(path) if fs::read(path).unwrap() == b"{}"));
-    assert_eq!(
-        one.pinned.tokenizer,
-        Tokenizer::Hub(HubTokenizer { name: "gpt2".to_owned(), revision: COMMIT.to_owned() })
-    );
-    let two = tokenizer("own/pair").unwrap();
-    assert!(matches!(&two.local.tokenizer, Tokenizer::Gpt2 { vocab, merges } if vocab.is_file() && merges.is_file()));
-    let none = tokenizer("own/none").unwrap_err();
-    assert!(none.contains("data.tokenizer.hub: model own/none (main) has neither tokenizer.json nor"), "{none}");
-}
-
-#[test]
-fn a_model_is_a_folder_of_the_cache() {
-    let index = br#"{"metadata": {}, "weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors", "c": "model-1.safetensors"}}"#;
-    let outside = br#"{"weight_map": {"a": "../model-1.safetensors"}}"#;
-    let config = || ("config.json", b"{}".to_vec());
-    let files: Files = vec![
-        (
-            "models/own/one",
-            COMMIT,
-            vec![
-                config(),
-                ("model.safetensors", b"w".to_vec()),
-                ("tokenizer.json", b"{}".to_vec()),
-                ("x.bin", b"".to_vec()),
-            ],
-        ),
-        (
-            "models/own/many",
-            COMMIT,
-            vec![
-                config(),
-                ("model.safetensors.index.json", index.to_vec()),
-                ("model-1.safetensors", b"1".to_vec()),
-                ("model-2.safetensors", b"2".to_vec()),
-                ("model-3.safetensors", b"3".to_vec()),
-            ],
-        ),
-        ("models/own/outside", COMMIT, vec![config(), ("model.safetensors.index.json", outside.to_vec())]),
-        ("models/own/pickle", COMMIT, vec![config(), ("pytorch_model.bin", b"".to_vec())]),
-        ("models/own/none", COMMIT, vec![("model.safetensors", b"w".to_vec())]),
-    ];
-    let server = Server::start(hub(files, None));
-    let here = Here::new(&server.address);
-    let fetch = |name: &str| {
-        let memos = here.folder.path().join("memos");
-        fetch_model_folder(name, "main", &here.settings, &memos, &|_| ()).map_err(|error| error.to_string())
-    };
-    let names = |folder: &Path| {
-        let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
-        let mut names: Vec<String> = entries.collect();
-        names.sort();
-        names
-    };
-    let one = fetch("own/one").unwrap();
-    assert_eq!((one.commit.as_str(), &one.path), (COMMIT, &here.repo("models--own--one/snapshots").join(COMMIT)));
-    assert_eq!(names(&one.path), ["config.json", "model.safetensors", "tokenizer.json"]);
-    let before = server.count();
-    assert_eq!((fetch("own/one").unwrap(), server.count()), (one, before));
-    let many = fetch("own/many").unwrap();
-    let parts = ["model-1.safetensors", "model-2.safetensors", "model.safetensors.index.json"];
-    assert_eq!(names(&many.path), [&["config.json"][..], &parts[..]].concat());
-    assert!(fetch("own/outside").unwrap_err().contains("which the model does not have"));
-    assert!(fetch("own/pickle").unwrap_err().contains("model own/pickle (main) has no model.safetensors"));
-    assert!(fetch("own/none").unwrap_err().ends_with("has no config.json"));
 }

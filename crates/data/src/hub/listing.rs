@@ -1,0 +1,100 @@
+//! The content of a dataset's files as the hub lists it, before they are downloaded: their names on the hub and their sizes.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::error::{HubError, Result};
+use super::fetch::{Fetch, sha256_of};
+use super::repository::{Repository, write_file};
+use runner_spec::hub_name::is_etag;
+
+/// A file of a commit.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ListedFile {
+    pub(crate) path: String,
+    /// In bytes; 0 if nothing states it. It is for progress and the check of the disk's space: a download is checked by its own answer.
+    pub(crate) size: u64,
+    /// The hub's name of the content: the SHA-256 of a large file, the git blob of a small one.
+    pub(crate) etag: String,
+}
+
+impl Repository<'_> {
+    /// The listed content of `files` of `commit`. The hub is asked only if a file is not in the cache and no earlier answer is kept.
+    ///
+    /// # Errors
+    /// If the hub is needed and refuses, or its answer makes no sense.
+    pub(super) fn listed_files(&self, commit: &str, files: &[String]) -> Result<Vec<ListedFile>> {
+        let cached: Option<Vec<ListedFile>> = files.iter().map(|path| self.cached_content(commit, path)).collect();
+        if let Some(cached) = cached {
+            return Ok(cached);
+        }
+        let memo = self.memo(&format!("{commit} contents"));
+        let known = fs::read(&memo).ok().and_then(|bytes| serde_json::from_slice::<Vec<ListedFile>>(&bytes).ok());
+        let known: HashMap<String, ListedFile> =
+            known.into_iter().flatten().map(|file| (file.path.clone(), file)).collect();
+        let find = |path: &String| known.get(path).filter(|file| is_etag(&file.etag)).cloned();
+        if let Some(known) = files.iter().map(find).collect() {
+            return Ok(known);
+        }
+        let missing = files.iter().find(|path| !self.has(commit, path)).map_or("README.md", String::as_str);
+        self.refuse_if_offline(missing)?;
+        let url = format!("{}/api/{}?blobs=true", self.client.settings.endpoint, self.repo(commit).api_url());
+        let answer: Result<Value> = self.client.json(&url, &|answer| self.refusal(answer, None));
+        let answer = answer.map_err(|error| self.name_missing(error, &format!("`{missing}`")))?;
+        let siblings = answer["siblings"].as_array().into_iter().flatten();
+        let listed: HashMap<&str, &Value> =
+            siblings.filter_map(|file| Some((file["rfilename"].as_str()?, file))).collect();
+        let listed = files.iter().map(|path| match listed.get(path.as_str()).and_then(|file| content(path, file)) {
+            Some(file) => Ok(file),
+            None => Fetch { repository: self, commit, path, number: (1, 1) }.describe(),
+        });
+        let listed = listed.collect::<Result<Vec<_>>>()?;
+        let all: HashMap<&str, &ListedFile> =
+            known.values().chain(&listed).map(|file| (file.path.as_str(), file)).collect();
+        write_file(&memo, &runner_spec::format::json_bytes(&all.values().collect::<Vec<_>>()))?;
+        Ok(listed)
+    }
+
+    /// The content of a file in the cache. Its link names it; where the file system has no links, its SHA-256 does.
+    fn cached_content(&self, commit: &str, path: &str) -> Option<ListedFile> {
+        let pointer = self.pointer(commit, path);
+        let size = fs::metadata(&pointer).ok().filter(fs::Metadata::is_file)?.len();
+        let etag = match fs::read_link(&pointer) {
+            Ok(target) => target.file_name()?.to_str().filter(|etag| is_etag(etag))?.to_owned(),
+            Err(_) => sha256_of(&pointer).ok()?,
+        };
+        Some(ListedFile { path: path.to_owned(), size, etag })
+    }
+}
+
+/// What the hub lists about a file; `None` if it does not say what its content is.
+fn content(path: &str, file: &Value) -> Option<ListedFile> {
+    let etag =
+        file["lfs"]["sha256"].as_str().or_else(|| file["lfs"]["oid"].as_str()).or_else(|| file["blobId"].as_str());
+    let etag = etag.filter(|etag| is_etag(etag))?.to_owned();
+    let size = file["lfs"]["size"].as_u64().or_else(|| file["size"].as_u64())?;
+    Some(ListedFile { path: path.to_owned(), size, etag })
+}
+
+/// Checks that `folder`, or the nearest folder above it, has room for `needed` bytes.
+///
+/// # Errors
+/// If it has not; the message says what helps.
+pub(super) fn check_free_space(folder: &Path, needed: u64) -> Result<()> {
+    let existing = folder.ancestors().find(|folder| folder.is_dir()).unwrap_or(folder);
+    // A file system that does not say is not refused.
+    let Ok(found) = rustix::fs::statvfs(existing) else { return Ok(()) };
+    let free = found.f_bavail.saturating_mul(found.f_frsize);
+    if needed <= free {
+        return Ok(());
+    }
+    Err(HubError::Request(format!(
+        "the downloads need {needed} bytes, and {} has {free} bytes free: make room, name another folder with HF_HOME, or in `runner \
+         data prepare` give --remove-downloads or a limit (--max-tokens, --max-rows)",
+        existing.display()
+    )))
+}
