@@ -235,9 +235,15 @@ mod tests {
         let lines: Vec<_> = ["a", &long, "b c", "d"].iter().map(|text| format!("{{\"text\": \"{text}\"}}")).collect();
         std::fs::write(&jsonl, lines.join("\n")).unwrap();
         std::fs::write(&text, long.replace("words", "wörds")).unwrap();
+        let other = dir.path().join("b.jsonl");
+        std::fs::write(&other, "{\"text\": \"in between\"}\n{\"text\": \"\"}\n").unwrap();
         let sources = [
             located(&jsonl, DocumentFormat::Json(JsonFormat::Lines, TextSelector::Field("text".into()))),
             located(&text, DocumentFormat::Text),
+            LocatedSource {
+                files: [&jsonl, &other, &jsonl].map(|path| SourceFile::stat(path).unwrap()).to_vec(),
+                ..located(&jsonl, DocumentFormat::Json(JsonFormat::Lines, TextSelector::Field("text".into())))
+            },
         ];
         for source in &sources {
             let border = MAX_PART_BYTES as u64 / 3;
