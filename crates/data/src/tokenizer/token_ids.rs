@@ -26,7 +26,8 @@ pub(super) fn parse(text: &str, size: usize) -> Result<Vec<u32>, String> {
 
 /// The text of `ids`: each after a blank, so that a continuation joins its prompt.
 pub(super) fn text(ids: &[u32]) -> String {
-    ids.iter().map(|id| format!(" {id}")).collect()
+    let words: Vec<String> = ids.iter().map(|id| format!(" {id}")).collect();
+    words.concat()
 }
 
 #[cfg(test)]
