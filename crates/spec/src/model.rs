@@ -175,7 +175,8 @@ fn pytorch_init(param: &ParamSpec, s: &ModelSpec, embedding: PytorchEmbedding) -
     let part = layer.and_then(|(_, name)| Some(name.split_once('.')?.1));
     match (part.unwrap_or(&param.name), embedding) {
         ("attn.c_attn.weight", _) => uniform((6.0 / (s.qkv_rows() + s.d_model) as f64).sqrt()),
-        ("attn.c_proj.weight" | "mlp.c_fc.weight" | "mlp.c_fc.bias", _) => inputs(s.d_model),
+        ("attn.c_proj.weight" | "mlp.c_fc.weight" | "mlp.c_fc.bias", _)
+        | ("lm_head.weight" | "lm_head.bias", PytorchEmbedding::OfModules(ModuleStart::Normal)) => inputs(s.d_model),
         ("mlp.c_proj.weight" | "mlp.c_proj.bias" | "mlp.down_proj.weight", _) => inputs(s.d_ff),
         ("transformer.wte.weight" | "transformer.wpe.weight" | "model.embed_tokens.weight", embedding) => {
             match embedding {
@@ -184,7 +185,6 @@ fn pytorch_init(param: &ParamSpec, s: &ModelSpec, embedding: PytorchEmbedding) -
             }
         }
         ("lm_head.weight", PytorchEmbedding::Uniform(bound)) => uniform(bound),
-        ("lm_head.weight" | "lm_head.bias", PytorchEmbedding::OfModules(ModuleStart::Normal)) => inputs(s.d_model),
         (name, _) if s.family == Family::Llama && name.ends_with("_proj.weight") => inputs(s.d_model),
         _ => param.init,
     }
