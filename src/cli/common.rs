@@ -1,12 +1,13 @@
 //! Arguments that several commands share: the experiment and its overrides, folders, threads, and the environment.
 
 use std::env;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::thread;
 
 use clap::builder::{PathBufValueParser, TypedValueParser};
 use runner_config::{LoadOptions, Loaded};
 use runner_engine::prepare::{Host, thread_pool};
+use runner_report::html::{Page, ReportRequest, read_page_data};
 use runner_spec::diagnostic::ConfigError;
 use runner_store::run_dir::MANIFEST;
 use runner_template::Inputs;
@@ -232,7 +233,15 @@ pub(crate) fn host(runs: PathBuf, threads: ThreadArgs) -> anyhow::Result<Host> {
         platform_environment: runner_machine::doctor::shown_variables(utf8_environment()),
         build: super::version::program_build(),
         working_folder: env::current_dir().ok(),
+        report_page: Some(report_page),
     })
+}
+
+/// The report of the run directory `path`.
+pub(crate) fn report_page(path: &Path) -> Result<String, String> {
+    let request = ReportRequest { runs: vec![path.to_owned()], ..ReportRequest::default() };
+    let page = read_page_data(&request).and_then(|data| Page::new(&data, false));
+    page.map(|page| page.html).map_err(|error| error.to_string())
 }
 
 /// The environment variables whose names and values are UTF-8.
@@ -242,8 +251,6 @@ pub(crate) fn utf8_environment() -> impl Iterator<Item = (String, String)> {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use super::*;
 
     #[test]

@@ -1,19 +1,24 @@
 //! `runner export-metrics`: writes metrics of runs for other programs.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde::Serialize;
 
-use super::common::RunsFolderArgs;
+use super::common::{RunsFolderArgs, ThreadArgs, host_without_runs};
 use super::completions::runs_completer;
 use super::exit::{Exit, refuse};
 use super::output::{print_result, print_to_stderr};
-use runner_report::export::{TimedRecord, export_csv, export_parquet, export_tensorboard};
+use runner_engine::opened_run::resolved_experiment;
+use runner_engine::tracking::{run_files, server};
+use runner_mlflow::{MlflowError, Upload};
+use runner_report::export::{export_csv, export_parquet, export_tensorboard};
+use runner_spec::experiment::Mlflow;
 use runner_spec::format::{bytes, count, printable};
-use runner_store::catalog;
+use runner_store::timed_metrics::TimedRecord;
+use runner_store::{RunLock, catalog};
 
-/// Write the metrics of runs for other programs: TensorBoard, CSV, Parquet.
+/// Write the metrics of runs for other programs: TensorBoard, CSV, Parquet; or send them to MLflow.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ExportMetricsArgs {
     /// The runs: directories, ids, or beginnings of ids.
@@ -28,6 +33,12 @@ pub(crate) struct ExportMetricsArgs {
     /// Write all runs to one Parquet file, with the same rows as the CSV file.
     #[arg(long, value_name = "FILE")]
     pub parquet: Option<PathBuf>,
+    /// Send what the MLflow server at this address lacks of the runs: metrics, parameters, report.
+    #[arg(long, value_name = "URI", value_parser = parse_uri)]
+    pub mlflow: Option<String>,
+    /// The experiment on the MLflow server [default: that of the run's file, or the run's name].
+    #[arg(long, value_name = "NAME", requires = "mlflow")]
+    pub mlflow_experiment: Option<String>,
     /// Replace files that are there.
     #[arg(long)]
     pub force: bool,
@@ -43,16 +54,17 @@ pub(crate) struct ExportMetricsArgs {
 struct WrittenMetrics {
     kind: &'static str,
     path: PathBuf,
-    /// Rows, or events of TensorBoard.
+    /// Rows, or events of TensorBoard; for MLflow the rows that were sent.
     rows: u64,
+    /// Bytes of the file; 0 for MLflow.
     bytes: u64,
 }
 
 /// # Errors
 /// If there is no such run, a file is there already, or one cannot be read or written.
 pub(crate) fn run(args: &ExportMetricsArgs) -> anyhow::Result<Exit> {
-    if args.tensorboard.is_none() && args.csv.is_none() && args.parquet.is_none() {
-        refuse!("nothing to write: give --tensorboard DIR, --csv FILE or --parquet FILE");
+    if args.tensorboard.is_none() && args.csv.is_none() && args.parquet.is_none() && args.mlflow.is_none() {
+        refuse!("nothing to write: give --tensorboard DIR, --csv FILE, --parquet FILE or --mlflow URI");
     }
     let root = args.root.root();
     let mut runs: Vec<TimedRecord> = Vec::new();
@@ -82,11 +94,45 @@ pub(crate) fn run(args: &ExportMetricsArgs) -> anyhow::Result<Exit> {
         let (rows, size) = export_parquet(&runs, path, args.force)?;
         note("parquet", path.clone(), rows, size);
     }
+    if let Some(uri) = &args.mlflow {
+        for path in catalog::resolve_all(&root, &args.run_names)? {
+            let rows = send_to_mlflow(&path, uri, args.mlflow_experiment.as_deref())?;
+            note("mlflow", path, rows, 0);
+        }
+    }
     print_result(args.json, &written, || {
         let line = |WrittenMetrics { kind, path, rows, bytes: size }: &WrittenMetrics| {
-            let what = if *kind == "tensorboard" { "events" } else { "rows" };
-            format!("{}: {} {what}, {}\n", printable(&path.display().to_string()), count(*rows), bytes(*size))
+            let (path, rows) = (printable(&path.display().to_string()), count(*rows));
+            match *kind {
+                "mlflow" => format!("{path}: {rows} rows sent\n"),
+                "tensorboard" => format!("{path}: {rows} events, {}\n", bytes(*size)),
+                _ => format!("{path}: {rows} rows, {}\n", bytes(*size)),
+            }
         };
         written.iter().map(line).collect()
     })
+}
+
+/// Sends what the server lacks of the run in `path`. Returns the number of lines.
+fn send_to_mlflow(path: &Path, uri: &str, experiment: Option<&str>) -> anyhow::Result<u64> {
+    // A process that works on the run sends it itself.
+    let _lock = RunLock::take(path)?;
+    let host = host_without_runs(ThreadArgs { threads: None })?;
+    let resolved = resolved_experiment(path)?;
+    let of_file = resolved.log.mlflow.and_then(|mlflow| mlflow.experiment);
+    let mlflow = Mlflow { uri: uri.to_owned(), experiment: experiment.map(str::to_owned).or(of_file) };
+    let failed = |error: MlflowError| anyhow::anyhow!("MLflow at {uri} does not take the metrics: {error}");
+    let mut upload = Upload::new(path, &server(&mlflow, &resolved.name, &host)).map_err(failed)?;
+    let rows = upload.send_new().map_err(failed)?;
+    let (files, problem) = run_files(path, &host);
+    if let Some(problem) = problem {
+        print_to_stderr(&format!("warning: {problem}"));
+    }
+    upload.finish(&files).map_err(failed)?;
+    Ok(rows)
+}
+
+/// The address of a server.
+fn parse_uri(text: &str) -> Result<String, String> {
+    Mlflow::uri_problem(text).map_or_else(|| Ok(text.to_owned()), |problem| Err(format!("the address {problem}")))
 }

@@ -41,5 +41,6 @@ mod sweep_speed;
 mod sweeps;
 mod templates;
 mod torture;
+mod tracking;
 mod tutorial;
 mod weights;

@@ -54,7 +54,7 @@ pub(crate) struct RawExperiment {
     pub(crate) eval: Eval,
     /// The interval of checkpoints, and how many are kept.
     pub(crate) checkpoint: Checkpoint,
-    /// The interval of progress reports.
+    /// The interval of progress reports, and programs that show the run while it trains.
     pub(crate) log: Log,
 }
 

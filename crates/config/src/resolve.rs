@@ -32,6 +32,7 @@ impl Resolver<'_> {
         if let (Some(data), Some(eval), Some(model)) = (&data, &eval, &model) {
             self.check_token_ids(data, eval, model);
         }
+        let log = self.log(raw.log, name.as_deref());
         if let (Some(model), Some(batch), Some(length)) = (&model, &batch, length) {
             self.sizes(model, batch, length);
         }
@@ -54,7 +55,7 @@ impl Resolver<'_> {
             parallel: parallel?,
             eval: eval?,
             checkpoint: raw.checkpoint,
-            log: raw.log,
+            log: log?,
         })
     }
 

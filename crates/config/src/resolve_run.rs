@@ -2,7 +2,7 @@
 
 use super::resolver::Resolver;
 use runner_spec::experiment::{
-    Decay, Eval, EvalLoss, HellaSwag, HubChoice, Optimizer, Precision, Samples, Schedule, StepDecay, Train,
+    Decay, Eval, EvalLoss, HellaSwag, HubChoice, Log, Mlflow, Optimizer, Precision, Samples, Schedule, StepDecay, Train,
 };
 use runner_spec::format::choice_name;
 
@@ -82,6 +82,25 @@ impl Resolver<'_> {
             self.source(test, "eval.test")?;
         }
         Some(eval)
+    }
+
+    /// Reports an address that is none, and fills in the name of the experiment on the server. `name` is that of the run's experiment.
+    pub(crate) fn log(&mut self, mut log: Log, name: Option<&str>) -> Option<Log> {
+        let Some(mlflow) = &mut log.mlflow else { return Some(log) };
+        if let Some(problem) = Mlflow::uri_problem(&mlflow.uri) {
+            let help = "give the address of the server, such as `http://localhost:5000`; MLFLOW_TRACKING_TOKEN, or \
+                        MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, give what it asks for";
+            return self.refuse(&["log.mlflow.uri"], format!("`log.mlflow.uri` {problem}"), help);
+        }
+        let experiment = mlflow.experiment.get_or_insert_with(|| name.unwrap_or_default().to_owned());
+        if experiment.trim().is_empty() || experiment.chars().any(char::is_control) {
+            return self.refuse(
+                &["log.mlflow.experiment"],
+                "`log.mlflow.experiment` is no name",
+                "give a name without line ends, or leave the key out",
+            );
+        }
+        Some(log)
     }
 
     fn hellaswag(&mut self, hellaswag: &mut HellaSwag) -> Option<()> {

@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
-use runner_spec::event::{EvalMetrics, Event, SampleText, StepMetrics};
-use runner_spec::format::{count, duration, percent, printable, rate};
+use runner_spec::event::{EpochMetrics, EvalMetrics, Event, SampleText, StepMetrics};
+use runner_spec::format::{count, duration, percent, printable, rate, seconds};
 use runner_spec::line_part::{LinePart, fit_line};
 
 /// Turns the events of one session into lines, and estimates the time that is left.
@@ -17,12 +17,23 @@ pub struct EventLines {
     /// The step after which this session began, and when.
     first_step: u64,
     started: Instant,
+    /// The summed loss and the tokens of the steps since the last line of a step, or since the session began.
+    since_line: (f64, u64),
+    /// True if the last step got a line.
+    has_line: bool,
 }
 
 impl EventLines {
     /// Lines with the interval `log.every`.
     pub fn new(log_interval: u64) -> Self {
-        Self { log_interval: log_interval.max(1), steps: 0, first_step: 0, started: Instant::now() }
+        Self {
+            log_interval: log_interval.max(1),
+            steps: 0,
+            first_step: 0,
+            started: Instant::now(),
+            since_line: (0.0, 0),
+            has_line: false,
+        }
     }
 
     /// The line for `event`; `None` if it gets none.
@@ -30,13 +41,21 @@ impl EventLines {
         match event {
             Event::Start { step, steps } => {
                 (self.steps, self.first_step, self.started) = (*steps, *step, Instant::now());
+                (self.since_line, self.has_line) = ((0.0, 0), false);
                 None
             }
             Event::Step(m) => {
                 let due =
                     m.step.is_multiple_of(self.log_interval) || m.step == self.steps || m.step == self.first_step + 1;
+                if self.has_line {
+                    self.since_line = (0.0, 0);
+                }
+                self.has_line = due;
+                self.since_line.0 += m.loss * m.tokens as f64;
+                self.since_line.1 += m.tokens;
                 due.then(|| self.step_line(m))
             }
+            Event::Epoch(m) => Some(self.epoch_line(m)),
             Event::Eval(m) => {
                 if m.step == self.first_step {
                     // The evaluation before the first step happens once and would distort the pace.
@@ -58,16 +77,22 @@ impl EventLines {
         Duration::try_from_secs_f64(self.started.elapsed().as_secs_f64() / done as f64 * left as f64).ok()
     }
 
-    /// The numbers of a step, without its own number.
+    /// The numbers of the step that [`line`](Self::line) was called with last, without the step's own number.
     pub fn numbers(&self, m: &StepMetrics) -> Vec<LinePart> {
+        let (loss, tokens) = self.since_line;
         let mut parts = vec![
-            LinePart::new(3, format!("loss {:.4}", m.loss)),
+            LinePart::new(7, format!("epoch {:.3}", m.epoch)),
+            LinePart::new(8, format!("loss {:.4}", m.loss)),
+            LinePart::new(3, format!("mean {:.4}", loss / tokens.max(1) as f64)),
+            LinePart::new(4, format!("perplexity {:.2}", m.loss.exp())),
+            LinePart::new(1, format!("norm {:.3}", m.grad_norm)),
             LinePart::new(0, format!("lr {:.2e}", m.lr)),
-            LinePart::new(2, format!("{} tok/s", rate(m.tokens_per_second))),
+            LinePart::new(5, format!("{} ms", rate(m.step_ms))),
+            LinePart::new(6, format!("{} tok/s", rate(m.tokens_per_second))),
         ];
-        parts.extend(m.mfu.map(|mfu| LinePart::new(1, format!("mfu {}", percent(mfu)))));
+        parts.extend(m.mfu.map(|mfu| LinePart::new(2, format!("mfu {}", percent(mfu)))));
         let left = self.time_left(m.step).filter(|_| m.step < self.steps);
-        parts.extend(left.map(|left| LinePart::new(4, format!("{} left", duration(left)))));
+        parts.extend(left.map(|left| LinePart::new(9, format!("{} left", duration(left)))));
         parts
     }
 
@@ -78,7 +103,14 @@ impl EventLines {
 
     fn step_line(&self, m: &StepMetrics) -> String {
         let numbers = fit_line(&self.numbers(m), usize::MAX);
-        format!("{}/{}  norm {:.3}  {numbers}", self.label("step", m.step), self.steps, m.grad_norm)
+        format!("{}/{}  {numbers}", self.label("step", m.step), self.steps)
+    }
+
+    fn epoch_line(&self, m: &EpochMetrics) -> String {
+        let label =
+            if m.first < m.epoch { format!("epochs {} to {}", m.first, m.epoch) } else { self.label("epoch", m.epoch) };
+        let (perplexity, tokens, time) = (m.loss.exp(), count(m.tokens), seconds(m.seconds));
+        format!("{label} done  mean loss {:.4}  perplexity {perplexity:.2}  {tokens} tokens in {time}", m.loss)
     }
 
     fn eval_line(&self, m: &EvalMetrics) -> String {
@@ -115,18 +147,14 @@ mod tests {
     fn step(step: u64) -> StepMetrics {
         StepMetrics {
             step,
+            epoch: step as f64 / 20.0,
             loss: 2.123_45,
             lr: 6e-4,
             grad_norm: 0.5,
             tokens: 768,
             tokens_per_second: 12_345.6,
-            mfu: None,
-            step_ms: 1.0,
-            data_ms: 0.0,
-            forward_ms: 0.0,
-            backward_ms: 0.0,
-            optimizer_ms: 0.0,
-            comm_ms: None,
+            step_ms: 62.21,
+            ..StepMetrics::default()
         }
     }
 
@@ -142,10 +170,52 @@ mod tests {
         let shown: Vec<u64> = (4..=25).filter(|&s| lines.line(&Event::Step(step(s))).is_some()).collect();
         assert_eq!(shown, [4, 10, 20, 25], "the first of the session, every tenth, the last");
         let line = lines.line(&Event::Step(step(25))).unwrap();
-        assert_eq!(line, "step   25/25  norm 0.500  loss 2.1235  lr 6.00e-4  12,346 tok/s");
+        assert_eq!(
+            line,
+            "step   25/25  epoch 1.250  loss 2.1235  mean 2.1235  perplexity 8.36  norm 0.500  lr 6.00e-4  62.2 ms  12,346 tok/s"
+        );
         assert!(lines.line(&Event::Step(step(20))).unwrap().ends_with(" left"));
         let known = StepMetrics { mfu: Some(0.423), ..step(25) };
         assert!(lines.line(&Event::Step(known)).unwrap().ends_with("mfu 42.3%"));
+    }
+
+    #[test]
+    fn the_mean_is_over_the_tokens_since_the_last_line() {
+        let mut lines = started(8);
+        let mut mean = |n: u64, loss: f64, tokens: u64| {
+            let metrics = StepMetrics { loss, tokens, ..step(n) };
+            let line = lines.line(&Event::Step(metrics.clone()));
+            let numbers = fit_line(&lines.numbers(&metrics), usize::MAX);
+            (numbers.split("mean ").nth(1).unwrap()[..6].to_owned(), line.is_some())
+        };
+        assert_eq!(mean(9, 5.0, 1), ("5.0000".to_owned(), true), "the first of the session");
+        assert_eq!(mean(10, 4.0, 1), ("4.0000".to_owned(), true));
+        assert_eq!(mean(11, 1.0, 1), ("1.0000".to_owned(), false));
+        assert_eq!(mean(12, 3.0, 3), ("2.5000".to_owned(), false));
+        (13..20).for_each(|n| _ = mean(n, 2.5, 4));
+        assert_eq!(mean(20, 2.5, 1), ("2.5000".to_owned(), true));
+        assert_eq!(mean(21, 7.0, 1), ("7.0000".to_owned(), false));
+    }
+
+    #[test]
+    fn a_step_fits_beside_the_bar_of_a_terminal_of_80_columns() {
+        let mut lines = started(0);
+        let metrics = StepMetrics { mfu: Some(0.4), step_ms: 1234.5, ..step(7) };
+        assert_eq!(lines.line(&Event::Step(metrics.clone())), None);
+        let width = 80 - 12 - "  7/25  ".len();
+        let numbers = fit_line(&lines.numbers(&metrics), width);
+        assert!(numbers.starts_with("epoch 0.350  loss 2.1235  ") && numbers.ends_with(" left"), "{numbers}");
+        assert!(numbers.chars().count() <= width, "{numbers}");
+    }
+
+    #[test]
+    fn epochs_end_with_a_line() {
+        let metrics = EpochMetrics { epoch: 2, first: 2, step: 20, loss: 2.0, tokens: 12_000, seconds: 75.0 };
+        let mut lines = started(0);
+        let line = lines.line(&Event::Epoch(metrics)).unwrap();
+        assert_eq!(line, "epoch   2 done  mean loss 2.0000  perplexity 7.39  12,000 tokens in 1m 15s");
+        let line = lines.line(&Event::Epoch(EpochMetrics { first: 1, ..metrics })).unwrap();
+        assert!(line.starts_with("epochs 1 to 2 done  mean loss 2.0000  "), "{line}");
     }
 
     #[test]

@@ -55,6 +55,8 @@ pub struct Host {
     pub build: ProgramBuild,
     /// The folder whose git commit goes into the record; `None`: no commit is recorded.
     pub working_folder: Option<PathBuf>,
+    /// Makes the report of a run directory, which a tracking server shows beside the run; `None`: it gets no report.
+    pub report_page: Option<fn(&Path) -> Result<String, String>>,
 }
 
 /// The build of the program that uses the engine, for the record. `None`: not known.
@@ -81,6 +83,7 @@ impl Host {
             platform_environment: BTreeMap::new(),
             build: ProgramBuild::default(),
             working_folder: None,
+            report_page: None,
         }
     }
 

@@ -7,9 +7,11 @@ use runner_compute::state::TrainState;
 use runner_spec::event::{BestValidation, Event, ObserveError, TraceLine};
 use runner_store::{Log, PartRecord, Recorder, StoreError};
 
+use crate::epoch_tally::EpochTally;
 use crate::event_lines::EventLines;
 use crate::launch::RecordRun;
 use crate::observer::{RunEvent, RunObserver};
+use crate::tracking::Tracking;
 
 /// The observer of a run's ranks.
 pub(crate) struct Recording<'a> {
@@ -17,6 +19,8 @@ pub(crate) struct Recording<'a> {
     pub recorder: Recorder,
     pub log: Log,
     pub lines: EventLines,
+    pub epoch: EpochTally,
+    pub tracking: Tracking,
     pub observer: &'a mut dyn RunObserver,
 }
 
@@ -35,11 +39,22 @@ impl Recording<'_> {
 impl Observer for Recording<'_> {
     fn observe(&mut self, event: &Event) -> Result<(), ObserveError> {
         self.recorder.observe(event)?;
-        if let Some(line) = self.lines.line(event) {
-            self.log.line(&line).map_err(|error| ObserveError(Box::new(error)))?;
+        let line = self.lines.line(event);
+        if let Some(line) = &line {
+            self.log.line(line).map_err(|error| ObserveError(Box::new(error)))?;
+        }
+        self.tracking.add(event, line.is_some());
+        for warning in self.tracking.take_warnings() {
+            self.warn(warning).map_err(|error| ObserveError(Box::new(error)))?;
         }
         self.observer.observe(&RunEvent::Training { run: &self.path, event });
-        Ok(())
+        match event {
+            Event::Step(metrics) => match self.epoch.add(metrics) {
+                Some(done) => self.observe(&Event::Epoch(done)),
+                None => Ok(()),
+            },
+            _ => Ok(()),
+        }
     }
 
     fn checkpoint(&mut self, state: &TrainState) -> Result<(), ObserveError> {

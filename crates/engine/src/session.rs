@@ -16,6 +16,7 @@ use runner_store::run_dir::{self, CHECKPOINTS, LOG, METRICS, RunDir, SUMMARY, TO
 use runner_store::summary::{RankSummary, Summary, headline, step_seconds};
 use runner_store::{Log, OpenedRecorder, Recorder, StoreError, time};
 
+use crate::epoch_tally::EpochTally;
 use crate::error::EngineError;
 use crate::event_lines::EventLines;
 use crate::final_test::test_best_checkpoint;
@@ -31,6 +32,7 @@ use crate::recording::Recording;
 use crate::run_error::RunError;
 use crate::session_facts::describe_session;
 use crate::stop::StopSwitch;
+use crate::tracking::Tracking;
 
 /// Options of one process's work on a run.
 #[derive(Debug, Clone, Default)]
@@ -121,7 +123,9 @@ impl RunSession<'_> {
         run.begin_session(self.host.git(), recorded)?;
         let started = Instant::now();
         let lines = EventLines::new(log_every);
-        let mut recording = Recording { path: path.clone(), recorder, log, lines, observer };
+        let epoch = EpochTally::read(&path.join(METRICS), steps)?;
+        let tracking = Tracking::start(self.experiment, &path, self.host);
+        let mut recording = Recording { path: path.clone(), recorder, log, lines, epoch, tracking, observer };
         self.stop.arm();
         let mut end = self.train(resume_point, &mut run, &mut recording);
         let mut tested = None;
@@ -132,7 +136,7 @@ impl RunSession<'_> {
                 Err(error) => end = Err(RunError::Test(Box::new(error))),
             }
         }
-        let Recording { recorder, mut log, observer, .. } = recording;
+        let Recording { recorder, mut log, tracking, observer, .. } = recording;
         let (status, error, hash, peaks) = match &end {
             Ok(TrainingEnd { interrupted, hash, peak_rss_bytes }) => {
                 let status = if *interrupted { RunStatus::Interrupted } else { RunStatus::Done };
@@ -178,6 +182,11 @@ impl RunSession<'_> {
         });
         // The observer is called last, because it may wait for a reader, and the record must not.
         let (name, failed) = (self.name(&path), end.is_err());
+        for warning in tracking.finish(&path, &name, self.host) {
+            // The log is complete without it, and the run has ended.
+            let _ = log.line(&format!("warning: {warning}"));
+            observer.observe(&RunEvent::Warning(&warning));
+        }
         let summary = recorded.as_ref().ok();
         let interrupted = status == RunStatus::Interrupted && self.stop.is_requested();
         observer.observe(&RunEvent::End { run: &path, name: &name, summary, up_to_date: false, failed, interrupted });
@@ -241,6 +250,8 @@ impl RunSession<'_> {
             run.record_restart()?;
             let OpenedRecorder { recorder, resumed, warnings } = self.open_record(run.path())?;
             recording.recorder = recorder;
+            recording.tracking.restart(run.path());
+            recording.epoch = EpochTally::read(&run.path().join(METRICS), self.plan().totals.steps)?;
             resume_point = resumed;
             let step = resume_point.as_ref().map_or(0, |checkpoint| checkpoint.step);
             recording.warn(format!(

@@ -12,6 +12,8 @@ pub(super) struct DataCursor<'a> {
     program: &'a Program,
     split: &'a Split,
     sampler: Sampler,
+    /// Rows of an epoch that are trained on.
+    epoch_rows: u64,
     /// Rows by step and micro-batch.
     prefetched: HashMap<(u64, usize), Rows>,
 }
@@ -25,7 +27,12 @@ impl<'a> DataCursor<'a> {
         } else {
             Sampler::new(program.seed, rows).with_epoch_length(used)
         };
-        Self { program, split, sampler, prefetched: HashMap::new() }
+        Self { program, split, sampler, epoch_rows: used.max(1), prefetched: HashMap::new() }
+    }
+
+    /// Passes over the training rows that are done after `steps` steps.
+    pub(super) fn epoch_after(&self, steps: u64) -> f64 {
+        (steps * self.program.batch.sequences as u64) as f64 / self.epoch_rows as f64
     }
 
     /// The rows of micro-batch `mb` of `step`, which counts from 0.

@@ -350,6 +350,7 @@ impl Interpreter<'_> {
         let seconds = elapsed.as_secs_f64();
         let event = Event::Step(StepMetrics {
             step: self.trainer.state.step,
+            epoch: self.data.epoch_after(self.trainer.state.step),
             loss: totals.loss / tokens.max(1) as f64,
             lr: self.learning_rate(),
             grad_norm: totals.grad_norm,

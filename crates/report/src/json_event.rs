@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use runner_spec::event::{Event, SampleText};
+use runner_spec::event::{EpochMetrics, Event, SampleText};
 use runner_store::MetricLine;
 use runner_store::summary::Summary;
 
@@ -17,6 +17,7 @@ pub enum JsonEvent<'a> {
         step: u64,
         steps: u64,
     },
+    Epoch(&'a EpochMetrics),
     Sample(&'a SampleText),
     Checkpoint {
         step: u64,
@@ -30,9 +31,14 @@ pub enum JsonEvent<'a> {
         up_to_date: bool,
         summary: Option<&'a Summary>,
     },
-    /// A line of `metrics.jsonl`, which has a kind itself.
+    /// A line of `metrics.jsonl`, which has a kind itself, and the perplexity of a training step.
     #[serde(untagged)]
-    Metric(MetricLine),
+    Metric {
+        #[serde(flatten)]
+        line: MetricLine,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        perplexity: Option<f64>,
+    },
 }
 
 impl<'a> JsonEvent<'a> {
@@ -42,12 +48,18 @@ impl<'a> JsonEvent<'a> {
         serde_json::to_string(self).expect("an event is JSON")
     }
 
+    fn metric(line: MetricLine) -> Self {
+        let perplexity = if let MetricLine::Train(train) = &line { train.perplexity() } else { None };
+        Self::Metric { line, perplexity }
+    }
+
     /// The line for `event` of the run in the folder `run`; `None` if the event is not shown.
     pub fn new(event: &'a Event, run: &'a Path) -> Option<Self> {
         Some(match event {
             Event::Start { step, steps } => Self::Start { run, step: *step, steps: *steps },
-            Event::Step(metrics) => Self::Metric(metrics.into()),
-            Event::Eval(metrics) => Self::Metric(metrics.into()),
+            Event::Step(metrics) => Self::metric(metrics.into()),
+            Event::Epoch(metrics) => Self::Epoch(metrics),
+            Event::Eval(metrics) => Self::metric(metrics.into()),
             Event::Sample(sample) => Self::Sample(sample),
             Event::Saved { step } => Self::Checkpoint { step: *step },
             Event::Warning(message) => Self::Warning { message },
@@ -59,7 +71,7 @@ impl<'a> JsonEvent<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use runner_spec::event::EvalMetrics;
+    use runner_spec::event::{EvalMetrics, StepMetrics};
 
     #[test]
     fn events_are_tagged_objects() {
@@ -67,6 +79,9 @@ mod tests {
         assert_eq!(text(&Event::Warning("w".into())), "{\"kind\":\"warning\",\"message\":\"w\"}");
         let eval = EvalMetrics { step: 2, val_loss: Some(1.0), ..EvalMetrics::default() };
         assert_eq!(text(&Event::Eval(eval)), "{\"kind\":\"eval\",\"step\":2,\"val_loss\":1.0}");
+        let step = text(&Event::Step(StepMetrics { step: 2, epoch: 0.5, ..StepMetrics::default() }));
+        assert!(step.starts_with("{\"kind\":\"train\",\"step\":2,\"epoch\":0.5,"), "{step}");
+        assert!(step.ends_with(",\"perplexity\":1.0}"), "{step}");
         let sample = SampleText { step: 1, prompt: "p".into(), index: 0, text: "\x1b".into() };
         let line = text(&Event::Sample(sample));
         assert_eq!(line, "{\"kind\":\"sample\",\"step\":1,\"prompt\":\"p\",\"index\":0,\"text\":\"\\u001b\"}");

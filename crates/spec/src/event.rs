@@ -7,10 +7,12 @@ use serde::{Deserialize, Serialize};
 use crate::forecast::Activity;
 
 /// One optimizer step. Times are milliseconds of wall clock.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct StepMetrics {
     /// Steps done, counting from 1.
     pub step: u64,
+    /// Passes over the training rows that are done after the step: 1.25 says that a quarter of the second pass is read.
+    pub epoch: f64,
     /// Mean negative log-likelihood per valid token of the global batch, in nats.
     pub loss: f64,
     pub lr: f64,
@@ -28,6 +30,24 @@ pub struct StepMetrics {
     pub optimizer_ms: f64,
     /// Time in communication, with copies and waits: the mean over ranks. `None` if there is one rank.
     pub comm_ms: Option<f64>,
+}
+
+/// One pass over the training rows, at its end. A step that reads the last rows of an epoch and the first ones of the next counts to
+/// the former.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct EpochMetrics {
+    /// The pass, counting from 1.
+    pub epoch: u64,
+    /// The first pass of those that the numbers are over, where several short ones are reported together.
+    pub first: u64,
+    /// The step that ended it.
+    pub step: u64,
+    /// Mean negative log-likelihood per valid token over the steps of the epoch.
+    pub loss: f64,
+    /// Valid tokens in its steps.
+    pub tokens: u64,
+    /// Time spent in its steps, without evaluations and checkpoints.
+    pub seconds: f64,
 }
 
 /// One evaluation. A field is `None` if its part is not configured.
@@ -63,6 +83,8 @@ pub enum Event {
     Start { step: u64, steps: u64 },
     /// A step is done.
     Step(StepMetrics),
+    /// An epoch is done. The code that records the run emits this event, not the executor.
+    Epoch(EpochMetrics),
     /// An evaluation is done.
     Eval(EvalMetrics),
     /// A prompt was continued.

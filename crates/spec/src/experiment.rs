@@ -201,17 +201,52 @@ impl Default for Checkpoint {
     }
 }
 
-/// Progress lines.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+/// Progress lines, and other programs that show the metrics while the run trains.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Log {
     /// Optimizer steps between progress lines; metrics are recorded for every step.
     #[schemars(range(min = 1, max = 1_000_000_000_000u64))]
     pub every: u64,
+    /// True to write an event file of TensorBoard into the run directory while the run trains.
+    pub tensorboard: bool,
+    /// An MLflow server that gets parameters, metrics and the report while the run trains. Default: none.
+    pub mlflow: Option<Mlflow>,
 }
 
 impl Default for Log {
     fn default() -> Self {
-        Self { every: 10 }
+        Self { every: 10, tensorboard: false, mlflow: None }
+    }
+}
+
+/// A server that shows the run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Mlflow {
+    /// Address of the MLflow server, such as `http://localhost:5000`, without a password: MLFLOW_TRACKING_TOKEN, or
+    /// MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, give what it asks for.
+    pub uri: String,
+    /// The experiment on the server, which is created if it does not exist. Default: `name`.
+    #[serde(default)]
+    pub experiment: Option<String>,
+}
+
+impl Mlflow {
+    /// The reason why `uri` is no address of a server; `None` if it is one.
+    pub fn uri_problem(uri: &str) -> Option<&'static str> {
+        let Some(rest) = uri.strip_prefix("https://").or_else(|| uri.strip_prefix("http://")) else {
+            return Some("does not begin with http:// or https://");
+        };
+        let host = rest.split('/').next().unwrap_or_default();
+        if host.contains('@') {
+            Some("has a user or a password in it, which the record of the run would keep")
+        } else if host.is_empty() || host.starts_with(':') {
+            Some("names no host")
+        } else if rest.contains(|c: char| !c.is_ascii_graphic() || matches!(c, '?' | '#' | '@')) {
+            Some("is not a plain address")
+        } else {
+            None
+        }
     }
 }

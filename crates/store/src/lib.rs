@@ -20,6 +20,7 @@ pub mod select;
 pub mod summary;
 pub mod tags;
 pub mod time;
+pub mod timed_metrics;
 pub mod timeline;
 pub mod trace;
 pub mod verdict;

@@ -13,7 +13,7 @@ use runner_files::{parent_folder, put_in_place, temporary_file};
 use runner_spec::format::{counted, json_bytes};
 
 /// A line of more bytes is damaged: none that this program writes comes near it.
-const MAX_LINE_BYTES: u64 = 16 << 20;
+pub(crate) const MAX_LINE_BYTES: u64 = 16 << 20;
 
 /// A line file that is open for appending. Each line is one write, so a kill leaves whole lines.
 #[derive(Debug)]

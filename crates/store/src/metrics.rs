@@ -24,6 +24,9 @@ pub enum MetricLine {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct TrainLine {
     pub step: u64,
+    /// Files of older versions lack it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub epoch: Option<f64>,
     pub loss: Option<f64>,
     pub lr: Option<f64>,
     pub grad_norm: Option<f64>,
@@ -64,6 +67,13 @@ impl MetricLine {
             Self::Train(line) => line.step,
             Self::Eval(line) => line.step,
         }
+    }
+}
+
+impl TrainLine {
+    /// The training perplexity, which follows from the loss. `None` if it is not finite.
+    pub fn perplexity(&self) -> Option<f64> {
+        self.loss.map(f64::exp).filter(|perplexity| perplexity.is_finite())
     }
 }
 
@@ -150,6 +160,7 @@ mod tests {
     fn step() -> StepMetrics {
         StepMetrics {
             step: 3,
+            epoch: 0.75,
             loss: 2.5,
             lr: 6e-4,
             grad_norm: 1.0 / 3.0,
@@ -161,8 +172,16 @@ mod tests {
             forward_ms: 25.0,
             backward_ms: 50.0,
             optimizer_ms: 1.7,
-            comm_ms: None,
+            ..StepMetrics::default()
         }
+    }
+
+    #[test]
+    fn a_line_without_an_epoch_is_read() {
+        let line = "{\"kind\":\"train\",\"step\":3,\"loss\":1.0,\"tokens\":8}";
+        let Ok(MetricLine::Train(line)) = serde_json::from_str(line) else { panic!("a train line") };
+        assert_eq!((line.epoch, line.perplexity()), (None, Some(1_f64.exp())));
+        assert_eq!(TrainLine { loss: Some(1e3), ..line }.perplexity(), None);
     }
 
     #[test]
@@ -170,7 +189,7 @@ mod tests {
         let line = serde_json::to_string(&MetricLine::from(&step())).unwrap();
         assert_eq!(
             line,
-            "{\"kind\":\"train\",\"step\":3,\"loss\":2.5,\"lr\":0.0006,\"grad_norm\":0.3333333333333333,\"tokens\":768,\
+            "{\"kind\":\"train\",\"step\":3,\"epoch\":0.75,\"loss\":2.5,\"lr\":0.0006,\"grad_norm\":0.3333333333333333,\"tokens\":768,\
              \"tokens_per_second\":10000.0,\"mfu\":null,\"step_ms\":76.8,\"data_ms\":0.1,\"forward_ms\":25.0,\
              \"backward_ms\":50.0,\"optimizer_ms\":1.7}"
         );

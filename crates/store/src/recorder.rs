@@ -143,7 +143,7 @@ impl Recorder {
             }
             Event::Sample(sample) => self.samples.write(sample),
             Event::Watched(step) => timeline::write(&self.run, step),
-            Event::Start { .. } | Event::Saved { .. } | Event::Warning(_) => Ok(()),
+            Event::Start { .. } | Event::Epoch(_) | Event::Saved { .. } | Event::Warning(_) => Ok(()),
         }
     }
 }
@@ -198,13 +198,8 @@ mod tests {
                 grad_norm: loss / 3.0,
                 tokens: 96,
                 tokens_per_second: 1.0,
-                mfu: None,
                 step_ms: 1.0,
-                data_ms: 0.0,
-                forward_ms: 0.0,
-                backward_ms: 0.0,
-                optimizer_ms: 0.0,
-                comm_ms: None,
+                ..StepMetrics::default()
             };
             recorder.observe(&Event::Step(metrics)).unwrap();
             if step.is_multiple_of(2) {

@@ -35,6 +35,10 @@ pub const TRACE: &str = "trace.jsonl";
 /// The tokenizer, so that the run can be sampled from without its data.
 pub const TOKENIZER: &str = "tokenizer.json";
 pub const LOG: &str = "log.txt";
+/// The folder of TensorBoard's event file, if the run writes one while it trains.
+pub const TENSORBOARD: &str = "tensorboard";
+/// What was sent to MLflow servers.
+pub const MLFLOW: &str = "mlflow.json";
 pub const SUMMARY: &str = "summary.json";
 pub const CHECKPOINTS: &str = "checkpoints";
 /// The folder with the standard error of each rank, in a run with several processes.

@@ -3,6 +3,7 @@
 pub(crate) mod diagnostics;
 mod hostile;
 mod load;
+mod log;
 mod parallel;
 mod recorded_keys;
 mod sources;

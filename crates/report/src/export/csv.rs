@@ -2,10 +2,9 @@
 
 use std::path::Path;
 
-use super::columns::{FLOATS, INTEGERS};
 use super::error::ExportError;
 use super::new_file::write_new_file;
-use super::timed_record::{TimedLine, TimedRecord};
+use runner_store::timed_metrics::{FLOATS, INTEGERS, TimedLine, TimedRecord};
 
 /// Writes `runs` to the new file `path`. Returns the rows and the bytes of the file.
 ///
@@ -35,7 +34,9 @@ pub fn export_csv(runs: &[TimedRecord], path: &Path, force: bool) -> Result<(u64
 
 #[cfg(test)]
 mod tests {
-    use super::super::timed_record::tests::{eval, run, train};
+    use runner_plan::testing::{compiled, experiment};
+    use runner_store::timed_metrics::fixtures::{eval, run, train};
+
     use super::*;
 
     #[test]
@@ -43,7 +44,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let hard = 0.1 + 0.2;
         let lines = [train(1, &format!("{hard:?}")), train(2, "null"), eval(2, "5e-324")].concat();
-        let path = run(dir.path(), &[(0, "2026-01-01T00:00:00.000Z")], &lines, "");
+        let path = run(dir.path(), &compiled(&experiment()), &[(0, "2026-01-01T00:00:00.000Z")], &lines, "");
         let (record, file) = (TimedRecord::open(&path).unwrap(), dir.path().join("a.csv"));
         assert_eq!(export_csv(&[record.clone(), record.clone()], &file, false).unwrap().0, 6);
         assert!(matches!(export_csv(&[record], &file, false), Err(ExportError::Exists { .. })));

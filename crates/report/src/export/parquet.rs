@@ -12,10 +12,9 @@ use parquet::file::properties::WriterProperties;
 use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use parquet::schema::parser::parse_message_type;
 
-use super::columns::{FLOATS, INTEGERS};
 use super::error::ExportError;
 use super::new_file::write_new_file;
-use super::timed_record::{TimedLine, TimedRecord};
+use runner_store::timed_metrics::{FLOATS, INTEGERS, TimedLine, TimedRecord};
 
 const ROWS_PER_GROUP: usize = 1 << 15;
 
@@ -118,7 +117,9 @@ mod tests {
     use parquet::file::reader::{FileReader as _, SerializedFileReader};
     use parquet::record::RowAccessor as _;
 
-    use super::super::timed_record::tests::{eval, run, train};
+    use runner_plan::testing::{compiled, experiment};
+    use runner_store::timed_metrics::fixtures::{eval, run, train};
+
     use super::*;
 
     #[test]
@@ -128,7 +129,7 @@ mod tests {
         let loss = |step: u64| 1.0 / step as f64;
         let mut lines: String = (1..=many).map(|step| train(step, &format!("{:?}", loss(step)))).collect();
         lines += &(train(many + 1, "null") + &eval(many + 1, "0.1"));
-        let path = run(dir.path(), &[(0, "2026-01-01T00:00:00.000Z")], &lines, "");
+        let path = run(dir.path(), &compiled(&experiment()), &[(0, "2026-01-01T00:00:00.000Z")], &lines, "");
         let record = TimedRecord::open(&path).unwrap();
         let file = dir.path().join("a.parquet");
         assert_eq!(export_parquet(std::slice::from_ref(&record), &file, false).unwrap().0, many + 2);

@@ -1,7 +1,13 @@
 //! Event files read by a reader of their own: frames, checksums bit by bit, protobuf fields.
 
-use super::super::timed_record::tests::{eval, run, train};
+use std::fs;
+
+use super::super::fixtures::{eval, run, train};
 use super::*;
+use crate::lines::{LineFile, cut_after_step};
+use crate::run_dir::{METRICS, SAMPLES};
+use runner_plan::testing::{compiled, experiment};
+use runner_spec::event::{EvalMetrics, StepMetrics};
 
 /// CRC-32C by its definition: the reflected polynomial 0x82F63B78, a bit at a time.
 fn crc(bytes: &[u8]) -> u32 {
@@ -98,13 +104,12 @@ fn an_event_file_says_what_the_record_says() {
     let dir = tempfile::tempdir().unwrap();
     let lines = [train(1, "2.5"), train(300, "null"), eval(300, "1.25")].concat();
     let samples = "{\"step\":300,\"prompt\":\"Once\",\"index\":0,\"text\":\" upon\\n<b>a</b>\"}\n";
-    let path = run(dir.path(), &[(0, "2026-01-01T00:00:01.000Z")], &lines, samples);
+    let path = run(dir.path(), &compiled(&experiment()), &[(0, "2026-01-01T00:00:01.000Z")], &lines, samples);
     let record = TimedRecord::open(&path).unwrap();
-    let logs = dir.path().join("logs");
-    let (file, count, size) = export_tensorboard(&record, &logs, false).unwrap();
-    let bytes = fs::read(&file).unwrap();
+    let mut bytes = Vec::new();
+    let count = EventFileWriter::write_record(&mut bytes, Path::new("events"), &record).unwrap().count();
     let events = events(&bytes);
-    assert_eq!((events.len() as u64, bytes.len() as u64), (count, size));
+    assert_eq!(events.len() as u64, count);
     assert_eq!(inner(&events[0], 3), b"brain.Event:2");
     let mut scalars = Vec::new();
     let mut texts = Vec::new();
@@ -134,7 +139,53 @@ fn an_event_file_says_what_the_record_says() {
     assert_eq!(scalars.iter().filter(|s| s.0 == "train/lr").count(), 2);
     assert_eq!(texts[0], ("experiment".to_owned(), 0, "    name: tiny\n".to_owned()));
     assert_eq!(texts[1], ("samples/prompt 1, 1".to_owned(), 300, "    Once upon\n    <b>a</b>\n".to_owned()));
-    assert!(matches!(export_tensorboard(&record, &logs, false), Err(ExportError::Exists { .. })));
-    assert_eq!(export_tensorboard(&record, &logs, true).unwrap().0, file);
-    assert_eq!(fs::read_dir(file.parent().unwrap()).unwrap().count(), 1, "replaced, and nothing temporary stays");
+    let perplexity: Vec<_> = scalars.iter().filter(|s| s.0 == "train/perplexity").map(|s| (s.1, s.3)).collect();
+    assert_eq!(perplexity, [(1, 2.5_f64.exp() as f32)]);
+}
+
+/// A training that is a pure function of the step: its events, given to the record and to the event file.
+fn train_live(path: &Path, from: u64, through: u64) -> LiveEventFile {
+    let mut live = LiveEventFile::open(path).unwrap();
+    let (mut metrics, mut samples) =
+        (LineFile::append(&path.join(METRICS)).unwrap(), LineFile::append(&path.join(SAMPLES)).unwrap());
+    for step in from + 1..=through {
+        let step_metrics = StepMetrics { step, loss: 5.0 / step as f64, step_ms: 500.0, ..StepMetrics::default() };
+        metrics.write(&MetricLine::from(&step_metrics)).unwrap();
+        live.add(&Event::Step(step_metrics)).unwrap();
+        if step.is_multiple_of(2) {
+            let eval = EvalMetrics { step, val_loss: Some(1.0), ..EvalMetrics::default() };
+            metrics.write(&MetricLine::from(&eval)).unwrap();
+            live.add(&Event::Eval(eval)).unwrap();
+            let sample = SampleText { step, prompt: "p".into(), index: 0, text: format!("at {step}") };
+            samples.write(&sample).unwrap();
+            live.add(&Event::Sample(sample)).unwrap();
+        }
+    }
+    live
+}
+
+#[test]
+fn a_live_file_equals_an_export_also_after_a_kill_and_a_resume() {
+    let dir = tempfile::tempdir().unwrap();
+    let sessions = [(0, "2026-01-01T00:00:00.000Z"), (4, "2026-01-01T01:00:00.000Z")];
+    let path = run(dir.path(), &compiled(&experiment()), &sessions, "", "");
+    let record = || TimedRecord::open(&path).unwrap();
+    let file = path.join(TENSORBOARD).join(event_file_name(&record()));
+    let exported = || {
+        let mut bytes = Vec::new();
+        EventFileWriter::write_record(&mut bytes, Path::new("events"), &record()).unwrap();
+        bytes
+    };
+    // A kill: what was not flushed is lost, and the last event is torn.
+    let live = train_live(&path, 0, 7);
+    std::mem::forget(live);
+    fs::OpenOptions::new().append(true).open(&file).unwrap().write_all(b"torn").unwrap();
+    for name in [METRICS, SAMPLES] {
+        cut_after_step(&path.join(name), Some(4)).unwrap();
+    }
+    let mut live = train_live(&path, 4, 9);
+    live.flush().unwrap();
+    assert_eq!(fs::read(&file).unwrap(), exported());
+    assert_eq!(events(&exported()).len(), 2 + 9 + 4 + 4, "no step twice");
+    assert_eq!(fs::read_dir(file.parent().unwrap()).unwrap().count(), 1);
 }

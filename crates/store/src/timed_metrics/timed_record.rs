@@ -8,13 +8,14 @@
 use std::path::{Path, PathBuf};
 
 use super::columns::MetricValues;
+use crate::error::StoreError;
+use crate::files::{file_name, read_small};
+use crate::lines::{describe_damaged_lines, for_each_record};
+use crate::manifest::{Manifest, Session};
+use crate::metrics::{EvalLine, MetricLine, TrainLine, for_each_metric};
+use crate::run_dir::{self, MANIFEST, METRICS, SAMPLES};
+use crate::time;
 use runner_spec::event::SampleText;
-use runner_store::files::{file_name, read_small};
-use runner_store::lines::{describe_damaged_lines, for_each_record};
-use runner_store::manifest::{Manifest, Session};
-use runner_store::metrics::{EvalLine, MetricLine, TrainLine, for_each_metric};
-use runner_store::run_dir::{self, MANIFEST, METRICS, SAMPLES};
-use runner_store::{StoreError, time};
 
 /// A run to be exported.
 #[derive(Debug, Clone)]
@@ -28,11 +29,11 @@ pub struct TimedRecord {
 
 /// A line of the metrics.
 #[derive(Debug)]
-pub(super) struct TimedLine {
-    pub(super) step: u64,
+pub struct TimedLine {
+    pub step: u64,
     /// Seconds since 1970-01-01T00:00:00Z.
-    pub(super) wall_time: f64,
-    pub(super) values: MetricValues,
+    pub wall_time: f64,
+    pub values: MetricValues,
 }
 
 impl TimedRecord {
@@ -56,7 +57,7 @@ impl TimedRecord {
     }
 
     /// The time at which the run began, in seconds since 1970.
-    pub(super) fn started(&self) -> f64 {
+    pub fn started(&self) -> f64 {
         self.clock.started
     }
 
@@ -64,7 +65,7 @@ impl TimedRecord {
     ///
     /// # Errors
     /// If it cannot be read.
-    pub(super) fn resolved(&self) -> Result<String, StoreError> {
+    pub fn resolved(&self) -> Result<String, StoreError> {
         read_small(&self.path.join(run_dir::RESOLVED))
     }
 
@@ -72,35 +73,42 @@ impl TimedRecord {
     ///
     /// # Errors
     /// If the file cannot be read; the first error of `take`, after which it is not called again.
-    pub(super) fn for_each_line<E: From<StoreError>>(
+    pub fn for_each_line<E: From<StoreError>>(
         &self,
         take: &mut dyn FnMut(TimedLine) -> Result<(), E>,
     ) -> Result<u64, E> {
-        let (mut clock, mut count, mut failed) = (self.clock.clone(), 0, None);
+        self.read_lines(&mut self.clock(), take)
+    }
+
+    /// Does the work of `for_each_line`, and moves `clock` behind the last line.
+    pub(super) fn read_lines<E: From<StoreError>>(
+        &self,
+        clock: &mut Clock,
+        take: &mut dyn FnMut(TimedLine) -> Result<(), E>,
+    ) -> Result<u64, E> {
+        let (mut count, mut failed) = (0, None);
         for_each_metric(&self.path.join(METRICS), &mut |line| {
             if failed.is_none() {
-                let (step, wall_time) = clock.advance(&line);
                 count += 1;
-                failed = take(TimedLine { step, wall_time, values: MetricValues::new(&line) }).err();
+                failed = take(clock.advance(&line)).err();
             }
         })?;
         failed.map_or(Ok(count), Err)
     }
 
-    /// Calls `take` with the time and the content of each line of the samples, in order. `times` are those of the metrics' steps.
+    /// A clock before the first line.
+    pub(super) fn clock(&self) -> Clock {
+        self.clock.clone()
+    }
+
+    /// The samples, in order.
     ///
     /// # Errors
     /// If the file cannot be read.
-    pub(super) fn for_each_sample(
-        &self,
-        times: &[(u64, f64)],
-        take: &mut dyn FnMut(f64, SampleText),
-    ) -> Result<(), StoreError> {
-        for_each_record(&self.path.join(SAMPLES), &mut |sample: SampleText| {
-            let count = times.partition_point(|(step, _)| *step <= sample.step);
-            take(times[..count].last().map_or(self.clock.started, |(_, time)| *time), sample);
-        })?;
-        Ok(())
+    pub(super) fn samples(&self) -> Result<Vec<SampleText>, StoreError> {
+        let mut samples = Vec::new();
+        for_each_record(&self.path.join(SAMPLES), &mut |sample| samples.push(sample))?;
+        Ok(samples)
     }
 }
 
@@ -110,7 +118,7 @@ fn step_seconds(line: &TrainLine) -> f64 {
 
 /// Computes the times of lines, which it is given in order.
 #[derive(Debug, Clone)]
-struct Clock {
+pub(super) struct Clock {
     started: f64,
     /// The step after which each session began, and the time.
     sessions: Vec<(u64, f64)>,
@@ -141,8 +149,8 @@ impl Clock {
         Ok(Self { started, sessions, next_session: 0, now })
     }
 
-    /// The step and time of `line`, the next one.
-    fn advance(&mut self, line: &MetricLine) -> (u64, f64) {
+    /// `line`, the next one, with its time.
+    pub(super) fn advance(&mut self, line: &MetricLine) -> TimedLine {
         let step = match line {
             MetricLine::Train(TrainLine { step, .. }) | MetricLine::Eval(EvalLine { step, .. }) => *step,
         };
@@ -158,28 +166,23 @@ impl Clock {
         if let MetricLine::Train(train) = line {
             self.now += step_seconds(train);
         }
-        (step, self.now)
+        TimedLine { step, wall_time: self.now, values: MetricValues::new(line) }
     }
 }
 
-#[cfg(test)]
-pub(super) mod tests {
+/// Runs for tests.
+#[cfg(any(test, feature = "testing"))]
+#[allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
+pub mod fixtures {
     use super::*;
-    use runner_plan::testing::{compiled, experiment};
-    use runner_store::run_dir::{RunDir, RunFiles};
+    use crate::run_dir::{RunDir, RunFiles};
+    use runner_spec::plan::Plan;
 
-    /// A run with the metrics `lines`, and with sessions that began after these steps at these times.
-    pub(in crate::export) fn run(root: &Path, sessions: &[(u64, &str)], lines: &str, samples: &str) -> PathBuf {
-        let plan = compiled(&experiment());
-        let manifest = Manifest::new(&plan, "exp.yaml".into(), vec![], "2026-01-01T00:00:00.000Z".into());
-        let files = RunFiles {
-            experiment: "",
-            resolved: "name: tiny\n",
-            plan: &plan,
-            manifest,
-            template: None,
-            is_private: false,
-        };
+    /// A run of `plan` in `root` with the metrics `lines`, and with sessions that began after these steps at these times.
+    pub fn run(root: &Path, plan: &Plan, sessions: &[(u64, &str)], lines: &str, samples: &str) -> PathBuf {
+        let manifest = Manifest::new(plan, "exp.yaml".into(), vec![], "2026-01-01T00:00:00.000Z".into());
+        let files =
+            RunFiles { experiment: "", resolved: "name: tiny\n", plan, manifest, template: None, is_private: false };
         let run = RunDir::create(root, files, None).unwrap();
         let path = run.path().to_owned();
         let mut manifest = run.manifest().clone();
@@ -194,17 +197,24 @@ pub(super) mod tests {
         path
     }
 
-    pub(in crate::export) fn train(step: u64, loss: &str) -> String {
+    pub fn train(step: u64, loss: &str) -> String {
         format!("{{\"kind\":\"train\",\"step\":{step},\"loss\":{loss},\"lr\":0.1,\"tokens\":8,\"step_ms\":500.0}}\n")
     }
 
-    pub(in crate::export) fn eval(step: u64, loss: &str) -> String {
+    pub fn eval(step: u64, loss: &str) -> String {
         format!("{{\"kind\":\"eval\",\"step\":{step},\"val_loss\":{loss}}}\n")
     }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::fixtures::{eval, train};
+    use super::*;
+    use runner_plan::testing::{compiled, experiment};
 
     fn times(sessions: &[(u64, &str)], lines: &str) -> Vec<(u64, f64)> {
         let root = tempfile::tempdir().unwrap();
-        let path = run(root.path(), sessions, lines, "");
+        let path = fixtures::run(root.path(), &compiled(&experiment()), sessions, lines, "");
         let mut out = Vec::new();
         let base = time::parse("2026-01-01").unwrap();
         let record = TimedRecord::open(&path).unwrap();

@@ -1,0 +1,136 @@
+//! The losses of the current epoch, from which the line at its end is made. They are read from the record when a session begins, so a
+//! resumed run reports the same numbers as an uninterrupted one.
+
+use std::path::Path;
+
+use runner_spec::event::{EpochMetrics, StepMetrics};
+use runner_store::StoreError;
+use runner_store::metrics::{MetricLine, TrainLine, for_each_metric};
+
+/// A run reports at most about this many ends of epochs: shorter epochs are reported together.
+const MAX_REPORTS: u64 = 100;
+
+/// Sums over the steps since the last end of an epoch that was reported.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct EpochTally {
+    /// The least number of steps from one report to the next.
+    min_steps: u64,
+    /// Passes over the training rows that are done.
+    position: f64,
+    /// The passes that were reported, or cannot be.
+    reported: u64,
+    steps: u64,
+    /// The summed loss of all tokens.
+    loss: f64,
+    tokens: u64,
+    seconds: f64,
+    /// True if a step of the epoch is not known: an older version recorded it.
+    is_incomplete: bool,
+}
+
+impl EpochTally {
+    /// The tally of a run of `steps` steps that has recorded the steps in the file `metrics`.
+    ///
+    /// # Errors
+    /// If the file cannot be read.
+    pub(crate) fn read(metrics: &Path, steps: u64) -> Result<Self, StoreError> {
+        let mut tally = Self { min_steps: steps.div_ceil(MAX_REPORTS), ..Self::default() };
+        for_each_metric(metrics, &mut |line| match line {
+            MetricLine::Train(TrainLine { step, epoch: Some(epoch), loss: Some(loss), tokens, step_ms, .. }) => {
+                let step_ms = step_ms.unwrap_or(0.0);
+                let _ = tally.add(&StepMetrics { step, epoch, loss, tokens, step_ms, ..StepMetrics::default() });
+            }
+            MetricLine::Train(_) => tally.is_incomplete = true,
+            MetricLine::Eval(_) => {}
+        })?;
+        Ok(tally)
+    }
+
+    /// Counts a step. Returns the report about the epoch that it ended, if one is due.
+    pub(crate) fn add(&mut self, step: &StepMetrics) -> Option<EpochMetrics> {
+        let before = self.position.floor();
+        self.position = step.epoch;
+        self.steps += 1;
+        self.loss += step.loss * step.tokens as f64;
+        self.tokens += step.tokens;
+        self.seconds += step.step_ms / 1e3;
+        let epoch = step.epoch.floor();
+        if epoch <= before || self.steps < self.min_steps {
+            return None;
+        }
+        let done = Self { min_steps: self.min_steps, position: step.epoch, reported: epoch as u64, ..Self::default() };
+        let tally = std::mem::replace(self, done);
+        (!tally.is_incomplete).then(|| EpochMetrics {
+            first: tally.reported + 1,
+            epoch: epoch as u64,
+            step: step.step,
+            loss: tally.loss / tally.tokens.max(1) as f64,
+            tokens: tally.tokens,
+            seconds: tally.seconds,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    /// Steps of 8 tokens and 500 ms, `per_epoch` of which are an epoch.
+    fn step(step: u64, per_epoch: f64) -> StepMetrics {
+        let (epoch, loss) = (step as f64 / per_epoch, 4.0 / step as f64);
+        StepMetrics { step, epoch, loss, tokens: 8 * step, step_ms: 500.0, ..StepMetrics::default() }
+    }
+
+    /// The reports of a run whose process is killed after `killed_at` steps.
+    fn reports(steps: u64, per_epoch: f64, killed_at: u64) -> Vec<EpochMetrics> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("metrics.jsonl");
+        let (mut lines, mut reports) = (String::new(), Vec::new());
+        let mut tally = EpochTally::read(&path, steps).unwrap();
+        for n in 1..=steps {
+            let metrics = step(n, per_epoch);
+            lines += &(serde_json::to_string(&MetricLine::from(&metrics)).unwrap() + "\n");
+            reports.extend(tally.add(&metrics));
+            if n == killed_at {
+                fs::write(&path, &lines).unwrap();
+                tally = EpochTally::read(&path, steps).unwrap();
+            }
+        }
+        reports
+    }
+
+    #[test]
+    fn an_epoch_is_reported_with_the_step_that_ends_it() {
+        let reports = reports(5, 2.5, 0);
+        let ends: Vec<_> = reports.iter().map(|r| (r.first, r.epoch, r.step, r.tokens, r.seconds)).collect();
+        assert_eq!(ends, [(1, 1, 3, 48, 1.5), (2, 2, 5, 72, 1.0)]);
+        // Each step has the summed loss 32.
+        assert_eq!((reports[0].loss, reports[1].loss), (3.0 * 32.0 / 48.0, 2.0 * 32.0 / 72.0));
+    }
+
+    #[test]
+    fn a_resumed_run_reports_the_same() {
+        for killed_at in 1..=12 {
+            assert_eq!(reports(12, 4.0, killed_at), reports(12, 4.0, 0), "{killed_at}");
+        }
+    }
+
+    #[test]
+    fn short_epochs_are_reported_together() {
+        let reports = reports(1000, 1.0, 555);
+        let ends: Vec<_> = reports.iter().map(|r| (r.first, r.epoch)).collect();
+        assert_eq!((ends.len(), ends[0], ends[99]), (100, (1, 10), (991, 1000)));
+    }
+
+    #[test]
+    fn an_epoch_with_unknown_steps_is_not_reported() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("metrics.jsonl");
+        fs::write(&path, "{\"kind\":\"train\",\"step\":1,\"loss\":1.0,\"tokens\":8}\n").unwrap();
+        let mut tally = EpochTally::read(&path, 4).unwrap();
+        let reports: Vec<u64> = (2..=4).filter_map(|n| tally.add(&step(n, 2.0))).map(|report| report.epoch).collect();
+        assert_eq!(reports, [2]);
+    }
+}

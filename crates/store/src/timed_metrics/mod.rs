@@ -1,0 +1,14 @@
+//! The metrics of a run by name and time of day, as other programs take them: TensorBoard's event files, and the lines that a run
+//! appends while another thread or program reads them.
+
+mod columns;
+mod event_file;
+mod metric_tail;
+mod timed_record;
+
+pub use columns::{Column, FLOATS, INTEGERS, MetricValues};
+pub use event_file::{EventFileWriter, LiveEventFile, event_file_name};
+pub use metric_tail::MetricTail;
+#[cfg(any(test, feature = "testing"))]
+pub use timed_record::fixtures;
+pub use timed_record::{TimedLine, TimedRecord};

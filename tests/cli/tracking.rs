@@ -1,0 +1,201 @@
+//! Metrics while a run trains: epochs, TensorBoard's event file, and an MLflow server that goes away and comes back.
+
+mod mlflow_server;
+
+use std::fs;
+
+use serde_json::Value;
+
+use crate::sandbox::{RunFolder, Sandbox, files_in, wait_until};
+use mlflow_server::MlflowServer;
+
+/// A sandbox with an experiment that trains in about a second. An epoch has a few dozen steps.
+fn new_sandbox(log: &str) -> Sandbox {
+    let yaml = format!(
+        "version: 1\nname: lab\nmodel: {{family: gpt2, layers: 1, heads: 2, d_model: 16, context_length: 16}}\n\
+         data: {{tokenizer: {{chars: {{}}}}, train: {{text: {{files: [input.txt]}}}}, validation: {{fraction: 0.1}}}}\n\
+         batch: {{sequences: 8, micro_batch: 8}}\ntrain: {{steps: 120}}\n\
+         eval: {{every: 15, at_start: true, loss: {{batches: 2}}, samples: {{prompts: [\"1\"], count: 1, max_tokens: 4}}}}\n\
+         checkpoint: {{every: 10, keep: 2}}\nlog: {log}\n"
+    );
+    Sandbox::new().with_numbers(2000).with("exp.yaml", yaml)
+}
+
+/// Starts `apply` on a run that does not end by itself, kills it at the given moment, and returns its last recorded step.
+fn kill_when(sandbox: &Sandbox, is_at: impl Fn(&RunFolder) -> bool) -> u64 {
+    let mut child = sandbox.spawn_until("apply exp.yaml --threads 1", is_at);
+    child.kill();
+    let steps = sandbox.only_run().metrics_of("train");
+    steps.last().unwrap()["step"].as_u64().unwrap()
+}
+
+#[test]
+fn epochs_end_with_a_line_and_a_resumed_run_prints_the_same_ones() {
+    let lines = |text: &str| -> Vec<String> {
+        let lines = text.lines().filter(|line| line.contains(" done  mean loss "));
+        lines.map(|line| line[line.find("epoch").unwrap()..line.rfind(" in ").unwrap()].to_owned()).collect()
+    };
+    let whole = new_sandbox("{every: 50}");
+    let printed = whole.stdout_of("apply exp.yaml");
+    let epochs = lines(&printed);
+    assert!(epochs.len() >= 2, "{printed}");
+    assert_eq!(lines(&whole.only_run().read("log.txt")), epochs);
+    let step = printed.lines().find(|line| line.starts_with("step   100/120")).unwrap();
+    for part in ["  epoch ", "  mean ", "  perplexity ", " ms  "] {
+        assert!(step.contains(part), "{step}");
+    }
+
+    let parts = new_sandbox("{every: 50}");
+    let mut resumed = Vec::new();
+    for until in ["--until-step 7", "--until-step 40", "--until-step 77", ""] {
+        resumed.extend(lines(&parts.stdout_of(&format!("apply exp.yaml {until}"))));
+    }
+    assert_eq!(resumed, epochs);
+    let of = |sandbox: &Sandbox| -> Vec<Value> {
+        sandbox.only_run().metrics_of("train").iter().map(|line| line["epoch"].clone()).collect()
+    };
+    assert_eq!(of(&parts), of(&whole));
+    // An epoch is counted in rows: the plan has as many.
+    let plan = whole.json_of("plan exp.yaml --json");
+    assert_eq!(of(&whole)[119], plan["totals"]["epochs"]);
+
+    let events = new_sandbox("{every: 50}").run("apply exp.yaml --json").json_lines();
+    let ends: Vec<&Value> = events.iter().filter(|event| event["kind"] == "epoch").collect();
+    assert_eq!(ends.len(), epochs.len());
+    let mut of_first = events.iter().filter(|event| event["kind"] == "train" && event["epoch"].as_f64() <= Some(1.0));
+    assert!(of_first.all(|event| event["perplexity"].as_f64().unwrap() == event["loss"].as_f64().unwrap().exp()));
+    assert!(epochs[0].contains(&format!("mean loss {:.4}", ends[0]["loss"].as_f64().unwrap())), "{}", epochs[0]);
+}
+
+#[test]
+fn an_event_file_grows_with_the_run_and_has_no_gaps_and_no_doubles_after_a_kill() {
+    let sandbox = new_sandbox("{every: 5, tensorboard: true}");
+    sandbox.edit("exp.yaml", "steps: 120", "steps: 10000000");
+    let event_file = |run: &RunFolder| {
+        let path = run.path("tensorboard");
+        let mut files = if path.exists() { files_in(&path) } else { Vec::new() };
+        assert!(files.len() <= 1, "{files:?}");
+        files.pop().unwrap_or_default()
+    };
+    let last = kill_when(&sandbox, |run| run.has_step(33) && event_file(run).1.len() > 10_000);
+    let last = kill_when(&sandbox, |run| run.has_step(last as usize + 25));
+    sandbox.expect(0, &format!("apply exp.yaml --until-step {}", last + 7));
+    sandbox.expect(0, &format!("apply exp.yaml --until-step {}", last + 14));
+    sandbox.stdout_of("export-metrics lab --tensorboard logs");
+    let run = sandbox.only_run();
+    let exported = files_in(&sandbox.path("logs").join(run.id()));
+    let (name, bytes) = event_file(&run);
+    assert_eq!((name, bytes.len()), (exported[0].0.clone(), exported[0].1.len()));
+    assert!(bytes == exported[0].1, "the event file has other events than the record");
+    assert_eq!(run.metrics_of("train").len() as u64, last + 14);
+}
+
+#[test]
+fn an_event_file_that_cannot_be_written_does_not_stop_the_run() {
+    let sandbox = new_sandbox("{tensorboard: true}");
+    sandbox.expect(0, "apply exp.yaml --until-step 5");
+    let folder = sandbox.only_run().path("tensorboard");
+    fs::remove_dir_all(&folder).unwrap();
+    fs::write(&folder, "in the way").unwrap();
+    let printed = sandbox.expect(0, "apply exp.yaml");
+    assert_eq!(printed.matches("the event file of TensorBoard: ").count(), 1, "{printed}");
+    assert_eq!(sandbox.only_run().summary()["status"], "done");
+}
+
+#[test]
+fn an_mlflow_server_gets_every_step_once_although_both_sides_end_in_between() {
+    let mut server = MlflowServer::start();
+    let log = format!("{{every: 50, mlflow: {{uri: \"{}/\", experiment: My runs}}}}", server.uri());
+    let sandbox = new_sandbox(&log);
+    sandbox.edit("exp.yaml", "steps: 120", "steps: 10000000");
+    let apply_until = |step: u64| {
+        let mut command = sandbox.command(&format!("apply exp.yaml --until-step {step}"));
+        command.env("MLFLOW_TRACKING_TOKEN", "hidden-token");
+        crate::sandbox::Finished::of(&mut command).expect_code(0).text()
+    };
+    let last_sent = || server.runs().first().and_then(|run| run.steps("train/loss").last().copied()).unwrap_or(0);
+    // The run is killed after the server got steps that are not in a checkpoint, perhaps.
+    let last = kill_when(&sandbox, |_| last_sent() > 20);
+    assert!(last >= 20);
+    let printed = apply_until(last + 25);
+    assert!(!printed.contains("MLflow"), "{printed}");
+    let run = server.run();
+    assert_eq!(run.steps("train/loss"), (1..=last + 25).collect::<Vec<_>>());
+    assert_eq!((run.status.as_str(), server.authorization().as_str()), ("KILLED", "Bearer hidden-token"));
+
+    // The server goes away during a session, which ends without it.
+    server.go_away();
+    let printed = apply_until(last + 30);
+    let id = sandbox.only_run().id();
+    let hint = format!("`runner export-metrics {id} --mlflow {}/` sends what is missing", server.uri());
+    assert!(printed.contains(&hint), "{printed}");
+    let warnings = printed.matches("does not take the metrics").count();
+    assert!((1..=2).contains(&warnings), "one while it trains, if there is time for it, and one at the end: {printed}");
+    assert!(sandbox.only_run().read("log.txt").contains(&hint));
+    server.come_back();
+    let sent = sandbox.json_of(&format!("export-metrics lab --mlflow {} --json", server.uri()));
+    assert!(sent[0]["rows"].as_u64() >= Some(5), "{sent}");
+    let sent = sandbox.json_of(&format!("export-metrics lab --mlflow {} --json", server.uri()));
+    assert_eq!(sent[0]["rows"], 0, "everything is there");
+    apply_until(last + 40);
+
+    let (run, recorded) = (server.run(), sandbox.only_run());
+    let steps: Vec<u64> = (1..=last + 40).collect();
+    for key in ["train/loss", "train/perplexity", "train/epoch", "time/step_ms"] {
+        assert_eq!(run.steps(key), steps, "{key}");
+    }
+    let losses: Vec<f64> = run.metrics["train/loss"].values().map(|values| values[0]).collect();
+    assert_eq!(losses, recorded.train_losses());
+    let evals: Vec<u64> = recorded.metrics_of("eval").iter().map(|line| line["step"].as_u64().unwrap()).collect();
+    assert_eq!(run.steps("eval/val_loss"), evals);
+    assert_eq!((run.name.as_str(), server.experiments()), (id.as_str(), vec!["My runs".to_owned()]));
+    assert_eq!(run.parameters["model.d_model"], "16");
+    assert_eq!(run.parameters["log.mlflow.experiment"], "My runs");
+    assert_eq!(run.tags["runner.plan_hash"], recorded.manifest()["plan_hash"].as_str().unwrap());
+    assert_eq!(run.files.keys().collect::<Vec<_>>(), ["report.html", "resolved.yaml", "samples.jsonl", "summary.json"]);
+    assert_eq!(String::from_utf8(run.files["samples.jsonl"].clone()).unwrap(), recorded.read("samples.jsonl"));
+    assert!(run.files["report.html"].starts_with(b"<!"));
+    // The secret is nowhere in the record.
+    for (name, content) in files_in_all(&recorded) {
+        assert!(!String::from_utf8_lossy(&content).contains("hidden-token"), "{name}");
+    }
+    // Neither key is part of the plan.
+    let hash = |arguments: &str| sandbox.json_of(&format!("plan exp.yaml --json {arguments}"))["hash"].clone();
+    assert_eq!(hash(""), hash("--set log.mlflow=null"));
+}
+
+/// Names and contents of the files of the run's folder itself.
+fn files_in_all(run: &RunFolder) -> Vec<(String, Vec<u8>)> {
+    let entries = fs::read_dir(&run.0).unwrap().map(|entry| entry.unwrap().path()).filter(|path| path.is_file());
+    entries.map(|path| (path.display().to_string(), fs::read(path).unwrap())).collect()
+}
+
+#[test]
+fn a_server_that_comes_back_while_the_run_trains_gets_what_it_missed() {
+    let mut server = MlflowServer::start();
+    server.go_away();
+    let sandbox = new_sandbox(&format!("{{mlflow: {{uri: \"{}\"}}}}", server.uri()));
+    sandbox.edit("exp.yaml", "steps: 120", "steps: 10000000");
+    let mut child = sandbox.spawn_until("apply exp.yaml --threads 1", |run| {
+        run.has_step(20) && fs::read_to_string(run.path("log.txt")).unwrap_or_default().contains("MLflow at http")
+    });
+    server.come_back();
+    wait_until("the server has steps", || server.runs().first().is_some_and(|run| run.steps("train/loss").len() > 20));
+    child.signal("INT");
+    assert_eq!(child.wait(), Some(130));
+    let recorded = sandbox.only_run();
+    assert_eq!(server.run().steps("train/loss").len(), recorded.metrics_of("train").len());
+    assert_eq!(server.experiments(), ["lab"]);
+    assert_eq!(recorded.read("log.txt").matches("warning: ").count(), 1);
+}
+
+#[test]
+fn a_wrong_address_is_refused() {
+    let sandbox = new_sandbox("{mlflow: {uri: \"localhost:5000\"}}");
+    let printed = sandbox.expect(2, "validate exp.yaml");
+    assert!(printed.contains("exp.yaml:9:") && printed.contains("does not begin with http://"), "{printed}");
+    sandbox.edit("exp.yaml", "localhost:5000", "http://me:pw@localhost:5000");
+    assert!(sandbox.expect(2, "validate exp.yaml").contains("has a user or a password in it"));
+    let printed = sandbox.expect(2, "export-metrics lab --mlflow localhost:5000");
+    assert!(printed.contains("does not begin with http://"), "{printed}");
+}
