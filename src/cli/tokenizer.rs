@@ -152,7 +152,8 @@ fn training_text(args: &TrainArgs, screen: &mut Screen) -> anyhow::Result<Data> 
     // Only the text is downloaded.
     data.tokenizer = Tokenizer::Bytes {};
     data.validation = data.validation.filter(|validation| matches!(validation, Validation::Fraction(_)));
-    let lowered = lower_hub(&data, None, &host_without_runs(args.threads)?, &mut PreparationObserver::new(screen))?;
+    let lowered =
+        lower_hub(&data, None, None, &host_without_runs(args.threads)?, &mut PreparationObserver::new(screen))?;
     Ok(lowered.map_or(data, |lowered| lowered.local))
 }
 

@@ -184,11 +184,7 @@ pub fn local_tokenizer(
 ///
 /// # Errors
 /// If it is on the hub, and the hub refuses or cannot be reached.
-pub fn local_choice(
-    set: HellaSwag,
-    host: &Host,
-    observer: &mut dyn RunObserver,
-) -> Result<HellaSwag, EngineError> {
+pub fn local_choice(set: HellaSwag, host: &Host, observer: &mut dyn RunObserver) -> Result<HellaSwag, EngineError> {
     let lowered = lower_hub(&data_without_text(Tokenizer::Bytes {}), None, Some(&set), host, observer)?;
     Ok(lowered.and_then(|lowered| lowered.choice).map_or(set, |(local, _)| local))
 }

@@ -63,7 +63,7 @@ pub fn prepare_evaluation(
     let vocab_size = Some(request.vocab_size);
     let preparation =
         Preparation { layout, fraction: None, vocab_size, cache, report: progress, origins: RefCell::default() };
-    let rows = |source: &Source| {
+    let rows = |source: &Source| -> Result<Split> {
         let source = preparation.locate(source, SplitName::Validation)?;
         let tokens = preparation.load_tokens(&source, request.tokenizer)?;
         let range = 0..tokens.stream.count();
