@@ -216,7 +216,7 @@ fn flat(bench: &Bench<'_>, s: &Shape) -> Result<()> {
     let (state, grads, copy) = (gpu.zeros(DType::F32, 3 * n)?, gpu.zeros(DType::F32, n)?, gpu.zeros(DType::BF16, n)?);
     let step = AdamW { lr: 1e-3, beta1: 0.9, beta2: 0.95, eps: 1e-8, weight_decay: 0.1, t: 1, grad_scale: 1.0 };
     bench.row("AdamW with a bf16 copy", &Floor::Bytes(30 * n), &mut || {
-        cuda::optimizer::adamw(&state, &grads, n, &step, false, Some(&copy))
+        cuda::optimizer::adamw(&state, &grads, n, &step, Some(&copy))
     })?;
     bench.row("squares", &Floor::Bytes(4 * n), &mut || cuda::optimizer::sum_of_squares(&grads).map(|_| ()))?;
     bench.row("clear", &Floor::Bytes(4 * n), &mut || cuda::optimizer::clear(&grads))

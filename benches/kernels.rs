@@ -65,7 +65,7 @@ fn passes(c: &mut Criterion) {
         optimizer::AdamW { lr: 1e-4, beta1: 0.9, beta2: 0.95, eps: 1e-8, weight_decay: 0.1, t: 10, grad_scale: 1.0 };
     group.throughput(Throughput::Elements(n as u64));
     group.bench_function("adamw", |b| {
-        b.iter(|| optimizer::adamw(&state, black_box(&grads), n, &step, false, None).unwrap());
+        b.iter(|| optimizer::adamw(&state, black_box(&grads), n, &step, None).unwrap());
     });
     group.finish();
 }

@@ -181,3 +181,31 @@ fn memory_falls_as_the_plan_says() {
         }
     }
 }
+
+/// Without master weights, weights, gradients and moments take 2 bytes a number, and products read f32 copies of single matrices, of
+/// which the largest is the table's. That the whole of either is never held in f32 shows in the step's peak.
+#[test]
+fn bf16_state_takes_what_the_plan_says() {
+    let _lock = lock_measurements();
+    for family in ["family: gpt2, heads: 2, d_ff: 512", "family: llama, heads: 4, kv_heads: 2, d_ff: 384"] {
+        // A small batch under a large table, so that the copies are most of the peak; then the other way around.
+        for (vocab_size, rows) in [(16_384, 1), (1024, 8)] {
+            let model = format!("{family}, layers: 4, d_model: 128, context_length: 128, vocab_size: {vocab_size}");
+            let batch = format!("batch: {{sequences: {rows}, micro_batch: {rows}}}");
+            let of = |masters: bool| {
+                case(&model, &format!("train: {{steps: 2}}\nprecision: bf16\nmaster_weights: {masters}\n{batch}"))
+            };
+            let case = of(false);
+            let (rank, observed) = (&case.plan.ranks[0], run(&case).0.memory[0]);
+            let memory = &rank.memory;
+            let held = [observed.weights, observed.gradients, observed.optimizer];
+            assert_eq!(held, [memory.weights, memory.gradients, memory.optimizer], "{model}");
+            assert_eq!(held, [2, 2, 4].map(|bytes| bytes * rank.params.total), "{model}");
+            let (measured, planned) = (observed.step.expect("it is counted"), planned(rank));
+            println!("{model}, {rows} rows: planned {planned} measured {measured}");
+            assert!(measured.abs_diff(planned) * 100 < planned * 8, "{model}, {rows} rows: {measured} of {planned}");
+            let with_masters = of(true);
+            assert!(memory.total() < with_masters.plan.ranks[0].memory.total(), "{model}");
+        }
+    }
+}

@@ -5,7 +5,7 @@ use candle_core::{DType, Tensor};
 use runner_compute::kernels::cpu::dropout::DropoutMask;
 use runner_compute::kernels::optimizer::{AdamW, Sgd};
 use runner_compute::kernels::pointwise::Rope;
-use runner_compute::kernels::{cuda, embedding, loss, matmul, norm, optimizer, pointwise};
+use runner_compute::kernels::{cuda, embedding, loss, matmul, norm, optimizer, pointwise, storage};
 use runner_spec::experiment::Activation;
 use runner_spec::philox::Philox;
 
@@ -301,7 +301,7 @@ fn products_in_tf32() {
     assert!(tf32 > 10.0 * full, "TF32 was not used: {tf32:e}, in f32 {full:e}");
 }
 
-/// State as a run keeps it: f32 masters, f32 that hold bf16 values, and bf16 tensors.
+/// State as a run keeps it: f32 masters, and in bf16 runs bf16 tensors.
 #[test]
 fn optimizers() {
     for (n, decayed, copied) in [(1, 1, 0), (1003, 500, 500), (4096, 0, 4096), (2049, 2049, 1001)] {
@@ -310,38 +310,36 @@ fn optimizers() {
                 // Second moments are squares.
                 let positive = |(i, v): (usize, f32)| if i < 2 * n { v } else { v * v };
                 let values: Vec<f32> = normals(1, slots * n).into_iter().enumerate().map(positive).collect();
-                let rounded = values.iter().map(|&v| half::bf16::from_f32(v).to_f32()).collect();
-                let values = if side.bf16 { rounded } else { values };
-                (side.exactly(&values, &[slots * n]), side.stored(&values, &[slots * n]))
+                (side.exactly(&values, &[slots * n]), side.flat_buffer(&values))
             };
-            let grads = side.numbers(2, &[n]);
+            let (grads, stored_grads) = (side.numbers(2, &[n]), side.flat_buffer(&normals(2, n)));
             let mut outs = Vec::new();
             for t in [1, 1000] {
                 let step =
                     AdamW { lr: 0.01, beta1: 0.9, beta2: 0.95, eps: 1e-8, weight_decay: 0.1, t, grad_scale: 0.7 };
-                let (kept, stored) = state(3);
+                let (masters, stored) = state(3);
                 let copy = side.stored(&vec![0.0; copied], &[copied]);
-                adamw(side, &kept, &grads, decayed, &step, &copy)?;
-                optimizer::adamw(&stored, &grads, decayed, &step, side.bf16, None)?;
+                adamw(side, &masters, &grads, decayed, &step, &copy)?;
+                optimizer::adamw(&stored, &stored_grads, decayed, &step, None)?;
                 outs.extend([
-                    Out::stored("AdamW", &kept, 1),
-                    Out::stored("AdamW, state as activations", &stored, 1),
+                    Out::stored("AdamW", &masters, 1),
+                    Out::stored("AdamW without masters", &stored, 1),
                     Out::stored("its copy", &copy, 1),
                 ]);
             }
             for (slots, momentum) in [(1, 0.0), (2, 0.9)] {
-                let (kept, stored) = state(slots);
+                let (masters, stored) = state(slots);
                 let step = Sgd { lr: 0.1, momentum, grad_scale: 0.7 };
-                optimizer::sgd(&kept, &grads, &step, side.bf16, None)?;
-                optimizer::sgd(&stored, &grads, &step, side.bf16, None)?;
-                outs.extend([Out::stored("SGD", &kept, 1), Out::stored("SGD, state as activations", &stored, 1)]);
+                optimizer::sgd(&masters, &grads, &step, None)?;
+                optimizer::sgd(&stored, &stored_grads, &step, None)?;
+                outs.extend([Out::stored("SGD", &masters, 1), Out::stored("SGD without masters", &stored, 1)]);
             }
             Ok(outs)
         });
     }
 }
 
-/// AdamW with a bf16 copy of the first weights, where there is one: only on a GPU, in bf16.
+/// AdamW of f32 masters with a bf16 copy of the first weights, where there is one: only on a GPU, in bf16.
 fn adamw(
     side: &Side,
     state: &Tensor,
@@ -352,9 +350,9 @@ fn adamw(
 ) -> candle_core::Result<()> {
     let copied = copy.elem_count();
     if side.is_gpu() && side.bf16 {
-        return cuda::optimizer::adamw(state, grads, decayed, step, side.bf16, Some(copy));
+        return cuda::optimizer::adamw(state, grads, decayed, step, Some(copy));
     }
-    optimizer::adamw(state, grads, decayed, step, side.bf16, None)?;
+    optimizer::adamw(state, grads, decayed, step, None)?;
     if copied == 0 {
         return Ok(());
     }
@@ -369,10 +367,11 @@ fn adamw(
 fn measures_of_flat_buffers() {
     for n in [1, 9, 1000, 300_001] {
         compare(&format!("measures of {n}"), |side| {
-            let (x, numbers, zeros) = (side.activations(1, &[n]), side.numbers(2, &[n]), side.numbers(3, &[n]));
-            let (rounded, copied) = (side.numbers(2, &[n]), side.numbers(3, &[n]));
+            let (x, numbers) = (side.flat_buffer(&normals(1, n)), side.numbers(2, &[n]));
+            let (zeros, bf16_zeros) = (side.numbers(3, &[n]), side.flat_buffer(&normals(3, n)));
+            let copied = side.numbers(3, &[n]);
             optimizer::clear(&zeros)?;
-            optimizer::round(&rounded)?;
+            optimizer::clear(&bf16_zeros)?;
             optimizer::copy_rounded(&copied, &numbers, n / 2)?;
             let measure =
                 |x: &Tensor| Tensor::new(&[optimizer::sum_of_squares(x)?.read()? as f32], &candle_core::Device::Cpu);
@@ -382,25 +381,21 @@ fn measures_of_flat_buffers() {
                     let mut values = vec![1.0; n];
                     values[at] = bad;
                     assert!(!optimizer::all_finite(&side.exactly(&values, &[n]))?, "{bad} at {at} of {n}");
-                    assert!(!optimizer::all_finite(&side.stored(&values, &[n]))?, "{bad} at {at} of {n}");
+                    assert!(!optimizer::all_finite(&side.flat_buffer(&values))?, "{bad} at {at} of {n}");
                 }
             }
-            let (there, back) = if side.is_gpu() {
-                let there = cuda::pointwise::cast(&numbers)?;
-                assert_eq!(there.dtype(), DType::BF16);
-                (there.clone(), cuda::pointwise::cast(&there)?)
-            } else {
-                (rounded.clone(), rounded.clone())
-            };
+            let rounded = storage::converted(&numbers)?;
+            assert_eq!(rounded.dtype(), DType::BF16);
+            storage::convert(&copied.narrow(0, n / 2, n - n / 2)?, &rounded.narrow(0, n / 2, n - n / 2)?.copy()?)?;
             Ok(vec![
                 // Squares are summed in f64 on the GPU, in f32 within a task on the CPU.
-                Out::f32("squares of activations", &measure(&x)?, 16_384, n as f64),
+                Out::f32("squares of a stored buffer", &measure(&x)?, 16_384, n as f64),
                 Out::f32("squares", &measure(&numbers)?, 16_384, n as f64),
                 Out::equal("zeros", &zeros),
-                Out::equal("rounded", &rounded),
-                Out::equal("the first half rounded", &copied),
-                Out::equal("as bf16", &there),
-                Out::equal("and back", &back),
+                Out::equal("zeros of a stored buffer", &bf16_zeros),
+                Out::equal("as bf16", &rounded),
+                Out::equal("and back", &storage::converted(&rounded)?),
+                Out::equal("rounded in two ways", &copied),
             ])
         });
     }

@@ -67,6 +67,11 @@ impl Side {
         self.place(values, shape, false)
     }
 
+    /// A flat buffer of these numbers: bf16 on both devices in bf16 runs.
+    pub(crate) fn flat_buffer(&self, values: &[f32]) -> Tensor {
+        self.place(values, &[values.len()], self.bf16)
+    }
+
     pub(crate) fn ids(&self, ids: &[u32]) -> Tensor {
         Tensor::from_slice(ids, ids.len(), &self.device).unwrap()
     }

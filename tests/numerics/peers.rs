@@ -156,8 +156,7 @@ fn optimizers_with_clipping_over_100_steps() {
                 let of = |i, n| centred((1000 + 8 * step) as u64 + i as u64, n).iter().map(|g| g * size).collect();
                 let grads = tensor(flat(&of));
                 let norm = runner_compute::kernels::optimizer::norm(&grads).unwrap();
-                optim::update(&state, &optimizer, &grads, lr, optim::clip_scale(norm, Some(clip)), false, None)
-                    .unwrap();
+                optim::update(&state, &optimizer, &grads, lr, optim::clip_scale(norm, Some(clip)), None).unwrap();
                 state.step += 1;
             }
             let ours = values(&state.weights().unwrap());

@@ -373,34 +373,50 @@ fn pytorchs_initial_weights_of_a_llama() {
     assert_eq!(matrices, 2 + 7 * small_llama().layers);
 }
 
-/// Without master weights there is one copy of the weights, which the forward reads: bf16 values from the start, as are the
-/// moments after each update and the gradients before it.
+/// Without master weights, weights, gradients and moments are bf16 tensors, and there is one copy of the weights, from which the forward
+/// computes what it computes from the same numbers in f32. The sum of each backward is rounded once where it is stored.
 #[test]
 fn bf16_without_master_weights_holds_nothing_else() {
-    let mut program = program(crate::common::small_encoder(), Precision::Bf16, 2, 12);
-    program.master_weights = false;
-    let mut trainer = Trainer::new(&program, initial_state(&program, None).unwrap()).unwrap();
-    assert!(!trainer.has_rounded_copy);
-    let ids = below("ids", 24, program.model.vocab_size);
-    let mut mb = trainer.models[0].micro_batch(&ids, ids.clone(), 12).unwrap();
-    (mb.training, mb.scale) = (true, 1.0 / 24.0);
-    for _ in 0..5 {
-        assert!(is_bf16(&trainer.state.buffer), "weights and moments");
-        assert_eq!(values(&trainer.weights.flat), values(&trainer.state.weights().unwrap()), "one copy");
-        let (_, mut saved) = trainer.models[0].forward(&trainer.weights, None, &mb).unwrap();
-        trainer.models[0]
-            .backward_blocks(&trainer.weights, &trainer.grads, &mut saved, None, &mb, 0..program.model.block_count())
-            .unwrap();
-        assert!(!is_bf16(&trainer.grads.flat), "sums over micro-batches are f32");
-        trainer.finish_gradients().unwrap();
-        assert!(is_bf16(&trainer.grads.flat));
-        trainer.update(3e-3, 0.7).unwrap();
+    for base in [crate::common::small_encoder(), ModelSpec { tie_embeddings: false, ..small_llama() }] {
+        let mut program = program(base, Precision::Bf16, 2, 12);
+        program.master_weights = false;
+        let mut trainer = Trainer::new(&program, initial_state(&program, None).unwrap()).unwrap();
+        assert!(!trainer.has_rounded_copy && trainer.copied_weight_bytes() == 0);
+        let ids = below("ids", 24, program.model.vocab_size);
+        let mut mb = trainer.models[0].micro_batch(&ids, ids.clone(), 12).unwrap();
+        (mb.training, mb.scale) = (true, 1.0 / 24.0);
+        let widened = |params: &Params| {
+            Params::new(params.layout.clone(), runner_compute::kernels::storage::converted(&params.flat).unwrap())
+        };
+        let backward = |trainer: &Trainer, weights: &Params, grads: &Params| {
+            let (_, mut saved) = trainer.models[0].forward(weights, None, &mb).unwrap();
+            trainer.models[0]
+                .backward_blocks(weights, grads, &mut saved, None, &mb, 0..program.model.block_count())
+                .unwrap();
+        };
+        for _ in 0..5 {
+            assert_eq!((trainer.state.buffer.dtype(), trainer.grads.flat.dtype()), (DType::BF16, DType::BF16));
+            assert_eq!(values(&trainer.weights.flat), values(&trainer.state.weights().unwrap()), "one copy");
+            for _ in 0..2 {
+                let expected = widened(&trainer.grads);
+                backward(&trainer, &widened(&trainer.weights), &expected);
+                assert!(!is_bf16(&expected.flat), "the sum has more digits");
+                backward(&trainer, &trainer.weights, &trainer.grads);
+                let rounded = expected.flat.to_dtype(DType::BF16).unwrap();
+                assert_eq!(values(&trainer.grads.flat), values(&rounded), "{:?}", program.model.family);
+            }
+            let norm = crate::common::grad_norm(&trainer);
+            let square = values(&trainer.grads.flat).iter().map(|g| g * g).sum::<f64>();
+            assert!((norm / square.sqrt() - 1.0).abs() < 1e-5, "{norm}");
+            trainer.update(3e-3, 0.7).unwrap();
+        }
+        // A state of f32, as a checkpoint of another precision holds.
+        let full = crate::common::program(program.model.clone(), Precision::Fp32, 2, 12);
+        let state = initial_state(&full, None).unwrap();
+        assert!(!is_bf16(&state.buffer));
+        let rounded = Trainer::new(&program, state).unwrap().state.buffer;
+        assert_eq!(values(&rounded), values(&initial_state(&program, None).unwrap().buffer));
     }
-    // A state that is none, as a checkpoint of another precision holds.
-    let state =
-        initial_state(&crate::common::program(crate::common::small_encoder(), Precision::Fp32, 2, 12), None).unwrap();
-    assert!(!is_bf16(&state.buffer));
-    assert!(is_bf16(&Trainer::new(&program, state).unwrap().state.buffer));
 }
 
 /// Tokens before the padding are the same to the bit whether attention sees padding or not; padded ones are not.

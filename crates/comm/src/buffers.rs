@@ -30,11 +30,12 @@ impl<'a> Buffers<'a> {
     /// Tensors that can be summed.
     ///
     /// # Errors
-    /// Those of `new`, or if the tensors are not of f32 or f64.
+    /// Those of `new`, or if the tensors are not of f32, f64 or bf16.
     pub fn summable(operation: OperationKind, tensors: &'a [Tensor]) -> Result<Self, CommError> {
         let buffers = Self::new(operation, tensors)?;
-        if !matches!(buffers.element, ElementType::F32 | ElementType::F64 | ElementType::Bytes) {
-            let what = format!("sums are of f32 or f64, not {}", buffers.element);
+        let summable = [ElementType::F32, ElementType::F64, ElementType::Bf16, ElementType::Bytes];
+        if !summable.contains(&buffers.element) {
+            let what = format!("sums are of f32, f64 or bf16, not {}", buffers.element);
             return Err(CommError::Request { operation, what });
         }
         Ok(buffers)

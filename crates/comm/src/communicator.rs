@@ -19,8 +19,8 @@ pub trait Communicator: Send + Sync + fmt::Debug {
 
     fn world_size(&self) -> usize;
 
-    /// In-place sum over the group, of f32 or f64. Every member gets the same bits: element sums in the order of the
-    /// group's ranks.
+    /// In-place sum over the group, of f32, f64 or bf16. Every member gets the same bits: element sums in the order of the
+    /// group's ranks. Sums of bf16 numbers are made in f32 and rounded once; NCCL may round partial sums.
     ///
     /// # Errors
     /// See `CommError`. After an error the group is closed to this rank.
@@ -41,7 +41,7 @@ pub trait Communicator: Send + Sync + fmt::Debug {
     /// See `CommError`.
     fn reduce(&self, group: GroupId, root: usize, buffer: &Tensor) -> Result<(), CommError>;
 
-    /// Copies `root`'s buffer (f32, f64 or u32) into the buffers of all members.
+    /// Copies `root`'s buffer (f32, f64, bf16 or u32) into the buffers of all members.
     ///
     /// # Errors
     /// See `CommError`.

@@ -5,6 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use candle_core::{DType, Device, Tensor};
+use half::bf16;
 
 use super::communicator::Communicator;
 use super::error::CommError;
@@ -59,16 +60,22 @@ pub(super) fn tensor(dtype: DType, round: usize, rank: usize, n: usize) -> Tenso
 pub(super) fn bits(t: &Tensor) -> Vec<u64> {
     match t.dtype() {
         DType::F32 => t.to_vec1::<f32>().unwrap().into_iter().map(|x| u64::from(x.to_bits())).collect(),
+        DType::BF16 => t.to_vec1::<bf16>().unwrap().into_iter().map(|x| u64::from(x.to_bits())).collect(),
         _ => t.to_vec1::<f64>().unwrap().into_iter().map(f64::to_bits).collect(),
     }
 }
 
-/// The serial sum in the order of `ranks`.
+/// The serial sum in the order of `ranks`; of bf16 numbers in f32, rounded at the end.
 pub(super) fn expected(dtype: DType, round: usize, ranks: &[usize], n: usize) -> Vec<u64> {
     if dtype == DType::F32 {
         let x = |r, i| number(round, r, i) as f32;
         let sum = |i| ranks[1..].iter().fold(x(ranks[0], i), |sum, &r| sum + x(r, i));
         return (0..n).map(|i| u64::from(sum(i).to_bits())).collect();
+    }
+    if dtype == DType::BF16 {
+        let x = |r, i| bf16::from_f64(number(round, r, i)).to_f32();
+        let sum = |i| ranks[1..].iter().fold(x(ranks[0], i), |sum, &r| sum + x(r, i));
+        return (0..n).map(|i| u64::from(bf16::from_f32(sum(i)).to_bits())).collect();
     }
     let x = |r, i| number(round, r, i);
     let sum = |i| ranks[1..].iter().fold(x(ranks[0], i), |sum, &r| sum + x(r, i));
@@ -84,7 +91,7 @@ fn sums_have_the_bits_of_a_serial_sum_in_rank_order() {
         let ranks: Vec<usize> = (0..world_size).collect();
         everywhere(&Topology::everyone(world_size), |comm| {
             for (round, n) in LENGTHS.into_iter().enumerate() {
-                for dtype in [DType::F32, DType::F64] {
+                for dtype in [DType::F32, DType::F64, DType::BF16] {
                     let wanted = expected(dtype, round, &ranks, n);
                     let x = tensor(dtype, round, comm.rank(), n);
                     comm.all_reduce(ALL, &x).unwrap();
@@ -408,7 +415,7 @@ fn wrong_requests_are_refused_alone() {
         }
         assert_eq!(text(comm.reduce(ALL, 2, &numbers(1))), "rank 2 is not in group 0");
         let ids = Tensor::zeros(4, DType::U32, &Device::Cpu).unwrap();
-        assert_eq!(text(comm.all_reduce(ALL, &ids)), "all-reduce: sums are of f32 or f64, not u32");
+        assert_eq!(text(comm.all_reduce(ALL, &ids)), "all-reduce: sums are of f32, f64 or bf16, not u32");
         let halves = Tensor::zeros(4, DType::F16, &Device::Cpu).unwrap();
         assert!(text(comm.broadcast(ALL, 0, &halves)).contains("F16"));
         let strided = numbers(6).reshape((2, 3)).unwrap().t().unwrap();

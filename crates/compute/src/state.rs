@@ -8,8 +8,8 @@ use crate::kernels::on_host;
 use runner_spec::event::BestValidation;
 use runner_spec::model::layout::ParamLayout;
 
-/// The buffers of a rank and its position in the run. The buffers are f32; tests that check gradients use f64. There is no generator state,
-/// because random numbers are counter-based.
+/// The buffers of a rank and its position in the run. The buffers are f32, or bf16 in a run without master weights; tests that check
+/// gradients use f64. There is no generator state, because random numbers are counter-based.
 #[derive(Debug)]
 pub struct TrainState {
     /// Optimizer steps done.

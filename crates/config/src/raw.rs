@@ -45,7 +45,8 @@ pub(crate) struct RawExperiment {
     /// `master_weights` is false.
     pub(crate) precision: Precision,
     /// True if the bf16 weights of `precision: bf16` are copies of 32-bit ones. `false` trains as PyTorch trains a model
-    /// that was cast to bfloat16: weights, gradients and the optimizer's state are bf16, updates are computed in 32 bits.
+    /// that was cast to bfloat16: weights, gradients and the optimizer's state take 2 bytes a number, each micro-batch's gradients are
+    /// rounded when they are added, and updates are computed in 32 bits.
     #[serde(default = "runner_spec::serde_defaults::yes")]
     pub(crate) master_weights: bool,
     /// The division of the work among devices.

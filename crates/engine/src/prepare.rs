@@ -5,13 +5,12 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use candle_core::Device;
 use runner_compute::state::TrainState;
 use runner_data::hub::{self, LoweredData, ModelFolder};
 use runner_data::{
     DataError, DataRequest, EvaluationData, EvaluationRequest, Prepared, Progress, TextTokenizer, content_hash,
 };
-use runner_exec::{ExecError, Resources, parameter_layout};
+use runner_exec::{ExecError, Resources, parameter_layout, state_dtype};
 use runner_lab::stored_plan;
 use runner_machine::host::Git;
 use runner_machine::local_cluster::{local_cluster, with_rank_locations};
@@ -402,7 +401,7 @@ pub(crate) fn load_state(
 ) -> Result<TrainState, RunError> {
     let Some(path) = checkpoint else { return Ok(initial_state(experiment, program, facts, cache)?) };
     let layout = Arc::new(parameter_layout(program));
-    Ok(checkpoint::load_state(path, Some(plan_hash), &layout, program.moments(), &Device::Cpu)?)
+    Ok(checkpoint::load_state(path, Some(plan_hash), &layout, program.moments(), state_dtype(program))?)
 }
 
 /// The data that ranks train with.

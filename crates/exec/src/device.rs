@@ -6,7 +6,7 @@ use candle_core::{DType, Device, Result, Tensor};
 
 use super::error::ExecError;
 use super::memory_shortage::DriverMemory;
-use runner_compute::kernels::optimizer;
+use runner_compute::kernels::{optimizer, storage};
 use runner_compute::model::Params;
 use runner_machine::heap;
 use runner_spec::event::WatchedDevice;
@@ -48,13 +48,16 @@ pub(super) fn move_to_device(tensor: &Tensor, device: &Device) -> Result<Tensor>
     Ok(moved)
 }
 
-/// True if the forward reads a rounded copy of the weights. On a CPU, weights that are bf16 values already need no copy.
-pub(super) fn needs_rounded_copy(precision: Precision, master_weights: bool, device: &Device) -> bool {
-    precision == Precision::Bf16 && (master_weights || !device.is_cpu())
+/// True if the forward reads a rounded copy of the weights `all`. bf16 weights need none; neither do, on a CPU, f32 weights that are bf16
+/// values already.
+pub(super) fn needs_rounded_copy(precision: Precision, master_weights: bool, all: &Tensor) -> bool {
+    let is_exact = all.dtype() == DType::BF16 || (all.device().is_cpu() && !master_weights);
+    precision == Precision::Bf16 && !is_exact
 }
 
-/// The weights that the forward reads. They are the f32 buffer `all`, unless the precision needs a rounded copy: that is f32 on a CPU, and a
-/// bf16 tensor on a GPU, beside which norms read `all`.
+/// The weights that the forward reads. They are the buffer `all`, unless the precision needs a rounded copy: that is of the type of `all`
+/// on a CPU, and a bf16 tensor on a GPU. A GPU's norms read f32 gains and biases beside bf16 weights: those of `all`, or a copy of them
+/// where `all` is bf16.
 ///
 /// # Errors
 /// If memory is short.
@@ -64,27 +67,43 @@ pub(super) fn weights_to_read(
     layout: &Arc<ParamLayout>,
     all: Tensor,
 ) -> Result<Params> {
-    if !needs_rounded_copy(precision, master_weights, all.device()) {
+    let (is_cpu, is_bf16) = (all.device().is_cpu(), all.dtype() == DType::BF16);
+    if is_bf16 && !is_cpu {
+        let exact = storage::converted(&vectors(layout, &all)?)?;
+        return Ok(Params::with_exact_vectors(layout.clone(), all, exact));
+    }
+    if !needs_rounded_copy(precision, master_weights, &all) {
         return Ok(Params::new(layout.clone(), all));
     }
-    let weights = if all.device().is_cpu() {
+    let weights = if is_cpu {
         Params::new(layout.clone(), all.zeros_like()?)
     } else {
         let rounded = Tensor::zeros(layout.total, DType::BF16, all.device())?;
-        Params::with_exact_vectors(layout.clone(), rounded, all.clone())
+        Params::with_exact_vectors(layout.clone(), rounded, vectors(layout, &all)?)
     };
-    refresh_rounded_copy(&weights, &all)?;
+    refresh_copies(&weights, &all)?;
     Ok(weights)
 }
 
-/// Fills the rounded copy from the f32 buffer `all`, with matrices rounded to bf16.
+/// The gains and biases of the weights `all`, a view.
+fn vectors(layout: &ParamLayout, all: &Tensor) -> Result<Tensor> {
+    all.narrow(0, layout.decayed, layout.total - layout.decayed)
+}
+
+/// Refreshes what `weights`, which [`weights_to_read`] made, copied from the weights `all`: matrices rounded to bf16, or the f32 gains and
+/// biases of a GPU's bf16 weights.
 ///
 /// # Errors
 /// None on a CPU.
-pub(super) fn refresh_rounded_copy(rounded: &Params, all: &Tensor) -> Result<()> {
+pub(super) fn refresh_copies(weights: &Params, all: &Tensor) -> Result<()> {
+    let layout = &weights.layout;
+    if all.dtype() == DType::BF16 {
+        let exact = weights.exact_vectors();
+        return exact.map_or(Ok(()), |exact| storage::convert(exact, &vectors(layout, all)?));
+    }
     // A CPU keeps gains and biases as they are.
-    let count = if all.device().is_cpu() { rounded.layout.decayed } else { rounded.layout.total };
-    optimizer::copy_rounded(&rounded.flat, all, count)
+    let count = if all.device().is_cpu() { layout.decayed } else { layout.total };
+    optimizer::copy_rounded(&weights.flat, all, count)
 }
 
 /// Waits for the launched kernels of a GPU.

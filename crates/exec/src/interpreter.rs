@@ -280,7 +280,6 @@ impl Interpreter<'_> {
 
     /// Measures the gradients' norm over all ranks, and settles how the update scales them.
     fn clip_gradients(&mut self, max_norm: Option<f64>) -> Result<(), ExecError> {
-        self.trainer.finish_gradients()?;
         if let Some(trace) = &mut self.trace {
             trace.record_gradients(&self.trainer)?;
         }

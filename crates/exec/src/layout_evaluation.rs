@@ -55,7 +55,7 @@ fn run_chunks(context: RankContext<'_>, trainer: &Trainer, mb: &MicroBatch) -> R
     let shape = [mb.batch * mb.seq, context.program.model.d_model];
     let mut losses = None;
     for (chunk, model) in trainer.models.iter().enumerate() {
-        let input = context.receive_chunk_input(chunk, trainer.weights.flat.dtype(), &shape)?;
+        let input = context.receive_chunk_input(chunk, trainer.weights.activation_dtype(), &shape)?;
         match model.evaluate(&trainer.weights, input, mb)? {
             Output::Hidden(hidden) => context.send_chunk_output(chunk, &hidden)?,
             Output::Losses(output) => losses = Some(output.read()?),

@@ -61,7 +61,7 @@ struct PipelineDecoder<'a> {
 impl<'a> PipelineDecoder<'a> {
     fn new(context: RankContext<'a>, trainer: &'a Trainer) -> Self {
         let chunks = trainer.models.iter().map(|model| ChunkDecoder::new(model, &trainer.weights)).collect();
-        Self { context, chunks, dtype: trainer.weights.flat.dtype() }
+        Self { context, chunks, dtype: trainer.weights.activation_dtype() }
     }
 
     /// Announces the next feed, of `n` tokens a row, to the next stage; `None`: there is no other feed.

@@ -34,4 +34,4 @@ pub use error::ExecError;
 pub use interpreter::{Resources, RunControls, TrainedRank, run};
 pub use memory_shortage::{DriverMemory, MemoryShortage};
 pub use rank_context::{InstructionList, Peers, ProgressMonitor};
-pub use trainer::{Trainer, initial_state, parameter_layout, tied_copy_entry};
+pub use trainer::{Trainer, initial_state, parameter_layout, state_dtype, tied_copy_entry};

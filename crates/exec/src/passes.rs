@@ -231,7 +231,7 @@ impl<'a> Passes<'a> {
     ) -> Result<(), ExecError> {
         let program = self.context.program;
         let shape = [program.batch.rows(mb).1 * program.batch.length, program.model.d_model];
-        let received = self.context.receive(from, lane, trainer.weights.flat.dtype(), &shape)?;
+        let received = self.context.receive(from, lane, trainer.weights.activation_dtype(), &shape)?;
         let tensors = &mut self.tensors[chunk][mb];
         let slot = if lane == Lane::Activation { &mut tensors.input } else { &mut tensors.gradient };
         *slot = Some(received);

@@ -73,12 +73,10 @@ impl StepWatch {
         }
         let bytes = |elements: usize| (elements * trainer.state.buffer.dtype().size_in_bytes()) as u64;
         let total = trainer.state.layout.total;
-        let copy_element = if trainer.has_rounded_copy { trainer.weights.flat.dtype().size_in_bytes() } else { 0 };
-        let copy = (total * copy_element) as u64;
         let (peak, device) = device::peak_memory(&trainer.device);
         self.observation.memory = Some(WatchedMemory {
             rank: program.rank,
-            weights: sharing * (bytes(total) + copy),
+            weights: sharing * (bytes(total) + trainer.copied_weight_bytes() as u64),
             gradients: sharing * bytes(total),
             // Under dp the root alone has moments.
             optimizer: bytes(total * trainer.state.moments),

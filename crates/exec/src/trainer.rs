@@ -3,11 +3,13 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use candle_core::{Device, Result as TensorResult, Tensor};
+use candle_core::{DType, Device, Result as TensorResult, Tensor};
+use half::bf16;
 
 use super::device;
 use super::error::ExecError;
-use runner_compute::kernels::{StoredPrecision, optimizer};
+use runner_compute::kernels::cpu::Stored;
+use runner_compute::kernels::{StoredPrecision, optimizer, storage};
 use runner_compute::model::{Model, Params, init};
 use runner_compute::optim;
 use runner_compute::state::TrainState;
@@ -23,15 +25,13 @@ pub struct Trainer {
     /// One for each chunk; all read and write the same flat buffers.
     pub models: Vec<Model>,
     pub state: TrainState,
-    /// The weights that the forward reads: the master weights, or their rounded copy in a bf16 run.
+    /// The weights that the forward reads: those of the state, or their rounded copy in a bf16 run with master weights.
     pub weights: Params,
     /// Sums over the micro-batches of the current step.
     pub grads: Params,
     optimizer: OptimizerSpec,
     /// True if `weights` are a copy whose matrices are rounded to bf16.
     pub has_rounded_copy: bool,
-    /// True if weights, gradients and moments are bf16 values themselves.
-    bf16_state: bool,
     /// Elements of a tied embedding that another rank holds too. That rank counts their gradients.
     tied_copy: Option<Range<usize>>,
     pub device: Device,
@@ -51,32 +51,53 @@ fn chunk_ranges(program: &Program) -> Vec<Range<usize>> {
     program.chunks.iter().map(|c| c.range()).collect()
 }
 
+/// The type in which `program`'s rank stores weights, gradients and moments.
+pub fn state_dtype(program: &Program) -> DType {
+    if program.master_weights { DType::F32 } else { DType::BF16 }
+}
+
 /// The state at step 0. Parameters that `given` has are taken from it, the others are drawn from the program's seed.
 ///
 /// # Errors
 /// If memory is short, or `given` fails.
 pub fn initial_state(program: &Program, given: Option<&dyn InitialWeights>) -> Result<TrainState, ExecError> {
     let layout = Arc::new(parameter_layout(program));
-    let mut values = vec![0.0_f32; layout.total * (1 + program.moments())];
-    for entry in &layout.entries {
-        let values = &mut values[entry.range()];
-        init::fill(values, entry, program.seed);
-        if let Some(given) = given {
-            given.fill(&entry.spec, values).map_err(ExecError::InitialWeights)?;
-        }
-    }
-    let len = values.len();
-    let buffer = Tensor::from_vec(values, len, &Device::Cpu)?;
+    let buffer = match state_dtype(program) {
+        DType::BF16 => initial_buffer::<bf16>(program, &layout, given)?,
+        _ => initial_buffer::<f32>(program, &layout, given)?,
+    };
     Ok(TrainState { step: 0, tokens: 0, best: None, layout, buffer, moments: program.moments() })
 }
 
+/// The buffer of the state at step 0. One parameter at a time is held in f32.
+fn initial_buffer<S: Stored<Real = f32>>(
+    program: &Program,
+    layout: &ParamLayout,
+    given: Option<&dyn InitialWeights>,
+) -> Result<Tensor, ExecError> {
+    let len = layout.total * (1 + program.moments());
+    let mut buffer = vec![S::store(0.0); len];
+    for entry in &layout.entries {
+        let mut values = vec![0.0; entry.spec.len()];
+        init::fill(&mut values, entry, program.seed);
+        if let Some(given) = given {
+            given.fill(&entry.spec, &mut values).map_err(ExecError::InitialWeights)?;
+        }
+        buffer[entry.range()].iter_mut().zip(values).for_each(|(stored, value)| *stored = S::store(value));
+    }
+    Ok(Tensor::from_vec(buffer, len, &Device::Cpu)?)
+}
+
 impl Trainer {
-    /// Moves `state` to the program's device. Any element type that kernels know will do.
+    /// Moves `state` to the program's device. Without master weights it becomes bf16; otherwise any type that kernels know will do.
     ///
     /// # Errors
     /// If the state is not one of this program, or memory is short.
     pub fn new(program: &Program, mut state: TrainState) -> Result<Self, ExecError> {
         let device = device::open(program.device, program.precision)?;
+        if !program.master_weights && state.buffer.dtype() != DType::BF16 {
+            state.buffer = storage::converted(&state.buffer)?;
+        }
         state.buffer = device::move_to_device(&state.buffer, &device)?;
         let precision = StoredPrecision { bf16: program.precision == Precision::Bf16 };
         let total = state.layout.total;
@@ -84,18 +105,13 @@ impl Trainer {
             let what = "the training state does not have this optimizer's moments";
             return Err(ExecError::Kernel(candle_core::Error::msg(what)));
         }
-        let bf16_state = !program.master_weights;
-        if bf16_state {
-            // Drawn weights, and those of another run's checkpoint, may be any f32.
-            optimizer::round(&state.buffer)?;
-        }
         let chunks = chunk_ranges(program);
         let model = |blocks: &Range<usize>| {
             Model::new(&program.model, state.layout.clone(), blocks.clone(), program.seed, precision, &state.buffer)
                 .map(|model| model.with_recompute(program.recompute))
         };
         let models = chunks.iter().map(model).collect::<TensorResult<Vec<_>>>()?;
-        let has_rounded_copy = device::needs_rounded_copy(program.precision, program.master_weights, &device);
+        let has_rounded_copy = device::needs_rounded_copy(program.precision, program.master_weights, &state.buffer);
         let weights =
             device::weights_to_read(program.precision, program.master_weights, &state.layout, state.weights()?)?;
         let grads = Tensor::zeros(total, state.buffer.dtype(), state.buffer.device())?;
@@ -107,7 +123,6 @@ impl Trainer {
             state,
             optimizer: program.optimizer,
             has_rounded_copy,
-            bf16_state,
             tied_copy,
             device,
         })
@@ -117,14 +132,6 @@ impl Trainer {
     pub fn tied_range(&self, program: &Program) -> Option<Range<usize>> {
         let own = || tied_original(&self.state.layout, &program.model, &chunk_ranges(program));
         self.tied_copy.clone().or_else(|| own().map(|i| self.state.layout.entries[i].range()))
-    }
-
-    /// Rounds the summed gradients to bf16 values where the weights are bf16 values.
-    ///
-    /// # Errors
-    /// None on a CPU.
-    pub fn finish_gradients(&self) -> TensorResult<()> {
-        if self.bf16_state { optimizer::round(&self.grads.flat) } else { Ok(()) }
     }
 
     /// Launches the sums of squares of the gradients that this rank counts: all but those of a copied embedding. Reading one waits for a
@@ -139,15 +146,25 @@ impl Trainer {
         Ok(vec![optimizer::sum_of_squares(&flat.narrow(0, 0, copied.start)?)?, optimizer::sum_of_squares(&rest)?])
     }
 
-    /// Refreshes the rounded copy, so that the forward reads the current master weights.
+    /// Refreshes copies of weights, so that the forward reads the current ones.
     ///
     /// # Errors
     /// None on a CPU.
     pub fn refresh(&self) -> TensorResult<()> {
-        if self.has_rounded_copy {
-            device::refresh_rounded_copy(&self.weights, &self.state.weights()?)?;
+        if self.has_rounded_copy || self.weights.exact_vectors().is_some() {
+            device::refresh_copies(&self.weights, &self.state.weights()?)?;
         }
         Ok(())
+    }
+
+    /// Bytes of the copies of weights that the rank holds beside its state.
+    pub fn copied_weight_bytes(&self) -> usize {
+        let bytes = |copy: &Tensor| copy.elem_count() * copy.dtype().size_in_bytes();
+        match self.weights.exact_vectors() {
+            _ if self.has_rounded_copy => bytes(&self.weights.flat),
+            Some(vectors) => bytes(vectors),
+            None => 0,
+        }
     }
 
     /// One optimizer step with the gradients times `grad_scale`. Clears the gradients and counts the step.
@@ -157,7 +174,7 @@ impl Trainer {
     pub fn update(&mut self, lr: f64, grad_scale: f64) -> TensorResult<()> {
         let (state, grads) = (&self.state, &self.grads.flat);
         let copy = (self.has_rounded_copy && !self.device.is_cpu()).then_some(&self.weights.flat);
-        optim::update(state, &self.optimizer, grads, lr, grad_scale, self.bf16_state, copy)?;
+        optim::update(state, &self.optimizer, grads, lr, grad_scale, copy)?;
         if copy.is_none() {
             self.refresh()?;
         }

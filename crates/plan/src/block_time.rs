@@ -20,9 +20,9 @@ const KERNEL_START_SECONDS: f64 = 4e-6;
 const FORWARD_PASSES: f64 = 2.0;
 const BACKWARD_PASSES: f64 = 2.0;
 
-/// Bytes moved per parameter when AdamW updates: weight, both moments and gradient read, all but the gradient written,
+/// Numbers moved per parameter when AdamW updates: weight, both moments and gradient read, all but the gradient written,
 /// the gradient read once more for the norm, and cleared.
-const ADAMW_BYTES_PER_PARAMETER: f64 = 36.0;
+const ADAMW_NUMBERS_PER_PARAMETER: f64 = 9.0;
 
 /// A rank on its device.
 #[derive(Debug, Clone, Copy)]
@@ -79,10 +79,8 @@ impl BlockTimer<'_> {
                 let Program { precision, master_weights, .. } = *self.program;
                 let copy = precision::rounded_copy(precision, master_weights, self.device.device);
                 let copied = copy.map_or(0, |copy| copy.bytes_per_parameter * counts.total);
-                Some(
-                    (n * ADAMW_BYTES_PER_PARAMETER * share + copied as f64)
-                        / (r.memory_bandwidth * r.memory_efficiency),
-                )
+                let state = precision::state_bytes(master_weights) as f64 * ADAMW_NUMBERS_PER_PARAMETER;
+                Some((n * state * share + copied as f64) / (r.memory_bandwidth * r.memory_efficiency))
             }
             DeviceRates::Measured(r) => {
                 let points = |busy| r.updates.iter().filter(move |p| p.busy == busy);

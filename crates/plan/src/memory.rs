@@ -70,9 +70,11 @@ pub fn estimate(program: &Program, live: &[LiveMicroBatches], slots: usize, hard
     let head_peak = if has_head { saved.saturating_add(sizes.total(&cost::head_transient(spec))) } else { saved };
     let layer_peak = (saved - head_freed).saturating_add(layer_backward(program, &sizes));
     let (evaluation, sampling) = (evaluation(program, has_head), sampling(program));
+    let widened = Widened::new(program);
     let peaks = [
-        ("backward of the head", head_peak),
-        ("backward of a layer", layer_peak),
+        ("backward of the head", head_peak.saturating_add(widened.head)),
+        ("backward of a layer", layer_peak.saturating_add(widened.layer)),
+        ("backward of the embedding", embedding_backward(program, &sizes, saved - head_freed, widened.embedding)),
         ("evaluation", evaluation),
         ("sampling", sampling),
     ];
@@ -144,6 +146,45 @@ fn layer_backward(program: &Program, sizes: &Sizes) -> u64 {
     }
 }
 
+/// Bytes of the largest f32 copy of a matrix, or of its gradient, that the backward of each kind of block holds for a moment where they
+/// are stored in bf16. 0 for blocks that the rank does not have, and where they are stored in f32.
+struct Widened {
+    embedding: u64,
+    layer: u64,
+    head: u64,
+}
+
+impl Widened {
+    fn new(program: &Program) -> Self {
+        let spec = &program.model;
+        let bytes = |is_needed: bool, rows: usize| {
+            let elements = (rows as u64).saturating_mul(spec.d_model as u64);
+            if is_needed && !program.master_weights { F32_BYTES.saturating_mul(elements) } else { 0 }
+        };
+        let has = |block: usize| program.chunks.iter().any(|chunk| chunk.contains(block));
+        let stacked_mlp = if spec.family == Family::Llama { 2 * spec.d_ff } else { spec.d_ff };
+        let positions = if spec.variant.positions == PositionKind::Learned { spec.context_length } else { 0 };
+        Self {
+            embedding: bytes(has(0), spec.vocab_size.max(positions)),
+            layer: bytes((1..=spec.layers).any(has), spec.qkv_rows().max(stacked_mlp)),
+            head: bytes(has(spec.layers + 1), spec.vocab_size),
+        }
+    }
+}
+
+/// Bytes that the embedding's backward needs: the gradient of its output, its tables' f32 copy, and of the `saved` activations those of
+/// other micro-batches.
+fn embedding_backward(program: &Program, sizes: &Sizes, saved: u64, widened: u64) -> u64 {
+    if widened == 0 {
+        return 0;
+    }
+    let spec = &program.model;
+    let layers = program.chunks.iter().find(|chunk| chunk.contains(0)).map_or(0, |c| spec.layers_in(c.range())) as u64;
+    let freed = layers.saturating_mul(sizes.total(&cost::layer_kept(spec, program.recompute)));
+    let gradient = sizes.positions.saturating_mul(spec.d_model as u64).saturating_mul(sizes.element);
+    saved.saturating_sub(freed).saturating_add(gradient).saturating_add(widened)
+}
+
 /// Messages that wait for this rank, and the pieces in which gradients are summed.
 fn communication(program: &Program, slots: u64, sizes: &Sizes) -> Vec<MemoryItem> {
     let mut items = Vec::new();
@@ -182,12 +223,16 @@ fn state_items(program: &Program) -> Vec<MemoryItem> {
     let [weights, gradients, moments] = if program.master_weights {
         ["f32 weights", "f32 gradients", "moments"]
     } else {
-        ["bf16 weights in f32", "bf16 gradients in f32", "bf16 moments in f32"]
+        ["bf16 weights", "bf16 gradients", "bf16 moments"]
     };
-    let state = precision::STATE_BYTES * counts.total;
+    let state = precision::state_bytes(program.master_weights) * counts.total;
     push(MemoryCategory::Weights, weights, state, 1);
     if let Some(copy) = precision::rounded_copy(program.precision, program.master_weights, program.device) {
         push(MemoryCategory::Weights, copy.name, copy.bytes_per_parameter * counts.total, 1);
+    }
+    if !program.master_weights && program.device != Device::Cpu {
+        // A GPU's norms read them.
+        push(MemoryCategory::Weights, "gains and biases in f32", F32_BYTES * counts.other, 1);
     }
     push(MemoryCategory::Gradients, gradients, state, 1);
     push(MemoryCategory::Optimizer, moments, state, program.moments() as u64);
@@ -228,11 +273,15 @@ fn evaluation(program: &Program, has_head: bool) -> u64 {
     }
     let spec = &program.model;
     let layer = sizes.total(&cost::layer_saved(spec)).saturating_add(sizes.total(&cost::layer_transient(spec)));
+    let input = sizes.positions.saturating_mul(spec.d_model as u64).saturating_mul(sizes.element);
+    if program.device == Device::Cpu && !program.master_weights {
+        let Widened { embedding, layer: matrix, head } = Widened::new(program);
+        return layer.saturating_add(matrix).max(input.saturating_add(embedding.max(head)));
+    }
     if program.device == Device::Cpu || !has_head {
         // A CPU makes the logits of so few rows at a time that they do not count.
         return layer;
     }
-    let input = sizes.positions.saturating_mul(spec.d_model as u64).saturating_mul(sizes.element);
     let part = Sizes { positions: sizes.positions.min(EVAL_TOKENS_PER_GPU_FORWARD as u64), ..sizes };
     layer.max(input.saturating_add(part.total(&cost::head_saved(spec))))
 }
@@ -251,7 +300,9 @@ fn sampling(program: &Program) -> u64 {
     let logits = rows.saturating_mul(spec.vocab_size as u64).saturating_mul(F32_BYTES);
     // The prompt's pass through one layer, for all continuations.
     let sizes = Sizes { positions: rows.saturating_mul(prompt.min(spec.context_length) as u64), element };
-    cached.saturating_add(logits).saturating_add(sizes.total(&cost::layer_saved(spec)))
+    let Widened { embedding, layer, head } = Widened::new(program);
+    let widened = if program.device == Device::Cpu { embedding.max(layer).max(head) } else { 0 };
+    cached.saturating_add(logits).saturating_add(sizes.total(&cost::layer_saved(spec))).saturating_add(widened)
 }
 
 fn sum(items: &[MemoryItem], category: MemoryCategory) -> u64 {
@@ -297,6 +348,20 @@ mod tests {
         assert_eq!([sgd.weights, sgd.gradients, sgd.optimizer], [8 * n, 4 * n, 0]);
     }
 
+    /// The largest f32 copy of a tiny model is that of its table, in the backward of the head: 4 bytes a number.
+    #[test]
+    fn bf16_state_is_two_bytes_a_parameter() {
+        let mut program = program();
+        program.precision = Precision::Bf16;
+        let masters = estimate_alone(&program);
+        program.master_weights = false;
+        let memory = estimate_alone(&program);
+        let n = count_chunks(&program.model, &program.chunks).total;
+        assert_eq!([memory.weights, memory.gradients, memory.optimizer], [2 * n, 2 * n, 4 * n]);
+        let table = 4 * (program.model.vocab_size * program.model.d_model) as u64;
+        assert_eq!((memory.activations, memory.workspace), (masters.activations, masters.workspace + table));
+    }
+
     /// By hand: 3 GPT-2 layers 16 wide with 2 heads and d_ff 64, 2 rows of 8 positions; per position a layer keeps
     /// 5·16 + 48 + 2 + 4 + 2·64 = 262 and the head 2·16 + 2 + vocabulary.
     #[test]
@@ -320,7 +385,9 @@ mod tests {
             let plan = compile(&experiment, &data(), &cluster).expect("it is planned");
             let (rank, memory) = (&plan.ranks[0], &plan.ranks[0].memory);
             let n = rank.params.total;
-            assert_eq!([memory.weights, memory.gradients, memory.optimizer], [(4 + 2) * n, 4 * n, 8 * n]);
+            let other = rank.params.other;
+            let state = if masters { [(4 + 2) * n, 4 * n, 8 * n] } else { [2 * n + 4 * other, 2 * n, 4 * n] };
+            assert_eq!([memory.weights, memory.gradients, memory.optimizer], state);
             let (all, f32s) = (3 * 262 + 34 + rank.program.model.vocab_size as u64, 3 * (4 + 2) + 2);
             assert_eq!(memory.activations, 2 * 8 * (2 * all + 2 * f32s));
             assert_eq!(memory.context, 512 << 20);

@@ -118,7 +118,7 @@ impl<'a> PlanCosts<'a> {
         if head && spec.tie_embeddings && !program.chunks.iter().any(|c| c.contains(0)) {
             n += (spec.vocab_size * spec.d_model) as u64;
         }
-        ELEMENT * n as f64
+        gradient_element(program) * n as f64
     }
 }
 
@@ -203,14 +203,16 @@ impl StepCosts for PlanCosts<'_> {
                 ring(links.replicas, replicas, self.gradient_bytes(program, program.buckets[bucket]))
             }
             Instruction::ReduceToRoot { bucket } => line(self.gradient_bytes(program, program.buckets[bucket])),
-            Instruction::BroadcastWeights => line(ELEMENT * self.stages[stage].rank.params.total as f64),
+            Instruction::BroadcastWeights => {
+                line(gradient_element(program) * self.stages[stage].rank.params.total as f64)
+            }
             // A few numbers.
             Instruction::CountTokens { .. } | Instruction::ClipNorm { .. } => {
                 links.world.map_or(0.0, |r| 2.0 * r.latency)
             }
             Instruction::SumTied => {
                 let link = links.peers[if stage == 0 { program.mesh.stages - 1 } else { 0 }];
-                let bytes = ELEMENT * (program.model.vocab_size * program.model.d_model) as f64;
+                let bytes = gradient_element(program) * (program.model.vocab_size * program.model.d_model) as f64;
                 ring(Some(GroupLink { link, latency: link.latency }), 2.0, bytes)
             }
             _ => 0.0,
@@ -218,8 +220,10 @@ impl StepCosts for PlanCosts<'_> {
     }
 }
 
-/// Bytes of a weight, or of a gradient.
-const ELEMENT: f64 = precision::STATE_BYTES as f64;
+/// Bytes of a gradient of `program`, or of a weight.
+fn gradient_element(program: &Program) -> f64 {
+    precision::state_bytes(program.master_weights) as f64
+}
 
 /// The links of each stage, the slowest where several matter. `None` if there is more than one rank and no links are known.
 fn stage_links(ranks: &[RankPlan], links: Option<Links>) -> Option<Vec<StageLinks>> {

@@ -40,7 +40,7 @@ pub struct Experiment {
     pub optimizer: Optimizer,
     pub schedule: Schedule,
     pub precision: Precision,
-    /// True if the optimizer updates f32 weights. False, under `bf16` only: weights and moments are bf16 values.
+    /// True if the optimizer updates f32 weights. False, under `bf16` only: weights, gradients and moments are bf16.
     #[serde(default = "yes", skip_serializing_if = "is_true")]
     pub master_weights: bool,
     pub parallel: Parallel,

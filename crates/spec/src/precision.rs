@@ -5,16 +5,16 @@ use crate::experiment::Precision;
 use crate::program::Device;
 
 /// Describes in one line what a rank on `device` computes and stores under `precision`. Without master weights, which is for bf16 only,
-/// weights, gradients and moments are bf16 values too.
+/// weights, gradients and moments are stored in bf16, too.
 pub fn describe(precision: Precision, master_weights: bool, device: Device) -> &'static str {
     match (precision, master_weights, device) {
         (_, false, Device::Cpu) => {
-            "bf16 without master weights: matmuls, activations, weights, gradients and moments rounded to bf16 where a GPU \
-             would, in f32 storage; f32 arithmetic of updates, norms, softmax and loss"
+            "bf16 without master weights: matmuls and activations rounded to bf16 where a GPU would, in f32 storage; weights, \
+             gradients and moments in bf16; f32 arithmetic of updates, norms, softmax and loss"
         }
         (_, false, Device::Cuda(_)) => {
-            "bf16 without master weights: matmuls and activations in bf16; weights, gradients and moments are bf16 values in f32 \
-             storage; f32 arithmetic of updates, norms, softmax and loss"
+            "bf16 without master weights: matmuls, activations, weights, gradients and moments in bf16; f32 arithmetic of \
+             updates, norms, softmax and loss"
         }
         (Precision::Fp32, ..) => "fp32: f32 throughout",
         (Precision::Tf32, _, Device::Cpu) => "tf32 runs as fp32: a CPU has no TF32 matrix units",
@@ -38,8 +38,10 @@ pub fn peak(precision: Precision, device: Device, peak: &PeakFlops) -> Option<f6
     }
 }
 
-/// Bytes of one element of the weights that are trained, their gradients and the moments: f32, though the values may be bf16's.
-pub const STATE_BYTES: u64 = 4;
+/// Bytes of one element of the weights that are trained, their gradients and the moments: f32, or bf16 without master weights.
+pub fn state_bytes(master_weights: bool) -> u64 {
+    if master_weights { 4 } else { 2 }
+}
 
 /// The copy of the weights that products read in a bf16 run, besides those that are trained.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,11 +51,13 @@ pub struct RoundedCopy {
     pub name: &'static str,
 }
 
-/// The rounded copy of the weights that the executor keeps. A CPU has no bf16 arithmetic, so its copy is f32. On a GPU norms read their
-/// gains and biases from the f32 weights.
+/// The rounded copy of the weights that the executor keeps beside master weights. A CPU has no bf16 arithmetic, so its copy is f32. On a
+/// GPU norms read their gains and biases from the f32 weights.
 pub fn rounded_copy(precision: Precision, master_weights: bool, device: Device) -> Option<RoundedCopy> {
     match (precision, device) {
-        (Precision::Bf16, Device::Cuda(_)) => Some(RoundedCopy { bytes_per_parameter: 2, name: "weights in bf16" }),
+        (Precision::Bf16, Device::Cuda(_)) if master_weights => {
+            Some(RoundedCopy { bytes_per_parameter: 2, name: "weights in bf16" })
+        }
         (Precision::Bf16, Device::Cpu) if master_weights => {
             Some(RoundedCopy { bytes_per_parameter: 4, name: "weights rounded to bf16" })
         }

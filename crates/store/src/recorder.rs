@@ -177,7 +177,7 @@ mod tests {
     use super::*;
     use crate::checkpoint;
     use crate::checkpoint::{CheckpointChoice, PartSpec, load_state, load_weights};
-    use candle_core::Device;
+    use candle_core::{DType, Device};
     use runner_compute::testing::{layout, random_state, values};
     use runner_spec::event::{EvalMetrics, SampleText, StepMetrics};
 
@@ -227,7 +227,7 @@ mod tests {
         for killed_at in [3, 4, 7, 11, 16] {
             let OpenedRecorder { mut recorder, resumed, .. } = open(run);
             let from = resumed.map_or(0, |chosen| {
-                let state = load_state(&chosen.path, Some("abc"), &layout(), 2, &Device::Cpu).unwrap();
+                let state = load_state(&chosen.path, Some("abc"), &layout(), 2, DType::F32).unwrap();
                 assert_eq!(values(&state), values(&random_state(chosen.step, 2)));
                 chosen.step
             });
@@ -308,7 +308,7 @@ mod tests {
         assert_eq!((chosen.step, &chosen.hash), (4, &saved.1));
         assert_eq!(recorder.newest_checkpoint(), Some(&saved));
         assert!(warnings.iter().any(|w| w.starts_with("1 lines after step 4 dropped")), "{warnings:?}");
-        let back = load_state(&chosen.path, Some("abc"), &layout(), 2, &Device::Cpu).unwrap();
+        let back = load_state(&chosen.path, Some("abc"), &layout(), 2, DType::F32).unwrap();
         assert_eq!(values(&back), values(&state));
     }
 

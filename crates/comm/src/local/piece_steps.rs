@@ -6,8 +6,9 @@ use super::local_rank::LocalRank;
 use crate::buffers::{Buffers, overlap};
 use crate::collective::{Collective, PIECE_BYTES, RunningCollective};
 use crate::error::{CommError, ElementType};
+use half::bf16;
 use runner_compute::kernels::bytes;
-use runner_compute::kernels::cpu::{Real, simd};
+use runner_compute::kernels::cpu::{Real, Stored, simd};
 
 type Running<'a> = RunningCollective<'a, LocalRank>;
 
@@ -70,6 +71,7 @@ impl Collective<'_> {
             (0..running.members()).map(|member| running.staging(member, number).wrapping_add(share.start)).collect();
         match buffers.element {
             ElementType::F64 => sum::<f64>(&staged, own, share.len()),
+            ElementType::Bf16 => sum::<bf16>(&staged, own, share.len()),
             _ => sum::<f32>(&staged, own, share.len()),
         }
     }
@@ -115,33 +117,29 @@ impl Collective<'_> {
     }
 }
 
-/// `staged[mine]` = the sum of all `staged`, in order; `bytes` of each.
+/// `staged[mine]` = the sum of all `staged`, in order; `bytes` of each. A sum of bf16 numbers is made in f32 and rounded once.
 #[expect(unsafe_code, reason = "shared memory")]
-fn sum<T: Real>(staged: &[*mut u8], mine: usize, bytes: usize) {
+fn sum<S: Stored>(staged: &[*mut u8], mine: usize, bytes: usize) {
     const BLOCK: usize = 1024;
     simd::vectorize(
         #[inline(always)]
         || {
-            let mut total = [T::ZERO; BLOCK];
-            let elements = bytes / size_of::<T>();
+            let mut total = [S::Real::ZERO; BLOCK];
+            let elements = bytes / size_of::<S>();
             for start in (0..elements).step_by(BLOCK) {
                 let total = &mut total[..BLOCK.min(elements - start)];
                 for (i, &x) in staged.iter().enumerate() {
                     // SAFETY: this member's share of every member's piece: staged by all, so only this member writes it,
                     // below, when these slices are gone. Aligned: staging is, and shares start at whole vectors.
-                    let x = unsafe { std::slice::from_raw_parts(x.cast::<T>().add(start), total.len()) };
-                    if i == 0 {
-                        total.copy_from_slice(x);
-                    } else {
-                        for (t, &x) in total.iter_mut().zip(x) {
-                            *t += x;
-                        }
+                    let x = unsafe { std::slice::from_raw_parts(x.cast::<S>().add(start), total.len()) };
+                    for (t, &x) in total.iter_mut().zip(x) {
+                        *t = if i == 0 { x.load() } else { *t + x.load() };
                     }
                 }
                 // SAFETY: only this member writes its share; others read it once it is published as reduced.
-                unsafe {
-                    let out = staged[mine].cast::<T>().add(start);
-                    std::ptr::copy_nonoverlapping(total.as_ptr(), out, total.len());
+                let out = unsafe { std::slice::from_raw_parts_mut(staged[mine].cast::<S>().add(start), total.len()) };
+                for (out, &t) in out.iter_mut().zip(&*total) {
+                    *out = S::store(t);
                 }
             }
         },

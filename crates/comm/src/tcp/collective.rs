@@ -12,7 +12,8 @@ use super::frame::FrameTag;
 use crate::buffers::Buffers;
 use crate::collective::{PIECE_BYTES, RunningCollective};
 use crate::error::{CommError, ElementType, OperationKind};
-use runner_compute::kernels::cpu::{Real, simd};
+use half::bf16;
+use runner_compute::kernels::cpu::{Stored, simd};
 
 impl RunningCollective<'_, MeshRank> {
     fn others(&self) -> impl Iterator<Item = usize> + use<> {
@@ -86,6 +87,7 @@ impl RunningCollective<'_, MeshRank> {
                 }
                 let total = match buffers.element {
                     ElementType::F64 => total(&parts, f64::from_le_bytes, f64::to_le_bytes),
+                    ElementType::Bf16 => total(&parts, bf16::from_le_bytes, bf16::to_le_bytes),
                     _ => total(&parts, f32::from_le_bytes, f32::to_le_bytes),
                 };
                 for member in self.others().filter(|member| takes(*member)) {
@@ -148,14 +150,14 @@ impl RunningCollective<'_, MeshRank> {
     }
 }
 
-/// The sum of `parts`, in order: the bytes of equally many numbers each.
-fn total<T: Real, const N: usize>(parts: &[Vec<u8>], decode: fn([u8; N]) -> T, encode: fn(T) -> [u8; N]) -> Vec<u8> {
+/// The sum of `parts`, in order: the bytes of equally many numbers each. A sum of bf16 numbers is made in f32 and rounded once.
+fn total<S: Stored, const N: usize>(parts: &[Vec<u8>], decode: fn([u8; N]) -> S, encode: fn(S) -> [u8; N]) -> Vec<u8> {
     let Some((first, rest)) = parts.split_first() else { return Vec::new() };
-    let mut sums: Vec<T> = first.as_chunks::<N>().0.iter().map(|bytes| decode(*bytes)).collect();
-    let mut next: Vec<T> = Vec::with_capacity(sums.len());
+    let mut sums: Vec<S::Real> = first.as_chunks::<N>().0.iter().map(|bytes| decode(*bytes).load()).collect();
+    let mut next: Vec<S::Real> = Vec::with_capacity(sums.len());
     for part in rest {
         next.clear();
-        next.extend(part.as_chunks::<N>().0.iter().map(|bytes| decode(*bytes)));
+        next.extend(part.as_chunks::<N>().0.iter().map(|bytes| decode(*bytes).load()));
         simd::vectorize(
             #[inline(always)]
             || {
@@ -165,5 +167,5 @@ fn total<T: Real, const N: usize>(parts: &[Vec<u8>], decode: fn([u8; N]) -> T, e
             },
         );
     }
-    sums.into_iter().flat_map(encode).collect()
+    sums.into_iter().flat_map(|sum| encode(S::store(sum))).collect()
 }

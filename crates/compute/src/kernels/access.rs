@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use candle_core::{CpuStorage, DType, Device, InplaceOp1, Layout, Result, Shape, Storage, Tensor, WithDType, bail};
 
-use super::cpu::Real;
+use super::cpu::Stored;
 
 /// The precision of the numbers that kernels store.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -29,6 +29,20 @@ macro_rules! with_type {
                 $body
             }
             other => candle_core::bail!("kernels take f32 or f64, not {other:?}"),
+        }
+    };
+}
+
+/// `with_type!` for flat buffers, which may also be bf16: `$S` is the type in which they are stored.
+macro_rules! with_stored {
+    ($tensor:expr, $S:ident $(; $($name:ident = $read:expr),+)? => $body:expr) => {
+        match $tensor.dtype() {
+            candle_core::DType::BF16 => {
+                type $S = half::bf16;
+                $(read!($S; $($name = $read),+);)?
+                $body
+            }
+            _ => with_type!($tensor, $S $(; $($name = $read),+)? => $body),
         }
     };
 }
@@ -101,21 +115,26 @@ pub(super) fn in_place(
 }
 
 /// Runs `f` on the elements of `tensor`, in place; the tensors that `f` reads must not share its buffer.
-pub(super) fn write<T: Real>(tensor: &Tensor, name: &'static str, f: impl Fn(&mut [T])) -> Result<()> {
+pub(super) fn write<T: Stored>(tensor: &Tensor, name: &'static str, f: impl Fn(&mut [T])) -> Result<()> {
     in_place(tensor, name, |storage, range| {
         f(&mut T::elements_mut(storage)?[range]);
         Ok(())
     })
 }
 
-/// A table of constants on the device of `like` and of its element type; f32 on a GPU.
+/// The type of activations that are computed from weights of the type of `weights`: a CPU has no bf16 kernels but those of flat buffers.
+pub fn activation_dtype(weights: &Tensor) -> DType {
+    if weights.device().is_cpu() && weights.dtype() == DType::BF16 { DType::F32 } else { weights.dtype() }
+}
+
+/// A table of constants on the device of `like`, of the type of activations; f32 on a GPU.
 pub(super) fn table(values: Vec<f64>, shape: impl Into<Shape>, like: &Tensor) -> Result<Tensor> {
-    let dtype = if like.device().is_cpu() { like.dtype() } else { DType::F32 };
+    let dtype = if like.device().is_cpu() { activation_dtype(like) } else { DType::F32 };
     tensor(values, shape)?.to_dtype(dtype)?.to_device(like.device())
 }
 
 /// A new CPU tensor.
-pub(super) fn tensor<T: Real>(data: Vec<T>, shape: impl Into<Shape>) -> Result<Tensor> {
+pub(super) fn tensor<T: Stored>(data: Vec<T>, shape: impl Into<Shape>) -> Result<Tensor> {
     Tensor::from_vec(data, shape.into(), &Device::Cpu)
 }
 

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 
 use candle_core::{Result, Tensor, bail};
 
-use super::access::{StoredPrecision, tensor, write};
+use super::access::{StoredPrecision, activation_dtype, tensor, write};
 use super::cpu::attention as cpu;
 use super::cpu::{Real, decode};
 
@@ -55,10 +55,10 @@ fn check(s: AttentionShape, masks: AttentionMasks<'_>) -> Result<()> {
     }
 }
 
-/// An empty cache of one layer's keys and values for `capacity` tokens per sample, on the device of `like` and of its element type: the
-/// keys, then the values, [2, batch, kv_heads, capacity, head_dim].
+/// An empty cache of one layer's keys and values for `capacity` tokens per sample, of the type of activations and on their device, given weights
+/// `like`: the keys, then the values, [2, batch, kv_heads, capacity, head_dim].
 pub fn new_cache(s: AttentionShape, capacity: usize, like: &Tensor) -> Result<Tensor> {
-    Tensor::zeros((2, s.batch, s.kv_heads, capacity, s.head_dim), like.dtype(), like.device())
+    Tensor::zeros((2, s.batch, s.kv_heads, capacity, s.head_dim), activation_dtype(like), like.device())
 }
 
 /// Appends the new tokens of `qkv` at position `start` to `cache`, which [`new_cache`] made, and attends over it.

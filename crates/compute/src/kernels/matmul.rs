@@ -48,7 +48,7 @@ pub fn linear_backward_input(dy: &Tensor, w: &Tensor, precision: StoredPrecision
     })
 }
 
-/// dw += dyᵀ·x, never rounded: weight gradients are full precision.
+/// dw += dyᵀ·x, not rounded.
 pub fn linear_backward_weight(dw: &Tensor, dy: &Tensor, x: &Tensor) -> Result<()> {
     on_gpu!(dy => super::cuda::matmul::linear_backward_weight(dw, dy, x));
     let (rows, out) = dy.dims2()?;

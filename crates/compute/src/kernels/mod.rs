@@ -20,5 +20,6 @@ pub mod norm;
 pub mod optimizer;
 pub mod out_of_memory;
 pub mod pointwise;
+pub mod storage;
 
-pub use access::{StoredPrecision, on_host};
+pub use access::{StoredPrecision, activation_dtype, on_host};

@@ -4,49 +4,34 @@ use candle_core::{Result, Tensor};
 
 use super::access::{on_host, write};
 use super::cpu::simd::inlined;
-use super::cpu::{Real, elementwise, optimizer};
+use super::cpu::{Real, Stored, elementwise, optimizer};
 
 pub use super::cpu::optimizer::{AdamW, Sgd};
 
-/// One AdamW step. `state` is weights, first and second moments, of the gradients' length each, one after the other; with `bf16`, they
-/// are bf16 values. On a GPU, `copy` (a bf16 tensor) becomes the first weights rounded, in the same pass.
-pub fn adamw(
-    state: &Tensor,
-    grads: &Tensor,
-    decayed: usize,
-    step: &AdamW,
-    bf16: bool,
-    copy: Option<&Tensor>,
-) -> Result<()> {
-    on_gpu!(state => super::cuda::optimizer::adamw(state, grads, decayed, step, bf16, copy));
+/// One AdamW step. `state` is weights, first and second moments, of the gradients' length and type each, one after the other. On a GPU,
+/// `copy` (a bf16 tensor) becomes the first weights rounded, in the same pass.
+pub fn adamw(state: &Tensor, grads: &Tensor, decayed: usize, step: &AdamW, copy: Option<&Tensor>) -> Result<()> {
+    on_gpu!(state => super::cuda::optimizer::adamw(state, grads, decayed, step, copy));
     refuse_copy(copy)?;
-    with_type!(state, T; g = grads => {
-        write::<T>(state, "adamw", |state| {
+    with_stored!(state, S; g = grads => {
+        write::<S>(state, "adamw", |state| {
             let (w, moments) = state.split_at_mut(g.len());
             let (m, v) = moments.split_at_mut(g.len());
-            if bf16 {
-                optimizer::adamw::<T, true>(step, decayed, w, m, v, g);
-            } else {
-                optimizer::adamw::<T, false>(step, decayed, w, m, v, g);
-            }
+            optimizer::adamw(step, decayed, w, m, v, g);
         })
     })
 }
 
-/// One SGD step. `state` is weights, and a momentum buffer after them if it is longer than the gradients; `bf16` and `copy` mean the same
-/// as for [`adamw`].
-pub fn sgd(state: &Tensor, grads: &Tensor, step: &Sgd, bf16: bool, copy: Option<&Tensor>) -> Result<()> {
-    on_gpu!(state => super::cuda::optimizer::sgd(state, grads, step, bf16, copy));
+/// One SGD step. `state` is weights, and a momentum buffer after them if it is longer than the gradients; `copy` means the same as for
+/// [`adamw`].
+pub fn sgd(state: &Tensor, grads: &Tensor, step: &Sgd, copy: Option<&Tensor>) -> Result<()> {
+    on_gpu!(state => super::cuda::optimizer::sgd(state, grads, step, copy));
     refuse_copy(copy)?;
-    with_type!(state, T; g = grads => {
-        write::<T>(state, "sgd", |state| {
+    with_stored!(state, S; g = grads => {
+        write::<S>(state, "sgd", |state| {
             let (w, momentum) = state.split_at_mut(g.len());
             let momentum = (!momentum.is_empty()).then_some(momentum);
-            if bf16 {
-                optimizer::sgd::<T, true>(step, w, momentum, g);
-            } else {
-                optimizer::sgd::<T, false>(step, w, momentum, g);
-            }
+            optimizer::sgd(step, w, momentum, g);
         })
     })
 }
@@ -62,7 +47,7 @@ fn refuse_copy(copy: Option<&Tensor>) -> Result<()> {
 /// The sum of squares.
 pub fn sum_of_squares(x: &Tensor) -> Result<DeviceSum> {
     on_gpu!(x => super::cuda::optimizer::sum_of_squares(x).map(DeviceSum::Pending));
-    with_type!(x, T; x = x => Ok(DeviceSum::Ready(elementwise::sum_of_squares(x))))
+    with_stored!(x, S; x = x => Ok(DeviceSum::Ready(elementwise::sum_of_squares::<S>(x))))
 }
 
 /// A number that is computed from a whole tensor.
@@ -94,7 +79,9 @@ pub fn norm(x: &Tensor) -> Result<f64> {
 /// Sets every element to zero.
 pub fn clear(x: &Tensor) -> Result<()> {
     on_gpu!(x => super::cuda::optimizer::clear(x));
-    with_type!(x, T => write::<T>(x, "clear", |x| elementwise::each(x, inlined!(|v| *v = T::ZERO))))
+    with_stored!(x, S => {
+        write::<S>(x, "clear", |x| elementwise::each(x, inlined!(|v| *v = S::store(<S as Stored>::Real::ZERO))))
+    })
 }
 
 /// Copies `src` and rounds its first `matrices` elements to bf16 values. The others keep their precision: gains near 1 and biases enter
@@ -110,14 +97,8 @@ pub fn copy_rounded(dst: &Tensor, src: &Tensor, matrices: usize) -> Result<()> {
     })
 }
 
-/// Rounds to bf16 values, in place.
-pub fn round(x: &Tensor) -> Result<()> {
-    on_gpu!(x => super::cuda::optimizer::round(x));
-    with_type!(x, T => write::<T>(x, "round", elementwise::round_all))
-}
-
 /// True if every element is finite.
 pub fn all_finite(x: &Tensor) -> Result<bool> {
     on_gpu!(x => super::cuda::optimizer::all_finite(x));
-    with_type!(x, T; x = x => Ok(elementwise::all_finite(x)))
+    with_stored!(x, S; x = x => Ok(elementwise::all_finite::<S>(x)))
 }

@@ -50,8 +50,8 @@ impl Embedding {
     /// Adds weight gradients of rows of `seq` tokens, given the gradient before the dropout mask.
     pub fn backward_weight(&self, grads: &Params, ids: &Tensor, seq: usize, dy: &Tensor) -> Result<()> {
         if let Positions::Learned(p) = self.positions {
-            embedding::position_backward(&grads.parameter(p)?, seq, dy)?;
+            grads.accumulate(p, 1, |dpositions| embedding::position_backward(dpositions, seq, dy))?;
         }
-        embedding::embed_backward(&grads.parameter(self.tokens)?, ids, self.scale, dy)
+        grads.accumulate(self.tokens, 1, |dtable| embedding::embed_backward(dtable, ids, self.scale, dy))
     }
 }

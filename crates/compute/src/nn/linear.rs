@@ -48,8 +48,8 @@ impl Linear {
     /// Adds the weights' gradients.
     pub fn backward_weight(&self, grads: &Params, x: &Tensor, dy: &Tensor) -> Result<()> {
         if let Some(bias) = self.bias {
-            matmul::bias_backward(&grads.parameter(bias)?, dy)?;
+            grads.accumulate(bias, 1, |dbias| matmul::bias_backward(dbias, dy))?;
         }
-        matmul::linear_backward_weight(&grads.stacked(self.weight, self.stacked)?, dy, x)
+        grads.accumulate(self.weight, self.stacked, |dw| matmul::linear_backward_weight(dw, dy, x))
     }
 }

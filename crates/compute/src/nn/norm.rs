@@ -45,18 +45,10 @@ impl Norm {
         dy: &Tensor,
         skip: Option<&Tensor>,
     ) -> Result<Tensor> {
-        let (params, precision) = (pass.params, pass.mb.precision);
-        let dweight = pass.grads.vector(params, self.weight)?;
-        let dbias = self.bias.map(|bias| pass.grads.vector(params, bias)).transpose()?;
-        norm::normalize_backward(
-            &dweight,
-            dbias.as_ref(),
-            x,
-            &params.parameter(self.weight)?,
-            stats,
-            dy,
-            skip,
-            precision,
-        )
+        let precision = pass.mb.precision;
+        let weight = pass.params.parameter(self.weight)?;
+        pass.grads.accumulate_vectors(pass.params, self.weight, self.bias, |dweight, dbias| {
+            norm::normalize_backward(dweight, dbias, x, &weight, stats, dy, skip, precision)
+        })
     }
 }

@@ -52,15 +52,29 @@ impl GradientSink<'_> {
         }
     }
 
-    /// The vector to which a kernel that computes several gradients in one pass must add that of `parameter`, whose length and type
+    /// Runs `add`, which adds the gradients of the vectors `weight` and `bias` in one pass to the tensors that it gets. Their lengths
     /// are those in `params`.
-    pub fn vector(&mut self, params: &Params, parameter: usize) -> Result<Tensor> {
+    pub fn accumulate_vectors<R>(
+        &mut self,
+        params: &Params,
+        weight: usize,
+        bias: Option<usize>,
+        add: impl FnOnce(&Tensor, Option<&Tensor>) -> Result<R>,
+    ) -> Result<R> {
         match self {
-            Self::Add(grads) => grads.parameter(parameter),
+            Self::Add(grads) => grads.accumulate(weight, 1, |dweight| match bias {
+                Some(bias) => grads.accumulate(bias, 1, |dbias| add(dweight, Some(dbias))),
+                None => add(dweight, None),
+            }),
             Self::Defer(tasks) => {
-                let gradient = params.parameter(parameter)?.zeros_like()?;
-                tasks.push(WeightGradientTask::Vector { parameter, gradient: gradient.clone() });
-                Ok(gradient)
+                let mut defer = |parameter: usize| -> Result<Tensor> {
+                    let gradient = params.parameter(parameter)?.zeros_like()?;
+                    tasks.push(WeightGradientTask::Vector { parameter, gradient: gradient.clone() });
+                    Ok(gradient)
+                };
+                let dweight = defer(weight)?;
+                let dbias = bias.map(defer).transpose()?;
+                add(&dweight, dbias.as_ref())
             }
         }
     }
@@ -71,10 +85,9 @@ impl WeightGradientTask {
     pub fn run(self, grads: &Params) -> Result<()> {
         match self {
             Self::Linear { layer, x, dy } => layer.backward_weight(grads, &x, &dy),
-            // Weight gradients are never rounded.
-            Self::Vector { parameter, gradient } => {
-                pointwise::add_assign(&grads.parameter(parameter)?, &gradient, StoredPrecision { bf16: false })
-            }
+            // Sums of weight gradients are rounded only where they are stored.
+            Self::Vector { parameter, gradient } => grads
+                .accumulate(parameter, 1, |sum| pointwise::add_assign(sum, &gradient, StoredPrecision { bf16: false })),
             Self::Embedding { layer, ids, seq, dy } => layer.backward_weight(grads, &ids, seq, &dy),
         }
     }

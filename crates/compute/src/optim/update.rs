@@ -16,15 +16,14 @@ pub fn clip_scale(norm: f64, max: Option<f64>) -> f64 {
 }
 
 /// Updates the weights and moments in `state` with `grad_scale`·`grads` ([layout.total]) at learning rate `lr`. `state.step` counts
-/// the updates before this one. With `bf16`, gradients are read and weights and moments are written as bf16 values; the arithmetic
-/// between is that of their storage. On a GPU, `copy` (a bf16 tensor) becomes the first weights rounded, in the same pass.
+/// the updates before this one. State and gradients are of one type. On a GPU, `copy` (a bf16 tensor) becomes the first weights rounded,
+/// in the same pass.
 pub fn update(
     state: &TrainState,
     spec: &OptimizerSpec,
     grads: &Tensor,
     lr: f64,
     grad_scale: f64,
-    bf16: bool,
     copy: Option<&Tensor>,
 ) -> Result<()> {
     match *spec {
@@ -34,10 +33,10 @@ pub fn update(
                 Decays::Matrices => state.layout.decayed,
                 Decays::All => state.layout.total,
             };
-            optimizer::adamw(&state.buffer, grads, decayed, &step, bf16, copy)
+            optimizer::adamw(&state.buffer, grads, decayed, &step, copy)
         }
         OptimizerSpec::Sgd { momentum } => {
-            optimizer::sgd(&state.buffer, grads, &Sgd { lr, momentum, grad_scale }, bf16, copy)
+            optimizer::sgd(&state.buffer, grads, &Sgd { lr, momentum, grad_scale }, copy)
         }
     }
 }
@@ -58,7 +57,7 @@ mod tests {
             let state = with_buffer(&state, [weights.clone(), zeros].concat());
             let spec = OptimizerSpec::AdamW { beta1: 0.9, beta2: 0.95, eps: 1e-8, weight_decay: 0.5, decays };
             let grads = state.weights().unwrap().zeros_like().unwrap();
-            update(&state, &spec, &grads, 0.5, 1.0, false, None).unwrap();
+            update(&state, &spec, &grads, 0.5, 1.0, None).unwrap();
             let decayed = if decays == Decays::All { total } else { state.layout.decayed };
             assert!(state.layout.decayed > 0 && state.layout.decayed < total);
             for (i, (before, after)) in weights.iter().zip(values(&state)).enumerate() {

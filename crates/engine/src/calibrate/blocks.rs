@@ -107,7 +107,7 @@ pub(super) fn update(busy: ConcurrentLoad, parameters: usize, repetitions: Repet
         Ok(move || {
             let (seconds, ()) = stopwatch(|| {
                 optimizer::norm(&grads)?;
-                optim::update(&state, &adamw, &grads, 1e-4, 1.0, false, None)?;
+                optim::update(&state, &adamw, &grads, 1e-4, 1.0, None)?;
                 optimizer::clear(&grads)
             })?;
             state.step += 1;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use candle_core::{DType, Device};
+use candle_core::Device;
 
 use super::failure::{RankError, describe_place};
 use super::faults::Faults;
@@ -23,7 +23,7 @@ use crate::run_error::RunError;
 use crate::stop::StopSwitch;
 use runner_comm::{Communicator, RunAbort};
 use runner_compute::state::TrainState;
-use runner_exec::{ExecError, parameter_layout};
+use runner_exec::{ExecError, parameter_layout, state_dtype};
 use runner_machine::host::peak_rss_bytes;
 use runner_spec::event::{BestValidation, ObserveError};
 use runner_spec::experiment::Experiment;
@@ -175,7 +175,8 @@ impl LaunchedTraining<'_> {
             read()?
         } else {
             let layout = Arc::new(parameter_layout(program));
-            TrainState::zeroed(layout, program.moments(), DType::F32, &Device::Cpu).map_err(|e| self.start_error(&e))?
+            TrainState::zeroed(layout, program.moments(), state_dtype(program), &Device::Cpu)
+                .map_err(|e| self.start_error(&e))?
         };
         self.comm.broadcast(group, root, &state.buffer)?;
         let own = json_bytes(&(state.step, state.tokens, state.best));

@@ -3,10 +3,12 @@
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
+use candle_core::DType;
+
 use super::entries::{CheckpointChoice, pick, unusable};
 use super::format::{MODEL, PartFileKind};
 use super::header::header_of_part;
-use super::load::{CheckpointProblem, StoredCheckpoint};
+use super::load::{CheckpointProblem, StoredCheckpoint, each_number};
 use super::part::PartSpec;
 use crate::error::StoreError;
 use runner_files::{put_in_place, temporary_file};
@@ -22,7 +24,7 @@ pub struct ExportedWeights {
 }
 
 /// Writes the weights of a checkpoint in `folder` to `to/model.safetensors`, creating `to` and replacing a file of that
-/// name: f32, in the order of `layout`, as a checkpoint in one part holds them. The file has a temporary name until all hashes
+/// name: f32, in the order of `layout`, as a checkpoint in one part holds them if it is of f32. The file has a temporary name until all hashes
 /// agree.
 ///
 /// # Errors
@@ -37,7 +39,7 @@ pub fn export_weights(
     let path = to.join(MODEL);
     let temporary = temporary_file(to).map_err(StoreError::io("creating a file in", to))?;
     let entries: Vec<_> = layout.entries.iter().collect();
-    let header = header_of_part(PartSpec::WHOLE, 0, &entries, PartFileKind::Model.sections(0));
+    let header = header_of_part(PartSpec::WHOLE, 0, &entries, PartFileKind::Model.sections(0), DType::F32);
     let out = temporary.as_file();
     let write =
         |bytes: &[u8], position: u64| out.write_all_at(bytes, position).map_err(StoreError::io("writing", &path));
@@ -67,7 +69,12 @@ pub fn stream_weights(
     let mut read = || -> Result<u64, CheckpointProblem> {
         let stored = StoredCheckpoint::open(&entry.path, None)?;
         let places = stored.find(layout, 0)?;
-        stored.read(&places, false, &mut |place, bytes| sink(place / 4, bytes).map_err(StoreError::Receiver))?;
+        let mut widened = Vec::new();
+        stored.read(&places, false, &mut |place, dtype, bytes| {
+            widened.clear();
+            each_number(dtype, bytes, |number| widened.extend(number.to_le_bytes()));
+            sink(place, &widened).map_err(StoreError::Receiver)
+        })?;
         Ok(stored.state.step)
     };
     read().map_err(|bad| unusable(folder, &entry, bad))

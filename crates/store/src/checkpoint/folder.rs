@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use candle_core::{Device, Tensor};
+use candle_core::{DType, Device, Tensor};
 
 use super::entries::{
     CheckpointChoice, CheckpointEntry, best, dir_name, pending_folder, pick, read_entries, save_failed, unusable,
@@ -278,8 +278,8 @@ fn write_state(folder: &Path, file: &StateFile, create: impl Fn(&Path) -> io::Re
     sync_dir(folder)
 }
 
-/// Reads a training state of `layout` from the checkpoint at `path`, whatever layout wrote it: tensors are found by name, and every
-/// byte that is used is checked. With 0 `moments` only the weights are read; otherwise the checkpoint must have as many. With a
+/// Reads a training state of `layout` and type `dtype` (bf16, or else f32) from the checkpoint at `path`, whatever layout and type wrote
+/// it: tensors are found by name, and every byte that is used is checked. With 0 `moments` only the weights are read; otherwise the checkpoint must have as many. With a
 /// `plan_hash` the checkpoint must be of that plan. Changes nothing, so that all ranks may load at the same time.
 ///
 /// # Errors
@@ -289,9 +289,9 @@ pub fn load_state(
     plan_hash: Option<&str>,
     layout: &Arc<ParamLayout>,
     moments: usize,
-    device: &Device,
+    dtype: DType,
 ) -> Result<TrainState, StoreError> {
-    load::state(path, plan_hash, layout, moments, device).map_err(|bad| bad.error(path, String::new))
+    load::state(path, plan_hash, layout, moments, dtype).map_err(|bad| bad.error(path, String::new))
 }
 
 /// Reads the weights of a checkpoint in `folder`, flat [layout.total], and the step after which they were saved. Changes nothing, so

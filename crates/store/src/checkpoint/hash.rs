@@ -1,6 +1,7 @@
 //! Hashes of a training state, by which runs are compared bit for bit, and the reading of its bytes.
 
 use candle_core::{CpuStorage, Storage, Tensor};
+use half::bf16;
 use serde::{Deserialize, Serialize};
 
 use super::format::PartFileKind;
@@ -83,7 +84,7 @@ pub fn whole_hash<'a>(step: u64, tokens: u64, parts: impl Iterator<Item = &'a St
 /// Elements converted at a time: small enough for the cache, large enough for the hash's wide lanes.
 const CHUNK_ELEMENTS: usize = 1 << 16;
 
-/// Calls `sink` with the bytes of a contiguous f32 tensor, little-endian, piece by piece, without a copy of the whole.
+/// Calls `sink` with the bytes of a contiguous f32 or bf16 tensor, little-endian, piece by piece, without a copy of the whole.
 pub(super) fn each_chunk(
     tensor: &Tensor,
     sink: &mut dyn FnMut(&[u8]) -> Result<(), StoreError>,
@@ -91,15 +92,27 @@ pub(super) fn each_chunk(
     // On a CPU this is the tensor itself.
     let host = on_host(tensor)?;
     let (storage, layout) = host.storage_and_layout();
-    let values = match (&*storage, layout.contiguous_offsets()) {
-        (Storage::Cpu(CpuStorage::F32(values)), Some((start, end))) => &values[start..end],
-        _ => return Err(candle_core::Error::Msg("a checkpoint needs a contiguous f32 buffer".into()).into()),
-    };
-    let mut bytes = vec![0; 4 * CHUNK_ELEMENTS.min(values.len())];
+    match (&*storage, layout.contiguous_offsets()) {
+        (Storage::Cpu(CpuStorage::F32(values)), Some((start, end))) => {
+            encode_chunks(&values[start..end], f32::to_le_bytes, sink)
+        }
+        (Storage::Cpu(CpuStorage::BF16(values)), Some((start, end))) => {
+            encode_chunks(&values[start..end], bf16::to_le_bytes, sink)
+        }
+        _ => Err(candle_core::Error::Msg("a checkpoint needs a contiguous buffer of f32 or bf16".into()).into()),
+    }
+}
+
+fn encode_chunks<T: Copy, const N: usize>(
+    values: &[T],
+    encode: fn(T) -> [u8; N],
+    sink: &mut dyn FnMut(&[u8]) -> Result<(), StoreError>,
+) -> Result<(), StoreError> {
+    let mut bytes = vec![0; N * CHUNK_ELEMENTS.min(values.len())];
     for part in values.chunks(CHUNK_ELEMENTS) {
-        let bytes = &mut bytes[..4 * part.len()];
-        for (out, value) in bytes.chunks_exact_mut(4).zip(part) {
-            out.copy_from_slice(&value.to_le_bytes());
+        let bytes = &mut bytes[..N * part.len()];
+        for (out, value) in bytes.chunks_exact_mut(N).zip(part) {
+            out.copy_from_slice(&encode(*value));
         }
         sink(bytes)?;
     }

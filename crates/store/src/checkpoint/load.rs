@@ -7,7 +7,8 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use candle_core::{Device, Tensor};
+use candle_core::{DType, Device, Tensor};
+use half::bf16;
 
 use super::format::{FORMAT, FORMAT_PARTS, PartFileKind, STATE, StateFile};
 use super::hash::PartHasher;
@@ -15,6 +16,7 @@ use super::header::{self, tensor_name};
 use super::part::PartRecord;
 use crate::error::StoreError;
 use crate::files::{file_name, read_json};
+use runner_compute::kernels::cpu::Stored;
 use runner_compute::state::TrainState;
 use runner_files::safetensors_header::{HeaderError, SafetensorsHeader};
 use runner_spec::format::short_hash;
@@ -102,13 +104,15 @@ struct PartFile {
     name: String,
     blake3: String,
     header: SafetensorsHeader,
+    /// The type of all tensors: f32 or bf16.
+    dtype: DType,
 }
 
-/// The destinations of the requested tensors: per part, file and tensor of the file, the first byte in the destination.
+/// The destinations of the requested tensors: per part, file and tensor of the file, the first element in the destination.
 pub(super) struct TensorPlaces(Vec<[Vec<Option<u64>>; 2]>);
 
-/// Receives the requested bytes: their destination, and a piece of them, a multiple of four.
-pub(super) type Sink<'a> = &'a mut dyn FnMut(u64, &[u8]) -> Result<(), StoreError>;
+/// Receives the requested elements: the destination of the first one, their type, and the bytes of a piece of them.
+pub(super) type Sink<'a> = &'a mut dyn FnMut(u64, DType, &[u8]) -> Result<(), StoreError>;
 
 impl StoredCheckpoint {
     /// Opens the checkpoint in `folder`, of the plan `plan_hash` where that is given, and reads its headers. No tensor may be in it
@@ -166,7 +170,7 @@ impl StoredCheckpoint {
                         let (file, name) = (&file.name, &key.1);
                         return content(format!("{file}: tensor {name} is {have:?}, this model's is {want:?}"));
                     }
-                    places.0[part][kind as usize][index] = Some(4 * (section * layout.total + entry.offset) as u64);
+                    places.0[part][kind as usize][index] = Some((section * layout.total + entry.offset) as u64);
                 }
             }
         }
@@ -180,7 +184,8 @@ impl StoredCheckpoint {
         )
     }
 
-    /// Requests every tensor, weights before moments. Also returns their names, each with the end of its bytes among all bytes.
+    /// Requests every tensor, weights before moments. Also returns their names, each with the end of its elements among all
+    /// elements.
     pub(super) fn everything(&self) -> (TensorPlaces, Vec<(String, u64)>) {
         let mut places = self.nothing();
         let (mut names, mut at) = (Vec::new(), 0);
@@ -188,7 +193,8 @@ impl StoredCheckpoint {
             for (part, (_, files)) in self.parts.iter().enumerate() {
                 for (index, (name, info)) in files[kind as usize].header.tensors.iter().enumerate() {
                     places.0[part][kind as usize][index] = Some(at);
-                    at += info.data_offsets[1] - info.data_offsets[0];
+                    let bytes = info.data_offsets[1] - info.data_offsets[0];
+                    at += bytes / files[kind as usize].dtype.size_in_bytes() as u64;
                     names.push((name.clone(), at));
                 }
             }
@@ -215,8 +221,8 @@ impl StoredCheckpoint {
         Ok(())
     }
 
-    /// The flat buffer of `layout`, [(1 + moments) · layout.total].
-    fn buffer(
+    /// The flat buffer of `layout`, [(1 + moments) · layout.total], of type `S`, whatever the type in the files.
+    fn buffer<S: Stored<Real = f32>>(
         &self,
         folder: &Path,
         layout: &ParamLayout,
@@ -225,18 +231,31 @@ impl StoredCheckpoint {
     ) -> Result<Tensor, CheckpointProblem> {
         let places = self.find(layout, moments)?;
         let len = layout.total * (1 + moments);
-        let mut values: Vec<f32> = Vec::new();
+        let mut values: Vec<S> = Vec::new();
         if values.try_reserve_exact(len).is_err() {
-            let message = format!("no memory for {} bytes of it", 4 * len);
+            let message = format!("no memory for {} bytes of it", size_of::<S>() * len);
             return Err(CheckpointProblem::Machine(StoreError::damaged(folder, message)));
         }
-        values.resize(len, 0.0);
-        self.read(&places, false, &mut |place, bytes| {
-            let numbers = bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]));
-            values[(place / 4) as usize..].iter_mut().zip(numbers).for_each(|(value, number)| *value = number);
+        values.resize(len, S::store(0.0));
+        self.read(&places, false, &mut |place, dtype, bytes| {
+            let mut values = values[place as usize..].iter_mut();
+            each_number(dtype, bytes, |number| {
+                if let Some(value) = values.next() {
+                    *value = S::store(number);
+                }
+            });
             Ok(())
         })?;
         Tensor::from_vec(values, len, device).map_err(|e| CheckpointProblem::Machine(e.into()))
+    }
+}
+
+/// Calls `sink` with each number of `bytes`, little-endian f32 or bf16.
+pub(super) fn each_number(dtype: DType, bytes: &[u8], mut sink: impl FnMut(f32)) {
+    if dtype == DType::BF16 {
+        bytes.as_chunks::<2>().0.iter().for_each(|number| sink(bf16::from_le_bytes(*number).load()));
+    } else {
+        bytes.as_chunks::<4>().0.iter().for_each(|number| sink(f32::from_le_bytes(*number)));
     }
 }
 
@@ -251,14 +270,14 @@ impl PartFile {
             return content(format!("{STATE} does not describe {name}"));
         };
         let mut file = File::open(&path).map_err(|e| CheckpointProblem::io(&path, e))?;
-        let header = header::read(&mut file, expected.bytes).map_err(|bad| match bad {
+        let (header, dtype) = header::read(&mut file, expected.bytes).map_err(|bad| match bad {
             HeaderError::Content(message) => CheckpointProblem::Content(format!("{name}: {message}")),
             HeaderError::Io(error) => CheckpointProblem::io(&path, error),
         })?;
         if let Some(theirs) = header.metadata["step"].as_str().filter(|step| *step != record.step.to_string()) {
             return content(format!("{name} is of step {theirs}, {STATE} of step {}", record.step));
         }
-        Ok(Self { path, name, blake3: expected.blake3.clone(), header })
+        Ok(Self { path, name, blake3: expected.blake3.clone(), header, dtype })
     }
 
     /// Reads all tensors in one pass: `each` gets every byte of them, `sink` those with a place. The hash is over the
@@ -286,7 +305,8 @@ impl PartFile {
             while let Some(&([begin, end], place)) = tensors.peek() {
                 let (from, to) = (begin.max(at), end.min(next));
                 if let Some(place) = place.filter(|_| from < to) {
-                    sink(place + (from - begin), &bytes[(from - at) as usize..(to - at) as usize])
+                    let first = place + (from - begin) / self.dtype.size_in_bytes() as u64;
+                    sink(first, self.dtype, &bytes[(from - at) as usize..(to - at) as usize])
                         .map_err(CheckpointProblem::Machine)?;
                 }
                 if end > next {
@@ -306,30 +326,34 @@ impl PartFile {
 /// Reads and checks every byte of the checkpoint in `folder`, of the plan `plan_hash` where that is given.
 pub(super) fn verify(folder: &Path, plan_hash: Option<&str>) -> Result<StateFile, CheckpointProblem> {
     let stored = StoredCheckpoint::open(folder, plan_hash)?;
-    stored.read(&stored.nothing(), true, &mut |_, _| Ok(()))?;
+    stored.read(&stored.nothing(), true, &mut |_, _, _| Ok(()))?;
     Ok(stored.state)
 }
 
-/// Reads a state of `layout` from the checkpoint in `folder`. Files that the state does not need are not read.
+/// Reads a state of `layout` and type `dtype` (bf16, or else f32) from the checkpoint in `folder`. Files that the state does not need are
+/// not read.
 pub(super) fn state(
     folder: &Path,
     plan_hash: Option<&str>,
     layout: &Arc<ParamLayout>,
     moments: usize,
-    device: &Device,
+    dtype: DType,
 ) -> Result<TrainState, CheckpointProblem> {
     let stored = StoredCheckpoint::open(folder, plan_hash)?;
-    let buffer = stored.buffer(folder, layout, moments, device)?;
+    let buffer = match dtype {
+        DType::BF16 => stored.buffer::<bf16>(folder, layout, moments, &Device::Cpu)?,
+        _ => stored.buffer::<f32>(folder, layout, moments, &Device::Cpu)?,
+    };
     let StateFile { step, tokens, best, .. } = stored.state;
     Ok(TrainState { step, tokens, best: best.map(Into::into), layout: layout.clone(), buffer, moments })
 }
 
-/// Reads the weights alone, [layout.total], and the step after which they were saved.
+/// Reads the weights alone, f32, [layout.total], and the step after which they were saved.
 pub(super) fn weights(
     folder: &Path,
     layout: &ParamLayout,
     device: &Device,
 ) -> Result<(Tensor, u64), CheckpointProblem> {
     let stored = StoredCheckpoint::open(folder, None)?;
-    Ok((stored.buffer(folder, layout, 0, device)?, stored.state.step))
+    Ok((stored.buffer::<f32>(folder, layout, 0, device)?, stored.state.step))
 }

@@ -107,7 +107,7 @@ fn write_file(
     create: Create<'_>,
 ) -> Result<FileRecord, StoreError> {
     let entries: Vec<_> = owned.iter().map(|&index| &state.layout.entries[index]).collect();
-    let header = header_of_part(part, state.step, &entries, kind.sections(state.moments));
+    let header = header_of_part(part, state.step, &entries, kind.sections(state.moments), state.buffer.dtype());
     let mut out = create(path).map_err(StoreError::io("creating", path))?;
     let mut digest = blake3::Hasher::new();
     digest.update(&header);

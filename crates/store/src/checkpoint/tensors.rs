@@ -62,7 +62,7 @@ fn hash_tensors(path: &Path) -> Result<Vec<(String, blake3::Hash)>, CheckpointPr
     let stored = StoredCheckpoint::open(path, None)?;
     let (places, names) = stored.everything();
     let mut hashers = vec![blake3::Hasher::new(); names.len()];
-    stored.read(&places, true, &mut |place, bytes| {
+    stored.read(&places, true, &mut |place, _, bytes| {
         let index = names.partition_point(|(_, end)| *end <= place);
         if let Some(hasher) = hashers.get_mut(index) {
             hasher.update(bytes);

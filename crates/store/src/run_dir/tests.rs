@@ -146,7 +146,7 @@ fn a_run_continues_another() {
         assert_eq!(fs::read_to_string(run.path().join(METRICS)).unwrap(), lines(step));
         let opened = Recorder::open(run.path(), &other.hash, 2).unwrap();
         let path = opened.resumed.unwrap().path;
-        let state = load_state(&path, Some(&other.hash), &layout(), 2, &candle_core::Device::Cpu).unwrap();
+        let state = load_state(&path, Some(&other.hash), &layout(), 2, candle_core::DType::F32).unwrap();
         assert_eq!(values(&state), values(&random_state(step, 2)));
         assert!(opened.warnings.is_empty(), "{:?}", opened.warnings);
     }

@@ -2,8 +2,8 @@
 
 use rayon::prelude::*;
 
-use super::Real;
 use super::simd::{self, TASK, inlined, rows_per_task, sum_by, vectorize};
+use super::{Real, Stored};
 
 /// bf16 runs on the CPU keep values in f32 (or f64), rounded wherever a GPU would store bf16.
 #[inline(always)]
@@ -12,7 +12,7 @@ pub fn round_if<T: Real>(v: T, bf16: bool) -> T {
 }
 
 /// Applies `f(dst, src)` element by element.
-pub fn zip<T: Real>(dst: &mut [T], src: &[T], f: impl Fn(&mut T, T) + Sync) {
+pub fn zip<D: Stored, S: Stored>(dst: &mut [D], src: &[S], f: impl Fn(&mut D, S) + Sync) {
     dst.par_chunks_mut(TASK).zip(src.par_chunks(TASK)).for_each(|(d, s)| {
         vectorize(inlined!(|| {
             for (d, &s) in d.iter_mut().zip(s) {
@@ -23,7 +23,7 @@ pub fn zip<T: Real>(dst: &mut [T], src: &[T], f: impl Fn(&mut T, T) + Sync) {
 }
 
 /// Applies `f` to each element.
-pub fn each<T: Real>(dst: &mut [T], f: impl Fn(&mut T) + Sync) {
+pub fn each<S: Stored>(dst: &mut [S], f: impl Fn(&mut S) + Sync) {
     dst.par_chunks_mut(TASK).for_each(|d| {
         vectorize(inlined!(|| d.iter_mut().for_each(&f)));
     });
@@ -58,14 +58,15 @@ pub fn bias_backward<T: Real>(dy: &[T], dbias: &mut [T]) {
 }
 
 /// Σ x², in f64 from task to task.
-pub fn sum_of_squares<T: Real>(x: &[T]) -> f64 {
-    let parts: Vec<f64> =
-        x.par_chunks(TASK).map(|c| vectorize(inlined!(|| { sum_by(c, inlined!(|v| v * v),) })).double()).collect();
+pub fn sum_of_squares<S: Stored>(x: &[S]) -> f64 {
+    let squares = |c: &[S]| vectorize(inlined!(|| { sum_by(c, inlined!(|v| v.load() * v.load())) })).double();
+    let parts: Vec<f64> = x.par_chunks(TASK).map(squares).collect();
     parts.iter().sum()
 }
 
 /// True if every element is finite.
-pub fn all_finite<T: Real>(x: &[T]) -> bool {
+pub fn all_finite<S: Stored>(x: &[S]) -> bool {
     // 0·x is 0 for finite x and NaN otherwise, and the sum keeps that.
-    x.par_chunks(TASK).all(|c| vectorize(inlined!(|| { sum_by(c, inlined!(|v| T::ZERO * v),) })) == T::ZERO)
+    let zeros = |c: &[S]| vectorize(inlined!(|| { sum_by(c, inlined!(|v| S::Real::ZERO * v.load())) }));
+    x.par_chunks(TASK).all(|c| zeros(c) == S::Real::ZERO)
 }

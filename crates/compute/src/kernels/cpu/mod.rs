@@ -19,5 +19,7 @@ pub mod optimizer;
 pub mod real;
 pub mod rope;
 pub mod simd;
+mod stored;
 
 pub use real::Real;
+pub use stored::Stored;

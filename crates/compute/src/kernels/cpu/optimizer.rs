@@ -1,11 +1,11 @@
-//! Optimizer updates: one parallel pass over flat buffers. With `BF16`, gradients are rounded to bf16 before, weights and
-//! moments after the arithmetic, as PyTorch's fused optimizers do with bfloat16 tensors.
+//! Optimizer updates: one parallel pass over flat buffers. In bf16, scaled gradients are rounded before, weights and moments after the
+//! arithmetic, which is f32, as PyTorch's fused optimizers do with bfloat16 tensors.
 
 use rayon::prelude::*;
 
-use super::Real;
 use super::elementwise::round_if;
 use super::simd::{TASK, inlined, vectorize};
+use super::{Real, Stored};
 
 /// The scalars of one AdamW step.
 #[derive(Debug, Clone, Copy)]
@@ -23,37 +23,39 @@ pub struct AdamW {
 
 /// Decoupled weight decay (Loshchilov and Hutter 2019), in PyTorch's order of operations: w −= lr·wd·w, then
 /// w −= lr/(1−β1^t)·m / (√v/√(1−β2^t) + eps). The first `decayed` elements decay.
-pub fn adamw<T: Real, const BF16: bool>(step: &AdamW, decayed: usize, w: &mut [T], m: &mut [T], v: &mut [T], g: &[T]) {
+pub fn adamw<S: Stored>(step: &AdamW, decayed: usize, w: &mut [S], m: &mut [S], v: &mut [S], g: &[S]) {
+    let real = <S::Real as Real>::real;
     let correction1 = 1.0 - step.beta1.powf(step.t as f64);
     let correction2 = (1.0 - step.beta2.powf(step.t as f64)).sqrt();
-    let (b1, b2) = (T::real(step.beta1), T::real(step.beta2));
-    let (c1, c2) = (T::real(1.0 - step.beta1), T::real(1.0 - step.beta2));
-    let size = T::real(step.lr / correction1);
-    let inverse = T::real(1.0 / correction2);
-    let (eps, scale) = (T::real(step.eps), T::real(step.grad_scale));
-    let shrink = T::real(1.0 - step.lr * step.weight_decay);
-    let (decay, root) = (T::real(step.lr * step.weight_decay), T::real(correction2));
-    let update = |shrink: T, decay: T, w: &mut [T], m: &mut [T], v: &mut [T], g: &[T]| {
+    let (b1, b2) = (real(step.beta1), real(step.beta2));
+    let (c1, c2) = (real(1.0 - step.beta1), real(1.0 - step.beta2));
+    let size = real(step.lr / correction1);
+    let inverse = real(1.0 / correction2);
+    let (eps, scale) = (real(step.eps), real(step.grad_scale));
+    let shrink = real(1.0 - step.lr * step.weight_decay);
+    let (decay, root) = (real(step.lr * step.weight_decay), real(correction2));
+    let update = |shrink: S::Real, decay: S::Real, w: &mut [S], m: &mut [S], v: &mut [S], g: &[S]| {
         w.par_chunks_mut(TASK)
             .zip(m.par_chunks_mut(TASK))
             .zip(v.par_chunks_mut(TASK))
             .zip(g.par_chunks(TASK))
             .for_each(|(((w, m), v), g)| {
                 vectorize(inlined!(|| {
-                    for (((w, m), v), &g) in w.iter_mut().zip(m).zip(v).zip(g) {
-                        let g = round_if(g * scale, BF16);
-                        if BF16 {
+                    for (((w, m), v), g) in w.iter_mut().zip(m).zip(v).zip(g) {
+                        let g = round_if(g.load() * scale, S::IS_BF16);
+                        let (w0, m0, v0) = (w.load(), m.load(), v.load());
+                        let (w1, m1, v1);
+                        if S::IS_BF16 {
                             // In the fused kernel's own order, so that what is rounded is the same number.
-                            let m1 = *m + c1 * (g - *m);
-                            let v1 = b2 * *v + c2 * g * g;
-                            let decayed = *w - decay * *w;
-                            *w = (decayed - size * m1 / (v1.root() / root + eps)).round_bf16();
-                            (*m, *v) = (m1.round_bf16(), v1.round_bf16());
+                            m1 = m0 + c1 * (g - m0);
+                            v1 = b2 * v0 + c2 * g * g;
+                            w1 = w0 - decay * w0 - size * m1 / (v1.root() / root + eps);
                         } else {
-                            *m = b1.fma(*m, c1 * g);
-                            *v = b2.fma(*v, c2 * g * g);
-                            *w = *w * shrink - size * *m / (v.root() * inverse + eps);
+                            m1 = b1.fma(m0, c1 * g);
+                            v1 = b2.fma(v0, c2 * g * g);
+                            w1 = w0 * shrink - size * m1 / (v1.root() * inverse + eps);
                         }
+                        (*w, *m, *v) = (S::store(w1), S::store(m1), S::store(v1));
                     }
                 }));
             });
@@ -62,7 +64,7 @@ pub fn adamw<T: Real, const BF16: bool>(step: &AdamW, decayed: usize, w: &mut [T
     let (m0, m1) = m.split_at_mut(decayed);
     let (v0, v1) = v.split_at_mut(decayed);
     update(shrink, decay, w0, m0, v0, &g[..decayed]);
-    update(T::ONE, T::ZERO, w1, m1, v1, &g[decayed..]);
+    update(S::Real::ONE, S::Real::ZERO, w1, m1, v1, &g[decayed..]);
 }
 
 /// The scalars of one SGD step.
@@ -74,28 +76,27 @@ pub struct Sgd {
 }
 
 /// PyTorch's SGD: buf = momentum·buf + g, w −= lr·buf; without momentum, w −= lr·g.
-pub fn sgd<T: Real, const BF16: bool>(step: &Sgd, w: &mut [T], buf: Option<&mut [T]>, g: &[T]) {
-    let (lr, momentum, scale) = (T::real(step.lr), T::real(step.momentum), T::real(step.grad_scale));
+pub fn sgd<S: Stored>(step: &Sgd, w: &mut [S], buf: Option<&mut [S]>, g: &[S]) {
+    let real = <S::Real as Real>::real;
+    let (lr, momentum, scale) = (real(step.lr), real(step.momentum), real(step.grad_scale));
     match buf {
         None => w.par_chunks_mut(TASK).zip(g.par_chunks(TASK)).for_each(|(w, g)| {
             vectorize(inlined!(|| {
-                for (w, &g) in w.iter_mut().zip(g) {
-                    *w = round_if(*w - if BF16 { lr * round_if(scale * g, true) } else { lr * scale * g }, BF16);
+                for (w, g) in w.iter_mut().zip(g) {
+                    let g = g.load();
+                    let change = if S::IS_BF16 { lr * (scale * g).round_bf16() } else { lr * scale * g };
+                    *w = S::store(w.load() - change);
                 }
             }));
         }),
         Some(buf) => {
             w.par_chunks_mut(TASK).zip(buf.par_chunks_mut(TASK)).zip(g.par_chunks(TASK)).for_each(|((w, b), g)| {
                 vectorize(inlined!(|| {
-                    for ((w, b), &g) in w.iter_mut().zip(b).zip(g) {
-                        if BF16 {
-                            let b1 = momentum * *b + (scale * g).round_bf16();
-                            *w = (*w - lr * b1).round_bf16();
-                            *b = b1.round_bf16();
-                        } else {
-                            *b = momentum.fma(*b, scale * g);
-                            *w -= lr * *b;
-                        }
+                    for ((w, b), g) in w.iter_mut().zip(b).zip(g) {
+                        let g = scale * g.load();
+                        let b1 =
+                            if S::IS_BF16 { momentum * b.load() + g.round_bf16() } else { momentum.fma(b.load(), g) };
+                        (*w, *b) = (S::store(w.load() - lr * b1), S::store(b1));
                     }
                 }));
             });

@@ -4,10 +4,10 @@ use std::fmt::Debug;
 use std::iter::Sum;
 use std::ops::Neg;
 
-use candle_core::{CpuStorage, Result, WithDType, bail};
+use super::Stored;
 
 /// A float that kernels compute in.
-pub trait Real: WithDType + Default + Debug + Neg<Output = Self> + Sum {
+pub trait Real: Stored<Real = Self> + Default + Debug + Neg<Output = Self> + Sum {
     const ZERO: Self;
     const ONE: Self;
     const LOWEST: Self;
@@ -28,11 +28,6 @@ pub trait Real: WithDType + Default + Debug + Neg<Output = Self> + Sum {
     /// The nearest bf16 value, ties to even, kept in this type.
     #[must_use]
     fn round_bf16(self) -> Self;
-    /// The elements of a CPU storage.
-    ///
-    /// # Errors
-    /// If it holds another type.
-    fn elements_mut(storage: &mut CpuStorage) -> Result<&mut [Self]>;
 
     /// tanh from one exponential; absolute error of a few units in the last place of 1.
     #[inline(always)]
@@ -45,7 +40,7 @@ pub trait Real: WithDType + Default + Debug + Neg<Output = Self> + Sum {
 
 /// The items of `Real` whose text is the same for f32 and f64.
 macro_rules! same_for_both {
-    ($variant:ident) => {
+    () => {
         const ZERO: Self = 0.0;
         const ONE: Self = 1.0;
         const LOWEST: Self = Self::MIN;
@@ -79,18 +74,11 @@ macro_rules! same_for_both {
         fn larger(self, other: Self) -> Self {
             if self > other { self } else { other }
         }
-
-        fn elements_mut(storage: &mut CpuStorage) -> Result<&mut [Self]> {
-            match storage {
-                CpuStorage::$variant(v) => Ok(v),
-                other => bail!("expected {} storage, got {other:?}", stringify!($variant)),
-            }
-        }
     };
 }
 
 impl Real for f32 {
-    same_for_both!(F32);
+    same_for_both!();
 
     /// exp(x) = 2^n · exp(r), |r| ≤ ln 2 / 2: n by adding 1.5·2^23, which leaves it in the low mantissa bits; exp(r) by
     /// its Taylor polynomial of degree 7, whose remainder is below half a unit in the last place.
@@ -121,7 +109,7 @@ impl Real for f32 {
 }
 
 impl Real for f64 {
-    same_for_both!(F64);
+    same_for_both!();
 
     #[inline(always)]
     fn fast_exp(self) -> Self {

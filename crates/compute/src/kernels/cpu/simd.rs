@@ -84,7 +84,7 @@ fn fold<T: Real>(mut acc: [T; LANES], join: impl Fn(T, T) -> T) -> T {
 
 /// Σ f(x).
 #[inline(always)]
-pub fn sum_by<T: Real>(x: &[T], f: impl Fn(T) -> T) -> T {
+pub fn sum_by<S: Copy, T: Real>(x: &[S], f: impl Fn(S) -> T) -> T {
     let mut acc = [T::ZERO; LANES];
     let (chunks, rest) = x.as_chunks::<LANES>();
     for c in chunks {

@@ -1,6 +1,5 @@
 // AdamW and SGD over flat buffers, in one pass: weights and moments are updated, and the bf16 copy of the weights is made anew.
-// S is how state is stored. ROUNDED state is of bf16 numbers, whatever it is stored as: gradients are rounded before, weights and
-// moments after the arithmetic.
+// State and gradients are stored as S. bf16 state is ROUNDED: scaled gradients before, weights and moments after the arithmetic.
 #include "rows.cuh"
 
 // The scalars of kernels/cpu/optimizer.rs.
@@ -26,7 +25,7 @@ template <bool ROUNDED> __device__ __forceinline__ void adamw_one(const AdamW& a
 
 // The first `decayed` elements decay; the first `copied` go to `copy`, which may be null. `m` and `v` follow `w` in memory.
 template <typename S, bool ROUNDED>
-__device__ __forceinline__ void adamw(S* w, S* m, S* v, const float* g, bf16* copy, i64 n, i64 decayed, i64 copied, const AdamW& a) {
+__device__ __forceinline__ void adamw(S* w, S* m, S* v, const S* g, bf16* copy, i64 n, i64 decayed, i64 copied, const AdamW& a) {
     each_span(n, are_vectors(w, m, v, g, copy), [&](auto span, i64 i) {
         float x[span.N], y[span.N], z[span.N], d[span.N];
         span.load(x, w + i);
@@ -52,14 +51,13 @@ __device__ __forceinline__ void adamw(S* w, S* m, S* v, const float* g, bf16* co
 
 #define ADAMW(name, S, ROUNDED)                                                                                                \
     extern "C" __global__ void __launch_bounds__(256)                                                                          \
-        name(S* w, S* m, S* v, const float* g, bf16* copy, i64 n, i64 decayed, i64 copied, float beta1, float beta2,           \
+        name(S* w, S* m, S* v, const S* g, bf16* copy, i64 n, i64 decayed, i64 copied, float beta1, float beta2,               \
              float rest1, float rest2, float size, float inverse, float root, float eps, float scale, float shrink,            \
              float decay) {                                                                                                    \
         const AdamW a = {beta1, beta2, rest1, rest2, size, inverse, root, eps, scale, shrink, decay};                          \
         adamw<S, ROUNDED>(w, m, v, g, copy, n, decayed, copied, a);                                                            \
     }
 ADAMW(adamw_f32, float, false)
-ADAMW(adamw_rounded, float, true)
 ADAMW(adamw_bf16, bf16, true)
 
 template <bool ROUNDED> __device__ __forceinline__ void sgd_one(float& w, float& b, float g, bool momentous, float lr, float momentum, float scale) {
@@ -78,11 +76,11 @@ template <bool ROUNDED> __device__ __forceinline__ void sgd_one(float& w, float&
 
 // `b`, the momentum, may be null.
 template <typename S, bool ROUNDED>
-__device__ __forceinline__ void sgd(S* w, S* b, const float* g, bf16* copy, i64 n, i64 copied, float lr, float momentum, float scale) {
+__device__ __forceinline__ void sgd(S* w, S* b, const S* g, bf16* copy, i64 n, i64 copied, float lr, float momentum, float scale) {
     const i64 all = (i64)gridDim.x * blockDim.x;
     for (i64 i = blockIdx.x * (i64)blockDim.x + threadIdx.x; i < n; i += all) {
         float x = to_float(w[i]), y = b ? to_float(b[i]) : 0.0f;
-        sgd_one<ROUNDED>(x, y, g[i], b != 0, lr, momentum, scale);
+        sgd_one<ROUNDED>(x, y, to_float(g[i]), b != 0, lr, momentum, scale);
         w[i] = from_float<S>(x);
         if (b) {
             b[i] = from_float<S>(y);
@@ -94,10 +92,9 @@ __device__ __forceinline__ void sgd(S* w, S* b, const float* g, bf16* copy, i64 
 }
 
 #define SGD(name, S, ROUNDED)                                                                                                  \
-    extern "C" __global__ void name(S* w, S* b, const float* g, bf16* copy, i64 n, i64 copied, float lr, float momentum,       \
+    extern "C" __global__ void name(S* w, S* b, const S* g, bf16* copy, i64 n, i64 copied, float lr, float momentum,           \
                                     float scale) {                                                                             \
         sgd<S, ROUNDED>(w, b, g, copy, n, copied, lr, momentum, scale);                                                        \
     }
 SGD(sgd_f32, float, false)
-SGD(sgd_rounded, float, true)
 SGD(sgd_bf16, bf16, true)

@@ -8,22 +8,11 @@ use crate::gpu;
 use crate::kernels::cpu::optimizer::{AdamW, Sgd};
 use crate::kernels::on_host;
 
-/// `state` is weights, first and second moment, f32 or bf16, `grads` f32. With `bf16`, f32 state keeps bf16 values. `copy` (bf16, at
-/// most as long as the weights) becomes the first weights rounded.
-pub fn adamw(
-    state: &Tensor,
-    grads: &Tensor,
-    decayed: usize,
-    step: &AdamW,
-    bf16: bool,
-    copy: Option<&Tensor>,
-) -> Result<()> {
+/// `state` is weights, first and second moment, f32 or bf16, as `grads`. `copy` (bf16, at most as long as the weights) becomes the first
+/// weights rounded.
+pub fn adamw(state: &Tensor, grads: &Tensor, decayed: usize, step: &AdamW, copy: Option<&Tensor>) -> Result<()> {
     let n = grads.elem_count();
     let (dtype, copied) = (state.dtype(), copied_elements(copy, n)?);
-    let kernel = match (dtype, bf16) {
-        (DType::F32, true) => "adamw_rounded".to_owned(),
-        _ => kernel_for_type("adamw", dtype)?,
-    };
     let correction1 = 1.0 - step.beta1.powf(step.t as f64);
     let root = (1.0 - step.beta2.powf(step.t as f64)).sqrt();
     let launch = Launch::for_tensor(state)?;
@@ -32,7 +21,7 @@ pub fn adamw(
         .array_part("weights", state, dtype, 0, n)?
         .array_part("first moments", state, dtype, n, n)?
         .array_part("second moments", state, dtype, 2 * n, n)?
-        .array("gradients", grads, DType::F32, n)?
+        .array("gradients", grads, dtype, n)?
         .array("copy", copy, DType::BF16, copied)?
         .longs([n, decayed, copied])
         .floats([
@@ -49,17 +38,13 @@ pub fn adamw(
             step.lr * step.weight_decay,
         ]);
     // SAFETY: (w, m, v, g, copy, n, decayed, copied, beta1, beta2, rest1, rest2, size, inverse, root, eps, scale, shrink, decay).
-    unsafe { launch.run(&kernel, dims) }
+    unsafe { launch.run(&kernel_for_type("adamw", dtype)?, dims) }
 }
 
 /// `state` is weights, and a momentum buffer after them if it is longer than the gradients; the other parameters are those of `adamw`.
-pub fn sgd(state: &Tensor, grads: &Tensor, step: &Sgd, bf16: bool, copy: Option<&Tensor>) -> Result<()> {
+pub fn sgd(state: &Tensor, grads: &Tensor, step: &Sgd, copy: Option<&Tensor>) -> Result<()> {
     let n = grads.elem_count();
     let (dtype, copied) = (state.dtype(), copied_elements(copy, n)?);
-    let kernel = match (dtype, bf16) {
-        (DType::F32, true) => "sgd_rounded".to_owned(),
-        _ => kernel_for_type("sgd", dtype)?,
-    };
     let launch = Launch::for_tensor(state)?;
     let dims = launch.dims_for_elements(n);
     let launch = launch.array_part("weights", state, dtype, 0, n)?;
@@ -69,12 +54,12 @@ pub fn sgd(state: &Tensor, grads: &Tensor, step: &Sgd, bf16: bool, copy: Option<
         launch.array("momentum", None::<&Tensor>, dtype, n)?
     };
     let launch = launch
-        .array("gradients", grads, DType::F32, n)?
+        .array("gradients", grads, dtype, n)?
         .array("copy", copy, DType::BF16, copied)?
         .longs([n, copied])
         .floats([step.lr, step.momentum, step.grad_scale]);
     // SAFETY: (w, b, g, copy, n, copied, lr, momentum, scale).
-    unsafe { launch.run(&kernel, dims) }
+    unsafe { launch.run(&kernel_for_type("sgd", dtype)?, dims) }
 }
 
 /// The number of weights that `copy` holds. More than `n` are an error.
@@ -133,11 +118,6 @@ pub fn copy_rounded(dst: &Tensor, src: &Tensor, matrices: usize) -> Result<()> {
         .longs([matrices]);
     // SAFETY: (y, x, n).
     unsafe { launch.run("cast_f32_bf16", dims) }
-}
-
-/// Rounds f32 to bf16 values, in place; a bf16 tensor holds no others.
-pub fn round(x: &Tensor) -> Result<()> {
-    if x.dtype() == DType::BF16 { Ok(()) } else { round_into(x, x, x.elem_count()) }
 }
 
 /// Rounds the first `matrices` elements of `src` (f32) to bf16 values and copies the others.

@@ -8,13 +8,18 @@ use runner_spec::experiment::Activation;
 
 /// y = f(x), of the shape of `x` and of type `dtype`.
 fn map(x: &Tensor, dtype: DType, kernel: &str) -> Result<Tensor> {
+    let y = Launch::for_tensor(x)?.gpu.empty(dtype, x.shape())?;
+    map_into(&y, x, kernel)?;
+    Ok(y)
+}
+
+/// y = f(x). `kernel` must be for the types of both.
+fn map_into(y: &Tensor, x: &Tensor, kernel: &str) -> Result<()> {
     let launch = Launch::for_tensor(x)?;
     let (n, dims) = (x.elem_count(), launch.dims_for_elements(x.elem_count()));
-    let y = launch.gpu.empty(dtype, x.shape())?;
-    let launch = launch.array("y", &y, dtype, n)?.array("x", x, x.dtype(), n)?.longs([n]);
+    let launch = launch.array("y", y, y.dtype(), n)?.array("x", x, x.dtype(), n)?.longs([n]);
     // SAFETY: (y, x, n).
-    unsafe { launch.run(kernel, dims)? }
-    Ok(y)
+    unsafe { launch.run(kernel, dims) }
 }
 
 /// y = f(y, x).
@@ -47,10 +52,18 @@ pub fn add_assign(y: &Tensor, x: &Tensor) -> Result<()> {
 
 /// Converts f32 to bf16, or bf16 to f32.
 pub fn cast(x: &Tensor) -> Result<Tensor> {
-    match x.dtype() {
-        DType::F32 => map(x, DType::BF16, "cast_f32_bf16"),
-        DType::BF16 => map(x, DType::F32, "cast_bf16_f32"),
-        other => bail!("GPU kernels take f32 or bf16, not {other:?}"),
+    let dtype = if x.dtype() == DType::BF16 { DType::F32 } else { DType::BF16 };
+    let y = Launch::for_tensor(x)?.gpu.empty(dtype, x.shape())?;
+    cast_into(&y, x)?;
+    Ok(y)
+}
+
+/// Overwrites `y` with the numbers of `x`, which is of the other of the types f32 and bf16.
+pub fn cast_into(y: &Tensor, x: &Tensor) -> Result<()> {
+    match (x.dtype(), y.dtype()) {
+        (DType::F32, DType::BF16) => map_into(y, x, "cast_f32_bf16"),
+        (DType::BF16, DType::F32) => map_into(y, x, "cast_bf16_f32"),
+        (from, to) => bail!("GPU kernels convert f32 and bf16, not {from:?} to {to:?}"),
     }
 }
 

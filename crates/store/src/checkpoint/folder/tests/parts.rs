@@ -144,7 +144,7 @@ impl Fixture {
     /// Step 2 is found bad because of `text`, by the process that chooses and by the ranks that need the bytes.
     pub(super) fn falls_back(&self, text: &str) {
         let path = self.dir.path().join(dir_name(2));
-        let loads = self.ranks.iter().map(|rank| load_state(&path, Some(PLAN), &rank.layout, 2, &Device::Cpu));
+        let loads = self.ranks.iter().map(|rank| load_state(&path, Some(PLAN), &rank.layout, 2, DType::F32));
         let errors: Vec<String> = loads.filter_map(Result::err).map(|error| error.to_string()).collect();
         assert!(!errors.is_empty() && errors.iter().all(|e| e.contains(text)), "{text}: {errors:?}");
         let chosen = self.open().choose().unwrap().unwrap();
@@ -153,7 +153,7 @@ impl Fixture {
         assert!(warning.contains(text) && warning.contains("falling back to step-00000001"), "{warning}");
         assert!(self.dir.path().join("step-00000002.damaged").is_dir());
         for rank in &self.ranks {
-            let state = load_state(&chosen.path, Some(PLAN), &rank.layout, rank.moments, &Device::Cpu).unwrap();
+            let state = load_state(&chosen.path, Some(PLAN), &rank.layout, rank.moments, DType::F32).unwrap();
             assert_is(&state, rank, 1, text);
         }
     }
@@ -174,7 +174,7 @@ fn every_layout_goes_on_from_every_other() {
                     for rank in &readers {
                         let (path, what) = (&chosen.path, &what);
                         scope.spawn(move || {
-                            let state = load_state(path, Some(PLAN), &rank.layout, rank.moments, &Device::Cpu).unwrap();
+                            let state = load_state(path, Some(PLAN), &rank.layout, rank.moments, DType::F32).unwrap();
                             assert_is(&state, rank, 7, what);
                         });
                     }
@@ -338,10 +338,10 @@ fn a_rank_reads_only_what_it_needs() {
     .unwrap();
     let path = fixture.dir.path().join(dir_name(2));
     let first = &fixture.ranks[0];
-    assert!(load_state(&path, Some(PLAN), &first.layout, 2, &Device::Cpu).is_err());
+    assert!(load_state(&path, Some(PLAN), &first.layout, 2, DType::F32).is_err());
     let replica = Rank { layout: first.layout.clone(), owned: Vec::new(), moments: 0 };
-    assert_is(&load_state(&path, Some(PLAN), &first.layout, 0, &Device::Cpu).unwrap(), &replica, 2, "weights alone");
-    let error = load_state(&path, Some(PLAN), &first.layout, 1, &Device::Cpu).unwrap_err().to_string();
+    assert_is(&load_state(&path, Some(PLAN), &first.layout, 0, DType::F32).unwrap(), &replica, 2, "weights alone");
+    let error = load_state(&path, Some(PLAN), &first.layout, 1, DType::F32).unwrap_err().to_string();
     assert!(error.contains("holds 2 optimizer moments, this run's optimizer has 1"), "{error}");
 }
 
@@ -349,9 +349,9 @@ fn a_rank_reads_only_what_it_needs() {
 fn the_checkpoint_of_another_plan_is_loaded_when_asked_for() {
     let fixture = Fixture::new();
     let (path, rank) = (fixture.dir.path().join(dir_name(2)), &fixture.ranks[0]);
-    let error = load_state(&path, Some("cccccccc"), &rank.layout, 2, &Device::Cpu).unwrap_err().to_string();
+    let error = load_state(&path, Some("cccccccc"), &rank.layout, 2, DType::F32).unwrap_err().to_string();
     assert!(error.contains("of another plan (aaaaaaaabbbb; this run's is cccccccc)"), "{error}");
-    assert_is(&load_state(&path, None, &rank.layout, 2, &Device::Cpu).unwrap(), rank, 2, "any plan");
+    assert_is(&load_state(&path, None, &rank.layout, 2, DType::F32).unwrap(), rank, 2, "any plan");
 }
 
 #[test]
@@ -364,7 +364,7 @@ fn a_checkpoint_is_adopted_by_another_run() {
     let chosen = to.choose().unwrap().unwrap();
     assert_eq!((step, chosen.step, &chosen.hash), (2, 2, &hash));
     for rank in &fixture.ranks {
-        let state = load_state(&chosen.path, Some("dddddddd"), &rank.layout, 2, &Device::Cpu).unwrap();
+        let state = load_state(&chosen.path, Some("dddddddd"), &rank.layout, 2, DType::F32).unwrap();
         assert_is(&state, rank, 2, "adopted");
     }
     assert_eq!(fixture.open().choose().unwrap().unwrap().hash, hash, "the other run keeps its own");

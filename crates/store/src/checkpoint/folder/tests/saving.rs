@@ -5,7 +5,8 @@ use std::io::{Seek, SeekFrom, Write};
 use safetensors::SafeTensors;
 
 use super::super::*;
-use crate::checkpoint::{MODEL, OPTIMIZER, STATE, saved_steps};
+use crate::checkpoint::{MODEL, OPTIMIZER, STATE, export_weights, hash_state, saved_steps};
+use runner_compute::kernels::storage::converted;
 use runner_compute::testing::{layout, random_state, values};
 
 const PLAN: &str = "aaaaaaaabbbbbbbb";
@@ -49,7 +50,7 @@ impl Fixture {
 
     /// Reads the checkpoint of `step` with two moments into the layout of the tests.
     fn load(&self, step: u64) -> Result<TrainState, StoreError> {
-        load_state(&self.folder.join(dir_name(step)), Some(PLAN), &layout(), 2, &Device::Cpu)
+        load_state(&self.folder.join(dir_name(step)), Some(PLAN), &layout(), 2, DType::F32)
     }
 
     /// Resumes from step 1 with a warning that holds `text`, or fails with it if step 2 is the only one.
@@ -71,12 +72,49 @@ fn a_state_comes_back_bit_for_bit() {
         let state = random_state(7, moments);
         let saved = fixture.open(3).save(&state, Some(0.5)).unwrap();
         let chosen = fixture.choose().unwrap().unwrap();
-        let back = load_state(&chosen.path, Some(PLAN), &layout(), moments, &Device::Cpu).unwrap();
+        let back = load_state(&chosen.path, Some(PLAN), &layout(), moments, DType::F32).unwrap();
         assert_eq!(values(&back), values(&state));
         assert_eq!((back.step, back.tokens, back.best), (7, state.tokens, state.best));
         assert_eq!((chosen.step, chosen.hash), (7, saved.hash));
         assert!(chosen.warnings.is_empty());
     }
+}
+
+/// A bf16 state takes half the bytes of an f32 state, and each reads the other's checkpoint.
+#[test]
+fn a_bf16_state_comes_back_bit_for_bit() {
+    let state = random_state(7, 2);
+    let stored = |state: &TrainState| TrainState {
+        buffer: converted(&state.buffer).unwrap(),
+        layout: state.layout.clone(),
+        ..*state
+    };
+    let (fixture, half) = (Fixture::new(), stored(&state));
+    let saved = fixture.open(3).save(&half, None).unwrap();
+    let chosen = fixture.choose().unwrap().unwrap();
+    assert_eq!((&chosen.hash, &saved.hash), (&hash_state(&half).unwrap(), &chosen.hash));
+    let load = |dtype| load_state(&chosen.path, Some(PLAN), &layout(), 2, dtype).unwrap();
+    let numbers = |state: &TrainState| state.buffer.to_dtype(DType::F32).unwrap().to_vec1::<f32>().unwrap();
+    let (back, wide) = (load(DType::BF16), load(DType::F32));
+    assert_eq!((back.buffer.dtype(), wide.buffer.dtype()), (DType::BF16, DType::F32));
+    assert_eq!((numbers(&back), numbers(&wide)), (numbers(&half), numbers(&half)));
+    assert_eq!(hash_state(&back).unwrap(), saved.hash);
+    // The weights for evaluation and export are f32.
+    let (weights, _) = load_weights(&fixture.folder, CheckpointChoice::Latest, &layout(), &Device::Cpu).unwrap();
+    assert_eq!(weights.to_vec1::<f32>().unwrap(), numbers(&half)[..half.layout.total]);
+    let exported = tempfile::tempdir().unwrap();
+    export_weights(&fixture.folder, CheckpointChoice::Latest, &layout(), exported.path()).unwrap();
+    let plain = Fixture::new();
+    plain.open(3).save(&stored(&half), None).unwrap();
+    assert_eq!(fs::read(exported.path().join(MODEL)).unwrap(), fs::read(plain.file(7, MODEL)).unwrap());
+    let bytes = |fixture: &Fixture, name| fs::metadata(fixture.file(7, name)).unwrap().len() as usize;
+    let saved_bytes = bytes(&plain, OPTIMIZER) - bytes(&fixture, OPTIMIZER);
+    // The names of the types and of offsets differ in length, too.
+    assert!(saved_bytes.abs_diff(2 * 2 * state.layout.total) < 10 * 2 * state.layout.entries.len(), "{saved_bytes}");
+    // An f32 checkpoint gives a bf16 state its numbers rounded.
+    plain.open(3).save(&TrainState { step: 9, ..random_state(7, 2) }, None).unwrap();
+    let rounded = load_state(&plain.folder.join(dir_name(9)), Some(PLAN), &layout(), 2, DType::BF16).unwrap();
+    assert_eq!(numbers(&rounded), numbers(&half));
 }
 
 #[test]
@@ -207,7 +245,7 @@ fn another_models_tensors_are_told() {
     let other = Arc::new(ParamLayout::new(runner_spec::model::parameters(&spec)));
     let fixture = Fixture::with(&[1]);
     let path = fixture.folder.join(dir_name(1));
-    let error = load_state(&path, Some(PLAN), &other, 2, &Device::Cpu).unwrap_err().to_string();
+    let error = load_state(&path, Some(PLAN), &other, 2, DType::F32).unwrap_err().to_string();
     assert!(
         error.contains("step-00000001") && error.contains("c_fc.weight is [16, 4], this model's is [8, 4]"),
         "{error}"
