@@ -204,8 +204,9 @@ fn encoder_layers_in_bf16_resume_to_the_same_bits() {
     sandbox
         .expect(0, &["fork", &masters, "--from", "latest", "--set", "train.steps=66", "--set", "master_weights=false"]);
     for (id, fork) in sandbox.runs().into_iter().filter(|(id, _)| *id != first) {
-        let went_on = fork.train_losses();
-        assert!(went_on.iter().all(|loss| *loss < 0.9 * losses[0]), "{id} goes on where the run ended: {went_on:?}");
+        // A fork's record has the steps before it, too.
+        let went_on = fork.train_losses().split_off(60);
+        assert!(!went_on.is_empty() && went_on.iter().all(|loss| *loss < 0.8 * losses[0]), "{id}: {went_on:?}");
     }
 }
 
