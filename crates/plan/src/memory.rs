@@ -353,6 +353,8 @@ mod tests {
     fn bf16_state_is_two_bytes_a_parameter() {
         let mut program = program();
         (program.precision, program.model.vocab_size) = (Precision::Bf16, 50_000);
+        program.periodic.clear();
+        program.eval.samples = None;
         let masters = estimate_alone(&program);
         program.master_weights = false;
         let memory = estimate_alone(&program);
