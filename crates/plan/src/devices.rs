@@ -436,7 +436,7 @@ mod tests {
     fn a_run_is_read_where_it_was_trained() {
         let read = |choice, trained_on, found| {
             let (cluster, mut notes) = (with_gpus(cluster(), found, 8), Vec::new());
-            device_for_reading(&experiment(), choice, trained_on, &cluster, &mut notes).map_err(|e| e.to_string())
+            device_for_reading(choice, trained_on, &cluster, &mut notes).map_err(|e| e.to_string())
         };
         let (auto, cuda) = (DeviceChoice::Auto, DeviceChoice::Cuda);
         assert_eq!(read(auto, Device::Cuda(2), boards(4, (8, 0))), Ok(Device::Cuda(2)));
