@@ -252,6 +252,7 @@ mod tests {
             "runner data prepare a.txt --to llmc out",
             "runner data prepare a.txt --tokenizer bytes --to llmc",
             "runner data prepare a.txt --from exp.yaml --to llmc out",
+            "runner data prepare a.txt --tokenizer bytes --set a.b=1 --to llmc out",
             "runner data prepare a.txt --tokenizer bytes --to llmc out --shard-tokens 1e8",
             "runner tokenizer train a.txt",
             "runner tokenizer train a.txt --from exp.yaml --vocab-size 300",

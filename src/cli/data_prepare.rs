@@ -33,7 +33,7 @@ pub(crate) struct PrepareArgs {
     #[arg(long, value_name = "EXPERIMENT", conflicts_with_all = ["files", "tokenizer", "column", "field"])]
     pub from: Option<PathBuf>,
     /// With --from: override a key of the file, such as `data.tokenizer={bytes: {}}`.
-    #[arg(long, value_name = "KEY.PATH=VALUE", requires = "from")]
+    #[arg(long, value_name = "KEY.PATH=VALUE", requires = "from", conflicts_with = "files")]
     pub set: Vec<String>,
     /// The tokenizer: gpt2:FOLDER (with vocab.json and merges.txt), hub:NAME (hub:gpt2), the path of a tokenizer.json, bytes,
     /// chars, or bpe:SIZE to train one on the text.

@@ -49,7 +49,7 @@ pub(crate) struct TrainArgs {
     #[arg(long, value_name = "EXPERIMENT", conflicts_with_all = ["files", "column", "field"])]
     pub from: Option<PathBuf>,
     /// With --from: override a key of the file, such as `data.validation=null`.
-    #[arg(long, value_name = "KEY.PATH=VALUE", requires = "from")]
+    #[arg(long, value_name = "KEY.PATH=VALUE", requires = "from", conflicts_with = "files")]
     pub set: Vec<String>,
     #[command(flatten)]
     pub template: TemplateArgs,
