@@ -9,7 +9,7 @@ use crate::schema::schema_ref;
 use crate::{LoadOptions, Loaded, from_str, to_yaml};
 
 /// Each kind of source, `NAME` standing for what train, validation and test must not share.
-const SOURCES: [&str; 11] = [
+const SOURCES: [&str; 13] = [
     "{text: {files: [NAME.txt]}}",
     "{parquet: {files: [NAME.parquet]}}",
     "{parquet: {files: [NAME.parquet], template: '{{ text }}'}}",
@@ -21,12 +21,15 @@ const SOURCES: [&str; 11] = [
     "{hub: {dataset: a/NAME, template: '{{ text }}'}}",
     "{tokens: {files: [NAME.bin]}}",
     "{builtin: {corpus: stories}}",
+    "{builtin: {corpus: stories}}",
+    "{tokens: {files: [NAME.bin]}}",
 ];
 
 /// Files that use every alternative except the kinds of sources, which come from `SOURCES`. A new alternative, such as an optimizer, is
 /// added to one of them.
-const FILES: [&str; 11] = [
-    "model: {preset: gpt2-micro}\ndata: {DATA, tokenizer: {bytes: {}}, layout: {packed: {}}}\nbatch: {tokens: 8192}\neval: {EVAL}",
+const FILES: [&str; 13] = [
+    "model: {preset: gpt2-micro}\ndata: {DATA, tokenizer: {bytes: {}}, layout: {packed: {}}}\nbatch: {tokens: 8192}\n\
+     eval: {EVAL}\nlog: {mlflow: {uri: 'http://localhost:5000'}}",
     "model: {preset: llama-micro}\ndata: {DATA, tokenizer: {chars: {}}, layout: {columns: {}}}\ntrain: {epochs: 2}\neval: {EVAL}",
     "model: {preset: gpt2-nano, init: {pytorch: {}}}\ndata: {DATA, tokenizer: {words: {special_tokens: ['<bos>', '<eos>', '<pad>']}}, \
      layout: {padded: {bos: '<bos>', eos: '<eos>', pad: '<pad>'}}}\ntrain: {tokens: 1000000}\neval: {EVAL, loss: {batches: 2}}",
@@ -34,12 +37,15 @@ const FILES: [&str; 11] = [
     "model: {preset: gpt2-nano}\ndata: {DATA, tokenizer: {gpt2: {vocab: v.json, merges: m.txt}}}\n\
      schedule: {decay: {cosine: {}}}\neval: {EVAL, hellaswag: {file: h.jsonl}}",
     "model: {preset: gpt2-nano}\ndata: {DATA, tokenizer: {file: t.json}}\nschedule: {decay: {linear: {}}}\neval: {EVAL, samples: {prompts: [a]}}",
-    "model: {preset: gpt2-nano}\ndata: {DATA, tokenizer: {hub: gpt2}}\nschedule: {decay: {step: {every: 10, gamma: 0.5}}}\neval: {EVAL}",
+    "model: {preset: gpt2-nano}\ndata: {DATA, tokenizer: {hub: gpt2}}\nschedule: {decay: {step: {every: 10, gamma: 0.5}}}\n\
+     eval: {EVAL, hellaswag: {hub: a/h}}",
     "model: {preset: gpt2-nano}\ndata: {DATA}\nschedule: {decay: {step: {epochs: 1, gamma: 0.5}}}\neval: {EVAL}",
     "model: {preset: gpt2-nano, init: {from: weights}}\ndata: {DATA}\neval: {EVAL}",
     "model: {preset: gpt2-nano, vocab_size: 50257}\ndata: {DATA, tokenizer: {hub: gpt2}}\neval: {EVAL}",
-    "model: {preset: gpt2-mini}\ndata: {DATA}\nparallel: {mode: pipeline, pipeline: {stages: 2}}\n\
+    "model: {preset: gpt2-mini}\ndata: {TRAIN, validation: {fraction: 0.1}}\nparallel: {mode: pipeline, pipeline: {stages: 2}}\n\
      eval: {EVAL, hellaswag: {builtin: stories}}",
+    "model: {preset: gpt2-nano}\ndata: {DATA}\neval: {EVAL}",
+    "model: {preset: gpt2-nano, vocab_size: 1000}\ndata: {DATA, tokenizer: {ids: {}}}\neval: {EVAL}",
 ];
 
 /// Keys whose values are recorded under other keys.
@@ -64,9 +70,9 @@ fn load(text: &str) -> Loaded {
 fn loaded_files() -> impl Iterator<Item = Loaded> {
     SOURCES.iter().zip(FILES).map(|(source, file)| {
         let of = |name: &str| source.replace("NAME", name);
-        let validation = if source.contains("builtin") { "{fraction: 0.1}".to_owned() } else { of("v") };
-        let data = format!("train: {}, validation: {validation}", of("t"));
-        load(&file.replace("DATA", &data).replace("EVAL", &format!("test: {}", of("e"))))
+        let (train, validation) = (format!("train: {}", of("t")), format!("validation: {}", of("v")));
+        let file = file.replace("DATA", &format!("TRAIN, {validation}")).replace("TRAIN", &train);
+        load(&file.replace("EVAL", &format!("test: {}", of("e"))))
     })
 }
 

@@ -101,8 +101,7 @@ pub struct HubChoice {
     /// Its name, as `Rowan/hellaswag`.
     pub dataset: String,
     /// The configuration to read. Default: the dataset's own default, or its only one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(!skip_serializing_if)]
+    #[serde(default)]
     pub config: Option<String>,
     /// The split to read. Default: validation.
     #[serde(default = "validation_split")]
