@@ -171,7 +171,7 @@ impl EvalArgs {
             vocab_size: model.spec().vocab_size,
         };
         let data = prepare_evaluation(&request, pool, &mut PreparationObserver::new(screen));
-        let data = data.map_err(|error| reword_engine_error(error))?;
+        let data = data.map_err(reword_engine_error)?;
         let micro_batch = (EVAL_TOKENS_PER_FORWARD / length).max(1);
         Ok((data, RowSettings { rows: self.rows.unwrap_or(u64::MAX), micro_batch, mask_padding: false }))
     }
@@ -193,7 +193,7 @@ pub(crate) fn run(args: &EvalArgs) -> anyhow::Result<Exit> {
     }
     let started = Instant::now();
     // A device can be used only by the thread that opens it.
-    let (step, loss, items) = pool.install(|| measure(&model, device, &data, &settings))?;
+    let Measured { step, loss, items } = pool.install(|| measure(&model, device, &data, &settings))?;
     if let (Some(file), Some(items)) = (&args.items, &items) {
         write_items(file, items)?;
     }
@@ -212,13 +212,20 @@ pub(crate) fn run(args: &EvalArgs) -> anyhow::Result<Exit> {
     print_result(args.json, &result, || result.text())
 }
 
-/// Loads `model`, and computes the losses of the rows and items of `data`. Returns the step of its checkpoint, too.
+/// The losses of a model's rows and items, and the step of its checkpoint.
+struct Measured {
+    step: Option<u64>,
+    loss: Option<ValidationLoss>,
+    items: Option<Vec<ScoredItem>>,
+}
+
+/// Loads `model`, and computes the losses of the rows and items of `data`.
 fn measure(
     model: &EvaluatedModel,
     device: runner_spec::program::Device,
     data: &EvaluationData,
     settings: &RowSettings,
-) -> anyhow::Result<(Option<u64>, Option<ValidationLoss>, Option<Vec<ScoredItem>>)> {
+) -> anyhow::Result<Measured> {
     let (model, weights, step) = model.load(device)?;
     let loss = data.rows.as_ref().map(|split| {
         let batches = LossBatches::new(split, settings.rows, settings.micro_batch, settings.mask_padding);
@@ -228,7 +235,7 @@ fn measure(
         let batches = ChoiceBatches::new(items, model.spec.context_length);
         batches.scored_items(&run_all_batches(&batches, &model, &weights)?)
     });
-    Ok((step, loss.transpose()?, items.transpose()?))
+    Ok(Measured { step, loss: loss.transpose()?, items: items.transpose()? })
 }
 
 /// Writes `items` to `file`, one JSON object a line.

@@ -108,7 +108,7 @@ impl ModelArgs {
         let named = self.tokenizer.as_deref().map(|name| find_tokenizer(name, screen)).transpose()?;
         let host = host_without_runs(self.threads)?;
         let tokenizer = model.tokenizer(named.as_ref(), pool, &host, &mut PreparationObserver::new(screen));
-        Ok(tokenizer.map_err(|error| reword_engine_error(error))?)
+        Ok(tokenizer.map_err(reword_engine_error)?)
     }
 
     /// The device to read `model` on; notes about the choice go to standard error.

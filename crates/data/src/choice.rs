@@ -134,8 +134,10 @@ mod tests {
         OPTIONAL GROUP endings (LIST) { REPEATED GROUP list { OPTIONAL BYTE_ARRAY element (STRING); } }
         OPTIONAL BYTE_ARRAY label (STRING); }";
 
-    /// Writes rows of a number, a context, two endings and a label.
-    fn write_rows(path: &Path, rows: &[(i32, &str, [&str; 2], &str)]) {
+    /// A number, a context, two endings and a label.
+    type Row<'a> = (i32, &'a str, [&'a str; 2], &'a str);
+
+    fn write_rows(path: &Path, rows: &[Row<'_>]) {
         let schema = Arc::new(parse_message_type(SCHEMA).unwrap());
         let file = std::fs::File::create(path).unwrap();
         let mut writer = SerializedFileWriter::new(file, schema, Arc::default()).unwrap();
@@ -145,7 +147,7 @@ mod tests {
         let numbers: Vec<i32> = rows.iter().map(|row| row.0).collect();
         column.typed::<Int32Type>().write_batch(&numbers, Some(&present), None).unwrap();
         column.close().unwrap();
-        let texts = |select: fn(&(i32, &str, [&str; 2], &str)) -> String| -> Vec<ByteArray> {
+        let texts = |select: fn(&Row<'_>) -> String| -> Vec<ByteArray> {
             rows.iter().map(|row| ByteArray::from(select(row).into_bytes())).collect()
         };
         let mut column = group.next_column().unwrap().unwrap();

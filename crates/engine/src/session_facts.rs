@@ -30,9 +30,10 @@ fn detect_platform(host: &Host, plan: &Plan) -> Platform {
         Device::Cuda(index) => Some(index),
         Device::Cpu => None,
     };
-    let used: Vec<usize> = plan.ranks.iter().filter_map(|rank| gpu_of(rank.device)).collect();
+    let used = || plan.ranks.iter().filter_map(|rank| gpu_of(rank.device));
     // Each machine sees its own GPUs, whose numbers are those of the ranks on it.
-    let (gpus, gpu_libraries) = gpus_and_libraries(&BTreeSet::from_iter(used.iter().copied()), used.len() > 1);
+    let indices: BTreeSet<usize> = used().collect();
+    let (gpus, gpu_libraries) = gpus_and_libraries(&indices, used().count() > 1);
     Platform {
         target: host.build.target.clone(),
         source_hash: host.build.source_hash.clone(),

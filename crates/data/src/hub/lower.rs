@@ -252,7 +252,7 @@ pub(super) fn tokenizer_files(snapshot: &Snapshot) -> Vec<&'static str> {
     let has = |file: &&str| snapshot.files.iter().any(|f| f == file);
     if has(&TOKENIZER) {
         vec![TOKENIZER]
-    } else if VOCAB_AND_MERGES.iter().all(|file| has(file)) {
+    } else if VOCAB_AND_MERGES.iter().all(has) {
         VOCAB_AND_MERGES.to_vec()
     } else {
         Vec::new()

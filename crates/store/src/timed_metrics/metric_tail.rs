@@ -51,14 +51,13 @@ impl MetricTail {
         };
         let opened = self.reader.take();
         let opened = opened.filter(|opened| opened.identity == identity(&found) && opened.offset <= found.len());
-        let opened = match opened {
-            Some(opened) => opened,
-            None => {
-                let file = File::open(&path).map_err(StoreError::io("reading", &path))?;
-                let identity = identity(&file.metadata().map_err(StoreError::io("reading", &path))?);
-                let clock = TimedRecord::open(&self.run)?.clock();
-                OpenedMetrics { file: BufReader::new(file), identity, offset: 0, clock }
-            }
+        let opened = if let Some(opened) = opened {
+            opened
+        } else {
+            let file = File::open(&path).map_err(StoreError::io("reading", &path))?;
+            let identity = identity(&file.metadata().map_err(StoreError::io("reading", &path))?);
+            let clock = TimedRecord::open(&self.run)?.clock();
+            OpenedMetrics { file: BufReader::new(file), identity, offset: 0, clock }
         };
         self.reader.insert(opened).read_lines(limit).map_err(StoreError::io("reading", &path))
     }

@@ -174,8 +174,10 @@ impl Clock {
 #[cfg(any(test, feature = "testing"))]
 #[allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 pub mod fixtures {
-    use super::*;
-    use crate::run_dir::{RunDir, RunFiles};
+    use std::path::{Path, PathBuf};
+
+    use crate::manifest::{Manifest, Session};
+    use crate::run_dir::{MANIFEST, METRICS, RunDir, RunFiles, SAMPLES};
     use runner_spec::plan::Plan;
 
     /// A run of `plan` in `root` with the metrics `lines`, and with sessions that began after these steps at these times.
