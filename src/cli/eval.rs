@@ -149,7 +149,7 @@ impl EvalArgs {
             return Ok((prepared.into(), settings));
         }
         if self.batches.is_some() {
-            self.model.needs_run("--batches")?;
+            self.model.require_run("--batches")?;
         }
         let choice = match self.choice(None)? {
             Some(set) => Some(local_choice(set, &host, &mut PreparationObserver::new(screen))?),
@@ -193,7 +193,7 @@ pub(crate) fn run(args: &EvalArgs) -> anyhow::Result<Exit> {
     }
     let started = Instant::now();
     // A device can be used only by the thread that opens it.
-    let Measured { step, loss, items } = pool.install(|| measure(&model, device, &data, &settings))?;
+    let ModelLosses { step, loss, items } = pool.install(|| measure(&model, device, &data, &settings))?;
     if let (Some(file), Some(items)) = (&args.items, &items) {
         write_items(file, items)?;
     }
@@ -213,7 +213,7 @@ pub(crate) fn run(args: &EvalArgs) -> anyhow::Result<Exit> {
 }
 
 /// The losses of a model's rows and items, and the step of its checkpoint.
-struct Measured {
+struct ModelLosses {
     step: Option<u64>,
     loss: Option<ValidationLoss>,
     items: Option<Vec<ScoredItem>>,
@@ -225,7 +225,7 @@ fn measure(
     device: runner_spec::program::Device,
     data: &EvaluationData,
     settings: &RowSettings,
-) -> anyhow::Result<Measured> {
+) -> anyhow::Result<ModelLosses> {
     let (model, weights, step) = model.load(device)?;
     let loss = data.rows.as_ref().map(|split| {
         let batches = LossBatches::new(split, settings.rows, settings.micro_batch, settings.mask_padding);
@@ -235,7 +235,7 @@ fn measure(
         let batches = ChoiceBatches::new(items, model.spec.context_length);
         batches.scored_items(&run_all_batches(&batches, &model, &weights)?)
     });
-    Ok(Measured { step, loss: loss.transpose()?, items: items.transpose()? })
+    Ok(ModelLosses { step, loss: loss.transpose()?, items: items.transpose()? })
 }
 
 /// Writes `items` to `file`, one JSON object a line.

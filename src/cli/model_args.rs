@@ -130,7 +130,7 @@ impl ModelArgs {
     }
 
     /// Refuses `flag`, which is about a run, if there is none.
-    pub(crate) fn needs_run(&self, flag: &str) -> Result<(), RequestError> {
+    pub(crate) fn require_run(&self, flag: &str) -> Result<(), RequestError> {
         if self.run.is_none() {
             refuse!("{flag} is about a run, and --weights names none");
         }

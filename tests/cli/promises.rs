@@ -38,7 +38,7 @@ fn experiment_files(folder: &Path) -> Vec<String> {
 
 /// Files that train on the built-in corpus, or on a file that is shipped with them: the plan of a run on the CPU.
 const PLANS_OF_SHIPPED_DATA: &[(&str, &str)] = &[
-    ("gpt2-alpaca-tiny.yaml", "96c0d2f19d4f86f367c856927edecd5c104aa6a7755c33fad77d42ae00cf8415"),
+    ("gpt2-alpaca-tiny.yaml", "ff9580b21c565c611c2b4c952783be25cf0d8548de1ec8d5d33a9f48dae89887"),
     ("gpt2-fineweb-tiny.yaml", "5b822dd3ca83573f0f735432772c9c889b8eb36605d1207eb0a74bf6f015a83e"),
     ("gpu/parity-gpt2.yaml", "738229d8b7c63ef1a5537812f8d6627773d89e3bd44495f7202bb5dec3f370a7"),
     ("gpu/parity-llama.yaml", "6ed2446acbbefae80a064a4a1b8000e1ed4a3f2400c814b4ac084d4db272b8d4"),
@@ -55,7 +55,7 @@ const PLANS_OF_SHIPPED_DATA: &[(&str, &str)] = &[
 const PLANS_OF_OTHER_DATA: &[(&str, &str)] = &[
     ("data/fineweb-edu.yaml", "6f8a80e94f59b92d9b5364baefd517aa08fe39ec7314c6e509fec22f0f74b050"),
     ("gpt2-124m.yaml", "4b11cb99cca485339403e2e7996473a78a0780349584a6a5ae904c9cacea32de"),
-    ("gpt2-alpaca.yaml", "0b8bcfe981fd970d49a4b245d6db260306c83a8c21e3ca7be3d69b70ae23d62c"),
+    ("gpt2-alpaca.yaml", "3617d1f36d37bc52c86d5a33088e78196d8a8928c5f8a9236a11033ea13d5d79"),
     ("gpt2-fineweb-start.yaml", "b84d98eb4fcdec3faafdd9b3ef5322f93cc60b2a388d5699bebccb94bdd90d8f"),
     ("gpt2-fineweb.yaml", "1ed6596839149d4e6f66985696b07ac4d8ee3b46f97d545cc2bed796271b8461"),
     ("gpu/gpt2-124m.yaml", "1359282cf5fd53eacbdaae74b7c0c45ec728c99078f5ce6b001fb385909f2a2c"),

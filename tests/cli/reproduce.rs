@@ -161,7 +161,7 @@ fn changed_data_is_named_and_diverges() {
     let printed = sandbox.expect(3, &format!("reproduce {id} --threads 1 --check"));
     assert!(printed.contains("training data    changed"), "{printed}");
     assert!(
-        printed.contains("plan             changed") && printed.contains("data, weights or devices differ"),
+        printed.contains("plan             changed") && printed.contains("the devices are not: see the lines below"),
         "{printed}"
     );
     assert_eq!(sandbox.runs().len(), 1, "only looked at");

@@ -112,7 +112,7 @@ fn missing_metrics_and_long_decays_are_said_with_what_to_do() {
     let decay = "--set schedule.decay.cosine.steps=5000";
     let printed = sandbox.expect(0, &format!("apply exp.yaml --threads 1 {decay}"));
     assert!(
-        printed.contains("schedule.decay.cosine.steps is 5,000, and the run of 4 steps has 4 after its warmup"),
+        printed.contains("schedule.decay.cosine.steps is 5,000, but only 4 of the run's 4 steps follow its warmup"),
         "{printed}"
     );
     assert!(!sandbox.expect(0, "plan exp.yaml --set schedule.decay.cosine.steps=4").contains("schedule.decay"));

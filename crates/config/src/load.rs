@@ -121,7 +121,7 @@ fn lower(source: Source, path: &Path, options: &LoadOptions) -> Result<Loaded, C
         notes: BTreeMap::new(),
         warnings: Vec::new(),
         allows_absent_files,
-        allows_absent_beginning: options.allows_absent_beginning || !options.recorded_weights.is_empty(),
+        allows_absent_initial_inputs: options.allows_absent_initial_inputs || !options.recorded_weights.is_empty(),
         weights,
     };
     let experiment = resolver.experiment(raw, path);
@@ -171,7 +171,7 @@ fn add_weights(
     let chosen = layers.iter().rev().find_map(|l| Some((l, l.value.pointer("/model/init")?)));
     let (layer, path) = chosen.and_then(|(l, init)| Some((l, init.get("from")?.as_str()?)))?;
     let folder = base.join(path);
-    let allows_absent = options.allows_absent_files || options.allows_absent_beginning;
+    let allows_absent = options.allows_absent_files || options.allows_absent_initial_inputs;
     let recorded = options.recorded_weights.iter().find(|recorded| recorded.path == folder).map(|recorded| {
         let from = LayerOrigin::Weights(format!("the record of a run that began with {}", folder.display()));
         Layer { from, value: recorded.layer.clone() }
@@ -191,7 +191,7 @@ fn add_weights(
             (!allows_absent).then_some(described)
         }
         Err(_) if allows_absent => None,
-        Err(_) if recorded.is_some() => {
+        Err(_) if recorded.is_some() && !folder.exists() => {
             layers.splice(0..0, recorded);
             None
         }

@@ -29,7 +29,7 @@ pub struct LoadOptions {
     /// True if files that the experiment names may be missing, for plans that read no data.
     pub allows_absent_files: bool,
     /// True if the weights of `model.init.from` and the files of `data.tokenizer` may be missing: a checkpoint and a record replace them.
-    pub allows_absent_beginning: bool,
+    pub allows_absent_initial_inputs: bool,
     /// What records say about weights of `model.init.from`, for those that are gone.
     pub recorded_weights: Vec<RecordedWeights>,
     /// The variables, environment and folders of a template.

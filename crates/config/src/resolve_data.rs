@@ -193,7 +193,7 @@ impl Resolver<'_> {
             let text = path.to_string_lossy();
             return Some(if patterns { glob::Pattern::escape(&text).into() } else { path });
         }
-        if self.allows_absent_files || self.allows_absent_beginning && key.starts_with("data.tokenizer") {
+        if self.allows_absent_files || self.allows_absent_initial_inputs && key.starts_with("data.tokenizer") {
             return Some(path);
         }
         if !patterns || !text.contains(['*', '?', '[']) {

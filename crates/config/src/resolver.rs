@@ -19,8 +19,8 @@ pub(crate) struct Resolver<'l> {
     pub(crate) warnings: Vec<String>,
     /// See [`LoadOptions::allows_absent_files`](crate::LoadOptions::allows_absent_files).
     pub(crate) allows_absent_files: bool,
-    /// See [`LoadOptions::allows_absent_beginning`](crate::LoadOptions::allows_absent_beginning).
-    pub(crate) allows_absent_beginning: bool,
+    /// See [`LoadOptions::allows_absent_initial_inputs`](crate::LoadOptions::allows_absent_initial_inputs).
+    pub(crate) allows_absent_initial_inputs: bool,
     /// The description of the initial weights, if the model must match it.
     pub(crate) weights: Option<DescribedModel>,
 }

@@ -56,9 +56,11 @@ pub(crate) fn load_from_record(
 }
 
 impl AbsentWeights {
+    /// Checks that the run of `plan` in `runs` has a resume point, so that it does not need the weights.
+    ///
     /// # Errors
-    /// If the run of `plan` in `runs` would start from the weights.
-    pub(crate) fn check_begins_with_checkpoint(
+    /// If it would start from the weights.
+    pub(crate) fn check_has_resume_point(
         &self,
         request: &ApplyRequest<'_>,
         runs: &Path,

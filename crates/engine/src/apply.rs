@@ -98,12 +98,12 @@ fn apply_in(
     let recorded = absent.as_ref().map(|absent| &absent.inputs);
     let ready = PreparedRun::new(&loaded.experiment, recorded, host, world, observer)?;
     if let Some(absent) = &absent {
-        let checked = absent.check_begins_with_checkpoint(request, &host.runs, &ready.plan);
-        let other = || describe_other_length(&host.runs, &loaded.experiment, ready.plan.totals.steps);
-        if let (Err(_), Some(text)) = (&checked, other()) {
-            observer.observe(&RunEvent::Note(&text));
+        if let Err(error) = absent.check_has_resume_point(request, &host.runs, &ready.plan) {
+            if let Some(text) = describe_other_length(&host.runs, &loaded.experiment, ready.plan.totals.steps) {
+                observer.observe(&RunEvent::Note(&text));
+            }
+            return Err(error);
         }
-        checked?;
     }
     if let Some(hash) = &request.expected_plan {
         check_plan_hash(hash, &ready.plan, &host.runs)?;
@@ -146,15 +146,17 @@ pub(crate) fn open_unless_done(
     Ok(Err(RunReport { outcome: RunOutcome::UpToDate, run: Some(path) }))
 }
 
-/// Reports to `observer` that the newest checkpoint of the finished run in `path` cannot be used, if its files are not there in their
-/// sizes.
+/// Warns `observer` if a file of the newest checkpoint of the finished run in `path` is missing or has another size.
 fn warn_of_damaged_checkpoint(path: &Path, id: &str, observer: &mut dyn RunObserver) {
-    if let Some(damage) = checkpoint::find_damage_of_newest(&path.join(CHECKPOINTS)).unwrap_or_else(Some) {
-        observer.observe(&RunEvent::Warning(&format!(
+    let warning = match checkpoint::find_damage_of_newest(&path.join(CHECKPOINTS)) {
+        Ok(None) => return,
+        Ok(Some(damage)) => format!(
             "{id} is done, but its newest checkpoint is damaged: {damage}; restore it from a copy, or let `runner reproduce {id}` \
              train the same weights again in another folder"
-        )));
-    }
+        ),
+        Err(error) => format!("{id} is done, but its checkpoints cannot be read: {error}"),
+    };
+    observer.observe(&RunEvent::Warning(&warning));
 }
 
 fn open_or_create(

@@ -62,7 +62,7 @@ impl Drift {
         if plan.state == DriftState::Same && ready.plan.hash != manifest.plan_hash {
             plan.state = DriftState::Changed;
             plan.is = format!(
-                "{} ({RESOLVED} makes the same plan of what the run had: data, weights or devices differ, see below)",
+                "{} ({RESOLVED} is unchanged; the data, the weights or the devices are not: see the lines below)",
                 short_hash(&ready.plan.hash)
             );
         }

@@ -11,7 +11,7 @@ use crate::opened_run::OpenedRun;
 use crate::prepare::Host;
 use runner_compute::model::{Model, Params};
 use runner_data::{TextTokenizer, load_tokenizer};
-use runner_exec::eval::InferenceModel;
+use runner_exec::eval::InferenceSettings;
 use runner_machine::local_cluster::local_cluster;
 use runner_spec::experiment::{DeviceChoice, Precision, Tokenizer};
 use runner_spec::model::layout::ParamLayout;
@@ -23,7 +23,7 @@ use runner_weights::{OpenedWeights, tokenizer_in};
 /// A model to evaluate or to sample from. Its weights are not read yet.
 #[derive(Debug)]
 pub struct EvaluatedModel {
-    pub inference: InferenceModel,
+    pub inference: InferenceSettings,
     origin: ModelOrigin,
 }
 
@@ -40,9 +40,9 @@ impl EvaluatedModel {
     /// # Errors
     /// If the run's plan is damaged.
     pub fn of_run(run: OpenedRun, which: CheckpointChoice, precision: Option<Precision>) -> Result<Self, EngineError> {
-        let mut inference = InferenceModel::from(run.program()?);
+        let mut inference = InferenceSettings::from(run.program()?);
         if let Some(precision) = precision.filter(|precision| *precision != inference.precision) {
-            inference = InferenceModel { precision, master_weights: true, ..inference };
+            inference = InferenceSettings { precision, master_weights: true, ..inference };
         }
         Ok(Self { inference, origin: ModelOrigin::Checkpoint(Box::new(run), which) })
     }
@@ -54,7 +54,7 @@ impl EvaluatedModel {
     pub fn of_weights(path: &Path, precision: Option<Precision>) -> Result<Self, EngineError> {
         let weights = OpenedWeights::open(path)?;
         let (spec, precision) = (weights.described.spec.clone(), precision.unwrap_or_default());
-        let inference = InferenceModel { spec, precision, master_weights: true };
+        let inference = InferenceSettings { spec, precision, master_weights: true };
         Ok(Self { inference, origin: ModelOrigin::Weights(Box::new(weights), path.to_owned()) })
     }
 

@@ -36,7 +36,7 @@ pub(crate) fn test_best_checkpoint(
         let all = LossBatches::new(split, u64::MAX, batch.micro_batch, batch.mask_padding);
         let result = all.finish(&run_all_batches(&all, &model, &weights)?)?;
         let (perplexity, bits_per_byte) = (result.perplexity(), result.bits_per_byte());
-        let step = step.unwrap_or_default();
+        let step = step.ok_or_else(|| EngineError::Other("a tested checkpoint has no step".to_owned()))?;
         Ok(TestResult { step, loss: result.loss, perplexity, bits_per_byte, tokens: result.tokens })
     })?;
     let TestResult { step, loss, perplexity, bits_per_byte, .. } = tested;

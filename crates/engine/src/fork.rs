@@ -76,10 +76,10 @@ pub fn fork(
     let mut loaded = load_changed_settings(request, &parent)?;
     pin_hub_commits(&mut loaded.experiment, host, observer)?;
     // The checkpoint replaces the weights that the run started from, unless the fork names others.
-    let keeps_beginning =
+    let keeps_initial_weights =
         || resolved_experiment(&parent.path).map(|theirs| theirs.model.init == loaded.experiment.model.init);
     let checkpointed = match parent.step {
-        Some(_) if keeps_beginning()? => Some(RecordedInputs::read(&parent.path)?),
+        Some(_) if keeps_initial_weights()? => Some(RecordedInputs::read(&parent.path)?),
         _ => None,
     };
     let ready = PreparedRun::new(&loaded.experiment, checkpointed.as_ref(), host, None, observer)?;
@@ -118,7 +118,7 @@ fn load_changed_settings(request: &ForkRequest, parent: &ForkedRun) -> Result<Lo
         // A JSON string is a YAML string.
         sets.push(format!("name={}", serde_json::Value::from(name.as_str())));
     }
-    let options = LoadOptions { sets, allows_absent_beginning: parent.step.is_some(), ..LoadOptions::default() };
+    let options = LoadOptions { sets, allows_absent_initial_inputs: parent.step.is_some(), ..LoadOptions::default() };
     // Paths in the settings are absolute; those in the changes are relative to the current folder.
     let loaded = runner_config::from_str(&text, Path::new(RESOLVED), &options)?;
     Ok(Loaded { path: file, ..loaded })

@@ -55,11 +55,11 @@ pub struct Host {
     /// The folder whose git commit goes into the record; `None`: no commit is recorded.
     pub working_folder: Option<PathBuf>,
     /// Makes the report of a run directory, which a tracking server shows beside the run; `None`: it gets no report.
-    pub report_page: Option<MakeReport>,
+    pub report_page: Option<ReportRenderer>,
 }
 
 /// Makes the HTML page about the run in a folder.
-pub type MakeReport = fn(&Path) -> Result<String, String>;
+pub type ReportRenderer = fn(&Path) -> Result<String, String>;
 
 /// The build of the program that uses the engine, for the record. `None`: not known.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -229,7 +229,7 @@ fn unused_vocabulary(experiment: &Experiment, data: &DataFacts) -> Option<String
 /// A warning that the decay is longer than what is left of the run of `steps` steps after the warmup of `schedule`.
 fn unfinished_decay(decay: &Decay, schedule: &LrSchedule, steps: u64) -> Option<String> {
     let rest = steps.saturating_sub(schedule.warmup_steps);
-    let (key, length, way_out) = match decay {
+    let (key, length, advice) = match decay {
         Decay::Cosine(DecayTarget { steps: Some(length), .. }) => {
             ("cosine.steps", *length, "delete it for the rest of the run")
         }
@@ -244,8 +244,8 @@ fn unfinished_decay(decay: &Decay, schedule: &LrSchedule, steps: u64) -> Option<
     (length > rest).then(|| {
         let (length, rest, total) = (count(length), count(rest), count(steps));
         format!(
-            "schedule.decay.{key} is {length}, and the run of {total} steps has {rest} after its warmup: it ends before the \
-             decay does; take at most {rest}, or {way_out}"
+            "schedule.decay.{key} is {length}, but only {rest} of the run's {total} steps follow its warmup, so the run ends before \
+             the decay does; take at most {rest}, or {advice}"
         )
     })
 }

@@ -16,13 +16,17 @@ const MATH_FORMAT: &str = "runner mathematics 1";
 /// The formats of runs in bf16, which changed when gains and biases were no longer rounded.
 const FORMAT_BF16: &str = "runner plan 3, bf16";
 const MATH_FORMAT_BF16: &str = "runner mathematics 2, bf16";
+/// The formats of runs without master weights, which changed when gradients were rounded after each micro-batch.
+const FORMAT_BF16_STATE: &str = "runner plan 4, bf16 state";
+const MATH_FORMAT_BF16_STATE: &str = "runner mathematics 3, bf16 state";
 
 /// The hash of a plan, 64 hex digits.
 pub(crate) fn plan_hash(data: &DataFacts, programs: &[Program]) -> String {
     // From the second on, replicas differ in nothing but their rank and rows, which mesh and batch settle.
     let programs: Vec<Program> = programs.iter().filter(|p| p.replica() < 2).map(essential).collect();
-    let bf16 = programs.iter().any(|p| p.precision == Precision::Bf16);
-    hash(if bf16 { FORMAT_BF16 } else { FORMAT }, data, &programs)
+    let format =
+        programs.first().map_or(FORMAT, |program| format_of(program, [FORMAT, FORMAT_BF16, FORMAT_BF16_STATE]));
+    hash(format, data, &programs)
 }
 
 /// The hash of what is computed, however it is divided among ranks and micro-batches, 64 hex digits.
@@ -41,8 +45,17 @@ pub(crate) fn math_hash(data: &DataFacts, common: &Program, clip_norm: Option<f6
     let data = DataFacts { validation: None, choice: None, test: None, ..data.clone() };
     // Clipping is an instruction of the step: it stays.
     program.step = vec![Instruction::ClipNorm { max: clip_norm }];
-    let format = if program.precision == Precision::Bf16 { MATH_FORMAT_BF16 } else { MATH_FORMAT };
+    let format = format_of(&program, [MATH_FORMAT, MATH_FORMAT_BF16, MATH_FORMAT_BF16_STATE]);
     hash(format, &data, &[program])
+}
+
+/// The format of `program` among those of f32 numbers, of bf16 with f32 master weights, and of bf16 without them.
+fn format_of<'a>(program: &Program, [f32, bf16, bf16_state]: [&'a str; 3]) -> &'a str {
+    match (program.precision, program.master_weights) {
+        (Precision::Bf16, false) => bf16_state,
+        (Precision::Bf16, true) => bf16,
+        _ => f32,
+    }
 }
 
 /// Hashes the arguments as JSON with sorted keys, in which order serde_json keeps them, and no blanks; numbers in their shortest form that

@@ -70,7 +70,7 @@ pub fn estimate(program: &Program, live: &[LiveMicroBatches], slots: usize, hard
     let head_peak = if has_head { saved.saturating_add(sizes.total(&cost::head_transient(spec))) } else { saved };
     let layer_peak = (saved - head_freed).saturating_add(layer_backward(program, &sizes));
     let (evaluation, sampling) = (evaluation(program, has_head), sampling(program));
-    let widened = Widened::new(program);
+    let widened = WidenedMatrixBytes::new(program);
     let peaks = [
         ("backward of the head", head_peak.saturating_add(widened.head)),
         ("backward of a layer", layer_peak.saturating_add(widened.layer)),
@@ -148,13 +148,13 @@ fn layer_backward(program: &Program, sizes: &Sizes) -> u64 {
 
 /// Bytes of the largest f32 copy of a matrix, or of its gradient, that the backward of each kind of block holds for a moment where they
 /// are stored in bf16. 0 for blocks that the rank does not have, and where they are stored in f32.
-struct Widened {
+struct WidenedMatrixBytes {
     embedding: u64,
     layer: u64,
     head: u64,
 }
 
-impl Widened {
+impl WidenedMatrixBytes {
     fn new(program: &Program) -> Self {
         let spec = &program.model;
         let bytes = |is_needed: bool, rows: usize| {
@@ -275,7 +275,7 @@ fn evaluation(program: &Program, has_head: bool) -> u64 {
     let layer = sizes.total(&cost::layer_saved(spec)).saturating_add(sizes.total(&cost::layer_transient(spec)));
     let input = sizes.positions.saturating_mul(spec.d_model as u64).saturating_mul(sizes.element);
     if program.device == Device::Cpu && !program.master_weights {
-        let Widened { embedding, layer: matrix, head } = Widened::new(program);
+        let WidenedMatrixBytes { embedding, layer: matrix, head } = WidenedMatrixBytes::new(program);
         return layer.saturating_add(matrix).max(input.saturating_add(embedding.max(head)));
     }
     if program.device == Device::Cpu || !has_head {
@@ -300,7 +300,7 @@ fn sampling(program: &Program) -> u64 {
     let logits = rows.saturating_mul(spec.vocab_size as u64).saturating_mul(F32_BYTES);
     // The prompt's pass through one layer, for all continuations.
     let sizes = Sizes { positions: rows.saturating_mul(prompt.min(spec.context_length) as u64), element };
-    let Widened { embedding, layer, head } = Widened::new(program);
+    let WidenedMatrixBytes { embedding, layer, head } = WidenedMatrixBytes::new(program);
     let widened = if program.device == Device::Cpu { embedding.max(layer).max(head) } else { 0 };
     cached.saturating_add(logits).saturating_add(sizes.total(&cost::layer_saved(spec))).saturating_add(widened)
 }

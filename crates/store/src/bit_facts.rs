@@ -39,7 +39,7 @@ pub const BIT_FACTS: [BitFact; 12] = [
     BitFact {
         name: "target",
         parts: |session| of_platform(session, |p| p.target.clone()),
-        meaning: "another C library (glibc or musl) or compiler target rounds some functions otherwise",
+        meaning: "another C library (glibc or musl) or compiler target rounds some functions differently",
     },
     BitFact {
         name: "processor",
@@ -48,7 +48,7 @@ pub const BIT_FACTS: [BitFact; 12] = [
             let name = machine.cpu.as_ref().unwrap_or(&machine.arch);
             (!name.is_empty()).then(|| vec![name.clone()])
         },
-        meaning: "sums inside matrix products may be split otherwise, by the sizes of the caches",
+        meaning: "sums inside matrix products may be split differently, by the sizes of the caches",
     },
     BitFact {
         name: "vectors",
@@ -58,7 +58,7 @@ pub const BIT_FACTS: [BitFact; 12] = [
     BitFact {
         name: "matrix products",
         parts: |session| of_platform(session, |p| p.matmul_instructions.clone()),
-        meaning: "sums inside matrix products are split otherwise",
+        meaning: "sums inside matrix products are split differently",
     },
     BitFact {
         name: "GPUs",
@@ -68,12 +68,12 @@ pub const BIT_FACTS: [BitFact; 12] = [
     BitFact {
         name: "GPU driver",
         parts: |session| of_libraries(session, |l| l.driver.clone()),
-        meaning: "another driver may compile kernels otherwise",
+        meaning: "another driver may compile kernels differently",
     },
     BitFact {
         name: "CUDA",
         parts: |session| of_libraries(session, |l| l.cuda.clone()),
-        meaning: "another CUDA may compile kernels otherwise",
+        meaning: "another CUDA may compile kernels differently",
     },
     BitFact {
         name: "cuBLASLt",

@@ -1,6 +1,7 @@
 //! Data to evaluate a model on that needs no experiment: text, and multiple-choice items.
 
 use std::cell::RefCell;
+use std::fs::File;
 use std::path::Path;
 
 use super::{Preparation, Prepared};
@@ -35,12 +36,19 @@ pub struct EvaluationData {
     pub choice: Option<Vec<ChoiceItem>>,
     /// The data of a run, whose locks keep the rows in the cache.
     _run: Option<Prepared>,
+    /// The locks that keep the rows of other text in the cache.
+    _cache_locks: Vec<File>,
 }
 
 impl From<Prepared> for EvaluationData {
     /// The validation split and the items of a run.
     fn from(mut prepared: Prepared) -> Self {
-        Self { rows: prepared.dataset.validation.clone(), choice: prepared.choice.take(), _run: Some(prepared) }
+        Self {
+            rows: prepared.dataset.validation.clone(),
+            choice: prepared.choice.take(),
+            _run: Some(prepared),
+            _cache_locks: Vec::new(),
+        }
     }
 }
 
@@ -63,13 +71,19 @@ pub fn prepare_evaluation(
     let vocab_size = Some(request.vocab_size);
     let preparation =
         Preparation { layout, fraction: None, vocab_size, cache, report: progress, origins: RefCell::default() };
-    let rows = |source: &Source| -> Result<Split> {
+    let rows = |source: &Source| -> Result<(Split, Vec<File>)> {
         let source = preparation.locate(source, SplitName::Validation)?;
         let tokens = preparation.load_tokens(&source, request.tokenizer)?;
         let range = 0..tokens.stream.count();
-        Ok(preparation.cut_split(&tokens, request.tokenizer, None, &range, source.split.key())?.0)
+        let (split, _) = preparation.cut_split(&tokens, request.tokenizer, None, &range, source.split.key())?;
+        Ok((split, preparation.cache.take_locks(&source.hash)))
     };
-    let rows = request.text.map(rows).transpose()?;
+    let (rows, locks) = request.text.map(rows).transpose()?.unzip();
     let choice = request.choice.map(|set| preparation.load_choice(set, request.tokenizer)).transpose()?;
-    Ok(EvaluationData { rows, choice: choice.map(|(items, _)| items), _run: None })
+    Ok(EvaluationData {
+        rows,
+        choice: choice.map(|(items, _)| items),
+        _run: None,
+        _cache_locks: locks.unwrap_or_default(),
+    })
 }

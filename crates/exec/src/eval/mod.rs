@@ -70,21 +70,21 @@ pub fn evaluate<E: From<EvalError>>(
 
 /// A whole model to compute with, without training.
 #[derive(Debug, Clone)]
-pub struct InferenceModel {
+pub struct InferenceSettings {
     pub spec: ModelSpec,
     pub precision: Precision,
     /// True if the weights are any f32 values, and not rounded ones.
     pub master_weights: bool,
 }
 
-impl From<&Program> for InferenceModel {
+impl From<&Program> for InferenceSettings {
     fn from(program: &Program) -> Self {
         let Program { model, precision, master_weights, .. } = program;
         Self { spec: model.clone(), precision: *precision, master_weights: *master_weights }
     }
 }
 
-impl InferenceModel {
+impl InferenceSettings {
     /// The model on `device`, for the calling thread, with the weights that its forward reads. `weights` are f32, on the CPU.
     ///
     /// # Errors

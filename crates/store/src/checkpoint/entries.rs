@@ -83,8 +83,8 @@ pub fn steps_to_keep(folder: &Path) -> Result<Vec<u64>, StoreError> {
     Ok(all.last().into_iter().chain(whole).map(|e| e.step).chain(best(&all)).collect())
 }
 
-/// The reason why the newest checkpoint in `folder` cannot be used, with the next good one. Its files are looked for in their sizes,
-/// and not read. `None` if they are there, or if there is no checkpoint.
+/// Describes the damage of the newest checkpoint in `folder`, and names the next good one. Checks that each file exists with its recorded
+/// size; reads no content. `None` if nothing is missing, or if there is no checkpoint.
 ///
 /// # Errors
 /// If the folder cannot be read.
