@@ -97,13 +97,13 @@ fn apply_in(
     }
     let recorded = absent.as_ref().map(|absent| &absent.inputs);
     let ready = PreparedRun::new(&loaded.experiment, recorded, host, world, observer)?;
-    if let Some(absent) = &absent {
-        if let Err(error) = absent.check_has_resume_point(request, &host.runs, &ready.plan) {
-            if let Some(text) = describe_other_length(&host.runs, &loaded.experiment, ready.plan.totals.steps) {
-                observer.observe(&RunEvent::Note(&text));
-            }
-            return Err(error);
+    if let Some(absent) = &absent
+        && let Err(error) = absent.check_has_resume_point(request, &host.runs, &ready.plan)
+    {
+        if let Some(text) = describe_other_length(&host.runs, &loaded.experiment, ready.plan.totals.steps) {
+            observer.observe(&RunEvent::Note(&text));
         }
+        return Err(error);
     }
     if let Some(hash) = &request.expected_plan {
         check_plan_hash(hash, &ready.plan, &host.runs)?;
