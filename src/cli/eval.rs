@@ -138,7 +138,7 @@ impl EvalArgs {
         screen: &mut Screen,
     ) -> anyhow::Result<(EvaluationData, RowSettings)> {
         let host = host_without_runs(self.model.threads)?;
-        if let (Some(run), true) = (model.run(), self.text.is_empty()) {
+        if let (Some(run), true) = (model.run(), self.text.is_empty() && self.model.tokenizer.is_none()) {
             let mut experiment = run.experiment.clone();
             experiment.eval.hellaswag = self.choice(experiment.eval.hellaswag.take())?;
             let batch = &run.program()?.batch;
@@ -182,6 +182,11 @@ impl EvalArgs {
 pub(crate) fn run(args: &EvalArgs) -> anyhow::Result<Exit> {
     if let Some(file) = &args.items {
         check_replaceable(file, args.force)?;
+        let absolute = file.canonicalize().ok();
+        let mut inputs = args.text.iter().chain(&args.hellaswag);
+        if absolute.is_some() && inputs.any(|input| input.canonicalize().ok() == absolute) {
+            refuse!("--items: {} is read, too: name another file", printable_path(file));
+        }
     }
     let mut screen = Screen::on_standard_error();
     let model = args.model.open(&mut screen)?;

@@ -45,8 +45,9 @@ pub(crate) struct ModelArgs {
     /// Instead of a run: a Hugging Face folder of a GPT-2 or a Llama, a model file of llm.c, or hub:NAME of a model on the Hugging Face hub.
     #[arg(long, value_name = "DIR|FILE|hub:NAME", conflicts_with_all = ["run", "step", "best"])]
     pub weights: Option<String>,
-    /// With --weights: gpt2:FOLDER, hub:NAME, the path of a tokenizer.json, or bytes [default: the tokenizer beside the weights].
-    #[arg(long, value_name = "TOKENIZER", requires = "weights")]
+    /// The tokenizer of weights, or of a run on token shards without one: gpt2:FOLDER, hub:NAME, the path of a tokenizer.json, or bytes
+    /// [default: the tokenizer beside the weights].
+    #[arg(long, value_name = "TOKENIZER")]
     pub tokenizer: Option<String>,
     #[command(flatten)]
     pub checkpoint: CheckpointArgs,

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::Context;
 
 use super::exit::{Exit, refuse};
-use runner_files::{parent_folder, put_in_place, temporary_file};
+use runner_files::{parent_folder, put_in_place, special_file_kind, temporary_file};
 use runner_report::Screen;
 use runner_spec::format::printable;
 use runner_store::StoreError;
@@ -81,13 +81,13 @@ fn print_json_to(out: impl Write, value: &impl serde::Serialize) -> anyhow::Resu
     })
 }
 
-/// Refuses to replace a folder at `path`, or a file without `--force`.
+/// Refuses to replace a folder, a pipe, a device or a socket at `path`, or a file without `--force`.
 ///
 /// # Errors
-/// `RequestError` if there is a folder, or a file and `force` is false.
+/// `RequestError` if there is one of these, or a file and `force` is false.
 pub(crate) fn check_replaceable(path: &Path, force: bool) -> anyhow::Result<()> {
-    if path.is_dir() {
-        refuse!("{} is a folder: name a file", printable(&path.display().to_string()));
+    if let Some(kind) = special_file_kind(path) {
+        refuse!("{} is {kind}: name a file", printable(&path.display().to_string()));
     }
     if !force && path.symlink_metadata().is_ok() {
         refuse!("{} is there already: --force replaces it", printable(&path.display().to_string()));

@@ -1,6 +1,5 @@
 //! `runner report`: writes a page about runs, or serves it while they go on.
 
-use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
@@ -11,6 +10,7 @@ use super::completions::{runs_completer, sweeps_completer};
 use super::exit::{Exit, RequestError, refuse};
 use super::interrupt::Interrupt;
 use super::output::{check_replaceable, print, print_result, print_to_stderr, write_file};
+use runner_files::open_regular;
 use runner_lab::sweep_dir;
 use runner_report::html::{LiveReport, PAGE_PREFIX, Page, ReportError, ReportRequest, read_page_data};
 use runner_spec::format;
@@ -115,7 +115,7 @@ fn is_replaceable(path: &Path) -> bool {
         return true;
     }
     let mut start = vec![0; PAGE_PREFIX.len()];
-    let read = File::open(path).and_then(|mut file| file.read_exact(&mut start));
+    let read = open_regular(path).and_then(|mut file| file.read_exact(&mut start));
     read.is_ok() && start == PAGE_PREFIX.as_bytes()
 }
 

@@ -141,6 +141,9 @@ fn wrong_requests_say_what_is_missing() {
         ("sample --weights m.bin --prompt Once", "\"Once\" is not an id"),
         ("sample --weights m.bin --prompt 257", "the id 257 is beyond the vocabulary of 257"),
         ("eval a --weights out", "cannot be used with"),
+        ("eval a --tokenizer bytes --text other.txt", "--tokenizer: the run has a tokenizer"),
+        ("eval a --hellaswag items.jsonl --items items.jsonl --force", "items.jsonl is read, too"),
+        ("eval a --hellaswag items.jsonl --items /dev/null --force", "/dev/null is a device"),
         ("eval --weights out --best --builtin", "cannot be used with"),
         ("eval", "required arguments were not provided"),
     ] {
@@ -190,6 +193,7 @@ fn the_vocabulary_is_enough_for_token_shards() {
         ("sample ids --prompt Once", "is not an id"),
         ("eval ids --builtin", "there is no tokenizer"),
         ("eval ids --text ids.txt", "--tokenizer: the model has none that is known"),
+        ("eval ids --tokenizer bytes --text ids.txt", "the tokenizer has 257 tokens"),
     ] {
         sandbox.write("ids.txt", "a text of more than sixteen characters");
         let printed = sandbox.expect(2, arguments);
@@ -261,6 +265,24 @@ fn a_checkpoint_needs_nothing_of_the_folder_that_the_run_started_from() {
     sandbox.expect(0, "fork b --from latest --name ranks --set train.steps=6 --set parallel.mode=ddp --set parallel.replicas=2 --set batch.micro_batch=4 --quiet");
     let printed = sandbox.expect(2, "reproduce b");
     assert!(printed.contains("are gone"), "{printed}");
+}
+
+/// Two runs of one file began with different weights at the same path.
+#[test]
+fn weights_that_are_gone_and_were_others_are_not_guessed() {
+    let sandbox = with_trained_model();
+    sandbox.write(
+        "b.yaml",
+        "model: {init: {from: m.bin}}\ndata: {tokenizer: {bytes: {}}, train: {text: {files: [input.txt]}}}\nbatch: {sequences: 8}\n\
+         train: {steps: 4}\ncheckpoint: {every: 1}\n",
+    );
+    sandbox.expect(0, "apply b.yaml --threads 1 --quiet --until-step 1");
+    sandbox.expect(0, "apply a.yaml --set name=other --set seed=7 --threads 1 --quiet");
+    sandbox.expect(0, "export other --to llmc m.bin --force");
+    sandbox.expect(0, "apply b.yaml --threads 1 --quiet --until-step 2");
+    fs::remove_file(sandbox.path("m.bin")).unwrap();
+    let printed = sandbox.expect(2, "apply b.yaml --threads 1 --quiet");
+    assert!(printed.contains("began with different ones") && printed.contains("runner resume"), "{printed}");
 }
 
 /// The cache of Python's huggingface_hub has the model, so that no hub is asked.

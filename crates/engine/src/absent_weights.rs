@@ -44,15 +44,34 @@ pub(crate) fn load_from_record(
         // A folder of runs that cannot be read has no run to go on with.
         None => catalog::list(runs).into_iter().flatten().rev().map(|run| run.path).collect(),
     };
+    let mut found: Option<(&PathBuf, Loaded, RecordedInputs)> = None;
     for path in candidates.iter().filter(|path| has_checkpoint(path)) {
         let Ok(theirs) = resolved_experiment(path) else { continue };
         let Some(recorded) = RecordedWeights::of_experiment(&theirs) else { continue };
         let Ok(loaded) = (request.load)(&[recorded]) else { continue };
-        if continued.is_some() || loaded.experiment.name == theirs.name {
-            return Ok((loaded, AbsentWeights { inputs: RecordedInputs::read(path)?, error }));
+        if continued.is_none() && loaded.experiment.name != theirs.name {
+            continue;
+        }
+        let inputs = RecordedInputs::read(path)?;
+        match &found {
+            Some((other, _, first)) if first.facts.weights != inputs.facts.weights => {
+                let id =
+                    |path: &Path| path.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+                return Err(EngineError::Request(format!(
+                    "{KEY}: the weights are gone, and {} and {} began with different ones: `runner resume` with one of these names goes \
+                     on with it",
+                    id(other),
+                    id(path)
+                )));
+            }
+            Some(_) => {}
+            None => found = Some((path, loaded, inputs)),
         }
     }
-    Err(error.into())
+    match found {
+        Some((_, loaded, inputs)) => Ok((loaded, AbsentWeights { inputs, error })),
+        None => Err(error.into()),
+    }
 }
 
 impl AbsentWeights {

@@ -82,14 +82,23 @@ impl EvaluatedModel {
         host: &Host,
         observer: &mut dyn RunObserver,
     ) -> Result<TextTokenizer, EngineError> {
-        let path = match &self.origin {
-            ModelOrigin::Checkpoint(run, _) => return run.tokenizer(pool, host, observer),
-            ModelOrigin::Weights(_, path) => path,
-        };
         let rows = self.spec().vocab_size;
-        let Some(tokenizer) = named.cloned().or_else(|| tokenizer_in(path)) else {
-            return Ok(TextTokenizer::ids(rows));
+        let (path, given) = match &self.origin {
+            ModelOrigin::Checkpoint(run, _) => {
+                let own = run.tokenizer(pool, host, observer)?;
+                match named {
+                    None => return Ok(own),
+                    Some(_) if own.knows_text() => {
+                        let message =
+                            "--tokenizer: the run has a tokenizer, with which it was trained; leave the flag out";
+                        return Err(EngineError::Request(message.to_owned()));
+                    }
+                    Some(named) => (&run.path, Some(named.clone())),
+                }
+            }
+            ModelOrigin::Weights(_, path) => (path, named.cloned().or_else(|| tokenizer_in(path))),
         };
+        let Some(tokenizer) = given else { return Ok(TextTokenizer::ids(rows)) };
         let tokenizer = load_tokenizer(&tokenizer)?;
         let tokens = tokenizer.vocab_size();
         if tokens > rows {

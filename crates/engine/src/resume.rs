@@ -99,6 +99,7 @@ fn check_same_plan(manifest: &Manifest, plan: &Plan, name: &str) -> Result<(), E
         format!("its resolved.yaml has changed, or it was begun by a program (version {version}) that plans otherwise")
     };
     Err(EngineError::Request(format!(
-        "{id} cannot be resumed: {why}; `runner fork {name} --from latest` makes a new run of it"
+        "{id} cannot be resumed: {why}; `runner fork {name} --from latest`, or `--from start` if it has no checkpoint, makes a new run \
+         of it"
     )))
 }

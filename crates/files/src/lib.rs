@@ -90,8 +90,12 @@ pub fn is_private(path: &Path) -> bool {
 /// Makes the content of `file` durable and renames it to `path` in the same folder. Without `replace`, an existing file stays.
 ///
 /// # Errors
-/// `AlreadyExists` if `path` exists and `replace` is false; or if the file cannot be synced or renamed.
+/// `AlreadyExists` if `path` exists and `replace` is false; `InvalidInput` if it is a folder, a pipe, a device or a socket; or if the file
+/// cannot be synced or renamed.
 pub fn put_in_place(file: NamedTempFile, path: &Path, replace: bool) -> io::Result<()> {
+    if let Some(kind) = special_file_kind(path) {
+        return Err(io::Error::new(ErrorKind::InvalidInput, format!("this is {kind}, which no file replaces")));
+    }
     file.as_file().sync_all()?;
     let renamed = if replace { file.persist(path) } else { file.persist_noclobber(path) };
     renamed.map_err(|error| error.error)?;

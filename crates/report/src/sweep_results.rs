@@ -70,7 +70,7 @@ impl SweepResultsText<'_> {
         let has_speed = self.summary.results.rows.iter().any(|row| row.tokens_per_second.is_some());
         let is_missing = self.record.objective.metric == ObjectiveMetric::TokensPerSecond && !self.shows_mfu();
         (is_missing && has_speed).then(|| {
-            "mfu is not known, because the peak of the device is not: RUNNER_PEAK_FLOPS=400e9 gives it".to_owned()
+            "mfu is not known, because the peak of the device is not: with RUNNER_PEAK_FLOPS=400e9, runs that are trained anew have it".to_owned()
         })
     }
 

@@ -63,7 +63,7 @@ pub fn prepare_evaluation(
     if !request.tokenizer.knows_text() && (request.text.is_some() || request.choice.is_some()) {
         return Err(DataError::setting(
             "tokenizer",
-            "the model has none that is known, so text has no tokens; for --weights, name it",
+            "the model has none that is known, so text has no tokens: name one",
         ));
     }
     let layout = &Layout::Packed { length: request.length };
