@@ -18,13 +18,17 @@ fn new_sandbox() -> Sandbox {
 fn a_session_records_its_platform_and_variables_and_no_secrets() {
     let sandbox = new_sandbox();
     let mut command = sandbox.command("apply exp.yaml --threads 1 --quiet");
-    command.env("SLURM_JOB_ID", "7").env("SLURM_JWT", "hidden").env("NCCL_ALGO", "Ring").env("MY_OWN", "hidden");
+    command
+        .env("SLURM_JOB_ID", "7")
+        .env("SLURM_JWT", "hidden")
+        .env("GLIBC_TUNABLES", "glibc.malloc.perturb=0")
+        .env("MY_OWN", "hidden");
     Finished::of(&mut command).expect_code(0);
     let run = sandbox.only_run();
     let session = &run.manifest()["sessions"][0];
     assert_eq!(
-        (&session["environment"]["SLURM_JOB_ID"], &session["environment"]["NCCL_ALGO"]),
-        (&"7".into(), &"Ring".into())
+        (&session["environment"]["SLURM_JOB_ID"], &session["environment"]["GLIBC_TUNABLES"]),
+        (&"7".into(), &"glibc.malloc.perturb=0".into())
     );
     assert!(!run.read("manifest.json").contains("hidden"));
     let platform = &session["platform"];
@@ -44,13 +48,13 @@ fn another_platform_is_named_with_its_meaning_by_resume_reproduce_and_diff() {
     let platform = &mut manifest["sessions"][0]["platform"];
     platform["source_hash"] = "0123456789abcdef".into();
     platform["target"] = "riscv64-unknown-linux-musl".into();
-    manifest["sessions"][0]["environment"]["NCCL_ALGO"] = "Tree".into();
+    manifest["sessions"][0]["environment"]["GLIBC_TUNABLES"] = "other".into();
     run.write("manifest.json", manifest.to_string());
     let printed = sandbox.expect(0, "resume lab --threads 1");
     for text in [
         "was 0123456789ab: the program differs",
         "was riscv64-unknown-linux-musl: another C library",
-        "was NCCL_ALGO=Tree",
+        "was GLIBC_TUNABLES=other",
     ] {
         assert!(printed.contains(text), "{text}: {printed}");
     }

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use runner_machine::doctor::is_computing_variable;
+use runner_machine::doctor::{is_computing_variable, is_gpu_variable};
 use runner_machine::platform::{GpuLibraries, GpuModel, Platform};
 use runner_spec::format::{bytes, short_hash};
 
@@ -111,10 +111,12 @@ fn describe_gpus(gpus: &[GpuModel]) -> Vec<String> {
         .collect()
 }
 
-/// Sessions of older versions recorded their own variables alone: nothing is known about the others.
+/// The variables of GPUs count for sessions on GPUs. Sessions of older versions recorded their own variables alone: nothing is known about
+/// the others.
 fn computing_variables(session: &Session) -> Option<Vec<String>> {
-    session.platform.as_ref()?;
-    let variables = session.environment.iter().filter(|(name, _)| is_computing_variable(name));
+    let has_gpus = session.platform.as_ref()?.gpu_libraries.is_some();
+    let counts = |name: &str| is_computing_variable(name) && (has_gpus || !is_gpu_variable(name));
+    let variables = session.environment.iter().filter(|(name, _)| counts(name));
     Some(variables.map(|(name, value)| format!("{name}={value}")).collect())
 }
 
@@ -211,10 +213,14 @@ mod tests {
     fn nothing_is_said_about_what_is_not_recorded() {
         let old = Session { version: "1".to_owned(), ..Session::default() };
         let platform = Platform { source_hash: Some("0123456789ab".to_owned()), ..Platform::default() };
-        let new = session(platform, &[("NCCL_ALGO", "Ring")]);
+        let new = session(platform, &[("LD_PRELOAD", "a.so"), ("NCCL_ALGO", "Ring")]);
         assert_eq!(fact_changes(&old, &new), []);
         assert_eq!(fact_changes(&new, &old), []);
         let unset = session(Platform::default(), &[]);
-        assert_eq!(fact_changes(&unset, &new).len(), 1, "the variable, not the hash");
+        let changes = fact_changes(&unset, &new);
+        assert!(
+            changes.len() == 1 && changes[0].to_string().starts_with("variables: LD_PRELOAD=a.so, was none"),
+            "{changes:?}"
+        );
     }
 }

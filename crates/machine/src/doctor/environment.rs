@@ -23,9 +23,16 @@ const SECRET_WORDS: [&str; 9] = ["TOKEN", "KEY", "SECRET", "PASSWORD", "PASSWD",
 /// Values are cut after this many characters.
 const MAX_VALUE_CHARS: usize = 1024;
 
-/// The variables among `variables` that may be shown and recorded, long values cut.
+/// The variables among `variables` that may be shown and recorded, long values cut. An address with a user or password is left out.
 pub fn shown_variables(variables: impl Iterator<Item = (String, String)>) -> BTreeMap<String, String> {
-    variables.filter(|(name, _)| is_shown_variable(name)).map(|(name, value)| (name, cut(value))).collect()
+    let has_user = |value: &str| value.contains("://") && value.contains('@');
+    let shown = variables.filter(|(name, value)| is_shown_variable(name) && !has_user(value));
+    shown.map(|(name, value)| (name, cut(value))).collect()
+}
+
+/// True for a variable of CUDA's libraries or NCCL, which changes nothing for a run on CPUs.
+pub fn is_gpu_variable(name: &str) -> bool {
+    name == LIBRARY_FOLDERS || COMPUTING_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }
 
 /// True for a variable that may be shown, and that may change which numbers are computed.
@@ -82,7 +89,8 @@ mod tests {
             "SLURM_CREDENTIAL",
         ];
         let given = secret.into_iter().chain(["NCCL_X", "HOME"]).map(|name| (name.to_owned(), "é".repeat(5000)));
-        let shown = shown_variables(given);
+        let address = [("NCCL_URL".to_owned(), "http://user:word@host".to_owned())];
+        let shown = shown_variables(given.chain(address));
         assert_eq!(shown.len(), 1);
         assert_eq!(shown["NCCL_X"].chars().count(), MAX_VALUE_CHARS + 1);
     }

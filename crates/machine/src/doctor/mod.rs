@@ -11,7 +11,7 @@ mod search_notes;
 
 pub use availability::{check_gpus, check_nccl, gpu_libraries};
 pub use driver::{DriverFacts, ListedGpu};
-pub use environment::{is_computing_variable, is_shown_variable, shown_variables};
+pub use environment::{is_computing_variable, is_gpu_variable, is_shown_variable, shown_variables};
 pub use features::{Feature, Missing};
 pub use library::{LIBRARY_FOLDERS, LibraryFacts};
 pub use report::{BuildFacts, DoctorReport};
