@@ -2,12 +2,13 @@
 //!
 //! What is read does not depend on the order in which downloads end. Files that are no longer needed can be removed.
 
-use std::collections::BTreeSet;
-use std::fs;
+use std::collections::{BTreeSet, HashMap};
+use std::fs::{self, TryLockError};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use hf_hub::RepoType;
@@ -15,7 +16,8 @@ use hf_hub::RepoType;
 use super::client::Client;
 use super::error::{HubError, Result};
 use super::fetch::{Downloading, Report};
-use super::listing::{ListedFile, check_free_space};
+use super::listing::ListedFile;
+use super::repository::Repository;
 use super::settings::Settings;
 
 /// The interval between two reports while a download is waited for.
@@ -24,13 +26,26 @@ const REPORT_INTERVAL: Duration = Duration::from_millis(200);
 /// Files of one commit, and the threads that download them.
 #[derive(Debug)]
 pub(crate) struct Downloads {
-    shared: Arc<Shared>,
+    shared: Arc<SharedDownloads>,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    /// For each etag the last file that has it.
+    last_files: HashMap<String, usize>,
+    /// The files before this one were removed.
+    removed_until: Mutex<usize>,
+}
+
+/// The files of a preparation that are in the cache at the same time. By default all of them are.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct HeldFiles {
+    /// The preparation ends after about this many bytes of the files.
+    pub(crate) limit_bytes: Option<u64>,
+    /// Files are removed, and about this many bytes of them are not yet in complete shards.
+    pub(crate) unsaved_bytes: Option<u64>,
 }
 
 /// The commit that files are downloaded from.
 #[derive(Debug, Clone)]
-pub(super) struct Origin {
+pub(super) struct HubCommit {
     pub(super) settings: Settings,
     pub(super) memos: PathBuf,
     pub(super) name: String,
@@ -39,16 +54,16 @@ pub(super) struct Origin {
 }
 
 #[derive(Debug)]
-struct Shared {
-    origin: Origin,
+struct SharedDownloads {
+    origin: HubCommit,
     files: Vec<ListedFile>,
-    progress: Mutex<State>,
+    progress: Mutex<DownloadProgress>,
     changed: Condvar,
     stopped: Arc<AtomicBool>,
 }
 
 #[derive(Debug)]
-struct State {
+struct DownloadProgress {
     /// The file that is read now. Downloads begin with the first request.
     needed: Option<usize>,
     files: Vec<FileState>,
@@ -69,12 +84,12 @@ enum FileState {
 
 impl Downloads {
     /// The files `files` of `origin`; nothing is downloaded before [`Self::path`] asks for a file.
-    pub(super) fn new(origin: Origin, files: Vec<ListedFile>) -> Self {
+    pub(super) fn new(origin: HubCommit, files: Vec<ListedFile>) -> Self {
         let client = Client::new(&origin.settings, &origin.memos, &|_| ());
         let repository = client.repository(RepoType::Dataset, &origin.name, &origin.revision);
         let is_cached = |file: &ListedFile| repository.has(&origin.commit, &file.path);
         let bytes = files.iter().map(|file| if is_cached(file) { file.size } else { 0 }).collect();
-        let state = State {
+        let state = DownloadProgress {
             needed: None,
             files: vec![FileState::Waiting; files.len()],
             bytes,
@@ -82,9 +97,15 @@ impl Downloads {
             started: None,
             error: None,
         };
-        let shared =
-            Shared { origin, files, progress: Mutex::new(state), changed: Condvar::new(), stopped: Arc::default() };
-        Self { shared: Arc::new(shared), threads: Mutex::default() }
+        let shared = SharedDownloads {
+            origin,
+            files,
+            progress: Mutex::new(state),
+            changed: Condvar::new(),
+            stopped: Arc::default(),
+        };
+        let last_files = shared.files.iter().enumerate().map(|(index, file)| (file.etag.clone(), index)).collect();
+        Self { shared: Arc::new(shared), threads: Mutex::default(), last_files, removed_until: Mutex::default() }
     }
 
     pub(crate) fn files(&self) -> &[ListedFile] {
@@ -93,38 +114,31 @@ impl Downloads {
 
     /// The etags of the files whose content is in the cache now.
     pub(crate) fn cached(&self) -> BTreeSet<String> {
-        let is_there = |file: &&ListedFile| self.blob(file).is_file() || self.pointer(file).is_file();
-        self.shared.files.iter().filter(is_there).map(|file| file.etag.clone()).collect()
+        self.with_repository(|repository| {
+            let commit = &self.shared.origin.commit;
+            let is_there = |file: &&ListedFile| {
+                repository.blob(commit, &file.etag).is_file() || repository.pointer(commit, &file.path).is_file()
+            };
+            self.shared.files.iter().filter(is_there).map(|file| file.etag.clone()).collect()
+        })
     }
 
-    /// Checks that the disk has room for the files from `first` on that are missing, or for those that are there at the same time if
-    /// files are removed (`removes`), or if few may be needed (`is_limited`).
-    ///
-    /// # Errors
-    /// If it has not.
-    pub(crate) fn check_space(&self, first: usize, removes: bool, is_limited: bool) -> Result<()> {
-        let missing: Vec<u64> = {
+    /// The bytes to download that are in the cache at the same time, for the files from `first` on.
+    pub(crate) fn needed_bytes(&self, first: usize, held: &HeldFiles) -> u64 {
+        let sizes: Vec<(u64, u64)> = {
             let state = self.shared.lock();
-            let sizes = self.shared.files.iter().zip(&state.bytes).skip(first);
-            sizes.map(|(file, have)| file.size.saturating_sub(*have)).collect()
+            let files = self.shared.files.iter().zip(&state.bytes).skip(first);
+            files.map(|(file, have)| (file.size, file.size.saturating_sub(*have))).collect()
         };
-        let sum = |sizes: &[u64]| sizes.iter().fold(0_u64, |sum, size| sum.saturating_add(*size));
-        // The files that are downloaded ahead, the one that is read, and the one whose last tokens are not in a complete shard.
-        let window = self.shared.origin.settings.downloads + 2;
-        let needed = match (removes, is_limited) {
-            (_, true) => sum(&missing[..window.min(missing.len())]),
-            (true, false) => missing.windows(window.min(missing.len()).max(1)).map(sum).max().unwrap_or(0),
-            (false, false) => sum(&missing),
-        };
-        check_free_space(&self.shared.origin.settings.cache, needed)
+        most_held_bytes(&sizes, held, self.shared.origin.settings.downloads)
     }
 
     /// The local path of the file `index`. Waits for its download, and lets the files after it be downloaded meanwhile.
     ///
     /// # Errors
-    /// If it cannot be downloaded, or [`Self::stop`] was called.
+    /// If it cannot be downloaded, no thread can be started, or [`Self::stop`] was called.
     pub(crate) fn path(&self, index: usize, report: &Report<'_>) -> Result<PathBuf> {
-        self.start_threads();
+        self.start_threads()?;
         let mut state = self.shared.lock();
         state.needed = Some(index);
         state.started.get_or_insert_with(Instant::now);
@@ -162,37 +176,60 @@ impl Downloads {
 
     /// Ends all downloads. What they have received stays, and a later process continues them.
     pub(crate) fn stop(&self) {
-        // With the lock, so that no thread is between its look at `stopped` and its wait.
+        // Takes the lock: otherwise a thread could check `stopped`, miss this notification, and wait for ever.
         let _state = self.shared.lock();
         self.shared.stopped.store(true, Ordering::SeqCst);
         self.shared.changed.notify_all();
     }
 
-    /// Removes the files `0..end` from the cache, except those whose etag is in `kept`. Without such a file nothing happens.
+    /// Removes the files `0..end` from the cache, and keeps those whose etag is in `kept`. A content that a later file also has stays
+    /// until that file is removed, and so does one that another process downloads. A file that is already gone is no error.
     ///
     /// # Errors
     /// If one cannot be removed.
     pub(crate) fn remove(&self, end: usize, kept: &BTreeSet<String>) -> Result<()> {
-        for (index, file) in self.shared.files.iter().enumerate().take(end) {
-            let is_needed = self.shared.files.iter().skip(end).any(|later| later.etag == file.etag);
-            if is_needed || kept.contains(&file.etag) {
-                continue;
-            }
-            let blob = self.blob(file);
-            for path in [self.pointer(file), blob.with_file_name(format!("{}.incomplete", file.etag)), blob] {
-                match fs::remove_file(&path) {
-                    Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                        return Err(HubError::io(&path)(error));
-                    }
-                    _ => {}
+        let mut removed_until = self.removed_until.lock().unwrap_or_else(PoisonError::into_inner);
+        if *removed_until >= end {
+            return Ok(());
+        }
+        self.with_repository(|repository| {
+            for (index, file) in self.shared.files.iter().enumerate().take(end).skip(*removed_until) {
+                if kept.contains(&file.etag) {
+                    continue;
+                }
+                let is_needed = self.last_files.get(&file.etag).is_some_and(|last| *last >= end);
+                self.remove_file(repository, file, is_needed)?;
+                let mut state = self.shared.lock();
+                if matches!(state.files[index], FileState::Done(_)) {
+                    state.files[index] = FileState::Waiting;
                 }
             }
-            let mut state = self.shared.lock();
-            if matches!(state.files[index], FileState::Done(_)) {
-                state.files[index] = FileState::Waiting;
-            }
-        }
+            Ok(())
+        })?;
+        *removed_until = end;
         Ok(())
+    }
+
+    /// Removes the link of `file`, and its content unless `is_needed`.
+    fn remove_file(&self, repository: &Repository<'_>, file: &ListedFile, is_needed: bool) -> Result<()> {
+        let commit = &self.shared.origin.commit;
+        let remove = |path: &Path| match fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(HubError::io(path)(error)),
+            _ => Ok(()),
+        };
+        let (pointer, blob) = (repository.pointer(commit, &file.path), repository.blob(commit, &file.etag));
+        if is_needed {
+            return remove(&pointer);
+        }
+        let paths = [pointer, blob.with_file_name(format!("{}.incomplete", file.etag)), blob];
+        if paths.iter().all(|path| path.symlink_metadata().is_err()) {
+            return Ok(());
+        }
+        let lock = repository.open_lock(commit, &file.etag)?;
+        if matches!(lock.try_lock(), Err(TryLockError::WouldBlock)) {
+            return Ok(());
+        }
+        paths.iter().try_for_each(|path| remove(path))
     }
 
     /// Ends all downloads, and waits until nothing writes to the cache any more.
@@ -203,32 +240,56 @@ impl Downloads {
             // A thread that panicked has ended, too.
             let _ = thread.join();
         }
+        // The download of a file may have ended after its removal.
+        *self.removed_until.lock().unwrap_or_else(PoisonError::into_inner) = 0;
     }
 
-    fn start_threads(&self) {
+    fn start_threads(&self) -> Result<()> {
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
         if threads.is_empty() {
             let count = self.shared.origin.settings.downloads.min(self.shared.files.len()).max(1);
-            threads.extend((0..count).map(|_| {
+            for _ in 0..count {
                 let shared = self.shared.clone();
-                std::thread::spawn(move || shared.download_files())
-            }));
+                let thread = thread::Builder::new().name("download".to_owned()).spawn(move || shared.download_files());
+                threads.push(thread.map_err(|error| HubError::Other(format!("no thread for downloads: {error}")))?);
+            }
         }
+        Ok(())
     }
 
-    fn pointer(&self, file: &ListedFile) -> PathBuf {
-        self.with_repository(|repository| repository.pointer(&self.shared.origin.commit, &file.path))
-    }
-
-    fn blob(&self, file: &ListedFile) -> PathBuf {
-        self.with_repository(|repository| repository.cached(&self.shared.origin.commit).blob_path(&file.etag))
-    }
-
-    fn with_repository<T>(&self, work: impl FnOnce(&super::repository::Repository<'_>) -> T) -> T {
+    fn with_repository<T>(&self, work: impl FnOnce(&Repository<'_>) -> T) -> T {
         let origin = &self.shared.origin;
         let client = Client::new(&origin.settings, &origin.memos, &|_| ());
         work(&client.repository(RepoType::Dataset, &origin.name, &origin.revision))
     }
+}
+
+/// The most bytes to download that are in the cache at the same time. `sizes` has the size of each file, and the part of it that is
+/// missing.
+fn most_held_bytes(sizes: &[(u64, u64)], held: &HeldFiles, downloads: usize) -> u64 {
+    let sums = |part: fn(&(u64, u64)) -> u64| -> Vec<u128> {
+        let sums = sizes.iter().scan(0_u128, |sum, file| {
+            *sum += u128::from(part(file));
+            Some(*sum)
+        });
+        std::iter::once(0).chain(sums).collect()
+    };
+    let (whole, missing) = (sums(|file| file.0), sums(|file| file.1));
+    // The end of the files that are in the cache, if `bytes` lie between the first complete file `from` and the one that is read. Beside
+    // the file before `from` there are the one that is read and those that are downloaded ahead.
+    let end = |from: usize, bytes: u64| {
+        let most = whole[from.min(sizes.len())] + u128::from(bytes);
+        (whole.partition_point(|sum| *sum <= most) + downloads).min(sizes.len())
+    };
+    let last = held.limit_bytes.map_or(sizes.len(), |bytes| (end(0, bytes) + 1).min(sizes.len()));
+    let most = match held.unsaved_bytes {
+        None => missing[last],
+        Some(bytes) => {
+            let windows = (0..last).map(|start| missing[end(start + 1, bytes).min(last)] - missing[start]);
+            windows.max().unwrap_or(0)
+        }
+    };
+    most.try_into().unwrap_or(u64::MAX)
 }
 
 impl Drop for Downloads {
@@ -237,8 +298,22 @@ impl Drop for Downloads {
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+/// Reports the panic of a download thread to the thread that waits for its file.
+struct PanicReport<'a>(&'a SharedDownloads);
+
+impl Drop for PanicReport<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            let mut state = self.0.lock();
+            state.error.get_or_insert_with(|| HubError::Other("a download thread panicked".to_owned()));
+            self.0.stopped.store(true, Ordering::SeqCst);
+            self.0.changed.notify_all();
+        }
+    }
+}
+
+impl SharedDownloads {
+    fn lock(&self) -> MutexGuard<'_, DownloadProgress> {
         self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -246,7 +321,7 @@ impl Shared {
         self.stopped.load(Ordering::SeqCst)
     }
 
-    fn describe(&self, state: &State) -> Downloading {
+    fn describe(&self, state: &DownloadProgress) -> Downloading {
         let seconds = state.started.map_or(0.0, |started| started.elapsed().as_secs_f64()).max(1e-3);
         Downloading {
             file: state.needed.unwrap_or(0) + 1,
@@ -259,6 +334,7 @@ impl Shared {
 
     /// Downloads one file after the other until [`Downloads::stop`].
     fn download_files(&self) {
+        let _report = PanicReport(self);
         while let Some(index) = self.take_file() {
             let result = self.download(index);
             let mut state = self.lock();
@@ -314,5 +390,100 @@ impl Shared {
             return Err(repository.wrong_answer(&message));
         }
         Ok(path)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::channel;
+
+    const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
+
+    /// Downloads of files with these etags, all of which are in a cache in `folder`.
+    fn cached_files(folder: &Path, etags: &[&str]) -> Downloads {
+        let settings = Settings {
+            endpoint: "http://127.0.0.1:1".to_owned(),
+            cache: folder.join("hub"),
+            token: None,
+            offline: true,
+            wait: Duration::ZERO,
+            downloads: 1,
+        };
+        let (memos, revision) = (folder.join("memos"), "main".to_owned());
+        let origin = HubCommit { settings, memos, name: "own/lines".to_owned(), revision, commit: COMMIT.to_owned() };
+        let repository = folder.join("hub/datasets--own--lines");
+        let snapshot = repository.join("snapshots").join(COMMIT);
+        fs::create_dir_all(&snapshot).unwrap();
+        fs::create_dir_all(repository.join("blobs")).unwrap();
+        let list = |(index, etag): (usize, &&str)| {
+            let path = format!("{index}.jsonl");
+            fs::write(repository.join("blobs").join(etag), "{}").unwrap();
+            std::os::unix::fs::symlink(format!("../../blobs/{etag}"), snapshot.join(&path)).unwrap();
+            ListedFile { path, size: 2, etag: (*etag).to_owned() }
+        };
+        Downloads::new(origin, etags.iter().enumerate().map(list).collect())
+    }
+
+    #[test]
+    fn a_panic_of_a_thread_is_an_error_of_the_path() {
+        let folder = tempfile::tempdir().unwrap();
+        let downloads = cached_files(folder.path(), &["aa"]);
+        // The thread reads beyond the end.
+        downloads.shared.lock().bytes.clear();
+        let (sender, receiver) = channel();
+        thread::spawn(move || sender.send(downloads.path(0, &|_| ()).map_err(|error| error.to_string())));
+        let result = receiver.recv_timeout(Duration::from_secs(30)).unwrap();
+        assert_eq!(result.unwrap_err(), "a download thread panicked");
+    }
+
+    #[test]
+    fn removal_spares_what_is_locked_kept_or_needed_later() {
+        let folder = tempfile::tempdir().unwrap();
+        let downloads = cached_files(folder.path(), &["aa", "bb", "cc", "dd", "aa", "ee"]);
+        let blobs = || {
+            let names = fs::read_dir(folder.path().join("hub/datasets--own--lines/blobs")).unwrap();
+            names.map(|name| name.unwrap().file_name().into_string().unwrap()).collect::<BTreeSet<_>>()
+        };
+        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>();
+        let locks = folder.path().join("hub/.locks/datasets--own--lines");
+        fs::create_dir_all(&locks).unwrap();
+        let lock = fs::File::create(locks.join("bb.lock")).unwrap();
+        lock.lock().unwrap();
+        let kept = names(&["cc"]);
+        downloads.remove(4, &kept).unwrap();
+        assert_eq!(blobs(), names(&["aa", "bb", "cc", "ee"]));
+        // What was removed is not checked again before the end.
+        drop(lock);
+        downloads.remove(5, &kept).unwrap();
+        assert_eq!(blobs(), names(&["bb", "cc", "ee"]));
+        downloads.stop_and_wait();
+        downloads.remove(6, &kept).unwrap();
+        assert_eq!(blobs(), names(&["cc"]));
+        let snapshot = folder.path().join("hub/datasets--own--lines/snapshots").join(COMMIT);
+        assert_eq!(fs::read_dir(snapshot).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn held_bytes_depend_on_limit_and_removal() {
+        let most = |sizes: &[u64], limit_bytes, unsaved_bytes, downloads| {
+            let sizes: Vec<(u64, u64)> = sizes.iter().map(|size| (*size, *size)).collect();
+            most_held_bytes(&sizes, &HeldFiles { limit_bytes, unsaved_bytes }, downloads)
+        };
+        let files = [10; 100];
+        assert_eq!(most(&files, None, None, 4), 1000);
+        // A limit that is far away needs all files, and a near one those that are downloaded ahead.
+        assert_eq!(most(&files, Some(2000), None, 4), 1000);
+        assert_eq!(most(&files, Some(0), None, 4), 60);
+        assert_eq!(most(&files, Some(300), None, 4), 360);
+        // Small files stay until a shard of theirs is complete.
+        assert_eq!(most(&files, None, Some(0), 4), 60);
+        assert_eq!(most(&files, None, Some(305), 4), 360);
+        assert_eq!(most(&files, None, Some(5000), 4), 1000);
+        assert_eq!(most(&files, Some(0), Some(5000), 4), 60);
+        // The largest window counts.
+        assert_eq!(most(&[1, 1, 1, 1, 9, 9], None, Some(0), 1), 19);
+        assert_eq!(most(&[u64::MAX; 3], None, None, 4), u64::MAX);
+        assert_eq!(most(&[], Some(5), Some(5), 4), 0);
     }
 }

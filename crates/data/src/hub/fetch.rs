@@ -68,15 +68,10 @@ impl Fetch<'_> {
         let Self { repository, commit, path, .. } = *self;
         let (client, url, facts) = (repository.client, self.url(), self.request_facts()?);
         let etag = &facts.etag;
-        let blob = repository.cached(commit).blob_path(etag);
-        let locks = client.settings.cache.join(".locks").join(repository.repo(commit).folder_name());
+        let blob = repository.blob(commit, etag);
         let parent = blob.parent().unwrap_or(&blob).to_owned();
-        for folder in [&parent, &locks] {
-            fs::create_dir_all(folder).map_err(HubError::io(folder))?;
-        }
-        // The same lock as huggingface_hub's.
-        let lock = locks.join(format!("{etag}.lock"));
-        let held = File::create(&lock).map_err(HubError::io(&lock))?;
+        fs::create_dir_all(&parent).map_err(HubError::io(&parent))?;
+        let held = repository.open_lock(commit, etag)?;
         // If the file system has no locks, other processes may write to the part of that name: then this one writes to a part of its own.
         let own = if held.lock().is_ok() {
             None

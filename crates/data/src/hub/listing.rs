@@ -28,14 +28,15 @@ impl Repository<'_> {
     /// # Errors
     /// If the hub is needed and refuses, or its answer makes no sense.
     pub(super) fn listed_files(&self, commit: &str, files: &[String]) -> Result<Vec<ListedFile>> {
-        let cached: Option<Vec<ListedFile>> = files.iter().map(|path| self.cached_content(commit, path)).collect();
-        if let Some(cached) = cached {
-            return Ok(cached);
-        }
         let memo = self.memo(&format!("{commit} contents"));
         let known = fs::read(&memo).ok().and_then(|bytes| serde_json::from_slice::<Vec<ListedFile>>(&bytes).ok());
         let known: HashMap<String, ListedFile> =
             known.into_iter().flatten().map(|file| (file.path.clone(), file)).collect();
+        let cached: Option<Vec<ListedFile>> =
+            files.iter().map(|path| self.cached_content(commit, path, known.get(path))).collect();
+        if let Some(cached) = cached {
+            return Ok(cached);
+        }
         let find = |path: &String| known.get(path).filter(|file| is_etag(&file.etag)).cloned();
         if let Some(known) = files.iter().map(find).collect() {
             return Ok(known);
@@ -48,10 +49,11 @@ impl Repository<'_> {
         let siblings = answer["siblings"].as_array().into_iter().flatten();
         let listed: HashMap<&str, &Value> =
             siblings.filter_map(|file| Some((file["rfilename"].as_str()?, file))).collect();
-        let listed = files.iter().map(|path| match listed.get(path.as_str()).and_then(|file| content(path, file)) {
-            Some(file) => Ok(file),
-            None => Fetch { repository: self, commit, path, number: (1, 1) }.describe(),
-        });
+        let listed =
+            files.iter().map(|path| match listed.get(path.as_str()).and_then(|file| parse_listed_file(path, file)) {
+                Some(file) => Ok(file),
+                None => Fetch { repository: self, commit, path, number: (1, 1) }.describe(),
+            });
         let listed = listed.collect::<Result<Vec<_>>>()?;
         let all: HashMap<&str, &ListedFile> =
             known.values().chain(&listed).map(|file| (file.path.as_str(), file)).collect();
@@ -59,20 +61,24 @@ impl Repository<'_> {
         Ok(listed)
     }
 
-    /// The content of a file in the cache. Its link names it; where the file system has no links, its SHA-256 does.
-    fn cached_content(&self, commit: &str, path: &str) -> Option<ListedFile> {
+    /// The content of a file in the cache. Its link names it. Where the file system has no links, the hub's earlier list (`known`) does,
+    /// or else its SHA-256.
+    fn cached_content(&self, commit: &str, path: &str, known: Option<&ListedFile>) -> Option<ListedFile> {
         let pointer = self.pointer(commit, path);
         let size = fs::metadata(&pointer).ok().filter(fs::Metadata::is_file)?.len();
         let etag = match fs::read_link(&pointer) {
             Ok(target) => target.file_name()?.to_str().filter(|etag| is_etag(etag))?.to_owned(),
-            Err(_) => sha256_of(&pointer).ok()?,
+            Err(_) => match known.filter(|known| is_etag(&known.etag) && known.size == size) {
+                Some(known) => known.etag.clone(),
+                None => sha256_of(&pointer).ok()?,
+            },
         };
         Some(ListedFile { path: path.to_owned(), size, etag })
     }
 }
 
-/// What the hub lists about a file; `None` if it does not say what its content is.
-fn content(path: &str, file: &Value) -> Option<ListedFile> {
+/// Parses the hub's description of a file; `None` if it has no name of the content.
+fn parse_listed_file(path: &str, file: &Value) -> Option<ListedFile> {
     let etag =
         file["lfs"]["sha256"].as_str().or_else(|| file["lfs"]["oid"].as_str()).or_else(|| file["blobId"].as_str());
     let etag = etag.filter(|etag| is_etag(etag))?.to_owned();
@@ -84,7 +90,7 @@ fn content(path: &str, file: &Value) -> Option<ListedFile> {
 ///
 /// # Errors
 /// If it has not; the message says what helps.
-pub(super) fn check_free_space(folder: &Path, needed: u64) -> Result<()> {
+pub(crate) fn check_free_space(folder: &Path, needed: u64) -> Result<()> {
     let existing = folder.ancestors().find(|folder| folder.is_dir()).unwrap_or(folder);
     // A file system that does not say is not refused.
     let Ok(found) = rustix::fs::statvfs(existing) else { return Ok(()) };
@@ -97,4 +103,38 @@ pub(super) fn check_free_space(folder: &Path, needed: u64) -> Result<()> {
          data prepare` give --remove-downloads or a limit (--max-tokens, --max-rows)",
         existing.display()
     )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::client::Client;
+    use super::super::settings::Settings;
+    use super::*;
+
+    /// A small file has the same name of its content before and after its download, also if it is no link.
+    #[test]
+    fn a_cached_file_without_link_has_the_etag_of_the_list() {
+        let folder = tempfile::tempdir().unwrap();
+        let settings = Settings {
+            endpoint: "http://127.0.0.1:1".to_owned(),
+            cache: folder.path().join("hub"),
+            token: None,
+            offline: true,
+            wait: std::time::Duration::ZERO,
+            downloads: 1,
+        };
+        let memos = folder.path().join("memos");
+        let client = Client::new(&settings, &memos, &|_| ());
+        let repository = client.repository(hf_hub::RepoType::Dataset, "own/lines", "main");
+        let commit = "0123456789abcdef0123456789abcdef01234567";
+        write_file(&repository.pointer(commit, "a.txt"), b"text").unwrap();
+        let etag = |size: u64| {
+            let listed = [ListedFile { path: "a.txt".to_owned(), size, etag: "abc123".to_owned() }];
+            write_file(&repository.memo(&format!("{commit} contents")), &serde_json::to_vec(&listed).unwrap()).unwrap();
+            repository.listed_files(commit, &["a.txt".to_owned()]).unwrap()[0].etag.clone()
+        };
+        assert_eq!(etag(4), "abc123");
+        // The list is of another content.
+        assert_eq!(etag(5).len(), 64);
+    }
 }

@@ -8,9 +8,10 @@ use std::path::{Path, PathBuf};
 use hf_hub::RepoType;
 
 use super::client::Client;
-use super::downloads::{Downloads, Origin};
+use super::downloads::{Downloads, HeldFiles, HubCommit};
 use super::error::{HubError, Result};
 use super::fetch::Report;
+use super::listing::check_free_space;
 use super::repository::{Repository, Snapshot};
 use super::select::{self, Format, SelectedBy, SelectedFiles};
 use super::settings::Settings;
@@ -69,45 +70,49 @@ pub fn lower(
         out.local.tokenizer = local;
         out.pinned.tokenizer = Tokenizer::Hub(HubTokenizer { name: name.clone(), revision: commit });
     }
-    let lower = |source: &HubSource, key: &str| {
-        let (local, commit) =
-            hub.dataset(source).map_err(|error| error.reword(|message| format!("{key}: {message}")))?;
-        Ok((local, Source::Hub(HubSource { revision: commit, ..source.clone() })))
+    let named = |key: &'static str| move |error: HubError| error.reword(|message| format!("{key}: {message}"));
+    let open = |source: Option<&Source>, key: &'static str| match source {
+        Some(Source::Hub(source)) => hub.open_split(source).map(Some).map_err(named(key)),
+        _ => Ok(None),
     };
-    if let Source::Hub(source) = &data.train {
-        (out.local.train, out.pinned.train) = lower(source, "data.train.hub")?;
+    let separate = match &data.validation {
+        Some(Validation::Source(source)) => Some(source),
+        _ => None,
+    };
+    let choice_on_hub = choice.and_then(|set| Some((set, set.hub.as_ref()?)));
+    let train_split = open(Some(&data.train), "data.train.hub")?;
+    let validation_split = open(separate, "data.validation.hub")?;
+    let test_split = open(test, "eval.test.hub")?;
+    let choice_split = choice_on_hub.map(|(_, named)| hub.open_choice(named)).transpose();
+    let choice_split = choice_split.map_err(named("eval.hellaswag.hub"))?;
+    let splits = [&train_split, &validation_split, &test_split, &choice_split].into_iter().flatten();
+    let needed = splits.map(|split| split.downloads.needed_bytes(0, &HeldFiles::default()));
+    check_free_space(&settings.cache, needed.fold(0, u64::saturating_add))?;
+    if let Some(split) = &train_split {
+        (out.local.train, out.pinned.train) = hub.download(split).map_err(named("data.train.hub"))?;
     }
-    if let Some(Validation::Source(Source::Hub(source))) = &data.validation {
-        let (local, pinned) = lower(source, "data.validation.hub")?;
+    if let Some(split) = &validation_split {
+        let (local, pinned) = hub.download(split).map_err(named("data.validation.hub"))?;
         out.local.validation = Some(Validation::Source(local));
         out.pinned.validation = Some(Validation::Source(pinned));
     }
-    if let Some(Source::Hub(source)) = test {
-        out.test = Some(lower(source, "eval.test.hub")?);
+    if let Some(split) = &test_split {
+        out.test = Some(hub.download(split).map_err(named("eval.test.hub"))?);
     }
-    if let Some(set) = choice
-        && let Some(named) = &set.hub
-    {
-        let HubChoice { dataset, config, split, revision } = named.clone();
-        let source = HubSource { dataset, config, split, revision, column: None, template: None };
-        let (local, commit) =
-            hub.dataset(&source).map_err(|error| error.reword(|message| format!("eval.hellaswag.hub: {message}")))?;
-        let mut files = match local {
-            Source::Parquet(from) => from.files,
-            Source::Jsonl(from) => from.files,
-            _ => Vec::new(),
-        };
-        let (Some(file), []) = (files.pop(), files.as_slice()) else {
-            let message = "eval.hellaswag.hub: this split is not one file of parquet or JSON lines";
-            return Err(HubError::Request(message.to_owned()));
-        };
-        let pinned = HubChoice { revision: commit, ..named.clone() };
+    if let (Some((set, from)), Some(split)) = (choice_on_hub, &choice_split) {
+        let file = hub.download_choice(split).map_err(named("eval.hellaswag.hub"))?;
+        let pinned = HubChoice { revision: split.pinned.revision.clone(), ..from.clone() };
         out.choice = Some((
             HellaSwag { file: Some(file), hub: None, ..set.clone() },
             HellaSwag { hub: Some(pinned), ..set.clone() },
         ));
     }
     Ok(out)
+}
+
+/// The error that `split` cannot be a multiple-choice set, because it `is` something else.
+fn not_a_choice_set(split: &str, is: &str) -> HubError {
+    HubError::Request(format!("split `{split}` {is}; a multiple-choice set is one parquet or JSON-lines file"))
 }
 
 impl Client<'_> {
@@ -142,17 +147,35 @@ impl Client<'_> {
         }
     }
 
-    /// Downloads the split that `source` names. Returns it as files, and the commit.
-    fn dataset(&self, source: &HubSource) -> Result<(Source, String)> {
-        let split = self.open_split(source)?;
-        split.downloads.check_space(0, false, false)?;
+    /// Downloads the files of `split`. Returns the source with local files, and with the commit.
+    fn download(&self, split: &HubSplit) -> Result<(Source, Source)> {
         let paths = (0..split.downloads.files().len()).map(|index| split.downloads.path(index, self.report));
         let paths = paths.collect::<Result<Vec<_>>>()?;
-        Ok((split.local_source(paths), split.pinned.revision))
+        Ok((split.local_source(paths, self.report)?, Source::Hub(split.pinned.clone())))
     }
 
-    /// Finds the files of the split that `source` names. Downloads the dataset's card, and the first file where its format is not
-    /// known otherwise.
+    /// Finds the file of a multiple-choice set, without downloading it.
+    fn open_choice(&self, named: &HubChoice) -> Result<HubSplit> {
+        let HubChoice { dataset, config, split, revision } = named.clone();
+        let found = self.open_split(&HubSource { dataset, config, split, revision, column: None, template: None })?;
+        match (found.downloads.files().len(), found.format) {
+            (1, Format::Text) => Err(not_a_choice_set(&named.split, "is a text")),
+            (1, _) => Ok(found),
+            (files, _) => Err(not_a_choice_set(&named.split, &format!("has {files} files"))),
+        }
+    }
+
+    /// Downloads the file that [`Self::open_choice`] found.
+    fn download_choice(&self, split: &HubSplit) -> Result<PathBuf> {
+        let files = match self.download(split)?.0 {
+            Source::Parquet(from) => from.files,
+            Source::Jsonl(from) => from.files,
+            _ => Vec::new(),
+        };
+        files.into_iter().next().ok_or_else(|| not_a_choice_set(&split.pinned.split, "is one array of JSON"))
+    }
+
+    /// Finds the files of the split that `source` names. Downloads the dataset's card alone.
     fn open_split(&self, source: &HubSource) -> Result<HubSplit> {
         let HubSource { dataset, config, split, revision, .. } = source;
         let repository = self.repository(RepoType::Dataset, dataset, revision);
@@ -191,7 +214,7 @@ impl Client<'_> {
         }
         let SelectedFiles { format, files, .. } = selected;
         let files = self.repository(RepoType::Dataset, dataset, from).listed_files(&snapshot.commit, &files)?;
-        let origin = Origin {
+        let origin = HubCommit {
             settings: self.settings.clone(),
             memos: self.memos.to_owned(),
             name: dataset.clone(),
@@ -200,9 +223,8 @@ impl Client<'_> {
         };
         let downloads = Downloads::new(origin, files);
         let cached = downloads.cached();
-        let is_array = format == Format::Json && is_array(&downloads.path(0, self.report)?)?;
         let pinned = HubSource { revision: snapshot.commit, ..source.clone() };
-        Ok(HubSplit { pinned, format, is_array, downloads, cached })
+        Ok(HubSplit { pinned, format, downloads, cached })
     }
 }
 
@@ -212,23 +234,26 @@ pub(crate) struct HubSplit {
     /// The source with the commit as its revision.
     pub(crate) pinned: HubSource,
     format: Format,
-    /// True if a JSON file is one array.
-    is_array: bool,
     pub(crate) downloads: Downloads,
     /// The etags of the files that were in the cache before anything was downloaded.
     pub(crate) cached: BTreeSet<String>,
 }
 
 impl HubSplit {
-    /// The source with `files` of this machine.
-    pub(crate) fn local_source(&self, files: Vec<PathBuf>) -> Source {
+    /// The source with `files` of this machine. Downloads the first file if only its content shows the format.
+    ///
+    /// # Errors
+    /// If it cannot be downloaded or read.
+    pub(crate) fn local_source(&self, files: Vec<PathBuf>, report: &Report<'_>) -> Result<Source> {
         let HubSource { column, template, .. } = self.pinned.clone();
-        match self.format {
+        Ok(match self.format {
             Format::Parquet => Source::Parquet(ParquetSource { files, column, template }),
             Format::Text => Source::Text { files },
-            _ if self.is_array => Source::Json(JsonSource { files, field: column, template }),
-            _ => Source::Jsonl(JsonSource { files, field: column, template }),
-        }
+            Format::Json if is_array(&self.downloads.path(0, report)?)? => {
+                Source::Json(JsonSource { files, field: column, template })
+            }
+            Format::Json | Format::Jsonl => Source::Jsonl(JsonSource { files, field: column, template }),
+        })
     }
 }
 

@@ -11,8 +11,10 @@ mod repository;
 mod select;
 mod settings;
 
+pub(crate) use downloads::HeldFiles;
 pub use error::HubError;
 pub use fetch::{Downloading, Report};
+pub(crate) use listing::check_free_space;
 pub(crate) use lower::{HubSplit, open_split};
 pub use lower::{LoweredData, is_needed, lower};
 pub use model_folder::{ModelFolder, fetch_model_folder};

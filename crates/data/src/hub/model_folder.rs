@@ -9,6 +9,7 @@ use serde_json::Value;
 use super::client::Client;
 use super::error::{HubError, Result};
 use super::fetch::Report;
+use super::listing::check_free_space;
 use super::repository::Snapshot;
 use super::settings::Settings;
 
@@ -57,6 +58,9 @@ pub fn fetch_model_folder(
         return Err(lacking(&format!("{WEIGHTS}; weights in other formats are not read")));
     }
     files.extend(super::lower::tokenizer_files(&snapshot).into_iter().map(str::to_owned));
+    let listed = repository.listed_files(&snapshot.commit, &files)?;
+    let missing = listed.iter().filter(|file| !repository.has(&snapshot.commit, &file.path)).map(|file| file.size);
+    check_free_space(&settings.cache, missing.fold(0, u64::saturating_add))?;
     let mut path = PathBuf::new();
     for (number, file) in (1..).zip(&files) {
         let file = repository.file(&snapshot.commit, file, (number, files.len()))?;

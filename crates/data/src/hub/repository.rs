@@ -4,7 +4,7 @@
 //! `snapshots/<commit>/` has links to files in `blobs/`. A cached branch or file is not requested again, so a branch stays at the
 //! commit at which it was first read. That layout has no place for the list of a commit's files, so it is in this program's cache.
 
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use hf_hub::api::{RepoInfo, Siblings};
@@ -211,6 +211,19 @@ impl Repository<'_> {
         let same_end = names.iter().find(|name| name.rsplit('/').next() == Some(last));
         let near = nearest(self.name, names.iter().map(String::as_str)).or(same_end.map(String::as_str));
         near.map_or_else(String::new, |near| format!(": did you mean `{near}`?"))
+    }
+
+    /// The content of the name `etag` in the cache.
+    pub(super) fn blob(&self, commit: &str, etag: &str) -> PathBuf {
+        self.cached(commit).blob_path(etag)
+    }
+
+    /// The file that a process locks while it writes or removes the content of the name `etag`: the same as huggingface_hub's.
+    pub(super) fn open_lock(&self, commit: &str, etag: &str) -> Result<File> {
+        let folder = self.client.settings.cache.join(".locks").join(self.repo(commit).folder_name());
+        fs::create_dir_all(&folder).map_err(HubError::io(&folder))?;
+        let path = folder.join(format!("{etag}.lock"));
+        File::create(&path).map_err(HubError::io(&path))
     }
 
     pub(super) fn pointer(&self, commit: &str, path: &str) -> PathBuf {

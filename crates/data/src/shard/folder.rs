@@ -50,7 +50,6 @@ pub(super) fn read_folder(request: &ShardRequest<'_>, settings: &Settings) -> Re
         if let Some(shard) = card.shards.iter().find(is_changed) {
             return refuse(format!("{} is not what {CARD} says any more; --force writes all anew", shard.file));
         }
-        remove_if_there(&folder.join(STATE))?;
         return Ok(FolderContent::Finished(Box::new(card)));
     }
     match ResumeState::read(folder)? {

@@ -5,6 +5,7 @@ use std::fs::{self, File};
 
 use super::batches::{SplitAssignment, TextPosition, count_characters};
 use super::card::{HeldOut, Settings};
+use super::disk_space::check_space;
 use super::folder::{
     FolderContent, check_companion_files, files_of_set, read_folder, remove_if_there, remove_unfinished, write_error,
 };
@@ -13,6 +14,8 @@ use super::state::{Counts, ResumeState, STATE, UsedIds};
 use super::writer::{Pass, ShardWriter};
 use crate::cache::DataCache;
 use crate::error::{DataError, Result};
+use crate::hub::{HubSplit, open_split};
+use crate::progress::Progress;
 use crate::source::{DocumentFormat, LocatedSource, locate, locate_on_hub, separate_source};
 use crate::split_name::SplitName;
 use crate::token_stream::TokenWidth;
@@ -27,18 +30,30 @@ use runner_spec::experiment::Source;
 pub fn write_shards(request: &ShardRequest<'_>, report: &Report<'_>) -> Result<WrittenShards> {
     let cache = DataCache::open(request.cache_dir)?;
     let preparing = |progress| report(ShardEvent::Preparing(progress));
-    let find = |source: &Source, split: SplitName| {
-        let located = match (source, request.hub) {
-            (Source::Hub(source), Some(hub)) => locate_on_hub(source, split, hub, &cache, &preparing)?,
-            _ => locate(source, split, &cache, &preparing)?,
+    let open = |source: &Source, split: SplitName| match (source, request.hub) {
+        (Source::Hub(source), Some(hub)) => {
+            let key = format!("{}.hub", split.key());
+            open_split(source, &key, hub.settings, hub.memos, &|part| preparing(Progress::Downloading(part))).map(Some)
+        }
+        _ => Ok(None),
+    };
+    let find = |source: &Source, opened: Option<HubSplit>, split: SplitName| {
+        let located = match opened {
+            Some(opened) => locate_on_hub(opened, split, &cache, &preparing)?,
+            None => locate(source, split, &cache, &preparing)?,
         };
         if located.documents == DocumentFormat::Tokens {
             return Err(DataError::setting(split.key(), "token shards hold no text to tokenize"));
         }
         Ok(located)
     };
-    let train = find(&request.data.train, SplitName::Train)?;
     let separate = separate_source(request.data);
+    let separate = separate.filter(|_| request.held_out.is_none_or(|held_out| held_out == HeldOut::Source));
+    let train_on_hub = open(&request.data.train, SplitName::Train)?;
+    let validation_on_hub = separate.map(|source| open(source, SplitName::Validation)).transpose()?.flatten();
+    let validation_pass = separate.map(|_| validation_on_hub.as_ref());
+    check_space(request, &validation_pass.into_iter().chain([train_on_hub.as_ref()]).collect::<Vec<_>>())?;
+    let train = find(&request.data.train, train_on_hub, SplitName::Train)?;
     let held_out = request.held_out.unwrap_or(match (&separate, request.format.one_file()) {
         (Some(_), _) => HeldOut::Source,
         (None, true) if train.is_single_text() => HeldOut::Fraction(0.1),
@@ -46,7 +61,7 @@ pub fn write_shards(request: &ShardRequest<'_>, report: &Report<'_>) -> Result<W
         (None, false) => HeldOut::FirstShard,
     });
     let validation = match (held_out, separate) {
-        (HeldOut::Source, Some(source)) => Some(find(source, SplitName::Validation)?),
+        (HeldOut::Source, Some(source)) => Some(find(source, validation_on_hub, SplitName::Validation)?),
         (HeldOut::Source, None) => {
             return Err(DataError::setting("data.validation", "there is no validation source to take"));
         }
@@ -74,14 +89,14 @@ pub fn write_shards(request: &ShardRequest<'_>, report: &Report<'_>) -> Result<W
     }
     let hub_splits =
         || [validation.as_ref(), Some(&train)].into_iter().flatten().filter_map(|source| source.hub.as_ref());
-    // The state of a process that was killed after it wrote the card, and before it removed all downloads.
-    let finished = if request.force { None } else { ResumeState::read(request.folder).ok().flatten() };
     let state = match read_folder(request, &settings)? {
         FolderContent::Finished(card) => {
-            if let Some(finished) = finished.filter(|_| request.remove_downloads) {
-                for split in hub_splits() {
+            // The state of a process that was killed after it wrote the card, and before it removed all downloads.
+            if let Some(finished) = ResumeState::read(request.folder)? {
+                for split in hub_splits().filter(|_| request.remove_downloads) {
                     split.downloads.remove(split.downloads.files().len(), &finished.cached)?;
                 }
+                remove_if_there(&request.folder.join(STATE))?;
             }
             return Ok(WrittenShards { card: *card, up_to_date: true, bytes: 0, tokens: 0, seconds: 0.0 });
         }
@@ -100,13 +115,6 @@ pub fn write_shards(request: &ShardRequest<'_>, report: &Report<'_>) -> Result<W
     };
     check_companion_files(request, &tokenizer)?;
     let passes = passes(&train, validation.as_ref(), held_out)?;
-    let is_limited = request.max_tokens.or(request.max_rows).is_some();
-    for (index, pass) in passes.iter().enumerate().skip(state.pass) {
-        let first = if index == state.pass { state.position.file } else { 0 };
-        if let Some(split) = &pass.source.hub {
-            split.downloads.check_space(first, request.remove_downloads, is_limited)?;
-        }
-    }
     let mut writer = ShardWriter::new(request, &passes, &tokenizer, state, report)?;
     let result = writer.run();
     if result.is_err() {

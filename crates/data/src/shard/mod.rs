@@ -2,6 +2,7 @@
 
 mod batches;
 mod card;
+mod disk_space;
 mod folder;
 mod format;
 mod job;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rayon::prelude::*;
 
 use super::batches::{SplitAssignment, TextPart, TextPosition, read_batches};
-use super::card::{CARD, Card, CardFile, CardShard, CardSource, CardTokenizer, HeldOut};
+use super::card::{CARD, Card, CardFile, CardShard, CardSource, CardTokenizer, HeldOut, Settings};
 use super::folder::{TOKENIZER, remove_if_there, write_companion_files, write_json};
 use super::request::{Report, ShardEvent, ShardRequest};
 use super::split_writer::SplitWriter;
@@ -44,6 +44,8 @@ pub(super) struct ShardWriter<'a> {
     pub(super) bytes: u64,
     pub(super) tokens: u64,
     sizes: TextSizes,
+    /// Tokens of the training source in complete shards.
+    complete_tokens: u64,
     /// True once the limit of the request is reached.
     is_at_limit: bool,
 }
@@ -59,6 +61,8 @@ impl<'a> ShardWriter<'a> {
     ) -> Result<Self> {
         // In nanoGPT's files nothing separates a single text; the other formats mark the start of every document.
         let is_single = passes.last().is_some_and(|pass| pass.source.is_single_text());
+        let is_counted = |shard: &&CardShard| comes_from_training(&state.settings, shard);
+        let complete_tokens = state.shards.iter().filter(is_counted).map(|shard| shard.tokens).sum();
         Ok(Self {
             request,
             passes,
@@ -73,6 +77,7 @@ impl<'a> ShardWriter<'a> {
             bytes: 0,
             tokens: 0,
             sizes: TextSizes::new(passes),
+            complete_tokens,
             is_at_limit: false,
         })
     }
@@ -181,15 +186,12 @@ impl<'a> ShardWriter<'a> {
 
     /// The tokens of the training source in all shards, complete or not.
     fn written_tokens(&self, pass: &Pass<'_>) -> u64 {
-        let is_counted = |split| {
-            pass.source.split == SplitName::Train
-                && (split == SplitName::Train || self.state.settings.held_out != HeldOut::Source)
-        };
-        let tokens = |split, writer: &SplitWriter<'_>| {
-            let complete: u64 = self.state.shards_of(split).map(|shard| shard.tokens).sum();
-            if is_counted(split) { complete + writer.open_tokens() } else { 0 }
-        };
-        tokens(SplitName::Train, &self.train) + tokens(SplitName::Validation, &self.validation)
+        if pass.source.split != SplitName::Train {
+            return 0;
+        }
+        let has_source = self.state.settings.held_out == HeldOut::Source;
+        let validation = if has_source { 0 } else { self.validation.open_tokens() };
+        self.complete_tokens + self.train.open_tokens() + validation
     }
 
     fn write_part(&mut self, part: &TextPart, mut tokens: Vec<u32>, pass: &Pass<'_>) -> Result<()> {
@@ -250,6 +252,9 @@ impl<'a> ShardWriter<'a> {
 
     fn add_shard(&mut self, shard: CardShard) {
         (self.report)(ShardEvent::Whole(&shard));
+        if comes_from_training(&self.state.settings, &shard) {
+            self.complete_tokens += shard.tokens;
+        }
         self.state.shards.push(shard);
     }
 
@@ -357,6 +362,11 @@ impl<'a> ShardWriter<'a> {
         self.state.open.clear();
         Err(error)
     }
+}
+
+/// True if the tokens of `shard` are text of the training source.
+fn comes_from_training(settings: &Settings, shard: &CardShard) -> bool {
+    shard.split == SplitName::Train.short() || settings.held_out != HeldOut::Source
 }
 
 fn card_source(source: &LocatedSource) -> CardSource {

@@ -9,12 +9,12 @@ use super::text_selector::TextSelector;
 use crate::cache::DataCache;
 use crate::error::{DataError, Result};
 use crate::fingerprint::{SourceFile, hash_parts};
-use crate::hub::{HubAccess, HubSplit, open_split};
+use crate::hub::HubSplit;
 use crate::progress::{Progress, Report};
 use crate::split_name::SplitName;
 use crate::stories;
 use runner_files::special_file_kind;
-use runner_spec::experiment::{Data, HubSource, Source, Validation};
+use runner_spec::experiment::{Data, Source, Validation};
 
 /// The format of a source's files, and with it what a document is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -111,21 +111,19 @@ pub(crate) fn locate(
     Ok(LocatedSource { split, documents, files, hash, hub: None })
 }
 
-/// Finds the files of `source` on the hub. They are downloaded when they are read, and the hub's names of their contents take the place
-/// of hashes.
+/// Describes the files of a split on the hub. They are downloaded when they are read, and the hub's names of their contents take the
+/// place of hashes. Only a JSON file, whose first bytes show its format, is downloaded now.
 ///
 /// # Errors
-/// If the hub is needed and cannot be reached, refuses, or does not have the split; or a template is wrong.
+/// If that file cannot be downloaded, or a template is wrong.
 pub(crate) fn locate_on_hub(
-    source: &HubSource,
+    opened: HubSplit,
     split: SplitName,
-    hub: HubAccess<'_>,
     cache: &DataCache,
     report: &Report<'_>,
 ) -> Result<LocatedSource> {
-    let key = format!("{}.hub", split.key());
-    let opened = open_split(source, &key, hub.settings, hub.memos, &|part| report(Progress::Downloading(part)))?;
-    let (documents, _) = document_format(&opened.local_source(Vec::new()), split, cache, report)?;
+    let local = opened.local_source(Vec::new(), &|part| report(Progress::Downloading(part)))?;
+    let (documents, _) = document_format(&local, split, cache, report)?;
     let files: Vec<SourceFile> =
         opened.downloads.files().iter().map(|file| SourceFile::listed(&file.path, file.size, &file.etag)).collect();
     let hash = source_hash(&documents, &files);

@@ -1,4 +1,4 @@
-//! For tests: a server on loopback, which notes what it is asked, and breaks off where it is told to.
+//! For tests: a server on loopback, which records requests and can cut an answer short.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -48,7 +48,7 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// `answer` also hears how often it was called before.
+    /// `answer` also gets the number of earlier calls.
     pub(super) fn start(answer: Arc<Answering>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = format!("http://{}", listener.local_addr().unwrap());

@@ -2,9 +2,9 @@
 
 mod http;
 mod models;
-mod named;
 mod preparation;
 mod server;
+mod well_known_datasets;
 
 use std::fs;
 use std::path::Path;

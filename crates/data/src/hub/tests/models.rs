@@ -2,9 +2,10 @@
 
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 
 use super::super::fetch_model_folder;
-use super::server::{COMMIT, Files, Here, Server, hub};
+use super::server::{Asked, COMMIT, Files, Here, Reply, Server, hub};
 use runner_spec::experiment::{Data, HubTokenizer, Layout, Source, Tokenizer};
 
 #[test]
@@ -95,4 +96,24 @@ fn a_model_is_a_folder_of_the_cache() {
     assert!(fetch("own/outside").unwrap_err().contains("which the model does not have"));
     assert!(fetch("own/pickle").unwrap_err().contains("model own/pickle (main) has no model.safetensors"));
     assert!(fetch("own/none").unwrap_err().ends_with("has no config.json"));
+}
+
+#[test]
+fn a_model_that_does_not_fit_on_the_disk_is_refused() {
+    let files: Files =
+        vec![("models/own/large", COMMIT, vec![("config.json", b"{}".to_vec()), ("model.safetensors", b"w".to_vec())])];
+    let inner = hub(files, None);
+    let server = Server::start(Arc::new(move |asked: &Asked, before| {
+        if asked.path.ends_with("?blobs=true") {
+            let file = |name: &str| serde_json::json!({"rfilename": name, "size": 1_u64 << 60, "blobId": "0123"});
+            let siblings = [file("config.json"), file("model.safetensors")];
+            return Reply::new(200, serde_json::json!({"sha": COMMIT, "siblings": siblings}).to_string());
+        }
+        inner(asked, before)
+    }));
+    let here = Here::new(&server.address);
+    let memos = here.folder.path().join("memos");
+    let error = fetch_model_folder("own/large", "main", &here.settings, &memos, &|_| ()).unwrap_err().to_string();
+    assert!(error.contains(&format!("the downloads need {} bytes", 1_u64 << 61)), "{error}");
+    assert!(!server.asked().iter().any(|asked| asked.method == "GET" && asked.path.contains("/resolve/")));
 }

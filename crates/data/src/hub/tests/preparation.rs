@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::super::HubAccess;
 use super::server::{Answering, Asked, COMMIT, Files, Here, Reply, Server, data, etag, hub, source};
 use crate::{HeldOut, ShardFormat, ShardRequest, WrittenShards, write_shards};
-use runner_spec::experiment::{Data, JsonSource, Source};
+use runner_spec::experiment::{Data, JsonSource, Source, Tokenizer, Validation};
 
 const FILES: usize = 6;
 const DOCUMENTS: usize = 150;
@@ -83,7 +83,7 @@ fn prepare(here: &Here, data: &Data, folder: &str, options: Options) -> Result<W
         folder: &here.folder.path().join(folder),
         name: "x",
         shard_tokens: SHARD_TOKENS,
-        held_out: Some(HeldOut::FirstShard),
+        held_out: data.validation.is_none().then_some(HeldOut::FirstShard),
         max_tokens: options.max_tokens,
         max_rows: options.max_rows,
         hub: Some(HubAccess { settings: &here.settings, memos: &memos }),
@@ -192,7 +192,7 @@ fn a_preparation_ends_at_its_limit_and_downloads_no_more_than_is_near() {
     }
 }
 
-/// A change of the reply to a request for content, which also hears how many requests for the same file came before.
+/// A change of the reply to a request for content, which also gets the number of earlier requests for the same file.
 type Fault = fn(&Asked, Reply, usize) -> Reply;
 
 /// A hub whose first answers to each request for content are changed by `fault`.
@@ -286,6 +286,93 @@ fn what_a_retry_does_not_help_is_an_error_that_says_what() {
     here.settings.downloads = 1;
     let message = prepare_hub(&here, "out", Options { removes: true, ..Options::default() }).unwrap_err();
     assert!(message.contains(&format!("the downloads need {} bytes", 3_u64 << 60)), "{message}");
+}
+
+#[test]
+fn the_free_space_is_compared_before_the_first_download() {
+    let server = Server::start(listing(hub(dataset(), None), |_| 1 << 60));
+    let mut here = Here::new(&server.address);
+    here.settings.downloads = 1;
+    let plain = data(source("own/lines", None, "train"));
+    let refused = |data: &Data, options: Options| prepare(&here, data, "out", options).unwrap_err();
+    let needs = |files: u64| format!("the downloads need {} bytes", files << 60);
+    // A limit counts by the bytes of its tokens, with and without removal.
+    for (max_tokens, max_rows, removes, files) in [
+        (Some(1000), None, false, 3),
+        (Some(1 << 61), None, false, 5),
+        (Some(1 << 61), None, true, 3),
+        (Some(u64::MAX), None, false, 6),
+        (None, Some(1 << 40), false, 3),
+    ] {
+        let message = refused(&plain, Options { removes, max_tokens, max_rows });
+        assert!(message.contains(&needs(files)), "{max_tokens:?} {max_rows:?} {removes}: {message}");
+    }
+    // All files are read for a tokenizer, before the first shard.
+    let tokenizer = Tokenizer::Bpe { vocab_size: 300, special_tokens: Vec::new() };
+    let message = refused(&Data { tokenizer, ..plain.clone() }, Options { removes: true, ..Options::default() });
+    assert!(message.contains(&needs(6)), "{message}");
+    // All sources together, in a preparation and in a run.
+    let validation = Some(Validation::Source(plain.train.clone()));
+    let both = Data { validation, ..plain };
+    let message = refused(&both, Options::default());
+    assert!(message.contains(&needs(12)), "{message}");
+    let message = here.lower(&both).unwrap_err();
+    assert!(message.contains(&needs(12)), "{message}");
+    assert!(!server.asked().iter().any(is_content));
+}
+
+#[test]
+fn json_is_looked_into_only_if_the_disk_has_room() {
+    let body = br#"[{"text": "one"}, {"text": "two and three"}]"#.to_vec();
+    let files: Files = vec![("datasets/own/array", COMMIT, vec![("data/train.json", body)])];
+    let wanted = data(source("own/array", None, "train"));
+    let inner = hub(files.clone(), None);
+    let server = Server::start(Arc::new(move |asked: &Asked, before| {
+        if asked.path.ends_with("?blobs=true") {
+            let file = serde_json::json!({"rfilename": "data/train.json", "size": 1_u64 << 60, "blobId": "0123"});
+            return Reply::new(200, serde_json::json!({"sha": COMMIT, "siblings": [file]}).to_string());
+        }
+        inner(asked, before)
+    }));
+    let message = prepare(&Here::new(&server.address), &wanted, "out", Options::default()).unwrap_err();
+    assert!(message.contains("the downloads need"), "{message}");
+    assert!(!server.asked().iter().any(is_content));
+    let server = Server::start(hub(files, None));
+    let options = Options { max_tokens: Some(2), ..Options::default() };
+    let message = prepare(&Here::new(&server.address), &wanted, "out", options).unwrap_err();
+    // The array is read, and has no more tokens than the first shard.
+    assert!(message.contains("all 2 tokens"), "{message}");
+}
+
+/// A process that was killed after it wrote the card left its state, which names the downloads that are still to be removed.
+#[test]
+fn a_state_beside_the_card_is_kept_until_the_downloads_are_removed() {
+    let server = Server::start(plain_hub());
+    let here = Here::new(&server.address);
+    let out = here.folder.path().join("out");
+    let options = Options { removes: true, ..Options::default() };
+    prepare_hub(&here, "out", Options::default()).unwrap();
+    let mut state = serde_json::json!({
+        "format": 1, "settings": {}, "pass": 0, "shards": [], "open": [],
+        "place": {"file": 0, "document": 0, "offset": 0, "tokens": 0},
+        "counts": {"documents": 0, "text_bytes": 0, "used": ""},
+    });
+    let card = fs::read(out.join("dataset.json")).unwrap();
+    state["settings"] = serde_json::from_slice::<serde_json::Value>(&card).unwrap()["settings"].clone();
+    let state_file = out.join(".prepare.json");
+    fs::write(&state_file, state.to_string()).unwrap();
+    // A folder cannot be removed like a file.
+    let obstacle = here.repo("datasets--own--lines/blobs").join(format!("{}.incomplete", etag(&content(3))));
+    fs::create_dir(&obstacle).unwrap();
+    let message = prepare_hub(&here, "out", options).unwrap_err();
+    assert!(message.contains(".incomplete") && state_file.exists(), "{message}");
+    fs::remove_dir(&obstacle).unwrap();
+    assert!(prepare_hub(&here, "out", options).unwrap().up_to_date);
+    assert!(blobs(&here).is_empty() && !state_file.exists());
+    // A damaged state is not passed over.
+    fs::write(&state_file, "{").unwrap();
+    let message = prepare_hub(&here, "out", options).unwrap_err();
+    assert!(message.contains("does not say how far the preparation came"), "{message}");
 }
 
 /// The network is lost before each file in turn; each time the same command goes on with what is there.

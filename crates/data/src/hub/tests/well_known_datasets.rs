@@ -112,6 +112,32 @@ fn a_multiple_choice_set_is_one_file_of_its_split() {
         assert_eq!(lower(&pinned).unwrap().choice.unwrap().1, pinned);
         assert_eq!(server.count(), before);
     }
+    // A split that cannot be such a set is refused before it is downloaded.
+    let several: Files = vec![(
+        "datasets/Rowan/hellaswag",
+        COMMIT,
+        vec![
+            ("data/validation-00000-of-00002.parquet", part("a")),
+            ("data/validation-00001-of-00002.parquet", part("b")),
+        ],
+    )];
+    let text: Files = vec![("datasets/Rowan/hellaswag", COMMIT, vec![("data/validation.txt", b"text".to_vec())])];
+    let array: Files = vec![("datasets/Rowan/hellaswag", COMMIT, vec![("data/validation.json", b"[{}]".to_vec())])];
+    for (files, is, downloads) in
+        [(several, "has 2 files", 0), (text, "is a text", 0), (array, "is one array of JSON", 1)]
+    {
+        let server = Server::start(hub(files, None));
+        let here = Here::new(&server.address);
+        let error = lower(&tokens, None, Some(&set), &here.settings, &here.folder.path().join("memos"), &|_| ());
+        assert_eq!(
+            error.unwrap_err().to_string(),
+            format!(
+                "eval.hellaswag.hub: split `validation` {is}; a multiple-choice set is one parquet or JSON-lines file"
+            )
+        );
+        let is_content = |asked: &&Asked| asked.method == "GET" && asked.path.contains("/resolve/");
+        assert_eq!(server.asked().iter().filter(is_content).count(), downloads);
+    }
     let refusing = Server::start(Arc::new(|_: &Asked, _| super::server::Reply::new(404, "{}")));
     let here = Here::new(&refusing.address);
     let error = lower(&tokens, None, Some(&set), &here.settings, &here.folder.path().join("memos"), &|_| ());
