@@ -101,6 +101,13 @@ pub fn printable(text: &str) -> String {
         .collect()
 }
 
+/// Foreign text for a message: one line of limited length, without control characters.
+pub fn quoted_line(text: &str) -> String {
+    const MAX_CHARS: usize = 300;
+    let plain: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(MAX_CHARS).collect();
+    plain.trim().to_owned()
+}
+
 /// `value` as indented JSON with an end of line.
 pub fn pretty_json(value: &Value) -> String {
     format!("{value:#}\n")
@@ -157,6 +164,12 @@ mod tests {
             ["17 B", "1.00 KiB", "1.00 MiB", "1.50 GiB", "16777216 TiB"]
         );
         assert_eq!(percent(0.2859), "28.6%");
+    }
+
+    #[test]
+    fn foreign_text_is_one_line_of_limited_length() {
+        assert_eq!(quoted_line(" a\x1b[2J\nb\n"), "a [2J b");
+        assert_eq!(quoted_line(&"ü".repeat(301)), "ü".repeat(300));
     }
 
     #[test]

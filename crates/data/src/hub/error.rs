@@ -3,6 +3,8 @@
 use std::io;
 use std::path::Path;
 
+pub(super) use runner_spec::format::quoted_line as quoted;
+
 /// The result of reading the hub, unless it names another error.
 pub(super) type Result<T, E = HubError> = std::result::Result<T, E>;
 
@@ -39,10 +41,4 @@ impl HubError {
     pub fn is_request(&self) -> bool {
         matches!(self, Self::Request(_))
     }
-}
-
-/// Foreign text for a message: one line of limited length, without control characters.
-pub(super) fn quoted(text: &str) -> String {
-    let plain: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(200).collect();
-    plain.trim().to_owned()
 }
