@@ -40,7 +40,7 @@ impl MetricValues {
         self.0[column.name].as_f64()
     }
 
-    /// The tags, such as `train/loss`, and values of the numbers that there are.
+    /// The tag (such as `train/loss`) and value of each number that is present.
     pub fn scalars(&self) -> Vec<(String, f64)> {
         let columns = INTEGERS.iter().chain(&FLOATS);
         columns.filter_map(|c| Some((format!("{}/{}", c.group, c.name), self.float(c)?))).collect()

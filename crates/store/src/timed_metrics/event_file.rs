@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use super::timed_record::{Clock, TimedLine, TimedRecord};
 use crate::error::StoreError;
 use crate::metrics::MetricLine;
-use crate::run_dir::TENSORBOARD;
-use runner_files::{put_in_place, temporary_file};
+use crate::run_dir::{RESOLVED, TENSORBOARD};
+use runner_files::{is_private, private_temporary_file, put_in_place, temporary_file};
 use runner_spec::event::{Event, SampleText};
 
 /// The format version that the first event of a file states.
@@ -58,16 +58,18 @@ impl<W: Write> EventFileWriter<W> {
         writer.write(&event(run.started(), 0, |e| e.bytes(3, FILE_VERSION)))?;
         let yaml = run.resolved()?;
         writer.write(&summary(run.started(), 0, |s| s.bytes(1, text_value("experiment", &code_block(&yaml)).0)))?;
-        let mut samples = run.samples()?.into_iter().peekable();
+        let mut samples = run.samples()?;
         let mut clock = run.clock();
         run.read_lines(&mut clock, &mut |line: TimedLine| {
             // The samples of a step follow its lines.
-            while let Some(sample) = samples.next_if(|sample| sample.step < line.step) {
+            while let Some(sample) = samples.next_before(line.step)? {
                 writer.write_sample(&sample)?;
             }
             writer.write_line(&line)
         })?;
-        samples.try_for_each(|sample| writer.write_sample(&sample))?;
+        while let Some(sample) = samples.read_next()? {
+            writer.write_sample(&sample)?;
+        }
         Ok((writer, clock))
     }
 
@@ -133,7 +135,9 @@ impl LiveEventFile {
         let io = |source| StoreError::io("writing", &path)(source);
         runner_files::create_dir_all(&folder).map_err(io)?;
         // Leftovers of a killed process are removed from the run directory alone.
-        let temporary = temporary_file(run).map_err(io)?;
+        // The file has the text of `resolved.yaml`.
+        let is_private = is_private(&run.join(RESOLVED));
+        let temporary = if is_private { private_temporary_file(run) } else { temporary_file(run) }.map_err(io)?;
         let out = BufWriter::new(File::create(&temporary).map_err(io)?);
         let (mut writer, clock) = EventFileWriter::begin(out, &path, &record)?;
         writer.flush()?;

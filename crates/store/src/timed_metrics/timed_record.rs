@@ -10,14 +10,14 @@ use std::path::{Path, PathBuf};
 use super::columns::MetricValues;
 use crate::error::StoreError;
 use crate::files::{file_name, read_small};
-use crate::lines::{describe_damaged_lines, for_each_record};
+use crate::lines::{LineReader, describe_damaged_lines};
 use crate::manifest::{Manifest, Session};
 use crate::metrics::{EvalLine, MetricLine, TrainLine, for_each_metric};
 use crate::run_dir::{self, MANIFEST, METRICS, SAMPLES};
 use crate::time;
 use runner_spec::event::SampleText;
 
-/// A run to be exported.
+/// The metrics and samples of a run directory.
 #[derive(Debug, Clone)]
 pub struct TimedRecord {
     pub id: String,
@@ -101,14 +101,51 @@ impl TimedRecord {
         self.clock.clone()
     }
 
-    /// The samples, in order.
+    /// A reader of the samples.
     ///
     /// # Errors
     /// If the file cannot be read.
-    pub(super) fn samples(&self) -> Result<Vec<SampleText>, StoreError> {
-        let mut samples = Vec::new();
-        for_each_record(&self.path.join(SAMPLES), &mut |sample| samples.push(sample))?;
-        Ok(samples)
+    pub(super) fn samples(&self) -> Result<SampleReader, StoreError> {
+        Ok(SampleReader { lines: LineReader::open(&self.path.join(SAMPLES))?, ahead: None })
+    }
+}
+
+/// Reads samples one by one, in order.
+#[derive(Debug)]
+pub(super) struct SampleReader {
+    lines: LineReader,
+    /// The next sample, if it was read already.
+    ahead: Option<SampleText>,
+}
+
+impl SampleReader {
+    /// The next sample. Damaged lines are left out.
+    ///
+    /// # Errors
+    /// If the file cannot be read.
+    pub(super) fn read_next(&mut self) -> Result<Option<SampleText>, StoreError> {
+        if let Some(sample) = self.ahead.take() {
+            return Ok(Some(sample));
+        }
+        while let Some(line) = self.lines.next_line()? {
+            if let Ok(sample) = serde_json::from_slice(line) {
+                return Ok(Some(sample));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The next sample, if it is of a step before `step`.
+    ///
+    /// # Errors
+    /// If the file cannot be read.
+    pub(super) fn next_before(&mut self, step: u64) -> Result<Option<SampleText>, StoreError> {
+        let sample = self.read_next()?;
+        if sample.as_ref().is_some_and(|sample| sample.step < step) {
+            return Ok(sample);
+        }
+        self.ahead = sample;
+        Ok(None)
     }
 }
 

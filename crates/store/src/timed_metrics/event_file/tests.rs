@@ -1,6 +1,7 @@
 //! Event files read by a reader of their own: frames, checksums bit by bit, protobuf fields.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 
 use super::super::fixtures::{eval, run, train};
 use super::*;
@@ -188,4 +189,16 @@ fn a_live_file_equals_an_export_also_after_a_kill_and_a_resume() {
     assert_eq!(fs::read(&file).unwrap(), exported());
     assert_eq!(events(&exported()).len(), 2 + 9 + 4 + 4, "no step twice");
     assert_eq!(fs::read_dir(file.parent().unwrap()).unwrap().count(), 1);
+}
+
+#[test]
+fn the_event_file_of_a_private_run_is_private() {
+    for (mode, expected) in [(0o600, true), (0o644, false)] {
+        let dir = tempfile::tempdir().unwrap();
+        let path = run(dir.path(), &compiled(&experiment()), &[(0, "2026-01-01T00:00:00.000Z")], &train(1, "2.5"), "");
+        fs::set_permissions(path.join(RESOLVED), fs::Permissions::from_mode(mode)).unwrap();
+        drop(LiveEventFile::open(&path).unwrap());
+        let file = path.join(TENSORBOARD).join(event_file_name(&TimedRecord::open(&path).unwrap()));
+        assert_eq!(is_private(&file), expected, "{mode:o}");
+    }
 }
