@@ -15,6 +15,8 @@ const MAX_REPORTS: u64 = 100;
 pub(crate) struct EpochTally {
     /// The least number of steps from one report to the next.
     min_steps: u64,
+    /// Steps of the whole run.
+    total_steps: u64,
     /// Passes over the training rows that are done.
     position: f64,
     /// The passes that were reported, or cannot be.
@@ -24,7 +26,8 @@ pub(crate) struct EpochTally {
     loss: f64,
     tokens: u64,
     seconds: f64,
-    /// True if a step of the epoch is not known: an older version recorded it.
+    /// True if a step of the epoch is not known: an older version recorded it, or its loss was not finite, which the record does not
+    /// have.
     is_incomplete: bool,
 }
 
@@ -34,9 +37,11 @@ impl EpochTally {
     /// # Errors
     /// If the file cannot be read.
     pub(crate) fn read(metrics: &Path, steps: u64) -> Result<Self, StoreError> {
-        let mut tally = Self { min_steps: steps.div_ceil(MAX_REPORTS), ..Self::default() };
+        let mut tally = Self { min_steps: steps.div_ceil(MAX_REPORTS), total_steps: steps, ..Self::default() };
         for_each_metric(metrics, &mut |line| match line {
-            MetricLine::Train(TrainLine { step, epoch: Some(epoch), loss: Some(loss), tokens, step_ms, .. }) => {
+            MetricLine::Train(TrainLine { step, epoch: Some(epoch), loss, tokens, step_ms, .. }) => {
+                // The record has no loss that is not finite.
+                let loss = loss.unwrap_or(f64::NAN);
                 let step_ms = step_ms.unwrap_or(0.0);
                 let _ = tally.add(&StepMetrics { step, epoch, loss, tokens, step_ms, ..StepMetrics::default() });
             }
@@ -51,14 +56,16 @@ impl EpochTally {
         let before = self.position.floor();
         self.position = step.epoch;
         self.steps += 1;
+        self.is_incomplete |= !step.loss.is_finite();
         self.loss += step.loss * step.tokens as f64;
         self.tokens += step.tokens;
         self.seconds += step.step_ms / 1e3;
         let epoch = step.epoch.floor();
-        if epoch <= before || self.steps < self.min_steps {
+        if epoch <= before || (self.steps < self.min_steps && !self.is_last_end(step)) {
             return None;
         }
-        let done = Self { min_steps: self.min_steps, position: step.epoch, reported: epoch as u64, ..Self::default() };
+        let Self { min_steps, total_steps, .. } = *self;
+        let done = Self { min_steps, total_steps, position: step.epoch, reported: epoch as u64, ..Self::default() };
         let tally = std::mem::replace(self, done);
         (!tally.is_incomplete).then(|| EpochMetrics {
             first: tally.reported + 1,
@@ -68,6 +75,12 @@ impl EpochTally {
             tokens: tally.tokens,
             seconds: tally.seconds,
         })
+    }
+
+    /// True if the run has no step that ends a later epoch than `step`, if its steps go on as before.
+    fn is_last_end(&self, step: &StepMetrics) -> bool {
+        let steps_per_epoch = step.step as f64 / step.epoch;
+        (step.epoch.floor() + 1.0) * steps_per_epoch > self.total_steps as f64
     }
 }
 
@@ -122,6 +135,37 @@ mod tests {
         let reports = reports(1000, 1.0, 555);
         let ends: Vec<_> = reports.iter().map(|r| (r.first, r.epoch)).collect();
         assert_eq!((ends.len(), ends[0], ends[99]), (100, (1, 10), (991, 1000)));
+    }
+
+    #[test]
+    fn the_last_short_epochs_are_reported() {
+        let last = |steps, per_epoch, killed_at| {
+            let reports = reports(steps, per_epoch, killed_at);
+            assert!(reports.len() <= 101, "{}", reports.len());
+            reports.last().map(|r| (r.first, r.epoch, r.step))
+        };
+        for killed_at in [0, 995, 999] {
+            assert_eq!(last(1000, 8.0, killed_at), Some((125, 125, 1000)), "{killed_at}");
+            // The last epoch ends before the run does.
+            assert_eq!(last(1003, 8.0, killed_at), Some((125, 125, 1000)), "{killed_at}");
+        }
+        assert_eq!(last(1003, 3.0, 0), Some((333, 334, 1002)));
+    }
+
+    #[test]
+    fn an_epoch_with_a_loss_that_is_not_finite_is_not_reported() {
+        let mut tally = EpochTally { total_steps: 4, ..EpochTally::default() };
+        let losses = [1.0, f64::NAN, 1.0, 1.0];
+        let metrics = |n: u64| StepMetrics { loss: losses[n as usize - 1], ..step(n, 2.0) };
+        let reports: Vec<u64> = (1..=4).filter_map(|n| tally.add(&metrics(n))).map(|report| report.epoch).collect();
+        assert_eq!(reports, [2]);
+        // The same after a resume.
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("metrics.jsonl");
+        let lines = [1, 2, 3].map(|n| serde_json::to_string(&MetricLine::from(&metrics(n))).unwrap() + "\n");
+        fs::write(&path, lines.concat()).unwrap();
+        let report = EpochTally::read(&path, 4).unwrap().add(&metrics(4)).unwrap();
+        assert_eq!((report.first, report.epoch, report.seconds), (2, 2, 1.0));
     }
 
     #[test]
