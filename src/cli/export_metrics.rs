@@ -10,7 +10,7 @@ use super::completions::runs_completer;
 use super::exit::{Exit, refuse};
 use super::output::{print_result, print_to_stderr};
 use runner_engine::opened_run::resolved_experiment;
-use runner_engine::tracking::{run_files, server};
+use runner_engine::tracking::{describe, run_files, server_of_experiment};
 use runner_mlflow::{MlflowError, Upload};
 use runner_report::export::{export_csv, export_parquet, export_tensorboard};
 use runner_spec::experiment::Mlflow;
@@ -33,7 +33,7 @@ pub(crate) struct ExportMetricsArgs {
     /// Write all runs to one Parquet file, with the same rows as the CSV file.
     #[arg(long, value_name = "FILE")]
     pub parquet: Option<PathBuf>,
-    /// Send what the MLflow server at this address lacks of the runs: metrics, parameters, report.
+    /// Send metrics, parameters and reports to the MLflow server at this address; what it already has is not sent again.
     #[arg(long, value_name = "URI", value_parser = parse_uri)]
     pub mlflow: Option<String>,
     /// The experiment on the MLflow server [default: that of the run's file, or the run's name].
@@ -121,14 +121,15 @@ fn send_to_mlflow(path: &Path, uri: &str, experiment: Option<&str>) -> anyhow::R
     let resolved = resolved_experiment(path)?;
     let of_file = resolved.log.mlflow.and_then(|mlflow| mlflow.experiment);
     let mlflow = Mlflow { uri: uri.to_owned(), experiment: experiment.map(str::to_owned).or(of_file) };
-    let failed = |error: MlflowError| anyhow::anyhow!("MLflow at {uri} does not take the metrics: {error}");
-    let mut upload = Upload::new(path, &server(&mlflow, &resolved.name, &host)).map_err(failed)?;
-    let rows = upload.send_new().map_err(failed)?;
-    let (files, problem) = run_files(path, &host);
-    if let Some(problem) = problem {
+    let failed = |error: MlflowError| anyhow::anyhow!(describe(uri, &error));
+    let mut upload = Upload::new(path, &server_of_experiment(&mlflow, &resolved.name, &host)).map_err(failed)?;
+    let rows = upload.send_new(None).map_err(failed)?.count;
+    upload.send_status().map_err(failed)?;
+    let (files, mut problems) = run_files(path, uri, &host);
+    problems.extend(upload.send_files(&files));
+    for problem in problems {
         print_to_stderr(&format!("warning: {problem}"));
     }
-    upload.finish(&files).map_err(failed)?;
     Ok(rows)
 }
 

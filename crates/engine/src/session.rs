@@ -120,10 +120,11 @@ impl RunSession<'_> {
         })?;
         let overrides = self.options.overrides.clone();
         let recorded = manifest::Session { started: time::now(), from_step: from, overrides, ..session };
+        // Before the session begins: an error would leave it without an end.
+        let epoch = EpochTally::read(&path.join(METRICS), steps)?;
         run.begin_session(self.host.git(), recorded)?;
         let started = Instant::now();
         let lines = EventLines::new(log_every);
-        let epoch = EpochTally::read(&path.join(METRICS), steps)?;
         let tracking = Tracking::start(self.experiment, &path, self.host);
         let mut recording = Recording { path: path.clone(), recorder, log, lines, epoch, tracking, observer };
         self.stop.arm();
@@ -136,7 +137,7 @@ impl RunSession<'_> {
                 Err(error) => end = Err(RunError::Test(Box::new(error))),
             }
         }
-        let Recording { recorder, mut log, tracking, observer, .. } = recording;
+        let Recording { recorder, mut log, mut tracking, observer, .. } = recording;
         let (status, error, hash, peaks) = match &end {
             Ok(TrainingEnd { interrupted, hash, peak_rss_bytes }) => {
                 let status = if *interrupted { RunStatus::Interrupted } else { RunStatus::Done };
@@ -180,16 +181,17 @@ impl RunSession<'_> {
             run.end_session(&summary)?;
             Ok(summary)
         });
-        // The observer is called last, because it may wait for a reader, and the record must not.
+        tracking.flush();
+        // The observer is called once the record is complete, because it may wait for a reader; and before the wait for a server.
         let (name, failed) = (self.name(&path), end.is_err());
+        let summary = recorded.as_ref().ok();
+        let interrupted = status == RunStatus::Interrupted && self.stop.is_requested();
+        observer.observe(&RunEvent::End { run: &path, name: &name, summary, up_to_date: false, failed, interrupted });
         for warning in tracking.finish(&path, &name, self.host) {
             // The log is complete without it, and the run has ended.
             let _ = log.line(&format!("warning: {warning}"));
             observer.observe(&RunEvent::Warning(&warning));
         }
-        let summary = recorded.as_ref().ok();
-        let interrupted = status == RunStatus::Interrupted && self.stop.is_requested();
-        observer.observe(&RunEvent::End { run: &path, name: &name, summary, up_to_date: false, failed, interrupted });
         match (end, recorded) {
             // The error that stopped the run matters more than the one of writing the record.
             (Err(error), _) => Err(self.failure(error, &run)),

@@ -1,9 +1,11 @@
 //! Shows the metrics of a run in other programs while the run trains: TensorBoard's event file, and an MLflow server. Neither can stop
 //! the run: what they lack follows from the record.
 
+use std::io::ErrorKind;
 use std::path::Path;
 
-use runner_mlflow::{Credentials, MlflowError, RunFile, Sender, Server};
+use runner_files::{is_private, open_regular};
+use runner_mlflow::{Credentials, FileContent, MlflowError, RunFile, Sender, Server};
 use runner_spec::event::Event;
 use runner_spec::experiment;
 use runner_store::StoreError;
@@ -22,7 +24,7 @@ pub(crate) struct Tracking {
 }
 
 /// The server that `mlflow` names, with the credentials in the environment of `host`.
-pub fn server(mlflow: &experiment::Mlflow, name: &str, host: &Host) -> Server {
+pub fn server_of_experiment(mlflow: &experiment::Mlflow, name: &str, host: &Host) -> Server {
     Server {
         uri: mlflow.uri.clone(),
         experiment: mlflow.experiment.clone().unwrap_or_else(|| name.to_owned()),
@@ -38,7 +40,7 @@ impl Tracking {
             tracking.reopen_event_file(run);
         }
         if let Some(mlflow) = &experiment.log.mlflow {
-            match Sender::start(run, &server(mlflow, &experiment.name, host)) {
+            match Sender::start(run, &server_of_experiment(mlflow, &experiment.name, host)) {
                 Ok(sender) => tracking.mlflow = Some((sender, mlflow.uri.clone())),
                 Err(error) => tracking.warnings.push(format!("MLflow at {}: {error}", mlflow.uri)),
             }
@@ -81,46 +83,70 @@ impl Tracking {
         if let Some((sender, uri)) = &self.mlflow
             && let Some(problem) = sender.take_problem()
         {
-            self.warnings
-                .push(format!("{}; the run goes on, and the rest is sent once it can be", describe(uri, &problem)));
+            self.warnings.push(format!("{}; training continues, and the thread tries again", describe(uri, &problem)));
         }
         std::mem::take(&mut self.warnings)
     }
 
-    /// Shows the end of the run `name` in the run directory `run`, which is recorded. Returns the last warnings.
-    pub(crate) fn finish(mut self, run: &Path, name: &str, host: &Host) -> Vec<String> {
+    /// Makes everything in the event file visible.
+    pub(crate) fn flush(&mut self) {
         if let Some(Err(error)) = self.event_file.as_mut().map(LiveEventFile::flush) {
             self.give_up_event_file(&error);
         }
-        let mut warnings = std::mem::take(&mut self.warnings);
+    }
+
+    /// Sends the end of the run `name` in the run directory `run`, which is recorded, to the server. Returns the last warnings.
+    pub(crate) fn finish(self, run: &Path, name: &str, host: &Host) -> Vec<String> {
+        let mut warnings = self.warnings;
         if let Some((sender, uri)) = self.mlflow {
-            let (files, problem) = run_files(run, host);
-            warnings.extend(problem);
-            if let Err(error) = sender.finish(files) {
-                warnings.push(format!(
+            let (files, problems) = run_files(run, &uri, host);
+            warnings.extend(problems);
+            match sender.finish(files) {
+                Ok(problem) => warnings.extend(problem),
+                Err(error) => warnings.push(format!(
                     "{}; `runner export-metrics {name} --mlflow {uri}` sends what is missing",
                     describe(&uri, &error)
-                ));
+                )),
             }
         }
         warnings
     }
 }
 
-fn describe(uri: &str, error: &MlflowError) -> String {
-    format!("MLflow at {uri} does not take the metrics: {error}")
+/// The message about `error` of sending to the server at `uri`.
+pub fn describe(uri: &str, error: &MlflowError) -> String {
+    match error {
+        MlflowError::Store(error) => format!("the record cannot be sent to MLflow at {uri}: {error}"),
+        MlflowError::Unreachable(_) | MlflowError::Refused(_) => {
+            format!("MLflow at {uri} did not accept the metrics: {error}")
+        }
+    }
 }
 
-/// The files of the run directory `run` that a server shows beside the run, and the warning about the report, if it cannot be made.
-pub fn run_files(run: &Path, host: &Host) -> (Vec<RunFile>, Option<String>) {
-    let recorded = [RESOLVED, SAMPLES, SUMMARY].into_iter();
-    // A run that samples nothing has no samples, and one that was killed no summary.
-    let mut files: Vec<RunFile> =
-        recorded.filter_map(|name| Some(RunFile { name, content: std::fs::read(run.join(name)).ok()? })).collect();
-    match host.report_page.map(|page| page(run)) {
-        Some(Ok(page)) => files.push(RunFile { name: "report.html", content: page.into_bytes() }),
-        Some(Err(error)) => return (files, Some(format!("the report for MLflow: {error}"))),
+/// The files of the run directory `run` that the server at `uri` shows beside the run, and warnings about those that are left out.
+/// Texts of a private run are not sent.
+pub fn run_files(run: &Path, uri: &str, host: &Host) -> (Vec<RunFile>, Vec<String>) {
+    let (mut files, mut warnings) = (Vec::new(), Vec::new());
+    let is_private = is_private(&run.join(RESOLVED));
+    if is_private {
+        warnings.push(format!(
+            "only its owner may read the settings of the run, so MLflow at {uri} gets no parameters, no {RESOLVED} and no report"
+        ));
+    }
+    for name in [RESOLVED, SAMPLES, SUMMARY].into_iter().filter(|name| !(is_private && *name == RESOLVED)) {
+        let path = run.join(name);
+        match open_regular(&path) {
+            Ok(file) => files.push(RunFile { name, content: FileContent::Opened(file) }),
+            // A run that samples nothing has no samples, and one that was killed no summary.
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => warnings.push(format!("{} for MLflow: {error}", path.display())),
+        }
+    }
+    // The report shows the settings.
+    match host.report_page.filter(|_| !is_private).map(|page| page(run)) {
+        Some(Ok(page)) => files.push(RunFile { name: "report.html", content: FileContent::Text(page) }),
+        Some(Err(error)) => warnings.push(format!("the report for MLflow: {error}")),
         None => {}
     }
-    (files, None)
+    (files, warnings)
 }

@@ -4,15 +4,25 @@ use std::fmt;
 use std::io::Read as _;
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use runner_spec::format::quoted_line;
 use runner_store::StoreError;
-use serde_json::Value;
-use ureq::Agent;
+use serde_json::{Map, Value};
 use ureq::http::Request;
+use ureq::{Agent, AsSendBody};
+
+use crate::upload::FileContent;
 
 /// A request that takes longer has failed.
 pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// Bytes of an answer that are read.
+/// A file that takes longer to send has failed.
+const FILE_TIMEOUT: Duration = Duration::from_mins(1);
+/// A longer answer is an error.
 const MAX_ANSWER_BYTES: u64 = 1 << 20;
+/// The characters that an address cannot have in a part of its path or in a parameter.
+const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
 /// The reason why something was not sent.
 #[derive(Debug, thiserror::Error)]
@@ -45,29 +55,16 @@ impl Credentials {
     pub fn from_environment(variable: &dyn Fn(&str) -> Option<String>) -> Self {
         let given = |name: &str| variable(name).map(|value| value.trim().to_owned()).filter(|value| !value.is_empty());
         let user = given("MLFLOW_TRACKING_USERNAME").zip(given("MLFLOW_TRACKING_PASSWORD"));
-        let basic = user.map(|(user, password)| format!("Basic {}", base64(format!("{user}:{password}").as_bytes())));
+        let basic = user.map(|(user, password)| format!("Basic {}", BASE64.encode(format!("{user}:{password}"))));
         let token = given("MLFLOW_TRACKING_TOKEN").map(|token| format!("Bearer {token}"));
         Self { authorization: basic.or(token) }
     }
 }
 
-/// `bytes` in the alphabet of RFC 4648, section 4.
-fn base64(bytes: &[u8]) -> String {
-    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut text = String::new();
-    for group in bytes.chunks(3) {
-        let bits = (0..3).fold(0_usize, |bits, i| bits << 8 | usize::from(group.get(i).copied().unwrap_or(0)));
-        for i in 0..4 {
-            let digit = ALPHABET[bits >> (18 - 6 * i) & 63];
-            text.push(if i <= group.len() { char::from(digit) } else { '=' });
-        }
-    }
-    text
-}
-
 /// The answer to a request that the server understood.
 #[derive(Debug)]
-pub(crate) enum Answer {
+pub(crate) enum ServerAnswer {
+    /// A JSON object.
     Done(Value),
     /// What the request names does not exist.
     Missing,
@@ -92,7 +89,6 @@ impl Client {
             .max_redirects_will_error(false)
             .user_agent(concat!("runner/", env!("CARGO_PKG_VERSION")))
             .timeout_connect(Some(Duration::from_secs(5)))
-            .timeout_global(Some(REQUEST_TIMEOUT))
             .build();
         Self { agent: config.into(), uri: uri.trim_end_matches('/').to_owned(), credentials }
     }
@@ -101,97 +97,91 @@ impl Client {
     ///
     /// # Errors
     /// If the server does not answer or refuses.
-    pub(crate) fn get(&self, path: &str, name: &str, value: &str) -> Result<Answer, MlflowError> {
-        self.send("GET", &format!("2.0/mlflow/{path}?{name}={}", percent_encoded(value)), &[])
+    pub(crate) fn get(&self, path: &str, name: &str, value: &str) -> Result<ServerAnswer, MlflowError> {
+        self.send("GET", &format!("2.0/mlflow/{path}?{name}={}", percent_encoded(value)), ())
     }
 
     /// Sends `body` to `path` of the interface.
     ///
     /// # Errors
     /// If the server does not answer or refuses.
-    pub(crate) fn post(&self, path: &str, body: &Value) -> Result<Answer, MlflowError> {
+    pub(crate) fn post(&self, path: &str, body: &Value) -> Result<ServerAnswer, MlflowError> {
         self.send("POST", &format!("2.0/mlflow/{path}"), body.to_string().as_bytes())
     }
 
-    /// Stores the file `path` where the server keeps files.
+    /// Stores `content` as an artifact at `path`.
     ///
     /// # Errors
     /// If the server does not answer or refuses.
-    pub(crate) fn put_file(&self, path: &str, bytes: &[u8]) -> Result<Answer, MlflowError> {
+    pub(crate) fn put_file(&self, path: &str, content: &FileContent) -> Result<ServerAnswer, MlflowError> {
         let path: Vec<String> = path.split('/').map(percent_encoded).collect();
-        self.send("PUT", &format!("2.0/mlflow-artifacts/artifacts/{}", path.join("/")), bytes)
+        let path = format!("2.0/mlflow-artifacts/artifacts/{}", path.join("/"));
+        match content {
+            FileContent::Opened(file) => self.send("PUT", &path, file),
+            FileContent::Text(text) => self.send("PUT", &path, text.as_bytes()),
+        }
     }
 
-    fn send(&self, method: &str, path: &str, body: &[u8]) -> Result<Answer, MlflowError> {
-        let unreachable = |why: &dyn fmt::Display| MlflowError::Unreachable(one_line(&why.to_string()));
-        let kind = if method == "PUT" { "application/octet-stream" } else { "application/json" };
+    fn send(&self, method: &str, path: &str, body: impl AsSendBody) -> Result<ServerAnswer, MlflowError> {
+        let unreachable = |why: &dyn fmt::Display| MlflowError::Unreachable(quoted_line(&why.to_string()));
+        let refused = |why: &dyn fmt::Display| MlflowError::Refused(quoted_line(&why.to_string()));
+        let (kind, timeout) = match method {
+            "PUT" => ("application/octet-stream", FILE_TIMEOUT),
+            _ => ("application/json", REQUEST_TIMEOUT),
+        };
         let mut request = Request::builder().method(method).uri(format!("{}/api/{path}", self.uri));
         request = request.header("content-type", kind);
         if let Some(authorization) = &self.credentials.authorization {
             request = request.header("authorization", authorization);
         }
-        let refused = |why: String| MlflowError::Refused(one_line(&why));
-        let response = if method == "GET" {
-            self.agent.run(request.body(()).map_err(|error| refused(error.to_string()))?)
-        } else {
-            self.agent.run(request.body(body).map_err(|error| refused(error.to_string()))?)
-        };
-        let response = response.map_err(|error| unreachable(&error))?;
+        let request = request.body(body).map_err(|error| refused(&error))?;
+        let request = self.agent.configure_request(request).timeout_global(Some(timeout)).build();
+        let response = self.agent.run(request).map_err(|error| unreachable(&error))?;
         let status = response.status().as_u16();
-        let mut text = String::new();
-        let reader = response.into_body().into_with_config().limit(MAX_ANSWER_BYTES + 1).reader();
-        reader.take(MAX_ANSWER_BYTES).read_to_string(&mut text).map_err(|error| unreachable(&error))?;
-        let answer: Value = serde_json::from_str(&text).unwrap_or_default();
-        match (status, answer["error_code"].as_str()) {
-            (200, _) => Ok(Answer::Done(answer)),
-            (404, Some("RESOURCE_DOES_NOT_EXIST")) => Ok(Answer::Missing),
-            (400, Some("RESOURCE_ALREADY_EXISTS")) => Ok(Answer::Exists),
+        let mut bytes = Vec::new();
+        let reader = response.into_body().into_with_config().limit(MAX_ANSWER_BYTES + 2).reader();
+        reader.take(MAX_ANSWER_BYTES + 1).read_to_end(&mut bytes).map_err(|error| unreachable(&error))?;
+        let path = strip_query(path);
+        if bytes.len() as u64 > MAX_ANSWER_BYTES {
+            return Err(refused(&format!("its answer to {path} is longer than {MAX_ANSWER_BYTES} bytes")));
+        }
+        let answer = serde_json::from_slice::<Map<String, Value>>(&bytes).map(Value::Object);
+        if status == 200 {
+            return answer.map(ServerAnswer::Done).map_err(|error| {
+                refused(&format!("its answer to {path} is not a JSON object: is it an MLflow server? ({error})"))
+            });
+        }
+        let error_text = |key: &str| answer.as_ref().ok().and_then(|answer| answer[key].as_str());
+        match (status, error_text("error_code")) {
+            (404, Some("RESOURCE_DOES_NOT_EXIST")) => Ok(ServerAnswer::Missing),
+            (400, Some("RESOURCE_ALREADY_EXISTS")) => Ok(ServerAnswer::Exists),
             (408 | 425 | 429 | 500..=599, _) => Err(unreachable(&format!("it answers with status {status}"))),
-            (401 | 403, _) => Err(refused(format!(
+            (401 | 403, _) => Err(refused(&format!(
                 "it answers with status {status}: MLFLOW_TRACKING_TOKEN, or MLFLOW_TRACKING_USERNAME and \
                  MLFLOW_TRACKING_PASSWORD, give what it asks for"
             ))),
             (_, code) => {
-                let what = code.unwrap_or("no reason").to_owned();
-                let message = answer["message"].as_str().unwrap_or_default();
-                Err(refused(format!("it refuses {} with status {status}: {what} {message}", path_of(path))))
+                let (code, message) = (code.unwrap_or("no reason"), error_text("message").unwrap_or_default());
+                Err(refused(&format!("it refuses {path} with status {status}: {code} {message}")))
             }
         }
     }
 }
 
 /// `path` without its parameters.
-fn path_of(path: &str) -> &str {
+fn strip_query(path: &str) -> &str {
     path.split('?').next().unwrap_or(path)
-}
-
-/// Foreign text for a message: one line of limited length, without control characters.
-fn one_line(text: &str) -> String {
-    let plain: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(300).collect();
-    plain.trim().to_owned()
 }
 
 /// `text` as a part of an address.
 fn percent_encoded(text: &str) -> String {
-    let encode = |byte: u8| match byte {
-        b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => char::from(byte).to_string(),
-        _ => format!("%{byte:02X}"),
-    };
-    text.bytes().map(encode).collect()
+    utf8_percent_encode(text, ESCAPED).to_string()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn base64_is_that_of_the_rfc() {
-        let cases =
-            [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foob", "Zm9vYg=="), ("fooba", "Zm9vYmE=")];
-        for (text, encoded) in cases {
-            assert_eq!(base64(text.as_bytes()), encoded);
-        }
-    }
+    use crate::test_server::TestServer;
 
     #[test]
     fn credentials_are_those_of_mlflow_s_client_and_are_not_shown() {
@@ -211,5 +201,31 @@ mod tests {
     #[test]
     fn addresses_are_encoded() {
         assert_eq!(percent_encoded("a b/ü?"), "a%20b%2F%C3%BC%3F");
+    }
+
+    #[test]
+    fn only_a_json_object_is_a_success() {
+        let answered = |status: u16, body: &str| {
+            let body = body.to_owned();
+            let server = TestServer::start(move |_| (status, body.clone()));
+            let answer = Client::new(&server.uri, Credentials::default()).post("runs/log-batch", &Value::Null);
+            assert_eq!(server.requests(), ["POST /api/2.0/mlflow/runs/log-batch"]);
+            answer
+        };
+        assert!(matches!(answered(200, "{\"a\": 1}"), Ok(ServerAnswer::Done(answer)) if answer["a"] == 1));
+        let long = format!("{{\"a\": \"{}\"}}", "x".repeat(MAX_ANSWER_BYTES as usize));
+        for (body, message) in [
+            ("<html>Log in</html>", "is not a JSON object: is it an MLflow server?"),
+            ("", "is not a JSON object"),
+            ("[1]", "is not a JSON object"),
+            (&long, "is longer than 1048576 bytes"),
+        ] {
+            let error = answered(200, body).unwrap_err();
+            assert!(matches!(&error, MlflowError::Refused(text) if text.contains(message)), "{error}");
+        }
+        assert!(matches!(answered(503, "busy"), Err(MlflowError::Unreachable(_))));
+        let error = answered(401, "no").unwrap_err().to_string();
+        assert!(error.contains("MLFLOW_TRACKING_TOKEN"), "{error}");
+        assert!(matches!(answered(404, "{\"error_code\": \"RESOURCE_DOES_NOT_EXIST\"}"), Ok(ServerAnswer::Missing)));
     }
 }

@@ -1,8 +1,8 @@
 //! Sends the record of a run to an MLflow server through its REST interface: parameters, metrics, tags, and files at the end.
 //!
 //! There is no queue. A thread reads the run's own record from the position that was sent last, and keeps that position in the run
-//! directory (`mlflow.json`). So the training never waits for the server, and neither a kill of the run nor one of the server loses
-//! or repeats a step. [`sender::Sender`] sends while the run trains, [`upload::Upload`] sends what a finished run still has.
+//! directory (`mlflow.json`). A line counts as sent once the server has answered with a JSON object. So the training never waits for the
+//! server, and neither a kill of the run nor one of the server loses or repeats a step. [`sender::Sender`] sends while the run trains, [`upload::Upload`] sends what a finished run still has.
 
 #![forbid(unsafe_code)]
 
@@ -10,8 +10,11 @@ mod client;
 mod parameters;
 mod position;
 pub mod sender;
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
+mod test_server;
 pub mod upload;
 
 pub use client::{Credentials, MlflowError};
 pub use sender::Sender;
-pub use upload::{RunFile, Server, Upload};
+pub use upload::{FileContent, RunFile, SentLines, Server, Upload};

@@ -1,4 +1,4 @@
-//! `mlflow.json`: what servers have of a run.
+//! `mlflow.json`: for each server the last step that was sent.
 
 use std::path::Path;
 
@@ -12,12 +12,12 @@ const FORMAT: u32 = 1;
 
 /// The whole file.
 #[derive(Debug, Default, Serialize, Deserialize)]
-struct SentRecord {
+struct MlflowPositions {
     format: u32,
     servers: Vec<SentPosition>,
 }
 
-/// What one server has.
+/// The position of one server.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct SentPosition {
     pub(crate) uri: String,
@@ -27,22 +27,20 @@ pub(crate) struct SentPosition {
     pub(crate) run_id: String,
     /// The place of the run's files.
     pub(crate) artifact_uri: String,
-    /// True if it has the parameters.
-    pub(crate) has_parameters: bool,
     /// The last step whose line was sent, and the last step whose evaluation was sent.
     pub(crate) train_step: Option<u64>,
     pub(crate) eval_step: Option<u64>,
 }
 
-fn read(run: &Path) -> Result<SentRecord, StoreError> {
+fn read(run: &Path) -> Result<MlflowPositions, StoreError> {
     let path = run.join(MLFLOW);
-    let Some(record) = read_json_if_present::<SentRecord>(&path)? else { return Ok(SentRecord::default()) };
+    let Some(record) = read_json_if_present::<MlflowPositions>(&path)? else { return Ok(MlflowPositions::default()) };
     check_format(&path, record.format, FORMAT)?;
     Ok(record)
 }
 
 impl SentPosition {
-    /// What the server `uri` has of `run` in `experiment`; `None` if it has nothing.
+    /// The position of the server `uri` in `run`, for `experiment`; `None` if nothing was sent.
     ///
     /// # Errors
     /// If the file is damaged.

@@ -2,27 +2,30 @@
 
 use std::io;
 use std::path::Path;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender as Channel, channel};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::client::{MlflowError, REQUEST_TIMEOUT};
 use crate::upload::{RunFile, Server, Upload};
 
-/// The time between two looks at the record.
+/// How often the thread reads the record.
 const SEND_INTERVAL: Duration = Duration::from_secs(1);
 /// The longest time between two attempts to reach a server that is away.
 const MAX_BACKOFF: Duration = Duration::from_mins(1);
-/// After the end of the run, what is left is sent for this long.
+/// How long the thread keeps sending after the run has ended.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Sends the record of a run while it trains. Nothing waits for it before [`Sender::finish`].
 #[derive(Debug)]
 pub struct Sender {
     /// The files for the end of the run.
-    end: Channel<Vec<RunFile>>,
+    end: mpsc::Sender<Vec<RunFile>>,
     problems: Receiver<MlflowError>,
+    /// The result of sending metrics and status after the end of the run.
     result: Receiver<Result<(), MlflowError>>,
+    /// The warning about files that were not sent.
+    files: Receiver<Option<String>>,
 }
 
 impl Sender {
@@ -31,54 +34,70 @@ impl Sender {
     /// # Errors
     /// If the run directory cannot be read, or there is no thread.
     pub fn start(run: &Path, server: &Server) -> Result<Self, MlflowError> {
-        let upload = Upload::new(run, server)?;
+        let mut upload = Upload::new(run, server)?;
         let ((end, ended), (report, problems), (finished, result)) = (channel(), channel(), channel());
+        let (files_sent, files_result) = channel();
         let work = move || {
-            if let Some(outcome) = work(upload, &ended, &report) {
-                // The session may have stopped waiting.
-                let _ = finished.send(outcome);
+            let Some(files) = send_until_end(&mut upload, &ended, &report) else { return };
+            let outcome = send_rest(&mut upload, Instant::now() + FINISH_TIMEOUT);
+            let is_sent = outcome.is_ok();
+            // The session may have stopped waiting.
+            let _ = finished.send(outcome);
+            if is_sent {
+                let _ = files_sent.send(upload.send_files(&files));
             }
         };
         let thread = thread::Builder::new().name("mlflow".to_owned()).spawn(work);
         thread.map_err(|error: io::Error| MlflowError::Unreachable(format!("starting a thread: {error}")))?;
-        Ok(Self { end, problems, result })
+        Ok(Self { end, problems, result, files: files_result })
     }
 
-    /// The reason why the server did not take what was sent, once: the thread goes on trying.
+    /// The first error of sending since the server last took something, returned once. The thread keeps trying.
     pub fn take_problem(&self) -> Option<MlflowError> {
         self.problems.try_recv().ok()
     }
 
-    /// Sends what is left, `files`, and how the run ended, for a limited time.
+    /// Sends what is left and how the run ended, for a limited time; then `files`. Returns the warning about files that were not sent.
     ///
     /// # Errors
-    /// If the server did not take everything.
-    pub fn finish(self, files: Vec<RunFile>) -> Result<(), MlflowError> {
+    /// If the server did not take all metrics and the status.
+    pub fn finish(self, files: Vec<RunFile>) -> Result<Option<String>, MlflowError> {
         let gone = || MlflowError::Unreachable("the thread that sends has ended".to_owned());
         self.end.send(files).map_err(|_| gone())?;
-        self.result.recv_timeout(FINISH_TIMEOUT + REQUEST_TIMEOUT).unwrap_or_else(|error| match error {
-            RecvTimeoutError::Timeout => Err(MlflowError::Unreachable("it does not answer".to_owned())),
+        // The thread may be in a request when the run ends.
+        let limit = FINISH_TIMEOUT + REQUEST_TIMEOUT;
+        self.result.recv_timeout(limit).unwrap_or_else(|error| match error {
+            RecvTimeoutError::Timeout => Err(not_everything(limit)),
             RecvTimeoutError::Disconnected => Err(gone()),
-        })
+        })?;
+        // Each file has a time limit of its own.
+        self.files.recv().map_err(|_| gone())
     }
 }
 
-/// Sends until the end of the run. Returns whether the server took everything; `None` if the session has failed before.
-fn work(
-    mut upload: Upload,
+fn not_everything(limit: Duration) -> MlflowError {
+    MlflowError::Unreachable(format!("it has not taken everything within {} seconds", limit.as_secs()))
+}
+
+/// Sends new lines until the run ends. Returns the files for the end; `None` if the session failed before.
+fn send_until_end(
+    upload: &mut Upload,
     ended: &Receiver<Vec<RunFile>>,
-    report: &Channel<MlflowError>,
-) -> Option<Result<(), MlflowError>> {
+    report: &mpsc::Sender<MlflowError>,
+) -> Option<Vec<RunFile>> {
     let mut wait = Duration::ZERO;
     let mut has_reported = false;
-    let files = loop {
+    loop {
         match ended.recv_timeout(wait) {
-            Ok(files) => break files,
+            Ok(files) => return Some(files),
             Err(RecvTimeoutError::Disconnected) => return None,
             Err(RecvTimeoutError::Timeout) => {}
         }
-        match upload.send_new() {
-            Ok(_) => wait = SEND_INTERVAL,
+        match upload.send_new(Some(Instant::now() + SEND_INTERVAL)) {
+            Ok(sent) => {
+                wait = if sent.is_all { SEND_INTERVAL } else { Duration::ZERO };
+                has_reported = false;
+            }
             Err(error) => {
                 wait = (wait * 2).clamp(SEND_INTERVAL, MAX_BACKOFF);
                 if !has_reported {
@@ -88,13 +107,18 @@ fn work(
                 }
             }
         }
-    };
-    let deadline = Instant::now() + FINISH_TIMEOUT;
+    }
+}
+
+/// Sends all lines and the status. Tries again after an error, until `deadline`.
+fn send_rest(upload: &mut Upload, deadline: Instant) -> Result<(), MlflowError> {
     let mut wait = Duration::from_millis(100);
     loop {
-        let result = upload.send_new().and_then(|_| upload.finish(&files));
+        let result = upload
+            .send_new(Some(deadline))
+            .and_then(|sent| if sent.is_all { upload.send_status() } else { Err(not_everything(FINISH_TIMEOUT)) });
         if result.is_ok() || Instant::now() + wait > deadline {
-            return Some(result);
+            return result;
         }
         thread::sleep(wait);
         wait *= 2;

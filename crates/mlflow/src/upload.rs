@@ -1,16 +1,19 @@
 //! Sends what a server lacks of a run, from the position that the run directory keeps.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
+use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
+use runner_files::is_private;
 use runner_store::files::read_small;
 use runner_store::manifest::{Manifest, RunOrigin, RunStatus};
-use runner_store::run_dir::{RESOLVED, read_manifest};
+use runner_store::run_dir::{MLFLOW, RESOLVED, read_manifest};
 use runner_store::time;
 use runner_store::timed_metrics::{MetricTail, TimedLine};
 use serde_json::{Value, json};
 
-use crate::client::{Answer, Client, Credentials, MlflowError};
+use crate::client::{Client, Credentials, MlflowError, ServerAnswer};
 use crate::parameters::parameters_of;
 use crate::position::SentPosition;
 
@@ -31,10 +34,27 @@ pub struct Server {
 }
 
 /// A file that is shown beside the run.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct RunFile {
     pub name: &'static str,
-    pub content: Vec<u8>,
+    pub content: FileContent,
+}
+
+/// The content of a file that is sent.
+#[derive(Debug)]
+pub enum FileContent {
+    /// A file at its beginning. It is not held in memory.
+    Opened(File),
+    Text(String),
+}
+
+/// The result of sending lines.
+#[derive(Debug, Clone, Copy)]
+pub struct SentLines {
+    /// Lines that were sent.
+    pub count: u64,
+    /// False if the deadline came before the last line was sent.
+    pub is_all: bool,
 }
 
 /// The connection of a run with a server.
@@ -47,8 +67,8 @@ pub struct Upload {
     tail: MetricTail,
     /// Lines that were read and not sent.
     waiting: VecDeque<TimedLine>,
-    /// True if this process has told the server that the run goes on.
-    has_begun: bool,
+    /// True if this process has told the server that the run goes on, and knows what the server has.
+    is_registered: bool,
 }
 
 impl Upload {
@@ -69,59 +89,53 @@ impl Upload {
             position,
             tail: MetricTail::new(run),
             waiting: VecDeque::new(),
-            has_begun: false,
+            is_registered: false,
         })
     }
 
-    /// Sends the lines of the metrics that were not sent yet; before the first ones, the run with its parameters. Returns the number
-    /// of lines.
+    /// Sends the lines of the metrics that were not sent yet; before the first ones, the run with its parameters. No batch of lines
+    /// is begun after `deadline`.
     ///
     /// # Errors
     /// If the server does not take them: the next call goes on where this one failed.
-    pub fn send_new(&mut self) -> Result<u64, MlflowError> {
-        self.begin()?;
-        let result = self.send_lines();
+    pub fn send_new(&mut self, deadline: Option<Instant>) -> Result<SentLines, MlflowError> {
+        self.register_session()?;
+        let result = self.send_lines(deadline);
         // After an error the server may have the lines although its answer was lost: it is asked for its position again.
-        self.has_begun = result.is_ok();
+        self.is_registered = result.is_ok();
         result
     }
 
-    fn send_lines(&mut self) -> Result<u64, MlflowError> {
-        let mut sent = 0;
+    fn send_lines(&mut self, deadline: Option<Instant>) -> Result<SentLines, MlflowError> {
+        let mut count = 0;
         loop {
             if self.waiting.is_empty() {
                 self.waiting = self.tail.read_new(LINES_PER_READ)?.into();
                 if self.waiting.is_empty() {
-                    return Ok(sent);
+                    return Ok(SentLines { count, is_all: true });
                 }
             }
             self.waiting.retain(|line| !self.position.has_line(line.values.kind(), line.step));
             let (metrics, lines) = next_batch(&self.waiting);
             if lines > 0 {
+                if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                    return Ok(SentLines { count, is_all: false });
+                }
                 self.post("runs/log-batch", &json!({"run_id": self.position.run_id, "metrics": metrics}))?;
                 for line in self.waiting.drain(..lines) {
                     self.position.add_line(line.values.kind(), line.step);
                 }
                 self.position.write(&self.run)?;
-                sent += lines as u64;
+                count += lines as u64;
             }
         }
     }
 
-    /// Sends `files`, and how the run ended, after everything else.
+    /// Sends how the run ended, after its lines.
     ///
     /// # Errors
-    /// If the server does not take them.
-    pub fn finish(&mut self, files: &[RunFile]) -> Result<(), MlflowError> {
-        // Other places are storage of which this program does not know the interface.
-        let folder = self.position.artifact_uri.strip_prefix("mlflow-artifacts:").map(|place| {
-            let path = place.strip_prefix("//").map_or(Some(place), |rest| rest.find('/').map(|at| &rest[at..]));
-            path.unwrap_or_default().trim_matches('/').to_owned()
-        });
-        for RunFile { name, content } in files.iter().filter(|_| folder.is_some()) {
-            let path = format!("{}/{name}", folder.as_deref().unwrap_or_default());
-            done(self.client.put_file(&path, content)?, &path)?;
-        }
+    /// If the server does not take it.
+    pub fn send_status(&mut self) -> Result<(), MlflowError> {
         let manifest = read_manifest(&self.run)?;
         let status = match manifest.status {
             RunStatus::Done => "FINISHED",
@@ -131,14 +145,41 @@ impl Upload {
         };
         let ended = manifest.ended.as_deref().and_then(time::parse).map(milliseconds);
         self.post("runs/update", &json!({"run_id": self.position.run_id, "status": status, "end_time": ended}))?;
-        self.has_begun = false;
+        self.is_registered = false;
         Ok(())
+    }
+
+    /// Sends each of `files` once. Returns the warning about those that the server does not have then; if it cannot be reached, no other
+    /// file is tried.
+    pub fn send_files(&self, files: &[RunFile]) -> Option<String> {
+        let describe = |missing: &[&str], reason: &str| {
+            (!missing.is_empty())
+                .then(|| format!("MLflow at {} did not get {}: {reason}", self.position.uri, missing.join(", ")))
+        };
+        let Some(folder) = artifact_folder(&self.position.artifact_uri) else {
+            let names: Vec<&str> = files.iter().map(|file| file.name).collect();
+            return describe(&names, "files are sent only where the server stores them itself (mlflow-artifacts:)");
+        };
+        let (mut missing, mut first) = (Vec::new(), None);
+        for (i, RunFile { name, content }) in files.iter().enumerate() {
+            let path = if folder.is_empty() { (*name).to_owned() } else { format!("{folder}/{name}") };
+            let result = self.client.put_file(&path, content);
+            let Err(error) = result.and_then(|answer| require_content(answer, &self.run, &path)) else { continue };
+            let is_away = matches!(error, MlflowError::Unreachable(_));
+            first = first.or(Some(error.to_string()));
+            if is_away {
+                missing.extend(files[i..].iter().map(|file| file.name));
+                break;
+            }
+            missing.push(*name);
+        }
+        describe(&missing, &first.unwrap_or_default())
     }
 
     /// Tells the server that the run goes on, and asks which lines it has; finds or creates the run there if the run directory does not
     /// know it.
-    fn begin(&mut self) -> Result<(), MlflowError> {
-        if self.has_begun {
+    fn register_session(&mut self) -> Result<(), MlflowError> {
+        if self.is_registered {
             return Ok(());
         }
         let manifest = read_manifest(&self.run)?;
@@ -149,23 +190,20 @@ impl Upload {
             self.position.write(&self.run)?;
         }
         self.post("runs/update", &json!({"run_id": self.position.run_id, "status": "RUNNING"}))?;
-        self.read_position()?;
-        if !self.position.has_parameters {
-            let parameters = parameters_of(&read_small(&self.run.join(RESOLVED))?)?;
-            for some in parameters.chunks(MAX_PARAMETERS) {
-                let some: Vec<Value> = some.iter().map(|(key, value)| json!({"key": key, "value": value})).collect();
-                self.post("runs/log-batch", &json!({"run_id": self.position.run_id, "params": some}))?;
-            }
-            self.position.has_parameters = true;
-            self.position.write(&self.run)?;
+        let known = self.read_position()?;
+        let missing = missing_parameters(&self.run, known)?;
+        for part in missing.chunks(MAX_PARAMETERS) {
+            self.post("runs/log-batch", &json!({"run_id": self.position.run_id, "params": part}))?;
         }
-        self.has_begun = true;
+        self.is_registered = true;
         Ok(())
     }
 
     /// Moves the position behind the lines that the server has. A process may have been killed before it could write that they were sent.
-    fn read_position(&mut self) -> Result<(), MlflowError> {
-        let run = done(self.client.get("runs/get", "run_id", &self.position.run_id)?, "runs/get")?;
+    /// Returns the names of the parameters that the server has.
+    fn read_position(&mut self) -> Result<BTreeSet<String>, MlflowError> {
+        let run =
+            require_content(self.client.get("runs/get", "run_id", &self.position.run_id)?, &self.run, "runs/get")?;
         for metric in run["run"]["data"]["metrics"].as_array().into_iter().flatten() {
             // The server sends numbers of 64 bits as texts, or as numbers.
             let step = metric["step"].as_u64().or_else(|| metric["step"].as_str()?.parse().ok());
@@ -174,7 +212,8 @@ impl Upload {
                 self.position.add_line(kind, step);
             }
         }
-        Ok(())
+        let parameters = run["run"]["data"]["params"].as_array().into_iter().flatten();
+        Ok(parameters.filter_map(|parameter| parameter["key"].as_str().map(str::to_owned)).collect())
     }
 
     /// The server's description of the run. A process that was killed after it had created the run left it without a position here.
@@ -205,18 +244,20 @@ impl Upload {
         let name = &self.position.experiment;
         let find = || self.client.get("experiments/get-by-name", "experiment_name", name);
         let mut answer = find()?;
-        if matches!(answer, Answer::Missing) {
+        if matches!(answer, ServerAnswer::Missing) {
             answer = match self.client.post("experiments/create", &json!({"name": name}))? {
                 // Another run has just created it.
-                Answer::Exists => find()?,
-                created => return text_of(&done(created, "experiments/create")?, "experiment_id"),
+                ServerAnswer::Exists => find()?,
+                created => {
+                    return text_of(&require_content(created, &self.run, "experiments/create")?, "experiment_id");
+                }
             };
         }
-        text_of(&done(answer, "experiments/get-by-name")?["experiment"], "experiment_id")
+        text_of(&require_content(answer, &self.run, "experiments/get-by-name")?["experiment"], "experiment_id")
     }
 
     fn post(&self, path: &str, body: &Value) -> Result<Value, MlflowError> {
-        done(self.client.post(path, body)?, path)
+        require_content(self.client.post(path, body)?, &self.run, path)
     }
 }
 
@@ -238,7 +279,7 @@ fn next_batch(lines: &VecDeque<TimedLine>) -> (Vec<Value>, usize) {
     (metrics, lines.len())
 }
 
-/// What the server shows beside the run.
+/// The tags that the server shows beside the run.
 fn tags_of(manifest: &Manifest, key: &str) -> Vec<Value> {
     let commit = manifest.git.as_ref().map(|git| git.commit.clone());
     let origin = manifest.origin.as_ref().map(|origin| match origin {
@@ -259,14 +300,34 @@ fn tags_of(manifest: &Manifest, key: &str) -> Vec<Value> {
     tags.into_iter().filter_map(|(key, value)| Some(json!({"key": key, "value": value?}))).collect()
 }
 
-/// The content of `answer`.
-fn done(answer: Answer, path: &str) -> Result<Value, MlflowError> {
+/// The folder of the server's own store at `artifact_uri`; `None` if the files are elsewhere.
+fn artifact_folder(artifact_uri: &str) -> Option<String> {
+    let place = artifact_uri.strip_prefix("mlflow-artifacts:")?;
+    let path = place.strip_prefix("//").map_or(Some(place), |rest| rest.find('/').map(|at| &rest[at..]));
+    Some(path.unwrap_or_default().trim_matches('/').to_owned())
+}
+
+/// The parameters of the run directory `run` that are not in `known`. The server refuses another value of one that it has. Those of
+/// a private run are not sent.
+fn missing_parameters(run: &Path, mut known: BTreeSet<String>) -> Result<Vec<Value>, MlflowError> {
+    let path = run.join(RESOLVED);
+    if is_private(&path) {
+        return Ok(Vec::new());
+    }
+    let parameters = parameters_of(&read_small(&path)?)?.into_iter();
+    let missing = parameters.filter(|(key, _)| known.insert(key.clone()));
+    Ok(missing.map(|(key, value)| json!({"key": key, "value": value})).collect())
+}
+
+/// The content of `answer`, the one to `path` about the run directory `run`.
+fn require_content(answer: ServerAnswer, run: &Path, path: &str) -> Result<Value, MlflowError> {
     match answer {
-        Answer::Done(value) => Ok(value),
-        Answer::Missing => Err(MlflowError::Refused(format!(
-            "it no longer has what {path} names; without the entry in mlflow.json of the run directory, the run is sent as a new one"
+        ServerAnswer::Done(value) => Ok(value),
+        ServerAnswer::Missing => Err(MlflowError::Refused(format!(
+            "the server no longer has what {path} asks for; remove its entry from {} to send the run as a new one",
+            run.join(MLFLOW).display()
         ))),
-        Answer::Exists => Err(MlflowError::Refused(format!("it has what {path} creates already"))),
+        ServerAnswer::Exists => Err(MlflowError::Refused(format!("the server already has what {path} creates"))),
     }
 }
 
@@ -279,3 +340,6 @@ fn text_of(value: &Value, key: &str) -> Result<String, MlflowError> {
 fn milliseconds(seconds: f64) -> i64 {
     (seconds * 1e3).round() as i64
 }
+
+#[cfg(test)]
+mod tests;

@@ -171,11 +171,16 @@ fn respond(state: &mut State, method: &str, path: &str, body: &[u8]) -> (u16, Va
         }
         "runs/get" => {
             let i: usize = query.strip_prefix("run_id=").unwrap().parse().unwrap();
+            let parameters = state.runs[i].parameters.iter();
+            let parameters: Vec<_> = parameters.map(|(key, value)| json!({"key": key, "value": value})).collect();
             let latest = state.runs[i]
                 .metrics
                 .iter()
                 .map(|(key, values)| json!({"key": key, "step": values.keys().next_back(), "value": 0.0}));
-            (200, json!({"run": {"info": info(i), "data": {"metrics": latest.collect::<Vec<_>>()}}}))
+            (
+                200,
+                json!({"run": {"info": info(i), "data": {"metrics": latest.collect::<Vec<_>>(), "params": parameters}}}),
+            )
         }
         "runs/create" => {
             let tags = list("tags").iter().map(|tag| (text(&tag["key"]), text(&tag["value"]))).collect();
@@ -189,6 +194,11 @@ fn respond(state: &mut State, method: &str, path: &str, body: &[u8]) -> (u16, Va
                 return error(400, "INVALID_PARAMETER_VALUE");
             }
             let run = &mut state.runs[text(&body["run_id"]).parse::<usize>().unwrap()];
+            // As the real server: a parameter keeps its value.
+            let changes = |p: &Value| run.parameters.get(&text(&p["key"])).is_some_and(|old| *old != text(&p["value"]));
+            if parameters.iter().any(changes) {
+                return error(400, "INVALID_PARAMETER_VALUE");
+            }
             for metric in metrics {
                 let (key, step) = (text(&metric["key"]), metric["step"].as_u64().unwrap());
                 assert!(metric["timestamp"].as_i64().unwrap() > 0);
