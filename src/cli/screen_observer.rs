@@ -60,7 +60,7 @@ impl ScreenObserver {
         }
         match event {
             Event::Step(metrics) => {
-                self.printer.step(metrics.step, || self.lines.numbers(metrics));
+                self.printer.step(metrics.step, || self.lines.numbers());
                 if let Some(line) = line.filter(|_| self.printer.mode() != OutputMode::Bar) {
                     self.printer.show(Screen::line, line);
                 }

@@ -21,6 +21,8 @@ pub struct EventLines {
     since_line: (f64, u64),
     /// True if the last step got a line.
     has_line: bool,
+    /// The last step.
+    last_step: Option<StepMetrics>,
 }
 
 impl EventLines {
@@ -33,6 +35,7 @@ impl EventLines {
             started: Instant::now(),
             since_line: (0.0, 0),
             has_line: false,
+            last_step: None,
         }
     }
 
@@ -41,7 +44,7 @@ impl EventLines {
         match event {
             Event::Start { step, steps } => {
                 (self.steps, self.first_step, self.started) = (*steps, *step, Instant::now());
-                (self.since_line, self.has_line) = ((0.0, 0), false);
+                (self.since_line, self.has_line, self.last_step) = ((0.0, 0), false, None);
                 None
             }
             Event::Step(m) => {
@@ -53,6 +56,7 @@ impl EventLines {
                 self.has_line = due;
                 self.since_line.0 += m.loss * m.tokens as f64;
                 self.since_line.1 += m.tokens;
+                self.last_step = Some(m.clone());
                 due.then(|| self.step_line(m))
             }
             Event::Epoch(m) => Some(self.epoch_line(m)),
@@ -77,8 +81,9 @@ impl EventLines {
         Duration::try_from_secs_f64(self.started.elapsed().as_secs_f64() / done as f64 * left as f64).ok()
     }
 
-    /// The numbers of the step that [`line`](Self::line) was called with last, without the step's own number.
-    pub fn numbers(&self, m: &StepMetrics) -> Vec<LinePart> {
+    /// The numbers of the last step that [`line`](Self::line) got, without the step's own number; none before the first step.
+    pub fn numbers(&self) -> Vec<LinePart> {
+        let Some(m) = &self.last_step else { return Vec::new() };
         let (loss, tokens) = self.since_line;
         let mut parts = vec![
             LinePart::new(7, format!("epoch {:.3}", m.epoch)),
@@ -102,7 +107,7 @@ impl EventLines {
     }
 
     fn step_line(&self, m: &StepMetrics) -> String {
-        let numbers = fit_line(&self.numbers(m), usize::MAX);
+        let numbers = fit_line(&self.numbers(), usize::MAX);
         format!("{}/{}  {numbers}", self.label("step", m.step), self.steps)
     }
 
@@ -184,8 +189,8 @@ mod tests {
         let mut lines = started(8);
         let mut mean = |n: u64, loss: f64, tokens: u64| {
             let metrics = StepMetrics { loss, tokens, ..step(n) };
-            let line = lines.line(&Event::Step(metrics.clone()));
-            let numbers = fit_line(&lines.numbers(&metrics), usize::MAX);
+            let line = lines.line(&Event::Step(metrics));
+            let numbers = fit_line(&lines.numbers(), usize::MAX);
             (numbers.split("mean ").nth(1).unwrap()[..6].to_owned(), line.is_some())
         };
         assert_eq!(mean(9, 5.0, 1), ("5.0000".to_owned(), true), "the first of the session");
@@ -201,9 +206,9 @@ mod tests {
     fn a_step_fits_beside_the_bar_of_a_terminal_of_80_columns() {
         let mut lines = started(0);
         let metrics = StepMetrics { mfu: Some(0.4), step_ms: 1234.5, ..step(7) };
-        assert_eq!(lines.line(&Event::Step(metrics.clone())), None);
+        assert_eq!(lines.line(&Event::Step(metrics)), None);
         let width = 80 - 12 - "  7/25  ".len();
-        let numbers = fit_line(&lines.numbers(&metrics), width);
+        let numbers = fit_line(&lines.numbers(), width);
         assert!(numbers.starts_with("epoch 0.350  loss 2.1235  ") && numbers.ends_with(" left"), "{numbers}");
         assert!(numbers.chars().count() <= width, "{numbers}");
     }
