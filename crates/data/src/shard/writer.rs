@@ -200,7 +200,8 @@ impl<'a> ShardWriter<'a> {
             self.is_at_limit = true;
             return Ok(());
         }
-        let text_bytes = part.text.len() as u64;
+        let mut text_bytes = part.text.len() as u64;
+        let mut ends_document = part.ends_document;
         let appends_end = self.request.format.appends_end();
         match self.end_of_text {
             Some(end) if part.starts_document && !appends_end => tokens.insert(0, end),
@@ -215,7 +216,11 @@ impl<'a> ShardWriter<'a> {
         if let Some(limit) = self.request.max_tokens.filter(|_| is_training) {
             let left = limit.saturating_sub(self.written_tokens(pass));
             if left <= (tokens.len() - written) as u64 {
-                tokens.truncate(written + left as usize);
+                let (kept, all) = (written + left as usize, tokens.len());
+                tokens.truncate(kept);
+                // Of a part that is cut its share counts, and a document that is cut is one.
+                text_bytes = (u128::from(text_bytes) * kept as u128 / all.max(1) as u128) as u64;
+                ends_document = kept > 0;
                 self.is_at_limit = true;
             }
         }
@@ -242,7 +247,7 @@ impl<'a> ShardWriter<'a> {
         }
         self.bytes += text_bytes;
         self.state.counts.text_bytes += text_bytes;
-        self.state.counts.documents += u64::from(part.ends_document);
+        self.state.counts.documents += u64::from(ends_document);
         self.state.position = part.end();
         if ends_with_shard || self.request.format.one_file() && self.unsaved_tokens >= self.request.shard_tokens {
             self.save()?;
@@ -347,6 +352,11 @@ impl<'a> ShardWriter<'a> {
                     (tokens / 10).max(1)
                 );
                 DataError::setting("shard_tokens", message)
+            }
+            HeldOut::Fraction(_) if self.is_at_limit && is_empty(SplitName::Validation, &self.validation) => {
+                let message =
+                    "the limit comes before any text that is held out: give a larger one, or hold nothing out";
+                DataError::setting("held_out", message)
             }
             HeldOut::Fraction(fraction) if is_empty(SplitName::Validation, &self.validation) => {
                 let message = format!(
