@@ -408,7 +408,7 @@ fn a_limit_may_cut_the_first_document() {
     let sandbox = Sandbox::new().with("big.txt", "once upon a time ".repeat(3000));
     let command = "data prepare big.txt --tokenizer bytes --to llmc shards --shard-tokens 1000 --max-tokens 10000";
     sandbox.expect(0, command);
-    let card: serde_json::Value = serde_json::from_str(&sandbox.read("shards/dataset.json")).unwrap();
+    let card: Value = serde_json::from_str(&sandbox.read("shards/dataset.json")).unwrap();
     assert_eq!((&card["documents"], &card["text_bytes"], &card["tokens"]), (&1.into(), &9999.into(), &10_000.into()));
     assert!(sandbox.expect(0, command).contains("up to date"));
     let printed = sandbox.expect(2, "data prepare big.txt --tokenizer bytes --to nanogpt gpt --max-tokens 1000");
