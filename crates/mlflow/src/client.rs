@@ -146,6 +146,10 @@ impl Client {
             return Err(refused(&format!("its answer to {path} is longer than {MAX_ANSWER_BYTES} bytes")));
         }
         let answer = serde_json::from_slice::<Map<String, Value>>(&bytes).map(Value::Object);
+        // The server answers a file with nothing.
+        if status == 200 && method == "PUT" && bytes.is_empty() {
+            return Ok(ServerAnswer::Done(Value::Null));
+        }
         if status == 200 {
             return answer.map(ServerAnswer::Done).map_err(|error| {
                 refused(&format!("its answer to {path} is not a JSON object: is it an MLflow server? ({error})"))
@@ -201,6 +205,16 @@ mod tests {
     #[test]
     fn addresses_are_encoded() {
         assert_eq!(percent_encoded("a b/ü?"), "a%20b%2F%C3%BC%3F");
+    }
+
+    #[test]
+    fn a_stored_file_is_answered_with_nothing() {
+        let stored = |body: &'static str| {
+            let server = TestServer::start(move |_| (200, body.to_owned()));
+            Client::new(&server.uri, Credentials::default()).put_file("1/a", &FileContent::Text("x".to_owned()))
+        };
+        assert!(matches!(stored(""), Ok(ServerAnswer::Done(_))));
+        assert!(stored("<html>Log in</html>").unwrap_err().to_string().contains("is not a JSON object"));
     }
 
     #[test]
