@@ -82,7 +82,7 @@ struct Evaluation {
     eval_ms: f64,
 }
 
-/// How rows are read, beside the rows themselves.
+/// The settings for reading rows.
 struct RowSettings {
     /// The first rows that are read.
     rows: u64,
@@ -249,7 +249,7 @@ fn write_items(file: &Path, items: &[ScoredItem]) -> anyhow::Result<()> {
     for item in items {
         writeln!(text, "{}", serde_json::to_string(item)?)?;
     }
-    // Whether the file may be replaced was checked before the items were scored.
+    // The file was checked before the items were scored.
     write_file(file, text.as_bytes(), true)
 }
 

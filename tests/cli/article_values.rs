@@ -67,7 +67,7 @@ fn section(page: &str, system: &str) -> Option<String> {
     Some(section.split_whitespace().collect::<Vec<_>>().join(" "))
 }
 
-/// What is wrong with the `resolved` keys of `file`, one sentence each.
+/// The problems of the `resolved` keys of `file`, one sentence each.
 fn problems(file: &str, resolved: &[ResolvedKey], articles: &Articles, page: &str) -> Vec<String> {
     let mut problems = Vec::new();
     let Some(values) = articles.files.get(file) else { return vec![format!("{file} has no values in the table")] };

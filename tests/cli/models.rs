@@ -74,7 +74,7 @@ fn weights_are_evaluated_as_the_run_they_are_from() {
     assert_eq!(run["hellaswag_acc_norm"].as_f64().unwrap(), right("choice_norm") / 5.0);
     for (index, item) in items.iter().enumerate() {
         assert_eq!((item["index"].as_u64(), item["label"].as_u64()), (Some(index as u64), Some(index as u64 % 3)));
-        // Of a blank and the ending.
+        // The tokens of a blank and the ending.
         assert_eq!(item["tokens"], serde_json::json!([4, 2, 3]));
         let list =
             |key: &str| -> Vec<f64> { item[key].as_array().unwrap().iter().map(|x| x.as_f64().unwrap()).collect() };

@@ -30,13 +30,13 @@ pub struct LoadOptions {
     pub allows_absent_files: bool,
     /// True if the weights of `model.init.from` and the files of `data.tokenizer` may be missing: a checkpoint and a record replace them.
     pub allows_absent_initial_inputs: bool,
-    /// What records say about weights of `model.init.from`, for those that are gone.
+    /// The records of weights of `model.init.from`, for weights that are gone.
     pub recorded_weights: Vec<RecordedWeights>,
     /// The variables, environment and folders of a template.
     pub template: Inputs,
 }
 
-/// What the record of a run says about the weights that it started from.
+/// The description of the weights that a run started from, as its record has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecordedWeights {
     /// The path of the weights.
@@ -46,7 +46,7 @@ pub struct RecordedWeights {
 }
 
 impl RecordedWeights {
-    /// Those of `experiment`, as a run recorded it; `None` if it draws its weights.
+    /// The weights of `experiment`, as a run recorded it; `None` if it draws its weights.
     #[must_use]
     pub fn of_experiment(experiment: &Experiment) -> Option<Self> {
         let Some(WeightInit::From(path)) = &experiment.model.init else { return None };

@@ -37,7 +37,7 @@ impl Resolver<'_> {
         self.refuse(&[key], format!("`{key}` holds tokens, and does not tell which tokenizer made them"), help)
     }
 
-    /// What to write for the tokenizer of the token shards `files`, from what is beside them.
+    /// Advice on the tokenizer of the token shards `files`, from the files beside them.
     fn advice_on_tokenizer(&self, files: &[PathBuf]) -> String {
         let beside = |name: &str| files.iter().map(|file| file.with_file_name(name)).find(|path| path.is_file());
         if let Some(tokenizer) = beside("tokenizer.json") {

@@ -66,9 +66,9 @@ impl Credentials {
 pub(crate) enum ServerAnswer {
     /// A JSON object.
     Done(Value),
-    /// What the request names does not exist.
+    /// The thing that the request names does not exist.
     Missing,
-    /// What the request creates exists.
+    /// The thing that the request creates exists already.
     Exists,
 }
 

@@ -37,7 +37,7 @@ pub const TOKENIZER: &str = "tokenizer.json";
 pub const LOG: &str = "log.txt";
 /// The folder of TensorBoard's event file, if the run writes one while it trains.
 pub const TENSORBOARD: &str = "tensorboard";
-/// What was sent to MLflow servers.
+/// The progress of sending to MLflow servers.
 pub const MLFLOW: &str = "mlflow.json";
 pub const SUMMARY: &str = "summary.json";
 pub const CHECKPOINTS: &str = "checkpoints";

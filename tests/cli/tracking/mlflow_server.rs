@@ -32,7 +32,7 @@ impl ServedRun {
     }
 }
 
-/// What the server has, and the header with which the last request was authorized.
+/// The content of the server, and the header with which the last request was authorized.
 #[derive(Debug, Default)]
 struct State {
     experiments: Vec<String>,
@@ -194,7 +194,7 @@ fn respond(state: &mut State, method: &str, path: &str, body: &[u8]) -> (u16, Va
                 return error(400, "INVALID_PARAMETER_VALUE");
             }
             let run = &mut state.runs[text(&body["run_id"]).parse::<usize>().unwrap()];
-            // As the real server: a parameter keeps its value.
+            // A parameter keeps its value, as on the real server.
             let changes = |p: &Value| run.parameters.get(&text(&p["key"])).is_some_and(|old| *old != text(&p["value"]));
             if parameters.iter().any(changes) {
                 return error(400, "INVALID_PARAMETER_VALUE");

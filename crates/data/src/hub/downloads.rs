@@ -1,6 +1,6 @@
 //! Downloads files of a dataset in their order, several at once, and at most a few ahead of the file that is read.
 //!
-//! What is read does not depend on the order in which downloads end. Files that are no longer needed can be removed.
+//! The order in which downloads end does not change the text that is read. Files that are no longer needed can be removed.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::{self, TryLockError};
@@ -453,7 +453,7 @@ mod tests {
         let kept = names(&["cc"]);
         downloads.remove(4, &kept).unwrap();
         assert_eq!(blobs(), names(&["aa", "bb", "cc", "ee"]));
-        // What was removed is not checked again before the end.
+        // Removed files are not checked again before the end.
         drop(lock);
         downloads.remove(5, &kept).unwrap();
         assert_eq!(blobs(), names(&["bb", "cc", "ee"]));

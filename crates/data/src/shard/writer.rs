@@ -140,7 +140,7 @@ impl<'a> ShardWriter<'a> {
                     written?;
                     encoded = next?;
                 }
-                // What was read before a download failed need not be read again.
+                // Text that was read before a download failed need not be read again.
                 Ok(Err(error)) => {
                     self.write_parts(encoded, index, pass)?;
                     return if self.is_at_limit { Ok(()) } else { Err(error) };
@@ -218,7 +218,7 @@ impl<'a> ShardWriter<'a> {
             if left <= (tokens.len() - written) as u64 {
                 let (kept, all) = (written + left as usize, tokens.len());
                 tokens.truncate(kept);
-                // Of a part that is cut its share counts, and a document that is cut is one.
+                // A part that is cut counts with its share of the bytes, and a document that is cut counts as one.
                 text_bytes = (u128::from(text_bytes) * kept as u128 / all.max(1) as u128) as u64;
                 ends_document = kept > 0;
                 self.is_at_limit = true;
