@@ -104,7 +104,7 @@ fn a_killed_preparation_goes_on_with_the_same_shards() {
             child.kill();
             kills += 1;
         }
-        assert!(kills > 1, "{kills}");
+        assert!(kills > 0, "it was never killed");
         assert!(sandbox.files_in("out") == expected, "{removal}");
         assert_eq!(blobs(&sandbox), if removal.is_empty() { FILES } else { 0 });
     }
