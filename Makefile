@@ -82,9 +82,10 @@ test-docker: docker ## trains in a container of the image
 fmt:
 	$(CARGO) fmt --all
 
-bench: ## whole runs beside PyTorch on the same threads (needs Python with torch)
+bench: ## training steps beside PyTorch's and their own matrix products, turn by turn (needs Python with torch, and a C++ compiler)
 	$(CARGO) build --release
-	$(PYTHON) benches/compare.py --model both
+	$(CARGO) build --release --example products
+	$(PYTHON) benches/compare.py --model both --modes eager,compile --dtypes fp32,bf16 --products target/release/examples/products
 
 bench-kernels: ## criterion benches of the kernels
 	$(CARGO) bench --bench kernels

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Times training steps of a GPT-2 in PyTorch on the CPU: the peer of the whole-run comparison (compare.py).
+"""Times training steps of a GPT-2 in PyTorch on the CPU: a peer in compare.py.
 
     python pytorch_step.py --model small --steps 20 --threads 2
-    python pytorch_step.py --layers 2 --heads 4 --d-model 64 --vocab 256 --length 64 --micro-batch 8 --json
+    python pytorch_step.py --layers 2 --heads 4 --d-model 64 --vocab 256 --length 64 --micro-batch 8
 
 Needs `pip install torch numpy`. Written the way one trains with PyTorch today: fused attention, tied head, one batch
 cut from a token array per step, clipping, fused AdamW where there is one. The last line of the output is one JSON
@@ -15,6 +15,7 @@ import json
 import os
 import platform
 import resource
+import shutil
 import statistics
 import sys
 import time
@@ -45,7 +46,6 @@ def parse_arguments():
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--mode", choices=["eager", "compile"], default="eager")
     parser.add_argument("--dtype", choices=["fp32", "bf16"], default="fp32", help="bf16: autocast")
-    parser.add_argument("--json", action="store_true", help="print nothing but the JSON object")
     arguments = parser.parse_args()
     for key, value in MODELS[arguments.model].items():
         if getattr(arguments, key) is None:
@@ -58,15 +58,21 @@ def parse_arguments():
         parser.error(f"--ids {arguments.ids} is not within the vocabulary of {arguments.vocab}")
     if min(arguments.steps, arguments.threads) < 1 or arguments.warmup < 0:
         parser.error("--steps and --threads are at least 1, --warmup at least 0")
+    compiler = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")
+    if arguments.mode == "compile" and not shutil.which(compiler):
+        parser.error(f"torch.compile needs a C++ compiler, and there is no {compiler}: install it, or name one in CXX")
     return arguments
 
 
 ARGUMENTS = parse_arguments()
 os.environ["OMP_NUM_THREADS"] = str(ARGUMENTS.threads)  # read once, when torch is loaded
 
-import torch
-import torch.nn as nn
-import torch.nn.functional as F
+try:
+    import torch
+    import torch.nn as nn
+    import torch.nn.functional as F
+except ImportError as error:
+    raise SystemExit(f"pytorch_step.py: {sys.executable} has no PyTorch: pip install torch numpy ({error})")
 
 
 class Attention(nn.Module):
@@ -173,10 +179,9 @@ def main():
         timed = step >= a.warmup
         if timed:
             step_ms.append(elapsed)
-        if not a.json:
-            note = "" if timed else "  (warmup)"
-            rate = 1e3 * tokens_per_step / elapsed
-            print(f"step {step + 1:4}  loss {losses[-1]:.4f}  {elapsed:9.1f} ms  {rate:9,.0f} tok/s{note}", flush=True)
+        note = "" if timed else "  (warmup)"
+        rate = 1e3 * tokens_per_step / elapsed
+        print(f"step {step + 1:4}  loss {losses[-1]:.4f}  {elapsed:9.3f} ms  {rate:9,.0f} tok/s{note}", flush=True)
 
     print(json.dumps({
         "model": {key: getattr(a, key) for key in MODELS[a.model]},

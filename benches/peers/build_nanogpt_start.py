@@ -7,13 +7,18 @@
 The program runs experiments/gpt2-fineweb-start.yaml with the rows and length given. PyTorch's side is GPT-2 124M from the
 weights that the program starts from (exported before), over the text's tokens in their order, with torch.optim.AdamW at
 3e-4 as it is by default, which decays biases and norms too, as the experiment does (`decays: all`). With the same weights
-and rows the two curves differ by rounding alone, which training enlarges. The whole size (16 × 1,024) needs
-some 30 GB and hours on a CPU's core. Needs torch, safetensors, tokenizers; `--scratch` needs 4 GB.
+and rows the two curves differ by rounding alone, which training enlarges. With 16 x 1,024 and
+`--micro-batch 4 --steps 20` both together take 85 minutes of two cores, and 9 GB. Needs torch, safetensors, tokenizers;
+`--scratch` needs 4 GB.
 """
 
 import argparse
 import json
 import math
+import multiprocessing
+import resource
+import statistics
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -52,8 +57,12 @@ def first_weights(options, folder):
 def ours(options, folder):
     started = time.monotonic()
     gpt2.runner(options.runner, folder, "apply", EXPERIMENT, "--quiet", "--threads", options.threads, *flags(options))
-    lines = gpt2.metrics(gpt2.run_folder(folder, NAME), "train")
-    return [line["loss"] for line in lines], time.monotonic() - started
+    seconds, run = time.monotonic() - started, gpt2.run_folder(folder, NAME)
+    lines = gpt2.metrics(run, "train")
+    summary = json.loads((run / "summary.json").read_text())
+    memory = summary["peak_rss_bytes"], summary["planned_memory_bytes"]
+    return {"losses": [line["loss"] for line in lines], "step_ms": [line["step_ms"] for line in lines],
+            "seconds": seconds, "peak_rss_bytes": memory[0], "planned_memory_bytes": memory[1]}
 
 
 def pytorch(options, weights):
@@ -61,8 +70,9 @@ def pytorch(options, weights):
     ids = torch.tensor(gpt2.tokenizer(options.tokenizer)(options.text.read_text()))
     model = gpt2.load(weights, heads=12)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
-    size, at, losses, started = options.rows * options.length, 0, [], time.monotonic()
+    size, at, losses, step_ms, started = options.rows * options.length, 0, [], [], time.monotonic()
     for _ in range(options.steps):
+        step_started = time.monotonic()
         rows = ids[at : at + size + 1]
         at = at + size if at + 2 * size + 1 <= len(ids) else 0
         optimizer.zero_grad(set_to_none=True)
@@ -75,7 +85,9 @@ def pytorch(options, weights):
             loss += part.item()
         optimizer.step()
         losses.append(loss)
-    return losses, time.monotonic() - started
+        step_ms.append(1e3 * (time.monotonic() - step_started))
+    return {"losses": losses, "step_ms": step_ms, "seconds": time.monotonic() - started,
+            "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)}
 
 
 def main():
@@ -97,14 +109,21 @@ def main():
     with tempfile.TemporaryDirectory(prefix="start-", dir=options.scratch) as name:
         folder = Path(name)
         weights = first_weights(options, folder)
-        mine, seconds = ours(options, folder)
-        peer, peer_seconds = pytorch(options, weights)
-    apart = [abs(a - b) for a, b in zip(mine, peer, strict=True)]
+        mine = ours(options, folder)
+        if options.json:
+            options.json.write_text(json.dumps({"runner": mine}) + "\n")
+        with multiprocessing.get_context("spawn").Pool(1) as alone:  # so that its peak of memory is its own
+            peer = alone.apply(pytorch, (options, weights))
+    apart = [abs(a - b) for a, b in zip(mine["losses"], peer["losses"], strict=True)]
     shown = sorted({0, 1, 2, 3, 4, *range(9, options.steps, 10), options.steps - 1})
-    gpt2.show([[i + 1, mine[i], peer[i], f"{apart[i]:.1e}"] for i in shown if i < options.steps],
+    gpt2.show([[i + 1, mine["losses"][i], peer["losses"][i], f"{apart[i]:.1e}"] for i in shown if i < options.steps],
               ("step", "ours", "PyTorch", "difference"))
     print(f"largest difference {max(apart):.1e}, mean {sum(apart) / len(apart):.1e}; ln 50257 = {math.log(50257):.4f}; "
-          f"{seconds:.0f} s and {peer_seconds:.0f} s with {options.threads} threads each")
+          f"{mine['seconds']:.0f} s and {peer['seconds']:.0f} s with {options.threads} threads each")
+    for name, side in ("ours", mine), ("PyTorch", peer):
+        planned = f", planned {side['planned_memory_bytes'] / 2**30:.2f}" if "planned_memory_bytes" in side else ""
+        print(f"{name}: median {statistics.median(side['step_ms']) / 1e3:.1f} s a step, peak of resident memory "
+              f"{side['peak_rss_bytes'] / 2**30:.2f} GiB{planned}")
     if options.json:
         options.json.write_text(json.dumps({"runner": mine, "pytorch": peer}) + "\n")
 

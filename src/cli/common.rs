@@ -5,15 +5,18 @@ use std::path::{Path, PathBuf};
 use std::thread;
 
 use clap::builder::{PathBufValueParser, TypedValueParser};
-use runner_config::{LoadOptions, Loaded};
-use runner_engine::prepare::{Host, thread_pool};
+use runner_config::{LoadOptions, Loaded, ModelFetchError, ModelFetchFailure};
+use runner_engine::prepare::{Host, fetch_model_folder, model_fetch_error, thread_pool};
+use runner_report::Screen;
 use runner_report::html::{Page, ReportRequest, read_page_data};
 use runner_spec::diagnostic::ConfigError;
+use runner_spec::experiment::{HubModel, ModelFolder};
 use runner_store::run_dir::MANIFEST;
 use runner_template::Inputs;
 
 use super::exit::RequestError;
 use super::output::{print_detail, print_to_stderr};
+use super::screen_observer::PreparationObserver;
 
 /// The variable with the folder of runs, which `--runs` overrides.
 pub(crate) const RUNS: &str = "RUNNER_RUNS";
@@ -54,7 +57,7 @@ impl TemplateArgs {
     ///
     /// # Errors
     /// If a flag or a file does not give variables.
-    pub(crate) fn add_to(&self, options: LoadOptions) -> Result<LoadOptions, ConfigError> {
+    pub(crate) fn add_to<'a>(&self, options: LoadOptions<'a>) -> Result<LoadOptions<'a>, ConfigError> {
         let environment = utf8_environment().collect();
         let template = Inputs { environment, ..runner_template::variables(&self.var, &self.vars)? };
         Ok(LoadOptions { template, ..options })
@@ -66,9 +69,8 @@ impl ExperimentArgs {
     ///
     /// # Errors
     /// If a flag or a file does not give variables.
-    pub(crate) fn options(&self) -> Result<LoadOptions, ConfigError> {
-        let options = LoadOptions { sets: self.set.clone(), env: experiment_environment(), ..LoadOptions::default() };
-        self.template.add_to(options)
+    pub(crate) fn options(&self) -> Result<LoadOptions<'static>, ConfigError> {
+        self.template.add_to(LoadOptions { sets: self.set.clone(), ..default_load_options() })
     }
 
     /// The experiment under its layers.
@@ -83,7 +85,7 @@ impl ExperimentArgs {
     ///
     /// # Errors
     /// Every mistake of the file, the flags and the variables.
-    pub(crate) fn load_with(&self, options: &LoadOptions) -> Result<Loaded, ConfigError> {
+    pub(crate) fn load_with(&self, options: &LoadOptions<'_>) -> Result<Loaded, ConfigError> {
         let loaded = runner_config::load(&self.file, options)?;
         print_detail(|| describe_loaded(&loaded));
         for warning in &loaded.warnings {
@@ -185,6 +187,22 @@ pub(crate) fn experiment_environment() -> Vec<(String, String)> {
     utf8_environment()
         .filter(|(name, _)| name.starts_with("RUNNER_") && !OWN_VARIABLES.contains(&name.as_str()))
         .collect()
+}
+
+/// The options that most commands load experiments with. `RUNNER_…` variables are layers; downloads of models of the hub are shown on
+/// standard error.
+#[must_use]
+pub(crate) fn default_load_options() -> LoadOptions<'static> {
+    LoadOptions { env: experiment_environment(), fetch_model: Some(&fetch_model), ..LoadOptions::default() }
+}
+
+/// A `runner_config::ModelFetcher` for commands that have no observer yet.
+fn fetch_model(model: &HubModel) -> Result<ModelFolder, ModelFetchError> {
+    let host = host_without_runs(ThreadArgs { threads: None })
+        .map_err(|error| ModelFetchError { message: error.to_string(), failure: ModelFetchFailure::Other })?;
+    let mut screen = Screen::on_standard_error();
+    let mut observer = PreparationObserver::new(&mut screen);
+    fetch_model_folder(model, &host, &mut observer).map_err(|error| model_fetch_error(&error))
 }
 
 /// The program's own variables that are set, except the secret token.

@@ -166,7 +166,7 @@ fn hub_settings(data: &Data, downloads: usize) -> anyhow::Result<Option<hub::Set
 /// The tokenizer and the sources. Datasets of the hub keep their names: their files are downloaded while others are tokenized.
 fn data(args: &PrepareArgs, screen: &mut Screen) -> anyhow::Result<Data> {
     if let Some(file) = &args.from {
-        let data = load_data(file, &args.set, &args.template, false)?;
+        let data = load_data(file, &args.set, &args.template)?;
         let host = host_without_runs(args.threads)?;
         let tokenizer = local_tokenizer(data.tokenizer, &host, &mut PreparationObserver::new(screen))?;
         return Ok(Data { tokenizer, ..data });

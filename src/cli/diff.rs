@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use clap::Args;
 
-use super::common::{RunsFolderArgs, TemplateArgs, ThreadArgs, experiment_environment, host_without_runs};
+use super::common::{RunsFolderArgs, TemplateArgs, ThreadArgs, default_load_options, host_without_runs};
 use super::exit::{Exit, RequestError, refuse};
 use super::output::print_result;
 use super::screen_observer::PreparationObserver;
@@ -117,7 +117,7 @@ pub(crate) fn run(args: &DiffArgs) -> anyhow::Result<Exit> {
 fn open_side(wanted: &Path, args: &DiffArgs) -> anyhow::Result<Side> {
     // A pipe is read like a file.
     if wanted.exists() && !wanted.is_dir() {
-        let options = LoadOptions { sets: args.set.clone(), env: experiment_environment(), ..LoadOptions::default() };
+        let options = LoadOptions { sets: args.set.clone(), ..default_load_options() };
         // Only one of two files may be a template.
         let options = if runner_template::is_template(wanted) { args.template.add_to(options)? } else { options };
         return Ok(load(wanted, &options)?);
@@ -135,12 +135,13 @@ fn open_side(wanted: &Path, args: &DiffArgs) -> anyhow::Result<Side> {
 }
 
 /// The experiment at `path`, even where files that it names are missing.
-fn load(path: &Path, options: &LoadOptions) -> Result<Side, ConfigError> {
+fn load(path: &Path, options: &LoadOptions<'_>) -> Result<Side, ConfigError> {
     let (loaded, missing) = match runner_config::load(path, options) {
         Ok(loaded) => (loaded, None),
         Err(mistakes) => {
-            let without = LoadOptions { allows_absent_files: true, ..options.clone() };
-            let missing = format!("{}: a file that the experiment names is missing", path.display());
+            let without = LoadOptions { allows_absent_files: true, fetch_model: None, ..options.clone() };
+            let why = mistakes.diagnostics.first().map_or_else(String::new, |first| format!(": {}", first.message));
+            let missing = format!("{}: what the experiment names cannot be read{why}", path.display());
             (runner_config::load(path, &without).map_err(|_| mistakes)?, Some(missing))
         }
     };

@@ -66,6 +66,9 @@ pub(crate) fn run(args: &ExportMetricsArgs) -> anyhow::Result<Exit> {
     if args.tensorboard.is_none() && args.csv.is_none() && args.parquet.is_none() && args.mlflow.is_none() {
         refuse!("nothing to write: give --tensorboard DIR, --csv FILE, --parquet FILE or --mlflow URI");
     }
+    if args.csv.is_some() && args.csv == args.parquet {
+        refuse!("--csv and --parquet name the same file: give each its own");
+    }
     let root = args.root.root();
     let mut runs: Vec<TimedRecord> = Vec::new();
     for path in catalog::resolve_all(&root, &args.run_names)? {

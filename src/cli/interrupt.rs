@@ -1,4 +1,5 @@
-//! Ctrl-C, SIGTERM and SIGHUP: the first finishes the step and saves, the second ends the process.
+//! Ctrl-C, SIGTERM and SIGHUP: the first finishes the step and saves, the second ends the process. While a finished run waits for a
+//! server, a signal ends the wait.
 
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -71,7 +72,8 @@ impl Interrupt {
         ctrlc::set_handler(move || {
             match seen.interpret_signal(Instant::now()) {
                 SignalMeaning::First if is_reporting => {}
-                SignalMeaning::First | SignalMeaning::Same => return,
+                // The session reports the end of its wait.
+                SignalMeaning::First | SignalMeaning::Same | SignalMeaning::EndWait => return,
                 SignalMeaning::Early if is_reporting => {
                     let text = "\ninterrupted before training: nothing is lost";
                     report(format!("{text}\nnext:\n  {}", given_command()), LAST_MESSAGE_TIMEOUT);
@@ -97,6 +99,10 @@ impl Interrupt {
         let mut first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
         match *first {
             Some(first) if now.duration_since(first) < self.repeat_interval => SignalMeaning::Same,
+            _ if self.stop.request_wait_end() => {
+                *first = Some(now);
+                SignalMeaning::EndWait
+            }
             None if self.stop.is_armed() => {
                 self.stop.request();
                 *first = Some(now);
@@ -124,6 +130,8 @@ enum SignalMeaning {
     First,
     /// The first one again.
     Same,
+    /// Stop waiting for a server: everything is saved.
+    EndWait,
     /// Stop at once: there is nothing to save yet.
     Early,
     /// Stop at once.

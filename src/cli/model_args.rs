@@ -7,7 +7,7 @@ use runner_engine::evaluated_model::EvaluatedModel;
 use runner_engine::opened_run::open_run;
 use runner_engine::prepare::fetch_model_folder;
 use runner_report::Screen;
-use runner_spec::experiment::{DeviceChoice, Precision};
+use runner_spec::experiment::{DeviceChoice, HubModel, Precision};
 use runner_spec::program::Device;
 
 use super::checkpoint_args::CheckpointArgs;
@@ -83,7 +83,7 @@ impl ModelArgs {
             Some(name) => {
                 let (name, revision) = parse_hub_name("--weights", name)?;
                 let host = host_without_runs(self.threads)?;
-                fetch_model_folder(&name, &revision, &host, &mut PreparationObserver::new(screen))?.path
+                fetch_model_folder(&HubModel { name, revision }, &host, &mut PreparationObserver::new(screen))?.path
             }
             None => PathBuf::from(weights),
         };

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::Context;
 
 use super::exit::{Exit, refuse};
-use runner_files::{parent_folder, put_in_place, special_file_kind, temporary_file};
+use runner_files::{OutputFile, parent_folder, special_file_kind};
 use runner_report::Screen;
 use runner_spec::format::printable;
 use runner_store::StoreError;
@@ -112,12 +112,21 @@ pub(crate) fn check_picture_path(flag: &str, path: &Path) -> anyhow::Result<()> 
 /// # Errors
 /// `RequestError` if there is a file that must not be replaced; if it cannot be written, with what to do about it.
 pub(crate) fn write_file(path: &Path, bytes: &[u8], replace: bool) -> anyhow::Result<()> {
+    write_file_as(path, bytes, replace, false)
+}
+
+/// Does what [`write_file`] does. If `private` is true, only the owner of the file may read it.
+///
+/// # Errors
+/// Those of [`write_file`].
+pub(crate) fn write_file_as(path: &Path, bytes: &[u8], replace: bool, private: bool) -> anyhow::Result<()> {
     check_replaceable(path, replace)?;
-    let folder = parent_folder(path);
+    let target = OutputFile::target(path).map_err(|error| describe_write_error(path, error))?;
+    let folder = parent_folder(&target);
     let written = runner_files::create_dir_all(folder).and_then(|()| {
-        let mut file = temporary_file(folder)?;
-        file.as_file_mut().write_all(bytes)?;
-        put_in_place(file, path, replace)
+        let output = OutputFile::create(path, replace, private)?;
+        output.as_file().write_all(bytes)?;
+        output.finish()
     });
     written.map_err(|error| match error.kind() {
         ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
@@ -181,6 +190,10 @@ mod tests {
         let error = write_file(Path::new("/proc/runner-report.html"), b"", true).unwrap_err().to_string();
         assert!(error.starts_with("writing /proc/runner-report.html") || error.contains("folder /proc"), "{error}");
         let folder = tempfile::tempdir().unwrap();
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink("/proc/runner-report.html", &link).unwrap();
+        let error = write_file(&link, b"", true).unwrap_err().to_string();
+        assert!(error.starts_with("writing ") || error.contains("folder /proc "), "{error}");
         let path = folder.path().join("new/report.html");
         write_file(&path, b"page", true).unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"page");

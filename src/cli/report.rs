@@ -9,7 +9,7 @@ use super::common::RunsFolderArgs;
 use super::completions::{runs_completer, sweeps_completer};
 use super::exit::{Exit, RequestError, refuse};
 use super::interrupt::Interrupt;
-use super::output::{check_replaceable, print, print_result, print_to_stderr, write_file};
+use super::output::{check_replaceable, print, print_result, print_to_stderr, write_file_as};
 use runner_files::open_regular;
 use runner_lab::sweep_dir;
 use runner_report::html::{LiveReport, PAGE_PREFIX, Page, ReportError, ReportRequest, read_page_data};
@@ -71,7 +71,7 @@ pub(crate) fn run(args: &ReportArgs) -> anyhow::Result<Exit> {
         print(&page.html)?;
         return Ok(Exit::Done);
     }
-    write_file(output, page.html.as_bytes(), true)?;
+    write_file_as(output, page.html.as_bytes(), true, data.is_private)?;
     let bytes = page.html.len() as u64;
     let runs: Vec<&str> = data.runs.iter().map(|run| run.id.as_str()).collect();
     print_result(args.json, &serde_json::json!({"path": output, "bytes": bytes, "runs": runs}), || {

@@ -3,9 +3,10 @@
 use std::path::Path;
 
 use anyhow::Context;
+use runner_engine::error::EngineError;
 use runner_engine::event_lines::EventLines;
 use runner_engine::observer::{RunEvent, RunObserver};
-use runner_engine::outcome::RunOutcome;
+use runner_engine::outcome::{RunOutcome, RunReport};
 use runner_report::data_progress::show_data_progress;
 use runner_report::printer::Printer;
 use runner_report::summary::{closing_text, up_to_date_message};
@@ -74,11 +75,17 @@ impl ScreenObserver {
     /// nothing is left to do. Returns the command's exit code.
     ///
     /// # Errors
-    /// If standard output could not be written. The record of the run is complete in this case too.
-    pub(crate) fn close(mut self, outcome: RunOutcome, up_to_date_hint: &str) -> anyhow::Result<Exit> {
+    /// That of `result`, after the lines that precede it; if standard output could not be written. The record of the run is complete in
+    /// the second case.
+    pub(crate) fn close(
+        mut self,
+        result: Result<RunReport, EngineError>,
+        up_to_date_hint: &str,
+    ) -> anyhow::Result<Exit> {
         let next = format!("`runner resume {}` goes on", self.name);
         let up_to_date = self.up_to_date.take();
         let screen = self.finish();
+        let outcome = result?.outcome;
         match outcome {
             RunOutcome::UpToDate => {
                 screen.result_line(&format!("{}{up_to_date_hint}", up_to_date.unwrap_or_default()));

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use super::common::{TemplateArgs, ThreadArgs, experiment_environment, host_without_runs};
+use super::common::{TemplateArgs, ThreadArgs, default_load_options, host_without_runs};
 use super::exit::{RequestError, refuse};
 use super::screen_observer::PreparationObserver;
 use runner_config::LoadOptions;
@@ -14,11 +14,8 @@ use runner_engine::prepare::local_tokenizer;
 use runner_files::special_file_kind;
 use runner_report::Screen;
 use runner_spec::diagnostic::{ConfigError, nearest};
-use runner_spec::experiment::{
-    Data, HUB_DEFAULT_BRANCH, HubTokenizer, JsonSource, Layout, ParquetSource, Source, Tokenizer,
-};
+use runner_spec::experiment::{Data, HubModel, JsonSource, Layout, ParquetSource, Source, Tokenizer};
 use runner_spec::format::printable;
-use runner_spec::hub_name;
 
 /// Files of text.
 #[derive(Debug, Clone, Args)]
@@ -125,20 +122,22 @@ impl SourceArgs {
     }
 }
 
-/// The data section of the experiment in `file`, for commands that take it from there by `--from`. With `allows_absent_files` the files
-/// that the experiment names may be missing.
+/// The data section of the experiment in `file`, for commands that take it from there by `--from`.
 ///
 /// # Errors
 /// Every mistake of the file, the overrides `sets` and the variables.
-pub(crate) fn load_data(
-    file: &Path,
-    sets: &[String],
-    template: &TemplateArgs,
-    allows_absent_files: bool,
-) -> Result<Data, ConfigError> {
-    let (sets, env) = (sets.to_vec(), experiment_environment());
-    let options = LoadOptions { sets, env, allows_absent_files, ..LoadOptions::default() };
+pub(crate) fn load_data(file: &Path, sets: &[String], template: &TemplateArgs) -> Result<Data, ConfigError> {
+    let options = LoadOptions { sets: sets.to_vec(), ..default_load_options() };
     Ok(runner_config::load(file, &template.add_to(options)?)?.experiment.data)
+}
+
+/// The text that the experiment in `file` trains on, with defaults for the rest of its data section. Its weights are not read.
+///
+/// # Errors
+/// Mistakes in the sources, and every illegal key and value of the file, the overrides `sets` and the variables.
+pub(crate) fn load_text_source(file: &Path, sets: &[String], template: &TemplateArgs) -> Result<Data, ConfigError> {
+    let options = LoadOptions { sets: sets.to_vec(), ..default_load_options() };
+    runner_config::load_text_source(file, &template.add_to(options)?)
 }
 
 /// # Errors
@@ -160,11 +159,10 @@ pub(crate) fn check_file(path: &Path) -> Result<(), RequestError> {
 /// # Errors
 /// If it is no name, or no revision.
 pub(crate) fn parse_hub_name(flag: &str, text: &str) -> Result<(String, String), RequestError> {
-    let (name, revision) = text.split_once('@').unwrap_or((text, HUB_DEFAULT_BRANCH));
-    let problem = hub_name::name_problem(name).map(|problem| format!("the name {problem}"));
-    match problem.or_else(|| hub_name::revision_problem(revision).map(|p| format!("the revision {p}"))) {
+    let model = HubModel::from_text(text);
+    match model.problem() {
         Some(problem) => refuse!("{flag}: hub:{}: {problem}", printable(text)),
-        None => Ok((name.to_owned(), revision.to_owned())),
+        None => Ok((model.name, model.revision)),
     }
 }
 
@@ -185,7 +183,7 @@ pub(crate) fn parse_tokenizer(spec: &str) -> Result<Tokenizer, RequestError> {
         },
         ("hub", Some(name)) => {
             let (name, revision) = parse_hub_name("--tokenizer", name)?;
-            Ok(Tokenizer::Hub(HubTokenizer { name, revision }))
+            Ok(Tokenizer::Hub(HubModel { name, revision }))
         }
         ("gpt2", folder) => {
             let folder = Path::new(folder.unwrap_or("."));

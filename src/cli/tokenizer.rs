@@ -8,9 +8,9 @@ use clap::{Args, Subcommand};
 
 use super::common::{TemplateArgs, ThreadArgs, cache_dir, host_without_runs};
 use super::exit::{Exit, RequestError, refuse};
-use super::output::{check_replaceable, print, print_json, print_result};
+use super::output::{check_replaceable, print, print_json, print_result, write_file};
 use super::screen_observer::PreparationObserver;
-use super::text_source::{SourceArgs, find_tokenizer, load_data, printable_path, reword_for_flags};
+use super::text_source::{SourceArgs, find_tokenizer, load_text_source, printable_path, reword_for_flags};
 use runner_data::{TextTokenizer, load_tokenizer, train_tokenizer};
 use runner_engine::prepare::lower_hub;
 use runner_files::parent_folder;
@@ -19,7 +19,6 @@ use runner_report::table::{Align, table};
 use runner_report::{OutputMode, Screen};
 use runner_spec::experiment::{Data, MAX_BPE_VOCABULARY, Tokenizer, Validation};
 use runner_spec::format::{bytes, count, printable};
-use runner_store::write_atomic;
 
 /// The most bytes of text that are read from standard input.
 const MAX_STDIN_BYTES: u64 = 64 << 20;
@@ -128,7 +127,7 @@ fn train(args: &TrainArgs) -> anyhow::Result<Exit> {
     let made = pool.install(|| train_tokenizer(&data, args.vocab_size, &special, &cache, &show));
     screen.clear();
     let json = made.map_err(|error| reword_for_flags(error, args.from.is_none()))?;
-    write_atomic(&folder.join(args.out.file_name().unwrap_or_default()), json.as_bytes())?;
+    write_file(&args.out, json.as_bytes(), args.force)?;
     let spec = Tokenizer::File(args.out.clone());
     let size = load_tokenizer(&spec)?.vocab_size();
     if size < args.vocab_size {
@@ -147,10 +146,8 @@ fn train(args: &TrainArgs) -> anyhow::Result<Exit> {
 /// The text to train on: the files of the command line, or the training source of an experiment.
 fn training_text(args: &TrainArgs, screen: &mut Screen) -> anyhow::Result<Data> {
     let Some(file) = &args.from else { return Ok(args.source.data(Tokenizer::Bytes {})?) };
-    // The experiment may name the tokenizer that is to be written.
-    let mut data = load_data(file, &args.set, &args.template, true)?;
-    // Only the text is downloaded.
-    data.tokenizer = Tokenizer::Bytes {};
+    let mut data = load_text_source(file, &args.set, &args.template)?;
+    // Only the text to train on is downloaded.
     data.validation = data.validation.filter(|validation| matches!(validation, Validation::Fraction(_)));
     let lowered =
         lower_hub(&data, None, None, &host_without_runs(args.threads)?, &mut PreparationObserver::new(screen))?;

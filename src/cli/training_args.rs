@@ -61,7 +61,7 @@ impl TrainingArgs {
         let resuming_command = is_launched.then(|| format!("{} (with the same launcher)", repeated_command()));
         let mut observer = ScreenObserver::new(OutputMode::detect(self.json, self.quiet), resuming_command)?;
         let host = host(self.root.root(), self.threads)?;
-        let report = interrupt.stoppable(|stop| work(&host, stop, &mut observer))?;
-        observer.close(report.outcome, up_to_date_hint)
+        let result = interrupt.stoppable(|stop| work(&host, stop, &mut observer));
+        observer.close(result, up_to_date_hint)
     }
 }

@@ -5,8 +5,10 @@ use clap::Args;
 use super::common::{ExperimentArgs, ThreadArgs, host_without_runs};
 use super::exit::{Exit, refuse};
 use super::output::print;
+use super::screen_observer::PreparationObserver;
 use runner_engine::sweep::check_sweep;
 use runner_lab::sweep;
+use runner_report::Screen;
 use runner_spec::format::counted;
 
 #[derive(Debug, Args)]
@@ -46,7 +48,9 @@ fn validate_sweep(args: &ValidateArgs) -> anyhow::Result<Exit> {
         );
     }
     let host = host_without_runs(ThreadArgs { threads: None })?;
-    let points = counted(check_sweep(&spec, &args.experiment.options()?, &host)? as u64, "point");
+    let mut screen = Screen::on_standard_error();
+    let mut observer = PreparationObserver::new(&mut screen);
+    let points = counted(check_sweep(&spec, &args.experiment.options()?, &host, &mut observer)? as u64, "point");
     print(&format!("{}: `{}` is a valid sweep of {points}\n", file.display(), spec.name))?;
     Ok(Exit::Done)
 }

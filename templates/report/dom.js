@@ -98,17 +98,21 @@ function toggle(text, on, act) {
 /** What was unfolded or folded by hand stays so when its section is drawn again. */
 const unfolded = new Map();
 const unbuilt = new WeakMap();
-/** While the page is printed all is unfolded, which nobody chose. */
+/** For each `details`, whether it is open while the page is not printed. */
+const openOnScreen = new WeakMap();
+/** While the page is printed all is unfolded, also what is drawn again meanwhile; nobody chose that. */
 const printing = { now: false };
 
 /** A part that can be folded; its content is built when it is first open. */
 function fold(name, summary, build, open) {
+  const isOpenOnScreen = () => unfolded.get(name) ?? open;
   const details = el(
     "details",
-    { open: unfolded.get(name) ?? open, "data-key": `fold:${name}` },
+    { open: printing.now || isOpenOnScreen(), "data-key": `fold:${name}` },
     el("summary", { "data-key": `sum:${name}` }, summary),
   );
   unbuilt.set(details, build);
+  openOnScreen.set(details, isOpenOnScreen);
   if (details.open) unfold(details);
   details.addEventListener("toggle", () => {
     if (!printing.now) unfolded.set(name, details.open);

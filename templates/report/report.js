@@ -189,17 +189,15 @@ function startTheme() {
 
 /** Paper has no buttons: what is folded is printed unfolded. */
 function startPrinting() {
-  let closed = [];
   addEventListener("beforeprint", () => {
     printing.now = true;
-    closed = [...document.querySelectorAll("details:not([open])")];
-    for (const details of closed) {
+    for (const details of document.querySelectorAll("details:not([open])")) {
       unfold(details);
       details.open = true;
     }
   });
   addEventListener("afterprint", () => {
-    for (const details of closed) details.open = false;
+    for (const details of document.querySelectorAll("details")) details.open = openOnScreen.get(details)();
     // The events of opening and closing come later.
     setTimeout(() => (printing.now = false));
   });

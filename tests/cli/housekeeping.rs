@@ -212,6 +212,8 @@ fn metrics_are_exported_whole_or_not_at_all() {
     assert_eq!(sandbox.read("m.csv").lines().count(), 23, "replaced");
     let printed = sandbox.expect(2, &["export-metrics", &first]);
     assert!(printed.contains("--tensorboard DIR"), "{printed}");
+    let printed = sandbox.expect(2, &["export-metrics", &first, "--csv", "both", "--parquet", "both", "--force"]);
+    assert!(printed.contains("--csv and --parquet name the same file") && !sandbox.path("both").exists(), "{printed}");
     let printed = sandbox.expect(1, &["export-metrics", &first, "--csv", "no/such/folder/m.csv"]);
     assert!(printed.contains("no/such/folder/m.csv"), "{printed}");
 }

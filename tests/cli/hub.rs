@@ -1,7 +1,8 @@
-//! Data by its name on the hub, against a hub on loopback.
+//! Data and weights by their names on the hub, against a hub on loopback.
 
 use std::fs;
-use std::process::Stdio;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -9,6 +10,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::http::{Asked, Reply, Server, ranged};
+use super::models::with_trained_model;
 use super::sandbox::{Finished, RunningProcess, Sandbox};
 
 const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
@@ -29,24 +31,45 @@ fn path(file: usize) -> String {
     format!("data/train-{file:05}-of-{FILES:05}.jsonl")
 }
 
-/// A hub with one dataset, which takes `delay` for each request of content.
-fn hub(delay: Duration) -> Server {
+/// The files of a repository, by their paths.
+type Files = Vec<(String, Vec<u8>)>;
+
+/// A hub with the `repositories`, such as `models/own/small`, each at the branch `main` and the tag `v1`. It takes `delay` for each request of
+/// content.
+fn serve(repositories: Vec<(&'static str, Files)>, delay: Duration) -> Server {
     Server::start(Arc::new(move |asked: &Asked, _| {
         let url = asked.path.split('?').next().unwrap();
-        if url.starts_with("/api/datasets/own/lines/revision/") {
-            let file =
-                |file: usize| json!({"rfilename": path(file), "size": content(file).len(), "blobId": blob(file)});
-            let siblings: Vec<Value> = (0..FILES).map(file).collect();
-            return Reply::new(200, json!({"sha": COMMIT, "siblings": siblings}).to_string());
+        let missing = |code: &'static str| Reply::new(404, "{}").with("x-error-code", code);
+        for (repository, files) in &repositories {
+            if let Some(revision) = url.strip_prefix(&format!("/api/{repository}/revision/")) {
+                if !["main", "v1", COMMIT].contains(&revision) {
+                    return missing("RevisionNotFound");
+                }
+                let file = |(number, (path, content)): (usize, &(String, Vec<u8>))| json!({"rfilename": path, "size": content.len(), "blobId": blob(number)});
+                let siblings: Vec<Value> = files.iter().enumerate().map(file).collect();
+                return Reply::new(200, json!({"sha": COMMIT, "siblings": siblings}).to_string());
+            }
+            let prefix = format!("/{}/resolve/{COMMIT}/", repository.strip_prefix("models/").unwrap_or(repository));
+            let Some(wanted) = url.strip_prefix(&prefix) else { continue };
+            let Some(number) = files.iter().position(|(path, _)| path == wanted) else {
+                return missing("EntryNotFound");
+            };
+            if asked.method == "GET" {
+                thread::sleep(delay);
+            }
+            let etag = format!("\"{}\"", blob(number));
+            return ranged(asked, &files[number].1).with("etag", etag).with("x-repo-commit", COMMIT);
         }
-        let prefix = format!("/datasets/own/lines/resolve/{COMMIT}/");
-        let file = (0..FILES).find(|file| url.strip_prefix(&prefix) == Some(&path(*file)));
-        let Some(file) = file else { return Reply::new(404, "{}").with("x-error-code", "RepoNotFound") };
-        if asked.method == "GET" {
-            thread::sleep(delay);
+        if url.contains("/gated/") {
+            return Reply::new(403, "{}").with("x-error-code", "GatedRepo");
         }
-        ranged(asked, &content(file)).with("etag", format!("\"{}\"", blob(file))).with("x-repo-commit", COMMIT)
+        missing("RepoNotFound")
     }))
+}
+
+/// A hub with one dataset, which takes `delay` for each request of content.
+fn hub(delay: Duration) -> Server {
+    serve(vec![("datasets/own/lines", (0..FILES).map(|file| (path(file), content(file))).collect())], delay)
 }
 
 fn blob(file: usize) -> String {
@@ -57,9 +80,47 @@ fn line(folder: &str, more: &str) -> String {
     format!("data prepare --from exp.yaml --to npy {folder} --name x --shard-tokens 50000 --quiet {more}")
 }
 
-fn run(sandbox: &Sandbox, server: &Server, line: &str) -> Finished {
+fn command(sandbox: &Sandbox, server: &Server, line: &str) -> Command {
     let mut command = sandbox.command(line);
-    Finished::of(command.env("HF_ENDPOINT", &server.address).env("HF_HOME", sandbox.path("hf")))
+    command.env("HF_ENDPOINT", &server.address).env("HF_HOME", sandbox.path("hf"));
+    command
+}
+
+fn run(sandbox: &Sandbox, server: &Server, line: &str) -> Finished {
+    Finished::of(&mut command(sandbox, server, line))
+}
+
+/// Runs `line` again and again until it succeeds, and kills it up to `most_kills` times, each a little later after `state` has changed. So
+/// every kill leaves something behind: part of a download, a shard or a checkpoint.
+fn run_with_kills(sandbox: &Sandbox, server: &Server, line: &str, most_kills: u64, state: impl Fn() -> String) {
+    let initial = state();
+    let (mut kills, mut kills_after_progress, mut before) = (0, 0, initial.clone());
+    loop {
+        let mut command = command(sandbox, server, line);
+        let mut child = RunningProcess(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
+        let started = Instant::now();
+        let ended = loop {
+            if let Some(status) = child.0.try_wait().unwrap() {
+                break Some(status);
+            }
+            let now = state();
+            if now != before && kills < most_kills {
+                before = now;
+                thread::sleep(Duration::from_millis(10 * kills));
+                break None;
+            }
+            assert!(started.elapsed() < Duration::from_mins(2), "it neither ends nor goes on");
+            thread::sleep(Duration::from_millis(1));
+        };
+        if let Some(status) = ended {
+            assert!(status.success());
+            break;
+        }
+        child.kill();
+        kills += 1;
+        kills_after_progress += u64::from(state() != initial);
+    }
+    assert!(kills_after_progress > 0, "it was never killed after it had done something");
 }
 
 /// The files of the dataset in the cache.
@@ -77,34 +138,8 @@ fn a_killed_preparation_goes_on_with_the_same_shards() {
     assert!(expected.len() > 8, "{}", expected.len());
     for removal in ["", "--remove-downloads"] {
         let sandbox = Sandbox::new().with("exp.yaml", EXPERIMENT);
-        let state = sandbox.path("out/.prepare.json");
-        let (mut kills, mut before) = (0, String::new());
-        loop {
-            let mut command = sandbox.command(&line("out", removal));
-            command.env("HF_ENDPOINT", &server.address).env("HF_HOME", sandbox.path("hf"));
-            let mut child = RunningProcess(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
-            let started = Instant::now();
-            let ended = loop {
-                if let Some(status) = child.0.try_wait().unwrap() {
-                    break Some(status);
-                }
-                let now = fs::read_to_string(&state).unwrap_or_default();
-                if now != before && kills < 4 {
-                    before = now;
-                    thread::sleep(Duration::from_millis(10 * kills));
-                    break None;
-                }
-                assert!(started.elapsed() < Duration::from_mins(2), "it neither ends nor goes on");
-                thread::sleep(Duration::from_millis(1));
-            };
-            if let Some(status) = ended {
-                assert!(status.success());
-                break;
-            }
-            child.kill();
-            kills += 1;
-        }
-        assert!(kills > 0, "it was never killed");
+        let state = || fs::read_to_string(sandbox.path("out/.prepare.json")).unwrap_or_default();
+        run_with_kills(&sandbox, &server, &line("out", removal), 4, state);
         assert!(sandbox.files_in("out") == expected, "{removal}");
         assert_eq!(blobs(&sandbox), if removal.is_empty() { FILES } else { 0 });
     }
@@ -124,4 +159,163 @@ fn limits_and_their_mistakes_have_the_names_of_flags() {
     assert!(refused.contains("its max_tokens is 60000"), "{refused}");
     let refused = run(&sandbox, &server, &line("other", "--max-rows 0")).expect_code(2).text();
     assert!(refused.contains("--max-rows: a limit of 0"), "{refused}");
+}
+
+/// Starts from the model that [`small_model`] serves; the tokenizer is the model's, too.
+const FROM_HUB: &str = "model: {init: {from: hub:own/small}}
+data: {train: {text: {files: [input.txt]}}, validation: {fraction: 0.1}}
+batch: {sequences: 8}
+train: {steps: 4}
+checkpoint: {every: 1}
+eval: {every: 2}
+";
+
+/// A sandbox with a trained model in `out` and the experiment `b.yaml`, and a hub that has the model.
+fn small_model(delay: Duration) -> (Sandbox, Server) {
+    let sandbox = with_trained_model();
+    fs::remove_dir_all(sandbox.path("runs")).unwrap();
+    sandbox.write("b.yaml", FROM_HUB);
+    sandbox.write("folder.yaml", FROM_HUB.replace("hub:own/small", "out"));
+    let pickle = ["config.json", "pytorch_model.bin"].map(|name| (name.to_owned(), b"{}".to_vec())).to_vec();
+    let server = serve(vec![("models/own/small", sandbox.files_in("out")), ("models/own/pickle", pickle)], delay);
+    (sandbox, server)
+}
+
+/// Removes what was downloaded, and the lists of files.
+fn remove_downloads(sandbox: &Sandbox) {
+    fs::remove_dir_all(sandbox.path("hf")).unwrap();
+    fs::remove_dir_all(sandbox.path("cache/hub")).unwrap();
+}
+
+#[test]
+fn a_run_starts_from_a_model_of_the_hub_at_its_commit() {
+    let (sandbox, server) = small_model(Duration::ZERO);
+    let online = |line: &str| run(&sandbox, &server, line);
+    let offline = |line: &str| Finished::of(command(&sandbox, &server, line).env("HF_HUB_OFFLINE", "1"));
+
+    let shown = online("validate b.yaml --explain").expect_code(0).stdout;
+    assert!(shown.contains("hub:own/small@0123456789"), "{shown}");
+    let downloads = server.count();
+    assert!(downloads > 0);
+    let plan_hash = |file: &str| online(&format!("plan {file} --json")).expect_code(0).json()["hash"].clone();
+    assert_eq!(plan_hash("b.yaml"), plan_hash("folder.yaml"), "the same weights make the same run");
+    online("apply b.yaml --threads 1 --quiet --until-step 2").expect_code(0);
+    let begun = sandbox.only_run();
+    let resolved = begun.read("resolved.yaml");
+    assert!(resolved.contains(&format!("from: hub:own/small@{COMMIT}")), "{resolved}");
+    assert_eq!(resolved.matches(COMMIT).count(), 2, "the tokenizer has the commit, too: {resolved}");
+    assert!(!resolved.contains("snapshots"), "no path of this machine: {resolved}");
+    let difference = online("diff b.yaml b --json").expect_code(0).stdout;
+    assert!(difference.contains("same_run"), "{difference}");
+    online("diff b.yaml folder.yaml").expect_code(0);
+    sandbox.write("s.yaml", "sweep: {base: b.yaml, grid: {model.init.from: [\"hub:own/small\", out], seed: [1, 2]}}\n");
+    online("validate s.yaml").expect_code(0);
+    online("sweep s.yaml --dry-run").expect_code(0);
+    online("fork b --from start --name start --set train.steps=1 --threads 1 --quiet").expect_code(0);
+    assert_eq!(server.count(), downloads, "everything is in the cache");
+
+    // A checkpoint and the record replace the weights and their tokenizer.
+    remove_downloads(&sandbox);
+    offline("fork b --from 2 --name gone --set train.steps=5 --threads 1 --quiet").expect_code(0);
+    offline("apply b.yaml --threads 1 --quiet --until-step 3").expect_code(0);
+    // The name of the tokenizer's model means the commit in the record, too. Another revision does not.
+    let with_tokenizer = |tokenizer: &str| {
+        let tokenizer = format!("data.tokenizer={tokenizer}");
+        let arguments = ["apply", "b.yaml", "--set", &tokenizer, "--threads", "1", "--until-step", "3", "--verbose"];
+        Finished::of(command(&sandbox, &server, "").args(arguments).env("HF_HUB_OFFLINE", "1"))
+    };
+    let printed = with_tokenizer("{hub: own/small}").expect_code(0).text();
+    let replaced = format!("the record of {} takes the place of hub:own/small@{COMMIT}", begun.id());
+    assert_eq!(printed.matches(&replaced).count(), 1, "{printed}");
+    assert_eq!(printed.matches("read   the experiment: ").count(), 1, "it is loaded once for all runs: {printed}");
+    let refused = with_tokenizer("{hub: {name: own/small, revision: v1}}").expect_code(2).stderr;
+    assert!(refused.contains("data.tokenizer.hub: ") && refused.contains("(v1) is not in the cache"), "{refused}");
+    let refused = offline("apply b.yaml --set model.init.from=hub:own/small@v1 --quiet").expect_code(2).stderr;
+    assert!(refused.contains("(v1) is not in the cache") && refused.contains("connect to the hub"), "{refused}");
+    // The record of another run is damaged; it names the same model.
+    offline("fork b --from 2 --name b --set train.steps=6 --threads 1 --quiet").expect_code(0);
+    let other = sandbox.runs().into_values().find(|run| run.id() != begun.id() && run.id().starts_with("b-")).unwrap();
+    fs::write(other.path("plan.json"), "{").unwrap();
+    offline("apply b.yaml --threads 1 --quiet --until-step 3").expect_code(0);
+    fs::remove_dir_all(other.path("")).unwrap();
+    offline("fork b --from 2 --name drawn --set model.init=null --set train.steps=5 --threads 1 --quiet")
+        .expect_code(0);
+    let refused = offline("fork b --from start --name lost --set seed=5").expect_code(2).text();
+    assert!(refused.contains("has a checkpoint of step 3; a fork from it needs none of the files"), "{refused}");
+    let refused = offline("apply b.yaml --new --threads 1 --quiet").expect_code(2).stderr;
+    assert!(refused.contains("b.yaml:1:22") && refused.contains("HF_HUB_OFFLINE"), "{refused}");
+    let (tokenizer, text) = (begun.path("tokenizer.json"), begun.read("tokenizer.json"));
+    fs::write(&tokenizer, &text[..text.len() / 2]).unwrap();
+    for line in ["fork b --from 2 --name bad --threads 1", "apply b.yaml --threads 1", "resume b --threads 1"] {
+        let refused = offline(line).expect_code(2).stderr;
+        assert!(refused.contains("this tokenizer of a run is damaged: "), "{refused}");
+        assert!(refused.contains("remove this copy, and the tokenizer is read from the hub"), "{refused}");
+    }
+    fs::write(&tokenizer, text).unwrap();
+    online("resume b --threads 1 --quiet").expect_code(0);
+    assert_eq!((begun.summary()["steps"].as_u64(), server.count()), (Some(4), downloads));
+    let refused = offline("reproduce b --threads 1").expect_code(2).stderr;
+    assert!(refused.contains("model.init.from: ") && refused.contains(COMMIT), "{refused}");
+    online("reproduce b --threads 1 --quiet").expect_code(0);
+    let asked = server.asked().split_off(downloads);
+    assert!(!asked.is_empty() && asked.iter().all(|asked| asked.path.contains(COMMIT)), "{asked:?}");
+    // The hub is there, and does not know this revision: the record does not replace it.
+    let refused = run(&sandbox, &server, "apply b.yaml --set model.init.from=hub:own/small@v9 --quiet").expect_code(2);
+    assert!(refused.stderr.contains("v9") && refused.stderr.contains("model.init.from"), "{}", refused.stderr);
+}
+
+#[test]
+fn a_run_that_is_killed_while_it_downloads_and_trains_ends_as_from_a_folder() {
+    let (sandbox, server) = small_model(Duration::from_millis(40));
+    sandbox.expect(0, "apply folder.yaml --threads 1 --quiet --runs expected");
+    let names = |folder: PathBuf| fs::read_dir(folder).map_or(0, Iterator::count);
+    let state = || {
+        let checkpoints = sandbox.runs().into_values().next().map_or(0, |run| names(run.path("checkpoints")));
+        format!("{} {checkpoints}", names(sandbox.path("hf/hub/models--own--small/blobs")))
+    };
+    run_with_kills(&sandbox, &server, "apply b.yaml --threads 1 --quiet", 5, state);
+    assert_eq!(sandbox.only_run().final_hash(), sandbox.only_run_in("expected").final_hash());
+}
+
+/// The model's sizes stand on the hub.
+#[test]
+fn a_tokenizer_is_trained_without_the_weights() {
+    let (sandbox, server) = small_model(Duration::ZERO);
+    run(&sandbox, &server, "tokenizer train --from b.yaml --vocab-size 300 --out words.json").expect_code(0);
+    assert!(sandbox.path("words.json").is_file());
+    assert_eq!(server.count(), 0);
+}
+
+#[test]
+fn mistakes_in_names_of_models_stand_at_the_key() {
+    let (sandbox, server) = small_model(Duration::ZERO);
+    let validate = |from: &str| {
+        sandbox.write("c.yaml", FROM_HUB.replace("hub:own/small", from));
+        run(&sandbox, &server, "validate c.yaml").expect_code(2).stderr
+    };
+    for (from, words) in [
+        ("hub:own/smal", "there is no model own/smal at"),
+        ("hub:own/small@v9", "model own/small has no revision `v9`"),
+        ("hub:own/small@", "the revision is empty"),
+        ("hub:own//small", "the name has more than one `/`"),
+        ("hub:own/pickle", "model own/pickle (main) has no model.safetensors; weights in other formats are not read"),
+        ("hub:gated/model", "model gated/model is gated: accept its terms"),
+    ] {
+        let printed = validate(from);
+        assert!(printed.contains("c.yaml:1:22") && printed.contains(words), "{from}: {printed}");
+    }
+    let printed =
+        run(&sandbox, &server, "plan b.yaml --rows 100 --set model.init.from=hub:own/smal").expect_code(2).stderr;
+    assert!(printed.contains("--set") && printed.contains("there is no model own/smal at"), "{printed}");
+    sandbox.write("s.yaml", "sweep: {base: b.yaml, grid: {model.init.from: [\"hub:own/smal\"], seed: [1, 2]}}\n");
+    let printed = run(&sandbox, &server, "sweep s.yaml").expect_code(2).stderr;
+    assert!(printed.contains("s.yaml:1:") && printed.contains("there is no model own/smal at"), "{printed}");
+    // Nobody listens there.
+    let unreachable = Server { address: "http://127.0.0.1:1".to_owned(), ..server };
+    let printed = run(&sandbox, &unreachable, "validate b.yaml").expect_code(2).stderr;
+    assert!(printed.contains("b.yaml:1:22") && printed.contains("cannot be read"), "{printed}");
+    // A path that begins like a name of the hub.
+    fs::rename(sandbox.path("out"), sandbox.path("hub:out")).unwrap();
+    sandbox.write("c.yaml", FROM_HUB.replace("hub:own/small", "./hub:out"));
+    run(&sandbox, &unreachable, "validate c.yaml").expect_code(0);
 }

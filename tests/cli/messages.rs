@@ -1,6 +1,14 @@
 //! Messages about slips of a new user: each names what is meant.
 
-use crate::sandbox::{Finished, Sandbox};
+use std::fs;
+use std::io::{self, Read, Write};
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::process::Stdio;
+use std::thread;
+use std::time::Duration;
+
+use crate::sandbox::{Finished, RunningProcess, Sandbox};
 
 fn new_sandbox() -> Sandbox {
     let yaml = "model: {family: gpt2, layers: 1, heads: 2, d_model: 16, context_length: 32}\n\
@@ -76,7 +84,7 @@ fn folders_and_files_that_cannot_be_used_are_named() {
         let printed = sandbox.expect(2, &["export", &run.id(), "--to", target, "exp.yaml/sub"]);
         assert!(printed.contains("exp.yaml is not a folder"), "{printed}");
     }
-    std::fs::remove_file(run.path("resolved.yaml")).unwrap();
+    fs::remove_file(run.path("resolved.yaml")).unwrap();
     for command in ["reproduce", "compare"] {
         let finished = sandbox.run(&[command, &run.id()]);
         assert!(
@@ -113,4 +121,51 @@ fn unknown_characters_and_missing_files_have_a_place_and_advice() {
         printed.contains("no file hs.jsonl; HellaSwag's validation set is `hub: Rowan/hellaswag`, or the file data/hellaswag_val.jsonl"),
         "{printed}"
     );
+}
+
+/// The reader of standard output begins to read after the command has failed.
+#[test]
+fn a_line_that_precedes_an_error_is_not_lost() {
+    let yaml = "model: {family: gpt2, layers: 1, heads: 2, d_model: 16, context_length: 32, vocab_size: 60}\n\
+                data: {train: {tokens: {files: [train.bin]}}, validation: {fraction: 0.1}}\n\
+                batch: {sequences: 4}\ntrain: {steps: 2}\neval: {every: 2}\n";
+    let sandbox = Sandbox::new().with("exp.yaml", yaml).with("train.bin", [1, 0].repeat(2000));
+    let (mut reader, mut filler) = io::pipe().unwrap();
+    let mut command = sandbox.command("apply exp.yaml --expect-plan 00000000");
+    command.stdout(filler.try_clone().unwrap()).stderr(Stdio::piped());
+    // A pipe holds less than this.
+    let filling = thread::spawn(move || filler.write_all(&vec![b'\n'; 2 << 20]));
+    let child = RunningProcess(command.spawn().unwrap());
+    drop(command);
+    thread::sleep(Duration::from_secs(2));
+    let mut printed = String::new();
+    reader.read_to_string(&mut printed).unwrap();
+    filling.join().unwrap().unwrap();
+    let (code, error) = child.finish();
+    assert_eq!(code, Some(2), "{error}");
+    assert!(error.contains("not 00000000"), "{error}");
+    assert!(printed.contains("bits per byte are not known"), "{}", printed.trim_start());
+}
+
+#[test]
+fn a_link_stays_where_its_target_is_written() {
+    let sandbox = new_sandbox();
+    sandbox.expect(0, "apply exp.yaml --threads 1 --quiet");
+    fs::create_dir(sandbox.path("elsewhere")).unwrap();
+    for (arguments, file) in [
+        ("export-metrics exp --csv", "a.csv"),
+        ("report exp -o", "a.html"),
+        ("export exp --to llmc", "a.bin"),
+        ("export exp --to safetensors", "model.safetensors"),
+        ("tokenizer train input.txt --vocab-size 260 --out", "a.json"),
+    ] {
+        let target = format!("elsewhere/{file}");
+        sandbox.write(&target, "old");
+        symlink(&target, sandbox.path(file)).unwrap();
+        let output = if file == "model.safetensors" { "." } else { file };
+        sandbox.expect(0, &format!("{arguments} {output} --force"));
+        assert_eq!(fs::read_link(sandbox.path(file)).unwrap(), Path::new(&target), "{arguments}");
+        assert_ne!(fs::read(sandbox.path(&target)).unwrap(), b"old", "{arguments}");
+    }
+    assert_eq!(sandbox.names_in("elsewhere").len(), 5, "nothing temporary stays");
 }

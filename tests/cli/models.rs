@@ -9,7 +9,7 @@ use crate::sandbox::{Finished, Sandbox, repository_path};
 const MODEL: &str = "family: gpt2, layers: 2, heads: 2, d_model: 16, context_length: 16";
 
 /// A sandbox with a text, another one for validation, HellaSwag items, and the experiment `a`, trained and exported to `out` and `m.bin`.
-fn with_trained_model() -> Sandbox {
+pub(super) fn with_trained_model() -> Sandbox {
     let sandbox = Sandbox::new().with_numbers(1500).with("other.txt", "11 22 33 44 55 66 77 88 99 ".repeat(20));
     let item = |ctx: &str, label: usize| {
         format!("{{\"ctx\": \"{ctx}\", \"label\": {label}, \"endings\": [\"3 4\", \"x\", \"12\"]}}\n")
@@ -244,7 +244,12 @@ fn a_checkpoint_needs_nothing_of_the_folder_that_the_run_started_from() {
     fs::remove_dir_all(sandbox.path("out")).unwrap();
     let printed = sandbox.expect(2, "fork b --from start --name c --set seed=5");
     assert!(printed.contains("from: ") && printed.contains("/out: No such file"), "{printed}");
+    assert!(printed.contains("has a checkpoint of step 2; a fork from it needs none of the files"), "{printed}");
     sandbox.expect(0, "fork b --from 2 --name gone --set train.steps=5 --threads 1 --quiet");
+    // The recorded tokenizer does not stand for another one.
+    let printed =
+        sandbox.expect(2, "fork b --from 2 --name other --set data.tokenizer.file=gone.json --set train.steps=5");
+    assert!(printed.contains("gone.json"), "{printed}");
     let run = |name: &str| {
         let prefix = format!("{name}-");
         sandbox.runs().into_iter().find(|(id, _)| id.starts_with(&prefix)).expect("a run").1
@@ -256,7 +261,34 @@ fn a_checkpoint_needs_nothing_of_the_folder_that_the_run_started_from() {
     let printed = sandbox.expect(2, "apply b.yaml --new --threads 1 --quiet");
     assert!(printed.contains("b.yaml:1:") && printed.contains("out"), "{printed}");
     let printed = sandbox.expect(2, "apply b.yaml --set train.steps=6 --threads 1");
+    assert!(printed.contains("runner fork b-") && printed.contains("--from latest --set train.steps=6"), "{printed}");
     assert!(printed.contains("b.yaml:1:") && printed.contains("out"), "{printed}");
+    // Other initial weights have no part in a fork from a checkpoint, but its tokenizer does.
+    sandbox.expect(0, "fork b --from 2 --name drawn --set model.init=null --set train.steps=5 --threads 1 --quiet");
+    assert_eq!(run("drawn").final_hash(), run("kept").final_hash());
+    let printed = sandbox.expect(0, "fork b --from 2 --name rounded --set precision=bf16 --set master_weights=false --set train.steps=3 --threads 1");
+    assert!(printed.contains("which are f32, are rounded to bf16"), "{printed}");
+    let printed = sandbox.expect(0, "fork rounded --from latest --name again --set train.steps=4 --threads 1");
+    assert!(!printed.contains("rounded to bf16"), "{printed}");
+    // A folder that is there and cannot be read is not taken for absent.
+    sandbox.write("out/config.json", "{");
+    let printed = sandbox.expect(2, "fork b --from 2 --name bad --threads 1");
+    assert!(printed.contains("out/config.json: ") && printed.contains("remove what is left of them"), "{printed}");
+    let printed = sandbox.expect(2, "fork b --from start --name bad --set seed=5");
+    assert!(printed.contains("out/config.json: ") && !printed.contains("has a checkpoint"), "{printed}");
+    fs::remove_dir_all(sandbox.path("out")).unwrap();
+    let tokenizer = run("b").path("tokenizer.json");
+    let text = fs::read_to_string(&tokenizer).unwrap();
+    fs::write(&tokenizer, &text[..text.len() / 2]).unwrap();
+    for arguments in ["fork b --from 2 --name bad --threads 1", "resume b --threads 1", "apply b.yaml --threads 1"] {
+        let printed = sandbox.expect(2, arguments);
+        let reason = format!("{}: this tokenizer of a run is damaged: ", tokenizer.file_name().unwrap().display());
+        assert!(
+            printed.contains("data.tokenizer: the tokenizer's files are gone") && printed.contains(&reason),
+            "{printed}"
+        );
+    }
+    fs::write(&tokenizer, text).unwrap();
     sandbox.expect(0, "apply b.yaml --threads 1 --quiet --until-step 3");
     sandbox.expect(0, "apply b.yaml --continue b --set name=micro --set batch.micro_batch=4 --threads 1 --quiet");
     sandbox.expect(0, "resume b --threads 1 --quiet");

@@ -159,6 +159,11 @@ fn what_cannot_be_submitted_is_reported_before_anything_is_made() {
     assert!(out.code == 2 && out.text().contains("--launcher local"), "{}", out.text());
     assert!(!sandbox.path("runs").exists());
     sandbox.write("s.yaml", SWEEP);
+    // No command of Slurm is in the path.
+    let arguments = ["sweep", "s.yaml", "--launcher", "slurm", "--threads", "1"];
+    let out = Finished::of(sandbox.command(&arguments).env("PATH", sandbox.path("empty")));
+    assert!(out.code == 2 && out.text().contains("there is no squeue here"), "{}", out.text());
+    assert!(!sandbox.path("runs").exists());
     sandbox.install_command("sbatch", "#!/bin/sh\necho 'Batch job submission failed: Invalid partition' >&2\nexit 1\n");
     let out = sandbox.submit(&[]);
     assert!(out.code == 1 && out.text().contains("Invalid partition"), "{}", out.text());

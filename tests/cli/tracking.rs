@@ -3,10 +3,14 @@
 mod mlflow_server;
 
 use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::net::TcpListener;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::sandbox::{RunFolder, Sandbox, files_in, wait_until};
+use crate::sandbox::{RunFolder, RunningProcess, Sandbox, files_in, wait_until};
 use mlflow_server::MlflowServer;
 
 /// A sandbox with an experiment that trains in about a second. An epoch has a few dozen steps.
@@ -225,4 +229,28 @@ fn a_wrong_address_is_refused() {
     assert!(sandbox.expect(2, "validate exp.yaml").contains("has a user or a password in it"));
     let printed = sandbox.expect(2, "export-metrics lab --mlflow localhost:5000");
     assert!(printed.contains("does not begin with http://"), "{printed}");
+}
+
+#[test]
+fn an_interrupt_ends_the_wait_for_a_server() {
+    // Connections to it are accepted, and no request is answered.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let uri = format!("http://{}", listener.local_addr().unwrap());
+    let sandbox = new_sandbox(&format!("{{mlflow: {{uri: \"{uri}\"}}}}"));
+    let mut command = sandbox.command("apply exp.yaml --threads 1");
+    let mut child = RunningProcess(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap());
+    let mut lines = BufReader::new(child.0.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let announced =
+        format!("mlflow: the session has ended, and sending its record to {uri} continues; Ctrl-C ends this wait");
+    assert!(lines.any(|line| line.contains(&announced)), "{}", child.finish().1);
+    assert_eq!(sandbox.only_run().manifest()["status"], "done");
+    let interrupted = Instant::now();
+    child.signal("INT");
+    let (code, text) = child.finish();
+    assert_eq!(code, Some(0), "{text}");
+    assert!(interrupted.elapsed() < Duration::from_secs(5), "{text}");
+    let id = sandbox.only_run().id();
+    let advice = format!("was interrupted; `runner export-metrics {id} --mlflow {uri}` sends what is missing");
+    assert!(text.contains(&advice), "{text}");
+    assert!(!text.contains("finishing the step"), "{text}");
 }

@@ -12,7 +12,7 @@ use runner_exec::{Trainer, initial_state};
 use runner_spec::data::IGNORED_TARGET;
 use runner_spec::experiment::Family;
 use runner_spec::experiment::Precision;
-use runner_spec::model::{Gpt2Variant, ModelSpec, ModuleStart, ParamInit, PytorchEmbedding, parameters};
+use runner_spec::model::{Gpt2Variant, ModelSpec, ParamInit, PytorchEmbedding, parameters};
 
 /// Trains one step on `mb`, and returns the mean loss.
 fn train(trainer: &mut Trainer, mb: &MicroBatch, lr: f64) -> f64 {
@@ -341,7 +341,7 @@ fn pytorchs_initial_weights() {
 /// Means and variances are within five standard errors: the mean of x² has that of its variance, 4/45·bound⁴ or 2.
 #[test]
 fn pytorchs_initial_weights_of_a_llama() {
-    let pytorch_init = Some(PytorchEmbedding::OfModules(ModuleStart::Normal));
+    let pytorch_init = Some(PytorchEmbedding::Normal);
     let variant = Gpt2Variant { pytorch_init, ..Gpt2Variant::default() };
     let spec = ModelSpec { variant, vocab_size: 200, d_model: 64, d_ff: 96, ..small_llama() };
     let state = initial_state(&program(spec, Precision::Fp32, 4, 12), None).unwrap();

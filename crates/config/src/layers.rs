@@ -33,6 +33,13 @@ pub(crate) enum LayerOrigin {
 }
 
 impl Layer {
+    /// Replaces the value at the JSON pointer `place`, which the layer has, by the text of `value`.
+    pub(crate) fn set_text(&mut self, place: &str, value: &impl ToString) {
+        if let Some(old) = self.value.pointer_mut(place) {
+            *old = value.to_string().into();
+        }
+    }
+
     /// A mistake in the value of `path`; `None` if the layer is no text.
     pub(crate) fn diagnostic(&self, path: &str, message: String, help: String) -> Option<Diagnostic> {
         let LayerOrigin::Text { source, tree } = &self.from else { return None };

@@ -6,6 +6,7 @@ pub mod check;
 mod explain;
 mod foreign_keys;
 mod import;
+mod initial_weights;
 mod layers;
 mod load;
 mod mistakes;
@@ -27,12 +28,15 @@ mod resolve_token_ids;
 mod resolver;
 mod schema;
 pub mod shape;
+mod written_inputs;
 
 pub use explain::{Origin, explain, to_yaml};
 pub use import::{ImportError, ImportedConfig, import_config};
-pub use load::{Loaded, from_str, load};
-pub use overrides::{LoadOptions, RecordedWeights, suggest_set};
+pub use initial_weights::RecordedWeights;
+pub use load::{Loaded, from_str, load, load_text_source};
+pub use overrides::{LoadOptions, ModelFetchError, ModelFetchFailure, ModelFetcher, suggest_set};
 pub use schema::schema_text;
+pub use written_inputs::WrittenInputs;
 
 #[cfg(test)]
 mod tests;

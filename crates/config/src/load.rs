@@ -9,6 +9,7 @@ use super::check::check;
 use super::explain::{Origin, origins};
 use super::foreign_keys;
 use super::import::foreign_trainer;
+use super::initial_weights::{AddedWeights, RecordedWeights, add_weights};
 use super::layers::{Layer, LayerOrigin, Layers};
 use super::mistakes::Mistakes;
 use super::overrides::{LoadOptions, add_overrides};
@@ -16,12 +17,10 @@ use super::presets;
 use super::raw::RawExperiment;
 use super::resolver::Resolver;
 use runner_spec::diagnostic::{ConfigError, list, nearest, short};
-use runner_spec::experiment::{Experiment, Tokenizer};
+use runner_spec::experiment::{Data, Experiment};
 use runner_template::Rendered;
 use runner_template::source::{MAX_BYTES, Source, is_stream, read, too_large};
 use runner_template::tree;
-use runner_weights as weights;
-use runner_weights::DescribedModel;
 
 /// An experiment, and the origins of its values.
 #[derive(Debug, Clone)]
@@ -34,6 +33,8 @@ pub struct Loaded {
     pub template: Option<Rendered>,
     /// The origin of each value, in the order of the keys.
     pub origins: Vec<Origin>,
+    /// The record of `LoadOptions::recorded_weights` that takes the place of weights that are gone.
+    pub recorded_weights: Option<RecordedWeights>,
     /// Warnings of settings that are legal, but probably mistakes.
     pub warnings: Vec<String>,
     /// The environment variables that had effect.
@@ -44,12 +45,10 @@ pub struct Loaded {
 ///
 /// # Errors
 /// All mistakes of file, environment and flags.
-pub fn load(path: &Path, options: &LoadOptions) -> Result<Loaded, ConfigError> {
+pub fn load(path: &Path, options: &LoadOptions<'_>) -> Result<Loaded, ConfigError> {
     let text = read(path, "name an experiment file, such as exp.yaml")?;
     if !runner_template::is_template(path) {
-        if !options.template.vars.is_empty() {
-            return Err(runner_template::not_a_template(path, &options.template).into());
-        }
+        check_has_no_variables(path, options)?;
         return from_str(&text, path, options).map_err(|mistakes| mention_import(mistakes, &text, path));
     }
     let rendered = runner_template::render(&text, path, &options.template)?;
@@ -57,6 +56,15 @@ pub fn load(path: &Path, options: &LoadOptions) -> Result<Loaded, ConfigError> {
     loaded.env_read.extend(rendered.env_read.iter().cloned());
     loaded.template = Some(rendered);
     Ok(loaded)
+}
+
+/// # Errors
+/// If there are variables of a template: the file in `path` is none.
+fn check_has_no_variables(path: &Path, options: &LoadOptions<'_>) -> Result<(), ConfigError> {
+    if options.template.vars.is_empty() {
+        return Ok(());
+    }
+    Err(runner_template::not_a_template(path, &options.template).into())
 }
 
 /// `mistakes`, or, if the file is the configuration of another trainer, the command that makes an experiment of it.
@@ -71,22 +79,105 @@ fn mention_import(mistakes: ConfigError, text: &str, path: &Path) -> ConfigError
 ///
 /// # Errors
 /// All mistakes of text, environment and flags.
-pub fn from_str(text: &str, path: &Path, options: &LoadOptions) -> Result<Loaded, ConfigError> {
+pub fn from_str(text: &str, path: &Path, options: &LoadOptions<'_>) -> Result<Loaded, ConfigError> {
+    lower(plain_source(text, path)?, path, options).map(|loaded| Loaded { text: text.to_owned(), ..loaded })
+}
+
+/// # Errors
+/// If `text` is too large for an experiment.
+fn plain_source(text: &str, path: &Path) -> Result<Source, ConfigError> {
     let source = Source::file(path, text.to_owned());
     if text.len() as u64 > MAX_BYTES {
         return Err(too_large(&source, text.len() as u64).into());
     }
-    lower(source, path, options).map(|loaded| Loaded { text: text.to_owned(), ..loaded })
+    Ok(source)
+}
+
+/// Reads the text that the experiment in `path` trains on: its training source, and the part that is held out. The other values of the
+/// section are defaults. Neither the model nor its weights are needed, and files may be missing.
+///
+/// # Errors
+/// Mistakes in these keys; keys and values anywhere that are not legal.
+pub fn load_text_source(path: &Path, options: &LoadOptions<'_>) -> Result<Data, ConfigError> {
+    let text = read(path, "name an experiment file, such as exp.yaml")?;
+    if runner_template::is_template(path) {
+        let rendered = runner_template::render(&text, path, &options.template)?;
+        return lower_text_source(rendered.source(path), path, options);
+    }
+    check_has_no_variables(path, options)?;
+    lower_text_source(plain_source(&text, path)?, path, options)
+        .map_err(|mistakes| mention_import(mistakes, &text, path))
+}
+
+fn lower_text_source(source: Source, path: &Path, options: &LoadOptions<'_>) -> Result<Data, ConfigError> {
+    let (base, whole) = (base_folder(path, &source)?, source.clone());
+    let (layers, mistakes) = read_layers(source, options)?;
+    let (layers, raw, mistakes) = merge(layers, mistakes, &whole)?;
+    let mut resolver = Resolver {
+        layers: &layers,
+        base,
+        mistakes,
+        notes: BTreeMap::new(),
+        warnings: Vec::new(),
+        allows_absent_files: true,
+        allows_absent_initial_inputs: true,
+        weights: None,
+    };
+    let data = resolver.text_source(raw.data.unwrap_or_default());
+    let diagnostics = resolver.mistakes.diagnostics;
+    match data {
+        Some(data) if diagnostics.is_empty() => Ok(data),
+        _ if diagnostics.is_empty() => Err(program_bug(&whole, &"a source was lost")),
+        _ => Err(ConfigError::new(diagnostics)),
+    }
 }
 
 /// Lowers the text of the file to an experiment.
-fn lower(source: Source, path: &Path, options: &LoadOptions) -> Result<Loaded, ConfigError> {
-    let base = base_folder(path).map_err(|message| source.diagnostic_whole(message, String::new()))?;
-    let whole = source.clone();
+fn lower(source: Source, path: &Path, options: &LoadOptions<'_>) -> Result<Loaded, ConfigError> {
+    let (base, whole) = (base_folder(path, &source)?, source.clone());
+    let (mut layers, mut mistakes) = read_layers(source, options)?;
+    let AddedWeights { described, recorded } = add_weights(path, &base, options, &mut layers, &mut mistakes);
+    let (layers, raw, mistakes) = merge(layers, mistakes, &whole)?;
+    let mut resolver = Resolver {
+        layers: &layers,
+        base,
+        mistakes,
+        notes: BTreeMap::new(),
+        warnings: Vec::new(),
+        allows_absent_files: options.allows_absent_files,
+        allows_absent_initial_inputs: options.allows_absent_initial_inputs || !options.recorded_weights.is_empty(),
+        weights: described,
+    };
+    let experiment = resolver.experiment(raw, path);
+    let Resolver { mistakes: Mistakes { diagnostics, .. }, notes, warnings, .. } = resolver;
+    match experiment {
+        Some(experiment) if diagnostics.is_empty() => {
+            let origins = origins(&experiment, &layers, &notes);
+            let env_read = layers.environment();
+            Ok(Loaded {
+                experiment,
+                path: path.to_owned(),
+                text: whole.text,
+                template: None,
+                origins,
+                recorded_weights: recorded.cloned(),
+                warnings,
+                env_read,
+            })
+        }
+        _ if diagnostics.is_empty() => Err(program_bug(&whole, &"a section was lost")),
+        _ => Err(ConfigError::new(diagnostics)),
+    }
+}
+
+/// Reads the file `source`, the layers over it and the preset below it. Returns them with the mistakes in them.
+///
+/// # Errors
+/// If the file has no value: there is nothing to lay the other layers over.
+pub(crate) fn read_layers(source: Source, options: &LoadOptions<'_>) -> Result<(Vec<Layer>, Mistakes), ConfigError> {
     let mut mistakes = Mistakes::default();
     let (tree, found) = tree::parse(&source);
     mistakes.diagnostics.extend(found);
-    // Without a file there is nothing to lay the other layers over.
     let Some(tree) = tree.filter(|tree| !tree.is_null()) else {
         if mistakes.diagnostics.is_empty() {
             let help =
@@ -99,43 +190,28 @@ fn lower(source: Source, path: &Path, options: &LoadOptions) -> Result<Loaded, C
     let mut layers = vec![Layer { from: LayerOrigin::Text { source, tree }, value }];
     add_overrides(options, &mut layers, &mut mistakes);
     add_preset(&mut layers, &mut mistakes);
-    let weights = add_weights(&base, options, &mut layers, &mut mistakes);
+    Ok((layers, mistakes))
+}
 
-    let internal = |e: &dyn std::fmt::Display| {
-        let message = format!("this is a bug of the program, not of the file: {e}");
-        ConfigError::from(whole.diagnostic_whole(message, "please report it with the file".into()))
-    };
-    let layers = Layers::merge(layers).map_err(|error| internal(&error))?;
+/// Merges `layers`, whose file is `whole`, to the experiment as written.
+fn merge(
+    layers: Vec<Layer>,
+    mut mistakes: Mistakes,
+    whole: &Source,
+) -> Result<(Layers, RawExperiment, Mistakes), ConfigError> {
+    let layers = Layers::merge(layers).map_err(|error| program_bug(whole, &error))?;
     let mut value = layers.value();
     layers.complete(&mut value, &mut mistakes);
-    let raw: RawExperiment = match serde_json::from_value(value) {
-        Ok(raw) => raw,
-        Err(_) if !mistakes.diagnostics.is_empty() => return Err(ConfigError::new(mistakes.diagnostics)),
-        Err(e) => return Err(internal(&e)),
-    };
-    let allows_absent_files = options.allows_absent_files;
-    let mut resolver = Resolver {
-        layers: &layers,
-        base,
-        mistakes,
-        notes: BTreeMap::new(),
-        warnings: Vec::new(),
-        allows_absent_files,
-        allows_absent_initial_inputs: options.allows_absent_initial_inputs || !options.recorded_weights.is_empty(),
-        weights,
-    };
-    let experiment = resolver.experiment(raw, path);
-    let Resolver { mistakes: Mistakes { diagnostics, .. }, notes, warnings, .. } = resolver;
-    match experiment {
-        Some(experiment) if diagnostics.is_empty() => {
-            let origins = origins(&experiment, &layers, &notes);
-            let env_read = layers.environment();
-            let text = whole.text;
-            Ok(Loaded { experiment, path: path.to_owned(), text, template: None, origins, warnings, env_read })
-        }
-        _ if diagnostics.is_empty() => Err(internal(&"a section was lost")),
-        _ => Err(ConfigError::new(diagnostics)),
+    match serde_json::from_value(value) {
+        Ok(raw) => Ok((layers, raw, mistakes)),
+        Err(_) if !mistakes.diagnostics.is_empty() => Err(ConfigError::new(mistakes.diagnostics)),
+        Err(error) => Err(program_bug(whole, &error)),
     }
+}
+
+fn program_bug(file: &Source, error: &dyn std::fmt::Display) -> ConfigError {
+    let message = format!("this is a bug of the program, not of the file: {error}");
+    file.diagnostic_whole(message, "please report it with the file".into()).into()
 }
 
 /// Puts the preset that the layers choose below them.
@@ -159,63 +235,15 @@ fn add_preset(layers: &mut Vec<Layer>, mistakes: &mut Mistakes) {
     mistakes.poison("model.preset");
 }
 
-/// Adds the description of the weights of `model.init.from` as the lowest layer. If files need not be there, weights that are
-/// gone or have changed are not a mistake.
-fn add_weights(
-    base: &Path,
-    options: &LoadOptions,
-    layers: &mut Vec<Layer>,
-    mistakes: &mut Mistakes,
-) -> Option<DescribedModel> {
-    // A higher layer that draws the weights takes the lower one's choice away.
-    let chosen = layers.iter().rev().find_map(|l| Some((l, l.value.pointer("/model/init")?)));
-    let (layer, path) = chosen.and_then(|(l, init)| Some((l, init.get("from")?.as_str()?)))?;
-    let folder = base.join(path);
-    let allows_absent = options.allows_absent_files || options.allows_absent_initial_inputs;
-    let recorded = options.recorded_weights.iter().find(|recorded| recorded.path == folder).map(|recorded| {
-        let from = LayerOrigin::Weights(format!("the record of a run that began with {}", folder.display()));
-        Layer { from, value: recorded.layer.clone() }
-    });
-    match weights::describe(&folder) {
-        Ok(described) => {
-            let from = LayerOrigin::Weights(described.file.display().to_string());
-            layers.insert(0, Layer { from, value: serde_json::json!({ "model": described.model_section() }) });
-            if let Some(tokenizer) = weights::tokenizer_in(&folder) {
-                let file = match &tokenizer {
-                    Tokenizer::File(file) | Tokenizer::Gpt2 { vocab: file, .. } => file,
-                    _ => &folder,
-                };
-                let from = LayerOrigin::Weights(file.display().to_string());
-                layers.insert(0, Layer { from, value: serde_json::json!({ "data": { "tokenizer": tokenizer } }) });
-            }
-            (!allows_absent).then_some(described)
-        }
-        Err(_) if allows_absent => None,
-        Err(_) if recorded.is_some() && !folder.exists() => {
-            layers.splice(0..0, recorded);
-            None
-        }
-        Err(error) => {
-            let text = error.to_string();
-            let help = "`from` names a Hugging Face folder of GPT-2 or Llama weights, or a model file of llm.c; paths are \
-                        relative to the file's folder";
-            let (message, help) = text.split_once('\n').unwrap_or((&text, help));
-            mistakes.diagnostics.extend(layer.diagnostic("model.init.from", message.to_owned(), help.to_owned()));
-            // Keys that the description would have given are not missing.
-            mistakes.poison("model");
-            None
-        }
-    }
-}
-
-/// The folder that paths start from, absolute.
-fn base_folder(path: &Path) -> Result<PathBuf, String> {
+/// The folder that paths in the file `path` start from, absolute.
+fn base_folder(path: &Path, source: &Source) -> Result<PathBuf, ConfigError> {
+    let wrong = |message: String| ConfigError::from(source.diagnostic_whole(message, String::new()));
     // A stream is in no folder.
     let path = if is_stream(path) { Path::new("") } else { path };
     let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let folder = std::path::absolute(folder).map_err(|e| format!("the folder of the file is not known: {e}"))?;
+    let folder = std::path::absolute(folder).map_err(|e| wrong(format!("the folder of the file is not known: {e}")))?;
     if folder.to_str().is_none() {
-        return Err("the name of the file's folder is not UTF-8, and the record of a run is".to_owned());
+        return Err(wrong("the name of the file's folder is not UTF-8, and the record of a run is".to_owned()));
     }
     Ok(folder)
 }

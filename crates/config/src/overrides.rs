@@ -1,27 +1,45 @@
 //! The layers above the file: `RUNNER_…` variables and `--set key.path=value`, each a small YAML text of its own.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
-
-use serde_json::{Value, json};
 
 use super::check::{check, check_key_path, join, sections_by_key};
-use super::explain::to_yaml;
 use super::foreign_keys::find_counterpart;
+use super::initial_weights::RecordedWeights;
 use super::layers::{Layer, LayerOrigin};
 use super::mistakes::Mistakes;
 use super::shape::{Shape, root};
 use runner_spec::diagnostic::{list, nearest, short};
-use runner_spec::experiment::{Experiment, WeightInit};
+use runner_spec::experiment::{HubModel, ModelFolder};
 use runner_template::Inputs;
 use runner_template::source::{Place, Source, SourceKind};
 use runner_template::tree::{MAX_DEPTH, Node, parse};
 
 const PREFIX: &str = "RUNNER_";
 
+/// Finds a model of the hub on this machine, and downloads it if necessary; or says why there is none.
+pub type ModelFetcher<'a> = dyn Fn(&HubModel) -> Result<ModelFolder, ModelFetchError> + Sync + 'a;
+
+/// The error of a [`ModelFetcher`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModelFetchError {
+    pub message: String,
+    pub failure: ModelFetchFailure,
+}
+
+/// The kind of a [`ModelFetchError`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ModelFetchFailure {
+    /// The model is not in the cache, and the hub was not asked or did not answer. So the name and the revision may be right.
+    Unreachable,
+    /// The hub does not have the model, or refuses to give it.
+    Refused,
+    /// This machine failed, or the hub's answer makes no sense.
+    Other,
+}
+
 /// The layers above the file, and the inputs of templates.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct LoadOptions {
+#[derive(Clone, Default)]
+pub struct LoadOptions<'a> {
     /// `key.path=value`, the value in YAML; later ones win.
     pub sets: Vec<String>,
     /// Variables whose names begin with `RUNNER_`; `__` separates keys, as in `RUNNER_TRAIN__STEPS=10`.
@@ -30,31 +48,13 @@ pub struct LoadOptions {
     pub allows_absent_files: bool,
     /// True if the weights of `model.init.from` and the files of `data.tokenizer` may be missing: a checkpoint and a record replace them.
     pub allows_absent_initial_inputs: bool,
-    /// The records of weights of `model.init.from`, for weights that are gone.
+    /// Finds the weights of `model.init.from` if they are a model of the hub. `None`: a model of the hub is an error, unless weights may be
+    /// missing.
+    pub fetch_model: Option<&'a ModelFetcher<'a>>,
+    /// The records of weights of `model.init.from`, for weights that are gone. The first that matches is taken.
     pub recorded_weights: Vec<RecordedWeights>,
     /// The variables, environment and folders of a template.
     pub template: Inputs,
-}
-
-/// The description of the weights that a run started from, as its record has it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RecordedWeights {
-    /// The path of the weights.
-    pub(crate) path: PathBuf,
-    /// The sections `model` and `data` of the file, with the keys that the weights' folder gives.
-    pub(crate) layer: Value,
-}
-
-impl RecordedWeights {
-    /// The weights of `experiment`, as a run recorded it; `None` if it draws its weights.
-    #[must_use]
-    pub fn of_experiment(experiment: &Experiment) -> Option<Self> {
-        let Some(WeightInit::From(path)) = &experiment.model.init else { return None };
-        let document: Value = serde_yaml::from_str(&to_yaml(experiment)).ok()?;
-        let (mut model, tokenizer) = (document.get("model")?.clone(), document.pointer("/data/tokenizer")?.clone());
-        model.as_object_mut()?.retain(|key, value| key != "init" && !value.is_null());
-        Some(Self { path: path.clone(), layer: json!({"model": model, "data": {"tokenizer": tokenizer}}) })
-    }
 }
 
 /// Says how `--set` gives an experiment what the argument `key` with `value` would: `key` is one of its keys or a setting of another
@@ -84,7 +84,7 @@ pub fn suggest_set(key: &str, value: &str) -> Option<String> {
 }
 
 /// Adds a layer for each variable, in the order of their names, and then one for each `--set`.
-pub(crate) fn add_overrides(options: &LoadOptions, layers: &mut Vec<Layer>, mistakes: &mut Mistakes) {
+pub(crate) fn add_overrides(options: &LoadOptions<'_>, layers: &mut Vec<Layer>, mistakes: &mut Mistakes) {
     let mut variables: Vec<&(String, String)> = options.env.iter().collect();
     variables.sort();
     let mut add = |source: Source, keys: &[String], given: usize, mistakes: &mut Mistakes| match parse_layer(
@@ -148,7 +148,7 @@ fn sections() -> Vec<&'static str> {
 }
 
 /// GitHub Actions calls its machine `RUNNER_NAME`, which would rename every experiment.
-fn is_github_actions(options: &LoadOptions) -> bool {
+fn is_github_actions(options: &LoadOptions<'_>) -> bool {
     ["RUNNER_OS", "RUNNER_TOOL_CACHE"].iter().all(|name| options.env.iter().any(|(n, _)| n == name))
 }
 

@@ -3,6 +3,9 @@
 
 use std::path::Path;
 
+use serde_json::Value;
+
+use super::layers::Layer;
 use super::raw::RawExperiment;
 use super::resolve_run::resolve_train;
 use super::resolver::Resolver;
@@ -63,7 +66,7 @@ impl Resolver<'_> {
     fn name(&mut self, given: Option<&str>, path: &Path) -> Option<String> {
         let Some(name) = given else {
             self.notes.insert("name", "default (name of the file)".into());
-            return Some(name_of_file(path, "experiment"));
+            return Some(name_of_file(path, DEFAULT_NAME));
         };
         let Some(problem) = name_problem(name) else { return Some(name.to_owned()) };
         let help =
@@ -72,8 +75,16 @@ impl Resolver<'_> {
     }
 }
 
+/// The name of the experiment that `layers` make of the file `path`. It may be illegal, which [`Resolver::name`] reports.
+pub(crate) fn name_of_layers(layers: &[Layer], path: &Path) -> String {
+    let given = layers.iter().rev().find_map(|layer| layer.value.get("name"));
+    given.and_then(Value::as_str).map_or_else(|| name_of_file(path, DEFAULT_NAME), str::to_owned)
+}
+
 /// The longest name of a folder.
 const MAX_NAME: usize = 100;
+/// The name of an experiment that has no other.
+const DEFAULT_NAME: &str = "experiment";
 
 /// The name for what the file `path` describes, such as `exp` for `exp.yaml` and `exp.yaml.j2`: legal as the name of a folder. It is
 /// `default` if nothing of the file's name is.

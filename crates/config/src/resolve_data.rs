@@ -6,9 +6,7 @@ use super::raw_data::{RawData, RawLayout};
 use super::resolver::Resolver;
 use runner_files::special_file_kind;
 use runner_spec::diagnostic::{list, nearest, short};
-use runner_spec::experiment::{
-    Data, HELLASWAG_FILE_ADVICE, HubTokenizer, Layout, Model, Source, Tokenizer, Validation,
-};
+use runner_spec::experiment::{Data, HELLASWAG_FILE_ADVICE, HubModel, Layout, Model, Source, Tokenizer, Validation};
 
 /// The last part of the training source that is held out unless the file says otherwise.
 const HELD_OUT: f64 = 0.1;
@@ -23,15 +21,11 @@ impl Resolver<'_> {
         let is_given = self.given("data.tokenizer");
         let given = is_given.then(|| self.tokenizer(raw.tokenizer.clone()));
         let layout = self.layout(raw.layout, context);
-        let tokens = matches!(raw.train, Some(Source::Tokens { .. }));
-        let train = raw.train.and_then(|mut source| self.source(&mut source, "data.train").map(|()| source));
-        let validation = match raw.validation {
-            Some(given) => self.validation(given).map(Some),
-            None if tokens || self.given_as_null("data.validation") => Some(None),
-            None => Some(Some(Validation::Fraction(HELD_OUT))),
-        };
+        let has_tokens = matches!(raw.train, Some(Source::Tokens { .. }));
+        let train = self.train_source(raw.train);
+        let validation = self.held_out(raw.validation, has_tokens);
         let separate = match &validation {
-            Some(Some(Validation::Source(source))) => Some(source),
+            Ok(Some(Validation::Source(source))) => Some(source),
             _ => None,
         };
         let tokenizer =
@@ -50,11 +44,43 @@ impl Resolver<'_> {
         Some(Data {
             tokenizer: tokenizer?,
             train: train?,
-            validation: validation?,
+            validation: validation.ok()?,
             layout: layout?,
             shuffle: raw.shuffle.unwrap_or(!columns),
             drop_last: raw.drop_last,
         })
+    }
+
+    /// Resolves the sources alone, with defaults for the rest of the section.
+    pub(crate) fn text_source(&mut self, raw: RawData) -> Option<Data> {
+        let has_tokens = matches!(raw.train, Some(Source::Tokens { .. }));
+        let train = self.train_source(raw.train);
+        let validation = self.held_out(raw.validation, has_tokens);
+        Some(Data {
+            tokenizer: Tokenizer::default(),
+            train: train?,
+            validation: validation.ok()?,
+            layout: Layout::Packed { length: 1 },
+            shuffle: false,
+            drop_last: false,
+        })
+    }
+
+    fn train_source(&mut self, source: Option<Source>) -> Option<Source> {
+        let mut source = source?;
+        self.source(&mut source, "data.train").map(|()| source)
+    }
+
+    /// Resolves the held-out data. `has_tokens` is true if the training source is token shards.
+    ///
+    /// # Errors
+    /// After a mistake in it.
+    fn held_out(&mut self, given: Option<Validation>, has_tokens: bool) -> Result<Option<Validation>, ()> {
+        match given {
+            Some(given) => self.validation(given).map(Some).ok_or(()),
+            None if has_tokens || self.given_as_null("data.validation") => Ok(None),
+            None => Ok(Some(Validation::Fraction(HELD_OUT))),
+        }
     }
 
     /// Columns are as many as a batch has sequences, `sequences`.
@@ -93,7 +119,7 @@ impl Resolver<'_> {
                     );
                 }
             }
-            Tokenizer::Hub(HubTokenizer { name, revision }) => {
+            Tokenizer::Hub(HubModel { name, revision }) => {
                 if let Some(source) = self.layers.origin("data.tokenizer.hub", false) {
                     self.notes.insert("data.tokenizer.hub.name", source);
                 }

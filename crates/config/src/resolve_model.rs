@@ -101,7 +101,7 @@ impl Resolver<'_> {
                 pytorch_init: None,
             },
             init: raw.init.clone().map(|init| match init {
-                WeightInit::From(folder) => WeightInit::From(self.base.join(folder)),
+                WeightInit::From(source) => WeightInit::From(source.relative_to(&self.base)),
                 pytorch @ WeightInit::Pytorch { .. } => pytorch,
             }),
         };

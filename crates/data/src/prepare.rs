@@ -28,7 +28,7 @@ use super::token_stream::{TokenStream, TokenWidth};
 use super::tokenizer::{TextTokenizer, make_tokenizer};
 use super::unknown_character::explain_unknown_character;
 use runner_spec::data::{ChoiceFacts, ChoiceItem, DataFacts, Rows, SplitFacts, SplitText};
-use runner_spec::experiment::{Corpus, Data, HELLASWAG_FILE_ADVICE, HellaSwag, Layout, Source, Tokenizer, Validation};
+use runner_spec::experiment::{Corpus, Data, HELLASWAG_FILE_ADVICE, HellaSwag, Layout, Source, Validation};
 
 /// The data to prepare.
 #[derive(Debug, Clone, Copy)]
@@ -41,7 +41,7 @@ pub struct DataRequest<'a> {
     pub cache_dir: &'a Path,
     /// `model.vocab_size`, if given. Ids beyond it are an error.
     pub vocab_size: Option<usize>,
-    /// The tokenizer as a run recorded it, which is taken if the files of `data.tokenizer` are gone.
+    /// The tokenizer as a run recorded it, which replaces that of `data.tokenizer`.
     pub recorded_tokenizer: Option<&'a TextTokenizer>,
 }
 
@@ -138,8 +138,8 @@ impl Preparation<'_> {
             }
         }
         let tokenizer = match request.recorded_tokenizer {
-            Some(recorded) if has_absent_files(&data.tokenizer) => recorded.clone(),
-            _ => make_tokenizer(data, &train, self.vocab_size, &self.cache, self.report)?,
+            Some(recorded) => recorded.clone(),
+            None => make_tokenizer(data, &train, self.vocab_size, &self.cache, self.report)?,
         };
         let padding = padding_tokens(self.layout, &tokenizer)?;
 
@@ -409,15 +409,6 @@ impl Preparation<'_> {
             }
         }
         Ok((items, facts))
-    }
-}
-
-/// True if a file that `tokenizer` names is not there.
-fn has_absent_files(tokenizer: &Tokenizer) -> bool {
-    match tokenizer {
-        Tokenizer::Gpt2 { vocab, merges } => !vocab.exists() || !merges.exists(),
-        Tokenizer::File(path) => !path.exists(),
-        _ => false,
     }
 }
 

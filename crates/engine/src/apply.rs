@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use runner_config::{LoadOptions, Loaded, RecordedWeights};
+use runner_config::{LoadOptions, Loaded, ModelFetcher, RecordedWeights};
 use runner_lab::compare::settings;
 use runner_lab::stored_plan;
 use runner_spec::diagnostic::ConfigError;
@@ -14,7 +14,7 @@ use runner_store::manifest::{Manifest, RunStatus, SweepPoint, TemplateUse};
 use runner_store::run_dir::{self, CHECKPOINTS, RESOLVED, RunDir, RunFiles};
 use runner_store::{RunLock, catalog, checkpoint, time};
 
-use crate::absent_weights::load_from_record;
+use crate::absent_weights::load_experiment;
 use crate::continuation::{ContinueRequest, ContinueSource, differing_plan_keys};
 use crate::error::EngineError;
 use crate::launch::World;
@@ -28,8 +28,8 @@ use crate::stop::StopSwitch;
 /// A request to `apply`.
 pub struct ApplyRequest<'a> {
     /// Loads the experiment. Ranks that a launcher started meet before this is called, so that a mistake that only one of them finds
-    /// reaches all. Its argument is for `LoadOptions`: what the record of a run says about weights that are gone.
-    pub load: &'a dyn Fn(&[RecordedWeights]) -> Result<Loaded, ConfigError>,
+    /// reaches all.
+    pub load: &'a LoadExperiment<'a>,
     /// The file that the user named, for the record.
     pub file: PathBuf,
     /// True to start another run even if this experiment has one.
@@ -45,9 +45,13 @@ pub struct ApplyRequest<'a> {
     pub launched: Option<LaunchedRank>,
 }
 
+/// Loads an experiment. The arguments are for `LoadOptions`: what the record of a run says about weights that are gone, and what finds
+/// models of the hub.
+pub type LoadExperiment<'a> = dyn Fn(&[RecordedWeights], &ModelFetcher<'_>) -> Result<Loaded, ConfigError> + 'a;
+
 impl<'a> ApplyRequest<'a> {
     /// The run of the experiment in `file`, which `load` loads, to its last step.
-    pub fn new(file: PathBuf, load: &'a dyn Fn(&[RecordedWeights]) -> Result<Loaded, ConfigError>) -> Self {
+    pub fn new(file: PathBuf, load: &'a LoadExperiment<'a>) -> Self {
         Self {
             load,
             file,
@@ -85,17 +89,15 @@ fn apply_in(
     observer: &mut dyn RunObserver,
 ) -> Result<RunReport, EngineError> {
     let is_leader = world.is_none_or(World::is_leader);
-    let (mut loaded, absent) = match (request.load)(&[]) {
-        Ok(loaded) => (loaded, None),
-        Err(error) => load_from_record(request, &host.runs, error).map(|(loaded, absent)| (loaded, Some(absent)))?,
-    };
+    let (mut loaded, absent) = load_experiment(request, host, observer)?;
     let host = &with_recorded_environment(host, &loaded);
-    pin_hub_commits(&mut loaded.experiment, host, observer)?;
+    let recorded = absent.as_ref().map(|absent| &absent.inputs);
+    let tokenizer = recorded.and_then(|inputs| inputs.tokenizer.as_ref());
+    pin_hub_commits(&mut loaded.experiment, tokenizer, host, observer)?;
     if let Some(other) = request.continue_from.as_ref().filter(|_| is_leader) {
         // A mistake in the name shows before anything takes long.
         catalog::resolve(&host.runs, &other.run)?;
     }
-    let recorded = absent.as_ref().map(|absent| &absent.inputs);
     let ready = PreparedRun::new(&loaded.experiment, recorded, host, world, observer)?;
     if let Some(absent) = &absent
         && let Err(error) = absent.check_has_resume_point(request, &host.runs, &ready.plan)
@@ -201,7 +203,7 @@ fn open_or_create(
         experiment: &loaded.text,
         resolved: &resolved,
         template: template.and_then(|t| t.files.first()).map(|file| file.text.as_str()),
-        is_private: is_private(loaded),
+        is_private: has_private_text(loaded),
         plan,
         manifest,
     };
@@ -210,9 +212,9 @@ fn open_or_create(
 }
 
 /// True if only their owner may read the texts of `loaded`: they hold values of `env()`, or come from a file that is private.
-pub(crate) fn is_private(loaded: &Loaded) -> bool {
+pub(crate) fn has_private_text(loaded: &Loaded) -> bool {
     loaded.template.as_ref().is_some_and(|template| !template.env_read.is_empty())
-        || runner_files::is_private(&loaded.path)
+        || runner_files::is_private_file(&loaded.path)
 }
 
 /// The keys that say how long a run trains.

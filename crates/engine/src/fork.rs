@@ -3,7 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use runner_config::{LoadOptions, Loaded};
+use runner_files::is_absent;
 use runner_lab::stored_plan;
+use runner_spec::diagnostic::ConfigError;
+use runner_spec::experiment::{Experiment, Tokenizer, WeightInit, WeightsSource};
 use runner_spec::model::parameters;
 use runner_spec::plan::Plan;
 use runner_spec::program::{OptimizerSpec, Program};
@@ -11,12 +14,12 @@ use runner_store::manifest::{Manifest, RunOrigin};
 use runner_store::run_dir::{self, BeginningCheckpoint, CHECKPOINTS, RESOLVED, RunDir, RunFiles};
 use runner_store::{CheckpointChoice, RunLock, catalog, checkpoint, time};
 
-use crate::apply::{OpenedOrDone, is_private, open_unless_done};
+use crate::apply::{OpenedOrDone, has_private_text, open_unless_done};
 use crate::error::EngineError;
-use crate::observer::RunObserver;
+use crate::observer::{RunEvent, RunObserver};
 use crate::opened_run::resolved_experiment;
 use crate::outcome::RunReport;
-use crate::prepare::{Host, PreparedRun, RecordedInputs, pin_hub_commits};
+use crate::prepare::{Host, PreparedRun, RecordedInputs, model_fetcher, pin_hub_commits};
 use crate::session::{RunSession, SessionOptions};
 use crate::stop::StopSwitch;
 
@@ -73,16 +76,14 @@ pub fn fork(
         }
     };
     let parent = ForkedRun { path, manifest, step };
-    let mut loaded = load_changed_settings(request, &parent)?;
-    pin_hub_commits(&mut loaded.experiment, host, observer)?;
-    // The checkpoint replaces the weights that the run started from, unless the fork names others.
-    let keeps_initial_weights =
-        || resolved_experiment(&parent.path).map(|theirs| theirs.model.init == loaded.experiment.model.init);
-    let checkpointed = match parent.step {
-        Some(_) if keeps_initial_weights()? => Some(RecordedInputs::read(&parent.path)?),
-        _ => None,
+    let mut loaded = load_changed_settings(request, &parent, host, observer)?;
+    let recorded_inputs = match parent.step {
+        Some(_) => Some(RecordedInputs::read(&parent.path, &resolved_experiment(&parent.path)?, &loaded.experiment)?),
+        None => None,
     };
-    let ready = PreparedRun::new(&loaded.experiment, checkpointed.as_ref(), host, None, observer)?;
+    let tokenizer = recorded_inputs.as_ref().and_then(|inputs| inputs.tokenizer.as_ref());
+    pin_hub_commits(&mut loaded.experiment, tokenizer, host, observer)?;
+    let ready = PreparedRun::new(&loaded.experiment, recorded_inputs.as_ref(), host, None, observer)?;
     ready.check_memory(None)?;
     parent.check_can_begin(&ready.plan)?;
     let run = match parent.open_or_create(request, &loaded, &ready.plan, host, observer)? {
@@ -108,9 +109,14 @@ fn check_has_no_checkpoint(checkpoints: &Path, id: &str) -> Result<(), EngineErr
     )))
 }
 
-/// The parent's settings under the changes. The environment has no say in them. What the parent started from may be gone, if the fork
-/// begins with a checkpoint.
-fn load_changed_settings(request: &ForkRequest, parent: &ForkedRun) -> Result<Loaded, EngineError> {
+/// The parent's settings under the changes. `RUNNER_…` variables are not read. What the parent started from may be gone, if the fork begins
+/// with a checkpoint.
+fn load_changed_settings(
+    request: &ForkRequest,
+    parent: &ForkedRun,
+    host: &Host,
+    observer: &mut dyn RunObserver,
+) -> Result<Loaded, EngineError> {
     let file = run_dir::resolved_file(&parent.path)?;
     let text = std::fs::read_to_string(&file).map_err(EngineError::io(format!("reading {}", file.display())))?;
     let mut sets = request.options.overrides.clone();
@@ -118,10 +124,70 @@ fn load_changed_settings(request: &ForkRequest, parent: &ForkedRun) -> Result<Lo
         // A JSON string is a YAML string.
         sets.push(format!("name={}", serde_json::Value::from(name.as_str())));
     }
-    let options = LoadOptions { sets, allows_absent_initial_inputs: parent.step.is_some(), ..LoadOptions::default() };
+    let fetch = model_fetcher(host, observer);
+    let options = LoadOptions {
+        sets,
+        allows_absent_initial_inputs: parent.step.is_some(),
+        fetch_model: Some(&fetch),
+        ..LoadOptions::default()
+    };
     // Paths in the settings are absolute; those in the changes are relative to the current folder.
-    let loaded = runner_config::from_str(&text, Path::new(RESOLVED), &options)?;
-    Ok(Loaded { path: file, ..loaded })
+    let loaded = runner_config::from_str(&text, Path::new(RESOLVED), &options);
+    let note = loaded.as_ref().err().and_then(|mistakes| describe_checkpoint_start(mistakes, parent, &options));
+    drop(fetch);
+    if let Some(text) = note {
+        observer.observe(&RunEvent::Note(&text));
+    }
+    Ok(Loaded { path: file, ..loaded? })
+}
+
+/// The advice to begin with a checkpoint of `parent`, if a start under `options` has `mistakes` because inputs that `parent` started from are
+/// gone.
+fn describe_checkpoint_start(mistakes: &ConfigError, parent: &ForkedRun, options: &LoadOptions<'_>) -> Option<String> {
+    if parent.step.is_some() {
+        return None;
+    }
+    let experiment = resolved_experiment(&parent.path).ok()?;
+    // The run did not start from a file that an override names.
+    let is_overridden =
+        |key: &str| options.sets.iter().any(|set| set.split('=').next().is_some_and(|set| key.starts_with(set)));
+    let is_initial_input =
+        |key: &&str| (*key == "model.init.from" || key.starts_with("data.tokenizer")) && !is_overridden(key);
+    let is_gone = |key: &&str| match *key {
+        "model.init.from" => has_absent_weights(&experiment, options),
+        _ => has_absent_tokenizer(&experiment),
+    };
+    let keys = mistakes.diagnostics.iter().map(|diagnostic| diagnostic.key.as_str());
+    let lost: Vec<&str> = keys.filter(is_initial_input).collect();
+    // A checkpoint does not replace inputs that are there and cannot be read.
+    if lost.is_empty() || !lost.iter().all(is_gone) {
+        return None;
+    }
+    let (id, latest) = (&parent.manifest.id, checkpoint::saved_steps(&parent.path.join(CHECKPOINTS)).ok()?.pop()?);
+    Some(format!(
+        "fork   {id} has a checkpoint of step {latest}; a fork from it needs none of the files that {id} started from: --from latest"
+    ))
+}
+
+/// True if the weights that `experiment` starts from are not there. Weights that are there may be damaged.
+fn has_absent_weights(experiment: &Experiment, options: &LoadOptions<'_>) -> bool {
+    match &experiment.model.init {
+        Some(WeightInit::From(WeightsSource::Path(path))) => is_absent(path),
+        // The fetcher remembers its answer.
+        Some(WeightInit::From(WeightsSource::Hub(model))) => {
+            options.fetch_model.is_some_and(|fetch| fetch(model).is_err())
+        }
+        _ => false,
+    }
+}
+
+/// True if a file of the tokenizer of `experiment` is not there.
+fn has_absent_tokenizer(experiment: &Experiment) -> bool {
+    match &experiment.data.tokenizer {
+        Tokenizer::File(file) => is_absent(file),
+        Tokenizer::Gpt2 { vocab, merges } => is_absent(vocab) || is_absent(merges),
+        _ => false,
+    }
 }
 
 impl ForkedRun {
@@ -189,7 +255,7 @@ impl ForkedRun {
             resolved: &resolved,
             plan,
             template: None,
-            is_private: is_private(loaded),
+            is_private: has_private_text(loaded),
             manifest,
         };
         let theirs = self.step.map(|_| stored_plan::read(&self.path)).transpose()?;
@@ -198,8 +264,19 @@ impl ForkedRun {
             plan,
             which: CheckpointChoice::Step(step),
         });
+        if let Some(text) = theirs.as_ref().and_then(|theirs| describe_rounding(theirs, plan, &self.manifest.id)) {
+            observer.observe(&RunEvent::Note(&text));
+        }
         Ok(Ok(RunDir::create(root, files, source.as_ref())?))
     }
+}
+
+/// The note that a fork of the plan `new` rounds the f32 state of the run `id`, of the plan `old`, to bf16; `None` if it does not.
+fn describe_rounding(old: &Plan, new: &Plan, id: &str) -> Option<String> {
+    let [had_f32, has_f32] = [old, new].map(|plan| plan.ranks.first().map(|rank| rank.program.master_weights));
+    (had_f32? && !has_f32?).then(|| {
+        format!("fork   master_weights is false: weights and moments of {id}, which are f32, are rounded to bf16")
+    })
 }
 
 /// The first parameter that the two models do not have alike.

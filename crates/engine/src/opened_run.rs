@@ -7,7 +7,7 @@ use candle_core::Tensor;
 
 use crate::error::EngineError;
 use crate::observer::{RunEvent, RunObserver};
-use crate::prepare::{Host, RecordedInputs, prepare_data_of_run};
+use crate::prepare::{Host, prepare_data, prepare_data_of_run, recorded_tokenizer};
 use runner_config::LoadOptions;
 use runner_data::{Prepared, TextTokenizer};
 use runner_spec::experiment::DeviceChoice;
@@ -75,15 +75,14 @@ impl OpenedRun {
         host: &Host,
         observer: &mut dyn RunObserver,
     ) -> Result<TextTokenizer, EngineError> {
-        let path = self.path.join(TOKENIZER);
-        match TextTokenizer::read(&path) {
-            Ok(tokenizer) if tokenizer.hash() == self.plan.data.tokenizer_hash => return Ok(tokenizer),
-            Err(error) if path.exists() => {
+        match TextTokenizer::read_recorded(&self.path.join(TOKENIZER), &self.plan.data.tokenizer_hash) {
+            Ok(Some(tokenizer)) => return Ok(tokenizer),
+            Ok(None) => {}
+            Err(error) => {
                 observer.observe(&RunEvent::Warning(&format!("{error}; the tokenizer is made again from the data")));
             }
-            _ => {}
         }
-        Ok(self.prepare_data(&self.experiment, pool, host, observer)?.tokenizer)
+        Ok(self.check_same_data(prepare_data(&self.experiment, pool, host, observer)?)?.tokenizer)
     }
 
     /// Prepares the run's data again, for an experiment that differs from the run's in its evaluation at most.
@@ -97,8 +96,13 @@ impl OpenedRun {
         host: &Host,
         observer: &mut dyn RunObserver,
     ) -> Result<Prepared, EngineError> {
-        let recorded = RecordedInputs::new(self.plan.data.clone(), &self.path);
-        let prepared = prepare_data_of_run(experiment, recorded.tokenizer.as_ref(), pool, host, observer)?;
+        let tokenizer = recorded_tokenizer(experiment, &self.plan.data, &self.path)?;
+        self.check_same_data(prepare_data_of_run(experiment, tokenizer.as_ref(), pool, host, observer)?)
+    }
+
+    /// # Errors
+    /// If `prepared` is not the data that the run was trained on.
+    fn check_same_data(&self, prepared: Prepared) -> Result<Prepared, EngineError> {
         let (was, is) = (&self.plan.data, &prepared.facts);
         let changed = if was.tokenizer_hash != is.tokenizer_hash {
             "tokenizer, or the text it was made from, has"

@@ -1,6 +1,7 @@
 //! From an experiment to what a run needs before it begins: data, tokenizer, initial weights, and the plan for this machine.
 
 mod hub_names;
+mod recorded_inputs;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,17 +13,16 @@ use runner_data::{
     DataError, DataRequest, EvaluationData, EvaluationRequest, Prepared, Progress, TextTokenizer, content_hash,
 };
 use runner_exec::{ExecError, Resources, parameter_layout, state_dtype};
-use runner_lab::stored_plan;
+use runner_files::is_absent;
 use runner_machine::host::Git;
 use runner_machine::local_cluster::{local_cluster, with_rank_locations};
 use runner_spec::cluster::ClusterFacts;
 use runner_spec::data::{DataFacts, WeightsFacts};
-use runner_spec::experiment::{Experiment, WeightInit};
+use runner_spec::experiment::{Experiment, WeightInit, WeightsSource};
 use runner_spec::model::InitialWeights;
 use runner_spec::plan::Plan;
 use runner_spec::program::Program;
 use runner_store::checkpoint;
-use runner_store::run_dir::TOKENIZER;
 use runner_weights::{OpenedWeights, WeightsError};
 
 use crate::calibrate;
@@ -30,9 +30,13 @@ use crate::details::{describe_data, precise_duration};
 use crate::error::EngineError;
 use crate::launch::World;
 use crate::launched::check_world_size;
-use crate::observer::{RunEvent, RunObserver};
+use crate::observer::{IgnoreEvents, RunEvent, RunObserver};
 use crate::run_error::RunError;
-pub use hub_names::{fetch_model_folder, local_choice, local_tokenizer, lower_hub, pin_hub_commits};
+use hub_names::lower_hub_of_run;
+pub use hub_names::{
+    fetch_model_folder, local_choice, local_tokenizer, lower_hub, model_fetch_error, model_fetcher, pin_hub_commits,
+};
+pub(crate) use recorded_inputs::{RecordedInputs, recorded_tokenizer};
 
 /// The folders, threads and variables that the engine works with. It reads no environment variable itself.
 #[derive(Debug, Clone)]
@@ -142,7 +146,7 @@ pub fn prepare_data(
     prepare_data_of_run(experiment, None, pool, host, observer)
 }
 
-/// [`prepare_data`] for a run that recorded `tokenizer`, which is taken if the tokenizer's files are gone.
+/// [`prepare_data`] with a `tokenizer` that a run recorded in place of the one that `experiment` names.
 pub(crate) fn prepare_data_of_run(
     experiment: &Experiment,
     tokenizer: Option<&TextTokenizer>,
@@ -151,7 +155,7 @@ pub(crate) fn prepare_data_of_run(
     observer: &mut dyn RunObserver,
 ) -> Result<Prepared, EngineError> {
     let (test, choice) = (experiment.eval.test.as_ref(), experiment.eval.hellaswag.as_ref());
-    let lowered = lower_hub(&experiment.data, test, choice, host, observer)?;
+    let lowered = lower_hub_of_run(experiment, tokenizer, host, observer)?;
     let request = DataRequest {
         data: lowered.as_ref().map_or(&experiment.data, |lowered| &lowered.local),
         choice: lowered.as_ref().and_then(|l| l.choice.as_ref().map(|(local, _)| local)).or(choice),
@@ -198,9 +202,27 @@ pub fn prepare_inputs(
     host: &Host,
     observer: &mut dyn RunObserver,
 ) -> Result<Prepared, EngineError> {
+    prepare_rank_inputs(experiment, None, pool, host, observer)
+}
+
+/// Prepares the data of `experiment` for a run that begins, or that goes on with the checkpoint of a run, which recorded the
+/// `recorded_inputs`. Then the weights that this run started from are not needed.
+///
+/// # Errors
+/// If the weights or the data cannot be read, or do not fit each other.
+pub(crate) fn prepare_rank_inputs(
+    experiment: &Experiment,
+    recorded_inputs: Option<&RecordedInputs>,
+    pool: &rayon::ThreadPool,
+    host: &Host,
+    observer: &mut dyn RunObserver,
+) -> Result<Prepared, EngineError> {
+    let recorded_weights = recorded_inputs.filter(|recorded| recorded.has_same_weights);
     // The weights are checked first, because that takes less time than preparing data.
-    let weights = initial_weights(experiment)?;
-    let mut prepared = prepare_data(experiment, pool, host, observer).map_err(|error| match (&weights, &error) {
+    let weights = if recorded_weights.is_some() { None } else { initial_weights(experiment, host, observer)? };
+    let tokenizer = recorded_inputs.and_then(|recorded| recorded.tokenizer.as_ref());
+    let prepared = prepare_data_of_run(experiment, tokenizer, pool, host, observer);
+    let mut prepared = prepared.map_err(|error| match (&weights, &error) {
         (Some(weights), EngineError::Data(DataError::TokenBeyondVocabulary { vocabulary, .. }))
             if *vocabulary == weights.described.spec.vocab_size =>
         {
@@ -212,6 +234,9 @@ pub fn prepare_inputs(
         }
         _ => error,
     })?;
+    if let Some(recorded) = recorded_weights {
+        prepared.facts.weights.clone_from(&recorded.facts.weights);
+    }
     if let Some(weights) = weights {
         let hash = pool.install(|| content_hash(&weights.files, &host.cache, &|_| {}))?;
         prepared.facts.weights = Some(WeightsFacts { hash, vocab_size: weights.vocab_size() });
@@ -219,60 +244,32 @@ pub fn prepare_inputs(
     Ok(prepared)
 }
 
-/// The inputs that a run with a checkpoint recorded. With them, training goes on without the weights that the run started from, and
-/// without the files of its tokenizer.
-#[derive(Debug, Clone)]
-pub(crate) struct RecordedInputs {
-    pub(crate) facts: DataFacts,
-    /// `None` for a run of an earlier version, which kept none.
-    pub(crate) tokenizer: Option<TextTokenizer>,
-}
-
-impl RecordedInputs {
-    /// Reads those of the run directory `path`.
-    ///
-    /// # Errors
-    /// If its plan is missing or damaged.
-    pub(crate) fn read(path: &Path) -> Result<Self, EngineError> {
-        Ok(Self::new(stored_plan::data_facts(path)?, path))
-    }
-
-    /// `facts`, and the tokenizer in the run directory `path` if it is theirs.
-    pub(crate) fn new(facts: DataFacts, path: &Path) -> Self {
-        let tokenizer = TextTokenizer::read(&path.join(TOKENIZER)).ok();
-        Self { tokenizer: tokenizer.filter(|tokenizer| tokenizer.hash() == facts.tokenizer_hash), facts }
-    }
-}
-
-/// Prepares the data of `experiment` for a run that begins, or that goes on with a checkpoint: then the weights that it started from
-/// are not needed, and their facts are those of `checkpointed`.
-///
-/// # Errors
-/// If the weights or the data cannot be read, or do not fit each other.
-pub(crate) fn prepare_rank_inputs(
-    experiment: &Experiment,
-    checkpointed: Option<&RecordedInputs>,
-    pool: &rayon::ThreadPool,
-    host: &Host,
-    observer: &mut dyn RunObserver,
-) -> Result<Prepared, EngineError> {
-    let Some(RecordedInputs { facts, tokenizer }) = checkpointed else {
-        return prepare_inputs(experiment, pool, host, observer);
-    };
-    let mut prepared = prepare_data_of_run(experiment, tokenizer.as_ref(), pool, host, observer)?;
-    prepared.facts.weights.clone_from(&facts.weights);
-    Ok(prepared)
-}
-
 /// The weights that `experiment` starts from, opened and found to fit its model; `None` if it draws them.
 ///
 /// # Errors
-/// If they are gone, cannot be read, or are of another model.
-pub fn initial_weights(experiment: &Experiment) -> Result<Option<OpenedWeights>, EngineError> {
-    let Some(WeightInit::From(path)) = &experiment.model.init else { return Ok(None) };
-    let weights = OpenedWeights::open(path).map_err(|error| match error {
-        WeightsError::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound && !path.exists() => {
-            WeightsError::Request(format!("the weights of model.init.from are gone: there is no {}", path.display()))
+/// If they are gone, cannot be downloaded or read, or are of another model.
+pub fn initial_weights(
+    experiment: &Experiment,
+    host: &Host,
+    observer: &mut dyn RunObserver,
+) -> Result<Option<OpenedWeights>, EngineError> {
+    let Some(WeightInit::From(source)) = &experiment.model.init else { return Ok(None) };
+    let path = match source {
+        WeightsSource::Path(path) => path.clone(),
+        WeightsSource::Hub(model) => {
+            let fetched = fetch_model_folder(model, host, observer).map_err(|error| {
+                let text = format!("model.init.from: {error}");
+                error.explained(text)
+            });
+            fetched?.path
+        }
+    };
+    let weights = OpenedWeights::open(&path).map_err(|error| match error {
+        WeightsError::Io { .. } if is_absent(&path) => {
+            let path = path.display();
+            WeightsError::Request(format!(
+                "the weights of model.init.from are gone: there is no {path}; restore them there"
+            ))
         }
         other => other,
     })?;
@@ -280,8 +277,7 @@ pub fn initial_weights(experiment: &Experiment) -> Result<Option<OpenedWeights>,
     Ok(Some(weights))
 }
 
-/// The state at step 0 of a run of `program`: drawn, or read from the weights whose content hash is in `facts`. `cache` is where
-/// content hashes are remembered.
+/// The state at step 0 of a run of `program`: drawn, or read from the weights whose content hash is in `facts`.
 ///
 /// # Errors
 /// If the weights that `experiment` starts from cannot be read or have changed, or memory is short.
@@ -289,13 +285,15 @@ fn initial_state(
     experiment: &Experiment,
     program: &Program,
     facts: &DataFacts,
-    cache: &Path,
+    host: &Host,
 ) -> Result<TrainState, ExecError> {
-    let weights = initial_weights(experiment).map_err(|error| ExecError::InitialWeights(error.into()))?;
+    // The plan needed the weights too, so that nothing is left to download.
+    let weights = initial_weights(experiment, host, &mut IgnoreEvents)
+        .map_err(|error| ExecError::InitialWeights(error.into()))?;
     let given = weights.as_ref().map(|weights| weights as &dyn InitialWeights);
     let state = runner_exec::initial_state(program, given)?;
     if let Some(weights) = &weights {
-        check_unchanged(weights, facts, cache).map_err(|error| ExecError::InitialWeights(error.into()))?;
+        check_unchanged(weights, facts, &host.cache).map_err(|error| ExecError::InitialWeights(error.into()))?;
     }
     Ok(state)
 }
@@ -309,10 +307,10 @@ pub(crate) fn load_state(
     program: &Program,
     plan_hash: &str,
     facts: &DataFacts,
-    cache: &Path,
+    host: &Host,
     checkpoint: Option<&Path>,
 ) -> Result<TrainState, RunError> {
-    let Some(path) = checkpoint else { return Ok(initial_state(experiment, program, facts, cache)?) };
+    let Some(path) = checkpoint else { return Ok(initial_state(experiment, program, facts, host)?) };
     let layout = Arc::new(parameter_layout(program));
     Ok(checkpoint::load_state(path, Some(plan_hash), &layout, program.moments(), state_dtype(program))?)
 }
@@ -353,21 +351,21 @@ pub struct PreparedRun {
 }
 
 impl PreparedRun {
-    /// Prepares `experiment` and plans it for this machine, or for the machines of the `world` that a launcher started. `checkpointed`
-    /// holds the recorded inputs if the run begins with a checkpoint.
+    /// Prepares `experiment` and plans it for this machine, or for the machines of the `world` that a launcher started. There are
+    /// `recorded_inputs` if the run begins with a checkpoint.
     ///
     /// # Errors
     /// If the data or the initial weights cannot be read, the experiment cannot be planned, or the world has another number of
     /// ranks.
     pub(crate) fn new(
         experiment: &Experiment,
-        checkpointed: Option<&RecordedInputs>,
+        recorded_inputs: Option<&RecordedInputs>,
         host: &Host,
         world: Option<&World>,
         observer: &mut dyn RunObserver,
     ) -> Result<Self, EngineError> {
         let (cluster, pool) = (find_devices(experiment, host, world)?, host.pool()?);
-        let prepared = prepare_rank_inputs(experiment, checkpointed, &pool, host, observer)?;
+        let prepared = prepare_rank_inputs(experiment, recorded_inputs, &pool, host, observer)?;
         let started = Instant::now();
         let plan = runner_plan::compile(experiment, &prepared.facts, &cluster)?;
         let time = precise_duration(started.elapsed());

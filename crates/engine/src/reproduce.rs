@@ -143,7 +143,7 @@ impl Original {
         }
         let short = |hash: &Option<String>| hash.as_ref().map_or("none".to_owned(), |h| short_hash(h).to_owned());
         let place = match &self.experiment.model.init {
-            Some(WeightInit::From(path)) => format!(" ({})", path.display()),
+            Some(WeightInit::From(source)) => format!(" ({source})"),
             _ => String::new(),
         };
         Err(EngineError::Request(format!(
@@ -181,7 +181,7 @@ impl Original {
         let mut manifest = Manifest::new(plan, self.path.join(RESOLVED), Vec::new(), time::now());
         manifest.origin = Some(self.origin());
         manifest.environment.clone_from(&host.recorded_environment);
-        let is_private = runner_files::is_private(&self.path.join(RESOLVED));
+        let is_private = run_dir::has_private_settings(&self.path);
         let files =
             RunFiles { experiment: &self.text, resolved: &self.text, plan, template: None, is_private, manifest };
         let run = match &self.manifest.continued_from {

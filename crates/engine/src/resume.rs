@@ -1,5 +1,6 @@
 //! `resume` continues a run from its own folder, whatever became of its file.
 
+use runner_lab::stored_plan;
 use runner_spec::plan::Plan;
 use runner_store::manifest::{DataHashes, Manifest, RunStatus};
 use runner_store::run_dir::{self, CHECKPOINTS};
@@ -62,8 +63,9 @@ fn resume_in(
     };
     let experiment = resolved_experiment(&path)?;
     let has_checkpoint = !checkpoint::saved_steps(&path.join(CHECKPOINTS))?.is_empty();
-    let checkpointed = has_checkpoint.then(|| RecordedInputs::read(&path)).transpose()?;
-    let ready = PreparedRun::new(&experiment, checkpointed.as_ref(), host, world, observer)?;
+    let read_inputs = || RecordedInputs::new(stored_plan::data_facts(&path)?, &path, &experiment);
+    let recorded_inputs = has_checkpoint.then(read_inputs).transpose()?;
+    let ready = PreparedRun::new(&experiment, recorded_inputs.as_ref(), host, world, observer)?;
     let options = &request.options;
     let agree = |world| agree_on_training(world, &experiment, &ready, host, stop, &options.faults);
     let launched = world.map(agree).transpose()?;

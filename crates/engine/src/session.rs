@@ -187,7 +187,7 @@ impl RunSession<'_> {
         let summary = recorded.as_ref().ok();
         let interrupted = status == RunStatus::Interrupted && self.stop.is_requested();
         observer.observe(&RunEvent::End { run: &path, name: &name, summary, up_to_date: false, failed, interrupted });
-        for warning in tracking.finish(&path, &name, self.host) {
+        for warning in tracking.finish(&path, &name, self.host, self.stop, &mut *observer) {
             // The log is complete without it, and the run has ended.
             let _ = log.line(&format!("warning: {warning}"));
             observer.observe(&RunEvent::Warning(&warning));
@@ -296,7 +296,7 @@ impl RunSession<'_> {
         let checkpoint = resume_point.map(|chosen| chosen.path.as_path());
         let mut ranks = Vec::with_capacity(self.plan().ranks.len());
         for RankPlan { program, hardware, .. } in &self.plan().ranks {
-            let load = || load_state(self.experiment, program, hash, data, &self.host.cache, checkpoint);
+            let load = || load_state(self.experiment, program, hash, data, self.host, checkpoint);
             ranks.push(ThreadRank { program, threads: hardware.threads, state: self.ready.pool.install(load)? });
         }
         let is_only_rank = ranks.len() == 1;

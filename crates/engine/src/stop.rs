@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub struct StopSwitch {
     requested: Arc<AtomicBool>,
     armed: Arc<AtomicBool>,
+    waiting: Arc<AtomicBool>,
 }
 
 impl StopSwitch {
@@ -27,15 +28,55 @@ impl StopSwitch {
 
     /// Declares that from now on there is something to save.
     pub fn arm(&self) {
+        self.clear_wait();
         self.armed.store(true, Ordering::SeqCst);
     }
 
     /// Declares that everything is saved, so that ending at once loses nothing.
     pub fn disarm(&self) {
+        self.clear_wait();
         self.armed.store(false, Ordering::SeqCst);
+    }
+
+    /// Declares that the session has recorded its end, and only waits for a server.
+    pub(crate) fn begin_wait(&self) {
+        self.waiting.store(true, Ordering::SeqCst);
+    }
+
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.waiting.load(Ordering::SeqCst)
+    }
+
+    /// Asks a session that only waits for a server to end its wait. Returns false if no session waits.
+    pub fn request_wait_end(&self) -> bool {
+        self.waiting.swap(false, Ordering::SeqCst)
+    }
+
+    /// Declares that no session waits for a server.
+    pub(crate) fn clear_wait(&self) {
+        self.waiting.store(false, Ordering::SeqCst);
     }
 
     pub(crate) fn flag(&self) -> &AtomicBool {
         &self.requested
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_is_ended_once_and_not_after_it() {
+        let stop = StopSwitch::default();
+        assert!(!stop.request_wait_end());
+        stop.begin_wait();
+        assert!(stop.is_waiting() && stop.request_wait_end() && !stop.is_waiting() && !stop.request_wait_end());
+        for end in [StopSwitch::arm, StopSwitch::disarm] {
+            stop.begin_wait();
+            end(&stop);
+            assert!(!stop.request_wait_end(), "a signal has its usual meaning again");
+        }
+        assert!(!stop.is_requested());
     }
 }

@@ -3,16 +3,22 @@
 
 use std::io::ErrorKind;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
-use runner_files::{is_private, open_regular};
-use runner_mlflow::{Credentials, FileContent, MlflowError, RunFile, Sender, Server};
+use runner_files::open_regular;
+use runner_mlflow::{Credentials, FileContent, MlflowError, RunFile, SendOutcome, Sender, Server};
 use runner_spec::event::Event;
 use runner_spec::experiment;
 use runner_store::StoreError;
-use runner_store::run_dir::{RESOLVED, SAMPLES, SUMMARY};
+use runner_store::run_dir::{self, RESOLVED, SAMPLES, SUMMARY};
 use runner_store::timed_metrics::LiveEventFile;
 
+use crate::observer::{RunEvent, RunObserver};
 use crate::prepare::Host;
+use crate::stop::StopSwitch;
+
+/// A wait for a server that takes longer is announced.
+const ANNOUNCED_WAIT: Duration = Duration::from_secs(1);
 
 /// The programs that show one session of a run.
 #[derive(Debug, Default)]
@@ -95,19 +101,43 @@ impl Tracking {
         }
     }
 
-    /// Sends the end of the run `name` in the run directory `run`, which is recorded, to the server. Returns the last warnings.
-    pub(crate) fn finish(self, run: &Path, name: &str, host: &Host) -> Vec<String> {
+    /// Sends the end of the run `name` in the run directory `run`, which is recorded, to the server. If this takes long, `observer` receives a
+    /// note; `stop` can end the wait. Returns the last warnings.
+    pub(crate) fn finish(
+        self,
+        run: &Path,
+        name: &str,
+        host: &Host,
+        stop: &StopSwitch,
+        observer: &mut dyn RunObserver,
+    ) -> Vec<String> {
         let mut warnings = self.warnings;
         if let Some((sender, uri)) = self.mlflow {
+            stop.begin_wait();
             let (files, problems) = run_files(run, &uri, host);
             warnings.extend(problems);
-            match sender.finish(files) {
-                Ok(problem) => warnings.extend(problem),
-                Err(error) => warnings.push(format!(
-                    "{}; `runner export-metrics {name} --mlflow {uri}` sends what is missing",
-                    describe(&uri, &error)
-                )),
-            }
+            let (started, mut is_announced) = (Instant::now(), false);
+            let mut keeps_waiting = || {
+                if !is_announced && started.elapsed() >= ANNOUNCED_WAIT {
+                    is_announced = true;
+                    let text = format!(
+                        "mlflow: the session has ended, and sending its record to {uri} continues; Ctrl-C ends this wait"
+                    );
+                    observer.observe(&RunEvent::Note(&text));
+                }
+                stop.is_waiting()
+            };
+            let problem = match sender.finish(files, &mut keeps_waiting) {
+                Ok(SendOutcome::Sent { warning }) => {
+                    warnings.extend(warning);
+                    None
+                }
+                Ok(SendOutcome::WaitEnded) => Some(format!("the wait for MLflow at {uri} was interrupted")),
+                Err(error) => Some(describe(&uri, &error)),
+            };
+            stop.clear_wait();
+            let advice = format!("`runner export-metrics {name} --mlflow {uri}` sends what is missing");
+            warnings.extend(problem.map(|problem| format!("{problem}; {advice}")));
         }
         warnings
     }
@@ -127,7 +157,7 @@ pub fn describe(uri: &str, error: &MlflowError) -> String {
 /// Texts of a private run are not sent.
 pub fn run_files(run: &Path, uri: &str, host: &Host) -> (Vec<RunFile>, Vec<String>) {
     let (mut files, mut warnings) = (Vec::new(), Vec::new());
-    let is_private = is_private(&run.join(RESOLVED));
+    let is_private = run_dir::has_private_settings(run);
     if is_private {
         warnings.push(format!(
             "only its owner may read the settings of the run, so MLflow at {uri} gets no parameters, no {RESOLVED} and no report"

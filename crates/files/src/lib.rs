@@ -3,6 +3,7 @@
 
 #![forbid(unsafe_code)]
 
+mod output_file;
 pub mod safetensors_header;
 pub mod strict_json;
 
@@ -12,6 +13,7 @@ use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
 use std::path::Path;
 
+pub use output_file::OutputFile;
 pub use tempfile::{NamedTempFile, TempDir};
 
 /// The prefix of the names of unfinished files and folders. They are never read; the owner of the folder removes them.
@@ -81,8 +83,13 @@ pub fn read_regular(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// True if there is nothing at `path`. A path that cannot be looked at counts as present, so that opening it says why.
+pub fn is_absent(path: &Path) -> bool {
+    fs::metadata(path).is_err_and(|error| matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory))
+}
+
 /// True if `path` is a file that its owner alone may read and write.
-pub fn is_private(path: &Path) -> bool {
+pub fn is_private_file(path: &Path) -> bool {
     const GROUP_AND_OTHERS: u32 = 0o077;
     fs::metadata(path).is_ok_and(|metadata| metadata.permissions().mode() & GROUP_AND_OTHERS == 0)
 }
@@ -163,7 +170,7 @@ pub fn sync_dir(path: &Path) -> io::Result<()> {
 /// # Errors
 /// If the folder cannot be written to.
 pub fn write_atomic(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    write_atomic_as(path, bytes, is_private(path))
+    write_atomic_as(path, bytes, is_private_file(path))
 }
 
 /// Does what [`write_atomic`] does. If `private` is true, only the owner of the file may read it.
@@ -209,7 +216,7 @@ mod tests {
         let path = dir.path().join("a.json");
         write_atomic_as(&path, b"1", true).unwrap();
         write_atomic(&path, b"2").unwrap();
-        assert!(is_private(&path) && fs::read(&path).unwrap() == b"2");
+        assert!(is_private_file(&path) && fs::read(&path).unwrap() == b"2");
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
     }
 

@@ -16,5 +16,5 @@ mod test_server;
 pub mod upload;
 
 pub use client::{Credentials, MlflowError};
-pub use sender::Sender;
+pub use sender::{SendOutcome, Sender};
 pub use upload::{FileContent, RunFile, SentLines, Server, Upload};

@@ -15,6 +15,20 @@ const SEND_INTERVAL: Duration = Duration::from_secs(1);
 const MAX_BACKOFF: Duration = Duration::from_mins(1);
 /// How long the thread keeps sending after the run has ended.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(10);
+/// How often [`Sender::finish`] asks whether to keep waiting.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+
+/// The outcome of sending the record of a run to its end.
+#[derive(Debug, PartialEq, Eq)]
+pub enum SendOutcome {
+    /// The server has all metrics and the status.
+    Sent {
+        /// The warning about files that were not sent.
+        warning: Option<String>,
+    },
+    /// The caller did not wait any longer.
+    WaitEnded,
+}
 
 /// Sends the record of a run while it trains. Nothing waits for it before [`Sender::finish`].
 #[derive(Debug)]
@@ -57,21 +71,52 @@ impl Sender {
         self.problems.try_recv().ok()
     }
 
-    /// Sends what is left and how the run ended, for a limited time; then `files`. Returns the warning about files that were not sent.
+    /// Sends what is left and how the run ended, for a limited time; then `files`. `keeps_waiting` is called again and again until then, and
+    /// ends the wait by returning false.
     ///
     /// # Errors
     /// If the server did not take all metrics and the status.
-    pub fn finish(self, files: Vec<RunFile>) -> Result<Option<String>, MlflowError> {
+    pub fn finish(
+        self,
+        files: Vec<RunFile>,
+        keeps_waiting: &mut dyn FnMut() -> bool,
+    ) -> Result<SendOutcome, MlflowError> {
         let gone = || MlflowError::Unreachable("the thread that sends has ended".to_owned());
         self.end.send(files).map_err(|_| gone())?;
         // The thread may be in a request when the run ends.
         let limit = FINISH_TIMEOUT + REQUEST_TIMEOUT;
-        self.result.recv_timeout(limit).unwrap_or_else(|error| match error {
-            RecvTimeoutError::Timeout => Err(not_everything(limit)),
-            RecvTimeoutError::Disconnected => Err(gone()),
-        })?;
+        let deadline = Instant::now() + limit;
+        match receive(&self.result, &mut || Instant::now() < deadline && keeps_waiting()) {
+            ReceiveOutcome::Value(result) => result?,
+            ReceiveOutcome::Disconnected => return Err(gone()),
+            ReceiveOutcome::WaitEnded if Instant::now() >= deadline => return Err(not_everything(limit)),
+            ReceiveOutcome::WaitEnded => return Ok(SendOutcome::WaitEnded),
+        }
         // Each file has a time limit of its own.
-        self.files.recv().map_err(|_| gone())
+        match receive(&self.files, keeps_waiting) {
+            ReceiveOutcome::Value(warning) => Ok(SendOutcome::Sent { warning }),
+            ReceiveOutcome::Disconnected => Err(gone()),
+            ReceiveOutcome::WaitEnded => Ok(SendOutcome::WaitEnded),
+        }
+    }
+}
+
+/// The outcome of waiting for a value.
+enum ReceiveOutcome<T> {
+    Value(T),
+    Disconnected,
+    WaitEnded,
+}
+
+/// Waits for a value of `receiver` until `keeps_waiting` returns false.
+fn receive<T>(receiver: &Receiver<T>, keeps_waiting: &mut dyn FnMut() -> bool) -> ReceiveOutcome<T> {
+    loop {
+        match receiver.recv_timeout(POLL_INTERVAL) {
+            Ok(value) => return ReceiveOutcome::Value(value),
+            Err(RecvTimeoutError::Disconnected) => return ReceiveOutcome::Disconnected,
+            Err(RecvTimeoutError::Timeout) if !keeps_waiting() => return ReceiveOutcome::WaitEnded,
+            Err(RecvTimeoutError::Timeout) => {}
+        }
     }
 }
 

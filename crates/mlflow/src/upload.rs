@@ -5,10 +5,9 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use runner_files::is_private;
 use runner_store::files::read_small;
 use runner_store::manifest::{Manifest, RunOrigin, RunStatus};
-use runner_store::run_dir::{MLFLOW, RESOLVED, read_manifest};
+use runner_store::run_dir::{self, MLFLOW, RESOLVED, read_manifest};
 use runner_store::time;
 use runner_store::timed_metrics::{MetricTail, TimedLine};
 use serde_json::{Value, json};
@@ -310,11 +309,10 @@ fn artifact_folder(artifact_uri: &str) -> Option<String> {
 /// The parameters of the run directory `run` that are not in `known`. The server refuses another value of one that it has. Those of
 /// a private run are not sent.
 fn missing_parameters(run: &Path, mut known: BTreeSet<String>) -> Result<Vec<Value>, MlflowError> {
-    let path = run.join(RESOLVED);
-    if is_private(&path) {
+    if run_dir::has_private_settings(run) {
         return Ok(Vec::new());
     }
-    let parameters = parameters_of(&read_small(&path)?)?.into_iter();
+    let parameters = parameters_of(&read_small(&run.join(RESOLVED))?)?.into_iter();
     let missing = parameters.filter(|(key, _)| known.insert(key.clone()));
     Ok(missing.map(|(key, value)| json!({"key": key, "value": value})).collect())
 }

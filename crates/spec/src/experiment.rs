@@ -5,25 +5,26 @@
 //! their attributes become the legal ranges of the keys. Of keys that exclude each other (`x-exclusive`) exactly one is set here. The
 //! planner turns `train.epochs` and `train.tokens` into steps (rounded down, at least one).
 
-use std::path::PathBuf;
-
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 mod data;
 mod eval;
 mod parallel;
 mod train;
+mod weights_source;
 
 use crate::model::Gpt2Variant;
 use crate::serde_defaults::{defaults, is_true, yes};
 pub use data::{
-    Corpus, Data, HUB_DEFAULT_BRANCH, HubSource, HubTokenizer, JsonSource, Layout, MAX_BPE_VOCABULARY, PaddingMask,
+    Corpus, Data, HUB_DEFAULT_BRANCH, HubModel, HubSource, JsonSource, Layout, MAX_BPE_VOCABULARY, PaddingMask,
     ParquetSource, Source, Tokenizer, Validation,
 };
 pub use eval::{Eval, EvalLoss, HELLASWAG_FILE_ADVICE, HellaSwag, HubChoice, Samples};
 pub use parallel::{AutoOr, Parallel, ParallelMode, Pipeline, PipelineSchedule};
 pub use train::{Decay, DecayTarget, Decays, Optimizer, Recompute, Schedule, StepDecay, Train, Warmup};
+pub use weights_source::{ModelFolder, WeightsSource};
 
 /// A whole experiment, ready for the planner.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -133,8 +134,9 @@ pub enum PositionKind {
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 #[schemars(rename = "Init")]
 pub enum WeightInit {
-    /// A Hugging Face folder of a GPT-2 or Llama, or a model file of llm.c. Its numbers fill this section.
-    From(PathBuf),
+    /// A Hugging Face folder of a GPT-2 or Llama, a model file of llm.c, or a model of the Hugging Face hub: `hub:NAME` or
+    /// `hub:NAME@REVISION`. Its numbers fill this section.
+    From(#[schemars(with = "String")] WeightsSource),
     /// The initial weights of PyTorch's own modules: matrices uniform within ±1/√in, gpt2's attention Xavier-uniform, as in
     /// `nn.TransformerEncoderLayer`.
     Pytorch {
@@ -146,27 +148,43 @@ pub enum WeightInit {
     },
 }
 
-/// The initial values of embedding and head under `init.pytorch`.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(untagged)]
+/// The initial values of embedding and head under `init.pytorch`: a number, or the word `normal`.
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub enum PytorchEmbedding {
     /// Both are uniform within ± this number, as in PyTorch's tutorials of language models.
     Uniform(f64),
-    /// Both are as PyTorch's modules start.
-    OfModules(ModuleStart),
+    /// Both are as PyTorch's modules start: `nn.Embedding` is normal(0, 1), and `nn.Linear` is uniform within ±1/√in.
+    Normal,
 }
 
-/// The word for the initial values of PyTorch's `nn.Embedding` and `nn.Linear`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum ModuleStart {
-    /// `nn.Embedding` is normal(0, 1), and `nn.Linear` is uniform within ±1/√in.
-    Normal,
+impl PytorchEmbedding {
+    const NORMAL: &str = "normal";
+}
+
+impl Serialize for PytorchEmbedding {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Uniform(bound) => serializer.serialize_f64(*bound),
+            Self::Normal => serializer.serialize_str(Self::NORMAL),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for PytorchEmbedding {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        match serde_json::Value::deserialize(deserializer)? {
+            serde_json::Value::String(word) if word == Self::NORMAL => Ok(Self::Normal),
+            value => {
+                let bound = value.as_f64().map(Self::Uniform);
+                bound.ok_or_else(|| D::Error::custom(format!("expected a number or `{}`, not {value}", Self::NORMAL)))
+            }
+        }
+    }
 }
 
 fn embedding_schema(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"anyOf": [
-        {"type": "string", "enum": ["normal"]},
+        {"type": "string", "enum": [PytorchEmbedding::NORMAL]},
         {"type": "number", "format": "double", "exclusiveMinimum": 0, "maximum": 10}
     ]})
 }
@@ -248,5 +266,26 @@ impl Mlflow {
         } else {
             None
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_embedding_of_pytorch_is_a_number_or_a_word() {
+        for (value, embedding) in
+            [(json!(0.1), PytorchEmbedding::Uniform(0.1)), (json!("normal"), PytorchEmbedding::Normal)]
+        {
+            assert_eq!(serde_json::to_value(embedding).unwrap(), value);
+            assert_eq!(serde_json::from_value::<PytorchEmbedding>(value).unwrap(), embedding);
+        }
+        assert_eq!(serde_json::from_str::<PytorchEmbedding>("1").unwrap(), PytorchEmbedding::Uniform(1.0));
+        let error = |text: &str| serde_json::from_str::<PytorchEmbedding>(text).unwrap_err().to_string();
+        assert_eq!(error("\"uniform\""), "expected a number or `normal`, not \"uniform\"");
+        assert_eq!(error("null"), "expected a number or `normal`, not null");
     }
 }

@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-pub use crate::experiment::{Activation, Family, ModuleStart, NormPlace, PositionKind, PytorchEmbedding};
+pub use crate::experiment::{Activation, Family, NormPlace, PositionKind, PytorchEmbedding};
 pub use crate::model::variant::Gpt2Variant;
 use crate::serde_defaults::is_default;
 
@@ -176,12 +176,12 @@ fn pytorch_init(param: &ParamSpec, s: &ModelSpec, embedding: PytorchEmbedding) -
     match (part.unwrap_or(&param.name), embedding) {
         ("attn.c_attn.weight", _) => uniform((6.0 / (s.qkv_rows() + s.d_model) as f64).sqrt()),
         ("attn.c_proj.weight" | "mlp.c_fc.weight" | "mlp.c_fc.bias", _)
-        | ("lm_head.weight" | "lm_head.bias", PytorchEmbedding::OfModules(ModuleStart::Normal)) => inputs(s.d_model),
+        | ("lm_head.weight" | "lm_head.bias", PytorchEmbedding::Normal) => inputs(s.d_model),
         ("mlp.c_proj.weight" | "mlp.c_proj.bias" | "mlp.down_proj.weight", _) => inputs(s.d_ff),
         ("transformer.wte.weight" | "transformer.wpe.weight" | "model.embed_tokens.weight", embedding) => {
             match embedding {
                 PytorchEmbedding::Uniform(bound) => uniform(bound),
-                PytorchEmbedding::OfModules(ModuleStart::Normal) => ParamInit::Normal { std: 1.0 },
+                PytorchEmbedding::Normal => ParamInit::Normal { std: 1.0 },
             }
         }
         ("lm_head.weight", PytorchEmbedding::Uniform(bound)) => uniform(bound),

@@ -136,6 +136,12 @@ pub fn resolved_file(path: &Path) -> Result<PathBuf, StoreError> {
     Err(StoreError::damaged(&file, "this file of the run, its resolved experiment, is missing: restore it"))
 }
 
+/// True if only their owner may read the settings of the run directory `path`, as [`RunFiles::is_private`] asks for.
+#[must_use]
+pub fn has_private_settings(path: &Path) -> bool {
+    runner_files::is_private_file(&path.join(RESOLVED))
+}
+
 /// Reads the summary of the run directory `path`; `None` if it has none yet.
 ///
 /// # Errors

@@ -1,6 +1,6 @@
 //! A GPT-2 as llm.c's model file.
 
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::path::Path;
 
 use super::dtype::Dtype;
@@ -8,7 +8,7 @@ use super::error::WeightsError;
 use super::export::{WeightSource, WrittenFiles, refuse_extensions, write_weights};
 use super::llmc::{HEADER_BYTES, LlmcHeader, NORM_EPS, PADDING};
 use super::writer::{NewFile, TensorDestination};
-use runner_files::{parent_folder, put_in_place, temporary_file};
+use runner_files::{OutputFile, parent_folder};
 use runner_spec::experiment::Family;
 use runner_spec::model::ModelSpec;
 use runner_spec::model::layout::ParamLayout;
@@ -35,24 +35,23 @@ impl LlmcExport<'_> {
         if to.file_name().is_none() {
             return Err(WeightsError::Request(format!("{} is no name of a file", to.display())));
         }
-        let exists = || WeightsError::Request(format!("{} is there already: --force replaces it", to.display()));
-        if !force && to.symlink_metadata().is_ok() {
-            return Err(exists());
-        }
+        let io_or_exists = |error: io::Error| match error.kind() {
+            ErrorKind::AlreadyExists => {
+                WeightsError::Request(format!("{} is there already: --force replaces it", to.display()))
+            }
+            _ => WeightsError::io(to)(error),
+        };
         let folder = parent_folder(to);
         if folder.exists() && !folder.is_dir() {
             return Err(WeightsError::Request(format!("{} is not a folder", folder.display())));
         }
         runner_files::create_dir_all(folder).map_err(WeightsError::io(folder))?;
-        let aside = temporary_file(folder).map_err(WeightsError::io(folder))?;
+        let output = OutputFile::create(to, force, false).map_err(io_or_exists)?;
         let (header, targets, bytes) = self.lay_out(&header);
-        let files = [NewFile { path: aside.path().to_owned(), target: to.to_owned(), header, bytes }];
+        let files = [NewFile { path: output.temporary_path().to_owned(), target: to.to_owned(), header, bytes }];
         let step = write_weights(self.layout, self.dtype, &files, targets, source)?;
         // Another process may have been faster.
-        put_in_place(aside, to, force).map_err(|error| match error.kind() {
-            ErrorKind::AlreadyExists => exists(),
-            _ => WeightsError::io(to)(error),
-        })?;
+        output.finish().map_err(io_or_exists)?;
         Ok(WrittenFiles { files: vec![to.to_owned()], bytes, step, notes: Vec::new() })
     }
 

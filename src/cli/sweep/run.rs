@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::args::{RunArgs, SweepLauncherKind};
 use super::screen::{FailedPoints, SweepEnding, SweepScreen, print_summary};
-use crate::cli::common::{OWN_VARIABLES, TemplateArgs, experiment_environment, host};
+use crate::cli::common::{OWN_VARIABLES, TemplateArgs, default_load_options, host};
 use crate::cli::exit::{Exit, RequestError, refuse};
 use crate::cli::interrupt::Interrupt;
 use crate::cli::output::{exit_of_screen, print_json, table_width};
@@ -43,7 +43,7 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<Exit> {
         (SweepLauncherKind::Slurm, Some(threads)) => usize::from(threads),
         _ => (host.threads / parallel).max(1),
     };
-    let options = LoadOptions { sets: args.set.clone(), env: experiment_environment(), ..LoadOptions::default() };
+    let options = LoadOptions { sets: args.set.clone(), ..default_load_options() };
     let request = SweepRequest {
         spec: &spec,
         started,

@@ -22,9 +22,7 @@ pub(super) fn translate_init_from(settings: &mut Settings, draft: &mut Experimen
             }
         }
         draft.set("model.preset", *preset, format!("init_from: the sizes of {name}, without its weights"));
-        let command = format!(
-            "`model: {{init: {{from: FOLDER}}}}`, with the folder of the weights of {name} from the Hugging Face hub"
-        );
+        let command = format!("`model: {{init: {{from: hub:{name}}}}}`");
         draft.leave_out(
             format!("init_from = {name:?}"),
             format!("to start from these weights, replace `model.preset` by {command}: see docs/weights.md"),
@@ -62,7 +60,7 @@ pub(super) fn translate_base_model(settings: &mut Settings, draft: &mut Experime
     if let Some(model) = &model {
         draft.warnings.push(format!(
             "base_model starts from the weights of {model}, and this experiment starts from random weights: to start from them, give \
-             `model: {{init: {{from: FOLDER}}}}` with their folder (docs/weights.md)"
+             `model: {{init: {{from: …}}}}` with `hub:{model}` or their folder (docs/weights.md)"
         ));
     }
     let tokenizer = settings.take(&["tokenizer_config"]);

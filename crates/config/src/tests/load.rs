@@ -70,7 +70,7 @@ pub(super) fn fill(folder: &Path) {
     }
 }
 
-fn options(sets: &[&str], env: &[(&str, &str)]) -> LoadOptions {
+fn options(sets: &[&str], env: &[(&str, &str)]) -> LoadOptions<'static> {
     LoadOptions {
         sets: sets.iter().map(|&s| s.to_owned()).collect(),
         env: env.iter().map(|&(k, v)| (k.to_owned(), v.to_owned())).collect(),

@@ -2,6 +2,7 @@
 
 pub(crate) mod diagnostics;
 mod hostile;
+mod hub_weights;
 mod load;
 mod log;
 mod parallel;

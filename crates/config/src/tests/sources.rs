@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::diagnostics::render_mistakes;
 use crate::{LoadOptions, explain, from_str, to_yaml};
-use runner_spec::experiment::{HubTokenizer, Source, Tokenizer, Validation};
+use runner_spec::experiment::{HubModel, Source, Tokenizer, Validation};
 
 fn with(data: &str) -> String {
     format!("model: {{preset: gpt2-micro}}\ndata:\n{data}")
@@ -39,7 +39,7 @@ fn the_page_of_sources_has_examples_that_load() {
     assert_eq!(load(&long).experiment, second.experiment);
     assert_eq!(
         second.experiment.data.tokenizer,
-        Tokenizer::Hub(HubTokenizer { name: "gpt2".into(), revision: "main".into() })
+        Tokenizer::Hub(HubModel { name: "gpt2".into(), revision: "main".into() })
     );
     for example in &examples {
         let experiment = load(example).experiment;

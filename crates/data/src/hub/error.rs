@@ -17,6 +17,9 @@ pub enum HubError {
     /// The hub cannot be reached.
     #[error("{0}")]
     Unreachable(String),
+    /// What is needed is not in the cache, and no requests may be sent.
+    #[error("{0}")]
+    Offline(String),
     /// An answer that makes no sense or is unsafe to follow, or a file that cannot be read or written.
     #[error("{0}")]
     Other(String),
@@ -32,13 +35,20 @@ impl HubError {
         match self {
             Self::Request(message) => Self::Request(reword(message)),
             Self::Unreachable(message) => Self::Unreachable(reword(message)),
+            Self::Offline(message) => Self::Offline(reword(message)),
             Self::Other(message) => Self::Other(reword(message)),
         }
+    }
+
+    /// True if the hub was not asked or did not answer.
+    #[must_use]
+    pub fn is_unreachable(&self) -> bool {
+        matches!(self, Self::Unreachable(_) | Self::Offline(_))
     }
 
     /// True if the experiment or the environment must change (exit code 2), false if the network or the machine is at fault.
     #[must_use]
     pub fn is_request(&self) -> bool {
-        matches!(self, Self::Request(_))
+        matches!(self, Self::Request(_) | Self::Offline(_))
     }
 }

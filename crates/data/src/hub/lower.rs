@@ -16,8 +16,8 @@ use super::repository::{Repository, Snapshot};
 use super::select::{self, Format, SelectedBy, SelectedFiles};
 use super::settings::Settings;
 use runner_spec::experiment::{
-    Data, HUB_DEFAULT_BRANCH, HellaSwag, HubChoice, HubSource, HubTokenizer, JsonSource, ParquetSource, Source,
-    Tokenizer, Validation,
+    Data, HUB_DEFAULT_BRANCH, HellaSwag, HubChoice, HubModel, HubSource, JsonSource, ParquetSource, Source, Tokenizer,
+    Validation,
 };
 
 /// The branch on which the hub keeps the parquet files that it makes of datasets in other formats.
@@ -64,11 +64,11 @@ pub fn lower(
 ) -> Result<LoweredData> {
     let hub = Client::new(settings, memos, report);
     let mut out = LoweredData { local: data.clone(), pinned: data.clone(), test: None, choice: None };
-    if let Tokenizer::Hub(HubTokenizer { name, revision }) = &data.tokenizer {
+    if let Tokenizer::Hub(HubModel { name, revision }) = &data.tokenizer {
         let key = |message| format!("data.tokenizer.hub: {message}");
         let (local, commit) = hub.tokenizer(name, revision).map_err(|error| error.reword(key))?;
         out.local.tokenizer = local;
-        out.pinned.tokenizer = Tokenizer::Hub(HubTokenizer { name: name.clone(), revision: commit });
+        out.pinned.tokenizer = Tokenizer::Hub(HubModel { name: name.clone(), revision: commit });
     }
     let named = |key: &'static str| move |error: HubError| error.reword(|message| format!("{key}: {message}"));
     let open = |source: Option<&Source>, key: &'static str| match source {
@@ -124,7 +124,7 @@ impl Client<'_> {
     pub(super) fn lacking(&self, snapshot: &Snapshot, message: String) -> HubError {
         match &snapshot.partial {
             None => HubError::Request(message),
-            Some(why) if self.settings.offline => HubError::Request(format!("{message}; {why}")),
+            Some(why) if self.settings.offline => HubError::Offline(format!("{message}; {why}")),
             Some(why) => HubError::Unreachable(format!("{message}; {why}")),
         }
     }
@@ -199,7 +199,7 @@ impl Client<'_> {
                         .map_err(|message| self.lacking(&converted, describe(message)))?;
                     found = selected.map(|selected| (selected, converted, CONVERTED)).or(found);
                 }
-                Err(HubError::Request(_)) => {}
+                Err(HubError::Request(_) | HubError::Offline(_)) => {}
                 Err(error) => return Err(error),
             }
         }

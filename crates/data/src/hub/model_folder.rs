@@ -12,6 +12,7 @@ use super::fetch::Report;
 use super::listing::check_free_space;
 use super::repository::Snapshot;
 use super::settings::Settings;
+use runner_spec::experiment::ModelFolder;
 
 const CONFIG: &str = "config.json";
 const WEIGHTS: &str = "model.safetensors";
@@ -19,14 +20,6 @@ const WEIGHTS: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 /// Bytes of an index: more than that of a model of 10,000 layers.
 const MAX_INDEX_BYTES: u64 = 64 << 20;
-
-/// A model of the hub in the cache.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ModelFolder {
-    /// The folder of the commit, which has links to the files.
-    pub path: PathBuf,
-    pub commit: String,
-}
 
 /// Downloads what is missing in the cache of the model `name` at `revision`: `config.json`, the weights as safetensors, and
 /// `tokenizer.json`, or else `vocab.json` and `merges.txt`, where the model has them. `memos` is a folder for lists of files.
@@ -53,7 +46,7 @@ pub fn fetch_model_folder(
         files.push(WEIGHTS.to_owned());
     } else if has(INDEX) {
         let index = repository.file(&snapshot.commit, INDEX, (1, 1))?;
-        files.extend(indexed_files(&index, &snapshot)?);
+        files.extend(indexed_files(&index, &snapshot, &client)?);
     } else {
         return Err(lacking(&format!("{WEIGHTS}; weights in other formats are not read")));
     }
@@ -69,8 +62,8 @@ pub fn fetch_model_folder(
     Ok(ModelFolder { path, commit: snapshot.commit })
 }
 
-/// The files of weights that the index at `path` names.
-fn indexed_files(path: &Path, snapshot: &Snapshot) -> Result<BTreeSet<String>> {
+/// The files of weights of `snapshot` that the index at `path` names.
+fn indexed_files(path: &Path, snapshot: &Snapshot, client: &Client<'_>) -> Result<BTreeSet<String>> {
     let wrong = |message: &str| HubError::Other(format!("{}: {message}", path.display()));
     let size = path.metadata().map_err(HubError::io(path))?.len();
     if size > MAX_INDEX_BYTES {
@@ -80,8 +73,13 @@ fn indexed_files(path: &Path, snapshot: &Snapshot) -> Result<BTreeSet<String>> {
     let index: Value = serde_json::from_slice(&bytes).map_err(|error| wrong(&format!("not JSON: {error}")))?;
     let map = index["weight_map"].as_object().ok_or_else(|| wrong("an index of weights without `weight_map`"))?;
     let named: BTreeSet<String> = map.values().filter_map(Value::as_str).map(str::to_owned).collect();
-    if let Some(missing) = named.iter().find(|file| file.contains('/') || !snapshot.files.contains(file)) {
-        return Err(wrong(&format!("it names `{}`, which the model does not have", super::error::quoted(missing))));
+    if let Some(outside) = named.iter().find(|file| file.contains('/')) {
+        return Err(wrong(&format!("it names `{}`, which the model does not have", super::error::quoted(outside))));
+    }
+    if let Some(missing) = named.iter().find(|file| !snapshot.files.contains(file)) {
+        let place = if snapshot.partial.is_some() { "cache" } else { "model" };
+        let message = format!("it names `{}`, which the {place} does not have", super::error::quoted(missing));
+        return Err(client.lacking(snapshot, format!("{}: {message}", path.display())));
     }
     Ok(named)
 }

@@ -77,7 +77,7 @@ impl Repository<'_> {
             Ok(info) if info.sha == commit => Ok(info.into()),
             Ok(info) => Err(self.wrong_answer(&format!("commit {commit} is said to be {}", quoted(&info.sha)))),
             // A refusal of the hub is final.
-            Err(error) if self.client.settings.offline || matches!(error, HubError::Unreachable(_)) => {
+            Err(error) if error.is_unreachable() => {
                 let files = list_files(&self.cached(&commit).pointer_path(&commit));
                 if files.is_empty() {
                     return Err(error);
@@ -131,7 +131,7 @@ impl Repository<'_> {
     /// Asks the hub about `revision`, and keeps the list of files.
     fn request_info(&self, revision: &str) -> Result<RepoInfo> {
         if self.client.settings.offline {
-            return Err(HubError::Request(self.describe_missing("the list of files", "HF_HUB_OFFLINE is set")));
+            return Err(HubError::Offline(self.describe_missing("the list of files", "HF_HUB_OFFLINE is set")));
         }
         let url = format!("{}/api/{}", self.client.settings.endpoint, self.repo(revision).api_url());
         let info: RepoInfo = self
@@ -256,7 +256,7 @@ impl Repository<'_> {
     /// If no requests may be sent, and so the missing file `path` cannot be downloaded.
     pub(super) fn refuse_if_offline(&self, path: &str) -> Result<()> {
         if self.client.settings.offline {
-            return Err(HubError::Request(self.describe_missing(&format!("`{path}`"), "HF_HUB_OFFLINE is set")));
+            return Err(HubError::Offline(self.describe_missing(&format!("`{path}`"), "HF_HUB_OFFLINE is set")));
         }
         Ok(())
     }

@@ -9,7 +9,8 @@ use super::library::LibraryTokenizer;
 use super::text_tokenizer::{Encoder, TextTokenizer};
 use super::word_vocabulary::WordVocabulary;
 use crate::error::{DataError, Result};
-use runner_files::read_regular;
+use runner_files::{is_absent, read_regular};
+use runner_spec::experiment::Tokenizer;
 
 const FORMAT: u32 = 1;
 
@@ -64,36 +65,67 @@ impl TextTokenizer {
     /// # Errors
     /// If the file is missing, changed or of another version.
     pub fn read(path: &Path) -> Result<Self> {
+        let damaged = |message: String| DataError::file(path, format!("this tokenizer of a run is damaged: {message}"));
         let bytes = read_regular(path).map_err(DataError::io(path))?;
-        let file: TokenizerFile =
-            serde_json::from_slice(&bytes).map_err(|error| DataError::damaged(path, error.to_string()))?;
+        let file: TokenizerFile = serde_json::from_slice(&bytes).map_err(|error| damaged(error.to_string()))?;
         if file.format != FORMAT {
             let message = format!("format {}, this version reads format {FORMAT}", file.format);
-            return Err(DataError::damaged(path, message));
+            return Err(damaged(message));
         }
         if blake3::hash(file.tokenizer.as_bytes()).to_hex().as_str() != file.blake3 {
-            return Err(DataError::damaged(path, "its content does not match its hash"));
+            return Err(damaged("its content does not match its hash".to_owned()));
         }
         let hash = file.hash.clone();
         let tokenizer = match file.kind {
             TokenizerKind::Bytes => Self::bytes(),
             TokenizerKind::Chars => Self::chars(&file.tokenizer.chars().collect::<BTreeSet<char>>(), hash),
             TokenizerKind::Ids => {
-                Self::ids(file.tokenizer.parse().map_err(|_| DataError::damaged(path, "its content is no number"))?)
+                Self::ids(file.tokenizer.parse().map_err(|_| damaged("its content is no number".to_owned()))?)
             }
             TokenizerKind::Words => {
                 let words = WordVocabulary::from_json(&file.tokenizer);
-                Self::words(words.map_err(|message| DataError::damaged(path, message))?)
+                Self::words(words.map_err(damaged)?)
             }
             TokenizerKind::Library => {
                 Self::library(LibraryTokenizer::from_json(file.tokenizer.as_bytes(), path)?, hash)
             }
         };
-        if tokenizer.hash() == file.hash {
-            Ok(tokenizer)
-        } else {
-            Err(DataError::damaged(path, "it is another tokenizer's"))
+        if tokenizer.hash() == file.hash { Ok(tokenizer) } else { Err(damaged("it is another tokenizer's".to_owned())) }
+    }
+
+    /// Reads the tokenizer with the content hash `hash` that a run keeps in the file at `path`. `None` if there is no file, as in a run of an
+    /// earlier version, or if it holds another tokenizer.
+    ///
+    /// # Errors
+    /// If the file is damaged or cannot be read.
+    pub fn read_recorded(path: &Path, hash: &str) -> Result<Option<Self>> {
+        match Self::read(path) {
+            Ok(tokenizer) => Ok(Some(tokenizer).filter(|tokenizer| tokenizer.hash() == hash)),
+            Err(_) if is_absent(path) => Ok(None),
+            Err(error) => Err(error),
         }
+    }
+
+    /// [`read_recorded`](Self::read_recorded) where the recorded tokenizer is needed in place of `named`: a file that `named` is made from is
+    /// gone, or it is on the hub, which then need not be asked. `None` if it is not needed.
+    ///
+    /// # Errors
+    /// If the file is needed, and is damaged or cannot be read.
+    pub fn read_recorded_for(named: &Tokenizer, path: &Path, hash: &str) -> Result<Option<Self>> {
+        let is_gone = match named {
+            Tokenizer::Gpt2 { vocab, merges } => is_absent(vocab) || is_absent(merges),
+            Tokenizer::File(file) => is_absent(file),
+            _ => false,
+        };
+        let (reason, advice) = match named {
+            _ if is_gone => ("the tokenizer's files are gone, and ", "restore the tokenizer's files or this copy"),
+            Tokenizer::Hub(_) => ("", "remove this copy, and the tokenizer is read from the hub"),
+            _ => return Ok(None),
+        };
+        Self::read_recorded(path, hash).map_err(|error| {
+            let message = format!("{reason}the run's own copy cannot be used: {error}; {advice}");
+            DataError::setting("data.tokenizer", message)
+        })
     }
 }
 
@@ -102,6 +134,7 @@ mod tests {
     use std::fs;
 
     use super::*;
+    use runner_spec::experiment::HubModel;
 
     #[test]
     fn tokenizers_come_back_as_they_were() {
@@ -124,10 +157,28 @@ mod tests {
             assert_eq!((back.hash(), back.vocab_size()), (tokenizer.hash(), tokenizer.vocab_size()));
             assert_eq!(back.encode_prompt("a b").unwrap(), tokenizer.encode_prompt("a b").unwrap());
         }
+        let recorded = TextTokenizer::read_recorded;
+        assert!(recorded(&path, "g").unwrap().is_some() && recorded(&path, "h").unwrap().is_none());
+        let absent = dir.path().join("absent.json");
+        assert!(recorded(&absent, "g").unwrap().is_none());
         let text = fs::read_to_string(&path).unwrap();
         fs::write(&path, text.replace("WordLevel", "wordLevel")).unwrap();
         assert!(TextTokenizer::read(&path).unwrap_err().to_string().contains("does not match its hash"));
         fs::write(&path, text.replace("\"format\":1", "\"format\":2")).unwrap();
         assert!(TextTokenizer::read(&path).unwrap_err().to_string().contains("format 2"));
+        let damaged = format!("{}: this tokenizer of a run is damaged", path.display());
+        let error = recorded(&path, "g").err().unwrap().to_string();
+        assert!(error.starts_with(&damaged), "{error}");
+        // Only what is needed is read.
+        let hub = Tokenizer::Hub(HubModel { name: "gpt2".to_owned(), revision: "main".to_owned() });
+        for (named, words) in
+            [(Tokenizer::File(absent), "the tokenizer's files are gone"), (hub, "is read from the hub")]
+        {
+            let error = TextTokenizer::read_recorded_for(&named, &path, "g").err().unwrap().to_string();
+            assert!(error.contains(&damaged) && error.contains(words), "{error}");
+        }
+        for named in [Tokenizer::File(path.clone()), Tokenizer::Chars {}] {
+            assert!(TextTokenizer::read_recorded_for(&named, &path, "g").unwrap().is_none());
+        }
     }
 }

@@ -162,8 +162,7 @@ impl LaunchedTraining<'_> {
     fn load_state(&self, checkpoint: Option<&Path>, share_state: bool) -> Result<TrainState, RunError> {
         let Self { program, experiment, ready, .. } = self;
         let read = || {
-            let load =
-                || load_state(experiment, program, &ready.plan.hash, &ready.plan.data, &self.host.cache, checkpoint);
+            let load = || load_state(experiment, program, &ready.plan.hash, &ready.plan.data, self.host, checkpoint);
             ready.pool.install(load).map_err(|error| self.start_error(&error))
         };
         if !share_state || checkpoint.is_none() || program.mesh.replicas == 1 {

@@ -86,14 +86,15 @@ impl RankProcess {
         start_heartbeat(region.clone(), self.rank).map_err(EngineError::io("starting the heartbeat"))?;
         faults.before_data();
         let pool = thread_pool(*threads)?;
-        let checkpointed = training.checkpoint.as_ref().map(|_| RecordedInputs::new(data.clone(), &self.run));
-        let prepared = prepare_rank_inputs(experiment, checkpointed.as_ref(), &pool, host, &mut IgnoreEvents)?;
+        let recorded = || RecordedInputs::new(data.clone(), &self.run, experiment);
+        let recorded_inputs = training.checkpoint.as_ref().map(|_| recorded()).transpose()?;
+        let prepared = prepare_rank_inputs(experiment, recorded_inputs.as_ref(), &pool, host, &mut IgnoreEvents)?;
         if prepared.facts != *data {
             let message = "the data, or the weights to start from, changed since the run was started";
             return Err(EngineError::Other(message.to_owned()));
         }
         let checkpoint = training.checkpoint.as_deref();
-        let state = pool.install(|| load_state(experiment, program, plan_hash, data, &host.cache, checkpoint))?;
+        let state = pool.install(|| load_state(experiment, program, plan_hash, data, host, checkpoint))?;
         let resources = training_resources(&prepared);
         let outcome = pool.install(|| self.run_program(parent, start, region, &resources, state))?;
         Ok(RankCompletion { interrupted: outcome.interrupted, peak_rss_bytes: peak_rss_bytes() })

@@ -19,13 +19,12 @@ use crate::observer::{RunEvent, RunObserver};
 use crate::prepare::Host;
 
 /// A sweep file, and how its points are to be run.
-#[derive(Debug)]
 pub struct SweepRequest<'a> {
     pub spec: &'a SweepSpec,
     /// The folder of the sweep to resume; `spec` is then its copy of the sweep file. `None` resumes or starts the sweep of the file `spec`.
     pub started: Option<PathBuf>,
     /// The layers over the experiment of every point: `--set` flags, environment variables, and what templates may read.
-    pub options: LoadOptions,
+    pub options: LoadOptions<'a>,
     /// Names of the program's own environment variables, which are no keys of an experiment.
     pub own_variables: &'a [&'a str],
     /// True to start another sweep even if the file has one.
@@ -86,6 +85,9 @@ pub fn open_sweep(
     if let Some((path, record)) = find_resumable(request, host, observer)? {
         return resume(request, host, path, record, observer);
     }
+    if matches!(request.launcher, SweepLauncher::Slurm { .. }) && !request.dry_run {
+        slurm::check_commands()?;
+    }
     let PlannedSweep { record, experiments, is_private } = plan_points(request, host, observer)?;
     if let SweepLauncher::Slurm { .. } = request.launcher {
         slurm::check_array_size(&record)?;
@@ -107,10 +109,15 @@ pub fn open_sweep(
 ///
 /// # Errors
 /// All mistakes of all points.
-pub fn check_sweep(spec: &SweepSpec, options: &LoadOptions, host: &Host) -> Result<usize, EngineError> {
+pub fn check_sweep(
+    spec: &SweepSpec,
+    options: &LoadOptions<'_>,
+    host: &Host,
+    observer: &mut dyn RunObserver,
+) -> Result<usize, EngineError> {
     check_flags(spec, &options.sets)?;
     let expanded = expand(spec)?;
-    load_points(spec, &expanded.points, options, &host.pool()?).map(|points| points.len())
+    load_points(spec, &expanded.points, options, &host.pool()?, host, observer).map(|points| points.len())
 }
 
 /// # Errors

@@ -27,10 +27,10 @@ use runner_template::source::BYTE_ORDER_MARK;
 
 use super::open::SweepRequest;
 use super::point_problems::PointProblems;
-use crate::apply::is_private;
+use crate::apply::has_private_text;
 use crate::error::{EngineError, error_text};
 use crate::observer::{RunEvent, RunObserver};
-use crate::prepare::{Host, check_prompts, local_devices, pin_hub_commits, prepare_inputs};
+use crate::prepare::{Host, check_prompts, local_devices, model_fetcher, pin_hub_commits, prepare_inputs};
 
 /// A sweep that can start.
 #[derive(Debug)]
@@ -49,13 +49,16 @@ pub(super) struct PlannedSweep {
 pub(super) fn load_points<'a>(
     spec: &SweepSpec,
     points: &'a [ExpandedPoint],
-    options: &LoadOptions,
+    options: &LoadOptions<'_>,
     pool: &ThreadPool,
+    host: &Host,
+    observer: &mut dyn RunObserver,
 ) -> Result<Vec<(&'a ExpandedPoint, Loaded)>, EngineError> {
     if let Some(missing) = &spec.missing_base {
         return Err(ConfigError::new(vec![(**missing).clone()]).into());
     }
-    let mut base = options.clone();
+    let fetch = model_fetcher(host, observer);
+    let mut base = LoadOptions { fetch_model: Some(&fetch), ..options.clone() };
     if spec.has_template() {
         // A variable that varies and is not used is a mistake.
         base.template.named = spec.names().into_iter().map(str::to_owned).collect();
@@ -86,10 +89,10 @@ pub(super) fn plan_points(
     let spec = request.spec;
     let pool = host.pool()?;
     let expanded = expand(spec)?;
-    let mut points = load_points(spec, &expanded.points, &request.options, &pool)?;
+    let mut points = load_points(spec, &expanded.points, &request.options, &pool, host, observer)?;
     let mut problems = PointProblems::new(expanded.points.len());
     for (point, loaded) in &mut points {
-        if let Err(error) = pin_hub_commits(&mut loaded.experiment, host, observer) {
+        if let Err(error) = pin_hub_commits(&mut loaded.experiment, None, host, observer) {
             problems.add(point, error_text(&error));
         }
     }
@@ -153,7 +156,7 @@ pub(super) fn plan_points(
         points: planned,
     };
     let experiments = points.iter().map(|(_, loaded)| runner_config::to_yaml(&loaded.experiment)).collect();
-    let is_private = points.iter().any(|(_, loaded)| is_private(loaded));
+    let is_private = points.iter().any(|(_, loaded)| has_private_text(loaded));
     Ok(PlannedSweep { record, experiments, is_private })
 }
 

@@ -44,6 +44,12 @@ pub(super) fn check_request(has_early_stop: bool, options: &[String]) -> Result<
 }
 
 /// # Errors
+/// If Slurm's commands are missing, so that nothing can be submitted.
+pub(super) fn check_commands() -> Result<(), EngineError> {
+    ["squeue", "sbatch"].iter().try_for_each(|name| slurm_output(Command::new(name).arg("--version")).map(drop))
+}
+
+/// # Errors
 /// If the number of a point is larger than Slurm allows for a job of an array.
 pub(super) fn check_array_size(record: &SweepRecord) -> Result<(), EngineError> {
     let last = record.points.iter().filter(|p| p.same_as.is_none()).map(|p| p.index).max().unwrap_or(0);
@@ -132,15 +138,23 @@ fn queued_points(script: &Path) -> Result<Vec<usize>, EngineError> {
 
 /// Runs one of Slurm's commands, and returns its output.
 fn run_slurm(command: &mut Command) -> Result<String, EngineError> {
-    let name = command.get_program().to_string_lossy().into_owned();
-    let Output { status, stdout, stderr } = command.output().map_err(|error| match error.kind() {
-        ErrorKind::NotFound => {
-            EngineError::Request(format!("there is no {name} here: jobs are submitted where Slurm's commands are"))
-        }
-        _ => EngineError::io(name.clone())(error),
-    })?;
+    let Output { status, stdout, stderr } = slurm_output(command)?;
     if !status.success() {
+        let name = command.get_program().to_string_lossy();
         return Err(EngineError::Other(format!("{name}: {}", String::from_utf8_lossy(&stderr).trim())));
     }
     Ok(String::from_utf8_lossy(&stdout).into_owned())
+}
+
+/// Runs one of Slurm's commands, whether it succeeds or not.
+fn slurm_output(command: &mut Command) -> Result<Output, EngineError> {
+    command.output().map_err(|error| {
+        let name = command.get_program().to_string_lossy().into_owned();
+        match error.kind() {
+            ErrorKind::NotFound => {
+                EngineError::Request(format!("there is no {name} here: jobs are submitted where Slurm's commands are"))
+            }
+            _ => EngineError::io(name)(error),
+        }
+    })
 }

@@ -79,8 +79,8 @@ pub fn assume_data_hashed(experiment: &Experiment, rows: u64, hash: impl Fn(&[Va
         test,
         choice,
         weights: match &experiment.model.init {
-            Some(WeightInit::From(path)) => Some(WeightsFacts {
-                hash: hash(&[path.to_string_lossy().as_ref().into()]),
+            Some(WeightInit::From(source)) => Some(WeightsFacts {
+                hash: hash(&[source.to_string().into()]),
                 vocab_size: given.unwrap_or(tokenizer_vocab),
             }),
             _ => None,

@@ -74,7 +74,7 @@ pub fn expand(spec: &SweepSpec) -> Result<Expanded, ConfigError> {
 /// The options that load the base of `spec` for `point`: the sweep's settings, over them those of `base` (the command's), over them
 /// those of the point.
 #[must_use]
-pub fn load_options(spec: &SweepSpec, point: &ExpandedPoint, base: &LoadOptions) -> LoadOptions {
+pub fn load_options<'a>(spec: &SweepSpec, point: &ExpandedPoint, base: &LoadOptions<'a>) -> LoadOptions<'a> {
     let mut out = base.clone();
     let own = spec.set.iter().map(|setting| spec.as_written(setting.clone()));
     out.sets = own.chain(base.sets.iter().cloned()).collect();

@@ -93,14 +93,17 @@ impl SweepResults {
     }
 
     /// The table as CSV: a header and one line for each row, with the columns `point`, one for each name that varies, `status`,
-    /// `steps_done`, the metric, `seconds`, `run`. Unknown values are empty. A name that is also another column gets the prefix
-    /// `param.`. A text that a spreadsheet would take for a formula gets the prefix `'`.
+    /// `steps_done`, the metric, `seconds`, `run`, and those of `val_bits_per_byte`, `tokens_per_second` and `mfu` that are not the metric.
+    /// Unknown values are empty. A name that is also another column gets the prefix `param.`. A text that a spreadsheet would take for a
+    /// formula gets the prefix `'`.
     ///
     /// # Errors
     /// No input causes one.
     pub fn csv(&self) -> Result<String, csv::Error> {
         let metric = self.objective.metric.name();
-        let own = ["point", "status", "steps_done", metric, "seconds", "run"];
+        let measured = ["val_bits_per_byte", "tokens_per_second", "mfu"];
+        let mut own = vec!["point", "status", "steps_done", metric, "seconds", "run"];
+        own.extend(measured.iter().filter(|name| **name != metric));
         let mut names: Vec<&str> = Vec::new();
         for (name, _) in self.rows.iter().flat_map(|row| &row.values) {
             if !names.contains(&name.as_str()) {
@@ -125,7 +128,10 @@ impl SweepResults {
                 number(row.seconds),
                 row.run.as_deref().map(escape_formula).unwrap_or_default(),
             ];
-            writer.write_record(once(row.point.to_string()).chain(names.iter().map(value)).chain(rest))?;
+            let measured = measured.iter().zip([row.val_bits_per_byte, row.tokens_per_second, row.mfu]);
+            let measured = measured.filter(|(name, _)| **name != metric).map(|(_, value)| number(value));
+            writer
+                .write_record(once(row.point.to_string()).chain(names.iter().map(value)).chain(rest).chain(measured))?;
         }
         let bytes = writer.into_inner().map_err(|e| csv::Error::from(e.into_error()))?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
@@ -204,13 +210,18 @@ mod tests {
     fn csv_reads_back_and_holds_no_formulas() {
         let mut first = row(2, PointStatus::Done, Some(1.25));
         first.values.push(("status".to_owned(), json!(-3)));
+        (first.val_bits_per_byte, first.mfu) = (Some(0.5), Some(0.25));
         let table = results(Goal::Minimize, vec![row(1, PointStatus::Failed, None), first]).csv().unwrap();
-        let expected = "point,lr,decay,param.status,status,steps_done,val_loss,seconds,run\n\
-                        2,1e-5,\"'=1+1, \"\"x\"\"\",-3,done,10,1.25,1.5,run-2\n\
-                        1,1e-5,\"'=1+1, \"\"x\"\"\",,failed,10,,1.5,run-1\n";
+        let expected = "point,lr,decay,param.status,status,steps_done,val_loss,seconds,run,val_bits_per_byte,tokens_per_second,mfu\n\
+                        2,1e-5,\"'=1+1, \"\"x\"\"\",-3,done,10,1.25,1.5,run-2,0.5,,0.25\n\
+                        1,1e-5,\"'=1+1, \"\"x\"\"\",,failed,10,,1.5,run-1,,,\n";
         assert_eq!(table, expected);
         let mut reader = csv::Reader::from_reader(table.as_bytes());
-        assert!(reader.records().all(|record| record.unwrap().len() == 9));
+        assert!(reader.records().all(|record| record.unwrap().len() == 12));
+        let mut speed = results(Goal::Maximize, vec![row(1, PointStatus::Done, Some(10.0))]);
+        speed.objective.metric = ObjectiveMetric::TokensPerSecond;
+        let header = "point,lr,decay,status,steps_done,tokens_per_second,seconds,run,val_bits_per_byte,mfu\n";
+        assert!(speed.csv().unwrap().starts_with(header), "the objective has one column");
     }
 
     #[test]

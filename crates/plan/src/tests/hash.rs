@@ -67,10 +67,7 @@ fn what_changes_a_number_changes_the_hash() {
         ("final_norm", |x| x.model.variant.final_norm = false),
         ("mlp_dropout", |x| x.model.variant.mlp_dropout = 0.1),
         ("init", |x| x.model.init = Some(e::WeightInit::Pytorch { embedding: e::PytorchEmbedding::Uniform(0.1) })),
-        ("init", |x| {
-            let embedding = e::PytorchEmbedding::OfModules(e::ModuleStart::Normal);
-            x.model.init = Some(e::WeightInit::Pytorch { embedding });
-        }),
+        ("init", |x| x.model.init = Some(e::WeightInit::Pytorch { embedding: e::PytorchEmbedding::Normal })),
         ("length", |x| x.data.layout = e::Layout::Packed { length: 4 }),
         ("shuffle", |x| x.data.shuffle = false),
         ("sequences that leave some rows", |x| x.batch.sequences = 24),

@@ -11,7 +11,7 @@ use runner_store::timed_metrics::{FLOATS, INTEGERS, TimedLine, TimedRecord};
 /// # Errors
 /// `Exists` if the file exists, unless `force`; if a run cannot be read or the file cannot be written. Then there is no new file.
 pub fn export_csv(runs: &[TimedRecord], path: &Path, force: bool) -> Result<(u64, u64), ExportError> {
-    write_new_file(path, force, |out| {
+    write_new_file(path, force, false, |out| {
         let mut writer = csv::Writer::from_writer(out);
         let failed = |error: csv::Error| ExportError::io(path)(std::io::Error::other(error));
         let metrics = INTEGERS.iter().map(|column| column.name).chain(FLOATS.iter().map(|column| column.name));

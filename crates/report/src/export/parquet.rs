@@ -29,7 +29,7 @@ type Row<'a> = (&'a str, TimedLine);
 /// `Exists` if the file exists, unless `force`; if a run cannot be read or the file cannot be written. Then there is no new file.
 pub fn export_parquet(runs: &[TimedRecord], path: &Path, force: bool) -> Result<(u64, u64), ExportError> {
     let failed = |error: ParquetError| ExportError::io(path)(std::io::Error::other(error));
-    write_new_file(path, force, |out| {
+    write_new_file(path, force, false, |out| {
         let mut writer = file_writer(out).map_err(failed)?;
         let mut rows: Vec<Row<'_>> = Vec::with_capacity(ROWS_PER_GROUP);
         let mut count = 0;

@@ -8,7 +8,7 @@ use super::new_file::write_new_file;
 use runner_store::timed_metrics::{EventFileWriter, TimedRecord, event_file_name};
 
 /// Writes `run` to an event file in the folder `dir/ID`. Returns the file, its events and its bytes. The file's name depends on
-/// the run alone, so that another export replaces it.
+/// the run alone, so that another export replaces it. The file has the experiment's text: that of a private run is private.
 ///
 /// # Errors
 /// `Exists` if the folder holds an event file, unless `force`; if the run cannot be read or the file cannot be written. Then
@@ -24,8 +24,8 @@ pub fn export_tensorboard(run: &TimedRecord, dir: &Path, force: bool) -> Result<
         }
     }
     let path = folder.join(event_file_name(run));
-    let (count, bytes) =
-        write_new_file(&path, force, |out| Ok(EventFileWriter::write_record(out, &path, run)?.count()))?;
+    let fill = |out: &mut _| Ok(EventFileWriter::write_record(out, &path, run)?.count());
+    let (count, bytes) = write_new_file(&path, force, run.has_private_settings(), fill)?;
     Ok((path, count, bytes))
 }
 

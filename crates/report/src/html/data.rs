@@ -59,6 +59,9 @@ pub struct PageData {
     /// The version of this program.
     pub(super) version: &'static str,
     pub runs: Vec<RunData>,
+    /// True if only their owner may read the settings of one of the runs.
+    #[serde(skip)]
+    pub is_private: bool,
     pub(super) differences: Vec<DifferingSetting>,
     /// The reasons why losses of the runs do not compare, a sentence for each.
     pub(super) incomparable: Vec<String>,
@@ -168,6 +171,7 @@ impl RunReader {
         let files: Vec<Option<&str>> = runs.iter().map(|run| run.yaml.as_deref()).collect();
         Ok(PageData {
             format: FORMAT,
+            is_private: paths.iter().any(|path| run_dir::has_private_settings(path)),
             title: request.title.clone().unwrap_or_else(|| default_title(&runs, sweep.as_ref())),
             made: time::now(),
             version: env!("CARGO_PKG_VERSION"),

@@ -7,6 +7,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::hub_name;
 use crate::serde_defaults::{defaults, is_default, is_true, yes};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -66,7 +67,7 @@ pub enum Tokenizer {
         special_tokens: Vec<String>,
     },
     /// The tokenizer of a model on the Hugging Face hub: its tokenizer.json, or vocab.json and merges.txt.
-    Hub(HubTokenizer),
+    Hub(HubModel),
 }
 
 impl Default for Tokenizer {
@@ -75,16 +76,30 @@ impl Default for Tokenizer {
     }
 }
 
-/// A tokenizer by the name of its model. The name alone is enough: `hub: gpt2`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+/// A model of the hub. The name alone is enough: `hub: gpt2`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(extend("x-short" = "name"), transform = or_text)]
-pub struct HubTokenizer {
+pub struct HubModel {
     /// The model's name, as `gpt2` or `openai-community/gpt2`.
     pub name: String,
     /// Branch, tag or commit. Default: main.
     #[serde(default = "default_branch")]
     pub revision: String,
+}
+
+impl HubModel {
+    /// The model that `text` names: NAME or NAME@REVISION. [`HubModel::problem`] says whether these are legal.
+    pub fn from_text(text: &str) -> Self {
+        let (name, revision) = text.split_once('@').unwrap_or((text, HUB_DEFAULT_BRANCH));
+        Self { name: name.to_owned(), revision: revision.to_owned() }
+    }
+
+    /// The reason why there can be no such model, such as "the name is empty".
+    pub fn problem(&self) -> Option<String> {
+        let problem = hub_name::name_problem(&self.name).map(|problem| format!("the name {problem}"));
+        problem.or_else(|| hub_name::revision_problem(&self.revision).map(|problem| format!("the revision {problem}")))
+    }
 }
 
 /// Makes `schema`, a mapping, accept a text too, which stands for its key `x-short`.

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
 
-pub use crate::experiment::{Activation, ModuleStart, NormPlace, PositionKind, PytorchEmbedding};
+pub use crate::experiment::{Activation, NormPlace, PositionKind, PytorchEmbedding};
 use crate::serde_defaults::{is_default, is_true};
 
 /// The differences from GPT-2. The default is GPT-2 itself, and a Llama. Records leave out settings that have their default.
@@ -67,9 +67,7 @@ impl Gpt2Variant {
         if let Some(embedding) = self.pytorch_init {
             let _ = match embedding {
                 PytorchEmbedding::Uniform(bound) => write!(words, ", PyTorch's initial weights (embedding ±{bound})"),
-                PytorchEmbedding::OfModules(ModuleStart::Normal) => {
-                    write!(words, ", PyTorch's initial weights (embedding normal(0, 1))")
-                }
+                PytorchEmbedding::Normal => write!(words, ", PyTorch's initial weights (embedding normal(0, 1))"),
             };
         }
         words

@@ -11,7 +11,7 @@ use super::header::header_of_part;
 use super::load::{CheckpointProblem, StoredCheckpoint, each_number};
 use super::part::PartSpec;
 use crate::error::StoreError;
-use runner_files::{put_in_place, temporary_file};
+use runner_files::OutputFile;
 use runner_spec::model::layout::ParamLayout;
 
 /// A file of weights that is in place.
@@ -37,16 +37,16 @@ pub fn export_weights(
 ) -> Result<ExportedWeights, StoreError> {
     runner_files::create_dir_all(to).map_err(StoreError::io("creating", to))?;
     let path = to.join(MODEL);
-    let temporary = temporary_file(to).map_err(StoreError::io("creating a file in", to))?;
+    let output = OutputFile::create(&path, true, false).map_err(StoreError::io("creating", &path))?;
     let entries: Vec<_> = layout.entries.iter().collect();
     let header = header_of_part(PartSpec::WHOLE, 0, &entries, PartFileKind::Model.sections(0), DType::F32);
-    let out = temporary.as_file();
+    let out = output.as_file();
     let write =
         |bytes: &[u8], position: u64| out.write_all_at(bytes, position).map_err(StoreError::io("writing", &path));
     write(&header, 0)?;
     let base = header.len() as u64;
     let step = stream_weights(folder, which, layout, &mut |place, bytes| Ok(write(bytes, base + 4 * place)?))?;
-    put_in_place(temporary, &path, true).map_err(StoreError::io("renaming into place", &path))?;
+    output.finish().map_err(StoreError::io("renaming into place", &path))?;
     Ok(ExportedWeights { path, bytes: base + 4 * layout.total as u64, step })
 }
 

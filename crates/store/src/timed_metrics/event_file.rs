@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use super::timed_record::{Clock, TimedLine, TimedRecord};
 use crate::error::StoreError;
 use crate::metrics::MetricLine;
-use crate::run_dir::{RESOLVED, TENSORBOARD};
-use runner_files::{is_private, private_temporary_file, put_in_place, temporary_file};
+use crate::run_dir::{self, TENSORBOARD};
+use runner_files::{private_temporary_file, put_in_place, temporary_file};
 use runner_spec::event::{Event, SampleText};
 
 /// The format version that the first event of a file states.
@@ -136,8 +136,9 @@ impl LiveEventFile {
         runner_files::create_dir_all(&folder).map_err(io)?;
         // Leftovers of a killed process are removed from the run directory alone.
         // The file has the text of `resolved.yaml`.
-        let is_private = is_private(&run.join(RESOLVED));
-        let temporary = if is_private { private_temporary_file(run) } else { temporary_file(run) }.map_err(io)?;
+        let temporary =
+            if run_dir::has_private_settings(run) { private_temporary_file(run) } else { temporary_file(run) }
+                .map_err(io)?;
         let out = BufWriter::new(File::create(&temporary).map_err(io)?);
         let (mut writer, clock) = EventFileWriter::begin(out, &path, &record)?;
         writer.flush()?;

@@ -69,6 +69,11 @@ impl TimedRecord {
         read_small(&self.path.join(run_dir::RESOLVED))
     }
 
+    /// True if only their owner may read the settings of the run.
+    pub fn has_private_settings(&self) -> bool {
+        run_dir::has_private_settings(&self.path)
+    }
+
     /// Calls `take` with each line of the metrics, in order. Returns the number of lines.
     ///
     /// # Errors

@@ -4,9 +4,9 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::super::fetch_model_folder;
+use super::super::{Settings, fetch_model_folder};
 use super::server::{Asked, COMMIT, Files, Here, Reply, Server, hub};
-use runner_spec::experiment::{Data, HubTokenizer, Layout, Source, Tokenizer};
+use runner_spec::experiment::{Data, HubModel, Layout, Source, Tokenizer};
 
 #[test]
 fn tokenizers_are_one_file_or_two() {
@@ -20,7 +20,7 @@ fn tokenizers_are_one_file_or_two() {
     let here = Here::new(&server.address);
     let tokenizer = |name: &str| {
         let train = Source::Text { files: Vec::new() };
-        let tokenizer = Tokenizer::Hub(HubTokenizer { name: name.to_owned(), revision: "main".to_owned() });
+        let tokenizer = Tokenizer::Hub(HubModel { name: name.to_owned(), revision: "main".to_owned() });
         here.lower(&Data {
             tokenizer,
             train,
@@ -32,10 +32,7 @@ fn tokenizers_are_one_file_or_two() {
     };
     let one = tokenizer("gpt2").unwrap();
     assert!(matches!(&one.local.tokenizer, Tokenizer::File(path) if fs::read(path).unwrap() == b"{}"));
-    assert_eq!(
-        one.pinned.tokenizer,
-        Tokenizer::Hub(HubTokenizer { name: "gpt2".to_owned(), revision: COMMIT.to_owned() })
-    );
+    assert_eq!(one.pinned.tokenizer, Tokenizer::Hub(HubModel { name: "gpt2".to_owned(), revision: COMMIT.to_owned() }));
     let two = tokenizer("own/pair").unwrap();
     assert!(matches!(&two.local.tokenizer, Tokenizer::Gpt2 { vocab, merges } if vocab.is_file() && merges.is_file()));
     let none = tokenizer("own/none").unwrap_err();
@@ -93,6 +90,17 @@ fn a_model_is_a_folder_of_the_cache() {
     let many = fetch("own/many").unwrap();
     let parts = ["model-1.safetensors", "model-2.safetensors", "model.safetensors.index.json"];
     assert_eq!(names(&many.path), [&["config.json"][..], &parts[..]].concat());
+    // A part is gone, and nothing on this machine says which parts the model has: without the hub, that is no defect of the model.
+    fs::remove_file(many.path.join("model-2.safetensors")).unwrap();
+    fs::remove_dir_all(here.folder.path().join("memos")).unwrap();
+    let fetch_without_hub = |offline: bool| {
+        let settings = Settings { endpoint: "http://127.0.0.1:1".to_owned(), offline, ..here.settings.clone() };
+        fetch_model_folder("own/many", "main", &settings, &here.folder.path().join("memos"), &|_| ()).unwrap_err()
+    };
+    let expected = "it names `model-2.safetensors`, which the cache does not have; the list of files of model own/many";
+    for error in [fetch_without_hub(true), fetch_without_hub(false)] {
+        assert!(error.is_unreachable() && error.to_string().contains(expected), "{error:?}");
+    }
     assert!(fetch("own/outside").unwrap_err().contains("which the model does not have"));
     assert!(fetch("own/pickle").unwrap_err().contains("model own/pickle (main) has no model.safetensors"));
     assert!(fetch("own/none").unwrap_err().ends_with("has no config.json"));

@@ -6,7 +6,8 @@ use std::os::unix::fs::PermissionsExt as _;
 use super::super::fixtures::{eval, run, train};
 use super::*;
 use crate::lines::{LineFile, cut_after_step};
-use crate::run_dir::{METRICS, SAMPLES};
+use crate::run_dir::{METRICS, RESOLVED, SAMPLES};
+use runner_files::is_private_file;
 use runner_plan::testing::{compiled, experiment};
 use runner_spec::event::{EvalMetrics, StepMetrics};
 
@@ -199,6 +200,6 @@ fn the_event_file_of_a_private_run_is_private() {
         fs::set_permissions(path.join(RESOLVED), fs::Permissions::from_mode(mode)).unwrap();
         drop(LiveEventFile::open(&path).unwrap());
         let file = path.join(TENSORBOARD).join(event_file_name(&TimedRecord::open(&path).unwrap()));
-        assert_eq!(is_private(&file), expected, "{mode:o}");
+        assert_eq!(is_private_file(&file), expected, "{mode:o}");
     }
 }

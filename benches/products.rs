@@ -1,0 +1,120 @@
+//! The matrix products of a GPT-2 training step alone, with their shapes, operand layouts and order: x·Wᵀ of every linear layer and
+//! of the head, then for each of them, backwards, dW += dyᵀ·x and dx = dy·W. `compare.py` divides the time of a whole step by theirs.
+//!
+//! The products inside attention (queries with keys, probabilities with values) are not among them, and neither are biases. In bf16
+//! a product includes the rounding of its result, as in a step. Prints one line a repetition, until it is stopped:
+//!
+//! ```text
+//! cargo build --release --example products
+//! target/release/examples/products --layers 4 --d-model 128 --vocab 1024 --rows 2048 --threads 2
+//! ```
+
+use std::io::Write;
+use std::time::Instant;
+
+use anyhow::Context;
+use candle_core::{DType, Device, Tensor};
+use clap::{Parser, ValueEnum};
+use runner_compute::kernels::{StoredPrecision, matmul};
+
+/// The allocator of the program, with the same setting: it keeps freed memory.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// `mi_option_purge_delay` of mimalloc 3; −1: never.
+const PURGE_DELAY: libmimalloc_sys::mi_option_t = 15;
+
+/// Times the matrix products of a GPT-2 training step alone.
+#[derive(Parser)]
+struct Arguments {
+    #[arg(long)]
+    layers: usize,
+    #[arg(long)]
+    d_model: usize,
+    #[arg(long)]
+    vocab: usize,
+    /// Tokens of a micro-batch
+    #[arg(long)]
+    rows: usize,
+    #[arg(long, value_enum, default_value = "fp32")]
+    dtype: Dtype,
+    #[arg(long)]
+    threads: usize,
+    /// Stop after this many repetitions [default: never]
+    #[arg(long)]
+    repetitions: Option<u64>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Dtype {
+    Fp32,
+    Bf16,
+}
+
+/// A linear layer: its weight [out, in], the weight's gradient, the layer's input [rows, in], and the gradient of its output
+/// [rows, out].
+struct Linear {
+    w: Tensor,
+    dw: Tensor,
+    x: Tensor,
+    dy: Tensor,
+}
+
+impl Linear {
+    fn new(rows: usize, inner: usize, out: usize, dtype: Dtype) -> candle_core::Result<Self> {
+        let random = |shape: (usize, usize)| {
+            let values = Tensor::randn(0.0_f32, 0.02, shape, &Device::Cpu)?;
+            match dtype {
+                Dtype::Fp32 => Ok(values),
+                // The CPU's kernels hold bf16 values in f32.
+                Dtype::Bf16 => values.to_dtype(DType::BF16)?.to_dtype(DType::F32),
+            }
+        };
+        let dw = Tensor::zeros((out, inner), DType::F32, &Device::Cpu)?;
+        Ok(Self { w: random((out, inner))?, dw, x: random((rows, inner))?, dy: random((rows, out))? })
+    }
+}
+
+/// The linear layers of the model, in the order of a forward pass.
+fn linear_layers(arguments: &Arguments) -> candle_core::Result<Vec<Linear>> {
+    let d = arguments.d_model;
+    let block = [(d, 3 * d), (d, d), (d, 4 * d), (4 * d, d)];
+    let blocks = std::iter::repeat_n(block, arguments.layers).flatten();
+    blocks
+        .chain([(d, arguments.vocab)])
+        .map(|(inner, out)| Linear::new(arguments.rows, inner, out, arguments.dtype))
+        .collect()
+}
+
+fn multiply(layers: &[Linear], precision: StoredPrecision) -> candle_core::Result<()> {
+    for layer in layers {
+        matmul::linear(&layer.x, &layer.w, None, precision)?;
+    }
+    for layer in layers.iter().rev() {
+        matmul::linear_backward_weight(&layer.dw, &layer.dy, &layer.x)?;
+        matmul::linear_backward_input(&layer.dy, &layer.w, precision)?;
+    }
+    Ok(())
+}
+
+fn main() -> anyhow::Result<()> {
+    #[expect(unsafe_code, reason = "FFI")]
+    // SAFETY: setting an option is not thread-safe, and no other thread exists yet.
+    unsafe {
+        libmimalloc_sys::mi_option_set(PURGE_DELAY, -1);
+    }
+    let arguments = Arguments::parse();
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(arguments.threads).build().context("threads")?;
+    pool.install(|| {
+        let layers = linear_layers(&arguments)?;
+        let precision = StoredPrecision { bf16: arguments.dtype == Dtype::Bf16 };
+        let mut out = std::io::stdout();
+        for repetition in 1..=arguments.repetitions.unwrap_or(u64::MAX) {
+            let start = Instant::now();
+            multiply(&layers, precision)?;
+            writeln!(out, "repetition {repetition}  {:.3} ms", start.elapsed().as_secs_f64() * 1e3)?;
+            out.flush()?;
+        }
+        Ok(())
+    })
+}
