@@ -2,7 +2,6 @@
 
 use std::sync::OnceLock;
 
-use runner_compute::kernels::cpu::product::Bf16Products;
 use runner_compute::kernels::cpu::simd::{instruction_set, matmul_instruction_set};
 use runner_engine::prepare::ProgramBuild;
 use runner_spec::format::short_hash;
@@ -29,12 +28,11 @@ pub(super) fn long_version() -> &'static str {
         let ProgramBuild { target, source_hash } = program_build();
         let sources = source_hash.as_deref().map_or("not known", short_hash);
         format!(
-            "{}{commit}\nsources: {sources}\ntarget: {}\nfeatures: {features}\ninstructions: {}, matrix products {}, in bf16 {}",
+            "{}{commit}\nsources: {sources}\ntarget: {}\nfeatures: {features}\ninstructions: {}, matrix products {}",
             env!("CARGO_PKG_VERSION"),
             target.as_deref().unwrap_or(std::env::consts::ARCH),
             instruction_set(),
-            matmul_instruction_set(),
-            Bf16Products::fastest().instruction_set()
+            matmul_instruction_set()
         )
     })
 }

@@ -4,7 +4,7 @@ use candle_core::{Result, Tensor, bail};
 
 use runner_spec::data::IGNORED_TARGET;
 
-use super::access::{on_host, write};
+use super::access::{StoredPrecision, on_host, write};
 use super::cpu::cross_entropy;
 use super::optimizer::DeviceSum;
 
@@ -50,6 +50,7 @@ pub fn cross_entropy(
     targets: &[u32],
     device_targets: Option<&Tensor>,
     scale: Option<f64>,
+    precision: StoredPrecision,
 ) -> Result<Losses> {
     let (rows, vocab) = logits.dims2()?;
     if targets.len() != rows {
@@ -66,8 +67,8 @@ pub fn cross_entropy(
     }
     let _ = device_targets;
     let losses = std::cell::RefCell::new(vec![0.0_f32; rows]);
-    with_type!(logits, S => write::<S>(logits, "cross_entropy", |logits| {
-        cross_entropy::cross_entropy(logits, vocab, targets, scale, &mut losses.borrow_mut());
+    with_type!(logits, T => write::<T>(logits, "cross_entropy", |logits| {
+        cross_entropy::cross_entropy(logits, vocab, targets, scale, &mut losses.borrow_mut(), precision.bf16);
     }))?;
     Ok(Losses::Ready(losses.into_inner()))
 }

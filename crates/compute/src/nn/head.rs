@@ -41,7 +41,8 @@ impl Head {
             None => (x, None),
         };
         let (logits, mb) = (self.project.forward(pass, &normed)?, pass.mb);
-        let losses = loss::cross_entropy(&logits, &mb.targets, mb.device_targets.as_ref(), Some(mb.scale))?;
+        let losses =
+            loss::cross_entropy(&logits, &mb.targets, mb.device_targets.as_ref(), Some(mb.scale), mb.precision)?;
         Ok((losses, HeadActivations { norm, normed, dlogits: logits }))
     }
 
@@ -69,7 +70,9 @@ impl Head {
         for rows in wanted.chunks(rows_at_once) {
             let logits = self.logits(pass, x, rows)?;
             let targets: Vec<u32> = rows.iter().map(|&r| mb.targets[r]).collect();
-            for (&row, loss) in rows.iter().zip(loss::cross_entropy(&logits, &targets, None, None)?.read()?) {
+            for (&row, loss) in
+                rows.iter().zip(loss::cross_entropy(&logits, &targets, None, None, mb.precision)?.read()?)
+            {
                 losses[row] = loss;
             }
         }

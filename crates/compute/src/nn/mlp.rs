@@ -57,7 +57,7 @@ impl Mlp {
             }
             Self::SwiGlu { gate_up, .. } => {
                 let before = gate_up.forward(pass, x)?;
-                (before.clone(), pointwise::swiglu(&before)?)
+                (before.clone(), pointwise::swiglu(&before, pass.mb.precision)?)
             }
         };
         Ok(MlpActivations { before, after })
@@ -80,10 +80,10 @@ impl Mlp {
             Self::Plain { activation, dropout, .. } => {
                 // No other tensor shares this gradient's buffer.
                 dropout.apply(&dafter, mb)?;
-                pointwise::activate_backward(&dafter, &before, *activation)?;
+                pointwise::activate_backward(&dafter, &before, *activation, mb.precision)?;
                 dafter
             }
-            Self::SwiGlu { .. } => pointwise::swiglu_backward(&before, &dafter)?,
+            Self::SwiGlu { .. } => pointwise::swiglu_backward(&before, &dafter, mb.precision)?,
         };
         drop(before);
         up.backward(pass, x, &dbefore)

@@ -11,6 +11,7 @@ use super::rank_training::{RankTraining, connect_rank};
 use crate::observer::IgnoreEvents;
 use crate::prepare::thread_pool;
 use runner_comm::Region;
+use runner_compute::kernels::activation_dtype;
 use runner_compute::observer::Observer;
 use runner_compute::state::TrainState;
 use runner_exec::{ExecError, Resources, RunControls, TrainedRank};
@@ -42,8 +43,7 @@ pub fn run<'a>(
 ) -> Result<Vec<TrainedRank>, RankError> {
     let controls = controls.into();
     let Some(first) = ranks.first() else { return Ok(Vec::new()) };
-    // Activations have at most the size of f32, or that of f64 state.
-    let element = first.state.buffer.dtype().size_in_bytes().max(size_of::<f32>());
+    let element = activation_dtype(&first.state.buffer).size_in_bytes();
     let topology = topology(first.program, slots, element);
     let region = Region::anonymous(&topology).map_err(|error| start_error(0, &error))?;
     let mut observer = Some(observer);

@@ -2,8 +2,9 @@
 
 use rayon::prelude::*;
 
+use super::Real;
+use super::elementwise::round_if;
 use super::simd::{inlined, rows_per_task, vectorize};
-use super::{Real, Stored};
 
 /// cos and sin of position·theta^(−2i/head_dim), each [positions, head_dim/2].
 pub fn tables(positions: usize, head_dim: usize, theta: f64) -> (Vec<f64>, Vec<f64>) {
@@ -17,19 +18,20 @@ pub fn tables(positions: usize, head_dim: usize, theta: f64) -> (Vec<f64>, Vec<f
 
 /// Rotates the first `heads` heads of each row of `x` ([rows, stride]); row r is at position `start + r mod seq`.
 /// `inverse` rotates back, which is also the backward.
-pub fn rotate<S: Stored>(
-    x: &mut [S],
+pub fn rotate<T: Real>(
+    x: &mut [T],
     stride: usize,
     heads: usize,
     head_dim: usize,
     seq: usize,
     start: usize,
-    cos: &[S::Real],
-    sin: &[S::Real],
+    cos: &[T],
+    sin: &[T],
     inverse: bool,
+    bf16: bool,
 ) {
     let half = head_dim / 2;
-    let sign = if inverse { -S::Real::ONE } else { S::Real::ONE };
+    let sign = if inverse { -T::ONE } else { T::ONE };
     let rows = rows_per_task(stride);
     x.par_chunks_mut(rows * stride).enumerate().for_each(|(task, x)| {
         vectorize(inlined!(|| {
@@ -39,8 +41,8 @@ pub fn rotate<S: Stored>(
                 for head in row[..heads * head_dim].chunks_exact_mut(head_dim) {
                     let (a, b) = head.split_at_mut(half);
                     for (((a, b), &c), &s) in a.iter_mut().zip(b).zip(cos).zip(sin) {
-                        let (x, y, s) = (a.load(), b.load(), s * sign);
-                        (*a, *b) = (S::store(x * c - y * s), S::store(y * c + x * s));
+                        let s = s * sign;
+                        (*a, *b) = (round_if(*a * c - *b * s, bf16), round_if(*b * c + *a * s, bf16));
                     }
                 }
             }
