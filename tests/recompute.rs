@@ -183,7 +183,8 @@ fn memory_falls_as_the_plan_says() {
 }
 
 /// Without master weights, weights, gradients and moments take 2 bytes a number, and products read f32 copies of single matrices, of
-/// which the largest is the table's. That the whole of either is never held in f32 shows in the step's peak.
+/// which the largest is the table's. That the whole of either is never held in f32 shows in the step's peak, as far as a packed copy of
+/// the table leaves it visible.
 #[test]
 fn bf16_state_takes_what_the_plan_says() {
     let _lock = lock_measurements();
@@ -203,7 +204,11 @@ fn bf16_state_takes_what_the_plan_says() {
             assert_eq!(held, [2, 2, 4].map(|bytes| bytes * rank.params.total), "{model}");
             let (measured, planned) = (observed.step.expect("it is counted"), planned(rank));
             println!("{model}, {rows} rows: planned {planned} measured {measured}");
-            assert!(measured.abs_diff(planned) * 100 < planned * 8, "{model}, {rows} rows: {measured} of {planned}");
+            // A product packs as much of an operand as the processor's third-level cache holds: a part of the table, or all of it.
+            let packed_table = 4 * vocab_size * 128;
+            let what = format!("{model}, {rows} rows: {measured} of {planned}");
+            assert!(measured * 100 > planned * 92, "{what}");
+            assert!(measured * 100 < planned * 108 + packed_table * 100, "{what}");
             let with_masters = of(true);
             assert!(memory.total() < with_masters.plan.ranks[0].memory.total(), "{model}");
         }
