@@ -17,7 +17,7 @@ pub enum HubError {
     /// The hub cannot be reached.
     #[error("{0}")]
     Unreachable(String),
-    /// What is needed is not in the cache, and no requests may be sent.
+    /// The cache lacks a file, and no requests may be sent.
     #[error("{0}")]
     Offline(String),
     /// An answer that makes no sense or is unsafe to follow, or a file that cannot be read or written.
