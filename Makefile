@@ -87,7 +87,7 @@ bench: ## training steps beside PyTorch's and their own matrix products, turn by
 	$(CARGO) build --release --example products
 	$(PYTHON) benches/compare.py --model both --modes eager,compile --dtypes fp32,bf16 --products target/release/examples/products
 
-bench-kernels: ## criterion benches of the kernels
+bench-kernels: ## the CPU kernels beside memory bandwidth and the rate of products
 	$(CARGO) bench --bench kernels
 
 docs:

@@ -130,8 +130,8 @@ fn rows(bench: &Bench<'_>, s: &Shape) -> Result<()> {
     let dropout = DropoutMask { stream, step: 1, first_sample: 0, sample_stride: 1, p: 0.1 };
     bench.row("dropout", &Floor::Bytes(4 * n), &mut || cuda::pointwise::dropout(&x, s.seq, &dropout))?;
     let rope = Rope::new(s.seq, 64.min(d), 10_000.0, &x)?;
-    let (heads, precision) = (d / 64.min(d), runner_compute::kernels::StoredPrecision { bf16: true });
-    bench.row("rotation", &Floor::Bytes(4 * n), &mut || rope.rotate(&x, heads, s.seq, 0, false, precision))?;
+    let heads = d / 64.min(d);
+    bench.row("rotation", &Floor::Bytes(4 * n), &mut || rope.rotate(&x, heads, s.seq, 0, false))?;
     bench.row("bias gradient", &Floor::Bytes(2 * n), &mut || cuda::matmul::bias_backward(&bias, &dy))?;
     let (wide, dwide) = (activations(gpu, (rows, 4 * d))?, activations(gpu, (rows, 4 * d))?);
     bench.row("GELU", &Floor::Bytes(16 * n), &mut || cuda::pointwise::activate(&wide, Activation::Gelu).map(|_| ()))?;

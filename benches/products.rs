@@ -15,7 +15,7 @@ use std::time::Instant;
 use anyhow::Context;
 use candle_core::{DType, Device, Tensor};
 use clap::{Parser, ValueEnum};
-use runner_compute::kernels::{StoredPrecision, matmul};
+use runner_compute::kernels::matmul;
 
 /// The allocator of the program, with the same setting: it keeps freed memory.
 #[global_allocator]
@@ -66,8 +66,7 @@ impl Linear {
             let values = Tensor::randn(0.0_f32, 0.02, shape, &Device::Cpu)?;
             match dtype {
                 Dtype::Fp32 => Ok(values),
-                // The CPU's kernels hold bf16 values in f32.
-                Dtype::Bf16 => values.to_dtype(DType::BF16)?.to_dtype(DType::F32),
+                Dtype::Bf16 => values.to_dtype(DType::BF16),
             }
         };
         let dw = Tensor::zeros((out, inner), DType::F32, &Device::Cpu)?;
@@ -86,13 +85,13 @@ fn linear_layers(arguments: &Arguments) -> candle_core::Result<Vec<Linear>> {
         .collect()
 }
 
-fn multiply(layers: &[Linear], precision: StoredPrecision) -> candle_core::Result<()> {
+fn multiply(layers: &[Linear]) -> candle_core::Result<()> {
     for layer in layers {
-        matmul::linear(&layer.x, &layer.w, None, precision)?;
+        matmul::linear(&layer.x, &layer.w, None)?;
     }
     for layer in layers.iter().rev() {
         matmul::linear_backward_weight(&layer.dw, &layer.dy, &layer.x)?;
-        matmul::linear_backward_input(&layer.dy, &layer.w, precision)?;
+        matmul::linear_backward_input(&layer.dy, &layer.w)?;
     }
     Ok(())
 }
@@ -107,11 +106,10 @@ fn main() -> anyhow::Result<()> {
     let pool = rayon::ThreadPoolBuilder::new().num_threads(arguments.threads).build().context("threads")?;
     pool.install(|| {
         let layers = linear_layers(&arguments)?;
-        let precision = StoredPrecision { bf16: arguments.dtype == Dtype::Bf16 };
         let mut out = std::io::stdout();
         for repetition in 1..=arguments.repetitions.unwrap_or(u64::MAX) {
             let start = Instant::now();
-            multiply(&layers, precision)?;
+            multiply(&layers)?;
             writeln!(out, "repetition {repetition}  {:.3} ms", start.elapsed().as_secs_f64() * 1e3)?;
             out.flush()?;
         }

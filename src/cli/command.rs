@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
+use super::common::apply_process_variables;
 use super::exit::{Exit, exit_of, render};
 use super::output::{print_to_stderr, set_verbose};
 use super::{
@@ -27,7 +28,7 @@ use super::{
                   found, 130 interrupted.\n\
                   Environment: RUNNER_RUNS (folder of runs), RUNNER_CACHE (folder of prepared data), RUNNER_PEAK_FLOPS\n\
                   (of the device, for MFU), RUNNER_CUDA_LIBS (folders of CUDA's libraries), RUNNER_<KEY>__<KEY> (a key of the\n\
-                  experiment), NO_COLOR."
+                  experiment), RUNNER_BF16_PRODUCTS (avx512_bf16 or f32: how a CPU multiplies in bf16), NO_COLOR."
 )]
 struct Cli {
     #[command(subcommand)]
@@ -111,7 +112,7 @@ pub(crate) fn run() -> ExitCode {
         }
     };
     set_verbose(cli.verbose);
-    match execute(&cli.command) {
+    match apply_process_variables().and_then(|()| execute(&cli.command)) {
         Ok(exit) => exit.into(),
         Err(error) => {
             print_to_stderr(&render(&error, console::colors_enabled_stderr()));

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 
 use clap::builder::{PathBufValueParser, TypedValueParser};
+use runner_compute::kernels::cpu::product::Bf16Products;
 use runner_config::{LoadOptions, Loaded, ModelFetchError, ModelFetchFailure};
 use runner_engine::prepare::{Host, fetch_model_folder, model_fetch_error, thread_pool};
 use runner_report::Screen;
@@ -14,7 +15,7 @@ use runner_spec::experiment::{HubModel, ModelFolder};
 use runner_store::run_dir::MANIFEST;
 use runner_template::Inputs;
 
-use super::exit::RequestError;
+use super::exit::{RequestError, refuse};
 use super::output::{print_detail, print_to_stderr};
 use super::screen_observer::PreparationObserver;
 
@@ -24,9 +25,26 @@ pub(crate) const RUNS: &str = "RUNNER_RUNS";
 pub(crate) const CACHE: &str = "RUNNER_CACHE";
 /// The variable with the secret that ranks of a launcher share.
 pub(crate) const TOKEN: &str = "RUNNER_TOKEN";
+/// The variable with the name of the way in which a CPU multiplies bf16 matrices.
+const BF16_PRODUCTS: &str = "RUNNER_BF16_PRODUCTS";
+
+/// Applies the variables that concern the whole process.
+///
+/// # Errors
+/// If a variable has a wrong value.
+pub(crate) fn apply_process_variables() -> anyhow::Result<()> {
+    if let Some(name) = env::var_os(BF16_PRODUCTS).filter(|name| !name.is_empty()) {
+        match Bf16Products::named(&name.to_string_lossy()) {
+            Ok(way) => way.choose(),
+            Err(message) => refuse!("{BF16_PRODUCTS}: {message}"),
+        }
+    }
+    Ok(())
+}
+
 /// The program's own variables, which are no keys of the experiment.
-pub(crate) const OWN_VARIABLES: [&str; 5] =
-    [RUNS, CACHE, TOKEN, super::plan::PEAK_FLOPS, runner_machine::doctor::LIBRARY_FOLDERS];
+pub(crate) const OWN_VARIABLES: [&str; 6] =
+    [RUNS, CACHE, TOKEN, BF16_PRODUCTS, super::plan::PEAK_FLOPS, runner_machine::doctor::LIBRARY_FOLDERS];
 
 /// An experiment on the command line.
 #[derive(Debug, Clone, Default, clap::Args)]

@@ -2,6 +2,7 @@
 
 use std::sync::OnceLock;
 
+use runner_compute::kernels::cpu::product::Bf16Products;
 use runner_compute::kernels::cpu::simd::{instruction_set, matmul_instruction_set};
 use runner_engine::prepare::ProgramBuild;
 use runner_spec::format::short_hash;
@@ -28,11 +29,12 @@ pub(super) fn long_version() -> &'static str {
         let ProgramBuild { target, source_hash } = program_build();
         let sources = source_hash.as_deref().map_or("not known", short_hash);
         format!(
-            "{}{commit}\nsources: {sources}\ntarget: {}\nfeatures: {features}\ninstructions: {}, matrix products {}",
+            "{}{commit}\nsources: {sources}\ntarget: {}\nfeatures: {features}\ninstructions: {}, matrix products {}, in bf16 {}",
             env!("CARGO_PKG_VERSION"),
             target.as_deref().unwrap_or(std::env::consts::ARCH),
             instruction_set(),
-            matmul_instruction_set()
+            matmul_instruction_set(),
+            Bf16Products::fastest().instruction_set()
         )
     })
 }

@@ -124,3 +124,33 @@ fn missing_metrics_and_long_decays_are_said_with_what_to_do() {
     let printed = sandbox.expect(1, "reproduce lab --check --threads 1");
     assert!(printed.contains("the losses of the run are missing") && printed.contains("--new`"), "{printed}");
 }
+
+/// The way to multiply bf16 matrices is recorded, and can be chosen; a name that is none is refused before anything runs.
+#[test]
+fn products_in_bf16_can_be_chosen_and_are_recorded() {
+    let sandbox = new_sandbox();
+    let version = sandbox.expect(0, "--version");
+    let fastest = version.lines().find_map(|line| line.split_once(", in bf16 ")).expect("the instructions").1;
+    let apply = |runs: &str, way: Option<&str>| {
+        let mut command = sandbox.command("apply exp.yaml --threads 1 --quiet --set precision=bf16 --runs");
+        command.arg(runs);
+        Finished::of(if let Some(way) = way { command.env("RUNNER_BF16_PRODUCTS", way) } else { &mut command })
+    };
+    let instructions = |runs: &str| {
+        let run = sandbox.only_run_in(runs);
+        run.manifest()["sessions"][0]["platform"]["matmul_instructions"].as_str().unwrap().to_owned()
+    };
+    apply("automatic", None).expect_code(0);
+    assert_eq!(instructions("automatic"), fastest);
+    apply("chosen", Some("f32")).expect_code(0);
+    assert_ne!(instructions("chosen"), "AVX512_BF16");
+    let session = sandbox.only_run_in("chosen").manifest()["sessions"][0].clone();
+    assert_eq!(session["environment"]["RUNNER_BF16_PRODUCTS"], "f32");
+    let losses = |runs: &str| sandbox.only_run_in(runs).train_losses();
+    for (automatic, chosen) in losses("automatic").into_iter().zip(losses("chosen")) {
+        assert!((automatic - chosen).abs() < 1e-3 * chosen, "{automatic} and {chosen}");
+    }
+    let refused = apply("none", Some("amx")).expect_code(2).text();
+    assert!(refused.contains("RUNNER_BF16_PRODUCTS: \"amx\" is none of"), "{refused}");
+    assert!(!sandbox.path("none").exists());
+}

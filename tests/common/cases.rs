@@ -4,7 +4,6 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
 use candle_core::Tensor;
-use runner_compute::kernels::StoredPrecision;
 use runner_compute::kernels::embedding::sinusoids;
 use runner_compute::kernels::pointwise::Rope;
 use runner_compute::model::{Model, Params};
@@ -21,8 +20,6 @@ use super::{
     WholePasses as _, below, micro_batch, normals, oracle, random, random_params, small_encoder, small_gpt2,
     small_llama, spec, values,
 };
-
-const PRECISION: StoredPrecision = StoredPrecision { bf16: false };
 
 /// The layer under test. `theta` is given if positions are rotary.
 pub enum Layer {
@@ -226,7 +223,7 @@ fn batch(batch: usize, seq: usize, vocab: usize) -> MicroBatch {
     let ids = below("ids", batch * seq, vocab);
     let mut targets = below("targets", batch * seq, vocab);
     targets.iter_mut().step_by(5).for_each(|t| *t = IGNORED_TARGET);
-    let mut mb = micro_batch(&ids, targets, seq, PRECISION);
+    let mut mb = micro_batch(&ids, targets, seq);
     (mb.training, mb.step, mb.first_sample, mb.scale) = (true, 3, 5, 0.37);
     mb
 }

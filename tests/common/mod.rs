@@ -12,7 +12,6 @@ pub mod pipeline;
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Result, Tensor};
-use runner_compute::kernels::StoredPrecision;
 use runner_compute::model::{Model, Output, Params, SavedActivations};
 use runner_compute::nn::MicroBatch;
 use runner_exec::Trainer;
@@ -74,15 +73,19 @@ pub fn random_params(specs: Vec<ParamSpec>, std: f64) -> Params {
     with_values(&layout, flat, DType::F64)
 }
 
-/// Parameters with these values.
+/// Parameters with these values; those of `DType::BF16` are the rounded copy of f32 weights.
 pub fn with_values(layout: &Arc<ParamLayout>, flat: Vec<f64>, dtype: DType) -> Params {
-    let flat = Tensor::from_vec(flat, layout.total, &Device::Cpu).unwrap().to_dtype(dtype).unwrap();
-    Params::new(layout.clone(), flat)
+    let flat = Tensor::from_vec(flat, layout.total, &Device::Cpu).unwrap();
+    match dtype {
+        DType::BF16 => Params::rounded(layout.clone(), flat.to_dtype(DType::F32).unwrap()).unwrap(),
+        _ => Params::new(layout.clone(), flat.to_dtype(dtype).unwrap()),
+    }
 }
 
-/// Gradient buffers of zeros.
+/// Gradient buffers of zeros: f32 for bf16 weights.
 pub fn zeros(like: &Params) -> Params {
-    Params::new(like.layout.clone(), like.flat.zeros_like().unwrap())
+    let dtype = if like.flat.dtype() == DType::BF16 { DType::F32 } else { like.flat.dtype() };
+    Params::new(like.layout.clone(), Tensor::zeros(like.layout.total, dtype, &Device::Cpu).unwrap())
 }
 
 /// A small GPT-2: 2 layers, 2 heads.
@@ -138,12 +141,12 @@ pub fn small_llama() -> ModelSpec {
 /// The model of `spec` with all its blocks, and random f64 weights.
 pub fn model(spec: &ModelSpec, std: f64) -> (Model, Params) {
     let params = random_params(parameters(spec), std);
-    (model_for(spec, &params, StoredPrecision::default()), params)
+    (model_for(spec, &params), params)
 }
 
 /// The model of `spec` over the layout and element type of `params`.
-pub fn model_for(spec: &ModelSpec, params: &Params, precision: StoredPrecision) -> Model {
-    Model::new(spec, params.layout.clone(), 0..spec.block_count(), 7, precision, &params.flat).unwrap()
+pub fn model_for(spec: &ModelSpec, params: &Params) -> Model {
+    Model::new(spec, params.layout.clone(), 0..spec.block_count(), 7, &params.flat).unwrap()
 }
 
 /// Whole passes over a model or a chunk.
@@ -190,7 +193,7 @@ impl WholePasses for Model {
 }
 
 /// A micro-batch of `batch` rows of `seq` ids below `vocab`, without targets.
-pub fn micro_batch(ids: &[u32], targets: Vec<u32>, seq: usize, precision: StoredPrecision) -> MicroBatch {
+pub fn micro_batch(ids: &[u32], targets: Vec<u32>, seq: usize) -> MicroBatch {
     MicroBatch {
         device_targets: None,
         ids: Tensor::from_slice(ids, ids.len(), &Device::Cpu).unwrap(),
@@ -203,7 +206,6 @@ pub fn micro_batch(ids: &[u32], targets: Vec<u32>, seq: usize, precision: Stored
         sample_stride: 1,
         scale: 1.0,
         training: false,
-        precision,
     }
 }
 

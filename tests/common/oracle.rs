@@ -52,7 +52,7 @@ fn attention_mask(site: &DropoutSite, mb: &MicroBatch, heads: usize) -> Option<T
     let per_sample = heads * mb.seq * mb.seq;
     let mut mask = vec![1.0_f64; mb.batch * per_sample];
     for (b, sample) in mask.chunks_mut(per_sample).enumerate() {
-        dropout.apply(sample, b, 0, false);
+        dropout.apply(sample, b, 0);
     }
     Some(Tensor::from_vec(mask, (mb.batch, heads, mb.seq, mb.seq), mb.ids.device()).unwrap())
 }

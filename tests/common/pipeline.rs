@@ -7,7 +7,6 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use candle_core::{DType, Tensor};
-use runner_compute::kernels::StoredPrecision;
 use runner_compute::model::{Model, Output, Params, SavedActivations};
 use runner_compute::nn::MicroBatch;
 use runner_spec::data::IGNORED_TARGET;
@@ -19,12 +18,6 @@ use runner_spec::model::{ModelSpec, parameters};
 use super::{
     WholePasses as _, below, encoder, micro_batch, random_params, small_gpt2, small_llama, values, with_values,
 };
-
-/// The element type, and the rounding between kernels.
-pub type NumberFormat = (DType, StoredPrecision);
-
-pub const F64: NumberFormat = (DType::F64, StoredPrecision { bf16: false });
-pub const BF16: NumberFormat = (DType::F32, StoredPrecision { bf16: true });
 
 /// The chunks, parameters and gradients that a rank holds.
 pub struct Rank {
@@ -63,19 +56,19 @@ pub fn cuts(blocks: usize, count: usize) -> Vec<Vec<Range<usize>>> {
 }
 
 /// The whole model on one rank.
-pub fn whole(spec: &ModelSpec, kind: NumberFormat) -> Pipeline {
-    let params = weights(spec, kind.0);
-    Pipeline::new(spec, &params, &[0..spec.block_count()], 1, kind.1)
+pub fn whole(spec: &ModelSpec, dtype: DType) -> Pipeline {
+    let params = weights(spec, dtype);
+    Pipeline::new(spec, &params, &[0..spec.block_count()], 1)
 }
 
 /// Every split of the block list into 1 to 3 chunks on as many ranks; and 3 to 5 chunks on fewer, so that ranks hold chunks
 /// that are not neighbours.
-pub fn pipelines(spec: &ModelSpec, kind: NumberFormat) -> Vec<Pipeline> {
-    let params = weights(spec, kind.0);
+pub fn pipelines(spec: &ModelSpec, dtype: DType) -> Vec<Pipeline> {
+    let params = weights(spec, dtype);
     let mut all = Vec::new();
     for (count, ranks) in [(1, 1), (2, 2), (3, 3), (3, 1), (3, 2), (4, 2), (5, 2), (5, 3)] {
         for chunks in cuts(spec.block_count(), count) {
-            all.push(Pipeline::new(spec, &params, &chunks, ranks, kind.1));
+            all.push(Pipeline::new(spec, &params, &chunks, ranks));
         }
     }
     all
@@ -88,13 +81,7 @@ pub fn weights(spec: &ModelSpec, dtype: DType) -> Params {
 }
 
 impl Pipeline {
-    pub fn new(
-        spec: &ModelSpec,
-        whole: &Params,
-        chunks: &[Range<usize>],
-        ranks: usize,
-        precision: StoredPrecision,
-    ) -> Self {
+    pub fn new(spec: &ModelSpec, whole: &Params, chunks: &[Range<usize>], ranks: usize) -> Self {
         let mut stages = Vec::new();
         let mut held = Vec::new();
         for rank in 0..ranks {
@@ -105,7 +92,7 @@ impl Pipeline {
         }
         for (i, chunk) in chunks.iter().enumerate() {
             let params = &held[i % ranks].params;
-            let model = Model::new(spec, params.layout.clone(), chunk.clone(), 7, precision, &params.flat).unwrap();
+            let model = Model::new(spec, params.layout.clone(), chunk.clone(), 7, &params.flat).unwrap();
             stages.push((i % ranks, model));
         }
         let name = format!("{:?}, tied: {}, {chunks:?} on {ranks} ranks", spec.family, spec.tie_embeddings);
@@ -174,13 +161,13 @@ fn values_for(layout: &ParamLayout, whole: &Params) -> Vec<f64> {
 }
 
 /// Micro-batch `index` of two rows, in training; the last row is padding from its middle on, as are some targets.
-pub fn padded_micro_batch(spec: &ModelSpec, index: usize, precision: StoredPrecision) -> MicroBatch {
+pub fn padded_micro_batch(spec: &ModelSpec, index: usize) -> MicroBatch {
     let (rows, seq) = (2, 9);
     let ids = below(&format!("ids {index}"), rows * seq, spec.vocab_size);
     let mut targets = below(&format!("targets {index}"), rows * seq, spec.vocab_size);
     targets.iter_mut().step_by(5).for_each(|t| *t = IGNORED_TARGET);
     targets[seq + seq / 2..].fill(IGNORED_TARGET);
-    let mut mb = micro_batch(&ids, targets, seq, precision);
+    let mut mb = micro_batch(&ids, targets, seq);
     (mb.training, mb.step, mb.first_sample, mb.scale) = (true, 3, (index * rows) as u64, 0.05);
     mb
 }

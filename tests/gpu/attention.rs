@@ -5,7 +5,6 @@
 
 use candle_core::{DType, Device, Tensor};
 use half::bf16;
-use runner_compute::kernels::StoredPrecision;
 use runner_compute::kernels::attention::{
     AttentionMasks, AttentionShape, ValidLengths, attend_with_cache, attention, attention_backward, new_cache,
 };
@@ -151,7 +150,6 @@ fn device(precision: Precision) -> Option<Device> {
 
 fn follows_the_cpu(precision: Precision) {
     let Some(device) = device(precision) else { return };
-    let math = StoredPrecision { bf16: precision == Precision::Bf16 };
     for case in CASES {
         let s = case.shape();
         let (rows, widths) = (s.batch * s.seq, [s.qkv_width(), s.out_width()]);
@@ -161,19 +159,20 @@ fn follows_the_cpu(precision: Precision) {
         let masks = AttentionMasks { dropout: dropout.as_ref(), valid_lengths: filled.as_ref() };
 
         let (x, dy) = (in_f64(&qkv, (rows, widths[0])), in_f64(&dout, (rows, widths[1])));
-        let (out, lse) = attention(&x, s, masks, StoredPrecision::default()).unwrap();
-        let dqkv = attention_backward(&x, &out, &lse, &dy, s, masks, StoredPrecision::default()).unwrap();
+        let (out, lse) = attention(&x, s, masks).unwrap();
+        let dqkv = attention_backward(&x, &out, &lse, &dy, s, masks).unwrap();
 
-        let (xf, dyf) = (x.to_dtype(DType::F32).unwrap(), dy.to_dtype(DType::F32).unwrap());
-        let twin = attention(&xf, s, masks, math).unwrap();
-        let twin_gradient = attention_backward(&xf, &twin.0, &twin.1, &dyf, s, masks, math).unwrap();
+        let dtype = if precision == Precision::Bf16 { DType::BF16 } else { DType::F32 };
+        let (xf, dyf) = (x.to_dtype(dtype).unwrap(), dy.to_dtype(dtype).unwrap());
+        let twin = attention(&xf, s, masks).unwrap();
+        let twin_gradient = attention_backward(&xf, &twin.0, &twin.1, &dyf, s, masks).unwrap();
 
         let x = there(&qkv, (rows, widths[0]), precision, &device, case.shifted);
         let dy = there(&dout, (rows, widths[1]), precision, &device, case.shifted);
-        let once = attention(&x, s, masks, math).unwrap();
-        let gradient = attention_backward(&x, &once.0, &once.1, &dy, s, masks, math).unwrap();
-        let again = attention(&x, s, masks, math).unwrap();
-        let gradient_again = attention_backward(&x, &again.0, &again.1, &dy, s, masks, math).unwrap();
+        let once = attention(&x, s, masks).unwrap();
+        let gradient = attention_backward(&x, &once.0, &once.1, &dy, s, masks).unwrap();
+        let again = attention(&x, s, masks).unwrap();
+        let gradient_again = attention_backward(&x, &again.0, &again.1, &dy, s, masks).unwrap();
         assert_eq!((once.0.dtype(), gradient.dtype(), once.1.dtype()), (x.dtype(), x.dtype(), DType::F32));
         assert_eq!(bits(&once.0), bits(&again.0), "{case:?}: outputs of two runs");
         assert_eq!(bits(&once.1), bits(&again.1), "{case:?}: log-sum-exps of two runs");
@@ -230,9 +229,9 @@ fn long_rows_do_not_drift() {
         row[..s.head_dim].iter_mut().for_each(|q| *q *= 3.0);
     }
     let masks = AttentionMasks { dropout: None, valid_lengths: None };
-    let (_, right) = attention(&in_f64(&qkv, (s.seq, s.qkv_width())), s, masks, StoredPrecision::default()).unwrap();
+    let (_, right) = attention(&in_f64(&qkv, (s.seq, s.qkv_width())), s, masks).unwrap();
     let x = there(&qkv, (s.seq, s.qkv_width()), Precision::F32, &device, false);
-    let (_, lse) = attention(&x, s, masks, StoredPrecision::default()).unwrap();
+    let (_, lse) = attention(&x, s, masks).unwrap();
     let errors = read(&lse).into_iter().zip(read(&right)).map(|(a, b)| (a - b).abs());
     let worst = errors.fold(0.0, f64::max);
     println!("{worst:e} of {}", read(&right).into_iter().fold(0.0, f64::max));
@@ -251,13 +250,12 @@ fn new_tokens_over_a_cache() {
     ] {
         for precision in [Precision::F32, Precision::Bf16] {
             let Some(device) = device(precision) else { return };
-            let math = StoredPrecision { bf16: precision == Precision::Bf16 };
             let [batch, seq, heads, kv_heads, head_dim] = shape;
             let s = AttentionShape { batch, seq, heads, kv_heads, head_dim };
             let width = s.qkv_width();
             let qkv = normals(1, batch * seq * width, precision);
             let whole = in_f64(&qkv, (batch * seq, width));
-            let (right, _) = attention(&whole, s, AttentionMasks::default(), StoredPrecision::default()).unwrap();
+            let (right, _) = attention(&whole, s, AttentionMasks::default()).unwrap();
             let right = right.reshape((batch, seq, s.out_width())).unwrap();
 
             let cache = new_cache(s, seq + 2, &there(&[0.0], (1, 1), precision, &device, false)).unwrap();
@@ -267,7 +265,7 @@ fn new_tokens_over_a_cache() {
                     (0..batch).flat_map(|b| qkv[(b * seq + start) * width..][..n * width].to_vec()).collect();
                 let part = there(&part, (batch * n, width), precision, &device, false);
                 let s = AttentionShape { seq: n, ..s };
-                let got = attend_with_cache(&part, s, start, &cache, math).unwrap();
+                let got = attend_with_cache(&part, s, start, &cache).unwrap();
                 let right = right.narrow(1, start, n).unwrap().contiguous().unwrap();
                 let units = worst(&got, &right, head_dim, precision.unit());
                 assert!(units <= precision.units(), "{precision:?} {shape:?} at {start}: {units} units off");
@@ -276,7 +274,7 @@ fn new_tokens_over_a_cache() {
             assert_eq!(start, seq);
             let last = there(&vec![0.0; batch * 3 * width], (batch * 3, width), precision, &device, false);
             assert!(
-                attend_with_cache(&last, AttentionShape { seq: 3, ..s }, start, &cache, math).is_err(),
+                attend_with_cache(&last, AttentionShape { seq: 3, ..s }, start, &cache).is_err(),
                 "beyond the cache"
             );
         }

@@ -5,7 +5,7 @@ use candle_core::{DType, Tensor};
 use runner_compute::kernels::cpu::dropout::DropoutMask;
 use runner_compute::kernels::optimizer::{AdamW, Sgd};
 use runner_compute::kernels::pointwise::Rope;
-use runner_compute::kernels::{cuda, embedding, loss, matmul, norm, optimizer, pointwise, storage};
+use runner_compute::kernels::{embedding, loss, matmul, norm, optimizer, pointwise, storage};
 use runner_spec::experiment::Activation;
 use runner_spec::philox::Philox;
 
@@ -15,15 +15,15 @@ use crate::sides::{Out, Side, compare, normals, read};
 fn activations_and_their_gradients() {
     for n in [1, 7, 8, 1000, 20_003] {
         compare(&format!("activations of {n}"), |side| {
-            let (x, math) = (side.activations(1, &[n]), side.math());
+            let (x) = (side.activations(1, &[n]));
             let (dgelu, drelu, sum) = (side.activations(2, &[n]), side.activations(2, &[n]), side.activations(2, &[n]));
-            pointwise::activate_backward(&dgelu, &x, Activation::Gelu, math)?;
-            pointwise::activate_backward(&drelu, &x, Activation::Relu, math)?;
-            pointwise::add_assign(&sum, &x, math)?;
+            pointwise::activate_backward(&dgelu, &x, Activation::Gelu)?;
+            pointwise::activate_backward(&drelu, &x, Activation::Relu)?;
+            pointwise::add_assign(&sum, &x)?;
             Ok(vec![
-                Out::stored("gelu", &pointwise::activate(&x, Activation::Gelu, math)?, 1),
+                Out::stored("gelu", &pointwise::activate(&x, Activation::Gelu)?, 1),
                 Out::stored("dgelu", &dgelu, 1),
-                Out::equal("relu", &pointwise::activate(&x, Activation::Relu, math)?),
+                Out::equal("relu", &pointwise::activate(&x, Activation::Relu)?),
                 Out::equal("drelu", &drelu),
                 Out::equal("sum", &sum),
             ])
@@ -37,8 +37,8 @@ fn swiglu_and_its_gradient() {
         compare(&format!("swiglu of {rows} x {width}"), |side| {
             let (x, dy) = (side.activations(1, &[rows, 2 * width]), side.activations(2, &[rows, width]));
             Ok(vec![
-                Out::stored("y", &pointwise::swiglu(&x, side.math())?, 1),
-                Out::stored("dx", &pointwise::swiglu_backward(&x, &dy, side.math())?, 1),
+                Out::stored("y", &pointwise::swiglu(&x)?, 1),
+                Out::stored("dx", &pointwise::swiglu_backward(&x, &dy)?, 1),
             ])
         });
     }
@@ -56,10 +56,10 @@ fn layer_norm_and_its_gradients() {
                 (side.activations(1, &[rows, d]), side.activations(2, &[rows, d]), side.activations(3, &[rows, d]));
             let (weight, bias) = (side.numbers(4, &[d]), side.numbers(5, &[d]));
             let (dw, db) = (side.numbers(6, &[d]), side.numbers(7, &[d]));
-            let (_, y, stats) = norm::normalize(&x, None, &weight, Some(&bias), 1e-5, side.math())?;
-            let dx = norm::normalize_backward(&dw, Some(&db), &x, &weight, &stats, &dy, None, side.math())?;
-            let skipped = norm::normalize_backward(&dw, Some(&db), &x, &weight, &stats, &dy, Some(&skip), side.math())?;
-            let (sum, y2, stats2) = norm::normalize(&x.copy()?, Some(&skip), &weight, Some(&bias), 1e-5, side.math())?;
+            let (_, y, stats) = norm::normalize(&x, None, &weight, Some(&bias), 1e-5)?;
+            let dx = norm::normalize_backward(&dw, Some(&db), &x, &weight, &stats, &dy, None)?;
+            let skipped = norm::normalize_backward(&dw, Some(&db), &x, &weight, &stats, &dy, Some(&skip))?;
+            let (sum, y2, stats2) = norm::normalize(&x.copy()?, Some(&skip), &weight, Some(&bias), 1e-5)?;
             Ok(vec![
                 Out::stored("y", &y, d),
                 Out::f32("stats", &stats, d, 1.0),
@@ -82,10 +82,10 @@ fn rms_norm_and_its_gradient() {
             let (x, dy, skip) =
                 (side.activations(1, &[rows, d]), side.activations(2, &[rows, d]), side.activations(3, &[rows, d]));
             let (weight, dw) = (side.numbers(4, &[d]), side.numbers(6, &[d]));
-            let (_, y, stats) = norm::normalize(&x, None, &weight, None, 1e-6, side.math())?;
-            let dx = norm::normalize_backward(&dw, None, &x, &weight, &stats, &dy, None, side.math())?;
-            let skipped = norm::normalize_backward(&dw, None, &x, &weight, &stats, &dy, Some(&skip), side.math())?;
-            let (sum, y2, _) = norm::normalize(&x.copy()?, Some(&skip), &weight, None, 1e-6, side.math())?;
+            let (_, y, stats) = norm::normalize(&x, None, &weight, None, 1e-6)?;
+            let dx = norm::normalize_backward(&dw, None, &x, &weight, &stats, &dy, None)?;
+            let skipped = norm::normalize_backward(&dw, None, &x, &weight, &stats, &dy, Some(&skip))?;
+            let (sum, y2, _) = norm::normalize(&x.copy()?, Some(&skip), &weight, None, 1e-6)?;
             Ok(vec![
                 Out::stored("y", &y, d),
                 Out::f32("stats", &stats, d, 1.0),
@@ -114,7 +114,7 @@ fn embeddings_with_positions() {
             let ids = side.ids(&ids(batch * seq, vocab));
             let (table, learned) = (side.activations(1, &[vocab, d]), side.activations(2, &[start + seq, d]));
             let fixed = side.numbers(3, &[start + seq, d]);
-            let embed = |scale, positions| embedding::embed(&ids, &table, scale, positions, seq, start, side.math());
+            let embed = |scale, positions| embedding::embed(&ids, &table, scale, positions, seq, start);
             Ok(vec![
                 Out::equal("tokens", &embed(None, None)?),
                 Out::equal("learned", &embed(None, Some(&learned))?),
@@ -169,7 +169,7 @@ fn dropout_masks_are_equal() {
             let x = side.activations(1, &[samples * seq, width]);
             let stream = Philox::new(3, "dropout");
             let dropout = DropoutMask { stream, step: 70_000, first_sample: 5, sample_stride: 3, p };
-            pointwise::dropout(&x, seq, &dropout, side.math())?;
+            pointwise::dropout(&x, seq, &dropout)?;
             Ok(vec![Out::equal("x", &x)])
         });
     }
@@ -182,8 +182,8 @@ fn rotary_embedding() {
             let x = side.activations(1, &[2 * seq, heads * head_dim + extra]);
             let back = side.activations(1, &[2 * seq, heads * head_dim + extra]);
             let rope = Rope::new(seq + 5, head_dim, 10_000.0, &x)?;
-            rope.rotate(&x, heads, seq, 5, false, side.math())?;
-            rope.rotate(&back, heads, seq, 0, true, side.math())?;
+            rope.rotate(&x, heads, seq, 5, false)?;
+            rope.rotate(&back, heads, seq, 0, true)?;
             Ok(vec![Out::stored("forward", &x, 2), Out::stored("inverse", &back, 2)])
         });
     }
@@ -203,8 +203,8 @@ fn cross_entropy_and_its_gradient() {
                 })
                 .collect();
             let (logits, kept) = (side.activations(1, &[rows, vocab]), side.activations(1, &[rows, vocab]));
-            let losses = loss::cross_entropy(&logits, &targets, None, Some(0.125), side.math())?.read()?;
-            let again = loss::cross_entropy(&kept, &targets, None, None, side.math())?.read()?;
+            let losses = loss::cross_entropy(&logits, &targets, None, Some(0.125))?.read()?;
+            let again = loss::cross_entropy(&kept, &targets, None, None)?.read()?;
             assert_eq!(losses, again, "with and without a gradient");
             let sum = if side.is_gpu() {
                 let there = side.exactly(&losses, &[rows]);
@@ -234,41 +234,24 @@ fn gradients_of_biases() {
     }
 }
 
-/// f32 biases on bf16 outputs are added in a pass of their own, after the product was rounded.
+/// The bias is added in the product, with GELU where rows are of whole vectors; one that is not aligned by a pass of its own, after the
+/// product was rounded.
 #[test]
 fn products_of_linear_layers() {
     for (rows, inner, out) in [(1, 1, 1), (5, 3, 7), (33, 65, 17), (64, 48, 96)] {
         compare(&format!("products of {rows} x {inner} x {out}"), |side| {
             let (x, w) = (side.activations(1, &[rows, inner]), side.activations(2, &[out, inner]));
-            let (bias, dy) = (side.numbers(3, &[out]), side.activations(4, &[rows, out]));
-            let (dw, math) = (side.numbers(5, &[out, inner]), side.math());
+            let (bias, dy) = (side.activations(3, &[out]), side.activations(4, &[rows, out]));
+            let dw = side.numbers(5, &[out, inner]);
             matmul::linear_backward_weight(&dw, &dy, &x)?;
-            let y = matmul::linear(&x, &w, Some(&bias), math)?;
-            // The bias in the run's own type: added in the product, with GELU where rows are of whole vectors.
-            let own = side.activations(6, &[out]);
-            let (fused, before, after) = if side.is_gpu() {
-                let (before, after) = cuda::matmul::linear_gelu(&x, &w, &own)?;
-                (matmul::linear(&x, &w, Some(&own), math)?, before, after)
-            } else {
-                let before = matmul::linear(&x, &w, Some(&own), math)?;
-                (before.clone(), before.clone(), pointwise::activate(&before, Activation::Gelu, math)?)
-            };
-            let (separate, separate_after) = if side.is_gpu() {
-                cuda::matmul::linear_gelu(&x, &w, &bias)?
-            } else {
-                (y.clone(), pointwise::activate(&y, Activation::Gelu, math)?)
-            };
-            // A bias that is not aligned is added by a pass of its own.
-            let in_one = if side.is_aligned() { Out::stored } else { Out::rounded_twice };
+            let (before, after) = matmul::linear_gelu(&x, &w, &bias)?;
+            let with_bias = if side.is_aligned() { Out::stored } else { Out::rounded_twice };
             Ok(vec![
-                Out::stored("x·wᵀ", &matmul::linear(&x, &w, None, math)?, inner),
-                Out::rounded_twice("x·wᵀ + bias", &y, inner),
-                in_one("x·wᵀ + bias in one", &fused, inner),
-                in_one("before GELU", &before, inner),
+                Out::stored("x·wᵀ", &matmul::linear(&x, &w, None)?, inner),
+                with_bias("x·wᵀ + bias", &matmul::linear(&x, &w, Some(&bias))?, inner),
+                with_bias("before GELU", &before, inner),
                 Out::rounded_twice("GELU", &after, inner),
-                Out::rounded_twice("before GELU, f32 bias", &separate, inner),
-                Out::rounded_twice("GELU, f32 bias", &separate_after, inner),
-                Out::stored("dy·w", &matmul::linear_backward_input(&dy, &w, math)?, out),
+                Out::stored("dy·w", &matmul::linear_backward_input(&dy, &w)?, out),
                 Out::f32("dw", &dw, rows, rows as f64),
             ])
         });
@@ -286,7 +269,7 @@ fn products_in_tf32() {
         runner_compute::gpu::Gpu::of_device(&device).unwrap().set_tf32(tf32);
         let x = Tensor::from_slice(&x, (rows, inner), &device).unwrap();
         let w = Tensor::from_slice(&w, (out, inner), &device).unwrap();
-        read(&matmul::linear(&x, &w, None, runner_compute::kernels::StoredPrecision::default()).unwrap())
+        read(&matmul::linear(&x, &w, None).unwrap())
     };
     let error = |y: &[f32]| {
         let exact = |r: usize, c: usize| -> f64 {
@@ -318,14 +301,11 @@ fn optimizers() {
                 let step =
                     AdamW { lr: 0.01, beta1: 0.9, beta2: 0.95, eps: 1e-8, weight_decay: 0.1, t, grad_scale: 0.7 };
                 let (masters, stored) = state(3);
-                let copy = side.stored(&vec![0.0; copied], &[copied]);
-                adamw(side, &masters, &grads, decayed, &step, &copy)?;
+                let copy = side.bf16.then(|| side.stored(&vec![0.0; copied], &[copied]));
+                optimizer::adamw(&masters, &grads, decayed, &step, copy.as_ref())?;
                 optimizer::adamw(&stored, &stored_grads, decayed, &step, None)?;
-                outs.extend([
-                    Out::stored("AdamW", &masters, 1),
-                    Out::stored("AdamW without masters", &stored, 1),
-                    Out::stored("its copy", &copy, 1),
-                ]);
+                outs.extend([Out::stored("AdamW", &masters, 1), Out::stored("AdamW without masters", &stored, 1)]);
+                outs.extend(copy.map(|copy| Out::stored("its copy", &copy, 1)));
             }
             for (slots, momentum) in [(1, 0.0), (2, 0.9)] {
                 let (masters, stored) = state(slots);
@@ -339,30 +319,6 @@ fn optimizers() {
     }
 }
 
-/// AdamW of f32 masters with a bf16 copy of the first weights, where there is one: only on a GPU, in bf16.
-fn adamw(
-    side: &Side,
-    state: &Tensor,
-    grads: &Tensor,
-    decayed: usize,
-    step: &AdamW,
-    copy: &Tensor,
-) -> candle_core::Result<()> {
-    let copied = copy.elem_count();
-    if side.is_gpu() && side.bf16 {
-        return cuda::optimizer::adamw(state, grads, decayed, step, Some(copy));
-    }
-    optimizer::adamw(state, grads, decayed, step, None)?;
-    if copied == 0 {
-        return Ok(());
-    }
-    if side.is_gpu() {
-        // As there is no f32 copy on a GPU, it is made as one would be there.
-        return optimizer::copy_rounded(copy, &state.narrow(0, 0, copied)?.contiguous()?, 0);
-    }
-    optimizer::copy_rounded(copy, &state.narrow(0, 0, copied)?.contiguous()?, if side.bf16 { copied } else { 0 })
-}
-
 #[test]
 fn measures_of_flat_buffers() {
     for n in [1, 9, 1000, 300_001] {
@@ -372,7 +328,6 @@ fn measures_of_flat_buffers() {
             let copied = side.numbers(3, &[n]);
             optimizer::clear(&zeros)?;
             optimizer::clear(&bf16_zeros)?;
-            optimizer::copy_rounded(&copied, &numbers, n / 2)?;
             let measure =
                 |x: &Tensor| Tensor::new(&[optimizer::sum_of_squares(x)?.read()? as f32], &candle_core::Device::Cpu);
             assert!(optimizer::all_finite(&x)? && optimizer::all_finite(&numbers)?);
@@ -395,7 +350,7 @@ fn measures_of_flat_buffers() {
                 Out::equal("zeros of a stored buffer", &bf16_zeros),
                 Out::equal("as bf16", &rounded),
                 Out::equal("and back", &storage::converted(&rounded)?),
-                Out::equal("rounded in two ways", &copied),
+                Out::equal("a part of it", &copied),
             ])
         });
     }
@@ -408,22 +363,17 @@ fn what_does_not_fit_is_refused() {
     let gpu = runner_compute::gpu::open(0).unwrap();
     let there =
         |len: usize| Tensor::zeros(len, DType::F32, &candle_core::Device::Cpu).unwrap().to_device(&gpu).unwrap();
-    let short =
-        pointwise::add_assign(&there(8), &there(7), runner_compute::kernels::StoredPrecision::default()).unwrap_err();
+    let short = pointwise::add_assign(&there(8), &there(7)).unwrap_err();
     assert!(short.to_string().contains("7 elements, not 8"), "{short}");
     let here = Tensor::zeros(8, DType::F32, &candle_core::Device::Cpu).unwrap();
-    let here =
-        pointwise::add_assign(&there(8), &here, runner_compute::kernels::StoredPrecision::default()).unwrap_err();
+    let here = pointwise::add_assign(&there(8), &here).unwrap_err();
     assert!(here.to_string().contains("another device"), "{here}");
     let wide = there(2 * 8200).reshape((2, 8200)).unwrap();
-    let wide =
-        norm::normalize(&wide, None, &there(8200), None, 1e-5, runner_compute::kernels::StoredPrecision::default())
-            .unwrap_err();
+    let wide = norm::normalize(&wide, None, &there(8200), None, 1e-5).unwrap_err();
     assert!(wide.to_string().contains("8192"), "{wide}");
     // An id beyond the table is no address beyond it.
     let table = there(6).reshape((3, 2)).unwrap();
     let ids = Tensor::from_slice(&[1_u32, 3], 2, &gpu).unwrap();
-    let rows =
-        embedding::embed(&ids, &table, None, None, 2, 0, runner_compute::kernels::StoredPrecision::default()).unwrap();
+    let rows = embedding::embed(&ids, &table, None, None, 2, 0).unwrap();
     assert!(read(&rows)[..2].iter().all(|&v| v == 0.0) && read(&rows)[2..].iter().all(|v| v.is_nan()));
 }

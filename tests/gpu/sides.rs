@@ -1,14 +1,13 @@
 //! One way to run a kernel on both devices: the same numbers go in, what comes out is compared, and a second run must give the same
 //! bits.
 //!
-//! In bf16 the CPU keeps bf16 values in f32 and rounds where the GPU stores (`StoredPrecision::bf16`), so both compute the same numbers up to
-//! the order of sums and the last digits of exponentials.
+//! Both store bf16 tensors in bf16 and compute in f32, so both compute the same numbers up to the order of sums and the last digits of
+//! exponentials.
 
 use std::cell::RefCell;
 
 use candle_core::{DType, Device, Result, Tensor};
 use half::bf16;
-use runner_compute::kernels::StoredPrecision;
 use runner_spec::philox::Philox;
 
 use crate::device::gpus;
@@ -32,10 +31,6 @@ pub(crate) struct Side {
 }
 
 impl Side {
-    pub(crate) fn math(&self) -> StoredPrecision {
-        StoredPrecision { bf16: self.bf16 }
-    }
-
     /// True if tensors begin at addresses that vector loads can use.
     pub(crate) fn is_aligned(&self) -> bool {
         self.offset == 0
@@ -54,7 +49,7 @@ impl Side {
 
     /// A tensor of these activations. In bf16 runs they must be bf16 values.
     pub(crate) fn stored(&self, values: &[f32], shape: &[usize]) -> Tensor {
-        self.place(values, shape, self.bf16 && self.is_gpu())
+        self.place(values, shape, self.bf16)
     }
 
     /// Normal numbers that are f32 on both devices: gains, gradients of weights, master weights.

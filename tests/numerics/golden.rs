@@ -12,7 +12,6 @@ use crate::common::{
     zeros,
 };
 use candle_core::{DType, Device, Tensor};
-use runner_compute::kernels::StoredPrecision;
 use runner_compute::kernels::optimizer;
 use runner_compute::kernels::optimizer::{AdamW, Sgd};
 use runner_compute::optim;
@@ -24,7 +23,6 @@ use runner_spec::model::layout::ParamLayout;
 use runner_spec::model::{ModelSpec, parameters};
 use runner_spec::program::OptimizerSpec;
 
-const PRECISION: StoredPrecision = StoredPrecision { bf16: false };
 const LENGTH: usize = 24;
 
 /// Half a unit in the last place of an f32 of magnitude 1: the fixtures' own rounding.
@@ -151,9 +149,9 @@ fn everywhere(check: impl Fn(&Golden, DType)) {
 fn logits_loss_and_every_gradient() {
     everywhere(|golden, dtype| {
         let params = with_values(&golden.layout, golden.flat("weights"), dtype);
-        let model = model_for(&golden.spec, &params, PRECISION);
+        let model = model_for(&golden.spec, &params);
         let targets = golden.ids("targets");
-        let mut mb = micro_batch(&golden.ids("tokens"), targets.clone(), LENGTH, PRECISION);
+        let mut mb = micro_batch(&golden.ids("tokens"), targets.clone(), LENGTH);
         (mb.training, mb.scale) = (true, 1.0 / valid(&targets));
 
         // A few small logits come from sums of terms of order 1; nothing but rounding at 1e-16 on our side.

@@ -10,12 +10,9 @@ use crate::common::{
 use candle_core::{DType, Device, Tensor};
 use candle_nn::VarBuilder;
 use candle_transformers::models::llama as peer;
-use runner_compute::kernels::StoredPrecision;
 use runner_compute::model::{Model, Params};
 use runner_spec::data::IGNORED_TARGET;
 use runner_spec::model::{ModelSpec, parameters};
-
-const PRECISION: StoredPrecision = StoredPrecision { bf16: false };
 
 /// Two f32 forwards that differ in the order of sums and in exp, some tens of roundings deep: a few times 10 · 6e-8 of the
 /// largest logit.
@@ -55,10 +52,10 @@ fn llama_agrees_with_candle_transformers() {
     for (tie_embeddings, kv_heads, rope_theta) in [(false, 2, 100.0), (true, 2, 10_000.0), (false, 4, 500_000.0)] {
         let spec = ModelSpec { tie_embeddings, kv_heads, rope_theta, vocab_size: 50, ..small_llama() };
         let params = in_f32(&random_params(parameters(&spec), 0.3));
-        let model = model_for(&spec, &params, PRECISION);
+        let model = model_for(&spec, &params);
         let (batch, seq) = (2, spec.context_length);
         let ids = below("oracle ids", batch * seq, spec.vocab_size);
-        let ours = model.logits(&params, &micro_batch(&ids, Vec::new(), seq, PRECISION)).unwrap();
+        let ours = model.logits(&params, &micro_batch(&ids, Vec::new(), seq)).unwrap();
         let ours = ours.reshape((batch, seq, spec.vocab_size)).unwrap();
         let (peer, config) = peer_model(&spec, &params);
         let ids = Tensor::from_vec(ids, (batch, seq), &Device::Cpu).unwrap();
@@ -92,10 +89,10 @@ fn columns(ids: &[u32], seq: usize, from: usize, n: usize) -> Vec<u32> {
 fn the_cache_gives_the_logits_of_the_whole_forward() {
     for spec in families() {
         let params = random_params(parameters(&spec), 0.3);
-        let model = model_for(&spec, &params, PRECISION);
+        let model = model_for(&spec, &params);
         let (batch, seq) = (2, 75);
         let ids = below("generated ids", batch * seq, spec.vocab_size);
-        let all = model.logits(&params, &micro_batch(&ids, Vec::new(), seq, PRECISION)).unwrap();
+        let all = model.logits(&params, &micro_batch(&ids, Vec::new(), seq)).unwrap();
         let all = all.reshape((batch, seq, spec.vocab_size)).unwrap();
         // Token by token; a long prefill, then steps; several chunks, one of which crosses a tile of the forward.
         let plans = [vec![1; seq], [vec![66], vec![1; 9]].concat(), vec![5, 1, 60, 3, 6], vec![seq]];
@@ -118,7 +115,7 @@ fn the_cache_gives_the_logits_of_the_whole_forward() {
 fn the_cache_refuses_what_does_not_fit() {
     for spec in families() {
         let params = random_params(parameters(&spec), 0.3);
-        let model = model_for(&spec, &params, PRECISION);
+        let model = model_for(&spec, &params);
         let mut cache = model.new_cache(2, 4, &params.flat).unwrap();
         assert!(model.extend_chunk(&params, &[], None, &mut cache).is_err());
         assert!(model.extend_chunk(&params, &[1, 2, 3], None, &mut cache).is_err(), "3 ids are not 2 rows");
@@ -137,8 +134,8 @@ fn the_cache_refuses_what_does_not_fit() {
 fn rows_beyond_the_context_are_refused() {
     for spec in families() {
         let params = random_params(parameters(&spec), 0.3);
-        let model = model_for(&spec, &params, PRECISION);
-        let mb = micro_batch(&[1; 81], vec![1; 81], 81, PRECISION);
+        let model = model_for(&spec, &params);
+        let mb = micro_batch(&[1; 81], vec![1; 81], 81);
         assert!(model.forward(&params, None, &mb).is_err(), "{:?}", spec.family);
         assert!(model.losses(&params, &mb).is_err(), "{:?}", spec.family);
     }
@@ -150,7 +147,7 @@ fn losses_both_ways(spec: &ModelSpec, model: &Model, params: &Params, what: &str
     let ids = below("ids of losses", 6 * seq, spec.vocab_size);
     let mut targets = below("targets of losses", 6 * seq, spec.vocab_size);
     targets.iter_mut().step_by(7).for_each(|t| *t = IGNORED_TARGET);
-    let mb = micro_batch(&ids, targets.clone(), seq, PRECISION);
+    let mb = micro_batch(&ids, targets.clone(), seq);
     let (expected, _) = model.forward_losses(params, &mb);
     let losses = model.losses(params, &mb).unwrap();
     let in_f64 = |x: &[f32]| x.iter().map(|&v| f64::from(v)).collect::<Vec<_>>();
@@ -164,8 +161,8 @@ fn losses_without_a_backward_are_those_of_the_forward() {
     for spec in families() {
         let params = random_params(parameters(&spec), 0.3);
         let name = format!("{:?}", spec.family);
-        losses_both_ways(&spec, &model_for(&spec, &params, PRECISION), &params, &name, f64::from(f32::EPSILON));
+        losses_both_ways(&spec, &model_for(&spec, &params), &params, &name, f64::from(f32::EPSILON));
         let params = in_f32(&params);
-        losses_both_ways(&spec, &model_for(&spec, &params, PRECISION), &params, &name, F32_TOLERANCE);
+        losses_both_ways(&spec, &model_for(&spec, &params), &params, &name, F32_TOLERANCE);
     }
 }

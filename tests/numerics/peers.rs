@@ -10,7 +10,6 @@ use crate::common::WholePasses as _;
 use crate::common::counter::{below, centred, mix};
 use crate::common::{model_for, program, small_gpt2, small_llama, values, with_values};
 use candle_core::{DType, Device, Tensor};
-use runner_compute::kernels::StoredPrecision;
 use runner_compute::optim;
 use runner_compute::optim::lr_at;
 use runner_compute::state::TrainState;
@@ -357,7 +356,7 @@ fn multiple_choice_is_scored_as_in_pytorch() {
     let mut flat = initial_weights(&layout);
     flat[..layout.decayed].iter_mut().for_each(|w| *w *= 8.0);
     let params = with_values(&layout, flat, DType::F32);
-    let model = model_for(&spec, &params, StoredPrecision { bf16: false });
+    let model = model_for(&spec, &params);
     let items: Vec<ChoiceItem> = (0..150).map(choice_item).collect();
     let all = ChoiceBatches::new(&items, spec.context_length);
     let partial = run_all_batches(&all, &model, &params).unwrap();

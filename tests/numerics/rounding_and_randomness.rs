@@ -2,9 +2,9 @@
 
 use crate::common::{
     WholePasses as _, below, largest, micro_batch, model_for, program, random_params, small_gpt2, small_llama, values,
+    with_values,
 };
 use candle_core::{DType, Device, Tensor};
-use runner_compute::kernels::StoredPrecision;
 use runner_compute::model::{Output, Params};
 use runner_compute::nn::{DropoutSite, MicroBatch};
 use runner_compute::optim;
@@ -33,13 +33,13 @@ fn is_bf16(x: &Tensor) -> bool {
     bits(x).iter().all(|b| b.trailing_zeros() >= 16)
 }
 
-const BF16: StoredPrecision = StoredPrecision { bf16: true };
-const FP32: StoredPrecision = StoredPrecision { bf16: false };
-
-fn rounded(params: &Params) -> Params {
-    let flat: Vec<f32> = params.flat.to_dtype(DType::F32).unwrap().to_vec1().unwrap();
-    let flat: Vec<f32> = flat.iter().map(|&v| half::bf16::from_f32(v).to_f32()).collect();
-    Params::new(params.layout.clone(), Tensor::from_slice(&flat, flat.len(), &Device::Cpu).unwrap())
+/// The bf16 copy of `params`, and the same numbers in f32.
+fn rounded(params: &Params) -> (Params, Params) {
+    let layout = &params.layout;
+    let low = with_values(layout, values(&params.flat), DType::BF16);
+    // Gains and biases too, so that both are the same numbers.
+    let full = with_values(layout, values(&low.flat), DType::F32);
+    (Params::rounded(layout.clone(), full.flat.clone()).unwrap(), full)
 }
 
 /// Same bf16 weights, rounded activations against full ones. Each of about 10 roundings per layer, in 2 layers, is off by
@@ -48,15 +48,14 @@ fn rounded(params: &Params) -> Params {
 #[test]
 fn bf16_forward_is_off_by_about_its_precision() {
     for spec in [small_gpt2(), small_llama()] {
-        let params = rounded(&random_params(parameters(&spec), 0.3));
+        let (low, full) = rounded(&random_params(parameters(&spec), 0.3));
         let ids = below("bf16 ids", 24, spec.vocab_size);
-        let logits = |precision: StoredPrecision| {
-            let model = model_for(&spec, &params, precision);
-            model.logits(&params, &micro_batch(&ids, Vec::new(), 12, precision)).unwrap()
-        };
-        let (full, low) = (values(&logits(FP32)), logits(BF16));
-        assert!(is_bf16(&low), "logits are bf16 values");
-        let off: Vec<f64> = full.iter().zip(values(&low)).map(|(a, b)| a - b).collect();
+        let logits =
+            |params: &Params| model_for(&spec, params).logits(params, &micro_batch(&ids, Vec::new(), 12)).unwrap();
+        let (full, low) = (logits(&full), logits(&low));
+        assert_eq!((full.dtype(), low.dtype()), (DType::F32, DType::BF16));
+        let (full, low) = (values(&full), values(&low));
+        let off: Vec<f64> = full.iter().zip(low).map(|(a, b)| a - b).collect();
         let relative = largest(&off) / largest(&full);
         assert!((1e-4..0.05).contains(&relative), "{:?}: {relative}", spec.family);
     }
@@ -64,23 +63,23 @@ fn bf16_forward_is_off_by_about_its_precision() {
 
 /// Every block's output in turn: a stage that ends there returns it.
 #[test]
-fn bf16_activations_and_their_gradients_are_bf16_values() {
+fn bf16_activations_and_their_gradients_are_bf16_tensors() {
     for spec in [ModelSpec { dropout: 0.1, ..small_gpt2() }, small_llama()] {
-        let params = rounded(&random_params(parameters(&spec), 0.3));
+        let (params, _) = rounded(&random_params(parameters(&spec), 0.3));
         let ids = below("bf16 ids", 24, spec.vocab_size);
         for end in 1..=spec.layers + 1 {
             let stage = |range| {
-                runner_compute::model::Model::new(&spec, params.layout.clone(), range, 7, BF16, &params.flat).unwrap()
+                runner_compute::model::Model::new(&spec, params.layout.clone(), range, 7, &params.flat).unwrap()
             };
             let (first, second) = (stage(0..end), stage(end..spec.block_count()));
-            let mut mb = micro_batch(&ids, ids.clone(), 12, BF16);
+            let mut mb = micro_batch(&ids, ids.clone(), 12);
             (mb.training, mb.scale) = (true, 1.0 / 24.0);
             let (Output::Hidden(x), _) = first.forward(&params, None, &mb).unwrap() else { panic!("no head yet") };
-            assert!(is_bf16(&x), "{:?}: output of block {}", spec.family, end - 1);
+            assert_eq!(x.dtype(), DType::BF16, "{:?}: output of block {}", spec.family, end - 1);
             let (_, saved) = second.forward(&params, Some(x), &mb).unwrap();
             let grads = crate::common::zeros(&params);
             let dx = second.backward(&params, &grads, saved, None, &mb).unwrap().unwrap();
-            assert!(is_bf16(&dx), "{:?}: gradient of block {}", spec.family, end - 1);
+            assert_eq!(dx.dtype(), DType::BF16, "{:?}: gradient of block {}", spec.family, end - 1);
             assert!(!is_bf16(&grads.flat), "weight gradients keep full precision");
         }
     }
@@ -102,10 +101,13 @@ fn bf16_training_follows_fp32() {
             (mb.training, mb.scale) = (true, 1.0 / 64.0);
             let losses: Vec<f64> = (0..30).map(|_| train(&mut trainer, &mb, 3e-3)).collect();
             if precision == Precision::Bf16 {
-                let matrices = trainer.weights.flat.narrow(0, 0, trainer.weights.layout.decayed).unwrap();
-                assert!(is_bf16(&matrices), "the forward reads bf16 matrices");
-                assert!(!is_bf16(&trainer.weights.flat), "gains and biases as they are");
-                let master = trainer.state.weights().unwrap();
+                let (weights, master) = (&trainer.weights, trainer.state.weights().unwrap());
+                assert_eq!(
+                    values(&weights.flat),
+                    values(&master.to_dtype(DType::BF16).unwrap()),
+                    "a copy of the last step's"
+                );
+                assert!(!is_bf16(weights.exact_vectors().unwrap()), "norms read gains and biases as they are");
                 assert!(!is_bf16(&master), "master weights keep full precision");
             }
             losses
@@ -219,7 +221,7 @@ fn initial_weights_depend_on_seed_and_name_alone() {
 }
 
 fn mask(p: f64, batch: usize, seq: usize, width: usize, first_sample: u64, step: u64, site: &str) -> Vec<f64> {
-    let mut mb = micro_batch(&vec![0; batch * seq], Vec::new(), seq, FP32);
+    let mut mb = micro_batch(&vec![0; batch * seq], Vec::new(), seq);
     (mb.training, mb.first_sample, mb.step) = (true, first_sample, step);
     let ones = Tensor::ones((batch * seq, width), DType::F32, &Device::Cpu).unwrap();
     DropoutSite::new(7, site, p).apply(&ones, &mb).unwrap();
@@ -258,7 +260,7 @@ fn dropout_masks_belong_to_seed_site_step_and_sample() {
 fn micro_batches_add_up_to_the_batch() {
     for base in [ModelSpec { dropout: 0.2, ..small_gpt2() }, small_llama()] {
         let params = random_params(parameters(&base), 0.3);
-        let model = model_for(&base, &params, FP32);
+        let model = model_for(&base, &params);
         let ids = below("ids to split", 48, base.vocab_size);
         let mut targets = below("targets to split", 48, base.vocab_size);
         targets[40..].fill(IGNORED_TARGET);
@@ -267,7 +269,7 @@ fn micro_batches_add_up_to_the_batch() {
             let mut losses = Vec::new();
             for &(first, rows) in parts {
                 let range = first * 12..(first + rows) * 12;
-                let mut mb = micro_batch(&ids[range.clone()], targets[range].to_vec(), 12, FP32);
+                let mut mb = micro_batch(&ids[range.clone()], targets[range].to_vec(), 12);
                 (mb.training, mb.step, mb.first_sample, mb.scale) = (true, 5, first as u64, 1.0 / 40.0);
                 let (part, saved) = model.forward_losses(&params, &mb);
                 model.backward(&params, &grads, saved, None, &mb).unwrap();
@@ -287,10 +289,10 @@ fn micro_batches_add_up_to_the_batch() {
 fn evaluation_drops_nothing() {
     let spec = small_gpt2();
     let params = random_params(parameters(&spec), 0.3);
-    let mb = micro_batch(&below("ids", 24, spec.vocab_size), Vec::new(), 12, FP32);
+    let mb = micro_batch(&below("ids", 24, spec.vocab_size), Vec::new(), 12);
     let logits = |dropout: f64| {
         let spec = ModelSpec { dropout, ..spec.clone() };
-        values(&model_for(&spec, &params, FP32).logits(&params, &mb).unwrap())
+        values(&model_for(&spec, &params).logits(&params, &mb).unwrap())
     };
     assert_eq!(logits(0.0), logits(0.5));
 }
@@ -373,15 +375,16 @@ fn pytorchs_initial_weights_of_a_llama() {
     assert_eq!(matrices, 2 + 7 * small_llama().layers);
 }
 
-/// Without master weights, weights, gradients and moments are bf16 tensors, and there is one copy of the weights, from which the forward
-/// computes what it computes from the same numbers in f32. The sum of each backward is rounded once where it is stored.
+/// Without master weights, weights, gradients and moments are bf16 tensors, and there is one copy of the weights, besides the f32 gains and
+/// biases that norms read. The sum of each backward is rounded once where it is stored.
 #[test]
 fn bf16_without_master_weights_holds_nothing_else() {
     for base in [crate::common::small_encoder(), ModelSpec { tie_embeddings: false, ..small_llama() }] {
         let mut program = program(base, Precision::Bf16, 2, 12);
         program.master_weights = false;
         let mut trainer = Trainer::new(&program, initial_state(&program, None).unwrap()).unwrap();
-        assert!(!trainer.has_rounded_copy && trainer.copied_weight_bytes() == 0);
+        let other = trainer.state.layout.total - trainer.state.layout.decayed;
+        assert!(!trainer.has_rounded_copy && trainer.copied_weight_bytes() == 4 * other);
         let ids = below("ids", 24, program.model.vocab_size);
         let mut mb = trainer.models[0].micro_batch(&ids, ids.clone(), 12).unwrap();
         (mb.training, mb.scale) = (true, 1.0 / 24.0);
@@ -399,7 +402,7 @@ fn bf16_without_master_weights_holds_nothing_else() {
             assert_eq!(values(&trainer.weights.flat), values(&trainer.state.weights().unwrap()), "one copy");
             for _ in 0..2 {
                 let expected = widened(&trainer.grads);
-                backward(&trainer, &widened(&trainer.weights), &expected);
+                backward(&trainer, &trainer.weights, &expected);
                 assert!(!is_bf16(&expected.flat), "the sum has more digits");
                 backward(&trainer, &trainer.weights, &trainer.grads);
                 let rounded = expected.flat.to_dtype(DType::BF16).unwrap();
@@ -424,7 +427,7 @@ fn bf16_without_master_weights_holds_nothing_else() {
 fn padding_that_attention_does_not_see() {
     for spec in [small_gpt2(), small_llama()] {
         let (model, params) = crate::common::model(&spec, 0.3);
-        let mb = micro_batch(&below("ids", 24, spec.vocab_size), Vec::new(), 12, FP32);
+        let mb = micro_batch(&below("ids", 24, spec.vocab_size), Vec::new(), 12);
         let all = values(&model.logits(&params, &mb).unwrap());
         let masked = values(&model.logits(&params, &mb.with_valid_lengths(&[5, 12]).unwrap()).unwrap());
         for (token, (a, b)) in all.chunks(spec.vocab_size).zip(masked.chunks(spec.vocab_size)).enumerate() {

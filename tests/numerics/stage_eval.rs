@@ -3,10 +3,9 @@
 
 use std::ops::ControlFlow;
 
-use crate::common::pipeline::{BF16, F64, Pipeline, padded_micro_batch, pipelines, specs, weights, whole};
+use crate::common::pipeline::{Pipeline, padded_micro_batch, pipelines, specs, weights, whole};
 use crate::common::{below, values, with_values};
 use candle_core::{DType, Tensor};
-use runner_compute::kernels::StoredPrecision;
 use runner_compute::model::Output;
 use runner_compute::nn::MicroBatch;
 use runner_data::{DataRequest, Prepared, prepare};
@@ -17,8 +16,6 @@ use runner_exec::eval::{
 use runner_spec::data::{ChoiceItem, Rows};
 use runner_spec::experiment::{Data, Layout, Samples, Source, Tokenizer, Validation};
 use runner_spec::model::ModelSpec;
-
-const FP32: StoredPrecision = StoredPrecision { bf16: false };
 
 /// Evaluates a micro-batch through all stages, without keeping what a backward needs.
 fn evaluate(pipeline: &Pipeline, mb: &MicroBatch) -> Vec<f32> {
@@ -35,12 +32,12 @@ fn evaluate(pipeline: &Pipeline, mb: &MicroBatch) -> Vec<f32> {
 #[test]
 fn evaluation_through_chunks_is_that_of_the_whole() {
     for spec in specs() {
-        for kind in [F64, BF16] {
-            let one = whole(&spec, kind);
-            let mb = MicroBatch { training: false, ..padded_micro_batch(&spec, 0, kind.1) };
+        for dtype in [DType::F64, DType::BF16] {
+            let one = whole(&spec, dtype);
+            let mb = MicroBatch { training: false, ..padded_micro_batch(&spec, 0) };
             let expected = one.stages[0].1.losses(&one.ranks[0].params, &mb).unwrap();
             assert!(expected.iter().any(|&l| l > 0.0));
-            for pipeline in pipelines(&spec, kind) {
+            for pipeline in pipelines(&spec, dtype) {
                 assert_eq!(evaluate(&pipeline, &mb), expected, "{}", pipeline.name);
             }
             let unmatched = MicroBatch { targets: vec![0; 3], ..mb };
@@ -87,7 +84,7 @@ fn items(spec: &ModelSpec, count: usize) -> Vec<ChoiceItem> {
 fn multiple_choice_does_not_depend_on_replicas_and_stages() {
     let count = 300;
     for spec in [&specs()[0], &specs()[3]] {
-        let one = whole(spec, F64);
+        let one = whole(spec, DType::F64);
         let items = items(spec, count);
         let batches = ChoiceBatches::new(&items, spec.context_length);
         assert!(
@@ -101,7 +98,7 @@ fn multiple_choice_does_not_depend_on_replicas_and_stages() {
         let score = batches.finish(&expected).unwrap();
         assert!(score.right > 0 && score.right < count && score.right != score.right_norm, "{score:?}");
         let chunks = [0..1, 1..3, 3..spec.block_count()];
-        let three = Pipeline::new(spec, &weights(spec, DType::F64), &chunks, 2, FP32);
+        let three = Pipeline::new(spec, &weights(spec, DType::F64), &chunks, 2);
         for replicas in 1..=5 {
             for pipeline in [&one, &three] {
                 assert_eq!(bits(&through(&batches, pipeline, replicas)), bits(&expected), "{replicas} replicas");
@@ -115,7 +112,7 @@ fn multiple_choice_does_not_depend_on_replicas_and_stages() {
 #[test]
 fn a_candidate_in_a_batch_scores_as_alone() {
     let spec = &specs()[0];
-    let one = whole(spec, F64);
+    let one = whole(spec, DType::F64);
     let items = items(spec, 300);
     let batches = ChoiceBatches::new(&items, spec.context_length);
     assert!(batches.count() > 2, "several batches");
@@ -163,8 +160,8 @@ fn validation_loss_does_not_depend_on_replicas_and_stages() {
     let prepared = text(folder.path());
     let split = prepared.dataset.validation.as_ref().unwrap();
     let spec = ModelSpec { vocab_size: 260, ..specs()[0].clone() };
-    let one = whole(&spec, F64);
-    let three = Pipeline::new(&spec, &weights(&spec, DType::F64), &[0..2, 2..3, 3..5], 3, FP32);
+    let one = whole(&spec, DType::F64);
+    let three = Pipeline::new(&spec, &weights(&spec, DType::F64), &[0..2, 2..3, 3..5], 3);
     // The last batch is smaller; fewer batches than the split has; fewer than replicas; rows that fill no whole batch.
     for (count, micro_batch) in [(u64::MAX, 4), (6, 2), (3, 3), (7, 3)] {
         let batches = LossBatches::new(split, count, micro_batch, false);
@@ -209,8 +206,8 @@ impl Stages<'_> {
 #[test]
 fn decoding_by_stages_is_decoding() {
     for spec in specs() {
-        for kind in [F64, BF16] {
-            let one = whole(&spec, kind);
+        for dtype in [DType::F64, DType::BF16] {
+            let one = whole(&spec, dtype);
             let (model, params) = (&one.stages[0].1, &one.ranks[0].params);
             // A prefill, single tokens, a new start in the same cache, then another batch and capacity.
             let feeds: Vec<TokenFeed> =
@@ -232,7 +229,7 @@ fn decoding_by_stages_is_decoding() {
                 assert_eq!(logits.dims(), [feed.batch, spec.vocab_size]);
                 expected.push(values(&logits));
             }
-            for pipeline in pipelines(&spec, kind) {
+            for pipeline in pipelines(&spec, dtype) {
                 let mut stages = Stages::new(&pipeline);
                 for (feed, expected) in feeds.iter().zip(&expected) {
                     assert!(values(&stages.feed(feed).unwrap()) == *expected, "{}", pipeline.name);
@@ -258,7 +255,7 @@ fn generation_by_stages_is_generation() {
             top_p: None,
             seed: 1,
         };
-        let one = whole(&spec, F64);
+        let one = whole(&spec, DType::F64);
         let mut streamed = Vec::new();
         let mut keep = |drawn: Drawn<'_>| {
             match drawn {
@@ -273,7 +270,7 @@ fn generation_by_stages_is_generation() {
         assert_eq!(expected.len(), 9);
         assert_ne!(expected[0].text, expected[1].text);
         let chunks = [0..1, 1..3, 3..spec.block_count()];
-        let pipeline = Pipeline::new(&spec, &weights(&spec, DType::F64), &chunks, 2, FP32);
+        let pipeline = Pipeline::new(&spec, &weights(&spec, DType::F64), &chunks, 2);
         let mut stages = Stages::new(&pipeline);
         let prompts = 0..samples.prompts.len();
         let ours: Vec<_> = prompts
@@ -292,7 +289,7 @@ fn generation_by_stages_is_generation() {
 #[test]
 fn feeds_that_do_not_fit_are_errors() {
     let spec = &specs()[0];
-    let pipeline = Pipeline::new(spec, &weights(spec, DType::F64), &[0..2, 2..5], 2, FP32);
+    let pipeline = Pipeline::new(spec, &weights(spec, DType::F64), &[0..2, 2..5], 2);
     let [(_, first), (_, second)] = pipeline.stages.as_slice() else { panic!("two stages") };
     let [a, b] = pipeline.ranks.as_slice() else { panic!("two ranks") };
     let feed = TokenFeed { ids: vec![1, 2, 3, 4], batch: 2, start: 0, capacity: 4 };
@@ -323,12 +320,12 @@ fn a_bad_number_is_found_in_its_chunk() {
             flat[entry.offset] = f64::INFINITY;
             with_values(&params.layout, flat, DType::F64)
         };
-        let mb = padded_micro_batch(&spec, 0, FP32);
+        let mb = padded_micro_batch(&spec, 0);
         let shape = (mb.batch * mb.seq, spec.d_model);
         let hidden = crate::common::random("hidden", shape, 1.0);
         let nan = (hidden.clone() * f64::NAN).unwrap();
         let of = |params, stage: usize, input: Option<&Tensor>| {
-            let pipeline = Pipeline::new(&spec, params, &[0..1, 1..3, 3..5], 3, FP32);
+            let pipeline = Pipeline::new(&spec, params, &[0..1, 1..3, 3..5], 3);
             let (rank, model) = &pipeline.stages[stage];
             model.first_block_not_finite(&pipeline.ranks[*rank].params, input.cloned(), &mb).unwrap()
         };
@@ -342,7 +339,7 @@ fn a_bad_number_is_found_in_its_chunk() {
         let (table, mut mb) = (broken(if spec.dropout > 0.0 { "wte" } else { "embed_tokens" }), mb.clone());
         mb.ids = mb.ids.zeros_like().unwrap();
         mb.training = false;
-        let pipeline = Pipeline::new(&spec, &table, &[0..1, 1..5], 2, FP32);
+        let pipeline = Pipeline::new(&spec, &table, &[0..1, 1..5], 2);
         let found = pipeline.stages[0].1.first_block_not_finite(&pipeline.ranks[0].params, None, &mb).unwrap();
         assert_eq!(found, said("output of the embedding"));
     }

@@ -3,16 +3,13 @@
 use std::sync::Arc;
 
 use crate::common::WholePasses as _;
-use crate::common::pipeline::{BF16, F64, Pipeline, cuts, padded_micro_batch, pipelines, specs, weights, whole};
+use crate::common::pipeline::{Pipeline, cuts, padded_micro_batch, pipelines, specs, weights, whole};
 use crate::common::{assert_close, largest, values, zeros};
 use candle_core::{DType, Tensor};
-use runner_compute::kernels::StoredPrecision;
 use runner_compute::model::{Model, Output, Params, init};
 use runner_spec::model::layout::ParamLayout;
 use runner_spec::model::stage::{stage_parameters, tied_copy, tied_original};
 use runner_spec::model::{ModelSpec, parameters};
-
-const FP32: StoredPrecision = StoredPrecision { bf16: false };
 
 /// A tied embedding's gradient is a sum of four terms here, per chunk two: another order rounds otherwise, by a few times
 /// 1.1e-16 of the largest element in f64, or 6e-8 in f32.
@@ -31,9 +28,9 @@ fn assert_gradients(what: &str, spec: &ModelSpec, layout: &ParamLayout, dtype: D
 }
 
 /// Trains on two micro-batches, one after the other, and returns their losses.
-fn train(pipeline: &Pipeline, spec: &ModelSpec, precision: StoredPrecision) -> Vec<Vec<f32>> {
+fn train(pipeline: &Pipeline, spec: &ModelSpec) -> Vec<Vec<f32>> {
     let step = |index| {
-        let mb = padded_micro_batch(spec, index, precision);
+        let mb = padded_micro_batch(spec, index);
         let (losses, saved) = pipeline.forward(&mb);
         pipeline.backward(saved, &mb);
         losses
@@ -44,15 +41,15 @@ fn train(pipeline: &Pipeline, spec: &ModelSpec, precision: StoredPrecision) -> V
 #[test]
 fn chunks_are_the_whole_model() {
     for spec in specs() {
-        for kind in [F64, BF16] {
-            let one = whole(&spec, kind);
+        for dtype in [DType::F64, DType::BF16] {
+            let one = whole(&spec, dtype);
             let layout = one.ranks[0].params.layout.clone();
-            let losses = train(&one, &spec, kind.1);
+            let losses = train(&one, &spec);
             let expected = values(&one.ranks[0].grads.flat);
-            for pipeline in pipelines(&spec, kind) {
-                assert_eq!(train(&pipeline, &spec, kind.1), losses, "{}: losses", pipeline.name);
+            for pipeline in pipelines(&spec, dtype) {
+                assert_eq!(train(&pipeline, &spec), losses, "{}: losses", pipeline.name);
                 let ours = pipeline.gradients(&spec, &layout);
-                assert_gradients(&pipeline.name, &spec, &layout, kind.0, &ours, &expected);
+                assert_gradients(&pipeline.name, &spec, &layout, dtype, &ours, &expected);
             }
         }
     }
@@ -62,13 +59,13 @@ fn chunks_are_the_whole_model() {
 #[test]
 fn the_split_backward_is_the_backward() {
     for spec in specs() {
-        for kind in [F64, BF16] {
-            for (index, pipeline) in pipelines(&spec, kind).iter().enumerate() {
-                train(pipeline, &spec, kind.1);
+        for dtype in [DType::F64, DType::BF16] {
+            for (index, pipeline) in pipelines(&spec, dtype).iter().enumerate() {
+                train(pipeline, &spec);
                 let once: Vec<_> = pipeline.ranks.iter().map(|r| values(&r.grads.flat)).collect();
                 let grads: Vec<Params> = pipeline.ranks.iter().map(|r| zeros(&r.params)).collect();
                 let mut later = Vec::new();
-                for mb in [padded_micro_batch(&spec, 0, kind.1), padded_micro_batch(&spec, 1, kind.1)] {
+                for mb in [padded_micro_batch(&spec, 0), padded_micro_batch(&spec, 1)] {
                     let (_, saved) = pipeline.forward(&mb);
                     let mut d: Option<Tensor> = None;
                     for ((rank, model), saved) in pipeline.stages.iter().zip(saved).rev() {
@@ -102,8 +99,8 @@ fn the_split_backward_is_the_backward() {
 #[test]
 fn segments_finish_their_blocks_gradients() {
     for spec in specs() {
-        let one = whole(&spec, F64);
-        let (rank, model, mb) = (&one.ranks[0], &one.stages[0].1, padded_micro_batch(&spec, 0, FP32));
+        let one = whole(&spec, DType::F64);
+        let (rank, model, mb) = (&one.ranks[0], &one.stages[0].1, padded_micro_batch(&spec, 0));
         let (_, mut saved) = one.forward(&mb);
         one.backward(saved, &mb);
         let expected = values(&rank.grads.flat);
@@ -136,8 +133,8 @@ fn a_middle_chunk_has_the_gradient_of_its_input() {
     const H: f64 = 1e-5;
     for spec in specs() {
         let params = weights(&spec, DType::F64);
-        let pipeline = Pipeline::new(&spec, &params, &[0..1, 1..3, 3..spec.block_count()], 3, FP32);
-        let (rank, model, mb) = (&pipeline.ranks[1], &pipeline.stages[1].1, padded_micro_batch(&spec, 0, FP32));
+        let pipeline = Pipeline::new(&spec, &params, &[0..1, 1..3, 3..spec.block_count()], 3);
+        let (rank, model, mb) = (&pipeline.ranks[1], &pipeline.stages[1].1, padded_micro_batch(&spec, 0));
         let shape = (mb.batch * mb.seq, spec.d_model);
         let (x, r) = (crate::common::random("x", shape, 1.0), crate::common::random("r", shape, 1.0));
         let output = |x: &Tensor| match model.forward(&rank.params, Some(x.clone()), &mb).unwrap() {
@@ -168,7 +165,7 @@ fn a_middle_chunk_has_the_gradient_of_its_input() {
 #[test]
 fn ranks_hold_every_parameter_once() {
     for spec in specs() {
-        for pipeline in pipelines(&spec, F64) {
+        for pipeline in pipelines(&spec, DType::F64) {
             let (mut held, mut copies, mut originals) = (Vec::new(), 0, 0);
             for rank in &pipeline.ranks {
                 let layout = &rank.params.layout;
@@ -203,8 +200,8 @@ fn what_does_not_fit_is_an_error() {
     for spec in specs() {
         let params = weights(&spec, DType::F64);
         let head = spec.block_count() - 1;
-        let pipeline = Pipeline::new(&spec, &params, &[0..2, 2..head + 1], 2, FP32);
-        let mb = padded_micro_batch(&spec, 0, FP32);
+        let pipeline = Pipeline::new(&spec, &params, &[0..2, 2..head + 1], 2);
+        let mb = padded_micro_batch(&spec, 0);
         let [(_, first), (_, second)] = pipeline.stages.as_slice() else { panic!("two stages") };
         let [a, b] = pipeline.ranks.as_slice() else { panic!("two ranks") };
         let hidden = crate::common::random("hidden", (mb.batch * mb.seq, spec.d_model), 1.0);
@@ -243,7 +240,7 @@ fn what_does_not_fit_is_an_error() {
         assert_eq!(work.len(), head - 1, "an error takes nothing");
 
         let layout = Arc::clone(&a.params.layout);
-        let model = |range| Model::new(&spec, layout.clone(), range, 7, FP32, &params.flat);
+        let model = |range| Model::new(&spec, layout.clone(), range, 7, &params.flat);
         assert!(model(0..2).is_ok());
         assert!(model(1..1).is_err() && model(1..head + 2).is_err(), "no chunk");
         assert!(model(1..3).is_err(), "parameters of another rank");

@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
-use runner_compute::kernels::StoredPrecision;
 use runner_compute::model::{Model, Params};
 use runner_spec::experiment::Family;
 use runner_spec::model::layout::ParamLayout;
@@ -40,8 +39,7 @@ fn folders_of_transformers_give_the_logits_of_pytorch() {
         let params = params(&opened);
         let spec = opened.described.spec.clone();
         let blocks = 0..spec.block_count();
-        let model =
-            Model::new(&spec, params.layout.clone(), blocks, 1, StoredPrecision::default(), &params.flat).unwrap();
+        let model = Model::new(&spec, params.layout.clone(), blocks, 1, &params.flat).unwrap();
         let mb = model.micro_batch(&tokens, Vec::new(), 12).unwrap();
         let ours: Vec<f64> = model.logits(&params, &mb).unwrap().flatten_all().unwrap().to_vec1().unwrap();
         let theirs: Vec<f32> = expected["logits"].flatten_all().unwrap().to_vec1().unwrap();

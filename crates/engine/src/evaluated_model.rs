@@ -42,7 +42,7 @@ impl EvaluatedModel {
     pub fn of_run(run: OpenedRun, which: CheckpointChoice, precision: Option<Precision>) -> Result<Self, EngineError> {
         let mut inference = InferenceSettings::from(run.program()?);
         if let Some(precision) = precision.filter(|precision| *precision != inference.precision) {
-            inference = InferenceSettings { precision, master_weights: true, ..inference };
+            inference = InferenceSettings { precision, ..inference };
         }
         Ok(Self { inference, origin: ModelOrigin::Checkpoint(Box::new(run), which) })
     }
@@ -54,7 +54,7 @@ impl EvaluatedModel {
     pub fn of_weights(path: &Path, precision: Option<Precision>) -> Result<Self, EngineError> {
         let weights = OpenedWeights::open(path)?;
         let (spec, precision) = (weights.described.spec.clone(), precision.unwrap_or_default());
-        let inference = InferenceSettings { spec, precision, master_weights: true };
+        let inference = InferenceSettings { spec, precision };
         Ok(Self { inference, origin: ModelOrigin::Weights(Box::new(weights), path.to_owned()) })
     }
 

@@ -2,9 +2,11 @@
 
 use std::collections::BTreeSet;
 
+use runner_compute::kernels::cpu::product::Bf16Products;
 use runner_compute::kernels::cpu::simd::{instruction_set, matmul_instruction_set};
 use runner_machine::host::Machine;
 use runner_machine::platform::{Platform, gpus_and_libraries};
+use runner_spec::experiment::Precision;
 use runner_spec::plan::Plan;
 use runner_spec::program::Device;
 use runner_store::manifest::Session;
@@ -34,11 +36,13 @@ fn detect_platform(host: &Host, plan: &Plan) -> Platform {
     // Each machine sees its own GPUs, whose numbers are those of the ranks on it.
     let indices: BTreeSet<usize> = used().collect();
     let (gpus, gpu_libraries) = gpus_and_libraries(&indices, used().count() > 1);
+    let is_bf16 = plan.ranks.iter().any(|rank| rank.program.precision == Precision::Bf16);
+    let matmul_instructions = if is_bf16 { Bf16Products::in_use().instruction_set() } else { matmul_instruction_set() };
     Platform {
         target: host.build.target.clone(),
         source_hash: host.build.source_hash.clone(),
         vector_instructions: Some(instruction_set().to_owned()),
-        matmul_instructions: Some(matmul_instruction_set().to_owned()),
+        matmul_instructions: Some(matmul_instructions.to_owned()),
         gpus,
         gpu_libraries,
     }

@@ -2,11 +2,10 @@
 
 use std::sync::Arc;
 
-use candle_core::{DType, Device, Result, Tensor};
+use candle_core::{Device, Result, Tensor};
 
 use super::error::ExecError;
 use super::memory_shortage::DriverMemory;
-use runner_compute::kernels::{optimizer, storage};
 use runner_compute::model::Params;
 use runner_machine::heap;
 use runner_spec::event::WatchedDevice;
@@ -48,62 +47,15 @@ pub(super) fn move_to_device(tensor: &Tensor, device: &Device) -> Result<Tensor>
     Ok(moved)
 }
 
-/// True if the forward reads a rounded copy of the weights `all`. bf16 weights need none; neither do, on a CPU, f32 weights that are bf16
-/// values already.
-pub(super) fn needs_rounded_copy(precision: Precision, master_weights: bool, all: &Tensor) -> bool {
-    let is_exact = all.dtype() == DType::BF16 || (all.device().is_cpu() && !master_weights);
-    precision == Precision::Bf16 && !is_exact
-}
-
-/// The weights that the forward reads. They are the buffer `all`, unless the precision needs a rounded copy: that is of the type of `all`
-/// on a CPU, and a bf16 tensor on a GPU. A GPU's norms read f32 gains and biases beside bf16 weights: those of `all`, or a copy of them
-/// where `all` is bf16.
+/// The weights that a forward in `precision` reads, given the weights `all`.
 ///
 /// # Errors
 /// If memory is short.
-pub(super) fn weights_to_read(
-    precision: Precision,
-    master_weights: bool,
-    layout: &Arc<ParamLayout>,
-    all: Tensor,
-) -> Result<Params> {
-    let (is_cpu, is_bf16) = (all.device().is_cpu(), all.dtype() == DType::BF16);
-    if is_bf16 && !is_cpu {
-        let exact = storage::converted(&vectors(layout, &all)?)?;
-        return Ok(Params::with_exact_vectors(layout.clone(), all, exact));
+pub(super) fn weights_to_read(precision: Precision, layout: &Arc<ParamLayout>, all: Tensor) -> Result<Params> {
+    match precision {
+        Precision::Bf16 => Params::rounded(layout.clone(), all),
+        Precision::Fp32 | Precision::Tf32 => Ok(Params::new(layout.clone(), all)),
     }
-    if !needs_rounded_copy(precision, master_weights, &all) {
-        return Ok(Params::new(layout.clone(), all));
-    }
-    let weights = if is_cpu {
-        Params::new(layout.clone(), all.zeros_like()?)
-    } else {
-        let rounded = Tensor::zeros(layout.total, DType::BF16, all.device())?;
-        Params::with_exact_vectors(layout.clone(), rounded, vectors(layout, &all)?)
-    };
-    refresh_copies(&weights, &all)?;
-    Ok(weights)
-}
-
-/// The gains and biases of the weights `all`, a view.
-fn vectors(layout: &ParamLayout, all: &Tensor) -> Result<Tensor> {
-    all.narrow(0, layout.decayed, layout.total - layout.decayed)
-}
-
-/// Refreshes what `weights`, which [`weights_to_read`] made, copied from the weights `all`: matrices rounded to bf16, or the f32 gains and
-/// biases of a GPU's bf16 weights.
-///
-/// # Errors
-/// None on a CPU.
-pub(super) fn refresh_copies(weights: &Params, all: &Tensor) -> Result<()> {
-    let layout = &weights.layout;
-    if all.dtype() == DType::BF16 {
-        let exact = weights.exact_vectors();
-        return exact.map_or(Ok(()), |exact| storage::convert(exact, &vectors(layout, all)?));
-    }
-    // A CPU keeps gains and biases as they are.
-    let count = if all.device().is_cpu() { layout.decayed } else { layout.total };
-    optimizer::copy_rounded(&weights.flat, all, count)
 }
 
 /// Waits for the launched kernels of a GPU.

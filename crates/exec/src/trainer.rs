@@ -9,11 +9,10 @@ use half::bf16;
 use super::device;
 use super::error::ExecError;
 use runner_compute::kernels::cpu::Stored;
-use runner_compute::kernels::{StoredPrecision, optimizer, storage};
+use runner_compute::kernels::{optimizer, storage};
 use runner_compute::model::{Model, Params, init};
 use runner_compute::optim;
 use runner_compute::state::TrainState;
-use runner_spec::experiment::Precision;
 use runner_spec::model::InitialWeights;
 use runner_spec::model::layout::ParamLayout;
 use runner_spec::model::stage::{stage_parameters, tied_copy, tied_original};
@@ -30,7 +29,7 @@ pub struct Trainer {
     /// Sums over the micro-batches of the current step.
     pub grads: Params,
     optimizer: OptimizerSpec,
-    /// True if `weights` are a copy whose matrices are rounded to bf16.
+    /// True if `weights` are a copy that is rounded to bf16.
     pub has_rounded_copy: bool,
     /// Elements of a tied embedding that another rank holds too. That rank counts their gradients.
     tied_copy: Option<Range<usize>>,
@@ -99,7 +98,6 @@ impl Trainer {
             state.buffer = storage::converted(&state.buffer)?;
         }
         state.buffer = device::move_to_device(&state.buffer, &device)?;
-        let precision = StoredPrecision { bf16: program.precision == Precision::Bf16 };
         let total = state.layout.total;
         if state.buffer.elem_count() != total * (1 + program.moments()) {
             let what = "the training state does not have this optimizer's moments";
@@ -107,13 +105,12 @@ impl Trainer {
         }
         let chunks = chunk_ranges(program);
         let model = |blocks: &Range<usize>| {
-            Model::new(&program.model, state.layout.clone(), blocks.clone(), program.seed, precision, &state.buffer)
+            Model::new(&program.model, state.layout.clone(), blocks.clone(), program.seed, &state.buffer)
                 .map(|model| model.with_recompute(program.recompute))
         };
         let models = chunks.iter().map(model).collect::<TensorResult<Vec<_>>>()?;
-        let has_rounded_copy = device::needs_rounded_copy(program.precision, program.master_weights, &state.buffer);
-        let weights =
-            device::weights_to_read(program.precision, program.master_weights, &state.layout, state.weights()?)?;
+        let weights = device::weights_to_read(program.precision, &state.layout, state.weights()?)?;
+        let has_rounded_copy = weights.flat.dtype() != state.buffer.dtype();
         let grads = Tensor::zeros(total, state.buffer.dtype(), state.buffer.device())?;
         let tied_copy = tied_copy(&state.layout, &program.model, &chunks).map(|i| state.layout.entries[i].range());
         Ok(Self {
@@ -151,10 +148,7 @@ impl Trainer {
     /// # Errors
     /// None on a CPU.
     pub fn refresh(&self) -> TensorResult<()> {
-        if self.has_rounded_copy || self.weights.exact_vectors().is_some() {
-            device::refresh_copies(&self.weights, &self.state.weights()?)?;
-        }
-        Ok(())
+        self.weights.refresh(&self.state.weights()?)
     }
 
     /// Bytes of the copies of weights that the rank holds beside its state.
@@ -173,7 +167,7 @@ impl Trainer {
     /// None on a CPU.
     pub fn update(&mut self, lr: f64, grad_scale: f64) -> TensorResult<()> {
         let (state, grads) = (&self.state, &self.grads.flat);
-        let copy = (self.has_rounded_copy && !self.device.is_cpu()).then_some(&self.weights.flat);
+        let copy = self.has_rounded_copy.then_some(&self.weights.flat);
         optim::update(state, &self.optimizer, grads, lr, grad_scale, copy)?;
         if copy.is_none() {
             self.refresh()?;

@@ -77,15 +77,15 @@ impl BlockTimer<'_> {
         match self.rates {
             DeviceRates::Accelerator(r) => {
                 let Program { precision, master_weights, .. } = *self.program;
-                let copy = precision::rounded_copy(precision, master_weights, self.device.device);
-                let copied = copy.map_or(0, |copy| copy.bytes_per_parameter * counts.total);
+                let is_copied = precision::has_rounded_copy(precision, master_weights);
+                let copied = if is_copied { precision::ROUNDED_COPY_BYTES * counts.total } else { 0 };
                 let state = precision::state_bytes(master_weights) as f64 * ADAMW_NUMBERS_PER_PARAMETER;
                 Some((n * state * share + copied as f64) / (r.memory_bandwidth * r.memory_efficiency))
             }
             DeviceRates::Measured(r) => {
                 let points = |busy| r.updates.iter().filter(move |p| p.busy == busy);
                 let seconds = |busy| by_size(points(busy).map(|p| (p.parameters as f64, p.seconds)), n);
-                let copied = self.program.precision == Precision::Bf16 && self.program.master_weights;
+                let copied = precision::has_rounded_copy(self.program.precision, self.program.master_weights);
                 let rounded = if copied { 1.25 } else { 1.0 };
                 Some(self.shared(r, seconds)? * share * rounded)
             }
@@ -97,7 +97,7 @@ impl BlockTimer<'_> {
         let spec = &self.program.model;
         let n = (rows * length) as f64;
         let (products, memory) = (peak * r.product_efficiency, r.memory_bandwidth * r.memory_efficiency);
-        let bytes = precision::activation_bytes(self.program.precision, self.device.device) as f64;
+        let bytes = precision::activation_bytes(self.program.precision) as f64;
         let moved = |buffers: &[Buffer]| -> f64 {
             buffers.iter().map(|b| b.per_position as f64 * if b.always_f32 { 4.0 } else { bytes }).sum()
         };

@@ -8,11 +8,13 @@ use crate::check::LiveMicroBatches;
 use crate::cost::{self, Buffer, count_chunks};
 use crate::device_memory;
 use runner_spec::cluster::DeviceFacts;
-use runner_spec::experiment::{Family, PositionKind, Recompute};
+use runner_spec::experiment::{Family, PositionKind, Precision, Recompute};
+use runner_spec::model::ModelSpec;
 use runner_spec::plan::{MemoryCategory, MemoryEstimate, MemoryItem, PROCESS_ITEM};
 use runner_spec::precision;
 use runner_spec::program::{
-    BlockRange, Device, EVAL_TOKENS_PER_FORWARD, EVAL_TOKENS_PER_GPU_FORWARD, Instruction, Program,
+    ATTENTION_TILE_QUERIES, BlockRange, Device, EVAL_TOKENS_PER_FORWARD, EVAL_TOKENS_PER_GPU_FORWARD, Instruction,
+    PRODUCT_OPERAND_BYTES, PRODUCT_SUM_BYTES, Program,
 };
 
 /// The process without any model: code, allocator, thread stacks, GEMM's packing buffers.
@@ -26,9 +28,10 @@ const BYTES_PER_TOKEN: u64 = 8;
 
 const F32_BYTES: u64 = 4;
 
-/// Attention's backward holds probabilities, their gradient and their dropped copy for a block of queries.
+/// A CPU's attention backward holds probabilities, their gradient and their dropped copy for a block of queries.
 const TILES: u64 = 3;
-const TILE_QUERIES: u64 = 64;
+/// It also holds query, key, value, the gradients of these, and that of the output, of one head.
+const HEAD_BUFFERS: u64 = 7;
 
 /// Peak bytes of the rank of `program` on `hardware`, by category, with `live` micro-batches of each chunk (`check` counts them) and
 /// channels of `slots` messages. Workspace is what the peak needs beyond the saved activations: transient gradients, or whatever an
@@ -70,11 +73,11 @@ pub fn estimate(program: &Program, live: &[LiveMicroBatches], slots: usize, hard
     let head_peak = if has_head { saved.saturating_add(sizes.total(&cost::head_transient(spec))) } else { saved };
     let layer_peak = (saved - head_freed).saturating_add(layer_backward(program, &sizes));
     let (evaluation, sampling) = (evaluation(program, has_head), sampling(program));
-    let widened = WidenedMatrixBytes::new(program);
+    let sums = GradientSumBytes::new(program);
     let peaks = [
-        ("backward of the head", head_peak.saturating_add(widened.head)),
-        ("backward of a layer", layer_peak.saturating_add(widened.layer)),
-        ("backward of the embedding", embedding_backward(program, &sizes, saved - head_freed, widened.embedding)),
+        ("backward of the head", head_peak.saturating_add(sums.head)),
+        ("backward of a layer", layer_peak.saturating_add(sums.layer)),
+        ("backward of the embedding", embedding_backward(program, &sizes, saved - head_freed, sums.embedding)),
         ("evaluation", evaluation),
         ("sampling", sampling),
     ];
@@ -85,11 +88,12 @@ pub fn estimate(program: &Program, live: &[LiveMicroBatches], slots: usize, hard
     workspace(format!("beyond the activations, {}", widest.0), widest.1 - saved, 1);
     let length = program.batch.length as u64;
     if program.device == Device::Cpu {
-        workspace(
-            "attention tiles per thread".to_owned(),
-            F32_BYTES.saturating_mul(TILES * TILE_QUERIES.min(length)).saturating_mul(length),
-            hardware.threads as u64,
-        );
+        let per_key = TILES * length.min(ATTENTION_TILE_QUERIES as u64) + HEAD_BUFFERS * spec.head_dim() as u64;
+        let bytes = F32_BYTES.saturating_mul(per_key).saturating_mul(length);
+        workspace("attention tiles and heads per thread".to_owned(), bytes, hardware.threads as u64);
+        if program.precision == Precision::Bf16 {
+            workspace("blocks of products (at most)".to_owned(), product_blocks(spec, sizes.positions), 1);
+        }
     } else {
         let scratch = device_memory::matmul_workspace_bytes(hardware.compute_capability);
         workspace("scratch of matrix products".to_owned(), scratch, 1);
@@ -146,15 +150,34 @@ fn layer_backward(program: &Program, sizes: &Sizes) -> u64 {
     }
 }
 
-/// Bytes of the largest f32 copy of a matrix, or of its gradient, that the backward of each kind of block holds for a moment where they
-/// are stored in bf16. 0 for blocks that the rank does not have, and where they are stored in f32.
-struct WidenedMatrixBytes {
+/// The bytes that a CPU's products of bf16 matrices hold of both matrices and of sums, at most, for `positions` rows of activations.
+fn product_blocks(spec: &ModelSpec, positions: u64) -> u64 {
+    let stacked_mlp = if spec.family == Family::Llama { 2 * spec.d_ff } else { spec.d_ff };
+    let (d, queries) = (spec.d_model, spec.heads * spec.head_dim());
+    let layers = [(d, spec.qkv_rows()), (queries, d), (d, stacked_mlp), (spec.d_ff, d), (d, spec.vocab_size)];
+    let block =
+        |rows: u64, cols: u64, most: usize| F32_BYTES.saturating_mul(rows).saturating_mul(cols).min(most as u64);
+    let bytes = |(inputs, outputs): (usize, usize)| {
+        let (inputs, outputs) = (inputs as u64, outputs as u64);
+        // Forward, the gradient of the input, and that of the weight: rows, depth and columns.
+        let products = [(positions, inputs, outputs), (positions, outputs, inputs), (outputs, positions, inputs)];
+        products.map(|(rows, depth, cols)| {
+            let operands = block(rows, depth, PRODUCT_OPERAND_BYTES) + block(depth, cols, PRODUCT_OPERAND_BYTES);
+            operands + block(rows, cols, PRODUCT_SUM_BYTES)
+        })
+    };
+    layers.into_iter().flat_map(bytes).max().unwrap_or(0)
+}
+
+/// Bytes of the largest f32 sum of a matrix's gradients that the backward of each kind of block holds for a moment where gradients are
+/// stored in bf16. 0 for blocks that the rank does not have, and where they are stored in f32.
+struct GradientSumBytes {
     embedding: u64,
     layer: u64,
     head: u64,
 }
 
-impl WidenedMatrixBytes {
+impl GradientSumBytes {
     fn new(program: &Program) -> Self {
         let spec = &program.model;
         let bytes = |is_needed: bool, rows: usize| {
@@ -172,17 +195,17 @@ impl WidenedMatrixBytes {
     }
 }
 
-/// Bytes that the embedding's backward needs: the gradient of its output, its tables' f32 copy, and of the `saved` activations those of
-/// other micro-batches.
-fn embedding_backward(program: &Program, sizes: &Sizes, saved: u64, widened: u64) -> u64 {
-    if widened == 0 {
+/// Bytes that the embedding's backward needs: the gradient of its output, the f32 sum of a table's gradients, and of the `saved`
+/// activations those of other micro-batches.
+fn embedding_backward(program: &Program, sizes: &Sizes, saved: u64, sum: u64) -> u64 {
+    if sum == 0 {
         return 0;
     }
     let spec = &program.model;
     let layers = program.chunks.iter().find(|chunk| chunk.contains(0)).map_or(0, |c| spec.layers_in(c.range())) as u64;
     let freed = layers.saturating_mul(sizes.total(&cost::layer_kept(spec, program.recompute)));
     let gradient = sizes.positions.saturating_mul(spec.d_model as u64).saturating_mul(sizes.element);
-    saved.saturating_sub(freed).saturating_add(gradient).saturating_add(widened)
+    saved.saturating_sub(freed).saturating_add(gradient).saturating_add(sum)
 }
 
 /// Messages that wait for this rank, and the pieces in which gradients are summed.
@@ -227,11 +250,11 @@ fn state_items(program: &Program) -> Vec<MemoryItem> {
     };
     let state = precision::state_bytes(program.master_weights) * counts.total;
     push(MemoryCategory::Weights, weights, state, 1);
-    if let Some(copy) = precision::rounded_copy(program.precision, program.master_weights, program.device) {
-        push(MemoryCategory::Weights, copy.name, copy.bytes_per_parameter * counts.total, 1);
+    if precision::has_rounded_copy(program.precision, program.master_weights) {
+        push(MemoryCategory::Weights, "weights in bf16", precision::ROUNDED_COPY_BYTES * counts.total, 1);
     }
-    if !program.master_weights && program.device != Device::Cpu {
-        // A GPU's norms read them.
+    if !program.master_weights {
+        // Norms read them.
         push(MemoryCategory::Weights, "gains and biases in f32", F32_BYTES * counts.other, 1);
     }
     push(MemoryCategory::Gradients, gradients, state, 1);
@@ -248,7 +271,7 @@ struct Sizes {
 impl Sizes {
     fn of_micro_batch(program: &Program) -> Self {
         let rows = program.batch.micro_batch.min(program.batch.slice.1) as u64;
-        let element = precision::activation_bytes(program.precision, program.device);
+        let element = precision::activation_bytes(program.precision);
         Self { positions: rows.saturating_mul(program.batch.length as u64), element }
     }
 
@@ -274,10 +297,6 @@ fn evaluation(program: &Program, has_head: bool) -> u64 {
     let spec = &program.model;
     let layer = sizes.total(&cost::layer_saved(spec)).saturating_add(sizes.total(&cost::layer_transient(spec)));
     let input = sizes.positions.saturating_mul(spec.d_model as u64).saturating_mul(sizes.element);
-    if program.device == Device::Cpu && !program.master_weights {
-        let WidenedMatrixBytes { embedding, layer: matrix, head } = WidenedMatrixBytes::new(program);
-        return layer.saturating_add(matrix).max(input.saturating_add(embedding.max(head)));
-    }
     if program.device == Device::Cpu || !has_head {
         // A CPU makes the logits of so few rows at a time that they do not count.
         return layer;
@@ -295,14 +314,12 @@ fn sampling(program: &Program) -> u64 {
     let length = prompt.saturating_add(samples.max_tokens).min(spec.context_length) as u64;
     let rows = samples.count as u64;
     let cache = 2 * (spec.layers * spec.kv_heads * spec.head_dim()) as u64;
-    let element = precision::activation_bytes(program.precision, program.device);
+    let element = precision::activation_bytes(program.precision);
     let cached = rows.saturating_mul(length).saturating_mul(cache).saturating_mul(element);
     let logits = rows.saturating_mul(spec.vocab_size as u64).saturating_mul(F32_BYTES);
     // The prompt's pass through one layer, for all continuations.
     let sizes = Sizes { positions: rows.saturating_mul(prompt.min(spec.context_length) as u64), element };
-    let WidenedMatrixBytes { embedding, layer, head } = WidenedMatrixBytes::new(program);
-    let widened = if program.device == Device::Cpu { embedding.max(layer).max(head) } else { 0 };
-    cached.saturating_add(logits).saturating_add(sizes.total(&cost::layer_saved(spec))).saturating_add(widened)
+    cached.saturating_add(logits).saturating_add(sizes.total(&cost::layer_saved(spec)))
 }
 
 fn sum(items: &[MemoryItem], category: MemoryCategory) -> u64 {
@@ -315,7 +332,6 @@ mod tests {
     use super::*;
     use crate::compile;
     use crate::testing::{cluster, compiled, data, experiment};
-    use runner_spec::experiment::Precision;
     use runner_spec::program::OptimizerSpec;
 
     const ONE: LiveMicroBatches = LiveMicroBatches { saved: 1, work: 0 };
@@ -345,10 +361,10 @@ mod tests {
         program.optimizer = OptimizerSpec::Sgd { momentum: 0.0 };
         program.precision = Precision::Bf16;
         let sgd = estimate_alone(&program);
-        assert_eq!([sgd.weights, sgd.gradients, sgd.optimizer], [8 * n, 4 * n, 0]);
+        assert_eq!([sgd.weights, sgd.gradients, sgd.optimizer], [6 * n, 4 * n, 0]);
     }
 
-    /// With a large vocabulary the peak is in the backward of the head, whose f32 copy of its matrix has 4 bytes a number.
+    /// With a large vocabulary the peak is in the backward of the head, whose f32 sum of gradients has 4 bytes a number.
     #[test]
     fn bf16_state_is_two_bytes_a_parameter() {
         let mut program = program();
@@ -358,8 +374,9 @@ mod tests {
         let masters = estimate_alone(&program);
         program.master_weights = false;
         let memory = estimate_alone(&program);
-        let n = count_chunks(&program.model, &program.chunks).total;
-        assert_eq!([memory.weights, memory.gradients, memory.optimizer], [2 * n, 2 * n, 4 * n]);
+        let counts = count_chunks(&program.model, &program.chunks);
+        let (n, other) = (counts.total, counts.other);
+        assert_eq!([memory.weights, memory.gradients, memory.optimizer], [2 * n + 4 * other, 2 * n, 4 * n]);
         let table = 4 * (program.model.vocab_size * program.model.d_model) as u64;
         assert_eq!((memory.activations, memory.workspace), (masters.activations, masters.workspace + table));
     }

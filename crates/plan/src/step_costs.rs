@@ -176,7 +176,7 @@ impl StepCosts for PlanCosts<'_> {
 
     fn message(&self, from: usize, to: usize, program: &Program, mb: usize) -> Transfer {
         let link = self.links[from].peers[to];
-        let element = precision::activation_bytes(program.precision, program.device) as f64;
+        let element = precision::activation_bytes(program.precision) as f64;
         let positions = (program.batch.rows(mb).1 * program.batch.length) as f64;
         let bytes = positions * program.model.d_model as f64 * element;
         Transfer {

@@ -8,22 +8,14 @@ use crate::program::Device;
 /// weights, gradients and moments are stored in bf16, too.
 pub fn describe(precision: Precision, master_weights: bool, device: Device) -> &'static str {
     match (precision, master_weights, device) {
-        (_, false, Device::Cpu) => {
-            "bf16 without master weights: matmuls and activations rounded to bf16 where a GPU would, in f32 storage; weights, \
-             gradients and moments in bf16; f32 arithmetic of updates, norms, softmax and loss"
-        }
-        (_, false, Device::Cuda(_)) => {
+        (_, false, _) => {
             "bf16 without master weights: matmuls, activations, weights, gradients and moments in bf16; f32 arithmetic of \
              updates, norms, softmax and loss"
         }
         (Precision::Fp32, ..) => "fp32: f32 throughout",
         (Precision::Tf32, _, Device::Cpu) => "tf32 runs as fp32: a CPU has no TF32 matrix units",
         (Precision::Tf32, _, Device::Cuda(_)) => "tf32: f32 storage, matrix products in TF32",
-        (Precision::Bf16, _, Device::Cpu) => {
-            "bf16: matmuls and activations rounded to bf16 where a GPU would, in f32 storage; f32 master weights, \
-             gradients, norms, softmax and loss"
-        }
-        (Precision::Bf16, _, Device::Cuda(_)) => {
+        (Precision::Bf16, ..) => {
             "bf16: matmuls and activations in bf16; f32 master weights, gradients, norms, softmax and loss"
         }
     }
@@ -43,34 +35,17 @@ pub fn state_bytes(master_weights: bool) -> u64 {
     if master_weights { 4 } else { 2 }
 }
 
-/// The copy of the weights that products read in a bf16 run, besides those that are trained.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RoundedCopy {
-    pub bytes_per_parameter: u64,
-    /// Its name in the memory table.
-    pub name: &'static str,
+/// True if a rank keeps a bf16 copy of its weights beside those that are trained. Norms read their gains and biases from the latter.
+pub fn has_rounded_copy(precision: Precision, master_weights: bool) -> bool {
+    precision == Precision::Bf16 && master_weights
 }
 
-/// The rounded copy of the weights that the executor keeps beside master weights. A CPU has no bf16 arithmetic, so its copy is f32. On a
-/// GPU norms read their gains and biases from the f32 weights.
-pub fn rounded_copy(precision: Precision, master_weights: bool, device: Device) -> Option<RoundedCopy> {
-    match (precision, device) {
-        (Precision::Bf16, Device::Cuda(_)) if master_weights => {
-            Some(RoundedCopy { bytes_per_parameter: 2, name: "weights in bf16" })
-        }
-        (Precision::Bf16, Device::Cpu) if master_weights => {
-            Some(RoundedCopy { bytes_per_parameter: 4, name: "weights rounded to bf16" })
-        }
-        _ => None,
-    }
-}
+/// Bytes of one element of the bf16 copy of the weights.
+pub const ROUNDED_COPY_BYTES: u64 = 2;
 
 /// Bytes of one activation element.
-pub fn activation_bytes(precision: Precision, device: Device) -> u64 {
-    match (precision, device) {
-        (Precision::Bf16, Device::Cuda(_)) => 2,
-        _ => 4,
-    }
+pub fn activation_bytes(precision: Precision) -> u64 {
+    if precision == Precision::Bf16 { 2 } else { 4 }
 }
 
 #[cfg(test)]

@@ -6,44 +6,34 @@ use candle_core::{CpuStorage, DType, Device, InplaceOp1, Layout, Result, Shape, 
 
 use super::cpu::Stored;
 
-/// The precision of the numbers that kernels store.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct StoredPrecision {
-    /// Activations and the matrices that multiply them are bf16 values. On the CPU they stay in f32 or f64, rounded wherever a GPU
-    /// would store bf16.
-    pub bf16: bool,
-}
-
-/// Evaluates an expression with `$T` bound to the tensor's element type, and names bound to the elements of tensors of that type.
+/// Evaluates an expression with `$S` bound to the tensor's element type, and names bound to the elements of tensors of that type.
 macro_rules! with_type {
-    ($tensor:expr, $T:ident $(; $($name:ident = $read:expr),+)? => $body:expr) => {
-        match $tensor.dtype() {
-            candle_core::DType::F32 => {
-                type $T = f32;
-                $(read!($T; $($name = $read),+);)?
-                $body
-            }
-            candle_core::DType::F64 => {
-                type $T = f64;
-                $(read!($T; $($name = $read),+);)?
-                $body
-            }
-            other => candle_core::bail!("kernels take f32 or f64, not {other:?}"),
-        }
-    };
-}
-
-/// `with_type!` for flat buffers, which may also be bf16: `$S` is the type in which they are stored.
-macro_rules! with_stored {
     ($tensor:expr, $S:ident $(; $($name:ident = $read:expr),+)? => $body:expr) => {
         match $tensor.dtype() {
+            candle_core::DType::F32 => {
+                type $S = f32;
+                $(read!($S; $($name = $read),+);)?
+                $body
+            }
             candle_core::DType::BF16 => {
                 type $S = half::bf16;
                 $(read!($S; $($name = $read),+);)?
                 $body
             }
-            _ => with_type!($tensor, $S $(; $($name = $read),+)? => $body),
+            candle_core::DType::F64 => {
+                type $S = f64;
+                $(read!($S; $($name = $read),+);)?
+                $body
+            }
+            other => candle_core::bail!("kernels take f32, bf16 or f64, not {other:?}"),
         }
+    };
+}
+
+/// The type in which kernels compute with numbers that are stored as `$S`.
+macro_rules! real {
+    ($S:ty) => {
+        <$S as $crate::kernels::cpu::Stored>::Real
     };
 }
 
@@ -122,14 +112,9 @@ pub(super) fn write<T: Stored>(tensor: &Tensor, name: &'static str, f: impl Fn(&
     })
 }
 
-/// The type of activations that are computed from weights of the type of `weights`: a CPU has no bf16 kernels but those of flat buffers.
-pub fn activation_dtype(weights: &Tensor) -> DType {
-    if weights.device().is_cpu() && weights.dtype() == DType::BF16 { DType::F32 } else { weights.dtype() }
-}
-
-/// A table of constants on the device of `like`, of the type of activations; f32 on a GPU.
+/// A table of constants on the device of `like`: f64 where `like` is f64, otherwise f32.
 pub(super) fn table(values: Vec<f64>, shape: impl Into<Shape>, like: &Tensor) -> Result<Tensor> {
-    let dtype = if like.device().is_cpu() { activation_dtype(like) } else { DType::F32 };
+    let dtype = if like.dtype() == DType::F64 { DType::F64 } else { DType::F32 };
     tensor(values, shape)?.to_dtype(dtype)?.to_device(like.device())
 }
 

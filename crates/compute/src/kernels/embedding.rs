@@ -1,9 +1,9 @@
 //! Embedding of token ids, with positions where the model has them.
 
-use candle_core::{Result, Tensor, bail};
+use candle_core::{Result, Tensor, WithDType, bail};
 
-use super::access::{StoredPrecision, table, tensor, write};
-use super::cpu::{Real, embedding};
+use super::access::{table, tensor, write};
+use super::cpu::{Real, Stored, embedding};
 
 /// \[rows\] ids and a [vocab, d] table give [rows, d], the table's rows times `scale` plus those of `positions`; row r is at
 /// position `start + r mod seq`.
@@ -14,7 +14,6 @@ pub fn embed(
     positions: Option<&Tensor>,
     seq: usize,
     start: usize,
-    precision: StoredPrecision,
 ) -> Result<Tensor> {
     on_gpu!(table => super::cuda::embedding::embed(ids, table, scale, positions, seq, start));
     let (vocab, d) = table.dims2()?;
@@ -24,19 +23,29 @@ pub fn embed(
     {
         bail!("position {} is beyond the context length {}", start + seq - 1, p.dims2()?.0)
     }
-    with_type!(table, T; table = table => {
+    with_type!(table, S; table = table => {
         read!(u32; ids = ids);
         if let Some(id) = ids.iter().find(|&&id| id as usize >= vocab) {
             bail!("token id {id} is beyond the vocabulary of {vocab}")
         }
-        let mut y = vec![T::ZERO; rows * d];
-        read_optional!(T; positions = positions);
-        embedding::embed(ids, table, scale.map(T::real), positions, d, seq, start, &mut y, precision.bf16);
+        let mut y = S::zeros(rows * d);
+        let scale = scale.map(<real!(S)>::real);
+        match positions {
+            // Fixed positions are f32 beside a bf16 table.
+            Some(positions) if positions.dtype() != S::DTYPE => {
+                read!(real!(S); positions = positions);
+                embedding::embed(ids, table, scale, Some(positions), d, seq, start, &mut y);
+            }
+            _ => {
+                read_optional!(S; positions = positions);
+                embedding::embed(ids, table, scale, positions, d, seq, start, &mut y);
+            }
+        }
         tensor(y, (rows, d))
     })
 }
 
-/// The table of sinusoidal positions, [positions, d], on the device of `like` and of its element type; f32 on a GPU.
+/// The table of sinusoidal positions, [positions, d], on the device of `like`: f64 where `like` is, otherwise f32.
 pub fn sinusoids(positions: usize, d: usize, like: &Tensor) -> Result<Tensor> {
     table(embedding::sinusoids(positions, d), (positions, d), like)
 }
@@ -45,10 +54,10 @@ pub fn sinusoids(positions: usize, d: usize, like: &Tensor) -> Result<Tensor> {
 pub fn embed_backward(dtable: &Tensor, ids: &Tensor, scale: Option<f64>, dy: &Tensor) -> Result<()> {
     on_gpu!(dy => super::cuda::embedding::embed_backward(dtable, ids, scale, dy));
     let (_, d) = dy.dims2()?;
-    with_type!(dy, T; dy = dy => {
+    with_type!(dy, S; dy = dy => {
         read!(u32; ids = ids);
-        write::<T>(dtable, "embed_backward", |dt| {
-            embedding::scatter_add(dy, d, T::real(scale.unwrap_or(1.0)), dt, |r| ids[r] as usize);
+        write::<real!(S)>(dtable, "embed_backward", |dt| {
+            embedding::scatter_add::<S>(dy, d, Real::real(scale.unwrap_or(1.0)), dt, |r| ids[r] as usize);
         })
     })
 }
@@ -57,8 +66,10 @@ pub fn embed_backward(dtable: &Tensor, ids: &Tensor, scale: Option<f64>, dy: &Te
 pub fn position_backward(dpositions: &Tensor, seq: usize, dy: &Tensor) -> Result<()> {
     on_gpu!(dy => super::cuda::embedding::position_backward(dpositions, seq, dy));
     let (_, d) = dy.dims2()?;
-    with_type!(dy, T; dy = dy => {
-        write::<T>(dpositions, "position_backward", |dp| embedding::scatter_add(dy, d, T::ONE, dp, |r| r % seq))
+    with_type!(dy, S; dy = dy => {
+        write::<real!(S)>(dpositions, "position_backward", |dp| {
+            embedding::scatter_add::<S>(dy, d, Real::ONE, dp, |r| r % seq);
+        })
     })
 }
 
@@ -66,8 +77,8 @@ pub fn position_backward(dpositions: &Tensor, seq: usize, dy: &Tensor) -> Result
 pub fn take_rows(x: &Tensor, rows: &[usize]) -> Result<Tensor> {
     on_gpu!(x => super::cuda::embedding::take_rows(x, rows));
     let (_, d) = x.dims2()?;
-    with_type!(x, T; x = x => {
-        let mut out: Vec<T> = Vec::with_capacity(rows.len() * d);
+    with_type!(x, S; x = x => {
+        let mut out: Vec<S> = Vec::with_capacity(rows.len() * d);
         for &r in rows {
             out.extend_from_slice(&x[r * d..][..d]);
         }

@@ -4,7 +4,7 @@ use candle_core::{Result, Tensor, bail};
 
 use runner_spec::data::IGNORED_TARGET;
 
-use super::access::{StoredPrecision, on_host, write};
+use super::access::{on_host, write};
 use super::cpu::cross_entropy;
 use super::optimizer::DeviceSum;
 
@@ -50,7 +50,6 @@ pub fn cross_entropy(
     targets: &[u32],
     device_targets: Option<&Tensor>,
     scale: Option<f64>,
-    precision: StoredPrecision,
 ) -> Result<Losses> {
     let (rows, vocab) = logits.dims2()?;
     if targets.len() != rows {
@@ -67,8 +66,8 @@ pub fn cross_entropy(
     }
     let _ = device_targets;
     let losses = std::cell::RefCell::new(vec![0.0_f32; rows]);
-    with_type!(logits, T => write::<T>(logits, "cross_entropy", |logits| {
-        cross_entropy::cross_entropy(logits, vocab, targets, scale, &mut losses.borrow_mut(), precision.bf16);
+    with_type!(logits, S => write::<S>(logits, "cross_entropy", |logits| {
+        cross_entropy::cross_entropy(logits, vocab, targets, scale, &mut losses.borrow_mut());
     }))?;
     Ok(Losses::Ready(losses.into_inner()))
 }

@@ -22,4 +22,4 @@ pub mod out_of_memory;
 pub mod pointwise;
 pub mod storage;
 
-pub use access::{StoredPrecision, activation_dtype, on_host};
+pub use access::on_host;

@@ -2,11 +2,11 @@
 
 use candle_core::{Result, Tensor};
 
-use super::access::{StoredPrecision, tensor, write};
-use super::cpu::{Real, norm};
+use super::access::{tensor, write};
+use super::cpu::{Real, Stored, norm};
 use super::pointwise::add_assign;
 
-/// The norm of `x`, or of `x` + `residual`: returns the normed tensor (the sum, or `x` itself), the output, and the statistics that the
+/// The norm of `x`, or of `x` + `residual`, with a gain and a bias of the type in which kernels compute (f32 beside bf16): returns the normed tensor (the sum, or `x` itself), the output, and the statistics that the
 /// backward needs: [rows, 2] for LayerNorm, [rows, 1] for RMSNorm. On a GPU in one pass; on a CPU the sum is made in `x`.
 pub fn normalize(
     x: &Tensor,
@@ -14,18 +14,18 @@ pub fn normalize(
     weight: &Tensor,
     bias: Option<&Tensor>,
     eps: f64,
-    precision: StoredPrecision,
 ) -> Result<(Tensor, Tensor, Tensor)> {
     on_gpu!(x => super::cuda::norm::normalize(x, residual, weight, bias, eps));
     if let Some(residual) = residual {
-        add_assign(x, residual, precision)?;
+        add_assign(x, residual)?;
     }
     let (rows, d) = x.dims2()?;
-    with_type!(x, T; values = x, weight = weight => {
-        read_optional!(T; bias = bias);
+    with_type!(x, S; values = x => {
+        read!(real!(S); weight = weight);
+        read_optional!(real!(S); bias = bias);
         let statistics = norm::statistics_per_row(bias.is_some());
-        let (mut y, mut stats) = (vec![T::ZERO; rows * d], vec![T::ZERO; rows * statistics]);
-        norm::normalize(values, weight, bias, eps, &mut y, &mut stats, precision.bf16);
+        let (mut y, mut stats) = (S::zeros(rows * d), <real!(S)>::zeros(rows * statistics));
+        norm::normalize(values, weight, bias, eps, &mut y, &mut stats);
         Ok((x.clone(), tensor(y, (rows, d))?, tensor(stats, (rows, statistics))?))
     })
 }
@@ -39,18 +39,18 @@ pub fn normalize_backward(
     stats: &Tensor,
     dy: &Tensor,
     skip: Option<&Tensor>,
-    precision: StoredPrecision,
 ) -> Result<Tensor> {
     on_gpu!(x => super::cuda::norm::normalize_backward(dweight, dbias, x, weight, stats, dy, skip));
     let (rows, d) = x.dims2()?;
-    with_type!(x, T => {
-        let mut dx = vec![T::ZERO; rows * d];
-        let (mut dw, mut db) = (vec![T::ZERO; d], vec![T::ZERO; d]);
+    with_type!(x, S => {
+        let mut dx = S::zeros(rows * d);
+        let (mut dw, mut db) = (<real!(S)>::zeros(d), <real!(S)>::zeros(d));
         {
-            read!(T; x = x, weight = weight, stats = stats, dy = dy);
-            read_optional!(T; skip = skip);
+            read!(S; x = x, dy = dy);
+            read!(real!(S); weight = weight, stats = stats);
+            read_optional!(S; skip = skip);
             let db = dbias.map(|_| db.as_mut_slice());
-            norm::normalize_backward(x, weight, stats, dy, skip, &mut dx, &mut dw, db, precision.bf16);
+            norm::normalize_backward(x, weight, stats, dy, skip, &mut dx, &mut dw, db);
         }
         add_vector(dweight, &dw)?;
         dbias.map(|dbias| add_vector(dbias, &db)).transpose()?;

@@ -1,4 +1,4 @@
-//! Conversions between f32 and bf16, the types in which flat buffers are stored.
+//! Conversions between f32 and bf16.
 
 use candle_core::{DType, Result, Tensor, bail};
 use half::bf16;
@@ -13,13 +13,17 @@ use super::cpu::{Stored, elementwise};
 /// If `x` is of another type, or memory is short.
 pub fn converted(x: &Tensor) -> Result<Tensor> {
     on_gpu!(x => super::cuda::pointwise::cast(x));
-    let n = x.elem_count();
-    let copy = match x.dtype() {
-        DType::F32 => tensor(vec![bf16::ZERO; n], x.shape().clone())?,
-        _ => tensor(vec![0.0_f32; n], x.shape().clone())?,
-    };
-    convert(&copy, x)?;
-    Ok(copy)
+    match x.dtype() {
+        DType::F32 => {
+            read!(f32; numbers = x);
+            tensor(elementwise::map(numbers, inlined!(|v| bf16::store(v))), x.shape())
+        }
+        DType::BF16 => {
+            read!(bf16; numbers = x);
+            tensor(elementwise::map(numbers, inlined!(|v: bf16| v.load())), x.shape())
+        }
+        other => bail!("f32 and bf16 are converted, not {other:?}"),
+    }
 }
 
 /// Overwrites `dst` with the numbers of `src`, which has the same length and is of the other type.

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use candle_core::{Device, Result, Tensor, bail};
 
 use super::block::{Block, SavedActivations};
-use crate::kernels::StoredPrecision;
 use crate::kernels::loss::Losses;
 use crate::kernels::optimizer::all_finite;
 use crate::kernels::out_of_memory::with_computation;
@@ -38,7 +37,6 @@ pub struct Model {
     /// The chunk, within the whole model's list.
     pub range: Range<usize>,
     pub(super) blocks: Vec<Block>,
-    precision: StoredPrecision,
     device: Device,
 }
 
@@ -53,7 +51,6 @@ impl Model {
         layout: Arc<ParamLayout>,
         range: Range<usize>,
         seed: u64,
-        precision: StoredPrecision,
         like: &Tensor,
     ) -> Result<Self> {
         if range.is_empty() || range.end > spec.block_count() {
@@ -65,7 +62,7 @@ impl Model {
         };
         let block = |index| Block::new(spec, &layout, index, seed, rope.as_ref(), like);
         let blocks = range.clone().map(block).collect::<Result<_>>()?;
-        Ok(Self { spec: spec.clone(), layout, range, blocks, precision, device: like.device().clone() })
+        Ok(Self { spec: spec.clone(), layout, range, blocks, device: like.device().clone() })
     }
 
     /// Sets which activations the layers' backward computes again.
@@ -97,7 +94,6 @@ impl Model {
             sample_stride: 1,
             scale: 1.0,
             training: false,
-            precision: self.precision,
         })
     }
 

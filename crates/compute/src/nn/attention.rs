@@ -36,7 +36,7 @@ impl Attention {
     fn project(&self, pass: ForwardPass<'_>, x: &Tensor, start: usize) -> Result<Tensor> {
         let qkv = self.qkv.forward(pass, x)?;
         if let Some(rope) = &self.rope {
-            rope.rotate(&qkv, self.heads + self.kv_heads, pass.mb.seq, start, false, pass.mb.precision)?;
+            rope.rotate(&qkv, self.heads + self.kv_heads, pass.mb.seq, start, false)?;
         }
         Ok(qkv)
     }
@@ -46,7 +46,7 @@ impl Attention {
         let (qkv, mb) = (self.project(pass, x, 0)?, pass.mb);
         let dropout = self.dropout.mask(mb);
         let masks = AttentionMasks { dropout: dropout.as_ref(), valid_lengths: mb.valid_lengths.as_ref() };
-        let (heads, lse) = attention::attention(&qkv, self.shape(mb.batch, mb.seq), masks, mb.precision)?;
+        let (heads, lse) = attention::attention(&qkv, self.shape(mb.batch, mb.seq), masks)?;
         Ok(AttentionActivations { qkv, heads, lse })
     }
 
@@ -59,7 +59,7 @@ impl Attention {
     /// The forward for tokens from position `start` on, over the cached keys and values of the tokens before them.
     pub fn extend(&self, pass: ForwardPass<'_>, x: &Tensor, cache: &Tensor, start: usize) -> Result<Tensor> {
         let (qkv, mb) = (self.project(pass, x, start)?, pass.mb);
-        let heads = attention::attend_with_cache(&qkv, self.shape(mb.batch, mb.seq), start, cache, mb.precision)?;
+        let heads = attention::attend_with_cache(&qkv, self.shape(mb.batch, mb.seq), start, cache)?;
         self.out.forward(pass, &heads)
     }
 
@@ -81,10 +81,10 @@ impl Attention {
         let dheads = self.out.backward(pass, &heads, dy)?;
         let (shape, dropout) = (self.shape(mb.batch, mb.seq), self.dropout.mask(mb));
         let masks = AttentionMasks { dropout: dropout.as_ref(), valid_lengths: mb.valid_lengths.as_ref() };
-        let dqkv = attention::attention_backward(&qkv, &heads, &lse, &dheads, shape, masks, mb.precision)?;
+        let dqkv = attention::attention_backward(&qkv, &heads, &lse, &dheads, shape, masks)?;
         drop((qkv, heads, lse, dheads));
         if let Some(rope) = &self.rope {
-            rope.rotate(&dqkv, self.heads + self.kv_heads, mb.seq, 0, true, mb.precision)?;
+            rope.rotate(&dqkv, self.heads + self.kv_heads, mb.seq, 0, true)?;
         }
         self.qkv.backward(pass, x, &dqkv)
     }

@@ -36,7 +36,7 @@ impl Embedding {
             Positions::Fixed(table) => Some(table.clone()),
         };
         let table = params.parameter(self.tokens)?;
-        let x = embedding::embed(&mb.ids, &table, self.scale, positions.as_ref(), mb.seq, start, mb.precision)?;
+        let x = embedding::embed(&mb.ids, &table, self.scale, positions.as_ref(), mb.seq, start)?;
         self.dropout.apply(&x, mb)?;
         Ok(x)
     }

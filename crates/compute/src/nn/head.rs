@@ -41,8 +41,7 @@ impl Head {
             None => (x, None),
         };
         let (logits, mb) = (self.project.forward(pass, &normed)?, pass.mb);
-        let losses =
-            loss::cross_entropy(&logits, &mb.targets, mb.device_targets.as_ref(), Some(mb.scale), mb.precision)?;
+        let losses = loss::cross_entropy(&logits, &mb.targets, mb.device_targets.as_ref(), Some(mb.scale))?;
         Ok((losses, HeadActivations { norm, normed, dlogits: logits }))
     }
 
@@ -70,9 +69,7 @@ impl Head {
         for rows in wanted.chunks(rows_at_once) {
             let logits = self.logits(pass, x, rows)?;
             let targets: Vec<u32> = rows.iter().map(|&r| mb.targets[r]).collect();
-            for (&row, loss) in
-                rows.iter().zip(loss::cross_entropy(&logits, &targets, None, None, mb.precision)?.read()?)
-            {
+            for (&row, loss) in rows.iter().zip(loss::cross_entropy(&logits, &targets, None, None)?.read()?) {
                 losses[row] = loss;
             }
         }

@@ -19,9 +19,9 @@ pub struct Linear {
 
 impl Linear {
     /// `x`: [rows, in]. Returns [rows, out].
-    pub fn forward(&self, ForwardPass { params, mb }: ForwardPass<'_>, x: &Tensor) -> Result<Tensor> {
+    pub fn forward(&self, ForwardPass { params, .. }: ForwardPass<'_>, x: &Tensor) -> Result<Tensor> {
         let bias = self.bias.map(|b| params.bias(b)).transpose()?;
-        matmul::linear(x, &params.stacked(self.weight, self.stacked)?, bias.as_ref(), mb.precision)
+        matmul::linear(x, &params.stacked(self.weight, self.stacked)?, bias.as_ref())
     }
 
     /// Returns the forward's result, and the activation function of it.
@@ -31,18 +31,18 @@ impl Linear {
         x: &Tensor,
         activation: Activation,
     ) -> Result<(Tensor, Tensor)> {
-        let (params, precision) = (pass.params, pass.mb.precision);
+        let params = pass.params;
         if let (Activation::Gelu, Some(bias)) = (activation, self.bias) {
-            return matmul::linear_gelu(x, &params.stacked(self.weight, self.stacked)?, &params.bias(bias)?, precision);
+            return matmul::linear_gelu(x, &params.stacked(self.weight, self.stacked)?, &params.bias(bias)?);
         }
         let before = self.forward(pass, x)?;
-        Ok((before.clone(), pointwise::activate(&before, activation, precision)?))
+        Ok((before.clone(), pointwise::activate(&before, activation)?))
     }
 
     /// `x` is the forward's input, `dy`: [rows, out]. Returns dL/dx. A deferred task keeps `x` and `dy`.
     pub fn backward(&self, pass: &mut BackwardPass<'_>, x: &Tensor, dy: &Tensor) -> Result<Tensor> {
         pass.grads.accept(WeightGradientTask::Linear { layer: *self, x: x.clone(), dy: dy.clone() })?;
-        matmul::linear_backward_input(dy, &pass.params.stacked(self.weight, self.stacked)?, pass.mb.precision)
+        matmul::linear_backward_input(dy, &pass.params.stacked(self.weight, self.stacked)?)
     }
 
     /// Adds the weights' gradients.

@@ -4,7 +4,7 @@ use candle_core::{Result, Tensor};
 
 use crate::kernels::attention::ValidLengths;
 use crate::kernels::cpu::dropout::DropoutMask;
-use crate::kernels::{StoredPrecision, pointwise};
+use crate::kernels::pointwise;
 use runner_spec::philox::Philox;
 
 /// One micro-batch: `batch` rows of `seq` tokens.
@@ -30,7 +30,6 @@ pub struct MicroBatch {
     pub scale: f64,
     /// True if dropout is on.
     pub training: bool,
-    pub precision: StoredPrecision,
 }
 
 impl MicroBatch {
@@ -72,7 +71,7 @@ impl DropoutSite {
     /// Drops elements of `x`, [batch·seq, width], in place.
     pub fn apply(&self, x: &Tensor, mb: &MicroBatch) -> Result<()> {
         match self.mask(mb) {
-            Some(mask) => pointwise::dropout(x, mb.seq, &mask, mb.precision),
+            Some(mask) => pointwise::dropout(x, mb.seq, &mask),
             None => Ok(()),
         }
     }
@@ -82,7 +81,7 @@ impl DropoutSite {
         match self.mask(mb) {
             Some(mask) => {
                 let dx = dy.copy()?;
-                pointwise::dropout(&dx, mb.seq, &mask, mb.precision)?;
+                pointwise::dropout(&dx, mb.seq, &mask)?;
                 Ok(dx)
             }
             None => Ok(dy.clone()),

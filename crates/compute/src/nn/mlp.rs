@@ -57,7 +57,7 @@ impl Mlp {
             }
             Self::SwiGlu { gate_up, .. } => {
                 let before = gate_up.forward(pass, x)?;
-                (before.clone(), pointwise::swiglu(&before, pass.mb.precision)?)
+                (before.clone(), pointwise::swiglu(&before)?)
             }
         };
         Ok(MlpActivations { before, after })
@@ -80,10 +80,10 @@ impl Mlp {
             Self::Plain { activation, dropout, .. } => {
                 // No other tensor shares this gradient's buffer.
                 dropout.apply(&dafter, mb)?;
-                pointwise::activate_backward(&dafter, &before, *activation, mb.precision)?;
+                pointwise::activate_backward(&dafter, &before, *activation)?;
                 dafter
             }
-            Self::SwiGlu { .. } => pointwise::swiglu_backward(&before, &dafter, mb.precision)?,
+            Self::SwiGlu { .. } => pointwise::swiglu_backward(&before, &dafter)?,
         };
         drop(before);
         up.backward(pass, x, &dbefore)

@@ -22,14 +22,14 @@ impl Norm {
     /// `x`: [rows, d_model]. Returns the output and the statistics for the backward.
     pub fn forward(&self, pass: ForwardPass<'_>, x: &Tensor) -> Result<(Tensor, Tensor)> {
         let (weight, bias) = self.parameters(pass.params)?;
-        let (_, y, stats) = norm::normalize(x, None, &weight, bias.as_ref(), self.eps, pass.mb.precision)?;
+        let (_, y, stats) = norm::normalize(x, None, &weight, bias.as_ref(), self.eps)?;
         Ok((y, stats))
     }
 
     /// The forward of `x` + `residual`: the sum, the output and the statistics. `x` is used up, so that its memory is freed.
     pub fn forward_sum(&self, pass: ForwardPass<'_>, x: Tensor, residual: &Tensor) -> Result<(Tensor, Tensor, Tensor)> {
         let (weight, bias) = self.parameters(pass.params)?;
-        let normed = norm::normalize(&x, Some(residual), &weight, bias.as_ref(), self.eps, pass.mb.precision)?;
+        let normed = norm::normalize(&x, Some(residual), &weight, bias.as_ref(), self.eps)?;
         // The caller's tensor is freed here, not after the layer.
         drop(x);
         Ok(normed)
@@ -45,10 +45,9 @@ impl Norm {
         dy: &Tensor,
         skip: Option<&Tensor>,
     ) -> Result<Tensor> {
-        let precision = pass.mb.precision;
         let weight = pass.params.parameter(self.weight)?;
         pass.grads.accumulate_vectors(pass.params, self.weight, self.bias, |dweight, dbias| {
-            norm::normalize_backward(dweight, dbias, x, &weight, stats, dy, skip, precision)
+            norm::normalize_backward(dweight, dbias, x, &weight, stats, dy, skip)
         })
     }
 }

@@ -4,18 +4,17 @@ use std::sync::Arc;
 
 use candle_core::{DType, Result, Tensor};
 
-use crate::kernels::{activation_dtype, storage};
+use crate::kernels::storage;
 use runner_spec::model::layout::ParamLayout;
 
 /// A flat buffer of weights or gradients, and its layout.
-///
-/// A CPU has no bf16 kernels: there, reading weights from a bf16 buffer makes an f32 copy, which the caller should drop soon.
 #[derive(Debug, Clone)]
 pub struct Params {
     pub layout: Arc<ParamLayout>,
     /// [layout.total]
     pub flat: Tensor,
-    /// In a bf16 run on a GPU, where `flat` is a bf16 tensor: gains and biases in f32, [layout.total − layout.decayed], for norms.
+    /// Where `flat` holds bf16 weights: gains and biases in f32, [layout.total − layout.decayed], for norms. A gain near 1 in bf16 would
+    /// not change under many updates, and then jump.
     exact_vectors: Option<Tensor>,
 }
 
@@ -24,10 +23,30 @@ impl Params {
         Self { layout, flat, exact_vectors: None }
     }
 
-    /// Two buffers: matrix products read `rounded`, [layout.total], norms read their gains and biases from `exact`, which has the
-    /// parameters behind the decayed ones, [layout.total − layout.decayed].
-    pub fn with_exact_vectors(layout: Arc<ParamLayout>, rounded: Tensor, exact: Tensor) -> Self {
-        Self { layout, flat: rounded, exact_vectors: Some(exact) }
+    /// The weights that a forward in bf16 reads: `all` itself where it is bf16, otherwise a copy. Norms read gains and biases in f32: those
+    /// of an f32 `all`, or a copy of those of a bf16 one.
+    ///
+    /// # Errors
+    /// If memory is short, or `all` is neither f32 nor bf16.
+    pub fn rounded(layout: Arc<ParamLayout>, all: Tensor) -> Result<Self> {
+        let vectors = vectors(&layout, &all)?;
+        let (flat, exact) = match all.dtype() {
+            DType::BF16 => (all, storage::converted(&vectors)?),
+            _ => (storage::converted(&all)?, vectors),
+        };
+        Ok(Self { layout, flat, exact_vectors: Some(exact) })
+    }
+
+    /// Refreshes what [`Self::rounded`] copied from `all`.
+    ///
+    /// # Errors
+    /// None on a CPU.
+    pub fn refresh(&self, all: &Tensor) -> Result<()> {
+        match &self.exact_vectors {
+            Some(exact) if all.dtype() == DType::BF16 => storage::convert(exact, &vectors(&self.layout, all)?),
+            Some(_) => storage::convert(&self.flat, all),
+            None => Ok(()),
+        }
     }
 
     /// The gains and biases that norms read, where they are apart from `flat`.
@@ -37,38 +56,37 @@ impl Params {
 
     /// The type of activations that are computed from these weights.
     pub fn activation_dtype(&self) -> DType {
-        activation_dtype(&self.flat)
+        self.flat.dtype()
     }
 
     /// The parameter `entries[index]`, in its own shape, for reading.
     ///
     /// # Errors
-    /// If the buffer does not match the layout, or memory is short.
+    /// If the buffer does not match the layout.
     pub fn parameter(&self, index: usize) -> Result<Tensor> {
         let entry = &self.layout.entries[index];
         match (&self.exact_vectors, entry.offset.checked_sub(self.layout.decayed)) {
             (Some(vectors), Some(start)) => {
                 vectors.narrow(0, start, entry.spec.len())?.reshape(entry.spec.shape.as_slice())
             }
-            _ => readable(self.view(index, 1)?),
+            _ => self.view(index, 1),
         }
     }
 
-    /// The bias `entries[index]` of a matrix product, for reading. On a GPU it has the product's type, since the product's epilogue adds
-    /// it.
+    /// The bias `entries[index]` of a matrix product, for reading. It has the product's type, since the product adds it.
     ///
     /// # Errors
-    /// If the buffer does not match the layout, or memory is short.
+    /// If the buffer does not match the layout.
     pub fn bias(&self, index: usize) -> Result<Tensor> {
-        readable(self.view(index, 1)?)
+        self.view(index, 1)
     }
 
     /// `count` matrices from `entries[first]` on, which lie next to each other and have the same columns, as one matrix, for reading.
     ///
     /// # Errors
-    /// If the buffer does not match the layout, or memory is short.
+    /// If the buffer does not match the layout.
     pub fn stacked(&self, first: usize, count: usize) -> Result<Tensor> {
-        readable(self.view(first, count)?)
+        self.view(first, count)
     }
 
     /// Runs `add`, which adds to the gradients of `count` parameters from `entries[first]` on; several are matrices that lie next to each
@@ -100,9 +118,9 @@ impl Params {
     }
 }
 
-/// `view`, or its f32 copy where the device's kernels do not read bf16.
-fn readable(view: Tensor) -> Result<Tensor> {
-    if view.dtype() == activation_dtype(&view) { Ok(view) } else { storage::converted(&view) }
+/// The gains and biases of the weights `all`, a view.
+fn vectors(layout: &ParamLayout, all: &Tensor) -> Result<Tensor> {
+    all.narrow(0, layout.decayed, layout.total - layout.decayed)
 }
 
 /// The index in `layout` of the parameter called `name`.

@@ -33,11 +33,11 @@ pub(super) fn forward(
     let mb = pass.mb;
     let (sum1, attention) = attend(&x)?;
     layer.dropout[0].apply(&sum1, mb)?;
-    pointwise::add_assign(&sum1, &x, mb.precision)?;
+    pointwise::add_assign(&sum1, &x)?;
     let (middle, stats1) = layer.norm1.forward(pass, &sum1)?;
     let (sum2, mlp) = layer.mlp.forward(pass, &middle)?;
     layer.dropout[1].apply(&sum2, mb)?;
-    pointwise::add_assign(&sum2, &middle, mb.precision)?;
+    pointwise::add_assign(&sum2, &middle)?;
     let (y, stats2) = layer.norm2.forward(pass, &sum2)?;
     Ok((y, PostNormActivations { x, attention, sum1, stats1, middle, mlp, sum2, stats2 }))
 }
@@ -56,11 +56,11 @@ pub(super) fn backward(
     let dmlp = layer.dropout[1].backward(&dsum, mb)?;
     let dmiddle = layer.mlp.backward(pass, &middle, mlp, &dmlp)?;
     drop((middle, dmlp));
-    pointwise::add_assign(&dmiddle, &dsum, mb.precision)?;
+    pointwise::add_assign(&dmiddle, &dsum)?;
     let dsum = layer.norm1.backward(pass, &sum1, &stats1, &dmiddle, None)?;
     drop((sum1, dmiddle));
     let dattention = layer.dropout[0].backward(&dsum, mb)?;
     let dx = layer.attention.backward(pass, &x, attention, &dattention)?;
-    pointwise::add_assign(&dx, &dsum, mb.precision)?;
+    pointwise::add_assign(&dx, &dsum)?;
     Ok(dx)
 }

@@ -72,7 +72,7 @@ impl TransformerLayer {
                 let activations = self.pre_norm_activations(pass, x, attend)?;
                 let y = self.mlp.project(pass, &activations.mlp)?;
                 self.dropout[1].apply(&y, pass.mb)?;
-                pointwise::add_assign(&y, &activations.middle, pass.mb.precision)?;
+                pointwise::add_assign(&y, &activations.middle)?;
                 Ok((y, LayerActivations::PreNorm(activations)))
             }
             NormPlace::Post => {

@@ -3,7 +3,7 @@
 use candle_core::{Result, Tensor};
 
 use super::{Embedding, Linear};
-use crate::kernels::{StoredPrecision, pointwise};
+use crate::kernels::pointwise;
 use crate::nn::Params;
 
 /// Receives weight gradients from a backward. Both variants add the same numbers in the same order.
@@ -85,9 +85,9 @@ impl WeightGradientTask {
     pub fn run(self, grads: &Params) -> Result<()> {
         match self {
             Self::Linear { layer, x, dy } => layer.backward_weight(grads, &x, &dy),
-            // Sums of weight gradients are rounded only where they are stored.
-            Self::Vector { parameter, gradient } => grads
-                .accumulate(parameter, 1, |sum| pointwise::add_assign(sum, &gradient, StoredPrecision { bf16: false })),
+            Self::Vector { parameter, gradient } => {
+                grads.accumulate(parameter, 1, |sum| pointwise::add_assign(sum, &gradient))
+            }
             Self::Embedding { layer, ids, seq, dy } => layer.backward_weight(grads, &ids, seq, &dy),
         }
     }

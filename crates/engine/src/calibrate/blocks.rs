@@ -6,7 +6,7 @@ use std::sync::Arc;
 use candle_core::{Device, Result, Tensor, bail};
 
 use super::clock::{Repetitions, stopwatch, timed};
-use runner_compute::kernels::{StoredPrecision, optimizer};
+use runner_compute::kernels::optimizer;
 use runner_compute::model::{Model, Output, Params, init};
 use runner_compute::nn::MicroBatch;
 use runner_compute::optim;
@@ -138,10 +138,11 @@ impl ModelSlice {
         }
         let flat = Tensor::from_vec(values, layout.total, &Device::Cpu)?;
         let grads = Params::new(layout.clone(), flat.zeros_like()?);
-        let weights = Params::new(layout.clone(), flat);
-        let model = Model::new(spec, layout, blocks.clone(), SEED, StoredPrecision { bf16 }, &weights.flat)?;
+        let weights = if bf16 { Params::rounded(layout.clone(), flat)? } else { Params::new(layout.clone(), flat) };
+        let model = Model::new(spec, layout, blocks.clone(), SEED, &weights.flat)?;
         let ids: Vec<u32> = (0..s.positions).map(|i| (i * 7919 % spec.vocab_size) as u32).collect();
-        let hidden = || Tensor::randn(0.0_f32, 1.0, (s.positions, s.d_model), &Device::Cpu);
+        let dtype = weights.activation_dtype();
+        let hidden = || Tensor::randn(0.0_f32, 1.0, (s.positions, s.d_model), &Device::Cpu)?.to_dtype(dtype);
         let mb = MicroBatch {
             training: true,
             scale: 1.0 / s.positions as f64,

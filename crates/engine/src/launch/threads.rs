@@ -11,7 +11,6 @@ use super::rank_training::{RankTraining, connect_rank};
 use crate::observer::IgnoreEvents;
 use crate::prepare::thread_pool;
 use runner_comm::Region;
-use runner_compute::kernels::activation_dtype;
 use runner_compute::observer::Observer;
 use runner_compute::state::TrainState;
 use runner_exec::{ExecError, Resources, RunControls, TrainedRank};
@@ -43,7 +42,8 @@ pub fn run<'a>(
 ) -> Result<Vec<TrainedRank>, RankError> {
     let controls = controls.into();
     let Some(first) = ranks.first() else { return Ok(Vec::new()) };
-    let element = activation_dtype(&first.state.buffer).size_in_bytes();
+    // Activations have at most the size of f32, or that of f64 state.
+    let element = first.state.buffer.dtype().size_in_bytes().max(size_of::<f32>());
     let topology = topology(first.program, slots, element);
     let region = Region::anonymous(&topology).map_err(|error| start_error(0, &error))?;
     let mut observer = Some(observer);

@@ -17,7 +17,6 @@ use std::time::Instant;
 
 use crate::device;
 use crate::error::ExecError;
-use runner_compute::kernels::StoredPrecision;
 use runner_compute::model::{Model, Params};
 use runner_spec::event::EvalMetrics;
 use runner_spec::experiment::Precision;
@@ -73,14 +72,11 @@ pub fn evaluate<E: From<EvalError>>(
 pub struct InferenceSettings {
     pub spec: ModelSpec,
     pub precision: Precision,
-    /// True if the weights are any f32 values, and not rounded ones.
-    pub master_weights: bool,
 }
 
 impl From<&Program> for InferenceSettings {
     fn from(program: &Program) -> Self {
-        let Program { model, precision, master_weights, .. } = program;
-        Self { spec: model.clone(), precision: *precision, master_weights: *master_weights }
+        Self { spec: program.model.clone(), precision: program.precision }
     }
 }
 
@@ -92,10 +88,9 @@ impl InferenceSettings {
     pub fn open(&self, weights: Params, device: Device) -> Result<(Model, Params), ExecError> {
         let device = device::open(device, self.precision)?;
         let (layout, all) = (weights.layout, device::move_to_device(&weights.flat, &device)?);
-        let precision = StoredPrecision { bf16: self.precision == Precision::Bf16 };
         let blocks = 0..self.spec.block_count();
         // Only dropout reads the seed.
-        let model = Model::new(&self.spec, layout.clone(), blocks, 0, precision, &all)?;
-        Ok((model, device::weights_to_read(self.precision, self.master_weights, &layout, all)?))
+        let model = Model::new(&self.spec, layout.clone(), blocks, 0, &all)?;
+        Ok((model, device::weights_to_read(self.precision, &layout, all)?))
     }
 }

@@ -217,7 +217,7 @@ fn a_model_too_large_for_any_rank_fits_a_pipeline() {
 #[test]
 fn a_stage_that_does_not_fit_gets_another_partition() {
     let plan = compile(&pipeline(3, e::AutoOr::Given(vec![2, 2, 8])), &data(), &machines(3, 225 << 20)).expect("plans");
-    insta::assert_snapshot!(plan.shortage.expect("stage 2 is too large"), @"memory: stage 2 is 10.78 MiB over on cpu: about 235.78 MiB needed, 225.00 MiB there: partition [2, 3, 7] fits");
+    insta::assert_snapshot!(plan.shortage.expect("stage 2 is too large"), @"memory: stage 2 is 10.83 MiB over on cpu: about 235.83 MiB needed, 225.00 MiB there: partition [2, 3, 7] fits");
 }
 
 #[test]

@@ -2,61 +2,60 @@
 
 use rayon::prelude::*;
 
-use super::elementwise::round_if;
 use super::simd::{inlined, rows_per_task, vectorize};
-use super::{Real, elementwise};
+use super::{Real, Stored, elementwise};
 
 const SQRT_2_OVER_PI: f64 = 0.797_884_560_802_865_4;
 const CUBIC: f64 = 0.044_715;
 
 /// y = 0.5·x·(1 + tanh(√(2/π)·(x + 0.044715·x³))).
-pub fn gelu<T: Real>(x: &[T], y: &mut [T], bf16: bool) {
+pub fn gelu<S: Stored>(x: &[S]) -> Vec<S> {
+    elementwise::map(x, inlined!(|x: S| S::store(gelu_of(x.load()))))
+}
+
+#[inline(always)]
+fn gelu_of<T: Real>(x: T) -> T {
     let (s, c, half) = (T::real(SQRT_2_OVER_PI), T::real(CUBIC), T::real(0.5));
-    elementwise::zip(
-        y,
-        x,
-        inlined!(|y, x| {
-            let t = (s * x * (c * x).fma(x, T::ONE)).fast_tanh();
-            *y = round_if(half * x * (T::ONE + t), bf16);
-        }),
-    );
+    let t = (s * x * (c * x).fma(x, T::ONE)).fast_tanh();
+    half * x * (T::ONE + t)
 }
 
 /// `dy` becomes dL/dx.
-pub fn gelu_backward<T: Real>(x: &[T], dy: &mut [T], bf16: bool) {
+pub fn gelu_backward<S: Stored>(x: &[S], dy: &mut [S]) {
+    elementwise::zip(dy, x, inlined!(|dy: &mut S, x: S| *dy = S::store(dy.load() * slope_of_gelu(x.load()))));
+}
+
+#[inline(always)]
+fn slope_of_gelu<T: Real>(x: T) -> T {
     let (s, c, half, three) = (T::real(SQRT_2_OVER_PI), T::real(CUBIC), T::real(0.5), T::real(3.0));
-    elementwise::zip(
-        dy,
-        x,
-        inlined!(|dy, x| {
-            let t = (s * x * (c * x).fma(x, T::ONE)).fast_tanh();
-            let slope = s * (three * c * x).fma(x, T::ONE);
-            let d = half * (T::ONE + t) + half * x * (T::ONE - t * t) * slope;
-            *dy = round_if(*dy * d, bf16);
-        }),
-    );
+    let t = (s * x * (c * x).fma(x, T::ONE)).fast_tanh();
+    let slope = s * (three * c * x).fma(x, T::ONE);
+    half * (T::ONE + t) + half * x * (T::ONE - t * t) * slope
 }
 
 /// y = max(x, 0); NaN stays NaN.
-pub fn relu<T: Real>(x: &[T], y: &mut [T]) {
-    elementwise::zip(y, x, inlined!(|y, x| *y = if x < T::ZERO { T::ZERO } else { x }));
+pub fn relu<S: Stored>(x: &[S]) -> Vec<S> {
+    elementwise::map(x, inlined!(|x: S| if x.load() < Real::ZERO { S::store(Real::ZERO) } else { x }))
 }
 
 /// `dy` becomes dL/dx; the slope at 0 is 0, as in PyTorch.
-pub fn relu_backward<T: Real>(x: &[T], dy: &mut [T]) {
-    elementwise::zip(dy, x, inlined!(|dy, x| *dy = if x > T::ZERO { *dy } else { T::ZERO }));
+pub fn relu_backward<S: Stored>(x: &[S], dy: &mut [S]) {
+    let zero = S::store(Real::ZERO);
+    elementwise::zip(dy, x, inlined!(|dy: &mut S, x: S| *dy = if x.load() > Real::ZERO { *dy } else { zero }));
 }
 
 /// y = silu(gate)·up; `gate_up` is [rows, 2·width] with the gate first, y [rows, width].
-pub fn swiglu<T: Real>(gate_up: &[T], width: usize, y: &mut [T], bf16: bool) {
+pub fn swiglu<S: Stored>(gate_up: &[S], width: usize, y: &mut [S]) {
     let rows = rows_per_task(2 * width);
+    let one = S::Real::ONE;
     y.par_chunks_mut(rows * width).zip(gate_up.par_chunks(rows * 2 * width)).for_each(|(y, gu)| {
         vectorize(inlined!(|| {
             for (y, gu) in y.chunks_exact_mut(width).zip(gu.chunks_exact(2 * width)) {
                 let (gate, up) = gu.split_at(width);
                 for ((y, &g), &u) in y.iter_mut().zip(gate).zip(up) {
-                    let sigmoid = T::ONE / (T::ONE + (-g).fast_exp());
-                    *y = round_if(g * sigmoid * u, bf16);
+                    let (g, u) = (g.load(), u.load());
+                    let sigmoid = one / (one + (-g).fast_exp());
+                    *y = S::store(g * sigmoid * u);
                 }
             }
         }));
@@ -64,8 +63,9 @@ pub fn swiglu<T: Real>(gate_up: &[T], width: usize, y: &mut [T], bf16: bool) {
 }
 
 /// Writes dL/d(gate_up), [rows, 2·width].
-pub fn swiglu_backward<T: Real>(gate_up: &[T], dy: &[T], width: usize, dgate_up: &mut [T], bf16: bool) {
+pub fn swiglu_backward<S: Stored>(gate_up: &[S], dy: &[S], width: usize, dgate_up: &mut [S]) {
     let rows = rows_per_task(2 * width);
+    let one = S::Real::ONE;
     dgate_up.par_chunks_mut(rows * 2 * width).enumerate().for_each(|(task, dgu)| {
         vectorize(inlined!(|| {
             for (i, dgu) in dgu.chunks_exact_mut(2 * width).enumerate() {
@@ -74,9 +74,10 @@ pub fn swiglu_backward<T: Real>(gate_up: &[T], dy: &[T], width: usize, dgate_up:
                 let (dgate, dup) = dgu.split_at_mut(width);
                 let dy = &dy[row * width..][..width];
                 for ((((dg, du), &g), &u), &dy) in dgate.iter_mut().zip(dup).zip(gate).zip(up).zip(dy) {
-                    let sigmoid = T::ONE / (T::ONE + (-g).fast_exp());
-                    *du = round_if(dy * g * sigmoid, bf16);
-                    *dg = round_if(dy * u * sigmoid * (g * (T::ONE - sigmoid) + T::ONE), bf16);
+                    let (g, u, dy) = (g.load(), u.load(), dy.load());
+                    let sigmoid = one / (one + (-g).fast_exp());
+                    *du = S::store(dy * g * sigmoid);
+                    *dg = S::store(dy * u * sigmoid * (g * (one - sigmoid) + one));
                 }
             }
         }));

@@ -2,27 +2,25 @@
 
 use rayon::prelude::*;
 
-use super::Real;
-use super::elementwise::round_if;
 use super::simd::{inlined, max, rows_per_task, sum_by, vectorize};
+use super::{Real, Stored};
 use runner_spec::data::IGNORED_TARGET;
 
 /// Per row: loss = logsumexp(logits) − logits\[target\] (0 where the target is ignored). With `scale`, the logits become
 /// their own gradient, scale·(softmax − onehot), and 0 in ignored rows.
-pub fn cross_entropy<T: Real>(
-    logits: &mut [T],
+pub fn cross_entropy<S: Stored>(
+    logits: &mut [S],
     vocab: usize,
     targets: &[u32],
     scale: Option<f64>,
     losses: &mut [f32],
-    bf16: bool,
 ) {
     let rows = rows_per_task(vocab);
     logits.par_chunks_mut(rows * vocab).zip(targets.par_chunks(rows)).zip(losses.par_chunks_mut(rows)).for_each(
         |((logits, targets), losses)| {
             vectorize(inlined!(|| {
                 for ((row, &target), loss) in logits.chunks_exact_mut(vocab).zip(targets).zip(losses) {
-                    *loss = one_row(row, target, scale, bf16);
+                    *loss = one_row(row, target, scale);
                 }
             }));
         },
@@ -30,28 +28,37 @@ pub fn cross_entropy<T: Real>(
 }
 
 #[inline(always)]
-fn one_row<T: Real>(row: &mut [T], target: u32, scale: Option<f64>, bf16: bool) -> f32 {
+fn one_row<S: Stored>(row: &mut [S], target: u32, scale: Option<f64>) -> f32 {
     if target == IGNORED_TARGET {
         if scale.is_some() {
-            row.fill(T::ZERO);
+            row.fill(S::store(Real::ZERO));
         }
         return 0.0;
     }
     let target = target as usize;
-    let (top, at_target) = (max(row), row[target]);
-    let total = if scale.is_some() {
+    let (top, at_target) = (max(row), row[target].load());
+    // A row that can hold exponentials keeps them for its gradient.
+    let keeps_exponentials = scale.is_some() && !S::IS_BF16;
+    let total = if keeps_exponentials {
         for v in row.iter_mut() {
-            *v = (*v - top).fast_exp();
+            *v = S::store((v.load() - top).fast_exp());
         }
-        sum_by(row, inlined!(|v| v))
+        sum_by(row, inlined!(|v: S| v.load()))
     } else {
-        sum_by(row, inlined!(|v| (v - top).fast_exp()))
+        sum_by(row, inlined!(|v: S| (v.load() - top).fast_exp()))
     };
     if let Some(scale) = scale {
-        let factor = T::real(scale) / total;
-        row[target] -= total;
-        for v in row.iter_mut() {
-            *v = round_if(*v * factor, bf16);
+        let factor = S::Real::real(scale) / total;
+        if keeps_exponentials {
+            row[target] = S::store(row[target].load() - total);
+            for v in row.iter_mut() {
+                *v = S::store(v.load() * factor);
+            }
+        } else {
+            for v in row.iter_mut() {
+                *v = S::store((v.load() - top).fast_exp() * factor);
+            }
+            row[target] = S::store(((at_target - top).fast_exp() - total) * factor);
         }
     }
     // The difference first: a small loss among large logits keeps its digits.

@@ -2,32 +2,31 @@
 
 use rayon::prelude::*;
 
-use super::Real;
-use super::elementwise::round_if;
 use super::simd::{Shared, axpy, dot, inlined, max, sum_by, vectorize};
+use super::{Real, Stored};
 use crate::kernels::attention_shape::AttentionShape;
 
 /// Appends the keys and values of `s.seq` new tokens per sample to a cache at position `start`, and attends with each token's query over
 /// the cached tokens up to the token itself. `keys_values` is the cache: first the keys, then the values, [batch, kv_heads, capacity,
 /// head_dim] each, with space for the new tokens. `qkv` and `out` have the rows that [`AttentionShape`] describes.
-pub fn attend_with_cache<T: Real>(
+pub fn attend_with_cache<S: Stored>(
     s: AttentionShape,
-    qkv: &[T],
+    qkv: &[S],
     start: usize,
-    keys_values: &mut [T],
+    keys_values: &mut [S],
     capacity: usize,
-    out: &mut [T],
-    bf16: bool,
+    out: &mut [S],
 ) {
     let (width, out_width, hd) = (s.qkv_width(), s.out_width(), s.head_dim);
     let group = s.heads / s.kv_heads;
-    let scale = T::real(s.scale());
+    let scale = S::Real::real(s.scale());
     let shared = Shared::new(out);
     let block = capacity * hd;
     let (keys, values) = keys_values.split_at_mut(s.batch * s.kv_heads * block);
     keys.par_chunks_mut(block).zip(values.par_chunks_mut(block)).enumerate().for_each(|(task, (keys, values))| {
         let (b, kv) = (task / s.kv_heads, task % s.kv_heads);
-        let mut p = vec![T::ZERO; start + s.seq];
+        let mut p = S::Real::zeros(start + s.seq);
+        let mut sum = S::Real::zeros(hd);
         for i in 0..s.seq {
             let row = &qkv[(b * s.seq + i) * width..][..width];
             keys[(start + i) * hd..][..hd].copy_from_slice(&row[(s.heads + kv) * hd..][..hd]);
@@ -45,13 +44,13 @@ pub fn attend_with_cache<T: Real>(
                     for p in p.iter_mut() {
                         *p = (*p - top).fast_exp();
                     }
-                    let inverse = T::ONE / sum_by(p, inlined!(|v| v));
-                    out.fill(T::ZERO);
+                    let inverse = S::Real::ONE / sum_by(p, inlined!(|v| v));
+                    sum.fill(Real::ZERO);
                     for (&p, v) in p.iter().zip(values.chunks_exact(hd)) {
-                        axpy(round_if(p * inverse, bf16), v, out);
+                        axpy(S::rounded(p * inverse), v, &mut sum);
                     }
-                    for v in out {
-                        *v = round_if(*v, bf16);
+                    for (out, &sum) in out.iter_mut().zip(&sum) {
+                        *out = S::store(sum);
                     }
                 }));
             }

@@ -2,8 +2,7 @@
 
 use rayon::prelude::*;
 
-use super::Real;
-use super::elementwise::round_if;
+use super::{Real, Stored};
 use runner_spec::philox::Philox;
 
 /// The mask of one dropout site for one micro-batch.
@@ -26,8 +25,8 @@ impl DropoutMask {
     }
 
     /// Multiplies elements `first .. first + x.len()` of sample `sample` of the micro-batch by 0 or 1/(1 − p).
-    pub fn apply<T: Real>(&self, x: &mut [T], sample: usize, first: usize, bf16: bool) {
-        let keep = T::real(1.0 / (1.0 - self.p));
+    pub fn apply<S: Stored>(&self, x: &mut [S], sample: usize, first: usize) {
+        let keep = S::Real::real(1.0 / (1.0 - self.p));
         let threshold = self.threshold();
         let id = (self.first_sample + sample as u64 * self.sample_stride) as u32;
         let mut block = [0; 4];
@@ -39,15 +38,15 @@ impl DropoutMask {
                 block = self.stream.block([current as u32, (current >> 32) as u32, id, self.step as u32]);
             }
             let kept = u64::from(block[(element % 4) as usize]) >= threshold;
-            *v = if kept { round_if(*v * keep, bf16) } else { T::ZERO };
+            *v = S::store(if kept { v.load() * keep } else { Real::ZERO });
         }
     }
 
     /// `apply` over whole samples of `width` elements each.
-    pub fn apply_all<T: Real>(&self, x: &mut [T], width: usize, bf16: bool) {
+    pub fn apply_all<S: Stored>(&self, x: &mut [S], width: usize) {
         const CHUNK: usize = 4096;
         for (sample, x) in x.chunks_mut(width).enumerate() {
-            x.par_chunks_mut(CHUNK).enumerate().for_each(|(i, part)| self.apply(part, sample, i * CHUNK, bf16));
+            x.par_chunks_mut(CHUNK).enumerate().for_each(|(i, part)| self.apply(part, sample, i * CHUNK));
         }
     }
 }

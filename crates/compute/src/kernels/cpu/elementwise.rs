@@ -1,14 +1,29 @@
 //! Kernels of one pass over memory: sums, scaling, rounding, bias, norms of flat buffers.
 
+use std::mem::MaybeUninit;
+
 use rayon::prelude::*;
 
 use super::simd::{self, TASK, inlined, rows_per_task, sum_by, vectorize};
 use super::{Real, Stored};
 
-/// bf16 runs on the CPU keep values in f32 (or f64), rounded wherever a GPU would store bf16.
+/// `f` of each element.
+pub fn map<D: Stored, S: Stored>(src: &[S], f: impl Fn(S) -> D + Sync) -> Vec<D> {
+    let mut dst = Vec::with_capacity(src.len());
+    dst.spare_capacity_mut()[..src.len()].par_chunks_mut(TASK).zip(src.par_chunks(TASK)).for_each(|(d, s)| {
+        vectorize(inlined!(|| map_chunk(d, s, &f)));
+    });
+    // SAFETY: the loop has written all of them.
+    unsafe { dst.set_len(src.len()) };
+    dst
+}
+
+/// [`map`] of a part. As arguments of a function the slices are known not to overlap.
 #[inline(always)]
-pub fn round_if<T: Real>(v: T, bf16: bool) -> T {
-    if bf16 { v.round_bf16() } else { v }
+fn map_chunk<D: Stored, S: Stored>(dst: &mut [MaybeUninit<D>], src: &[S], f: impl Fn(S) -> D) {
+    for (d, &s) in dst.iter_mut().zip(src) {
+        d.write(f(s));
+    }
 }
 
 /// Applies `f(dst, src)` element by element.
@@ -29,19 +44,14 @@ pub fn each<S: Stored>(dst: &mut [S], f: impl Fn(&mut S) + Sync) {
     });
 }
 
-/// Rounds each element to bf16.
-pub fn round_all<T: Real>(values: &mut [T]) {
-    each(values, inlined!(|v| *v = v.round_bf16()));
-}
-
 /// Adds `bias` to each row of `y`, [rows, bias.len()].
-pub fn add_bias<T: Real>(y: &mut [T], bias: &[T], bf16: bool) {
+pub fn add_bias<T: Real>(y: &mut [T], bias: &[T]) {
     let width = bias.len();
     y.par_chunks_mut(rows_per_task(width) * width).for_each(|rows| {
         vectorize(inlined!(|| {
             for row in rows.chunks_exact_mut(width) {
                 for (y, &b) in row.iter_mut().zip(bias) {
-                    *y = round_if(*y + b, bf16);
+                    *y += b;
                 }
             }
         }));
@@ -49,10 +59,10 @@ pub fn add_bias<T: Real>(y: &mut [T], bias: &[T], bf16: bool) {
 }
 
 /// Adds the column sums of `dy` ([rows, dbias.len()]) to `dbias`.
-pub fn bias_backward<T: Real>(dy: &[T], dbias: &mut [T]) {
+pub fn bias_backward<S: Stored>(dy: &[S], dbias: &mut [S::Real]) {
     let width = dbias.len();
     let rows = rows_per_task(width) * 4;
-    let mut partial = vec![T::ZERO; dy.len().div_ceil(rows * width) * width];
+    let mut partial = S::Real::zeros(dy.len().div_ceil(rows * width) * width);
     partial.par_chunks_mut(width).zip(dy.par_chunks(rows * width)).for_each(|(p, dy)| simd::add_rows(p, dy));
     simd::add_rows(dbias, &partial);
 }

@@ -2,42 +2,40 @@
 
 use rayon::prelude::*;
 
-use super::Real;
-use super::elementwise::round_if;
 use super::simd::{Shared, axpy, inlined, rows_per_task, vectorize};
+use super::{Real, Stored};
 
 /// y = `scale` · tokens' rows of `table`, plus position rows if `positions` is given; row r is at position
 /// `start + r mod seq`.
-pub fn embed<T: Real>(
+pub fn embed<S: Stored, P: Stored<Real = S::Real>>(
     tokens: &[u32],
-    table: &[T],
-    scale: Option<T>,
-    positions: Option<&[T]>,
+    table: &[S],
+    scale: Option<S::Real>,
+    positions: Option<&[P]>,
     d: usize,
     seq: usize,
     start: usize,
-    y: &mut [T],
-    bf16: bool,
+    y: &mut [S],
 ) {
     let rows = rows_per_task(d);
+    let scale = scale.unwrap_or(Real::ONE);
     y.par_chunks_mut(rows * d).enumerate().for_each(|(task, y)| {
         vectorize(inlined!(|| {
             for (i, y) in y.chunks_exact_mut(d).enumerate() {
                 let row = task * rows + i;
-                y.copy_from_slice(&table[tokens[row] as usize * d..][..d]);
-                if let Some(scale) = scale {
-                    for y in y.iter_mut() {
-                        *y *= scale;
+                let token = &table[tokens[row] as usize * d..][..d];
+                match positions {
+                    Some(positions) => {
+                        let position = &positions[(start + row % seq) * d..][..d];
+                        for ((y, &t), &p) in y.iter_mut().zip(token).zip(position) {
+                            *y = S::store(t.load() * scale + p.load());
+                        }
                     }
-                }
-                if let Some(p) = positions {
-                    let p = &p[(start + row % seq) * d..][..d];
-                    for (y, &p) in y.iter_mut().zip(p) {
-                        *y += p;
+                    None => {
+                        for (y, &t) in y.iter_mut().zip(token) {
+                            *y = S::store(t.load() * scale);
+                        }
                     }
-                }
-                for y in y.iter_mut() {
-                    *y = round_if(*y, bf16);
                 }
             }
         }));
@@ -60,7 +58,13 @@ pub fn sinusoids(positions: usize, d: usize) -> Vec<f64> {
 }
 
 /// dtable\[index(r)\] += factor·dy\[r\] for each row in order; tasks own columns, so no two add to the same element.
-pub fn scatter_add<T: Real>(dy: &[T], d: usize, factor: T, dtable: &mut [T], index: impl Fn(usize) -> usize + Sync) {
+pub fn scatter_add<S: Stored>(
+    dy: &[S],
+    d: usize,
+    factor: S::Real,
+    dtable: &mut [S::Real],
+    index: impl Fn(usize) -> usize + Sync,
+) {
     const COLUMNS: usize = 64;
     let rows = dy.len() / d;
     let limit = dtable.len() / d;

@@ -29,6 +29,29 @@ impl<'a, T> Mat<'a, T> {
         Self::strided(data, rows, cols, cols)
     }
 
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    pub fn cols(&self) -> usize {
+        self.cols
+    }
+
+    /// The distance between an element and the next of its column.
+    pub fn row_stride(&self) -> usize {
+        self.row_stride
+    }
+
+    /// The distance between an element and the next of its row.
+    pub fn col_stride(&self) -> usize {
+        self.col_stride
+    }
+
+    /// The slice, from the first element on.
+    pub fn data(&self) -> &'a [T] {
+        self.data
+    }
+
     /// The transpose, a view.
     #[must_use]
     pub fn t(self) -> Self {
@@ -43,6 +66,22 @@ pub fn pool() -> Parallelism {
         1 => Parallelism::None,
         n => Parallelism::Rayon(n),
     }
+}
+
+/// a·b, row by row.
+///
+/// # Panics
+/// If the shapes do not fit: an invariant of the callers.
+pub fn product<T: Real>(a: Mat<T>, b: Mat<T>) -> Vec<T> {
+    assert_eq!(a.cols, b.rows, "inner dimensions differ");
+    let len = a.rows * b.cols;
+    let mut out = Vec::with_capacity(len);
+    // SAFETY: the capacity is that of a.rows rows of b.cols elements. The product writes them all, and reads none of them.
+    unsafe {
+        gemm_raw(out.as_mut_ptr(), b.cols, T::ZERO, T::ONE, a, b, pool());
+        out.set_len(len);
+    }
+    out
 }
 
 /// out = keep·out + scale·a·b, `out` having rows `stride` apart. `keep` 0 does not read `out`.

@@ -3,38 +3,37 @@
 use rayon::prelude::*;
 
 use super::simd::{self, dot, inlined, rows_per_task, sum_by, vectorize};
-use super::{Real, elementwise::round_if};
+use super::{Real, Stored};
 
 /// LayerNorm where there is a `bias`: y = (x − mean)·rstd·weight + bias per row, and `stats` receives (mean, rstd) pairs, [rows, 2].
 /// Otherwise RMSNorm: y = x·rstd·weight with rstd = 1/sqrt(mean(x²) + eps), and `stats` receives rstd, [rows].
-pub fn normalize<T: Real>(
-    x: &[T],
-    weight: &[T],
-    bias: Option<&[T]>,
+pub fn normalize<S: Stored>(
+    x: &[S],
+    weight: &[S::Real],
+    bias: Option<&[S::Real]>,
     eps: f64,
-    y: &mut [T],
-    stats: &mut [T],
-    bf16: bool,
+    y: &mut [S],
+    stats: &mut [S::Real],
 ) {
     let (d, width) = (weight.len(), statistics_per_row(bias.is_some()));
-    let n = T::real(d as f64);
+    let (n, one) = (S::Real::real(d as f64), S::Real::ONE);
     let rows = rows_per_task(d);
     y.par_chunks_mut(rows * d).zip(stats.par_chunks_mut(rows * width)).zip(x.par_chunks(rows * d)).for_each(
         |((y, stats), x)| {
             vectorize(inlined!(|| {
                 for ((y, s), x) in y.chunks_exact_mut(d).zip(stats.chunks_exact_mut(width)).zip(x.chunks_exact(d)) {
                     if let Some(bias) = bias {
-                        let mean = sum_by(x, inlined!(|v| v)) / n;
-                        let variance = sum_by(x, inlined!(|v| (v - mean) * (v - mean))) / n;
-                        let rstd = T::ONE / (variance + T::real(eps)).root();
+                        let mean = sum_by(x, inlined!(|v: S| v.load())) / n;
+                        let variance = sum_by(x, inlined!(|v: S| (v.load() - mean) * (v.load() - mean))) / n;
+                        let rstd = one / (variance + Real::real(eps)).root();
                         for (((y, &x), &w), &b) in y.iter_mut().zip(x).zip(weight).zip(bias) {
-                            *y = round_if(((x - mean) * rstd).fma(w, b), bf16);
+                            *y = S::store(((x.load() - mean) * rstd).fma(w, b));
                         }
                         s.copy_from_slice(&[mean, rstd]);
                     } else {
-                        let rstd = T::ONE / (sum_by(x, inlined!(|v| v * v)) / n + T::real(eps)).root();
+                        let rstd = one / (sum_by(x, inlined!(|v: S| v.load() * v.load())) / n + Real::real(eps)).root();
                         for ((y, &x), &w) in y.iter_mut().zip(x).zip(weight) {
-                            *y = round_if(x * rstd * w, bf16);
+                            *y = S::store(x.load() * rstd * w);
                         }
                         s[0] = rstd;
                     }
@@ -51,57 +50,51 @@ pub fn statistics_per_row(has_bias: bool) -> usize {
 
 /// Adds to the gradient of the weight, and to `dbias` where the norm is LayerNorm; writes dL/dx, plus `skip` (the gradient that bypassed the
 /// norm) if given.
-pub fn normalize_backward<T: Real>(
-    x: &[T],
-    weight: &[T],
-    stats: &[T],
-    dy: &[T],
-    skip: Option<&[T]>,
-    dx: &mut [T],
-    dweight: &mut [T],
-    mut dbias: Option<&mut [T]>,
-    bf16: bool,
+pub fn normalize_backward<S: Stored>(
+    x: &[S],
+    weight: &[S::Real],
+    stats: &[S::Real],
+    dy: &[S],
+    skip: Option<&[S]>,
+    dx: &mut [S],
+    dweight: &mut [S::Real],
+    mut dbias: Option<&mut [S::Real]>,
 ) {
     let (d, has_bias) = (weight.len(), dbias.is_some());
     let width = statistics_per_row(has_bias);
-    let n = T::real(d as f64);
+    let n = S::Real::real(d as f64);
     let rows = rows_per_task(d);
     let tasks = x.len().div_ceil(rows * d);
-    let mut partial = vec![T::ZERO; tasks * width * d];
+    let mut partial = S::Real::zeros(tasks * width * d);
     dx.par_chunks_mut(rows * d).zip(partial.par_chunks_mut(width * d)).enumerate().for_each(|(task, (dx, partial))| {
         let (dw, db) = partial.split_at_mut(d);
         vectorize(inlined!(|| {
             for (i, dx) in dx.chunks_exact_mut(d).enumerate() {
                 let row = task * rows + i;
                 let (x, dy) = (&x[row * d..][..d], &dy[row * d..][..d]);
+                let skip = skip.map(|skip| &skip[row * d..][..d]);
                 if has_bias {
                     let (mean, rstd) = (stats[2 * row], stats[2 * row + 1]);
-                    for ((((dx, dw), db), &x), &dy) in
-                        dx.iter_mut().zip(dw.iter_mut()).zip(db.iter_mut()).zip(x).zip(dy)
-                    {
-                        let hat = (x - mean) * rstd;
-                        *dw = dy.fma(hat, *dw);
-                        *db += dy;
-                        *dx = hat;
+                    let hat = inlined!(|x: S| (x.load() - mean) * rstd);
+                    for (((dw, db), &x), &dy) in dw.iter_mut().zip(db.iter_mut()).zip(x).zip(dy) {
+                        *dw = dy.load().fma(hat(x), *dw);
+                        *db += dy.load();
                     }
                     // With g = dy·weight: dx = rstd·(g − mean(g) − hat·mean(g·hat)).
                     let mean_g = dot(dy, weight) / n;
-                    let mean_gh = dot3(dy, weight, dx) / n;
-                    for ((dx, &dy), &w) in dx.iter_mut().zip(dy).zip(weight) {
-                        *dx = rstd * (dy * w - mean_g - *dx * mean_gh);
-                    }
+                    let mean_gh = dot3(dy, weight, x, hat) / n;
+                    let one_dx = inlined!(|x: S, dy: S, w| rstd * (dy.load() * w - mean_g - hat(x) * mean_gh));
+                    store_sum(dx, x, dy, weight, skip, one_dx);
                 } else {
                     let rstd = stats[row];
                     for ((dw, &x), &dy) in dw.iter_mut().zip(x).zip(dy) {
-                        *dw = dy.fma(x * rstd, *dw);
+                        *dw = dy.load().fma(x.load() * rstd, *dw);
                     }
                     // With g = dy·weight and hat = x·rstd: dx = rstd·(g − hat·mean(g·hat)).
-                    let mean_gh = dot3(dy, weight, x) * rstd / n;
-                    for (((dx, &x), &dy), &w) in dx.iter_mut().zip(x).zip(dy).zip(weight) {
-                        *dx = rstd * (dy * w - x * rstd * mean_gh);
-                    }
+                    let mean_gh = dot3(dy, weight, x, inlined!(|x: S| x.load())) * rstd / n;
+                    let one_dx = inlined!(|x: S, dy: S, w| rstd * (dy.load() * w - x.load() * rstd * mean_gh));
+                    store_sum(dx, x, dy, weight, skip, one_dx);
                 }
-                add_skip_and_round(dx, skip.map(|s| &s[row * d..][..d]), bf16);
             }
         }));
     });
@@ -113,29 +106,42 @@ pub fn normalize_backward<T: Real>(
     }
 }
 
+/// Σ x·y·f(z).
 #[inline(always)]
-fn dot3<T: Real>(x: &[T], y: &[T], z: &[T]) -> T {
+fn dot3<S: Stored>(x: &[S], y: &[S::Real], z: &[S], f: impl Fn(S) -> S::Real) -> S::Real {
     const LANES: usize = 16;
-    let mut acc = [T::ZERO; LANES];
+    let mut acc = [S::Real::ZERO; LANES];
     let n = x.len() / LANES * LANES;
     for ((x, y), z) in x.chunks_exact(LANES).zip(y.chunks_exact(LANES)).zip(z.chunks_exact(LANES)) {
         for i in 0..LANES {
-            acc[i] = (x[i] * y[i]).fma(z[i], acc[i]);
+            acc[i] = (x[i].load() * y[i]).fma(f(z[i]), acc[i]);
         }
     }
-    let rest: T = x[n..].iter().zip(&y[n..]).zip(&z[n..]).map(|((&x, &y), &z)| x * y * z).sum();
-    acc.iter().copied().sum::<T>() + rest
+    let rest: S::Real = x[n..].iter().zip(&y[n..]).zip(&z[n..]).map(|((&x, &y), &z)| x.load() * y * f(z)).sum();
+    acc.iter().copied().sum::<S::Real>() + rest
 }
 
+/// dx = f(x, dy, weight), plus `skip`.
 #[inline(always)]
-fn add_skip_and_round<T: Real>(dx: &mut [T], skip: Option<&[T]>, bf16: bool) {
+fn store_sum<S: Stored>(
+    dx: &mut [S],
+    x: &[S],
+    dy: &[S],
+    weight: &[S::Real],
+    skip: Option<&[S]>,
+    f: impl Fn(S, S, S::Real) -> S::Real,
+) {
+    let inputs = x.iter().zip(dy).zip(weight);
     match skip {
         Some(skip) => {
-            for (dx, &s) in dx.iter_mut().zip(skip) {
-                *dx = round_if(*dx + s, bf16);
+            for ((dx, ((&x, &dy), &w)), &skip) in dx.iter_mut().zip(inputs).zip(skip) {
+                *dx = S::store(f(x, dy, w) + skip.load());
             }
         }
-        None if bf16 => dx.iter_mut().for_each(|v| *v = v.round_bf16()),
-        None => {}
+        None => {
+            for (dx, ((&x, &dy), &w)) in dx.iter_mut().zip(inputs) {
+                *dx = S::store(f(x, dy, w));
+            }
+        }
     }
 }

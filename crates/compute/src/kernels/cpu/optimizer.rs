@@ -3,7 +3,6 @@
 
 use rayon::prelude::*;
 
-use super::elementwise::round_if;
 use super::simd::{TASK, inlined, vectorize};
 use super::{Real, Stored};
 
@@ -42,7 +41,7 @@ pub fn adamw<S: Stored>(step: &AdamW, decayed: usize, w: &mut [S], m: &mut [S], 
             .for_each(|(((w, m), v), g)| {
                 vectorize(inlined!(|| {
                     for (((w, m), v), g) in w.iter_mut().zip(m).zip(v).zip(g) {
-                        let g = round_if(g.load() * scale, S::IS_BF16);
+                        let g = S::rounded(g.load() * scale);
                         let (w0, m0, v0) = (w.load(), m.load(), v.load());
                         let (w1, m1, v1);
                         if S::IS_BF16 {
@@ -84,7 +83,7 @@ pub fn sgd<S: Stored>(step: &Sgd, w: &mut [S], buf: Option<&mut [S]>, g: &[S]) {
             vectorize(inlined!(|| {
                 for (w, g) in w.iter_mut().zip(g) {
                     let g = g.load();
-                    let change = if S::IS_BF16 { lr * (scale * g).round_bf16() } else { lr * scale * g };
+                    let change = if S::IS_BF16 { lr * S::rounded(scale * g) } else { lr * scale * g };
                     *w = S::store(w.load() - change);
                 }
             }));
@@ -95,7 +94,7 @@ pub fn sgd<S: Stored>(step: &Sgd, w: &mut [S], buf: Option<&mut [S]>, g: &[S]) {
                     for ((w, b), g) in w.iter_mut().zip(b).zip(g) {
                         let g = scale * g.load();
                         let b1 =
-                            if S::IS_BF16 { momentum * b.load() + g.round_bf16() } else { momentum.fma(b.load(), g) };
+                            if S::IS_BF16 { momentum * b.load() + S::rounded(g) } else { momentum.fma(b.load(), g) };
                         (*w, *b) = (S::store(w.load() - lr * b1), S::store(b1));
                     }
                 }));

@@ -2,9 +2,8 @@
 
 use rayon::prelude::*;
 
-use super::Real;
-use super::elementwise::round_if;
 use super::simd::{inlined, rows_per_task, vectorize};
+use super::{Real, Stored};
 
 /// cos and sin of position·theta^(−2i/head_dim), each [positions, head_dim/2].
 pub fn tables(positions: usize, head_dim: usize, theta: f64) -> (Vec<f64>, Vec<f64>) {
@@ -18,20 +17,19 @@ pub fn tables(positions: usize, head_dim: usize, theta: f64) -> (Vec<f64>, Vec<f
 
 /// Rotates the first `heads` heads of each row of `x` ([rows, stride]); row r is at position `start + r mod seq`.
 /// `inverse` rotates back, which is also the backward.
-pub fn rotate<T: Real>(
-    x: &mut [T],
+pub fn rotate<S: Stored>(
+    x: &mut [S],
     stride: usize,
     heads: usize,
     head_dim: usize,
     seq: usize,
     start: usize,
-    cos: &[T],
-    sin: &[T],
+    cos: &[S::Real],
+    sin: &[S::Real],
     inverse: bool,
-    bf16: bool,
 ) {
     let half = head_dim / 2;
-    let sign = if inverse { -T::ONE } else { T::ONE };
+    let sign = if inverse { -S::Real::ONE } else { S::Real::ONE };
     let rows = rows_per_task(stride);
     x.par_chunks_mut(rows * stride).enumerate().for_each(|(task, x)| {
         vectorize(inlined!(|| {
@@ -41,8 +39,8 @@ pub fn rotate<T: Real>(
                 for head in row[..heads * head_dim].chunks_exact_mut(head_dim) {
                     let (a, b) = head.split_at_mut(half);
                     for (((a, b), &c), &s) in a.iter_mut().zip(b).zip(cos).zip(sin) {
-                        let s = s * sign;
-                        (*a, *b) = (round_if(*a * c - *b * s, bf16), round_if(*b * c + *a * s, bf16));
+                        let (x, y, s) = (a.load(), b.load(), s * sign);
+                        (*a, *b) = (S::store(x * c - y * s), S::store(y * c + x * s));
                     }
                 }
             }

@@ -1,6 +1,8 @@
 //! Vector width at run time, task sizes, and reductions in a fixed order.
 
-use super::Real;
+use std::mem::MaybeUninit;
+
+use super::{Real, Stored};
 
 /// Elements a task works on at least: small enough to balance, large enough to pay for a task.
 pub const TASK: usize = 16_384;
@@ -17,9 +19,9 @@ macro_rules! inlined {
         #[inline(always)]
         || $body
     }};
-    (|$($argument:pat_param),+| $body:expr) => {{
+    (|$($argument:ident $(: $type:ty)?),+| $body:expr) => {{
         #[inline(always)]
-        |$($argument),+| $body
+        |$($argument $(: $type)?),+| $body
     }};
 }
 pub(in crate::kernels) use inlined;
@@ -43,7 +45,7 @@ pub fn instruction_set() -> &'static str {
     }
 }
 
-/// The instruction set of matrix products: `gemm` chooses its kernels by the same features of the processor.
+/// The instruction set of products of f32 matrices: `gemm` chooses its kernels by the same features of the processor.
 pub fn matmul_instruction_set() -> &'static str {
     #[cfg(target_arch = "x86_64")]
     {
@@ -100,51 +102,51 @@ pub fn sum_by<S: Copy, T: Real>(x: &[S], f: impl Fn(S) -> T) -> T {
 
 /// Σ x·y.
 #[inline(always)]
-pub fn dot<T: Real>(x: &[T], y: &[T]) -> T {
-    let mut acc = [T::ZERO; LANES];
+pub fn dot<X: Stored, Y: Stored<Real = X::Real>>(x: &[X], y: &[Y]) -> X::Real {
+    let mut acc = [X::Real::ZERO; LANES];
     let (xs, x_rest) = x.as_chunks::<LANES>();
     let (ys, y_rest) = y.as_chunks::<LANES>();
     for (a, b) in xs.iter().zip(ys) {
         for i in 0..LANES {
-            acc[i] = a[i].fma(b[i], acc[i]);
+            acc[i] = a[i].load().fma(b[i].load(), acc[i]);
         }
     }
-    for ((a, &u), &v) in acc.iter_mut().zip(x_rest).zip(y_rest) {
-        *a = u.fma(v, *a);
+    for ((acc, &u), &v) in acc.iter_mut().zip(x_rest).zip(y_rest) {
+        *acc = u.load().fma(v.load(), *acc);
     }
     fold(acc, |a, b| a + b)
 }
 
 /// The largest element.
 #[inline(always)]
-pub fn max<T: Real>(x: &[T]) -> T {
-    let mut acc = [T::LOWEST; LANES];
+pub fn max<S: Stored>(x: &[S]) -> S::Real {
+    let mut acc = [S::Real::LOWEST; LANES];
     let (chunks, rest) = x.as_chunks::<LANES>();
     for c in chunks {
         for i in 0..LANES {
-            acc[i] = c[i].larger(acc[i]);
+            acc[i] = c[i].load().larger(acc[i]);
         }
     }
     for (a, &v) in acc.iter_mut().zip(rest) {
-        *a = v.larger(*a);
+        *a = v.load().larger(*a);
     }
-    fold(acc, T::larger)
+    fold(acc, Real::larger)
 }
 
 /// y += a·x.
 #[inline(always)]
-pub fn axpy<T: Real>(a: T, x: &[T], y: &mut [T]) {
+pub fn axpy<S: Stored>(a: S::Real, x: &[S], y: &mut [S::Real]) {
     for (y, &x) in y.iter_mut().zip(x) {
-        *y = a.fma(x, *y);
+        *y = a.fma(x.load(), *y);
     }
 }
 
-/// Adds the rows of `partial` ([n, width]) to `out`, in order.
-pub fn add_rows<T: Real>(out: &mut [T], partial: &[T]) {
+/// Adds the rows of `rows` ([n, width]) to `out`, in order.
+pub fn add_rows<S: Stored>(out: &mut [S::Real], rows: &[S]) {
     vectorize(inlined!(|| {
-        for row in partial.chunks_exact(out.len()) {
-            for (o, &p) in out.iter_mut().zip(row) {
-                *o += p;
+        for row in rows.chunks_exact(out.len()) {
+            for (o, &v) in out.iter_mut().zip(row) {
+                *o += v.load();
             }
         }
     }));
@@ -164,6 +166,11 @@ impl<T> Shared<T> {
         Self(slice.as_mut_ptr())
     }
 
+    /// The buffer that begins at `pointer`; its elements may be uninitialized.
+    pub fn of_pointer(pointer: *mut T) -> Self {
+        Self(pointer)
+    }
+
     #[inline(always)]
     pub fn pointer(self, offset: usize) -> *mut T {
         self.0.wrapping_add(offset)
@@ -177,5 +184,15 @@ impl<T> Shared<T> {
     pub unsafe fn slice<'a>(self, offset: usize, len: usize) -> &'a mut [T] {
         // SAFETY: the caller's promise.
         unsafe { std::slice::from_raw_parts_mut(self.pointer(offset), len) }
+    }
+
+    /// [`Self::slice`] of elements that may be uninitialized.
+    ///
+    /// # Safety
+    /// As for [`Self::slice`].
+    #[inline(always)]
+    pub unsafe fn uninitialized<'a>(self, offset: usize, len: usize) -> &'a mut [MaybeUninit<T>] {
+        // SAFETY: the caller's promise; any memory is a valid `MaybeUninit`.
+        unsafe { std::slice::from_raw_parts_mut(self.pointer(offset).cast(), len) }
     }
 }

@@ -1,12 +1,14 @@
-//! The number types that flat buffers are stored in: those of [`Real`], and bf16, which kernels compute in f32.
+//! The number types that tensors are stored in: those of [`Real`], and bf16, which kernels compute in f32.
 
 use candle_core::backend::BackendStorage;
 use candle_core::{CpuStorage, Result, WithDType, bail};
 use half::bf16;
 
 use super::Real;
+use super::gemm::{self, Mat};
+use super::{elementwise, product};
 
-/// A number as a flat buffer of weights, gradients or moments stores it.
+/// A number as a tensor stores it.
 pub trait Stored: WithDType {
     /// The type that kernels compute in.
     type Real: Real;
@@ -18,6 +20,28 @@ pub trait Stored: WithDType {
     /// The nearest number that can be stored, ties to even.
     #[must_use]
     fn store(number: Self::Real) -> Self;
+    /// `numbers`, where they are stored in the type that kernels compute in.
+    fn as_real(numbers: &[Self]) -> Option<&[Self::Real]>;
+    /// Zeros.
+    fn zeros(len: usize) -> Vec<Self>;
+    /// a·b, with `bias` added to each row if given; row by row. Sums are made in [`Self::Real`], and rounded once.
+    ///
+    /// # Panics
+    /// If the shapes do not fit: an invariant of the callers.
+    fn product(a: Mat<Self>, b: Mat<Self>, bias: Option<&[Self]>) -> Vec<Self>;
+    /// Adds a·b to `sum`, row by row.
+    ///
+    /// # Panics
+    /// If the shapes do not fit: an invariant of the callers.
+    fn add_product(sum: &mut [Self::Real], a: Mat<Self>, b: Mat<Self>);
+
+    /// The number that is read where `number` was stored.
+    #[inline(always)]
+    #[must_use]
+    fn rounded(number: Self::Real) -> Self::Real {
+        Self::store(number).load()
+    }
+
     /// The elements of a CPU storage.
     ///
     /// # Errors
@@ -55,6 +79,29 @@ macro_rules! stored_as_computed {
                 number
             }
 
+            fn as_real(numbers: &[Self]) -> Option<&[Self]> {
+                Some(numbers)
+            }
+
+            fn zeros(len: usize) -> Vec<Self> {
+                vec![0.0; len]
+            }
+
+            fn product(a: Mat<Self>, b: Mat<Self>, bias: Option<&[Self]>) -> Vec<Self> {
+                if let Some(y) = product::of_few_rows(a, b, bias) {
+                    return y;
+                }
+                let mut y = gemm::product(a, b);
+                if let Some(bias) = bias {
+                    elementwise::add_bias(&mut y, bias);
+                }
+                y
+            }
+
+            fn add_product(sum: &mut [Self], a: Mat<Self>, b: Mat<Self>) {
+                gemm::gemm(sum, b.cols(), 1.0, 1.0, a, b, gemm::pool());
+            }
+
             elements_of!($variant);
         }
     };
@@ -78,6 +125,22 @@ impl Stored for bf16 {
         let rounded = (number.round_bf16().to_bits() >> 16) as u16;
         // A NaN whose upper half is that of infinity stays a NaN.
         Self::from_bits(if number.is_nan() { rounded | 0x40 } else { rounded })
+    }
+
+    fn as_real(_: &[Self]) -> Option<&[f32]> {
+        None
+    }
+
+    fn zeros(len: usize) -> Vec<Self> {
+        vec![Self::ZERO; len]
+    }
+
+    fn product(a: Mat<Self>, b: Mat<Self>, bias: Option<&[Self]>) -> Vec<Self> {
+        product::of_few_rows(a, b, bias).unwrap_or_else(|| product::product(a, b, bias))
+    }
+
+    fn add_product(sum: &mut [f32], a: Mat<Self>, b: Mat<Self>) {
+        product::add_product(sum, a, b);
     }
 
     elements_of!(BF16);

@@ -99,32 +99,3 @@ pub fn all_finite(x: &Tensor) -> Result<bool> {
     unsafe { launch.run(&kernel_for_type("count_bad", x.dtype())?, dims)? }
     Ok(on_host(&count)?.squeeze(0)?.to_scalar::<u32>()? == 0)
 }
-
-/// The first `matrices` elements of `src` (f32) rounded to bf16: stored as such if `dst` is a bf16 tensor, which then has these
-/// alone, otherwise followed by the other elements as they are.
-pub fn copy_rounded(dst: &Tensor, src: &Tensor, matrices: usize) -> Result<()> {
-    let n = src.elem_count();
-    if matrices > n {
-        bail!("{matrices} matrices' elements of {n}")
-    }
-    if dst.dtype() != DType::BF16 {
-        return round_into(dst, src, matrices);
-    }
-    let launch = Launch::for_tensor(dst)?;
-    let dims = launch.dims_for_elements(matrices);
-    let launch = launch
-        .array("dst", dst, DType::BF16, matrices)?
-        .array_part("src", src, DType::F32, 0, matrices)?
-        .longs([matrices]);
-    // SAFETY: (y, x, n).
-    unsafe { launch.run("cast_f32_bf16", dims) }
-}
-
-/// Rounds the first `matrices` elements of `src` (f32) to bf16 values and copies the others.
-fn round_into(dst: &Tensor, src: &Tensor, matrices: usize) -> Result<()> {
-    let (n, launch) = (src.elem_count(), Launch::for_tensor(dst)?);
-    let dims = launch.dims_for_elements(n);
-    let launch = launch.array("dst", dst, DType::F32, n)?.array("src", src, DType::F32, n)?.longs([n, matrices]);
-    // SAFETY: (y, x, n, rounded); each element is read before it is written.
-    unsafe { launch.run("round_f32", dims) }
-}

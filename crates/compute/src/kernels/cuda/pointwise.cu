@@ -27,19 +27,6 @@ extern "C" __global__ void __launch_bounds__(256, 8) cast_bf16_f32(float* y, con
     map(n, [](float x) { return x; }, y, x);
 }
 
-// The first `rounded` elements become bf16 numbers that stay f32, the others are copied; in place, too.
-extern "C" __global__ void round_f32(float* y, const float* x, i64 n, i64 rounded) {
-    each_span(n, are_vectors(y, x), [&](auto span, i64 i) {
-        float v[span.N];
-        span.load(v, x + i);
-#pragma unroll
-        for (int j = 0; j < span.N; j++) {
-            v[j] = i + j < rounded ? round_bf16(v[j]) : v[j];
-        }
-        span.store(y + i, v);
-    });
-}
-
 // ---- bias ----
 
 // One block per row: x += bias in place, and with `y`, y = gelu(x).

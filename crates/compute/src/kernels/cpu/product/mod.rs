@@ -1,0 +1,199 @@
+//! Products of bf16 matrices, summed in f32, and products of a few rows in any type.
+//!
+//! A sum goes over the inner dimension in order, so that no element depends on how rows and columns are divided among threads.
+
+#[cfg(target_arch = "x86_64")]
+mod avx512_bf16;
+mod widened;
+
+use std::sync::OnceLock;
+
+use half::bf16;
+use rayon::prelude::*;
+
+use super::gemm::Mat;
+use super::simd::{Shared, TASK, dot, inlined, matmul_instruction_set, vectorize};
+use super::{Real, Stored};
+
+/// Products of at most this many rows read the other matrix in place: reading it once takes longer than the arithmetic.
+const FEW_ROWS: usize = 4;
+
+/// A way to multiply bf16 matrices. The ways round sums differently.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Bf16Products {
+    /// With the instruction VDPBF16PS.
+    Avx512Bf16,
+    /// Copied to f32, block by block.
+    F32,
+}
+
+static CHOSEN: OnceLock<Bf16Products> = OnceLock::new();
+
+impl Bf16Products {
+    const ALL: [Self; 2] = [Self::Avx512Bf16, Self::F32];
+
+    /// The fastest way that this processor has.
+    pub fn fastest() -> Self {
+        if Self::Avx512Bf16.is_available() { Self::Avx512Bf16 } else { Self::F32 }
+    }
+
+    /// The way that this process uses: the one that [`Self::choose`] was given, otherwise the fastest one.
+    pub fn in_use() -> Self {
+        *CHOSEN.get_or_init(Self::fastest)
+    }
+
+    /// The way that is called `name`.
+    ///
+    /// # Errors
+    /// If there is none, or this processor lacks its instructions. The message has the names that are left.
+    pub fn named(name: &str) -> Result<Self, String> {
+        let available = || Self::ALL.into_iter().filter(|way| way.is_available()).map(Self::name).collect::<Vec<_>>();
+        match Self::ALL.into_iter().find(|way| way.name() == name) {
+            Some(way) if way.is_available() => Ok(way),
+            Some(_) => {
+                Err(format!("this processor cannot multiply with {name}; it can with {}", available().join(", ")))
+            }
+            None => Err(format!("{name:?} is none of {}", available().join(", "))),
+        }
+    }
+
+    /// Makes this process use this way. It has no effect after [`Self::in_use`].
+    pub fn choose(self) {
+        CHOSEN.get_or_init(|| self);
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Avx512Bf16 => "avx512_bf16",
+            Self::F32 => "f32",
+        }
+    }
+
+    fn is_available(self) -> bool {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512Bf16 => avx512_bf16::is_available(),
+            #[cfg(not(target_arch = "x86_64"))]
+            Self::Avx512Bf16 => false,
+            Self::F32 => true,
+        }
+    }
+
+    /// The instruction set of the products.
+    pub fn instruction_set(self) -> &'static str {
+        match self {
+            Self::Avx512Bf16 => "AVX512_BF16",
+            Self::F32 => matmul_instruction_set(),
+        }
+    }
+}
+
+/// The destination of a product.
+#[derive(Clone, Copy)]
+enum Destination<'a> {
+    /// Sums, plus a bias for each column if given, are rounded to these elements.
+    Rounded(Shared<bf16>, Option<&'a [bf16]>),
+    /// Sums are added to these elements.
+    Sum(Shared<f32>),
+}
+
+/// See [`Stored::product`].
+pub fn product(a: Mat<bf16>, b: Mat<bf16>, bias: Option<&[bf16]>) -> Vec<bf16> {
+    assert_eq!(a.cols(), b.rows(), "inner dimensions differ");
+    assert!(bias.is_none_or(|bias| bias.len() == b.cols()), "a bias of another width");
+    let len = a.rows() * b.cols();
+    let mut out = Vec::with_capacity(len);
+    // SAFETY: the capacity is that of a.rows rows of b.cols elements. The product writes them all, and reads none of them.
+    unsafe {
+        multiply(a, b, Destination::Rounded(Shared::of_pointer(out.as_mut_ptr()), bias));
+        out.set_len(len);
+    }
+    out
+}
+
+/// See [`Stored::add_product`].
+pub fn add_product(sum: &mut [f32], a: Mat<bf16>, b: Mat<bf16>) {
+    assert_eq!(a.cols(), b.rows(), "inner dimensions differ");
+    assert!(a.rows() * b.cols() <= sum.len(), "product beyond its slice");
+    // SAFETY: `sum` holds a.rows rows of b.cols elements, and the exclusive borrow keeps others out.
+    unsafe { multiply(a, b, Destination::Sum(Shared::new(sum))) }
+}
+
+/// Multiplies in the way that is in use.
+///
+/// # Safety
+/// The destination must have a.rows rows of b.cols elements, which no other thread may touch.
+unsafe fn multiply(a: Mat<bf16>, b: Mat<bf16>, destination: Destination<'_>) {
+    // SAFETY: the caller's promise, and only ways are in use whose instructions the processor has.
+    unsafe {
+        match Bf16Products::in_use() {
+            #[cfg(target_arch = "x86_64")]
+            Bf16Products::Avx512Bf16 => avx512_bf16::multiply(a, b, destination),
+            _ => widened::multiply(a, b, destination),
+        }
+    }
+}
+
+/// Stores `sums`, of columns from `column` on, in the elements of the destination from `first` on.
+///
+/// # Safety
+/// These elements exist, and belong to the calling task alone.
+#[inline(always)]
+unsafe fn store_row(sums: &[f32], first: usize, column: usize, destination: Destination<'_>) {
+    match destination {
+        Destination::Rounded(out, bias) => {
+            // SAFETY: the caller's promise. The elements may be uninitialized.
+            let out = unsafe { out.uninitialized(first, sums.len()) };
+            match bias {
+                Some(bias) => {
+                    for ((out, &sum), bias) in out.iter_mut().zip(sums).zip(&bias[column..]) {
+                        out.write(bf16::store(sum + bias.load()));
+                    }
+                }
+                None => {
+                    for (out, &sum) in out.iter_mut().zip(sums) {
+                        out.write(bf16::store(sum));
+                    }
+                }
+            }
+        }
+        Destination::Sum(total) => {
+            // SAFETY: the caller's promise.
+            let total = unsafe { total.slice(first, sums.len()) };
+            for (total, sum) in total.iter_mut().zip(sums) {
+                *total += sum;
+            }
+        }
+    }
+}
+
+/// a·b + `bias` for an `a` of a few rows and a `b` whose columns are contiguous, each element by a dot product; `None` for other
+/// matrices.
+pub fn of_few_rows<S: Stored>(a: Mat<S>, b: Mat<S>, bias: Option<&[S]>) -> Option<Vec<S>> {
+    let (rows, inner, cols) = (a.rows(), a.cols(), b.cols());
+    if rows > FEW_ROWS || inner == 0 || b.row_stride() != 1 || a.col_stride() != 1 {
+        return None;
+    }
+    assert_eq!(inner, b.rows(), "inner dimensions differ");
+    let mut y = S::zeros(rows * cols);
+    let shared = Shared::new(&mut y);
+    let columns = (TASK / inner).max(1);
+    (0..cols.div_ceil(columns)).into_par_iter().for_each(|task| {
+        vectorize(inlined!(|| {
+            for column in task * columns..((task + 1) * columns).min(cols) {
+                let weights = &b.data()[column * b.col_stride()..][..inner];
+                let bias = bias.map_or(Real::ZERO, |bias| bias[column].load());
+                for row in 0..rows {
+                    let sum = dot(&a.data()[row * a.row_stride()..][..inner], weights);
+                    // SAFETY: this column belongs to this task alone.
+                    let y = unsafe { shared.slice(row * cols + column, 1) };
+                    y[0] = S::store(sum + bias);
+                }
+            }
+        }));
+    });
+    Some(y)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,145 @@
+use super::*;
+
+/// Numbers of both signs that differ in size, as weights and activations do.
+fn numbers(seed: u32, len: usize) -> Vec<bf16> {
+    let mut x = seed.wrapping_mul(0x9E37_79B9) | 1;
+    let mut next = || {
+        x = x.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (x >> 8) as f32 / (1 << 23) as f32 - 1.0
+    };
+    (0..len).map(|_| bf16::store(next() * next())).collect()
+}
+
+/// The matrix of these numbers, stored by rows or by columns.
+fn matrix(numbers: &[bf16], rows: usize, cols: usize, by_columns: bool) -> Mat<'_, bf16> {
+    if by_columns { Mat::new(numbers, cols, rows).t() } else { Mat::new(numbers, rows, cols) }
+}
+
+type Multiply = unsafe fn(Mat<bf16>, Mat<bf16>, Destination<'_>);
+
+/// Every way to multiply that this processor has.
+fn ways() -> Vec<(&'static str, Multiply)> {
+    let mut ways: Vec<(&'static str, Multiply)> = vec![("widened", widened::multiply)];
+    #[cfg(target_arch = "x86_64")]
+    if avx512_bf16::is_available() {
+        ways.push(("AVX512_BF16", avx512_bf16::multiply));
+    }
+    ways
+}
+
+/// Shapes with odd sizes, remainders of tiles, several blocks, and depths of more than one block.
+const SHAPES: [[usize; 3]; 12] = [
+    [1, 1, 1],
+    [5, 3, 7],
+    [14, 2, 32],
+    [15, 17, 33],
+    [29, 64, 31],
+    [28, 768, 70],
+    [3, 4099, 40],
+    [70, 8192, 33],
+    [30, 2048, 45],
+    [9, 5000, 2100],
+    [2100, 40, 9],
+    [40, 33, 2100],
+];
+
+/// Each element beside its sum in f64. The error of a sum in f32 is below the number of its terms times half a unit in the last place
+/// of the sum of magnitudes; rounding to bf16 adds 2^-8 of the result.
+#[test]
+fn products_are_sums_of_products() {
+    for [rows, inner, cols] in SHAPES {
+        for stored in 0..4 {
+            let (a, b) = (numbers(1, rows * inner), numbers(2, inner * cols));
+            let (a, b) = (matrix(&a, rows, inner, stored % 2 == 1), matrix(&b, inner, cols, stored / 2 == 1));
+            let at =
+                |m: Mat<bf16>, i: usize, j: usize| f64::from(m.data()[i * m.row_stride() + j * m.col_stride()].load());
+            let bias = numbers(3, cols);
+            for (way, multiply) in ways() {
+                let mut rounded = vec![bf16::NAN; rows * cols];
+                let mut total = vec![1.0_f32; rows * cols];
+                // SAFETY: both have a row of `cols` elements for each row.
+                unsafe {
+                    multiply(a, b, Destination::Rounded(Shared::new(&mut rounded), Some(&bias)));
+                    multiply(a, b, Destination::Sum(Shared::new(&mut total)));
+                }
+                for element in (0..rows * cols).step_by(1 + rows * cols / 997) {
+                    let (i, j) = (element / cols, element % cols);
+                    let terms = || (0..inner).map(|k| at(a, i, k) * at(b, k, j));
+                    let (sum, size) = (terms().sum::<f64>(), terms().map(f64::abs).sum::<f64>() + 1.0);
+                    let error = size * (inner + 2) as f64 * 2_f64.powi(-24);
+                    let what = format!("{way}, {rows} x {inner} x {cols}, stored {stored}, element {i}, {j}");
+                    let off = f64::from(total[element]) - (sum + 1.0);
+                    assert!(off.abs() <= error, "{what}: off by {off:e}, {error:e} is allowed");
+                    let expected = sum + f64::from(bias[j].load());
+                    let off = f64::from(rounded[element].load()) - expected;
+                    assert!(off.abs() <= error + expected.abs() / 256.0, "{what}: {} for {expected}", rounded[element]);
+                }
+            }
+        }
+    }
+}
+
+/// No element depends on the rows and columns beside it, on the number of threads, or on what the buffers held before.
+#[test]
+fn parts_have_the_bits_of_the_whole() {
+    let (rows, inner, cols) = (61, 4500, 77);
+    let (a, b) = (numbers(4, rows * inner), numbers(5, inner * cols));
+    for (way, multiply) in ways() {
+        let product = |a: Mat<bf16>, b: Mat<bf16>, threads: usize| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+            let mut out = vec![bf16::NAN; a.rows() * b.cols()];
+            // SAFETY: it has a row of b.cols elements for each row.
+            pool.install(|| unsafe { multiply(a, b, Destination::Rounded(Shared::new(&mut out), None)) });
+            out.into_iter().map(bf16::to_bits).collect::<Vec<_>>()
+        };
+        let (a, b) = (Mat::new(&a, rows, inner), Mat::new(&b, inner, cols));
+        let whole = product(a, b, 1);
+        assert_eq!(product(a, b, 3), whole, "{way}: threads");
+        for (first, n) in [(0, 1), (7, 20), (60, 1)] {
+            let part = Mat::new(&a.data()[first * inner..], n, inner);
+            assert_eq!(product(part, b, 2), whole[first * cols..][..n * cols], "{way}: rows from {first} on");
+        }
+        let narrow = product(a, Mat::strided(&b.data()[40..], inner, 30, cols), 2);
+        for (narrow, whole) in narrow.chunks(30).zip(whole.chunks(cols)) {
+            assert_eq!(narrow, &whole[40..70], "{way}: columns");
+        }
+    }
+}
+
+/// Rows whose last number is alone must not read the next row: it may hold a NaN.
+#[test]
+fn a_row_does_not_see_the_next() {
+    let (rows, inner, cols) = (20, 33, 40);
+    let (mut a, b) = (numbers(6, rows * inner), numbers(7, inner * cols));
+    a[inner..][..inner].fill(bf16::NAN);
+    for (way, multiply) in ways() {
+        let mut out = vec![bf16::ZERO; rows * cols];
+        // SAFETY: it has a row of `cols` elements for each row.
+        unsafe {
+            multiply(
+                Mat::new(&a, rows, inner),
+                Mat::new(&b, inner, cols),
+                Destination::Rounded(Shared::new(&mut out), None),
+            );
+        }
+        for (i, row) in out.chunks(cols).enumerate() {
+            assert!(row.iter().all(|v| v.is_nan() == (i == 1)), "{way}: row {i}");
+        }
+    }
+}
+
+#[test]
+fn few_rows_are_dot_products() {
+    for [rows, inner, cols] in [[1, 1, 1], [1, 768, 100], [4, 33, 70]] {
+        let (a, b, bias) = (numbers(8, rows * inner), numbers(9, inner * cols), numbers(10, cols));
+        let (a, b) = (Mat::new(&a, rows, inner), matrix(&b, inner, cols, true));
+        let few = of_few_rows(a, b, Some(&bias)).expect("few rows");
+        let many = product(a, b, Some(&bias));
+        for (few, many) in few.iter().zip(&many) {
+            // Sums in another order may round to neighbours.
+            assert!((few.load() - many.load()).abs() <= many.load().abs() / 128.0 + 1e-5, "{few} for {many}");
+        }
+    }
+    let a = numbers(8, 5);
+    assert!(of_few_rows(Mat::new(&a, 5, 1), Mat::new(&a, 1, 5).t().t(), None).is_none());
+}

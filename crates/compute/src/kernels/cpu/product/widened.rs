@@ -1,0 +1,88 @@
+//! Products of bf16 matrices on processors without instructions for them: block by block, in f32.
+
+use std::ops::Range;
+
+use half::bf16;
+use rayon::prelude::*;
+use runner_spec::program::{PRODUCT_BLOCK, PRODUCT_DEPTH};
+
+use super::Destination;
+use crate::kernels::cpu::Stored;
+use crate::kernels::cpu::gemm::{Mat, gemm, pool};
+use crate::kernels::cpu::simd::{inlined, rows_per_task, vectorize};
+
+/// # Safety
+/// As for [`super::multiply`].
+pub(super) unsafe fn multiply(a: Mat<bf16>, b: Mat<bf16>, destination: Destination<'_>) {
+    let (rows, inner, cols) = (a.rows(), a.cols(), b.cols());
+    for columns in blocks(cols, PRODUCT_BLOCK) {
+        for these in blocks(rows, PRODUCT_BLOCK) {
+            let mut sum = vec![0.0; these.len() * columns.len()];
+            for depth in blocks(inner, PRODUCT_DEPTH) {
+                let part_of_a = Widened::new(a, these.clone(), depth.clone());
+                let part_of_b = Widened::new(b, depth, columns.clone());
+                gemm(&mut sum, columns.len(), 1.0, 1.0, part_of_a.mat(), part_of_b.mat(), pool());
+            }
+            // SAFETY: the caller's promise.
+            unsafe { store(&sum, these, columns.clone(), cols, destination) };
+        }
+    }
+}
+
+/// The parts of `0..len` that have `size` elements, and the rest.
+fn blocks(len: usize, size: usize) -> impl Iterator<Item = Range<usize>> {
+    (0..len).step_by(size).map(move |from| from..(from + size).min(len))
+}
+
+/// The f32 copy of a part of a matrix, in the order in which the matrix stores it.
+struct Widened {
+    numbers: Vec<f32>,
+    rows: usize,
+    cols: usize,
+    is_transposed: bool,
+}
+
+impl Widened {
+    fn new(matrix: Mat<bf16>, rows: Range<usize>, cols: Range<usize>) -> Self {
+        let is_transposed = matrix.col_stride() != 1;
+        let (stored, lines, line) = if is_transposed { (matrix.t(), &cols, &rows) } else { (matrix, &rows, &cols) };
+        let mut numbers = vec![0.0; rows.len() * cols.len()];
+        let lines_per_task = rows_per_task(line.len());
+        numbers.par_chunks_mut(lines_per_task * line.len()).enumerate().for_each(|(task, numbers)| {
+            vectorize(inlined!(|| {
+                for (i, numbers) in numbers.chunks_exact_mut(line.len()).enumerate() {
+                    let from = (lines.start + task * lines_per_task + i) * stored.row_stride() + line.start;
+                    for (number, stored) in numbers.iter_mut().zip(&stored.data()[from..]) {
+                        *number = stored.load();
+                    }
+                }
+            }));
+        });
+        Self { numbers, rows: rows.len(), cols: cols.len(), is_transposed }
+    }
+
+    fn mat(&self) -> Mat<'_, f32> {
+        if self.is_transposed {
+            Mat::new(&self.numbers, self.cols, self.rows).t()
+        } else {
+            Mat::new(&self.numbers, self.rows, self.cols)
+        }
+    }
+}
+
+/// Stores the sums of a block, [rows, columns], in a destination whose rows have `width` elements.
+///
+/// # Safety
+/// As for [`super::multiply`].
+unsafe fn store(sums: &[f32], rows: Range<usize>, columns: Range<usize>, width: usize, destination: Destination<'_>) {
+    let per_task = rows_per_task(columns.len());
+    sums.par_chunks(per_task * columns.len()).enumerate().for_each(|(task, sums)| {
+        vectorize(inlined!(|| {
+            for (i, sums) in sums.chunks_exact(columns.len()).enumerate() {
+                let from = (rows.start + task * per_task + i) * width + columns.start;
+                // SAFETY: the caller's promise; a row belongs to one task.
+                unsafe { super::store_row(sums, from, columns.start, destination) };
+            }
+        }));
+    });
+}
