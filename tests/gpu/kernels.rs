@@ -9,13 +9,13 @@ use runner_compute::kernels::{embedding, loss, matmul, norm, optimizer, pointwis
 use runner_spec::experiment::Activation;
 use runner_spec::philox::Philox;
 
-use crate::sides::{Out, Side, compare, normals, read};
+use crate::sides::{Out, compare, normals, read};
 
 #[test]
 fn activations_and_their_gradients() {
     for n in [1, 7, 8, 1000, 20_003] {
         compare(&format!("activations of {n}"), |side| {
-            let (x) = (side.activations(1, &[n]));
+            let x = side.activations(1, &[n]);
             let (dgelu, drelu, sum) = (side.activations(2, &[n]), side.activations(2, &[n]), side.activations(2, &[n]));
             pointwise::activate_backward(&dgelu, &x, Activation::Gelu)?;
             pointwise::activate_backward(&drelu, &x, Activation::Relu)?;
