@@ -3,7 +3,13 @@
 //! A sum goes over the inner dimension in order, so that no element depends on how rows and columns are divided among threads.
 
 #[cfg(target_arch = "x86_64")]
+mod amx_bf16;
+#[cfg(target_arch = "x86_64")]
 mod avx512_bf16;
+#[cfg(target_arch = "x86_64")]
+mod packing;
+#[cfg(target_arch = "x86_64")]
+mod tiles;
 mod widened;
 
 use std::sync::OnceLock;
@@ -21,6 +27,8 @@ const FEW_ROWS: usize = 4;
 /// A way to multiply bf16 matrices. The ways round sums differently.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Bf16Products {
+    /// With the tile instruction TDPBF16PS.
+    AmxBf16,
     /// With the instruction VDPBF16PS.
     Avx512Bf16,
     /// Copied to f32, block by block.
@@ -30,11 +38,12 @@ pub enum Bf16Products {
 static CHOSEN: OnceLock<Bf16Products> = OnceLock::new();
 
 impl Bf16Products {
-    const ALL: [Self; 2] = [Self::Avx512Bf16, Self::F32];
+    /// All ways, the fastest first.
+    const ALL: [Self; 3] = [Self::AmxBf16, Self::Avx512Bf16, Self::F32];
 
     /// The fastest way that this processor has.
     pub fn fastest() -> Self {
-        if Self::Avx512Bf16.is_available() { Self::Avx512Bf16 } else { Self::F32 }
+        Self::ALL.into_iter().find(|way| way.is_available()).unwrap_or(Self::F32)
     }
 
     /// The way that this process uses: the one that [`Self::choose`] was given, otherwise the fastest one.
@@ -64,6 +73,7 @@ impl Bf16Products {
 
     fn name(self) -> &'static str {
         match self {
+            Self::AmxBf16 => "amx_bf16",
             Self::Avx512Bf16 => "avx512_bf16",
             Self::F32 => "f32",
         }
@@ -72,9 +82,11 @@ impl Bf16Products {
     fn is_available(self) -> bool {
         match self {
             #[cfg(target_arch = "x86_64")]
+            Self::AmxBf16 => amx_bf16::is_available(),
+            #[cfg(target_arch = "x86_64")]
             Self::Avx512Bf16 => avx512_bf16::is_available(),
             #[cfg(not(target_arch = "x86_64"))]
-            Self::Avx512Bf16 => false,
+            Self::AmxBf16 | Self::Avx512Bf16 => false,
             Self::F32 => true,
         }
     }
@@ -82,6 +94,7 @@ impl Bf16Products {
     /// The instruction set of the products.
     pub fn instruction_set(self) -> &'static str {
         match self {
+            Self::AmxBf16 => "AMX_BF16",
             Self::Avx512Bf16 => "AVX512_BF16",
             Self::F32 => matmul_instruction_set(),
         }
@@ -100,6 +113,7 @@ enum Destination<'a> {
 /// See [`Stored::product`].
 pub fn product(a: Mat<bf16>, b: Mat<bf16>, bias: Option<&[bf16]>) -> Vec<bf16> {
     assert_eq!(a.cols(), b.rows(), "inner dimensions differ");
+    assert_ne!(a.cols(), 0, "a product of nothing");
     assert!(bias.is_none_or(|bias| bias.len() == b.cols()), "a bias of another width");
     let len = a.rows() * b.cols();
     let mut out = Vec::with_capacity(len);
@@ -128,7 +142,9 @@ unsafe fn multiply(a: Mat<bf16>, b: Mat<bf16>, destination: Destination<'_>) {
     unsafe {
         match Bf16Products::in_use() {
             #[cfg(target_arch = "x86_64")]
-            Bf16Products::Avx512Bf16 => avx512_bf16::multiply(a, b, destination),
+            Bf16Products::AmxBf16 => tiles::multiply::<amx_bf16::AmxBf16>(a, b, destination),
+            #[cfg(target_arch = "x86_64")]
+            Bf16Products::Avx512Bf16 => tiles::multiply::<avx512_bf16::Avx512Bf16>(a, b, destination),
             _ => widened::multiply(a, b, destination),
         }
     }

@@ -21,8 +21,13 @@ type Multiply = unsafe fn(Mat<bf16>, Mat<bf16>, Destination<'_>);
 fn ways() -> Vec<(&'static str, Multiply)> {
     let mut ways: Vec<(&'static str, Multiply)> = vec![("widened", widened::multiply)];
     #[cfg(target_arch = "x86_64")]
-    if avx512_bf16::is_available() {
-        ways.push(("AVX512_BF16", avx512_bf16::multiply));
+    {
+        if avx512_bf16::is_available() {
+            ways.push(("AVX512_BF16", tiles::multiply::<avx512_bf16::Avx512Bf16>));
+        }
+        if amx_bf16::is_available() {
+            ways.push(("AMX_BF16", tiles::multiply::<amx_bf16::AmxBf16>));
+        }
     }
     ways
 }
@@ -74,6 +79,49 @@ fn products_are_sums_of_products() {
                     let off = f64::from(rounded[element].load()) - expected;
                     assert!(off.abs() <= error + expected.abs() / 256.0, "{what}: {} for {expected}", rounded[element]);
                 }
+            }
+        }
+    }
+}
+
+/// The sums of the instructions, as their manual defines them: each product is added with one rounding.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn instructions_sum_in_their_order() {
+    /// The sum of the products of the pairs, the second numbers' product first.
+    fn sum_of_pairs(pairs: &[([f32; 2], [f32; 2])]) -> f32 {
+        pairs.iter().fold(0.0, |sum, (a, b)| a[0].mul_add(b[0], a[1].mul_add(b[1], sum)))
+    }
+    /// The products of the even and of the odd numbers of 16 pairs are summed apart.
+    fn sum_of_tiles(pairs: &[([f32; 2], [f32; 2])]) -> f32 {
+        pairs.chunks(16).fold(0.0, |sum, pairs| {
+            let [even, odd] = [0, 1].map(|i| pairs.iter().fold(0.0_f32, |sum, (a, b)| a[i].mul_add(b[i], sum)));
+            sum + (even + odd)
+        })
+    }
+    type Sum = fn(&[([f32; 2], [f32; 2])]) -> f32;
+    for (way, multiply) in ways() {
+        let expected: Sum = match way {
+            "AVX512_BF16" => sum_of_pairs,
+            "AMX_BF16" => sum_of_tiles,
+            _ => continue,
+        };
+        for [rows, inner, cols] in [[1, 2, 1], [40, 100, 50], [33, 768, 65], [64, 31, 32]] {
+            let (a, b) = (numbers(11, rows * inner), numbers(12, inner * cols));
+            let mut sums = vec![0.0; rows * cols];
+            let destination = Destination::Sum(Shared::new(&mut sums));
+            // SAFETY: it has a row of `cols` elements for each row.
+            unsafe { multiply(Mat::new(&a, rows, inner), Mat::new(&b, inner, cols), destination) };
+            for (element, sum) in sums.iter().enumerate() {
+                let (i, j) = (element / cols, element % cols);
+                let number = |numbers: &[bf16], k: usize, at: usize| if k < inner { numbers[at].load() } else { 0.0 };
+                let pairs = (0..inner.div_ceil(2)).map(|p| {
+                    let [low, high] = [2 * p, 2 * p + 1];
+                    let left = [low, high].map(|k| number(&a, k, i * inner + k));
+                    (left, [low, high].map(|k| number(&b, k, k * cols + j)))
+                });
+                let expected = expected(&pairs.collect::<Vec<_>>());
+                assert_eq!(*sum, expected, "{way}, {rows} x {inner} x {cols}, element {i}, {j}");
             }
         }
     }

@@ -1,0 +1,242 @@
+//! Copies of bf16 matrices in the order in which instructions for pairs of numbers read them. It needs AVX-512.
+
+use std::arch::x86_64::{
+    __m512i, _mm256_loadu_si256, _mm512_cvtepu16_epi32, _mm512_loadu_si512, _mm512_mask_storeu_epi16, _mm512_or_si512,
+    _mm512_setzero_si512, _mm512_shuffle_i32x4, _mm512_slli_epi32, _mm512_storeu_si512, _mm512_unpackhi_epi32,
+    _mm512_unpackhi_epi64, _mm512_unpacklo_epi32, _mm512_unpacklo_epi64,
+};
+use std::ops::Range;
+
+use half::bf16;
+use rayon::prelude::*;
+
+use crate::kernels::cpu::gemm::Mat;
+
+/// Columns of a panel: two registers of 16 pairs.
+pub(super) const PANEL_COLUMNS: usize = 32;
+
+/// The numbers of two rows of a matrix, column by column: element c is the first row's number of column c in the low half, the second
+/// row's in the high half.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+pub(super) struct PanelRow(pub [u32; PANEL_COLUMNS]);
+
+/// Panels that one task packs: their columns lie next to each other in memory.
+const PANELS_PER_TASK: usize = 8;
+
+/// Rows that one task copies.
+const ROWS_PER_TASK: usize = 128;
+
+/// Pairs of a register.
+const LANES: usize = 16;
+
+/// Packs the rows `depth` of the columns `columns` of `matrix` into panels of [`PANEL_COLUMNS`] columns and `padded_depth` / 2 rows, one
+/// after another. What is beyond the ranges is 0.
+///
+/// # Safety
+/// The processor must have AVX-512 with its extensions BW and VL.
+pub(super) unsafe fn pack_panels<'a>(
+    matrix: Mat<bf16>,
+    depth: Range<usize>,
+    columns: Range<usize>,
+    padded_depth: usize,
+    panels: &'a mut Vec<PanelRow>,
+) -> &'a [PanelRow] {
+    let pairs = padded_depth / 2;
+    let len = columns.len().div_ceil(PANEL_COLUMNS) * pairs;
+    let panels = grown(panels, len, PanelRow([0; PANEL_COLUMNS]));
+    panels.par_chunks_mut(PANELS_PER_TASK * pairs).enumerate().for_each(|(task, panels)| {
+        let first = columns.start + task * PANELS_PER_TASK * PANEL_COLUMNS;
+        let columns = first..(first + PANELS_PER_TASK * PANEL_COLUMNS).min(columns.end);
+        // SAFETY: the caller's promise.
+        unsafe {
+            if matrix.col_stride() == 1 {
+                pack_rows(matrix, depth.clone(), columns, pairs, panels);
+            } else {
+                pack_columns(matrix, depth.clone(), columns, pairs, panels);
+            }
+        }
+    });
+    panels
+}
+
+/// The first `len` elements, which hold anything.
+fn grown<T: Copy>(buffer: &mut Vec<T>, len: usize, value: T) -> &mut [T] {
+    if buffer.len() < len {
+        buffer.resize(len, value);
+    }
+    &mut buffer[..len]
+}
+
+/// [`pack_panels`] for one task and a matrix with contiguous rows.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+fn pack_rows(matrix: Mat<bf16>, depth: Range<usize>, columns: Range<usize>, pairs: usize, panels: &mut [PanelRow]) {
+    for pair in 0..pairs {
+        let [low, high] = rows_of_pair(matrix, &depth, &columns, pair);
+        for (index, panel) in panels.chunks_exact_mut(pairs).enumerate() {
+            for (half, row) in panel[pair].0.as_chunks_mut().0.iter_mut().enumerate() {
+                let from = index * PANEL_COLUMNS + half * LANES;
+                store(row, interleave(padded_part(low, from), padded_part(high, from)));
+            }
+        }
+    }
+}
+
+/// [`pack_panels`] for one task and a matrix with contiguous columns.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+fn pack_columns(matrix: Mat<bf16>, depth: Range<usize>, columns: Range<usize>, pairs: usize, panels: &mut [PanelRow]) {
+    for (index, panel) in panels.chunks_exact_mut(pairs).enumerate() {
+        for half in 0..PANEL_COLUMNS / LANES {
+            let first = columns.start + index * PANEL_COLUMNS + half * LANES;
+            for (block, rows) in panel.chunks_mut(LANES).enumerate() {
+                let mut numbers = [_mm512_setzero_si512(); LANES];
+                for (column, numbers) in (first..columns.end).zip(&mut numbers) {
+                    let column = &matrix.data()[column * matrix.col_stride()..][depth.clone()];
+                    *numbers = load(padded_part(column, block * 2 * LANES));
+                }
+                for (row, numbers) in rows.iter_mut().zip(transposed(&numbers)) {
+                    store(&mut row.0.as_chunks_mut().0[half], numbers);
+                }
+            }
+        }
+    }
+}
+
+/// Copies the columns `depth` of the rows `rows` of `matrix` to rows of `stride` numbers. What is beyond the ranges is 0, up to
+/// `copied_rows` rows.
+///
+/// # Safety
+/// The processor must have AVX-512 with its extensions BW and VL.
+pub(super) unsafe fn copy_rows(
+    matrix: Mat<bf16>,
+    rows: Range<usize>,
+    depth: Range<usize>,
+    stride: usize,
+    copied_rows: usize,
+    copies: &mut Vec<bf16>,
+) {
+    let copies = grown(copies, copied_rows * stride, bf16::ZERO);
+    copies.par_chunks_mut(ROWS_PER_TASK * stride).enumerate().for_each(|(task, copies)| {
+        let first = (rows.start + task * ROWS_PER_TASK).min(rows.end);
+        let rows = first..(first + ROWS_PER_TASK).min(rows.end);
+        let (copies, beyond) = copies.split_at_mut(rows.len() * stride);
+        beyond.fill(bf16::ZERO);
+        if matrix.col_stride() == 1 {
+            for (row, copy) in rows.zip(copies.chunks_exact_mut(stride)) {
+                let (copy, beyond) = copy.split_at_mut(depth.len());
+                copy.copy_from_slice(&matrix.data()[row * matrix.row_stride()..][depth.clone()]);
+                beyond.fill(bf16::ZERO);
+            }
+        } else {
+            // SAFETY: the caller's promise.
+            unsafe { copy_columns(matrix.t(), depth.clone(), rows, stride, copies) };
+        }
+    });
+}
+
+/// Copies the rows `depth` of the columns `columns` of a matrix with contiguous rows: each column becomes a row of `stride` numbers.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+fn copy_columns(matrix: Mat<bf16>, depth: Range<usize>, columns: Range<usize>, stride: usize, copies: &mut [bf16]) {
+    for from in (0..stride).step_by(2 * LANES) {
+        for (index, copies) in copies.chunks_mut(LANES * stride).enumerate() {
+            let mut pairs = [_mm512_setzero_si512(); LANES];
+            for (p, pairs) in pairs.iter_mut().enumerate() {
+                let [low, high] = rows_of_pair(matrix, &depth, &columns, from / 2 + p);
+                *pairs = interleave(padded_part(low, index * LANES), padded_part(high, index * LANES));
+            }
+            for (copy, numbers) in copies.chunks_exact_mut(stride).zip(transposed(&pairs)) {
+                let to = from..(from + 2 * LANES).min(stride);
+                store_numbers(&mut copy[to], numbers);
+            }
+        }
+    }
+}
+
+/// The parts in `columns` of the rows 2·`pair` and 2·`pair` + 1 of `depth`. A row beyond it is empty.
+#[inline(always)]
+fn rows_of_pair<'a>(
+    matrix: Mat<'a, bf16>,
+    depth: &Range<usize>,
+    columns: &Range<usize>,
+    pair: usize,
+) -> [&'a [bf16]; 2] {
+    [2 * pair, 2 * pair + 1].map(|k| match depth.start + k {
+        row if row < depth.end => &matrix.data()[row * matrix.row_stride()..][columns.clone()],
+        _ => &[],
+    })
+}
+
+/// The `N` numbers from `from` on; those that lack are 0.
+#[inline(always)]
+fn padded_part<const N: usize>(numbers: &[bf16], from: usize) -> [bf16; N] {
+    if let Some(part) = numbers.get(from..).and_then(|rest| rest.first_chunk()) {
+        return *part;
+    }
+    let mut part = [bf16::ZERO; N];
+    for (to, number) in part.iter_mut().zip(numbers.iter().skip(from)) {
+        *to = *number;
+    }
+    part
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+fn load(numbers: [bf16; 2 * LANES]) -> __m512i {
+    // SAFETY: the array has the size of the register.
+    unsafe { _mm512_loadu_si512(numbers.as_ptr().cast()) }
+}
+
+/// Pairs of a number of `low` and one of `high`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+fn interleave(low: [bf16; LANES], high: [bf16; LANES]) -> __m512i {
+    // SAFETY: the arrays have the size of the registers.
+    let [low, high] = unsafe { [low, high].map(|numbers| _mm256_loadu_si256(numbers.as_ptr().cast())) };
+    _mm512_or_si512(_mm512_cvtepu16_epi32(low), _mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(high)))
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+fn store(to: &mut [u32; LANES], pairs: __m512i) {
+    // SAFETY: the array has the size of the register.
+    unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), pairs) };
+}
+
+/// Stores as many numbers as there are elements, at most 32.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+fn store_numbers(to: &mut [bf16], numbers: __m512i) {
+    let mask = u32::MAX.checked_shr(32 - to.len() as u32).unwrap_or(0);
+    // SAFETY: elements outside of the mask are not written.
+    unsafe { _mm512_mask_storeu_epi16(to.as_mut_ptr().cast(), mask, numbers) };
+}
+
+/// The transpose of 16 × 16 elements of 32 bits.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+fn transposed(rows: &[__m512i; LANES]) -> [__m512i; LANES] {
+    // In each quarter of a register: two rows of two columns, then four rows of one column.
+    let mut twos = *rows;
+    for i in (0..LANES).step_by(2) {
+        twos[i] = _mm512_unpacklo_epi32(rows[i], rows[i + 1]);
+        twos[i + 1] = _mm512_unpackhi_epi32(rows[i], rows[i + 1]);
+    }
+    let mut fours = twos;
+    for i in (0..LANES).step_by(4) {
+        fours[i] = _mm512_unpacklo_epi64(twos[i], twos[i + 2]);
+        fours[i + 1] = _mm512_unpackhi_epi64(twos[i], twos[i + 2]);
+        fours[i + 2] = _mm512_unpacklo_epi64(twos[i + 1], twos[i + 3]);
+        fours[i + 3] = _mm512_unpackhi_epi64(twos[i + 1], twos[i + 3]);
+    }
+    // Quarter q of fours[4i + j] has column 4q + j of the rows from 4i on.
+    let mut columns = fours;
+    for j in 0..4 {
+        let even = |i: usize| _mm512_shuffle_i32x4::<0x88>(fours[i + j], fours[i + 4 + j]);
+        let odd = |i: usize| _mm512_shuffle_i32x4::<0xDD>(fours[i + j], fours[i + 4 + j]);
+        columns[j] = _mm512_shuffle_i32x4::<0x88>(even(0), even(8));
+        columns[8 + j] = _mm512_shuffle_i32x4::<0xDD>(even(0), even(8));
+        columns[4 + j] = _mm512_shuffle_i32x4::<0x88>(odd(0), odd(8));
+        columns[12 + j] = _mm512_shuffle_i32x4::<0xDD>(odd(0), odd(8));
+    }
+    columns
+}

@@ -1,0 +1,224 @@
+//! Products of bf16 matrices with instructions that sum a tile in registers.
+//!
+//! The right matrix is packed into panels. The left one is read in place where its rows are contiguous; otherwise they are copied. The
+//! sums of a tile stay in registers over the whole depth of a block.
+
+use std::ops::Range;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use half::bf16;
+use rayon::prelude::*;
+use runner_spec::program::{PRODUCT_OPERAND_BYTES, PRODUCT_SUM_BYTES};
+
+use super::packing::{PANEL_COLUMNS, PanelRow, copy_rows, pack_panels};
+use super::{Destination, store_row};
+use crate::kernels::cpu::gemm::Mat;
+use crate::kernels::cpu::simd::Shared;
+
+/// The depth of the deepest block, whose panels fit in the second-level cache. Deeper products consist of blocks of half this depth.
+const MAX_DEPTH: usize = 4096;
+
+/// Rows of the left matrix that are this many elements apart, a page, compete for the same lines of the first-level cache.
+const PAGE_ELEMENTS: usize = 2048;
+
+/// A task computes at most so many tiles in each direction, and fewer where a block would have fewer tasks than this.
+const TASK_TILES: usize = 4;
+const MIN_TASKS: usize = 64;
+
+/// Instructions that multiply bf16 numbers and sum the products of a tile. Processors that have them have AVX-512 with its extensions
+/// BW and VL.
+pub(super) trait TileInstructions {
+    /// The sums of a tile, row by row.
+    type Sums: AsMut<[[f32; PANEL_COLUMNS]]> + Default;
+    /// Rows of a tile.
+    const ROWS: usize;
+    /// The depth of a tile is a multiple of this even number, which divides [`MAX_DEPTH`] / 2.
+    const DEPTH_STEP: usize;
+
+    /// Runs a task that sums tiles.
+    ///
+    /// # Safety
+    /// The processor must have the instructions.
+    unsafe fn run_task(task: impl FnOnce());
+
+    /// Stores the product of [`Self::ROWS`] rows and a panel in `sums`.
+    ///
+    /// # Safety
+    /// The call must be inside of [`Self::run_task`].
+    ///
+    /// # Panics
+    /// If the shapes do not fit: an invariant of the caller.
+    unsafe fn sum_tile(left: Mat<bf16>, right: &[PanelRow], sums: &mut Self::Sums);
+}
+
+/// Memory that later products use again: that of as many products as have run at the same time.
+static FREE_BUFFERS: Mutex<Vec<Buffers>> = Mutex::new(Vec::new());
+
+#[derive(Default)]
+struct Buffers {
+    left: Vec<bf16>,
+    right: Vec<PanelRow>,
+    /// Sums over the blocks so far, where a product is deeper than a block.
+    sums: Vec<f32>,
+}
+
+/// The part of a product that is computed at once: its rows, its columns, and the part of the inner dimension that it sums over.
+#[derive(Clone)]
+struct Block {
+    rows: Range<usize>,
+    cols: Range<usize>,
+    depth: Range<usize>,
+}
+
+/// # Safety
+/// As for [`super::multiply`]; the processor must have the instructions.
+pub(super) unsafe fn multiply<T: TileInstructions>(a: Mat<bf16>, b: Mat<bf16>, destination: Destination<'_>) {
+    let (rows, inner, cols) = (a.rows(), a.cols(), b.cols());
+    let is_read_in_place = a.col_stride() == 1
+        && !a.row_stride().is_multiple_of(PAGE_ELEMENTS)
+        && inner.is_multiple_of(T::DEPTH_STEP)
+        && rows >= T::ROWS;
+    let depth = if inner <= MAX_DEPTH { inner } else { MAX_DEPTH / 2 };
+    let lines = PRODUCT_OPERAND_BYTES / (size_of::<bf16>() * depth.next_multiple_of(T::DEPTH_STEP));
+    let block_cols = (lines / PANEL_COLUMNS * PANEL_COLUMNS).clamp(PANEL_COLUMNS, cols.next_multiple_of(PANEL_COLUMNS));
+    let keeps_sums = matches!(destination, Destination::Rounded(..)) && depth < inner;
+    let most_rows = [
+        if is_read_in_place { usize::MAX } else { lines },
+        if keeps_sums { PRODUCT_SUM_BYTES / (size_of::<f32>() * block_cols) } else { usize::MAX },
+    ];
+    let block_rows = rows.min(most_rows[0]).min(most_rows[1]).max(T::ROWS);
+    let mut buffers = lock_free_buffers().pop().unwrap_or_default();
+    let Buffers { left, right, sums } = &mut buffers;
+    for these in parts(0..rows, block_rows) {
+        for columns in parts(0..cols, block_cols) {
+            if keeps_sums {
+                sums.resize(sums.len().max(these.len() * columns.len()), 0.0);
+            }
+            for depth in parts(0..inner, depth) {
+                let block = Block { rows: these.clone(), cols: columns.clone(), depth };
+                let padded = block.depth.len().next_multiple_of(T::DEPTH_STEP);
+                // SAFETY: the caller's promise.
+                let panels = unsafe { pack_panels(b, block.depth.clone(), block.cols.clone(), padded, right) };
+                let (left, first_row) = if is_read_in_place {
+                    (Mat::strided(&a.data()[block.depth.start..], rows, padded, a.row_stride()), block.rows.start)
+                } else {
+                    let stride = if padded.is_multiple_of(PAGE_ELEMENTS) { padded + PANEL_COLUMNS } else { padded };
+                    let copied = block.rows.len().max(T::ROWS);
+                    // SAFETY: the caller's promise.
+                    unsafe { copy_rows(a, block.rows.clone(), block.depth.clone(), stride, copied, left) };
+                    (Mat::strided(left, copied, padded, stride), 0)
+                };
+                let output = Output {
+                    destination,
+                    cols,
+                    sums: keeps_sums.then(|| Shared::new(sums)),
+                    is_first: block.depth.start == 0,
+                    is_last: block.depth.end == inner,
+                };
+                // SAFETY: the caller's promise; the panels are those of this block.
+                unsafe { multiply_block::<T>(&block, left, first_row, panels, output) };
+            }
+        }
+    }
+    lock_free_buffers().push(buffers);
+}
+
+/// The lock's holders do not panic, and any list of buffers is valid.
+fn lock_free_buffers() -> MutexGuard<'static, Vec<Buffers>> {
+    FREE_BUFFERS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Parts of `size` elements, and the rest.
+fn parts(range: Range<usize>, size: usize) -> impl Iterator<Item = Range<usize>> {
+    range.clone().step_by(size).map(move |from| from..(from + size).min(range.end))
+}
+
+/// What becomes of the sums of a block.
+#[derive(Clone, Copy)]
+struct Output<'a> {
+    destination: Destination<'a>,
+    /// Columns of the whole product.
+    cols: usize,
+    /// The sums over the blocks so far, [rows, columns] of the block, where a product is deeper than a block.
+    sums: Option<Shared<f32>>,
+    is_first: bool,
+    is_last: bool,
+}
+
+/// Multiplies the rows of `left` from `first_row` on, which are those of the block, and the block's panels.
+///
+/// # Safety
+/// As for [`multiply`].
+unsafe fn multiply_block<T: TileInstructions>(
+    block: &Block,
+    left: Mat<bf16>,
+    first_row: usize,
+    panels: &[PanelRow],
+    output: Output<'_>,
+) {
+    let pairs = left.cols() / 2;
+    let tiles = [block.rows.len().div_ceil(T::ROWS), block.cols.len().div_ceil(PANEL_COLUMNS)];
+    let mut size = TASK_TILES;
+    let tasks = |size: usize| tiles.map(|n| n.div_ceil(size));
+    while size > 1 && tasks(size)[0] * tasks(size)[1] < MIN_TASKS {
+        size /= 2;
+    }
+    let [down, across] = tasks(size);
+    // Tasks that follow each other share panels.
+    (0..down * across).into_par_iter().for_each(|task| {
+        let [i, j] = [task % down * size, task / down * size];
+        let task = || {
+            let mut sums = T::Sums::default();
+            for panel in j..(j + size).min(tiles[1]) {
+                let cols = panel * PANEL_COLUMNS..((panel + 1) * PANEL_COLUMNS).min(block.cols.len());
+                let panel = &panels[panel * pairs..][..pairs];
+                for tile in i..(i + size).min(tiles[0]) {
+                    let rows = tile * T::ROWS..((tile + 1) * T::ROWS).min(block.rows.len());
+                    // A tile at the end begins earlier, and computes rows again that are not stored again.
+                    let from = (first_row + rows.start).min(left.rows() - T::ROWS);
+                    let skipped = first_row + rows.start - from;
+                    let tile_rows =
+                        Mat::strided(&left.data()[from * left.row_stride()..], T::ROWS, left.cols(), left.row_stride());
+                    // SAFETY: the caller's promise; no other task stores these rows and columns.
+                    unsafe {
+                        T::sum_tile(tile_rows, panel, &mut sums);
+                        store_tile(&mut sums.as_mut()[skipped..], rows, cols.clone(), block, output);
+                    }
+                }
+            }
+        };
+        // SAFETY: the caller's promise.
+        unsafe { T::run_task(task) };
+    });
+}
+
+/// Stores the sums of `rows` and `cols`, which are counted from those of the block.
+///
+/// # Safety
+/// As for [`multiply_block`]; no other task may have these rows and columns.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+unsafe fn store_tile(
+    sums: &mut [[f32; PANEL_COLUMNS]],
+    rows: Range<usize>,
+    cols: Range<usize>,
+    block: &Block,
+    output: Output<'_>,
+) {
+    for (row, sums) in rows.zip(sums) {
+        let sums = &mut sums[..cols.len()];
+        if let Some(kept) = output.sums {
+            // SAFETY: this part of the kept sums belongs to this task alone.
+            let kept = unsafe { kept.slice(row * block.cols.len() + cols.start, cols.len()) };
+            if !output.is_first {
+                sums.iter_mut().zip(&*kept).for_each(|(sum, kept)| *sum += kept);
+            }
+            if !output.is_last {
+                kept.copy_from_slice(sums);
+                continue;
+            }
+        }
+        let column = block.cols.start + cols.start;
+        // SAFETY: the caller's promise.
+        unsafe { store_row(sums, (block.rows.start + row) * output.cols + column, column, output.destination) };
+    }
+}
