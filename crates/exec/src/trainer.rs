@@ -68,7 +68,7 @@ pub fn initial_state(program: &Program, given: Option<&dyn InitialWeights>) -> R
     Ok(TrainState { step: 0, tokens: 0, best: None, layout, buffer, moments: program.moments() })
 }
 
-/// The buffer of the state at step 0. One parameter at a time is held in f32.
+/// The buffer of the state at step 0. Given weights pass through f32, one parameter at a time.
 fn initial_buffer<S: Stored<Real = f32>>(
     program: &Program,
     layout: &ParamLayout,
@@ -77,12 +77,15 @@ fn initial_buffer<S: Stored<Real = f32>>(
     let len = layout.total * (1 + program.moments());
     let mut buffer = vec![S::store(0.0); len];
     for entry in &layout.entries {
+        let stored = &mut buffer[entry.range()];
+        let Some(given) = given else {
+            init::fill(stored, entry, program.seed);
+            continue;
+        };
         let mut values = vec![0.0; entry.spec.len()];
         init::fill(&mut values, entry, program.seed);
-        if let Some(given) = given {
-            given.fill(&entry.spec, &mut values).map_err(ExecError::InitialWeights)?;
-        }
-        buffer[entry.range()].iter_mut().zip(values).for_each(|(stored, value)| *stored = S::store(value));
+        given.fill(&entry.spec, &mut values).map_err(ExecError::InitialWeights)?;
+        stored.iter_mut().zip(values).for_each(|(stored, value)| *stored = S::store(value));
     }
     Ok(Tensor::from_vec(buffer, len, &Device::Cpu)?)
 }
