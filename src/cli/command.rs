@@ -28,7 +28,8 @@ use super::{
                   found, 130 interrupted.\n\
                   Environment: RUNNER_RUNS (folder of runs), RUNNER_CACHE (folder of prepared data), RUNNER_PEAK_FLOPS\n\
                   (of the device, for MFU), RUNNER_CUDA_LIBS (folders of CUDA's libraries), RUNNER_<KEY>__<KEY> (a key of the\n\
-                  experiment), RUNNER_BF16_PRODUCTS (avx512_bf16 or f32: how a CPU multiplies in bf16), NO_COLOR."
+                  experiment), RUNNER_BF16_PRODUCTS (amx_bf16, avx512_bf16 or f32: how a CPU multiplies in bf16),\n\
+                  NO_COLOR."
 )]
 struct Cli {
     #[command(subcommand)]

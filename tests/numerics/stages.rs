@@ -177,7 +177,7 @@ fn ranks_hold_every_parameter_once() {
                 let Some(copy) = copy else { continue };
                 let (entry, whole) = (&layout.entries[copy], ParamLayout::new(parameters(&spec)));
                 assert_eq!(entry.spec.block, spec.layers + 1, "the copy is cut with the head");
-                let mut starts = [vec![0.0; entry.spec.len()], vec![0.0; entry.spec.len()]];
+                let mut starts = [vec![0.0_f32; entry.spec.len()], vec![0.0; entry.spec.len()]];
                 init::fill(&mut starts[0], entry, 3);
                 init::fill(&mut starts[1], whole.entry(&entry.spec.name).unwrap(), 3);
                 assert_eq!(starts[0], starts[1], "the copy starts as its original");
