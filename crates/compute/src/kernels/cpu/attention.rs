@@ -1,16 +1,15 @@
 //! Causal self-attention with grouped key-value heads, in blocks of queries.
 //!
 //! A task is one (sample, key-value head). It holds one [block, seq] tile of probabilities at a time, so scores never
-//! exist for a whole head, and the backward recomputes them from the saved log-sum-exp (Dao et al. 2022). Heads that are stored in another
-//! type than that of products are copied.
+//! exist for a whole head, and the backward recomputes them from the saved log-sum-exp (Dao et al. 2022). Products read probabilities, and
+//! the gradients of scores, as tensors store numbers.
 
 use std::ops::Range;
 
-use gemm::Parallelism;
 use rayon::prelude::*;
 
 use super::dropout::DropoutMask;
-use super::gemm::{Mat, gemm};
+use super::gemm::Mat;
 use super::simd::{Shared, dot, inlined, max, sum_by, vectorize};
 use super::{Real, Stored};
 use crate::kernels::attention_shape::{AttentionMasks, AttentionShape};
@@ -34,29 +33,9 @@ impl AttentionShape {
         ATTENTION_TILE_QUERIES.min(self.seq) * self.seq
     }
 
-    /// The `head_dim` columns from `column` on, of sample `b`, [seq, head_dim]. Rows of `data` have `width` columns. They are copied to
-    /// `buffer` if `data` is in another type than the one of products.
-    fn head<'a, S: Stored>(
-        &self,
-        data: &'a [S],
-        width: usize,
-        b: usize,
-        column: usize,
-        buffer: &'a mut Vec<S::Real>,
-    ) -> Head<'a, S::Real> {
-        let first = b * self.seq * width + column;
-        if let Some(numbers) = S::as_real(data) {
-            return Head { numbers: &numbers[first..], stride: width, width: self.head_dim };
-        }
-        buffer.resize(self.seq * self.head_dim, Real::ZERO);
-        vectorize(inlined!(|| {
-            for (numbers, row) in buffer.chunks_exact_mut(self.head_dim).zip(data[first..].chunks(width)) {
-                for (number, &stored) in numbers.iter_mut().zip(row) {
-                    *number = stored.load();
-                }
-            }
-        }));
-        Head { numbers: buffer, stride: self.head_dim, width: self.head_dim }
+    /// The `head_dim` columns from `column` on, of the rows `rows` of sample `b`. Rows of `data` have `width` columns.
+    fn head<'a, S>(&self, data: &'a [S], width: usize, b: usize, column: usize, rows: Range<usize>) -> Mat<'a, S> {
+        Mat::strided(&data[(b * self.seq + rows.start) * width + column..], rows.len(), self.head_dim, width)
     }
 
     /// Copies `part`, rows of a head from position `first` on, to the `head_dim` columns from `column` on, of sample `b`.
@@ -84,45 +63,29 @@ impl AttentionShape {
     }
 }
 
-/// The numbers of one head of a sample: rows of `width`, `stride` apart.
-#[derive(Clone, Copy)]
-struct Head<'a, T> {
-    numbers: &'a [T],
-    stride: usize,
-    width: usize,
-}
-
-impl<'a, T> Head<'a, T> {
-    fn rows(self, rows: Range<usize>) -> Mat<'a, T> {
-        Mat::strided(&self.numbers[rows.start * self.stride..], rows.len(), self.width, self.stride)
-    }
-}
-
 /// out = softmax(q·kᵀ/√head_dim, causal)·v. `lse` receives the log-sum-exp of each query's scores, [batch, heads, seq].
 pub fn forward<S: Stored>(s: AttentionShape, qkv: &[S], masks: AttentionMasks<'_>, out: &mut [S], lse: &mut [S::Real]) {
     let (width, out_width, hd) = (s.qkv_width(), s.out_width(), s.head_dim);
-    let (zero, one) = (S::Real::ZERO, S::Real::ONE);
     let (shared_out, shared_lse) = (Shared::new(out), Shared::new(lse));
     let group = s.heads / s.kv_heads;
     s.for_each_task(|b, kv| {
         let mut tile = S::Real::zeros(s.tile_len());
+        let mut stored = Vec::new();
         let mut rows = S::Real::zeros(ATTENTION_TILE_QUERIES.min(s.seq) * hd);
-        let [mut q, mut k, mut v] = [const { Vec::new() }; 3];
-        let k = s.head(qkv, width, b, (s.heads + kv) * hd, &mut k);
-        let v = s.head(qkv, width, b, (s.heads + s.kv_heads + kv) * hd, &mut v);
         for head in kv * group..(kv + 1) * group {
-            let q = s.head(qkv, width, b, head * hd, &mut q);
             s.for_each_tile(|queries| {
                 let (from, n, to) = (queries.start, queries.len(), queries.end);
+                let q = s.head(qkv, width, b, head * hd, queries);
+                let k = s.head(qkv, width, b, (s.heads + kv) * hd, 0..to);
+                let v = s.head(qkv, width, b, (s.heads + s.kv_heads + kv) * hd, 0..to);
                 let p = &mut tile[..n * to];
-                let k = k.rows(0..to);
-                gemm(p, to, zero, Real::real(s.scale()), q.rows(queries), k.t(), Parallelism::None);
+                S::small_product(p, Real::real(s.scale()), false, q, k.t());
                 // SAFETY: these queries of this head belong to this task alone.
                 let lse = unsafe { shared_lse.slice((b * s.heads + head) * s.seq + from, n) };
                 softmax_causal(p, to, from, masks.visible_keys(b), lse);
-                drop_and_round::<S>(p, to, s, b, head, from, masks.dropout);
+                drop_probabilities(p, to, s, b, head, from, masks.dropout);
                 let rows = &mut rows[..n * hd];
-                gemm(rows, hd, zero, one, Mat::new(p, n, to), v.rows(0..to), Parallelism::None);
+                S::small_product(rows, Real::ONE, false, Mat::new(S::store_all(p, &mut stored), n, to), v);
                 // SAFETY: the columns of this head belong to this task alone.
                 unsafe { s.store_rows(rows, from, shared_out, out_width, b, head * hd) };
             });
@@ -148,22 +111,6 @@ fn softmax_causal<T: Real>(p: &mut [T], width: usize, from: usize, keys: usize, 
             *lse = top + total.log();
         }
     }));
-}
-
-/// Applies dropout to a tile of probabilities, and rounds them as `S` stores numbers.
-fn drop_and_round<S: Stored>(
-    p: &mut [S::Real],
-    width: usize,
-    s: AttentionShape,
-    b: usize,
-    head: usize,
-    from: usize,
-    dropout: Option<&DropoutMask>,
-) {
-    drop_probabilities(p, width, s, b, head, from, dropout);
-    if S::IS_BF16 {
-        vectorize(inlined!(|| p.iter_mut().for_each(|v| *v = S::rounded(*v))));
-    }
 }
 
 /// Applies dropout to a tile of probabilities or of their gradients.
@@ -194,7 +141,6 @@ pub fn backward<S: Stored>(
     dqkv: &mut [S],
 ) {
     let (width, out_width, hd) = (s.qkv_width(), s.out_width(), s.head_dim);
-    let (zero, one) = (S::Real::ZERO, S::Real::ONE);
     let scale = S::Real::real(s.scale());
     let group = s.heads / s.kv_heads;
     let dropout = masks.dropout;
@@ -202,35 +148,33 @@ pub fn backward<S: Stored>(
     s.for_each_task(|b, kv| {
         let mut p = S::Real::zeros(s.tile_len());
         let mut dp = S::Real::zeros(s.tile_len());
-        let changes_probabilities = dropout.is_some() || S::IS_BF16;
-        let mut dropped = S::Real::zeros(if changes_probabilities { s.tile_len() } else { 0 });
+        let mut dropped = S::Real::zeros(if dropout.is_some() { s.tile_len() } else { 0 });
+        let mut stored = Vec::new();
         let mut dq = S::Real::zeros(ATTENTION_TILE_QUERIES.min(s.seq) * hd);
         let [mut dk, mut dv] = std::array::from_fn(|_| S::Real::zeros(s.seq * hd));
-        let [mut q, mut k, mut v, mut dy] = [const { Vec::new() }; 4];
-        let k = s.head(qkv, width, b, (s.heads + kv) * hd, &mut k);
-        let v = s.head(qkv, width, b, (s.heads + s.kv_heads + kv) * hd, &mut v);
         for head in kv * group..(kv + 1) * group {
-            let q = s.head(qkv, width, b, head * hd, &mut q);
-            let dy = s.head(dout, out_width, b, head * hd, &mut dy);
             s.for_each_tile(|queries| {
                 let (from, n, to) = (queries.start, queries.len(), queries.end);
-                let (q, dy) = (q.rows(queries.clone()), dy.rows(queries));
-                let (k, v) = (k.rows(0..to), v.rows(0..to));
+                let q = s.head(qkv, width, b, head * hd, queries.clone());
+                let k = s.head(qkv, width, b, (s.heads + kv) * hd, 0..to);
+                let v = s.head(qkv, width, b, (s.heads + s.kv_heads + kv) * hd, 0..to);
+                let dy = s.head(dout, out_width, b, head * hd, queries);
                 let (p, dp) = (&mut p[..n * to], &mut dp[..n * to]);
-                gemm(p, to, zero, scale, q, k.t(), Parallelism::None);
+                S::small_product(p, scale, false, q, k.t());
                 let lse = &lse[(b * s.heads + head) * s.seq + from..][..n];
                 probabilities_from_lse(p, to, from, masks.visible_keys(b), lse);
-                gemm(dp, to, zero, one, dy, v.t(), Parallelism::None);
-                let seen: &[S::Real] = if changes_probabilities {
+                S::small_product(dp, Real::ONE, false, dy, v.t());
+                let seen: &[S::Real] = if dropout.is_some() {
                     let dropped = &mut dropped[..n * to];
                     dropped.copy_from_slice(p);
-                    drop_and_round::<S>(dropped, to, s, b, head, from, dropout);
+                    drop_probabilities(dropped, to, s, b, head, from, dropout);
                     drop_probabilities(dp, to, s, b, head, from, dropout);
                     dropped
                 } else {
                     p
                 };
-                gemm(&mut dv, hd, one, one, Mat::new(seen, n, to).t(), dy, Parallelism::None);
+                let seen = Mat::new(S::store_all(seen, &mut stored), n, to);
+                S::small_product(&mut dv, Real::ONE, true, seen.t(), dy);
                 vectorize(inlined!(|| {
                     for i in 0..n {
                         let row = (b * s.seq + from + i) * out_width + head * hd;
@@ -238,14 +182,14 @@ pub fn backward<S: Stored>(
                         let delta = dot(&out[row..row + hd], &dout[row..row + hd]);
                         let (p, dp) = (&p[i * to..][..to], &mut dp[i * to..][..to]);
                         for (dp, &p) in dp.iter_mut().zip(p) {
-                            *dp = S::rounded(p * (*dp - delta));
+                            *dp = p * (*dp - delta);
                         }
                     }
                 }));
-                let ds = Mat::new(dp, n, to);
-                gemm(&mut dk, hd, one, scale, ds.t(), q, Parallelism::None);
+                let ds = Mat::new(S::store_all(dp, &mut stored), n, to);
+                S::small_product(&mut dk, scale, true, ds.t(), q);
                 let dq = &mut dq[..n * hd];
-                gemm(dq, hd, zero, scale, ds, k, Parallelism::None);
+                S::small_product(dq, scale, false, ds, k);
                 // SAFETY: the columns of this query head belong to this task alone.
                 unsafe { s.store_rows(dq, from, shared, width, b, head * hd) };
             });

@@ -68,6 +68,11 @@ pub fn pool() -> Parallelism {
     }
 }
 
+/// The calling thread alone, for small products of which many are computed at the same time.
+pub fn calling_thread() -> Parallelism {
+    Parallelism::None
+}
+
 /// a·b, row by row.
 ///
 /// # Panics

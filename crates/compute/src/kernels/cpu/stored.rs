@@ -6,6 +6,7 @@ use half::bf16;
 
 use super::Real;
 use super::gemm::{self, Mat};
+use super::simd::{inlined, vectorize};
 use super::{elementwise, product};
 
 /// A number as a tensor stores it.
@@ -20,8 +21,8 @@ pub trait Stored: WithDType {
     /// The nearest number that can be stored, ties to even.
     #[must_use]
     fn store(number: Self::Real) -> Self;
-    /// `numbers`, where they are stored in the type that kernels compute in.
-    fn as_real(numbers: &[Self]) -> Option<&[Self::Real]>;
+    /// `numbers` as they are stored. `buffer` holds them if that is another type than the one that kernels compute in.
+    fn store_all<'a>(numbers: &'a [Self::Real], buffer: &'a mut Vec<Self>) -> &'a [Self];
     /// Zeros.
     fn zeros(len: usize) -> Vec<Self>;
     /// a·b, with `bias` added to each row if given; row by row. Sums are made in [`Self::Real`], and rounded once.
@@ -34,6 +35,11 @@ pub trait Stored: WithDType {
     /// # Panics
     /// If the shapes do not fit: an invariant of the callers.
     fn add_product(sum: &mut [Self::Real], a: Mat<Self>, b: Mat<Self>);
+    /// `scale`·a·b on the calling thread, which replaces the elements of `out`, row by row, or is added to them.
+    ///
+    /// # Panics
+    /// If the shapes do not fit: an invariant of the callers.
+    fn small_product(out: &mut [Self::Real], scale: Self::Real, adds: bool, a: Mat<Self>, b: Mat<Self>);
 
     /// The number that is read where `number` was stored.
     #[inline(always)]
@@ -79,8 +85,8 @@ macro_rules! stored_as_computed {
                 number
             }
 
-            fn as_real(numbers: &[Self]) -> Option<&[Self]> {
-                Some(numbers)
+            fn store_all<'a>(numbers: &'a [Self], _: &'a mut Vec<Self>) -> &'a [Self] {
+                numbers
             }
 
             fn zeros(len: usize) -> Vec<Self> {
@@ -100,6 +106,10 @@ macro_rules! stored_as_computed {
 
             fn add_product(sum: &mut [Self], a: Mat<Self>, b: Mat<Self>) {
                 gemm::gemm(sum, b.cols(), 1.0, 1.0, a, b, gemm::pool());
+            }
+
+            fn small_product(out: &mut [Self], scale: Self, adds: bool, a: Mat<Self>, b: Mat<Self>) {
+                gemm::gemm(out, b.cols(), if adds { 1.0 } else { 0.0 }, scale, a, b, gemm::calling_thread());
             }
 
             elements_of!($variant);
@@ -127,8 +137,15 @@ impl Stored for bf16 {
         Self::from_bits(if number.is_nan() { rounded | 0x40 } else { rounded })
     }
 
-    fn as_real(_: &[Self]) -> Option<&[f32]> {
-        None
+    fn store_all<'a>(numbers: &'a [f32], buffer: &'a mut Vec<Self>) -> &'a [Self] {
+        buffer.resize(buffer.len().max(numbers.len()), Self::ZERO);
+        let stored = &mut buffer[..numbers.len()];
+        vectorize(inlined!(|| {
+            for (stored, &number) in stored.iter_mut().zip(numbers) {
+                *stored = Self::store(number);
+            }
+        }));
+        stored
     }
 
     fn zeros(len: usize) -> Vec<Self> {
@@ -141,6 +158,10 @@ impl Stored for bf16 {
 
     fn add_product(sum: &mut [f32], a: Mat<Self>, b: Mat<Self>) {
         product::add_product(sum, a, b);
+    }
+
+    fn small_product(out: &mut [f32], scale: f32, adds: bool, a: Mat<Self>, b: Mat<Self>) {
+        product::small_product(out, scale, adds, a, b);
     }
 
     elements_of!(BF16);

@@ -106,8 +106,45 @@ impl Bf16Products {
 enum Destination<'a> {
     /// Sums, plus a bias for each column if given, are rounded to these elements.
     Rounded(Shared<bf16>, Option<&'a [bf16]>),
-    /// Sums are added to these elements.
-    Sum(Shared<f32>),
+    /// Sums times `scale` replace these elements, or are added to them.
+    Scaled { to: Shared<f32>, scale: f32, adds: bool },
+}
+
+impl Destination<'_> {
+    /// The destination of the sums over a part of the depth, which is the first part or a later one.
+    fn of_depth_block(self, is_first: bool) -> Self {
+        match self {
+            Self::Scaled { to, scale, adds } => Self::Scaled { to, scale, adds: adds || !is_first },
+            rounded @ Self::Rounded(..) => rounded,
+        }
+    }
+}
+
+/// The threads that compute a product.
+#[derive(Clone, Copy)]
+enum Threads {
+    /// Those of the current pool.
+    Pool,
+    /// The calling one: many small products are computed at the same time.
+    Caller,
+}
+
+impl Threads {
+    /// Calls `f` with each number below `count`.
+    fn for_each(self, count: usize, f: impl Fn(usize) + Send + Sync) {
+        match self {
+            Self::Pool => (0..count).into_par_iter().for_each(f),
+            Self::Caller => (0..count).for_each(f),
+        }
+    }
+
+    /// Calls `f` with the number of each chunk of `size` elements, and the chunk.
+    fn for_each_chunk<T: Send>(self, elements: &mut [T], size: usize, f: impl Fn(usize, &mut [T]) + Send + Sync) {
+        match self {
+            Self::Pool => elements.par_chunks_mut(size).enumerate().for_each(|(i, chunk)| f(i, chunk)),
+            Self::Caller => elements.chunks_mut(size).enumerate().for_each(|(i, chunk)| f(i, chunk)),
+        }
+    }
 }
 
 /// See [`Stored::product`].
@@ -119,7 +156,7 @@ pub fn product(a: Mat<bf16>, b: Mat<bf16>, bias: Option<&[bf16]>) -> Vec<bf16> {
     let mut out = Vec::with_capacity(len);
     // SAFETY: the capacity is that of a.rows rows of b.cols elements. The product writes them all, and reads none of them.
     unsafe {
-        multiply(a, b, Destination::Rounded(Shared::of_pointer(out.as_mut_ptr()), bias));
+        multiply(a, b, Destination::Rounded(Shared::of_pointer(out.as_mut_ptr()), bias), Threads::Pool);
         out.set_len(len);
     }
     out
@@ -127,25 +164,34 @@ pub fn product(a: Mat<bf16>, b: Mat<bf16>, bias: Option<&[bf16]>) -> Vec<bf16> {
 
 /// See [`Stored::add_product`].
 pub fn add_product(sum: &mut [f32], a: Mat<bf16>, b: Mat<bf16>) {
+    scaled_product(sum, 1.0, true, a, b, Threads::Pool);
+}
+
+/// See [`Stored::small_product`].
+pub fn small_product(out: &mut [f32], scale: f32, adds: bool, a: Mat<bf16>, b: Mat<bf16>) {
+    scaled_product(out, scale, adds, a, b, Threads::Caller);
+}
+
+fn scaled_product(out: &mut [f32], scale: f32, adds: bool, a: Mat<bf16>, b: Mat<bf16>, threads: Threads) {
     assert_eq!(a.cols(), b.rows(), "inner dimensions differ");
-    assert!(a.rows() * b.cols() <= sum.len(), "product beyond its slice");
-    // SAFETY: `sum` holds a.rows rows of b.cols elements, and the exclusive borrow keeps others out.
-    unsafe { multiply(a, b, Destination::Sum(Shared::new(sum))) }
+    assert!(a.rows() * b.cols() <= out.len(), "product beyond its slice");
+    // SAFETY: `out` holds a.rows rows of b.cols elements, and the exclusive borrow keeps others out.
+    unsafe { multiply(a, b, Destination::Scaled { to: Shared::new(out), scale, adds }, threads) }
 }
 
 /// Multiplies in the way that is in use.
 ///
 /// # Safety
 /// The destination must have a.rows rows of b.cols elements, which no other thread may touch.
-unsafe fn multiply(a: Mat<bf16>, b: Mat<bf16>, destination: Destination<'_>) {
+unsafe fn multiply(a: Mat<bf16>, b: Mat<bf16>, destination: Destination<'_>, threads: Threads) {
     // SAFETY: the caller's promise, and only ways are in use whose instructions the processor has.
     unsafe {
         match Bf16Products::in_use() {
             #[cfg(target_arch = "x86_64")]
-            Bf16Products::AmxBf16 => tiles::multiply::<amx_bf16::AmxBf16>(a, b, destination),
+            Bf16Products::AmxBf16 => tiles::multiply::<amx_bf16::AmxBf16>(a, b, destination, threads),
             #[cfg(target_arch = "x86_64")]
-            Bf16Products::Avx512Bf16 => tiles::multiply::<avx512_bf16::Avx512Bf16>(a, b, destination),
-            _ => widened::multiply(a, b, destination),
+            Bf16Products::Avx512Bf16 => tiles::multiply::<avx512_bf16::Avx512Bf16>(a, b, destination, threads),
+            _ => widened::multiply(a, b, destination, threads),
         }
     }
 }
@@ -173,11 +219,11 @@ unsafe fn store_row(sums: &[f32], first: usize, column: usize, destination: Dest
                 }
             }
         }
-        Destination::Sum(total) => {
+        Destination::Scaled { to, scale, adds } => {
             // SAFETY: the caller's promise.
-            let total = unsafe { total.slice(first, sums.len()) };
-            for (total, sum) in total.iter_mut().zip(sums) {
-                *total += sum;
+            let to = unsafe { to.slice(first, sums.len()) };
+            for (to, &sum) in to.iter_mut().zip(sums) {
+                *to = if adds { sum.mul_add(scale, *to) } else { sum * scale };
             }
         }
     }

@@ -7,10 +7,9 @@ use std::arch::x86_64::{
 };
 use std::ops::Range;
 
-use half::bf16;
-use rayon::prelude::*;
-
+use super::Threads;
 use crate::kernels::cpu::gemm::Mat;
+use half::bf16;
 
 /// Columns of a panel: two registers of 16 pairs.
 pub(super) const PANEL_COLUMNS: usize = 32;
@@ -41,11 +40,12 @@ pub(super) unsafe fn pack_panels<'a>(
     columns: Range<usize>,
     padded_depth: usize,
     panels: &'a mut Vec<PanelRow>,
+    threads: Threads,
 ) -> &'a [PanelRow] {
     let pairs = padded_depth / 2;
     let len = columns.len().div_ceil(PANEL_COLUMNS) * pairs;
     let panels = grown(panels, len, PanelRow([0; PANEL_COLUMNS]));
-    panels.par_chunks_mut(PANELS_PER_TASK * pairs).enumerate().for_each(|(task, panels)| {
+    threads.for_each_chunk(panels, PANELS_PER_TASK * pairs, |task, panels| {
         let first = columns.start + task * PANELS_PER_TASK * PANEL_COLUMNS;
         let columns = first..(first + PANELS_PER_TASK * PANEL_COLUMNS).min(columns.end);
         // SAFETY: the caller's promise.
@@ -114,9 +114,10 @@ pub(super) unsafe fn copy_rows(
     stride: usize,
     copied_rows: usize,
     copies: &mut Vec<bf16>,
+    threads: Threads,
 ) {
     let copies = grown(copies, copied_rows * stride, bf16::ZERO);
-    copies.par_chunks_mut(ROWS_PER_TASK * stride).enumerate().for_each(|(task, copies)| {
+    threads.for_each_chunk(copies, ROWS_PER_TASK * stride, |task, copies| {
         let first = (rows.start + task * ROWS_PER_TASK).min(rows.end);
         let rows = first..(first + ROWS_PER_TASK).min(rows.end);
         let (copies, beyond) = copies.split_at_mut(rows.len() * stride);

@@ -15,7 +15,7 @@ fn matrix(numbers: &[bf16], rows: usize, cols: usize, by_columns: bool) -> Mat<'
     if by_columns { Mat::new(numbers, cols, rows).t() } else { Mat::new(numbers, rows, cols) }
 }
 
-type Multiply = unsafe fn(Mat<bf16>, Mat<bf16>, Destination<'_>);
+type Multiply = unsafe fn(Mat<bf16>, Mat<bf16>, Destination<'_>, Threads);
 
 /// Every way to multiply that this processor has.
 fn ways() -> Vec<(&'static str, Multiply)> {
@@ -62,10 +62,14 @@ fn products_are_sums_of_products() {
             for (way, multiply) in ways() {
                 let mut rounded = vec![bf16::NAN; rows * cols];
                 let mut total = vec![1.0_f32; rows * cols];
-                // SAFETY: both have a row of `cols` elements for each row.
+                let mut half = vec![f32::NAN; rows * cols];
+                // SAFETY: all have a row of `cols` elements for each row.
                 unsafe {
-                    multiply(a, b, Destination::Rounded(Shared::new(&mut rounded), Some(&bias)));
-                    multiply(a, b, Destination::Sum(Shared::new(&mut total)));
+                    multiply(a, b, Destination::Rounded(Shared::new(&mut rounded), Some(&bias)), Threads::Pool);
+                    let to = Shared::new(&mut total);
+                    multiply(a, b, Destination::Scaled { to, scale: 1.0, adds: true }, Threads::Pool);
+                    let to = Shared::new(&mut half);
+                    multiply(a, b, Destination::Scaled { to, scale: 0.5, adds: false }, Threads::Caller);
                 }
                 for element in (0..rows * cols).step_by(1 + rows * cols / 997) {
                     let (i, j) = (element / cols, element % cols);
@@ -75,6 +79,8 @@ fn products_are_sums_of_products() {
                     let what = format!("{way}, {rows} x {inner} x {cols}, stored {stored}, element {i}, {j}");
                     let off = f64::from(total[element]) - (sum + 1.0);
                     assert!(off.abs() <= error, "{what}: off by {off:e}, {error:e} is allowed");
+                    let off = f64::from(half[element]) - sum / 2.0;
+                    assert!(off.abs() <= error, "{what}: half is off by {off:e}, {error:e} is allowed");
                     let expected = sum + f64::from(bias[j].load());
                     let off = f64::from(rounded[element].load()) - expected;
                     assert!(off.abs() <= error + expected.abs() / 256.0, "{what}: {} for {expected}", rounded[element]);
@@ -109,9 +115,9 @@ fn instructions_sum_in_their_order() {
         for [rows, inner, cols] in [[1, 2, 1], [40, 100, 50], [33, 768, 65], [64, 31, 32]] {
             let (a, b) = (numbers(11, rows * inner), numbers(12, inner * cols));
             let mut sums = vec![0.0; rows * cols];
-            let destination = Destination::Sum(Shared::new(&mut sums));
+            let destination = Destination::Scaled { to: Shared::new(&mut sums), scale: 1.0, adds: false };
             // SAFETY: it has a row of `cols` elements for each row.
-            unsafe { multiply(Mat::new(&a, rows, inner), Mat::new(&b, inner, cols), destination) };
+            unsafe { multiply(Mat::new(&a, rows, inner), Mat::new(&b, inner, cols), destination, Threads::Pool) };
             for (element, sum) in sums.iter().enumerate() {
                 let (i, j) = (element / cols, element % cols);
                 let number = |numbers: &[bf16], k: usize, at: usize| if k < inner { numbers[at].load() } else { 0.0 };
@@ -136,8 +142,9 @@ fn parts_have_the_bits_of_the_whole() {
         let product = |a: Mat<bf16>, b: Mat<bf16>, threads: usize| {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
             let mut out = vec![bf16::NAN; a.rows() * b.cols()];
+            let destination = Destination::Rounded(Shared::new(&mut out), None);
             // SAFETY: it has a row of b.cols elements for each row.
-            pool.install(|| unsafe { multiply(a, b, Destination::Rounded(Shared::new(&mut out), None)) });
+            pool.install(|| unsafe { multiply(a, b, destination, Threads::Pool) });
             out.into_iter().map(bf16::to_bits).collect::<Vec<_>>()
         };
         let (a, b) = (Mat::new(&a, rows, inner), Mat::new(&b, inner, cols));
@@ -168,6 +175,7 @@ fn a_row_does_not_see_the_next() {
                 Mat::new(&a, rows, inner),
                 Mat::new(&b, inner, cols),
                 Destination::Rounded(Shared::new(&mut out), None),
+                Threads::Pool,
             );
         }
         for (i, row) in out.chunks(cols).enumerate() {

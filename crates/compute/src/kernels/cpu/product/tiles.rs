@@ -7,11 +7,10 @@ use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use half::bf16;
-use rayon::prelude::*;
 use runner_spec::program::{PRODUCT_OPERAND_BYTES, PRODUCT_SUM_BYTES};
 
 use super::packing::{PANEL_COLUMNS, PanelRow, copy_rows, pack_panels};
-use super::{Destination, store_row};
+use super::{Destination, Threads, store_row};
 use crate::kernels::cpu::gemm::Mat;
 use crate::kernels::cpu::simd::Shared;
 
@@ -72,7 +71,12 @@ struct Block {
 
 /// # Safety
 /// As for [`super::multiply`]; the processor must have the instructions.
-pub(super) unsafe fn multiply<T: TileInstructions>(a: Mat<bf16>, b: Mat<bf16>, destination: Destination<'_>) {
+pub(super) unsafe fn multiply<T: TileInstructions>(
+    a: Mat<bf16>,
+    b: Mat<bf16>,
+    destination: Destination<'_>,
+    threads: Threads,
+) {
     let (rows, inner, cols) = (a.rows(), a.cols(), b.cols());
     let is_read_in_place = a.col_stride() == 1
         && !a.row_stride().is_multiple_of(PAGE_ELEMENTS)
@@ -98,14 +102,14 @@ pub(super) unsafe fn multiply<T: TileInstructions>(a: Mat<bf16>, b: Mat<bf16>, d
                 let block = Block { rows: these.clone(), cols: columns.clone(), depth };
                 let padded = block.depth.len().next_multiple_of(T::DEPTH_STEP);
                 // SAFETY: the caller's promise.
-                let panels = unsafe { pack_panels(b, block.depth.clone(), block.cols.clone(), padded, right) };
+                let panels = unsafe { pack_panels(b, block.depth.clone(), block.cols.clone(), padded, right, threads) };
                 let (left, first_row) = if is_read_in_place {
                     (Mat::strided(&a.data()[block.depth.start..], rows, padded, a.row_stride()), block.rows.start)
                 } else {
                     let stride = if padded.is_multiple_of(PAGE_ELEMENTS) { padded + PANEL_COLUMNS } else { padded };
                     let copied = block.rows.len().max(T::ROWS);
                     // SAFETY: the caller's promise.
-                    unsafe { copy_rows(a, block.rows.clone(), block.depth.clone(), stride, copied, left) };
+                    unsafe { copy_rows(a, block.rows.clone(), block.depth.clone(), stride, copied, left, threads) };
                     (Mat::strided(left, copied, padded, stride), 0)
                 };
                 let output = Output {
@@ -116,7 +120,7 @@ pub(super) unsafe fn multiply<T: TileInstructions>(a: Mat<bf16>, b: Mat<bf16>, d
                     is_last: block.depth.end == inner,
                 };
                 // SAFETY: the caller's promise; the panels are those of this block.
-                unsafe { multiply_block::<T>(&block, left, first_row, panels, output) };
+                unsafe { multiply_block::<T>(&block, left, first_row, panels, output, threads) };
             }
         }
     }
@@ -155,6 +159,7 @@ unsafe fn multiply_block<T: TileInstructions>(
     first_row: usize,
     panels: &[PanelRow],
     output: Output<'_>,
+    threads: Threads,
 ) {
     let pairs = left.cols() / 2;
     let tiles = [block.rows.len().div_ceil(T::ROWS), block.cols.len().div_ceil(PANEL_COLUMNS)];
@@ -165,7 +170,7 @@ unsafe fn multiply_block<T: TileInstructions>(
     }
     let [down, across] = tasks(size);
     // Tasks that follow each other share panels.
-    (0..down * across).into_par_iter().for_each(|task| {
+    threads.for_each(down * across, |task| {
         let [i, j] = [task % down * size, task / down * size];
         let task = || {
             let mut sums = T::Sums::default();
@@ -204,11 +209,32 @@ unsafe fn store_tile(
     block: &Block,
     output: Output<'_>,
 ) {
+    // SAFETY: the caller's promise. The width of a whole panel is a constant, so that its loops have no remainder.
+    unsafe {
+        if cols.len() == PANEL_COLUMNS {
+            store_rows(sums, rows, cols.start, PANEL_COLUMNS, block, output);
+        } else {
+            store_rows(sums, rows, cols.start, cols.len(), block, output);
+        }
+    }
+}
+
+/// [`store_tile`] for `width` columns from `first_column` on.
+#[inline(always)]
+unsafe fn store_rows(
+    sums: &mut [[f32; PANEL_COLUMNS]],
+    rows: Range<usize>,
+    first_column: usize,
+    width: usize,
+    block: &Block,
+    output: Output<'_>,
+) {
+    let destination = output.destination.of_depth_block(output.is_first);
     for (row, sums) in rows.zip(sums) {
-        let sums = &mut sums[..cols.len()];
+        let sums = &mut sums[..width];
         if let Some(kept) = output.sums {
             // SAFETY: this part of the kept sums belongs to this task alone.
-            let kept = unsafe { kept.slice(row * block.cols.len() + cols.start, cols.len()) };
+            let kept = unsafe { kept.slice(row * block.cols.len() + first_column, width) };
             if !output.is_first {
                 sums.iter_mut().zip(&*kept).for_each(|(sum, kept)| *sum += kept);
             }
@@ -217,8 +243,8 @@ unsafe fn store_tile(
                 continue;
             }
         }
-        let column = block.cols.start + cols.start;
+        let column = block.cols.start + first_column;
         // SAFETY: the caller's promise.
-        unsafe { store_row(sums, (block.rows.start + row) * output.cols + column, column, output.destination) };
+        unsafe { store_row(sums, (block.rows.start + row) * output.cols + column, column, destination) };
     }
 }

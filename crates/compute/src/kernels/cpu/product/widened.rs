@@ -3,28 +3,31 @@
 use std::ops::Range;
 
 use half::bf16;
-use rayon::prelude::*;
 use runner_spec::program::{PRODUCT_BLOCK, PRODUCT_DEPTH};
 
-use super::Destination;
+use super::{Destination, Threads};
 use crate::kernels::cpu::Stored;
-use crate::kernels::cpu::gemm::{Mat, gemm, pool};
+use crate::kernels::cpu::gemm::{Mat, calling_thread, gemm, pool};
 use crate::kernels::cpu::simd::{inlined, rows_per_task, vectorize};
 
 /// # Safety
 /// As for [`super::multiply`].
-pub(super) unsafe fn multiply(a: Mat<bf16>, b: Mat<bf16>, destination: Destination<'_>) {
+pub(super) unsafe fn multiply(a: Mat<bf16>, b: Mat<bf16>, destination: Destination<'_>, threads: Threads) {
     let (rows, inner, cols) = (a.rows(), a.cols(), b.cols());
     for columns in blocks(cols, PRODUCT_BLOCK) {
         for these in blocks(rows, PRODUCT_BLOCK) {
             let mut sum = vec![0.0; these.len() * columns.len()];
             for depth in blocks(inner, PRODUCT_DEPTH) {
-                let part_of_a = Widened::new(a, these.clone(), depth.clone());
-                let part_of_b = Widened::new(b, depth, columns.clone());
-                gemm(&mut sum, columns.len(), 1.0, 1.0, part_of_a.mat(), part_of_b.mat(), pool());
+                let part_of_a = Widened::new(a, these.clone(), depth.clone(), threads);
+                let part_of_b = Widened::new(b, depth, columns.clone(), threads);
+                let parallelism = match threads {
+                    Threads::Pool => pool(),
+                    Threads::Caller => calling_thread(),
+                };
+                gemm(&mut sum, columns.len(), 1.0, 1.0, part_of_a.mat(), part_of_b.mat(), parallelism);
             }
             // SAFETY: the caller's promise.
-            unsafe { store(&sum, these, columns.clone(), cols, destination) };
+            unsafe { store(&mut sum, these, columns.clone(), cols, destination, threads) };
         }
     }
 }
@@ -43,12 +46,12 @@ struct Widened {
 }
 
 impl Widened {
-    fn new(matrix: Mat<bf16>, rows: Range<usize>, cols: Range<usize>) -> Self {
+    fn new(matrix: Mat<bf16>, rows: Range<usize>, cols: Range<usize>, threads: Threads) -> Self {
         let is_transposed = matrix.col_stride() != 1;
         let (stored, lines, line) = if is_transposed { (matrix.t(), &cols, &rows) } else { (matrix, &rows, &cols) };
         let mut numbers = vec![0.0; rows.len() * cols.len()];
         let lines_per_task = rows_per_task(line.len());
-        numbers.par_chunks_mut(lines_per_task * line.len()).enumerate().for_each(|(task, numbers)| {
+        threads.for_each_chunk(&mut numbers, lines_per_task * line.len(), |task, numbers| {
             vectorize(inlined!(|| {
                 for (i, numbers) in numbers.chunks_exact_mut(line.len()).enumerate() {
                     let from = (lines.start + task * lines_per_task + i) * stored.row_stride() + line.start;
@@ -74,9 +77,16 @@ impl Widened {
 ///
 /// # Safety
 /// As for [`super::multiply`].
-unsafe fn store(sums: &[f32], rows: Range<usize>, columns: Range<usize>, width: usize, destination: Destination<'_>) {
+unsafe fn store(
+    sums: &mut [f32],
+    rows: Range<usize>,
+    columns: Range<usize>,
+    width: usize,
+    destination: Destination<'_>,
+    threads: Threads,
+) {
     let per_task = rows_per_task(columns.len());
-    sums.par_chunks(per_task * columns.len()).enumerate().for_each(|(task, sums)| {
+    threads.for_each_chunk(sums, per_task * columns.len(), |task, sums| {
         vectorize(inlined!(|| {
             for (i, sums) in sums.chunks_exact(columns.len()).enumerate() {
                 let from = (rows.start + task * per_task + i) * width + columns.start;
