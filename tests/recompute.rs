@@ -107,7 +107,7 @@ fn run<'a>(case: &'a Case) -> (ObservedRun, BTreeMap<usize, Vec<u32>>) {
     let resources = Resources { dataset, tokenizer, choice: choice.as_deref() };
     let thread_rank = |rank: &'a RankPlan| ThreadRank {
         program: &rank.program,
-        threads: 1,
+        threads: 1.into(),
         state: initial_state(&rank.program, None).unwrap(),
     };
     let ranks = case.plan.ranks.iter().map(thread_rank).collect();

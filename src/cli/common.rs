@@ -263,6 +263,8 @@ pub(crate) fn host(runs: PathBuf, threads: ThreadArgs) -> anyhow::Result<Host> {
         cache: cache_dir()?,
         threads: threads.count(),
         has_given_threads: threads.threads.is_some(),
+        cores: Vec::new(),
+        bound_nodes: None,
         peak_flops: super::plan::parse_peak_flops(env::var_os(super::plan::PEAK_FLOPS))?,
         environment: utf8_environment().collect(),
         recorded_environment: own_environment().into_iter().collect(),

@@ -1,17 +1,20 @@
 //! Flags of the commands that train a run, and their common work: `apply`, `fork` and `resume`.
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use runner_engine::error::EngineError;
 use runner_engine::observer::RunObserver;
 use runner_engine::outcome::RunReport;
 use runner_engine::prepare::Host;
 use runner_engine::session::SessionOptions;
 use runner_engine::stop::StopSwitch;
+use runner_machine::numa::NumaNodes;
 use runner_report::OutputMode;
+use runner_spec::format::counted;
 
 use super::common::{RunsFolderArgs, ThreadArgs, host};
-use super::exit::Exit;
+use super::exit::{Exit, refuse};
 use super::interrupt::Interrupt;
+use super::output::print_detail;
 use super::repeated_command::repeated_command;
 use super::screen_observer::ScreenObserver;
 
@@ -24,6 +27,9 @@ pub(crate) struct TrainingArgs {
     pub threads: ThreadArgs,
     #[command(flatten)]
     pub root: RunsFolderArgs,
+    /// Bind the threads of each rank to the cores of a NUMA node, or of several if there are fewer ranks: then a rank's memory is on its node.
+    #[arg(long, value_name = "WHAT")]
+    pub bind: Option<Binding>,
     /// Stop after step N with a checkpoint; `runner resume` goes on.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub until_step: Option<u64>,
@@ -33,6 +39,25 @@ pub(crate) struct TrainingArgs {
     /// Print events as JSON lines on standard output, everything else on standard error.
     #[arg(long)]
     pub json: bool,
+}
+
+/// What the threads of a rank are bound to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Binding {
+    Numa,
+}
+
+/// # Errors
+/// If the kernel does not describe NUMA nodes.
+fn nodes_to_bind(binding: Binding) -> anyhow::Result<NumaNodes> {
+    let nodes = match binding {
+        Binding::Numa => NumaNodes::detect(),
+    };
+    if nodes.count() == 0 {
+        refuse!("--bind numa: this system describes no NUMA nodes; without it, threads run on all cores");
+    }
+    print_detail(|| format!("bind   ranks to {}", counted(nodes.count() as u64, "NUMA node")));
+    Ok(nodes)
 }
 
 impl TrainingArgs {
@@ -60,7 +85,8 @@ impl TrainingArgs {
         // `resume` needs the run's folder on every machine, `apply` on the leader's alone.
         let resuming_command = is_launched.then(|| format!("{} (with the same launcher)", repeated_command()));
         let mut observer = ScreenObserver::new(OutputMode::detect(self.json, self.quiet), resuming_command)?;
-        let host = host(self.root.root(), self.threads)?;
+        let host =
+            Host { bound_nodes: self.bind.map(nodes_to_bind).transpose()?, ..host(self.root.root(), self.threads)? };
         let result = interrupt.stoppable(|stop| work(&host, stop, &mut observer));
         observer.close(result, up_to_date_hint)
     }

@@ -190,7 +190,7 @@ pub fn run<'a>(case: &'a LayoutCase, dtype: DType) -> (ObservedRun, BTreeMap<Str
         state.buffer = state.buffer.to_dtype(dtype).unwrap();
         state
     };
-    let thread_rank = |rank: &'a RankPlan| ThreadRank { program: &rank.program, threads: 1, state: state(rank) };
+    let thread_rank = |rank: &'a RankPlan| ThreadRank { program: &rank.program, threads: 1.into(), state: state(rank) };
     let ranks = case.plan.ranks.iter().map(thread_rank).collect();
     let mut observed = ObservedRun::default();
     let stop = AtomicBool::new(false);

@@ -2,7 +2,7 @@
 
 use candle_core::DType;
 use runner_spec::cluster::ClusterFacts;
-use runner_spec::cluster::{Device, DeviceFacts, PeakFlops};
+use runner_spec::cluster::{Device, DeviceFacts};
 use runner_spec::plan::RankPlan;
 
 use crate::common::layouts::{ENCODER, LAYOUTS, MODELS, ObservedRun, layout_case_on, run};
@@ -13,16 +13,8 @@ const STEPS: usize = 10;
 /// `count` GPUs beside this machine's CPU.
 fn cluster(count: usize) -> ClusterFacts {
     let mut facts = runner_machine::local_cluster::cpu_cluster(1);
-    facts.devices.extend((0..count).map(|index| DeviceFacts {
-        device: Device::Cuda(index),
-        node: 0,
-        name: "GPU".to_owned(),
-        threads: 1,
-        memory_bytes: None,
-        peak_flops: PeakFlops::default(),
-        compute_capability: None,
-        estimated: false,
-    }));
+    let gpu = |index| DeviceFacts::unmeasured(Device::Cuda(index), "GPU".to_owned(), 1);
+    facts.devices.extend((0..count).map(gpu));
     facts
 }
 

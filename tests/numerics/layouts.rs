@@ -132,7 +132,7 @@ fn the_padding_mask_changes_padding_alone() {
         let state = |rank: &RankPlan| initial_state(&rank.program, None).unwrap();
         let thread_rank = |rank: usize| ThreadRank {
             program: &case.plan.ranks[rank].program,
-            threads: 1,
+            threads: 1.into(),
             state: state(&case.plan.ranks[rank]),
         };
         let ranks = (0..case.plan.ranks.len()).map(thread_rank).collect();
@@ -220,7 +220,7 @@ fn ranks_that_start_differently_are_refused() {
         let states: Vec<(usize, TrainState)> = case.plan.ranks.iter().map(thread_rank).collect();
         let ranks = states
             .into_iter()
-            .map(|(rank, state)| ThreadRank { program: &case.plan.ranks[rank].program, threads: 1, state })
+            .map(|(rank, state)| ThreadRank { program: &case.plan.ranks[rank].program, threads: 1.into(), state })
             .collect();
         let stop = AtomicBool::new(false);
         let result = threads::run(

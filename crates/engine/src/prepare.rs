@@ -4,6 +4,7 @@ mod hub_names;
 mod recorded_inputs;
 
 use std::collections::BTreeMap;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -16,6 +17,7 @@ use runner_exec::{ExecError, Resources, parameter_layout, state_dtype};
 use runner_files::is_absent;
 use runner_machine::host::Git;
 use runner_machine::local_cluster::{local_cluster, with_rank_locations};
+use runner_machine::numa::{NumaNodes, bind_thread};
 use runner_spec::cluster::ClusterFacts;
 use runner_spec::data::{DataFacts, WeightsFacts};
 use runner_spec::experiment::{Experiment, WeightInit, WeightsSource};
@@ -24,6 +26,7 @@ use runner_spec::plan::Plan;
 use runner_spec::program::Program;
 use runner_store::checkpoint;
 use runner_weights::{OpenedWeights, WeightsError};
+use serde::{Deserialize, Serialize};
 
 use crate::calibrate;
 use crate::details::{describe_data, precise_duration};
@@ -49,6 +52,10 @@ pub struct Host {
     pub threads: usize,
     /// True if the number of threads was asked for; else it is the number of this machine's cores.
     pub has_given_threads: bool,
+    /// The cores that this process's threads may run on; empty: all that it may use.
+    pub cores: Vec<usize>,
+    /// The NUMA nodes to whose cores ranks are bound; `None`: ranks are not bound.
+    pub bound_nodes: Option<NumaNodes>,
     /// Peak FLOP/s of each device, which utilization is reported against; `None`: as far as it is known.
     pub peak_flops: Option<f64>,
     /// Environment variables that the hub's settings are read from.
@@ -85,6 +92,8 @@ impl Host {
             cache,
             threads,
             has_given_threads: false,
+            cores: Vec::new(),
+            bound_nodes: None,
             peak_flops: None,
             environment: BTreeMap::new(),
             recorded_environment: BTreeMap::new(),
@@ -102,7 +111,15 @@ impl Host {
 
     /// This machine for one rank of `world`, which shares its threads with the other ranks on it.
     pub(crate) fn shared_with(&self, world: &World) -> Self {
-        Self { threads: world.threads(self.threads, self.has_given_threads), ..self.clone() }
+        let threads = world.threads(self.threads, self.has_given_threads);
+        let (own, all) = world.place_among_sharers();
+        Self { threads, cores: self.rank_threads(threads, own, all).cores, ..self.clone() }
+    }
+
+    /// `count` threads of rank `rank` of the `ranks` that share this machine.
+    pub(crate) fn rank_threads(&self, count: usize, rank: usize, ranks: usize) -> RankThreads {
+        let cores = self.bound_nodes.as_ref().map(|nodes| nodes.cores_of_rank(rank, ranks));
+        RankThreads { count, cores: cores.unwrap_or_default() }
     }
 
     /// A pool of `threads` threads, in which to prepare data and compute.
@@ -110,17 +127,37 @@ impl Host {
     /// # Errors
     /// If the system does not give that many threads.
     pub fn pool(&self) -> Result<rayon::ThreadPool, EngineError> {
-        thread_pool(self.threads)
+        thread_pool(RankThreads { count: self.threads, cores: self.cores.clone() })
     }
 }
 
-/// A pool of `threads` threads with stacks that deep models need.
+/// The threads that a rank computes with.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RankThreads {
+    pub count: usize,
+    /// The cores that they may run on; empty: all that the process may use.
+    pub cores: Vec<usize>,
+}
+
+impl From<usize> for RankThreads {
+    fn from(count: usize) -> Self {
+        Self { count, cores: Vec::new() }
+    }
+}
+
+/// A pool of threads with stacks that deep models need.
 ///
 /// # Errors
-/// If the system does not give that many threads.
-pub fn thread_pool(threads: usize) -> Result<rayon::ThreadPool, EngineError> {
-    let builder = rayon::ThreadPoolBuilder::new().num_threads(threads.max(1)).stack_size(8 << 20);
-    builder.build().map_err(|error| EngineError::Other(format!("starting {threads} threads: {error}")))
+/// If the system does not give that many threads, or does not let them run on these cores.
+pub fn thread_pool(threads: impl Into<RankThreads>) -> Result<rayon::ThreadPool, EngineError> {
+    let RankThreads { count, cores } = threads.into();
+    let builder = rayon::ThreadPoolBuilder::new().num_threads(count.max(1)).stack_size(8 << 20);
+    let pool = builder.build().map_err(|error| EngineError::Other(format!("starting {count} threads: {error}")))?;
+    if !cores.is_empty() {
+        let bound: io::Result<()> = pool.broadcast(|_| bind_thread(&cores)).into_iter().collect();
+        bound.map_err(EngineError::io("binding threads to the cores of a NUMA node"))?;
+    }
+    Ok(pool)
 }
 
 /// Runs `work` with a function that passes its progress on to `observer` from any thread; then says that the data is ready.

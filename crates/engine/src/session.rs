@@ -297,7 +297,8 @@ impl RunSession<'_> {
         let mut ranks = Vec::with_capacity(self.plan().ranks.len());
         for RankPlan { program, hardware, .. } in &self.plan().ranks {
             let load = || load_state(self.experiment, program, hash, data, self.host, checkpoint);
-            ranks.push(ThreadRank { program, threads: hardware.threads, state: self.ready.pool.install(load)? });
+            let threads = self.host.rank_threads(hardware.threads, program.rank, self.plan().ranks.len());
+            ranks.push(ThreadRank { program, threads, state: self.ready.pool.install(load)? });
         }
         let is_only_rank = ranks.len() == 1;
         let controls = self.training_start(resume_point, recording).controls(self.stop.flag());
@@ -327,7 +328,8 @@ impl RunSession<'_> {
         } else {
             let from = resume_point.map_or(0, |checkpoint| checkpoint.step);
             let (plan, experiment) = (self.plan(), self.experiment);
-            let run = SupervisedRun { plan, experiment, folder, training: &training, from, faults };
+            let host = self.host;
+            let run = SupervisedRun { plan, experiment, host, folder, training: &training, from, faults };
             supervisor::run(&run, self.stop.flag(), recording)
         };
         // Parts that no rank committed are removed. After a failure, ranks of other machines may still write; then the next session

@@ -9,7 +9,7 @@ use runner_plan::check::{INITIAL_CHANNEL_SLOTS, LiveMicroBatches, execute};
 use runner_plan::memory::estimate;
 use runner_plan::quantity::bytes;
 use runner_plan::{device_memory, suggest_change_for_rank};
-use runner_spec::cluster::{ComputeCapability, DeviceFacts, PeakFlops};
+use runner_spec::cluster::{ComputeCapability, DeviceFacts};
 use runner_spec::plan::{MemoryCategory, MemoryEstimate};
 use runner_spec::program::{Device, Instruction, Program};
 
@@ -135,14 +135,9 @@ fn live_activations(program: &Program) -> Vec<LiveMicroBatches> {
 
 fn device_facts(program: &Program, memory: Option<&DriverMemory>) -> DeviceFacts {
     DeviceFacts {
-        device: program.device,
-        node: 0,
-        name: String::new(),
-        threads: 1,
         memory_bytes: memory.map(|memory| memory.total),
-        peak_flops: PeakFlops::default(),
         compute_capability: memory.and_then(|memory| memory.capability),
-        estimated: false,
+        ..DeviceFacts::unmeasured(program.device, String::new(), 1)
     }
 }
 

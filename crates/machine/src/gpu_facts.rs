@@ -48,14 +48,11 @@ impl GpuFacts {
     /// This GPU as a device for ranks, with `threads` threads of the host.
     pub fn device(&self, threads: usize) -> DeviceFacts {
         DeviceFacts {
-            device: Device::Cuda(self.index),
-            node: 0,
-            name: self.name.clone(),
-            threads: threads.max(1),
             memory_bytes: (self.memory_bytes > 0).then_some(self.memory_bytes),
             peak_flops: data_sheet_of_gpu(&self.name).map_or_else(|| self.estimated_peaks(), |known| known.peak_flops),
             compute_capability: Some(self.compute_capability),
             estimated: data_sheet_of_gpu(&self.name).is_none(),
+            ..DeviceFacts::unmeasured(Device::Cuda(self.index), self.name.clone(), threads)
         }
     }
 

@@ -90,7 +90,7 @@ pub fn peak_rss_bytes() -> Option<u64> {
     kibibytes(&fs::read_to_string("/proc/self/status").ok()?, "VmHWM")
 }
 
-fn field<'a>(text: &'a str, name: &str, separator: char) -> Option<&'a str> {
+pub(crate) fn field<'a>(text: &'a str, name: &str, separator: char) -> Option<&'a str> {
     text.lines().find_map(|line| {
         let (key, value) = line.split_once(separator)?;
         (key.trim() == name).then(|| value.trim())

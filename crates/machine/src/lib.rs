@@ -6,5 +6,6 @@ pub mod gpu_facts;
 pub mod heap;
 pub mod host;
 pub mod local_cluster;
+pub mod numa;
 pub mod platform;
 pub mod signal;

@@ -5,6 +5,7 @@ use std::fs;
 use crate::doctor;
 use crate::gpu_facts::GpuFacts;
 use crate::host::{cpu_name, total_memory_bytes};
+use crate::numa::NumaNodes;
 use runner_spec::cluster::{ClusterFacts, Device, DeviceFacts, NoGpuReason, RankLocation};
 
 /// The value `1` makes NCCL 2.30 and newer let ranks share a GPU.
@@ -34,7 +35,8 @@ pub fn with_rank_locations(mut cluster: ClusterFacts, locations: Vec<RankLocatio
 pub fn cpu_cluster(threads: usize) -> ClusterFacts {
     let name = cpu_name().unwrap_or_else(|| format!("{} CPU", std::env::consts::ARCH));
     let cpu = DeviceFacts::unmeasured(Device::Cpu, name, threads);
-    let cpu = DeviceFacts { memory_bytes: usable_memory_bytes(), ..cpu };
+    let numa_nodes = Some(NumaNodes::detect().count()).filter(|count| *count > 1);
+    let cpu = DeviceFacts { memory_bytes: usable_memory_bytes(), numa_nodes, ..cpu };
     ClusterFacts { devices: vec![cpu], ..ClusterFacts::default() }
 }
 

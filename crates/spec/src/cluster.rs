@@ -78,6 +78,9 @@ pub struct DeviceFacts {
     /// Host threads that a rank on this device computes with.
     pub threads: usize,
     pub memory_bytes: Option<u64>,
+    /// The number of parts of its memory, each of which is near to a part of its cores, if there are several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub numa_nodes: Option<usize>,
     /// Peak FLOP/s of matrix products by precision; MFU is reported against it.
     pub peak_flops: PeakFlops,
     /// `None` for a CPU.
@@ -97,6 +100,7 @@ impl DeviceFacts {
             name,
             threads: threads.max(1),
             memory_bytes: None,
+            numa_nodes: None,
             peak_flops: PeakFlops::default(),
             compute_capability: None,
             estimated: false,

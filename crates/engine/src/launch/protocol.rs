@@ -8,6 +8,7 @@ use std::sync::atomic::AtomicBool;
 use serde::{Deserialize, Serialize};
 
 use super::faults::Faults;
+use crate::prepare::RankThreads;
 use runner_exec::RunControls;
 use runner_plan::topology::topology;
 use runner_spec::data::DataFacts;
@@ -81,8 +82,7 @@ pub(super) struct RankStart {
     pub experiment: Experiment,
     /// The facts that the prepared data must have.
     pub data: DataFacts,
-    /// The number of threads to compute with.
-    pub threads: usize,
+    pub threads: RankThreads,
     pub training: TrainingStart,
     pub faults: Faults,
 }
@@ -178,7 +178,7 @@ mod tests {
             channel_slots: 3,
             experiment: experiment(),
             data: plan.data.clone(),
-            threads: 2,
+            threads: 2.into(),
             training: training.clone(),
             faults: "hang=1@15".parse().unwrap(),
         }));

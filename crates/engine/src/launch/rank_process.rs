@@ -85,7 +85,7 @@ impl RankProcess {
         let RankStart { program, plan_hash, experiment, data, threads, training, faults, .. } = start;
         start_heartbeat(region.clone(), self.rank).map_err(EngineError::io("starting the heartbeat"))?;
         faults.before_data();
-        let pool = thread_pool(*threads)?;
+        let pool = thread_pool(threads.clone())?;
         let recorded = || RecordedInputs::new(data.clone(), &self.run, experiment);
         let recorded_inputs = training.checkpoint.as_ref().map(|_| recorded()).transpose()?;
         let prepared = prepare_rank_inputs(experiment, recorded_inputs.as_ref(), &pool, host, &mut IgnoreEvents)?;

@@ -14,6 +14,7 @@ use super::hang_detector::{HangDetector, STEP_TIMEOUT};
 use super::protocol::{FailureKind, FromRank, RankCompletion, RankStart, ReportedFailure, TrainingStart};
 use super::rank_reports::{RankReports, RecordRun, RecordingError};
 use super::system;
+use crate::prepare::Host;
 use crate::run_error::RunError;
 use runner_comm::Region;
 use runner_spec::event::ObserveError;
@@ -38,6 +39,7 @@ const MAX_QUEUED_MESSAGES: usize = 1024;
 pub(crate) struct SupervisedRun<'a> {
     pub plan: &'a Plan,
     pub experiment: &'a Experiment,
+    pub host: &'a Host,
     /// The run directory, which this process holds.
     pub folder: &'a Path,
     pub training: &'a TrainingStart,
@@ -55,7 +57,7 @@ impl SupervisedRun<'_> {
             channel_slots: self.plan.channel_slots,
             experiment: self.experiment.clone(),
             data: self.plan.data.clone(),
-            threads: planned.hardware.threads,
+            threads: self.host.rank_threads(planned.hardware.threads, planned.program.rank, self.plan.ranks.len()),
             training: self.training.clone(),
             faults: self.faults.clone(),
         }

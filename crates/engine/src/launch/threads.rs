@@ -9,7 +9,7 @@ use super::failure::{RankError, describe_place};
 use super::faults::Faults;
 use super::rank_training::{RankTraining, connect_rank};
 use crate::observer::IgnoreEvents;
-use crate::prepare::thread_pool;
+use crate::prepare::{RankThreads, thread_pool};
 use runner_comm::Region;
 use runner_compute::observer::Observer;
 use runner_compute::state::TrainState;
@@ -22,8 +22,7 @@ use runner_spec::topology::LocalRanks;
 #[derive(Debug)]
 pub struct ThreadRank<'a> {
     pub program: &'a Program,
-    /// The number of threads that the rank computes with.
-    pub threads: usize,
+    pub threads: RankThreads,
     pub state: TrainState,
 }
 

@@ -115,11 +115,24 @@ impl World {
     /// The number of threads of this rank, of `total` threads that ranks of one machine share: ranks with the same cores, or all ranks of
     /// the machine if the user gave the number.
     pub fn threads(&self, total: usize, is_given: bool) -> usize {
+        let own = &self.mesh.ranks()[self.rank()];
+        let sharers = self.ranks_of_machine().filter(|(_, peer)| is_given || peer.cores == own.cores).count();
+        (total / sharers.max(1)).max(1)
+    }
+
+    /// The place of this rank, from 0, among the ranks of its machine that have the same cores, and their number.
+    pub fn place_among_sharers(&self) -> (usize, usize) {
+        let own = &self.mesh.ranks()[self.rank()];
+        let sharers = self.ranks_of_machine().filter(|(_, peer)| peer.cores == own.cores).map(|(rank, _)| rank);
+        let sharers: Vec<usize> = sharers.collect();
+        (sharers.iter().filter(|rank| **rank < self.rank()).count(), sharers.len())
+    }
+
+    /// The ranks on the machine of this one, which is among them.
+    fn ranks_of_machine(&self) -> impl Iterator<Item = (usize, &PeerIdentity)> {
         let ranks = self.mesh.ranks();
         let own = &ranks[self.rank()];
-        let shares = |peer: &&PeerIdentity| peer.machine == own.machine && (is_given || peer.cores == own.cores);
-        let sharers = ranks.iter().filter(shares).count();
-        (total / sharers.max(1)).max(1)
+        ranks.iter().enumerate().filter(|(_, peer)| peer.machine == own.machine)
     }
 
     /// Compares the plan with those of the other ranks. Returns the communicator for it.
@@ -254,6 +267,7 @@ mod tests {
         assert!(world.is_leader() && world.must_report());
         assert_eq!(world.rank_locations(), [RankLocation { node: 0, local_rank: 0 }]);
         assert_eq!((world.machine_count(), world.threads(6, true), world.threads(0, false)), (1, 6, 1));
+        assert_eq!(world.place_among_sharers(), (0, 1));
     }
 
     /// The place of a failure outside training follows from the rank's status.
