@@ -10,7 +10,7 @@ use rayon::prelude::*;
 
 use super::dropout::DropoutMask;
 use super::gemm::Mat;
-use super::simd::{Shared, dot, inlined, max, sum_by, vectorize};
+use super::simd::{LANES, Shared, dot, inlined, max, sum_by, vectorize};
 use super::{Real, Stored};
 use crate::kernels::attention_shape::{AttentionMasks, AttentionShape};
 use runner_spec::program::ATTENTION_TILE_QUERIES;
@@ -97,20 +97,27 @@ pub fn forward<S: Stored>(s: AttentionShape, qkv: &[S], masks: AttentionMasks<'_
 fn softmax_causal<T: Real>(p: &mut [T], width: usize, from: usize, keys: usize, lse: &mut [T]) {
     vectorize(inlined!(|| {
         for (i, (row, lse)) in p.chunks_exact_mut(width).zip(lse).enumerate() {
-            let (seen, masked) = row.split_at_mut((from + i + 1).min(keys));
-            let top = max(seen);
-            for v in seen.iter_mut() {
+            let seen = (from + i + 1).min(keys);
+            let top = max(&row[..seen]);
+            for v in whole_registers(row, seen) {
                 *v = (*v - top).fast_exp();
             }
-            let total = sum_by(seen, inlined!(|v| v));
+            let total = sum_by(&row[..seen], inlined!(|v| v));
             let inverse = T::ONE / total;
-            for v in seen.iter_mut() {
+            for v in whole_registers(row, seen) {
                 *v *= inverse;
             }
-            masked.fill(T::ZERO);
+            row[seen..].fill(T::ZERO);
             *lse = top + total.log();
         }
     }));
+}
+
+/// The first `len` numbers, and those that follow in the last vector register, so that a loop over them has no remainder.
+#[inline(always)]
+fn whole_registers<T>(row: &mut [T], len: usize) -> &mut [T] {
+    let end = len.next_multiple_of(LANES).min(row.len());
+    &mut row[..end]
 }
 
 /// Applies dropout to a tile of probabilities or of their gradients.
@@ -206,11 +213,11 @@ pub fn backward<S: Stored>(
 fn probabilities_from_lse<T: Real>(p: &mut [T], width: usize, from: usize, keys: usize, lse: &[T]) {
     vectorize(inlined!(|| {
         for (i, (row, &lse)) in p.chunks_exact_mut(width).zip(lse).enumerate() {
-            let (seen, masked) = row.split_at_mut((from + i + 1).min(keys));
-            for v in seen {
+            let seen = (from + i + 1).min(keys);
+            for v in whole_registers(row, seen) {
                 *v = (*v - lse).fast_exp();
             }
-            masked.fill(T::ZERO);
+            row[seen..].fill(T::ZERO);
         }
     }));
 }

@@ -8,7 +8,7 @@ use super::{Real, Stored};
 pub const TASK: usize = 16_384;
 
 /// Accumulators of a reduction; one AVX-512 register of f32.
-const LANES: usize = 16;
+pub const LANES: usize = 16;
 
 /// A closure that is compiled into its caller.
 ///

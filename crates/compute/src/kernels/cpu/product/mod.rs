@@ -130,6 +130,14 @@ enum Threads {
 }
 
 impl Threads {
+    /// The number of tasks that keep these threads busy, of which a pool needs `most`.
+    fn tasks(self, most: usize) -> usize {
+        match self {
+            Self::Pool => most,
+            Self::Caller => 1,
+        }
+    }
+
     /// Calls `f` with each number below `count`.
     fn for_each(self, count: usize, f: impl Fn(usize) + Send + Sync) {
         match self {

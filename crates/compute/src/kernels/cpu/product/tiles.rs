@@ -165,7 +165,8 @@ unsafe fn multiply_block<T: TileInstructions>(
     let tiles = [block.rows.len().div_ceil(T::ROWS), block.cols.len().div_ceil(PANEL_COLUMNS)];
     let mut size = TASK_TILES;
     let tasks = |size: usize| tiles.map(|n| n.div_ceil(size));
-    while size > 1 && tasks(size)[0] * tasks(size)[1] < MIN_TASKS {
+    let min_tasks = threads.tasks(MIN_TASKS);
+    while size > 1 && tasks(size)[0] * tasks(size)[1] < min_tasks {
         size /= 2;
     }
     let [down, across] = tasks(size);
