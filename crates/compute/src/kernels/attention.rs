@@ -15,9 +15,7 @@ pub fn attention(qkv: &Tensor, s: AttentionShape, masks: AttentionMasks<'_>) -> 
     check(s, masks)?;
     on_gpu!(qkv => super::cuda::attention::attention(qkv, s, masks));
     with_type!(qkv, S; qkv = qkv => {
-        let mut out = S::zeros(s.batch * s.seq * s.out_width());
-        let mut lse = <real!(S)>::zeros(s.batch * s.heads * s.seq);
-        cpu::forward(s, qkv, masks, &mut out, &mut lse);
+        let (out, lse) = cpu::forward(s, qkv, masks);
         Ok((tensor(out, (s.batch * s.seq, s.out_width()))?, tensor(lse, s.batch * s.heads * s.seq)?))
     })
 }
@@ -35,9 +33,7 @@ pub fn attention_backward(
     on_gpu!(qkv => super::cuda::attention::attention_backward(qkv, out, lse, dout, s, masks));
     with_type!(qkv, S; qkv = qkv, out = out, dout = dout => {
         read!(real!(S); lse = lse);
-        let mut dqkv = S::zeros(s.batch * s.seq * s.qkv_width());
-        cpu::backward(s, qkv, out, lse, masks, dout, &mut dqkv);
-        tensor(dqkv, (s.batch * s.seq, s.qkv_width()))
+        tensor(cpu::backward(s, qkv, out, lse, masks, dout), (s.batch * s.seq, s.qkv_width()))
     })
 }
 

@@ -3,7 +3,7 @@
 use candle_core::{Result, Tensor, WithDType, bail};
 
 use super::access::{table, tensor, write};
-use super::cpu::{Real, Stored, embedding};
+use super::cpu::{Real, embedding};
 
 /// \[rows\] ids and a [vocab, d] table give [rows, d], the table's rows times `scale` plus those of `positions`; row r is at
 /// position `start + r mod seq`.
@@ -28,19 +28,18 @@ pub fn embed(
         if let Some(id) = ids.iter().find(|&&id| id as usize >= vocab) {
             bail!("token id {id} is beyond the vocabulary of {vocab}")
         }
-        let mut y = S::zeros(rows * d);
         let scale = scale.map(<real!(S)>::real);
-        match positions {
+        let y = match positions {
             // Fixed positions are f32 beside a bf16 table.
             Some(positions) if positions.dtype() != S::DTYPE => {
                 read!(real!(S); positions = positions);
-                embedding::embed(ids, table, scale, Some(positions), d, seq, start, &mut y);
+                embedding::embed(ids, table, scale, Some(positions), d, seq, start)
             }
             _ => {
                 read_optional!(S; positions = positions);
-                embedding::embed(ids, table, scale, positions, d, seq, start, &mut y);
+                embedding::embed(ids, table, scale, positions, d, seq, start)
             }
-        }
+        };
         tensor(y, (rows, d))
     })
 }

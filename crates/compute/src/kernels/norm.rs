@@ -24,8 +24,7 @@ pub fn normalize(
         read!(real!(S); weight = weight);
         read_optional!(real!(S); bias = bias);
         let statistics = norm::statistics_per_row(bias.is_some());
-        let (mut y, mut stats) = (S::zeros(rows * d), <real!(S)>::zeros(rows * statistics));
-        norm::normalize(values, weight, bias, eps, &mut y, &mut stats);
+        let (y, stats) = norm::normalize(values, weight, bias, eps);
         Ok((x.clone(), tensor(y, (rows, d))?, tensor(stats, (rows, statistics))?))
     })
 }
@@ -43,15 +42,14 @@ pub fn normalize_backward(
     on_gpu!(x => super::cuda::norm::normalize_backward(dweight, dbias, x, weight, stats, dy, skip));
     let (rows, d) = x.dims2()?;
     with_type!(x, S => {
-        let mut dx = S::zeros(rows * d);
         let (mut dw, mut db) = (<real!(S)>::zeros(d), <real!(S)>::zeros(d));
-        {
+        let dx = {
             read!(S; x = x, dy = dy);
             read!(real!(S); weight = weight, stats = stats);
             read_optional!(S; skip = skip);
             let db = dbias.map(|_| db.as_mut_slice());
-            norm::normalize_backward(x, weight, stats, dy, skip, &mut dx, &mut dw, db);
-        }
+            norm::normalize_backward(x, weight, stats, dy, skip, &mut dw, db)
+        };
         add_vector(dweight, &dw)?;
         dbias.map(|dbias| add_vector(dbias, &db)).transpose()?;
         tensor(dx, (rows, d))

@@ -36,9 +36,7 @@ pub fn swiglu(gate_up: &Tensor) -> Result<Tensor> {
     on_gpu!(gate_up => super::cuda::pointwise::swiglu(gate_up));
     let (rows, twice) = gate_up.dims2()?;
     with_type!(gate_up, S; gate_up = gate_up => {
-        let mut y = S::zeros(rows * twice / 2);
-        cpu_activation::swiglu(gate_up, twice / 2, &mut y);
-        tensor(y, (rows, twice / 2))
+        tensor(cpu_activation::swiglu(gate_up, twice / 2), (rows, twice / 2))
     })
 }
 
@@ -47,9 +45,7 @@ pub fn swiglu_backward(gate_up: &Tensor, dy: &Tensor) -> Result<Tensor> {
     on_gpu!(gate_up => super::cuda::pointwise::swiglu_backward(gate_up, dy));
     let (rows, twice) = gate_up.dims2()?;
     with_type!(gate_up, S; gate_up = gate_up, dy = dy => {
-        let mut dx = S::zeros(rows * twice);
-        cpu_activation::swiglu_backward(gate_up, dy, twice / 2, &mut dx);
-        tensor(dx, (rows, twice))
+        tensor(cpu_activation::swiglu_backward(gate_up, dy, twice / 2), (rows, twice))
     })
 }
 

@@ -1,7 +1,10 @@
 //! GELU (Hendrycks and Gimpel 2016, the tanh form that GPT-2 uses), ReLU and SwiGLU (Shazeer 2020).
 
+use std::mem::MaybeUninit;
+
 use rayon::prelude::*;
 
+use super::elementwise::written;
 use super::simd::{inlined, rows_per_task, vectorize};
 use super::{Real, Stored, elementwise};
 
@@ -44,8 +47,13 @@ pub fn relu_backward<S: Stored>(x: &[S], dy: &mut [S]) {
     elementwise::zip(dy, x, inlined!(|dy: &mut S, x: S| *dy = if x.load() > Real::ZERO { *dy } else { zero }));
 }
 
-/// y = silu(gate)·up; `gate_up` is [rows, 2·width] with the gate first, y [rows, width].
-pub fn swiglu<S: Stored>(gate_up: &[S], width: usize, y: &mut [S]) {
+/// silu(gate)·up, [rows, width]; `gate_up` is [rows, 2·width] with the gate first.
+pub fn swiglu<S: Stored>(gate_up: &[S], width: usize) -> Vec<S> {
+    // SAFETY: all rows are written.
+    unsafe { written(gate_up.len() / 2, |y| swiglu_rows(gate_up, width, y)) }
+}
+
+fn swiglu_rows<S: Stored>(gate_up: &[S], width: usize, y: &mut [MaybeUninit<S>]) {
     let rows = rows_per_task(2 * width);
     let one = S::Real::ONE;
     y.par_chunks_mut(rows * width).zip(gate_up.par_chunks(rows * 2 * width)).for_each(|(y, gu)| {
@@ -55,15 +63,20 @@ pub fn swiglu<S: Stored>(gate_up: &[S], width: usize, y: &mut [S]) {
                 for ((y, &g), &u) in y.iter_mut().zip(gate).zip(up) {
                     let (g, u) = (g.load(), u.load());
                     let sigmoid = one / (one + (-g).fast_exp());
-                    *y = S::store(g * sigmoid * u);
+                    y.write(S::store(g * sigmoid * u));
                 }
             }
         }));
     });
 }
 
-/// Writes dL/d(gate_up), [rows, 2·width].
-pub fn swiglu_backward<S: Stored>(gate_up: &[S], dy: &[S], width: usize, dgate_up: &mut [S]) {
+/// dL/d(gate_up), [rows, 2·width].
+pub fn swiglu_backward<S: Stored>(gate_up: &[S], dy: &[S], width: usize) -> Vec<S> {
+    // SAFETY: all rows are written.
+    unsafe { written(gate_up.len(), |dgate_up| swiglu_backward_rows(gate_up, dy, width, dgate_up)) }
+}
+
+fn swiglu_backward_rows<S: Stored>(gate_up: &[S], dy: &[S], width: usize, dgate_up: &mut [MaybeUninit<S>]) {
     let rows = rows_per_task(2 * width);
     let one = S::Real::ONE;
     dgate_up.par_chunks_mut(rows * 2 * width).enumerate().for_each(|(task, dgu)| {
@@ -76,8 +89,8 @@ pub fn swiglu_backward<S: Stored>(gate_up: &[S], dy: &[S], width: usize, dgate_u
                 for ((((dg, du), &g), &u), &dy) in dgate.iter_mut().zip(dup).zip(gate).zip(up).zip(dy) {
                     let (g, u, dy) = (g.load(), u.load(), dy.load());
                     let sigmoid = one / (one + (-g).fast_exp());
-                    *du = S::store(dy * g * sigmoid);
-                    *dg = S::store(dy * u * sigmoid * (g * (one - sigmoid) + one));
+                    du.write(S::store(dy * g * sigmoid));
+                    dg.write(S::store(dy * u * sigmoid * (g * (one - sigmoid) + one)));
                 }
             }
         }));

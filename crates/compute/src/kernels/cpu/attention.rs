@@ -9,6 +9,7 @@ use std::ops::Range;
 use rayon::prelude::*;
 
 use super::dropout::DropoutMask;
+use super::elementwise::written;
 use super::gemm::Mat;
 use super::simd::{LANES, Shared, dot, inlined, max, sum_by, vectorize};
 use super::{Real, Stored};
@@ -54,19 +55,32 @@ impl AttentionShape {
         vectorize(inlined!(|| {
             for (i, numbers) in part.chunks_exact(self.head_dim).enumerate() {
                 // SAFETY: the caller's promise.
-                let row = unsafe { data.slice((b * self.seq + first + i) * width + column, self.head_dim) };
+                let row = unsafe { data.uninitialized((b * self.seq + first + i) * width + column, self.head_dim) };
                 for (stored, &number) in row.iter_mut().zip(numbers) {
-                    *stored = S::store(number);
+                    stored.write(S::store(number));
                 }
             }
         }));
     }
 }
 
-/// out = softmax(q·kᵀ/√head_dim, causal)·v. `lse` receives the log-sum-exp of each query's scores, [batch, heads, seq].
-pub fn forward<S: Stored>(s: AttentionShape, qkv: &[S], masks: AttentionMasks<'_>, out: &mut [S], lse: &mut [S::Real]) {
+/// Returns softmax(q·kᵀ/√head_dim, causal)·v, and the log-sum-exp of each query's scores, [batch, heads, seq].
+pub fn forward<S: Stored>(s: AttentionShape, qkv: &[S], masks: AttentionMasks<'_>) -> (Vec<S>, Vec<S::Real>) {
+    let mut lse = S::Real::zeros(s.batch * s.heads * s.seq);
+    let len = s.batch * s.seq * s.out_width();
+    // SAFETY: all rows of all heads are written.
+    let out = unsafe { written(len, |out| attend(s, qkv, masks, Shared::unwritten(out), Shared::new(&mut lse))) };
+    (out, lse)
+}
+
+fn attend<S: Stored>(
+    s: AttentionShape,
+    qkv: &[S],
+    masks: AttentionMasks<'_>,
+    shared_out: Shared<S>,
+    shared_lse: Shared<S::Real>,
+) {
     let (width, out_width, hd) = (s.qkv_width(), s.out_width(), s.head_dim);
-    let (shared_out, shared_lse) = (Shared::new(out), Shared::new(lse));
     let group = s.heads / s.kv_heads;
     s.for_each_task(|b, kv| {
         let mut tile = S::Real::zeros(s.tile_len());
@@ -137,7 +151,7 @@ fn drop_probabilities<T: Real>(
     }
 }
 
-/// Writes dL/d(qkv) from dL/d(out).
+/// dL/d(qkv) from dL/d(out).
 pub fn backward<S: Stored>(
     s: AttentionShape,
     qkv: &[S],
@@ -145,13 +159,25 @@ pub fn backward<S: Stored>(
     lse: &[S::Real],
     masks: AttentionMasks<'_>,
     dout: &[S],
-    dqkv: &mut [S],
+) -> Vec<S> {
+    let len = s.batch * s.seq * s.qkv_width();
+    // SAFETY: all rows of all heads are written.
+    unsafe { written(len, |dqkv| backward_of_heads(s, qkv, out, lse, masks, dout, Shared::unwritten(dqkv))) }
+}
+
+fn backward_of_heads<S: Stored>(
+    s: AttentionShape,
+    qkv: &[S],
+    out: &[S],
+    lse: &[S::Real],
+    masks: AttentionMasks<'_>,
+    dout: &[S],
+    shared: Shared<S>,
 ) {
     let (width, out_width, hd) = (s.qkv_width(), s.out_width(), s.head_dim);
     let scale = S::Real::real(s.scale());
     let group = s.heads / s.kv_heads;
     let dropout = masks.dropout;
-    let shared = Shared::new(dqkv);
     s.for_each_task(|b, kv| {
         let mut p = S::Real::zeros(s.tile_len());
         let mut dp = S::Real::zeros(s.tile_len());

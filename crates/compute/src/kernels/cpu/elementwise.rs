@@ -7,15 +7,27 @@ use rayon::prelude::*;
 use super::simd::{self, TASK, inlined, rows_per_task, sum_by, vectorize};
 use super::{Real, Stored};
 
+/// The `len` elements that `write` writes, without zeros before.
+///
+/// # Safety
+/// `write` must write all of them.
+pub unsafe fn written<D>(len: usize, write: impl FnOnce(&mut [MaybeUninit<D>])) -> Vec<D> {
+    let mut elements = Vec::with_capacity(len);
+    write(&mut elements.spare_capacity_mut()[..len]);
+    // SAFETY: the caller's promise.
+    unsafe { elements.set_len(len) };
+    elements
+}
+
 /// `f` of each element.
 pub fn map<D: Stored, S: Stored>(src: &[S], f: impl Fn(S) -> D + Sync) -> Vec<D> {
-    let mut dst = Vec::with_capacity(src.len());
-    dst.spare_capacity_mut()[..src.len()].par_chunks_mut(TASK).zip(src.par_chunks(TASK)).for_each(|(d, s)| {
-        vectorize(inlined!(|| map_chunk(d, s, &f)));
-    });
-    // SAFETY: the loop has written all of them.
-    unsafe { dst.set_len(src.len()) };
-    dst
+    let write = |dst: &mut [MaybeUninit<D>]| {
+        dst.par_chunks_mut(TASK).zip(src.par_chunks(TASK)).for_each(|(d, s)| {
+            vectorize(inlined!(|| map_chunk(d, s, &f)));
+        });
+    };
+    // SAFETY: the chunks are those of all elements.
+    unsafe { written(src.len(), write) }
 }
 
 /// [`map`] of a part. As arguments of a function the slices are known not to overlap.

@@ -1,11 +1,14 @@
 //! Token and position embeddings.
 
+use std::mem::MaybeUninit;
+
 use rayon::prelude::*;
 
+use super::elementwise::written;
 use super::simd::{Shared, axpy, inlined, rows_per_task, vectorize};
 use super::{Real, Stored};
 
-/// y = `scale` · tokens' rows of `table`, plus position rows if `positions` is given; row r is at position
+/// `scale` · tokens' rows of `table`, plus position rows if `positions` is given; row r is at position
 /// `start + r mod seq`.
 pub fn embed<S: Stored, P: Stored<Real = S::Real>>(
     tokens: &[u32],
@@ -15,7 +18,20 @@ pub fn embed<S: Stored, P: Stored<Real = S::Real>>(
     d: usize,
     seq: usize,
     start: usize,
-    y: &mut [S],
+) -> Vec<S> {
+    // SAFETY: all rows are written.
+    unsafe { written(tokens.len() * d, |y| embed_rows(tokens, table, scale, positions, d, seq, start, y)) }
+}
+
+fn embed_rows<S: Stored, P: Stored<Real = S::Real>>(
+    tokens: &[u32],
+    table: &[S],
+    scale: Option<S::Real>,
+    positions: Option<&[P]>,
+    d: usize,
+    seq: usize,
+    start: usize,
+    y: &mut [MaybeUninit<S>],
 ) {
     let rows = rows_per_task(d);
     let scale = scale.unwrap_or(Real::ONE);
@@ -28,12 +44,12 @@ pub fn embed<S: Stored, P: Stored<Real = S::Real>>(
                     Some(positions) => {
                         let position = &positions[(start + row % seq) * d..][..d];
                         for ((y, &t), &p) in y.iter_mut().zip(token).zip(position) {
-                            *y = S::store(t.load() * scale + p.load());
+                            y.write(S::store(t.load() * scale + p.load()));
                         }
                     }
                     None => {
                         for (y, &t) in y.iter_mut().zip(token) {
-                            *y = S::store(t.load() * scale);
+                            y.write(S::store(t.load() * scale));
                         }
                     }
                 }

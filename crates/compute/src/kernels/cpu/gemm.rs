@@ -3,6 +3,7 @@
 use gemm::Parallelism;
 
 use super::Real;
+use super::elementwise::written;
 
 /// A matrix in a slice: `rows` × `cols`, row r starting at r·`stride`, or its transpose.
 #[derive(Clone, Copy)]
@@ -79,14 +80,12 @@ pub fn calling_thread() -> Parallelism {
 /// If the shapes do not fit: an invariant of the callers.
 pub fn product<T: Real>(a: Mat<T>, b: Mat<T>) -> Vec<T> {
     assert_eq!(a.cols, b.rows, "inner dimensions differ");
-    let len = a.rows * b.cols;
-    let mut out = Vec::with_capacity(len);
-    // SAFETY: the capacity is that of a.rows rows of b.cols elements. The product writes them all, and reads none of them.
+    // SAFETY: there are a.rows rows of b.cols elements. The product writes them all, and reads none of them.
     unsafe {
-        gemm_raw(out.as_mut_ptr(), b.cols, T::ZERO, T::ONE, a, b, pool());
-        out.set_len(len);
+        written(a.rows * b.cols, |out| {
+            gemm_raw(out.as_mut_ptr().cast(), b.cols, T::ZERO, T::ONE, a, b, pool());
+        })
     }
-    out
 }
 
 /// out = keep·out + scale·a·b, `out` having rows `stride` apart. `keep` 0 does not read `out`.

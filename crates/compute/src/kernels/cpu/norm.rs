@@ -1,18 +1,29 @@
 //! LayerNorm (Ba et al. 2016) and RMSNorm (Zhang and Sennrich 2019) over rows.
 
+use std::mem::MaybeUninit;
+
 use rayon::prelude::*;
 
+use super::elementwise::written;
 use super::simd::{self, dot, inlined, rows_per_task, sum_by, vectorize};
 use super::{Real, Stored};
 
-/// LayerNorm where there is a `bias`: y = (x − mean)·rstd·weight + bias per row, and `stats` receives (mean, rstd) pairs, [rows, 2].
-/// Otherwise RMSNorm: y = x·rstd·weight with rstd = 1/sqrt(mean(x²) + eps), and `stats` receives rstd, [rows].
-pub fn normalize<S: Stored>(
+/// Returns y and the statistics of each row. LayerNorm where there is a `bias`: y = (x − mean)·rstd·weight + bias, and the statistics are
+/// (mean, rstd) pairs, [rows, 2]. Otherwise RMSNorm: y = x·rstd·weight with rstd = 1/sqrt(mean(x²) + eps), and the statistics are rstd,
+/// [rows].
+pub fn normalize<S: Stored>(x: &[S], weight: &[S::Real], bias: Option<&[S::Real]>, eps: f64) -> (Vec<S>, Vec<S::Real>) {
+    let mut stats = S::Real::zeros(x.len() / weight.len() * statistics_per_row(bias.is_some()));
+    // SAFETY: all rows are written.
+    let y = unsafe { written(x.len(), |y| normalize_rows(x, weight, bias, eps, y, &mut stats)) };
+    (y, stats)
+}
+
+fn normalize_rows<S: Stored>(
     x: &[S],
     weight: &[S::Real],
     bias: Option<&[S::Real]>,
     eps: f64,
-    y: &mut [S],
+    y: &mut [MaybeUninit<S>],
     stats: &mut [S::Real],
 ) {
     let (d, width) = (weight.len(), statistics_per_row(bias.is_some()));
@@ -27,13 +38,13 @@ pub fn normalize<S: Stored>(
                         let variance = sum_by(x, inlined!(|v: S| (v.load() - mean) * (v.load() - mean))) / n;
                         let rstd = one / (variance + Real::real(eps)).root();
                         for (((y, &x), &w), &b) in y.iter_mut().zip(x).zip(weight).zip(bias) {
-                            *y = S::store(((x.load() - mean) * rstd).fma(w, b));
+                            y.write(S::store(((x.load() - mean) * rstd).fma(w, b)));
                         }
                         s.copy_from_slice(&[mean, rstd]);
                     } else {
                         let rstd = one / (sum_by(x, inlined!(|v: S| v.load() * v.load())) / n + Real::real(eps)).root();
                         for ((y, &x), &w) in y.iter_mut().zip(x).zip(weight) {
-                            *y = S::store(x.load() * rstd * w);
+                            y.write(S::store(x.load() * rstd * w));
                         }
                         s[0] = rstd;
                     }
@@ -43,12 +54,12 @@ pub fn normalize<S: Stored>(
     );
 }
 
-/// Numbers in `stats` for each row.
+/// The number of statistics of each row.
 pub fn statistics_per_row(has_bias: bool) -> usize {
     if has_bias { 2 } else { 1 }
 }
 
-/// Adds to the gradient of the weight, and to `dbias` where the norm is LayerNorm; writes dL/dx, plus `skip` (the gradient that bypassed the
+/// Adds to the gradient of the weight, and to `dbias` where the norm is LayerNorm; returns dL/dx, plus `skip` (the gradient that bypassed the
 /// norm) if given.
 pub fn normalize_backward<S: Stored>(
     x: &[S],
@@ -56,7 +67,20 @@ pub fn normalize_backward<S: Stored>(
     stats: &[S::Real],
     dy: &[S],
     skip: Option<&[S]>,
-    dx: &mut [S],
+    dweight: &mut [S::Real],
+    dbias: Option<&mut [S::Real]>,
+) -> Vec<S> {
+    // SAFETY: all rows are written.
+    unsafe { written(x.len(), |dx| backward_of_rows(x, weight, stats, dy, skip, dx, dweight, dbias)) }
+}
+
+fn backward_of_rows<S: Stored>(
+    x: &[S],
+    weight: &[S::Real],
+    stats: &[S::Real],
+    dy: &[S],
+    skip: Option<&[S]>,
+    dx: &mut [MaybeUninit<S>],
     dweight: &mut [S::Real],
     mut dbias: Option<&mut [S::Real]>,
 ) {
@@ -124,7 +148,7 @@ fn dot3<S: Stored>(x: &[S], y: &[S::Real], z: &[S], f: impl Fn(S) -> S::Real) ->
 /// dx = f(x, dy, weight), plus `skip`.
 #[inline(always)]
 fn store_sum<S: Stored>(
-    dx: &mut [S],
+    dx: &mut [MaybeUninit<S>],
     x: &[S],
     dy: &[S],
     weight: &[S::Real],
@@ -135,12 +159,12 @@ fn store_sum<S: Stored>(
     match skip {
         Some(skip) => {
             for ((dx, ((&x, &dy), &w)), &skip) in dx.iter_mut().zip(inputs).zip(skip) {
-                *dx = S::store(f(x, dy, w) + skip.load());
+                dx.write(S::store(f(x, dy, w) + skip.load()));
             }
         }
         None => {
             for (dx, ((&x, &dy), &w)) in dx.iter_mut().zip(inputs) {
-                *dx = S::store(f(x, dy, w));
+                dx.write(S::store(f(x, dy, w)));
             }
         }
     }

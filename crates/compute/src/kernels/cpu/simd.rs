@@ -166,9 +166,9 @@ impl<T> Shared<T> {
         Self(slice.as_mut_ptr())
     }
 
-    /// The buffer that begins at `pointer`; its elements may be uninitialized.
-    pub fn of_pointer(pointer: *mut T) -> Self {
-        Self(pointer)
+    /// Elements that have not been written yet.
+    pub fn unwritten(elements: &mut [MaybeUninit<T>]) -> Self {
+        Self(elements.as_mut_ptr().cast())
     }
 
     #[inline(always)]

@@ -12,11 +12,13 @@ mod packing;
 mod tiles;
 mod widened;
 
+use std::mem::MaybeUninit;
 use std::sync::OnceLock;
 
 use half::bf16;
 use rayon::prelude::*;
 
+use super::elementwise::written;
 use super::gemm::Mat;
 use super::simd::{Shared, TASK, dot, inlined, matmul_instruction_set, vectorize};
 use super::{Real, Stored};
@@ -160,14 +162,12 @@ pub fn product(a: Mat<bf16>, b: Mat<bf16>, bias: Option<&[bf16]>) -> Vec<bf16> {
     assert_eq!(a.cols(), b.rows(), "inner dimensions differ");
     assert_ne!(a.cols(), 0, "a product of nothing");
     assert!(bias.is_none_or(|bias| bias.len() == b.cols()), "a bias of another width");
-    let len = a.rows() * b.cols();
-    let mut out = Vec::with_capacity(len);
-    // SAFETY: the capacity is that of a.rows rows of b.cols elements. The product writes them all, and reads none of them.
+    // SAFETY: there are a.rows rows of b.cols elements. The product writes them all, and reads none of them.
     unsafe {
-        multiply(a, b, Destination::Rounded(Shared::of_pointer(out.as_mut_ptr()), bias), Threads::Pool);
-        out.set_len(len);
+        written(a.rows() * b.cols(), |out| {
+            multiply(a, b, Destination::Rounded(Shared::unwritten(out), bias), Threads::Pool);
+        })
     }
-    out
 }
 
 /// See [`Stored::add_product`].
@@ -245,24 +245,26 @@ pub fn of_few_rows<S: Stored>(a: Mat<S>, b: Mat<S>, bias: Option<&[S]>) -> Optio
         return None;
     }
     assert_eq!(inner, b.rows(), "inner dimensions differ");
-    let mut y = S::zeros(rows * cols);
-    let shared = Shared::new(&mut y);
     let columns = (TASK / inner).max(1);
-    (0..cols.div_ceil(columns)).into_par_iter().for_each(|task| {
-        vectorize(inlined!(|| {
-            for column in task * columns..((task + 1) * columns).min(cols) {
-                let weights = &b.data()[column * b.col_stride()..][..inner];
-                let bias = bias.map_or(Real::ZERO, |bias| bias[column].load());
-                for row in 0..rows {
-                    let sum = dot(&a.data()[row * a.row_stride()..][..inner], weights);
-                    // SAFETY: this column belongs to this task alone.
-                    let y = unsafe { shared.slice(row * cols + column, 1) };
-                    y[0] = S::store(sum + bias);
+    let write = |y: &mut [MaybeUninit<S>]| {
+        let shared = Shared::unwritten(y);
+        (0..cols.div_ceil(columns)).into_par_iter().for_each(|task| {
+            vectorize(inlined!(|| {
+                for column in task * columns..((task + 1) * columns).min(cols) {
+                    let weights = &b.data()[column * b.col_stride()..][..inner];
+                    let bias = bias.map_or(Real::ZERO, |bias| bias[column].load());
+                    for row in 0..rows {
+                        let sum = dot(&a.data()[row * a.row_stride()..][..inner], weights);
+                        // SAFETY: this column belongs to this task alone.
+                        let y = unsafe { shared.uninitialized(row * cols + column, 1) };
+                        y[0].write(S::store(sum + bias));
+                    }
                 }
-            }
-        }));
-    });
-    Some(y)
+            }));
+        });
+    };
+    // SAFETY: the tasks write all columns of all rows.
+    Some(unsafe { written(rows * cols, write) })
 }
 
 #[cfg(test)]
