@@ -25,7 +25,7 @@ pub(crate) const RUNS: &str = "RUNNER_RUNS";
 pub(crate) const CACHE: &str = "RUNNER_CACHE";
 /// The variable with the secret that ranks of a launcher share.
 pub(crate) const TOKEN: &str = "RUNNER_TOKEN";
-/// The variable with the name of the way in which a CPU multiplies bf16 matrices.
+/// The variable with the name of the method with which a CPU multiplies bf16 matrices.
 const BF16_PRODUCTS: &str = "RUNNER_BF16_PRODUCTS";
 
 /// Applies the variables that concern the whole process.
@@ -34,8 +34,8 @@ const BF16_PRODUCTS: &str = "RUNNER_BF16_PRODUCTS";
 /// If a variable has a wrong value.
 pub(crate) fn apply_process_variables() -> anyhow::Result<()> {
     if let Some(name) = env::var_os(BF16_PRODUCTS).filter(|name| !name.is_empty()) {
-        match Bf16Products::named(&name.to_string_lossy()) {
-            Ok(way) => way.choose(),
+        match Bf16Products::parse_name(&name.to_string_lossy()) {
+            Ok(method) => method.choose(),
             Err(message) => refuse!("{BF16_PRODUCTS}: {message}"),
         }
     }
@@ -263,7 +263,7 @@ pub(crate) fn host(runs: PathBuf, threads: ThreadArgs) -> anyhow::Result<Host> {
         cache: cache_dir()?,
         threads: threads.count(),
         has_given_threads: threads.threads.is_some(),
-        cores: Vec::new(),
+        bound_cores: Vec::new(),
         bound_nodes: None,
         peak_flops: super::plan::parse_peak_flops(env::var_os(super::plan::PEAK_FLOPS))?,
         environment: utf8_environment().collect(),

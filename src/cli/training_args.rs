@@ -27,8 +27,8 @@ pub(crate) struct TrainingArgs {
     pub threads: ThreadArgs,
     #[command(flatten)]
     pub root: RunsFolderArgs,
-    /// Bind the threads of each rank to the cores of a NUMA node, or of several if there are fewer ranks: then a rank's memory is on its node.
-    #[arg(long, value_name = "WHAT")]
+    /// Bind each rank's threads to the cores of its NUMA node, or of its nodes if there are fewer ranks, so that its memory is near.
+    #[arg(long, value_name = "TO")]
     pub bind: Option<Binding>,
     /// Stop after step N with a checkpoint; `runner resume` goes on.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]

@@ -53,7 +53,7 @@ pub struct Host {
     /// True if the number of threads was asked for; else it is the number of this machine's cores.
     pub has_given_threads: bool,
     /// The cores that this process's threads may run on; empty: all that it may use.
-    pub cores: Vec<usize>,
+    pub bound_cores: Vec<usize>,
     /// The NUMA nodes to whose cores ranks are bound; `None`: ranks are not bound.
     pub bound_nodes: Option<NumaNodes>,
     /// Peak FLOP/s of each device, which utilization is reported against; `None`: as far as it is known.
@@ -92,7 +92,7 @@ impl Host {
             cache,
             threads,
             has_given_threads: false,
-            cores: Vec::new(),
+            bound_cores: Vec::new(),
             bound_nodes: None,
             peak_flops: None,
             environment: BTreeMap::new(),
@@ -112,14 +112,17 @@ impl Host {
     /// This machine for one rank of `world`, which shares its threads with the other ranks on it.
     pub(crate) fn shared_with(&self, world: &World) -> Self {
         let threads = world.threads(self.threads, self.has_given_threads);
-        let (own, all) = world.place_among_sharers();
-        Self { threads, cores: self.rank_threads(threads, own, all).cores, ..self.clone() }
+        let (own, all) = world.index_among_sharers();
+        let RankThreads { count, cores } = self.rank_threads(threads, own, all);
+        Self { threads: count, bound_cores: cores, ..self.clone() }
     }
 
-    /// `count` threads of rank `rank` of the `ranks` that share this machine.
+    /// The threads of rank `rank` of the `ranks` that share this machine: `count`, or fewer if it is bound to fewer cores.
     pub(crate) fn rank_threads(&self, count: usize, rank: usize, ranks: usize) -> RankThreads {
-        let cores = self.bound_nodes.as_ref().map(|nodes| nodes.cores_of_rank(rank, ranks));
-        RankThreads { count, cores: cores.unwrap_or_default() }
+        let Some(nodes) = &self.bound_nodes else { return count.into() };
+        let cores = nodes.cores_of_rank(rank, ranks);
+        let sharers = (0..ranks).filter(|other| nodes.cores_of_rank(*other, ranks) == cores).count();
+        RankThreads { count: count.min(cores.len() / sharers.max(1)).max(1), cores }
     }
 
     /// A pool of `threads` threads, in which to prepare data and compute.
@@ -127,7 +130,7 @@ impl Host {
     /// # Errors
     /// If the system does not give that many threads.
     pub fn pool(&self) -> Result<rayon::ThreadPool, EngineError> {
-        thread_pool(RankThreads { count: self.threads, cores: self.cores.clone() })
+        thread_pool(RankThreads { count: self.threads, cores: self.bound_cores.clone() })
     }
 }
 
@@ -490,5 +493,7 @@ mod tests {
     #[test]
     fn a_pool_has_the_threads_that_were_asked_for() {
         assert_eq!(thread_pool(3).unwrap().current_num_threads(), 3);
+        let bound = RankThreads { count: 1, cores: vec![usize::MAX / 2] };
+        assert!(thread_pool(bound).is_err(), "no machine has this core");
     }
 }

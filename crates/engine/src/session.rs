@@ -27,7 +27,7 @@ use crate::launch::threads::{self, ThreadRank};
 use crate::launch::{Faults, TrainingStart};
 use crate::observer::{RunEvent, RunObserver};
 use crate::outcome::{RunOutcome, RunReport};
-use crate::prepare::{Host, PreparedRun, load_state, training_resources};
+use crate::prepare::{Host, PreparedRun, load_state, thread_pool, training_resources};
 use crate::recording::Recording;
 use crate::run_error::RunError;
 use crate::session_facts::describe_session;
@@ -298,7 +298,10 @@ impl RunSession<'_> {
         for RankPlan { program, hardware, .. } in &self.plan().ranks {
             let load = || load_state(self.experiment, program, hash, data, self.host, checkpoint);
             let threads = self.host.rank_threads(hardware.threads, program.rank, self.plan().ranks.len());
-            ranks.push(ThreadRank { program, threads, state: self.ready.pool.install(load)? });
+            // On the rank's own threads, because memory is on the node of the thread that writes it first.
+            let pool = thread_pool(threads.clone()).map_err(|error| RunError::Start(error.to_string()))?;
+            let state = pool.install(load)?;
+            ranks.push(ThreadRank { program, threads, state });
         }
         let is_only_rank = ranks.len() == 1;
         let controls = self.training_start(resume_point, recording).controls(self.stop.flag());

@@ -68,7 +68,7 @@ pub fn compile(experiment: &Experiment, data: &DataFacts, cluster: &ClusterFacts
     if experiment.precision == Precision::Tf32 && hardware.iter().any(|facts| facts.device == Device::Cpu) {
         notes.push("precision: tf32 is computed as fp32 on a CPU, which has no TF32".to_owned());
     }
-    notes.extend(devices::describe_numa(&hardware, sequences));
+    notes.extend(devices::advise_replica_per_node(&hardware, sequences));
     let (evaluated, saved) = (experiment.eval.every, experiment.checkpoint.every);
     if data.test.is_some() && eval.loss.is_some() && !evaluated.is_multiple_of(saved.max(1)) {
         notes.push(format!(

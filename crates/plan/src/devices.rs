@@ -268,9 +268,9 @@ fn divide_shared(chosen: &[DeviceFacts]) -> Vec<DeviceFacts> {
 }
 
 /// The advice to start a rank for each NUMA node, where the only rank is on a CPU with several and a batch can be divided among them.
-pub(crate) fn describe_numa(hardware: &[DeviceFacts], sequences: usize) -> Option<String> {
-    let [DeviceFacts { device: Device::Cpu, numa_nodes: Some(nodes), .. }] = hardware else { return None };
-    sequences.is_multiple_of(*nodes).then(|| {
+pub(crate) fn advise_replica_per_node(hardware: &[DeviceFacts], sequences: usize) -> Option<String> {
+    let [DeviceFacts { device: Device::Cpu, numa_nodes: Some(nodes), threads, .. }] = hardware else { return None };
+    (threads >= nodes && sequences.is_multiple_of(*nodes)).then(|| {
         format!(
             "device: this machine has {nodes} NUMA nodes, whose cores read each other's memory more slowly than their own: \
              parallel: {{mode: ddp, replicas: {nodes}}} with `runner apply --bind numa` keeps each replica on a node"

@@ -13,8 +13,8 @@ use runner_spec::program::{Device, EvalSpec, Instruction, Program};
 /// Changes when the meaning of a program does, so that an old run is not taken for a new one.
 const FORMAT: &str = "runner plan 2";
 const MATH_FORMAT: &str = "runner mathematics 1";
-/// The formats of runs in bf16. The plan's changed when a CPU's activations became bf16 tensors, the other one when gains and biases were
-/// no longer rounded.
+/// The formats of runs in bf16. Both changed when gains and biases were no longer rounded, on CPUs and GPUs, and the plan's when a CPU's
+/// activations became bf16 tensors.
 const FORMAT_BF16: &str = "runner plan 5, bf16";
 const MATH_FORMAT_BF16: &str = "runner mathematics 2, bf16";
 /// The formats of runs without master weights: the plan's changed with [`FORMAT_BF16`], the other one when gradients were rounded after

@@ -28,9 +28,9 @@ const BYTES_PER_TOKEN: u64 = 8;
 
 const F32_BYTES: u64 = 4;
 
-/// A CPU's attention backward holds probabilities, their gradient and their dropped copy for a block of queries.
+/// A CPU's attention backward holds probabilities, their gradient, and their dropped or rounded copy for a block of queries.
 const TILES: u64 = 3;
-/// It also holds query, key, value, the gradients of these, and that of the output, of one head.
+/// It also holds the gradients of keys and values of one head, and products hold packed matrices of it: at most as many.
 const HEAD_BUFFERS: u64 = 7;
 
 /// Peak bytes of the rank of `program` on `hardware`, by category, with `live` micro-batches of each chunk (`check` counts them) and

@@ -78,7 +78,7 @@ pub struct DeviceFacts {
     /// Host threads that a rank on this device computes with.
     pub threads: usize,
     pub memory_bytes: Option<u64>,
-    /// The number of parts of its memory, each of which is near to a part of its cores, if there are several.
+    /// The number of NUMA nodes whose cores this process may use; `None` if it is one, or not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub numa_nodes: Option<usize>,
     /// Peak FLOP/s of matrix products by precision; MFU is reported against it.

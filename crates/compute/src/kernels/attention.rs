@@ -38,6 +38,9 @@ pub fn attention_backward(
 }
 
 fn check(s: AttentionShape, masks: AttentionMasks<'_>) -> Result<()> {
+    if s.kv_heads == 0 || !s.heads.is_multiple_of(s.kv_heads) {
+        bail!("{} heads for {} key-value heads", s.heads, s.kv_heads)
+    }
     match masks.valid_lengths {
         Some(lengths) if lengths.host.len() != s.batch => {
             bail!("{} valid lengths for {} samples", lengths.host.len(), s.batch)

@@ -11,7 +11,7 @@ use runner_spec::cluster::ClusterFacts;
 use runner_spec::rates::Rates;
 
 /// Kernels change with the program, and so may this file.
-pub(super) const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "-1");
+pub(super) const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "-2");
 
 /// The measured rates of a machine, and the program that measured them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

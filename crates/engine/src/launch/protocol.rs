@@ -88,7 +88,8 @@ pub(super) struct RankStart {
 }
 
 impl RankStart {
-    /// The topology of the shared memory, which the rank and its parent must agree on. Activations are sent as f32.
+    /// The topology of the shared memory, which the rank and its parent must agree on. Activations are sent as f32,
+    /// or as bf16, which is smaller.
     pub(super) fn topology(&self) -> Topology {
         topology(&self.program, self.channel_slots, size_of::<f32>())
     }

@@ -120,8 +120,8 @@ impl World {
         (total / sharers.max(1)).max(1)
     }
 
-    /// The place of this rank, from 0, among the ranks of its machine that have the same cores, and their number.
-    pub fn place_among_sharers(&self) -> (usize, usize) {
+    /// The index of this rank among the ranks of its machine that have the same cores, and their number.
+    pub fn index_among_sharers(&self) -> (usize, usize) {
         let own = &self.mesh.ranks()[self.rank()];
         let sharers = self.ranks_of_machine().filter(|(_, peer)| peer.cores == own.cores).map(|(rank, _)| rank);
         let sharers: Vec<usize> = sharers.collect();
@@ -143,7 +143,7 @@ impl World {
         let Some(first) = plan.ranks.first() else {
             return Err(JoinError::Failed("the plan has no ranks".to_owned()));
         };
-        // Activations are sent as f32.
+        // Activations are sent as f32, or as bf16, which is smaller.
         let topology = topology(&first.program, plan.channel_slots, size_of::<f32>());
         // Periodic instructions are not part of the plan's hash, but all ranks must execute them together.
         let periodic = json_bytes(&first.program.periodic);
@@ -267,7 +267,7 @@ mod tests {
         assert!(world.is_leader() && world.must_report());
         assert_eq!(world.rank_locations(), [RankLocation { node: 0, local_rank: 0 }]);
         assert_eq!((world.machine_count(), world.threads(6, true), world.threads(0, false)), (1, 6, 1));
-        assert_eq!(world.place_among_sharers(), (0, 1));
+        assert_eq!(world.index_among_sharers(), (0, 1));
     }
 
     /// The place of a failure outside training follows from the rank's status.

@@ -49,6 +49,7 @@ pub fn relu_backward<S: Stored>(x: &[S], dy: &mut [S]) {
 
 /// silu(gate)·up, [rows, width]; `gate_up` is [rows, 2·width] with the gate first.
 pub fn swiglu<S: Stored>(gate_up: &[S], width: usize) -> Vec<S> {
+    assert!(gate_up.len().is_multiple_of(2 * width), "rows of another width");
     // SAFETY: all rows are written.
     unsafe { written(gate_up.len() / 2, |y| swiglu_rows(gate_up, width, y)) }
 }
@@ -72,6 +73,7 @@ fn swiglu_rows<S: Stored>(gate_up: &[S], width: usize, y: &mut [MaybeUninit<S>])
 
 /// dL/d(gate_up), [rows, 2·width].
 pub fn swiglu_backward<S: Stored>(gate_up: &[S], dy: &[S], width: usize) -> Vec<S> {
+    assert!(gate_up.len().is_multiple_of(2 * width) && dy.len() == gate_up.len() / 2, "rows of another width");
     // SAFETY: all rows are written.
     unsafe { written(gate_up.len(), |dgate_up| swiglu_backward_rows(gate_up, dy, width, dgate_up)) }
 }

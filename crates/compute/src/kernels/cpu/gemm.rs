@@ -83,36 +83,27 @@ pub fn product<T: Real>(a: Mat<T>, b: Mat<T>) -> Vec<T> {
     // SAFETY: there are a.rows rows of b.cols elements. The product writes them all, and reads none of them.
     unsafe {
         written(a.rows * b.cols, |out| {
-            gemm_raw(out.as_mut_ptr().cast(), b.cols, T::ZERO, T::ONE, a, b, pool());
+            gemm_raw(out.as_mut_ptr().cast(), T::ZERO, T::ONE, a, b, pool());
         })
     }
 }
 
-/// out = keep·out + scale·a·b, `out` having rows `stride` apart. `keep` 0 does not read `out`.
+/// out = keep·out + scale·a·b, row by row. `keep` 0 does not read `out`.
 ///
 /// # Panics
 /// If the shapes do not fit: an invariant of the callers.
-pub fn gemm<T: Real>(out: &mut [T], stride: usize, keep: T, scale: T, a: Mat<T>, b: Mat<T>, threads: Parallelism) {
+pub fn gemm<T: Real>(out: &mut [T], keep: T, scale: T, a: Mat<T>, b: Mat<T>, threads: Parallelism) {
     assert_eq!(a.cols, b.rows, "inner dimensions differ");
-    let (m, n) = (a.rows, b.cols);
-    assert!(m == 0 || (n <= stride && (m - 1) * stride + n <= out.len()), "product beyond its slice");
-    // SAFETY: `out` holds m rows of n elements, checked above, and the exclusive borrow keeps others out.
-    unsafe { gemm_raw(out.as_mut_ptr(), stride, keep, scale, a, b, threads) }
+    assert!(a.rows * b.cols <= out.len(), "product beyond its slice");
+    // SAFETY: `out` holds a.rows rows of b.cols elements, and the exclusive borrow keeps others out.
+    unsafe { gemm_raw(out.as_mut_ptr(), keep, scale, a, b, threads) }
 }
 
-/// `gemm` into memory that other tasks write other parts of.
+/// [`gemm`] into memory that may be uninitialized if `keep` is 0.
 ///
 /// # Safety
-/// `out` must be valid for `a.rows` rows of `b.cols` elements, `stride` apart, and no other thread may touch those.
-pub unsafe fn gemm_raw<T: Real>(
-    out: *mut T,
-    stride: usize,
-    keep: T,
-    scale: T,
-    a: Mat<T>,
-    b: Mat<T>,
-    threads: Parallelism,
-) {
+/// `out` must be valid for `a.rows` rows of `b.cols` elements, and no other thread may touch those.
+unsafe fn gemm_raw<T: Real>(out: *mut T, keep: T, scale: T, a: Mat<T>, b: Mat<T>, threads: Parallelism) {
     // SAFETY: `Mat` checked that a and b lie in their slices; the caller answers for `out`.
     unsafe {
         gemm::gemm(
@@ -121,7 +112,7 @@ pub unsafe fn gemm_raw<T: Real>(
             a.cols,
             out,
             1,
-            stride as isize,
+            b.cols as isize,
             keep != T::ZERO,
             a.data.as_ptr(),
             a.col_stride as isize,

@@ -5,13 +5,17 @@ use std::mem::MaybeUninit;
 use rayon::prelude::*;
 
 use super::elementwise::written;
-use super::simd::{self, dot, inlined, rows_per_task, sum_by, vectorize};
+use super::simd::{self, LANES, dot, inlined, rows_per_task, sum_by, vectorize};
 use super::{Real, Stored};
 
 /// Returns y and the statistics of each row. LayerNorm where there is a `bias`: y = (x − mean)·rstd·weight + bias, and the statistics are
 /// (mean, rstd) pairs, [rows, 2]. Otherwise RMSNorm: y = x·rstd·weight with rstd = 1/sqrt(mean(x²) + eps), and the statistics are rstd,
 /// [rows].
 pub fn normalize<S: Stored>(x: &[S], weight: &[S::Real], bias: Option<&[S::Real]>, eps: f64) -> (Vec<S>, Vec<S::Real>) {
+    assert!(
+        x.len().is_multiple_of(weight.len()) && bias.is_none_or(|bias| bias.len() == weight.len()),
+        "shapes differ"
+    );
     let mut stats = S::Real::zeros(x.len() / weight.len() * statistics_per_row(bias.is_some()));
     // SAFETY: all rows are written.
     let y = unsafe { written(x.len(), |y| normalize_rows(x, weight, bias, eps, y, &mut stats)) };
@@ -70,6 +74,7 @@ pub fn normalize_backward<S: Stored>(
     dweight: &mut [S::Real],
     dbias: Option<&mut [S::Real]>,
 ) -> Vec<S> {
+    assert!(x.len().is_multiple_of(weight.len()), "rows of another width");
     // SAFETY: all rows are written.
     unsafe { written(x.len(), |dx| backward_of_rows(x, weight, stats, dy, skip, dx, dweight, dbias)) }
 }
@@ -133,7 +138,6 @@ fn backward_of_rows<S: Stored>(
 /// Σ x·y·f(z).
 #[inline(always)]
 fn dot3<S: Stored>(x: &[S], y: &[S::Real], z: &[S], f: impl Fn(S) -> S::Real) -> S::Real {
-    const LANES: usize = 16;
     let mut acc = [S::Real::ZERO; LANES];
     let n = x.len() / LANES * LANES;
     for ((x, y), z) in x.chunks_exact(LANES).zip(y.chunks_exact(LANES)).zip(z.chunks_exact(LANES)) {

@@ -172,7 +172,7 @@ impl<T> Shared<T> {
     }
 
     #[inline(always)]
-    pub fn pointer(self, offset: usize) -> *mut T {
+    fn pointer(self, offset: usize) -> *mut T {
         self.0.wrapping_add(offset)
     }
 

@@ -94,7 +94,7 @@ macro_rules! stored_as_computed {
             }
 
             fn product(a: Mat<Self>, b: Mat<Self>, bias: Option<&[Self]>) -> Vec<Self> {
-                if let Some(y) = product::of_few_rows(a, b, bias) {
+                if let Some(y) = product::multiply_few_rows(a, b, bias) {
                     return y;
                 }
                 let mut y = gemm::product(a, b);
@@ -105,11 +105,11 @@ macro_rules! stored_as_computed {
             }
 
             fn add_product(sum: &mut [Self], a: Mat<Self>, b: Mat<Self>) {
-                gemm::gemm(sum, b.cols(), 1.0, 1.0, a, b, gemm::pool());
+                gemm::gemm(sum, 1.0, 1.0, a, b, gemm::pool());
             }
 
             fn small_product(out: &mut [Self], scale: Self, adds: bool, a: Mat<Self>, b: Mat<Self>) {
-                gemm::gemm(out, b.cols(), if adds { 1.0 } else { 0.0 }, scale, a, b, gemm::calling_thread());
+                gemm::gemm(out, if adds { 1.0 } else { 0.0 }, scale, a, b, gemm::calling_thread());
             }
 
             elements_of!($variant);
@@ -153,7 +153,7 @@ impl Stored for bf16 {
     }
 
     fn product(a: Mat<Self>, b: Mat<Self>, bias: Option<&[Self]>) -> Vec<Self> {
-        product::of_few_rows(a, b, bias).unwrap_or_else(|| product::product(a, b, bias))
+        product::multiply_few_rows(a, b, bias).unwrap_or_else(|| product::product(a, b, bias))
     }
 
     fn add_product(sum: &mut [f32], a: Mat<Self>, b: Mat<Self>) {

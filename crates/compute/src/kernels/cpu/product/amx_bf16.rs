@@ -7,11 +7,11 @@ use std::sync::LazyLock;
 use half::bf16;
 
 use super::avx512_bf16;
-use super::packing::{PANEL_COLUMNS, PanelRow};
+use super::packing::{PANEL_COLUMNS, RowPair};
 use super::tiles::TileInstructions;
 use crate::kernels::cpu::gemm::Mat;
 
-/// Each tile register sums the products of the even and of the odd numbers of 32 apart, and adds both sums to those of the 32 before.
+/// The instruction sums the products of the even and of the odd positions of 32 numbers separately, and then adds both to the sum so far.
 pub(super) struct AmxBf16;
 
 /// Rows of a tile: two tile registers. With two of columns, four of the eight registers hold sums.
@@ -36,7 +36,7 @@ fn has_instructions() -> bool {
 #[cfg(target_os = "linux")]
 fn request_permission() -> bool {
     const ARCH_REQ_XCOMP_PERM: libc::c_int = 0x1023;
-    const XFEATURE_XTILEDATA: libc::c_int = 18;
+    const XFEATURE_XTILEDATA: libc::c_ulong = 18;
     // SAFETY: the call has no pointers.
     unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0 }
 }
@@ -80,7 +80,7 @@ impl TileInstructions for AmxBf16 {
         }
     }
 
-    unsafe fn sum_tile(left: Mat<bf16>, right: &[PanelRow], sums: &mut Self::Sums) {
+    unsafe fn sum_tile(left: Mat<bf16>, right: &[RowPair], sums: &mut Self::Sums) {
         assert_eq!((left.rows(), left.cols(), left.col_stride()), (ROWS, 2 * right.len(), 1), "operands of a tile");
         assert!(!right.is_empty() && left.cols().is_multiple_of(DEPTH), "depth of a tile");
         let row_bytes = size_of::<bf16>() * left.row_stride();
@@ -117,7 +117,7 @@ impl TileInstructions for AmxBf16 {
                 steps = inout(reg) right.len() / 16 => _,
                 sums = in(reg) sums.as_mut_ptr(),
                 row_bytes = in(reg) row_bytes,
-                panel_row_bytes = in(reg) size_of::<PanelRow>(),
+                panel_row_bytes = in(reg) size_of::<RowPair>(),
                 out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
                 out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
                 options(nostack),

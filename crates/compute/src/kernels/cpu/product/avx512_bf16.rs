@@ -8,7 +8,7 @@ use std::mem::transmute;
 
 use half::bf16;
 
-use super::packing::{PANEL_COLUMNS, PanelRow};
+use super::packing::{PANEL_COLUMNS, RowPair};
 use super::tiles::TileInstructions;
 use crate::kernels::cpu::gemm::Mat;
 
@@ -33,19 +33,19 @@ impl TileInstructions for Avx512Bf16 {
         task();
     }
 
-    unsafe fn sum_tile(left: Mat<bf16>, right: &[PanelRow], sums: &mut Self::Sums) {
+    unsafe fn sum_tile(left: Mat<bf16>, right: &[RowPair], sums: &mut Self::Sums) {
         // SAFETY: the caller's promise.
         unsafe { sum_tile(left, right, sums) }
     }
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
-fn sum_tile(left: Mat<bf16>, right: &[PanelRow], sums: &mut [[f32; PANEL_COLUMNS]; ROWS]) {
+fn sum_tile(left: Mat<bf16>, right: &[RowPair], sums: &mut [[f32; PANEL_COLUMNS]; ROWS]) {
     assert_eq!((left.rows(), left.cols(), left.col_stride()), (ROWS, 2 * right.len(), 1), "operands of a tile");
     let mut acc = [[_mm512_setzero_ps(); 2]; ROWS];
     let (mut pairs, stride) = (left.data().as_ptr(), left.row_stride());
     for row in right {
-        // SAFETY: the row is two registers; `left` has a pair in each row for each row of the panel. It may lie at an odd address.
+        // SAFETY: the row is two registers; `left` has a pair in each row for each row of the panel. The pair is aligned as a bf16 number alone.
         unsafe {
             let columns = row.0.as_ptr();
             let columns = [_mm512_loadu_si512(columns.cast()), _mm512_loadu_si512(columns.add(16).cast())];

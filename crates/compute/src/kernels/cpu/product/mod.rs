@@ -1,18 +1,19 @@
 //! Products of bf16 matrices, summed in f32, and products of a few rows in any type.
 //!
-//! A sum goes over the inner dimension in order, so that no element depends on how rows and columns are divided among threads.
+//! Sums over the inner dimension have a fixed order, so that no element depends on how rows and columns are divided among threads.
 
 #[cfg(target_arch = "x86_64")]
 mod amx_bf16;
 #[cfg(target_arch = "x86_64")]
 mod avx512_bf16;
+mod f32_blocks;
 #[cfg(target_arch = "x86_64")]
 mod packing;
 #[cfg(target_arch = "x86_64")]
 mod tiles;
-mod widened;
 
 use std::mem::MaybeUninit;
+use std::ops::Range;
 use std::sync::OnceLock;
 
 use half::bf16;
@@ -23,10 +24,11 @@ use super::gemm::Mat;
 use super::simd::{Shared, TASK, dot, inlined, matmul_instruction_set, vectorize};
 use super::{Real, Stored};
 
-/// Products of at most this many rows read the other matrix in place: reading it once takes longer than the arithmetic.
+/// Products of at most this many rows read the other matrix in place: reading it once takes longer than the arithmetic. They sum in
+/// another order than products of more rows.
 const FEW_ROWS: usize = 4;
 
-/// A way to multiply bf16 matrices. The ways round sums differently.
+/// A method of multiplying bf16 matrices. The methods round sums differently.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Bf16Products {
     /// With the tile instruction TDPBF16PS.
@@ -40,36 +42,39 @@ pub enum Bf16Products {
 static CHOSEN: OnceLock<Bf16Products> = OnceLock::new();
 
 impl Bf16Products {
-    /// All ways, the fastest first.
+    /// All methods, the fastest first.
     const ALL: [Self; 3] = [Self::AmxBf16, Self::Avx512Bf16, Self::F32];
 
-    /// The fastest way that this processor has.
+    /// The fastest method that this machine has.
     pub fn fastest() -> Self {
-        Self::ALL.into_iter().find(|way| way.is_available()).unwrap_or(Self::F32)
+        Self::ALL.into_iter().find(|method| method.is_available()).unwrap_or(Self::F32)
     }
 
-    /// The way that this process uses: the one that [`Self::choose`] was given, otherwise the fastest one.
+    /// The method that this process uses: the one that [`Self::choose`] was given, otherwise the fastest one.
     pub fn in_use() -> Self {
         *CHOSEN.get_or_init(Self::fastest)
     }
 
-    /// The way that is called `name`.
+    /// The method that is called `name`.
     ///
     /// # Errors
-    /// If there is none, or this processor lacks its instructions. The message has the names that are left.
-    pub fn named(name: &str) -> Result<Self, String> {
-        let available = || Self::ALL.into_iter().filter(|way| way.is_available()).map(Self::name).collect::<Vec<_>>();
-        match Self::ALL.into_iter().find(|way| way.name() == name) {
-            Some(way) if way.is_available() => Ok(way),
-            Some(_) => {
-                Err(format!("this processor cannot multiply with {name}; it can with {}", available().join(", ")))
-            }
+    /// If there is none, or this machine lacks its instructions. The message lists the methods that it has.
+    pub fn parse_name(name: &str) -> Result<Self, String> {
+        let available =
+            || Self::ALL.into_iter().filter(|method| method.is_available()).map(Self::name).collect::<Vec<_>>();
+        match Self::ALL.into_iter().find(|method| method.name() == name) {
+            Some(method) if method.is_available() => Ok(method),
+            Some(_) => Err(format!("this machine cannot multiply with {name}; it can with {}", available().join(", "))),
             None => Err(format!("{name:?} is none of {}", available().join(", "))),
         }
     }
 
-    /// Makes this process use this way. It has no effect after [`Self::in_use`].
+    /// Makes this process use this method. It has no effect after [`Self::in_use`].
+    ///
+    /// # Panics
+    /// If this machine lacks the instructions, which [`Self::parse_name`] checks.
     pub fn choose(self) {
+        assert!(self.is_available(), "instructions that are missing");
         CHOSEN.get_or_init(|| self);
     }
 
@@ -114,7 +119,7 @@ enum Destination<'a> {
 
 impl Destination<'_> {
     /// The destination of the sums over a part of the depth, which is the first part or a later one.
-    fn of_depth_block(self, is_first: bool) -> Self {
+    fn for_depth_block(self, is_first: bool) -> Self {
         match self {
             Self::Scaled { to, scale, adds } => Self::Scaled { to, scale, adds: adds || !is_first },
             rounded @ Self::Rounded(..) => rounded,
@@ -132,7 +137,7 @@ enum Threads {
 }
 
 impl Threads {
-    /// The number of tasks that keep these threads busy, of which a pool needs `most`.
+    /// The least number of tasks: `most` for a pool, 1 for the calling thread.
     fn tasks(self, most: usize) -> usize {
         match self {
             Self::Pool => most,
@@ -182,26 +187,32 @@ pub fn small_product(out: &mut [f32], scale: f32, adds: bool, a: Mat<bf16>, b: M
 
 fn scaled_product(out: &mut [f32], scale: f32, adds: bool, a: Mat<bf16>, b: Mat<bf16>, threads: Threads) {
     assert_eq!(a.cols(), b.rows(), "inner dimensions differ");
+    assert_ne!(a.cols(), 0, "a product of nothing");
     assert!(a.rows() * b.cols() <= out.len(), "product beyond its slice");
     // SAFETY: `out` holds a.rows rows of b.cols elements, and the exclusive borrow keeps others out.
     unsafe { multiply(a, b, Destination::Scaled { to: Shared::new(out), scale, adds }, threads) }
 }
 
-/// Multiplies in the way that is in use.
+/// Multiplies with the method that is in use.
 ///
 /// # Safety
 /// The destination must have a.rows rows of b.cols elements, which no other thread may touch.
 unsafe fn multiply(a: Mat<bf16>, b: Mat<bf16>, destination: Destination<'_>, threads: Threads) {
-    // SAFETY: the caller's promise, and only ways are in use whose instructions the processor has.
+    // SAFETY: the caller's promise, and only methods are in use whose instructions the machine has.
     unsafe {
         match Bf16Products::in_use() {
             #[cfg(target_arch = "x86_64")]
             Bf16Products::AmxBf16 => tiles::multiply::<amx_bf16::AmxBf16>(a, b, destination, threads),
             #[cfg(target_arch = "x86_64")]
             Bf16Products::Avx512Bf16 => tiles::multiply::<avx512_bf16::Avx512Bf16>(a, b, destination, threads),
-            _ => widened::multiply(a, b, destination, threads),
+            _ => f32_blocks::multiply(a, b, destination, threads),
         }
     }
+}
+
+/// The parts of `0..len` that have `size` elements, and the rest.
+fn split_range(len: usize, size: usize) -> impl Iterator<Item = Range<usize>> {
+    (0..len).step_by(size).map(move |from| from..(from + size).min(len))
 }
 
 /// Stores `sums`, of columns from `column` on, in the elements of the destination from `first` on.
@@ -239,7 +250,7 @@ unsafe fn store_row(sums: &[f32], first: usize, column: usize, destination: Dest
 
 /// a·b + `bias` for an `a` of a few rows and a `b` whose columns are contiguous, each element by a dot product; `None` for other
 /// matrices.
-pub fn of_few_rows<S: Stored>(a: Mat<S>, b: Mat<S>, bias: Option<&[S]>) -> Option<Vec<S>> {
+pub fn multiply_few_rows<S: Stored>(a: Mat<S>, b: Mat<S>, bias: Option<&[S]>) -> Option<Vec<S>> {
     let (rows, inner, cols) = (a.rows(), a.cols(), b.cols());
     if rows > FEW_ROWS || inner == 0 || b.row_stride() != 1 || a.col_stride() != 1 {
         return None;

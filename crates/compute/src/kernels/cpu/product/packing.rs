@@ -18,7 +18,7 @@ pub(super) const PANEL_COLUMNS: usize = 32;
 /// row's in the high half.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
-pub(super) struct PanelRow(pub [u32; PANEL_COLUMNS]);
+pub(super) struct RowPair(pub [u32; PANEL_COLUMNS]);
 
 /// Panels that one task packs: their columns lie next to each other in memory.
 const PANELS_PER_TASK: usize = 8;
@@ -39,12 +39,12 @@ pub(super) unsafe fn pack_panels<'a>(
     depth: Range<usize>,
     columns: Range<usize>,
     padded_depth: usize,
-    panels: &'a mut Vec<PanelRow>,
+    panels: &'a mut Vec<RowPair>,
     threads: Threads,
-) -> &'a [PanelRow] {
+) -> &'a [RowPair] {
     let pairs = padded_depth / 2;
     let len = columns.len().div_ceil(PANEL_COLUMNS) * pairs;
-    let panels = grown(panels, len, PanelRow([0; PANEL_COLUMNS]));
+    let panels = grown(panels, len, RowPair([0; PANEL_COLUMNS]));
     threads.for_each_chunk(panels, PANELS_PER_TASK * pairs, |task, panels| {
         let first = columns.start + task * PANELS_PER_TASK * PANEL_COLUMNS;
         let columns = first..(first + PANELS_PER_TASK * PANEL_COLUMNS).min(columns.end);
@@ -70,7 +70,7 @@ fn grown<T: Copy>(buffer: &mut Vec<T>, len: usize, value: T) -> &mut [T] {
 
 /// [`pack_panels`] for one task and a matrix with contiguous rows.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-fn pack_rows(matrix: Mat<bf16>, depth: Range<usize>, columns: Range<usize>, pairs: usize, panels: &mut [PanelRow]) {
+fn pack_rows(matrix: Mat<bf16>, depth: Range<usize>, columns: Range<usize>, pairs: usize, panels: &mut [RowPair]) {
     for pair in 0..pairs {
         let [low, high] = rows_of_pair(matrix, &depth, &columns, pair);
         for (index, panel) in panels.chunks_exact_mut(pairs).enumerate() {
@@ -84,7 +84,7 @@ fn pack_rows(matrix: Mat<bf16>, depth: Range<usize>, columns: Range<usize>, pair
 
 /// [`pack_panels`] for one task and a matrix with contiguous columns.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-fn pack_columns(matrix: Mat<bf16>, depth: Range<usize>, columns: Range<usize>, pairs: usize, panels: &mut [PanelRow]) {
+fn pack_columns(matrix: Mat<bf16>, depth: Range<usize>, columns: Range<usize>, pairs: usize, panels: &mut [RowPair]) {
     for (index, panel) in panels.chunks_exact_mut(pairs).enumerate() {
         for half in 0..PANEL_COLUMNS / LANES {
             let first = columns.start + index * PANEL_COLUMNS + half * LANES;

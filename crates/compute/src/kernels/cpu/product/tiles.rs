@@ -1,7 +1,7 @@
 //! Products of bf16 matrices with instructions that sum a tile in registers.
 //!
-//! The right matrix is packed into panels. The left one is read in place where its rows are contiguous; otherwise they are copied. The
-//! sums of a tile stay in registers over the whole depth of a block.
+//! The right matrix is packed into panels. The left one is read in place where its rows are contiguous, not whole pages apart, and fill
+//! tiles; otherwise they are copied. The sums of a tile stay in registers over the whole depth of a block.
 
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,8 +9,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use half::bf16;
 use runner_spec::program::{PRODUCT_OPERAND_BYTES, PRODUCT_SUM_BYTES};
 
-use super::packing::{PANEL_COLUMNS, PanelRow, copy_rows, pack_panels};
-use super::{Destination, Threads, store_row};
+use super::packing::{PANEL_COLUMNS, RowPair, copy_rows, pack_panels};
+use super::{Destination, Threads, split_range, store_row};
 use crate::kernels::cpu::gemm::Mat;
 use crate::kernels::cpu::simd::Shared;
 
@@ -20,8 +20,9 @@ const MAX_DEPTH: usize = 4096;
 /// Rows of the left matrix that are this many elements apart, a page, compete for the same lines of the first-level cache.
 const PAGE_ELEMENTS: usize = 2048;
 
-/// A task computes at most so many tiles in each direction, and fewer where a block would have fewer tasks than this.
+/// A task computes at most this many tiles in each direction.
 const TASK_TILES: usize = 4;
+/// Tasks of a pool are made smaller until a block has this many.
 const MIN_TASKS: usize = 64;
 
 /// Instructions that multiply bf16 numbers and sum the products of a tile. Processors that have them have AVX-512 with its extensions
@@ -47,16 +48,17 @@ pub(super) trait TileInstructions {
     ///
     /// # Panics
     /// If the shapes do not fit: an invariant of the caller.
-    unsafe fn sum_tile(left: Mat<bf16>, right: &[PanelRow], sums: &mut Self::Sums);
+    unsafe fn sum_tile(left: Mat<bf16>, right: &[RowPair], sums: &mut Self::Sums);
 }
 
-/// Memory that later products use again: that of as many products as have run at the same time.
-static FREE_BUFFERS: Mutex<Vec<Buffers>> = Mutex::new(Vec::new());
+/// Buffers that later products reuse: as many as products have run at the same time. Those of small products stay small.
+static BUFFERS_OF_POOLS: Mutex<Vec<Buffers>> = Mutex::new(Vec::new());
+static BUFFERS_OF_CALLERS: Mutex<Vec<Buffers>> = Mutex::new(Vec::new());
 
 #[derive(Default)]
 struct Buffers {
     left: Vec<bf16>,
-    right: Vec<PanelRow>,
+    right: Vec<RowPair>,
     /// Sums over the blocks so far, where a product is deeper than a block.
     sums: Vec<f32>,
 }
@@ -78,6 +80,9 @@ pub(super) unsafe fn multiply<T: TileInstructions>(
     threads: Threads,
 ) {
     let (rows, inner, cols) = (a.rows(), a.cols(), b.cols());
+    if rows == 0 || cols == 0 {
+        return;
+    }
     let is_read_in_place = a.col_stride() == 1
         && !a.row_stride().is_multiple_of(PAGE_ELEMENTS)
         && inner.is_multiple_of(T::DEPTH_STEP)
@@ -91,15 +96,15 @@ pub(super) unsafe fn multiply<T: TileInstructions>(
         if keeps_sums { PRODUCT_SUM_BYTES / (size_of::<f32>() * block_cols) } else { usize::MAX },
     ];
     let block_rows = rows.min(most_rows[0]).min(most_rows[1]).max(T::ROWS);
-    let mut buffers = lock_free_buffers().pop().unwrap_or_default();
+    let mut buffers = lock_free_buffers(threads).pop().unwrap_or_default();
     let Buffers { left, right, sums } = &mut buffers;
-    for these in parts(0..rows, block_rows) {
-        for columns in parts(0..cols, block_cols) {
+    for block_rows in split_range(rows, block_rows) {
+        for columns in split_range(cols, block_cols) {
             if keeps_sums {
-                sums.resize(sums.len().max(these.len() * columns.len()), 0.0);
+                sums.resize(sums.len().max(block_rows.len() * columns.len()), 0.0);
             }
-            for depth in parts(0..inner, depth) {
-                let block = Block { rows: these.clone(), cols: columns.clone(), depth };
+            for depth in split_range(inner, depth) {
+                let block = Block { rows: block_rows.clone(), cols: columns.clone(), depth };
                 let padded = block.depth.len().next_multiple_of(T::DEPTH_STEP);
                 // SAFETY: the caller's promise.
                 let panels = unsafe { pack_panels(b, block.depth.clone(), block.cols.clone(), padded, right, threads) };
@@ -124,20 +129,19 @@ pub(super) unsafe fn multiply<T: TileInstructions>(
             }
         }
     }
-    lock_free_buffers().push(buffers);
+    lock_free_buffers(threads).push(buffers);
 }
 
 /// The lock's holders do not panic, and any list of buffers is valid.
-fn lock_free_buffers() -> MutexGuard<'static, Vec<Buffers>> {
-    FREE_BUFFERS.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock_free_buffers(threads: Threads) -> MutexGuard<'static, Vec<Buffers>> {
+    let buffers = match threads {
+        Threads::Pool => &BUFFERS_OF_POOLS,
+        Threads::Caller => &BUFFERS_OF_CALLERS,
+    };
+    buffers.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Parts of `size` elements, and the rest.
-fn parts(range: Range<usize>, size: usize) -> impl Iterator<Item = Range<usize>> {
-    range.clone().step_by(size).map(move |from| from..(from + size).min(range.end))
-}
-
-/// What becomes of the sums of a block.
+/// The destination of the sums of a block.
 #[derive(Clone, Copy)]
 struct Output<'a> {
     destination: Destination<'a>,
@@ -157,7 +161,7 @@ unsafe fn multiply_block<T: TileInstructions>(
     block: &Block,
     left: Mat<bf16>,
     first_row: usize,
-    panels: &[PanelRow],
+    panels: &[RowPair],
     output: Output<'_>,
     threads: Threads,
 ) {
@@ -230,7 +234,7 @@ unsafe fn store_rows(
     block: &Block,
     output: Output<'_>,
 ) {
-    let destination = output.destination.of_depth_block(output.is_first);
+    let destination = output.destination.for_depth_block(output.is_first);
     for (row, sums) in rows.zip(sums) {
         let sums = &mut sums[..width];
         if let Some(kept) = output.sums {

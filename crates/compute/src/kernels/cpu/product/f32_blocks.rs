@@ -5,7 +5,7 @@ use std::ops::Range;
 use half::bf16;
 use runner_spec::program::{PRODUCT_BLOCK, PRODUCT_DEPTH};
 
-use super::{Destination, Threads};
+use super::{Destination, Threads, split_range};
 use crate::kernels::cpu::Stored;
 use crate::kernels::cpu::gemm::{Mat, calling_thread, gemm, pool};
 use crate::kernels::cpu::simd::{inlined, rows_per_task, vectorize};
@@ -14,27 +14,22 @@ use crate::kernels::cpu::simd::{inlined, rows_per_task, vectorize};
 /// As for [`super::multiply`].
 pub(super) unsafe fn multiply(a: Mat<bf16>, b: Mat<bf16>, destination: Destination<'_>, threads: Threads) {
     let (rows, inner, cols) = (a.rows(), a.cols(), b.cols());
-    for columns in blocks(cols, PRODUCT_BLOCK) {
-        for these in blocks(rows, PRODUCT_BLOCK) {
-            let mut sum = vec![0.0; these.len() * columns.len()];
-            for depth in blocks(inner, PRODUCT_DEPTH) {
-                let part_of_a = Widened::new(a, these.clone(), depth.clone(), threads);
+    for columns in split_range(cols, PRODUCT_BLOCK) {
+        for block_rows in split_range(rows, PRODUCT_BLOCK) {
+            let mut sum = vec![0.0; block_rows.len() * columns.len()];
+            for depth in split_range(inner, PRODUCT_DEPTH) {
+                let part_of_a = Widened::new(a, block_rows.clone(), depth.clone(), threads);
                 let part_of_b = Widened::new(b, depth, columns.clone(), threads);
                 let parallelism = match threads {
                     Threads::Pool => pool(),
                     Threads::Caller => calling_thread(),
                 };
-                gemm(&mut sum, columns.len(), 1.0, 1.0, part_of_a.mat(), part_of_b.mat(), parallelism);
+                gemm(&mut sum, 1.0, 1.0, part_of_a.mat(), part_of_b.mat(), parallelism);
             }
             // SAFETY: the caller's promise.
-            unsafe { store(&mut sum, these, columns.clone(), cols, destination, threads) };
+            unsafe { store(&mut sum, block_rows, columns.clone(), cols, destination, threads) };
         }
     }
-}
-
-/// The parts of `0..len` that have `size` elements, and the rest.
-fn blocks(len: usize, size: usize) -> impl Iterator<Item = Range<usize>> {
-    (0..len).step_by(size).map(move |from| from..(from + size).min(len))
 }
 
 /// The f32 copy of a part of a matrix, in the order in which the matrix stores it.
