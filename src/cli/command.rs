@@ -98,6 +98,8 @@ enum Command {
 /// Runs the command that the process was started with.
 pub(crate) fn run() -> ExitCode {
     completions::answer_shell::<Cli>();
+    // Before arguments are parsed: the version names what the variables choose.
+    let variables = apply_process_variables();
     let cli = match Cli::try_parse_from(runs_tag::expand_removed_tags(std::env::args_os().collect())) {
         Ok(cli) => cli,
         Err(error) => {
@@ -113,7 +115,7 @@ pub(crate) fn run() -> ExitCode {
         }
     };
     set_verbose(cli.verbose);
-    match apply_process_variables().and_then(|()| execute(&cli.command)) {
+    match variables.and_then(|()| execute(&cli.command)) {
         Ok(exit) => exit.into(),
         Err(error) => {
             print_to_stderr(&render(&error, console::colors_enabled_stderr()));

@@ -85,8 +85,12 @@ impl TrainingArgs {
         // `resume` needs the run's folder on every machine, `apply` on the leader's alone.
         let resuming_command = is_launched.then(|| format!("{} (with the same launcher)", repeated_command()));
         let mut observer = ScreenObserver::new(OutputMode::detect(self.json, self.quiet), resuming_command)?;
-        let host =
-            Host { bound_nodes: self.bind.map(nodes_to_bind).transpose()?, ..host(self.root.root(), self.threads)? };
+        let mut host = host(self.root.root(), self.threads)?;
+        if let Some(binding) = self.bind {
+            let nodes = nodes_to_bind(binding)?;
+            host.threads = host.threads.min(nodes.core_count());
+            host.bound_nodes = Some(nodes);
+        }
         let result = interrupt.stoppable(|stop| work(&host, stop, &mut observer));
         observer.close(result, up_to_date_hint)
     }

@@ -34,7 +34,7 @@ pub(super) fn long_version() -> &'static str {
             target.as_deref().unwrap_or(std::env::consts::ARCH),
             instruction_set(),
             matmul_instruction_set(),
-            Bf16Products::fastest().instruction_set()
+            Bf16Products::in_use().instruction_set()
         )
     })
 }

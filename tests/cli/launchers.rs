@@ -244,6 +244,25 @@ fn another_plan_on_one_rank_is_reported_with_both() {
     assert!(sandbox.runs().is_empty(), "no run is made");
 }
 
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn other_products_in_bf16_on_one_rank_are_reported() {
+    if !is_x86_feature_detected!("avx512bf16") {
+        return; // there is one method
+    }
+    let sandbox = new_sandbox(DDP, 4);
+    let outputs = run_commands(2, |rank, port| {
+        let arguments = ["apply", "exp.yaml", "--threads", "1", "--set", "precision=bf16"];
+        let mut command = rank_command(&sandbox, rank, 2, port, &arguments);
+        command.env("RUNNER_BF16_PRODUCTS", ["f32", "avx512_bf16"][rank]);
+        command
+    });
+    let printed = expect_ended(&outputs, 1);
+    let message = "rank 1 multiplies bf16 matrices with avx512_bf16, and rank 0 with f32";
+    assert!(printed.contains(message) && printed.contains("RUNNER_BF16_PRODUCTS"), "{printed}");
+    assert!(sandbox.runs().is_empty(), "no run is made");
+}
+
 #[test]
 fn a_mistake_that_one_rank_alone_finds_is_reported_by_rank_0() {
     let sandbox = new_sandbox(DDP, 20);

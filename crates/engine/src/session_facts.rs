@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use runner_compute::kernels::cpu::product::Bf16Products;
 use runner_compute::kernels::cpu::simd::{instruction_set, matmul_instruction_set};
 use runner_machine::host::Machine;
+use runner_machine::numa::NumaNodes;
 use runner_machine::platform::{Platform, gpus_and_libraries};
 use runner_spec::experiment::Precision;
 use runner_spec::plan::Plan;
@@ -20,6 +21,7 @@ pub fn describe_session(host: &Host, plan: &Plan) -> Session {
     Session {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         threads: host.threads,
+        bound_numa_nodes: host.bound_nodes.as_ref().map(NumaNodes::count),
         machine: Machine::detect(),
         environment,
         platform: Some(detect_platform(host, plan)),

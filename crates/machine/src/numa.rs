@@ -42,6 +42,11 @@ impl NumaNodes {
         self.0.len()
     }
 
+    /// The number of cores of all nodes.
+    pub fn core_count(&self) -> usize {
+        self.0.iter().map(Vec::len).sum()
+    }
+
     /// The cores of rank `rank` of the `ranks` that share this machine. Ranks next to each other share a node if there are more ranks
     /// than nodes, and a rank has nodes next to each other if there are fewer.
     pub fn cores_of_rank(&self, rank: usize, ranks: usize) -> Vec<usize> {
@@ -109,6 +114,7 @@ mod tests {
         let lists = [("node10", "6-7\n"), ("node0", "0-1,8-9\n"), ("node1", "2-3,10-11\n"), ("node2", "\n")];
         assert_eq!(nodes(&lists, "0-11"), NumaNodes(vec![vec![0, 1, 8, 9], vec![2, 3, 10, 11], vec![6, 7]]));
         assert_eq!(nodes(&lists, "1,2-3\n"), NumaNodes(vec![vec![1], vec![2, 3]]));
+        assert_eq!(nodes(&lists, "1,2-3").core_count(), 3);
         assert_eq!(nodes(&[], "0-3"), NumaNodes::default());
         assert_eq!(NumaNodes::read(Path::new("/nothing/here"), &[0]).count(), 0);
         assert_eq!([parse_list("0-x"), parse_list("a")], [None, None]);

@@ -144,6 +144,9 @@ pub struct Session {
     pub version: String,
     pub commit: Option<String>,
     pub threads: usize,
+    /// The number of NUMA nodes to which ranks were bound; `None`: they were not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bound_numa_nodes: Option<usize>,
     /// The number of times that all ranks were restarted after one had failed.
     #[serde(default, skip_serializing_if = "is_default")]
     pub restarts: u32,

@@ -15,11 +15,15 @@ use super::system;
 use runner_comm::{
     CommError, Communicator, JoinConfig, JoinError, PeerIdentity, RankPhase, RankToken, RunAbort, TcpComm, TcpMesh,
 };
+use runner_compute::kernels::cpu::product::Bf16Products;
 use runner_plan::topology::topology;
 use runner_spec::cluster::RankLocation;
+use runner_spec::experiment::Precision;
 use runner_spec::format::json_bytes;
+use runner_spec::mesh::RankGroup;
 use runner_spec::plan::Plan;
-use runner_spec::topology::LocalRanks;
+use runner_spec::program::Device;
+use runner_spec::topology::{GroupId, LocalRanks};
 
 /// The time that a rank waits for the other ranks to join.
 const JOIN_TIMEOUT: Duration = Duration::from_mins(5);
@@ -149,6 +153,9 @@ impl World {
         let periodic = json_bytes(&first.program.periodic);
         let compared = format!("{}/{}", plan.hash, &blake3::hash(&periodic).to_hex()[..8]);
         let comm = TcpComm::new(Arc::clone(&self.mesh), &compared, &topology)?;
+        if first.program.precision == Precision::Bf16 && first.device == Device::Cpu {
+            compare_products(plan, &comm)?;
+        }
         let own = plan.ranks.get(self.rank()).map_or(&first.program, |rank| &rank.program);
         device_communicator(Box::new(comm), &topology, own, LocalRanks::Processes).map_err(JoinError::Failed)
     }
@@ -248,6 +255,18 @@ impl World {
             self.mesh.is_lost(rank)
         })
     }
+}
+
+/// Compares the methods with which ranks multiply bf16 matrices: the record names one.
+fn compare_products(plan: &Plan, comm: &dyn Communicator) -> Result<(), JoinError> {
+    let own = Bf16Products::in_use().name();
+    let all = comm.all_gather(GroupId(plan.mesh.index(RankGroup::World)), own.as_bytes())?;
+    let Some(rank) = all.iter().position(|other| Some(other) != all.first()) else { return Ok(()) };
+    let [leader, other] = [0, rank].map(|rank| String::from_utf8_lossy(&all[rank]));
+    Err(JoinError::Failed(format!(
+        "rank {rank} multiplies bf16 matrices with {other}, and rank 0 with {leader}, which rounds sums differently: set \
+         RUNNER_BF16_PRODUCTS to the same value for all ranks"
+    )))
 }
 
 #[cfg(test)]

@@ -78,7 +78,8 @@ impl Bf16Products {
         CHOSEN.get_or_init(|| self);
     }
 
-    fn name(self) -> &'static str {
+    /// The name that [`Self::parse_name`] reads.
+    pub fn name(self) -> &'static str {
         match self {
             Self::AmxBf16 => "amx_bf16",
             Self::Avx512Bf16 => "avx512_bf16",
