@@ -41,7 +41,7 @@ pub(crate) struct TrainingArgs {
     pub json: bool,
 }
 
-/// What the threads of a rank are bound to.
+/// The parts of a machine that `--bind` gives to ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Binding {
     Numa,

@@ -50,51 +50,49 @@ pub fn relu_backward<S: Stored>(x: &[S], dy: &mut [S]) {
 /// silu(gate)·up, [rows, width]; `gate_up` is [rows, 2·width] with the gate first.
 pub fn swiglu<S: Stored>(gate_up: &[S], width: usize) -> Vec<S> {
     assert!(gate_up.len().is_multiple_of(2 * width), "rows of another width");
-    // SAFETY: all rows are written.
-    unsafe { written(gate_up.len() / 2, |y| swiglu_rows(gate_up, width, y)) }
-}
-
-fn swiglu_rows<S: Stored>(gate_up: &[S], width: usize, y: &mut [MaybeUninit<S>]) {
     let rows = rows_per_task(2 * width);
     let one = S::Real::ONE;
-    y.par_chunks_mut(rows * width).zip(gate_up.par_chunks(rows * 2 * width)).for_each(|(y, gu)| {
-        vectorize(inlined!(|| {
-            for (y, gu) in y.chunks_exact_mut(width).zip(gu.chunks_exact(2 * width)) {
-                let (gate, up) = gu.split_at(width);
-                for ((y, &g), &u) in y.iter_mut().zip(gate).zip(up) {
-                    let (g, u) = (g.load(), u.load());
-                    let sigmoid = one / (one + (-g).fast_exp());
-                    y.write(S::store(g * sigmoid * u));
+    let write = |y: &mut [MaybeUninit<S>]| {
+        y.par_chunks_mut(rows * width).zip(gate_up.par_chunks(rows * 2 * width)).for_each(|(y, gu)| {
+            vectorize(inlined!(|| {
+                for (y, gu) in y.chunks_exact_mut(width).zip(gu.chunks_exact(2 * width)) {
+                    let (gate, up) = gu.split_at(width);
+                    for ((y, &g), &u) in y.iter_mut().zip(gate).zip(up) {
+                        let (g, u) = (g.load(), u.load());
+                        let sigmoid = one / (one + (-g).fast_exp());
+                        y.write(S::store(g * sigmoid * u));
+                    }
                 }
-            }
-        }));
-    });
+            }));
+        });
+    };
+    // SAFETY: all rows are written.
+    unsafe { written(gate_up.len() / 2, write) }
 }
 
 /// dL/d(gate_up), [rows, 2·width].
 pub fn swiglu_backward<S: Stored>(gate_up: &[S], dy: &[S], width: usize) -> Vec<S> {
     assert!(gate_up.len().is_multiple_of(2 * width) && dy.len() == gate_up.len() / 2, "rows of another width");
-    // SAFETY: all rows are written.
-    unsafe { written(gate_up.len(), |dgate_up| swiglu_backward_rows(gate_up, dy, width, dgate_up)) }
-}
-
-fn swiglu_backward_rows<S: Stored>(gate_up: &[S], dy: &[S], width: usize, dgate_up: &mut [MaybeUninit<S>]) {
     let rows = rows_per_task(2 * width);
     let one = S::Real::ONE;
-    dgate_up.par_chunks_mut(rows * 2 * width).enumerate().for_each(|(task, dgu)| {
-        vectorize(inlined!(|| {
-            for (i, dgu) in dgu.chunks_exact_mut(2 * width).enumerate() {
-                let row = task * rows + i;
-                let (gate, up) = gate_up[row * 2 * width..][..2 * width].split_at(width);
-                let (dgate, dup) = dgu.split_at_mut(width);
-                let dy = &dy[row * width..][..width];
-                for ((((dg, du), &g), &u), &dy) in dgate.iter_mut().zip(dup).zip(gate).zip(up).zip(dy) {
-                    let (g, u, dy) = (g.load(), u.load(), dy.load());
-                    let sigmoid = one / (one + (-g).fast_exp());
-                    du.write(S::store(dy * g * sigmoid));
-                    dg.write(S::store(dy * u * sigmoid * (g * (one - sigmoid) + one)));
+    let write = |dgate_up: &mut [MaybeUninit<S>]| {
+        dgate_up.par_chunks_mut(rows * 2 * width).enumerate().for_each(|(task, dgu)| {
+            vectorize(inlined!(|| {
+                for (i, dgu) in dgu.chunks_exact_mut(2 * width).enumerate() {
+                    let row = task * rows + i;
+                    let (gate, up) = gate_up[row * 2 * width..][..2 * width].split_at(width);
+                    let (dgate, dup) = dgu.split_at_mut(width);
+                    let dy = &dy[row * width..][..width];
+                    for ((((dg, du), &g), &u), &dy) in dgate.iter_mut().zip(dup).zip(gate).zip(up).zip(dy) {
+                        let (g, u, dy) = (g.load(), u.load(), dy.load());
+                        let sigmoid = one / (one + (-g).fast_exp());
+                        du.write(S::store(dy * g * sigmoid));
+                        dg.write(S::store(dy * u * sigmoid * (g * (one - sigmoid) + one)));
+                    }
                 }
-            }
-        }));
-    });
+            }));
+        });
+    };
+    // SAFETY: all rows are written.
+    unsafe { written(gate_up.len(), write) }
 }

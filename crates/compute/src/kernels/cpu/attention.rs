@@ -66,45 +66,38 @@ impl AttentionShape {
 
 /// Returns softmax(q·kᵀ/√head_dim, causal)·v, and the log-sum-exp of each query's scores, [batch, heads, seq].
 pub fn forward<S: Stored>(s: AttentionShape, qkv: &[S], masks: AttentionMasks<'_>) -> (Vec<S>, Vec<S::Real>) {
-    let mut lse = S::Real::zeros(s.batch * s.heads * s.seq);
-    let len = s.batch * s.seq * s.out_width();
-    // SAFETY: all rows of all heads are written.
-    let out = unsafe { written(len, |out| attend(s, qkv, masks, Shared::unwritten(out), Shared::new(&mut lse))) };
-    (out, lse)
-}
-
-fn attend<S: Stored>(
-    s: AttentionShape,
-    qkv: &[S],
-    masks: AttentionMasks<'_>,
-    shared_out: Shared<S>,
-    shared_lse: Shared<S::Real>,
-) {
     let (width, out_width, hd) = (s.qkv_width(), s.out_width(), s.head_dim);
     let group = s.heads / s.kv_heads;
-    s.for_each_task(|b, kv| {
-        let mut tile = S::Real::zeros(s.tile_len());
-        let mut stored = Vec::new();
-        let mut rows = S::Real::zeros(ATTENTION_TILE_QUERIES.min(s.seq) * hd);
-        for head in kv * group..(kv + 1) * group {
-            s.for_each_tile(|queries| {
-                let (from, n, to) = (queries.start, queries.len(), queries.end);
-                let q = s.head(qkv, width, b, head * hd, queries);
-                let k = s.head(qkv, width, b, (s.heads + kv) * hd, 0..to);
-                let v = s.head(qkv, width, b, (s.heads + s.kv_heads + kv) * hd, 0..to);
-                let p = &mut tile[..n * to];
-                S::small_product(p, Real::real(s.scale()), false, q, k.t());
-                // SAFETY: these queries of this head belong to this task alone.
-                let lse = unsafe { shared_lse.slice((b * s.heads + head) * s.seq + from, n) };
-                softmax_causal(p, to, from, masks.visible_keys(b), lse);
-                drop_probabilities(p, to, s, b, head, from, masks.dropout);
-                let rows = &mut rows[..n * hd];
-                S::small_product(rows, Real::ONE, false, Mat::new(S::store_all(p, &mut stored), n, to), v);
-                // SAFETY: the columns of this head belong to this task alone.
-                unsafe { s.store_rows(rows, from, shared_out, out_width, b, head * hd) };
-            });
-        }
-    });
+    let mut lse = S::Real::zeros(s.batch * s.heads * s.seq);
+    let shared_lse = Shared::new(&mut lse);
+    let attend = |shared_out: Shared<S>| {
+        s.for_each_task(|b, kv| {
+            let mut tile = S::Real::zeros(s.tile_len());
+            let mut stored = Vec::new();
+            let mut rows = S::Real::zeros(ATTENTION_TILE_QUERIES.min(s.seq) * hd);
+            for head in kv * group..(kv + 1) * group {
+                s.for_each_tile(|queries| {
+                    let (from, n, to) = (queries.start, queries.len(), queries.end);
+                    let q = s.head(qkv, width, b, head * hd, queries);
+                    let k = s.head(qkv, width, b, (s.heads + kv) * hd, 0..to);
+                    let v = s.head(qkv, width, b, (s.heads + s.kv_heads + kv) * hd, 0..to);
+                    let p = &mut tile[..n * to];
+                    S::small_product(p, Real::real(s.scale()), false, q, k.t());
+                    // SAFETY: these queries of this head belong to this task alone.
+                    let lse = unsafe { shared_lse.slice((b * s.heads + head) * s.seq + from, n) };
+                    softmax_causal(p, to, from, masks.visible_keys(b), lse);
+                    drop_probabilities(p, to, s, b, head, from, masks.dropout);
+                    let rows = &mut rows[..n * hd];
+                    S::small_product(rows, Real::ONE, false, Mat::new(S::store_all(p, &mut stored), n, to), v);
+                    // SAFETY: the columns of this head belong to this task alone.
+                    unsafe { s.store_rows(rows, from, shared_out, out_width, b, head * hd) };
+                });
+            }
+        });
+    };
+    // SAFETY: all rows of all heads are written.
+    let out = unsafe { written(s.batch * s.seq * out_width, |out| attend(Shared::unwritten(out))) };
+    (out, lse)
 }
 
 /// Rows of scores become probabilities; row i sees columns up to `from + i`, and none from `keys` on.
@@ -160,79 +153,69 @@ pub fn backward<S: Stored>(
     masks: AttentionMasks<'_>,
     dout: &[S],
 ) -> Vec<S> {
-    let len = s.batch * s.seq * s.qkv_width();
-    // SAFETY: all rows of all heads are written.
-    unsafe { written(len, |dqkv| backward_of_heads(s, qkv, out, lse, masks, dout, Shared::unwritten(dqkv))) }
-}
-
-fn backward_of_heads<S: Stored>(
-    s: AttentionShape,
-    qkv: &[S],
-    out: &[S],
-    lse: &[S::Real],
-    masks: AttentionMasks<'_>,
-    dout: &[S],
-    shared: Shared<S>,
-) {
     let (width, out_width, hd) = (s.qkv_width(), s.out_width(), s.head_dim);
     let scale = S::Real::real(s.scale());
     let group = s.heads / s.kv_heads;
     let dropout = masks.dropout;
-    s.for_each_task(|b, kv| {
-        let mut p = S::Real::zeros(s.tile_len());
-        let mut dp = S::Real::zeros(s.tile_len());
-        let mut dropped = S::Real::zeros(if dropout.is_some() { s.tile_len() } else { 0 });
-        let mut stored = Vec::new();
-        let mut dq = S::Real::zeros(ATTENTION_TILE_QUERIES.min(s.seq) * hd);
-        let [mut dk, mut dv] = std::array::from_fn(|_| S::Real::zeros(s.seq * hd));
-        for head in kv * group..(kv + 1) * group {
-            s.for_each_tile(|queries| {
-                let (from, n, to) = (queries.start, queries.len(), queries.end);
-                let q = s.head(qkv, width, b, head * hd, queries.clone());
-                let k = s.head(qkv, width, b, (s.heads + kv) * hd, 0..to);
-                let v = s.head(qkv, width, b, (s.heads + s.kv_heads + kv) * hd, 0..to);
-                let dy = s.head(dout, out_width, b, head * hd, queries);
-                let (p, dp) = (&mut p[..n * to], &mut dp[..n * to]);
-                S::small_product(p, scale, false, q, k.t());
-                let lse = &lse[(b * s.heads + head) * s.seq + from..][..n];
-                probabilities_from_lse(p, to, from, masks.visible_keys(b), lse);
-                S::small_product(dp, Real::ONE, false, dy, v.t());
-                let seen: &[S::Real] = if dropout.is_some() {
-                    let dropped = &mut dropped[..n * to];
-                    dropped.copy_from_slice(p);
-                    drop_probabilities(dropped, to, s, b, head, from, dropout);
-                    drop_probabilities(dp, to, s, b, head, from, dropout);
-                    dropped
-                } else {
-                    p
-                };
-                let seen = Mat::new(S::store_all(seen, &mut stored), n, to);
-                S::small_product(&mut dv, Real::ONE, true, seen.t(), dy);
-                vectorize(inlined!(|| {
-                    for i in 0..n {
-                        let row = (b * s.seq + from + i) * out_width + head * hd;
-                        // Σⱼ pⱼ·dpⱼ, which is the output's row times its gradient.
-                        let delta = dot(&out[row..row + hd], &dout[row..row + hd]);
-                        let (p, dp) = (&p[i * to..][..to], &mut dp[i * to..][..to]);
-                        for (dp, &p) in dp.iter_mut().zip(p) {
-                            *dp = p * (*dp - delta);
+    let write = |shared: Shared<S>| {
+        s.for_each_task(|b, kv| {
+            let mut p = S::Real::zeros(s.tile_len());
+            let mut dp = S::Real::zeros(s.tile_len());
+            let mut dropped = S::Real::zeros(if dropout.is_some() { s.tile_len() } else { 0 });
+            let mut stored = Vec::new();
+            let mut dq = S::Real::zeros(ATTENTION_TILE_QUERIES.min(s.seq) * hd);
+            let [mut dk, mut dv] = std::array::from_fn(|_| S::Real::zeros(s.seq * hd));
+            for head in kv * group..(kv + 1) * group {
+                s.for_each_tile(|queries| {
+                    let (from, n, to) = (queries.start, queries.len(), queries.end);
+                    let q = s.head(qkv, width, b, head * hd, queries.clone());
+                    let k = s.head(qkv, width, b, (s.heads + kv) * hd, 0..to);
+                    let v = s.head(qkv, width, b, (s.heads + s.kv_heads + kv) * hd, 0..to);
+                    let dy = s.head(dout, out_width, b, head * hd, queries);
+                    let (p, dp) = (&mut p[..n * to], &mut dp[..n * to]);
+                    S::small_product(p, scale, false, q, k.t());
+                    let lse = &lse[(b * s.heads + head) * s.seq + from..][..n];
+                    probabilities_from_lse(p, to, from, masks.visible_keys(b), lse);
+                    S::small_product(dp, Real::ONE, false, dy, v.t());
+                    let seen: &[S::Real] = if dropout.is_some() {
+                        let dropped = &mut dropped[..n * to];
+                        dropped.copy_from_slice(p);
+                        drop_probabilities(dropped, to, s, b, head, from, dropout);
+                        drop_probabilities(dp, to, s, b, head, from, dropout);
+                        dropped
+                    } else {
+                        p
+                    };
+                    let seen = Mat::new(S::store_all(seen, &mut stored), n, to);
+                    S::small_product(&mut dv, Real::ONE, true, seen.t(), dy);
+                    vectorize(inlined!(|| {
+                        for i in 0..n {
+                            let row = (b * s.seq + from + i) * out_width + head * hd;
+                            // Σⱼ pⱼ·dpⱼ, which is the output's row times its gradient.
+                            let delta = dot(&out[row..row + hd], &dout[row..row + hd]);
+                            let (p, dp) = (&p[i * to..][..to], &mut dp[i * to..][..to]);
+                            for (dp, &p) in dp.iter_mut().zip(p) {
+                                *dp = p * (*dp - delta);
+                            }
                         }
-                    }
-                }));
-                let ds = Mat::new(S::store_all(dp, &mut stored), n, to);
-                S::small_product(&mut dk, scale, true, ds.t(), q);
-                let dq = &mut dq[..n * hd];
-                S::small_product(dq, scale, false, ds, k);
-                // SAFETY: the columns of this query head belong to this task alone.
-                unsafe { s.store_rows(dq, from, shared, width, b, head * hd) };
-            });
-        }
-        // SAFETY: the columns of this key-value head belong to this task alone.
-        unsafe {
-            s.store_rows(&dk, 0, shared, width, b, (s.heads + kv) * hd);
-            s.store_rows(&dv, 0, shared, width, b, (s.heads + s.kv_heads + kv) * hd);
-        }
-    });
+                    }));
+                    let ds = Mat::new(S::store_all(dp, &mut stored), n, to);
+                    S::small_product(&mut dk, scale, true, ds.t(), q);
+                    let dq = &mut dq[..n * hd];
+                    S::small_product(dq, scale, false, ds, k);
+                    // SAFETY: the columns of this query head belong to this task alone.
+                    unsafe { s.store_rows(dq, from, shared, width, b, head * hd) };
+                });
+            }
+            // SAFETY: the columns of this key-value head belong to this task alone.
+            unsafe {
+                s.store_rows(&dk, 0, shared, width, b, (s.heads + kv) * hd);
+                s.store_rows(&dv, 0, shared, width, b, (s.heads + s.kv_heads + kv) * hd);
+            }
+        });
+    };
+    // SAFETY: all rows of all heads are written.
+    unsafe { written(s.batch * s.seq * width, |dqkv| write(Shared::unwritten(dqkv))) }
 }
 
 /// Rows of scores become probabilities, with their known log-sum-exp.

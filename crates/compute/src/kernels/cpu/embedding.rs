@@ -19,43 +19,33 @@ pub fn embed<S: Stored, P: Stored<Real = S::Real>>(
     seq: usize,
     start: usize,
 ) -> Vec<S> {
-    // SAFETY: all rows are written.
-    unsafe { written(tokens.len() * d, |y| embed_rows(tokens, table, scale, positions, d, seq, start, y)) }
-}
-
-fn embed_rows<S: Stored, P: Stored<Real = S::Real>>(
-    tokens: &[u32],
-    table: &[S],
-    scale: Option<S::Real>,
-    positions: Option<&[P]>,
-    d: usize,
-    seq: usize,
-    start: usize,
-    y: &mut [MaybeUninit<S>],
-) {
     let rows = rows_per_task(d);
     let scale = scale.unwrap_or(Real::ONE);
-    y.par_chunks_mut(rows * d).enumerate().for_each(|(task, y)| {
-        vectorize(inlined!(|| {
-            for (i, y) in y.chunks_exact_mut(d).enumerate() {
-                let row = task * rows + i;
-                let token = &table[tokens[row] as usize * d..][..d];
-                match positions {
-                    Some(positions) => {
-                        let position = &positions[(start + row % seq) * d..][..d];
-                        for ((y, &t), &p) in y.iter_mut().zip(token).zip(position) {
-                            y.write(S::store(t.load() * scale + p.load()));
+    let write = |y: &mut [MaybeUninit<S>]| {
+        y.par_chunks_mut(rows * d).enumerate().for_each(|(task, y)| {
+            vectorize(inlined!(|| {
+                for (i, y) in y.chunks_exact_mut(d).enumerate() {
+                    let row = task * rows + i;
+                    let token = &table[tokens[row] as usize * d..][..d];
+                    match positions {
+                        Some(positions) => {
+                            let position = &positions[(start + row % seq) * d..][..d];
+                            for ((y, &t), &p) in y.iter_mut().zip(token).zip(position) {
+                                y.write(S::store(t.load() * scale + p.load()));
+                            }
                         }
-                    }
-                    None => {
-                        for (y, &t) in y.iter_mut().zip(token) {
-                            y.write(S::store(t.load() * scale));
+                        None => {
+                            for (y, &t) in y.iter_mut().zip(token) {
+                                y.write(S::store(t.load() * scale));
+                            }
                         }
                     }
                 }
-            }
-        }));
-    });
+            }));
+        });
+    };
+    // SAFETY: all rows are written.
+    unsafe { written(tokens.len() * d, write) }
 }
 
 /// Rows of sines and cosines (Vaswani et al. 2017), [positions, d]: columns 2i and 2i + 1 of row p are sine and cosine of

@@ -16,46 +16,39 @@ pub fn normalize<S: Stored>(x: &[S], weight: &[S::Real], bias: Option<&[S::Real]
         x.len().is_multiple_of(weight.len()) && bias.is_none_or(|bias| bias.len() == weight.len()),
         "shapes differ"
     );
-    let mut stats = S::Real::zeros(x.len() / weight.len() * statistics_per_row(bias.is_some()));
-    // SAFETY: all rows are written.
-    let y = unsafe { written(x.len(), |y| normalize_rows(x, weight, bias, eps, y, &mut stats)) };
-    (y, stats)
-}
-
-fn normalize_rows<S: Stored>(
-    x: &[S],
-    weight: &[S::Real],
-    bias: Option<&[S::Real]>,
-    eps: f64,
-    y: &mut [MaybeUninit<S>],
-    stats: &mut [S::Real],
-) {
     let (d, width) = (weight.len(), statistics_per_row(bias.is_some()));
     let (n, one) = (S::Real::real(d as f64), S::Real::ONE);
     let rows = rows_per_task(d);
-    y.par_chunks_mut(rows * d).zip(stats.par_chunks_mut(rows * width)).zip(x.par_chunks(rows * d)).for_each(
-        |((y, stats), x)| {
-            vectorize(inlined!(|| {
-                for ((y, s), x) in y.chunks_exact_mut(d).zip(stats.chunks_exact_mut(width)).zip(x.chunks_exact(d)) {
-                    if let Some(bias) = bias {
-                        let mean = sum_by(x, inlined!(|v: S| v.load())) / n;
-                        let variance = sum_by(x, inlined!(|v: S| (v.load() - mean) * (v.load() - mean))) / n;
-                        let rstd = one / (variance + Real::real(eps)).root();
-                        for (((y, &x), &w), &b) in y.iter_mut().zip(x).zip(weight).zip(bias) {
-                            y.write(S::store(((x.load() - mean) * rstd).fma(w, b)));
+    let mut stats = S::Real::zeros(x.len() / d * width);
+    let write = |y: &mut [MaybeUninit<S>]| {
+        y.par_chunks_mut(rows * d).zip(stats.par_chunks_mut(rows * width)).zip(x.par_chunks(rows * d)).for_each(
+            |((y, stats), x)| {
+                vectorize(inlined!(|| {
+                    for ((y, s), x) in y.chunks_exact_mut(d).zip(stats.chunks_exact_mut(width)).zip(x.chunks_exact(d)) {
+                        if let Some(bias) = bias {
+                            let mean = sum_by(x, inlined!(|v: S| v.load())) / n;
+                            let variance = sum_by(x, inlined!(|v: S| (v.load() - mean) * (v.load() - mean))) / n;
+                            let rstd = one / (variance + Real::real(eps)).root();
+                            for (((y, &x), &w), &b) in y.iter_mut().zip(x).zip(weight).zip(bias) {
+                                y.write(S::store(((x.load() - mean) * rstd).fma(w, b)));
+                            }
+                            s.copy_from_slice(&[mean, rstd]);
+                        } else {
+                            let rstd =
+                                one / (sum_by(x, inlined!(|v: S| v.load() * v.load())) / n + Real::real(eps)).root();
+                            for ((y, &x), &w) in y.iter_mut().zip(x).zip(weight) {
+                                y.write(S::store(x.load() * rstd * w));
+                            }
+                            s[0] = rstd;
                         }
-                        s.copy_from_slice(&[mean, rstd]);
-                    } else {
-                        let rstd = one / (sum_by(x, inlined!(|v: S| v.load() * v.load())) / n + Real::real(eps)).root();
-                        for ((y, &x), &w) in y.iter_mut().zip(x).zip(weight) {
-                            y.write(S::store(x.load() * rstd * w));
-                        }
-                        s[0] = rstd;
                     }
-                }
-            }));
-        },
-    );
+                }));
+            },
+        );
+    };
+    // SAFETY: all rows are written.
+    let y = unsafe { written(x.len(), write) };
+    (y, stats)
 }
 
 /// The number of statistics of each row.
@@ -72,67 +65,60 @@ pub fn normalize_backward<S: Stored>(
     dy: &[S],
     skip: Option<&[S]>,
     dweight: &mut [S::Real],
-    dbias: Option<&mut [S::Real]>,
+    mut dbias: Option<&mut [S::Real]>,
 ) -> Vec<S> {
     assert!(x.len().is_multiple_of(weight.len()), "rows of another width");
-    // SAFETY: all rows are written.
-    unsafe { written(x.len(), |dx| backward_of_rows(x, weight, stats, dy, skip, dx, dweight, dbias)) }
-}
-
-fn backward_of_rows<S: Stored>(
-    x: &[S],
-    weight: &[S::Real],
-    stats: &[S::Real],
-    dy: &[S],
-    skip: Option<&[S]>,
-    dx: &mut [MaybeUninit<S>],
-    dweight: &mut [S::Real],
-    mut dbias: Option<&mut [S::Real]>,
-) {
     let (d, has_bias) = (weight.len(), dbias.is_some());
     let width = statistics_per_row(has_bias);
     let n = S::Real::real(d as f64);
     let rows = rows_per_task(d);
     let tasks = x.len().div_ceil(rows * d);
     let mut partial = S::Real::zeros(tasks * width * d);
-    dx.par_chunks_mut(rows * d).zip(partial.par_chunks_mut(width * d)).enumerate().for_each(|(task, (dx, partial))| {
-        let (dw, db) = partial.split_at_mut(d);
-        vectorize(inlined!(|| {
-            for (i, dx) in dx.chunks_exact_mut(d).enumerate() {
-                let row = task * rows + i;
-                let (x, dy) = (&x[row * d..][..d], &dy[row * d..][..d]);
-                let skip = skip.map(|skip| &skip[row * d..][..d]);
-                if has_bias {
-                    let (mean, rstd) = (stats[2 * row], stats[2 * row + 1]);
-                    let hat = inlined!(|x: S| (x.load() - mean) * rstd);
-                    for (((dw, db), &x), &dy) in dw.iter_mut().zip(db.iter_mut()).zip(x).zip(dy) {
-                        *dw = dy.load().fma(hat(x), *dw);
-                        *db += dy.load();
+    let write = |dx: &mut [MaybeUninit<S>]| {
+        dx.par_chunks_mut(rows * d).zip(partial.par_chunks_mut(width * d)).enumerate().for_each(
+            |(task, (dx, partial))| {
+                let (dw, db) = partial.split_at_mut(d);
+                vectorize(inlined!(|| {
+                    for (i, dx) in dx.chunks_exact_mut(d).enumerate() {
+                        let row = task * rows + i;
+                        let (x, dy) = (&x[row * d..][..d], &dy[row * d..][..d]);
+                        let skip = skip.map(|skip| &skip[row * d..][..d]);
+                        if has_bias {
+                            let (mean, rstd) = (stats[2 * row], stats[2 * row + 1]);
+                            let hat = inlined!(|x: S| (x.load() - mean) * rstd);
+                            for (((dw, db), &x), &dy) in dw.iter_mut().zip(db.iter_mut()).zip(x).zip(dy) {
+                                *dw = dy.load().fma(hat(x), *dw);
+                                *db += dy.load();
+                            }
+                            // With g = dy·weight: dx = rstd·(g − mean(g) − hat·mean(g·hat)).
+                            let mean_g = dot(dy, weight) / n;
+                            let mean_gh = dot3(dy, weight, x, hat) / n;
+                            let one_dx = inlined!(|x: S, dy: S, w| rstd * (dy.load() * w - mean_g - hat(x) * mean_gh));
+                            store_sum(dx, x, dy, weight, skip, one_dx);
+                        } else {
+                            let rstd = stats[row];
+                            for ((dw, &x), &dy) in dw.iter_mut().zip(x).zip(dy) {
+                                *dw = dy.load().fma(x.load() * rstd, *dw);
+                            }
+                            // With g = dy·weight and hat = x·rstd: dx = rstd·(g − hat·mean(g·hat)).
+                            let mean_gh = dot3(dy, weight, x, inlined!(|x: S| x.load())) * rstd / n;
+                            let one_dx = inlined!(|x: S, dy: S, w| rstd * (dy.load() * w - x.load() * rstd * mean_gh));
+                            store_sum(dx, x, dy, weight, skip, one_dx);
+                        }
                     }
-                    // With g = dy·weight: dx = rstd·(g − mean(g) − hat·mean(g·hat)).
-                    let mean_g = dot(dy, weight) / n;
-                    let mean_gh = dot3(dy, weight, x, hat) / n;
-                    let one_dx = inlined!(|x: S, dy: S, w| rstd * (dy.load() * w - mean_g - hat(x) * mean_gh));
-                    store_sum(dx, x, dy, weight, skip, one_dx);
-                } else {
-                    let rstd = stats[row];
-                    for ((dw, &x), &dy) in dw.iter_mut().zip(x).zip(dy) {
-                        *dw = dy.load().fma(x.load() * rstd, *dw);
-                    }
-                    // With g = dy·weight and hat = x·rstd: dx = rstd·(g − hat·mean(g·hat)).
-                    let mean_gh = dot3(dy, weight, x, inlined!(|x: S| x.load())) * rstd / n;
-                    let one_dx = inlined!(|x: S, dy: S, w| rstd * (dy.load() * w - x.load() * rstd * mean_gh));
-                    store_sum(dx, x, dy, weight, skip, one_dx);
-                }
-            }
-        }));
-    });
+                }));
+            },
+        );
+    };
+    // SAFETY: all rows are written.
+    let dx = unsafe { written(x.len(), write) };
     for p in partial.chunks_exact(width * d) {
         simd::add_rows(dweight, &p[..d]);
         if let Some(dbias) = &mut dbias {
             simd::add_rows(dbias, &p[d..]);
         }
     }
+    dx
 }
 
 /// Σ x·y·f(z).

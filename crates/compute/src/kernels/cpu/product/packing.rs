@@ -7,9 +7,10 @@ use std::arch::x86_64::{
 };
 use std::ops::Range;
 
+use half::bf16;
+
 use super::Threads;
 use crate::kernels::cpu::gemm::Mat;
-use half::bf16;
 
 /// Columns of a panel: two registers of 16 pairs.
 pub(super) const PANEL_COLUMNS: usize = 32;

@@ -98,13 +98,13 @@ pub(super) unsafe fn multiply<T: TileInstructions>(
     let block_rows = rows.min(most_rows[0]).min(most_rows[1]).max(T::ROWS);
     let mut buffers = lock_free_buffers(threads).pop().unwrap_or_default();
     let Buffers { left, right, sums } = &mut buffers;
-    for block_rows in split_range(rows, block_rows) {
+    for row_range in split_range(rows, block_rows) {
         for columns in split_range(cols, block_cols) {
             if keeps_sums {
-                sums.resize(sums.len().max(block_rows.len() * columns.len()), 0.0);
+                sums.resize(sums.len().max(row_range.len() * columns.len()), 0.0);
             }
             for depth in split_range(inner, depth) {
-                let block = Block { rows: block_rows.clone(), cols: columns.clone(), depth };
+                let block = Block { rows: row_range.clone(), cols: columns.clone(), depth };
                 let padded = block.depth.len().next_multiple_of(T::DEPTH_STEP);
                 // SAFETY: the caller's promise.
                 let panels = unsafe { pack_panels(b, block.depth.clone(), block.cols.clone(), padded, right, threads) };
