@@ -25,9 +25,6 @@ pub trait Real: Stored<Real = Self> + Default + Debug + Neg<Output = Self> + Sum
     fn fma(self, a: Self, b: Self) -> Self;
     #[must_use]
     fn larger(self, other: Self) -> Self;
-    /// The nearest bf16 value, ties to even, kept in this type.
-    #[must_use]
-    fn round_bf16(self) -> Self;
 
     /// tanh from one exponential; absolute error of a few units in the last place of 1.
     #[inline(always)]
@@ -99,13 +96,6 @@ impl Real for f32 {
         }
         p * Self::from_bits((shifted.to_bits() << 23).wrapping_add(127 << 23))
     }
-
-    #[inline(always)]
-    fn round_bf16(self) -> Self {
-        let bits = self.to_bits();
-        let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) & 0xffff_0000;
-        if self.is_nan() { self } else { Self::from_bits(rounded) }
-    }
 }
 
 impl Real for f64 {
@@ -114,10 +104,6 @@ impl Real for f64 {
     #[inline(always)]
     fn fast_exp(self) -> Self {
         self.exp()
-    }
-
-    fn round_bf16(self) -> Self {
-        f64::from((self as f32).round_bf16())
     }
 }
 
@@ -147,17 +133,5 @@ mod tests {
         }
         assert_eq!(1e9_f32.fast_tanh(), 1.0);
         assert_eq!((-1e9_f32).fast_tanh(), -1.0);
-    }
-
-    /// Against the `half` crate's conversion.
-    #[test]
-    fn bf16_rounding_is_to_nearest_even() {
-        for i in 0..200_000_u32 {
-            let v = f32::from_bits(i.wrapping_mul(21_467));
-            if v.is_finite() {
-                assert_eq!(v.round_bf16().to_bits(), half::bf16::from_f32(v).to_f32().to_bits(), "{v:e}");
-            }
-        }
-        assert!(f32::NAN.round_bf16().is_nan());
     }
 }

@@ -132,9 +132,11 @@ impl Stored for bf16 {
 
     #[inline(always)]
     fn store(number: f32) -> Self {
-        let rounded = (number.round_bf16().to_bits() >> 16) as u16;
-        // A NaN whose upper half is that of infinity stays a NaN.
-        Self::from_bits(if number.is_nan() { rounded | 0x40 } else { rounded })
+        const QUIET: u32 = 1 << 22;
+        let bits = number.to_bits();
+        // A NaN is made quiet: the upper half of another one may be that of infinity.
+        let rounded = if number.is_nan() { bits | QUIET } else { bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) };
+        Self::from_bits((rounded >> 16) as u16)
     }
 
     fn store_all<'a>(numbers: &'a [f32], buffer: &'a mut Vec<Self>) -> &'a [Self] {
