@@ -127,7 +127,7 @@ impl Change<'_> {
 
 fn describe_effect(effect: SettingEffect) -> &'static str {
     match effect {
-        SettingEffect::None => "no effect here",
+        SettingEffect::None => "same numbers",
         SettingEffect::Bookkeeping => "bookkeeping",
         SettingEffect::Rounding => "rounding",
         SettingEffect::Evaluation => "evaluation",

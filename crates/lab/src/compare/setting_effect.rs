@@ -13,7 +13,7 @@ use runner_spec::plan::Plan;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SettingEffect {
-    /// The setting has no effect under the other settings.
+    /// Every number is the same: the setting changes memory and time alone, or nothing under the other settings.
     None,
     /// The difference changes what is recorded of the run, or where.
     Bookkeeping,
@@ -30,8 +30,7 @@ const MAX_PASSES: usize = 1 << 13;
 const RECOMPUTE: &str = "train.recompute";
 
 /// Settings that belong together: if an experiment lacks one of them, all are taken from the other.
-const UNITS: [(&str, &[&str]); 9] = [
-    (RECOMPUTE, &[RECOMPUTE]),
+const UNITS: [(&str, &[&str]); 8] = [
     ("train", &["train.steps", "train.epochs", "train.tokens"]),
     ("optimizer", &["optimizer"]),
     ("schedule.decay", &["schedule.decay"]),
@@ -52,6 +51,9 @@ pub fn effect_of_setting(
     if difference.group == SettingGroup::Bookkeeping {
         return SettingEffect::Bookkeeping;
     }
+    if difference.key == RECOMPUTE {
+        return SettingEffect::None;
+    }
     let in_data = effect_in_data(&difference.key, a, b);
     if a.plan.hash == b.plan.hash {
         let elsewhere = difference.key == "parallel.devices" && !same_devices(&a.plan, &b.plan);
@@ -59,12 +61,7 @@ pub fn effect_of_setting(
     }
     let passes = |side: &PlannedExperiment| side.plan.world_size.saturating_mul(side.plan.totals.accumulation_steps);
     if passes(a).max(passes(b)) > MAX_PASSES {
-        let most = if difference.key == RECOMPUTE {
-            SettingEffect::Rounding
-        } else {
-            largest_effect_of_group(difference.group)
-        };
-        return in_data.unwrap_or(most);
+        return in_data.unwrap_or(largest_effect_of_group(difference.group));
     }
     let by_plan = [(a, b), (b, a)].into_iter().filter_map(|(to, from)| effect_of_taking(difference, to, from)).max();
     by_plan.max(in_data).unwrap_or(largest_effect_of_group(difference.group))

@@ -106,7 +106,7 @@ pub(super) const PAIRS: &[Pair] = &[
         "train: {steps: 100, recompute: block}",
         Rounding,
         &[],
-        &[("train.recompute", E::Rounding)],
+        &[("train.recompute", E::None)],
     ),
     (
         "attention and layers that are computed again",
@@ -114,7 +114,7 @@ pub(super) const PAIRS: &[Pair] = &[
         "train: {steps: 100, recompute: block}",
         Rounding,
         &[],
-        &[("train.recompute", E::Rounding)],
+        &[("train.recompute", E::None)],
     ),
     ("single and ddp", "", DDP, Rounding, &[], &[("parallel.mode", E::Rounding), ("parallel.replicas", E::Rounding)]),
     ("dp and ddp", "parallel: {mode: dp, replicas: 2}", DDP, Rounding, &[], &[("parallel.mode", E::Rounding)]),
