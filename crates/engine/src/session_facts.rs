@@ -39,12 +39,12 @@ fn detect_platform(host: &Host, plan: &Plan) -> Platform {
     let indices: BTreeSet<usize> = used().collect();
     let (gpus, gpu_libraries) = gpus_and_libraries(&indices, used().count() > 1);
     let is_bf16 = plan.ranks.iter().any(|rank| rank.program.precision == Precision::Bf16);
-    let matmul_instructions = if is_bf16 { Bf16Products::in_use().instruction_set() } else { matmul_instruction_set() };
     Platform {
         target: host.build.target.clone(),
         source_hash: host.build.source_hash.clone(),
         vector_instructions: Some(instruction_set().to_owned()),
-        matmul_instructions: Some(matmul_instructions.to_owned()),
+        matmul_instructions: Some(matmul_instruction_set().to_owned()),
+        bf16_matmul_instructions: is_bf16.then(|| Bf16Products::in_use().instruction_set().to_owned()),
         gpus,
         gpu_libraries,
     }

@@ -16,8 +16,11 @@ pub struct Platform {
     pub source_hash: Option<String>,
     /// The instruction set of this program's kernels: `AVX-512`, `AVX2`, `NEON` or `baseline`.
     pub vector_instructions: Option<String>,
-    /// The instruction set of matrix products.
+    /// The instruction set of products of f32 matrices.
     pub matmul_instructions: Option<String>,
+    /// The instruction set of products of bf16 matrices, if the session trains in bf16.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bf16_matmul_instructions: Option<String>,
     /// The GPUs that ranks use on this machine, in the order of their numbers.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub gpus: Vec<GpuModel>,

@@ -23,7 +23,7 @@ pub struct BitFact {
 pub const VARIABLES: &str = "variables";
 
 /// All facts, in the order in which they are shown.
-pub const BIT_FACTS: [BitFact; 12] = [
+pub const BIT_FACTS: [BitFact; 13] = [
     BitFact {
         name: "program",
         parts: |session| {
@@ -59,6 +59,11 @@ pub const BIT_FACTS: [BitFact; 12] = [
         name: "matrix products",
         parts: |session| of_platform(session, |p| p.matmul_instructions.clone()),
         meaning: "sums inside matrix products are split differently",
+    },
+    BitFact {
+        name: "bf16 products",
+        parts: |session| of_platform(session, |p| p.bf16_matmul_instructions.clone()),
+        meaning: "sums inside products of bf16 matrices are rounded differently",
     },
     BitFact {
         name: "GPUs",
@@ -187,6 +192,7 @@ mod tests {
             source_hash: Some("0123456789abcdef".to_owned()),
             vector_instructions: Some("AVX2".to_owned()),
             matmul_instructions: Some("FMA".to_owned()),
+            bf16_matmul_instructions: None,
             gpus: vec![gpu("H100"), gpu("H100")],
             gpu_libraries: Some(GpuLibraries { cublaslt: Some("13.0.0".to_owned()), ..GpuLibraries::default() }),
         };
