@@ -10,7 +10,7 @@ use runner_config::{LoadOptions, Loaded, ModelFetchError, ModelFetchFailure};
 use runner_engine::prepare::{Host, fetch_model_folder, model_fetch_error, thread_pool};
 use runner_report::Screen;
 use runner_report::html::{Page, ReportRequest, read_page_data};
-use runner_spec::diagnostic::ConfigError;
+use runner_spec::diagnostic::{ConfigError, nearest};
 use runner_spec::experiment::{HubModel, ModelFolder};
 use runner_store::run_dir::MANIFEST;
 use runner_template::Inputs;
@@ -31,8 +31,13 @@ const BF16_PRODUCTS: &str = "RUNNER_BF16_PRODUCTS";
 /// Applies the variables that concern the whole process.
 ///
 /// # Errors
-/// If a variable has a wrong value.
+/// If a variable has a wrong value, or a name that is almost that of one of the program's own variables.
 pub(crate) fn apply_process_variables() -> anyhow::Result<()> {
+    for (name, _) in utf8_environment() {
+        if let Some(meant) = own_variable_meant(&name) {
+            refuse!("{name} is no variable of this program: did you mean {meant}?");
+        }
+    }
     if let Some(name) = env::var_os(BF16_PRODUCTS).filter(|name| !name.is_empty()) {
         match Bf16Products::parse_name(&name.to_string_lossy()) {
             Ok(method) => method.choose(),
@@ -45,6 +50,14 @@ pub(crate) fn apply_process_variables() -> anyhow::Result<()> {
 /// The program's own variables, which are no keys of the experiment.
 pub(crate) const OWN_VARIABLES: [&str; 6] =
     [RUNS, CACHE, TOKEN, BF16_PRODUCTS, super::plan::PEAK_FLOPS, runner_machine::doctor::LIBRARY_FOLDERS];
+
+/// The variable of the program that is meant by one with almost its name.
+fn own_variable_meant(name: &str) -> Option<&'static str> {
+    const PREFIX: &str = "RUNNER_";
+    let rest = name.strip_prefix(PREFIX).filter(|_| !OWN_VARIABLES.contains(&name))?;
+    let meant = nearest(rest, OWN_VARIABLES.iter().filter_map(|own| own.strip_prefix(PREFIX)))?;
+    OWN_VARIABLES.into_iter().find(|own| own.strip_prefix(PREFIX) == Some(meant))
+}
 
 /// An experiment on the command line.
 #[derive(Debug, Clone, Default, clap::Args)]
@@ -174,12 +187,13 @@ fn parse_threads(text: &str) -> Result<u16, String> {
     const MAX_THREADS_PER_CORE: usize = 16;
     let cores = thread::available_parallelism().map_or(1, usize::from);
     let limit = cores * MAX_THREADS_PER_CORE;
-    match text.parse::<u16>() {
+    match text.parse::<u64>() {
         Ok(0) | Err(_) => Err("give a whole number of threads, from 1 on".to_owned()),
-        Ok(threads) if usize::from(threads) > limit => Err(format!(
-            "more than {MAX_THREADS_PER_CORE} threads for each of {cores} cores would only wait: give at most {limit}"
-        )),
-        Ok(threads) => Ok(threads),
+        Ok(threads) => u16::try_from(threads).ok().filter(|&threads| usize::from(threads) <= limit).ok_or_else(|| {
+            format!(
+                "more than {MAX_THREADS_PER_CORE} threads for each of {cores} cores would only wait: give at most {limit}"
+            )
+        }),
     }
 }
 
@@ -300,9 +314,26 @@ mod tests {
     #[test]
     fn a_number_of_threads_fits_the_machine() {
         assert_eq!(parse_threads("2"), Ok(2));
-        for text in ["0", "-1", "x", "65535", "70000"] {
-            assert!(parse_threads(text).is_err(), "{text}");
+        for text in ["0", "-1", "x"] {
+            assert!(parse_threads(text).unwrap_err().starts_with("give a whole number"), "{text}");
         }
+        for text in ["65535", "70000"] {
+            assert!(parse_threads(text).unwrap_err().starts_with("more than"), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_variable_with_almost_the_name_of_one_is_a_slip() {
+        for (name, meant) in [("BF16_PRODUCT", BF16_PRODUCTS), ("RUN", RUNS), ("CACHES", CACHE), ("TOKENS", TOKEN)] {
+            assert_eq!(own_variable_meant(&format!("RUNNER_{name}")), Some(meant));
+        }
+        // Variables of the program, keys of experiments, and variables of GitHub Actions.
+        let others = "OS ARCH NAME TEMP TOOL_CACHE DEBUG ENVIRONMENT WORKSPACE TRAIN DATA SEED LOG EVAL TRAIN__STEPS";
+        let own = OWN_VARIABLES.map(|name| name.trim_start_matches("RUNNER_"));
+        for name in others.split(' ').chain(own) {
+            assert_eq!(own_variable_meant(&format!("RUNNER_{name}")), None, "{name}");
+        }
+        assert_eq!(own_variable_meant("OTHER_RUN"), None);
     }
 
     #[test]

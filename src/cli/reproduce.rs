@@ -8,13 +8,14 @@ use runner_report::verdict::describe_verdict;
 use runner_report::{OutputMode, Screen};
 use runner_store::verdict::Verdict;
 
-use super::common::{RunsFolderArgs, ThreadArgs, host, parse_non_negative};
+use super::common::{RunsFolderArgs, parse_non_negative};
 use super::completions::runs_completer;
 use super::exit::Exit;
 use super::interrupt::Interrupt;
 use super::output::exit_of_screen;
 use super::repeated_command::repeated_command;
 use super::screen_observer::ScreenObserver;
+use super::training_args::RankThreadArgs;
 
 #[derive(Debug, Clone, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
@@ -23,7 +24,7 @@ pub(crate) struct ReproduceArgs {
     #[arg(add = runs_completer())]
     pub run: String,
     #[command(flatten)]
-    pub threads: ThreadArgs,
+    pub threads: RankThreadArgs,
     #[command(flatten)]
     pub root: RunsFolderArgs,
     /// The largest relative difference of a loss [default: 1e-4, in bf16 1e-2].
@@ -82,7 +83,7 @@ pub(crate) fn run(args: &ReproduceArgs) -> anyhow::Result<Exit> {
             ..SessionOptions::default()
         },
     };
-    let host = host(args.root.root(), args.threads)?;
+    let host = args.threads.host(args.root.root())?;
     let result = interrupt.stoppable(|stop| reproduce(&request, &host, stop, &mut observer));
     let screen = observer.screen.finish();
     match result? {

@@ -1,4 +1,6 @@
-//! Flags of the commands that train a run, and their common work: `apply`, `fork` and `resume`.
+//! Flags of the commands that train a run, and the common work of `apply`, `fork` and `resume`.
+
+use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use runner_engine::error::EngineError;
@@ -24,12 +26,9 @@ pub(crate) const NEW_HINT: &str = " (--new starts another)";
 #[derive(Debug, Clone, Args)]
 pub(crate) struct TrainingArgs {
     #[command(flatten)]
-    pub threads: ThreadArgs,
+    pub threads: RankThreadArgs,
     #[command(flatten)]
     pub root: RunsFolderArgs,
-    /// Bind each rank's threads to the cores of its NUMA node, or of its nodes if there are fewer ranks, so that its memory is near.
-    #[arg(long, value_name = "TO")]
-    pub bind: Option<Binding>,
     /// Stop after step N with a checkpoint; `runner resume` goes on.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub until_step: Option<u64>,
@@ -39,6 +38,32 @@ pub(crate) struct TrainingArgs {
     /// Print events as JSON lines on standard output, everything else on standard error.
     #[arg(long)]
     pub json: bool,
+}
+
+/// The threads of ranks on this machine.
+#[derive(Debug, Clone, Copy, Args)]
+pub(crate) struct RankThreadArgs {
+    #[command(flatten)]
+    pub threads: ThreadArgs,
+    /// Bind each rank's threads to the cores of its NUMA node, or of its nodes if there are fewer ranks, so that its memory is near.
+    #[arg(long, value_name = "TO")]
+    pub bind: Option<Binding>,
+}
+
+impl RankThreadArgs {
+    /// This machine with these threads, and its runs in `runs`.
+    ///
+    /// # Errors
+    /// Those of [`host`]; if the kernel does not describe the parts to bind to.
+    pub(crate) fn host(self, runs: PathBuf) -> anyhow::Result<Host> {
+        let mut host = host(runs, self.threads)?;
+        if let Some(binding) = self.bind {
+            let nodes = nodes_to_bind(binding)?;
+            host.threads = host.threads.min(nodes.core_count());
+            host.bound_nodes = Some(nodes);
+        }
+        Ok(host)
+    }
 }
 
 /// The parts of a machine that `--bind` gives to ranks.
@@ -85,12 +110,7 @@ impl TrainingArgs {
         // `resume` needs the run's folder on every machine, `apply` on the leader's alone.
         let resuming_command = is_launched.then(|| format!("{} (with the same launcher)", repeated_command()));
         let mut observer = ScreenObserver::new(OutputMode::detect(self.json, self.quiet), resuming_command)?;
-        let mut host = host(self.root.root(), self.threads)?;
-        if let Some(binding) = self.bind {
-            let nodes = nodes_to_bind(binding)?;
-            host.threads = host.threads.min(nodes.core_count());
-            host.bound_nodes = Some(nodes);
-        }
+        let host = self.threads.host(self.root.root())?;
         let result = interrupt.stoppable(|stop| work(&host, stop, &mut observer));
         observer.close(result, up_to_date_hint)
     }

@@ -140,7 +140,9 @@ fn products_in_bf16_can_be_chosen_and_are_recorded() {
     };
     let instructions = |runs: &str| {
         let run = sandbox.only_run_in(runs);
-        run.manifest()["sessions"][0]["platform"]["matmul_instructions"].as_str().unwrap().to_owned()
+        let platform = &run.manifest()["sessions"][0]["platform"];
+        assert_eq!(platform["matmul_instructions"], in_f32);
+        platform["bf16_matmul_instructions"].as_str().unwrap().to_owned()
     };
     apply("automatic", None).expect_code(0);
     assert_eq!(instructions("automatic"), fastest);
@@ -185,5 +187,7 @@ fn bound_ranks_compute_the_same_numbers() {
         let free = sandbox.only_run_in(&free);
         assert!(free.manifest()["sessions"][0]["bound_numa_nodes"].is_null());
         assert_eq!(sandbox.only_run_in(&bound).final_hash(), free.final_hash(), "{parallel}");
+        let printed = sandbox.expect(0, &*format!("reproduce lab --threads 1 --bind numa --runs {bound}"));
+        assert!(printed.contains("bind   ranks to ") && printed.contains("bitwise"), "{printed}");
     }
 }
