@@ -216,7 +216,7 @@ impl Side {
                 host.recorded_environment.extend(env_read);
                 let session = Session { overrides: args.set.clone(), ..describe_session(&host, &side.plan) };
                 let git = std::env::current_dir().ok().and_then(|folder| Git::state_of(&folder));
-                let setting = Invocation { git, vars: None, session };
+                let setting = Invocation { git, vars: None, session, changes: Vec::new() };
                 Ok(DiffInput { label, path: wanted.to_owned(), side, record: None, setting })
             }
             SideSource::Run { record, plan } => {

@@ -11,7 +11,7 @@ use runner_machine::host::Git;
 use runner_spec::data::DataFacts;
 use runner_spec::plan::Plan;
 use runner_spec::program::{BlockRange, Device};
-use runner_store::bit_facts::{BIT_FACTS, VARIABLES, fact_changes};
+use runner_store::bit_facts::{BIT_FACTS, FactChange, VARIABLES, fact_changes};
 use runner_store::manifest::{Manifest, Session};
 
 /// One fact of both experiments, a number or a text; `None` if it is unknown or absent.
@@ -37,11 +37,15 @@ pub struct Invocation {
     pub vars: Option<String>,
     /// The newest session of a run, or one that would start now.
     pub session: Session,
+    /// The changes from each session of a run to the next.
+    pub changes: Vec<FactChange>,
 }
 
 impl From<&Manifest> for Invocation {
     fn from(m: &Manifest) -> Self {
-        let newest = m.described_sessions().pop().unwrap_or_default();
+        let mut sessions = m.described_sessions();
+        let changes = sessions.windows(2).flat_map(|pair| fact_changes(&pair[0], &pair[1])).collect();
+        let newest = sessions.pop().unwrap_or_default();
         let session = Session { threads: m.threads, overrides: m.overrides.clone(), ..newest };
         let mut environment = m.environment.clone();
         environment.extend(session.environment.clone());
@@ -49,6 +53,7 @@ impl From<&Manifest> for Invocation {
             git: m.git.clone(),
             vars: m.template.as_ref().map(|t| Value::from(t.vars.clone()).to_string()),
             session: Session { environment, ..session },
+            changes,
         }
     }
 }
@@ -170,11 +175,18 @@ fn compare_bit_facts(a: &Invocation, b: &Invocation, of_program: bool) -> impl I
     })
 }
 
-/// The consequences for the bits of the differences between programs, machines and variables, one sentence each.
+/// The consequences for the bits of the differences between programs, machines and variables, one sentence each: those between the newest
+/// sessions, then those between the sessions of a run.
 #[must_use]
 pub fn describe_bit_differences(a: &Invocation, b: &Invocation) -> Vec<String> {
-    let changes = fact_changes(&a.session, &b.session);
-    changes.iter().map(|c| format!("{}: A has {}, B has {}: {}", c.name, c.was, c.is, c.meaning)).collect()
+    let between = fact_changes(&a.session, &b.session);
+    let between = between.iter().map(|c| format!("{}: A has {}, B has {}: {}", c.name, c.was, c.is, c.meaning));
+    let within = [("A", &a.changes), ("B", &b.changes)].into_iter().filter(|_| a.changes != b.changes);
+    let within = within.flat_map(|(side, changes)| changes.iter().map(move |c| (side, c)));
+    let within = within.map(|(side, c)| {
+        format!("{}: a later session of {side} has {}, the one before {}: {}", c.name, c.is, c.was, c.meaning)
+    });
+    between.chain(within).collect()
 }
 
 /// Compares flags, variables of templates and of the environment.
