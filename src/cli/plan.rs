@@ -124,7 +124,7 @@ pub(crate) const PEAK_FLOPS: &str = "RUNNER_PEAK_FLOPS";
 /// # Errors
 /// If it is not a positive number.
 pub(crate) fn parse_peak_flops(value: Option<OsString>) -> anyhow::Result<Option<f64>> {
-    let Some(value) = value else { return Ok(None) };
+    let Some(value) = value.filter(|value| !value.is_empty()) else { return Ok(None) };
     let number = value.to_str().and_then(|text| text.trim().replace('_', "").parse::<f64>().ok());
     match number {
         Some(peak) if peak.is_finite() && peak > 0.0 => Ok(Some(peak)),

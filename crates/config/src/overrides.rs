@@ -97,7 +97,8 @@ pub(crate) fn add_overrides(options: &LoadOptions<'_>, layers: &mut Vec<Layer>, 
     let (sections, homes) = (sections(), sections_by_key(root()));
     for (name, value) in variables {
         let Some(rest) = name.strip_prefix(PREFIX) else { continue };
-        if is_github_actions(options) && name == "RUNNER_NAME" {
+        // A variable without a value counts as unset.
+        if value.trim().is_empty() || (is_github_actions(options) && name == "RUNNER_NAME") {
             continue;
         }
         let keys: Vec<String> = rest.split("__").map(str::to_lowercase).collect();

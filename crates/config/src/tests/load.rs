@@ -180,8 +180,13 @@ fn numbers_in_every_spelling() {
 #[test]
 fn a_higher_layer_wins() {
     let text = "model:\n  preset: gpt2-124m\n  layers: 2\n  context_length: 64\ndata: {train: {text: {files: [input.txt]}}}\nseed: 1\ntrain: {steps: 5}\n";
-    let env =
-        [("RUNNER_SEED", "2"), ("RUNNER_MODEL__LAYERS", "3"), ("RUNNER_BATCH__MICRO_BATCH", "4"), ("RUNNER_OS", "x")];
+    let env = [
+        ("RUNNER_SEED", "2"),
+        ("RUNNER_MODEL__LAYERS", "3"),
+        ("RUNNER_BATCH__MICRO_BATCH", "4"),
+        ("RUNNER_OS", "x"),
+        ("RUNNER_TRAIN__STEPS", ""),
+    ];
     let l = loaded(text, &["seed=3", "seed=4"], &env);
     let e = &l.experiment;
     assert_eq!((e.seed, e.model.layers, e.model.heads, e.model.context_length, e.batch.micro_batch), (4, 3, 12, 64, 4));
