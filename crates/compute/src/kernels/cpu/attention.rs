@@ -18,7 +18,11 @@ use runner_spec::program::ATTENTION_TILE_QUERIES;
 
 impl AttentionShape {
     /// Calls `f(sample, kv_head)` for every task, in parallel.
+    ///
+    /// # Panics
+    /// If the heads are not divided evenly among key-value heads, so that tasks would not cover them: an invariant of the callers.
     fn for_each_task(&self, f: impl Fn(usize, usize) + Sync + Send) {
+        assert!(self.heads.is_multiple_of(self.kv_heads), "heads without a key-value head");
         (0..self.batch * self.kv_heads).into_par_iter().for_each(|t| f(t / self.kv_heads, t % self.kv_heads));
     }
 

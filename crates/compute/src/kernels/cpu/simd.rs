@@ -4,7 +4,7 @@ use std::mem::MaybeUninit;
 
 use super::{Real, Stored};
 
-/// Elements a task works on at least: small enough to balance, large enough to pay for a task.
+/// Elements a task works on, unless a row is longer: few enough to balance, enough to pay for a task.
 pub const TASK: usize = 16_384;
 
 /// Accumulators of a reduction; one AVX-512 register of f32.

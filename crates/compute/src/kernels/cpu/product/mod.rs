@@ -197,7 +197,7 @@ fn scaled_product(out: &mut [f32], scale: f32, adds: bool, a: Mat<bf16>, b: Mat<
 /// Multiplies with the method that is in use.
 ///
 /// # Safety
-/// The destination must have a.rows rows of b.cols elements, which no other thread may touch.
+/// The destination must have a.rows rows of b.cols elements, which no other thread may touch, and its bias b.cols elements.
 unsafe fn multiply(a: Mat<bf16>, b: Mat<bf16>, destination: Destination<'_>, threads: Threads) {
     // SAFETY: the caller's promise, and only methods are in use whose instructions the machine has.
     unsafe {
@@ -251,8 +251,12 @@ unsafe fn store_row(sums: &[f32], first: usize, column: usize, destination: Dest
 
 /// a·b + `bias` for an `a` of a few rows and a `b` whose columns are contiguous, each element by a dot product; `None` for other
 /// matrices.
+///
+/// # Panics
+/// If the shapes do not fit: an invariant of the callers.
 pub fn multiply_few_rows<S: Stored>(a: Mat<S>, b: Mat<S>, bias: Option<&[S]>) -> Option<Vec<S>> {
     let (rows, inner, cols) = (a.rows(), a.cols(), b.cols());
+    assert!(bias.is_none_or(|bias| bias.len() == cols), "a bias of another width");
     if rows > FEW_ROWS || inner == 0 || b.row_stride() != 1 || a.col_stride() != 1 {
         return None;
     }

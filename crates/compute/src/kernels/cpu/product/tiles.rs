@@ -96,7 +96,7 @@ pub(super) unsafe fn multiply<T: TileInstructions>(
         if keeps_sums { PRODUCT_SUM_BYTES / (size_of::<f32>() * block_cols) } else { usize::MAX },
     ];
     let block_rows = rows.min(most_rows[0]).min(most_rows[1]).max(T::ROWS);
-    let mut buffers = lock_free_buffers(threads).pop().unwrap_or_default();
+    let mut buffers = free_buffers(threads).pop().unwrap_or_default();
     let Buffers { left, right, sums } = &mut buffers;
     for row_range in split_range(rows, block_rows) {
         for columns in split_range(cols, block_cols) {
@@ -129,11 +129,11 @@ pub(super) unsafe fn multiply<T: TileInstructions>(
             }
         }
     }
-    lock_free_buffers(threads).push(buffers);
+    free_buffers(threads).push(buffers);
 }
 
 /// The lock's holders do not panic, and any list of buffers is valid.
-fn lock_free_buffers(threads: Threads) -> MutexGuard<'static, Vec<Buffers>> {
+fn free_buffers(threads: Threads) -> MutexGuard<'static, Vec<Buffers>> {
     let buffers = match threads {
         Threads::Pool => &BUFFERS_OF_POOLS,
         Threads::Caller => &BUFFERS_OF_CALLERS,
@@ -189,7 +189,7 @@ unsafe fn multiply_block<T: TileInstructions>(
                     let skipped = first_row + rows.start - from;
                     let tile_rows =
                         Mat::strided(&left.data()[from * left.row_stride()..], T::ROWS, left.cols(), left.row_stride());
-                    // SAFETY: the caller's promise; no other task stores these rows and columns.
+                    // SAFETY: the caller's promise; `run_task` runs this closure; no other task stores these rows and columns.
                     unsafe {
                         T::sum_tile(tile_rows, panel, &mut sums);
                         store_tile(&mut sums.as_mut()[skipped..], rows, cols.clone(), block, output);
