@@ -38,7 +38,7 @@ fn detect_platform(host: &Host, plan: &Plan) -> Platform {
     // Each machine sees its own GPUs, whose numbers are those of the ranks on it.
     let indices: BTreeSet<usize> = used().collect();
     let (gpus, gpu_libraries) = gpus_and_libraries(&indices, used().count() > 1);
-    let is_bf16 = plan.ranks.iter().any(|rank| rank.program.precision == Precision::Bf16);
+    let is_bf16 = plan.ranks.iter().any(|rank| rank.device == Device::Cpu && rank.program.precision == Precision::Bf16);
     Platform {
         target: host.build.target.clone(),
         source_hash: host.build.source_hash.clone(),

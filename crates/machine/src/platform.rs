@@ -18,7 +18,7 @@ pub struct Platform {
     pub vector_instructions: Option<String>,
     /// The instruction set of products of f32 matrices.
     pub matmul_instructions: Option<String>,
-    /// The instruction set of products of bf16 matrices, if the session trains in bf16.
+    /// The instruction set of products of bf16 matrices, if CPUs train in bf16.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bf16_matmul_instructions: Option<String>,
     /// The GPUs that ranks use on this machine, in the order of their numbers.
