@@ -28,6 +28,8 @@ fn variables_and_flags_that_set_nothing_are_refused() {
         let finished = Finished::of(sandbox.command("validate exp.yaml").env(variable, "5")).expect_code(2);
         assert!(finished.stderr.contains(&format!("did you mean `{meant}`?")), "{}", finished.stderr);
     }
+    let finished = Finished::of(sandbox.command("validate exp.yaml").env("RUNNER_BF16_PRODUCT", "f32")).expect_code(2);
+    assert!(finished.stderr.contains("did you mean RUNNER_BF16_PRODUCTS?"), "{}", finished.stderr);
     for variable in ["RUNNER_LOG_LEVEL", "RUNNER_TOOL_CACHE", "RUNNER_TEMP"] {
         Finished::of(sandbox.command("validate exp.yaml").env(variable, "5")).expect_code(0);
     }

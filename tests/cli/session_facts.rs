@@ -154,6 +154,16 @@ fn products_in_bf16_can_be_chosen_and_are_recorded() {
     for (automatic, chosen) in losses("automatic").into_iter().zip(losses("chosen")) {
         assert!((automatic - chosen).abs() < 1e-3 * chosen, "{automatic} and {chosen}");
     }
+    if fastest != in_f32 {
+        let mut command = sandbox.command("apply exp.yaml --threads 1 --quiet --set precision=bf16 --until-step 1");
+        Finished::of(command.args(["--runs", "both"]).env("RUNNER_BF16_PRODUCTS", "f32")).expect_code(0);
+        let both = sandbox.only_run_in("both").path("").display().to_string();
+        sandbox.expect(0, &["resume", &both, "--threads", "1", "--quiet"]);
+        let automatic = sandbox.only_run_in("automatic").path("").display().to_string();
+        let printed = sandbox.expect(0, &["diff", &automatic, &both]);
+        let said = format!("a later session of B has {fastest}, the one before {in_f32}");
+        assert!(printed.replace(['\n', ' '], "").contains(&said.replace(' ', "")), "{printed}");
+    }
     let mut version = sandbox.command("--version");
     let version = Finished::of(version.env("RUNNER_BF16_PRODUCTS", "f32")).expect_code(0).text();
     assert!(version.contains(&format!(", in bf16 {in_f32}")), "{version}");
@@ -187,7 +197,7 @@ fn bound_ranks_compute_the_same_numbers() {
         let free = sandbox.only_run_in(&free);
         assert!(free.manifest()["sessions"][0]["bound_numa_nodes"].is_null());
         assert_eq!(sandbox.only_run_in(&bound).final_hash(), free.final_hash(), "{parallel}");
-        let printed = sandbox.expect(0, &*format!("reproduce lab --threads 1 --bind numa --runs {bound}"));
+        let printed = sandbox.expect(0, &*format!("reproduce lab --threads 1 --bind numa --verbose --runs {bound}"));
         assert!(printed.contains("bind   ranks to ") && printed.contains("bitwise"), "{printed}");
     }
 }
