@@ -69,7 +69,8 @@ fn another_platform_is_named_with_its_meaning_by_resume_reproduce_and_diff() {
         assert!(printed.contains(text), "{text}: {printed}");
     }
     // The newest session is that of this program.
-    assert!(!sandbox.expect(0, "diff lab exp.yaml").contains("bits may differ"));
+    let printed = sandbox.expect(0, "diff lab exp.yaml");
+    assert!(printed.contains("target: a later session of A has ") && !printed.contains("target: A has "), "{printed}");
     let mut manifest = run.manifest();
     manifest["sessions"][1]["platform"]["target"] = "riscv64-unknown-linux-musl".into();
     run.write("manifest.json", manifest.to_string());
@@ -163,6 +164,7 @@ fn products_in_bf16_can_be_chosen_and_are_recorded() {
         let printed = sandbox.expect(0, &["diff", &automatic, &both]);
         let said = format!("a later session of B has {fastest}, the one before {in_f32}");
         assert!(printed.replace(['\n', ' '], "").contains(&said.replace(' ', "")), "{printed}");
+        assert!(printed.contains("so every number should be, up to what `bits may differ` names"), "{printed}");
     }
     let mut version = sandbox.command("--version");
     let version = Finished::of(version.env("RUNNER_BF16_PRODUCTS", "f32")).expect_code(0).text();

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::comparison::FIGURES;
 use crate::table::{Align, table};
-use runner_lab::compare::classification::{DifferenceClass, MathematicsPart};
+use runner_lab::compare::classification::{DifferenceClass, MathematicsPart, TrainingEquality};
 use runner_lab::compare::diff::{ChangedSetting, Diff, DiffSide};
 use runner_lab::compare::fact_pairs::FactPair;
 use runner_lab::compare::outcome_comparison::{LossPair, OutcomeComparison};
@@ -29,7 +29,9 @@ pub fn diff_text(diff: &Diff) -> String {
         DifferenceClass::Bookkeeping | DifferenceClass::Rounding => Style::new().yellow(),
         DifferenceClass::Mathematics => Style::new().red(),
     };
-    let _ = writeln!(out, "{}", colour.bold().apply_to(&diff.classification.meaning));
+    let has_doubt = !diff.bits.is_empty() && diff.classification.training == TrainingEquality::SameBits;
+    let doubt = if has_doubt { ", up to what `bits may differ` names" } else { "" };
+    let _ = writeln!(out, "{}{doubt}", colour.bold().apply_to(&diff.classification.meaning));
     for note in &diff.notes {
         let _ = writeln!(out, "note: {}", printable(note));
     }
@@ -60,9 +62,11 @@ pub fn diff_text(diff: &Diff) -> String {
     if let Some(found) = &diff.outcomes {
         add_outcomes(&mut out, found);
         if diff.has_contradicting_losses() {
-            out.push_str(
-                "  the plans are the same: a record was changed, or another program or machine rounds otherwise\n",
-            );
+            out.push_str(if diff.bits.is_empty() {
+                "  the plans are the same: a record was changed, or another program or machine rounds otherwise\n"
+            } else {
+                "  the plans are the same: the reason may be what `bits may differ` names\n"
+            });
         }
         if diff.classification.parts.contains(&MathematicsPart::Evaluation) {
             out.push_str("  the two are not measured alike: the differences in the evaluation say how\n");
