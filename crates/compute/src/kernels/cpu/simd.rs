@@ -171,8 +171,9 @@ impl<T> Shared<T> {
         Self(elements.as_mut_ptr().cast())
     }
 
+    /// The address of the element `offset`.
     #[inline(always)]
-    fn pointer(self, offset: usize) -> *mut T {
+    pub fn pointer(self, offset: usize) -> *mut T {
         self.0.wrapping_add(offset)
     }
 

@@ -216,39 +216,6 @@ fn split_range(len: usize, size: usize) -> impl Iterator<Item = Range<usize>> {
     (0..len).step_by(size).map(move |from| from..(from + size).min(len))
 }
 
-/// Stores `sums`, of columns from `column` on, in the elements of the destination from `first` on.
-///
-/// # Safety
-/// These elements exist, and belong to the calling task alone.
-#[inline(always)]
-unsafe fn store_row(sums: &[f32], first: usize, column: usize, destination: Destination<'_>) {
-    match destination {
-        Destination::Rounded(out, bias) => {
-            // SAFETY: the caller's promise. The elements may be uninitialized.
-            let out = unsafe { out.uninitialized(first, sums.len()) };
-            match bias {
-                Some(bias) => {
-                    for ((out, &sum), bias) in out.iter_mut().zip(sums).zip(&bias[column..]) {
-                        out.write(bf16::store(sum + bias.load()));
-                    }
-                }
-                None => {
-                    for (out, &sum) in out.iter_mut().zip(sums) {
-                        out.write(bf16::store(sum));
-                    }
-                }
-            }
-        }
-        Destination::Scaled { to, scale, adds } => {
-            // SAFETY: the caller's promise.
-            let to = unsafe { to.slice(first, sums.len()) };
-            for (to, &sum) in to.iter_mut().zip(sums) {
-                *to = if adds { sum.mul_add(scale, *to) } else { sum * scale };
-            }
-        }
-    }
-}
-
 /// a·b + `bias` for an `a` of a few rows and a `b` whose columns are contiguous, each element by a dot product; `None` for other
 /// matrices.
 ///

@@ -1,9 +1,9 @@
 //! Copies of bf16 matrices in the order in which instructions for pairs of numbers read them. It needs AVX-512.
 
 use std::arch::x86_64::{
-    __m512i, _mm256_loadu_si256, _mm512_cvtepu16_epi32, _mm512_loadu_si512, _mm512_mask_storeu_epi16, _mm512_or_si512,
-    _mm512_setzero_si512, _mm512_shuffle_i32x4, _mm512_slli_epi32, _mm512_storeu_si512, _mm512_unpackhi_epi32,
-    _mm512_unpackhi_epi64, _mm512_unpacklo_epi32, _mm512_unpacklo_epi64,
+    __m512i, _mm256_maskz_loadu_epi16, _mm512_cvtepu16_epi32, _mm512_mask_storeu_epi16, _mm512_maskz_loadu_epi16,
+    _mm512_or_si512, _mm512_setzero_si512, _mm512_shuffle_i32x4, _mm512_slli_epi32, _mm512_storeu_si512,
+    _mm512_unpackhi_epi32, _mm512_unpackhi_epi64, _mm512_unpacklo_epi32, _mm512_unpacklo_epi64,
 };
 use std::ops::Range;
 
@@ -28,7 +28,7 @@ const PANELS_PER_TASK: usize = 8;
 const ROWS_PER_TASK: usize = 128;
 
 /// Pairs of a register.
-const LANES: usize = 16;
+pub(super) const LANES: usize = 16;
 
 /// Packs the rows `depth` of the columns `columns` of `matrix` into panels of [`PANEL_COLUMNS`] columns and `padded_depth` / 2 rows, one
 /// after another. What is beyond the ranges is 0.
@@ -73,11 +73,9 @@ fn grown<T: Copy>(buffer: &mut Vec<T>, len: usize, value: T) -> &mut [T] {
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 fn pack_rows(matrix: Mat<bf16>, depth: Range<usize>, columns: Range<usize>, pairs: usize, panels: &mut [RowPair]) {
     for pair in 0..pairs {
-        let [low, high] = rows_of_pair(matrix, &depth, &columns, pair);
         for (index, panel) in panels.chunks_exact_mut(pairs).enumerate() {
-            for (half, row) in panel[pair].0.as_chunks_mut().0.iter_mut().enumerate() {
-                let from = index * PANEL_COLUMNS + half * LANES;
-                store(row, interleave(padded_part(low, from), padded_part(high, from)));
+            for (half, to) in panel[pair].0.as_chunks_mut().0.iter_mut().enumerate() {
+                store(to, load_pairs(matrix, &depth, &columns, pair, index * PANEL_COLUMNS + half * LANES));
             }
         }
     }
@@ -93,7 +91,7 @@ fn pack_columns(matrix: Mat<bf16>, depth: Range<usize>, columns: Range<usize>, p
                 let mut numbers = [_mm512_setzero_si512(); LANES];
                 for (column, numbers) in (first..columns.end).zip(&mut numbers) {
                     let column = &matrix.data()[column * matrix.col_stride()..][depth.clone()];
-                    *numbers = load(padded_part(column, block * 2 * LANES));
+                    *numbers = load_numbers(column.get(block * 2 * LANES..).unwrap_or(&[]));
                 }
                 for (row, numbers) in rows.iter_mut().zip(transposed(&numbers)) {
                     store(&mut row.0.as_chunks_mut().0[half], numbers);
@@ -143,8 +141,7 @@ fn copy_columns(matrix: Mat<bf16>, depth: Range<usize>, columns: Range<usize>, s
         for (index, copies) in copies.chunks_mut(LANES * stride).enumerate() {
             let mut pairs = [_mm512_setzero_si512(); LANES];
             for (p, pairs) in pairs.iter_mut().enumerate() {
-                let [low, high] = rows_of_pair(matrix, &depth, &columns, from / 2 + p);
-                *pairs = interleave(padded_part(low, index * LANES), padded_part(high, index * LANES));
+                *pairs = load_pairs(matrix, &depth, &columns, from / 2 + p, index * LANES);
             }
             for (copy, numbers) in copies.chunks_exact_mut(stride).zip(transposed(&pairs)) {
                 let to = from..(from + 2 * LANES).min(stride);
@@ -154,47 +151,45 @@ fn copy_columns(matrix: Mat<bf16>, depth: Range<usize>, columns: Range<usize>, s
     }
 }
 
-/// The parts in `columns` of the rows 2·`pair` and 2·`pair` + 1 of `depth`. A row beyond it is empty.
-#[inline(always)]
-fn rows_of_pair<'a>(
-    matrix: Mat<'a, bf16>,
-    depth: &Range<usize>,
-    columns: &Range<usize>,
-    pair: usize,
-) -> [&'a [bf16]; 2] {
-    [2 * pair, 2 * pair + 1].map(|k| match depth.start + k {
-        row if row < depth.end => &matrix.data()[row * matrix.row_stride()..][columns.clone()],
-        _ => &[],
-    })
-}
-
-/// The `N` numbers from `from` on; those that lack are 0.
-#[inline(always)]
-fn padded_part<const N: usize>(numbers: &[bf16], from: usize) -> [bf16; N] {
-    if let Some(part) = numbers.get(from..).and_then(|rest| rest.first_chunk()) {
-        return *part;
-    }
-    let mut part = [bf16::ZERO; N];
-    for (to, number) in part.iter_mut().zip(numbers.iter().skip(from)) {
-        *to = *number;
-    }
-    part
-}
-
+/// Pairs of numbers of the rows 2·`pair` and 2·`pair` + 1 of `depth`, in 16 columns of `columns` from `from` on. `matrix` has contiguous
+/// rows. What is beyond the ranges is 0.
+///
+/// # Panics
+/// If the ranges are not inside of the matrix: an invariant of the callers.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-fn load(numbers: [bf16; 2 * LANES]) -> __m512i {
-    // SAFETY: the array has the size of the register.
-    unsafe { _mm512_loadu_si512(numbers.as_ptr().cast()) }
-}
-
-/// Pairs of a number of `low` and one of `high`.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-fn interleave(low: [bf16; LANES], high: [bf16; LANES]) -> __m512i {
-    // SAFETY: the arrays have the size of the registers.
-    let [low, high] = unsafe { [low, high].map(|numbers| _mm256_loadu_si256(numbers.as_ptr().cast())) };
+fn load_pairs(matrix: Mat<bf16>, depth: &Range<usize>, columns: &Range<usize>, pair: usize, from: usize) -> __m512i {
+    assert!(
+        depth.end <= matrix.rows() && columns.end <= matrix.cols() && matrix.col_stride() == 1,
+        "ranges of a matrix"
+    );
+    let mask = lane_mask(columns.len().saturating_sub(from));
+    let [row, column] = [depth.start + 2 * pair, columns.start + from];
+    let [low_mask, high_mask] = [if row < depth.end { mask } else { 0 }, if row + 1 < depth.end { mask } else { 0 }];
+    let low = matrix.data().as_ptr().wrapping_add(row * matrix.row_stride() + column);
+    let high = low.wrapping_add(matrix.row_stride());
+    // SAFETY: the masks select numbers that are inside of the ranges, and no others are read.
+    let [low, high] =
+        unsafe { [_mm256_maskz_loadu_epi16(low_mask, low.cast()), _mm256_maskz_loadu_epi16(high_mask, high.cast())] };
     _mm512_or_si512(_mm512_cvtepu16_epi32(low), _mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(high)))
+}
+
+/// The mask of the first `count` elements of a register of 16; of all, if there are more.
+pub(super) fn lane_mask(count: usize) -> u16 {
+    ((1_u32 << count.min(LANES)) - 1) as u16
+}
+
+/// The first 32 of `numbers`; those that lack are 0.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+fn load_numbers(numbers: &[bf16]) -> __m512i {
+    // SAFETY: the mask selects numbers of the slice, and no others are read.
+    unsafe { _mm512_maskz_loadu_epi16(number_mask(numbers.len()), numbers.as_ptr().cast()) }
+}
+
+/// The mask of the first `count` numbers of a register of 32; of all, if there are more.
+fn number_mask(count: usize) -> u32 {
+    ((1_u64 << count.min(2 * LANES)) - 1) as u32
 }
 
 #[inline]
@@ -204,13 +199,12 @@ fn store(to: &mut [u32; LANES], pairs: __m512i) {
     unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), pairs) };
 }
 
-/// Stores as many numbers as there are elements, at most 32.
+/// Stores the first numbers, as many as there are elements.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 fn store_numbers(to: &mut [bf16], numbers: __m512i) {
-    let mask = u32::MAX.checked_shr(32 - to.len() as u32).unwrap_or(0);
-    // SAFETY: elements outside of the mask are not written.
-    unsafe { _mm512_mask_storeu_epi16(to.as_mut_ptr().cast(), mask, numbers) };
+    // SAFETY: the mask selects elements of the slice, and no others are written.
+    unsafe { _mm512_mask_storeu_epi16(to.as_mut_ptr().cast(), number_mask(to.len()), numbers) };
 }
 
 /// The transpose of 16 × 16 elements of 32 bits.

@@ -3,14 +3,20 @@
 //! The right matrix is packed into panels. The left one is read in place where its rows are contiguous, not whole pages apart, and fill
 //! tiles; otherwise they are copied. The sums of a tile stay in registers over the whole depth of a block.
 
+use std::arch::x86_64::{
+    __m256bh, __m256i, __m512, _mm256_mask_storeu_epi16, _mm256_maskz_loadu_epi16, _mm512_add_ps, _mm512_castsi512_ps,
+    _mm512_cvtepu16_epi32, _mm512_cvtneps_pbh, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_mask_storeu_ps,
+    _mm512_maskz_loadu_ps, _mm512_mul_ps, _mm512_set1_ps, _mm512_slli_epi32,
+};
+use std::mem::transmute;
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use half::bf16;
 use runner_spec::program::{PRODUCT_OPERAND_BYTES, PRODUCT_SUM_BYTES};
 
-use super::packing::{PANEL_COLUMNS, RowPair, copy_rows, pack_panels};
-use super::{Destination, Threads, split_range, store_row};
+use super::packing::{LANES, PANEL_COLUMNS, RowPair, copy_rows, lane_mask, pack_panels};
+use super::{Destination, Threads, split_range};
 use crate::kernels::cpu::gemm::Mat;
 use crate::kernels::cpu::simd::Shared;
 
@@ -25,7 +31,7 @@ const TASK_TILES: usize = 4;
 /// Tasks of a pool are made smaller until a block has this many.
 const MIN_TASKS: usize = 64;
 
-/// Instructions that multiply bf16 numbers and sum the products of a tile. Processors that have them have AVX-512 with its extensions
+/// Instructions that multiply bf16 numbers and sum the products of a tile. Processors that have them have AVX-512 with its extensions BF16,
 /// BW and VL.
 pub(super) trait TileInstructions {
     /// The sums of a tile, row by row.
@@ -192,7 +198,7 @@ unsafe fn multiply_block<T: TileInstructions>(
                     // SAFETY: the caller's promise; `run_task` runs this closure; no other task stores these rows and columns.
                     unsafe {
                         T::sum_tile(tile_rows, panel, &mut sums);
-                        store_tile(&mut sums.as_mut()[skipped..], rows, cols.clone(), block, output);
+                        store_tile(&sums.as_mut()[skipped..], rows, cols.clone(), block, output);
                     }
                 }
             }
@@ -206,50 +212,68 @@ unsafe fn multiply_block<T: TileInstructions>(
 ///
 /// # Safety
 /// As for [`multiply_block`]; no other task may have these rows and columns.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
 unsafe fn store_tile(
-    sums: &mut [[f32; PANEL_COLUMNS]],
+    sums: &[[f32; PANEL_COLUMNS]],
     rows: Range<usize>,
     cols: Range<usize>,
     block: &Block,
     output: Output<'_>,
 ) {
-    // SAFETY: the caller's promise. The width of a whole panel is a constant, so that its loops have no remainder.
-    unsafe {
-        if cols.len() == PANEL_COLUMNS {
-            store_rows(sums, rows, cols.start, PANEL_COLUMNS, block, output);
-        } else {
-            store_rows(sums, rows, cols.start, cols.len(), block, output);
+    let destination = output.destination.for_depth_block(output.is_first);
+    for (row, sums) in rows.zip(sums) {
+        for (half, sums) in sums.as_chunks::<LANES>().0.iter().enumerate() {
+            let column = cols.start + half * LANES;
+            let mask = lane_mask(cols.end.saturating_sub(column));
+            // SAFETY: the caller's promise; the mask selects columns of the output, and no others are read or written.
+            unsafe {
+                let mut sums = _mm512_loadu_ps(sums.as_ptr());
+                if let Some(kept) = output.sums {
+                    let kept = kept.pointer(row * block.cols.len() + column);
+                    if !output.is_first {
+                        sums = _mm512_add_ps(sums, _mm512_maskz_loadu_ps(mask, kept));
+                    }
+                    if !output.is_last {
+                        _mm512_mask_storeu_ps(kept, mask, sums);
+                        continue;
+                    }
+                }
+                let [row, column] = [block.rows.start + row, block.cols.start + column];
+                store_sums(sums, mask, row * output.cols + column, column, destination);
+            }
         }
     }
 }
 
-/// [`store_tile`] for `width` columns from `first_column` on.
-#[inline(always)]
-unsafe fn store_rows(
-    sums: &mut [[f32; PANEL_COLUMNS]],
-    rows: Range<usize>,
-    first_column: usize,
-    width: usize,
-    block: &Block,
-    output: Output<'_>,
-) {
-    let destination = output.destination.for_depth_block(output.is_first);
-    for (row, sums) in rows.zip(sums) {
-        let sums = &mut sums[..width];
-        if let Some(kept) = output.sums {
-            // SAFETY: this part of the kept sums belongs to this task alone.
-            let kept = unsafe { kept.slice(row * block.cols.len() + first_column, width) };
-            if !output.is_first {
-                sums.iter_mut().zip(&*kept).for_each(|(sum, kept)| *sum += kept);
+/// Stores the sums that `mask` selects, of columns from `column` on, in the elements of the destination from `first` on.
+///
+/// # Safety
+/// These elements exist, and belong to the calling task alone.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
+unsafe fn store_sums(sums: __m512, mask: u16, first: usize, column: usize, destination: Destination<'_>) {
+    // SAFETY: the caller's promise; elements outside of the mask are neither read nor written.
+    unsafe {
+        match destination {
+            Destination::Rounded(to, bias) => {
+                let bias = bias.map(|bias| {
+                    let bias = _mm256_maskz_loadu_epi16(mask, bias.as_ptr().wrapping_add(column).cast());
+                    _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(bias)))
+                });
+                let sums = bias.map_or(sums, |bias| _mm512_add_ps(sums, bias));
+                // Rounds as `bf16::store`, but for numbers below 2^-126, which the products' instructions also take as 0.
+                let rounded = transmute::<__m256bh, __m256i>(_mm512_cvtneps_pbh(sums));
+                _mm256_mask_storeu_epi16(to.pointer(first).cast(), mask, rounded);
             }
-            if !output.is_last {
-                kept.copy_from_slice(sums);
-                continue;
+            Destination::Scaled { to, scale, adds } => {
+                let (to, scale) = (to.pointer(first), _mm512_set1_ps(scale));
+                let scaled = if adds {
+                    _mm512_fmadd_ps(sums, scale, _mm512_maskz_loadu_ps(mask, to))
+                } else {
+                    _mm512_mul_ps(sums, scale)
+                };
+                _mm512_mask_storeu_ps(to, mask, scaled);
             }
         }
-        let column = block.cols.start + first_column;
-        // SAFETY: the caller's promise.
-        unsafe { store_row(sums, (block.rows.start + row) * output.cols + column, column, destination) };
     }
 }
