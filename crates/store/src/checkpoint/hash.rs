@@ -1,13 +1,12 @@
 //! Hashes of a training state, by which runs are compared bit for bit, and the reading of its bytes.
 
-use candle_core::{CpuStorage, Storage, Tensor};
-use half::bf16;
+use candle_core::Tensor;
 use serde::{Deserialize, Serialize};
 
 use super::format::PartFileKind;
 use super::part::PartSpec;
 use crate::error::StoreError;
-use runner_compute::kernels::on_host;
+use runner_compute::kernels::{bytes, on_host};
 use runner_compute::state::TrainState;
 
 /// BLAKE3 hashes, 64 hex digits each. Numbers enter as little-endian bytes.
@@ -50,9 +49,9 @@ impl PartHasher {
     }
 
     pub(super) fn update(&mut self, kind: PartFileKind, bytes: &[u8]) {
-        self.state.update(bytes);
+        self.state.update_rayon(bytes);
         if kind == PartFileKind::Model {
-            self.weights.update(bytes);
+            self.weights.update_rayon(bytes);
         }
     }
 
@@ -81,42 +80,18 @@ pub fn whole_hash<'a>(step: u64, tokens: u64, parts: impl Iterator<Item = &'a St
     PartHasher { state, weights }.finish()
 }
 
-/// Elements converted at a time: small enough for the cache, large enough for the hash's wide lanes.
-const CHUNK_ELEMENTS: usize = 1 << 16;
+/// Bytes that are read or written at a time, a multiple of four: few enough for the cache, enough for the threads that hash them.
+pub(super) const CHUNK_BYTES: usize = 1 << 22;
 
-/// Calls `sink` with the bytes of a contiguous f32 or bf16 tensor, little-endian, piece by piece, without a copy of the whole.
+const _: () =
+    assert!(cfg!(target_endian = "little"), "files of checkpoints hold numbers as little-endian processors do");
+
+/// Calls `sink` with the bytes of a contiguous f32 or bf16 tensor, little-endian, chunk by chunk. A CPU's tensor is not copied.
 pub(super) fn each_chunk(
     tensor: &Tensor,
     sink: &mut dyn FnMut(&[u8]) -> Result<(), StoreError>,
 ) -> Result<(), StoreError> {
-    // On a CPU this is the tensor itself.
-    let host = on_host(tensor)?;
-    let (storage, layout) = host.storage_and_layout();
-    match (&*storage, layout.contiguous_offsets()) {
-        (Storage::Cpu(CpuStorage::F32(values)), Some((start, end))) => {
-            encode_chunks(&values[start..end], f32::to_le_bytes, sink)
-        }
-        (Storage::Cpu(CpuStorage::BF16(values)), Some((start, end))) => {
-            encode_chunks(&values[start..end], bf16::to_le_bytes, sink)
-        }
-        _ => Err(candle_core::Error::Msg("a checkpoint needs a contiguous buffer of f32 or bf16".into()).into()),
-    }
-}
-
-fn encode_chunks<T: Copy, const N: usize>(
-    values: &[T],
-    encode: fn(T) -> [u8; N],
-    sink: &mut dyn FnMut(&[u8]) -> Result<(), StoreError>,
-) -> Result<(), StoreError> {
-    let mut bytes = vec![0; N * CHUNK_ELEMENTS.min(values.len())];
-    for part in values.chunks(CHUNK_ELEMENTS) {
-        let bytes = &mut bytes[..N * part.len()];
-        for (out, value) in bytes.chunks_exact_mut(N).zip(part) {
-            out.copy_from_slice(&encode(*value));
-        }
-        sink(bytes)?;
-    }
-    Ok(())
+    bytes::read(&on_host(tensor)?, |bytes| bytes.chunks(CHUNK_BYTES).try_for_each(sink))?
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use candle_core::{DType, Device, Tensor};
 use half::bf16;
 
 use super::format::{FORMAT, FORMAT_PARTS, PartFileKind, STATE, StateFile};
-use super::hash::PartHasher;
+use super::hash::{CHUNK_BYTES, PartHasher};
 use super::header::{self, tensor_name};
 use super::part::PartRecord;
 use crate::error::StoreError;
@@ -259,9 +259,6 @@ pub(super) fn each_number(dtype: DType, bytes: &[u8], mut sink: impl FnMut(f32))
     }
 }
 
-/// The number of bytes read at a time; a multiple of four.
-const CHUNK_BYTES: usize = 1 << 18;
-
 impl PartFile {
     fn open(folder: &Path, record: &PartRecord, kind: PartFileKind) -> Result<Self, CheckpointProblem> {
         let name = kind.file_name(record.part);
@@ -299,7 +296,7 @@ impl PartFile {
         while at < end {
             let bytes = &mut chunk[..(end - at).min(CHUNK_BYTES as u64) as usize];
             file.read_exact(bytes).map_err(|e| CheckpointProblem::io(&self.path, e))?;
-            digest.update(bytes);
+            digest.update_rayon(bytes);
             each(bytes);
             let next = at + bytes.len() as u64;
             while let Some(&([begin, end], place)) = tensors.peek() {

@@ -118,7 +118,7 @@ fn write_file(
         let flat = state.section(section)?;
         for range in &ranges {
             each_chunk(&flat.narrow(0, range.start, range.len())?, &mut |chunk| {
-                digest.update(chunk);
+                digest.update_rayon(chunk);
                 hasher.update(kind, chunk);
                 bytes += chunk.len() as u64;
                 out.write_all(chunk).map_err(StoreError::io("writing", path))
