@@ -2,6 +2,7 @@
 
 use super::exit::Exit;
 use super::output::print_result;
+use super::version::cpu_instructions;
 use runner_machine::doctor::DoctorReport;
 use runner_report::doctor::doctor_text;
 
@@ -18,6 +19,6 @@ pub(crate) struct DoctorArgs {
 /// # Errors
 /// If standard output cannot be written.
 pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<Exit> {
-    let report = DoctorReport::collect();
+    let report = DoctorReport::collect(cpu_instructions());
     print_result(args.json, &report, || doctor_text(&report))
 }

@@ -5,6 +5,7 @@ use std::sync::OnceLock;
 use runner_compute::kernels::cpu::product::Bf16Products;
 use runner_compute::kernels::cpu::simd::{instruction_set, matmul_instruction_set};
 use runner_engine::prepare::ProgramBuild;
+use runner_machine::doctor::CpuInstructions;
 use runner_spec::format::short_hash;
 
 /// The target that this program was built for, and the hash of its sources.
@@ -12,6 +13,15 @@ pub(super) fn program_build() -> ProgramBuild {
     ProgramBuild {
         target: option_env!("RUNNER_TARGET").map(str::to_owned),
         source_hash: option_env!("RUNNER_SOURCE_HASH").map(str::to_owned),
+    }
+}
+
+/// The instruction sets that this program uses on this machine.
+pub(super) fn cpu_instructions() -> CpuInstructions {
+    CpuInstructions {
+        vectors: instruction_set(),
+        matmul: matmul_instruction_set(),
+        bf16_matmul: Bf16Products::in_use().instruction_set(),
     }
 }
 
@@ -29,12 +39,10 @@ pub(super) fn long_version() -> &'static str {
         let ProgramBuild { target, source_hash } = program_build();
         let sources = source_hash.as_deref().map_or("not known", short_hash);
         format!(
-            "{}{commit}\nsources: {sources}\ntarget: {}\nfeatures: {features}\ninstructions: {}, matrix products {}, in bf16 {}",
+            "{}{commit}\nsources: {sources}\ntarget: {}\nfeatures: {features}\n{}",
             env!("CARGO_PKG_VERSION"),
             target.as_deref().unwrap_or(std::env::consts::ARCH),
-            instruction_set(),
-            matmul_instruction_set(),
-            Bf16Products::in_use().instruction_set()
+            cpu_instructions()
         )
     })
 }

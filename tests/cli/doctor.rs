@@ -45,11 +45,12 @@ fn library(path: &Path, source: &str) {
 fn every_machine_trains_on_its_cpu() {
     let report = report_of(None);
     assert_eq!(find(&report["features"], "training on the CPU")["ready"], true);
+    assert!(report["instructions"]["bf16_matmul"].is_string());
     assert_eq!(report["environment"]["RANK"], "3\u{1b}[31m");
     let output = doctor("", None);
     assert!(output.stderr.is_empty(), "{}", output.stderr);
     let text = output.stdout;
-    assert!(text.contains("training on the CPU") && text.contains("RANK=3"), "{text}");
+    assert!(["training on the CPU", "RANK=3", ", in bf16 "].iter().all(|part| text.contains(part)), "{text}");
     assert!(!text.contains('\u{1b}'), "{text}");
 }
 

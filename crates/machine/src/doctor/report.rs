@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::{env, iter};
+use std::{env, fmt, iter};
 
 use serde::Serialize;
 
@@ -37,11 +37,30 @@ fn all_variables() -> impl Iterator<Item = (String, String)> {
     env::vars_os().map(move |(name, value)| (lossy(name), lossy(value)))
 }
 
+/// The names of the instruction sets that this program uses on this processor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct CpuInstructions {
+    /// Of kernels other than products.
+    pub vectors: &'static str,
+    /// Of products of f32 matrices.
+    pub matmul: &'static str,
+    /// Of products of bf16 matrices.
+    pub bf16_matmul: &'static str,
+}
+
+impl fmt::Display for CpuInstructions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { vectors, matmul, bf16_matmul } = self;
+        write!(f, "instructions: {vectors}, matrix products {matmul}, in bf16 {bf16_matmul}")
+    }
+}
+
 /// The doctor's report.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct DoctorReport {
     pub build: BuildFacts,
     pub machine: Machine,
+    pub instructions: CpuInstructions,
     pub driver: DriverFacts,
     pub libraries: Vec<LibraryFacts>,
     /// Oddities of the search for libraries.
@@ -52,13 +71,14 @@ pub struct DoctorReport {
 
 impl DoctorReport {
     /// Collects the facts about this machine and process. Loads the libraries that exist, and starts the driver; nothing runs on a GPU.
-    pub fn collect() -> Self {
+    pub fn collect(instructions: CpuInstructions) -> Self {
         let driver = DRIVER.facts().path;
         let libraries = [&CUBLAS_LT, &NVRTC, &NCCL, &CUDNN, &NVML];
         let looked_for: Vec<_> = iter::once(&DRIVER).chain(libraries).collect();
         let mut report = Self {
             build: BuildFacts::current(),
             machine: Machine::detect(),
+            instructions,
             driver: DriverFacts::collect(),
             libraries: libraries.map(Library::facts).into(),
             notes: search_notes(&env::var_os(LIBRARY_FOLDERS).unwrap_or_default(), &looked_for, driver.as_deref()),
