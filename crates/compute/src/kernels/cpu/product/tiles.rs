@@ -31,8 +31,7 @@ const TASK_TILES: usize = 4;
 /// Tasks of a pool are made smaller until a block has this many.
 const MIN_TASKS: usize = 64;
 
-/// Instructions that multiply bf16 numbers and sum the products of a tile. Processors that have them have AVX-512 with its extensions BF16,
-/// BW and VL.
+/// Instructions that multiply bf16 numbers and sum the products of a tile.
 pub(super) trait TileInstructions {
     /// The sums of a tile, row by row.
     type Sums: AsMut<[[f32; PANEL_COLUMNS]]> + Default;
@@ -78,7 +77,7 @@ struct Block {
 }
 
 /// # Safety
-/// As for [`super::multiply`]; the processor must have the instructions.
+/// As for [`super::multiply`]; the processor must have the instructions, and AVX-512 with its extensions BF16, BW and VL.
 pub(super) unsafe fn multiply<T: TileInstructions>(
     a: Mat<bf16>,
     b: Mat<bf16>,
