@@ -49,15 +49,25 @@ impl PartHasher {
     }
 
     pub(super) fn update(&mut self, kind: PartFileKind, bytes: &[u8]) {
-        self.state.update_rayon(bytes);
+        hash_bytes(&mut self.state, bytes);
         if kind == PartFileKind::Model {
-            self.weights.update_rayon(bytes);
+            hash_bytes(&mut self.weights, bytes);
         }
     }
 
     pub(super) fn finish(self) -> StateHash {
         let [state, weights] = [self.state, self.weights].map(|hash| hash.finalize().to_hex().to_string());
         StateHash { state, weights }
+    }
+}
+
+/// Gives `bytes` to `hasher`, on all threads of the current pool. Outside of one the calling thread hashes them, because rayon's global pool
+/// would take all cores, whatever `--threads` says.
+pub(super) fn hash_bytes(hasher: &mut blake3::Hasher, bytes: &[u8]) {
+    if rayon::current_thread_index().is_some() {
+        hasher.update_rayon(bytes);
+    } else {
+        hasher.update(bytes);
     }
 }
 
@@ -80,13 +90,14 @@ pub fn whole_hash<'a>(step: u64, tokens: u64, parts: impl Iterator<Item = &'a St
     PartHasher { state, weights }.finish()
 }
 
-/// Bytes that are read or written at a time, a multiple of four: few enough for the cache, enough for the threads that hash them.
+/// Bytes that are read or written at a time: a multiple of four, so that no number is cut; enough for the threads that hash them, and few
+/// enough to stay in the third-level cache between their hashes and the write.
 pub(super) const CHUNK_BYTES: usize = 1 << 22;
 
 const _: () =
     assert!(cfg!(target_endian = "little"), "files of checkpoints hold numbers as little-endian processors do");
 
-/// Calls `sink` with the bytes of a contiguous f32 or bf16 tensor, little-endian, chunk by chunk. A CPU's tensor is not copied.
+/// Calls `sink` with the bytes of a contiguous tensor, little-endian, chunk by chunk. A CPU's tensor is not copied.
 pub(super) fn each_chunk(
     tensor: &Tensor,
     sink: &mut dyn FnMut(&[u8]) -> Result<(), StoreError>,
@@ -97,7 +108,15 @@ pub(super) fn each_chunk(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use runner_compute::testing::{random_state, with_buffer};
+    use std::sync::Arc;
+
+    use candle_core::{DType, Device};
+
+    use crate::checkpoint::entries::dir_name;
+    use crate::checkpoint::{Checkpoints, load_state};
+    use runner_compute::testing::{random_state, spec, with_buffer};
+    use runner_spec::model::layout::ParamLayout;
+    use runner_spec::model::{ModelSpec, parameters};
 
     #[test]
     fn hashes_are_of_the_documented_bytes() {
@@ -110,6 +129,35 @@ mod tests {
         let hash = hash_state(&state).unwrap();
         assert_eq!(hash.state, blake3::hash(&all).to_hex().as_str());
         assert_eq!(hash.weights, blake3::hash(&bytes[..4 * state.layout.total]).to_hex().as_str());
+    }
+
+    /// A state of several chunks, of which one ends inside of a tensor, on the threads of a pool and on the calling one.
+    #[test]
+    fn a_large_state_has_the_same_hashes_on_any_number_of_threads() {
+        let spec = ModelSpec { vocab_size: 4099, d_model: 260, ..spec() };
+        let layout = Arc::new(ParamLayout::new(parameters(&spec)));
+        let mut state = TrainState { step: 3, ..TrainState::zeroed(layout, 2, DType::F32, &Device::Cpu).unwrap() };
+        let values = (0..state.buffer.elem_count() as u32).map(|i| f32::from_bits(i.wrapping_mul(2_654_435_761) >> 2));
+        state.buffer = Tensor::from_iter(values, &Device::Cpu).unwrap();
+        for dtype in [DType::F32, DType::BF16] {
+            state.buffer = state.buffer.to_dtype(dtype).unwrap();
+            let bytes = bytes::read(&state.buffer, <[u8]>::to_vec).unwrap();
+            assert!(bytes.len() > CHUNK_BYTES);
+            let all = [&3u64.to_le_bytes()[..], &state.tokens.to_le_bytes(), &bytes].concat();
+            let expected = blake3::hash(&all).to_hex();
+            assert_eq!(hash_state(&state).unwrap().state, expected.as_str());
+            for threads in [1, 3] {
+                let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+                pool.install(|| {
+                    assert_eq!(hash_state(&state).unwrap().state, expected.as_str());
+                    let folder = tempfile::tempdir().unwrap();
+                    Checkpoints::open(folder.path(), "abc", 9).unwrap().save(&state, None).unwrap();
+                    let saved = folder.path().join(dir_name(3));
+                    let read = load_state(&saved, Some("abc"), &state.layout, 2, dtype).unwrap();
+                    assert_eq!(bytes::read(&read.buffer, <[u8]>::to_vec).unwrap(), bytes);
+                });
+            }
+        }
     }
 
     #[test]

@@ -11,7 +11,7 @@ use candle_core::{DType, Device, Tensor};
 use half::bf16;
 
 use super::format::{FORMAT, FORMAT_PARTS, PartFileKind, STATE, StateFile};
-use super::hash::{CHUNK_BYTES, PartHasher};
+use super::hash::{CHUNK_BYTES, PartHasher, hash_bytes};
 use super::header::{self, tensor_name};
 use super::part::PartRecord;
 use crate::error::StoreError;
@@ -296,7 +296,7 @@ impl PartFile {
         while at < end {
             let bytes = &mut chunk[..(end - at).min(CHUNK_BYTES as u64) as usize];
             file.read_exact(bytes).map_err(|e| CheckpointProblem::io(&self.path, e))?;
-            digest.update_rayon(bytes);
+            hash_bytes(&mut digest, bytes);
             each(bytes);
             let next = at + bytes.len() as u64;
             while let Some(&([begin, end], place)) = tensors.peek() {

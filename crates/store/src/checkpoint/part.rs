@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::entries;
 use super::format::{FileRecord, PartFileKind};
-use super::hash::{PartHasher, StateHash, each_chunk};
+use super::hash::{PartHasher, StateHash, each_chunk, hash_bytes};
 use super::header::header_of_part;
 use crate::error::StoreError;
 use crate::files::sync_dir;
@@ -118,7 +118,7 @@ fn write_file(
         let flat = state.section(section)?;
         for range in &ranges {
             each_chunk(&flat.narrow(0, range.start, range.len())?, &mut |chunk| {
-                digest.update_rayon(chunk);
+                hash_bytes(&mut digest, chunk);
                 hasher.update(kind, chunk);
                 bytes += chunk.len() as u64;
                 out.write_all(chunk).map_err(StoreError::io("writing", path))

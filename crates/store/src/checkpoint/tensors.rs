@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::entries::{self, CheckpointChoice, dir_name};
-use super::hash::StateHash;
+use super::hash::{StateHash, hash_bytes};
 use super::load::{self, CheckpointProblem, StoredCheckpoint};
 use crate::error::StoreError;
 use runner_spec::event::BestValidation;
@@ -65,7 +65,7 @@ fn hash_tensors(path: &Path) -> Result<Vec<(String, blake3::Hash)>, CheckpointPr
     stored.read(&places, true, &mut |place, _, bytes| {
         let index = names.partition_point(|(_, end)| *end <= place);
         if let Some(hasher) = hashers.get_mut(index) {
-            hasher.update(bytes);
+            hash_bytes(hasher, bytes);
         }
         Ok(())
     })?;
