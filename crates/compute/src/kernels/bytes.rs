@@ -1,4 +1,4 @@
-//! Tensors as bytes, which communication copies in and out. A tensor's lock is held for one such copy and no longer.
+//! Tensors as bytes, for communication, hashes and checkpoints. A tensor's lock is held while a closure reads or changes its bytes.
 
 use bytemuck::{cast_slice, cast_slice_mut};
 use candle_core::{CpuStorage, DType, Result, Tensor, bail};
@@ -17,7 +17,7 @@ pub fn read<R>(tensor: &Tensor, f: impl FnOnce(&[u8]) -> R) -> Result<R> {
         DType::F64 => f(cast_slice(elements::<f64>(&storage, layout)?)),
         DType::U32 => f(cast_slice(elements::<u32>(&storage, layout)?)),
         DType::BF16 => f(cast_slice(elements::<bf16>(&storage, layout)?)),
-        other => bail!("f32, f64, bf16 and u32 can be sent, not {other:?}"),
+        other => bail!("bytes of f32, f64, bf16 and u32 can be read, not of {other:?}"),
     })
 }
 
@@ -32,7 +32,7 @@ pub fn write(tensor: &Tensor, f: impl Fn(&mut [u8])) -> Result<()> {
             CpuStorage::F64(v) => cast_slice_mut(&mut v[range]),
             CpuStorage::U32(v) => cast_slice_mut(&mut v[range]),
             CpuStorage::BF16(v) => cast_slice_mut(&mut v[range]),
-            _ => bail!("f32, f64, bf16 and u32 can be received, not this type"),
+            _ => bail!("bytes of f32, f64, bf16 and u32 can be written, not of this type"),
         });
         Ok(())
     })

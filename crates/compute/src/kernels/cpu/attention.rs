@@ -33,7 +33,7 @@ impl AttentionShape {
         }
     }
 
-    /// The numbers of one tile of probabilities.
+    /// The number of elements of one tile of probabilities.
     fn tile_len(&self) -> usize {
         ATTENTION_TILE_QUERIES.min(self.seq) * self.seq
     }

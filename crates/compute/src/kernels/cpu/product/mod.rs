@@ -138,10 +138,10 @@ enum Threads {
 }
 
 impl Threads {
-    /// The least number of tasks: `most` for a pool, 1 for the calling thread.
-    fn tasks(self, most: usize) -> usize {
+    /// The least number of tasks of a block: `min_of_pool`, or 1 for the calling thread.
+    fn min_tasks(self, min_of_pool: usize) -> usize {
         match self {
-            Self::Pool => most,
+            Self::Pool => min_of_pool,
             Self::Caller => 1,
         }
     }

@@ -27,8 +27,8 @@ const PANELS_PER_TASK: usize = 8;
 /// Rows that one task copies.
 const ROWS_PER_TASK: usize = 128;
 
-/// Pairs of a register.
-pub(super) const LANES: usize = 16;
+/// Elements of 32 bits in a register: sums, or pairs of bf16 numbers.
+pub(super) const REGISTER_LANES: usize = 16;
 
 /// Packs the rows `depth` of the columns `columns` of `matrix` into panels of [`PANEL_COLUMNS`] columns and `padded_depth` / 2 rows, one
 /// after another. What is beyond the ranges is 0.
@@ -45,7 +45,7 @@ pub(super) unsafe fn pack_panels<'a>(
 ) -> &'a [RowPair] {
     let pairs = padded_depth / 2;
     let len = columns.len().div_ceil(PANEL_COLUMNS) * pairs;
-    let panels = grown(panels, len, RowPair([0; PANEL_COLUMNS]));
+    let panels = grow_to(panels, len, RowPair([0; PANEL_COLUMNS]));
     threads.for_each_chunk(panels, PANELS_PER_TASK * pairs, |task, panels| {
         let first = columns.start + task * PANELS_PER_TASK * PANEL_COLUMNS;
         let columns = first..(first + PANELS_PER_TASK * PANEL_COLUMNS).min(columns.end);
@@ -61,8 +61,8 @@ pub(super) unsafe fn pack_panels<'a>(
     panels
 }
 
-/// The first `len` elements, which hold anything.
-fn grown<T: Copy>(buffer: &mut Vec<T>, len: usize, value: T) -> &mut [T] {
+/// The first `len` elements of the buffer, which grows to hold them. They may hold numbers of an earlier product.
+fn grow_to<T: Copy>(buffer: &mut Vec<T>, len: usize, value: T) -> &mut [T] {
     if buffer.len() < len {
         buffer.resize(len, value);
     }
@@ -75,7 +75,7 @@ fn pack_rows(matrix: Mat<bf16>, depth: Range<usize>, columns: Range<usize>, pair
     for pair in 0..pairs {
         for (index, panel) in panels.chunks_exact_mut(pairs).enumerate() {
             for (half, to) in panel[pair].0.as_chunks_mut().0.iter_mut().enumerate() {
-                store(to, load_pairs(matrix, &depth, &columns, pair, index * PANEL_COLUMNS + half * LANES));
+                store(to, load_pairs(matrix, &depth, &columns, pair, index * PANEL_COLUMNS + half * REGISTER_LANES));
             }
         }
     }
@@ -85,13 +85,13 @@ fn pack_rows(matrix: Mat<bf16>, depth: Range<usize>, columns: Range<usize>, pair
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 fn pack_columns(matrix: Mat<bf16>, depth: Range<usize>, columns: Range<usize>, pairs: usize, panels: &mut [RowPair]) {
     for (index, panel) in panels.chunks_exact_mut(pairs).enumerate() {
-        for half in 0..PANEL_COLUMNS / LANES {
-            let first = columns.start + index * PANEL_COLUMNS + half * LANES;
-            for (block, rows) in panel.chunks_mut(LANES).enumerate() {
-                let mut numbers = [_mm512_setzero_si512(); LANES];
+        for half in 0..PANEL_COLUMNS / REGISTER_LANES {
+            let first = columns.start + index * PANEL_COLUMNS + half * REGISTER_LANES;
+            for (block, rows) in panel.chunks_mut(REGISTER_LANES).enumerate() {
+                let mut numbers = [_mm512_setzero_si512(); REGISTER_LANES];
                 for (column, numbers) in (first..columns.end).zip(&mut numbers) {
                     let column = &matrix.data()[column * matrix.col_stride()..][depth.clone()];
-                    *numbers = load_numbers(column.get(block * 2 * LANES..).unwrap_or(&[]));
+                    *numbers = load_numbers(column.get(block * 2 * REGISTER_LANES..).unwrap_or(&[]));
                 }
                 for (row, numbers) in rows.iter_mut().zip(transposed(&numbers)) {
                     store(&mut row.0.as_chunks_mut().0[half], numbers);
@@ -115,7 +115,7 @@ pub(super) unsafe fn copy_rows(
     copies: &mut Vec<bf16>,
     threads: Threads,
 ) {
-    let copies = grown(copies, copied_rows * stride, bf16::ZERO);
+    let copies = grow_to(copies, copied_rows * stride, bf16::ZERO);
     threads.for_each_chunk(copies, ROWS_PER_TASK * stride, |task, copies| {
         let first = (rows.start + task * ROWS_PER_TASK).min(rows.end);
         let rows = first..(first + ROWS_PER_TASK).min(rows.end);
@@ -137,14 +137,14 @@ pub(super) unsafe fn copy_rows(
 /// Copies the rows `depth` of the columns `columns` of a matrix with contiguous rows: each column becomes a row of `stride` numbers.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 fn copy_columns(matrix: Mat<bf16>, depth: Range<usize>, columns: Range<usize>, stride: usize, copies: &mut [bf16]) {
-    for from in (0..stride).step_by(2 * LANES) {
-        for (index, copies) in copies.chunks_mut(LANES * stride).enumerate() {
-            let mut pairs = [_mm512_setzero_si512(); LANES];
+    for from in (0..stride).step_by(2 * REGISTER_LANES) {
+        for (index, copies) in copies.chunks_mut(REGISTER_LANES * stride).enumerate() {
+            let mut pairs = [_mm512_setzero_si512(); REGISTER_LANES];
             for (p, pairs) in pairs.iter_mut().enumerate() {
-                *pairs = load_pairs(matrix, &depth, &columns, from / 2 + p, index * LANES);
+                *pairs = load_pairs(matrix, &depth, &columns, from / 2 + p, index * REGISTER_LANES);
             }
             for (copy, numbers) in copies.chunks_exact_mut(stride).zip(transposed(&pairs)) {
-                let to = from..(from + 2 * LANES).min(stride);
+                let to = from..(from + 2 * REGISTER_LANES).min(stride);
                 store_numbers(&mut copy[to], numbers);
             }
         }
@@ -161,14 +161,15 @@ fn copy_columns(matrix: Mat<bf16>, depth: Range<usize>, columns: Range<usize>, s
 fn load_pairs(matrix: Mat<bf16>, depth: &Range<usize>, columns: &Range<usize>, pair: usize, from: usize) -> __m512i {
     assert!(
         depth.end <= matrix.rows() && columns.end <= matrix.cols() && matrix.col_stride() == 1,
-        "ranges of a matrix"
+        "ranges beyond a matrix, or rows that are not contiguous"
     );
     let mask = lane_mask(columns.len().saturating_sub(from));
     let [row, column] = [depth.start + 2 * pair, columns.start + from];
     let [low_mask, high_mask] = [if row < depth.end { mask } else { 0 }, if row + 1 < depth.end { mask } else { 0 }];
     let low = matrix.data().as_ptr().wrapping_add(row * matrix.row_stride() + column);
     let high = low.wrapping_add(matrix.row_stride());
-    // SAFETY: the masks select numbers that are inside of the ranges, and no others are read.
+    // SAFETY: no other numbers than those that the masks select are read. They are inside of the ranges, these inside of the matrix (the
+    // assertion), and the matrix inside of its slice (`Mat`).
     let [low, high] =
         unsafe { [_mm256_maskz_loadu_epi16(low_mask, low.cast()), _mm256_maskz_loadu_epi16(high_mask, high.cast())] };
     _mm512_or_si512(_mm512_cvtepu16_epi32(low), _mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(high)))
@@ -176,7 +177,7 @@ fn load_pairs(matrix: Mat<bf16>, depth: &Range<usize>, columns: &Range<usize>, p
 
 /// The mask of the first `count` elements of a register of 16; of all, if there are more.
 pub(super) fn lane_mask(count: usize) -> u16 {
-    ((1_u32 << count.min(LANES)) - 1) as u16
+    ((1_u32 << count.min(REGISTER_LANES)) - 1) as u16
 }
 
 /// The first 32 of `numbers`; those that lack are 0.
@@ -189,12 +190,12 @@ fn load_numbers(numbers: &[bf16]) -> __m512i {
 
 /// The mask of the first `count` numbers of a register of 32; of all, if there are more.
 fn number_mask(count: usize) -> u32 {
-    ((1_u64 << count.min(2 * LANES)) - 1) as u32
+    ((1_u64 << count.min(2 * REGISTER_LANES)) - 1) as u32
 }
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-fn store(to: &mut [u32; LANES], pairs: __m512i) {
+fn store(to: &mut [u32; REGISTER_LANES], pairs: __m512i) {
     // SAFETY: the array has the size of the register.
     unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), pairs) };
 }
@@ -210,15 +211,15 @@ fn store_numbers(to: &mut [bf16], numbers: __m512i) {
 /// The transpose of 16 × 16 elements of 32 bits.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-fn transposed(rows: &[__m512i; LANES]) -> [__m512i; LANES] {
+fn transposed(rows: &[__m512i; REGISTER_LANES]) -> [__m512i; REGISTER_LANES] {
     // In each quarter of a register: two rows of two columns, then four rows of one column.
     let mut twos = *rows;
-    for i in (0..LANES).step_by(2) {
+    for i in (0..REGISTER_LANES).step_by(2) {
         twos[i] = _mm512_unpacklo_epi32(rows[i], rows[i + 1]);
         twos[i + 1] = _mm512_unpackhi_epi32(rows[i], rows[i + 1]);
     }
     let mut fours = twos;
-    for i in (0..LANES).step_by(4) {
+    for i in (0..REGISTER_LANES).step_by(4) {
         fours[i] = _mm512_unpacklo_epi64(twos[i], twos[i + 2]);
         fours[i + 1] = _mm512_unpackhi_epi64(twos[i], twos[i + 2]);
         fours[i + 2] = _mm512_unpacklo_epi64(twos[i + 1], twos[i + 3]);

@@ -15,7 +15,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use half::bf16;
 use runner_spec::program::{PRODUCT_OPERAND_BYTES, PRODUCT_SUM_BYTES};
 
-use super::packing::{LANES, PANEL_COLUMNS, RowPair, copy_rows, lane_mask, pack_panels};
+use super::packing::{PANEL_COLUMNS, REGISTER_LANES, RowPair, copy_rows, lane_mask, pack_panels};
 use super::{Destination, Threads, split_range};
 use crate::kernels::cpu::gemm::Mat;
 use crate::kernels::cpu::simd::Shared;
@@ -174,7 +174,7 @@ unsafe fn multiply_block<T: TileInstructions>(
     let tiles = [block.rows.len().div_ceil(T::ROWS), block.cols.len().div_ceil(PANEL_COLUMNS)];
     let mut size = TASK_TILES;
     let tasks = |size: usize| tiles.map(|n| n.div_ceil(size));
-    let min_tasks = threads.tasks(MIN_TASKS);
+    let min_tasks = threads.min_tasks(MIN_TASKS);
     while size > 1 && tasks(size)[0] * tasks(size)[1] < min_tasks {
         size /= 2;
     }
@@ -221,8 +221,8 @@ unsafe fn store_tile(
 ) {
     let destination = output.destination.for_depth_block(output.is_first);
     for (row, sums) in rows.zip(sums) {
-        for (half, sums) in sums.as_chunks::<LANES>().0.iter().enumerate() {
-            let column = cols.start + half * LANES;
+        for (half, sums) in sums.as_chunks::<REGISTER_LANES>().0.iter().enumerate() {
+            let column = cols.start + half * REGISTER_LANES;
             let mask = lane_mask(cols.end.saturating_sub(column));
             // SAFETY: the caller's promise; the mask selects columns of the output, and no others are read or written.
             unsafe {
@@ -247,7 +247,7 @@ unsafe fn store_tile(
 /// Stores the sums that `mask` selects, of columns from `column` on, in the elements of the destination from `first` on.
 ///
 /// # Safety
-/// These elements exist, and belong to the calling task alone.
+/// The selected elements exist, and belong to the calling task alone; a bias has the selected columns.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
 unsafe fn store_sums(sums: __m512, mask: u16, first: usize, column: usize, destination: Destination<'_>) {
@@ -260,7 +260,7 @@ unsafe fn store_sums(sums: __m512, mask: u16, first: usize, column: usize, desti
                     _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(bias)))
                 });
                 let sums = bias.map_or(sums, |bias| _mm512_add_ps(sums, bias));
-                // Rounds as `bf16::store`, but for numbers below 2^-126, which the products' instructions also take as 0.
+                // Rounds as `bf16::store`, but for magnitudes below 2^-126, which become 0, as in the products' instructions.
                 let rounded = transmute::<__m256bh, __m256i>(_mm512_cvtneps_pbh(sums));
                 _mm256_mask_storeu_epi16(to.pointer(first).cast(), mask, rounded);
             }
