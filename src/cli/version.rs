@@ -19,9 +19,9 @@ pub(super) fn program_build() -> ProgramBuild {
 /// The instruction sets that this program uses on this machine.
 pub(super) fn cpu_instructions() -> CpuInstructions {
     CpuInstructions {
-        vectors: instruction_set(),
-        matmul: matmul_instruction_set(),
-        bf16_matmul: Bf16Products::in_use().instruction_set(),
+        vector_instructions: instruction_set(),
+        matmul_instructions: matmul_instruction_set(),
+        bf16_matmul_instructions: Bf16Products::in_use().instruction_set(),
     }
 }
 

@@ -133,7 +133,7 @@ fn products_in_bf16_can_be_chosen_and_are_recorded() {
     let version = sandbox.expect(0, "--version");
     let in_f32 = version.lines().find_map(|line| line.split_once("matrix products ")).expect("the instructions").1;
     let in_f32 = in_f32.split(',').next().unwrap();
-    let fastest = version.lines().find_map(|line| line.split_once(", in bf16 ")).expect("the instructions").1;
+    let fastest = version.lines().find_map(|line| line.split_once(", bf16 products ")).expect("the instructions").1;
     let apply = |runs: &str, way: Option<&str>| {
         let mut command = sandbox.command("apply exp.yaml --threads 1 --quiet --set precision=bf16 --runs");
         command.arg(runs);
@@ -168,7 +168,7 @@ fn products_in_bf16_can_be_chosen_and_are_recorded() {
     }
     let mut version = sandbox.command("--version");
     let version = Finished::of(version.env("RUNNER_BF16_PRODUCTS", "f32")).expect_code(0).text();
-    assert!(version.contains(&format!(", in bf16 {in_f32}")), "{version}");
+    assert!(version.contains(&format!(", bf16 products {in_f32}")), "{version}");
     let refused = apply("none", Some("amx")).expect_code(2).text();
     assert!(refused.contains("RUNNER_BF16_PRODUCTS: \"amx\" is none of"), "{refused}");
     assert!(!sandbox.path("none").exists());

@@ -23,7 +23,7 @@ pub fn doctor_text(report: &DoctorReport) -> String {
     let memory = machine.memory_bytes.map_or_else(|| "unknown memory".to_owned(), |n| format!("{} memory", bytes(n)));
     let cpu = machine.cpu.as_deref().unwrap_or("unknown processor");
     line("machine", &format!("{cpu}, {} cores, {memory}, {}", machine.cores, machine.os));
-    line("", &report.instructions.to_string());
+    line("", &report.cpu.to_string());
     let driver = &report.driver;
     line(
         "driver",

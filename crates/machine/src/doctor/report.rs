@@ -40,18 +40,21 @@ fn all_variables() -> impl Iterator<Item = (String, String)> {
 /// The names of the instruction sets that this program uses on this processor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct CpuInstructions {
-    /// Of kernels other than products.
-    pub vectors: &'static str,
-    /// Of products of f32 matrices.
-    pub matmul: &'static str,
-    /// Of products of bf16 matrices.
-    pub bf16_matmul: &'static str,
+    /// The instruction set of all kernels but products.
+    pub vector_instructions: &'static str,
+    /// The instruction set of products of f32 matrices.
+    pub matmul_instructions: &'static str,
+    /// The instruction set of products of bf16 matrices.
+    pub bf16_matmul_instructions: &'static str,
 }
 
 impl fmt::Display for CpuInstructions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { vectors, matmul, bf16_matmul } = self;
-        write!(f, "instructions: {vectors}, matrix products {matmul}, in bf16 {bf16_matmul}")
+        let Self { vector_instructions, matmul_instructions, bf16_matmul_instructions } = self;
+        write!(
+            f,
+            "instructions: vectors {vector_instructions}, matrix products {matmul_instructions}, bf16 products {bf16_matmul_instructions}"
+        )
     }
 }
 
@@ -60,7 +63,7 @@ impl fmt::Display for CpuInstructions {
 pub struct DoctorReport {
     pub build: BuildFacts,
     pub machine: Machine,
-    pub instructions: CpuInstructions,
+    pub cpu: CpuInstructions,
     pub driver: DriverFacts,
     pub libraries: Vec<LibraryFacts>,
     /// Oddities of the search for libraries.
@@ -71,14 +74,14 @@ pub struct DoctorReport {
 
 impl DoctorReport {
     /// Collects the facts about this machine and process. Loads the libraries that exist, and starts the driver; nothing runs on a GPU.
-    pub fn collect(instructions: CpuInstructions) -> Self {
+    pub fn collect(cpu: CpuInstructions) -> Self {
         let driver = DRIVER.facts().path;
         let libraries = [&CUBLAS_LT, &NVRTC, &NCCL, &CUDNN, &NVML];
         let looked_for: Vec<_> = iter::once(&DRIVER).chain(libraries).collect();
         let mut report = Self {
             build: BuildFacts::current(),
             machine: Machine::detect(),
-            instructions,
+            cpu,
             driver: DriverFacts::collect(),
             libraries: libraries.map(Library::facts).into(),
             notes: search_notes(&env::var_os(LIBRARY_FOLDERS).unwrap_or_default(), &looked_for, driver.as_deref()),
