@@ -7,6 +7,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use super::common::apply_process_variables;
 use super::exit::{Exit, exit_of, render};
+use super::interrupt::ignore_signal;
 use super::output::{print_to_stderr, set_verbose};
 use super::{
     apply, calibrate, compare, completions, data, diff, doctor, eval, export, export_metrics, fork, gc, import, init,
@@ -98,6 +99,8 @@ enum Command {
 /// Runs the command that the process was started with.
 pub(crate) fn run() -> ExitCode {
     completions::answer_shell::<Cli>();
+    // A write beyond a limit on the size of files (`ulimit -f`) is an error that is reported, not the end of the process.
+    ignore_signal(libc::SIGXFSZ);
     // Before arguments are parsed: the version names what the variables choose.
     let variables = apply_process_variables();
     let cli = match Cli::try_parse_from(runs_tag::expand_removed_tags(std::env::args_os().collect())) {

@@ -178,7 +178,7 @@ impl RunsFolderArgs {
 #[derive(Debug, Clone, Copy, clap::Args)]
 pub(crate) struct ThreadArgs {
     /// Threads to compute with [default: all cores]. The results do not depend on it.
-    #[arg(long, value_name = "N", value_parser = parse_threads)]
+    #[arg(long, value_name = "N", value_parser = parse_threads, allow_negative_numbers = true)]
     pub threads: Option<u16>,
 }
 

@@ -90,7 +90,7 @@ impl Interrupt {
         })
         .context("signal handler")?;
         if hangup_ignored {
-            ignore_hangup();
+            ignore_signal(libc::SIGHUP);
         }
         Ok(interrupt)
     }
@@ -163,12 +163,12 @@ fn ignored_in(status: &str, signal: i32) -> bool {
     mask.and_then(|m| u64::from_str_radix(m.trim(), 16).ok()).is_some_and(|m| m >> (signal - 1) & 1 == 1)
 }
 
-/// The handler is for all three signals at once; under nohup a hangup must stay ignored.
-fn ignore_hangup() {
+/// Makes this process, and those that it starts, ignore `signal`.
+pub(crate) fn ignore_signal(signal: libc::c_int) {
     #[expect(unsafe_code, reason = "FFI")]
     // SAFETY: SIG_IGN runs no code of ours.
     unsafe {
-        libc::signal(libc::SIGHUP, libc::SIG_IGN);
+        libc::signal(signal, libc::SIG_IGN);
     }
 }
 

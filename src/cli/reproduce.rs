@@ -28,7 +28,7 @@ pub(crate) struct ReproduceArgs {
     #[command(flatten)]
     pub root: RunsFolderArgs,
     /// The largest relative difference of a loss [default: 1e-4, in bf16 1e-2].
-    #[arg(long, value_name = "X", value_parser = parse_non_negative)]
+    #[arg(long, value_name = "X", value_parser = parse_non_negative, allow_negative_numbers = true)]
     pub tolerance: Option<f64>,
     /// Only report what has changed; exit with code 3 if a change may affect the numbers.
     #[arg(long)]

@@ -87,7 +87,7 @@ fn a_run_is_resumed_from_its_folder() {
     other.expect(0, "apply exp.yaml --threads 1 --quiet --until-step 5");
     change_data(&other, "7 ");
     let printed = other.expect(2, "resume lab --threads 1");
-    assert!(printed.contains("its data has changed") && printed.contains("runner fork"), "{printed}");
+    assert!(printed.contains("its data has changed (training, validation); `runner fork runs/lab-"), "{printed}");
     fs::remove_file(other.path("input.txt")).unwrap();
     assert!(other.expect(2, "resume lab --threads 1").contains("input.txt"));
 }

@@ -41,6 +41,20 @@ fn metric_lines(run: &RunFolder) -> usize {
     run.metrics().len()
 }
 
+/// A limit on the size of files would end the process with a signal, and leave no message.
+#[test]
+fn a_limit_on_the_size_of_files_fails_a_save() {
+    let sandbox = new_sandbox();
+    let mut command = Command::new("sh");
+    // Blocks of 512 or of 1,024 bytes: either is less than a checkpoint, and more than the other files.
+    command.args(["-c", "ulimit -f 120; exec \"$0\" \"$@\""]).arg(runner_binary());
+    command.args(["apply", "exp.yaml", "--threads", "1", "--quiet"]);
+    let printed = Finished::of(sandbox.prepare(&mut command)).expect_code(1).text();
+    assert!(printed.contains("saving checkpoint step-00000010") && printed.contains("ulimit -f"), "{printed}");
+    assert_eq!(sandbox.only_run().summary()["status"], "failed");
+    sandbox.expect(0, "apply exp.yaml --threads 1 --quiet");
+}
+
 #[test]
 fn killed_at_any_moment_and_resumed_equals_uninterrupted() {
     let (whole, broken) = (new_sandbox(), new_sandbox());

@@ -1,5 +1,7 @@
 //! `resume` continues a run from its own folder, whatever became of its file.
 
+use std::path::Path;
+
 use runner_lab::stored_plan;
 use runner_spec::plan::Plan;
 use runner_store::manifest::{DataHashes, Manifest, RunStatus};
@@ -74,34 +76,42 @@ fn resume_in(
         (None, Some(training)) => return follow(training),
         (None, None) => return Ok(RunReport { outcome: RunOutcome::Done, run: None }),
     };
-    check_same_plan(run.manifest(), &ready.plan, &request.run)?;
+    check_same_plan(run.manifest(), &ready.plan, &path)?;
     ready.check_memory(world)?;
     let session =
         RunSession { options, host, experiment: &experiment, ready: &ready, stop, launched: launched.as_ref() };
     session.work(run, observer)
 }
 
-/// Checks that the run, which the user named as `name`, goes on with the plan that it began with.
+/// Checks that the run in the folder `path` goes on with the plan that it began with.
 ///
 /// # Errors
 /// If what would be computed is no longer what the run began with.
-fn check_same_plan(manifest: &Manifest, plan: &Plan, name: &str) -> Result<(), EngineError> {
+fn check_same_plan(manifest: &Manifest, plan: &Plan, path: &Path) -> Result<(), EngineError> {
     if manifest.plan_hash == plan.hash {
         return Ok(());
     }
     let (id, version) = (&manifest.id, &manifest.version);
-    let now = DataHashes::from(&plan.data);
-    let why = if manifest.data.tokenizer != now.tokenizer {
+    let (before, now) = (&manifest.data, DataHashes::from(&plan.data));
+    let changed_data = [
+        ("training", before.train != now.train),
+        ("validation", before.validation != now.validation),
+        ("multiple choice", before.choice != now.choice),
+        ("test", before.test != now.test),
+    ];
+    let changed_data: Vec<&str> =
+        changed_data.into_iter().filter(|(_, changed)| *changed).map(|(name, _)| name).collect();
+    let why = if before.tokenizer != now.tokenizer {
         "its tokenizer, or the text it was made from, has changed".to_owned()
-    } else if manifest.data.weights != now.weights {
+    } else if before.weights != now.weights {
         "the weights that it started from have changed".to_owned()
-    } else if manifest.data != now {
-        "its data has changed".to_owned()
+    } else if !changed_data.is_empty() {
+        format!("its data has changed ({})", changed_data.join(", "))
     } else {
         format!("its resolved.yaml has changed, or it was begun by a program (version {version}) that plans otherwise")
     };
     Err(EngineError::Request(format!(
-        "{id} cannot be resumed: {why}; `runner fork {name} --from latest`, or `--from start` if it has no checkpoint, makes a new run \
-         of it"
+        "{id} cannot be resumed: {why}; `runner fork {} --from latest`, or `--from start` if it has no checkpoint, makes a new run of it",
+        path.display()
     )))
 }

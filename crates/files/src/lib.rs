@@ -114,7 +114,10 @@ pub fn explain_io_error(error: &io::Error) -> String {
     // A writer of a format may have wrapped the error of the operating system.
     let causes = std::iter::successors(Some(error as &(dyn Error + 'static)), |&cause| cause.source());
     let mut kinds = causes.filter_map(|cause| cause.downcast_ref::<io::Error>()).map(io::Error::kind);
-    match kinds.find(|kind| matches!(kind, ErrorKind::StorageFull | ErrorKind::QuotaExceeded)) {
+    let is_limit =
+        |kind: &ErrorKind| matches!(kind, ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge);
+    match kinds.find(is_limit) {
+        Some(ErrorKind::FileTooLarge) => "the limit on the size of a file is reached (`ulimit -f`)".to_owned(),
         Some(ErrorKind::StorageFull) => "the disk is full: make room first".to_owned(),
         Some(_) => "the disk quota is used up: make room first".to_owned(),
         None => error.to_string(),
