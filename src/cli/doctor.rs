@@ -2,7 +2,7 @@
 
 use super::exit::Exit;
 use super::output::print_result;
-use super::version::cpu_instructions;
+use runner_engine::session_facts::cpu_instructions;
 use runner_machine::doctor::DoctorReport;
 use runner_report::doctor::doctor_text;
 

@@ -89,6 +89,7 @@ impl Interrupt {
             report(text.to_owned(), Duration::ZERO);
         })
         .context("signal handler")?;
+        // The handler is for all three signals at once; under nohup a hangup must stay ignored.
         if hangup_ignored {
             ignore_signal(libc::SIGHUP);
         }

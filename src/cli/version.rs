@@ -2,10 +2,8 @@
 
 use std::sync::OnceLock;
 
-use runner_compute::kernels::cpu::product::Bf16Products;
-use runner_compute::kernels::cpu::simd::{instruction_set, matmul_instruction_set};
 use runner_engine::prepare::ProgramBuild;
-use runner_machine::doctor::CpuInstructions;
+use runner_engine::session_facts::cpu_instructions;
 use runner_spec::format::short_hash;
 
 /// The target that this program was built for, and the hash of its sources.
@@ -13,15 +11,6 @@ pub(super) fn program_build() -> ProgramBuild {
     ProgramBuild {
         target: option_env!("RUNNER_TARGET").map(str::to_owned),
         source_hash: option_env!("RUNNER_SOURCE_HASH").map(str::to_owned),
-    }
-}
-
-/// The instruction sets that this program uses on this machine.
-pub(super) fn cpu_instructions() -> CpuInstructions {
-    CpuInstructions {
-        vector_instructions: instruction_set(),
-        matmul_instructions: matmul_instruction_set(),
-        bf16_matmul_instructions: Bf16Products::in_use().instruction_set(),
     }
 }
 

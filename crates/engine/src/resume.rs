@@ -92,18 +92,19 @@ fn check_same_plan(manifest: &Manifest, plan: &Plan, path: &Path) -> Result<(), 
         return Ok(());
     }
     let (id, version) = (&manifest.id, &manifest.version);
-    let (before, now) = (&manifest.data, DataHashes::from(&plan.data));
+    let DataHashes { tokenizer, train, validation, choice, test, weights } = DataHashes::from(&plan.data);
+    let before = &manifest.data;
     let changed_data = [
-        ("training", before.train != now.train),
-        ("validation", before.validation != now.validation),
-        ("multiple choice", before.choice != now.choice),
-        ("test", before.test != now.test),
+        ("training", before.train != train),
+        ("validation", before.validation != validation),
+        ("multiple choice", before.choice != choice),
+        ("test", before.test != test),
     ];
     let changed_data: Vec<&str> =
         changed_data.into_iter().filter(|(_, changed)| *changed).map(|(name, _)| name).collect();
-    let why = if before.tokenizer != now.tokenizer {
+    let why = if before.tokenizer != tokenizer {
         "its tokenizer, or the text it was made from, has changed".to_owned()
-    } else if before.weights != now.weights {
+    } else if before.weights != weights {
         "the weights that it started from have changed".to_owned()
     } else if !changed_data.is_empty() {
         format!("its data has changed ({})", changed_data.join(", "))

@@ -6,13 +6,22 @@ use runner_compute::kernels::cpu::product::Bf16Products;
 use runner_compute::kernels::cpu::simd::{instruction_set, matmul_instruction_set};
 use runner_machine::host::Machine;
 use runner_machine::numa::NumaNodes;
-use runner_machine::platform::{Platform, gpus_and_libraries};
+use runner_machine::platform::{CpuInstructions, Platform, gpus_and_libraries};
 use runner_spec::experiment::Precision;
 use runner_spec::plan::Plan;
 use runner_spec::program::Device;
 use runner_store::manifest::Session;
 
 use crate::prepare::Host;
+
+/// The instruction sets that this program uses on this machine.
+pub fn cpu_instructions() -> CpuInstructions {
+    CpuInstructions {
+        vector_instructions: instruction_set(),
+        matmul_instructions: matmul_instruction_set(),
+        bf16_matmul_instructions: Bf16Products::in_use().instruction_set(),
+    }
+}
 
 /// A session of this program on `host`, which has not started: it would run `plan`.
 pub fn describe_session(host: &Host, plan: &Plan) -> Session {
@@ -39,12 +48,13 @@ fn detect_platform(host: &Host, plan: &Plan) -> Platform {
     let indices: BTreeSet<usize> = used().collect();
     let (gpus, gpu_libraries) = gpus_and_libraries(&indices, used().count() > 1);
     let is_bf16 = plan.ranks.iter().any(|rank| rank.device == Device::Cpu && rank.program.precision == Precision::Bf16);
+    let CpuInstructions { vector_instructions, matmul_instructions, bf16_matmul_instructions } = cpu_instructions();
     Platform {
         target: host.build.target.clone(),
         source_hash: host.build.source_hash.clone(),
-        vector_instructions: Some(instruction_set().to_owned()),
-        matmul_instructions: Some(matmul_instruction_set().to_owned()),
-        bf16_matmul_instructions: is_bf16.then(|| Bf16Products::in_use().instruction_set().to_owned()),
+        vector_instructions: Some(vector_instructions.to_owned()),
+        matmul_instructions: Some(matmul_instructions.to_owned()),
+        bf16_matmul_instructions: is_bf16.then(|| bf16_matmul_instructions.to_owned()),
         gpus,
         gpu_libraries,
     }

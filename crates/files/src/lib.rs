@@ -117,7 +117,7 @@ pub fn explain_io_error(error: &io::Error) -> String {
     let is_limit =
         |kind: &ErrorKind| matches!(kind, ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge);
     match kinds.find(is_limit) {
-        Some(ErrorKind::FileTooLarge) => "the limit on the size of a file is reached (`ulimit -f`)".to_owned(),
+        Some(ErrorKind::FileTooLarge) => "the file is larger than `ulimit -f` or the file system allows".to_owned(),
         Some(ErrorKind::StorageFull) => "the disk is full: make room first".to_owned(),
         Some(_) => "the disk quota is used up: make room first".to_owned(),
         None => error.to_string(),

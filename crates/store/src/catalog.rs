@@ -4,8 +4,7 @@
 //! that has ended these are the manifest and the summary; for one that trains, the manifest and the end of its metrics.
 
 use std::collections::HashSet;
-use std::fs::{self, File};
-use std::io::{Read, Seek, SeekFrom};
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use rayon::prelude::*;
@@ -16,9 +15,8 @@ use super::error::StoreError;
 use super::files::file_name;
 use super::lock::RunLock;
 use super::manifest::{ContinuedFrom, Manifest, RunOrigin, RunStatus, SweepPoint};
-use super::metrics::{EvalLine, MetricLine, TrainLine};
+use super::metrics_tail::{MetricsTail, has_first_and_last_step};
 use super::run_dir::{self, MANIFEST, METRICS};
-use super::summary::median;
 use super::tags;
 
 /// The folder among the runs that holds sweeps. It is not a run.
@@ -298,72 +296,8 @@ fn describe_alternatives(wanted: &str, ids: &[String]) -> String {
     format!("; there are: {}{more}", shown.join(", "))
 }
 
-/// The latest lines of a metrics file: enough for a list, however long the run.
-#[derive(Default)]
-struct MetricsTail {
-    train: Option<TrainLine>,
-    eval: Option<EvalLine>,
-    tokens_per_second: Option<f64>,
-}
-
-/// The number of bytes that are read from the end, about a thousand lines; `MAX_TAIL_BYTES` if there is no evaluation in them.
-const TAIL_BYTES: u64 = 256 << 10;
-const MAX_TAIL_BYTES: u64 = 64 << 20;
-
-/// The number of bytes at either end in which the first and the last step are looked for.
-const END_BYTES: u64 = 16 << 10;
-
-/// True if the metrics in `path` begin with step 1 and end with the step `steps`.
-fn has_first_and_last_step(path: &Path, steps: u64) -> bool {
-    let has_last = || MetricsTail::read_window(path, END_BYTES).0.train.is_some_and(|train| train.step == steps);
-    let has_first = || {
-        let mut bytes = Vec::new();
-        let read = File::open(path).and_then(|file| file.take(END_BYTES).read_to_end(&mut bytes));
-        let mut lines = bytes.split(|&b| b == b'\n').filter_map(|line| serde_json::from_slice(line).ok());
-        let first = lines.find_map(|line| if let MetricLine::Train(train) = line { Some(train.step) } else { None });
-        read.is_ok() && first == Some(1)
-    };
-    steps == 0 || has_last() && has_first()
-}
-
-impl MetricsTail {
-    fn read(path: &Path) -> Self {
-        let (tail, whole) = Self::read_window(path, TAIL_BYTES);
-        if whole || tail.eval.is_some() { tail } else { Self::read_window(path, MAX_TAIL_BYTES).0 }
-    }
-
-    /// Reads the last `window` bytes. Returns true if that is the whole file. A missing or unreadable file has no lines.
-    fn read_window(path: &Path, window: u64) -> (Self, bool) {
-        let read = || -> std::io::Result<(Vec<u8>, bool)> {
-            let mut file = File::open(path)?;
-            let from = file.metadata()?.len().saturating_sub(window);
-            file.seek(SeekFrom::Start(from))?;
-            let mut bytes = Vec::new();
-            file.take(window).read_to_end(&mut bytes)?;
-            Ok((bytes, from == 0))
-        };
-        let Ok((bytes, whole)) = read() else { return (Self::default(), true) };
-        let mut tail = Self::default();
-        let mut rates = Vec::new();
-        for line in bytes.split(|&b| b == b'\n') {
-            match serde_json::from_slice(line) {
-                Ok(MetricLine::Train(train)) => {
-                    rates.extend(train.tokens_per_second);
-                    tail.train = Some(train);
-                }
-                Ok(MetricLine::Eval(eval)) => tail.eval = Some(eval),
-                Err(_) => {}
-            }
-        }
-        tail.tokens_per_second = median(&mut rates);
-        (tail, whole)
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use std::fmt::Write as _;
-
     use super::*;
     use crate::run_dir::{RunDir, RunFiles, SUMMARY};
     use runner_plan::testing::{compiled, experiment};
@@ -435,20 +369,6 @@ mod tests {
         fs::write(run.path().join(METRICS), train(7)).unwrap();
         fs::write(run.path().join(SUMMARY), "{").unwrap();
         assert_eq!(describe(run.path()).step, 7, "a damaged summary is none");
-    }
-
-    #[test]
-    fn an_evaluation_far_back_is_found() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join(METRICS);
-        let mut text = "{\"kind\":\"eval\",\"step\":1,\"val_loss\":2.5}\n".to_owned();
-        for step in 0..20_000 {
-            writeln!(text, "{{\"kind\":\"train\",\"step\":{step},\"loss\":2.0,\"tokens\":1}}").unwrap();
-        }
-        assert!(text.len() as u64 > 2 * TAIL_BYTES);
-        fs::write(&path, text).unwrap();
-        let tail = MetricsTail::read(&path);
-        assert_eq!((tail.eval.unwrap().val_loss, tail.train.unwrap().step), (Some(2.5), 19_999));
     }
 
     #[test]

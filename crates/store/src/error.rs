@@ -8,7 +8,7 @@ use runner_files::explain_io_error;
 /// The reason why a run could not be recorded, read or found.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    #[error("{action} {}: {}", path.display(), ExplainedIoError(action, source))]
+    #[error("{action} {}: {}", path.display(), ExplainedIoError(source))]
     Io { action: &'static str, path: PathBuf, source: io::Error },
     /// A failed save. Earlier checkpoints are unchanged.
     #[error("saving checkpoint {name}: {cause}; {last_good}")]
@@ -85,16 +85,14 @@ fn describe_candidates(candidates: &[String]) -> String {
     if more > 0 { format!("{shown} and {more} more") } else { shown }
 }
 
-/// An operating system's error of an action, with what it means here.
-struct ExplainedIoError<'a>(&'a str, &'a io::Error);
+/// An operating system's error with what it means here.
+struct ExplainedIoError<'a>(&'a io::Error);
 
 impl fmt::Display for ExplainedIoError<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self(action, error) = self;
-        match error.kind() {
-            io::ErrorKind::PermissionDenied if *action == "reading" => f.write_str("not permitted: make it readable"),
+        match self.0.kind() {
             io::ErrorKind::PermissionDenied => f.write_str(
-                "not permitted: make the folder writable, or choose another (--runs, for the folder of runs)",
+                "not permitted: change the permissions of it and of its folder, or choose another folder (--runs, for the folder of runs)",
             ),
             io::ErrorKind::ReadOnlyFilesystem => {
                 f.write_str("the file system is read-only: choose another folder (--runs, for the folder of runs)")
@@ -102,7 +100,7 @@ impl fmt::Display for ExplainedIoError<'_> {
             io::ErrorKind::AlreadyExists | io::ErrorKind::NotADirectory => {
                 f.write_str("there is a file where a folder must be: name another (--runs, for the folder of runs)")
             }
-            _ => f.write_str(&explain_io_error(error)),
+            _ => f.write_str(&explain_io_error(self.0)),
         }
     }
 }

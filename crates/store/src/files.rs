@@ -124,6 +124,6 @@ mod tests {
         let full = StoreError::io("writing", Path::new("a"))(ErrorKind::StorageFull.into());
         assert!(full.to_string().contains("the disk is full"));
         let denied = StoreError::io("creating", Path::new("runs"))(ErrorKind::PermissionDenied.into());
-        assert!(denied.to_string().contains("make the folder writable"));
+        assert!(denied.to_string().contains("change the permissions"));
     }
 }

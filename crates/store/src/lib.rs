@@ -13,6 +13,7 @@ pub mod lock;
 pub mod log;
 pub mod manifest;
 pub mod metrics;
+mod metrics_tail;
 mod named_enum;
 pub mod recorder;
 pub mod run_dir;

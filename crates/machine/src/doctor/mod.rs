@@ -14,4 +14,4 @@ pub use driver::{DriverFacts, ListedGpu};
 pub use environment::{is_computing_variable, is_gpu_variable, is_shown_variable, shown_variables};
 pub use features::{Feature, Missing};
 pub use library::{LIBRARY_FOLDERS, LibraryFacts};
-pub use report::{BuildFacts, CpuInstructions, DoctorReport};
+pub use report::{BuildFacts, DoctorReport};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::{env, fmt, iter};
+use std::{env, iter};
 
 use serde::Serialize;
 
@@ -12,6 +12,7 @@ use super::features::{Feature, features};
 use super::library::{CUBLAS_LT, CUDNN, DRIVER, LIBRARY_FOLDERS, Library, LibraryFacts, NCCL, NVML, NVRTC};
 use super::search_notes::search_notes;
 use crate::host::Machine;
+use crate::platform::CpuInstructions;
 
 /// The features and tools with which this program was built.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -35,27 +36,6 @@ impl BuildFacts {
 fn all_variables() -> impl Iterator<Item = (String, String)> {
     let lossy = |text: OsString| text.to_string_lossy().into_owned();
     env::vars_os().map(move |(name, value)| (lossy(name), lossy(value)))
-}
-
-/// The names of the instruction sets that this program uses on this processor.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct CpuInstructions {
-    /// The instruction set of all kernels but products.
-    pub vector_instructions: &'static str,
-    /// The instruction set of products of f32 matrices.
-    pub matmul_instructions: &'static str,
-    /// The instruction set of products of bf16 matrices.
-    pub bf16_matmul_instructions: &'static str,
-}
-
-impl fmt::Display for CpuInstructions {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { vector_instructions, matmul_instructions, bf16_matmul_instructions } = self;
-        write!(
-            f,
-            "instructions: vectors {vector_instructions}, matrix products {matmul_instructions}, bf16 products {bf16_matmul_instructions}"
-        )
-    }
 }
 
 /// The doctor's report.

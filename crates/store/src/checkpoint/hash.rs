@@ -107,11 +107,11 @@ pub(super) fn each_chunk(
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::sync::Arc;
 
     use candle_core::{DType, Device};
 
+    use super::*;
     use crate::checkpoint::entries::dir_name;
     use crate::checkpoint::{Checkpoints, load_state};
     use runner_compute::testing::{random_state, spec, with_buffer};

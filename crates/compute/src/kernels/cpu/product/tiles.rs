@@ -77,7 +77,8 @@ struct Block {
 }
 
 /// # Safety
-/// As for [`super::multiply`]; the processor must have the instructions, and AVX-512 with its extensions BF16, BW and VL.
+/// The promise of [`super::multiply`] must hold, and the processor must have the instructions, and AVX-512 with its extensions BF16, BW and
+/// VL.
 pub(super) unsafe fn multiply<T: TileInstructions>(
     a: Mat<bf16>,
     b: Mat<bf16>,
