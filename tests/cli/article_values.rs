@@ -1,4 +1,5 @@
-//! The shipped full-size files beside the values of the articles that they reproduce, which are in `tests/fixtures/articles.yaml`.
+//! The shipped full-size files beside the values that they reproduce, which are in `tests/fixtures/articles.yaml` under the names of their
+//! sources.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -11,13 +12,26 @@ use serde_json::{Map, Value};
 
 use crate::sandbox::repository_path;
 
-/// The values of all articles.
+/// The values of all sources.
 struct Articles {
-    /// Keys, and sections of keys, that no article determines, unless a file lists them.
+    /// The names of the documents that the systems come from.
+    documents: BTreeSet<String>,
+    /// The names of the sources of values that the documents lack.
+    elsewhere: BTreeSet<String>,
+    /// Keys, and sections of keys, that no source determines, unless a file lists them.
     undetermined: Vec<String>,
-    /// For each file its keys. A value stands for itself if the article and the file agree; otherwise it is a mapping of `article`, `here`
-    /// and `departure`, a sentence of docs/systems.md.
-    files: BTreeMap<String, Map<String, Value>>,
+    /// For each file its keys.
+    files: BTreeMap<String, BTreeMap<String, SourceValue>>,
+    /// Keys that a source lists for a file after another source.
+    repeated: Vec<String>,
+}
+
+struct SourceValue {
+    /// The name of the document, or of the source elsewhere.
+    origin: String,
+    /// Stands for itself if the source and the file agree; otherwise it is a mapping of `source`, `here` and `departure`, a sentence of
+    /// docs/systems.md.
+    value: Value,
 }
 
 fn yaml(text: &str) -> Value {
@@ -27,17 +41,42 @@ fn yaml(text: &str) -> Value {
 }
 
 fn articles(text: &str) -> Articles {
-    let Value::Object(mut file) = yaml(text) else { panic!("a mapping") };
-    let undetermined = serde_json::from_value(file.remove("undetermined").unwrap()).unwrap();
-    let mut files: BTreeMap<String, Map<String, Value>> =
-        serde_json::from_value(file.remove("files").unwrap()).unwrap();
-    for values in files.values_mut() {
-        let shared = values.remove("group").map(|group| file["groups"][group.as_str().unwrap()].clone());
-        for (key, value) in shared.as_ref().and_then(Value::as_object).into_iter().flatten() {
-            values.entry(key).or_insert(value.clone());
+    let Value::Object(mut table) = yaml(text) else { panic!("a mapping") };
+    let mut names = |key: &str| {
+        let names: BTreeMap<String, String> = serde_json::from_value(table.remove(key).unwrap()).unwrap();
+        names.into_keys().collect()
+    };
+    let (documents, elsewhere) = (names("documents"), names("elsewhere"));
+    let undetermined = serde_json::from_value(table.remove("undetermined").unwrap()).unwrap();
+    let sections: BTreeMap<String, Map<String, Value>> =
+        serde_json::from_value(table.remove("files").unwrap()).unwrap();
+    let mut repeated = Vec::new();
+    let mut files = BTreeMap::new();
+    for (file, mut section) in sections {
+        let shared = section.remove("group").map(|group| table["groups"][group.as_str().unwrap()].clone());
+        let mut values = flat(&section, &mut repeated);
+        if let Some(Value::Object(shared)) = &shared {
+            for (key, value) in flat(shared, &mut repeated) {
+                values.entry(key).or_insert(value);
+            }
+        }
+        files.insert(file, values);
+    }
+    Articles { documents, elsewhere, undetermined, files, repeated }
+}
+
+/// The values of a file or group, which its sections list by source.
+fn flat(sections: &Map<String, Value>, repeated: &mut Vec<String>) -> BTreeMap<String, SourceValue> {
+    let mut values = BTreeMap::new();
+    for (origin, section) in sections {
+        for (key, value) in section.as_object().unwrap() {
+            let value = SourceValue { origin: origin.clone(), value: value.clone() };
+            if let Some(earlier) = values.insert(key.clone(), value) {
+                repeated.push(format!("{key}: {} and {origin}", earlier.origin));
+            }
         }
     }
-    Articles { undetermined, files }
+    values
 }
 
 /// A key of a resolved file.
@@ -85,9 +124,12 @@ fn problems(file: &str, resolved: &[ResolvedKey], articles: &Articles, page: &st
             problems.push(format!("{file}: {key} is {value}, and the table lacks the key"));
         }
     }
-    for (key, entry) in values {
+    for (key, SourceValue { origin, value: entry }) in values {
+        if !articles.documents.contains(origin) && !articles.elsewhere.contains(origin) {
+            problems.push(format!("{file}: {key} comes from {origin}, which is not a source"));
+        }
         let part = |name: &str| entry.get(name);
-        let (article, here) = (part("article").unwrap_or(entry), part("here").unwrap_or(entry));
+        let (source, here) = (part("source").unwrap_or(entry), part("here").unwrap_or(entry));
         match resolved.iter().find(|resolved| resolved.key == *key).map(|resolved| &resolved.value) {
             None => problems.push(format!("{file} has no key {key}, which the table lists")),
             Some(value) if !is_equal(value, here) => {
@@ -97,8 +139,8 @@ fn problems(file: &str, resolved: &[ResolvedKey], articles: &Articles, page: &st
         }
         let departure = part("departure").and_then(Value::as_str);
         let is_documented = departure.is_some_and(|sentence| section.contains(sentence));
-        match (is_equal(article, here), departure) {
-            (false, None) => problems.push(format!("{file}: {key} is {here}, the article has {article}: no departure")),
+        match (is_equal(source, here), departure) {
+            (false, None) => problems.push(format!("{file}: {key} is {here}, {origin} has {source}: no departure")),
             (false, Some(sentence)) if !is_documented => {
                 problems.push(format!("{file}: {key}: docs/systems.md lacks the sentence: {sentence}"));
             }
@@ -129,11 +171,16 @@ fn page() -> String {
 const TABLE: &str = include_str!("../fixtures/articles.yaml");
 
 #[test]
-fn full_size_files_have_the_values_of_the_articles_or_a_departure() {
+fn full_size_files_have_the_values_of_their_sources_or_a_departure() {
     let (articles, page) = (articles(TABLE), page());
     let found: Vec<String> =
         articles.files.keys().flat_map(|file| problems(file, &resolved(file), &articles, &page)).collect();
     assert!(found.is_empty(), "{}", found.join("\n"));
+    assert_eq!(articles.repeated, Vec::<String>::new(), "keys with two sources");
+    let used: BTreeSet<&String> =
+        articles.files.values().flat_map(BTreeMap::values).map(|value| &value.origin).collect();
+    let named: BTreeSet<&String> = articles.documents.union(&articles.elsewhere).collect();
+    assert_eq!(used, named, "every source has a value");
     let headings = page.lines().filter_map(|line| line.strip_prefix("## ")).flat_map(|heading| heading.split(", "));
     let systems: BTreeSet<String> =
         headings.map(|name| format!("{name}.yaml")).filter(|file| is_shipped(file)).collect();
@@ -149,7 +196,7 @@ fn is_shipped(file: &str) -> bool {
 #[test]
 fn departures_are_not_unseen() {
     let page = page();
-    let with = |changed: &dyn Fn(&mut Map<String, Value>)| {
+    let with = |changed: &dyn Fn(&mut BTreeMap<String, SourceValue>)| {
         let mut articles = articles(TABLE);
         changed(articles.files.get_mut("llama-ddp.yaml").unwrap());
         problems("llama-ddp.yaml", &resolved("llama-ddp.yaml"), &articles, &page)
@@ -157,15 +204,21 @@ fn departures_are_not_unseen() {
     let only =
         |found: Vec<String>, words: &str| assert!(matches!(&found[..], [one] if one.contains(words)), "{found:?}");
     only(with(&|values| _ = values.remove("batch.sequences")), "batch.sequences is 256, and the table lacks the key");
+    let from = |origin: &str, value: Value| SourceValue { origin: origin.to_owned(), value };
+    let document = |value: Value| from("mastery-data-parallel", value);
     only(
-        with(&|values| _ = values.insert("batch.sequences".into(), 64.into())),
+        with(&|values| _ = values.insert("batch.sequences".into(), document(64.into()))),
         "batch.sequences is 256, and the table",
     );
-    only(with(&|values| _ = values.insert("batch.size".into(), 64.into())), "has no key batch.size");
-    let differing = |departure: &str| format!("{{article: 64, here: 256{departure}}}");
-    let sequences = |entry: String| with(&|values| _ = values.insert("batch.sequences".into(), yaml(&entry)));
+    only(with(&|values| _ = values.insert("batch.size".into(), document(64.into()))), "has no key batch.size");
+    only(with(&|values| _ = values.insert("batch.sequences".into(), from("hearsay", 256.into()))), "is not a source");
+    let differing = |departure: &str| format!("{{source: 64, here: 256{departure}}}");
+    let sequences = |entry: String| with(&|values| _ = values.insert("batch.sequences".into(), document(yaml(&entry))));
     only(sequences(differing("")), "no departure");
     only(sequences(differing(", departure: The batch is a whole zoo.")), "lacks the sentence");
-    only(sequences("{article: 256, here: 256, departure: x}".to_owned()), "departs from nothing");
+    only(sequences("{source: 256, here: 256, departure: x}".to_owned()), "departs from nothing");
+    let twice =
+        TABLE.replace("      parallel.bucket_mb: 25\n", "      parallel.bucket_mb: 25\n      parallel.mode: ddp\n");
+    assert_eq!(articles(&twice).repeated, ["parallel.mode: mastery-data-parallel and pytorch-defaults"]);
     assert_eq!(with(&|_| {}), Vec::<String>::new());
 }

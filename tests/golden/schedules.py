@@ -5,7 +5,7 @@
     python schedules.py --runner ../../target/release/runner # compares with what a run records; writes nothing
 
 PyTorch's schedulers multiply the last rate instead of computing each from its step; what that rounds is part of the
-reference. The curve of build-nanogpt is a formula of the step (`nanogpt` below): 19,073 rates of it would fill 150 KB, so
+reference. The curve of build-nanogpt is a formula of the step (`nanogpt` below): 19,072 rates of it would fill 150 KB, so
 the fixture holds the warmup, the end, and every 37th between; the Rust test has the formula and looks at every step.
 """
 
@@ -59,7 +59,7 @@ def tutorial():
     return rates(5.0, 280, lambda optimizer: StepLR(optimizer, step_size=1, gamma=0.95), every=7)
 
 
-def nanogpt(steps=19073, warmup=715, peak=6e-4, last=6e-5):
+def nanogpt(steps=19072, warmup=715, peak=6e-4, last=6e-5):
     def at(step):
         if step < warmup:
             return peak * (step + 1) / warmup

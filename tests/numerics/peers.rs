@@ -89,7 +89,7 @@ fn learning_rates_are_pytorchs_at_every_step() {
     ] {
         compare_rates(name, &schedule, 0.., &fixture.values(name));
     }
-    let nanogpt = curve(6e-4, (715, None), cosine(0.1, 19_073 - 715));
+    let nanogpt = curve(6e-4, (715, None), cosine(0.1, 19_072 - 715));
     let steps: Vec<u32> = fixture.tensors["nanogpt.steps"].to_vec1().unwrap();
     compare_rates(
         "build-nanogpt, 1 in 37",
@@ -101,7 +101,7 @@ fn learning_rates_are_pytorchs_at_every_step() {
     let (peak, min) = (6e-4, 6e-4 * 0.1);
     let formula = |step: u64| match step {
         0..715 => peak * (step + 1) as f64 / 715.0,
-        715..=19_073 => min + 0.5 * (1.0 + (PI * (step - 715) as f64 / 18_358.0).cos()) * (peak - min),
+        715..=19_072 => min + 0.5 * (1.0 + (PI * (step - 715) as f64 / 18_357.0).cos()) * (peak - min),
         _ => min,
     };
     compare_rates("build-nanogpt, all", &nanogpt, 0.., &(0..19_100).map(formula).collect::<Vec<_>>());
