@@ -63,7 +63,11 @@ pub(crate) fn run(args: &GcArgs) -> anyhow::Result<Exit> {
         let wanted = |item: &gc::UnneededItem| {
             all || matches!(item.kind, gc::UnneededKind::Checkpoint | gc::UnneededKind::Damaged)
         };
-        let mut found: Vec<gc::UnneededItem> = gc::survey(&root, age)?.into_iter().filter(wanted).collect();
+        let survey = gc::survey(&root, age)?;
+        for problem in &survey.problems {
+            print_to_stderr(&printable(&format!("warning: {problem}")));
+        }
+        let mut found: Vec<gc::UnneededItem> = survey.unneeded.into_iter().filter(wanted).collect();
         if args.yes {
             found = gc::free(&root, &found, age)?;
         }

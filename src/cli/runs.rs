@@ -18,9 +18,9 @@ use runner_report::runs_table::runs_table;
 use runner_spec::diagnostic::nearest;
 use runner_spec::format::printable;
 use runner_store::catalog::{ListedRun, ListedStatus};
-use runner_store::metrics::for_each_checked_metric;
+use runner_store::record_check::find_damage_of_metrics;
 use runner_store::run_dir;
-use runner_store::run_dir::{CHECKPOINTS, METRICS};
+use runner_store::run_dir::CHECKPOINTS;
 use runner_store::{StoreError, ancestry, catalog, checkpoint, select, time};
 
 #[derive(Debug, Clone, Args)]
@@ -193,7 +193,7 @@ fn show(args: &ShowArgs) -> anyhow::Result<Exit> {
         None
     });
     let current = summary.as_ref().filter(|s| s.is_current(manifest.status));
-    let problem = for_each_checked_metric(&path.join(METRICS), current, &mut |_| {});
+    let problem = find_damage_of_metrics(&path, &manifest, current);
     if let Some(problem) = problem.unwrap_or_else(|error| Some(error.to_string())) {
         print_to_stderr(&format!("warning: {problem}"));
     }

@@ -87,8 +87,11 @@ impl ScreenObserver {
         let screen = self.finish();
         let outcome = result?.outcome;
         match outcome {
+            // A run with a damaged record is done, but not up to date.
             RunOutcome::UpToDate => {
-                screen.result_line(&format!("{}{up_to_date_hint}", up_to_date.unwrap_or_default()));
+                if let Some(text) = up_to_date {
+                    screen.result_line(&format!("{text}{up_to_date_hint}"));
+                }
             }
             RunOutcome::StoppedAt(step) => screen.line(&format!("stopped after step {step} as asked; {next}")),
             RunOutcome::AlreadyAt(step) => {

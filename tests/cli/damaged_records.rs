@@ -236,3 +236,179 @@ fn an_edited_copy_of_the_sweep_file_is_not_a_change_of_the_users_file() {
     let printed = sandbox.expect(2, "sweep s.yaml --threads 1 --set optimizer.adamw.lr=3");
     assert!(printed.contains("would have no effect: the sweep varies optimizer.adamw.lr"), "{printed}");
 }
+
+/// Every command that reads the metrics reports damage of them, whatever its kind.
+#[test]
+fn damaged_metrics_are_reported_by_every_command() {
+    let sandbox = new_sandbox(&[]);
+    sandbox.expect(0, "apply exp.yaml --threads 1 --quiet");
+    let run = sandbox.only_run();
+    let id = run.id();
+    let text = run.read("metrics.jsonl");
+    let lines: Vec<&str> = text.split_inclusive('\n').collect();
+    let commands = || {
+        [
+            "apply exp.yaml --threads 1".to_owned(),
+            format!("resume {id} --threads 1"),
+            format!("export-metrics {id} --csv out.csv --force"),
+            format!("runs show {id}"),
+            format!("compare {id} {id}"),
+        ]
+    };
+    for command in commands() {
+        let printed = sandbox.expect(0, &command);
+        assert!(!printed.contains("metrics.jsonl"), "{command}: {printed}");
+    }
+    let hole = [&lines[..4], &lines[6..]].concat().concat();
+    let edited = text.replacen("\"loss\":", "\"loss\":1", 1);
+    let damages = [
+        (lines[..lines.len() / 2].concat(), "of 30 steps are recorded, the others are lost", "lost steps"),
+        (hole, "28 of 30 steps are recorded, the others are lost, from step 5 on", "lost steps"),
+        (format!("{text}{text}"), "33 lines of steps that earlier lines have", "changed"),
+        (edited, "it was changed after the run: summary.json has another size or hash of it", "changed"),
+    ];
+    for (damaged, found, listed) in &damages {
+        run.write("metrics.jsonl", damaged);
+        for command in commands() {
+            let printed = sandbox.expect(0, &command);
+            assert!(printed.contains(found) && !printed.contains("up to date"), "{command}: {printed}");
+        }
+        assert!(sandbox.expect(0, "runs").contains(listed), "{found}");
+    }
+    fs::remove_file(run.path("metrics.jsonl")).unwrap();
+    for command in &commands()[..2] {
+        let printed = sandbox.expect(0, command);
+        assert!(printed.contains("0 of 30 steps are recorded") && !printed.contains("up to date"), "{printed}");
+    }
+    assert!(sandbox.expect(0, "runs").contains("lost steps"));
+}
+
+/// A run that trains, was killed, or is of an earlier version without hashes is not called damaged.
+#[test]
+fn whole_records_are_not_called_damaged() {
+    let sandbox = new_sandbox(&[]);
+    sandbox.edit("exp.yaml", "every: 10, loss", "every: 7, at_start: true, loss");
+    for until in ["--until-step 3", "--until-step 14", "--until-step 25", ""] {
+        let printed = sandbox.expect(0, &format!("apply exp.yaml --threads 1 {until}"));
+        assert!(!printed.contains("warning"), "{printed}");
+        let run = sandbox.only_run();
+        let check = |what: &str| {
+            let printed = sandbox.expect(0, &["runs", "show", &run.id()]);
+            assert!(!printed.contains("warning"), "{until} {what}: {printed}");
+            let listed = &sandbox.json_of("runs --json")[0];
+            assert!(listed["lost_steps"] == false && listed["changed_metrics"] == false, "{until} {what}: {listed}");
+        };
+        check("as it is");
+        let (manifest, mut summary) = (run.read("manifest.json"), run.summary());
+        summary.as_object_mut().unwrap().remove("metrics");
+        let sealed = run.read("summary.json");
+        run.write_unsealed("summary.json", summary);
+        check("of an earlier version");
+        run.write("summary.json", sealed);
+        let mut killed = run.manifest();
+        killed["status"] = "running".into();
+        run.write_unsealed("manifest.json", killed);
+        check("killed");
+        run.write("manifest.json", manifest);
+    }
+}
+
+/// Half of the metrics of a run that is done are gone. The summary and the checkpoint say that there were more.
+#[test]
+fn a_reproduction_of_half_a_record_is_incomplete() {
+    let sandbox = new_sandbox(&[]);
+    sandbox.expect(0, "apply exp.yaml --threads 1 --quiet");
+    let run = sandbox.only_run();
+    let text = run.read("metrics.jsonl");
+    let half: Vec<&str> = text.split_inclusive('\n').take(15).collect();
+    run.write("metrics.jsonl", half.concat());
+    let printed = sandbox.expect(3, &["reproduce", &run.id(), "--threads", "1"]);
+    assert!(printed.contains("14 of 30 steps are recorded, the others are lost"), "{printed}");
+    assert!(printed.contains("incomplete: ") && !printed.contains("bitwise"), "{printed}");
+}
+
+#[test]
+fn an_edited_state_file_is_refused_and_a_resume_falls_back() {
+    let sandbox = new_sandbox(&[]);
+    sandbox.edit("exp.yaml", "keep: 1", "keep: 9");
+    sandbox.expect(0, "apply exp.yaml --threads 1 --quiet --until-step 20");
+    let run = sandbox.only_run();
+    let state = "checkpoints/step-00000020/state.json";
+    let text = run.read(state);
+    let best = |step: u64| run.json(&format!("checkpoints/step-{step:08}/state.json"))["val_loss"].as_f64().unwrap();
+    assert!(best(20) < best(10), "the newest is the best");
+    run.write(state, "{");
+    let printed = sandbox.expect(1, &["sample", &run.id(), "--best", "--prompt", "1"]);
+    assert!(printed.contains("step-00000020: state.json: ") && printed.contains("name a step: 10, 20"), "{printed}");
+    // One edit, which reads well.
+    run.write(state, text.replace("\"moments\": 2", "\"moments\": 1"));
+    let printed = sandbox.expect(0, "apply exp.yaml --threads 1");
+    assert!(printed.contains("falling back to step-00000010") && printed.contains("30 steps"), "{printed}");
+}
+
+#[test]
+fn gc_keeps_the_last_good_checkpoint_and_names_the_damaged_one() {
+    let sandbox = new_sandbox(&[]);
+    sandbox.edit("exp.yaml", "keep: 1", "keep: 9");
+    sandbox.expect(0, "apply exp.yaml --threads 1 --quiet");
+    let run = sandbox.only_run();
+    let file = run.checkpoint(STEPS).join("model.safetensors");
+    let mut bytes = fs::read(&file).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    fs::write(&file, &bytes).unwrap();
+    let printed = sandbox.expect(0, "gc --checkpoints --yes");
+    let damaged =
+        "step-00000030: model.safetensors: its content does not match the hash in state.json; the next good one is";
+    assert!(printed.contains(damaged), "{printed}");
+    assert_eq!(names_in(&run.path("checkpoints")), ["step-00000020", "step-00000030"]);
+    sandbox.expect(0, &["sample", &run.id(), "--step", "20", "--prompt", "1"]);
+}
+
+#[test]
+fn an_edited_experiment_of_a_run_is_not_used() {
+    let sandbox = new_sandbox(&[]);
+    sandbox.expect(0, "apply exp.yaml --threads 1 --quiet");
+    let run = sandbox.only_run();
+    let id = run.id();
+    let resolved = run.read("resolved.yaml");
+    assert!(resolved.contains("batches: 1\n"), "{resolved}");
+    let commands = [
+        format!("eval {id} --threads 1"),
+        format!("sample {id} --prompt 1 --threads 1"),
+        format!("fork {id} --from latest --set train.steps=40 --threads 1"),
+    ];
+    run.write("resolved.yaml", resolved.replace("batches: 1\n", "batches: 2\n"));
+    for command in &commands {
+        let printed = sandbox.expect(1, command);
+        assert!(printed.contains("resolved.yaml: it was changed since the run began"), "{printed}");
+        assert!(printed.contains("(eval)"), "{printed}");
+    }
+    // What does not change the plan may change.
+    run.write("resolved.yaml", format!("# moved\n{resolved}"));
+    for command in &commands {
+        sandbox.expect(0, command);
+    }
+}
+
+#[test]
+fn a_changed_manifest_does_not_start_a_second_run() {
+    let sandbox = new_sandbox(&[]);
+    sandbox.expect(0, "apply exp.yaml --threads 1 --quiet --until-step 10");
+    let run = sandbox.only_run();
+    let text = run.read("manifest.json");
+    let hash = run.manifest()["plan_hash"].as_str().unwrap().to_owned();
+    let changed = format!("{}{}", &hash[..63], if hash.ends_with('0') { '1' } else { '0' });
+    run.write("manifest.json", text.replace(&hash, &changed));
+    let printed = sandbox.expect(1, "apply exp.yaml --threads 1");
+    assert!(printed.contains("manifest.json: the manifest of the run is damaged (it was changed after"), "{printed}");
+    assert!(printed.contains("or start another run with --new"), "{printed}");
+    // An earlier version wrote no hash of the content.
+    let mut manifest = run.manifest();
+    manifest["plan_hash"] = changed.into();
+    run.write_unsealed("manifest.json", manifest);
+    let printed = sandbox.expect(1, "apply exp.yaml --threads 1");
+    assert!(printed.contains("the manifest was changed: it names the plan"), "{printed}");
+    assert_eq!(sandbox.runs().len(), 1);
+    run.write("manifest.json", text);
+    assert!(sandbox.expect(0, "apply exp.yaml --threads 1").contains("resuming from step 10"));
+}

@@ -49,7 +49,7 @@ fn another_platform_is_named_with_its_meaning_by_resume_reproduce_and_diff() {
     platform["source_hash"] = "0123456789abcdef".into();
     platform["target"] = "riscv64-unknown-linux-musl".into();
     manifest["sessions"][0]["environment"]["GLIBC_TUNABLES"] = "other".into();
-    run.write("manifest.json", manifest.to_string());
+    run.write_unsealed("manifest.json", manifest.clone());
     let printed = sandbox.expect(0, "resume lab --threads 1");
     for text in [
         "was 0123456789ab: the program differs",
@@ -73,7 +73,7 @@ fn another_platform_is_named_with_its_meaning_by_resume_reproduce_and_diff() {
     assert!(printed.contains("target: a later session of A has ") && !printed.contains("target: A has "), "{printed}");
     let mut manifest = run.manifest();
     manifest["sessions"][1]["platform"]["target"] = "riscv64-unknown-linux-musl".into();
-    run.write("manifest.json", manifest.to_string());
+    run.write_unsealed("manifest.json", manifest.clone());
     let printed = sandbox.expect(0, "diff lab exp.yaml");
     assert!(
         printed.contains("bits may differ") && printed.contains("target: A has riscv64-unknown-linux-musl"),
@@ -83,7 +83,7 @@ fn another_platform_is_named_with_its_meaning_by_resume_reproduce_and_diff() {
     for session in manifest["sessions"].as_array_mut().unwrap() {
         session.as_object_mut().unwrap().remove("platform");
     }
-    run.write("manifest.json", manifest.to_string());
+    run.write_unsealed("manifest.json", manifest.clone());
     let printed = sandbox.expect(0, "reproduce lab --check --threads 1");
     assert!(printed.contains("processor        same") && !printed.contains("sources"), "{printed}");
     assert!(!sandbox.expect(0, "diff lab exp.yaml").contains("bits may differ"));
@@ -98,17 +98,24 @@ fn a_damaged_newest_checkpoint_of_a_finished_run_is_named() {
     assert!(printed.contains("up to date") && !printed.contains("damaged"), "{printed}");
     let file = run.checkpoint(4).join("model.safetensors");
     let bytes = fs::read(&file).unwrap();
-    fs::write(&file, &bytes[..bytes.len() / 2]).unwrap();
-    for command in ["resume lab --threads 1", "apply exp.yaml --threads 1"] {
-        let printed = sandbox.expect(0, command);
-        for text in
-            ["is done, but its newest checkpoint is damaged", "model.safetensors is cut short", "`runner reproduce lab"]
-        {
-            assert!(printed.contains(text), "{command}: {printed}");
+    let mut flipped = bytes.clone();
+    *flipped.last_mut().unwrap() ^= 1;
+    let damages = [
+        (&bytes[..bytes.len() / 2], "model.safetensors is cut short"),
+        (&flipped[..], "model.safetensors: its content does not match the hash in state.json; the next good one is"),
+    ];
+    for (damaged, found) in damages {
+        fs::write(&file, damaged).unwrap();
+        for command in ["resume lab --threads 1", "apply exp.yaml --threads 1"] {
+            let printed = sandbox.expect(1, command);
+            for text in ["is done, but its newest checkpoint is damaged", found, "`runner reproduce lab"] {
+                assert!(printed.contains(text), "{command}: {printed}");
+            }
+            assert!(!printed.contains("up to date"), "{printed}");
         }
     }
     fs::remove_file(&file).unwrap();
-    assert!(sandbox.expect(0, "resume lab").contains("model.safetensors is missing; the next good one is"));
+    assert!(sandbox.expect(1, "resume lab").contains("model.safetensors is missing; the next good one is"));
 }
 
 #[test]

@@ -367,6 +367,12 @@ impl RunFolder {
         read_json(&self.path(name))
     }
 
+    /// Writes `value` to a file of JSON as an earlier version did: without the hash of its content.
+    pub fn write_unsealed(&self, name: &str, mut value: Value) {
+        value.as_object_mut().unwrap().remove("content_hash");
+        self.write(name, value.to_string());
+    }
+
     pub fn summary(&self) -> Value {
         self.json("summary.json")
     }

@@ -11,6 +11,7 @@ use runner_spec::format::{count, short_hash};
 use runner_spec::plan::Plan;
 use runner_store::catalog::ListedRun;
 use runner_store::manifest::{Manifest, RunStatus, SweepPoint, TemplateUse};
+use runner_store::record_check::find_damage_of_metrics;
 use runner_store::run_dir::{self, CHECKPOINTS, RESOLVED, RunDir, RunFiles};
 use runner_store::{RunLock, catalog, checkpoint, time};
 
@@ -22,7 +23,7 @@ use crate::launched::{LaunchedRank, agree_on_training, follow, work_as_rank};
 use crate::observer::{RunEvent, RunObserver};
 use crate::outcome::{RunOutcome, RunReport};
 use crate::prepare::{Host, PreparedRun, pin_hub_commits};
-use crate::session::{RunSession, SessionOptions, report_up_to_date, restore_summary};
+use crate::session::{RunSession, SessionOptions, report_nothing_to_do, restore_summary};
 use crate::stop::StopSwitch;
 
 /// A request to `apply`.
@@ -143,22 +144,33 @@ pub(crate) fn open_unless_done(
         }
     }
     restore_summary(&path, manifest, observer);
-    warn_of_damaged_checkpoint(&path, &manifest.id, observer);
-    report_up_to_date(&path, &manifest.id, observer);
+    check_newest_checkpoint(&path, &manifest.id)?;
+    let damage = warn_of_damaged_metrics(&path, manifest, observer)?;
+    report_nothing_to_do(&path, &manifest.id, damage, observer);
     Ok(Err(RunReport { outcome: RunOutcome::UpToDate, run: Some(path) }))
 }
 
-/// Warns `observer` if a file of the newest checkpoint of the finished run in `path` is missing or has another size.
-fn warn_of_damaged_checkpoint(path: &Path, id: &str, observer: &mut dyn RunObserver) {
-    let warning = match checkpoint::find_damage_of_newest(&path.join(CHECKPOINTS)) {
-        Ok(None) => return,
-        Ok(Some(damage)) => format!(
-            "{id} is done, but its newest checkpoint is damaged: {damage}; restore it from a copy, or let `runner reproduce {id}` \
-             train the same weights again in another folder"
-        ),
-        Err(error) => format!("{id} is done, but its checkpoints cannot be read: {error}"),
-    };
-    observer.observe(&RunEvent::Warning(&warning));
+/// # Errors
+/// If the newest checkpoint of the finished run in `path` is damaged. Every byte of it is read.
+fn check_newest_checkpoint(path: &Path, id: &str) -> Result<(), EngineError> {
+    let Some(damage) = checkpoint::find_damage_of_newest(&path.join(CHECKPOINTS))? else { return Ok(()) };
+    Err(EngineError::Other(format!(
+        "{id} is done, but its newest checkpoint is damaged: {damage}; restore it from a copy, or let `runner reproduce {id}` train the \
+         same weights again in another folder"
+    )))
+}
+
+/// Warns `observer` if the metrics of the finished run in `path` are damaged. Returns true if they are.
+fn warn_of_damaged_metrics(
+    path: &Path,
+    manifest: &Manifest,
+    observer: &mut dyn RunObserver,
+) -> Result<bool, EngineError> {
+    // A summary that cannot be read has been reported.
+    let summary = run_dir::read_summary(path).ok().flatten();
+    let Some(damage) = find_damage_of_metrics(path, manifest, summary.as_ref())? else { return Ok(false) };
+    observer.observe(&RunEvent::Warning(&format!("{} is done, but its record is damaged: {damage}", manifest.id)));
+    Ok(true)
 }
 
 fn open_or_create(
@@ -180,8 +192,18 @@ fn open_or_create(
     } else {
         None
     };
+    // A sweep has already reported that it trains the point again.
+    if let Some(broken) = found.broken.first()
+        && found.run.is_none()
+        && request.sweep_point.is_none()
+        && !request.start_new
+    {
+        return Err(EngineError::Other(format!(
+            "this experiment has a run that cannot be read: {broken}; mend or remove its folder, or start another run with --new"
+        )));
+    }
     for broken in &found.broken {
-        observer.observe(&RunEvent::Warning(&format!("passed over: {broken}")));
+        observer.observe(&RunEvent::Warning(&format!("skipped: {broken}")));
     }
     if let Some((path, manifest)) = found.run.filter(|_| !request.start_new) {
         source.map_or(Ok(()), |source| source.check_beginning(&manifest))?;

@@ -28,7 +28,8 @@ pub enum RunEvent<'a> {
     Begin { run: &'a Path, text: &'a str, step: u64, steps: u64, log_every: u64 },
     /// An event of the training.
     Training { run: &'a Path, event: &'a Event },
-    /// The run's work in this process is over and recorded, or there was nothing to do (`up_to_date`). `name` is what other
+    /// The run's work in this process is over and recorded, or there was nothing to do; `up_to_date` is true if there was nothing to
+    /// do and no damage was found. `name` is what other
     /// commands call the run; `interrupted` is true if a signal stopped it.
     End {
         run: &'a Path,

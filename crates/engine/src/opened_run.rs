@@ -5,17 +5,21 @@ use std::sync::Arc;
 
 use candle_core::Tensor;
 
+use crate::continuation::differing_plan_keys;
 use crate::error::EngineError;
 use crate::observer::{RunEvent, RunObserver};
 use crate::prepare::{Host, prepare_data, prepare_data_of_run, recorded_tokenizer};
 use runner_config::LoadOptions;
 use runner_data::{Prepared, TextTokenizer};
+use runner_lab::stored_plan;
 use runner_spec::experiment::DeviceChoice;
 use runner_spec::experiment::Experiment;
 use runner_spec::model::layout::ParamLayout;
 use runner_spec::plan::Plan;
 use runner_spec::program::{Device, Program};
-use runner_store::run_dir::{self, CHECKPOINTS, TOKENIZER};
+use runner_store::files::read_small;
+use runner_store::manifest::Manifest;
+use runner_store::run_dir::{self, CHECKPOINTS, RESOLVED, TOKENIZER};
 use runner_store::{CheckpointChoice, catalog, load_weights};
 
 /// A recorded run, opened for reading.
@@ -30,10 +34,11 @@ pub struct OpenedRun {
 /// Opens the run that `wanted` means in `root`: a folder, an id, or the unique beginning of an id.
 ///
 /// # Errors
-/// `StoreError` if there is no such run or its files are damaged; `ConfigError` for its `resolved.yaml`.
+/// `StoreError` if there is no such run or its files are damaged; `ConfigError` for its `resolved.yaml`; if that was changed.
 pub fn open_run(root: &Path, wanted: &str) -> Result<OpenedRun, EngineError> {
     let path = catalog::resolve(root, wanted)?;
-    let plan = runner_lab::stored_plan::read(&path)?;
+    let plan = stored_plan::read(&path)?;
+    check_resolved(&path, &run_dir::read_manifest(&path)?)?;
     let experiment = resolved_experiment(&path)?;
     Ok(OpenedRun { path, plan, experiment })
 }
@@ -46,6 +51,30 @@ pub fn open_run(root: &Path, wanted: &str) -> Result<OpenedRun, EngineError> {
 pub fn resolved_experiment(path: &Path) -> Result<Experiment, EngineError> {
     let options = LoadOptions { allows_absent_files: true, ..LoadOptions::default() };
     Ok(runner_config::load(&run_dir::resolved_file(path)?, &options)?.experiment)
+}
+
+/// Checks that `resolved.yaml` in the run directory `path` still makes the plan of the run. Changes that leave the plan as it is are allowed, such
+/// as other places of the data. Runs of earlier versions did not record the file's hash. Their files are not checked, because a version that
+/// plans differently makes another plan, too.
+///
+/// # Errors
+/// If it was changed and makes another plan; with the keys that differ.
+pub(crate) fn check_resolved(path: &Path, manifest: &Manifest) -> Result<(), EngineError> {
+    let text = read_small(&run_dir::resolved_file(path)?)?;
+    let is_as_written = |hash: &String| *hash == blake3::hash(text.as_bytes()).to_hex().as_str();
+    if manifest.resolved_hash.as_ref().is_none_or(is_as_written) {
+        return Ok(());
+    }
+    let planned = stored_plan::compiled(path, &stored_plan::data_facts(path)?)?;
+    if planned.hash == manifest.plan_hash {
+        return Ok(());
+    }
+    let keys = stored_plan::as_written(path).map_or_else(Vec::new, |plan| differing_plan_keys(&plan, &planned, true));
+    let keys = if keys.is_empty() { String::new() } else { format!(" ({})", keys.join(", ")) };
+    Err(EngineError::Other(format!(
+        "{}: it was changed since the run began, and describes another run{keys}: restore it from a copy",
+        path.join(RESOLVED).display()
+    )))
 }
 
 impl OpenedRun {

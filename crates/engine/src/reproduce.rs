@@ -61,8 +61,6 @@ struct Original {
     text: String,
     /// Its record, read before anything is trained: the run may be removed meanwhile.
     recorded: verdict::OriginalRun,
-    /// The last of its own steps that is in its record; 0 if there is none.
-    last_step: u64,
 }
 
 /// Repeats the run that `request` names and judges the result; `observer` receives its events, and `stop` requests an early stop.
@@ -86,10 +84,10 @@ pub fn reproduce(
     ready.check_memory(None)?;
     let from = original.manifest.continued_from.as_ref().map_or(0, |began| began.step);
     let id = &original.manifest.id;
-    if original.last_step <= from {
+    let (last, steps) = (original.recorded.last_step(), ready.plan.totals.steps);
+    if last <= from {
         return Err(EngineError::Request(format!("{id} has no steps of its own that could be compared")));
     }
-    let (last, steps) = (original.last_step, ready.plan.totals.steps);
     if last < steps {
         let note = format!("repeat {id} recorded {last} of {steps} steps: so many are done again");
         observer.observe(&RunEvent::Note(&note));
@@ -104,7 +102,7 @@ pub fn reproduce(
         }
     }
     let tolerance = request.tolerance.unwrap_or_else(|| default_tolerance(original.experiment.precision));
-    let verdict = verdict::compare(&original.recorded, &path, tolerance)?;
+    let verdict = verdict::compare(&original.recorded, &path, &run_dir::read_manifest(&path)?, tolerance)?;
     let verdict = ReproductionVerdict { drift: drift.changes(), ..verdict };
     original.lock(&path)?.write_json(VERDICT, &verdict)?;
     Ok(Reproduction::Judged(path, verdict))
@@ -115,12 +113,14 @@ impl Original {
         let path = catalog::resolve(runs, wanted)?;
         let manifest = run_dir::read_manifest(&path)?;
         let experiment = resolved_experiment(&path)?;
-        let from = manifest.continued_from.as_ref().map_or(0, |began| began.step);
         let summary = read_summary_or_warn(&path, observer);
-        let recorded = verdict::OriginalRun::read(&path, from, manifest.status == RunStatus::Done, summary)?;
-        let last_step = recorded.last_step().unwrap_or(0);
+        let recorded = verdict::OriginalRun::read(&path, &manifest, summary)?;
+        if let Some(damage) = recorded.damage() {
+            let text = format!("{damage}; the verdict will be `incomplete` at best");
+            observer.observe(&RunEvent::Warning(&text));
+        }
         let text = runner_config::to_yaml(&experiment);
-        Ok(Self { path, manifest, experiment, text, recorded, last_step })
+        Ok(Self { path, manifest, experiment, text, recorded })
     }
 
     /// Locks the reproduction in `path` for this process.

@@ -10,7 +10,7 @@ use runner_spec::format::{count, counted};
 use runner_spec::plan::{Plan, RankPlan};
 use runner_spec::program::ParallelMode;
 use runner_store::bit_facts::fact_changes;
-use runner_store::checkpoint::{self, ChosenCheckpoint, StateHash};
+use runner_store::checkpoint::{self, Checkpoints, ChosenCheckpoint, StateHash};
 use runner_store::manifest::{self, Manifest, RunOrigin, RunStatus};
 use runner_store::run_dir::{self, CHECKPOINTS, LOG, METRICS, RunDir, SUMMARY, TOKENIZER};
 use runner_store::summary::{RankSummary, Summary, headline, step_seconds};
@@ -81,13 +81,22 @@ impl RunSession<'_> {
     fn train_and_record(&self, mut run: RunDir, observer: &mut dyn RunObserver) -> Result<RunOutcome, EngineError> {
         let path = run.path().to_owned();
         let mut log = Log::append(&path.join(LOG))?;
-        let OpenedRecorder { mut recorder, resumed: resume_point, mut warnings } = self.open_record(&path)?;
-        let is_new = run.manifest().sessions.is_empty();
+        let (hash, keep) = (&self.plan().hash, self.experiment.checkpoint.keep);
+        let checkpoints = Checkpoints::open(&path.join(CHECKPOINTS), hash, keep)?;
+        let resume_point = checkpoints.choose()?;
         let from = resume_point.as_ref().map_or(0, |checkpoint| checkpoint.step);
-        if self.options.until_step.is_some_and(|until| until <= from) {
-            report_up_to_date(&path, &self.name(&path), observer);
+        if let Some(resume_point) = resume_point.as_ref().filter(|_| self.options.until_step.is_some_and(|s| s <= from))
+        {
+            for warning in &resume_point.warnings {
+                log.line(&format!("warning: {warning}"))?;
+                observer.observe(&RunEvent::Warning(warning));
+            }
+            report_nothing_to_do(&path, &self.name(&path), false, observer);
             return Ok(RunOutcome::AlreadyAt(from));
         }
+        let opened = Recorder::resume(&path, checkpoints, resume_point)?;
+        let OpenedRecorder { mut recorder, resumed: resume_point, mut warnings } = opened;
+        let is_new = run.manifest().sessions.is_empty();
         if !self.options.faults.is_empty() {
             log.line(&format!("warning: made to fail for a test: {:?}", self.options.faults))?;
         }
@@ -217,11 +226,6 @@ impl RunSession<'_> {
         matches!(self.plan().mesh.mode, ParallelMode::Ddp | ParallelMode::Pipeline) || self.launched.is_some()
     }
 
-    /// Opens the record in `path` for writing.
-    fn open_record(&self, path: &Path) -> Result<OpenedRecorder, StoreError> {
-        Recorder::open(path, &self.plan().hash, self.experiment.checkpoint.keep)
-    }
-
     /// Trains from `resume_point`, or from the initial weights, to the end. When a rank's process is lost, the ranks are restarted from the
     /// newest checkpoint, as often as the experiment allows.
     fn train(
@@ -250,7 +254,8 @@ impl RunSession<'_> {
             last = Some(attempt);
             restarts += 1;
             run.record_restart()?;
-            let OpenedRecorder { recorder, resumed, warnings } = self.open_record(run.path())?;
+            let opened = Recorder::open(run.path(), &self.plan().hash, self.experiment.checkpoint.keep)?;
+            let OpenedRecorder { recorder, resumed, warnings } = opened;
             recording.recorder = recorder;
             recording.tracking.restart(run.path());
             recording.epoch = EpochTally::read(&run.path().join(METRICS), self.plan().totals.steps)?;
@@ -402,11 +407,12 @@ pub(crate) fn read_summary_or_warn(path: &Path, observer: &mut dyn RunObserver) 
     })
 }
 
-/// Reports to `observer` that the run in `path`, which other commands call `name`, is up to date.
-pub(crate) fn report_up_to_date(path: &Path, name: &str, observer: &mut dyn RunObserver) {
-    let summary = read_summary_or_warn(path, observer);
+/// Reports to `observer` that the run in `path`, which other commands call `name`, has nothing left to do, and that it is up to date unless
+/// `is_damaged`.
+pub(crate) fn report_nothing_to_do(path: &Path, name: &str, is_damaged: bool, observer: &mut dyn RunObserver) {
+    let (summary, up_to_date) = (read_summary_or_warn(path, observer), !is_damaged);
     let summary = summary.as_ref();
-    observer.observe(&RunEvent::End { run: path, name, summary, up_to_date: true, failed: false, interrupted: false });
+    observer.observe(&RunEvent::End { run: path, name, summary, up_to_date, failed: false, interrupted: false });
 }
 
 /// Writes the summary of the finished run in `path` again, if it is missing or damaged, as far as other files have its numbers.
@@ -444,6 +450,8 @@ fn summary_of_files(path: &Path, manifest: &Manifest) -> Result<Summary, StoreEr
         planned_memory_bytes: plan.as_ref().map_or(0, planned_memory),
         final_hash,
         weights_hash,
+        // The metrics may be damaged as well.
+        metrics: None,
         ..Summary::from_metrics(&metrics, continued_from, saved.as_ref())?
     })
 }

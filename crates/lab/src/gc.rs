@@ -1,4 +1,5 @@
-//! Frees space among the runs: checkpoints of finished runs apart from the newest and the best, and what killed processes left behind.
+//! Frees space among the runs: checkpoints of finished runs apart from the newest and the best, and what killed processes left behind. A
+//! checkpoint counts as the newest or the best only after every byte of it was read and is good.
 //!
 //! A checkpoint that something may still start from stays: all checkpoints of a run that is not done or whose sweep is not finished,
 //! those from which another run was forked or continued, and the one that a run itself began with, from which it is reproduced when the
@@ -50,6 +51,14 @@ pub struct UnneededItem {
     pub bytes: u64,
 }
 
+/// What can be removed in a folder of runs.
+#[derive(Debug, Default)]
+pub struct RunsSurvey {
+    pub unneeded: Vec<UnneededItem>,
+    /// The damage of checkpoints that stay, each in one sentence.
+    pub problems: Vec<String>,
+}
+
 /// The runs of a folder, and what keeps their checkpoints.
 struct Retention<'a> {
     runs: &'a [ListedRun],
@@ -83,8 +92,9 @@ impl<'a> Retention<'a> {
             && self.older_than.is_none_or(|age| ended_before(run, age))
     }
 
-    /// The items that can be removed from `run`, on which no process works. Their bytes are not counted yet.
-    fn removable_items(&self, run: &ListedRun) -> Vec<UnneededItem> {
+    /// The items that can be removed from `run`, on which no process works. Their bytes are not counted yet. The damage of checkpoints that
+    /// stay goes to `problems`.
+    fn removable_items(&self, run: &ListedRun, problems: &mut Vec<String>) -> Vec<UnneededItem> {
         let mut items = Vec::new();
         // A link points to something that is not ours to remove.
         let is_real_folder = |path: &Path| fs::symlink_metadata(path).is_ok_and(|m| m.is_dir());
@@ -112,12 +122,13 @@ impl<'a> Retention<'a> {
         }
         // Nothing is unneeded in a folder that cannot be read.
         if allows_pruning
-            && let (Ok(kept), Ok(saved)) = (checkpoint::steps_to_keep(&folder), checkpoint::saved_steps(&folder))
+            && let (Ok(kept), Ok(saved)) = (checkpoint::checkpoints_to_keep(&folder), checkpoint::saved_steps(&folder))
         {
             let beginning = run.continued_from.as_ref().map(|from| from.step);
             let used = self.used_steps.get(run.id.as_str());
             let is_used = |step: &u64| beginning == Some(*step) || used.is_some_and(|steps| steps.contains(step));
-            for step in saved.into_iter().filter(|s| !kept.contains(s) && !is_used(s)) {
+            problems.extend(kept.damaged.iter().map(|damage| format!("{damage}; the damaged one stays too")));
+            for step in saved.into_iter().filter(|s| !kept.steps.contains(s) && !is_used(s)) {
                 let path = folder.join(checkpoint::dir_name(step));
                 if is_real_folder(&path) {
                     push(UnneededKind::Checkpoint, path);
@@ -133,11 +144,16 @@ impl<'a> Retention<'a> {
 ///
 /// # Errors
 /// If the folder cannot be read.
-pub fn survey(root: &Path, older_than: Option<Duration>) -> Result<Vec<UnneededItem>, StoreError> {
+pub fn survey(root: &Path, older_than: Option<Duration>) -> Result<RunsSurvey, StoreError> {
     let runs = catalog::list(root)?;
     let retention = Retention::new(root, &runs, older_than);
     let idle = runs.par_iter().filter(|run| run.status != ListedStatus::Running && RunLock::is_free(&run.path));
-    let mut items: Vec<UnneededItem> = idle.flat_map_iter(|run| retention.removable_items(run)).collect();
+    let surveyed = idle.map(|run| {
+        let mut problems = Vec::new();
+        (retention.removable_items(run, &mut problems), problems)
+    });
+    let (items, problems): (Vec<_>, Vec<_>) = surveyed.unzip();
+    let (mut items, problems) = (items.concat(), problems.concat());
     let item = |kind, path: PathBuf| UnneededItem { kind, run: None, bytes: 0, path };
     items.extend(stale_folders(root).into_iter().map(|path| item(UnneededKind::Leftover, path)));
     let locks = children(root).into_iter().filter(|path| is_name_lock(path) && name_lock_is_free(path));
@@ -147,7 +163,7 @@ pub fn survey(root: &Path, older_than: Option<Duration>) -> Result<Vec<UnneededI
     for item in &mut items {
         item.bytes = freed.add(&item.path);
     }
-    Ok(items)
+    Ok(RunsSurvey { unneeded: items, problems })
 }
 
 /// The keys of the cached data that the runs in `root` use. The empty key stands for a run whose data is unknown; then more is kept.
@@ -221,7 +237,7 @@ fn free_locked(
     let mut gone = Vec::new();
     for (path, _lock) in locks.drain(..) {
         let Some(run) = retention.runs.iter().find(|run| run.path == *path) else { continue };
-        let now = retention.removable_items(run);
+        let now = retention.removable_items(run, &mut Vec::new());
         // The bytes may differ from the survey: those of a file with several names, of which one is gone.
         let is_still_unneeded =
             |item: &UnneededItem| now.iter().any(|other| (other.kind, &other.path) == (item.kind, &item.path));

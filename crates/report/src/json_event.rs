@@ -25,7 +25,7 @@ pub enum JsonEvent<'a> {
     Warning {
         message: &'a str,
     },
-    /// The last line; `up_to_date` is true if there was nothing to do.
+    /// The last line; `up_to_date` is true if there was nothing to do and no damage was found.
     Summary {
         run: &'a Path,
         up_to_date: bool,

@@ -25,7 +25,14 @@ pub fn runs_table(runs: &[ListedRun], width: Option<usize>) -> String {
     ];
     // The sweep and its point tell a point's run from a run of the sweep's base, which has the same name.
     let optional: [OptionalColumn; 4] = [
-        ("record", 5, |run| if run.lost_steps { "lost steps".to_owned() } else { String::new() }),
+        ("record", 5, |run| {
+            let problem = match (run.lost_steps, run.changed_metrics) {
+                (true, _) => "lost steps",
+                (_, true) => "changed",
+                _ => "",
+            };
+            problem.to_owned()
+        }),
         ("tags", 4, |run| printable(&run.tags.join(" "))),
         ("sweep", 5, sweep_point),
         ("from", 3, origin),

@@ -127,6 +127,7 @@ mod tests {
             ranks: Vec::new(),
             final_hash: Some("s".into()),
             weights_hash: Some("w".into()),
+            metrics: None,
         }
     }
 

@@ -67,6 +67,9 @@ pub fn describe_verdict(verdict: &ReproductionVerdict) -> String {
             line("", how.to_owned());
         }
     }
+    for damage in &verdict.record_damage {
+        line("record", printable(damage));
+    }
     for drift in &verdict.drift {
         line("changed", printable(drift));
     }
@@ -76,7 +79,13 @@ pub fn describe_verdict(verdict: &ReproductionVerdict) -> String {
 /// The first step or evaluation that only one of the two runs recorded.
 fn describe_missing(verdict: &ReproductionVerdict) -> String {
     let ReproductionVerdict { original, copy, .. } = verdict;
-    let Some(first) = &verdict.first_missing else { return format!("no step of {original} could be compared") };
+    let Some(first) = &verdict.first_missing else {
+        return if verdict.record_damage.is_empty() {
+            format!("no step of {original} could be compared")
+        } else {
+            "a record is damaged".to_owned()
+        };
+    };
     let (lacks, has) = if first.is_missing_in_original { (original, copy) } else { (copy, original) };
     let step = count(first.step);
     let what = match printable(&first.what).as_str() {

@@ -11,12 +11,13 @@ use rayon::prelude::*;
 use serde::{Serialize, Serializer};
 
 use super::ancestry::parent;
+use super::checkpoint;
 use super::error::StoreError;
 use super::files::file_name;
 use super::lock::RunLock;
 use super::manifest::{ContinuedFrom, Manifest, RunOrigin, RunStatus, SweepPoint};
 use super::metrics_tail::{MetricsTail, has_first_and_last_step};
-use super::run_dir::{self, MANIFEST, METRICS};
+use super::run_dir::{self, CHECKPOINTS, MANIFEST, METRICS};
 use super::tags;
 
 /// The folder among the runs that holds sweeps. It is not a run.
@@ -61,8 +62,11 @@ pub struct ListedRun {
     /// Optimizer steps that are done, and those that are planned.
     pub step: u64,
     pub steps: u64,
-    /// True if the metrics of a run that has ended lack its first or its last step. Steps in between are not looked for.
+    /// True if the metrics of a run that no process works on lack steps: if they are shorter than when the run ended, or lack the first step
+    /// or the last one. Their content is not read.
     pub lost_steps: bool,
+    /// True if the metrics of a run that has ended are longer than when it ended.
+    pub changed_metrics: bool,
     /// Valid tokens seen, and seconds of training, from the summary.
     pub tokens: Option<u64>,
     pub seconds: Option<f64>,
@@ -130,10 +134,25 @@ pub fn describe(path: &Path) -> ListedRun {
         listed.val_loss = summary.last_eval.and_then(|e| e.val_loss);
         listed.best_val_loss = summary.best_eval.and_then(|e| e.val_loss);
         listed.tokens_per_second = summary.medians.tokens_per_second;
-        listed.lost_steps = !has_first_and_last_step(&path.join(METRICS), summary.steps);
+        let metrics = path.join(METRICS);
+        match summary.metrics {
+            Some(written) => {
+                let bytes = fs::metadata(&metrics).map_or(0, |metadata| metadata.len());
+                (listed.lost_steps, listed.changed_metrics) = (bytes < written.bytes, bytes > written.bytes);
+            }
+            None => listed.lost_steps = !has_first_and_last_step(&metrics, summary.steps),
+        }
         return listed;
     }
+    // Before the metrics: a run that trains writes them first.
+    let saved = checkpoint::saved_steps(&path.join(CHECKPOINTS)).ok().and_then(|steps| steps.last().copied());
     let tail = MetricsTail::read(&path.join(METRICS));
+    if listed.status != ListedStatus::Running {
+        let recorded = tail.train.as_ref().map_or(0, |train| train.step);
+        let done = if listed.status == ListedStatus::Done { listed.steps } else { 0 };
+        let steps = recorded.max(saved.unwrap_or(0)).max(done);
+        listed.lost_steps = !has_first_and_last_step(&path.join(METRICS), steps);
+    }
     if let Some(train) = &tail.train {
         (listed.step, listed.loss) = (train.step, train.loss);
     }
@@ -299,6 +318,7 @@ fn describe_alternatives(wanted: &str, ids: &[String]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::files::unsealed;
     use crate::run_dir::{RunDir, RunFiles, SUMMARY};
     use runner_plan::testing::{compiled, experiment};
 
@@ -354,7 +374,12 @@ mod tests {
         assert_eq!(describe(run.path()).step, 7, "the manifest says that the run is at work");
         let text = fs::read_to_string(run.path().join(MANIFEST)).unwrap();
         let text = text.replace("\"status\": \"running\"", "\"status\": \"done\"");
-        fs::write(run.path().join(MANIFEST), text).unwrap();
+        fs::write(run.path().join(MANIFEST), &text).unwrap();
+        let listed = describe(run.path());
+        assert!(
+            listed.status == ListedStatus::Broken && listed.error.unwrap().contains("changed after it was written")
+        );
+        fs::write(run.path().join(MANIFEST), unsealed(&text)).unwrap();
         let listed = describe(run.path());
         assert_eq!((listed.status, listed.step, listed.loss), (ListedStatus::Done, 100, Some(1.25)));
         assert_eq!((listed.val_loss, listed.best_val_loss), (Some(1.5), Some(1.4)));

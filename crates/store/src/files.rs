@@ -34,6 +34,72 @@ pub fn write_json(path: &Path, value: &impl serde::Serialize) -> Result<(), Stor
     write_atomic(path, &indented_json(path, value)?)
 }
 
+/// The last field of a sealed file.
+const CONTENT_HASH: &str = "content_hash";
+
+/// `value`, an object, as indented JSON for the file `path`. Its last field, `content_hash`, is the BLAKE3 hash of all bytes before the
+/// comma that precedes the field.
+pub fn sealed_json(path: &Path, value: &impl serde::Serialize) -> Result<Vec<u8>, StoreError> {
+    let mut bytes = serde_json::to_vec_pretty(value).map_err(|e| StoreError::damaged(path, e.to_string()))?;
+    if !bytes.ends_with(b"\n}") {
+        return Err(StoreError::damaged(path, "only an object with fields can be sealed"));
+    }
+    bytes.truncate(bytes.len() - 2);
+    let end = seal_of(&bytes);
+    bytes.extend(end.as_bytes());
+    Ok(bytes)
+}
+
+/// The end of a sealed file that begins with `content`.
+fn seal_of(content: &[u8]) -> String {
+    format!(",\n  \"{CONTENT_HASH}\": \"{}\"\n}}\n", blake3::hash(content).to_hex())
+}
+
+/// Replaces `path` with `value` as sealed JSON, atomically.
+pub fn write_sealed_json(path: &Path, value: &impl serde::Serialize) -> Result<(), StoreError> {
+    write_atomic(path, &sealed_json(path, value)?)
+}
+
+/// Reads a small JSON file that [`write_sealed_json`] wrote. Files of earlier versions have no `content_hash`, and are read unchecked.
+///
+/// # Errors
+/// If it cannot be read or parsed, or does not match its `content_hash`.
+pub fn read_sealed_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T, StoreError> {
+    let text = read_small(path)?;
+    if !matches_seal(path, &text)? {
+        let message = format!("it was changed after it was written: its content does not match its `{CONTENT_HASH}`");
+        return Err(StoreError::damaged(path, message));
+    }
+    parse_json(path, &text)
+}
+
+/// False if `text`, the content of `path`, has a `content_hash` that it does not match.
+fn matches_seal(path: &Path, text: &str) -> Result<bool, StoreError> {
+    #[derive(serde::Deserialize)]
+    struct SealedFields {
+        content_hash: Option<serde::de::IgnoredAny>,
+    }
+    let end_bytes = seal_of(&[]).len();
+    let parts = text.len().checked_sub(end_bytes).and_then(|at| text.split_at_checked(at));
+    if parts.is_some_and(|(content, end)| end == seal_of(content.as_bytes())) {
+        return Ok(true);
+    }
+    Ok(parse_json::<SealedFields>(path, text)?.content_hash.is_none())
+}
+
+/// `text`, the content of a sealed file, as earlier versions wrote it, for tests that change it.
+#[cfg(any(test, feature = "testing"))]
+#[must_use]
+pub fn unsealed(text: &str) -> String {
+    let content = text.len().checked_sub(seal_of(&[]).len()).and_then(|at| text.get(..at));
+    content.map_or_else(|| text.to_owned(), |content| format!("{content}\n}}\n"))
+}
+
+/// Reads a sealed JSON file; `None` if it does not exist.
+pub fn read_sealed_json_if_present<T: serde::de::DeserializeOwned>(path: &Path) -> Result<Option<T>, StoreError> {
+    if_present(read_sealed_json(path))
+}
+
 /// Reads a small text file. A file larger than any of a run is refused.
 pub fn read_small(path: &Path) -> Result<String, StoreError> {
     read_up_to(path, MAX_SMALL_FILE_BYTES)
@@ -65,7 +131,12 @@ pub fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T, Store
 
 /// Reads a small JSON file; `None` if it does not exist.
 pub fn read_json_if_present<T: serde::de::DeserializeOwned>(path: &Path) -> Result<Option<T>, StoreError> {
-    match read_json(path) {
+    if_present(read_json(path))
+}
+
+/// `None` for the error of a missing file.
+fn if_present<T>(read: Result<T, StoreError>) -> Result<Option<T>, StoreError> {
+    match read {
         Err(StoreError::Io { source, .. }) if source.kind() == ErrorKind::NotFound => Ok(None),
         other => other.map(Some),
     }
@@ -109,6 +180,34 @@ mod tests {
         write_json(&path, &[3]).unwrap();
         assert_eq!(read_json::<Vec<u32>>(&path).unwrap(), [3]);
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_sealed_file_that_was_changed_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.json");
+        let value = serde_json::json!({"text": "é", "loss": 0.1, "list": [1, {"content_hash": 2}]});
+        write_sealed_json(&path, &value).unwrap();
+        let text = fs::read_to_string(&path).unwrap();
+        // The hash that the page describes, found without the code above.
+        let at = text.rfind(",\n  \"content_hash\"").unwrap();
+        let hash = blake3::hash(&text.as_bytes()[..at]).to_hex();
+        assert_eq!(&text[at..], format!(",\n  \"content_hash\": \"{hash}\"\n}}\n"));
+        let read = || read_sealed_json::<serde_json::Value>(&path).map(|read| read["loss"].clone());
+        assert_eq!(read().unwrap(), 0.1);
+        let compact = serde_json::from_str::<serde_json::Value>(&text).unwrap().to_string();
+        for changed in [text.replace("0.1", "0.2"), text.replace("\"text\"", " \"text\""), compact] {
+            fs::write(&path, changed).unwrap();
+            assert!(read().unwrap_err().to_string().contains("a.json: it was changed after it was written"));
+        }
+        for torn in [&text[..at], &text[..text.len() - 2]] {
+            fs::write(&path, torn).unwrap();
+            assert!(read().is_err());
+        }
+        // An earlier version wrote no hash; a field of another object is not the file's.
+        fs::write(&path, format!("{}\n}}\n", &text[..at])).unwrap();
+        assert_eq!(read().unwrap(), 0.1);
+        assert!(read_sealed_json_if_present::<serde_json::Value>(&dir.path().join("none")).unwrap().is_none());
     }
 
     #[test]

@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use super::checkpoint::FileRecord;
 use super::error::StoreError;
+use super::step_coverage::StepCoverage;
 use runner_files::{parent_folder, put_in_place, temporary_file};
 use runner_spec::format::{counted, json_bytes};
 
@@ -28,8 +30,10 @@ pub struct LineFile {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LineCounts {
     pub lines: u64,
-    /// The kept lines of training steps.
+    /// The training steps that kept lines have.
     pub train: u64,
+    /// Kept lines of training steps that an earlier line has.
+    pub repeated: u64,
     /// Lines of later steps.
     pub dropped: u64,
     /// Lines that are torn, or are not JSON objects with a step.
@@ -106,14 +110,16 @@ pub fn copy_through_step(from: &Path, to: &Path, step: u64) -> Result<LineCounts
 /// Writes the whole lines of `path` that are not later than `step` to `out`, and counts all lines.
 fn copy_lines(path: &Path, out: impl Write, step: Option<u64>) -> Result<LineCounts, StoreError> {
     let mut out = BufWriter::new(out);
-    let mut counts = LineCounts::default();
+    let (mut counts, mut train) = (LineCounts::default(), StepCoverage::default());
     let mut lines = LineReader::open(path)?;
     while let Some(line) = lines.next_line()? {
         match serde_json::from_slice::<LineHead>(line) {
             _ if !line.ends_with(b"\n") => counts.damaged += 1,
             Ok(head) if step.is_some_and(|step| head.step <= step) => {
                 counts.lines += 1;
-                counts.train += u64::from(head.kind.as_deref() == Some("train"));
+                if head.kind.as_deref() == Some("train") {
+                    train.add(head.step);
+                }
                 out.write_all(line).map_err(StoreError::io("rewriting", path))?;
             }
             Ok(_) => counts.dropped += 1,
@@ -121,24 +127,38 @@ fn copy_lines(path: &Path, out: impl Write, step: Option<u64>) -> Result<LineCou
         }
     }
     out.flush().map_err(StoreError::io("rewriting", path))?;
-    Ok(counts)
+    Ok(LineCounts { train: train.count(), repeated: train.repeated(), ..counts })
 }
 
-/// Calls `take` with each line of `path` that is a `T`, in order. Returns the number of other lines, which are damaged. A missing
-/// file has no lines.
+/// What was read of a line file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LinesRead {
+    /// Lines that are not records.
+    pub damaged: u64,
+    /// True if the last line has no end and is not a record: it may still be written.
+    pub is_torn_at_end: bool,
+    /// Size and hash of the file.
+    pub content: FileRecord,
+}
+
+/// Calls `take` with each line of `path` that is a `T`, in order. A missing file has no lines.
 ///
 /// # Errors
 /// If the file cannot be read.
-pub fn for_each_record<T: DeserializeOwned>(path: &Path, take: &mut dyn FnMut(T)) -> Result<u64, StoreError> {
+pub fn for_each_record<T: DeserializeOwned>(path: &Path, take: &mut dyn FnMut(T)) -> Result<LinesRead, StoreError> {
     let mut lines = LineReader::open(path)?;
-    let mut damaged = 0;
+    let (mut damaged, mut is_torn_at_end, mut hasher) = (0, false, blake3::Hasher::new());
     while let Some(bytes) = lines.next_line()? {
-        match serde_json::from_slice(bytes) {
-            Ok(record) => take(record),
-            Err(_) => damaged += 1,
+        hasher.update(bytes);
+        if let Ok(record) = serde_json::from_slice(bytes) {
+            take(record);
+        } else {
+            damaged += 1;
+            is_torn_at_end = !bytes.ends_with(b"\n");
         }
     }
-    Ok(damaged)
+    let content = FileRecord { bytes: hasher.count(), blake3: hasher.finalize().to_hex().to_string() };
+    Ok(LinesRead { damaged, is_torn_at_end, content })
 }
 
 /// The warning about `damaged` lines of `path` that a reader left out; `None` if there are none.
@@ -199,7 +219,7 @@ mod tests {
     fn later_lines_and_a_torn_end_go() {
         let (k, text) = kept("{\"step\":1}\n{\"step\":2,\"x\":1}\n{\"step\":3}\n{\"step\":4,\"lo", 2);
         assert_eq!(text, "{\"step\":1}\n{\"step\":2,\"x\":1}\n");
-        assert_eq!(k, LineCounts { lines: 2, train: 0, dropped: 1, damaged: 1 });
+        assert_eq!(k, LineCounts { lines: 2, dropped: 1, damaged: 1, ..LineCounts::default() });
     }
 
     #[test]
@@ -231,7 +251,7 @@ mod tests {
         fs::write(&from, text).unwrap();
         assert_eq!(
             copy_through_step(&from, &to, 2).unwrap(),
-            LineCounts { lines: 2, train: 1, dropped: 1, damaged: 2 }
+            LineCounts { lines: 2, train: 1, dropped: 1, damaged: 2, repeated: 0 }
         );
         assert_eq!(fs::read_to_string(&to).unwrap(), "{\"kind\":\"train\",\"step\":1}\n{\"step\":2}\n");
         assert_eq!(fs::read_to_string(&from).unwrap(), text);
@@ -243,7 +263,7 @@ mod tests {
     #[test]
     fn whole_files_are_left_alone() {
         let text = "{\"step\":1}\n{\"step\":2}\n";
-        assert_eq!(kept(text, 2), (LineCounts { lines: 2, train: 0, dropped: 0, damaged: 0 }, text.to_owned()));
+        assert_eq!(kept(text, 2), (LineCounts { lines: 2, ..LineCounts::default() }, text.to_owned()));
         assert_eq!(kept("", 5).0, LineCounts::default());
         assert_eq!(cut_after_step(Path::new("no/such/file"), Some(1)).unwrap(), LineCounts::default());
     }
@@ -251,7 +271,10 @@ mod tests {
     #[test]
     fn rubbish_goes() {
         let (k, text) = kept("\0\0\0\n{\"step\":1}\n[]\n{\"step\":-1}\n\n", 5);
-        assert_eq!((text.as_str(), k), ("{\"step\":1}\n", LineCounts { lines: 1, train: 0, dropped: 0, damaged: 4 }));
+        assert_eq!(
+            (text.as_str(), k),
+            ("{\"step\":1}\n", LineCounts { lines: 1, damaged: 4, ..LineCounts::default() })
+        );
     }
 
     #[test]

@@ -53,6 +53,9 @@ pub struct Manifest {
     pub devices: Vec<String>,
     pub threads: usize,
     pub experiment_file: PathBuf,
+    /// BLAKE3 hash of `resolved.yaml`. Manifests of earlier versions lack it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resolved_hash: Option<String>,
     /// `--set` flags as given.
     pub overrides: Vec<String>,
     /// The environment variables that the run read.

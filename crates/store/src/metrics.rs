@@ -6,9 +6,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::error::StoreError;
-use super::lines::{describe_damaged_lines, for_each_record};
-use super::run_dir::SUMMARY;
-use super::summary::Summary;
+use super::lines::{LinesRead, for_each_record};
 use runner_spec::event::{EvalMetrics, StepMetrics};
 use runner_spec::format::json_value;
 
@@ -95,62 +93,12 @@ fn line_of<T: DeserializeOwned>(metrics: &impl Serialize) -> T {
     serde_json::from_value(json_value(metrics)).expect("metrics have the fields of a line")
 }
 
-/// Calls `take` with each line of the `metrics.jsonl` at `path`. Returns the number of other lines, which are damaged.
+/// Calls `take` with each line of the `metrics.jsonl` at `path`. Lines that are damaged are left out.
 ///
 /// # Errors
 /// If the file cannot be read. A missing file is empty.
-pub fn for_each_metric(path: &Path, take: &mut dyn FnMut(MetricLine)) -> Result<u64, StoreError> {
+pub fn for_each_metric(path: &Path, take: &mut dyn FnMut(MetricLine)) -> Result<LinesRead, StoreError> {
     for_each_record(path, take)
-}
-
-/// Calls `take` with each line of the `metrics.jsonl` at `path`, in order. `summary` is that of the run, unless the run was resumed
-/// since: its evaluations replace lines that are missing or have other numbers. Returns a sentence about what is damaged or missing, if
-/// anything is.
-///
-/// # Errors
-/// If the file cannot be read. A missing file is empty.
-pub fn for_each_checked_metric(
-    path: &Path,
-    summary: Option<&Summary>,
-    take: &mut dyn FnMut(MetricLine),
-) -> Result<Option<String>, StoreError> {
-    let mut recorded: Vec<&EvalLine> =
-        summary.iter().flat_map(|summary| [&summary.best_eval, &summary.last_eval]).flatten().collect();
-    recorded.sort_by_key(|eval| eval.step);
-    recorded.dedup_by_key(|eval| eval.step);
-    let mut recorded = recorded.into_iter().peekable();
-    let (mut steps, mut replaced) = (0, Vec::new());
-    let mut replace = |eval: &EvalLine, take: &mut dyn FnMut(MetricLine)| {
-        replaced.push(eval.step.to_string());
-        take(MetricLine::Eval(eval.clone()));
-    };
-    let damaged = for_each_metric(path, &mut |line| {
-        while let Some(missing) = recorded.next_if(|eval| eval.step < line.step()) {
-            replace(missing, take);
-        }
-        match &line {
-            MetricLine::Train(_) => steps += 1,
-            MetricLine::Eval(eval) => {
-                if let Some(other) = recorded.next_if(|other| other.step == eval.step).filter(|other| *other != eval) {
-                    return replace(other, take);
-                }
-            }
-        }
-        take(line);
-    })?;
-    recorded.for_each(|missing| replace(missing, take));
-    let mut problems: Vec<String> = describe_damaged_lines(path, damaged).into_iter().collect();
-    if let Some(all) = summary.map(|summary| summary.steps).filter(|all| *all > steps) {
-        problems.push(format!("{steps} of {all} steps are recorded, the others are lost"));
-    }
-    if !replaced.is_empty() {
-        let steps = replaced.join(" and ");
-        problems.push(format!(
-            "the evaluation after step {steps} is missing or has other numbers than {SUMMARY}, which counts"
-        ));
-    }
-    let path = if damaged > 0 { String::new() } else { format!("{}: ", path.display()) };
-    Ok((!problems.is_empty()).then(|| path + &problems.join("; ")))
 }
 
 #[cfg(test)]
@@ -219,37 +167,5 @@ mod tests {
             let MetricLine::Train(back) = serde_json::from_str(&text).unwrap() else { panic!("a train line") };
             assert_eq!(back.loss.unwrap().to_bits(), bits);
         }
-    }
-
-    #[test]
-    fn a_summary_mends_what_metrics_lack() {
-        let train = |step: u64| format!("{{\"kind\":\"train\",\"step\":{step},\"loss\":1.0,\"tokens\":1}}\n");
-        let eval = |step: u64, loss: &str| format!("{{\"kind\":\"eval\",\"step\":{step},\"val_loss\":{loss}}}\n");
-        let line = |step, loss| Some(EvalLine { step, val_loss: Some(loss), ..EvalLine::default() });
-        let summary = Summary { steps: 4, best_eval: line(2, 1.5), last_eval: line(4, 2.5), ..Summary::default() };
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("metrics.jsonl");
-        let whole = [train(1), train(2), eval(2, "1.5"), train(3), train(4), eval(4, "2.5")];
-        let read = |lines: &[String]| {
-            std::fs::write(&path, lines.concat()).unwrap();
-            let mut evals = Vec::new();
-            let problem = for_each_checked_metric(&path, Some(&summary), &mut |line| match line {
-                MetricLine::Eval(eval) => evals.push((eval.step, eval.val_loss)),
-                MetricLine::Train(_) => {}
-            });
-            (evals, problem.unwrap().unwrap_or_default())
-        };
-        let expected = vec![(2, Some(1.5)), (4, Some(2.5))];
-        assert_eq!(read(&whole), (expected.clone(), String::new()));
-        for (at, lacks, line) in [(2, "2", None), (5, "4", None), (5, "4", Some("null")), (2, "2", Some("9.0"))] {
-            let mut lines = whole.to_vec();
-            lines[at] = line.map_or_else(String::new, |loss| eval(lacks.parse().unwrap(), loss));
-            let (evals, problem) = read(&lines);
-            assert_eq!(evals, expected);
-            assert!(problem.contains(&format!(": the evaluation after step {lacks} is missing or")), "{problem}");
-        }
-        let (evals, problem) = read(&whole[..3]);
-        assert_eq!(evals, expected);
-        assert!(problem.contains("2 of 4 steps are recorded") && problem.contains("after step 4"), "{problem}");
     }
 }

@@ -37,15 +37,27 @@ pub struct OpenedRecorder {
 }
 
 impl Recorder {
-    /// Opens the record in the run directory `run`, whose lock this process holds. Chooses the newest usable checkpoint, which ranks
-    /// read with `checkpoint::load_state`, and cuts metrics and samples back to it, so that the next lines follow on. `keep` is the
-    /// number of checkpoints that stay.
+    /// Opens the record in the run directory `run`, whose lock this process holds, after its newest usable checkpoint. `keep` is the number
+    /// of checkpoints that stay.
     ///
     /// # Errors
     /// If there are checkpoints but none is usable, or files cannot be written.
     pub fn open(run: &Path, plan_hash: &str, keep: usize) -> Result<OpenedRecorder, StoreError> {
         let checkpoints = Checkpoints::open(&run.join(CHECKPOINTS), plan_hash, keep)?;
         let resumed = checkpoints.choose()?;
+        Self::resume(run, checkpoints, resumed)
+    }
+
+    /// Opens the record in the run directory `run` after the checkpoint `resumed`, which ranks read with `checkpoint::load_state`. Cuts metrics
+    /// and samples back to it, so that the next lines follow on.
+    ///
+    /// # Errors
+    /// If files cannot be read or written.
+    pub fn resume(
+        run: &Path,
+        checkpoints: Checkpoints,
+        resumed: Option<ChosenCheckpoint>,
+    ) -> Result<OpenedRecorder, StoreError> {
         let from = resumed.as_ref().map(|chosen| chosen.step);
         let step = from.unwrap_or(0);
         // Without a checkpoint there are no newer ones to warn of.
@@ -62,6 +74,10 @@ impl Recorder {
             dropped += counts.dropped;
             if name == METRICS && counts.train < step {
                 warnings.push(format!("{name} has {} of {step} steps: the others are lost", counts.train));
+            }
+            if name == METRICS && counts.repeated > 0 {
+                warnings
+                    .push(format!("{name} has {} of steps that earlier lines have", counted(counts.repeated, "line")));
             }
             if counts.damaged > 0 {
                 warnings.push(format!("{name}: {} removed", counted(counts.damaged, "torn or damaged line")));

@@ -11,7 +11,8 @@ use std::time::Duration;
 use super::checkpoint::{CheckpointChoice, Checkpoints};
 use super::error::StoreError;
 use super::files::{
-    check_format, file_name, indented_json, read_json, read_json_if_present, sync_dir, write_atomic, write_json,
+    check_format, file_name, read_sealed_json, read_sealed_json_if_present, sealed_json, sync_dir, write_atomic,
+    write_json, write_sealed_json,
 };
 use super::lines::copy_through_step;
 use super::lock::RunLock;
@@ -20,6 +21,7 @@ use super::summary::Summary;
 use super::time;
 use runner_files::{TempDir, create_dir_all, remove_leftovers, temporary_dir, write_atomic_as};
 use runner_machine::host::Git;
+use runner_spec::format::short_hash;
 use runner_spec::plan::Plan;
 
 pub const EXPERIMENT: &str = "experiment.yaml";
@@ -109,7 +111,7 @@ pub fn base_id(name: &str, plan_hash: &str) -> String {
 /// If it is missing, damaged or of another version.
 pub fn read_manifest(path: &Path) -> Result<Manifest, StoreError> {
     let file = path.join(MANIFEST);
-    let manifest: Manifest = read_json(&file).map_err(|error| match error {
+    let manifest: Manifest = read_sealed_json(&file).map_err(|error| match error {
         StoreError::Damaged { path, message } => {
             let advice = "restore it from a copy, or remove the run";
             StoreError::damaged(&path, format!("the manifest of the run is damaged ({message}): {advice}"))
@@ -147,7 +149,7 @@ pub fn has_private_settings(path: &Path) -> bool {
 /// # Errors
 /// If it is damaged.
 pub fn read_summary(path: &Path) -> Result<Option<Summary>, StoreError> {
-    read_json_if_present(&path.join(SUMMARY))
+    read_sealed_json_if_present(&path.join(SUMMARY))
 }
 
 /// The names in a folder of runs at one moment, so that many runs are found with one reading of the folder.
@@ -177,7 +179,12 @@ impl RunsSnapshot {
         for (_, path) in self.siblings(&base_id(name, plan_hash)) {
             match read_manifest(&path) {
                 Ok(manifest) if manifest.plan_hash == plan_hash => runs.push((path, manifest)),
-                Ok(_) => {}
+                Ok(manifest) => broken.push(format!(
+                    "{}: the manifest was changed: it names the plan {}, and the name of its folder is that of {}",
+                    path.join(MANIFEST).display(),
+                    short_hash(&manifest.plan_hash),
+                    short_hash(plan_hash)
+                )),
                 Err(error) => broken.push(error.to_string()),
             }
         }
@@ -286,6 +293,7 @@ impl RunDir {
             let (path, Some(text)) = (temporary.join(name), text) else { continue };
             write_atomic_as(&path, text.as_bytes(), files.is_private).map_err(StoreError::io("writing", &path))?;
         }
+        files.manifest.resolved_hash = Some(blake3::hash(files.resolved.as_bytes()).to_hex().to_string());
         write_json(&temporary.join(PLAN), files.plan)?;
         let checkpoints = temporary.join(CHECKPOINTS);
         fs::create_dir(&checkpoints).map_err(StoreError::io("creating", &checkpoints))?;
@@ -295,7 +303,7 @@ impl RunDir {
         let (path, lock) = unfinished.finish(&mut |temporary, id| {
             files.manifest.id = id;
             let path = temporary.join(MANIFEST);
-            let bytes = indented_json(&path, &files.manifest)?;
+            let bytes = sealed_json(&path, &files.manifest)?;
             write_atomic_as(&path, &bytes, files.is_private).map_err(StoreError::io("writing", &path))
         })?;
         Ok(Self { path, manifest: files.manifest, _lock: lock })
@@ -330,7 +338,7 @@ impl RunDir {
     /// If the manifest cannot be written.
     pub fn begin_session(&mut self, git: Option<Git>, session: Session) -> Result<(), StoreError> {
         self.manifest.begin_session(git, session);
-        write_json(&self.path.join(MANIFEST), &self.manifest)
+        write_sealed_json(&self.path.join(MANIFEST), &self.manifest)
     }
 
     /// Records that all ranks are started again, in the same session.
@@ -341,15 +349,15 @@ impl RunDir {
         if let Some(session) = self.manifest.sessions.last_mut() {
             session.restarts += 1;
         }
-        write_json(&self.path.join(MANIFEST), &self.manifest)
+        write_sealed_json(&self.path.join(MANIFEST), &self.manifest)
     }
 
-    /// Writes `value` to the file `name` of the run, as indented JSON.
+    /// Writes `value` to the file `name` of the run, as sealed JSON.
     ///
     /// # Errors
     /// If it cannot be written.
     pub fn write_json(&self, name: &str, value: &impl serde::Serialize) -> Result<(), StoreError> {
-        write_json(&self.path.join(name), value)
+        write_sealed_json(&self.path.join(name), value)
     }
 
     /// Writes a text to the file `name` of the run, unless that exists.
@@ -370,9 +378,9 @@ impl RunDir {
     /// # Errors
     /// If one of them cannot be written.
     pub fn end_session(&mut self, summary: &Summary) -> Result<(), StoreError> {
-        write_json(&self.path.join(SUMMARY), summary)?;
+        write_sealed_json(&self.path.join(SUMMARY), summary)?;
         self.manifest.end_session(summary.status, summary.error.clone(), summary.steps, time::now());
-        write_json(&self.path.join(MANIFEST), &self.manifest)
+        write_sealed_json(&self.path.join(MANIFEST), &self.manifest)
     }
 }
 

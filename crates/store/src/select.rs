@@ -14,7 +14,7 @@ use super::catalog::ListedRun;
 use runner_spec::diagnostic::nearest;
 
 /// The fields of a listed run, as expressions and sort keys name them.
-const FIELDS: &str = "id name status step steps lost_steps tokens seconds loss val_loss best_val_loss val_bits_per_byte tokens_per_second started \
+const FIELDS: &str = "id name status step steps lost_steps changed_metrics tokens seconds loss val_loss best_val_loss val_bits_per_byte tokens_per_second started \
      ended tags sweep point origin origin_step error";
 
 /// The fields that are texts and may be missing. All other fields that may be missing are numbers.

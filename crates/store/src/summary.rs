@@ -5,7 +5,7 @@ use std::path::Path;
 use runner_spec::format::{count, seconds};
 use serde::{Deserialize, Serialize};
 
-use super::checkpoint::SavedPosition;
+use super::checkpoint::{FileRecord, SavedPosition};
 use super::error::StoreError;
 use super::manifest::RunStatus;
 use super::metrics::{EvalLine, MetricLine, for_each_metric};
@@ -46,6 +46,9 @@ pub struct Summary {
     /// BLAKE3 over step, tokens, weights and moments, and over the weights alone, of the newest checkpoint.
     pub final_hash: Option<String>,
     pub weights_hash: Option<String>,
+    /// Size and hash of `metrics.jsonl` when the session ended. Summaries of earlier versions, and those that were written again, lack them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metrics: Option<FileRecord>,
 }
 
 /// The result of a checkpoint on the test data.
@@ -110,7 +113,7 @@ impl Summary {
         let tokens = saved.map_or(0, |saved| saved.tokens);
         let mut summary = Self { steps: saved_step, tokens, ..Self::default() };
         let mut series: [Vec<f64>; SERIES] = Default::default();
-        for_each_metric(metrics, &mut |line| match line {
+        let read = for_each_metric(metrics, &mut |line| match line {
             MetricLine::Train(t) => {
                 summary.steps = summary.steps.max(t.step);
                 let tokens = if t.step > saved_step { t.tokens } else { 0 };
@@ -131,6 +134,7 @@ impl Summary {
                 summary.last_eval = Some(e);
             }
         })?;
+        summary.metrics = Some(read.content);
         let best = summary.best_eval.as_ref().and_then(|best| best.val_loss);
         let lost = saved.and_then(|saved| saved.best).filter(|saved| is_own(saved.step) && saved.val_loss.is_finite());
         if let Some(lost) = lost.filter(|lost| best.is_none_or(|best| lost.val_loss < best)) {

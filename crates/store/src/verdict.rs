@@ -10,7 +10,9 @@ use serde::{Deserialize, Serialize};
 use super::checkpoint::{self, StateHash};
 use super::error::StoreError;
 use super::files::file_name;
-use super::metrics::{EvalLine, MetricLine, TrainLine, for_each_metric};
+use super::manifest::{Manifest, RunStatus};
+use super::metrics::{EvalLine, MetricLine, TrainLine};
+use super::record_check::{for_each_checked_metric, last_expected_step};
 use super::run_dir::{self, CHECKPOINTS, METRICS, RESOLVED, TRACE};
 use super::summary::Summary;
 use super::trace;
@@ -29,7 +31,7 @@ pub enum Verdict {
     BitwiseNumbers,
     /// No loss differs by more than the tolerance.
     WithinTolerance,
-    /// Everything compared is within the tolerance, but a step or an evaluation is missing on one side.
+    /// Everything compared is within the tolerance, but a step or an evaluation is missing on one side, or a record is damaged.
     #[default]
     Incomplete,
     Diverged,
@@ -92,6 +94,9 @@ pub struct ReproductionVerdict {
     #[serde(default)]
     pub missing: u64,
     pub first_missing: Option<MissingLine>,
+    /// Damage of the metrics of the original and of the copy, each in one sentence.
+    #[serde(default)]
+    pub record_damage: Vec<String>,
     /// The tolerance for losses, relative.
     pub tolerance: f64,
     /// The largest relative difference of a loss.
@@ -121,17 +126,21 @@ pub struct OriginalRun {
     /// True if the run was complete.
     done: bool,
     record: RecordedMetrics,
+    /// Damage of its metrics.
+    damage: Option<String>,
+    /// The last step that its metrics have or must have.
+    last_step: u64,
     summary: Option<Summary>,
     /// The hash of each checkpoint.
     checkpoints: BTreeMap<u64, StateHash>,
 }
 
 impl OriginalRun {
-    /// Reads the record of the run directory `path`, whose steps after `from` are its own and whose summary is `summary`.
+    /// Reads the record of the run directory `path`, with its manifest and its summary.
     ///
     /// # Errors
     /// If its record is missing or cannot be read.
-    pub fn read(path: &Path, from: u64, done: bool, summary: Option<Summary>) -> Result<Self, StoreError> {
+    pub fn read(path: &Path, manifest: &Manifest, summary: Option<Summary>) -> Result<Self, StoreError> {
         let metrics = path.join(METRICS);
         fs::metadata(&metrics).map_err(|error| match error.kind() {
             ErrorKind::NotFound => StoreError::damaged(
@@ -144,37 +153,53 @@ impl OriginalRun {
             ),
             _ => StoreError::io("reading", &metrics)(error),
         })?;
-        let record = RecordedMetrics::read(path, from, u64::MAX)?;
         let folder = path.join(CHECKPOINTS);
-        let hashes = checkpoint::saved_steps(&folder)?.into_iter().filter(|step| *step > from);
+        let saved = checkpoint::saved_steps(&folder)?;
+        let from = manifest.continued_from.as_ref().map_or(0, |began| began.step);
+        let (record, damage) = RecordedMetrics::read(path, manifest, summary.as_ref(), u64::MAX)?;
+        let recorded = record.train.keys().next_back().copied();
+        let last_step = last_expected_step(manifest, summary.as_ref(), saved.last().copied(), recorded);
+        let hashes = saved.into_iter().filter(|step| *step > from);
         let checkpoints = hashes.filter_map(|step| Some((step, checkpoint::recorded_hash(&folder, step)?))).collect();
-        Ok(Self { path: path.to_owned(), from, done, record, summary, checkpoints })
+        let done = manifest.status == RunStatus::Done;
+        Ok(Self { path: path.to_owned(), from, done, record, damage, last_step, summary, checkpoints })
     }
 
-    /// The last of its own steps.
-    pub fn last_step(&self) -> Option<u64> {
-        self.record.train.keys().next_back().copied()
+    /// The last step that its metrics have or must have; 0 if it has none.
+    pub fn last_step(&self) -> u64 {
+        self.last_step
+    }
+
+    /// The damage of its metrics.
+    pub fn damage(&self) -> Option<&str> {
+        self.damage.as_deref()
     }
 }
 
-/// Compares `original` with the run directory `copy`, over all steps of the original's own.
+/// Compares `original` with the run directory `copy` of the manifest `of_copy`, over all steps of the original's own.
 ///
 /// # Errors
 /// If the copy's record or a checkpoint cannot be read.
-pub fn compare(original: &OriginalRun, copy: &Path, tolerance: f64) -> Result<ReproductionVerdict, StoreError> {
-    let from = original.from;
-    let until = original.last_step().unwrap_or(from);
-    let record = RecordedMetrics::read(copy, from, until)?;
+pub fn compare(
+    original: &OriginalRun,
+    copy: &Path,
+    of_copy: &Manifest,
+    tolerance: f64,
+) -> Result<ReproductionVerdict, StoreError> {
+    let (from, until) = (original.from, original.last_step.max(original.from));
+    let summary = run_dir::read_summary(copy)?;
+    let (record, damage) = RecordedMetrics::read(copy, of_copy, summary.as_ref(), until)?;
     let mut verdict = ReproductionVerdict {
         original: file_name(&original.path),
         copy: file_name(copy),
         from_step: from,
         to_step: until,
         tolerance,
+        record_damage: original.damage.iter().cloned().chain(damage).collect(),
         ..ReproductionVerdict::default()
     };
     verdict.compare_metrics(original, &record);
-    let (weights, unequal) = compare_weights(original, copy, until)?;
+    let (weights, unequal) = compare_weights(original, copy, summary.as_ref(), until);
     let traces = trace::compare(&original.path.join(TRACE), &copy.join(TRACE), from, until)?;
     (verdict.traced, verdict.traced_from) = (traces.common > 0, traces.begins);
     let traced =
@@ -201,7 +226,7 @@ pub fn compare(original: &OriginalRun, copy: &Path, tolerance: f64) -> Result<Re
         || verdict.first_tensor.is_some();
     verdict.verdict = if verdict.diverged.is_some() {
         Verdict::Diverged
-    } else if verdict.first_missing.is_some() || verdict.steps == 0 {
+    } else if verdict.first_missing.is_some() || verdict.steps == 0 || !verdict.record_damage.is_empty() {
         Verdict::Incomplete
     } else if differs {
         Verdict::WithinTolerance
@@ -222,9 +247,16 @@ struct RecordedMetrics {
 }
 
 impl RecordedMetrics {
-    fn read(run: &Path, from: u64, until: u64) -> Result<Self, StoreError> {
+    /// Reads the run's own lines up to the step `until`. The second value is the damage of the metrics.
+    fn read(
+        run: &Path,
+        manifest: &Manifest,
+        summary: Option<&Summary>,
+        until: u64,
+    ) -> Result<(Self, Option<String>), StoreError> {
+        let from = manifest.continued_from.as_ref().map_or(0, |began| began.step);
         let mut record = Self::default();
-        for_each_metric(&run.join(METRICS), &mut |line| match line {
+        let damage = for_each_checked_metric(run, manifest, summary, &mut |line| match line {
             MetricLine::Train(line) if (from + 1..=until).contains(&line.step) => {
                 record.train.insert(line.step, line);
             }
@@ -234,7 +266,7 @@ impl RecordedMetrics {
             }
             _ => {}
         })?;
-        Ok(record)
+        Ok((record, damage))
     }
 }
 
@@ -318,18 +350,19 @@ fn final_hash(summary: Option<&Summary>, until: u64) -> Option<&str> {
 fn compare_weights(
     original: &OriginalRun,
     copy: &Path,
+    summary_of_copy: Option<&Summary>,
     until: u64,
-) -> Result<(Option<WeightComparison>, Option<u64>), StoreError> {
+) -> (Option<WeightComparison>, Option<u64>) {
     let folder = copy.join(CHECKPOINTS);
     let kept = original.checkpoints.range(..=until);
     let common: Vec<(u64, bool)> =
         kept.filter_map(|(&step, hash)| Some((step, checkpoint::recorded_hash(&folder, step)? == *hash))).collect();
     let unequal = common.iter().find(|(_, equal)| !equal).map(|(step, _)| *step);
-    let (ours, theirs) = (original.summary.as_ref(), run_dir::read_summary(copy)?);
-    if let (Some(a), Some(b)) = (final_hash(ours, until), final_hash(theirs.as_ref(), until)) {
-        return Ok((Some(WeightComparison { step: until, equal: a == b }), unequal));
+    let (ours, theirs) = (original.summary.as_ref(), summary_of_copy);
+    if let (Some(a), Some(b)) = (final_hash(ours, until), final_hash(theirs, until)) {
+        return (Some(WeightComparison { step: until, equal: a == b }), unequal);
     }
-    Ok((common.last().map(|&(step, equal)| WeightComparison { step, equal }), unequal))
+    (common.last().map(|&(step, equal)| WeightComparison { step, equal }), unequal)
 }
 
 /// The first tensor that differs in the checkpoint of `step`; `None` also if the original's is gone by now.

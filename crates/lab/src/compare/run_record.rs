@@ -15,9 +15,9 @@ use runner_spec::plan::Plan;
 use runner_store::StoreError;
 use runner_store::catalog::ListedStatus;
 use runner_store::manifest::Manifest;
-use runner_store::metrics::{EvalLine, MetricLine, TrainLine, for_each_checked_metric};
+use runner_store::metrics::{EvalLine, MetricLine, TrainLine};
+use runner_store::record_check::for_each_checked_metric;
 use runner_store::run_dir;
-use runner_store::run_dir::METRICS;
 use runner_store::summary::{Summary, median};
 
 /// The record of a run.
@@ -94,9 +94,8 @@ impl RunRecord {
             Err(error) => (None, Some(format!("passed over: {error}"))),
         };
         let summary = summary.filter(|s| s.is_current(manifest.status));
-        let metrics = path.join(METRICS);
         let mut lines = Vec::new();
-        let problem = for_each_checked_metric(&metrics, summary.as_ref(), &mut |line| lines.push(line))?;
+        let problem = for_each_checked_metric(path, &manifest, summary.as_ref(), &mut |line| lines.push(line))?;
         let problem = unreadable.or(problem);
         Ok(Self { path: path.to_owned(), status, manifest, summary, lines, problem })
     }

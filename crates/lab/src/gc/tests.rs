@@ -34,7 +34,7 @@ fn run(root: &Path, name: &str, change: impl FnOnce(&mut Manifest)) -> PathBuf {
 }
 
 fn names(root: &Path, older_than: Option<Duration>) -> Vec<String> {
-    let found = survey(root, older_than).unwrap();
+    let found = survey(root, older_than).unwrap().unneeded;
     found.iter().map(|item| item.path.strip_prefix(root).unwrap().display().to_string()).collect()
 }
 
@@ -55,11 +55,40 @@ fn a_finished_run_keeps_the_newest_and_the_best() {
     let century = Duration::from_hours(24 * 36_500);
     assert!(names(root.path(), Some(century)).is_empty());
     assert_eq!(names(root.path(), Some(Duration::ZERO)).len(), 3);
-    let found = survey(root.path(), None).unwrap();
+    let found = survey(root.path(), None).unwrap().unneeded;
     assert!(found.iter().all(|item| item.kind == UnneededKind::Checkpoint && item.bytes > 0));
     assert_eq!(free(root.path(), &found, None).unwrap(), found);
     assert_eq!(checkpoint::saved_steps(&done.join(CHECKPOINTS)).unwrap(), [2, 5]);
     assert_eq!(checkpoint::saved_steps(&held.join(CHECKPOINTS)).unwrap(), [1, 2, 3, 4, 5]);
+    assert!(names(root.path(), None).is_empty());
+}
+
+#[test]
+fn the_last_good_checkpoint_stays() {
+    let root = tempfile::tempdir().unwrap();
+    let flip = |run: &Path, step: u64| {
+        let path = run.join(CHECKPOINTS).join(checkpoint::dir_name(step)).join(checkpoint::MODEL);
+        let mut bytes = fs::read(&path).unwrap();
+        *bytes.last_mut().unwrap() ^= 1;
+        fs::write(path, bytes).unwrap();
+    };
+    // The newest and the best are damaged; then all are.
+    let done = run(root.path(), "a", |_| ());
+    flip(&done, 5);
+    flip(&done, 2);
+    let found = survey(root.path(), None).unwrap();
+    let problems = found.problems.join("\n");
+    for (step, good) in [(5, 4), (2, 4)] {
+        let damaged = format!("{}: model.safetensors: its content does not match", checkpoint::dir_name(step));
+        let other = format!("the next good one is {}; the damaged one stays too", checkpoint::dir_name(good));
+        assert!(problems.contains(&damaged) && problems.contains(&other), "{problems}");
+    }
+    free(root.path(), &found.unneeded, None).unwrap();
+    // The losses of 1, 3, 4 and 5 are equal, and the earliest of equal ones counts.
+    assert_eq!(checkpoint::saved_steps(&done.join(CHECKPOINTS)).unwrap(), [1, 2, 4, 5]);
+    for step in [1, 4] {
+        flip(&done, step);
+    }
     assert!(names(root.path(), None).is_empty());
 }
 
@@ -71,7 +100,7 @@ fn what_something_may_begin_from_stays() {
     run(root.path(), "b", |m| (m.status, m.origin) = (RunStatus::Interrupted, Some(fork)));
     run(root.path(), "c", |m| m.sweep = Some(SweepPoint { id: "lr".into(), point: 1 }));
     fs::create_dir_all(root.path().join("sweeps/lr")).unwrap();
-    let found = survey(root.path(), None).unwrap();
+    let found = survey(root.path(), None).unwrap().unneeded;
     let steps: Vec<String> = found.iter().map(|item| id(&item.path)).collect();
     assert_eq!(steps, ["step-00000001", "step-00000004"], "the fork's stays, and all of a sweep that goes on");
     // `apply --continue`, and a reproduction of such.
@@ -83,7 +112,7 @@ fn what_something_may_begin_from_stays() {
         let path = run(root.path(), name, |m| {
             (m.status, m.origin, m.continued_from) = (RunStatus::Interrupted, origin, Some(from));
         });
-        let left = survey(root.path(), None).unwrap();
+        let left = survey(root.path(), None).unwrap().unneeded;
         let dir = checkpoint::dir_name(step);
         assert!(!left.iter().any(|item| id(&item.path) == dir), "what {name} goes on from stays: {left:?}");
         fs::remove_dir_all(path).unwrap();
@@ -91,7 +120,7 @@ fn what_something_may_begin_from_stays() {
     // A sweep without open points.
     let over = crate::sweep::record::SweepRecord { points: Vec::new(), ..crate::testing::sweep() };
     fs::write(root.path().join("sweeps/lr/sweep.json"), serde_json::to_string(&over).unwrap()).unwrap();
-    assert_eq!(survey(root.path(), None).unwrap().len(), 5);
+    assert_eq!(survey(root.path(), None).unwrap().unneeded.len(), 5);
     // A fork that came after the survey, and a session.
     let late = RunOrigin::Fork { id: id(&parent), step: Some(4), plan_hash: String::new() };
     run(root.path(), "d", |m| (m.status, m.origin) = (RunStatus::Interrupted, Some(late)));
@@ -107,7 +136,7 @@ fn the_checkpoint_that_a_run_began_with_stays() {
     let from = ContinuedFrom { id: "gone-12345678".into(), step: 3, plan_hash: String::new() };
     let origin = RunOrigin::Fork { id: from.id.clone(), step: Some(3), plan_hash: String::new() };
     run(root.path(), "a", |m| (m.origin, m.continued_from) = (Some(origin), Some(from)));
-    let found = survey(root.path(), None).unwrap();
+    let found = survey(root.path(), None).unwrap().unneeded;
     let steps: Vec<String> = found.iter().map(|item| id(&item.path)).collect();
     assert_eq!(steps, ["step-00000001", "step-00000004"]);
 }
@@ -128,7 +157,7 @@ fn leftovers_of_kills_go_and_links_are_not_followed() {
     let held = RunLock::take_name(root.path(), "b-12345678").unwrap();
     let linked = run(elsewhere.path(), "z", |_| ());
     std::os::unix::fs::symlink(&linked, root.path().join("z-link")).unwrap();
-    let found = survey(root.path(), None).unwrap();
+    let found = survey(root.path(), None).unwrap().unneeded;
     let mut kinds: Vec<UnneededKind> = found.iter().map(|item| item.kind).collect();
     kinds.sort();
     let expected = [
@@ -140,7 +169,7 @@ fn leftovers_of_kills_go_and_links_are_not_followed() {
     ];
     assert_eq!(kinds, expected, "{found:?}");
     assert_eq!(free(root.path(), &found, None).unwrap().len(), expected.len());
-    assert!(survey(root.path(), None).unwrap().is_empty());
+    assert!(survey(root.path(), None).unwrap().unneeded.is_empty());
     assert_eq!(checkpoint::saved_steps(&path.join(CHECKPOINTS)).unwrap().len(), 5);
     assert_eq!(checkpoint::saved_steps(&linked.join(CHECKPOINTS)).unwrap().len(), 5);
     assert!(root.path().join(".b-12345678.lock").exists());
@@ -164,7 +193,7 @@ fn damaged_checkpoints_go_as_others_do() {
         fs::create_dir(path.join("checkpoints/step-00000009.damaged")).unwrap();
     }
     let damaged = |older_than| {
-        let found = survey(root.path(), older_than).unwrap();
+        let found = survey(root.path(), older_than).unwrap().unneeded;
         found
             .into_iter()
             .filter(|item| item.kind == UnneededKind::Damaged)
@@ -173,7 +202,7 @@ fn damaged_checkpoints_go_as_others_do() {
     };
     assert_eq!(damaged(None), [paths[0].clone()], "of others it may hold the only weights");
     assert!(damaged(Some(Duration::from_hours(24 * 36_500))).is_empty());
-    let found = survey(root.path(), None).unwrap();
+    let found = survey(root.path(), None).unwrap().unneeded;
     assert_eq!(free(root.path(), &found, None).unwrap().len(), 4);
     assert!(damaged(None).is_empty());
 }
@@ -182,7 +211,7 @@ fn damaged_checkpoints_go_as_others_do() {
 fn files_with_several_names_go_and_count_once() {
     let root = tempfile::tempdir().unwrap();
     let (first, second) = (run(root.path(), "a", |_| ()), run(root.path(), "b", |_| ()));
-    let alone: u64 = survey(root.path(), None).unwrap().iter().map(|item| item.bytes).sum();
+    let alone: u64 = survey(root.path(), None).unwrap().unneeded.iter().map(|item| item.bytes).sum();
     // As a run that began with another's checkpoints has them.
     for step in [1, 3, 5] {
         let folder = |run: &Path| run.join(CHECKPOINTS).join(checkpoint::dir_name(step));
@@ -192,7 +221,7 @@ fn files_with_several_names_go_and_count_once() {
             fs::hard_link(&file, other).unwrap();
         }
     }
-    let found = survey(root.path(), None).unwrap();
+    let found = survey(root.path(), None).unwrap().unneeded;
     let total: u64 = found.iter().map(|item| item.bytes).sum();
     let one = bytes_freed(&first.join(CHECKPOINTS).join(checkpoint::dir_name(4)));
     assert!(found.len() == 6 && total.abs_diff(alone - 2 * one) < 64, "1 and 3 take room once: {alone} {one} {total}");
@@ -208,12 +237,12 @@ fn without_locks_nothing_goes() {
     let path = run(root.path(), "a", |m| m.status = RunStatus::Running);
     let found = {
         fs::create_dir(path.join("checkpoints/.tmp-step-00000006")).unwrap();
-        survey(root.path(), None).unwrap()
+        survey(root.path(), None).unwrap().unneeded
     };
     assert_eq!(found.len(), 1);
     let _training = RunLock::take(&path).unwrap();
     fs::write(path.join(NO_LOCKS), "").unwrap();
-    assert!(survey(root.path(), None).unwrap().is_empty());
+    assert!(survey(root.path(), None).unwrap().unneeded.is_empty());
     assert!(free(root.path(), &found, None).unwrap().is_empty());
     assert!(remove::remove(root.path(), &path).unwrap_err().to_string().contains("without locks"));
     assert!(path.join("checkpoints/.tmp-step-00000006").exists());

@@ -12,7 +12,8 @@ use runner_spec::program::{Instruction, Periodic};
 use runner_store::checkpoint;
 use runner_store::lock::RunLock;
 use runner_store::manifest::{Manifest, RunStatus};
-use runner_store::metrics::{MetricLine, for_each_checked_metric};
+use runner_store::metrics::MetricLine;
+use runner_store::record_check::for_each_checked_metric;
 use runner_store::run_dir;
 use runner_store::run_dir::{CHECKPOINTS, METRICS, RunsSnapshot};
 use runner_store::summary::{Summary, median};
@@ -186,7 +187,7 @@ impl PointProgress {
         let mut series = MetricSeries::default();
         let metrics = path.join(METRICS);
         let add = &mut |line: MetricLine| series.add(&line, objective.metric);
-        let problem = for_each_checked_metric(&metrics, summary.as_ref(), add);
+        let problem = for_each_checked_metric(&path, &manifest, summary.as_ref(), add);
         problems.extend(problem.unwrap_or_else(|error| Some(error.to_string())));
         let due = if objective.at == MeasurementChoice::Best { evaluations(&path, &manifest) } else { None };
         let mut progress = Self {
@@ -341,13 +342,14 @@ impl MetricSeries {
 mod tests {
     use super::super::spec::Goal;
     use super::*;
+    use runner_store::metrics::for_each_metric;
 
     fn progress(status: RunStatus, objective: Objective, text: &str, rungs: &[u64]) -> PointProgress {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(METRICS);
         std::fs::write(&path, text).unwrap();
         let mut series = MetricSeries::default();
-        for_each_checked_metric(&path, None, &mut |line| series.add(&line, objective.metric)).unwrap();
+        for_each_metric(&path, &mut |line| series.add(&line, objective.metric)).unwrap();
         PointProgress {
             id: "a".into(),
             path: PathBuf::new(),

@@ -7,7 +7,9 @@ use serde::Serialize;
 
 use super::thin::{Series, mean, rounded, thin};
 use runner_store::StoreError;
-use runner_store::metrics::{EvalLine, MetricLine, TrainLine, for_each_checked_metric};
+use runner_store::manifest::Manifest;
+use runner_store::metrics::{EvalLine, MetricLine, TrainLine};
+use runner_store::record_check::for_each_checked_metric;
 use runner_store::summary::{Summary, median};
 
 /// Points of the table that converts a step to tokens and seconds.
@@ -86,21 +88,20 @@ pub(super) struct Medians {
     pub(super) mfu: Option<f64>,
 }
 
-/// Reads the metrics in `path`; each curve has at most `max_points` points. The first `inherited_steps` were done by another run:
-/// medians leave them out. `summary` is that of the run, unless the run was resumed since. A missing file is empty. Damaged and missing
-/// lines are reported in `problems`.
+/// Reads the metrics of the run directory `run`; each curve has at most `max_points` points. Medians leave out the steps that another run did.
+/// A missing file is empty. Damaged and missing lines are reported in `problems`.
 ///
 /// # Errors
 /// If the file cannot be read.
 pub(super) fn read_curves(
-    path: &Path,
+    run: &Path,
+    manifest: &Manifest,
     summary: Option<&Summary>,
-    inherited_steps: u64,
     max_points: usize,
     problems: &mut Vec<String>,
 ) -> Result<Curves, StoreError> {
     let (mut train, mut evals) = (Vec::new(), Vec::new());
-    let problem = for_each_checked_metric(path, summary, &mut |line| match line {
+    let problem = for_each_checked_metric(run, manifest, summary, &mut |line| match line {
         MetricLine::Train(line) => train.push(line),
         MetricLine::Eval(line) => evals.push(line),
     })?;
@@ -109,6 +110,7 @@ pub(super) fn read_curves(
     train.sort_by_key(|t| t.step);
     train.dedup_by_key(|t| t.step);
     evals.sort_by_key(|e| e.step);
+    let inherited_steps = manifest.continued_from.as_ref().map_or(0, |from| from.step);
     Ok(curves(&train, evals, inherited_steps, max_points))
 }
 
@@ -260,10 +262,12 @@ mod tests {
         );
         std::fs::write(&path, text).unwrap();
         let mut problems = Vec::new();
-        let curves = read_curves(&path, None, 0, 100, &mut problems).unwrap();
-        assert_eq!(problems, [format!("{}: 1 torn or damaged line left out", path.display())]);
+        let manifest = Manifest { steps: 2, ..Manifest::default() };
+        let curves = read_curves(dir.path(), &manifest, None, 100, &mut problems).unwrap();
+        let torn = format!("{}: 1 torn or damaged line left out", path.display());
+        assert_eq!(problems, [format!("{torn}; 1 line of steps that earlier lines have")]);
         assert_eq!(curves.loss.unwrap().x, [1, 2]);
         assert_eq!(curves.best_eval.unwrap().step, 1);
-        assert_eq!(read_curves(&dir.path().join("none"), None, 0, 100, &mut problems).unwrap().steps, 0);
+        assert_eq!(read_curves(&dir.path().join("none"), &manifest, None, 100, &mut problems).unwrap().steps, 0);
     }
 }

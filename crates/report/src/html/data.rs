@@ -26,7 +26,7 @@ use runner_spec::forecast::Forecast;
 use runner_spec::plan::Plan;
 use runner_store::catalog::ListedStatus;
 use runner_store::files::read_small;
-use runner_store::manifest::Manifest;
+use runner_store::manifest::{Manifest, RunStatus};
 use runner_store::run_dir::{self, CHECKPOINTS, METRICS, PLAN, RESOLVED, SAMPLES, SUMMARY};
 use runner_store::summary::Summary;
 use runner_store::{StoreError, time, timeline};
@@ -189,9 +189,11 @@ impl RunReader {
         let manifest = or_problem(run_dir::read_manifest(path).map(Some), &mut problems);
         let summary = or_problem(run_dir::read_summary(path), &mut problems);
         let planned = or_problem(self.read_plan(path), &mut problems);
-        let inherited_steps = manifest.as_ref().and_then(|m| m.continued_from.as_ref()).map_or(0, |from| from.step);
-        let current = summary.as_ref().filter(|s| manifest.as_ref().is_none_or(|m| s.is_current(m.status)));
-        let (curves, samples) = self.read_record(path, current, inherited_steps, max_points, &mut problems);
+        // Without a readable manifest, the summary says how the run ended.
+        let status = summary.as_ref().map_or(RunStatus::Running, |summary| summary.status);
+        let known = manifest.clone().unwrap_or_else(|| Manifest { status, steps: u64::MAX, ..Manifest::default() });
+        let current = summary.as_ref().filter(|summary| summary.is_current(known.status));
+        let (curves, samples) = self.read_record(path, &known, current, max_points, &mut problems);
         let yaml = if_present(read_small(&path.join(RESOLVED)), &mut problems);
         let measured = or_problem(timeline::read(path), &mut problems);
         let measured_memory = measured.as_ref().map_or(&[][..], |step| &step.memory);
@@ -220,12 +222,13 @@ impl RunReader {
     fn read_record(
         &mut self,
         path: &Path,
+        manifest: &Manifest,
         summary: Option<&Summary>,
-        inherited_steps: u64,
         max_points: usize,
         problems: &mut Vec<String>,
     ) -> (Curves, Samples) {
         let (metrics, samples) = (path.join(METRICS), path.join(SAMPLES));
+        let inherited_steps = manifest.continued_from.as_ref().map_or(0, |from| from.step);
         // Taken before reading, so that a write during the reading changes the stamp.
         let stamps = [file_stamp(&metrics), file_stamp(&samples), file_stamp(&path.join(SUMMARY))];
         let key = (stamps, inherited_steps, max_points);
@@ -235,7 +238,7 @@ impl RunReader {
             return (curves.clone(), samples.clone());
         }
         let problems_before = problems.len();
-        let curves = read_curves(&metrics, summary, inherited_steps, max_points, problems);
+        let curves = read_curves(path, manifest, summary, max_points, problems);
         let curves = or_problem(curves, problems);
         let samples = read_samples(&samples, problems);
         let samples = or_problem(samples, problems);
@@ -355,7 +358,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let run = create(root.path());
         let path = run.path().to_owned();
-        fs::write(path.join(METRICS), "{\"kind\":\"train\",\"step\":1,\"loss\":3.0,\"tokens\":4}\n\u{0}").unwrap();
+        fs::write(path.join(METRICS), "{\"kind\":\"train\",\"step\":1,\"loss\":3.0,\"tokens\":4}\n\u{0}\n").unwrap();
         for name in [MANIFEST, PLAN, "summary.json", timeline::TIMELINE] {
             fs::write(path.join(name), "{").unwrap();
         }

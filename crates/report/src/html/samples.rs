@@ -30,10 +30,10 @@ pub(super) struct Samples {
 pub(super) fn read_samples(path: &Path, problems: &mut Vec<String>) -> Result<Samples, StoreError> {
     // Two passes: most texts of a long run are not shown, and all of them need not fit in memory together.
     let mut steps = BTreeSet::new();
-    let damaged = for_each_record(path, &mut |sample: SampleText| {
+    let read = for_each_record(path, &mut |sample: SampleText| {
         steps.insert(sample.step);
     })?;
-    problems.extend(describe_damaged_lines(path, damaged));
+    problems.extend(describe_damaged_lines(path, read.damaged));
     let steps: Vec<u64> = steps.into_iter().collect();
     let thinned_from = (steps.len() > MAX_STEPS).then_some(steps.len());
     let shown: BTreeSet<u64> = match thinned_from {

@@ -1,10 +1,12 @@
 //! Lists the checkpoints in a folder, and finds the one that is asked for, without changing anything.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use super::load;
+use super::format::StateFile;
+use super::load::{self, CheckpointProblem};
 use crate::error::StoreError;
 use runner_files::TEMPORARY_PREFIX;
 
@@ -21,7 +23,8 @@ pub struct CheckpointEntry {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CheckpointChoice {
     Latest,
-    /// The checkpoint with the lowest validation loss; the latest where none was measured.
+    /// The checkpoint with the lowest validation loss; the latest where none was measured. If a state file cannot be read, there is none:
+    /// its checkpoint may be the best.
     Best,
     Step(u64),
 }
@@ -64,52 +67,136 @@ pub fn pending_folder(folder: &Path, step: u64) -> PathBuf {
     folder.join(format!("{TEMPORARY_PREFIX}{}", dir_name(step)))
 }
 
-/// The step of the checkpoint whose validation loss is lowest; the earlier one of two equal ones.
-pub(super) fn best(entries: &[CheckpointEntry]) -> Option<u64> {
-    let measured = entries.iter().filter_map(|e| {
-        let loss = load::state_file(&e.path).ok()?.val_loss?.0;
-        (!loss.is_nan()).then_some((e.step, loss))
+/// Checkpoints by their validation losses.
+struct RankedCheckpoints<'a> {
+    /// Those that have a loss, in ascending order; the earlier of two equal ones first.
+    measured: Vec<&'a CheckpointEntry>,
+    /// Those whose state file cannot be read.
+    unreadable: Vec<(&'a CheckpointEntry, CheckpointProblem)>,
+}
+
+/// Ranks `entries`, which are in the order of their steps.
+fn rank(entries: &[CheckpointEntry]) -> RankedCheckpoints<'_> {
+    let (mut measured, mut unreadable) = (Vec::new(), Vec::new());
+    for entry in entries {
+        match load::state_file(&entry.path) {
+            Ok(state) => {
+                measured.extend(state.val_loss.map(|loss| loss.0).filter(|x| !x.is_nan()).map(|loss| (entry, loss)));
+            }
+            Err(problem) => unreadable.push((entry, problem)),
+        }
+    }
+    measured.sort_by(|a, b| a.1.total_cmp(&b.1));
+    RankedCheckpoints { measured: measured.into_iter().map(|(entry, _)| entry).collect(), unreadable }
+}
+
+/// The steps of the checkpoints among `all` that stay: the newest `keep` good ones, and the good one with the lowest validation loss. `is_good`
+/// reads every byte of a checkpoint. Damaged ones that would have stayed in place of these stay too, and so do those whose state file cannot
+/// be read. So the last good one always stays.
+pub(super) fn retained_steps(
+    all: &[CheckpointEntry],
+    keep: usize,
+    is_good: &mut dyn FnMut(&CheckpointEntry) -> bool,
+) -> BTreeSet<u64> {
+    let ranked = rank(all);
+    let newest = all.iter().rev();
+    let mut kept: BTreeSet<u64> =
+        newest.clone().take(keep).chain(ranked.measured.first().copied()).map(|e| e.step).collect();
+    kept.extend(ranked.unreadable.iter().map(|(entry, _)| entry.step));
+    if kept.len() == all.len() {
+        // Nothing would be removed, so nothing need be read.
+        return kept;
+    }
+    let mut keep_good = |candidates: &mut dyn Iterator<Item = &CheckpointEntry>, count: usize| {
+        let mut good = 0;
+        while good < count
+            && let Some(entry) = candidates.next()
+        {
+            kept.insert(entry.step);
+            good += usize::from(is_good(entry));
+        }
+    };
+    keep_good(&mut newest.clone(), keep);
+    keep_good(&mut ranked.measured.iter().copied(), 1);
+    kept
+}
+
+/// The checkpoints that a completed run keeps.
+#[derive(Debug, Default)]
+pub struct KeptCheckpoints {
+    pub steps: BTreeSet<u64>,
+    /// The damage of those among them that were read and cannot be used.
+    pub damaged: Vec<StoreError>,
+}
+
+/// Chooses the checkpoints in `folder` that a completed run keeps: the newest and the best whose every byte is good, and damaged ones that are
+/// newer or better. Reads checkpoints only if others can be removed.
+///
+/// # Errors
+/// If the folder cannot be read.
+pub fn checkpoints_to_keep(folder: &Path) -> Result<KeptCheckpoints, StoreError> {
+    let all = read_entries(folder)?;
+    let (mut checked, mut damaged) = (BTreeMap::new(), Vec::new());
+    let steps = retained_steps(&all, 1, &mut |entry| {
+        *checked.entry(entry.step).or_insert_with(|| {
+            let problem = verify(entry, None).err();
+            let is_good = problem.is_none();
+            damaged.extend(problem.map(|problem| unusable(folder, entry, problem)));
+            is_good
+        })
     });
-    measured.min_by(|a, b| a.1.total_cmp(&b.1)).map(|(step, _)| step)
+    Ok(KeptCheckpoints { steps, damaged })
 }
 
-/// The steps of the checkpoints in `folder` that a completed run keeps: the newest, the newest that looks whole, the best.
-///
-/// # Errors
-/// If the folder cannot be read.
-pub fn steps_to_keep(folder: &Path) -> Result<Vec<u64>, StoreError> {
-    let all = read_entries(folder)?;
-    let whole = all.iter().rev().find(|e| load::looks_whole(&e.path).is_ok());
-    Ok(all.last().into_iter().chain(whole).map(|e| e.step).chain(best(&all)).collect())
+/// Reads and checks every byte of the checkpoint `entry`, of the plan `plan_hash` where that is given.
+pub(super) fn verify(entry: &CheckpointEntry, plan_hash: Option<&str>) -> Result<StateFile, CheckpointProblem> {
+    let state = load::verify(&entry.path, plan_hash)?;
+    if state.step == entry.step {
+        return Ok(state);
+    }
+    Err(CheckpointProblem::Content(format!("its state is that of step {}", state.step)))
 }
 
-/// Describes the damage of the newest checkpoint in `folder`, and names the next good one. Checks that each file exists with its recorded
-/// size; reads no content. `None` if nothing is missing, or if there is no checkpoint.
+/// Describes the damage of the newest checkpoint in `folder`, of which it reads every byte, and names the next good one. `None` if it is good,
+/// or if there is no checkpoint.
 ///
 /// # Errors
-/// If the folder cannot be read.
+/// If the folder or a file cannot be read.
 pub fn find_damage_of_newest(folder: &Path) -> Result<Option<StoreError>, StoreError> {
-    let all = read_entries(folder)?;
-    let damaged = all.last().and_then(|newest| Some((newest, load::looks_whole(&newest.path).err()?)));
-    Ok(damaged.map(|(newest, problem)| unusable(folder, newest, problem)))
+    let Some(newest) = read_entries(folder)?.pop() else { return Ok(None) };
+    match verify(&newest, None) {
+        Ok(_) => Ok(None),
+        Err(CheckpointProblem::Machine(error)) => Err(error),
+        Err(problem) => Ok(Some(unusable(folder, &newest, problem))),
+    }
 }
 
-/// The name of the newest checkpoint in `folder` but that of `step` whose files are there in their sizes, for an error message.
+/// The name of the newest good checkpoint in `folder` but that of `step`, for an error message. Reads every byte of it.
 fn other_good_checkpoint(folder: &Path, step: u64) -> Result<Option<String>, StoreError> {
     let all = read_entries(folder)?;
-    let whole = all.iter().rev().find(|e| e.step != step && load::looks_whole(&e.path).is_ok());
-    Ok(whole.map(|e| dir_name(e.step)))
+    let good = all.iter().rev().find(|e| e.step != step && verify(e, None).is_ok());
+    Ok(good.map(|e| dir_name(e.step)))
 }
 
 /// Finds the checkpoint in `folder` that `which` asks for.
 ///
 /// # Errors
-/// `NoSuchCheckpoint`, with what there is.
+/// `NoSuchCheckpoint`, with what there is; `Checkpoint` if the best is unknown, because a state file cannot be read.
 pub(super) fn pick(folder: &Path, which: CheckpointChoice) -> Result<CheckpointEntry, StoreError> {
     let all = read_entries(folder)?;
     let step = match which {
         CheckpointChoice::Latest => None,
-        CheckpointChoice::Best => best(&all),
+        CheckpointChoice::Best => {
+            let RankedCheckpoints { measured, unreadable } = rank(&all);
+            if let Some((entry, problem)) = unreadable.into_iter().next() {
+                let steps: Vec<String> = all.iter().map(|e| e.step.to_string()).collect();
+                let steps = steps.join(", ");
+                return Err(problem.error(&entry.path, || {
+                    format!(", so the checkpoint with the lowest validation loss is unknown; name a step: {steps}")
+                }));
+            }
+            measured.first().map(|entry| entry.step)
+        }
         CheckpointChoice::Step(step) => Some(step),
     };
     let found = match step {
@@ -127,7 +214,7 @@ pub(super) fn pick(folder: &Path, which: CheckpointChoice) -> Result<CheckpointE
 }
 
 /// The error for `entry`, which cannot be used, with the next good one.
-pub(super) fn unusable(folder: &Path, entry: &CheckpointEntry, bad: load::CheckpointProblem) -> StoreError {
+pub(super) fn unusable(folder: &Path, entry: &CheckpointEntry, bad: CheckpointProblem) -> StoreError {
     let fallback = || match other_good_checkpoint(folder, entry.step) {
         Ok(Some(other)) => format!("; the next good one is {other}"),
         Ok(None) => "; there is no other good checkpoint".to_owned(),

@@ -1,21 +1,23 @@
 //! The folder of checkpoints of a run: saves them, removes old ones, and finds the newest usable one.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use candle_core::{DType, Device, Tensor};
 
 use super::entries::{
-    CheckpointChoice, CheckpointEntry, best, dir_name, pending_folder, pick, read_entries, save_failed, unusable,
+    CheckpointChoice, CheckpointEntry, dir_name, pending_folder, pick, read_entries, retained_steps, save_failed,
+    unusable, verify,
 };
 use super::format::{AnyFloat, FORMAT, FORMAT_PARTS, STATE, StateFile, check_parts};
 use super::hash::{StateHash, whole_hash};
 use super::load::{self, CheckpointProblem};
 use super::part::{self, PartRecord, PartSpec};
 use crate::error::StoreError;
-use crate::files::{indented_json, link_or_copy, sync_dir};
+use crate::files::{link_or_copy, sealed_json, sync_dir};
 use runner_compute::state::TrainState;
 use runner_files::{TEMPORARY_PREFIX, create_dir_all, remove_leftovers};
 use runner_spec::event::BestValidation;
@@ -30,6 +32,8 @@ pub struct Checkpoints {
     folder: PathBuf,
     plan_hash: String,
     keep: usize,
+    /// The steps whose checkpoints this process has written, or has read whole: true if they are good.
+    checked: Mutex<BTreeMap<u64, bool>>,
     /// Creates the files of a checkpoint. Tests put a full disk here.
     create: fn(&Path) -> io::Result<File>,
 }
@@ -61,7 +65,8 @@ impl Checkpoints {
         create_dir_all(folder).map_err(StoreError::io("creating", folder))?;
         remove_leftovers(folder);
         let (folder, plan_hash, keep) = (folder.to_owned(), plan_hash.to_owned(), keep.max(1));
-        Ok(Self { folder, plan_hash, keep, create: |path| File::create_new(path) })
+        let checked = Mutex::default();
+        Ok(Self { folder, plan_hash, keep, checked, create: |path| File::create_new(path) })
     }
 
     /// Saves `state` as a checkpoint in one part, then removes old checkpoints. `val_loss` is that of these weights, where it was measured.
@@ -136,7 +141,7 @@ impl Checkpoints {
                 moments: parts.first().map_or(0, |p| p.moments),
                 state_hash: hash.state.clone(),
                 weights_hash: hash.weights.clone(),
-                files: std::collections::BTreeMap::new(),
+                files: BTreeMap::new(),
                 parts,
             };
             if let [only] = file.parts.as_mut_slice() {
@@ -150,6 +155,7 @@ impl Checkpoints {
             self.abandon(step);
             save_failed(&self.folder, step, cause)
         })?;
+        self.checked().insert(step, true);
         self.remove_old_checkpoints();
         Ok(saved)
     }
@@ -174,14 +180,14 @@ impl Checkpoints {
     pub fn choose(&self) -> Result<Option<ChosenCheckpoint>, StoreError> {
         let mut bad: Vec<(CheckpointEntry, String)> = Vec::new();
         for entry in read_entries(&self.folder)?.into_iter().rev() {
-            let message = match load::verify(&entry.path, Some(&self.plan_hash)) {
-                Ok(file) if file.step == entry.step => {
+            let message = match verify(&entry, Some(&self.plan_hash)) {
+                Ok(file) => {
+                    self.checked().insert(entry.step, true);
                     let (step, path, hash) = (file.step, entry.path, file.hash());
                     let set_aside = bad.iter().map(|(entry, message)| self.set_aside(entry, message, step));
                     let warnings = set_aside.collect::<Result<_, _>>()?;
                     return Ok(Some(ChosenCheckpoint { step, path, hash, warnings }));
                 }
-                Ok(file) => format!("its state is that of step {}", file.step),
                 Err(CheckpointProblem::Content(message)) => message,
                 Err(CheckpointProblem::Machine(error)) => return Err(error),
             };
@@ -246,14 +252,21 @@ impl Checkpoints {
         Ok(format!("checkpoint {name}: {message}; set aside as {name}{DAMAGED}, falling back to {}", dir_name(good)))
     }
 
-    /// Removes all checkpoints but the newest `keep` and the best. What cannot be read or removed stays: it does no harm.
+    /// Removes all checkpoints but the newest `keep` good ones and the best good one. Each is read once, unless this process wrote it. What
+    /// cannot be read or removed stays: it does no harm.
     fn remove_old_checkpoints(&self) {
         let all = read_entries(&self.folder).unwrap_or_default();
-        let best = best(&all);
-        let old = all.len().saturating_sub(self.keep);
-        for entry in all[..old].iter().filter(|e| Some(e.step) != best) {
+        let is_good = |entry: &CheckpointEntry| verify(entry, Some(&self.plan_hash)).is_ok();
+        let mut checked = self.checked();
+        let retained =
+            retained_steps(&all, self.keep, &mut |entry| *checked.entry(entry.step).or_insert_with(|| is_good(entry)));
+        for entry in all.iter().filter(|entry| !retained.contains(&entry.step)) {
             let _ = self.discard(&entry.path);
         }
+    }
+
+    fn checked(&self) -> MutexGuard<'_, BTreeMap<u64, bool>> {
+        self.checked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Removes a folder, after a rename, so that a partly removed one is never taken for a checkpoint.
@@ -268,7 +281,7 @@ impl Checkpoints {
 /// Writes `state.json`, which completes a checkpoint, and makes the folder durable.
 fn write_state(folder: &Path, file: &StateFile, create: impl Fn(&Path) -> io::Result<File>) -> Result<(), StoreError> {
     let path = folder.join(STATE);
-    let bytes = indented_json(&path, file)?;
+    let bytes = sealed_json(&path, file)?;
     let put = || -> io::Result<()> {
         let mut out = create(&path)?;
         out.write_all(&bytes)?;

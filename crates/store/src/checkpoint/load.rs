@@ -15,7 +15,7 @@ use super::hash::{CHUNK_BYTES, PartHasher, hash_bytes};
 use super::header::{self, tensor_name};
 use super::part::PartRecord;
 use crate::error::StoreError;
-use crate::files::{file_name, read_json};
+use crate::files::{file_name, read_sealed_json};
 use runner_compute::kernels::cpu::Stored;
 use runner_compute::state::TrainState;
 use runner_files::safetensors_header::{HeaderError, SafetensorsHeader};
@@ -58,7 +58,7 @@ fn content<T>(message: String) -> Result<T, CheckpointProblem> {
 /// Reads `state.json` of the checkpoint in `folder`.
 pub(super) fn state_file(folder: &Path) -> Result<StateFile, CheckpointProblem> {
     let path = folder.join(STATE);
-    let file: StateFile = read_json(&path).map_err(|error| match error {
+    let file: StateFile = read_sealed_json(&path).map_err(|error| match error {
         StoreError::Io { path, source, .. } => CheckpointProblem::io(&path, source),
         StoreError::Damaged { message, .. } => CheckpointProblem::Content(format!("{STATE}: {message}")),
         other => CheckpointProblem::Machine(other),
@@ -67,12 +67,6 @@ pub(super) fn state_file(folder: &Path) -> Result<StateFile, CheckpointProblem> 
         return content(format!("{STATE} is of format {}, this version reads up to {FORMAT_PARTS}", file.format));
     }
     Ok(file)
-}
-
-/// Checks that the files in `folder` exist in the sizes that its state file gives.
-pub(super) fn looks_whole(folder: &Path) -> Result<(), CheckpointProblem> {
-    let parts = state_file(folder)?.checked_parts().map_err(CheckpointProblem::Content)?;
-    parts.iter().try_for_each(|part| check_sizes(folder, part))
 }
 
 /// Checks that the files of `part` are in `folder` in their sizes.
@@ -130,7 +124,14 @@ impl StoredCheckpoint {
             parts.push((record, [model?, optimizer?]));
         }
         let mut positions = HashMap::new();
-        for (part, (_, files)) in parts.iter().enumerate() {
+        for (part, (record, files)) in parts.iter().enumerate() {
+            let [weights, moments] = files.each_ref().map(|file| file.header.tensors.len());
+            if moments != weights * record.moments {
+                let (name, count) = (&files[PartFileKind::Optimizer as usize].name, record.moments);
+                return content(format!(
+                    "{name} has {moments} tensors, {STATE} says {count} moments of {weights} weights"
+                ));
+            }
             for (kind, file) in files.iter().enumerate() {
                 for (index, (name, _)) in file.header.tensors.iter().enumerate() {
                     if let Some((first, _)) = positions.insert((kind, name.clone()), (part, index)) {

@@ -12,7 +12,8 @@ pub mod part;
 mod tensors;
 
 pub use entries::{
-    CheckpointChoice, CheckpointEntry, dir_name, find_damage_of_newest, pending_folder, saved_steps, steps_to_keep,
+    CheckpointChoice, CheckpointEntry, KeptCheckpoints, checkpoints_to_keep, dir_name, find_damage_of_newest,
+    pending_folder, saved_steps,
 };
 pub use export::{ExportedWeights, WeightSink, export_weights, stream_weights};
 pub use folder::DAMAGED;

@@ -26,7 +26,7 @@ fn a_new_run_has_its_files_and_is_found() {
     assert_eq!(run.id(), format!("{}-{}", plan.experiment_name, &plan.hash[..8]));
     assert_eq!(fs::read_to_string(run.path().join(EXPERIMENT)).unwrap(), "a: 1\n");
     assert_eq!(fs::read_to_string(run.path().join(RESOLVED)).unwrap(), "b: 2\n");
-    assert_eq!(read_json::<Plan>(&run.path().join(PLAN)).unwrap(), plan);
+    assert_eq!(crate::files::read_json::<Plan>(&run.path().join(PLAN)).unwrap(), plan);
     let (path, manifest) = find_run(root.path(), &plan).run.unwrap();
     assert_eq!((path.as_path(), &manifest), (run.path(), run.manifest()));
     assert_eq!(fs::read_dir(root.path()).unwrap().count(), 1, "nothing temporary stays");
@@ -81,7 +81,16 @@ fn broken_folders_are_passed_over_and_told() {
     fs::create_dir(root.path().join(base_id(&plan.experiment_name, &plan.hash))).unwrap();
     let found = find_run(root.path(), &plan);
     assert!(found.run.is_none() && found.broken[0].contains("manifest.json"), "{:?}", found.broken);
-    assert!(create(root.path(), &plan).id().ends_with("-2"));
+    let second = create(root.path(), &plan);
+    assert!(second.id().ends_with("-2"));
+    // An earlier version's manifest, with one digit changed.
+    let path = second.path().join(MANIFEST);
+    let digit = if plan.hash.ends_with('0') { "1" } else { "0" };
+    let changed = format!("{}{digit}", &plan.hash[..63]);
+    let text = crate::files::unsealed(&fs::read_to_string(&path).unwrap());
+    fs::write(&path, text.replace(&plan.hash, &changed)).unwrap();
+    let found = find_run(root.path(), &plan);
+    assert!(found.run.is_none() && found.broken[1].contains("the manifest was changed"), "{:?}", found.broken);
 }
 
 #[test]

@@ -10,9 +10,10 @@ use std::path::{Path, PathBuf};
 use super::columns::MetricValues;
 use crate::error::StoreError;
 use crate::files::{file_name, read_small};
-use crate::lines::{LineReader, describe_damaged_lines};
+use crate::lines::LineReader;
 use crate::manifest::{Manifest, Session};
 use crate::metrics::{EvalLine, MetricLine, TrainLine, for_each_metric};
+use crate::record_check::for_each_checked_metric;
 use crate::run_dir::{self, MANIFEST, METRICS, SAMPLES};
 use crate::time;
 use runner_spec::event::SampleText;
@@ -21,7 +22,7 @@ use runner_spec::event::SampleText;
 #[derive(Debug, Clone)]
 pub struct TimedRecord {
     pub id: String,
-    /// The warning about lines of the metrics that could not be read.
+    /// The warning about metrics that are damaged, or lack something.
     pub problem: Option<String>,
     path: PathBuf,
     clock: Clock,
@@ -46,12 +47,12 @@ impl TimedRecord {
         // The first steps of a run that continues another one were done before its first session.
         let first = manifest.sessions.first().map_or(0, |s| s.from_step);
         let mut inherited_seconds = 0.0;
-        let metrics = path.join(METRICS);
-        let damaged = for_each_metric(&metrics, &mut |line| match line {
+        // A summary that cannot be read counts as missing.
+        let summary = run_dir::read_summary(path).ok().flatten();
+        let problem = for_each_checked_metric(path, &manifest, summary.as_ref(), &mut |line| match line {
             MetricLine::Train(t) if t.step <= first => inherited_seconds += step_seconds(&t),
             _ => {}
         })?;
-        let problem = describe_damaged_lines(&metrics, damaged);
         let clock = Clock::new(&manifest, &path.join(MANIFEST), inherited_seconds)?;
         Ok(Self { id: file_name(path), problem, path: path.to_owned(), clock })
     }

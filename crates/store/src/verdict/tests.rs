@@ -4,9 +4,10 @@ use std::fmt::Write as _;
 
 use super::*;
 use crate::checkpoint::Checkpoints;
+use crate::manifest::ContinuedFrom;
 use runner_compute::testing::{random_state, values, with_buffer};
 
-/// A run directory with these losses, and a checkpoint of step 2 whose first weight is off by `weight`.
+/// A run directory with these losses, and checkpoints of step 2 and of the last step whose first weight is off by `weight`.
 fn run(losses: &[f64], weight: f32) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     let mut text = "{\"kind\":\"eval\",\"step\":0,\"val_loss\":9.0}\n".to_owned();
@@ -15,20 +16,38 @@ fn run(losses: &[f64], weight: f32) -> tempfile::TempDir {
             writeln!(text, "{{\"kind\":\"train\",\"step\":{step},\"loss\":{loss:?},\"grad_norm\":1.0,\"tokens\":8}}");
     }
     fs::write(dir.path().join(METRICS), text).unwrap();
-    let state = random_state(2, 2);
-    let mut numbers: Vec<f32> = values(&state).into_iter().map(f32::from_bits).collect();
-    numbers[0] += weight;
     let checkpoints = Checkpoints::open(&dir.path().join(CHECKPOINTS), "abc", 9).unwrap();
-    checkpoints.save(&with_buffer(&state, numbers), None).unwrap();
+    for step in [2, losses.len() as u64].into_iter().filter(|step| *step <= losses.len() as u64) {
+        let state = random_state(step, 2);
+        let mut numbers: Vec<f32> = values(&state).into_iter().map(f32::from_bits).collect();
+        numbers[0] += weight;
+        checkpoints.save(&with_buffer(&state, numbers), None).unwrap();
+    }
     dir
 }
 
+/// The manifest of a run whose steps after `from` are its own. If it is done, its last step is that of its newest checkpoint.
+fn manifest(path: &Path, from: u64, done: bool) -> Manifest {
+    let last = checkpoint::saved_steps(&path.join(CHECKPOINTS)).unwrap().last().copied();
+    let began = ContinuedFrom { id: "parent-12345678".into(), step: from, plan_hash: String::new() };
+    Manifest {
+        status: if done { RunStatus::Done } else { RunStatus::Running },
+        steps: last.unwrap_or(2),
+        continued_from: (from > 0).then_some(began),
+        ..Manifest::default()
+    }
+}
+
 fn original(path: &Path, from: u64, done: bool) -> OriginalRun {
-    OriginalRun::read(path, from, done, None).unwrap()
+    OriginalRun::read(path, &manifest(path, from, done), None).unwrap()
+}
+
+fn compared(original: &OriginalRun, copy: &Path) -> ReproductionVerdict {
+    compare(original, copy, &manifest(copy, original.from, true), 1e-4).unwrap()
 }
 
 fn judged(a: &tempfile::TempDir, b: &tempfile::TempDir, from: u64) -> ReproductionVerdict {
-    compare(&original(a.path(), from, true), b.path(), 1e-4).unwrap()
+    compared(&original(a.path(), from, true), b.path())
 }
 
 #[test]
@@ -36,7 +55,7 @@ fn equal_bits_are_bitwise() {
     let (a, b) = (run(&[4.0, 3.0, 2.0, 1.0], 0.0), run(&[4.0, 3.0, 2.0, 1.0], 0.0));
     let verdict = judged(&a, &b, 0);
     assert_eq!((verdict.verdict, verdict.steps, verdict.evaluations), (Verdict::Bitwise, 4, 1));
-    assert_eq!(verdict.weights, Some(WeightComparison { step: 2, equal: true }));
+    assert_eq!(verdict.weights, Some(WeightComparison { step: 4, equal: true }));
     assert_eq!((verdict.largest, verdict.first_bits, verdict.first_tensor), (None, None, None));
 }
 
@@ -95,13 +114,32 @@ fn what_only_one_side_has_is_missing() {
 }
 
 #[test]
+fn a_damaged_record_is_not_bitwise() {
+    // Half of the metrics of a run that is done are lost, and the copy agrees with the rest.
+    let losses = [4.0, 3.0, 2.0, 1.0];
+    let (a, b) = (run(&losses, 0.0), run(&losses, 0.0));
+    let text = fs::read_to_string(a.path().join(METRICS)).unwrap();
+    fs::write(a.path().join(METRICS), text.split_inclusive('\n').take(3).collect::<String>()).unwrap();
+    let original = original(a.path(), 0, true);
+    assert_eq!(original.last_step(), 4, "the run is done");
+    let verdict = compared(&original, b.path());
+    assert_eq!((verdict.verdict, verdict.steps, verdict.missing), (Verdict::Incomplete, 2, 2));
+    assert!(verdict.record_damage[0].contains("2 of 4 steps are recorded"), "{:?}", verdict.record_damage);
+    // All lines are there, and some of them twice.
+    fs::write(a.path().join(METRICS), format!("{text}{text}")).unwrap();
+    let verdict = judged(&a, &b, 0);
+    assert_eq!((verdict.verdict, verdict.steps, verdict.missing), (Verdict::Incomplete, 4, 0));
+    assert!(verdict.record_damage[0].contains("5 lines of steps that earlier lines have"), "{verdict:?}");
+}
+
+#[test]
 fn an_evaluation_that_a_killed_run_did_not_come_to_is_not_missing() {
     let (a, b) = (run(&[4.0], 0.0), run(&[4.0], 0.0));
     let path = b.path().join(METRICS);
     let text = fs::read_to_string(&path).unwrap() + "{\"kind\":\"eval\",\"step\":1,\"val_loss\":9.0}\n";
     fs::write(path, text).unwrap();
-    let judged = |done| compare(&original(a.path(), 0, done), b.path(), 1e-4).unwrap().verdict;
-    assert_eq!((judged(false), judged(true)), (Verdict::BitwiseNumbers, Verdict::Incomplete));
+    let judged = |done| compared(&original(a.path(), 0, done), b.path()).verdict;
+    assert_eq!((judged(false), judged(true)), (Verdict::Bitwise, Verdict::Incomplete));
 }
 
 #[test]
@@ -118,13 +156,13 @@ fn a_record_that_is_removed_meanwhile_counts_as_it_was() {
     let (a, b, c) = (run(&[4.0, 3.0], 0.0), run(&[4.0, 3.0], 0.0), run(&[4.0, 2.0], 1.0));
     let original = original(a.path(), 0, true);
     fs::remove_dir_all(a.path()).unwrap();
-    assert_eq!(compare(&original, b.path(), 1e-4).unwrap().verdict, Verdict::Bitwise);
-    let verdict = compare(&original, c.path(), 1e-4).unwrap();
+    assert_eq!(compared(&original, b.path()).verdict, Verdict::Bitwise);
+    let verdict = compared(&original, c.path());
     assert_eq!((verdict.verdict, verdict.first_tensor), (Verdict::Diverged, None));
-    assert!(OriginalRun::read(a.path(), 0, true, None).unwrap_err().to_string().contains(METRICS));
+    assert!(OriginalRun::read(a.path(), &Manifest::default(), None).unwrap_err().to_string().contains(METRICS));
     // Nothing to compare is not equal.
     fs::remove_file(b.path().join(METRICS)).unwrap();
-    assert_eq!(compare(&original, b.path(), 1e-4).unwrap().verdict, Verdict::Incomplete);
+    assert_eq!(compared(&original, b.path()).verdict, Verdict::Incomplete);
     let empty = run(&[], 0.0);
     assert_eq!(judged(&empty, &empty, 0).verdict, Verdict::Incomplete);
 }

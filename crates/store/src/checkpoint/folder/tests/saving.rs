@@ -6,6 +6,7 @@ use safetensors::SafeTensors;
 
 use super::super::*;
 use crate::checkpoint::{MODEL, OPTIMIZER, STATE, export_weights, hash_state, saved_steps};
+use crate::files::unsealed;
 use runner_compute::kernels::storage::converted;
 use runner_compute::testing::{layout, random_state, values};
 
@@ -163,6 +164,92 @@ fn the_newest_and_the_best_are_kept() {
     assert!(missing.contains("no checkpoint of step 3; there are: 2, 5, 6"), "{missing}");
 }
 
+/// Changes a bit of the last number in a file of the checkpoint of `step`.
+fn flip_last_bit(fixture: &Fixture, step: u64, name: &str) {
+    let path = fixture.file(step, name);
+    let mut bytes = fs::read(&path).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn old_checkpoints_are_removed_only_if_good_ones_stay() {
+    let saved_with = |losses: &[f64]| {
+        let fixture = Fixture::new();
+        for (step, loss) in (1..).zip(losses) {
+            fixture.open(10).save(&random_state(step, 2), Some(*loss)).unwrap();
+        }
+        fixture
+    };
+    // The best is damaged: the next best stays too, and so does the best, which may be restored.
+    let fixture = saved_with(&[1.0, 3.0, 2.0, 4.0]);
+    flip_last_bit(&fixture, 1, MODEL);
+    fixture.open(1).save(&random_state(5, 2), Some(5.0)).unwrap();
+    assert_eq!(fixture.steps(), [1, 3, 5]);
+    // The newest but one is damaged, and two are to be kept.
+    let fixture = saved_with(&[1.0, 3.0, 2.0, 4.0]);
+    flip_last_bit(&fixture, 4, OPTIMIZER);
+    let checkpoints = fixture.open(2);
+    checkpoints.save(&random_state(5, 2), None).unwrap();
+    assert_eq!(fixture.steps(), [1, 3, 4, 5]);
+    checkpoints.save(&random_state(6, 2), None).unwrap();
+    assert_eq!(fixture.steps(), [1, 5, 6], "two good ones are newer");
+    // A checkpoint whose loss cannot be read may be the best.
+    let fixture = saved_with(&[2.0, 3.0, 1.0]);
+    fs::write(fixture.file(2, STATE), "{").unwrap();
+    fixture.open(1).save(&random_state(4, 2), None).unwrap();
+    assert_eq!(fixture.steps(), [2, 3, 4]);
+}
+
+#[test]
+fn the_best_is_unknown_if_a_loss_cannot_be_read() {
+    let fixture = Fixture::new();
+    for (step, loss) in [(1, 2.0), (2, 1.0), (3, 3.0)] {
+        fixture.open(10).save(&random_state(step, 2), Some(loss)).unwrap();
+    }
+    let best = || load_weights(&fixture.folder, CheckpointChoice::Best, &layout(), &Device::Cpu);
+    assert_eq!(best().unwrap().1, 2);
+    // An edit that reads well.
+    let text = fs::read_to_string(fixture.file(2, STATE)).unwrap();
+    fs::write(fixture.file(2, STATE), text.replace("\"val_loss\": 1.0", "\"val_loss\": 9.0")).unwrap();
+    let error = best().unwrap_err().to_string();
+    assert!(error.contains("step-00000002: state.json: it was changed after it was written"), "{error}");
+    assert!(error.ends_with("the lowest validation loss is unknown; name a step: 1, 2, 3"), "{error}");
+}
+
+/// Every field of `state.json` is covered: after an edit, a resume falls back. Without the hash, as earlier versions wrote the file, the number
+/// of tensors still shows an edit of `moments`.
+#[test]
+fn an_edit_of_the_state_file_falls_back() {
+    for (field, by) in
+        [("\"moments\": 2", "\"moments\": 1"), ("\"best\": null", "\"best\": {\"step\": 1, \"val_loss\": 0.5}")]
+    {
+        for sealed in [true, false] {
+            let fixture = Fixture::with(&[1, 2]);
+            let text = fs::read_to_string(fixture.file(2, STATE)).unwrap();
+            let field = if text.contains(field) { field.to_owned() } else { best_field(&text) };
+            let mut edited = text.replace(&field, by);
+            assert_ne!(edited, text);
+            if !sealed {
+                edited = unsealed(&edited);
+            }
+            fs::write(fixture.file(2, STATE), edited).unwrap();
+            match (sealed, by.contains("moments")) {
+                (true, _) => fixture.falls_back("state.json: it was changed after it was written"),
+                (false, true) => fixture.falls_back("state.json says 1 moments"),
+                // An earlier version covered neither `best` nor `val_loss`.
+                (false, false) => assert_eq!(fixture.choose().unwrap().unwrap().step, 2),
+            }
+        }
+    }
+}
+
+/// The field `best` of a state file, which spans several lines.
+fn best_field(text: &str) -> String {
+    let from = text.find("\"best\"").unwrap();
+    text[from..=from + text[from..].find('}').unwrap()].to_owned()
+}
+
 #[test]
 fn nothing_there_is_no_error_for_a_new_run() {
     let fixture = Fixture::new();
@@ -208,7 +295,7 @@ fn missing_and_altered_files_fall_back() {
     let path = fixture.file(2, STATE);
     let text = fs::read_to_string(&path).unwrap().replace("\"tokens\": 192", "\"tokens\": 193");
     fs::write(&path, text).unwrap();
-    fixture.falls_back("state.json was altered");
+    fixture.falls_back("state.json: it was changed after it was written");
 }
 
 #[test]
