@@ -1,6 +1,5 @@
 //! The list of commands, and the exit code of their errors.
 
-use std::io::ErrorKind;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
@@ -14,6 +13,7 @@ use super::{
     logits, man, plan, rank, render, report, reproduce, resume, runs, runs_tag, sample, schema, suggestions, sweep,
     tokenizer, validate, version,
 };
+use runner_report::is_reader_gone;
 
 /// Train language models from one declarative file.
 ///
@@ -109,7 +109,7 @@ pub(crate) fn run() -> ExitCode {
             let error = suggestions::with_tip(error, &Cli::command());
             // Help or a version that cannot be written is an error. A failure of standard error cannot be reported.
             return match error.print() {
-                Err(failure) if !error.use_stderr() && failure.kind() != ErrorKind::BrokenPipe => {
+                Err(failure) if !error.use_stderr() && !is_reader_gone(&failure) => {
                     print_to_stderr(&format!("error: standard output: {failure}"));
                     Exit::Failed.into()
                 }

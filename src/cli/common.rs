@@ -262,7 +262,7 @@ pub(crate) fn cache_dir() -> anyhow::Result<PathBuf> {
 /// This machine, for commands that record no run.
 ///
 /// # Errors
-/// If there is no folder for prepared data, or `RUNNER_PEAK_FLOPS` is no number.
+/// If `RUNNER_PEAK_FLOPS` is not a number.
 pub(crate) fn host_without_runs(threads: ThreadArgs) -> anyhow::Result<Host> {
     host(PathBuf::new(), threads)
 }
@@ -270,11 +270,12 @@ pub(crate) fn host_without_runs(threads: ThreadArgs) -> anyhow::Result<Host> {
 /// This machine, as commands hand it to the engine: folders, threads, and the environment variables that it may know.
 ///
 /// # Errors
-/// If there is no folder for prepared data, or `RUNNER_PEAK_FLOPS` is no number.
+/// If `RUNNER_PEAK_FLOPS` is not a number.
 pub(crate) fn host(runs: PathBuf, threads: ThreadArgs) -> anyhow::Result<Host> {
     Ok(Host {
         runs,
-        cache: cache_dir()?,
+        // Commands that do not read it work without one.
+        cache: cache_dir().ok(),
         threads: threads.count(),
         has_given_threads: threads.threads.is_some(),
         bound_cores: Vec::new(),

@@ -8,11 +8,11 @@ use anyhow::Context;
 
 use super::exit::{Exit, refuse};
 use runner_files::{OutputFile, parent_folder, special_file_kind};
-use runner_report::Screen;
+use runner_report::{Screen, is_reader_gone};
 use runner_spec::format::printable;
 use runner_store::StoreError;
 
-/// Writes `text` to standard output. A reader that closes the pipe early (`runner runs | head -1`) is no error.
+/// Writes `text` to standard output. A reader that closes the pipe early (`runner runs | head -1`), or its terminal, is not an error.
 ///
 /// # Errors
 /// If it cannot be written for another reason, such as a full disk.
@@ -26,7 +26,7 @@ fn print_to(out: &mut dyn Write, text: &str) -> anyhow::Result<()> {
 
 fn ignore_closed_pipe(written: io::Result<()>) -> anyhow::Result<()> {
     match written {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error).context("standard output"),
+        Err(error) if !is_reader_gone(&error) => Err(error).context("standard output"),
         _ => Ok(()),
     }
 }

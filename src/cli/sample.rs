@@ -1,6 +1,6 @@
 //! `runner sample`: continues prompts with a checkpoint of a recorded run, or with weights of another program.
 
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, Read, Write};
 use std::ops::ControlFlow;
 use std::time::Instant;
 
@@ -11,7 +11,7 @@ use super::exit::{Exit, RequestError, refuse};
 use super::model_args::ModelArgs;
 use super::output::{print_json, print_to_stderr};
 use runner_exec::eval::{Continuation, Drawn, generate};
-use runner_report::Screen;
+use runner_report::{Screen, is_reader_gone};
 use runner_spec::experiment::Samples;
 
 #[derive(Debug, Clone, Args)]
@@ -141,7 +141,7 @@ impl<'a> SampleWriter<'a> {
     /// If a text could not be written. A closed pipe is not an error.
     fn finish(self) -> anyhow::Result<()> {
         match self.written {
-            Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error).context("standard output"),
+            Err(error) if !is_reader_gone(&error) => Err(error).context("standard output"),
             _ => Ok(()),
         }
     }
@@ -185,6 +185,8 @@ pub(crate) fn run(args: &SampleArgs) -> anyhow::Result<Exit> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::ErrorKind;
+
     use super::*;
 
     fn continuation(index: usize, text: &str) -> Continuation {

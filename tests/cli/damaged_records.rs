@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
-use crate::sandbox::{RunFolder, Sandbox, names_in};
+use crate::sandbox::{Finished, RunFolder, Sandbox, names_in};
 
 const STEPS: u64 = 30;
 
@@ -275,6 +275,9 @@ fn damaged_metrics_are_reported_by_every_command() {
         }
         assert!(sandbox.expect(0, "runs").contains(listed), "{found}");
     }
+    let printed = sandbox.expect(2, &["runs", "rm", &id, "--keep-record", "--yes"]);
+    assert!(printed.contains("which alone would be left, is damaged: "), "{printed}");
+    assert!(run.checkpoint(STEPS).exists());
     fs::remove_file(run.path("metrics.jsonl")).unwrap();
     for command in &commands()[..2] {
         let printed = sandbox.expect(0, command);
@@ -411,4 +414,71 @@ fn a_changed_manifest_does_not_start_a_second_run() {
     assert_eq!(sandbox.runs().len(), 1);
     run.write("manifest.json", text);
     assert!(sandbox.expect(0, "apply exp.yaml --threads 1").contains("resuming from step 10"));
+}
+
+/// Makes `run` look as if its process had been killed while it wrote its summary.
+fn kill_before_summary(run: &RunFolder) {
+    let mut manifest = run.manifest();
+    manifest["status"] = "running".into();
+    manifest["sessions"].as_array_mut().unwrap().last_mut().unwrap()["to_step"] = Value::Null;
+    run.write_unsealed("manifest.json", manifest);
+    fs::remove_file(run.path("summary.json")).unwrap();
+    run.write(".tmp-summary.json", "{");
+}
+
+#[test]
+fn a_run_that_was_killed_while_it_wrote_its_summary_gets_its_end() {
+    let sandbox = new_sandbox(&[EARLY_STOP]);
+    sandbox.expect(0, "apply exp.yaml --threads 1 --quiet --until-step 10");
+    let run = sandbox.only_run();
+    let check = |run: &RunFolder, before: &Value| {
+        let (manifest, summary) = (run.manifest(), run.summary());
+        assert_eq!(
+            (&manifest["status"], manifest["sessions"][0]["to_step"].as_u64()),
+            (&"interrupted".into(), Some(10))
+        );
+        for key in ["status", "steps", "tokens", "final_hash", "weights_hash", "last_eval", "best_eval", "metrics"] {
+            assert_eq!(summary[key], before[key], "{key}");
+        }
+        assert!(!run.path(".tmp-summary.json").exists());
+    };
+    let before = run.summary();
+    kill_before_summary(&run);
+    assert!(sandbox.expect(0, "apply exp.yaml --threads 1 --until-step 10").contains("has 10 steps already"));
+    check(&run, &before);
+    // The point that early stopping ended.
+    sandbox.expect(0, "sweep s.yaml --threads 1");
+    let (whole, _) = results(&sandbox);
+    let run = run_of_point(&sandbox, 1);
+    let before = run.summary();
+    assert_eq!(before["steps"], 10);
+    kill_before_summary(&run);
+    sandbox.expect(0, "sweep s.yaml --threads 1");
+    check(&run, &before);
+    let objectives = |results: &Value| -> Vec<Value> {
+        results["results"]["rows"].as_array().unwrap().iter().map(|row| row["objective"].clone()).collect()
+    };
+    assert_eq!(objectives(&results(&sandbox).0), objectives(&whole));
+    let listed = sandbox.json_of("runs --json");
+    assert!(listed.as_array().unwrap().iter().any(|run| run["status"] == "stopped"), "{listed}");
+}
+
+/// Runs are read without a cache, so no folder for one need be known.
+#[test]
+fn runs_are_read_without_a_home_folder() {
+    let sandbox = new_sandbox(&[]);
+    sandbox.expect(0, "apply exp.yaml --threads 1 --quiet");
+    let id = sandbox.only_run().id();
+    let homeless = |arguments: &str| {
+        let mut command = sandbox.command(arguments);
+        Finished::of(command.env_remove("HOME").env_remove("XDG_CACHE_HOME").env_remove("RUNNER_CACHE"))
+    };
+    for arguments in
+        [format!("diff {id} {id}"), format!("sample {id} --prompt 1 --threads 1"), format!("export {id} --to hf out")]
+    {
+        let finished = homeless(&arguments);
+        assert_eq!(finished.code, 0, "{arguments}: {}", finished.text());
+    }
+    let finished = homeless("apply exp.yaml --new --threads 1");
+    assert!(finished.code == 2 && finished.text().contains("no home folder: set RUNNER_CACHE"), "{}", finished.text());
 }

@@ -3,7 +3,9 @@
 #![cfg(unix)]
 
 use std::fs;
+use std::os::fd::{FromRawFd as _, OwnedFd};
 use std::process::{Command, Stdio};
+use std::ptr;
 
 use crate::sandbox::{Finished, RunFolder, RunningProcess, Sandbox, runner_binary, wait_until};
 
@@ -48,6 +50,37 @@ fn next_command(text: &str) -> String {
 fn run_line(sandbox: &Sandbox, line: &str) -> Finished {
     let function = format!("runner() {{ '{}' \"$@\"; }}; {line}", runner_binary().display());
     Finished::of(sandbox.prepare(Command::new("sh").args(["-c", &function])))
+}
+
+/// A new terminal: the end that a terminal's window holds, and the one that programs write to.
+#[cfg(target_os = "linux")]
+#[expect(unsafe_code, reason = "FFI")]
+fn open_terminal() -> (OwnedFd, OwnedFd) {
+    let (mut window, mut program) = (-1, -1);
+    // SAFETY: it writes two descriptors, which nothing else owns, and reads none of the null pointers.
+    unsafe {
+        assert_eq!(libc::openpty(&raw mut window, &raw mut program, ptr::null_mut(), ptr::null(), ptr::null()), 0);
+        (OwnedFd::from_raw_fd(window), OwnedFd::from_raw_fd(program))
+    }
+}
+
+/// Writes to a terminal that was closed fail, and are not why the run ends.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_closed_terminal_is_an_interrupt() {
+    let sandbox = new_sandbox();
+    let (window, program) = open_terminal();
+    let child = {
+        let mut command = sandbox.command("apply exp.yaml --threads 1");
+        command.stdout(program.try_clone().unwrap()).stderr(program);
+        command.spawn().unwrap()
+    };
+    let mut child = RunningProcess(child);
+    wait_until("the run trains", || sandbox.runs().values().any(|run| run.has_step(3)) || child.has_ended());
+    drop(window);
+    child.signal("HUP");
+    assert_eq!(child.wait(), Some(130));
+    assert_eq!(sandbox.only_run().manifest()["status"], "interrupted");
 }
 
 #[test]

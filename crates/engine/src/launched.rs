@@ -41,7 +41,7 @@ pub(crate) fn work_as_rank(
     if assigned.world_size > 1 {
         cuda_environment::set_for_this_process();
     }
-    let token = rank_token(assigned, &host.cache)?;
+    let token = rank_token(assigned, host.cache()?)?;
     if assigned.rank == 0 && assigned.world_size > 1 && !token.is_secret() {
         observer.observe(&RunEvent::Warning(PUBLIC_TOKEN_WARNING));
     }

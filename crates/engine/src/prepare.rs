@@ -46,8 +46,8 @@ pub(crate) use recorded_inputs::{RecordedInputs, recorded_tokenizer};
 pub struct Host {
     /// The folder of run directories.
     pub runs: PathBuf,
-    /// The folder of prepared data.
-    pub cache: PathBuf,
+    /// The folder of prepared data; `None` if the environment does not determine one.
+    pub cache: Option<PathBuf>,
     /// Threads to compute with. The results do not depend on it.
     pub threads: usize,
     /// True if the number of threads was asked for; else it is the number of this machine's cores.
@@ -89,7 +89,7 @@ impl Host {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         Self {
             runs,
-            cache,
+            cache: Some(cache),
             threads,
             has_given_threads: false,
             bound_cores: Vec::new(),
@@ -102,6 +102,16 @@ impl Host {
             working_folder: None,
             report_page: None,
         }
+    }
+
+    /// The folder of prepared data.
+    ///
+    /// # Errors
+    /// `Request` if there is none.
+    pub(crate) fn cache(&self) -> Result<&Path, EngineError> {
+        let missing =
+            || EngineError::Request("no home folder: set RUNNER_CACHE to a folder for prepared data".to_owned());
+        self.cache.as_deref().ok_or_else(missing)
     }
 
     /// The commit of the working folder.
@@ -194,20 +204,21 @@ pub(crate) fn prepare_data_of_run(
     host: &Host,
     observer: &mut dyn RunObserver,
 ) -> Result<Prepared, EngineError> {
+    let cache = host.cache()?;
     let (test, choice) = (experiment.eval.test.as_ref(), experiment.eval.hellaswag.as_ref());
     let lowered = lower_hub_of_run(experiment, tokenizer, host, observer)?;
     let request = DataRequest {
         data: lowered.as_ref().map_or(&experiment.data, |lowered| &lowered.local),
         choice: lowered.as_ref().and_then(|l| l.choice.as_ref().map(|(local, _)| local)).or(choice),
         test: lowered.as_ref().and_then(|l| l.test.as_ref().map(|(local, _)| local)).or(test),
-        cache_dir: &host.cache,
+        cache_dir: cache,
         vocab_size: experiment.model.vocab_size,
         recorded_tokenizer: tokenizer,
     };
     let started = Instant::now();
     let prepared = with_progress(observer, |report| pool.install(|| runner_data::prepare(&request, report)));
     let prepared = prepared.map_err(|error| match &error {
-        DataError::Io { path, .. } if path.starts_with(&host.cache) => {
+        DataError::Io { path, .. } if path.starts_with(cache) => {
             let text = format!("{error}; RUNNER_CACHE names the folder for prepared data: choose one that is writable");
             EngineError::from(error).explained(text)
         }
@@ -278,7 +289,8 @@ pub(crate) fn prepare_rank_inputs(
         prepared.facts.weights.clone_from(&recorded.facts.weights);
     }
     if let Some(weights) = weights {
-        let hash = pool.install(|| content_hash(&weights.files, &host.cache, &|_| {}))?;
+        let cache = host.cache()?;
+        let hash = pool.install(|| content_hash(&weights.files, cache, &|_| {}))?;
         prepared.facts.weights = Some(WeightsFacts { hash, vocab_size: weights.vocab_size() });
     }
     Ok(prepared)
@@ -333,7 +345,8 @@ fn initial_state(
     let given = weights.as_ref().map(|weights| weights as &dyn InitialWeights);
     let state = runner_exec::initial_state(program, given)?;
     if let Some(weights) = &weights {
-        check_unchanged(weights, facts, &host.cache).map_err(|error| ExecError::InitialWeights(error.into()))?;
+        let checked = host.cache().and_then(|cache| check_unchanged(weights, facts, cache));
+        checked.map_err(|error| ExecError::InitialWeights(error.into()))?;
     }
     Ok(state)
 }
@@ -458,7 +471,7 @@ fn find_devices(experiment: &Experiment, host: &Host, world: Option<&World>) -> 
 /// This machine, with its measured speed where it was calibrated.
 pub fn local_devices(host: &Host) -> ClusterFacts {
     let mut cluster = local_cluster(host.threads).with_peak_flops(host.peak_flops);
-    if let Some(rates) = calibrate::known_rates(&cluster, &host.cache) {
+    if let Some(rates) = host.cache.as_ref().and_then(|cache| calibrate::known_rates(&cluster, cache)) {
         // Calibration measures the CPU alone: what is known of GPUs stays.
         cluster.rates.devices.extend(rates.devices);
         cluster.rates.links = rates.links;

@@ -91,6 +91,11 @@ impl RunSession<'_> {
                 log.line(&format!("warning: {warning}"))?;
                 observer.observe(&RunEvent::Warning(warning));
             }
+            if run.manifest().status == RunStatus::Running && !run.manifest().sessions.is_empty() {
+                // The last session was killed after its last save: it gets the end that it would have written.
+                Recorder::resume(&path, checkpoints, Some(resume_point.clone()))?;
+                run.end_session(&summary_of_files(&path, run.manifest(), RunStatus::Interrupted)?)?;
+            }
             report_nothing_to_do(&path, &self.name(&path), false, observer);
             return Ok(RunOutcome::AlreadyAt(from));
         }
@@ -422,7 +427,11 @@ pub(crate) fn restore_summary(path: &Path, manifest: &Manifest, observer: &mut d
         Ok(None) => format!("{} is missing", path.join(SUMMARY).display()),
         Err(unreadable) => unreadable.to_string(),
     };
-    let restored = || RunDir::open(path)?.write_json(SUMMARY, &summary_of_files(path, manifest)?);
+    let restored = || {
+        // The metrics may be damaged as well.
+        let summary = Summary { metrics: None, ..summary_of_files(path, manifest, manifest.status)? };
+        RunDir::open(path)?.write_json(SUMMARY, &summary)
+    };
     let result = match restored() {
         Ok(()) => {
             "written again from the metrics and the newest checkpoint, without peak memory and test result".to_owned()
@@ -432,8 +441,8 @@ pub(crate) fn restore_summary(path: &Path, manifest: &Manifest, observer: &mut d
     observer.observe(&RunEvent::Warning(&format!("{problem}; {result}")));
 }
 
-/// The summary of the finished run in `path`, as far as other files have its numbers.
-fn summary_of_files(path: &Path, manifest: &Manifest) -> Result<Summary, StoreError> {
+/// The summary of the run in `path`, on which no process works, as far as other files have its numbers.
+fn summary_of_files(path: &Path, manifest: &Manifest, status: RunStatus) -> Result<Summary, StoreError> {
     let (folder, metrics) = (path.join(CHECKPOINTS), path.join(METRICS));
     let newest = checkpoint::saved_steps(&folder)?.last().copied();
     let saved = newest.and_then(|step| checkpoint::recorded_position(&folder, step));
@@ -443,15 +452,13 @@ fn summary_of_files(path: &Path, manifest: &Manifest) -> Result<Summary, StoreEr
     let plan = stored_plan::as_written(path);
     Ok(Summary {
         id: manifest.id.clone(),
-        status: manifest.status,
+        status,
         steps_total: manifest.steps,
         wall_seconds: step_seconds(&metrics)?,
         predicted_step_ms: plan.as_ref().and_then(|plan| Some(plan.forecast.as_ref()?.step_seconds * 1e3)),
         planned_memory_bytes: plan.as_ref().map_or(0, planned_memory),
         final_hash,
         weights_hash,
-        // The metrics may be damaged as well.
-        metrics: None,
         ..Summary::from_metrics(&metrics, continued_from, saved.as_ref())?
     })
 }

@@ -15,6 +15,7 @@ use runner_store::error::StoreError;
 use runner_store::files::{file_name, sync_dir};
 use runner_store::lock::RunLock;
 use runner_store::manifest::{RunOrigin, RunStatus};
+use runner_store::record_check::find_damage_of_metrics;
 use runner_store::run_dir;
 use runner_store::run_dir::{CHECKPOINTS, MANIFEST, REMOVING};
 
@@ -91,13 +92,21 @@ pub(super) fn remove_locked(parent: &Path, path: &Path) -> Result<(), StoreError
 /// Removes the checkpoints of the run directory `path` and keeps its record.
 ///
 /// # Errors
-/// Those of [`remove`]; `Refused` for a run that is not done: it would start over, and its record with it.
+/// Those of [`remove`]; `Refused` for a run that is not done, which would start over, and its record with it, and for a run whose record is
+/// damaged.
 pub fn remove_checkpoints(root: &Path, path: &Path) -> Result<(), StoreError> {
     check(root, path)?;
     let _lock = RunLock::take_to_remove(path)?;
-    if run_dir::read_manifest(path)?.status != RunStatus::Done {
+    let manifest = run_dir::read_manifest(path)?;
+    if manifest.status != RunStatus::Done {
         let why = "is not done: without checkpoints it would start over, and its record with it";
         return Err(StoreError::Refused(format!("{} {why}", path.display())));
+    }
+    if let Some(damage) = find_damage_of_metrics(path, &manifest, run_dir::read_summary(path)?.as_ref())? {
+        return Err(StoreError::Refused(format!(
+            "the checkpoints of {} are not removed: its record, which alone would be left, is damaged: {damage}",
+            path.display()
+        )));
     }
     let folder = path.join(CHECKPOINTS);
     if fs::symlink_metadata(&folder).is_ok_and(|m| !m.is_dir()) {

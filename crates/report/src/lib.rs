@@ -25,4 +25,4 @@ pub mod table;
 pub mod verdict;
 
 pub use json_event::JsonEvent;
-pub use screen::{OutputMode, Screen};
+pub use screen::{OutputMode, Screen, is_reader_gone};

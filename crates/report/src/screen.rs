@@ -1,6 +1,9 @@
 //! The output of a command: lines above a progress bar, lines to a pipe, JSON lines, or nothing.
 
+use std::fs::File;
 use std::io::{self, Write};
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::FileTypeExt as _;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -135,12 +138,10 @@ impl Screen {
     /// Returns an error if standard output did not take everything.
     ///
     /// # Errors
-    /// The first error in writing. A closed pipe is not an error.
+    /// The first error in writing. A reader that has gone is not an error.
     pub fn output_result(&self) -> io::Result<()> {
         match self.output_error.get() {
-            Some(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-                Err(io::Error::new(error.kind(), error.to_string()))
-            }
+            Some(error) if !is_reader_gone(error) => Err(io::Error::new(error.kind(), error.to_string())),
             _ => Ok(()),
         }
     }
@@ -196,6 +197,17 @@ impl Screen {
             bar.finish_and_clear();
         }
     }
+}
+
+/// True if `error`, of a write to standard output, says that nobody reads it: its pipe or its terminal was closed.
+pub fn is_reader_gone(error: &io::Error) -> bool {
+    // Writes to a terminal that was closed fail as writes to a broken disk do.
+    const EIO: i32 = 5;
+    let is_terminal = || -> io::Result<bool> {
+        let output = File::from(io::stdout().as_fd().try_clone_to_owned()?);
+        Ok(output.metadata()?.file_type().is_char_device())
+    };
+    error.kind() == io::ErrorKind::BrokenPipe || error.raw_os_error() == Some(EIO) && is_terminal().is_ok_and(|is| is)
 }
 
 impl Drop for Screen {

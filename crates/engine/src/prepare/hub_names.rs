@@ -60,7 +60,7 @@ pub(super) fn lower_hub_of_run(
 /// The settings of the hub, and the folder for its lists of files.
 fn hub_settings(host: &Host) -> Result<(hub::Settings, PathBuf), EngineError> {
     let settings = hub::Settings::new(&|name| host.environment.get(name).cloned())?;
-    Ok((settings, host.cache.join("hub")))
+    Ok((settings, host.cache()?.join("hub")))
 }
 
 /// The folder of `model`, downloaded where it is not in the cache.

@@ -8,7 +8,7 @@ use runner_plan::testing::{compiled, experiment};
 use runner_store::checkpoint::Checkpoints;
 use runner_store::lock::{NO_LOCKS, RunLock};
 use runner_store::manifest::{ContinuedFrom, Manifest, RunStatus, SweepPoint};
-use runner_store::run_dir::{MANIFEST, RunDir, RunFiles};
+use runner_store::run_dir::{MANIFEST, METRICS, RunDir, RunFiles};
 
 /// A run with checkpoints after steps 1 to 5, the second the best; it ended long ago.
 fn run(root: &Path, name: &str, change: impl FnOnce(&mut Manifest)) -> PathBuf {
@@ -253,7 +253,7 @@ fn runs_are_removed_whole_and_nothing_else_is() {
     let (root, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let first = run(root.path(), "a", |_| ());
     let fork = RunOrigin::Fork { id: id(&first), step: Some(3), plan_hash: String::new() };
-    let second = run(root.path(), "b", |m| m.origin = Some(fork));
+    let second = run(root.path(), "b", |m| (m.origin, m.steps) = (Some(fork), 5));
     let other = run(elsewhere.path(), "c", |_| ());
     let link = root.path().join("c-link");
     std::os::unix::fs::symlink(&other, &link).unwrap();
@@ -274,6 +274,12 @@ fn runs_are_removed_whole_and_nothing_else_is() {
     assert!(bytes_freed(&first) > 0);
     remove::remove(root.path(), &first).unwrap();
     assert!(!first.exists() && elsewhere.path().join("precious").exists() && other.exists());
+    // A run without its metrics has nothing but its checkpoints.
+    let error = remove::remove_checkpoints(root.path(), &second).unwrap_err();
+    assert!(error.is_request() && error.to_string().contains("0 of 5 steps are recorded"), "{error}");
+    let line = |kind: &str, step: u64| format!("{{\"kind\":\"{kind}\",\"step\":{step},\"tokens\":1}}\n");
+    let lines: String = (1..=5).map(|step| line("train", step) + &line("eval", step)).collect();
+    fs::write(second.join(METRICS), lines).unwrap();
     remove::remove_checkpoints(root.path(), &second).unwrap();
     assert!(checkpoint::saved_steps(&second.join(CHECKPOINTS)).unwrap().is_empty() && second.join(MANIFEST).exists());
     let left: Vec<String> = children(root.path()).iter().map(|path| id(path)).collect();

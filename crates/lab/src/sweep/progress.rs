@@ -229,11 +229,13 @@ impl PointProgress {
 
     /// The result at the rung after `until` of `total` steps, once the steps are done, measured and saved. The result after the last
     /// step needs a finished run. A run whose failure would repeat has failed at every rung that it did not reach; any other failure
-    /// is no result, nor is a rung whose measurement was lost.
+    /// does not count as a result, nor does a rung whose measurement was lost. A process that was killed right after its last save has no result either: the
+    /// next one records its end.
     #[must_use]
     pub fn result(&self, until: u64, total: u64) -> Option<SegmentResult> {
         let rung = self.rungs.iter().find(|rung| rung.until == until)?;
-        if self.status == RunStatus::Done || until < total && self.has_saved(until) {
+        let was_killed = self.status == RunStatus::Running && !self.is_held && self.checkpoint == Some(until);
+        if self.status == RunStatus::Done || until < total && self.has_saved(until) && !was_killed {
             return rung.value.map(SegmentResult::Value);
         }
         (self.status == RunStatus::Failed && self.not_finite).then_some(SegmentResult::Failed)
@@ -408,6 +410,10 @@ mod tests {
         let of = |status| progress(status, objective, LINES, &rungs);
         let found = |status, until| of(status).result(until, 6);
         assert_eq!(found(RunStatus::Running, 4), Some(SegmentResult::Value(2.5)), "whatever became of it");
+        let at_the_rung = PointProgress { checkpoint: Some(4), ..of(RunStatus::Running) };
+        assert_eq!(at_the_rung.result(4, 6), None, "its end is not recorded");
+        let at_work = PointProgress { is_held: true, ..at_the_rung };
+        assert_eq!(at_work.result(4, 6), Some(SegmentResult::Value(2.5)));
         assert_eq!(found(RunStatus::Interrupted, 5), None, "not evaluated there");
         assert_eq!(found(RunStatus::Interrupted, 6), None);
         assert_eq!(found(RunStatus::Done, 4), Some(SegmentResult::Value(2.5)));

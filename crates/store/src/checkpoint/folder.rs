@@ -46,7 +46,7 @@ pub struct SavedCheckpoint {
 }
 
 /// The newest usable checkpoint, from which a run resumes.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct ChosenCheckpoint {
     pub step: u64,
     pub path: PathBuf,
