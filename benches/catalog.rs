@@ -40,7 +40,7 @@ fn id(i: usize) -> String {
 
 fn summary(i: usize) -> Value {
     let eval = json!({"step": STEPS, "val_loss": 3.0 + (i % 97) as f64 / 100.0, "val_perplexity": 25.0, "hellaswag_acc": 0.25,
-        "hellaswag_acc_norm": 0.26, "hellaswag_n": 200});
+        "hellaswag_acc_norm": 0.26, "hellaswag_acc_norm_chars": 0.255, "hellaswag_n": 200});
     let medians = json!({"step_ms": 55.2, "data_ms": 0.1, "forward_ms": 18.0, "backward_ms": 35.0, "optimizer_ms": 2.0,
         "tokens_per_second": 13913.0, "mfu": 0.3});
     json!({"id": id(i), "status": "done", "error": null, "steps": STEPS, "steps_total": STEPS, "tokens": 1_536_000,

@@ -6,9 +6,9 @@
 
 Without `--run` three models are evaluated: a GPT-2 and a Llama of random weights, in folders that `save_pretrained` wrote, and a small
 GPT-2 that the program trained on the text and exported. The loss is that of windows that do not overlap: window i reads the tokens from
-i·length on, `length` of them, and predicts the token after each. HellaSwag is scored as build-nanogpt does: the ids of the context and those
-of a blank and the ending; of each ending's tokens the sum of the losses (`acc`) and their mean (`acc_norm`), the smallest wins. Ends with 1
-if the losses differ by more than 1e-5, or an item is decided otherwise. Needs torch, transformers, safetensors, tokenizers.
+i·length on, `length` of them, and predicts the token after each. HellaSwag's context and ending are encoded together, with a blank between them,
+as lm-eval does (for these tokenizers also as build-nanogpt does). Of each ending's tokens the sum of the losses (`acc`), their mean
+(`acc_norm`), and the sum over the ending's characters (`acc_norm_chars`, lm-eval's `acc_norm`) count, and the smallest wins. Ends with 1 if the losses differ by more than 1e-5, or an item is decided otherwise. Needs torch, transformers, safetensors, tokenizers.
 """
 
 import argparse
@@ -82,10 +82,10 @@ def text_loss(model, ids, length, rows):
 @torch.no_grad()
 def item_losses(model, encode, item):
     """The summed loss of each ending, and its tokens. All endings fit the context, or the front of the context is cut off."""
-    context = encode(item["ctx"])
+    context = encode(item["ctx"].rstrip())
     out = []
     for ending in item["endings"]:
-        ending = encode(" " + ending)
+        ending = encode(f"{item['ctx']} {ending}")[len(context) :]
         row = (context + ending)[-(model.config.max_position_embeddings + 1) :]
         ids = torch.tensor([row])
         losses = F.cross_entropy(model(ids[:, :-1]).logits[0], ids[0, 1:], reduction="none").double()
@@ -107,26 +107,30 @@ def compare(options, folder, name, weights):
     with open(options.items) as file:
         lines = [json.loads(line) for _, line in zip(range(options.limit), file)]
     assert len(scored) == len(lines), (len(scored), len(lines))
-    differ, largest, right, right_norm = [], 0.0, 0, 0
+    differ, largest, right, right_norm, right_chars = [], 0.0, 0, 0, 0
     for i, (item, mine) in enumerate(zip(lines, scored)):
         theirs = item_losses(model, encode, item)
         sums, means = [s for s, _ in theirs], [s / n for s, n in theirs]
-        choices = sums.index(min(sums)), means.index(min(means))
+        per_character = [s / max(len(ending), 1) for s, ending in zip(sums, item["endings"])]
+        choices = tuple(losses.index(min(losses)) for losses in (sums, means, per_character))
         largest = max(largest, *(abs(a - b) / b for a, b in zip(mine["losses"], sums)))
         right += choices[0] == int(item["label"])
         right_norm += choices[1] == int(item["label"])
+        right_chars += choices[2] == int(item["label"])
         counts = [n for _, n in theirs]
-        if (mine["choice"], mine["choice_norm"], mine["tokens"], mine["label"]) != (*choices, counts, int(item["label"])):
+        chosen = mine["choice"], mine["choice_norm"], mine["choice_norm_chars"]
+        if (*chosen, mine["tokens"], mine["label"]) != (*choices, counts, int(item["label"])):
             differ.append(i)
     count = ours["hellaswag_n"]
-    acc, norm = round(ours["hellaswag_acc"] * count), round(ours["hellaswag_acc_norm"] * count)
+    acc, norm, chars = (round(ours[f"hellaswag_{name}"] * count) for name in ("acc", "acc_norm", "acc_norm_chars"))
     print(f"\n{name}: an ending's loss differs by {largest:.1e} of it at most; {len(differ)} of {count} items are decided otherwise")
     show = lambda loss: f"{loss:.7f}"
     gpt2.show([["loss", show(ours["val_loss"]), show(loss), f"{ours['val_loss'] - loss:.1e}"],
                ["tokens", ours["val_tokens"], tokens, ours["val_tokens"] - tokens],
                ["acc: right", acc, right, acc - right],
-               ["acc_norm: right", norm, right_norm, norm - right_norm]], ("what", "ours", "transformers", "difference"))
-    same = abs(ours["val_loss"] - loss) <= LOSS_TOLERANCE and (ours["val_tokens"], acc, norm) == (tokens, right, right_norm)
+               ["acc_norm: right", norm, right_norm, norm - right_norm],
+               ["acc_norm_chars: right", chars, right_chars, chars - right_chars]], ("what", "ours", "transformers", "difference"))
+    same = abs(ours["val_loss"] - loss) <= LOSS_TOLERANCE and (ours["val_tokens"], acc, norm, chars) == (tokens, right, right_norm, right_chars)
     return same and not differ
 
 

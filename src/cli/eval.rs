@@ -18,7 +18,10 @@ use runner_engine::evaluated_model::EvaluatedModel;
 use runner_engine::prepare::{local_choice, prepare_evaluation};
 use runner_exec::eval::{ChoiceBatches, ChoiceScore, LossBatches, ScoredItem, ValidationLoss, run_all_batches};
 use runner_report::Screen;
-use runner_spec::experiment::{Corpus, EvalLoss, HELLASWAG_FILE_ADVICE, HellaSwag, HubChoice};
+use runner_spec::experiment::{
+    ChoiceText, Corpus, EvalLoss, HELLASWAG_FILE_ADVICE, HellaSwag, HubChoice, Layout, PaddingMask,
+};
+use runner_spec::format::printable;
 use runner_spec::program::EVAL_TOKENS_PER_FORWARD;
 
 #[derive(Debug, Clone, Args)]
@@ -35,7 +38,7 @@ pub(crate) struct EvalArgs {
     /// With --text: the field of JSON objects that holds the text [default: text].
     #[arg(long, value_name = "NAME", requires = "text")]
     pub field: Option<String>,
-    /// With --text: the tokens of a row [default: the model's context].
+    /// With --text: the tokens of a row [default: those of the run's rows; the model's context for --weights].
     #[arg(long, value_name = "N", requires = "text")]
     pub length: Option<usize>,
     /// Read only the first N rows of the text or the validation split [default: the experiment's setting, else all].
@@ -50,6 +53,9 @@ pub(crate) struct EvalArgs {
     /// Score the built-in multiple-choice set instead of the experiment's.
     #[arg(long)]
     pub builtin: bool,
+    /// How the text of multiple-choice items is prepared: as it is in the file, or as by lm-eval [default: the experiment's setting, else raw].
+    #[arg(long, value_enum, value_name = "TEXT")]
+    pub hellaswag_text: Option<HellaSwagText>,
     /// Score only the first N multiple-choice items.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub limit: Option<u32>,
@@ -62,6 +68,16 @@ pub(crate) struct EvalArgs {
     /// Print JSON.
     #[arg(long)]
     pub json: bool,
+}
+
+/// `eval.hellaswag.text` as a flag.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+#[value(rename_all = "snake_case")]
+pub(crate) enum HellaSwagText {
+    /// `ctx` and `endings` as they are in the file, as in build-nanogpt.
+    Raw,
+    /// As lm-eval's task `hellaswag`: `activity_label`, `ctx_a` and `ctx_b` make the context, and marks in brackets are removed.
+    LmEval,
 }
 
 /// The result, as `--json` prints it.
@@ -78,17 +94,27 @@ struct Evaluation {
     val_tokens: Option<u64>,
     hellaswag_acc: Option<f64>,
     hellaswag_acc_norm: Option<f64>,
+    hellaswag_acc_norm_chars: Option<f64>,
     hellaswag_n: Option<u64>,
+    /// How the text of the items was prepared.
+    hellaswag_text: Option<&'static str>,
+    /// The special tokens that each context was put after.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hellaswag_prefix: Option<String>,
     eval_ms: f64,
 }
 
-/// The settings for reading rows.
-struct RowSettings {
+/// The settings for reading rows and items.
+struct ReadingSettings {
     /// The first rows that are read.
     rows: u64,
     /// Rows in one forward.
     micro_batch: usize,
     mask_padding: bool,
+    /// How the text of items is prepared, if there are any.
+    choice_text: Option<ChoiceText>,
+    /// The text of the tokens in front of each context.
+    prefix: String,
 }
 
 impl EvalArgs {
@@ -110,24 +136,43 @@ impl EvalArgs {
         } else if self.builtin {
             set = Some(HellaSwag { builtin: Some(Corpus::Stories), ..HellaSwag::default() });
         }
-        match (&mut set, self.limit, &self.items) {
-            (Some(set), Some(limit), _) => set.limit = Some(limit as usize),
-            (None, Some(_), _) => refuse!("--limit needs --hellaswag or --builtin: there is no multiple-choice set"),
-            (None, _, Some(_)) => refuse!("--items needs --hellaswag or --builtin: there is no multiple-choice set"),
-            _ => {}
-        }
-        Ok(set)
+        let Some(set) = &mut set else {
+            let needs = [
+                ("--limit", self.limit.is_some()),
+                ("--items", self.items.is_some()),
+                ("--hellaswag-text", self.hellaswag_text.is_some()),
+            ];
+            if let Some((flag, _)) = needs.iter().find(|(_, is_given)| *is_given) {
+                refuse!("{flag} needs --hellaswag or --builtin: there is no multiple-choice set");
+            }
+            return Ok(None);
+        };
+        set.limit = self.limit.map(|limit| limit as usize).or(set.limit);
+        set.text = match self.hellaswag_text {
+            None => set.text,
+            Some(HellaSwagText::Raw) => ChoiceText::Raw,
+            Some(HellaSwagText::LmEval) => ChoiceText::LmEval,
+        };
+        Ok(Some(set.clone()))
     }
 
-    /// Tokens of a row of `--text` for `model`.
-    fn row_length(&self, model: &EvaluatedModel) -> anyhow::Result<usize> {
+    /// The rows that `--text` is cut into: those that the run was trained on, or packed rows.
+    fn rows_of_text(&self, model: &EvaluatedModel) -> anyhow::Result<Layout> {
         let context = model.spec().context_length;
-        match self.length {
+        let trained = model.run().map(|run| &run.experiment.data.layout);
+        let rows = match self.length {
             Some(length) if length == 0 || length > context => {
                 refuse!("--length {length}: the model's context is {context}; take 1 to {context}")
             }
-            length => Ok(length.unwrap_or(context)),
-        }
+            length => length.or(trained.map(|layout| layout.length())).unwrap_or(context),
+        };
+        Ok(match trained {
+            Some(Layout::Padded { bos, eos, pad, mask, .. }) if !self.model.no_bos => {
+                let [bos, eos, pad] = [bos, eos, pad].map(Clone::clone);
+                Layout::Padded { length: rows, bos, eos, pad, mask: *mask }
+            }
+            _ => Layout::Packed { length: rows },
+        })
     }
 
     /// The data, and how its rows are read: the run's own, or what the flags name.
@@ -136,7 +181,7 @@ impl EvalArgs {
         model: &EvaluatedModel,
         pool: &rayon::ThreadPool,
         screen: &mut Screen,
-    ) -> anyhow::Result<(EvaluationData, RowSettings)> {
+    ) -> anyhow::Result<(EvaluationData, ReadingSettings)> {
         let host = host_without_runs(self.model.threads)?;
         if let (Some(run), true) = (model.run(), self.text.is_empty() && self.model.tokenizer.is_none()) {
             let mut experiment = run.experiment.clone();
@@ -144,8 +189,17 @@ impl EvalArgs {
             let batch = &run.program()?.batch;
             let asked = self.rows.map(EvalLoss::Rows).or(self.batches.map(|n| EvalLoss::Batches(n as usize)));
             let rows = asked.or(experiment.eval.loss).map_or(u64::MAX, |loss| loss.rows(batch.micro_batch));
-            let settings = RowSettings { rows, micro_batch: batch.micro_batch, mask_padding: batch.mask_padding };
-            let prepared = run.prepare_data(&experiment, pool, &host, &mut PreparationObserver::new(screen))?;
+            let mut prepared = run.prepare_data(&experiment, pool, &host, &mut PreparationObserver::new(screen))?;
+            if self.model.no_bos {
+                prepared.remove_prefix();
+            }
+            let settings = ReadingSettings {
+                rows,
+                micro_batch: batch.micro_batch,
+                mask_padding: batch.mask_padding,
+                choice_text: experiment.eval.hellaswag.map(|set| set.text),
+                prefix: prepared.tokenizer.prefix_text(),
+            };
             return Ok((prepared.into(), settings));
         }
         if self.batches.is_some() {
@@ -155,7 +209,7 @@ impl EvalArgs {
             Some(set) => Some(local_choice(set, &host, &mut PreparationObserver::new(screen))?),
             None => None,
         };
-        let length = self.row_length(model)?;
+        let layout = self.rows_of_text(model)?;
         let (files, column, field) = (self.text.clone(), self.column.clone(), self.field.clone());
         let text = if files.is_empty() { None } else { Some(SourceArgs { files, column, field }.source()?) };
         if text.is_none() && choice.is_none() {
@@ -165,15 +219,21 @@ impl EvalArgs {
         let request = EvaluationRequest {
             tokenizer: &tokenizer,
             text: text.as_ref(),
-            length,
+            layout: &layout,
             choice: choice.as_ref(),
             cache_dir: &cache_dir()?,
             vocab_size: model.spec().vocab_size,
         };
         let data = prepare_evaluation(&request, pool, &mut PreparationObserver::new(screen));
         let data = data.map_err(reword_engine_error)?;
-        let micro_batch = (EVAL_TOKENS_PER_FORWARD / length).max(1);
-        Ok((data, RowSettings { rows: self.rows.unwrap_or(u64::MAX), micro_batch, mask_padding: false }))
+        let settings = ReadingSettings {
+            rows: self.rows.unwrap_or(u64::MAX),
+            micro_batch: (EVAL_TOKENS_PER_FORWARD / layout.length().max(1)).max(1),
+            mask_padding: matches!(layout, Layout::Padded { mask: PaddingMask::CausalAndPadding, .. }),
+            choice_text: choice.map(|set| set.text),
+            prefix: tokenizer.prefix_text(),
+        };
+        Ok((data, settings))
     }
 }
 
@@ -211,7 +271,10 @@ pub(crate) fn run(args: &EvalArgs) -> anyhow::Result<Exit> {
         val_tokens: loss.map(|loss| loss.tokens),
         hellaswag_acc: score.map(|score| score.acc()),
         hellaswag_acc_norm: score.map(|score| score.acc_norm()),
+        hellaswag_acc_norm_chars: score.map(|score| score.acc_norm_chars()),
         hellaswag_n: score.map(|score| score.items as u64),
+        hellaswag_text: score.and(settings.choice_text).map(ChoiceText::name),
+        hellaswag_prefix: score.map(|_| settings.prefix).filter(|prefix| !prefix.is_empty()),
         eval_ms: started.elapsed().as_secs_f64() * 1e3,
     };
     print_result(args.json, &result, || result.text())
@@ -229,7 +292,7 @@ fn measure(
     model: &EvaluatedModel,
     device: runner_spec::program::Device,
     data: &EvaluationData,
-    settings: &RowSettings,
+    settings: &ReadingSettings,
 ) -> anyhow::Result<ModelLosses> {
     let (model, weights, step) = model.load(device)?;
     let loss = data.rows.as_ref().map(|split| {
@@ -262,8 +325,19 @@ impl Evaluation {
             lines.extend(self.val_bits_per_byte.map(|bits| format!("bits/byte   {bits:.4}")));
             lines.push(format!("tokens      {tokens}"));
         }
-        if let (Some(acc), Some(norm), Some(n)) = (self.hellaswag_acc, self.hellaswag_acc_norm, self.hellaswag_n) {
-            lines.push(format!("hellaswag   acc {:.2}%  acc_norm {:.2}%  of {n} items", acc * 100.0, norm * 100.0));
+        if let (Some(acc), Some(norm), Some(by_characters), Some(n)) =
+            (self.hellaswag_acc, self.hellaswag_acc_norm, self.hellaswag_acc_norm_chars, self.hellaswag_n)
+        {
+            let [acc, norm, by_characters] = [acc, norm, by_characters].map(|share| format!("{:.2}%", share * 100.0));
+            lines.push(format!("hellaswag   acc {acc}  acc_norm {norm}  acc_norm_chars {by_characters}  of {n} items"));
+            lines.push(
+                "            acc_norm: loss per token; acc_norm_chars: loss per character, lm-eval's acc_norm"
+                    .to_owned(),
+            );
+            let text = self.hellaswag_text.unwrap_or_default();
+            let prefix = self.hellaswag_prefix.as_deref();
+            let prefix = prefix.map_or_else(String::new, |prefix| format!("; contexts after {}", printable(prefix)));
+            lines.push(format!("            text: {text}{prefix}"));
         }
         lines.push(format!("time        {:.1} s\n", self.eval_ms / 1e3));
         lines.join("\n")

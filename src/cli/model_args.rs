@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use runner_data::TextTokenizer;
+use runner_data::ModelTokenizer;
 use runner_engine::evaluated_model::EvaluatedModel;
 use runner_engine::opened_run::open_run;
 use runner_engine::prepare::fetch_model_folder;
@@ -49,6 +49,10 @@ pub(crate) struct ModelArgs {
     /// [default: the tokenizer beside the weights].
     #[arg(long, value_name = "TOKENIZER")]
     pub tokenizer: Option<String>,
+    /// Read text without the token that rows of training begin with (`bos` of data.layout.padded, or what the tokenizer of weights puts in
+    /// front of a text). `eval --text` then reads packed rows.
+    #[arg(long)]
+    pub no_bos: bool,
     #[command(flatten)]
     pub checkpoint: CheckpointArgs,
     /// The device to compute on.
@@ -105,11 +109,12 @@ impl ModelArgs {
         model: &EvaluatedModel,
         pool: &rayon::ThreadPool,
         screen: &mut Screen,
-    ) -> anyhow::Result<TextTokenizer> {
+    ) -> anyhow::Result<ModelTokenizer> {
         let named = self.tokenizer.as_deref().map(|name| find_tokenizer(name, screen)).transpose()?;
         let host = host_without_runs(self.threads)?;
         let tokenizer = model.tokenizer(named.as_ref(), pool, &host, &mut PreparationObserver::new(screen));
-        Ok(tokenizer.map_err(reword_engine_error)?)
+        let tokenizer = tokenizer.map_err(reword_engine_error)?;
+        Ok(if self.no_bos { tokenizer.without_prefix() } else { tokenizer })
     }
 
     /// The device to read `model` on; notes about the choice go to standard error.

@@ -1,8 +1,9 @@
 // Multiple choice over the steps, and every evaluation as a table.
 
 const CHOICES = [
-  ["hellaswag_acc_norm", "acc_norm"],
-  ["hellaswag_acc", "acc"],
+  ["hellaswag_acc_norm", "acc_norm", "loss per token"],
+  ["hellaswag_acc_norm_chars", "acc_norm_chars", "loss per character"],
+  ["hellaswag_acc", "acc", "loss"],
 ];
 
 /** The standard error of a share of `n`. */
@@ -42,12 +43,13 @@ function evaluationTable(scored) {
       loss(e.val_bits_per_byte),
       percentError(e.hellaswag_acc, standardError(e.hellaswag_acc, e.hellaswag_n)),
       percentError(e.hellaswag_acc_norm, standardError(e.hellaswag_acc_norm, e.hellaswag_n)),
+      percentError(e.hellaswag_acc_norm_chars, standardError(e.hellaswag_acc_norm_chars, e.hellaswag_n)),
       isNumber(e.hellaswag_n) ? count(e.hellaswag_n) : null,
     ]),
   );
   const columns = [
     { name: "run" },
-    ...["step", "val loss", "perplexity", "bits/byte", "acc", "acc_norm", "items"].map((name) => ({ name, number: true })),
+    ...["step", "val loss", "perplexity", "bits/byte", "acc", "acc_norm", "acc_norm_chars", "items"].map((name) => ({ name, number: true })),
   ];
   const used = (cells) => cells.slice(many ? 0 : 1, scored ? undefined : 5);
   const caption = scored ? "Every evaluation; ± is one standard error" : "Every evaluation";
@@ -63,12 +65,13 @@ function renderEvaluation(width) {
   const scored = data.runs.some((run) => run.curves.evals.some((e) => isNumber(e.hellaswag_acc)));
   const columns = width < 640 ? 1 : 2;
   const each = Math.floor((width - 20 * (columns - 1)) / columns);
-  const chart = ([metric, name]) =>
+  const measured = CHOICES.filter(([metric]) => data.runs.some((run) => run.curves.evals.some((e) => isNumber(e[metric]))));
+  const chart = ([metric, name, measure]) =>
     lineChart({
       group: "choice",
       name,
       title: `HellaSwag ${name}`,
-      unit: "share right; bars ± 1 standard error",
+      unit: `share right by the smallest ${measure}; bars ± 1 standard error`,
       axis: state.axis,
       pad: 0.03,
       width: each,
@@ -80,7 +83,7 @@ function renderEvaluation(width) {
     });
   return [
     scored
-      ? el("div", { class: `grid of-${columns}` }, CHOICES.map(chart))
+      ? el("div", { class: `grid of-${columns}` }, measured.map(chart))
       : note("Multiple choice (HellaSwag) was not configured."),
     evaluationTable(scored),
   ];

@@ -30,6 +30,7 @@ mod proxy;
 mod ranks;
 mod report;
 mod reproduce;
+mod row_formats;
 mod runs;
 #[path = "../common/sandbox.rs"]
 mod sandbox;

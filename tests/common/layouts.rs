@@ -158,7 +158,7 @@ pub struct ObservedRun {
     /// Loss and gradient norm of each step.
     pub steps: Vec<[f64; 2]>,
     /// Validation loss and multiple-choice accuracies.
-    pub evals: Vec<[f64; 3]>,
+    pub evals: Vec<[f64; 4]>,
     pub samples: Vec<String>,
 }
 
@@ -171,7 +171,7 @@ impl Observer for ObservedRun {
         match event {
             Event::Step(m) => self.steps.push([m.loss, m.grad_norm]),
             Event::Eval(m) => {
-                let numbers = [m.val_loss, m.hellaswag_acc, m.hellaswag_acc_norm];
+                let numbers = [m.val_loss, m.hellaswag_acc, m.hellaswag_acc_norm, m.hellaswag_acc_norm_chars];
                 self.evals.push(numbers.map(|n| n.expect("it is evaluated")));
             }
             Event::Sample(s) => self.samples.push(format!("{} {}: {}", s.prompt, s.index, s.text)),

@@ -342,7 +342,8 @@ fn choice_item(index: u64) -> ChoiceItem {
     let stream = (2 << 20) + 8 * index;
     let sizes: Vec<usize> = (0..6).map(|k| mix(stream + 7, k) as usize).collect();
     let endings = (0..4).map(|e| below(stream + 1 + e as u64, 2 + sizes[1 + e] % 9, VOCAB)).collect();
-    ChoiceItem { context: below(stream, 3 + sizes[0] % 10, VOCAB), endings, label: sizes[5] % 4 }
+    let context = below(stream, 3 + sizes[0] % 10, VOCAB);
+    ChoiceItem { context, endings, characters: vec![1; 4], label: sizes[5] % 4, ..ChoiceItem::default() }
 }
 
 /// The summed loss of each ending within a multiple of PyTorch's f32 error, so that means agree too; counts are equal.

@@ -75,7 +75,9 @@ fn items(spec: &ModelSpec, count: usize) -> Vec<ChoiceItem> {
         .map(|i| ChoiceItem {
             context: ids("context", i, 1 + i * 7 % 11),
             endings: (0..2 + i % 3).map(|e| ending(i, e)).collect(),
+            characters: (0..2 + i % 3).map(|e| 1 + (5 * i + 3 * e) % 11).collect(),
             label: i % 2,
+            ..ChoiceItem::default()
         })
         .collect()
 }
@@ -121,7 +123,7 @@ fn a_candidate_in_a_batch_scores_as_alone() {
     for (i, item) in items.iter().enumerate() {
         for ending in &item.endings {
             if i % 7 == 0 {
-                let alone = [ChoiceItem { endings: vec![ending.clone()], ..item.clone() }];
+                let alone = [ChoiceItem { endings: vec![ending.clone()], characters: vec![1], ..item.clone() }];
                 let partial = through(&ChoiceBatches::new(&alone, spec.context_length), &one, 1);
                 crate::common::assert_close_relative("ending", &together[endings..=endings], &partial, 1e-6);
             }

@@ -43,7 +43,7 @@ def check_events(folder):
     for kind, key, tag in [
         *(("train", k, f"train/{k}") for k in ["epoch", "loss", "perplexity", "lr", "grad_norm", "tokens", "tokens_per_second", "mfu"]),
         *(("train", f"{k}_ms", f"time/{k}_ms") for k in ["step", "data", "forward", "backward", "optimizer", "comm"]),
-        *(("eval", k, f"eval/{k}") for k in ["val_loss", "val_perplexity", "hellaswag_acc", "hellaswag_acc_norm", "hellaswag_n"]),
+        *(("eval", k, f"eval/{k}") for k in ["val_loss", "val_perplexity", "hellaswag_acc", "hellaswag_acc_norm", "hellaswag_acc_norm_chars", "hellaswag_n"]),
     ]:
         expected = [(r["step"], float(numpy.float32(r[key]))) for r in record if r["kind"] == kind and r.get(key) is not None]
         assert len(expected) == len(points(tag)), tag

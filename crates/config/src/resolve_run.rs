@@ -2,7 +2,8 @@
 
 use super::resolver::Resolver;
 use runner_spec::experiment::{
-    Decay, Eval, EvalLoss, HellaSwag, HubChoice, Log, Mlflow, Optimizer, Precision, Samples, Schedule, StepDecay, Train,
+    ChoiceText, Decay, Eval, EvalLoss, HellaSwag, HubChoice, Log, Mlflow, Optimizer, Precision, Samples, Schedule,
+    StepDecay, Train,
 };
 use runner_spec::format::choice_name;
 
@@ -109,6 +110,13 @@ impl Resolver<'_> {
                 &["eval.hellaswag", "eval.hellaswag.file", "eval.hellaswag.builtin", "eval.hellaswag.hub"],
                 "`eval.hellaswag` names no items",
                 "give `hub: Rowan/hellaswag`, `file:` a JSONL or parquet file, or `builtin: stories`",
+            );
+        }
+        if hellaswag.builtin.is_some() && hellaswag.text == ChoiceText::LmEval {
+            return self.refuse(
+                &["eval.hellaswag.text"],
+                "`eval.hellaswag.text: lm_eval` needs fields that the built-in items do not have",
+                "use `raw`, or give HellaSwag itself: `hub: Rowan/hellaswag`",
             );
         }
         if let Some(source) = self.layers.origin("eval.hellaswag.hub", false) {

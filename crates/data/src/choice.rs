@@ -1,17 +1,18 @@
 //! Multiple-choice items in HellaSwag's format: JSON lines, or the rows of a parquet file.
 
+mod lm_eval_text;
+
 use std::path::Path;
 
 use rayon::prelude::*;
 use serde_json::{Map, Value};
 
 use super::error::{DataError, Result};
+use super::model_tokenizer::ModelTokenizer;
 use super::source::{JsonFormat, for_each_record, for_each_row, is_parquet};
-use super::tokenizer::TextTokenizer;
+use lm_eval_text::is_python_space;
 use runner_spec::data::{ChoiceFacts, ChoiceItem};
-
-/// The fields of an item that are read.
-const FIELDS: [&str; 3] = ["ctx", "label", "endings"];
+use runner_spec::experiment::ChoiceText;
 
 /// An item before it is encoded.
 struct RawItem {
@@ -22,11 +23,12 @@ struct RawItem {
     label: usize,
 }
 
-/// Loads and encodes the first `limit` items of `path`. Endings are encoded with a blank in front.
+/// Loads and encodes the first `limit` items of `path`, with their text prepared as `text` says.
 pub(super) fn load_items(
     path: &Path,
     limit: Option<usize>,
-    tokenizer: &TextTokenizer,
+    text: ChoiceText,
+    tokenizer: &ModelTokenizer,
 ) -> Result<(Vec<ChoiceItem>, ChoiceFacts)> {
     let mut written = Vec::new();
     if limit != Some(0) {
@@ -35,15 +37,15 @@ pub(super) fn load_items(
             limit.is_none_or(|limit| written.len() < limit)
         };
         if is_parquet(path)? {
-            for_each_row(path, &FIELDS, &mut |row, object| {
+            for_each_row(path, fields(text), &mut |row, object| {
                 let place = format!("row {row}");
                 let wrong = |message: String| DataError::file(path, format!("row {row}: {message}"));
-                Ok(add(parse(place, &object).map_err(wrong)?))
+                Ok(add(parse(place, &object, text).map_err(wrong)?))
             })?;
         } else {
             for_each_record(path, JsonFormat::Lines, &mut |position, object| {
                 let place = format!("line {}", position.line);
-                Ok(add(parse(place, &object).map_err(|message| position.error(path, message))?))
+                Ok(add(parse(place, &object, text).map_err(|message| position.error(path, message))?))
             })?;
         }
     }
@@ -58,6 +60,7 @@ pub(super) fn load_items(
             hasher.update(&token.to_le_bytes());
         }
     };
+    // Not over the prefix: it follows from the layout of the rows, which has its own place in a plan.
     for item in &items {
         add(&item.context);
         item.endings.iter().for_each(|ending| add(ending));
@@ -67,15 +70,37 @@ pub(super) fn load_items(
     Ok((items, facts))
 }
 
-fn parse(place: String, object: &Map<String, Value>) -> Result<RawItem, String> {
-    let wanted =
-        |name: &str| object.get(name).ok_or_else(|| format!("no field `{name}`; an item has ctx, label and endings"));
-    let context = wanted("ctx")?.as_str().ok_or("`ctx` is not a string")?.to_owned();
-    if context.is_empty() {
+/// The fields of an item that are read for `text`.
+fn fields(text: ChoiceText) -> &'static [&'static str] {
+    match text {
+        ChoiceText::Raw => &["ctx", "label", "endings"],
+        ChoiceText::LmEval => &["activity_label", "ctx_a", "ctx_b", "label", "endings"],
+    }
+}
+
+fn parse(place: String, object: &Map<String, Value>, text: ChoiceText) -> Result<RawItem, String> {
+    let wanted = |name: &str| {
+        object.get(name).ok_or_else(|| match text {
+            ChoiceText::Raw => format!("no field `{name}`; an item has ctx, label and endings"),
+            ChoiceText::LmEval => format!("no field `{name}`; `text: lm_eval` needs {}", fields(text).join(", ")),
+        })
+    };
+    let string = |name: &str| wanted(name)?.as_str().ok_or_else(|| format!("`{name}` is not a string"));
+    let context = match text {
+        ChoiceText::Raw => string("ctx")?.to_owned(),
+        ChoiceText::LmEval => lm_eval_text::context(string("activity_label")?, string("ctx_a")?, string("ctx_b")?),
+    };
+    if context.trim_end_matches(is_python_space).is_empty() {
         return Err("`ctx` is empty".into());
     }
     let endings = wanted("endings")?.as_array().ok_or("`endings` is not an array")?;
-    let endings = endings.iter().map(|ending| ending.as_str().map(str::to_owned));
+    let endings = endings.iter().map(|ending| {
+        let ending = ending.as_str()?;
+        Some(match text {
+            ChoiceText::Raw => ending.to_owned(),
+            ChoiceText::LmEval => lm_eval_text::clean(ending),
+        })
+    });
     let endings: Vec<_> = endings.collect::<Option<_>>().ok_or("`endings` are not all strings")?;
     if endings.len() < 2 {
         return Err(format!("{} endings; a choice is of two or more", endings.len()));
@@ -91,13 +116,27 @@ fn parse(place: String, object: &Map<String, Value>) -> Result<RawItem, String> 
     Ok(RawItem { place, context, endings, label })
 }
 
-fn encode(item: &RawItem, path: &Path, tokenizer: &TextTokenizer) -> Result<ChoiceItem> {
+/// Encodes `item` by the rule of lm-eval (`_encode_pair`). Blanks at the end of the context go to the ending. Context and ending are encoded
+/// together, because the tokens of an ending may depend on what precedes it, and the ending has the tokens after as many as the context has
+/// alone. So where a token spans the border, the model reads the context's own tokens, and the ending loses that token.
+fn encode(item: &RawItem, path: &Path, tokenizer: &ModelTokenizer) -> Result<ChoiceItem> {
     let encode = |text: &str| {
         let place = || format!("{}, {}", path.display(), item.place);
-        tokenizer.encode_document(text).map_err(|error| error.within(&place()))
+        tokenizer.text.encode_document(text).map_err(|error| error.within(&place()))
     };
-    let endings = item.endings.iter().map(|ending| encode(&format!(" {ending}"))).collect::<Result<_>>()?;
-    Ok(ChoiceItem { context: encode(&item.context)?, endings, label: item.label })
+    let context = encode(item.context.trim_end_matches(is_python_space))?;
+    let mut endings = Vec::with_capacity(item.endings.len());
+    for (index, ending) in item.endings.iter().enumerate() {
+        let whole = encode(&format!("{} {ending}", item.context))?;
+        let tokens = whole.get(context.len()..).unwrap_or_default().to_vec();
+        if tokens.is_empty() {
+            let message = format!("{}: `endings[{index}]` adds no tokens to those of the context", item.place);
+            return Err(DataError::file(path, message));
+        }
+        endings.push(tokens);
+    }
+    let characters = item.endings.iter().map(|ending| ending.chars().count()).collect();
+    Ok(ChoiceItem { prefix: tokenizer.prefix().to_vec(), context, endings, characters, label: item.label })
 }
 
 #[cfg(test)]
@@ -109,12 +148,18 @@ mod tests {
     use parquet::schema::parser::parse_message_type;
 
     use super::*;
+    use crate::tokenizer::{TextTokenizer, load_tokenizer};
+    use runner_spec::experiment::{Layout, Tokenizer};
+
+    fn bytes() -> ModelTokenizer {
+        ModelTokenizer::of_weights(TextTokenizer::bytes())
+    }
 
     fn items(content: &str, limit: Option<usize>) -> Result<Vec<ChoiceItem>, String> {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.jsonl");
         std::fs::write(&path, content).unwrap();
-        let loaded = load_items(&path, limit, &TextTokenizer::bytes());
+        let loaded = load_items(&path, limit, ChoiceText::Raw, &bytes());
         loaded.map(|(items, _)| items).map_err(|error| error.to_string().rsplit_once("a.jsonl").unwrap().1.to_owned())
     }
 
@@ -123,9 +168,99 @@ mod tests {
         let content = r#"{"ctx": "ab", "label": "1", "endings": ["c", "d"], "ind": 3}
 {"ctx": "x", "label": 0, "endings": ["y", "z", "q", "r"]}"#;
         let loaded = items(content, None).unwrap();
-        let first = ChoiceItem { context: vec![97, 98], endings: vec![vec![32, 99], vec![32, 100]], label: 1 };
+        let (endings, characters) = (vec![vec![32, 99], vec![32, 100]], vec![1, 1]);
+        let first = ChoiceItem { prefix: Vec::new(), context: vec![97, 98], endings, characters, label: 1 };
         assert_eq!((loaded.len(), &loaded[0]), (2, &first));
         assert_eq!(items(content, Some(1)).unwrap(), [first]);
+    }
+
+    /// Against lm-eval's rule with Python's `tokenizers`: see `tests/golden/choice_tokens.py`.
+    #[test]
+    fn endings_have_the_tokens_that_lm_eval_gives_them() {
+        let cases: Vec<Value> = serde_json::from_str(include_str!("../../../tests/golden/choice_tokens.json")).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let (file, tokenizer) = (dir.path().join("a.jsonl"), dir.path().join("tokenizer.json"));
+        let ids = |value: &Value| -> Vec<u32> { serde_json::from_value(value.clone()).unwrap() };
+        let mut names = Vec::new();
+        for case in &cases {
+            names.push(case["name"].as_str().unwrap());
+            std::fs::write(&tokenizer, case["tokenizer"].to_string()).unwrap();
+            let tokenizer = load_tokenizer(&Tokenizer::File(tokenizer.clone())).unwrap();
+            let tokenizer = ModelTokenizer::of_weights(tokenizer);
+            let written = case["items"].as_array().unwrap();
+            let line = |item: &Value| {
+                let endings: Vec<&String> = item["endings"].as_object().unwrap().keys().collect();
+                serde_json::json!({"ctx": item["ctx"], "endings": endings, "label": 0}).to_string()
+            };
+            std::fs::write(&file, written.iter().map(line).collect::<Vec<_>>().join("\n")).unwrap();
+            let (items, _) = load_items(&file, None, ChoiceText::Raw, &tokenizer).unwrap();
+            for (item, expected) in items.iter().zip(written) {
+                let what = format!("{}, {}", case["name"], expected["ctx"]);
+                assert_eq!(item.prefix, ids(&case["front"]), "{what}");
+                assert_eq!(item.context, ids(&expected["context"]), "{what}");
+                for ((ending, expected), (tokens, characters)) in
+                    expected["endings"].as_object().unwrap().iter().zip(item.endings.iter().zip(&item.characters))
+                {
+                    assert_eq!(*tokens, ids(expected), "{what}, {ending:?}");
+                    assert_eq!(*characters, ending.chars().count(), "{what}, {ending:?}");
+                }
+            }
+            assert_eq!(items.len(), written.len());
+        }
+        assert_eq!(names.len(), 9, "{names:?}");
+    }
+
+    #[test]
+    fn an_ending_without_tokens_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, tokenizer) = (dir.path().join("a.jsonl"), dir.path().join("words.json"));
+        let words = r#"{"model": {"type": "WordLevel", "vocab": {"a": 0, "b": 1}, "unk_token": "a"},
+            "pre_tokenizer": {"type": "WhitespaceSplit"}, "version": "1.0"}"#;
+        std::fs::write(&tokenizer, words).unwrap();
+        std::fs::write(&file, r#"{"ctx": "a", "label": 0, "endings": ["b", " "]}"#).unwrap();
+        let tokenizer = ModelTokenizer::of_weights(load_tokenizer(&Tokenizer::File(tokenizer)).unwrap());
+        let error = load_items(&file, None, ChoiceText::Raw, &tokenizer).unwrap_err().to_string();
+        assert!(error.ends_with("line 1: `endings[1]` adds no tokens to those of the context"), "{error}");
+    }
+
+    #[test]
+    fn lm_evals_text_is_made_of_its_own_fields() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("a.jsonl");
+        let load = |content: &str| {
+            std::fs::write(&file, content).unwrap();
+            load_items(&file, None, ChoiceText::LmEval, &bytes()).map(|(items, _)| items)
+        };
+        let content = r#"{"activity_label": "Baking", "ctx_a": "[header] How [title] Mix.", "ctx_b": "the MAN", "ctx": "unread",
+            "label": "0", "endings": ["[step] stirs  it.", " eats "]}"#;
+        let items = load(&content.replace('\n', "")).unwrap();
+        let text = |tokens: &[u32]| String::from_utf8(tokens.iter().map(|&byte| byte as u8).collect()).unwrap();
+        assert_eq!(text(&items[0].context), "Baking: How. Mix. The man");
+        assert_eq!(items[0].endings.iter().map(|ending| text(ending)).collect::<Vec<_>>(), ["  stirs it.", " eats"]);
+        assert_eq!(items[0].characters, [" stirs it.".len(), 4]);
+        let error = load(r#"{"ctx": "a", "label": 0, "endings": ["b", "c"]}"#).unwrap_err().to_string();
+        let fields = "`text: lm_eval` needs activity_label, ctx_a, ctx_b, label, endings";
+        assert!(error.ends_with(&format!("line 1: no field `activity_label`; {fields}")), "{error}");
+    }
+
+    #[test]
+    fn a_prefix_is_in_no_hash() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("a.jsonl");
+        std::fs::write(&file, r#"{"ctx": "a", "label": 0, "endings": ["b", "c"]}"#).unwrap();
+        let end = "<|endoftext|>".to_owned();
+        let padded = Layout::Padded {
+            length: 8,
+            bos: end.clone(),
+            eos: end.clone(),
+            pad: end,
+            mask: runner_spec::experiment::PaddingMask::Causal,
+        };
+        let padded = ModelTokenizer::of_rows(TextTokenizer::bytes(), &padded);
+        let (with, facts) = load_items(&file, None, ChoiceText::Raw, &padded).unwrap();
+        let (without, other) = load_items(&file, None, ChoiceText::Raw, &bytes()).unwrap();
+        assert_eq!((&with[0].prefix[..], &without[0].prefix[..]), (&[256][..], &[][..]));
+        assert_eq!(facts, other);
     }
 
     /// The schema of Rowan/hellaswag on the hub, without the columns that are not read.
@@ -179,7 +314,7 @@ mod tests {
             serde_json::json!({"ctx": "x", "label": 0, "endings": ["yé", "z"]}),
         ];
         std::fs::write(&lines, objects.map(|object| object.to_string()).join("\n")).unwrap();
-        let load = |path: &Path, limit| load_items(path, limit, &TextTokenizer::bytes());
+        let load = |path: &Path, limit| load_items(path, limit, ChoiceText::Raw, &bytes());
         assert_eq!(load(&rows, None).unwrap(), load(&lines, None).unwrap());
         assert_eq!(load(&rows, Some(1)).unwrap().0.len(), 1);
         write_rows(&rows, &[(3, "ab", ["c", "d"], "1"), (4, "x", ["y", "z"], "")]);

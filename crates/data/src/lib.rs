@@ -9,6 +9,7 @@ pub mod gc;
 pub mod hub;
 mod inspect;
 mod mapped_file;
+mod model_tokenizer;
 mod prepare;
 mod progress;
 mod sampler;
@@ -29,6 +30,7 @@ pub use inspect::{
     DocumentCounts, InspectedFile, InspectionReport, Sample, TextFacts, TokenFrequency, Vocabulary, inspect_text,
     inspect_tokens,
 };
+pub use model_tokenizer::ModelTokenizer;
 pub use prepare::{
     DataRequest, EvaluationData, EvaluationRequest, Prepared, TokensOrigin, prepare, prepare_evaluation,
 };

@@ -17,6 +17,7 @@ use super::choice;
 use super::error::{DataError, Result};
 use super::fingerprint::hash_parts;
 use super::gc::data_key;
+use super::model_tokenizer::ModelTokenizer;
 use super::progress::{Progress, Report};
 use super::source::{DocumentFormat, LocatedSource, locate, read_in_batches, separate_source};
 use super::split::{Dataset, PaddingTokens, Split};
@@ -50,12 +51,20 @@ pub struct DataRequest<'a> {
 pub struct Prepared {
     pub facts: DataFacts,
     pub dataset: Dataset,
-    pub tokenizer: TextTokenizer,
+    pub tokenizer: ModelTokenizer,
     pub choice: Option<Vec<ChoiceItem>>,
     /// The origin of the tokens of each source, in the order in which they were loaded.
     pub origins: Vec<TokensOrigin>,
     /// Locks that keep the entries in the cache.
     _cache_locks: Vec<File>,
+}
+
+impl Prepared {
+    /// Takes away the tokens that prompts and contexts begin with.
+    pub fn remove_prefix(&mut self) {
+        self.tokenizer = self.tokenizer.clone().without_prefix();
+        self.choice.iter_mut().flatten().for_each(|item| item.prefix.clear());
+    }
 }
 
 /// The files that the tokens of a source are from, and the entry of the cache that holds them.
@@ -160,11 +169,12 @@ impl Preparation<'_> {
         let (validation_split, validation_facts) = separate.or(held_out).unzip();
         let (test_split, test_facts) = test.as_ref().map(whole).transpose()?.unzip();
 
+        let tokenizer = ModelTokenizer::of_rows(tokenizer, self.layout);
         let choice = request.choice.map(|set| self.load_choice(set, &tokenizer)).transpose()?;
         let (choice, choice_facts) = choice.unzip();
         let facts = DataFacts {
-            tokenizer_vocab: tokenizer.vocab_size(),
-            tokenizer_hash: tokenizer.hash().to_owned(),
+            tokenizer_vocab: tokenizer.text.vocab_size(),
+            tokenizer_hash: tokenizer.text.hash().to_owned(),
             train: train_facts,
             validation: validation_facts,
             test: test_facts,
@@ -384,7 +394,7 @@ impl Preparation<'_> {
         Ok(())
     }
 
-    fn load_choice(&self, set: &HellaSwag, tokenizer: &TextTokenizer) -> Result<(Vec<ChoiceItem>, ChoiceFacts)> {
+    fn load_choice(&self, set: &HellaSwag, tokenizer: &ModelTokenizer) -> Result<(Vec<ChoiceItem>, ChoiceFacts)> {
         let path: PathBuf = match (&set.file, set.builtin) {
             (Some(file), _) if !file.exists() => {
                 let message = format!("there is no file {}; {HELLASWAG_FILE_ADVICE}", file.display());
@@ -397,7 +407,7 @@ impl Preparation<'_> {
                 return Err(DataError::setting("eval.hellaswag", message));
             }
         };
-        let (items, facts) = choice::load_items(&path, set.limit, tokenizer)?;
+        let (items, facts) = choice::load_items(&path, set.limit, set.text, tokenizer)?;
         if let Some(vocabulary) = self.vocab_size {
             for (number, item) in (1..).zip(&items) {
                 let mut tokens = (0..).zip(item.context.iter().chain(item.endings.iter().flatten()));

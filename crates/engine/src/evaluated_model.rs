@@ -10,7 +10,7 @@ use crate::observer::RunObserver;
 use crate::opened_run::OpenedRun;
 use crate::prepare::Host;
 use runner_compute::model::{Model, Params};
-use runner_data::{TextTokenizer, load_tokenizer};
+use runner_data::{ModelTokenizer, TextTokenizer, load_tokenizer};
 use runner_exec::eval::InferenceSettings;
 use runner_machine::local_cluster::local_cluster;
 use runner_spec::experiment::{DeviceChoice, Precision, Tokenizer};
@@ -81,13 +81,13 @@ impl EvaluatedModel {
         pool: &rayon::ThreadPool,
         host: &Host,
         observer: &mut dyn RunObserver,
-    ) -> Result<TextTokenizer, EngineError> {
+    ) -> Result<ModelTokenizer, EngineError> {
         let rows = self.spec().vocab_size;
         let (path, given) = match &self.origin {
             ModelOrigin::Checkpoint(run, _) => {
                 let own = run.tokenizer(pool, host, observer)?;
                 match named {
-                    None => return Ok(own),
+                    None => return Ok(ModelTokenizer::of_rows(own, &run.experiment.data.layout)),
                     Some(_) if own.knows_text() => {
                         let message =
                             "--tokenizer: the run has a tokenizer, with which it was trained; leave the flag out";
@@ -98,7 +98,7 @@ impl EvaluatedModel {
             }
             ModelOrigin::Weights(_, path) => (path, named.cloned().or_else(|| tokenizer_in(path))),
         };
-        let Some(tokenizer) = given else { return Ok(TextTokenizer::ids(rows)) };
+        let Some(tokenizer) = given else { return Ok(ModelTokenizer::of_weights(TextTokenizer::ids(rows))) };
         let tokenizer = load_tokenizer(&tokenizer)?;
         let tokens = tokenizer.vocab_size();
         if tokens > rows {
@@ -108,7 +108,10 @@ impl EvaluatedModel {
                  trained with"
             )));
         }
-        Ok(tokenizer)
+        Ok(match &self.origin {
+            ModelOrigin::Checkpoint(run, _) => ModelTokenizer::of_rows(tokenizer, &run.experiment.data.layout),
+            ModelOrigin::Weights(..) => ModelTokenizer::of_weights(tokenizer),
+        })
     }
 
     /// The device that `choice` means for reading this model, in a process with `threads` threads. Notes about the choice go to `notes`.

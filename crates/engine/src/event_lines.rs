@@ -132,6 +132,9 @@ impl EventLines {
         if let (Some(acc), Some(norm)) = (m.hellaswag_acc, m.hellaswag_acc_norm) {
             let _ = write!(out, "  hellaswag acc {} acc_norm {}", percent(acc), percent(norm));
         }
+        if let Some(norm) = m.hellaswag_acc_norm_chars {
+            let _ = write!(out, " acc_norm_chars {}", percent(norm));
+        }
         if let Some(n) = m.hellaswag_n {
             let _ = write!(out, " of {}", count(n));
         }
@@ -233,8 +236,14 @@ mod tests {
         assert!(lines.line(&Event::Eval(eval.clone())).unwrap().ends_with("perplexity 4.48  bits/byte 2.1640"));
         eval.hellaswag_acc = Some(0.25);
         eval.hellaswag_acc_norm = Some(0.3);
+        eval.hellaswag_acc_norm_chars = Some(0.28);
         eval.hellaswag_n = Some(1000);
-        assert!(lines.line(&Event::Eval(eval)).unwrap().ends_with("hellaswag acc 25.0% acc_norm 30.0% of 1,000"));
+        assert!(
+            lines
+                .line(&Event::Eval(eval))
+                .unwrap()
+                .ends_with("hellaswag acc 25.0% acc_norm 30.0% acc_norm_chars 28.0% of 1,000")
+        );
     }
 
     #[test]

@@ -111,7 +111,7 @@ impl OpenedRun {
                 observer.observe(&RunEvent::Warning(&format!("{error}; the tokenizer is made again from the data")));
             }
         }
-        Ok(self.check_same_data(prepare_data(&self.experiment, pool, host, observer)?)?.tokenizer)
+        Ok(self.check_same_data(prepare_data(&self.experiment, pool, host, observer)?)?.tokenizer.text)
     }
 
     /// Prepares the run's data again, for an experiment that differs from the run's in its evaluation at most.

@@ -11,7 +11,8 @@ use std::time::Instant;
 
 use runner_compute::state::TrainState;
 use runner_data::{
-    DataError, DataRequest, EvaluationData, EvaluationRequest, Prepared, Progress, TextTokenizer, content_hash,
+    DataError, DataRequest, EvaluationData, EvaluationRequest, ModelTokenizer, Prepared, Progress, TextTokenizer,
+    content_hash,
 };
 use runner_exec::{ExecError, Resources, parameter_layout, state_dtype};
 use runner_files::is_absent;
@@ -387,7 +388,7 @@ fn check_unchanged(weights: &OpenedWeights, facts: &DataFacts, cache: &Path) -> 
 
 /// # Errors
 /// If `tokenizer` does not encode a prompt of `experiment`.
-pub fn check_prompts(experiment: &Experiment, tokenizer: &TextTokenizer) -> Result<(), EngineError> {
+pub fn check_prompts(experiment: &Experiment, tokenizer: &ModelTokenizer) -> Result<(), EngineError> {
     for prompt in experiment.eval.samples.iter().flat_map(|s| &s.prompts) {
         let encoded = tokenizer.encode_prompt(prompt);
         encoded.map_err(|error| EngineError::Request(format!("eval.samples.prompts: {error}")))?;

@@ -130,7 +130,7 @@ impl RunSession<'_> {
         let log_every = self.experiment.log.every;
         observer.observe(&RunEvent::Begin { run: &path, text: &text, step: from, steps, log_every });
         run.write_once(TOKENIZER, || {
-            self.ready.prepared.tokenizer.to_file().map_err(|error| EngineError::Other(error.to_string()))
+            self.ready.prepared.tokenizer.text.to_file().map_err(|error| EngineError::Other(error.to_string()))
         })?;
         let overrides = self.options.overrides.clone();
         let recorded = manifest::Session { started: time::now(), from_step: from, overrides, ..session };

@@ -19,7 +19,7 @@ use runner_compute::kernels::optimizer::DeviceSum;
 use runner_compute::observer::Observer;
 use runner_compute::optim;
 use runner_compute::state::TrainState;
-use runner_data::{Dataset, TextTokenizer};
+use runner_data::{Dataset, ModelTokenizer};
 use runner_spec::data::ChoiceItem;
 use runner_spec::event::{BestValidation, Event, StepMetrics};
 use runner_spec::program::{Instruction, ParallelMode, Program};
@@ -29,7 +29,7 @@ use runner_spec::topology::Lane;
 #[derive(Debug, Clone, Copy)]
 pub struct Resources<'a> {
     pub dataset: &'a Dataset,
-    pub tokenizer: &'a TextTokenizer,
+    pub tokenizer: &'a ModelTokenizer,
     /// Items of the multiple-choice evaluation, where there is one.
     pub choice: Option<&'a [ChoiceItem]>,
 }

@@ -10,7 +10,7 @@ use super::rank_context::RankContext;
 use super::trainer::Trainer;
 use crate::eval::{ChunkDecoder, Continuation, EvalError, TokenFeed, continue_prompt, indices_of_replica};
 use runner_compute::kernels::on_host;
-use runner_data::TextTokenizer;
+use runner_data::ModelTokenizer;
 use runner_spec::event::SampleText;
 use runner_spec::topology::Lane;
 
@@ -21,7 +21,7 @@ const ANNOUNCEMENT_LENGTH: usize = 5;
 pub(super) fn sample(
     context: RankContext<'_>,
     trainer: &Trainer,
-    tokenizer: &TextTokenizer,
+    tokenizer: &ModelTokenizer,
 ) -> Result<Vec<SampleText>, ExecError> {
     let program = context.program;
     let Some(spec) = &program.eval.samples else { return Ok(Vec::new()) };

@@ -92,7 +92,7 @@ impl Figure {
     }
 }
 
-pub(crate) const FIGURES: [Figure; 10] = [
+pub(crate) const FIGURES: [Figure; 11] = [
     Figure::new(["steps"; 3], Neither, |f| Some(f.steps as f64), |x| count(x as u64)),
     Figure::new(["train_loss", "train loss", "train loss"], Lower, |f| f.train_loss, loss)
         .measuring(MeasuredQuantity::TrainLoss),
@@ -106,6 +106,13 @@ pub(crate) const FIGURES: [Figure; 10] = [
         .measuring(MeasuredQuantity::MultipleChoice),
     Figure::new(["hellaswag_acc_norm", "acc_norm", "hellaswag acc_norm"], Higher, |f| f.hellaswag_acc_norm, percent)
         .measuring(MeasuredQuantity::MultipleChoice),
+    Figure::new(
+        ["hellaswag_acc_norm_chars", "acc_norm_chars", "hellaswag acc_norm_chars"],
+        Higher,
+        |f| f.hellaswag_acc_norm_chars,
+        percent,
+    )
+    .measuring(MeasuredQuantity::MultipleChoice),
     Figure::new(["tokens_per_second", "tokens/s", "tokens/s"], Higher, |f| f.tokens_per_second, rate),
     Figure::new(
         ["peak_memory_bytes", "memory", "peak memory"],
@@ -264,8 +271,8 @@ impl Comparison {
 
 /// The heads of the figures' columns, the least important first. A narrow table leaves them out in this order, then the settings in which
 /// the runs differ, and last the loss.
-const DISPENSABLE_HEADS: [&str; 9] =
-    ["time", "memory", "tokens/s", "steps", "acc", "acc_norm", "bits/byte", "train loss", "best val"];
+const DISPENSABLE_HEADS: [&str; 10] =
+    ["time", "memory", "tokens/s", "steps", "acc", "acc_norm_chars", "acc_norm", "bits/byte", "train loss", "best val"];
 const SETTING: u8 = DISPENSABLE_HEADS.len() as u8;
 const MAIN_LOSS: u8 = SETTING + 1;
 

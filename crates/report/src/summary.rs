@@ -21,11 +21,18 @@ pub fn details(summary: &Summary) -> String {
             best.map_or_else(String::new, |(step, best)| format!("  best {} at step {}", loss(best), count(step)));
         rows.push(("val loss", format!("{}{perplexity}{bits}{best}", loss(*last))));
     }
-    if let Some(EvalLine { hellaswag_acc: Some(acc), hellaswag_acc_norm: Some(norm), hellaswag_n, .. }) =
-        &summary.last_eval
+    if let Some(EvalLine {
+        hellaswag_acc: Some(acc),
+        hellaswag_acc_norm: Some(norm),
+        hellaswag_acc_norm_chars,
+        hellaswag_n,
+        ..
+    }) = &summary.last_eval
     {
+        let by_characters =
+            hellaswag_acc_norm_chars.map_or_else(String::new, |norm| format!("  acc_norm_chars {}", percent(norm)));
         let of = hellaswag_n.map_or_else(String::new, |n| format!("  of {} items", count(n)));
-        rows.push(("hellaswag", format!("acc {}  acc_norm {}{of}", percent(*acc), percent(*norm))));
+        rows.push(("hellaswag", format!("acc {}  acc_norm {}{by_characters}{of}", percent(*acc), percent(*norm))));
     }
     if let Some(TestResult { step, loss: test_loss, perplexity, bits_per_byte, tokens }) = &summary.test {
         let bits = bits_per_byte.map_or_else(String::new, |bits| format!("  bits/byte {}", loss(bits)));
@@ -96,6 +103,7 @@ mod tests {
             val_bits_per_byte: Some(0.6571),
             hellaswag_acc: Some(0.31),
             hellaswag_acc_norm: Some(0.335),
+            hellaswag_acc_norm_chars: Some(0.32),
             hellaswag_n: Some(200),
         };
         Summary {
@@ -137,7 +145,7 @@ mod tests {
         done: chars-0a1b2c3d, 2,000 steps, 1,536,000 tokens in 1m 52s, val loss 1.8123 (0.6571 bits/byte)
           train loss  1.7300
           val loss    1.8123  perplexity 6.12  bits/byte 0.6571  best 1.8100 at step 1,750
-          hellaswag   acc 31.0%  acc_norm 33.5%  of 200 items
+          hellaswag   acc 31.0%  acc_norm 33.5%  acc_norm_chars 32.0%  of 200 items
           test loss   1.8400  perplexity 6.30  (checkpoint of step 1,750, 111,488 tokens)
           speed       13,913 tokens/s  55.2 ms a step  (medians, 51.0 predicted)
           phases      data 0.1  forward 18.0  backward 35.0  optimizer 2.0 ms

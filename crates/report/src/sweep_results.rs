@@ -16,7 +16,9 @@ pub fn metric_text(metric: ObjectiveMetric, value: f64) -> String {
     match metric {
         ObjectiveMetric::ValLoss | ObjectiveMetric::TrainLoss | ObjectiveMetric::ValBitsPerByte => loss(value),
         ObjectiveMetric::ValPerplexity => format!("{value:.2}"),
-        ObjectiveMetric::HellaswagAcc | ObjectiveMetric::HellaswagAccNorm => percent(value),
+        ObjectiveMetric::HellaswagAcc | ObjectiveMetric::HellaswagAccNorm | ObjectiveMetric::HellaswagAccNormChars => {
+            percent(value)
+        }
         ObjectiveMetric::TokensPerSecond => rate(value),
     }
 }

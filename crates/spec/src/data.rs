@@ -89,11 +89,16 @@ impl Rows {
     }
 }
 
-/// One multiple-choice item in HellaSwag's form, as token ids: the context, and each ending (with its leading blank).
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// One multiple-choice item in HellaSwag's form, as token ids.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ChoiceItem {
+    /// The tokens in front of the context, which stay where the beginning of a long context is cut off.
+    pub prefix: Vec<u32>,
     pub context: Vec<u32>,
+    /// The tokens of each ending after the context, with the blank between them.
     pub endings: Vec<Vec<u32>>,
+    /// The characters of each ending, without the blank in front.
+    pub characters: Vec<usize>,
     pub label: usize,
 }
 

@@ -60,7 +60,11 @@ pub struct EvalMetrics {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub val_bits_per_byte: Option<f64>,
     pub hellaswag_acc: Option<f64>,
+    /// By the loss per token.
     pub hellaswag_acc_norm: Option<f64>,
+    /// By the loss per character.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hellaswag_acc_norm_chars: Option<f64>,
     pub hellaswag_n: Option<u64>,
     pub eval_ms: f64,
 }

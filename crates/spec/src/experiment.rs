@@ -21,7 +21,7 @@ pub use data::{
     Corpus, Data, HUB_DEFAULT_BRANCH, HubModel, HubSource, JsonSource, Layout, MAX_BPE_VOCABULARY, PaddingMask,
     ParquetSource, Source, Tokenizer, Validation,
 };
-pub use eval::{Eval, EvalLoss, HELLASWAG_FILE_ADVICE, HellaSwag, HubChoice, Samples};
+pub use eval::{ChoiceText, Eval, EvalLoss, HELLASWAG_FILE_ADVICE, HellaSwag, HubChoice, Samples};
 pub use parallel::{AutoOr, Parallel, ParallelMode, Pipeline, PipelineSchedule};
 pub use train::{Decay, DecayTarget, Decays, Optimizer, Recompute, Schedule, StepDecay, Train, Warmup};
 pub use weights_source::{ModelFolder, WeightsSource};

@@ -55,6 +55,9 @@ pub struct EvalLine {
     pub hellaswag_acc: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hellaswag_acc_norm: Option<f64>,
+    /// Lines of older versions lack it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hellaswag_acc_norm_chars: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hellaswag_n: Option<u64>,
 }

@@ -293,6 +293,10 @@ impl ReproductionVerdict {
                     self.compare_loss(step, "val_loss", a.val_loss, b.val_loss);
                     self.compare_bits(step, "hellaswag_acc", a.hellaswag_acc, b.hellaswag_acc);
                     self.compare_bits(step, "hellaswag_acc_norm", a.hellaswag_acc_norm, b.hellaswag_acc_norm);
+                    // Older versions did not record it.
+                    if let (Some(a), Some(b)) = (a.hellaswag_acc_norm_chars, b.hellaswag_acc_norm_chars) {
+                        self.compare_bits(step, "hellaswag_acc_norm_chars", Some(a), Some(b));
+                    }
                 }
                 // The original may have stopped between its last step and the evaluation after it.
                 (None, Some(_)) if step == until && !done => {}

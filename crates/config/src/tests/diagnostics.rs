@@ -79,6 +79,7 @@ says! {
     fraction_of_all: "model: {preset: gpt2-micro}\ndata:\n  train: {text: {files: [input.txt]}}\n  validation: {fraction: 1}\n";
     loss_without_validation: "model: {preset: gpt2-micro}\ndata:\n  train: {text: {files: [input.txt]}}\n  validation: null\neval: {loss: {batches: 3}}\n";
     hellaswag_of_nothing: with("eval: {hellaswag: {limit: 3}}\n");
+    hellaswag_text_of_builtin_items: with("eval: {hellaswag: {builtin: stories, text: lm_eval}}\n");
     hellaswag_of_two: with("eval: {hellaswag: {file: input.txt, builtin: stories}}\n");
     warmup_longer_than_the_run: with("train: {steps: 5}\nschedule: {warmup: {steps: 10}}\n");
     name_not_for_a_folder: with("name: ../evil\n");

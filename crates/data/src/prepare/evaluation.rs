@@ -4,23 +4,23 @@ use std::cell::RefCell;
 use std::fs::File;
 use std::path::Path;
 
-use super::{Preparation, Prepared};
+use super::{Preparation, Prepared, padding_tokens};
 use crate::cache::DataCache;
 use crate::error::{DataError, Result};
+use crate::model_tokenizer::ModelTokenizer;
 use crate::progress::Progress;
 use crate::split::Split;
 use crate::split_name::SplitName;
-use crate::tokenizer::TextTokenizer;
 use runner_spec::data::ChoiceItem;
 use runner_spec::experiment::{HellaSwag, Layout, Source};
 
 /// The data to evaluate a model on.
 #[derive(Debug, Clone, Copy)]
 pub struct EvaluationRequest<'a> {
-    pub tokenizer: &'a TextTokenizer,
-    /// Text, which is cut into packed rows of `length` tokens, as validation data is.
+    pub tokenizer: &'a ModelTokenizer,
+    /// Text, which is cut into rows of `layout`, as validation data is.
     pub text: Option<&'a Source>,
-    pub length: usize,
+    pub layout: &'a Layout,
     pub choice: Option<&'a HellaSwag>,
     /// The folder of tokens, created if necessary.
     pub cache_dir: &'a Path,
@@ -60,22 +60,29 @@ pub fn prepare_evaluation(
     request: &EvaluationRequest<'_>,
     progress: &(dyn Fn(Progress) + Sync),
 ) -> Result<EvaluationData> {
-    if !request.tokenizer.knows_text() && (request.text.is_some() || request.choice.is_some()) {
+    let tokenizer = &request.tokenizer.text;
+    if !tokenizer.knows_text() && (request.text.is_some() || request.choice.is_some()) {
         return Err(DataError::setting(
             "tokenizer",
             "the model has none that is known, so text has no tokens: name one",
         ));
     }
-    let layout = &Layout::Packed { length: request.length };
     let cache = DataCache::open(request.cache_dir)?;
     let vocab_size = Some(request.vocab_size);
-    let preparation =
-        Preparation { layout, fraction: None, vocab_size, cache, report: progress, origins: RefCell::default() };
+    let preparation = Preparation {
+        layout: request.layout,
+        fraction: None,
+        vocab_size,
+        cache,
+        report: progress,
+        origins: RefCell::default(),
+    };
     let rows = |source: &Source| -> Result<(Split, Vec<File>)> {
         let source = preparation.locate(source, SplitName::Validation)?;
-        let tokens = preparation.load_tokens(&source, request.tokenizer)?;
-        let range = 0..tokens.stream.count();
-        let (split, _) = preparation.cut_split(&tokens, request.tokenizer, None, &range, source.split.key())?;
+        let padding = padding_tokens(request.layout, tokenizer)?;
+        let tokens = preparation.load_tokens(&source, tokenizer)?;
+        let range = 0..tokens.units(padding);
+        let (split, _) = preparation.cut_split(&tokens, tokenizer, padding, &range, source.split.key())?;
         Ok((split, preparation.cache.take_locks(&source.hash)))
     };
     let (rows, locks) = request.text.map(rows).transpose()?.unzip();

@@ -75,12 +75,12 @@ fn a_fraction_is_held_out_from_the_end() {
     let mut rows = Rows::default();
     prepared.dataset.validation.as_ref().unwrap().fill([0], &mut rows).unwrap();
     let all = STORY.repeat(20);
-    assert_eq!(prepared.tokenizer.decode(&rows.inputs), all[train.tokens as usize..][..8]);
+    assert_eq!(prepared.tokenizer.text.decode(&rows.inputs), all[train.tokens as usize..][..8]);
     // The last training row ends where validation starts, or before.
     prepared.dataset.train.fill([train.rows - 1], &mut rows).unwrap();
     let end = train.rows as usize * 8 + 1;
     assert!(end as u64 <= train.tokens);
-    assert_eq!(prepared.tokenizer.decode(&rows.targets), all[end - 8..end]);
+    assert_eq!(prepared.tokenizer.text.decode(&rows.targets), all[end - 8..end]);
 }
 
 #[test]
@@ -144,8 +144,8 @@ fn a_trained_tokenizer_can_be_used_as_a_file() {
     let (loaded, hit) = folder.prepare_within(&packed(tokenizer, text(&[&file]), None, 16), None).unwrap();
     assert!(hit);
     assert_eq!(loaded.facts, trained.facts);
-    assert_eq!(loaded.tokenizer.end_of_text(), Some(1));
-    assert_eq!(loaded.tokenizer.decode(&loaded.tokenizer.encode_prompt("[BOT]the cat").unwrap()), "[BOT]the cat");
+    assert_eq!(loaded.tokenizer.text.end_of_text(), Some(1));
+    assert_eq!(loaded.tokenizer.text.decode(&loaded.tokenizer.encode_prompt("[BOT]the cat").unwrap()), "[BOT]the cat");
     assert_eq!(loaded.tokenizer.encode_prompt("[BOT]").unwrap(), [0]);
 }
 
@@ -193,12 +193,12 @@ fn padded_rows_hold_documents() {
     assert_eq!((prepared.facts.train.rows, validation.rows, validation.documents), (8, 2, 2));
     let mut rows = Rows::default();
     prepared.dataset.validation.as_ref().unwrap().fill([0], &mut rows).unwrap();
-    let row = prepared.tokenizer.decode(&rows.inputs);
+    let row = prepared.tokenizer.text.decode(&rows.inputs);
     assert!(row.starts_with("[BOT]the cat 8[EOT][PAD][PAD]"), "{row}");
     assert_eq!(rows.targets.iter().filter(|&&t| t == IGNORED_TARGET).count() as u64, 24 - rows.valid());
     assert_eq!(
         rows.filled,
-        [24 - rows.inputs.iter().filter(|&&id| id == prepared.tokenizer.token_id("[PAD]").unwrap()).count()]
+        [24 - rows.inputs.iter().filter(|&&id| id == prepared.tokenizer.text.token_id("[PAD]").unwrap()).count()]
     );
     // The hash that rows have had since before there was a mask, which does not change them.
     assert_eq!(row_settings(&data.layout), "Padded { length: 24, bos: \"[BOT]\", eos: \"[EOT]\", pad: \"[PAD]\" }");
@@ -304,7 +304,7 @@ fn the_builtin_corpus_is_ready() {
     let builtin = Source::Builtin { corpus: Corpus::Stories };
     let data = packed(bpe(512), builtin, Some(Validation::Source(Source::Builtin { corpus: Corpus::Stories })), 64);
     let cache_dir = folder.0.path().join("cache");
-    let set = HellaSwag { file: None, builtin: Some(Corpus::Stories), hub: None, limit: Some(100) };
+    let set = HellaSwag { builtin: Some(Corpus::Stories), limit: Some(100), ..HellaSwag::default() };
     let request = DataRequest {
         data: &data,
         choice: Some(&set),
@@ -384,7 +384,7 @@ fn a_template_makes_documents_of_records_in_every_format() {
         assert_eq!((facts.documents, facts.rows), (150, (facts.tokens - 1) / 64));
         let mut rows = Rows::default();
         prepared.dataset.train.fill(0..facts.rows, &mut rows).unwrap();
-        let text = prepared.tokenizer.decode(&rows.inputs);
+        let text = prepared.tokenizer.text.decode(&rows.inputs);
         assert!(expected.starts_with(&text) && text.len() + 200 > expected.len(), "{text}");
         hashes.push(facts.hash.clone());
     }
@@ -441,16 +441,16 @@ fn words_come_from_the_training_part_and_others_are_unknown() {
     let data = packed(words(1), text(&[&file]), Some(Validation::Fraction(0.1)), 4);
     let prepared = folder.prepare(&data).unwrap();
     // Five words and signs are equally frequent; `the` is twice as frequent.
-    assert_eq!(prepared.tokenizer.decode(&(0..20).collect::<Vec<_>>()), "<unk> the , . cat dog");
-    assert_eq!((prepared.tokenizer.end_of_text(), prepared.facts.tokenizer_vocab), (None, 6));
+    assert_eq!(prepared.tokenizer.text.decode(&(0..20).collect::<Vec<_>>()), "<unk> the , . cat dog");
+    assert_eq!((prepared.tokenizer.text.end_of_text(), prepared.facts.tokenizer_vocab), (None, 6));
     let validation = prepared.facts.validation.as_ref().unwrap();
     assert_eq!(prepared.facts.train.tokens + validation.tokens, 30 * 6 + 10);
     let mut rows = Rows::default();
     prepared.dataset.validation.as_ref().unwrap().fill([validation.rows - 1], &mut rows).unwrap();
     assert_eq!(rows.targets, [0; 4]);
     assert_eq!(folder.prepare(&data).unwrap().facts, prepared.facts);
-    let path = folder.write("tokenizer.json", prepared.tokenizer.to_file().unwrap());
-    assert_eq!(TextTokenizer::read(&path).unwrap().hash(), prepared.tokenizer.hash());
+    let path = folder.write("tokenizer.json", prepared.tokenizer.text.to_file().unwrap());
+    assert_eq!(TextTokenizer::read(&path).unwrap().hash(), prepared.tokenizer.text.hash());
     let rare = packed(words(40), text(&[&file]), None, 4);
     assert_eq!(folder.prepare(&rare).unwrap().facts.tokenizer_vocab, 2);
 }

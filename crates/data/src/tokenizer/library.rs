@@ -10,7 +10,7 @@ use tokenizers::models::ModelWrapper;
 use tokenizers::models::bpe::{BPE, Vocab};
 use tokenizers::pre_tokenizers::PreTokenizerWrapper;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
-use tokenizers::{AddedToken, Tokenizer};
+use tokenizers::{AddedToken, Encoding, PostProcessor, Token, Tokenizer};
 
 use super::gpt2_words::Words;
 use super::merges::{BytePairMerges, MAX_MERGED_WORD, WordTable};
@@ -129,6 +129,15 @@ impl LibraryTokenizer {
     /// Every token and its id.
     pub(super) fn vocabulary(&self) -> HashMap<String, u32> {
         self.tokenizer.get_vocab(true)
+    }
+
+    /// The special tokens that the post-processor puts in front of a text.
+    pub(super) fn leading_special_tokens(&self) -> Vec<u32> {
+        const TEXT: u32 = u32::MAX;
+        let Some(processor) = self.tokenizer.get_post_processor() else { return Vec::new() };
+        let text = Encoding::from_tokens(vec![Token::new(TEXT, "a".to_owned(), (0, 1))], 0);
+        let Ok(processed) = processor.process(text, None, true) else { return Vec::new() };
+        processed.get_ids().iter().copied().take_while(|&id| id != TEXT).collect()
     }
 
     /// The special tokens, by id.

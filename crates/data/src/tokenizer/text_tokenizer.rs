@@ -210,6 +210,14 @@ impl TextTokenizer {
         self.0.end_of_text
     }
 
+    /// The special tokens that the tokenizer itself puts in front of a text, as Llama's puts `<s>`.
+    pub(crate) fn leading_special_tokens(&self) -> Vec<u32> {
+        match &self.0.encoder {
+            Encoder::Library(library) => library.leading_special_tokens(),
+            _ => Vec::new(),
+        }
+    }
+
     /// The name of the token `id`.
     pub(super) fn token_name(&self, id: u32) -> Option<String> {
         self.0.named.iter().find(|(_, other)| **other == id).map(|(name, _)| name.clone())

@@ -9,7 +9,7 @@ use rayon::ThreadPool;
 use rayon::prelude::*;
 
 use runner_config::{LoadOptions, Loaded};
-use runner_data::TextTokenizer;
+use runner_data::ModelTokenizer;
 use runner_lab::compare::comparability::{MeasurementBasis, find_incomparable};
 use runner_lab::sweep::record::{FORMAT, PlannedPoint, SourceHash, SweepRecord};
 use runner_lab::sweep::{
@@ -259,7 +259,7 @@ fn sweep_id(spec: &SweepSpec, objective: Objective, points: &[PlannedPoint]) -> 
 /// The data of points by the settings that it depends on, and why data could not be prepared.
 #[derive(Default)]
 struct PreparedData {
-    prepared: BTreeMap<Vec<u8>, Result<(DataFacts, TextTokenizer), String>>,
+    prepared: BTreeMap<Vec<u8>, Result<(DataFacts, ModelTokenizer), String>>,
 }
 
 impl PreparedData {
@@ -359,7 +359,7 @@ fn plan_point(
 /// Why a run never measures the objective, if it does not.
 fn explain_unmeasured(metric: ObjectiveMetric, eval: &EvalSpec) -> Option<String> {
     let (is_measured, needed) = match metric {
-        ObjectiveMetric::HellaswagAcc | ObjectiveMetric::HellaswagAccNorm => {
+        ObjectiveMetric::HellaswagAcc | ObjectiveMetric::HellaswagAccNorm | ObjectiveMetric::HellaswagAccNormChars => {
             (eval.choice_items.is_some(), "eval.hellaswag")
         }
         _ => (!metric.is_evaluated() || eval.loss.is_some(), "data.validation and eval.loss"),

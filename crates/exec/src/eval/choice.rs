@@ -1,5 +1,6 @@
-//! Multiple choice as HellaSwag is scored in build-nanogpt: `acc` picks the ending with the smallest summed loss, `acc_norm`
-//! the one with the smallest mean loss per ending token.
+//! Multiple choice as HellaSwag is scored. `acc` picks the ending with the smallest summed loss, `acc_norm` the one with the smallest loss
+//! per token of the ending, as in build-nanogpt, and `acc_norm_chars` the one with the smallest loss per character, which lm-eval calls
+//! `acc_norm`.
 
 use serde::Serialize;
 
@@ -14,6 +15,7 @@ pub struct ChoiceScore {
     pub items: usize,
     pub right: usize,
     pub right_norm: usize,
+    pub right_norm_chars: usize,
 }
 
 /// The result of one item. An ending is named by its position.
@@ -25,14 +27,18 @@ pub struct ScoredItem {
     pub label: usize,
     /// The ending with the smallest summed loss (`acc`).
     pub choice: Option<usize>,
-    /// The ending with the smallest mean loss (`acc_norm`).
+    /// The ending with the smallest mean loss per token (`acc_norm`).
     pub choice_norm: Option<usize>,
+    /// The ending with the smallest mean loss per character (`acc_norm_chars`).
+    pub choice_norm_chars: Option<usize>,
     /// The summed loss of each ending's tokens, in nats.
     pub losses: Vec<f64>,
     /// The mean loss of each ending's tokens, in nats.
     pub mean_losses: Vec<f64>,
     /// The tokens of each ending that the loss counts.
     pub tokens: Vec<usize>,
+    /// The characters of each ending, without the blank in front.
+    pub characters: Vec<usize>,
 }
 
 impl ChoiceScore {
@@ -40,15 +46,28 @@ impl ChoiceScore {
         let count = |choice: fn(&ScoredItem) -> Option<usize>| {
             items.iter().filter(|item| choice(item) == Some(item.label)).count()
         };
-        Self { items: items.len(), right: count(|item| item.choice), right_norm: count(|item| item.choice_norm) }
+        Self {
+            items: items.len(),
+            right: count(|item| item.choice),
+            right_norm: count(|item| item.choice_norm),
+            right_norm_chars: count(|item| item.choice_norm_chars),
+        }
     }
 
     pub fn acc(&self) -> f64 {
-        self.right as f64 / self.items.max(1) as f64
+        self.share(self.right)
     }
 
     pub fn acc_norm(&self) -> f64 {
-        self.right_norm as f64 / self.items.max(1) as f64
+        self.share(self.right_norm)
+    }
+
+    pub fn acc_norm_chars(&self) -> f64 {
+        self.share(self.right_norm_chars)
+    }
+
+    fn share(&self, right: usize) -> f64 {
+        right as f64 / self.items.max(1) as f64
     }
 }
 
@@ -59,16 +78,16 @@ struct Candidate {
 }
 
 impl Candidate {
-    /// Only tokens of the ending are targets. What does not fit the context length is cut off at the front.
+    /// Only tokens of the ending are targets. What does not fit the context length is cut off between the prefix and the rest.
     fn new(items: &[ChoiceItem], item: usize, ending: usize, context_length: usize) -> Self {
-        let choice = &items[item];
-        let tokens: Vec<u32> = choice.context.iter().chain(&choice.endings[ending]).copied().collect();
-        let from = tokens.len().saturating_sub(context_length + 1);
-        let last = tokens.len().saturating_sub(1);
-        let inputs = tokens[from.min(last)..last].to_vec();
-        let targets = (from + 1..tokens.len())
-            .map(|i| if i >= choice.context.len() { tokens[i] } else { IGNORED_TARGET })
-            .collect();
+        let ChoiceItem { prefix, context, endings, .. } = &items[item];
+        let prefix = if prefix.len() < context_length { &prefix[..] } else { &[] };
+        let tokens: Vec<u32> = context.iter().chain(&endings[ending]).copied().collect();
+        let cut = tokens.len().saturating_sub(context_length + 1 - prefix.len());
+        let mut inputs = [prefix, &tokens[cut..]].concat();
+        let first_scored = prefix.len() + context.len().saturating_sub(cut);
+        let targets = (1..inputs.len()).map(|i| if i >= first_scored { inputs[i] } else { IGNORED_TARGET }).collect();
+        inputs.pop();
         Self { inputs, targets }
     }
 
@@ -131,8 +150,20 @@ impl<'a> ChoiceBatches<'a> {
             let losses = values[self.first[index]..][..item.endings.len()].to_vec();
             let tokens: Vec<usize> = (0..losses.len()).map(|e| self.candidate((index, e)).scored()).collect();
             let mean_losses: Vec<f64> = losses.iter().zip(&tokens).map(|(l, &n)| l / n.max(1) as f64).collect();
-            let (choice, choice_norm) = (smallest(&losses), smallest(&mean_losses));
-            ScoredItem { index, label: item.label, choice, choice_norm, losses, mean_losses, tokens }
+            // An ending without characters is never chosen, as in lm-eval.
+            let per_character = |(loss, &n): (&f64, &usize)| if n == 0 { f64::INFINITY } else { loss / n as f64 };
+            let character_losses: Vec<f64> = losses.iter().zip(&item.characters).map(per_character).collect();
+            ScoredItem {
+                index,
+                label: item.label,
+                choice: smallest(&losses),
+                choice_norm: smallest(&mean_losses),
+                choice_norm_chars: smallest(&character_losses),
+                losses,
+                mean_losses,
+                tokens,
+                characters: item.characters.clone(),
+            }
         };
         Ok(self.items.iter().enumerate().map(score).collect())
     }
@@ -186,7 +217,12 @@ mod tests {
     use super::*;
 
     fn item(context: &[u32], ending: &[u32]) -> Vec<ChoiceItem> {
-        vec![ChoiceItem { context: context.to_vec(), endings: vec![ending.to_vec()], label: 0 }]
+        item_after(&[], context, ending)
+    }
+
+    fn item_after(prefix: &[u32], context: &[u32], ending: &[u32]) -> Vec<ChoiceItem> {
+        let (prefix, context, endings) = (prefix.to_vec(), context.to_vec(), vec![ending.to_vec()]);
+        vec![ChoiceItem { prefix, context, endings, characters: vec![1], label: 0 }]
     }
 
     #[test]
@@ -201,6 +237,37 @@ mod tests {
         let c = Candidate::new(&item(&[1, 2, 3, 4], &[5, 6]), 0, 0, 3);
         assert_eq!(c.inputs, [3, 4, 5]);
         assert_eq!(c.targets, [IGNORED_TARGET, 5, 6]);
+    }
+
+    #[test]
+    fn a_prefix_stays_in_front() {
+        let x = IGNORED_TARGET;
+        let c = |prefix: &[u32], context_length| {
+            let c = Candidate::new(&item_after(prefix, &[1, 2, 3], &[4, 5]), 0, 0, context_length);
+            (c.inputs, c.targets)
+        };
+        assert_eq!(c(&[9], 16), (vec![9, 1, 2, 3, 4], vec![x, x, x, 4, 5]));
+        assert_eq!(c(&[9], 4), (vec![9, 2, 3, 4], vec![x, x, 4, 5]));
+        // The ending alone is longer than the context.
+        assert_eq!(c(&[9], 2), (vec![9, 4], vec![4, 5]));
+        assert_eq!(c(&[9], 1), (vec![4], vec![5]), "no room for the prefix");
+        assert_eq!(c(&[], 1), (vec![4], vec![5]));
+    }
+
+    /// By hand: 6 nats of 3 tokens and 12 characters, 5 nats of 2 tokens and 5 characters, 8 nats of 8 tokens and 8 characters.
+    #[test]
+    fn the_three_choices_differ_in_what_they_divide_by() {
+        let endings = [3, 2, 8].map(|n| vec![7; n]).to_vec();
+        let item = ChoiceItem { context: vec![1], endings, characters: vec![12, 5, 8], ..ChoiceItem::default() };
+        let items = [item];
+        let batches = ChoiceBatches::new(&items, 16);
+        let scored = batches.scored_items(&[6.0, 5.0, 8.0]).unwrap().remove(0);
+        assert_eq!((scored.choice, scored.choice_norm, scored.choice_norm_chars), (Some(1), Some(2), Some(0)));
+        let score = batches.finish(&[6.0, 5.0, 8.0]).unwrap();
+        assert_eq!((score.acc(), score.acc_norm(), score.acc_norm_chars()), (0.0, 0.0, 1.0));
+        let empty = [ChoiceItem { characters: vec![0, 5, 8], ..items[0].clone() }];
+        let scored = ChoiceBatches::new(&empty, 16).scored_items(&[0.0, 5.0, 8.0]).unwrap().remove(0);
+        assert_eq!(scored.choice_norm_chars, Some(1), "an ending without characters");
     }
 
     #[test]

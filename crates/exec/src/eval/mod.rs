@@ -61,6 +61,7 @@ pub fn evaluate<E: From<EvalError>>(
         let score = batches.finish(&run(&batches)?)?;
         metrics.hellaswag_acc = Some(score.acc());
         metrics.hellaswag_acc_norm = Some(score.acc_norm());
+        metrics.hellaswag_acc_norm_chars = Some(score.acc_norm_chars());
         metrics.hellaswag_n = Some(score.items as u64);
     }
     metrics.eval_ms = started.elapsed().as_secs_f64() * 1e3;

@@ -11,7 +11,7 @@ use super::decode::{ChunkDecoder, TokenFeed};
 use super::text_stream::TextStream;
 use runner_compute::kernels::on_host;
 use runner_compute::model::{Model, Params};
-use runner_data::TextTokenizer;
+use runner_data::ModelTokenizer;
 use runner_spec::experiment::Samples;
 use runner_spec::model::ModelSpec;
 
@@ -20,7 +20,7 @@ use runner_spec::model::ModelSpec;
 pub struct Continuation {
     pub prompt: String,
     pub index: usize,
-    /// The text after the prompt, up to the end-of-text token.
+    /// The text after the prompt, up to the token that ends a text.
     pub text: String,
     pub tokens: usize,
 }
@@ -44,7 +44,7 @@ pub enum Drawn<'a> {
 pub fn generate(
     model: &Model,
     params: &Params,
-    tokenizer: &TextTokenizer,
+    tokenizer: &ModelTokenizer,
     spec: &Samples,
     observer: &mut dyn FnMut(Drawn<'_>) -> ControlFlow<()>,
 ) -> Result<Vec<Continuation>, EvalError> {
@@ -61,7 +61,7 @@ pub fn generate(
         if observer(Drawn::Prompt(prompt)).is_break() {
             break;
         }
-        let mut stream = TextStream::new(tokenizer);
+        let mut stream = TextStream::new(&tokenizer.text);
         let mut is_read = true;
         let extend = &mut |feed: &TokenFeed| decoder.extend(feed, None);
         let continuations = continue_prompt(extend, &model.spec, tokenizer, spec, p, &mut |row, token| {
@@ -90,7 +90,7 @@ pub fn generate(
 pub fn continue_prompt(
     extend: &mut dyn FnMut(&TokenFeed) -> Result<Tensor, EvalError>,
     model: &ModelSpec,
-    tokenizer: &TextTokenizer,
+    tokenizer: &ModelTokenizer,
     spec: &Samples,
     p: usize,
     on_token: &mut dyn FnMut(usize, u32) -> ControlFlow<()>,
@@ -100,18 +100,18 @@ pub fn continue_prompt(
     let mut start = tokenizer.encode_prompt(prompt)?;
     if start.is_empty() {
         // A document starts after an end-of-text token; without one, any token must do.
-        start.push(tokenizer.end_of_text().unwrap_or(0));
+        start.push(tokenizer.end().unwrap_or(0));
     }
     let batch = spec.count;
     if batch == 0 || spec.max_tokens == 0 {
         return Ok(Vec::new());
     }
-    let vocab = tokenizer.vocab_size().min(model.vocab_size);
+    let vocab = tokenizer.text.vocab_size().min(model.vocab_size);
     let mut processors: Vec<LogitsProcessor> =
         (0..batch).map(|i| LogitsProcessor::from_sampling(seed.wrapping_add(i as u64), sampling(spec))).collect();
     let mut rows: Vec<Vec<u32>> = vec![start.clone(); batch];
     let mut ended = vec![false; batch];
-    let mut window = Window::new(start.len().saturating_add(spec.max_tokens), model.context_length);
+    let mut window = Window::new(start.len().saturating_add(spec.max_tokens), model.context_length, tokenizer.prefix());
     // Wherever the model is, tokens are drawn here, from logits as f32.
     let mut feed = |rows: &[Vec<u32>]| -> Result<Tensor, EvalError> {
         let logits = on_host(&extend(&window.next(rows))?)?;
@@ -122,7 +122,7 @@ pub fn continue_prompt(
         for (row, processor) in processors.iter_mut().enumerate() {
             // Rows of a padded vocabulary are no tokens.
             let token = processor.sample(&logits.get(row)?.narrow(0, 0, vocab)?)?;
-            ended[row] |= Some(token) == tokenizer.end_of_text();
+            ended[row] |= Some(token) == tokenizer.end();
             rows[row].push(token);
             if !ended[row] && on_token(row, token).is_break() {
                 break 'tokens;
@@ -134,9 +134,8 @@ pub fn continue_prompt(
         logits = feed(&rows)?;
     }
     let continuation = |(index, row): (usize, &Vec<u32>)| {
-        let new: Vec<u32> =
-            row[start.len()..].iter().copied().take_while(|&t| Some(t) != tokenizer.end_of_text()).collect();
-        Continuation { prompt: prompt.to_owned(), index, text: tokenizer.decode(&new), tokens: new.len() }
+        let new: Vec<u32> = row[start.len()..].iter().copied().take_while(|&t| Some(t) != tokenizer.end()).collect();
+        Continuation { prompt: prompt.to_owned(), index, text: tokenizer.text.decode(&new), tokens: new.len() }
     };
     Ok(rows.iter().enumerate().map(continuation).collect())
 }
@@ -152,32 +151,38 @@ fn sampling(spec: &Samples) -> Sampling {
     }
 }
 
-/// The part of the rows that the model still sees. When the context is full, the window starts again with its later half,
-/// so long texts cost a constant number of passes per token.
+/// The part of the rows that the model still sees. When the context is full, the window starts again with its later half after the prefix
+/// of prompts, so long texts cost a constant number of passes per token.
 #[derive(Debug)]
-struct Window {
+struct Window<'a> {
     capacity: usize,
+    prefix: &'a [u32],
     /// Tokens of each row in the cache.
     cached: usize,
     /// Tokens of each row that were fed or skipped.
     fed: usize,
 }
 
-impl Window {
-    fn new(tokens: usize, context_length: usize) -> Self {
-        Self { capacity: tokens.min(context_length), cached: 0, fed: 0 }
+impl<'a> Window<'a> {
+    fn new(tokens: usize, context_length: usize, prefix: &'a [u32]) -> Self {
+        Self { capacity: tokens.min(context_length), prefix, cached: 0, fed: 0 }
     }
 
     /// The new tokens of `rows`, which are of equal length.
     fn next(&mut self, rows: &[Vec<u32>]) -> TokenFeed {
         let length = rows.first().map_or(0, Vec::len);
+        let mut prefix: &[u32] = &[];
         if self.cached + (length - self.fed) > self.capacity {
+            let kept = (self.capacity / 2).max(1).min(length);
             self.cached = 0;
-            self.fed = length - (self.capacity / 2).max(1).min(length);
+            self.fed = length - kept;
+            if self.prefix.len() + kept <= self.capacity {
+                prefix = self.prefix;
+            }
         }
-        let ids: Vec<u32> = rows.iter().flat_map(|r| &r[self.fed..]).copied().collect();
+        let ids: Vec<u32> = rows.iter().flat_map(|row| prefix.iter().chain(&row[self.fed..])).copied().collect();
         let feed = TokenFeed { ids, batch: rows.len(), start: self.cached, capacity: self.capacity };
-        self.cached += length - self.fed;
+        self.cached += prefix.len() + length - self.fed;
         self.fed = length;
         feed
     }
@@ -189,7 +194,7 @@ mod tests {
 
     #[test]
     fn a_full_window_starts_again_with_its_later_half() {
-        let mut window = Window::new(100, 4);
+        let mut window = Window::new(100, 4, &[]);
         let mut row: Vec<u32> = (0..3).collect();
         let mut fed = Vec::new();
         for token in 3..7 {
@@ -203,7 +208,21 @@ mod tests {
 
     #[test]
     fn a_prompt_beyond_the_context_loses_its_front() {
-        let feed = Window::new(100, 4).next(&[(0..9).collect(), (10..19).collect()]);
+        let feed = Window::new(100, 4, &[]).next(&[(0..9).collect(), (10..19).collect()]);
         assert_eq!(feed, TokenFeed { ids: vec![7, 8, 17, 18], batch: 2, start: 0, capacity: 4 });
+    }
+
+    #[test]
+    fn a_window_that_starts_again_begins_with_the_prefix() {
+        let mut window = Window::new(100, 5, &[9]);
+        let mut row = vec![9, 0, 1, 2];
+        let mut fed = Vec::new();
+        for token in 3..7 {
+            let feed = window.next(std::slice::from_ref(&row));
+            fed.push((feed.start, feed.ids));
+            row.push(token);
+        }
+        assert_eq!(fed, [(0, vec![9, 0, 1, 2]), (4, vec![3]), (0, vec![9, 3, 4]), (3, vec![5])]);
+        assert_eq!(Window::new(100, 1, &[9]).next(&[vec![9, 0]]).ids, [0], "no room for the prefix");
     }
 }

@@ -16,6 +16,7 @@ runner_store::named_enum! {
         Mfu = "mfu",
         HellaswagAcc = "hellaswag_acc",
         HellaswagAccNorm = "hellaswag_acc_norm",
+        HellaswagAccNormChars = "hellaswag_acc_norm_chars",
     }
 }
 

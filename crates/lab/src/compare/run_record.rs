@@ -46,6 +46,7 @@ pub struct RunFigures {
     pub val_bits_per_byte: Option<f64>,
     pub hellaswag_acc: Option<f64>,
     pub hellaswag_acc_norm: Option<f64>,
+    pub hellaswag_acc_norm_chars: Option<f64>,
     /// The median over the steps.
     pub tokens_per_second: Option<f64>,
     pub peak_memory_bytes: Option<u64>,
@@ -133,6 +134,7 @@ impl RunRecord {
             val_bits_per_byte: last(|e| e.val_bits_per_byte),
             hellaswag_acc: last(|e| e.hellaswag_acc),
             hellaswag_acc_norm: last(|e| e.hellaswag_acc_norm),
+            hellaswag_acc_norm_chars: last(|e| e.hellaswag_acc_norm_chars),
             tokens_per_second: median(&mut speeds),
             peak_memory_bytes: summary.and_then(|s| s.peak_rss_bytes),
             wall_seconds: summary.map(|s| s.wall_seconds),

@@ -299,6 +299,7 @@ impl MetricSeries {
                     ObjectiveMetric::ValBitsPerByte => line.val_bits_per_byte,
                     ObjectiveMetric::HellaswagAcc => line.hellaswag_acc,
                     ObjectiveMetric::HellaswagAccNorm => line.hellaswag_acc_norm,
+                    ObjectiveMetric::HellaswagAccNormChars => line.hellaswag_acc_norm_chars,
                     _ => line.val_loss,
                 };
                 (line.step, value)

@@ -178,6 +178,7 @@ runner_store::named_enum! {
         ValBitsPerByte = "val_bits_per_byte",
         HellaswagAcc = "hellaswag_acc",
         HellaswagAccNorm = "hellaswag_acc_norm",
+        HellaswagAccNormChars = "hellaswag_acc_norm_chars",
         TokensPerSecond = "tokens_per_second",
     }
 }
@@ -196,7 +197,9 @@ impl ObjectiveMetric {
             Self::ValLoss | Self::ValPerplexity => Some(MeasuredQuantity::ValidationLoss),
             Self::ValBitsPerByte => Some(MeasuredQuantity::BitsPerByte),
             Self::TrainLoss => Some(MeasuredQuantity::TrainLoss),
-            Self::HellaswagAcc | Self::HellaswagAccNorm => Some(MeasuredQuantity::MultipleChoice),
+            Self::HellaswagAcc | Self::HellaswagAccNorm | Self::HellaswagAccNormChars => {
+                Some(MeasuredQuantity::MultipleChoice)
+            }
             Self::TokensPerSecond => None,
         }
     }
@@ -206,7 +209,9 @@ impl ObjectiveMetric {
     pub fn goal(self) -> Goal {
         match self {
             Self::ValLoss | Self::TrainLoss | Self::ValPerplexity | Self::ValBitsPerByte => Goal::Minimize,
-            Self::HellaswagAcc | Self::HellaswagAccNorm | Self::TokensPerSecond => Goal::Maximize,
+            Self::HellaswagAcc | Self::HellaswagAccNorm | Self::HellaswagAccNormChars | Self::TokensPerSecond => {
+                Goal::Maximize
+            }
         }
     }
 }

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::data::{Corpus, HUB_DEFAULT_BRANCH, Source, or_text};
-use crate::serde_defaults::defaults;
+use crate::serde_defaults::{defaults, is_default};
 
 /// The measurements while training. A part that is `null` is left out.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -91,6 +91,31 @@ pub struct HellaSwag {
     /// At most this many items, from the start. Default: all.
     #[schemars(range(min = 1, max = 1_000_000_000))]
     pub limit: Option<usize>,
+    /// The text of an item. `raw`: `ctx` and `endings` as they are, as in build-nanogpt. `lm_eval`: the context is made of `activity_label`,
+    /// `ctx_a` and `ctx_b`, and marks in brackets are removed, as in lm-eval's task `hellaswag`.
+    #[serde(skip_serializing_if = "is_default")]
+    #[schemars(!skip_serializing_if)]
+    pub text: ChoiceText,
+}
+
+/// How the text of a multiple-choice item is prepared.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ChoiceText {
+    #[default]
+    Raw,
+    LmEval,
+}
+
+impl ChoiceText {
+    /// Its name in files and on the command line.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Raw => "raw",
+            Self::LmEval => "lm_eval",
+        }
+    }
 }
 
 /// A multiple-choice dataset of the hub by its name. The name alone is enough: `hub: Rowan/hellaswag`.

@@ -55,7 +55,7 @@ const fn column(group: &'static str, name: &'static str) -> Column {
 pub const INTEGERS: [Column; 2] = [column("train", "tokens"), column("eval", "hellaswag_n")];
 
 /// Columns of floating-point numbers.
-pub const FLOATS: [Column; 18] = [
+pub const FLOATS: [Column; 19] = [
     column("train", "epoch"),
     column("train", "loss"),
     column("train", "perplexity"),
@@ -74,4 +74,5 @@ pub const FLOATS: [Column; 18] = [
     column("eval", "val_bits_per_byte"),
     column("eval", "hellaswag_acc"),
     column("eval", "hellaswag_acc_norm"),
+    column("eval", "hellaswag_acc_norm_chars"),
 ];

@@ -1,0 +1,73 @@
+//! The text of HellaSwag's items as the task `hellaswag` of lm-eval 0.4 prepares it.
+
+/// The context of an item: its activity, then the sentence that is given whole and the one that is cut off.
+pub(super) fn context(activity_label: &str, ctx_a: &str, ctx_b: &str) -> String {
+    clean(&format!("{activity_label}: {ctx_a} {}", capitalize(ctx_b)))
+}
+
+/// `text` without the marks of WikiHow's articles, such as `[header]` and `[step]`; `[title]` becomes the end of a sentence.
+pub(super) fn clean(text: &str) -> String {
+    let text = text.trim_matches(is_python_space).replace(" [title]", ". ");
+    without_brackets(&text).replace("  ", " ")
+}
+
+/// `text` without each `[` up to the next `]` of the same line: `re.sub(r"\[.*?\]", "", text)`.
+fn without_brackets(text: &str) -> String {
+    let (mut out, mut rest) = (String::with_capacity(text.len()), text);
+    while let Some(open) = rest.find('[') {
+        let Some(end) = rest[open..].find([']', '\n']).map(|end| open + end) else { break };
+        let is_closed = rest[end..].starts_with(']');
+        // Nothing on the line of an open bracket closes it.
+        out.push_str(if is_closed { &rest[..open] } else { &rest[..=end] });
+        rest = &rest[end + 1..];
+    }
+    out + rest
+}
+
+/// Python's `str.capitalize`: the first character is large, all others are small. Only a first letter that is a digraph such as `ǆ`, Georgian,
+/// or Greek with an iota below differs from Python's title case.
+fn capitalize(text: &str) -> String {
+    let Some(first) = text.chars().next() else { return String::new() };
+    let mut out = String::with_capacity(text.len());
+    let mut upper = first.to_uppercase();
+    out.extend(upper.next());
+    // The capital of `ß` is `Ss`.
+    out.extend(upper.flat_map(char::to_lowercase));
+    // The form of a sigma depends on the characters around it, so the whole text is lowered at once.
+    out.extend(text.to_lowercase().chars().skip(first.to_lowercase().count()));
+    out
+}
+
+/// True if Python's `str.isspace` is. Its four separators of ASCII are not white space in Unicode.
+pub(super) fn is_python_space(character: char) -> bool {
+    character.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&character)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The right sides are those of `preprocess` in lm-eval 0.4.13, lm_eval/tasks/hellaswag/utils.py.
+    #[test]
+    fn text_is_cleaned_as_by_lm_eval() {
+        for (text, cleaned) in [
+            ("[header] How to bake [title] Mix. [step] Stir  it.", " How to bake. Mix. Stir it."),
+            (" \u{1c}a [title][b]  c\u{a0} ", "a.  c"),
+            ("a [b\n] c [d [e] f] g]", "a [b\n] c f] g]"),
+            ("a    b []c", "a  b c"),
+            ("no [end", "no [end"),
+            ("", ""),
+        ] {
+            assert_eq!(clean(text), cleaned, "{text:?}");
+        }
+    }
+
+    /// The right sides are those of the same file's `process_docs`.
+    #[test]
+    fn a_context_begins_with_its_activity() {
+        assert_eq!(context("Roof removal", "A man sits on a roof.", "he"), "Roof removal: A man sits on a roof. He");
+        assert_eq!(context("Baking", "[header] How to bake [title] Mix.", ""), "Baking: How to bake. Mix.");
+        assert_eq!(context("A", "b", "the Man in NY"), "A: b The man in ny");
+        assert_eq!(context("A", "b", "ßA ΑΣ ΑΣ."), "A: b Ssa ας ας.");
+    }
+}

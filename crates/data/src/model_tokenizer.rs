@@ -1,0 +1,114 @@
+//! A model's tokenizer: text as the tokens that the model was trained to read.
+
+use super::error::Result;
+use super::tokenizer::TextTokenizer;
+use runner_spec::experiment::Layout;
+
+/// A tokenizer of text, and the special tokens that a model expects around a text.
+///
+/// - A run with padded rows was trained on rows of `bos`, a document and `eos`. So a prompt or a context begins with `bos`, and `eos` ends a
+///   continuation.
+/// - Packed rows and columns begin anywhere in the text. Nothing is put in front of a text, and the token between documents ends a
+///   continuation.
+/// - Of weights without a run, the tokenizer is the only evidence. What its post-processor puts in front of a text is put there, as in
+///   `transformers` and lm-eval.
+#[derive(Debug, Clone)]
+pub struct ModelTokenizer {
+    pub text: TextTokenizer,
+    prefix: Vec<u32>,
+    end: Option<u32>,
+}
+
+impl ModelTokenizer {
+    /// The tokenizer of a model that was trained on rows of `layout`.
+    pub fn of_rows(text: TextTokenizer, layout: &Layout) -> Self {
+        let (prefix, end) = match layout {
+            Layout::Padded { .. } => {
+                let (special, _) = text.special_tokens(layout);
+                (special.bos.into_iter().collect(), special.eos)
+            }
+            Layout::Packed { .. } | Layout::Columns { .. } => (Vec::new(), text.end_of_text()),
+        };
+        Self { text, prefix, end }
+    }
+
+    /// The tokenizer of weights whose training is unknown.
+    pub fn of_weights(text: TextTokenizer) -> Self {
+        let (prefix, end) = (text.leading_special_tokens(), text.end_of_text());
+        Self { text, prefix, end }
+    }
+
+    /// The same tokenizer, which puts nothing in front of a text.
+    #[must_use]
+    pub fn without_prefix(self) -> Self {
+        Self { prefix: Vec::new(), ..self }
+    }
+
+    /// The tokens in front of a text.
+    pub fn prefix(&self) -> &[u32] {
+        &self.prefix
+    }
+
+    /// The text of the prefix.
+    pub fn prefix_text(&self) -> String {
+        self.text.decode(&self.prefix)
+    }
+
+    /// The token that ends a continuation, if there is one.
+    pub fn end(&self) -> Option<u32> {
+        self.end
+    }
+
+    /// The tokens of a prompt, after the prefix. A prompt that spells the prefix out does not get a second one.
+    ///
+    /// # Errors
+    /// Those of [`TextTokenizer::encode_prompt`].
+    pub fn encode_prompt(&self, text: &str) -> Result<Vec<u32>> {
+        let tokens = self.text.encode_prompt(text)?;
+        if tokens.starts_with(&self.prefix) {
+            return Ok(tokens);
+        }
+        Ok([&self.prefix[..], &tokens].concat())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tokenizer::load_tokenizer;
+    use runner_spec::experiment::{PaddingMask, Tokenizer};
+
+    #[test]
+    fn prompts_begin_as_the_rows_of_training() {
+        let names = ["[BOT]", "[EOT]", "[PAD]"].map(str::to_owned);
+        let added = names.iter().zip(1..).map(|(name, id)| {
+            serde_json::json!({"id": id, "content": name, "single_word": false, "lstrip": false, "rstrip": false,
+                "normalized": false, "special": true})
+        });
+        let json = serde_json::json!({
+            "version": "1.0", "added_tokens": added.collect::<Vec<_>>(), "pre_tokenizer": {"type": "WhitespaceSplit"},
+            "post_processor": {"type": "BertProcessing", "sep": ["[EOT]", 2], "cls": ["[PAD]", 3]},
+            "model": {"type": "WordLevel", "vocab": {"<unk>": 0, "[BOT]": 1, "[EOT]": 2, "[PAD]": 3, "a": 4, "b": 5},
+                "unk_token": "<unk>"}});
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("tokenizer.json");
+        std::fs::write(&file, json.to_string()).unwrap();
+        let text = load_tokenizer(&Tokenizer::File(file)).unwrap();
+        let [bos, eos, pad] = names;
+        let padded = Layout::Padded { length: 8, bos, eos, pad, mask: PaddingMask::Causal };
+        let encode = |tokenizer: &ModelTokenizer, prompt: &str| tokenizer.encode_prompt(prompt).unwrap();
+
+        let tokenizer = ModelTokenizer::of_rows(text.clone(), &padded);
+        assert_eq!(encode(&tokenizer, "a b"), [1, 4, 5]);
+        assert_eq!(encode(&tokenizer, "[BOT]a b"), [1, 4, 5], "one is enough");
+        assert_eq!(encode(&tokenizer, ""), [1]);
+        assert_eq!((tokenizer.end(), tokenizer.prefix_text()), (Some(2), "[BOT]".to_owned()));
+
+        let tokenizer = tokenizer.without_prefix();
+        assert_eq!((encode(&tokenizer, "a b"), tokenizer.end()), (vec![4, 5], Some(2)));
+        let packed = ModelTokenizer::of_rows(text.clone(), &Layout::Packed { length: 8 });
+        assert_eq!(encode(&packed, "a b"), [4, 5]);
+        let weights = ModelTokenizer::of_weights(text);
+        assert_eq!(encode(&weights, "a b"), [3, 4, 5], "the post-processor's token, and nothing behind the prompt");
+    }
+}
