@@ -21,7 +21,9 @@ pub(crate) struct ImportArgs {
 enum ImportCommand {
     /// Read a nanoGPT config.py (which is not executed), a YAML file of litgpt or axolotl, or a Hugging Face config.json.
     ///
-    /// Comments in the result name the setting that each value comes from, and the settings that have no counterpart.
+    /// Comments in the result name the setting that each value comes from, and the settings that have no counterpart. The result is
+    /// checked as `runner validate` does, as far as this is possible without its data. If it is not valid, it is written all the same,
+    /// its mistakes are shown, and the exit code is 1.
     Config(ConfigArgs),
 }
 
@@ -52,11 +54,22 @@ pub(crate) fn run(args: &ImportArgs) -> anyhow::Result<Exit> {
     for warning in &imported.warnings {
         print_to_stderr(&format!("warning: {warning}"));
     }
-    let Some(out) = &args.out else {
-        print(&imported.text)?;
-        return Ok(Exit::Done);
-    };
-    write_file(out, imported.text.as_bytes(), args.force)?;
-    print_to_stderr(&format!("wrote {0}\n  runner validate {0}", out.display()));
+    let checked = imported.check(args.out.as_deref().unwrap_or(Path::new("standard output")));
+    match &args.out {
+        Some(out) => write_file(out, imported.text.as_bytes(), args.force)?,
+        None => print(&imported.text)?,
+    }
+    if let Err(mistakes) = checked {
+        let mistakes = mistakes.render_mistakes(console::colors_enabled_stderr());
+        let (result, next) = match &args.out {
+            Some(out) => (out.display().to_string(), format!(", then run\n  runner validate {}", out.display())),
+            None => ("the experiment".to_owned(), String::new()),
+        };
+        print_to_stderr(&format!("{mistakes}{result} was written, and is not valid: correct these values{next}"));
+        return Ok(Exit::Failed);
+    }
+    if let Some(out) = &args.out {
+        print_to_stderr(&format!("wrote {0}\n  runner validate {0}", out.display()));
+    }
     Ok(Exit::Done)
 }

@@ -7,8 +7,10 @@ mod hugging_face;
 mod paths;
 mod pretrained;
 mod python;
+mod schedule;
 mod settings;
 mod translate;
+mod yaml_scalars;
 
 use std::path::Path;
 
@@ -17,6 +19,8 @@ use serde_json::Value;
 use self::draft::ExperimentDraft;
 use self::paths::ImportFolders;
 use self::settings::Settings;
+use crate::{LoadOptions, from_str};
+use runner_spec::diagnostic::ConfigError;
 use runner_template::source::Source;
 
 /// The trainer whose configuration a file is.
@@ -53,6 +57,18 @@ pub struct ImportedConfig {
     pub text: String,
     /// Choices that are left to the user, because the configuration does not state them.
     pub warnings: Vec<String>,
+}
+
+impl ImportedConfig {
+    /// Checks the experiment as the content of `file`, as far as this is possible without the files that it names.
+    ///
+    /// # Errors
+    /// All mistakes in it.
+    pub fn check(&self, file: &Path) -> Result<(), ConfigError> {
+        let options =
+            LoadOptions { allows_absent_files: true, allows_absent_initial_inputs: true, ..LoadOptions::default() };
+        from_str(&self.text, file, &options).map(|_| ())
+    }
 }
 
 /// The text of a configuration could not be read.

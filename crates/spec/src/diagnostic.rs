@@ -67,11 +67,7 @@ impl ConfigError {
 
     /// The whole report, with ANSI colours if asked for.
     pub fn render(&self, color: bool) -> String {
-        let mut out = String::new();
-        for d in self.diagnostics.iter().take(MAX_DIAGNOSTICS) {
-            d.render(&mut out, color);
-            out.push('\n');
-        }
+        let mut out = self.render_mistakes(color);
         let n = self.diagnostics.len();
         let count = match n {
             1 => "1 mistake".to_owned(),
@@ -79,6 +75,17 @@ impl ConfigError {
             n => format!("{n} mistakes"),
         };
         let _ = write!(out, "{count}; nothing was started");
+        out
+    }
+
+    /// The mistakes as text for a person, with an empty line after each.
+    #[must_use]
+    pub fn render_mistakes(&self, color: bool) -> String {
+        let mut out = String::new();
+        for d in self.diagnostics.iter().take(MAX_DIAGNOSTICS) {
+            d.render(&mut out, color);
+            out.push('\n');
+        }
         out
     }
 }

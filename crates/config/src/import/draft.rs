@@ -93,6 +93,12 @@ impl ExperimentDraft {
         self.values.contains_key(path) || self.values.keys().any(|key| key.starts_with(&format!("{path}.")))
     }
 
+    /// True if a setting of the name `key`, or nested under it, was left out.
+    pub(super) fn is_left_out(&self, key: &str) -> bool {
+        let name = |setting: &str| setting.split(' ').next().unwrap_or_default().to_owned();
+        self.left_out.iter().any(|(setting, _)| name(setting).rsplit('.').next() == Some(key))
+    }
+
     pub(super) fn leave_out(&mut self, setting: impl Into<String>, reason: impl Into<String>) {
         self.left_out.push((setting.into(), reason.into()));
     }

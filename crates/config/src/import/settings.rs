@@ -4,6 +4,7 @@
 
 use serde_json::{Map, Value};
 
+use super::yaml_scalars::read_yaml_1_1;
 use crate::check::join;
 use crate::foreign_keys::{Counterpart, find_counterpart};
 
@@ -61,7 +62,7 @@ fn nanogpt_defaults() -> Map<String, Value> {
 }
 
 impl Settings {
-    /// The leaves of a nested configuration.
+    /// The leaves of a nested configuration, which is YAML.
     pub(super) fn flatten(value: &Value) -> Self {
         let mut settings = Self::default();
         if let Value::Object(map) = value {
@@ -77,7 +78,7 @@ impl Settings {
                 Value::Object(inner) => self.add(inner, &path),
                 // Null leaves a key at its default, but for clipping and litgpt's warmup, which it turns off.
                 Value::Null if !["max_norm", "lr_warmup_steps"].contains(&key.as_str()) => {}
-                _ => self.insert(&path, value.clone()),
+                _ => self.insert(&path, read_yaml_1_1(value.clone())),
             }
         }
     }
@@ -164,9 +165,7 @@ impl Settings {
     /// Removes the first of the settings `keys` that is there, if it is a number.
     pub(super) fn take_number(&mut self, keys: &[&str]) -> Option<(String, f64)> {
         let at = self.position(keys)?;
-        let value = &self.values[at].value;
-        // YAML reads `1e-4` without a point as text.
-        let number = value.as_f64().or_else(|| value.as_str()?.parse().ok())?;
+        let number = self.values[at].value.as_f64()?;
         Some((self.take_at(at)?.0, number))
     }
 

@@ -9,6 +9,7 @@ use super::Trainer;
 use super::data::{translate_datasets, translate_litgpt_data, translate_nanogpt_data};
 use super::draft::ExperimentDraft;
 use super::pretrained::{translate_base_model, translate_init_from};
+use super::schedule::translate_schedule;
 use super::settings::{Settings, UnreadStatement, changes_training, is_setting};
 use crate::foreign_keys::{counterpart_of_value, find_counterpart};
 use runner_spec::diagnostic::{list, short};
@@ -170,129 +171,9 @@ fn add_adamw_defaults(trainer: Trainer, draft: &mut ExperimentDraft) {
     };
     draft.set_default("optimizer.adamw.betas", json!([0.9, 0.999]), origin);
     draft.set_default("optimizer.adamw.weight_decay", decay, origin);
-}
-
-fn translate_schedule(trainer: Trainer, settings: &mut Settings, draft: &mut ExperimentDraft) {
-    let is_constant = settings.take(&["decay_lr"]).is_some_and(|(_, value)| value == Value::Bool(false));
-    let kind = settings.take(&["lr_scheduler", "lr_scheduler_type"]);
-    let shape = match kind.as_ref().and_then(|(_, value)| value.as_str()) {
-        _ if is_constant => None,
-        None if kind.is_none() && trainer != Trainer::HuggingFace => Some("cosine"),
-        Some("constant" | "constant_with_warmup") => None,
-        Some("linear") => Some("linear"),
-        Some("cosine") => Some("cosine"),
-        _ => {
-            if let Some((key, value)) = &kind {
-                draft.leave_out(show(key, value), "the shapes are `cosine`, `linear`, `step` and `constant`");
-            }
-            None
-        }
-    };
-    let length = run_length(settings, draft);
-    let warmup = settings.take_number(&["warmup_iters", "warmup_steps", "lr_warmup_steps"]);
-    let end = settings.take_number(&["lr_decay_iters"]);
-    let floor = settings.take_number(&["min_lr"]);
-    let (warmup, floor) = match trainer {
-        Trainer::Litgpt => add_litgpt_schedule(settings, draft, length, warmup, floor),
-        _ => (warmup, floor),
-    };
-    // nanoGPT's warmup is a part of its decay.
-    if is_constant && trainer == Trainer::NanoGpt {
-        return;
+    if trainer == Trainer::Litgpt {
+        draft.set("optimizer.adamw.decays", "all", "litgpt gives torch all parameters in one group");
     }
-    // A run that ends within its warmup is refused here.
-    let warmup = warmup.map(|(key, steps)| match length {
-        Some(length) if steps > length => {
-            draft.leave_out(show(&key, &json!(steps)), "cut to the length of the run");
-            (key, length)
-        }
-        _ => (key, steps),
-    });
-    if let Some((key, steps)) = &warmup {
-        draft.set("schedule.warmup.steps", integer(*steps), key);
-    }
-    let Some(shape) = shape else {
-        for (key, value) in floor.into_iter().chain(end) {
-            draft.leave_out(show(&key, &json!(value)), "the learning rate is constant after the warmup");
-        }
-        return;
-    };
-    let path = |key: &str| format!("schedule.decay.{shape}.{key}");
-    if let Some((key, end)) = end {
-        let steps = (end - warmup.map_or(0.0, |w| w.1)).max(1.0);
-        draft.set(&path("steps"), integer(steps), format!("{key} − warmup"));
-    }
-    let rate = draft.number("optimizer.adamw.lr").or_else(|| draft.number("optimizer.sgd.lr"));
-    match (floor, rate.filter(|rate| *rate > 0.0)) {
-        (Some((key, floor)), Some(rate)) => {
-            // The text drops the rounding error of the division: 6e-5 / 6e-4 is 0.1.
-            let share = format!("{:.12}", floor / rate).parse::<f64>().unwrap_or(floor / rate);
-            draft.set(&path("final"), share, format!("{key} / learning rate"));
-        }
-        (Some((key, floor)), None) => {
-            draft.leave_out(
-                show(&key, &json!(floor)),
-                "`final` is a share of the peak learning rate, which is not given",
-            );
-        }
-        // The schedules of `transformers`, which axolotl uses, end at 0.
-        (None, _) if trainer == Trainer::Axolotl => draft.set(&path("final"), 0.0, "axolotl's default"),
-        (None, _) => {}
-    }
-}
-
-/// The number of optimizer steps of the run, if the configuration states it.
-fn run_length(settings: &Settings, draft: &ExperimentDraft) -> Option<f64> {
-    let number = |keys: &[&str]| keys.iter().find_map(|key| settings.get(key)).and_then(Value::as_f64);
-    let tokens_of_step = || {
-        let context = number(&["train.max_seq_length", "model_config.block_size"])?;
-        Some(draft.number("batch.sequences")? * context)
-    };
-    number(&["max_iters", "max_steps", "train.max_steps"])
-        .or_else(|| Some((number(&["train.max_tokens"])? / tokens_of_step()?).floor()))
-        .filter(|steps| *steps >= 1.0)
-}
-
-/// A number of a configuration, with the name of its setting.
-type NamedNumber = Option<(String, f64)>;
-
-/// Adds the defaults of `litgpt pretrain` to the steps of the warmup and the last learning rate. Its other commands have other defaults.
-fn add_litgpt_schedule(
-    settings: &mut Settings,
-    draft: &mut ExperimentDraft,
-    length: Option<f64>,
-    warmup: NamedNumber,
-    floor: NamedNumber,
-) -> (NamedNumber, NamedNumber) {
-    let default = |key: &str, value: f64| Some((format!("{key} (litgpt's default)"), value));
-    let has_no_warmup = settings.take_null("lr_warmup_steps").is_some();
-    let has_warmup = has_no_warmup || warmup.is_some() || settings.get("train.lr_warmup_fraction").is_some();
-    let is_pretraining = settings.get("checkpoint_dir").is_none();
-    let mut missing = Vec::new();
-    let warmup = match length {
-        _ if has_warmup => warmup,
-        // A run that ends within its warmup is refused here.
-        Some(length) if is_pretraining => default("lr_warmup_steps", length.min(2000.0)),
-        _ => {
-            missing.push("lr_warmup_steps");
-            None
-        }
-    };
-    let floor = match floor {
-        None if is_pretraining => default("min_lr", 4e-5),
-        None => {
-            missing.push("min_lr");
-            None
-        }
-        floor => floor,
-    };
-    if !missing.is_empty() {
-        draft.warnings.push(format!(
-            "the configuration leaves out {}, and litgpt's default is not written: check `schedule`",
-            list(&missing, "and")
-        ));
-    }
-    (warmup, floor)
 }
 
 fn translate_arithmetic(trainer: Trainer, settings: &mut Settings, draft: &mut ExperimentDraft) {
@@ -457,7 +338,7 @@ fn add_required_keys(draft: &mut ExperimentDraft) {
 }
 
 /// A whole number, as it stands in a file.
-fn integer(number: f64) -> Value {
+pub(super) fn integer(number: f64) -> Value {
     if number.fract() == 0.0 && number.abs() < 1e15 { json!(number as i64) } else { json!(number) }
 }
 

@@ -88,9 +88,7 @@ impl PointProblems {
             let text = match problem {
                 Problem::Text(text) => format!("error: {text}"),
                 Problem::Diagnostic(diagnostic) => {
-                    let alone = ConfigError { diagnostics: vec![(**diagnostic).clone()] }.render(color);
-                    // The last line counts mistakes.
-                    alone.rsplit_once('\n').map_or(alone.clone(), |(text, _)| text.to_owned())
+                    ConfigError { diagnostics: vec![(**diagnostic).clone()] }.render_mistakes(color)
                 }
             };
             let points = match points.as_slice() {
