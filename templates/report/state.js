@@ -78,6 +78,7 @@ const STATUS = {
   running: "running",
   interrupted: "interrupted",
   failed: "failed",
+  diverged: "failed",
   broken: "broken",
   queued: "queued",
 };

@@ -38,7 +38,7 @@ function sweepColumns({ parameters, metric }) {
     { name: "point", id: "point", get: (row) => row.point, text: (row) => String(row.point) },
     ...parameters.map(parameter),
     { name: metric, id: "objective", get: (row) => row.objective, text: (row) => significant(row.objective, 6) },
-    { name: "status", id: "status", get: (row) => row.status, text: (row) => badge(row.status) },
+    { name: "status", id: "status", get: (row) => row.status, text: (row) => badge(row.diverged ? "diverged" : row.status) },
     { name: "steps", id: "steps", get: (row) => row.steps, text: (row) => count(row.steps) },
     { name: "time", id: "seconds", get: (row) => row.seconds, text: (row) => duration(row.seconds) },
     { name: "run", id: "run", get: (row) => row.run, text: (row) => row.run ?? MISSING },
@@ -228,7 +228,7 @@ function parallel(sweep, width, passes) {
     path.addEventListener("pointerenter", () => lift(row.point));
     path.addEventListener("pointerleave", () => lift(null));
     return tipped(path, () => [
-      el("p", { class: "tip-head" }, `point ${row.point}, ${row.status}`),
+      el("p", { class: "tip-head" }, `point ${row.point}, ${row.diverged ? "diverged" : row.status}`),
       el(
         "table",
         null,
@@ -416,7 +416,7 @@ function renderSweep(width) {
   };
   const incomparable = sweep.incomparable ? [`No point is the best, because ${sweep.metric} does not compare: ${sweep.incomparable}`] : [];
   return [
-    problemList([...incomparable, ...sweep.problems]),
+    problemList([...incomparable, ...sweep.caveats, ...sweep.problems]),
     el(
       "p",
       { class: "muted" },

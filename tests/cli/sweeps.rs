@@ -557,3 +557,69 @@ fn tables_of_sweeps_fit_the_terminal() {
         }
     }
 }
+
+#[test]
+fn what_diverged_is_not_recommended_and_the_best_is_not_taken_for_more_than_it_is() {
+    let sandbox =
+        new_sandbox(&["grid: {optimizer.sgd.lr: [0.02, 0.1, 10000], train.clip_norm: [null, 1.0], seed: [1, 2]}"]);
+    expect_sweep(&sandbox, 1);
+    let results = sweep_results(&sandbox);
+    let rows = results["results"]["rows"].as_array().unwrap();
+    let diverged: Vec<&Value> = rows.iter().filter(|row| row["diverged"] == true).collect();
+    assert!(!diverged.is_empty() && diverged.iter().all(|row| row["values"]["optimizer.sgd.lr"] == 10000), "{rows:?}");
+    let rate = results["importance"].as_array().unwrap().iter().find(|i| i["name"] == "optimizer.sgd.lr").unwrap();
+    assert_eq!(rate["how"], "eta squared of ranks");
+    assert_ne!(rate["best"], 10000, "{rate}");
+    let shown = serde_json::json!([{"value": 10000, "diverged": diverged.len(), "points": 4}]);
+    assert_eq!(rate["diverged"], shown);
+
+    let best = &results["best"];
+    let seeds: Vec<f64> = rows
+        .iter()
+        .filter(|row| {
+            ["optimizer.sgd.lr", "train.clip_norm"].iter().all(|key| row["values"][key] == best["values"][key])
+        })
+        .map(|row| row["objective"].as_f64().unwrap())
+        .collect();
+    // 0.1 is the best of three rates, and one that diverged is higher.
+    assert_eq!(best["values"]["optimizer.sgd.lr"], 0.1);
+    let [luckiest] = &results["caveats"].as_array().unwrap()[..] else { panic!("{}", results["caveats"]) };
+    assert_eq!((&luckiest["kind"], &luckiest["seeds"]), (&"luckiest_seed".into(), &2.into()));
+    assert!(
+        (luckiest["mean"].as_f64().unwrap() - f64::midpoint(seeds[0], seeds[1])).abs() < 1e-12,
+        "{luckiest} {seeds:?}"
+    );
+    let note = format!("note: point {} is the luckiest of its 2 seeds", best["point"]);
+    for command in ["sweep results", "sweep status", "sweep s.yaml --threads 1"] {
+        let printed = sandbox.run(command).text();
+        assert!(printed.contains(&note) && printed.contains("  diverged  "), "{command}: {printed}");
+    }
+    let listed = sandbox.json_of("sweep list --json");
+    assert_eq!(listed[0]["caveats"], results["caveats"]);
+    assert!(sandbox.stdout_of("sweep list").contains("luckiest of 2 seeds"));
+    assert_eq!(sandbox.json_of("sweep status --json")["caveats"], results["caveats"]);
+}
+
+#[test]
+fn values_without_effect_are_refused_before_the_start() {
+    let sandbox = new_sandbox(&["grid: {train.steps: [5], train.epochs: [1], seed: [1, 2]}"]);
+    for command in ["sweep s.yaml --threads 1", "sweep s.yaml --dry-run", "validate s.yaml"] {
+        let printed = sandbox.expect(2, command);
+        assert!(printed.contains("`train.steps` has no effect: `train.epochs`, which varies too"), "{printed}");
+        assert!(printed.contains("s.yaml:3:24"), "{printed}");
+    }
+    let sandbox = new_sandbox(&["grid: {optimizer.adamw.lr: [1e-3, 1e-4]}"]);
+    let printed = sandbox.expect(2, "sweep s.yaml --dry-run --set optimizer.sgd.lr=1");
+    assert!(
+        printed.contains("--set optimizer.sgd.lr=1 would have no effect: the sweep varies optimizer.adamw.lr"),
+        "{printed}"
+    );
+    let printed = sandbox.expect(0, "validate exp.yaml --set train.steps=5 --set train.epochs=1");
+    assert!(
+        printed.contains("`--set train.steps=5` has no effect, because `--set train.epochs=1` replaces it"),
+        "{printed}"
+    );
+    let sandbox = new_sandbox(&["grid: {log.every: [1, 2], seed: [1, 2]}"]);
+    let printed = sandbox.expect(0, "sweep s.yaml --dry-run");
+    assert!(printed.contains("log.every changes no number of a run"), "{printed}");
+}

@@ -238,7 +238,7 @@ fn value_at<'v>(value: &'v Value, path: &str) -> Option<&'v Value> {
 }
 
 /// Takes out of `lower` what a different choice in `higher` replaces.
-fn prune(lower: &mut Value, higher: &Value, slot: KeyShape) {
+pub(crate) fn prune(lower: &mut Value, higher: &Value, slot: KeyShape) {
     let (Value::Object(low), Value::Object(high)) = (lower, higher) else { return };
     match slot.shape {
         Shape::Keys(keys) => {

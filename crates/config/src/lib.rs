@@ -28,6 +28,7 @@ mod resolve_token_ids;
 mod resolver;
 mod schema;
 pub mod shape;
+mod undone;
 mod written_inputs;
 
 pub use explain::{Origin, explain, to_yaml};
@@ -36,6 +37,7 @@ pub use initial_weights::RecordedWeights;
 pub use load::{Loaded, from_str, load, load_text_source};
 pub use overrides::{LoadOptions, ModelFetchError, ModelFetchFailure, ModelFetcher, suggest_set};
 pub use schema::schema_text;
+pub use undone::UndoneSetting;
 pub use written_inputs::WrittenInputs;
 
 #[cfg(test)]

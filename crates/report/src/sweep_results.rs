@@ -3,12 +3,14 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
+use crate::sweep_caveats::caveat_text;
 use crate::sweep_preview::{value_cells, value_columns, value_names};
 use crate::table::{Align, Column, table_of_width};
 use runner_lab::sweep::record::SweepRecord;
 use runner_lab::sweep::summary::SweepSummary;
-use runner_lab::sweep::{ObjectiveMetric, PointStatus, ResultsRow, value_text};
+use runner_lab::sweep::{DivergedValue, ObjectiveMetric, PointStatus, ResultsRow, value_text};
 use runner_spec::format::{count, loss, percent, printable, rate, seconds, step_share};
+use serde_json::Value;
 
 /// The value of `metric` as text, as the tables of runs show it.
 #[must_use]
@@ -92,16 +94,17 @@ impl SweepResultsText<'_> {
             out.push(row.mfu.map_or_else(dash, percent));
         }
         out.push(step_share(row.steps, point.map_or(0, |p| p.steps)));
-        out.push(self.status_text(row.status, point.and_then(|p| p.same_as)));
+        out.push(self.status_text(row, point.and_then(|p| p.same_as)));
         out.push(row.seconds.map_or_else(dash, seconds));
         out.push(row.run.as_deref().map_or_else(dash, printable));
         out
     }
 
-    fn status_text(&self, status: PointStatus, same_as: Option<usize>) -> String {
-        let text = same_as.map_or_else(|| self.status_name(status).to_owned(), |other| format!("as point {other}"));
+    fn status_text(&self, row: &ResultsRow, same_as: Option<usize>) -> String {
+        let text = same_as.map_or_else(|| self.status_name(row).to_owned(), |other| format!("as point {other}"));
         let styled = console::style(text);
-        let styled = match status {
+        let styled = match row.status {
+            PointStatus::Done if row.diverged => styled.red(),
             PointStatus::Done => styled.green(),
             PointStatus::Running => styled.cyan(),
             PointStatus::Interrupted | PointStatus::Removed => styled.yellow(),
@@ -111,8 +114,9 @@ impl SweepResultsText<'_> {
         styled.to_string()
     }
 
-    fn status_name(&self, status: PointStatus) -> &'static str {
-        match status {
+    fn status_name(&self, row: &ResultsRow) -> &'static str {
+        match row.status {
+            PointStatus::Done | PointStatus::Failed if row.diverged => "diverged",
             PointStatus::Stopped if self.summary.is_finished => "stopped early",
             // The point may still be promoted.
             PointStatus::Stopped => "judged",
@@ -168,11 +172,24 @@ impl SweepResultsText<'_> {
         let _ = writeln!(out, "what mattered{after} ({} of {}):", first.how, self.record.objective.metric.name());
         let width = importance.iter().map(|i| i.name.chars().count()).max().unwrap_or(0);
         for i in importance {
-            let best =
-                i.best.as_ref().map_or_else(String::new, |value| format!("  best {}", printable(&value_text(value))));
-            let _ = writeln!(out, "  {:width$}  {:>6}{best}", printable(&i.name), percent(i.share));
+            let text = |value: &Value| printable(&value_text(value));
+            let best = i.best.as_ref().map(|value| format!("best {}", text(value)));
+            let of_points = |d: &DivergedValue| format!("{} ({} of {})", text(&d.value), d.diverged, d.points);
+            let diverged = (!i.diverged.is_empty())
+                .then(|| format!("diverged: {}", i.diverged.iter().map(of_points).collect::<Vec<_>>().join(", ")));
+            let known = best.into_iter().chain(diverged).collect::<Vec<_>>().join("; ");
+            let line = format!("  {:width$}  {:>6}  {known}", printable(&i.name), percent(i.share));
+            let _ = writeln!(out, "{}", line.trim_end());
         }
         out
+    }
+
+    /// What must be known of the best point, a line for each caveat.
+    pub fn caveats(&self) -> Option<String> {
+        let metric = self.record.objective.metric;
+        let lines: Vec<String> =
+            self.summary.caveats.iter().map(|caveat| format!("note: {}", caveat_text(metric, caveat))).collect();
+        (!lines.is_empty()).then(|| lines.join("\n"))
     }
 
     /// The best point, and the command that reproduces it; or why there is none, if the points do not compare.

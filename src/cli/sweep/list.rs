@@ -1,5 +1,6 @@
 //! `runner sweep list`: shows the sweeps in the folder of runs.
 
+use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
@@ -8,9 +9,10 @@ use super::args::ListArgs;
 use super::results::ReadSweep;
 use crate::cli::exit::Exit;
 use crate::cli::output::{print_result, print_to_stderr, table_width};
-use runner_lab::sweep::ResultsRow;
 use runner_lab::sweep::summary::PointCounts;
+use runner_lab::sweep::{BestPointCaveat, ResultsRow};
 use runner_lab::sweep_dir;
+use runner_report::sweep_caveats::short_caveat;
 use runner_report::sweep_results::metric_text;
 use runner_report::table::{Align, Column, table_of_width};
 use runner_spec::format::{count, printable};
@@ -32,6 +34,7 @@ struct ListedSweep {
     /// The name of the objective.
     metric: &'static str,
     best: Option<ResultsRow>,
+    caveats: Vec<BestPointCaveat>,
     /// The objective of `best` as text.
     #[serde(skip)]
     best_text: Option<String>,
@@ -49,7 +52,15 @@ impl ListedSweep {
         let (objective, best) = (record.objective.metric, summary.results.best().cloned());
         let describe = |row: &ResultsRow| {
             let value = metric_text(objective, row.objective?);
-            Some(format!("{} {value}, point {}", objective.name(), row.point))
+            let mut text = format!("{} {value}, point {}", objective.name(), row.point);
+            // A value after fewer steps does not compare with that of another sweep.
+            if let Some(point) = record.point(row.point).filter(|point| row.steps < point.steps) {
+                let _ = write!(text, " after {} of {} steps", count(row.steps), count(point.steps));
+            }
+            for caveat in &summary.caveats {
+                let _ = write!(text, "; {}", short_caveat(caveat));
+            }
+            Some(text)
         };
         Self {
             status,
@@ -58,6 +69,7 @@ impl ListedSweep {
             metric: objective.name(),
             best_text: best.as_ref().and_then(describe),
             best,
+            caveats: summary.caveats,
             id: record.id,
             path,
             file: record.file,

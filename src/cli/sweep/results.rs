@@ -10,7 +10,7 @@ use crate::cli::output::{print, print_result, print_to_stderr, table_width};
 use runner_lab::sweep::progress::SweepProgress;
 use runner_lab::sweep::record::SweepRecord;
 use runner_lab::sweep::summary::SweepSummary;
-use runner_lab::sweep::{Importance, ResultsRow, SweepResults};
+use runner_lab::sweep::{BestPointCaveat, Importance, ResultsRow, SweepResults};
 use runner_lab::sweep_dir;
 use runner_report::sweep_results::SweepResultsText;
 use runner_store::StoreError;
@@ -51,6 +51,7 @@ struct ResultsJson<'a> {
     id: &'a str,
     results: &'a SweepResults,
     best: Option<&'a ResultsRow>,
+    caveats: &'a [BestPointCaveat],
     importance: &'a [Importance],
 }
 
@@ -58,18 +59,18 @@ struct ResultsJson<'a> {
 /// If there is no such sweep, or its record is damaged.
 pub(super) fn run(args: &ResultsArgs) -> anyhow::Result<Exit> {
     let sweep = ReadSweep::read(&args.sweep)?;
-    let SweepSummary { results, importance, .. } = &sweep.summary;
+    let SweepSummary { results, caveats, importance, .. } = &sweep.summary;
     if args.csv {
         print(&results.csv()?)?;
         return Ok(Exit::Done);
     }
-    let json = ResultsJson { id: &sweep.record.id, results, best: results.best(), importance };
+    let json = ResultsJson { id: &sweep.record.id, results, best: results.best(), caveats, importance };
     print_result(args.json, &json, || {
         let text = sweep.text(&args.sweep);
         // The counts explain why points without a run have no result.
         let has_all_runs = sweep.summary.counts().removed == 0;
         let counts = if has_all_runs { String::new() } else { format!("{}\n", text.counts()) };
-        let last_lines = [text.saved_steps(), text.best()].into_iter().flatten();
+        let last_lines = [text.saved_steps(), text.best(), text.caveats()].into_iter().flatten();
         text.table(table_width())
             + &text.mfu_note().map_or_else(String::new, |note| note + "\n")
             + &counts

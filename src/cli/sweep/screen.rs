@@ -163,7 +163,7 @@ pub(super) fn print_summary(text: &SweepResultsText<'_>, ending: SweepEnding, sc
     let (record, summary) = (text.record, text.summary);
     summary.problems.iter().for_each(|problem| screen.warn(problem));
     let table = Some(text.table(table_width()));
-    let parts = [table, text.mfu_note(), Some(text.importance()), text.saved_steps(), text.best()];
+    let parts = [table, text.mfu_note(), Some(text.importance()), text.saved_steps(), text.best(), text.caveats()];
     for part in parts.into_iter().flatten().filter(|part| !part.is_empty()) {
         screen.line(&part);
     }
@@ -171,8 +171,8 @@ pub(super) fn print_summary(text: &SweepResultsText<'_>, ending: SweepEnding, sc
         SweepEnding::UpToDate => (SweepOutcome::Done, true),
         SweepEnding::Ran { outcome, .. } => (outcome, false),
     };
-    let (results, importance) = (&summary.results, &summary.importance[..]);
-    screen.json(&SweepEvent::Summary { status, up_to_date, results, importance });
+    let (results, caveats, importance) = (&summary.results, &summary.caveats[..], &summary.importance[..]);
+    screen.json(&SweepEvent::Summary { status, up_to_date, results, caveats, importance });
     let points = counted(record.points.len() as u64, "point");
     let sweep = format!("sweep {}, {points}: {}", printable(&record.id), text.counts());
     let retry = text.retry_command();

@@ -8,7 +8,7 @@ use super::args::StatusArgs;
 use super::results::ReadSweep;
 use crate::cli::exit::Exit;
 use crate::cli::output::{print_result, table_width};
-use runner_lab::sweep::SweepResults;
+use runner_lab::sweep::{BestPointCaveat, SweepResults};
 use runner_spec::format::{counted, printable};
 use runner_store::RunLock;
 
@@ -22,6 +22,7 @@ struct StatusJson<'a> {
     /// True if a process runs the sweep now.
     running: bool,
     results: &'a SweepResults,
+    caveats: &'a [BestPointCaveat],
 }
 
 /// # Errors
@@ -30,18 +31,19 @@ pub(super) fn run(args: &StatusArgs) -> anyhow::Result<Exit> {
     let mut sweep = ReadSweep::read(&args.sweep)?;
     sweep.summary.results.rows.sort_by_key(|row| row.point);
     let (record, running) = (&sweep.record, RunLock::is_held(&sweep.path));
-    let results = &sweep.summary.results;
-    let json = StatusJson { id: &record.id, path: &sweep.path, file: &record.file, running, results };
+    let (results, caveats) = (&sweep.summary.results, &sweep.summary.caveats[..]);
+    let json = StatusJson { id: &record.id, path: &sweep.path, file: &record.file, running, results, caveats };
     print_result(args.json, &json, || {
         let text = sweep.text(&args.sweep);
         format!(
-            "{}sweep {}, {}, of {}: {}, {}\n",
+            "{}sweep {}, {}, of {}: {}, {}\n{}",
             text.table(table_width()),
             printable(&record.id),
             if running { "running" } else { "not running" },
             record.file.display(),
             counted(record.points.len() as u64, "point"),
-            text.counts()
+            text.counts(),
+            text.caveats().map_or_else(String::new, |caveats| caveats + "\n")
         )
     })
 }

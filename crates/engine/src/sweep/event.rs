@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::point_process::ReportedProgress;
-use runner_lab::sweep::{Importance, SweepResults};
+use runner_lab::sweep::{BestPointCaveat, Importance, SweepResults};
 
 /// An event of a sweep. Those that are not skipped are the lines of `runner sweep --json`. Points are numbered from 1.
 #[derive(Debug, Serialize)]
@@ -60,6 +60,7 @@ pub enum SweepEvent<'a> {
         status: SweepOutcome,
         up_to_date: bool,
         results: &'a SweepResults,
+        caveats: &'a [BestPointCaveat],
         importance: &'a [Importance],
     },
     /// Another process works on the point's run.

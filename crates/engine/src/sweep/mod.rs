@@ -3,6 +3,7 @@
 //! [`open_sweep`] starts, resumes or finds the sweep of a file; [`run_sweep`] runs its points in processes of their own and reports to a
 //! [`SweepObserver`]; [`slurm::submit_sweep`] submits them as an array of jobs.
 
+mod axis_effects;
 mod driver;
 mod event;
 mod open;

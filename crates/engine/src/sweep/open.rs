@@ -73,7 +73,6 @@ pub fn open_sweep(
     observer: &mut dyn RunObserver,
 ) -> Result<OpenedSweep, EngineError> {
     let spec = request.spec;
-    check_flags(spec, &request.options.sets)?;
     if let SweepLauncher::Slurm { options, .. } = &request.launcher {
         slurm::check_request(spec.early_stop.is_some(), options)?;
     }
@@ -115,31 +114,8 @@ pub fn check_sweep(
     host: &Host,
     observer: &mut dyn RunObserver,
 ) -> Result<usize, EngineError> {
-    check_flags(spec, &options.sets)?;
     let expanded = expand(spec)?;
-    load_points(spec, &expanded.points, options, &host.pool()?, host, observer).map(|points| points.len())
-}
-
-/// # Errors
-/// If one of the `--set` flags `sets` gives a key that the points of `spec` vary: theirs count.
-fn check_flags(spec: &SweepSpec, sets: &[String]) -> Result<(), EngineError> {
-    if spec.has_template() {
-        return Ok(());
-    }
-    let key_of =
-        |set: &str| set.split('=').next().unwrap_or(set).split('.').map(str::trim).collect::<Vec<_>>().join(".");
-    let is_within = |key: &str, section: &str| {
-        key.strip_prefix(section).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
-    };
-    for (set, key) in sets.iter().map(|set| (set, key_of(set))) {
-        if let Some(varied) = spec.names().into_iter().find(|name| is_within(&key, name)) {
-            return Err(EngineError::Request(format!(
-                "--set {set} would have no effect: the sweep varies {varied}; change it in {}",
-                spec.path.display()
-            )));
-        }
-    }
-    Ok(())
+    load_points(spec, &expanded.points, options, &host.pool()?, host, observer).map(|loaded| loaded.points.len())
 }
 
 /// Checks that the request has no `--set` flags, or those with which the sweep of `record` was started.

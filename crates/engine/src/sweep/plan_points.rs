@@ -25,6 +25,7 @@ use runner_spec::program::{Device, EvalSpec};
 use runner_store::time;
 use runner_template::source::BYTE_ORDER_MARK;
 
+use super::axis_effects::{AxisEffect, find_effects, report_idle, report_undone};
 use super::open::SweepRequest;
 use super::point_problems::PointProblems;
 use crate::apply::has_private_text;
@@ -42,10 +43,17 @@ pub(super) struct PlannedSweep {
     pub is_private: bool,
 }
 
-/// Loads the experiments of `points`, which are those of `spec`.
+/// The experiments of a sweep's points.
+pub(super) struct LoadedPoints<'a> {
+    pub points: Vec<(&'a ExpandedPoint, Loaded)>,
+    /// The names of what varies that change nothing but the seed.
+    seeds: Vec<String>,
+}
+
+/// Loads the experiments of `points`, which are those of `spec`. A name that varies and makes no other run is a warning.
 ///
 /// # Errors
-/// All mistakes of all points, each reported once.
+/// All mistakes of all points, each reported once; among them values that have no effect.
 pub(super) fn load_points<'a>(
     spec: &SweepSpec,
     points: &'a [ExpandedPoint],
@@ -53,7 +61,7 @@ pub(super) fn load_points<'a>(
     pool: &ThreadPool,
     host: &Host,
     observer: &mut dyn RunObserver,
-) -> Result<Vec<(&'a ExpandedPoint, Loaded)>, EngineError> {
+) -> Result<LoadedPoints<'a>, EngineError> {
     if let Some(missing) = &spec.missing_base {
         return Err(ConfigError::new(vec![(**missing).clone()]).into());
     }
@@ -74,7 +82,24 @@ pub(super) fn load_points<'a>(
         }
     }
     problems.into_result()?;
-    Ok(loaded)
+    let mut problems = PointProblems::new(points.len());
+    report_undone(spec, &loaded, &options.sets, &mut problems);
+    problems.into_result()?;
+    let mut problems = PointProblems::new(points.len());
+    let effects = find_effects(spec, &loaded, &load);
+    report_idle(spec, &loaded, &effects, &mut problems);
+    problems.into_result()?;
+    drop(base);
+    drop(fetch);
+    let names_of =
+        |effect: AxisEffect| effects.iter().filter(move |(_, found)| *found == effect).map(|(names, _)| names);
+    for names in names_of(AxisEffect::Record) {
+        let names = names.join(", ");
+        let text = format!("{names} changes no number of a run: points that differ in nothing else are the same run");
+        observer.observe(&RunEvent::Warning(&text));
+    }
+    let seeds = names_of(AxisEffect::Seed).flatten().map(|name| (*name).to_owned()).collect();
+    Ok(LoadedPoints { points: loaded, seeds })
 }
 
 /// Plans all points of the request's sweep.
@@ -89,7 +114,8 @@ pub(super) fn plan_points(
     let spec = request.spec;
     let pool = host.pool()?;
     let expanded = expand(spec)?;
-    let mut points = load_points(spec, &expanded.points, &request.options, &pool, host, observer)?;
+    let LoadedPoints { mut points, seeds } =
+        load_points(spec, &expanded.points, &request.options, &pool, host, observer)?;
     let mut problems = PointProblems::new(expanded.points.len());
     for (point, loaded) in &mut points {
         if let Err(error) = pin_hub_commits(&mut loaded.experiment, None, host, observer) {
@@ -136,6 +162,11 @@ pub(super) fn plan_points(
         observer.observe(&RunEvent::Warning(warning));
     }
     check_same_rungs(&planned)?;
+    if objective.metric == ObjectiveMetric::TokensPerSecond && request.parallel > 1 {
+        let text = "tokens_per_second of points that train at the same time does not compare with that of points that train alone, \
+                    because they share this machine: use parallel: 1";
+        observer.observe(&RunEvent::Warning(text));
+    }
     check_comparable(&bases, objective, spec.early_stop.is_some(), observer)?;
     let variables = points.iter().flat_map(|(_, loaded)| loaded.env_read.iter().cloned());
     let own_variables = host.recorded_environment.iter().map(|(name, value)| (name.clone(), value.clone()));
@@ -153,6 +184,7 @@ pub(super) fn plan_points(
         early_stop: spec.early_stop,
         workers: request.parallel,
         excluded: expanded.excluded.len(),
+        seeds,
         points: planned,
     };
     let experiments = points.iter().map(|(_, loaded)| runner_config::to_yaml(&loaded.experiment)).collect();

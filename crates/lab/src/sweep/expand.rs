@@ -76,17 +76,22 @@ pub fn expand(spec: &SweepSpec) -> Result<Expanded, ConfigError> {
 #[must_use]
 pub fn load_options<'a>(spec: &SweepSpec, point: &ExpandedPoint, base: &LoadOptions<'a>) -> LoadOptions<'a> {
     let mut out = base.clone();
-    let own = spec.set.iter().map(|setting| spec.as_written(setting.clone()));
-    out.sets = own.chain(base.sets.iter().cloned()).collect();
+    out.sets = spec.shared_settings().into_iter().chain(base.sets.iter().cloned()).collect();
     if spec.has_template() {
         out.template.vars.clone_from(&spec.vars);
         out.template.vars.extend(base.template.vars.clone());
         out.template.vars.extend(point.values.iter().cloned());
     } else {
-        let settings = point.values.iter().map(|(key, value)| format!("{key}={}", yaml_text(value)));
-        out.sets.extend(settings.map(|setting| spec.as_written(setting)));
+        out.sets.extend(point_settings(spec, point));
     }
     out
+}
+
+/// The values of `point` as settings in the form of `--set`; none if they are variables of a template.
+#[must_use]
+pub fn point_settings(spec: &SweepSpec, point: &ExpandedPoint) -> Vec<String> {
+    let values = point.values.iter().filter(|_| !spec.has_template());
+    values.map(|(key, value)| spec.as_written(format!("{key}={}", yaml_text(value)))).collect()
 }
 
 /// The number of points in the product of `axes`, or why there are too many.

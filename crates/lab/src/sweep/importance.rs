@@ -14,8 +14,6 @@ use serde_json::Value;
 use super::point::{PointValues, value_text};
 use super::spec::{Dimension, Goal};
 
-const BY_VALUE: &str = "eta squared";
-const BY_QUARTILE: &str = "eta squared over quartiles";
 /// The number of results below which no importance is computed.
 const MIN_RESULTS: usize = 3;
 /// Groups that a range is cut into.
@@ -28,23 +26,45 @@ pub struct Importance {
     pub name: String,
     /// From 0 to 1.
     pub share: f64,
-    /// `eta squared`; of a range, whose values are cut at their quartiles, `eta squared over quartiles`.
+    /// `eta squared`; of a range, whose values are cut at their quartiles, `eta squared over quartiles`; if a point diverged, `eta squared
+    /// of ranks`.
     pub how: &'static str,
-    /// The value with the best mean; of a range the text `low to high`, of zipped parameters the values joined with `+`.
+    /// The value with the best mean; of a range the text `low to high`, of zipped parameters the values joined with `+`. `None` for a
+    /// seed, and if all points of the best value diverged.
     pub best: Option<Value>,
+    /// The values whose points diverged, in the order of the points.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub diverged: Vec<DivergedValue>,
 }
 
-/// The importance of what varies along `axes`, the greatest first, from `points` (values, objective). Results that are missing
-/// or not finite do not count. A parameter with the same value in all other results is left out. With fewer than three results the
-/// list is empty.
+/// A value of a parameter with which points diverged.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct DivergedValue {
+    pub value: Value,
+    /// The points that diverged.
+    pub diverged: usize,
+    /// All points that have the value and a result.
+    pub points: usize,
+}
+
+/// The importance of what varies along `axes`, the greatest first, from `points` (values, objective). Missing results do not count. A
+/// result that is not finite is that of a point that diverged, and worse than any number; if there is one, results are compared by their
+/// ranks. A parameter with the same value in all results is left out. With fewer than three results the list is empty. The
+/// parameters `seeds` have no best value.
 #[must_use]
-pub fn importance(axes: &[Dimension], goal: Goal, points: &[(PointValues, Option<f64>)]) -> Vec<Importance> {
-    let results: Vec<(&PointValues, f64)> =
-        points.iter().filter_map(|(values, y)| Some((values, y.filter(|y| y.is_finite())?))).collect();
+pub fn importance(
+    axes: &[Dimension],
+    goal: Goal,
+    points: &[(PointValues, Option<f64>)],
+    seeds: &[&str],
+) -> Vec<Importance> {
+    let results: Vec<(&PointValues, f64)> = points.iter().filter_map(|(values, y)| Some((values, (*y)?))).collect();
     if results.len() < MIN_RESULTS {
         return Vec::new();
     }
-    let ys: Vec<f64> = results.iter().map(|&(_, y)| y).collect();
+    let measured: Vec<f64> = results.iter().map(|&(_, y)| if y.is_finite() { y } else { f64::NAN }).collect();
+    let by_rank = measured.iter().any(|y| y.is_nan());
+    let (ys, goal) = if by_rank { (ranks(&measured, goal), Goal::Minimize) } else { (measured.clone(), goal) };
     let mut out: Vec<Importance> = parameters(axes)
         .into_iter()
         .filter_map(|(names, range)| {
@@ -52,21 +72,58 @@ pub fn importance(axes: &[Dimension], goal: Goal, points: &[(PointValues, Option
                 .iter()
                 .map(|(values, _)| names.iter().filter_map(|name| value(values, name)).collect())
                 .collect();
-            let (groups, how) = if range {
-                (quartiles(&column)?, BY_QUARTILE)
-            } else {
-                (column.iter().map(|values| joined(values)).collect(), BY_VALUE)
-            };
+            let groups = if range { quartiles(&column)? } else { column.iter().map(|values| joined(values)).collect() };
             let (share, best) = eta_squared(&groups, &ys, goal)?;
             // A value by itself keeps its type.
-            let best = match column.iter().zip(&groups).find(|(_, group)| **group == best) {
+            let typed = |group: &str| match column.iter().zip(&groups).find(|(_, other)| **other == group) {
                 Some((values, _)) if !range && values.len() == 1 => values[0].clone(),
-                _ => Value::String(best),
+                _ => Value::String(group.to_owned()),
             };
-            Some(Importance { name: names.join("+"), share, how, best: Some(best) })
+            let diverged = diverged_groups(&groups, &measured);
+            let is_known = |best: &str| diverged.iter().all(|(group, n, all)| *group != best || n < all);
+            let is_seed = names.iter().all(|name| seeds.contains(name));
+            Some(Importance {
+                name: names.join("+"),
+                share,
+                how: match (by_rank, range) {
+                    (false, false) => "eta squared",
+                    (false, true) => "eta squared over quartiles",
+                    (true, false) => "eta squared of ranks",
+                    (true, true) => "eta squared of ranks over quartiles",
+                },
+                best: (is_known(&best) && !is_seed).then(|| typed(&best)),
+                diverged: diverged
+                    .iter()
+                    .map(|&(group, diverged, points)| DivergedValue { value: typed(group), diverged, points })
+                    .collect(),
+            })
         })
         .collect();
     out.sort_by(|a, b| b.share.total_cmp(&a.share));
+    out
+}
+
+/// The rank of each result, 1 for the best. Equal results share the mean of their ranks, as NaNs do, which are the worst. η² of ranks is the
+/// statistic of Kruskal and Wallis (1952, "Use of ranks in one-criterion variance analysis") divided by n − 1.
+fn ranks(results: &[f64], goal: Goal) -> Vec<f64> {
+    let rank = |&y: &f64| {
+        let better = results.iter().filter(|&&other| goal.order(other, y).is_lt()).count();
+        let equal = results.iter().filter(|&&other| goal.order(other, y).is_eq()).count();
+        better as f64 + f64::midpoint(equal as f64, 1.0)
+    };
+    results.iter().map(rank).collect()
+}
+
+/// The groups with results that are NaN, in the order of the results: the group, the number of these results, and of all.
+fn diverged_groups<'g>(groups: &'g [String], results: &[f64]) -> Vec<(&'g str, usize, usize)> {
+    let mut out: Vec<(&str, usize, usize)> = Vec::new();
+    for (group, y) in groups.iter().zip(results) {
+        match out.iter_mut().find(|(known, ..)| known == group) {
+            Some((_, diverged, all)) => (*diverged, *all) = (*diverged + usize::from(y.is_nan()), *all + 1),
+            None => out.push((group, usize::from(y.is_nan()), 1)),
+        }
+    }
+    out.retain(|(_, diverged, _)| *diverged > 0);
     out
 }
 
@@ -159,20 +216,18 @@ mod tests {
             .map(|(lr, layers, y)| point(&[("lr", json!(lr)), ("layers", json!(layers)), ("same", json!("x"))], y))
             .collect();
         // Mean 3.5, total 6.25+2.25+2.25+6.25 = 17; between the rates 4·2² = 16, between the depths 4·0.5² = 1.
-        let found = importance(&axes, Goal::Minimize, &points);
+        let found = importance(&axes, Goal::Minimize, &points, &[]);
         let short: Vec<_> = found.iter().map(|i| (i.name.as_str(), i.share, i.best.clone().unwrap())).collect();
         assert_eq!(short, [("lr", 16.0 / 17.0, json!(0.1)), ("layers", 1.0 / 17.0, json!(2))]);
-        assert_eq!(importance(&axes, Goal::Maximize, &points)[0].best, Some(json!(0.2)));
+        assert_eq!(importance(&axes, Goal::Maximize, &points, &[])[0].best, Some(json!(0.2)));
 
         // Points without a result do not count, and two results give no importance.
         let mut more = points.clone();
         more.push((points[0].0.clone(), None));
-        more.push((points[0].0.clone(), Some(f64::NAN)));
-        more.push((points[0].0.clone(), Some(f64::INFINITY)));
-        assert_eq!(importance(&axes, Goal::Minimize, &more), found);
-        assert_eq!(importance(&axes, Goal::Minimize, &points[..2]), []);
+        assert_eq!(importance(&axes, Goal::Minimize, &more, &[]), found);
+        assert_eq!(importance(&axes, Goal::Minimize, &points[..2], &[]), []);
         let flat: Vec<_> = points.iter().map(|(values, _)| (values.clone(), Some(1.0))).collect();
-        assert!(importance(&axes, Goal::Minimize, &flat).iter().all(|i| i.share == 0.0));
+        assert!(importance(&axes, Goal::Minimize, &flat, &[]).iter().all(|i| i.share == 0.0));
     }
 
     #[test]
@@ -202,12 +257,60 @@ mod tests {
                 point(&values, f64::from(i / 2))
             })
             .collect();
-        let found = importance(&axes, Goal::Minimize, &points);
+        let found = importance(&axes, Goal::Minimize, &points, &[]);
         let short: Vec<_> = found.iter().map(|i| (i.name.as_str(), i.share, i.how)).collect();
         // By quartile 0 0 1 1 2 2 3 3: total 10, between halves 8·1² = 8.
-        assert_eq!(short, [("lr", 1.0, BY_QUARTILE), ("decay", 0.8, BY_VALUE), ("d_model+heads", 0.0, BY_VALUE)]);
+        assert_eq!(
+            short,
+            [
+                ("lr", 1.0, "eta squared over quartiles"),
+                ("decay", 0.8, "eta squared"),
+                ("d_model+heads", 0.0, "eta squared")
+            ]
+        );
         assert_eq!(found[0].best, Some(json!("0.0 to 1.0")));
         assert_eq!(found[1].best, Some(json!("cosine")));
         assert_eq!(found[2].best, Some(json!("8+1")));
+    }
+
+    #[test]
+    fn a_point_that_diverged_is_the_worst_of_its_values() {
+        let rates = [json!(0.1), json!(10_000), json!(0.5)];
+        let axes = [
+            Dimension::Grid(axis("lr", &rates)),
+            Dimension::Grid(axis("clip", &[json!(null), json!(1.0)])),
+            Dimension::Grid(axis("seed", &[json!(1), json!(2)])),
+        ];
+        let results = [2.0, 1.0, f64::NAN, 4.0, f64::INFINITY, 3.0];
+        let points: Vec<_> = results
+            .into_iter()
+            .enumerate()
+            .map(|(i, y)| {
+                let clip = [json!(null), json!(1.0)][i % 2].clone();
+                point(&[("lr", rates[i / 2].clone()), ("clip", clip), ("seed", json!([1, 2, 1, 1, 2, 2][i]))], y)
+            })
+            .collect();
+        // Ranks 2, 1, 5.5, 4, 5.5, 3: mean 3.5, total 17. Means by rate 1.5, 4.75, 4.25: between them 2·(2² + 1.25² + 0.75²) = 12.25. Means
+        // by clipping 13/3, 8/3: between them 6·(5/6)² = 25/6. Seed 1 has 2, 5.5, 4, and seed 2 has 1, 5.5, 3: 6·(1/3)² = 2/3.
+        let found = importance(&axes, Goal::Minimize, &points, &["seed"]);
+        let short: Vec<_> = found.iter().map(|i| (i.name.as_str(), i.how, i.best.clone())).collect();
+        let how = "eta squared of ranks";
+        assert_eq!(short, [("lr", how, Some(json!(0.1))), ("clip", how, Some(json!(1.0))), ("seed", how, None)]);
+        for (found, share) in found.iter().zip([12.25 / 17.0, 25.0 / 6.0 / 17.0, 2.0 / 3.0 / 17.0]) {
+            assert!((found.share - share).abs() < 1e-12, "{found:?} {share}");
+        }
+        let diverged =
+            |i: usize| found[i].diverged.iter().map(|d| (d.value.clone(), d.diverged, d.points)).collect::<Vec<_>>();
+        assert_eq!(diverged(0), [(json!(10_000), 1, 2), (json!(0.5), 1, 2)]);
+        assert_eq!(diverged(1), [(json!(null), 2, 3)]);
+
+        // Where a greater value is better, what diverged is the worst, too.
+        let found = importance(&axes[..2], Goal::Maximize, &points, &[]);
+        let bests: Vec<_> = found.iter().map(|i| (i.name.as_str(), i.best.clone())).collect();
+        assert!(bests.contains(&("clip", Some(json!(1.0)))), "{bests:?}");
+        // If everything diverged, nothing is the best.
+        let all: Vec<_> = points.iter().map(|(values, _)| (values.clone(), Some(f64::NAN))).collect();
+        let found = importance(&axes, Goal::Minimize, &all, &[]);
+        assert!(found.iter().all(|i| i.share == 0.0 && i.best.is_none() && !i.diverged.is_empty()), "{found:?}");
     }
 }

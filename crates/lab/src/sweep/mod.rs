@@ -1,6 +1,7 @@
 //! Sweeps: reading the sweep file, expanding it to points, deciding which points to train how far, and reading the results. Running
 //! the points is the engine's part.
 
+mod caveat;
 mod exclude;
 mod expand;
 mod file_changes;
@@ -15,9 +16,10 @@ mod schedule;
 mod spec;
 pub mod summary;
 
-pub use expand::{Expanded, expand, load_options};
+pub use caveat::BestPointCaveat;
+pub use expand::{Expanded, expand, load_options, point_settings};
 pub use file_changes::describe_changes;
-pub use importance::{Importance, importance};
+pub use importance::{DivergedValue, Importance, importance};
 pub use point::{ExpandedPoint, PointValues, value_text};
 pub use random::{Distribution, RandomDraws};
 pub use read::{from_str, is_sweep_file, load};

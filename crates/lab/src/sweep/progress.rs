@@ -241,6 +241,14 @@ impl PointProgress {
         (self.status == RunStatus::Failed && self.not_finite).then_some(SegmentResult::Failed)
     }
 
+    /// True if training ended with a number that is not finite, or the objective after the last of `total` steps is not finite.
+    #[must_use]
+    pub fn has_diverged(&self, total: u64) -> bool {
+        let is_not_finite = |result| matches!(result, SegmentResult::Value(value) if !f64::is_finite(value));
+        self.status == RunStatus::Failed && self.not_finite
+            || self.status == RunStatus::Done && self.result(total, total).is_some_and(is_not_finite)
+    }
+
     /// The validation loss in bits per byte of text at the evaluation that gave the result at the rung after `until` steps, if it is known.
     #[must_use]
     pub fn bits_per_byte(&self, until: u64) -> Option<f64> {
@@ -435,9 +443,13 @@ mod tests {
             Objective { metric: ObjectiveMetric::ValLoss, goal: Goal::Minimize, at: MeasurementChoice::Last };
         let failed = progress(RunStatus::Failed, objective, LINES, &[4, 6]);
         assert_eq!(failed.result(6, 6), None, "a full disk, say");
+        assert!(!failed.has_diverged(6) && !progress(RunStatus::Done, objective, LINES, &[4]).has_diverged(4));
+        let not_finite = LINES.replace("\"val_loss\":2.5", "\"val_loss\":null");
+        assert!(progress(RunStatus::Done, objective, &not_finite, &[4]).has_diverged(4));
         let diverged = PointProgress { not_finite: true, ..failed };
         assert_eq!(diverged.result(4, 6), Some(SegmentResult::Value(2.5)));
         assert_eq!(diverged.result(6, 6), Some(SegmentResult::Failed));
+        assert!(diverged.has_diverged(6));
     }
 
     #[test]

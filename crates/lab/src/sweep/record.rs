@@ -39,6 +39,9 @@ pub struct SweepRecord {
     pub workers: usize,
     /// The number of points that `exclude` left out.
     pub excluded: usize,
+    /// The names of what varies that change nothing but the seed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub seeds: Vec<String>,
     pub points: Vec<PlannedPoint>,
 }
 
@@ -124,6 +127,12 @@ impl SweepRecord {
     #[must_use]
     pub fn workers(&self, parallel: usize) -> usize {
         if self.early_stop.is_some() { self.workers } else { parallel }.max(1)
+    }
+
+    /// The names of what varies that change nothing but the seed. Records of older versions do not list them.
+    #[must_use]
+    pub fn seed_names(&self) -> Vec<&str> {
+        if self.seeds.is_empty() { vec!["seed"] } else { self.seeds.iter().map(String::as_str).collect() }
     }
 
     /// The point with this number.

@@ -39,6 +39,9 @@ pub struct ResultsRow {
     /// The number of optimizer steps done.
     pub steps: u64,
     pub objective: Option<f64>,
+    /// True if training ended with a number that is not finite.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub diverged: bool,
     /// The id of the point's run.
     pub run: Option<String>,
     pub seconds: Option<f64>,
@@ -53,8 +56,9 @@ pub struct ResultsRow {
     pub mfu: Option<f64>,
 }
 
-/// The rows, sorted by the objective: the best first, rows without an objective last, equal ones by their number. Rows that do not
-/// compare are sorted by their number.
+/// The rows, sorted by the objective: the best first, equal ones by their number. Rows of points that did not do all their steps come
+/// after those of points that did, because their objectives do not compare; then rows without an objective. Rows that do not compare at
+/// all are sorted by their number.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SweepResults {
     pub objective: Objective,
@@ -68,13 +72,22 @@ impl SweepResults {
     /// The results of `rows`. `incomparable` is the reason why their objectives do not compare, if they do not.
     #[must_use]
     pub fn new(objective: Objective, mut rows: Vec<ResultsRow>, incomparable: Option<String>) -> Self {
+        let done: Vec<Option<String>> =
+            rows.iter().filter(|row| row.status == PointStatus::Done).map(|row| row.run.clone()).collect();
+        // A duplicate has the run of another point.
+        let is_done = |row: &ResultsRow| {
+            row.status == PointStatus::Done || row.status == PointStatus::Duplicate && done.contains(&row.run)
+        };
         rows.sort_by(|a, b| {
             if incomparable.is_some() {
                 return a.point.cmp(&b.point);
             }
             let valued = match (a.objective, b.objective) {
-                (Some(a), Some(b)) => objective.goal.order(a, b),
-                (a, b) => a.is_none().cmp(&b.is_none()),
+                (Some(x), Some(y)) => {
+                    let is_worse = |row: &ResultsRow, value: f64| (value.is_nan(), !is_done(row));
+                    is_worse(a, x).cmp(&is_worse(b, y)).then(objective.goal.order(x, y))
+                }
+                (x, y) => x.is_none().cmp(&y.is_none()),
             };
             valued.then(a.point.cmp(&b.point))
         });
@@ -158,6 +171,7 @@ mod tests {
             status,
             steps: 10,
             objective,
+            diverged: false,
             run: Some(format!("run-{point}")),
             seconds: Some(1.5),
             val_bits_per_byte: None,
@@ -183,7 +197,7 @@ mod tests {
         ];
         let points = |r: &SweepResults| r.rows.iter().map(|row| row.point).collect::<Vec<_>>();
         let down = results(Goal::Minimize, rows.clone());
-        assert_eq!(points(&down), [4, 5, 6, 3, 2, 1, 7]);
+        assert_eq!(points(&down), [5, 6, 3, 4, 2, 1, 7], "4 was measured after fewer steps");
         assert_eq!(down.best().unwrap().point, 5, "4 was stopped early");
         let up = results(Goal::Maximize, rows.clone());
         assert_eq!(points(&up), [3, 5, 6, 4, 2, 1, 7]);

@@ -68,6 +68,12 @@ impl SweepSpec {
         self.settings.iter().find(|known| known.normalized == setting).map_or(setting, |known| known.written.clone())
     }
 
+    /// The settings of `set`, as they are written in the file.
+    #[must_use]
+    pub fn shared_settings(&self) -> Vec<String> {
+        self.set.iter().map(|setting| self.as_written(setting.clone())).collect()
+    }
+
     /// The mistakes of a point, those in settings of the file at their places in the file.
     #[must_use]
     pub fn locate_mistakes(&self, mut mistakes: ConfigError) -> ConfigError {
@@ -96,6 +102,12 @@ pub struct FileSetting {
 }
 
 impl FileSetting {
+    /// The key path.
+    #[must_use]
+    pub fn key(&self) -> &str {
+        self.normalized.split('=').next().unwrap_or_default()
+    }
+
     /// True if `setting` is this one, or a value of this draw.
     fn gives(&self, setting: &str) -> bool {
         self.written == setting || (self.normalized.ends_with('=') && setting.starts_with(&self.normalized))

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use serde::Serialize;
 
+use super::caveat::{BestPointCaveat, find_caveats};
 use super::importance::{Importance, importance};
 use super::point::PointValues;
 use super::progress::{DuePoints, PointProgress, SweepProgress};
@@ -18,6 +19,8 @@ use runner_store::manifest::RunStatus;
 #[derive(Debug)]
 pub struct SweepSummary {
     pub results: SweepResults,
+    /// What must be known of the best point before it is believed.
+    pub caveats: Vec<BestPointCaveat>,
     pub importance: Vec<Importance>,
     /// The step at which importance compares the points, unless it compares them at the end.
     pub measured_at: Option<u64>,
@@ -81,12 +84,14 @@ impl SweepSummary {
             },
             |copy| copy.axes,
         );
-        let (measured_at, measured) = comparable_results(record, progress, &rows);
+        let (measured_at, measured) = comparable_results(record, progress);
         let incomparable = find_incomparable_points(record, progress, &rows);
         let measured = if incomparable.is_some() { Vec::new() } else { measured };
+        let results = SweepResults::new(record.objective, rows, incomparable);
         Self {
-            importance: importance(&axes, record.objective.goal, &measured),
-            results: SweepResults::new(record.objective, rows, incomparable),
+            importance: importance(&axes, record.objective.goal, &measured, &record.seed_names()),
+            caveats: find_caveats(record, &results),
+            results,
             measured_at,
             is_finished,
             problems,
@@ -168,6 +173,7 @@ fn empty_row(point: &PlannedPoint, status: PointStatus) -> ResultsRow {
         status,
         steps: 0,
         objective: None,
+        diverged: false,
         run: None,
         seconds: None,
         val_bits_per_byte: None,
@@ -197,6 +203,7 @@ fn row(point: &PlannedPoint, run: &PointProgress, is_due: bool) -> ResultsRow {
     ResultsRow {
         steps: run.steps.min(point.steps),
         objective: measured.map(|(_, value)| value),
+        diverged: run.has_diverged(point.steps),
         run: Some(run.id.clone()),
         seconds: run.seconds,
         val_bits_per_byte: measured.and_then(|(until, _)| run.bits_per_byte(until)),
@@ -224,23 +231,31 @@ fn find_incomparable_points(record: &SweepRecord, progress: &SweepProgress, rows
     find_incomparable(bases, record.objective.metric.quantity()?)
 }
 
-/// The values and results of the points without duplicates. Results after different numbers of steps do not compare: with early
-/// stopping the results are those at the first rung, whose step is returned with them, and there are none if first rungs differ.
+/// The values and results of the points without duplicates, NaN for a point that diverged. Results after different numbers of steps do
+/// not compare: with early stopping the results are those at the first rung, whose step is returned with them, and there are none if first
+/// rungs differ.
 fn comparable_results(
     record: &SweepRecord,
     progress: &SweepProgress,
-    rows: &[ResultsRow],
 ) -> (Option<u64>, Vec<(PointValues, Option<f64>)>) {
-    let distinct = || record.points.iter().zip(rows).enumerate().filter(|(_, (point, _))| point.same_as.is_none());
-    if record.early_stop.is_none() {
-        return (None, distinct().map(|(_, (point, row))| (point.values.clone(), row.objective)).collect());
-    }
-    let mut steps: Vec<u64> = distinct().filter_map(|(_, (point, _))| point.rungs.first().copied()).collect();
-    steps.dedup();
-    let [step] = steps[..] else { return (None, Vec::new()) };
-    let first_value = |position: usize| match progress.result(record, position, 0) {
-        Some(SegmentResult::Value(value)) => Some(value),
-        _ => None,
+    let distinct = || record.points.iter().zip(&progress.points).filter(|(point, _)| point.same_as.is_none());
+    let mut first_rungs: Vec<u64> = distinct().filter_map(|(point, _)| point.rungs.first().copied()).collect();
+    first_rungs.dedup();
+    let measured_at = match (record.early_stop, &first_rungs[..]) {
+        (None, _) => None,
+        (Some(_), [step]) => Some(*step),
+        (Some(_), _) => return (None, Vec::new()),
     };
-    (Some(step), distinct().map(|(position, (point, _))| (point.values.clone(), first_value(position))).collect())
+    let result = |point: &PlannedPoint, run: &PointProgress| {
+        if run.has_diverged(point.steps) {
+            return Some(f64::NAN);
+        }
+        match run.result(measured_at.unwrap_or(point.steps), point.steps)? {
+            SegmentResult::Value(value) => Some(value),
+            SegmentResult::Failed => Some(f64::NAN),
+        }
+    };
+    let results =
+        distinct().map(|(point, run)| (point.values.clone(), run.as_ref().and_then(|run| result(point, run))));
+    (measured_at, results.collect())
 }

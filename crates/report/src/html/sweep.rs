@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use super::error::ReportError;
+use crate::sweep_caveats::caveat_text;
 use runner_lab::sweep::progress::SweepProgress;
 use runner_lab::sweep::record::SweepRecord;
 use runner_lab::sweep::summary::SweepSummary;
@@ -26,6 +27,8 @@ pub(super) struct SweepTable {
     rows: Vec<ResultsRow>,
     /// The point with the best objective, among those that did all their steps if any did.
     best: Option<usize>,
+    /// What must be known of the best point, each in one sentence.
+    caveats: Vec<String>,
     /// The importance of each parameter, highest first.
     importance: Vec<Importance>,
     /// The step at which importance compares the points, unless it compares them at the end.
@@ -57,6 +60,7 @@ fn table(record: &SweepRecord, summary: SweepSummary) -> SweepTable {
             parameters.push(name.clone());
         }
     }
+    let caveats = summary.caveats.iter().map(|caveat| caveat_text(record.objective.metric, caveat)).collect();
     let best = summary.results.best().map(|row| row.point);
     let incomparable = summary.results.incomparable;
     let mut rows = summary.results.rows;
@@ -67,6 +71,7 @@ fn table(record: &SweepRecord, summary: SweepSummary) -> SweepTable {
         minimize: record.objective.goal == Goal::Minimize,
         rows,
         best,
+        caveats,
         incomparable,
         parameters,
         importance: summary.importance,
