@@ -386,8 +386,18 @@ fn an_edited_experiment_of_a_run_is_not_used() {
         assert!(printed.contains("resolved.yaml: it was changed since the run began"), "{printed}");
         assert!(printed.contains("(eval)"), "{printed}");
     }
+    run.write("resolved.yaml", &resolved);
+    let plan = run.read("plan.json");
+    assert!(plan.contains("\"precision\": \"fp32\""), "{plan}");
+    run.write("plan.json", plan.replace("\"precision\": \"fp32\"", "\"precision\": \"bf16\""));
+    for command in &commands {
+        let printed = sandbox.expect(1, command);
+        assert!(printed.contains("plan.json: it was changed since the run began"), "{printed}");
+        assert!(printed.contains("precision"), "{printed}");
+    }
     // What does not change the plan may change.
     run.write("resolved.yaml", format!("# moved\n{resolved}"));
+    run.write("plan.json", format!("{plan}\n"));
     for command in &commands {
         sandbox.expect(0, command);
     }

@@ -241,7 +241,7 @@ fn changed_values(a: &Plan, b: &Plan) -> Vec<String> {
 }
 
 /// The values of the plan `written` that were edited, as `rebuilt`, of the same hash, shows.
-fn edited_values(written: &Plan, rebuilt: &Plan) -> Vec<String> {
+pub(crate) fn edited_values(written: &Plan, rebuilt: &Plan) -> Vec<String> {
     let mut edited = changed_values(written, rebuilt);
     let (was, is) = (written.totals.steps, rebuilt.totals.steps);
     if was != is {

@@ -17,7 +17,7 @@ use runner_store::{CheckpointChoice, RunLock, catalog, checkpoint, time};
 use crate::apply::{OpenedOrDone, has_private_text, open_unless_done};
 use crate::error::EngineError;
 use crate::observer::{RunEvent, RunObserver};
-use crate::opened_run::{check_resolved, resolved_experiment};
+use crate::opened_run::{check_description, resolved_experiment};
 use crate::outcome::RunReport;
 use crate::prepare::{Host, PreparedRun, RecordedInputs, model_fetcher, pin_hub_commits};
 use crate::session::{RunSession, SessionOptions};
@@ -66,7 +66,7 @@ pub fn fork(
 ) -> Result<RunReport, EngineError> {
     let path = catalog::resolve(&host.runs, &request.run)?;
     let manifest = run_dir::read_manifest(&path)?;
-    check_resolved(&path, &manifest)?;
+    check_description(&path, &manifest)?;
     let checkpoints = path.join(CHECKPOINTS);
     let step = match request.from {
         Some(ForkStart::Checkpoint(which)) => Some(checkpoint::chosen_step(&checkpoints, which)?),

@@ -1,11 +1,13 @@
 //! A recorded run, opened for reading: its plan, experiment, data, tokenizer, and the model of a checkpoint.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use candle_core::Tensor;
 
 use crate::continuation::differing_plan_keys;
+use crate::drift::edited_values;
 use crate::error::EngineError;
 use crate::observer::{RunEvent, RunObserver};
 use crate::prepare::{Host, prepare_data, prepare_data_of_run, recorded_tokenizer};
@@ -17,10 +19,9 @@ use runner_spec::experiment::Experiment;
 use runner_spec::model::layout::ParamLayout;
 use runner_spec::plan::Plan;
 use runner_spec::program::{Device, Program};
-use runner_store::files::read_small;
 use runner_store::manifest::Manifest;
-use runner_store::run_dir::{self, CHECKPOINTS, RESOLVED, TOKENIZER};
-use runner_store::{CheckpointChoice, catalog, load_weights};
+use runner_store::run_dir::{self, CHECKPOINTS, PLAN, RESOLVED, TOKENIZER};
+use runner_store::{CheckpointChoice, StoreError, catalog, load_weights};
 
 /// A recorded run, opened for reading.
 #[derive(Debug)]
@@ -38,7 +39,7 @@ pub struct OpenedRun {
 pub fn open_run(root: &Path, wanted: &str) -> Result<OpenedRun, EngineError> {
     let path = catalog::resolve(root, wanted)?;
     let plan = stored_plan::read(&path)?;
-    check_resolved(&path, &run_dir::read_manifest(&path)?)?;
+    check_description(&path, &run_dir::read_manifest(&path)?)?;
     let experiment = resolved_experiment(&path)?;
     Ok(OpenedRun { path, plan, experiment })
 }
@@ -53,27 +54,41 @@ pub fn resolved_experiment(path: &Path) -> Result<Experiment, EngineError> {
     Ok(runner_config::load(&run_dir::resolved_file(path)?, &options)?.experiment)
 }
 
-/// Checks that `resolved.yaml` in the run directory `path` still makes the plan of the run. Changes that leave the plan as it is are allowed, such
-/// as other places of the data. Runs of earlier versions did not record the file's hash. Their files are not checked, because a version that
-/// plans differently makes another plan, too.
+/// Checks that `resolved.yaml` and `plan.json` in the run directory `path` still describe the run. Changes that leave the plan as it is are
+/// allowed, such as other places of the data. Runs of earlier versions did not record hashes of the files. Their files are not checked, because
+/// a version that plans differently makes another plan, too.
 ///
 /// # Errors
-/// If it was changed and makes another plan; with the keys that differ.
-pub(crate) fn check_resolved(path: &Path, manifest: &Manifest) -> Result<(), EngineError> {
-    let text = read_small(&run_dir::resolved_file(path)?)?;
-    let is_as_written = |hash: &String| *hash == blake3::hash(text.as_bytes()).to_hex().as_str();
-    if manifest.resolved_hash.as_ref().is_none_or(is_as_written) {
+/// If one of them was changed, and describes another run; with what differs.
+pub(crate) fn check_description(path: &Path, manifest: &Manifest) -> Result<(), EngineError> {
+    let is_as_written = |file: PathBuf, hash: Option<&String>| -> Result<bool, EngineError> {
+        let Some(hash) = hash else { return Ok(true) };
+        let mut hasher = blake3::Hasher::new();
+        let read = File::open(&file).and_then(|opened| hasher.update_reader(opened).map(drop));
+        read.map_err(StoreError::io("reading", &file))?;
+        Ok(*hash == hasher.finalize().to_hex().as_str())
+    };
+    let is_same_plan = is_as_written(path.join(PLAN), manifest.plan_file_hash.as_ref())?;
+    if is_as_written(run_dir::resolved_file(path)?, manifest.resolved_hash.as_ref())? && is_same_plan {
         return Ok(());
     }
     let planned = stored_plan::compiled(path, &stored_plan::data_facts(path)?)?;
     if planned.hash == manifest.plan_hash {
-        return Ok(());
+        let edited = stored_plan::as_written(path).map_or_else(Vec::new, |plan| edited_values(&plan, &planned));
+        if is_same_plan || edited.is_empty() {
+            return Ok(());
+        }
+        return Err(EngineError::Other(format!(
+            "{}: it was changed since the run began ({}): restore it from a copy",
+            path.join(PLAN).display(),
+            edited.join(", ")
+        )));
     }
     let keys = stored_plan::as_written(path).map_or_else(Vec::new, |plan| differing_plan_keys(&plan, &planned, true));
     let keys = if keys.is_empty() { String::new() } else { format!(" ({})", keys.join(", ")) };
     Err(EngineError::Other(format!(
         "{}: it was changed since the run began, and describes another run{keys}: restore it from a copy",
-        path.join(RESOLVED).display()
+        path.join(if is_same_plan { RESOLVED } else { PLAN }).display()
     )))
 }
 

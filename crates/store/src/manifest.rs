@@ -53,9 +53,11 @@ pub struct Manifest {
     pub devices: Vec<String>,
     pub threads: usize,
     pub experiment_file: PathBuf,
-    /// BLAKE3 hash of `resolved.yaml`. Manifests of earlier versions lack it.
+    /// BLAKE3 hashes of `resolved.yaml` and `plan.json`. Manifests of earlier versions lack them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resolved_hash: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plan_file_hash: Option<String>,
     /// `--set` flags as given.
     pub overrides: Vec<String>,
     /// The environment variables that the run read.

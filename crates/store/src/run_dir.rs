@@ -11,8 +11,8 @@ use std::time::Duration;
 use super::checkpoint::{CheckpointChoice, Checkpoints};
 use super::error::StoreError;
 use super::files::{
-    check_format, file_name, read_sealed_json, read_sealed_json_if_present, sealed_json, sync_dir, write_atomic,
-    write_json, write_sealed_json,
+    check_format, file_name, indented_json, read_sealed_json, read_sealed_json_if_present, sealed_json, sync_dir,
+    write_atomic, write_sealed_json,
 };
 use super::lines::copy_through_step;
 use super::lock::RunLock;
@@ -293,8 +293,11 @@ impl RunDir {
             let (path, Some(text)) = (temporary.join(name), text) else { continue };
             write_atomic_as(&path, text.as_bytes(), files.is_private).map_err(StoreError::io("writing", &path))?;
         }
-        files.manifest.resolved_hash = Some(blake3::hash(files.resolved.as_bytes()).to_hex().to_string());
-        write_json(&temporary.join(PLAN), files.plan)?;
+        let plan = indented_json(&temporary.join(PLAN), files.plan)?;
+        write_atomic(&temporary.join(PLAN), &plan)?;
+        let hash_of = |bytes: &[u8]| Some(blake3::hash(bytes).to_hex().to_string());
+        (files.manifest.resolved_hash, files.manifest.plan_file_hash) =
+            (hash_of(files.resolved.as_bytes()), hash_of(&plan));
         let checkpoints = temporary.join(CHECKPOINTS);
         fs::create_dir(&checkpoints).map_err(StoreError::io("creating", &checkpoints))?;
         if let Some(from) = from {
