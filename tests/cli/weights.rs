@@ -115,6 +115,12 @@ fn types_shards_and_rows_of_the_vocabulary_are_chosen() {
     let printed = sandbox.expect(2, &["export", "a", "--to", "hf", "out"]);
     assert!(printed.contains("is there already: --force replaces it"), "{printed}");
     fs::write(sandbox.path("out/README.md"), "mine").unwrap();
+    let printed = sandbox.expect(2, &["export", "a", "--to", "hf", "out", "--force"]);
+    assert!(printed.contains("model-00001-of-00004.safetensors and 4 more files would be read with"), "{printed}");
+    for n in 1..=4 {
+        fs::remove_file(sandbox.path(format!("out/model-0000{n}-of-00004.safetensors"))).unwrap();
+    }
+    fs::remove_file(sandbox.path("out/model.safetensors.index.json")).unwrap();
     let made = sandbox
         .stdout_of(&["export", "a", "--to", "hf", "out", "--force", "--dtype", "bf16", "--vocab", "trimmed", "--json"]);
     let made: serde_json::Value = serde_json::from_str(&made).unwrap();
@@ -224,7 +230,7 @@ fn what_concerns_training_alone_is_no_other_model() {
 }
 
 #[test]
-fn files_of_the_user_stay_without_force() {
+fn files_of_the_user_are_never_removed() {
     let sandbox = new_sandbox();
     write_experiment(&sandbox, "a", GPT2, SINGLE);
     train(&sandbox, "a");
@@ -233,17 +239,21 @@ fn files_of_the_user_stay_without_force() {
     for name in own {
         fs::write(sandbox.path("out").join(name), "mine").unwrap();
         let printed = sandbox.expect(2, &["export", "a", "--to", "hf", "out"]);
-        assert!(
-            printed.contains(&format!("{name} is there already")) && printed.contains("--force removes it"),
-            "{printed}"
-        );
+        assert!(printed.contains(&format!("{name} would be read with the new weights: remove them")), "{printed}");
+        assert_eq!(sandbox.expect(2, &["export", "a", "--to", "hf", "out", "--force"]), printed);
         let names: Vec<_> = fs::read_dir(sandbox.path("out")).unwrap().map(|e| e.unwrap().file_name()).collect();
         assert_eq!(names, [name], "nothing was written or removed");
         fs::remove_file(sandbox.path("out").join(name)).unwrap();
     }
-    fs::write(sandbox.path("out").join(own[0]), "mine").unwrap();
+    // Beside the export, inside of it, and behind a link.
+    sandbox.write("out/notes/a.txt", "mine");
+    sandbox.write("elsewhere/model-00001-of-00002.safetensors", "mine");
+    std::os::unix::fs::symlink(sandbox.path("elsewhere"), sandbox.path("out/linked")).unwrap();
+    sandbox.stdout_of(&["export", "a", "--to", "hf", "out"]);
     sandbox.stdout_of(&["export", "a", "--to", "hf", "out", "--force"]);
-    assert!(!sandbox.path("out").join(own[0]).exists());
+    for name in ["out/notes/a.txt", "out/linked/model-00001-of-00002.safetensors"] {
+        assert_eq!(sandbox.read(name), "mine", "{name}");
+    }
 }
 
 /// Each of several exports at once is whole.

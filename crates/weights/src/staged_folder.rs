@@ -13,16 +13,16 @@ pub(super) struct StagedFolder {
     to: PathBuf,
     aside: tempfile::TempDir,
     names: Vec<String>,
-    /// True for the name of a file that is removed, unless it is among `names`.
+    /// True for the name of a file that would be read with the new ones, unless it is among `names`.
     stale: fn(&str) -> bool,
     force: bool,
 }
 
 impl StagedFolder {
-    /// Begins the files `names`, which replace files of the same names and files for whose names `stale` is true.
+    /// Begins the files `names`, which replace files of the same names. `stale` is true for the names of files that would be read with them.
     ///
     /// # Errors
-    /// If `to` has any of them and not `force`, or the folder cannot be made.
+    /// If `to` has any of `names` and not `force`, if it has a stale file, or if the folder cannot be made.
     pub(super) fn begin(
         to: &Path,
         names: Vec<String>,
@@ -48,8 +48,8 @@ impl StagedFolder {
         self.aside.path().join(name)
     }
 
-    /// Puts the files in place: the folder itself if there is none. Otherwise the stale files are removed, and the new ones renamed into
-    /// the folder, one after another. Files of other names stay.
+    /// Puts the files in place: the folder itself if there is none. Otherwise the new files are renamed into the folder, one after another.
+    /// Files of other names stay.
     ///
     /// # Errors
     /// Those of `begin`, since another process may have written meanwhile.
@@ -67,9 +67,6 @@ impl StagedFolder {
         let folder = File::open(&self.to).map_err(WeightsError::io(&self.to))?;
         let _ = folder.lock();
         self.check_free()?;
-        for path in self.stale_files()? {
-            fs::remove_file(&path).map_err(WeightsError::io(&path))?;
-        }
         for name in &self.names {
             let to = self.to.join(name);
             fs::rename(self.path(name), &to).map_err(WeightsError::io(&to))?;
@@ -77,7 +74,7 @@ impl StagedFolder {
         sync(&self.to)
     }
 
-    /// The stale files of the folder.
+    /// The files in the folder that would be read with the new ones, in the order of their names.
     fn stale_files(&self) -> Result<Vec<PathBuf>, WeightsError> {
         let entries = match fs::read_dir(&self.to) {
             Ok(entries) => entries,
@@ -91,18 +88,23 @@ impl StagedFolder {
         Ok(stale)
     }
 
-    /// Checks that the folder has no file that would be replaced or removed, unless that is forced.
+    /// Checks that the folder has no file that would be replaced, unless that is forced, and none that would be read with the new ones. Such a
+    /// file may be of another program, so it is never removed.
     fn check_free(&self) -> Result<(), WeightsError> {
-        if self.force {
-            return Ok(());
-        }
         let mut files = self.names.iter().map(|name| self.to.join(name));
-        if let Some(path) = files.find(|path| path.symlink_metadata().is_ok()) {
+        if let Some(path) = files.find(|path| !self.force && path.symlink_metadata().is_ok()) {
             return Err(WeightsError::Request(format!("{} is there already: --force replaces it", path.display())));
         }
-        self.stale_files()?.first().map_or(Ok(()), |path| {
+        let stale = self.stale_files()?;
+        stale.first().map_or(Ok(()), |path| {
+            let more = match stale.len() - 1 {
+                0 => String::new(),
+                1 => " and 1 more file".to_owned(),
+                n => format!(" and {n} more files"),
+            };
             let path = path.display();
-            let message = format!("{path} is there already, and of no use beside these weights: --force removes it");
+            let message =
+                format!("{path}{more} would be read with the new weights: remove them, or name another folder");
             Err(WeightsError::Request(message))
         })
     }
