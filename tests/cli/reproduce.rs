@@ -87,7 +87,10 @@ fn a_run_is_resumed_from_its_folder() {
     other.expect(0, "apply exp.yaml --threads 1 --quiet --until-step 5");
     change_data(&other, "7 ");
     let printed = other.expect(2, "resume lab --threads 1");
-    assert!(printed.contains("its data has changed (training, validation); `runner fork runs/lab-"), "{printed}");
+    assert!(
+        printed.contains("its data has changed (training data, validation data); `runner fork runs/lab-"),
+        "{printed}"
+    );
     fs::remove_file(other.path("input.txt")).unwrap();
     assert!(other.expect(2, "resume lab --threads 1").contains("input.txt"));
 }
@@ -526,4 +529,45 @@ fn a_run_that_is_removed_while_it_is_done_again_is_compared_all_the_same() {
     assert!(
         printed.contains("bitwise: ") && printed.contains("400 steps, 100 evaluations and the weights after step 400")
     );
+}
+
+/// Data parts that change one by one, each of the same size, time and inode as before.
+#[test]
+fn every_part_of_the_data_is_compared() {
+    let sandbox = Sandbox::new().with_numbers(3000);
+    let yaml = "version: 1\nname: lab\nmodel: {family: gpt2, layers: 1, heads: 2, d_model: 16, context_length: 16}\n\
+                data: {tokenizer: {bytes: {}}, train: {text: {files: [train.txt]}}, validation: {text: {files: [val.txt]}}}\n\
+                batch: {sequences: 4}\ntrain: {steps: 2}\n\
+                eval: {test: {text: {files: [test.txt]}}, hellaswag: {file: items.jsonl}}\n";
+    sandbox.write("exp.yaml", yaml);
+    let item =
+        |word: &str| format!("{{\"ctx\": \"a\", \"label\": 0, \"endings\": [\"{word}\", \"b\", \"c\", \"d\"]}}\n");
+    let parts = [("training data", "train.txt"), ("validation data", "val.txt"), ("test data", "test.txt")];
+    let texts = |word: &str| parts.map(|(part, _)| format!("{part} {word} ").repeat(100));
+    let write = |name: &str, text: &str| {
+        sandbox.write(name, text);
+        let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_577_836_801);
+        fs::File::options().write(true).open(sandbox.path(name)).unwrap().set_modified(time).unwrap();
+    };
+    for ((_, name), text) in parts.iter().zip(texts("one")) {
+        write(name, &text);
+    }
+    write("items.jsonl", &item("one"));
+    sandbox.expect(0, "apply exp.yaml --threads 1 --quiet");
+    let id = sandbox.only_run().id();
+    let lines = || sandbox.run(&["reproduce", &id, "--check", "--threads", "1"]).text();
+    let changed = |text: &str| -> Vec<String> {
+        let lines = text.lines().filter(|line| line.starts_with("drift") && line.contains(" changed "));
+        lines.map(|line| line[7..23].trim().to_owned()).filter(|what| what != "plan").collect()
+    };
+    assert_eq!(changed(&lines()), [""; 0], "{}", lines());
+    for ((part, name), (old, new)) in parts.iter().zip(texts("one").iter().zip(texts("two"))) {
+        write(name, &new);
+        assert_eq!(changed(&lines()), [*part], "{}", lines());
+        let printed = sandbox.expect(0, "apply exp.yaml --threads 1 --quiet --until-step 1");
+        assert!(!printed.contains("up to date"), "{printed}");
+        write(name, old);
+    }
+    write("items.jsonl", &item("two"));
+    assert_eq!(changed(&lines()), ["multiple choice"], "{}", lines());
 }

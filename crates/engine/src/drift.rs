@@ -11,6 +11,7 @@ use crate::prepare::{Host, PreparedRun};
 use crate::session_facts::describe_session;
 use runner_lab::stored_plan;
 use runner_machine::host::Git;
+use runner_spec::data::DataPart;
 use runner_spec::format::{printable, short_hash};
 use runner_spec::plan::Plan;
 use runner_store::bit_facts::BIT_FACTS;
@@ -68,15 +69,15 @@ impl Drift {
         }
         let mut items = vec![plan];
         let (was, is) = (&manifest.data, DataHashes::from(&ready.prepared.facts));
-        let absent = || "none".to_owned();
         let short = |hash: &str| short_hash(hash).to_owned();
-        let hash = |hash: &Option<String>| hash.as_ref().map_or_else(absent, |hash| short(hash));
-        items.push(DriftItem::new("tokenizer", true, short(&was.tokenizer), short(&is.tokenizer)));
-        items.push(DriftItem::new("training data", true, short(&was.train), short(&is.train)));
-        items.push(DriftItem::new("validation data", true, hash(&was.validation), hash(&is.validation)));
-        items.push(DriftItem::new("multiple choice", true, hash(&was.choice), hash(&is.choice)));
-        if was.weights.is_some() || is.weights.is_some() {
-            items.push(DriftItem::new("initial weights", true, hash(&was.weights), hash(&is.weights)));
+        for part in DataPart::ALL {
+            let (was, is) = (was.of(part), is.of(part));
+            // Most runs have neither test data nor weights to start from.
+            let is_rare = matches!(part, DataPart::Test | DataPart::Weights);
+            if !is_rare || was.or(is).is_some() {
+                let hash = |hash: Option<&str>| hash.map_or_else(|| "none".to_owned(), short);
+                items.push(DriftItem::new(part.name(), true, hash(was), hash(is)));
+            }
         }
         // The facts about all sessions that did steps are compared, not only about the newest.
         let (recorded, here) = (manifest.described_sessions(), describe_session(host, &ready.plan));

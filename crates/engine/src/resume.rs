@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use runner_lab::stored_plan;
+use runner_spec::data::DataPart;
 use runner_spec::plan::Plan;
 use runner_store::manifest::{DataHashes, Manifest, RunStatus};
 use runner_store::run_dir::{self, CHECKPOINTS};
@@ -92,22 +93,14 @@ fn check_same_plan(manifest: &Manifest, plan: &Plan, path: &Path) -> Result<(), 
         return Ok(());
     }
     let (id, version) = (&manifest.id, &manifest.version);
-    let DataHashes { tokenizer, train, validation, choice, test, weights } = DataHashes::from(&plan.data);
-    let before = &manifest.data;
-    let changed_data = [
-        ("training", before.train != train),
-        ("validation", before.validation != validation),
-        ("multiple choice", before.choice != choice),
-        ("test", before.test != test),
-    ];
-    let changed_data: Vec<&str> =
-        changed_data.into_iter().filter(|(_, changed)| *changed).map(|(name, _)| name).collect();
-    let why = if before.tokenizer != tokenizer {
+    let changed = manifest.data.differing_parts(&DataHashes::from(&plan.data));
+    let why = if changed.contains(&DataPart::Tokenizer) {
         "its tokenizer, or the text it was made from, has changed".to_owned()
-    } else if before.weights != weights {
+    } else if changed.contains(&DataPart::Weights) {
         "the weights that it started from have changed".to_owned()
-    } else if !changed_data.is_empty() {
-        format!("its data has changed ({})", changed_data.join(", "))
+    } else if !changed.is_empty() {
+        let names: Vec<&str> = changed.into_iter().map(DataPart::name).collect();
+        format!("its data has changed ({})", names.join(", "))
     } else {
         format!("its resolved.yaml has changed, or it was begun by a program (version {version}) that plans otherwise")
     };

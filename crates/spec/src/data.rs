@@ -20,6 +20,62 @@ pub struct DataFacts {
     pub weights: Option<WeightsFacts>,
 }
 
+/// A part of the data of a run, which has a content hash.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DataPart {
+    Tokenizer,
+    Train,
+    Validation,
+    Test,
+    Choice,
+    Weights,
+}
+
+impl DataPart {
+    /// All parts, in the order in which they are listed.
+    pub const ALL: [Self; 6] =
+        [Self::Tokenizer, Self::Train, Self::Validation, Self::Test, Self::Choice, Self::Weights];
+
+    /// The name in messages.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Tokenizer => "tokenizer",
+            Self::Train => "training data",
+            Self::Validation => "validation data",
+            Self::Test => "test data",
+            Self::Choice => "multiple choice",
+            Self::Weights => "initial weights",
+        }
+    }
+}
+
+impl DataFacts {
+    /// The content hash of `part`; `None` if the run has no such part.
+    #[must_use]
+    pub fn hash_of(&self, part: DataPart) -> Option<&str> {
+        match part {
+            DataPart::Tokenizer => Some(&self.tokenizer_hash),
+            DataPart::Choice => self.choice.as_ref().map(|choice| choice.hash.as_str()),
+            DataPart::Weights => self.weights.as_ref().map(|weights| weights.hash.as_str()),
+            DataPart::Train | DataPart::Validation | DataPart::Test => {
+                self.split(part).map(|split| split.hash.as_str())
+            }
+        }
+    }
+
+    /// The split that `part` is; `None` if the run has none, or the part is something else.
+    #[must_use]
+    pub fn split(&self, part: DataPart) -> Option<&SplitFacts> {
+        match part {
+            DataPart::Train => Some(&self.train),
+            DataPart::Validation => self.validation.as_ref(),
+            DataPart::Test => self.test.as_ref(),
+            DataPart::Tokenizer | DataPart::Choice | DataPart::Weights => None,
+        }
+    }
+}
+
 /// The facts about initial weights that a plan depends on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WeightsFacts {

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use runner_machine::host::{Git, Machine};
 use runner_machine::platform::Platform;
-use runner_spec::data::DataFacts;
+use runner_spec::data::{DataFacts, DataPart};
 use runner_spec::mesh::Mesh;
 use runner_spec::plan::Plan;
 use runner_spec::serde_defaults::is_default;
@@ -126,15 +126,37 @@ pub struct DataHashes {
     pub weights: Option<String>,
 }
 
+impl DataHashes {
+    /// The content hash of `part`; `None` if the run has no such part.
+    #[must_use]
+    pub fn of(&self, part: DataPart) -> Option<&str> {
+        match part {
+            DataPart::Tokenizer => Some(&self.tokenizer),
+            DataPart::Train => Some(&self.train),
+            DataPart::Validation => self.validation.as_deref(),
+            DataPart::Choice => self.choice.as_deref(),
+            DataPart::Test => self.test.as_deref(),
+            DataPart::Weights => self.weights.as_deref(),
+        }
+    }
+
+    /// The parts that differ from those of `other`.
+    #[must_use]
+    pub fn differing_parts(&self, other: &Self) -> Vec<DataPart> {
+        DataPart::ALL.into_iter().filter(|part| self.of(*part) != other.of(*part)).collect()
+    }
+}
+
 impl From<&DataFacts> for DataHashes {
     fn from(facts: &DataFacts) -> Self {
+        let hash = |part| facts.hash_of(part).map(str::to_owned);
         Self {
             tokenizer: facts.tokenizer_hash.clone(),
             train: facts.train.hash.clone(),
-            validation: facts.validation.as_ref().map(|v| v.hash.clone()),
-            choice: facts.choice.as_ref().map(|c| c.hash.clone()),
-            test: facts.test.as_ref().map(|t| t.hash.clone()),
-            weights: facts.weights.as_ref().map(|w| w.hash.clone()),
+            validation: hash(DataPart::Validation),
+            choice: hash(DataPart::Choice),
+            test: hash(DataPart::Test),
+            weights: hash(DataPart::Weights),
         }
     }
 }

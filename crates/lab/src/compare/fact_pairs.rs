@@ -118,7 +118,7 @@ fn layers(plan: &Plan) -> Option<String> {
 #[must_use]
 pub fn compare_data(a: &DataFacts, b: &DataFacts) -> Vec<FactPair> {
     type Of = fn(&DataFacts) -> Option<Value>;
-    let table: [(&'static str, Of); 16] = [
+    let table: [(&'static str, Of); 17] = [
         ("tokenizer", |d| Some(d.tokenizer_hash.as_str().into())),
         ("tokenizer ids", |d| Some(d.tokenizer_vocab.into())),
         ("train", |d| Some(d.train.hash.as_str().into())),
@@ -132,6 +132,7 @@ pub fn compare_data(a: &DataFacts, b: &DataFacts) -> Vec<FactPair> {
         ("test", |d| Some(d.test.as_ref()?.hash.as_str().into())),
         ("test rows", |d| Some(d.test.as_ref()?.rows.into())),
         ("test tokens", |d| Some(d.test.as_ref()?.tokens.into())),
+        ("test documents", |d| Some(d.test.as_ref()?.documents.into())),
         ("multiple choice", |d| Some(d.choice.as_ref()?.hash.as_str().into())),
         ("multiple choice items", |d| Some(d.choice.as_ref()?.items.into())),
         ("initial weights", |d| Some(d.weights.as_ref()?.hash.as_str().into())),

@@ -86,6 +86,9 @@ fn run_lines(plan: &Plan, page: &mut Page) {
     };
     page.line("data", format!("train: {}", split(&d.train)));
     page.more(format!("validation: {}", d.validation.as_ref().map_or_else(|| "none".to_owned(), split)));
+    if let Some(test) = &d.test {
+        page.more(format!("test: {}", split(test)));
+    }
     if let Some(choice) = &d.choice {
         page.more(format!("multiple choice: {} items", count(choice.items as u64)));
     }
