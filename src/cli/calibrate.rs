@@ -7,6 +7,7 @@ use anyhow::Context;
 use super::common::cache_dir;
 use super::exit::{Exit, RequestError, refuse};
 use super::output;
+use runner_data::claim_cache;
 use runner_engine::calibrate::{Calibration, Effort, Measurement, calibrate, load, path, save, this_processor};
 use runner_machine::host::load_average;
 use runner_report::calibration::calibration_text;
@@ -52,6 +53,8 @@ pub(crate) fn run(args: &CalibrateArgs) -> anyhow::Result<Exit> {
         if let Some(problem) = load_problem(load_average(), cores).filter(|_| !args.force) {
             refuse!("{problem}; --force measures now");
         }
+        // A folder that cannot hold the result is refused before the measurement.
+        claim_cache(&dir)?;
         let calibration = measure(args, &device, cores)?;
         save(&dir, &calibration).map_err(|error| output::describe_write_error(&dir, error))?;
         calibration

@@ -11,7 +11,7 @@ use super::output::{exit_of_screen, print_json};
 use super::screen_observer::PreparationObserver;
 use super::text_source::{SourceArgs, find_tokenizer, load_data, printable_path, reword_for_flags};
 use runner_data::hub::{self, DEFAULT_DOWNLOADS, HubAccess};
-use runner_data::{HeldOut, ShardEvent, ShardFormat, ShardRequest, write_shards};
+use runner_data::{HeldOut, ShardEvent, ShardFormat, ShardRequest, claim_cache, write_shards};
 use runner_engine::prepare::local_tokenizer;
 use runner_report::data_progress::show_data_progress;
 use runner_report::shard_progress::{ShardProgress, shard_summary};
@@ -110,7 +110,7 @@ pub(crate) fn run(args: &PrepareArgs) -> anyhow::Result<Exit> {
     let held_out = args.validation.as_deref().map(parse_held_out).transpose()?.or(fraction);
     let cache_dir = cache_dir()?;
     let settings = hub_settings(&data, args.downloads as usize)?;
-    let memos = cache_dir.join("hub");
+    let memos = claim_cache(&cache_dir)?.join("hub");
     let request = ShardRequest {
         data: &data,
         cache_dir: &cache_dir,

@@ -76,7 +76,7 @@ pub(crate) fn run(args: &GcArgs) -> anyhow::Result<Exit> {
     if all || args.cache {
         let cache = cache_dir()?;
         let known = gc::used_data_keys(&root)?;
-        let survey = runner_data::gc::survey(&cache, &known, age);
+        let survey = runner_data::gc::survey(&cache, &known, age)?;
         unknown = survey.unknown;
         let mut found = survey.unneeded;
         // A folder without runs may be new or wrong, so it does not show that data is unneeded.

@@ -48,7 +48,11 @@ pub(crate) fn run(args: &RmArgs) -> anyhow::Result<Exit> {
     let mut going: Vec<(ListedRun, u64)> = Vec::new();
     let mut freed = remove::FreedBytes::default();
     for path in &paths {
-        remove::check(&root, path)?;
+        if args.keep_record {
+            remove::check_checkpoints(&root, path)?;
+        } else {
+            remove::check(&root, path)?;
+        }
         let listed = catalog::describe(path);
         check_removable(args, &listed)?;
         let what = if args.keep_record { path.join(runner_store::run_dir::CHECKPOINTS) } else { path.clone() };

@@ -433,7 +433,7 @@ fn kill_before_summary(run: &RunFolder) {
     manifest["sessions"].as_array_mut().unwrap().last_mut().unwrap()["to_step"] = Value::Null;
     run.write_unsealed("manifest.json", manifest);
     fs::remove_file(run.path("summary.json")).unwrap();
-    run.write(".tmp-summary.json", "{");
+    run.write(".tmp-a1B2c3", "{");
 }
 
 #[test]
@@ -450,7 +450,7 @@ fn a_run_that_was_killed_while_it_wrote_its_summary_gets_its_end() {
         for key in ["status", "steps", "tokens", "final_hash", "weights_hash", "last_eval", "best_eval", "metrics"] {
             assert_eq!(summary[key], before[key], "{key}");
         }
-        assert!(!run.path(".tmp-summary.json").exists());
+        assert!(!run.path(".tmp-a1B2c3").exists());
     };
     let before = run.summary();
     kill_before_summary(&run);

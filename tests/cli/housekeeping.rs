@@ -1,8 +1,10 @@
 //! Listing, tagging, removing and exporting runs, and freeing disk space.
 
+use std::collections::BTreeMap;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::time::{Duration, SystemTime};
 
 use serde_json::Value;
 
@@ -324,4 +326,141 @@ fn a_lost_plan_is_explained_and_can_be_written_again() {
     assert_eq!(again, whole);
     sandbox.write(&plan, again);
     sandbox.expect(0, &sample);
+}
+
+/// The content of all files below `folder`, and the targets of links, which are not followed.
+fn contents(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut found = BTreeMap::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let entry = entry.unwrap();
+        let (path, kind) = (entry.path(), entry.file_type().unwrap());
+        if kind.is_dir() {
+            found.extend(contents(&path));
+        } else if kind.is_symlink() {
+            let target = fs::read_link(&path).unwrap().into_os_string().into_encoded_bytes();
+            found.insert(path, target);
+        } else {
+            let content = fs::read(&path).unwrap();
+            found.insert(path, content);
+        }
+    }
+    found
+}
+
+#[test]
+fn a_cache_folder_that_holds_something_else_is_refused_and_stays_as_it_is() {
+    let sandbox = new_sandbox();
+    sandbox.write("home/tmp/project/a.txt", "mine");
+    sandbox.write("home/tmp/notes.txt", "mine");
+    sandbox.write("home/tokens/models/weights.bin", "mine");
+    sandbox.write("home/notes.txt", "mine");
+    let home = sandbox.path("home");
+    let long_ago = SystemTime::now() - Duration::from_hours(24);
+    fs::File::options().write(true).open(home.join("tmp/notes.txt")).unwrap().set_modified(long_ago).unwrap();
+    std::os::unix::fs::symlink(home.join("tmp"), home.join("linked")).unwrap();
+    let before = contents(&home);
+    train(&sandbox, 1);
+    for arguments in [
+        "plan exp.yaml",
+        "apply exp.yaml --new",
+        "gc --yes",
+        "gc",
+        "data prepare input.txt --tokenizer bytes --to npy d --validation none",
+        "tokenizer train --from exp.yaml --vocab-size 270 --out t.json",
+        "calibrate --quick --force",
+    ] {
+        let refused = Finished::of(sandbox.command(arguments).env("RUNNER_CACHE", &home));
+        let text = refused.text();
+        assert_eq!(refused.code, 2, "{arguments}: {text}");
+        assert!(text.contains("this folder is not a cache of runner") && text.contains("set RUNNER_CACHE"), "{text}");
+        assert_eq!(contents(&home), before, "{arguments}");
+    }
+}
+
+#[test]
+fn what_is_foreign_in_the_cache_survives_every_command() {
+    let sandbox = new_sandbox();
+    train(&sandbox, 1);
+    let tokens = names_in(&sandbox.path("cache/tokens"));
+    let hash = "0".repeat(64);
+    sandbox.write("elsewhere/tokens.bin", "mine");
+    for name in ["tmp/project/a.txt", "tmp/stage-models/a.txt", "tmp/notes.txt", "tokens/mine/a.txt", "corpora/b/a.txt"]
+    {
+        sandbox.write(&format!("cache/{name}"), "mine");
+    }
+    sandbox.write(&format!("cache/tokens/{hash}/a.txt"), "mine");
+    sandbox.write(&format!("cache/tokens/{}/notes.txt", tokens[0]), "mine");
+    let long_ago = SystemTime::now() - Duration::from_hours(24);
+    let note = fs::File::options().write(true).open(sandbox.path("cache/tmp/notes.txt")).unwrap();
+    note.set_modified(long_ago).unwrap();
+    std::os::unix::fs::symlink(sandbox.path("elsewhere"), sandbox.path("cache/tokens").join("1".repeat(64))).unwrap();
+    std::os::unix::fs::symlink(sandbox.path("elsewhere"), sandbox.path("cache/tmp/stage-a1B2c3")).unwrap();
+    let is_foreign = |path: &PathBuf| path.ends_with("a.txt") || path.ends_with("notes.txt") || path.is_symlink();
+    let foreign = || {
+        let mut found = contents(&sandbox.path("cache"));
+        found.retain(|path, _| is_foreign(path));
+        (found, sandbox.read("elsewhere/tokens.bin"))
+    };
+    let before = foreign();
+    assert_eq!(before.0.len(), 9);
+    let id = train(&sandbox, 2);
+    sandbox.stdout_of(&["runs", "rm", &id, "--yes"]);
+    sandbox.stdout_of(&["runs", "rm", "lab", "--yes"]);
+    let freed = sandbox.json_of("gc --yes --cache --json");
+    let paths: Vec<&str> = freed["items"].as_array().unwrap().iter().map(|i| i["path"].as_str().unwrap()).collect();
+    assert!(paths.len() == 1 && paths[0].contains("tokenizers/"), "the entry with a note stays: {paths:?}");
+    assert_eq!(foreign(), before);
+    assert!(sandbox.path("cache/tokens").join(&tokens[0]).join("tokens.bin").exists());
+}
+
+#[test]
+fn what_is_foreign_among_runs_survives_every_command() {
+    let sandbox = new_sandbox();
+    let (first, second) = (train(&sandbox, 1), train(&sandbox, 2));
+    sandbox.write("elsewhere/model.safetensors", "mine");
+    // Beside runs, under names that resemble those of the program.
+    let beside = [
+        ".removing-notes/a.txt",
+        ".creating-lab-12345678-a1B2c3/a.txt",
+        ".removing-lab-12345678-7/a.txt",
+        "notes/a.txt",
+    ];
+    for name in beside.into_iter().chain([".notes.lock", ".mine-12345678.lock", "sweeps/notes/a.txt"]) {
+        sandbox.write(&format!("runs/{name}"), "mine");
+    }
+    std::os::unix::fs::symlink(sandbox.path("elsewhere"), sandbox.path("runs/.removing-lab-12345678-8")).unwrap();
+    // Inside of a run.
+    let inside = ["notes.txt", ".tmp-notes/a.txt", "checkpoints/mine/a.txt", "checkpoints/.tmp-mine/a.txt"];
+    for name in inside.into_iter().chain(["checkpoints/step-00000004/notes.txt"]) {
+        sandbox.write(&format!("runs/{first}/{name}"), "mine");
+    }
+    std::os::unix::fs::symlink(sandbox.path("elsewhere"), run_path(&sandbox, &first).join("checkpoints/step-00000001"))
+        .unwrap();
+    // Names that the program removes count only if they are old enough.
+    let long_ago = SystemTime::now() - Duration::from_hours(24);
+    for name in beside {
+        let folder = sandbox.path("runs").join(name.split('/').next().unwrap());
+        fs::File::open(folder).unwrap().set_modified(long_ago).unwrap();
+    }
+    let is_foreign = |path: &PathBuf| fs::read(path).is_ok_and(|text| text == b"mine") || path.is_symlink();
+    let foreign = || {
+        let mut found = contents(&sandbox.path("runs"));
+        found.retain(|path, _| is_foreign(path));
+        (found, sandbox.read("elsewhere/model.safetensors"))
+    };
+    let before = foreign();
+    assert_eq!(before.0.len(), 14);
+    sandbox.expect(0, "gc --yes");
+    assert_eq!(foreign(), before);
+    assert!(checkpoint_steps(&sandbox, &first).contains(&4), "it has a note: {:?}", checkpoint_steps(&sandbox, &first));
+    // Refused, with what is in the way, and without a change to other runs.
+    let printed = sandbox.expect(2, &["runs", "rm", &first, &second, "--yes"]);
+    assert!(printed.contains("is not removed: it contains `") && printed.contains("move that away first"), "{printed}");
+    assert!(run_path(&sandbox, &second).exists());
+    sandbox.expect(2, &["runs", "rm", &first, "--keep-record", "--yes"]);
+    sandbox.expect(0, &["resume", &first]);
+    sandbox.expect(0, "apply exp.yaml --set seed=1 --set train.steps=24 --threads 1 --quiet");
+    assert_eq!(foreign(), before);
+    sandbox.expect(0, &["runs", "rm", &second, "--yes"]);
+    assert_eq!(foreign(), before);
 }

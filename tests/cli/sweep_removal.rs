@@ -68,6 +68,44 @@ fn a_sweep_goes_with_the_runs_that_nothing_else_needs() {
     assert!(sandbox.expect(2, "sweep rm second --yes").contains("no sweep"), "it is gone");
 }
 
+#[test]
+fn what_is_foreign_in_a_sweep_and_in_its_runs_stays() {
+    let sandbox = new_sandbox();
+    sandbox.expect(0, "sweep second.yaml --threads 1 --quiet");
+    let sweep = sandbox.json_of("sweep list --json")[0]["id"].as_str().unwrap().to_owned();
+    let run = run_of_point(&sandbox, &sweep, 1);
+    sandbox.write("elsewhere/0001.yaml", "mine");
+    for name in [".notes/a.txt".to_owned(), format!(".{sweep}-notes/a.txt")] {
+        sandbox.write(&format!("runs/sweeps/{name}"), "mine");
+    }
+    std::os::unix::fs::symlink(sandbox.path("elsewhere"), sandbox.path("runs/sweeps/.linked")).unwrap();
+    sandbox.write(&format!("runs/{run}/notes.txt"), "mine");
+    for name in ["notes.txt", "points/notes.txt", "points/mine/0001.yaml"] {
+        let path = format!("runs/sweeps/{sweep}/{name}");
+        sandbox.write(&path, "mine");
+        let printed = sandbox.expect(2, &["sweep", "rm", &sweep, "--with-runs", "--yes"]);
+        let foreign = name.trim_end_matches("/0001.yaml");
+        assert!(printed.contains(&format!("is not removed: it contains `{foreign}`")), "{printed}");
+        assert_eq!(sandbox.runs().len(), 2, "nothing is removed");
+        std::fs::remove_file(sandbox.path(&path)).unwrap();
+        let _ = std::fs::remove_dir(sandbox.path(&path).parent().unwrap());
+    }
+    let linked = sandbox.path("runs/sweeps").join(&sweep).join("points/linked");
+    std::os::unix::fs::symlink(sandbox.path("elsewhere"), &linked).unwrap();
+    sandbox.expect(2, &["sweep", "rm", &sweep, "--yes"]);
+    std::fs::remove_file(&linked).unwrap();
+    let printed = sandbox.run(&["sweep", "rm", &sweep, "--with-runs", "--yes"]).expect_code(0);
+    assert!(
+        printed.stderr.contains(&format!("{run} stays: ")) && printed.stderr.contains("`notes.txt`"),
+        "{}",
+        printed.stderr
+    );
+    assert_eq!(sandbox.read(format!("runs/{run}/notes.txt")), "mine");
+    assert_eq!(sandbox.runs().keys().collect::<Vec<_>>(), [&run]);
+    assert_eq!(sandbox.read("elsewhere/0001.yaml") + &sandbox.read("runs/sweeps/.notes/a.txt"), "minemine");
+    assert_eq!(sandbox.read(format!("runs/sweeps/.{sweep}-notes/a.txt")), "mine");
+}
+
 /// The id of the run of the sweep's point `point`.
 fn run_of_point(sandbox: &Sandbox, sweep: &str, point: usize) -> String {
     let results = sandbox.json_of(&["sweep", "results", sweep, "--json"]);

@@ -4,6 +4,12 @@
 //! locked file. The operating system releases the lock with its process, which tells leftovers of killed processes from work in
 //! progress. A process that uses an entry holds a shared lock of its folder, so that no other process removes it. Notes under `uses/`
 //! say which data consists of which entries; `gc.rs` reads them to free space.
+//!
+//! Only what the program made is removed, and only in a folder that carries the program's mark: see `layout.rs` and `mark.rs`.
+
+pub(crate) mod layout;
+mod mark;
+mod sealed;
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, TryLockError};
@@ -18,9 +24,13 @@ use serde::de::DeserializeOwned;
 
 use super::error::{DataError, Result};
 use super::progress::{Progress, Report};
-
-/// The folder of notes: which data consists of which entries.
-pub(super) const USES: &str = "uses";
+pub(crate) use layout::EntryKind;
+use layout::{
+    LOCKS, STAGE, STAGE_CONTENT, STAGE_LOCK, STAGE_REMOVED, TMP, TMP_LOCK, USES, is_own_loose_file, is_own_stage,
+};
+pub(crate) use mark::check_cache;
+pub use mark::claim_cache;
+use sealed::{SealedMemo, check_hashes, write_hashes};
 
 /// Files under `tmp/` live for milliseconds. An older one is a leftover.
 const LOOSE_FILE_AGE: Duration = Duration::from_hours(1);
@@ -34,8 +44,12 @@ pub(super) struct DataCache {
 
 impl DataCache {
     /// Opens the cache at `root`, creates it if necessary, and removes the leftovers of killed processes.
+    ///
+    /// # Errors
+    /// If the folder belongs to something else, or cannot be created.
     pub(super) fn open(root: &Path) -> Result<Self> {
-        let tmp = root.join("tmp");
+        let root = &claim_cache(root)?;
+        let tmp = root.join(TMP);
         fs::create_dir_all(&tmp).map_err(DataError::io(&tmp))?;
         let cache = Self { root: root.to_owned(), opened: Arc::default() };
         cache.clean();
@@ -43,42 +57,62 @@ impl DataCache {
     }
 
     fn tmp(&self) -> PathBuf {
-        self.root.join("tmp")
+        self.root.join(TMP)
     }
 
     /// The path of the entry `kind`/`key`, whether it exists or not.
-    pub(super) fn path(&self, kind: &str, key: &str) -> PathBuf {
-        self.root.join(kind).join(key)
+    pub(super) fn path(&self, kind: EntryKind, key: &str) -> PathBuf {
+        self.root.join(kind.folder()).join(key)
     }
 
     /// Opens the entry `kind`/`key` with `open`. If it is absent or damaged, `build` builds it in an empty folder first. Also returns
     /// whether the entry was there. Two processes do not build the same entry: the second one reports that it waits.
+    ///
+    /// # Errors
+    /// Those of `open` and `build`, or if the cache cannot be written. A damaged entry with files that the program did not write stays, and
+    /// is an error.
     pub(super) fn open_or_build<T>(
         &self,
-        kind: &str,
+        kind: EntryKind,
         key: &str,
         report: &Report<'_>,
         open: &dyn Fn(&Path) -> Result<T>,
         build: &mut dyn FnMut(&Path) -> Result<()>,
     ) -> Result<(T, bool)> {
         let path = self.path(kind, key);
+        let open = |path: &Path| {
+            if kind.has_hashes() {
+                check_hashes(path)?;
+            }
+            open(path)
+        };
         let register = |(entry, lock): Locked<T>| {
-            self.opened.lock().unwrap_or_else(PoisonError::into_inner).push((format!("{kind}/{key}"), lock));
+            let name = format!("{}/{key}", kind.folder());
+            self.opened.lock().unwrap_or_else(PoisonError::into_inner).push((name, lock));
             entry
         };
-        if let Some(found) = open_existing(&path, open)? {
+        if let Ok(found) = open_existing(&path, &open)? {
             return Ok((register(found), true));
         }
         let _lock = self.lock(kind, key, report)?;
-        if let Some(found) = open_existing(&path, open)? {
-            return Ok((register(found), true));
-        }
+        let damage = match open_existing(&path, &open)? {
+            Ok(found) => return Ok((register(found), true)),
+            Err(damage) => damage,
+        };
         let stage = self.stage()?;
-        if path.exists() {
-            // Damaged: removed with the stage. A process that has it mapped keeps its pages.
-            fs::rename(&path, stage.dir.path().join("damaged")).map_err(DataError::io(&path))?;
+        if let Some(damage) = damage {
+            if !kind.is_own(&path) {
+                let message = "it has files that runner did not write, so it is not replaced: move it away";
+                return Err(DataError::file(&path, format!("{damage}; {message}")));
+            }
+            report(Progress::Repairing(kind.noun()));
+            // A process that has it mapped keeps its pages.
+            fs::rename(&path, stage.dir.path().join(STAGE_REMOVED[0])).map_err(DataError::io(&path))?;
         }
         build(&stage.content)?;
+        if kind.has_hashes() {
+            write_hashes(&stage.content)?;
+        }
         stage.publish(&path)?;
         // No process removes it before it is locked, because that takes the lock on building it.
         let lock = lock_in_use(&path).map_err(DataError::io(&path))?;
@@ -90,32 +124,34 @@ impl DataCache {
     pub(super) fn take_locks(&self, data: &str) -> Vec<File> {
         let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
         let names: BTreeSet<&str> = opened.iter().map(|(name, _)| name.as_str()).collect();
-        self.write_memo(USES, data, &names);
+        // A note that cannot be written costs space: the entries stay until it is.
+        let _ = self.write_small_file(USES, data, &names);
         opened.drain(..).filter_map(|(_, lock)| lock).collect()
     }
 
     /// Writes `value` to the small file `kind`/`name`.json, unless it has that content. A memo that cannot be written is not an error: its
     /// value is computed again.
     pub(super) fn write_memo(&self, kind: &str, name: &str, value: &impl Serialize) {
-        let folder = self.root.join(kind);
-        let path = folder.join(format!("{name}.json"));
-        let write = || -> io::Result<()> {
-            let bytes = serde_json::to_vec(value)?;
-            if fs::read(&path).is_ok_and(|known| known == bytes) {
-                return Ok(());
-            }
-            fs::create_dir_all(&folder)?;
-            let mut file = runner_files::temporary_file(&self.tmp())?;
-            file.write_all(&bytes)?;
-            runner_files::put_in_place(file, &path, true)
-        };
-        let _ = write();
+        let _ = SealedMemo::new(kind, name, value).map(|memo| self.write_small_file(kind, name, &memo));
     }
 
-    /// Reads a memo; `None` if there is none, or it holds something else.
+    /// Reads a memo; `None` if there is none, or it does not have its hash.
     pub(super) fn read_memo<T: DeserializeOwned>(&self, kind: &str, name: &str) -> Option<T> {
         let bytes = fs::read(self.root.join(kind).join(format!("{name}.json"))).ok()?;
-        serde_json::from_slice(&bytes).ok()
+        serde_json::from_slice::<SealedMemo>(&bytes).ok()?.open(kind, name)
+    }
+
+    fn write_small_file(&self, kind: &str, name: &str, value: &impl Serialize) -> io::Result<()> {
+        let folder = self.root.join(kind);
+        let path = folder.join(format!("{name}.json"));
+        let bytes = serde_json::to_vec(value)?;
+        if fs::read(&path).is_ok_and(|known| known == bytes) {
+            return Ok(());
+        }
+        fs::create_dir_all(&folder)?;
+        let mut file = runner_files::temporary_file(&self.tmp())?;
+        file.write_all(&bytes)?;
+        runner_files::put_in_place(file, &path, true)
     }
 
     /// The value in the memo `kind`/`name`; computes it and writes the memo if there is none.
@@ -133,8 +169,9 @@ impl DataCache {
         Ok(value)
     }
 
-    /// Removes the entry `kind`/`key`, unless a process builds or uses it. Returns whether it did.
-    pub(super) fn evict(&self, kind: &str, key: &str) -> io::Result<bool> {
+    /// Removes the entry `kind`/`key`, unless a process builds or uses it, or it has files that the program did not write. Returns whether it
+    /// did.
+    pub(super) fn evict(&self, kind: EntryKind, key: &str) -> io::Result<bool> {
         let path = self.path(kind, key);
         let building = self.building_lock(kind, key).map_err(io::Error::other)?.0;
         // Without locks in the file system, nothing tells whether a process uses an entry, so none is removed.
@@ -142,26 +179,26 @@ impl DataCache {
             return Ok(false);
         }
         let using = File::open(&path)?;
-        if using.try_lock().is_err() {
+        if using.try_lock().is_err() || !mark::is_marked(&self.root) || !kind.is_own(&path) {
             return Ok(false);
         }
         let stage = self.stage().map_err(io::Error::other)?;
-        fs::rename(&path, stage.dir.path().join("evicted"))?;
+        fs::rename(&path, stage.dir.path().join(STAGE_REMOVED[1]))?;
         drop(using);
         stage.dir.close()?;
         Ok(true)
     }
 
     /// The file that is locked while the entry `kind`/`key` is built, and its path.
-    fn building_lock(&self, kind: &str, key: &str) -> Result<(File, PathBuf)> {
-        let folder = self.root.join("locks");
+    fn building_lock(&self, kind: EntryKind, key: &str) -> Result<(File, PathBuf)> {
+        let folder = self.root.join(LOCKS);
         fs::create_dir_all(&folder).map_err(DataError::io(&folder))?;
-        let path = folder.join(format!("{kind}-{key}"));
-        Ok((File::create(&path).map_err(DataError::io(&path))?, path))
+        let path = folder.join(format!("{}-{key}", kind.folder()));
+        Ok((open_lock_file(&path).map_err(DataError::io(&path))?, path))
     }
 
     /// Locks the building of an entry, so that one process builds it. `None` if the file system has no locks.
-    fn lock(&self, kind: &str, key: &str, report: &Report<'_>) -> Result<Option<File>> {
+    fn lock(&self, kind: EntryKind, key: &str, report: &Report<'_>) -> Result<Option<File>> {
         let (file, path) = self.building_lock(kind, key)?;
         match file.try_lock() {
             Ok(()) => return Ok(Some(file)),
@@ -175,7 +212,7 @@ impl DataCache {
 
     /// Excludes the creation of stages from the removal of leftovers, so that a stage without a lock is a leftover.
     fn lock_tmp(&self) -> Option<File> {
-        let file = File::create(self.tmp().join(".lock")).ok()?;
+        let file = open_lock_file(&self.tmp().join(TMP_LOCK)).ok()?;
         file.lock().ok()?;
         Some(file)
     }
@@ -183,15 +220,18 @@ impl DataCache {
     fn stage(&self) -> Result<Stage> {
         let tmp = self.tmp();
         let _exclusive = self.lock_tmp();
-        let dir = runner_files::temporary_dir(&tmp, "stage-").map_err(DataError::io(&tmp))?;
-        let lock = File::create(dir.path().join("lock")).map_err(DataError::io(dir.path()))?;
+        let dir = runner_files::temporary_dir(&tmp, STAGE).map_err(DataError::io(&tmp))?;
+        let lock = File::create(dir.path().join(STAGE_LOCK)).map_err(DataError::io(dir.path()))?;
         let _ = lock.try_lock();
-        let content = dir.path().join("content");
+        let content = dir.path().join(STAGE_CONTENT);
         fs::create_dir(&content).map_err(DataError::io(&content))?;
         Ok(Stage { content, dir, _lock: lock })
     }
 
-    pub(super) fn clean(&self) {
+    fn clean(&self) {
+        if !mark::is_marked(&self.root) {
+            return;
+        }
         let Some(_exclusive) = self.lock_tmp() else { return };
         for path in leftovers(&self.root) {
             let _ = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
@@ -199,17 +239,26 @@ impl DataCache {
     }
 }
 
-/// The leftovers of killed processes under `tmp/` of the cache `root`.
+/// Opens a file for a lock. Its content stays: it may be a file of something else that has this name.
+fn open_lock_file(path: &Path) -> io::Result<File> {
+    File::options().write(true).create(true).truncate(false).open(path)
+}
+
+/// What killed processes left behind under `tmp/` of the cache `root`.
 pub(super) fn leftovers(root: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(root.join("tmp")).into_iter().flatten().filter_map(Result::ok);
+    let tmp = root.join(TMP);
+    if !layout::is_real_folder(&tmp) {
+        return Vec::new();
+    }
+    let entries = fs::read_dir(tmp).into_iter().flatten().filter_map(Result::ok);
     let left = entries.map(|entry| entry.path()).filter(|path| {
-        if path.is_dir() {
+        if is_own_stage(path) {
             // A stage has no lock file if its process was killed between two system calls.
             let held = |lock: File| matches!(lock.try_lock(), Err(TryLockError::WouldBlock));
-            return !File::open(path.join("lock")).is_ok_and(held);
+            return !File::open(path.join(STAGE_LOCK)).is_ok_and(held);
         }
-        let age = fs::metadata(path).and_then(|m| m.modified()).ok().and_then(|t| t.elapsed().ok());
-        path.file_name().is_some_and(|name| name != ".lock") && age.is_some_and(|age| age > LOOSE_FILE_AGE)
+        let age = fs::symlink_metadata(path).and_then(|m| m.modified()).ok().and_then(|t| t.elapsed().ok());
+        is_own_loose_file(path) && age.is_some_and(|age| age > LOOSE_FILE_AGE)
     });
     left.collect()
 }
@@ -230,16 +279,20 @@ fn lock_in_use(path: &Path) -> io::Result<Option<File>> {
 /// An entry and its lock.
 type Locked<T> = (T, Option<File>);
 
-/// Opens the entry at `path`; `None` if it is absent or damaged.
-fn open_existing<T>(path: &Path, open: &dyn Fn(&Path) -> Result<T>) -> Result<Option<Locked<T>>> {
-    if !path.exists() {
-        return Ok(None);
+/// Opens the entry at `path`. If there is nothing to open, the inner error describes the damage; it is `None` if there is no entry.
+fn open_existing<T>(path: &Path, open: &dyn Fn(&Path) -> Result<T>) -> Result<Result<Locked<T>, Option<DataError>>> {
+    // An empty folder needs no removal: a rename replaces it.
+    if !path.exists() || fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none()) {
+        return Ok(Err(None));
     }
     let opened = lock_in_use(path).map_err(DataError::io(path)).and_then(|lock| Ok((open(path)?, lock)));
     match opened {
-        Ok(entry) => Ok(Some(entry)),
-        Err(DataError::Damaged { .. }) => Ok(None),
-        Err(DataError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(None),
+        Ok(entry) => Ok(Ok(entry)),
+        Err(damaged @ DataError::Damaged { .. }) => Ok(Err(Some(damaged))),
+        // The entry was removed meanwhile, or lacks a file.
+        Err(DataError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+            Ok(Err(path.exists().then(|| DataError::damaged(path, "a file is missing"))))
+        }
         Err(error) => Err(error),
     }
 }
@@ -277,21 +330,27 @@ mod tests {
 
     use super::*;
 
+    const KIND: EntryKind = EntryKind::Tokens;
+
+    fn key() -> String {
+        blake3::hash(b"a").to_hex().to_string()
+    }
+
     fn read(path: &Path) -> Result<String> {
-        let text = fs::read_to_string(path.join("value")).map_err(DataError::io(path))?;
+        let text = fs::read_to_string(path.join("tokens.bin")).map_err(DataError::io(path))?;
         if text.is_empty() { Err(DataError::damaged(path, "empty")) } else { Ok(text) }
     }
 
     fn write(path: &Path, text: &str) -> Result<()> {
-        fs::write(path.join("value"), text).map_err(DataError::io(path))
+        fs::write(path.join("tokens.bin"), text).map_err(DataError::io(path))
     }
 
     #[test]
     fn an_entry_is_built_once_and_found_again() {
         let dir = tempfile::tempdir().unwrap();
         let cache = DataCache::open(dir.path()).unwrap();
-        let built = cache.open_or_build("k", "a", &|_| (), &read, &mut |p| write(p, "one")).unwrap();
-        let found = cache.open_or_build("k", "a", &|_| (), &read, &mut |p| write(p, "two")).unwrap();
+        let built = cache.open_or_build(KIND, &key(), &|_| (), &read, &mut |p| write(p, "one")).unwrap();
+        let found = cache.open_or_build(KIND, &key(), &|_| (), &read, &mut |p| write(p, "two")).unwrap();
         assert_eq!((built, found), (("one".into(), false), ("one".into(), true)));
     }
 
@@ -303,8 +362,8 @@ mod tests {
             write(p, "half")?;
             Err(DataError::file(p, "stopped"))
         };
-        assert!(cache.open_or_build("k", "a", &|_| (), &read, &mut fail).is_err());
-        assert!(!cache.path("k", "a").exists());
+        assert!(cache.open_or_build(KIND, &key(), &|_| (), &read, &mut fail).is_err());
+        assert!(!cache.path(KIND, &key()).exists());
         assert_eq!(fs::read_dir(dir.path().join("tmp")).unwrap().count(), 1, "only the lock file");
     }
 
@@ -312,17 +371,65 @@ mod tests {
     fn a_damaged_entry_is_replaced() {
         let dir = tempfile::tempdir().unwrap();
         let cache = DataCache::open(dir.path()).unwrap();
-        fs::create_dir_all(cache.path("k", "a")).unwrap();
-        fs::write(cache.path("k", "a").join("value"), "").unwrap();
-        let (text, hit) = cache.open_or_build("k", "a", &|_| (), &read, &mut |p| write(p, "whole")).unwrap();
+        fs::create_dir_all(cache.path(KIND, &key())).unwrap();
+        fs::write(cache.path(KIND, &key()).join("tokens.bin"), "").unwrap();
+        let (text, hit) = cache.open_or_build(KIND, &key(), &|_| (), &read, &mut |p| write(p, "whole")).unwrap();
         assert_eq!((text.as_str(), hit), ("whole", false));
+    }
+
+    #[test]
+    fn a_damaged_entry_with_files_of_the_user_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = DataCache::open(dir.path()).unwrap();
+        let path = cache.path(KIND, &key());
+        let build = || cache.open_or_build(KIND, &key(), &|_| (), &read, &mut |p| write(p, "whole"));
+        for own in ["tokens.bin", "documents.bin"] {
+            fs::create_dir_all(&path).unwrap();
+            fs::write(path.join(own), "").unwrap();
+            fs::write(path.join("notes.txt"), "mine").unwrap();
+            let text = build().unwrap_err().to_string();
+            assert!(
+                text.contains("it has files that runner did not write, so it is not replaced: move it away"),
+                "{text}"
+            );
+            assert_eq!(fs::read(path.join("notes.txt")).unwrap(), b"mine");
+            fs::remove_dir_all(&path).unwrap();
+        }
+        // Behind a link.
+        let elsewhere = tempfile::tempdir().unwrap();
+        fs::write(elsewhere.path().join("tokens.bin"), "").unwrap();
+        std::os::unix::fs::symlink(elsewhere.path(), &path).unwrap();
+        assert!(build().unwrap_err().to_string().contains("move it away"));
+        assert!(elsewhere.path().join("tokens.bin").exists() && path.is_symlink());
+        fs::remove_file(&path).unwrap();
+        // An empty folder is of no use to anybody.
+        fs::create_dir_all(&path).unwrap();
+        assert_eq!(build().unwrap(), ("whole".to_owned(), false));
+    }
+
+    #[test]
+    fn files_of_a_tokenizer_are_verified_when_they_are_opened() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = DataCache::open(dir.path()).unwrap();
+        let open = |path: &Path| fs::read_to_string(path.join("tokenizer.json")).map_err(DataError::io(path));
+        let get = || {
+            let mut build = |path: &Path| fs::write(path.join("tokenizer.json"), "abc").map_err(DataError::io(path));
+            cache.open_or_build(EntryKind::Tokenizers, &key(), &|_| (), &open, &mut build).unwrap()
+        };
+        assert_eq!([get(), get()], [("abc".to_owned(), false), ("abc".to_owned(), true)]);
+        let file = cache.path(EntryKind::Tokenizers, &key()).join("tokenizer.json");
+        fs::write(&file, "abd").unwrap();
+        assert_eq!([get(), get()], [("abc".to_owned(), false), ("abc".to_owned(), true)]);
+        // An entry of an earlier version.
+        fs::remove_file(file.with_file_name("hashes.json")).unwrap();
+        assert!(!get().1);
     }
 
     #[test]
     fn leftovers_go_and_work_in_progress_stays() {
         let dir = tempfile::tempdir().unwrap();
         let cache = DataCache::open(dir.path()).unwrap();
-        let dead = dir.path().join("tmp/stage-dead");
+        let dead = dir.path().join("tmp/stage-a1B2c3");
         fs::create_dir_all(dead.join("content")).unwrap();
         fs::write(dead.join("lock"), "").unwrap();
         let live = cache.stage().unwrap();
@@ -337,21 +444,22 @@ mod tests {
         let cache = DataCache::open(dir.path()).unwrap();
         let use_it = || {
             let user = DataCache::open(dir.path()).unwrap();
-            user.open_or_build("k", "a", &|_| (), &read, &mut |p| write(p, "one")).unwrap();
+            user.open_or_build(KIND, &key(), &|_| (), &read, &mut |p| write(p, "one")).unwrap();
             user.take_locks("data")
         };
         let (first, second) = (use_it(), use_it());
-        assert_eq!((first.len(), cache.evict("k", "a").unwrap()), (1, false));
+        assert_eq!((first.len(), cache.evict(KIND, &key()).unwrap()), (1, false));
         drop(first);
-        assert!(!cache.evict("k", "a").unwrap(), "two use it");
+        assert!(!cache.evict(KIND, &key()).unwrap(), "two use it");
         drop(second);
-        let building = cache.lock("k", "a", &|_| ()).unwrap();
-        assert!(!cache.evict("k", "a").unwrap());
+        let building = cache.lock(KIND, &key(), &|_| ()).unwrap();
+        assert!(!cache.evict(KIND, &key()).unwrap());
         drop(building);
-        assert!(cache.evict("k", "a").unwrap());
-        assert!(!cache.path("k", "a").exists());
+        assert!(cache.evict(KIND, &key()).unwrap());
+        assert!(!cache.path(KIND, &key()).exists());
         assert_eq!(fs::read_dir(dir.path().join("tmp")).unwrap().count(), 1, "only the lock file");
-        assert_eq!(cache.read_memo::<Vec<String>>(USES, "data").unwrap(), ["k/a"]);
+        let note = fs::read_to_string(dir.path().join(USES).join("data.json")).unwrap();
+        assert_eq!(note, format!("[\"tokens/{}\"]", key()));
     }
 
     #[test]
@@ -365,9 +473,9 @@ mod tests {
                     let mut build = |p: &Path| {
                         builds.fetch_add(1, Ordering::Relaxed);
                         std::thread::sleep(Duration::from_millis(20));
-                        write(p, "value")
+                        write(p, "tokens.bin")
                     };
-                    assert_eq!(cache.open_or_build("k", "a", &|_| (), &read, &mut build).unwrap().0, "value");
+                    assert_eq!(cache.open_or_build(KIND, &key(), &|_| (), &read, &mut build).unwrap().0, "tokens.bin");
                 });
             }
         });

@@ -1,4 +1,8 @@
-//! Content hashes of source files. A memo for (path, size, modification time, inode) keeps the hash, so that a large source is hashed once.
+//! Content hashes of source files. A memo for (path, size, modification time, time of the last status change, inode) keeps the hash, so
+//! that a large source is hashed once.
+//!
+//! A program may give a file any modification time. The time of the last status change is set by the system, so that no other content has
+//! the same one, except within a tick of the clock: a file that is as new as that is hashed again.
 
 use std::fs::{self, File};
 use std::io::Read as _;
@@ -13,6 +17,9 @@ use super::error::{DataError, Result};
 
 const BLOCK_BYTES: usize = 1 << 20;
 
+/// The coarsest clock of a file system, in seconds. Two changes within this time may have the same time.
+const CLOCK_GRANULARITY_SECONDS: i64 = 2;
+
 /// A source file at the time when it was hashed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct SourceFile {
@@ -20,9 +27,14 @@ pub(super) struct SourceFile {
     pub(super) path: PathBuf,
     pub(super) size: u64,
     modified: (i64, i64),
+    /// The time of the last status change, which no program can choose.
+    changed: (i64, i64),
     inode: u64,
     /// blake3 of the content, hex.
     pub(super) hash: String,
+    /// True if the file was so new when it was hashed that a later change may have the same times.
+    #[serde(skip)]
+    was_new: bool,
 }
 
 impl SourceFile {
@@ -30,16 +42,17 @@ impl SourceFile {
     pub(super) fn identify(path: &Path, cache: &DataCache, progress: &dyn Fn(u64)) -> Result<Self> {
         let mut file = Self::stat(path)?;
         let memo = blake3::hash(file.path.as_os_str().as_encoded_bytes()).to_hex();
-        if let Some(known) = cache.read_memo::<Self>("fingerprints", &memo) {
-            file.hash.clone_from(&known.hash);
-            if file == known {
-                return Ok(file);
-            }
+        if !file.was_new
+            && let Some(known) = cache.read_memo::<Self>("fingerprints", &memo)
+            && known.has_same_facts(&file)
+        {
+            return Ok(known);
         }
-        let is_settled = file.is_settled();
         file.hash = hash_file(&file.path, progress)?;
-        file.check_unchanged()?;
-        if is_settled {
+        if !Self::stat(&file.path)?.has_same_facts(&file) {
+            return Err(DataError::Changed { path: file.path });
+        }
+        if !file.was_new {
             cache.write_memo("fingerprints", &memo, &file);
         }
         Ok(file)
@@ -52,36 +65,47 @@ impl SourceFile {
         if !meta.is_file() {
             return Err(DataError::file(&path, "not a file"));
         }
-        let modified = (meta.mtime(), meta.mtime_nsec());
-        Ok(Self { path, size: meta.len(), modified, inode: meta.ino(), hash: String::new() })
+        let (modified, changed) = ((meta.mtime(), meta.mtime_nsec()), (meta.ctime(), meta.ctime_nsec()));
+        let was_new = is_new(modified.0.max(changed.0));
+        Ok(Self { path, size: meta.len(), modified, changed, inode: meta.ino(), hash: String::new(), was_new })
     }
 
     /// A file of the hub, which need not be here: `path` is its path there, and `etag` names its content.
     pub(super) fn listed(path: &str, size: u64, etag: &str) -> Self {
-        Self { path: path.into(), size, modified: (0, 0), inode: 0, hash: etag.to_owned() }
+        let (path, hash) = (path.into(), etag.to_owned());
+        Self { path, size, modified: (0, 0), changed: (0, 0), inode: 0, hash, was_new: false }
     }
 
-    /// True if the last write is so long ago that another one would have another time. Clocks of file systems tick in milliseconds, so that
-    /// two writes within a tick have the same time.
-    fn is_settled(&self) -> bool {
-        SystemTime::now().duration_since(UNIX_EPOCH).is_ok_and(|now| self.modified.0 + 1 < now.as_secs() as i64)
+    /// True if `other` is the same file with the same size and times.
+    fn has_same_facts(&self, other: &Self) -> bool {
+        let facts = |file: &Self| (file.size, file.modified, file.changed, file.inode);
+        self.path == other.path && facts(self) == facts(other)
     }
 
-    /// Checks that the file has the size, time and inode that it had when it was hashed.
+    /// Checks that the file has the size, times and inode that it had when it was hashed. Its content is hashed again if it was new then, or
+    /// if only the time of the status change differs, as after a new link to the file.
     ///
     /// # Errors
     /// If the file has changed since then.
     pub(super) fn check_unchanged(&self) -> Result<()> {
         let now = Self::stat(&self.path)?;
-        if (now.size, now.modified, now.inode) == (self.size, self.modified, self.inode) {
-            Ok(())
+        let is_same = if now.has_same_facts(self) && !self.was_new {
+            true
         } else {
-            Err(DataError::Changed { path: self.path.clone() })
-        }
+            (now.size, now.modified, now.inode) == (self.size, self.modified, self.inode)
+                && hash_file(&self.path, &|_| ())? == self.hash
+        };
+        if is_same { Ok(()) } else { Err(DataError::Changed { path: self.path.clone() }) }
     }
 }
 
-fn hash_file(path: &Path, progress: &dyn Fn(u64)) -> Result<String> {
+/// True if a change at `seconds` is so recent, or in the future, that a later change may have the same time.
+fn is_new(seconds: i64) -> bool {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs() as i64);
+    seconds.saturating_add(CLOCK_GRANULARITY_SECONDS) >= now
+}
+
+pub(super) fn hash_file(path: &Path, progress: &dyn Fn(u64)) -> Result<String> {
     let mut file = File::open(path).map_err(DataError::io(path))?;
     let mut hasher = blake3::Hasher::new();
     let mut block = vec![0; BLOCK_BYTES];
@@ -123,26 +147,64 @@ pub(super) fn hash_parts<'a>(parts: impl IntoIterator<Item = &'a str>) -> String
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
+    use std::time::Duration;
 
     use super::*;
 
+    fn set_modified(path: &Path, seconds: u64) {
+        let time = UNIX_EPOCH + Duration::from_secs(seconds);
+        File::options().write(true).open(path).unwrap().set_modified(time).unwrap();
+    }
+
+    /// Waits until a file that was just written is no longer new.
+    fn wait_until_settled() {
+        std::thread::sleep(Duration::from_secs(CLOCK_GRANULARITY_SECONDS as u64 + 2));
+    }
+
     #[test]
-    fn unchanged_files_are_not_read_again() {
+    fn unchanged_files_are_not_read_again_and_changed_ones_are() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = DataCache::open(&dir.path().join("cache")).unwrap();
+        let path = dir.path().join("a.txt");
+        let read = Cell::new(0);
+        let identify = || SourceFile::identify(&path, &cache, &|n| read.set(read.get() + n)).unwrap();
+        let hash = |text: &str| blake3::hash(text.as_bytes()).to_hex().to_string();
+
+        fs::write(&path, "hello").unwrap();
+        set_modified(&path, 1_000_000);
+        // A second change within a tick of the clock has the same times, so that a new file is hashed each time.
+        assert_eq!((identify().hash, identify().hash, read.get()), (hash("hello"), hash("hello"), 10));
+        wait_until_settled();
+        let first = identify();
+        assert_eq!((&first.hash, identify(), read.get()), (&hash("hello"), first.clone(), 15), "the memo is used");
+        first.check_unchanged().unwrap();
+        // A new link changes the time of the status, and nothing else.
+        fs::hard_link(&path, dir.path().join("b.txt")).unwrap();
+        first.check_unchanged().unwrap();
+
+        // Other content of the same size in the same file, with the time that it had before.
+        fs::write(&path, "world").unwrap();
+        set_modified(&path, 1_000_000);
+        let (now, then) = (SourceFile::stat(&path).unwrap(), &first);
+        assert_eq!((now.size, now.modified, now.inode), (then.size, then.modified, then.inode));
+        assert!(matches!(first.check_unchanged(), Err(DataError::Changed { .. })));
+        wait_until_settled();
+        assert_eq!(identify().hash, hash("world"));
+    }
+
+    #[test]
+    fn a_new_file_that_changes_while_it_is_read_is_noticed_whatever_its_times() {
         let dir = tempfile::tempdir().unwrap();
         let cache = DataCache::open(&dir.path().join("cache")).unwrap();
         let path = dir.path().join("a.txt");
         fs::write(&path, "hello").unwrap();
-        let long_ago = SystemTime::now() - std::time::Duration::from_mins(1);
-        File::options().write(true).open(&path).unwrap().set_modified(long_ago).unwrap();
-        let read = Cell::new(0);
-        let identify = || SourceFile::identify(&path, &cache, &|n| read.set(read.get() + n)).unwrap();
-        let first = identify();
-        assert_eq!(first.hash, blake3::hash(b"hello").to_hex().as_str());
-        assert_eq!((identify(), read.get()), (first.clone(), 5));
-        fs::write(&path, "worlds").unwrap();
-        assert!(matches!(first.check_unchanged(), Err(DataError::Changed { .. })));
-        assert_ne!(identify().hash, first.hash);
-        assert_eq!(read.get(), 11);
+        let mut file = SourceFile::identify(&path, &cache, &|_| ()).unwrap();
+        file.check_unchanged().unwrap();
+        fs::write(&path, "world").unwrap();
+        // Both writes within one tick of the clock.
+        let now = SourceFile::stat(&path).unwrap();
+        (file.modified, file.changed) = (now.modified, now.changed);
+        assert!(matches!(file.check_unchanged(), Err(DataError::Changed { .. })));
     }
 
     #[test]

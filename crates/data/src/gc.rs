@@ -9,17 +9,18 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use super::cache::{self, DataCache, USES};
+use super::cache::layout::{USES, is_hash, is_real_folder};
+use super::cache::{self, DataCache, EntryKind};
+use super::error::DataError;
 use super::fingerprint::hash_parts;
+use runner_spec::data::DataPart;
 
-/// Folders of the cache with large entries. Hashes and counts of sources are small, and measurements of the machine belong to no run.
-const ENTRY_FOLDERS: [&str; 3] = ["corpora", "tokenizers", "tokens"];
-
-/// The name of a run's data, made of the content hashes in the run's manifest.
+/// The name of a run's data, made of the content hashes in the run's manifest, which `hash_of` returns. Weights are not in the cache, and the
+/// tokenizer is a part of the other hashes.
 #[must_use]
-pub fn data_key(train: &str, validation: Option<&String>, choice: Option<&String>, test: Option<&String>) -> String {
-    let [validation, choice, test] = [validation, choice, test].map(|hash| hash.map(String::as_str));
-    hash_parts([train, validation.unwrap_or(""), choice.unwrap_or("")].into_iter().chain(test))
+pub fn data_key<'a>(hash_of: impl Fn(DataPart) -> Option<&'a str>) -> String {
+    let parts = [DataPart::Train, DataPart::Validation, DataPart::Choice].map(|part| hash_of(part).unwrap_or(""));
+    hash_parts(parts.into_iter().chain(hash_of(DataPart::Test)))
 }
 
 /// A part of the cache that can be removed.
@@ -28,7 +29,7 @@ pub struct UnneededPart {
     pub path: PathBuf,
     pub bytes: u64,
     /// Kind and key of an entry; `None` for a leftover of a killed process.
-    entry: Option<(String, String)>,
+    entry: Option<(EntryKind, String)>,
 }
 
 impl UnneededPart {
@@ -48,33 +49,35 @@ pub struct Survey {
 }
 
 /// Finds the parts of the cache `root` that none of `runs` needs, named by [`data_key`], and that were not used for `older_than`. Changes
-/// nothing.
-#[must_use]
-pub fn survey(root: &Path, runs: &BTreeSet<String>, older_than: Option<Duration>) -> Survey {
+/// nothing. Only what the program itself wrote counts.
+///
+/// # Errors
+/// If `root` is not a cache.
+pub fn survey(root: &Path, runs: &BTreeSet<String>, older_than: Option<Duration>) -> Result<Survey, DataError> {
+    cache::check_cache(root)?;
     let notes = notes(root);
     let all_noted = runs.iter().all(|data| notes.contains_key(data));
     let noted: BTreeSet<&String> = notes.values().flatten().collect();
     let needed: BTreeSet<&String> =
         notes.iter().filter(|(data, _)| runs.contains(*data)).flat_map(|(_, e)| e).collect();
     let mut survey = Survey::default();
-    for kind in ENTRY_FOLDERS {
-        for path in children(&root.join(kind)) {
+    for kind in EntryKind::ALL {
+        for path in children(&root.join(kind.folder())).into_iter().filter(|path| kind.is_own(path)) {
             let key = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            let name = format!("{kind}/{key}");
-            let real = fs::symlink_metadata(&path).is_ok_and(|m| m.is_dir());
-            if !real || needed.contains(&name) || older_than.is_some_and(|age| !unused_for(&path, age)) {
+            let name = format!("{}/{key}", kind.folder());
+            if needed.contains(&name) || older_than.is_some_and(|age| !unused_for(&path, age)) {
                 continue;
             }
             if !noted.contains(&name) && !all_noted {
                 survey.unknown += 1;
                 continue;
             }
-            survey.unneeded.push(UnneededPart { bytes: bytes(&path), path, entry: Some((kind.to_owned(), key)) });
+            survey.unneeded.push(UnneededPart { bytes: bytes(&path), path, entry: Some((kind, key)) });
         }
     }
     let left = cache::leftovers(root).into_iter().map(|path| UnneededPart { bytes: bytes(&path), path, entry: None });
     survey.unneeded.extend(left);
-    survey
+    Ok(survey)
 }
 
 /// Removes what [`survey`] found, except for parts that a process uses by now. Returns the removed parts.
@@ -86,7 +89,7 @@ pub fn free(root: &Path, unneeded: &[UnneededPart]) -> io::Result<Vec<UnneededPa
     let mut gone = Vec::new();
     for item in unneeded {
         let went = match &item.entry {
-            Some((kind, key)) => match cache.evict(kind, key) {
+            Some((kind, key)) => match cache.evict(*kind, key) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => false,
                 other => other?,
             },
@@ -109,9 +112,12 @@ pub fn free(root: &Path, unneeded: &[UnneededPart]) -> io::Result<Vec<UnneededPa
 /// The entries of data, by its name.
 fn notes(root: &Path) -> BTreeMap<String, Vec<String>> {
     let note = |path: PathBuf| {
-        let data = path.file_name()?.to_str()?.strip_suffix(".json")?.to_owned();
-        Some((data, serde_json::from_slice(&fs::read(&path).ok()?).ok()?))
+        let data = path.file_name()?.to_str()?.strip_suffix(".json").filter(|name| is_hash(name))?.to_owned();
+        Some((data, serde_json::from_slice(&runner_files::read_regular(&path).ok()?).ok()?))
     };
+    if !is_real_folder(&root.join(USES)) {
+        return BTreeMap::new();
+    }
     children(&root.join(USES)).into_iter().filter_map(note).collect()
 }
 
@@ -137,21 +143,30 @@ fn bytes(path: &Path) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::DataError;
+    use std::os::unix::fs::symlink;
 
-    /// Uses the entry `kind`/`key` as data known as `data`, and lets go of it.
-    fn use_entry(root: &Path, kind: &str, key: &str, data: Option<&str>) -> Vec<fs::File> {
-        let cache = DataCache::open(root).unwrap();
-        let mut build = |path: &Path| fs::write(path.join("value"), "12345").map_err(DataError::io(path));
-        cache.open_or_build(kind, key, &|_| (), &|_| Ok(()), &mut build).unwrap();
-        data.map(|data| cache.take_locks(data)).unwrap_or_default()
+    use super::*;
+
+    /// A hash by which tests name something.
+    fn hash(name: &str) -> String {
+        blake3::hash(name.as_bytes()).to_hex().to_string()
     }
 
-    fn found(root: &Path, runs: &[&str], older_than: Option<Duration>) -> (Vec<String>, usize) {
-        let survey = survey(root, &runs.iter().map(|r| (*r).to_owned()).collect(), older_than);
-        let name = |item: &UnneededPart| item.path.strip_prefix(root).unwrap().display().to_string();
-        (survey.unneeded.iter().map(name).collect(), survey.unknown)
+    /// Uses the entry `key` of tokens as data known as `data`, and lets go of it.
+    fn use_entry(root: &Path, key: &str, data: Option<&str>) -> Vec<fs::File> {
+        let cache = DataCache::open(root).unwrap();
+        let mut build = |path: &Path| fs::write(path.join("tokens.bin"), "12345").map_err(DataError::io(path));
+        cache.open_or_build(EntryKind::Tokens, &hash(key), &|_| (), &|_| Ok(()), &mut build).unwrap();
+        data.map(|data| cache.take_locks(&hash(data))).unwrap_or_default()
+    }
+
+    fn survey_of(root: &Path, runs: &[&str], older_than: Option<Duration>) -> Survey {
+        survey(root, &runs.iter().map(|run| hash(run)).collect(), older_than).unwrap()
+    }
+
+    fn found(root: &Path, runs: &[&str], older_than: Option<Duration>) -> (Vec<PathBuf>, usize) {
+        let survey = survey_of(root, runs, older_than);
+        (survey.unneeded.into_iter().map(|item| item.path).collect(), survey.unknown)
     }
 
     #[test]
@@ -159,27 +174,135 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path();
         for (key, data) in [("a", "first"), ("b", "second"), ("b", "third")] {
-            use_entry(root, "tokens", key, Some(data));
+            use_entry(root, key, Some(data));
         }
-        fs::create_dir(root.join("tmp/stage-dead")).unwrap();
-        let left = "tmp/stage-dead".to_owned();
+        let left = root.join("tmp/stage-a1B2c3");
+        fs::create_dir(&left).unwrap();
+        let entry = |key: &str| root.join("tokens").join(hash(key));
         assert_eq!(found(root, &["first", "third"], None), (vec![left.clone()], 0));
-        assert_eq!(found(root, &["first"], None), (vec!["tokens/b".to_owned(), left.clone()], 0));
+        assert_eq!(found(root, &["first"], None), (vec![entry("b"), left.clone()], 0));
         let day = Some(Duration::from_hours(24));
         assert_eq!(found(root, &["first"], day), (vec![left.clone()], 0), "used a moment ago");
         // One that an older version made, while a run's data has no note.
-        fs::create_dir(root.join("tokens/old")).unwrap();
-        assert_eq!(found(root, &["first", "else"], None), (vec!["tokens/b".to_owned(), left.clone()], 1));
-        assert_eq!(found(root, &["first"], None).0, ["tokens/b", "tokens/old", &left]);
+        fs::create_dir(entry("old")).unwrap();
+        fs::write(entry("old").join("tokens.bin"), "12345").unwrap();
+        assert_eq!(found(root, &["first", "else"], None), (vec![entry("b"), left.clone()], 1));
+        let mut expected = [entry("b"), entry("old")];
+        expected.sort();
+        assert_eq!(found(root, &["first"], None).0, [&expected[..], &[left]].concat());
 
-        let in_use = use_entry(root, "tokens", "b", Some("second"));
-        let unneeded = survey(root, &["first".to_owned()].into(), None).unneeded;
+        let in_use = use_entry(root, "b", Some("second"));
+        let unneeded = survey_of(root, &["first"], None).unneeded;
         assert_eq!(unneeded[0].bytes, 5);
         let gone: Vec<PathBuf> = free(root, &unneeded).unwrap().into_iter().map(|item| item.path).collect();
-        assert_eq!(gone, [root.join("tokens/old")], "another process uses b, and opening the cache cleared the rest");
+        assert_eq!(gone, [entry("old")], "another process uses b, and opening the cache cleared the rest");
         drop(in_use);
-        free(root, &survey(root, &["first".to_owned()].into(), None).unneeded).unwrap();
-        assert!(root.join("tokens/a").exists() && !root.join("tokens/b").exists());
-        assert_eq!(children(&root.join(USES)), [root.join(USES).join("first.json")], "notes of what is gone go, too");
+        free(root, &survey_of(root, &["first"], None).unneeded).unwrap();
+        assert!(entry("a").exists() && !entry("b").exists());
+        let notes = root.join(USES);
+        let first = notes.join(format!("{}.json", hash("first")));
+        assert_eq!(children(&notes), [first], "notes of what is gone go, too");
+    }
+
+    /// The files below `folder`, with their content; links are not followed.
+    fn files_below(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+        let mut files = BTreeMap::new();
+        for path in children(folder) {
+            match fs::symlink_metadata(&path).unwrap() {
+                meta if meta.is_dir() => files.extend(files_below(&path)),
+                meta if meta.is_symlink() => {
+                    files.insert(path.clone(), fs::read_link(&path).unwrap().into_os_string().into_encoded_bytes());
+                }
+                _ => {
+                    files.insert(path.clone(), fs::read(&path).unwrap());
+                }
+            }
+        }
+        files
+    }
+
+    #[test]
+    fn what_the_program_did_not_write_stays() {
+        let (dir, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (root, outside) = (dir.path(), elsewhere.path());
+        use_entry(root, "a", Some("first"));
+        let put = |path: PathBuf| {
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, "mine").unwrap();
+        };
+        // Beside entries: other names, and the name of an entry with other content.
+        for kind in EntryKind::ALL {
+            put(root.join(kind.folder()).join("notes.txt"));
+            put(root.join(kind.folder()).join("models/weights.bin"));
+            put(root.join(kind.folder()).join(hash("foreign")).join("weights.bin"));
+            fs::create_dir_all(root.join(kind.folder()).join(hash("empty"))).unwrap();
+        }
+        put(root.join("corpora/stories-mine/train.parquet"));
+        // Inside entries of the program, as a file and as a folder.
+        put(root.join("tokens").join(hash("b")).join("tokens.bin"));
+        put(root.join("tokens").join(hash("b")).join("notes.txt"));
+        put(root.join("tokens").join(hash("c")).join("tokens.bin"));
+        put(root.join("tokens").join(hash("c")).join("documents.bin/mine"));
+        // Behind links that have the name of an entry, or are in the place of the program's file.
+        put(outside.join("tokens.bin"));
+        symlink(outside, root.join("tokens").join(hash("d"))).unwrap();
+        fs::create_dir(root.join("tokens").join(hash("e"))).unwrap();
+        symlink(outside.join("tokens.bin"), root.join("tokens").join(hash("e")).join("tokens.bin")).unwrap();
+        // In the folder of unfinished work.
+        for path in ["project/a.txt", "stage-models/a.txt", "stage-a1B2c3/content/a.txt", "stage-a1B2c4/other/lock"] {
+            put(root.join("tmp").join(path));
+        }
+        for path in ["notes.txt", ".tmp-notes", "stage-a1B2c5"] {
+            put(root.join("tmp").join(path));
+        }
+        let long_ago = SystemTime::now() - Duration::from_hours(24 * 365);
+        for path in ["notes.txt", ".tmp-notes"] {
+            fs::File::options().write(true).open(root.join("tmp").join(path)).unwrap().set_modified(long_ago).unwrap();
+        }
+        fs::create_dir_all(outside.join("content")).unwrap();
+        symlink(outside, root.join("tmp/stage-a1B2c6")).unwrap();
+        symlink(outside.join("tokens.bin"), root.join("tmp/.tmp-a1B2c3")).unwrap();
+        // Notes of other programs.
+        put(root.join(USES).join("mine.json"));
+        let (before, before_outside) = (files_below(root), files_below(outside));
+
+        let unneeded = survey_of(root, &["first"], None).unneeded;
+        assert_eq!(unneeded, []);
+        let all = survey_of(root, &[], None).unneeded;
+        assert_eq!(all.iter().map(|item| &item.path).collect::<Vec<_>>(), [&root.join("tokens").join(hash("a"))]);
+        // Asked for by name, too.
+        let entry = |key: &str| UnneededPart {
+            path: root.join("tokens").join(hash(key)),
+            bytes: 0,
+            entry: Some((EntryKind::Tokens, hash(key))),
+        };
+        assert_eq!(free(root, &["b", "c", "d", "e", "foreign"].map(entry)).unwrap(), []);
+        let mut after = files_below(root);
+        // The files of locks are new, and empty.
+        after.retain(|path, _| !path.starts_with(root.join("locks")) || before.contains_key(path));
+        assert_eq!(after, before);
+        assert_eq!(files_below(outside), before_outside);
+    }
+
+    #[test]
+    fn folders_of_entries_that_are_links_and_foreign_folders_are_left_alone() {
+        let (dir, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (root, other) = (dir.path(), elsewhere.path().join("cache"));
+        use_entry(&other, "a", Some("first"));
+        fs::create_dir(other.join("tmp/stage-a1B2c3")).unwrap();
+        cache::claim_cache(root).unwrap();
+        for folder in ["tokens", "tmp", USES] {
+            symlink(other.join(folder), root.join(folder)).unwrap();
+        }
+        assert_eq!(survey_of(root, &[], None).unneeded, []);
+        DataCache::open(root).unwrap();
+        assert!(other.join("tmp/stage-a1B2c3").exists() && other.join("tokens").join(hash("a")).exists());
+
+        let home = tempfile::tempdir().unwrap();
+        fs::create_dir_all(home.path().join("tmp/stage-a1B2c3/content")).unwrap();
+        fs::write(home.path().join("notes.txt"), "mine").unwrap();
+        assert!(DataCache::open(home.path()).is_err() && survey(home.path(), &BTreeSet::new(), None).is_err());
+        assert!(free(home.path(), &[]).is_err());
+        assert!(home.path().join("tmp/stage-a1B2c3/content").exists());
     }
 }

@@ -24,6 +24,7 @@ mod token_stream;
 mod tokenizer;
 mod unknown_character;
 
+pub use cache::claim_cache;
 pub use error::DataError;
 pub use fingerprint::content_hash;
 pub use inspect::{

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use memmap2::Mmap;
 
+use super::cache::EntryKind;
 use super::error::{DataError, Result};
 use runner_files::open_regular;
 
@@ -79,13 +80,19 @@ impl MappedFile {
         Ok(&self.map[range])
     }
 
-    /// Removes the file of checksums, so that the next preparation replaces the entry.
+    /// Removes the file of checksums of an entry of the cache, so that the next preparation replaces the entry.
     fn report_damage(&self, block: Range<usize>) -> DataError {
-        let _ = std::fs::remove_file(self.path.with_file_name(CHECKSUMS));
+        let advice = match self.path.parent() {
+            Some(entry) if EntryKind::Tokens.is_own(entry) => {
+                let _ = std::fs::remove_file(entry.join(CHECKSUMS));
+                "The same command prepares the tokens again"
+            }
+            _ => "Move the folder away, and the same command prepares the tokens again",
+        };
         let (start, end) = (block.start, block.end);
         let message = format!(
             "bytes {start} to {end} are not those that were written. The file was changed, or the disk returns other bytes than it \
-             was given. The same command prepares the tokens again"
+             was given. {advice}"
         );
         DataError::damaged(&self.path, message)
     }

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use rayon::prelude::*;
 
-use super::cache::DataCache;
+use super::cache::{DataCache, EntryKind};
 use super::choice;
 use super::error::{DataError, Result};
 use super::fingerprint::hash_parts;
@@ -181,9 +181,7 @@ impl Preparation<'_> {
             choice: choice_facts,
             weights: None,
         };
-        let (train, validation) = (&facts.train.hash, facts.validation.as_ref().map(|v| &v.hash));
-        let (choice_hash, test_hash) = (facts.choice.as_ref().map(|c| &c.hash), facts.test.as_ref().map(|t| &t.hash));
-        let cache_locks = self.cache.take_locks(&data_key(train, validation, choice_hash, test_hash));
+        let cache_locks = self.cache.take_locks(&data_key(|part| facts.hash_of(part)));
         let dataset = Dataset { train: train_split, validation: validation_split, test: test_split };
         let origins = self.origins.take();
         Ok(Prepared { facts, dataset, tokenizer, choice, origins, _cache_locks: cache_locks })
@@ -216,7 +214,8 @@ impl Preparation<'_> {
                 let width = TokenWidth::for_vocabulary(tokenizer.vocab_size());
                 self.tokenize(source, tokenizer, TokenStoreWriter::create(folder, width, separator)?)
             };
-            let (store, hit) = self.cache.open_or_build("tokens", &hash, self.report, &TokenStore::open, &mut build)?;
+            let open = &TokenStore::open;
+            let (store, hit) = self.cache.open_or_build(EntryKind::Tokens, &hash, self.report, open, &mut build)?;
             let (stream, documents, max) = (store.tokens.clone(), store.document_count, store.max);
             let tokens = stream.count();
             let event =
@@ -229,7 +228,7 @@ impl Preparation<'_> {
             split,
             files: source.files.iter().map(|file| file.path.clone()).collect(),
             bytes: source.bytes(),
-            cache_entry: tokens.store.as_ref().map(|_| self.cache.path("tokens", &tokens.hash)),
+            cache_entry: tokens.store.as_ref().map(|_| self.cache.path(EntryKind::Tokens, &tokens.hash)),
             was_cached: matches!(event, Progress::CacheHit { .. }),
         });
         self.check_vocabulary(&tokens, split.key(), tokenizer)?;

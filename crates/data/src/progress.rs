@@ -16,6 +16,13 @@ pub enum Progress {
     },
     /// The built-in corpus is written.
     Generating,
+    /// Shards that an earlier process wrote are compared with their hashes.
+    Verifying {
+        bytes_done: u64,
+        bytes_total: u64,
+    },
+    /// This entry of the cache is damaged, or of a version without hashes, and is made again.
+    Repairing(&'static str),
     /// This process waits for another one, which prepares the same data.
     Waiting,
     /// The training source is read for the tokenizer's vocabulary.

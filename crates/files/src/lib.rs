@@ -8,16 +8,26 @@ pub mod safetensors_header;
 pub mod strict_json;
 
 use std::error::Error;
-use std::fs::{self, File};
+use std::ffi::OsStr;
+use std::fs::{self, DirEntry, File};
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 pub use output_file::OutputFile;
 pub use tempfile::{NamedTempFile, TempDir};
 
 /// The prefix of the names of unfinished files and folders. They are never read; the owner of the folder removes them.
 pub const TEMPORARY_PREFIX: &str = ".tmp-";
+
+/// The number of random characters at the end of a temporary name.
+const RANDOM_CHARACTERS: usize = 6;
+
+/// True if `name` is a temporary name that begins with `prefix`, as [`temporary_file`] and [`temporary_dir`] make it.
+pub fn is_temporary_name(name: &OsStr, prefix: &str) -> bool {
+    let random = name.to_str().and_then(|name| name.strip_prefix(prefix));
+    random.is_some_and(|random| random.len() == RANDOM_CHARACTERS && random.bytes().all(|b| b.is_ascii_alphanumeric()))
+}
 
 /// The folder that holds `path`: `.` for a bare file name.
 pub fn parent_folder(path: &Path) -> &Path {
@@ -44,7 +54,7 @@ pub fn private_temporary_file(folder: &Path) -> io::Result<NamedTempFile> {
 
 fn temporary_file_of_mode(folder: &Path, mode: u32) -> io::Result<NamedTempFile> {
     let mut builder = tempfile::Builder::new();
-    builder.prefix(TEMPORARY_PREFIX).permissions(fs::Permissions::from_mode(mode));
+    builder.prefix(TEMPORARY_PREFIX).rand_bytes(RANDOM_CHARACTERS).permissions(fs::Permissions::from_mode(mode));
     builder.tempfile_in(folder).map_err(|error| without_temporary_name(&error))
 }
 
@@ -130,7 +140,12 @@ pub fn explain_io_error(error: &io::Error) -> String {
 /// # Errors
 /// If the folder cannot be created.
 pub fn temporary_dir(folder: &Path, prefix: &str) -> io::Result<TempDir> {
-    tempfile::Builder::new().prefix(prefix).tempdir_in(folder).map_err(|error| without_temporary_name(&error))
+    let mut builder = tempfile::Builder::new();
+    builder
+        .prefix(prefix)
+        .rand_bytes(RANDOM_CHARACTERS)
+        .tempdir_in(folder)
+        .map_err(|error| without_temporary_name(&error))
 }
 
 /// Creates the folder `path` and the missing folders above it, and makes their entries durable.
@@ -188,15 +203,26 @@ pub fn write_atomic_as(path: &Path, bytes: &[u8], private: bool) -> io::Result<(
     put_in_place(file, path, true)
 }
 
-/// Removes what an earlier, killed process left unfinished in `folder`. A leftover that cannot be removed stays: it does no harm.
-pub fn remove_leftovers(folder: &Path) {
-    let Ok(entries) = fs::read_dir(folder) else { return };
-    for entry in entries.filter_map(Result::ok) {
-        if entry.file_name().to_string_lossy().starts_with(TEMPORARY_PREFIX) {
-            let path = entry.path();
-            let _ = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
-        }
+/// Removes the files and folders of `folder` that an earlier, killed process left unfinished: those under temporary names, and the folders
+/// for whose names behind [`TEMPORARY_PREFIX`] `is_own` is true. Links stay. A leftover that cannot be removed stays: it does no harm.
+pub fn remove_leftovers(folder: &Path, is_own: impl Fn(&str) -> bool) {
+    for path in leftovers(folder, is_own) {
+        let _ = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
     }
+}
+
+/// The files and folders that [`remove_leftovers`] removes.
+pub fn leftovers(folder: &Path, is_own: impl Fn(&str) -> bool) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok);
+    let is_left = |entry: &DirEntry| {
+        let name = entry.file_name();
+        entry.file_type().is_ok_and(|kind| {
+            let is_folder =
+                || kind.is_dir() && name.to_str().and_then(|n| n.strip_prefix(TEMPORARY_PREFIX)).is_some_and(&is_own);
+            kind.is_file() && is_temporary_name(&name, TEMPORARY_PREFIX) || is_folder()
+        })
+    };
+    entries.filter(is_left).map(|entry| entry.path()).collect()
 }
 
 #[cfg(test)]
@@ -260,13 +286,33 @@ mod tests {
     }
 
     #[test]
-    fn leftovers_are_removed_and_other_files_stay() {
-        let dir = tempfile::tempdir().unwrap();
-        fs::create_dir_all(dir.path().join(".tmp-step-1/deep")).unwrap();
-        fs::write(dir.path().join(".tmp-x"), "").unwrap();
-        fs::write(dir.path().join("kept"), "").unwrap();
-        remove_leftovers(dir.path());
-        let left: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
-        assert_eq!(left, ["kept"]);
+    fn own_leftovers_are_removed_and_all_else_stays() {
+        let (dir, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let path = |name: &str| dir.path().join(name);
+        fs::write(elsewhere.path().join("kept"), "").unwrap();
+        for folder in [".tmp-step-1/deep", ".tmp-a1B2c3", ".tmp-step-mine", "deep/.tmp-step-1"] {
+            fs::create_dir_all(path(folder)).unwrap();
+        }
+        for file in [".tmp-x1Y2z3", ".tmp-x1Y2z", ".tmp-notes.txt", ".tmp-step-3", "kept"] {
+            fs::write(path(file), "").unwrap();
+        }
+        std::os::unix::fs::symlink(elsewhere.path(), path(".tmp-step-2")).unwrap();
+        std::os::unix::fs::symlink(elsewhere.path().join("kept"), path(".tmp-l1L2l3")).unwrap();
+        remove_leftovers(dir.path(), |name| matches!(name, "step-1" | "step-2" | "step-3"));
+        let mut left: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+        left.sort();
+        let expected = [
+            ".tmp-a1B2c3",
+            ".tmp-l1L2l3",
+            ".tmp-notes.txt",
+            ".tmp-step-2",
+            ".tmp-step-3",
+            ".tmp-step-mine",
+            ".tmp-x1Y2z",
+            "deep",
+            "kept",
+        ];
+        assert_eq!(left, expected);
+        assert!(elsewhere.path().join("kept").exists() && path("deep/.tmp-step-1").exists());
     }
 }

@@ -6,7 +6,6 @@
 //! other run is gone. While the other run has it, the two are one file, and keeping both takes no space.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -14,15 +13,15 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use rayon::prelude::*;
 
 use super::remove::{FreedBytes, bytes_freed, discard, is_sweep_unfinished};
-use runner_files::TEMPORARY_PREFIX;
 use runner_store::catalog;
 use runner_store::catalog::{ListedRun, ListedStatus};
 use runner_store::checkpoint;
-use runner_store::checkpoint::DAMAGED;
+use runner_store::checkpoint::{DAMAGED, is_checkpoint_folder};
 use runner_store::error::StoreError;
 use runner_store::files::file_name;
-use runner_store::lock::{LOCK, RunLock, name_lock_is_free, remove_name_lock};
+use runner_store::lock::{RunLock, is_name_lock, name_lock_is_free, remove_name_lock};
 use runner_store::manifest::RunOrigin;
+use runner_store::own_files::foreign_path_in_checkpoint;
 use runner_store::run_dir;
 use runner_store::run_dir::{CHECKPOINTS, stale_folders};
 use runner_store::time;
@@ -104,8 +103,7 @@ impl<'a> Retention<'a> {
         let mut push = |kind, path: PathBuf| {
             items.push(UnneededItem { kind, run: Some(run.path.clone()), bytes: 0, path });
         };
-        let is_unfinished = |path: &PathBuf| file_name(path).starts_with(TEMPORARY_PREFIX);
-        for path in children(&run.path).into_iter().filter(is_unfinished) {
+        for path in runner_files::leftovers(&run.path, |_| false) {
             push(UnneededKind::Leftover, path);
         }
         let folder = run.path.join(CHECKPOINTS);
@@ -113,12 +111,17 @@ impl<'a> Retention<'a> {
             return items;
         }
         let allows_pruning = self.allows_pruning(run);
-        for path in children(&folder) {
-            if is_unfinished(&path) {
-                push(UnneededKind::Leftover, path);
-            } else if allows_pruning && file_name(&path).ends_with(DAMAGED) && is_real_folder(&path) {
-                push(UnneededKind::Damaged, path);
-            }
+        for path in checkpoint::leftovers(&folder) {
+            push(UnneededKind::Leftover, path);
+        }
+        // What the program did not write stays.
+        let is_own = |path: &Path| is_real_folder(path) && matches!(foreign_path_in_checkpoint(path), Ok(None));
+        let is_damaged = |path: &PathBuf| {
+            let name = file_name(path);
+            name.ends_with(DAMAGED) && is_checkpoint_folder(&name)
+        };
+        for path in children(&folder).into_iter().filter(|path| allows_pruning && is_damaged(path) && is_own(path)) {
+            push(UnneededKind::Damaged, path);
         }
         // Nothing is unneeded in a folder that cannot be read.
         if allows_pruning
@@ -130,7 +133,7 @@ impl<'a> Retention<'a> {
             problems.extend(kept.damaged.iter().map(|damage| format!("{damage}; the damaged one stays too")));
             for step in saved.into_iter().filter(|s| !kept.steps.contains(s) && !is_used(s)) {
                 let path = folder.join(checkpoint::dir_name(step));
-                if is_real_folder(&path) {
+                if is_own(&path) {
                     push(UnneededKind::Checkpoint, path);
                 }
             }
@@ -172,14 +175,8 @@ pub fn survey(root: &Path, older_than: Option<Duration>) -> Result<RunsSurvey, S
 /// If the folder cannot be read.
 pub fn used_data_keys(root: &Path) -> Result<BTreeSet<String>, StoreError> {
     let key = |run: &ListedRun| {
-        run_dir::read_manifest(&run.path).map_or_else(
-            |_| String::new(),
-            |manifest| {
-                let data = &manifest.data;
-                let (validation, choice) = (data.validation.as_ref(), data.choice.as_ref());
-                runner_data::gc::data_key(&data.train, validation, choice, data.test.as_ref())
-            },
-        )
+        run_dir::read_manifest(&run.path)
+            .map_or_else(|_| String::new(), |manifest| runner_data::gc::data_key(|part| manifest.data.of(part)))
     };
     Ok(catalog::list(root)?.iter().map(key).collect())
 }
@@ -243,7 +240,9 @@ fn free_locked(
             |item: &UnneededItem| now.iter().any(|other| (other.kind, &other.path) == (item.kind, &item.path));
         for item in unneeded.iter().filter(|item| item.run.as_ref() == Some(path) && is_still_unneeded(item)) {
             let bytes = bytes_freed(&item.path);
-            if item.path.is_dir() {
+            if item.kind == UnneededKind::Leftover && item.path.is_dir() {
+                fs::remove_dir_all(&item.path).map_err(StoreError::io("removing", &item.path))?;
+            } else if item.path.is_dir() {
                 discard(&item.path)?;
             } else {
                 fs::remove_file(&item.path).map_err(StoreError::io("removing", &item.path))?;
@@ -258,11 +257,6 @@ fn ended_before(run: &ListedRun, age: Duration) -> bool {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
     let ended = run.ended.as_deref().or(run.started.as_deref()).and_then(time::parse);
     ended.is_some_and(|ended| now - ended > age.as_secs_f64())
-}
-
-fn is_name_lock(path: &Path) -> bool {
-    let real = fs::symlink_metadata(path).is_ok_and(|m| m.is_file());
-    real && file_name(path).starts_with('.') && path.extension() == Some(OsStr::new(LOCK))
 }
 
 fn children(folder: &Path) -> Vec<PathBuf> {

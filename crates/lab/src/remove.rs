@@ -15,6 +15,7 @@ use runner_store::error::StoreError;
 use runner_store::files::{file_name, sync_dir};
 use runner_store::lock::RunLock;
 use runner_store::manifest::{RunOrigin, RunStatus};
+use runner_store::own_files::{foreign_path_in_checkpoints, foreign_path_in_run};
 use runner_store::record_check::find_damage_of_metrics;
 use runner_store::run_dir;
 use runner_store::run_dir::{CHECKPOINTS, MANIFEST, REMOVING};
@@ -22,8 +23,32 @@ use runner_store::run_dir::{CHECKPOINTS, MANIFEST, REMOVING};
 /// Checks that `path` is a run in the folder `root` and may be removed.
 ///
 /// # Errors
-/// `Refused`: it is in another folder, a symbolic link, or no run.
+/// `Refused`: it is in another folder, a symbolic link, no run, or contains something that the program did not write.
 pub fn check(root: &Path, path: &Path) -> Result<(), StoreError> {
+    check_is_run(root, path)?;
+    refuse_foreign(path, foreign_path_in_run(path))
+}
+
+/// Checks that `path` is a run in the folder `root` whose checkpoints may be removed.
+///
+/// # Errors
+/// Those of [`check`], but only the folder of checkpoints matters.
+pub fn check_checkpoints(root: &Path, path: &Path) -> Result<(), StoreError> {
+    check_is_run(root, path)?;
+    refuse_foreign(path, foreign_path_in_checkpoints(path))
+}
+
+/// # Errors
+/// `Refused` if the folder `path` contains `foreign`, which the program did not write.
+pub(super) fn refuse_foreign(path: &Path, foreign: std::io::Result<Option<PathBuf>>) -> Result<(), StoreError> {
+    foreign.map_err(StoreError::io("reading", path))?.map_or(Ok(()), |foreign| {
+        let (path, foreign) = (path.display(), foreign.display());
+        let why = format!("it contains `{foreign}`, which runner did not write; move that away first");
+        Err(StoreError::Refused(format!("{path} is not removed: {why}")))
+    })
+}
+
+fn check_is_run(root: &Path, path: &Path) -> Result<(), StoreError> {
     let refuse = |why: String| Err(StoreError::Refused(format!("{} is not removed: {why}", path.display())));
     let real = fs::symlink_metadata(path).map_err(StoreError::io("reading", path))?;
     if !real.is_dir() {
@@ -95,7 +120,7 @@ pub(super) fn remove_locked(parent: &Path, path: &Path) -> Result<(), StoreError
 /// Those of [`remove`]; `Refused` for a run that is not done, which would start over, and its record with it, and for a run whose record is
 /// damaged.
 pub fn remove_checkpoints(root: &Path, path: &Path) -> Result<(), StoreError> {
-    check(root, path)?;
+    check_checkpoints(root, path)?;
     let _lock = RunLock::take_to_remove(path)?;
     let manifest = run_dir::read_manifest(path)?;
     if manifest.status != RunStatus::Done {

@@ -3,11 +3,12 @@
 use std::fs;
 use std::path::Path;
 
-use super::remove::{CountedRuns, descendants, remove_locked};
+use super::remove::{self, CountedRuns, descendants, refuse_foreign, remove_locked};
 use super::sweep_dir;
 use runner_store::catalog::{self, ListedRun, ListedStatus, SWEEPS};
 use runner_store::error::StoreError;
 use runner_store::files::file_name;
+use runner_store::own_files::foreign_path_in_sweep;
 
 /// The runs of a sweep that is to be removed.
 #[derive(Debug, Default)]
@@ -21,7 +22,7 @@ pub struct SweepRuns {
 /// Checks that `path` is a sweep in the folder of runs `root` and may be removed.
 ///
 /// # Errors
-/// `Refused`: it is in another folder, or a symbolic link.
+/// `Refused`: it is in another folder, a symbolic link, or contains something that the program did not write.
 pub fn check(root: &Path, path: &Path) -> Result<(), StoreError> {
     let real = fs::symlink_metadata(path).map_err(StoreError::io("reading", path))?;
     let parent = fs::canonicalize(path).ok().and_then(|path| path.parent().map(Path::to_owned));
@@ -31,7 +32,7 @@ pub fn check(root: &Path, path: &Path) -> Result<(), StoreError> {
             format!("{path} is not removed: it is not a folder in {}; --runs DIR names another", sweeps.display());
         return Err(StoreError::Refused(message));
     }
-    Ok(())
+    refuse_foreign(path, foreign_path_in_sweep(path))
 }
 
 /// Divides the runs that the sweep in `path` started: a run stays if it has a tag, a process works on it, another sweep counts it among
@@ -53,7 +54,9 @@ pub fn runs_of_sweep(root: &Path, path: &Path) -> Result<SweepRuns, StoreError> 
         let reason = match needed.iter().find(|(needed, _)| *needed == run.id) {
             _ if run.status == ListedStatus::Running => Some("a process works on it".to_owned()),
             _ if !run.tags.is_empty() => Some(format!("it has the tag {}", run.tags.join(", "))),
-            needed => needed.map(|(_, reason)| reason.clone()),
+            Some((_, reason)) => Some(reason.clone()),
+            // Such as files that the program did not write.
+            None => remove::check(root, &run.path).err().map(|error| error.to_string()),
         };
         match reason {
             Some(reason) => runs.kept.push((run.clone(), reason)),

@@ -18,14 +18,9 @@ use runner_store::lock::RunLock;
 use runner_store::manifest::SweepPoint;
 use runner_store::run_dir::{UnfinishedFolder, base_id};
 
-/// The sweep file as given.
-pub const SWEEP: &str = "sweep.yaml";
-/// The record of the sweep.
-pub use runner_store::catalog::SWEEP_RECORD as RECORD;
-/// The script of the newest array of jobs that was submitted.
-pub const SCRIPT: &str = "slurm.sh";
-/// The folder with the resolved experiments of the points, and their logs.
-pub const POINTS: &str = "points";
+pub use runner_store::catalog::{
+    SWEEP_FILE as SWEEP, SWEEP_POINTS as POINTS, SWEEP_RECORD as RECORD, SWEEP_SCRIPT as SCRIPT,
+};
 
 /// The folder of a sweep that this process holds.
 #[derive(Debug)]

@@ -10,7 +10,9 @@ use runner_spec::format::{bytes, count, counted, percent, seconds};
 /// Shows one report of data preparation; may be called from any thread.
 pub fn show_data_progress(screen: &Screen, progress: Progress) {
     let text = format!("data   {}", describe(progress));
-    if matches!(progress, Progress::CacheHit { .. } | Progress::Done { .. } | Progress::Waiting) {
+    if let Progress::Repairing(what) = progress {
+        screen.warn(&format!("{what} in the cache is damaged, or of an earlier version: it is made again"));
+    } else if matches!(progress, Progress::CacheHit { .. } | Progress::Done { .. } | Progress::Waiting) {
         screen.line(&text);
     } else {
         screen.progress(&text, || text.clone());
@@ -23,6 +25,10 @@ fn describe(progress: Progress) -> String {
         Progress::Hashing { split, bytes_done, bytes_total } => {
             format!("reading the {} source: {}", split.adjective(), share_of_bytes(bytes_done, bytes_total))
         }
+        Progress::Verifying { bytes_done, bytes_total } => {
+            format!("verifying shards: {}", share_of_bytes(bytes_done, bytes_total))
+        }
+        Progress::Repairing(what) => format!("making {what} again"),
         Progress::Generating => "writing the built-in corpus".to_owned(),
         Progress::Waiting => "another process prepares the same data; waiting for it".to_owned(),
         Progress::TrainingTokenizer { bytes_done, bytes_total } => {

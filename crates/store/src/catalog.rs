@@ -24,6 +24,12 @@ use super::tags;
 pub const SWEEPS: &str = "sweeps";
 /// The record in the folder of a sweep.
 pub const SWEEP_RECORD: &str = "sweep.json";
+/// The sweep file as given, in the folder of a sweep.
+pub const SWEEP_FILE: &str = "sweep.yaml";
+/// The script of the newest array of jobs that was submitted for a sweep.
+pub const SWEEP_SCRIPT: &str = "slurm.sh";
+/// The folder in that of a sweep with the resolved experiments of the points, and their logs.
+pub const SWEEP_POINTS: &str = "points";
 
 crate::named_enum! {
     /// The status of a run in the list. Unlike the recorded status, it knows whether a process works on the run.

@@ -15,6 +15,7 @@ pub mod manifest;
 pub mod metrics;
 mod metrics_tail;
 mod named_enum;
+pub mod own_files;
 pub mod record_check;
 pub mod recorder;
 pub mod run_dir;

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::error::StoreError;
 use super::files::file_name;
+use super::run_dir::is_id;
 
 /// The file in a run directory whose lock says that a process works on it.
 pub const LOCK: &str = "lock";
@@ -140,6 +141,14 @@ fn wait_for_lock(file: &File, path: &Path, timeout: Duration) -> Result<LockAtte
 fn is_same_file(file: &File, path: &Path) -> bool {
     let same = |a: fs::Metadata, b: fs::Metadata| (a.dev(), a.ino()) == (b.dev(), b.ino());
     file.metadata().and_then(|ours| Ok(same(ours, fs::metadata(path)?))).unwrap_or(false)
+}
+
+/// True if `path` is the file of a lock of a run's name: hidden, empty, and named after the run.
+pub fn is_name_lock(path: &Path) -> bool {
+    let name = file_name(path);
+    let base = name.strip_prefix('.').and_then(|rest| rest.strip_suffix(LOCK)?.strip_suffix('.'));
+    base.is_some_and(is_id)
+        && fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_file() && metadata.len() == 0)
 }
 
 /// Removes `path`, the lock file of a name, unless a process holds the lock. Returns true if it did.

@@ -252,7 +252,7 @@ mod tests {
             // The kill: a torn line, a checkpoint half written, a rewrite half done.
             fs::OpenOptions::new().append(true).open(run.join(METRICS)).unwrap().write_all(b"{\"kind\":\"tr").unwrap();
             fs::create_dir(run.join(CHECKPOINTS).join(".tmp-step-00000012")).unwrap();
-            fs::write(run.join(".tmp-metrics.jsonl"), "half").unwrap();
+            fs::write(run.join(".tmp-a1B2c3"), "half").unwrap();
         }
         let OpenedRecorder { resumed, .. } = open(run);
         assert_eq!(resumed.unwrap().step, 16);

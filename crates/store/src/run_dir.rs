@@ -3,6 +3,7 @@
 //! It is built under another name and renamed, so a folder of that name always has all of its first files.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -17,9 +18,10 @@ use super::files::{
 use super::lines::copy_through_step;
 use super::lock::RunLock;
 use super::manifest::{ContinuedFrom, FORMAT, Manifest, Session};
+use super::own_files::{foreign_path_in_run, foreign_path_in_sweep};
 use super::summary::Summary;
 use super::time;
-use runner_files::{TempDir, create_dir_all, remove_leftovers, temporary_dir, write_atomic_as};
+use runner_files::{TempDir, create_dir_all, is_temporary_name, remove_leftovers, temporary_dir, write_atomic_as};
 use runner_machine::host::Git;
 use runner_spec::format::short_hash;
 use runner_spec::plan::Plan;
@@ -319,7 +321,7 @@ impl RunDir {
     pub fn open(path: &Path) -> Result<Self, StoreError> {
         let lock = RunLock::take(path)?;
         let manifest = read_manifest(path)?;
-        remove_leftovers(path);
+        remove_leftovers(path, |_| false);
         Ok(Self { path: path.to_owned(), manifest, _lock: lock })
     }
 
@@ -416,19 +418,47 @@ pub fn remove_stale_folders(root: &Path) {
     }
 }
 
-/// Folders in `root` that a process left behind when it was killed while it created or removed a run: not locked, not new.
+/// Folders in `root` that a process left behind when it was killed while it created or removed a run or a sweep: not locked, not new, and
+/// with nothing in them that the program did not write.
 pub fn stale_folders(root: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(root).into_iter().flatten().filter_map(Result::ok);
     let left = entries.filter(|entry| {
         let age = || entry.metadata().and_then(|m| m.modified()).ok().and_then(|t| t.elapsed().ok());
-        let name = entry.file_name();
-        let name = name.to_string_lossy();
-        (name.starts_with(CREATING) || name.starts_with(REMOVING))
+        let has_only_own_files = || {
+            let path = entry.path();
+            [foreign_path_in_run(&path), foreign_path_in_sweep(&path)].iter().any(|foreign| matches!(foreign, Ok(None)))
+        };
+        is_stale_name(&entry.file_name().to_string_lossy())
             && entry.file_type().is_ok_and(|kind| kind.is_dir())
             && age().is_some_and(|age| age > STALE_AGE)
             && RunLock::is_free(&entry.path())
+            && has_only_own_files()
     });
     left.map(|entry| entry.path()).collect()
+}
+
+/// True for the name of a folder that is being created or removed: the prefix, the id of a run or sweep, and random characters or the
+/// number of a process.
+fn is_stale_name(name: &str) -> bool {
+    let is_removed =
+        |rest: &str| rest.rsplit_once('-').is_some_and(|(id, process)| !id.is_empty() && is_number(process));
+    let is_created = |rest: &str| {
+        let prefix = rest.rfind('-').map_or("", |end| &rest[..=end]);
+        prefix.len() > 1 && is_temporary_name(OsStr::new(rest), prefix)
+    };
+    name.strip_prefix(REMOVING).is_some_and(is_removed) || name.strip_prefix(CREATING).is_some_and(is_created)
+}
+
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit())
+}
+
+/// True if `text` has the form of the id of a run or sweep: a name, eight digits of a hash, and perhaps a number.
+pub fn is_id(text: &str) -> bool {
+    let is_hash = |part: &str| part.len() == 8 && part.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+    let is_base = |base: &str| base.rsplit_once('-').is_some_and(|(name, hash)| !name.is_empty() && is_hash(hash));
+    let numbered = text.rsplit_once('-').filter(|(_, n)| is_number(n));
+    is_base(text) || numbered.is_some_and(|(base, _)| is_base(base))
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use parquet::schema::parser::parse_message_type;
 use serde_json::json;
 
 use super::corpus::{EDITION, Item, Stories, generate_stories};
-use crate::cache::DataCache;
+use crate::cache::{DataCache, EntryKind};
 use crate::error::{DataError, Result};
 use crate::progress::{Progress, Report};
 
@@ -58,7 +58,7 @@ pub(crate) fn open_or_write_corpus(cache: &DataCache, report: &Report<'_>) -> Re
         }
         write_items(&folder.join("choice.jsonl"), &items).map_err(DataError::io(folder))
     };
-    Ok(cache.open_or_build("corpora", EDITION, report, &open, &mut build)?.0)
+    Ok(cache.open_or_build(EntryKind::Corpora, EDITION, report, &open, &mut build)?.0)
 }
 
 /// The value of a column in a row with a text.
@@ -139,5 +139,42 @@ mod tests {
         let schema = SerializedFileReader::new(File::open(&files.train).unwrap()).unwrap();
         let schema = schema.metadata().file_metadata().schema_descr().num_columns();
         assert_eq!(schema, 9, "FineWeb's columns");
+    }
+
+    #[test]
+    fn damaged_files_are_written_again_as_they_were() {
+        let dir = tempfile::tempdir().unwrap();
+        let files = open_or_write_corpus(&DataCache::open(dir.path()).unwrap(), &|_| ()).unwrap();
+        let folder = files.train.parent().unwrap();
+        let whole = |path: &Path| std::fs::read(path).unwrap();
+        let expected = [&files.train, &files.validation, &files.choice].map(|path| whole(path));
+        let repaired = |what: &str| {
+            let reports = std::sync::Mutex::new(Vec::new());
+            // A second process.
+            let cache = DataCache::open(dir.path()).unwrap();
+            let found = open_or_write_corpus(&cache, &|progress| reports.lock().unwrap().push(progress)).unwrap();
+            assert_eq!(found, files);
+            let again = [&files.train, &files.validation, &files.choice].map(|path| whole(path));
+            assert!(again == expected, "{what}: other bytes");
+            let reports = reports.into_inner().unwrap();
+            assert_eq!(reports, [Progress::Repairing("the built-in corpus"), Progress::Generating], "{what}");
+        };
+        // A bit of each file, among them text of the middle, as a disk flips it: sizes and times stay.
+        for name in ["train.parquet", "validation.parquet", "choice.jsonl", "hashes.json"] {
+            let path = folder.join(name);
+            for part in [1, 2, 3] {
+                let mut bytes = whole(&path);
+                let (place, time) = (bytes.len() * part / 4, std::fs::metadata(&path).unwrap().modified().unwrap());
+                bytes[place] ^= 1;
+                std::fs::write(&path, bytes).unwrap();
+                File::options().write(true).open(&path).unwrap().set_modified(time).unwrap();
+                repaired(&format!("byte {place} of {name}"));
+            }
+            let bytes = whole(&path);
+            std::fs::write(&path, &bytes[..bytes.len() / 2]).unwrap();
+            repaired(&format!("half of {name}"));
+            std::fs::remove_file(&path).unwrap();
+            repaired(&format!("without {name}"));
+        }
     }
 }

@@ -8,7 +8,7 @@ use super::library::LibraryTokenizer;
 use super::text_tokenizer::TextTokenizer;
 use super::train::{self, TrainingPart};
 use super::word_vocabulary::WordVocabulary;
-use crate::cache::DataCache;
+use crate::cache::{DataCache, EntryKind};
 use crate::error::{DataError, Result};
 use crate::fingerprint::hash_parts;
 use crate::progress::{Progress, Report};
@@ -174,7 +174,7 @@ impl TrainedVocabulary<'_> {
             let bytes = fs::read(&path).map_err(DataError::io(&path))?;
             parse(&path, &String::from_utf8_lossy(&bytes)).map_err(|message| DataError::damaged(&path, message))
         };
-        Ok(self.cache.open_or_build("tokenizers", &key, self.report, &open, &mut build)?.0)
+        Ok(self.cache.open_or_build(EntryKind::Tokenizers, &key, self.report, &open, &mut build)?.0)
     }
 }
 

@@ -12,7 +12,8 @@ use super::launcher_environment::AssignedRank;
 use super::system;
 use crate::error::EngineError;
 use runner_comm::RankToken;
-use runner_files::{create_dir_all, private_temporary_file, put_in_place};
+use runner_data::claim_cache;
+use runner_files::{private_temporary_file, put_in_place};
 
 /// The most bytes of the file that are read.
 const MAX_SECRET_BYTES: u64 = 1 << 10;
@@ -33,6 +34,7 @@ fn user_secret(cache: &Path) -> Result<String, EngineError> {
     let error = |error| EngineError::io(format!("{}, a secret for ranks of this machine", path.display()))(error);
     let secret = match read_secret(&path) {
         Err(missing) if missing.kind() == ErrorKind::NotFound => {
+            claim_cache(cache)?;
             create_secret(cache, &path).and_then(|()| read_secret(&path))
         }
         read => read,
@@ -61,7 +63,6 @@ fn read_secret(path: &Path) -> io::Result<String> {
 
 /// Creates the file, unless another rank creates it first.
 fn create_secret(cache: &Path, path: &Path) -> io::Result<()> {
-    create_dir_all(cache)?;
     let mut file = private_temporary_file(cache)?;
     writeln!(file, "{}", RankToken::random_secret()?)?;
     match put_in_place(file, path, false) {
@@ -100,7 +101,11 @@ mod tests {
         assert!(secrets.iter().all(|secret| *secret == secrets[0] && secret.trim().len() == 64), "{secrets:?}");
         let mode = fs::metadata(secret_file(&cache)).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
-        assert_eq!(fs::read_dir(&cache).unwrap().count(), 1, "no temporary files");
+        assert_eq!(
+            fs::read_dir(&cache).unwrap().count(),
+            2,
+            "the secret and the mark of the cache, and no temporary files"
+        );
         assert_ne!(user_secret(&folder.path().join("other")).unwrap(), secrets[0]);
     }
 

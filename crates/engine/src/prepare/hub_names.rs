@@ -9,7 +9,7 @@ use crate::error::{EngineError, error_text};
 use crate::observer::RunObserver;
 use runner_config::{ModelFetchError, ModelFetchFailure};
 use runner_data::hub::{self, LoweredData};
-use runner_data::{Progress, TextTokenizer};
+use runner_data::{Progress, TextTokenizer, claim_cache};
 use runner_spec::experiment::{Data, Experiment, HellaSwag, HubModel, Layout, ModelFolder, Source, Tokenizer};
 
 /// Replaces names on the hub in `data`, in the `test` source and in the `choice` set by files of this machine. Returns them with the commits,
@@ -60,7 +60,7 @@ pub(super) fn lower_hub_of_run(
 /// The settings of the hub, and the folder for its lists of files.
 fn hub_settings(host: &Host) -> Result<(hub::Settings, PathBuf), EngineError> {
     let settings = hub::Settings::new(&|name| host.environment.get(name).cloned())?;
-    Ok((settings, host.cache()?.join("hub")))
+    Ok((settings, claim_cache(host.cache()?)?.join("hub")))
 }
 
 /// The folder of `model`, downloaded where it is not in the cache.

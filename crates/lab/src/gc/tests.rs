@@ -147,9 +147,9 @@ fn leftovers_of_kills_go_and_links_are_not_followed() {
     let elsewhere = tempfile::tempdir().unwrap();
     let path = run(root.path(), "a", |m| m.status = RunStatus::Interrupted);
     fs::create_dir(path.join("checkpoints/.tmp-old-step-00000008")).unwrap();
-    fs::write(path.join(".tmp-manifest.json"), "{").unwrap();
+    fs::write(path.join(".tmp-a1B2c3"), "{").unwrap();
     let long_ago = SystemTime::now() - Duration::from_mins(1);
-    for name in [".creating-x-1-0", ".removing-x-1"] {
+    for name in [".creating-x-12345678-a1B2c3", ".removing-x-12345678-2-1"] {
         fs::create_dir(root.path().join(name)).unwrap();
         fs::File::open(root.path().join(name)).unwrap().set_modified(long_ago).unwrap();
     }
@@ -268,9 +268,12 @@ fn runs_are_removed_whole_and_nothing_else_is() {
     drop(lock);
     let all = catalog::list(root.path()).unwrap();
     assert_eq!(descendants(&all, &id(&first)).iter().map(|r| &r.id).collect::<Vec<_>>(), [&id(&second)]);
-    // A file that is linked to from a run is not the run's.
+    // A link is not the run's.
     fs::write(elsewhere.path().join("precious"), "1").unwrap();
     std::os::unix::fs::symlink(elsewhere.path(), first.join("out")).unwrap();
+    let error = remove::remove(root.path(), &first).unwrap_err();
+    assert!(error.to_string().contains("it contains `out`"), "{error}");
+    fs::remove_file(first.join("out")).unwrap();
     assert!(bytes_freed(&first) > 0);
     remove::remove(root.path(), &first).unwrap();
     assert!(!first.exists() && elsewhere.path().join("precious").exists() && other.exists());

@@ -5,7 +5,8 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use super::format::StateFile;
+use super::folder::DAMAGED;
+use super::format::{STATE, StateFile};
 use super::load::{self, CheckpointProblem};
 use crate::error::StoreError;
 use runner_files::TEMPORARY_PREFIX;
@@ -65,6 +66,41 @@ pub fn dir_name(step: u64) -> String {
 /// The folder in `folder` into which the parts of the checkpoint of `step` are written before it is committed.
 pub fn pending_folder(folder: &Path, step: u64) -> PathBuf {
     folder.join(format!("{TEMPORARY_PREFIX}{}", dir_name(step)))
+}
+
+/// The prefix, behind `TEMPORARY_PREFIX`, of the name of a checkpoint that is being removed.
+pub(super) const OLD: &str = "old-";
+
+/// True if the program gives `name` to a folder in the folder of checkpoints: a checkpoint, one that was set aside, or an unfinished one.
+pub fn is_checkpoint_folder(name: &str) -> bool {
+    name.strip_prefix(TEMPORARY_PREFIX).map_or_else(|| is_checkpoint(name), is_unfinished)
+}
+
+/// The unfinished checkpoints in `folder`, which a killed process left behind.
+pub fn leftovers(folder: &Path) -> Vec<PathBuf> {
+    runner_files::leftovers(folder, is_unfinished)
+}
+
+/// True if `rest` follows `TEMPORARY_PREFIX` in the name of a checkpoint that is being written or removed.
+pub(super) fn is_unfinished(rest: &str) -> bool {
+    is_checkpoint(rest.strip_prefix(OLD).unwrap_or(rest))
+}
+
+fn is_checkpoint(name: &str) -> bool {
+    let digits = name.strip_suffix(DAMAGED).unwrap_or(name).strip_prefix(PREFIX);
+    digits.is_some_and(|digits| !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit()))
+}
+
+/// True if the program gives `name` to a file of a checkpoint.
+pub fn is_checkpoint_file(name: &str) -> bool {
+    let is_part = |stem: &str| {
+        let part = name.strip_prefix(stem).and_then(|rest| rest.strip_suffix(".safetensors"));
+        let numbers = part.and_then(|part| part.strip_prefix('-')?.split_once("-of-"));
+        part.is_some_and(str::is_empty)
+            || numbers
+                .is_some_and(|(index, count)| [index, count].iter().all(|n| n.bytes().all(|b| b.is_ascii_digit())))
+    };
+    name == STATE || is_part("model") || is_part("optimizer")
 }
 
 /// Checkpoints by their validation losses.

@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use candle_core::{DType, Device, Tensor};
 
 use super::entries::{
-    CheckpointChoice, CheckpointEntry, dir_name, pending_folder, pick, read_entries, retained_steps, save_failed,
-    unusable, verify,
+    CheckpointChoice, CheckpointEntry, OLD, dir_name, is_unfinished, pending_folder, pick, read_entries,
+    retained_steps, save_failed, unusable, verify,
 };
 use super::format::{AnyFloat, FORMAT, FORMAT_PARTS, STATE, StateFile, check_parts};
 use super::hash::{StateHash, whole_hash};
@@ -18,6 +18,7 @@ use super::load::{self, CheckpointProblem};
 use super::part::{self, PartRecord, PartSpec};
 use crate::error::StoreError;
 use crate::files::{link_or_copy, sealed_json, sync_dir};
+use crate::own_files::foreign_path_in_checkpoint;
 use runner_compute::state::TrainState;
 use runner_files::{TEMPORARY_PREFIX, create_dir_all, remove_leftovers};
 use runner_spec::event::BestValidation;
@@ -25,6 +26,8 @@ use runner_spec::model::layout::ParamLayout;
 
 /// The suffix of the name of a checkpoint that was set aside because it cannot be used.
 pub const DAMAGED: &str = ".damaged";
+/// The suffix of the name of a replaced checkpoint that stays because it has files that the program did not write.
+const KEPT: &str = ".kept";
 
 /// The checkpoints of a run whose lock this process holds.
 #[derive(Debug)]
@@ -63,7 +66,7 @@ impl Checkpoints {
     /// If the folder cannot be created.
     pub fn open(folder: &Path, plan_hash: &str, keep: usize) -> Result<Self, StoreError> {
         create_dir_all(folder).map_err(StoreError::io("creating", folder))?;
-        remove_leftovers(folder);
+        remove_leftovers(folder, is_unfinished);
         let (folder, plan_hash, keep) = (folder.to_owned(), plan_hash.to_owned(), keep.max(1));
         let checked = Mutex::default();
         Ok(Self { folder, plan_hash, keep, checked, create: |path| File::create_new(path) })
@@ -101,7 +104,7 @@ impl Checkpoints {
 
     /// Removes all unfinished checkpoints.
     pub fn abandon_all(&self) {
-        remove_leftovers(&self.folder);
+        remove_leftovers(&self.folder, is_unfinished);
     }
 
     /// Makes a checkpoint of the parts that were written to the folder of `step`: `state.json`, last, then the folder is
@@ -253,14 +256,14 @@ impl Checkpoints {
     }
 
     /// Removes all checkpoints but the newest `keep` good ones and the best good one. Each is read once, unless this process wrote it. What
-    /// cannot be read or removed stays: it does no harm.
+    /// cannot be read or removed stays, and so does what the program did not write: it does no harm.
     fn remove_old_checkpoints(&self) {
         let all = read_entries(&self.folder).unwrap_or_default();
         let is_good = |entry: &CheckpointEntry| verify(entry, Some(&self.plan_hash)).is_ok();
         let mut checked = self.checked();
         let retained =
             retained_steps(&all, self.keep, &mut |entry| *checked.entry(entry.step).or_insert_with(|| is_good(entry)));
-        for entry in all.iter().filter(|entry| !retained.contains(&entry.step)) {
+        for entry in all.iter().filter(|entry| !retained.contains(&entry.step) && has_only_own_files(&entry.path)) {
             let _ = self.discard(&entry.path);
         }
     }
@@ -269,13 +272,24 @@ impl Checkpoints {
         self.checked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Removes a folder, after a rename, so that a partly removed one is never taken for a checkpoint.
+    /// Removes a folder, after a rename, so that a partly removed one is never taken for a checkpoint. One with files that the program did
+    /// not write is only renamed.
     fn discard(&self, path: &Path) -> Result<(), StoreError> {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let temporary = self.folder.join(format!("{TEMPORARY_PREFIX}old-{name}"));
+        if !has_only_own_files(path) {
+            let mut kept = (1..=u32::MAX).map(|n| self.folder.join(format!("{name}{KEPT}-{n}")));
+            let free = kept.find(|path| path.symlink_metadata().is_err());
+            return free.map_or(Ok(()), |free| fs::rename(path, &free).map_err(StoreError::io("renaming", path)));
+        }
+        let temporary = self.folder.join(format!("{TEMPORARY_PREFIX}{OLD}{name}"));
         fs::rename(path, &temporary).map_err(StoreError::io("renaming", path))?;
         fs::remove_dir_all(&temporary).map_err(StoreError::io("removing", &temporary))
     }
+}
+
+fn has_only_own_files(checkpoint: &Path) -> bool {
+    let is_folder = fs::symlink_metadata(checkpoint).is_ok_and(|metadata| metadata.is_dir());
+    is_folder && matches!(foreign_path_in_checkpoint(checkpoint), Ok(None))
 }
 
 /// Writes `state.json`, which completes a checkpoint, and makes the folder durable.

@@ -13,7 +13,7 @@ mod tensors;
 
 pub use entries::{
     CheckpointChoice, CheckpointEntry, KeptCheckpoints, checkpoints_to_keep, dir_name, find_damage_of_newest,
-    pending_folder, saved_steps,
+    is_checkpoint_file, is_checkpoint_folder, leftovers, pending_folder, saved_steps,
 };
 pub use export::{ExportedWeights, WeightSink, export_weights, stream_weights};
 pub use folder::DAMAGED;

@@ -97,7 +97,7 @@ fn broken_folders_are_passed_over_and_told() {
 fn a_kill_while_creating_confuses_nobody() {
     let root = tempfile::tempdir().unwrap();
     let plan = compiled(&experiment());
-    let left = root.path().join(format!("{CREATING}x-1-0"));
+    let left = root.path().join(format!("{CREATING}x-12345678-a1B2c3"));
     fs::create_dir(&left).unwrap();
     assert!(find_run(root.path(), &plan).run.is_none());
     create(root.path(), &plan);

@@ -1,0 +1,220 @@
+//! The names in a cache folder, and which files and folders there this program made.
+//!
+//! Only what is recognized here is removed: a folder of an entry or of a killed process, under the name that the program gives it, with
+//! nothing in it but files that the program writes. Symbolic links are never the program's own.
+
+use std::fs::{self, FileType};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::mark::TAG;
+use runner_files::{TEMPORARY_PREFIX, is_temporary_name};
+
+/// The folder of unfinished work.
+pub(super) const TMP: &str = "tmp";
+/// The file in `tmp` that is locked while leftovers are removed.
+pub(super) const TMP_LOCK: &str = ".lock";
+/// The folder of files that are locked while an entry is built.
+pub(super) const LOCKS: &str = "locks";
+/// The folder of notes: which data consists of which entries.
+pub(crate) const USES: &str = "uses";
+/// The folders of small values that are computed from large files.
+const MEMOS: [&str; 4] = [USES, "fingerprints", "scans", "hub"];
+
+/// The prefix of the folder in which an entry is built.
+pub(super) const STAGE: &str = "stage-";
+/// The names in such a folder: its lock, the unfinished entry, and an entry that is being removed.
+pub(super) const STAGE_LOCK: &str = "lock";
+pub(super) const STAGE_CONTENT: &str = "content";
+pub(super) const STAGE_REMOVED: [&str; 2] = ["damaged", "evicted"];
+
+/// The file of an entry with the hashes of its other files.
+pub(super) const HASHES: &str = "hashes.json";
+
+/// A kind of large entries, each of which is a folder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum EntryKind {
+    Corpora,
+    Tokenizers,
+    Tokens,
+}
+
+impl EntryKind {
+    pub(crate) const ALL: [Self; 3] = [Self::Corpora, Self::Tokenizers, Self::Tokens];
+
+    /// The folder of the entries of this kind.
+    pub(crate) fn folder(self) -> &'static str {
+        match self {
+            Self::Corpora => "corpora",
+            Self::Tokenizers => "tokenizers",
+            Self::Tokens => "tokens",
+        }
+    }
+
+    /// What an entry is, for messages.
+    pub(super) fn noun(self) -> &'static str {
+        match self {
+            Self::Corpora => "the built-in corpus",
+            Self::Tokenizers => "a tokenizer",
+            Self::Tokens => "an entry of tokens",
+        }
+    }
+
+    /// True if an entry has a file with the hashes of its files. Tokens have checksums, which are verified when the tokens are read.
+    pub(super) fn has_hashes(self) -> bool {
+        self.files().contains(&HASHES)
+    }
+
+    /// The files that an entry may have.
+    fn files(self) -> &'static [&'static str] {
+        match self {
+            Self::Corpora => &["train.parquet", "validation.parquet", "choice.jsonl", HASHES],
+            Self::Tokenizers => &["characters.json", "tokenizer.json", "words.json", HASHES],
+            Self::Tokens => &["tokens.bin", "documents.bin", "checksums.bin"],
+        }
+    }
+
+    /// True if an entry may be called `name`.
+    fn is_key(self, name: &str) -> bool {
+        match self {
+            // The stories' editions are numbered.
+            Self::Corpora => name.strip_prefix("stories-").is_some_and(is_number),
+            Self::Tokenizers | Self::Tokens => is_hash(name),
+        }
+    }
+
+    /// True if `path` is an entry that the program wrote, whole or damaged, with nothing else in it.
+    pub(crate) fn is_own(self, path: &Path) -> bool {
+        is_real_folder(path.parent().unwrap_or(path))
+            && path.file_name().and_then(|name| name.to_str()).is_some_and(|name| self.is_key(name))
+            && has_only(path, &|name, kind| kind.is_file() && self.files().contains(&name))
+                .is_some_and(|count| count > 0)
+    }
+}
+
+/// True if `path` is a folder in which a process built an entry, with nothing else in it.
+pub(super) fn is_own_stage(path: &Path) -> bool {
+    let is_entry_file = |name: &str, kind: FileType| {
+        kind.is_file() && EntryKind::ALL.into_iter().any(|entry| entry.files().contains(&name))
+    };
+    let is_part = |name: &str, kind: FileType| {
+        let is_entry = name == STAGE_CONTENT || STAGE_REMOVED.contains(&name);
+        name == STAGE_LOCK && kind.is_file()
+            || is_entry && kind.is_dir() && has_only(&path.join(name), &is_entry_file).is_some()
+    };
+    path.file_name().is_some_and(|name| is_temporary_name(name, STAGE)) && has_only(path, &is_part).is_some()
+}
+
+/// True if `path` is an unfinished small file.
+pub(super) fn is_own_loose_file(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| is_temporary_name(name, TEMPORARY_PREFIX))
+        && fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_file())
+}
+
+/// True if `path` is a folder and not a link.
+pub(crate) fn is_real_folder(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_dir())
+}
+
+/// True if `name` is a hash in hexadecimal digits.
+pub(crate) fn is_hash(name: &str) -> bool {
+    name.len() == 2 * blake3::OUT_LEN && is_hexadecimal(name)
+}
+
+fn is_hexadecimal(text: &str) -> bool {
+    text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// The number of things in the folder `path` if `is_own` is true for all of them; `None` if it is false for one, or `path` is not a folder
+/// that can be read.
+fn has_only(path: &Path, is_own: &dyn Fn(&str, FileType) -> bool) -> Option<usize> {
+    if !is_real_folder(path) {
+        return None;
+    }
+    let mut count = 0;
+    for entry in fs::read_dir(path).ok()? {
+        let entry = entry.ok()?;
+        let kind = entry.file_type().ok()?;
+        entry.file_name().to_str().filter(|name| is_own(name, kind))?;
+        count += 1;
+    }
+    Some(count)
+}
+
+/// The path within the folder `root` of something that no version of the program puts into a cache; `None` if there is nothing. `with_tag`
+/// is true if a tag may be there.
+///
+/// # Errors
+/// If a folder cannot be read.
+pub(super) fn foreign_path(root: &Path, with_tag: bool) -> io::Result<Option<PathBuf>> {
+    let entries = match fs::read_dir(root) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        entries => entries?,
+    };
+    for entry in entries {
+        let entry = entry?;
+        let (name, kind) = (entry.file_name(), entry.file_type()?);
+        let is_known = match name.to_str() {
+            Some(TAG) => with_tag,
+            Some(folder) if kind.is_dir() => match is_name_in(folder) {
+                Some(is_known) => match first_foreign_name(&entry.path(), is_known)? {
+                    Some(inner) => return Ok(Some(Path::new(&name).join(inner))),
+                    None => true,
+                },
+                None => false,
+            },
+            Some(file) if kind.is_file() => is_file_of_root(file),
+            _ => false,
+        };
+        if !is_known {
+            return Ok(Some(name.into()));
+        }
+    }
+    Ok(None)
+}
+
+fn first_foreign_name(folder: &Path, is_known: fn(&str) -> bool) -> io::Result<Option<PathBuf>> {
+    for entry in fs::read_dir(folder)? {
+        let name = entry?.file_name();
+        if !name.to_str().is_some_and(is_known) {
+            return Ok(Some(name.into()));
+        }
+    }
+    Ok(None)
+}
+
+/// The function that is true for names that some version of the program gives to something in the cache's `folder`; `None` for another
+/// folder.
+fn is_name_in(folder: &str) -> Option<fn(&str) -> bool> {
+    match folder {
+        TMP => Some(|name| name == TMP_LOCK || name.starts_with(STAGE) || is_temporary(name)),
+        LOCKS => Some(|name| {
+            let key_of = |kind: EntryKind| name.strip_prefix(kind.folder())?.strip_prefix('-');
+            EntryKind::ALL.into_iter().any(|kind| key_of(kind).is_some_and(|key| kind.is_key(key)))
+        }),
+        "corpora" => Some(|name| EntryKind::Corpora.is_key(name)),
+        "tokenizers" | "tokens" => Some(is_hash),
+        // Memos of early versions have no ending.
+        memos if MEMOS.contains(&memos) => {
+            Some(|name| is_hash(name.strip_suffix(".json").unwrap_or(name)) || is_temporary(name))
+        }
+        _ => None,
+    }
+}
+
+/// True if some version of the program gives `name` to an unfinished file.
+fn is_temporary(name: &str) -> bool {
+    name.starts_with(".tmp")
+}
+
+/// True for a file of the machine's measurements, of a secret, or an unfinished one.
+fn is_file_of_root(name: &str) -> bool {
+    let calibration = name.strip_prefix("calibration-").and_then(|rest| rest.strip_suffix(".json"));
+    calibration.is_some_and(is_hexadecimal)
+        || name.strip_prefix("rank-secret-").is_some_and(is_number)
+        || is_temporary(name)
+}

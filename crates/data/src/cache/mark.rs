@@ -1,0 +1,194 @@
+//! The mark of a cache folder, without which nothing in the folder is removed.
+//!
+//! The mark is a `CACHEDIR.TAG`, by which backup programs recognize caches, with a line that names this program and the version of the
+//! folder's layout. Folders of earlier versions of the program lack the line. They are recognized by the names in them.
+
+use std::fs;
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+
+use super::layout::foreign_path;
+use crate::error::{DataError, Result};
+use runner_files::{create_dir_all, open_regular, write_atomic};
+
+/// The file that is the mark.
+pub(super) const TAG: &str = "CACHEDIR.TAG";
+/// The first line of the file in every program's cache.
+const SIGNATURE: &str = "Signature: 8a477f597d28d172789f06886806bc55";
+/// The line of this program, up to the version.
+const PROGRAM: &str = "# runner cache, version ";
+/// The version of the layout that this program reads and writes.
+const VERSION: &str = "1";
+const MAX_TAG_BYTES: u64 = 1 << 16;
+
+/// A folder that may be used as a cache.
+#[derive(Debug, PartialEq, Eq)]
+enum Mark {
+    Present,
+    /// The folder is missing, empty, or was made by an earlier version of the program. It may have a tag without the program's line.
+    Absent {
+        tag: Option<String>,
+    },
+}
+
+/// True if `root` carries the mark.
+pub(super) fn is_marked(root: &Path) -> bool {
+    matches!(read_mark(root), Ok(Mark::Present))
+}
+
+/// Checks that `root` may be used as a cache: it is marked, missing, empty, or was made by an earlier version of the program. Changes
+/// nothing.
+///
+/// # Errors
+/// If the folder belongs to something else, or cannot be read.
+pub(crate) fn check_cache(root: &Path) -> Result<()> {
+    read_mark(root).map(|_| ())
+}
+
+/// Creates the cache folder `root` if it is missing, and marks it. A folder of an earlier version that cannot be written to stays without
+/// the mark: it can be read, and nothing is removed from it.
+///
+/// # Errors
+/// Those of [`check_cache`], or if the folder cannot be created or marked.
+pub fn claim_cache(root: &Path) -> Result<PathBuf> {
+    let Mark::Absent { tag } = read_mark(root)? else { return Ok(root.to_owned()) };
+    let is_new = !root.exists();
+    let text = match tag {
+        Some(text) => format!("{}\n{PROGRAM}{VERSION}\n", text.trim_end()),
+        None => format!(
+            "{SIGNATURE}\n{PROGRAM}{VERSION}\n# Everything here can be made again. Backup programs may leave it out.\n"
+        ),
+    };
+    let write = || {
+        create_dir_all(root)?;
+        write_atomic(&root.join(TAG), text.as_bytes())
+    };
+    match write() {
+        Err(error) if is_new || !is_read_only(&error) => Err(DataError::io(root)(error)),
+        _ => Ok(root.to_owned()),
+    }
+}
+
+fn is_read_only(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem)
+}
+
+fn read_mark(root: &Path) -> Result<Mark> {
+    let tag = read_tag(root).map_err(DataError::io(root))?;
+    match tag.as_deref().and_then(|tag| tag.lines().find_map(|line| line.strip_prefix(PROGRAM))) {
+        Some(VERSION) => return Ok(Mark::Present),
+        Some(other) => {
+            let message = format!(
+                "this cache has version {} of the layout, and this program uses version {VERSION}; set RUNNER_CACHE to another folder",
+                other.escape_default()
+            );
+            return Err(DataError::file(root, message));
+        }
+        None => {}
+    }
+    match foreign_path(root, tag.is_some()).map_err(DataError::io(root))? {
+        None => Ok(Mark::Absent { tag }),
+        Some(foreign) => {
+            let message = format!(
+                "this folder is not a cache of runner: it has no {TAG} of this program, and `{}` is not part of a cache; set RUNNER_CACHE \
+                 to a missing or empty folder",
+                foreign.display()
+            );
+            Err(DataError::file(root, message))
+        }
+    }
+}
+
+/// The text of a cache's tag in `root`. `None` if there is none, or the file is something else.
+fn read_tag(root: &Path) -> io::Result<Option<String>> {
+    let path = root.join(TAG);
+    if !fs::symlink_metadata(&path).is_ok_and(|metadata| metadata.is_file()) {
+        return Ok(None);
+    }
+    let mut bytes = Vec::new();
+    open_regular(&path)?.take(MAX_TAG_BYTES).read_to_end(&mut bytes)?;
+    Ok(String::from_utf8(bytes).ok().filter(|text| text.starts_with(SIGNATURE)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn a_new_or_empty_folder_is_marked() {
+        let dir = tempfile::tempdir().unwrap();
+        for root in [dir.path().join("missing/deep"), dir.path().join("missing")] {
+            claim_cache(&root).unwrap_or_else(|_| PathBuf::new());
+        }
+        let root = dir.path().join("missing/deep");
+        let text = fs::read_to_string(root.join(TAG)).unwrap();
+        // The specification compares the first 43 bytes.
+        assert_eq!(&text.as_bytes()[..43], b"Signature: 8a477f597d28d172789f06886806bc55");
+        assert!(text.contains("\n# runner cache, version 1\n") && is_marked(&root));
+        claim_cache(&root).unwrap();
+        assert_eq!(fs::read_to_string(root.join(TAG)).unwrap(), text);
+        let empty = tempfile::tempdir().unwrap();
+        check_cache(empty.path()).unwrap();
+        assert_eq!(fs::read_dir(empty.path()).unwrap().count(), 0, "a check changes nothing");
+        claim_cache(empty.path()).unwrap();
+        assert!(is_marked(empty.path()));
+    }
+
+    #[test]
+    fn a_folder_of_something_else_is_refused() {
+        let refused = |fill: &dyn Fn(&Path)| {
+            let dir = tempfile::tempdir().unwrap();
+            fill(dir.path());
+            let error = claim_cache(dir.path()).unwrap_err();
+            assert!(error.is_request() && check_cache(dir.path()).is_err(), "{error}");
+            assert!(!is_marked(dir.path()));
+            error.to_string()
+        };
+        let text = refused(&|root| fs::write(root.join("notes.txt"), "mine").unwrap());
+        assert!(text.contains("`notes.txt` is not part of a cache; set RUNNER_CACHE"), "{text}");
+        let text = refused(&|root| fs::create_dir_all(root.join("tmp/project")).unwrap());
+        assert!(text.contains("`tmp/project`"), "{text}");
+        let text = refused(&|root| fs::create_dir_all(root.join("tokens/mine")).unwrap());
+        assert!(text.contains("`tokens/mine`"), "{text}");
+        let text = refused(&|root| symlink("/tmp", root.join("tmp")).unwrap());
+        assert!(text.contains("`tmp`"), "{text}");
+        // Tags of other programs, and of a later version.
+        let text = refused(&|root| {
+            fs::write(root.join(TAG), format!("{SIGNATURE}\n# made by cargo\n")).unwrap();
+            fs::create_dir(root.join("debug")).unwrap();
+        });
+        assert!(text.contains("`debug`"), "{text}");
+        let text = refused(&|root| fs::write(root.join(TAG), "not a tag").unwrap());
+        assert!(text.contains("`CACHEDIR.TAG`"), "{text}");
+        let text = refused(&|root| fs::write(root.join(TAG), format!("{SIGNATURE}\n{PROGRAM}2\n")).unwrap());
+        assert!(text.contains("version 2 of the layout"), "{text}");
+    }
+
+    #[test]
+    fn a_cache_of_an_earlier_version_is_marked() {
+        let dir = tempfile::tempdir().unwrap();
+        let (root, key) = (dir.path(), blake3::hash(b"key").to_hex());
+        for folder in ["tmp/stage-a1B2c3/content", "locks", "corpora/stories-1", "hub", "uses", "scans", "fingerprints"]
+        {
+            fs::create_dir_all(root.join(folder)).unwrap();
+        }
+        fs::create_dir_all(root.join(format!("tokens/{key}"))).unwrap();
+        fs::create_dir_all(root.join(format!("tokenizers/{key}"))).unwrap();
+        for file in ["tmp/.lock", "tmp/.tmpa1B2c3", "locks/corpora-stories-1", "calibration-0123456789abcdef.json"] {
+            fs::write(root.join(file), "").unwrap();
+        }
+        for file in [format!("locks/tokens-{key}"), format!("fingerprints/{key}.json"), format!("scans/{key}")] {
+            fs::write(root.join(file), "").unwrap();
+        }
+        fs::write(root.join("rank-secret-1000"), "secret").unwrap();
+        // Its owner has told a backup program to leave it out.
+        fs::write(root.join(TAG), format!("{SIGNATURE}\n# excluded from backups\n")).unwrap();
+        check_cache(root).unwrap();
+        assert!(!is_marked(root));
+        claim_cache(root).unwrap();
+        assert!(is_marked(root));
+        assert!(fs::read_to_string(root.join(TAG)).unwrap().contains("# excluded from backups\n"));
+    }
+}

@@ -1,0 +1,185 @@
+//! Which files and folders of a run or a sweep the program wrote, by their names. Folders with anything else in them are not removed.
+//!
+//! A symbolic link is never the program's own.
+
+use std::ffi::OsStr;
+use std::fs::{self, FileType};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::catalog::{SWEEP_FILE, SWEEP_POINTS, SWEEP_RECORD, SWEEP_SCRIPT};
+use super::checkpoint::{is_checkpoint_file, is_checkpoint_folder};
+use super::lock::LOCK;
+use super::run_dir::{
+    CHECKPOINTS, EXPERIMENT, LOG, MANIFEST, METRICS, MLFLOW, PLAN, RANKS, RESOLVED, SAMPLES, SUMMARY, TEMPLATE,
+    TENSORBOARD, TOKENIZER, TRACE,
+};
+use super::tags::TAGS;
+use super::timeline::TIMELINE;
+use super::verdict::VERDICT;
+use runner_files::{TEMPORARY_PREFIX, is_temporary_name};
+
+/// The files of a run directory.
+const RUN_FILES: [&str; 16] = [
+    EXPERIMENT, TEMPLATE, RESOLVED, PLAN, TOKENIZER, MANIFEST, METRICS, SAMPLES, TIMELINE, TRACE, VERDICT, LOG,
+    SUMMARY, MLFLOW, TAGS, LOCK,
+];
+/// The files of a sweep's folder.
+const SWEEP_FILES: [&str; 4] = [SWEEP_FILE, SWEEP_RECORD, SWEEP_SCRIPT, LOCK];
+
+/// The path within the run directory `path` of something that the program did not write; `None` if there is nothing.
+///
+/// # Errors
+/// If a folder cannot be read.
+pub fn foreign_path_in_run(path: &Path) -> io::Result<Option<PathBuf>> {
+    foreign_path(path, &is_own_in_run)
+}
+
+/// The path within the run directory `path` of something among its checkpoints that the program did not write; `None` if there is nothing.
+///
+/// # Errors
+/// If a folder cannot be read.
+pub fn foreign_path_in_checkpoints(path: &Path) -> io::Result<Option<PathBuf>> {
+    foreign_path(path, &|names, kind| !names.starts_with(&[CHECKPOINTS]) || is_own_in_run(names, kind))
+}
+
+/// The path within the folder `path` of a sweep of something that the program did not write; `None` if there is nothing.
+///
+/// # Errors
+/// If a folder cannot be read.
+pub fn foreign_path_in_sweep(path: &Path) -> io::Result<Option<PathBuf>> {
+    foreign_path(path, &is_own_in_sweep)
+}
+
+/// The path within the checkpoint `path` of something that the program did not write; `None` if there is nothing.
+///
+/// # Errors
+/// If the folder cannot be read.
+pub fn foreign_path_in_checkpoint(path: &Path) -> io::Result<Option<PathBuf>> {
+    foreign_path(path, &|names, kind| matches!(names, [file] if kind.is_file() && is_checkpoint_file(file)))
+}
+
+fn is_own_in_run(names: &[&str], kind: FileType) -> bool {
+    let (is_folder, is_file) = (kind.is_dir(), kind.is_file());
+    #[cfg(any(test, feature = "testing"))]
+    if names == [super::lock::NO_LOCKS] {
+        return true;
+    }
+    match names {
+        [CHECKPOINTS | TENSORBOARD | RANKS] => is_folder,
+        [CHECKPOINTS, checkpoint] => is_folder && is_checkpoint_folder(checkpoint),
+        [CHECKPOINTS, _, file] => is_file && is_checkpoint_file(file),
+        [TENSORBOARD, file] => is_file && (file.starts_with("events.out.tfevents.") || is_unfinished(file)),
+        [RANKS, file] => {
+            is_file && file.strip_prefix("rank-").and_then(|n| n.strip_suffix(".log")).is_some_and(is_number)
+        }
+        [file] => is_file && (RUN_FILES.contains(file) || is_unfinished(file)),
+        _ => false,
+    }
+}
+
+fn is_own_in_sweep(names: &[&str], kind: FileType) -> bool {
+    let (is_folder, is_file) = (kind.is_dir(), kind.is_file());
+    match names {
+        [SWEEP_POINTS] => is_folder,
+        [SWEEP_POINTS, file] => {
+            let of_point =
+                file.rsplit_once('.').is_some_and(|(n, end)| is_number(n) && ["yaml", "log", "job"].contains(&end));
+            is_file && (of_point || is_unfinished(file))
+        }
+        [file] => is_file && (SWEEP_FILES.contains(file) || is_unfinished(file)),
+        _ => false,
+    }
+}
+
+fn is_unfinished(name: &str) -> bool {
+    is_temporary_name(OsStr::new(name), TEMPORARY_PREFIX)
+}
+
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// The first path below `folder` for which `is_own` is false. It receives the names from `folder` on, and what the
+/// last one is.
+fn foreign_path(folder: &Path, is_own: &dyn Fn(&[&str], FileType) -> bool) -> io::Result<Option<PathBuf>> {
+    let mut open = vec![PathBuf::new()];
+    while let Some(inner) = open.pop() {
+        for entry in fs::read_dir(folder.join(&inner))? {
+            let entry = entry?;
+            let (path, kind) = (inner.join(entry.file_name()), entry.file_type()?);
+            let names: Option<Vec<&str>> = path.iter().map(OsStr::to_str).collect();
+            if !names.is_some_and(|names| is_own(&names, kind)) {
+                return Ok(Some(path));
+            }
+            if kind.is_dir() {
+                open.push(path);
+            }
+        }
+    }
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn put(folder: &Path, names: &[&str]) {
+        for name in names {
+            let path = folder.join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, "").unwrap();
+        }
+    }
+
+    #[test]
+    fn all_that_the_program_writes_is_its_own() {
+        let run = tempfile::tempdir().unwrap();
+        put(run.path(), &RUN_FILES);
+        put(
+            run.path(),
+            &[
+                ".tmp-a1B2c3",
+                "checkpoints/step-00000008/model.safetensors",
+                "checkpoints/step-00000008/state.json",
+                "checkpoints/step-00000009.damaged/model-00001-of-00002.safetensors",
+                "checkpoints/.tmp-step-00000010/optimizer.safetensors",
+                "checkpoints/.tmp-old-step-00000003/optimizer-00002-of-00002.safetensors",
+                "ranks/rank-0.log",
+                "tensorboard/events.out.tfevents.1767225600.runner",
+            ],
+        );
+        assert_eq!(foreign_path_in_run(run.path()).unwrap(), None);
+        let sweep = tempfile::tempdir().unwrap();
+        put(sweep.path(), &SWEEP_FILES);
+        put(sweep.path(), &["points/0001.yaml", "points/0001.log", "points/0012.job"]);
+        assert_eq!(foreign_path_in_sweep(sweep.path()).unwrap(), None);
+    }
+
+    #[test]
+    fn anything_else_is_named() {
+        for name in [
+            "notes.txt",
+            "plots/loss.png",
+            "checkpoints/notes.txt",
+            "checkpoints/step-00000008/notes.txt",
+            "checkpoints/step-best/model.safetensors",
+            "checkpoints/step-00000008/mine/model.safetensors",
+            "ranks/notes.txt",
+            "tensorboard/mine/events.out.tfevents.1.runner",
+            ".tmp-notes",
+            "manifest.json/mine",
+        ] {
+            let run = tempfile::tempdir().unwrap();
+            put(run.path(), &[name]);
+            let found = foreign_path_in_run(run.path()).unwrap();
+            assert!(found.is_some_and(|found| Path::new(name).starts_with(found)), "{name}");
+        }
+        let (run, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        std::os::unix::fs::symlink(elsewhere.path(), run.path().join(CHECKPOINTS)).unwrap();
+        assert_eq!(foreign_path_in_run(run.path()).unwrap(), Some(CHECKPOINTS.into()));
+        let sweep = tempfile::tempdir().unwrap();
+        put(sweep.path(), &["points/notes.txt"]);
+        assert_eq!(foreign_path_in_sweep(sweep.path()).unwrap(), Some("points/notes.txt".into()));
+    }
+}
