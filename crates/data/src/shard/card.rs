@@ -1,5 +1,6 @@
 //! `dataset.json`, which describes the shards beside it: settings, counts and hashes.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 
@@ -27,6 +28,9 @@ pub struct Card {
     pub tokenizer: CardTokenizer,
     pub sources: Vec<CardSource>,
     pub shards: Vec<CardShard>,
+    /// The files that were written beside the shards, with the hashes of their content. Cards of earlier versions lack them.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub files: BTreeMap<String, String>,
 }
 
 /// The settings and content that determine the shards.

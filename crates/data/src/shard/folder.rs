@@ -1,16 +1,18 @@
 //! The folder of the shards: what an earlier preparation left in it, and the files beside the shards.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use super::card::{CARD, Card, CardShard, Settings};
+use super::card::{CARD, Card, Settings};
 use super::format::ShardFormat;
 use super::nanogpt_meta::{META, meta};
-use super::request::ShardRequest;
+use super::request::{Report, ShardRequest};
 use super::state::{OpenFile, ResumeState, STATE};
+use super::verify::find_damage;
 use crate::error::{DataError, Result};
 use crate::tokenizer::TextTokenizer;
 
@@ -22,40 +24,44 @@ pub(super) enum FolderContent {
     Empty,
     Unfinished(Box<ResumeState>),
     Finished(Box<Card>),
+    /// Files of an earlier preparation to remove, by their names.
+    Replaceable(Vec<String>),
 }
 
-/// Reads what is in the folder of `request`, whose shards are a function of `settings`. With `force`, clears it first.
+/// Reads what is in the folder of `request`, whose shards are a function of `settings`.
 ///
 /// # Errors
-/// If the folder holds shards of other settings or damaged ones.
-pub(super) fn read_folder(request: &ShardRequest<'_>, settings: &Settings) -> Result<FolderContent> {
+/// If the folder holds shards of other settings, damaged ones, or files that no preparation wrote. With `force`, only the last.
+pub(super) fn read_folder(
+    request: &ShardRequest<'_>,
+    settings: &Settings,
+    report: &Report<'_>,
+) -> Result<FolderContent> {
     let folder = request.folder;
     let refuse = |message: String| Err(DataError::file(folder, message));
-    if request.force {
-        clear(request)?;
-        return Ok(FolderContent::Empty);
+    let card = Card::read(folder);
+    if card.is_none() && folder.join(CARD).symlink_metadata().is_ok() {
+        return refuse(format!("holds a {CARD} of something else; move it away, or name another folder"));
     }
-    if folder.join(CARD).exists() {
-        let Some(card) = Card::read(folder) else {
-            return refuse(format!("holds a {CARD} of something else; --force replaces it"));
-        };
+    if request.force {
+        let own = own_files(request, card.as_ref());
+        refuse_foreign_files(request, &own)?;
+        return Ok(if own.is_empty() { FolderContent::Empty } else { FolderContent::Replaceable(own) });
+    }
+    if let Some(card) = card {
         if card.settings != *settings {
             let differences = settings.differences(&card.settings);
             return refuse(format!("holds a finished set of shards: {differences}; --force replaces it"));
         }
-        let is_changed = |shard: &&CardShard| {
-            let bytes = request.format.header_bytes() as u64 + shard.tokens * request.format.width().bytes() as u64;
-            !fs::metadata(folder.join(&shard.file)).is_ok_and(|found| found.len() == bytes)
-        };
-        if let Some(shard) = card.shards.iter().find(is_changed) {
-            return refuse(format!("{} is not what {CARD} says any more; --force writes all anew", shard.file));
+        if let Some(damage) = find_damage(folder, request.format, &card.shards, report)? {
+            return refuse(format!("{damage}; use --force to write all shards again"));
         }
         return Ok(FolderContent::Finished(Box::new(card)));
     }
     match ResumeState::read(folder)? {
         Some(state) if state.settings == *settings => {
-            if let Some(shard) = state.shards.iter().find(|shard| !folder.join(&shard.file).is_file()) {
-                return refuse(format!("{} is gone, which was written already; --force starts over", shard.file));
+            if let Some(damage) = find_damage(folder, request.format, &state.shards, report)? {
+                return refuse(format!("{damage}; use --force to start over"));
             }
             remove_unfinished(folder, &state.open);
             return Ok(FolderContent::Unfinished(Box::new(state)));
@@ -64,13 +70,21 @@ pub(super) fn read_folder(request: &ShardRequest<'_>, settings: &Settings) -> Re
             let differences = settings.differences(&state.settings);
             return refuse(format!("holds an unfinished set of shards: {differences}; --force starts over"));
         }
-        _ => {}
+        Some(_) => remove_unfinished(folder, &[]),
+        None => {}
     }
-    if let Some(file) = files_of_set(request).first() {
-        return refuse(format!("holds {file} already; --force replaces the shards of that name"));
-    }
-    remove_unfinished(folder, &[]);
+    refuse_foreign_files(request, &[])?;
     Ok(FolderContent::Empty)
+}
+
+/// # Errors
+/// If the folder has files of the set of `request` that are not in `own`.
+fn refuse_foreign_files(request: &ShardRequest<'_>, own: &[String]) -> Result<()> {
+    let found = files_of_set(request);
+    found.iter().find(|name| !own.contains(name)).map_or(Ok(()), |name| {
+        let message = format!("holds {name}, which no {CARD} lists; move it away, or name another folder");
+        Err(DataError::file(request.folder, message))
+    })
 }
 
 /// Files that a set of this format and name may have.
@@ -86,24 +100,43 @@ fn file_names(folder: &Path) -> Vec<String> {
     entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
 }
 
-/// Removes an earlier set: the files of this format and name, and those that its card or state lists.
-fn clear(request: &ShardRequest<'_>) -> Result<()> {
+/// The files that an earlier preparation wrote into the folder of `request`: those that its card or state lists. Without either there are
+/// none, whatever their names.
+fn own_files(request: &ShardRequest<'_>, card: Option<&Card>) -> Vec<String> {
     let folder = request.folder;
-    let mut names = files_of_set(request);
-    let in_card = Card::read(folder).map(|card| card.shards).into_iter();
-    let in_state = ResumeState::read(folder).ok().flatten().map(|state| state.shards);
-    let listed = in_card.chain(in_state).flatten().map(|shard| shard.file);
+    let mut names = Vec::new();
+    if let Some(card) = card {
+        names.extend(card.shards.iter().map(|shard| shard.file.clone()));
+    }
+    if let Ok(Some(state)) = ResumeState::read(folder) {
+        names.extend(state.shards.iter().map(|shard| shard.file.clone()));
+        // The last shard may have been completed after the state was saved.
+        let Settings { shards: format, name, .. } = &state.settings;
+        names.extend(file_names(folder).into_iter().filter(|file| format.is_in_set(name, file)));
+        names.push(STATE.to_owned());
+    }
     // Anyone may have written the card: only names of files in this folder count.
-    names.extend(listed.filter(|file| Path::new(file).file_name() == Some(file.as_ref())));
-    names.extend([CARD, STATE].map(str::to_owned));
-    if request.format == ShardFormat::NanoGpt {
-        names.push(META.to_owned());
+    names.retain(|name| Path::new(name).file_name() == Some(name.as_ref()) && is_ours(name));
+    if card.is_some() {
+        names.push(CARD.to_owned());
     }
-    for name in names {
-        remove_if_there(&folder.join(name))?;
-    }
+    let has_own = |name: &str| card.is_some_and(|card| was_written_with(card, folder, name));
+    names.extend([META].into_iter().filter(|name| has_own(name)).map(str::to_owned));
+    names
+}
+
+/// True if the file `name` in `folder` still has the content that was written with the shards of `card`.
+fn was_written_with(card: &Card, folder: &Path, name: &str) -> bool {
+    let found = || fs::read(folder.join(name)).map(|bytes| blake3::hash(&bytes).to_hex().to_string());
+    card.files.get(name).is_some_and(|hash| found().is_ok_and(|found| found == *hash))
+}
+
+/// Removes the files `names` of an earlier preparation from `folder`, and its unfinished ones.
+pub(super) fn remove_set(folder: &Path, names: &[String]) -> Result<()> {
     remove_unfinished(folder, &[]);
-    Ok(())
+    // The card and the state go last: after a kill they still say whose the other files are.
+    let (records, files): (Vec<_>, Vec<_>) = names.iter().partition(|name| [CARD, STATE].contains(&name.as_str()));
+    files.into_iter().chain(records).try_for_each(|name| remove_if_there(&folder.join(name)))
 }
 
 /// Removes the file `path`, if there is one.
@@ -119,7 +152,7 @@ pub(super) fn unfinished_path(folder: &Path, name: &str) -> PathBuf {
     folder.join(format!(".{name}.partial"))
 }
 
-/// Removes unfinished files of an earlier preparation that are not in `kept`.
+/// Removes unfinished files of an earlier preparation, whose card or state is there, if they are not in `kept`.
 pub(super) fn remove_unfinished(folder: &Path, kept: &[OpenFile]) {
     for name in file_names(folder) {
         let target = name.strip_prefix('.').and_then(|name| name.strip_suffix(".partial"));
@@ -148,38 +181,61 @@ fn is_same(path: &Path, content: &[u8], tokenizer: &TextTokenizer) -> bool {
     fs::read(path).is_ok_and(|found| found == content || blake3::hash(&found).to_hex().as_str() == tokenizer.hash())
 }
 
-/// Checks the files beside the shards before anything is written. With `force`, replaces them at once, so that the command continues
-/// without `force` after a kill.
+/// Checks the files beside the shards before anything is written. With `force`, those that were written with the shards of an earlier card
+/// are replaced at once, so that the command continues without `force` after a kill.
 ///
 /// # Errors
-/// If a file has other content, unless `force`.
+/// If a file has other content, unless it is replaced.
 pub(super) fn check_companion_files(request: &ShardRequest<'_>, tokenizer: &TextTokenizer) -> Result<()> {
+    let folder = request.folder;
+    let card = Card::read(folder).filter(|_| request.force);
     for (name, content) in companion_files(request, tokenizer) {
-        let path = request.folder.join(name);
+        let path = folder.join(name);
         if path.symlink_metadata().is_err() || is_same(&path, &content, tokenizer) {
             continue;
         }
-        if !request.force {
-            return Err(DataError::file(request.folder, format!("holds another {name} already; --force replaces it")));
+        if !card.as_ref().is_some_and(|card| was_written_with(card, folder, name)) {
+            let message = format!("holds a different {name}; move it away, or name another folder");
+            return Err(DataError::file(folder, message));
         }
         write_file(&path, &content)?;
     }
     Ok(())
 }
 
-/// Writes the files beside the shards. Returns whether a tokenizer is among them.
+/// Checks the files beside finished shards.
+///
+/// # Errors
+/// If one is missing or has other content.
+pub(super) fn verify_companion_files(request: &ShardRequest<'_>, tokenizer: &TextTokenizer) -> Result<()> {
+    let differs = |(name, content): &(&str, Vec<u8>)| !is_same(&request.folder.join(name), content, tokenizer);
+    companion_files(request, tokenizer).iter().find(|file| differs(file)).map_or(Ok(()), |(name, _)| {
+        let message = format!("{name} is missing, or is not what was written with the shards; remove it, and use --force to write all again");
+        Err(DataError::file(request.folder, message))
+    })
+}
+
+/// Writes the files beside the shards. Returns the hashes of those that were written, and whether there is a tokenizer.
 ///
 /// # Errors
 /// If one cannot be written.
-pub(super) fn write_companion_files(request: &ShardRequest<'_>, tokenizer: &TextTokenizer) -> Result<bool> {
+pub(super) fn write_companion_files(
+    request: &ShardRequest<'_>,
+    tokenizer: &TextTokenizer,
+) -> Result<(BTreeMap<String, String>, bool)> {
     let files = companion_files(request, tokenizer);
+    let mut written = BTreeMap::new();
     for (name, content) in &files {
         let path = request.folder.join(name);
         if !is_same(&path, content, tokenizer) {
             write_file(&path, content)?;
         }
+        // The file that the tokenizer was read from may have other white space: then it is not ours.
+        if fs::read(&path).is_ok_and(|found| found == *content) {
+            written.insert((*name).to_owned(), blake3::hash(content).to_hex().to_string());
+        }
     }
-    Ok(files.iter().any(|(name, _)| *name == TOKENIZER))
+    Ok((written, files.iter().any(|(name, _)| *name == TOKENIZER)))
 }
 
 /// Writes `value` to the file `path` in JSON.
@@ -194,14 +250,17 @@ pub(super) fn write_json(path: &Path, value: &impl Serialize) -> Result<()> {
 fn write_file(path: &Path, bytes: &[u8]) -> Result<()> {
     let folder = path.parent().unwrap_or(Path::new("."));
     let unfinished = unfinished_path(folder, &path.file_name().unwrap_or_default().to_string_lossy());
-    let write = || -> io::Result<()> {
-        let mut file = File::create(&unfinished)?;
+    let write = |mut file: File| -> io::Result<()> {
         file.write_all(bytes)?;
         file.sync_all()?;
         fs::rename(&unfinished, path)?;
         runner_files::sync_dir(folder)
     };
-    write().map_err(write_error(path))
+    let created = File::create(&unfinished).map_err(write_error(path))?;
+    write(created).map_err(|error| {
+        let _ = fs::remove_file(&unfinished);
+        write_error(path)(error)
+    })
 }
 
 /// An error of writing `path`. For a full disk it says how to continue.
@@ -229,7 +288,10 @@ mod tests {
         for name in left.map(|name| format!(".{name}.partial")).into_iter().chain(theirs.map(str::to_owned)) {
             fs::write(dir.path().join(name), "").unwrap();
         }
-        remove_unfinished(dir.path(), &[OpenFile { split: "train".into(), file: "train.bin".into(), tokens: 0 }]);
+        remove_unfinished(
+            dir.path(),
+            &[OpenFile { split: "train".into(), file: "train.bin".into(), tokens: 0, blake3: None }],
+        );
         let mut found = file_names(dir.path());
         found.sort();
         let mut expected: Vec<_> = theirs.into_iter().chain([".train.bin.partial"]).collect();

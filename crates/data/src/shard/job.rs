@@ -7,7 +7,8 @@ use super::batches::{SplitAssignment, TextPosition, count_characters};
 use super::card::{HeldOut, Settings};
 use super::disk_space::check_space;
 use super::folder::{
-    FolderContent, check_companion_files, files_of_set, read_folder, remove_if_there, remove_unfinished, write_error,
+    FolderContent, check_companion_files, files_of_set, read_folder, remove_if_there, remove_set, remove_unfinished,
+    verify_companion_files, write_error,
 };
 use super::request::{Report, ShardEvent, ShardRequest, WrittenShards};
 use super::state::{Counts, ResumeState, STATE, UsedIds};
@@ -89,7 +90,13 @@ pub fn write_shards(request: &ShardRequest<'_>, report: &Report<'_>) -> Result<W
     }
     let hub_splits =
         || [validation.as_ref(), Some(&train)].into_iter().flatten().filter_map(|source| source.hub.as_ref());
-    let state = match read_folder(request, &settings)? {
+    let content = read_folder(request, &settings, report)?;
+    if let FolderContent::Finished(_) = &content {
+        verify_companion_files(request, &tokenizer)?;
+    } else {
+        check_companion_files(request, &tokenizer)?;
+    }
+    let state = match content {
         FolderContent::Finished(card) => {
             // The state of a process that was killed after it wrote the card, and before it removed all downloads.
             if let Some(finished) = ResumeState::read(request.folder)? {
@@ -106,14 +113,16 @@ pub fn write_shards(request: &ShardRequest<'_>, report: &Report<'_>) -> Result<W
             report(ShardEvent::Resumed { shards: state.shards.len() as u64, tokens });
             *state
         }
-        FolderContent::Empty => {
+        other => {
+            if let FolderContent::Replaceable(names) = other {
+                remove_set(request.folder, &names)?;
+            }
             let counts = Counts { used: UsedIds::new(tokenizer.vocab_size()), ..Counts::default() };
             let (position, shards, open) = (TextPosition::default(), Vec::new(), Vec::new());
             let cached = hub_splits().flat_map(|split| split.cached.iter().cloned()).collect();
             ResumeState { format: 1, settings, pass: 0, position, counts, shards, open, cached }
         }
     };
-    check_companion_files(request, &tokenizer)?;
     let passes = passes(&train, validation.as_ref(), held_out)?;
     let mut writer = ShardWriter::new(request, &passes, &tokenizer, state, report)?;
     let result = writer.run();

@@ -11,6 +11,7 @@ mod request;
 mod split_writer;
 mod state;
 mod text_size;
+mod verify;
 mod writer;
 
 pub use card::{Card, CardFile, CardShard, CardSource, CardTokenizer, HeldOut};

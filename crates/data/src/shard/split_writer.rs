@@ -59,7 +59,7 @@ impl<'a> SplitWriter<'a> {
     }
 
     /// Opens an incomplete file of an earlier process. Only its first `tokens` tokens count.
-    fn reopen(&self, OpenFile { file: name, tokens, .. }: &OpenFile) -> Result<OpenShard> {
+    fn reopen(&self, OpenFile { file: name, tokens, blake3, .. }: &OpenFile) -> Result<OpenShard> {
         let (format, target) = (self.request.format, self.request.folder.join(name));
         let path = unfinished_path(self.request.folder, name);
         let header = format.header_bytes() as u64;
@@ -82,6 +82,9 @@ impl<'a> SplitWriter<'a> {
         let Some(file) = open().map_err(write_error(&path))? else {
             return Err(DataError::file(&path, "shorter than was written; --force starts over"));
         };
+        if blake3.as_ref().is_some_and(|hash| hasher.finalize().to_hex().as_str() != hash) {
+            return Err(DataError::file(&path, "was damaged or changed after it was written; --force starts over"));
+        }
         let writer = BufWriter::with_capacity(BUFFER_BYTES, file);
         Ok(OpenShard { name: name.clone(), path, writer, tokens: *tokens, hasher })
     }
@@ -107,7 +110,9 @@ impl<'a> SplitWriter<'a> {
         let Some(shard) = &mut self.open else { return Ok(None) };
         let synced = shard.writer.flush().and_then(|()| shard.writer.get_ref().sync_all());
         synced.map_err(write_error(&shard.path))?;
-        Ok(Some(OpenFile { split: self.split.short().to_owned(), file: shard.name.clone(), tokens: shard.tokens }))
+        let blake3 = Some(shard.hasher.finalize().to_hex().to_string());
+        let split = self.split.short().to_owned();
+        Ok(Some(OpenFile { split, file: shard.name.clone(), tokens: shard.tokens, blake3 }))
     }
 
     /// Tokens in the incomplete shard.

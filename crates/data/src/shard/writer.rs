@@ -304,7 +304,7 @@ impl<'a> ShardWriter<'a> {
         self.state.open.clear();
         let mut shards = self.state.shards.clone();
         shards.sort_by_key(|shard| (shard.split != SplitName::Validation.short(), shard.file.clone()));
-        let has_tokenizer = write_companion_files(self.request, self.tokenizer)?;
+        let (files, has_tokenizer) = write_companion_files(self.request, self.tokenizer)?;
         let counts = &self.state.counts;
         let position = if self.request.format.appends_end() { "after" } else { "before" };
         let card = Card {
@@ -325,6 +325,7 @@ impl<'a> ShardWriter<'a> {
             },
             sources: self.passes.iter().map(|pass| card_source(pass.source)).collect(),
             shards,
+            files,
         };
         write_json(&self.request.folder.join(CARD), &card)?;
         self.remove_downloads(true)?;
