@@ -164,7 +164,7 @@ impl EvalArgs {
             Some(length) if length == 0 || length > context => {
                 refuse!("--length {length}: the model's context is {context}; take 1 to {context}")
             }
-            length => length.or(trained.map(|layout| layout.length())).unwrap_or(context),
+            length => length.or(trained.map(Layout::length)).unwrap_or(context),
         };
         Ok(match trained {
             Some(Layout::Padded { bos, eos, pad, mask, .. }) if !self.model.no_bos => {

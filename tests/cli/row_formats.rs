@@ -1,4 +1,4 @@
-//! Models read text in the format of the rows that they were trained on: in the run, after it, and as weights of their own.
+//! Models read text in the format of the rows that they were trained on: in the run, after it, and as exported weights.
 
 use std::fs;
 

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::data::{Corpus, HUB_DEFAULT_BRANCH, Source, or_text};
-use crate::serde_defaults::{defaults, is_default};
+use crate::serde_defaults::defaults;
 
 /// The measurements while training. A part that is `null` is left out.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -93,8 +93,6 @@ pub struct HellaSwag {
     pub limit: Option<usize>,
     /// The text of an item. `raw`: `ctx` and `endings` as they are, as in build-nanogpt. `lm_eval`: the context is made of `activity_label`,
     /// `ctx_a` and `ctx_b`, and marks in brackets are removed, as in lm-eval's task `hellaswag`.
-    #[serde(skip_serializing_if = "is_default")]
-    #[schemars(!skip_serializing_if)]
     pub text: ChoiceText,
 }
 
