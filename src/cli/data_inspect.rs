@@ -7,12 +7,14 @@ use clap::Args;
 use super::common::ThreadArgs;
 use super::exit::{Exit, RequestError, refuse};
 use super::output::print_result;
-use super::text_source::{FileFormat, SourceArgs, check_file, find_tokenizer, reword_for_flags};
-use runner_data::{Card, InspectionReport, TextTokenizer, inspect_text, inspect_tokens, load_tokenizer};
+use super::text_source::{FileFormat, SourceArgs, check_file, find_tokenizer, printable_path, reword_for_flags};
+use runner_data::{
+    Card, InspectionReport, TextTokenizer, compression_advice, inspect_text, inspect_tokens, load_tokenizer,
+};
 use runner_report::data_page::data_page;
 use runner_report::{OutputMode, Screen};
 use runner_spec::experiment::Tokenizer;
-use runner_spec::format::bytes;
+use runner_spec::format::{bytes, printable};
 
 /// The file of tokens in a cache entry.
 const CACHE_TOKENS: &str = "tokens.bin";
@@ -82,6 +84,13 @@ fn inspect(
         screen.progress(&text, || text.clone());
     };
     if kind == FileFormat::Other {
+        let is_shard = |path: &Path| path.extension().is_some_and(|ending| ending == "bin" || ending == "npy");
+        // Tokens without a header may begin with any bytes.
+        for path in files.iter().filter(|path| !is_shard(path)) {
+            if let Some(advice) = compression_advice(path) {
+                refuse!("{}: {}", printable_path(path), printable(&advice));
+            }
+        }
         return Ok(inspect_tokens(files, tokenizer, args.end_of_text, args.texts, args.top, &progress)?);
     }
     let named = SourceArgs { files: files.to_vec(), ..args.source.clone() };

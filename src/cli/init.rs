@@ -13,9 +13,8 @@ use super::output::{print, write_file};
 use super::text_source::{FileFormat, check_file, printable_path};
 use runner_config::LoadOptions;
 use runner_config::resolve::name_problem;
-use runner_files::open_regular;
+use runner_files::{BYTE_ORDER_MARK, open_regular};
 use runner_spec::format::printable;
-use runner_template::source::BYTE_ORDER_MARK;
 use runner_template::{Inputs, render, yaml_text};
 
 /// The experiment file to start from: a template with the variables `file`, `family`, `layout`, `files` and `prompts`.

@@ -8,7 +8,7 @@ use super::common::{TemplateArgs, ThreadArgs, default_load_options, host_without
 use super::exit::{RequestError, refuse};
 use super::screen_observer::PreparationObserver;
 use runner_config::LoadOptions;
-use runner_data::DataError;
+use runner_data::{DataError, compression_advice};
 use runner_engine::error::EngineError;
 use runner_engine::prepare::local_tokenizer;
 use runner_files::special_file_kind;
@@ -101,6 +101,9 @@ impl SourceArgs {
             FileFormat::Json => Source::Json(JsonSource { files, field: text(&self.field), template: None }),
             FileFormat::Parquet => Source::Parquet(ParquetSource { files, column: text(&self.column), template: None }),
             FileFormat::Other => {
+                if let Some(advice) = compression_advice(first) {
+                    refuse!("{}: {}", printable_path(first), printable(&advice));
+                }
                 refuse!("{} does not end in .txt, .md, .jsonl, .json or .parquet", printable_path(first))
             }
         })

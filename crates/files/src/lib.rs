@@ -29,6 +29,15 @@ pub fn is_temporary_name(name: &OsStr, prefix: &str) -> bool {
     random.is_some_and(|random| random.len() == RANDOM_CHARACTERS && random.bytes().all(|b| b.is_ascii_alphanumeric()))
 }
 
+/// Some editors write this character in front of UTF-8. It is not part of the text.
+pub const BYTE_ORDER_MARK: char = '\u{FEFF}';
+
+/// The text `bytes` without the byte order mark in front of it.
+pub fn without_byte_order_mark(bytes: &[u8]) -> &[u8] {
+    let mut mark = [0; 4];
+    bytes.strip_prefix(BYTE_ORDER_MARK.encode_utf8(&mut mark).as_bytes()).unwrap_or(bytes)
+}
+
 /// The folder that holds `path`: `.` for a bare file name.
 pub fn parent_folder(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))

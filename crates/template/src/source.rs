@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::LineMap;
-use runner_files::special_file_kind;
+use runner_files::{BYTE_ORDER_MARK, special_file_kind};
 use runner_spec::diagnostic::{ConfigError, Diagnostic, TemplatePlace};
 
 /// A place in a source: line and column from 1, and the number of characters in that line.
@@ -17,9 +17,6 @@ pub struct Place {
     pub column: usize,
     pub length: usize,
 }
-
-/// Some editors write this character in front of UTF-8. It is no part of the text.
-pub const BYTE_ORDER_MARK: char = '\u{FEFF}';
 
 /// The text itself, with the name it goes by.
 #[derive(Debug, Clone)]

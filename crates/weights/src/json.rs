@@ -6,9 +6,9 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use super::error::WeightsError;
-use runner_files::{open_regular, strict_json};
+use runner_files::{open_regular, strict_json, without_byte_order_mark};
 
-/// Reads the JSON object in the file `path`, which has at most `most` bytes.
+/// Reads the JSON object in the file `path`, which has at most `most` bytes. A byte order mark in front of it is skipped.
 ///
 /// # Errors
 /// If it is missing, larger, or no object.
@@ -19,7 +19,7 @@ pub(super) fn read_object(path: &Path, most: u64) -> Result<Map<String, Value>, 
     if bytes.len() as u64 > most {
         return Err(WeightsError::file(path, format!("more than {most} bytes are too many for such a file")));
     }
-    match strict_json::parse(&bytes) {
+    match strict_json::parse(without_byte_order_mark(&bytes)) {
         Ok(Value::Object(map)) => Ok(map),
         Ok(other) => Err(WeightsError::file(
             path,

@@ -8,7 +8,7 @@ use glob::{MatchOptions, Pattern};
 use serde_yaml::Value;
 
 use super::repository::suggestion;
-use runner_template::source::BYTE_ORDER_MARK;
+use runner_files::BYTE_ORDER_MARK;
 
 /// Bytes of the YAML at the top of a card.
 const MAX_HEAD_BYTES: usize = 1 << 20;

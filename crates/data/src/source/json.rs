@@ -6,10 +6,10 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
+use super::compressed::refuse_compressed;
 use super::piece::{MAX_DOCUMENT_BYTES, describe_document_limit};
 use crate::error::{DataError, Result};
-use runner_files::{open_regular, strict_json};
-use runner_template::source::BYTE_ORDER_MARK;
+use runner_files::{open_regular, strict_json, without_byte_order_mark};
 
 const BLOCK_BYTES: usize = 256 << 10;
 /// The mistake of a file that is not JSON Lines, but an array.
@@ -59,10 +59,9 @@ pub(crate) type RecordSink<'a> = dyn FnMut(RecordPosition, Map<String, Value>) -
 /// If the file does not have this format, as far as it is read, or `sink` fails.
 pub(crate) fn for_each_record(path: &Path, format: JsonFormat, sink: &mut RecordSink<'_>) -> Result<()> {
     let mut file = BufReader::with_capacity(BLOCK_BYTES, open_regular(path).map_err(DataError::io(path))?);
-    let mut mark = [0; 4];
-    let mark = BYTE_ORDER_MARK.encode_utf8(&mut mark).as_bytes();
-    let is_marked = file.fill_buf().map_err(DataError::io(path))?.starts_with(mark);
-    let offset = if is_marked { mark.len() } else { 0 };
+    let start = file.fill_buf().map_err(DataError::io(path))?;
+    refuse_compressed(path, start)?;
+    let offset = start.len() - without_byte_order_mark(start).len();
     file.consume(offset);
     match format {
         JsonFormat::Lines => for_each_line(path, file, offset as u64, sink),
@@ -255,6 +254,17 @@ mod tests {
     fn lines_are_objects() {
         let content = b"\xef\xbb\xbf{\"text\": \"a\\nb\", \"id\": 1}\r\n\n{\"text\": \"\"}\n{\"text\": \"\\u00e9\"}";
         assert_eq!(texts(JsonFormat::Lines, content).unwrap(), ["a\nb", "", "é"]);
+    }
+
+    #[test]
+    fn compressed_files_say_how_to_decompress_them() {
+        for format in [JsonFormat::Lines, JsonFormat::Array] {
+            let dir = tempfile::tempdir().unwrap();
+            let path = dir.path().join("a.json");
+            std::fs::write(&path, b"\x1f\x8b\x08\x00\xff").unwrap();
+            let error = for_each_record(&path, format, &mut |_, _| Ok(true)).unwrap_err().to_string();
+            assert!(error.contains(": compressed with gzip; decompress it first: `gunzip -k "), "{error}");
+        }
     }
 
     #[test]

@@ -203,6 +203,11 @@ fn expand_patterns(patterns: &[PathBuf], key: &'static str) -> Result<Vec<PathBu
     Ok(files)
 }
 
+/// The number of files that match `patterns`; 0 if they are wrong.
+pub(crate) fn count_files(patterns: &[PathBuf]) -> usize {
+    expand_patterns(patterns, "").map_or(0, |files| files.len())
+}
+
 fn files_matching(pattern: &Path, key: &'static str) -> Result<Vec<PathBuf>> {
     let illegal = |message: &dyn std::fmt::Display| {
         DataError::setting(key, format!("{} is not a legal file pattern: {message}", pattern.display()))

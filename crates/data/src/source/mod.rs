@@ -1,5 +1,6 @@
 //! Sources of documents: text, JSON and parquet files, read in bounded memory.
 
+mod compressed;
 mod json;
 mod locate;
 mod parquet;
@@ -8,10 +9,11 @@ mod read;
 mod text;
 mod text_selector;
 
+pub use compressed::compression_advice;
 pub(super) use json::{JsonFormat, for_each_record};
-pub(super) use locate::{DocumentFormat, LocatedSource, locate, locate_on_hub, separate_source};
+pub(super) use locate::{DocumentFormat, LocatedSource, count_files, locate, locate_on_hub, separate_source};
 pub use parquet::Column;
 pub(super) use parquet::{for_each_row, is_parquet, parquet_columns};
-pub(super) use piece::TextPiece;
+pub(super) use piece::{MAX_DOCUMENT_BYTES, TextPiece, describe_document_limit};
 pub(super) use read::{BatchCollector, read, read_file, read_in_batches};
 pub(super) use text_selector::TextSelector;

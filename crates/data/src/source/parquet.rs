@@ -14,6 +14,7 @@ use parquet::schema::types::{ColumnDescriptor, SchemaDescriptor, Type as SchemaT
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+use super::compressed::compression_advice;
 use super::piece::{MAX_DOCUMENT_BYTES, PieceSink, TextPiece, describe_document_limit};
 use super::text_selector::TextSelector;
 use crate::error::{DataError, Result};
@@ -209,6 +210,9 @@ fn guarded<T>(path: &Path, read: impl FnOnce() -> Result<T, ParquetError>) -> Re
 }
 
 fn corrupt(path: &Path, message: &str) -> DataError {
+    if let Some(advice) = compression_advice(path) {
+        return DataError::file(path, advice);
+    }
     DataError::file(path, format!("not a parquet file, or a corrupt one: {message}"))
 }
 

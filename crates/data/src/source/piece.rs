@@ -3,7 +3,7 @@
 use crate::error::Result;
 
 /// A document longer than this is refused where it must be held whole.
-pub(super) const MAX_DOCUMENT_BYTES: usize = 256 << 20;
+pub(crate) const MAX_DOCUMENT_BYTES: usize = 256 << 20;
 
 /// A document, or a part of one that may be tokenized on its own.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,6 +22,6 @@ impl TextPiece {
 pub(super) type PieceSink<'a> = dyn FnMut(TextPiece) -> Result<()> + 'a;
 
 /// The document limit, for a message.
-pub(super) fn describe_document_limit() -> String {
+pub(crate) fn describe_document_limit() -> String {
     format!("{:.1} MB", MAX_DOCUMENT_BYTES as f64 / 1e6)
 }

@@ -5,10 +5,11 @@ use std::fs::File;
 use std::io::Read as _;
 use std::path::Path;
 
+use super::compressed::refuse_compressed;
 use super::piece::{MAX_DOCUMENT_BYTES, PieceSink, TextPiece, describe_document_limit};
 use crate::cut_points::CutPoints;
 use crate::error::{DataError, Result};
-use runner_template::source::BYTE_ORDER_MARK;
+use runner_files::BYTE_ORDER_MARK;
 
 const BLOCK_BYTES: usize = 256 << 10;
 
@@ -24,6 +25,9 @@ pub(super) fn read(path: &Path, cut: CutPoints, sink: &mut PieceSink<'_>) -> Res
         let read = file.read(&mut block).map_err(DataError::io(path))?;
         if read == 0 {
             break;
+        }
+        if offset == 0 {
+            refuse_compressed(path, &block[..read])?;
         }
         partial.extend_from_slice(&block[..read]);
         let seen = pending.len();

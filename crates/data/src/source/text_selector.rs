@@ -56,7 +56,7 @@ impl TextSelector {
         }
     }
 
-    /// The document in `record`; `None` if its text is empty.
+    /// The document in `record`; `None` if its text is empty or null.
     ///
     /// # Errors
     /// If a field is missing or holds no text.
@@ -65,10 +65,31 @@ impl TextSelector {
             Self::Template { template, .. } => template.render(&record)?,
             Self::Field(name) => match record.remove(name) {
                 Some(Value::String(text)) => text,
+                Some(Value::Null) => return Ok(None),
                 Some(other) => return Err(format!("field `{name}` is {}, not a string", describe_type(&other))),
                 None => return Err(unknown_field("field", name, record.keys())),
             },
         };
         Ok((!text.is_empty()).then_some(text))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn empty_texts_and_nulls_are_no_documents() {
+        let text = |record: Value| {
+            let Value::Object(record) = record else { panic!() };
+            TextSelector::new(None, None).unwrap().extract(record)
+        };
+        assert_eq!(text(json!({"text": "a"})), Ok(Some("a".to_owned())));
+        assert_eq!(text(json!({"text": ""})), Ok(None));
+        assert_eq!(text(json!({"text": null, "id": 1})), Ok(None));
+        assert!(text(json!({"text": 3})).unwrap_err().contains("is a number, not a string"));
+        assert!(text(json!({"txt": null})).is_err(), "a missing field is a mistake");
     }
 }

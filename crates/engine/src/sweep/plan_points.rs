@@ -10,6 +10,7 @@ use rayon::prelude::*;
 
 use runner_config::{LoadOptions, Loaded};
 use runner_data::ModelTokenizer;
+use runner_files::without_byte_order_mark;
 use runner_lab::compare::comparability::{MeasurementBasis, find_incomparable};
 use runner_lab::sweep::record::{FORMAT, PlannedPoint, SourceHash, SweepRecord};
 use runner_lab::sweep::{
@@ -23,7 +24,6 @@ use runner_spec::experiment::Experiment;
 use runner_spec::format::json_bytes;
 use runner_spec::program::{Device, EvalSpec};
 use runner_store::time;
-use runner_template::source::BYTE_ORDER_MARK;
 
 use super::axis_effects::{AxisEffect, find_effects, report_idle, report_undone};
 use super::open::SweepRequest;
@@ -194,9 +194,7 @@ pub(super) fn plan_points(
 
 /// The content hash of a source, without a byte order mark.
 fn hash_source(content: &[u8]) -> String {
-    let mut mark = [0; 4];
-    let mark = BYTE_ORDER_MARK.encode_utf8(&mut mark).as_bytes();
-    blake3::hash(content.strip_prefix(mark).unwrap_or(content)).to_hex().to_string()
+    blake3::hash(without_byte_order_mark(content)).to_hex().to_string()
 }
 
 /// True if the file exists and has the recorded content.
