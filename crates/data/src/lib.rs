@@ -41,7 +41,7 @@ pub use shard::{
     Card, CardFile, CardShard, CardSource, CardTokenizer, HeldOut, ShardEvent, ShardFormat, ShardRequest,
     WrittenShards, write_shards,
 };
-pub use source::Column;
+pub use source::{Column, compression_advice};
 pub use split::{Dataset, Split};
 pub use split_name::SplitName;
-pub use tokenizer::{TextTokenizer, load_tokenizer, train_tokenizer};
+pub use tokenizer::{TextTokenizer, load_tokenizer, may_join_documents, train_tokenizer};

@@ -26,6 +26,8 @@ const CONVERTED: &str = "refs/convert/parquet";
 const MAX_CARD_BYTES: u64 = 4 << 20;
 const TOKENIZER: &str = "tokenizer.json";
 const VOCAB_AND_MERGES: [&str; 2] = ["vocab.json", "merges.txt"];
+/// The files beside a tokenizer that name its special tokens.
+const COMPANIONS: [&str; 3] = ["tokenizer_config.json", "generation_config.json", "config.json"];
 
 /// Data that names files, and data that names commits.
 #[derive(Debug, Clone, PartialEq)]
@@ -132,10 +134,11 @@ impl Client<'_> {
     fn tokenizer(&self, name: &str, revision: &str) -> Result<(Tokenizer, String)> {
         let repository = self.repository(RepoType::Model, name, revision);
         let snapshot = repository.snapshot()?;
-        let files = tokenizer_files(&snapshot);
+        let own = tokenizer_files(&snapshot);
+        let files = [own.clone(), companion_files(&repository, &snapshot, &own)].concat();
         let paths =
             (1..).zip(&files).map(|(number, file)| repository.file(&snapshot.commit, file, (number, files.len())));
-        let mut paths = paths.collect::<Result<Vec<_>>>()?.into_iter();
+        let mut paths = paths.collect::<Result<Vec<_>>>()?.into_iter().take(own.len());
         match (paths.next(), paths.next()) {
             (Some(vocab), Some(merges)) => Ok((Tokenizer::Gpt2 { vocab, merges }, snapshot.commit)),
             (Some(file), None) => Ok((Tokenizer::File(file), snapshot.commit)),
@@ -282,6 +285,15 @@ pub(super) fn tokenizer_files(snapshot: &Snapshot) -> Vec<&'static str> {
     } else {
         Vec::new()
     }
+}
+
+/// The files that say which tokens begin and end a text for a tokenizer in `files`. They are downloaded with the tokenizer: if the cache has
+/// it already, no request is sent for them.
+pub(super) fn companion_files(repository: &Repository<'_>, snapshot: &Snapshot, files: &[&str]) -> Vec<&'static str> {
+    if files.iter().all(|file| repository.has(&snapshot.commit, file)) {
+        return Vec::new();
+    }
+    COMPANIONS.into_iter().filter(|file| snapshot.files.iter().any(|f| f == file)).collect()
 }
 
 /// The configurations of the dataset's card, if it has one.

@@ -22,7 +22,7 @@ const INDEX: &str = "model.safetensors.index.json";
 const MAX_INDEX_BYTES: u64 = 64 << 20;
 
 /// Downloads what is missing in the cache of the model `name` at `revision`: `config.json`, the weights as safetensors, and
-/// `tokenizer.json`, or else `vocab.json` and `merges.txt`, where the model has them. `memos` is a folder for lists of files.
+/// `tokenizer.json`, or else `vocab.json` and `merges.txt`, with the files that name its special tokens, where the model has them. `memos` is a folder for lists of files.
 ///
 /// # Errors
 /// If the model has no description or no safetensors, or a file is neither in the cache nor can be downloaded.
@@ -50,7 +50,10 @@ pub fn fetch_model_folder(
     } else {
         return Err(lacking(&format!("{WEIGHTS}; weights in other formats are not read")));
     }
-    files.extend(super::lower::tokenizer_files(&snapshot).into_iter().map(str::to_owned));
+    let tokenizer = super::lower::tokenizer_files(&snapshot);
+    let mut companions = super::lower::companion_files(&repository, &snapshot, &tokenizer);
+    companions.retain(|file| *file != CONFIG);
+    files.extend(tokenizer.into_iter().chain(companions).map(str::to_owned));
     let listed = repository.listed_files(&snapshot.commit, &files)?;
     let missing = listed.iter().filter(|file| !repository.has(&snapshot.commit, &file.path)).map(|file| file.size);
     check_free_space(&settings.cache, missing.fold(0, u64::saturating_add))?;

@@ -178,7 +178,7 @@ fn companion_files(request: &ShardRequest<'_>, tokenizer: &TextTokenizer) -> Vec
 
 /// True if the file `path` has `content`, or is the file that `tokenizer` was read from.
 fn is_same(path: &Path, content: &[u8], tokenizer: &TextTokenizer) -> bool {
-    fs::read(path).is_ok_and(|found| found == content || blake3::hash(&found).to_hex().as_str() == tokenizer.hash())
+    fs::read(path).is_ok_and(|found| found == content || tokenizer.is_content(&found))
 }
 
 /// Checks the files beside the shards before anything is written. With `force`, those that were written with the shards of an earlier card

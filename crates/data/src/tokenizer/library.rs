@@ -3,21 +3,23 @@
 
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use serde_json::Value;
 use tokenizers::models::ModelWrapper;
 use tokenizers::models::bpe::{BPE, Vocab};
 use tokenizers::pre_tokenizers::PreTokenizerWrapper;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
+use tokenizers::processors::PostProcessorWrapper;
 use tokenizers::{AddedToken, Encoding, PostProcessor, Token, Tokenizer};
 
 use super::gpt2_words::Words;
 use super::merges::{BytePairMerges, MAX_MERGED_WORD, WordTable};
+use super::replacements::{check_normalized_length, check_replacements};
 use super::token_bytes::library_token_bytes;
 use crate::cut_points::CutPoints;
 use crate::error::{DataError, Result};
-use runner_files::read_regular;
+use runner_files::{read_regular, without_byte_order_mark};
 use runner_spec::panics::catch_panic;
 
 /// GPT-2's end of text.
@@ -29,6 +31,10 @@ const MAX_UNUSED_IDS: usize = 1 << 16;
 /// A loaded tokenizer, with special tokens read as ordinary text.
 pub(super) struct LibraryTokenizer {
     tokenizer: Tokenizer,
+    /// The tokenizer with special tokens read as such, which prompts are encoded with.
+    for_prompts: OnceLock<Box<Tokenizer>>,
+    /// How many characters the normalizers make of one at most.
+    growth: f64,
     pub(super) cut_points: CutPoints,
     /// Encodes GPT-2's words, if the model only merges their bytes.
     merges: Option<BytePairMerges>,
@@ -41,7 +47,8 @@ impl LibraryTokenizer {
     pub(super) fn gpt2(vocab: &Path, merges: &Path) -> Result<Self> {
         let read = |path: &Path| {
             let bytes = read_regular(path).map_err(DataError::io(path))?;
-            String::from_utf8(bytes).map_err(|error| DataError::not_utf8(path, error.utf8_error().valid_up_to() as u64))
+            let text = std::str::from_utf8(without_byte_order_mark(&bytes));
+            text.map(str::to_owned).map_err(|error| DataError::not_utf8(path, error.valid_up_to() as u64))
         };
         let tokens: HashMap<String, u32> = serde_json::from_str(&read(vocab)?)
             .map_err(|error| DataError::file(vocab, format!("not a GPT-2 vocabulary (token to id): {error}")))?;
@@ -70,13 +77,15 @@ impl LibraryTokenizer {
             .map_err(|error| DataError::file(merges, error.to_string()))?;
         let special = special.then(|| END_OF_TEXT.to_owned());
         let tokenizer = byte_level(model, special.into_iter()).map_err(|message| DataError::file(vocab, message))?;
-        Self::new(tokenizer).map_err(|message| DataError::file(vocab, message))
+        Self::new(tokenizer, 1.0).map_err(|message| DataError::file(vocab, message))
     }
 
     /// Loads the content of a tokenizer.json; messages name `path`.
     pub(super) fn from_json(bytes: &[u8], path: &Path) -> Result<Self> {
         let wrong = |message: String| DataError::file(path, format!("not a tokenizer.json: {message}"));
+        let bytes = without_byte_order_mark(bytes);
         let mut json: Value = serde_json::from_slice(bytes).map_err(|error| wrong(error.to_string()))?;
+        let growth = check_replacements(&json).map_err(|message| DataError::file(path, message))?;
         // Settings that cut, pad or vary the tokens of a text are removed: training data needs all of them, always the same.
         for key in ["truncation", "padding"] {
             if let Some(value) = json.get_mut(key) {
@@ -92,14 +101,15 @@ impl LibraryTokenizer {
         let tokenizer = loaded
             .map_err(|_| wrong("its parts do not fit each other".into()))?
             .map_err(|error| wrong(error.to_string()))?;
-        Self::new(tokenizer).map_err(wrong)
+        Self::new(tokenizer, growth).map_err(wrong)
     }
 
-    /// Wraps `tokenizer`, and finds out where text may be cut and whether `merges.rs` can encode it.
+    /// Wraps `tokenizer`, whose normalizers make up to `growth` characters of one, and finds out where text may be cut and whether
+    /// `merges.rs` can encode it.
     ///
     /// # Errors
     /// If an id is far beyond the number of tokens: tables and models have a row for each id.
-    fn new(mut tokenizer: Tokenizer) -> Result<Self, String> {
+    fn new(mut tokenizer: Tokenizer, growth: f64) -> Result<Self, String> {
         let vocabulary = tokenizer.get_vocab(true);
         let limit = 2 * vocabulary.len() + MAX_UNUSED_IDS;
         if let Some((token, id)) = vocabulary.iter().filter(|(_, id)| **id as usize >= limit).max_by_key(|(_, id)| **id)
@@ -117,13 +127,29 @@ impl LibraryTokenizer {
         let model =
             (cut_points == CutPoints::Words).then(|| serde_json::to_value(tokenizer.get_model()).ok()).flatten();
         let merges = model.and_then(|model| BytePairMerges::new(&model));
-        Ok(Self { tokenizer, cut_points, merges, word_tables: Mutex::default() })
+        let (for_prompts, word_tables) = (OnceLock::new(), Mutex::default());
+        Ok(Self { tokenizer, for_prompts, growth, cut_points, merges, word_tables })
     }
 
     /// The content of a tokenizer.json, which `from_json` reads.
     pub(super) fn to_json(&self) -> Result<String> {
         let json = self.tokenizer.to_string(false);
         json.map_err(|error| DataError::file(Path::new("tokenizer.json"), error.to_string()))
+    }
+
+    /// The content of a tokenizer.json with `post_processor`, in JSON, in place of the tokenizer's.
+    pub(super) fn to_json_with(&self, post_processor: Value) -> Result<String> {
+        let wrong = |message: String| DataError::file(Path::new("tokenizer.json"), message);
+        let processor: Option<PostProcessorWrapper> =
+            serde_json::from_value(post_processor).map_err(|error| wrong(error.to_string()))?;
+        let mut tokenizer = self.tokenizer.clone();
+        tokenizer.with_post_processor(processor);
+        tokenizer.to_string(false).map_err(|error| wrong(error.to_string()))
+    }
+
+    /// The post-processor, in JSON.
+    pub(super) fn post_processor(&self) -> serde_json::Result<Value> {
+        serde_json::to_value(self.tokenizer.get_post_processor())
     }
 
     /// Every token and its id.
@@ -138,6 +164,14 @@ impl LibraryTokenizer {
         let text = Encoding::from_tokens(vec![Token::new(TEXT, "a".to_owned(), (0, 1))], 0);
         let Ok(processed) = processor.process(text, None, true) else { return Vec::new() };
         processed.get_ids().iter().copied().take_while(|&id| id != TEXT).collect()
+    }
+
+    pub(super) fn token_id(&self, name: &str) -> Option<u32> {
+        self.tokenizer.token_to_id(name)
+    }
+
+    pub(super) fn token_name(&self, id: u32) -> Option<String> {
+        self.tokenizer.id_to_token(id)
     }
 
     /// The special tokens, by id.
@@ -170,15 +204,43 @@ impl LibraryTokenizer {
         library_token_bytes(&self.tokenizer, vocab_size)
     }
 
+    /// The tokens of a prompt, in which the names of special tokens are these tokens, with the blanks beside them that the tokens swallow.
+    pub(super) fn encode_prompt(&self, text: &str) -> Result<Vec<u32>, String> {
+        let tokenizer = self.for_prompts.get_or_init(|| {
+            let mut tokenizer = self.tokenizer.clone();
+            tokenizer.set_encode_special_tokens(false);
+            Box::new(tokenizer)
+        });
+        let mut out = Vec::new();
+        self.encode_with(tokenizer, text, &mut out)?;
+        Ok(out)
+    }
+
     fn encode_with_library(&self, text: &str, out: &mut Vec<u32>) -> Result<(), String> {
-        let encoding = self.tokenizer.encode_fast(text, false).map_err(|error| error.to_string())?;
+        self.encode_with(&self.tokenizer, text, out)
+    }
+
+    fn encode_with(&self, tokenizer: &Tokenizer, text: &str, out: &mut Vec<u32>) -> Result<(), String> {
+        check_normalized_length(text.len(), self.growth)?;
+        // The crate panics where Oniguruma gives up on a pattern that backtracks too often.
+        let encoded = catch_panic(|| tokenizer.encode_fast(text, false));
+        let encoding = encoded.map_err(|message| explain_panic(&message))?.map_err(|error| error.to_string())?;
         out.extend_from_slice(encoding.get_ids());
         Ok(())
     }
 
     /// The text of `ids`. Ids without a token are skipped.
     pub(super) fn decode(&self, ids: &[u32]) -> String {
-        self.tokenizer.decode(ids, false).unwrap_or_else(|_| char::REPLACEMENT_CHARACTER.into())
+        let decoded = catch_panic(|| self.tokenizer.decode(ids, false).ok()).ok().flatten();
+        decoded.unwrap_or_else(|| char::REPLACEMENT_CHARACTER.into())
+    }
+}
+
+/// The message of a panic of the crate, for a person.
+fn explain_panic(message: &str) -> String {
+    match message.strip_prefix("Onig: Regex search error: ") {
+        Some(error) => format!("a pattern of its tokenizer.json fails on this text: {error}"),
+        None => message.to_owned(),
     }
 }
 
@@ -217,7 +279,7 @@ mod tests {
     /// The claims of `CutPoints::Words` and `merges.rs`, on every text made of some tricky pieces.
     #[test]
     fn words_give_the_tokens_of_the_whole() {
-        let library = LibraryTokenizer::new(tokenizer()).unwrap();
+        let library = LibraryTokenizer::new(tokenizer(), 1.0).unwrap();
         assert!(library.cut_points == CutPoints::Words && library.merges.is_some());
         let pieces = ["a", "'s", " ", "\n", "  ", "7", "!", "é", "\u{3000}", "\t", " b", "日", "\u{301}"];
         let mut texts = vec![TEXT.to_owned()];

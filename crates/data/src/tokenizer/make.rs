@@ -4,18 +4,20 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
+use super::folder_tokens::FolderTokens;
 use super::library::LibraryTokenizer;
-use super::text_tokenizer::TextTokenizer;
+use super::text_tokenizer::{TextTokenizer, is_end_name};
+use super::tokenizer_file::is_tokenizer_file;
 use super::train::{self, TrainingPart};
 use super::word_vocabulary::WordVocabulary;
 use crate::cache::{DataCache, EntryKind};
 use crate::error::{DataError, Result};
 use crate::fingerprint::hash_parts;
 use crate::progress::{Progress, Report};
-use crate::source::{DocumentFormat, LocatedSource, locate};
+use crate::source::{DocumentFormat, LocatedSource, count_files, locate};
 use crate::split_name::SplitName;
-use runner_files::read_regular;
-use runner_spec::experiment::{Data, Layout, MAX_BPE_VOCABULARY, Tokenizer, Validation};
+use runner_files::{parent_folder, read_regular};
+use runner_spec::experiment::{Data, Layout, MAX_BPE_VOCABULARY, Source, Tokenizer, Validation};
 
 /// Makes the tokenizer of `data`. `train` is the training source of `data`, `vocab_size` the model's vocabulary, if it is known.
 ///
@@ -86,10 +88,24 @@ fn read_tokenizer(tokenizer: &Tokenizer, key: &'static str) -> Result<TextTokeni
         Tokenizer::Gpt2 { vocab, merges } => {
             let library = LibraryTokenizer::gpt2(vocab, merges)?;
             let hash = |path: &Path| read_regular(path).map(|b| blake3::hash(&b).to_hex()).map_err(DataError::io(path));
-            return Ok(TextTokenizer::library(library, hash_parts(["gpt2", &hash(vocab)?, &hash(merges)?])));
+            let folder = FolderTokens::read(parent_folder(vocab), &library);
+            return Ok(TextTokenizer::from_folder(
+                library,
+                folder,
+                hash_parts(["gpt2", &hash(vocab)?, &hash(merges)?]),
+            ));
         }
         Tokenizer::File(path) => {
-            return parse_tokenizer_json(path, &read_regular(path).map_err(DataError::io(path))?);
+            let bytes = read_regular(path).map_err(DataError::io(path))?;
+            return match LibraryTokenizer::from_json(&bytes, path) {
+                Ok(library) => {
+                    let folder = FolderTokens::read(parent_folder(path), &library);
+                    Ok(TextTokenizer::from_folder(library, folder, blake3::hash(&bytes).to_hex().to_string()))
+                }
+                // A run keeps its tokenizer in a file of this name.
+                Err(_) if is_tokenizer_file(&bytes) => TextTokenizer::read(path),
+                Err(error) => Err(error),
+            };
         }
         Tokenizer::Bytes {} => return Ok(TextTokenizer::bytes()),
         Tokenizer::Chars {} | Tokenizer::Bpe { .. } | Tokenizer::Words { .. } => {
@@ -102,10 +118,30 @@ fn read_tokenizer(tokenizer: &Tokenizer, key: &'static str) -> Result<TextTokeni
     Err(DataError::setting(key, message))
 }
 
-/// The tokenizer in `bytes`, the content of the tokenizer.json at `path`.
+/// The tokenizer in `bytes`, the content of the tokenizer.json at `path`, whose folder says nothing about it.
 fn parse_tokenizer_json(path: &Path, bytes: &[u8]) -> Result<TextTokenizer> {
     let library = LibraryTokenizer::from_json(bytes, path)?;
-    Ok(TextTokenizer::library(library, blake3::hash(bytes).to_hex().to_string()))
+    Ok(TextTokenizer::library(library, FolderTokens::default(), blake3::hash(bytes).to_hex().to_string()))
+}
+
+/// True if `data` seems to have several documents without a token between them. No text is read, so a file of records counts as several
+/// documents. A tokenizer of the hub, and files that cannot be read, count as correct.
+pub fn may_join_documents(data: &Data) -> bool {
+    let has_documents = match &data.train {
+        Source::Text { files } => count_files(files) > 1,
+        Source::Tokens { .. } => false,
+        _ => true,
+    };
+    let joins = |tokenizer: TextTokenizer| tokenizer.joins_documents(&data.layout, 2);
+    has_documents
+        && match &data.tokenizer {
+            Tokenizer::Bpe { special_tokens, .. } | Tokenizer::Words { special_tokens, .. } => {
+                !matches!(data.layout, Layout::Padded { .. }) && !special_tokens.iter().any(|name| is_end_name(name))
+            }
+            Tokenizer::Chars {} => joins(TextTokenizer::chars(&BTreeSet::new(), String::new())),
+            Tokenizer::Ids {} | Tokenizer::Hub(_) => false,
+            other => read_tokenizer(other, "data.tokenizer").is_ok_and(joins),
+        }
 }
 
 /// Trains byte-level BPE of `vocab_size` tokens on the text of `data`, less the fraction that it holds out, with `special` among the tokens.

@@ -1,9 +1,11 @@
 //! From text to token ids and back.
 
+mod folder_tokens;
 mod gpt2_words;
 mod library;
 mod make;
 mod merges;
+mod replacements;
 mod text_tokenizer;
 mod token_bytes;
 mod token_ids;
@@ -14,6 +16,9 @@ mod transformers;
 mod word_vocabulary;
 
 pub(super) use make::make_tokenizer;
-pub use make::{load_tokenizer, train_tokenizer};
+pub use make::{load_tokenizer, may_join_documents, train_tokenizer};
 pub use text_tokenizer::TextTokenizer;
 pub(crate) use text_tokenizer::unknown_character;
+
+#[cfg(test)]
+mod tests;

@@ -4,14 +4,17 @@ use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::sync::Arc;
 
+use super::folder_tokens::FolderTokens;
 use super::library::{END_OF_TEXT, LibraryTokenizer};
 use super::token_ids;
 use super::word_vocabulary::WordVocabulary;
 use crate::cut_points::CutPoints;
 use crate::error::{DataError, Result};
 use crate::fingerprint::hash_parts;
+use runner_spec::experiment::Layout;
 
-/// Names that tokenizers give the token between documents. The first one that exists counts.
+/// Names that tokenizers give the token between documents. The first that is a special token counts; if none is, the end that the
+/// tokenizer's folder names; if it names none, the first that is an ordinary token.
 const END_NAMES: [&str; 8] = [END_OF_TEXT, "<|end_of_text|>", "[EOT]", "<eot>", "</s>", "<eos>", "[EOS]", "<|im_end|>"];
 /// The id of a character that is not in the vocabulary.
 const UNKNOWN_CHARACTER: u32 = u32::MAX;
@@ -30,6 +33,8 @@ struct Inner {
     special: Vec<(String, u32)>,
     /// Tokens with a name: all of a library's, the special ones of the others.
     named: HashMap<String, u32>,
+    /// The tokens that the tokenizer's folder names.
+    folder: FolderTokens,
     hash: String,
 }
 
@@ -55,7 +60,7 @@ impl fmt::Debug for TextTokenizer {
 }
 
 impl TextTokenizer {
-    fn new(encoder: Encoder, hash: String) -> Self {
+    fn new(encoder: Encoder, folder: FolderTokens, hash: String) -> Self {
         let (special, vocab_size) = match &encoder {
             Encoder::Library(library) => (library.special_tokens(), None),
             Encoder::Chars { characters, .. } => (Vec::new(), Some(characters.len())),
@@ -69,12 +74,42 @@ impl TextTokenizer {
         };
         // The ids of a library may have gaps; a model has a row for the highest one.
         let vocab_size = vocab_size.unwrap_or_else(|| named.values().max().map_or(0, |&id| id as usize + 1));
-        let end_of_text = END_NAMES.iter().find_map(|&name| named.get(name).copied());
-        Self(Arc::new(Inner { encoder, vocab_size, end_of_text, special, named, hash }))
+        let end_of_text = end_of_text(&special, folder.eos.as_deref(), |name| named.contains_key(name));
+        let end_of_text = end_of_text.and_then(|name| named.get(name).copied());
+        Self(Arc::new(Inner { encoder, vocab_size, end_of_text, special, named, folder, hash }))
     }
 
-    pub(super) fn library(library: LibraryTokenizer, hash: String) -> Self {
-        Self::new(Encoder::Library(Box::new(library)), hash)
+    /// A tokenizer of the `tokenizers` crate with its content hash, and the tokens that its folder names.
+    pub(super) fn library(library: LibraryTokenizer, folder: FolderTokens, hash: String) -> Self {
+        Self::new(Encoder::Library(Box::new(library)), folder, hash)
+    }
+
+    /// [`library`](Self::library) for a tokenizer whose files have the content hash `files`. If the folder decides which token separates
+    /// documents, the tokenizer's hash is a different one, because the same text has different tokens.
+    pub(super) fn from_folder(library: LibraryTokenizer, folder: FolderTokens, files: String) -> Self {
+        let special = library.special_tokens();
+        let end = |folder| end_of_text(&special, folder, |name| library.token_id(name).is_some());
+        let hash = match end(folder.eos.as_deref()) {
+            Some(name) if end(None) != Some(name) => hash_with_end(&files, name),
+            _ => files,
+        };
+        Self::library(library, folder, hash)
+    }
+
+    /// True if a file with this content holds this tokenizer: it was read from it, or is written like that in records.
+    pub(crate) fn is_content(&self, content: &[u8]) -> bool {
+        let files = blake3::hash(content).to_hex();
+        let with_end = || self.folder().eos.as_ref().is_some_and(|eos| hash_with_end(&files, eos) == self.hash());
+        let is_written = || match self.encoder() {
+            Encoder::Library(library) => library.to_json().is_ok_and(|json| json.as_bytes() == content),
+            _ => false,
+        };
+        files.as_str() == self.hash() || with_end() || is_written()
+    }
+
+    /// The tokens that the tokenizer's folder names.
+    pub(super) fn folder(&self) -> &FolderTokens {
+        &self.0.folder
     }
 
     pub(super) fn chars(characters: &BTreeSet<char>, hash: String) -> Self {
@@ -83,22 +118,22 @@ impl TextTokenizer {
             ids[character as usize] = id;
         }
         let characters = characters.iter().copied().collect();
-        Self::new(Encoder::Chars { characters, ids }, hash)
+        Self::new(Encoder::Chars { characters, ids }, FolderTokens::default(), hash)
     }
 
     pub fn bytes() -> Self {
-        Self::new(Encoder::Bytes, blake3::hash(b"bytes").to_hex().to_string())
+        Self::new(Encoder::Bytes, FolderTokens::default(), blake3::hash(b"bytes").to_hex().to_string())
     }
 
     /// A tokenizer of words, whose hash is that of the vocabulary.
     pub(super) fn words(words: WordVocabulary) -> Self {
         let hash = hash_parts(["words", &words.to_json()]);
-        Self::new(Encoder::Words(Box::new(words)), hash)
+        Self::new(Encoder::Words(Box::new(words)), FolderTokens::default(), hash)
     }
 
     /// The tokens of a vocabulary of `size` ids, whose text is not known. Their hash does not depend on the size: ids are ids.
     pub fn ids(size: usize) -> Self {
-        Self::new(Encoder::Ids(size), blake3::hash(b"ids").to_hex().to_string())
+        Self::new(Encoder::Ids(size), FolderTokens::default(), blake3::hash(b"ids").to_hex().to_string())
     }
 
     /// True if it encodes and decodes text; false if it knows ids alone.
@@ -110,15 +145,19 @@ impl TextTokenizer {
         &self.0.encoder
     }
 
-    /// The tokens of a prompt. A special token that is written out in it, such as `<|endoftext|>`, becomes that token. Without a tokenizer
-    /// of text a prompt is ids.
+    /// The tokens of a prompt. A special token that is written out in it, such as `<|endoftext|>`, becomes that token, as in Python's
+    /// `tokenizers`. Without a tokenizer of text a prompt is ids.
     ///
     /// # Errors
     /// If the tokenizer has no token for a character, or the text should be ids and is not.
     pub fn encode_prompt(&self, text: &str) -> Result<Vec<u32>> {
-        if let Encoder::Ids(size) = self.0.encoder {
-            return token_ids::parse(text, size)
-                .map_err(|message| DataError::Encode { context: excerpt(text), message });
+        let invalid = |message: String| DataError::Encode { context: excerpt(text), message };
+        match &self.0.encoder {
+            Encoder::Ids(size) => return token_ids::parse(text, *size).map_err(invalid),
+            Encoder::Library(library) => {
+                return library.encode_prompt(text).map_err(|message| invalid(cannot_encode(&message)));
+            }
+            Encoder::Chars { .. } | Encoder::Bytes | Encoder::Words(_) => {}
         }
         let mut out = Vec::new();
         let mut rest = text;
@@ -152,9 +191,9 @@ impl TextTokenizer {
     fn append_tokens(&self, text: &str, out: &mut Vec<u32>) -> Result<()> {
         let invalid = |message: String| DataError::Encode { context: excerpt(text), message };
         match &self.0.encoder {
-            Encoder::Library(library) => library
-                .encode(text, out)
-                .map_err(|message| invalid(format!("the tokenizer cannot encode this text: {message}")))?,
+            Encoder::Library(library) => {
+                library.encode(text, out).map_err(|message| invalid(cannot_encode(&message)))?;
+            }
             Encoder::Chars { characters, ids } => {
                 out.reserve(text.len());
                 for (i, character) in text.chars().enumerate() {
@@ -218,6 +257,11 @@ impl TextTokenizer {
         }
     }
 
+    /// True if `documents` documents in rows of `layout` follow one another without a token between them.
+    pub fn joins_documents(&self, layout: &Layout, documents: u64) -> bool {
+        documents > 1 && self.end_of_text().is_none() && !matches!(layout, Layout::Padded { .. })
+    }
+
     /// The name of the token `id`.
     pub(super) fn token_name(&self, id: u32) -> Option<String> {
         self.0.named.iter().find(|(_, other)| **other == id).map(|(name, _)| name.clone())
@@ -253,6 +297,31 @@ impl TextTokenizer {
         special.truncate(8);
         Err(format!("the tokenizer has no token {name:?}; its special tokens are {}", special.join(", ")))
     }
+}
+
+/// The name of the token between documents, as [`END_NAMES`] says; `folder` is the end that the tokenizer's folder names.
+fn end_of_text<'a>(
+    special: &[(String, u32)],
+    folder: Option<&'a str>,
+    is_token: impl Fn(&str) -> bool,
+) -> Option<&'a str> {
+    let is_special = |name: &&str| special.iter().any(|(special, _)| special == name);
+    let known = END_NAMES.into_iter().find(is_special).or(folder);
+    known.or_else(|| END_NAMES.into_iter().find(|name| is_token(name)))
+}
+
+/// True if tokenizers give the token between documents the name `name`.
+pub(super) fn is_end_name(name: &str) -> bool {
+    END_NAMES.contains(&name)
+}
+
+/// The content hash of a tokenizer whose files have the hash `files`, and whose folder names the token `end` between documents.
+fn hash_with_end(files: &str, end: &str) -> String {
+    hash_parts(["end of text", files, end])
+}
+
+fn cannot_encode(message: &str) -> String {
+    format!("the tokenizer cannot encode this text: {message}")
 }
 
 /// The start of a text, to identify it in a message.

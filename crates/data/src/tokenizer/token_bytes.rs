@@ -26,9 +26,10 @@ impl TextTokenizer {
 /// The bytes of the tokens of byte-level BPE, whose names have a character for each byte. `None` for any other tokenizer.
 pub(super) fn library_token_bytes(tokenizer: &Tokenizer, vocab_size: usize) -> Option<Arc<[u32]>> {
     let ModelWrapper::BPE(model) = tokenizer.get_model() else { return None };
+    let is_off = |text: &Option<String>| text.as_ref().is_none_or(String::is_empty);
     let is_plain = tokenizer.get_normalizer().is_none()
-        && model.continuing_subword_prefix.is_none()
-        && model.end_of_word_suffix.is_none();
+        && is_off(&model.continuing_subword_prefix)
+        && is_off(&model.end_of_word_suffix);
     if !is_plain || !splits_into_bytes(&serde_json::to_value(tokenizer.get_pre_tokenizer()).ok()?) {
         return None;
     }

@@ -5,10 +5,12 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use super::folder_tokens::FolderTokens;
 use super::library::LibraryTokenizer;
 use super::text_tokenizer::{Encoder, TextTokenizer};
 use super::word_vocabulary::WordVocabulary;
 use crate::error::{DataError, Result};
+use crate::fingerprint::hash_parts;
 use runner_files::{is_absent, read_regular};
 use runner_spec::experiment::Tokenizer;
 
@@ -19,9 +21,12 @@ struct TokenizerFile {
     format: u32,
     /// The tokenizer's content hash, as plans and manifests have it.
     hash: String,
-    /// BLAKE3 over `tokenizer`, so that a change is noticed.
+    /// BLAKE3 over `tokenizer`, and over `folder` if it is there, so that a change is noticed.
     blake3: String,
     kind: TokenizerKind,
+    /// The tokens that the tokenizer's folder named.
+    #[serde(default, skip_serializing_if = "FolderTokens::is_empty")]
+    folder: FolderTokens,
     tokenizer: String,
 }
 
@@ -54,8 +59,9 @@ impl TextTokenizer {
             Encoder::Words(words) => (TokenizerKind::Words, words.to_json()),
             Encoder::Ids(size) => (TokenizerKind::Ids, size.to_string()),
         };
-        let blake3 = blake3::hash(tokenizer.as_bytes()).to_hex().to_string();
-        let file = TokenizerFile { format: FORMAT, hash: self.hash().to_owned(), blake3, kind, tokenizer };
+        let folder = self.folder().clone();
+        let blake3 = content_hash(&tokenizer, &folder);
+        let file = TokenizerFile { format: FORMAT, hash: self.hash().to_owned(), blake3, kind, folder, tokenizer };
         let written = serde_json::to_string(&file).map(|text| text + "\n");
         written.map_err(|error| DataError::file(Path::new("tokenizer.json"), error.to_string()))
     }
@@ -72,7 +78,7 @@ impl TextTokenizer {
             let message = format!("format {}, this version reads format {FORMAT}", file.format);
             return Err(damaged(message));
         }
-        if blake3::hash(file.tokenizer.as_bytes()).to_hex().as_str() != file.blake3 {
+        if content_hash(&file.tokenizer, &file.folder) != file.blake3 {
             return Err(damaged("its content does not match its hash".to_owned()));
         }
         let hash = file.hash.clone();
@@ -87,7 +93,7 @@ impl TextTokenizer {
                 Self::words(words.map_err(damaged)?)
             }
             TokenizerKind::Library => {
-                Self::library(LibraryTokenizer::from_json(file.tokenizer.as_bytes(), path)?, hash)
+                Self::library(LibraryTokenizer::from_json(file.tokenizer.as_bytes(), path)?, file.folder, hash)
             }
         };
         if tokenizer.hash() == file.hash { Ok(tokenizer) } else { Err(damaged("it is another tokenizer's".to_owned())) }
@@ -129,6 +135,20 @@ impl TextTokenizer {
     }
 }
 
+/// The value of `TokenizerFile::blake3`.
+fn content_hash(tokenizer: &str, folder: &FolderTokens) -> String {
+    if folder.is_empty() {
+        return blake3::hash(tokenizer.as_bytes()).to_hex().to_string();
+    }
+    let name = |name: &Option<String>| name.clone().unwrap_or_default();
+    hash_parts([tokenizer, &name(&folder.bos), &name(&folder.eos)])
+}
+
+/// True if `content` is that of a run's tokenizer file, damaged or not.
+pub(super) fn is_tokenizer_file(content: &[u8]) -> bool {
+    serde_json::from_slice::<TokenizerFile>(content).is_ok()
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs;
@@ -149,7 +169,7 @@ mod tests {
             TextTokenizer::bytes(),
             TextTokenizer::chars(&"a b\"\n日".chars().collect(), "h".into()),
             TextTokenizer::words(WordVocabulary::from_json(words).unwrap()),
-            TextTokenizer::library(library, "g".into()),
+            TextTokenizer::library(library, FolderTokens::default(), "g".into()),
         ];
         for tokenizer in all {
             fs::write(&path, tokenizer.to_file().unwrap()).unwrap();

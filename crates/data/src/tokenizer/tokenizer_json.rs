@@ -11,7 +11,8 @@ use super::word_vocabulary::{UNKNOWN, WordVocabulary};
 use crate::error::{DataError, Result};
 
 impl TextTokenizer {
-    /// The content of a tokenizer.json that gives the same ids, except for two kinds of tokenizers.
+    /// The content of a tokenizer.json that gives the same ids, except for two kinds of tokenizers. A step that adds special tokens to each
+    /// text is left out, because [`encode_document`](Self::encode_document) adds none.
     ///
     /// `chars`: for a character that is not in the vocabulary, this program's error names the character; Python's `tokenizers` fails because
     /// there is no `[UNK]`.
@@ -23,14 +24,45 @@ impl TextTokenizer {
     /// # Errors
     /// If the tokenizer knows ids alone, or the `tokenizers` crate cannot write it.
     pub fn to_tokenizer_json(&self) -> Result<String> {
-        let json = match self.encoder() {
-            Encoder::Library(library) => return library.to_json(),
+        self.to_tokenizer_json_with(None)
+    }
+
+    /// [`to_tokenizer_json`](Self::to_tokenizer_json) with a step that puts the token `first`, an id and a name, in front of each text.
+    pub(super) fn to_tokenizer_json_with(&self, first: Option<(u32, &str)>) -> Result<String> {
+        let wrong = |error: serde_json::Error| DataError::file(Path::new("tokenizer.json"), error.to_string());
+        let mut json = match self.encoder() {
+            Encoder::Library(library) => {
+                let processor = post_processor(&library.post_processor().map_err(wrong)?, first);
+                return library.to_json_with(processor);
+            }
             Encoder::Chars { characters, .. } => characters_json(characters),
             Encoder::Bytes => bytes_json(),
             Encoder::Words(words) => words_json(words),
             Encoder::Ids(_) => return Err(DataError::setting("data.tokenizer.ids", "the model knows ids and no text")),
         };
-        serde_json::to_string(&json).map_err(|error| DataError::file(Path::new("tokenizer.json"), error.to_string()))
+        json["post_processor"] = post_processor(&Value::Null, first);
+        serde_json::to_string(&json).map_err(wrong)
+    }
+}
+
+/// The post-processor `given` without the steps that add special tokens to each text, and with one that puts the token `first` in front
+/// of it.
+fn post_processor(given: &Value, first: Option<(u32, &str)>) -> Value {
+    let steps = given["processors"].as_array().map_or(std::slice::from_ref(given), Vec::as_slice);
+    // This step sets offsets, and adds nothing.
+    let mut steps: Vec<Value> = steps.iter().filter(|step| step["type"] == "ByteLevel").cloned().collect();
+    steps.extend(first.map(|(id, name)| {
+        let part = |sequence: &str| {
+            [json!({"SpecialToken": {"id": name, "type_id": 0}}), json!({"Sequence": {"id": sequence, "type_id": 0}})]
+        };
+        let pair = [part("A"), part("B")].concat();
+        let mut tokens = Map::new();
+        tokens.insert(name.to_owned(), json!({"id": name, "ids": [id], "tokens": [name]}));
+        json!({"type": "TemplateProcessing", "single": part("A"), "pair": pair, "special_tokens": tokens})
+    }));
+    match steps.len() {
+        0 | 1 => steps.pop().unwrap_or_default(),
+        _ => json!({"type": "Sequence", "processors": steps}),
     }
 }
 
@@ -87,19 +119,22 @@ mod tests {
     use std::collections::HashMap;
     use std::path::Path;
 
+    use super::super::folder_tokens::FolderTokens;
     use super::super::library::LibraryTokenizer;
     use super::super::word_vocabulary::{WordVocabulary, split};
     use super::*;
+
+    fn library(json: &str) -> TextTokenizer {
+        let library = LibraryTokenizer::from_json(json.as_bytes(), Path::new("t")).unwrap();
+        TextTokenizer::library(library, FolderTokens::default(), "g".into())
+    }
 
     #[test]
     fn ids_and_text_are_the_same() {
         let text = "a b\n\tz\"é日 🙂\0 ab";
         for tokenizer in [TextTokenizer::bytes(), TextTokenizer::chars(&text.chars().collect(), "h".into())] {
             let json = tokenizer.to_tokenizer_json().unwrap();
-            let library = TextTokenizer::library(
-                LibraryTokenizer::from_json(json.as_bytes(), Path::new("t")).unwrap(),
-                "g".into(),
-            );
+            let library = library(&json);
             assert_eq!(
                 (library.vocab_size(), library.end_of_text()),
                 (tokenizer.vocab_size(), tokenizer.end_of_text())
@@ -116,10 +151,7 @@ mod tests {
             let tokenizer =
                 TextTokenizer::words(WordVocabulary::new(counts, lowercase, 1, &["[EOT]".to_owned()]).unwrap());
             let json = tokenizer.to_tokenizer_json().unwrap();
-            let library = TextTokenizer::library(
-                LibraryTokenizer::from_json(json.as_bytes(), Path::new("t")).unwrap(),
-                "g".into(),
-            );
+            let library = library(&json);
             assert_eq!(
                 (library.vocab_size(), library.end_of_text()),
                 (tokenizer.vocab_size(), tokenizer.end_of_text())
@@ -139,8 +171,7 @@ mod tests {
         let counts = ["ας", "ασ"].map(|word| (word.to_owned(), 1)).into();
         let tokenizer = TextTokenizer::words(WordVocabulary::new(counts, true, 1, &["<eos>".to_owned()]).unwrap());
         let json = tokenizer.to_tokenizer_json().unwrap();
-        let library =
-            TextTokenizer::library(LibraryTokenizer::from_json(json.as_bytes(), Path::new("t")).unwrap(), "g".into());
+        let library = library(&json);
         let both = |text: &str| {
             (tokenizer.decode(&tokenizer.encode_document(text).unwrap()), {
                 library.decode(&library.encode_document(text).unwrap())
@@ -154,8 +185,7 @@ mod tests {
     fn an_unseen_character_is_an_error_on_both_sides() {
         let tokenizer = TextTokenizer::chars(&"ab".chars().collect(), "h".into());
         let json = tokenizer.to_tokenizer_json().unwrap();
-        let library =
-            TextTokenizer::library(LibraryTokenizer::from_json(json.as_bytes(), Path::new("t")).unwrap(), "g".into());
+        let library = library(&json);
         assert!(tokenizer.encode_document("ac").is_err());
         assert!(library.encode_document("ac").unwrap_err().to_string().contains("[UNK]"));
     }

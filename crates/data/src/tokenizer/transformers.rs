@@ -2,38 +2,40 @@
 
 use serde_json::json;
 
+use super::folder_tokens::FolderTokens;
 use super::text_tokenizer::TextTokenizer;
 use runner_spec::data::{HfTokenizer, SpecialTokens};
 use runner_spec::experiment::Layout;
 use runner_spec::format::pretty_json;
 
 impl TextTokenizer {
-    /// The special tokens that rows of `layout` are made with, and their names. Packed rows have the token between documents, which
-    /// both begins and ends a document.
+    /// The special tokens that a model of rows of `layout` has, and their names: those that padded rows are made with; for packed rows
+    /// those of the folder that the tokenizer is from, otherwise the token between documents, which both begins and ends a document.
     #[must_use]
     pub fn special_tokens(&self, layout: &Layout) -> (SpecialTokens, [Option<String>; 3]) {
-        match layout {
-            Layout::Padded { bos, eos, pad, .. } => {
-                let [b, e, p] = [bos, eos, pad].map(|name| self.token_id(name).ok());
-                let name = |id: Option<u32>, name: &String| id.map(|_| name.clone());
-                (SpecialTokens { bos: b, eos: e, pad: p }, [name(b, bos), name(e, eos), name(p, pad)])
-            }
-            Layout::Packed { .. } | Layout::Columns { .. } => {
-                let end = self.end_of_text();
-                let name = end.and_then(|id| self.token_name(id));
-                let end = end.filter(|_| name.is_some());
-                (SpecialTokens { bos: end, eos: end, pad: None }, [name.clone(), name, None])
-            }
-        }
+        let end = self.end_of_text().and_then(|id| self.token_name(id));
+        let [bos, eos, pad] = match layout {
+            Layout::Padded { bos, eos, pad, .. } => [bos, eos, pad].map(|name| Some(name.clone())),
+            Layout::Packed { .. } | Layout::Columns { .. } => match self.folder() {
+                FolderTokens { bos: None, eos: None } => [end.clone(), end, None],
+                FolderTokens { bos, eos } => [bos.clone(), eos.clone().or(end), None],
+            },
+        };
+        let named = |name: Option<String>| name.and_then(|name| Some((self.token_id(&name).ok()?, name)));
+        let ((bos, bos_name), (eos, eos_name), (pad, pad_name)) =
+            (named(bos).unzip(), named(eos).unzip(), named(pad).unzip());
+        (SpecialTokens { bos, eos, pad }, [bos_name, eos_name, pad_name])
     }
 
-    /// The tokenizer for `transformers`, for a model that sees `context` tokens and was trained on rows of `layout`.
+    /// The tokenizer for `transformers`, for a model that sees `context` tokens and was trained on rows of `layout`. It puts the token in
+    /// front of a text that padded rows begin with, and no other: packed rows have special tokens between documents alone.
     ///
     /// # Errors
     /// If it has no such form; the message says why.
     pub fn to_hf(&self, layout: &Layout, context: usize) -> Result<HfTokenizer, String> {
-        let tokenizer = self.to_tokenizer_json().map_err(|error| error.to_string())? + "\n";
         let (special, names) = self.special_tokens(layout);
+        let first = special.bos.zip(names[0].as_deref()).filter(|_| matches!(layout, Layout::Padded { .. }));
+        let tokenizer = self.to_tokenizer_json_with(first).map_err(|error| error.to_string())? + "\n";
         let mut config = json!({
             "tokenizer_class": "PreTrainedTokenizerFast",
             "model_max_length": context,

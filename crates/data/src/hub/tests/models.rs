@@ -11,10 +11,12 @@ use runner_spec::experiment::{Data, HubModel, Layout, Source, Tokenizer};
 #[test]
 fn tokenizers_are_one_file_or_two() {
     let both = vec![("vocab.json", b"{}".to_vec()), ("merges.txt", b"#".to_vec()), ("config.json", b"{}".to_vec())];
+    let named = ["tokenizer.json", "tokenizer_config.json", "generation_config.json", "config.json", "vocab.json"];
     let files: Files = vec![
         ("models/gpt2", COMMIT, vec![("tokenizer.json", b"{}".to_vec()), ("vocab.json", b"{}".to_vec())]),
         ("models/own/pair", COMMIT, both),
         ("models/own/none", COMMIT, vec![("config.json", b"{}".to_vec())]),
+        ("models/own/named", COMMIT, named.map(|name| (name, b"{}".to_vec())).to_vec()),
     ];
     let server = Server::start(hub(files, None));
     let here = Here::new(&server.address);
@@ -35,6 +37,14 @@ fn tokenizers_are_one_file_or_two() {
     assert_eq!(one.pinned.tokenizer, Tokenizer::Hub(HubModel { name: "gpt2".to_owned(), revision: COMMIT.to_owned() }));
     let two = tokenizer("own/pair").unwrap();
     assert!(matches!(&two.local.tokenizer, Tokenizer::Gpt2 { vocab, merges } if vocab.is_file() && merges.is_file()));
+    // The files that name special tokens come with a tokenizer, and are not asked for once it is here.
+    let Tokenizer::File(path) = tokenizer("own/named").unwrap().local.tokenizer else { panic!() };
+    let folder = path.parent().unwrap();
+    assert!(named[..4].iter().all(|name| folder.join(name).is_file()) && !folder.join("vocab.json").exists());
+    fs::remove_file(folder.join("config.json")).unwrap();
+    let before = server.count();
+    tokenizer("own/named").unwrap();
+    assert_eq!(server.count(), before);
     let none = tokenizer("own/none").unwrap_err();
     assert!(none.contains("data.tokenizer.hub: model own/none (main) has neither tokenizer.json nor"), "{none}");
 }
