@@ -52,6 +52,7 @@ fn data() -> DataFacts {
         test: None,
         choice: None,
         weights: None,
+        joins_documents: false,
     }
 }
 

@@ -13,6 +13,7 @@ use super::output::{check_replaceable, print_result, print_to_stderr};
 use super::screen_observer::PreparationObserver;
 use runner_engine::opened_run::{OpenedRun, open_run};
 use runner_report::Screen;
+use runner_spec::data::NO_SEPARATOR;
 use runner_spec::model::layout::ParamLayout;
 use runner_spec::model::parameters;
 use runner_store::checkpoint;
@@ -151,6 +152,9 @@ fn hf(args: &ExportArgs, opened: &OpenedRun) -> anyhow::Result<WrittenFiles> {
         &mut PreparationObserver::new(&mut Screen::on_standard_error()),
     )?;
     let rows = &opened.experiment.data.layout;
+    if tokenizer.joins_documents(rows, opened.plan.data.train.documents) {
+        print_to_stderr(&format!("warning: {NO_SEPARATOR}"));
+    }
     let tokens = opened.plan.data.tokenizer_vocab;
     let export = HfExport {
         spec,

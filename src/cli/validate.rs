@@ -4,11 +4,13 @@ use clap::Args;
 
 use super::common::{ExperimentArgs, ThreadArgs, host_without_runs};
 use super::exit::{Exit, refuse};
-use super::output::print;
+use super::output::{print, print_to_stderr};
 use super::screen_observer::PreparationObserver;
+use runner_data::may_join_documents;
 use runner_engine::sweep::check_sweep;
 use runner_lab::sweep;
 use runner_report::Screen;
+use runner_spec::data::NO_SEPARATOR;
 use runner_spec::format::counted;
 
 #[derive(Debug, Args)]
@@ -30,6 +32,9 @@ pub(crate) fn run(args: &ValidateArgs) -> anyhow::Result<Exit> {
         return validate_sweep(args);
     }
     let loaded = args.experiment.load()?;
+    if may_join_documents(&loaded.experiment.data) {
+        print_to_stderr(&format!("warning: {NO_SEPARATOR}"));
+    }
     print(&if args.explain {
         runner_config::explain(&loaded.origins)
     } else {

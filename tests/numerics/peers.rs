@@ -399,6 +399,7 @@ fn replicas(experiment: &Experiment, rows: u64, ranks: usize, steps: u64) -> Vec
         test: None,
         choice: None,
         weights: None,
+        joins_documents: false,
     };
     let plan = compile(experiment, &data, &runner_machine::local_cluster::cpu_cluster(1)).unwrap();
     assert_eq!(plan.ranks.len(), ranks);

@@ -172,6 +172,8 @@ impl Preparation<'_> {
         let tokenizer = ModelTokenizer::of_rows(tokenizer, self.layout);
         let choice = request.choice.map(|set| self.load_choice(set, &tokenizer)).transpose()?;
         let (choice, choice_facts) = choice.unzip();
+        let splits = [Some(&train_facts), validation_facts.as_ref(), test_facts.as_ref()];
+        let documents = splits.into_iter().flatten().map(|split| split.documents).max().unwrap_or(0);
         let facts = DataFacts {
             tokenizer_vocab: tokenizer.text.vocab_size(),
             tokenizer_hash: tokenizer.text.hash().to_owned(),
@@ -180,6 +182,7 @@ impl Preparation<'_> {
             test: test_facts,
             choice: choice_facts,
             weights: None,
+            joins_documents: tokenizer.text.joins_documents(self.layout, documents),
         };
         let cache_locks = self.cache.take_locks(&data_key(|part| facts.hash_of(part)));
         let dataset = Dataset { train: train_split, validation: validation_split, test: test_split };

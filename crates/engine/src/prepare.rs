@@ -20,7 +20,7 @@ use runner_machine::host::Git;
 use runner_machine::local_cluster::{local_cluster, with_rank_locations};
 use runner_machine::numa::{NumaNodes, bind_thread};
 use runner_spec::cluster::ClusterFacts;
-use runner_spec::data::{DataFacts, WeightsFacts};
+use runner_spec::data::{DataFacts, NO_SEPARATOR, WeightsFacts};
 use runner_spec::experiment::{Experiment, WeightInit, WeightsSource};
 use runner_spec::model::InitialWeights;
 use runner_spec::plan::Plan;
@@ -241,7 +241,11 @@ pub fn prepare_evaluation(
     pool: &rayon::ThreadPool,
     observer: &mut dyn RunObserver,
 ) -> Result<EvaluationData, EngineError> {
-    Ok(with_progress(observer, |report| pool.install(|| runner_data::prepare_evaluation(request, report)))?)
+    let data = with_progress(observer, |report| pool.install(|| runner_data::prepare_evaluation(request, report)))?;
+    if data.joins_documents {
+        observer.observe(&RunEvent::Warning(NO_SEPARATOR));
+    }
+    Ok(data)
 }
 
 /// Prepares the data of `experiment`, with the facts of the weights that it starts from.

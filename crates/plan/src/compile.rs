@@ -9,7 +9,7 @@ use crate::hash::{math_hash, plan_hash};
 use crate::run_length::run_steps;
 use crate::{check, devices, memory_shortage, ranks};
 use runner_spec::cluster::ClusterFacts;
-use runner_spec::data::{DataFacts, SplitFacts};
+use runner_spec::data::{DataFacts, NO_SEPARATOR, SplitFacts};
 use runner_spec::experiment::ParallelMode;
 use runner_spec::experiment::{
     Decay, DecayTarget, EvalLoss, Experiment, Family, Layout, Model, Optimizer, PaddingMask, Precision, Recompute,
@@ -43,6 +43,7 @@ pub fn compile(experiment: &Experiment, data: &DataFacts, cluster: &ClusterFacts
     let model = model_spec(experiment, data)?;
     notes.extend(data.weights.as_ref().and_then(|w| vocabulary_note(w.vocab_size, model.vocab_size)));
     let mut warnings: Vec<String> = unused_vocabulary(experiment, data).into_iter().collect();
+    warnings.extend(data.joins_documents.then(|| NO_SEPARATOR.to_owned()));
     let length = row_length(experiment)?;
     let (sequences, micro_batch) = batch_sizes(experiment)?;
     let mask_padding = matches!(experiment.data.layout, Layout::Padded { mask: PaddingMask::CausalAndPadding, .. });

@@ -1,7 +1,7 @@
 //! The plan's hash: blake3 over a canonical JSON of all that determines the run's numbers.
 //!
 //! It covers the programs, and the content hashes of data and tokenizer. It leaves out names, log and checkpoint periods, thread
-//! counts and peak rates, since none of them changes a number, paths of files, and the bytes of text that tokens stand for.
+//! counts and peak rates, since none of them changes a number, paths of files, and what is known of the text that tokens stand for.
 
 use serde_json::json;
 
@@ -63,7 +63,7 @@ fn format_of<'a>(program: &Program, [f32, bf16, bf16_state]: [&'a str; 3]) -> &'
 /// Hashes the arguments as JSON with sorted keys, in which order serde_json keeps them, and no blanks; numbers in their shortest form that
 /// reads back, which does not depend on the platform.
 fn hash(format: &str, data: &DataFacts, programs: &[Program]) -> String {
-    let mut data = data.clone();
+    let mut data = DataFacts { joins_documents: false, ..data.clone() };
     for split in [Some(&mut data.train), data.validation.as_mut(), data.test.as_mut()].into_iter().flatten() {
         split.text = None;
     }

@@ -96,6 +96,7 @@ pub fn data() -> DataFacts {
         test: None,
         choice: Some(ChoiceFacts { items: 50, hash: "beef".to_owned() }),
         weights: None,
+        joins_documents: false,
     }
 }
 

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::serde_defaults::is_default;
+
 /// The facts about prepared data that a plan depends on. They are part of the plan and of its hash.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DataFacts {
@@ -18,7 +20,14 @@ pub struct DataFacts {
     /// The weights that training starts from, if they are not drawn.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weights: Option<WeightsFacts>,
+    /// True if documents follow one another without a token between them. It is not part of plan hashes.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub joins_documents: bool,
 }
+
+/// The warning about [`DataFacts::joins_documents`].
+pub const NO_SEPARATOR: &str = "the tokenizer has no end-of-text token: nothing separates the documents; name one as `eos_token` in a \
+                                tokenizer_config.json beside its tokenizer.json, or choose a tokenizer that has one";
 
 /// A part of the data of a run, which has a content hash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -34,6 +34,8 @@ pub struct EvaluationData {
     /// The rows whose loss is measured.
     pub rows: Option<Split>,
     pub choice: Option<Vec<ChoiceItem>>,
+    /// True if documents of the text follow one another without a token between them.
+    pub joins_documents: bool,
     /// The data of a run, whose locks keep the rows in the cache.
     _run: Option<Prepared>,
     /// The locks that keep the rows of other text in the cache.
@@ -46,6 +48,7 @@ impl From<Prepared> for EvaluationData {
         Self {
             rows: prepared.dataset.validation.clone(),
             choice: prepared.choice.take(),
+            joins_documents: prepared.facts.joins_documents,
             _run: Some(prepared),
             _cache_locks: Vec::new(),
         }
@@ -77,20 +80,22 @@ pub fn prepare_evaluation(
         report: progress,
         origins: RefCell::default(),
     };
-    let rows = |source: &Source| -> Result<(Split, Vec<File>)> {
+    let rows = |source: &Source| -> Result<(Split, (Vec<File>, u64))> {
         let source = preparation.locate(source, SplitName::Validation)?;
         let padding = padding_tokens(request.layout, tokenizer)?;
         let tokens = preparation.load_tokens(&source, tokenizer)?;
         let range = 0..tokens.units(padding);
         let (split, _) = preparation.cut_split(&tokens, tokenizer, padding, &range, source.split.key())?;
-        Ok((split, preparation.cache.take_locks(&source.hash)))
+        Ok((split, (preparation.cache.take_locks(&source.hash), tokens.documents)))
     };
-    let (rows, locks) = request.text.map(rows).transpose()?.unzip();
+    let (rows, taken) = request.text.map(rows).transpose()?.unzip();
+    let (locks, documents) = taken.unwrap_or_default();
     let choice = request.choice.map(|set| preparation.load_choice(set, request.tokenizer)).transpose()?;
     Ok(EvaluationData {
         rows,
         choice: choice.map(|(items, _)| items),
+        joins_documents: tokenizer.joins_documents(request.layout, documents),
         _run: None,
-        _cache_locks: locks.unwrap_or_default(),
+        _cache_locks: locks,
     })
 }

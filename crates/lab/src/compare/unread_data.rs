@@ -85,6 +85,7 @@ pub fn assume_data_hashed(experiment: &Experiment, rows: u64, hash: impl Fn(&[Va
             }),
             _ => None,
         },
+        joins_documents: false,
     }
 }
 
