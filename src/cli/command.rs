@@ -107,9 +107,16 @@ pub(crate) fn run() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => {
             let error = suggestions::with_tip(error, &Cli::command());
-            // Help or a version that cannot be written is an error. A failure of standard error cannot be reported.
+            if error.use_stderr() {
+                // The error quotes arguments, which may be the names of foreign files.
+                let text = error.render();
+                let text = if console::colors_enabled_stderr() { text.ansi().to_string() } else { text.to_string() };
+                print_to_stderr(text.trim_end());
+                return ExitCode::from(error.exit_code() as u8);
+            }
+            // Help or a version that cannot be written is an error.
             return match error.print() {
-                Err(failure) if !error.use_stderr() && !is_reader_gone(&failure) => {
+                Err(failure) if !is_reader_gone(&failure) => {
                     print_to_stderr(&format!("error: standard output: {failure}"));
                     Exit::Failed.into()
                 }
@@ -118,7 +125,8 @@ pub(crate) fn run() -> ExitCode {
         }
     };
     set_verbose(cli.verbose);
-    match variables.and_then(|()| execute(&cli.command)) {
+    let clock = runner_store::time::check_clock().map_err(anyhow::Error::msg);
+    match clock.and(variables).and_then(|()| execute(&cli.command)) {
         Ok(exit) => exit.into(),
         Err(error) => {
             print_to_stderr(&render(&error, console::colors_enabled_stderr()));

@@ -11,7 +11,7 @@ use clap_complete::env::{Bash, CompleteEnv, EnvCompleter, Fish, Zsh};
 
 use super::common::RUNS;
 use super::exit::Exit;
-use super::output::print;
+use super::output::print_content;
 use runner_lab::sweep_dir;
 use runner_store::catalog;
 use runner_store::files::file_name;
@@ -48,7 +48,7 @@ pub(crate) fn run(args: &CompletionsArgs) -> anyhow::Result<Exit> {
     let program = program.to_str().context("the program's path is not UTF-8")?;
     let mut script = Vec::new();
     completer.write_registration(REQUEST, "runner", "runner", program, &mut script)?;
-    print(&String::from_utf8_lossy(&script))?;
+    print_content(&String::from_utf8_lossy(&script))?;
     Ok(Exit::Done)
 }
 

@@ -3,6 +3,7 @@
 use std::io::{self, BufRead, IsTerminal, Write};
 
 use super::exit::refuse;
+use runner_spec::safe_text::terminal_text;
 
 /// Asks `question` on the terminal. Any answer but `y` or `yes` is a no.
 ///
@@ -12,7 +13,7 @@ pub(super) fn confirmed(question: &str) -> anyhow::Result<bool> {
     if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
         refuse!("there is no terminal to ask on: give --yes to remove without asking");
     }
-    write!(io::stderr(), "{question} [y/N] ")?;
+    write!(io::stderr(), "{} [y/N] ", terminal_text(question))?;
     io::stderr().flush()?;
     let mut answer = String::new();
     io::stdin().lock().read_line(&mut answer)?;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand};
 
 use super::exit::{Exit, refuse};
-use super::output::{print, print_to_stderr, write_file};
+use super::output::{print_content, print_to_stderr, write_file};
 use super::text_source::printable_path;
 use runner_files::parent_folder;
 use runner_template::source::read;
@@ -57,7 +57,7 @@ pub(crate) fn run(args: &ImportArgs) -> anyhow::Result<Exit> {
     let checked = imported.check(args.out.as_deref().unwrap_or(Path::new("standard output")));
     match &args.out {
         Some(out) => write_file(out, imported.text.as_bytes(), args.force)?,
-        None => print(&imported.text)?,
+        None => print_content(&imported.text)?,
     }
     if let Err(mistakes) = checked {
         let mistakes = mistakes.render_mistakes(console::colors_enabled_stderr());

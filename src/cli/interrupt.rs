@@ -4,13 +4,11 @@
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
-use std::thread;
 use std::time::{Duration, Instant};
-
-use anyhow::Context;
 
 use runner_engine::launched::LaunchedRank;
 use runner_engine::stop::StopSwitch;
+use runner_machine::threads;
 
 use super::exit::Exit;
 use super::output::print_to_stderr;
@@ -88,7 +86,10 @@ impl Interrupt {
             let text = "\nfinishing the step, then saving; a second signal ends this command at once";
             report(text.to_owned(), Duration::ZERO);
         })
-        .context("signal handler")?;
+        .map_err(|error| match error {
+            ctrlc::Error::System(error) => threads::explain_start_error("the thread that receives signals", &error),
+            other => std::io::Error::other(other),
+        })?;
         // The handler is for all three signals at once; under nohup a hangup must stay ignored.
         if hangup_ignored {
             ignore_signal(libc::SIGHUP);
@@ -143,13 +144,17 @@ enum SignalMeaning {
 /// delay the next signal or the exit.
 fn report(text: String, timeout: Duration) {
     let (written, is_written) = mpsc::channel();
+    let text = Arc::<str>::from(text);
+    let shared = Arc::clone(&text);
     let write = move || {
-        print_to_stderr(&text);
+        print_to_stderr(&shared);
         // The receiver stops waiting after `timeout`.
         let _ = written.send(());
     };
-    if thread::Builder::new().name("interrupt".to_owned()).spawn(write).is_ok() {
-        let _ = is_written.recv_timeout(timeout);
+    match threads::spawn("interrupt", write) {
+        Ok(_) => _ = is_written.recv_timeout(timeout),
+        // Then this thread writes, even if it has to wait.
+        Err(_) => print_to_stderr(&text),
     }
 }
 

@@ -9,6 +9,7 @@ use clap::Args;
 use super::exit::{Exit, RequestError, refuse};
 use super::model_args::ModelArgs;
 use runner_compute::kernels::on_host;
+use runner_files::read_regular_text;
 use runner_report::Screen;
 
 #[derive(Debug, Clone, Args)]
@@ -27,7 +28,7 @@ pub(crate) struct LogitsArgs {
 /// If there is no such run or checkpoint, or the tokens are not rows that its model can read.
 pub(crate) fn run(args: &LogitsArgs) -> anyhow::Result<Exit> {
     let opened = args.model.open(&mut Screen::on_standard_error())?;
-    let text = std::fs::read_to_string(&args.tokens).with_context(|| args.tokens.display().to_string())?;
+    let text = read_regular_text(&args.tokens).with_context(|| args.tokens.display().to_string())?;
     let rows: Vec<Vec<u32>> =
         serde_json::from_str(&text).map_err(|e| RequestError(format!("{}: {e}", args.tokens.display())))?;
     let spec = opened.spec();

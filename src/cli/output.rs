@@ -1,5 +1,6 @@
 //! Standard output and error of commands that print a result and end, and the files that they write.
 
+use std::borrow::Cow;
 use std::io::{self, ErrorKind, Write};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,14 +11,25 @@ use super::exit::{Exit, refuse};
 use runner_files::{OutputFile, parent_folder, special_file_kind};
 use runner_report::{Screen, is_reader_gone};
 use runner_spec::format::printable;
+use runner_spec::safe_text::{SafeJson, terminal_text};
 use runner_store::StoreError;
 
-/// Writes `text` to standard output. A reader that closes the pipe early (`runner runs | head -1`), or its terminal, is not an error.
+/// Writes `text` for a person to standard output, without characters that steer a terminal. A reader that closes the pipe early
+/// (`runner runs | head -1`), or its terminal, is not an error.
 ///
 /// # Errors
 /// If it cannot be written for another reason, such as a full disk.
 pub(crate) fn print(text: &str) -> anyhow::Result<()> {
-    print_to(&mut io::stdout().lock(), text)
+    print_to(&mut io::stdout().lock(), &terminal_text(text))
+}
+
+/// Writes `text` for other programs, such as a script, to standard output. Only a terminal gets it without characters that steer it.
+///
+/// # Errors
+/// Those of [`print`].
+pub(crate) fn print_content(text: &str) -> anyhow::Result<()> {
+    let shown = if console::user_attended() { Cow::Owned(printable(text)) } else { Cow::Borrowed(text) };
+    print_to(&mut io::stdout().lock(), &shown)
 }
 
 fn print_to(out: &mut dyn Write, text: &str) -> anyhow::Result<()> {
@@ -73,7 +85,7 @@ pub(crate) fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
 }
 
 fn print_json_to(out: impl Write, value: &impl serde::Serialize) -> anyhow::Result<()> {
-    let mut out = io::BufWriter::with_capacity(64 << 10, out);
+    let mut out = SafeJson(io::BufWriter::with_capacity(64 << 10, out));
     ignore_closed_pipe(match serde_json::to_writer_pretty(&mut out, value) {
         Ok(()) => out.write_all(b"\n").and_then(|()| out.flush()),
         Err(error) if error.is_io() => Err(error.into()),
@@ -161,10 +173,10 @@ pub(crate) fn print_detail(text: impl FnOnce() -> String) {
     }
 }
 
-/// Writes a line to standard error.
+/// Writes a line to standard error, without characters that steer a terminal.
 pub(crate) fn print_to_stderr(text: &str) {
     // A failure of standard error cannot be reported.
-    let _ = writeln!(io::stderr(), "{text}");
+    let _ = writeln!(io::stderr(), "{}", terminal_text(text));
 }
 
 #[cfg(test)]

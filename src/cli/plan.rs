@@ -9,6 +9,7 @@ use super::output::{check_picture_path, print_detail, print_result, write_file};
 use super::screen_observer::PreparationObserver;
 use runner_config::LoadOptions;
 use runner_engine::prepare::{local_devices, prepare_inputs};
+use runner_files::read_regular_text;
 use runner_lab::compare::unread_data::assume_data_hashed;
 use runner_plan::compile;
 use runner_plan::render::{RenderOptions, render};
@@ -92,7 +93,7 @@ fn read_cluster(text: &str) -> anyhow::Result<ClusterFacts> {
         return runner_machine::cluster_description::named_cluster(text)
             .map_err(|e| RequestError(e.to_string()).into());
     }
-    let content = std::fs::read_to_string(path).map_err(|e| RequestError(format!("{text}: {e}")))?;
+    let content = read_regular_text(path).map_err(|e| RequestError(format!("{text}: {e}")))?;
     runner_machine::cluster_description::cluster_from_yaml(&content)
         .map_err(|e| RequestError(format!("{text}: {e}")).into())
 }

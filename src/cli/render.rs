@@ -7,9 +7,8 @@ use clap::Args;
 
 use super::common::TemplateArgs;
 use super::exit::{Exit, refuse};
-use super::output::print;
+use super::output::print_content;
 use runner_config::LoadOptions;
-use runner_spec::format::printable;
 use runner_template::Rendered;
 use runner_template::source::read;
 
@@ -39,11 +38,7 @@ pub(crate) fn run(args: &RenderArgs) -> anyhow::Result<Exit> {
     if !out.is_empty() && !out.ends_with('\n') {
         out.push('\n');
     }
-    // A terminal does not get control characters; a file gets the text unchanged.
-    if console::user_attended() {
-        out = printable(&out);
-    }
-    print(&out)?;
+    print_content(&out)?;
     Ok(Exit::Done)
 }
 

@@ -9,7 +9,7 @@ use super::common::RunsFolderArgs;
 use super::completions::{runs_completer, sweeps_completer};
 use super::exit::{Exit, RequestError, refuse};
 use super::interrupt::Interrupt;
-use super::output::{check_replaceable, print, print_result, print_to_stderr, write_file_as};
+use super::output::{check_replaceable, print, print_content, print_result, print_to_stderr, write_file_as};
 use runner_files::open_regular;
 use runner_lab::sweep_dir;
 use runner_report::html::{LiveReport, PAGE_PREFIX, Page, ReportError, ReportRequest, read_page_data};
@@ -68,7 +68,7 @@ pub(crate) fn run(args: &ReportArgs) -> anyhow::Result<Exit> {
     let data = read_page_data(&request).map_err(as_request)?;
     let page = Page::new(&data, false)?;
     if standard {
-        print(&page.html)?;
+        print_content(&page.html)?;
         return Ok(Exit::Done);
     }
     write_file_as(output, page.html.as_bytes(), true, data.is_private)?;
@@ -126,8 +126,7 @@ fn serve(port: u16, request: ReportRequest) -> anyhow::Result<Exit> {
     let live = LiveReport::bind(port, request).map_err(as_request)?;
     print(&format!("http://{}/\n", live.address()))?;
     print_to_stderr("press Ctrl-C to stop");
-    live.serve()?;
-    Ok(Exit::Done)
+    match live.serve()? {}
 }
 
 /// Marks wrong requests as such, for the exit code.

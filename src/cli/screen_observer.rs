@@ -2,7 +2,6 @@
 
 use std::path::Path;
 
-use anyhow::Context;
 use runner_engine::error::EngineError;
 use runner_engine::event_lines::EventLines;
 use runner_engine::observer::{RunEvent, RunObserver};
@@ -39,7 +38,7 @@ impl ScreenObserver {
     /// # Errors
     /// If there is no thread to print from.
     pub(crate) fn new(mode: OutputMode, resuming_command: Option<String>) -> anyhow::Result<Self> {
-        let printer = Printer::new(mode).context("starting a thread")?;
+        let printer = Printer::new(mode)?;
         Ok(Self { lines: EventLines::new(1), printer, name: String::new(), up_to_date: None, resuming_command })
     }
 

@@ -8,7 +8,7 @@ use clap::{Args, Subcommand};
 
 use super::common::{TemplateArgs, ThreadArgs, cache_dir, host_without_runs};
 use super::exit::{Exit, RequestError, refuse};
-use super::output::{check_replaceable, print, print_json, print_result, write_file};
+use super::output::{check_replaceable, print, print_content, print_json, print_result, write_file};
 use super::screen_observer::PreparationObserver;
 use super::text_source::{SourceArgs, find_tokenizer, load_text_source, printable_path, reword_for_flags};
 use runner_data::{TextTokenizer, load_tokenizer, train_tokenizer};
@@ -214,9 +214,7 @@ fn decode(args: &DecodeArgs) -> anyhow::Result<Exit> {
         Err(_) => Err(RequestError(format!("{:?} is not an id", printable(word)))),
     };
     let ids = words.map(parse).collect::<Result<Vec<_>, _>>()?;
-    let text = loaded.decode(&ids);
-    // A terminal does not get control characters; a file or a program gets the text unchanged.
-    print(&(if console::user_attended() { printable(&text) } else { text } + "\n"))?;
+    print_content(&(loaded.decode(&ids) + "\n"))?;
     Ok(Exit::Done)
 }
 

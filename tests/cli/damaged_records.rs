@@ -1,11 +1,13 @@
 //! Damaged and incomplete records: what is lost is named, and nothing uncertain counts without a word.
 
 use std::fs;
-use std::path::PathBuf;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use serde_json::Value;
 
-use crate::sandbox::{Finished, RunFolder, Sandbox, names_in};
+use crate::sandbox::{Finished, RunFolder, Sandbox, names_in, wait_until};
 
 const STEPS: u64 = 30;
 
@@ -491,4 +493,77 @@ fn runs_are_read_without_a_home_folder() {
     }
     let finished = homeless("apply exp.yaml --new --threads 1");
     assert!(finished.code == 2 && finished.text().contains("no home folder: set RUNNER_CACHE"), "{}", finished.text());
+}
+
+/// The files in `folder` and below.
+fn files_below(folder: &Path) -> Vec<PathBuf> {
+    let paths = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    paths.flat_map(|path| if path.is_dir() { files_below(&path) } else { vec![path] }).collect()
+}
+
+/// Opening a pipe waits for a writer, which never comes.
+#[test]
+fn no_command_waits_for_a_pipe_in_place_of_a_file_of_a_run() {
+    let sandbox = new_sandbox(&[]);
+    sandbox.expect(0, "apply exp.yaml --threads 1 --quiet --set log.tensorboard=true");
+    let run = sandbox.only_run();
+    let id = run.id();
+    let aside = sandbox.path("aside");
+    for file in files_below(&run.path("")) {
+        fs::rename(&file, &aside).unwrap();
+        assert!(Command::new("mkfifo").arg(&file).status().unwrap().success());
+        for command in [
+            "runs",
+            "gc",
+            &format!("runs show {id}"),
+            &format!("resume {id} --threads 1"),
+            &format!("fork {id} --from 20 --new --threads 1 --until-step 21"),
+            &format!("reproduce {id} --check --threads 1"),
+            &format!("sample {id} --prompt 1 --threads 1"),
+            &format!("eval {id} --threads 1"),
+            &format!("report {id} -o report.html --force"),
+            &format!("compare {id} {id}"),
+            &format!("diff {id} exp.yaml --threads 1"),
+            &format!("export {id} --to safetensors weights --force"),
+            &format!("export-metrics {id} --csv metrics.csv --force"),
+            &format!("runs tag {id} +seen"),
+        ] {
+            let mut process = sandbox.spawn(command);
+            wait_until(&format!("`{command}` ends beside the pipe {}", file.display()), || process.has_ended());
+        }
+        fs::remove_file(&file).unwrap();
+        fs::rename(&aside, &file).unwrap();
+    }
+}
+
+#[test]
+fn nothing_is_written_through_a_link_out_of_a_run() {
+    let sandbox = new_sandbox(&[]);
+    for name in ["tensorboard", "checkpoints", "ranks", "metrics.jsonl", "log.txt", "lock"] {
+        // Only ranks that are processes have logs.
+        let layout = "--set parallel.mode=ddp --set parallel.replicas=2 --set batch.micro_batch=4";
+        let layout = if name == "ranks" { layout } else { "" };
+        sandbox.expect(
+            0,
+            &format!("apply exp.yaml --threads 1 --set log.tensorboard=true {layout} --quiet --until-step 10"),
+        );
+        let run = sandbox.only_run();
+        let (path, outside) = (run.path(name), sandbox.path("outside"));
+        fs::create_dir(&outside).unwrap();
+        if path.is_dir() {
+            fs::remove_dir_all(&path).unwrap();
+            symlink(&outside, &path).unwrap();
+        } else {
+            fs::remove_file(&path).unwrap();
+            symlink(outside.join(name), &path).unwrap();
+        }
+        let finished = sandbox.run(&format!("resume {} --threads 1", run.id()));
+        let text = finished.text();
+        assert!(text.contains("this is a symbolic link"), "{name}: {text}");
+        // The event file is for other programs: the run continues without it.
+        assert_eq!(finished.code, i32::from(name != "tensorboard"), "{name}: {text}");
+        assert_eq!(names_in(&outside), Vec::<String>::new(), "{name}: {text}");
+        fs::remove_dir(&outside).unwrap();
+        fs::remove_dir_all(run.path("")).unwrap();
+    }
 }

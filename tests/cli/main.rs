@@ -20,6 +20,7 @@ mod http;
 mod hub;
 mod interrupts;
 mod launchers;
+mod limits;
 mod links;
 mod messages;
 mod models;

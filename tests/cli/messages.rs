@@ -171,3 +171,63 @@ fn a_link_stays_where_its_target_is_written() {
     }
     assert_eq!(sandbox.names_in("elsewhere").len(), 5, "nothing temporary stays");
 }
+
+#[test]
+fn foreign_text_does_not_steer_the_terminal() {
+    let sandbox = new_sandbox();
+    sandbox.expect(0, "apply exp.yaml --threads 1 --quiet");
+    let run = sandbox.only_run();
+    // Clears the screen, sets the title, hides text, and reverses it; one sequence has the one character C1 in place of ESC [.
+    let evil = "\u{1b}[2J\u{1b}]0;x\u{7}\u{1b}[8m\u{9b}2J\u{202e}\u{2066}\u{200b}\r";
+    let file = format!("{evil}.yaml");
+    sandbox.write(&file, format!("{evil}: 1\n"));
+    sandbox.write("bad.json", format!("{{\"{evil}\": 1}}"));
+    sandbox.write("names.jsonl", "{\"\\u001b[2J\\u202e\": \"text\"}\n");
+    let plan = sandbox.read(run.path("plan.json"));
+    let variant = serde_json::to_string(&format!("gpt2{evil}")).unwrap();
+    for (title, damaged) in [
+        ("variant", plan.replace("\"gpt2\"", &variant)),
+        ("field", plan.replacen('{', &format!("{{{}: 1,", serde_json::to_string(evil).unwrap()), 1)),
+        ("name", plan.clone()),
+        ("status", plan),
+    ] {
+        sandbox.write(run.path("plan.json").to_str().unwrap(), damaged);
+        if title == "name" || title == "status" {
+            let mut manifest = run.manifest();
+            manifest[title] = format!("{}{evil}", manifest[title].as_str().unwrap()).into();
+            run.write_unsealed("manifest.json", manifest);
+        }
+        for arguments in [
+            vec!["plan", &file],
+            vec!["plan", &format!("none{file}")],
+            vec!["validate", &file],
+            vec!["apply", "exp.yaml", evil],
+            vec!["apply", "exp.yaml", "--set", &format!("{evil}=1")],
+            vec![evil],
+            vec!["render", &format!("{file}.j2")],
+            vec!["runs", "show", evil],
+            vec!["runs", "show", "exp"],
+            vec!["runs"],
+            vec!["runs", "--json"],
+            vec!["sample", "exp", "--prompt", evil, "--threads", "1"],
+            vec!["sample", "exp", "--prompt", "1", "--threads", "1", "--json"],
+            vec!["eval", "exp", "--weights", evil],
+            vec!["report", "exp", "-o", "r.html", "--force"],
+            vec!["diff", "exp", &file],
+            vec!["compare", "exp", "exp"],
+            vec!["export", "exp", "--to", "safetensors", evil],
+            vec!["import", "config", "bad.json"],
+            vec!["data", "inspect", "names.jsonl", "--tokenizer", "bytes", "--threads", "1"],
+            vec!["data", "prepare", &file, "--tokenizer", "bytes", "--to", "nanogpt", evil, "--threads", "1"],
+            vec!["tokenizer", "encode", "--tokenizer", "bytes", evil],
+        ] {
+            let finished = sandbox.run(&arguments);
+            let text = finished.text();
+            let is_bad = |c: char| (c.is_control() && c != '\n' && c != '\t') || "\u{202e}\u{2066}\u{200b}".contains(c);
+            assert!(!text.contains(is_bad), "{title}, {arguments:?}: {text:?}");
+            if arguments.contains(&"--json") && finished.code == 0 {
+                finished.json();
+            }
+        }
+    }
+}

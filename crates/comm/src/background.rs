@@ -3,11 +3,12 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 
 use super::error::{CommError, OperationKind};
 use super::lock::lock_or_recover;
 use super::rank_status::RankStatus;
+use runner_machine::threads;
 use runner_spec::panics::panic_message;
 
 type OperationResult = Result<(), CommError>;
@@ -36,7 +37,7 @@ impl JobThread {
                 let _ = result.send(ended);
             }
         };
-        let handle = thread::Builder::new().name(format!("comm {rank}")).spawn(run).map_err(CommError::Thread)?;
+        let handle = threads::spawn(&format!("comm {rank}"), run).map_err(CommError::Thread)?;
         Ok(Self { jobs, handle })
     }
 }

@@ -40,7 +40,7 @@ pub enum CommError {
     Device { operation: OperationKind, rank: usize, what: String },
     #[error("a started operation panicked: {0}")]
     Panicked(String),
-    #[error("no thread for started operations: {0}")]
+    #[error("{0}")]
     Thread(#[source] std::io::Error),
     #[error(transparent)]
     Tensor(#[from] candle_core::Error),

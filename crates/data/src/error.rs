@@ -31,6 +31,9 @@ pub enum DataError {
     TokenBeyondVocabulary { what: String, token: u32, position: u64, vocabulary: usize, key: &'static str },
     #[error(transparent)]
     Hub(#[from] HubError),
+    /// The system refuses threads.
+    #[error("{0}")]
+    Threads(String),
     #[error("row {row} was asked for, of {rows}")]
     NoSuchRow { row: u64, rows: u64 },
     /// A cache entry is cut short, or another program wrote it. Preparing again replaces it.
@@ -82,7 +85,7 @@ impl DataError {
                 matches!(source.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidInput)
             }
             Self::Hub(error) => error.is_request(),
-            Self::Changed { .. } | Self::NoSuchRow { .. } | Self::Damaged { .. } => false,
+            Self::Changed { .. } | Self::Threads(_) | Self::NoSuchRow { .. } | Self::Damaged { .. } => false,
             _ => true,
         }
     }

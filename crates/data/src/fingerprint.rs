@@ -4,7 +4,7 @@
 //! A program may give a file any modification time. The time of the last status change is set by the system, so that no other content has
 //! the same one, except within a tick of the clock: a file that is as new as that is hashed again.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::Read as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::cache::DataCache;
 use super::error::{DataError, Result};
+use runner_files::open_regular;
 
 const BLOCK_BYTES: usize = 1 << 20;
 
@@ -106,7 +107,7 @@ fn is_new(seconds: i64) -> bool {
 }
 
 pub(super) fn hash_file(path: &Path, progress: &dyn Fn(u64)) -> Result<String> {
-    let mut file = File::open(path).map_err(DataError::io(path))?;
+    let mut file = open_regular(path).map_err(DataError::io(path))?;
     let mut hasher = blake3::Hasher::new();
     let mut block = vec![0; BLOCK_BYTES];
     loop {
@@ -147,6 +148,7 @@ pub(super) fn hash_parts<'a>(parts: impl IntoIterator<Item = &'a str>) -> String
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
+    use std::fs::File;
     use std::time::Duration;
 
     use super::*;

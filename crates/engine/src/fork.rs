@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use runner_config::{LoadOptions, Loaded};
-use runner_files::is_absent;
+use runner_files::{is_absent, read_regular_text};
 use runner_lab::stored_plan;
 use runner_spec::diagnostic::ConfigError;
 use runner_spec::experiment::{Experiment, Tokenizer, WeightInit, WeightsSource};
@@ -119,7 +119,7 @@ fn load_changed_settings(
     observer: &mut dyn RunObserver,
 ) -> Result<Loaded, EngineError> {
     let file = run_dir::resolved_file(&parent.path)?;
-    let text = std::fs::read_to_string(&file).map_err(EngineError::io(format!("reading {}", file.display())))?;
+    let text = read_regular_text(&file).map_err(EngineError::io(format!("reading {}", file.display())))?;
     let mut sets = request.options.overrides.clone();
     if let Some(name) = &request.name {
         // A JSON string is a YAML string.

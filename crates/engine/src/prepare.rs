@@ -19,6 +19,7 @@ use runner_files::is_absent;
 use runner_machine::host::Git;
 use runner_machine::local_cluster::{local_cluster, with_rank_locations};
 use runner_machine::numa::{NumaNodes, bind_thread};
+use runner_machine::threads;
 use runner_spec::cluster::ClusterFacts;
 use runner_spec::data::{DataFacts, NO_SEPARATOR, WeightsFacts};
 use runner_spec::experiment::{Experiment, WeightInit, WeightsSource};
@@ -165,8 +166,7 @@ impl From<usize> for RankThreads {
 /// If the system does not give that many threads, or does not let them run on these cores.
 pub fn thread_pool(threads: impl Into<RankThreads>) -> Result<rayon::ThreadPool, EngineError> {
     let RankThreads { count, cores } = threads.into();
-    let builder = rayon::ThreadPoolBuilder::new().num_threads(count.max(1)).stack_size(8 << 20);
-    let pool = builder.build().map_err(|error| EngineError::Other(format!("starting {count} threads: {error}")))?;
+    let pool = threads::thread_pool(count).map_err(|error| EngineError::Other(error.to_string()))?;
     if !cores.is_empty() {
         let bound: io::Result<()> = pool.broadcast(|_| bind_thread(&cores)).into_iter().collect();
         bound.map_err(EngineError::io("binding threads to the cores of a NUMA node"))?;

@@ -1,20 +1,25 @@
-//! Files that are whole or absent: they are written under a temporary name, synced, and renamed. Also the strict readers of JSON
-//! and of safetensors headers that other programs may have written.
+//! Files that are whole or absent: they are written under a temporary name, synced, and renamed. Also the strict readers of JSON, YAML
+//! and safetensors headers that other programs may have written.
 
 #![forbid(unsafe_code)]
 
+pub mod foreign_yaml;
 mod output_file;
+mod regular;
 pub mod safetensors_header;
 pub mod strict_json;
 
 use std::error::Error;
 use std::ffi::OsStr;
 use std::fs::{self, DirEntry, File};
-use std::io::{self, ErrorKind, Read as _, Write as _};
-use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
+use std::io::{self, ErrorKind, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 pub use output_file::OutputFile;
+pub use regular::{
+    append_owned, create_owned_dir, open_owned, open_regular, read_regular, read_regular_text, special_file_kind,
+};
 pub use tempfile::{NamedTempFile, TempDir};
 
 /// The prefix of the names of unfinished files and folders. They are never read; the owner of the folder removes them.
@@ -65,41 +70,6 @@ fn temporary_file_of_mode(folder: &Path, mode: u32) -> io::Result<NamedTempFile>
     let mut builder = tempfile::Builder::new();
     builder.prefix(TEMPORARY_PREFIX).rand_bytes(RANDOM_CHARACTERS).permissions(fs::Permissions::from_mode(mode));
     builder.tempfile_in(folder).map_err(|error| without_temporary_name(&error))
-}
-
-/// The kind of `path` if it is no regular file: a folder, a pipe, a device or a socket. `None` if it is a regular file, or there is nothing
-/// that can be looked at. Symbolic links are followed.
-pub fn special_file_kind(path: &Path) -> Option<&'static str> {
-    let kind = fs::metadata(path).ok()?.file_type();
-    [
-        (kind.is_dir(), "a folder"),
-        (kind.is_fifo(), "a pipe"),
-        (kind.is_char_device() || kind.is_block_device(), "a device"),
-        (kind.is_socket(), "a socket"),
-    ]
-    .into_iter()
-    .find_map(|(is_kind, name)| is_kind.then_some(name))
-}
-
-/// Opens a regular file for reading. A pipe or a device is refused: opening a pipe waits for its writer, and a device may have no end.
-///
-/// # Errors
-/// `InvalidInput` if `path` is no regular file; or if it cannot be opened.
-pub fn open_regular(path: &Path) -> io::Result<File> {
-    match special_file_kind(path) {
-        Some(kind) => Err(io::Error::new(ErrorKind::InvalidInput, format!("this is {kind}, not a file"))),
-        None => File::open(path),
-    }
-}
-
-/// Reads a regular file, as [`open_regular`] opens it.
-///
-/// # Errors
-/// Those of [`open_regular`]; or if the file cannot be read.
-pub fn read_regular(path: &Path) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    open_regular(path)?.read_to_end(&mut bytes)?;
-    Ok(bytes)
 }
 
 /// True if there is nothing at `path`. A path that cannot be looked at counts as present, so that opening it says why.

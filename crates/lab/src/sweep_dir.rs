@@ -10,6 +10,7 @@ use std::path::{Component, Path, PathBuf};
 
 use crate::sweep::record::{FORMAT, PlannedPoint, SweepRecord, describe_values};
 use crate::sweep::{SweepSpec, from_str};
+use runner_files::read_regular;
 use runner_spec::diagnostic::ConfigError;
 pub use runner_store::catalog::SWEEPS;
 use runner_store::error::StoreError;
@@ -65,7 +66,7 @@ pub fn point_job_output(path: &Path, index: usize) -> PathBuf {
 #[must_use]
 pub fn has_begun(path: &Path, point: &PlannedPoint) -> bool {
     let run = base_id(&point.name, &point.plan_hash);
-    let names_run = |log: PathBuf| fs::read(log).is_ok_and(|text| contains(&text, run.as_bytes()));
+    let names_run = |log: PathBuf| read_regular(&log).is_ok_and(|text| contains(&text, run.as_bytes()));
     names_run(point_log(path, point.index)) || names_run(point_job_output(path, point.index))
 }
 

@@ -1,4 +1,5 @@
-//! Facts about machines: this one's CPU, GPUs and libraries, described clusters, and the memory that this program has allocated.
+//! Facts about machines: this one's CPU, GPUs and libraries, described clusters, and the memory that this program has allocated. Also
+//! starts threads.
 
 pub mod cluster_description;
 pub mod doctor;
@@ -9,3 +10,4 @@ pub mod local_cluster;
 pub mod numa;
 pub mod platform;
 pub mod signal;
+pub mod threads;

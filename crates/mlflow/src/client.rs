@@ -8,6 +8,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use runner_spec::format::quoted_line;
+use runner_spec::panics::catch_panic;
 use runner_store::StoreError;
 use serde_json::{Map, Value};
 use ureq::http::Request;
@@ -136,7 +137,9 @@ impl Client {
         }
         let request = request.body(body).map_err(|error| refused(&error))?;
         let request = self.agent.configure_request(request).timeout_global(Some(timeout)).build();
-        let response = self.agent.run(request).map_err(|error| unreachable(&error))?;
+        // The client starts a thread that resolves the name, and panics if the system refuses it.
+        let answered = catch_panic(|| self.agent.run(request).map_err(|error| error.to_string())).flatten();
+        let response = answered.map_err(|error| unreachable(&error))?;
         let status = response.status().as_u16();
         let mut bytes = Vec::new();
         let reader = response.into_body().into_with_config().limit(MAX_ANSWER_BYTES + 2).reader();

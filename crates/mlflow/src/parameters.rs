@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use runner_files::foreign_yaml;
 use runner_store::StoreError;
 use runner_store::run_dir::RESOLVED;
 use serde_json::Value;
@@ -17,7 +18,7 @@ const MAX_NAME_CHARS: usize = 250;
 /// If it is no YAML.
 pub(crate) fn parameters_of(yaml: &str) -> Result<Vec<(String, String)>, StoreError> {
     let value: Value =
-        serde_yaml::from_str(yaml).map_err(|error| StoreError::damaged(Path::new(RESOLVED), error.to_string()))?;
+        foreign_yaml::from_str(yaml).map_err(|error| StoreError::damaged(Path::new(RESOLVED), error.to_string()))?;
     let mut parameters = Vec::new();
     add("", &value, &mut parameters);
     Ok(parameters)

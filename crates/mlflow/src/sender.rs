@@ -1,6 +1,5 @@
 //! A thread that sends the record of a run while the run trains.
 
-use std::io;
 use std::path::Path;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, channel};
 use std::thread;
@@ -8,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::client::{MlflowError, REQUEST_TIMEOUT};
 use crate::upload::{RunFile, Server, Upload};
+use runner_machine::threads;
 
 /// How often the thread reads the record.
 const SEND_INTERVAL: Duration = Duration::from_secs(1);
@@ -61,8 +61,7 @@ impl Sender {
                 let _ = files_sent.send(upload.send_files(&files));
             }
         };
-        let thread = thread::Builder::new().name("mlflow".to_owned()).spawn(work);
-        thread.map_err(|error: io::Error| MlflowError::Unreachable(format!("starting a thread: {error}")))?;
+        threads::spawn("mlflow", work).map_err(|error| MlflowError::Unreachable(error.to_string()))?;
         Ok(Self { end, problems, result, files: files_result })
     }
 

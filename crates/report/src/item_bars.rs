@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget};
 
-use super::screen::{BAR_WIDTH, OutputMode, Screen, progress_bar, width_beside_bar};
+use super::screen::{BAR_WIDTH, OutputMode, Screen, progress_bar, set_message, width_beside_bar};
 use runner_spec::line_part::{LinePart, fit_line};
 
 /// The bars of items. The bar of the screen itself shows the total.
@@ -61,7 +61,7 @@ fn hidden_bar(length: u64, colour: &str) -> ProgressBar {
 fn update(bar: &ProgressBar, position: u64, length: u64, parts: &[LinePart]) {
     bar.set_length(length);
     bar.set_position(position);
-    bar.set_message(fit_line(parts, width_beside_bar()));
+    set_message(bar, &fit_line(parts, width_beside_bar()));
 }
 
 #[cfg(test)]

@@ -2,10 +2,11 @@
 //! record nor the supervision of ranks.
 
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 use std::{io, panic};
 
 use runner_data::Progress;
+use runner_machine::threads;
 use runner_spec::line_part::LinePart;
 
 use crate::data_progress::show_data_progress;
@@ -39,7 +40,7 @@ impl<T: Send + 'static> Queue<T> {
             }
             screen
         };
-        let thread = thread::Builder::new().name("screen".to_owned()).spawn(work)?;
+        let thread = threads::spawn("screen", work)?;
         Ok(Self { to, thread, lost: 0 })
     }
 

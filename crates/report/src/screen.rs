@@ -12,6 +12,7 @@ use serde::Serialize;
 
 use super::item_bars::ItemBars;
 use runner_spec::line_part::{LinePart, fit_line};
+use runner_spec::safe_text::{safe_json, terminal_text};
 
 /// Without a progress bar, lines about progress are at least this far apart.
 const PROGRESS_LINE_INTERVAL: Duration = Duration::from_secs(5);
@@ -82,15 +83,15 @@ impl Screen {
         match (self.mode, &self.bar) {
             (OutputMode::Quiet | OutputMode::Json { quiet: true }, _) => {}
             (OutputMode::Json { .. }, _) => write_to_stderr(text),
-            (_, Some(bar)) => bar.println(text),
-            (_, None) => self.write_output(text),
+            (_, Some(bar)) => bar.println(terminal_text(text)),
+            (_, None) => self.write_output(&terminal_text(text)),
         }
     }
 
     /// Shows a detail that a person asked for, on standard error.
     pub fn detail(&self, text: &str) {
         match &self.bar {
-            Some(bar) => bar.println(text),
+            Some(bar) => bar.println(terminal_text(text)),
             None => write_to_stderr(text),
         }
     }
@@ -105,7 +106,7 @@ impl Screen {
         match self.mode {
             OutputMode::Json { quiet: true } => {}
             OutputMode::Json { .. } => write_to_stderr(text),
-            _ => self.write_output(text),
+            _ => self.write_output(&terminal_text(text)),
         }
     }
 
@@ -120,7 +121,7 @@ impl Screen {
     /// Writes `line`, an event that is JSON already; does nothing without `--json`.
     pub fn json_line(&self, line: &str) {
         if matches!(self.mode, OutputMode::Json { .. }) {
-            self.write_output(line);
+            self.write_output(&safe_json(line));
         }
     }
 
@@ -161,7 +162,7 @@ impl Screen {
         if let Some(bar) = &self.bar {
             bar.set_position(step);
             let digits = step.to_string().len() + bar.length().unwrap_or(0).to_string().len();
-            bar.set_message(fit_line(numbers, width_beside_bar().saturating_sub(digits + 3)));
+            set_message(bar, &fit_line(numbers, width_beside_bar().saturating_sub(digits + 3)));
         }
     }
 
@@ -176,7 +177,7 @@ impl Screen {
     pub fn progress(&self, line: &str, message: impl FnOnce() -> String) {
         if self.mode == OutputMode::Bar {
             if let Some(bar) = &self.bar {
-                bar.set_message(message());
+                set_message(bar, &message());
                 bar.tick();
             }
             return;
@@ -233,9 +234,14 @@ pub(crate) fn progress_bar(length: Option<u64>, template: &str, target: Progress
     ProgressBar::with_draw_target(length, target).with_style(style)
 }
 
+/// Shows `message` beside `bar`.
+pub(crate) fn set_message(bar: &ProgressBar, message: &str) {
+    bar.set_message(terminal_text(message).into_owned());
+}
+
 fn write_to_stderr(text: &str) {
     // A failure of standard error cannot be reported; the run's record has everything.
-    let _ = write_line(&mut io::stderr(), text);
+    let _ = write_line(&mut io::stderr(), &terminal_text(text));
 }
 
 fn write_line(out: &mut dyn Write, text: &str) -> io::Result<()> {

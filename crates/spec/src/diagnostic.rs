@@ -6,6 +6,8 @@ use std::path::PathBuf;
 
 use unicode_width::UnicodeWidthStr as _;
 
+use super::safe_text::is_unsafe;
+
 /// At most this many mistakes are collected; a file with more has one cause.
 pub const MAX_DIAGNOSTICS: usize = 100;
 /// A source line is shown up to this many characters.
@@ -169,7 +171,7 @@ fn excerpt(text: &str, column: usize, length: usize) -> (String, usize, usize) {
 fn shown_char(c: char) -> char {
     match c {
         '\t' => '→',
-        c if c.is_control() => '\u{FFFD}',
+        c if c.is_control() || is_unsafe(c) => char::REPLACEMENT_CHARACTER,
         c => c,
     }
 }

@@ -22,5 +22,6 @@ pub mod plan;
 pub mod precision;
 pub mod program;
 pub mod rates;
+pub mod safe_text;
 pub mod serde_defaults;
 pub mod topology;

@@ -19,6 +19,7 @@ use super::manifest::{ContinuedFrom, Manifest, RunOrigin, RunStatus, SweepPoint}
 use super::metrics_tail::{MetricsTail, has_first_and_last_step};
 use super::run_dir::{self, CHECKPOINTS, MANIFEST, METRICS};
 use super::tags;
+use runner_machine::threads::start_global_pool;
 
 /// The folder among the runs that holds sweeps. It is not a run.
 pub const SWEEPS: &str = "sweeps";
@@ -99,6 +100,7 @@ pub struct ListedRun {
 /// # Errors
 /// If the folder cannot be read.
 pub fn list(root: &Path) -> Result<Vec<ListedRun>, StoreError> {
+    start_global_pool().map_err(StoreError::Threads)?;
     let mut runs: Vec<ListedRun> = run_folders(root)?.par_iter().map(|path| describe(path)).collect();
     runs.sort_by(|a, b| {
         let key = |r: &ListedRun| (r.started.is_none(), r.started.clone(), r.id.clone());

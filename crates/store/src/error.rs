@@ -42,6 +42,9 @@ pub enum StoreError {
     /// The receiver of a checkpoint's weights failed.
     #[error("{0}")]
     Receiver(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// The system refuses threads.
+    #[error("{0}")]
+    Threads(#[source] io::Error),
     #[error(transparent)]
     Tensor(#[from] candle_core::Error),
 }

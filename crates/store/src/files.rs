@@ -5,6 +5,7 @@ use std::io::{ErrorKind, Read as _};
 use std::path::Path;
 
 use super::error::StoreError;
+use runner_files::open_regular;
 
 /// A small file has at most this many bytes.
 const MAX_SMALL_FILE_BYTES: u64 = 64 << 20;
@@ -106,7 +107,7 @@ pub fn read_small(path: &Path) -> Result<String, StoreError> {
 }
 
 fn read_up_to(path: &Path, most: u64) -> Result<String, StoreError> {
-    let file = File::open(path).map_err(StoreError::io("reading", path))?;
+    let file = open_regular(path).map_err(StoreError::io("reading", path))?;
     let mut bytes = Vec::new();
     file.take(most + 1).read_to_end(&mut bytes).map_err(StoreError::io("reading", path))?;
     if bytes.len() as u64 > most {
@@ -162,7 +163,7 @@ pub fn link_or_copy(from: &Path, to: &Path) -> Result<(), StoreError> {
         return Ok(());
     }
     let copy = || -> std::io::Result<()> {
-        std::io::copy(&mut File::open(from)?, &mut File::create_new(to)?)?;
+        std::io::copy(&mut open_regular(from)?, &mut File::create_new(to)?)?;
         File::open(to)?.sync_all()
     };
     copy().map_err(StoreError::io("copying", from))

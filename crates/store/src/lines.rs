@@ -1,8 +1,8 @@
 //! Files of one JSON object per line: appended to while a run trains, cut back when it resumes from a checkpoint.
 
-use std::fs::{self, File, Metadata, OpenOptions};
+use std::fs::{self, File, Metadata};
 use std::io::{BufRead, BufReader, BufWriter, ErrorKind, Read, Write};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use serde::de::DeserializeOwned;
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::checkpoint::FileRecord;
 use super::error::StoreError;
 use super::step_coverage::StepCoverage;
-use runner_files::{parent_folder, put_in_place, temporary_file};
+use runner_files::{append_owned, open_regular, parent_folder, put_in_place, temporary_file};
 use runner_spec::format::{counted, json_bytes};
 
 /// A line of more bytes is damaged: none that this program writes comes near it.
@@ -49,7 +49,7 @@ struct LineHead {
 impl LineFile {
     /// Opens `path` for appending, creating it if need be. A link is an error: it would lead out of the run.
     pub fn append(path: &Path) -> Result<Self, StoreError> {
-        let opened = OpenOptions::new().append(true).create(true).custom_flags(libc::O_NOFOLLOW).open(path);
+        let opened = append_owned(path);
         let file = opened.map_err(StoreError::io("opening", path))?;
         let bytes = file.metadata().map_err(StoreError::io("opening", path))?.len();
         Ok(Self { path: path.to_owned(), file, bytes })
@@ -181,7 +181,7 @@ impl LineReader {
     /// # Errors
     /// If it cannot be read.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
-        let reader = match File::open(path) {
+        let reader = match open_regular(path) {
             Ok(file) => Some(BufReader::with_capacity(1 << 16, file)),
             Err(error) if error.kind() == ErrorKind::NotFound => None,
             Err(error) => return Err(StoreError::io("reading", path)(error)),
@@ -285,7 +285,9 @@ mod tests {
     #[test]
     #[cfg(target_os = "linux")]
     fn a_full_disk_is_said() {
-        let mut full = LineFile::append(Path::new("/dev/full")).unwrap();
+        let path = PathBuf::from("/dev/full");
+        let file = File::options().append(true).open(&path).unwrap();
+        let mut full = LineFile { path, file, bytes: 0 };
         let error = full.write(&serde_json::json!({"step": 1})).unwrap_err().to_string();
         assert!(error.contains("the disk is full") && error.contains("/dev/full"), "{error}");
     }

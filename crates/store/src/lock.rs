@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{ErrorKind, Read, Seek, Write};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use super::error::StoreError;
 use super::files::file_name;
 use super::run_dir::is_id;
+use runner_files::{open_owned, open_regular};
 
 /// The file in a run directory whose lock says that a process works on it.
 pub const LOCK: &str = "lock";
@@ -102,12 +103,12 @@ impl RunLock {
 
     /// True if a process works on the run directory `run` now.
     pub fn is_held(run: &Path) -> bool {
-        File::open(run.join(LOCK)).is_ok_and(|f| matches!(f.try_lock_shared(), Err(TryLockError::WouldBlock)))
+        open_regular(&run.join(LOCK)).is_ok_and(|f| matches!(f.try_lock_shared(), Err(TryLockError::WouldBlock)))
     }
 
     /// True if it is certain that no process works on the run directory `run` now. Without locks it never is.
     pub fn is_free(run: &Path) -> bool {
-        match File::open(run.join(LOCK)) {
+        match open_regular(&run.join(LOCK)) {
             Ok(file) => supports_locks(run) && file.try_lock_shared().is_ok(),
             // No process has worked on it yet.
             Err(error) => error.kind() == ErrorKind::NotFound,
@@ -117,8 +118,8 @@ impl RunLock {
 
 fn open_or_create(path: &Path) -> Result<File, StoreError> {
     let mut options = OpenOptions::new();
-    options.read(true).write(true).create(true).truncate(false).custom_flags(libc::O_NOFOLLOW);
-    options.open(path).map_err(StoreError::io("opening", path))
+    options.read(true).write(true).create(true).truncate(false);
+    open_owned(&mut options, path).map_err(StoreError::io("opening", path))
 }
 
 fn wait_for_lock(file: &File, path: &Path, timeout: Duration) -> Result<LockAttempt, StoreError> {
@@ -154,15 +155,13 @@ pub fn is_name_lock(path: &Path) -> bool {
 /// Removes `path`, the lock file of a name, unless a process holds the lock. Returns true if it did.
 pub fn remove_name_lock(path: &Path) -> bool {
     // It is removed while it is locked: a process that opened it before sees that it is gone, and makes a new one.
-    OpenOptions::new()
-        .write(true)
-        .open(path)
+    open_owned(OpenOptions::new().write(true), path)
         .is_ok_and(|file| file.try_lock().is_ok() && is_same_file(&file, path) && fs::remove_file(path).is_ok())
 }
 
 /// True if no process holds the lock of a name whose file is `path`.
 pub fn name_lock_is_free(path: &Path) -> bool {
-    File::open(path).is_ok_and(|file| file.try_lock_shared().is_ok())
+    open_regular(path).is_ok_and(|file| file.try_lock_shared().is_ok())
 }
 
 /// In tests a folder with a file of this name stands for one on a file system without locks.

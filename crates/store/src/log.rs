@@ -6,6 +6,7 @@ use std::path::Path;
 use super::error::StoreError;
 use super::lines::LineFile;
 use super::time;
+use runner_spec::format::printable;
 
 /// The log of a run, open for appending.
 #[derive(Debug)]
@@ -20,7 +21,7 @@ impl Log {
     pub fn line(&mut self, text: &str) -> Result<(), StoreError> {
         let now = time::now();
         let mut out = String::new();
-        for (i, line) in text.lines().enumerate() {
+        for (i, line) in printable(text).lines().enumerate() {
             let time = if i == 0 { now.as_str() } else { "" };
             // Writing to a string cannot fail.
             let _ = writeln!(out, "{time:24}  {line}");

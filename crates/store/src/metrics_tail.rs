@@ -1,11 +1,11 @@
 //! The latest lines of a metrics file, read from its end.
 
-use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
 
 use super::metrics::{EvalLine, MetricLine, TrainLine};
 use super::summary::median;
+use runner_files::open_regular;
 
 /// The latest lines of a metrics file: enough for a list, however long the run.
 #[derive(Default)]
@@ -27,7 +27,7 @@ pub(super) fn has_first_and_last_step(path: &Path, steps: u64) -> bool {
     let has_last = || MetricsTail::read_window(path, END_BYTES).0.train.is_some_and(|train| train.step == steps);
     let has_first = || {
         let mut bytes = Vec::new();
-        let read = File::open(path).and_then(|file| file.take(END_BYTES).read_to_end(&mut bytes));
+        let read = open_regular(path).and_then(|file| file.take(END_BYTES).read_to_end(&mut bytes));
         let mut lines = bytes.split(|&b| b == b'\n').filter_map(|line| serde_json::from_slice(line).ok());
         let first = lines.find_map(|line| if let MetricLine::Train(train) = line { Some(train.step) } else { None });
         read.is_ok() && first == Some(1)
@@ -45,7 +45,7 @@ impl MetricsTail {
     /// Reads the last `window` bytes. Returns true if that is the whole file.
     fn read_window(path: &Path, window: u64) -> (Self, bool) {
         let read = || -> std::io::Result<(Vec<u8>, bool)> {
-            let mut file = File::open(path)?;
+            let mut file = open_regular(path)?;
             let from = file.metadata()?.len().saturating_sub(window);
             file.seek(SeekFrom::Start(from))?;
             let mut bytes = Vec::new();

@@ -1,12 +1,35 @@
 //! Wall-clock times as RFC 3339 in UTC.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use chrono::{DateTime, SecondsFormat, Utc};
+use chrono::{DateTime, SecondsFormat};
 
-/// Now, to the millisecond: `2026-01-31T09:08:07.123Z`.
+/// The last second of the year 9999. RFC 3339 has no later year.
+const LAST_SECOND: i64 = 253_402_300_799;
+
+/// Now, to the millisecond: `2026-01-31T09:08:07.123Z`. A time that [`check_clock`] refuses is the nearest one that it does not.
 pub fn now() -> String {
-    Utc::now().to_rfc3339_opts(SecondsFormat::Millis, true)
+    let (seconds, nanoseconds) = match SystemTime::now().duration_since(UNIX_EPOCH) {
+        Ok(since) => (i64::try_from(since.as_secs()).unwrap_or(i64::MAX), since.subsec_nanos()),
+        Err(_) => (0, 0),
+    };
+    let time = DateTime::from_timestamp(seconds.min(LAST_SECOND), nanoseconds).unwrap_or_default();
+    time.to_rfc3339_opts(SecondsFormat::Millis, true)
+}
+
+/// Checks that the system's clock shows a time that a record can state. Libraries panic at others.
+///
+/// # Errors
+/// A message, if it is before 1970 or after 9999.
+pub fn check_clock() -> Result<(), String> {
+    const SECONDS_PER_DAY: u64 = 86_400;
+    const SECONDS_PER_YEAR: u64 = 31_556_952;
+    let found = match SystemTime::now().duration_since(UNIX_EPOCH) {
+        Ok(since) if since.as_secs() <= LAST_SECOND as u64 => return Ok(()),
+        Ok(since) => format!("about the year {}", 1970 + (since.as_secs() + SECONDS_PER_DAY) / SECONDS_PER_YEAR),
+        Err(_) => "a time before 1970".to_owned(),
+    };
+    Err(format!("the system's clock must show a time from 1970 to 9999, found {found}; set the clock"))
 }
 
 /// Seconds since 1970-01-01T00:00:00Z of a time as [`now`] writes it. The time of day, or parts of it, may be left out.
@@ -51,7 +74,9 @@ mod tests {
         ] {
             assert_eq!(parse(text), Some(seconds), "{text}");
         }
-        let (text, seconds) = (now(), Utc::now().timestamp_millis() as f64 / 1e3);
+        let (text, since) = (now(), SystemTime::now().duration_since(UNIX_EPOCH).unwrap());
+        let seconds = since.as_secs_f64();
+        check_clock().unwrap();
         assert!(text.len() == 24 && (parse(&text).unwrap() - seconds).abs() < 60.0, "{text}");
         assert_eq!(parse("2024-03-01"), parse("2024-03-01T00:00:00.000Z"));
         assert_eq!(parse("2024-03-01 01:30"), parse("2024-03-01").map(|s| s + 5400.0));

@@ -18,6 +18,7 @@ use super::tags::GUARD;
 use super::template_error::FailedRendering;
 use super::value::printed;
 use crate::source::{Place, Source};
+use runner_machine::threads::explain_start_error;
 use runner_spec::diagnostic::{ConfigError, Diagnostic, list, nearest, short};
 use runner_spec::panics::{catch_panic, panic_message};
 
@@ -32,7 +33,7 @@ pub(super) fn with_large_stack<T: Send>(work: impl FnOnce() -> T + Send) -> Resu
     thread::scope(|scope| {
         let thread = thread::Builder::new().name("template".to_owned()).stack_size(STACK_BYTES);
         let started = thread.spawn_scoped(scope, || catch_panic(work));
-        let joined = started.map_err(|error| format!("no thread to read the template in: {error}"))?.join();
+        let joined = started.map_err(|error| explain_start_error("a thread", &error).to_string())?.join();
         let result = joined.unwrap_or_else(|panic| Err(panic_message(&*panic).to_owned()));
         result.map_err(|message| format!("the template engine fails at a value of this template: {message}"))
     })

@@ -1,7 +1,7 @@
 //! Errors of YAML's syntax in sentences, and the bracket that is not closed.
 
 /// The sentence for each message of the parser (a part of it that no other message has), and what to do.
-const SENTENCES: [(&str, &str, &str); 17] = [
+const SENTENCES: [(&str, &str, &str); 18] = [
     (
         "mapping values are not allowed",
         "a `:` stands where no key can be",
@@ -50,6 +50,7 @@ const SENTENCES: [(&str, &str, &str); 17] = [
     ),
     ("simple key", "a `:` is missing after this key", "look at the indentation here and above"),
     ("trailing content", "text follows the closing quote", "put all of it into the quotes"),
+    ("recursion limit", "too many brackets within one another", "an experiment needs five levels"),
     ("block sequence entries", "no item of a list can begin here", "put `- ` on a line of its own below the key"),
 ];
 

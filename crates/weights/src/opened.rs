@@ -12,6 +12,7 @@ use super::error::WeightsError;
 use super::folder::{self, FileTensor};
 use super::names::{HEAD, canonical, has_position_rows, has_token_rows, is_buffer, is_conv1d};
 use super::{llmc, names};
+use runner_files::open_regular;
 use runner_spec::experiment::{Family, Model};
 use runner_spec::model::stage::token_embedding;
 use runner_spec::model::{InitialWeights, ModelSpec, ParamSpec, parameters};
@@ -107,7 +108,7 @@ impl OpenedWeights {
         }
         let bytes = head.shape.iter().product::<usize>() * head.dtype.size();
         let equal = || -> std::io::Result<bool> {
-            let [a, b] = [&head, embedding].map(|tensor| File::open(&self.files[tensor.file]));
+            let [a, b] = [&head, embedding].map(|tensor| open_regular(&self.files[tensor.file]));
             let (a, b, mut x, mut y) = (a?, b?, vec![0; CHUNK_BYTES.min(bytes)], vec![0; CHUNK_BYTES.min(bytes)]);
             for begin in (0..bytes).step_by(CHUNK_BYTES) {
                 let n = CHUNK_BYTES.min(bytes - begin);
@@ -200,7 +201,7 @@ impl OpenedWeights {
             return WeightsError::invalid(path, message);
         }
         let held: usize = tensor.shape.iter().product();
-        let file = File::open(path).map_err(WeightsError::io(path))?;
+        let file = open_regular(path).map_err(WeightsError::io(path))?;
         let values = &mut values[..held.min(elements)];
         let read = match tensor.shape.as_slice() {
             [out, columns] if tensor.transposed => tensor.read_transposed(&file, *out, *columns, values),

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::args::{ResultsArgs, SweepNameArgs};
 use crate::cli::exit::Exit;
-use crate::cli::output::{print, print_result, print_to_stderr, table_width};
+use crate::cli::output::{print_content, print_result, print_to_stderr, table_width};
 use runner_lab::sweep::progress::SweepProgress;
 use runner_lab::sweep::record::SweepRecord;
 use runner_lab::sweep::summary::SweepSummary;
@@ -61,7 +61,7 @@ pub(super) fn run(args: &ResultsArgs) -> anyhow::Result<Exit> {
     let sweep = ReadSweep::read(&args.sweep)?;
     let SweepSummary { results, caveats, importance, .. } = &sweep.summary;
     if args.csv {
-        print(&results.csv()?)?;
+        print_content(&results.csv()?)?;
         return Ok(Exit::Done);
     }
     let json = ResultsJson { id: &sweep.record.id, results, best: results.best(), caveats, importance };

@@ -16,6 +16,7 @@ use crate::error::{CommError, OperationKind};
 use crate::lock::lock_or_recover;
 use runner_compute::gpu;
 use runner_compute::gpu::Gpu;
+use runner_machine::threads;
 
 /// The time that members may take to join.
 const JOIN_TIMEOUT: Duration = Duration::from_mins(10);
@@ -92,7 +93,7 @@ pub(super) fn join(
             handle.abort();
         }
     };
-    thread::Builder::new().name("nccl".to_owned()).spawn(work).map_err(CommError::Thread)?;
+    threads::spawn("nccl", work).map_err(CommError::Thread)?;
     let started = Instant::now();
     loop {
         match joined.recv_timeout(ABORT_CHECK_INTERVAL) {

@@ -16,6 +16,7 @@ use crate::error::{CommError, OperationKind};
 use crate::lock::lock_or_recover;
 use crate::timeout::OPERATION_TIMEOUT;
 use runner_compute::gpu::Gpu;
+use runner_machine::threads;
 
 /// The time between two checks of the links.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
@@ -48,7 +49,7 @@ impl WatchThread {
     pub(super) fn spawn(watched: &Arc<Watched>, context: &Arc<CudaContext>) -> Result<Self, CommError> {
         let (watched, context) = (Arc::clone(watched), Arc::clone(context));
         let (seen, device) = (Arc::clone(&watched), Arc::clone(&context));
-        let handle = thread::Builder::new().name("nccl watch".to_owned()).spawn(move || seen.watch(&device));
+        let handle = threads::spawn("nccl watch", move || seen.watch(&device));
         Ok(Self { watched, context, handle: Some(handle.map_err(CommError::Thread)?) })
     }
 }
@@ -161,7 +162,7 @@ fn end_links(links: &[Arc<Link>], context: &Arc<CudaContext>, is_orderly: bool) 
             drop(sender);
         };
         // A link without a thread is tried again at the next check.
-        let _ = thread::Builder::new().name("nccl end".to_owned()).spawn(work);
+        let _ = threads::spawn("nccl end", work);
     }
     drop(sender);
     // Nothing is ever sent: the wait ends when all senders are dropped.

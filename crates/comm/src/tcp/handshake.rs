@@ -27,6 +27,10 @@ const GREETING_BYTES: usize = MAGIC.len() + size_of::<u32>() + CHALLENGE_BYTES;
 /// The most bytes of an introduction. A longer one is not read.
 pub(super) const MAX_INTRODUCTION_BYTES: u32 = 4 << 10;
 
+/// The time that the rest of a message may take once its first byte has arrived. Damage to its length must not make a rank wait for bytes
+/// that nobody sends.
+const MESSAGE_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// The most characters of each text of an identity.
 const MAX_IDENTITY_CHARS: usize = 192;
 
@@ -119,11 +123,16 @@ pub(super) enum HandshakeError {
         "it did not prove that it knows the token (all ranks need the same RUNNER_TOKEN, or without one the same cache)"
     )]
     Proof,
-    #[error("it sent an invalid message")]
+    #[error("its message was invalid, incomplete or missing")]
     Message,
 }
 
 impl HandshakeError {
+    /// True if a message of the other side did not arrive intact. A rank sends one only to a rank that has proved itself.
+    pub(super) fn is_damage(&self) -> bool {
+        matches!(self, Self::Proof | Self::Message)
+    }
+
     pub(super) fn is_timeout(&self) -> bool {
         matches!(self, Self::Connection(error) if is_timeout(error.kind()))
     }
@@ -226,7 +235,8 @@ impl Handshake {
         (&self.stream).write_all(&bytes)
     }
 
-    /// Receives the next message, whose proof must be right.
+    /// Receives the next message, whose proof must be right. Its first byte arrives within `timeout`, and the rest within
+    /// [`MESSAGE_TIMEOUT`].
     pub(super) fn receive<T: DeserializeOwned>(
         &mut self,
         max_bytes: u32,
@@ -234,16 +244,20 @@ impl Handshake {
     ) -> Result<T, HandshakeError> {
         let mut from = DeadlineReader { stream: &self.stream, deadline: Instant::now() + timeout };
         let mut length = [0; size_of::<u32>()];
-        from.read_exact(&mut length)?;
+        let (first, rest) = length.split_at_mut(1);
+        from.read_exact(first)?;
+        from.deadline = from.deadline.min(Instant::now() + MESSAGE_TIMEOUT);
+        let incomplete = |_| HandshakeError::Message;
+        from.read_exact(rest).map_err(incomplete)?;
         let length = u32::from_le_bytes(length);
         if length > max_bytes {
             return Err(HandshakeError::Proof);
         }
         // Memory grows with the bytes that arrive.
         let mut json = Vec::new();
-        from.by_ref().take(length.into()).read_to_end(&mut json)?;
+        from.by_ref().take(length.into()).read_to_end(&mut json).map_err(incomplete)?;
         let mut proof = [0; blake3::OUT_LEN];
-        from.read_exact(&mut proof)?;
+        from.read_exact(&mut proof).map_err(incomplete)?;
         // Hashes are compared in constant time.
         if self.next_proof(1 - self.side, &json) != proof {
             return Err(HandshakeError::Proof);

@@ -9,6 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::handshake::{Handshake, HandshakeError, Introduction, MAX_INTRODUCTION_BYTES, RankToken};
+use runner_machine::threads;
 
 /// The number of connections whose handshake may be awaited at once, besides those of the ranks.
 const MAX_PENDING_HANDSHAKES: usize = 64;
@@ -44,19 +45,21 @@ impl HandshakeListener {
             while !has_ended.load(Ordering::SeqCst) {
                 match listener.accept() {
                     Ok((stream, from)) if Arc::strong_count(&own) <= max_pending => {
-                        let (sender, own) = (sender.clone(), Arc::clone(&own));
+                        let (refused, sender, own) = (sender.clone(), sender.clone(), Arc::clone(&own));
                         let receive = move || {
                             let arrival = receive_rank(stream, token, &own, timeout);
                             let _ = sender.send(arrival.map_err(|error| format!("from {}: {error}", from.ip())));
                         };
-                        let _ = thread::Builder::new().name("handshake".to_owned()).spawn(receive);
+                        if let Err(error) = threads::spawn("handshake", receive) {
+                            let _ = refused.send(Err(format!("from {}: {error}", from.ip())));
+                        }
                     }
                     Ok(_) => {}
                     Err(_) => thread::sleep(ACCEPT_INTERVAL),
                 }
             }
         };
-        thread::Builder::new().name("listener".to_owned()).spawn(accept)?;
+        threads::spawn("listener", accept)?;
         Ok(Self { arrived, is_closed })
     }
 }

@@ -13,6 +13,7 @@ use super::frame::{FrameError, FrameReader, FrameTag, FrameWriter};
 use super::handshake::PeerIdentity;
 use super::rendezvous::{self, JoinConfig};
 use crate::error::JoinError;
+use runner_machine::threads;
 use runner_spec::format::json_bytes;
 use runner_spec::topology::Topology;
 
@@ -96,7 +97,7 @@ impl TcpMesh {
     }
 
     fn spawn(&mut self, name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
-        self.threads.push(thread::Builder::new().name(name.to_owned()).spawn(work)?);
+        self.threads.push(threads::spawn(name, work)?);
         Ok(())
     }
 

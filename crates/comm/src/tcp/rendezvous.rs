@@ -30,7 +30,7 @@ const MAX_ANSWER_BYTES: u32 = 4 << 20;
 
 /// The error of starting the threads of connections.
 pub(super) fn thread_error(error: &io::Error) -> JoinError {
-    JoinError::Failed(format!("threads for the connections: {error}"))
+    JoinError::Failed(error.to_string())
 }
 
 /// The settings of a rank for its rendezvous.
@@ -303,8 +303,11 @@ fn arrival_problem(
     None
 }
 
-fn join_leader(config: &JoinConfig, deadline: Instant) -> Result<JoinedRanks, JoinError> {
+fn join_leader(config: &JoinConfig, mut deadline: Instant) -> Result<JoinedRanks, JoinError> {
     let (rank, at) = (config.rank, describe_address(config));
+    let started = Instant::now();
+    // The damaged answer of rank 0, which has accepted this rank and may have stopped listening.
+    let mut damage = None;
     let mut reporter = WaitReporter::new(config);
     let mut why = "nobody listens there".to_owned();
     loop {
@@ -319,6 +322,11 @@ fn join_leader(config: &JoinConfig, deadline: Instant) -> Result<JoinedRanks, Jo
                     Ok(stream) => match greet_leader(config, stream) {
                         Ok((leader, listener)) => return await_answer(config, leader, listener, deadline),
                         Err(error) if error.is_timeout() => "it does not answer".clone_into(&mut why),
+                        Err(error) if error.is_damage() => {
+                            why = format!("its answer was damaged: {error}");
+                            deadline = deadline.min(Instant::now() + config.heartbeat_timeout);
+                            damage.get_or_insert_with(|| why.clone());
+                        }
                         Err(error) => {
                             why =
                                 format!("the listener there is not rank 0 of this run, or has another token: {error}");
@@ -329,8 +337,12 @@ fn join_leader(config: &JoinConfig, deadline: Instant) -> Result<JoinedRanks, Jo
             }
         }
         if Instant::now() >= deadline {
-            let seconds = config.timeout.as_secs_f64().round();
-            return Err(JoinError::Failed(format!("rank {rank} found no rank 0 at {at} within {seconds} s: {why}")));
+            let seconds = started.elapsed().as_secs_f64().round();
+            let text = match damage {
+                Some(damage) => format!("rank {rank} reached rank 0 at {at}, but {damage}; {seconds} s later: {why}"),
+                None => format!("rank {rank} found no rank 0 at {at} within {seconds} s: {why}"),
+            };
+            return Err(JoinError::Failed(text));
         }
         reporter.report(|| format!("rank {rank} finds no rank 0 at {at} yet: {why}"));
         thread::sleep(RETRY_INTERVAL);
@@ -357,7 +369,9 @@ fn greet(
 ) -> Result<Handshake, HandshakeError> {
     let mut handshake = Handshake::connect(stream, token, timeout)?;
     handshake.send(own)?;
-    let theirs: Introduction = handshake.receive(MAX_INTRODUCTION_BYTES, timeout)?;
+    // A rank that has greeted this one answers at once, or closes the connection.
+    let silent = |error: HandshakeError| if error.is_timeout() { HandshakeError::Message } else { error };
+    let theirs: Introduction = handshake.receive(MAX_INTRODUCTION_BYTES, timeout).map_err(silent)?;
     if theirs.rank == peer { Ok(handshake) } else { Err(HandshakeError::Message) }
 }
 

@@ -15,6 +15,7 @@ use ureq::{Agent, Body};
 use super::error::{HubError, Result, quoted};
 use super::fetch::Report;
 use super::settings::Settings;
+use runner_spec::panics::catch_panic;
 
 const MAX_REDIRECTS: usize = 10;
 /// Attempts at one request that receive nothing.
@@ -136,7 +137,9 @@ impl<'a> Client<'a> {
             if from > 0 {
                 request = request.header("range", format!("bytes={from}-"));
             }
-            let response = request.call().map_err(|error| Failure::retry(quoted(&error.to_string())))?;
+            // The client starts a thread that resolves the name, and panics if the system refuses it.
+            let called = catch_panic(|| request.call().map_err(|error| error.to_string())).flatten();
+            let response = called.map_err(|error| Failure::retry(quoted(&error)))?;
             let answer = HubAnswer { status: response.status().as_u16(), response };
             match answer.status {
                 301 | 302 | 303 | 307 | 308 => {

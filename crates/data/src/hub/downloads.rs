@@ -250,8 +250,8 @@ impl Downloads {
             let count = self.shared.origin.settings.downloads.min(self.shared.files.len()).max(1);
             for _ in 0..count {
                 let shared = self.shared.clone();
-                let thread = thread::Builder::new().name("download".to_owned()).spawn(move || shared.download_files());
-                threads.push(thread.map_err(|error| HubError::Other(format!("no thread for downloads: {error}")))?);
+                let thread = runner_machine::threads::spawn("download", move || shared.download_files());
+                threads.push(thread.map_err(|error| HubError::Other(error.to_string()))?);
             }
         }
         Ok(())

@@ -14,6 +14,7 @@ use super::client::{Failure, HubAnswer, Method};
 use super::error::{HubError, Result, quoted};
 use super::listing::ListedFile;
 use super::repository::Repository;
+use runner_files::open_regular;
 use runner_spec::hub_name::is_etag;
 
 const BLOCK_BYTES: usize = 256 << 10;
@@ -249,7 +250,7 @@ fn is_content(part: &Path, facts: &RemoteFile) -> io::Result<bool> {
 
 /// The SHA-256 of the content of the file `path`, in hexadecimal digits.
 pub(super) fn sha256_of(path: &Path) -> io::Result<String> {
-    let (mut file, mut sha256) = (BufReader::with_capacity(BLOCK_BYTES, File::open(path)?), Context::new(&SHA256));
+    let (mut file, mut sha256) = (BufReader::with_capacity(BLOCK_BYTES, open_regular(path)?), Context::new(&SHA256));
     loop {
         let block = file.fill_buf()?;
         if block.is_empty() {

@@ -10,7 +10,11 @@ use serde_json::Value;
 use super::error::{HubError, Result};
 use super::fetch::{Fetch, sha256_of};
 use super::repository::{Repository, write_file};
+use runner_files::read_regular;
 use runner_spec::hub_name::is_etag;
+
+/// The number of files that are asked for one by one if the hub's list does not describe them.
+const MAX_DESCRIBED_FILES: usize = 1000;
 
 /// A file of a commit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,7 +33,7 @@ impl Repository<'_> {
     /// If the hub is needed and refuses, or its answer makes no sense.
     pub(super) fn listed_files(&self, commit: &str, files: &[String]) -> Result<Vec<ListedFile>> {
         let memo = self.memo(&format!("{commit} contents"));
-        let known = fs::read(&memo).ok().and_then(|bytes| serde_json::from_slice::<Vec<ListedFile>>(&bytes).ok());
+        let known = read_regular(&memo).ok().and_then(|bytes| serde_json::from_slice::<Vec<ListedFile>>(&bytes).ok());
         let known: HashMap<String, ListedFile> =
             known.into_iter().flatten().map(|file| (file.path.clone(), file)).collect();
         let cached: Option<Vec<ListedFile>> =
@@ -49,12 +53,20 @@ impl Repository<'_> {
         let siblings = answer["siblings"].as_array().into_iter().flatten();
         let listed: HashMap<&str, &Value> =
             siblings.filter_map(|file| Some((file["rfilename"].as_str()?, file))).collect();
-        let listed =
-            files.iter().map(|path| match listed.get(path.as_str()).and_then(|file| parse_listed_file(path, file)) {
-                Some(file) => Ok(file),
-                None => Fetch { repository: self, commit, path, number: (1, 1) }.describe(),
-            });
-        let listed = listed.collect::<Result<Vec<_>>>()?;
+        let listed: Vec<Option<ListedFile>> =
+            files.iter().map(|path| parse_listed_file(path, listed.get(path.as_str())?)).collect();
+        let undescribed = listed.iter().filter(|file| file.is_none()).count();
+        if undescribed > MAX_DESCRIBED_FILES {
+            return Err(self.wrong_answer(&format!(
+                "it states neither size nor content of {undescribed} files of the split, and no more than {MAX_DESCRIBED_FILES} are \
+                 asked for one by one; download the dataset and name its files"
+            )));
+        }
+        let describe = |(path, file): (&String, Option<ListedFile>)| match file {
+            Some(file) => Ok(file),
+            None => Fetch { repository: self, commit, path, number: (1, 1) }.describe(),
+        };
+        let listed = files.iter().zip(listed).map(describe).collect::<Result<Vec<_>>>()?;
         let all: HashMap<&str, &ListedFile> =
             known.values().chain(&listed).map(|file| (file.path.as_str(), file)).collect();
         write_file(&memo, &runner_spec::format::json_bytes(&all.values().collect::<Vec<_>>()))?;

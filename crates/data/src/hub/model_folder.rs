@@ -12,6 +12,7 @@ use super::fetch::Report;
 use super::listing::check_free_space;
 use super::repository::Snapshot;
 use super::settings::Settings;
+use runner_files::read_regular;
 use runner_spec::experiment::ModelFolder;
 
 const CONFIG: &str = "config.json";
@@ -72,7 +73,7 @@ fn indexed_files(path: &Path, snapshot: &Snapshot, client: &Client<'_>) -> Resul
     if size > MAX_INDEX_BYTES {
         return Err(wrong("too long for an index of weights"));
     }
-    let bytes = std::fs::read(path).map_err(HubError::io(path))?;
+    let bytes = read_regular(path).map_err(HubError::io(path))?;
     let index: Value = serde_json::from_slice(&bytes).map_err(|error| wrong(&format!("not JSON: {error}")))?;
     let map = index["weight_map"].as_object().ok_or_else(|| wrong("an index of weights without `weight_map`"))?;
     let named: BTreeSet<String> = map.values().filter_map(Value::as_str).map(str::to_owned).collect();

@@ -14,6 +14,7 @@ use serde_json::Value;
 use super::client::{Client, HubAnswer};
 use super::error::{HubError, Result, quoted};
 use super::fetch::Fetch;
+use runner_files::{read_regular, read_regular_text};
 use runner_spec::diagnostic::nearest;
 use runner_spec::hub_name::{is_commit, is_inside};
 
@@ -69,7 +70,7 @@ impl Repository<'_> {
             return Ok(info.into());
         };
         let memo = self.memo(&commit);
-        let known = fs::read(&memo).ok().and_then(|bytes| serde_json::from_slice::<Vec<String>>(&bytes).ok());
+        let known = read_regular(&memo).ok().and_then(|bytes| serde_json::from_slice::<Vec<String>>(&bytes).ok());
         if let Some(files) = known.filter(|files| files.iter().all(|file| is_inside(file))) {
             return Ok(Snapshot { commit, files, partial: None });
         }
@@ -92,7 +93,7 @@ impl Repository<'_> {
         if is_commit(self.revision) {
             return Some(self.revision.to_owned());
         }
-        let commit = fs::read_to_string(self.reference()).ok()?.trim().to_owned();
+        let commit = read_regular_text(&self.reference()).ok()?.trim().to_owned();
         is_commit(&commit).then_some(commit)
     }
 

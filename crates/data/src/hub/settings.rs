@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::error::{HubError, Result};
+use runner_files::read_regular_text;
 
 const ENDPOINT: &str = "https://huggingface.co";
 /// Files that are downloaded at the same time unless a command says otherwise.
@@ -67,7 +68,7 @@ impl Settings {
         let cache = std::path::absolute(&cache).map_err(HubError::io(&cache))?;
         let file = given("HF_TOKEN_PATH").map(PathBuf::from).or_else(|| Some(home.as_ref()?.join("token")));
         let token = given("HF_TOKEN").or_else(|| given("HUGGING_FACE_HUB_TOKEN"));
-        let token = token.or_else(|| std::fs::read_to_string(file?).ok());
+        let token = token.or_else(|| read_regular_text(&file?).ok());
         let token = token.map(|token| token.trim().to_owned()).filter(|token| !token.is_empty());
         if token.as_ref().is_some_and(|token| token.contains(|c: char| !c.is_ascii_graphic())) {
             return wrong("HF_TOKEN is no token: it has blanks, or characters beyond ASCII".to_owned());

@@ -18,6 +18,7 @@ use crate::error::{DataError, Result};
 use crate::source::LocatedSource;
 use crate::split_name::SplitName;
 use crate::tokenizer::TextTokenizer;
+use runner_machine::threads;
 
 /// The interval between two reports while a file is waited for.
 const REPORT_INTERVAL: Duration = Duration::from_millis(500);
@@ -102,13 +103,14 @@ impl<'a> ShardWriter<'a> {
         let size = rayon::current_num_threads().clamp(4, 32) << 20;
         let (sender, receiver) = sync_channel::<Result<Vec<TextPart>>>(1);
         std::thread::scope(|scope| {
-            scope.spawn(move || {
+            let read = move || {
                 let mut take = |batch| sender.send(Ok(batch)).map_err(|_| DataError::file(Path::new(""), "stopped"));
                 if let Err(error) = read_batches(pass.source, cut, pass.assignment, from, size, &mut take) {
                     // The receiver is gone if it stopped first, with an error of its own.
                     let _ = sender.send(Err(error));
                 }
-            });
+            };
+            threads::spawn_scoped(scope, "texts", read).map_err(|error| DataError::Threads(error.to_string()))?;
             let written = self.write_batches(receiver, index, pass);
             // After an error, or at the limit, the reader may still wait for a file.
             if let Some(split) = &pass.source.hub {

@@ -18,6 +18,7 @@ use super::compressed::compression_advice;
 use super::piece::{MAX_DOCUMENT_BYTES, PieceSink, TextPiece, describe_document_limit};
 use super::text_selector::TextSelector;
 use crate::error::{DataError, Result};
+use runner_files::open_regular;
 use runner_spec::diagnostic::nearest;
 use runner_spec::panics::catch_panic;
 
@@ -141,9 +142,7 @@ fn value_of(field: &Field) -> Option<Value> {
 /// If it cannot be read.
 pub(crate) fn is_parquet(path: &Path) -> Result<bool> {
     let mut start = Vec::new();
-    runner_files::open_regular(path)
-        .and_then(|file| file.take(4).read_to_end(&mut start))
-        .map_err(DataError::io(path))?;
+    open_regular(path).and_then(|file| file.take(4).read_to_end(&mut start)).map_err(DataError::io(path))?;
     Ok(start == b"PAR1")
 }
 
@@ -255,7 +254,7 @@ fn type_name(column: &ColumnDescriptor) -> String {
 }
 
 fn open(path: &Path) -> Result<SerializedFileReader<File>> {
-    let file = File::open(path).map_err(DataError::io(path))?;
+    let file = open_regular(path).map_err(DataError::io(path))?;
     guarded(path, || SerializedFileReader::new(file))
 }
 

@@ -1,7 +1,6 @@
 //! Plain text: each file is a document, read in blocks and handed on in pieces that end at cut points of the tokenizer. A byte order
 //! mark at the start of a file is no text.
 
-use std::fs::File;
 use std::io::Read as _;
 use std::path::Path;
 
@@ -9,12 +8,12 @@ use super::compressed::refuse_compressed;
 use super::piece::{MAX_DOCUMENT_BYTES, PieceSink, TextPiece, describe_document_limit};
 use crate::cut_points::CutPoints;
 use crate::error::{DataError, Result};
-use runner_files::BYTE_ORDER_MARK;
+use runner_files::{BYTE_ORDER_MARK, open_regular};
 
 const BLOCK_BYTES: usize = 256 << 10;
 
 pub(super) fn read(path: &Path, cut: CutPoints, sink: &mut PieceSink<'_>) -> Result<()> {
-    let mut file = File::open(path).map_err(DataError::io(path))?;
+    let mut file = open_regular(path).map_err(DataError::io(path))?;
     let mut starts_document = true;
     // Text that has not been handed on yet, and the first bytes of a character whose rest is in the next block.
     let mut pending = String::new();

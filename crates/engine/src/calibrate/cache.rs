@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use runner_files::read_regular_text;
 use runner_machine::local_cluster::cpu_cluster;
 use runner_spec::cluster::ClusterFacts;
 use runner_spec::rates::Rates;
@@ -32,7 +33,7 @@ pub fn path(cache_dir: &Path, device: &str, cores: usize) -> PathBuf {
 
 /// Reads a calibration; `None` if there is none, or one of another program or machine.
 pub fn load(cache_dir: &Path, device: &str, cores: usize) -> Option<Calibration> {
-    let text = fs::read_to_string(path(cache_dir, device, cores)).ok()?;
+    let text = read_regular_text(&path(cache_dir, device, cores)).ok()?;
     let stored: Calibration = serde_json::from_str(&text).ok()?;
     (stored.version == VERSION && stored.device == device && stored.cores == cores).then_some(stored)
 }

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use candle_core::{Result, bail};
 
+use runner_machine::threads;
 use runner_spec::rates::ConcurrentLoad;
 
 /// Repetitions after the first, and the seconds after which they end.
@@ -27,19 +28,17 @@ where
 {
     let start = Barrier::new(busy.ranks);
     let one = || -> Result<[f64; N]> {
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(busy.threads).stack_size(8 << 20).build();
+        let pool = threads::thread_pool(busy.threads);
         // A rank whose work cannot be made also comes to the barrier: the others wait for it.
         let made = pool.map_err(candle_core::Error::wrap).and_then(|pool| Ok((pool.install(&make)?, pool)));
         start.wait();
         let (mut work, pool) = made?;
         pool.install(|| repeat(repetitions, &mut work))
     };
-    let results: Vec<Result<[f64; N]>> = std::thread::scope(|scope| {
-        let ranks: Vec<_> = (0..busy.ranks).map(|_| scope.spawn(one)).collect();
-        ranks.into_iter().map(|r| r.join().unwrap_or_else(|_| bail!("a rank of the measurement panicked"))).collect()
-    });
+    let results = threads::run_together("rank", vec![&one; busy.ranks]).map_err(candle_core::Error::wrap)?;
     let mut sum = [0.0; N];
     for result in results {
+        let Some(result) = result else { bail!("a rank of the measurement panicked") };
         for (sum, seconds) in sum.iter_mut().zip(result?) {
             *sum += seconds / busy.ranks as f64;
         }

@@ -1,14 +1,20 @@
 //! How fast bytes go from one thread's buffer through memory to another's.
 
+use std::io;
 use std::sync::Barrier;
 use std::time::Instant;
+
+use runner_machine::threads;
 
 /// Bytes of a buffer: beyond the caches of most machines.
 const BYTES: usize = 32 << 20;
 
 /// Bytes/s that each of two threads copies between two buffers at the same time. The fastest of `times` copies counts, because other
 /// processes slow some copies down.
-pub(super) fn bytes_per_second(times: usize) -> f64 {
+///
+/// # Errors
+/// If the system refuses the threads.
+pub(super) fn bytes_per_second(times: usize) -> io::Result<f64> {
     let barrier = Barrier::new(2);
     let one = || {
         let from = vec![1_u8; BYTES];
@@ -23,9 +29,7 @@ pub(super) fn bytes_per_second(times: usize) -> f64 {
         }
         BYTES as f64 / best.max(1e-9)
     };
-    std::thread::scope(|scope| {
-        let other = scope.spawn(one);
-        let mine = one();
-        other.join().map_or(mine, |other| mine.min(other))
-    })
+    let rates = threads::run_together("copy", vec![&one; 2])?;
+    // A thread that panicked has no rate.
+    Ok(rates.into_iter().flatten().fold(f64::INFINITY, f64::min))
 }

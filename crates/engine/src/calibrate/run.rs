@@ -92,7 +92,7 @@ pub fn calibrate(device: &str, cores: usize, effort: Effort, progress: &dyn Fn(&
     probes.push(in_f32);
     progress("copies");
     let link = Link {
-        bytes_per_second: copies::bytes_per_second(if quick { 5 } else { 20 }),
+        bytes_per_second: copies::bytes_per_second(if quick { 5 } else { 20 })?,
         latency: LATENCY,
         copied_by_ranks: true,
     };

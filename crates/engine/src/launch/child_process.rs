@@ -1,18 +1,18 @@
 //! One rank's process, as the process that started it sees it.
 
-use std::fs::{self, OpenOptions};
 use std::io::{self, BufRead, BufReader};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ExitStatus, Stdio};
 use std::sync::mpsc::{Sender, SyncSender, channel};
-use std::thread;
 
 use super::cuda_environment;
 use super::failure::FailureCause;
 use super::protocol::{FromRank, RankStart, ToRank, describe_invalid_line, write_line};
 use super::system;
+use runner_files::{append_owned, create_owned_dir};
+use runner_machine::threads;
 use runner_store::run_dir::{RANKS, rank_log};
 
 /// The output of a rank: lines of its standard output, and the end of that.
@@ -49,9 +49,9 @@ impl ChildProcess {
         outputs: SyncSender<(usize, RankOutput)>,
     ) -> io::Result<Self> {
         let folder = run.join(RANKS);
-        fs::create_dir_all(&folder)?;
+        create_owned_dir(&folder)?;
         let log = folder.join(rank_log(rank));
-        let errors = OpenOptions::new().append(true).create(true).open(&log)?;
+        let errors = append_owned(&log)?;
         let log_from = errors.metadata()?.len();
         let memory = memory.as_raw_fd();
         let mut command = system::own_command()?;
@@ -60,7 +60,7 @@ impl ChildProcess {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(errors);
         cuda_environment::set_for_child(&mut command, &start.program);
         system::prepare_rank_command(&mut command, memory);
-        let mut child = command.spawn()?;
+        let mut child = command.spawn().map_err(|error| threads::explain_start_error("a process", &error))?;
         let (input, output) = (child.stdin.take(), child.stdout.take());
         let (messages, queue) = channel();
         let process = Self { child, status: None, messages, log, log_from };
@@ -86,8 +86,8 @@ impl ChildProcess {
             }
             let _ = outputs.send((rank, RankOutput::Closed));
         };
-        thread::Builder::new().name(format!("to rank {rank}")).spawn(write)?;
-        thread::Builder::new().name(format!("rank {rank}")).spawn(read)?;
+        threads::spawn(&format!("to rank {rank}"), write)?;
+        threads::spawn(&format!("rank {rank}"), read)?;
         process.send(ToRank::Start(Box::new(start)));
         Ok(process)
     }

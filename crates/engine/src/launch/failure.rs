@@ -1,12 +1,12 @@
 //! Failures of ranks: which rank it was, how it ended, and where in its program it was.
 
-use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use super::protocol::{FailureKind, ReportedFailure};
 use runner_comm::{RankPhase, RankSnapshot};
 use runner_exec::{ExecError, InstructionList};
+use runner_files::open_regular;
 use runner_spec::program::{Instruction, Program};
 
 /// The error of one rank, with the last instruction that the rank began.
@@ -103,7 +103,7 @@ fn describe_last_line(line: Option<&str>) -> String {
 pub(crate) fn read_log_end(log: &Path, from: u64) -> String {
     const MAX_BYTES: u64 = 64 << 10;
     let read = || -> io::Result<Vec<u8>> {
-        let mut file = File::open(log)?;
+        let mut file = open_regular(log)?;
         let length = file.metadata()?.len();
         file.seek(SeekFrom::Start(from.max(length.saturating_sub(MAX_BYTES))))?;
         let mut bytes = Vec::new();

@@ -12,6 +12,7 @@ use super::protocol::{FailureKind, FromRank, RankStart, ReportedFailure, ToRank,
 use super::rank_observer::{RecorderLink, observe_error};
 use super::system;
 use runner_comm::{CommError, RankStatus, Region};
+use runner_machine::threads;
 use runner_spec::event::ObserveError;
 
 /// The time between two heartbeats, and between two checks that the parent is alive.
@@ -55,7 +56,7 @@ impl Parent {
                 exit(1);
             }
         };
-        thread::Builder::new().name("parent".to_owned()).spawn(receive)?;
+        threads::spawn("parent", receive)?;
         match messages.recv() {
             Ok(ToRank::Start(start)) => Ok(Some((Self { messages }, *start))),
             _ => Ok(None),
@@ -115,5 +116,5 @@ pub(super) fn start_heartbeat(region: Arc<Region>, rank: usize) -> io::Result<()
             }
         }
     };
-    thread::Builder::new().name("heartbeat".to_owned()).spawn(work).map(drop)
+    threads::spawn("heartbeat", work).map(drop)
 }

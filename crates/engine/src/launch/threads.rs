@@ -3,7 +3,6 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::thread;
 
 use super::failure::{RankError, describe_place};
 use super::faults::Faults;
@@ -14,6 +13,7 @@ use runner_comm::Region;
 use runner_compute::observer::Observer;
 use runner_compute::state::TrainState;
 use runner_exec::{ExecError, Resources, RunControls, TrainedRank};
+use runner_machine::threads;
 use runner_plan::topology::topology;
 use runner_spec::program::Program;
 use runner_spec::topology::LocalRanks;
@@ -46,33 +46,31 @@ pub fn run<'a>(
     let topology = topology(first.program, slots, element);
     let region = Region::anonymous(&topology).map_err(|error| start_error(0, &error))?;
     let mut observer = Some(observer);
-    let results: Vec<Result<TrainedRank, RankError>> = thread::scope(|scope| {
-        let start = |rank| {
-            let ThreadRank { program, .. } = rank;
-            let (region, number, observer) = (&region, program.rank, observer.take());
-            scope.spawn(move || {
-                let mut ignore = IgnoreEvents;
-                let observer: &mut (dyn Observer + Send) = match observer {
-                    Some(observer) => observer,
-                    None => &mut ignore,
-                };
-                // A panic must not leave the other ranks waiting.
-                let work = AssertUnwindSafe(|| run_rank(rank, region, resources, controls, faults, observer));
-                let result = catch_unwind(work).unwrap_or_else(|_| {
-                    let place = describe_place(program, &region.snapshot(number).unwrap_or_default());
-                    Err(RankError { rank: number, place, source: ExecError::Program("it panicked".to_owned()) })
-                });
-                if result.is_err() {
-                    region.abort(number);
-                }
-                result
-            })
-        };
-        let handles: Vec<_> = ranks.into_iter().map(start).collect();
-        let joined = handles.into_iter().enumerate();
-        joined.map(|(rank, h)| h.join().unwrap_or_else(|_| Err(start_error(rank, &"its thread panicked")))).collect()
-    });
-    let (outcomes, mut errors): (Vec<_>, Vec<_>) = results.into_iter().partition(Result::is_ok);
+    let work = |rank| {
+        let ThreadRank { program, .. } = rank;
+        let (region, number, observer) = (&region, program.rank, observer.take());
+        move || {
+            let mut ignore = IgnoreEvents;
+            let observer: &mut (dyn Observer + Send) = match observer {
+                Some(observer) => observer,
+                None => &mut ignore,
+            };
+            // A panic must not leave the other ranks waiting.
+            let work = AssertUnwindSafe(|| run_rank(rank, region, resources, controls, faults, observer));
+            let result = catch_unwind(work).unwrap_or_else(|_| {
+                let place = describe_place(program, &region.snapshot(number).unwrap_or_default());
+                Err(RankError { rank: number, place, source: ExecError::Program("it panicked".to_owned()) })
+            });
+            if result.is_err() {
+                region.abort(number);
+            }
+            result
+        }
+    };
+    let ended = threads::run_together("rank", ranks.into_iter().map(work).collect());
+    let ended = ended.map_err(|error| start_error(0, &error))?.into_iter().enumerate();
+    let results = ended.map(|(rank, result)| result.unwrap_or_else(|| Err(start_error(rank, &"its thread panicked"))));
+    let (outcomes, mut errors): (Vec<_>, Vec<_>) = results.partition(Result::is_ok);
     // Errors of ranks that were aborted because of another rank come last.
     errors.sort_by_key(|result| result.as_ref().is_err_and(|error| error.source.is_aborted()));
     errors.into_iter().chain(outcomes).collect()

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::fs;
 use std::path::Path;
 
 use rayon::ThreadPool;
@@ -10,7 +9,7 @@ use rayon::prelude::*;
 
 use runner_config::{LoadOptions, Loaded};
 use runner_data::ModelTokenizer;
-use runner_files::without_byte_order_mark;
+use runner_files::{read_regular, without_byte_order_mark};
 use runner_lab::compare::comparability::{MeasurementBasis, find_incomparable};
 use runner_lab::sweep::record::{FORMAT, PlannedPoint, SourceHash, SweepRecord};
 use runner_lab::sweep::{
@@ -199,7 +198,7 @@ fn hash_source(content: &[u8]) -> String {
 
 /// True if the file exists and has the recorded content.
 pub(super) fn is_unchanged(source: &SourceHash) -> bool {
-    fs::read(&source.path).is_ok_and(|content| hash_source(&content) == source.blake3)
+    read_regular(&source.path).is_ok_and(|content| hash_source(&content) == source.blake3)
 }
 
 /// The content hashes of the files that the points were made from.
@@ -412,6 +411,8 @@ fn explain_unjudged(asha: &AshaSettings, rungs: &[u64], steps: u64, every: u64) 
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
     use runner_config::LoadOptions;
     use runner_spec::experiment::EvalLoss;

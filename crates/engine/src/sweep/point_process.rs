@@ -1,21 +1,21 @@
 //! The process of a point of a sweep: `runner apply` and its arguments, its progress, and its exit.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::OpenOptions;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
 
 use serde::Deserialize;
 
 use super::segment_outcome::ProcessExit;
 use crate::launch::{read_log_end, system};
 use runner_config::LoadOptions;
+use runner_files::append_owned;
 use runner_lab::sweep::record::{PlannedPoint, SweepRecord};
 use runner_lab::sweep_dir::{damaged_copy, point_file};
+use runner_machine::threads;
 use runner_spec::diagnostic::ConfigError;
 use runner_store::metrics::TrainLine;
 use runner_store::{StoreError, time};
@@ -65,7 +65,7 @@ impl PointProcess {
         hidden_variables: &[String],
         devices: &[String],
     ) -> io::Result<Self> {
-        let mut errors = OpenOptions::new().append(true).create(true).open(&log)?;
+        let mut errors = append_owned(&log)?;
         let log_from = errors.metadata()?.len();
         writeln!(errors, "--- {} runner {}", time::now(), arguments.join(OsStr::new(" ")).display())?;
         let mut command = system::own_command()?;
@@ -78,12 +78,12 @@ impl PointProcess {
             command.env(DEVICES, devices.join(","));
         }
         system::signal_at_end_of_thread(&mut command, libc::SIGTERM);
-        let child = command.spawn()?;
+        let child = command.spawn().map_err(|error| threads::explain_start_error("a process", &error))?;
         // From here on it is stopped if this fails.
         let mut process = Self { child, status: None, progress: Arc::default(), log, log_from };
         if let Some(output) = process.child.stdout.take() {
             let progress = process.progress.clone();
-            thread::Builder::new().name("point".to_owned()).spawn(move || read_progress(output, &progress))?;
+            threads::spawn("point", move || read_progress(output, &progress))?;
         }
         Ok(process)
     }

@@ -1,11 +1,13 @@
 //! The report of runs in progress, served on loopback only: the page at `/`, and its data at `/data.json`, which the page asks
 //! for every two seconds.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
+use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use http_body_util::Full;
@@ -14,12 +16,13 @@ use hyper::header::{
     ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG, HOST, HeaderMap, HeaderName, HeaderValue,
     IF_NONE_MATCH, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
 };
+use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::sync::Semaphore;
-use tokio::task::{LocalSet, spawn_local};
+use tokio::net::TcpStream;
+use tokio::task::{JoinHandle, LocalSet, spawn_local};
 
 use super::data::{PageData, ReportRequest, RunReader};
 use super::error::ReportError;
@@ -34,7 +37,7 @@ const MAX_HEAD_BYTES: usize = 16 << 10;
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 const CONNECTION_TIMEOUT: Duration = Duration::from_mins(2);
 
-/// Connections beyond this number wait until another one ends.
+/// If this number of connections is open, a new one takes the place of the one whose client has been silent for longest.
 const MAX_CONNECTIONS: usize = 64;
 
 /// The pause after a connection that could not be accepted, for example because too many files are open.
@@ -54,6 +57,20 @@ struct AnswerSource {
     request: ReportRequest,
     reader: RunReader,
     latest: Option<ReadData>,
+}
+
+/// A connection that is being served.
+#[derive(Debug)]
+struct OpenConnection {
+    task: JoinHandle<()>,
+    last_active: Rc<Cell<Instant>>,
+}
+
+/// A connection that notes when its client last read or wrote.
+#[derive(Debug)]
+struct ActiveStream {
+    stream: TokioIo<TcpStream>,
+    last_active: Rc<Cell<Instant>>,
 }
 
 /// The data that was read last.
@@ -94,20 +111,28 @@ impl LiveReport {
     ///
     /// # Errors
     /// If the system refuses an event loop.
-    pub fn serve(self) -> Result<(), ReportError> {
+    pub fn serve(self) -> Result<Infallible, ReportError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(ReportError::Serve)?;
         LocalSet::new().block_on(&runtime, self.answer_requests())
     }
 
-    async fn answer_requests(self) -> Result<(), ReportError> {
+    async fn answer_requests(self) -> Result<Infallible, ReportError> {
         let listener = tokio::net::TcpListener::from_std(self.listener).map_err(ReportError::Serve)?;
-        let (source, places) = (Rc::new(RefCell::new(self.source)), Arc::new(Semaphore::new(MAX_CONNECTIONS)));
-        // The semaphore is never closed.
-        while let Ok(place) = Arc::clone(&places).acquire_owned().await {
+        let source = Rc::new(RefCell::new(self.source));
+        let mut open: Vec<OpenConnection> = Vec::new();
+        loop {
             let Ok((stream, _)) = listener.accept().await else {
                 tokio::time::sleep(ACCEPT_RETRY_INTERVAL).await;
                 continue;
             };
+            open.retain(|connection| !connection.task.is_finished());
+            if open.len() >= MAX_CONNECTIONS
+                && let Some(idlest) = (0..open.len()).min_by_key(|i| open[*i].last_active.get())
+            {
+                open.swap_remove(idlest).task.abort();
+            }
+            let last_active = Rc::new(Cell::new(Instant::now()));
+            let stream = ActiveStream { stream: TokioIo::new(stream), last_active: Rc::clone(&last_active) };
             let source = Rc::clone(&source);
             let service = service_fn(move |request: Request<Incoming>| {
                 let answer = source.borrow_mut().answer(request.method(), request.uri().path(), request.headers());
@@ -118,14 +143,49 @@ impl LiveReport {
                 .max_buf_size(MAX_HEAD_BYTES)
                 .timer(TokioTimer::new())
                 .header_read_timeout(HEAD_TIMEOUT)
-                .serve_connection(TokioIo::new(stream), service);
-            spawn_local(async move {
+                .serve_connection(stream, service);
+            let task = spawn_local(async move {
                 // A client may disconnect at any time, and is disconnected if it takes too long.
                 let _ = tokio::time::timeout(CONNECTION_TIMEOUT, connection).await;
-                drop(place);
             });
+            open.push(OpenConnection { task, last_active });
         }
-        Ok(())
+    }
+}
+
+impl ActiveStream {
+    /// Notes the time at which the client read or wrote.
+    fn note<T>(&self, polled: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if matches!(polled, Poll::Ready(Ok(_))) {
+            self.last_active.set(Instant::now());
+        }
+        polled
+    }
+}
+
+impl Read for ActiveStream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
+        let polled = Pin::new(&mut self.stream).poll_read(context, buffer);
+        self.note(polled)
+    }
+}
+
+impl Write for ActiveStream {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let polled = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.note(polled)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
     }
 }
 
@@ -230,6 +290,32 @@ mod tests {
         {
             assert!(!is_loopback(host), "{host}");
         }
+    }
+
+    #[test]
+    fn silent_clients_do_not_keep_others_waiting() {
+        let live = LiveReport::bind(0, ReportRequest::default()).unwrap();
+        let address = live.address();
+        std::thread::spawn(move || live.serve());
+        let silent: Vec<_> = (0..3 * MAX_CONNECTIONS)
+            .map(|_| {
+                let mut client = std::net::TcpStream::connect(address).unwrap();
+                io::Write::write_all(&mut client, b"GET / HTTP/1.1\r\nx: ").unwrap();
+                client
+            })
+            .collect();
+        let mut client = std::net::TcpStream::connect(address).unwrap();
+        io::Write::write_all(&mut client, b"HEAD / HTTP/1.1\r\nhost: localhost\r\n\r\n").unwrap();
+        let answer = io::read_to_string(&mut client).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
+        // It did not wait for the others to be disconnected: those that came last are still connected.
+        let is_open = |client: &std::net::TcpStream| {
+            client.set_nonblocking(true).unwrap();
+            client.peek(&mut [0]).is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+        };
+        let open: Vec<bool> = silent.iter().map(is_open).collect();
+        assert!(open[2 * MAX_CONNECTIONS + 8..].iter().all(|is_open| *is_open), "{open:?}");
+        assert!(open[..MAX_CONNECTIONS].iter().all(|is_open| !is_open), "{open:?}");
     }
 
     #[test]

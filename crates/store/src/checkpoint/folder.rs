@@ -20,7 +20,7 @@ use crate::error::StoreError;
 use crate::files::{link_or_copy, sealed_json, sync_dir};
 use crate::own_files::foreign_path_in_checkpoint;
 use runner_compute::state::TrainState;
-use runner_files::{TEMPORARY_PREFIX, create_dir_all, remove_leftovers};
+use runner_files::{TEMPORARY_PREFIX, create_owned_dir, remove_leftovers};
 use runner_spec::event::BestValidation;
 use runner_spec::model::layout::ParamLayout;
 
@@ -65,7 +65,7 @@ impl Checkpoints {
     /// # Errors
     /// If the folder cannot be created.
     pub fn open(folder: &Path, plan_hash: &str, keep: usize) -> Result<Self, StoreError> {
-        create_dir_all(folder).map_err(StoreError::io("creating", folder))?;
+        create_owned_dir(folder).map_err(StoreError::io("creating", folder))?;
         remove_leftovers(folder, is_unfinished);
         let (folder, plan_hash, keep) = (folder.to_owned(), plan_hash.to_owned(), keep.max(1));
         let checked = Mutex::default();

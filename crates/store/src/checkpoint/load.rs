@@ -2,7 +2,6 @@
 //! parts there are.
 
 use std::collections::HashMap;
-use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,6 +17,7 @@ use crate::error::StoreError;
 use crate::files::{file_name, read_sealed_json};
 use runner_compute::kernels::cpu::Stored;
 use runner_compute::state::TrainState;
+use runner_files::open_regular;
 use runner_files::safetensors_header::{HeaderError, SafetensorsHeader};
 use runner_spec::format::short_hash;
 use runner_spec::model::layout::ParamLayout;
@@ -267,7 +267,7 @@ impl PartFile {
         let Some(expected) = record.file(kind) else {
             return content(format!("{STATE} does not describe {name}"));
         };
-        let mut file = File::open(&path).map_err(|e| CheckpointProblem::io(&path, e))?;
+        let mut file = open_regular(&path).map_err(|e| CheckpointProblem::io(&path, e))?;
         let (header, dtype) = header::read(&mut file, expected.bytes).map_err(|bad| match bad {
             HeaderError::Content(message) => CheckpointProblem::Content(format!("{name}: {message}")),
             HeaderError::Io(error) => CheckpointProblem::io(&path, error),
@@ -286,7 +286,7 @@ impl PartFile {
         each: &mut dyn FnMut(&[u8]),
         sink: Sink<'_>,
     ) -> Result<(), CheckpointProblem> {
-        let mut file = File::open(&self.path).map_err(|e| CheckpointProblem::io(&self.path, e))?;
+        let mut file = open_regular(&self.path).map_err(|e| CheckpointProblem::io(&self.path, e))?;
         file.seek(SeekFrom::Start(self.header.bytes.len() as u64)).map_err(|e| CheckpointProblem::io(&self.path, e))?;
         let mut digest = blake3::Hasher::new();
         digest.update(&self.header.bytes);

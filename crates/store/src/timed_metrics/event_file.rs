@@ -13,7 +13,7 @@ use super::timed_record::{Clock, TimedLine, TimedRecord};
 use crate::error::StoreError;
 use crate::metrics::MetricLine;
 use crate::run_dir::{self, TENSORBOARD};
-use runner_files::{private_temporary_file, put_in_place, temporary_file};
+use runner_files::{create_owned_dir, private_temporary_file, put_in_place, temporary_file};
 use runner_spec::event::{Event, SampleText};
 
 /// The format version that the first event of a file states.
@@ -133,7 +133,7 @@ impl LiveEventFile {
         let folder = run.join(TENSORBOARD);
         let path = folder.join(event_file_name(&record));
         let io = |source| StoreError::io("writing", &path)(source);
-        runner_files::create_dir_all(&folder).map_err(io)?;
+        create_owned_dir(&folder).map_err(io)?;
         // Leftovers of a killed process are removed from the run directory alone.
         // The file has the text of `resolved.yaml`.
         let temporary =

@@ -10,6 +10,7 @@ use crate::error::StoreError;
 use crate::lines::MAX_LINE_BYTES;
 use crate::metrics::MetricLine;
 use crate::run_dir::METRICS;
+use runner_files::open_regular;
 
 /// A position in the metrics of a run, to which lines are appended.
 #[derive(Debug)]
@@ -54,7 +55,7 @@ impl MetricTail {
         let opened = if let Some(opened) = opened {
             opened
         } else {
-            let file = File::open(&path).map_err(StoreError::io("reading", &path))?;
+            let file = open_regular(&path).map_err(StoreError::io("reading", &path))?;
             let identity = identity(&file.metadata().map_err(StoreError::io("reading", &path))?);
             let clock = TimedRecord::open(&self.run)?.clock();
             OpenedMetrics { file: BufReader::new(file), identity, offset: 0, clock }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use candle_core::DType;
 
@@ -60,11 +60,16 @@ fn work(config: &JoinConfig) -> Result<Vec<u64>, String> {
 
 /// Runs both ranks with `fault` between them: their results, and the number of bytes that passed in each direction.
 fn results(fault: Option<Fault>, heartbeat_timeout: Duration) -> (Results, [u64; 2]) {
+    results_with(fault, heartbeat_timeout, Duration::from_secs(6))
+}
+
+/// Runs both ranks as [`results`] does. They wait for each other for `timeout`.
+fn results_with(fault: Option<Fault>, heartbeat_timeout: Duration, timeout: Duration) -> (Results, [u64; 2]) {
     let port = free_port();
     let proxy = Proxy::start(port, fault);
     let results = thread::scope(|s| {
         let ranks = [port, proxy.port].into_iter().enumerate().map(|(rank, port)| {
-            let config = JoinConfig { heartbeat_timeout, timeout: Duration::from_secs(6), ..config(rank, 2, port) };
+            let config = JoinConfig { heartbeat_timeout, timeout, ..config(rank, 2, port) };
             s.spawn(move || work(&config))
         });
         ranks.collect::<Vec<_>>().into_iter().map(|rank| rank.join().unwrap()).collect()
@@ -147,4 +152,25 @@ fn a_delay_changes_nothing() {
         let (results, _) = results(Some(fault), LONG_HEARTBEAT_TIMEOUT);
         assert!(results.into_iter().map(|bits| bits.unwrap()).eq(expected.iter().cloned()), "{fault:?}");
     }
+}
+
+/// Rank 0 has accepted rank 1, stops listening and continues. Rank 1 must not look for it as long as ranks wait for each other.
+#[test]
+fn damage_to_the_answer_of_rank_0_ends_the_rendezvous_of_rank_1() {
+    let long = Duration::from_mins(10);
+    let started = Instant::now();
+    // From behind the greeting to the list of ranks: lengths, texts and proofs.
+    let places = [44, 45, 60, 130, 170, 250, 300];
+    let damages = [Damage::FlipBit(6), Damage::Drop(3), Damage::Drop(u64::MAX)];
+    let faults = places.into_iter().flat_map(|at| damages.map(|damage| (at, damage)));
+    let errors: Vec<Option<String>> = thread::scope(|s| {
+        let cases = faults.map(|(at, damage)| {
+            let fault = Fault { direction: Direction::FromTarget, at, damage };
+            s.spawn(move || results_with(Some(fault), Duration::from_secs(2), long).0.remove(1).err())
+        });
+        cases.collect::<Vec<_>>().into_iter().map(|case| case.join().unwrap()).collect()
+    });
+    let damaged = errors.iter().flatten().filter(|why| why.contains("but its answer was damaged: ")).count();
+    assert!(damaged >= 3, "{errors:?}");
+    assert!(started.elapsed() < long, "a rank waited for the whole rendezvous: {errors:?}");
 }

@@ -435,3 +435,19 @@ fn what_the_hub_converted_goes_before_json_of_no_split() {
     let message = Here::new(&server.address).lower(&wanted).unwrap_err();
     assert!(message.contains("(refs/convert/parquet)") && message.contains("status 503"), "{message}");
 }
+
+#[test]
+fn a_list_without_sizes_does_not_cause_a_request_for_each_of_its_files() {
+    const FILES: usize = 20_000;
+    let siblings: Vec<_> =
+        (0..FILES).map(|i| serde_json::json!({"rfilename": format!("train-{i:05}.parquet")})).collect();
+    let info = serde_json::json!({"id": "own/many", "sha": COMMIT, "siblings": siblings}).to_string();
+    let server =
+        Server::start(Arc::new(move |asked: &Asked, _| match asked.path.starts_with("/api/datasets/own/many/") {
+            true => Reply::new(200, info.clone()),
+            false => Reply::new(404, "{}"),
+        }));
+    let error = Here::new(&server.address).lower(&data(source("own/many", None, "train"))).unwrap_err();
+    assert!(error.contains("states neither size nor content of 20000 files of the split"), "{error}");
+    assert!(server.count() < 10, "{:?}", server.count());
+}
