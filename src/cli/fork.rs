@@ -1,7 +1,7 @@
 //! `runner fork`: a new run from another run's settings, changed, from the start or from one of its checkpoints.
 
 use clap::Args;
-use runner_engine::fork::{ForkRequest, ForkStart, fork};
+use runner_engine::fork::{Cooldown, ForkRequest, ForkStart, fork};
 use runner_engine::launch::Faults;
 use runner_engine::observer::RunObserver;
 use runner_engine::prepare::Host;
@@ -27,6 +27,12 @@ pub(crate) struct ForkArgs {
     /// STEP. Required if the run has a checkpoint.
     #[arg(long, value_name = "start|latest|best|STEP", value_parser = parse_fork_start)]
     pub from: Option<ForkStart>,
+    /// Decay linearly from the learning rate of the checkpoint over N steps, and end then.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000_000))]
+    pub cooldown: Option<u64>,
+    /// The share of the checkpoint's learning rate that `--cooldown` reaches [default: 0].
+    #[arg(long = "final", value_name = "SHARE", requires = "cooldown", value_parser = parse_share)]
+    pub last: Option<f64>,
     /// The name of the new run, as `name` in an experiment.
     #[arg(long)]
     pub name: Option<String>,
@@ -54,12 +60,19 @@ fn parse_fork_start(text: &str) -> Result<ForkStart, String> {
     }
 }
 
+/// Parses a share of the learning rate.
+fn parse_share(text: &str) -> Result<f64, String> {
+    let share = text.parse().ok().filter(|share| (0.0..=1.0).contains(share));
+    share.ok_or_else(|| "give a share from 0 to 1, such as 0.1".to_owned())
+}
+
 /// # Errors
 /// If there is no such run or checkpoint, the changes do not fit it, or the new run failed (which its record then says too).
 pub(crate) fn run(args: &ForkArgs) -> anyhow::Result<Exit> {
     let request = ForkRequest {
         run: args.run.clone(),
         from: args.from,
+        cooldown: args.cooldown.map(|steps| Cooldown { steps, share: args.last.unwrap_or(0.0) }),
         name: args.name.clone(),
         start_new: args.new,
         options: SessionOptions {

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use super::common::{ExperimentArgs, ThreadArgs, host_without_runs, parse_non_negative};
+use super::common::{ExperimentArgs, RunsFolderArgs, ThreadArgs, host_without_runs, parse_non_negative};
 use super::exit::{Exit, RequestError, refuse};
 use super::output::{check_picture_path, print_detail, print_result, write_file};
 use super::screen_observer::PreparationObserver;
@@ -19,11 +19,12 @@ use runner_spec::cluster::ClusterFacts;
 use runner_spec::data::DataFacts;
 use runner_spec::experiment::Experiment;
 use runner_spec::plan::Plan;
+use runner_store::{catalog, run_dir};
 
 /// Show the plan of an experiment: parameters, memory, FLOPs, steps, data, the predicted time, and the program.
 ///
 /// The data is prepared and cached first, because the plan depends on its size; `--rows` gives the size instead. Nothing is
-/// trained. `--cluster` plans for other machines than this one.
+/// trained. `--cluster` plans for other machines than this one. In place of a file, a run can be named: its plan is made again.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct PlanArgs {
     #[command(flatten)]
@@ -64,8 +65,13 @@ pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<Exit> {
         Some(cluster) => read_cluster(cluster)?,
         None => local_devices(&host_without_runs(ThreadArgs { threads: args.threads })?),
     };
-    let options = LoadOptions { allows_absent_files: args.rows.is_some(), ..args.experiment.options()? };
-    let experiment = args.experiment.load_with(&options)?.experiment;
+    let mut options = LoadOptions { allows_absent_files: args.rows.is_some(), ..args.experiment.options()? };
+    let mut arguments = args.experiment.clone();
+    if let Some(resolved) = resolved_file_of_run(&arguments.file) {
+        // A run has all of its settings in its folder.
+        (arguments.file, options.env) = (resolved, Vec::new());
+    }
+    let experiment = arguments.load_with(&options)?.experiment;
     let data = if let Some(rows) = args.rows {
         assumed_data(&experiment, rows)?
     } else {
@@ -83,6 +89,13 @@ pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<Exit> {
         draw(&plan, path)?;
     }
     print_plan(&plan, args)
+}
+
+/// The settings of the run that `wanted` names as other commands name runs; `None` if it names a file, or no run.
+fn resolved_file_of_run(wanted: &Path) -> Option<PathBuf> {
+    let name = wanted.to_str().filter(|_| !wanted.is_file())?;
+    let run = catalog::resolve(&RunsFolderArgs { runs: None }.root(), name).ok()?;
+    run_dir::resolved_file(&run).ok()
 }
 
 /// The cluster that a name or a file describes.

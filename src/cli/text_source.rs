@@ -121,6 +121,7 @@ impl SourceArgs {
             layout: Layout::Packed { length: 1 },
             shuffle: false,
             drop_last: false,
+            position: None,
         })
     }
 }

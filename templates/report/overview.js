@@ -9,6 +9,7 @@ function numbers(run) {
   const last = [...curves.evals].reverse().find((e) => isNumber(e.val_loss));
   const best = curves.best_eval;
   const forecast = run.plan.forecast;
+  const inherited = run.manifest?.continued_from?.step;
   const bestText =
     best && last && best.step !== last.step
       ? `best ${loss(best.val_loss)} at step ${count(best.step)}`
@@ -19,7 +20,11 @@ function numbers(run) {
     ["val loss", loss(last?.val_loss), bestText],
     isNumber(last?.val_bits_per_byte) ? ["bits/byte", loss(last.val_bits_per_byte), `at step ${count(last.step)}`] : null,
     ["train loss", loss(curves.final_loss), curves.steps ? `at step ${count(curves.last_step)}` : "no step yet"],
-    ["steps", count(curves.last_step), `of ${count(run.steps)}`],
+    [
+      "steps",
+      count(curves.last_step),
+      `of ${count(run.steps)}${isNumber(inherited) ? `, ${count(inherited)} inherited` : ""}`,
+    ],
     ["tokens", large(curves.tokens), isNumber(run.plan.parameters) ? `${large(run.plan.parameters)} params` : ""],
     [
       "tokens/s",

@@ -13,6 +13,7 @@ mod doctor;
 mod embed;
 mod experiments;
 mod first_contact;
+mod forks;
 mod housekeeping;
 #[allow(dead_code, reason = "the tests of `data` use more of it")]
 #[path = "../../crates/data/src/hub/tests/http.rs"]

@@ -230,6 +230,7 @@ pub fn program(model: ModelSpec, precision: Precision, sequences: usize, length:
             length,
             mask_padding: false,
             order: RowOrder::default(),
+            position: None,
         },
         optimizer: OptimizerSpec::AdamW {
             beta1: 0.9,
@@ -238,7 +239,7 @@ pub fn program(model: ModelSpec, precision: Precision, sequences: usize, length:
             weight_decay: 0.1,
             decays: Decays::Matrices,
         },
-        schedule: LrSchedule { peak: 3e-3, warmup_steps: 0, warmup_from: None, decay: LrDecay::Constant },
+        schedule: LrSchedule { peak: 3e-3, start: 0, warmup_steps: 0, warmup_from: None, decay: LrDecay::Constant },
         steps: 30,
         start: Vec::new(),
         step: Vec::new(),

@@ -11,7 +11,6 @@ use crate::common::counter::{below, centred, mix};
 use crate::common::{model_for, program, small_gpt2, small_llama, values, with_values};
 use candle_core::{DType, Device, Tensor};
 use runner_compute::optim;
-use runner_compute::optim::lr_at;
 use runner_compute::state::TrainState;
 use runner_config::{LoadOptions, load};
 use runner_data::Sampler;
@@ -60,11 +59,11 @@ fn relative(ours: &[f64], reference: &[f64]) -> f64 {
 const RATES: f64 = 1e-11;
 
 fn curve(peak: f64, warmup: (u64, Option<f64>), decay: LrDecay) -> LrSchedule {
-    LrSchedule { peak, warmup_steps: warmup.0, warmup_from: warmup.1, decay }
+    LrSchedule { peak, start: 0, warmup_steps: warmup.0, warmup_from: warmup.1, decay }
 }
 
 fn compare_rates(what: &str, schedule: &LrSchedule, steps: impl Iterator<Item = u64>, reference: &[f64]) {
-    let ours: Vec<f64> = steps.take(reference.len()).map(|step| lr_at(schedule, step)).collect();
+    let ours: Vec<f64> = steps.take(reference.len()).map(|step| schedule.rate(step)).collect();
     let worst = relative(&ours, reference);
     let last = (ours[ours.len() - 1], reference[reference.len() - 1]);
     println!(
@@ -252,7 +251,7 @@ fn losses(family: Family, seed: u64, precision: Precision) -> Vec<f64> {
             .backward_blocks(&trainer.weights, &trainer.grads, &mut saved, None, &mb, 0..spec.block_count())
             .unwrap();
         let norm = crate::common::grad_norm(&trainer);
-        trainer.update(lr_at(&schedule, step), optim::clip_scale(norm, Some(1.0))).unwrap();
+        trainer.update(schedule.rate(step), optim::clip_scale(norm, Some(1.0))).unwrap();
         losses.iter().map(|&l| f64::from(l)).sum::<f64>() * mb.scale
     };
     (0..STEPS).map(one).collect()
@@ -405,19 +404,14 @@ fn replicas(experiment: &Experiment, rows: u64, ranks: usize, steps: u64) -> Vec
     assert_eq!(plan.ranks.len(), ranks);
     let read = |rank: &RankPlan| {
         let batch = &rank.program.batch;
-        let used = batch.order.rows_used(rows, batch.sequences);
-        let sampler = if batch.order.sequential {
-            Sampler::sequential(used)
-        } else {
-            Sampler::new(7, rows).with_epoch_length(used)
-        };
+        let sequence = batch.row_sequence(rows);
+        let sampler = if batch.order.sequential { Sampler::sequential(rows) } else { Sampler::new(7, rows) };
         let step = |step: u64| {
             let of = |mb: usize| {
                 let (first, count) = batch.rows(mb);
-                let position = step * batch.sequences as u64 + first as u64;
-                (0..count as u64).map(move |row| position + row * batch.stride as u64)
+                (0..count as u64).map(move |row| sequence.place(step, first as u64 + row * batch.stride as u64))
             };
-            (0..batch.micro_batches()).flat_map(of).map(|p| sampler.index(p)).collect()
+            (0..batch.micro_batches()).flat_map(of).map(|(epoch, place)| sampler.row(epoch, place)).collect()
         };
         (0..steps).map(step).collect()
     };
@@ -450,17 +444,12 @@ fn replicas_read_what_pytorchs_sampler_gives_them() {
         for shuffle in [false, true] {
             experiment.data.shuffle = shuffle;
             let ours = replicas(&experiment, rows as u64, ranks, (epochs * full) as u64);
-            let used = if drop_last { full * ranks * size } else { rows };
-            let order = if shuffle {
-                Sampler::new(7, rows as u64).with_epoch_length(used as u64)
-            } else {
-                Sampler::sequential(used as u64)
-            };
+            let order = if shuffle { Sampler::new(7, rows as u64) } else { Sampler::sequential(rows as u64) };
             for (rank, ours) in ours.iter().enumerate() {
                 assert!(!drop_last || theirs[rank].len() == full, "{line}");
                 for (step, ours) in ours.iter().enumerate() {
-                    let epoch = (step / full * used) as u64;
-                    let expected: Vec<u64> = theirs[rank][step % full].iter().map(|p| order.index(epoch + p)).collect();
+                    let epoch = (step / full) as u64;
+                    let expected: Vec<u64> = theirs[rank][step % full].iter().map(|p| order.row(epoch, *p)).collect();
                     assert_eq!(*ours, expected, "{line}, shuffle {shuffle}, rank {rank}, step {step}");
                     steps += 1;
                 }

@@ -322,10 +322,10 @@ impl Checker<'_> {
         }
         let item = match other.shape {
             Shape::List { items, .. } => Some(parse_slot(items)),
-            Shape::Number(_) if text.is_some_and(|text| scalar::number(text).is_some()) => {
+            Shape::Number(_) | Shape::Integer(_) if text.is_some_and(|text| scalar::number(text).is_some()) => {
                 return self.check_node(node, key, other, path);
             }
-            Shape::Number(_) => {
+            Shape::Number(_) | Shape::Integer(_) => {
                 return self.mismatch(node, key, &format!("{} or a number", list(words, "or")), path, "");
             }
             _ => None,

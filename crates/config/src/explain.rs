@@ -63,9 +63,11 @@ fn unserialized_defaults(family: Family) -> Vec<(&'static str, &'static str, Val
         ("data.validation.hub", "config", Value::Null),
         ("data", "shuffle", Value::Bool(true)),
         ("data", "drop_last", Value::Bool(false)),
+        ("data", "position", Value::Null),
         ("data.layout.padded", "mask", text("causal")),
         ("train", "recompute", text("none")),
         ("optimizer.adamw", "decays", text("matrices")),
+        ("schedule", "start", Value::from(0)),
         ("eval", "test", Value::Null),
         ("eval.test.hub", "config", Value::Null),
     ];
@@ -155,6 +157,6 @@ mod tests {
                 explained += 1;
             }
         }
-        assert_eq!(explained, 14 + 7, "all but the keys of padded rows and of hub datasets");
+        assert_eq!(explained, 16 + 9, "all but the keys of padded rows and of hub datasets");
     }
 }

@@ -124,6 +124,7 @@ fn lower_text_source(source: Source, path: &Path, options: &LoadOptions<'_>) -> 
         warnings: Vec::new(),
         allows_absent_files: true,
         allows_absent_initial_inputs: true,
+        fork_step: None,
         weights: None,
     };
     let data = resolver.text_source(raw.data.unwrap_or_default());
@@ -150,6 +151,7 @@ fn lower(source: Source, path: &Path, options: &LoadOptions<'_>) -> Result<Loade
         warnings: Vec::new(),
         allows_absent_files: options.allows_absent_files,
         allows_absent_initial_inputs: options.allows_absent_initial_inputs || !options.recorded_weights.is_empty(),
+        fork_step: options.fork_step,
         weights: described,
     };
     let experiment = resolver.experiment(raw, path);

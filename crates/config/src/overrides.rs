@@ -48,6 +48,8 @@ pub struct LoadOptions<'a> {
     pub allows_absent_files: bool,
     /// True if the weights of `model.init.from` and the files of `data.tokenizer` may be missing: a checkpoint and a record replace them.
     pub allows_absent_initial_inputs: bool,
+    /// The step at which a fork begins, which `schedule.start: fork` stands for. `None`: the run is not a fork.
+    pub fork_step: Option<u64>,
     /// Finds the weights of `model.init.from` if they are a model of the hub. `None`: a model of the hub is an error, unless weights may be
     /// missing.
     pub fetch_model: Option<&'a ModelFetcher<'a>>,

@@ -4,6 +4,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use runner_spec::experiment::{PaddingMask, Source, Tokenizer, Validation};
+use runner_spec::program::DataPosition;
 
 /// The text, its tokens and how rows are made of them. Paths are relative to the experiment file.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
@@ -23,6 +24,8 @@ pub(crate) struct RawData {
     pub(crate) shuffle: Option<bool>,
     /// True to leave out the rows of an epoch that fill no batch. If false, the next epoch begins within the batch.
     pub(crate) drop_last: bool,
+    /// The position in the training data at which a fork that changed the batch or the data continues. `runner fork` writes it. Default: none.
+    pub(crate) position: Option<DataPosition>,
 }
 
 /// The way in which rows are made of documents.

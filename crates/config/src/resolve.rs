@@ -29,7 +29,7 @@ impl Resolver<'_> {
         let parallel = self.parallel(&raw_parallel, grid, batch.as_ref(), raw.device, model.as_ref().map(|m| m.layers));
         let train = resolve_train(raw.train);
         self.check_optimizer(&raw.optimizer);
-        self.check_schedule(&raw.schedule, train.as_ref());
+        let schedule = self.schedule(raw.schedule, train.as_ref());
         let validation = data.as_ref().map(|d| d.validation.is_some());
         let eval = self.eval(raw.eval, validation);
         if let (Some(data), Some(eval), Some(model)) = (&data, &eval, &model) {
@@ -52,7 +52,7 @@ impl Resolver<'_> {
             batch: batch?,
             train: train?,
             optimizer: raw.optimizer,
-            schedule: raw.schedule,
+            schedule: schedule?,
             precision: raw.precision,
             master_weights: raw.master_weights,
             parallel: parallel?,

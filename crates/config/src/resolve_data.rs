@@ -48,6 +48,7 @@ impl Resolver<'_> {
             layout: layout?,
             shuffle: raw.shuffle.unwrap_or(!columns),
             drop_last: raw.drop_last,
+            position: raw.position,
         })
     }
 
@@ -63,6 +64,7 @@ impl Resolver<'_> {
             layout: Layout::Packed { length: 1 },
             shuffle: false,
             drop_last: false,
+            position: None,
         })
     }
 

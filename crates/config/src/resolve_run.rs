@@ -3,7 +3,7 @@
 use super::resolver::Resolver;
 use runner_spec::experiment::{
     ChoiceText, Decay, Eval, EvalLoss, HellaSwag, HubChoice, Log, Mlflow, Optimizer, Precision, Samples, Schedule,
-    StepDecay, Train,
+    ScheduleStart, StepDecay, Train,
 };
 use runner_spec::format::choice_name;
 
@@ -37,10 +37,32 @@ impl Resolver<'_> {
         );
     }
 
-    /// Reports a warmup longer than the run, and a decay in steps of unknown length.
-    pub(crate) fn check_schedule(&mut self, schedule: &Schedule, train: Option<&Train>) {
+    /// Gives `schedule.start: fork` its step. Reports a warmup longer than the run, and a decay in steps of unknown length.
+    pub(crate) fn schedule(&mut self, mut schedule: Schedule, train: Option<&Train>) -> Option<Schedule> {
+        if schedule.start == ScheduleStart::Fork {
+            let Some(step) = self.fork_step else {
+                return self.refuse(
+                    &["schedule.start"],
+                    "`schedule.start: fork` is the step at which a fork begins, and this run is not a fork",
+                    "give the number of a step, or set it with `runner fork RUN --from STEP --set schedule.start=fork`",
+                );
+            };
+            schedule.start = ScheduleStart::Step(step);
+        }
+        let ScheduleStart::Step(start) = schedule.start else { return None };
         let warmup = schedule.warmup.steps;
         if let Some(steps) = train.and_then(|t| t.steps)
+            && start > 0
+            && start.saturating_add(warmup) > steps
+        {
+            self.error(
+                &["schedule.start", "schedule.warmup.steps", "train.steps"],
+                format!(
+                    "the schedule starts at step {start} with {warmup} steps of warmup, and the run has {steps} steps"
+                ),
+                format!("make `train.steps` at least {}", start.saturating_add(warmup)),
+            );
+        } else if let Some(steps) = train.and_then(|t| t.steps)
             && warmup > steps
         {
             let default = if self.given("train.steps") { "" } else { " (the default)" };
@@ -57,6 +79,7 @@ impl Resolver<'_> {
                 "give `every:` a number of steps, or `epochs: 1`",
             );
         }
+        Some(schedule)
     }
 
     /// `has_validation` is `None` after a mistake in the data.

@@ -21,6 +21,8 @@ pub(crate) struct Resolver<'l> {
     pub(crate) allows_absent_files: bool,
     /// See [`LoadOptions::allows_absent_initial_inputs`](crate::LoadOptions::allows_absent_initial_inputs).
     pub(crate) allows_absent_initial_inputs: bool,
+    /// See [`LoadOptions::fork_step`](crate::LoadOptions::fork_step).
+    pub(crate) fork_step: Option<u64>,
     /// The description of the initial weights, if the model must match it.
     pub(crate) weights: Option<DescribedModel>,
 }

@@ -1,4 +1,4 @@
-//! The data order: a fresh permutation of the rows in every epoch, without state, so any position can be asked for.
+//! The data order: a fresh permutation of the rows in every epoch, without state, so any place can be asked for.
 //!
 //! The permutation is a keyed Feistel network on the smallest even number of bits that covers the rows; an image past
 //! the rows is sent through again until it lands inside (cycle walking), which keeps it a permutation. Its round
@@ -8,13 +8,11 @@
 /// domains, where a round function has only a few bits to work with.
 const ROUNDS: usize = 12;
 
-/// Maps a position in the run to a row.
+/// The order of the rows in each epoch.
 #[derive(Debug, Clone)]
 pub struct Sampler {
     seed: u64,
     rows: u64,
-    /// The number of positions in an epoch, at most `rows`.
-    used: u64,
     /// Bits in each half of the network; `None` for rows in their stored order.
     half: Option<u32>,
 }
@@ -25,28 +23,19 @@ impl Sampler {
     pub fn new(seed: u64, rows: u64) -> Self {
         let rows = rows.max(1);
         let bits = u64::BITS - (rows - 1).leading_zeros();
-        Self { seed, rows, used: rows, half: Some(bits.div_ceil(2).max(1)) }
+        Self { seed, rows, half: Some(bits.div_ceil(2).max(1)) }
     }
 
     /// Rows in their stored order, the same in every epoch.
     #[must_use]
     pub fn sequential(rows: u64) -> Self {
-        let rows = rows.max(1);
-        Self { seed: 0, rows, used: rows, half: None }
+        Self { seed: 0, rows: rows.max(1), half: None }
     }
 
-    /// The same order, of which each epoch takes the first `used` rows, at least one and at most all.
+    /// The row at `place`, from 0, in the order of `epoch`.
     #[must_use]
-    pub fn with_epoch_length(self, used: u64) -> Self {
-        Self { used: used.clamp(1, self.rows), ..self }
-    }
-
-    /// The row at `position`, counted over the whole run: epoch `position / used`, the permutation of that epoch at
-    /// `position % used`.
-    #[must_use]
-    pub fn index(&self, position: u64) -> u64 {
-        let epoch = position / self.used;
-        let mut x = position % self.used;
+    pub fn row(&self, epoch: u64, place: u64) -> u64 {
+        let mut x = place % self.rows;
         let Some(half) = self.half else { return x };
         let key = mix(mix(self.seed ^ 0x6461_7461_6f72_6472).wrapping_add(epoch));
         loop {
@@ -86,7 +75,7 @@ mod tests {
     use super::*;
 
     fn epoch(sampler: &Sampler, rows: u64, epoch: u64) -> Vec<u64> {
-        (0..rows).map(|i| sampler.index(epoch * rows + i)).collect()
+        (0..rows).map(|i| sampler.row(epoch, i)).collect()
     }
 
     #[test]
@@ -99,18 +88,6 @@ mod tests {
                 assert!(seen.into_iter().eq(0..rows), "{rows} rows, epoch {e}");
             }
         }
-    }
-
-    #[test]
-    fn an_epoch_may_leave_rows_out() {
-        let sampler = Sampler::new(7, 10).with_epoch_length(8);
-        let whole = Sampler::new(7, 10);
-        for e in 0..3 {
-            let got: Vec<u64> = (0..8).map(|i| sampler.index(e * 8 + i)).collect();
-            assert_eq!(got, epoch(&whole, 10, e)[..8], "the permutation is that of all rows");
-        }
-        let lying = Sampler::sequential(3);
-        assert_eq!((0..7).map(|i| lying.index(i)).collect::<Vec<_>>(), [0, 1, 2, 0, 1, 2, 0]);
     }
 
     #[test]
@@ -131,7 +108,7 @@ mod tests {
             let mut cells = [0_u32; 256];
             for e in 0..4000 {
                 for i in 0..16 {
-                    cells[(i * 16 + sampler.index(e * 16 + i)) as usize] += 1;
+                    cells[(i * 16 + sampler.row(e, i)) as usize] += 1;
                 }
             }
             let chi: f64 = cells.iter().map(|&c| (f64::from(c) - 250.0).powi(2) / 250.0).sum();
@@ -165,6 +142,6 @@ mod tests {
     #[test]
     fn far_positions_are_cheap_and_in_range() {
         let sampler = Sampler::new(5, (1 << 40) + 1);
-        assert!((0..1000).all(|i| sampler.index(u64::MAX - i) <= 1 << 40));
+        assert!((0..1000).all(|i| sampler.row(u64::MAX - i, (1 << 40) - i) <= 1 << 40));
     }
 }

@@ -209,6 +209,13 @@ fn open_or_create(
         source.map_or(Ok(()), |source| source.check_beginning(&manifest))?;
         return open_unless_done(path, &manifest, observer);
     }
+    if let Some(position) = loaded.experiment.data.position.filter(|position| position.step > 0 && source.is_none()) {
+        return Err(EngineError::Request(format!(
+            "data.position is the position of a fork after step {}, and this run starts at step 0: delete it, or continue the fork with \
+             --continue",
+            position.step
+        )));
+    }
     if request.sweep_point.is_none() && source.is_none() && !request.start_new {
         let text = describe_other_length(root, &loaded.experiment, plan.totals.steps);
         if let Some(text) = text {

@@ -100,6 +100,7 @@ pub(crate) fn differing_plan_keys(a: &Plan, b: &Plan, with_layout: bool) -> Vec<
         ("data", a.data.train != b.data.train || a.data.tokenizer_hash != b.data.tokenizer_hash),
         ("model", p.model != q.model),
         ("model.init", a.data.weights != b.data.weights),
+        ("data.position", p.batch.position != q.batch.position),
         ("batch.sequences", p.batch.sequences != q.batch.sequences),
         ("data.layout", p.batch.length != q.batch.length),
         ("train.steps", p.steps != q.steps),

@@ -15,8 +15,8 @@ const MAX_REPORTS: u64 = 100;
 pub(crate) struct EpochTally {
     /// The least number of steps from one report to the next.
     min_steps: u64,
-    /// Steps of the whole run.
-    total_steps: u64,
+    /// Passes over the training rows in the whole run.
+    total_epochs: f64,
     /// Passes over the training rows that are done.
     position: f64,
     /// The passes that were reported, or cannot be.
@@ -32,12 +32,12 @@ pub(crate) struct EpochTally {
 }
 
 impl EpochTally {
-    /// The tally of a run of `steps` steps that has recorded the steps in the file `metrics`.
+    /// The tally of a run of `steps` steps and `epochs` passes that has recorded the steps in the file `metrics`.
     ///
     /// # Errors
     /// If the file cannot be read.
-    pub(crate) fn read(metrics: &Path, steps: u64) -> Result<Self, StoreError> {
-        let mut tally = Self { min_steps: steps.div_ceil(MAX_REPORTS), total_steps: steps, ..Self::default() };
+    pub(crate) fn read(metrics: &Path, steps: u64, epochs: f64) -> Result<Self, StoreError> {
+        let mut tally = Self { min_steps: steps.div_ceil(MAX_REPORTS), total_epochs: epochs, ..Self::default() };
         for_each_metric(metrics, &mut |line| match line {
             MetricLine::Train(TrainLine { step, epoch: Some(epoch), loss, tokens, step_ms, .. }) => {
                 // The record has no loss that is not finite.
@@ -53,6 +53,11 @@ impl EpochTally {
 
     /// Counts a step. Returns the report about the epoch that it ended, if one is due.
     pub(crate) fn add(&mut self, step: &StepMetrics) -> Option<EpochMetrics> {
+        if step.epoch < self.position {
+            // A fork whose data differs starts again at the first row.
+            let Self { min_steps, total_epochs, .. } = *self;
+            *self = Self { min_steps, total_epochs, ..Self::default() };
+        }
         let before = self.position.floor();
         self.position = step.epoch;
         self.steps += 1;
@@ -64,8 +69,8 @@ impl EpochTally {
         if epoch <= before || (self.steps < self.min_steps && !self.is_last_end(step)) {
             return None;
         }
-        let Self { min_steps, total_steps, .. } = *self;
-        let done = Self { min_steps, total_steps, position: step.epoch, reported: epoch as u64, ..Self::default() };
+        let Self { min_steps, total_epochs, .. } = *self;
+        let done = Self { min_steps, total_epochs, position: step.epoch, reported: epoch as u64, ..Self::default() };
         let tally = std::mem::replace(self, done);
         (!tally.is_incomplete).then(|| EpochMetrics {
             first: tally.reported + 1,
@@ -77,10 +82,9 @@ impl EpochTally {
         })
     }
 
-    /// True if the run has no step that ends a later epoch than `step`, if its steps go on as before.
+    /// True if the run has no step that ends a later epoch than `step`.
     fn is_last_end(&self, step: &StepMetrics) -> bool {
-        let steps_per_epoch = step.step as f64 / step.epoch;
-        (step.epoch.floor() + 1.0) * steps_per_epoch > self.total_steps as f64
+        step.epoch.floor() + 1.0 > self.total_epochs
     }
 }
 
@@ -101,14 +105,15 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("metrics.jsonl");
         let (mut lines, mut reports) = (String::new(), Vec::new());
-        let mut tally = EpochTally::read(&path, steps).unwrap();
+        let epochs = steps as f64 / per_epoch;
+        let mut tally = EpochTally::read(&path, steps, epochs).unwrap();
         for n in 1..=steps {
             let metrics = step(n, per_epoch);
             lines += &(serde_json::to_string(&MetricLine::from(&metrics)).unwrap() + "\n");
             reports.extend(tally.add(&metrics));
             if n == killed_at {
                 fs::write(&path, &lines).unwrap();
-                tally = EpochTally::read(&path, steps).unwrap();
+                tally = EpochTally::read(&path, steps, epochs).unwrap();
             }
         }
         reports
@@ -154,7 +159,7 @@ mod tests {
 
     #[test]
     fn an_epoch_with_a_loss_that_is_not_finite_is_not_reported() {
-        let mut tally = EpochTally { total_steps: 4, ..EpochTally::default() };
+        let mut tally = EpochTally { total_epochs: 2.0, ..EpochTally::default() };
         let losses = [1.0, f64::NAN, 1.0, 1.0];
         let metrics = |n: u64| StepMetrics { loss: losses[n as usize - 1], ..step(n, 2.0) };
         let reports: Vec<u64> = (1..=4).filter_map(|n| tally.add(&metrics(n))).map(|report| report.epoch).collect();
@@ -164,7 +169,7 @@ mod tests {
         let path = dir.path().join("metrics.jsonl");
         let lines = [1, 2, 3].map(|n| serde_json::to_string(&MetricLine::from(&metrics(n))).unwrap() + "\n");
         fs::write(&path, lines.concat()).unwrap();
-        let report = EpochTally::read(&path, 4).unwrap().add(&metrics(4)).unwrap();
+        let report = EpochTally::read(&path, 4, 2.0).unwrap().add(&metrics(4)).unwrap();
         assert_eq!((report.first, report.epoch, report.seconds), (2, 2, 1.0));
     }
 
@@ -173,8 +178,20 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("metrics.jsonl");
         fs::write(&path, "{\"kind\":\"train\",\"step\":1,\"loss\":1.0,\"tokens\":8}\n").unwrap();
-        let mut tally = EpochTally::read(&path, 4).unwrap();
+        let mut tally = EpochTally::read(&path, 4, 2.0).unwrap();
         let reports: Vec<u64> = (2..=4).filter_map(|n| tally.add(&step(n, 2.0))).map(|report| report.epoch).collect();
         assert_eq!(reports, [2]);
+    }
+
+    /// A fork whose data differs: what other runs read of the old data is part of no epoch of the new data.
+    #[test]
+    fn reading_that_starts_again_starts_a_new_first_epoch() {
+        let mut tally = EpochTally { total_epochs: 1.0, ..EpochTally::default() };
+        let epochs = [0.75, 1.5, 0.5, 1.0];
+        let reports: Vec<_> = (1..=4)
+            .filter_map(|n| tally.add(&StepMetrics { epoch: epochs[n as usize - 1], ..step(n, 2.0) }))
+            .map(|report| (report.first, report.epoch, report.step, report.tokens))
+            .collect();
+        assert_eq!(reports, [(1, 1, 2, 24), (1, 1, 4, 56)]);
     }
 }

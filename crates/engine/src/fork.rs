@@ -1,12 +1,13 @@
 //! `fork` starts a new run from another run's settings, changed, from the start or from one of its checkpoints.
 
+mod source;
+
 use std::path::{Path, PathBuf};
 
 use runner_config::{LoadOptions, Loaded};
 use runner_files::{is_absent, read_regular_text};
-use runner_lab::stored_plan;
 use runner_spec::diagnostic::ConfigError;
-use runner_spec::experiment::{Experiment, Tokenizer, WeightInit, WeightsSource};
+use runner_spec::experiment::{Experiment, Tokenizer, Train, WeightInit, WeightsSource};
 use runner_spec::model::parameters;
 use runner_spec::plan::Plan;
 use runner_spec::program::{OptimizerSpec, Program};
@@ -19,9 +20,10 @@ use crate::error::EngineError;
 use crate::observer::{RunEvent, RunObserver};
 use crate::opened_run::{check_description, resolved_experiment};
 use crate::outcome::RunReport;
-use crate::prepare::{Host, PreparedRun, RecordedInputs, model_fetcher, pin_hub_commits};
+use crate::prepare::{Host, PreparedInputs, RecordedInputs, model_fetcher, pin_hub_commits};
 use crate::session::{RunSession, SessionOptions};
 use crate::stop::StopSwitch;
+use source::{ForkPosition, ForkSource};
 
 /// A request to `fork`.
 #[derive(Debug, Clone)]
@@ -30,12 +32,22 @@ pub struct ForkRequest {
     pub run: String,
     /// Where the new run begins; `None`: the start, if the run has no checkpoint. If it has one, the choice is required.
     pub from: Option<ForkStart>,
+    /// A decay from the rate of the checkpoint, with which the new run ends.
+    pub cooldown: Option<Cooldown>,
     /// The new run's name; `None`: that of the forked run.
     pub name: Option<String>,
     /// True to start another fork even if there is the same one.
     pub start_new: bool,
     /// Options of the new run. The overrides change the settings of the forked run.
     pub options: SessionOptions,
+}
+
+/// A linear decay of the learning rate to the end of a fork.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Cooldown {
+    pub steps: u64,
+    /// The share of the checkpoint's rate that is reached.
+    pub share: f64,
 }
 
 /// The beginning of a fork.
@@ -50,8 +62,8 @@ pub enum ForkStart {
 struct ForkedRun {
     path: PathBuf,
     manifest: Manifest,
-    /// The step of the checkpoint to begin with; `None`: the start.
-    step: Option<u64>,
+    /// The checkpoint to begin with; `None`: the start.
+    source: Option<ForkSource>,
 }
 
 /// Starts or resumes the fork that `request` describes, or finds it done; `observer` receives its events, and `stop` requests an early stop.
@@ -76,18 +88,23 @@ pub fn fork(
             None
         }
     };
-    let parent = ForkedRun { path, manifest, step };
+    let source = step.map(|step| ForkSource::read(&path, &manifest.id, step)).transpose()?;
+    let parent = ForkedRun { path, manifest, source };
+    let request = &parent.with_cooldown(request)?;
     let mut loaded = load_changed_settings(request, &parent, host, observer)?;
-    let recorded_inputs = match parent.step {
+    let recorded_inputs = match &parent.source {
         Some(_) => Some(RecordedInputs::read(&parent.path, &resolved_experiment(&parent.path)?, &loaded.experiment)?),
         None => None,
     };
     let tokenizer = recorded_inputs.as_ref().and_then(|inputs| inputs.tokenizer.as_ref());
     pin_hub_commits(&mut loaded.experiment, tokenizer, host, observer)?;
-    let ready = PreparedRun::new(&loaded.experiment, recorded_inputs.as_ref(), host, None, observer)?;
+    let inputs = PreparedInputs::new(&loaded.experiment, recorded_inputs.as_ref(), host, None, observer)?;
+    let position = parent.source.as_ref().map(|s| s.position_of_fork(&loaded.experiment, &inputs.prepared.facts));
+    loaded.experiment.data.position = position.as_ref().and_then(|found| found.position);
+    let ready = inputs.plan(&loaded.experiment, observer)?;
     ready.check_memory(None)?;
-    parent.check_can_begin(&ready.plan)?;
-    let run = match parent.open_or_create(request, &loaded, &ready.plan, host, observer)? {
+    parent.check_can_begin(&loaded.experiment.train, &ready.plan)?;
+    let run = match parent.open_or_create(request, &loaded, &ready.plan, position.as_ref(), host, observer)? {
         Ok(run) => run,
         Err(up_to_date) => return Ok(up_to_date),
     };
@@ -128,7 +145,8 @@ fn load_changed_settings(
     let fetch = model_fetcher(host, observer);
     let options = LoadOptions {
         sets,
-        allows_absent_initial_inputs: parent.step.is_some(),
+        allows_absent_initial_inputs: parent.source.is_some(),
+        fork_step: Some(parent.step().unwrap_or(0)),
         fetch_model: Some(&fetch),
         ..LoadOptions::default()
     };
@@ -145,7 +163,7 @@ fn load_changed_settings(
 /// The advice to begin with a checkpoint of `parent`, if a start under `options` has `mistakes` because inputs that `parent` started from are
 /// gone.
 fn describe_checkpoint_start(mistakes: &ConfigError, parent: &ForkedRun, options: &LoadOptions<'_>) -> Option<String> {
-    if parent.step.is_some() {
+    if parent.source.is_some() {
         return None;
     }
     let experiment = resolved_experiment(&parent.path).ok()?;
@@ -192,16 +210,38 @@ fn has_absent_tokenizer(experiment: &Experiment) -> bool {
 }
 
 impl ForkedRun {
+    /// The step of the checkpoint to begin with; `None`: the start.
+    fn step(&self) -> Option<u64> {
+        self.source.as_ref().map(|source| source.step)
+    }
+
     fn origin(&self) -> RunOrigin {
         let Manifest { id, plan_hash, .. } = self.manifest.clone();
-        RunOrigin::Fork { id, step: self.step, plan_hash }
+        RunOrigin::Fork { id, step: self.step(), plan_hash }
+    }
+
+    /// `request` with its cooldown as overrides.
+    ///
+    /// # Errors
+    /// If the fork does not begin with a checkpoint, or the request contradicts the cooldown.
+    fn with_cooldown(&self, request: &ForkRequest) -> Result<ForkRequest, EngineError> {
+        let mut request = request.clone();
+        if let Some(cooldown) = request.cooldown {
+            let Some(source) = &self.source else {
+                let message = "--cooldown decays from the learning rate of a checkpoint: choose one with --from";
+                return Err(EngineError::Request(message.to_owned()));
+            };
+            let overrides = source.cooldown_overrides(cooldown, &request.options.overrides)?;
+            request.options.overrides.extend(overrides);
+        }
+        Ok(request)
     }
 
     /// # Errors
     /// If a run of `plan` cannot begin with this run's checkpoint, or would be this run once more.
-    fn check_can_begin(&self, plan: &Plan) -> Result<(), EngineError> {
+    fn check_can_begin(&self, train: &Train, plan: &Plan) -> Result<(), EngineError> {
         let id = &self.manifest.id;
-        let Some(step) = self.step else {
+        let Some(ForkSource { step, plan: theirs, .. }) = &self.source else {
             let same = (&plan.hash, &plan.experiment_name) == (&self.manifest.plan_hash, &self.manifest.name);
             if same {
                 return Err(EngineError::Request(format!(
@@ -211,7 +251,7 @@ impl ForkedRun {
             }
             return Ok(());
         };
-        let theirs = stored_plan::read(&self.path)?;
+        let step = *step;
         let (Some(old), Some(new)) = (theirs.ranks.first(), plan.ranks.first()) else { return Ok(()) };
         let mut wrong = vec![shape_problem(&old.program, &new.program), moments_problem(&old.program, &new.program)];
         if self.manifest.data.tokenizer != plan.data.tokenizer_hash {
@@ -221,8 +261,12 @@ impl ForkedRun {
         }
         if step >= plan.totals.steps {
             let steps = plan.totals.steps;
-            wrong
-                .push(Some(format!("train.steps is {steps}, and {step} are done: --set train.steps={}", step + steps)));
+            let length = match (train.epochs, train.tokens) {
+                (Some(epochs), _) => format!("train.epochs {epochs} makes {steps} steps"),
+                (_, Some(tokens)) => format!("train.tokens {tokens} makes {steps} steps"),
+                _ => format!("train.steps is {steps}"),
+            };
+            wrong.push(Some(format!("{length}, and {step} are done: --set train.steps={}", step + steps)));
         }
         let wrong: Vec<String> = wrong.into_iter().flatten().collect();
         if wrong.is_empty() {
@@ -237,6 +281,7 @@ impl ForkedRun {
         request: &ForkRequest,
         loaded: &Loaded,
         plan: &Plan,
+        position: Option<&ForkPosition>,
         host: &Host,
         observer: &mut dyn RunObserver,
     ) -> Result<OpenedOrDone, EngineError> {
@@ -259,25 +304,29 @@ impl ForkedRun {
             is_private: has_private_text(loaded),
             manifest,
         };
-        let theirs = self.step.map(|_| stored_plan::read(&self.path)).transpose()?;
-        let source = self.step.zip(theirs.as_ref()).map(|(step, plan)| BeginningCheckpoint {
-            path: &self.path,
-            plan,
-            which: CheckpointChoice::Step(step),
-        });
-        if let Some(text) = theirs.as_ref().and_then(|theirs| describe_rounding(theirs, plan, &self.manifest.id)) {
-            observer.observe(&RunEvent::Note(&text));
+        if let Some((source, position)) = self.source.as_ref().zip(position) {
+            let rounding = describe_rounding(&source.plan, plan, &self.manifest.id);
+            for line in source.describe_fork(plan, position).into_iter().chain(rounding) {
+                observer.observe(&RunEvent::Note(&format!("fork   {line}")));
+            }
+            for warning in source.warn_of_rates(plan) {
+                observer.observe(&RunEvent::Warning(&warning));
+            }
         }
-        Ok(Ok(RunDir::create(root, files, source.as_ref())?))
+        let beginning = self.source.as_ref().map(|source| BeginningCheckpoint {
+            path: &self.path,
+            plan: &source.plan,
+            which: CheckpointChoice::Step(source.step),
+        });
+        Ok(Ok(RunDir::create(root, files, beginning.as_ref())?))
     }
 }
 
 /// The note that a fork of the plan `new` rounds the f32 state of the run `id`, of the plan `old`, to bf16; `None` if it does not.
 fn describe_rounding(old: &Plan, new: &Plan, id: &str) -> Option<String> {
     let [had_f32, has_f32] = [old, new].map(|plan| plan.ranks.first().map(|rank| rank.program.master_weights));
-    (had_f32? && !has_f32?).then(|| {
-        format!("fork   master_weights is false: weights and moments of {id}, which are f32, are rounded to bf16")
-    })
+    (had_f32? && !has_f32?)
+        .then(|| format!("master_weights is false: weights and moments of {id}, which are f32, are rounded to bf16"))
 }
 
 /// The first parameter that the two models do not have alike.

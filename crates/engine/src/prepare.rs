@@ -1,6 +1,7 @@
 //! From an experiment to what a run needs before it begins: data, tokenizer, initial weights, and the plan for this machine.
 
 mod hub_names;
+mod prepared_run;
 mod recorded_inputs;
 
 use std::collections::BTreeMap;
@@ -17,30 +18,30 @@ use runner_data::{
 use runner_exec::{ExecError, Resources, parameter_layout, state_dtype};
 use runner_files::is_absent;
 use runner_machine::host::Git;
-use runner_machine::local_cluster::{local_cluster, with_rank_locations};
+use runner_machine::local_cluster::local_cluster;
 use runner_machine::numa::{NumaNodes, bind_thread};
 use runner_machine::threads;
 use runner_spec::cluster::ClusterFacts;
 use runner_spec::data::{DataFacts, NO_SEPARATOR, WeightsFacts};
 use runner_spec::experiment::{Experiment, WeightInit, WeightsSource};
 use runner_spec::model::InitialWeights;
-use runner_spec::plan::Plan;
 use runner_spec::program::Program;
 use runner_store::checkpoint;
 use runner_weights::{OpenedWeights, WeightsError};
 use serde::{Deserialize, Serialize};
 
 use crate::calibrate;
-use crate::details::{describe_data, precise_duration};
+use crate::details::describe_data;
 use crate::error::EngineError;
 use crate::launch::World;
-use crate::launched::check_world_size;
 use crate::observer::{IgnoreEvents, RunEvent, RunObserver};
 use crate::run_error::RunError;
 use hub_names::lower_hub_of_run;
 pub use hub_names::{
     fetch_model_folder, local_choice, local_tokenizer, lower_hub, model_fetch_error, model_fetcher, pin_hub_commits,
 };
+pub(crate) use prepared_run::PreparedInputs;
+pub use prepared_run::PreparedRun;
 pub(crate) use recorded_inputs::{RecordedInputs, recorded_tokenizer};
 
 /// The folders, threads and variables that the engine works with. It reads no environment variable itself.
@@ -398,79 +399,6 @@ pub fn check_prompts(experiment: &Experiment, tokenizer: &ModelTokenizer) -> Res
         encoded.map_err(|error| EngineError::Request(format!("eval.samples.prompts: {error}")))?;
     }
     Ok(())
-}
-
-/// A plan for this machine, the data it was made for, and threads to work with.
-#[derive(Debug)]
-pub struct PreparedRun {
-    pub plan: Plan,
-    pub prepared: Prepared,
-    pub pool: rayon::ThreadPool,
-}
-
-impl PreparedRun {
-    /// Prepares `experiment` and plans it for this machine, or for the machines of the `world` that a launcher started. There are
-    /// `recorded_inputs` if the run begins with a checkpoint.
-    ///
-    /// # Errors
-    /// If the data or the initial weights cannot be read, the experiment cannot be planned, or the world has another number of
-    /// ranks.
-    pub(crate) fn new(
-        experiment: &Experiment,
-        recorded_inputs: Option<&RecordedInputs>,
-        host: &Host,
-        world: Option<&World>,
-        observer: &mut dyn RunObserver,
-    ) -> Result<Self, EngineError> {
-        let (cluster, pool) = (find_devices(experiment, host, world)?, host.pool()?);
-        let prepared = prepare_rank_inputs(experiment, recorded_inputs, &pool, host, observer)?;
-        let started = Instant::now();
-        let plan = runner_plan::compile(experiment, &prepared.facts, &cluster)?;
-        let time = precise_duration(started.elapsed());
-        observer.observe(&RunEvent::Detail(&format!("plan   {}, compiled in {time}", plan.hash)));
-        for warning in &plan.warnings {
-            observer.observe(&RunEvent::Warning(warning));
-        }
-        for note in &plan.notes {
-            observer.observe(&RunEvent::Note(&format!("plan   {note}")));
-        }
-        let split = plan.data.validation.as_ref().filter(|split| split.text.is_none());
-        if split.is_some() && plan.ranks.first().is_some_and(|rank| rank.program.eval.loss.is_some()) {
-            observer.observe(&RunEvent::Note(
-                "data   bits per byte are not known: the tokens of the validation data do not tell the bytes of a text",
-            ));
-        }
-        Ok(Self { plan, prepared, pool })
-    }
-
-    /// # Errors
-    /// If the plan needs more memory than its device has: the run would end in the middle of a step. If the ranks of `world` are on
-    /// several machines, this one's memory says nothing about the others'.
-    pub(crate) fn check_memory(&self, world: Option<&World>) -> Result<(), EngineError> {
-        match &self.plan.shortage {
-            Some(shortage) if world.is_none_or(|world| world.machine_count() == 1) => {
-                Err(EngineError::Request(shortage.clone()))
-            }
-            _ => Ok(()),
-        }
-    }
-}
-
-/// The devices of this machine, or of the machines of `world`. They are checked before data is prepared, which may take long.
-///
-/// # Errors
-/// If they are not those that the experiment asks for, or the world has another number of ranks.
-fn find_devices(experiment: &Experiment, host: &Host, world: Option<&World>) -> Result<ClusterFacts, EngineError> {
-    let mut cluster = local_devices(host);
-    if let Some(world) = world {
-        // Before the plan looks for as many devices as it has ranks.
-        if let Ok(mesh) = runner_plan::mesh(&experiment.parallel, experiment.batch.sequences) {
-            check_world_size(world, mesh)?;
-        }
-        cluster = with_rank_locations(cluster, world.rank_locations());
-    }
-    runner_plan::check_devices(experiment, &cluster)?;
-    Ok(cluster)
 }
 
 /// This machine, with its measured speed where it was calibrated.

@@ -81,8 +81,7 @@ impl RunSession<'_> {
     fn train_and_record(&self, mut run: RunDir, observer: &mut dyn RunObserver) -> Result<RunOutcome, EngineError> {
         let path = run.path().to_owned();
         let mut log = Log::append(&path.join(LOG))?;
-        let (hash, keep) = (&self.plan().hash, self.experiment.checkpoint.keep);
-        let checkpoints = Checkpoints::open(&path.join(CHECKPOINTS), hash, keep)?;
+        let checkpoints = self.open_checkpoints(&path)?;
         let resume_point = checkpoints.choose()?;
         let from = resume_point.as_ref().map_or(0, |checkpoint| checkpoint.step);
         if let Some(resume_point) = resume_point.as_ref().filter(|_| self.options.until_step.is_some_and(|s| s <= from))
@@ -122,10 +121,15 @@ impl RunSession<'_> {
         let steps = self.plan().totals.steps;
         let text = describe_start(&run, is_new, from, steps);
         log.line(&text)?;
+        let continued_from = run.manifest().continued_from.clone();
+        let first_step = continued_from.as_ref().map_or(0, |from| from.step);
         // A session that was killed leaves no summary of its last step: the time in its steps counts.
         let wall_before = match earlier {
-            Ok(Some(summary)) if summary.steps == from => summary.wall_seconds,
-            _ => step_seconds(&path.join(METRICS))?,
+            // A summary of an older version counts the time of the steps before those of the run itself.
+            Ok(Some(summary)) if summary.steps == from && summary.inherited.is_some() == continued_from.is_some() => {
+                summary.wall_seconds
+            }
+            _ => step_seconds(&path.join(METRICS), first_step)?,
         };
         let log_every = self.experiment.log.every;
         observer.observe(&RunEvent::Begin { run: &path, text: &text, step: from, steps, log_every });
@@ -135,7 +139,7 @@ impl RunSession<'_> {
         let overrides = self.options.overrides.clone();
         let recorded = manifest::Session { started: time::now(), from_step: from, overrides, ..session };
         // Before the session begins: an error would leave it without an end.
-        let epoch = EpochTally::read(&path.join(METRICS), steps)?;
+        let epoch = self.read_epoch_tally(&path)?;
         run.begin_session(self.host.git(), recorded)?;
         let started = Instant::now();
         let lines = EventLines::new(log_every);
@@ -164,11 +168,10 @@ impl RunSession<'_> {
                 Vec::new(),
             ),
         };
-        let continued_from = run.manifest().continued_from.as_ref().map_or(0, |c| c.step);
         let (final_hash, weights_hash) = hash.map(|h| (h.state, h.weights)).unzip();
         let saved = recorder.newest_checkpoint().map(|(step, _)| *step);
         let saved = saved.and_then(|step| checkpoint::recorded_position(&path.join(CHECKPOINTS), step));
-        let numbers = Summary::from_metrics(&path.join(METRICS), continued_from, saved.as_ref());
+        let numbers = Summary::from_metrics(&path.join(METRICS), continued_from.as_ref(), saved.as_ref());
         let recorded = numbers.map(|numbers| Summary {
             id: run.id(),
             status,
@@ -231,6 +234,18 @@ impl RunSession<'_> {
         matches!(self.plan().mesh.mode, ParallelMode::Ddp | ParallelMode::Pipeline) || self.launched.is_some()
     }
 
+    /// Opens the checkpoints of the run in `path` for writing.
+    fn open_checkpoints(&self, path: &Path) -> Result<Checkpoints, StoreError> {
+        let (plan, keep) = (self.plan(), self.experiment.checkpoint.keep);
+        Ok(Checkpoints::open(&path.join(CHECKPOINTS), &plan.hash, keep)?.with_rows(plan.row_sequence()))
+    }
+
+    /// The losses of the current epoch that the record in `path` has.
+    fn read_epoch_tally(&self, path: &Path) -> Result<EpochTally, StoreError> {
+        let totals = &self.plan().totals;
+        EpochTally::read(&path.join(METRICS), totals.steps, totals.epochs)
+    }
+
     /// Trains from `resume_point`, or from the initial weights, to the end. When a rank's process is lost, the ranks are restarted from the
     /// newest checkpoint, as often as the experiment allows.
     fn train(
@@ -259,11 +274,13 @@ impl RunSession<'_> {
             last = Some(attempt);
             restarts += 1;
             run.record_restart()?;
-            let opened = Recorder::open(run.path(), &self.plan().hash, self.experiment.checkpoint.keep)?;
+            let checkpoints = self.open_checkpoints(run.path())?;
+            let chosen = checkpoints.choose()?;
+            let opened = Recorder::resume(run.path(), checkpoints, chosen)?;
             let OpenedRecorder { recorder, resumed, warnings } = opened;
             recording.recorder = recorder;
             recording.tracking.restart(run.path());
-            recording.epoch = EpochTally::read(&run.path().join(METRICS), self.plan().totals.steps)?;
+            recording.epoch = self.read_epoch_tally(run.path())?;
             resume_point = resumed;
             let step = resume_point.as_ref().map_or(0, |checkpoint| checkpoint.step);
             recording.warn(format!(
@@ -448,13 +465,13 @@ fn summary_of_files(path: &Path, manifest: &Manifest, status: RunStatus) -> Resu
     let saved = newest.and_then(|step| checkpoint::recorded_position(&folder, step));
     let hash = newest.and_then(|step| checkpoint::recorded_hash(&folder, step));
     let (final_hash, weights_hash) = hash.map(|hash| (hash.state, hash.weights)).unzip();
-    let continued_from = manifest.continued_from.as_ref().map_or(0, |from| from.step);
+    let continued_from = manifest.continued_from.as_ref();
     let plan = stored_plan::as_written(path);
     Ok(Summary {
         id: manifest.id.clone(),
         status,
         steps_total: manifest.steps,
-        wall_seconds: step_seconds(&metrics)?,
+        wall_seconds: step_seconds(&metrics, continued_from.map_or(0, |from| from.step))?,
         predicted_step_ms: plan.as_ref().and_then(|plan| Some(plan.forecast.as_ref()?.step_seconds * 1e3)),
         planned_memory_bytes: plan.as_ref().map_or(0, planned_memory),
         final_hash,

@@ -5,34 +5,29 @@ use std::collections::HashMap;
 use super::error::ExecError;
 use runner_data::{Sampler, Split};
 use runner_spec::data::Rows;
-use runner_spec::program::{Instruction, Program};
+use runner_spec::program::{Instruction, Program, RowSequence};
 
 #[derive(Debug)]
 pub(super) struct DataCursor<'a> {
     program: &'a Program,
     split: &'a Split,
     sampler: Sampler,
-    /// Rows of an epoch that are trained on.
-    epoch_rows: u64,
+    sequence: RowSequence,
     /// Rows by step and micro-batch.
     prefetched: HashMap<(u64, usize), Rows>,
 }
 
 impl<'a> DataCursor<'a> {
     pub(super) fn new(program: &'a Program, split: &'a Split) -> Self {
-        let (order, rows) = (program.batch.order, split.rows());
-        let used = order.rows_used(rows, program.batch.sequences);
-        let sampler = if order.sequential {
-            Sampler::sequential(used)
-        } else {
-            Sampler::new(program.seed, rows).with_epoch_length(used)
-        };
-        Self { program, split, sampler, epoch_rows: used.max(1), prefetched: HashMap::new() }
+        let rows = split.rows();
+        let sequential = program.batch.order.sequential;
+        let sampler = if sequential { Sampler::sequential(rows) } else { Sampler::new(program.seed, rows) };
+        Self { program, split, sampler, sequence: program.batch.row_sequence(rows), prefetched: HashMap::new() }
     }
 
     /// Passes over the training rows that are done after `steps` steps.
-    pub(super) fn epoch_after(&self, steps: u64) -> f64 {
-        (steps * self.program.batch.sequences as u64) as f64 / self.epoch_rows as f64
+    pub(super) fn epochs_after(&self, steps: u64) -> f64 {
+        self.sequence.epochs_after(steps)
     }
 
     /// The rows of micro-batch `mb` of `step`, which counts from 0.
@@ -63,8 +58,10 @@ impl<'a> DataCursor<'a> {
     fn read_rows(&self, step: u64, mb: usize) -> Result<Rows, ExecError> {
         let batch = &self.program.batch;
         let (first, count) = batch.rows(mb);
-        let position = step * batch.sequences as u64 + first as u64;
-        let indices = (0..count as u64).map(|row| self.sampler.index(position + row * batch.stride as u64));
+        let indices = (0..count as u64).map(|row| {
+            let (epoch, place) = self.sequence.place(step, first as u64 + row * batch.stride as u64);
+            self.sampler.row(epoch, place)
+        });
         let mut rows = Rows::default();
         self.split.fill(indices, &mut rows)?;
         if !batch.mask_padding {

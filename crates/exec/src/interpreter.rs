@@ -305,7 +305,7 @@ impl Interpreter<'_> {
 
     /// The learning rate of the current step.
     fn learning_rate(&self) -> f64 {
-        optim::lr_at(&self.context.program.schedule, self.step)
+        self.context.program.schedule.rate(self.step)
     }
 
     fn evaluate(&mut self) -> Result<(), ExecError> {
@@ -349,7 +349,7 @@ impl Interpreter<'_> {
         let seconds = elapsed.as_secs_f64();
         let event = Event::Step(StepMetrics {
             step: self.trainer.state.step,
-            epoch: self.data.epoch_after(self.trainer.state.step),
+            epoch: self.data.epochs_after(self.trainer.state.step),
             loss: totals.loss / tokens.max(1) as f64,
             lr: self.learning_rate(),
             grad_norm: totals.grad_norm,

@@ -6,22 +6,22 @@ use crate::cost::{count_chunks, param_bound};
 use crate::error::{Result, refuse};
 use crate::forecast::forecast;
 use crate::hash::{math_hash, plan_hash};
+use crate::learning_rate::{lr_schedule, warn_of_unfinished_decay, warn_of_zero_rates};
 use crate::run_length::run_steps;
 use crate::{check, devices, memory_shortage, ranks};
 use runner_spec::cluster::ClusterFacts;
 use runner_spec::data::{DataFacts, NO_SEPARATOR, SplitFacts};
 use runner_spec::experiment::ParallelMode;
 use runner_spec::experiment::{
-    Decay, DecayTarget, EvalLoss, Experiment, Family, Layout, Model, Optimizer, PaddingMask, Precision, Recompute,
-    StepDecay, WeightInit,
+    EvalLoss, Experiment, Family, Layout, Model, Optimizer, PaddingMask, Precision, Recompute, WeightInit,
 };
 use runner_spec::format::{count, division};
 use runner_spec::mesh::Mesh;
 use runner_spec::model::{Gpt2Variant, ModelSpec};
 use runner_spec::plan::{PLAN_FORMAT, Plan, Totals};
 use runner_spec::program::{
-    BatchSpec, BlockRange, Device, EvalSpec, Instruction, LrDecay, LrSchedule, OptimizerSpec, Periodic, Program,
-    RowOrder,
+    BatchSpec, BlockRange, DataPosition, Device, EvalSpec, Instruction, OptimizerSpec, Periodic, Program, RowOrder,
+    RowSequence,
 };
 
 /// A program lists every micro-batch: more than this many per step is a mistake in the file.
@@ -55,13 +55,15 @@ pub fn compile(experiment: &Experiment, data: &DataFacts, cluster: &ClusterFacts
              take at most {rows} sequences, a shorter length, or more data"
         );
     }
-    // An epoch of whole batches leaves nothing to drop.
-    let partial = !data.train.rows.is_multiple_of(sequences.max(1) as u64);
+    let position = data_position(experiment, data)?;
+    // An epoch of whole batches leaves nothing to drop, unless a part of it was read in other batches.
+    let partial = position.is_some() || !data.train.rows.is_multiple_of(sequences.max(1) as u64);
     let order = RowOrder { sequential: !experiment.data.shuffle, drop_last: experiment.data.drop_last && partial };
-    let epoch = order.rows_used(data.train.rows, sequences);
-    let steps = run_steps(&experiment.train, epoch, sequences, length)?;
-    let schedule = lr_schedule(experiment, steps, epoch)?;
-    warnings.extend(unfinished_decay(&experiment.schedule.decay, &schedule, steps));
+    let row_sequence = RowSequence::new(sequences, length, order, position, data.train.rows);
+    let steps = run_steps(&experiment.train, &row_sequence, sequences, length)?;
+    let schedule = lr_schedule(experiment, steps, row_sequence.epoch_rows())?;
+    warnings.extend(warn_of_unfinished_decay(&experiment.schedule.decay, &schedule, steps));
+    warnings.extend(warn_of_zero_rates(&schedule, steps));
     let eval = eval_spec(experiment, data, micro_batch, &mut notes)?;
     let mesh = ranks::mesh(&experiment.parallel, sequences)?;
     let periodic = periodic(experiment, &eval, mesh)?;
@@ -93,7 +95,16 @@ pub fn compile(experiment: &Experiment, data: &DataFacts, cluster: &ClusterFacts
         step: Vec::new(),
         chunks: Vec::new(),
         buckets: Vec::new(),
-        batch: BatchSpec { sequences, slice: (0, sequences), stride: 1, micro_batch, length, mask_padding, order },
+        batch: BatchSpec {
+            sequences,
+            slice: (0, sequences),
+            stride: 1,
+            micro_batch,
+            length,
+            mask_padding,
+            order,
+            position,
+        },
         optimizer: optimizer(&experiment.optimizer),
         schedule,
         steps,
@@ -113,8 +124,8 @@ pub fn compile(experiment: &Experiment, data: &DataFacts, cluster: &ClusterFacts
         sequences_per_step: sequences,
         tokens_per_step,
         accumulation_steps: programs.first().map_or(0, |p| p.batch.micro_batches()),
-        tokens: steps.saturating_mul(tokens_per_step),
-        epochs: steps as f64 * sequences as f64 / epoch as f64,
+        tokens: row_sequence.position_after(steps).tokens,
+        epochs: row_sequence.epochs_after(steps),
         parameters: count_chunks(&common.model, &whole).total,
         flops_per_step,
     };
@@ -228,28 +239,14 @@ fn unused_vocabulary(experiment: &Experiment, data: &DataFacts) -> Option<String
     ))
 }
 
-/// A warning that the decay is longer than what is left of the run of `steps` steps after the warmup of `schedule`.
-fn unfinished_decay(decay: &Decay, schedule: &LrSchedule, steps: u64) -> Option<String> {
-    let rest = steps.saturating_sub(schedule.warmup_steps);
-    let (key, length, advice) = match decay {
-        Decay::Cosine(DecayTarget { steps: Some(length), .. }) => {
-            ("cosine.steps", *length, "delete it for the rest of the run")
-        }
-        Decay::Linear(DecayTarget { steps: Some(length), .. }) => {
-            ("linear.steps", *length, "delete it for the rest of the run")
-        }
-        Decay::Step(StepDecay { every: Some(length), .. }) => {
-            ("step.every", *length, "take `constant: {}` for no decay")
-        }
-        _ => return None,
-    };
-    (length > rest).then(|| {
-        let (length, rest, total) = (count(length), count(rest), count(steps));
-        format!(
-            "schedule.decay.{key} is {length}, but only {rest} of the run's {total} steps follow its warmup, so the run ends before \
-             the decay does; take at most {rest}, or {advice}"
-        )
-    })
+/// The position from which rows are counted, if the run does not read them from the first one on.
+fn data_position(experiment: &Experiment, data: &DataFacts) -> Result<Option<DataPosition>> {
+    let Some(position) = experiment.data.position else { return Ok(None) };
+    let (row, rows) = (position.row, data.train.rows);
+    if row >= rows.max(1) {
+        refuse!("data.position.row", "it must be below {rows}, the rows of data.train, got {row}");
+    }
+    Ok(Some(position))
 }
 
 /// Says what happens to rows of the vocabulary that either the weights to start from or the model does not have.
@@ -322,41 +319,6 @@ fn batch_sizes(experiment: &Experiment) -> Result<(usize, usize)> {
         );
     }
     Ok((sequences, micro_batch))
-}
-
-/// The schedule with its open lengths filled in from the run's; `epoch` is the rows of one.
-fn lr_schedule(experiment: &Experiment, steps: u64, epoch: u64) -> Result<LrSchedule> {
-    let warmup = experiment.schedule.warmup;
-    if warmup.steps > steps {
-        let train = &experiment.train;
-        let from = match (train.epochs, train.tokens) {
-            (Some(epochs), _) => format!(" (from train.epochs {epochs})"),
-            (_, Some(tokens)) => format!(" (from train.tokens {tokens})"),
-            _ => String::new(),
-        };
-        refuse!(
-            "schedule.warmup.steps",
-            "it is {}, longer than the run of {steps} steps{from}: take at most {steps}",
-            warmup.steps
-        );
-    }
-    let rest = steps - warmup.steps;
-    let decay = match experiment.schedule.decay {
-        Decay::Cosine(DecayTarget { share: last, steps }) => LrDecay::Cosine { last, steps: steps.unwrap_or(rest) },
-        Decay::Linear(DecayTarget { share: last, steps }) => LrDecay::Linear { last, steps: steps.unwrap_or(rest) },
-        Decay::Step(StepDecay { every: Some(0), .. }) => {
-            refuse!("schedule.decay.step.every", "it is 0: take at least 1")
-        }
-        Decay::Step(StepDecay { every: Some(every), gamma, .. }) => LrDecay::Step { every, gamma },
-        // An epoch need not be whole steps: it is counted in rows, so that nothing adds up.
-        Decay::Step(StepDecay { every: None, epochs, gamma }) => {
-            let rows = (epochs.unwrap_or(1.0) * epoch as f64).round().max(1.0) as u64;
-            LrDecay::Rows { rows, sequences: experiment.batch.sequences as u64, gamma }
-        }
-        Decay::Constant {} => LrDecay::Constant,
-    };
-    let peak = experiment.optimizer.lr();
-    Ok(LrSchedule { peak, warmup_steps: warmup.steps, warmup_from: warmup.from, decay })
 }
 
 fn optimizer(optimizer: &Optimizer) -> OptimizerSpec {

@@ -14,6 +14,7 @@ mod forecast;
 mod hash;
 mod interleaving;
 mod interpolation;
+mod learning_rate;
 pub mod memory;
 mod memory_shortage;
 mod partition;

@@ -29,7 +29,7 @@ pub(crate) fn three_decimals(x: f64) -> String {
 
 /// Small and large numbers in the spelling of experiment files, without rounding errors in the last digits: `6e-5`.
 #[expect(clippy::expect_used, reason = "a number that was just printed")]
-pub(crate) fn scientific(x: f64) -> String {
+pub fn scientific(x: f64) -> String {
     let rounded: f64 = format!("{x:.6e}").parse().expect("a printed number can be read");
     if rounded != 0.0 && (rounded.abs() < 1e-2 || rounded.abs() >= 1e6) {
         format!("{rounded:e}")

@@ -2,13 +2,14 @@
 
 use crate::error::{PlanError, Result, refuse};
 use runner_spec::experiment::Train;
+use runner_spec::program::RowSequence;
 
-/// Steps of the run, rounded down. `rows` are the training rows of `length` tokens, `sequences` the rows of one step.
-/// Tokens count positions, padding included.
+/// Steps of the run, rounded down, with those that a fork did not do itself. A step reads `sequences` rows of `length` tokens in the order
+/// of `rows`. Tokens count positions, padding included.
 ///
 /// # Errors
 /// If that makes no step, or if not exactly one of the three is given.
-pub(crate) fn run_steps(train: &Train, rows: u64, sequences: usize, length: usize) -> Result<u64> {
+pub(crate) fn run_steps(train: &Train, rows: &RowSequence, sequences: usize, length: usize) -> Result<u64> {
     let Some(per_step) = (sequences as u64).checked_mul(length as u64) else {
         refuse!("batch.sequences", "{sequences} sequences of {length} tokens are more than can be counted")
     };
@@ -24,8 +25,9 @@ pub(crate) fn run_steps(train: &Train, rows: u64, sequences: usize, length: usiz
             if !epochs.is_finite() || epochs <= 0.0 {
                 refuse!("train.epochs", "{epochs} is no positive number");
             }
-            let exact = rows as f64 * epochs / sequences as f64;
+            let exact = rows.steps_of_epochs(epochs);
             if exact < 1.0 {
+                let rows = rows.epoch_rows();
                 // Rounded up in the third digit, so that the advice is enough.
                 let least = (sequences as f64 / rows as f64 * 1e3).ceil() / 1e3;
                 let arithmetic = format!("{epochs} · {rows} rows / {sequences} sequences a step");
@@ -38,7 +40,7 @@ pub(crate) fn run_steps(train: &Train, rows: u64, sequences: usize, length: usiz
                 let arithmetic = format!("{tokens} / ({sequences} sequences · {length} tokens)");
                 return too_short("train.tokens", arithmetic, tokens as f64 / per_step as f64, per_step.to_string());
             }
-            tokens / per_step
+            rows.steps_of_tokens(tokens)
         }
         (steps, epochs, tokens) => {
             let given =
@@ -57,6 +59,11 @@ pub(crate) fn run_steps(train: &Train, rows: u64, sequences: usize, length: usiz
 mod tests {
     use super::*;
     use runner_spec::experiment::Recompute;
+    use runner_spec::program::{DataPosition, RowOrder};
+
+    fn rows(rows: u64) -> RowSequence {
+        RowSequence::new(64, 8, RowOrder::default(), None, rows)
+    }
 
     fn train(steps: Option<u64>, epochs: Option<f64>, tokens: Option<u64>) -> Train {
         Train { steps, epochs, tokens, clip_norm: None, recompute: Recompute::None }
@@ -64,22 +71,36 @@ mod tests {
 
     #[test]
     fn each_way_of_saying_it() {
-        assert_eq!(run_steps(&train(Some(7), None, None), 1, 64, 8), Ok(7));
+        assert_eq!(run_steps(&train(Some(7), None, None), &rows(1), 64, 8), Ok(7));
         // 1,000·2.5 / 64 = 39.06.
-        assert_eq!(run_steps(&train(None, Some(2.5), None), 1_000, 64, 8), Ok(39));
+        assert_eq!(run_steps(&train(None, Some(2.5), None), &rows(1_000), 64, 8), Ok(39));
         // 10,000 / (64·8) = 19.5.
-        assert_eq!(run_steps(&train(None, None, Some(10_000)), 1_000, 64, 8), Ok(19));
-        assert_eq!(run_steps(&train(None, None, Some(512)), 1_000, 64, 8), Ok(1));
+        assert_eq!(run_steps(&train(None, None, Some(10_000)), &rows(1_000), 64, 8), Ok(19));
+        assert_eq!(run_steps(&train(None, None, Some(512)), &rows(1_000), 64, 8), Ok(1));
     }
 
     #[test]
     fn too_short_and_too_long() {
-        let fails = |train| run_steps(&train, 1_000, 64, 8).expect_err("no run").to_string();
+        let fails = |train| run_steps(&train, &rows(1_000), 64, 8).expect_err("no run").to_string();
         insta::assert_snapshot!(fails(train(None, Some(0.05), None)), @"train.epochs: 0.05 · 1000 rows / 64 sequences a step = 0.781 steps, and a run needs at least 1: take at least train.epochs: 0.064");
         insta::assert_snapshot!(fails(train(None, None, Some(500))), @"train.tokens: 500 / (64 sequences · 8 tokens) = 0.977 steps, and a run needs at least 1: take at least train.tokens: 512");
         insta::assert_snapshot!(fails(train(Some(u64::MAX), None, None)), @"train: 18446744073709551615 steps of 64·8 tokens are more than can be counted: take fewer");
         insta::assert_snapshot!(fails(train(None, Some(f64::NAN), None)), @"train.epochs: NaN is no positive number");
         insta::assert_snapshot!(fails(train(None, Some(1e300), None)), @"train: 18446744073709551615 steps of 64·8 tokens are more than can be counted: take fewer");
         insta::assert_snapshot!(fails(train(None, None, None)), @"train: it needs exactly one of steps, epochs and tokens; 0 are given");
+    }
+
+    /// A fork after 10 steps of 8 rows of 8 tokens, with 64 rows a step.
+    #[test]
+    fn a_fork_counts_what_was_read_before_it() {
+        let position = DataPosition { step: 10, epoch: 0, row: 80, rows: 80, tokens: 640 };
+        let rows = RowSequence::new(64, 8, RowOrder::default(), Some(position), 1_000);
+        // 2,000 - 80 rows are 30 steps.
+        assert_eq!(run_steps(&train(None, Some(2.0), None), &rows, 64, 8), Ok(40));
+        // 10,000 - 640 tokens are 18.28 steps.
+        assert_eq!(run_steps(&train(None, None, Some(10_000)), &rows, 64, 8), Ok(28));
+        assert_eq!(run_steps(&train(Some(40), None, None), &rows, 64, 8), Ok(40));
+        // Nothing is left: the caller refuses a fork at its last step.
+        assert_eq!(run_steps(&train(None, Some(0.08), None), &rows, 64, 8), Ok(10));
     }
 }

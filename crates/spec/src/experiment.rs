@@ -23,7 +23,7 @@ pub use data::{
 };
 pub use eval::{ChoiceText, Eval, EvalLoss, HELLASWAG_FILE_ADVICE, HellaSwag, HubChoice, Samples};
 pub use parallel::{AutoOr, Parallel, ParallelMode, Pipeline, PipelineSchedule};
-pub use train::{Decay, DecayTarget, Decays, Optimizer, Recompute, Schedule, StepDecay, Train, Warmup};
+pub use train::{Decay, DecayTarget, Decays, Optimizer, Recompute, Schedule, ScheduleStart, StepDecay, Train, Warmup};
 pub use weights_source::{ModelFolder, WeightsSource};
 
 /// A whole experiment, ready for the planner.

@@ -6,7 +6,7 @@ use crate::cluster::DeviceFacts;
 use crate::data::DataFacts;
 use crate::forecast::Forecast;
 use crate::mesh::Mesh;
-use crate::program::{BlockRange, Device, Program};
+use crate::program::{BlockRange, Device, Program, RowSequence};
 use crate::serde_defaults::is_default;
 
 /// The version of `plan.json`. Version 1 had no mesh. Version 3 is the first that records its number.
@@ -41,6 +41,13 @@ pub struct Plan {
     /// The predicted time of a step; `None` if the speed of the devices is not known. Not part of the hashes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub forecast: Option<Forecast>,
+}
+
+impl Plan {
+    /// The rows that each step reads; `None` in a plan without ranks.
+    pub fn row_sequence(&self) -> Option<RowSequence> {
+        Some(self.ranks.first()?.program.batch.row_sequence(self.data.train.rows))
+    }
 }
 
 /// The run as a whole. Tokens count padding: they are positions computed.

@@ -1,5 +1,7 @@
 //! The program of one rank. The executor interprets it and knows nothing else about the experiment.
 
+pub mod batch;
+pub mod schedule;
 pub mod text;
 
 use std::fmt;
@@ -8,11 +10,14 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+pub use batch::{BatchSpec, DataPosition, RowOrder, RowSequence};
+pub use schedule::{LrDecay, LrSchedule};
+
 pub use crate::experiment::{Decays, EvalLoss, ParallelMode, Precision, Recompute, Samples};
 use crate::forecast::Activity;
 pub use crate::mesh::Mesh;
 use crate::model::ModelSpec;
-use crate::serde_defaults::{is_default, is_one, is_true, one, yes};
+use crate::serde_defaults::{is_default, is_true, yes};
 
 /// The work of one rank: its part of the model, the instructions of one optimizer step, and the periodic ones.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -83,55 +88,6 @@ impl FromStr for Device {
     }
 }
 
-/// The global batch of step s is samples s·sequences … (s+1)·sequences of the data order; this rank takes `slice` of it
-/// (start, count), every `stride`-th row from the start on, in micro-batches of `micro_batch` rows, the last of which may be
-/// smaller.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct BatchSpec {
-    pub sequences: usize,
-    pub slice: (usize, usize),
-    #[serde(default = "one", skip_serializing_if = "is_one")]
-    pub stride: usize,
-    pub micro_batch: usize,
-    /// Inputs per row.
-    pub length: usize,
-    /// True if attention does not see padding.
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub mask_padding: bool,
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub order: RowOrder,
-}
-
-/// The order of the rows of an epoch.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RowOrder {
-    /// True if rows come in the order of the source, instead of a new permutation in every epoch.
-    pub sequential: bool,
-    /// True if the rows of an epoch that fill no global batch are left out. If not, the next epoch begins within the batch.
-    pub drop_last: bool,
-}
-
-impl RowOrder {
-    /// The number of rows of an epoch that are trained on, out of `rows`, in steps of `sequences`.
-    pub fn rows_used(self, rows: u64, sequences: usize) -> u64 {
-        let sequences = (sequences as u64).max(1);
-        if self.drop_last && rows >= sequences { rows / sequences * sequences } else { rows }
-    }
-}
-
-impl BatchSpec {
-    /// Micro-batches in this rank's slice.
-    pub fn micro_batches(&self) -> usize {
-        self.slice.1.div_ceil(self.micro_batch)
-    }
-
-    /// Rows of micro-batch `mb`, as (start, count) within the global batch; they are `stride` apart.
-    pub fn rows(&self, mb: usize) -> (usize, usize) {
-        let start = mb * self.micro_batch;
-        (self.slice.0 + start * self.stride, self.micro_batch.min(self.slice.1 - start))
-    }
-}
-
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OptimizerSpec {
@@ -157,31 +113,6 @@ impl OptimizerSpec {
             Self::Sgd { momentum } => usize::from(momentum != 0.0),
         }
     }
-}
-
-/// The learning rate of each step; `runner_compute::optim::lr` computes it.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct LrSchedule {
-    pub peak: f64,
-    pub warmup_steps: u64,
-    pub warmup_from: Option<f64>,
-    pub decay: LrDecay,
-}
-
-/// `last` is the final fraction of the peak; `steps` counts from the end of the warmup.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum LrDecay {
-    /// Half a period of the cosine.
-    Cosine { last: f64, steps: u64 },
-    /// A straight line.
-    Linear { last: f64, steps: u64 },
-    /// Times `gamma` after every `every` steps.
-    Step { every: u64, gamma: f64 },
-    /// Times `gamma` at the first step that begins `rows` rows, or a multiple of them, after the warmup; a step has `sequences` rows.
-    Rows { rows: u64, sequences: u64, gamma: f64 },
-    /// The peak throughout.
-    Constant,
 }
 
 /// Consecutive blocks of the model's list, from `start` to before `end`. Block 0 is the embedding, 1 … layers are the layers, layers + 1

@@ -86,6 +86,9 @@ pub struct ContinuedFrom {
     pub id: String,
     pub step: u64,
     pub plan_hash: String,
+    /// Valid tokens that it had seen; `None` in records of older versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokens: Option<u64>,
 }
 
 /// The run from which `fork` or `reproduce` made this run.

@@ -9,7 +9,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::checkpoint::{CheckpointChoice, Checkpoints};
+use super::checkpoint::{CheckpointChoice, Checkpoints, recorded_position};
 use super::error::StoreError;
 use super::files::{
     check_format, file_name, indented_json, read_sealed_json, read_sealed_json_if_present, sealed_json, sync_dir,
@@ -392,13 +392,14 @@ impl RunDir {
 /// Copies the checkpoint of the run `from`, and its record up to it, to the unfinished run directory `to` of the plan `ours`.
 fn copy_beginning(to: &Path, ours: &Plan, from: &BeginningCheckpoint<'_>) -> Result<ContinuedFrom, StoreError> {
     let other = read_manifest(from.path)?;
-    let checkpoints = Checkpoints::open(&to.join(CHECKPOINTS), &ours.hash, 1)?;
+    let checkpoints = Checkpoints::open(&to.join(CHECKPOINTS), &ours.hash, 1)?.with_rows(ours.row_sequence());
     let measured = same_validation(ours, from.plan);
     let (step, _) = checkpoints.adopt(&from.path.join(CHECKPOINTS), from.which, measured)?;
+    let tokens = recorded_position(&to.join(CHECKPOINTS), step).map(|saved| saved.tokens);
     for name in [METRICS, SAMPLES] {
         copy_through_step(&from.path.join(name), &to.join(name), step)?;
     }
-    Ok(ContinuedFrom { id: other.id, step, plan_hash: other.plan_hash })
+    Ok(ContinuedFrom { id: other.id, step, plan_hash: other.plan_hash, tokens })
 }
 
 /// True if validation losses of both plans are over the same rows.

@@ -2,12 +2,12 @@
 
 use std::path::Path;
 
-use runner_spec::format::{count, seconds};
+use runner_spec::format::{count, counted, seconds};
 use serde::{Deserialize, Serialize};
 
 use super::checkpoint::{FileRecord, SavedPosition};
 use super::error::StoreError;
-use super::manifest::RunStatus;
+use super::manifest::{ContinuedFrom, RunStatus};
 use super::metrics::{EvalLine, MetricLine, for_each_metric};
 
 /// The whole file. What was not measured is `null`.
@@ -20,13 +20,16 @@ pub struct Summary {
     /// True if it failed because a number was not finite: then a retry would fail in the same way.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub not_finite: bool,
-    /// Optimizer steps done, and steps planned.
+    /// The number of the last step, and that of the last step planned. Steps before those of the run itself are in `inherited`.
     pub steps: u64,
     pub steps_total: u64,
-    /// Valid tokens seen.
+    /// Valid tokens seen by the run itself.
     pub tokens: u64,
-    /// Training time in seconds, summed over all sessions. For a killed session, the time in its recorded steps.
+    /// Training time of the run itself in seconds, summed over all sessions. For a killed session, the time in its recorded steps.
     pub wall_seconds: f64,
+    /// The part of the training that other runs did, whose checkpoint this one began with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inherited: Option<InheritedTotals>,
     pub final_train_loss: Option<f64>,
     pub last_eval: Option<EvalLine>,
     /// The evaluation with the lowest validation loss among this run's own, not those of a run that it continues.
@@ -49,6 +52,16 @@ pub struct Summary {
     /// Size and hash of `metrics.jsonl` when the session ended. Summaries of earlier versions, and those that were written again, lack them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metrics: Option<FileRecord>,
+}
+
+/// Totals of the steps that a run did not do itself.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct InheritedTotals {
+    pub steps: u64,
+    /// Valid tokens seen.
+    pub tokens: u64,
+    /// The time in these steps.
+    pub seconds: f64,
 }
 
 /// The result of a checkpoint on the test data.
@@ -98,30 +111,42 @@ impl Summary {
         self.status == status && status != RunStatus::Running
     }
 
-    /// The numbers that `metrics` records; everything else is empty, for the caller to fill in. Medians leave out the steps up to
-    /// `continued_from`, which another run did. `saved` is the newest checkpoint: it counts where lines up to its step are missing.
+    /// Steps of the run itself, done and planned.
+    pub fn own_steps(&self) -> (u64, u64) {
+        let inherited = self.inherited.map_or(0, |inherited| inherited.steps);
+        (self.steps.saturating_sub(inherited), self.steps_total.saturating_sub(inherited))
+    }
+
+    /// The numbers that `metrics` records; everything else is empty, for the caller to fill in. Totals and medians leave out the steps up to
+    /// that of `continued_from`, which other runs did. `saved` is the newest checkpoint: it counts where lines up to its step are missing.
     ///
     /// # Errors
     /// If the file cannot be read.
     pub fn from_metrics(
         metrics: &Path,
-        continued_from: u64,
+        continued_from: Option<&ContinuedFrom>,
         saved: Option<&SavedPosition>,
     ) -> Result<Self, StoreError> {
-        let is_own = |step: u64| continued_from == 0 || step > continued_from;
+        let began = continued_from.map_or(0, |from| from.step);
+        let is_own = |step: u64| began == 0 || step > began;
         let saved_step = saved.map_or(0, |saved| saved.step);
-        let tokens = saved.map_or(0, |saved| saved.tokens);
-        let mut summary = Self { steps: saved_step, tokens, ..Self::default() };
+        let mut inherited = InheritedTotals { steps: began, ..InheritedTotals::default() };
+        let (mut tokens, mut inherited_ms) = (0_u64, 0.0);
+        let mut summary = Self { steps: saved_step, ..Self::default() };
         let mut series: [Vec<f64>; SERIES] = Default::default();
         let read = for_each_metric(metrics, &mut |line| match line {
             MetricLine::Train(t) => {
                 summary.steps = summary.steps.max(t.step);
-                let tokens = if t.step > saved_step { t.tokens } else { 0 };
-                summary.tokens = summary.tokens.saturating_add(tokens);
+                if t.step <= began {
+                    inherited.tokens = inherited.tokens.saturating_add(t.tokens);
+                    inherited_ms += t.step_ms.unwrap_or(0.0);
+                } else if t.step > saved_step {
+                    tokens = tokens.saturating_add(t.tokens);
+                }
                 summary.final_train_loss = t.loss;
                 let phases = [t.step_ms, t.data_ms, t.forward_ms, t.backward_ms, t.optimizer_ms, t.comm_ms];
                 let values = phases.into_iter().chain([t.tokens_per_second, t.mfu]);
-                for (series, value) in series.iter_mut().zip(values).filter(|_| t.step > continued_from) {
+                for (series, value) in series.iter_mut().zip(values).filter(|_| t.step > began) {
                     series.extend(value);
                 }
             }
@@ -135,6 +160,13 @@ impl Summary {
             }
         })?;
         summary.metrics = Some(read.content);
+        if let Some(from) = continued_from {
+            inherited.tokens = from.tokens.unwrap_or(inherited.tokens);
+            inherited.seconds = inherited_ms / 1e3;
+            summary.inherited = Some(inherited);
+        }
+        let saved_tokens = saved.map_or(0, |saved| saved.tokens.saturating_sub(inherited.tokens));
+        summary.tokens = saved_tokens.saturating_add(tokens);
         let best = summary.best_eval.as_ref().and_then(|best| best.val_loss);
         let lost = saved.and_then(|saved| saved.best).filter(|saved| is_own(saved.step) && saved.val_loss.is_finite());
         if let Some(lost) = lost.filter(|lost| best.is_none_or(|best| lost.val_loss < best)) {
@@ -154,14 +186,16 @@ impl Summary {
     }
 }
 
-/// Seconds spent in the steps that `metrics` records.
+/// Seconds spent in the steps after `from` that `metrics` records.
 ///
 /// # Errors
 /// If the file cannot be read.
-pub fn step_seconds(metrics: &Path) -> Result<f64, StoreError> {
+pub fn step_seconds(metrics: &Path, from: u64) -> Result<f64, StoreError> {
     let mut ms = 0.0;
     for_each_metric(metrics, &mut |line| {
-        if let MetricLine::Train(t) = line {
+        if let MetricLine::Train(t) = line
+            && t.step > from
+        {
             ms += t.step_ms.unwrap_or(0.0);
         }
     })?;
@@ -189,17 +223,21 @@ pub fn headline(summary: &Summary) -> String {
         RunStatus::Interrupted => "interrupted",
         RunStatus::Failed => "failed",
     };
-    let steps = count(summary.steps);
+    let (own, planned) = summary.own_steps();
     let steps = match summary.status {
-        RunStatus::Done => steps,
-        _ => format!("{steps} of {}", count(summary.steps_total)),
+        RunStatus::Done => count(own),
+        _ => format!("{} of {}", count(own), count(planned)),
     };
+    let inherited = summary.inherited.map_or_else(String::new, |inherited| {
+        let InheritedTotals { steps, tokens, seconds: time } = inherited;
+        format!("; inherited: {}, {} tokens in {}", counted(steps, "step"), count(tokens), seconds(time))
+    });
     let loss = summary.last_eval.as_ref().and_then(|e| e.val_loss);
     let loss = loss.map_or_else(String::new, |loss| format!(", val loss {loss:.4}"));
     let bits = summary.last_eval.as_ref().and_then(|e| e.val_bits_per_byte);
     let bits = bits.map_or_else(String::new, |bits| format!(" ({bits:.4} bits/byte)"));
     let (id, tokens, time) = (&summary.id, count(summary.tokens), seconds(summary.wall_seconds));
-    format!("{how}: {id}, {steps} steps, {tokens} tokens in {time}{loss}{bits}")
+    format!("{how}: {id}, {steps} steps, {tokens} tokens in {time}{loss}{bits}{inherited}")
 }
 
 #[cfg(test)]
@@ -241,7 +279,7 @@ mod tests {
             planned_memory_bytes: 6,
             final_hash: Some("s".into()),
             weights_hash: Some("w".into()),
-            ..Summary::from_metrics(&path, 0, None).unwrap()
+            ..Summary::from_metrics(&path, None, None).unwrap()
         };
         assert_eq!((summary.steps, summary.tokens, summary.final_train_loss), (3, 30, None));
         assert_eq!(summary.medians.step_ms, Some(200.0));
@@ -249,17 +287,28 @@ mod tests {
         assert_eq!(summary.last_eval.as_ref().unwrap().step, 3);
         assert_eq!(summary.best_eval.as_ref().unwrap().step, 2);
         assert_eq!((summary.final_hash.as_deref(), summary.weights_hash.as_deref()), (Some("s"), Some("w")));
-        assert_eq!(step_seconds(&path).unwrap(), 0.9);
+        assert_eq!((step_seconds(&path, 0).unwrap(), step_seconds(&path, 2).unwrap()), (0.9, 0.6));
         let text = serde_json::to_string(&summary).unwrap();
         assert!(text.contains("\"status\":\"done\""));
         assert_eq!(serde_json::from_str::<Summary>(&text).unwrap(), summary);
         // Lines of steps up to the checkpoint may be lost.
         let best = Some(BestValidation { step: 1, val_loss: 1.5 });
-        let saved = SavedPosition { step: 2, tokens: 25, best, val_loss: None };
-        let summary = Summary::from_metrics(&path, 0, Some(&saved)).unwrap();
+        let saved = SavedPosition { step: 2, tokens: 25, data: None, best, val_loss: None };
+        let summary = Summary::from_metrics(&path, None, Some(&saved)).unwrap();
         let best = summary.best_eval.map(|best| (best.step, best.val_loss));
         assert_eq!((summary.steps, summary.tokens, best), (3, 35, Some((1, Some(1.5)))));
-        let continued = Summary::from_metrics(&path, 2, Some(&saved)).unwrap();
+        assert_eq!(summary.inherited, None);
+        let from = ContinuedFrom { id: "other".into(), step: 2, plan_hash: String::new(), tokens: Some(25) };
+        let continued = Summary::from_metrics(&path, Some(&from), Some(&saved)).unwrap();
+        // Step 3 is its own, of 10 tokens; the checkpoint of step 2 had seen 25.
+        assert_eq!((continued.steps, continued.tokens, continued.own_steps().0), (3, 10, 1));
+        assert_eq!(continued.inherited, Some(InheritedTotals { steps: 2, tokens: 25, seconds: 0.3 }));
+        let own = SavedPosition { step: 3, tokens: 36, ..saved };
+        assert_eq!(Summary::from_metrics(&path, Some(&from), Some(&own)).unwrap().tokens, 11);
+        // Records of older versions do not have the tokens: those of the lines count.
+        let older = ContinuedFrom { tokens: None, ..from };
+        let older = Summary::from_metrics(&path, Some(&older), Some(&SavedPosition { step: 2, tokens: 20, ..saved }));
+        assert_eq!(older.map(|s| (s.tokens, s.inherited.unwrap().tokens)).unwrap(), (10, 20));
         assert_eq!(continued.best_eval.unwrap().step, 3, "the best of another run is not this run's");
     }
 }

@@ -1,7 +1,5 @@
-//! Optimizers over flat buffers, clipping, and the learning-rate schedule.
+//! Optimizers over flat buffers, and clipping.
 
-mod lr;
 mod update;
 
-pub use lr::lr_at;
 pub use update::{clip_scale, update};

@@ -48,6 +48,9 @@ says! {
     keys_of_the_other_family: "model:\n  preset: gpt2-micro\n  rope_theta: 5e5\n  kv_heads: 2\ndata: {train: {text: {files: [input.txt]}}}\n";
     variants_are_gpt2s: "model:\n  preset: llama-micro\n  norm: post\n  activation: relu\n  positions: sinusoidal\n  embedding_scale: true\n  head_bias: true\n  final_norm: false\n  mlp_dropout: 0.1\ndata: {train: {text: {files: [input.txt]}}}\n";
     initial_weights_by_an_unknown_word: "model:\n  preset: llama-micro\n  init: {pytorch: {embedding: uniform}}\ndata: {train: {text: {files: [input.txt]}}}\n";
+    a_schedule_from_a_fork_in_a_run_that_is_not_a_fork: with("schedule:\n  start: fork\n");
+    a_schedule_from_an_unknown_word: with("schedule:\n  start: best\n");
+    a_schedule_that_starts_after_the_run: with("train: {steps: 100}\nschedule:\n  start: 90\n  warmup: {steps: 20}\n");
     no_masters_under_fp32: with("master_weights: false\n");
     no_masters_under_tf32: with("precision: tf32\nmaster_weights: false\n");
     mlp_dropout_of_all: "model: {preset: gpt2-micro, norm: last, mlp_dropout: 1}\ndata: {train: {text: {files: [input.txt]}}}\n";

@@ -51,7 +51,15 @@ fn jsonl(file: PathBuf, field: &str) -> Source {
 }
 
 fn packed(tokenizer: Tokenizer, train: Source, validation: Option<Validation>, length: usize) -> Data {
-    Data { tokenizer, train, validation, layout: Layout::Packed { length }, shuffle: true, drop_last: false }
+    Data {
+        tokenizer,
+        train,
+        validation,
+        layout: Layout::Packed { length },
+        shuffle: true,
+        drop_last: false,
+        position: None,
+    }
 }
 
 fn bpe(vocab_size: usize) -> Tokenizer {
@@ -187,6 +195,7 @@ fn padded_rows_hold_documents() {
         layout: layout("[BOT]"),
         shuffle: true,
         drop_last: false,
+        position: None,
     };
     let prepared = folder.prepare(&data).unwrap();
     let validation = prepared.facts.validation.as_ref().unwrap();

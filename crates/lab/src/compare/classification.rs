@@ -139,7 +139,9 @@ pub fn differing_parts(a: &Plan, b: &Plan) -> Vec<MathematicsPart> {
     let table = [
         (
             MathematicsPart::Data,
-            data(a) != data(b) || (p.batch.length, p.batch.order) != (q.batch.length, q.batch.order),
+            data(a) != data(b)
+                || (p.batch.length, p.batch.order, p.batch.position)
+                    != (q.batch.length, q.batch.order, q.batch.position),
         ),
         (MathematicsPart::Model, p.model != q.model),
         (MathematicsPart::InitialWeights, a.data.weights != b.data.weights),
@@ -149,8 +151,8 @@ pub fn differing_parts(a: &Plan, b: &Plan) -> Vec<MathematicsPart> {
         ),
         (
             MathematicsPart::Schedule,
-            (p.schedule.warmup_steps, p.schedule.warmup_from, p.schedule.decay)
-                != (q.schedule.warmup_steps, q.schedule.warmup_from, q.schedule.decay),
+            (p.schedule.start, p.schedule.warmup_steps, p.schedule.warmup_from, p.schedule.decay)
+                != (q.schedule.start, q.schedule.warmup_steps, q.schedule.warmup_from, q.schedule.decay),
         ),
         (MathematicsPart::Batch, p.batch.sequences != q.batch.sequences),
         (MathematicsPart::TrainingLength, p.steps != q.steps),

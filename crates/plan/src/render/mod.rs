@@ -10,7 +10,7 @@ use runner_spec::experiment::{Decays, Recompute};
 use runner_spec::format::{choice_name, count, counted};
 use runner_spec::plan::{MemoryCategory, MemoryEstimate, ParamCounts, Plan, RankPlan};
 use runner_spec::program::text::fold;
-use runner_spec::program::{LrDecay, LrSchedule, OptimizerSpec, Program};
+use runner_spec::program::{DataPosition, LrDecay, LrSchedule, OptimizerSpec, Program};
 
 /// Width of the label column.
 const LABEL_WIDTH: usize = 14;
@@ -59,6 +59,14 @@ fn run_lines(plan: &Plan, page: &mut Page) {
     page.line("steps", format!("{}, {} tokens, {} epochs", count(t.steps), count(t.tokens), three_decimals(t.epochs)));
     if let Some(program) = plan.ranks.first().map(|r| &r.program) {
         let b = &program.batch;
+        if let Some(DataPosition { step, rows, tokens, epoch, row }) = b.position {
+            let (step, rows, tokens) = (counted(step, "step"), counted(rows, "row"), count(tokens));
+            page.more(format!(
+                "{step}, {rows} and {tokens} tokens of them are those of another batch or other data; the next row is row {} of epoch {}",
+                count(row + 1),
+                count(epoch + 1)
+            ));
+        }
         let last = match b.sequences % b.micro_batch {
             0 => String::new(),
             rest => format!(" (the last of {rest})"),
@@ -201,17 +209,21 @@ fn optimizer_line(program: &Program) -> String {
 /// The learning-rate schedule in one line: what each phase does, and at which step it ends.
 fn schedule_line(s: &LrSchedule) -> String {
     let mut phases = vec![format!("peak {}", scientific(s.peak))];
-    let warmup = s.warmup_steps;
+    if s.start > 0 {
+        phases.push(format!("constant to step {}", count(s.start)));
+    }
+    let (warmup, end) = (s.warmup_steps, count(s.decay_start()));
     match s.warmup_from {
         _ if warmup == 0 => {}
-        None => phases.push(format!("warmup lr·(step+1)/{warmup}")),
-        Some(from) => phases.push(format!("warmup from {} to the peak at step {warmup}", scientific(from * s.peak))),
+        None if s.start == 0 => phases.push(format!("warmup lr·(step+1)/{warmup}")),
+        None => phases.push(format!("warmup from 0 to the peak at step {end}")),
+        Some(from) => phases.push(format!("warmup from {} to the peak at step {end}", scientific(from * s.peak))),
     }
     let falling = |name: &str, last: f64, steps: u64| {
         format!(
             "{name} to {} at step {}, constant after",
             scientific(last * s.peak),
-            count(warmup.saturating_add(steps))
+            count(s.decay_start().saturating_add(steps))
         )
     };
     phases.push(match s.decay {
@@ -301,11 +313,15 @@ mod tests {
 
     #[test]
     fn schedules_in_a_line() {
-        let line = |warmup_steps, warmup_from, decay| {
-            schedule_line(&LrSchedule { peak: 6e-4, warmup_steps, warmup_from, decay })
-        };
+        let schedule =
+            |warmup_steps, warmup_from, decay| LrSchedule { peak: 6e-4, start: 0, warmup_steps, warmup_from, decay };
+        let line = |warmup_steps, warmup_from, decay| schedule_line(&schedule(warmup_steps, warmup_from, decay));
         insta::assert_snapshot!(line(10, None, LrDecay::Cosine { last: 0.1, steps: 40 }), @"peak 6e-4; warmup lr·(step+1)/10; cosine to 6e-5 at step 50, constant after");
         insta::assert_snapshot!(line(20, Some(0.1), LrDecay::Linear { last: 0.0, steps: 80 }), @"peak 6e-4; warmup from 6e-5 to the peak at step 20; linear to 0 at step 100, constant after");
         insta::assert_snapshot!(line(0, None, LrDecay::Step { every: 1_000, gamma: 0.95 }), @"peak 6e-4; times 0.95 every 1,000 steps");
+        let cooldown = LrSchedule { start: 1_300, ..schedule(0, None, LrDecay::Linear { last: 0.0, steps: 100 }) };
+        insta::assert_snapshot!(schedule_line(&cooldown), @"peak 6e-4; constant to step 1,300; linear to 0 at step 1,400, constant after");
+        let warmed_up = LrSchedule { start: 300, ..schedule(20, None, LrDecay::Constant) };
+        insta::assert_snapshot!(schedule_line(&warmed_up), @"peak 6e-4; constant to step 300; warmup from 0 to the peak at step 320; constant");
     }
 }

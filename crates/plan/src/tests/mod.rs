@@ -10,7 +10,7 @@ use runner_spec::cluster::{ClusterFacts, DeviceFacts};
 use runner_spec::data::{DataFacts, SplitFacts};
 use runner_spec::experiment as e;
 use runner_spec::plan::Plan;
-use runner_spec::program::Instruction;
+use runner_spec::program::{DataPosition, Instruction};
 
 fn fails(change: impl FnOnce(&mut e::Experiment, &mut DataFacts)) -> String {
     let (mut experiment, mut data) = (experiment(), data());
@@ -92,6 +92,49 @@ fn epochs_and_totals() {
     // 1,000 rows twice / 8 rows a step.
     assert_eq!((totals.steps, totals.tokens_per_step, totals.tokens), (250, 64, 16_000));
     assert_eq!((totals.epochs, totals.accumulation_steps), (2.0, 4));
+}
+
+/// Steps 0 to 9 had 4 rows each; then 8 rows a step.
+#[test]
+fn a_position_counts_what_was_read_before_it() {
+    let position = DataPosition { step: 10, epoch: 0, row: 40, rows: 40, tokens: 320 };
+    let mut experiment = experiment();
+    experiment.data.position = Some(position);
+    let plan = compiled(&experiment);
+    // 90 steps of 8 rows of 8 tokens follow: 720 rows, 5,760 tokens.
+    assert_eq!((plan.totals.steps, plan.totals.tokens, plan.totals.epochs), (100, 6_080, 0.76));
+    assert_ne!(plan.math_hash, compiled(&self::experiment()).math_hash);
+    let after = plan.row_sequence().expect("a rank").position_after(100);
+    assert_eq!(after, DataPosition { step: 100, epoch: 0, row: 760, rows: 760, tokens: 6_080 });
+    insta::assert_snapshot!(fails(|x, _| x.data.position = Some(DataPosition { step: 1, row: 1_000, ..DataPosition::default() })), @"data.position.row: it must be below 1000, the rows of data.train, got 1000");
+    // Epochs since the warmup, which ended before it, cannot be counted.
+    let drops = e::Decay::Step(e::StepDecay { every: None, epochs: Some(1.0), gamma: 0.5 });
+    let by_epochs = |start: u64| {
+        let mut changed = experiment.clone();
+        changed.data.position = Some(DataPosition { step: 20, ..position });
+        changed.schedule = e::Schedule { start: e::ScheduleStart::Step(start), decay: drops, ..changed.schedule };
+        compile(&changed, &data(), &cluster()).map(|plan| plan.ranks[0].program.schedule)
+    };
+    assert!(by_epochs(0).expect_err("the warmup ended at step 10").to_string().contains("at step 20"));
+    // 1,000 rows are 125 steps of 8 after a warmup of 10 steps from step 20.
+    let schedule = by_epochs(20).expect("plans");
+    assert_eq!([30, 154, 155].map(|step| schedule.rate(step)), [1e-3, 1e-3, 5e-4]);
+}
+
+#[test]
+fn steps_with_a_rate_of_zero_get_a_warning() {
+    let warnings = |schedule: e::Schedule| compiled(&e::Experiment { schedule, ..experiment() }).warnings;
+    let linear = |steps| e::Decay::Linear(e::DecayTarget { share: 0.0, steps: Some(steps) });
+    let warmup = |steps, from| e::Warmup { steps, from };
+    let start = e::ScheduleStart::default();
+    assert!(warnings(e::Schedule { start, warmup: warmup(10, None), decay: linear(90) }).is_empty());
+    insta::assert_snapshot!(warnings(e::Schedule { start, warmup: warmup(10, None), decay: linear(50) }).join("\n"), @"the learning rate is 0 in steps 61 to 100, which change no weights: the decay begins after step 10 and ends at step 60; set schedule.start to decay later, or end the run at step 60");
+    insta::assert_snapshot!(warnings(e::Schedule { start, warmup: warmup(10, Some(0.0)), decay: linear(89) }).join("\n"), @r"
+    the learning rate is 0 in step 1, which changes no weights: the warmup starts from 0; set schedule.warmup.from above 0
+    the learning rate is 0 in step 100, which changes no weights: the decay begins after step 10 and ends at step 99; set schedule.start to decay later, or end the run at step 99
+    ");
+    let start = e::ScheduleStart::Step(40);
+    assert!(warnings(e::Schedule { start, warmup: warmup(10, None), decay: linear(50) }).is_empty());
 }
 
 /// The schedule's open end is the rest of the run.

@@ -37,6 +37,7 @@ pub(super) struct Curves {
     pub(super) final_loss: Option<f64>,
     /// The evaluation with the lowest validation loss.
     pub(super) best_eval: Option<EvalLine>,
+    /// Tokens of the steps that the run did itself, and the time in them.
     pub(super) tokens: u64,
     pub(super) seconds: f64,
 }
@@ -125,6 +126,7 @@ fn curves(train: &[TrainLine], mut evals: Vec<EvalLine>, inherited_steps: u64, m
         let n = evals.len();
         evals = (0..MAX_EVALS).map(|i| evals[i * (n - 1) / (MAX_EVALS - 1)].clone()).collect();
     }
+    let own = || train.iter().filter(|t| t.step > inherited_steps);
     Curves {
         steps: train.len(),
         last_step: train.last().map_or(0, |t| t.step),
@@ -139,8 +141,8 @@ fn curves(train: &[TrainLine], mut evals: Vec<EvalLine>, inherited_steps: u64, m
         evals,
         final_loss: train.last().and_then(|t| t.loss),
         best_eval,
-        tokens: train.iter().fold(0, |sum, t| sum.saturating_add(t.tokens)),
-        seconds: rounded(train.iter().filter_map(|t| t.step_ms).sum::<f64>() / 1e3),
+        tokens: own().fold(0, |sum, t| sum.saturating_add(t.tokens)),
+        seconds: rounded(own().filter_map(|t| t.step_ms).sum::<f64>() / 1e3),
     }
 }
 
@@ -216,7 +218,9 @@ mod tests {
     #[test]
     fn steps_lie_on_all_axes() {
         let train: Vec<_> = (1..=1000).map(line).collect();
-        let curves = curves(&train, vec![], 0, 100);
+        // Of 1,000 steps the first 700 are another run's.
+        let curves = curves(&train, vec![], 700, 100);
+        assert_eq!((curves.last_step, curves.tokens, curves.seconds), (1000, 3_000, 3.0));
         let axis = curves.axis;
         assert!(axis.step.len() <= AXIS_POINTS + 2 && axis.step.len() == axis.tokens.len());
         let last = axis.step.len() - 1;

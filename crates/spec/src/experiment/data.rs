@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::hub_name;
+use crate::program::DataPosition;
 use crate::serde_defaults::{defaults, is_default, is_true, yes};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -23,6 +24,9 @@ pub struct Data {
     /// True if the rows of an epoch that fill no batch are left out.
     #[serde(default, skip_serializing_if = "is_default")]
     pub drop_last: bool,
+    /// The position from which rows are counted, in a fork that changed the batch or the data.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub position: Option<DataPosition>,
 }
 
 /// One tokenizer. Paths in a validated experiment are absolute.

@@ -1,7 +1,8 @@
 //! The sections `train`, `optimizer` and `schedule`.
 
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::serde_defaults::{defaults, is_default};
 
@@ -124,10 +125,60 @@ pub enum Decays {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Schedule {
+    /// The step after which the warmup begins; steps before it have the peak learning rate. `fork`: the step at which `runner fork` begins.
+    #[serde(skip_serializing_if = "is_default")]
+    #[schemars(!skip_serializing_if, schema_with = "schedule_start_schema")]
+    pub start: ScheduleStart,
     /// The rise to the peak learning rate.
     pub warmup: Warmup,
     /// The fall after the warmup. Default: constant.
     pub decay: Decay,
+}
+
+/// The step after which a schedule begins: a number, or the word `fork`, which becomes a number when the fork's settings are resolved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ScheduleStart {
+    Step(u64),
+    Fork,
+}
+
+impl ScheduleStart {
+    const FORK: &str = "fork";
+    const MAX_STEP: u64 = 1_000_000_000_000;
+}
+
+impl Default for ScheduleStart {
+    fn default() -> Self {
+        Self::Step(0)
+    }
+}
+
+impl Serialize for ScheduleStart {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Step(step) => serializer.serialize_u64(*step),
+            Self::Fork => serializer.serialize_str(Self::FORK),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for ScheduleStart {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        match serde_json::Value::deserialize(deserializer)? {
+            serde_json::Value::String(word) if word == Self::FORK => Ok(Self::Fork),
+            value => {
+                let step = value.as_u64().map(Self::Step);
+                step.ok_or_else(|| D::Error::custom(format!("expected a step or `{}`, found {value}", Self::FORK)))
+            }
+        }
+    }
+}
+
+fn schedule_start_schema(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({"anyOf": [
+        {"type": "string", "enum": [ScheduleStart::FORK]},
+        {"type": "integer", "format": "uint64", "minimum": 0, "maximum": ScheduleStart::MAX_STEP}
+    ]})
 }
 
 /// lr·(step+1)/steps; with `from`, linear from from·lr at step 0 to lr at step `steps`.

@@ -23,6 +23,7 @@ use runner_compute::state::TrainState;
 use runner_files::{TEMPORARY_PREFIX, create_owned_dir, remove_leftovers};
 use runner_spec::event::BestValidation;
 use runner_spec::model::layout::ParamLayout;
+use runner_spec::program::{DataPosition, RowSequence};
 
 /// The suffix of the name of a checkpoint that was set aside because it cannot be used.
 pub const DAMAGED: &str = ".damaged";
@@ -37,6 +38,8 @@ pub struct Checkpoints {
     keep: usize,
     /// The steps whose checkpoints this process has written, or has read whole: true if they are good.
     checked: Mutex<BTreeMap<u64, bool>>,
+    /// The rows that each step reads, from which the position in the data follows; `None`: it is not recorded.
+    rows: Option<RowSequence>,
     /// Creates the files of a checkpoint. Tests put a full disk here.
     create: fn(&Path) -> io::Result<File>,
 }
@@ -69,7 +72,17 @@ impl Checkpoints {
         remove_leftovers(folder, is_unfinished);
         let (folder, plan_hash, keep) = (folder.to_owned(), plan_hash.to_owned(), keep.max(1));
         let checked = Mutex::default();
-        Ok(Self { folder, plan_hash, keep, checked, create: |path| File::create_new(path) })
+        Ok(Self { folder, plan_hash, keep, checked, rows: None, create: |path| File::create_new(path) })
+    }
+
+    /// The same checkpoints, which also record the position in the training data, whose rows the steps read in the order of `rows`.
+    #[must_use]
+    pub fn with_rows(self, rows: Option<RowSequence>) -> Self {
+        Self { rows, ..self }
+    }
+
+    fn position_after(&self, step: u64) -> Option<DataPosition> {
+        self.rows.map(|rows| rows.position_after(step))
     }
 
     /// Saves `state` as a checkpoint in one part, then removes old checkpoints. `val_loss` is that of these weights, where it was measured.
@@ -138,6 +151,7 @@ impl Checkpoints {
                 format,
                 step,
                 tokens,
+                position: self.position_after(step),
                 best: best.map(Into::into),
                 val_loss: val_loss.map(AnyFloat),
                 plan_hash: self.plan_hash.clone(),
@@ -228,6 +242,7 @@ impl Checkpoints {
                 }
             }
             file.plan_hash.clone_from(&self.plan_hash);
+            file.position = self.position_after(file.step);
             if !same_validation {
                 (file.best, file.val_loss) = (None, None);
             }

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::hash::{StateHash, whole_hash};
 use super::part::{PartRecord, PartSpec};
 use runner_spec::event::BestValidation;
+use runner_spec::program::DataPosition;
 
 /// The file of the weights, in a checkpoint in one part.
 pub const MODEL: &str = "model.safetensors";
@@ -55,6 +56,9 @@ pub(super) struct StateFile {
     pub(super) format: u32,
     pub(super) step: u64,
     pub(super) tokens: u64,
+    /// The next row of the training data, and the rows that were read; `None` in checkpoints of older versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) position: Option<DataPosition>,
     /// The lowest validation loss of the run so far.
     pub(super) best: Option<BestEvaluation>,
     /// The validation loss of these very weights, where it was measured.

@@ -8,6 +8,7 @@ use super::hash::{StateHash, hash_bytes};
 use super::load::{self, CheckpointProblem, StoredCheckpoint};
 use crate::error::StoreError;
 use runner_spec::event::BestValidation;
+use runner_spec::program::DataPosition;
 
 /// The step of the checkpoint in `folder` that `which` asks for.
 ///
@@ -28,6 +29,8 @@ pub struct SavedPosition {
     pub step: u64,
     /// Valid tokens seen.
     pub tokens: u64,
+    /// The position in the training data; `None` in checkpoints of older versions.
+    pub data: Option<DataPosition>,
     /// The lowest validation loss of the run so far.
     pub best: Option<BestValidation>,
     /// The validation loss of these weights, where it was measured.
@@ -38,7 +41,13 @@ pub struct SavedPosition {
 pub fn recorded_position(folder: &Path, step: u64) -> Option<SavedPosition> {
     let file = load::state_file(&folder.join(dir_name(step))).ok()?;
     let best = file.best.map(Into::into);
-    Some(SavedPosition { step, tokens: file.tokens, best, val_loss: file.val_loss.map(|loss| loss.0) })
+    Some(SavedPosition {
+        step,
+        tokens: file.tokens,
+        data: file.position,
+        best,
+        val_loss: file.val_loss.map(|loss| loss.0),
+    })
 }
 
 /// The name of the first tensor, weights before moments, that differs between the checkpoints of `step` in the folders `a` and `b`;

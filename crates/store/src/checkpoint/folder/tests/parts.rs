@@ -253,7 +253,14 @@ impl Fixture {
     /// The committing process, that is without the cleaning of a new one.
     pub(super) fn open_for_commit(&self) -> Checkpoints {
         let (folder, plan_hash) = (self.dir.path().to_owned(), PLAN.to_owned());
-        Checkpoints { folder, plan_hash, keep: 9, checked: Mutex::default(), create: |path| File::create_new(path) }
+        Checkpoints {
+            folder,
+            plan_hash,
+            keep: 9,
+            checked: Mutex::default(),
+            rows: None,
+            create: |path| File::create_new(path),
+        }
     }
 }
 

@@ -1,0 +1,203 @@
+//! The checkpoint that a fork begins with: its place in the training data and in the schedule of the forked run, and what they mean for
+//! the new run.
+
+use std::path::Path;
+
+use runner_lab::stored_plan;
+use runner_spec::data::DataFacts;
+use runner_spec::experiment::Experiment;
+use runner_spec::format::{count, counted};
+use runner_spec::plan::{Plan, Totals};
+use runner_spec::program::{DataPosition, LrSchedule, OptimizerSpec, Program, RowOrder, RowSequence};
+use runner_store::checkpoint;
+use runner_store::run_dir::CHECKPOINTS;
+
+use super::Cooldown;
+use crate::error::EngineError;
+
+/// A change of the learning rate at a fork by more than this factor gets a warning.
+const JUMP_FACTOR: f64 = 1.5;
+
+/// The checkpoint of a forked run that has one.
+#[derive(Debug)]
+pub(super) struct ForkSource {
+    pub(super) id: String,
+    pub(super) plan: Plan,
+    pub(super) step: u64,
+    position: DataPosition,
+}
+
+/// The position in the training data of a fork.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct ForkPosition {
+    /// For the new experiment; `None`: the new run counts rows from the first one on, as the plan does without a position.
+    pub(super) position: Option<DataPosition>,
+    /// The keys because of which reading starts again at the first row; empty if it continues at the next row.
+    pub(super) reordered_by: Vec<&'static str>,
+}
+
+impl ForkSource {
+    /// Reads the plan of the run `id` in `path`, and the position of its checkpoint of `step`, which checkpoints of older versions do not
+    /// record: then it follows from the plan.
+    ///
+    /// # Errors
+    /// If the plan is missing or damaged.
+    pub(super) fn read(path: &Path, id: &str, step: u64) -> Result<Self, EngineError> {
+        let plan = stored_plan::read(path)?;
+        let recorded = checkpoint::recorded_position(&path.join(CHECKPOINTS), step).and_then(|saved| saved.data);
+        let planned = || plan.row_sequence().map(|rows| rows.position_after(step));
+        let position = recorded.or_else(planned).unwrap_or_default();
+        Ok(Self { id: id.to_owned(), plan, step, position })
+    }
+
+    fn program(&self) -> Option<&Program> {
+        self.plan.ranks.first().map(|rank| &rank.program)
+    }
+
+    /// The learning rate that the forked run has in its next step.
+    fn rate(&self) -> f64 {
+        self.program().map_or(0.0, |program| program.schedule.rate(self.step))
+    }
+
+    /// The overrides that make a fork decay from the rate of the checkpoint, as `cooldown` says, and end then.
+    ///
+    /// # Errors
+    /// If the rate is 0, or `overrides` set what the cooldown sets.
+    pub(super) fn cooldown_overrides(
+        &self,
+        cooldown: Cooldown,
+        overrides: &[String],
+    ) -> Result<Vec<String>, EngineError> {
+        let (id, step, rate) = (&self.id, self.step, self.rate());
+        if rate <= 0.0 {
+            return Err(EngineError::Request(format!(
+                "--cooldown decays from the learning rate of the checkpoint, and that of {id} at step {step} is 0; fork from an earlier \
+                 checkpoint"
+            )));
+        }
+        let optimizer = match self.program().map(|program| program.optimizer) {
+            Some(OptimizerSpec::Sgd { .. }) => "optimizer.sgd.lr",
+            _ => "optimizer.adamw.lr",
+        };
+        let own = [optimizer, "schedule", "train.steps", "train.epochs", "train.tokens"];
+        let is_below = |a: &str, b: &str| a == b || a.strip_prefix(b).is_some_and(|rest| rest.starts_with('.'));
+        let mut given = overrides.iter().map(|set| set.split('=').next().unwrap_or(set).trim());
+        if let Some(key) = given.find(|key| own.iter().any(|own| is_below(key, own) || is_below(own, key))) {
+            return Err(EngineError::Request(format!(
+                "--cooldown sets the learning rate, the schedule and train.steps, so `--set {key}` cannot be used with it; set \
+                 `schedule.start=fork` and the other keys instead"
+            )));
+        }
+        let Cooldown { steps, share } = cooldown;
+        Ok(vec![
+            format!("{optimizer}={rate:?}"),
+            "schedule.start=fork".to_owned(),
+            "schedule.warmup.steps=0".to_owned(),
+            format!("schedule.decay={{linear: {{final: {share:?}, steps: {steps}}}}}"),
+            format!("train.steps={}", step.saturating_add(steps)),
+        ])
+    }
+
+    /// The position of a fork with the settings `experiment`, whose data has the `facts`. It reads the rows after those that the checkpoint
+    /// has read, if their order is the same. If not, it starts at the first row.
+    pub(super) fn position_of_fork(&self, experiment: &Experiment, facts: &DataFacts) -> ForkPosition {
+        let Some(program) = self.program() else { return ForkPosition { position: None, reordered_by: Vec::new() } };
+        let (data, batch) = (&experiment.data, &experiment.batch);
+        let order = RowOrder { sequential: !data.shuffle, drop_last: data.drop_last };
+        let was_sequential = program.batch.order.sequential;
+        let changes = [
+            ("the training data", self.plan.data.train != facts.train),
+            ("data.shuffle", was_sequential != order.sequential),
+            ("seed", program.seed != experiment.seed && !(was_sequential && order.sequential)),
+        ];
+        let reordered_by: Vec<&str> = changes.into_iter().filter(|(_, changed)| *changed).map(|(key, _)| key).collect();
+        if !reordered_by.is_empty() {
+            let position = DataPosition { epoch: 0, row: 0, ..self.position };
+            return ForkPosition { position: Some(position), reordered_by };
+        }
+        // A fork whose steps read the same rows without a position of its own has the plan that it would have without the fork.
+        let is_same = |position: &Option<DataPosition>| {
+            let (sequences, length) = (batch.sequences, data.layout.length());
+            let rows = RowSequence::new(sequences, length, order, *position, facts.train.rows);
+            rows.position_after(self.step) == self.position
+        };
+        let known = [None, program.batch.position].into_iter().find(is_same);
+        ForkPosition { position: known.unwrap_or(Some(self.position)), reordered_by }
+    }
+
+    /// What a fork of the plan `new` begins with and adds, a line for each.
+    pub(super) fn describe_fork(&self, new: &Plan, position: &ForkPosition) -> Vec<String> {
+        let Self { id, plan, step, position: read } = self;
+        let (Some(old), Some(rows)) = (self.program(), new.row_sequence()) else { return Vec::new() };
+        let schedule = schedule_of(new);
+        let next = rows.position_after(*step);
+        let epochs = plan.row_sequence().map_or(0.0, |rows| rows.epochs_after(*step));
+        let mut lines = vec![format!(
+            "{id} after {}: {} read, {epochs:.3} epochs; the next row is row {} of epoch {}",
+            counted(*step, "step"),
+            counted(read.rows, "row"),
+            count(next.row + 1),
+            count(next.epoch + 1),
+        )];
+        if !position.reordered_by.is_empty() {
+            let what = position.reordered_by.join(" and ");
+            let differ = if position.reordered_by.len() == 1 { "differs" } else { "differ" };
+            lines.push(format!("{what} {differ} from that of {id}, so reading starts again at the first row"));
+        }
+        let sequences = new.totals.sequences_per_step;
+        if old.batch.sequences != sequences {
+            lines.push(format!("batch.sequences is {sequences}, was {}", old.batch.sequences));
+        }
+        lines.push(format!(
+            "the learning rate of step {} is {}; that of {id} is {}",
+            count(step + 1),
+            rate(schedule.map_or(0.0, |schedule| schedule.rate(*step))),
+            rate(self.rate())
+        ));
+        let Totals { steps, tokens, .. } = new.totals;
+        lines.push(format!(
+            "steps {} to {}: {}, {} tokens; inherited: {}, {} tokens",
+            count(step + 1),
+            count(steps),
+            counted(steps.saturating_sub(*step), "step"),
+            count(tokens.saturating_sub(next.tokens)),
+            counted(*step, "step"),
+            count(next.tokens),
+        ));
+        lines
+    }
+
+    /// Warnings of the learning rates that a fork of the plan `new` has.
+    pub(super) fn warn_of_rates(&self, new: &Plan) -> Vec<String> {
+        let Some(schedule) = schedule_of(new) else { return Vec::new() };
+        let (step, was, is) = (self.step, self.rate(), schedule.rate(self.step));
+        let advice = format!(
+            "`--set schedule.start=fork` counts from the fork, and `--cooldown N` decays from the rate of {}",
+            self.id
+        );
+        let zero = schedule.zero_rate_steps(new.totals.steps).into_iter().find(|zero| zero.end > step);
+        if let Some(zero) = zero {
+            let (first, last) = (count(zero.start.max(step) + 1), count(zero.end));
+            let start = count(schedule.start);
+            return vec![format!(
+                "the fork trains steps {first} to {last} at a learning rate of 0, because its schedule counts from step {start}: {advice}"
+            )];
+        }
+        let (low, high) = (was.min(is), was.max(is));
+        if high <= JUMP_FACTOR * low {
+            return Vec::new();
+        }
+        let factor = if low > 0.0 { format!(", by a factor of {:.3}", high / low) } else { String::new() };
+        vec![format!("the learning rate jumps at the fork from {} to {}{factor}: {advice}", rate(was), rate(is),)]
+    }
+}
+
+/// The schedule of the plan `new`.
+fn schedule_of(new: &Plan) -> Option<&LrSchedule> {
+    new.ranks.first().map(|rank| &rank.program.schedule)
+}
+
+/// A learning rate as it is shown: `6e-4`.
+fn rate(rate: f64) -> String {
+    runner_plan::quantity::scientific(rate)
+}

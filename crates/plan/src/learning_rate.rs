@@ -1,0 +1,110 @@
+//! The learning-rate schedule of a run, and warnings of rates that nobody wants.
+
+use std::ops::Range;
+
+use crate::error::{Result, refuse};
+use runner_spec::experiment::{Decay, DecayTarget, Experiment, ScheduleStart, StepDecay};
+use runner_spec::format::count;
+use runner_spec::program::{LrDecay, LrSchedule};
+
+/// The schedule with its open lengths filled in from the run's; `epoch` is the rows of one.
+pub(crate) fn lr_schedule(experiment: &Experiment, steps: u64, epoch: u64) -> Result<LrSchedule> {
+    let warmup = experiment.schedule.warmup;
+    let ScheduleStart::Step(start) = experiment.schedule.start else {
+        refuse!("schedule.start", "`fork` is the step at which a fork begins, and this run is not a fork");
+    };
+    let decay_start = start.saturating_add(warmup.steps);
+    if start > 0 && decay_start > steps {
+        refuse!(
+            "schedule.start",
+            "the schedule starts at step {start} with {} steps of warmup, and the run has {steps} steps: make it longer, or start earlier",
+            warmup.steps
+        );
+    }
+    if warmup.steps > steps {
+        let train = &experiment.train;
+        let from = match (train.epochs, train.tokens) {
+            (Some(epochs), _) => format!(" (from train.epochs {epochs})"),
+            (_, Some(tokens)) => format!(" (from train.tokens {tokens})"),
+            _ => String::new(),
+        };
+        refuse!(
+            "schedule.warmup.steps",
+            "it is {}, longer than the run of {steps} steps{from}: take at most {steps}",
+            warmup.steps
+        );
+    }
+    let rest = steps - decay_start;
+    let decay = match experiment.schedule.decay {
+        Decay::Cosine(DecayTarget { share: last, steps }) => LrDecay::Cosine { last, steps: steps.unwrap_or(rest) },
+        Decay::Linear(DecayTarget { share: last, steps }) => LrDecay::Linear { last, steps: steps.unwrap_or(rest) },
+        Decay::Step(StepDecay { every: Some(0), .. }) => {
+            refuse!("schedule.decay.step.every", "it is 0: take at least 1")
+        }
+        Decay::Step(StepDecay { every: Some(every), gamma, .. }) => LrDecay::Step { every, gamma },
+        // An epoch need not be whole steps: it is counted in rows, so that nothing adds up.
+        Decay::Step(StepDecay { every: None, epochs, gamma }) => {
+            if let Some(position) = experiment.data.position.filter(|position| decay_start < position.step) {
+                refuse!(
+                    "schedule.decay.step.epochs",
+                    "it counts epochs from step {decay_start}, and this fork changed the batch or the data at step {}: count from there with \
+                     schedule.start: {}, or give schedule.decay.step.every",
+                    position.step,
+                    position.step
+                );
+            }
+            let rows = (epochs.unwrap_or(1.0) * epoch as f64).round().max(1.0) as u64;
+            LrDecay::Rows { rows, sequences: experiment.batch.sequences as u64, gamma }
+        }
+        Decay::Constant {} => LrDecay::Constant,
+    };
+    let peak = experiment.optimizer.lr();
+    Ok(LrSchedule { peak, start, warmup_steps: warmup.steps, warmup_from: warmup.from, decay })
+}
+
+/// Warnings of steps whose learning rate is 0, in a run of `steps` steps.
+pub(crate) fn warn_of_zero_rates(schedule: &LrSchedule, steps: u64) -> impl Iterator<Item = String> {
+    schedule.zero_rate_steps(steps).into_iter().map(|zero| describe_zero_rates(schedule, &zero))
+}
+
+fn describe_zero_rates(schedule: &LrSchedule, zero: &Range<u64>) -> String {
+    if zero.start < schedule.decay_start() {
+        let step = count(zero.end);
+        return format!(
+            "the learning rate is 0 in step {step}, which changes no weights: the warmup starts from 0; set schedule.warmup.from above 0"
+        );
+    }
+    let (start, end) = (count(schedule.decay_start()), count(zero.start));
+    let which = match zero.end - zero.start {
+        1 => format!("in step {}, which changes no weights", count(zero.end)),
+        _ => format!("in steps {} to {}, which change no weights", count(zero.start + 1), count(zero.end)),
+    };
+    format!(
+        "the learning rate is 0 {which}: the decay begins after step {start} and ends at step {end}; set schedule.start to decay later, \
+         or end the run at step {end}"
+    )
+}
+
+/// A warning that the decay is longer than what is left of the run of `steps` steps after the warmup of `schedule`.
+pub(crate) fn warn_of_unfinished_decay(decay: &Decay, schedule: &LrSchedule, steps: u64) -> Option<String> {
+    let rest = steps.saturating_sub(schedule.decay_start());
+    let (key, length, advice) = match decay {
+        Decay::Cosine(DecayTarget { steps: Some(length), .. }) => {
+            ("cosine.steps", *length, "delete it for the rest of the run")
+        }
+        Decay::Linear(DecayTarget { steps: Some(length), .. }) => {
+            ("linear.steps", *length, "delete it for the rest of the run")
+        }
+        Decay::Step(StepDecay { every: Some(length), .. }) => {
+            ("step.every", *length, "take `constant: {}` for no decay")
+        }
+        _ => return None,
+    };
+    (length > rest).then(|| {
+        let (length, rest, total) = (count(length), count(rest), count(steps));
+        format!(
+            "schedule.decay.{key} is {length}, but only {rest} of the run's {total} steps follow its warmup, so the run ends before \
+             the decay does; take at most {rest}, or {advice}"
+        )
+    })
+}

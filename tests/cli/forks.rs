@@ -1,0 +1,440 @@
+//! Forks from checkpoints: the learning rates that count from a fork, the rows that a fork reads, its totals, and what it says of them.
+
+#![cfg(target_os = "linux")]
+
+use serde_json::Value;
+
+use crate::sandbox::{RunFolder, Sandbox};
+
+const SINGLE: &str = "";
+const DP: &str = "parallel: {mode: dp, replicas: 2}\n";
+const DDP: &str = "parallel: {mode: ddp, replicas: 2}\n";
+const PIPELINE: &str = "parallel: {mode: pipeline, pipeline: {stages: 2}}\n";
+const MESH: &str = "parallel: {mode: pipeline, replicas: 2, pipeline: {stages: 2}}\n";
+
+const MODEL: &str = "model: {family: gpt2, layers: 2, heads: 2, d_model: 16, context_length: 8}\n";
+/// 23 rows of 8 tokens.
+const PACKED: &str = "data: {tokenizer: {chars: {}}, train: {text: {files: [input.txt]}}, validation: null";
+/// 23 documents, one in each row.
+const PADDED: &str = "data: {tokenizer: {bytes: {}}, train: {jsonl: {files: [input.jsonl]}}, validation: null, \
+                      layout: {padded: {bos: <|endoftext|>, eos: <|endoftext|>, pad: <|endoftext|>}}";
+const ROWS: usize = 23;
+
+/// A sandbox with an experiment whose weights do not change, so that the loss of a step shows which rows it read.
+fn frozen_experiment(data: &str, parallel: &str, sequences: usize, steps: usize) -> Sandbox {
+    let yaml = format!(
+        "version: 1\nname: lab\n{MODEL}{data}}}\nbatch: {{sequences: {sequences}, micro_batch: 1}}\ntrain: {{steps: {steps}}}\n\
+         optimizer: {{sgd: {{lr: 1e-30}}}}\neval: {{loss: null}}\ncheckpoint: {{every: 1, keep: 9}}\n{parallel}"
+    );
+    let numbers = (0..200_u32).map(|i| (i * i % 97).to_string() + " ").collect::<String>();
+    let documents =
+        (0..ROWS).map(|i| format!("{{\"text\": \"{}\"}}\n", &numbers[7 * i..8 * i + 2])).collect::<String>();
+    Sandbox::new().with("exp.yaml", yaml).with("input.txt", &numbers[..8 * ROWS + 1]).with("input.jsonl", documents)
+}
+
+/// Losses and tokens of single rows in the order of training: row `place` of `epoch` is at `epoch` · 23 + `place`.
+fn losses_of_rows(data: &str) -> Vec<(f64, f64)> {
+    let sandbox = frozen_experiment(data, SINGLE, 1, 4 * ROWS);
+    sandbox.expect(0, "apply exp.yaml --threads 1 --quiet");
+    let line = |line: &Value| (line["loss"].as_f64().unwrap(), line["tokens"].as_f64().unwrap());
+    sandbox.only_run().metrics_of("train").iter().map(line).collect()
+}
+
+/// The run whose id is not `first`.
+fn other(sandbox: &Sandbox, first: &str) -> RunFolder {
+    sandbox.runs().into_iter().find(|(id, _)| id != first).unwrap().1
+}
+
+/// The numbers of a field in the steps of `run` after `step`.
+fn own(run: &RunFolder, step: u64, field: &str) -> Vec<f64> {
+    let lines = run.metrics_of("train");
+    lines.iter().filter(|line| line["step"].as_u64() > Some(step)).map(|line| line[field].as_f64().unwrap()).collect()
+}
+
+/// The mean loss per token over the `sequences` rows from (epoch, place) on, which end within the epoch or go on in the next.
+fn mean_loss(rows: &[(f64, f64)], (epoch, place): (usize, usize), sequences: usize) -> f64 {
+    let first = epoch * ROWS + place;
+    let read = &rows[first..first + sequences];
+    read.iter().map(|(loss, tokens)| loss * tokens).sum::<f64>() / read.iter().map(|(_, tokens)| tokens).sum::<f64>()
+}
+
+#[track_caller]
+fn assert_close(got: &[f64], expected: &[f64], what: &str) {
+    assert_eq!(got.len(), expected.len(), "{what}: {got:?}, expected {expected:?}");
+    for (got, expected) in got.iter().zip(expected) {
+        assert!((got - expected).abs() <= 1e-6 * expected.abs(), "{what}: {got:?}, expected {expected:?}");
+    }
+}
+
+/// A fork after `step` with batches of another size, under a layout.
+struct ChangedBatch {
+    name: &'static str,
+    parallel: &'static str,
+    data: &'static str,
+    /// The keys of the data section, of the forked run and, as an override, of the fork.
+    keys: &'static str,
+    set: &'static str,
+    step: u64,
+    sequences: usize,
+    /// The first row of each step of the fork: epoch and place in its order, both from 0.
+    first_rows: &'static [(usize, usize)],
+}
+
+/// The forked run has batches of 4. Without `drop_last`, 7 of them end at row 5 of the second epoch. With it, an epoch has 20 rows, and 7
+/// batches end at row 8.
+const CHANGED_BATCHES: &[ChangedBatch] = {
+    const NEXT: &[(usize, usize)] = &[(1, 5), (1, 11), (1, 17), (2, 0), (2, 6)];
+    const DROPPING: &[(usize, usize)] = &[(1, 8), (1, 14), (2, 0), (2, 6), (2, 12), (3, 0)];
+    const PLAIN: ChangedBatch = ChangedBatch {
+        name: "plain",
+        parallel: SINGLE,
+        data: PACKED,
+        keys: "",
+        set: "seed=1337",
+        step: 7,
+        sequences: 6,
+        first_rows: NEXT,
+    };
+    const DROP: ChangedBatch =
+        ChangedBatch { name: "drop_last", keys: ", drop_last: true", first_rows: DROPPING, ..PLAIN };
+    &[
+        PLAIN,
+        DROP,
+        ChangedBatch {
+            name: "an epoch's border",
+            step: 5,
+            sequences: 7,
+            first_rows: &[(1, 0), (1, 7), (1, 14), (2, 0)],
+            ..DROP
+        },
+        ChangedBatch {
+            name: "drop_last from the fork on",
+            keys: "",
+            set: "data.drop_last=true",
+            first_rows: NEXT,
+            ..DROP
+        },
+        ChangedBatch {
+            name: "no drop_last from the fork on",
+            set: "data.drop_last=false",
+            first_rows: &[(1, 8), (1, 14), (1, 20), (2, 3)],
+            ..DROP
+        },
+        ChangedBatch { name: "no shuffle", keys: ", shuffle: false", ..PLAIN },
+        ChangedBatch { name: "no shuffle, drop_last", keys: ", shuffle: false, drop_last: true", ..DROP },
+        ChangedBatch { name: "no shuffle, another seed", keys: ", shuffle: false", set: "seed=3", ..PLAIN },
+        ChangedBatch { name: "padded", data: PADDED, ..PLAIN },
+        ChangedBatch { name: "padded, drop_last", data: PADDED, ..DROP },
+        ChangedBatch { name: "a smaller batch", sequences: 2, first_rows: &[(1, 5), (1, 7), (1, 9)], ..PLAIN },
+        ChangedBatch { name: "dp", parallel: DP, ..DROP },
+        ChangedBatch { name: "ddp", parallel: DDP, ..DROP },
+        ChangedBatch { name: "ddp without drop_last", parallel: DDP, ..PLAIN },
+        ChangedBatch { name: "pipeline", parallel: PIPELINE, set: "parallel.pipeline.microbatches=6", ..DROP },
+        ChangedBatch { name: "pipelines", parallel: MESH, set: "parallel.pipeline.microbatches=3", ..DROP },
+        ChangedBatch { name: "padded under ddp", parallel: DDP, data: PADDED, ..DROP },
+    ]
+};
+
+#[test]
+fn a_fork_with_another_batch_reads_exactly_the_next_rows() {
+    let mut references: Vec<(String, Vec<(f64, f64)>)> = Vec::new();
+    for case in CHANGED_BATCHES {
+        let ChangedBatch { name, parallel, data, keys, set, step, sequences, first_rows } = case;
+        let sandbox = frozen_experiment(&format!("{data}{keys}"), parallel, 4, 7);
+        sandbox.expect(0, "apply exp.yaml --threads 1 --quiet");
+        let id = sandbox.only_run().id();
+        let steps = step + first_rows.len() as u64;
+        let fork = format!(
+            "fork {id} --from {step} --set batch.sequences={sequences} --set {set} --set train.steps={steps} --threads 1"
+        );
+        sandbox.expect(0, &fork);
+        let run = other(&sandbox, &id);
+        // Single rows in the same order.
+        let order = format!("{data}{}", if keys.contains("shuffle") { ", shuffle: false" } else { "" });
+        if !references.iter().any(|(known, _)| *known == order) {
+            references.push((order.clone(), losses_of_rows(&order)));
+        }
+        let rows = &references.iter().find(|(known, _)| *known == order).unwrap().1;
+        let expected: Vec<f64> = first_rows.iter().map(|first| mean_loss(rows, *first, *sequences)).collect();
+        assert_close(&own(&run, *step, "loss"), &expected, name);
+        // The losses tell rows apart: those of the rows after them are others.
+        let shifted = first_rows.iter().map(|&(epoch, place)| mean_loss(rows, (epoch, place + 1), *sequences));
+        assert!(expected.iter().zip(shifted).all(|(a, b)| (a - b).abs() > 1e-5 * a), "{name}: {expected:?}");
+    }
+}
+
+/// The epochs of a fork with `drop_last`: two batches of 6 are left of the second epoch, whose 20 rows they end, then an epoch has 18.
+#[test]
+fn a_fork_records_its_position_epochs_and_tokens() {
+    let sandbox = frozen_experiment(&format!("{PACKED}, drop_last: true"), SINGLE, 4, 7);
+    sandbox.expect(0, "apply exp.yaml --threads 1 --quiet");
+    let first = sandbox.only_run();
+    let id = first.id();
+    let state = |run: &RunFolder, step: u64| crate::sandbox::read_json(&run.checkpoint(step).join("state.json"));
+    let position = serde_json::json!({"step": 7, "epoch": 1, "row": 8, "rows": 28, "tokens": 224});
+    assert_eq!(state(&first, 7)["position"], position);
+    let printed =
+        sandbox.expect(0, &format!("fork {id} --from 7 --set batch.sequences=6 --set train.steps=11 --threads 1"));
+    for line in [
+        format!("{id} after 7 steps: 28 rows read, 1.400 epochs; the next row is row 9 of epoch 2\n"),
+        "batch.sequences is 6, was 4\n".to_owned(),
+        format!("the learning rate of step 8 is 1e-30; that of {id} is 1e-30\n"),
+        "steps 8 to 11: 4 steps, 192 tokens; inherited: 7 steps, 224 tokens\n".to_owned(),
+    ] {
+        assert!(printed.contains(&format!("fork   {line}")), "{line}: {printed}");
+    }
+    let run = other(&sandbox, &id);
+    assert!(printed.contains(&format!("done: {}, 4 steps, 192 tokens in ", run.id())), "{printed}");
+    assert!(printed.contains("; inherited: 7 steps, 224 tokens in "), "{printed}");
+    assert_close(&own(&run, 7, "epoch"), &[1.7, 2.0, 2.0 + 6.0 / 18.0, 2.0 + 12.0 / 18.0], "epochs");
+    assert_eq!(
+        state(&run, 11)["position"],
+        serde_json::json!({"step": 11, "epoch": 2, "row": 12, "rows": 52, "tokens": 416})
+    );
+    let summary = run.summary();
+    let totals = ["steps", "tokens"].map(|field| (summary[field].as_u64(), summary["inherited"][field].as_u64()));
+    assert_eq!(totals, [(Some(11), Some(7)), (Some(192), Some(224))]);
+    let seconds = |run: &RunFolder, after: u64| own(run, after, "step_ms").iter().sum::<f64>() / 1e3;
+    let inherited = summary["inherited"]["seconds"].as_f64().unwrap();
+    assert!((inherited - seconds(&first, 0)).abs() < 1e-9, "{inherited}");
+    // Its plan counts as the record does.
+    let resolved = run.path("resolved.yaml").display().to_string();
+    let plan = sandbox.json_of(&["plan", &resolved, "--json"]);
+    let totals = &plan["totals"];
+    assert_eq!((totals["tokens"].as_u64(), plan["hash"].as_str()), (Some(416), run.manifest()["plan_hash"].as_str()));
+    assert_close(&[totals["epochs"].as_f64().unwrap()], &[2.0 + 12.0 / 18.0], "epochs of the plan");
+    let listed = sandbox.json_of(&["runs", "--json"]);
+    let listed = listed.as_array().unwrap().iter().find(|listed| listed["id"] == run.id().as_str()).unwrap().clone();
+    assert_eq!(listed["tokens"], 192);
+    assert!(sandbox.expect(0, &format!("runs show {}", run.id())).contains("11 of 11, of which 7 are inherited"));
+    // A file with its position starts at step 0, where the position means nothing.
+    let refused = sandbox.expect(2, &["apply", &resolved, "--threads", "1"]);
+    assert!(refused.contains("data.position is the position of a fork after step 7"), "{refused}");
+}
+
+#[test]
+fn a_killed_and_resumed_fork_ends_in_the_bits_of_an_uninterrupted_one() {
+    for (parallel, name, set) in [
+        (SINGLE, "single", "seed=1337"),
+        (DDP, "ddp", "seed=1337"),
+        (PIPELINE, "pipeline", "parallel.pipeline.microbatches=6"),
+    ] {
+        let sandbox = frozen_experiment(&format!("{PACKED}, drop_last: true"), parallel, 4, 7);
+        sandbox.edit("exp.yaml", "sgd: {lr: 1e-30}", "adamw: {lr: 1e-2}");
+        sandbox.expect(0, "apply exp.yaml --threads 1 --quiet");
+        let id = sandbox.only_run().id();
+        let fork = format!(
+            "fork {id} --from 7 --set batch.sequences=6 --set schedule.start=fork --set train.steps=40 --threads 1 \
+             --set schedule.decay={{\"linear\":{{\"final\":0}}}} --set {set} --quiet"
+        );
+        let mut process = sandbox.spawn_until(&fork, |run| run.id() != id && run.has_step(12));
+        process.kill();
+        let broken = other(&sandbox, &id);
+        sandbox.expect(0, &format!("resume {} --until-step 20 --threads 1 --quiet", broken.id()));
+        sandbox.expect(0, &format!("resume {} --threads 1 --quiet", broken.id()));
+        sandbox.expect(0, &format!("{fork} --new"));
+        let whole = sandbox.runs().into_values().find(|run| ![&id, &broken.id()].contains(&&run.id())).unwrap();
+        assert_eq!((broken.numbers(), broken.final_hash()), (whole.numbers(), whole.final_hash()), "{name}");
+        let printed = sandbox.expect(0, &format!("reproduce {} --threads 1", broken.id()));
+        assert!(printed.contains("plan             same") && printed.contains("bitwise: "), "{name}: {printed}");
+        // 1e-2 · (1 - n/33) in step n of its own, from 0.
+        let rates: Vec<f64> = (0..33).map(|n| 1e-2 * (1.0 - f64::from(n) / 33.0)).collect();
+        assert_close(&own(&whole, 7, "lr"), &rates, name);
+    }
+}
+
+#[test]
+fn other_data_is_read_from_its_first_row() {
+    let sandbox = frozen_experiment(PACKED, SINGLE, 4, 7);
+    sandbox.expect(0, "apply exp.yaml --threads 1 --quiet");
+    let id = sandbox.only_run().id();
+    let changes = [
+        ("seed=3", "seed differs"),
+        ("data.shuffle=false", "data.shuffle differs"),
+        ("data.layout.packed.length=4", "the training data differs"),
+    ];
+    for (set, said) in changes {
+        let name = set.split('=').next().unwrap().replace('.', "-");
+        let fork = format!("fork {id} --from 7 --name {name} --set {set} --set train.steps=9 --threads 1");
+        let printed = sandbox.expect(0, &fork);
+        assert!(printed.contains(&format!("fork   {said} from that of {id}, so reading starts again")), "{printed}");
+        let run = sandbox.runs().into_values().find(|run| run.id().starts_with(&name)).unwrap();
+        // The experiment with this change reads the same rows in its first steps.
+        sandbox.expect(
+            0,
+            &format!("apply exp.yaml --set {set} --set name=from-start --set train.steps=2 --threads 1 --quiet"),
+        );
+        let fresh = sandbox.runs().into_values().find(|run| run.id().starts_with("from-start")).unwrap();
+        let losses = |run: &RunFolder, step: u64| own(run, step, "loss");
+        // Another seed draws other weights, too: their order alone can be compared by the epochs.
+        if !set.starts_with("seed") {
+            assert_close(&losses(&run, 7), &losses(&fresh, 0), set);
+        }
+        assert_close(&own(&run, 7, "epoch"), &own(&fresh, 0, "epoch"), set);
+        std::fs::remove_dir_all(&fresh.0).unwrap();
+    }
+    // A fork of a fork goes on from there.
+    let first = sandbox.runs().into_values().find(|run| run.id().starts_with("data-shuffle")).unwrap();
+    sandbox.expect(0, &format!("fork {} --from 9 --name again --set train.steps=11 --threads 1 --quiet", first.id()));
+    let again = sandbox.runs().into_values().find(|run| run.id().starts_with("again")).unwrap();
+    let rows = losses_of_rows(&format!("{PACKED}, shuffle: false"));
+    assert_close(
+        &own(&again, 9, "loss"),
+        &[mean_loss(&rows, (0, 8), 4), mean_loss(&rows, (0, 12), 4)],
+        "a fork of a fork",
+    );
+}
+
+/// Lengths in tokens and epochs count what the forked run read: 28 rows of 8 tokens, 224 tokens.
+#[test]
+fn lengths_in_tokens_and_epochs_count_the_steps_before_the_fork() {
+    let sandbox = frozen_experiment(PACKED, SINGLE, 4, 7);
+    sandbox.expect(0, "apply exp.yaml --threads 1 --quiet");
+    let id = sandbox.only_run().id();
+    // 416 tokens are 4 steps of 48 more. Two epochs are 46 rows: 18 more, 3 steps of 6.
+    for (set, steps) in [("train.tokens=416", 11), ("train.tokens=463", 11), ("train.epochs=2", 10)] {
+        let name = format!("to-{steps}-{}", set.len());
+        sandbox.expect(
+            0,
+            &format!("fork {id} --from 7 --name {name} --set batch.sequences=6 --set {set} --threads 1 --quiet --new"),
+        );
+        let run = sandbox.runs().into_values().rfind(|run| run.id().starts_with(&name)).unwrap();
+        assert_eq!(run.manifest()["steps"], steps, "{set}");
+        std::fs::remove_dir_all(&run.0).unwrap();
+    }
+    let refused = sandbox
+        .expect(2, &format!("fork {id} --from 7 --set batch.sequences=6 --set train.tokens=224 --threads 1 --quiet"));
+    assert!(refused.contains("train.tokens 224 makes 7 steps, and 7 are done"), "{refused}");
+}
+
+/// A sandbox with a run of 12 steps, of which each fourth has a checkpoint, and its id.
+fn trained(schedule: &str) -> (Sandbox, String) {
+    let sandbox = frozen_experiment(PACKED, SINGLE, 4, 12);
+    sandbox.edit("exp.yaml", "sgd: {lr: 1e-30}}", &format!("adamw: {{lr: 1e-3}}}}\n{schedule}"));
+    sandbox.edit("exp.yaml", "every: 1,", "every: 4,");
+    sandbox.expect(0, "apply exp.yaml --threads 1 --quiet");
+    let id = sandbox.only_run().id();
+    (sandbox, id)
+}
+
+#[test]
+fn a_cooldown_decays_from_the_rate_of_the_checkpoint() {
+    // Constant; and a cosine to a tenth, which is at 0.1 + 0.9 · (1 + cos(8π/12)) / 2 = 0.325 of the peak after 8 steps of 12.
+    let cosine = "schedule: {decay: {cosine: {final: 0.1}}}\n";
+    let cases: [(&str, &str, [f64; 4]); 4] = [
+        ("", "", [1e-3, 0.75e-3, 0.5e-3, 0.25e-3]),
+        ("", "--final 0.2", [1e-3, 0.8e-3, 0.6e-3, 0.4e-3]),
+        (cosine, "", [3.25e-4, 2.4375e-4, 1.625e-4, 0.8125e-4]),
+        ("schedule: {warmup: {steps: 4}}\n", "--set seed=1337", [1e-3, 0.75e-3, 0.5e-3, 0.25e-3]),
+    ];
+    for (schedule, more, rates) in cases {
+        let (sandbox, id) = trained(schedule);
+        let printed = sandbox.expect(0, &format!("fork {id} --from 8 --cooldown 4 {more} --name cool --threads 1"));
+        assert!(!printed.contains("warning"), "{printed}");
+        let run = sandbox.runs().into_values().find(|run| run.id().starts_with("cool")).unwrap();
+        assert_close(&own(&run, 8, "lr"), &rates, &format!("{schedule}{more}"));
+        assert_eq!(run.manifest()["steps"], 12);
+        let resolved = run.path("resolved.yaml").display().to_string();
+        for name in [&resolved, &run.id()] {
+            assert_eq!(sandbox.json_of(&["plan", name, "--json"])["hash"], run.manifest()["plan_hash"], "{name}");
+        }
+        // The same training under another layout has the same rates.
+        let continued = [
+            "apply",
+            &resolved,
+            "--continue",
+            &run.id(),
+            "--continue-step",
+            "8",
+            "--set",
+            "parallel.mode=ddp",
+            "--set",
+            "parallel.replicas=2",
+            "--set",
+            "name=layout",
+            "--threads",
+            "1",
+            "--quiet",
+        ];
+        sandbox.expect(0, &continued);
+        let layout = sandbox.runs().into_values().find(|run| run.id().starts_with("layout")).unwrap();
+        assert_close(&own(&layout, 8, "lr"), &rates, &format!("{schedule}{more} under ddp"));
+    }
+}
+
+#[test]
+fn a_cooldown_that_cannot_be_is_refused() {
+    let (sandbox, id) = trained("schedule: {decay: {linear: {final: 0}}}\n");
+    let refused = |arguments: &str| sandbox.expect(2, &format!("fork {id} --threads 1 {arguments}"));
+    assert!(refused("--from start --cooldown 4").contains("choose one with --from"));
+    assert!(
+        refused("--from 8 --cooldown 4 --set schedule.warmup.steps=2").contains("`--set schedule.warmup.steps` cannot")
+    );
+    assert!(refused("--from 8 --cooldown 4 --set optimizer.adamw.lr=1").contains("`--set optimizer.adamw.lr` cannot"));
+    assert!(refused("--from 8 --cooldown 4 --set train.tokens=9").contains("`--set train.tokens` cannot"));
+    assert!(refused("--from 12 --cooldown 4").contains("that of"), "the run has decayed to 0");
+    assert!(refused("--from 8 --cooldown 4 --final 2").contains("give a share from 0 to 1"));
+    assert!(refused("--from 8 --final 0.5").contains("--cooldown"));
+    assert_eq!(sandbox.runs().len(), 1);
+}
+
+#[test]
+fn a_warmup_can_count_from_a_fork() {
+    let (sandbox, id) = trained("");
+    let sets = ["--set", "schedule.start=fork", "--set", "schedule.warmup.steps=4", "--set", "train.steps=14"];
+    let fork = [&["fork", &id, "--from", "8", "--name", "warm", "--threads", "1"], &sets[..]].concat();
+    let printed = sandbox.expect(0, &fork);
+    assert!(
+        printed.contains("warning: the learning rate jumps at the fork from 1e-3 to 2.5e-4, by a factor of 4"),
+        "{printed}"
+    );
+    let run = sandbox.runs().into_values().find(|run| run.id().starts_with("warm")).unwrap();
+    assert_close(&own(&run, 8, "lr"), &[2.5e-4, 5e-4, 7.5e-4, 1e-3, 1e-3, 1e-3], "a warmup");
+    assert!(run.read("resolved.yaml").contains("start: 8"));
+}
+
+#[test]
+fn a_fork_warns_of_rates_that_are_zero_or_jump() {
+    let (sandbox, id) = trained("schedule: {decay: {cosine: {final: 0.1}}}\n");
+    let fork = |name: &str, set: &str, steps: u64| {
+        let steps = format!("train.steps={steps}");
+        let fork = ["fork", &id, "--from", "8", "--name", name, "--threads", "1", "--set", set, "--set", &steps];
+        sandbox.expect(0, &fork)
+    };
+    let printed = fork("zero", "schedule.decay={linear: {final: 0, steps: 4}}", 12);
+    assert!(printed.contains("warning: the learning rate is 0 in steps 5 to 12, which change no weights"), "{printed}");
+    let own_steps =
+        "warning: the fork trains steps 9 to 12 at a learning rate of 0, because its schedule counts from step 0";
+    assert!(printed.contains(own_steps), "{printed}");
+    // A longer run stretches the cosine: (0.1 + 0.9 · (1 + cos(8π/24)) / 2) / 0.325 = 0.775 / 0.325 = 2.385.
+    let printed = fork("longer", "seed=1337", 24);
+    assert!(printed.contains("jumps at the fork from 3.25e-4 to 7.75e-4, by a factor of 2.385"), "{printed}");
+    // 1.4 times the peak is 1.4 times the rate.
+    assert!(!fork("near", "optimizer.adamw.lr=1.4e-3", 12).contains("warning"));
+    assert!(fork("far", "optimizer.adamw.lr=1.6e-3", 12).contains("by a factor of 1.6"));
+    // A plan without a fork warns as well.
+    let plan = sandbox.expect(0, &["plan", "exp.yaml", "--set", "schedule.decay={linear: {final: 0, steps: 4}}"]);
+    assert!(plan.contains("the learning rate is 0 in steps 5 to 12"), "{plan}");
+    let refused = sandbox.expect(2, &["validate", "exp.yaml", "--set", "schedule.start=fork"]);
+    assert!(refused.contains("`schedule.start: fork` is the step at which a fork begins, and this run is not a fork"));
+}
+
+/// Checkpoints of older versions do not record the position: it follows from the step and the plan's batch.
+#[test]
+fn a_checkpoint_without_a_position_is_continued_at_the_next_row() {
+    let sandbox = frozen_experiment(PACKED, SINGLE, 4, 7);
+    sandbox.expect(0, "apply exp.yaml --threads 1 --quiet");
+    let run = sandbox.only_run();
+    let path = run.checkpoint(7).join("state.json");
+    let mut state = crate::sandbox::read_json(&path);
+    for field in ["position", "content_hash"] {
+        state.as_object_mut().unwrap().remove(field).unwrap();
+    }
+    std::fs::write(&path, state.to_string()).unwrap();
+    let id = run.id();
+    let printed =
+        sandbox.expect(0, &format!("fork {id} --from 7 --set batch.sequences=6 --set train.steps=8 --threads 1"));
+    assert!(printed.contains("28 rows read, 1.217 epochs; the next row is row 6 of epoch 2"), "{printed}");
+    let rows = losses_of_rows(PACKED);
+    assert_close(&own(&other(&sandbox, &id), 7, "loss"), &[mean_loss(&rows, (1, 5), 6)], "the next rows");
+}
