@@ -423,6 +423,39 @@ fn the_same_step_again_replaces_the_first() {
 }
 
 #[test]
+fn files_of_the_user_among_checkpoints_stay() {
+    let fixture = Fixture::with(&[1, 2, 3]);
+    let elsewhere = tempfile::tempdir().unwrap();
+    let notes = |folder: &str| fixture.folder.join(folder).join("notes.txt");
+    for folder in ["step-00000001", "step-00000003", "mine", ".tmp-mine", ".tmp-step-x"] {
+        fs::create_dir_all(fixture.folder.join(folder)).unwrap();
+        fs::write(notes(folder), folder).unwrap();
+    }
+    fs::write(elsewhere.path().join("notes.txt"), "mine").unwrap();
+    for link in [".tmp-step-00000009", "step-00000000"] {
+        std::os::unix::fs::symlink(elsewhere.path(), fixture.folder.join(link)).unwrap();
+    }
+    // Step 3 comes again, and only it and the best would be kept.
+    let checkpoints = fixture.open(1);
+    checkpoints.save(&random_state(3, 2), Some(1.0)).unwrap();
+    checkpoints.abandon_all();
+    assert!(!fixture.file(2, STATE).exists(), "nothing keeps it");
+    for (folder, text) in [
+        ("step-00000001", "step-00000001"),
+        ("step-00000003.kept-1", "step-00000003"),
+        ("mine", "mine"),
+        (".tmp-mine", ".tmp-mine"),
+        (".tmp-step-x", ".tmp-step-x"),
+        (".tmp-step-00000009", "mine"),
+        ("step-00000000", "mine"),
+    ] {
+        assert_eq!(fs::read_to_string(notes(folder)).unwrap(), text, "{folder}");
+    }
+    assert_eq!(fixture.load(3).unwrap().step, 3);
+    assert!(!notes("step-00000003").exists());
+}
+
+#[test]
 fn an_unwritable_folder_is_said() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("file"), "").unwrap();
