@@ -97,12 +97,13 @@ fn io_cause(error: &io::Error) -> &io::Error {
 mod tests {
     use super::*;
 
+    #[derive(Debug, thiserror::Error)]
+    #[error("the library's pool failed")]
+    struct Wrapped(#[source] io::Error);
+
     #[test]
     fn a_reached_limit_is_explained_whatever_wraps_it() {
         let reached = || io::Error::from_raw_os_error(libc::EAGAIN);
-        #[derive(Debug, thiserror::Error)]
-        #[error("the library's pool failed")]
-        struct Wrapped(#[source] io::Error);
         for error in [reached(), io::Error::other(Wrapped(reached()))] {
             let text = explain_start_error("2 threads", &error).to_string();
             assert!(text.starts_with("cannot start 2 threads: Resource temporarily unavailable"), "{text}");

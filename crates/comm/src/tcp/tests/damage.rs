@@ -69,7 +69,7 @@ fn results_with(fault: Option<Fault>, heartbeat_timeout: Duration, timeout: Dura
     let proxy = Proxy::start(port, fault);
     let results = thread::scope(|s| {
         let ranks = [port, proxy.port].into_iter().enumerate().map(|(rank, port)| {
-            let config = JoinConfig { heartbeat_timeout, timeout, ..config(rank, 2, port) };
+            let config = JoinConfig { timeout, heartbeat_timeout, ..config(rank, 2, port) };
             s.spawn(move || work(&config))
         });
         ranks.collect::<Vec<_>>().into_iter().map(|rank| rank.join().unwrap()).collect()

@@ -442,11 +442,10 @@ fn a_list_without_sizes_does_not_cause_a_request_for_each_of_its_files() {
     let siblings: Vec<_> =
         (0..FILES).map(|i| serde_json::json!({"rfilename": format!("train-{i:05}.parquet")})).collect();
     let info = serde_json::json!({"id": "own/many", "sha": COMMIT, "siblings": siblings}).to_string();
-    let server =
-        Server::start(Arc::new(move |asked: &Asked, _| match asked.path.starts_with("/api/datasets/own/many/") {
-            true => Reply::new(200, info.clone()),
-            false => Reply::new(404, "{}"),
-        }));
+    let server = Server::start(Arc::new(move |asked: &Asked, _| {
+        let is_list = asked.path.starts_with("/api/datasets/own/many/");
+        if is_list { Reply::new(200, info.clone()) } else { Reply::new(404, "{}") }
+    }));
     let error = Here::new(&server.address).lower(&data(source("own/many", None, "train"))).unwrap_err();
     assert!(error.contains("states neither size nor content of 20000 files of the split"), "{error}");
     assert!(server.count() < 10, "{:?}", server.count());
