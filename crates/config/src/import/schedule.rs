@@ -59,6 +59,11 @@ pub(super) fn translate_schedule(trainer: Trainer, settings: &mut Settings, draf
         return;
     };
     let path = |key: &str| format!("schedule.decay.{shape}.{key}");
+    if shape == "cosine"
+        && let Some((key, share)) = settings.take_number(&["cosine_min_lr_ratio"])
+    {
+        draft.set(&path("final"), share, key);
+    }
     if let Some((key, end)) = end {
         let steps = (end - warmup.map_or(0.0, |w| w.1)).max(1.0);
         draft.set(&path("steps"), integer(steps), format!("{key} − warmup"));
@@ -77,7 +82,7 @@ pub(super) fn translate_schedule(trainer: Trainer, settings: &mut Settings, draf
             );
         }
         // The schedules of `transformers`, which axolotl uses, end at 0.
-        (None, _) if trainer == Trainer::Axolotl => draft.set(&path("final"), 0.0, "axolotl's default"),
+        (None, _) if trainer == Trainer::Axolotl => draft.set_default(&path("final"), 0.0, "axolotl's default"),
         (None, _) => {}
     }
 }
