@@ -74,6 +74,11 @@ impl Checker<'_> {
         }
         match slot.shape {
             Shape::Keys(keys) => self.check_keys(node, key, keys, path),
+            Shape::Variants(_)
+                if slot.has_default && matches!(&node.value, Yaml::Map(entries) if entries.is_empty()) =>
+            {
+                Some(json!({}))
+            }
             Shape::Variants(of) => self.check_variants(node, key, &variants(of), path),
             Shape::Words(words) => self.check_word(node, key, &texts(words), path),
             Shape::List { items, min, max } => self.check_list(node, key, parse_slot(items), (min, max), path),

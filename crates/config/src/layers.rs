@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use figment::Figment;
 use figment::providers::Serialized;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::check::{join, one_line};
 use super::mistakes::Mistakes;
@@ -175,6 +175,10 @@ impl Layers {
                 let mut broken = Vec::new();
                 map.retain(|key, inner| {
                     let Some(slot) = keys.get(key) else { return false };
+                    // A choice that names nothing is the default, as one that is not given.
+                    if matches!(slot.shape, Shape::Variants(_)) && inner.as_object().is_some_and(Map::is_empty) {
+                        return false;
+                    }
                     if inner.is_null() {
                         return slot.nullable;
                     }
@@ -253,6 +257,8 @@ pub(crate) fn prune(lower: &mut Value, higher: &Value, slot: KeyShape) {
                 }
             }
         }
+        // A choice that names nothing takes nothing away.
+        Shape::Variants(_) if high.is_empty() => {}
         Shape::Variants(of) => {
             low.retain(|key, _| high.contains_key(key));
             for (name, slot) in variants(of) {

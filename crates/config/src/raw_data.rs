@@ -31,7 +31,7 @@ pub(crate) struct RawData {
 /// The way in which rows are made of documents.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
-#[schemars(rename = "Layout")]
+#[schemars(rename = "Layout", extend("x-has-default" = true))]
 pub(crate) enum RawLayout {
     /// One token stream cut into windows.
     Packed {

@@ -84,7 +84,7 @@ impl Resolver<'_> {
 
     /// `has_validation` is `None` after a mistake in the data.
     pub(crate) fn eval(&mut self, mut eval: Eval, has_validation: Option<bool>) -> Option<Eval> {
-        if eval.loss.is_some() && has_validation == Some(false) {
+        if (eval.loss.is_some() || self.given("eval.loss")) && has_validation == Some(false) {
             self.error(
                 &["eval.loss", "data.validation"],
                 "`eval.loss` needs validation data, and `data.validation` is null",

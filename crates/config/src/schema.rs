@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::raw::RawExperiment;
 
@@ -20,8 +20,23 @@ pub(crate) fn schema_ref() -> &'static Value {
         let mut schema = generator.into_root_schema_for::<RawExperiment>().to_value();
         let definitions = schema["definitions"].clone();
         remove_section_defaults(&mut schema, &definitions);
+        allow_empty_choices(&mut schema);
         schema
     })
+}
+
+/// Lets an empty mapping be a value of each choice that has a default.
+fn allow_empty_choices(schema: &mut Value) {
+    if schema["x-has-default"] == true
+        && let Some(choices) = schema["oneOf"].as_array_mut()
+    {
+        choices.push(json!({"type": "object", "maxProperties": 0, "description": "The default."}));
+    }
+    match schema {
+        Value::Object(map) => map.values_mut().for_each(allow_empty_choices),
+        Value::Array(items) => items.iter_mut().for_each(allow_empty_choices),
+        _ => {}
+    }
 }
 
 /// Removes the defaults of whole sections: their keys have defaults of their own.

@@ -47,6 +47,8 @@ pub struct Bounds(&'static Value);
 pub struct KeyShape {
     pub shape: Shape,
     pub nullable: bool,
+    /// True if an empty mapping stands for the default choice. Mappings with named keys need no mark: each key has its default.
+    pub has_default: bool,
     /// The description that an editor shows.
     pub description: &'static str,
 }
@@ -59,7 +61,11 @@ pub fn root() -> KeyShape {
 /// The shape that `schema` describes.
 pub fn parse_slot(schema: &'static Value) -> KeyShape {
     let slot = parse_without_description(schema);
-    KeyShape { description: schema["description"].as_str().unwrap_or(slot.description), ..slot }
+    KeyShape {
+        description: schema["description"].as_str().unwrap_or(slot.description),
+        has_default: slot.has_default || schema["x-has-default"] == true,
+        ..slot
+    }
 }
 
 fn parse_without_description(schema: &'static Value) -> KeyShape {
@@ -78,7 +84,7 @@ fn parse_without_description(schema: &'static Value) -> KeyShape {
     if let Some([word, other]) = schema["anyOf"].as_array().map(Vec::as_slice)
         && let Some(words) = word["enum"].as_array()
     {
-        return KeyShape { shape: Shape::WordOr { words, other }, nullable: false, description: "" };
+        return KeyShape { nullable: false, ..plain(Shape::WordOr { words, other }) };
     }
     if let Some([_, mapping]) = schema["anyOf"].as_array().map(Vec::as_slice)
         && mapping["x-short"].is_string()
@@ -86,7 +92,7 @@ fn parse_without_description(schema: &'static Value) -> KeyShape {
         return parse_slot(mapping);
     }
     if schema.is_null() {
-        return KeyShape { shape: Shape::Any, nullable: true, description: "" };
+        return KeyShape { nullable: true, ..plain(Shape::Any) };
     }
     let (kind, nullable) = match &schema["type"] {
         Value::Array(kinds) => (kinds.first().and_then(Value::as_str), kinds.iter().any(|k| k == "null")),
@@ -109,7 +115,11 @@ fn parse_without_description(schema: &'static Value) -> KeyShape {
         (_, _, Some("object")) => Shape::Keys(Keys(schema)),
         _ => Shape::Text,
     };
-    KeyShape { shape, nullable, description: "" }
+    KeyShape { nullable, ..plain(shape) }
+}
+
+fn plain(shape: Shape) -> KeyShape {
+    KeyShape { shape, nullable: false, has_default: false, description: "" }
 }
 
 impl Keys {

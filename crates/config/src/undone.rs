@@ -18,7 +18,7 @@ pub struct UndoneSetting {
     pub by: String,
 }
 
-/// The settings of flags among `layers`, the lowest first and as they were read, of which a later flag replaces a value.
+/// The settings of flags that lose a value to a later flag. `layers` are not merged yet, the lowest first.
 pub(crate) fn find_undone(layers: &[Layer]) -> Vec<UndoneSetting> {
     let flags: Vec<(&str, &Value)> = layers.iter().filter_map(flag).collect();
     let mut undone = Vec::new();
@@ -47,7 +47,7 @@ fn lost_key(given: &Value, kept: Option<&Value>, above: Option<&Value>, path: &s
     let (is_lost, inner) = match (given, above) {
         (Value::Object(map), Some(Value::Object(_)) | None) => (map.is_empty() && kept.is_none(), map),
         (Value::Object(_), Some(_)) => (true, &empty),
-        // Without a value, a key that another one excludes is as it was.
+        // A null has nothing to lose to a key that excludes it.
         (Value::Null, above) => (above.is_some_and(|above| !above.is_null()), &empty),
         (_, above) => (kept.is_none() || above.is_some_and(|above| above != given), &empty),
     };

@@ -312,3 +312,80 @@ fn the_reference_names_every_key_and_preset_and_its_examples_load() {
     let modes = examples.iter().map(|example| experiment(example, &[]).parallel.mode);
     assert_eq!(modes.collect::<Vec<_>>(), [ParallelMode::Single, ParallelMode::Ddp, ParallelMode::Pipeline]);
 }
+
+/// Sections that `{}` does not stand for, and why.
+const NOT_EMPTY: [(&str, &str); 6] = [
+    ("data.train", "names nothing"),
+    // Its default depends on the training source.
+    ("data.validation", "names nothing"),
+    // The default is none.
+    ("eval.test", "names nothing"),
+    ("model.init", "names nothing"),
+    ("eval.hellaswag", "names no items"),
+    // It does not go with the texts of this experiment.
+    ("data.tokenizer.ids", "ids alone"),
+];
+
+#[test]
+fn an_empty_section_has_its_defaults() {
+    use crate::check::join;
+    use crate::shape::{KeyShape, Shape, root, variants};
+    /// The paths of sections whose keys all have defaults, and whether they are a choice or in one.
+    fn visit(slot: KeyShape, path: &str, in_choice: bool, out: &mut Vec<(String, bool)>) {
+        let inner = match slot.shape {
+            Shape::Keys(keys) => {
+                if keys.required().is_empty() {
+                    out.push((path.to_owned(), in_choice));
+                }
+                keys.names().into_iter().filter_map(|name| Some((name, keys.get(name)?, in_choice))).collect()
+            }
+            Shape::Variants(of) => {
+                out.push((path.to_owned(), in_choice));
+                variants(of).into_iter().map(|(name, slot)| (name, slot, true)).collect()
+            }
+            _ => Vec::new(),
+        };
+        for (name, slot, in_choice) in inner {
+            visit(slot, &join(path, name), in_choice, out);
+        }
+    }
+    let mut paths = Vec::new();
+    visit(root(), "", false, &mut paths);
+    let base = "data: {train: {builtin: {corpus: stories}}}\n";
+    let load = |sets: &[&str]| {
+        let sets = sets.iter().chain(&["model.preset=gpt2-micro"]).map(|set| (*set).to_owned()).collect();
+        from_str(base, Path::new("exp.yaml"), &LoadOptions { sets, ..LoadOptions::default() })
+            .map(|loaded| loaded.experiment)
+            .map_err(|mistakes| mistakes.to_string())
+    };
+    let default = load(&[]).unwrap();
+    let mut checked = 0;
+    for (path, in_choice) in &paths {
+        let (empty, null) = (load(&[&format!("{path}={{}}")]), load(&[&format!("{path}=null")]));
+        if let Some((_, message)) = NOT_EMPTY.iter().find(|(section, _)| section == path) {
+            assert!(empty.as_ref().is_err_and(|error| error.contains(message)), "{path}: {empty:?}");
+        } else if *in_choice {
+            assert!(empty.is_ok(), "{path}: {empty:?}");
+            assert_eq!(empty, null.or_else(|_| empty.clone()), "{path}");
+        } else {
+            assert_eq!(empty.as_ref(), Ok(&default), "{path}");
+        }
+        checked += 1;
+    }
+    assert!(checked > 20, "{paths:?}");
+}
+
+#[test]
+fn an_empty_choice_is_the_default_in_every_layer() {
+    use runner_spec::experiment::EvalLoss;
+    let loss = |text: &str, sets: &[&str]| experiment(&format!("{SHORT}{text}"), sets).eval.loss;
+    assert_eq!(loss("eval: {loss: {}}\n", &[]), Some(EvalLoss::Rows(160)));
+    assert_eq!(loss("eval: {loss: null}\n", &["eval.loss={}"]), Some(EvalLoss::Rows(160)));
+    // Like any other empty mapping, it takes away nothing.
+    assert_eq!(loss("eval: {loss: {rows: 8}}\n", &["eval.loss={}"]), Some(EvalLoss::Rows(8)));
+    assert_eq!(loss("eval: {loss: {}}\n", &["eval.loss.batches=2"]), Some(EvalLoss::Batches(2)));
+    assert_eq!(loss("eval: {loss: {}}\n", &["eval.loss=null"]), None);
+    let text = "model: {preset: gpt2-micro}\ndata: {train: {builtin: {corpus: stories}}, validation: null}\neval: {loss: {}}\n";
+    let error = from_str(text, Path::new("exp.yaml"), &options(&[], &[])).expect_err("nothing to measure").to_string();
+    assert!(error.contains("`eval.loss` needs validation data"), "{error}");
+}

@@ -32,6 +32,7 @@ pub struct Data {
 /// One tokenizer. Paths in a validated experiment are absolute.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
+#[schemars(extend("x-has-default" = true))]
 pub enum Tokenizer {
     /// GPT-2's, from its two files.
     Gpt2 {

@@ -38,6 +38,7 @@ impl Default for Eval {
 /// The part of the validation data that a validation loss reads, from its start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
+#[schemars(extend("x-has-default" = true))]
 pub enum EvalLoss {
     /// At most this many rows: the same ones under every layout and micro-batch.
     Rows(#[schemars(range(min = 1, max = 1_000_000_000_000u64))] u64),

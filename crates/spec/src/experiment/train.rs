@@ -53,6 +53,7 @@ pub enum Recompute {
 /// One optimizer.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
+#[schemars(extend("x-has-default" = true))]
 pub enum Optimizer {
     /// AdamW.
     Adamw {
@@ -196,6 +197,7 @@ pub struct Warmup {
 /// The shape of the decay.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
+#[schemars(extend("x-has-default" = true))]
 pub enum Decay {
     /// Half a cosine, constant afterwards.
     Cosine(DecayTarget),
