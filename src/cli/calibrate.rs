@@ -50,12 +50,19 @@ pub(crate) fn run(args: &CalibrateArgs) -> anyhow::Result<Exit> {
             RequestError(format!("{device} with {cores} cores has not been measured yet: run `runner calibrate`"))
         })?
     } else {
-        if let Some(problem) = load_problem(load_average(), cores).filter(|_| !args.force) {
-            refuse!("{problem}; --force measures now");
+        let load = load_problem(load_average(), cores);
+        if let Some(problem) = load.as_ref().filter(|_| !args.force) {
+            refuse!(
+                "this machine is busy: {problem}; measure while it is idle, a minute after other work ends, or measure now with --force"
+            );
         }
         // A folder that cannot hold the result is refused before the measurement.
         claim_cache(&dir)?;
-        let calibration = measure(args, &device, cores)?;
+        let (mut calibration, variation) = measure(args, &device, cores)?;
+        if let Some(disturbance) = load.or(variation) {
+            output::print_to_stderr(&format!("warning: {disturbance}; predictions may be wrong, and say so"));
+            calibration.set_disturbance(&disturbance);
+        }
         save(&dir, &calibration).map_err(|error| output::describe_write_error(&dir, error))?;
         calibration
     };
@@ -65,21 +72,17 @@ pub(crate) fn run(args: &CalibrateArgs) -> anyhow::Result<Exit> {
     })
 }
 
-/// Says why a machine with `cores` cores and the load average `load` is too busy to be measured, if it is.
+/// Describes why a machine with `cores` cores and the load average `load` is too busy to be measured, if it is.
 fn load_problem(load: Option<f64>, cores: usize) -> Option<String> {
     let load = load.filter(|load| *load > cores as f64)?;
-    Some(format!(
-        "this machine is busy: over the last minute {load:.1} processes computed, and it has {}; measure while it is idle, a minute \
-         after other work ends",
-        counted(cores as u64, "core")
-    ))
+    Some(format!("{load:.1} processes computed over the last minute on {}", counted(cores as u64, "core")))
 }
 
-/// Measures this machine, and measures once more if the measurements vary.
+/// Measures this machine, and measures once more if the measurements vary. Says how much they vary if they do so in the end.
 ///
 /// # Errors
 /// If they still vary and `--force` is not given; if memory is short.
-fn measure(args: &CalibrateArgs, device: &str, cores: usize) -> anyhow::Result<Calibration> {
+fn measure(args: &CalibrateArgs, device: &str, cores: usize) -> anyhow::Result<(Calibration, Option<String>)> {
     let (effort, time) = if args.quick { (Effort::Quick, "a few seconds") } else { (Effort::Full, "about 40 s") };
     output::print_to_stderr(&format!("calibration takes {time}; no other program should compute meanwhile"));
     let progress = |what: &str| output::print_to_stderr(&format!("measuring {what}"));
@@ -90,13 +93,12 @@ fn measure(args: &CalibrateArgs, device: &str, cores: usize) -> anyhow::Result<C
         let Measurement { calibration, spread } = calibrate(device, cores, effort, &progress).context("measuring")?;
         output::print_to_stderr(&format!("measured in {:.1} s", started.elapsed().as_secs_f64()));
         if spread <= MAX_SPREAD {
-            return Ok(calibration);
+            return Ok((calibration, None));
         }
         let disturbed =
             format!("the same work took up to {} longer than at best: another program computes too", percent(spread));
         if args.force {
-            output::print_to_stderr(&format!("warning: {disturbed}; predictions may be wrong by as much"));
-            return Ok(calibration);
+            return Ok((calibration, Some(disturbed)));
         }
         if attempt == ATTEMPTS {
             refuse!(

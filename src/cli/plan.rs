@@ -23,8 +23,9 @@ use runner_store::{catalog, run_dir};
 
 /// Show the plan of an experiment: parameters, memory, FLOPs, steps, data, the predicted time, and the program.
 ///
-/// The data is prepared and cached first, because the plan depends on its size; `--rows` gives the size instead. Nothing is
-/// trained. `--cluster` plans for other machines than this one. In place of a file, a run can be named: its plan is made again.
+/// If it does not fit the memory, the first line says so, and the exit code is 1. The data is prepared and cached first, because the plan
+/// depends on its size; `--rows` gives the size instead. Nothing is trained. `--cluster` plans for other machines than this one. In place of
+/// a file, a run can be named: its plan is made again.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct PlanArgs {
     #[command(flatten)]
@@ -152,9 +153,16 @@ fn print_plan(plan: &Plan, args: &PlanArgs) -> anyhow::Result<Exit> {
     if let Some(rank) = args.rank.filter(|&rank| rank >= plan.ranks.len()) {
         refuse!("--rank {rank}: the plan has ranks 0 to {}", plan.ranks.len().saturating_sub(1));
     }
-    print_result(args.json, plan, || {
-        render(plan, &RenderOptions { full: args.program, rank: args.rank, price: args.price })
-    })
+    let done = print_result(args.json, plan, || {
+        let page = render(plan, &RenderOptions { full: args.program, rank: args.rank, price: args.price });
+        match page.split_once('\n') {
+            Some((shortage, rest)) if plan.shortage.is_some() => {
+                format!("{}\n{rest}", console::style(shortage).red().bold())
+            }
+            _ => page,
+        }
+    })?;
+    Ok(if plan.shortage.is_some() { Exit::Failed } else { done })
 }
 
 #[cfg(test)]

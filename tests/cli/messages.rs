@@ -231,3 +231,26 @@ fn foreign_text_does_not_steer_the_terminal() {
         }
     }
 }
+
+#[test]
+fn a_plan_that_does_not_fit_says_so_first_and_fails() {
+    let sandbox = Sandbox::new().with_numbers(4000).with(
+        "exp.yaml",
+        "model: {family: gpt2, layers: 100, heads: 64, d_model: 65536, context_length: 32, vocab_size: 300}\n\
+         data: {tokenizer: {bytes: {}}, train: {text: {files: [input.txt]}}}\nbatch: {sequences: 4}\ntrain: {steps: 2}\n",
+    );
+    for command in
+        ["plan exp.yaml --threads 1", "plan exp.yaml --rows 100", "plan exp.yaml --rows 100 --cluster 1x1xH100"]
+    {
+        let finished = sandbox.run(command).expect_code(1);
+        assert!(finished.stdout.starts_with("error: this plan does not fit: memory: "), "{}", finished.text());
+        assert!(finished.stdout.contains("\nsteps "), "the plan follows: {}", finished.text());
+    }
+    let plan = sandbox.run("plan exp.yaml --rows 100 --json").expect_code(1).json();
+    assert!(plan["shortage"].as_str().unwrap().starts_with("memory: "), "{plan}");
+    // Nothing would be started.
+    sandbox.expect(2, "apply exp.yaml --threads 1");
+    sandbox.write("s.yaml", "sweep: {base: exp.yaml, grid: {seed: [1, 2]}}");
+    let printed = sandbox.expect(2, "sweep s.yaml --dry-run");
+    assert!(printed.contains("error: memory: ") && printed.contains("in all 2 points"), "{printed}");
+}

@@ -6,6 +6,7 @@ use std::time::Instant;
 use runner_lab::stored_plan;
 use runner_machine::host::peak_rss_bytes;
 use runner_spec::experiment::Experiment;
+use runner_spec::forecast::ForecastBasis;
 use runner_spec::format::{count, counted};
 use runner_spec::plan::{Plan, RankPlan};
 use runner_spec::program::ParallelMode;
@@ -180,6 +181,7 @@ impl RunSession<'_> {
             steps_total: steps,
             wall_seconds: wall_before + started.elapsed().as_secs_f64(),
             predicted_step_ms: self.plan().forecast.as_ref().map(|f| f.step_seconds * 1e3),
+            is_prediction_disturbed: is_prediction_disturbed(self.plan()),
             peak_rss_bytes: match peaks.as_slice() {
                 [] if self.ranks_are_processes() => None,
                 [] => peak_rss_bytes(),
@@ -473,11 +475,16 @@ fn summary_of_files(path: &Path, manifest: &Manifest, status: RunStatus) -> Resu
         steps_total: manifest.steps,
         wall_seconds: step_seconds(&metrics, continued_from.map_or(0, |from| from.step))?,
         predicted_step_ms: plan.as_ref().and_then(|plan| Some(plan.forecast.as_ref()?.step_seconds * 1e3)),
+        is_prediction_disturbed: plan.as_ref().is_some_and(is_prediction_disturbed),
         planned_memory_bytes: plan.as_ref().map_or(0, planned_memory),
         final_hash,
         weights_hash,
         ..Summary::from_metrics(&metrics, continued_from, saved.as_ref())?
     })
+}
+
+fn is_prediction_disturbed(plan: &Plan) -> bool {
+    plan.forecast.as_ref().is_some_and(|forecast| forecast.basis == ForecastBasis::Disturbed)
 }
 
 /// The planned memory of all ranks.

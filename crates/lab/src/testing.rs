@@ -23,6 +23,7 @@ pub fn sweep() -> SweepRecord {
         memory_bytes: 1 << 20,
         flops_per_step: 1e6,
         step_seconds: None,
+        is_prediction_disturbed: false,
         ranks: 1,
         cuda_devices: 0,
     };

@@ -76,9 +76,13 @@ impl<'a> PlanCosts<'a> {
                     continue;
                 }
                 let rates = cluster.rates.devices.get(&rank.hardware.name)?;
-                if matches!(rates, DeviceRates::Accelerator(_)) {
-                    basis = ForecastBasis::Assumed;
-                }
+                basis = match rates {
+                    DeviceRates::Accelerator(_) => ForecastBasis::Assumed,
+                    DeviceRates::Measured(rates) if rates.disturbance.is_some() && basis == ForecastBasis::Measured => {
+                        ForecastBasis::Disturbed
+                    }
+                    DeviceRates::Measured(_) => basis,
+                };
                 let timed = StageCosts::new(rank, rates, shared)?;
                 slowest = Some(match slowest {
                     None => timed,

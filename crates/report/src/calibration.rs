@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use crate::table::{Align, table};
+use runner_spec::format::printable;
 use runner_spec::rates::{DeviceRates, MeasuredRates, Rates};
 
 /// The measured rates of a machine whose processor is `device`.
@@ -47,6 +48,13 @@ fn measured_table(rates: &MeasuredRates) -> String {
             p.busy.ranks,
             p.busy.threads,
             36e-9 * p.parameters as f64 / p.seconds
+        );
+    }
+    if let Some(disturbance) = &rates.disturbance {
+        let _ = writeln!(
+            out,
+            "measured with --force on a busy machine, so predictions may be wrong: {}",
+            printable(disturbance)
         );
     }
     let _ = writeln!(out, "a layer under bf16 takes {:.2} times as long as under fp32", rates.bf16_factor);

@@ -42,7 +42,8 @@ pub fn details(summary: &Summary) -> String {
     let m = &summary.medians;
     if let (Some(speed), Some(step)) = (m.tokens_per_second, m.step_ms) {
         let mfu = m.mfu.map_or_else(String::new, |mfu| format!("  mfu {}", percent(mfu)));
-        let predicted = summary.predicted_step_ms.map_or_else(String::new, |ms| format!(", {ms:.1} predicted"));
+        let basis = if summary.is_prediction_disturbed { " by a calibration of a busy machine" } else { "" };
+        let predicted = summary.predicted_step_ms.map_or_else(String::new, |ms| format!(", {ms:.1} predicted{basis}"));
         rows.push(("speed", format!("{} tokens/s  {step:.1} ms a step{mfu}  (medians{predicted})", rate(speed))));
     }
     if let [Some(data), Some(forward), Some(backward), Some(optimizer)] =
@@ -131,6 +132,7 @@ mod tests {
                 mfu: None,
             },
             predicted_step_ms: Some(51.0),
+            is_prediction_disturbed: false,
             peak_rss_bytes: Some(330 << 20),
             planned_memory_bytes: 320 << 20,
             ranks: Vec::new(),

@@ -137,6 +137,12 @@ fn time_text(record: &SweepRecord, tasks: &SweepTasks, workers: usize) -> String
         let (time, hours) = (seconds(expected.virtual_end), hours_text(device_hours(record, tasks, &expected)));
         let least = if steps < all { "at least" } else { "about" };
         let _ = writeln!(out, "time     {least} {time} predicted, {hours} device-hours; without evaluations");
+        if record.points.iter().any(|point| point.is_prediction_disturbed) {
+            out.push_str(
+                "warning: the time may be wrong: runner calibrate --force measured this machine while it was busy; calibrate again \
+                 while it is idle\n",
+            );
+        }
     } else {
         out.push_str("time     not known: runner calibrate measures this machine\n");
     }
@@ -199,6 +205,9 @@ mod tests {
         // Two concurrent runs of an hour each.
         let text = PREVIEW.text(&record);
         assert!(text.contains("about 1h 00m predicted, 2.0 device-hours"), "{text}");
+        assert!(!text.contains("calibrate"), "{text}");
+        record.points[1].is_prediction_disturbed = true;
+        assert!(PREVIEW.text(&record).contains("the time may be wrong: runner calibrate --force measured"));
         let text = SweepPreview { parallel: 1, ..PREVIEW }.text(&record);
         assert!(text.contains("about 2h 00m predicted, 2.0 device-hours"), "{text}");
     }

@@ -31,6 +31,8 @@ pub struct Forecast {
 pub enum ForecastBasis {
     /// `runner calibrate` on this machine.
     Measured,
+    /// `runner calibrate --force` on this machine, while other programs computed.
+    Disturbed,
     /// Data sheets and assumed efficiencies.
     Assumed,
 }

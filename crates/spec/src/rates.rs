@@ -67,6 +67,9 @@ pub struct MeasuredRates {
     pub updates: Vec<UpdatePoint>,
     /// Time of a layer under bf16 over its time under fp32.
     pub bf16_factor: f64,
+    /// Says how other programs computed meanwhile, if they did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disturbance: Option<String>,
 }
 
 /// The load during a measurement: `ranks` ranks compute at once, with `threads` threads each.

@@ -40,6 +40,9 @@ pub struct Summary {
     pub medians: Medians,
     /// The duration of a step that the plan predicted, where rates were known; compare `medians.step_ms`.
     pub predicted_step_ms: Option<f64>,
+    /// True if the prediction comes from a calibration while other programs computed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_prediction_disturbed: bool,
     /// The peak of resident memory, and the planned memory, in bytes, summed over ranks.
     pub peak_rss_bytes: Option<u64>,
     pub planned_memory_bytes: u64,
@@ -275,6 +278,7 @@ mod tests {
             steps_total: 3,
             wall_seconds: 1.0,
             predicted_step_ms: Some(250.0),
+            is_prediction_disturbed: true,
             peak_rss_bytes: Some(5),
             planned_memory_bytes: 6,
             final_hash: Some("s".into()),

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use runner_files::read_regular_text;
 use runner_machine::local_cluster::cpu_cluster;
 use runner_spec::cluster::ClusterFacts;
-use runner_spec::rates::Rates;
+use runner_spec::rates::{DeviceRates, Rates};
 
 /// Kernels change with the program, and so may this file.
 pub(super) const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "-2");
@@ -23,6 +23,17 @@ pub struct Calibration {
     /// Cores that the process may use.
     pub cores: usize,
     pub rates: Rates,
+}
+
+impl Calibration {
+    /// Records how other programs computed during the measurement.
+    pub fn set_disturbance(&mut self, disturbance: &str) {
+        for rates in self.rates.devices.values_mut() {
+            if let DeviceRates::Measured(measured) = rates {
+                measured.disturbance = Some(disturbance.to_owned());
+            }
+        }
+    }
 }
 
 /// The path in `cache_dir` of the calibration of a machine.

@@ -53,6 +53,7 @@ pub fn calibrate(device: &str, cores: usize, effort: Effort, progress: &dyn Fn(&
         embeddings: Vec::new(),
         updates: Vec::new(),
         bf16_factor: 1.0,
+        disturbance: None,
     };
     let all = ConcurrentLoad { ranks: 1, threads: cores };
     let shape = MeasuredShape { d_model: 256, positions: 512, length: SHORT };

@@ -1,5 +1,4 @@
-//! The effect of what varies in a sweep: a value that another one replaces, or that changes nothing, makes a table of results that is
-//! not true.
+//! The effect of what varies in a sweep. A value that changes nothing, or that a later value replaces, makes the table of results untrue.
 
 use runner_config::{Loaded, UndoneSetting};
 use runner_lab::sweep::{Dimension, ExpandedPoint, PointValues, SweepSpec, point_settings};
@@ -26,7 +25,7 @@ pub(super) enum AxisEffect {
 const COMPARED_POINTS: usize = 32;
 
 impl AxisEffect {
-    /// The effect that tells two experiments apart.
+    /// The effect by which two experiments differ.
     fn between(a: &Experiment, b: &Experiment) -> Self {
         if a == b {
             return Self::None;

@@ -20,6 +20,7 @@ use runner_spec::cluster::ClusterFacts;
 use runner_spec::data::DataFacts;
 use runner_spec::diagnostic::ConfigError;
 use runner_spec::experiment::Experiment;
+use runner_spec::forecast::ForecastBasis;
 use runner_spec::format::json_bytes;
 use runner_spec::program::{Device, EvalSpec};
 use runner_store::time;
@@ -378,6 +379,7 @@ fn plan_point(
         memory_bytes: on_host.map(|rank| rank.memory.total()).fold(0, u64::saturating_add),
         flops_per_step: plan.totals.flops_per_step,
         step_seconds: plan.forecast.as_ref().map(|f| f.step_seconds),
+        is_prediction_disturbed: plan.forecast.as_ref().is_some_and(|f| f.basis == ForecastBasis::Disturbed),
         ranks: plan.ranks.len(),
         cuda_devices: cuda_devices.max().unwrap_or(0),
         plan_hash: plan.hash,

@@ -178,7 +178,7 @@ mod tests {
         assert_eq!(edge(&[(json!(0.1), 1.0), (json!(10_000), f64::NAN), (json!(0.5), 2.0)]), lr(1, false, 3));
         assert_eq!(edge(&[(json!(1), 3.0), (json!(2.5), 2.0), (json!(4), 1.0), (json!(4), 1.5)]), lr(3, true, 3));
         assert_eq!(edge(&[(json!(1), 3.0), (json!(2), 1.0), (json!(4), 2.0)]), None, "inside");
-        assert_eq!(edge(&[(json!(1), 1.0), (json!(2), 2.0), (json!(2), 2.0)]), None, "two values are no range");
+        assert_eq!(edge(&[(json!(1), 1.0), (json!(2), 2.0), (json!(2), 2.0)]), None, "two values have no inside");
         assert_eq!(edge(&[(json!(1), 1.0), (json!(2), 2.0), (json!(null), 2.0)]), None, "null is beyond every number");
     }
 }

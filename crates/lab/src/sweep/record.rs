@@ -74,6 +74,9 @@ pub struct PlannedPoint {
     pub flops_per_step: f64,
     /// Predicted seconds of a step; `None` if the machine was not calibrated.
     pub step_seconds: Option<f64>,
+    /// True if the prediction comes from a calibration while other programs computed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_prediction_disturbed: bool,
     pub ranks: usize,
     /// The number of CUDA devices that the run's processes must see.
     pub cuda_devices: usize,

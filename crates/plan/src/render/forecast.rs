@@ -8,6 +8,9 @@ use runner_spec::format::{choice_name, count, counted, percent};
 use runner_spec::plan::Plan;
 use runner_spec::program::Device;
 
+/// The basis of a forecast that may be wrong.
+const DISTURBED: &str = "from what runner calibrate --force measured on a busy machine, so it may be wrong: calibrate again while it is idle";
+
 /// Step time and rates, where they are known; with `price` per device-hour, the cost.
 pub(super) fn forecast_lines(plan: &Plan, price: Option<f64>, page: &mut Page) {
     match &plan.forecast {
@@ -47,6 +50,7 @@ fn prediction_lines(plan: &Plan, f: &Forecast, price: Option<f64>, page: &mut Pa
     );
     page.more(match f.basis {
         ForecastBasis::Measured => "from what runner calibrate measured",
+        ForecastBasis::Disturbed => DISTURBED,
         ForecastBasis::Assumed => "from data sheets and assumed efficiencies",
     });
     if plan.ranks.first().is_some_and(|r| r.program.model.dropout > 0.0 || r.program.model.variant.mlp_dropout > 0.0) {

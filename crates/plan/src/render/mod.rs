@@ -26,9 +26,13 @@ pub struct RenderOptions {
     pub price: Option<f64>,
 }
 
-/// The plan as text. By default it fits on one screen: the program is folded.
+/// The plan as text. By default it fits on one screen: the program is folded. The first line of a plan that does not fit says so.
 pub fn render(plan: &Plan, options: &RenderOptions) -> String {
     let mut page = Page::default();
+    if let Some(shortage) = &plan.shortage {
+        page.raw(&format!("error: this plan does not fit: {shortage}"));
+        page.blank();
+    }
     page.line("plan", format!("{}  {}", plan.experiment_name, plan.hash.get(..8).unwrap_or(&plan.hash)));
     run_lines(plan, &mut page);
     let shown_rank = options.rank.or((plan.ranks.len() == 1).then_some(0)).and_then(|rank| plan.ranks.get(rank));
@@ -41,14 +45,13 @@ pub fn render(plan: &Plan, options: &RenderOptions) -> String {
     }
     page.blank();
     forecast::forecast_lines(plan, options.price, &mut page);
-    let notes: Vec<&String> = plan.notes.iter().chain(&plan.shortage).collect();
-    if !(notes.is_empty() && plan.warnings.is_empty()) {
+    if !(plan.notes.is_empty() && plan.warnings.is_empty()) {
         page.blank();
     }
     for warning in &plan.warnings {
         page.line("warning", warning);
     }
-    for note in notes {
+    for note in &plan.notes {
         page.line("note", note);
     }
     page.text

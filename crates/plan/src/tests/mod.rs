@@ -247,6 +247,11 @@ fn a_model_too_large_for_any_rank_fits_a_pipeline() {
     let one = machines(1, 220 << 20);
     let refused = compile(&single, &data(), &one).expect("plans");
     assert!(refused.shortage.is_some(), "{}", refused.ranks[0].memory.total());
+    let page = render(&refused, &RenderOptions::default());
+    assert!(
+        page.starts_with("error: this plan does not fit: memory: ") && page.matches(" over on cpu").count() == 1,
+        "{page}"
+    );
     let plan = compile(&pipeline(3, e::AutoOr::Auto), &data(), &cluster).expect("plans");
     assert_eq!(plan.shortage, None);
     let whole = plan.totals.parameters;

@@ -150,6 +150,7 @@ fn measured(unit: f64) -> ClusterFacts {
         embeddings: Vec::new(),
         updates: Vec::new(),
         bf16_factor: 2.0,
+        disturbance: None,
     };
     for (ranks, threads) in [(1, 1), (2, 1), (1, 2)] {
         let busy = ConcurrentLoad { ranks, threads };
@@ -196,6 +197,25 @@ fn a_measured_machine_is_predicted_from_its_points() {
     bf16.precision = e::Precision::Bf16;
     let slower = compile(&bf16, &data(), &measured(1e-6)).expect("plans").forecast.expect("known").step_seconds;
     assert!(slower > 1.5 * forecast.step_seconds);
+}
+
+#[test]
+fn a_forecast_from_a_disturbed_calibration_says_so() {
+    let mut busy = measured(1e-6);
+    for rates in busy.rates.devices.values_mut() {
+        if let DeviceRates::Measured(rates) = rates {
+            rates.disturbance = Some("5 processes computed".to_owned());
+        }
+    }
+    let [plan, calm] = [&busy, &measured(1e-6)].map(|on| compile(&experiment(), &data(), on).expect("plans"));
+    let basis = |plan: &Plan| plan.forecast.as_ref().expect("known").basis;
+    assert_eq!(
+        (basis(&plan), basis(&calm), &plan.hash),
+        (ForecastBasis::Disturbed, ForecastBasis::Measured, &calm.hash)
+    );
+    let text = render(&plan, &RenderOptions::default());
+    assert!(text.contains("calibrate --force measured on a busy machine, so it may be wrong"), "{text}");
+    assert!(!render(&calm, &RenderOptions::default()).contains("may be wrong"));
 }
 
 #[test]
