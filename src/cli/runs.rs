@@ -189,7 +189,7 @@ fn show(args: &ShowArgs) -> anyhow::Result<Exit> {
     let listed = stopped_points::describe(&path);
     let manifest = run_dir::read_manifest(&path)?;
     let summary = run_dir::read_summary(&path).unwrap_or_else(|unreadable| {
-        print_to_stderr(&printable(&format!("warning: passed over: {unreadable}")));
+        print_to_stderr(&printable(&format!("warning: skipped: {unreadable}")));
         None
     });
     let current = summary.as_ref().filter(|s| s.is_current(manifest.status));

@@ -129,7 +129,7 @@ fn a_summary_that_is_cut_short_counts_as_a_missing_one() {
     }
     cut();
     let shown = sandbox.expect(0, "runs show lab");
-    assert!(shown.contains("warning: passed over: ") && shown.contains("120 of 120"), "{shown}");
+    assert!(shown.contains("warning: skipped: ") && shown.contains("120 of 120"), "{shown}");
     sandbox.expect(0, "compare lab");
     let printed = sandbox.expect(0, "reproduce lab --threads 1");
     assert!(printed.contains("summary.json: ") && printed.contains("bitwise: "), "{printed}");

@@ -160,8 +160,8 @@ fn check_newest_checkpoint(path: &Path, id: &str) -> Result<(), EngineError> {
     )))
 }
 
-/// Warns `observer` if the metrics of the finished run in `path` are damaged. Returns true if they are.
-fn warn_of_damaged_metrics(
+/// Warns `observer` if the metrics of the run in `path`, which has nothing left to do, are damaged. Returns true if they are.
+pub(crate) fn warn_of_damaged_metrics(
     path: &Path,
     manifest: &Manifest,
     observer: &mut dyn RunObserver,
@@ -169,7 +169,7 @@ fn warn_of_damaged_metrics(
     // A summary that cannot be read has been reported.
     let summary = run_dir::read_summary(path).ok().flatten();
     let Some(damage) = find_damage_of_metrics(path, manifest, summary.as_ref())? else { return Ok(false) };
-    observer.observe(&RunEvent::Warning(&format!("{} is done, but its record is damaged: {damage}", manifest.id)));
+    observer.observe(&RunEvent::Warning(&format!("the record of {} is damaged: {damage}", manifest.id)));
     Ok(true)
 }
 
@@ -199,7 +199,7 @@ fn open_or_create(
         && !request.start_new
     {
         return Err(EngineError::Other(format!(
-            "this experiment has a run that cannot be read: {broken}; mend or remove its folder, or start another run with --new"
+            "this experiment has a run that cannot be read: {broken}; repair or remove its folder, or start another run with --new"
         )));
     }
     for broken in &found.broken {

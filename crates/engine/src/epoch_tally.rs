@@ -53,8 +53,9 @@ impl EpochTally {
 
     /// Counts a step. Returns the report about the epoch that it ended, if one is due.
     pub(crate) fn add(&mut self, step: &StepMetrics) -> Option<EpochMetrics> {
-        if step.epoch < self.position {
-            // A fork whose data differs starts again at the first row.
+        // A fork whose data differs starts again at the first row. One with a smaller batch under `data.drop_last` has a few more rows in an
+        // epoch, so that its position may fall a little.
+        if step.epoch.floor() < self.position.floor() || step.epoch < self.position / 2.0 {
             let Self { min_steps, total_epochs, .. } = *self;
             *self = Self { min_steps, total_epochs, ..Self::default() };
         }

@@ -1,6 +1,5 @@
 //! A recorded run, opened for reading: its plan, experiment, data, tokenizer, and the model of a checkpoint.
 
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -13,6 +12,7 @@ use crate::observer::{RunEvent, RunObserver};
 use crate::prepare::{Host, prepare_data, prepare_data_of_run, recorded_tokenizer};
 use runner_config::LoadOptions;
 use runner_data::{Prepared, TextTokenizer};
+use runner_files::open_regular;
 use runner_lab::stored_plan;
 use runner_spec::experiment::DeviceChoice;
 use runner_spec::experiment::Experiment;
@@ -64,7 +64,7 @@ pub(crate) fn check_description(path: &Path, manifest: &Manifest) -> Result<(), 
     let is_as_written = |file: PathBuf, hash: Option<&String>| -> Result<bool, EngineError> {
         let Some(hash) = hash else { return Ok(true) };
         let mut hasher = blake3::Hasher::new();
-        let read = File::open(&file).and_then(|opened| hasher.update_reader(opened).map(drop));
+        let read = open_regular(&file).and_then(|opened| hasher.update_reader(opened).map(drop));
         read.map_err(StoreError::io("reading", &file))?;
         Ok(*hash == hasher.finalize().to_hex().as_str())
     };

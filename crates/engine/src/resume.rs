@@ -102,7 +102,9 @@ fn check_same_plan(manifest: &Manifest, plan: &Plan, path: &Path) -> Result<(), 
         let names: Vec<&str> = changed.into_iter().map(DataPart::name).collect();
         format!("its data has changed ({})", names.join(", "))
     } else {
-        format!("its resolved.yaml has changed, or it was begun by a program (version {version}) that plans otherwise")
+        format!(
+            "its resolved.yaml has changed, or it was started by a version of runner (version {version}) that plans differently"
+        )
     };
     Err(EngineError::Request(format!(
         "{id} cannot be resumed: {why}; `runner fork {} --from latest`, or `--from start` if it has no checkpoint, makes a new run of it",

@@ -17,6 +17,7 @@ use runner_store::run_dir::{self, CHECKPOINTS, LOG, METRICS, RunDir, SUMMARY, TO
 use runner_store::summary::{RankSummary, Summary, headline, step_seconds};
 use runner_store::{Log, OpenedRecorder, Recorder, StoreError, time};
 
+use crate::apply::warn_of_damaged_metrics;
 use crate::epoch_tally::EpochTally;
 use crate::error::EngineError;
 use crate::event_lines::EventLines;
@@ -96,7 +97,8 @@ impl RunSession<'_> {
                 Recorder::resume(&path, checkpoints, Some(resume_point.clone()))?;
                 run.end_session(&summary_of_files(&path, run.manifest(), RunStatus::Interrupted)?)?;
             }
-            report_nothing_to_do(&path, &self.name(&path), false, observer);
+            let is_damaged = warn_of_damaged_metrics(&path, run.manifest(), observer)?;
+            report_nothing_to_do(&path, &self.name(&path), is_damaged, observer);
             return Ok(RunOutcome::AlreadyAt(from));
         }
         let opened = Recorder::resume(&path, checkpoints, resume_point)?;
@@ -109,7 +111,7 @@ impl RunSession<'_> {
             recorder.start_trace()?;
         }
         let earlier = run_dir::read_summary(&path);
-        warnings.extend(earlier.as_ref().err().map(|unreadable| format!("passed over: {unreadable}")));
+        warnings.extend(earlier.as_ref().err().map(|unreadable| format!("skipped: {unreadable}")));
         let session = describe_session(self.host, self.plan());
         if let Some(last) = run.manifest().described_sessions().last().filter(|_| !is_new) {
             let began = "the run may end in other bits than without the interruption";
@@ -426,7 +428,7 @@ impl RunSession<'_> {
 /// The summary of the run in `path`. One that cannot be read counts as missing, and `observer` receives a warning.
 pub(crate) fn read_summary_or_warn(path: &Path, observer: &mut dyn RunObserver) -> Option<Summary> {
     run_dir::read_summary(path).unwrap_or_else(|unreadable| {
-        observer.observe(&RunEvent::Warning(&format!("passed over: {unreadable}")));
+        observer.observe(&RunEvent::Warning(&format!("skipped: {unreadable}")));
         None
     })
 }

@@ -182,15 +182,15 @@ pub fn write_atomic_as(path: &Path, bytes: &[u8], private: bool) -> io::Result<(
     put_in_place(file, path, true)
 }
 
-/// Removes the files and folders of `folder` that an earlier, killed process left unfinished: those under temporary names, and the folders
-/// for whose names behind [`TEMPORARY_PREFIX`] `is_own` is true. Links stay. A leftover that cannot be removed stays: it does no harm.
-pub fn remove_leftovers(folder: &Path, is_own: impl Fn(&str) -> bool) {
-    for path in leftovers(folder, is_own) {
-        let _ = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+/// Removes files and folders. One that cannot be removed stays.
+pub fn remove_all(paths: &[PathBuf]) {
+    for path in paths {
+        let _ = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
     }
 }
 
-/// The files and folders that [`remove_leftovers`] removes.
+/// The files and folders of `folder` that an earlier, killed process left unfinished: files under temporary names, and folders for whose
+/// names behind [`TEMPORARY_PREFIX`] `is_own` is true. Links are none of them.
 pub fn leftovers(folder: &Path, is_own: impl Fn(&str) -> bool) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok);
     let is_left = |entry: &DirEntry| {
@@ -277,7 +277,7 @@ mod tests {
         }
         std::os::unix::fs::symlink(elsewhere.path(), path(".tmp-step-2")).unwrap();
         std::os::unix::fs::symlink(elsewhere.path().join("kept"), path(".tmp-l1L2l3")).unwrap();
-        remove_leftovers(dir.path(), |name| matches!(name, "step-1" | "step-2" | "step-3"));
+        remove_all(&leftovers(dir.path(), |name| matches!(name, "step-1" | "step-2" | "step-3")));
         let mut left: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
         left.sort();
         let expected = [

@@ -1,4 +1,4 @@
-//! The learning-rate schedule of a run, and warnings of rates that nobody wants.
+//! The learning-rate schedule of a run, and warnings of rates of 0 and of decays that do not finish.
 
 use std::ops::Range;
 

@@ -21,7 +21,7 @@ use super::manifest::{ContinuedFrom, FORMAT, Manifest, Session};
 use super::own_files::{foreign_path_in_run, foreign_path_in_sweep};
 use super::summary::Summary;
 use super::time;
-use runner_files::{TempDir, create_dir_all, is_temporary_name, remove_leftovers, temporary_dir, write_atomic_as};
+use runner_files::{TempDir, create_dir_all, is_temporary_name, leftovers, remove_all, temporary_dir, write_atomic_as};
 use runner_machine::host::Git;
 use runner_spec::format::short_hash;
 use runner_spec::plan::Plan;
@@ -321,7 +321,7 @@ impl RunDir {
     pub fn open(path: &Path) -> Result<Self, StoreError> {
         let lock = RunLock::take(path)?;
         let manifest = read_manifest(path)?;
-        remove_leftovers(path, |_| false);
+        remove_all(&leftovers(path, |_| false));
         Ok(Self { path: path.to_owned(), manifest, _lock: lock })
     }
 

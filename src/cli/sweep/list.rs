@@ -86,7 +86,7 @@ pub(super) fn run(args: &ListArgs) -> anyhow::Result<Exit> {
     for path in sweep_dir::folders(&root) {
         match ReadSweep::open(&path) {
             Ok(sweep) => sweeps.push(ListedSweep::new(sweep)),
-            Err(error) => print_to_stderr(&printable(&format!("warning: passed over: {error}"))),
+            Err(error) => print_to_stderr(&printable(&format!("warning: skipped: {error}"))),
         }
     }
     // Ids end in numbers, of which a longer one is later.

@@ -158,7 +158,7 @@ impl Card {
         const MAX_BYTES: u64 = 16 << 20;
         let path = folder.join(CARD);
         let size = std::fs::metadata(&path).ok()?.len();
-        let bytes = (size <= MAX_BYTES).then(|| std::fs::read(&path).ok())??;
+        let bytes = (size <= MAX_BYTES).then(|| runner_files::read_regular(&path).ok())??;
         serde_json::from_slice::<Self>(&bytes).ok().filter(|card| card.format == 1)
     }
 

@@ -15,6 +15,7 @@ use super::state::{OpenFile, ResumeState, STATE};
 use super::verify::find_damage;
 use crate::error::{DataError, Result};
 use crate::tokenizer::TextTokenizer;
+use runner_files::read_regular;
 
 /// The tokenizer beside the shards.
 pub(super) const TOKENIZER: &str = "tokenizer.json";
@@ -127,7 +128,7 @@ fn own_files(request: &ShardRequest<'_>, card: Option<&Card>) -> Vec<String> {
 
 /// True if the file `name` in `folder` still has the content that was written with the shards of `card`.
 fn was_written_with(card: &Card, folder: &Path, name: &str) -> bool {
-    let found = || fs::read(folder.join(name)).map(|bytes| blake3::hash(&bytes).to_hex().to_string());
+    let found = || read_regular(&folder.join(name)).map(|bytes| blake3::hash(&bytes).to_hex().to_string());
     card.files.get(name).is_some_and(|hash| found().is_ok_and(|found| found == *hash))
 }
 
@@ -178,7 +179,7 @@ fn companion_files(request: &ShardRequest<'_>, tokenizer: &TextTokenizer) -> Vec
 
 /// True if the file `path` has `content`, or is the file that `tokenizer` was read from.
 fn is_same(path: &Path, content: &[u8], tokenizer: &TextTokenizer) -> bool {
-    fs::read(path).is_ok_and(|found| found == content || tokenizer.is_content(&found))
+    read_regular(path).is_ok_and(|found| found == content || tokenizer.is_content(&found))
 }
 
 /// Checks the files beside the shards before anything is written. With `force`, those that were written with the shards of an earlier card
@@ -231,7 +232,7 @@ pub(super) fn write_companion_files(
             write_file(&path, content)?;
         }
         // The file that the tokenizer was read from may have other white space: then it is not ours.
-        if fs::read(&path).is_ok_and(|found| found == *content) {
+        if read_regular(&path).is_ok_and(|found| found == *content) {
             written.insert((*name).to_owned(), blake3::hash(content).to_hex().to_string());
         }
     }

@@ -10,6 +10,7 @@ use super::batches::TextPosition;
 use super::card::{CardShard, Settings};
 use crate::error::{DataError, Result};
 use crate::split_name::SplitName;
+use runner_files::read_regular;
 
 /// The state's file.
 pub(super) const STATE: &str = ".prepare.json";
@@ -99,7 +100,7 @@ impl ResumeState {
     /// Reads the state in `folder`; `None` if nothing is unfinished there.
     pub(super) fn read(folder: &Path) -> Result<Option<Self>> {
         let path = folder.join(STATE);
-        let bytes = match fs::read(&path) {
+        let bytes = match read_regular(&path) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(DataError::io(&path)(error)),

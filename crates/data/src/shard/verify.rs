@@ -1,6 +1,5 @@
 //! Compares shards with the hashes that were recorded when they were written.
 
-use std::fs::File;
 use std::io::{self, BufReader, Read as _};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,6 +11,7 @@ use super::format::ShardFormat;
 use super::request::{Report, ShardEvent};
 use crate::error::{DataError, Result};
 use crate::progress::Progress;
+use runner_files::open_regular;
 
 const BLOCK_BYTES: usize = 1 << 20;
 
@@ -30,7 +30,7 @@ pub(super) fn find_damage(
     let bytes_done = AtomicU64::new(0);
     let check = |shard: &CardShard| -> Result<Option<String>> {
         let path = folder.join(&shard.file);
-        let file = match File::open(&path) {
+        let file = match open_regular(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return Ok(Some(format!("{} is missing", shard.file)));
             }

@@ -92,7 +92,7 @@ impl RunRecord {
         let status = stopped_points::describe(path).status;
         let (summary, unreadable) = match run_dir::read_summary(path) {
             Ok(summary) => (summary, None),
-            Err(error) => (None, Some(format!("passed over: {error}"))),
+            Err(error) => (None, Some(format!("skipped: {error}"))),
         };
         let summary = summary.filter(|s| s.is_current(manifest.status));
         let mut lines = Vec::new();

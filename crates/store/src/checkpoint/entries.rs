@@ -5,10 +5,11 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use super::folder::DAMAGED;
+use super::folder::{DAMAGED, KEPT};
 use super::format::{STATE, StateFile};
 use super::load::{self, CheckpointProblem};
 use crate::error::StoreError;
+use crate::own_files::foreign_path_in_checkpoint;
 use runner_files::TEMPORARY_PREFIX;
 
 const PREFIX: &str = "step-";
@@ -76,9 +77,16 @@ pub fn is_checkpoint_folder(name: &str) -> bool {
     name.strip_prefix(TEMPORARY_PREFIX).map_or_else(|| is_checkpoint(name), is_unfinished)
 }
 
-/// The unfinished checkpoints in `folder`, which a killed process left behind.
+/// The unfinished files and checkpoints in `folder`, which a killed process left behind. A folder with something else in it is not one of
+/// them.
 pub fn leftovers(folder: &Path) -> Vec<PathBuf> {
-    runner_files::leftovers(folder, is_unfinished)
+    let is_own = |path: &PathBuf| !path.is_dir() || matches!(foreign_path_in_checkpoint(path), Ok(None));
+    runner_files::leftovers(folder, is_unfinished).into_iter().filter(is_own).collect()
+}
+
+/// Removes the [`leftovers`] in `folder`. One that cannot be removed stays: it does no harm.
+pub(super) fn remove_leftovers(folder: &Path) {
+    runner_files::remove_all(&leftovers(folder));
 }
 
 /// True if `rest` follows `TEMPORARY_PREFIX` in the name of a checkpoint that is being written or removed.
@@ -87,8 +95,12 @@ pub(super) fn is_unfinished(rest: &str) -> bool {
 }
 
 fn is_checkpoint(name: &str) -> bool {
-    let digits = name.strip_suffix(DAMAGED).unwrap_or(name).strip_prefix(PREFIX);
-    digits.is_some_and(|digits| !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit()))
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    let name = match name.rsplit_once(KEPT) {
+        Some((name, number)) if is_number(number) => name,
+        _ => name,
+    };
+    name.strip_suffix(DAMAGED).unwrap_or(name).strip_prefix(PREFIX).is_some_and(is_number)
 }
 
 /// True if the program gives `name` to a file of a checkpoint.

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use candle_core::{DType, Device, Tensor};
 
 use super::entries::{
-    CheckpointChoice, CheckpointEntry, OLD, dir_name, is_unfinished, pending_folder, pick, read_entries,
+    CheckpointChoice, CheckpointEntry, OLD, dir_name, pending_folder, pick, read_entries, remove_leftovers,
     retained_steps, save_failed, unusable, verify,
 };
 use super::format::{AnyFloat, FORMAT, FORMAT_PARTS, STATE, StateFile, check_parts};
@@ -20,7 +20,7 @@ use crate::error::StoreError;
 use crate::files::{link_or_copy, sealed_json, sync_dir};
 use crate::own_files::foreign_path_in_checkpoint;
 use runner_compute::state::TrainState;
-use runner_files::{TEMPORARY_PREFIX, create_owned_dir, remove_leftovers};
+use runner_files::{TEMPORARY_PREFIX, create_owned_dir};
 use runner_spec::event::BestValidation;
 use runner_spec::model::layout::ParamLayout;
 use runner_spec::program::{DataPosition, RowSequence};
@@ -28,7 +28,7 @@ use runner_spec::program::{DataPosition, RowSequence};
 /// The suffix of the name of a checkpoint that was set aside because it cannot be used.
 pub const DAMAGED: &str = ".damaged";
 /// The suffix of the name of a replaced checkpoint that stays because it has files that the program did not write.
-const KEPT: &str = ".kept";
+pub(super) const KEPT: &str = ".kept-";
 
 /// The checkpoints of a run whose lock this process holds.
 #[derive(Debug)]
@@ -69,7 +69,7 @@ impl Checkpoints {
     /// If the folder cannot be created.
     pub fn open(folder: &Path, plan_hash: &str, keep: usize) -> Result<Self, StoreError> {
         create_owned_dir(folder).map_err(StoreError::io("creating", folder))?;
-        remove_leftovers(folder, is_unfinished);
+        remove_leftovers(folder);
         let (folder, plan_hash, keep) = (folder.to_owned(), plan_hash.to_owned(), keep.max(1));
         let checked = Mutex::default();
         Ok(Self { folder, plan_hash, keep, checked, rows: None, create: |path| File::create_new(path) })
@@ -112,12 +112,17 @@ impl Checkpoints {
 
     /// Removes the parts of a checkpoint that will not be committed. What cannot be removed is removed as a leftover later.
     pub fn abandon(&self, step: u64) {
-        let _ = fs::remove_dir_all(pending_folder(&self.folder, step));
+        let pending = pending_folder(&self.folder, step);
+        let _ = if has_only_own_files(&pending) {
+            fs::remove_dir_all(&pending).map_err(StoreError::io("removing", &pending))
+        } else {
+            self.discard(&pending)
+        };
     }
 
     /// Removes all unfinished checkpoints.
     pub fn abandon_all(&self) {
-        remove_leftovers(&self.folder, is_unfinished);
+        remove_leftovers(&self.folder);
     }
 
     /// Makes a checkpoint of the parts that were written to the folder of `step`: `state.json`, last, then the folder is
@@ -292,7 +297,7 @@ impl Checkpoints {
     fn discard(&self, path: &Path) -> Result<(), StoreError> {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         if !has_only_own_files(path) {
-            let mut kept = (1..=u32::MAX).map(|n| self.folder.join(format!("{name}{KEPT}-{n}")));
+            let mut kept = (1..=u32::MAX).map(|n| self.folder.join(format!("{name}{KEPT}{n}")));
             let free = kept.find(|path| path.symlink_metadata().is_err());
             return free.map_or(Ok(()), |free| fs::rename(path, &free).map_err(StoreError::io("renaming", path)));
         }

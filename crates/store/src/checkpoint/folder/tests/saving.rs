@@ -427,7 +427,8 @@ fn files_of_the_user_among_checkpoints_stay() {
     let fixture = Fixture::with(&[1, 2, 3]);
     let elsewhere = tempfile::tempdir().unwrap();
     let notes = |folder: &str| fixture.folder.join(folder).join("notes.txt");
-    for folder in ["step-00000001", "step-00000003", "mine", ".tmp-mine", ".tmp-step-x"] {
+    let unfinished = [".tmp-step-00000003", ".tmp-old-step-00000007"];
+    for folder in ["step-00000001", "step-00000003", "mine", ".tmp-mine", ".tmp-step-x"].into_iter().chain(unfinished) {
         fs::create_dir_all(fixture.folder.join(folder)).unwrap();
         fs::write(notes(folder), folder).unwrap();
     }
@@ -446,6 +447,8 @@ fn files_of_the_user_among_checkpoints_stay() {
         ("mine", "mine"),
         (".tmp-mine", ".tmp-mine"),
         (".tmp-step-x", ".tmp-step-x"),
+        (".tmp-step-00000003.kept-1", ".tmp-step-00000003"),
+        (".tmp-old-step-00000007", ".tmp-old-step-00000007"),
         (".tmp-step-00000009", "mine"),
         ("step-00000000", "mine"),
     ] {
@@ -453,6 +456,10 @@ fn files_of_the_user_among_checkpoints_stay() {
     }
     assert_eq!(fixture.load(3).unwrap().step, 3);
     assert!(!notes("step-00000003").exists());
+    assert!(
+        is_checkpoint_folder("step-00000003.kept-1"),
+        "a run that the user has taken the file out of can be removed"
+    );
 }
 
 #[test]
