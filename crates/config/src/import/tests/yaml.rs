@@ -1,4 +1,4 @@
-//! Values of YAML files, shares of a run, and the check of what is written.
+//! Numbers and shares of a run in YAML files, and the check of the experiment that is written.
 
 use std::path::Path;
 
