@@ -5,7 +5,7 @@ use std::io::{Seek, SeekFrom, Write};
 use safetensors::SafeTensors;
 
 use super::super::*;
-use crate::checkpoint::{MODEL, OPTIMIZER, STATE, export_weights, hash_state, saved_steps};
+use crate::checkpoint::{MODEL, OPTIMIZER, STATE, export_weights, hash_state, is_checkpoint_folder, saved_steps};
 use crate::files::unsealed;
 use runner_compute::kernels::storage::converted;
 use runner_compute::testing::{layout, random_state, values};
