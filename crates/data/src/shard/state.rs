@@ -1,7 +1,6 @@
 //! The state of an unfinished preparation: a small file in its folder, replaced after each complete shard.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
