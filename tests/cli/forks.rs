@@ -27,9 +27,10 @@ fn frozen_experiment(data: &str, parallel: &str, sequences: usize, steps: usize)
          optimizer: {{sgd: {{lr: 1e-30}}}}\neval: {{loss: null}}\ncheckpoint: {{every: 1, keep: 9}}\n{parallel}"
     );
     let numbers = (0..200_u32).map(|i| (i * i % 97).to_string() + " ").collect::<String>();
-    let documents =
-        (0..ROWS).map(|i| format!("{{\"text\": \"{}\"}}\n", &numbers[7 * i..8 * i + 2])).collect::<String>();
-    Sandbox::new().with("exp.yaml", yaml).with("input.txt", &numbers[..8 * ROWS + 1]).with("input.jsonl", documents)
+    let documents: Vec<String> =
+        (0..ROWS).map(|i| format!("{{\"text\": \"{}\"}}\n", &numbers[7 * i..8 * i + 2])).collect();
+    let documents = documents.concat();
+    Sandbox::new().with("exp.yaml", yaml).with("input.txt", &numbers[..=8 * ROWS]).with("input.jsonl", documents)
 }
 
 /// Losses and tokens of single rows in the order of training: row `place` of `epoch` is at `epoch` · 23 + `place`.
