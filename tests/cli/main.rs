@@ -43,6 +43,7 @@ mod sweep_removal;
 mod sweep_speed;
 mod sweeps;
 mod templates;
+mod tokenizers;
 mod torture;
 mod tracking;
 mod tutorial;

@@ -1,0 +1,102 @@
+//! The tokens around a text, from a tokenizer's folder to an export; and files that are not what their names say.
+
+use std::fs;
+
+use serde_json::json;
+
+use crate::sandbox::{Sandbox, read_json};
+
+const WARNING: &str = "the tokenizer has no end-of-text token";
+
+/// A sandbox with 40 documents of 20 words, and the experiment `exp.yaml` with `tokenizer`.
+fn sandbox(tokenizer: &str) -> Sandbox {
+    let line = format!("{{\"text\": \"{}\"}}\n", "a b ".repeat(10).trim());
+    Sandbox::new().with("docs.jsonl", line.repeat(40)).with(
+        "exp.yaml",
+        format!(
+            "name: exp\nmodel: {{family: llama, layers: 1, heads: 1, d_model: 8, context_length: 8}}\n\
+             data: {{tokenizer: {tokenizer}, train: {{jsonl: {{files: [docs.jsonl]}}}}, validation: {{fraction: 0.1}}}}\n\
+             batch: {{sequences: 4}}\ntrain: {{steps: 1}}\noptimizer: {{adamw: {{lr: 1e-2}}}}\n"
+        ),
+    )
+}
+
+#[test]
+fn documents_without_a_separator_are_reported_everywhere() {
+    let commands = [
+        "validate exp.yaml",
+        "plan exp.yaml",
+        "apply exp.yaml --quiet",
+        "export exp --to hf out",
+        "eval exp --text docs.jsonl",
+        "data prepare --from exp.yaml --to llmc shards",
+    ];
+    let (without, with) = (sandbox("{chars: {}}"), sandbox("{bytes: {}}"));
+    for command in commands {
+        let text = without.expect(0, command);
+        assert!(text.contains(WARNING), "{command}: {text}");
+        let text = with.expect(0, command);
+        assert!(!text.contains(WARNING), "{command}: {text}");
+    }
+}
+
+#[test]
+fn the_tokens_of_a_tokenizers_folder_come_back_in_an_export() {
+    let sandbox = sandbox("{file: folder/tokenizer.json}");
+    let token = |id: u32, name: &str| json!({"id": id, "content": name, "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true});
+    let template = |id: &str| json!({"SpecialToken": {"id": id, "type_id": 0}});
+    let tokenizer = json!({
+        "version": "1.0", "truncation": null, "padding": null, "added_tokens": [token(3, "<begin>"), token(4, "<done>")],
+        "normalizer": null, "pre_tokenizer": {"type": "WhitespaceSplit"}, "decoder": null,
+        "post_processor": {"type": "TemplateProcessing", "pair": [],
+            "single": [template("<begin>"), {"Sequence": {"id": "A", "type_id": 0}}, template("<done>")],
+            "special_tokens": {"<begin>": {"id": "<begin>", "ids": [3], "tokens": ["<begin>"]},
+                               "<done>": {"id": "<done>", "ids": [4], "tokens": ["<done>"]}}},
+        "model": {"type": "WordLevel", "vocab": {"a": 0, "b": 1, "[UNK]": 2, "<begin>": 3, "<done>": 4}, "unk_token": "[UNK]"},
+    });
+    let names = json!({"bos_token": "<begin>", "eos_token": {"content": "<done>"}});
+    sandbox.write("folder/tokenizer.json", format!("\u{feff}{tokenizer}"));
+    sandbox.write("folder/tokenizer_config.json", names.to_string());
+    let text = sandbox.expect(0, "apply exp.yaml --quiet");
+    assert!(!text.contains(WARNING), "{text}");
+    let run = sandbox.only_run();
+    // 40 documents of 20 words, each after its token: 90% of 840 tokens.
+    assert_eq!(read_json(&run.0.join("plan.json"))["data"]["train"]["tokens"], 756);
+
+    fs::remove_dir_all(sandbox.path("folder")).unwrap();
+    sandbox.expect(0, "export exp --to hf out");
+    let read = |name: &str| read_json(&sandbox.path("out").join(name));
+    let config = read("config.json");
+    assert_eq!((&config["bos_token_id"], &config["eos_token_id"]), (&json!(3), &json!(4)));
+    assert_eq!(read("generation_config.json")["eos_token_id"], 4);
+    let names = read("tokenizer_config.json");
+    assert_eq!((&names["bos_token"], &names["eos_token"]), (&json!("<begin>"), &json!("<done>")));
+    assert_eq!(read("tokenizer.json")["post_processor"], json!(null));
+
+    // The run's own file is a tokenizer, too.
+    let own = run.0.join("tokenizer.json");
+    let encode =
+        |tokenizer: &str| sandbox.stdout_of(&["tokenizer", "encode", "--tokenizer", tokenizer, "--ids", "a b x"]);
+    assert_eq!((encode(own.to_str().unwrap()), encode("out")), ("0 1 2\n".to_owned(), "0 1 2\n".to_owned()));
+}
+
+#[test]
+fn compressed_files_say_how_to_decompress_them() {
+    let sandbox = sandbox("{bytes: {}}")
+        .with("docs.jsonl.gz", b"\x1f\x8b\x08\x00\x00")
+        .with("docs.jsonl.zst", b"\x28\xb5\x2f\xfd\x04");
+    let text = sandbox.expect(2, "data prepare docs.jsonl.gz --tokenizer bytes --to llmc out --name x");
+    assert!(
+        text.contains("docs.jsonl.gz: compressed with gzip; decompress it first: `gunzip -k docs.jsonl.gz`"),
+        "{text}"
+    );
+    let text = sandbox.expect(2, "data inspect docs.jsonl.zst");
+    assert!(text.contains("compressed with zstd; decompress it first: `unzstd docs.jsonl.zst`"), "{text}");
+    sandbox.edit("exp.yaml", "docs.jsonl", "docs.jsonl.gz");
+    let text = sandbox.expect(2, "plan exp.yaml");
+    assert!(text.contains("docs.jsonl.gz: compressed with gzip"), "{text}");
+    // By its content, whatever its name.
+    fs::copy(sandbox.path("docs.jsonl.gz"), sandbox.path("docs.jsonl")).unwrap();
+    sandbox.edit("exp.yaml", "docs.jsonl.gz", "docs.jsonl");
+    assert!(sandbox.expect(2, "plan exp.yaml").contains("docs.jsonl: compressed with gzip"));
+}
