@@ -28,3 +28,18 @@ pub(super) fn read_object(path: &Path, most: u64) -> Result<Map<String, Value>, 
         Err(error) => Err(WeightsError::file(path, format!("not right JSON: {error}"))),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_byte_order_mark_is_skipped() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("config.json");
+        std::fs::write(&path, "\u{feff}{\"model_type\": \"gpt2\"}").unwrap();
+        assert_eq!(read_object(&path, 100).unwrap()["model_type"], "gpt2");
+        std::fs::write(&path, "{\"a\": \u{feff}1}").unwrap();
+        assert!(read_object(&path, 100).is_err());
+    }
+}
