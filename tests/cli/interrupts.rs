@@ -4,6 +4,7 @@
 
 use std::fs;
 use std::os::fd::{FromRawFd as _, OwnedFd};
+use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Stdio};
 use std::ptr;
 
@@ -64,6 +65,19 @@ fn open_terminal() -> (OwnedFd, OwnedFd) {
     }
 }
 
+/// Lets `command` heed hangups, also if these tests run under nohup.
+#[cfg(target_os = "linux")]
+#[expect(unsafe_code, reason = "FFI")]
+fn heed_hangups(command: &mut Command) {
+    let heed = || {
+        // SAFETY: it may be called between fork and exec, and SIG_DFL runs no code of ours.
+        unsafe { libc::signal(libc::SIGHUP, libc::SIG_DFL) };
+        Ok(())
+    };
+    // SAFETY: the closure allocates nothing and takes no lock.
+    unsafe { command.pre_exec(heed) };
+}
+
 /// Writes to a terminal that was closed fail, and are not why the run ends.
 #[test]
 #[cfg(target_os = "linux")]
@@ -73,6 +87,7 @@ fn a_closed_terminal_is_an_interrupt() {
     let child = {
         let mut command = sandbox.command("apply exp.yaml --threads 1");
         command.stdout(program.try_clone().unwrap()).stderr(program);
+        heed_hangups(&mut command);
         command.spawn().unwrap()
     };
     let mut child = RunningProcess(child);
