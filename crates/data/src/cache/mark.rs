@@ -49,7 +49,7 @@ pub(crate) fn check_cache(root: &Path) -> Result<()> {
 /// the mark: it can be read, and nothing is removed from it.
 ///
 /// # Errors
-/// Those of [`check_cache`], or if the folder cannot be created or marked.
+/// Those of `check_cache`, or if the folder cannot be created or marked.
 pub fn claim_cache(root: &Path) -> Result<PathBuf> {
     let Mark::Absent { tag } = read_mark(root)? else { return Ok(root.to_owned()) };
     let is_new = !root.exists();

@@ -166,7 +166,7 @@ fn damage_to_the_answer_of_rank_0_ends_the_rendezvous_of_rank_1() {
     let errors: Vec<Option<String>> = thread::scope(|s| {
         let cases = faults.map(|(at, damage)| {
             let fault = Fault { direction: Direction::FromTarget, at, damage };
-            s.spawn(move || results_with(Some(fault), Duration::from_secs(2), long).0.remove(1).err())
+            s.spawn(move || results_with(Some(fault), Duration::from_secs(8), long).0.remove(1).err())
         });
         cases.collect::<Vec<_>>().into_iter().map(|case| case.join().unwrap()).collect()
     });
