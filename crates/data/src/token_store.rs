@@ -227,16 +227,20 @@ mod tests {
     fn a_flipped_bit_is_noticed_where_it_is_read_and_the_entry_is_prepared_again() {
         let tokens: Vec<u32> = (0..40_000).collect();
         let (dir, _) = store(None, &[&tokens, &[7]], TokenWidth::U16);
+        // An entry of the cache has the name of a hash.
+        let cache = tempfile::tempdir().unwrap();
+        let entry = cache.path().join("0a".repeat(32));
+        std::fs::rename(dir.path(), &entry).unwrap();
         // Token 20,000 lies in the third block of the file.
-        flip_bit(&dir.path().join("tokens.bin"), HEADER_BYTES + 20_000 * 2);
-        let damaged = TokenStore::open(dir.path()).unwrap();
+        flip_bit(&entry.join("tokens.bin"), HEADER_BYTES + 20_000 * 2);
+        let damaged = TokenStore::open(&entry).unwrap();
         let mut sum = 0;
         damaged.tokens.read(0, 16_384, |token| sum += token).unwrap();
         damaged.tokens.read(24_576, 15_424, |token| sum += token).unwrap();
         let error = damaged.tokens.read(16_000, 400, |token| sum += token).unwrap_err();
         assert!(error.to_string().contains("tokens.bin"), "{error}");
         assert!(error.to_string().contains("bytes 32896 to 49280 are not those that were written"), "{error}");
-        assert!(TokenStore::open(dir.path()).is_err(), "the next preparation replaces the entry");
+        assert!(TokenStore::open(&entry).is_err(), "the next preparation replaces the entry");
 
         let (dir, _) = store(None, &[&[1], &[2]], TokenWidth::U32);
         flip_bit(&dir.path().join("documents.bin"), 8);
