@@ -10,11 +10,11 @@ use runner_template::source::SourceKind;
 /// A setting that a later one replaces.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UndoneSetting {
-    /// `key.path=value`, as it was given.
+    /// `key.path=value`, in the words of the command line.
     pub setting: String,
     /// The key whose value is lost, such as `optimizer.adamw.lr`.
     pub key: String,
-    /// The later setting, as it was given.
+    /// The later setting, in the same form.
     pub by: String,
 }
 

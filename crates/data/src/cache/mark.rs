@@ -121,7 +121,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().join("missing/deep");
         claim_cache(&root).unwrap();
-        assert!(claim_cache(&dir.path().join("missing")).is_err(), "it holds a folder that is no part of a cache");
+        assert!(
+            claim_cache(&dir.path().join("missing")).is_err(),
+            "it contains a folder that does not belong to a cache"
+        );
         let text = fs::read_to_string(root.join(TAG)).unwrap();
         // The specification compares the first 43 bytes.
         assert_eq!(&text.as_bytes()[..43], b"Signature: 8a477f597d28d172789f06886806bc55");
@@ -182,7 +185,7 @@ mod tests {
             fs::write(root.join(file), "").unwrap();
         }
         fs::write(root.join("rank-secret-1000"), "secret").unwrap();
-        // Its owner has told a backup program to leave it out.
+        // Its owner excluded it from backups.
         fs::write(root.join(TAG), format!("{SIGNATURE}\n# excluded from backups\n")).unwrap();
         check_cache(root).unwrap();
         assert!(!is_marked(root));

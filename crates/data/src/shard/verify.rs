@@ -15,7 +15,7 @@ use runner_files::open_regular;
 
 const BLOCK_BYTES: usize = 1 << 20;
 
-/// Reads `shards` of `folder`. Returns what is wrong with the first one that is not as it was written, `None` if all are.
+/// Reads `shards` of `folder`. Describes the damage of the first shard that changed after it was written. `None` if none did.
 ///
 /// # Errors
 /// If a shard cannot be read.

@@ -180,7 +180,7 @@ fn the_folder_names_the_end_of_text() {
         let dir = folder(files);
         let tokenizer = load(&dir);
         assert_eq!(tokenizer.end_of_text(), eos, "{files:?}");
-        // The same text has other tokens, so that the hash is another one.
+        // The same text has different tokens, so the hash must differ.
         assert_eq!(tokenizer.hash() == plain.hash(), eos.is_none(), "{files:?}");
         assert!(tokenizer.is_content(&fs::read(dir.path().join("tokenizer.json")).unwrap()));
         let (special, names) = tokenizer.special_tokens(&PACKED);
