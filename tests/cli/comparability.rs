@@ -108,7 +108,7 @@ fn bits_per_byte_are_those_of_the_text() {
         let plan = sandbox.json_of("plan exp.yaml --json");
         let validation = &plan["data"]["validation"];
         if name == "words" {
-            assert!(bits.is_none() && printed.contains("bits per byte are not known"), "{printed}");
+            assert!(bits.is_none() && printed.contains("bits per byte are unknown"), "{printed}");
             continue;
         }
         let bits = bits.unwrap();

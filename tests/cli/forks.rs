@@ -52,7 +52,7 @@ fn own(run: &RunFolder, step: u64, field: &str) -> Vec<f64> {
     lines.iter().filter(|line| line["step"].as_u64() > Some(step)).map(|line| line[field].as_f64().unwrap()).collect()
 }
 
-/// The mean loss per token over the `sequences` rows from (epoch, place) on, which end within the epoch or go on in the next.
+/// The mean loss per token over the `sequences` rows from (epoch, place) on, which may continue in the next epoch.
 fn mean_loss(rows: &[(f64, f64)], (epoch, place): (usize, usize), sequences: usize) -> f64 {
     let first = epoch * ROWS + place;
     let read = &rows[first..first + sequences];
@@ -158,7 +158,7 @@ fn a_fork_with_another_batch_reads_exactly_the_next_rows() {
         let rows = &references.iter().find(|(known, _)| *known == order).unwrap().1;
         let expected: Vec<f64> = first_rows.iter().map(|first| mean_loss(rows, *first, *sequences)).collect();
         assert_close(&own(&run, *step, "loss"), &expected, name);
-        // The losses tell rows apart: those of the rows after them are others.
+        // The losses identify the rows: the rows after them have different ones.
         let shifted = first_rows.iter().map(|&(epoch, place)| mean_loss(rows, (epoch, place + 1), *sequences));
         assert!(expected.iter().zip(shifted).all(|(a, b)| (a - b).abs() > 1e-5 * a), "{name}: {expected:?}");
     }
@@ -238,7 +238,7 @@ fn a_killed_and_resumed_fork_ends_in_the_bits_of_an_uninterrupted_one() {
         assert_eq!((broken.numbers(), broken.final_hash()), (whole.numbers(), whole.final_hash()), "{name}");
         let printed = sandbox.expect(0, &format!("reproduce {} --threads 1", broken.id()));
         assert!(printed.contains("plan             same") && printed.contains("bitwise: "), "{name}: {printed}");
-        // 1e-2 · (1 - n/33) in step n of its own, from 0.
+        // 1e-2 · (1 - n/33) in the fork's step n, counted from 0.
         let rates: Vec<f64> = (0..33).map(|n| 1e-2 * (1.0 - f64::from(n) / 33.0)).collect();
         assert_close(&own(&whole, 7, "lr"), &rates, name);
     }
@@ -274,7 +274,7 @@ fn other_data_is_read_from_its_first_row() {
         assert_close(&own(&run, 7, "epoch"), &own(&fresh, 0, "epoch"), set);
         std::fs::remove_dir_all(&fresh.0).unwrap();
     }
-    // A fork of a fork goes on from there.
+    // A fork of a fork continues from there.
     let first = sandbox.runs().into_values().find(|run| run.id().starts_with("data-shuffle")).unwrap();
     sandbox.expect(0, &format!("fork {} --from 9 --name again --set train.steps=11 --threads 1 --quiet", first.id()));
     let again = sandbox.runs().into_values().find(|run| run.id().starts_with("again")).unwrap();

@@ -69,10 +69,9 @@ fn run_commands(world: usize, command: impl Fn(usize, u16) -> Command) -> Vec<Fi
 /// Runs all ranks of a world, which must succeed, and returns what rank 0 printed. The others must print nothing.
 fn expect_trained(sandbox: &Sandbox, world: usize, arguments: &[&str]) -> String {
     let outputs = run_ranks(sandbox, world, arguments);
-    for (rank, output) in outputs.iter().enumerate() {
-        assert_eq!(output.code, 0, "rank {rank}: {}", output.text());
-        assert!(rank == 0 || output.text().is_empty(), "rank {rank}: {}", output.text());
-    }
+    let printed: Vec<(i32, String)> = outputs.iter().map(|output| (output.code, output.text())).collect();
+    let has_trained = |(rank, (code, text)): (usize, &(i32, String))| *code == 0 && (rank == 0 || text.is_empty());
+    assert!(printed.iter().enumerate().all(has_trained), "{printed:#?}");
     outputs[0].text()
 }
 

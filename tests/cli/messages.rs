@@ -146,7 +146,7 @@ fn a_line_that_precedes_an_error_is_not_lost() {
     let (code, error) = child.finish();
     assert_eq!(code, Some(2), "{error}");
     assert!(error.contains("not 00000000"), "{error}");
-    assert!(printed.contains("bits per byte are not known"), "{}", printed.trim_start());
+    assert!(printed.contains("bits per byte are unknown"), "{}", printed.trim_start());
 }
 
 #[test]

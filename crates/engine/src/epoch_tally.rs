@@ -15,7 +15,7 @@ const MAX_REPORTS: u64 = 100;
 pub(crate) struct EpochTally {
     /// The least number of steps from one report to the next.
     min_steps: u64,
-    /// Passes over the training rows in the whole run.
+    /// Epochs of the whole run.
     total_epochs: f64,
     /// Passes over the training rows that are done.
     position: f64,

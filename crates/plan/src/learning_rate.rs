@@ -85,7 +85,7 @@ fn describe_zero_rates(schedule: &LrSchedule, zero: &Range<u64>) -> String {
     )
 }
 
-/// A warning that the decay is longer than what is left of the run of `steps` steps after the warmup of `schedule`.
+/// A warning that the decay of a run of `steps` steps ends after the run.
 pub(crate) fn warn_of_unfinished_decay(decay: &Decay, schedule: &LrSchedule, steps: u64) -> Option<String> {
     let rest = steps.saturating_sub(schedule.decay_start());
     let (key, length, advice) = match decay {

@@ -74,8 +74,22 @@ fn is_read_only(error: &io::Error) -> bool {
 }
 
 fn read_mark(root: &Path) -> Result<Mark> {
-    let tag = read_tag(root).map_err(DataError::io(root))?;
-    match tag.as_deref().and_then(|tag| tag.lines().find_map(|line| line.strip_prefix(PROGRAM))) {
+    let read = || read_tag(root).map_err(DataError::io(root));
+    let mut tag = read()?;
+    loop {
+        let mark = mark_with_tag(root, tag.as_deref());
+        let now = read()?;
+        // Another process may have marked the folder since its tag was read.
+        if mark.is_ok() || now == tag {
+            return mark;
+        }
+        tag = now;
+    }
+}
+
+/// What the folder `root` is, given the text of its tag.
+fn mark_with_tag(root: &Path, tag: Option<&str>) -> Result<Mark> {
+    match tag.and_then(|tag| tag.lines().find_map(|line| line.strip_prefix(PROGRAM))) {
         Some(VERSION) => return Ok(Mark::Present),
         Some(other) => {
             let message = format!(
@@ -87,7 +101,7 @@ fn read_mark(root: &Path) -> Result<Mark> {
         None => {}
     }
     match foreign_path(root, tag.is_some()).map_err(DataError::io(root))? {
-        None => Ok(Mark::Absent { tag }),
+        None => Ok(Mark::Absent { tag: tag.map(str::to_owned) }),
         Some(foreign) => {
             let message = format!(
                 "this folder is not a cache of runner: it has no {TAG} of this program, and `{}` is not part of a cache; set RUNNER_CACHE \
@@ -136,6 +150,22 @@ mod tests {
         assert_eq!(fs::read_dir(empty.path()).unwrap().count(), 0, "a check changes nothing");
         claim_cache(empty.path()).unwrap();
         assert!(is_marked(empty.path()));
+    }
+
+    #[test]
+    fn processes_that_claim_a_new_folder_at_once_all_get_it() {
+        let dir = tempfile::tempdir().unwrap();
+        for round in 0..200 {
+            let root = dir.path().join(round.to_string());
+            let claim = || {
+                let root = claim_cache(&root)?;
+                create_dir_all(&root.join("made-by-a-later-version")).map_err(DataError::io(&root))
+            };
+            std::thread::scope(|s| {
+                let claims: Vec<_> = (0..4).map(|_| s.spawn(claim)).collect();
+                claims.into_iter().for_each(|claim| claim.join().unwrap().unwrap());
+            });
+        }
     }
 
     #[test]

@@ -152,7 +152,7 @@ mod tests {
     fn growth_is_that_of_the_longest_result() {
         let string = |from: &str, to: &str| replace(&json!({"String": from}), to);
         let regex = |from: &str, to: &str| replace(&json!({"Regex": from}), to);
-        // Each mark alone becomes three characters: no step replaces the blanks that another one adds.
+        // Each mark alone becomes three characters: no step replaces blanks that an earlier step added.
         let marks: Vec<Value> = [".", ",", "!", "?"].map(|mark| string(mark, &format!(" {mark} "))).into();
         assert_eq!(growth_of(&marks), Ok(3.0));
         assert_eq!(growth_of(&[string("a", "bb"), string("b", "ccc"), string("c", "dddd")]), Ok(24.0));

@@ -115,7 +115,7 @@ impl ForkSource {
             let position = DataPosition { epoch: 0, row: 0, ..self.position };
             return ForkPosition { position: Some(position), reordered_by };
         }
-        // A fork whose steps read the same rows without a position of its own has the plan that it would have without the fork.
+        // A fork that needs no position to read the right rows has the plan of a run that is not a fork.
         let is_same = |position: &Option<DataPosition>| {
             let (sequences, length) = (batch.sequences, data.layout.length());
             let rows = RowSequence::new(sequences, length, order, *position, facts.train.rows);

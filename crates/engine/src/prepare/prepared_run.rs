@@ -64,7 +64,7 @@ impl PreparedInputs {
         let split = plan.data.validation.as_ref().filter(|split| split.text.is_none());
         if split.is_some() && plan.ranks.first().is_some_and(|rank| rank.program.eval.loss.is_some()) {
             observer.observe(&RunEvent::Note(
-                "data   bits per byte are not known: the tokens of the validation data do not tell the bytes of a text",
+                "data   bits per byte are unknown: the validation data's tokens do not show how many bytes of text they stand for",
             ));
         }
         Ok(PreparedRun { plan, prepared, pool })

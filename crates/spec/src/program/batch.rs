@@ -125,7 +125,7 @@ impl RowSequence {
         DataPosition { step: steps, epoch, row, rows, tokens }
     }
 
-    /// Passes over the data that are done after `steps` steps.
+    /// The epochs that `steps` steps read.
     pub fn epochs_after(&self, steps: u64) -> f64 {
         let (read, DataPosition { epoch, row, .. }) = (self.own_rows(steps), self.start);
         let left = self.first_epoch_rows - row;
