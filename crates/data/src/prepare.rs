@@ -197,6 +197,7 @@ impl Preparation<'_> {
     /// Loads the tokens of `source`: token shards in place, tokens from the cache, or new ones.
     fn load_tokens(&self, source: &LocatedSource, tokenizer: &TextTokenizer) -> Result<SourceTokens> {
         let split = source.split;
+        let held_out = self.fraction.filter(|_| split == SplitName::Train);
         let is_padded = matches!(self.layout, Layout::Padded { .. });
         let (tokens, event) = if source.documents == DocumentFormat::Tokens {
             if is_padded {
@@ -207,7 +208,7 @@ impl Preparation<'_> {
             let report =
                 |bytes_done, tokens| (self.report)(Progress::Tokenizing { split, bytes_done, bytes_total, tokens });
             let (stream, max, documents) = token_files::open(source, tokenizer.end_of_text(), &self.cache, &report)?;
-            let event = Progress::CacheHit { split, tokens: stream.count() };
+            let event = Progress::CacheHit { split, tokens: stream.count(), held_out };
             (SourceTokens { stream, store: None, documents, max, hash: source.hash.clone(), text_hash: None }, event)
         } else {
             // Padded rows have their own separators.
@@ -221,8 +222,11 @@ impl Preparation<'_> {
             let (store, hit) = self.cache.open_or_build(EntryKind::Tokens, &hash, self.report, open, &mut build)?;
             let (stream, documents, max) = (store.tokens.clone(), store.document_count, store.max);
             let tokens = stream.count();
-            let event =
-                if hit { Progress::CacheHit { split, tokens } } else { Progress::Done { split, tokens, documents } };
+            let event = if hit {
+                Progress::CacheHit { split, tokens, held_out }
+            } else {
+                Progress::Done { split, tokens, documents, held_out }
+            };
             let text_hash = Some(source.hash.clone());
             (SourceTokens { stream, store: Some(store), documents, max, hash, text_hash }, event)
         };

@@ -40,12 +40,16 @@ pub enum Progress {
     CacheHit {
         split: SplitName,
         tokens: u64,
+        /// The fraction of the training source that is held out for validation.
+        held_out: Option<f64>,
     },
     /// The split has been tokenized and is in the cache.
     Done {
         split: SplitName,
         tokens: u64,
         documents: u64,
+        /// The fraction of the training source that is held out for validation.
+        held_out: Option<f64>,
     },
 }
 

@@ -38,13 +38,19 @@ fn describe(progress: Progress) -> String {
             let share = share_of_bytes(bytes_done, bytes_total);
             format!("tokenizing {}: {share}, {} tokens", split.adjective(), count(tokens))
         }
-        Progress::CacheHit { split, tokens } => {
-            format!("{}: {} tokens, ready", split.adjective(), count(tokens))
+        Progress::CacheHit { split, tokens, held_out } => {
+            format!("{}: {} tokens, ready{}", split.adjective(), count(tokens), describe_held_out(held_out))
         }
-        Progress::Done { split, tokens, documents } => {
-            format!("{}: {} tokens of {}", split.adjective(), count(tokens), counted(documents, "document"))
+        Progress::Done { split, tokens, documents, held_out } => {
+            let (tokens, documents) = (count(tokens), counted(documents, "document"));
+            format!("{}: {tokens} tokens of {documents}{}", split.adjective(), describe_held_out(held_out))
         }
     }
+}
+
+fn describe_held_out(fraction: Option<f64>) -> String {
+    fraction
+        .map_or_else(String::new, |fraction| format!("; the last {} are held out for validation", percent(fraction)))
 }
 
 /// `downloading file 3 of 14: 512 B of 1.00 KiB (50.0%), 1.0 MB/s, 2.0 s left`.
@@ -78,8 +84,12 @@ mod tests {
             "tokenizing training: 512 B of 1.00 KiB (50.0%), 1,234 tokens"
         );
         assert_eq!(
-            describe(Progress::Done { split: train, tokens: 5, documents: 1 }),
-            "training: 5 tokens of 1 document"
+            describe(Progress::Done { split: train, tokens: 5, documents: 1, held_out: Some(0.2) }),
+            "training: 5 tokens of 1 document; the last 20.0% are held out for validation"
+        );
+        assert_eq!(
+            describe(Progress::CacheHit { split: train, tokens: 5, held_out: None }),
+            "training: 5 tokens, ready"
         );
         assert!(describe(Progress::Hashing { split: train, bytes_done: 0, bytes_total: 0 }).ends_with("0 B of 0 B"));
     }
