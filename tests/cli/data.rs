@@ -164,6 +164,18 @@ fn killed_at_any_moment_and_gone_on_with_equals_uninterrupted() {
             }
             child.kill();
             kills += 1;
+            // What an earlier process wrote is read again before it is continued.
+            let state: Value = serde_json::from_str(&progress()).unwrap();
+            let listed = |key: &str| Some(state[key].as_array()?.first()?["file"].as_str()?.to_owned());
+            let written = listed("shards").or_else(|| listed("open").map(|name| format!(".{name}.partial"))).unwrap();
+            let path = sandbox.path(&folder).join(&written);
+            let bytes = fs::read(&path).unwrap();
+            let mut damaged = bytes.clone();
+            damaged[bytes.len() / 4] ^= 1;
+            fs::write(&path, damaged).unwrap();
+            let text = sandbox.expect(2, &line(&folder));
+            assert!(text.contains(&written) && text.contains("was damaged or changed after it was written"), "{text}");
+            fs::write(&path, bytes).unwrap();
             // Nothing half-written has a final name.
             let sizes = sandbox.files_in(&folder).into_iter().filter(|(name, _)| name.ends_with(end));
             for (name, content) in sizes {

@@ -161,6 +161,49 @@ fn limits_and_their_mistakes_have_the_names_of_flags() {
     assert!(refused.contains("--max-rows: a limit of 0"), "{refused}");
 }
 
+/// Configurations, splits and files whose names clear the screen and reverse text.
+#[test]
+fn names_of_a_dataset_do_not_steer_the_terminal() {
+    let evil = "\u{1b}[2J\u{1b}]0;x\u{7}\u{9b}2J\u{202e}";
+    // The same in YAML, which may hold such characters only as escapes.
+    let written = r"\e[2J\e]0;x\a\u009b2J\u202e";
+    let config = |name: &str, path: &str| {
+        format!("- config_name: \"{name}\"\n  data_files:\n  - split: \"{written}\"\n    path: {path}\n")
+    };
+    let configs = [config(written, "a/*"), config(&format!("b{written}"), "b.jsonl")].concat();
+    let files = |more: &str, file: &str| -> Files {
+        let card = format!("---\nconfigs:\n{configs}{more}---\n").into_bytes();
+        let lines = ["a/a.jsonl", file].map(|path| (path.to_owned(), content(0)));
+        [("README.md".to_owned(), card)].into_iter().chain(lines).collect()
+    };
+    let repositories = vec![
+        ("datasets/own/names", files("", "b.jsonl")),
+        ("datasets/own/broken", files("- [\"\\e[2J", "b.jsonl")),
+        ("datasets/own/files", files("", evil)),
+    ];
+    let server = serve(repositories, Duration::ZERO);
+    for dataset in ["names", "broken", "files"] {
+        for settings in
+            [json!({}), json!({"config": evil}), json!({"config": "b"}), json!({"config": evil, "split": evil})]
+        {
+            let mut source = json!({"dataset": format!("own/{dataset}")});
+            source.as_object_mut().unwrap().extend(settings.as_object().unwrap().clone());
+            let data = json!({"tokenizer": {"bytes": {}}, "train": {"hub": source}, "validation": null});
+            let experiment = json!({"model": {"preset": "gpt2-nano"}, "data": data});
+            let sandbox = Sandbox::new().with("exp.yaml", experiment.to_string());
+            for command in ["plan exp.yaml", "validate exp.yaml --explain", "data prepare --from exp.yaml --to npy out"]
+            {
+                let text = run(&sandbox, &server, command).text();
+                let is_bad = |c: char| (c.is_control() && c != '\n' && c != '\t') || c == '\u{202e}';
+                assert!(!text.contains(is_bad), "{dataset}, {settings}, {command}: {text:?}");
+                if (dataset, command) == ("names", "plan exp.yaml") && settings == json!({"config": "b"}) {
+                    assert!(text.contains("b\u{fffd}[2J"), "the names are shown: {text:?}");
+                }
+            }
+        }
+    }
+}
+
 /// Starts from the model that [`small_model`] serves; the tokenizer is the model's, too.
 const FROM_HUB: &str = "model: {init: {from: hub:own/small}}
 data: {train: {text: {files: [input.txt]}}, validation: {fraction: 0.1}}
