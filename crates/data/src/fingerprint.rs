@@ -41,7 +41,12 @@ pub(super) struct SourceFile {
 impl SourceFile {
     /// Hashes the file at `path`, or reads its hash from a memo. `progress` receives the numbers of bytes that were read.
     pub(super) fn identify(path: &Path, cache: &DataCache, progress: &dyn Fn(u64)) -> Result<Self> {
-        let mut file = Self::stat(path)?;
+        Self::identify_at(seconds_now(), path, cache, progress)
+    }
+
+    /// [`identify`](Self::identify) at the time `now`, in seconds since 1970.
+    fn identify_at(now: i64, path: &Path, cache: &DataCache, progress: &dyn Fn(u64)) -> Result<Self> {
+        let mut file = Self::stat_at(now, path)?;
         let memo = blake3::hash(file.path.as_os_str().as_encoded_bytes()).to_hex();
         if !file.was_new
             && let Some(known) = cache.read_memo::<Self>("fingerprints", &memo)
@@ -61,13 +66,18 @@ impl SourceFile {
 
     /// The file as it is now, without a hash.
     pub(super) fn stat(path: &Path) -> Result<Self> {
+        Self::stat_at(seconds_now(), path)
+    }
+
+    fn stat_at(now: i64, path: &Path) -> Result<Self> {
         let path = fs::canonicalize(path).map_err(DataError::io(path))?;
         let meta = fs::metadata(&path).map_err(DataError::io(&path))?;
         if !meta.is_file() {
             return Err(DataError::file(&path, "not a file"));
         }
         let (modified, changed) = ((meta.mtime(), meta.mtime_nsec()), (meta.ctime(), meta.ctime_nsec()));
-        let was_new = is_new(modified.0.max(changed.0));
+        // Also if the time is in the future.
+        let was_new = modified.0.max(changed.0).saturating_add(CLOCK_GRANULARITY_SECONDS) >= now;
         Ok(Self { path, size: meta.len(), modified, changed, inode: meta.ino(), hash: String::new(), was_new })
     }
 
@@ -100,10 +110,9 @@ impl SourceFile {
     }
 }
 
-/// True if a change at `seconds` is so recent, or in the future, that a later change may have the same time.
-fn is_new(seconds: i64) -> bool {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs() as i64);
-    seconds.saturating_add(CLOCK_GRANULARITY_SECONDS) >= now
+/// The time in seconds since 1970.
+fn seconds_now() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs() as i64)
 }
 
 pub(super) fn hash_file(path: &Path, progress: &dyn Fn(u64)) -> Result<String> {
@@ -158,9 +167,9 @@ mod tests {
         File::options().write(true).open(path).unwrap().set_modified(time).unwrap();
     }
 
-    /// Waits until a file that was just written is no longer new.
-    fn wait_until_settled() {
-        std::thread::sleep(Duration::from_secs(CLOCK_GRANULARITY_SECONDS as u64 + 2));
+    fn status_time(path: &Path) -> (i64, i64) {
+        let meta = fs::metadata(path).unwrap();
+        (meta.ctime(), meta.ctime_nsec())
     }
 
     #[test]
@@ -169,29 +178,36 @@ mod tests {
         let cache = DataCache::open(&dir.path().join("cache")).unwrap();
         let path = dir.path().join("a.txt");
         let read = Cell::new(0);
-        let identify = || SourceFile::identify(&path, &cache, &|n| read.set(read.get() + n)).unwrap();
+        let identify = |now| SourceFile::identify_at(now, &path, &cache, &|n| read.set(read.get() + n)).unwrap();
+        let newest = || status_time(&path).0 + CLOCK_GRANULARITY_SECONDS;
         let hash = |text: &str| blake3::hash(text.as_bytes()).to_hex().to_string();
 
         fs::write(&path, "hello").unwrap();
         set_modified(&path, 1_000_000);
         // A second change within a tick of the clock has the same times, so that a new file is hashed each time.
-        assert_eq!((identify().hash, identify().hash, read.get()), (hash("hello"), hash("hello"), 10));
-        wait_until_settled();
-        let first = identify();
-        assert_eq!((&first.hash, identify(), read.get()), (&hash("hello"), first.clone(), 15), "the memo is used");
+        let now = newest();
+        assert_eq!((identify(now).hash, identify(now).hash, read.get()), (hash("hello"), hash("hello"), 10));
+        let first = identify(now + 1);
+        assert_eq!(
+            (&first.hash, identify(now + 1), read.get()),
+            (&hash("hello"), first.clone(), 15),
+            "the memo is used"
+        );
         first.check_unchanged().unwrap();
         // A new link changes the time of the status, and nothing else.
         fs::hard_link(&path, dir.path().join("b.txt")).unwrap();
         first.check_unchanged().unwrap();
 
-        // Other content of the same size in the same file, with the time that it had before.
-        fs::write(&path, "world").unwrap();
-        set_modified(&path, 1_000_000);
+        // Other content of the same size in the same file, with the time that it had before, and written after a tick of the clock.
+        let before = status_time(&path);
+        while status_time(&path) == before {
+            fs::write(&path, "world").unwrap();
+            set_modified(&path, 1_000_000);
+        }
         let (now, then) = (SourceFile::stat(&path).unwrap(), &first);
         assert_eq!((now.size, now.modified, now.inode), (then.size, then.modified, then.inode));
         assert!(matches!(first.check_unchanged(), Err(DataError::Changed { .. })));
-        wait_until_settled();
-        assert_eq!(identify().hash, hash("world"));
+        assert_eq!(identify(newest() + 1).hash, hash("world"));
     }
 
     #[test]

@@ -163,7 +163,9 @@ mod tests {
             };
             std::thread::scope(|s| {
                 let claims: Vec<_> = (0..4).map(|_| s.spawn(claim)).collect();
-                claims.into_iter().for_each(|claim| claim.join().unwrap().unwrap());
+                for claim in claims {
+                    claim.join().unwrap().unwrap();
+                }
             });
         }
     }

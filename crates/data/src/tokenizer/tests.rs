@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::path::Path;
-use std::time::Instant;
 
 use serde_json::{Value, json};
 
@@ -108,16 +107,15 @@ fn empty_affixes_mean_none() {
     assert_eq!(bytes("GPT-2 with empty affixes"), bytes("GPT-2"));
 }
 
+/// Oniguruma counts its retries. Without that limit this pattern would take 2^200 of them.
 #[test]
 fn a_pattern_that_backtracks_without_end_is_an_error() {
     let split =
         json!({"type": "Split", "pattern": {"Regex": "(?:(?:a|a)+)+b"}, "behavior": "Isolated", "invert": false});
     let mut json = structures().1.swap_remove(0).json;
     json["pre_tokenizer"] = split;
-    let started = Instant::now();
     let error = tokenizer(&json).encode_document(&"a".repeat(200)).unwrap_err().to_string();
     assert!(error.contains("a pattern of its tokenizer.json fails on this text: retry-limit-in-match over"), "{error}");
-    assert!(started.elapsed().as_secs() < 60, "{:?}", started.elapsed());
 }
 
 #[test]
