@@ -8,7 +8,7 @@ use std::time::Duration;
 use criterion::{Criterion, criterion_group, criterion_main};
 use runner_config::{LoadOptions, load};
 use runner_plan::compile;
-use runner_spec::data::{DataFacts, SplitFacts};
+use runner_spec::data::{Clipped, DataFacts, SplitFacts};
 use runner_spec::experiment::Experiment;
 use runner_spec::experiment::{AutoOr, Parallel, ParallelMode, Pipeline, PipelineSchedule};
 
@@ -42,8 +42,14 @@ fn experiment(stages: usize, replicas: usize) -> Experiment {
 }
 
 fn data() -> DataFacts {
-    let train =
-        SplitFacts { rows: 10_000_000, tokens: 10_240_000_000, documents: 1, hash: "assumed".to_owned(), text: None };
+    let train = SplitFacts {
+        rows: 10_000_000,
+        tokens: 10_240_000_000,
+        documents: 1,
+        clipped: Clipped::default(),
+        hash: "assumed".to_owned(),
+        text: None,
+    };
     DataFacts {
         tokenizer_vocab: 50_257,
         tokenizer_hash: "assumed".to_owned(),

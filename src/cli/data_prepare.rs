@@ -132,6 +132,7 @@ pub(crate) fn run(args: &PrepareArgs) -> anyhow::Result<Exit> {
         let shards = ShardProgress::new(&screen);
         let report = |event: ShardEvent<'_>| match event {
             ShardEvent::Preparing(progress) => show_data_progress(&screen, progress),
+            ShardEvent::Warning(text) => screen.warn(&printable(&text)),
             other => shards.show(&other),
         };
         pool.install(|| write_shards(&request, &report))

@@ -96,6 +96,8 @@ struct Evaluation {
     hellaswag_acc_norm: Option<f64>,
     hellaswag_acc_norm_chars: Option<f64>,
     hellaswag_n: Option<u64>,
+    /// The items that lost their beginning, because they are longer than the model's context.
+    hellaswag_cut: Option<u64>,
     /// How the text of the items was prepared.
     hellaswag_text: Option<&'static str>,
     /// The special tokens that each context was put after.
@@ -256,6 +258,9 @@ pub(crate) fn run(args: &EvalArgs) -> anyhow::Result<Exit> {
     if data.rows.is_none() && data.choice.is_none() {
         refuse!("nothing to evaluate: the run has no validation split; give --text, --hellaswag or --builtin");
     }
+    if let Some(note) = &data.clipped {
+        screen.warn(note);
+    }
     let started = Instant::now();
     // A device can be used only by the thread that opens it.
     let ModelLosses { step, loss, items } = pool.install(|| measure(&model, device, &data, &settings))?;
@@ -273,6 +278,7 @@ pub(crate) fn run(args: &EvalArgs) -> anyhow::Result<Exit> {
         hellaswag_acc_norm: score.map(|score| score.acc_norm()),
         hellaswag_acc_norm_chars: score.map(|score| score.acc_norm_chars()),
         hellaswag_n: score.map(|score| score.items as u64),
+        hellaswag_cut: score.map(|score| score.cut as u64),
         hellaswag_text: score.and(settings.choice_text).map(ChoiceText::name),
         hellaswag_prefix: score.map(|_| settings.prefix).filter(|prefix| !prefix.is_empty()),
         eval_ms: started.elapsed().as_secs_f64() * 1e3,
@@ -334,6 +340,9 @@ impl Evaluation {
                 "            acc_norm: loss per token; acc_norm_chars: loss per character, lm-eval's acc_norm"
                     .to_owned(),
             );
+            if let Some(cut) = self.hellaswag_cut.filter(|&cut| cut > 0) {
+                lines.push(format!("            {cut} of them are longer than the context, and lost their beginning"));
+            }
             let text = self.hellaswag_text.unwrap_or_default();
             let prefix = self.hellaswag_prefix.as_deref();
             let prefix = prefix.map_or_else(String::new, |prefix| format!("; contexts after {}", printable(prefix)));

@@ -10,9 +10,10 @@ use clap::Args;
 use super::exit::{Exit, RequestError, refuse};
 use super::model_args::ModelArgs;
 use super::output::{print_json, print_to_stderr};
-use runner_exec::eval::{Continuation, Drawn, generate};
+use runner_exec::eval::{Continuation, Drawn, cut_prompt, generate};
 use runner_report::{Screen, is_reader_gone};
 use runner_spec::experiment::Samples;
+use runner_spec::format::printable;
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct SampleArgs {
@@ -157,6 +158,11 @@ pub(crate) fn run(args: &SampleArgs) -> anyhow::Result<Exit> {
     let device = args.model.choose_device(&opened)?;
     let pool = args.model.threads.pool()?;
     let tokenizer = args.model.read_tokenizer(&opened, &pool, &mut screen)?;
+    for prompt in &spec.prompts {
+        if let Some(warning) = cut_prompt(prompt, &tokenizer, opened.spec().context_length)? {
+            screen.warn(&printable(&warning));
+        }
+    }
     // A device can be used only by the thread that opens it.
     let (made, step, seconds) = pool.install(|| -> anyhow::Result<_> {
         let (model, weights, step) = opened.load(device)?;

@@ -9,10 +9,14 @@ const CHOICES = [
 /** The standard error of a share of `n`. */
 const standardError = (p, n) => (isNumber(p) && n > 0 ? Math.sqrt((p * (1 - p)) / n) : null);
 
+/** The items that were longer than the context, if there are any. */
+const cutItems = (e) => (e.hellaswag_cut > 0 ? `, ${count(e.hellaswag_cut)} cut` : "");
+
 function choiceSeries({ run, index }, metric) {
   const evals = run.curves.evals.filter((e) => isNumber(e[metric]));
   if (!evals.length) return [];
-  const label = `of ${count(evals[evals.length - 1].hellaswag_n)}`;
+  const last = evals[evals.length - 1];
+  const label = `of ${count(last.hellaswag_n)}${cutItems(last)}`;
   return [
     {
       run: index,
@@ -44,7 +48,7 @@ function evaluationTable(scored) {
       percentError(e.hellaswag_acc, standardError(e.hellaswag_acc, e.hellaswag_n)),
       percentError(e.hellaswag_acc_norm, standardError(e.hellaswag_acc_norm, e.hellaswag_n)),
       percentError(e.hellaswag_acc_norm_chars, standardError(e.hellaswag_acc_norm_chars, e.hellaswag_n)),
-      isNumber(e.hellaswag_n) ? count(e.hellaswag_n) : null,
+      isNumber(e.hellaswag_n) ? count(e.hellaswag_n) + cutItems(e) : null,
     ]),
   );
   const columns = [

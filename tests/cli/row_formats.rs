@@ -122,7 +122,7 @@ fn a_run_with_padded_rows_reads_text_as_such_rows() {
         let lines = sandbox.json_of(&format!("sample a --temperature 0 --max-tokens 6 --threads 1 --json {flags}"));
         lines[0]["text"].as_str().unwrap().to_owned()
     };
-    assert_eq!(sample(""), expected.join(" "));
+    assert_eq!(sample(""), format!(" {}", expected.join(" ")));
     assert_eq!(sample("--prompt [BOT]a"), sample("--prompt a"), "one is enough");
     let recorded: Value = serde_json::from_str(run.read("samples.jsonl").lines().last().unwrap()).unwrap();
     assert_eq!(recorded["text"], sample("").as_str());
@@ -132,6 +132,9 @@ fn a_run_with_padded_rows_reads_text_as_such_rows() {
 fn weights_read_text_as_their_tokenizer_says() {
     let sandbox = sandbox_with_padded_run();
     sandbox.expect(0, "export a --to hf out");
+    let flags = "--weights out --hellaswag items.jsonl --threads 1 --json --items";
+    sandbox.expect(0, &format!("eval {flags} exported.jsonl"));
+    check_items(&sandbox, "exported.jsonl", &[BOT]);
     let tokenizer = sandbox.path("out/tokenizer.json");
     let mut written: Value = serde_json::from_str(&fs::read_to_string(&tokenizer).unwrap()).unwrap();
     let token = |name: &str| json!({"SpecialToken": {"id": name, "type_id": 0}});
@@ -143,7 +146,6 @@ fn weights_read_text_as_their_tokenizer_says() {
         "special_tokens": serde_json::Map::from_iter(special),
     });
     fs::write(&tokenizer, written.to_string()).unwrap();
-    let flags = "--weights out --hellaswag items.jsonl --threads 1 --json --items";
     sandbox.expect(0, &format!("eval {flags} with.jsonl"));
     check_items(&sandbox, "with.jsonl", &[BOT]);
     sandbox.expect(0, &format!("eval {flags} without.jsonl --no-bos"));
@@ -152,6 +154,53 @@ fn weights_read_text_as_their_tokenizer_says() {
     fs::write(&tokenizer, written.to_string()).unwrap();
     sandbox.expect(0, &format!("eval {flags} none.jsonl"));
     check_items(&sandbox, "none.jsonl", &[]);
+}
+
+/// Each line of the training file is one of `a b c d`, `a b c`, `a b` and `a`, ten times.
+#[test]
+fn clipped_and_cut_text_is_counted() {
+    let sandbox = sandbox_with_padded_run();
+    let notes = |printed: &str| {
+        let lines = printed.lines().filter(|line| line.contains("never read"));
+        lines.map(|line| line[line.find("data: ").unwrap_or(0)..].to_owned()).collect::<Vec<_>>()
+    };
+    let narrow = "--set data.layout.padded.length=3 --set model.context_length=4";
+    let clipped = [
+        "data: rows of 3 tokens clip 10 of 40 documents, so 10 of 100 tokens are never read",
+        "data: rows of 3 tokens clip 1 of 3 documents, so 1 of 7 tokens are never read",
+    ];
+    assert_eq!(notes(&sandbox.expect(0, "plan a.yaml")), [""; 0]);
+    assert_eq!(notes(&sandbox.expect(0, &format!("plan a.yaml {narrow}"))), clipped);
+
+    // The model reads four tokens, and predicts one more: `[BOT]` and four words. Two items have endings with which they have five.
+    let applied = sandbox.expect(0, &format!("apply a.yaml {narrow} --set name=narrow --threads 1"));
+    assert_eq!(notes(&applied), clipped);
+    let cut = "eval.hellaswag: 2 of 4 items are longer than model.context_length, 4, and lose their beginning";
+    assert_eq!(applied.matches(cut).count(), 1, "{applied}");
+    assert!(applied.contains("of 4 (2 cut)"), "{applied}");
+    assert!(applied.contains("of 4 items, 2 cut to the context"), "{applied}");
+    let (_, run) = sandbox.runs().into_iter().find(|(id, _)| id.starts_with("narrow")).unwrap();
+    assert_eq!(run.metrics_of("eval").pop().unwrap()["hellaswag_cut"], 2);
+    let whole = sandbox.json_of("eval a --threads 1 --json");
+    assert_eq!((&whole["hellaswag_cut"], &whole["hellaswag_n"]), (&json!(0), &json!(4)));
+    let printed = sandbox.expect(0, "eval narrow --threads 1 --items items.out");
+    assert!(printed.contains("2 of them are longer than the context, and lost their beginning"), "{printed}");
+    assert_eq!(notes(&printed), clipped[1..]);
+    let text = sandbox.expect(0, "eval a --text held_out.jsonl --length 3 --threads 1");
+    assert!(
+        text.contains("the text: rows of 3 tokens clip 1 of 3 documents, so 1 of 7 tokens are never read"),
+        "{text}"
+    );
+
+    // `[BOT]` and four words: the later half of the context has two tokens.
+    let cut = "the prompt \"a b c d\"… has 5 tokens and the context 4: the model reads only the last 2";
+    let prompts = ["--set", "eval.samples.prompts=[a b c, a b c d]"];
+    let planned = sandbox.expect(0, &["plan a.yaml", narrow].join(" ").split(' ').chain(prompts).collect::<Vec<_>>());
+    assert_eq!(planned.matches("the prompt").count(), 1, "{planned}");
+    assert!(planned.contains(&format!("eval.samples.prompts: {cut}")), "{planned}");
+    let sampled = |prompt: &str| sandbox.expect(0, &["sample", "narrow", "--threads", "1", "--prompt", prompt]);
+    assert!(sampled("a b c d").contains(cut));
+    assert!(!sampled("a b c").contains("the prompt"));
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Runs that are exported, and runs that start from what was exported.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
@@ -207,6 +208,34 @@ fn both_formats_of_a_run_start_with_the_same_loss() {
     write_experiment(&sandbox, "padded", "pad_vocab_to: 128, init: {from: m.bin}", SINGLE);
     let padded = val_loss(&train(&sandbox, "padded"), 0);
     assert!(padded > first + 0.1, "127 rows of zeros take a share: {padded} after {first}");
+}
+
+/// The shapes fit any tokenizer with few enough tokens, so that nothing else would show that the embedding has rows of other text.
+#[test]
+fn a_tokenizer_other_than_that_of_the_weights_is_reported() {
+    let sandbox = new_sandbox();
+    write_experiment(&sandbox, "a", GPT2, SINGLE);
+    train(&sandbox, "a");
+    sandbox.stdout_of(&["export", "a", "--to", "hf", "out"]);
+    write_experiment(&sandbox, "b", "init: {from: out}", SINGLE);
+    let reported = |command: &str, more: &[&str]| {
+        let arguments: Vec<&str> = command.split(' ').chain(more.iter().copied()).collect();
+        let printed = sandbox.expect(0, &arguments);
+        printed.lines().find(|line| line.contains("beside the weights")).map(str::to_owned)
+    };
+    assert_eq!(reported("plan b.yaml", &[]), None, "the same bytes");
+    // The characters of the text have the ids 0, 1, …, which are control characters among the bytes.
+    let chars = ["--set", "data.tokenizer={chars: {}}"];
+    let text = fs::read_to_string(sandbox.folder().join("input.txt")).unwrap();
+    let distinct = text.chars().collect::<BTreeSet<_>>().len();
+    let warning = reported("plan b.yaml", &chars).unwrap();
+    assert!(warning.contains(&format!("{distinct} of {distinct} ids")), "{warning}");
+    assert!(warning.contains("`data.tokenizer`"), "{warning}");
+    assert!(reported("apply b.yaml --quiet --threads 1", &chars).is_some());
+    assert_eq!(reported("eval --weights out --text input.txt --threads 1", &[]), None);
+    sandbox.stdout_of("tokenizer train input.txt --vocab-size 257 --out own.json");
+    let warning = reported("eval --weights out --tokenizer own.json --text input.txt --threads 1", &[]).unwrap();
+    assert!(warning.contains("`--tokenizer`"), "{warning}");
 }
 
 /// How a model is trained is free: in the file, for the weights that it starts from, and for what is written of it.

@@ -18,7 +18,7 @@ use runner_exec::Trainer;
 use runner_exec::eval::{ChoiceBatches, run_all_batches};
 use runner_plan::compile;
 use runner_plan::schedule::{Pass, schedule};
-use runner_spec::data::{ChoiceItem, DataFacts, SplitFacts};
+use runner_spec::data::{ChoiceItem, Clipped, DataFacts, SplitFacts};
 use runner_spec::experiment::Experiment;
 use runner_spec::experiment::Family;
 use runner_spec::experiment::{Decays, Precision};
@@ -389,7 +389,14 @@ eval: {loss: null}
 /// The rows of the source that each rank reads at each step, by the programs that the planner makes and the sampler that a rank
 /// sets up.
 fn replicas(experiment: &Experiment, rows: u64, ranks: usize, steps: u64) -> Vec<Vec<Vec<u64>>> {
-    let train = SplitFacts { rows, tokens: rows * 8, documents: 1, hash: "assumed".to_owned(), text: None };
+    let train = SplitFacts {
+        rows,
+        tokens: rows * 8,
+        documents: 1,
+        clipped: Clipped::default(),
+        hash: "assumed".to_owned(),
+        text: None,
+    };
     let data = DataFacts {
         tokenizer_vocab: 300,
         tokenizer_hash: "assumed".to_owned(),

@@ -14,6 +14,7 @@ mod prepare;
 mod progress;
 mod sampler;
 mod shard;
+mod shared_files;
 mod source;
 mod split;
 mod split_name;
@@ -44,4 +45,6 @@ pub use shard::{
 pub use source::{Column, compression_advice};
 pub use split::{Dataset, Split};
 pub use split_name::SplitName;
-pub use tokenizer::{TextTokenizer, load_tokenizer, may_join_documents, train_tokenizer};
+pub use tokenizer::{
+    TextTokenizer, TokenDifference, load_tokenizer, may_join_documents, token_difference, train_tokenizer,
+};

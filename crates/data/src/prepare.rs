@@ -5,7 +5,6 @@ mod evaluation;
 pub use evaluation::{EvaluationData, EvaluationRequest, prepare_evaluation};
 
 use std::cell::RefCell;
-use std::collections::HashMap;
 use std::fs::File;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -19,6 +18,7 @@ use super::fingerprint::hash_parts;
 use super::gc::data_key;
 use super::model_tokenizer::ModelTokenizer;
 use super::progress::{Progress, Report};
+use super::shared_files::{check_disjoint, check_no_repeated_file, warn_of_repeated_files};
 use super::source::{DocumentFormat, LocatedSource, locate, read_in_batches, separate_source};
 use super::split::{Dataset, PaddingTokens, Split};
 use super::split_name::SplitName;
@@ -55,6 +55,8 @@ pub struct Prepared {
     pub choice: Option<Vec<ChoiceItem>>,
     /// The origin of the tokens of each source, in the order in which they were loaded.
     pub origins: Vec<TokensOrigin>,
+    /// Warnings about files that are there twice.
+    pub warnings: Vec<String>,
     /// Locks that keep the entries in the cache.
     _cache_locks: Vec<File>,
 }
@@ -133,19 +135,27 @@ impl Preparation<'_> {
         let train = self.locate(&data.train, SplitName::Train)?;
         let separate = separate_source(data);
         let validation = separate.map(|source| self.locate(source, SplitName::Validation)).transpose()?;
+        let mut warnings = Vec::new();
         if let Some(validation) = &validation {
-            check_disjoint(&train, validation, ", which trains; hold out a part of it with {fraction: 0.1}")?;
+            let why = ", which trains; hold out a part of it with {fraction: 0.1}";
+            warnings.extend(check_disjoint(&train, validation, why)?);
         }
         if fraction.is_some() {
             check_no_repeated_file(&train)?;
         }
         let test = request.test.map(|source| self.locate(source, SplitName::Test)).transpose()?;
         if let Some(test) = &test {
-            check_disjoint(&train, test, ", which trains: test on other text")?;
+            warnings.extend(check_disjoint(&train, test, ", which trains: test on other text")?);
             if let Some(validation) = &validation {
-                check_disjoint(validation, test, ", by which the best checkpoint is chosen: test on other text")?;
+                let why = ", by which the best checkpoint is chosen: test on other text";
+                warnings.extend(check_disjoint(validation, test, why)?);
             }
         }
+        let sources = [Some(&train), validation.as_ref(), test.as_ref()];
+        warnings.extend(sources.into_iter().flatten().filter_map(|source| {
+            let warning = warn_of_repeated_files(source)?;
+            Some(format!("{}: {warning}", source.split.key()))
+        }));
         let tokenizer = match request.recorded_tokenizer {
             Some(recorded) => recorded.clone(),
             None => make_tokenizer(data, &train, self.vocab_size, &self.cache, self.report)?,
@@ -187,7 +197,7 @@ impl Preparation<'_> {
         let cache_locks = self.cache.take_locks(&data_key(|part| facts.hash_of(part)));
         let dataset = Dataset { train: train_split, validation: validation_split, test: test_split };
         let origins = self.origins.take();
-        Ok(Prepared { facts, dataset, tokenizer, choice, origins, _cache_locks: cache_locks })
+        Ok(Prepared { facts, dataset, tokenizer, choice, origins, warnings, _cache_locks: cache_locks })
     }
 
     fn locate(&self, source: &Source, split: SplitName) -> Result<LocatedSource> {
@@ -326,6 +336,7 @@ impl Preparation<'_> {
             rows: split.rows(),
             tokens: token_range.end - token_range.start,
             documents: self.count_documents(tokens, tokenizer, &token_range)?,
+            clipped: split.clipped()?,
             hash,
             text,
         };
@@ -447,35 +458,6 @@ fn padding_tokens(layout: &Layout, tokenizer: &TextTokenizer) -> Result<Option<P
         eos: named("data.layout.padded.eos", eos)?,
         pad: named("data.layout.padded.pad", pad)?,
     }))
-}
-
-/// Refuses a file that is in both sources, under whatever name. Validation on training text measures memory, and a test on text by which
-/// checkpoints are chosen measures luck.
-fn check_disjoint(known: &LocatedSource, other: &LocatedSource, why: &str) -> Result<()> {
-    if known.documents != other.documents {
-        return Ok(());
-    }
-    let shared = other.files.iter().find(|file| known.files.iter().any(|one| one.hash == file.hash));
-    shared.map_or(Ok(()), |file| {
-        let message = format!("{} is in {} too{why}", file.path.display(), known.split.key());
-        Err(DataError::setting(other.split.key(), message))
-    })
-}
-
-/// Refuses a training source of which a part is held out, if it has a file twice: the part that is held out would be trained on.
-fn check_no_repeated_file(train: &LocatedSource) -> Result<()> {
-    let mut known: HashMap<&str, &Path> = HashMap::new();
-    for file in &train.files {
-        if let Some(first) = known.insert(&file.hash, &file.path) {
-            let (path, first) = (file.path.display(), first.display());
-            let message = format!(
-                "{path} has the same content as {first}, so held-out text would be trained on: name one of them, or give \
-                 data.validation a source of its own"
-            );
-            return Err(DataError::setting(train.split.key(), message));
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]

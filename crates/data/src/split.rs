@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::error::{DataError, Result};
 use super::token_store::TokenStore;
 use super::token_stream::TokenStream;
-use runner_spec::data::{IGNORED_TARGET, Rows};
+use runner_spec::data::{Clipped, IGNORED_TARGET, Rows};
 
 /// The training split and, where there are some, the splits for validation and test.
 #[derive(Debug, Clone)]
@@ -82,6 +82,25 @@ impl Split {
     /// Inputs per row.
     pub fn length(&self) -> usize {
         self.length
+    }
+
+    /// What padded rows leave out. Windows clip no document.
+    ///
+    /// # Errors
+    /// If the documents in the cache are damaged.
+    pub(super) fn clipped(&self) -> Result<Clipped> {
+        let mut clipped = Clipped::default();
+        if let RowLayout::Padded { store, first, .. } = &self.layout {
+            let mut start = store.document_start(*first)?;
+            for document in *first..first + self.rows {
+                let end = store.document_start(document + 1)?;
+                let rest = end.saturating_sub(start).saturating_sub(self.length as u64);
+                clipped.documents += u64::from(rest > 0);
+                clipped.tokens += rest;
+                start = end;
+            }
+        }
+        Ok(clipped)
     }
 
     /// Replaces the content of `out` by the rows `indices`, in that order: inputs and targets of shape [indices, length].
@@ -192,6 +211,7 @@ mod tests {
     fn documents_are_clipped_and_padded() {
         let (_dir, store) = store(&[&[5], &[5, 6, 7], &[5, 6, 7, 8], &[5, 6, 7, 8, 9]]);
         let split = Split::padded(store, &(0..4), 4, PaddingTokens { bos: 1, eos: 2, pad: 0 });
+        assert_eq!(split.clipped().unwrap(), Clipped { documents: 1, tokens: 1 });
         let mut rows = Rows::default();
         split.fill([0, 1, 2, 3], &mut rows).unwrap();
         let x = IGNORED_TARGET;

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use candle_core::Tensor;
 
 use crate::error::EngineError;
-use crate::observer::RunObserver;
+use crate::foreign_tokenizer::foreign_tokenizer;
+use crate::observer::{RunEvent, RunObserver};
 use crate::opened_run::OpenedRun;
 use crate::prepare::Host;
 use runner_compute::model::{Model, Params};
@@ -107,6 +108,11 @@ impl EvaluatedModel {
                 "the tokenizer has {tokens} tokens, and the model of {path} has {rows}: give --tokenizer the one that the model was \
                  trained with"
             )));
+        }
+        if let ModelOrigin::Weights(weights, _) = &self.origin
+            && let Some(warning) = foreign_tokenizer(weights, &tokenizer, "--tokenizer")
+        {
+            observer.observe(&RunEvent::Warning(&warning));
         }
         Ok(match &self.origin {
             ModelOrigin::Checkpoint(run, _) => ModelTokenizer::of_rows(tokenizer, &run.experiment.data.layout),

@@ -138,6 +138,9 @@ impl EventLines {
         if let Some(n) = m.hellaswag_n {
             let _ = write!(out, " of {}", count(n));
         }
+        if let Some(cut) = m.hellaswag_cut {
+            let _ = write!(out, " ({} cut)", count(cut));
+        }
         out
     }
 
@@ -238,12 +241,10 @@ mod tests {
         eval.hellaswag_acc_norm = Some(0.3);
         eval.hellaswag_acc_norm_chars = Some(0.28);
         eval.hellaswag_n = Some(1000);
-        assert!(
-            lines
-                .line(&Event::Eval(eval))
-                .unwrap()
-                .ends_with("hellaswag acc 25.0% acc_norm 30.0% acc_norm_chars 28.0% of 1,000")
-        );
+        let scores = "hellaswag acc 25.0% acc_norm 30.0% acc_norm_chars 28.0% of 1,000";
+        assert!(lines.line(&Event::Eval(eval.clone())).unwrap().ends_with(scores));
+        eval.hellaswag_cut = Some(12);
+        assert!(lines.line(&Event::Eval(eval)).unwrap().ends_with(&format!("{scores} (12 cut)")));
     }
 
     #[test]

@@ -22,7 +22,7 @@ use runner_machine::local_cluster::local_cluster;
 use runner_machine::numa::{NumaNodes, bind_thread};
 use runner_machine::threads;
 use runner_spec::cluster::ClusterFacts;
-use runner_spec::data::{DataFacts, NO_SEPARATOR, WeightsFacts};
+use runner_spec::data::{DataFacts, WeightsFacts};
 use runner_spec::experiment::{Experiment, WeightInit, WeightsSource};
 use runner_spec::model::InitialWeights;
 use runner_spec::program::Program;
@@ -31,8 +31,10 @@ use runner_weights::{OpenedWeights, WeightsError};
 use serde::{Deserialize, Serialize};
 
 use crate::calibrate;
+use crate::cut_text::warn_of_cut_text;
 use crate::details::describe_data;
 use crate::error::EngineError;
+use crate::foreign_tokenizer::foreign_tokenizer;
 use crate::launch::World;
 use crate::observer::{IgnoreEvents, RunEvent, RunObserver};
 use crate::run_error::RunError;
@@ -243,8 +245,8 @@ pub fn prepare_evaluation(
     observer: &mut dyn RunObserver,
 ) -> Result<EvaluationData, EngineError> {
     let data = with_progress(observer, |report| pool.install(|| runner_data::prepare_evaluation(request, report)))?;
-    if data.joins_documents {
-        observer.observe(&RunEvent::Warning(NO_SEPARATOR));
+    for warning in &data.warnings {
+        observer.observe(&RunEvent::Warning(warning));
     }
     Ok(data)
 }
@@ -294,7 +296,14 @@ pub(crate) fn prepare_rank_inputs(
     if let Some(recorded) = recorded_weights {
         prepared.facts.weights.clone_from(&recorded.facts.weights);
     }
+    for warning in &prepared.warnings {
+        observer.observe(&RunEvent::Warning(warning));
+    }
+    warn_of_cut_text(experiment, &prepared, observer)?;
     if let Some(weights) = weights {
+        if let Some(warning) = foreign_tokenizer(&weights, &prepared.tokenizer.text, "data.tokenizer") {
+            observer.observe(&RunEvent::Warning(&warning));
+        }
         let cache = host.cache()?;
         let hash = pool.install(|| content_hash(&weights.files, cache, &|_| {}))?;
         prepared.facts.weights = Some(WeightsFacts { hash, vocab_size: weights.vocab_size() });

@@ -10,7 +10,7 @@ use crate::learning_rate::{lr_schedule, warn_of_unfinished_decay, warn_of_zero_r
 use crate::run_length::run_steps;
 use crate::{check, devices, memory_shortage, ranks};
 use runner_spec::cluster::ClusterFacts;
-use runner_spec::data::{DataFacts, NO_SEPARATOR, SplitFacts};
+use runner_spec::data::{DataFacts, DataPart, NO_SEPARATOR, SplitFacts};
 use runner_spec::experiment::ParallelMode;
 use runner_spec::experiment::{
     EvalLoss, Experiment, Family, Layout, Model, Optimizer, PaddingMask, Precision, Recompute, WeightInit,
@@ -46,6 +46,10 @@ pub fn compile(experiment: &Experiment, data: &DataFacts, cluster: &ClusterFacts
     warnings.extend(data.joins_documents.then(|| NO_SEPARATOR.to_owned()));
     let length = row_length(experiment)?;
     let (sequences, micro_batch) = batch_sizes(experiment)?;
+    notes.extend(DataPart::ALL.into_iter().filter_map(|part| {
+        let SplitFacts { documents, tokens, clipped, .. } = data.split(part)?;
+        clipped.note(part.name(), length, *documents, *tokens)
+    }));
     let mask_padding = matches!(experiment.data.layout, Layout::Padded { mask: PaddingMask::CausalAndPadding, .. });
     if data.train.rows < sequences as u64 {
         let SplitFacts { rows, tokens, .. } = data.train;

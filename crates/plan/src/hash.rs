@@ -5,7 +5,7 @@
 
 use serde_json::json;
 
-use runner_spec::data::DataFacts;
+use runner_spec::data::{Clipped, DataFacts};
 use runner_spec::experiment::{Precision, Recompute};
 use runner_spec::mesh::Mesh;
 use runner_spec::program::{Device, EvalSpec, Instruction, Program};
@@ -65,7 +65,7 @@ fn format_of<'a>(program: &Program, [f32, bf16, bf16_state]: [&'a str; 3]) -> &'
 fn hash(format: &str, data: &DataFacts, programs: &[Program]) -> String {
     let mut data = DataFacts { joins_documents: false, ..data.clone() };
     for split in [Some(&mut data.train), data.validation.as_mut(), data.test.as_mut()].into_iter().flatten() {
-        split.text = None;
+        (split.clipped, split.text) = (Clipped::default(), None);
     }
     let value = json!({ "format": format, "data": data, "programs": programs });
     blake3::hash(value.to_string().as_bytes()).to_hex().to_string()

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use runner_spec::cluster::{ClusterFacts, Device, DeviceFacts};
-use runner_spec::data::{ChoiceFacts, DataFacts, SplitFacts};
+use runner_spec::data::{ChoiceFacts, Clipped, DataFacts, SplitFacts};
 use runner_spec::experiment as e;
 use runner_spec::model::ModelSpec;
 use runner_spec::model::variant::{Gpt2Variant, PytorchEmbedding};
@@ -87,7 +87,14 @@ pub fn experiment() -> e::Experiment {
 }
 
 pub fn data() -> DataFacts {
-    let split = |rows, tokens, hash: &str| SplitFacts { rows, tokens, documents: 1, hash: hash.to_owned(), text: None };
+    let split = |rows, tokens, hash: &str| SplitFacts {
+        rows,
+        tokens,
+        documents: 1,
+        clipped: Clipped::default(),
+        hash: hash.to_owned(),
+        text: None,
+    };
     DataFacts {
         tokenizer_vocab: 257,
         tokenizer_hash: "ab".repeat(32),

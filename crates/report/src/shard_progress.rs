@@ -31,7 +31,7 @@ impl<'a> ShardProgress<'a> {
     /// Shows `event`. Progress of the data's preparation is for [`super::data_progress`].
     pub fn show(&self, event: &ShardEvent<'_>) {
         match *event {
-            ShardEvent::Preparing(_) => {}
+            ShardEvent::Preparing(_) | ShardEvent::Warning(_) => {}
             ShardEvent::Resumed { shards, tokens } => {
                 let done = format!("{} and {} tokens", counted(shards, "shard"), count(tokens));
                 self.screen.line(&format!("shards resuming after {done}"));

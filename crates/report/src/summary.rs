@@ -26,13 +26,15 @@ pub fn details(summary: &Summary) -> String {
         hellaswag_acc_norm: Some(norm),
         hellaswag_acc_norm_chars,
         hellaswag_n,
+        hellaswag_cut,
         ..
     }) = &summary.last_eval
     {
         let by_characters =
             hellaswag_acc_norm_chars.map_or_else(String::new, |norm| format!("  acc_norm_chars {}", percent(norm)));
         let of = hellaswag_n.map_or_else(String::new, |n| format!("  of {} items", count(n)));
-        rows.push(("hellaswag", format!("acc {}  acc_norm {}{by_characters}{of}", percent(*acc), percent(*norm))));
+        let cut = hellaswag_cut.map_or_else(String::new, |n| format!(", {} cut to the context", count(n)));
+        rows.push(("hellaswag", format!("acc {}  acc_norm {}{by_characters}{of}{cut}", percent(*acc), percent(*norm))));
     }
     if let Some(TestResult { step, loss: test_loss, perplexity, bits_per_byte, tokens }) = &summary.test {
         let bits = bits_per_byte.map_or_else(String::new, |bits| format!("  bits/byte {}", loss(bits)));
@@ -106,6 +108,7 @@ mod tests {
             hellaswag_acc_norm: Some(0.335),
             hellaswag_acc_norm_chars: Some(0.32),
             hellaswag_n: Some(200),
+            hellaswag_cut: None,
         };
         Summary {
             id: "chars-0a1b2c3d".into(),
@@ -140,6 +143,13 @@ mod tests {
             weights_hash: Some("w".into()),
             metrics: None,
         }
+    }
+
+    #[test]
+    fn a_score_of_cut_items_says_so() {
+        let mut summary = summary();
+        summary.last_eval.as_mut().unwrap().hellaswag_cut = Some(12);
+        assert!(details(&summary).contains("acc_norm_chars 32.0%  of 200 items, 12 cut to the context"));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::format::{count, counted};
 use crate::serde_defaults::is_default;
 
 /// The facts about prepared data that a plan depends on. They are part of the plan and of its hash.
@@ -101,6 +102,9 @@ pub struct SplitFacts {
     /// Tokens in the source.
     pub tokens: u64,
     pub documents: u64,
+    /// What padded rows leave out of these tokens. It follows from `hash`, and is not part of plan hashes.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub clipped: Clipped,
     /// Content hash of source, tokenizer and layout.
     pub hash: String,
     /// The text that the rows of validation and test data were made of; `None` if its bytes cannot be computed from the tokens.
@@ -109,11 +113,34 @@ pub struct SplitFacts {
     pub text: Option<SplitText>,
 }
 
-/// `text` follows from `hash`, and facts that older versions recorded lack it.
+/// `clipped` and `text` follow from `hash`, and facts that older versions recorded lack them.
 impl PartialEq for SplitFacts {
     fn eq(&self, other: &Self) -> bool {
-        let Self { rows, tokens, documents, hash, text: _ } = self;
+        let Self { rows, tokens, documents, hash, clipped: _, text: _ } = self;
         (rows, tokens, documents, hash) == (&other.rows, &other.tokens, &other.documents, &other.hash)
+    }
+}
+
+/// What padded rows leave out of documents that are longer than a row.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Clipped {
+    pub documents: u64,
+    pub tokens: u64,
+}
+
+impl Clipped {
+    /// The note about `what`, whose rows have `length` tokens, and which has these documents and tokens; `None` if no document is clipped.
+    #[must_use]
+    pub fn note(self, what: &str, length: usize, documents: u64, tokens: u64) -> Option<String> {
+        (self.documents > 0).then(|| {
+            format!(
+                "{what}: rows of {length} tokens clip {} of {}, so {} of {} are never read",
+                count(self.documents),
+                counted(documents, "document"),
+                count(self.tokens),
+                counted(tokens, "token"),
+            )
+        })
     }
 }
 
@@ -165,6 +192,28 @@ pub struct ChoiceItem {
     /// The characters of each ending, without the blank in front.
     pub characters: Vec<usize>,
     pub label: usize,
+}
+
+impl ChoiceItem {
+    /// The tokens in front of a text for a model of this context length, which needs room for a token after them.
+    #[must_use]
+    pub fn prefix_within(&self, context_length: usize) -> &[u32] {
+        if self.prefix.len() < context_length { &self.prefix } else { &[] }
+    }
+
+    /// The number of tokens at the beginning of the context and the ending `ending` that such a model does not read. The last token of the
+    /// ending is predicted, and not read.
+    #[must_use]
+    pub fn cut(&self, ending: usize, context_length: usize) -> usize {
+        let tokens = self.context.len() + self.endings[ending].len();
+        tokens.saturating_sub(context_length + 1 - self.prefix_within(context_length).len())
+    }
+
+    /// True if a part of the item is cut off.
+    #[must_use]
+    pub fn is_cut(&self, context_length: usize) -> bool {
+        (0..self.endings.len()).any(|ending| self.cut(ending, context_length) > 0)
+    }
 }
 
 /// A target that the loss ignores (padding).

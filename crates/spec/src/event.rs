@@ -66,6 +66,9 @@ pub struct EvalMetrics {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hellaswag_acc_norm_chars: Option<f64>,
     pub hellaswag_n: Option<u64>,
+    /// The items that lost their beginning, because they are longer than the context; `None` if all are whole.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hellaswag_cut: Option<u64>,
     pub eval_ms: f64,
 }
 

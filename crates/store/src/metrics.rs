@@ -60,6 +60,9 @@ pub struct EvalLine {
     pub hellaswag_acc_norm_chars: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hellaswag_n: Option<u64>,
+    /// Left out if all items are whole; lines of older versions lack it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hellaswag_cut: Option<u64>,
 }
 
 impl MetricLine {

@@ -9,9 +9,10 @@ use crate::cache::DataCache;
 use crate::error::{DataError, Result};
 use crate::model_tokenizer::ModelTokenizer;
 use crate::progress::Progress;
+use crate::shared_files::warn_of_repeated_files;
 use crate::split::Split;
 use crate::split_name::SplitName;
-use runner_spec::data::ChoiceItem;
+use runner_spec::data::{ChoiceItem, DataPart, NO_SEPARATOR, SplitFacts};
 use runner_spec::experiment::{HellaSwag, Layout, Source};
 
 /// The data to evaluate a model on.
@@ -34,8 +35,10 @@ pub struct EvaluationData {
     /// The rows whose loss is measured.
     pub rows: Option<Split>,
     pub choice: Option<Vec<ChoiceItem>>,
-    /// True if documents of the text follow one another without a token between them.
-    pub joins_documents: bool,
+    /// A warning about the documents that the rows clip.
+    pub clipped: Option<String>,
+    /// Warnings about the text.
+    pub warnings: Vec<String>,
     /// The data of a run, whose locks keep the rows in the cache.
     _run: Option<Prepared>,
     /// The locks that keep the rows of other text in the cache.
@@ -45,10 +48,15 @@ pub struct EvaluationData {
 impl From<Prepared> for EvaluationData {
     /// The validation split and the items of a run.
     fn from(mut prepared: Prepared) -> Self {
+        let rows = prepared.dataset.validation.clone();
+        let split = rows.as_ref().zip(prepared.facts.validation.as_ref());
         Self {
-            rows: prepared.dataset.validation.clone(),
+            clipped: split.and_then(|(rows, SplitFacts { documents, tokens, clipped, .. })| {
+                clipped.note(DataPart::Validation.name(), rows.length(), *documents, *tokens)
+            }),
+            rows,
             choice: prepared.choice.take(),
-            joins_documents: prepared.facts.joins_documents,
+            warnings: Vec::new(),
             _run: Some(prepared),
             _cache_locks: Vec::new(),
         }
@@ -80,21 +88,26 @@ pub fn prepare_evaluation(
         report: progress,
         origins: RefCell::default(),
     };
-    let rows = |source: &Source| -> Result<(Split, (Vec<File>, u64))> {
+    let rows = |source: &Source| -> Result<_> {
         let source = preparation.locate(source, SplitName::Validation)?;
         let padding = padding_tokens(request.layout, tokenizer)?;
         let tokens = preparation.load_tokens(&source, tokenizer)?;
         let range = 0..tokens.units(padding);
         let (split, _) = preparation.cut_split(&tokens, tokenizer, padding, &range, source.split.key())?;
-        Ok((split, (preparation.cache.take_locks(&source.hash), tokens.documents)))
+        let (documents, length) = (tokens.documents, split.length());
+        let clipped = split.clipped()?.note("the text", length, documents, tokens.stream.count());
+        let mut warnings: Vec<String> = warn_of_repeated_files(&source).into_iter().collect();
+        warnings.extend(tokenizer.joins_documents(request.layout, documents).then(|| NO_SEPARATOR.to_owned()));
+        Ok((split, (preparation.cache.take_locks(&source.hash), clipped, warnings)))
     };
     let (rows, taken) = request.text.map(rows).transpose()?.unzip();
-    let (locks, documents) = taken.unwrap_or_default();
+    let (locks, clipped, warnings) = taken.unwrap_or_default();
     let choice = request.choice.map(|set| preparation.load_choice(set, request.tokenizer)).transpose()?;
     Ok(EvaluationData {
         rows,
         choice: choice.map(|(items, _)| items),
-        joins_documents: tokenizer.joins_documents(request.layout, documents),
+        clipped,
+        warnings,
         _run: None,
         _cache_locks: locks,
     })

@@ -39,6 +39,8 @@ pub struct ShardRequest<'a> {
 #[derive(Debug)]
 pub enum ShardEvent<'a> {
     Preparing(Progress),
+    /// Something that a person should see before the shards are used.
+    Warning(String),
     /// This process continues the work of an earlier one, which wrote this many shards and tokens.
     Resumed {
         shards: u64,

@@ -1,5 +1,6 @@
 //! From text to token ids and back.
 
+mod difference;
 mod folder_tokens;
 mod gpt2_words;
 mod library;
@@ -15,6 +16,7 @@ mod train;
 mod transformers;
 mod word_vocabulary;
 
+pub use difference::{TokenDifference, token_difference};
 pub(super) use make::make_tokenizer;
 pub use make::{load_tokenizer, may_join_documents, train_tokenizer};
 pub use text_tokenizer::TextTokenizer;

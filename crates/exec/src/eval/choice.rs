@@ -16,6 +16,8 @@ pub struct ChoiceScore {
     pub right: usize,
     pub right_norm: usize,
     pub right_norm_chars: usize,
+    /// Items that lost their beginning, because they are longer than the context.
+    pub cut: usize,
 }
 
 /// The result of one item. An ending is named by its position.
@@ -39,6 +41,8 @@ pub struct ScoredItem {
     pub tokens: Vec<usize>,
     /// The characters of each ending, without the blank in front.
     pub characters: Vec<usize>,
+    /// The tokens that were cut off in front of each ending, because they are beyond the context.
+    pub cut: Vec<usize>,
 }
 
 impl ChoiceScore {
@@ -51,6 +55,7 @@ impl ChoiceScore {
             right: count(|item| item.choice),
             right_norm: count(|item| item.choice_norm),
             right_norm_chars: count(|item| item.choice_norm_chars),
+            cut: items.iter().filter(|item| item.cut.iter().any(|&cut| cut > 0)).count(),
         }
     }
 
@@ -80,10 +85,10 @@ struct Candidate {
 impl Candidate {
     /// Only tokens of the ending are targets. What does not fit the context length is cut off between the prefix and the rest.
     fn new(items: &[ChoiceItem], item: usize, ending: usize, context_length: usize) -> Self {
-        let ChoiceItem { prefix, context, endings, .. } = &items[item];
-        let prefix = if prefix.len() < context_length { &prefix[..] } else { &[] };
+        let item = &items[item];
+        let ChoiceItem { context, endings, .. } = item;
+        let (prefix, cut) = (item.prefix_within(context_length), item.cut(ending, context_length));
         let tokens: Vec<u32> = context.iter().chain(&endings[ending]).copied().collect();
-        let cut = tokens.len().saturating_sub(context_length + 1 - prefix.len());
         let mut inputs = [prefix, &tokens[cut..]].concat();
         let first_scored = prefix.len() + context.len().saturating_sub(cut);
         let targets = (1..inputs.len()).map(|i| if i >= first_scored { inputs[i] } else { IGNORED_TARGET }).collect();
@@ -156,6 +161,7 @@ impl<'a> ChoiceBatches<'a> {
             ScoredItem {
                 index,
                 label: item.label,
+                cut: (0..losses.len()).map(|ending| item.cut(ending, self.context_length)).collect(),
                 choice: smallest(&losses),
                 choice_norm: smallest(&mean_losses),
                 choice_norm_chars: smallest(&character_losses),

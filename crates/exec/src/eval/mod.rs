@@ -11,7 +11,7 @@ pub use batches::{Batches, indices_of_replica, run_all_batches, run_batches};
 pub use choice::{ChoiceBatches, ChoiceScore, ScoredItem};
 pub use decode::{ChunkDecoder, TokenFeed};
 pub use loss::{LossBatches, ValidationLoss};
-pub use sample::{Continuation, Drawn, continue_prompt, generate};
+pub use sample::{Continuation, Drawn, continue_prompt, cut_prompt, generate};
 
 use std::time::Instant;
 
@@ -63,6 +63,7 @@ pub fn evaluate<E: From<EvalError>>(
         metrics.hellaswag_acc_norm = Some(score.acc_norm());
         metrics.hellaswag_acc_norm_chars = Some(score.acc_norm_chars());
         metrics.hellaswag_n = Some(score.items as u64);
+        metrics.hellaswag_cut = (score.cut > 0).then_some(score.cut as u64);
     }
     metrics.eval_ms = started.elapsed().as_secs_f64() * 1e3;
     Ok(metrics)

@@ -61,7 +61,8 @@ pub fn generate(
         if observer(Drawn::Prompt(prompt)).is_break() {
             break;
         }
-        let mut stream = TextStream::new(&tokenizer.text);
+        let start = tokenizer.encode_prompt(prompt)?;
+        let mut stream = TextStream::after(&tokenizer.text, &start[tokenizer.prefix().len()..]);
         let mut is_read = true;
         let extend = &mut |feed: &TokenFeed| decoder.extend(feed, None);
         let continuations = continue_prompt(extend, &model.spec, tokenizer, spec, p, &mut |row, token| {
@@ -98,6 +99,7 @@ pub fn continue_prompt(
     let Some(prompt) = spec.prompts.get(p) else { return Ok(Vec::new()) };
     let seed = spec.seed.wrapping_add((p * spec.count) as u64);
     let mut start = tokenizer.encode_prompt(prompt)?;
+    let stream = TextStream::after(&tokenizer.text, &start[tokenizer.prefix().len()..]);
     if start.is_empty() {
         // A document starts after an end-of-text token; without one, any token must do.
         start.push(tokenizer.end().unwrap_or(0));
@@ -135,9 +137,30 @@ pub fn continue_prompt(
     }
     let continuation = |(index, row): (usize, &Vec<u32>)| {
         let new: Vec<u32> = row[start.len()..].iter().copied().take_while(|&t| Some(t) != tokenizer.end()).collect();
-        Continuation { prompt: prompt.to_owned(), index, text: tokenizer.text.decode(&new), tokens: new.len() }
+        let text = stream.clone().finish_with(&new);
+        Continuation { prompt: prompt.to_owned(), index, text, tokens: new.len() }
     };
     Ok(rows.iter().enumerate().map(continuation).collect())
+}
+
+/// The warning about a `prompt` that is longer than a context of `context` tokens, if it is.
+///
+/// # Errors
+/// If it cannot be encoded.
+pub fn cut_prompt(prompt: &str, tokenizer: &ModelTokenizer, context: usize) -> Result<Option<String>, EvalError> {
+    let tokens = tokenizer.encode_prompt(prompt)?.len();
+    Ok((tokens > context).then(|| {
+        let start: String = prompt.chars().take(20).collect();
+        let kept = tokens_kept(context);
+        format!(
+            "the prompt {start:?}… has {tokens} tokens and the context {context}: the model reads only the last {kept}"
+        )
+    }))
+}
+
+/// The tokens that the model still reads when a context of `capacity` tokens is full.
+fn tokens_kept(capacity: usize) -> usize {
+    (capacity / 2).max(1)
 }
 
 fn sampling(spec: &Samples) -> Sampling {
@@ -173,7 +196,7 @@ impl<'a> Window<'a> {
         let length = rows.first().map_or(0, Vec::len);
         let mut prefix: &[u32] = &[];
         if self.cached + (length - self.fed) > self.capacity {
-            let kept = (self.capacity / 2).max(1).min(length);
+            let kept = tokens_kept(self.capacity).min(length);
             self.cached = 0;
             self.fed = length - kept;
             if self.prefix.len() + kept <= self.capacity {
@@ -191,6 +214,7 @@ impl<'a> Window<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use runner_data::TextTokenizer;
 
     #[test]
     fn a_full_window_starts_again_with_its_later_half() {
@@ -210,6 +234,15 @@ mod tests {
     fn a_prompt_beyond_the_context_loses_its_front() {
         let feed = Window::new(100, 4, &[]).next(&[(0..9).collect(), (10..19).collect()]);
         assert_eq!(feed, TokenFeed { ids: vec![7, 8, 17, 18], batch: 2, start: 0, capacity: 4 });
+    }
+
+    #[test]
+    fn a_prompt_beyond_the_context_is_reported() {
+        let tokenizer = ModelTokenizer::of_weights(TextTokenizer::bytes());
+        assert_eq!(cut_prompt("once", &tokenizer, 4).unwrap(), None);
+        let warning = cut_prompt("once upon", &tokenizer, 4).unwrap().unwrap();
+        let expected = "the prompt \"once upon\"… has 9 tokens and the context 4: the model reads only the last 2";
+        assert_eq!(warning, expected);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use runner_data::TextTokenizer;
 
 /// Turns tokens into text as they come. A token may end within a character: then its text waits for the token that completes it.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct TextStream<'a> {
     tokenizer: &'a TextTokenizer,
     ids: Vec<u32>,
@@ -16,16 +16,19 @@ pub(super) struct TextStream<'a> {
 }
 
 impl<'a> TextStream<'a> {
-    pub(super) fn new(tokenizer: &'a TextTokenizer) -> Self {
-        Self { tokenizer, ids: Vec::new(), window_start: 0, whole: 0, returned: 0 }
+    /// The text after the tokens of `prompt`. It depends on the last of them: many decoders drop the blank in front of the first word.
+    pub(super) fn after(tokenizer: &'a TextTokenizer, prompt: &[u32]) -> Self {
+        let window_start = prompt.len().saturating_sub(1);
+        let returned = tokenizer.decode(&prompt[window_start..]).len();
+        Self { tokenizer, ids: prompt.to_vec(), window_start, whole: prompt.len(), returned }
     }
 
     /// The whole characters that `token` adds.
     pub(super) fn push(&mut self, token: u32) -> String {
         self.ids.push(token);
         let text = self.tokenizer.decode(&self.ids[self.window_start..]);
-        // The last character may become another one with the next token.
-        let certain = text.strip_suffix(char::REPLACEMENT_CHARACTER).unwrap_or(&text);
+        // The bytes of a character that is not complete may be several replacement characters.
+        let certain = text.trim_end_matches(char::REPLACEMENT_CHARACTER);
         let new = self.after_returned(certain).to_owned();
         self.returned += new.len();
         if certain.len() == text.len() && !new.is_empty() {
@@ -33,6 +36,12 @@ impl<'a> TextStream<'a> {
             self.returned = self.tokenizer.decode(&self.ids[self.window_start..]).len();
         }
         new
+    }
+
+    /// The text that `tokens` add to what was returned, and the rest.
+    pub(super) fn finish_with(mut self, tokens: &[u32]) -> String {
+        self.ids.extend(tokens);
+        self.finish()
     }
 
     /// The rest, which no further token completes.
@@ -49,11 +58,14 @@ impl<'a> TextStream<'a> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::Value;
+
     use super::*;
+    use runner_spec::experiment::Tokenizer;
 
     fn streamed(bytes: &[u8]) -> Vec<String> {
         let tokenizer = TextTokenizer::bytes();
-        let mut stream = TextStream::new(&tokenizer);
+        let mut stream = TextStream::after(&tokenizer, &[]);
         let mut parts: Vec<String> = bytes.iter().map(|byte| stream.push(u32::from(*byte))).collect();
         parts.push(stream.finish());
         parts
@@ -76,5 +88,35 @@ mod tests {
         for bytes in broken {
             assert_eq!(streamed(bytes).concat(), String::from_utf8_lossy(bytes), "{bytes:?}");
         }
+    }
+
+    /// Against Python's `tokenizers`: see `tests/golden/continuations.py`.
+    #[test]
+    fn text_follows_a_prompt_as_in_python() {
+        let structures = include_str!("../../../../tests/fixtures/tokenizer/structures.json");
+        let structures: Value = serde_json::from_str(structures).unwrap();
+        let expected: Value =
+            serde_json::from_str(include_str!("../../../../tests/golden/continuations.json")).unwrap();
+        let ids = |value: &Value| -> Vec<u32> { serde_json::from_value(value.clone()).unwrap() };
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tokenizer.json");
+        let mut compared = 0;
+        for structure in structures["structures"].as_array().unwrap() {
+            let name = structure["name"].as_str().unwrap();
+            let Some(continuations) = expected[name].as_array() else { continue };
+            std::fs::write(&path, structure["tokenizer"].to_string()).unwrap();
+            let tokenizer = runner_data::load_tokenizer(&Tokenizer::File(path.clone())).unwrap();
+            for continuation in continuations {
+                let prompt = ids(&structure["prompts"][continuation["prompt"].as_u64().unwrap() as usize]);
+                let (tokens, text) = (ids(&continuation["tokens"]), continuation["text"].as_str().unwrap());
+                let what = format!("{name}, {continuation}");
+                let mut stream = TextStream::after(&tokenizer, &prompt);
+                assert_eq!(stream.clone().finish_with(&tokens), text, "{what}");
+                let streamed: String = tokens.iter().map(|&token| stream.push(token)).collect();
+                assert_eq!(streamed + &stream.finish(), text, "streamed: {what}");
+                compared += 1;
+            }
+        }
+        assert_eq!(compared, 194);
     }
 }

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::settings::{document, value_at};
-use runner_spec::data::{ChoiceFacts, DataFacts, SplitFacts, WeightsFacts};
+use runner_spec::data::{ChoiceFacts, Clipped, DataFacts, SplitFacts, WeightsFacts};
 use runner_spec::experiment::Experiment;
 use runner_spec::experiment::{Tokenizer, Validation, WeightInit};
 
@@ -47,6 +47,7 @@ pub fn assume_data_hashed(experiment: &Experiment, rows: u64, hash: impl Fn(&[Va
         rows,
         tokens: rows.saturating_mul(length as u64),
         documents: 0,
+        clipped: Clipped::default(),
         hash,
         text: None,
     };

@@ -71,7 +71,7 @@ fn gpt2_124m_as_text() {
     let mut data = data();
     data.tokenizer_vocab = 50_257;
     (data.train.rows, data.train.tokens) = (297, 304_222);
-    data.validation = Some(SplitFacts { rows: 33, tokens: 33_803, documents: 1, hash: "decaf".to_owned(), text: None });
+    data.validation = Some(SplitFacts { rows: 33, tokens: 33_803, hash: "decaf".to_owned(), ..data.train.clone() });
     let plan = compile(&experiment, &data, &cluster()).expect("plans");
     assert_eq!(plan.ranks[0].program.model, m);
     insta::assert_snapshot!(render(&plan, &RenderOptions::default()));

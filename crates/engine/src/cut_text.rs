@@ -1,0 +1,36 @@
+//! Warnings of text that a model reads in part, because it is longer than the context.
+
+use runner_data::Prepared;
+use runner_exec::eval::cut_prompt;
+use runner_spec::experiment::Experiment;
+use runner_spec::format::counted;
+
+use crate::error::EngineError;
+use crate::observer::{RunEvent, RunObserver};
+
+/// Warns of the prompts and the multiple-choice items of `experiment` that its model reads in part.
+///
+/// # Errors
+/// If a prompt cannot be encoded.
+pub(crate) fn warn_of_cut_text(
+    experiment: &Experiment,
+    prepared: &Prepared,
+    observer: &mut dyn RunObserver,
+) -> Result<(), EngineError> {
+    let context = experiment.model.context_length;
+    let mut warn = |text: &str| observer.observe(&RunEvent::Warning(text));
+    for prompt in experiment.eval.samples.iter().flat_map(|samples| &samples.prompts) {
+        if let Some(warning) = cut_prompt(prompt, &prepared.tokenizer, context)? {
+            warn(&format!("eval.samples.prompts: {warning}"));
+        }
+    }
+    let items = prepared.choice.as_deref().unwrap_or_default();
+    let cut = items.iter().filter(|item| item.is_cut(context)).count();
+    if cut > 0 {
+        warn(&format!(
+            "eval.hellaswag: {cut} of {} are longer than model.context_length, {context}, and lose their beginning",
+            counted(items.len() as u64, "item"),
+        ));
+    }
+    Ok(())
+}
