@@ -10,32 +10,33 @@ use runner_spec::experiment::Layout;
 ///   continuation.
 /// - Packed rows and columns begin anywhere in the text. Nothing is put in front of a text, and the token between documents ends a
 ///   continuation.
-/// - Of weights without a run, the tokenizer is the only evidence. What its post-processor puts in front of a text is put there, as in
-///   `transformers` and lm-eval.
+/// - Of weights without a run, the tokenizer and its folder are the only evidence. What its post-processor puts in front of a text is put
+///   there, as in `transformers` and lm-eval. The token between documents and the folder's end of text both end a continuation.
 #[derive(Debug, Clone)]
 pub struct ModelTokenizer {
     pub text: TextTokenizer,
     prefix: Vec<u32>,
-    end: Option<u32>,
+    ends: Vec<u32>,
 }
 
 impl ModelTokenizer {
     /// The tokenizer of a model that was trained on rows of `layout`.
     pub fn of_rows(text: TextTokenizer, layout: &Layout) -> Self {
-        let (prefix, end) = match layout {
+        let (prefix, end): (Vec<u32>, _) = match layout {
             Layout::Padded { .. } => {
                 let (special, _) = text.special_tokens(layout);
                 (special.bos.into_iter().collect(), special.eos)
             }
             Layout::Packed { .. } | Layout::Columns { .. } => (Vec::new(), text.end_of_text()),
         };
-        Self { text, prefix, end }
+        Self { text, prefix, ends: end.into_iter().collect() }
     }
 
     /// The tokenizer of weights whose training is unknown.
     pub fn of_weights(text: TextTokenizer) -> Self {
         let (prefix, end) = (text.leading_special_tokens(), text.end_of_text());
-        Self { text, prefix, end }
+        let folder_end = text.special_tokens(&Layout::Packed { length: 1 }).0.eos;
+        Self { text, prefix, ends: end.into_iter().chain(folder_end.filter(|_| folder_end != end)).collect() }
     }
 
     /// The same tokenizer, which puts nothing in front of a text.
@@ -54,9 +55,14 @@ impl ModelTokenizer {
         self.text.decode(&self.prefix)
     }
 
-    /// The token that ends a continuation, if there is one.
+    /// The token between documents, if there is one.
     pub fn end(&self) -> Option<u32> {
-        self.end
+        self.ends.first().copied()
+    }
+
+    /// True if `token` ends a continuation.
+    pub fn is_end(&self, token: u32) -> bool {
+        self.ends.contains(&token)
     }
 
     /// The tokens of a prompt, after the prefix. A prompt that spells the prefix out does not get a second one.
@@ -93,7 +99,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("tokenizer.json");
         std::fs::write(&file, json.to_string()).unwrap();
-        let text = load_tokenizer(&Tokenizer::File(file)).unwrap();
+        let file = Tokenizer::File(file);
+        let text = load_tokenizer(&file).unwrap();
         let [bos, eos, pad] = names;
         let padded = Layout::Padded { length: 8, bos, eos, pad, mask: PaddingMask::Causal };
         let encode = |tokenizer: &ModelTokenizer, prompt: &str| tokenizer.encode_prompt(prompt).unwrap();
@@ -110,5 +117,11 @@ mod tests {
         assert_eq!(encode(&packed, "a b"), [4, 5]);
         let weights = ModelTokenizer::of_weights(text);
         assert_eq!(encode(&weights, "a b"), [3, 4, 5], "the post-processor's token, and nothing behind the prompt");
+        assert!(weights.is_end(2) && !weights.is_end(1));
+        // The folder names an end of text besides the one that separates documents.
+        std::fs::write(folder.path().join("tokenizer_config.json"), r#"{"eos_token": "[PAD]"}"#).unwrap();
+        let weights = ModelTokenizer::of_weights(load_tokenizer(&file).unwrap());
+        assert!(weights.is_end(2) && weights.is_end(3) && !weights.is_end(1));
+        assert_eq!(weights.end(), Some(2));
     }
 }

@@ -124,7 +124,7 @@ pub fn continue_prompt(
         for (row, processor) in processors.iter_mut().enumerate() {
             // Rows of a padded vocabulary are no tokens.
             let token = processor.sample(&logits.get(row)?.narrow(0, 0, vocab)?)?;
-            ended[row] |= Some(token) == tokenizer.end();
+            ended[row] |= tokenizer.is_end(token);
             rows[row].push(token);
             if !ended[row] && on_token(row, token).is_break() {
                 break 'tokens;
@@ -136,7 +136,7 @@ pub fn continue_prompt(
         logits = feed(&rows)?;
     }
     let continuation = |(index, row): (usize, &Vec<u32>)| {
-        let new: Vec<u32> = row[start.len()..].iter().copied().take_while(|&t| Some(t) != tokenizer.end()).collect();
+        let new: Vec<u32> = row[start.len()..].iter().copied().take_while(|&t| !tokenizer.is_end(t)).collect();
         let text = stream.clone().finish_with(&new);
         Continuation { prompt: prompt.to_owned(), index, text, tokens: new.len() }
     };
