@@ -377,6 +377,41 @@ fn losses(sandbox: &Sandbox, name: &str, data: &str) -> Vec<String> {
         .collect()
 }
 
+/// The ids of shards mean nothing in another tokenizer of the same size, and nothing else would show it.
+#[test]
+fn shards_of_another_tokenizer_are_reported() {
+    let words: Vec<String> = (0..2000_u32).map(|i| format!("{:x}", i * i)).collect();
+    let sandbox = Sandbox::new().with("other.txt", words.join(" "));
+    write_documents(&sandbox, 300);
+    sandbox.stdout_of("tokenizer train docs.jsonl --vocab-size 280 --out own.json");
+    sandbox.stdout_of("tokenizer train other.txt --vocab-size 280 --out other.json");
+    let reported = |tokenizer: &str| {
+        let experiment = format!(
+            "model: {{family: gpt2, layers: 1, heads: 2, d_model: 8, context_length: 16}}\n\
+             data: {{tokenizer: {{{tokenizer}}}, train: {{tokens: {{files: ['d/*train*']}}}}, validation: null}}\n\
+             batch: {{sequences: 4}}\ntrain: {{steps: 1}}\n"
+        );
+        sandbox.write("exp.yaml", experiment);
+        let printed = sandbox.expect(0, "plan exp.yaml --set model.vocab_size=280");
+        printed.lines().find(|line| line.contains("that made the shards")).map(str::to_owned)
+    };
+    for format in ["npy", "llmc"] {
+        let prepare =
+            format!("data prepare docs.jsonl --tokenizer own.json --to {format} d --name x --shard-tokens 3000");
+        sandbox.stdout_of(&format!("{prepare} --force"));
+        let warning = reported("file: other.json").unwrap();
+        // The end of text and 256 bytes have the same ids; the 23 merges are different ones.
+        assert!(warning.contains("23 of 280 ids stand for different text (257 is "), "{warning}");
+        assert!(warning.ends_with("d/tokenizer.json"), "{warning}");
+        for same in ["file: own.json", "file: d/tokenizer.json", "ids: {}"] {
+            assert_eq!(reported(same), None, "{same}");
+        }
+        fs::remove_file(sandbox.path("d/dataset.json")).unwrap();
+        assert_eq!(reported("file: other.json"), None, "nothing says which tokenizer made them");
+        fs::remove_dir_all(sandbox.path("d")).unwrap();
+    }
+}
+
 #[test]
 fn training_on_each_format_is_training_on_the_text() {
     let sandbox = Sandbox::new();

@@ -14,6 +14,7 @@ mod prepare;
 mod progress;
 mod sampler;
 mod shard;
+mod shard_tokenizer;
 mod shared_files;
 mod source;
 mod split;
@@ -24,6 +25,7 @@ mod token_store;
 mod token_stream;
 mod tokenizer;
 mod unknown_character;
+mod unknown_tokens;
 
 pub use cache::claim_cache;
 pub use error::DataError;
@@ -45,6 +47,4 @@ pub use shard::{
 pub use source::{Column, compression_advice};
 pub use split::{Dataset, Split};
 pub use split_name::SplitName;
-pub use tokenizer::{
-    TextTokenizer, TokenDifference, load_tokenizer, may_join_documents, token_difference, train_tokenizer,
-};
+pub use tokenizer::{TextTokenizer, load_tokenizer, may_join_documents, token_difference, train_tokenizer};

@@ -18,6 +18,7 @@ use super::fingerprint::hash_parts;
 use super::gc::data_key;
 use super::model_tokenizer::ModelTokenizer;
 use super::progress::{Progress, Report};
+use super::shard_tokenizer::warn_of_foreign_shards;
 use super::shared_files::{check_disjoint, check_no_repeated_file, warn_of_repeated_files};
 use super::source::{DocumentFormat, LocatedSource, locate, read_in_batches, separate_source};
 use super::split::{Dataset, PaddingTokens, Split};
@@ -28,6 +29,7 @@ use super::token_store::{TokenStore, TokenStoreWriter};
 use super::token_stream::{TokenStream, TokenWidth};
 use super::tokenizer::{TextTokenizer, make_tokenizer};
 use super::unknown_character::explain_unknown_character;
+use super::unknown_tokens::{TOKENS_READ, UnknownTokens};
 use runner_spec::data::{ChoiceFacts, ChoiceItem, DataFacts, Rows, SplitFacts, SplitText};
 use runner_spec::experiment::{Corpus, Data, HELLASWAG_FILE_ADVICE, HellaSwag, Layout, Source, Validation};
 
@@ -55,7 +57,7 @@ pub struct Prepared {
     pub choice: Option<Vec<ChoiceItem>>,
     /// The origin of the tokens of each source, in the order in which they were loaded.
     pub origins: Vec<TokensOrigin>,
-    /// Warnings about files that are there twice.
+    /// Warnings about files that are there twice, and about text that the tokenizer does not know.
     pub warnings: Vec<String>,
     /// Locks that keep the entries in the cache.
     _cache_locks: Vec<File>,
@@ -109,6 +111,7 @@ struct Preparation<'a> {
     cache: DataCache,
     report: &'a Report<'a>,
     origins: RefCell<Vec<TokensOrigin>>,
+    warnings: RefCell<Vec<String>>,
 }
 
 /// Prepares data: finds the sources, makes or loads the tokenizer, tokenizes what is not in the cache, and cuts rows.
@@ -123,7 +126,8 @@ pub fn prepare(request: &DataRequest<'_>, progress: &(dyn Fn(Progress) + Sync)) 
     };
     let (layout, vocab_size) = (&request.data.layout, request.vocab_size);
     let cache = DataCache::open(request.cache_dir)?;
-    Preparation { layout, fraction, vocab_size, cache, report: progress, origins: RefCell::default() }.run(request)
+    let (origins, warnings) = Default::default();
+    Preparation { layout, fraction, vocab_size, cache, report: progress, origins, warnings }.run(request)
 }
 
 /// The key of the part of the training source that is held out.
@@ -135,7 +139,7 @@ impl Preparation<'_> {
         let train = self.locate(&data.train, SplitName::Train)?;
         let separate = separate_source(data);
         let validation = separate.map(|source| self.locate(source, SplitName::Validation)).transpose()?;
-        let mut warnings = Vec::new();
+        let mut warnings = self.warnings.borrow_mut();
         if let Some(validation) = &validation {
             let why = ", which trains; hold out a part of it with {fraction: 0.1}";
             warnings.extend(check_disjoint(&train, validation, why)?);
@@ -156,6 +160,7 @@ impl Preparation<'_> {
             let warning = warn_of_repeated_files(source)?;
             Some(format!("{}: {warning}", source.split.key()))
         }));
+        drop(warnings);
         let tokenizer = match request.recorded_tokenizer {
             Some(recorded) => recorded.clone(),
             None => make_tokenizer(data, &train, self.vocab_size, &self.cache, self.report)?,
@@ -196,7 +201,7 @@ impl Preparation<'_> {
         };
         let cache_locks = self.cache.take_locks(&data_key(|part| facts.hash_of(part)));
         let dataset = Dataset { train: train_split, validation: validation_split, test: test_split };
-        let origins = self.origins.take();
+        let (origins, warnings) = (self.origins.take(), self.warnings.take());
         Ok(Prepared { facts, dataset, tokenizer, choice, origins, warnings, _cache_locks: cache_locks })
     }
 
@@ -217,6 +222,7 @@ impl Preparation<'_> {
             let bytes_total = source.bytes();
             let report =
                 |bytes_done, tokens| (self.report)(Progress::Tokenizing { split, bytes_done, bytes_total, tokens });
+            self.warnings.borrow_mut().extend(warn_of_foreign_shards(source, tokenizer));
             let (stream, max, documents) = token_files::open(source, tokenizer.end_of_text(), &self.cache, &report)?;
             let event = Progress::CacheHit { split, tokens: stream.count(), held_out };
             (SourceTokens { stream, store: None, documents, max, hash: source.hash.clone(), text_hash: None }, event)
@@ -249,6 +255,10 @@ impl Preparation<'_> {
             was_cached: matches!(event, Progress::CacheHit { .. }),
         });
         self.check_vocabulary(&tokens, split.key(), tokenizer)?;
+        if let Some(mut unknown) = UnknownTokens::new(tokenizer) {
+            tokens.stream.read(0, TOKENS_READ.min(tokens.stream.count()), |token| unknown.add(token))?;
+            self.warnings.borrow_mut().extend(unknown.warning(&format!("{} data", split.adjective())));
+        }
         Ok(tokens)
     }
 
@@ -425,6 +435,11 @@ impl Preparation<'_> {
             }
         };
         let (items, facts) = choice::load_items(&path, set.limit, set.text, tokenizer)?;
+        if let Some(mut unknown) = UnknownTokens::new(&tokenizer.text) {
+            let tokens = items.iter().flat_map(|item| item.context.iter().chain(item.endings.iter().flatten()));
+            tokens.for_each(|&token| unknown.add(token));
+            self.warnings.borrow_mut().extend(unknown.warning("multiple choice"));
+        }
         if let Some(vocabulary) = self.vocab_size {
             for (number, item) in (1..).zip(&items) {
                 let mut tokens = (0..).zip(item.context.iter().chain(item.endings.iter().flatten()));

@@ -1,6 +1,6 @@
 //! A warning if a model's weights are read with a tokenizer other than the one beside them.
 
-use runner_data::{TextTokenizer, TokenDifference, load_tokenizer, token_difference};
+use runner_data::{TextTokenizer, load_tokenizer, token_difference};
 use runner_weights::{OpenedWeights, tokenizer_in};
 
 /// The warning if an id stands for different text in `tokenizer`, which `key` names, and in the tokenizer in the folder of `weights`. `None` if
@@ -9,9 +9,9 @@ pub(crate) fn foreign_tokenizer(weights: &OpenedWeights, tokenizer: &TextTokeniz
     // A model file of llm.c describes itself, and the files beside it may belong to other models.
     let description = Some(&weights.described.file).filter(|file| !weights.files.contains(file))?;
     let beside = load_tokenizer(&tokenizer_in(description.parent()?)?).ok()?;
-    let TokenDifference { common, differing, first: (id, here, there) } = token_difference(tokenizer, &beside)?;
+    let difference = token_difference(tokenizer, &beside)?;
     Some(format!(
-        "`{key}` differs from the tokenizer beside the weights: {differing} of {common} ids stand for different text ({id} is {here:?}, not \
-         {there:?}), so the model reads other tokens than it was trained on; leave `{key}` out to use the tokenizer beside the weights"
+        "`{key}` differs from the tokenizer beside the weights: {difference}, so the model reads other tokens than it was trained on; leave \
+         `{key}` out to use the tokenizer beside the weights"
     ))
 }

@@ -87,6 +87,7 @@ pub fn prepare_evaluation(
         cache,
         report: progress,
         origins: RefCell::default(),
+        warnings: RefCell::default(),
     };
     let rows = |source: &Source| -> Result<_> {
         let source = preparation.locate(source, SplitName::Validation)?;
@@ -96,18 +97,19 @@ pub fn prepare_evaluation(
         let (split, _) = preparation.cut_split(&tokens, tokenizer, padding, &range, source.split.key())?;
         let (documents, length) = (tokens.documents, split.length());
         let clipped = split.clipped()?.note("the text", length, documents, tokens.stream.count());
-        let mut warnings: Vec<String> = warn_of_repeated_files(&source).into_iter().collect();
+        let mut warnings = preparation.warnings.borrow_mut();
+        warnings.extend(warn_of_repeated_files(&source));
         warnings.extend(tokenizer.joins_documents(request.layout, documents).then(|| NO_SEPARATOR.to_owned()));
-        Ok((split, (preparation.cache.take_locks(&source.hash), clipped, warnings)))
+        Ok((split, (preparation.cache.take_locks(&source.hash), clipped)))
     };
     let (rows, taken) = request.text.map(rows).transpose()?.unzip();
-    let (locks, clipped, warnings) = taken.unwrap_or_default();
+    let (locks, clipped) = taken.unwrap_or_default();
     let choice = request.choice.map(|set| preparation.load_choice(set, request.tokenizer)).transpose()?;
     Ok(EvaluationData {
         rows,
         choice: choice.map(|(items, _)| items),
         clipped,
-        warnings,
+        warnings: preparation.warnings.take(),
         _run: None,
         _cache_locks: locks,
     })

@@ -369,6 +369,22 @@ fn repeated_files_are_reported() {
 }
 
 #[test]
+fn text_that_the_tokenizer_does_not_know_is_reported() {
+    let folder = Folder::new();
+    let words = Tokenizer::Words { lowercase: true, min_count: 1, special_tokens: Vec::new() };
+    let train = folder.write("train.txt", STORY.repeat(10));
+    let warnings = |other: &str| {
+        let held_out = Validation::Source(text(&[&folder.write("held_out.txt", other)]));
+        folder.prepare(&packed(words.clone(), text(&[&train]), Some(held_out), 8)).unwrap().warnings
+    };
+    // Of ten words, one is unknown; then two.
+    assert_eq!(warnings("the cat sat on the mat and the dog barked"), [""; 0]);
+    let advice = "which stands for text that the tokenizer does not know; use a tokenizer that was made for such text";
+    let expected = format!("validation data: 20.0% of 10 tokens are `<unk>`, {advice}");
+    assert_eq!(warnings("the cat sat on the mat and the fox barked"), [expected]);
+}
+
+#[test]
 fn the_builtin_corpus_is_ready() {
     let folder = Folder::new();
     let builtin = Source::Builtin { corpus: Corpus::Stories };

@@ -18,7 +18,7 @@ use crate::tokenizer::TextTokenizer;
 use runner_files::read_regular;
 
 /// The tokenizer beside the shards.
-pub(super) const TOKENIZER: &str = "tokenizer.json";
+pub(crate) const TOKENIZER: &str = "tokenizer.json";
 
 /// The shards of an earlier preparation.
 pub(super) enum FolderContent {

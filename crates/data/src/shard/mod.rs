@@ -15,6 +15,7 @@ mod verify;
 mod writer;
 
 pub use card::{Card, CardFile, CardShard, CardSource, CardTokenizer, HeldOut};
+pub(super) use folder::TOKENIZER;
 pub(super) use format::LLMC_HEADER;
 pub use format::ShardFormat;
 pub use job::write_shards;

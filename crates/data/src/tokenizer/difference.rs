@@ -1,5 +1,7 @@
 //! Whether the ids of one tokenizer stand for the same text in another.
 
+use std::fmt;
+
 use super::text_tokenizer::TextTokenizer;
 
 /// Ids that two tokenizers have in common, and that stand for different text in them.
@@ -11,6 +13,13 @@ pub struct TokenDifference {
     pub differing: u32,
     /// The first of these, with its text in either tokenizer.
     pub first: (u32, String, String),
+}
+
+impl fmt::Display for TokenDifference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { common, differing, first: (id, a, b) } = self;
+        write!(f, "{differing} of {common} ids stand for different text ({id} is {a:?}, not {b:?})")
+    }
 }
 
 /// Compares the text of each id that both tokenizers have. `None` if no text differs, or a tokenizer knows ids alone.
@@ -40,6 +49,7 @@ mod tests {
     fn counts_ids_that_stand_for_different_text() {
         let found = token_difference(&chars("abd"), &chars("abcd")).unwrap();
         assert_eq!(found, TokenDifference { common: 3, differing: 1, first: (2, "d".into(), "c".into()) });
+        assert_eq!(found.to_string(), r#"1 of 3 ids stand for different text (2 is "d", not "c")"#);
         assert_eq!(token_difference(&chars("ab"), &chars("abcd")), None, "further tokens");
         assert_eq!(token_difference(&chars("ab"), &TextTokenizer::ids(2)), None, "ids alone");
     }

@@ -33,6 +33,8 @@ pub(super) struct LibraryTokenizer {
     tokenizer: Tokenizer,
     /// The tokenizer with special tokens read as such, which prompts are encoded with.
     for_prompts: OnceLock<Box<Tokenizer>>,
+    /// The token of text that the vocabulary lacks, if there is one.
+    pub(super) unknown: Option<u32>,
     /// How many characters the normalizers make of one at most.
     growth: f64,
     pub(super) cut_points: CutPoints,
@@ -101,7 +103,10 @@ impl LibraryTokenizer {
         let tokenizer = loaded
             .map_err(|_| wrong("its parts do not fit each other".into()))?
             .map_err(|error| wrong(error.to_string()))?;
-        Self::new(tokenizer, growth).map_err(wrong)
+        let model = &json["model"];
+        let named = model["unk_token"].as_str().and_then(|name| tokenizer.token_to_id(name));
+        let unknown = named.or_else(|| model["unk_id"].as_u64()?.try_into().ok());
+        Ok(Self { unknown, ..Self::new(tokenizer, growth).map_err(wrong)? })
     }
 
     /// Wraps `tokenizer`, whose normalizers make up to `growth` characters of one, and finds out where text may be cut and whether
@@ -128,7 +133,7 @@ impl LibraryTokenizer {
             (cut_points == CutPoints::Words).then(|| serde_json::to_value(tokenizer.get_model()).ok()).flatten();
         let merges = model.and_then(|model| BytePairMerges::new(&model));
         let (for_prompts, word_tables) = (OnceLock::new(), Mutex::default());
-        Ok(Self { tokenizer, for_prompts, growth, cut_points, merges, word_tables })
+        Ok(Self { tokenizer, for_prompts, unknown: None, growth, cut_points, merges, word_tables })
     }
 
     /// The content of a tokenizer.json, which `from_json` reads.

@@ -16,7 +16,7 @@ mod train;
 mod transformers;
 mod word_vocabulary;
 
-pub use difference::{TokenDifference, token_difference};
+pub use difference::token_difference;
 pub(super) use make::make_tokenizer;
 pub use make::{load_tokenizer, may_join_documents, train_tokenizer};
 pub use text_tokenizer::TextTokenizer;

@@ -107,6 +107,17 @@ fn empty_affixes_mean_none() {
     assert_eq!(bytes("GPT-2 with empty affixes"), bytes("GPT-2"));
 }
 
+#[test]
+fn the_token_of_unknown_text_is_found() {
+    let unknown = |structure: Structure| tokenizer(&structure.json).unknown().map(|(_, name)| (structure.name, name));
+    let found: Vec<_> = structures().1.into_iter().filter_map(unknown).collect();
+    let found: Vec<(&str, &str)> = found.iter().map(|(structure, name)| (structure.as_str(), name.as_str())).collect();
+    let unigram = "Unigram, a blank in front of";
+    let [all, first] = ["all", "the first"].map(|which| format!("{unigram} {which}"));
+    assert_eq!(found, [("Llama 2", "<unk>"), (&all, "<unk>"), (&first, "<unk>"), ("WordPiece", "[UNK]")]);
+    assert_eq!(TextTokenizer::bytes().unknown(), None);
+}
+
 /// Oniguruma counts its retries. Without that limit this pattern would take 2^200 of them.
 #[test]
 fn a_pattern_that_backtracks_without_end_is_an_error() {

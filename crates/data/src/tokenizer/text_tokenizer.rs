@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::folder_tokens::FolderTokens;
 use super::library::{END_OF_TEXT, LibraryTokenizer};
 use super::token_ids;
-use super::word_vocabulary::WordVocabulary;
+use super::word_vocabulary::{UNKNOWN, WordVocabulary};
 use crate::cut_points::CutPoints;
 use crate::error::{DataError, Result};
 use crate::fingerprint::hash_parts;
@@ -247,6 +247,15 @@ impl TextTokenizer {
     /// The token between documents, if there is one.
     pub fn end_of_text(&self) -> Option<u32> {
         self.0.end_of_text
+    }
+
+    /// The token of text that the vocabulary lacks, with its name, if there is one.
+    pub(crate) fn unknown(&self) -> Option<(u32, String)> {
+        match &self.0.encoder {
+            Encoder::Library(library) => library.unknown.and_then(|id| Some((id, library.token_name(id)?))),
+            Encoder::Words(_) => self.0.named.get(UNKNOWN).map(|&id| (id, UNKNOWN.to_owned())),
+            Encoder::Chars { .. } | Encoder::Bytes | Encoder::Ids(_) => None,
+        }
     }
 
     /// The special tokens that the tokenizer itself puts in front of a text, as Llama's puts `<s>`.
