@@ -13,7 +13,7 @@ use super::model_args::ModelArgs;
 use super::output::{check_replaceable, print_result, write_file};
 use super::screen_observer::PreparationObserver;
 use super::text_source::{SourceArgs, parse_hub_name, printable_path, reword_engine_error};
-use runner_data::{EvaluationData, EvaluationRequest};
+use runner_data::{EvaluationData, EvaluationRequest, Split};
 use runner_engine::evaluated_model::EvaluatedModel;
 use runner_engine::prepare::{local_choice, prepare_evaluation};
 use runner_exec::eval::{ChoiceBatches, ChoiceScore, LossBatches, ScoredItem, ValidationLoss, run_all_batches};
@@ -21,7 +21,7 @@ use runner_report::Screen;
 use runner_spec::experiment::{
     ChoiceText, Corpus, EvalLoss, HELLASWAG_FILE_ADVICE, HellaSwag, HubChoice, Layout, PaddingMask,
 };
-use runner_spec::format::printable;
+use runner_spec::format::{counted, printable};
 use runner_spec::program::EVAL_TOKENS_PER_FORWARD;
 
 #[derive(Debug, Clone, Args)]
@@ -92,12 +92,18 @@ struct Evaluation {
     val_bits_per_byte: Option<f64>,
     /// The tokens that the loss is the mean over.
     val_tokens: Option<u64>,
+    /// The rows that it is over, and their form.
+    #[serde(skip)]
+    rows: Option<String>,
     hellaswag_acc: Option<f64>,
     hellaswag_acc_norm: Option<f64>,
     hellaswag_acc_norm_chars: Option<f64>,
     hellaswag_n: Option<u64>,
     /// The items that lost their beginning, because they are longer than the model's context.
     hellaswag_cut: Option<u64>,
+    /// Those of them that lost a part of an ending.
+    #[serde(skip)]
+    cut_endings: usize,
     /// How the text of the items was prepared.
     hellaswag_text: Option<&'static str>,
     /// The special tokens that each context was put after.
@@ -258,8 +264,8 @@ pub(crate) fn run(args: &EvalArgs) -> anyhow::Result<Exit> {
     if data.rows.is_none() && data.choice.is_none() {
         refuse!("nothing to evaluate: the run has no validation split; give --text, --hellaswag or --builtin");
     }
-    if let Some(note) = &data.clipped {
-        screen.warn(note);
+    if let Some(warning) = &data.clipped {
+        screen.warn(warning);
     }
     let started = Instant::now();
     // A device can be used only by the thread that opens it.
@@ -274,11 +280,13 @@ pub(crate) fn run(args: &EvalArgs) -> anyhow::Result<Exit> {
         val_perplexity: loss.map(|loss| loss.perplexity()),
         val_bits_per_byte: loss.and_then(|loss| loss.bits_per_byte()),
         val_tokens: loss.map(|loss| loss.tokens),
+        rows: data.rows.as_ref().map(|split| describe_rows(split, settings.rows)),
         hellaswag_acc: score.map(|score| score.acc()),
         hellaswag_acc_norm: score.map(|score| score.acc_norm()),
         hellaswag_acc_norm_chars: score.map(|score| score.acc_norm_chars()),
         hellaswag_n: score.map(|score| score.items as u64),
         hellaswag_cut: score.map(|score| score.cut as u64),
+        cut_endings: score.map_or(0, |score| score.cut_endings),
         hellaswag_text: score.and(settings.choice_text).map(ChoiceText::name),
         hellaswag_prefix: score.map(|_| settings.prefix).filter(|prefix| !prefix.is_empty()),
         eval_ms: started.elapsed().as_secs_f64() * 1e3,
@@ -312,6 +320,14 @@ fn measure(
     Ok(ModelLosses { step, loss: loss.transpose()?, items: items.transpose()? })
 }
 
+/// The rows of `split` that were read, of which there were at most `limit`: ` in 8 of 50 padded rows of 32`.
+fn describe_rows(split: &Split, limit: u64) -> String {
+    let (all, read) = (split.rows(), split.rows().min(limit));
+    let of = if read < all { format!("{read} of ") } else { String::new() };
+    let form = if split.is_padded() { "padded row" } else { "row" };
+    format!(" in {of}{} of {}", counted(all, form), split.length())
+}
+
 /// Writes `items` to `file`, one JSON object a line.
 fn write_items(file: &Path, items: &[ScoredItem]) -> anyhow::Result<()> {
     let mut text = String::new();
@@ -329,7 +345,8 @@ impl Evaluation {
             lines.push(format!("val loss    {loss:.4}"));
             lines.push(format!("perplexity  {perplexity:.2}"));
             lines.extend(self.val_bits_per_byte.map(|bits| format!("bits/byte   {bits:.4}")));
-            lines.push(format!("tokens      {tokens}"));
+            let rows = self.rows.as_deref().unwrap_or_default();
+            lines.push(format!("tokens      {tokens}{rows}"));
         }
         if let (Some(acc), Some(norm), Some(by_characters), Some(n)) =
             (self.hellaswag_acc, self.hellaswag_acc_norm, self.hellaswag_acc_norm_chars, self.hellaswag_n)
@@ -341,7 +358,13 @@ impl Evaluation {
                     .to_owned(),
             );
             if let Some(cut) = self.hellaswag_cut.filter(|&cut| cut > 0) {
-                lines.push(format!("            {cut} of them are longer than the context, and lost their beginning"));
+                let endings = match self.cut_endings {
+                    0 => String::new(),
+                    n => format!("; {n} lost a part of an ending"),
+                };
+                let line =
+                    format!("            {cut} of them are longer than the context, and lost their beginning{endings}");
+                lines.push(line);
             }
             let text = self.hellaswag_text.unwrap_or_default();
             let prefix = self.hellaswag_prefix.as_deref();

@@ -84,6 +84,11 @@ impl Split {
         self.length
     }
 
+    /// True if a row is a document, padded to the length.
+    pub fn is_padded(&self) -> bool {
+        matches!(self.layout, RowLayout::Padded { .. })
+    }
+
     /// What padded rows leave out. Windows clip no document.
     ///
     /// # Errors

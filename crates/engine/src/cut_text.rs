@@ -2,6 +2,7 @@
 
 use runner_data::Prepared;
 use runner_exec::eval::cut_prompt;
+use runner_spec::data::CutPart;
 use runner_spec::experiment::Experiment;
 use runner_spec::format::counted;
 
@@ -25,10 +26,13 @@ pub(crate) fn warn_of_cut_text(
         }
     }
     let items = prepared.choice.as_deref().unwrap_or_default();
-    let cut = items.iter().filter(|item| item.is_cut(context)).count();
-    if cut > 0 {
+    let cut: Vec<CutPart> = items.iter().filter_map(|item| item.cut_part(context)).collect();
+    if !cut.is_empty() {
+        let endings = cut.iter().filter(|part| **part == CutPart::Ending).count();
+        let endings = if endings > 0 { format!("; {endings} of them lose a part of an ending") } else { String::new() };
         warn(&format!(
-            "eval.hellaswag: {cut} of {} are longer than model.context_length, {context}, and lose their beginning",
+            "eval.hellaswag: {} of {} are longer than model.context_length, {context}, and lose their beginning{endings}",
+            cut.len(),
             counted(items.len() as u64, "item"),
         ));
     }

@@ -194,6 +194,15 @@ pub struct ChoiceItem {
     pub label: usize,
 }
 
+/// A part of a multiple-choice item that is cut off, because the item is longer than the context.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CutPart {
+    /// The beginning of its context.
+    Context,
+    /// Its context, and the beginning of an ending.
+    Ending,
+}
+
 impl ChoiceItem {
     /// The tokens in front of a text for a model of this context length, which needs room for a token after them.
     #[must_use]
@@ -209,10 +218,17 @@ impl ChoiceItem {
         tokens.saturating_sub(context_length + 1 - self.prefix_within(context_length).len())
     }
 
-    /// True if a part of the item is cut off.
+    /// The part of the item that such a model does not read.
     #[must_use]
-    pub fn is_cut(&self, context_length: usize) -> bool {
-        (0..self.endings.len()).any(|ending| self.cut(ending, context_length) > 0)
+    pub fn cut_part(&self, context_length: usize) -> Option<CutPart> {
+        let cut = (0..self.endings.len()).map(|ending| self.cut(ending, context_length)).max().unwrap_or(0);
+        // A token is predicted from those before it, so nothing predicts the first.
+        let unpredicted = usize::from(self.prefix_within(context_length).is_empty());
+        match cut {
+            0 => None,
+            _ if cut + unpredicted > self.context.len() => Some(CutPart::Ending),
+            _ => Some(CutPart::Context),
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::EvalError;
 use super::batches::{self, Batches};
-use runner_spec::data::{ChoiceItem, IGNORED_TARGET, Rows};
+use runner_spec::data::{ChoiceItem, CutPart, IGNORED_TARGET, Rows};
 use runner_spec::program::EVAL_TOKENS_PER_FORWARD;
 
 /// The number of items that were answered right.
@@ -18,6 +18,8 @@ pub struct ChoiceScore {
     pub right_norm_chars: usize,
     /// Items that lost their beginning, because they are longer than the context.
     pub cut: usize,
+    /// Those of them that lost a part of an ending.
+    pub cut_endings: usize,
 }
 
 /// The result of one item. An ending is named by its position.
@@ -43,6 +45,8 @@ pub struct ScoredItem {
     pub characters: Vec<usize>,
     /// The tokens that were cut off in front of each ending, because they are beyond the context.
     pub cut: Vec<usize>,
+    #[serde(skip)]
+    pub cut_part: Option<CutPart>,
 }
 
 impl ChoiceScore {
@@ -55,7 +59,8 @@ impl ChoiceScore {
             right: count(|item| item.choice),
             right_norm: count(|item| item.choice_norm),
             right_norm_chars: count(|item| item.choice_norm_chars),
-            cut: items.iter().filter(|item| item.cut.iter().any(|&cut| cut > 0)).count(),
+            cut: items.iter().filter(|item| item.cut_part.is_some()).count(),
+            cut_endings: items.iter().filter(|item| item.cut_part == Some(CutPart::Ending)).count(),
         }
     }
 
@@ -161,6 +166,7 @@ impl<'a> ChoiceBatches<'a> {
             ScoredItem {
                 index,
                 label: item.label,
+                cut_part: item.cut_part(self.context_length),
                 cut: (0..losses.len()).map(|ending| item.cut(ending, self.context_length)).collect(),
                 choice: smallest(&losses),
                 choice_norm: smallest(&mean_losses),
@@ -274,6 +280,32 @@ mod tests {
         let empty = [ChoiceItem { characters: vec![0, 5, 8], ..items[0].clone() }];
         let scored = ChoiceBatches::new(&empty, 16).scored_items(&[0.0, 5.0, 8.0]).unwrap().remove(0);
         assert_eq!(scored.choice_norm_chars, Some(1), "an ending without characters");
+    }
+
+    /// lm-eval reads `(context + ending)[-(max_length + 1):][:-1]`.
+    #[test]
+    fn cut_items_are_counted() {
+        let item = |context: usize, endings: &[usize]| ChoiceItem {
+            context: vec![1; context],
+            endings: endings.iter().map(|&tokens| vec![2; tokens]).collect(),
+            characters: vec![1; endings.len()],
+            ..ChoiceItem::default()
+        };
+        let items = [item(3, &[1, 2]), item(3, &[2, 3]), item(1, &[1, 4]), item(1, &[1, 5])];
+        let batches = ChoiceBatches::new(&items, 4);
+        let scored = batches.scored_items(&[1.0; 8]).unwrap();
+        assert_eq!(scored.iter().map(|item| item.cut.clone()).collect::<Vec<_>>(), [[0, 0], [0, 1], [0, 0], [0, 1]]);
+        assert_eq!(
+            scored.iter().map(|item| item.tokens[1]).collect::<Vec<_>>(),
+            [2, 3, 4, 4],
+            "of five, the last four"
+        );
+        let score = ChoiceScore::new(&scored);
+        assert_eq!((score.items, score.cut, score.cut_endings), (4, 2, 1));
+        // After a prefix all of an ending is predicted.
+        let after = ChoiceItem { prefix: vec![9], ..item(1, &[4]) };
+        assert_eq!((after.cut(0, 4), after.cut_part(4)), (1, Some(CutPart::Context)));
+        assert_eq!(Candidate::new(&[after], 0, 0, 4).targets, [2; 4]);
     }
 
     #[test]
