@@ -32,7 +32,7 @@ pub(crate) struct ForkArgs {
     pub cooldown: Option<u64>,
     /// The share of the checkpoint's learning rate that `--cooldown` reaches [default: 0].
     #[arg(long = "final", value_name = "SHARE", requires = "cooldown", value_parser = parse_share)]
-    pub last: Option<f64>,
+    pub final_share: Option<f64>,
     /// The name of the new run, as `name` in an experiment.
     #[arg(long)]
     pub name: Option<String>,
@@ -72,7 +72,7 @@ pub(crate) fn run(args: &ForkArgs) -> anyhow::Result<Exit> {
     let request = ForkRequest {
         run: args.run.clone(),
         from: args.from,
-        cooldown: args.cooldown.map(|steps| Cooldown { steps, share: args.last.unwrap_or(0.0) }),
+        cooldown: args.cooldown.map(|steps| Cooldown { steps, share: args.final_share.unwrap_or(0.0) }),
         name: args.name.clone(),
         start_new: args.new,
         options: SessionOptions {

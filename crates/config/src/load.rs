@@ -12,11 +12,11 @@ use super::import::foreign_trainer;
 use super::initial_weights::{AddedWeights, RecordedWeights, add_weights};
 use super::layers::{Layer, LayerOrigin, Layers};
 use super::mistakes::Mistakes;
+use super::overridden::{OverriddenSetting, find_overridden};
 use super::overrides::{LoadOptions, add_overrides};
 use super::presets;
 use super::raw::RawExperiment;
 use super::resolver::Resolver;
-use super::undone::{UndoneSetting, find_undone};
 use runner_spec::diagnostic::{ConfigError, list, nearest, short};
 use runner_spec::experiment::{Data, Experiment};
 use runner_template::Rendered;
@@ -39,7 +39,7 @@ pub struct Loaded {
     /// Warnings of settings that are legal, but probably mistakes.
     pub warnings: Vec<String>,
     /// The `--set` flags that have no effect, because a later one replaces them.
-    pub undone: Vec<UndoneSetting>,
+    pub overridden: Vec<OverriddenSetting>,
     /// The environment variables that had effect.
     pub env_read: Vec<(String, String)>,
 }
@@ -141,7 +141,7 @@ fn lower(source: Source, path: &Path, options: &LoadOptions<'_>) -> Result<Loade
     let (base, whole) = (base_folder(path, &source)?, source.clone());
     let (mut layers, mut mistakes) = read_layers(source, options)?;
     let AddedWeights { described, recorded } = add_weights(path, &base, options, &mut layers, &mut mistakes);
-    let undone = find_undone(&layers);
+    let overridden = find_overridden(&layers);
     let (layers, raw, mistakes) = merge(layers, mistakes, &whole)?;
     let mut resolver = Resolver {
         layers: &layers,
@@ -168,7 +168,7 @@ fn lower(source: Source, path: &Path, options: &LoadOptions<'_>) -> Result<Loade
                 origins,
                 recorded_weights: recorded.cloned(),
                 warnings,
-                undone,
+                overridden,
                 env_read,
             })
         }

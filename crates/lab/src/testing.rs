@@ -41,7 +41,7 @@ pub fn sweep() -> SweepRecord {
         early_stop: Some(AshaSettings { min_steps: 10, reduction: 2 }),
         workers: 2,
         excluded: 0,
-        seeds: Vec::new(),
+        seeds: None,
         points: vec![point(1, 1e-3), point(2, 1e-2), point(3, 1e-3)],
     }
 }

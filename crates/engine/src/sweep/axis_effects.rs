@@ -1,6 +1,6 @@
 //! The effect of what varies in a sweep. A value that changes nothing, or that a later value replaces, makes the table of results untrue.
 
-use runner_config::{Loaded, UndoneSetting};
+use runner_config::{Loaded, OverriddenSetting};
 use runner_lab::sweep::{Dimension, ExpandedPoint, PointValues, SweepSpec, point_settings};
 use runner_spec::diagnostic::{ConfigError, Diagnostic};
 use runner_spec::experiment::Experiment;
@@ -99,7 +99,7 @@ fn find_effect(
 }
 
 /// Adds a mistake for each of `effects` that is none.
-pub(super) fn report_idle(
+pub(super) fn report_ineffective_axes(
     spec: &SweepSpec,
     points: &[(&ExpandedPoint, Loaded)],
     effects: &[(Vec<&str>, AxisEffect)],
@@ -121,7 +121,7 @@ pub(super) fn report_idle(
 
 /// Adds a mistake for each value of a point that another value of the point replaces, and for each setting of all points, of the file or
 /// of the command's flags `sets`, that the values of every point replace.
-pub(super) fn report_undone(
+pub(super) fn report_overridden(
     spec: &SweepSpec,
     points: &[(&ExpandedPoint, Loaded)],
     sets: &[String],
@@ -130,7 +130,9 @@ pub(super) fn report_undone(
     let key = |setting: &str| setting.split('=').next().unwrap_or(setting).trim().to_owned();
     for (point, loaded) in points {
         let own = point_settings(spec, point);
-        for UndoneSetting { setting, by, .. } in loaded.undone.iter().filter(|undone| own.contains(&undone.setting)) {
+        for OverriddenSetting { setting, by, .. } in
+            loaded.overridden.iter().filter(|overridden| own.contains(&overridden.setting))
+        {
             let (name, by) = (key(setting), key(by));
             let message = format!("`{name}` has no effect: `{by}`, which varies too, replaces it");
             let help = match common_section(&name, &by) {
@@ -144,8 +146,11 @@ pub(super) fn report_undone(
         let replaced_by = |(point, loaded): &(&ExpandedPoint, Loaded)| {
             let own = point_settings(spec, point);
             let by_key = own.iter().find(|own| key(own) == key(setting));
-            let undone = loaded.undone.iter().find(|undone| undone.setting == *setting && own.contains(&undone.by));
-            by_key.or(undone.map(|undone| &undone.by)).map(|by| key(by))
+            let overridden = loaded
+                .overridden
+                .iter()
+                .find(|overridden| overridden.setting == *setting && own.contains(&overridden.by));
+            by_key.or(overridden.map(|overridden| &overridden.by)).map(|by| key(by))
         };
         let Some(replacing) = points.iter().map(replaced_by).collect::<Option<Vec<String>>>() else { continue };
         let Some(by) = replacing.first() else { continue };
@@ -209,13 +214,13 @@ mod tests {
             .map(|point| (point, load(point).unwrap_or_else(|error| panic!("{error}"))))
             .collect();
         let mut problems = PointProblems::new(points.len());
-        report_undone(&spec, &points, &sets, &mut problems);
+        report_overridden(&spec, &points, &sets, &mut problems);
         if let Err(problems) = problems.into_result() {
             return (Vec::new(), problems.render(false));
         }
         let mut problems = PointProblems::new(points.len());
         let effects = find_effects(&spec, &points, &load);
-        report_idle(&spec, &points, &effects, &mut problems);
+        report_ineffective_axes(&spec, &points, &effects, &mut problems);
         let text = problems.into_result().err().map(|problems| problems.render(false)).unwrap_or_default();
         (effects.into_iter().map(|(names, effect)| (names.join("+"), effect)).collect(), text)
     }

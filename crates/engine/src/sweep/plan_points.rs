@@ -25,7 +25,7 @@ use runner_spec::format::json_bytes;
 use runner_spec::program::{Device, EvalSpec};
 use runner_store::time;
 
-use super::axis_effects::{AxisEffect, find_effects, report_idle, report_undone};
+use super::axis_effects::{AxisEffect, find_effects, report_ineffective_axes, report_overridden};
 use super::open::SweepRequest;
 use super::point_problems::PointProblems;
 use crate::apply::has_private_text;
@@ -83,11 +83,11 @@ pub(super) fn load_points<'a>(
     }
     problems.into_result()?;
     let mut problems = PointProblems::new(points.len());
-    report_undone(spec, &loaded, &options.sets, &mut problems);
+    report_overridden(spec, &loaded, &options.sets, &mut problems);
     problems.into_result()?;
     let mut problems = PointProblems::new(points.len());
     let effects = find_effects(spec, &loaded, &load);
-    report_idle(spec, &loaded, &effects, &mut problems);
+    report_ineffective_axes(spec, &loaded, &effects, &mut problems);
     problems.into_result()?;
     drop(base);
     drop(fetch);
@@ -184,7 +184,7 @@ pub(super) fn plan_points(
         early_stop: spec.early_stop,
         workers: request.parallel,
         excluded: expanded.excluded.len(),
-        seeds,
+        seeds: Some(seeds),
         points: planned,
     };
     let experiments = points.iter().map(|(_, loaded)| runner_config::to_yaml(&loaded.experiment)).collect();

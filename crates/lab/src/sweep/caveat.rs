@@ -156,7 +156,7 @@ mod tests {
         assert_eq!(find_caveats(&record, &results), []);
         // The record says which names are seeds.
         let (mut record, results) = finished(&points);
-        record.seeds = vec!["lr".to_owned()];
+        record.seeds = Some(vec!["lr".to_owned()]);
         let found = find_caveats(&record, &results);
         assert!(matches!(found[..], [BestPointCaveat::LuckiestSeed { seeds: 2, mean: 2.25, .. }, _]), "{found:?}");
     }

@@ -39,9 +39,9 @@ pub struct SweepRecord {
     pub workers: usize,
     /// The number of points that `exclude` left out.
     pub excluded: usize,
-    /// The names of what varies that change nothing but the seed.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub seeds: Vec<String>,
+    /// The names of what varies that change nothing but the seed; `None` in records of older versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seeds: Option<Vec<String>>,
     pub points: Vec<PlannedPoint>,
 }
 
@@ -132,10 +132,10 @@ impl SweepRecord {
         if self.early_stop.is_some() { self.workers } else { parallel }.max(1)
     }
 
-    /// The names of what varies that change nothing but the seed. Records of older versions do not list them.
+    /// The names of what varies that change nothing but the seed. In records of older versions, which do not list them, it is the key `seed`.
     #[must_use]
     pub fn seed_names(&self) -> Vec<&str> {
-        if self.seeds.is_empty() { vec!["seed"] } else { self.seeds.iter().map(String::as_str).collect() }
+        self.seeds.as_ref().map_or_else(|| vec!["seed"], |seeds| seeds.iter().map(String::as_str).collect())
     }
 
     /// The point with this number.
@@ -243,6 +243,15 @@ mod tests {
         assert_eq!(record.workers(8), 2);
         record.early_stop = None;
         assert_eq!((record.workers(8), record.workers(0)), (8, 1));
+    }
+
+    #[test]
+    fn a_variable_called_seed_is_a_seed_only_in_older_records() {
+        let older: SweepRecord = serde_json::from_value(serde_json::to_value(sweep()).unwrap()).unwrap();
+        assert_eq!(older.seed_names(), ["seed"]);
+        let record = SweepRecord { seeds: Some(Vec::new()), ..older };
+        let record: SweepRecord = serde_json::from_value(serde_json::to_value(record).unwrap()).unwrap();
+        assert!(record.seed_names().is_empty());
     }
 
     #[test]

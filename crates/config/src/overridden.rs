@@ -9,7 +9,7 @@ use runner_template::source::SourceKind;
 
 /// A setting that a later one replaces.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct UndoneSetting {
+pub struct OverriddenSetting {
     /// `key.path=value`, in the words of the command line.
     pub setting: String,
     /// The key whose value is lost, such as `optimizer.adamw.lr`.
@@ -19,18 +19,22 @@ pub struct UndoneSetting {
 }
 
 /// The settings of flags that lose a value to a later flag. `layers` are not merged yet, the lowest first.
-pub(crate) fn find_undone(layers: &[Layer]) -> Vec<UndoneSetting> {
+pub(crate) fn find_overridden(layers: &[Layer]) -> Vec<OverriddenSetting> {
     let flags: Vec<(&str, &Value)> = layers.iter().filter_map(flag).collect();
-    let mut undone = Vec::new();
+    let mut overridden = Vec::new();
     for (i, &(setting, given)) in flags.iter().enumerate() {
         let loss = flags[i + 1..].iter().find_map(|&(by, above)| {
             let mut kept = given.clone();
             prune(&mut kept, above, root());
             Some((lost_key(given, Some(&kept), Some(above), "")?, by))
         });
-        undone.extend(loss.map(|(key, by)| UndoneSetting { setting: setting.to_owned(), key, by: by.to_owned() }));
+        overridden.extend(loss.map(|(key, by)| OverriddenSetting {
+            setting: setting.to_owned(),
+            key,
+            by: by.to_owned(),
+        }));
     }
-    undone
+    overridden
 }
 
 fn flag(layer: &Layer) -> Option<(&str, &Value)> {
@@ -67,14 +71,14 @@ mod tests {
     use super::*;
     use crate::{LoadOptions, from_str};
 
-    /// The lost key of each undone setting, and the setting that undoes it.
-    fn undone(sets: &[&str]) -> Vec<(String, String)> {
+    /// The lost key of each overridden setting, and the setting that overrides it.
+    fn overridden(sets: &[&str]) -> Vec<(String, String)> {
         let options =
             LoadOptions { sets: sets.iter().map(|set| (*set).to_owned()).collect(), ..LoadOptions::default() };
         let text =
             "model: {preset: gpt2-micro}\ndata: {train: {builtin: {corpus: stories}}}\noptimizer: {sgd: {lr: 1}}\n";
         let loaded = from_str(text, Path::new("e.yaml"), &options).unwrap_or_else(|error| panic!("{error}"));
-        loaded.undone.into_iter().map(|undone| (undone.key, undone.by)).collect()
+        loaded.overridden.into_iter().map(|overridden| (overridden.key, overridden.by)).collect()
     }
 
     #[test]
@@ -104,7 +108,7 @@ mod tests {
             ("eval.loss.rows=8", "eval.loss=null", "eval.loss"),
             ("seed=1", "seed=2", "seed"),
         ] {
-            assert_eq!(undone(&[first, second]), [(key.to_owned(), second.to_owned())], "{first} {second}");
+            assert_eq!(overridden(&[first, second]), [(key.to_owned(), second.to_owned())], "{first} {second}");
         }
         for fine in [
             ["optimizer.adamw.lr=1e-4", "optimizer.adamw.weight_decay=0.1"],
@@ -113,10 +117,10 @@ mod tests {
             ["train.steps=5", "train.steps=5.0"],
             ["train={steps: 5}", "train.clip_norm=null"],
         ] {
-            assert_eq!(undone(&fine), [], "{fine:?}");
+            assert_eq!(overridden(&fine), [], "{fine:?}");
         }
         assert_eq!(
-            undone(&["seed=1", "train.steps=5", "train.epochs=1"]),
+            overridden(&["seed=1", "train.steps=5", "train.epochs=1"]),
             [("train.steps".to_owned(), "train.epochs=1".to_owned())]
         );
     }
