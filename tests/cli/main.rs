@@ -13,6 +13,7 @@ mod doctor;
 mod embed;
 mod experiments;
 mod first_contact;
+mod fork_evaluations;
 mod forks;
 mod housekeeping;
 #[allow(dead_code, reason = "the tests of `data` use more of it")]
@@ -43,6 +44,7 @@ mod sweep_removal;
 mod sweep_speed;
 mod sweeps;
 mod templates;
+mod text_reading;
 mod tokenizers;
 mod torture;
 mod tracking;

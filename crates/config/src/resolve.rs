@@ -52,7 +52,7 @@ impl Resolver<'_> {
             batch: batch?,
             train: train?,
             optimizer: raw.optimizer,
-            schedule: schedule?,
+            schedule,
             precision: raw.precision,
             master_weights: raw.master_weights,
             parallel: parallel?,

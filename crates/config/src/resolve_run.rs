@@ -38,33 +38,14 @@ impl Resolver<'_> {
     }
 
     /// Gives `schedule.start: fork` its step. Reports a warmup longer than the run, and a decay in steps of unknown length.
-    pub(crate) fn schedule(&mut self, mut schedule: Schedule, train: Option<&Train>) -> Option<Schedule> {
-        if schedule.start == ScheduleStart::Fork {
-            let Some(step) = self.fork_step else {
-                return self.refuse(
-                    &["schedule.start"],
-                    "`schedule.start: fork` is the step at which a fork begins, and this run is not a fork",
-                    "give the number of a step, or set it with `runner fork RUN --from STEP --set schedule.start=fork`",
-                );
-            };
+    pub(crate) fn schedule(&mut self, mut schedule: Schedule, train: Option<&Train>) -> Schedule {
+        if let (ScheduleStart::Fork, Some(step)) = (schedule.start, self.fork_step) {
             schedule.start = ScheduleStart::Step(step);
         }
-        let ScheduleStart::Step(start) = schedule.start else { return None };
-        let warmup = schedule.warmup.steps;
-        if let Some(steps) = train.and_then(|t| t.steps)
-            && start > 0
-            && start.saturating_add(warmup) > steps
-        {
-            self.error(
-                &["schedule.start", "schedule.warmup.steps", "train.steps"],
-                format!(
-                    "the schedule starts at step {start} with {warmup} steps of warmup, and the run has {steps} steps"
-                ),
-                format!("make `train.steps` at least {}", start.saturating_add(warmup)),
-            );
-        } else if let Some(steps) = train.and_then(|t| t.steps)
-            && warmup > steps
-        {
+        let (warmup, steps) = (schedule.warmup.steps, train.and_then(|t| t.steps));
+        if let Err((message, help)) = schedule.start_step(steps) {
+            self.error(&["schedule.start", "schedule.warmup.steps", "train.steps"], message, help);
+        } else if let Some(steps) = steps.filter(|steps| warmup > *steps) {
             let default = if self.given("train.steps") { "" } else { " (the default)" };
             self.error(
                 &["schedule.warmup.steps", "train.steps"],
@@ -79,7 +60,7 @@ impl Resolver<'_> {
                 "give `every:` a number of steps, or `epochs: 1`",
             );
         }
-        Some(schedule)
+        schedule
     }
 
     /// `has_validation` is `None` after a mistake in the data.

@@ -23,7 +23,8 @@ use crate::launched::{LaunchedRank, agree_on_training, follow, work_as_rank};
 use crate::observer::{RunEvent, RunObserver};
 use crate::outcome::{RunOutcome, RunReport};
 use crate::prepare::{Host, PreparedRun, pin_hub_commits};
-use crate::session::{RunSession, SessionOptions, report_nothing_to_do, restore_summary};
+use crate::recorded_summary::{report_nothing_to_do, restore_summary};
+use crate::session::{RunSession, SessionOptions};
 use crate::stop::StopSwitch;
 
 /// A request to `apply`.
@@ -99,7 +100,8 @@ fn apply_in(
         // A mistake in the name shows before anything takes long.
         catalog::resolve(&host.runs, &other.run)?;
     }
-    let ready = PreparedRun::new(&loaded.experiment, recorded, host, world, observer)?;
+    let inherited = request.continue_from.as_ref().map_or(0, |other| other.inherited_steps(&host.runs));
+    let ready = PreparedRun::new(&loaded.experiment, recorded, inherited, host, world, observer)?;
     if let Some(absent) = &absent
         && let Err(error) = absent.check_has_resume_point(request, &host.runs, &ready.plan)
     {

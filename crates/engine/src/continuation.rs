@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use runner_lab::stored_plan;
 use runner_spec::plan::Plan;
 use runner_store::manifest::Manifest;
-use runner_store::run_dir::BeginningCheckpoint;
-use runner_store::{CheckpointChoice, catalog, run_dir};
+use runner_store::run_dir::{BeginningCheckpoint, CHECKPOINTS};
+use runner_store::{CheckpointChoice, catalog, checkpoint, run_dir};
 
 use crate::error::EngineError;
 
@@ -29,6 +29,13 @@ pub(crate) struct ContinueSource {
 }
 
 impl ContinueRequest {
+    /// The steps that the new run inherits; 0 if the run in `runs` has no such checkpoint, which [`Self::find`] reports.
+    pub(crate) fn inherited_steps(&self, runs: &Path) -> u64 {
+        let which = self.step.map_or(CheckpointChoice::Latest, CheckpointChoice::Step);
+        let path = catalog::resolve(runs, &self.run).ok();
+        path.and_then(|path| checkpoint::chosen_step(&path.join(CHECKPOINTS), which).ok()).unwrap_or(0)
+    }
+
     /// Finds the run, and checks that a run of `plan` can continue it.
     ///
     /// # Errors
@@ -45,9 +52,9 @@ impl ContinueRequest {
             let keys = differing_plan_keys(&theirs, plan, false);
             let keys = if keys.is_empty() { String::new() } else { format!(": {}", keys.join(", ")) };
             return Err(EngineError::Request(format!(
-                "{} cannot be continued by this file, which computes something else{keys}; only layout, device, \
-                 micro-batches and evaluation may differ",
-                manifest.id
+                "{id} cannot be continued by this file, which computes something else{keys}; only layout, device, micro-batches and \
+                 evaluation may differ; `runner fork {id} --from latest --set KEY=VALUE` changes other settings, such as the schedule",
+                id = manifest.id
             )));
         }
         let which = self.step.map_or(CheckpointChoice::Latest, CheckpointChoice::Step);

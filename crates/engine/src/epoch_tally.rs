@@ -17,6 +17,8 @@ pub(crate) struct EpochTally {
     min_steps: u64,
     /// Epochs of the whole run.
     total_epochs: f64,
+    /// The steps after which reading started again at the first row of the training data.
+    restarts: Vec<u64>,
     /// Passes over the training rows that are done.
     position: f64,
     /// The passes that were reported, or cannot be.
@@ -32,12 +34,14 @@ pub(crate) struct EpochTally {
 }
 
 impl EpochTally {
-    /// The tally of a run of `steps` steps and `epochs` passes that has recorded the steps in the file `metrics`.
+    /// The tally of a run of `steps` steps and `epochs` passes that has recorded the steps in the file `metrics`. After each of the steps
+    /// `restarts`, reading started again at the first row of the training data.
     ///
     /// # Errors
     /// If the file cannot be read.
-    pub(crate) fn read(metrics: &Path, steps: u64, epochs: f64) -> Result<Self, StoreError> {
-        let mut tally = Self { min_steps: steps.div_ceil(MAX_REPORTS), total_epochs: epochs, ..Self::default() };
+    pub(crate) fn read(metrics: &Path, steps: u64, epochs: f64, restarts: Vec<u64>) -> Result<Self, StoreError> {
+        let min_steps = steps.div_ceil(MAX_REPORTS);
+        let mut tally = Self { min_steps, total_epochs: epochs, restarts, ..Self::default() };
         for_each_metric(metrics, &mut |line| match line {
             MetricLine::Train(TrainLine { step, epoch: Some(epoch), loss, tokens, step_ms, .. }) => {
                 // The record has no loss that is not finite.
@@ -53,11 +57,8 @@ impl EpochTally {
 
     /// Counts a step. Returns the report about the epoch that it ended, if one is due.
     pub(crate) fn add(&mut self, step: &StepMetrics) -> Option<EpochMetrics> {
-        // A fork whose data differs starts again at the first row. One with a smaller batch under `data.drop_last` has a few more rows in an
-        // epoch, so that its position may fall a little.
-        if step.epoch.floor() < self.position.floor() || step.epoch < self.position / 2.0 {
-            let Self { min_steps, total_epochs, .. } = *self;
-            *self = Self { min_steps, total_epochs, ..Self::default() };
+        if self.restarts.contains(&step.step.saturating_sub(1)) {
+            *self = self.restarted(0.0, 0);
         }
         let before = self.position.floor();
         self.position = step.epoch;
@@ -70,8 +71,7 @@ impl EpochTally {
         if epoch <= before || (self.steps < self.min_steps && !self.is_last_end(step)) {
             return None;
         }
-        let Self { min_steps, total_epochs, .. } = *self;
-        let done = Self { min_steps, total_epochs, position: step.epoch, reported: epoch as u64, ..Self::default() };
+        let done = self.restarted(step.epoch, epoch as u64);
         let tally = std::mem::replace(self, done);
         (!tally.is_incomplete).then(|| EpochMetrics {
             first: tally.reported + 1,
@@ -81,6 +81,12 @@ impl EpochTally {
             tokens: tally.tokens,
             seconds: tally.seconds,
         })
+    }
+
+    /// A tally of the same run without steps, at a position of the data up to which `reported` passes were reported.
+    fn restarted(&self, position: f64, reported: u64) -> Self {
+        let Self { min_steps, total_epochs, ref restarts, .. } = *self;
+        Self { min_steps, total_epochs, restarts: restarts.clone(), position, reported, ..Self::default() }
     }
 
     /// True if the run has no step that ends a later epoch than `step`.
@@ -107,14 +113,14 @@ mod tests {
         let path = dir.path().join("metrics.jsonl");
         let (mut lines, mut reports) = (String::new(), Vec::new());
         let epochs = steps as f64 / per_epoch;
-        let mut tally = EpochTally::read(&path, steps, epochs).unwrap();
+        let mut tally = EpochTally::read(&path, steps, epochs, Vec::new()).unwrap();
         for n in 1..=steps {
             let metrics = step(n, per_epoch);
             lines += &(serde_json::to_string(&MetricLine::from(&metrics)).unwrap() + "\n");
             reports.extend(tally.add(&metrics));
             if n == killed_at {
                 fs::write(&path, &lines).unwrap();
-                tally = EpochTally::read(&path, steps, epochs).unwrap();
+                tally = EpochTally::read(&path, steps, epochs, Vec::new()).unwrap();
             }
         }
         reports
@@ -170,7 +176,7 @@ mod tests {
         let path = dir.path().join("metrics.jsonl");
         let lines = [1, 2, 3].map(|n| serde_json::to_string(&MetricLine::from(&metrics(n))).unwrap() + "\n");
         fs::write(&path, lines.concat()).unwrap();
-        let report = EpochTally::read(&path, 4, 2.0).unwrap().add(&metrics(4)).unwrap();
+        let report = EpochTally::read(&path, 4, 2.0, Vec::new()).unwrap().add(&metrics(4)).unwrap();
         assert_eq!((report.first, report.epoch, report.seconds), (2, 2, 1.0));
     }
 
@@ -179,20 +185,25 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("metrics.jsonl");
         fs::write(&path, "{\"kind\":\"train\",\"step\":1,\"loss\":1.0,\"tokens\":8}\n").unwrap();
-        let mut tally = EpochTally::read(&path, 4, 2.0).unwrap();
+        let mut tally = EpochTally::read(&path, 4, 2.0, Vec::new()).unwrap();
         let reports: Vec<u64> = (2..=4).filter_map(|n| tally.add(&step(n, 2.0))).map(|report| report.epoch).collect();
         assert_eq!(reports, [2]);
     }
 
-    /// A fork whose data differs: what other runs read of the old data is part of no epoch of the new data.
+    /// A fork whose data differs: what other runs read of the old data is part of no epoch of the new data. Its first step may read as far as
+    /// the steps before it.
     #[test]
     fn reading_that_starts_again_starts_a_new_first_epoch() {
-        let mut tally = EpochTally { total_epochs: 1.0, ..EpochTally::default() };
-        let epochs = [0.75, 1.5, 0.5, 1.0];
-        let reports: Vec<_> = (1..=4)
-            .filter_map(|n| tally.add(&StepMetrics { epoch: epochs[n as usize - 1], ..step(n, 2.0) }))
-            .map(|report| (report.first, report.epoch, report.step, report.tokens))
-            .collect();
-        assert_eq!(reports, [(1, 1, 2, 24), (1, 1, 4, 56)]);
+        let reports = |epochs: &[f64], restarts: &[u64]| {
+            let mut tally = EpochTally { total_epochs: 1.0, restarts: restarts.to_vec(), ..EpochTally::default() };
+            let steps = (1..).zip(epochs).map(|(n, epoch)| StepMetrics { epoch: *epoch, ..step(n, 2.0) });
+            let ended = steps.filter_map(|step| tally.add(&step));
+            ended.map(|report| (report.first, report.epoch, report.step, report.tokens)).collect::<Vec<_>>()
+        };
+        assert_eq!(reports(&[0.75, 1.5, 0.5, 1.0], &[2]), [(1, 1, 2, 24), (1, 1, 4, 56)]);
+        assert_eq!(reports(&[0.25, 0.5, 0.5, 1.0], &[2]), [(1, 1, 4, 56)]);
+        assert_eq!(reports(&[0.25, 0.75, 0.75, 1.5], &[1, 2]), [(1, 1, 4, 56)]);
+        // A few more rows in an epoch after a change of the batch are the same epoch.
+        assert_eq!(reports(&[0.4, 0.8, 0.79, 1.0], &[]), [(1, 1, 4, 80)]);
     }
 }

@@ -10,7 +10,7 @@ use runner_spec::diagnostic::ConfigError;
 use runner_spec::experiment::{Experiment, Tokenizer, Train, WeightInit, WeightsSource};
 use runner_spec::model::parameters;
 use runner_spec::plan::Plan;
-use runner_spec::program::{OptimizerSpec, Program};
+use runner_spec::program::Program;
 use runner_store::manifest::{Manifest, RunOrigin};
 use runner_store::run_dir::{self, BeginningCheckpoint, CHECKPOINTS, RESOLVED, RunDir, RunFiles};
 use runner_store::{CheckpointChoice, RunLock, catalog, checkpoint, time};
@@ -101,7 +101,7 @@ pub fn fork(
     let inputs = PreparedInputs::new(&loaded.experiment, recorded_inputs.as_ref(), host, None, observer)?;
     let position = parent.source.as_ref().map(|s| s.position_of_fork(&loaded.experiment, &inputs.prepared.facts));
     loaded.experiment.data.position = position.as_ref().and_then(|found| found.position);
-    let ready = inputs.plan(&loaded.experiment, observer)?;
+    let ready = inputs.plan(&loaded.experiment, parent.step().unwrap_or(0), observer)?;
     ready.check_memory(None)?;
     parent.check_can_begin(&loaded.experiment.train, &ready.plan)?;
     let run = match parent.open_or_create(request, &loaded, &ready.plan, position.as_ref(), host, observer)? {
@@ -306,10 +306,10 @@ impl ForkedRun {
         };
         if let Some((source, position)) = self.source.as_ref().zip(position) {
             let rounding = describe_rounding(&source.plan, plan, &self.manifest.id);
-            for line in source.describe_fork(plan, position).into_iter().chain(rounding) {
+            for line in source.describe_fork(&loaded.experiment, plan, position).into_iter().chain(rounding) {
                 observer.observe(&RunEvent::Note(&format!("fork   {line}")));
             }
-            for warning in source.warn_of_rates(plan) {
+            if let Some(warning) = source.warn_of_jump(plan) {
                 observer.observe(&RunEvent::Warning(&warning));
             }
         }
@@ -349,11 +349,7 @@ fn moments_problem(old: &Program, new: &Program) -> Option<String> {
     if needs == 0 || had == needs {
         return None;
     }
-    let name = |optimizer: &OptimizerSpec| match optimizer {
-        OptimizerSpec::AdamW { .. } => "adamw",
-        OptimizerSpec::Sgd { .. } => "sgd",
-    };
-    let (old, new) = (name(&old.optimizer), name(&new.optimizer));
+    let (old, new) = (old.optimizer.name(), new.optimizer.name());
     Some(format!(
         "the checkpoint has {had} moments of {old}, and {new} as set needs {needs}: keep {old}, take sgd with momentum 0, or begin \
          anew with --from start"

@@ -25,6 +25,7 @@ pub mod observer;
 pub mod opened_run;
 pub mod outcome;
 pub mod prepare;
+mod recorded_summary;
 mod recording;
 pub mod reproduce;
 pub mod resume;

@@ -16,7 +16,8 @@ use crate::observer::{RunEvent, RunObserver};
 use crate::opened_run::resolved_experiment;
 use crate::outcome::RunOutcome;
 use crate::prepare::{Host, PreparedRun};
-use crate::session::{RunSession, SessionOptions, read_summary_or_warn};
+use crate::recorded_summary::read_summary_or_warn;
+use crate::session::{RunSession, SessionOptions};
 use crate::stop::StopSwitch;
 
 /// A request to `reproduce`.
@@ -74,7 +75,8 @@ pub fn reproduce(
     observer: &mut dyn RunObserver,
 ) -> Result<Reproduction, EngineError> {
     let original = Original::open(&host.runs, &request.run, observer)?;
-    let ready = PreparedRun::new(&original.experiment, None, host, None, observer)?;
+    let from = original.manifest.inherited_steps();
+    let ready = PreparedRun::new(&original.experiment, None, from, host, None, observer)?;
     let drift = Drift::detect(&original.path, &original.manifest, &ready, host)?;
     observer.observe(&RunEvent::Drift { run: &original.path, drift: &drift });
     if request.only_check {
@@ -82,7 +84,6 @@ pub fn reproduce(
     }
     original.check_initial_weights(&ready)?;
     ready.check_memory(None)?;
-    let from = original.manifest.continued_from.as_ref().map_or(0, |began| began.step);
     let id = &original.manifest.id;
     let (last, steps) = (original.recorded.last_step(), ready.plan.totals.steps);
     if last <= from {

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use runner_lab::stored_plan;
-use runner_spec::data::DataPart;
+use runner_spec::data::{DataPart, TEXT_READING_RULE};
 use runner_spec::plan::Plan;
 use runner_store::manifest::{DataHashes, Manifest, RunStatus};
 use runner_store::run_dir::{self, CHECKPOINTS};
@@ -68,7 +68,8 @@ fn resume_in(
     let has_checkpoint = !checkpoint::saved_steps(&path.join(CHECKPOINTS))?.is_empty();
     let read_inputs = || RecordedInputs::new(stored_plan::data_facts(&path)?, &path, &experiment);
     let recorded_inputs = has_checkpoint.then(read_inputs).transpose()?;
-    let ready = PreparedRun::new(&experiment, recorded_inputs.as_ref(), host, world, observer)?;
+    let inherited = manifest.inherited_steps();
+    let ready = PreparedRun::new(&experiment, recorded_inputs.as_ref(), inherited, host, world, observer)?;
     let options = &request.options;
     let agree = |world| agree_on_training(world, &experiment, &ready, host, stop, &options.faults);
     let launched = world.map(agree).transpose()?;
@@ -94,13 +95,20 @@ fn check_same_plan(manifest: &Manifest, plan: &Plan, path: &Path) -> Result<(), 
     }
     let (id, version) = (&manifest.id, &manifest.version);
     let changed = manifest.data.differing_parts(&DataHashes::from(&plan.data));
-    let why = if changed.contains(&DataPart::Tokenizer) {
+    let rule = manifest.text_reading();
+    let names = || changed.iter().map(|part| part.name()).collect::<Vec<_>>().join(", ");
+    let why = if rule != TEXT_READING_RULE && changed.iter().any(|part| *part != DataPart::Weights) {
+        format!(
+            "it was started by a version of runner that reads text by rule {rule}, and this one reads it by rule {TEXT_READING_RULE}, or the \
+             files have changed ({})",
+            names()
+        )
+    } else if changed.contains(&DataPart::Tokenizer) {
         "its tokenizer, or the text it was made from, has changed".to_owned()
     } else if changed.contains(&DataPart::Weights) {
         "the weights that it started from have changed".to_owned()
     } else if !changed.is_empty() {
-        let names: Vec<&str> = changed.into_iter().map(DataPart::name).collect();
-        format!("its data has changed ({})", names.join(", "))
+        format!("its data has changed ({})", names())
     } else {
         format!(
             "its resolved.yaml has changed, or it was started by a version of runner (version {version}) that plans differently"

@@ -3,17 +3,15 @@
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use runner_lab::stored_plan;
 use runner_machine::host::peak_rss_bytes;
 use runner_spec::experiment::Experiment;
-use runner_spec::forecast::ForecastBasis;
 use runner_spec::format::{count, counted};
 use runner_spec::plan::{Plan, RankPlan};
 use runner_spec::program::ParallelMode;
 use runner_store::bit_facts::fact_changes;
 use runner_store::checkpoint::{self, Checkpoints, ChosenCheckpoint, StateHash};
-use runner_store::manifest::{self, Manifest, RunOrigin, RunStatus};
-use runner_store::run_dir::{self, CHECKPOINTS, LOG, METRICS, RunDir, SUMMARY, TOKENIZER};
+use runner_store::manifest::{self, ContinuedFrom, RunOrigin, RunStatus};
+use runner_store::run_dir::{self, CHECKPOINTS, LOG, METRICS, RunDir, TOKENIZER};
 use runner_store::summary::{RankSummary, Summary, headline, step_seconds};
 use runner_store::{Log, OpenedRecorder, Recorder, StoreError, time};
 
@@ -30,6 +28,7 @@ use crate::launch::{Faults, TrainingStart};
 use crate::observer::{RunEvent, RunObserver};
 use crate::outcome::{RunOutcome, RunReport};
 use crate::prepare::{Host, PreparedRun, load_state, thread_pool, training_resources};
+use crate::recorded_summary::{is_prediction_disturbed, planned_memory, report_nothing_to_do, summary_of_files};
 use crate::recording::Recording;
 use crate::run_error::RunError;
 use crate::session_facts::describe_session;
@@ -114,9 +113,10 @@ impl RunSession<'_> {
         warnings.extend(earlier.as_ref().err().map(|unreadable| format!("skipped: {unreadable}")));
         let session = describe_session(self.host, self.plan());
         if let Some(last) = run.manifest().described_sessions().last().filter(|_| !is_new) {
-            let began = "the run may end in other bits than without the interruption";
-            warnings.extend(fact_changes(last, &session).iter().map(|change| format!("{change}; {began}")));
+            let changes = fact_changes(last, &session).into_iter();
+            warnings.extend(changes.map(|change| format!("{change}; {}", change.consequence())));
         }
+        warnings.extend(run.manifest().continued_from.as_ref().filter(|_| is_new).and_then(describe_omissions));
         for warning in &warnings {
             log.line(&format!("warning: {warning}"))?;
             observer.observe(&RunEvent::Warning(warning));
@@ -125,7 +125,7 @@ impl RunSession<'_> {
         let text = describe_start(&run, is_new, from, steps);
         log.line(&text)?;
         let continued_from = run.manifest().continued_from.clone();
-        let first_step = continued_from.as_ref().map_or(0, |from| from.step);
+        let first_step = run.manifest().inherited_steps();
         // A session that was killed leaves no summary of its last step: the time in its steps counts.
         let wall_before = match earlier {
             // A summary of an older version counts the time of the steps before those of the run itself.
@@ -142,7 +142,7 @@ impl RunSession<'_> {
         let overrides = self.options.overrides.clone();
         let recorded = manifest::Session { started: time::now(), from_step: from, overrides, ..session };
         // Before the session begins: an error would leave it without an end.
-        let epoch = self.read_epoch_tally(&path)?;
+        let epoch = self.read_epoch_tally(&run)?;
         run.begin_session(self.host.git(), recorded)?;
         let started = Instant::now();
         let lines = EventLines::new(log_every);
@@ -244,10 +244,10 @@ impl RunSession<'_> {
         Ok(Checkpoints::open(&path.join(CHECKPOINTS), &plan.hash, keep)?.with_rows(plan.row_sequence()))
     }
 
-    /// The losses of the current epoch that the record in `path` has.
-    fn read_epoch_tally(&self, path: &Path) -> Result<EpochTally, StoreError> {
-        let totals = &self.plan().totals;
-        EpochTally::read(&path.join(METRICS), totals.steps, totals.epochs)
+    /// The losses of the current epoch that the record of `run` has.
+    fn read_epoch_tally(&self, run: &RunDir) -> Result<EpochTally, StoreError> {
+        let (totals, restarts) = (&self.plan().totals, run.manifest().data_restarts(self.plan()));
+        EpochTally::read(&run.path().join(METRICS), totals.steps, totals.epochs, restarts)
     }
 
     /// Trains from `resume_point`, or from the initial weights, to the end. When a rank's process is lost, the ranks are restarted from the
@@ -284,7 +284,7 @@ impl RunSession<'_> {
             let OpenedRecorder { recorder, resumed, warnings } = opened;
             recording.recorder = recorder;
             recording.tracking.restart(run.path());
-            recording.epoch = self.read_epoch_tally(run.path())?;
+            recording.epoch = self.read_epoch_tally(run)?;
             resume_point = resumed;
             let step = resume_point.as_ref().map_or(0, |checkpoint| checkpoint.step);
             recording.warn(format!(
@@ -425,73 +425,13 @@ impl RunSession<'_> {
     }
 }
 
-/// The summary of the run in `path`. One that cannot be read counts as missing, and `observer` receives a warning.
-pub(crate) fn read_summary_or_warn(path: &Path, observer: &mut dyn RunObserver) -> Option<Summary> {
-    run_dir::read_summary(path).unwrap_or_else(|unreadable| {
-        observer.observe(&RunEvent::Warning(&format!("skipped: {unreadable}")));
-        None
+/// The warning about the evaluations of the other run that the record leaves out; `None` if it has them all.
+fn describe_omissions(from: &ContinuedFrom) -> Option<String> {
+    let omitted = &from.omitted_evaluations;
+    (!omitted.is_empty()).then(|| {
+        let omitted = omitted.join(" and ");
+        format!("this run measures in another way than {}, so its record begins without that run's {omitted}", from.id)
     })
-}
-
-/// Reports to `observer` that the run in `path`, which other commands call `name`, has nothing left to do, and that it is up to date unless
-/// `is_damaged`.
-pub(crate) fn report_nothing_to_do(path: &Path, name: &str, is_damaged: bool, observer: &mut dyn RunObserver) {
-    let (summary, up_to_date) = (read_summary_or_warn(path, observer), !is_damaged);
-    let summary = summary.as_ref();
-    observer.observe(&RunEvent::End { run: path, name, summary, up_to_date, failed: false, interrupted: false });
-}
-
-/// Writes the summary of the finished run in `path` again, if it is missing or damaged, as far as other files have its numbers.
-pub(crate) fn restore_summary(path: &Path, manifest: &Manifest, observer: &mut dyn RunObserver) {
-    let problem = match run_dir::read_summary(path) {
-        Ok(Some(_)) => return,
-        Ok(None) => format!("{} is missing", path.join(SUMMARY).display()),
-        Err(unreadable) => unreadable.to_string(),
-    };
-    let restored = || {
-        // The metrics may be damaged as well.
-        let summary = Summary { metrics: None, ..summary_of_files(path, manifest, manifest.status)? };
-        RunDir::open(path)?.write_json(SUMMARY, &summary)
-    };
-    let result = match restored() {
-        Ok(()) => {
-            "written again from the metrics and the newest checkpoint, without peak memory and test result".to_owned()
-        }
-        Err(error) => format!("it could not be written again: {error}"),
-    };
-    observer.observe(&RunEvent::Warning(&format!("{problem}; {result}")));
-}
-
-/// The summary of the run in `path`, on which no process works, as far as other files have its numbers.
-fn summary_of_files(path: &Path, manifest: &Manifest, status: RunStatus) -> Result<Summary, StoreError> {
-    let (folder, metrics) = (path.join(CHECKPOINTS), path.join(METRICS));
-    let newest = checkpoint::saved_steps(&folder)?.last().copied();
-    let saved = newest.and_then(|step| checkpoint::recorded_position(&folder, step));
-    let hash = newest.and_then(|step| checkpoint::recorded_hash(&folder, step));
-    let (final_hash, weights_hash) = hash.map(|hash| (hash.state, hash.weights)).unzip();
-    let continued_from = manifest.continued_from.as_ref();
-    let plan = stored_plan::as_written(path);
-    Ok(Summary {
-        id: manifest.id.clone(),
-        status,
-        steps_total: manifest.steps,
-        wall_seconds: step_seconds(&metrics, continued_from.map_or(0, |from| from.step))?,
-        predicted_step_ms: plan.as_ref().and_then(|plan| Some(plan.forecast.as_ref()?.step_seconds * 1e3)),
-        is_prediction_disturbed: plan.as_ref().is_some_and(is_prediction_disturbed),
-        planned_memory_bytes: plan.as_ref().map_or(0, planned_memory),
-        final_hash,
-        weights_hash,
-        ..Summary::from_metrics(&metrics, continued_from, saved.as_ref())?
-    })
-}
-
-fn is_prediction_disturbed(plan: &Plan) -> bool {
-    plan.forecast.as_ref().is_some_and(|forecast| forecast.basis == ForecastBasis::Disturbed)
-}
-
-/// The planned memory of all ranks.
-fn planned_memory(plan: &Plan) -> u64 {
-    plan.ranks.iter().map(|rank| rank.memory.total()).fold(0, u64::saturating_add)
 }
 
 /// The first line of a session.

@@ -7,6 +7,7 @@ use runner_compute::kernels::cpu::simd::{instruction_set, matmul_instruction_set
 use runner_machine::host::Machine;
 use runner_machine::numa::NumaNodes;
 use runner_machine::platform::{CpuInstructions, Platform, gpus_and_libraries};
+use runner_spec::data::TEXT_READING_RULE;
 use runner_spec::experiment::Precision;
 use runner_spec::plan::Plan;
 use runner_spec::program::Device;
@@ -34,6 +35,7 @@ pub fn describe_session(host: &Host, plan: &Plan) -> Session {
         machine: Machine::detect(),
         environment,
         platform: Some(detect_platform(host, plan)),
+        text_reading_rule: Some(TEXT_READING_RULE),
         ..Session::default()
     }
 }

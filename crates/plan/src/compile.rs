@@ -39,6 +39,20 @@ const UNUSED_VOCABULARY_FACTOR: usize = 2;
 /// # Errors
 /// If experiment, data and machine do not fit one another: in the file's vocabulary, with the arithmetic.
 pub fn compile(experiment: &Experiment, data: &DataFacts, cluster: &ClusterFacts) -> Result<Plan> {
+    compile_continuation(experiment, data, cluster, 0)
+}
+
+/// [`compile`] for a run that begins with the checkpoint of another run, which did the first `inherited_steps`: warnings are about the steps
+/// after them.
+///
+/// # Errors
+/// Those of [`compile`].
+pub fn compile_continuation(
+    experiment: &Experiment,
+    data: &DataFacts,
+    cluster: &ClusterFacts,
+    inherited_steps: u64,
+) -> Result<Plan> {
     let mut notes = Vec::new();
     let model = model_spec(experiment, data)?;
     notes.extend(data.weights.as_ref().and_then(|w| vocabulary_note(w.vocab_size, model.vocab_size)));
@@ -67,7 +81,7 @@ pub fn compile(experiment: &Experiment, data: &DataFacts, cluster: &ClusterFacts
     let steps = run_steps(&experiment.train, &row_sequence, sequences, length)?;
     let schedule = lr_schedule(experiment, steps, row_sequence.epoch_rows())?;
     warnings.extend(warn_of_unfinished_decay(&experiment.schedule.decay, &schedule, steps));
-    warnings.extend(warn_of_zero_rates(&schedule, steps));
+    warnings.extend(warn_of_zero_rates(&schedule, inherited_steps, steps));
     let eval = eval_spec(experiment, data, micro_batch, &mut notes)?;
     let mesh = ranks::mesh(&experiment.parallel, sequences)?;
     let periodic = periodic(experiment, &eval, mesh)?;

@@ -2,25 +2,17 @@
 
 use std::ops::Range;
 
-use crate::error::{Result, refuse};
-use runner_spec::experiment::{Decay, DecayTarget, Experiment, ScheduleStart, StepDecay};
+use crate::error::{PlanError, Result, refuse};
+use runner_spec::experiment::{Decay, DecayTarget, Experiment, StepDecay};
 use runner_spec::format::count;
 use runner_spec::program::{LrDecay, LrSchedule};
 
 /// The schedule with its open lengths filled in from the run's; `epoch` is the rows of one.
 pub(crate) fn lr_schedule(experiment: &Experiment, steps: u64, epoch: u64) -> Result<LrSchedule> {
     let warmup = experiment.schedule.warmup;
-    let ScheduleStart::Step(start) = experiment.schedule.start else {
-        refuse!("schedule.start", "`fork` is the step at which a fork begins, and this run is not a fork");
-    };
+    let wrong = |(message, help): (String, String)| PlanError::value("schedule.start", format!("{message}: {help}"));
+    let start = experiment.schedule.start_step(Some(steps)).map_err(wrong)?;
     let decay_start = start.saturating_add(warmup.steps);
-    if start > 0 && decay_start > steps {
-        refuse!(
-            "schedule.start",
-            "the schedule starts at step {start} with {} steps of warmup, and the run has {steps} steps: make it longer, or start earlier",
-            warmup.steps
-        );
-    }
     if warmup.steps > steps {
         let train = &experiment.train;
         let from = match (train.epochs, train.tokens) {
@@ -62,12 +54,13 @@ pub(crate) fn lr_schedule(experiment: &Experiment, steps: u64, epoch: u64) -> Re
     Ok(LrSchedule { peak, start, warmup_steps: warmup.steps, warmup_from: warmup.from, decay })
 }
 
-/// Warnings of steps whose learning rate is 0, in a run of `steps` steps.
-pub(crate) fn warn_of_zero_rates(schedule: &LrSchedule, steps: u64) -> impl Iterator<Item = String> {
-    schedule.zero_rate_steps(steps).into_iter().map(|zero| describe_zero_rates(schedule, &zero))
+/// Warnings of steps whose learning rate is 0, in a run of `steps` steps that inherited the first of them.
+pub(crate) fn warn_of_zero_rates(schedule: &LrSchedule, inherited: u64, steps: u64) -> impl Iterator<Item = String> {
+    let own = schedule.zero_rate_steps(steps).into_iter().filter(move |zero| zero.end > inherited);
+    own.map(move |zero| describe_zero_rates(schedule, &zero, inherited))
 }
 
-fn describe_zero_rates(schedule: &LrSchedule, zero: &Range<u64>) -> String {
+fn describe_zero_rates(schedule: &LrSchedule, zero: &Range<u64>, inherited: u64) -> String {
     if zero.start < schedule.decay_start() {
         let step = count(zero.end);
         return format!(
@@ -75,14 +68,18 @@ fn describe_zero_rates(schedule: &LrSchedule, zero: &Range<u64>) -> String {
         );
     }
     let (start, end) = (count(schedule.decay_start()), count(zero.start));
-    let which = match zero.end - zero.start {
+    let first = zero.start.max(inherited);
+    let which = match zero.end - first {
         1 => format!("in step {}, which changes no weights", count(zero.end)),
-        _ => format!("in steps {} to {}, which change no weights", count(zero.start + 1), count(zero.end)),
+        _ => format!("in steps {} to {}, which change no weights", count(first + 1), count(zero.end)),
     };
-    format!(
-        "the learning rate is 0 {which}: the decay begins after step {start} and ends at step {end}; set schedule.start to decay later, \
-         or end the run at step {end}"
-    )
+    let advice = if zero.start < inherited {
+        "`--set schedule.start=fork` counts from the fork, and `--cooldown N` decays from the rate of the checkpoint"
+            .to_owned()
+    } else {
+        format!("set schedule.start to decay later, or end the run at step {end}")
+    };
+    format!("the learning rate is 0 {which}: the decay begins after step {start} and ends at step {end}; {advice}")
 }
 
 /// A warning that the decay of a run of `steps` steps ends after the run.

@@ -36,7 +36,7 @@ pub mod topology;
 #[cfg(test)]
 mod tests;
 
-pub use compile::compile;
+pub use compile::{compile, compile_continuation};
 pub use devices::{check_devices, device_for_reading};
 pub use error::PlanError;
 pub use memory_shortage::suggest_change_for_rank;

@@ -26,6 +26,15 @@ pub struct DataFacts {
     pub joins_documents: bool,
 }
 
+/// The number of the rule by which this version reads text for evaluations, samples and tokenizers. It grows when the same text gives other
+/// tokens. Sessions record it; those before rule 2 recorded none.
+///
+/// - Rule 1: a context and an ending of multiple choice are encoded one by one, nothing is put in front of a text, and a tokenizer's folder
+///   does not name special tokens.
+/// - Rule 2: a context and its ending are encoded together, a text begins as padded rows of training do, and the end of text that the files
+///   beside a `tokenizer.json` name counts.
+pub const TEXT_READING_RULE: u32 = 2;
+
 /// The warning about [`DataFacts::joins_documents`].
 pub const NO_SEPARATOR: &str = "the tokenizer has no end-of-text token: nothing separates the documents; name one as `eos_token` in a \
                                 tokenizer_config.json beside its tokenizer.json, or choose a tokenizer that has one";

@@ -48,6 +48,13 @@ impl Plan {
     pub fn row_sequence(&self) -> Option<RowSequence> {
         Some(self.ranks.first()?.program.batch.row_sequence(self.data.train.rows))
     }
+
+    /// The number of rows of the validation split that an evaluation reads; `None` without a split.
+    pub fn validation_rows(&self) -> Option<u64> {
+        let program = &self.ranks.first()?.program;
+        let rows = program.eval.loss?.rows(program.batch.micro_batch);
+        Some(rows.min(self.data.validation.as_ref()?.rows))
+    }
 }
 
 /// The run as a whole. Tokens count padding: they are positions computed.

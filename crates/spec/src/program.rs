@@ -113,6 +113,14 @@ impl OptimizerSpec {
             Self::Sgd { momentum } => usize::from(momentum != 0.0),
         }
     }
+
+    /// The name in the file.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::AdamW { .. } => "adamw",
+            Self::Sgd { .. } => "sgd",
+        }
+    }
 }
 
 /// Consecutive blocks of the model's list, from `start` to before `end`. Block 0 is the embedding, 1 … layers are the layers, layers + 1

@@ -1,4 +1,4 @@
-//! The facts about a session on which the bits of its numbers depend, besides its plan: program, processor, GPUs, libraries and variables.
+//! The facts about a session on which the bits of its numbers depend, besides its plan: program, how it reads text, processor, GPUs, libraries and variables.
 //! `resume`, `reproduce` and `diff` compare them.
 
 use std::fmt;
@@ -22,8 +22,11 @@ pub struct BitFact {
 /// The name of the fact about environment variables.
 pub const VARIABLES: &str = "variables";
 
+/// The name of the fact about how text is read, on which evaluations and samples depend, and no step of training.
+pub const TEXT_READING: &str = "text reading";
+
 /// All facts, in the order in which they are shown.
-pub const BIT_FACTS: [BitFact; 13] = [
+pub const BIT_FACTS: [BitFact; 14] = [
     BitFact {
         name: "program",
         parts: |session| {
@@ -35,6 +38,11 @@ pub const BIT_FACTS: [BitFact; 13] = [
         name: "sources",
         parts: |session| of_platform(session, |p| p.source_hash.as_deref().map(|hash| short_hash(hash).to_owned())),
         meaning: "the program differs, and may compute in another order",
+    },
+    BitFact {
+        name: TEXT_READING,
+        parts: |session| Some(vec![format!("rule {}", session.text_reading())]),
+        meaning: "multiple choice, prompts and contexts of padded rows, and tokenizers whose folder names an end of text have other tokens",
     },
     BitFact {
         name: "target",
@@ -161,6 +169,17 @@ pub struct FactChange {
     pub meaning: &'static str,
 }
 
+impl FactChange {
+    /// What the change means for a run that is resumed.
+    pub fn consequence(&self) -> &'static str {
+        if self.name == TEXT_READING {
+            "evaluations and samples before and after it may not compare"
+        } else {
+            "the run may end in other bits than without the interruption"
+        }
+    }
+}
+
 impl fmt::Display for FactChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}, was {}: {}", self.name, self.is, self.was, self.meaning)
@@ -213,6 +232,18 @@ mod tests {
         assert!(said[1].starts_with("GPUs: H200, 80.0 GiB, compute capability 9.0, was 2 × H100, "), "{}", said[1]);
         assert!(said[2].starts_with("cuBLASLt: 13.1.0, was 13.0.0: "));
         assert!(said[3].starts_with("variables: CUDA_X=2, was CUDA_X=1: "), "{}", said[3]);
+    }
+
+    #[test]
+    fn sessions_without_a_rule_of_reading_text_had_the_first_one() {
+        let rule = |text_reading_rule| Session { version: "1".to_owned(), text_reading_rule, ..Session::default() };
+        assert_eq!(fact_changes(&rule(None), &rule(Some(1))), []);
+        let changes = fact_changes(&rule(None), &rule(Some(2)));
+        assert!(
+            changes[0].to_string().starts_with("text reading: rule 2, was rule 1: multiple choice, "),
+            "{changes:?}"
+        );
+        assert_eq!(changes[0].consequence(), "evaluations and samples before and after it may not compare");
     }
 
     #[test]

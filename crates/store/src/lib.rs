@@ -8,6 +8,7 @@ pub mod catalog;
 pub mod checkpoint;
 pub mod error;
 pub mod files;
+pub mod inherited_evaluations;
 pub mod lines;
 pub mod lock;
 pub mod log;

@@ -1,5 +1,6 @@
 //! Files of one JSON object per line: appended to while a run trains, cut back when it resumes from a checkpoint.
 
+use std::borrow::Cow;
 use std::fs::{self, File, Metadata};
 use std::io::{BufRead, BufReader, BufWriter, ErrorKind, Read, Write};
 use std::os::unix::fs::MetadataExt as _;
@@ -90,25 +91,36 @@ impl LineFile {
 /// Removes the lines of `path` that are later than `step`, and damaged ones; without a step, all lines. The file is replaced
 /// atomically, and only if there is something to remove. A missing file counts as empty.
 pub fn cut_after_step(path: &Path, step: Option<u64>) -> Result<LineCounts, StoreError> {
-    let counts = copy_lines(path, std::io::sink(), step)?;
+    let counts = copy_lines(path, std::io::sink(), step, |line| line.into())?;
     if counts.dropped + counts.damaged > 0 {
         let temporary = temporary_file(parent_folder(path)).map_err(StoreError::io("rewriting", path))?;
-        copy_lines(path, temporary.as_file(), step)?;
+        copy_lines(path, temporary.as_file(), step, |line| line.into())?;
         put_in_place(temporary, path, true).map_err(StoreError::io("rewriting", path))?;
     }
     Ok(counts)
 }
 
-/// Copies the lines of `from` that are not later than `step` to the new file `to`, without damaged ones.
-pub fn copy_through_step(from: &Path, to: &Path, step: u64) -> Result<LineCounts, StoreError> {
+/// Copies the lines of `from` that are not later than `step` to the new file `to`, without damaged ones. `edit` returns the bytes to write for
+/// a line.
+pub fn copy_through_step(
+    from: &Path,
+    to: &Path,
+    step: u64,
+    edit: impl Fn(&[u8]) -> Cow<'_, [u8]>,
+) -> Result<LineCounts, StoreError> {
     let file = File::create_new(to).map_err(StoreError::io("writing", to))?;
-    let counts = copy_lines(from, &file, Some(step))?;
+    let counts = copy_lines(from, &file, Some(step), edit)?;
     file.sync_all().map_err(StoreError::io("writing", to))?;
     Ok(counts)
 }
 
-/// Writes the whole lines of `path` that are not later than `step` to `out`, and counts all lines.
-fn copy_lines(path: &Path, out: impl Write, step: Option<u64>) -> Result<LineCounts, StoreError> {
+/// Writes the whole lines of `path` that are not later than `step` to `out`, as `edit` returns them, and counts all lines.
+fn copy_lines(
+    path: &Path,
+    out: impl Write,
+    step: Option<u64>,
+    edit: impl Fn(&[u8]) -> Cow<'_, [u8]>,
+) -> Result<LineCounts, StoreError> {
     let mut out = BufWriter::new(out);
     let (mut counts, mut train) = (LineCounts::default(), StepCoverage::default());
     let mut lines = LineReader::open(path)?;
@@ -120,7 +132,7 @@ fn copy_lines(path: &Path, out: impl Write, step: Option<u64>) -> Result<LineCou
                 if head.kind.as_deref() == Some("train") {
                     train.add(head.step);
                 }
-                out.write_all(line).map_err(StoreError::io("rewriting", path))?;
+                out.write_all(&edit(line)).map_err(StoreError::io("rewriting", path))?;
             }
             Ok(_) => counts.dropped += 1,
             Err(_) => counts.damaged += 1,
@@ -250,13 +262,13 @@ mod tests {
         let text = "{\"kind\":\"train\",\"step\":1}\n{\"step\":2}\nrubbish\n{\"step\":3}\n{\"step\":2";
         fs::write(&from, text).unwrap();
         assert_eq!(
-            copy_through_step(&from, &to, 2).unwrap(),
+            copy_through_step(&from, &to, 2, |line| line.into()).unwrap(),
             LineCounts { lines: 2, train: 1, dropped: 1, damaged: 2, repeated: 0 }
         );
         assert_eq!(fs::read_to_string(&to).unwrap(), "{\"kind\":\"train\",\"step\":1}\n{\"step\":2}\n");
         assert_eq!(fs::read_to_string(&from).unwrap(), text);
-        assert!(copy_through_step(&from, &to, 2).is_err(), "never over another file");
-        copy_through_step(&dir.path().join("none"), &dir.path().join("c"), 2).unwrap();
+        assert!(copy_through_step(&from, &to, 2, |line| line.into()).is_err(), "never over another file");
+        copy_through_step(&dir.path().join("none"), &dir.path().join("c"), 2, |line| line.into()).unwrap();
         assert_eq!(fs::read_to_string(dir.path().join("c")).unwrap(), "");
     }
 

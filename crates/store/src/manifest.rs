@@ -10,6 +10,7 @@ use runner_machine::platform::Platform;
 use runner_spec::data::{DataFacts, DataPart};
 use runner_spec::mesh::Mesh;
 use runner_spec::plan::Plan;
+use runner_spec::program::DataPosition;
 use runner_spec::serde_defaults::is_default;
 
 /// Version of the run directory's layout.
@@ -80,7 +81,7 @@ pub struct Manifest {
 }
 
 /// The run whose checkpoint a run began with.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ContinuedFrom {
     /// The other run's id and plan.
     pub id: String,
@@ -89,6 +90,12 @@ pub struct ContinuedFrom {
     /// Valid tokens that it had seen; `None` in records of older versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens: Option<u64>,
+    /// The evaluations of the other run that the record leaves out, with the reasons. Records of older versions have them all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub omitted_evaluations: Vec<String>,
+    /// The inherited steps after which the training data was read from its first row again, ascending.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub data_restarts: Vec<u64>,
 }
 
 /// The run from which `fork` or `reproduce` made this run.
@@ -191,6 +198,16 @@ pub struct Session {
     /// `None` in records of older versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub platform: Option<Platform>,
+    /// [`TEXT_READING_RULE`](runner_spec::data::TEXT_READING_RULE) of the program; `None` in records of versions with rule 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub text_reading_rule: Option<u32>,
+}
+
+impl Session {
+    /// The number of the rule by which it read text.
+    pub fn text_reading(&self) -> u32 {
+        self.text_reading_rule.unwrap_or(1)
+    }
 }
 
 impl Manifest {
@@ -216,6 +233,25 @@ impl Manifest {
     /// do not count.
     pub fn stands_for_its_plan(&self) -> bool {
         !matches!(self.origin, Some(RunOrigin::Fork { step: Some(_), .. } | RunOrigin::Reproduction { .. }))
+    }
+
+    /// The steps that other runs did, whose checkpoint this one began with.
+    pub fn inherited_steps(&self) -> u64 {
+        self.continued_from.as_ref().map_or(0, |from| from.step)
+    }
+
+    /// The steps after which this run, of the plan `plan`, and those before it read the training data from its first row again, ascending.
+    pub fn data_restarts(&self, plan: &Plan) -> Vec<u64> {
+        let position = plan.ranks.first().and_then(|rank| rank.program.batch.position);
+        let own = position.filter(DataPosition::is_first_row).map(|position| position.step);
+        let mut restarts = self.continued_from.as_ref().map_or_else(Vec::new, |from| from.data_restarts.clone());
+        restarts.extend(own.filter(|own| !restarts.contains(own)));
+        restarts
+    }
+
+    /// The number of the rule by which the first session read text: that of the run's tokenizer and items.
+    pub fn text_reading(&self) -> u32 {
+        self.sessions.first().map_or(1, Session::text_reading)
     }
 
     /// The sessions, each with version and machine. A run of an older format recorded them once, for its newest session.

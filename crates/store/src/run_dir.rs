@@ -2,6 +2,7 @@
 //!
 //! It is built under another name and renamed, so a folder of that name always has all of its first files.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
@@ -15,15 +16,17 @@ use super::files::{
     check_format, file_name, indented_json, read_sealed_json, read_sealed_json_if_present, sealed_json, sync_dir,
     write_atomic, write_sealed_json,
 };
+use super::inherited_evaluations::EvaluationChanges;
 use super::lines::copy_through_step;
 use super::lock::RunLock;
 use super::manifest::{ContinuedFrom, FORMAT, Manifest, Session};
+use super::metrics::MetricLine;
 use super::own_files::{foreign_path_in_run, foreign_path_in_sweep};
 use super::summary::Summary;
 use super::time;
 use runner_files::{TempDir, create_dir_all, is_temporary_name, leftovers, remove_all, temporary_dir, write_atomic_as};
 use runner_machine::host::Git;
-use runner_spec::format::short_hash;
+use runner_spec::format::{json_bytes, short_hash};
 use runner_spec::plan::Plan;
 
 pub const EXPERIMENT: &str = "experiment.yaml";
@@ -393,23 +396,33 @@ impl RunDir {
 fn copy_beginning(to: &Path, ours: &Plan, from: &BeginningCheckpoint<'_>) -> Result<ContinuedFrom, StoreError> {
     let other = read_manifest(from.path)?;
     let checkpoints = Checkpoints::open(&to.join(CHECKPOINTS), &ours.hash, 1)?.with_rows(ours.row_sequence());
-    let measured = same_validation(ours, from.plan);
-    let (step, _) = checkpoints.adopt(&from.path.join(CHECKPOINTS), from.which, measured)?;
+    let changes = EvaluationChanges::between(from.plan, ours);
+    let (step, _) = checkpoints.adopt(&from.path.join(CHECKPOINTS), from.which, changes.keeps_loss())?;
     let tokens = recorded_position(&to.join(CHECKPOINTS), step).map(|saved| saved.tokens);
-    for name in [METRICS, SAMPLES] {
-        copy_through_step(&from.path.join(name), &to.join(name), step)?;
-    }
-    Ok(ContinuedFrom { id: other.id, step, plan_hash: other.plan_hash, tokens })
+    let copy = |name: &str| (from.path.join(name), to.join(name));
+    let ((metrics, new_metrics), (samples, new_samples)) = (copy(METRICS), copy(SAMPLES));
+    copy_through_step(&metrics, &new_metrics, step, |line| inherited_line(line, &changes))?;
+    copy_through_step(&samples, &new_samples, step, |line| line.into())?;
+    let (omitted_evaluations, data_restarts) = (changes.describe(), inherited_restarts(&other, from.plan, step));
+    Ok(ContinuedFrom { id: other.id, step, plan_hash: other.plan_hash, tokens, omitted_evaluations, data_restarts })
 }
 
-/// True if validation losses of both plans are over the same rows.
-fn same_validation(a: &Plan, b: &Plan) -> bool {
-    let rows = |plan: &Plan| {
-        let program = &plan.ranks.first()?.program;
-        let read = program.eval.loss?.rows(program.batch.micro_batch);
-        Some(read.min(plan.data.validation.as_ref()?.rows))
-    };
-    a.data.validation == b.data.validation && rows(a) == rows(b)
+/// The part of a line of metrics that is inherited: all of it, except for evaluations that are measured in another way.
+fn inherited_line<'a>(line: &'a [u8], changes: &EvaluationChanges) -> Cow<'a, [u8]> {
+    match serde_json::from_slice(line) {
+        Ok(MetricLine::Eval(eval)) if *changes != EvaluationChanges::default() => {
+            let part = changes.inherited_part(eval).map(MetricLine::Eval);
+            part.map_or_else(Vec::new, |part| [json_bytes(&part), b"\n".to_vec()].concat()).into()
+        }
+        _ => line.into(),
+    }
+}
+
+/// The steps up to `step` after which the run `other`, of the plan `plan`, or a run before it read the training data from its first row.
+fn inherited_restarts(other: &Manifest, plan: &Plan, step: u64) -> Vec<u64> {
+    let mut restarts = other.data_restarts(plan);
+    restarts.retain(|restart| *restart <= step);
+    restarts
 }
 
 /// Removes the folders that [`stale_folders`] finds. One that cannot be removed stays: it does no harm.

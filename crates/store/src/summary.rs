@@ -302,7 +302,7 @@ mod tests {
         let best = summary.best_eval.map(|best| (best.step, best.val_loss));
         assert_eq!((summary.steps, summary.tokens, best), (3, 35, Some((1, Some(1.5)))));
         assert_eq!(summary.inherited, None);
-        let from = ContinuedFrom { id: "other".into(), step: 2, plan_hash: String::new(), tokens: Some(25) };
+        let from = ContinuedFrom { id: "other".into(), step: 2, tokens: Some(25), ..ContinuedFrom::default() };
         let continued = Summary::from_metrics(&path, Some(&from), Some(&saved)).unwrap();
         // Step 3 is its own, of 10 tokens; the checkpoint of step 2 had seen 25.
         assert_eq!((continued.steps, continued.tokens, continued.own_steps().0), (3, 10, 1));

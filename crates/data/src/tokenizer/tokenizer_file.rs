@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::folder_tokens::FolderTokens;
 use super::library::LibraryTokenizer;
+use super::make::load_tokenizer;
 use super::text_tokenizer::{Encoder, TextTokenizer};
 use super::word_vocabulary::WordVocabulary;
 use crate::error::{DataError, Result};
@@ -113,7 +114,8 @@ impl TextTokenizer {
     }
 
     /// [`read_recorded`](Self::read_recorded) where the recorded tokenizer is needed in place of `named`: a file that `named` is made from is
-    /// gone, or it is on the hub, which then need not be asked. `None` if it is not needed.
+    /// gone; it is on the hub, which then need not be asked; or the run read the file alone, and files beside it now name an end of text.
+    /// `None` if it is not needed.
     ///
     /// # Errors
     /// If the file is needed, and is damaged or cannot be read.
@@ -126,6 +128,12 @@ impl TextTokenizer {
         let (reason, advice) = match named {
             _ if is_gone => ("the tokenizer's files are gone, and ", "restore the tokenizer's files or this copy"),
             Tokenizer::Hub(_) => ("", "remove this copy, and the tokenizer is read from the hub"),
+            Tokenizer::File(file) if is_file_alone(file, hash) => {
+                if load_tokenizer(named).is_ok_and(|read| read.hash() == hash) {
+                    return Ok(None);
+                }
+                ("the run read its tokenizer without the files beside it, and ", "restore this copy")
+            }
             _ => return Ok(None),
         };
         Self::read_recorded(path, hash).map_err(|error| {
@@ -133,6 +141,11 @@ impl TextTokenizer {
             DataError::setting("data.tokenizer", message)
         })
     }
+}
+
+/// True if `hash` is that of the file `path` without the files beside it.
+fn is_file_alone(path: &Path, hash: &str) -> bool {
+    read_regular(path).is_ok_and(|bytes| blake3::hash(&bytes).to_hex().as_str() == hash)
 }
 
 /// The value of `TokenizerFile::blake3`.

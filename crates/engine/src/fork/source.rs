@@ -5,7 +5,7 @@ use std::path::Path;
 
 use runner_lab::stored_plan;
 use runner_spec::data::DataFacts;
-use runner_spec::experiment::Experiment;
+use runner_spec::experiment::{Experiment, Layout};
 use runner_spec::format::{count, counted};
 use runner_spec::plan::{Plan, Totals};
 use runner_spec::program::{DataPosition, LrSchedule, OptimizerSpec, Program, RowOrder, RowSequence};
@@ -25,6 +25,8 @@ pub(super) struct ForkSource {
     pub(super) plan: Plan,
     pub(super) step: u64,
     position: DataPosition,
+    /// The tokens that its steps counted, without padding; `None` if the checkpoint cannot be read.
+    tokens: Option<u64>,
 }
 
 /// The position in the training data of a fork.
@@ -44,10 +46,10 @@ impl ForkSource {
     /// If the plan is missing or damaged.
     pub(super) fn read(path: &Path, id: &str, step: u64) -> Result<Self, EngineError> {
         let plan = stored_plan::read(path)?;
-        let recorded = checkpoint::recorded_position(&path.join(CHECKPOINTS), step).and_then(|saved| saved.data);
+        let saved = checkpoint::recorded_position(&path.join(CHECKPOINTS), step);
         let planned = || plan.row_sequence().map(|rows| rows.position_after(step));
-        let position = recorded.or_else(planned).unwrap_or_default();
-        Ok(Self { id: id.to_owned(), plan, step, position })
+        let position = saved.as_ref().and_then(|saved| saved.data).or_else(planned).unwrap_or_default();
+        Ok(Self { id: id.to_owned(), plan, step, position, tokens: saved.map(|saved| saved.tokens) })
     }
 
     fn program(&self) -> Option<&Program> {
@@ -75,11 +77,9 @@ impl ForkSource {
                  checkpoint"
             )));
         }
-        let optimizer = match self.program().map(|program| program.optimizer) {
-            Some(OptimizerSpec::Sgd { .. }) => "optimizer.sgd.lr",
-            _ => "optimizer.adamw.lr",
-        };
-        let own = [optimizer, "schedule", "train.steps", "train.epochs", "train.tokens"];
+        let optimizer = self.program().map_or("adamw", |program| program.optimizer.name());
+        let optimizer = &format!("optimizer.{optimizer}.lr");
+        let own = [optimizer.as_str(), "schedule", "train.steps", "train.epochs", "train.tokens"];
         let is_below = |a: &str, b: &str| a == b || a.strip_prefix(b).is_some_and(|rest| rest.starts_with('.'));
         let mut given = overrides.iter().map(|set| set.split('=').next().unwrap_or(set).trim());
         if let Some(key) = given.find(|key| own.iter().any(|own| is_below(key, own) || is_below(own, key))) {
@@ -125,9 +125,10 @@ impl ForkSource {
         ForkPosition { position: known.unwrap_or(Some(self.position)), reordered_by }
     }
 
-    /// What a fork of the plan `new` begins with and adds, a line for each.
-    pub(super) fn describe_fork(&self, new: &Plan, position: &ForkPosition) -> Vec<String> {
-        let Self { id, plan, step, position: read } = self;
+    /// What a fork with the settings `experiment`, of the plan `new`, begins with and adds, a line for each. Tokens are those that the loss
+    /// counts, as in the record.
+    pub(super) fn describe_fork(&self, experiment: &Experiment, new: &Plan, position: &ForkPosition) -> Vec<String> {
+        let Self { id, plan, step, position: read, tokens: inherited } = self;
         let (Some(old), Some(rows)) = (self.program(), new.row_sequence()) else { return Vec::new() };
         let schedule = schedule_of(new);
         let next = rows.position_after(*step);
@@ -154,47 +155,76 @@ impl ForkSource {
             rate(schedule.map_or(0.0, |schedule| schedule.rate(*step))),
             rate(self.rate())
         ));
+        let optimizer = new.ranks.first().map(|rank| rank.program.optimizer);
+        lines.extend(optimizer.and_then(|new| describe_moments(old.optimizer, new, id)));
         let Totals { steps, tokens, .. } = new.totals;
+        let at_most = if matches!(experiment.data.layout, Layout::Padded { .. }) { "at most " } else { "" };
         lines.push(format!(
-            "steps {} to {}: {}, {} tokens; inherited: {}, {} tokens",
+            "steps {} to {}: {}, {at_most}{} tokens; inherited: {}, {} tokens",
             count(step + 1),
             count(steps),
             counted(steps.saturating_sub(*step), "step"),
             count(tokens.saturating_sub(next.tokens)),
             counted(*step, "step"),
-            count(next.tokens),
+            inherited.map_or_else(|| "unknown".to_owned(), count),
         ));
         lines
     }
 
-    /// Warnings of the learning rates that a fork of the plan `new` has.
-    pub(super) fn warn_of_rates(&self, new: &Plan) -> Vec<String> {
-        let Some(schedule) = schedule_of(new) else { return Vec::new() };
-        let (step, was, is) = (self.step, self.rate(), schedule.rate(self.step));
-        let advice = format!(
-            "`--set schedule.start=fork` counts from the fork, and `--cooldown N` decays from the rate of {}",
-            self.id
-        );
-        let zero = schedule.zero_rate_steps(new.totals.steps).into_iter().find(|zero| zero.end > step);
-        if let Some(zero) = zero {
-            let (first, last) = (count(zero.start.max(step) + 1), count(zero.end));
-            let start = count(schedule.start);
-            return vec![format!(
-                "the fork trains steps {first} to {last} at a learning rate of 0, because its schedule counts from step {start}: {advice}"
-            )];
-        }
+    /// The warning that the learning rate jumps at a fork of the plan `new`. The plan itself warns of rates of 0.
+    pub(super) fn warn_of_jump(&self, new: &Plan) -> Option<String> {
+        let (was, is) = (self.rate(), schedule_of(new)?.rate(self.step));
         let (low, high) = (was.min(is), was.max(is));
-        if high <= JUMP_FACTOR * low {
-            return Vec::new();
+        if is == 0.0 || high <= JUMP_FACTOR * low {
+            return None;
         }
         let factor = if low > 0.0 { format!(", by a factor of {:.3}", high / low) } else { String::new() };
-        vec![format!("the learning rate jumps at the fork from {} to {}{factor}: {advice}", rate(was), rate(is),)]
+        Some(format!(
+            "the learning rate jumps at the fork from {} to {}{factor}: `--set schedule.start=fork` counts from the fork, and \
+             `--cooldown N` decays from the rate of {}",
+            rate(was),
+            rate(is),
+            self.id
+        ))
     }
 }
 
 /// The schedule of the plan `new`.
 fn schedule_of(new: &Plan) -> Option<&LrSchedule> {
     new.ranks.first().map(|rank| &rank.program.schedule)
+}
+
+/// What a fork from `old`, the optimizer of the run `id`, to `new` does with the moments of the checkpoint; `None` if it uses them as that
+/// run does.
+fn describe_moments(old: OptimizerSpec, new: OptimizerSpec, id: &str) -> Option<String> {
+    if old == new || old.moments() == 0 {
+        return None;
+    }
+    let changes = match (old, new) {
+        (
+            OptimizerSpec::AdamW { beta1, beta2, eps, weight_decay, decays },
+            OptimizerSpec::AdamW {
+                beta1: own1,
+                beta2: own2,
+                eps: own_eps,
+                weight_decay: own_decay,
+                decays: own_decays,
+            },
+        ) => vec![
+            ("optimizer.adamw.betas", format!("{:?}", [own1, own2]), format!("{:?}", [beta1, beta2])),
+            ("optimizer.adamw.eps", format!("{own_eps:?}"), format!("{eps:?}")),
+            ("optimizer.adamw.weight_decay", format!("{own_decay:?}"), format!("{weight_decay:?}")),
+            ("optimizer.adamw.decays", format!("{own_decays:?}").to_lowercase(), format!("{decays:?}").to_lowercase()),
+        ],
+        (OptimizerSpec::Sgd { momentum: was }, OptimizerSpec::Sgd { momentum: is }) => {
+            vec![("optimizer.sgd.momentum", format!("{is:?}"), format!("{was:?}"))]
+        }
+        _ => vec![("optimizer", new.name().to_owned(), old.name().to_owned())],
+    };
+    let changes = changes.into_iter().filter(|(_, is, was)| is != was);
+    let changes: Vec<String> = changes.map(|(key, is, was)| format!("{key} is {is}, was {was}")).collect();
+    let kept = if new.moments() == 0 { "are dropped, because the new optimizer has none" } else { "are kept" };
+    Some(format!("{}; the optimizer's moments of {id} {kept}", changes.join("; ")))
 }
 
 /// A learning rate as it is shown: `6e-4`.

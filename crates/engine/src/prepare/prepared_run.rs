@@ -41,18 +41,19 @@ impl PreparedInputs {
         Ok(Self { prepared, cluster, pool })
     }
 
-    /// Plans `experiment`, which has these inputs.
+    /// Plans `experiment`, which has these inputs. Other runs did the first `inherited_steps`.
     ///
     /// # Errors
     /// If it cannot be planned.
     pub(crate) fn plan(
         self,
         experiment: &Experiment,
+        inherited_steps: u64,
         observer: &mut dyn RunObserver,
     ) -> Result<PreparedRun, EngineError> {
         let Self { prepared, cluster, pool } = self;
         let started = Instant::now();
-        let plan = runner_plan::compile(experiment, &prepared.facts, &cluster)?;
+        let plan = runner_plan::compile_continuation(experiment, &prepared.facts, &cluster, inherited_steps)?;
         let time = precise_duration(started.elapsed());
         observer.observe(&RunEvent::Detail(&format!("plan   {}, compiled in {time}", plan.hash)));
         for warning in &plan.warnings {
@@ -81,7 +82,7 @@ pub struct PreparedRun {
 
 impl PreparedRun {
     /// Prepares `experiment` and plans it for this machine, or for the machines of the `world` that a launcher started. There are
-    /// `recorded_inputs` if the run begins with a checkpoint.
+    /// `recorded_inputs` if the run begins with a checkpoint. Other runs did the first `inherited_steps`.
     ///
     /// # Errors
     /// If the data or the initial weights cannot be read, the experiment cannot be planned, or the world has another number of
@@ -89,11 +90,13 @@ impl PreparedRun {
     pub(crate) fn new(
         experiment: &Experiment,
         recorded_inputs: Option<&RecordedInputs>,
+        inherited_steps: u64,
         host: &Host,
         world: Option<&World>,
         observer: &mut dyn RunObserver,
     ) -> Result<Self, EngineError> {
-        PreparedInputs::new(experiment, recorded_inputs, host, world, observer)?.plan(experiment, observer)
+        let inputs = PreparedInputs::new(experiment, recorded_inputs, host, world, observer)?;
+        inputs.plan(experiment, inherited_steps, observer)
     }
 
     /// # Errors

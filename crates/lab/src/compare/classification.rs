@@ -89,14 +89,6 @@ impl PartialEq for ExecutionInterval {
     }
 }
 
-/// The number of rows of the validation split that an evaluation reads; `None` without a split.
-#[must_use]
-pub fn validation_rows(plan: &Plan) -> Option<u64> {
-    let program = first_program(plan)?;
-    let rows = program.eval.loss?.rows(program.batch.micro_batch);
-    Some(rows.min(plan.data.validation.as_ref()?.rows))
-}
-
 impl<'a> Evaluation<'a> {
     fn of_plan(plan: &'a Plan) -> Option<Self> {
         let program = first_program(plan)?;
@@ -108,7 +100,7 @@ impl<'a> Evaluation<'a> {
             at_start: program.start.contains(&Instruction::Evaluate),
             evaluate: due(Instruction::Evaluate),
             sample: due(Instruction::Sample),
-            loss: plan.data.validation.as_ref().zip(validation_rows(plan)),
+            loss: plan.data.validation.as_ref().zip(plan.validation_rows()),
             choice: plan.data.choice.as_ref().filter(|_| program.eval.choice_items.is_some()),
             samples: program.eval.samples.as_ref(),
             test: plan.data.test.as_ref(),

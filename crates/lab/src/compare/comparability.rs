@@ -5,8 +5,6 @@ use runner_spec::data::{ChoiceFacts, SplitText};
 use runner_spec::format::count;
 use runner_spec::plan::Plan;
 
-use super::classification::validation_rows;
-
 /// Texts whose lengths differ by at most this share count as the same: the tokens at the end that fill no whole row are left out, and
 /// how many these are depends on the tokenizer.
 const MAX_TEXT_DIFFERENCE: f64 = 0.01;
@@ -59,7 +57,7 @@ impl ValidationBasis {
 impl MeasurementBasis {
     #[must_use]
     pub fn of_plan(plan: &Plan) -> Self {
-        let validation = plan.data.validation.as_ref().zip(validation_rows(plan));
+        let validation = plan.data.validation.as_ref().zip(plan.validation_rows());
         Self {
             tokenizer: plan.data.tokenizer_hash.clone(),
             train: plan.data.train.hash.clone(),

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use serde_json::Value;
 
-use super::classification::{first_program, validation_rows};
+use super::classification::first_program;
 use super::inherited_steps::InheritedSteps;
 use super::planned_experiment::PlannedExperiment;
 use runner_machine::doctor::is_shown_variable;
@@ -11,7 +11,7 @@ use runner_machine::host::Git;
 use runner_spec::data::DataFacts;
 use runner_spec::plan::Plan;
 use runner_spec::program::{BlockRange, Device};
-use runner_store::bit_facts::{BIT_FACTS, FactChange, VARIABLES, fact_changes};
+use runner_store::bit_facts::{BIT_FACTS, FactChange, TEXT_READING, VARIABLES, fact_changes};
 use runner_store::manifest::{Manifest, Session};
 
 /// One fact of both experiments, a number or a text; `None` if it is unknown or absent.
@@ -80,7 +80,7 @@ pub fn compare_plans(a: &PlannedExperiment, b: &PlannedExperiment) -> Vec<FactPa
         ("devices", |p| Some(devices(p).into())),
         ("layers by stage", |p| layers(p).map(Into::into)),
         ("computed in", |p| p.ranks.first().map(|r| r.precision.as_str().into())),
-        ("validation rows read", |p| validation_rows(p).map(Into::into)),
+        ("validation rows read", |p| p.validation_rows().map(Into::into)),
     ];
     table.into_iter().map(|(name, of)| fact_pair(name, &a.plan, &b.plan, of)).collect()
 }
@@ -141,7 +141,7 @@ pub fn compare_data(a: &DataFacts, b: &DataFacts) -> Vec<FactPair> {
 }
 
 /// The facts about the program among those on which bits depend; the others are facts about the machine.
-const PROGRAM_FACTS: [&str; 3] = ["program", "sources", "target"];
+const PROGRAM_FACTS: [&str; 4] = ["program", "sources", TEXT_READING, "target"];
 
 /// Compares version, sources and target of the program, and the commit of the working directory.
 #[must_use]

@@ -112,7 +112,7 @@ impl RunRecord {
     /// The figures of the run.
     #[must_use]
     pub fn figures(&self) -> RunFigures {
-        let skip = self.manifest.continued_from.as_ref().map_or(0, |c| c.step);
+        let skip = self.manifest.inherited_steps();
         let own = self.steps().filter(|step| step.step > skip);
         let mut speeds: Vec<f64> = own.filter_map(|step| step.tokens_per_second).collect();
         let evals = || {

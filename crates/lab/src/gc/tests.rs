@@ -108,7 +108,7 @@ fn what_something_may_begin_from_stays() {
         ("e", 1, None),
         ("f", 4, Some(RunOrigin::Reproduction { id: "gone-12345678".into(), plan_hash: String::new() })),
     ] {
-        let from = ContinuedFrom { id: id(&parent), step, plan_hash: String::new(), tokens: None };
+        let from = ContinuedFrom { id: id(&parent), step, ..ContinuedFrom::default() };
         let path = run(root.path(), name, |m| {
             (m.status, m.origin, m.continued_from) = (RunStatus::Interrupted, origin, Some(from));
         });
@@ -133,7 +133,7 @@ fn what_something_may_begin_from_stays() {
 #[test]
 fn the_checkpoint_that_a_run_began_with_stays() {
     let root = tempfile::tempdir().unwrap();
-    let from = ContinuedFrom { id: "gone-12345678".into(), step: 3, plan_hash: String::new(), tokens: None };
+    let from = ContinuedFrom { id: "gone-12345678".into(), step: 3, ..ContinuedFrom::default() };
     let origin = RunOrigin::Fork { id: from.id.clone(), step: Some(3), plan_hash: String::new() };
     run(root.path(), "a", |m| (m.origin, m.continued_from) = (Some(origin), Some(from)));
     let found = survey(root.path(), None).unwrap().unneeded;

@@ -35,7 +35,7 @@ pub(super) struct Curves {
     pub(super) medians: Medians,
     pub(super) evals: Vec<EvalLine>,
     pub(super) final_loss: Option<f64>,
-    /// The evaluation with the lowest validation loss.
+    /// The evaluation with the lowest validation loss among those that the run did itself.
     pub(super) best_eval: Option<EvalLine>,
     /// Tokens of the steps that the run did itself, and the time in them.
     pub(super) tokens: u64,
@@ -111,7 +111,7 @@ pub(super) fn read_curves(
     train.sort_by_key(|t| t.step);
     train.dedup_by_key(|t| t.step);
     evals.sort_by_key(|e| e.step);
-    let inherited_steps = manifest.continued_from.as_ref().map_or(0, |from| from.step);
+    let inherited_steps = manifest.inherited_steps();
     Ok(curves(&train, evals, inherited_steps, max_points))
 }
 
@@ -120,7 +120,8 @@ fn curves(train: &[TrainLine], mut evals: Vec<EvalLine>, inherited_steps: u64, m
         let points: Vec<_> = train.iter().map(|t| (t.step, value(t))).collect();
         thin(&points, max_points)
     };
-    let losses = evals.iter().filter_map(|e| Some((e, e.val_loss.filter(|loss| loss.is_finite())?)));
+    let own_evals = evals.iter().filter(|e| inherited_steps == 0 || e.step > inherited_steps);
+    let losses = own_evals.filter_map(|e| Some((e, e.val_loss.filter(|loss| loss.is_finite())?)));
     let best_eval = losses.min_by(|a, b| a.1.total_cmp(&b.1)).map(|(eval, _)| eval.clone());
     if evals.len() > MAX_EVALS {
         let n = evals.len();

@@ -228,7 +228,7 @@ impl RunReader {
         problems: &mut Vec<String>,
     ) -> (Curves, Samples) {
         let (metrics, samples) = (path.join(METRICS), path.join(SAMPLES));
-        let inherited_steps = manifest.continued_from.as_ref().map_or(0, |from| from.step);
+        let inherited_steps = manifest.inherited_steps();
         // Taken before reading, so that a write during the reading changes the stamp.
         let stamps = [file_stamp(&metrics), file_stamp(&samples), file_stamp(&path.join(SUMMARY))];
         let key = (stamps, inherited_steps, max_points);

@@ -136,6 +136,32 @@ pub struct Schedule {
     pub decay: Decay,
 }
 
+impl Schedule {
+    /// The step at which the schedule starts, in a run of `steps` steps, if their number is known.
+    ///
+    /// # Errors
+    /// What is wrong and what to do, if it starts at a fork and the run is none, or the run ends before the warmup does.
+    pub fn start_step(&self, steps: Option<u64>) -> Result<u64, (String, String)> {
+        let ScheduleStart::Step(start) = self.start else {
+            return Err((
+                "`schedule.start: fork` is the step at which a fork begins, and this run is not a fork".to_owned(),
+                "use the number of a step, or set it with `runner fork RUN --from STEP --set schedule.start=fork`"
+                    .to_owned(),
+            ));
+        };
+        let (warmup, decay_start) = (self.warmup.steps, start.saturating_add(self.warmup.steps));
+        match steps.filter(|steps| start > 0 && decay_start > *steps) {
+            Some(steps) => Err((
+                format!(
+                    "the schedule starts at step {start} with {warmup} steps of warmup, and the run has {steps} steps"
+                ),
+                format!("make the run at least {decay_start} steps long, or start earlier"),
+            )),
+            None => Ok(start),
+        }
+    }
+}
+
 /// The step after which a schedule begins: a number, or the word `fork`, which becomes a number when the fork's settings are resolved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ScheduleStart {

@@ -29,7 +29,7 @@ fn run(losses: &[f64], weight: f32) -> tempfile::TempDir {
 /// The manifest of a run whose steps after `from` are its own. If it is done, its last step is that of its newest checkpoint.
 fn manifest(path: &Path, from: u64, done: bool) -> Manifest {
     let last = checkpoint::saved_steps(&path.join(CHECKPOINTS)).unwrap().last().copied();
-    let began = ContinuedFrom { id: "parent-12345678".into(), step: from, plan_hash: String::new(), tokens: None };
+    let began = ContinuedFrom { id: "parent-12345678".into(), step: from, ..ContinuedFrom::default() };
     Manifest {
         status: if done { RunStatus::Done } else { RunStatus::Running },
         steps: last.unwrap_or(2),

@@ -1,0 +1,147 @@
+//! The evaluations that a fork inherits, its optimizer's moments, and the tokens that it counts.
+
+use serde_json::Value;
+
+use crate::sandbox::{RunFolder, Sandbox};
+
+const ITEMS: &str = "{\"ctx\": \"1 4 9\", \"label\": 0, \"endings\": [\"16\", \"25\", \"36\", \"49\"]}\n\
+                     {\"ctx\": \"0 1 4\", \"label\": 1, \"endings\": [\"16\", \"9\", \"36\", \"49\"]}\n";
+
+/// A sandbox with a run of 8 steps, which is evaluated after each second step and saved after each fourth, and the id of the run.
+fn trained() -> (Sandbox, String) {
+    let yaml = "version: 1\nname: lab\nmodel: {family: gpt2, layers: 1, heads: 2, d_model: 8, context_length: 16}\n\
+                data: {tokenizer: {bytes: {}}, train: {text: {files: [input.txt]}}, validation: {fraction: 0.3}, \
+                layout: {packed: {length: 8}}}\n\
+                batch: {sequences: 2, micro_batch: 1}\ntrain: {steps: 8}\noptimizer: {adamw: {lr: 1e-3}}\n\
+                eval: {every: 2, loss: {rows: 3}, hellaswag: {file: items.jsonl}}\ncheckpoint: {every: 4, keep: 9}\n";
+    let sandbox = Sandbox::new().with("exp.yaml", yaml).with("items.jsonl", ITEMS).with_numbers(200);
+    sandbox.expect(0, "apply exp.yaml --threads 1 --quiet");
+    let id = sandbox.only_run().id();
+    (sandbox, id)
+}
+
+/// The run whose id begins with `name`.
+fn named(sandbox: &Sandbox, name: &str) -> RunFolder {
+    sandbox.runs().into_values().find(|run| run.id().starts_with(name)).unwrap()
+}
+
+/// The steps of evaluations of `run` that have the number `field`.
+fn steps_with(run: &RunFolder, field: &str) -> Vec<u64> {
+    let lines = run.metrics_of("eval");
+    lines.iter().filter(|line| line[field].is_number()).map(|line| line["step"].as_u64().unwrap()).collect()
+}
+
+#[test]
+fn a_fork_inherits_only_evaluations_that_it_measures_in_the_same_way() {
+    let (sandbox, id) = trained();
+    let (all, own) = (&[2, 4, 6, 8][..], &[6, 8][..]);
+    let items = "eval.hellaswag={file: items.jsonl, limit: 1}";
+    for (set, reason, losses, accuracies) in [
+        ("optimizer.adamw.lr=2e-3", None, all, all),
+        ("eval.every=2", None, all, all),
+        ("eval.loss.rows=5", Some("validation losses (eval.loss reads 5 rows, read 3)"), own, all),
+        ("data.validation.fraction=0.2", Some("validation losses (the validation data differs)"), own, all),
+        ("data.layout.packed.length=16", Some("validation losses (rows have 16 tokens, had 8)"), own, all),
+        ("eval.loss=null", Some("validation losses (this run measures none)"), &[], all),
+        (items, Some("multiple choice (eval.hellaswag has 1 items, had 2)"), all, own),
+        ("eval.hellaswag=null", Some("multiple choice (this run measures none)"), all, &[]),
+    ] {
+        let fork = ["fork", &id, "--from", "4", "--name", "other", "--threads", "1", "--quiet", "--set", set];
+        let printed = sandbox.expect(0, &fork);
+        let run = named(&sandbox, "other");
+        let warning = reason.map(|reason| {
+            format!(
+                "warning: this run measures in another way than {id}, so its record begins without that run's {reason}"
+            )
+        });
+        assert!(warning.is_none_or(|warning| printed.contains(&warning)), "{set}: {printed}");
+        assert_eq!(printed.contains("measures in another way"), reason.is_some(), "{set}: {printed}");
+        assert_eq!(steps_with(&run, "val_loss"), losses, "{set}");
+        assert_eq!(steps_with(&run, "val_bits_per_byte"), losses, "{set}");
+        assert_eq!(steps_with(&run, "hellaswag_acc"), accuracies, "{set}");
+        assert_eq!(run.metrics_of("train").len(), 8, "{set}");
+        let page = sandbox.expect(0, &format!("runs show {}", run.id()));
+        let began = format!("{id} after step 4{}", reason.map_or_else(String::new, |r| format!(", without its {r}")));
+        assert!(page.contains(&format!("continues   {began}\n")) && !page.contains("warning"), "{set}: {page}");
+        // Checkpoints remember the best loss of the same measure alone.
+        let state = crate::sandbox::read_json(&run.checkpoint(4).join("state.json"));
+        assert_eq!(state["best"].is_null(), losses != all, "{set}: {state}");
+        std::fs::remove_dir_all(&run.0).unwrap();
+    }
+}
+
+#[test]
+fn a_run_that_continues_another_and_measures_otherwise_begins_without_its_evaluations() {
+    let (sandbox, id) = trained();
+    sandbox
+        .expect(0, &format!("fork {id} --from 4 --name first --set train.steps=12 --until-step 6 --threads 1 --quiet"));
+    let first = named(&sandbox, "first");
+    let resolved = first.path("resolved.yaml").display().to_string();
+    let continued =
+        ["apply", &resolved, "--continue", &first.id(), "--set", "name=second", "--threads", "1", "--quiet"];
+    let sets = ["--set", "batch.micro_batch=2", "--set", "eval.loss.rows=5"];
+    let printed = sandbox.expect(0, &[&continued[..], &sets[..]].concat());
+    assert!(
+        printed.contains(&format!("in another way than {}, so its record begins without", first.id())),
+        "{printed}"
+    );
+    let run = named(&sandbox, "second");
+    assert_eq!(steps_with(&run, "val_loss"), [8, 10, 12]);
+    assert_eq!(steps_with(&run, "hellaswag_acc"), [2, 4, 6, 8, 10, 12]);
+    // What other programs get, and the repetition of the run.
+    sandbox.expect(0, &format!("export-metrics {} --csv out.csv", run.id()));
+    let csv = sandbox.read("out.csv");
+    let column = csv.lines().next().unwrap().split(',').position(|name| name == "val_loss").unwrap();
+    let exported = csv.lines().skip(1).filter(|row| !row.split(',').nth(column).unwrap().is_empty()).count();
+    assert_eq!(exported, 3, "{csv}");
+    let printed = sandbox.expect(0, &format!("reproduce {} --threads 1", run.id()));
+    assert!(printed.contains("bitwise: "), "{printed}");
+}
+
+#[test]
+fn a_fork_says_what_becomes_of_the_optimizers_moments() {
+    let (sandbox, id) = trained();
+    let moments = format!("the optimizer's moments of {id} are");
+    for (name, set, said) in [
+        ("sgd", "optimizer={sgd: {lr: 1e-3, momentum: 0}}", "optimizer is sgd, was adamw; "),
+        ("betas", "optimizer.adamw.betas=[0.8, 0.9]", "optimizer.adamw.betas is [0.8, 0.9], was [0.9, 0.95]; "),
+        ("decay", "optimizer.adamw.weight_decay=0.5", "optimizer.adamw.weight_decay is 0.5, was 0.1; "),
+        ("rate", "optimizer.adamw.lr=1.1e-3", ""),
+    ] {
+        let printed = sandbox.expect(0, &["fork", &id, "--from", "4", "--name", name, "--threads", "1", "--set", set]);
+        let kept = if name == "sgd" { "dropped, because the new optimizer has none" } else { "kept" };
+        assert!(said.is_empty() || printed.contains(&format!("fork   {said}{moments} {kept}\n")), "{name}: {printed}");
+        assert_eq!(printed.contains(&moments), !said.is_empty(), "{name}: {printed}");
+        let saved = std::fs::read(named(&sandbox, name).checkpoint(8).join("optimizer.safetensors")).unwrap();
+        assert_eq!(String::from_utf8_lossy(&saved).contains("wte.weight.v"), name != "sgd", "{name}");
+    }
+    let refused = sandbox.expect(
+        2,
+        &["fork", &id, "--from", "4", "--threads", "1", "--set", "optimizer={sgd: {lr: 1e-3, momentum: 0.9}}"],
+    );
+    assert!(refused.contains("the checkpoint has 2 moments of adamw, and sgd as set needs 1"), "{refused}");
+}
+
+/// Documents of 1 to 6 bytes in rows of 8 tokens: each has its bytes and the end of the text as targets.
+#[test]
+fn a_fork_counts_tokens_without_padding() {
+    let yaml = "version: 1\nname: lab\nmodel: {family: gpt2, layers: 1, heads: 2, d_model: 8, context_length: 8}\n\
+                data: {tokenizer: {bytes: {}}, train: {jsonl: {files: [input.jsonl]}}, validation: null, shuffle: false, \
+                layout: {padded: {bos: <|endoftext|>, eos: <|endoftext|>, pad: <|endoftext|>}}}\n\
+                batch: {sequences: 2}\ntrain: {steps: 2}\noptimizer: {adamw: {lr: 1e-3}}\neval: {loss: null}\n";
+    let documents: Vec<String> = (1..=6).map(|n| format!("{{\"text\": \"{}\"}}\n", "a".repeat(n))).collect();
+    let sandbox = Sandbox::new().with("exp.yaml", yaml).with("input.jsonl", documents.concat());
+    // (1 + 1) + (2 + 1) + (3 + 1) + (4 + 1) = 14, and (5 + 1) + (6 + 1) = 13.
+    sandbox.expect(0, "apply exp.yaml --threads 1 --quiet");
+    let id = sandbox.only_run().id();
+    let printed = sandbox.expect(0, &format!("fork {id} --from 2 --set train.steps=3 --threads 1"));
+    let line = "fork   steps 3 to 3: 1 step, at most 16 tokens; inherited: 2 steps, 14 tokens\n";
+    assert!(printed.contains(line), "{printed}");
+    assert!(
+        printed.contains(", 1 steps, 13 tokens in ") && printed.contains("; inherited: 2 steps, 14 tokens"),
+        "{printed}"
+    );
+    let run = sandbox.runs().into_values().find(|run| run.id() != id).unwrap();
+    let tokens = |line: &Value| line["tokens"].as_u64().unwrap();
+    assert_eq!(run.metrics_of("train").iter().map(tokens).collect::<Vec<_>>(), [5, 9, 13]);
+}
