@@ -5,13 +5,18 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::{Args, Subcommand};
 use glob::Pattern;
+use rayon::prelude::*;
 
 use super::common::RunsFolderArgs;
 use super::completions::{runs_completer, sweeps_completer};
 use super::exit::{Exit, RequestError, refuse};
 use super::output::{print_result, print_to_stderr, table_width};
 use super::{runs_rm, runs_tag};
+use runner_lab::compare::comparability::{
+    ComparableRuns, MeasuredQuantity, MeasurementBasis, find_incomparable, group_comparable,
+};
 use runner_lab::stopped_points;
+use runner_lab::stored_plan;
 use runner_lab::sweep_dir;
 use runner_report::run_page::run_page;
 use runner_report::runs_table::runs_table;
@@ -114,11 +119,52 @@ fn list(args: &ListArgs) -> anyhow::Result<Exit> {
         select::sort(&mut runs, key)?;
     }
     runs.truncate(args.limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX));
+    if let Some(warning) = args.sort.as_ref().and_then(|key| describe_incomparable(&runs, key.trim_start_matches('-')))
+    {
+        print_to_stderr(&printable(&format!("warning: {warning}")));
+    }
     print_result(args.json, &runs, || match (all, runs.len()) {
         (0, _) => format!("no runs in {} yet: runner apply FILE starts one\n", root.display()),
         (_, 0) => format!("none of the {all} runs in {} matches\n", root.display()),
         _ => runs_table(&runs, table_width()),
     })
+}
+
+/// Says that the field `key`, by which `runs` are sorted, does not compare between all of them, and between which it does. `None` if it
+/// compares or is not a measurement. Runs whose plan cannot be read are left out.
+fn describe_incomparable(runs: &[ListedRun], key: &str) -> Option<String> {
+    /// Names of a group that are shown.
+    const SHOWN: usize = 4;
+    let (quantity, value): (_, fn(&ListedRun) -> Option<f64>) = match key {
+        "loss" => (MeasuredQuantity::TrainLoss, |run| run.loss),
+        "val_loss" => (MeasuredQuantity::ValidationLoss, |run| run.val_loss),
+        "best_val_loss" => (MeasuredQuantity::ValidationLoss, |run| run.best_val_loss),
+        "val_bits_per_byte" => (MeasuredQuantity::BitsPerByte, |run| run.val_bits_per_byte),
+        _ => return None,
+    };
+    let basis =
+        |run: &ListedRun| Some((run.id.clone(), MeasurementBasis::of_plan(&stored_plan::read(&run.path).ok()?)));
+    let measured: Vec<&ListedRun> = runs.iter().filter(|run| value(run).is_some()).collect();
+    let bases: Vec<(String, MeasurementBasis)> = measured.par_iter().filter_map(|run| basis(run)).collect();
+    let named = || bases.iter().map(|(id, basis)| (id.clone(), basis));
+    let groups = group_comparable(named(), quantity);
+    let reasons: Vec<&str> = groups.iter().filter_map(|group| group.reason.as_deref()).take(SHOWN).collect();
+    if reasons.is_empty() {
+        return None;
+    }
+    let names = |group: &ComparableRuns| match group.names.len().saturating_sub(SHOWN) {
+        0 => group.names.join(", "),
+        more => format!("{} and {more} more", group.names[..SHOWN].join(", ")),
+    };
+    let groups: Vec<String> = groups.iter().map(names).collect();
+    let has_bits = measured.iter().all(|run| run.val_bits_per_byte.is_some());
+    let bits = has_bits && find_incomparable(named(), MeasuredQuantity::BitsPerByte).is_none();
+    let advice = if bits { "; `--sort val_bits_per_byte` compares them" } else { "" };
+    Some(format!(
+        "`{key}` does not compare between all of these runs: {}; it compares within each of these groups: {}{advice}",
+        reasons.join("; "),
+        groups.join(" | ")
+    ))
 }
 
 /// The filters of the list, except for `--where`.

@@ -215,3 +215,42 @@ fn a_longer_run_names_the_shorter_one() {
     let printed = sandbox.expect(0, "apply exp.yaml --threads 1 --set train.steps=3");
     assert!(printed.contains("differs in train.steps alone") && !printed.contains("to go on"), "{printed}");
 }
+
+#[test]
+fn a_sorted_list_says_which_losses_compare() {
+    let yaml = "name: lab\nmodel: {family: gpt2, layers: 1, heads: 2, d_model: 8, context_length: 16}\n\
+                data: {tokenizer: {chars: {}}, train: {text: {files: [input.txt]}}, validation: {fraction: 0.2}}\n\
+                batch: {sequences: 2}\ntrain: {steps: 2}\neval: {loss: {rows: 100000}}\n";
+    let sandbox = Sandbox::new().with_numbers(300).with("exp.yaml", yaml);
+    let id = |name: &str, set: &str| {
+        sandbox.expect(
+            0,
+            &["apply", "exp.yaml", "--set", &format!("name={name}"), "--set", set, "--threads", "1", "--quiet"],
+        );
+        sandbox.runs().into_keys().find(|id| id.starts_with(name)).unwrap()
+    };
+    let (a, b) = (id("a", "seed=1"), id("b", "seed=2"));
+    for (field, warned) in [("val_loss", false), ("-val_loss", false), ("step", false)] {
+        assert_eq!(sandbox.expect(0, &format!("runs --sort {field}")).contains("warning"), warned, "{field}");
+    }
+    let c = id("c", "data.tokenizer={bytes: {}}");
+    let printed = sandbox.expect(0, "runs --sort=-best_val_loss");
+    // The order in which groups are named is that of the list.
+    let reason = "and a loss per token of other tokens does not compare; it compares within each of these groups: ";
+    assert!(printed.contains("warning: `best_val_loss` does not compare between all of these runs: "), "{printed}");
+    assert!(printed.contains(reason) && printed.contains("`--sort val_bits_per_byte` compares them"), "{printed}");
+    let groups = printed.split(reason).nth(1).unwrap().split(';').next().unwrap();
+    let mut groups: Vec<Vec<&str>> = groups.split(" | ").map(|group| group.split(", ").collect()).collect();
+    for group in &mut groups {
+        group.sort_unstable();
+    }
+    groups.sort();
+    assert_eq!(groups, [vec![a.as_str(), b.as_str()], vec![c.as_str()]]);
+    assert!(!sandbox.expect(0, "runs --sort val_bits_per_byte").contains("warning"));
+    assert!(!sandbox.expect(0, "runs --sort val_loss --name c").contains("warning"), "one group is listed");
+    // Other rows are not measured alike, in bits per byte either.
+    id("d", "eval.loss.rows=1");
+    let printed = sandbox.expect(0, "runs --sort val_bits_per_byte");
+    assert!(printed.contains("`val_bits_per_byte` does not compare between all of these runs: "), "{printed}");
+    assert!(!printed.contains("compares them"), "{printed}");
+}

@@ -157,6 +157,33 @@ pub fn find_incomparable<'a>(
     runs.find_map(|(name, basis)| basis.describe_difference(&name, first, &first_name, quantity))
 }
 
+/// Runs between which a quantity compares.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ComparableRuns {
+    pub names: Vec<String>,
+    /// The reason why it does not compare with that of the first group; `None` for the first group.
+    pub reason: Option<String>,
+}
+
+/// Groups `runs`, which are names with bases, by whether `quantity` compares with that of the first run of a group.
+pub fn group_comparable<'a>(
+    runs: impl IntoIterator<Item = (String, &'a MeasurementBasis)>,
+    quantity: MeasuredQuantity,
+) -> Vec<ComparableRuns> {
+    let mut groups: Vec<(ComparableRuns, &MeasurementBasis)> = Vec::new();
+    for (name, basis) in runs {
+        let differs = |(group, first): &(ComparableRuns, &MeasurementBasis)| {
+            basis.describe_difference(&name, first, &group.names[0], quantity)
+        };
+        let reason = groups.first().and_then(differs);
+        match groups.iter_mut().position(|group| differs(group).is_none()).map(|found| &mut groups[found].0) {
+            Some(group) => group.names.push(name),
+            None => groups.push((ComparableRuns { names: vec![name], reason }, basis)),
+        }
+    }
+    groups.into_iter().map(|(group, _)| group).collect()
+}
+
 /// Groups names of figures by the reason why they do not compare, in the order of the first figure of each group. Figures without a reason
 /// compare, and are left out.
 pub fn group_by_reason<T>(figures: impl IntoIterator<Item = (T, Option<String>)>) -> Vec<(String, Vec<T>)> {
@@ -222,6 +249,21 @@ mod tests {
         assert_eq!(difference(&a, &other, BitsPerByte), "b has other validation text than a");
         let unknown = basis("y", "w", 300, 300, None);
         assert_eq!(difference(&a, &unknown, BitsPerByte), "b has other validation data than a");
+    }
+
+    #[test]
+    fn runs_are_grouped_by_what_compares() {
+        let (a, b) = (basis("x", "v", 900, 900, Some(("text", 9000))), basis("y", "w", 300, 300, Some(("text", 8950))));
+        let fewer = basis("x", "v", 80, 900, Some(("text", 9000)));
+        let runs = || [("a", &a), ("b", &b), ("c", &a), ("d", &fewer), ("e", &b)].map(|(name, b)| (name.to_owned(), b));
+        let groups = |quantity| group_comparable(runs(), quantity).into_iter().map(|group| group.names.concat());
+        assert_eq!(groups(MeasuredQuantity::ValidationLoss).collect::<Vec<_>>(), ["ac", "be", "d"]);
+        assert_eq!(groups(MeasuredQuantity::BitsPerByte).collect::<Vec<_>>(), ["abce", "d"]);
+        assert_eq!(groups(MeasuredQuantity::TrainLoss).collect::<Vec<_>>(), ["acd", "be"]);
+        let reasons: Vec<_> =
+            group_comparable(runs(), MeasuredQuantity::ValidationLoss).into_iter().map(|g| g.reason).collect();
+        assert!(reasons[0].is_none() && reasons[1].as_ref().unwrap().starts_with("b has another tokenizer than a"));
+        assert_eq!(reasons[2].as_deref(), Some("d reads 80 validation rows, and a reads 900"));
     }
 
     #[test]
