@@ -35,16 +35,29 @@ impl EvaluationChanges {
     }
 
     /// The part of the evaluation `line` that is inherited; `None` if nothing is.
-    pub fn inherited_part(&self, line: EvalLine) -> Option<EvalLine> {
-        let mut line = line;
-        if self.loss.is_some() {
-            (line.val_loss, line.val_perplexity, line.val_bits_per_byte) = (None, None, None);
+    pub fn inherited_part(&self, line: &EvalLine) -> Option<EvalLine> {
+        // Each field by its name: one that is added belongs to one of the two.
+        let EvalLine {
+            step,
+            val_loss,
+            val_perplexity,
+            val_bits_per_byte,
+            hellaswag_acc,
+            hellaswag_acc_norm,
+            hellaswag_acc_norm_chars,
+            hellaswag_n,
+            hellaswag_cut,
+        } = *line;
+        let mut line = EvalLine { step, ..EvalLine::default() };
+        if self.loss.is_none() {
+            line = EvalLine { val_loss, val_perplexity, val_bits_per_byte, ..line };
         }
-        if self.choice.is_some() {
-            (line.hellaswag_acc, line.hellaswag_acc_norm) = (None, None);
-            (line.hellaswag_acc_norm_chars, line.hellaswag_n) = (None, None);
+        if self.choice.is_none() {
+            (line.hellaswag_acc, line.hellaswag_acc_norm) = (hellaswag_acc, hellaswag_acc_norm);
+            (line.hellaswag_acc_norm_chars, line.hellaswag_n) = (hellaswag_acc_norm_chars, hellaswag_n);
+            line.hellaswag_cut = hellaswag_cut;
         }
-        (line != EvalLine { step: line.step, ..EvalLine::default() }).then_some(line)
+        (line != EvalLine { step, ..EvalLine::default() }).then_some(line)
     }
 }
 

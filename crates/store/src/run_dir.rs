@@ -411,7 +411,7 @@ fn copy_beginning(to: &Path, ours: &Plan, from: &BeginningCheckpoint<'_>) -> Res
 fn inherited_line<'a>(line: &'a [u8], changes: &EvaluationChanges) -> Cow<'a, [u8]> {
     match serde_json::from_slice(line) {
         Ok(MetricLine::Eval(eval)) if *changes != EvaluationChanges::default() => {
-            let part = changes.inherited_part(eval).map(MetricLine::Eval);
+            let part = changes.inherited_part(&eval).map(MetricLine::Eval);
             part.map_or_else(Vec::new, |part| [json_bytes(&part), b"\n".to_vec()].concat()).into()
         }
         _ => line.into(),

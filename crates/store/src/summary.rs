@@ -114,6 +114,11 @@ impl Summary {
         self.status == status && status != RunStatus::Running
     }
 
+    /// True if another run trained `step`.
+    pub fn is_inherited(&self, step: u64) -> bool {
+        self.inherited.is_some_and(|inherited| step <= inherited.steps)
+    }
+
     /// Steps of the run itself, done and planned.
     pub fn own_steps(&self) -> (u64, u64) {
         let inherited = self.inherited.map_or(0, |inherited| inherited.steps);

@@ -7,7 +7,7 @@ use runner_store::run_dir;
 use std::path::Path;
 
 /// The largest number of ancestors that are followed.
-const MAX_ANCESTORS: usize = 64;
+pub(super) const MAX_ANCESTORS: usize = 64;
 
 /// The first steps of a run, which another run did.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,9 +1,13 @@
 //! The outcomes of two runs: losses step by step, where they diverge, final figures.
 
+use std::path::Path;
+
 use serde::Serialize;
 
+use super::inherited_steps::MAX_ANCESTORS;
 use super::run_record::{RunFigures, RunRecord};
 use runner_store::metrics::TrainLine;
+use runner_store::run_dir;
 
 /// Relative difference of losses beyond which they are more than rounding: f32 has seven digits, and sums in another order
 /// cost some of them.
@@ -23,6 +27,8 @@ pub struct LossPair {
 pub struct OutcomeComparison {
     /// The number of steps that both runs have done.
     pub common_steps: u64,
+    /// The number of them that one run trained and that both have from it: their losses are the same lines.
+    pub shared_steps: u64,
     /// The losses at the powers of ten and at the last common step.
     pub losses: Vec<LossPair>,
     /// The first step whose losses are not the same bits.
@@ -47,6 +53,7 @@ pub fn compare_outcomes(a: &RunRecord, b: &RunRecord) -> OutcomeComparison {
     let same = |p: &Option<String>, q: &Option<String>| Some(p.as_ref()? == q.as_ref()?);
     let mut out = OutcomeComparison {
         common_steps: 0,
+        shared_steps: last_shared_step(a, b),
         losses: Vec::new(),
         first_difference: None,
         first_beyond: None,
@@ -83,8 +90,32 @@ pub fn compare_outcomes(a: &RunRecord, b: &RunRecord) -> OutcomeComparison {
             power = power.saturating_mul(10);
         }
     });
+    out.shared_steps = out.shared_steps.min(out.common_steps);
     out.losses.extend(last.filter(|l| out.losses.last().is_none_or(|known| known.step != l.step)));
     out
+}
+
+/// The last step whose line both records have from the same run; 0 if there is none.
+fn last_shared_step(a: &RunRecord, b: &RunRecord) -> u64 {
+    let (a, b) = (record_sources(a), record_sources(b));
+    let pairs =
+        a.iter().flat_map(|(id, last)| b.iter().filter(move |(other, _)| other == id).map(|(_, end)| *last.min(end)));
+    // A run that is compared with itself shares no step with another run.
+    pairs.filter(|last| *last < u64::MAX).max().unwrap_or(0)
+}
+
+/// The runs whose steps are in the record of `run`, itself first, each with the last step that may be its own.
+fn record_sources(run: &RunRecord) -> Vec<(String, u64)> {
+    let root = run.path.parent().unwrap_or(Path::new("."));
+    let mut sources = vec![(run.manifest.id.clone(), u64::MAX)];
+    let mut next = run.manifest.continued_from.clone();
+    while let Some(from) = next.take().filter(|_| sources.len() <= MAX_ANCESTORS) {
+        let last = sources.last().map_or(u64::MAX, |(_, last)| *last).min(from.step);
+        let parent = run_dir::read_manifest(&root.join(&from.id)).ok();
+        next = parent.filter(|parent| parent.plan_hash == from.plan_hash).and_then(|parent| parent.continued_from);
+        sources.push((from.id, last));
+    }
+    sources
 }
 
 /// The number of pipeline stages, each of which writes a part of every checkpoint.
@@ -120,7 +151,7 @@ mod tests {
     use runner_plan::testing::{compiled, experiment};
     use runner_store::MetricLine;
     use runner_store::catalog::ListedStatus;
-    use runner_store::manifest::Manifest;
+    use runner_store::manifest::{ContinuedFrom, Manifest};
 
     fn record(losses: &[f64]) -> RunRecord {
         let line = |(i, &loss): (usize, &f64)| {
@@ -135,6 +166,19 @@ mod tests {
             summary: None,
             lines: losses.iter().enumerate().map(line).collect(),
         }
+    }
+
+    #[test]
+    fn steps_that_one_run_trained_are_counted() {
+        let from = |id: &str, step| Some(ContinuedFrom { id: id.to_owned(), step, ..ContinuedFrom::default() });
+        let run = |id: &str, continued_from| {
+            let run = record(&[1.0; 9]);
+            RunRecord { manifest: Manifest { id: id.to_owned(), continued_from, ..run.manifest }, ..run }
+        };
+        let (parent, early, late) = (run("a", None), run("b", from("a", 3)), run("c", from("a", 5)));
+        let shared = |a: &RunRecord, b: &RunRecord| compare_outcomes(a, b).shared_steps;
+        assert_eq!((shared(&parent, &early), shared(&late, &parent), shared(&early, &late)), (3, 5, 3));
+        assert_eq!((shared(&parent, &run("d", None)), shared(&parent, &run("e", from("a", 20)))), (0, 9));
     }
 
     #[test]

@@ -50,6 +50,7 @@ pub struct RunFigures {
     /// The median over the steps.
     pub tokens_per_second: Option<f64>,
     pub peak_memory_bytes: Option<u64>,
+    /// Seconds of training, those of inherited steps included: the losses follow from all of them.
     pub wall_seconds: Option<f64>,
     pub final_hash: Option<String>,
     pub weights_hash: Option<String>,
@@ -137,7 +138,7 @@ impl RunRecord {
             hellaswag_acc_norm_chars: last(|e| e.hellaswag_acc_norm_chars),
             tokens_per_second: median(&mut speeds),
             peak_memory_bytes: summary.and_then(|s| s.peak_rss_bytes),
-            wall_seconds: summary.map(|s| s.wall_seconds),
+            wall_seconds: summary.map(|s| s.wall_seconds + s.inherited.map_or(0.0, |inherited| inherited.seconds)),
             final_hash: summary.and_then(|s| s.final_hash.clone()),
             weights_hash: summary.and_then(|s| s.weights_hash.clone()),
         }
