@@ -71,6 +71,50 @@ fn a_fork_inherits_only_evaluations_that_it_measures_in_the_same_way() {
 }
 
 #[test]
+fn a_fork_warns_of_validation_data_that_the_forked_run_trained_on() {
+    let (sandbox, id) = trained();
+    let text = sandbox.read("input.txt");
+    sandbox.write("other.txt", text.repeat(2));
+    let warning = format!("warning: {id} may have trained on text that is validation data of this fork");
+    for (set, reason) in [
+        ("data.validation.fraction=0.4", "data.validation is the last 40.0% of data.train, was the last 30.0%"),
+        ("data.validation.fraction=0.2", ""),
+        ("data.validation.fraction=0.3", ""),
+        ("data.train.text.files=[other.txt]", "data.train differs, and data.validation is its end"),
+        ("data.validation={text: {files: [other.txt]}}", ""),
+    ] {
+        let fork = ["fork", &id, "--from", "4", "--new", "--threads", "1", "--quiet", "--set", set];
+        let printed = sandbox.expect(0, &fork);
+        assert_eq!(printed.contains(&warning), !reason.is_empty(), "{set}: {printed}");
+        assert!(printed.contains(reason), "{set}: {printed}");
+    }
+    // From its start a run has trained on nothing.
+    let printed = sandbox.expect(
+        0,
+        &["fork", &id, "--from", "start", "--threads", "1", "--quiet", "--set", "data.validation.fraction=0.4"],
+    );
+    assert!(!printed.contains(&warning), "{printed}");
+}
+
+/// A fork whose steps make the weights worse: the best checkpoint is the one that it began with, and its test is named as that.
+#[test]
+fn the_test_of_an_inherited_checkpoint_is_named_as_such() {
+    let (sandbox, id) = trained();
+    sandbox.write("test.txt", &sandbox.read("input.txt")[..200]);
+    let run = |lr: &str| {
+        let test = "eval.test={text: {files: [test.txt]}}";
+        let fork =
+            ["fork", &id, "--from", "8", "--threads", "1", "--set", test, "--set", "train.steps=12", "--set", lr];
+        sandbox.expect(0, &fork)
+    };
+    let printed = run("optimizer.adamw.lr=100");
+    assert!(printed.contains("(inherited checkpoint of step 8)"), "{printed}");
+    assert!(printed.contains("(inherited checkpoint of step 8, "), "{printed}");
+    let printed = run("optimizer.adamw.lr=1e-2");
+    assert!(printed.contains("(checkpoint of step 12)") && !printed.contains("(inherited"), "{printed}");
+}
+
+#[test]
 fn a_run_that_continues_another_and_measures_otherwise_begins_without_its_evaluations() {
     let (sandbox, id) = trained();
     sandbox

@@ -12,13 +12,14 @@ use crate::opened_run::OpenedRun;
 use crate::prepare::{Host, PreparedRun};
 use crate::recording::Recording;
 
-/// Tests the run that `recording` records, whose steps are all done; `None` where the experiment names no test.
+/// Tests the run that `recording` records, whose steps are all done, the first `inherited_steps` by other runs; `None` where the experiment names no test.
 ///
 /// # Errors
 /// If there is no checkpoint that can be read, or its loss is not finite.
 pub(crate) fn test_best_checkpoint(
     experiment: &Experiment,
     ready: &PreparedRun,
+    inherited_steps: u64,
     host: &Host,
     recording: &mut Recording<'_>,
 ) -> Result<Option<TestResult>, EngineError> {
@@ -41,7 +42,8 @@ pub(crate) fn test_best_checkpoint(
     })?;
     let TestResult { step, loss, perplexity, bits_per_byte, .. } = tested;
     let bits = bits_per_byte.map_or_else(String::new, |bits| format!("  bits/byte {bits:.4}"));
-    let text = format!("test loss {loss:.4}  perplexity {perplexity:.2}{bits}  (checkpoint of step {step})");
+    let inherited = if step <= inherited_steps { "inherited " } else { "" };
+    let text = format!("test loss {loss:.4}  perplexity {perplexity:.2}{bits}  ({inherited}checkpoint of step {step})");
     recording.log.line(&text)?;
     recording.observer.observe(&RunEvent::Note(&text));
     Ok(Some(tested))

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use runner_config::{LoadOptions, Loaded};
 use runner_files::{is_absent, read_regular_text};
 use runner_spec::diagnostic::ConfigError;
-use runner_spec::experiment::{Experiment, Tokenizer, Train, WeightInit, WeightsSource};
+use runner_spec::experiment::{Data, Experiment, Tokenizer, Train, Validation, WeightInit, WeightsSource};
 use runner_spec::model::parameters;
 use runner_spec::plan::Plan;
 use runner_spec::program::Program;
@@ -92,10 +92,9 @@ pub fn fork(
     let parent = ForkedRun { path, manifest, source };
     let request = &parent.with_cooldown(request)?;
     let mut loaded = load_changed_settings(request, &parent, host, observer)?;
-    let recorded_inputs = match &parent.source {
-        Some(_) => Some(RecordedInputs::read(&parent.path, &resolved_experiment(&parent.path)?, &loaded.experiment)?),
-        None => None,
-    };
+    let theirs = parent.source.as_ref().map(|_| resolved_experiment(&parent.path)).transpose()?;
+    let read_inputs = |theirs| RecordedInputs::read(&parent.path, theirs, &loaded.experiment);
+    let recorded_inputs = theirs.as_ref().map(read_inputs).transpose()?;
     let tokenizer = recorded_inputs.as_ref().and_then(|inputs| inputs.tokenizer.as_ref());
     pin_hub_commits(&mut loaded.experiment, tokenizer, host, observer)?;
     let inputs = PreparedInputs::new(&loaded.experiment, recorded_inputs.as_ref(), host, None, observer)?;
@@ -104,6 +103,13 @@ pub fn fork(
     let ready = inputs.plan(&loaded.experiment, parent.step().unwrap_or(0), observer)?;
     ready.check_memory(None)?;
     parent.check_can_begin(&loaded.experiment.train, &ready.plan)?;
+    let trained = theirs.and_then(|theirs| warn_of_trained_validation(&theirs.data, &loaded.experiment.data));
+    if let Some(reason) = trained {
+        let id = &parent.manifest.id;
+        observer.observe(&RunEvent::Warning(&format!(
+            "{id} may have trained on text that is validation data of this fork, whose validation losses are then too low: {reason}"
+        )));
+    }
     let run = match parent.open_or_create(request, &loaded, &ready.plan, position.as_ref(), host, observer)? {
         Ok(run) => run,
         Err(up_to_date) => return Ok(up_to_date),
@@ -327,6 +333,25 @@ fn describe_rounding(old: &Plan, new: &Plan, id: &str) -> Option<String> {
     let [had_f32, has_f32] = [old, new].map(|plan| plan.ranks.first().map(|rank| rank.program.master_weights));
     (had_f32? && !has_f32?)
         .then(|| format!("master_weights is false: weights and moments of {id}, which are f32, are rounded to bf16"))
+}
+
+/// The reason why a run with the data `old` may have trained on validation data of a fork with the data `new`, which is held out from the
+/// training source; `None` if it cannot have.
+fn warn_of_trained_validation(old: &Data, new: &Data) -> Option<String> {
+    let Some(Validation::Fraction(held_out)) = new.validation else { return None };
+    let percent = |share: f64| format!("{:.1}%", 100.0 * share);
+    if old.train != new.train {
+        return Some("data.train differs, and data.validation is its end".to_owned());
+    }
+    match old.validation {
+        Some(Validation::Fraction(share)) if share >= held_out => None,
+        Some(Validation::Fraction(share)) => Some(format!(
+            "data.validation is the last {} of data.train, was the last {}",
+            percent(held_out),
+            percent(share)
+        )),
+        _ => Some(format!("data.validation is the last {} of data.train, which it read to the end", percent(held_out))),
+    }
 }
 
 /// The first parameter that the two models do not have alike.

@@ -152,7 +152,7 @@ impl RunSession<'_> {
         let mut end = self.train(resume_point, &mut run, &mut recording);
         let mut tested = None;
         if let Ok(TrainingEnd { interrupted: false, .. }) = &end {
-            match test_best_checkpoint(self.experiment, self.ready, self.host, &mut recording) {
+            match test_best_checkpoint(self.experiment, self.ready, first_step, self.host, &mut recording) {
                 Ok(result) => tested = result,
                 // A test that cannot be made is a failure of the run. `resume` repeats the test.
                 Err(error) => end = Err(RunError::Test(Box::new(error))),

@@ -38,7 +38,8 @@ pub fn details(summary: &Summary) -> String {
     }
     if let Some(TestResult { step, loss: test_loss, perplexity, bits_per_byte, tokens }) = &summary.test {
         let bits = bits_per_byte.map_or_else(String::new, |bits| format!("  bits/byte {}", loss(bits)));
-        let of = format!("checkpoint of step {}, {} tokens", count(*step), count(*tokens));
+        let inherited = if summary.is_inherited(*step) { "inherited " } else { "" };
+        let of = format!("{inherited}checkpoint of step {}, {} tokens", count(*step), count(*tokens));
         rows.push(("test loss", format!("{}  perplexity {perplexity:.2}{bits}  ({of})", loss(*test_loss))));
     }
     let m = &summary.medians;
