@@ -63,14 +63,12 @@ pub(crate) fn run(args: &GcArgs) -> anyhow::Result<Exit> {
         let wanted = |item: &gc::UnneededItem| {
             all || matches!(item.kind, gc::UnneededKind::Checkpoint | gc::UnneededKind::Damaged)
         };
-        let survey = gc::survey(&root, age)?;
+        let mut survey = gc::survey(&root, age)?;
         for problem in &survey.problems {
             print_to_stderr(&printable(&format!("warning: {problem}")));
         }
-        let mut found: Vec<gc::UnneededItem> = survey.unneeded.into_iter().filter(wanted).collect();
-        if args.yes {
-            found = gc::free(&root, &found, age)?;
-        }
+        survey.unneeded.retain(wanted);
+        let found = if args.yes { gc::free(&root, &survey, age)? } else { survey.unneeded };
         items.extend(found.into_iter().map(|item| Item { kind: item.kind.name(), path: item.path, bytes: item.bytes }));
     }
     if all || args.cache {

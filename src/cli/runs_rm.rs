@@ -9,6 +9,7 @@ use super::confirm::confirmed;
 use super::exit::{Exit, RequestError, refuse};
 use super::output::{print_result, print_to_stderr};
 use runner_engine::sweep::describe_points;
+use runner_files::FreedBytes;
 use runner_lab::remove::{self, CountedRuns};
 use runner_spec::format::{bytes, counted, printable};
 use runner_store::StoreError;
@@ -46,7 +47,7 @@ pub(crate) fn run(args: &RmArgs) -> anyhow::Result<Exit> {
     paths.sort();
     // All runs are checked before any is removed.
     let mut going: Vec<(ListedRun, u64)> = Vec::new();
-    let mut freed = remove::FreedBytes::default();
+    let mut freed = FreedBytes::default();
     for path in &paths {
         if args.keep_record {
             remove::check_checkpoints(&root, path)?;

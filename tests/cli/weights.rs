@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
 
 use candle_core::Device;
 use runner_weights::{OpenedWeights, describe};
@@ -96,6 +97,38 @@ fn a_run_starts_where_the_exported_one_ended() {
             assert!(val_loss(&second, 2) != is, "{i}: it goes on from there");
         }
     }
+}
+
+/// The folder of an export that was killed has the target in its name. What has another name, or something else in it, stays.
+#[test]
+fn what_a_killed_export_left_is_removed_by_the_next_one() {
+    let sandbox = new_sandbox();
+    write_experiment(&sandbox, "a", GPT2, SINGLE);
+    train(&sandbox, "a");
+    let own = [".tmp-out-x1Y2z3", "whole/.tmp-model.safetensors-x1Y2z3"];
+    let others = [".tmp-out-m1M2m3", ".tmp-other-x1Y2z3", ".tmp-x1Y2z3"];
+    for file in [
+        ".tmp-out-x1Y2z3/model-00001-of-00004.safetensors",
+        ".tmp-out-x1Y2z3/.tmp-a1B2c3",
+        "whole/.tmp-model.safetensors-x1Y2z3",
+        ".tmp-out-m1M2m3/notes.txt",
+        ".tmp-other-x1Y2z3/model.safetensors",
+        ".tmp-x1Y2z3/model.safetensors",
+    ] {
+        sandbox.write(file, "torn");
+    }
+    let export = |to: &str, name: &str| sandbox.stdout_of(&["export", "a", "--to", to, name, "--force"]);
+    export("hf", "out");
+    export("safetensors", "whole");
+    assert!(own.iter().all(|path| sandbox.path(path).exists()), "perhaps another process has just created them");
+    for path in own.iter().chain(&others) {
+        let long_ago = SystemTime::now() - Duration::from_mins(1);
+        fs::File::open(sandbox.path(path)).unwrap().set_modified(long_ago).unwrap();
+    }
+    export("hf", "out");
+    export("safetensors", "whole");
+    assert!(own.iter().all(|path| !sandbox.path(path).exists()));
+    assert!(others.iter().all(|path| sandbox.path(path).is_dir()));
 }
 
 #[test]

@@ -268,7 +268,7 @@ fn describe_other_length(root: &Path, experiment: &Experiment, steps: u64) -> Op
     let (key, value) = LENGTH_KEYS.iter().find_map(|key| Some((*key, length.get(*key).filter(|v| !v.is_null())?)))?;
     let (id, theirs) = (&run.id, count(run.steps));
     let text = format!("run    {id}, of {theirs} steps, differs in {key} alone");
-    let latest = checkpoint::saved_steps(&run.path.join(CHECKPOINTS)).ok().and_then(|saved| saved.last().copied());
+    let latest = checkpoint::newest_step(&run.path.join(CHECKPOINTS));
     Some(match latest.filter(|latest| *latest < steps) {
         Some(latest) => {
             format!(

@@ -188,7 +188,7 @@ fn describe_checkpoint_start(mistakes: &ConfigError, parent: &ForkedRun, options
     if lost.is_empty() || !lost.iter().all(is_gone) {
         return None;
     }
-    let (id, latest) = (&parent.manifest.id, checkpoint::saved_steps(&parent.path.join(CHECKPOINTS)).ok()?.pop()?);
+    let (id, latest) = (&parent.manifest.id, checkpoint::newest_step(&parent.path.join(CHECKPOINTS))?);
     Some(format!(
         "fork   {id} has a checkpoint of step {latest}; a fork from it needs none of the files that {id} started from: --from latest"
     ))

@@ -396,7 +396,7 @@ impl RunSession<'_> {
     /// The error of `run` with what to do next.
     fn failure(&self, error: RunError, run: &RunDir) -> EngineError {
         let name = self.name(run.path());
-        let step = checkpoint::saved_steps(&run.path().join(CHECKPOINTS)).ok().and_then(|steps| steps.last().copied());
+        let step = checkpoint::newest_step(&run.path().join(CHECKPOINTS));
         let kept = step.map_or_else(String::new, |step| format!("; the checkpoint of step {step} is kept"));
         let command = match run.manifest().origin {
             Some(RunOrigin::Reproduction { .. }) => "the same command".to_owned(),

@@ -1,38 +1,34 @@
-//! Files that are whole or absent: they are written under a temporary name, synced, and renamed. Also the strict readers of JSON, YAML
-//! and safetensors headers that other programs may have written.
+//! Files that are whole or absent: they are written under a temporary name, synced, and renamed. Also which files the program wrote, and
+//! the strict readers of JSON, YAML and safetensors headers that other programs may have written.
 
 #![forbid(unsafe_code)]
 
 pub mod foreign_yaml;
+mod freed_bytes;
 mod output_file;
+mod own;
 mod regular;
 pub mod safetensors_header;
+pub mod sealed_json;
 pub mod strict_json;
 
 use std::error::Error;
-use std::ffi::OsStr;
-use std::fs::{self, DirEntry, File};
+use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+pub use freed_bytes::{FreedBytes, bytes_freed};
 pub use output_file::OutputFile;
+use own::RANDOM_CHARACTERS;
+pub use own::{
+    TEMPORARY_PREFIX, children, foreign_path, has_only, is_number, is_older_than, is_real_folder, is_temporary_name,
+    leftovers, remove_abandoned, remove_all, temporary_prefix,
+};
 pub use regular::{
     append_owned, create_owned_dir, open_owned, open_regular, read_regular, read_regular_text, special_file_kind,
 };
 pub use tempfile::{NamedTempFile, TempDir};
-
-/// The prefix of the names of unfinished files and folders. They are never read; the owner of the folder removes them.
-pub const TEMPORARY_PREFIX: &str = ".tmp-";
-
-/// The number of random characters at the end of a temporary name.
-const RANDOM_CHARACTERS: usize = 6;
-
-/// True if `name` is a temporary name that begins with `prefix`, as [`temporary_file`] and [`temporary_dir`] make it.
-pub fn is_temporary_name(name: &OsStr, prefix: &str) -> bool {
-    let random = name.to_str().and_then(|name| name.strip_prefix(prefix));
-    random.is_some_and(|random| random.len() == RANDOM_CHARACTERS && random.bytes().all(|b| b.is_ascii_alphanumeric()))
-}
 
 /// Some editors write this character in front of UTF-8. It is not part of the text.
 pub const BYTE_ORDER_MARK: char = '\u{FEFF}';
@@ -54,8 +50,7 @@ pub fn parent_folder(path: &Path) -> &Path {
 /// # Errors
 /// If the file cannot be created.
 pub fn temporary_file(folder: &Path) -> io::Result<NamedTempFile> {
-    // By default, only the owner could read a temporary file.
-    temporary_file_of_mode(folder, 0o666)
+    new_temporary_file(folder, TEMPORARY_PREFIX, false)
 }
 
 /// Creates a file as [`temporary_file`] does. Only its owner may read and write it.
@@ -63,13 +58,26 @@ pub fn temporary_file(folder: &Path) -> io::Result<NamedTempFile> {
 /// # Errors
 /// If the file cannot be created.
 pub fn private_temporary_file(folder: &Path) -> io::Result<NamedTempFile> {
-    temporary_file_of_mode(folder, 0o600)
+    new_temporary_file(folder, TEMPORARY_PREFIX, true)
 }
 
-fn temporary_file_of_mode(folder: &Path, mode: u32) -> io::Result<NamedTempFile> {
+fn new_temporary_file(folder: &Path, prefix: &str, private: bool) -> io::Result<NamedTempFile> {
+    // By default, only the owner could read a temporary file.
+    let mode = if private { 0o600 } else { 0o666 };
     let mut builder = tempfile::Builder::new();
-    builder.prefix(TEMPORARY_PREFIX).rand_bytes(RANDOM_CHARACTERS).permissions(fs::Permissions::from_mode(mode));
+    builder.prefix(prefix).rand_bytes(RANDOM_CHARACTERS).permissions(fs::Permissions::from_mode(mode));
     builder.tempfile_in(folder).map_err(|error| without_temporary_name(&error))
+}
+
+/// The result of an operation on a file or folder; `None` if that is missing.
+///
+/// # Errors
+/// Those of the operation, apart from `NotFound`.
+pub fn if_present<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        other => other.map(Some),
+    }
 }
 
 /// True if there is nothing at `path`. A path that cannot be looked at counts as present, so that opening it says why.
@@ -182,28 +190,6 @@ pub fn write_atomic_as(path: &Path, bytes: &[u8], private: bool) -> io::Result<(
     put_in_place(file, path, true)
 }
 
-/// Removes files and folders. One that cannot be removed stays.
-pub fn remove_all(paths: &[PathBuf]) {
-    for path in paths {
-        let _ = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
-    }
-}
-
-/// The files and folders of `folder` that an earlier, killed process left unfinished: files under temporary names, and folders for whose
-/// names behind [`TEMPORARY_PREFIX`] `is_own` is true. Links are none of them.
-pub fn leftovers(folder: &Path, is_own: impl Fn(&str) -> bool) -> Vec<PathBuf> {
-    let entries = fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok);
-    let is_left = |entry: &DirEntry| {
-        let name = entry.file_name();
-        entry.file_type().is_ok_and(|kind| {
-            let is_folder =
-                || kind.is_dir() && name.to_str().and_then(|n| n.strip_prefix(TEMPORARY_PREFIX)).is_some_and(&is_own);
-            kind.is_file() && is_temporary_name(&name, TEMPORARY_PREFIX) || is_folder()
-        })
-    };
-    entries.filter(is_left).map(|entry| entry.path()).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -262,36 +248,5 @@ mod tests {
         assert_eq!(explain_io_error(&io::Error::other(Wrapped(full()))), "the disk is full: make room first");
         let other = io::Error::other(Wrapped(ErrorKind::TimedOut.into()));
         assert_eq!(explain_io_error(&other), "the format's writer failed");
-    }
-
-    #[test]
-    fn own_leftovers_are_removed_and_all_else_stays() {
-        let (dir, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        let path = |name: &str| dir.path().join(name);
-        fs::write(elsewhere.path().join("kept"), "").unwrap();
-        for folder in [".tmp-step-1/deep", ".tmp-a1B2c3", ".tmp-step-mine", "deep/.tmp-step-1"] {
-            fs::create_dir_all(path(folder)).unwrap();
-        }
-        for file in [".tmp-x1Y2z3", ".tmp-x1Y2z", ".tmp-notes.txt", ".tmp-step-3", "kept"] {
-            fs::write(path(file), "").unwrap();
-        }
-        std::os::unix::fs::symlink(elsewhere.path(), path(".tmp-step-2")).unwrap();
-        std::os::unix::fs::symlink(elsewhere.path().join("kept"), path(".tmp-l1L2l3")).unwrap();
-        remove_all(&leftovers(dir.path(), |name| matches!(name, "step-1" | "step-2" | "step-3")));
-        let mut left: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
-        left.sort();
-        let expected = [
-            ".tmp-a1B2c3",
-            ".tmp-l1L2l3",
-            ".tmp-notes.txt",
-            ".tmp-step-2",
-            ".tmp-step-3",
-            ".tmp-step-mine",
-            ".tmp-x1Y2z",
-            "deep",
-            "kept",
-        ];
-        assert_eq!(left, expected);
-        assert!(elsewhere.path().join("kept").exists() && path("deep/.tmp-step-1").exists());
     }
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use tempfile::NamedTempFile;
 
-use super::{parent_folder, private_temporary_file, put_in_place, temporary_file};
+use super::{new_temporary_file, parent_folder, put_in_place, remove_abandoned, temporary_prefix};
 
 /// The number of symbolic links that Linux follows, too.
 const MAX_LINKS: usize = 40;
@@ -28,7 +28,7 @@ pub struct OutputFile {
 
 impl OutputFile {
     /// Begins the file `path`. Only its owner may read it if `private` is true. Otherwise it gets the permissions of the file that it
-    /// replaces, or, if it replaces none, those of new files.
+    /// replaces, or, if it replaces none, those of new files. Removes what killed processes left of files of this name.
     ///
     /// # Errors
     /// `AlreadyExists` if `path` exists and `replace` is false, even if it is a link that leads nowhere; or if the file cannot be created.
@@ -42,8 +42,11 @@ impl OutputFile {
         let permissions =
             replaced.map(|metadata| Permissions::from_mode(metadata.permissions().mode() & PERMISSION_BITS));
         // Until the file is complete, nobody reads it who must not read the file that it replaces.
-        let is_private = private || permissions.is_some();
-        let temporary = if is_private { private_temporary_file(folder) } else { temporary_file(folder) }?;
+        let prefix = temporary_prefix(&target);
+        remove_abandoned(folder, &prefix, &|path| path.symlink_metadata().is_ok_and(|metadata| metadata.is_file()));
+        let temporary = new_temporary_file(folder, &prefix, private || permissions.is_some())?;
+        // Without locks in the file system, nothing is removed.
+        let _ = temporary.as_file().try_lock();
         Ok(Self { temporary, target, permissions, replace })
     }
 
@@ -91,10 +94,13 @@ impl OutputFile {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
     use std::io::Write as _;
     use std::os::unix::fs::symlink;
+    use std::time::{Duration, SystemTime};
 
     use super::*;
+    use crate::is_temporary_name;
 
     fn write(path: &Path, text: &str, replace: bool, private: bool) -> io::Result<()> {
         let output = OutputFile::create(path, replace, private)?;
@@ -148,6 +154,45 @@ mod tests {
         }
         write(&path, "2", true, true).unwrap();
         assert_eq!(mode(), 0o600, "a private text makes the file private");
+    }
+
+    #[test]
+    fn what_killed_processes_left_of_a_file_is_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        let long_ago = SystemTime::now() - Duration::from_mins(1);
+        let leave = |name: &str| {
+            fs::write(path(name), "torn").unwrap();
+            File::options().write(true).open(path(name)).unwrap().set_modified(long_ago).unwrap();
+        };
+        // Of this file; of others; of no rule of ours; a folder; and a link.
+        for name in [".tmp-a.bin-x1Y2z3", ".tmp-b.bin-x1Y2z3", ".tmp-a1B2c3", ".tmp-a.bin-notes.", ".tmp-a.bin-x1Y2z"] {
+            leave(name);
+        }
+        fs::create_dir(path(".tmp-a.bin-f1F2f3")).unwrap();
+        symlink(path(".tmp-b.bin-x1Y2z3"), path(".tmp-a.bin-l1L2l3")).unwrap();
+        // One that a process writes, and one that a process has just created.
+        leave(".tmp-a.bin-w1W2w3");
+        let held = File::open(path(".tmp-a.bin-w1W2w3")).unwrap();
+        held.lock().unwrap();
+        fs::write(path(".tmp-a.bin-n1N2n3"), "").unwrap();
+        let names = || -> BTreeSet<String> {
+            fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect()
+        };
+        let mut expected = names();
+        write(&path("a.bin"), "1", false, false).unwrap();
+        expected.remove(".tmp-a.bin-x1Y2z3");
+        expected.insert("a.bin".to_owned());
+        assert_eq!(names(), expected);
+        drop(held);
+        let unfinished = OutputFile::create(&path("a.bin"), true, false).unwrap();
+        expected.remove(".tmp-a.bin-w1W2w3");
+        let name = unfinished.temporary_path().file_name().unwrap().to_str().unwrap().to_owned();
+        expected.insert(name.clone());
+        assert_eq!(names(), expected);
+        assert!(is_temporary_name(name.as_ref(), ".tmp-a.bin-"), "{name}");
+        // A name that leaves no room for the prefix.
+        write(&path(&"é".repeat(127)), "1", false, false).unwrap();
     }
 
     #[test]

@@ -12,16 +12,17 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rayon::prelude::*;
 
-use super::remove::{FreedBytes, bytes_freed, discard, is_sweep_unfinished};
+use super::remove::is_sweep_unfinished;
+use runner_files::{FreedBytes, bytes_freed, children, is_real_folder};
 use runner_store::catalog;
 use runner_store::catalog::{ListedRun, ListedStatus};
 use runner_store::checkpoint;
-use runner_store::checkpoint::{DAMAGED, is_checkpoint_folder};
+use runner_store::checkpoint::{DAMAGED, KeptCheckpoints, is_checkpoint_folder};
 use runner_store::error::StoreError;
 use runner_store::files::file_name;
 use runner_store::lock::{RunLock, is_name_lock, name_lock_is_free, remove_name_lock};
 use runner_store::manifest::RunOrigin;
-use runner_store::own_files::foreign_path_in_checkpoint;
+use runner_store::own_files::is_own_checkpoint;
 use runner_store::run_dir;
 use runner_store::run_dir::{CHECKPOINTS, stale_folders};
 use runner_store::time;
@@ -56,6 +57,8 @@ pub struct RunsSurvey {
     pub unneeded: Vec<UnneededItem>,
     /// The damage of checkpoints that stay, each in one sentence.
     pub problems: Vec<String>,
+    /// The checkpoints that stay, which were read, by run directory.
+    kept: BTreeMap<PathBuf, KeptCheckpoints>,
 }
 
 /// The runs of a folder, and what keeps their checkpoints.
@@ -84,19 +87,19 @@ impl<'a> Retention<'a> {
         Self { runs, older_than, unfinished_sweeps: sweeps, used_steps }
     }
 
-    /// True if checkpoints of `run` may be removed.
+    /// True if checkpoints of `run` may be removed. A link points to something that is not ours to remove.
     fn allows_pruning(&self, run: &ListedRun) -> bool {
         run.status == ListedStatus::Done
+            && is_real_folder(&run.path)
+            && is_real_folder(&run.path.join(CHECKPOINTS))
             && !run.sweep.as_ref().is_some_and(|sweep| self.unfinished_sweeps.contains(sweep.id.as_str()))
             && self.older_than.is_none_or(|age| ended_before(run, age))
     }
 
-    /// The items that can be removed from `run`, on which no process works. Their bytes are not counted yet. The damage of checkpoints that
-    /// stay goes to `problems`.
-    fn removable_items(&self, run: &ListedRun, problems: &mut Vec<String>) -> Vec<UnneededItem> {
+    /// The items that can be removed from `run`, on which no process works and whose checkpoints in `kept` stay. Nothing is unneeded among
+    /// checkpoints if `kept` is `None`. The bytes of the items are not counted yet.
+    fn removable_items(&self, run: &ListedRun, kept: Option<&KeptCheckpoints>) -> Vec<UnneededItem> {
         let mut items = Vec::new();
-        // A link points to something that is not ours to remove.
-        let is_real_folder = |path: &Path| fs::symlink_metadata(path).is_ok_and(|m| m.is_dir());
         if run.status == ListedStatus::Broken || !is_real_folder(&run.path) {
             return items;
         }
@@ -110,32 +113,25 @@ impl<'a> Retention<'a> {
         if !is_real_folder(&folder) {
             return items;
         }
-        let allows_pruning = self.allows_pruning(run);
         for path in checkpoint::leftovers(&folder) {
             push(UnneededKind::Leftover, path);
         }
-        // What the program did not write stays.
-        let is_own = |path: &Path| is_real_folder(path) && matches!(foreign_path_in_checkpoint(path), Ok(None));
+        let Some(kept) = kept.filter(|_| self.allows_pruning(run)) else { return items };
         let is_damaged = |path: &PathBuf| {
             let name = file_name(path);
             name.ends_with(DAMAGED) && is_checkpoint_folder(&name)
         };
-        for path in children(&folder).into_iter().filter(|path| allows_pruning && is_damaged(path) && is_own(path)) {
+        // What the program did not write stays.
+        for path in children(&folder).into_iter().filter(|path| is_damaged(path) && is_own_checkpoint(path)) {
             push(UnneededKind::Damaged, path);
         }
-        // Nothing is unneeded in a folder that cannot be read.
-        if allows_pruning
-            && let (Ok(kept), Ok(saved)) = (checkpoint::checkpoints_to_keep(&folder), checkpoint::saved_steps(&folder))
-        {
-            let beginning = run.continued_from.as_ref().map(|from| from.step);
-            let used = self.used_steps.get(run.id.as_str());
-            let is_used = |step: &u64| beginning == Some(*step) || used.is_some_and(|steps| steps.contains(step));
-            problems.extend(kept.damaged.iter().map(|damage| format!("{damage}; the damaged one stays too")));
-            for step in saved.into_iter().filter(|s| !kept.steps.contains(s) && !is_used(s)) {
-                let path = folder.join(checkpoint::dir_name(step));
-                if is_own(&path) {
-                    push(UnneededKind::Checkpoint, path);
-                }
+        let beginning = run.continued_from.as_ref().map(|from| from.step);
+        let used = self.used_steps.get(run.id.as_str());
+        let is_used = |step: &u64| beginning == Some(*step) || used.is_some_and(|steps| steps.contains(step));
+        for step in kept.all.iter().filter(|step| !kept.steps.contains(step) && !is_used(step)) {
+            let path = folder.join(checkpoint::dir_name(*step));
+            if is_own_checkpoint(&path) {
+                push(UnneededKind::Checkpoint, path);
             }
         }
         items
@@ -152,11 +148,15 @@ pub fn survey(root: &Path, older_than: Option<Duration>) -> Result<RunsSurvey, S
     let retention = Retention::new(root, &runs, older_than);
     let idle = runs.par_iter().filter(|run| run.status != ListedStatus::Running && RunLock::is_free(&run.path));
     let surveyed = idle.map(|run| {
-        let mut problems = Vec::new();
-        (retention.removable_items(run, &mut problems), problems)
+        let may_prune = retention.allows_pruning(run);
+        // Nothing is unneeded in a folder that cannot be read.
+        let kept = may_prune.then(|| checkpoint::checkpoints_to_keep(&run.path.join(CHECKPOINTS)).ok()).flatten();
+        (retention.removable_items(run, kept.as_ref()), kept.map(|kept| (run.path.clone(), kept)))
     });
-    let (items, problems): (Vec<_>, Vec<_>) = surveyed.unzip();
-    let (mut items, problems) = (items.concat(), problems.concat());
+    let (items, kept): (Vec<_>, Vec<_>) = surveyed.unzip();
+    let (mut items, kept) = (items.concat(), kept.into_iter().flatten().collect::<BTreeMap<_, _>>());
+    let damaged = kept.values().flat_map(|kept| &kept.damaged);
+    let problems = damaged.map(|damage| format!("{damage}; the damaged one stays too")).collect();
     let item = |kind, path: PathBuf| UnneededItem { kind, run: None, bytes: 0, path };
     items.extend(stale_folders(root).into_iter().map(|path| item(UnneededKind::Leftover, path)));
     let locks = children(root).into_iter().filter(|path| is_name_lock(path) && name_lock_is_free(path));
@@ -166,7 +166,7 @@ pub fn survey(root: &Path, older_than: Option<Duration>) -> Result<RunsSurvey, S
     for item in &mut items {
         item.bytes = freed.add(&item.path);
     }
-    Ok(RunsSurvey { unneeded: items, problems })
+    Ok(RunsSurvey { unneeded: items, problems, kept })
 }
 
 /// The keys of the cached data that the runs in `root` use. The empty key stands for a run whose data is unknown; then more is kept.
@@ -181,16 +181,13 @@ pub fn used_data_keys(root: &Path) -> Result<BTreeSet<String>, StoreError> {
     Ok(catalog::list(root)?.iter().map(key).collect())
 }
 
-/// Removes the items that `survey` found, and returns those that were removed with the bytes that this freed. A run on which a process
-/// works meanwhile keeps everything.
+/// Removes the items of `survey`, and returns those that were removed with the bytes that this freed. A run on which a process works
+/// meanwhile keeps everything.
 ///
 /// # Errors
 /// If the file system refuses. Items that were removed before stay removed.
-pub fn free(
-    root: &Path,
-    unneeded: &[UnneededItem],
-    older_than: Option<Duration>,
-) -> Result<Vec<UnneededItem>, StoreError> {
+pub fn free(root: &Path, survey: &RunsSurvey, older_than: Option<Duration>) -> Result<Vec<UnneededItem>, StoreError> {
+    let unneeded = &survey.unneeded;
     let mut gone = Vec::new();
     let mut runs: Vec<&PathBuf> = unneeded.iter().filter_map(|item| item.run.as_ref()).collect();
     runs.dedup();
@@ -204,10 +201,10 @@ pub fn free(
         }
         // The number of open files is limited.
         if locks.len() == 256 {
-            gone.extend(free_locked(root, unneeded, &mut locks, older_than)?);
+            gone.extend(free_locked(root, survey, &mut locks, older_than)?);
         }
     }
-    gone.extend(free_locked(root, unneeded, &mut locks, older_than)?);
+    gone.extend(free_locked(root, survey, &mut locks, older_than)?);
     for item in unneeded.iter().filter(|item| item.run.is_none()) {
         let bytes = bytes_freed(&item.path);
         let went = match item.kind {
@@ -224,7 +221,7 @@ pub fn free(
 /// Removes items of the runs in `locks`, which this process holds, and releases the locks.
 fn free_locked(
     root: &Path,
-    unneeded: &[UnneededItem],
+    survey: &RunsSurvey,
     locks: &mut Vec<(&PathBuf, RunLock)>,
     older_than: Option<Duration>,
 ) -> Result<Vec<UnneededItem>, StoreError> {
@@ -234,16 +231,20 @@ fn free_locked(
     let mut gone = Vec::new();
     for (path, _lock) in locks.drain(..) {
         let Some(run) = retention.runs.iter().find(|run| run.path == *path) else { continue };
-        let now = retention.removable_items(run, &mut Vec::new());
+        // Checkpoints that were read stay read while no others are saved or removed.
+        let has_all = |kept: &&KeptCheckpoints| {
+            checkpoint::saved_steps(&path.join(CHECKPOINTS)).is_ok_and(|saved| saved == kept.all)
+        };
+        let now = retention.removable_items(run, survey.kept.get(path).filter(has_all));
         // The bytes may differ from the survey: those of a file with several names, of which one is gone.
         let is_still_unneeded =
             |item: &UnneededItem| now.iter().any(|other| (other.kind, &other.path) == (item.kind, &item.path));
-        for item in unneeded.iter().filter(|item| item.run.as_ref() == Some(path) && is_still_unneeded(item)) {
+        for item in survey.unneeded.iter().filter(|item| item.run.as_ref() == Some(path) && is_still_unneeded(item)) {
             let bytes = bytes_freed(&item.path);
             if item.kind == UnneededKind::Leftover && item.path.is_dir() {
                 fs::remove_dir_all(&item.path).map_err(StoreError::io("removing", &item.path))?;
             } else if item.path.is_dir() {
-                discard(&item.path)?;
+                checkpoint::discard(&item.path)?;
             } else {
                 fs::remove_file(&item.path).map_err(StoreError::io("removing", &item.path))?;
             }
@@ -257,12 +258,6 @@ fn ended_before(run: &ListedRun, age: Duration) -> bool {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
     let ended = run.ended.as_deref().or(run.started.as_deref()).and_then(time::parse);
     ended.is_some_and(|ended| now - ended > age.as_secs_f64())
-}
-
-fn children(folder: &Path) -> Vec<PathBuf> {
-    let mut out: Vec<_> = fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok).map(|e| e.path()).collect();
-    out.sort();
-    out
 }
 
 #[cfg(test)]

@@ -1,14 +1,12 @@
 //! Removes runs: a run is first renamed and then deleted, so that after a kill at any moment it is whole or gone.
 
-use std::collections::HashMap;
 use std::fs;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use super::sweep_dir;
 use crate::sweep::progress::SweepProgress;
 use crate::sweep::record::SweepRecord;
-use runner_files::TEMPORARY_PREFIX;
+use runner_files::is_real_folder;
 use runner_store::catalog::ListedRun;
 use runner_store::checkpoint;
 use runner_store::error::StoreError;
@@ -50,8 +48,8 @@ pub(super) fn refuse_foreign(path: &Path, foreign: std::io::Result<Option<PathBu
 
 fn check_is_run(root: &Path, path: &Path) -> Result<(), StoreError> {
     let refuse = |why: String| Err(StoreError::Refused(format!("{} is not removed: {why}", path.display())));
-    let real = fs::symlink_metadata(path).map_err(StoreError::io("reading", path))?;
-    if !real.is_dir() {
+    fs::symlink_metadata(path).map_err(StoreError::io("reading", path))?;
+    if !is_real_folder(path) {
         return refuse("it is a symbolic link, or a file; remove it yourself".to_owned());
     }
     let parent = |path: &Path| fs::canonicalize(path).ok().and_then(|p| p.parent().map(Path::to_owned));
@@ -65,34 +63,6 @@ fn check_is_run(root: &Path, path: &Path) -> Result<(), StoreError> {
         return refuse(format!("it has no {MANIFEST}, so it is no run"));
     }
     Ok(())
-}
-
-/// Counts the bytes that removing several things frees: of all files under them, links not followed. A file with several
-/// names (a checkpoint that another run began with) counts once the last of them goes, if all do.
-#[derive(Debug, Default)]
-pub struct FreedBytes {
-    /// For each file with several names, by device and inode, the number of names that were added.
-    names: HashMap<(u64, u64), u64>,
-}
-
-impl FreedBytes {
-    /// Bytes that removing `path` frees besides what was added before.
-    pub fn add(&mut self, path: &Path) -> u64 {
-        let Ok(meta) = fs::symlink_metadata(path) else { return 0 };
-        if !meta.is_dir() {
-            let seen = if meta.nlink() > 1 { self.names.entry((meta.dev(), meta.ino())).or_default() } else { &mut 0 };
-            *seen += 1;
-            return if *seen == meta.nlink() { meta.len() } else { 0 };
-        }
-        let entries = fs::read_dir(path).into_iter().flatten().filter_map(Result::ok);
-        entries.map(|entry| self.add(&entry.path())).sum()
-    }
-}
-
-/// Bytes that removing `path` alone frees.
-#[must_use]
-pub fn bytes_freed(path: &Path) -> u64 {
-    FreedBytes::default().add(path)
 }
 
 /// Removes the run directory `path` from `root`.
@@ -134,24 +104,9 @@ pub fn remove_checkpoints(root: &Path, path: &Path) -> Result<(), StoreError> {
         )));
     }
     let folder = path.join(CHECKPOINTS);
-    if fs::symlink_metadata(&folder).is_ok_and(|m| !m.is_dir()) {
-        return Err(StoreError::Refused(format!("{} is a symbolic link, or a file", folder.display())));
-    }
-    for step in checkpoint::saved_steps(&folder)? {
-        discard(&folder.join(checkpoint::dir_name(step)))?;
-    }
-    Ok(())
-}
-
-/// Removes a folder of a run so that a part of it is never taken for the whole. The caller holds the lock of the run.
-pub(super) fn discard(path: &Path) -> Result<(), StoreError> {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let aside = path.with_file_name(format!("{TEMPORARY_PREFIX}old-{}", name.trim_start_matches('.')));
-    if fs::symlink_metadata(&aside).is_ok() {
-        fs::remove_dir_all(&aside).map_err(StoreError::io("removing", &aside))?;
-    }
-    fs::rename(path, &aside).map_err(StoreError::io("renaming", path))?;
-    fs::remove_dir_all(&aside).map_err(StoreError::io("removing", &aside))
+    checkpoint::saved_steps(&folder)?
+        .iter()
+        .try_for_each(|step| checkpoint::discard(&folder.join(checkpoint::dir_name(*step))))
 }
 
 /// The runs among `all` that were made from the run `id`.

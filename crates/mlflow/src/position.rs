@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use runner_store::StoreError;
-use runner_store::files::{check_format, read_json_if_present, write_json};
+use runner_store::files::{check_format, if_present, read_json, write_json};
 use runner_store::run_dir::MLFLOW;
 use serde::{Deserialize, Serialize};
 
@@ -34,7 +34,7 @@ pub(crate) struct SentPosition {
 
 fn read(run: &Path) -> Result<MlflowPositions, StoreError> {
     let path = run.join(MLFLOW);
-    let Some(record) = read_json_if_present::<MlflowPositions>(&path)? else { return Ok(MlflowPositions::default()) };
+    let Some(record) = if_present(read_json::<MlflowPositions>(&path))? else { return Ok(MlflowPositions::default()) };
     check_format(&path, record.format, FORMAT)?;
     Ok(record)
 }

@@ -17,8 +17,11 @@ use super::files::file_name;
 use super::lock::RunLock;
 use super::manifest::{ContinuedFrom, Manifest, RunOrigin, RunStatus, SweepPoint};
 use super::metrics_tail::{MetricsTail, has_first_and_last_step};
+use super::record_check::last_expected_step;
 use super::run_dir::{self, CHECKPOINTS, MANIFEST, METRICS};
+use super::summary::Summary;
 use super::tags;
+use runner_files::if_present;
 use runner_machine::threads::start_global_pool;
 
 /// The folder among the runs that holds sweeps. It is not a run.
@@ -125,6 +128,12 @@ pub fn describe(path: &Path) -> ListedRun {
         RunStatus::Running if RunLock::is_held(path) => ListedStatus::Running,
         RunStatus::Running | RunStatus::Interrupted => ListedStatus::Interrupted,
     };
+    // Without a readable summary, the metrics give the same numbers.
+    let summary = run_dir::read_summary(path).ok().flatten();
+    match summary.filter(|summary| summary.is_current(manifest.status)) {
+        Some(summary) => listed.add_summary(summary),
+        None => listed.add_metrics(&manifest),
+    }
     listed.name = Some(manifest.name);
     listed.error = manifest.error;
     listed.steps = manifest.steps;
@@ -132,42 +141,45 @@ pub fn describe(path: &Path) -> ListedRun {
     (listed.sweep, listed.continued_from, listed.origin) = (manifest.sweep, manifest.continued_from, manifest.origin);
     // A run with unreadable tags is not broken: `runner runs tag` reports what is wrong with them.
     listed.tags = tags::read(path).unwrap_or_default();
-    // Without a readable summary, the metrics give the same numbers.
-    let summary = run_dir::read_summary(path).ok().flatten();
-    if let Some(summary) = summary.filter(|s| s.is_current(manifest.status)) {
-        listed.step = summary.steps;
-        (listed.tokens, listed.seconds) = (Some(summary.tokens), Some(summary.wall_seconds));
-        listed.loss = summary.final_train_loss;
-        listed.val_bits_per_byte = summary.last_eval.as_ref().and_then(|e| e.val_bits_per_byte);
-        listed.val_loss = summary.last_eval.and_then(|e| e.val_loss);
-        listed.best_val_loss = summary.best_eval.and_then(|e| e.val_loss);
-        listed.tokens_per_second = summary.medians.tokens_per_second;
-        let metrics = path.join(METRICS);
+    listed
+}
+
+impl ListedRun {
+    fn add_summary(&mut self, summary: Summary) {
+        self.step = summary.steps;
+        (self.tokens, self.seconds) = (Some(summary.tokens), Some(summary.wall_seconds));
+        self.loss = summary.final_train_loss;
+        self.val_bits_per_byte = summary.last_eval.as_ref().and_then(|e| e.val_bits_per_byte);
+        self.val_loss = summary.last_eval.and_then(|e| e.val_loss);
+        self.best_val_loss = summary.best_eval.and_then(|e| e.val_loss);
+        self.tokens_per_second = summary.medians.tokens_per_second;
+        let metrics = self.path.join(METRICS);
         match summary.metrics {
             Some(written) => {
                 let bytes = fs::metadata(&metrics).map_or(0, |metadata| metadata.len());
-                (listed.lost_steps, listed.changed_metrics) = (bytes < written.bytes, bytes > written.bytes);
+                (self.lost_steps, self.changed_metrics) = (bytes < written.bytes, bytes > written.bytes);
             }
-            None => listed.lost_steps = !has_first_and_last_step(&metrics, summary.steps),
+            None => self.lost_steps = !has_first_and_last_step(&metrics, summary.steps),
         }
-        return listed;
     }
-    // Before the metrics: a run that trains writes them first.
-    let saved = checkpoint::saved_steps(&path.join(CHECKPOINTS)).ok().and_then(|steps| steps.last().copied());
-    let tail = MetricsTail::read(&path.join(METRICS));
-    if listed.status != ListedStatus::Running {
-        let recorded = tail.train.as_ref().map_or(0, |train| train.step);
-        let done = if listed.status == ListedStatus::Done { listed.steps } else { 0 };
-        let steps = recorded.max(saved.unwrap_or(0)).max(done);
-        listed.lost_steps = !has_first_and_last_step(&path.join(METRICS), steps);
+
+    /// Adds what the metrics say of a run without a current summary.
+    fn add_metrics(&mut self, manifest: &Manifest) {
+        // Before the metrics: a run that trains writes them first.
+        let saved = checkpoint::newest_step(&self.path.join(CHECKPOINTS));
+        let metrics = self.path.join(METRICS);
+        let tail = MetricsTail::read(&metrics);
+        if self.status != ListedStatus::Running {
+            let last = last_expected_step(manifest, None, saved, tail.train.as_ref().map(|train| train.step));
+            self.lost_steps = !has_first_and_last_step(&metrics, last);
+        }
+        if let Some(train) = &tail.train {
+            (self.step, self.loss) = (train.step, train.loss);
+        }
+        self.val_bits_per_byte = tail.eval.as_ref().and_then(|e| e.val_bits_per_byte);
+        self.val_loss = tail.eval.and_then(|e| e.val_loss);
+        self.tokens_per_second = tail.tokens_per_second;
     }
-    if let Some(train) = &tail.train {
-        (listed.step, listed.loss) = (train.step, train.loss);
-    }
-    listed.val_bits_per_byte = tail.eval.as_ref().and_then(|e| e.val_bits_per_byte);
-    listed.val_loss = tail.eval.and_then(|e| e.val_loss);
-    listed.tokens_per_second = tail.tokens_per_second;
-    listed
 }
 
 /// Serializes `path` as text. A path that is not UTF-8 must not fail the whole list.
@@ -177,12 +189,11 @@ fn serialize_path<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S:
 
 /// The folders in `root` that are or were meant to be runs, by name.
 fn run_folders(root: &Path) -> Result<Vec<PathBuf>, StoreError> {
-    let entries = match fs::read_dir(root).and_then(Iterator::collect::<Result<Vec<_>, _>>) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-        entries => entries.map_err(StoreError::io("reading", root))?,
-    };
+    let entries = fs::read_dir(root).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    let entries = if_present(entries).map_err(StoreError::io("reading", root))?;
     let mut out: Vec<PathBuf> = entries
         .into_iter()
+        .flatten()
         .filter(|e| {
             let name = e.file_name();
             !name.to_string_lossy().starts_with('.') && name != SWEEPS

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use super::error::StoreError;
 use runner_files::open_regular;
+use runner_files::sealed_json::{CONTENT_HASH, Seal, check_seal, seal};
 
 /// A small file has at most this many bytes.
 const MAX_SMALL_FILE_BYTES: u64 = 64 << 20;
@@ -35,25 +36,9 @@ pub fn write_json(path: &Path, value: &impl serde::Serialize) -> Result<(), Stor
     write_atomic(path, &indented_json(path, value)?)
 }
 
-/// The last field of a sealed file.
-const CONTENT_HASH: &str = "content_hash";
-
-/// `value`, an object, as indented JSON for the file `path`. Its last field, `content_hash`, is the BLAKE3 hash of all bytes before the
-/// comma that precedes the field.
+/// `value`, an object, as sealed JSON for the file `path`.
 pub fn sealed_json(path: &Path, value: &impl serde::Serialize) -> Result<Vec<u8>, StoreError> {
-    let mut bytes = serde_json::to_vec_pretty(value).map_err(|e| StoreError::damaged(path, e.to_string()))?;
-    if !bytes.ends_with(b"\n}") {
-        return Err(StoreError::damaged(path, "only an object with fields can be sealed"));
-    }
-    bytes.truncate(bytes.len() - 2);
-    let end = seal_of(&bytes);
-    bytes.extend(end.as_bytes());
-    Ok(bytes)
-}
-
-/// The end of a sealed file that begins with `content`.
-fn seal_of(content: &[u8]) -> String {
-    format!(",\n  \"{CONTENT_HASH}\": \"{}\"\n}}\n", blake3::hash(content).to_hex())
+    seal(value).map_err(|e| StoreError::damaged(path, e.to_string()))
 }
 
 /// Replaces `path` with `value` as sealed JSON, atomically.
@@ -67,38 +52,19 @@ pub fn write_sealed_json(path: &Path, value: &impl serde::Serialize) -> Result<(
 /// If it cannot be read or parsed, or does not match its `content_hash`.
 pub fn read_sealed_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T, StoreError> {
     let text = read_small(path)?;
-    if !matches_seal(path, &text)? {
+    if check_seal(&text).map_err(|e| StoreError::damaged(path, e.to_string()))? == Seal::Broken {
         let message = format!("it was changed after it was written: its content does not match its `{CONTENT_HASH}`");
         return Err(StoreError::damaged(path, message));
     }
     parse_json(path, &text)
 }
 
-/// False if `text`, the content of `path`, has a `content_hash` that it does not match.
-fn matches_seal(path: &Path, text: &str) -> Result<bool, StoreError> {
-    #[derive(serde::Deserialize)]
-    struct SealedFields {
-        content_hash: Option<serde::de::IgnoredAny>,
-    }
-    let end_bytes = seal_of(&[]).len();
-    let parts = text.len().checked_sub(end_bytes).and_then(|at| text.split_at_checked(at));
-    if parts.is_some_and(|(content, end)| end == seal_of(content.as_bytes())) {
-        return Ok(true);
-    }
-    Ok(parse_json::<SealedFields>(path, text)?.content_hash.is_none())
-}
-
 /// `text`, the content of a sealed file, as earlier versions wrote it, for tests that change it.
 #[cfg(any(test, feature = "testing"))]
 #[must_use]
 pub fn unsealed(text: &str) -> String {
-    let content = text.len().checked_sub(seal_of(&[]).len()).and_then(|at| text.get(..at));
+    let content = text.rfind(&format!(",\n  \"{CONTENT_HASH}\"")).map(|at| &text[..at]);
     content.map_or_else(|| text.to_owned(), |content| format!("{content}\n}}\n"))
-}
-
-/// Reads a sealed JSON file; `None` if it does not exist.
-pub fn read_sealed_json_if_present<T: serde::de::DeserializeOwned>(path: &Path) -> Result<Option<T>, StoreError> {
-    if_present(read_sealed_json(path))
 }
 
 /// Reads a small text file. A file larger than any of a run is refused.
@@ -130,13 +96,11 @@ pub fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T, Store
     parse_json(path, &read_small(path)?)
 }
 
-/// Reads a small JSON file; `None` if it does not exist.
-pub fn read_json_if_present<T: serde::de::DeserializeOwned>(path: &Path) -> Result<Option<T>, StoreError> {
-    if_present(read_json(path))
-}
-
-/// `None` for the error of a missing file.
-fn if_present<T>(read: Result<T, StoreError>) -> Result<Option<T>, StoreError> {
+/// The result of reading a file; `None` if the file is missing.
+///
+/// # Errors
+/// The other errors of reading.
+pub fn if_present<T>(read: Result<T, StoreError>) -> Result<Option<T>, StoreError> {
     match read {
         Err(StoreError::Io { source, .. }) if source.kind() == ErrorKind::NotFound => Ok(None),
         other => other.map(Some),
@@ -208,7 +172,7 @@ mod tests {
         // An earlier version wrote no hash; a field of another object is not the file's.
         fs::write(&path, format!("{}\n}}\n", &text[..at])).unwrap();
         assert_eq!(read().unwrap(), 0.1);
-        assert!(read_sealed_json_if_present::<serde_json::Value>(&dir.path().join("none")).unwrap().is_none());
+        assert!(if_present(read_sealed_json::<serde_json::Value>(&dir.path().join("none"))).unwrap().is_none());
     }
 
     #[test]

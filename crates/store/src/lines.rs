@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::fs::{self, File, Metadata};
-use std::io::{BufRead, BufReader, BufWriter, ErrorKind, Read, Write};
+use std::io::{BufRead, BufReader, BufWriter, Read, Write};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::checkpoint::FileRecord;
 use super::error::StoreError;
 use super::step_coverage::StepCoverage;
-use runner_files::{append_owned, open_regular, parent_folder, put_in_place, temporary_file};
+use runner_files::{append_owned, if_present, open_regular, parent_folder, put_in_place, temporary_file};
 use runner_spec::format::{counted, json_bytes};
 
 /// A line of more bytes is damaged: none that this program writes comes near it.
@@ -193,11 +193,8 @@ impl LineReader {
     /// # Errors
     /// If it cannot be read.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
-        let reader = match open_regular(path) {
-            Ok(file) => Some(BufReader::with_capacity(1 << 16, file)),
-            Err(error) if error.kind() == ErrorKind::NotFound => None,
-            Err(error) => return Err(StoreError::io("reading", path)(error)),
-        };
+        let file = if_present(open_regular(path)).map_err(StoreError::io("reading", path))?;
+        let reader = file.map(|file| BufReader::with_capacity(1 << 16, file));
         Ok(Self { path: path.to_owned(), reader, buffer: Vec::new() })
     }
 

@@ -3,7 +3,7 @@
 //! A symbolic link is never the program's own.
 
 use std::ffi::OsStr;
-use std::fs::{self, FileType};
+use std::fs::FileType;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -17,7 +17,7 @@ use super::run_dir::{
 use super::tags::TAGS;
 use super::timeline::TIMELINE;
 use super::verdict::VERDICT;
-use runner_files::{TEMPORARY_PREFIX, is_temporary_name};
+use runner_files::{TEMPORARY_PREFIX, foreign_path, has_only, is_number, is_temporary_name};
 
 /// The files of a run directory.
 const RUN_FILES: [&str; 16] = [
@@ -51,12 +51,9 @@ pub fn foreign_path_in_sweep(path: &Path) -> io::Result<Option<PathBuf>> {
     foreign_path(path, &is_own_in_sweep)
 }
 
-/// The path within the checkpoint `path` of something that the program did not write; `None` if there is nothing.
-///
-/// # Errors
-/// If the folder cannot be read.
-pub fn foreign_path_in_checkpoint(path: &Path) -> io::Result<Option<PathBuf>> {
-    foreign_path(path, &|names, kind| matches!(names, [file] if kind.is_file() && is_checkpoint_file(file)))
+/// True if `path` is a folder with nothing in it but files of a checkpoint.
+pub fn is_own_checkpoint(path: &Path) -> bool {
+    has_only(path, &|names, kind| matches!(names, [file] if kind.is_file() && is_checkpoint_file(file)))
 }
 
 fn is_own_in_run(names: &[&str], kind: FileType) -> bool {
@@ -96,32 +93,10 @@ fn is_unfinished(name: &str) -> bool {
     is_temporary_name(OsStr::new(name), TEMPORARY_PREFIX)
 }
 
-fn is_number(text: &str) -> bool {
-    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
-}
-
-/// The first path below `folder` for which `is_own` is false. It receives the names from `folder` on, and what the
-/// last one is.
-fn foreign_path(folder: &Path, is_own: &dyn Fn(&[&str], FileType) -> bool) -> io::Result<Option<PathBuf>> {
-    let mut open = vec![PathBuf::new()];
-    while let Some(inner) = open.pop() {
-        for entry in fs::read_dir(folder.join(&inner))? {
-            let entry = entry?;
-            let (path, kind) = (inner.join(entry.file_name()), entry.file_type()?);
-            let names: Option<Vec<&str>> = path.iter().map(OsStr::to_str).collect();
-            if !names.is_some_and(|names| is_own(&names, kind)) {
-                return Ok(Some(path));
-            }
-            if kind.is_dir() {
-                open.push(path);
-            }
-        }
-    }
-    Ok(None)
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn put(folder: &Path, names: &[&str]) {

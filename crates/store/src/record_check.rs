@@ -51,7 +51,7 @@ pub fn for_each_checked_metric(
 ) -> Result<Option<String>, StoreError> {
     let summary = summary.filter(|summary| summary.is_current(manifest.status));
     // Before the metrics: while the run trains they only grow.
-    let saved = checkpoint::saved_steps(&run.join(CHECKPOINTS)).ok().and_then(|steps| steps.last().copied());
+    let saved = checkpoint::newest_step(&run.join(CHECKPOINTS));
     let expected = ExpectedRecord { run, manifest, summary, saved };
     let (steps, read) = expected.read_lines(take)?;
     let path = run.join(METRICS);
@@ -173,7 +173,8 @@ impl ExpectedRecord<'_> {
         let through = if self.manifest.status == RunStatus::Done { planned } else { self.saved? };
         let first = u64::from(!evaluations.at_start || inherited.is_some());
         let due = |step: &u64| *step == 0 || evaluations.periodic.is_due(*step, planned);
-        let is_lost = |step: &u64| !steps.eval.contains(*step) && !steps.replaced.contains(step);
+        let is_recorded = steps.eval.finder();
+        let is_lost = |step: &u64| !is_recorded(*step) && !steps.replaced.contains(step);
         let lost = (first.max(inherited.map_or(0, |step| step + 1))..=through).filter(due).find(is_lost)?;
         Some(format!("the evaluation after step {lost} is missing"))
     }

@@ -58,6 +58,7 @@ impl Recorder {
         checkpoints: Checkpoints,
         resumed: Option<ChosenCheckpoint>,
     ) -> Result<OpenedRecorder, StoreError> {
+        checkpoints.check_retained();
         let from = resumed.as_ref().map(|chosen| chosen.step);
         let step = from.unwrap_or(0);
         // Without a checkpoint there are no newer ones to warn of.

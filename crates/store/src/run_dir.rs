@@ -13,8 +13,8 @@ use std::time::Duration;
 use super::checkpoint::{CheckpointChoice, Checkpoints, recorded_position};
 use super::error::StoreError;
 use super::files::{
-    check_format, file_name, indented_json, read_sealed_json, read_sealed_json_if_present, sealed_json, sync_dir,
-    write_atomic, write_sealed_json,
+    check_format, file_name, if_present, indented_json, read_sealed_json, sealed_json, sync_dir, write_atomic,
+    write_sealed_json,
 };
 use super::inherited_evaluations::EvaluationChanges;
 use super::lines::copy_through_step;
@@ -24,7 +24,10 @@ use super::metrics::MetricLine;
 use super::own_files::{foreign_path_in_run, foreign_path_in_sweep};
 use super::summary::Summary;
 use super::time;
-use runner_files::{TempDir, create_dir_all, is_temporary_name, leftovers, remove_all, temporary_dir, write_atomic_as};
+use runner_files::{
+    TempDir, children, create_dir_all, is_number, is_older_than, is_real_folder, is_temporary_name, leftovers,
+    remove_all, temporary_dir, write_atomic_as,
+};
 use runner_machine::host::Git;
 use runner_spec::format::{json_bytes, short_hash};
 use runner_spec::plan::Plan;
@@ -154,7 +157,7 @@ pub fn has_private_settings(path: &Path) -> bool {
 /// # Errors
 /// If it is damaged.
 pub fn read_summary(path: &Path) -> Result<Option<Summary>, StoreError> {
-    read_sealed_json_if_present(&path.join(SUMMARY))
+    if_present(read_sealed_json(&path.join(SUMMARY)))
 }
 
 /// The names in a folder of runs at one moment, so that many runs are found with one reading of the folder.
@@ -238,7 +241,8 @@ impl<'a> UnfinishedFolder<'a> {
     /// If it cannot be written.
     pub fn create(root: &'a Path, base: &'a str) -> Result<Self, StoreError> {
         create_dir_all(root).map_err(StoreError::io("creating", root))?;
-        remove_stale_folders(root);
+        // One that cannot be removed stays: it does no harm.
+        remove_all(&stale_folders(root));
         let folder = temporary_dir(root, &format!("{CREATING}{base}-"));
         let folder = folder.map_err(StoreError::io("creating a folder in", root))?;
         let lock = RunLock::take(folder.path())?;
@@ -425,30 +429,20 @@ fn inherited_restarts(other: &Manifest, plan: &Plan, step: u64) -> Vec<u64> {
     restarts
 }
 
-/// Removes the folders that [`stale_folders`] finds. One that cannot be removed stays: it does no harm.
-pub fn remove_stale_folders(root: &Path) {
-    for path in stale_folders(root) {
-        let _ = fs::remove_dir_all(path);
-    }
-}
-
 /// Folders in `root` that a process left behind when it was killed while it created or removed a run or a sweep: not locked, not new, and
 /// with nothing in them that the program did not write.
 pub fn stale_folders(root: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(root).into_iter().flatten().filter_map(Result::ok);
-    let left = entries.filter(|entry| {
-        let age = || entry.metadata().and_then(|m| m.modified()).ok().and_then(|t| t.elapsed().ok());
+    let is_stale = |path: &PathBuf| {
         let has_only_own_files = || {
-            let path = entry.path();
-            [foreign_path_in_run(&path), foreign_path_in_sweep(&path)].iter().any(|foreign| matches!(foreign, Ok(None)))
+            [foreign_path_in_run(path), foreign_path_in_sweep(path)].iter().any(|foreign| matches!(foreign, Ok(None)))
         };
-        is_stale_name(&entry.file_name().to_string_lossy())
-            && entry.file_type().is_ok_and(|kind| kind.is_dir())
-            && age().is_some_and(|age| age > STALE_AGE)
-            && RunLock::is_free(&entry.path())
+        is_stale_name(&file_name(path))
+            && is_real_folder(path)
+            && is_older_than(path, STALE_AGE)
+            && RunLock::is_free(path)
             && has_only_own_files()
-    });
-    left.map(|entry| entry.path()).collect()
+    };
+    children(root).into_iter().filter(is_stale).collect()
 }
 
 /// True for the name of a folder that is being created or removed: the prefix, the id of a run or sweep, and random characters or the
@@ -461,10 +455,6 @@ fn is_stale_name(name: &str) -> bool {
         prefix.len() > 1 && is_temporary_name(OsStr::new(rest), prefix)
     };
     name.strip_prefix(REMOVING).is_some_and(is_removed) || name.strip_prefix(CREATING).is_some_and(is_created)
-}
-
-fn is_number(text: &str) -> bool {
-    !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit())
 }
 
 /// True if `text` has the form of the id of a run or sweep: a name, eight digits of a hash, and perhaps a number.

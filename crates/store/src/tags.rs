@@ -8,7 +8,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::error::StoreError;
-use super::files::{check_format, read_json_if_present, write_json};
+use super::files::{check_format, if_present, read_json, write_json};
 
 /// The file in a run directory.
 pub const TAGS: &str = "tags.json";
@@ -58,7 +58,7 @@ pub fn read(run: &Path) -> Result<Vec<String>, StoreError> {
 
 fn read_set(run: &Path) -> Result<BTreeSet<String>, StoreError> {
     let path = run.join(TAGS);
-    let Some(file): Option<TagsFile> = read_json_if_present(&path)? else { return Ok(BTreeSet::new()) };
+    let Some(file): Option<TagsFile> = if_present(read_json(&path))? else { return Ok(BTreeSet::new()) };
     check_format(&path, file.format, FORMAT)?;
     // A tag from an edited file must not bring control characters to a terminal.
     Ok(file.tags.into_iter().filter(|tag| check(tag).is_ok()).collect())

@@ -5,7 +5,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::error::StoreError;
-use super::files::{check_format, read_sealed_json_if_present, write_sealed_json};
+use super::files::{check_format, if_present, read_sealed_json, write_sealed_json};
 use runner_spec::event::WatchedStep;
 
 pub const TIMELINE: &str = "timeline.json";
@@ -31,7 +31,7 @@ pub(super) fn write(run: &Path, watched: &WatchedStep) -> Result<(), StoreError>
 /// If the file is damaged, or of another version.
 pub fn read(run: &Path) -> Result<Option<WatchedStep>, StoreError> {
     let path = run.join(TIMELINE);
-    let file: Option<TimelineFile<WatchedStep>> = read_sealed_json_if_present(&path)?;
+    let file: Option<TimelineFile<WatchedStep>> = if_present(read_sealed_json(&path))?;
     let Some(TimelineFile { format, step }) = file else { return Ok(None) };
     check_format(&path, format, FORMAT)?;
     Ok(Some(step))

@@ -1,17 +1,21 @@
 //! A folder of files that belong together: they are written to a temporary folder, and put in place when all of them are complete.
 
 use std::fs::{self, File};
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use super::error::WeightsError;
-use runner_files::{TEMPORARY_PREFIX, create_dir_all, sync_dir, temporary_dir};
+use runner_files::{
+    TEMPORARY_PREFIX, create_dir_all, has_only, if_present, is_temporary_name, remove_abandoned, sync_dir,
+    temporary_dir, temporary_prefix,
+};
 
 /// An unfinished folder beside `to`. It is removed if it is dropped before it is finished.
 #[derive(Debug)]
 pub(super) struct StagedFolder {
     to: PathBuf,
     aside: tempfile::TempDir,
+    /// Its lock, which says that this process writes it.
+    _lock: File,
     names: Vec<String>,
     /// True for the name of a file that would be read with the new ones, unless it is among `names`.
     stale: fn(&str) -> bool,
@@ -20,6 +24,7 @@ pub(super) struct StagedFolder {
 
 impl StagedFolder {
     /// Begins the files `names`, which replace files of the same names. `stale` is true for the names of files that would be read with them.
+    /// Removes what killed processes left of folders of this name.
     ///
     /// # Errors
     /// If `to` has any of `names` and not `force`, if it has a stale file, or if the folder cannot be made.
@@ -37,8 +42,20 @@ impl StagedFolder {
             return Err(WeightsError::Request(format!("{} cannot be written to: name a folder in it", to.display())));
         };
         create_dir_all(parent).map_err(WeightsError::io(parent))?;
-        let aside = temporary_dir(parent, TEMPORARY_PREFIX).map_err(WeightsError::io(parent))?;
-        let folder = Self { to, aside, names, stale, force };
+        let is_own = |file: &str| stale(file) || names.iter().any(|name| name == file);
+        let is_unfinished = |file: &str| is_temporary_name(file.as_ref(), TEMPORARY_PREFIX);
+        let prefix = temporary_prefix(&to);
+        remove_abandoned(parent, &prefix, &|path| {
+            has_only(
+                path,
+                &|names, kind| matches!(names, [file] if kind.is_file() && (is_own(file) || is_unfinished(file))),
+            )
+        });
+        let aside = temporary_dir(parent, &prefix).map_err(WeightsError::io(parent))?;
+        let lock = File::open(aside.path()).map_err(WeightsError::io(aside.path()))?;
+        // Without locks in the file system, nothing is removed.
+        let _ = lock.try_lock();
+        let folder = Self { to, aside, _lock: lock, names, stale, force };
         folder.check_free()?;
         Ok(folder)
     }
@@ -76,13 +93,13 @@ impl StagedFolder {
 
     /// The files in the folder that would be read with the new ones, in the order of their names.
     fn stale_files(&self) -> Result<Vec<PathBuf>, WeightsError> {
-        let entries = match fs::read_dir(&self.to) {
-            Ok(entries) => entries,
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(error) => return Err(WeightsError::io(&self.to)(error)),
-        };
+        let entries = if_present(fs::read_dir(&self.to)).map_err(WeightsError::io(&self.to))?;
         let is_stale = |name: &str| (self.stale)(name) && !self.names.iter().any(|n| n == name);
-        let stale = entries.filter_map(Result::ok).filter(|entry| entry.file_name().to_str().is_some_and(is_stale));
+        let stale = entries
+            .into_iter()
+            .flatten()
+            .filter_map(Result::ok)
+            .filter(|entry| entry.file_name().to_str().is_some_and(is_stale));
         let mut stale: Vec<PathBuf> = stale.map(|entry| entry.path()).collect();
         stale.sort();
         Ok(stale)

@@ -1,7 +1,5 @@
 //! `runner sweep FILE`: starts a sweep, resumes it, or finds it finished.
 
-use std::fs;
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use super::args::{RunArgs, SweepLauncherKind};
@@ -17,6 +15,7 @@ use runner_engine::sweep::slurm::{Submission, TEMPLATE, submit_sweep};
 use runner_engine::sweep::{
     OpenedSweep, SweepEvent, SweepLauncher, SweepOutcome, SweepRequest, explain_damaged_copy, open_sweep, run_sweep,
 };
+use runner_files::{if_present, read_regular_text};
 use runner_lab::sweep::summary::SweepSummary;
 use runner_lab::sweep::{self, SweepSpec};
 use runner_lab::sweep_dir::{self, SweepDir};
@@ -162,11 +161,7 @@ fn describe_unknown_sweep(runs: &Path, wanted: &Path) -> String {
 
 /// The user's template of the batch script, in the current folder, if there is one.
 fn read_slurm_template() -> anyhow::Result<Option<String>> {
-    match fs::read_to_string(TEMPLATE) {
-        Ok(text) => Ok(Some(text)),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        Err(error) => refuse!("{TEMPLATE}: {error}"),
-    }
+    if_present(read_regular_text(Path::new(TEMPLATE))).or_else(|error| refuse!("{TEMPLATE}: {error}"))
 }
 
 fn show_submission(submission: &Submission, sweep: &SweepDir, parallel: usize, screen: &Screen) {

@@ -34,8 +34,8 @@ fn run(root: &Path, name: &str, change: impl FnOnce(&mut Manifest)) -> PathBuf {
 }
 
 fn names(root: &Path, older_than: Option<Duration>) -> Vec<String> {
-    let found = survey(root, older_than).unwrap().unneeded;
-    found.iter().map(|item| item.path.strip_prefix(root).unwrap().display().to_string()).collect()
+    let found = survey(root, older_than).unwrap();
+    found.unneeded.iter().map(|item| item.path.strip_prefix(root).unwrap().display().to_string()).collect()
 }
 
 fn id(path: &Path) -> String {
@@ -55,23 +55,40 @@ fn a_finished_run_keeps_the_newest_and_the_best() {
     let century = Duration::from_hours(24 * 36_500);
     assert!(names(root.path(), Some(century)).is_empty());
     assert_eq!(names(root.path(), Some(Duration::ZERO)).len(), 3);
-    let found = survey(root.path(), None).unwrap().unneeded;
-    assert!(found.iter().all(|item| item.kind == UnneededKind::Checkpoint && item.bytes > 0));
-    assert_eq!(free(root.path(), &found, None).unwrap(), found);
+    let found = survey(root.path(), None).unwrap();
+    assert!(found.unneeded.iter().all(|item| item.kind == UnneededKind::Checkpoint && item.bytes > 0));
+    assert_eq!(free(root.path(), &found, None).unwrap(), found.unneeded);
     assert_eq!(checkpoint::saved_steps(&done.join(CHECKPOINTS)).unwrap(), [2, 5]);
     assert_eq!(checkpoint::saved_steps(&held.join(CHECKPOINTS)).unwrap(), [1, 2, 3, 4, 5]);
     assert!(names(root.path(), None).is_empty());
 }
 
+/// Damages the checkpoint of `step`.
+fn flip(run: &Path, step: u64) {
+    let path = run.join(CHECKPOINTS).join(checkpoint::dir_name(step)).join(checkpoint::MODEL);
+    let mut bytes = fs::read(&path).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    fs::write(path, bytes).unwrap();
+}
+
+/// Damage that comes after the survey shows that the files are not read again.
+#[test]
+fn checkpoints_are_read_once_unless_others_were_saved_meanwhile() {
+    let root = tempfile::tempdir().unwrap();
+    let (first, second) = (run(root.path(), "a", |_| ()), run(root.path(), "b", |_| ()));
+    let found = survey(root.path(), None).unwrap();
+    assert_eq!(found.unneeded.len(), 6);
+    flip(&first, 5);
+    let checkpoints = Checkpoints::open(&second.join(CHECKPOINTS), "abc", 9).unwrap();
+    checkpoints.save(&random_state(6, 2), None).unwrap();
+    free(root.path(), &found, None).unwrap();
+    assert_eq!(checkpoint::saved_steps(&first.join(CHECKPOINTS)).unwrap(), [2, 5]);
+    assert_eq!(checkpoint::saved_steps(&second.join(CHECKPOINTS)).unwrap(), [1, 2, 3, 4, 5, 6]);
+}
+
 #[test]
 fn the_last_good_checkpoint_stays() {
     let root = tempfile::tempdir().unwrap();
-    let flip = |run: &Path, step: u64| {
-        let path = run.join(CHECKPOINTS).join(checkpoint::dir_name(step)).join(checkpoint::MODEL);
-        let mut bytes = fs::read(&path).unwrap();
-        *bytes.last_mut().unwrap() ^= 1;
-        fs::write(path, bytes).unwrap();
-    };
     // The newest and the best are damaged; then all are.
     let done = run(root.path(), "a", |_| ());
     flip(&done, 5);
@@ -83,7 +100,7 @@ fn the_last_good_checkpoint_stays() {
         let other = format!("the next good one is {}; the damaged one stays too", checkpoint::dir_name(good));
         assert!(problems.contains(&damaged) && problems.contains(&other), "{problems}");
     }
-    free(root.path(), &found.unneeded, None).unwrap();
+    free(root.path(), &found, None).unwrap();
     // The losses of 1, 3, 4 and 5 are equal, and the earliest of equal ones counts.
     assert_eq!(checkpoint::saved_steps(&done.join(CHECKPOINTS)).unwrap(), [1, 2, 4, 5]);
     for step in [1, 4] {
@@ -100,8 +117,8 @@ fn what_something_may_begin_from_stays() {
     run(root.path(), "b", |m| (m.status, m.origin) = (RunStatus::Interrupted, Some(fork)));
     run(root.path(), "c", |m| m.sweep = Some(SweepPoint { id: "lr".into(), point: 1 }));
     fs::create_dir_all(root.path().join("sweeps/lr")).unwrap();
-    let found = survey(root.path(), None).unwrap().unneeded;
-    let steps: Vec<String> = found.iter().map(|item| id(&item.path)).collect();
+    let found = survey(root.path(), None).unwrap();
+    let steps: Vec<String> = found.unneeded.iter().map(|item| id(&item.path)).collect();
     assert_eq!(steps, ["step-00000001", "step-00000004"], "the fork's stays, and all of a sweep that goes on");
     // `apply --continue`, and a reproduction of such.
     for (name, step, origin) in [
@@ -136,8 +153,8 @@ fn the_checkpoint_that_a_run_began_with_stays() {
     let from = ContinuedFrom { id: "gone-12345678".into(), step: 3, ..ContinuedFrom::default() };
     let origin = RunOrigin::Fork { id: from.id.clone(), step: Some(3), plan_hash: String::new() };
     run(root.path(), "a", |m| (m.origin, m.continued_from) = (Some(origin), Some(from)));
-    let found = survey(root.path(), None).unwrap().unneeded;
-    let steps: Vec<String> = found.iter().map(|item| id(&item.path)).collect();
+    let found = survey(root.path(), None).unwrap();
+    let steps: Vec<String> = found.unneeded.iter().map(|item| id(&item.path)).collect();
     assert_eq!(steps, ["step-00000001", "step-00000004"]);
 }
 
@@ -157,8 +174,8 @@ fn leftovers_of_kills_go_and_links_are_not_followed() {
     let held = RunLock::take_name(root.path(), "b-12345678").unwrap();
     let linked = run(elsewhere.path(), "z", |_| ());
     std::os::unix::fs::symlink(&linked, root.path().join("z-link")).unwrap();
-    let found = survey(root.path(), None).unwrap().unneeded;
-    let mut kinds: Vec<UnneededKind> = found.iter().map(|item| item.kind).collect();
+    let found = survey(root.path(), None).unwrap();
+    let mut kinds: Vec<UnneededKind> = found.unneeded.iter().map(|item| item.kind).collect();
     kinds.sort();
     let expected = [
         UnneededKind::Leftover,
@@ -193,8 +210,9 @@ fn damaged_checkpoints_go_as_others_do() {
         fs::create_dir(path.join("checkpoints/step-00000009.damaged")).unwrap();
     }
     let damaged = |older_than| {
-        let found = survey(root.path(), older_than).unwrap().unneeded;
+        let found = survey(root.path(), older_than).unwrap();
         found
+            .unneeded
             .into_iter()
             .filter(|item| item.kind == UnneededKind::Damaged)
             .filter_map(|item| item.run)
@@ -202,7 +220,7 @@ fn damaged_checkpoints_go_as_others_do() {
     };
     assert_eq!(damaged(None), [paths[0].clone()], "of others it may hold the only weights");
     assert!(damaged(Some(Duration::from_hours(24 * 36_500))).is_empty());
-    let found = survey(root.path(), None).unwrap().unneeded;
+    let found = survey(root.path(), None).unwrap();
     assert_eq!(free(root.path(), &found, None).unwrap().len(), 4);
     assert!(damaged(None).is_empty());
 }
@@ -221,11 +239,14 @@ fn files_with_several_names_go_and_count_once() {
             fs::hard_link(&file, other).unwrap();
         }
     }
-    let found = survey(root.path(), None).unwrap().unneeded;
-    let total: u64 = found.iter().map(|item| item.bytes).sum();
+    let found = survey(root.path(), None).unwrap();
+    let total: u64 = found.unneeded.iter().map(|item| item.bytes).sum();
     let one = bytes_freed(&first.join(CHECKPOINTS).join(checkpoint::dir_name(4)));
-    assert!(found.len() == 6 && total.abs_diff(alone - 2 * one) < 64, "1 and 3 take room once: {alone} {one} {total}");
-    assert_eq!(free(root.path(), &found, None).unwrap(), found);
+    assert!(
+        found.unneeded.len() == 6 && total.abs_diff(alone - 2 * one) < 64,
+        "1 and 3 take room once: {alone} {one} {total}"
+    );
+    assert_eq!(free(root.path(), &found, None).unwrap(), found.unneeded);
     assert_eq!(bytes_freed(&first.join(CHECKPOINTS).join(checkpoint::dir_name(5))), 0);
     let mut both = FreedBytes::default();
     assert!(both.add(&first) < both.add(&second), "the last name counts");
@@ -237,9 +258,9 @@ fn without_locks_nothing_goes() {
     let path = run(root.path(), "a", |m| m.status = RunStatus::Running);
     let found = {
         fs::create_dir(path.join("checkpoints/.tmp-step-00000006")).unwrap();
-        survey(root.path(), None).unwrap().unneeded
+        survey(root.path(), None).unwrap()
     };
-    assert_eq!(found.len(), 1);
+    assert_eq!(found.unneeded.len(), 1);
     let _training = RunLock::take(&path).unwrap();
     fs::write(path.join(NO_LOCKS), "").unwrap();
     assert!(survey(root.path(), None).unwrap().unneeded.is_empty());

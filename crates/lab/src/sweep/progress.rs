@@ -178,7 +178,7 @@ impl PointProgress {
         let is_held = RunLock::is_held(&path);
         // Read before the metrics: a run that is training evaluates before it saves, so the metrics are at least as new.
         let folder = path.join(CHECKPOINTS);
-        let checkpoint = checkpoint::saved_steps(&folder).ok().and_then(|steps| steps.last().copied());
+        let checkpoint = checkpoint::newest_step(&folder);
         let summary = run_dir::read_summary(&path).unwrap_or_else(|error| {
             problems.push(error.to_string());
             None

@@ -2,17 +2,22 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use super::folder::{DAMAGED, KEPT};
 use super::format::{STATE, StateFile};
 use super::load::{self, CheckpointProblem};
 use crate::error::StoreError;
-use crate::own_files::foreign_path_in_checkpoint;
-use runner_files::TEMPORARY_PREFIX;
+use crate::files::file_name;
+use crate::own_files::is_own_checkpoint;
+use runner_files::{TEMPORARY_PREFIX, if_present, is_number};
 
 const PREFIX: &str = "step-";
+/// The prefix, behind `TEMPORARY_PREFIX`, of the name of a checkpoint that is being removed.
+const OLD: &str = "old-";
+/// The suffix of the name of a checkpoint that was set aside because it cannot be used.
+pub const DAMAGED: &str = ".damaged";
+/// The suffix of the name of a replaced checkpoint that stays because it has files that the program did not write.
+const KEPT: &str = ".kept-";
 
 /// A checkpoint by its name.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,14 +41,12 @@ pub enum CheckpointChoice {
 /// # Errors
 /// If the folder cannot be read.
 pub(super) fn read_entries(folder: &Path) -> Result<Vec<CheckpointEntry>, StoreError> {
-    let read = match fs::read_dir(folder).and_then(Iterator::collect::<Result<Vec<_>, _>>) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-        read => read.map_err(StoreError::io("reading", folder))?,
-    };
+    let read = fs::read_dir(folder).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    let read = if_present(read).map_err(StoreError::io("reading", folder))?.unwrap_or_default();
     let checkpoint = |entry: fs::DirEntry| {
         let name = entry.file_name();
         let digits = name.to_str()?.strip_prefix(PREFIX)?;
-        let step = digits.bytes().all(|b| b.is_ascii_digit()).then(|| digits.parse().ok())??;
+        let step = is_number(digits).then(|| digits.parse().ok())??;
         Some(CheckpointEntry { step, path: entry.path() })
     };
     let mut out: Vec<CheckpointEntry> = read.into_iter().filter_map(checkpoint).collect();
@@ -59,6 +62,11 @@ pub fn saved_steps(folder: &Path) -> Result<Vec<u64>, StoreError> {
     Ok(read_entries(folder)?.iter().map(|e| e.step).collect())
 }
 
+/// The step of the newest checkpoint in `folder`. `None` if there is none, or the folder cannot be read.
+pub fn newest_step(folder: &Path) -> Option<u64> {
+    saved_steps(folder).ok()?.pop()
+}
+
 /// The name of the checkpoint of `step`.
 pub fn dir_name(step: u64) -> String {
     format!("{PREFIX}{step:08}")
@@ -69,9 +77,6 @@ pub fn pending_folder(folder: &Path, step: u64) -> PathBuf {
     folder.join(format!("{TEMPORARY_PREFIX}{}", dir_name(step)))
 }
 
-/// The prefix, behind `TEMPORARY_PREFIX`, of the name of a checkpoint that is being removed.
-pub(super) const OLD: &str = "old-";
-
 /// True if the program gives `name` to a folder in the folder of checkpoints: a checkpoint, one that was set aside, or an unfinished one.
 pub fn is_checkpoint_folder(name: &str) -> bool {
     name.strip_prefix(TEMPORARY_PREFIX).map_or_else(|| is_checkpoint(name), is_unfinished)
@@ -80,7 +85,7 @@ pub fn is_checkpoint_folder(name: &str) -> bool {
 /// The unfinished files and checkpoints in `folder`, which a killed process left behind. A folder with something else in it is not one of
 /// them.
 pub fn leftovers(folder: &Path) -> Vec<PathBuf> {
-    let is_own = |path: &PathBuf| !path.is_dir() || matches!(foreign_path_in_checkpoint(path), Ok(None));
+    let is_own = |path: &PathBuf| !path.is_dir() || is_own_checkpoint(path);
     runner_files::leftovers(folder, is_unfinished).into_iter().filter(is_own).collect()
 }
 
@@ -89,13 +94,33 @@ pub(super) fn remove_leftovers(folder: &Path) {
     runner_files::remove_all(&leftovers(folder));
 }
 
+/// Removes the folder `path` of a checkpoint, after a rename, so that a partly removed one is never taken for a checkpoint. One with files
+/// that the program did not write is only renamed. The caller holds the lock of the run.
+///
+/// # Errors
+/// If the file system refuses.
+pub fn discard(path: &Path) -> Result<(), StoreError> {
+    let name = file_name(path);
+    let rename = |to: &Path| fs::rename(path, to).map_err(StoreError::io("renaming", path));
+    if !is_own_checkpoint(path) {
+        let mut kept = (1..=u32::MAX).map(|n| path.with_file_name(format!("{name}{KEPT}{n}")));
+        return kept.find(|path| path.symlink_metadata().is_err()).map_or(Ok(()), |free| rename(&free));
+    }
+    let name = name.strip_prefix(TEMPORARY_PREFIX).unwrap_or(&name);
+    let aside = path.with_file_name(format!("{TEMPORARY_PREFIX}{OLD}{name}"));
+    if is_own_checkpoint(&aside) {
+        fs::remove_dir_all(&aside).map_err(StoreError::io("removing", &aside))?;
+    }
+    rename(&aside)?;
+    fs::remove_dir_all(&aside).map_err(StoreError::io("removing", &aside))
+}
+
 /// True if `rest` follows `TEMPORARY_PREFIX` in the name of a checkpoint that is being written or removed.
-pub(super) fn is_unfinished(rest: &str) -> bool {
+fn is_unfinished(rest: &str) -> bool {
     is_checkpoint(rest.strip_prefix(OLD).unwrap_or(rest))
 }
 
 fn is_checkpoint(name: &str) -> bool {
-    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     let name = match name.rsplit_once(KEPT) {
         Some((name, number)) if is_number(number) => name,
         _ => name,
@@ -108,23 +133,21 @@ pub fn is_checkpoint_file(name: &str) -> bool {
     let is_part = |stem: &str| {
         let part = name.strip_prefix(stem).and_then(|rest| rest.strip_suffix(".safetensors"));
         let numbers = part.and_then(|part| part.strip_prefix('-')?.split_once("-of-"));
-        part.is_some_and(str::is_empty)
-            || numbers
-                .is_some_and(|(index, count)| [index, count].iter().all(|n| n.bytes().all(|b| b.is_ascii_digit())))
+        part.is_some_and(str::is_empty) || numbers.is_some_and(|(index, count)| is_number(index) && is_number(count))
     };
     name == STATE || is_part("model") || is_part("optimizer")
 }
 
 /// Checkpoints by their validation losses.
-struct RankedCheckpoints<'a> {
+pub(super) struct RankedCheckpoints<'a> {
     /// Those that have a loss, in ascending order; the earlier of two equal ones first.
-    measured: Vec<&'a CheckpointEntry>,
+    pub(super) measured: Vec<&'a CheckpointEntry>,
     /// Those whose state file cannot be read.
     unreadable: Vec<(&'a CheckpointEntry, CheckpointProblem)>,
 }
 
 /// Ranks `entries`, which are in the order of their steps.
-fn rank(entries: &[CheckpointEntry]) -> RankedCheckpoints<'_> {
+pub(super) fn rank(entries: &[CheckpointEntry]) -> RankedCheckpoints<'_> {
     let (mut measured, mut unreadable) = (Vec::new(), Vec::new());
     for entry in entries {
         match load::state_file(&entry.path) {
@@ -169,9 +192,11 @@ pub(super) fn retained_steps(
     kept
 }
 
-/// The checkpoints that a completed run keeps.
+/// The checkpoints that a completed run has and keeps.
 #[derive(Debug, Default)]
 pub struct KeptCheckpoints {
+    /// The steps of all checkpoints, oldest first.
+    pub all: Vec<u64>,
     pub steps: BTreeSet<u64>,
     /// The damage of those among them that were read and cannot be used.
     pub damaged: Vec<StoreError>,
@@ -193,7 +218,7 @@ pub fn checkpoints_to_keep(folder: &Path) -> Result<KeptCheckpoints, StoreError>
             is_good
         })
     });
-    Ok(KeptCheckpoints { steps, damaged })
+    Ok(KeptCheckpoints { all: all.iter().map(|entry| entry.step).collect(), steps, damaged })
 }
 
 /// Reads and checks every byte of the checkpoint `entry`, of the plan `plan_hash` where that is given.

@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use candle_core::{DType, Device, Tensor};
 
 use super::entries::{
-    CheckpointChoice, CheckpointEntry, OLD, dir_name, pending_folder, pick, read_entries, remove_leftovers,
-    retained_steps, save_failed, unusable, verify,
+    CheckpointChoice, CheckpointEntry, DAMAGED, dir_name, discard, pending_folder, pick, rank, read_entries,
+    remove_leftovers, retained_steps, save_failed, unusable, verify,
 };
 use super::format::{AnyFloat, FORMAT, FORMAT_PARTS, STATE, StateFile, check_parts};
 use super::hash::{StateHash, whole_hash};
@@ -18,17 +18,12 @@ use super::load::{self, CheckpointProblem};
 use super::part::{self, PartRecord, PartSpec};
 use crate::error::StoreError;
 use crate::files::{link_or_copy, sealed_json, sync_dir};
-use crate::own_files::foreign_path_in_checkpoint;
+use crate::own_files::is_own_checkpoint;
 use runner_compute::state::TrainState;
-use runner_files::{TEMPORARY_PREFIX, create_owned_dir};
+use runner_files::create_owned_dir;
 use runner_spec::event::BestValidation;
 use runner_spec::model::layout::ParamLayout;
 use runner_spec::program::{DataPosition, RowSequence};
-
-/// The suffix of the name of a checkpoint that was set aside because it cannot be used.
-pub const DAMAGED: &str = ".damaged";
-/// The suffix of the name of a replaced checkpoint that stays because it has files that the program did not write.
-pub(super) const KEPT: &str = ".kept-";
 
 /// The checkpoints of a run whose lock this process holds.
 #[derive(Debug)]
@@ -112,12 +107,7 @@ impl Checkpoints {
 
     /// Removes the parts of a checkpoint that will not be committed. What cannot be removed is removed as a leftover later.
     pub fn abandon(&self, step: u64) {
-        let pending = pending_folder(&self.folder, step);
-        let _ = if has_only_own_files(&pending) {
-            fs::remove_dir_all(&pending).map_err(StoreError::io("removing", &pending))
-        } else {
-            self.discard(&pending)
-        };
+        let _ = discard(&pending_folder(&self.folder, step));
     }
 
     /// Removes all unfinished checkpoints.
@@ -186,7 +176,7 @@ impl Checkpoints {
     fn install(&self, step: u64) -> Result<PathBuf, StoreError> {
         let path = self.folder.join(dir_name(step));
         if path.exists() {
-            self.discard(&path)?;
+            discard(&path)?;
         }
         fs::rename(pending_folder(&self.folder, step), &path).map_err(StoreError::io("renaming into place", &path))?;
         sync_dir(&self.folder)?;
@@ -221,6 +211,14 @@ impl Checkpoints {
             .chain(["; there is no other good checkpoint: start over with `runner apply --new`".to_owned()])
             .collect();
         Err(StoreError::Checkpoint { path: newest.path.clone(), message: message.clone(), fallback })
+    }
+
+    /// Reads the checkpoints that will stay when the next one is saved, so that training does not wait for that.
+    pub fn check_retained(&self) {
+        let all = read_entries(&self.folder).unwrap_or_default();
+        for entry in all.iter().rev().take(self.keep - 1).chain(rank(&all).measured.first().copied()) {
+            self.is_good(entry);
+        }
     }
 
     /// Adds a checkpoint of the folder `from` to this one, as a checkpoint of this run's plan with the same bytes, by hard links where
@@ -269,47 +267,30 @@ impl Checkpoints {
         let name = dir_name(entry.step);
         let aside = self.folder.join(format!("{name}{DAMAGED}"));
         if aside.exists() {
-            self.discard(&aside)?;
+            discard(&aside)?;
         }
         fs::rename(&entry.path, &aside).map_err(StoreError::io("renaming", &entry.path))?;
         Ok(format!("checkpoint {name}: {message}; set aside as {name}{DAMAGED}, falling back to {}", dir_name(good)))
     }
 
-    /// Removes all checkpoints but the newest `keep` good ones and the best good one. Each is read once, unless this process wrote it. What
-    /// cannot be read or removed stays, and so does what the program did not write: it does no harm.
+    /// Removes all checkpoints but the newest `keep` good ones and the best good one. What cannot be read or removed stays, and so does what
+    /// the program did not write: it does no harm.
     fn remove_old_checkpoints(&self) {
         let all = read_entries(&self.folder).unwrap_or_default();
-        let is_good = |entry: &CheckpointEntry| verify(entry, Some(&self.plan_hash)).is_ok();
-        let mut checked = self.checked();
-        let retained =
-            retained_steps(&all, self.keep, &mut |entry| *checked.entry(entry.step).or_insert_with(|| is_good(entry)));
-        for entry in all.iter().filter(|entry| !retained.contains(&entry.step) && has_only_own_files(&entry.path)) {
-            let _ = self.discard(&entry.path);
+        let retained = retained_steps(&all, self.keep, &mut |entry| self.is_good(entry));
+        for entry in all.iter().filter(|entry| !retained.contains(&entry.step) && is_own_checkpoint(&entry.path)) {
+            let _ = discard(&entry.path);
         }
+    }
+
+    /// True if every byte of the checkpoint `entry` is good. It is read once, unless this process wrote it.
+    fn is_good(&self, entry: &CheckpointEntry) -> bool {
+        *self.checked().entry(entry.step).or_insert_with(|| verify(entry, Some(&self.plan_hash)).is_ok())
     }
 
     fn checked(&self) -> MutexGuard<'_, BTreeMap<u64, bool>> {
         self.checked.lock().unwrap_or_else(PoisonError::into_inner)
     }
-
-    /// Removes a folder, after a rename, so that a partly removed one is never taken for a checkpoint. One with files that the program did
-    /// not write is only renamed.
-    fn discard(&self, path: &Path) -> Result<(), StoreError> {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        if !has_only_own_files(path) {
-            let mut kept = (1..=u32::MAX).map(|n| self.folder.join(format!("{name}{KEPT}{n}")));
-            let free = kept.find(|path| path.symlink_metadata().is_err());
-            return free.map_or(Ok(()), |free| fs::rename(path, &free).map_err(StoreError::io("renaming", path)));
-        }
-        let temporary = self.folder.join(format!("{TEMPORARY_PREFIX}{OLD}{name}"));
-        fs::rename(path, &temporary).map_err(StoreError::io("renaming", path))?;
-        fs::remove_dir_all(&temporary).map_err(StoreError::io("removing", &temporary))
-    }
-}
-
-fn has_only_own_files(checkpoint: &Path) -> bool {
-    let is_folder = fs::symlink_metadata(checkpoint).is_ok_and(|metadata| metadata.is_dir());
-    is_folder && matches!(foreign_path_in_checkpoint(checkpoint), Ok(None))
 }
 
 /// Writes `state.json`, which completes a checkpoint, and makes the folder durable.

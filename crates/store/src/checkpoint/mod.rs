@@ -12,11 +12,11 @@ pub mod part;
 mod tensors;
 
 pub use entries::{
-    CheckpointChoice, CheckpointEntry, KeptCheckpoints, checkpoints_to_keep, dir_name, find_damage_of_newest,
-    is_checkpoint_file, is_checkpoint_folder, leftovers, pending_folder, saved_steps,
+    CheckpointChoice, CheckpointEntry, DAMAGED, KeptCheckpoints, checkpoints_to_keep, dir_name, discard,
+    find_damage_of_newest, is_checkpoint_file, is_checkpoint_folder, leftovers, newest_step, pending_folder,
+    saved_steps,
 };
 pub use export::{ExportedWeights, WeightSink, export_weights, stream_weights};
-pub use folder::DAMAGED;
 pub use folder::{Checkpoints, ChosenCheckpoint, SavedCheckpoint, load_state, load_weights};
 pub use format::{FileRecord, MODEL, OPTIMIZER, STATE};
 pub use hash::{StateHash, hash_state, whole_hash};

@@ -1,7 +1,7 @@
 //! Reads the metrics of a run while it trains.
 
 use std::fs::{self, File, Metadata};
-use std::io::{BufRead, BufReader, ErrorKind, Read as _, Seek as _, SeekFrom};
+use std::io::{BufRead, BufReader, Read as _, Seek as _, SeekFrom};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use crate::error::StoreError;
 use crate::lines::MAX_LINE_BYTES;
 use crate::metrics::MetricLine;
 use crate::run_dir::METRICS;
-use runner_files::open_regular;
+use runner_files::{if_present, open_regular};
 
 /// A position in the metrics of a run, to which lines are appended.
 #[derive(Debug)]
@@ -45,11 +45,8 @@ impl MetricTail {
     /// If the manifest or the metrics cannot be read.
     pub fn read_new(&mut self, limit: usize) -> Result<Vec<TimedLine>, StoreError> {
         let path = self.run.join(METRICS);
-        let found = match fs::metadata(&path) {
-            Ok(found) => found,
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(error) => return Err(StoreError::io("reading", &path)(error)),
-        };
+        let found = if_present(fs::metadata(&path)).map_err(StoreError::io("reading", &path))?;
+        let Some(found) = found else { return Ok(Vec::new()) };
         let opened = self.reader.take();
         let opened = opened.filter(|opened| opened.identity == identity(&found) && opened.offset <= found.len());
         let opened = if let Some(opened) = opened {

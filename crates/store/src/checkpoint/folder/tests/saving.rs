@@ -201,6 +201,28 @@ fn old_checkpoints_are_removed_only_if_good_ones_stay() {
     assert_eq!(fixture.steps(), [2, 3, 4]);
 }
 
+/// They are read when training resumes: damage that comes later is not seen by a save, because the save reads none of them.
+#[test]
+fn saves_after_a_resume_read_no_other_checkpoint() {
+    let fixture = Fixture::new();
+    for (step, loss) in [(1, 9.0), (2, 1.0), (3, 8.0), (4, 7.0), (5, 6.0)] {
+        fixture.open(10).save(&random_state(step, 2), Some(loss)).unwrap();
+    }
+    let checkpoints = fixture.open(3);
+    assert_eq!(checkpoints.choose().unwrap().unwrap().step, 5);
+    checkpoints.check_retained();
+    for step in [2, 4, 5] {
+        flip_last_bit(&fixture, step, MODEL);
+    }
+    checkpoints.save(&random_state(6, 2), Some(5.0)).unwrap();
+    assert_eq!(fixture.steps(), [2, 4, 5, 6]);
+    checkpoints.save(&random_state(7, 2), Some(4.0)).unwrap();
+    assert_eq!(fixture.steps(), [2, 5, 6, 7]);
+    // The next session finds the damage.
+    fixture.open(3).save(&random_state(8, 2), Some(3.0)).unwrap();
+    assert_eq!(fixture.steps(), [2, 6, 7, 8]);
+}
+
 #[test]
 fn the_best_is_unknown_if_a_loss_cannot_be_read() {
     let fixture = Fixture::new();
