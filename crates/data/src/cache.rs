@@ -7,9 +7,9 @@
 //!
 //! Only what the program made is removed, and only in a folder that carries the program's mark: see `layout.rs` and `mark.rs`.
 
+mod hashes;
 pub(crate) mod layout;
 mod mark;
-mod sealed;
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, TryLockError};
@@ -19,21 +19,31 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 
 use super::error::{DataError, Result};
 use super::progress::{Progress, Report};
+use hashes::{check_hashes, has_no_hashes, write_hashes};
 pub(crate) use layout::EntryKind;
 use layout::{
     LOCKS, STAGE, STAGE_CONTENT, STAGE_LOCK, STAGE_REMOVED, TMP, TMP_LOCK, USES, is_own_loose_file, is_own_stage,
 };
 pub(crate) use mark::check_cache;
 pub use mark::claim_cache;
-use sealed::{SealedMemo, check_hashes, write_hashes};
+use mark::is_read_only;
+use runner_files::sealed_json::{Seal, check_seal, seal};
+use runner_files::{children, is_older_than, is_real_folder, open_owned, read_regular, read_regular_text, remove_all};
 
 /// Files under `tmp/` live for milliseconds. An older one is a leftover.
 const LOOSE_FILE_AGE: Duration = Duration::from_hours(1);
+
+/// A small value under its name, `kind/name`.
+#[derive(Serialize, Deserialize)]
+struct Memo<T> {
+    name: String,
+    value: T,
+}
 
 #[derive(Debug, Clone)]
 pub(super) struct DataCache {
@@ -66,7 +76,8 @@ impl DataCache {
     }
 
     /// Opens the entry `kind`/`key` with `open`. If it is absent or damaged, `build` builds it in an empty folder first. Also returns
-    /// whether the entry was there. Two processes do not build the same entry: the second one reports that it waits.
+    /// whether the entry was there. Two processes do not build the same entry: the second one reports that it waits. An entry without
+    /// hashes, of an earlier version, is built again; it is used as it is if the cache cannot be written.
     ///
     /// # Errors
     /// Those of `open` and `build`, or if the cache cannot be written. A damaged entry with files that the program did not write stays, and
@@ -80,7 +91,7 @@ impl DataCache {
         build: &mut dyn FnMut(&Path) -> Result<()>,
     ) -> Result<(T, bool)> {
         let path = self.path(kind, key);
-        let open = |path: &Path| {
+        let open_checked = |path: &Path| {
             if kind.has_hashes() {
                 check_hashes(path)?;
             }
@@ -91,11 +102,23 @@ impl DataCache {
             self.opened.lock().unwrap_or_else(PoisonError::into_inner).push((name, lock));
             entry
         };
-        if let Ok(found) = open_existing(&path, &open)? {
-            return Ok((register(found), true));
-        }
-        let _lock = self.lock(kind, key, report)?;
-        let damage = match open_existing(&path, &open)? {
+        let damage = match open_existing(&path, &open_checked)? {
+            Ok(found) => return Ok((register(found), true)),
+            Err(damage) => damage,
+        };
+        let is_of_earlier_version = kind.has_hashes() && has_no_hashes(&path);
+        let _lock = match (self.lock(kind, key, report), damage) {
+            (Err(DataError::Io { source, .. }), Some(_)) if is_of_earlier_version && is_read_only(&source) => {
+                let Ok(found) = open_existing(&path, open)? else { return Err(DataError::io(&path)(source)) };
+                report(Progress::Unverified(kind.noun()));
+                return Ok((register(found), true));
+            }
+            (Err(error), Some(DataError::Damaged { path, message })) => {
+                return Err(DataError::damaged(&path, format!("{message}; it cannot be made again: {error}")));
+            }
+            (lock, _) => lock?,
+        };
+        let damage = match open_existing(&path, &open_checked)? {
             Ok(found) => return Ok((register(found), true)),
             Err(damage) => damage,
         };
@@ -105,7 +128,11 @@ impl DataCache {
                 let message = "it has files that runner did not write, so it is not replaced: move it away";
                 return Err(DataError::file(&path, format!("{damage}; {message}")));
             }
-            report(Progress::Repairing(kind.noun()));
+            report(if is_of_earlier_version {
+                Progress::Renewing(kind.noun())
+            } else {
+                Progress::Repairing(kind.noun())
+            });
             // A process that has it mapped keeps its pages.
             fs::rename(&path, stage.dir.path().join(STAGE_REMOVED[0])).map_err(DataError::io(&path))?;
         }
@@ -116,7 +143,7 @@ impl DataCache {
         stage.publish(&path)?;
         // No process removes it before it is locked, because that takes the lock on building it.
         let lock = lock_in_use(&path).map_err(DataError::io(&path))?;
-        Ok((register((open(&path)?, lock)), false))
+        Ok((register((open_checked(&path)?, lock)), false))
     }
 
     /// Notes that the data known as `data` consists of the entries that were opened. Returns their locks, which the caller holds while
@@ -125,32 +152,34 @@ impl DataCache {
         let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
         let names: BTreeSet<&str> = opened.iter().map(|(name, _)| name.as_str()).collect();
         // A note that cannot be written costs space: the entries stay until it is.
-        let _ = self.write_small_file(USES, data, &names);
+        let _ = serde_json::to_vec(&names).map(|bytes| self.write_small_file(USES, data, &bytes));
         opened.drain(..).filter_map(|(_, lock)| lock).collect()
     }
 
     /// Writes `value` to the small file `kind`/`name`.json, unless it has that content. A memo that cannot be written is not an error: its
     /// value is computed again.
     pub(super) fn write_memo(&self, kind: &str, name: &str, value: &impl Serialize) {
-        let _ = SealedMemo::new(kind, name, value).map(|memo| self.write_small_file(kind, name, &memo));
+        let memo = Memo { name: format!("{kind}/{name}"), value };
+        let _ = seal(&memo).map(|bytes| self.write_small_file(kind, name, &bytes));
     }
 
-    /// Reads a memo; `None` if there is none, or it does not have its hash.
+    /// Reads a memo; `None` if there is none, or it is not what was written under this name.
     pub(super) fn read_memo<T: DeserializeOwned>(&self, kind: &str, name: &str) -> Option<T> {
-        let bytes = fs::read(self.root.join(kind).join(format!("{name}.json"))).ok()?;
-        serde_json::from_slice::<SealedMemo>(&bytes).ok()?.open(kind, name)
+        let text = read_regular_text(&self.root.join(kind).join(format!("{name}.json"))).ok()?;
+        let is_intact = check_seal(&text).ok()? == Seal::Intact;
+        let memo: Memo<T> = serde_json::from_str(&text).ok().filter(|_| is_intact)?;
+        (memo.name == format!("{kind}/{name}")).then_some(memo.value)
     }
 
-    fn write_small_file(&self, kind: &str, name: &str, value: &impl Serialize) -> io::Result<()> {
+    fn write_small_file(&self, kind: &str, name: &str, bytes: &[u8]) -> io::Result<()> {
         let folder = self.root.join(kind);
         let path = folder.join(format!("{name}.json"));
-        let bytes = serde_json::to_vec(value)?;
-        if fs::read(&path).is_ok_and(|known| known == bytes) {
+        if read_regular(&path).is_ok_and(|known| known == bytes) {
             return Ok(());
         }
         fs::create_dir_all(&folder)?;
         let mut file = runner_files::temporary_file(&self.tmp())?;
-        file.write_all(&bytes)?;
+        file.write_all(bytes)?;
         runner_files::put_in_place(file, &path, true)
     }
 
@@ -178,8 +207,11 @@ impl DataCache {
         if building.try_lock().is_err() {
             return Ok(false);
         }
+        if !mark::is_marked(&self.root) || !kind.is_own(&path) {
+            return Ok(false);
+        }
         let using = File::open(&path)?;
-        if using.try_lock().is_err() || !mark::is_marked(&self.root) || !kind.is_own(&path) {
+        if using.try_lock().is_err() {
             return Ok(false);
         }
         let stage = self.stage().map_err(io::Error::other)?;
@@ -233,34 +265,30 @@ impl DataCache {
             return;
         }
         let Some(_exclusive) = self.lock_tmp() else { return };
-        for path in leftovers(&self.root) {
-            let _ = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
-        }
+        remove_all(&leftovers(&self.root));
     }
 }
 
 /// Opens a file for a lock. Its content stays: it may be a file of something else that has this name.
 fn open_lock_file(path: &Path) -> io::Result<File> {
-    File::options().write(true).create(true).truncate(false).open(path)
+    open_owned(File::options().write(true).create(true).truncate(false), path)
 }
 
 /// What killed processes left behind under `tmp/` of the cache `root`.
 pub(super) fn leftovers(root: &Path) -> Vec<PathBuf> {
     let tmp = root.join(TMP);
-    if !layout::is_real_folder(&tmp) {
+    if !is_real_folder(&tmp) {
         return Vec::new();
     }
-    let entries = fs::read_dir(tmp).into_iter().flatten().filter_map(Result::ok);
-    let left = entries.map(|entry| entry.path()).filter(|path| {
+    let is_left = |path: &PathBuf| {
         if is_own_stage(path) {
             // A stage has no lock file if its process was killed between two system calls.
             let held = |lock: File| matches!(lock.try_lock(), Err(TryLockError::WouldBlock));
             return !File::open(path.join(STAGE_LOCK)).is_ok_and(held);
         }
-        let age = fs::symlink_metadata(path).and_then(|m| m.modified()).ok().and_then(|t| t.elapsed().ok());
-        is_own_loose_file(path) && age.is_some_and(|age| age > LOOSE_FILE_AGE)
-    });
-    left.collect()
+        is_own_loose_file(path) && is_older_than(path, LOOSE_FILE_AGE)
+    };
+    children(&tmp).into_iter().filter(is_left).collect()
 }
 
 /// Takes the shared lock of the folder `path`, which says that it is in use, and sets the folder's time to that of its last use. `None` if
@@ -281,6 +309,9 @@ type Locked<T> = (T, Option<File>);
 
 /// Opens the entry at `path`. If there is nothing to open, the inner error describes the damage; it is `None` if there is no entry.
 fn open_existing<T>(path: &Path, open: &dyn Fn(&Path) -> Result<T>) -> Result<Result<Locked<T>, Option<DataError>>> {
+    if path.exists() && !path.is_dir() {
+        return Ok(Err(Some(DataError::damaged(path, "it is not a folder"))));
+    }
     // An empty folder needs no removal: a rename replaces it.
     if !path.exists() || fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none()) {
         return Ok(Err(None));
@@ -423,6 +454,81 @@ mod tests {
         // An entry of an earlier version.
         fs::remove_file(file.with_file_name("hashes.json")).unwrap();
         assert!(!get().1);
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn an_entry_without_hashes_is_made_again_or_used_if_nothing_can_be_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let reports = Mutex::new(Vec::new());
+        let get = |is_writable: bool| {
+            let cache = DataCache::open(dir.path()).unwrap();
+            let locks = dir.path().join(LOCKS);
+            let _ = fs::remove_file(&locks);
+            if !is_writable {
+                // Not even root creates a file there.
+                let _ = fs::remove_dir_all(&locks);
+                std::os::unix::fs::symlink("/sys", &locks).unwrap();
+            }
+            let open = |path: &Path| fs::read_to_string(path.join("tokenizer.json")).map_err(DataError::io(path));
+            let mut build = |path: &Path| fs::write(path.join("tokenizer.json"), "new").map_err(DataError::io(path));
+            let report = |progress| reports.lock().unwrap().push(progress);
+            let got = cache.open_or_build(EntryKind::Tokenizers, &key(), &report, &open, &mut build);
+            (got.map_err(|error| error.to_string()), std::mem::take(&mut *reports.lock().unwrap()))
+        };
+        let file = dir.path().join("tokenizers").join(key()).join("tokenizer.json");
+        DataCache::open(dir.path()).unwrap();
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(&file, "old").unwrap();
+        assert_eq!(get(false), (Ok(("old".to_owned(), true)), vec![Progress::Unverified("a tokenizer")]));
+        assert_eq!(get(true), (Ok(("new".to_owned(), false)), vec![Progress::Renewing("a tokenizer")]));
+        assert_eq!(get(false), (Ok(("new".to_owned(), true)), vec![]));
+        fs::write(&file, "odd").unwrap();
+        let (got, reported) = get(false);
+        let text = got.unwrap_err();
+        assert!(text.contains("tokenizer.json does not have its hash; it cannot be made again: "), "{text}");
+        assert!(text.contains(LOCKS) && reported.is_empty(), "{text}");
+        assert_eq!(get(true), (Ok(("new".to_owned(), false)), vec![Progress::Repairing("a tokenizer")]));
+    }
+
+    #[test]
+    fn a_memo_is_read_under_its_name_only_and_unchanged() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = DataCache::open(dir.path()).unwrap();
+        let path = |name: &str| dir.path().join("scans").join(format!("{name}.json"));
+        let read = |name| cache.read_memo::<(u64, u64)>("scans", name);
+        cache.write_memo("scans", "a", &(7_u64, u64::MAX));
+        assert_eq!(read("a"), Some((7, u64::MAX)));
+        let text = fs::read_to_string(path("a")).unwrap();
+        fs::write(path("b"), &text).unwrap();
+        fs::write(path("a"), text.replacen('7', "3", 1)).unwrap();
+        assert_eq!((read("a"), read("b"), read("c")), (None, None, None));
+        // Nothing waits for the other end of a pipe.
+        fs::remove_file(path("a")).unwrap();
+        assert!(std::process::Command::new("mkfifo").arg(path("a")).status().unwrap().success());
+        assert_eq!(read("a"), None);
+        cache.write_memo("scans", "a", &(7_u64, 1_u64));
+        assert_eq!(read("a"), None);
+    }
+
+    #[test]
+    fn pipes_in_place_of_entries_and_locks_are_refused_without_waiting() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = DataCache::open(dir.path()).unwrap();
+        let get = || cache.open_or_build(KIND, &key(), &|_| (), &read, &mut |p| write(p, "one"));
+        let make_pipe = |path: &Path| {
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            assert!(std::process::Command::new("mkfifo").arg(path).status().unwrap().success());
+        };
+        make_pipe(&cache.path(KIND, &key()));
+        let text = get().unwrap_err().to_string();
+        assert!(text.contains("it is not a folder") && text.contains("move it away"), "{text}");
+        assert!(!cache.evict(KIND, &key()).unwrap());
+        let building = dir.path().join(LOCKS).join(format!("tokens-{}", key()));
+        fs::remove_file(&building).unwrap();
+        make_pipe(&building);
+        let text = get().unwrap_err().to_string();
+        assert!(text.contains("it cannot be made again") && text.contains("this is a pipe, not a file"), "{text}");
     }
 
     #[test]

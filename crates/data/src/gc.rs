@@ -7,12 +7,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-use super::cache::layout::{USES, is_hash, is_real_folder};
+use super::cache::layout::{USES, is_hash};
 use super::cache::{self, DataCache, EntryKind};
 use super::error::DataError;
 use super::fingerprint::hash_parts;
+use runner_files::{bytes_freed, children, is_older_than, is_real_folder};
 use runner_spec::data::DataPart;
 
 /// The name of a run's data, made of the content hashes in the run's manifest, which `hash_of` returns. Weights are not in the cache, and the
@@ -65,17 +66,18 @@ pub fn survey(root: &Path, runs: &BTreeSet<String>, older_than: Option<Duration>
         for path in children(&root.join(kind.folder())).into_iter().filter(|path| kind.is_own(path)) {
             let key = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
             let name = format!("{}/{key}", kind.folder());
-            if needed.contains(&name) || older_than.is_some_and(|age| !unused_for(&path, age)) {
+            if needed.contains(&name) || older_than.is_some_and(|age| !is_older_than(&path, age)) {
                 continue;
             }
             if !noted.contains(&name) && !all_noted {
                 survey.unknown += 1;
                 continue;
             }
-            survey.unneeded.push(UnneededPart { bytes: bytes(&path), path, entry: Some((kind, key)) });
+            survey.unneeded.push(UnneededPart { bytes: bytes_freed(&path), path, entry: Some((kind, key)) });
         }
     }
-    let left = cache::leftovers(root).into_iter().map(|path| UnneededPart { bytes: bytes(&path), path, entry: None });
+    let left =
+        cache::leftovers(root).into_iter().map(|path| UnneededPart { bytes: bytes_freed(&path), path, entry: None });
     survey.unneeded.extend(left);
     Ok(survey)
 }
@@ -121,29 +123,10 @@ fn notes(root: &Path) -> BTreeMap<String, Vec<String>> {
     children(&root.join(USES)).into_iter().filter_map(note).collect()
 }
 
-fn children(folder: &Path) -> Vec<PathBuf> {
-    let mut out: Vec<_> = fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok).map(|e| e.path()).collect();
-    out.sort();
-    out
-}
-
-fn unused_for(path: &Path, age: Duration) -> bool {
-    let used = fs::metadata(path).and_then(|m| m.modified()).unwrap_or_else(|_| SystemTime::now());
-    used.elapsed().is_ok_and(|elapsed| elapsed > age)
-}
-
-/// Bytes of the files under `path`; links are not followed.
-fn bytes(path: &Path) -> u64 {
-    match fs::symlink_metadata(path) {
-        Ok(meta) if meta.is_dir() => children(path).iter().map(|path| bytes(path)).sum(),
-        Ok(meta) => meta.len(),
-        Err(_) => 0,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::symlink;
+    use std::time::SystemTime;
 
     use super::*;
 

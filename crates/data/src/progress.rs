@@ -21,8 +21,12 @@ pub enum Progress {
         bytes_done: u64,
         bytes_total: u64,
     },
-    /// This entry of the cache is damaged, or of a version without hashes, and is made again.
+    /// This entry of the cache is damaged, and is made again.
     Repairing(&'static str),
+    /// This entry of the cache has no hashes, because an earlier version made it. It is made again.
+    Renewing(&'static str),
+    /// This entry of the cache has no hashes, and is used without, because the cache cannot be written to.
+    Unverified(&'static str),
     /// This process waits for another one, which prepares the same data.
     Waiting,
     /// The training source is read for the tokenizer's vocabulary.

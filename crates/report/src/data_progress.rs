@@ -10,12 +10,12 @@ use runner_spec::format::{bytes, count, counted, percent, seconds};
 /// Shows one report of data preparation; may be called from any thread.
 pub fn show_data_progress(screen: &Screen, progress: Progress) {
     let text = format!("data   {}", describe(progress));
-    if let Progress::Repairing(what) = progress {
-        screen.warn(&format!("{what} in the cache is damaged, or of an earlier version: it is made again"));
-    } else if matches!(progress, Progress::CacheHit { .. } | Progress::Done { .. } | Progress::Waiting) {
-        screen.line(&text);
-    } else {
-        screen.progress(&text, || text.clone());
+    match progress {
+        Progress::Repairing(_) | Progress::Unverified(_) => screen.warn(&describe(progress)),
+        Progress::Renewing(_) | Progress::CacheHit { .. } | Progress::Done { .. } | Progress::Waiting => {
+            screen.line(&text);
+        }
+        _ => screen.progress(&text, || text.clone()),
     }
 }
 
@@ -28,7 +28,13 @@ fn describe(progress: Progress) -> String {
         Progress::Verifying { bytes_done, bytes_total } => {
             format!("verifying shards: {}", share_of_bytes(bytes_done, bytes_total))
         }
-        Progress::Repairing(what) => format!("making {what} again"),
+        Progress::Repairing(what) => format!("{what} in the cache is damaged: it is made again"),
+        Progress::Renewing(what) => {
+            format!("{what} in the cache is of an earlier version, without hashes: it is made again")
+        }
+        Progress::Unverified(what) => format!(
+            "{what} in the cache is of an earlier version, without hashes, and the cache cannot be written to: it is used unverified"
+        ),
         Progress::Generating => "writing the built-in corpus".to_owned(),
         Progress::Waiting => "another process prepares the same data; waiting for it".to_owned(),
         Progress::TrainingTokenizer { bytes_done, bytes_total } => {

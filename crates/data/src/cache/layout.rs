@@ -3,12 +3,12 @@
 //! Only what is recognized here is removed: a folder of an entry or of a killed process, under the name that the program gives it, with
 //! nothing in it but files that the program writes. Symbolic links are never the program's own.
 
-use std::fs::{self, FileType};
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use super::mark::TAG;
-use runner_files::{TEMPORARY_PREFIX, is_temporary_name};
+use runner_files::{TEMPORARY_PREFIX, children, has_only, is_number, is_real_folder, is_temporary_name};
 
 /// The folder of unfinished work.
 pub(super) const TMP: &str = "tmp";
@@ -87,33 +87,27 @@ impl EntryKind {
     pub(crate) fn is_own(self, path: &Path) -> bool {
         is_real_folder(path.parent().unwrap_or(path))
             && path.file_name().and_then(|name| name.to_str()).is_some_and(|name| self.is_key(name))
-            && has_only(path, &|name, kind| kind.is_file() && self.files().contains(&name))
-                .is_some_and(|count| count > 0)
+            && has_only(path, &|names, kind| matches!(names, [file] if kind.is_file() && self.files().contains(file)))
+            && !children(path).is_empty()
     }
 }
 
 /// True if `path` is a folder in which a process built an entry, with nothing else in it.
 pub(super) fn is_own_stage(path: &Path) -> bool {
-    let is_entry_file = |name: &str, kind: FileType| {
-        kind.is_file() && EntryKind::ALL.into_iter().any(|entry| entry.files().contains(&name))
-    };
-    let is_part = |name: &str, kind: FileType| {
-        let is_entry = name == STAGE_CONTENT || STAGE_REMOVED.contains(&name);
-        name == STAGE_LOCK && kind.is_file()
-            || is_entry && kind.is_dir() && has_only(&path.join(name), &is_entry_file).is_some()
-    };
-    path.file_name().is_some_and(|name| is_temporary_name(name, STAGE)) && has_only(path, &is_part).is_some()
+    let is_entry_file = |file: &&str| EntryKind::ALL.into_iter().any(|entry| entry.files().contains(file));
+    path.file_name().is_some_and(|name| is_temporary_name(name, STAGE))
+        && has_only(path, &|names, kind| match names {
+            [STAGE_LOCK] => kind.is_file(),
+            [part] => kind.is_dir() && (*part == STAGE_CONTENT || STAGE_REMOVED.contains(part)),
+            [_, file] => kind.is_file() && is_entry_file(file),
+            _ => false,
+        })
 }
 
 /// True if `path` is an unfinished small file.
 pub(super) fn is_own_loose_file(path: &Path) -> bool {
     path.file_name().is_some_and(|name| is_temporary_name(name, TEMPORARY_PREFIX))
         && fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_file())
-}
-
-/// True if `path` is a folder and not a link.
-pub(crate) fn is_real_folder(path: &Path) -> bool {
-    fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_dir())
 }
 
 /// True if `name` is a hash in hexadecimal digits.
@@ -125,84 +119,38 @@ fn is_hexadecimal(text: &str) -> bool {
     text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-fn is_number(text: &str) -> bool {
-    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
-}
-
-/// The number of things in the folder `path` if `is_own` is true for all of them; `None` if it is false for one, or `path` is not a folder
-/// that can be read.
-fn has_only(path: &Path, is_own: &dyn Fn(&str, FileType) -> bool) -> Option<usize> {
-    if !is_real_folder(path) {
-        return None;
-    }
-    let mut count = 0;
-    for entry in fs::read_dir(path).ok()? {
-        let entry = entry.ok()?;
-        let kind = entry.file_type().ok()?;
-        entry.file_name().to_str().filter(|name| is_own(name, kind))?;
-        count += 1;
-    }
-    Some(count)
-}
-
 /// The path within the folder `root` of something that no version of the program puts into a cache; `None` if there is nothing. `with_tag`
 /// is true if a tag may be there.
 ///
 /// # Errors
 /// If a folder cannot be read.
 pub(super) fn foreign_path(root: &Path, with_tag: bool) -> io::Result<Option<PathBuf>> {
-    let entries = match fs::read_dir(root) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        entries => entries?,
-    };
-    for entry in entries {
-        let entry = entry?;
-        let (name, kind) = (entry.file_name(), entry.file_type()?);
-        let is_known = match name.to_str() {
-            Some(TAG) => with_tag,
-            Some(folder) if kind.is_dir() => match is_name_in(folder) {
-                Some(is_known) => match first_foreign_name(&entry.path(), is_known)? {
-                    Some(inner) => return Ok(Some(Path::new(&name).join(inner))),
-                    None => true,
-                },
-                None => false,
-            },
-            Some(file) if kind.is_file() => is_file_of_root(file),
-            _ => false,
-        };
-        if !is_known {
-            return Ok(Some(name.into()));
-        }
-    }
-    Ok(None)
+    runner_files::foreign_path(root, &|names, kind| match names {
+        [TAG] => with_tag,
+        [name] if kind.is_dir() => is_folder_of_root(name),
+        [name] => kind.is_file() && is_file_of_root(name),
+        [folder, name] => is_name_in(folder, name),
+        _ => true,
+    })
 }
 
-fn first_foreign_name(folder: &Path, is_known: fn(&str) -> bool) -> io::Result<Option<PathBuf>> {
-    for entry in fs::read_dir(folder)? {
-        let name = entry?.file_name();
-        if !name.to_str().is_some_and(is_known) {
-            return Ok(Some(name.into()));
-        }
-    }
-    Ok(None)
+fn is_folder_of_root(name: &str) -> bool {
+    [TMP, LOCKS].contains(&name)
+        || MEMOS.contains(&name)
+        || EntryKind::ALL.into_iter().any(|kind| kind.folder() == name)
 }
 
-/// The function that is true for names that some version of the program gives to something in the cache's `folder`; `None` for another
-/// folder.
-fn is_name_in(folder: &str) -> Option<fn(&str) -> bool> {
+/// True if some version of the program gives `name` to something in the cache's `folder`.
+fn is_name_in(folder: &str, name: &str) -> bool {
+    let mut kinds = EntryKind::ALL.into_iter();
     match folder {
-        TMP => Some(|name| name == TMP_LOCK || name.starts_with(STAGE) || is_temporary(name)),
-        LOCKS => Some(|name| {
-            let key_of = |kind: EntryKind| name.strip_prefix(kind.folder())?.strip_prefix('-');
-            EntryKind::ALL.into_iter().any(|kind| key_of(kind).is_some_and(|key| kind.is_key(key)))
+        TMP => name == TMP_LOCK || name.starts_with(STAGE) || is_temporary(name),
+        LOCKS => kinds.any(|kind| {
+            name.strip_prefix(kind.folder()).and_then(|rest| rest.strip_prefix('-')).is_some_and(|key| kind.is_key(key))
         }),
-        "corpora" => Some(|name| EntryKind::Corpora.is_key(name)),
-        "tokenizers" | "tokens" => Some(is_hash),
         // Memos of early versions have no ending.
-        memos if MEMOS.contains(&memos) => {
-            Some(|name| is_hash(name.strip_suffix(".json").unwrap_or(name)) || is_temporary(name))
-        }
-        _ => None,
+        _ if MEMOS.contains(&folder) => is_hash(name.strip_suffix(".json").unwrap_or(name)) || is_temporary(name),
+        _ => kinds.any(|kind| kind.folder() == folder && kind.is_key(name)),
     }
 }
 

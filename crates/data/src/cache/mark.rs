@@ -69,7 +69,8 @@ pub fn claim_cache(root: &Path) -> Result<PathBuf> {
     }
 }
 
-fn is_read_only(error: &io::Error) -> bool {
+/// True if a folder cannot be written to.
+pub(super) fn is_read_only(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem)
 }
 

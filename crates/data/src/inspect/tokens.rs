@@ -1,6 +1,5 @@
 //! Inspects files of tokens: shards of other trainers and entries of the cache. They are read in place, so a file may be larger than memory.
 
-use std::fs::File;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
@@ -12,6 +11,7 @@ use crate::token_files::recognize;
 use crate::token_store::{MAGIC, TokenStore};
 use crate::token_stream::TokenStream;
 use crate::tokenizer::TextTokenizer;
+use runner_files::open_regular;
 
 /// Tokens between two reports of progress.
 const REPORT_INTERVAL: u64 = 1 << 24;
@@ -130,7 +130,7 @@ fn end_of_text(
 /// True if the file `path` holds the tokens of a cache entry.
 fn is_cache(path: &Path) -> bool {
     let mut bytes = [0; MAGIC.len()];
-    File::open(path).is_ok_and(|mut file| file.read_exact(&mut bytes).is_ok()) && &bytes == MAGIC
+    open_regular(path).is_ok_and(|mut file| file.read_exact(&mut bytes).is_ok()) && &bytes == MAGIC
 }
 
 #[cfg(test)]

@@ -207,7 +207,7 @@ impl TrainedVocabulary<'_> {
         let mut build = |folder: &Path| fs::write(folder.join(name), self.make(make)?).map_err(DataError::io(folder));
         let open = |folder: &Path| {
             let path = folder.join(name);
-            let bytes = fs::read(&path).map_err(DataError::io(&path))?;
+            let bytes = read_regular(&path).map_err(DataError::io(&path))?;
             parse(&path, &String::from_utf8_lossy(&bytes)).map_err(|message| DataError::damaged(&path, message))
         };
         Ok(self.cache.open_or_build(EntryKind::Tokenizers, &key, self.report, &open, &mut build)?.0)
