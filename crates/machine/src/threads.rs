@@ -87,6 +87,14 @@ pub fn explain_start_error(what: &str, error: &io::Error) -> io::Error {
     io::Error::other(format!("cannot start {what}: {root}{advice}"))
 }
 
+/// The message `panic` of a library that panics if the system refuses a thread, with what to do then.
+pub fn explain_panic(panic: String) -> String {
+    if panic.contains("failed to spawn thread") {
+        return explain_start_error("a thread", &ErrorKind::WouldBlock.into()).to_string();
+    }
+    panic
+}
+
 /// The error of the operating system in `error`, which a library may have wrapped.
 fn io_cause(error: &io::Error) -> &io::Error {
     let causes = std::iter::successors(Some(error as &(dyn std::error::Error + 'static)), |&cause| cause.source());

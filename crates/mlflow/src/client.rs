@@ -7,6 +7,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use runner_machine::threads::explain_panic;
 use runner_spec::format::quoted_line;
 use runner_spec::panics::catch_panic;
 use runner_store::StoreError;
@@ -138,7 +139,8 @@ impl Client {
         let request = request.body(body).map_err(|error| refused(&error))?;
         let request = self.agent.configure_request(request).timeout_global(Some(timeout)).build();
         // The client starts a thread that resolves the name, and panics if the system refuses it.
-        let answered = catch_panic(|| self.agent.run(request).map_err(|error| error.to_string())).flatten();
+        let answered = catch_panic(|| self.agent.run(request).map_err(|error| error.to_string()));
+        let answered = answered.map_err(explain_panic).flatten();
         let response = answered.map_err(|error| unreachable(&error))?;
         let status = response.status().as_u16();
         let mut bytes = Vec::new();

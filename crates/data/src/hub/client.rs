@@ -15,6 +15,7 @@ use ureq::{Agent, Body};
 use super::error::{HubError, Result, quoted};
 use super::fetch::Report;
 use super::settings::Settings;
+use runner_machine::threads::explain_panic;
 use runner_spec::panics::catch_panic;
 
 const MAX_REDIRECTS: usize = 10;
@@ -138,7 +139,8 @@ impl<'a> Client<'a> {
                 request = request.header("range", format!("bytes={from}-"));
             }
             // The client starts a thread that resolves the name, and panics if the system refuses it.
-            let called = catch_panic(|| request.call().map_err(|error| error.to_string())).flatten();
+            let called = catch_panic(|| request.call().map_err(|error| error.to_string()));
+            let called = called.map_err(explain_panic).flatten();
             let response = called.map_err(|error| Failure::retry(quoted(&error)))?;
             let answer = HubAnswer { status: response.status().as_u16(), response };
             match answer.status {

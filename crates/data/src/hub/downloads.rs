@@ -4,7 +4,6 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::{self, TryLockError};
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -14,6 +13,7 @@ use std::time::{Duration, Instant};
 use hf_hub::RepoType;
 
 use super::client::Client;
+use super::download_record::line;
 use super::error::{HubError, Result};
 use super::fetch::{Downloading, Report};
 use super::listing::ListedFile;
@@ -112,17 +112,6 @@ impl Downloads {
         &self.shared.files
     }
 
-    /// The etags of the files whose content is in the cache now.
-    pub(crate) fn cached(&self) -> BTreeSet<String> {
-        self.with_repository(|repository| {
-            let commit = &self.shared.origin.commit;
-            let is_there = |file: &&ListedFile| {
-                repository.blob(commit, &file.etag).is_file() || repository.pointer(commit, &file.path).is_file()
-            };
-            self.shared.files.iter().filter(is_there).map(|file| file.etag.clone()).collect()
-        })
-    }
-
     /// The bytes to download that are in the cache at the same time, for the files from `first` on.
     pub(crate) fn needed_bytes(&self, first: usize, held: &HeldFiles) -> u64 {
         let sizes: Vec<(u64, u64)> = {
@@ -182,23 +171,22 @@ impl Downloads {
         self.shared.changed.notify_all();
     }
 
-    /// Removes the files `0..end` from the cache, and keeps those whose etag is in `kept`. A content that a later file also has stays
+    /// Removes those of the files `0..end` from the cache that the record of the settings names. A content that a later file also has stays
     /// until that file is removed, and so does one that another process downloads. A file that is already gone is no error.
     ///
     /// # Errors
     /// If one cannot be removed.
-    pub(crate) fn remove(&self, end: usize, kept: &BTreeSet<String>) -> Result<()> {
+    pub(crate) fn remove(&self, end: usize) -> Result<()> {
+        let Some(record) = &self.shared.origin.settings.record else { return Ok(()) };
         let mut removed_until = self.removed_until.lock().unwrap_or_else(PoisonError::into_inner);
         if *removed_until >= end {
             return Ok(());
         }
+        let recorded = record.read().map_err(|error| HubError::Other(format!("the record of downloads: {error}")))?;
         self.with_repository(|repository| {
             for (index, file) in self.shared.files.iter().enumerate().take(end).skip(*removed_until) {
-                if kept.contains(&file.etag) {
-                    continue;
-                }
                 let is_needed = self.last_files.get(&file.etag).is_some_and(|last| *last >= end);
-                self.remove_file(repository, file, is_needed)?;
+                self.remove_file(repository, file, is_needed, &recorded)?;
                 let mut state = self.shared.lock();
                 if matches!(state.files[index], FileState::Done(_)) {
                     state.files[index] = FileState::Waiting;
@@ -210,26 +198,34 @@ impl Downloads {
         Ok(())
     }
 
-    /// Removes the link of `file`, and its content unless `is_needed`.
-    fn remove_file(&self, repository: &Repository<'_>, file: &ListedFile, is_needed: bool) -> Result<()> {
+    /// Removes the link of `file`, and its content unless `is_needed`, if it is among the files that are `recorded`.
+    fn remove_file(
+        &self,
+        repository: &Repository<'_>,
+        file: &ListedFile,
+        is_needed: bool,
+        recorded: &BTreeSet<String>,
+    ) -> Result<()> {
         let commit = &self.shared.origin.commit;
-        let remove = |path: &Path| match fs::remove_file(path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(HubError::io(path)(error)),
-            _ => Ok(()),
-        };
         let (pointer, blob) = (repository.pointer(commit, &file.path), repository.blob(commit, &file.etag));
-        if is_needed {
-            return remove(&pointer);
-        }
-        let paths = [pointer, blob.with_file_name(format!("{}.incomplete", file.etag)), blob];
-        if paths.iter().all(|path| path.symlink_metadata().is_err()) {
+        let part = blob.with_file_name(format!("{}.incomplete", file.etag));
+        let is_recorded =
+            |path: &PathBuf| path.symlink_metadata().is_ok_and(|found| recorded.contains(&line(&file.etag, &found)));
+        let remove = |path: &PathBuf| fs::remove_file(path).map_err(HubError::io(path));
+        if ![&blob, &part].into_iter().any(is_recorded) {
             return Ok(());
+        }
+        if is_needed {
+            return pointer.symlink_metadata().map_or(Ok(()), |_| remove(&pointer));
         }
         let lock = repository.open_lock(commit, &file.etag)?;
         if matches!(lock.try_lock(), Err(TryLockError::WouldBlock)) {
             return Ok(());
         }
-        paths.iter().try_for_each(|path| remove(path))
+        if is_recorded(&blob) && pointer.symlink_metadata().is_ok() {
+            remove(&pointer)?;
+        }
+        [blob, part].iter().filter(|path| is_recorded(path)).try_for_each(remove)
     }
 
     /// Ends all downloads, and waits until nothing writes to the cache any more.
@@ -395,12 +391,13 @@ impl SharedDownloads {
 
 #[cfg(test)]
 mod tests {
+    use super::super::download_record::DownloadRecord;
     use super::*;
     use std::sync::mpsc::channel;
 
     const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 
-    /// Downloads of files with these etags, all of which are in a cache in `folder`.
+    /// Downloads of files with these etags, all of which are in a cache in `folder`. All but `cc` are recorded.
     fn cached_files(folder: &Path, etags: &[&str]) -> Downloads {
         let settings = Settings {
             endpoint: "http://127.0.0.1:1".to_owned(),
@@ -409,7 +406,9 @@ mod tests {
             offline: true,
             wait: Duration::ZERO,
             downloads: 1,
+            record: Some(DownloadRecord::of_folder(folder, &folder.join("memos")).unwrap()),
         };
+        let record = settings.record.clone().unwrap();
         let (memos, revision) = (folder.join("memos"), "main".to_owned());
         let origin = HubCommit { settings, memos, name: "own/lines".to_owned(), revision, commit: COMMIT.to_owned() };
         let repository = folder.join("hub/datasets--own--lines");
@@ -418,7 +417,11 @@ mod tests {
         fs::create_dir_all(repository.join("blobs")).unwrap();
         let list = |(index, etag): (usize, &&str)| {
             let path = format!("{index}.jsonl");
-            fs::write(repository.join("blobs").join(etag), "{}").unwrap();
+            let blob = repository.join("blobs").join(etag);
+            fs::write(&blob, "{}").unwrap();
+            if *etag != "cc" {
+                record.add(etag, &fs::File::open(blob).unwrap()).unwrap();
+            }
             std::os::unix::fs::symlink(format!("../../blobs/{etag}"), snapshot.join(&path)).unwrap();
             ListedFile { path, size: 2, etag: (*etag).to_owned() }
         };
@@ -438,30 +441,33 @@ mod tests {
     }
 
     #[test]
-    fn removal_spares_what_is_locked_kept_or_needed_later() {
+    fn removal_spares_what_is_locked_needed_later_or_not_recorded() {
         let folder = tempfile::tempdir().unwrap();
-        let downloads = cached_files(folder.path(), &["aa", "bb", "cc", "dd", "aa", "ee"]);
+        let downloads = cached_files(folder.path(), &["aa", "bb", "cc", "dd", "aa", "ee", "ff"]);
+        let folder_of_blobs = folder.path().join("hub/datasets--own--lines/blobs");
         let blobs = || {
-            let names = fs::read_dir(folder.path().join("hub/datasets--own--lines/blobs")).unwrap();
+            let names = fs::read_dir(&folder_of_blobs).unwrap();
             names.map(|name| name.unwrap().file_name().into_string().unwrap()).collect::<BTreeSet<_>>()
         };
         let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>();
+        // Another program downloads a file again.
+        fs::write(folder_of_blobs.join("new"), "{}").unwrap();
+        fs::rename(folder_of_blobs.join("new"), folder_of_blobs.join("ff")).unwrap();
         let locks = folder.path().join("hub/.locks/datasets--own--lines");
         fs::create_dir_all(&locks).unwrap();
         let lock = fs::File::create(locks.join("bb.lock")).unwrap();
         lock.lock().unwrap();
-        let kept = names(&["cc"]);
-        downloads.remove(4, &kept).unwrap();
-        assert_eq!(blobs(), names(&["aa", "bb", "cc", "ee"]));
+        downloads.remove(4).unwrap();
+        assert_eq!(blobs(), names(&["aa", "bb", "cc", "ee", "ff"]));
         // Removed files are not checked again before the end.
         drop(lock);
-        downloads.remove(5, &kept).unwrap();
-        assert_eq!(blobs(), names(&["bb", "cc", "ee"]));
+        downloads.remove(5).unwrap();
+        assert_eq!(blobs(), names(&["bb", "cc", "ee", "ff"]));
         downloads.stop_and_wait();
-        downloads.remove(6, &kept).unwrap();
-        assert_eq!(blobs(), names(&["cc"]));
+        downloads.remove(7).unwrap();
+        assert_eq!(blobs(), names(&["cc", "ff"]));
         let snapshot = folder.path().join("hub/datasets--own--lines/snapshots").join(COMMIT);
-        assert_eq!(fs::read_dir(snapshot).unwrap().count(), 1);
+        assert_eq!(fs::read_dir(snapshot).unwrap().count(), 2);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! Its length is checked, and also its content if the hub names it by its SHA-256 (large files). A part that another program began is
 //! continued only if the content of the whole can be checked.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -14,7 +14,7 @@ use super::client::{Failure, HubAnswer, Method};
 use super::error::{HubError, Result, quoted};
 use super::listing::ListedFile;
 use super::repository::Repository;
-use runner_files::open_regular;
+use runner_files::{append_owned, if_present, open_regular};
 use runner_spec::hub_name::is_etag;
 
 const BLOCK_BYTES: usize = 256 << 10;
@@ -83,8 +83,9 @@ impl Fetch<'_> {
         let whole = |path: &Path| fs::metadata(path).is_ok_and(|m| facts.size.is_none_or(|size| m.len() == size));
         if !whole(&blob) {
             let part = own.as_ref().map_or_else(|| parent.join(format!("{etag}.incomplete")), |own| own.to_path_buf());
-            if facts.sha256().is_none() && part.exists() {
-                fs::remove_file(&part).map_err(HubError::io(&part))?;
+            let has_bytes = fs::symlink_metadata(&part).is_ok_and(|metadata| metadata.len() > 0);
+            if !has_bytes || facts.sha256().is_none() {
+                self.create_part(&part, etag).map_err(HubError::io(&part))?;
             }
             let mut most_bytes = 0;
             client.with_retries(|| self.attempt_download(&url, &part, &facts, &mut most_bytes))?;
@@ -92,6 +93,13 @@ impl Fetch<'_> {
         }
         link_blob(&blob, pointer, path)?;
         Ok(pointer.to_owned())
+    }
+
+    /// Creates the file `part` for the content `etag`, and notes it if downloads are recorded.
+    fn create_part(&self, part: &Path, etag: &str) -> io::Result<()> {
+        if_present(fs::remove_file(part))?;
+        let file = File::create_new(part)?;
+        self.repository.client.settings.record.as_ref().map_or(Ok(()), |record| record.add(etag, &file))
     }
 
     /// The file as the hub describes it.
@@ -152,7 +160,7 @@ impl Fetch<'_> {
         most_bytes: &mut u64,
     ) -> Result<(), Failure> {
         let io = |error| Failure::Final(HubError::io(part)(error));
-        let mut file = OpenOptions::new().append(true).create(true).open(part).map_err(io)?;
+        let mut file = append_owned(part).map_err(io)?;
         let mut have = file.metadata().map_err(io)?.len();
         if facts.size == Some(have) && have > 0 && is_content(part, facts).map_err(io)? {
             return file.sync_all().map_err(io);

@@ -134,6 +134,7 @@ mod tests {
             offline: true,
             wait: std::time::Duration::ZERO,
             downloads: 1,
+            record: None,
         };
         let memos = folder.path().join("memos");
         let client = Client::new(&settings, &memos, &|_| ());

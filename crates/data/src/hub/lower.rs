@@ -1,7 +1,5 @@
 //! Turns data that names the hub into data that names files, which it downloads, and into data that names the commits that were read.
 
-use std::collections::BTreeSet;
-use std::fs::File;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
@@ -15,6 +13,7 @@ use super::listing::check_free_space;
 use super::repository::{Repository, Snapshot};
 use super::select::{self, Format, SelectedBy, SelectedFiles};
 use super::settings::Settings;
+use runner_files::open_regular;
 use runner_spec::experiment::{
     Data, HUB_DEFAULT_BRANCH, HellaSwag, HubChoice, HubModel, HubSource, JsonSource, ParquetSource, Source, Tokenizer,
     Validation,
@@ -225,9 +224,8 @@ impl Client<'_> {
             commit: snapshot.commit.clone(),
         };
         let downloads = Downloads::new(origin, files);
-        let cached = downloads.cached();
         let pinned = HubSource { revision: snapshot.commit, ..source.clone() };
-        Ok(HubSplit { pinned, format, downloads, cached })
+        Ok(HubSplit { pinned, format, downloads })
     }
 }
 
@@ -238,8 +236,6 @@ pub(crate) struct HubSplit {
     pub(crate) pinned: HubSource,
     format: Format,
     pub(crate) downloads: Downloads,
-    /// The etags of the files that were in the cache before anything was downloaded.
-    pub(crate) cached: BTreeSet<String>,
 }
 
 impl HubSplit {
@@ -304,7 +300,7 @@ fn read_card_configs(repository: &Repository<'_>, snapshot: &Snapshot) -> Result
     }
     let path = repository.file(&snapshot.commit, CARD, (1, 1))?;
     let mut bytes = Vec::new();
-    let file = File::open(&path).map_err(HubError::io(&path))?;
+    let file = open_regular(&path).map_err(HubError::io(&path))?;
     file.take(MAX_CARD_BYTES).read_to_end(&mut bytes).map_err(HubError::io(&path))?;
     Ok(select::configs(&String::from_utf8_lossy(&bytes)))
 }
@@ -312,7 +308,7 @@ fn read_card_configs(repository: &Repository<'_>, snapshot: &Snapshot) -> Result
 /// True if a JSON file begins like an array.
 fn is_array(path: &Path) -> Result<bool> {
     let mut start = Vec::new();
-    File::open(path).and_then(|file| file.take(4096).read_to_end(&mut start)).map_err(HubError::io(path))?;
+    open_regular(path).and_then(|file| file.take(4096).read_to_end(&mut start)).map_err(HubError::io(path))?;
     let start = start.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&start);
     Ok(start.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'['))
 }

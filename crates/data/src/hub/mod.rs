@@ -1,6 +1,7 @@
 //! Finds and downloads the files of datasets, tokenizers and models that an experiment names on the Hugging Face hub.
 
 mod client;
+mod download_record;
 mod downloads;
 mod error;
 mod fetch;
@@ -11,6 +12,7 @@ mod repository;
 mod select;
 mod settings;
 
+pub(crate) use download_record::DownloadRecord;
 pub(crate) use downloads::HeldFiles;
 pub use error::HubError;
 pub use fetch::{Downloading, Report};

@@ -14,7 +14,7 @@ use serde_json::Value;
 use super::client::{Client, HubAnswer};
 use super::error::{HubError, Result, quoted};
 use super::fetch::Fetch;
-use runner_files::{read_regular, read_regular_text};
+use runner_files::{open_owned, read_regular, read_regular_text};
 use runner_spec::diagnostic::nearest;
 use runner_spec::hub_name::{is_commit, is_inside};
 
@@ -224,7 +224,8 @@ impl Repository<'_> {
         let folder = self.client.settings.cache.join(".locks").join(self.repo(commit).folder_name());
         fs::create_dir_all(&folder).map_err(HubError::io(&folder))?;
         let path = folder.join(format!("{etag}.lock"));
-        File::create(&path).map_err(HubError::io(&path))
+        let mut options = File::options();
+        open_owned(options.write(true).create(true).truncate(false), &path).map_err(HubError::io(&path))
     }
 
     pub(super) fn pointer(&self, commit: &str, path: &str) -> PathBuf {

@@ -15,7 +15,7 @@ use super::state::{OpenFile, ResumeState, STATE};
 use super::verify::find_damage;
 use crate::error::{DataError, Result};
 use crate::tokenizer::TextTokenizer;
-use runner_files::read_regular;
+use runner_files::{if_present, read_regular};
 
 /// The tokenizer beside the shards.
 pub(crate) const TOKENIZER: &str = "tokenizer.json";
@@ -142,10 +142,7 @@ pub(super) fn remove_set(folder: &Path, names: &[String]) -> Result<()> {
 
 /// Removes the file `path`, if there is one.
 pub(super) fn remove_if_there(path: &Path) -> Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(DataError::io(path)(error)),
-        _ => Ok(()),
-    }
+    if_present(fs::remove_file(path)).map(drop).map_err(DataError::io(path))
 }
 
 /// The path of the file `name` until it is complete.

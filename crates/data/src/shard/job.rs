@@ -15,7 +15,7 @@ use super::state::{Counts, ResumeState, STATE, UsedIds};
 use super::writer::{Pass, ShardWriter};
 use crate::cache::DataCache;
 use crate::error::{DataError, Result};
-use crate::hub::{HubSplit, open_split};
+use crate::hub::{self, DownloadRecord, HubSplit, open_split};
 use crate::progress::Progress;
 use crate::shared_files::{check_disjoint, check_no_repeated_file, warn_of_repeated_files};
 use crate::source::{DocumentFormat, LocatedSource, locate, locate_on_hub, separate_source};
@@ -32,10 +32,17 @@ use runner_spec::experiment::Source;
 pub fn write_shards(request: &ShardRequest<'_>, report: &Report<'_>) -> Result<WrittenShards> {
     let cache = DataCache::open(request.cache_dir)?;
     let preparing = |progress| report(ShardEvent::Preparing(progress));
+    let record = match request.hub.filter(|_| request.remove_downloads) {
+        Some(hub) => Some(DownloadRecord::of_folder(request.folder, hub.memos).map_err(DataError::io(request.folder))?),
+        None => None,
+    };
+    let forget_downloads =
+        || record.as_ref().map_or(Ok(()), DownloadRecord::remove).map_err(DataError::io(request.folder));
     let open = |source: &Source, split: SplitName| match (source, request.hub) {
         (Source::Hub(source), Some(hub)) => {
             let key = format!("{}.hub", split.key());
-            open_split(source, &key, hub.settings, hub.memos, &|part| preparing(Progress::Downloading(part))).map(Some)
+            let settings = hub::Settings { record: record.clone(), ..hub.settings.clone() };
+            open_split(source, &key, &settings, hub.memos, &|part| preparing(Progress::Downloading(part))).map(Some)
         }
         _ => Ok(None),
     };
@@ -101,8 +108,6 @@ pub fn write_shards(request: &ShardRequest<'_>, report: &Report<'_>) -> Result<W
     if matches!(lock.try_lock(), Err(fs::TryLockError::WouldBlock)) {
         return Err(DataError::file(request.folder, "another process prepares into this folder"));
     }
-    let hub_splits =
-        || [validation.as_ref(), Some(&train)].into_iter().flatten().filter_map(|source| source.hub.as_ref());
     let content = read_folder(request, &settings, report)?;
     if let FolderContent::Finished(_) = &content {
         verify_companion_files(request, &tokenizer)?;
@@ -112,10 +117,12 @@ pub fn write_shards(request: &ShardRequest<'_>, report: &Report<'_>) -> Result<W
     let state = match content {
         FolderContent::Finished(card) => {
             // The state of a process that was killed after it wrote the card, and before it removed all downloads.
-            if let Some(finished) = ResumeState::read(request.folder)? {
-                for split in hub_splits().filter(|_| request.remove_downloads) {
-                    split.downloads.remove(split.downloads.files().len(), &finished.cached)?;
+            if ResumeState::read(request.folder)?.is_some() {
+                let splits = [validation.as_ref(), Some(&train)].into_iter().flatten();
+                for split in splits.filter_map(|source| source.hub.as_ref()) {
+                    split.downloads.remove(split.downloads.files().len())?;
                 }
+                forget_downloads()?;
                 remove_if_there(&request.folder.join(STATE))?;
             }
             return Ok(WrittenShards { card: *card, up_to_date: true, bytes: 0, tokens: 0, seconds: 0.0 });
@@ -132,8 +139,7 @@ pub fn write_shards(request: &ShardRequest<'_>, report: &Report<'_>) -> Result<W
             }
             let counts = Counts { used: UsedIds::new(tokenizer.vocab_size()), ..Counts::default() };
             let (position, shards, open) = (TextPosition::default(), Vec::new(), Vec::new());
-            let cached = hub_splits().flat_map(|split| split.cached.iter().cloned()).collect();
-            ResumeState { format: 1, settings, pass: 0, position, counts, shards, open, cached }
+            ResumeState { format: 1, settings, pass: 0, position, counts, shards, open }
         }
     };
     let passes = passes(&train, validation.as_ref(), held_out)?;
@@ -149,6 +155,7 @@ pub fn write_shards(request: &ShardRequest<'_>, report: &Report<'_>) -> Result<W
         }
     }
     let card = result?;
+    forget_downloads()?;
     let (bytes, tokens, seconds) = (writer.bytes, writer.tokens, writer.started.elapsed().as_secs_f64());
     Ok(WrittenShards { card, up_to_date: false, bytes, tokens, seconds })
 }

@@ -1,6 +1,5 @@
 //! The state of an unfinished preparation: a small file in its folder, replaced after each complete shard.
 
-use std::collections::BTreeSet;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -9,7 +8,7 @@ use super::batches::TextPosition;
 use super::card::{CardShard, Settings};
 use crate::error::{DataError, Result};
 use crate::split_name::SplitName;
-use runner_files::read_regular;
+use runner_files::{if_present, read_regular};
 
 /// The state's file.
 pub(super) const STATE: &str = ".prepare.json";
@@ -27,9 +26,6 @@ pub(super) struct ResumeState {
     pub(super) shards: Vec<CardShard>,
     /// Incomplete files. Only formats with one file for each split have them.
     pub(super) open: Vec<OpenFile>,
-    /// The etags of files of the hub that were in the cache when the preparation began, and stay there.
-    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
-    pub(super) cached: BTreeSet<String>,
 }
 
 /// An incomplete file, of which the first `tokens` tokens count.
@@ -99,11 +95,8 @@ impl ResumeState {
     /// Reads the state in `folder`; `None` if nothing is unfinished there.
     pub(super) fn read(folder: &Path) -> Result<Option<Self>> {
         let path = folder.join(STATE);
-        let bytes = match read_regular(&path) {
-            Ok(bytes) => bytes,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(DataError::io(&path)(error)),
-        };
+        let bytes = if_present(read_regular(&path)).map_err(DataError::io(&path))?;
+        let Some(bytes) = bytes else { return Ok(None) };
         let state = serde_json::from_slice::<Self>(&bytes).ok().filter(|state| state.format == 1);
         let state = state
             .ok_or_else(|| DataError::file(&path, "does not say how far the preparation came; --force starts over"))?;

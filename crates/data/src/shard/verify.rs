@@ -1,6 +1,6 @@
 //! Compares shards with the hashes that were recorded when they were written.
 
-use std::io::{self, BufReader, Read as _};
+use std::io::{BufReader, Read as _};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -11,7 +11,7 @@ use super::format::ShardFormat;
 use super::request::{Report, ShardEvent};
 use crate::error::{DataError, Result};
 use crate::progress::Progress;
-use runner_files::open_regular;
+use runner_files::{if_present, open_regular};
 
 const BLOCK_BYTES: usize = 1 << 20;
 
@@ -30,11 +30,8 @@ pub(super) fn find_damage(
     let bytes_done = AtomicU64::new(0);
     let check = |shard: &CardShard| -> Result<Option<String>> {
         let path = folder.join(&shard.file);
-        let file = match open_regular(&path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Ok(Some(format!("{} is missing", shard.file)));
-            }
-            opened => opened.map_err(DataError::io(&path))?,
+        let Some(file) = if_present(open_regular(&path)).map_err(DataError::io(&path))? else {
+            return Ok(Some(format!("{} is missing", shard.file)));
         };
         let found = file.metadata().map_err(DataError::io(&path))?.len();
         if found != bytes_of(shard) {

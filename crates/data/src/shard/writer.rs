@@ -292,7 +292,7 @@ impl<'a> ShardWriter<'a> {
             if all {
                 split.downloads.stop_and_wait();
             }
-            split.downloads.remove(end, &self.state.cached)?;
+            split.downloads.remove(end)?;
         }
         Ok(())
     }

@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
 use std::time::Duration;
 
-use super::super::HubAccess;
+use super::super::{DownloadRecord, HubAccess};
 use super::server::{Answering, Asked, COMMIT, Files, Here, Reply, Server, data, etag, hub, source};
 use crate::{HeldOut, ShardFormat, ShardRequest, WrittenShards, write_shards};
 use runner_spec::experiment::{Data, JsonSource, Source, Tokenizer, Validation};
@@ -344,7 +344,31 @@ fn json_is_looked_into_only_if_the_disk_has_room() {
     assert!(message.contains("all 2 tokens"), "{message}");
 }
 
-/// A process that was killed after it wrote the card left its state, which names the downloads that are still to be removed.
+/// While a preparation downloads, another program downloads a file that the preparation has not reached.
+#[test]
+fn what_another_program_downloads_meanwhile_stays() {
+    let cache: Arc<OnceLock<PathBuf>> = Arc::default();
+    let (inner, repository) = (plain_hub(), cache.clone());
+    let (last, name) = (content(FILES - 1), etag(&content(FILES - 1)));
+    let (theirs, their_name) = (last.clone(), name.clone());
+    let server = Server::start(Arc::new(move |asked: &Asked, before| {
+        if is_content(asked) && asked.path.ends_with(&path(0)) {
+            let repository = repository.get().unwrap();
+            fs::create_dir_all(repository.join("blobs")).unwrap();
+            fs::write(repository.join("blobs").join(&their_name), &theirs).unwrap();
+        }
+        inner(asked, before)
+    }));
+    let mut here = Here::new(&server.address);
+    here.settings.downloads = 1;
+    cache.set(here.repo("datasets--own--lines")).unwrap();
+    prepare_hub(&here, "out", Options { removes: true, ..Options::default() }).unwrap();
+    assert_eq!(blobs(&here), std::slice::from_ref(&name));
+    assert_eq!(fs::read(here.repo("datasets--own--lines/blobs").join(name)).unwrap(), last);
+    assert!(shards(&here.folder.path().join("out")) == expected(Options::default()));
+}
+
+/// A process that was killed after it wrote the card left its state, and the record of the downloads that are still to be removed.
 #[test]
 fn a_state_beside_the_card_is_kept_until_the_downloads_are_removed() {
     let server = Server::start(plain_hub());
@@ -352,6 +376,11 @@ fn a_state_beside_the_card_is_kept_until_the_downloads_are_removed() {
     let out = here.folder.path().join("out");
     let options = Options { removes: true, ..Options::default() };
     prepare_hub(&here, "out", Options::default()).unwrap();
+    let record = DownloadRecord::of_folder(&out, &here.folder.path().join("memos")).unwrap();
+    for blob in blobs(&here) {
+        let file = fs::File::open(here.repo("datasets--own--lines/blobs").join(&blob)).unwrap();
+        record.add(&blob, &file).unwrap();
+    }
     let mut state = serde_json::json!({
         "format": 1, "settings": {}, "pass": 0, "shards": [], "open": [],
         "place": {"file": 0, "document": 0, "offset": 0, "tokens": 0},
@@ -362,10 +391,11 @@ fn a_state_beside_the_card_is_kept_until_the_downloads_are_removed() {
     let state_file = out.join(".prepare.json");
     fs::write(&state_file, state.to_string()).unwrap();
     // A folder cannot be removed like a file.
-    let obstacle = here.repo("datasets--own--lines/blobs").join(format!("{}.incomplete", etag(&content(3))));
+    let obstacle = here.repo("datasets--own--lines/snapshots").join(COMMIT).join(path(3));
+    fs::remove_file(&obstacle).unwrap();
     fs::create_dir(&obstacle).unwrap();
     let message = prepare_hub(&here, "out", options).unwrap_err();
-    assert!(message.contains(".incomplete") && state_file.exists(), "{message}");
+    assert!(message.contains(&path(3)) && state_file.exists(), "{message}");
     fs::remove_dir(&obstacle).unwrap();
     assert!(prepare_hub(&here, "out", options).unwrap().up_to_date);
     assert!(blobs(&here).is_empty() && !state_file.exists());

@@ -68,6 +68,7 @@ impl Here {
             offline: false,
             wait: Duration::from_millis(1),
             downloads: 4,
+            record: None,
         };
         Self { folder, settings }
     }
