@@ -5,7 +5,6 @@
 use std::collections::HashMap;
 use std::fmt::Display;
 use std::fs;
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -25,9 +24,10 @@ use runner_lab::stopped_points;
 use runner_spec::forecast::Forecast;
 use runner_spec::plan::Plan;
 use runner_store::catalog::ListedStatus;
-use runner_store::files::read_small;
+use runner_store::files::{self, read_small};
+use runner_store::lock::RunLock;
 use runner_store::manifest::{Manifest, RunStatus};
-use runner_store::run_dir::{self, CHECKPOINTS, METRICS, PLAN, RESOLVED, SAMPLES, SUMMARY};
+use runner_store::run_dir::{self, CHECKPOINTS, MANIFEST, METRICS, PLAN, RESOLVED, SAMPLES, SUMMARY};
 use runner_store::summary::Summary;
 use runner_store::{StoreError, time, timeline};
 
@@ -117,8 +117,9 @@ fn file_stamp(path: &Path) -> FileStamp {
     Some((meta.len(), meta.modified().ok()?))
 }
 
-/// The state of the files of a run's metrics, samples and summary, the number of inherited steps, and the number of points per curve.
-type RecordKey = ([FileStamp; 3], u64, usize);
+/// The state of the files of a run that its curves and samples are made from, or compared with, whether a process works on the run, and the
+/// number of points per curve.
+type RecordKey = ([FileStamp; 6], bool, usize);
 
 /// Reads runs. It keeps their plans, which are large and never change, and the records whose files did not change.
 #[derive(Debug, Default)]
@@ -145,10 +146,7 @@ fn or_problem<T: Default>(result: Result<T, impl Display>, problems: &mut Vec<St
 
 /// The content of a file; `None` if there is no file, or if it cannot be read, which goes to `problems`.
 pub(super) fn if_present<T>(content: Result<T, StoreError>, problems: &mut Vec<String>) -> Option<T> {
-    match content {
-        Err(StoreError::Io { source, .. }) if source.kind() == ErrorKind::NotFound => None,
-        other => or_problem(other.map(Some), problems),
-    }
+    or_problem(files::if_present(content), problems)
 }
 
 impl RunReader {
@@ -227,11 +225,9 @@ impl RunReader {
         max_points: usize,
         problems: &mut Vec<String>,
     ) -> (Curves, Samples) {
-        let (metrics, samples) = (path.join(METRICS), path.join(SAMPLES));
-        let inherited_steps = manifest.inherited_steps();
         // Taken before reading, so that a write during the reading changes the stamp.
-        let stamps = [file_stamp(&metrics), file_stamp(&samples), file_stamp(&path.join(SUMMARY))];
-        let key = (stamps, inherited_steps, max_points);
+        let stamps = [METRICS, SAMPLES, SUMMARY, MANIFEST, PLAN, CHECKPOINTS].map(|name| file_stamp(&path.join(name)));
+        let key = (stamps, RunLock::is_held(path), max_points);
         if let Some((known, curves, samples)) = self.records.get(path)
             && *known == key
         {
@@ -240,7 +236,7 @@ impl RunReader {
         let problems_before = problems.len();
         let curves = read_curves(path, manifest, summary, max_points, problems);
         let curves = or_problem(curves, problems);
-        let samples = read_samples(&samples, problems);
+        let samples = read_samples(&path.join(SAMPLES), problems);
         let samples = or_problem(samples, problems);
         // Files with problems are read every time, so that the problems are shown every time.
         if problems.len() == problems_before {
@@ -312,7 +308,8 @@ fn default_title(runs: &[RunData], sweep: Option<&SweepTable>) -> String {
 mod tests {
     use super::*;
     use runner_plan::testing::{compiled, experiment};
-    use runner_store::run_dir::{MANIFEST, RunDir, RunFiles};
+    use runner_store::checkpoint::dir_name;
+    use runner_store::run_dir::{RunDir, RunFiles};
 
     fn create(root: &Path) -> RunDir {
         let plan = compiled(&experiment());
@@ -409,6 +406,32 @@ mod tests {
         assert_eq!(loss(), Some(4.0));
         write(line(4.0) + &line(5.0).replace(":1,", ":2,"), 2);
         assert_eq!(loss(), Some(5.0));
+    }
+
+    /// Whether metrics are whole depends on the other files, and on whether a process works on the run.
+    #[test]
+    fn what_is_missing_is_shown_when_only_other_files_change() {
+        let root = tempfile::tempdir().unwrap();
+        let run = create(root.path());
+        let path = run.path().to_owned();
+        fs::write(path.join(METRICS), "{\"kind\":\"train\",\"step\":1,\"loss\":3.0,\"tokens\":4}\n").unwrap();
+        let request = ReportRequest { runs: vec![path.clone()], ..ReportRequest::default() };
+        let mut reader = RunReader::default();
+        let mut problems = || {
+            let mut problems = reader.read(&request).unwrap().runs.remove(0).problems;
+            problems.retain(|problem| problem.contains(METRICS));
+            problems.join("\n")
+        };
+        assert_eq!(problems(), "");
+        fs::create_dir(path.join(CHECKPOINTS).join(dir_name(2))).unwrap();
+        assert_eq!(problems(), "", "a process works on it");
+        drop(run);
+        assert!(problems().contains("1 of 2 steps are recorded"));
+        fs::remove_dir(path.join(CHECKPOINTS).join(dir_name(2))).unwrap();
+        assert_eq!(problems(), "");
+        let manifest = Manifest { status: RunStatus::Done, ..run_dir::read_manifest(&path).unwrap() };
+        fs::write(path.join(MANIFEST), serde_json::to_string(&manifest).unwrap()).unwrap();
+        assert!(problems().contains("1 of 100 steps are recorded"));
     }
 
     #[test]
