@@ -53,7 +53,7 @@ pub(crate) fn exit_of(error: &anyhow::Error) -> Exit {
     });
     // An error inside a run is a failure of the run, whatever its cause.
     let run = error.chain().any(<dyn Error>::is::<ExecError>);
-    if request && !run { Exit::Request } else { Exit::Failed }
+    if request && !run && !runner_template::was_thread_refused() { Exit::Request } else { Exit::Failed }
 }
 
 /// True if `error` says that the run belongs to another process.

@@ -16,7 +16,7 @@ use super::sandbox::{Finished, RunningProcess, Sandbox};
 const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 const FILES: usize = 8;
 
-const EXPERIMENT: &str = "model: {preset: gpt2-nano}
+pub const EXPERIMENT: &str = "model: {preset: gpt2-nano}
 data: {tokenizer: {bytes: {}}, train: {hub: {dataset: own/lines}}, validation: null}
 ";
 
@@ -68,7 +68,7 @@ fn serve(repositories: Vec<(&'static str, Files)>, delay: Duration) -> Server {
 }
 
 /// A hub with one dataset, which takes `delay` for each request of content.
-fn hub(delay: Duration) -> Server {
+pub fn serve_lines(delay: Duration) -> Server {
     serve(vec![("datasets/own/lines", (0..FILES).map(|file| (path(file), content(file))).collect())], delay)
 }
 
@@ -131,7 +131,7 @@ fn blobs(sandbox: &Sandbox) -> usize {
 /// Killed again and again, each time after some more shards: the same bytes as in one go, with and without removal of files.
 #[test]
 fn a_killed_preparation_goes_on_with_the_same_shards() {
-    let server = hub(Duration::from_millis(40));
+    let server = serve_lines(Duration::from_millis(40));
     let whole = Sandbox::new().with("exp.yaml", EXPERIMENT);
     run(&whole, &server, &line("out", "")).expect_code(0);
     let expected = whole.files_in("out");
@@ -147,7 +147,7 @@ fn a_killed_preparation_goes_on_with_the_same_shards() {
 
 #[test]
 fn limits_and_their_mistakes_have_the_names_of_flags() {
-    let server = hub(Duration::ZERO);
+    let server = serve_lines(Duration::ZERO);
     let sandbox = Sandbox::new().with("exp.yaml", EXPERIMENT);
     let printed = run(&sandbox, &server, &line("out", "--max-tokens 60_000 --remove-downloads --json")).expect_code(0);
     let card = &printed.json()["card"];

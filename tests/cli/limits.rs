@@ -7,8 +7,11 @@ use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::process::Command;
 use std::thread;
+use std::time::Duration;
 
+use crate::hub;
 use crate::sandbox::{Finished, Sandbox, repository_path};
+use crate::tracking::mlflow_server::MlflowServer;
 
 const EXPERIMENT: &str = "version: 1\nname: limits\n\
     model: {family: gpt2, layers: 2, heads: 1, d_model: 8, context_length: 8}\n\
@@ -19,15 +22,16 @@ const EXPERIMENT: &str = "version: 1\nname: limits\n\
 /// More threads than any command here starts besides one for each core.
 const MAX_OTHER_THREADS: usize = 60;
 
-/// The library `tests/torture/limits.c`.
+/// The library `tests/torture/limits.c`, and the environment of the commands.
 struct Limits {
     folder: tempfile::TempDir,
+    environment: Vec<(&'static str, String)>,
 }
 
 impl Limits {
     /// Compiles the library. `None` if there is no C compiler.
     fn new() -> Option<Self> {
-        let limits = Self { folder: tempfile::tempdir().unwrap() };
+        let limits = Self { folder: tempfile::tempdir().unwrap(), environment: Vec::new() };
         let mut compiler = Command::new("cc");
         compiler.args(["-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o"]).arg(limits.library());
         match compiler.arg(repository_path("tests/torture/limits.c")).arg("-ldl").status() {
@@ -50,6 +54,7 @@ impl Limits {
         let _ = fs::remove_file(&log);
         let mut command = sandbox.command(command);
         command.env("LD_PRELOAD", self.library()).env("LIMIT_LOG", &log).env("LIMIT_THREADS", threads.to_string());
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         let finished = Finished::of(&mut command);
         (finished, log.exists())
     }
@@ -68,10 +73,18 @@ fn new_sandbox() -> Sandbox {
 
 #[test]
 fn every_thread_that_cannot_be_started_is_an_error_that_says_what_to_do() {
-    let Some(limits) = Limits::new() else { return };
-    let sandbox = new_sandbox();
+    let Some(mut limits) = Limits::new() else { return };
+    let record_template = "jsonl: {files: [docs.jsonl], template: \"{{ a }}\"}";
+    let sandbox = new_sandbox()
+        .with("exp.yaml.j2", EXPERIMENT.replace("steps: 2", "steps: {{ 1 + 1 }}"))
+        .with("records.yaml", EXPERIMENT.replace("text: {files: [input.txt]}", record_template))
+        .with("docs.jsonl", "{\"a\": \"one 1 two\"}\n".repeat(50))
+        .with("hub.yaml", hub::EXPERIMENT);
     sandbox.expect(0, "apply exp.yaml --threads 1 --quiet");
     let id = sandbox.only_run().id();
+    let (hub, mlflow) = (hub::serve_lines(Duration::ZERO), MlflowServer::start());
+    let home = sandbox.path("hf").display().to_string();
+    limits.environment = vec![("HF_ENDPOINT", hub.address.clone()), ("HF_HOME", home)];
     let ddp = "--set parallel.mode=ddp --set parallel.replicas=2";
     let max_threads = MAX_OTHER_THREADS + thread::available_parallelism().unwrap().get();
     let mut all_failed = 0;
@@ -92,6 +105,10 @@ fn every_thread_that_cannot_be_started_is_an_error_that_says_what_to_do() {
         "data prepare input.txt --tokenizer bytes --to nanogpt shards --force --threads 2".to_owned(),
         "data inspect input.txt --tokenizer bytes --threads 2".to_owned(),
         "tokenizer train input.txt --vocab-size 260 --out t.json --force --threads 2".to_owned(),
+        "plan exp.yaml.j2".to_owned(),
+        "plan records.yaml".to_owned(),
+        "data prepare --from hub.yaml --to npy hub --name x --shard-tokens 50000 --force".to_owned(),
+        format!("export-metrics {id} --mlflow {}", mlflow.uri()),
     ] {
         let mut failed = 0;
         for threads in 0..=max_threads {

@@ -1,6 +1,6 @@
 //! Metrics while a run trains: epochs, TensorBoard's event file, and an MLflow server that goes away and comes back.
 
-mod mlflow_server;
+pub mod mlflow_server;
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
@@ -25,6 +26,15 @@ use runner_spec::panics::{catch_panic, panic_message};
 /// Bytes of stack for deep expressions and nested macros.
 const STACK_BYTES: usize = 64 << 20;
 
+/// True if the system refused a thread for a template.
+static THREAD_WAS_REFUSED: AtomicBool = AtomicBool::new(false);
+
+/// True if the system refused this process a thread for a template. Then the error that a command reports of its template is not a mistake in
+/// the template.
+pub fn was_thread_refused() -> bool {
+    THREAD_WAS_REFUSED.load(Ordering::Relaxed)
+}
+
 /// Runs `work` on a thread of its own, whose stack is deep enough for every template within the limits.
 ///
 /// # Errors
@@ -33,7 +43,11 @@ pub(super) fn with_large_stack<T: Send>(work: impl FnOnce() -> T + Send) -> Resu
     thread::scope(|scope| {
         let thread = thread::Builder::new().name("template".to_owned()).stack_size(STACK_BYTES);
         let started = thread.spawn_scoped(scope, || catch_panic(work));
-        let joined = started.map_err(|error| explain_start_error("a thread", &error).to_string())?.join();
+        let refused = |error| {
+            THREAD_WAS_REFUSED.store(true, Ordering::Relaxed);
+            explain_start_error("a thread", &error).to_string()
+        };
+        let joined = started.map_err(refused)?.join();
         let result = joined.unwrap_or_else(|panic| Err(panic_message(&*panic).to_owned()));
         result.map_err(|message| format!("the template engine fails at a value of this template: {message}"))
     })
