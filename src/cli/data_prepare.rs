@@ -16,7 +16,7 @@ use runner_engine::prepare::local_tokenizer;
 use runner_report::data_progress::show_data_progress;
 use runner_report::shard_progress::{ShardProgress, shard_summary};
 use runner_report::{OutputMode, Screen};
-use runner_spec::data::NO_SEPARATOR;
+use runner_spec::data::NO_SEPARATOR_WARNING;
 use runner_spec::diagnostic::nearest;
 use runner_spec::experiment::{Data, Validation};
 use runner_spec::format::printable;
@@ -150,7 +150,7 @@ pub(crate) fn run(args: &PrepareArgs) -> anyhow::Result<Exit> {
         screen.result_line(&shard_summary(&made, &printable_path(folder)));
     }
     if made.card.documents > 1 && made.card.tokenizer.end_of_text.is_none() {
-        screen.warn(NO_SEPARATOR);
+        screen.warn(NO_SEPARATOR_WARNING);
     }
     exit_of_screen(&screen, Exit::Done)
 }

@@ -13,7 +13,7 @@ use super::output::{check_replaceable, print_result, print_to_stderr};
 use super::screen_observer::PreparationObserver;
 use runner_engine::opened_run::{OpenedRun, open_run};
 use runner_report::Screen;
-use runner_spec::data::NO_SEPARATOR;
+use runner_spec::data::NO_SEPARATOR_WARNING;
 use runner_spec::model::layout::ParamLayout;
 use runner_spec::model::parameters;
 use runner_store::checkpoint;
@@ -153,7 +153,7 @@ fn hf(args: &ExportArgs, opened: &OpenedRun) -> anyhow::Result<WrittenFiles> {
     )?;
     let rows = &opened.experiment.data.layout;
     if tokenizer.joins_documents(rows, opened.plan.data.train.documents) {
-        print_to_stderr(&format!("warning: {NO_SEPARATOR}"));
+        print_to_stderr(&format!("warning: {NO_SEPARATOR_WARNING}"));
     }
     let tokens = opened.plan.data.tokenizer_vocab;
     let export = HfExport {

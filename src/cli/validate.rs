@@ -10,7 +10,7 @@ use runner_data::may_join_documents;
 use runner_engine::sweep::check_sweep;
 use runner_lab::sweep;
 use runner_report::Screen;
-use runner_spec::data::NO_SEPARATOR;
+use runner_spec::data::NO_SEPARATOR_WARNING;
 use runner_spec::format::counted;
 
 #[derive(Debug, Args)]
@@ -33,7 +33,7 @@ pub(crate) fn run(args: &ValidateArgs) -> anyhow::Result<Exit> {
     }
     let loaded = args.experiment.load()?;
     if may_join_documents(&loaded.experiment.data) {
-        print_to_stderr(&format!("warning: {NO_SEPARATOR}"));
+        print_to_stderr(&format!("warning: {NO_SEPARATOR_WARNING}"));
     }
     print(&if args.explain {
         runner_config::explain(&loaded.origins)

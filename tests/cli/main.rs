@@ -26,6 +26,7 @@ mod limits;
 mod links;
 mod messages;
 mod models;
+mod prepared_folders;
 mod promises;
 #[allow(dead_code, reason = "the tests of `comm` use more of it")]
 #[path = "../../crates/comm/src/tcp/tests/proxy.rs"]

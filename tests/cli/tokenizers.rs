@@ -1,10 +1,11 @@
-//! The tokens around a text, from a tokenizer's folder to an export; and files that are not what their names say.
+//! `runner tokenizer`; the tokens around a text, from a tokenizer's folder to an export; and files that are not what their names say.
 
 use std::fs;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
-use crate::sandbox::{Sandbox, read_json};
+use crate::data::npy;
+use crate::sandbox::{Sandbox, read_json, repository_path};
 
 const WARNING: &str = "the tokenizer has no end-of-text token";
 
@@ -99,4 +100,76 @@ fn compressed_files_say_how_to_decompress_them() {
     fs::copy(sandbox.path("docs.jsonl.gz"), sandbox.path("docs.jsonl")).unwrap();
     sandbox.edit("exp.yaml", "docs.jsonl.gz", "docs.jsonl");
     assert!(sandbox.expect(2, "plan exp.yaml").contains("docs.jsonl: compressed with gzip"));
+}
+
+#[test]
+fn a_trained_tokenizer_encodes_and_decodes() {
+    let sandbox = Sandbox::new();
+    sandbox.write("a.txt", "the cat sat on the mat, the cat sat on the mat. ".repeat(40));
+    sandbox.stdout_of(
+        "tokenizer train a.txt --vocab-size 280 --special-token <|endoftext|> --special-token [PAD] --out t.json",
+    );
+    let shown = sandbox.json_of("tokenizer encode --tokenizer t.json --json the<|endoftext|>");
+    assert!(shown["ids"].as_array().unwrap().len() > 3, "as text: {shown}");
+    let special = sandbox.json_of("tokenizer encode --tokenizer t.json --special --json the<|endoftext|>");
+    assert_eq!(special["ids"].as_array().unwrap().last().unwrap(), 0);
+    let ids = sandbox.stdout_of("tokenizer encode --tokenizer t.json --ids cat,mat");
+    assert_eq!(sandbox.stdout_of(&format!("tokenizer decode --tokenizer t.json {ids}")), "cat,mat\n");
+    assert!(sandbox.expect(2, "tokenizer train a.txt --vocab-size 280 --out t.json").contains("--force"));
+    assert!(sandbox.expect(2, "tokenizer train a.txt --vocab-size 256 --out u.json").contains("between 257"));
+    assert!(sandbox.expect(2, "tokenizer decode --tokenizer t.json 99999").contains("beyond the tokenizer's"));
+}
+
+/// The experiment names the tokenizer's file, which the command makes of the experiment's own text.
+#[test]
+fn a_tokenizer_is_trained_on_the_text_of_an_experiment() {
+    let sandbox = Sandbox::new();
+    sandbox.write("a.jsonl", "{\"body\": \"the cat sat on the mat, the cat sat on the mat.\"}\n".repeat(40));
+    let text = "model: {preset: llama-nano}\n\
+         data: {tokenizer: {file: t.json}, train: {jsonl: {files: [a.jsonl], field: body}}, validation: null}\n\
+         batch: {sequences: 4}\ntrain: {steps: 1}\n";
+    sandbox.write("exp.yaml", text);
+    sandbox.stdout_of("tokenizer train --from exp.yaml --vocab-size 280 --special-token [PAD] --out t.json");
+    sandbox.stdout_of("tokenizer train a.jsonl --field body --vocab-size 280 --special-token [PAD] --out u.json");
+    assert_eq!(fs::read(sandbox.path("t.json")).unwrap(), fs::read(sandbox.path("u.json")).unwrap());
+    sandbox.stdout_of("plan exp.yaml");
+    // The end of the text, which is held out, has words that the tokenizer must not learn.
+    let learned = |from: &str| {
+        sandbox.stdout_of(&format!(
+            "tokenizer train --from {from} --vocab-size 290 --special-token [PAD] --out v.json --force"
+        ));
+        let tokenizer = sandbox.read("v.json");
+        fs::remove_file(sandbox.path("v.json")).unwrap();
+        (tokenizer.contains("zebra"), tokenizer.contains("mat"))
+    };
+    let line = |word: &str| format!("{{\"body\": \"{}\"}}\n", format!("{word} ").repeat(8));
+    sandbox.write("a.jsonl", line("mat").repeat(54) + &line("zebra").repeat(6));
+    assert_eq!(learned("exp.yaml"), (true, true));
+    sandbox.write("held_out.yaml", text.replace("validation: null", "validation: {fraction: 0.2}"));
+    assert_eq!(learned("held_out.yaml"), (false, true));
+    assert!(sandbox.expect(2, "tokenizer train --from none.yaml --vocab-size 280").contains("none.yaml"));
+    sandbox.write("absent.yaml", text.replace("a.jsonl", "absent.jsonl"));
+    let printed = sandbox.expect(2, "tokenizer train --from absent.yaml --vocab-size 280 --out w.json");
+    assert!(printed.contains("absent.jsonl"), "{printed}");
+    sandbox.write("a.npy", npy(&[1, 2, 3, 4]));
+    sandbox
+        .write("shards.yaml", text.replace("{jsonl: {files: [a.jsonl], field: body}}", "{tokens: {files: [a.npy]}}"));
+    let printed = sandbox.expect(2, "tokenizer train --from shards.yaml --vocab-size 280 --out w.json");
+    assert!(printed.contains("data.train") && printed.contains("token shards hold none"), "{printed}");
+}
+
+/// What Python's `tokenizers` makes of hostile text with a tokenizer that it trained (tests/golden/tokenizers_compare.py).
+#[test]
+fn ids_are_those_of_python() {
+    let folder = repository_path("tests/fixtures/tokenizer");
+    let file = runner_spec::experiment::Tokenizer::File(folder.join("tokenizer.json"));
+    let tokenizer = runner_data::load_tokenizer(&file).unwrap();
+    let cases: Vec<Value> = serde_json::from_slice(&fs::read(folder.join("cases.json")).unwrap()).unwrap();
+    assert!(cases.len() > 120);
+    for case in cases {
+        let text = case["text"].as_str().unwrap();
+        let expected: Vec<u32> = case["ids"].as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect();
+        assert_eq!(tokenizer.encode_document(text).unwrap(), expected, "{text:?}");
+        assert_eq!(tokenizer.decode(&expected), text);
+    }
 }

@@ -35,7 +35,7 @@ pub(super) struct SourceFile {
     pub(super) hash: String,
     /// True if the file was so new when it was hashed that a later change may have the same times.
     #[serde(skip)]
-    was_new: bool,
+    may_change_unnoticed: bool,
 }
 
 impl SourceFile {
@@ -48,7 +48,7 @@ impl SourceFile {
     fn identify_at(now: i64, path: &Path, cache: &DataCache, progress: &dyn Fn(u64)) -> Result<Self> {
         let mut file = Self::stat_at(now, path)?;
         let memo = blake3::hash(file.path.as_os_str().as_encoded_bytes()).to_hex();
-        if !file.was_new
+        if !file.may_change_unnoticed
             && let Some(known) = cache.read_memo::<Self>("fingerprints", &memo)
             && known.has_same_facts(&file)
         {
@@ -58,7 +58,7 @@ impl SourceFile {
         if !Self::stat(&file.path)?.has_same_facts(&file) {
             return Err(DataError::Changed { path: file.path });
         }
-        if !file.was_new {
+        if !file.may_change_unnoticed {
             cache.write_memo("fingerprints", &memo, &file);
         }
         Ok(file)
@@ -77,14 +77,22 @@ impl SourceFile {
         }
         let (modified, changed) = ((meta.mtime(), meta.mtime_nsec()), (meta.ctime(), meta.ctime_nsec()));
         // Also if the time is in the future.
-        let was_new = modified.0.max(changed.0).saturating_add(CLOCK_GRANULARITY_SECONDS) >= now;
-        Ok(Self { path, size: meta.len(), modified, changed, inode: meta.ino(), hash: String::new(), was_new })
+        let may_change_unnoticed = modified.0.max(changed.0).saturating_add(CLOCK_GRANULARITY_SECONDS) >= now;
+        Ok(Self {
+            path,
+            size: meta.len(),
+            modified,
+            changed,
+            inode: meta.ino(),
+            hash: String::new(),
+            may_change_unnoticed,
+        })
     }
 
     /// A file of the hub, which need not be here: `path` is its path there, and `etag` names its content.
     pub(super) fn listed(path: &str, size: u64, etag: &str) -> Self {
         let (path, hash) = (path.into(), etag.to_owned());
-        Self { path, size, modified: (0, 0), changed: (0, 0), inode: 0, hash, was_new: false }
+        Self { path, size, modified: (0, 0), changed: (0, 0), inode: 0, hash, may_change_unnoticed: false }
     }
 
     /// True if `other` is the same file with the same size and times.
@@ -100,7 +108,7 @@ impl SourceFile {
     /// If the file has changed since then.
     pub(super) fn check_unchanged(&self) -> Result<()> {
         let now = Self::stat(&self.path)?;
-        let is_same = if now.has_same_facts(self) && !self.was_new {
+        let is_same = if now.has_same_facts(self) && !self.may_change_unnoticed {
             true
         } else {
             (now.size, now.modified, now.inode) == (self.size, self.modified, self.inode)

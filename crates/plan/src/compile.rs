@@ -10,7 +10,7 @@ use crate::learning_rate::{lr_schedule, warn_of_unfinished_decay, warn_of_zero_r
 use crate::run_length::run_steps;
 use crate::{check, devices, memory_shortage, ranks};
 use runner_spec::cluster::ClusterFacts;
-use runner_spec::data::{DataFacts, DataPart, NO_SEPARATOR, SplitFacts};
+use runner_spec::data::{DataFacts, DataPart, NO_SEPARATOR_WARNING, SplitFacts};
 use runner_spec::experiment::ParallelMode;
 use runner_spec::experiment::{
     EvalLoss, Experiment, Family, Layout, Model, Optimizer, PaddingMask, Precision, Recompute, WeightInit,
@@ -57,7 +57,7 @@ pub fn compile_continuation(
     let model = model_spec(experiment, data)?;
     notes.extend(data.weights.as_ref().and_then(|w| vocabulary_note(w.vocab_size, model.vocab_size)));
     let mut warnings: Vec<String> = unused_vocabulary(experiment, data).into_iter().collect();
-    warnings.extend(data.joins_documents.then(|| NO_SEPARATOR.to_owned()));
+    warnings.extend(data.joins_documents.then(|| NO_SEPARATOR_WARNING.to_owned()));
     let length = row_length(experiment)?;
     let (sequences, micro_batch) = batch_sizes(experiment)?;
     notes.extend(DataPart::ALL.into_iter().filter_map(|part| {

@@ -12,7 +12,7 @@ use crate::progress::Progress;
 use crate::shared_files::warn_of_repeated_files;
 use crate::split::Split;
 use crate::split_name::SplitName;
-use runner_spec::data::{ChoiceItem, DataPart, NO_SEPARATOR, SplitFacts};
+use runner_spec::data::{ChoiceItem, DataPart, NO_SEPARATOR_WARNING, SplitFacts};
 use runner_spec::experiment::{HellaSwag, Layout, Source};
 
 /// The data to evaluate a model on.
@@ -99,7 +99,7 @@ pub fn prepare_evaluation(
         let clipped = split.clipped()?.note("the text", length, documents, tokens.stream.count());
         let mut warnings = preparation.warnings.borrow_mut();
         warnings.extend(warn_of_repeated_files(&source));
-        warnings.extend(tokenizer.joins_documents(request.layout, documents).then(|| NO_SEPARATOR.to_owned()));
+        warnings.extend(tokenizer.joins_documents(request.layout, documents).then(|| NO_SEPARATOR_WARNING.to_owned()));
         Ok((split, (preparation.cache.take_locks(&source.hash), clipped)))
     };
     let (rows, taken) = request.text.map(rows).transpose()?.unzip();
