@@ -25,7 +25,7 @@ mod token_store;
 mod token_stream;
 mod tokenizer;
 mod unknown_character;
-mod unknown_tokens;
+mod unknown_text;
 
 pub use cache::claim_cache;
 pub use error::DataError;

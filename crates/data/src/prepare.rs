@@ -29,7 +29,7 @@ use super::token_store::{TokenStore, TokenStoreWriter};
 use super::token_stream::{TokenStream, TokenWidth};
 use super::tokenizer::{TextTokenizer, make_tokenizer};
 use super::unknown_character::explain_unknown_character;
-use super::unknown_tokens::{TOKENS_READ, UnknownTokens};
+use super::unknown_text::{LeftOutText, TOKENS_READ, UnknownTokens};
 use runner_spec::data::{ChoiceFacts, ChoiceItem, DataFacts, Rows, SplitFacts, SplitText};
 use runner_spec::experiment::{Corpus, Data, HELLASWAG_FILE_ADVICE, HellaSwag, Layout, Source, Validation};
 
@@ -243,6 +243,9 @@ impl Preparation<'_> {
             } else {
                 Progress::Done { split, tokens, documents, held_out }
             };
+            let left_out: Option<LeftOutText> =
+                self.cache.read_memo("scans", &LeftOutText::memo(&source.hash, tokenizer));
+            self.warnings.borrow_mut().extend(left_out.and_then(|text| text.warning(split)));
             let text_hash = Some(source.hash.clone());
             (SourceTokens { stream, store: Some(store), documents, max, hash, text_hash }, event)
         };
@@ -263,10 +266,11 @@ impl Preparation<'_> {
     }
 
     fn tokenize(&self, source: &LocatedSource, tokenizer: &TextTokenizer, mut writer: TokenStoreWriter) -> Result<()> {
-        let mut bytes_done = 0;
+        let (mut bytes_done, mut left_out) = (0, LeftOutText::default());
         read_in_batches(source, tokenizer.cut_points(), &mut |batch| {
             let encoded: Vec<_> = batch.par_iter().map(|piece| tokenizer.encode_document(&piece.text)).collect();
             for (piece, tokens) in batch.iter().zip(encoded) {
+                left_out.add(&piece.text, tokenizer);
                 bytes_done += piece.text.len() as u64;
                 let tokens = tokens.map_err(|error| explain_unknown_character(error, source, tokenizer))?;
                 writer.append(piece.starts_document, &tokens)?;
@@ -278,6 +282,7 @@ impl Preparation<'_> {
             Ok(())
         })?;
         source.check_unchanged()?;
+        self.cache.write_memo("scans", &LeftOutText::memo(&source.hash, tokenizer), &left_out);
         if writer.finish()? == 0 {
             return Err(DataError::setting(source.split.key(), "the source is empty: there is no text in it"));
         }

@@ -11,7 +11,7 @@ use tokenizers::models::bpe::{BPE, Vocab};
 use tokenizers::pre_tokenizers::PreTokenizerWrapper;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::processors::PostProcessorWrapper;
-use tokenizers::{AddedToken, Encoding, PostProcessor, Token, Tokenizer};
+use tokenizers::{AddedToken, Encoding, Model as _, PostProcessor, Token, Tokenizer};
 
 use super::gpt2_words::Words;
 use super::merges::{BytePairMerges, MAX_MERGED_WORD, WordTable};
@@ -232,6 +232,24 @@ impl LibraryTokenizer {
         let encoding = encoded.map_err(|message| explain_panic(&message))?.map_err(|error| error.to_string())?;
         out.extend_from_slice(encoding.get_ids());
         Ok(())
+    }
+
+    /// The number of characters of `text`, blanks aside, that no token stands for, and of all of them. `None` if each has a token: only
+    /// byte-pair models without a token for unknown text leave characters out.
+    pub(super) fn left_out(&self, text: &str) -> Option<(u64, u64)> {
+        let ModelWrapper::BPE(model) = self.tokenizer.get_model() else { return None };
+        let is_complete = || ByteLevel::alphabet().iter().all(|byte| model.token_to_id(&byte.to_string()).is_some());
+        if model.unk_token.is_some() || model.byte_fallback || is_complete() {
+            return None;
+        }
+        let encoding = catch_panic(|| self.tokenizer.encode(text, false)).ok()?.ok()?;
+        let mut is_covered = vec![false; text.len()];
+        for &(start, end) in encoding.get_offsets() {
+            is_covered.get_mut(start..end)?.fill(true);
+        }
+        let characters = || text.char_indices().filter(|(_, character)| !character.is_whitespace());
+        let left_out = characters().filter(|(at, _)| !is_covered[*at]).count();
+        Some((left_out as u64, characters().count() as u64))
     }
 
     /// The text of `ids`. Ids without a token are skipped.

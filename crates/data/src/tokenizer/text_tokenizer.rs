@@ -258,6 +258,14 @@ impl TextTokenizer {
         }
     }
 
+    /// The number of characters of `text`, blanks aside, that no token stands for, and of all of them; `None` if each has a token.
+    pub(crate) fn left_out(&self, text: &str) -> Option<(u64, u64)> {
+        match &self.0.encoder {
+            Encoder::Library(library) => library.left_out(text),
+            _ => None,
+        }
+    }
+
     /// The special tokens that the tokenizer itself puts in front of a text, as Llama's puts `<s>`.
     pub(crate) fn leading_special_tokens(&self) -> Vec<u32> {
         match &self.0.encoder {
