@@ -26,12 +26,10 @@ use super::error::{DataError, Result};
 use super::progress::{Progress, Report};
 use hashes::{check_hashes, has_no_hashes, write_hashes};
 pub(crate) use layout::EntryKind;
-use layout::{
-    LOCKS, STAGE, STAGE_CONTENT, STAGE_LOCK, STAGE_REMOVED, TMP, TMP_LOCK, USES, is_own_loose_file, is_own_stage,
-};
+use layout::{LOCKS, STAGE, STAGE_CONTENT, STAGE_LOCK, STAGE_REMOVED, TMP, TMP_LOCK, USES, is_own_stage};
 pub(crate) use mark::check_cache;
 pub use mark::claim_cache;
-use mark::is_read_only;
+use mark::{is_read_only, write_error};
 use runner_files::sealed_json::{Seal, check_seal, seal};
 use runner_files::{children, is_older_than, is_real_folder, open_owned, read_regular, read_regular_text, remove_all};
 
@@ -60,7 +58,7 @@ impl DataCache {
     pub(super) fn open(root: &Path) -> Result<Self> {
         let root = &claim_cache(root)?;
         let tmp = root.join(TMP);
-        fs::create_dir_all(&tmp).map_err(DataError::io(&tmp))?;
+        fs::create_dir_all(&tmp).map_err(write_error(&tmp))?;
         let cache = Self { root: root.to_owned(), opened: Arc::default() };
         cache.clean();
         Ok(cache)
@@ -224,9 +222,9 @@ impl DataCache {
     /// The file that is locked while the entry `kind`/`key` is built, and its path.
     fn building_lock(&self, kind: EntryKind, key: &str) -> Result<(File, PathBuf)> {
         let folder = self.root.join(LOCKS);
-        fs::create_dir_all(&folder).map_err(DataError::io(&folder))?;
+        fs::create_dir_all(&folder).map_err(write_error(&folder))?;
         let path = folder.join(format!("{}-{key}", kind.folder()));
-        Ok((open_lock_file(&path).map_err(DataError::io(&path))?, path))
+        Ok((open_lock_file(&path).map_err(write_error(&path))?, path))
     }
 
     /// Locks the building of an entry, so that one process builds it. `None` if the file system has no locks.
@@ -280,15 +278,13 @@ pub(super) fn leftovers(root: &Path) -> Vec<PathBuf> {
     if !is_real_folder(&tmp) {
         return Vec::new();
     }
-    let is_left = |path: &PathBuf| {
-        if is_own_stage(path) {
-            // A stage has no lock file if its process was killed between two system calls.
-            let held = |lock: File| matches!(lock.try_lock(), Err(TryLockError::WouldBlock));
-            return !File::open(path.join(STAGE_LOCK)).is_ok_and(held);
-        }
-        is_own_loose_file(path) && is_older_than(path, LOOSE_FILE_AGE)
-    };
-    children(&tmp).into_iter().filter(is_left).collect()
+    // A stage has no lock file if its process was killed between two system calls.
+    let is_held = |lock: File| matches!(lock.try_lock(), Err(TryLockError::WouldBlock));
+    let is_left = |path: &PathBuf| is_own_stage(path) && !File::open(path.join(STAGE_LOCK)).is_ok_and(is_held);
+    let mut left = runner_files::leftovers(&tmp, |_| false);
+    left.retain(|path| is_older_than(path, LOOSE_FILE_AGE));
+    left.extend(children(&tmp).into_iter().filter(is_left));
+    left
 }
 
 /// Takes the shared lock of the folder `path`, which says that it is in use, and sets the folder's time to that of its last use. `None` if
@@ -487,7 +483,7 @@ mod tests {
         let (got, reported) = get(false);
         let text = got.unwrap_err();
         assert!(text.contains("tokenizer.json does not have its hash; it cannot be made again: "), "{text}");
-        assert!(text.contains(LOCKS) && reported.is_empty(), "{text}");
+        assert!(text.contains("set RUNNER_CACHE to a folder that can be written to") && reported.is_empty(), "{text}");
         assert_eq!(get(true), (Ok(("new".to_owned(), false)), vec![Progress::Repairing("a tokenizer")]));
     }
 

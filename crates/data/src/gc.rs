@@ -91,10 +91,7 @@ pub fn free(root: &Path, unneeded: &[UnneededPart]) -> io::Result<Vec<UnneededPa
     let mut gone = Vec::new();
     for item in unneeded {
         let went = match &item.entry {
-            Some((kind, key)) => match cache.evict(*kind, key) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => false,
-                other => other?,
-            },
+            Some((kind, key)) => cache.evict(*kind, key)?,
             // Opening the cache removes them.
             None => !item.path.exists(),
         };

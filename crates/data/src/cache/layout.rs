@@ -3,12 +3,11 @@
 //! Only what is recognized here is removed: a folder of an entry or of a killed process, under the name that the program gives it, with
 //! nothing in it but files that the program writes. Symbolic links are never the program's own.
 
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use super::mark::TAG;
-use runner_files::{TEMPORARY_PREFIX, children, has_only, is_number, is_real_folder, is_temporary_name};
+use runner_files::{children, has_only, is_number, is_real_folder, is_temporary_name};
 
 /// The folder of unfinished work.
 pub(super) const TMP: &str = "tmp";
@@ -102,12 +101,6 @@ pub(super) fn is_own_stage(path: &Path) -> bool {
             [_, file] => kind.is_file() && is_entry_file(file),
             _ => false,
         })
-}
-
-/// True if `path` is an unfinished small file.
-pub(super) fn is_own_loose_file(path: &Path) -> bool {
-    path.file_name().is_some_and(|name| is_temporary_name(name, TEMPORARY_PREFIX))
-        && fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_file())
 }
 
 /// True if `name` is a hash in hexadecimal digits.

@@ -64,8 +64,18 @@ pub fn claim_cache(root: &Path) -> Result<PathBuf> {
         write_atomic(&root.join(TAG), text.as_bytes())
     };
     match write() {
-        Err(error) if is_new || !is_read_only(&error) => Err(DataError::io(root)(error)),
+        Err(error) if is_new || !is_read_only(&error) => Err(write_error(root)(error)),
         _ => Ok(root.to_owned()),
+    }
+}
+
+/// The error that `path`, the cache or something in it, cannot be written, with what to do if that is not permitted.
+pub(super) fn write_error(path: &Path) -> impl FnOnce(io::Error) -> DataError + '_ {
+    move |error| {
+        let advice = "set RUNNER_CACHE to a folder that can be written to";
+        let is_read_only = is_read_only(&error);
+        let explained = if is_read_only { io::Error::new(error.kind(), format!("{error}; {advice}")) } else { error };
+        DataError::io(path)(explained)
     }
 }
 
