@@ -14,6 +14,7 @@ use runner_lab::compare::curves::{Curve, CurveAxis, CurveMetric, curve};
 use runner_lab::compare::run_record::{RunRecord, read_experiment_and_plan};
 use runner_lab::compare::svg;
 use runner_report::comparison::{self, RunToCompare};
+use runner_spec::format::printable;
 use runner_store::catalog;
 
 /// Show several runs in a table: the settings in which they differ, and their losses, speed and memory.
@@ -69,8 +70,8 @@ pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<Exit> {
         Ok(RunToCompare { record: RunRecord::read(path)?, experiment, basis: MeasurementBasis::of_plan(&plan) })
     };
     let runs = paths.iter().map(read).collect::<anyhow::Result<Vec<_>>>()?;
-    for problem in runs.iter().filter_map(|run| run.record.problem.as_ref()) {
-        print_to_stderr(&format!("warning: {problem}"));
+    for problem in runs.iter().flat_map(|run| &run.record.problems) {
+        print_to_stderr(&printable(&format!("warning: {problem}")));
     }
     let mut table = comparison::compare(&runs);
     if let Some(key) = &args.sort {

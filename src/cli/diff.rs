@@ -220,9 +220,7 @@ impl Side {
                 Ok(DiffInput { label, path: wanted.to_owned(), side, record: None, setting })
             }
             SideSource::Run { record, plan } => {
-                if let Some(problem) = &record.problem {
-                    notes.push(problem.clone());
-                }
+                notes.extend_from_slice(&record.problems);
                 let label = record.manifest.id.clone();
                 let side =
                     PlannedExperiment::new(experiment, data, cluster_of(&plan)).with_context(|| label.clone())?;

@@ -23,7 +23,7 @@ use runner_report::runs_table::runs_table;
 use runner_spec::diagnostic::nearest;
 use runner_spec::format::printable;
 use runner_store::catalog::{ListedRun, ListedStatus};
-use runner_store::record_check::find_damage_of_metrics;
+use runner_store::record_check::{find_damage_of_metrics, warn_of_changed_descriptions};
 use runner_store::run_dir;
 use runner_store::run_dir::CHECKPOINTS;
 use runner_store::{StoreError, ancestry, catalog, checkpoint, select, time};
@@ -242,6 +242,9 @@ fn show(args: &ShowArgs) -> anyhow::Result<Exit> {
     let problem = find_damage_of_metrics(&path, &manifest, current);
     if let Some(problem) = problem.unwrap_or_else(|error| Some(error.to_string())) {
         print_to_stderr(&format!("warning: {problem}"));
+    }
+    if let Some(warning) = warn_of_changed_descriptions(&path, &manifest) {
+        print_to_stderr(&printable(&format!("warning: {warning}")));
     }
     let checkpoints = checkpoint::saved_steps(&path.join(CHECKPOINTS))?;
     let ancestors = ancestry::ancestors(path.parent().unwrap_or(Path::new(".")), &manifest);

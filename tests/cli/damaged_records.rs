@@ -388,7 +388,22 @@ fn an_edited_experiment_of_a_run_is_not_used() {
         assert!(printed.contains("resolved.yaml: it was changed since the run began"), "{printed}");
         assert!(printed.contains("(eval)"), "{printed}");
     }
+    let views = [
+        format!("runs show {id}"),
+        format!("compare {id} {id}"),
+        format!("diff {id} exp.yaml"),
+        format!("report {id} -o page.html"),
+    ];
+    let warns_of = |view: &String, file: &str| {
+        let mut printed = sandbox.run(view).text();
+        if view.starts_with("report") {
+            printed += &fs::read_to_string(sandbox.path("page.html")).unwrap();
+        }
+        printed.contains(&format!("{file} changed since the run started, so settings that are shown may not be"))
+    };
+    assert!(views.iter().all(|view| warns_of(view, "resolved.yaml")));
     run.write("resolved.yaml", &resolved);
+    assert!(!views.iter().any(|view| warns_of(view, "resolved.yaml")));
     let plan = run.read("plan.json");
     assert!(plan.contains("\"precision\": \"fp32\""), "{plan}");
     run.write("plan.json", plan.replace("\"precision\": \"fp32\"", "\"precision\": \"bf16\""));
@@ -397,6 +412,7 @@ fn an_edited_experiment_of_a_run_is_not_used() {
         assert!(printed.contains("plan.json: it was changed since the run began"), "{printed}");
         assert!(printed.contains("precision"), "{printed}");
     }
+    assert!(views.iter().all(|view| warns_of(view, "plan.json")));
     // What does not change the plan may change.
     run.write("resolved.yaml", format!("# moved\n{resolved}"));
     run.write("plan.json", format!("{plan}\n"));

@@ -12,7 +12,6 @@ use crate::observer::{RunEvent, RunObserver};
 use crate::prepare::{Host, prepare_data, prepare_data_of_run, recorded_tokenizer};
 use runner_config::LoadOptions;
 use runner_data::{Prepared, TextTokenizer};
-use runner_files::open_regular;
 use runner_lab::stored_plan;
 use runner_spec::experiment::DeviceChoice;
 use runner_spec::experiment::Experiment;
@@ -20,8 +19,9 @@ use runner_spec::model::layout::ParamLayout;
 use runner_spec::plan::Plan;
 use runner_spec::program::{Device, Program};
 use runner_store::manifest::Manifest;
+use runner_store::record_check::changed_descriptions;
 use runner_store::run_dir::{self, CHECKPOINTS, PLAN, RESOLVED, TOKENIZER};
-use runner_store::{CheckpointChoice, StoreError, catalog, load_weights};
+use runner_store::{CheckpointChoice, catalog, load_weights};
 
 /// A recorded run, opened for reading.
 #[derive(Debug)]
@@ -61,17 +61,12 @@ pub fn resolved_experiment(path: &Path) -> Result<Experiment, EngineError> {
 /// # Errors
 /// If one of them was changed, and describes another run; with what differs.
 pub(crate) fn check_description(path: &Path, manifest: &Manifest) -> Result<(), EngineError> {
-    let is_as_written = |file: PathBuf, hash: Option<&String>| -> Result<bool, EngineError> {
-        let Some(hash) = hash else { return Ok(true) };
-        let mut hasher = blake3::Hasher::new();
-        let read = open_regular(&file).and_then(|opened| hasher.update_reader(opened).map(drop));
-        read.map_err(StoreError::io("reading", &file))?;
-        Ok(*hash == hasher.finalize().to_hex().as_str())
-    };
-    let is_same_plan = is_as_written(path.join(PLAN), manifest.plan_file_hash.as_ref())?;
-    if is_as_written(run_dir::resolved_file(path)?, manifest.resolved_hash.as_ref())? && is_same_plan {
+    run_dir::resolved_file(path)?;
+    let changed = changed_descriptions(path, manifest)?;
+    if changed.is_empty() {
         return Ok(());
     }
+    let is_same_plan = !changed.contains(&PLAN);
     let planned = stored_plan::compiled(path, &stored_plan::data_facts(path)?)?;
     if planned.hash == manifest.plan_hash {
         let edited = stored_plan::as_written(path).map_or_else(Vec::new, |plan| edited_values(&plan, &planned));

@@ -1,8 +1,9 @@
-//! The check of a run's metrics: each step once, each planned evaluation, and the agreement with the manifest, the summary and the
-//! checkpoints.
+//! The check of a run's record: of its metrics, that each step is there once and each planned evaluation, and that they agree with the
+//! manifest, the summary and the checkpoints; of its plan and experiment, that they are the files that the run wrote.
 
 use std::path::Path;
 
+use runner_files::open_regular;
 use runner_spec::format::counted;
 use runner_spec::program::{Instruction, Periodic};
 use serde::Deserialize;
@@ -14,7 +15,7 @@ use super::lines::{LinesRead, describe_damaged_lines};
 use super::lock::RunLock;
 use super::manifest::{Manifest, RunStatus};
 use super::metrics::{EvalLine, MetricLine, for_each_metric};
-use super::run_dir::{CHECKPOINTS, METRICS, PLAN, SUMMARY};
+use super::run_dir::{CHECKPOINTS, METRICS, PLAN, RESOLVED, SUMMARY};
 use super::step_coverage::StepCoverage;
 use super::summary::Summary;
 
@@ -78,6 +79,38 @@ pub fn find_damage_of_metrics(
     summary: Option<&Summary>,
 ) -> Result<Option<String>, StoreError> {
     for_each_checked_metric(run, manifest, summary, &mut |_| {})
+}
+
+/// Those of `plan.json` and `resolved.yaml` in the run directory `run` whose hash is not the one in the manifest. Runs of earlier versions
+/// recorded no hashes.
+///
+/// # Errors
+/// If a file cannot be read.
+pub fn changed_descriptions(run: &Path, manifest: &Manifest) -> Result<Vec<&'static str>, StoreError> {
+    let recorded = [(PLAN, &manifest.plan_file_hash), (RESOLVED, &manifest.resolved_hash)];
+    let mut changed = Vec::new();
+    for (name, hash) in recorded.into_iter().filter_map(|(name, hash)| Some((name, hash.as_ref()?))) {
+        let file = run.join(name);
+        let mut hasher = blake3::Hasher::new();
+        let read = open_regular(&file).and_then(|opened| hasher.update_reader(opened).map(drop));
+        read.map_err(StoreError::io("reading", &file))?;
+        if *hash != hasher.finalize().to_hex().as_str() {
+            changed.push(name);
+        }
+    }
+    Ok(changed)
+}
+
+/// The warning of a command that shows settings of the run directory `run`, if `plan.json` or `resolved.yaml` is not as the run wrote it. A file
+/// that cannot be read is reported by the command that reads it.
+#[must_use]
+pub fn warn_of_changed_descriptions(run: &Path, manifest: &Manifest) -> Option<String> {
+    let changed = changed_descriptions(run, manifest).ok().filter(|changed| !changed.is_empty())?;
+    let (run, files) = (run.display(), changed.join(" and "));
+    Some(format!(
+        "{run}: {files} changed since the run started, so settings that are shown may not be those that it trained with; \
+         `runner reproduce {run} --check` compares them"
+    ))
 }
 
 /// The last step that the record of a run has or must have: that of its summary, unless the run was resumed since; else that of its newest

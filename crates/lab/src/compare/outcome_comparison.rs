@@ -159,7 +159,7 @@ mod tests {
             MetricLine::Train(TrainLine { step: i as u64 + 1, tokens: 10, loss, ..TrainLine::default() })
         };
         RunRecord {
-            problem: None,
+            problems: Vec::new(),
             path: "r".into(),
             status: ListedStatus::Done,
             manifest: Manifest::new(&compiled(&experiment()), "e.yaml".into(), vec![], String::new()),

@@ -16,7 +16,7 @@ use runner_store::StoreError;
 use runner_store::catalog::ListedStatus;
 use runner_store::manifest::Manifest;
 use runner_store::metrics::{EvalLine, MetricLine, TrainLine};
-use runner_store::record_check::for_each_checked_metric;
+use runner_store::record_check::{for_each_checked_metric, warn_of_changed_descriptions};
 use runner_store::run_dir;
 use runner_store::summary::{Summary, median};
 
@@ -30,8 +30,8 @@ pub struct RunRecord {
     pub summary: Option<Summary>,
     /// The lines of the metrics.
     pub lines: Vec<MetricLine>,
-    /// The warning about lines of the metrics that are damaged or missing.
-    pub problem: Option<String>,
+    /// Warnings about what is damaged, missing or changed.
+    pub problems: Vec<String>,
 }
 
 /// The figures of a run; `None` if not measured.
@@ -98,8 +98,9 @@ impl RunRecord {
         let summary = summary.filter(|s| s.is_current(manifest.status));
         let mut lines = Vec::new();
         let problem = for_each_checked_metric(path, &manifest, summary.as_ref(), &mut |line| lines.push(line))?;
-        let problem = unreadable.or(problem);
-        Ok(Self { path: path.to_owned(), status, manifest, summary, lines, problem })
+        let problems =
+            unreadable.or(problem).into_iter().chain(warn_of_changed_descriptions(path, &manifest)).collect();
+        Ok(Self { path: path.to_owned(), status, manifest, summary, lines, problems })
     }
 
     /// The optimizer steps.

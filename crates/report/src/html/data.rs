@@ -27,6 +27,7 @@ use runner_store::catalog::ListedStatus;
 use runner_store::files::{self, read_small};
 use runner_store::lock::RunLock;
 use runner_store::manifest::{Manifest, RunStatus};
+use runner_store::record_check::warn_of_changed_descriptions;
 use runner_store::run_dir::{self, CHECKPOINTS, MANIFEST, METRICS, PLAN, RESOLVED, SAMPLES, SUMMARY};
 use runner_store::summary::Summary;
 use runner_store::{StoreError, time, timeline};
@@ -192,6 +193,7 @@ impl RunReader {
         let known = manifest.clone().unwrap_or_else(|| Manifest { status, steps: u64::MAX, ..Manifest::default() });
         let current = summary.as_ref().filter(|summary| summary.is_current(known.status));
         let (curves, samples) = self.read_record(path, &known, current, max_points, &mut problems);
+        problems.extend(manifest.as_ref().and_then(|manifest| warn_of_changed_descriptions(path, manifest)));
         let yaml = if_present(read_small(&path.join(RESOLVED)), &mut problems);
         let measured = or_problem(timeline::read(path), &mut problems);
         let measured_memory = measured.as_ref().map_or(&[][..], |step| &step.memory);
