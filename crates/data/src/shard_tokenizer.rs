@@ -9,7 +9,7 @@ use super::tokenizer::{TextTokenizer, load_tokenizer, token_difference};
 use runner_spec::experiment::Tokenizer;
 
 /// The warning about shards of `source` that were made with a tokenizer whose ids stand for different text than those of `tokenizer`. A
-/// `dataset.json` that lists the shards says with which. Shards without one do not tell.
+/// `dataset.json` that lists the shards names it; other shards do not record it.
 pub(super) fn warn_of_foreign_shards(source: &LocatedSource, tokenizer: &TextTokenizer) -> Option<String> {
     let folders: BTreeSet<&Path> = source.files.iter().filter_map(|file| file.path.parent()).collect();
     folders.into_iter().find_map(|folder| {

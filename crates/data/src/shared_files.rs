@@ -53,7 +53,7 @@ impl fmt::Display for Repetition<'_> {
         } else {
             write!(f, "{} has the same content as {}", path.display(), first.display())?;
         }
-        if *others > 0 { write!(f, " ({others} more repeat other files)") } else { Ok(()) }
+        if *others > 0 { write!(f, " (and {others} more)") } else { Ok(()) }
     }
 }
 
