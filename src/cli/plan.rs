@@ -11,7 +11,7 @@ use runner_config::LoadOptions;
 use runner_engine::prepare::{local_devices, prepare_inputs};
 use runner_files::read_regular_text;
 use runner_lab::compare::unread_data::assume_data_hashed;
-use runner_plan::compile;
+use runner_plan::compile_continuation;
 use runner_plan::render::{RenderOptions, render};
 use runner_plan::timeline_svg::draw_timeline;
 use runner_report::Screen;
@@ -19,6 +19,7 @@ use runner_spec::cluster::ClusterFacts;
 use runner_spec::data::DataFacts;
 use runner_spec::experiment::Experiment;
 use runner_spec::plan::Plan;
+use runner_store::run_dir::RESOLVED;
 use runner_store::{catalog, run_dir};
 
 /// Show the plan of an experiment: parameters, memory, FLOPs, steps, data, the predicted time, and the program.
@@ -81,7 +82,11 @@ pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<Exit> {
         let mut screen = Screen::on_standard_error();
         prepare_inputs(&experiment, &host.pool()?, &host, &mut PreparationObserver::new(&mut screen))?.facts
     };
-    let mut plan = compile(&experiment, &data, &cluster)?;
+    // Steps that another run did are not this run's.
+    let run = arguments.file.parent().filter(|_| arguments.file.ends_with(RESOLVED));
+    let manifest = run.and_then(|run| run_dir::read_manifest(run).ok());
+    let inherited = manifest.map_or(0, |manifest| manifest.inherited_steps());
+    let mut plan = compile_continuation(&experiment, &data, &cluster, inherited)?;
     print_detail(|| format!("plan   {}", plan.hash));
     if let Some(rows) = args.rows {
         plan.notes.push(format!("data: {rows} training rows are assumed (--rows); nothing was read"));
@@ -188,8 +193,8 @@ mod tests {
         assert_eq!((data.tokenizer_vocab, data.train.rows, data.train.tokens), (1000, 640, 640 * 8));
         // A tenth is for validation.
         assert_eq!(data.validation.expect("configured").rows, 64);
-        compile(&with, &assumed_data(&with, 640).expect("facts"), &runner_machine::local_cluster::local_cluster(1))
-            .expect("a plan");
+        let cluster = runner_machine::local_cluster::local_cluster(1);
+        compile_continuation(&with, &assumed_data(&with, 640).expect("facts"), &cluster, 0).expect("a plan");
     }
 
     #[test]

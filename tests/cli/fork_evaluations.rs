@@ -132,6 +132,12 @@ fn a_run_that_continues_another_and_measures_otherwise_begins_without_its_evalua
     let run = named(&sandbox, "second");
     assert_eq!(steps_with(&run, "val_loss"), [8, 10, 12]);
     assert_eq!(steps_with(&run, "hellaswag_acc"), [2, 4, 6, 8, 10, 12]);
+    // A comparison has the time of all steps.
+    let compared = sandbox.json_of(&format!("compare {} {id} --json", run.id()));
+    let (summary, time) = (run.summary(), &compared["runs"][0]["outcomes"]["wall_seconds"]);
+    let seconds = |value: &Value| value.as_f64().unwrap();
+    let total = seconds(&summary["wall_seconds"]) + seconds(&summary["inherited"]["seconds"]);
+    assert!((seconds(time) - total).abs() < 1e-9 && seconds(&summary["inherited"]["seconds"]) > 0.0, "{compared}");
     // What other programs get, and the repetition of the run.
     sandbox.expect(0, &format!("export-metrics {} --csv out.csv", run.id()));
     let csv = sandbox.read("out.csv");

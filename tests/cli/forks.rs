@@ -407,6 +407,20 @@ fn a_fork_warns_of_rates_that_are_zero_or_jump() {
                      at step 4; `--set schedule.start=fork` counts from the fork";
     assert!(printed.contains(own_steps), "{printed}");
     assert_eq!(printed.matches("warning").count(), 1, "{printed}");
+    let zero = sandbox.runs().into_values().find(|run| run.id().starts_with("zero")).unwrap();
+    for name in [zero.id(), zero.path("resolved.yaml").display().to_string()] {
+        assert!(
+            sandbox.expect(0, &["plan", &name]).contains("is 0 in steps 9 to 12, which change no weights"),
+            "{name}"
+        );
+    }
+    // A decay that ended with the run that is forked.
+    let printed = sandbox.expect(0, &format!("fork {id} --from 8 --cooldown 2 --name cool --threads 1 --quiet"));
+    assert!(!printed.contains("warning"), "{printed}");
+    let cool = sandbox.runs().into_values().find(|run| run.id().starts_with("cool")).unwrap().id();
+    let printed = sandbox.expect(0, &format!("fork {cool} --from 10 --set train.steps=12 --threads 1 --quiet"));
+    let advice = "is 0 in steps 11 to 12, which change no weights: the decay begins after step 8 and ends at step 10; `--set schedule.start";
+    assert!(printed.contains(advice), "{printed}");
     // A longer run stretches the cosine: (0.1 + 0.9 · (1 + cos(8π/24)) / 2) / 0.325 = 0.775 / 0.325 = 2.385.
     let printed = fork("longer", "seed=1337", 24);
     assert!(printed.contains("jumps at the fork from 3.25e-4 to 7.75e-4, by a factor of 2.385"), "{printed}");

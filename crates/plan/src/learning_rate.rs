@@ -73,7 +73,7 @@ fn describe_zero_rates(schedule: &LrSchedule, zero: &Range<u64>, inherited: u64)
         1 => format!("in step {}, which changes no weights", count(zero.end)),
         _ => format!("in steps {} to {}, which change no weights", count(first + 1), count(zero.end)),
     };
-    let advice = if zero.start < inherited {
+    let advice = if inherited > 0 && zero.start <= inherited {
         "`--set schedule.start=fork` counts from the fork, and `--cooldown N` decays from the rate of the checkpoint"
             .to_owned()
     } else {
