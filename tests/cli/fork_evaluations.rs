@@ -182,6 +182,7 @@ fn a_fork_counts_tokens_without_padding() {
     let documents: Vec<String> = (1..=6).map(|n| format!("{{\"text\": \"{}\"}}\n", "a".repeat(n))).collect();
     let sandbox = Sandbox::new().with("exp.yaml", yaml).with("input.jsonl", documents.concat());
     // (1 + 1) + (2 + 1) + (3 + 1) + (4 + 1) = 14, and (5 + 1) + (6 + 1) = 13.
+    assert!(sandbox.expect(0, "plan exp.yaml").contains("2, 32 tokens with padding, 0.667 epochs"));
     sandbox.expect(0, "apply exp.yaml --threads 1 --quiet");
     let id = sandbox.only_run().id();
     let printed = sandbox.expect(0, &format!("fork {id} --from 2 --set train.steps=3 --threads 1"));

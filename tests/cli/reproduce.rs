@@ -418,12 +418,12 @@ fn a_fork_that_cannot_begin_is_refused() {
     let refused = |changes: &str| sandbox.expect(2, &format!("fork {id} --threads 1 --from latest {changes}"));
     assert!(refused("--set seed=3").contains("train.steps is 12, and 12 are done: --set train.steps=24"));
     assert!(
-        refused("--set train.steps=20 --set model.d_model=32").contains("other shapes (transformer.wte.weight was [")
+        refused("--set train.steps=20 --set model.d_model=32").contains("shapes differ (transformer.wte.weight was [")
     );
-    assert!(refused("--set train.steps=20 --set model.layers=3").contains("other shapes"));
+    assert!(refused("--set train.steps=20 --set model.layers=3").contains("shapes differ"));
     let printed = refused("--set train.steps=20 --set optimizer={\"sgd\":{\"lr\":0.1,\"momentum\":0.9}}");
     assert!(printed.contains("2 moments of adamw, and sgd as set needs 1"), "{printed}");
-    assert!(refused("--set train.steps=20 --set data.tokenizer={\"bytes\":{}}").contains("tokenizer is another one"));
+    assert!(refused("--set train.steps=20 --set data.tokenizer={\"bytes\":{}}").contains("the tokenizer differs"));
     let printed = sandbox.expect(2, &format!("fork {id} --threads 1 --from 5 --set train.steps=20"));
     assert!(printed.contains("no checkpoint of step 5; there are: 4, 8, 12"), "{printed}");
     assert_eq!(sandbox.runs().len(), 1);

@@ -8,6 +8,7 @@ use runner_config::{LoadOptions, Loaded};
 use runner_files::{is_absent, read_regular_text};
 use runner_spec::diagnostic::ConfigError;
 use runner_spec::experiment::{Data, Experiment, Tokenizer, Train, Validation, WeightInit, WeightsSource};
+use runner_spec::format::counted;
 use runner_spec::model::parameters;
 use runner_spec::plan::Plan;
 use runner_spec::program::Program;
@@ -261,8 +262,8 @@ impl ForkedRun {
         let (Some(old), Some(new)) = (theirs.ranks.first(), plan.ranks.first()) else { return Ok(()) };
         let mut wrong = vec![shape_problem(&old.program, &new.program), moments_problem(&old.program, &new.program)];
         if self.manifest.data.tokenizer != plan.data.tokenizer_hash {
-            let message = "the tokenizer is another one, so its embedding means other tokens; keep data.tokenizer and what it \
-                           was made from";
+            let message = "the tokenizer differs, so rows of the embedding stand for different tokens; keep data.tokenizer and the files \
+                           that it was made from";
             wrong.push(Some(message.to_owned()));
         }
         if step >= plan.totals.steps {
@@ -312,7 +313,7 @@ impl ForkedRun {
         };
         if let Some((source, position)) = self.source.as_ref().zip(position) {
             let rounding = describe_rounding(&source.plan, plan, &self.manifest.id);
-            for line in source.describe_fork(&loaded.experiment, plan, position).into_iter().chain(rounding) {
+            for line in source.describe_fork(plan, position).into_iter().chain(rounding) {
                 observer.observe(&RunEvent::Note(&format!("fork   {line}")));
             }
             if let Some(warning) = source.warn_of_jump(plan) {
@@ -365,10 +366,10 @@ fn shape_problem(old: &Program, new: &Program) -> Option<String> {
         None if old.len() == new.len() => return None,
         None => format!("it has {} parameters, the new model {}", old.len(), new.len()),
     };
-    Some(format!("the model has other shapes ({what}); --from start begins anew"))
+    Some(format!("the model's shapes differ ({what}); use --from start to train from scratch"))
 }
 
-/// Why the new optimizer cannot go on with the old one's moments.
+/// Why the new optimizer cannot use the old one's moments.
 fn moments_problem(old: &Program, new: &Program) -> Option<String> {
     let (had, needs) = (old.optimizer.moments(), new.optimizer.moments());
     if needs == 0 || had == needs {
@@ -376,7 +377,8 @@ fn moments_problem(old: &Program, new: &Program) -> Option<String> {
     }
     let (old, new) = (old.optimizer.name(), new.optimizer.name());
     Some(format!(
-        "the checkpoint has {had} moments of {old}, and {new} as set needs {needs}: keep {old}, take sgd with momentum 0, or begin \
-         anew with --from start"
+        "the checkpoint has {} of {old}, and {new} as set needs {needs}; keep {old}, set sgd's momentum to 0, or use --from start to train \
+         from scratch",
+        counted(had as u64, "moment")
     ))
 }

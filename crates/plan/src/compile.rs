@@ -143,6 +143,7 @@ pub fn compile_continuation(
         tokens_per_step,
         accumulation_steps: programs.first().map_or(0, |p| p.batch.micro_batches()),
         tokens: row_sequence.position_after(steps).tokens,
+        has_padding: matches!(experiment.data.layout, Layout::Padded { .. }),
         epochs: row_sequence.epochs_after(steps),
         parameters: count_chunks(&common.model, &whole).total,
         flops_per_step,

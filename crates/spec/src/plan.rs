@@ -66,6 +66,9 @@ pub struct Totals {
     /// Micro-batches of one replica, whose gradients are summed into one step.
     pub accumulation_steps: usize,
     pub tokens: u64,
+    /// True if rows may have padding, which the tokens of a run's record leave out.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub has_padding: bool,
     /// Passes over the training rows.
     pub epochs: f64,
     /// Parameters of the whole model, and FLOPs of one step of all ranks.

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use runner_lab::stored_plan;
 use runner_spec::data::DataFacts;
-use runner_spec::experiment::{Experiment, Layout};
+use runner_spec::experiment::Experiment;
 use runner_spec::format::{count, counted};
 use runner_spec::plan::{Plan, Totals};
 use runner_spec::program::{DataPosition, LrSchedule, OptimizerSpec, Program, RowOrder, RowSequence};
@@ -125,9 +125,8 @@ impl ForkSource {
         ForkPosition { position: known.unwrap_or(Some(self.position)), reordered_by }
     }
 
-    /// What a fork with the settings `experiment`, of the plan `new`, begins with and adds, a line for each. Tokens are those that the loss
-    /// counts, as in the record.
-    pub(super) fn describe_fork(&self, experiment: &Experiment, new: &Plan, position: &ForkPosition) -> Vec<String> {
+    /// What a fork of the plan `new` begins with and adds, a line for each. Tokens are those that the loss counts, as in the record.
+    pub(super) fn describe_fork(&self, new: &Plan, position: &ForkPosition) -> Vec<String> {
         let Self { id, plan, step, position: read, tokens: inherited } = self;
         let (Some(old), Some(rows)) = (self.program(), new.row_sequence()) else { return Vec::new() };
         let schedule = schedule_of(new);
@@ -157,8 +156,8 @@ impl ForkSource {
         ));
         let optimizer = new.ranks.first().map(|rank| rank.program.optimizer);
         lines.extend(optimizer.and_then(|new| describe_moments(old.optimizer, new, id)));
-        let Totals { steps, tokens, .. } = new.totals;
-        let at_most = if matches!(experiment.data.layout, Layout::Padded { .. }) { "at most " } else { "" };
+        let Totals { steps, tokens, has_padding, .. } = new.totals;
+        let at_most = if has_padding { "at most " } else { "" };
         lines.push(format!(
             "steps {} to {}: {}, {at_most}{} tokens; inherited: {}, {} tokens",
             count(step + 1),

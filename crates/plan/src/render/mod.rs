@@ -59,7 +59,11 @@ pub fn render(plan: &Plan, options: &RenderOptions) -> String {
 
 fn run_lines(plan: &Plan, page: &mut Page) {
     let t = &plan.totals;
-    page.line("steps", format!("{}, {} tokens, {} epochs", count(t.steps), count(t.tokens), three_decimals(t.epochs)));
+    let padding = if t.has_padding { " with padding" } else { "" };
+    page.line(
+        "steps",
+        format!("{}, {} tokens{padding}, {} epochs", count(t.steps), count(t.tokens), three_decimals(t.epochs)),
+    );
     if let Some(program) = plan.ranks.first().map(|r| &r.program) {
         let b = &program.batch;
         if let Some(DataPosition { step, rows, tokens, epoch, row }) = b.position {
@@ -77,7 +81,7 @@ fn run_lines(plan: &Plan, page: &mut Page) {
         page.line(
             "batch",
             format!(
-                "{} sequences of {} = {} tokens a step; micro-batches of {}{last}, {}",
+                "{} sequences of {} = {} tokens{padding} a step; micro-batches of {}{last}, {}",
                 b.sequences,
                 b.length,
                 count(t.tokens_per_step),
