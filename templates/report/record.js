@@ -2,7 +2,11 @@
 
 function ancestry(m) {
   const lines = [];
-  if (m.continued_from) lines.push(`continues ${m.continued_from.id} after step ${count(m.continued_from.step)}`);
+  if (m.continued_from) {
+    const { id, step, omitted_evaluations: omitted = [] } = m.continued_from;
+    const without = omitted.length ? `, without its ${omitted.join(" and ")}` : "";
+    lines.push(`continues ${id} after step ${count(step)}${without}`);
+  }
   const { fork, reproduction } = m.origin ?? {};
   if (fork) lines.push(`forked from ${fork.id}${isNumber(fork.step) ? ` after step ${count(fork.step)}` : ""}`);
   if (reproduction) lines.push(`reproduces ${reproduction.id}`);
