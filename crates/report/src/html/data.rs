@@ -445,6 +445,11 @@ mod tests {
         let first = reader.read(&request).unwrap().runs.remove(0).plan;
         assert!(Arc::ptr_eq(&first, &reader.read(&request).unwrap().runs[0].plan));
         fs::write(run.path().join(PLAN), "{}").unwrap();
-        assert_eq!(reader.read(&request).unwrap().runs[0].problems.len(), 1);
+        let problems = reader.read(&request).unwrap().runs.remove(0).problems;
+        let [damaged, changed] = &problems[..] else { panic!("{problems:?}") };
+        assert!(
+            damaged.contains("the plan of the run is damaged") && changed.contains("plan.json changed"),
+            "{problems:?}"
+        );
     }
 }
