@@ -60,7 +60,9 @@ pub(crate) fn run(args: &CalibrateArgs) -> anyhow::Result<Exit> {
         claim_cache(&dir)?;
         let (mut calibration, variation) = measure(args, &device, cores)?;
         if let Some(disturbance) = load.or(variation) {
-            output::print_to_stderr(&format!("warning: {disturbance}; predictions may be wrong, and say so"));
+            output::print_to_stderr(&format!(
+                "warning: {disturbance}; predictions that use this calibration say that they may be wrong"
+            ));
             calibration.set_disturbance(&disturbance);
         }
         save(&dir, &calibration).map_err(|error| output::describe_write_error(&dir, error))?;

@@ -6,7 +6,7 @@ use std::thread;
 
 use clap::builder::{PathBufValueParser, TypedValueParser};
 use runner_compute::kernels::cpu::product::Bf16Products;
-use runner_config::{LoadOptions, Loaded, ModelFetchError, ModelFetchFailure, OverriddenSetting};
+use runner_config::{LoadOptions, Loaded, ModelFetchError, ModelFetchFailure};
 use runner_engine::prepare::{Host, fetch_model_folder, model_fetch_error, thread_pool};
 use runner_report::Screen;
 use runner_report::html::{Page, ReportRequest, read_page_data};
@@ -122,8 +122,8 @@ impl ExperimentArgs {
         for warning in &loaded.warnings {
             print_to_stderr(&format!("warning: {warning}"));
         }
-        for OverriddenSetting { setting, by, .. } in &loaded.overridden {
-            print_to_stderr(&format!("warning: `--set {setting}` has no effect, because `--set {by}` replaces it"));
+        for overridden in &loaded.overridden {
+            print_to_stderr(&format!("warning: {overridden}"));
         }
         Ok(loaded)
     }

@@ -60,7 +60,7 @@ fn a_lost_last_evaluation_is_taken_from_the_summary() {
         replace_line(&run, "eval", STEPS, by);
         let (damaged, stderr) = results(&sandbox);
         assert_eq!(damaged, whole, "{by}");
-        let lost = "the evaluation after step 30 is missing or has other numbers than summary.json";
+        let lost = "the evaluation after step 30 is missing or differs from summary.json";
         assert!(stderr.contains("point 2: ") && stderr.contains(lost), "{by}: {stderr}");
         let printed = sandbox.expect(0, "sweep s.yaml --threads 1");
         assert!(printed.contains(lost) && printed.contains("up to date"), "{printed}");
@@ -266,8 +266,8 @@ fn damaged_metrics_are_reported_by_every_command() {
     let damages = [
         (lines[..lines.len() / 2].concat(), "of 30 steps are recorded, the others are lost", "lost steps"),
         (hole, "28 of 30 steps are recorded, the others are lost, from step 5 on", "lost steps"),
-        (format!("{text}{text}"), "33 lines of steps that earlier lines have", "changed"),
-        (edited, "it was changed after the run: summary.json has another size or hash of it", "changed"),
+        (format!("{text}{text}"), "33 lines of steps that are already recorded", "changed"),
+        (edited, "it was changed after the run ended: its size or hash does not match summary.json", "changed"),
     ];
     for (damaged, found, listed) in &damages {
         run.write("metrics.jsonl", damaged);

@@ -207,7 +207,7 @@ fn a_fork_records_its_position_epochs_and_tokens() {
     let listed = sandbox.json_of(&["runs", "--json"]);
     let listed = listed.as_array().unwrap().iter().find(|listed| listed["id"] == run.id().as_str()).unwrap().clone();
     assert_eq!(listed["tokens"], 192);
-    assert!(sandbox.expect(0, &format!("runs show {}", run.id())).contains("11 of 11, of which 7 are inherited"));
+    assert!(sandbox.expect(0, &format!("runs show {}", run.id())).contains("11 of 11 (7 inherited)"));
     // A file with its position starts at step 0, where the position means nothing.
     let refused = sandbox.expect(2, &["apply", &resolved, "--threads", "1"]);
     assert!(refused.contains("data.position is the position of a fork after step 7"), "{refused}");

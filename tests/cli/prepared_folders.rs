@@ -171,7 +171,7 @@ fn damaged_shards_are_not_up_to_date() {
         }
         fs::write(&path, &whole[..whole.len() - 2]).unwrap();
         let text = sandbox.expect(2, &command);
-        assert!(text.contains(&format!("{name} has {} bytes, and was written with", whole.len() - 2)), "{text}");
+        assert!(text.contains(&format!("{name} has {} bytes, expected", whole.len() - 2)), "{text}");
         sandbox.stdout_of(&format!("{command} --force"));
         assert_eq!(fs::read(&path).unwrap(), whole);
         let tokenizer = sandbox.path(format).join("tokenizer.json");

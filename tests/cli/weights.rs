@@ -150,7 +150,7 @@ fn types_shards_and_rows_of_the_vocabulary_are_chosen() {
     assert!(printed.contains("is there already: --force replaces it"), "{printed}");
     fs::write(sandbox.path("out/README.md"), "mine").unwrap();
     let printed = sandbox.expect(2, &["export", "a", "--to", "hf", "out", "--force"]);
-    assert!(printed.contains("model-00001-of-00004.safetensors and 4 more files would be read with"), "{printed}");
+    assert!(printed.contains("model-00001-of-00004.safetensors and 4 more files would be loaded with"), "{printed}");
     for n in 1..=4 {
         fs::remove_file(sandbox.path(format!("out/model-0000{n}-of-00004.safetensors"))).unwrap();
     }
@@ -301,7 +301,7 @@ fn files_of_the_user_are_never_removed() {
     for name in own {
         fs::write(sandbox.path("out").join(name), "mine").unwrap();
         let printed = sandbox.expect(2, &["export", "a", "--to", "hf", "out"]);
-        assert!(printed.contains(&format!("{name} would be read with the new weights: remove them")), "{printed}");
+        assert!(printed.contains(&format!("{name} would be loaded with the new weights")), "{printed}");
         assert_eq!(sandbox.expect(2, &["export", "a", "--to", "hf", "out", "--force"]), printed);
         let names: Vec<_> = fs::read_dir(sandbox.path("out")).unwrap().map(|e| e.unwrap().file_name()).collect();
         assert_eq!(names, [name], "nothing was written or removed");

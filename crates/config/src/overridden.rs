@@ -1,5 +1,7 @@
 //! Settings of flags that have no effect, because a later flag replaces them.
 
+use std::fmt;
+
 use serde_json::{Map, Value};
 
 use super::check::join;
@@ -16,6 +18,12 @@ pub struct OverriddenSetting {
     pub key: String,
     /// The later setting, in the same form.
     pub by: String,
+}
+
+impl fmt::Display for OverriddenSetting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`--set {}` has no effect, because `--set {}` replaces it", self.setting, self.by)
+    }
 }
 
 /// The settings of flags that lose a value to a later flag. `layers` are not merged yet, the lowest first.

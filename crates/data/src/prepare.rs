@@ -266,11 +266,14 @@ impl Preparation<'_> {
     }
 
     fn tokenize(&self, source: &LocatedSource, tokenizer: &TextTokenizer, mut writer: TokenStoreWriter) -> Result<()> {
-        let (mut bytes_done, mut left_out) = (0, LeftOutText::default());
+        let mut bytes_done = 0;
+        let mut left_out = tokenizer.may_leave_out().then(LeftOutText::default);
         read_in_batches(source, tokenizer.cut_points(), &mut |batch| {
             let encoded: Vec<_> = batch.par_iter().map(|piece| tokenizer.encode_document(&piece.text)).collect();
             for (piece, tokens) in batch.iter().zip(encoded) {
-                left_out.add(&piece.text, tokenizer);
+                if let Some(left_out) = &mut left_out {
+                    left_out.add(&piece.text, tokenizer);
+                }
                 bytes_done += piece.text.len() as u64;
                 let tokens = tokens.map_err(|error| explain_unknown_character(error, source, tokenizer))?;
                 writer.append(piece.starts_document, &tokens)?;
@@ -282,7 +285,9 @@ impl Preparation<'_> {
             Ok(())
         })?;
         source.check_unchanged()?;
-        self.cache.write_memo("scans", &LeftOutText::memo(&source.hash, tokenizer), &left_out);
+        if let Some(left_out) = left_out {
+            self.cache.write_memo("scans", &LeftOutText::memo(&source.hash, tokenizer), &left_out);
+        }
         if writer.finish()? == 0 {
             return Err(DataError::setting(source.split.key(), "the source is empty: there is no text in it"));
         }

@@ -18,7 +18,7 @@ pub(super) fn check_disjoint(known: &LocatedSource, other: &LocatedSource, why: 
     }
     let key = other.split.key();
     Ok(Some(format!(
-        "{key}: {path} is in {known_key} too, read differently; make sure that the texts have nothing in common"
+        "{key}: {path} is also in {known_key}, which reads a different part of it; make sure that the texts do not overlap"
     )))
 }
 

@@ -18,28 +18,28 @@ pub(super) struct UnknownTokens {
     token: u32,
     name: String,
     count: u64,
-    of: u64,
+    total: u64,
 }
 
 impl UnknownTokens {
     /// `None` if `tokenizer` has no token for unknown text.
     pub(super) fn new(tokenizer: &TextTokenizer) -> Option<Self> {
-        tokenizer.unknown().map(|(token, name)| Self { token, name, count: 0, of: 0 })
+        tokenizer.unknown().map(|(token, name)| Self { token, name, count: 0, total: 0 })
     }
 
     pub(super) fn add(&mut self, token: u32) {
         self.count += u64::from(token == self.token);
-        self.of += 1;
+        self.total += 1;
     }
 
     /// The warning about the tokens of `what`, if too many of them are unknown.
     pub(super) fn warning(&self, what: &str) -> Option<String> {
-        let share = self.count as f64 / self.of.max(1) as f64;
+        let share = self.count as f64 / self.total.max(1) as f64;
         (share > TOLERATED).then(|| {
             format!(
                 "{what}: {} of {} are `{}`, which stands for text that the tokenizer does not know; use a tokenizer that was made for such text",
                 percent(share),
-                counted(self.of, "token"),
+                counted(self.total, "token"),
                 self.name
             )
         })
@@ -50,7 +50,7 @@ impl UnknownTokens {
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct LeftOutText {
     left_out: u64,
-    of: u64,
+    total: u64,
 }
 
 impl LeftOutText {
@@ -65,22 +65,22 @@ impl LeftOutText {
     }
 
     pub(super) fn add(&mut self, text: &str, tokenizer: &TextTokenizer) {
-        if self.of < Self::ENOUGH {
+        if self.total < Self::ENOUGH {
             let start = &text[..text.floor_char_boundary(Self::ENOUGH as usize)];
             let (left_out, of) = tokenizer.left_out(start).unwrap_or_default();
-            (self.left_out, self.of) = (self.left_out + left_out, self.of + of);
+            (self.left_out, self.total) = (self.left_out + left_out, self.total + of);
         }
     }
 
     /// The warning about the text of `split`, if much of it is left out.
     pub(super) fn warning(&self, split: SplitName) -> Option<String> {
-        let share = self.left_out as f64 / self.of.max(1) as f64;
+        let share = self.left_out as f64 / self.total.max(1) as f64;
         (share > Self::TOLERATED).then(|| {
             format!(
                 "{} data: the tokenizer has no token for {} of the first {}, and leaves them out; use a tokenizer that was made for such text",
                 split.adjective(),
                 percent(share),
-                counted(self.of, "character"),
+                counted(self.total, "character"),
             )
         })
     }

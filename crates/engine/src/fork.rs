@@ -164,7 +164,11 @@ fn load_changed_settings(
     if let Some(text) = note {
         observer.observe(&RunEvent::Note(&text));
     }
-    Ok(Loaded { path: file, ..loaded? })
+    let loaded = loaded?;
+    for warning in loaded.warnings.iter().cloned().chain(loaded.overridden.iter().map(ToString::to_string)) {
+        observer.observe(&RunEvent::Warning(&warning));
+    }
+    Ok(Loaded { path: file, ..loaded })
 }
 
 /// The advice to begin with a checkpoint of `parent`, if a start under `options` has `mistakes` because inputs that `parent` started from are

@@ -66,11 +66,11 @@ pub(crate) fn check_description(path: &Path, manifest: &Manifest) -> Result<(), 
     if changed.is_empty() {
         return Ok(());
     }
-    let is_same_plan = !changed.contains(&PLAN);
+    let is_plan_file_unchanged = !changed.contains(&PLAN);
     let planned = stored_plan::compiled(path, &stored_plan::data_facts(path)?)?;
     if planned.hash == manifest.plan_hash {
         let edited = stored_plan::as_written(path).map_or_else(Vec::new, |plan| edited_values(&plan, &planned));
-        if is_same_plan || edited.is_empty() {
+        if is_plan_file_unchanged || edited.is_empty() {
             return Ok(());
         }
         return Err(EngineError::Other(format!(
@@ -83,7 +83,7 @@ pub(crate) fn check_description(path: &Path, manifest: &Manifest) -> Result<(), 
     let keys = if keys.is_empty() { String::new() } else { format!(" ({})", keys.join(", ")) };
     Err(EngineError::Other(format!(
         "{}: it was changed since the run began, and describes another run{keys}: restore it from a copy",
-        path.join(if is_same_plan { RESOLVED } else { PLAN }).display()
+        path.join(if is_plan_file_unchanged { RESOLVED } else { PLAN }).display()
     )))
 }
 

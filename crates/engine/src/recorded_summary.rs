@@ -63,7 +63,7 @@ pub(crate) fn summary_of_files(path: &Path, manifest: &Manifest, status: RunStat
         id: manifest.id.clone(),
         status,
         steps_total: manifest.steps,
-        wall_seconds: step_seconds(&metrics, continued_from.map_or(0, |from| from.step))?,
+        wall_seconds: step_seconds(&metrics, manifest.inherited_steps())?,
         predicted_step_ms: plan.as_ref().and_then(|plan| Some(plan.forecast.as_ref()?.step_seconds * 1e3)),
         is_prediction_disturbed: plan.as_ref().is_some_and(is_prediction_disturbed),
         planned_memory_bytes: plan.as_ref().map_or(0, planned_memory),

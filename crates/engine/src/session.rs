@@ -429,8 +429,8 @@ impl RunSession<'_> {
 fn describe_omissions(from: &ContinuedFrom) -> Option<String> {
     let omitted = &from.omitted_evaluations;
     (!omitted.is_empty()).then(|| {
-        let omitted = omitted.join(" and ");
-        format!("this run measures in another way than {}, so its record begins without that run's {omitted}", from.id)
+        let (id, omitted) = (&from.id, omitted.join(" and "));
+        format!("this run does not inherit all evaluations of {id}, because it measures them differently: {omitted}")
     })
 }
 

@@ -39,8 +39,8 @@ pub(crate) fn lr_schedule(experiment: &Experiment, steps: u64, epoch: u64) -> Re
             if let Some(position) = experiment.data.position.filter(|position| decay_start < position.step) {
                 refuse!(
                     "schedule.decay.step.epochs",
-                    "it counts epochs from step {decay_start}, and this fork changed the batch or the data at step {}: count from there with \
-                     schedule.start: {}, or give schedule.decay.step.every",
+                    "it counts epochs from step {decay_start}, but this fork changed the batch or the data at step {}; set `schedule.start: {}`, or use \
+                     `schedule.decay.step.every`",
                     position.step,
                     position.step
                 );

@@ -4,7 +4,7 @@ use crate::error::{PlanError, Result, refuse};
 use runner_spec::experiment::Train;
 use runner_spec::program::RowSequence;
 
-/// Steps of the run, rounded down, with those that a fork did not do itself. A step reads `sequences` rows of `length` tokens in the order
+/// The steps of the run, rounded down, including those that a fork inherits. A step reads `sequences` rows of `length` tokens in the order
 /// of `rows`. Tokens count positions, padding included.
 ///
 /// # Errors

@@ -216,10 +216,7 @@ fn add_outcomes(out: &mut String, found: &OutcomeComparison) {
         add_indented(out, &table(&columns, &rows));
         if found.shared_steps > 0 {
             let steps = count(found.shared_steps);
-            let _ = writeln!(
-                out,
-                "  steps 1 to {steps} are the same record: one run trained them, and both have them from it"
-            );
+            let _ = writeln!(out, "  steps 1 to {steps} are shared: both records have them from the same run");
         }
         let _ = writeln!(out, "  {}", describe_loss_differences(found));
     }

@@ -35,7 +35,7 @@ pub fn run_page(
     row("sweep", listed.sweep.as_ref().map(|point| format!("{}, point {}{values}", point.id, point.point)));
     row("from", listed.origin.as_ref().map(|_| origin(listed)));
     let inherited = manifest.continued_from.as_ref().map(|from| from.step);
-    let inherited = inherited.map_or_else(String::new, |step| format!(", of which {} are inherited", count(step)));
+    let inherited = inherited.map_or_else(String::new, |step| format!(" ({} inherited)", count(step)));
     row("steps", Some(format!("{} of {}{inherited}", count(listed.step), count(listed.steps))));
     row("started", Some(short_time(&manifest.started)));
     row("ended", manifest.ended.as_deref().map(short_time));

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::io::{self, Write};
 
 /// True for a character that moves the cursor, changes the terminal, reverses the direction of text, or is invisible. The exceptions are
-/// line ends and tabs, and the two joiners, which many scripts and emoji need.
+/// line ends and tabs, and the joiners, fillers and variation selectors that scripts and emoji need.
 #[must_use]
 pub fn is_unsafe(c: char) -> bool {
     // Soft hyphen; marks of the direction; zero-width space; separators of lines and paragraphs, embeddings and overrides; invisible operators

@@ -42,7 +42,7 @@ pub const BIT_FACTS: [BitFact; 14] = [
     BitFact {
         name: TEXT_READING,
         parts: |session| Some(vec![format!("rule {}", session.text_reading())]),
-        meaning: "multiple choice, prompts and contexts of padded rows, and tokenizers whose folder names an end of text have other tokens",
+        meaning: "items of multiple choice, prompts and contexts may be tokenized differently",
     },
     BitFact {
         name: "target",
@@ -240,7 +240,7 @@ mod tests {
         assert_eq!(fact_changes(&rule(None), &rule(Some(1))), []);
         let changes = fact_changes(&rule(None), &rule(Some(2)));
         assert!(
-            changes[0].to_string().starts_with("text reading: rule 2, was rule 1: multiple choice, "),
+            changes[0].to_string().starts_with("text reading: rule 2, was rule 1: items of multiple choice, "),
             "{changes:?}"
         );
         assert_eq!(changes[0].consequence(), "evaluations and samples before and after it may not compare");

@@ -7,7 +7,7 @@ use runner_spec::plan::Plan;
 
 use super::metrics::EvalLine;
 
-/// The reasons why a run does not inherit evaluations of another run; `None` if it does, or there are none.
+/// Why a run does not inherit another run's evaluations. A field is `None` if the run inherits that kind, or there are none.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct EvaluationChanges {
     /// Why validation losses do not compare.

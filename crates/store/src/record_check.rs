@@ -64,7 +64,7 @@ pub fn for_each_checked_metric(
     // Another process has perhaps changed the other files since they were read.
     problems.extend(steps.describe_disorder());
     if !is_training {
-        problems.extend(expected.find_losses(&steps, &read));
+        problems.extend(expected.find_missing_records(&steps, &read));
     }
     Ok((!problems.is_empty()).then(|| label + &problems.join("; ")))
 }
@@ -160,22 +160,22 @@ impl ExpectedRecord<'_> {
     }
 
     /// Describes what the metrics lack or have otherwise than the other files say.
-    fn find_losses(&self, steps: &RecordedSteps, read: &LinesRead) -> Vec<String> {
+    fn find_missing_records(&self, steps: &RecordedSteps, read: &LinesRead) -> Vec<String> {
         let mut problems = Vec::new();
         let planned = self.manifest.steps;
         let last = steps.train.last().filter(|last| *last <= planned);
         if steps.train.last() != last {
-            problems.push(format!("it has a step after the last one of the run, which is {planned}"));
+            problems.push(format!("it records steps after the run's last step, {planned}"));
         }
         let all = last_expected_step(self.manifest, self.summary, self.saved, last);
         if let Some(first) = steps.train.first_missing(all) {
-            let count = steps.train.count();
+            let count = steps.train.count_through(all);
             problems.push(format!("{count} of {all} steps are recorded, the others are lost, from step {first} on"));
         }
         if !steps.replaced.is_empty() {
             let steps = steps.replaced.iter().map(u64::to_string).collect::<Vec<_>>().join(" and ");
             problems.push(format!(
-                "the evaluation after step {steps} is missing or has other numbers than {SUMMARY}, which counts"
+                "the evaluation after step {steps} is missing or differs from {SUMMARY}, which is used instead"
             ));
         }
         if self.manifest.status == RunStatus::Done {
@@ -183,17 +183,17 @@ impl ExpectedRecord<'_> {
             for (step, file) in [(summary, SUMMARY), (saved, "the newest checkpoint")] {
                 problems.extend(
                     step.filter(|step| *step != planned)
-                        .map(|step| format!("{file} has {step} of the {planned} steps of this run, which is done")),
+                        .map(|step| format!("the run is done after {planned} steps, but {file} records {step}")),
                 );
             }
         }
-        match self.summary.and_then(|summary| summary.metrics.as_ref()) {
-            Some(written) if *written == read.content => {}
-            Some(_) if problems.is_empty() && read.damaged == 0 => {
-                problems.push(format!("it was changed after the run: {SUMMARY} has another size or hash of it"));
-            }
-            Some(_) => {}
-            None => problems.extend(self.describe_lost_evaluation(steps)),
+        let written = self.summary.and_then(|summary| summary.metrics.as_ref());
+        if written == Some(&read.content) {
+            return problems;
+        }
+        problems.extend(self.describe_lost_evaluation(steps));
+        if written.is_some() && problems.is_empty() && read.damaged == 0 {
+            problems.push(format!("it was changed after the run ended: its size or hash does not match {SUMMARY}"));
         }
         problems
     }
@@ -218,7 +218,7 @@ impl RecordedSteps {
     fn describe_disorder(&self) -> Option<String> {
         let repeated = self.train.repeated() + self.eval.repeated();
         if repeated > 0 {
-            return Some(format!("{} of steps that earlier lines have", counted(repeated, "line")));
+            return Some(format!("{} of steps that are already recorded", counted(repeated, "line")));
         }
         (!self.train.is_ascending() || !self.eval.is_ascending()).then(|| "its lines are not in order".to_owned())
     }
@@ -348,9 +348,13 @@ mod tests {
                 "3 of 4 steps are recorded, the others are lost, from step 3 on",
             ),
             (whole[1..].concat(), "3 of 4 steps are recorded, the others are lost, from step 1 on"),
-            (format!("{text}{text}"), "6 lines of steps that earlier lines have"),
+            (format!("{text}{text}"), "6 lines of steps that are already recorded"),
             ([&whole[3..], &whole[..3]].concat().concat(), "its lines are not in order"),
-            (format!("{text}{}", train(5)), "it has a step after the last one of the run, which is 4"),
+            (
+                [&whole[..4], &[train(5), eval(4, "2.5")]].concat().concat(),
+                "3 of 4 steps are recorded, the others are lost, from step 4 on",
+            ),
+            (format!("{text}{}", train(5)), "it records steps after the run's last step, 4"),
             (format!("{text}{{"), "1 torn or damaged line left out"),
         ] {
             let (_, problem) = fixture.read(&changed);
@@ -366,7 +370,13 @@ mod tests {
         assert_eq!(fixture.read(&text).1, "");
         let changed = text.replacen("\"loss\":1.0", "\"loss\":2.0", 1);
         let (_, problem) = fixture.read(&changed);
-        assert!(problem.contains("it was changed after the run"), "{problem}");
+        assert!(problem.contains("it was changed after the run ended: its size or hash does not match"), "{problem}");
+        // What is lost is named, if the plan tells.
+        fixture.write_plan();
+        let (best, last) = (fixture.summary.best_eval.take(), fixture.summary.last_eval.take());
+        let (_, problem) = fixture.read(&[eval(0, "9.0"), text.replacen(&eval(2, "1.5"), "", 1)].concat());
+        assert!(problem.contains("the evaluation after step 2 is missing"), "{problem}");
+        (fixture.summary.best_eval, fixture.summary.last_eval) = (best, last);
         // The summary of an earlier session does not count: a run that was killed has other lines.
         fixture.manifest.status = RunStatus::Running;
         assert_eq!(fixture.read(&changed).1, "");
@@ -403,9 +413,9 @@ mod tests {
         // The run is at work: its checkpoint may be of steps that a new session repeats.
         let _lock = RunLock::take(fixture.dir.path()).unwrap();
         assert_eq!(fixture.read(&format!("{text}{{\"ki")).1, "");
-        assert!(fixture.read(&[text.clone(), train(2)].concat()).1.contains("1 line of steps that earlier"));
+        assert!(fixture.read(&[text.clone(), train(2)].concat()).1.contains("1 line of steps that are already"));
         fixture.manifest.status = RunStatus::Done;
         let (_, problem) = fixture.read(&Fixture::lines().concat());
-        assert!(problem.contains("the newest checkpoint has 3 of the 4 steps"), "{problem}");
+        assert!(problem.contains("the run is done after 4 steps, but the newest checkpoint records 3"), "{problem}");
     }
 }

@@ -77,8 +77,10 @@ impl Recorder {
                 warnings.push(format!("{name} has {} of {step} steps: the others are lost", counts.train));
             }
             if name == METRICS && counts.repeated > 0 {
-                warnings
-                    .push(format!("{name} has {} of steps that earlier lines have", counted(counts.repeated, "line")));
+                warnings.push(format!(
+                    "{name} has {} of steps that are already recorded",
+                    counted(counts.repeated, "line")
+                ));
             }
             if counts.damaged > 0 {
                 warnings.push(format!("{name}: {} removed", counted(counts.damaged, "torn or damaged line")));

@@ -19,7 +19,13 @@ impl StepCoverage {
 
     /// The number of different steps.
     pub(crate) fn count(&self) -> u64 {
-        self.union().iter().map(|(first, last)| last - first + 1).sum()
+        self.count_through(u64::MAX)
+    }
+
+    /// The number of different steps up to `through`.
+    pub(crate) fn count_through(&self, through: u64) -> u64 {
+        let union = self.union();
+        union.iter().filter(|(first, _)| *first <= through).map(|(first, last)| last.min(&through) - first + 1).sum()
     }
 
     /// The number of lines of steps that an earlier line has.

@@ -121,7 +121,7 @@ impl StagedFolder {
             };
             let path = path.display();
             let message =
-                format!("{path}{more} would be read with the new weights: remove them, or name another folder");
+                format!("{path}{more} would be loaded with the new weights, but this export does not write it; remove what is old, or export to another folder");
             Err(WeightsError::Request(message))
         })
     }

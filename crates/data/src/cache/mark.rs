@@ -115,8 +115,7 @@ fn mark_with_tag(root: &Path, tag: Option<&str>) -> Result<Mark> {
         None => Ok(Mark::Absent { tag: tag.map(str::to_owned) }),
         Some(foreign) => {
             let message = format!(
-                "this folder is not a cache of runner: it has no {TAG} of this program, and `{}` is not part of a cache; set RUNNER_CACHE \
-                 to a missing or empty folder",
+                "not a cache of runner: it has no {TAG} of runner and contains `{}`; set RUNNER_CACHE to a missing or empty folder",
                 foreign.display()
             );
             Err(DataError::file(root, message))
@@ -192,7 +191,7 @@ mod tests {
             error.to_string()
         };
         let text = refused(&|root| fs::write(root.join("notes.txt"), "mine").unwrap());
-        assert!(text.contains("`notes.txt` is not part of a cache; set RUNNER_CACHE"), "{text}");
+        assert!(text.contains("contains `notes.txt`; set RUNNER_CACHE"), "{text}");
         let text = refused(&|root| fs::create_dir_all(root.join("tmp/project")).unwrap());
         assert!(text.contains("`tmp/project`"), "{text}");
         let text = refused(&|root| fs::create_dir_all(root.join("tokens/mine")).unwrap());

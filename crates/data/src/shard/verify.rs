@@ -36,7 +36,7 @@ pub(super) fn find_damage(
         let found = file.metadata().map_err(DataError::io(&path))?.len();
         if found != bytes_of(shard) {
             let expected = bytes_of(shard);
-            return Ok(Some(format!("{} has {found} bytes, and was written with {expected}", shard.file)));
+            return Ok(Some(format!("{} has {found} bytes, expected {expected}", shard.file)));
         }
         let mut reader = BufReader::with_capacity(BLOCK_BYTES, file);
         let mut header = vec![0; format.header_bytes()];

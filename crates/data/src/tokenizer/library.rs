@@ -234,14 +234,15 @@ impl LibraryTokenizer {
         Ok(())
     }
 
-    /// The number of characters of `text`, blanks aside, that no token stands for, and of all of them. `None` if each has a token: only
-    /// byte-pair models without a token for unknown text leave characters out.
-    pub(super) fn left_out(&self, text: &str) -> Option<(u64, u64)> {
-        let ModelWrapper::BPE(model) = self.tokenizer.get_model() else { return None };
+    /// True if there may be characters that no token stands for: only byte-pair models without a token for unknown text leave them out.
+    pub(super) fn may_leave_out(&self) -> bool {
+        let ModelWrapper::BPE(model) = self.tokenizer.get_model() else { return false };
         let is_complete = || ByteLevel::alphabet().iter().all(|byte| model.token_to_id(&byte.to_string()).is_some());
-        if model.unk_token.is_some() || model.byte_fallback || is_complete() {
-            return None;
-        }
+        model.unk_token.is_none() && !model.byte_fallback && !is_complete()
+    }
+
+    /// The number of characters of `text`, blanks aside, that no token stands for, and of all of them. `None` if the text cannot be encoded.
+    pub(super) fn left_out(&self, text: &str) -> Option<(u64, u64)> {
         let encoding = catch_panic(|| self.tokenizer.encode(text, false)).ok()?.ok()?;
         let mut is_covered = vec![false; text.len()];
         for &(start, end) in encoding.get_offsets() {

@@ -258,7 +258,12 @@ impl TextTokenizer {
         }
     }
 
-    /// The number of characters of `text`, blanks aside, that no token stands for, and of all of them; `None` if each has a token.
+    /// True if there may be characters that no token stands for, and that are left out without an error.
+    pub(crate) fn may_leave_out(&self) -> bool {
+        matches!(&self.0.encoder, Encoder::Library(library) if library.may_leave_out())
+    }
+
+    /// The number of characters of `text`, blanks aside, that no token stands for, and of all of them; `None` if it cannot be encoded.
     pub(crate) fn left_out(&self, text: &str) -> Option<(u64, u64)> {
         match &self.0.encoder {
             Encoder::Library(library) => library.left_out(text),

@@ -39,7 +39,7 @@ pub struct ResultsRow {
     /// The number of optimizer steps done.
     pub steps: u64,
     pub objective: Option<f64>,
-    /// True if training ended with a number that is not finite.
+    /// True if training ended with a number that is not finite, or the objective is not finite.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub diverged: bool,
     /// The id of the point's run.

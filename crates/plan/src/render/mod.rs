@@ -69,7 +69,7 @@ fn run_lines(plan: &Plan, page: &mut Page) {
         if let Some(DataPosition { step, rows, tokens, epoch, row }) = b.position {
             let (step, rows, tokens) = (counted(step, "step"), counted(rows, "row"), count(tokens));
             page.more(format!(
-                "{step}, {rows} and {tokens} tokens of them are those of another batch or other data; the next row is row {} of epoch {}",
+                "{step}, {rows} and {tokens} tokens of these totals come from before the fork, which continues at row {} of epoch {}",
                 count(row + 1),
                 count(epoch + 1)
             ));

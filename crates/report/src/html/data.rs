@@ -190,7 +190,8 @@ impl RunReader {
         let planned = or_problem(self.read_plan(path), &mut problems);
         // Without a readable manifest, the summary says how the run ended.
         let status = summary.as_ref().map_or(RunStatus::Running, |summary| summary.status);
-        let known = manifest.clone().unwrap_or_else(|| Manifest { status, steps: u64::MAX, ..Manifest::default() });
+        let steps = summary.as_ref().map_or(u64::MAX, |summary| summary.steps_total);
+        let known = manifest.clone().unwrap_or_else(|| Manifest { status, steps, ..Manifest::default() });
         let current = summary.as_ref().filter(|summary| summary.is_current(known.status));
         let (curves, samples) = self.read_record(path, &known, current, max_points, &mut problems);
         problems.extend(manifest.as_ref().and_then(|manifest| warn_of_changed_descriptions(path, manifest)));

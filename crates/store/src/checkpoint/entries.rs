@@ -162,7 +162,7 @@ pub(super) fn rank(entries: &[CheckpointEntry]) -> RankedCheckpoints<'_> {
 }
 
 /// The steps of the checkpoints among `all` that stay: the newest `keep` good ones, and the good one with the lowest validation loss. `is_good`
-/// reads every byte of a checkpoint. Damaged ones that would have stayed in place of these stay too, and so do those whose state file cannot
+/// reads every byte of a checkpoint. Damaged ones that rank above these stay too, and so do those whose state file cannot
 /// be read. So the last good one always stays.
 pub(super) fn retained_steps(
     all: &[CheckpointEntry],

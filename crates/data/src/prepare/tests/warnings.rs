@@ -55,7 +55,7 @@ fn repeated_files_are_reported() {
     let titles = Some(Validation::Source(jsonl(lines.clone(), "title")));
     let found = warnings(&packed(Tokenizer::Bytes {}, json(vec![lines]), titles, 64));
     let expected = format!(
-        "data.validation: {} is in data.train too, read differently; make sure that the texts have nothing in common",
+        "data.validation: {} is also in data.train, which reads a different part of it; make sure that the texts do not overlap",
         place("a.jsonl")
     );
     assert_eq!(found, [expected]);
