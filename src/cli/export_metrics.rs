@@ -76,8 +76,8 @@ pub(crate) fn run(args: &ExportMetricsArgs) -> anyhow::Result<Exit> {
         if runs.iter().any(|other| other.id == record.id) {
             refuse!("two of the runs are called {}", printable(&record.id));
         }
-        if let Some(problem) = &record.problem {
-            print_to_stderr(&format!("warning: {problem}"));
+        for problem in &record.problems {
+            print_to_stderr(&printable(&format!("warning: {problem}")));
         }
         runs.push(record);
     }

@@ -276,6 +276,12 @@ fn damaged_metrics_are_reported_by_every_command() {
             assert!(printed.contains(found) && !printed.contains("up to date"), "{command}: {printed}");
         }
         assert!(sandbox.expect(0, "runs").contains(listed), "{found}");
+        let fork = format!("fork {id} --from latest --new --name forked --set train.steps=32 --threads 1 --quiet");
+        let printed = sandbox.expect(0, &fork);
+        assert!(
+            printed.contains(found) && printed.contains("the new run inherits these metrics as they are"),
+            "{printed}"
+        );
     }
     let printed = sandbox.expect(2, &["runs", "rm", &id, "--keep-record", "--yes"]);
     assert!(printed.contains("which alone would be left, is damaged: "), "{printed}");
@@ -381,6 +387,7 @@ fn an_edited_experiment_of_a_run_is_not_used() {
         format!("eval {id} --threads 1"),
         format!("sample {id} --prompt 1 --threads 1"),
         format!("fork {id} --from latest --set train.steps=40 --threads 1"),
+        format!("resume {id} --threads 1"),
     ];
     run.write("resolved.yaml", resolved.replace("batches: 1\n", "batches: 2\n"));
     for command in &commands {
@@ -393,6 +400,7 @@ fn an_edited_experiment_of_a_run_is_not_used() {
         format!("compare {id} {id}"),
         format!("diff {id} exp.yaml"),
         format!("report {id} -o page.html"),
+        format!("export-metrics {id} --csv metrics.csv --force"),
     ];
     let warns_of = |view: &String, file: &str| {
         let mut printed = sandbox.run(view).text();

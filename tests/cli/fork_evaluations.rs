@@ -70,6 +70,31 @@ fn a_fork_inherits_only_evaluations_that_it_measures_in_the_same_way() {
     }
 }
 
+/// Padded rows put `bos` in front of the context of a multiple-choice item, and packed rows put nothing there.
+#[test]
+fn a_fork_does_not_inherit_accuracies_of_contexts_that_begin_with_another_token() {
+    let (sandbox, id) = trained();
+    let padded = "data.layout={padded: {length: 8, bos: '<|endoftext|>', eos: '<|endoftext|>', pad: '<|endoftext|>'}}";
+    let train = "data.train={jsonl: {files: [docs.jsonl]}}";
+    sandbox.write("docs.jsonl", "{\"text\": \"1 4 9\"}\n".repeat(20));
+    let fork =
+        ["fork", &id, "--from", "4", "--name", "other", "--threads", "1", "--quiet", "--set", train, "--set", padded];
+    let printed = sandbox.expect(0, &fork);
+    assert!(printed.contains("contexts may begin with a different token"), "{printed}");
+    assert_eq!(steps_with(&named(&sandbox, "other"), "hellaswag_acc"), [6, 8]);
+}
+
+#[test]
+fn a_fork_says_that_rows_keep_their_length_in_a_changed_context() {
+    let (sandbox, id) = trained();
+    let fork = |set: &str| {
+        let fork = ["fork", &id, "--from", "4", "--new", "--name", "other", "--threads", "1", "--quiet"];
+        let printed = sandbox.run(&[&fork[..], &["--set", "model.context_length=24", "--set", set]].concat());
+        printed.text().contains("the rows of the forked run stay 8 tokens long")
+    };
+    assert!(fork("train.steps=8") && !fork("data.layout.packed.length=24"));
+}
+
 #[test]
 fn a_fork_warns_of_validation_data_that_the_forked_run_trained_on() {
     let (sandbox, id) = trained();

@@ -252,7 +252,7 @@ fn other_data_is_read_from_its_first_row() {
     let changes = [
         ("seed=3", "seed differs"),
         ("data.shuffle=false", "data.shuffle differs"),
-        ("data.layout.packed.length=4", "the training data differs"),
+        ("data.layout.packed.length=4", "the training data or its layout differs"),
     ];
     for (set, said) in changes {
         let name = set.split('=').next().unwrap().replace('.', "-");

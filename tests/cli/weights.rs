@@ -296,9 +296,14 @@ fn files_of_the_user_are_never_removed() {
     let sandbox = new_sandbox();
     write_experiment(&sandbox, "a", GPT2, SINGLE);
     train(&sandbox, "a");
-    let own = ["model-00001-of-00002.safetensors", "model.safetensors.index.json"];
+    let names = [
+        "model-00001-of-00002.safetensors",
+        "model.safetensors.index.json",
+        "added_tokens.json",
+        "special_tokens_map.json",
+    ];
     fs::create_dir(sandbox.path("out")).unwrap();
-    for name in own {
+    for name in names {
         fs::write(sandbox.path("out").join(name), "mine").unwrap();
         let printed = sandbox.expect(2, &["export", "a", "--to", "hf", "out"]);
         assert!(printed.contains(&format!("{name} would be loaded with the new weights")), "{printed}");

@@ -238,6 +238,7 @@ fn open_or_create(
         plan,
         manifest,
     };
+    source.map_or(Ok(()), |source| source.warn_of_damage(observer))?;
     let source = source.map(ContinueSource::checkpoint);
     Ok(Ok(RunDir::create(root, files, source.as_ref())?))
 }

@@ -5,10 +5,13 @@ use std::path::{Path, PathBuf};
 use runner_lab::stored_plan;
 use runner_spec::plan::Plan;
 use runner_store::manifest::Manifest;
+use runner_store::record_check::find_damage_of_metrics;
 use runner_store::run_dir::{BeginningCheckpoint, CHECKPOINTS};
 use runner_store::{CheckpointChoice, catalog, checkpoint, run_dir};
 
 use crate::error::EngineError;
+use crate::observer::{RunEvent, RunObserver};
+use crate::opened_run::check_description;
 
 /// The run that a new run continues, as it was asked for.
 #[derive(Debug, Clone)]
@@ -43,9 +46,10 @@ impl ContinueRequest {
     pub(crate) fn find(&self, runs: &Path, plan: &Plan) -> Result<ContinueSource, EngineError> {
         let path = catalog::resolve(runs, &self.run)?;
         let manifest = run_dir::read_manifest(&path)?;
+        check_description(&path, &manifest)?;
         let theirs = stored_plan::read(&path)?;
         if theirs.hash == plan.hash {
-            let message = format!("{} is a run of this file: without --continue it is resumed", manifest.id);
+            let message = format!("{id} has the plan of this file; use `runner resume {id}`", id = manifest.id);
             return Err(EngineError::Request(message));
         }
         if theirs.math_hash != plan.math_hash {
@@ -66,6 +70,14 @@ impl ContinueSource {
     /// The checkpoint that the new run begins with.
     pub(crate) fn checkpoint(&self) -> BeginningCheckpoint<'_> {
         BeginningCheckpoint { path: &self.path, plan: &self.plan, which: self.which }
+    }
+
+    /// Warns if the new run inherits metrics that fail their check.
+    ///
+    /// # Errors
+    /// If they cannot be read.
+    pub(crate) fn warn_of_damage(&self, observer: &mut dyn RunObserver) -> Result<(), EngineError> {
+        warn_of_inherited_damage(&self.path, &self.manifest, observer)
     }
 
     /// Checks that `run`, which exists already, began with this run's checkpoint.
@@ -94,6 +106,23 @@ impl ContinueSource {
             run.id
         )))
     }
+}
+
+/// Warns that the record of the run in `path`, which a new run inherits, fails its check.
+///
+/// # Errors
+/// If the record cannot be read.
+pub(crate) fn warn_of_inherited_damage(
+    path: &Path,
+    manifest: &Manifest,
+    observer: &mut dyn RunObserver,
+) -> Result<(), EngineError> {
+    // A summary that cannot be read counts as missing.
+    let summary = run_dir::read_summary(path).ok().flatten();
+    if let Some(damage) = find_damage_of_metrics(path, manifest, summary.as_ref())? {
+        observer.observe(&RunEvent::Warning(&format!("{damage}; the new run inherits these metrics as they are")));
+    }
+    Ok(())
 }
 
 /// The keys of the file, or sections of it, in which two plans differ: those that change numbers, and if `with_layout` is true those

@@ -17,6 +17,7 @@ use runner_store::run_dir::{self, BeginningCheckpoint, CHECKPOINTS, RESOLVED, Ru
 use runner_store::{CheckpointChoice, RunLock, catalog, checkpoint, time};
 
 use crate::apply::{OpenedOrDone, has_private_text, open_unless_done};
+use crate::continuation::warn_of_inherited_damage;
 use crate::error::EngineError;
 use crate::observer::{RunEvent, RunObserver};
 use crate::opened_run::{check_description, resolved_experiment};
@@ -94,6 +95,7 @@ pub fn fork(
     let request = &parent.with_cooldown(request)?;
     let mut loaded = load_changed_settings(request, &parent, host, observer)?;
     let theirs = parent.source.as_ref().map(|_| resolved_experiment(&parent.path)).transpose()?;
+    warn_of_unchanged_rows(&parent.path, &loaded.experiment, observer)?;
     let read_inputs = |theirs| RecordedInputs::read(&parent.path, theirs, &loaded.experiment);
     let recorded_inputs = theirs.as_ref().map(read_inputs).transpose()?;
     let tokenizer = recorded_inputs.as_ref().and_then(|inputs| inputs.tokenizer.as_ref());
@@ -117,6 +119,21 @@ pub fn fork(
     };
     let (experiment, options) = (&loaded.experiment, &request.options);
     RunSession { options, host, experiment, ready: &ready, stop, launched: None }.work(run, observer)
+}
+
+/// Warns of a changed context whose rows have the length that the run in `path` resolved from its own context.
+///
+/// # Errors
+/// If the experiment of the run cannot be read.
+fn warn_of_unchanged_rows(path: &Path, new: &Experiment, observer: &mut dyn RunObserver) -> Result<(), EngineError> {
+    let old = resolved_experiment(path)?;
+    let (context, length) = (new.model.context_length, new.data.layout.length());
+    if old.model.context_length != context && old.data.layout.length() == length && length != context {
+        observer.observe(&RunEvent::Warning(&format!(
+            "model.context_length is {context}, but the rows of the forked run stay {length} tokens long; set the length in `data.layout`, too"
+        )));
+    }
+    Ok(())
 }
 
 /// # Errors
@@ -316,6 +333,7 @@ impl ForkedRun {
             manifest,
         };
         if let Some((source, position)) = self.source.as_ref().zip(position) {
+            warn_of_inherited_damage(&self.path, &self.manifest, observer)?;
             let rounding = describe_rounding(&source.plan, plan, &self.manifest.id);
             for line in source.describe_fork(plan, position).into_iter().chain(rounding) {
                 observer.observe(&RunEvent::Note(&format!("fork   {line}")));

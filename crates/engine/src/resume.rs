@@ -14,7 +14,7 @@ use crate::error::EngineError;
 use crate::launch::World;
 use crate::launched::{LaunchedRank, agree_on_training, follow, work_as_rank};
 use crate::observer::RunObserver;
-use crate::opened_run::resolved_experiment;
+use crate::opened_run::{check_description, resolved_experiment};
 use crate::outcome::{RunOutcome, RunReport};
 use crate::prepare::{Host, PreparedRun, RecordedInputs};
 use crate::session::{RunSession, SessionOptions};
@@ -55,6 +55,7 @@ fn resume_in(
 ) -> Result<RunReport, EngineError> {
     let path = catalog::resolve(&host.runs, &request.run)?;
     let manifest = run_dir::read_manifest(&path)?;
+    check_description(&path, &manifest)?;
     // The rank that keeps the record takes the lock.
     let run = if world.is_none_or(World::is_leader) || manifest.status == RunStatus::Done {
         match open_unless_done(path.clone(), &manifest, observer)? {

@@ -79,7 +79,7 @@ impl HfExport<'_> {
         }
         let names: Vec<String> =
             (0..shards.len()).map(&name).chain(texts.iter().map(|(name, _)| (*name).to_owned())).collect();
-        let folder = StagedFolder::begin(to, names.clone(), is_own, force)?;
+        let folder = StagedFolder::begin(to, names.clone(), is_own, &LOADED_BESIDE, force)?;
         let (mut files, mut targets) = (Vec::new(), vec![None; self.layout.entries.len()]);
         for (file, shard) in shards.iter().enumerate() {
             let header = self.header(shard);
@@ -221,6 +221,9 @@ impl HfExport<'_> {
         pretty_json(&value)
     }
 }
+
+/// Files that exports do not write, and that `transformers` applies to the tokenizer or the weights beside them.
+const LOADED_BESIDE: [&str; 3] = ["added_tokens.json", "special_tokens_map.json", "adapter_config.json"];
 
 /// True if an export may have written the file `name`. Such a file of an earlier export would be read with the new one.
 fn is_own(name: &str) -> bool {

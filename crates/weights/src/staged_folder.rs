@@ -17,13 +17,16 @@ pub(super) struct StagedFolder {
     /// Its lock, which says that this process writes it.
     _lock: File,
     names: Vec<String>,
-    /// True for the name of a file that would be read with the new ones, unless it is among `names`.
-    stale: fn(&str) -> bool,
+    /// True for the name of a file that an export may have written, and that would be read with the new ones.
+    is_own: fn(&str) -> bool,
+    /// The names of files of other programs that would be read with the new ones.
+    foreign: &'static [&'static str],
     force: bool,
 }
 
 impl StagedFolder {
-    /// Begins the files `names`, which replace files of the same names. `stale` is true for the names of files that would be read with them.
+    /// Begins the files `names`, which replace files of the same names. Files that would be read with them have names for which `is_own` is true,
+    /// as earlier exports wrote them, or the names `foreign`.
     /// Removes what killed processes left of folders of this name.
     ///
     /// # Errors
@@ -31,7 +34,8 @@ impl StagedFolder {
     pub(super) fn begin(
         to: &Path,
         names: Vec<String>,
-        stale: fn(&str) -> bool,
+        is_own: fn(&str) -> bool,
+        foreign: &'static [&'static str],
         force: bool,
     ) -> Result<Self, WeightsError> {
         if to.symlink_metadata().is_ok() && !to.is_dir() {
@@ -42,20 +46,20 @@ impl StagedFolder {
             return Err(WeightsError::Request(format!("{} cannot be written to: name a folder in it", to.display())));
         };
         create_dir_all(parent).map_err(WeightsError::io(parent))?;
-        let is_own = |file: &str| stale(file) || names.iter().any(|name| name == file);
+        let is_part = |file: &str| is_own(file) || names.iter().any(|name| name == file);
         let is_unfinished = |file: &str| is_temporary_name(file.as_ref(), TEMPORARY_PREFIX);
         let prefix = temporary_prefix(&to);
         remove_abandoned(parent, &prefix, &|path| {
             has_only(
                 path,
-                &|names, kind| matches!(names, [file] if kind.is_file() && (is_own(file) || is_unfinished(file))),
+                &|names, kind| matches!(names, [file] if kind.is_file() && (is_part(file) || is_unfinished(file))),
             )
         });
         let aside = temporary_dir(parent, &prefix).map_err(WeightsError::io(parent))?;
         let lock = File::open(aside.path()).map_err(WeightsError::io(aside.path()))?;
         // Without locks in the file system, nothing is removed.
         let _ = lock.try_lock();
-        let folder = Self { to, aside, _lock: lock, names, stale, force };
+        let folder = Self { to, aside, _lock: lock, names, is_own, foreign, force };
         folder.check_free()?;
         Ok(folder)
     }
@@ -94,7 +98,8 @@ impl StagedFolder {
     /// The files in the folder that would be read with the new ones, in the order of their names.
     fn stale_files(&self) -> Result<Vec<PathBuf>, WeightsError> {
         let entries = if_present(fs::read_dir(&self.to)).map_err(WeightsError::io(&self.to))?;
-        let is_stale = |name: &str| (self.stale)(name) && !self.names.iter().any(|n| n == name);
+        let is_loaded = |name: &str| (self.is_own)(name) || self.foreign.contains(&name);
+        let is_stale = |name: &str| is_loaded(name) && !self.names.iter().any(|n| n == name);
         let stale = entries
             .into_iter()
             .flatten()

@@ -106,7 +106,7 @@ impl ForkSource {
         let order = RowOrder { sequential: !data.shuffle, drop_last: data.drop_last };
         let was_sequential = program.batch.order.sequential;
         let changes = [
-            ("the training data", self.plan.data.train != facts.train),
+            ("the training data or its layout", self.plan.data.train != facts.train),
             ("data.shuffle", was_sequential != order.sequential),
             ("seed", program.seed != experiment.seed && !(was_sequential && order.sequential)),
         ];

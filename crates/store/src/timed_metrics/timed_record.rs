@@ -13,7 +13,7 @@ use crate::files::{file_name, read_small};
 use crate::lines::LineReader;
 use crate::manifest::{Manifest, Session};
 use crate::metrics::{EvalLine, MetricLine, TrainLine, for_each_metric};
-use crate::record_check::for_each_checked_metric;
+use crate::record_check::{for_each_checked_metric, warn_of_changed_descriptions};
 use crate::run_dir::{self, MANIFEST, METRICS, SAMPLES};
 use crate::time;
 use runner_spec::event::SampleText;
@@ -22,8 +22,8 @@ use runner_spec::event::SampleText;
 #[derive(Debug, Clone)]
 pub struct TimedRecord {
     pub id: String,
-    /// The warning about metrics that are damaged, or lack something.
-    pub problem: Option<String>,
+    /// Warnings about metrics that are damaged, or lack something, and about changed settings.
+    pub problems: Vec<String>,
     path: PathBuf,
     clock: Clock,
 }
@@ -54,7 +54,8 @@ impl TimedRecord {
             _ => {}
         })?;
         let clock = Clock::new(&manifest, &path.join(MANIFEST), inherited_seconds)?;
-        Ok(Self { id: file_name(path), problem, path: path.to_owned(), clock })
+        let problems = problem.into_iter().chain(warn_of_changed_descriptions(path, &manifest)).collect();
+        Ok(Self { id: file_name(path), problems, path: path.to_owned(), clock })
     }
 
     /// The time at which the run began, in seconds since 1970.
