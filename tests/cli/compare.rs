@@ -155,8 +155,9 @@ fn a_file_against_its_run_and_what_was_changed_since() {
     fs::write(&resolved, text.replace("seed: 1337", "seed: 7")).unwrap();
     let found = json_of(&sandbox, "diff fine fine");
     let notes: Vec<&str> = found["notes"].as_array().unwrap().iter().map(|note| note.as_str().unwrap()).collect();
-    let [same, edited] = notes.as_slice() else { panic!("each note once: {notes:?}") };
+    let [same, changed, edited] = notes.as_slice() else { panic!("each note once: {notes:?}") };
     assert!(*same == "A and B name the same run" && edited.contains("or the file was edited"), "{notes:?}");
+    assert!(changed.contains("resolved.yaml changed since the run started"), "{notes:?}");
 }
 
 #[test]

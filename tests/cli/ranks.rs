@@ -518,7 +518,7 @@ fn a_run_goes_on_under_another_layout() {
         let printed = sandbox.expect(2, &["apply", "to.yaml", "--continue", &first, "--set", "seed=7"]);
         assert!(printed.contains("something else: seed"), "{printed}");
         let printed = sandbox.expect(2, &["apply", "exp.yaml", "--continue", &first]);
-        assert!(printed.contains("is a run of this file"), "{printed}");
+        assert!(printed.contains("has the plan of this file"), "{printed}");
         let shown = sandbox.run(&["runs", "show", &second.0]).text();
         assert!(shown.contains(&format!("{first} after step 110")), "{shown}");
     }

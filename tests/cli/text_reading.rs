@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::sandbox::{RunFolder, Sandbox};
 
-/// A sandbox with an experiment of two documents, whose tokenizer has an end of text of a name that only the files beside it tell.
+/// A sandbox with an experiment of two documents, whose tokenizer has an end of text of a name that only the files beside it name.
 fn new_sandbox() -> Sandbox {
     let token = json!({"id": 3, "content": "[STOP]", "single_word": false, "lstrip": false, "rstrip": false,
         "normalized": false, "special": true});
@@ -47,7 +47,10 @@ fn a_run_that_read_its_tokenizer_alone_is_continued_with_it() {
     // What this version reads of the folder, and earlier ones did not.
     sandbox.write("model/tokenizer_config.json", "{\"eos_token\": \"[STOP]\"}");
     let drift = sandbox.expect(3, "reproduce half --check --threads 1");
-    assert!(drift.contains("drift  text reading     changed  rule 2, was rule 1: multiple choice, "), "{drift}");
+    assert!(
+        drift.contains("drift  text reading     changed  rule 2, was rule 1: items of multiple choice, "),
+        "{drift}"
+    );
     let resumed = sandbox.expect(0, "resume half --threads 1 --quiet");
     let warning = "warning: text reading: rule 2, was rule 1: ";
     assert!(resumed.contains(warning), "{resumed}");

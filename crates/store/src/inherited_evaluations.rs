@@ -27,7 +27,7 @@ impl EvaluationChanges {
         self.loss.is_none()
     }
 
-    /// What is left out of the record, each with the reason.
+    /// The kinds of evaluations that are not inherited, each with the reason.
     pub fn describe(&self) -> Vec<String> {
         let loss = self.loss.iter().map(|reason| format!("validation losses ({reason})"));
         let choice = self.choice.iter().map(|reason| format!("multiple choice ({reason})"));

@@ -371,7 +371,7 @@ mod tests {
         let changed = text.replacen("\"loss\":1.0", "\"loss\":2.0", 1);
         let (_, problem) = fixture.read(&changed);
         assert!(problem.contains("it was changed after the run ended: its size or hash does not match"), "{problem}");
-        // What is lost is named, if the plan tells.
+        // If the plan is readable, the lost evaluation is named.
         fixture.write_plan();
         let (best, last) = (fixture.summary.best_eval.take(), fixture.summary.last_eval.take());
         let (_, problem) = fixture.read(&[eval(0, "9.0"), text.replacen(&eval(2, "1.5"), "", 1)].concat());
