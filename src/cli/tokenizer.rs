@@ -186,16 +186,20 @@ fn encode(args: &EncodeArgs) -> anyhow::Result<Exit> {
     let loaded = load(&args.tokenizer)?;
     let text = args.text.as_ref().map_or_else(read_standard_input, |text| Ok(text.clone()))?;
     let ids = if args.special { loaded.encode_prompt(&text)? } else { loaded.encode_document(&text)? };
-    let piece = |id: u32| loaded.decode(&[id]);
+    // Without a token in front, many decoders drop the blank of a word.
+    let pieces: Vec<String> =
+        ids.iter().enumerate().map(|(at, &id)| if at == 0 { loaded.decode(&[id]) } else { loaded.piece(id) }).collect();
     if args.json {
-        let pieces: Vec<_> = ids.iter().map(|&id| piece(id)).collect();
         print_json(&serde_json::json!({"ids": ids, "pieces": pieces}))?;
     } else if args.ids {
         let ids: Vec<_> = ids.iter().map(ToString::to_string).collect();
         print(&(ids.join(" ") + "\n"))?;
     } else {
-        let lines: Vec<_> =
-            ids.iter().map(|&id| vec![id.to_string(), format!("{:?}", printable(&piece(id)))]).collect();
+        let lines: Vec<_> = ids
+            .iter()
+            .zip(&pieces)
+            .map(|(id, piece)| vec![id.to_string(), format!("{:?}", printable(piece))])
+            .collect();
         let rows = table(&[("ID", Align::Right), ("PIECE", Align::Left)], &lines);
         print(&format!("{rows}{} tokens of {}\n", count(ids.len() as u64), bytes(text.len() as u64)))?;
     }

@@ -75,7 +75,7 @@ impl TokenTally {
         let used = ids.len() as u64;
         ids.sort_by_key(|&(id, count)| (std::cmp::Reverse(count), id));
         ids.truncate(top);
-        let text = |id| tokenizer.map(|tokenizer| tokenizer.decode(&[id]));
+        let text = |id| tokenizer.map(|tokenizer| tokenizer.piece(id));
         Vocabulary {
             size: tokenizer.map(|tokenizer| tokenizer.vocab_size() as u64),
             used,

@@ -28,7 +28,7 @@ pub fn token_difference(a: &TextTokenizer, b: &TextTokenizer) -> Option<TokenDif
         return None;
     }
     let common = u32::try_from(a.vocab_size().min(b.vocab_size())).unwrap_or(u32::MAX);
-    let text = |id: u32| (id, a.decode(&[id]), b.decode(&[id]));
+    let text = |id: u32| (id, a.piece(id), b.piece(id));
     let mut differing = (0..common).map(text).filter(|(_, a, b)| a != b);
     let first = differing.next()?;
     let others = differing.fold(0, |count, _| count + 1);

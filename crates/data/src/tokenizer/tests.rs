@@ -58,6 +58,28 @@ fn every_structure_gives_the_ids_of_python() {
     }
 }
 
+#[test]
+fn pieces_have_the_blanks_of_their_text() {
+    let (texts, structures) = structures();
+    let mut compared = 0;
+    for Structure { name, json, documents, .. } in structures {
+        let tokenizer = tokenizer(&json);
+        for (text, ids) in texts.iter().zip(documents) {
+            let Some((&first, rest)) = ids.split_first() else { continue };
+            let pieces = rest
+                .iter()
+                .map(|&id| tokenizer.piece(id))
+                .fold(tokenizer.decode(&[first]), |text, piece| text + &piece);
+            // A piece of a character has no text of its own.
+            if !pieces.contains(char::REPLACEMENT_CHARACTER) {
+                assert_eq!(pieces, tokenizer.decode(&ids), "{name}: {text:?}");
+                compared += 1;
+            }
+        }
+    }
+    assert!(compared > 200, "{compared}");
+}
+
 /// What `transformers` makes of a text by default: all special tokens that the file asks for are added.
 #[test]
 fn exported_tokenizers_add_what_the_rows_begin_with() {

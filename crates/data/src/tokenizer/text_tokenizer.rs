@@ -209,6 +209,16 @@ impl TextTokenizer {
         Ok(())
     }
 
+    /// The text of the token `id` inside a text: many decoders drop the blank in front of the first word. Bytes that are not UTF-8 become
+    /// replacement characters.
+    pub fn piece(&self, id: u32) -> String {
+        let alone = self.decode(&[id]);
+        let Encoder::Library(library) = &self.0.encoder else { return alone };
+        let doubled = library.decode(&[id, id]);
+        let inside = doubled.strip_prefix(&*alone).filter(|_| !alone.contains(char::REPLACEMENT_CHARACTER));
+        inside.map_or_else(|| alone.clone(), str::to_owned)
+    }
+
     /// The text of `ids`. Bytes that are not UTF-8 become replacement characters. Ids beyond the vocabulary, which a model has when its
     /// vocabulary is rounded up, are skipped.
     pub fn decode(&self, ids: &[u32]) -> String {

@@ -172,15 +172,19 @@ impl ForkSource {
 
     /// The warning that the learning rate jumps at a fork of the plan `new`. The plan itself warns of rates of 0.
     pub(super) fn warn_of_jump(&self, new: &Plan) -> Option<String> {
-        let (was, is) = (self.rate(), schedule_of(new)?.rate(self.step));
+        let schedule = schedule_of(new)?;
+        let (was, is) = (self.rate(), schedule.rate(self.step));
         let (low, high) = (was.min(is), was.max(is));
         if is == 0.0 || high <= JUMP_FACTOR * low {
             return None;
         }
         let factor = if low > 0.0 { format!(", by a factor of {:.3}", high / low) } else { String::new() };
+        let start = match schedule.start == self.step {
+            true => "",
+            false => "`--set schedule.start=fork` counts from the fork, and ",
+        };
         Some(format!(
-            "the learning rate jumps at the fork from {} to {}{factor}: `--set schedule.start=fork` counts from the fork, and \
-             `--cooldown N` decays from the rate of {}",
+            "the learning rate jumps at the fork from {} to {}{factor}: {start}`--cooldown N` decays from the rate of {}",
             rate(was),
             rate(is),
             self.id
