@@ -70,7 +70,7 @@ fn pieces_have_the_blanks_of_their_text() {
                 .iter()
                 .map(|&id| tokenizer.piece(id))
                 .fold(tokenizer.decode(&[first]), |text, piece| text + &piece);
-            // A piece of a character has no text of its own.
+            // Parts of a character have no text.
             if !pieces.contains(char::REPLACEMENT_CHARACTER) {
                 assert_eq!(pieces, tokenizer.decode(&ids), "{name}: {text:?}");
                 compared += 1;
