@@ -179,10 +179,8 @@ impl ForkSource {
             return None;
         }
         let factor = if low > 0.0 { format!(", by a factor of {:.3}", high / low) } else { String::new() };
-        let start = match schedule.start == self.step {
-            true => "",
-            false => "`--set schedule.start=fork` counts from the fork, and ",
-        };
+        let counts_from_fork = schedule.start == self.step;
+        let start = if counts_from_fork { "" } else { "`--set schedule.start=fork` counts from the fork, and " };
         Some(format!(
             "the learning rate jumps at the fork from {} to {}{factor}: {start}`--cooldown N` decays from the rate of {}",
             rate(was),
