@@ -22,7 +22,10 @@ pub struct OverriddenSetting {
 
 impl fmt::Display for OverriddenSetting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "`--set {}` has no effect, because `--set {}` replaces it", self.setting, self.by)
+        let Self { setting, key, by } = self;
+        let is_whole = setting.strip_prefix(&**key).is_some_and(|rest| rest.starts_with('='));
+        let part = if is_whole { String::new() } else { format!("`{key}` of ") };
+        write!(f, "{part}`--set {setting}` has no effect, because `--set {by}` replaces it")
     }
 }
 
@@ -130,6 +133,21 @@ mod tests {
         assert_eq!(
             overridden(&["seed=1", "train.steps=5", "train.epochs=1"]),
             [("train.steps".to_owned(), "train.epochs=1".to_owned())]
+        );
+    }
+
+    #[test]
+    fn a_warning_names_the_part_that_is_lost() {
+        let warning = |setting: &str| {
+            let (setting, key, by) =
+                (setting.to_owned(), "optimizer.adamw.lr".to_owned(), "optimizer.adamw.lr=1".to_owned());
+            OverriddenSetting { setting, key, by }.to_string()
+        };
+        assert!(warning("optimizer.adamw.lr=2").starts_with("`--set optimizer.adamw.lr=2` has no effect, because"));
+        let part = warning("optimizer.adamw={lr: 2, eps: 1e-6}");
+        assert!(
+            part.starts_with("`optimizer.adamw.lr` of `--set optimizer.adamw={lr: 2, eps: 1e-6}` has no effect"),
+            "{part}"
         );
     }
 

@@ -6,7 +6,7 @@ use super::checkpoint::{Checkpoints, ChosenCheckpoint, PartRecord, StateHash};
 use super::error::StoreError;
 use super::lines::{LineFile, cut_after_step};
 use super::metrics::MetricLine;
-use super::run_dir::{CHECKPOINTS, METRICS, SAMPLES, TRACE};
+use super::run_dir::{METRICS, SAMPLES, TRACE};
 use super::timeline;
 use runner_compute::observer::Observer;
 use runner_compute::state::TrainState;
@@ -42,8 +42,9 @@ impl Recorder {
     ///
     /// # Errors
     /// If there are checkpoints but none is usable, or files cannot be written.
-    pub fn open(run: &Path, plan_hash: &str, keep: usize) -> Result<OpenedRecorder, StoreError> {
-        let checkpoints = Checkpoints::open(&run.join(CHECKPOINTS), plan_hash, keep)?;
+    #[cfg(test)]
+    pub(crate) fn open(run: &Path, plan_hash: &str, keep: usize) -> Result<OpenedRecorder, StoreError> {
+        let checkpoints = Checkpoints::open(&run.join(super::run_dir::CHECKPOINTS), plan_hash, keep)?;
         let resumed = checkpoints.choose()?;
         Self::resume(run, checkpoints, resumed)
     }
@@ -196,6 +197,7 @@ mod tests {
     use super::*;
     use crate::checkpoint;
     use crate::checkpoint::{CheckpointChoice, PartSpec, load_state, load_weights};
+    use crate::run_dir::CHECKPOINTS;
     use candle_core::{DType, Device};
     use runner_compute::testing::{layout, random_state, values};
     use runner_spec::event::{EvalMetrics, SampleText, StepMetrics};

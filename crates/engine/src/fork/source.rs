@@ -43,12 +43,14 @@ impl ForkSource {
     /// record: then it follows from the plan.
     ///
     /// # Errors
-    /// If the plan is missing or damaged.
+    /// If the plan is missing or damaged, or has no ranks.
     pub(super) fn read(path: &Path, id: &str, step: u64) -> Result<Self, EngineError> {
         let plan = stored_plan::read(path)?;
         let saved = checkpoint::recorded_position(&path.join(CHECKPOINTS), step);
         let planned = || plan.row_sequence().map(|rows| rows.position_after(step));
-        let position = saved.as_ref().and_then(|saved| saved.data).or_else(planned).unwrap_or_default();
+        let position = saved.as_ref().and_then(|saved| saved.data).or_else(planned).ok_or_else(|| {
+            EngineError::Other(format!("{id}: its plan has no ranks, so the rows that it has read are unknown"))
+        })?;
         Ok(Self { id: id.to_owned(), plan, step, position, tokens: saved.map(|saved| saved.tokens) })
     }
 

@@ -215,8 +215,9 @@ impl Checkpoints {
 
     /// Reads the checkpoints that will stay when the next one is saved, so that training does not wait for that.
     pub fn check_retained(&self) {
-        let all = read_entries(&self.folder).unwrap_or_default();
-        for entry in all.iter().rev().take(self.keep - 1).chain(rank(&all).measured.first().copied()) {
+        // The save reads the folder again, and reports the error.
+        let Ok(all) = read_entries(&self.folder) else { return };
+        for entry in all.iter().rev().take(self.keep.saturating_sub(1)).chain(rank(&all).measured.first().copied()) {
             self.is_good(entry);
         }
     }
