@@ -1,14 +1,15 @@
 //! Parquet: each row has a document. Only the columns that the text needs are read, a few rows at a time.
 
 use std::fs::File;
-use std::io::Read as _;
+use std::io::{self, BufReader, Read};
 use std::path::Path;
 
+use bytes::Bytes;
 use parquet::basic::{Compression, ConvertedType, LogicalType, Type};
 use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
 use parquet::data_type::{ByteArray, ByteArrayType};
 use parquet::errors::ParquetError;
-use parquet::file::reader::{FileReader as _, RowGroupReader, SerializedFileReader};
+use parquet::file::reader::{ChunkReader, FileReader as _, Length, RowGroupReader, SerializedFileReader};
 use parquet::record::Field;
 use parquet::schema::types::{ColumnDescriptor, SchemaDescriptor, Type as SchemaType};
 use serde::Serialize;
@@ -253,9 +254,43 @@ fn type_name(column: &ColumnDescriptor) -> String {
     if is_text { "string".into() } else { column.physical_type().to_string().to_lowercase() }
 }
 
-fn open(path: &Path) -> Result<SerializedFileReader<File>> {
+fn open(path: &Path) -> Result<SerializedFileReader<BoundedFile>> {
     let file = open_regular(path).map_err(DataError::io(path))?;
-    guarded(path, || SerializedFileReader::new(file))
+    guarded(path, || SerializedFileReader::new(BoundedFile(file)))
+}
+
+/// A file whose end is an error. The parquet reader skips what it does not know by the length that the file gives, and does not look
+/// whether any bytes are left: behind the end of a corrupt file it would skip up to 2^31 values that are not there.
+struct BoundedFile(File);
+
+impl Length for BoundedFile {
+    fn len(&self) -> u64 {
+        self.0.len()
+    }
+}
+
+impl ChunkReader for BoundedFile {
+    type T = BoundedRead;
+
+    fn get_read(&self, start: u64) -> Result<BoundedRead, ParquetError> {
+        self.0.get_read(start).map(BoundedRead)
+    }
+
+    fn get_bytes(&self, start: u64, length: usize) -> Result<Bytes, ParquetError> {
+        self.0.get_bytes(start, length)
+    }
+}
+
+/// See [`BoundedFile`].
+struct BoundedRead(BufReader<File>);
+
+impl Read for BoundedRead {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self.0.read(buffer)? {
+            0 if !buffer.is_empty() => Err(io::ErrorKind::UnexpectedEof.into()),
+            count => Ok(count),
+        }
+    }
 }
 
 /// The columns of a parquet file, and the number of its rows.
@@ -339,6 +374,18 @@ mod tests {
         }
         assert!(errors > 10, "{errors}");
         std::fs::write(&path, b"").unwrap();
+        assert!(texts(&path, "text").unwrap_err().contains("not a parquet file"));
+    }
+
+    /// A page's header with an unknown field, a list that is said to have 2^31 - 1 numbers: it is over where the file ends.
+    #[test]
+    fn a_list_that_is_longer_than_the_file_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = sample(dir.path());
+        let mut bytes = std::fs::read(&path).unwrap();
+        // The field 15, a list (9); its length as a number of its own (15) and doubles (7); the length, 7 bits a byte.
+        bytes[4..11].copy_from_slice(&[0xf9, 0xf7, 0xff, 0xff, 0xff, 0xff, 0x07]);
+        std::fs::write(&path, &bytes).unwrap();
         assert!(texts(&path, "text").unwrap_err().contains("not a parquet file"));
     }
 }
