@@ -4,9 +4,9 @@ use clap::Args;
 use runner_engine::observer::{RunEvent, RunObserver};
 use runner_engine::reproduce::{ReproduceRequest, Reproduction, reproduce};
 use runner_engine::session::SessionOptions;
+use runner_lab::compare::verdict::Verdict;
 use runner_report::verdict::describe_verdict;
 use runner_report::{OutputMode, Screen};
-use runner_store::verdict::Verdict;
 
 use super::common::{RunsFolderArgs, parse_non_negative};
 use super::completions::runs_completer;

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use runner_config::{LoadOptions, Loaded, ModelFetcher, RecordedWeights};
+use runner_lab::compare::plan_keys::differing_plan_keys;
 use runner_lab::compare::settings;
 use runner_lab::stored_plan;
 use runner_spec::diagnostic::ConfigError;
@@ -16,7 +17,7 @@ use runner_store::run_dir::{self, CHECKPOINTS, RESOLVED, RunDir, RunFiles};
 use runner_store::{RunLock, catalog, checkpoint, time};
 
 use crate::absent_weights::load_experiment;
-use crate::continuation::{ContinueRequest, ContinueSource, differing_plan_keys};
+use crate::continuation::{ContinueRequest, ContinueSource};
 use crate::error::EngineError;
 use crate::launch::World;
 use crate::launched::{LaunchedRank, agree_on_training, follow, work_as_rank};

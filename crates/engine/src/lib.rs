@@ -11,7 +11,6 @@ pub mod calibrate;
 pub mod continuation;
 mod cut_text;
 mod details;
-pub mod drift;
 mod epoch_tally;
 pub mod error;
 pub mod evaluated_model;

@@ -5,10 +5,9 @@ use std::path::Path;
 use runner_compute::observer::Observer;
 use runner_compute::state::TrainState;
 use runner_data::Progress;
+use runner_lab::compare::drift::Drift;
 use runner_spec::event::{Event, ObserveError};
 use runner_store::summary::Summary;
-
-use crate::drift::Drift;
 
 /// One thing that happens on the way from an experiment to its finished record, in order.
 #[derive(Debug)]

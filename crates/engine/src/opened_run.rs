@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use candle_core::Tensor;
 
-use crate::continuation::differing_plan_keys;
-use crate::drift::edited_values;
 use crate::error::EngineError;
 use crate::observer::{RunEvent, RunObserver};
 use crate::prepare::{Host, prepare_data, prepare_data_of_run, recorded_tokenizer};
 use runner_config::LoadOptions;
 use runner_data::{Prepared, TextTokenizer};
+use runner_lab::compare::drift::edited_values;
+use runner_lab::compare::plan_keys::differing_plan_keys;
 use runner_lab::stored_plan;
 use runner_spec::experiment::DeviceChoice;
 use runner_spec::experiment::Experiment;

@@ -2,15 +2,15 @@
 
 use std::path::{Path, PathBuf};
 
+use runner_lab::compare::drift::Drift;
+use runner_lab::compare::verdict::{self, ReproductionVerdict};
 use runner_lab::stored_plan;
 use runner_spec::experiment::{Experiment, Precision, WeightInit};
 use runner_spec::format::short_hash;
 use runner_store::manifest::{ContinuedFrom, DataHashes, Manifest, RunOrigin, RunStatus};
-use runner_store::run_dir::{self, BeginningCheckpoint, CHECKPOINTS, RESOLVED, RunDir, RunFiles};
-use runner_store::verdict::{self, ReproductionVerdict, VERDICT};
+use runner_store::run_dir::{self, BeginningCheckpoint, CHECKPOINTS, RESOLVED, RunDir, RunFiles, VERDICT};
 use runner_store::{CheckpointChoice, RunLock, StoreError, catalog, checkpoint, time};
 
-use crate::drift::Drift;
 use crate::error::EngineError;
 use crate::observer::{RunEvent, RunObserver};
 use crate::opened_run::resolved_experiment;
@@ -18,6 +18,7 @@ use crate::outcome::RunOutcome;
 use crate::prepare::{Host, PreparedRun};
 use crate::recorded_summary::read_summary_or_warn;
 use crate::session::{RunSession, SessionOptions};
+use crate::session_facts::describe_session;
 use crate::stop::StopSwitch;
 
 /// A request to `reproduce`.
@@ -77,7 +78,8 @@ pub fn reproduce(
     let original = Original::open(&host.runs, &request.run, observer)?;
     let from = original.manifest.inherited_steps();
     let ready = PreparedRun::new(&original.experiment, None, from, host, None, observer)?;
-    let drift = Drift::detect(&original.path, &original.manifest, &ready, host)?;
+    let session = describe_session(host, &ready.plan);
+    let drift = Drift::detect(&original.path, &original.manifest, &ready.plan, &session, host.git().as_ref())?;
     observer.observe(&RunEvent::Drift { run: &original.path, drift: &drift });
     if request.only_check {
         return Ok(Reproduction::Checked(drift));

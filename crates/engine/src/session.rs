@@ -3,12 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use runner_lab::compare::bit_facts::fact_changes;
 use runner_machine::host::peak_rss_bytes;
 use runner_spec::experiment::Experiment;
 use runner_spec::format::{count, counted};
 use runner_spec::plan::{Plan, RankPlan};
 use runner_spec::program::ParallelMode;
-use runner_store::bit_facts::fact_changes;
 use runner_store::checkpoint::{self, Checkpoints, ChosenCheckpoint, StateHash};
 use runner_store::manifest::{self, ContinuedFrom, RunOrigin, RunStatus};
 use runner_store::run_dir::{self, CHECKPOINTS, LOG, METRICS, RunDir, TOKENIZER};

@@ -2,9 +2,9 @@
 
 use std::fmt::Write as _;
 
+use runner_lab::compare::verdict::{FirstDifferingTensor, NumberDifference, ReproductionVerdict, Verdict};
 use runner_spec::event::TracedTensor;
 use runner_spec::format::{count, counted, printable};
-use runner_store::verdict::{FirstDifferingTensor, NumberDifference, ReproductionVerdict, Verdict};
 
 /// The verdict in one line, then its reasons, one per line.
 pub fn describe_verdict(verdict: &ReproductionVerdict) -> String {

@@ -3,7 +3,6 @@
 #![forbid(unsafe_code)]
 
 pub mod ancestry;
-pub mod bit_facts;
 pub mod catalog;
 pub mod checkpoint;
 pub mod error;
@@ -27,8 +26,6 @@ pub mod tags;
 pub mod time;
 pub mod timed_metrics;
 pub mod timeline;
-pub mod trace;
-pub mod verdict;
 
 pub use checkpoint::{CheckpointChoice, PartRecord, PartSpec, load_weights};
 pub use error::StoreError;

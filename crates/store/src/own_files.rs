@@ -12,11 +12,10 @@ use super::checkpoint::{is_checkpoint_file, is_checkpoint_folder};
 use super::lock::LOCK;
 use super::run_dir::{
     CHECKPOINTS, EXPERIMENT, LOG, MANIFEST, METRICS, MLFLOW, PLAN, RANKS, RESOLVED, SAMPLES, SUMMARY, TEMPLATE,
-    TENSORBOARD, TOKENIZER, TRACE,
+    TENSORBOARD, TOKENIZER, TRACE, VERDICT,
 };
 use super::tags::TAGS;
 use super::timeline::TIMELINE;
-use super::verdict::VERDICT;
 use runner_files::{TEMPORARY_PREFIX, foreign_path, has_only, is_number, is_temporary_name};
 
 /// The files of a run directory.

@@ -115,7 +115,7 @@ pub fn warn_of_changed_descriptions(run: &Path, manifest: &Manifest) -> Option<S
 
 /// The last step that the record of a run has or must have: that of its summary, unless the run was resumed since; else that of its newest
 /// checkpoint or its last line. A run that is done has all its steps.
-pub(crate) fn last_expected_step(
+pub fn last_expected_step(
     manifest: &Manifest,
     summary: Option<&Summary>,
     saved: Option<u64>,

@@ -42,6 +42,8 @@ pub const METRICS: &str = "metrics.jsonl";
 pub const SAMPLES: &str = "samples.jsonl";
 /// Hashes of the tensors of each step, if the run is traced.
 pub const TRACE: &str = "trace.jsonl";
+/// The comparison of a reproduction with its original.
+pub const VERDICT: &str = "verdict.json";
 /// The tokenizer, so that the run can be sampled from without its data.
 pub const TOKENIZER: &str = "tokenizer.json";
 pub const LOG: &str = "log.txt";

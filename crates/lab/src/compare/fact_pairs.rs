@@ -3,6 +3,7 @@
 use serde::Serialize;
 use serde_json::Value;
 
+use super::bit_facts::{BIT_FACTS, FactChange, TEXT_READING, VARIABLES, fact_changes};
 use super::classification::first_program;
 use super::inherited_steps::InheritedSteps;
 use super::planned_experiment::PlannedExperiment;
@@ -11,7 +12,6 @@ use runner_machine::host::Git;
 use runner_spec::data::DataFacts;
 use runner_spec::plan::Plan;
 use runner_spec::program::{BlockRange, Device};
-use runner_store::bit_facts::{BIT_FACTS, FactChange, TEXT_READING, VARIABLES, fact_changes};
 use runner_store::manifest::{Manifest, Session};
 
 /// One fact of both experiments, a number or a text; `None` if it is unknown or absent.

@@ -5,16 +5,14 @@ use std::path::Path;
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::continuation::differing_plan_keys;
-use crate::error::EngineError;
-use crate::prepare::{Host, PreparedRun};
-use crate::session_facts::describe_session;
-use runner_lab::stored_plan;
+use super::bit_facts::BIT_FACTS;
+use super::plan_keys::differing_plan_keys;
+use crate::stored_plan;
 use runner_machine::host::Git;
 use runner_spec::data::DataPart;
 use runner_spec::format::{printable, short_hash};
 use runner_spec::plan::Plan;
-use runner_store::bit_facts::BIT_FACTS;
+use runner_store::StoreError;
 use runner_store::manifest::{DataHashes, Manifest, Session};
 use runner_store::run_dir::{PLAN, RESOLVED};
 
@@ -49,26 +47,28 @@ pub struct Drift {
 }
 
 impl Drift {
-    /// Compares the run in `path` with `ready`, which is about to reproduce it on `host`.
+    /// Compares the run in `path` with a reproduction, which would be a run of the plan `new` by the session `here`, in a working folder of the
+    /// state `git`.
     ///
     /// # Errors
     /// If the run's own plan cannot be read or made again.
-    pub(crate) fn detect(
+    pub fn detect(
         path: &Path,
         manifest: &Manifest,
-        ready: &PreparedRun,
-        host: &Host,
-    ) -> Result<Self, EngineError> {
+        new: &Plan,
+        here: &Session,
+        git: Option<&Git>,
+    ) -> Result<Self, StoreError> {
         let mut plan = compare_plan(path, manifest)?;
-        if plan.state == DriftState::Same && ready.plan.hash != manifest.plan_hash {
+        if plan.state == DriftState::Same && new.hash != manifest.plan_hash {
             plan.state = DriftState::Changed;
             plan.is = format!(
                 "{} ({RESOLVED} is unchanged; the data, the weights or the devices are not: see the lines below)",
-                short_hash(&ready.plan.hash)
+                short_hash(&new.hash)
             );
         }
         let mut items = vec![plan];
-        let (was, is) = (&manifest.data, DataHashes::from(&ready.prepared.facts));
+        let (was, is) = (&manifest.data, DataHashes::from(&new.data));
         let short = |hash: &str| short_hash(hash).to_owned();
         for part in DataPart::ALL {
             let (was, is) = (was.of(part), is.of(part));
@@ -80,29 +80,29 @@ impl Drift {
             }
         }
         // The facts about all sessions that did steps are compared, not only about the newest.
-        let (recorded, here) = (manifest.described_sessions(), describe_session(host, &ready.plan));
+        let recorded = manifest.described_sessions();
         let sessions = sessions_in_record(&recorded);
         for fact in BIT_FACTS {
             let (Some(was), Some(is)) =
-                (describe_by_steps(&sessions, |session| fact.value_beside(session, &here)), fact.value(&here))
+                (describe_by_steps(&sessions, |session| fact.value_beside(session, here)), fact.value(here))
             else {
                 continue;
             };
             let changed = sessions.iter().find(|(s, _)| fact.value(s).is_some_and(|was| was != is));
-            let is = changed.and_then(|(other, _)| fact.value_beside(&here, other)).unwrap_or(is);
+            let is = changed.and_then(|(other, _)| fact.value_beside(here, other)).unwrap_or(is);
             let state = if changed.is_some() { DriftState::Changed } else { DriftState::Same };
             items.push(DriftItem { what: fact.name, state, counts: true, was, is, meaning: Some(fact.meaning) });
         }
-        let devices: Vec<String> = ready.plan.ranks.iter().map(|rank| rank.device.to_string()).collect();
+        let devices: Vec<String> = new.ranks.iter().map(|rank| rank.device.to_string()).collect();
         items.push(DriftItem::new("devices", true, manifest.devices.join(" "), devices.join(" ")));
         // Any number of threads gives the same bits; the folder's commit is that of the experiments, not of the program.
-        items.push(DriftItem::new("threads", false, manifest.threads.to_string(), host.threads.to_string()));
-        let git = |git: &Option<Git>| match git {
+        items.push(DriftItem::new("threads", false, manifest.threads.to_string(), here.threads.to_string()));
+        let describe = |git: Option<&Git>| match git {
             Some(git) if git.dirty => format!("{}, with changes", short_hash(&git.commit)),
             Some(git) => short(&git.commit),
             None => "no repository".to_owned(),
         };
-        items.push(DriftItem::new("git", false, git(&manifest.git), git(&host.git())));
+        items.push(DriftItem::new("git", false, describe(manifest.git.as_ref()), describe(git)));
         Ok(Self { items })
     }
 
@@ -112,7 +112,7 @@ impl Drift {
     }
 
     /// The changes that may change numbers, one line each.
-    pub(crate) fn changes(&self) -> Vec<String> {
+    pub fn changes(&self) -> Vec<String> {
         self.items
             .iter()
             .filter(|item| item.may_change_numbers())
@@ -196,7 +196,7 @@ fn describe_by_steps(
 }
 
 /// Compares the plan of the run with the one that its `resolved.yaml` makes now.
-fn compare_plan(path: &Path, manifest: &Manifest) -> Result<DriftItem, EngineError> {
+fn compare_plan(path: &Path, manifest: &Manifest) -> Result<DriftItem, StoreError> {
     let rebuilt = stored_plan::compiled(path, &stored_plan::data_facts(path)?)?;
     let (was, is) = (short_hash(&manifest.plan_hash).to_owned(), short_hash(&rebuilt.hash).to_owned());
     let written = stored_plan::as_written(path);
@@ -242,7 +242,7 @@ fn changed_values(a: &Plan, b: &Plan) -> Vec<String> {
 }
 
 /// The values of the plan `written` that were edited, as `rebuilt`, of the same hash, shows.
-pub(crate) fn edited_values(written: &Plan, rebuilt: &Plan) -> Vec<String> {
+pub fn edited_values(written: &Plan, rebuilt: &Plan) -> Vec<String> {
     let mut edited = changed_values(written, rebuilt);
     let (was, is) = (written.totals.steps, rebuilt.totals.steps);
     if was != is {

@@ -3,9 +3,9 @@
 use std::fmt::Write as _;
 
 use super::*;
-use crate::checkpoint::Checkpoints;
-use crate::manifest::ContinuedFrom;
 use runner_compute::testing::{random_state, values, with_buffer};
+use runner_store::checkpoint::Checkpoints;
+use runner_store::manifest::ContinuedFrom;
 
 /// A run directory with these losses, and checkpoints of step 2 and of the last step whose first weight is off by `weight`.
 fn run(losses: &[f64], weight: f32) -> tempfile::TempDir {

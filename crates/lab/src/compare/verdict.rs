@@ -7,19 +7,16 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::checkpoint::{self, StateHash};
-use super::error::StoreError;
-use super::files::file_name;
-use super::manifest::{Manifest, RunStatus};
-use super::metrics::{EvalLine, MetricLine, TrainLine};
-use super::record_check::{for_each_checked_metric, last_expected_step};
-use super::run_dir::{self, CHECKPOINTS, METRICS, RESOLVED, TRACE};
-use super::summary::Summary;
 use super::trace;
 use runner_spec::event::TracedTensor;
-
-/// The file in the folder of a reproduction.
-pub const VERDICT: &str = "verdict.json";
+use runner_store::StoreError;
+use runner_store::checkpoint::{self, StateHash};
+use runner_store::files::file_name;
+use runner_store::manifest::{Manifest, RunStatus};
+use runner_store::metrics::{EvalLine, MetricLine, TrainLine};
+use runner_store::record_check::{for_each_checked_metric, last_expected_step};
+use runner_store::run_dir::{self, CHECKPOINTS, METRICS, RESOLVED, TRACE};
+use runner_store::summary::Summary;
 
 /// The result of a comparison.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]

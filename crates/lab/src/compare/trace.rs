@@ -3,16 +3,16 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
-use super::error::StoreError;
-use super::lines::LineReader;
 use runner_spec::event::{TraceLine, TracedTensor};
+use runner_store::StoreError;
+use runner_store::lines::LineReader;
 
 /// Ranks write their lines independently, so lines of a step may follow lines of up to this many later steps.
 const MAX_STEPS_OUT_OF_ORDER: u64 = 2;
 
 /// The result of comparing two traces.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TraceComparison {
+pub(super) struct TraceComparison {
     /// The number of lines that both have.
     pub common: usize,
     /// The first step that both have.
@@ -25,7 +25,7 @@ pub struct TraceComparison {
 ///
 /// # Errors
 /// If a file cannot be read.
-pub fn compare(a: &Path, b: &Path, from: u64, until: u64) -> Result<TraceComparison, StoreError> {
+pub(super) fn compare(a: &Path, b: &Path, from: u64, until: u64) -> Result<TraceComparison, StoreError> {
     let mut compared = TraceComparison { common: 0, begins: None, first: None };
     let (mut left, mut right) = (TraceSteps::open(a, from, until)?, TraceSteps::open(b, from, until)?);
     let (mut p, mut q) = (left.next_step()?, right.next_step()?);
