@@ -9,8 +9,8 @@ use runner_engine::apply::{ApplyRequest, apply};
 use runner_engine::observer::{RunEvent, RunObserver};
 use runner_engine::prepare::Host;
 use runner_engine::stop::StopSwitch;
+use runner_record::run_dir;
 use runner_spec::event::Event;
-use runner_store::run_dir;
 
 /// Keeps the loss of every step.
 #[derive(Default)]

@@ -9,7 +9,7 @@ use runner_engine::observer::RunObserver;
 use runner_engine::prepare::Host;
 use runner_engine::session::SessionOptions;
 use runner_engine::stop::StopSwitch;
-use runner_store::manifest::SweepPoint;
+use runner_record::manifest::SweepPoint;
 
 use super::common::ExperimentArgs;
 use super::completions::runs_completer;

@@ -1,6 +1,6 @@
 //! The checkpoint of a run, on the command line.
 
-use runner_store::CheckpointChoice;
+use runner_record::CheckpointChoice;
 
 /// The checkpoint of a run, on the command line.
 #[derive(Debug, Clone, Copy, clap::Args)]

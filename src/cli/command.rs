@@ -125,7 +125,7 @@ pub(crate) fn run() -> ExitCode {
         }
     };
     set_verbose(cli.verbose);
-    let clock = runner_store::time::check_clock().map_err(anyhow::Error::msg);
+    let clock = runner_record::time::check_clock().map_err(anyhow::Error::msg);
     match clock.and(variables).and_then(|()| execute(&cli.command)) {
         Ok(exit) => exit.into(),
         Err(error) => {

@@ -8,11 +8,11 @@ use clap::builder::{PathBufValueParser, TypedValueParser};
 use runner_compute::kernels::cpu::product::Bf16Products;
 use runner_config::{LoadOptions, Loaded, ModelFetchError, ModelFetchFailure};
 use runner_engine::prepare::{Host, fetch_model_folder, model_fetch_error, thread_pool};
+use runner_record::run_dir::MANIFEST;
 use runner_report::Screen;
 use runner_report::html::{Page, ReportRequest, read_page_data};
 use runner_spec::diagnostic::{ConfigError, nearest};
 use runner_spec::experiment::{HubModel, ModelFolder};
-use runner_store::run_dir::MANIFEST;
 use runner_template::Inputs;
 
 use super::exit::{RequestError, refuse};

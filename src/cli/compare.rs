@@ -13,9 +13,9 @@ use runner_lab::compare::MeasurementBasis;
 use runner_lab::compare::curves::{Curve, CurveAxis, CurveMetric, curve};
 use runner_lab::compare::run_record::{RunRecord, read_experiment_and_plan};
 use runner_lab::compare::svg;
+use runner_record::catalog;
 use runner_report::comparison::{self, RunToCompare};
 use runner_spec::format::printable;
-use runner_store::catalog;
 
 /// Show several runs in a table: the settings in which they differ, and their losses, speed and memory.
 #[derive(Debug, Clone, Args)]

@@ -13,8 +13,8 @@ use super::common::RUNS;
 use super::exit::Exit;
 use super::output::print_content;
 use runner_lab::sweep_dir;
-use runner_store::catalog;
-use runner_store::files::file_name;
+use runner_record::catalog;
+use runner_record::files::file_name;
 
 /// The variable by which the script of a shell asks for candidates.
 const REQUEST: &str = "RUNNER_COMPLETE";

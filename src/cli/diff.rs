@@ -19,14 +19,14 @@ use runner_lab::compare::run_record::{RunRecord, read_experiment_and_plan};
 use runner_lab::compare::unread_data::{assume_data, sufficient_rows};
 use runner_lab::compare::{DiffInput, PlannedExperiment, diff};
 use runner_machine::host::Git;
+use runner_record::manifest::Session;
+use runner_record::{RecordError, catalog};
 use runner_report::Screen;
 use runner_spec::data::DataFacts;
 use runner_spec::diagnostic::ConfigError;
 use runner_spec::experiment::Experiment;
 use runner_spec::format::short_hash;
 use runner_spec::plan::Plan;
-use runner_store::manifest::Session;
-use runner_store::{StoreError, catalog};
 
 /// Show what differs between two runs or experiment files, and what that means for the numbers.
 ///
@@ -124,7 +124,7 @@ fn open_side(wanted: &Path, args: &DiffArgs) -> anyhow::Result<Side> {
     }
     let name = wanted.to_str().ok_or_else(|| RequestError(format!("{} is not UTF-8", wanted.display())))?;
     let path = catalog::resolve(&args.root.root(), name).map_err(|error| match error {
-        StoreError::NoSuchRun { .. } | StoreError::NotARun { .. } => {
+        RecordError::NoSuchRun { .. } | RecordError::NotARun { .. } => {
             anyhow::Error::from(RequestError(format!("there is no experiment file {name}, and {error}")))
         }
         other => other.into(),

@@ -11,10 +11,10 @@ use runner_engine::sweep::PointProblems;
 use runner_exec::ExecError;
 use runner_exec::eval::EvalError;
 use runner_plan::PlanError;
+use runner_record::RecordError;
+use runner_record::select::SelectError;
 use runner_report::export::ExportError;
 use runner_spec::diagnostic::ConfigError;
-use runner_store::StoreError;
-use runner_store::select::SelectError;
 use runner_weights::WeightsError;
 
 /// A wrong request that the command line itself finds.
@@ -41,7 +41,7 @@ pub(crate) fn exit_of(error: &anyhow::Error) -> Exit {
             || cause.downcast_ref::<WeightsError>().is_some_and(WeightsError::is_request)
             || cause.downcast_ref::<DataError>().is_some_and(DataError::is_request)
             || cause.downcast_ref::<HubError>().is_some_and(HubError::is_request)
-            || cause.downcast_ref::<StoreError>().is_some_and(StoreError::is_request)
+            || cause.downcast_ref::<RecordError>().is_some_and(RecordError::is_request)
             || cause.downcast_ref::<EngineError>().is_some_and(EngineError::is_request)
             || cause.downcast_ref::<ExportError>().is_some_and(ExportError::is_request)
             || cause.is::<SelectError>()
@@ -59,8 +59,8 @@ pub(crate) fn exit_of(error: &anyhow::Error) -> Exit {
 /// True if `error` says that the run belongs to another process.
 #[must_use]
 pub(crate) fn is_busy(error: &anyhow::Error) -> bool {
-    let busy = |e: &StoreError| matches!(e, StoreError::Locked { .. } | StoreError::Busy { .. });
-    error.chain().any(|cause| cause.downcast_ref::<StoreError>().is_some_and(busy))
+    let busy = |e: &RecordError| matches!(e, RecordError::Locked { .. } | RecordError::Busy { .. });
+    error.chain().any(|cause| cause.downcast_ref::<RecordError>().is_some_and(busy))
 }
 
 /// The text for standard error about `error`.
@@ -97,14 +97,14 @@ mod tests {
 
     #[test]
     fn requests_and_failures_are_told_apart() {
-        let locked = StoreError::Locked { id: "a".into(), holder: String::new() };
+        let locked = RecordError::Locked { id: "a".into(), holder: String::new() };
         let locked = anyhow::Error::from(locked).context("more");
         assert!(exit_of(&locked) == Exit::Request && is_busy(&locked));
         assert!(!is_busy(&RequestError("x".into()).into()));
         assert_eq!(exit_of(&RequestError("x".into()).into()), Exit::Request);
         assert_eq!(exit_of(&anyhow::anyhow!("x")), Exit::Failed);
         let full =
-            StoreError::Io { action: "writing", path: "a".into(), source: std::io::ErrorKind::StorageFull.into() };
+            RecordError::Io { action: "writing", path: "a".into(), source: std::io::ErrorKind::StorageFull.into() };
         assert_eq!(exit_of(&full.into()), Exit::Failed);
         let inside = ExecError::Eval(EvalError::Request("x".into()));
         assert_eq!(exit_of(&inside.into()), Exit::Failed);

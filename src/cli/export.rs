@@ -12,13 +12,13 @@ use super::exit::{Exit, refuse};
 use super::output::{check_replaceable, print_result, print_to_stderr};
 use super::screen_observer::PreparationObserver;
 use runner_engine::opened_run::{OpenedRun, open_run};
+use runner_record::checkpoint;
+use runner_record::checkpoint::MODEL;
+use runner_record::run_dir::CHECKPOINTS;
 use runner_report::Screen;
 use runner_spec::data::NO_SEPARATOR_WARNING;
 use runner_spec::model::layout::ParamLayout;
 use runner_spec::model::parameters;
-use runner_store::checkpoint;
-use runner_store::checkpoint::MODEL;
-use runner_store::run_dir::CHECKPOINTS;
 use runner_weights::{Dtype, HfExport, LlmcExport, SourceError, WeightsError, WrittenFiles};
 
 #[derive(Debug, Clone, Args)]

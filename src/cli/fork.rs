@@ -7,7 +7,7 @@ use runner_engine::observer::RunObserver;
 use runner_engine::prepare::Host;
 use runner_engine::session::SessionOptions;
 use runner_engine::stop::StopSwitch;
-use runner_store::CheckpointChoice;
+use runner_record::CheckpointChoice;
 
 use super::completions::runs_completer;
 use super::exit::Exit;

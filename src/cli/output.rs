@@ -9,10 +9,10 @@ use anyhow::Context;
 
 use super::exit::{Exit, refuse};
 use runner_files::{OutputFile, parent_folder, special_file_kind};
+use runner_record::RecordError;
 use runner_report::{Screen, is_reader_gone};
 use runner_spec::format::printable;
 use runner_spec::safe_text::{SafeJson, terminal_text};
-use runner_store::StoreError;
 
 /// Writes `text` for a person to standard output, without characters that steer a terminal. A reader that closes the pipe early
 /// (`runner runs | head -1`), or its terminal, is not an error.
@@ -151,7 +151,7 @@ pub(crate) fn write_file_as(path: &Path, bytes: &[u8], replace: bool, private: b
 
 /// The error of writing the file or folder `path`, with what to do about it.
 pub(crate) fn describe_write_error(path: &Path, error: io::Error) -> anyhow::Error {
-    StoreError::io("writing", path)(error).into()
+    RecordError::io("writing", path)(error).into()
 }
 
 /// True if a person asked for details of the preparation.

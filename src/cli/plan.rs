@@ -14,13 +14,13 @@ use runner_lab::compare::unread_data::assume_data_hashed;
 use runner_plan::compile_continuation;
 use runner_plan::render::{RenderOptions, render};
 use runner_plan::timeline_svg::draw_timeline;
+use runner_record::run_dir::RESOLVED;
+use runner_record::{catalog, run_dir};
 use runner_report::Screen;
 use runner_spec::cluster::ClusterFacts;
 use runner_spec::data::DataFacts;
 use runner_spec::experiment::Experiment;
 use runner_spec::plan::Plan;
-use runner_store::run_dir::RESOLVED;
-use runner_store::{catalog, run_dir};
 
 /// Show the plan of an experiment: parameters, memory, FLOPs, steps, data, the predicted time, and the program.
 ///

@@ -18,15 +18,15 @@ use runner_lab::compare::comparability::{
 use runner_lab::stopped_points;
 use runner_lab::stored_plan;
 use runner_lab::sweep_dir;
+use runner_record::catalog::{ListedRun, ListedStatus};
+use runner_record::record_check::{find_damage_of_metrics, warn_of_changed_descriptions};
+use runner_record::run_dir;
+use runner_record::run_dir::CHECKPOINTS;
+use runner_record::{RecordError, ancestry, catalog, checkpoint, select, time};
 use runner_report::run_page::run_page;
 use runner_report::runs_table::runs_table;
 use runner_spec::diagnostic::nearest;
 use runner_spec::format::printable;
-use runner_store::catalog::{ListedRun, ListedStatus};
-use runner_store::record_check::{find_damage_of_metrics, warn_of_changed_descriptions};
-use runner_store::run_dir;
-use runner_store::run_dir::CHECKPOINTS;
-use runner_store::{StoreError, ancestry, catalog, checkpoint, select, time};
 
 #[derive(Debug, Clone, Args)]
 #[command(args_conflicts_with_subcommands = true)]
@@ -213,7 +213,7 @@ impl<'a> RunFilter<'a> {
 }
 
 /// The id of the sweep that `wanted` names. `runs` still record the id of a sweep whose folder was removed.
-fn sweep_id(root: &Path, wanted: &str, runs: &[ListedRun]) -> Result<String, StoreError> {
+fn sweep_id(root: &Path, wanted: &str, runs: &[ListedRun]) -> Result<String, RecordError> {
     if runs.iter().any(|run| run.sweep.as_ref().is_some_and(|sweep| sweep.id == wanted)) {
         return Ok(wanted.to_owned());
     }

@@ -11,10 +11,10 @@ use super::output::{print_result, print_to_stderr};
 use runner_engine::sweep::describe_points;
 use runner_files::FreedBytes;
 use runner_lab::remove::{self, CountedRuns};
+use runner_record::RecordError;
+use runner_record::catalog;
+use runner_record::catalog::{ListedRun, ListedStatus};
 use runner_spec::format::{bytes, counted, printable};
-use runner_store::StoreError;
-use runner_store::catalog;
-use runner_store::catalog::{ListedRun, ListedStatus};
 
 /// Remove runs, after showing them and asking.
 #[derive(Debug, Clone, Args)]
@@ -56,7 +56,7 @@ pub(crate) fn run(args: &RmArgs) -> anyhow::Result<Exit> {
         }
         let listed = catalog::describe(path);
         check_removable(args, &listed)?;
-        let what = if args.keep_record { path.join(runner_store::run_dir::CHECKPOINTS) } else { path.clone() };
+        let what = if args.keep_record { path.join(runner_record::run_dir::CHECKPOINTS) } else { path.clone() };
         going.push((listed, freed.add(&what)));
     }
     let runs: Vec<&ListedRun> = going.iter().map(|(run, _)| run).collect();
@@ -143,8 +143,8 @@ fn check_sweeps(args: &RmArgs, sweeps: &[CountedRuns]) -> Result<(), RequestErro
 }
 
 /// Rewords the lock's error, which is written for training.
-fn reword_locked(error: StoreError, run: &ListedRun) -> anyhow::Error {
-    let StoreError::Locked { holder, .. } = error else { return error.into() };
+fn reword_locked(error: RecordError, run: &ListedRun) -> anyhow::Error {
+    let RecordError::Locked { holder, .. } = error else { return error.into() };
     let id = printable(&run.id);
     RequestError(format!("run {id} is being worked on by another process{holder}: stop it first")).into()
 }

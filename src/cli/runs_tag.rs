@@ -9,8 +9,8 @@ use super::common::RunsFolderArgs;
 use super::completions::runs_completer;
 use super::exit::{Exit, RequestError, refuse};
 use super::output::print_result;
+use runner_record::{catalog, tags};
 use runner_spec::format::printable;
-use runner_store::{catalog, tags};
 
 /// Add tags to runs and remove them: `runner runs tag RUN... +good -draft`. Without tags, show the runs' tags.
 ///

@@ -6,15 +6,15 @@ use runner_engine::error::EngineError;
 use runner_engine::event_lines::EventLines;
 use runner_engine::observer::{RunEvent, RunObserver};
 use runner_engine::outcome::{RunOutcome, RunReport};
+use runner_record::checkpoint;
+use runner_record::run_dir::CHECKPOINTS;
+use runner_record::summary::headline;
 use runner_report::data_progress::show_data_progress;
 use runner_report::printer::Printer;
 use runner_report::summary::{closing_text, up_to_date_message};
 use runner_report::{JsonEvent, OutputMode, Screen};
 use runner_spec::event::Event;
 use runner_spec::format::printable;
-use runner_store::checkpoint;
-use runner_store::run_dir::CHECKPOINTS;
-use runner_store::summary::headline;
 
 use super::exit::Exit;
 use super::output::{exit_of_screen, is_verbose};

@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use runner_config::{LoadOptions, Loaded, ModelFetcher, RecordedWeights, WrittenInputs};
 use runner_files::read_regular;
 use runner_lab::stored_plan;
+use runner_record::manifest::RunStatus;
+use runner_record::run_dir::{self, CHECKPOINTS, EXPERIMENT};
+use runner_record::{RecordError, catalog, checkpoint};
 use runner_spec::data::DataFacts;
 use runner_spec::diagnostic::ConfigError;
 use runner_spec::experiment::{Experiment, HubModel, Tokenizer, WeightInit, WeightsSource};
 use runner_spec::plan::Plan;
-use runner_store::manifest::RunStatus;
-use runner_store::run_dir::{self, CHECKPOINTS, EXPERIMENT};
-use runner_store::{StoreError, catalog, checkpoint};
 
 use crate::apply::ApplyRequest;
 use crate::error::EngineError;
@@ -80,7 +80,7 @@ fn load_from_record(
         let newest_first = catalog::list(runs).into_iter().flatten().rev();
         newest_first.filter_map(|run| Candidate::read(run.path, false)).collect()
     };
-    let mut damage: Option<StoreError> = None;
+    let mut damage: Option<RecordError> = None;
     while !candidates.is_empty() {
         let weights: Vec<RecordedWeights> = candidates.iter().map(|candidate| candidate.weights.clone()).collect();
         let Ok(mut loaded) = (request.load)(&weights, fetch) else { break };

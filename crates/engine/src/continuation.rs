@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 
 use runner_lab::compare::plan_keys::differing_plan_keys;
 use runner_lab::stored_plan;
+use runner_record::manifest::Manifest;
+use runner_record::record_check::find_damage_of_metrics;
+use runner_record::run_dir::{BeginningCheckpoint, CHECKPOINTS};
+use runner_record::{CheckpointChoice, catalog, checkpoint, run_dir};
 use runner_spec::plan::Plan;
-use runner_store::manifest::Manifest;
-use runner_store::record_check::find_damage_of_metrics;
-use runner_store::run_dir::{BeginningCheckpoint, CHECKPOINTS};
-use runner_store::{CheckpointChoice, catalog, checkpoint, run_dir};
 
 use crate::error::EngineError;
 use crate::observer::{RunEvent, RunObserver};

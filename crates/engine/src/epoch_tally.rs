@@ -3,9 +3,9 @@
 
 use std::path::Path;
 
+use runner_record::RecordError;
+use runner_record::metrics::{MetricLine, TrainLine, for_each_metric};
 use runner_spec::event::{EpochMetrics, StepMetrics};
-use runner_store::StoreError;
-use runner_store::metrics::{MetricLine, TrainLine, for_each_metric};
 
 /// A run reports at most about this many ends of epochs: shorter epochs are reported together.
 const MAX_REPORTS: u64 = 100;
@@ -39,7 +39,7 @@ impl EpochTally {
     ///
     /// # Errors
     /// If the file cannot be read.
-    pub(crate) fn read(metrics: &Path, steps: u64, epochs: f64, restarts: Vec<u64>) -> Result<Self, StoreError> {
+    pub(crate) fn read(metrics: &Path, steps: u64, epochs: f64, restarts: Vec<u64>) -> Result<Self, RecordError> {
         let min_steps = steps.div_ceil(MAX_REPORTS);
         let mut tally = Self { min_steps, total_epochs: epochs, restarts, ..Self::default() };
         for_each_metric(metrics, &mut |line| match line {

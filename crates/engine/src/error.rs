@@ -8,10 +8,10 @@ use runner_data::DataError;
 use runner_data::hub::HubError;
 use runner_exec::ExecError;
 use runner_exec::eval::EvalError;
-use runner_lab::compare::run_record::RecordError;
+use runner_lab::compare::run_record::RunReadError;
 use runner_plan::PlanError;
+use runner_record::RecordError;
 use runner_spec::diagnostic::ConfigError;
-use runner_store::StoreError;
 use runner_weights::WeightsError;
 
 use crate::run_error::RunError;
@@ -37,9 +37,9 @@ pub enum EngineError {
     #[error("{0}")]
     Weights(#[from] WeightsError),
     #[error("{0}")]
-    Store(#[from] StoreError),
+    Store(#[from] RecordError),
     #[error("{0}")]
-    Record(#[from] RecordError),
+    Record(#[from] RunReadError),
     #[error("{0}")]
     Exec(#[from] ExecError),
     #[error("{0}")]
@@ -79,12 +79,12 @@ impl EngineError {
             Self::Request(_)
             | Self::Config(_)
             | Self::Points(_)
-            | Self::Record(RecordError::Config(_))
+            | Self::Record(RunReadError::Config(_))
             | Self::Eval(EvalError::Request(_)) => true,
             Self::Hub(error) => error.is_request(),
             Self::Plan(error) => error.is_request(),
             Self::Weights(error) => error.is_request(),
-            Self::Store(error) | Self::Record(RecordError::Store(error)) => error.is_request(),
+            Self::Store(error) | Self::Record(RunReadError::Store(error)) => error.is_request(),
             Self::Eval(EvalError::Data(error)) | Self::Data(error) => error.is_request(),
             Self::Explained { source, .. } => source.is_request(),
             Self::Run { source, .. } => source.is_request(),

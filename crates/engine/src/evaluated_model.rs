@@ -14,11 +14,11 @@ use runner_compute::model::{Model, Params};
 use runner_data::{ModelTokenizer, TextTokenizer, load_tokenizer};
 use runner_exec::eval::InferenceSettings;
 use runner_machine::local_cluster::local_cluster;
+use runner_record::CheckpointChoice;
 use runner_spec::experiment::{DeviceChoice, Precision, Tokenizer};
 use runner_spec::model::layout::ParamLayout;
 use runner_spec::model::{ModelSpec, parameters};
 use runner_spec::program::Device;
-use runner_store::CheckpointChoice;
 use runner_weights::{OpenedWeights, tokenizer_in};
 
 /// A model to evaluate or to sample from. Its weights are not read yet.

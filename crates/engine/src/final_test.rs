@@ -1,9 +1,9 @@
 //! `eval.test`: after the last step, the checkpoint with the best validation loss is measured on text that nothing was chosen by.
 
 use runner_exec::eval::{LossBatches, run_all_batches};
+use runner_record::CheckpointChoice;
+use runner_record::summary::TestResult;
 use runner_spec::experiment::{DeviceChoice, Experiment};
-use runner_store::CheckpointChoice;
-use runner_store::summary::TestResult;
 
 use crate::error::EngineError;
 use crate::evaluated_model::EvaluatedModel;

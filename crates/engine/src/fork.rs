@@ -6,15 +6,15 @@ use std::path::{Path, PathBuf};
 
 use runner_config::{LoadOptions, Loaded};
 use runner_files::{is_absent, read_regular_text};
+use runner_record::manifest::{Manifest, RunOrigin};
+use runner_record::run_dir::{self, BeginningCheckpoint, CHECKPOINTS, RESOLVED, RunDir, RunFiles};
+use runner_record::{CheckpointChoice, RunLock, catalog, checkpoint, time};
 use runner_spec::diagnostic::ConfigError;
 use runner_spec::experiment::{Data, Experiment, Tokenizer, Train, Validation, WeightInit, WeightsSource};
 use runner_spec::format::counted;
 use runner_spec::model::parameters;
 use runner_spec::plan::Plan;
 use runner_spec::program::Program;
-use runner_store::manifest::{Manifest, RunOrigin};
-use runner_store::run_dir::{self, BeginningCheckpoint, CHECKPOINTS, RESOLVED, RunDir, RunFiles};
-use runner_store::{CheckpointChoice, RunLock, catalog, checkpoint, time};
 
 use crate::apply::{OpenedOrDone, has_private_text, open_unless_done};
 use crate::continuation::warn_of_inherited_damage;

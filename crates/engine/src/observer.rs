@@ -6,8 +6,8 @@ use runner_compute::observer::Observer;
 use runner_compute::state::TrainState;
 use runner_data::Progress;
 use runner_lab::compare::drift::Drift;
+use runner_record::summary::Summary;
 use runner_spec::event::{Event, ObserveError};
-use runner_store::summary::Summary;
 
 /// One thing that happens on the way from an experiment to its finished record, in order.
 #[derive(Debug)]

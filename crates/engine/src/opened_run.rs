@@ -13,15 +13,15 @@ use runner_data::{Prepared, TextTokenizer};
 use runner_lab::compare::drift::edited_values;
 use runner_lab::compare::plan_keys::differing_plan_keys;
 use runner_lab::stored_plan;
+use runner_record::manifest::Manifest;
+use runner_record::record_check::changed_descriptions;
+use runner_record::run_dir::{self, CHECKPOINTS, PLAN, RESOLVED, TOKENIZER};
+use runner_record::{CheckpointChoice, catalog};
 use runner_spec::experiment::DeviceChoice;
 use runner_spec::experiment::Experiment;
 use runner_spec::model::layout::ParamLayout;
 use runner_spec::plan::Plan;
 use runner_spec::program::{Device, Program};
-use runner_store::manifest::Manifest;
-use runner_store::record_check::changed_descriptions;
-use runner_store::run_dir::{self, CHECKPOINTS, PLAN, RESOLVED, TOKENIZER};
-use runner_store::{CheckpointChoice, catalog, load_weights};
 
 /// A recorded run, opened for reading.
 #[derive(Debug)]
@@ -35,7 +35,7 @@ pub struct OpenedRun {
 /// Opens the run that `wanted` means in `root`: a folder, an id, or the unique beginning of an id.
 ///
 /// # Errors
-/// `StoreError` if there is no such run or its files are damaged; `ConfigError` for its `resolved.yaml`; if that was changed.
+/// `RecordError` if there is no such run or its files are damaged; `ConfigError` for its `resolved.yaml`; if that was changed.
 pub fn open_run(root: &Path, wanted: &str) -> Result<OpenedRun, EngineError> {
     let path = catalog::resolve(root, wanted)?;
     let plan = stored_plan::read(&path)?;
@@ -187,6 +187,6 @@ impl OpenedRun {
         which: CheckpointChoice,
         layout: &Arc<ParamLayout>,
     ) -> Result<(Tensor, u64), EngineError> {
-        Ok(load_weights(&self.path.join(CHECKPOINTS), which, layout, &candle_core::Device::Cpu)?)
+        Ok(runner_checkpoint::load_weights(&self.path.join(CHECKPOINTS), which, layout, &candle_core::Device::Cpu)?)
     }
 }

@@ -26,7 +26,6 @@ use runner_spec::data::{DataFacts, WeightsFacts};
 use runner_spec::experiment::{Experiment, WeightInit, WeightsSource};
 use runner_spec::model::InitialWeights;
 use runner_spec::program::Program;
-use runner_store::checkpoint;
 use runner_weights::{OpenedWeights, WeightsError};
 use serde::{Deserialize, Serialize};
 
@@ -380,7 +379,7 @@ pub(crate) fn load_state(
 ) -> Result<TrainState, RunError> {
     let Some(path) = checkpoint else { return Ok(initial_state(experiment, program, facts, host)?) };
     let layout = Arc::new(parameter_layout(program));
-    Ok(checkpoint::load_state(path, Some(plan_hash), &layout, program.moments(), state_dtype(program))?)
+    Ok(runner_checkpoint::load_state(path, Some(plan_hash), &layout, program.moments(), state_dtype(program))?)
 }
 
 /// The data that ranks train with.

@@ -3,13 +3,13 @@
 use std::path::Path;
 
 use runner_lab::stored_plan;
+use runner_record::RecordError;
+use runner_record::checkpoint;
+use runner_record::manifest::{Manifest, RunStatus};
+use runner_record::run_dir::{self, CHECKPOINTS, METRICS, RunDir, SUMMARY};
+use runner_record::summary::{Summary, step_seconds};
 use runner_spec::forecast::ForecastBasis;
 use runner_spec::plan::Plan;
-use runner_store::StoreError;
-use runner_store::checkpoint;
-use runner_store::manifest::{Manifest, RunStatus};
-use runner_store::run_dir::{self, CHECKPOINTS, METRICS, RunDir, SUMMARY};
-use runner_store::summary::{Summary, step_seconds};
 
 use crate::observer::{RunEvent, RunObserver};
 
@@ -51,7 +51,7 @@ pub(crate) fn restore_summary(path: &Path, manifest: &Manifest, observer: &mut d
 }
 
 /// The summary of the run in `path`, on which no process works, as far as other files have its numbers.
-pub(crate) fn summary_of_files(path: &Path, manifest: &Manifest, status: RunStatus) -> Result<Summary, StoreError> {
+pub(crate) fn summary_of_files(path: &Path, manifest: &Manifest, status: RunStatus) -> Result<Summary, RecordError> {
     let (folder, metrics) = (path.join(CHECKPOINTS), path.join(METRICS));
     let newest = checkpoint::saved_steps(&folder)?.last().copied();
     let saved = newest.and_then(|step| checkpoint::recorded_position(&folder, step));

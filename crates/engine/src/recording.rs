@@ -2,10 +2,11 @@
 
 use std::path::PathBuf;
 
+use runner_checkpoint::state_bytes;
 use runner_compute::observer::Observer;
 use runner_compute::state::TrainState;
+use runner_record::{Log, PartRecord, RecordError, Recorder};
 use runner_spec::event::{BestValidation, Event, ObserveError, TraceLine};
-use runner_store::{Log, PartRecord, Recorder, StoreError};
 
 use crate::epoch_tally::EpochTally;
 use crate::event_lines::EventLines;
@@ -29,7 +30,7 @@ impl Recording<'_> {
     ///
     /// # Errors
     /// If the log cannot be written.
-    pub(crate) fn warn(&mut self, text: String) -> Result<(), StoreError> {
+    pub(crate) fn warn(&mut self, text: String) -> Result<(), RecordError> {
         self.log.line(&format!("warning: {text}"))?;
         self.observer.observe(&RunEvent::Training { run: &self.path, event: &Event::Warning(text) });
         Ok(())
@@ -38,14 +39,14 @@ impl Recording<'_> {
 
 impl Observer for Recording<'_> {
     fn observe(&mut self, event: &Event) -> Result<(), ObserveError> {
-        self.recorder.observe(event)?;
+        self.recorder.record(event).map_err(observe_error)?;
         let line = self.lines.line(event);
         if let Some(line) = &line {
-            self.log.line(line).map_err(|error| ObserveError(Box::new(error)))?;
+            self.log.line(line).map_err(observe_error)?;
         }
         self.tracking.add(event, line.is_some());
         for warning in self.tracking.take_warnings() {
-            self.warn(warning).map_err(|error| ObserveError(Box::new(error)))?;
+            self.warn(warning).map_err(observe_error)?;
         }
         self.observer.observe(&RunEvent::Training { run: &self.path, event });
         match event {
@@ -58,12 +59,12 @@ impl Observer for Recording<'_> {
     }
 
     fn checkpoint(&mut self, state: &TrainState) -> Result<(), ObserveError> {
-        self.recorder.checkpoint(state)?;
+        self.recorder.save(&state_bytes(state)).map_err(observe_error)?;
         self.observe(&Event::Saved { step: state.step })
     }
 
     fn trace(&mut self, lines: &[TraceLine]) -> Result<(), ObserveError> {
-        self.recorder.trace(lines)
+        self.recorder.trace(lines).map_err(observe_error)
     }
 }
 
@@ -75,7 +76,11 @@ impl RecordRun for Recording<'_> {
         best: Option<BestValidation>,
         parts: Vec<PartRecord>,
     ) -> Result<(), ObserveError> {
-        self.recorder.commit(step, tokens, best, parts).map_err(|error| ObserveError(Box::new(error)))?;
+        self.recorder.commit(step, tokens, best, parts).map_err(observe_error)?;
         self.observe(&Event::Saved { step })
     }
+}
+
+fn observe_error(error: RecordError) -> ObserveError {
+    ObserveError(Box::new(error))
 }

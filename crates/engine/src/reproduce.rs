@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use runner_lab::compare::drift::Drift;
 use runner_lab::compare::verdict::{self, ReproductionVerdict};
 use runner_lab::stored_plan;
+use runner_record::manifest::{ContinuedFrom, DataHashes, Manifest, RunOrigin, RunStatus};
+use runner_record::run_dir::{self, BeginningCheckpoint, CHECKPOINTS, RESOLVED, RunDir, RunFiles, VERDICT};
+use runner_record::{CheckpointChoice, RecordError, RunLock, catalog, checkpoint, time};
 use runner_spec::experiment::{Experiment, Precision, WeightInit};
 use runner_spec::format::short_hash;
-use runner_store::manifest::{ContinuedFrom, DataHashes, Manifest, RunOrigin, RunStatus};
-use runner_store::run_dir::{self, BeginningCheckpoint, CHECKPOINTS, RESOLVED, RunDir, RunFiles, VERDICT};
-use runner_store::{CheckpointChoice, RunLock, StoreError, catalog, checkpoint, time};
 
 use crate::error::EngineError;
 use crate::observer::{RunEvent, RunObserver};
@@ -129,7 +129,7 @@ impl Original {
     /// Locks the reproduction in `path` for this process.
     fn lock(&self, path: &Path) -> Result<RunDir, EngineError> {
         RunDir::open(path).map_err(|error| match error {
-            StoreError::Locked { id, holder } => EngineError::Request(format!(
+            RecordError::Locked { id, holder } => EngineError::Request(format!(
                 "{id}, which does {} again, is being worked on by another process{holder}; wait for it",
                 self.manifest.id
             )),

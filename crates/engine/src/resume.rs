@@ -3,11 +3,11 @@
 use std::path::Path;
 
 use runner_lab::stored_plan;
+use runner_record::manifest::{DataHashes, Manifest, RunStatus};
+use runner_record::run_dir::{self, CHECKPOINTS};
+use runner_record::{catalog, checkpoint};
 use runner_spec::data::{DataPart, TEXT_READING_RULE};
 use runner_spec::plan::Plan;
-use runner_store::manifest::{DataHashes, Manifest, RunStatus};
-use runner_store::run_dir::{self, CHECKPOINTS};
-use runner_store::{catalog, checkpoint};
 
 use crate::apply::open_unless_done;
 use crate::error::EngineError;

@@ -4,8 +4,8 @@ use std::io;
 
 use runner_comm::{CommError, JoinError};
 use runner_exec::ExecError;
+use runner_record::RecordError;
 use runner_spec::event::ObserveError;
-use runner_store::StoreError;
 
 use crate::error::{EngineError, error_text};
 use crate::launch::{FailureCause, NOT_FINITE, RankError, RankFailure};
@@ -46,7 +46,7 @@ pub enum RunError {
     Test(#[source] Box<EngineError>),
     /// A checkpoint could not be read, or the record could not be opened again for a restart.
     #[error("{0}")]
-    Store(#[from] StoreError),
+    Store(#[from] RecordError),
 }
 
 impl RunError {

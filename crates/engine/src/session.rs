@@ -3,17 +3,18 @@
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use runner_checkpoint::state_bytes;
 use runner_lab::compare::bit_facts::fact_changes;
 use runner_machine::host::peak_rss_bytes;
+use runner_record::checkpoint::{self, Checkpoints, ChosenCheckpoint, StateHash};
+use runner_record::manifest::{self, ContinuedFrom, RunOrigin, RunStatus};
+use runner_record::run_dir::{self, CHECKPOINTS, LOG, METRICS, RunDir, TOKENIZER};
+use runner_record::summary::{RankSummary, Summary, headline, step_seconds};
+use runner_record::{Log, OpenedRecorder, RecordError, Recorder, time};
 use runner_spec::experiment::Experiment;
 use runner_spec::format::{count, counted};
 use runner_spec::plan::{Plan, RankPlan};
 use runner_spec::program::ParallelMode;
-use runner_store::checkpoint::{self, Checkpoints, ChosenCheckpoint, StateHash};
-use runner_store::manifest::{self, ContinuedFrom, RunOrigin, RunStatus};
-use runner_store::run_dir::{self, CHECKPOINTS, LOG, METRICS, RunDir, TOKENIZER};
-use runner_store::summary::{RankSummary, Summary, headline, step_seconds};
-use runner_store::{Log, OpenedRecorder, Recorder, StoreError, time};
 
 use crate::apply::warn_of_damaged_metrics;
 use crate::epoch_tally::EpochTally;
@@ -239,13 +240,13 @@ impl RunSession<'_> {
     }
 
     /// Opens the checkpoints of the run in `path` for writing.
-    fn open_checkpoints(&self, path: &Path) -> Result<Checkpoints, StoreError> {
+    fn open_checkpoints(&self, path: &Path) -> Result<Checkpoints, RecordError> {
         let (plan, keep) = (self.plan(), self.experiment.checkpoint.keep);
         Ok(Checkpoints::open(&path.join(CHECKPOINTS), &plan.hash, keep)?.with_rows(plan.row_sequence()))
     }
 
     /// The losses of the current epoch that the record of `run` has.
-    fn read_epoch_tally(&self, run: &RunDir) -> Result<EpochTally, StoreError> {
+    fn read_epoch_tally(&self, run: &RunDir) -> Result<EpochTally, RecordError> {
         let (totals, restarts) = (&self.plan().totals, run.manifest().data_restarts(self.plan()));
         EpochTally::read(&run.path().join(METRICS), totals.steps, totals.epochs, restarts)
     }
@@ -345,7 +346,8 @@ impl RunSession<'_> {
         };
         // Rank 0 has the whole state.
         let saved = recording.recorder.newest_checkpoint().filter(|(step, _)| *step == outcome.state.step);
-        let hash = saved.map_or_else(|| checkpoint::hash_state(&outcome.state), |(_, hash)| Ok(hash.clone()))?;
+        let hash =
+            saved.map_or_else(|| checkpoint::hash_state(&state_bytes(&outcome.state)), |(_, hash)| Ok(hash.clone()))?;
         Ok(TrainingEnd { interrupted: outcome.interrupted, hash: Some(hash), peak_rss_bytes: Vec::new() })
     }
 

@@ -7,11 +7,11 @@ use runner_compute::kernels::cpu::simd::{instruction_set, matmul_instruction_set
 use runner_machine::host::Machine;
 use runner_machine::numa::NumaNodes;
 use runner_machine::platform::{CpuInstructions, Platform, gpus_and_libraries};
+use runner_record::manifest::Session;
 use runner_spec::data::TEXT_READING_RULE;
 use runner_spec::experiment::Precision;
 use runner_spec::plan::Plan;
 use runner_spec::program::Device;
-use runner_store::manifest::Session;
 
 use crate::prepare::Host;
 

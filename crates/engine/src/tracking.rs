@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use runner_files::open_regular;
 use runner_mlflow::{Credentials, FileContent, MlflowError, RunFile, SendOutcome, Sender, Server};
+use runner_record::RecordError;
+use runner_record::run_dir::{self, RESOLVED, SAMPLES, SUMMARY};
+use runner_record::timed_metrics::LiveEventFile;
 use runner_spec::event::Event;
 use runner_spec::experiment;
-use runner_store::StoreError;
-use runner_store::run_dir::{self, RESOLVED, SAMPLES, SUMMARY};
-use runner_store::timed_metrics::LiveEventFile;
 
 use crate::observer::{RunEvent, RunObserver};
 use crate::prepare::Host;
@@ -68,7 +68,7 @@ impl Tracking {
         }
     }
 
-    fn give_up_event_file(&mut self, error: &StoreError) {
+    fn give_up_event_file(&mut self, error: &RecordError) {
         self.event_file = None;
         self.warnings.push(format!(
             "the event file of TensorBoard: {error}; the run goes on without it, and `runner export-metrics --tensorboard` writes one"

@@ -14,20 +14,20 @@ use rayon::prelude::*;
 
 use super::remove::is_sweep_unfinished;
 use runner_files::{FreedBytes, bytes_freed, children, is_real_folder};
-use runner_store::catalog;
-use runner_store::catalog::{ListedRun, ListedStatus};
-use runner_store::checkpoint;
-use runner_store::checkpoint::{DAMAGED, KeptCheckpoints, is_checkpoint_folder};
-use runner_store::error::StoreError;
-use runner_store::files::file_name;
-use runner_store::lock::{RunLock, is_name_lock, name_lock_is_free, remove_name_lock};
-use runner_store::manifest::RunOrigin;
-use runner_store::own_files::is_own_checkpoint;
-use runner_store::run_dir;
-use runner_store::run_dir::{CHECKPOINTS, stale_folders};
-use runner_store::time;
+use runner_record::catalog;
+use runner_record::catalog::{ListedRun, ListedStatus};
+use runner_record::checkpoint;
+use runner_record::checkpoint::{DAMAGED, KeptCheckpoints, is_checkpoint_folder};
+use runner_record::error::RecordError;
+use runner_record::files::file_name;
+use runner_record::lock::{RunLock, is_name_lock, name_lock_is_free, remove_name_lock};
+use runner_record::manifest::RunOrigin;
+use runner_record::own_files::is_own_checkpoint;
+use runner_record::run_dir;
+use runner_record::run_dir::{CHECKPOINTS, stale_folders};
+use runner_record::time;
 
-runner_store::named_enum! {
+runner_record::named_enum! {
     /// The kind of an item that can be removed.
     pub enum UnneededKind {
         /// A checkpoint of a run that is done, neither the newest nor the best.
@@ -143,7 +143,7 @@ impl<'a> Retention<'a> {
 ///
 /// # Errors
 /// If the folder cannot be read.
-pub fn survey(root: &Path, older_than: Option<Duration>) -> Result<RunsSurvey, StoreError> {
+pub fn survey(root: &Path, older_than: Option<Duration>) -> Result<RunsSurvey, RecordError> {
     let runs = catalog::list(root)?;
     let retention = Retention::new(root, &runs, older_than);
     let idle = runs.par_iter().filter(|run| run.status != ListedStatus::Running && RunLock::is_free(&run.path));
@@ -173,7 +173,7 @@ pub fn survey(root: &Path, older_than: Option<Duration>) -> Result<RunsSurvey, S
 ///
 /// # Errors
 /// If the folder cannot be read.
-pub fn used_data_keys(root: &Path) -> Result<BTreeSet<String>, StoreError> {
+pub fn used_data_keys(root: &Path) -> Result<BTreeSet<String>, RecordError> {
     let key = |run: &ListedRun| {
         run_dir::read_manifest(&run.path)
             .map_or_else(|_| String::new(), |manifest| runner_data::gc::data_key(|part| manifest.data.of(part)))
@@ -186,7 +186,7 @@ pub fn used_data_keys(root: &Path) -> Result<BTreeSet<String>, StoreError> {
 ///
 /// # Errors
 /// If the file system refuses. Items that were removed before stay removed.
-pub fn free(root: &Path, survey: &RunsSurvey, older_than: Option<Duration>) -> Result<Vec<UnneededItem>, StoreError> {
+pub fn free(root: &Path, survey: &RunsSurvey, older_than: Option<Duration>) -> Result<Vec<UnneededItem>, RecordError> {
     let unneeded = &survey.unneeded;
     let mut gone = Vec::new();
     let mut runs: Vec<&PathBuf> = unneeded.iter().filter_map(|item| item.run.as_ref()).collect();
@@ -195,8 +195,8 @@ pub fn free(root: &Path, survey: &RunsSurvey, older_than: Option<Duration>) -> R
     for run in runs {
         match RunLock::take_to_remove(run) {
             Ok(lock) => locks.push((run, lock)),
-            Err(StoreError::Locked { .. } | StoreError::Refused(_)) => {}
-            Err(StoreError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {}
+            Err(RecordError::Locked { .. } | RecordError::Refused(_)) => {}
+            Err(RecordError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
         // The number of open files is limited.
@@ -224,7 +224,7 @@ fn free_locked(
     survey: &RunsSurvey,
     locks: &mut Vec<(&PathBuf, RunLock)>,
     older_than: Option<Duration>,
-) -> Result<Vec<UnneededItem>, StoreError> {
+) -> Result<Vec<UnneededItem>, RecordError> {
     // The runs are read again now that no process changes them: since the survey one may have been forked or resumed.
     let runs = catalog::list(root)?;
     let retention = Retention::new(root, &runs, older_than);
@@ -242,11 +242,11 @@ fn free_locked(
         for item in survey.unneeded.iter().filter(|item| item.run.as_ref() == Some(path) && is_still_unneeded(item)) {
             let bytes = bytes_freed(&item.path);
             if item.kind == UnneededKind::Leftover && item.path.is_dir() {
-                fs::remove_dir_all(&item.path).map_err(StoreError::io("removing", &item.path))?;
+                fs::remove_dir_all(&item.path).map_err(RecordError::io("removing", &item.path))?;
             } else if item.path.is_dir() {
                 checkpoint::discard(&item.path)?;
             } else {
-                fs::remove_file(&item.path).map_err(StoreError::io("removing", &item.path))?;
+                fs::remove_file(&item.path).map_err(RecordError::io("removing", &item.path))?;
             }
             gone.push(UnneededItem { bytes, ..item.clone() });
         }

@@ -7,22 +7,22 @@ use super::sweep_dir;
 use crate::sweep::progress::SweepProgress;
 use crate::sweep::record::SweepRecord;
 use runner_files::is_real_folder;
-use runner_store::catalog::ListedRun;
-use runner_store::checkpoint;
-use runner_store::error::StoreError;
-use runner_store::files::{file_name, sync_dir};
-use runner_store::lock::RunLock;
-use runner_store::manifest::{RunOrigin, RunStatus};
-use runner_store::own_files::{foreign_path_in_checkpoints, foreign_path_in_run};
-use runner_store::record_check::find_damage_of_metrics;
-use runner_store::run_dir;
-use runner_store::run_dir::{CHECKPOINTS, MANIFEST, REMOVING};
+use runner_record::catalog::ListedRun;
+use runner_record::checkpoint;
+use runner_record::error::RecordError;
+use runner_record::files::{file_name, sync_dir};
+use runner_record::lock::RunLock;
+use runner_record::manifest::{RunOrigin, RunStatus};
+use runner_record::own_files::{foreign_path_in_checkpoints, foreign_path_in_run};
+use runner_record::record_check::find_damage_of_metrics;
+use runner_record::run_dir;
+use runner_record::run_dir::{CHECKPOINTS, MANIFEST, REMOVING};
 
 /// Checks that `path` is a run in the folder `root` and may be removed.
 ///
 /// # Errors
 /// `Refused`: it is in another folder, a symbolic link, no run, or contains something that the program did not write.
-pub fn check(root: &Path, path: &Path) -> Result<(), StoreError> {
+pub fn check(root: &Path, path: &Path) -> Result<(), RecordError> {
     check_is_run(root, path)?;
     refuse_foreign(path, foreign_path_in_run(path))
 }
@@ -31,24 +31,24 @@ pub fn check(root: &Path, path: &Path) -> Result<(), StoreError> {
 ///
 /// # Errors
 /// Those of [`check`], but only the folder of checkpoints matters.
-pub fn check_checkpoints(root: &Path, path: &Path) -> Result<(), StoreError> {
+pub fn check_checkpoints(root: &Path, path: &Path) -> Result<(), RecordError> {
     check_is_run(root, path)?;
     refuse_foreign(path, foreign_path_in_checkpoints(path))
 }
 
 /// # Errors
 /// `Refused` if the folder `path` contains `foreign`, which the program did not write.
-pub(super) fn refuse_foreign(path: &Path, foreign: std::io::Result<Option<PathBuf>>) -> Result<(), StoreError> {
-    foreign.map_err(StoreError::io("reading", path))?.map_or(Ok(()), |foreign| {
+pub(super) fn refuse_foreign(path: &Path, foreign: std::io::Result<Option<PathBuf>>) -> Result<(), RecordError> {
+    foreign.map_err(RecordError::io("reading", path))?.map_or(Ok(()), |foreign| {
         let (path, foreign) = (path.display(), foreign.display());
         let why = format!("it contains `{foreign}`, which runner did not write; move that away first");
-        Err(StoreError::Refused(format!("{path} is not removed: {why}")))
+        Err(RecordError::Refused(format!("{path} is not removed: {why}")))
     })
 }
 
-fn check_is_run(root: &Path, path: &Path) -> Result<(), StoreError> {
-    let refuse = |why: String| Err(StoreError::Refused(format!("{} is not removed: {why}", path.display())));
-    fs::symlink_metadata(path).map_err(StoreError::io("reading", path))?;
+fn check_is_run(root: &Path, path: &Path) -> Result<(), RecordError> {
+    let refuse = |why: String| Err(RecordError::Refused(format!("{} is not removed: {why}", path.display())));
+    fs::symlink_metadata(path).map_err(RecordError::io("reading", path))?;
     if !is_real_folder(path) {
         return refuse("it is a symbolic link, or a file; remove it yourself".to_owned());
     }
@@ -69,19 +69,19 @@ fn check_is_run(root: &Path, path: &Path) -> Result<(), StoreError> {
 ///
 /// # Errors
 /// Those of [`check`]; `Locked` if a process works on the run, `Refused` if that is not known; if the file system refuses.
-pub fn remove(root: &Path, path: &Path) -> Result<(), StoreError> {
+pub fn remove(root: &Path, path: &Path) -> Result<(), RecordError> {
     check(root, path)?;
     remove_locked(root, path)
 }
 
 /// Removes `path`, a folder in `parent` whose lock no other process holds.
-pub(super) fn remove_locked(parent: &Path, path: &Path) -> Result<(), StoreError> {
+pub(super) fn remove_locked(parent: &Path, path: &Path) -> Result<(), RecordError> {
     let _lock = RunLock::take_to_remove(path)?;
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let aside = parent.join(format!("{REMOVING}{name}-{}", std::process::id()));
-    fs::rename(path, &aside).map_err(StoreError::io("renaming", path))?;
+    fs::rename(path, &aside).map_err(RecordError::io("renaming", path))?;
     sync_dir(parent)?;
-    fs::remove_dir_all(&aside).map_err(StoreError::io("removing", &aside))
+    fs::remove_dir_all(&aside).map_err(RecordError::io("removing", &aside))
 }
 
 /// Removes the checkpoints of the run directory `path` and keeps its record.
@@ -89,16 +89,16 @@ pub(super) fn remove_locked(parent: &Path, path: &Path) -> Result<(), StoreError
 /// # Errors
 /// Those of [`remove`]; `Refused` for a run that is not done, which would start over, and its record with it, and for a run whose record is
 /// damaged.
-pub fn remove_checkpoints(root: &Path, path: &Path) -> Result<(), StoreError> {
+pub fn remove_checkpoints(root: &Path, path: &Path) -> Result<(), RecordError> {
     check_checkpoints(root, path)?;
     let _lock = RunLock::take_to_remove(path)?;
     let manifest = run_dir::read_manifest(path)?;
     if manifest.status != RunStatus::Done {
         let why = "is not done: without checkpoints it would start over, and its record with it";
-        return Err(StoreError::Refused(format!("{} {why}", path.display())));
+        return Err(RecordError::Refused(format!("{} {why}", path.display())));
     }
     if let Some(damage) = find_damage_of_metrics(path, &manifest, run_dir::read_summary(path)?.as_ref())? {
-        return Err(StoreError::Refused(format!(
+        return Err(RecordError::Refused(format!(
             "the checkpoints of {} are not removed: its record, which alone would be left, is damaged: {damage}",
             path.display()
         )));

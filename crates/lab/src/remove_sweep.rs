@@ -5,10 +5,10 @@ use std::path::Path;
 
 use super::remove::{self, CountedRuns, descendants, refuse_foreign, remove_locked};
 use super::sweep_dir;
-use runner_store::catalog::{self, ListedRun, ListedStatus, SWEEPS};
-use runner_store::error::StoreError;
-use runner_store::files::file_name;
-use runner_store::own_files::foreign_path_in_sweep;
+use runner_record::catalog::{self, ListedRun, ListedStatus, SWEEPS};
+use runner_record::error::RecordError;
+use runner_record::files::file_name;
+use runner_record::own_files::foreign_path_in_sweep;
 
 /// The runs of a sweep that is to be removed.
 #[derive(Debug, Default)]
@@ -23,14 +23,14 @@ pub struct SweepRuns {
 ///
 /// # Errors
 /// `Refused`: it is in another folder, a symbolic link, or contains something that the program did not write.
-pub fn check(root: &Path, path: &Path) -> Result<(), StoreError> {
-    let real = fs::symlink_metadata(path).map_err(StoreError::io("reading", path))?;
+pub fn check(root: &Path, path: &Path) -> Result<(), RecordError> {
+    let real = fs::symlink_metadata(path).map_err(RecordError::io("reading", path))?;
     let parent = fs::canonicalize(path).ok().and_then(|path| path.parent().map(Path::to_owned));
     if !real.is_dir() || parent.is_none() || parent != fs::canonicalize(root.join(SWEEPS)).ok() {
         let (path, sweeps) = (path.display(), root.join(SWEEPS));
         let message =
             format!("{path} is not removed: it is not a folder in {}; --runs DIR names another", sweeps.display());
-        return Err(StoreError::Refused(message));
+        return Err(RecordError::Refused(message));
     }
     refuse_foreign(path, foreign_path_in_sweep(path))
 }
@@ -40,7 +40,7 @@ pub fn check(root: &Path, path: &Path) -> Result<(), StoreError> {
 ///
 /// # Errors
 /// If the runs, or the record of another sweep, cannot be read.
-pub fn runs_of_sweep(root: &Path, path: &Path) -> Result<SweepRuns, StoreError> {
+pub fn runs_of_sweep(root: &Path, path: &Path) -> Result<SweepRuns, RecordError> {
     let id = file_name(path);
     let all = catalog::list(root)?;
     let mut needed: Vec<(String, String)> = Vec::new();
@@ -78,7 +78,7 @@ pub fn runs_of_sweep(root: &Path, path: &Path) -> Result<SweepRuns, StoreError> 
 ///
 /// # Errors
 /// Those of [`check`]; `Locked` if a process runs the sweep; if the file system refuses.
-pub fn remove_sweep(root: &Path, path: &Path) -> Result<(), StoreError> {
+pub fn remove_sweep(root: &Path, path: &Path) -> Result<(), RecordError> {
     check(root, path)?;
     remove_locked(&root.join(SWEEPS), path)
 }

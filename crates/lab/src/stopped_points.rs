@@ -6,7 +6,7 @@ use std::slice;
 
 use super::sweep_dir;
 use crate::sweep::progress::SweepProgress;
-use runner_store::catalog::{self, ListedRun, ListedStatus};
+use runner_record::catalog::{self, ListedRun, ListedStatus};
 
 /// Describes the run in `path` as [`catalog::describe`] does, with the status that it has by its sweep.
 #[must_use]

@@ -8,15 +8,15 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use runner_config::LoadOptions;
+use runner_record::error::RecordError;
+use runner_record::files::read_plan;
+use runner_record::manifest::Manifest;
+use runner_record::run_dir;
+use runner_record::run_dir::{PLAN, RESOLVED};
 use runner_spec::cluster::{ClusterFacts, DeviceFacts};
 use runner_spec::data::DataFacts;
 use runner_spec::plan::{PLAN_FORMAT, Plan};
 use runner_spec::program::Device;
-use runner_store::error::StoreError;
-use runner_store::files::read_plan;
-use runner_store::manifest::Manifest;
-use runner_store::run_dir;
-use runner_store::run_dir::{PLAN, RESOLVED};
 
 /// The fields that all formats have. Formats before 3 do not state their number.
 #[derive(Debug, Deserialize)]
@@ -30,7 +30,7 @@ struct CommonPlanFields {
 ///
 /// # Errors
 /// If the plan is missing or damaged.
-pub fn data_facts(path: &Path) -> Result<DataFacts, StoreError> {
+pub fn data_facts(path: &Path) -> Result<DataFacts, RecordError> {
     Ok(read_file::<CommonPlanFields>(path)?.data)
 }
 
@@ -44,13 +44,13 @@ pub fn as_written(path: &Path) -> Option<Plan> {
 ///
 /// # Errors
 /// If it is missing or damaged.
-pub fn as_json(path: &Path) -> Result<serde_json::Value, StoreError> {
+pub fn as_json(path: &Path) -> Result<serde_json::Value, RecordError> {
     read_file(path)
 }
 
 /// Reads `plan.json` in the run directory `path`. A plan is a pure function of the experiment, the data and the devices, so it can be written
 /// again.
-fn read_file<T: DeserializeOwned>(path: &Path) -> Result<T, StoreError> {
+fn read_file<T: DeserializeOwned>(path: &Path) -> Result<T, RecordError> {
     let file = path.join(PLAN);
     read_plan(&file).map_err(|error| {
         let (resolved, plan) = (path.join(RESOLVED), file.display());
@@ -59,11 +59,11 @@ fn read_file<T: DeserializeOwned>(path: &Path) -> Result<T, StoreError> {
             resolved.display()
         );
         match error {
-            StoreError::Io { source, .. } if source.kind() == ErrorKind::NotFound => {
-                StoreError::damaged(&file, format!("the plan of the run is missing: {advice}"))
+            RecordError::Io { source, .. } if source.kind() == ErrorKind::NotFound => {
+                RecordError::damaged(&file, format!("the plan of the run is missing: {advice}"))
             }
-            StoreError::Damaged { message, .. } => {
-                StoreError::damaged(&file, format!("the plan of the run is damaged ({message}): {advice}"))
+            RecordError::Damaged { message, .. } => {
+                RecordError::damaged(&file, format!("the plan of the run is damaged ({message}): {advice}"))
             }
             other => other,
         }
@@ -75,13 +75,13 @@ fn read_file<T: DeserializeOwned>(path: &Path) -> Result<T, StoreError> {
 ///
 /// # Errors
 /// If it is missing, damaged or of a newer format, or the older one's experiment is no longer understood.
-pub fn read(path: &Path) -> Result<Plan, StoreError> {
+pub fn read(path: &Path) -> Result<Plan, RecordError> {
     let file = path.join(PLAN);
     let common: CommonPlanFields = read_file(path)?;
     match common.format {
         PLAN_FORMAT => read_file(path),
         newer if newer > PLAN_FORMAT => {
-            Err(StoreError::damaged(&file, format!("format {newer}, this version reads up to format {PLAN_FORMAT}")))
+            Err(RecordError::damaged(&file, format!("format {newer}, this version reads up to format {PLAN_FORMAT}")))
         }
         _ => compiled(path, &common.data),
     }
@@ -91,12 +91,12 @@ pub fn read(path: &Path) -> Result<Plan, StoreError> {
 ///
 /// # Errors
 /// If `resolved.yaml` is no experiment, or cannot be planned.
-pub fn compiled(path: &Path, facts: &DataFacts) -> Result<Plan, StoreError> {
+pub fn compiled(path: &Path, facts: &DataFacts) -> Result<Plan, RecordError> {
     let file = path.join(RESOLVED);
     let options = LoadOptions { allows_absent_files: true, ..LoadOptions::default() };
-    let loaded = runner_config::load(&file, &options).map_err(|e| StoreError::damaged(&file, e.render(false)))?;
+    let loaded = runner_config::load(&file, &options).map_err(|e| RecordError::damaged(&file, e.render(false)))?;
     let cluster = cluster(&run_dir::read_manifest(path)?);
-    runner_plan::compile(&loaded.experiment, facts, &cluster).map_err(|e| StoreError::damaged(&file, e.to_string()))
+    runner_plan::compile(&loaded.experiment, facts, &cluster).map_err(|e| RecordError::damaged(&file, e.to_string()))
 }
 
 /// The devices of a recorded run. Their speed and memory are not recorded, and change no number.

@@ -11,15 +11,15 @@ use std::path::{Component, Path, PathBuf};
 use crate::sweep::record::{FORMAT, PlannedPoint, SweepRecord, describe_values};
 use crate::sweep::{SweepSpec, from_str};
 use runner_files::read_regular;
+pub use runner_record::catalog::SWEEPS;
+use runner_record::error::RecordError;
+use runner_record::files::{check_format, file_name, indented_json, read_json, read_small, sync_dir, write_atomic};
+use runner_record::lock::RunLock;
+use runner_record::manifest::SweepPoint;
+use runner_record::run_dir::{UnfinishedFolder, base_id};
 use runner_spec::diagnostic::ConfigError;
-pub use runner_store::catalog::SWEEPS;
-use runner_store::error::StoreError;
-use runner_store::files::{check_format, file_name, indented_json, read_json, read_small, sync_dir, write_atomic};
-use runner_store::lock::RunLock;
-use runner_store::manifest::SweepPoint;
-use runner_store::run_dir::{UnfinishedFolder, base_id};
 
-pub use runner_store::catalog::{
+pub use runner_record::catalog::{
     SWEEP_FILE as SWEEP, SWEEP_POINTS as POINTS, SWEEP_RECORD as RECORD, SWEEP_SCRIPT as SCRIPT,
 };
 
@@ -82,7 +82,7 @@ const RECORD_ADVICE: &str =
 ///
 /// # Errors
 /// If it is missing, damaged or of another version.
-pub fn read_record(path: &Path) -> Result<SweepRecord, StoreError> {
+pub fn read_record(path: &Path) -> Result<SweepRecord, RecordError> {
     let file = path.join(RECORD);
     let read = || {
         let record: SweepRecord = read_json(&file)?;
@@ -90,8 +90,8 @@ pub fn read_record(path: &Path) -> Result<SweepRecord, StoreError> {
         Ok(record)
     };
     read().map_err(|error| match error {
-        StoreError::Damaged { path, message } => StoreError::damaged(&path, format!("{message}; {RECORD_ADVICE}")),
-        StoreError::Io { path, source, .. } => StoreError::damaged(&path, format!("{source}; {RECORD_ADVICE}")),
+        RecordError::Damaged { path, message } => RecordError::damaged(&path, format!("{message}; {RECORD_ADVICE}")),
+        RecordError::Io { path, source, .. } => RecordError::damaged(&path, format!("{source}; {RECORD_ADVICE}")),
         other => other,
     })
 }
@@ -100,27 +100,27 @@ pub fn read_record(path: &Path) -> Result<SweepRecord, StoreError> {
 ///
 /// # Errors
 /// If it is missing or damaged.
-pub fn read_copy(path: &Path) -> Result<SweepSpec, StoreError> {
+pub fn read_copy(path: &Path) -> Result<SweepSpec, RecordError> {
     let file = path.join(SWEEP);
     from_str(&read_small(&file)?, &file).map_err(|mistakes| damaged_copy(&file, &mistakes))
 }
 
 /// The error of `file`, which was legal when the sweep wrote it and now has `mistakes`.
 #[must_use]
-pub fn damaged_copy(file: &Path, mistakes: &ConfigError) -> StoreError {
+pub fn damaged_copy(file: &Path, mistakes: &ConfigError) -> RecordError {
     let first = mistakes.diagnostics.first();
     let mistake = first.map_or_else(String::new, |first| match first.line {
         0 => format!(": {}", first.message),
         line => format!(": line {line}: {}", first.message),
     });
-    StoreError::damaged(file, format!("this file of the sweep is damaged or was edited{mistake}"))
+    RecordError::damaged(file, format!("this file of the sweep is damaged or was edited{mistake}"))
 }
 
 /// The folder of a sweep, and its record.
 type ListedSweep = (PathBuf, SweepRecord);
 
 /// The readable sweeps in the folder of runs `root`, oldest first, and the folders of the others with their errors.
-fn list(root: &Path) -> (Vec<ListedSweep>, Vec<(PathBuf, StoreError)>) {
+fn list(root: &Path) -> (Vec<ListedSweep>, Vec<(PathBuf, RecordError)>) {
     let (mut sweeps, mut unreadable) = (Vec::new(), Vec::new());
     for path in folders(root) {
         match read_record(&path) {
@@ -138,7 +138,7 @@ fn list(root: &Path) -> (Vec<ListedSweep>, Vec<(PathBuf, StoreError)>) {
 ///
 /// # Errors
 /// If the record of a sweep of that name cannot be read: the sweep may be the one that is looked for.
-pub fn newest_of_file(root: &Path, name: &str, file: &Path) -> Result<Option<(PathBuf, SweepRecord)>, StoreError> {
+pub fn newest_of_file(root: &Path, name: &str, file: &Path) -> Result<Option<(PathBuf, SweepRecord)>, RecordError> {
     let file = absolute_path(file);
     let (sweeps, unreadable) = list(root);
     let has_name = |path: &Path| {
@@ -147,7 +147,7 @@ pub fn newest_of_file(root: &Path, name: &str, file: &Path) -> Result<Option<(Pa
         digits.is_some_and(|digits| digits.bytes().all(|b| b.is_ascii_hexdigit()))
     };
     if let Some((_, error)) = unreadable.into_iter().find(|(path, _)| has_name(path)) {
-        return Err(StoreError::Refused(format!(
+        return Err(RecordError::Refused(format!(
             "a sweep called {name} cannot be read, and may be the one to resume: {error}; --new starts another sweep"
         )));
     }
@@ -201,7 +201,7 @@ pub fn find_folder(root: &Path, wanted: &str) -> Option<PathBuf> {
 ///
 /// # Errors
 /// If there are several.
-pub fn find(root: &Path, wanted: &str) -> Result<Option<PathBuf>, StoreError> {
+pub fn find(root: &Path, wanted: &str) -> Result<Option<PathBuf>, RecordError> {
     if let Some(folder) = find_folder(root, wanted) {
         return Ok(Some(folder));
     }
@@ -216,7 +216,7 @@ pub fn find(root: &Path, wanted: &str) -> Result<Option<PathBuf>, StoreError> {
         let candidates: Vec<String> = matching.iter().map(|path| file_name(path)).collect();
         let candidates = candidates.join(", ");
         let message = format!("{wanted} may be any of these sweeps: {candidates}; give more of the name");
-        return Err(StoreError::Refused(message));
+        return Err(RecordError::Refused(message));
     }
     if matching.is_empty() && !wanted.is_empty() {
         let file = absolute_path(Path::new(wanted));
@@ -229,13 +229,13 @@ pub fn find(root: &Path, wanted: &str) -> Result<Option<PathBuf>, StoreError> {
 ///
 /// # Errors
 /// If there is no such sweep, or there are several; if the newest is wanted and a record cannot be read.
-pub fn resolve(root: &Path, wanted: Option<&str>) -> Result<PathBuf, StoreError> {
-    let none = || StoreError::Refused(format!("no sweeps in {} yet: runner sweep FILE starts one", root.display()));
+pub fn resolve(root: &Path, wanted: Option<&str>) -> Result<PathBuf, RecordError> {
+    let none = || RecordError::Refused(format!("no sweeps in {} yet: runner sweep FILE starts one", root.display()));
     let Some(wanted) = wanted else {
         let (mut sweeps, unreadable) = list(root);
         if let Some((_, error)) = unreadable.first() {
             let message = format!("the newest sweep is not known; name a sweep. A record cannot be read: {error}");
-            return Err(StoreError::Refused(message));
+            return Err(RecordError::Refused(message));
         }
         return sweeps.pop().map(|(path, _)| path).ok_or_else(none);
     };
@@ -244,7 +244,7 @@ pub fn resolve(root: &Path, wanted: Option<&str>) -> Result<PathBuf, StoreError>
         if ids.is_empty() {
             return none();
         }
-        StoreError::Refused(format!("no sweep {wanted:?} in {}; there are: {}", root.display(), ids.join(", ")))
+        RecordError::Refused(format!("no sweep {wanted:?} in {}; there are: {}", root.display(), ids.join(", ")))
     })
 }
 
@@ -253,14 +253,14 @@ impl SweepDir {
     ///
     /// # Errors
     /// If it cannot be written.
-    pub fn create(root: &Path, files: SweepFiles<'_>) -> Result<Self, StoreError> {
+    pub fn create(root: &Path, files: SweepFiles<'_>) -> Result<Self, RecordError> {
         let SweepFiles { mut record, text, experiments, is_private } = files;
         let (folder, base) = (root.join(SWEEPS), record.id.clone());
         let unfinished = UnfinishedFolder::create(&folder, &base)?;
         let copy = unfinished.path().join(SWEEP);
-        runner_files::write_atomic_as(&copy, text.as_bytes(), is_private).map_err(StoreError::io("writing", &copy))?;
+        runner_files::write_atomic_as(&copy, text.as_bytes(), is_private).map_err(RecordError::io("writing", &copy))?;
         let points = unfinished.path().join(POINTS);
-        fs::create_dir(&points).map_err(StoreError::io("creating", &points))?;
+        fs::create_dir(&points).map_err(RecordError::io("creating", &points))?;
         for (point, experiment) in record.points.iter().zip(experiments) {
             let file = point_file(unfinished.path(), point.index);
             let write = || {
@@ -269,14 +269,14 @@ impl SweepDir {
                 out.write_all(experiment.as_bytes())?;
                 out.sync_all()
             };
-            write().map_err(StoreError::io("writing", &file))?;
+            write().map_err(RecordError::io("writing", &file))?;
         }
         sync_dir(&points)?;
         let (path, lock) = unfinished.finish(&mut |temporary, id| {
             record.id = id;
             let path = temporary.join(RECORD);
             let bytes = indented_json(&path, &record)?;
-            runner_files::write_atomic_as(&path, &bytes, is_private).map_err(StoreError::io("writing", &path))
+            runner_files::write_atomic_as(&path, &bytes, is_private).map_err(RecordError::io("writing", &path))
         })?;
         Ok(Self { path, record, _lock: lock })
     }
@@ -285,7 +285,7 @@ impl SweepDir {
     ///
     /// # Errors
     /// If it cannot be written.
-    pub fn write_script(&self, text: &str) -> Result<PathBuf, StoreError> {
+    pub fn write_script(&self, text: &str) -> Result<PathBuf, RecordError> {
         let path = self.path.join(SCRIPT);
         write_atomic(&path, text.as_bytes())?;
         Ok(path)
@@ -295,7 +295,7 @@ impl SweepDir {
     ///
     /// # Errors
     /// `Locked` if another process runs it; a damaged record.
-    pub fn open(path: &Path) -> Result<Self, StoreError> {
+    pub fn open(path: &Path) -> Result<Self, RecordError> {
         let lock = RunLock::take(path)?;
         Ok(Self { path: path.to_owned(), record: read_record(path)?, _lock: lock })
     }
@@ -339,7 +339,7 @@ mod tests {
         assert!(first.path().ends_with("sweeps/s-12345678"));
         assert_eq!(fs::read_to_string(point_file(first.path(), 2)).unwrap(), "a: 2\n");
         assert_eq!(read_record(first.path()).unwrap(), sweep());
-        assert!(matches!(SweepDir::open(first.path()), Err(StoreError::Locked { .. })));
+        assert!(matches!(SweepDir::open(first.path()), Err(RecordError::Locked { .. })));
         let path = first.path().to_owned();
         drop(first);
         assert_eq!(SweepDir::open(&path).unwrap().record(), &sweep());

@@ -8,9 +8,9 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use runner_machine::threads::explain_panic;
+use runner_record::RecordError;
 use runner_spec::format::quoted_line;
 use runner_spec::panics::catch_panic;
-use runner_store::StoreError;
 use serde_json::{Map, Value};
 use ureq::http::Request;
 use ureq::{Agent, AsSendBody};
@@ -37,7 +37,7 @@ pub enum MlflowError {
     Refused(String),
     /// The record cannot be read, or the position in it not be written.
     #[error(transparent)]
-    Store(#[from] StoreError),
+    Store(#[from] RecordError),
 }
 
 /// The value of the header by which the server knows the user.

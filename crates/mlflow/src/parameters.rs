@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use runner_files::foreign_yaml;
-use runner_store::StoreError;
-use runner_store::run_dir::RESOLVED;
+use runner_record::RecordError;
+use runner_record::run_dir::RESOLVED;
 use serde_json::Value;
 
 /// The number of characters of a value that every version of the server takes.
@@ -16,9 +16,9 @@ const MAX_NAME_CHARS: usize = 250;
 ///
 /// # Errors
 /// If it is no YAML.
-pub(crate) fn parameters_of(yaml: &str) -> Result<Vec<(String, String)>, StoreError> {
+pub(crate) fn parameters_of(yaml: &str) -> Result<Vec<(String, String)>, RecordError> {
     let value: Value =
-        foreign_yaml::from_str(yaml).map_err(|error| StoreError::damaged(Path::new(RESOLVED), error.to_string()))?;
+        foreign_yaml::from_str(yaml).map_err(|error| RecordError::damaged(Path::new(RESOLVED), error.to_string()))?;
     let mut parameters = Vec::new();
     add("", &value, &mut parameters);
     Ok(parameters)

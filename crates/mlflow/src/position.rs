@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use runner_store::StoreError;
-use runner_store::files::{check_format, if_present, read_json, write_json};
-use runner_store::run_dir::MLFLOW;
+use runner_record::RecordError;
+use runner_record::files::{check_format, if_present, read_json, write_json};
+use runner_record::run_dir::MLFLOW;
 use serde::{Deserialize, Serialize};
 
 /// The version of the file.
@@ -32,7 +32,7 @@ pub(crate) struct SentPosition {
     pub(crate) eval_step: Option<u64>,
 }
 
-fn read(run: &Path) -> Result<MlflowPositions, StoreError> {
+fn read(run: &Path) -> Result<MlflowPositions, RecordError> {
     let path = run.join(MLFLOW);
     let Some(record) = if_present(read_json::<MlflowPositions>(&path))? else { return Ok(MlflowPositions::default()) };
     check_format(&path, record.format, FORMAT)?;
@@ -44,7 +44,7 @@ impl SentPosition {
     ///
     /// # Errors
     /// If the file is damaged.
-    pub(crate) fn read(run: &Path, uri: &str, experiment: &str) -> Result<Option<Self>, StoreError> {
+    pub(crate) fn read(run: &Path, uri: &str, experiment: &str) -> Result<Option<Self>, RecordError> {
         Ok(read(run)?.servers.into_iter().find(|server| server.is_for(uri, experiment)))
     }
 
@@ -56,7 +56,7 @@ impl SentPosition {
     ///
     /// # Errors
     /// If the file is damaged or cannot be written.
-    pub(crate) fn write(&self, run: &Path) -> Result<(), StoreError> {
+    pub(crate) fn write(&self, run: &Path) -> Result<(), RecordError> {
         let mut record = read(run)?;
         record.format = FORMAT;
         record.servers.retain(|server| !server.is_for(&self.uri, &self.experiment));

@@ -5,11 +5,11 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use runner_store::files::read_small;
-use runner_store::manifest::{Manifest, RunOrigin, RunStatus};
-use runner_store::run_dir::{self, MLFLOW, RESOLVED, read_manifest};
-use runner_store::time;
-use runner_store::timed_metrics::{MetricTail, TimedLine};
+use runner_record::files::read_small;
+use runner_record::manifest::{Manifest, RunOrigin, RunStatus};
+use runner_record::run_dir::{self, MLFLOW, RESOLVED, read_manifest};
+use runner_record::time;
+use runner_record::timed_metrics::{MetricTail, TimedLine};
 use serde_json::{Value, json};
 
 use crate::client::{Client, Credentials, MlflowError, ServerAnswer};

@@ -4,9 +4,9 @@ use std::path::Path;
 
 use serde::Serialize;
 
+use runner_record::MetricLine;
+use runner_record::summary::Summary;
 use runner_spec::event::{EpochMetrics, Event, SampleText};
-use runner_store::MetricLine;
-use runner_store::summary::Summary;
 
 /// One line of standard output.
 #[derive(Debug, Clone, PartialEq, Serialize)]

@@ -6,12 +6,12 @@ use super::runs_table::origin;
 use super::summary::{details, short_time};
 use super::table::name_value_lines;
 use runner_machine::host::Machine;
+use runner_record::ancestry::Ancestor;
+use runner_record::catalog::{ListedRun, ListedStatus};
+use runner_record::manifest::{ContinuedFrom, Manifest, Session};
+use runner_record::summary::Summary;
 use runner_spec::format::{bytes, count, counted, loss, printable, rate, short_hash};
 use runner_spec::mesh::Mesh;
-use runner_store::ancestry::Ancestor;
-use runner_store::catalog::{ListedRun, ListedStatus};
-use runner_store::manifest::{ContinuedFrom, Manifest, Session};
-use runner_store::summary::Summary;
 
 /// Everything about one run. `summary` is that of the run's present state, `checkpoints` are the steps that can be resumed or
 /// sampled from. If the run is a point of a sweep, `point_values` are the point's values.

@@ -2,9 +2,9 @@
 
 use super::summary::short_time;
 use super::table::{Align, Column, is_within, table_of_width};
+use runner_record::ancestry::parent;
+use runner_record::catalog::{ListedRun, ListedStatus};
 use runner_spec::format::{loss, printable, rate, step_share};
-use runner_store::ancestry::parent;
-use runner_store::catalog::{ListedRun, ListedStatus};
 
 /// A column that appears only if one of its cells is not empty: its head, its importance, and the cell of a run.
 type OptionalColumn = (&'static str, u8, fn(&ListedRun) -> String);
@@ -91,8 +91,8 @@ pub(crate) fn origin(run: &ListedRun) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use runner_store::catalog::describe;
-    use runner_store::manifest::{ContinuedFrom, RunOrigin, SweepPoint};
+    use runner_record::catalog::describe;
+    use runner_record::manifest::{ContinuedFrom, RunOrigin, SweepPoint};
 
     fn run(id: &str, status: ListedStatus, step: u64) -> ListedRun {
         let nothing = describe(std::path::Path::new("/nowhere/at/all"));

@@ -4,9 +4,9 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use super::table::name_value_lines;
+use runner_record::metrics::EvalLine;
+use runner_record::summary::{Summary, TestResult, headline};
 use runner_spec::format::{bytes, count, loss, percent, printable, rate};
-use runner_store::metrics::EvalLine;
-use runner_store::summary::{Summary, TestResult, headline};
 
 /// The numbers of a summary, as `name  value` lines.
 pub fn details(summary: &Summary) -> String {
@@ -94,10 +94,10 @@ pub fn up_to_date_message(id: &str, summary: Option<&Summary>, has_checkpoints: 
 
 #[cfg(test)]
 mod tests {
-    use runner_store::manifest::RunStatus;
+    use runner_record::manifest::RunStatus;
 
     use super::*;
-    use runner_store::summary::Medians;
+    use runner_record::summary::Medians;
 
     fn summary() -> Summary {
         let eval = EvalLine {

@@ -12,11 +12,11 @@ use crate::cli::output::{print_result, print_to_stderr, table_width};
 use runner_lab::sweep::summary::PointCounts;
 use runner_lab::sweep::{BestPointCaveat, ResultsRow};
 use runner_lab::sweep_dir;
+use runner_record::RunLock;
 use runner_report::sweep_caveats::short_caveat;
 use runner_report::sweep_results::metric_text;
 use runner_report::table::{Align, Column, table_of_width};
 use runner_spec::format::{count, printable};
-use runner_store::RunLock;
 
 /// A sweep in the list.
 #[derive(Debug, Serialize)]

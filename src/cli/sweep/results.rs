@@ -12,8 +12,8 @@ use runner_lab::sweep::record::SweepRecord;
 use runner_lab::sweep::summary::SweepSummary;
 use runner_lab::sweep::{BestPointCaveat, Importance, ResultsRow, SweepResults};
 use runner_lab::sweep_dir;
+use runner_record::RecordError;
 use runner_report::sweep_results::SweepResultsText;
-use runner_store::StoreError;
 
 /// A sweep, read from its folder and the run directories of its points.
 pub(super) struct ReadSweep {
@@ -33,7 +33,7 @@ impl ReadSweep {
     }
 
     /// Reads the sweep in `path`.
-    pub(super) fn open(path: &Path) -> Result<Self, StoreError> {
+    pub(super) fn open(path: &Path) -> Result<Self, RecordError> {
         let record = sweep_dir::read_record(path)?;
         let progress = SweepProgress::read(&sweep_dir::runs_folder(path), &record);
         let summary = SweepSummary::new(path, &record, &progress);

@@ -10,9 +10,9 @@ use runner_files::FreedBytes;
 use runner_lab::remove;
 use runner_lab::remove_sweep::{self, SweepRuns};
 use runner_lab::sweep_dir;
+use runner_record::RunLock;
+use runner_record::files::file_name;
 use runner_spec::format::{bytes, counted, printable};
-use runner_store::RunLock;
-use runner_store::files::file_name;
 
 /// # Errors
 /// If there is no such sweep, a process runs it, nobody can confirm, or a file cannot be removed.

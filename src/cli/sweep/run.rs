@@ -19,11 +19,11 @@ use runner_files::{if_present, read_regular_text};
 use runner_lab::sweep::summary::SweepSummary;
 use runner_lab::sweep::{self, SweepSpec};
 use runner_lab::sweep_dir::{self, SweepDir};
+use runner_record::files::file_name;
 use runner_report::sweep_preview::SweepPreview;
 use runner_report::sweep_results::SweepResultsText;
 use runner_report::{OutputMode, Screen};
 use runner_spec::format::{counted, printable};
-use runner_store::files::file_name;
 
 /// # Errors
 /// If the file or the flags are wrong, with all mistakes of all points; or the machine refuses.

@@ -9,8 +9,8 @@ use super::results::ReadSweep;
 use crate::cli::exit::Exit;
 use crate::cli::output::{print_result, table_width};
 use runner_lab::sweep::{BestPointCaveat, SweepResults};
+use runner_record::RunLock;
 use runner_spec::format::{counted, printable};
-use runner_store::RunLock;
 
 /// The output of `--json`.
 #[derive(Debug, Serialize)]

@@ -175,7 +175,7 @@ fn read_record(input: &[u8]) {
     let path = RUN.join(FILES[usize::from(file)]);
     let before = fs::read(&path).ok();
     fs::write(&path, rest).expect("room in memory");
-    let listed = runner_store::catalog::describe(&RUN);
+    let listed = runner_record::catalog::describe(&RUN);
     drop(listed);
     let request = runner_report::html::ReportRequest { runs: vec![RUN.clone()], ..Default::default() };
     let _ = runner_report::html::read_page_data(&request);

@@ -4,13 +4,13 @@
 use std::path::Path;
 
 use runner_lab::stored_plan;
+use runner_record::checkpoint;
+use runner_record::run_dir::CHECKPOINTS;
 use runner_spec::data::DataFacts;
 use runner_spec::experiment::Experiment;
 use runner_spec::format::{count, counted};
 use runner_spec::plan::{Plan, Totals};
 use runner_spec::program::{DataPosition, LrSchedule, OptimizerSpec, Program, RowOrder, RowSequence};
-use runner_store::checkpoint;
-use runner_store::run_dir::CHECKPOINTS;
 
 use super::Cooldown;
 use crate::error::EngineError;

@@ -13,7 +13,7 @@ use super::protocol::{FromRank, RankStart, ToRank, describe_invalid_line, write_
 use super::system;
 use runner_files::{append_owned, create_owned_dir};
 use runner_machine::threads;
-use runner_store::run_dir::{RANKS, rank_log};
+use runner_record::run_dir::{RANKS, rank_log};
 
 /// The output of a rank: lines of its standard output, and the end of that.
 #[derive(Debug)]

@@ -25,13 +25,13 @@ use runner_comm::{Communicator, RunAbort};
 use runner_compute::state::TrainState;
 use runner_exec::{ExecError, parameter_layout, state_dtype};
 use runner_machine::host::peak_rss_bytes;
+use runner_record::run_dir::CHECKPOINTS;
 use runner_spec::event::{BestValidation, ObserveError};
 use runner_spec::experiment::Experiment;
 use runner_spec::format::json_bytes;
 use runner_spec::mesh::RankGroup;
 use runner_spec::program::Program;
 use runner_spec::topology::GroupId;
-use runner_store::run_dir::CHECKPOINTS;
 
 /// The time that a file of another machine may take to appear here.
 const FILE_TIMEOUT: Duration = Duration::from_secs(3);

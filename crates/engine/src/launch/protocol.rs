@@ -11,13 +11,13 @@ use super::faults::Faults;
 use crate::prepare::RankThreads;
 use runner_exec::RunControls;
 use runner_plan::topology::topology;
+use runner_record::PartRecord;
 use runner_spec::data::DataFacts;
 use runner_spec::event::{BestValidation, Event, TraceLine};
 use runner_spec::experiment::Experiment;
 use runner_spec::format::json_bytes;
 use runner_spec::program::Program;
 use runner_spec::topology::Topology;
-use runner_store::PartRecord;
 
 /// A message from the recorder to a rank.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -4,13 +4,14 @@ use std::path::Path;
 
 use super::protocol::{CheckpointPart, FromRank};
 use super::rank_training::RankTraining;
+use runner_checkpoint::state_bytes;
 use runner_comm::RankPhase;
 use runner_compute::observer::Observer;
 use runner_compute::state::TrainState;
 use runner_exec::tied_copy_entry;
+use runner_record::checkpoint::{part, pending_folder};
+use runner_record::{PartRecord, PartSpec, RecordError};
 use runner_spec::event::{Event, ObserveError, TraceLine};
-use runner_store::checkpoint::{part, pending_folder};
-use runner_store::{PartRecord, PartSpec, StoreError};
 
 /// A rank's connection to the recorder.
 pub(super) trait RecorderLink {
@@ -36,7 +37,7 @@ pub(super) struct RankObserver<'a, L> {
 impl<L> RankObserver<'_, L> {
     /// Writes this rank's part of the checkpoint. The first replica of each stage writes the parameters of the stage; a tied embedding
     /// belongs to the first stage.
-    fn write_part(&self, state: &TrainState) -> Result<Option<PartRecord>, StoreError> {
+    fn write_part(&self, state: &TrainState) -> Result<Option<PartRecord>, RecordError> {
         let RankTraining { program, faults, .. } = *self.training;
         if program.replica() > 0 {
             return Ok(None);
@@ -45,7 +46,7 @@ impl<L> RankObserver<'_, L> {
         let owned: Vec<usize> = (0..state.layout.entries.len()).filter(|index| Some(*index) != copy).collect();
         let spec = PartSpec { index: program.stage(), count: program.mesh.stages };
         let create = |path: &Path| faults.create(program.rank, state.step, path);
-        part::write(&pending_folder(self.checkpoints, state.step), spec, state, &owned, &create).map(Some)
+        part::write(&pending_folder(self.checkpoints, state.step), spec, &state_bytes(state), &owned, &create).map(Some)
     }
 }
 

@@ -22,8 +22,8 @@ use runner_compute::state::TrainState;
 use runner_exec::eval::EvalError;
 use runner_exec::{ExecError, Resources, TrainedRank};
 use runner_machine::host::peak_rss_bytes;
+use runner_record::run_dir::CHECKPOINTS;
 use runner_spec::topology::LocalRanks;
-use runner_store::run_dir::CHECKPOINTS;
 
 /// The arguments with which the process that starts a rank calls this program.
 #[derive(Debug, Clone)]

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use super::protocol::{CheckpointPart, FromRank, RankCompletion, ReportedFailure, ToRank};
 use runner_compute::observer::Observer;
+use runner_record::PartRecord;
 use runner_spec::event::{BestValidation, Event, ObserveError};
-use runner_store::PartRecord;
 
 /// Keeps the record of a run whose training state is in other processes.
 pub(crate) trait RecordRun: Observer + Send {

@@ -4,9 +4,9 @@ use std::path::Path;
 
 use runner_data::TextTokenizer;
 use runner_lab::stored_plan;
+use runner_record::run_dir::TOKENIZER;
 use runner_spec::data::DataFacts;
 use runner_spec::experiment::Experiment;
-use runner_store::run_dir::TOKENIZER;
 
 use crate::error::EngineError;
 

@@ -13,10 +13,10 @@ use runner_lab::sweep::record::{PlannedPoint, SweepRecord, SweepTasks};
 use runner_lab::sweep::summary::best_finished_point;
 use runner_lab::sweep::{ScheduleDecision, SegmentResult, TrainingSegment};
 use runner_lab::sweep_dir::{SweepDir, point_log};
+use runner_record::RunLock;
+use runner_record::manifest::RunStatus;
 use runner_spec::format::{duration, printable};
 use runner_spec::program::Device;
-use runner_store::RunLock;
-use runner_store::manifest::RunStatus;
 
 use super::event::{DriveProgress, RunningPoint, SweepEvent, SweepObserver, SweepOutcome};
 use super::open::SweepRequest;

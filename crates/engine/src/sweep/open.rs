@@ -9,7 +9,7 @@ use runner_lab::sweep::record::{SourceHash, SweepRecord};
 use runner_lab::sweep::{SweepSpec, describe_changes, expand};
 use runner_lab::sweep_dir;
 use runner_lab::sweep_dir::{SWEEPS, SweepDir, SweepFiles};
-use runner_store::{RunLock, StoreError};
+use runner_record::{RecordError, RunLock};
 
 use super::plan_points::{PlannedSweep, is_unchanged, load_points, plan_points};
 use super::point_problems::describe_points;
@@ -159,7 +159,7 @@ fn find_resumable(
     if is_spec_of(spec, &record) && !is_spec_of(&copy, &record) {
         let changes = describe_changes(&spec.text, &copy.text).join("; ");
         let message = format!("this file of the sweep was edited: {changes}");
-        let error = StoreError::damaged(&path.join(sweep_dir::SWEEP), message);
+        let error = RecordError::damaged(&path.join(sweep_dir::SWEEP), message);
         return Err(explain_damaged_copy(&error, &spec.path, id));
     }
     if request.dry_run {
@@ -190,7 +190,7 @@ fn is_spec_of(spec: &SweepSpec, record: &SweepRecord) -> bool {
 
 /// The refusal to resume the sweep `id` of the sweep file `file` without its copy of that file.
 #[must_use]
-pub fn explain_damaged_copy(error: &StoreError, file: &Path, id: &str) -> EngineError {
+pub fn explain_damaged_copy(error: &RecordError, file: &Path, id: &str) -> EngineError {
     EngineError::Request(format!(
         "sweep {id} cannot be resumed, because its copy of the sweep file cannot be used: {error}. If {} has not changed \
          since the sweep began, copy it there; otherwise start another sweep with --new, in which runs that are done are \
@@ -241,7 +241,7 @@ fn resume(
         observer.observe(&RunEvent::Warning(&text));
     }
     let opened = SweepDir::open(&path).map_err(|error| match error {
-        StoreError::Locked { id, holder } => EngineError::Request(format!(
+        RecordError::Locked { id, holder } => EngineError::Request(format!(
             "sweep {id} is being run by another process{holder}: runner sweep status {id} shows it"
         )),
         other => other.into(),

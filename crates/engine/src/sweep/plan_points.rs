@@ -16,6 +16,7 @@ use runner_lab::sweep::{
     AshaSettings, ExpandedPoint, Objective, ObjectiveMetric, SweepSpec, expand, load_options, rungs,
 };
 use runner_lab::sweep_dir::absolute_path;
+use runner_record::time;
 use runner_spec::cluster::ClusterFacts;
 use runner_spec::data::DataFacts;
 use runner_spec::diagnostic::ConfigError;
@@ -23,7 +24,6 @@ use runner_spec::experiment::Experiment;
 use runner_spec::forecast::ForecastBasis;
 use runner_spec::format::json_bytes;
 use runner_spec::program::{Device, EvalSpec};
-use runner_store::time;
 
 use super::axis_effects::{AxisEffect, find_effects, report_ineffective_axes, report_overridden};
 use super::open::SweepRequest;

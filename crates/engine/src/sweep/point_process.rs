@@ -16,9 +16,9 @@ use runner_files::append_owned;
 use runner_lab::sweep::record::{PlannedPoint, SweepRecord};
 use runner_lab::sweep_dir::{damaged_copy, point_file};
 use runner_machine::threads;
+use runner_record::metrics::TrainLine;
+use runner_record::{RecordError, time};
 use runner_spec::diagnostic::ConfigError;
-use runner_store::metrics::TrainLine;
-use runner_store::{StoreError, time};
 
 /// The variable that names the CUDA devices that a process sees.
 pub(super) const DEVICES: &str = "CUDA_VISIBLE_DEVICES";
@@ -165,7 +165,7 @@ pub fn point_arguments(
     runs: &Path,
     threads: usize,
     until: Option<u64>,
-) -> Result<Vec<OsString>, StoreError> {
+) -> Result<Vec<OsString>, RecordError> {
     let file = point_file(path, point.index);
     let options = LoadOptions { allows_absent_files: true, ..LoadOptions::default() };
     let loaded = runner_config::load(&file, &options).map_err(|mistakes| damaged_copy(&file, &mistakes))?;

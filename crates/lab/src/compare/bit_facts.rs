@@ -7,7 +7,7 @@ use runner_machine::doctor::{is_computing_variable, is_gpu_variable};
 use runner_machine::platform::{GpuLibraries, GpuModel, Platform};
 use runner_spec::format::{bytes, short_hash};
 
-use runner_store::manifest::Session;
+use runner_record::manifest::Session;
 
 /// One fact about sessions.
 #[derive(Debug, Clone, Copy)]

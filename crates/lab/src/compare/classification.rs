@@ -23,7 +23,7 @@ pub enum DifferenceClass {
     Mathematics,
 }
 
-runner_store::named_enum! {
+runner_record::named_enum! {
     /// A part of the mathematics that differs.
     pub enum MathematicsPart {
         Data = "data",

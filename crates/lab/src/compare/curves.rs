@@ -1,10 +1,10 @@
 //! Curves of runs: a metric over steps or tokens, smoothed, and thinned to what a picture can show.
 
 use super::run_record::RunRecord;
+use runner_record::MetricLine;
 use runner_spec::format::json_value;
-use runner_store::MetricLine;
 
-runner_store::named_enum! {
+runner_record::named_enum! {
     /// The metric of a curve, with its name in `metrics.jsonl`.
     pub enum CurveMetric {
         Loss = "loss",
@@ -20,7 +20,7 @@ runner_store::named_enum! {
     }
 }
 
-runner_store::named_enum! {
+runner_record::named_enum! {
     /// The horizontal axis of a curve.
     pub enum CurveAxis {
         Step = "step",

@@ -9,12 +9,12 @@ use super::bit_facts::BIT_FACTS;
 use super::plan_keys::differing_plan_keys;
 use crate::stored_plan;
 use runner_machine::host::Git;
+use runner_record::RecordError;
+use runner_record::manifest::{DataHashes, Manifest, Session};
+use runner_record::run_dir::{PLAN, RESOLVED};
 use runner_spec::data::DataPart;
 use runner_spec::format::{printable, short_hash};
 use runner_spec::plan::Plan;
-use runner_store::StoreError;
-use runner_store::manifest::{DataHashes, Manifest, Session};
-use runner_store::run_dir::{PLAN, RESOLVED};
 
 /// The result of one comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -58,7 +58,7 @@ impl Drift {
         new: &Plan,
         here: &Session,
         git: Option<&Git>,
-    ) -> Result<Self, StoreError> {
+    ) -> Result<Self, RecordError> {
         let mut plan = compare_plan(path, manifest)?;
         if plan.state == DriftState::Same && new.hash != manifest.plan_hash {
             plan.state = DriftState::Changed;
@@ -196,7 +196,7 @@ fn describe_by_steps(
 }
 
 /// Compares the plan of the run with the one that its `resolved.yaml` makes now.
-fn compare_plan(path: &Path, manifest: &Manifest) -> Result<DriftItem, StoreError> {
+fn compare_plan(path: &Path, manifest: &Manifest) -> Result<DriftItem, RecordError> {
     let rebuilt = stored_plan::compiled(path, &stored_plan::data_facts(path)?)?;
     let (was, is) = (short_hash(&manifest.plan_hash).to_owned(), short_hash(&rebuilt.hash).to_owned());
     let written = stored_plan::as_written(path);

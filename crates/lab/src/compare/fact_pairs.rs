@@ -9,10 +9,10 @@ use super::inherited_steps::InheritedSteps;
 use super::planned_experiment::PlannedExperiment;
 use runner_machine::doctor::is_shown_variable;
 use runner_machine::host::Git;
+use runner_record::manifest::{Manifest, Session};
 use runner_spec::data::DataFacts;
 use runner_spec::plan::Plan;
 use runner_spec::program::{BlockRange, Device};
-use runner_store::manifest::{Manifest, Session};
 
 /// One fact of both experiments, a number or a text; `None` if it is unknown or absent.
 #[derive(Debug, Clone, PartialEq, Serialize)]

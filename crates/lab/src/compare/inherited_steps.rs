@@ -2,8 +2,8 @@
 
 use super::planned_experiment::PlannedExperiment;
 use super::run_record::{plan_again, read_experiment_and_plan};
-use runner_store::manifest::{Manifest, RunOrigin};
-use runner_store::run_dir;
+use runner_record::manifest::{Manifest, RunOrigin};
+use runner_record::run_dir;
 use std::path::Path;
 
 /// The largest number of ancestors that are followed.

@@ -6,8 +6,8 @@ use serde::Serialize;
 
 use super::inherited_steps::MAX_ANCESTORS;
 use super::run_record::{RunFigures, RunRecord};
-use runner_store::metrics::TrainLine;
-use runner_store::run_dir;
+use runner_record::metrics::TrainLine;
+use runner_record::run_dir;
 
 /// Relative difference of losses beyond which they are more than rounding: f32 has seven digits, and sums in another order
 /// cost some of them.
@@ -149,9 +149,9 @@ fn for_each_common_step<'r>(
 mod tests {
     use super::*;
     use runner_plan::testing::{compiled, experiment};
-    use runner_store::MetricLine;
-    use runner_store::catalog::ListedStatus;
-    use runner_store::manifest::{ContinuedFrom, Manifest};
+    use runner_record::MetricLine;
+    use runner_record::catalog::ListedStatus;
+    use runner_record::manifest::{ContinuedFrom, Manifest};
 
     fn record(losses: &[f64]) -> RunRecord {
         let line = |(i, &loss): (usize, &f64)| {

@@ -9,16 +9,16 @@ use crate::stopped_points;
 use super::planned_experiment::{PlannedExperiment, cluster_of};
 use runner_config::LoadOptions;
 use runner_plan::PlanError;
+use runner_record::RecordError;
+use runner_record::catalog::ListedStatus;
+use runner_record::manifest::Manifest;
+use runner_record::metrics::{EvalLine, MetricLine, TrainLine};
+use runner_record::record_check::{for_each_checked_metric, warn_of_changed_descriptions};
+use runner_record::run_dir;
+use runner_record::summary::{Summary, median};
 use runner_spec::diagnostic::ConfigError;
 use runner_spec::experiment::Experiment;
 use runner_spec::plan::Plan;
-use runner_store::StoreError;
-use runner_store::catalog::ListedStatus;
-use runner_store::manifest::Manifest;
-use runner_store::metrics::{EvalLine, MetricLine, TrainLine};
-use runner_store::record_check::{for_each_checked_metric, warn_of_changed_descriptions};
-use runner_store::run_dir;
-use runner_store::summary::{Summary, median};
 
 /// The record of a run.
 #[derive(Debug, Clone)]
@@ -59,8 +59,8 @@ pub struct RunFigures {
 /// The experiment and the plan of the run in `path`.
 ///
 /// # Errors
-/// `StoreError` for the plan, `ConfigError` for `resolved.yaml`.
-pub fn read_experiment_and_plan(path: &Path) -> Result<(Experiment, Plan), RecordError> {
+/// `RecordError` for the plan, `ConfigError` for `resolved.yaml`.
+pub fn read_experiment_and_plan(path: &Path) -> Result<(Experiment, Plan), RunReadError> {
     let plan = crate::stored_plan::read(path)?;
     let options = LoadOptions { allows_absent_files: true, ..LoadOptions::default() };
     Ok((runner_config::load(&run_dir::resolved_file(path)?, &options)?.experiment, plan))
@@ -68,9 +68,9 @@ pub fn read_experiment_and_plan(path: &Path) -> Result<(Experiment, Plan), Recor
 
 /// The reason why a record cannot be read.
 #[derive(Debug, thiserror::Error)]
-pub enum RecordError {
+pub enum RunReadError {
     #[error("{0}")]
-    Store(#[from] StoreError),
+    Store(#[from] RecordError),
     #[error("{0}")]
     Config(#[from] ConfigError),
 }
@@ -88,7 +88,7 @@ impl RunRecord {
     ///
     /// # Errors
     /// If it cannot be read.
-    pub fn read(path: &Path) -> Result<Self, RecordError> {
+    pub fn read(path: &Path) -> Result<Self, RunReadError> {
         let manifest = run_dir::read_manifest(path)?;
         let status = stopped_points::describe(path).status;
         let (summary, unreadable) = match run_dir::read_summary(path) {

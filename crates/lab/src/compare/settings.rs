@@ -12,7 +12,7 @@ use runner_spec::experiment::Family;
 pub const CHOICES: [&str; 7] =
     ["data.layout", "data.tokenizer", "data.train", "data.validation", "model.init", "optimizer", "schedule.decay"];
 
-runner_store::named_enum! {
+runner_record::named_enum! {
     /// The part of an experiment that a key belongs to, in the order in which parts are shown.
     pub enum SettingGroup {
         Seed = "seed",

@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
+use runner_record::RecordError;
+use runner_record::lines::LineReader;
 use runner_spec::event::{TraceLine, TracedTensor};
-use runner_store::StoreError;
-use runner_store::lines::LineReader;
 
 /// Ranks write their lines independently, so lines of a step may follow lines of up to this many later steps.
 const MAX_STEPS_OUT_OF_ORDER: u64 = 2;
@@ -25,7 +25,7 @@ pub(super) struct TraceComparison {
 ///
 /// # Errors
 /// If a file cannot be read.
-pub(super) fn compare(a: &Path, b: &Path, from: u64, until: u64) -> Result<TraceComparison, StoreError> {
+pub(super) fn compare(a: &Path, b: &Path, from: u64, until: u64) -> Result<TraceComparison, RecordError> {
     let mut compared = TraceComparison { common: 0, begins: None, first: None };
     let (mut left, mut right) = (TraceSteps::open(a, from, until)?, TraceSteps::open(b, from, until)?);
     let (mut p, mut q) = (left.next_step()?, right.next_step()?);
@@ -75,12 +75,12 @@ struct TraceSteps {
 }
 
 impl TraceSteps {
-    fn open(path: &Path, from: u64, until: u64) -> Result<Self, StoreError> {
+    fn open(path: &Path, from: u64, until: u64) -> Result<Self, RecordError> {
         Ok(Self { lines: LineReader::open(path)?, from, until, begun: BTreeMap::new(), ended: false })
     }
 
     /// The lines of the next step that has some.
-    fn next_step(&mut self) -> Result<Option<(u64, Vec<TraceLine>)>, StoreError> {
+    fn next_step(&mut self) -> Result<Option<(u64, Vec<TraceLine>)>, RecordError> {
         while !self.ended && !self.has_whole_step() {
             let Some(bytes) = self.lines.next_line()? else {
                 self.ended = true;

@@ -8,15 +8,15 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::trace;
+use runner_record::RecordError;
+use runner_record::checkpoint::{self, StateHash};
+use runner_record::files::file_name;
+use runner_record::manifest::{Manifest, RunStatus};
+use runner_record::metrics::{EvalLine, MetricLine, TrainLine};
+use runner_record::record_check::{for_each_checked_metric, last_expected_step};
+use runner_record::run_dir::{self, CHECKPOINTS, METRICS, RESOLVED, TRACE};
+use runner_record::summary::Summary;
 use runner_spec::event::TracedTensor;
-use runner_store::StoreError;
-use runner_store::checkpoint::{self, StateHash};
-use runner_store::files::file_name;
-use runner_store::manifest::{Manifest, RunStatus};
-use runner_store::metrics::{EvalLine, MetricLine, TrainLine};
-use runner_store::record_check::{for_each_checked_metric, last_expected_step};
-use runner_store::run_dir::{self, CHECKPOINTS, METRICS, RESOLVED, TRACE};
-use runner_store::summary::Summary;
 
 /// The result of a comparison.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -137,10 +137,10 @@ impl OriginalRun {
     ///
     /// # Errors
     /// If its record is missing or cannot be read.
-    pub fn read(path: &Path, manifest: &Manifest, summary: Option<Summary>) -> Result<Self, StoreError> {
+    pub fn read(path: &Path, manifest: &Manifest, summary: Option<Summary>) -> Result<Self, RecordError> {
         let metrics = path.join(METRICS);
         fs::metadata(&metrics).map_err(|error| match error.kind() {
-            ErrorKind::NotFound => StoreError::damaged(
+            ErrorKind::NotFound => RecordError::damaged(
                 &metrics,
                 format!(
                     "the losses of the run are missing, and a reproduction is compared with them: restore the file from a copy, or train \
@@ -148,7 +148,7 @@ impl OriginalRun {
                     path.join(RESOLVED).display()
                 ),
             ),
-            _ => StoreError::io("reading", &metrics)(error),
+            _ => RecordError::io("reading", &metrics)(error),
         })?;
         let folder = path.join(CHECKPOINTS);
         let saved = checkpoint::saved_steps(&folder)?;
@@ -182,7 +182,7 @@ pub fn compare(
     copy: &Path,
     of_copy: &Manifest,
     tolerance: f64,
-) -> Result<ReproductionVerdict, StoreError> {
+) -> Result<ReproductionVerdict, RecordError> {
     let (from, until) = (original.from, original.last_step.max(original.from));
     let summary = run_dir::read_summary(copy)?;
     let (record, damage) = RecordedMetrics::read(copy, of_copy, summary.as_ref(), until)?;
@@ -250,7 +250,7 @@ impl RecordedMetrics {
         manifest: &Manifest,
         summary: Option<&Summary>,
         until: u64,
-    ) -> Result<(Self, Option<String>), StoreError> {
+    ) -> Result<(Self, Option<String>), RecordError> {
         let from = manifest.continued_from.as_ref().map_or(0, |began| began.step);
         let mut record = Self::default();
         let damage = for_each_checked_metric(run, manifest, summary, &mut |line| match line {
@@ -367,7 +367,7 @@ fn compare_weights(
 }
 
 /// The first tensor that differs in the checkpoint of `step`; `None` also if the original's is gone by now.
-fn checkpoint_difference(original: &Path, copy: &Path, step: u64) -> Result<Option<FirstDifferingTensor>, StoreError> {
+fn checkpoint_difference(original: &Path, copy: &Path, step: u64) -> Result<Option<FirstDifferingTensor>, RecordError> {
     let (a, b) = (original.join(CHECKPOINTS), copy.join(CHECKPOINTS));
     if checkpoint::recorded_hash(&a, step).is_none() {
         return Ok(None);

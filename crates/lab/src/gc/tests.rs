@@ -3,12 +3,12 @@
 use super::*;
 use crate::remove;
 use crate::remove::descendants;
-use runner_compute::testing::random_state;
 use runner_plan::testing::{compiled, experiment};
-use runner_store::checkpoint::Checkpoints;
-use runner_store::lock::{NO_LOCKS, RunLock};
-use runner_store::manifest::{ContinuedFrom, Manifest, RunStatus, SweepPoint};
-use runner_store::run_dir::{MANIFEST, METRICS, RunDir, RunFiles};
+use runner_record::checkpoint::Checkpoints;
+use runner_record::lock::{NO_LOCKS, RunLock};
+use runner_record::manifest::{ContinuedFrom, Manifest, RunStatus, SweepPoint};
+use runner_record::run_dir::{MANIFEST, METRICS, RunDir, RunFiles};
+use runner_record::testing::save_checkpoint;
 
 /// A run with checkpoints after steps 1 to 5, the second the best; it ended long ago.
 fn run(root: &Path, name: &str, change: impl FnOnce(&mut Manifest)) -> PathBuf {
@@ -24,7 +24,7 @@ fn run(root: &Path, name: &str, change: impl FnOnce(&mut Manifest)) -> PathBuf {
     let path = run.path().to_owned();
     let checkpoints = Checkpoints::open(&path.join(CHECKPOINTS), &plan.hash, 9).unwrap();
     for step in 1..=5 {
-        checkpoints.save(&random_state(step, 2), Some(if step == 2 { 1.0 } else { 2.0 })).unwrap();
+        save_checkpoint(&checkpoints, &plan, step, 0.0, Some(if step == 2 { 1.0 } else { 2.0 }));
     }
     let mut manifest = run.manifest().clone();
     manifest.status = RunStatus::Done;
@@ -80,7 +80,7 @@ fn checkpoints_are_read_once_unless_others_were_saved_meanwhile() {
     assert_eq!(found.unneeded.len(), 6);
     flip(&first, 5);
     let checkpoints = Checkpoints::open(&second.join(CHECKPOINTS), "abc", 9).unwrap();
-    checkpoints.save(&random_state(6, 2), None).unwrap();
+    save_checkpoint(&checkpoints, &compiled(&experiment()), 6, 0.0, None);
     free(root.path(), &found, None).unwrap();
     assert_eq!(checkpoint::saved_steps(&first.join(CHECKPOINTS)).unwrap(), [2, 5]);
     assert_eq!(checkpoint::saved_steps(&second.join(CHECKPOINTS)).unwrap(), [1, 2, 3, 4, 5, 6]);
@@ -285,7 +285,7 @@ fn runs_are_removed_whole_and_nothing_else_is() {
         assert!(error.is_request(), "{}: {error}", path.display());
     }
     let lock = RunLock::take(&first).unwrap();
-    assert!(matches!(remove::remove(root.path(), &first), Err(StoreError::Locked { .. })));
+    assert!(matches!(remove::remove(root.path(), &first), Err(RecordError::Locked { .. })));
     drop(lock);
     let all = catalog::list(root.path()).unwrap();
     assert_eq!(descendants(&all, &id(&first)).iter().map(|r| &r.id).collect::<Vec<_>>(), [&id(&second)]);

@@ -8,15 +8,15 @@ use super::spec::{MeasurementChoice, Objective, ObjectiveMetric};
 use crate::compare::comparability::MeasurementBasis;
 use crate::stored_plan;
 use crate::sweep_dir::{self, SWEEPS};
+use runner_record::checkpoint;
+use runner_record::lock::RunLock;
+use runner_record::manifest::{Manifest, RunStatus};
+use runner_record::metrics::MetricLine;
+use runner_record::record_check::for_each_checked_metric;
+use runner_record::run_dir;
+use runner_record::run_dir::{CHECKPOINTS, METRICS, RunsSnapshot};
+use runner_record::summary::{Summary, median};
 use runner_spec::program::{Instruction, Periodic};
-use runner_store::checkpoint;
-use runner_store::lock::RunLock;
-use runner_store::manifest::{Manifest, RunStatus};
-use runner_store::metrics::MetricLine;
-use runner_store::record_check::for_each_checked_metric;
-use runner_store::run_dir;
-use runner_store::run_dir::{CHECKPOINTS, METRICS, RunsSnapshot};
-use runner_store::summary::{Summary, median};
 
 /// The progress of all points of a sweep.
 #[derive(Debug, Default)]
@@ -353,7 +353,7 @@ impl MetricSeries {
 mod tests {
     use super::super::spec::Goal;
     use super::*;
-    use runner_store::metrics::for_each_metric;
+    use runner_record::metrics::for_each_metric;
 
     fn progress(status: RunStatus, objective: Objective, text: &str, rungs: &[u64]) -> PointProgress {
         let dir = tempfile::tempdir().unwrap();

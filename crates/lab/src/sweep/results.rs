@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::point::{PointValues, ordered, value_text};
 use super::spec::Objective;
 
-runner_store::named_enum! {
+runner_record::named_enum! {
     /// The status of a point.
     pub enum PointStatus {
         /// The point has no run, and never had one.

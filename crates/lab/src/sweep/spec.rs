@@ -181,7 +181,7 @@ pub struct Objective {
     pub at: MeasurementChoice,
 }
 
-runner_store::named_enum! {
+runner_record::named_enum! {
     /// The metric that points are compared by.
     pub enum ObjectiveMetric {
         ValLoss = "val_loss",
@@ -228,7 +228,7 @@ impl ObjectiveMetric {
     }
 }
 
-runner_store::named_enum! {
+runner_record::named_enum! {
     pub enum Goal {
         Minimize = "minimize",
         Maximize = "maximize",
@@ -251,7 +251,7 @@ impl Goal {
     }
 }
 
-runner_store::named_enum! {
+runner_record::named_enum! {
     /// The measurement of a run that counts.
     pub enum MeasurementChoice {
         /// The measurement after the last step.

@@ -13,7 +13,7 @@ use super::results::{PointStatus, ResultsRow, SweepResults};
 use super::schedule::SegmentResult;
 use crate::compare::comparability::find_incomparable;
 use crate::sweep_dir;
-use runner_store::manifest::RunStatus;
+use runner_record::manifest::RunStatus;
 
 /// The results of a sweep so far.
 #[derive(Debug)]

@@ -2,8 +2,8 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
 
 use runner_plan::testing::{compiled, experiment};
-use runner_store::run_dir::MANIFEST;
-use runner_store::timed_metrics::fixtures::{run, train};
+use runner_record::run_dir::MANIFEST;
+use runner_record::timed_metrics::fixtures::{run, train};
 
 use super::*;
 use crate::test_server::TestServer;

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::error::ExportError;
 use super::new_file::write_new_file;
-use runner_store::timed_metrics::{FLOATS, INTEGERS, TimedLine, TimedRecord};
+use runner_record::timed_metrics::{FLOATS, INTEGERS, TimedLine, TimedRecord};
 
 /// Writes `runs` to the new file `path`. Returns the rows and the bytes of the file.
 ///
@@ -35,7 +35,7 @@ pub fn export_csv(runs: &[TimedRecord], path: &Path, force: bool) -> Result<(u64
 #[cfg(test)]
 mod tests {
     use runner_plan::testing::{compiled, experiment};
-    use runner_store::timed_metrics::fixtures::{eval, run, train};
+    use runner_record::timed_metrics::fixtures::{eval, run, train};
 
     use super::*;
 

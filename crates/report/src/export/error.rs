@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use runner_files::explain_io_error;
-use runner_store::StoreError;
+use runner_record::RecordError;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ExportError {
@@ -13,7 +13,7 @@ pub enum ExportError {
     #[error("writing {}: {}", path.display(), explain_io_error(source))]
     Io { path: PathBuf, source: io::Error },
     #[error(transparent)]
-    Store(#[from] StoreError),
+    Store(#[from] RecordError),
 }
 
 impl ExportError {

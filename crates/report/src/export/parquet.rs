@@ -14,7 +14,7 @@ use parquet::schema::parser::parse_message_type;
 
 use super::error::ExportError;
 use super::new_file::write_new_file;
-use runner_store::timed_metrics::{FLOATS, INTEGERS, TimedLine, TimedRecord};
+use runner_record::timed_metrics::{FLOATS, INTEGERS, TimedLine, TimedRecord};
 
 const ROWS_PER_GROUP: usize = 1 << 15;
 
@@ -118,7 +118,7 @@ mod tests {
     use parquet::record::RowAccessor as _;
 
     use runner_plan::testing::{compiled, experiment};
-    use runner_store::timed_metrics::fixtures::{eval, run, train};
+    use runner_record::timed_metrics::fixtures::{eval, run, train};
 
     use super::*;
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::error::ExportError;
 use super::new_file::write_new_file;
-use runner_store::timed_metrics::{EventFileWriter, TimedRecord, event_file_name};
+use runner_record::timed_metrics::{EventFileWriter, TimedRecord, event_file_name};
 
 /// Writes `run` to an event file in the folder `dir/ID`. Returns the file, its events and its bytes. The file's name depends on
 /// the run alone, so that another export replaces it. The file has the experiment's text: that of a private run is private.
@@ -32,7 +32,7 @@ pub fn export_tensorboard(run: &TimedRecord, dir: &Path, force: bool) -> Result<
 #[cfg(test)]
 mod tests {
     use runner_plan::testing::{compiled, experiment};
-    use runner_store::timed_metrics::fixtures::{run, train};
+    use runner_record::timed_metrics::fixtures::{run, train};
 
     use super::*;
 

@@ -6,8 +6,8 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::data::if_present;
-use runner_store::checkpoint;
-use runner_store::files::read_sealed_json;
+use runner_record::checkpoint;
+use runner_record::files::read_sealed_json;
 
 /// Checkpoints that are listed at most.
 const MAX_CHECKPOINTS: usize = 200;

@@ -6,11 +6,11 @@ use std::path::Path;
 use serde::Serialize;
 
 use super::thin::{Series, mean, rounded, thin};
-use runner_store::StoreError;
-use runner_store::manifest::Manifest;
-use runner_store::metrics::{EvalLine, MetricLine, TrainLine};
-use runner_store::record_check::for_each_checked_metric;
-use runner_store::summary::{Summary, median};
+use runner_record::RecordError;
+use runner_record::manifest::Manifest;
+use runner_record::metrics::{EvalLine, MetricLine, TrainLine};
+use runner_record::record_check::for_each_checked_metric;
+use runner_record::summary::{Summary, median};
 
 /// Points of the table that converts a step to tokens and seconds.
 const AXIS_POINTS: usize = 400;
@@ -100,7 +100,7 @@ pub(super) fn read_curves(
     summary: Option<&Summary>,
     max_points: usize,
     problems: &mut Vec<String>,
-) -> Result<Curves, StoreError> {
+) -> Result<Curves, RecordError> {
     let (mut train, mut evals) = (Vec::new(), Vec::new());
     let problem = for_each_checked_metric(run, manifest, summary, &mut |line| match line {
         MetricLine::Train(line) => train.push(line),

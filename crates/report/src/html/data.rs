@@ -21,16 +21,16 @@ use super::settings::{DifferingSetting, setting_differences};
 use super::sweep::{self, SweepTable};
 use runner_lab::compare::comparability::{MeasuredQuantity, MeasurementBasis, find_incomparable, group_by_reason};
 use runner_lab::stopped_points;
+use runner_record::catalog::ListedStatus;
+use runner_record::files::{self, read_small};
+use runner_record::lock::RunLock;
+use runner_record::manifest::{Manifest, RunStatus};
+use runner_record::record_check::warn_of_changed_descriptions;
+use runner_record::run_dir::{self, CHECKPOINTS, MANIFEST, METRICS, PLAN, RESOLVED, SAMPLES, SUMMARY};
+use runner_record::summary::Summary;
+use runner_record::{RecordError, time, timeline};
 use runner_spec::forecast::Forecast;
 use runner_spec::plan::Plan;
-use runner_store::catalog::ListedStatus;
-use runner_store::files::{self, read_small};
-use runner_store::lock::RunLock;
-use runner_store::manifest::{Manifest, RunStatus};
-use runner_store::record_check::warn_of_changed_descriptions;
-use runner_store::run_dir::{self, CHECKPOINTS, MANIFEST, METRICS, PLAN, RESOLVED, SAMPLES, SUMMARY};
-use runner_store::summary::Summary;
-use runner_store::{StoreError, time, timeline};
 
 /// Version of the data: a served page reloads itself when it changes.
 const FORMAT: u32 = 1;
@@ -146,7 +146,7 @@ fn or_problem<T: Default>(result: Result<T, impl Display>, problems: &mut Vec<St
 }
 
 /// The content of a file; `None` if there is no file, or if it cannot be read, which goes to `problems`.
-pub(super) fn if_present<T>(content: Result<T, StoreError>, problems: &mut Vec<String>) -> Option<T> {
+pub(super) fn if_present<T>(content: Result<T, RecordError>, problems: &mut Vec<String>) -> Option<T> {
     or_problem(files::if_present(content), problems)
 }
 
@@ -249,7 +249,7 @@ impl RunReader {
     }
 
     /// The plan of the run in `path`. The file is read again if it changed.
-    fn read_plan(&mut self, path: &Path) -> Result<Arc<PlannedRun>, StoreError> {
+    fn read_plan(&mut self, path: &Path) -> Result<Arc<PlannedRun>, RecordError> {
         let stamp = file_stamp(&path.join(PLAN));
         if let Some((known, planned)) = self.plans.get(path)
             && *known == stamp
@@ -311,8 +311,8 @@ fn default_title(runs: &[RunData], sweep: Option<&SweepTable>) -> String {
 mod tests {
     use super::*;
     use runner_plan::testing::{compiled, experiment};
-    use runner_store::checkpoint::dir_name;
-    use runner_store::run_dir::{RunDir, RunFiles};
+    use runner_record::checkpoint::dir_name;
+    use runner_record::run_dir::{RunDir, RunFiles};
 
     fn create(root: &Path) -> RunDir {
         let plan = compiled(&experiment());

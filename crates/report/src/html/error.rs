@@ -1,11 +1,11 @@
 //! Errors of making or serving a report.
 
-use runner_store::StoreError;
+use runner_record::RecordError;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ReportError {
     #[error(transparent)]
-    Store(#[from] StoreError),
+    Store(#[from] RecordError),
     #[error("the page's template: {0}")]
     Template(#[from] minijinja::Error),
     #[error("the page's data: {0}")]

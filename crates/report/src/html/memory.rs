@@ -2,10 +2,10 @@
 
 use serde::Serialize;
 
+use runner_record::summary::Summary;
 use runner_spec::event::WatchedMemory as MeasuredMemory;
 use runner_spec::experiment::ParallelMode;
 use runner_spec::plan::{MemoryEstimate, Plan, RankPlan};
-use runner_store::summary::Summary;
 
 /// Ranks that are shown at most.
 const MAX_RANKS: usize = 64;

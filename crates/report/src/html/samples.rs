@@ -5,9 +5,9 @@ use std::path::Path;
 
 use serde::Serialize;
 
+use runner_record::RecordError;
+use runner_record::lines::{describe_damaged_lines, for_each_record};
 use runner_spec::event::SampleText;
-use runner_store::StoreError;
-use runner_store::lines::{describe_damaged_lines, for_each_record};
 
 /// Steps that are shown at most; of more, some are left out, but not the first and the last.
 const MAX_STEPS: usize = 40;
@@ -27,7 +27,7 @@ pub(super) struct Samples {
 ///
 /// # Errors
 /// If the file cannot be read.
-pub(super) fn read_samples(path: &Path, problems: &mut Vec<String>) -> Result<Samples, StoreError> {
+pub(super) fn read_samples(path: &Path, problems: &mut Vec<String>) -> Result<Samples, RecordError> {
     // Two passes: most texts of a long run are not shown, and all of them need not fit in memory together.
     let mut steps = BTreeSet::new();
     let read = for_each_record(path, &mut |sample: SampleText| {

@@ -3,9 +3,10 @@
 use std::fmt::Write as _;
 
 use super::*;
-use runner_compute::testing::{random_state, values, with_buffer};
-use runner_store::checkpoint::Checkpoints;
-use runner_store::manifest::ContinuedFrom;
+use runner_plan::testing::{compiled, experiment};
+use runner_record::checkpoint::Checkpoints;
+use runner_record::manifest::ContinuedFrom;
+use runner_record::testing::save_checkpoint;
 
 /// A run directory with these losses, and checkpoints of step 2 and of the last step whose first weight is off by `weight`.
 fn run(losses: &[f64], weight: f32) -> tempfile::TempDir {
@@ -16,12 +17,10 @@ fn run(losses: &[f64], weight: f32) -> tempfile::TempDir {
             writeln!(text, "{{\"kind\":\"train\",\"step\":{step},\"loss\":{loss:?},\"grad_norm\":1.0,\"tokens\":8}}");
     }
     fs::write(dir.path().join(METRICS), text).unwrap();
+    let plan = compiled(&experiment());
     let checkpoints = Checkpoints::open(&dir.path().join(CHECKPOINTS), "abc", 9).unwrap();
     for step in [2, losses.len() as u64].into_iter().filter(|step| *step <= losses.len() as u64) {
-        let state = random_state(step, 2);
-        let mut numbers: Vec<f32> = values(&state).into_iter().map(f32::from_bits).collect();
-        numbers[0] += weight;
-        checkpoints.save(&with_buffer(&state, numbers), None).unwrap();
+        save_checkpoint(&checkpoints, &plan, step, weight, None);
     }
     dir
 }

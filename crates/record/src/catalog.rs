@@ -1,0 +1,465 @@
+//! Lists the runs in a folder, and finds one by name, without changing anything.
+//!
+//! There is no index: the list is read from each run's own small files, so no two processes can disagree about it. For a run
+//! that has ended these are the manifest and the summary; for one that trains, the manifest and the end of its metrics.
+
+use std::collections::HashSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use rayon::prelude::*;
+use serde::{Serialize, Serializer};
+
+use super::ancestry::parent;
+use super::checkpoint;
+use super::error::RecordError;
+use super::files::file_name;
+use super::lock::RunLock;
+use super::manifest::{ContinuedFrom, Manifest, RunOrigin, RunStatus, SweepPoint};
+use super::metrics_tail::{MetricsTail, has_first_and_last_step};
+use super::record_check::last_expected_step;
+use super::run_dir::{self, CHECKPOINTS, MANIFEST, METRICS};
+use super::summary::Summary;
+use super::tags;
+use runner_files::if_present;
+use runner_machine::threads::start_global_pool;
+
+/// The folder among the runs that holds sweeps. It is not a run.
+pub const SWEEPS: &str = "sweeps";
+/// The record in the folder of a sweep.
+pub const SWEEP_RECORD: &str = "sweep.json";
+/// The sweep file as given, in the folder of a sweep.
+pub const SWEEP_FILE: &str = "sweep.yaml";
+/// The script of the newest array of jobs that was submitted for a sweep.
+pub const SWEEP_SCRIPT: &str = "slurm.sh";
+/// The folder in that of a sweep with the resolved experiments of the points, and their logs.
+pub const SWEEP_POINTS: &str = "points";
+
+crate::named_enum! {
+    /// The status of a run in the list. Unlike the recorded status, it knows whether a process works on the run.
+    #[derive(Default)]
+    pub enum ListedStatus {
+        Running = "running",
+        Done = "done",
+        /// Stopped on request or killed: `runner apply` resumes it.
+        Interrupted = "interrupted",
+        /// A point of a finished sweep that early stopping ended. This crate does not read sweeps, so its caller sets this status.
+        Stopped = "stopped",
+        Failed = "failed",
+        /// The folder cannot be read as a run.
+        #[default]
+        Broken = "broken",
+    }
+}
+
+impl ListedStatus {
+    /// The status in the words of the list: those of [`Self::name`], except `stopped early`.
+    #[must_use]
+    pub fn description(self) -> &'static str {
+        if self == Self::Stopped { "stopped early" } else { self.name() }
+    }
+}
+
+/// A run in the list.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct ListedRun {
+    pub id: String,
+    /// The name of the experiment.
+    pub name: Option<String>,
+    #[serde(serialize_with = "serialize_path")]
+    pub path: PathBuf,
+    pub status: ListedStatus,
+    /// Optimizer steps that are done, and those that are planned.
+    pub step: u64,
+    pub steps: u64,
+    /// True if the metrics of a run that no process works on lack steps: if they are shorter than when the run ended, or lack the first step
+    /// or the last one. Their content is not read.
+    pub lost_steps: bool,
+    /// True if the metrics of a run that has ended are longer than when it ended.
+    pub changed_metrics: bool,
+    /// Valid tokens seen, and seconds of training, from the summary.
+    pub tokens: Option<u64>,
+    pub seconds: Option<f64>,
+    pub loss: Option<f64>,
+    /// The loss of the last evaluation, and the lowest one from the summary.
+    pub val_loss: Option<f64>,
+    pub best_val_loss: Option<f64>,
+    /// The loss of the last evaluation in bits per byte of text.
+    pub val_bits_per_byte: Option<f64>,
+    /// Median over the steps of the run; over the latest steps of a run that trains or was killed.
+    pub tokens_per_second: Option<f64>,
+    pub started: Option<String>,
+    pub ended: Option<String>,
+    pub tags: Vec<String>,
+    pub sweep: Option<SweepPoint>,
+    pub continued_from: Option<ContinuedFrom>,
+    pub origin: Option<RunOrigin>,
+    /// Why it failed or is broken.
+    pub error: Option<String>,
+}
+
+/// Lists the runs in `root`, oldest first, broken ones last. A missing folder has none.
+///
+/// # Errors
+/// If the folder cannot be read.
+pub fn list(root: &Path) -> Result<Vec<ListedRun>, RecordError> {
+    start_global_pool().map_err(RecordError::Threads)?;
+    let mut runs: Vec<ListedRun> = run_folders(root)?.par_iter().map(|path| describe(path)).collect();
+    runs.sort_by(|a, b| {
+        let key = |r: &ListedRun| (r.started.is_none(), r.started.clone(), r.id.clone());
+        key(a).cmp(&key(b))
+    });
+    Ok(runs)
+}
+
+/// Describes the run in `path` for the list.
+pub fn describe(path: &Path) -> ListedRun {
+    let mut listed = ListedRun { id: file_name(path), path: path.to_owned(), ..ListedRun::default() };
+    let manifest = match run_dir::read_manifest(path) {
+        Ok(manifest) => manifest,
+        Err(error) => {
+            listed.error = Some(error.to_string());
+            return listed;
+        }
+    };
+    listed.status = match manifest.status {
+        RunStatus::Done => ListedStatus::Done,
+        RunStatus::Failed => ListedStatus::Failed,
+        RunStatus::Running if RunLock::is_held(path) => ListedStatus::Running,
+        RunStatus::Running | RunStatus::Interrupted => ListedStatus::Interrupted,
+    };
+    // Without a readable summary, the metrics give the same numbers.
+    let summary = run_dir::read_summary(path).ok().flatten();
+    match summary.filter(|summary| summary.is_current(manifest.status)) {
+        Some(summary) => listed.add_summary(summary),
+        None => listed.add_metrics(&manifest),
+    }
+    listed.name = Some(manifest.name);
+    listed.error = manifest.error;
+    listed.steps = manifest.steps;
+    (listed.started, listed.ended) = (Some(manifest.started), manifest.ended);
+    (listed.sweep, listed.continued_from, listed.origin) = (manifest.sweep, manifest.continued_from, manifest.origin);
+    // A run with unreadable tags is not broken: `runner runs tag` reports what is wrong with them.
+    listed.tags = tags::read(path).unwrap_or_default();
+    listed
+}
+
+impl ListedRun {
+    fn add_summary(&mut self, summary: Summary) {
+        self.step = summary.steps;
+        (self.tokens, self.seconds) = (Some(summary.tokens), Some(summary.wall_seconds));
+        self.loss = summary.final_train_loss;
+        self.val_bits_per_byte = summary.last_eval.as_ref().and_then(|e| e.val_bits_per_byte);
+        self.val_loss = summary.last_eval.and_then(|e| e.val_loss);
+        self.best_val_loss = summary.best_eval.and_then(|e| e.val_loss);
+        self.tokens_per_second = summary.medians.tokens_per_second;
+        let metrics = self.path.join(METRICS);
+        match summary.metrics {
+            Some(written) => {
+                let bytes = fs::metadata(&metrics).map_or(0, |metadata| metadata.len());
+                (self.lost_steps, self.changed_metrics) = (bytes < written.bytes, bytes > written.bytes);
+            }
+            None => self.lost_steps = !has_first_and_last_step(&metrics, summary.steps),
+        }
+    }
+
+    /// Adds what the metrics say of a run without a current summary.
+    fn add_metrics(&mut self, manifest: &Manifest) {
+        // Before the metrics: a run that trains writes them first.
+        let saved = checkpoint::newest_step(&self.path.join(CHECKPOINTS));
+        let metrics = self.path.join(METRICS);
+        let tail = MetricsTail::read(&metrics);
+        if self.status != ListedStatus::Running {
+            let last = last_expected_step(manifest, None, saved, tail.train.as_ref().map(|train| train.step));
+            self.lost_steps = !has_first_and_last_step(&metrics, last);
+        }
+        if let Some(train) = &tail.train {
+            (self.step, self.loss) = (train.step, train.loss);
+        }
+        self.val_bits_per_byte = tail.eval.as_ref().and_then(|e| e.val_bits_per_byte);
+        self.val_loss = tail.eval.and_then(|e| e.val_loss);
+        self.tokens_per_second = tail.tokens_per_second;
+    }
+}
+
+/// Serializes `path` as text. A path that is not UTF-8 must not fail the whole list.
+fn serialize_path<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&path.to_string_lossy())
+}
+
+/// The folders in `root` that are or were meant to be runs, by name.
+fn run_folders(root: &Path) -> Result<Vec<PathBuf>, RecordError> {
+    let entries = fs::read_dir(root).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    let entries = if_present(entries).map_err(RecordError::io("reading", root))?;
+    let mut out: Vec<PathBuf> = entries
+        .into_iter()
+        .flatten()
+        .filter(|e| {
+            let name = e.file_name();
+            !name.to_string_lossy().starts_with('.') && name != SWEEPS
+        })
+        // A directory entry knows its type; only links have to be followed.
+        .filter(|e| e.file_type().is_ok_and(|kind| kind.is_dir() || kind.is_symlink() && e.path().is_dir()))
+        .map(|e| e.path())
+        .collect();
+    out.sort();
+    Ok(out)
+}
+
+/// Finds the run that `wanted` names: by its id in `root`, a folder, the name of its experiment, or the unique beginning of an id. A run
+/// is preferred to its reproductions, whose ids begin alike. A run of this name is preferred to points of a sweep, which have the name of
+/// the sweep's base, and to runs whose names only begin with it.
+///
+/// # Errors
+/// `NoSuchRun`, `NotARun` for a path of something else, `Ambiguous` with the candidates, or a folder that cannot be read.
+pub fn resolve(root: &Path, wanted: &str) -> Result<PathBuf, RecordError> {
+    let as_path = Path::new(wanted);
+    let named = as_path.components().count() == 1 && !wanted.starts_with('.') && !wanted.ends_with('/');
+    if !named || wanted.is_empty() {
+        if as_path.join(MANIFEST).is_file() {
+            return Ok(as_path.to_owned());
+        }
+        let message = describe_other_path(as_path).unwrap_or_else(|| "there is no such folder".to_owned());
+        return Err(RecordError::NotARun { wanted: wanted.to_owned(), message });
+    }
+    let all = run_folders(root)?;
+    if let Some(path) = all.iter().find(|path| file_name(path) == wanted) {
+        return Ok(path.clone());
+    }
+    let mut matching: Vec<&PathBuf> = all.iter().filter(|path| file_name(path).starts_with(wanted)).collect();
+    let mut manifests: Vec<Option<Manifest>> = Vec::new();
+    if matching.len() > 1 {
+        let mut found: Vec<_> = matching.into_iter().map(|path| (path, run_dir::read_manifest(path).ok())).collect();
+        prefer_runs(&mut found, wanted);
+        (matching, manifests) = found.into_iter().unzip();
+    }
+    match matching.as_slice() {
+        [one] => Ok((*one).clone()),
+        [] if as_path.join(MANIFEST).is_file() => Ok(as_path.to_owned()),
+        [] => {
+            if let Some(message) =
+                [root.join(SWEEPS).join(wanted), as_path.to_owned()].iter().find_map(|path| describe_other_path(path))
+            {
+                return Err(RecordError::NotARun { wanted: wanted.to_owned(), message });
+            }
+            let ids: Vec<String> = all.iter().map(|path| file_name(path)).collect();
+            Err(RecordError::NoSuchRun {
+                wanted: wanted.to_owned(),
+                root: root.to_owned(),
+                known: describe_alternatives(wanted, &ids),
+            })
+        }
+        many => {
+            let candidates =
+                many.iter().zip(&manifests).map(|(path, manifest)| describe_candidate(path, manifest.as_ref()));
+            Err(RecordError::Ambiguous { wanted: wanted.to_owned(), candidates: candidates.collect() })
+        }
+    }
+}
+
+/// Removes from `found`, whose ids begin with `wanted`, the runs to which others are preferred. Runs of an experiment whose whole name is
+/// `wanted` are preferred to others, among them runs that are not points of a sweep, and runs to their reproductions.
+fn prefer_runs(found: &mut Vec<(&PathBuf, Option<Manifest>)>, wanted: &str) {
+    let has_name = |manifest: &Option<Manifest>| manifest.as_ref().is_some_and(|manifest| manifest.name == wanted);
+    let is_no_point = |manifest: &Option<Manifest>| manifest.as_ref().is_some_and(|manifest| manifest.sweep.is_none());
+    if found.iter().any(|(_, manifest)| has_name(manifest)) {
+        found.retain(|(_, manifest)| has_name(manifest));
+        if found.iter().any(|(_, manifest)| is_no_point(manifest)) {
+            found.retain(|(_, manifest)| is_no_point(manifest));
+        }
+    }
+    let ids: Vec<String> = found.iter().map(|(path, _)| file_name(path)).collect();
+    found.retain(|(_, manifest)| match manifest.as_ref().and_then(|manifest| manifest.origin.as_ref()) {
+        Some(RunOrigin::Reproduction { id, .. }) => !ids.contains(id),
+        _ => true,
+    });
+}
+
+/// Describes `path`, which is not a run, and says what to name instead; `None` if it does not exist.
+fn describe_other_path(path: &Path) -> Option<String> {
+    path.symlink_metadata().ok()?;
+    let shown = path.display();
+    let is_run = |folder: &Path| folder.join(MANIFEST).is_file();
+    Some(if let Some(run) = path.ancestors().skip(1).find(|folder| is_run(folder)) {
+        format!("it is a part of the run {}: name the run", run.display())
+    } else if path.join(SWEEP_RECORD).is_file() {
+        let id = file_name(path);
+        format!(
+            "it is a sweep: `runner runs --sweep {id}` lists its runs, and `runner sweep results {shown}` their results"
+        )
+    } else if !path.is_dir() {
+        "it is a file, and a run is a folder".to_owned()
+    } else if let Some(run) = run_folders(path).ok().and_then(|runs| runs.into_iter().find(|run| is_run(run))) {
+        format!("it is a folder of runs: name one of them, such as {}, or give --runs {shown}", run.display())
+    } else {
+        format!("it is a folder without {MANIFEST}")
+    })
+}
+
+/// The id of the run in `path`, with its point of a sweep, or the run that it was made from: other candidates may have the same name.
+fn describe_candidate(path: &Path, manifest: Option<&Manifest>) -> String {
+    let point = manifest.and_then(|manifest| manifest.sweep.as_ref());
+    let point = point.map(|point| format!("point {} of {}", point.point, point.id));
+    let parent = manifest.and_then(|manifest| parent(manifest.origin.as_ref(), manifest.continued_from.as_ref()));
+    let what = point.or_else(|| Some(parent?.describe()));
+    format!("{}{}", file_name(path), what.map_or_else(String::new, |what| format!(" ({what})")))
+}
+
+/// Finds the runs that `wanted` names, in that order. A run named twice, however it is spelled, is found once.
+///
+/// # Errors
+/// Those of [`resolve`].
+pub fn resolve_all(root: &Path, wanted: &[impl AsRef<str>]) -> Result<Vec<PathBuf>, RecordError> {
+    let mut seen = HashSet::new();
+    let mut out = Vec::new();
+    for wanted in wanted {
+        let path = resolve(root, wanted.as_ref())?;
+        if seen.insert(fs::canonicalize(&path).unwrap_or_else(|_| path.clone())) {
+            out.push(path);
+        }
+    }
+    Ok(out)
+}
+
+/// Lists the ids that are nearest to `wanted`, for an error message.
+fn describe_alternatives(wanted: &str, ids: &[String]) -> String {
+    const SHOWN: usize = 5;
+    if ids.is_empty() {
+        return ", which has none yet".to_owned();
+    }
+    let mut near: Vec<&String> = ids.iter().collect();
+    near.sort_by(|a, b| strsim::jaro_winkler(wanted, b).total_cmp(&strsim::jaro_winkler(wanted, a)));
+    let shown: Vec<&str> = near.iter().take(SHOWN).map(|s| s.as_str()).collect();
+    let more = if ids.len() > SHOWN { format!(" and {} more", ids.len() - SHOWN) } else { String::new() };
+    format!("; there are: {}{more}", shown.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::files::unsealed;
+    use crate::run_dir::{RunDir, RunFiles, SUMMARY};
+    use runner_plan::testing::{compiled, experiment};
+
+    fn create(root: &Path, name: &str, started: &str) -> RunDir {
+        let mut plan = compiled(&experiment());
+        name.clone_into(&mut plan.experiment_name);
+        let manifest = Manifest::new(&plan, "exp.yaml".into(), vec![], started.to_owned());
+        RunDir::create(
+            root,
+            RunFiles { experiment: "", resolved: "", template: None, is_private: false, plan: &plan, manifest },
+            None,
+        )
+        .unwrap()
+    }
+
+    #[test]
+    fn runs_are_listed_by_age_and_broken_ones_last() {
+        let root = tempfile::tempdir().unwrap();
+        let later = create(root.path(), "b", "2026-01-02");
+        drop(create(root.path(), "c", "2026-01-01"));
+        let broken = root.path().join("a-broken");
+        fs::create_dir(&broken).unwrap();
+        fs::write(broken.join(MANIFEST), "{").unwrap();
+        fs::create_dir(root.path().join(".creating-x")).unwrap();
+        fs::create_dir_all(root.path().join(SWEEPS).join("lr")).unwrap();
+        fs::write(root.path().join("notes.txt"), "").unwrap();
+        fs::write(
+            later.path().join(METRICS),
+            "{\"kind\":\"train\",\"step\":1,\"loss\":3.0,\"tokens\":1,\"tokens_per_second\":10.0}\n\
+             {\"kind\":\"eval\",\"step\":1,\"val_loss\":2.5}\n\
+             {\"kind\":\"train\",\"step\":2,\"loss\":2.0,\"tokens\":1,\"tokens_per_second\":30.0}\n{\"ki",
+        )
+        .unwrap();
+        let runs = list(root.path()).unwrap();
+        let statuses: Vec<ListedStatus> = runs.iter().map(|r| r.status).collect();
+        assert_eq!(statuses, [ListedStatus::Interrupted, ListedStatus::Running, ListedStatus::Broken]);
+        assert_eq!((runs[1].step, runs[1].steps), (2, 100));
+        assert_eq!((runs[1].val_loss, runs[1].tokens_per_second), (Some(2.5), Some(20.0)));
+        assert!(runs[2].error.as_ref().unwrap().contains("manifest.json"));
+        assert!(list(&root.path().join("none")).unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_summary_counts_while_it_is_the_run_s_last_word() {
+        let root = tempfile::tempdir().unwrap();
+        let run = create(root.path(), "a", "2026-01-02");
+        fs::write(run.path().join(METRICS), "{\"kind\":\"train\",\"step\":7,\"loss\":2.0,\"tokens\":1}\n").unwrap();
+        let summary = "{\"status\":\"done\",\"steps\":100,\"tokens\":5,\"wall_seconds\":1.5,\"final_train_loss\":1.25,\
+                       \"id\":\"a\",\"steps_total\":100,\"planned_memory_bytes\":0,\
+                       \"last_eval\":{\"step\":100,\"val_loss\":1.5},\"best_eval\":{\"step\":90,\"val_loss\":1.4},\
+                       \"medians\":{\"tokens_per_second\":9.0}}";
+        fs::write(run.path().join(SUMMARY), summary).unwrap();
+        assert_eq!(describe(run.path()).step, 7, "the manifest says that the run is at work");
+        let text = fs::read_to_string(run.path().join(MANIFEST)).unwrap();
+        let text = text.replace("\"status\": \"running\"", "\"status\": \"done\"");
+        fs::write(run.path().join(MANIFEST), &text).unwrap();
+        let listed = describe(run.path());
+        assert!(
+            listed.status == ListedStatus::Broken && listed.error.unwrap().contains("changed after it was written")
+        );
+        fs::write(run.path().join(MANIFEST), unsealed(&text)).unwrap();
+        let listed = describe(run.path());
+        assert_eq!((listed.status, listed.step, listed.loss), (ListedStatus::Done, 100, Some(1.25)));
+        assert_eq!((listed.val_loss, listed.best_val_loss), (Some(1.5), Some(1.4)));
+        assert_eq!((listed.tokens_per_second, listed.tokens, listed.seconds), (Some(9.0), Some(5), Some(1.5)));
+        assert!(listed.lost_steps, "the metrics end with step 7");
+        let train = |step: u64| format!("{{\"kind\":\"train\",\"step\":{step},\"loss\":2.0,\"tokens\":1}}\n");
+        let lost = |(first, last): (u64, u64)| {
+            fs::write(run.path().join(METRICS), (first..=last).map(train).collect::<String>()).unwrap();
+            describe(run.path()).lost_steps
+        };
+        assert_eq!([(1, 100), (1, 99), (2, 100), (1, 0)].map(lost), [false, true, true, true]);
+        fs::write(run.path().join(METRICS), train(7)).unwrap();
+        fs::write(run.path().join(SUMMARY), "{").unwrap();
+        assert_eq!(describe(run.path()).step, 7, "a damaged summary is none");
+    }
+
+    #[test]
+    fn names_mean_runs() {
+        let root = tempfile::tempdir().unwrap();
+        let first = create(root.path(), "shakespeare", "1").path().to_owned();
+        let second = create(root.path(), "shakespeare", "2").path().to_owned();
+        let other = create(root.path(), "stories", "3").path().to_owned();
+        let find = |wanted: &str| resolve(root.path(), wanted);
+        assert_eq!(find("st").unwrap(), other);
+        assert_eq!(find(&file_name(&first)).unwrap(), first, "an id is its own, though another begins with it");
+        assert_eq!(find(&file_name(&second)).unwrap(), second);
+        assert_eq!(find(other.to_str().unwrap()).unwrap(), other, "a folder");
+        let Err(RecordError::Ambiguous { candidates, .. }) = find("shake") else { panic!("ambiguous") };
+        assert_eq!(candidates, [file_name(&first), file_name(&second)]);
+        let spelled = [
+            file_name(&other),
+            format!("{}/../{}/", other.display(), file_name(&other)),
+            file_name(&first),
+            "st".to_owned(),
+        ];
+        assert_eq!(resolve_all(root.path(), &spelled).unwrap(), [other.clone(), first.clone()], "each once");
+        assert!(resolve_all(root.path(), &["st", "x"]).is_err());
+        let shake = create(root.path(), "shake", "4").path().to_owned();
+        assert_eq!(find("shake").unwrap(), shake, "the whole name of an experiment comes before a longer name");
+        assert!(matches!(find("shak"), Err(RecordError::Ambiguous { .. })));
+        fs::remove_dir_all(shake).unwrap();
+        for nothing in ["x", "", "../x", root.path().to_str().unwrap()] {
+            let error = find(nothing).unwrap_err();
+            let is_wanted = matches!(error, RecordError::NoSuchRun { .. } | RecordError::NotARun { .. });
+            assert!(error.is_request() && is_wanted, "{nothing}: {error}");
+        }
+        let message = |path: PathBuf| find(path.to_str().unwrap()).unwrap_err().to_string();
+        assert!(message(first.join(MANIFEST)).contains("a part of the run"));
+        assert!(message(root.path().to_owned()).contains("a folder of runs: name one of them"));
+        // The reproduction of a run does not hide it, and is found once that is gone.
+        let mut plan = compiled(&experiment());
+        "stories".clone_into(&mut plan.experiment_name);
+        let origin = RunOrigin::Reproduction { id: file_name(&other), plan_hash: plan.hash.clone() };
+        let manifest =
+            Manifest { origin: Some(origin), ..Manifest::new(&plan, "exp.yaml".into(), vec![], "4".to_owned()) };
+        let files = RunFiles { experiment: "", resolved: "", template: None, is_private: false, plan: &plan, manifest };
+        let copy = RunDir::create(root.path(), files, None).unwrap().path().to_owned();
+        assert_eq!(find("st").unwrap(), other);
+        assert_eq!(find(&file_name(&copy)).unwrap(), copy);
+        assert!(find("storeis").unwrap_err().to_string().contains("there are: stories-"), "nearest first");
+        fs::remove_dir_all(&other).unwrap();
+        assert_eq!(find("st").unwrap(), copy);
+    }
+}

@@ -1,0 +1,212 @@
+//! The files of a checkpoint: their names, and `state.json`.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::hash::{StateHash, whole_hash};
+use super::part::{PartRecord, PartSpec};
+use runner_spec::event::BestValidation;
+use runner_spec::program::DataPosition;
+
+/// The file of the weights, in a checkpoint in one part.
+pub const MODEL: &str = "model.safetensors";
+/// The file of the moments, which are called `<name>.m` and `<name>.v`.
+pub const OPTIMIZER: &str = "optimizer.safetensors";
+pub const STATE: &str = "state.json";
+
+/// Version of the checkpoint's own layout: in one part, and in several.
+pub(super) const FORMAT: u32 = 1;
+pub(super) const FORMAT_PARTS: u32 = 2;
+
+/// The two files of a part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum PartFileKind {
+    Model,
+    Optimizer,
+}
+
+impl PartFileKind {
+    pub(super) const BOTH: [Self; 2] = [Self::Model, Self::Optimizer];
+
+    /// The file's name in part `part`; shards are named as Hugging Face does.
+    pub(super) fn file_name(self, part: PartSpec) -> String {
+        let (whole, stem) = match self {
+            Self::Model => (MODEL, "model"),
+            Self::Optimizer => (OPTIMIZER, "optimizer"),
+        };
+        match part {
+            PartSpec { count: 1, .. } => whole.to_owned(),
+            PartSpec { index, count } => format!("{stem}-{:05}-of-{count:05}.safetensors", index + 1),
+        }
+    }
+
+    /// The sections of a state's buffer that the file holds.
+    pub(super) fn sections(self, moments: usize) -> std::ops::Range<usize> {
+        match self {
+            Self::Model => 0..1,
+            Self::Optimizer => 1..moments + 1,
+        }
+    }
+}
+
+/// `state.json`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(super) struct StateFile {
+    pub(super) format: u32,
+    pub(super) step: u64,
+    pub(super) tokens: u64,
+    /// The next row of the training data, and the rows that were read; `None` in checkpoints of older versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) position: Option<DataPosition>,
+    /// The lowest validation loss of the run so far.
+    pub(super) best: Option<BestEvaluation>,
+    /// The validation loss of these very weights, where it was measured.
+    pub(super) val_loss: Option<AnyFloat>,
+    pub(super) plan_hash: String,
+    pub(super) moments: usize,
+    pub(super) state_hash: String,
+    pub(super) weights_hash: String,
+    /// The files of a checkpoint in one part.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(super) files: BTreeMap<String, FileRecord>,
+    /// The parts of a checkpoint in several.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) parts: Vec<PartRecord>,
+}
+
+/// The position of a run at a checkpoint, as its state file has it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SavedPosition {
+    pub step: u64,
+    /// Valid tokens seen.
+    pub tokens: u64,
+    /// The position in the training data; `None` in checkpoints of older versions.
+    pub data: Option<DataPosition>,
+    /// The lowest validation loss of the run so far.
+    pub best: Option<BestValidation>,
+    /// The validation loss of these weights, where it was measured.
+    pub val_loss: Option<f64>,
+}
+
+/// The recorded size and hash of a file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileRecord {
+    pub bytes: u64,
+    /// 64 hex digits.
+    pub blake3: String,
+}
+
+impl StateFile {
+    pub(super) fn hash(&self) -> StateHash {
+        StateHash { state: self.state_hash.clone(), weights: self.weights_hash.clone() }
+    }
+
+    pub(super) fn saved_position(&self) -> SavedPosition {
+        SavedPosition {
+            step: self.step,
+            tokens: self.tokens,
+            data: self.position,
+            best: self.best.map(Into::into),
+            val_loss: self.val_loss.map(|loss| loss.0),
+        }
+    }
+
+    /// Returns the parts in order, complete and of one step; or the problem with them.
+    pub(super) fn checked_parts(&self) -> Result<Vec<PartRecord>, String> {
+        if self.format == FORMAT {
+            let (part, step, moments) = (PartSpec::WHOLE, self.step, self.moments);
+            let record = PartRecord { part, step, moments, files: self.files.clone(), hash: self.hash() };
+            record.check_names().map_err(|message| format!("{STATE} {message}"))?;
+            return Ok(vec![record]);
+        }
+        check_parts(&self.parts, self.step)?;
+        if self.parts.len() < 2 || self.parts.iter().any(|p| p.moments != self.moments) {
+            return Err(format!("{STATE} was altered: its parts do not fit it"));
+        }
+        if whole_hash(self.step, self.tokens, self.parts.iter().map(|p| &p.hash)) != self.hash() {
+            return Err(format!("{STATE} was altered: step, tokens and parts do not match its hash"));
+        }
+        Ok(self.parts.clone())
+    }
+}
+
+/// Checks that `parts`, in order, are all parts of one checkpoint of step `step`.
+pub(super) fn check_parts(parts: &[PartRecord], step: u64) -> Result<(), String> {
+    let count = parts.first().map_or(1, |p| p.part.count);
+    let moments = parts.first().map_or(0, |p| p.moments);
+    for (index, wanted) in (0..count).zip(parts.iter().map(Some).chain(std::iter::repeat(None))) {
+        let Some(part) = wanted.filter(|p| p.part == PartSpec { index, count }) else {
+            return Err(format!("part {} of {count} is missing", index + 1));
+        };
+        part.check_names().map_err(|message| format!("part {} of {count} {message}", index + 1))?;
+        if part.step != step {
+            return Err(format!("part {} of {count} is of step {}, not {step}", index + 1, part.step));
+        }
+        if part.moments != moments {
+            let (theirs, first) = (part.moments, moments);
+            return Err(format!("part {} of {count} holds {theirs} optimizer moments, part 1 {first}", index + 1));
+        }
+    }
+    if parts.len() > count {
+        return Err(format!("{} parts where {count} were expected", parts.len()));
+    }
+    Ok(())
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub(super) struct BestEvaluation {
+    pub(super) step: u64,
+    pub(super) val_loss: AnyFloat,
+}
+
+impl From<BestValidation> for BestEvaluation {
+    fn from(BestValidation { step, val_loss }: BestValidation) -> Self {
+        Self { step, val_loss: AnyFloat(val_loss) }
+    }
+}
+
+impl From<BestEvaluation> for BestValidation {
+    fn from(BestEvaluation { step, val_loss: AnyFloat(val_loss) }: BestEvaluation) -> Self {
+        Self { step, val_loss }
+    }
+}
+
+/// A number that survives JSON even if it is not finite: then it is written as a string.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct AnyFloat(pub(super) f64);
+
+impl Serialize for AnyFloat {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        if self.0.is_finite() { serializer.serialize_f64(self.0) } else { serializer.collect_str(&self.0) }
+    }
+}
+
+impl<'de> Deserialize<'de> for AnyFloat {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let value = serde_json::Value::deserialize(deserializer)?;
+        let number = match &value {
+            serde_json::Value::Number(n) => n.as_f64(),
+            serde_json::Value::String(s) => s.parse().ok(),
+            _ => None,
+        };
+        number.map(Self).ok_or_else(|| serde::de::Error::custom(format!("{value} is no number")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_that_are_not_finite_survive() {
+        for x in [1.25, f64::INFINITY, f64::NEG_INFINITY, 0.1 + 0.2] {
+            let text = serde_json::to_string(&AnyFloat(x)).unwrap();
+            assert_eq!(serde_json::from_str::<AnyFloat>(&text).unwrap().0.to_bits(), x.to_bits(), "{text}");
+        }
+        assert!(
+            serde_json::from_str::<AnyFloat>(&serde_json::to_string(&AnyFloat(f64::NAN)).unwrap()).unwrap().0.is_nan()
+        );
+        assert!(serde_json::from_str::<AnyFloat>("null").is_err());
+    }
+}

@@ -1,0 +1,132 @@
+//! The safetensors headers of checkpoints. Files that are read may have been written by any program.
+
+use std::fs::File;
+use std::ops::Range;
+
+use super::part::PartSpec;
+use runner_files::safetensors_header::{HeaderError, SafetensorsHeader, TensorInfo, header_bytes, read_header};
+use runner_spec::model::layout::ParamEntry;
+
+/// Suffix of each section's tensors: the weights, the first moment (momentum), the second.
+const SUFFIXES: [&str; 3] = ["", ".m", ".v"];
+
+/// A longer header is refused: none that this program writes comes near it.
+const MAX_HEADER_BYTES: u64 = 64 << 20;
+
+/// The type of a training state's numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NumberType {
+    F32,
+    Bf16,
+}
+
+impl NumberType {
+    const ALL: [Self; 2] = [Self::F32, Self::Bf16];
+
+    /// Its name in safetensors files.
+    fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "F32",
+            Self::Bf16 => "BF16",
+        }
+    }
+
+    pub(super) fn bytes(self) -> usize {
+        match self {
+            Self::F32 => 4,
+            Self::Bf16 => 2,
+        }
+    }
+}
+
+/// The name of the tensor of parameter `name` in section `section`.
+pub(super) fn tensor_name(name: &str, section: usize) -> String {
+    match SUFFIXES.get(section) {
+        Some(suffix) => format!("{name}{suffix}"),
+        None => format!("{name}.{section}"),
+    }
+}
+
+/// The bytes of a part's file before its data: `sections` of the parameters `entries`, section after section, each in the order
+/// given, without gaps. If that is all of a buffer, the data is the buffer itself. The file of one part
+/// among several says which part it is, and of which step.
+pub(super) fn header_of_part(
+    part: PartSpec,
+    step: u64,
+    entries: &[&ParamEntry],
+    sections: Range<usize>,
+    number_type: NumberType,
+) -> Vec<u8> {
+    let metadata = match part {
+        PartSpec { count: 1, .. } => r#"{"matrices":"[out, in]"}"#.to_owned(),
+        PartSpec { index, count } => {
+            format!(r#"{{"matrices":"[out, in]","step":"{step}","part":"{} of {count}"}}"#, index + 1)
+        }
+    };
+    let mut position = 0;
+    let mut tensors = Vec::new();
+    for section in sections {
+        for entry in entries {
+            let begin = position;
+            position += (number_type.bytes() * entry.spec.len()) as u64;
+            let (dtype, shape) = (number_type.name().to_owned(), entry.spec.shape.clone());
+            let info = TensorInfo { dtype, shape, data_offsets: [begin, position] };
+            tensors.push((tensor_name(&entry.spec.name, section), info));
+        }
+    }
+    header_bytes(&metadata, tensors.iter().map(|(name, info)| (name.as_str(), info)))
+}
+
+/// Reads the header of a safetensors file of `size` bytes, whose tensors are all f32 or all bf16. Returns this type, too.
+pub(super) fn read(file: &mut File, size: u64) -> Result<(SafetensorsHeader, NumberType), HeaderError> {
+    let header = read_header(file, size, MAX_HEADER_BYTES)?;
+    let mut dtype = None;
+    for (name, info) in &header.tensors {
+        let Some(this) = NumberType::ALL.into_iter().find(|known| known.name() == info.dtype) else {
+            let message = format!("tensor {name} is {}, a checkpoint's are F32 or BF16", info.dtype);
+            return Err(HeaderError::Content(message));
+        };
+        if *dtype.get_or_insert(this) != this {
+            return Err(HeaderError::Content(format!(
+                "tensor {name} is {}, the tensors before it are not",
+                info.dtype
+            )));
+        }
+    }
+    Ok((header, dtype.unwrap_or(NumberType::F32)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::*;
+
+    #[test]
+    fn tensors_of_one_file_are_of_one_type() {
+        let read_types = |types: [&str; 2]| {
+            let (mut position, mut tensors) = (0, Vec::new());
+            for (name, dtype) in ["a", "b"].into_iter().zip(types) {
+                let begin = position;
+                position += if dtype == "F32" { 8 } else { 4 };
+                let data_offsets = [begin, position];
+                tensors.push((name, TensorInfo { dtype: dtype.to_owned(), shape: vec![2], data_offsets }));
+            }
+            let mut bytes = header_bytes("{}", tensors.iter().map(|(name, info)| (*name, info)));
+            bytes.resize(bytes.len() + position as usize, 0);
+            let mut file = tempfile::tempfile().unwrap();
+            file.write_all(&bytes).unwrap();
+            std::io::Seek::rewind(&mut file).unwrap();
+            match read(&mut file, bytes.len() as u64) {
+                Ok((_, dtype)) => Ok(dtype),
+                Err(HeaderError::Content(message)) => Err(message),
+                Err(HeaderError::Io(error)) => panic!("{error}"),
+            }
+        };
+        assert_eq!(read_types(["F32", "F32"]), Ok(NumberType::F32));
+        assert_eq!(read_types(["BF16", "BF16"]), Ok(NumberType::Bf16));
+        assert_eq!(read_types(["F32", "BF16"]), Err("tensor b is BF16, the tensors before it are not".to_owned()));
+        let other = read_types(["F16", "F16"]).unwrap_err();
+        assert_eq!(other, "tensor a is F16, a checkpoint's are F32 or BF16");
+    }
+}

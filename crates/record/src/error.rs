@@ -1,0 +1,110 @@
+//! Errors of run directories, with what to do about them.
+
+use std::path::{Path, PathBuf};
+use std::{fmt, io};
+
+use runner_files::explain_io_error;
+
+/// The reason why a run could not be recorded, read or found.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordError {
+    #[error("{action} {}: {}", path.display(), ExplainedIoError(source))]
+    Io { action: &'static str, path: PathBuf, source: io::Error },
+    /// A failed save. Earlier checkpoints are unchanged.
+    #[error("saving checkpoint {name}: {cause}; {last_good}")]
+    Save { name: String, cause: Box<RecordError>, last_good: String },
+    /// A checkpoint that is cut short, altered, or another run's.
+    #[error("checkpoint {}: {message}{fallback}", path.display())]
+    Checkpoint { path: PathBuf, message: String, fallback: String },
+    #[error("{}: {message}", path.display())]
+    Damaged { path: PathBuf, message: String },
+    #[error(
+        "run {id} is being worked on by another process{holder}; wait for it, or start another run with `runner apply --new`"
+    )]
+    Locked { id: String, holder: String },
+    #[error(
+        "{} is held by another process, which is starting this run; wait for it, or end it if it hangs",
+        path.display()
+    )]
+    Busy { path: PathBuf },
+    #[error("no run {wanted} in {}{known}", root.display())]
+    NoSuchRun { wanted: String, root: PathBuf, known: String },
+    /// A path that is not the folder of a run.
+    #[error("{wanted} is not a run: {message}")]
+    NotARun { wanted: String, message: String },
+    #[error("{}: {message}", path.display())]
+    NoSuchCheckpoint { path: PathBuf, message: String },
+    #[error("{wanted} may be any of these runs: {}; give more of the name", describe_candidates(candidates))]
+    Ambiguous { wanted: String, candidates: Vec<String> },
+    /// A refused request.
+    #[error("{0}")]
+    Refused(String),
+    /// The receiver of a checkpoint's weights failed.
+    #[error("{0}")]
+    Receiver(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// The system refuses threads.
+    #[error("{0}")]
+    Threads(#[source] io::Error),
+    /// The numbers of a training state cannot be read from its tensors, or tensors cannot be made of them.
+    #[error(transparent)]
+    Tensor(Box<dyn std::error::Error + Send + Sync>),
+}
+
+impl RecordError {
+    /// For `map_err`: the error of `action` on `path`.
+    pub fn io<'a>(action: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> Self + 'a {
+        move |source| Self::Io { action, path: path.to_owned(), source }
+    }
+
+    pub fn damaged(path: &Path, message: impl Into<String>) -> Self {
+        Self::Damaged { path: path.to_owned(), message: message.into() }
+    }
+
+    /// True if several runs have a name.
+    #[must_use]
+    pub fn is_ambiguous(&self) -> bool {
+        matches!(self, Self::Ambiguous { .. })
+    }
+
+    /// True if the request was wrong (exit code 2) rather than the machine or the run (1).
+    pub fn is_request(&self) -> bool {
+        matches!(
+            self,
+            Self::Locked { .. }
+                | Self::Busy { .. }
+                | Self::NoSuchRun { .. }
+                | Self::NotARun { .. }
+                | Self::NoSuchCheckpoint { .. }
+                | Self::Ambiguous { .. }
+                | Self::Refused(_)
+        )
+    }
+}
+
+/// The first of `candidates`, and how many more there are.
+fn describe_candidates(candidates: &[String]) -> String {
+    const SHOWN: usize = 8;
+    let more = candidates.len().saturating_sub(SHOWN);
+    let shown = candidates[..candidates.len() - more].join(", ");
+    if more > 0 { format!("{shown} and {more} more") } else { shown }
+}
+
+/// An operating system's error with what it means here.
+struct ExplainedIoError<'a>(&'a io::Error);
+
+impl fmt::Display for ExplainedIoError<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.kind() {
+            io::ErrorKind::PermissionDenied => f.write_str(
+                "not permitted: change the permissions of it and of its folder, or choose another folder (--runs, for the folder of runs)",
+            ),
+            io::ErrorKind::ReadOnlyFilesystem => {
+                f.write_str("the file system is read-only: choose another folder (--runs, for the folder of runs)")
+            }
+            io::ErrorKind::AlreadyExists | io::ErrorKind::NotADirectory => {
+                f.write_str("there is a file where a folder must be: name another (--runs, for the folder of runs)")
+            }
+            _ => f.write_str(&explain_io_error(self.0)),
+        }
+    }
+}

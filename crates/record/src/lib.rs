@@ -1,0 +1,38 @@
+//! The record of runs: the run directory with its manifest, metrics, summary and checkpoints, as files and without tensors. See `docs/runs.md`.
+
+#![forbid(unsafe_code)]
+
+pub mod ancestry;
+pub mod catalog;
+pub mod checkpoint;
+pub mod error;
+pub mod files;
+pub mod inherited_evaluations;
+pub mod lines;
+pub mod lock;
+pub mod log;
+pub mod manifest;
+pub mod metrics;
+mod metrics_tail;
+mod named_enum;
+pub mod own_files;
+pub mod record_check;
+pub mod recorder;
+pub mod run_dir;
+pub mod select;
+mod step_coverage;
+pub mod summary;
+pub mod tags;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+pub mod time;
+pub mod timed_metrics;
+pub mod timeline;
+
+pub use checkpoint::{CheckpointChoice, PartRecord, PartSpec};
+pub use error::RecordError;
+pub use files::write_atomic;
+pub use lock::RunLock;
+pub use log::Log;
+pub use metrics::MetricLine;
+pub use recorder::{OpenedRecorder, Recorder};

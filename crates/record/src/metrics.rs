@@ -1,0 +1,177 @@
+//! The lines of `metrics.jsonl`.
+
+use std::path::Path;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use super::error::RecordError;
+use super::lines::{LinesRead, for_each_record};
+use runner_spec::event::{EvalMetrics, StepMetrics};
+use runner_spec::format::json_value;
+
+/// One line. A number that is not finite is written as `null`, which JSON has, and read as `None`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "lowercase")]
+pub enum MetricLine {
+    Train(TrainLine),
+    Eval(EvalLine),
+}
+
+/// `StepMetrics` as written; times in milliseconds.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct TrainLine {
+    pub step: u64,
+    /// Files of older versions lack it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub epoch: Option<f64>,
+    pub loss: Option<f64>,
+    pub lr: Option<f64>,
+    pub grad_norm: Option<f64>,
+    pub tokens: u64,
+    pub tokens_per_second: Option<f64>,
+    pub mfu: Option<f64>,
+    pub step_ms: Option<f64>,
+    pub data_ms: Option<f64>,
+    pub forward_ms: Option<f64>,
+    pub backward_ms: Option<f64>,
+    pub optimizer_ms: Option<f64>,
+    /// Present for runs with several ranks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub comm_ms: Option<f64>,
+}
+
+/// `EvalMetrics` as written; what was not evaluated is left out.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct EvalLine {
+    pub step: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub val_loss: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub val_perplexity: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub val_bits_per_byte: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hellaswag_acc: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hellaswag_acc_norm: Option<f64>,
+    /// Lines of older versions lack it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hellaswag_acc_norm_chars: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hellaswag_n: Option<u64>,
+    /// Left out if all items are whole; lines of older versions lack it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hellaswag_cut: Option<u64>,
+}
+
+impl MetricLine {
+    pub fn step(&self) -> u64 {
+        match self {
+            Self::Train(line) => line.step,
+            Self::Eval(line) => line.step,
+        }
+    }
+}
+
+impl TrainLine {
+    /// The training perplexity, which follows from the loss. `None` if it is not finite.
+    pub fn perplexity(&self) -> Option<f64> {
+        self.loss.map(f64::exp).filter(|perplexity| perplexity.is_finite())
+    }
+}
+
+impl From<&StepMetrics> for MetricLine {
+    fn from(metrics: &StepMetrics) -> Self {
+        Self::Train(line_of(metrics))
+    }
+}
+
+impl From<&EvalMetrics> for MetricLine {
+    fn from(metrics: &EvalMetrics) -> Self {
+        Self::Eval(line_of(metrics))
+    }
+}
+
+/// The line with the fields of `metrics` that have the same names. A number that is not finite becomes `None`.
+#[expect(clippy::expect_used, reason = "a stated invariant: the metrics have all fields of their line")]
+fn line_of<T: DeserializeOwned>(metrics: &impl Serialize) -> T {
+    serde_json::from_value(json_value(metrics)).expect("metrics have the fields of a line")
+}
+
+/// Calls `take` with each line of the `metrics.jsonl` at `path`. Lines that are damaged are left out.
+///
+/// # Errors
+/// If the file cannot be read. A missing file is empty.
+pub fn for_each_metric(path: &Path, take: &mut dyn FnMut(MetricLine)) -> Result<LinesRead, RecordError> {
+    for_each_record(path, take)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn step() -> StepMetrics {
+        StepMetrics {
+            step: 3,
+            epoch: 0.75,
+            loss: 2.5,
+            lr: 6e-4,
+            grad_norm: 1.0 / 3.0,
+            tokens: 768,
+            tokens_per_second: 1e4,
+            mfu: None,
+            step_ms: 76.8,
+            data_ms: 0.1,
+            forward_ms: 25.0,
+            backward_ms: 50.0,
+            optimizer_ms: 1.7,
+            ..StepMetrics::default()
+        }
+    }
+
+    #[test]
+    fn a_line_without_an_epoch_is_read() {
+        let line = "{\"kind\":\"train\",\"step\":3,\"loss\":1.0,\"tokens\":8}";
+        let Ok(MetricLine::Train(line)) = serde_json::from_str(line) else { panic!("a train line") };
+        assert_eq!((line.epoch, line.perplexity()), (None, Some(1_f64.exp())));
+        assert_eq!(TrainLine { loss: Some(1e3), ..line }.perplexity(), None);
+    }
+
+    #[test]
+    fn a_train_line_is_as_documented() {
+        let line = serde_json::to_string(&MetricLine::from(&step())).unwrap();
+        assert_eq!(
+            line,
+            "{\"kind\":\"train\",\"step\":3,\"epoch\":0.75,\"loss\":2.5,\"lr\":0.0006,\"grad_norm\":0.3333333333333333,\"tokens\":768,\
+             \"tokens_per_second\":10000.0,\"mfu\":null,\"step_ms\":76.8,\"data_ms\":0.1,\"forward_ms\":25.0,\
+             \"backward_ms\":50.0,\"optimizer_ms\":1.7}"
+        );
+    }
+
+    #[test]
+    fn an_eval_line_leaves_out_what_is_absent() {
+        let eval = EvalMetrics { step: 4, val_loss: Some(1.5), val_perplexity: Some(4.5), ..EvalMetrics::default() };
+        let line = serde_json::to_string(&MetricLine::from(&eval)).unwrap();
+        assert_eq!(line, "{\"kind\":\"eval\",\"step\":4,\"val_loss\":1.5,\"val_perplexity\":4.5}");
+    }
+
+    #[test]
+    fn what_is_not_finite_stays_json_and_comes_back_as_none() {
+        let m = StepMetrics { loss: f64::NAN, grad_norm: f64::INFINITY, ..step() };
+        let text = serde_json::to_string(&MetricLine::from(&m)).unwrap();
+        assert!(text.contains("\"loss\":null") && text.contains("\"grad_norm\":null"), "{text}");
+        let MetricLine::Train(back) = serde_json::from_str(&text).unwrap() else { panic!("a train line") };
+        assert_eq!((back.loss, back.grad_norm, back.lr), (None, None, Some(6e-4)));
+    }
+
+    #[test]
+    fn numbers_come_back_bit_for_bit() {
+        for bits in [0x3FB9_9999_9999_999Au64, 0x3FF0_0000_0000_0001, 0x0000_0000_0000_0001, 0x7FEF_FFFF_FFFF_FFFF] {
+            let loss = f64::from_bits(bits);
+            let text = serde_json::to_string(&MetricLine::from(&StepMetrics { loss, ..step() })).unwrap();
+            let MetricLine::Train(back) = serde_json::from_str(&text).unwrap() else { panic!("a train line") };
+            assert_eq!(back.loss.unwrap().to_bits(), bits);
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! Records a run from its events: metrics, samples, traces and checkpoints.
+
+use std::path::{Path, PathBuf};
+
+use super::checkpoint::{Checkpoints, ChosenCheckpoint, PartRecord, StateBytes, StateHash};
+use super::error::RecordError;
+use super::lines::{LineFile, cut_after_step};
+use super::metrics::MetricLine;
+use super::run_dir::{METRICS, SAMPLES, TRACE};
+use super::timeline;
+use runner_spec::event::{BestValidation, Event, TraceLine};
+use runner_spec::format::counted;
+
+/// Writes the record of one run.
+#[derive(Debug)]
+pub struct Recorder {
+    run: PathBuf,
+    metrics: LineFile,
+    samples: LineFile,
+    /// `None` if the run is not traced.
+    trace: Option<LineFile>,
+    checkpoints: Checkpoints,
+    /// Step and validation loss.
+    last_evaluation: Option<(u64, f64)>,
+    /// Step and hash.
+    newest_checkpoint: Option<(u64, StateHash)>,
+}
+
+/// A record that is ready for the next step, and the checkpoint to resume from, `None` to start from the beginning.
+#[derive(Debug)]
+pub struct OpenedRecorder {
+    pub recorder: Recorder,
+    pub resumed: Option<ChosenCheckpoint>,
+    pub warnings: Vec<String>,
+}
+
+impl Recorder {
+    /// Opens the record in the run directory `run` after the checkpoint `resumed`, which ranks read with `checkpoint::stream_state`. Cuts metrics
+    /// and samples back to it, so that the next lines follow on.
+    ///
+    /// # Errors
+    /// If files cannot be read or written.
+    pub fn resume(
+        run: &Path,
+        checkpoints: Checkpoints,
+        resumed: Option<ChosenCheckpoint>,
+    ) -> Result<OpenedRecorder, RecordError> {
+        checkpoints.check_retained();
+        let from = resumed.as_ref().map(|chosen| chosen.step);
+        let step = from.unwrap_or(0);
+        // Without a checkpoint there are no newer ones to warn of.
+        let mut warnings = resumed.as_ref().map_or_else(Vec::new, |chosen| chosen.warnings.clone());
+        // A run that has a trace goes on with it, also in sessions without `--trace`.
+        let traced = run.join(TRACE);
+        if traced.exists() {
+            cut_after_step(&traced, from)?;
+        }
+        let mut dropped = 0;
+        for name in [METRICS, SAMPLES] {
+            // Without a checkpoint every step is repeated, and an evaluation before the first step too.
+            let counts = cut_after_step(&run.join(name), from)?;
+            dropped += counts.dropped;
+            if name == METRICS && counts.train < step {
+                warnings.push(format!("{name} has {} of {step} steps: the others are lost", counts.train));
+            }
+            if name == METRICS && counts.repeated > 0 {
+                warnings.push(format!(
+                    "{name} has {} of steps that are already recorded",
+                    counted(counts.repeated, "line")
+                ));
+            }
+            if counts.damaged > 0 {
+                warnings.push(format!("{name}: {} removed", counted(counts.damaged, "torn or damaged line")));
+            }
+        }
+        if dropped > 0 {
+            let text = format!("{dropped} lines after step {step} dropped from the record: those steps are done again");
+            warnings.push(text);
+        }
+        let recorder = Self {
+            run: run.to_owned(),
+            metrics: LineFile::append(&run.join(METRICS))?,
+            samples: LineFile::append(&run.join(SAMPLES))?,
+            trace: traced.exists().then(|| LineFile::append(&traced)).transpose()?,
+            checkpoints,
+            last_evaluation: None,
+            newest_checkpoint: resumed.as_ref().map(|chosen| (chosen.step, chosen.hash.clone())),
+        };
+        Ok(OpenedRecorder { recorder, resumed, warnings })
+    }
+
+    /// Traces the run from here on.
+    ///
+    /// # Errors
+    /// If the file cannot be created.
+    pub fn start_trace(&mut self) -> Result<(), RecordError> {
+        if self.trace.is_none() {
+            self.trace = Some(LineFile::append(&self.run.join(TRACE))?);
+        }
+        Ok(())
+    }
+
+    /// True if the run is traced.
+    pub fn is_tracing(&self) -> bool {
+        self.trace.is_some()
+    }
+
+    /// Step and hash of the newest checkpoint.
+    pub fn newest_checkpoint(&self) -> Option<&(u64, StateHash)> {
+        self.newest_checkpoint.as_ref()
+    }
+
+    /// Removes everything that ranks wrote and that will not be committed. No rank may be writing.
+    pub fn abandon_all(&self) {
+        self.checkpoints.abandon_all();
+    }
+
+    /// Commits a checkpoint of the parts that several ranks reported.
+    ///
+    /// # Errors
+    /// Those of [`Checkpoints::commit`].
+    pub fn commit(
+        &mut self,
+        step: u64,
+        tokens: u64,
+        best: Option<BestValidation>,
+        parts: Vec<PartRecord>,
+    ) -> Result<(), RecordError> {
+        let val_loss = self.sync_before_checkpoint(step)?;
+        let saved = self.checkpoints.commit(step, tokens, best, val_loss, parts)?;
+        self.newest_checkpoint = Some((step, saved.hash));
+        Ok(())
+    }
+
+    /// Makes the record durable, which a checkpoint of `step` relies on. Returns the validation loss at that step.
+    fn sync_before_checkpoint(&self, step: u64) -> Result<Option<f64>, RecordError> {
+        self.metrics.sync()?;
+        self.samples.sync()?;
+        self.trace.as_ref().map_or(Ok(()), LineFile::sync)?;
+        Ok(self.last_evaluation.filter(|(measured, _)| *measured == step).map(|(_, loss)| loss))
+    }
+
+    /// Saves `state` as a checkpoint in one part.
+    ///
+    /// # Errors
+    /// Those of [`Checkpoints::save`].
+    pub fn save(&mut self, state: &StateBytes<'_>) -> Result<(), RecordError> {
+        let val_loss = self.sync_before_checkpoint(state.step)?;
+        let saved = self.checkpoints.save(state, val_loss)?;
+        self.newest_checkpoint = Some((state.step, saved.hash));
+        Ok(())
+    }
+
+    /// Records what `event` says.
+    ///
+    /// # Errors
+    /// If a file cannot be written.
+    pub fn record(&mut self, event: &Event) -> Result<(), RecordError> {
+        match event {
+            Event::Step(metrics) => self.metrics.write(&MetricLine::from(metrics)),
+            Event::Eval(metrics) => {
+                self.last_evaluation = metrics.val_loss.map(|loss| (metrics.step, loss));
+                self.metrics.write(&MetricLine::from(metrics))
+            }
+            Event::Sample(sample) => self.samples.write(sample),
+            Event::Watched(step) => timeline::write(&self.run, step),
+            Event::Start { .. } | Event::Epoch(_) | Event::Saved { .. } | Event::Warning(_) => Ok(()),
+        }
+    }
+
+    /// Adds `lines` to the trace, if the run is traced.
+    ///
+    /// # Errors
+    /// If they cannot be written.
+    pub fn trace(&mut self, lines: &[TraceLine]) -> Result<(), RecordError> {
+        self.trace.as_mut().map_or(Ok(()), |trace| lines.iter().try_for_each(|line| trace.write(line)))
+    }
+}

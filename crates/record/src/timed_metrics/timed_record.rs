@@ -1,0 +1,290 @@
+//! The metrics and samples of a run, with the time of day of each line.
+//!
+//! Lines of `metrics.jsonl` say how long a step took, not when it ended. The manifest says when each session began, and after
+//! which step. So the time of a step is the start of its session plus the durations of the session's steps up to it. Neither
+//! file has the time that a session spent between steps (preparing data, evaluations, checkpoints), so the times of lines are
+//! early by that much.
+
+use std::path::{Path, PathBuf};
+
+use super::columns::MetricValues;
+use crate::error::RecordError;
+use crate::files::{file_name, read_small};
+use crate::lines::LineReader;
+use crate::manifest::{Manifest, Session};
+use crate::metrics::{EvalLine, MetricLine, TrainLine, for_each_metric};
+use crate::record_check::{for_each_checked_metric, warn_of_changed_descriptions};
+use crate::run_dir::{self, MANIFEST, METRICS, SAMPLES};
+use crate::time;
+use runner_spec::event::SampleText;
+
+/// The metrics and samples of a run directory.
+#[derive(Debug, Clone)]
+pub struct TimedRecord {
+    pub id: String,
+    /// Warnings about metrics that are damaged, or lack something, and about changed settings.
+    pub problems: Vec<String>,
+    path: PathBuf,
+    clock: Clock,
+}
+
+/// A line of the metrics.
+#[derive(Debug)]
+pub struct TimedLine {
+    pub step: u64,
+    /// Seconds since 1970-01-01T00:00:00Z.
+    pub wall_time: f64,
+    pub values: MetricValues,
+}
+
+impl TimedRecord {
+    /// Opens the run directory `path`.
+    ///
+    /// # Errors
+    /// If its manifest or metrics cannot be read.
+    pub fn open(path: &Path) -> Result<Self, RecordError> {
+        let manifest = run_dir::read_manifest(path)?;
+        // The first steps of a run that continues another one were done before its first session.
+        let first = manifest.sessions.first().map_or(0, |s| s.from_step);
+        let mut inherited_seconds = 0.0;
+        // A summary that cannot be read counts as missing.
+        let summary = run_dir::read_summary(path).ok().flatten();
+        let problem = for_each_checked_metric(path, &manifest, summary.as_ref(), &mut |line| match line {
+            MetricLine::Train(t) if t.step <= first => inherited_seconds += step_seconds(&t),
+            _ => {}
+        })?;
+        let clock = Clock::new(&manifest, &path.join(MANIFEST), inherited_seconds)?;
+        let problems = problem.into_iter().chain(warn_of_changed_descriptions(path, &manifest)).collect();
+        Ok(Self { id: file_name(path), problems, path: path.to_owned(), clock })
+    }
+
+    /// The time at which the run began, in seconds since 1970.
+    pub fn started(&self) -> f64 {
+        self.clock.started
+    }
+
+    /// The text of the resolved experiment.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub fn resolved(&self) -> Result<String, RecordError> {
+        read_small(&self.path.join(run_dir::RESOLVED))
+    }
+
+    /// True if only their owner may read the settings of the run.
+    pub fn has_private_settings(&self) -> bool {
+        run_dir::has_private_settings(&self.path)
+    }
+
+    /// Calls `take` with each line of the metrics, in order. Returns the number of lines.
+    ///
+    /// # Errors
+    /// If the file cannot be read; the first error of `take`, after which it is not called again.
+    pub fn for_each_line<E: From<RecordError>>(
+        &self,
+        take: &mut dyn FnMut(TimedLine) -> Result<(), E>,
+    ) -> Result<u64, E> {
+        self.read_lines(&mut self.clock(), take)
+    }
+
+    /// Does the work of `for_each_line`, and moves `clock` behind the last line.
+    pub(super) fn read_lines<E: From<RecordError>>(
+        &self,
+        clock: &mut Clock,
+        take: &mut dyn FnMut(TimedLine) -> Result<(), E>,
+    ) -> Result<u64, E> {
+        let (mut count, mut failed) = (0, None);
+        for_each_metric(&self.path.join(METRICS), &mut |line| {
+            if failed.is_none() {
+                count += 1;
+                failed = take(clock.advance(&line)).err();
+            }
+        })?;
+        failed.map_or(Ok(count), Err)
+    }
+
+    /// A clock before the first line.
+    pub(super) fn clock(&self) -> Clock {
+        self.clock.clone()
+    }
+
+    /// A reader of the samples.
+    ///
+    /// # Errors
+    /// If the file cannot be read.
+    pub(super) fn samples(&self) -> Result<SampleReader, RecordError> {
+        Ok(SampleReader { lines: LineReader::open(&self.path.join(SAMPLES))?, ahead: None })
+    }
+}
+
+/// Reads samples one by one, in order.
+#[derive(Debug)]
+pub(super) struct SampleReader {
+    lines: LineReader,
+    /// The next sample, if it was read already.
+    ahead: Option<SampleText>,
+}
+
+impl SampleReader {
+    /// The next sample. Damaged lines are left out.
+    ///
+    /// # Errors
+    /// If the file cannot be read.
+    pub(super) fn read_next(&mut self) -> Result<Option<SampleText>, RecordError> {
+        if let Some(sample) = self.ahead.take() {
+            return Ok(Some(sample));
+        }
+        while let Some(line) = self.lines.next_line()? {
+            if let Ok(sample) = serde_json::from_slice(line) {
+                return Ok(Some(sample));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The next sample, if it is of a step before `step`.
+    ///
+    /// # Errors
+    /// If the file cannot be read.
+    pub(super) fn next_before(&mut self, step: u64) -> Result<Option<SampleText>, RecordError> {
+        let sample = self.read_next()?;
+        if sample.as_ref().is_some_and(|sample| sample.step < step) {
+            return Ok(sample);
+        }
+        self.ahead = sample;
+        Ok(None)
+    }
+}
+
+fn step_seconds(line: &TrainLine) -> f64 {
+    line.step_ms.filter(|ms| *ms > 0.0).unwrap_or(0.0) / 1e3
+}
+
+/// Computes the times of lines, which it is given in order.
+#[derive(Debug, Clone)]
+pub(super) struct Clock {
+    started: f64,
+    /// The step after which each session began, and the time.
+    sessions: Vec<(u64, f64)>,
+    next_session: usize,
+    now: f64,
+}
+
+impl Clock {
+    /// The clock of the run with `manifest`, which was read from `manifest_file`. `inherited_seconds` is the duration of the steps before
+    /// the first session.
+    ///
+    /// # Errors
+    /// If a time in the manifest is damaged.
+    fn new(manifest: &Manifest, manifest_file: &Path, inherited_seconds: f64) -> Result<Self, RecordError> {
+        let moment = |text: &str| {
+            time::parse(text)
+                .ok_or_else(|| RecordError::damaged(manifest_file, format!("`started` is {text:?}, not a time")))
+        };
+        let started = moment(&manifest.started)?;
+        let mut sessions: Vec<(u64, f64)> = Vec::new();
+        for Session { from_step, started, .. } in &manifest.sessions {
+            let (from, at) = (*from_step, moment(started)?);
+            // This session repeated the steps that earlier sessions did after `from`.
+            sessions.retain(|(earlier, _)| *earlier < from);
+            sessions.push((from, at));
+        }
+        let now = sessions.first().map_or(started, |(_, at)| *at) - inherited_seconds;
+        Ok(Self { started, sessions, next_session: 0, now })
+    }
+
+    /// `line`, the next one, with its time.
+    pub(super) fn advance(&mut self, line: &MetricLine) -> TimedLine {
+        let step = match line {
+            MetricLine::Train(TrainLine { step, .. }) | MetricLine::Eval(EvalLine { step, .. }) => *step,
+        };
+        let begins = |from: u64| match line {
+            MetricLine::Train(_) => from < step,
+            // A resumed session does not repeat the evaluation of its first step, but a new run evaluates before any step.
+            MetricLine::Eval(_) => from < step || from == 0,
+        };
+        while let Some((_, at)) = self.sessions.get(self.next_session).filter(|(from, _)| begins(*from)) {
+            self.now = self.now.max(*at);
+            self.next_session += 1;
+        }
+        if let MetricLine::Train(train) = line {
+            self.now += step_seconds(train);
+        }
+        TimedLine { step, wall_time: self.now, values: MetricValues::new(line) }
+    }
+}
+
+/// Runs for tests.
+#[cfg(any(test, feature = "testing"))]
+#[allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
+pub mod fixtures {
+    use std::path::{Path, PathBuf};
+
+    use crate::manifest::{Manifest, Session};
+    use crate::run_dir::{MANIFEST, METRICS, RunDir, RunFiles, SAMPLES};
+    use runner_spec::plan::Plan;
+
+    /// A run of `plan` in `root` with the metrics `lines`, and with sessions that began after these steps at these times.
+    pub fn run(root: &Path, plan: &Plan, sessions: &[(u64, &str)], lines: &str, samples: &str) -> PathBuf {
+        let manifest = Manifest::new(plan, "exp.yaml".into(), vec![], "2026-01-01T00:00:00.000Z".into());
+        let files =
+            RunFiles { experiment: "", resolved: "name: tiny\n", plan, manifest, template: None, is_private: false };
+        let run = RunDir::create(root, files, None).unwrap();
+        let path = run.path().to_owned();
+        let mut manifest = run.manifest().clone();
+        for (from, started) in sessions {
+            let session =
+                Session { started: (*started).to_owned(), from_step: *from, threads: 1, ..Session::default() };
+            manifest.begin_session(None, session);
+        }
+        std::fs::write(path.join(MANIFEST), serde_json::to_vec(&manifest).unwrap()).unwrap();
+        std::fs::write(path.join(METRICS), lines).unwrap();
+        std::fs::write(path.join(SAMPLES), samples).unwrap();
+        path
+    }
+
+    pub fn train(step: u64, loss: &str) -> String {
+        format!("{{\"kind\":\"train\",\"step\":{step},\"loss\":{loss},\"lr\":0.1,\"tokens\":8,\"step_ms\":500.0}}\n")
+    }
+
+    pub fn eval(step: u64, loss: &str) -> String {
+        format!("{{\"kind\":\"eval\",\"step\":{step},\"val_loss\":{loss}}}\n")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::fixtures::{eval, train};
+    use super::*;
+    use runner_plan::testing::{compiled, experiment};
+
+    fn times(sessions: &[(u64, &str)], lines: &str) -> Vec<(u64, f64)> {
+        let root = tempfile::tempdir().unwrap();
+        let path = fixtures::run(root.path(), &compiled(&experiment()), sessions, lines, "");
+        let mut out = Vec::new();
+        let base = time::parse("2026-01-01").unwrap();
+        let record = TimedRecord::open(&path).unwrap();
+        let mut take = |line: TimedLine| {
+            out.push((line.step, line.wall_time - base));
+            Ok::<(), RecordError>(())
+        };
+        record.for_each_line(&mut take).unwrap();
+        out
+    }
+
+    #[test]
+    fn steps_are_timed_from_their_session_s_start() {
+        let lines = [eval(0, "4.0"), train(1, "3.0"), train(2, "3.0"), eval(2, "3.0"), train(3, "3.0")].concat();
+        let one = [(0, "2026-01-01T00:00:10.000Z")];
+        assert_eq!(times(&one, &lines), [(0, 10.0), (1, 10.5), (2, 11.0), (2, 11.0), (3, 11.5)]);
+        // Killed and resumed twice after step 2: the last session did step 3.
+        let again = [one[0], (2, "2026-01-01T00:01:00.000Z"), (2, "2026-01-01T00:02:00.000Z")];
+        assert_eq!(times(&again, &lines), [(0, 10.0), (1, 10.5), (2, 11.0), (2, 11.0), (3, 120.5)]);
+        // The checkpoint after step 2 was damaged: the last session went on from step 1.
+        let back = [one[0], (2, "2026-01-01T00:01:00.000Z"), (1, "2026-01-01T00:02:00.000Z")];
+        assert_eq!(times(&back, &lines), [(0, 10.0), (1, 10.5), (2, 120.5), (2, 120.5), (3, 121.0)]);
+        // The first two steps are another run's.
+        let continued = [(2, "2026-01-01T01:00:00.000Z")];
+        assert_eq!(times(&continued, &lines), [(0, 3599.0), (1, 3599.5), (2, 3600.0), (2, 3600.0), (3, 3600.5)]);
+    }
+}
