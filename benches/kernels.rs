@@ -172,7 +172,8 @@ impl Kernels {
 
     fn add_attention(&mut self) {
         for length in [128, 256, 1024] {
-            let s = AttentionShape { batch: self.rows / length, seq: length, heads: 12, kv_heads: 12, head_dim: 64 };
+            let batch = self.rows / length;
+            let s = AttentionShape { batch, seq: length, heads: 12, kv_heads: 12, head_dim: 64, causal: true };
             let qkv = self.tensor((s.batch * length, s.qkv_width()));
             let (out, lse) = attention(&qkv, s, AttentionMasks::default()).unwrap();
             // A query sees half of the keys on average: two products forward, five backward.

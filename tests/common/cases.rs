@@ -279,7 +279,8 @@ fn attention_layer(p: &Params, heads: usize, kv_heads: usize, hd: usize, theta: 
         None => (single(p, "qkv", true), single(p, "out", true)),
         Some(_) => (Linear { stacked: 3, ..single(p, "q", false) }, single(p, "out", false)),
     };
-    Attention { qkv, out, heads, kv_heads, head_dim: hd, rope, dropout: DropoutSite::new(1, "attention", drop) }
+    let dropout = DropoutSite::new(1, "attention", drop);
+    Attention { qkv, out, heads, kv_heads, head_dim: hd, causal: true, rope, dropout }
 }
 
 /// Learned positions: one biased matrix; rotary: three stacked ones.
@@ -304,7 +305,23 @@ fn attention(
     case(name, layer, attention_specs(heads, kv_heads, hd, theta.is_some()), heads * hd, mb)
 }
 
+/// Each case with a causal mask and without.
 pub fn attentions() -> Vec<Case> {
+    causal_attentions().into_iter().chain(causal_attentions().into_iter().map(without_causal_mask)).collect()
+}
+
+fn without_causal_mask(mut case: Case) -> Case {
+    let (Layer::Attention(Attention { causal, .. }, _)
+    | Layer::Transformer(TransformerLayer { attention: Attention { causal, .. }, .. }, _)) = &mut case.layer
+    else {
+        unreachable!("{} has no attention", case.name)
+    };
+    *causal = false;
+    case.name += ", without a causal mask";
+    case
+}
+
+fn causal_attentions() -> Vec<Case> {
     vec![
         attention("attention of one token", (2, 2, 4), None, 0.0, batch(2, 1, 9)),
         attention("multi-head attention", (3, 3, 4), None, 0.0, batch(2, 6, 9)),
@@ -472,7 +489,8 @@ pub fn transformers() -> Vec<Case> {
     vec![
         case("GPT-2 layer with dropout", gpt2, first.clone(), 8, batch(2, 6, 9)),
         case("layer with norms behind", post, first.clone(), 8, batch(2, 6, 9)),
-        case("encoder layer with dropout", encoder, first, 8, batch(2, 6, 9)),
+        case("encoder layer with dropout", encoder, first.clone(), 8, batch(2, 6, 9)),
+        without_causal_mask(case("encoder layer", post, first, 8, padded(batch(2, 6, 9), &[4, 6]))),
         case("Llama layer", llama, second, 16, batch(2, 6, 9)),
     ]
 }

@@ -98,10 +98,13 @@ pub fn attention(a: &Attention, theta: Option<f64>, params: &Params, x: &Tensor,
         x.contiguous().unwrap().reshape((batch, a.heads, seq, hd)).unwrap()
     };
     let (k, v) = (repeat(&k), repeat(&v));
-    let scores = (q.matmul(&k.transpose(2, 3).unwrap().contiguous().unwrap()).unwrap() / (hd as f64).sqrt()).unwrap();
-    let future: Vec<f64> = (0..seq * seq).map(|n| if n % seq > n / seq { -1e30 } else { 0.0 }).collect();
-    let future = Tensor::from_vec(future, (seq, seq), x.device()).unwrap();
-    let mut scores = scores.broadcast_add(&future).unwrap();
+    let mut scores =
+        (q.matmul(&k.transpose(2, 3).unwrap().contiguous().unwrap()).unwrap() / (hd as f64).sqrt()).unwrap();
+    if a.causal {
+        let future: Vec<f64> = (0..seq * seq).map(|n| if n % seq > n / seq { -1e30 } else { 0.0 }).collect();
+        let future = Tensor::from_vec(future, (seq, seq), x.device()).unwrap();
+        scores = scores.broadcast_add(&future).unwrap();
+    }
     if let Some(filled) = &mb.valid_lengths {
         let beyond = filled.host.iter().flat_map(|&n| (0..seq).map(move |key| if key < n { 0.0 } else { -1e30 }));
         let beyond = Tensor::from_vec(beyond.collect::<Vec<f64>>(), (batch, 1, 1, seq), x.device()).unwrap();
@@ -225,6 +228,7 @@ pub fn model(spec: &ModelSpec, params: &Params, mb: &MicroBatch) -> Tensor {
                     heads: spec.heads,
                     kv_heads: spec.heads,
                     head_dim: spec.head_dim(),
+                    causal: true,
                     rope: None,
                     dropout: off,
                 },
@@ -249,6 +253,7 @@ pub fn model(spec: &ModelSpec, params: &Params, mb: &MicroBatch) -> Tensor {
                     heads: spec.heads,
                     kv_heads: spec.kv_heads,
                     head_dim: spec.head_dim(),
+                    causal: true,
                     rope: None,
                     dropout: off,
                 },

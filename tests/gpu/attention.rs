@@ -54,7 +54,7 @@ const fn case(shape: [usize; 5], dropout: bool, filled: bool, shifted: bool) -> 
     Case { shape, dropout, filled, shifted }
 }
 
-/// Batch, positions, heads, key-value heads, width of a head.
+/// Batch, positions, heads, key-value heads, width of a head. Each is tried with a causal mask and without.
 const CASES: [Case; 16] = [
     case([1, 1, 1, 1, 16], false, false, false),
     case([2, 1, 3, 1, 64], true, true, false),
@@ -75,9 +75,9 @@ const CASES: [Case; 16] = [
 ];
 
 impl Case {
-    fn shape(self) -> AttentionShape {
+    fn shape(self, causal: bool) -> AttentionShape {
         let [batch, seq, heads, kv_heads, head_dim] = self.shape;
-        AttentionShape { batch, seq, heads, kv_heads, head_dim }
+        AttentionShape { batch, seq, heads, kv_heads, head_dim, causal }
     }
 
     fn dropout(self) -> Option<DropoutMask> {
@@ -87,8 +87,8 @@ impl Case {
 
     /// One sample is nearly empty, one is a third full.
     fn filled(self) -> Option<ValidLengths> {
-        let s = self.shape();
-        let host = (0..s.batch).map(|b| if b == 1 { 0 } else { s.seq.div_ceil(3) }).collect();
+        let [batch, seq, ..] = self.shape;
+        let host = (0..batch).map(|b| if b == 1 { 0 } else { seq.div_ceil(3) }).collect();
         self.filled.then_some(ValidLengths { host, device: None })
     }
 }
@@ -150,8 +150,9 @@ fn device(precision: Precision) -> Option<Device> {
 
 fn follows_the_cpu(precision: Precision) {
     let Some(device) = device(precision) else { return };
-    for case in CASES {
-        let s = case.shape();
+    for (case, causal) in CASES.into_iter().flat_map(|case| [(case, true), (case, false)]) {
+        let s = case.shape(causal);
+        let name = format!("{precision:?} {case:?}, causal: {causal}");
         let (rows, widths) = (s.batch * s.seq, [s.qkv_width(), s.out_width()]);
         let qkv = normals(1, rows * widths[0], precision);
         let dout = normals(2, rows * widths[1], precision);
@@ -174,9 +175,9 @@ fn follows_the_cpu(precision: Precision) {
         let again = attention(&x, s, masks).unwrap();
         let gradient_again = attention_backward(&x, &again.0, &again.1, &dy, s, masks).unwrap();
         assert_eq!((once.0.dtype(), gradient.dtype(), once.1.dtype()), (x.dtype(), x.dtype(), DType::F32));
-        assert_eq!(bits(&once.0), bits(&again.0), "{case:?}: outputs of two runs");
-        assert_eq!(bits(&once.1), bits(&again.1), "{case:?}: log-sum-exps of two runs");
-        assert_eq!(bits(&gradient), bits(&gradient_again), "{case:?}: gradients of two runs");
+        assert_eq!(bits(&once.0), bits(&again.0), "{name}: outputs of two runs");
+        assert_eq!(bits(&once.1), bits(&again.1), "{name}: log-sum-exps of two runs");
+        assert_eq!(bits(&gradient), bits(&gradient_again), "{name}: gradients of two runs");
 
         let unit = precision.unit();
         // Log-sum-exps are f32; of bf16 numbers their products are exact.
@@ -195,9 +196,9 @@ fn follows_the_cpu(precision: Precision) {
             ("lse", worst(&once.1, &lse, 1, lse_unit), lse_units),
             ("dqkv", worst(&gradient, &dqkv, s.head_dim, unit), precision.units().max(3.0 * twin_dqkv)),
         ];
-        println!("{precision:?} {case:?}: {found:.1?}");
+        println!("{name}: {found:.1?}");
         for (what, units, most) in found {
-            assert!(units <= most, "{precision:?} {case:?}: {what} is {units} units off, {most} are allowed");
+            assert!(units <= most, "{name}: {what} is {units} units off, {most} are allowed");
         }
     }
 }
@@ -222,7 +223,7 @@ fn bf16_follows_the_cpu() {
 #[test]
 fn long_rows_do_not_drift() {
     let Some(device) = device(Precision::F32) else { return };
-    let s = AttentionShape { batch: 1, seq: 1024, heads: 1, kv_heads: 1, head_dim: 64 };
+    let s = AttentionShape { batch: 1, seq: 1024, heads: 1, kv_heads: 1, head_dim: 64, causal: true };
     let mut qkv = normals(1, s.seq * s.qkv_width(), Precision::F32);
     // Scores of about 3.
     for row in qkv.chunks_mut(s.qkv_width()) {
@@ -251,7 +252,7 @@ fn new_tokens_over_a_cache() {
         for precision in [Precision::F32, Precision::Bf16] {
             let Some(device) = device(precision) else { return };
             let [batch, seq, heads, kv_heads, head_dim] = shape;
-            let s = AttentionShape { batch, seq, heads, kv_heads, head_dim };
+            let s = AttentionShape { batch, seq, heads, kv_heads, head_dim, causal: true };
             let width = s.qkv_width();
             let qkv = normals(1, batch * seq * width, precision);
             let whole = in_f64(&qkv, (batch * seq, width));

@@ -6,6 +6,7 @@
 #![allow(unreachable_pub, reason = "modules of one test binary")]
 #![allow(clippy::single_range_in_vec_init, reason = "a list of chunks may have one")]
 
+mod attention;
 mod autograd;
 mod broken_weight_files;
 #[path = "../common/mod.rs"]

@@ -1,4 +1,4 @@
-//! Causal self-attention over packed query, key and value rows, and over a key-value cache.
+//! Self-attention over packed query, key and value rows, and over a key-value cache.
 
 use std::cell::RefCell;
 
@@ -56,7 +56,13 @@ pub fn new_cache(s: AttentionShape, capacity: usize, like: &Tensor) -> Result<Te
 }
 
 /// Appends the new tokens of `qkv` at position `start` to `cache`, which [`new_cache`] made, and attends over it.
+///
+/// # Errors
+/// If attention is not causal: then each new token changes what the tokens before it have seen.
 pub fn attend_with_cache(qkv: &Tensor, s: AttentionShape, start: usize, cache: &Tensor) -> Result<Tensor> {
+    if !s.causal {
+        bail!("a cache of keys and values needs causal attention")
+    }
     let capacity = cache.dim(3)?;
     if start + s.seq > capacity {
         bail!("{} tokens in a cache for {capacity}", start + s.seq)

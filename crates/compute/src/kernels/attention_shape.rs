@@ -13,6 +13,8 @@ pub struct AttentionShape {
     pub heads: usize,
     pub kv_heads: usize,
     pub head_dim: usize,
+    /// True if a query sees no keys after its own position.
+    pub causal: bool,
 }
 
 impl AttentionShape {
@@ -22,6 +24,11 @@ impl AttentionShape {
 
     pub fn out_width(&self) -> usize {
         self.heads * self.head_dim
+    }
+
+    /// The number of keys after its own position that a query may see; those after the last do not exist.
+    pub(super) fn later_keys(&self) -> usize {
+        if self.causal { 0 } else { self.seq }
     }
 
     pub(super) fn scale(&self) -> f64 {
@@ -62,7 +69,7 @@ impl ValidLengths {
     }
 }
 
-/// The masks on attention's probabilities, besides the causal one.
+/// The masks on attention's probabilities, besides the causal one of [`AttentionShape`].
 #[derive(Debug, Clone, Copy, Default)]
 pub struct AttentionMasks<'a> {
     pub dropout: Option<&'a DropoutMask>,
@@ -71,7 +78,7 @@ pub struct AttentionMasks<'a> {
 }
 
 impl AttentionMasks<'_> {
-    /// The number of keys of sample `sample` that its last query sees.
+    /// The number of keys of sample `sample` before its padding.
     pub(super) fn visible_keys(&self, sample: usize) -> usize {
         self.valid_lengths.map_or(usize::MAX, |lengths| lengths.host[sample].max(1))
     }

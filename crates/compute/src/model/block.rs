@@ -99,6 +99,7 @@ impl Block {
                 heads: spec.heads,
                 kv_heads: spec.kv_heads,
                 head_dim: spec.head_dim(),
+                causal: true,
                 rope: rope.cloned(),
                 dropout: dropout("attention"),
             },

@@ -1,4 +1,4 @@
-//! Causal self-attention and its projections.
+//! Self-attention and its projections.
 
 use candle_core::{Result, Tensor};
 
@@ -14,6 +14,8 @@ pub struct Attention {
     pub heads: usize,
     pub kv_heads: usize,
     pub head_dim: usize,
+    /// True if a token sees no tokens after it.
+    pub causal: bool,
     pub rope: Option<Rope>,
     pub dropout: DropoutSite,
 }
@@ -29,7 +31,8 @@ pub struct AttentionActivations {
 impl Attention {
     /// The shape that kernels are given for `batch` rows of `seq` tokens.
     pub fn shape(&self, batch: usize, seq: usize) -> AttentionShape {
-        AttentionShape { batch, seq, heads: self.heads, kv_heads: self.kv_heads, head_dim: self.head_dim }
+        let Self { heads, kv_heads, head_dim, causal, .. } = *self;
+        AttentionShape { batch, seq, heads, kv_heads, head_dim, causal }
     }
 
     /// The queries, keys and values of `x`, rotated where the model has rotary positions.
@@ -56,7 +59,8 @@ impl Attention {
         Ok((self.out.forward(pass, &activations.heads)?, activations))
     }
 
-    /// The forward for tokens from position `start` on, over the cached keys and values of the tokens before them.
+    /// The forward for tokens from position `start` on, over the cached keys and values of the tokens before them. It is an error where
+    /// attention is not causal.
     pub fn extend(&self, pass: ForwardPass<'_>, x: &Tensor, cache: &Tensor, start: usize) -> Result<Tensor> {
         let (qkv, mb) = (self.project(pass, x, start)?, pass.mb);
         let heads = attention::attend_with_cache(&qkv, self.shape(mb.batch, mb.seq), start, cache)?;

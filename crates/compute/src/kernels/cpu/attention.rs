@@ -1,4 +1,4 @@
-//! Causal self-attention with grouped key-value heads, in blocks of queries.
+//! Self-attention with grouped key-value heads, in blocks of queries.
 //!
 //! A task is one (sample, key-value head). It holds one [block, seq] tile of probabilities at a time, so scores never
 //! exist for a whole head, and the backward recomputes them from the saved log-sum-exp (Dao et al. 2022). Products read probabilities, and
@@ -31,6 +31,11 @@ impl AttentionShape {
         for from in (0..self.seq).step_by(ATTENTION_TILE_QUERIES) {
             f(from..(from + ATTENTION_TILE_QUERIES).min(self.seq));
         }
+    }
+
+    /// The number of keys that the last of `queries` sees: the width of their tile.
+    fn tile_width(&self, queries: &Range<usize>) -> usize {
+        (queries.end + self.later_keys()).min(self.seq)
     }
 
     /// The number of elements of one tile of probabilities.
@@ -68,7 +73,7 @@ impl AttentionShape {
     }
 }
 
-/// Returns softmax(q·kᵀ/√head_dim, causal)·v, and the log-sum-exp of each query's scores, [batch, heads, seq].
+/// Returns softmax(q·kᵀ/√head_dim)·v over the keys that each query sees, and the log-sum-exp of each query's scores, [batch, heads, seq].
 pub fn forward<S: Stored>(s: AttentionShape, qkv: &[S], masks: AttentionMasks<'_>) -> (Vec<S>, Vec<S::Real>) {
     let (width, out_width, hd) = (s.qkv_width(), s.out_width(), s.head_dim);
     let group = s.heads / s.kv_heads;
@@ -81,7 +86,7 @@ pub fn forward<S: Stored>(s: AttentionShape, qkv: &[S], masks: AttentionMasks<'_
             let mut rows = S::Real::zeros(ATTENTION_TILE_QUERIES.min(s.seq) * hd);
             for head in kv * group..(kv + 1) * group {
                 s.for_each_tile(|queries| {
-                    let (from, n, to) = (queries.start, queries.len(), queries.end);
+                    let (from, n, to) = (queries.start, queries.len(), s.tile_width(&queries));
                     let q = s.head(qkv, width, b, head * hd, queries);
                     let k = s.head(qkv, width, b, (s.heads + kv) * hd, 0..to);
                     let v = s.head(qkv, width, b, (s.heads + s.kv_heads + kv) * hd, 0..to);
@@ -89,7 +94,7 @@ pub fn forward<S: Stored>(s: AttentionShape, qkv: &[S], masks: AttentionMasks<'_
                     S::small_product(p, Real::real(s.scale()), false, q, k.t());
                     // SAFETY: these queries of this head belong to this task alone.
                     let lse = unsafe { shared_lse.slice((b * s.heads + head) * s.seq + from, n) };
-                    softmax_causal(p, to, from, masks.visible_keys(b), lse);
+                    softmax_of_visible(p, to, from + s.later_keys(), masks.visible_keys(b), lse);
                     drop_probabilities(p, to, s, b, head, from, masks.dropout);
                     let rows = &mut rows[..n * hd];
                     S::small_product(rows, Real::ONE, false, Mat::new(S::store_all(p, &mut stored), n, to), v);
@@ -104,11 +109,12 @@ pub fn forward<S: Stored>(s: AttentionShape, qkv: &[S], masks: AttentionMasks<'_
     (out, lse)
 }
 
-/// Rows of scores become probabilities; row i sees columns up to `from + i`, and none from `keys` on.
-fn softmax_causal<T: Real>(p: &mut [T], width: usize, from: usize, keys: usize, lse: &mut [T]) {
+/// Rows of scores become probabilities; row i sees columns up to `last + i`, and none from `keys` on.
+fn softmax_of_visible<T: Real>(p: &mut [T], width: usize, last: usize, keys: usize, lse: &mut [T]) {
+    let keys = keys.min(width);
     vectorize(inlined!(|| {
         for (i, (row, lse)) in p.chunks_exact_mut(width).zip(lse).enumerate() {
-            let seen = (from + i + 1).min(keys);
+            let seen = (last + i + 1).min(keys);
             let top = max(&row[..seen]);
             for v in whole_registers(row, seen) {
                 *v = (*v - top).fast_exp();
@@ -171,7 +177,7 @@ pub fn backward<S: Stored>(
             let [mut dk, mut dv] = std::array::from_fn(|_| S::Real::zeros(s.seq * hd));
             for head in kv * group..(kv + 1) * group {
                 s.for_each_tile(|queries| {
-                    let (from, n, to) = (queries.start, queries.len(), queries.end);
+                    let (from, n, to) = (queries.start, queries.len(), s.tile_width(&queries));
                     let q = s.head(qkv, width, b, head * hd, queries.clone());
                     let k = s.head(qkv, width, b, (s.heads + kv) * hd, 0..to);
                     let v = s.head(qkv, width, b, (s.heads + s.kv_heads + kv) * hd, 0..to);
@@ -179,7 +185,7 @@ pub fn backward<S: Stored>(
                     let (p, dp) = (&mut p[..n * to], &mut dp[..n * to]);
                     S::small_product(p, scale, false, q, k.t());
                     let lse = &lse[(b * s.heads + head) * s.seq + from..][..n];
-                    probabilities_from_lse(p, to, from, masks.visible_keys(b), lse);
+                    probabilities_from_lse(p, to, from + s.later_keys(), masks.visible_keys(b), lse);
                     S::small_product(dp, Real::ONE, false, dy, v.t());
                     let seen: &[S::Real] = if dropout.is_some() {
                         let dropped = &mut dropped[..n * to];
@@ -222,11 +228,12 @@ pub fn backward<S: Stored>(
     unsafe { written(s.batch * s.seq * width, |dqkv| write(Shared::unwritten(dqkv))) }
 }
 
-/// Rows of scores become probabilities, with their known log-sum-exp.
-fn probabilities_from_lse<T: Real>(p: &mut [T], width: usize, from: usize, keys: usize, lse: &[T]) {
+/// [`softmax_of_visible`] with known log-sum-exps.
+fn probabilities_from_lse<T: Real>(p: &mut [T], width: usize, last: usize, keys: usize, lse: &[T]) {
+    let keys = keys.min(width);
     vectorize(inlined!(|| {
         for (i, (row, &lse)) in p.chunks_exact_mut(width).zip(lse).enumerate() {
-            let seen = (from + i + 1).min(keys);
+            let seen = (last + i + 1).min(keys);
             for v in whole_registers(row, seen) {
                 *v = (*v - lse).fast_exp();
             }

@@ -96,8 +96,8 @@ fn check_limits(s: AttentionShape) -> Result<()> {
     if s.batch > MAX_GRID_Y_Z || s.heads > MAX_GRID_Y_Z {
         bail!("attention on a GPU takes up to {MAX_GRID_Y_Z} samples and heads, not {} and {}", s.batch, s.heads)
     }
-    // A tile's last row lies this many elements after its first.
-    if i32::try_from(s.qkv_width() * 2 * MAX_TILE_HEAD_DIM).is_err() || i32::try_from(s.seq).is_err() {
+    // A tile's last row lies the first number of elements after its first; the second is beyond any key that a tile looks for.
+    if i32::try_from(s.qkv_width() * 2 * MAX_TILE_HEAD_DIM).is_err() || i32::try_from(3 * s.seq).is_err() {
         bail!("attention over {} rows of {}", s.seq, s.qkv_width())
     }
     Ok(())
@@ -108,8 +108,9 @@ fn device_lengths(gpu: &Gpu, lengths: Option<&ValidLengths>) -> Result<Option<Te
     lengths.map(|lengths| lengths.on_gpu(gpu)).transpose()
 }
 
-/// Adds the last parameters of every attention kernel, `DROPOUT_PARAMETERS` of attention_common.cuh.
-fn with_dropout(launch: Launch, dropout: Option<&DropoutMask>) -> Result<Launch> {
+/// Adds the last parameters of every attention kernel, `MASK_PARAMETERS` of attention_common.cuh.
+fn with_masks(launch: Launch, s: AttentionShape, dropout: Option<&DropoutMask>) -> Result<Launch> {
+    let launch = launch.ints([s.later_keys()])?;
     let Some(d) = dropout else {
         return Ok(launch.uints([0, 0, 0, 0, 0, 0]).floats([1.0]));
     };
@@ -149,8 +150,8 @@ pub fn attention(qkv: &Tensor, s: AttentionShape, masks: AttentionMasks<'_>) -> 
         .array("valid_lengths", valid_lengths.as_ref(), DType::U32, s.batch)?
         .ints([s.seq, s.heads, s.kv_heads, s.head_dim])?
         .floats([s.scale()]);
-    let launch = with_dropout(launch, masks.dropout)?;
-    // SAFETY: (qkv, out, lse, valid_lengths, seq, heads, kv_heads, width, scale, dropout); lengths beyond seq count as seq.
+    let launch = with_masks(launch, s, masks.dropout)?;
+    // SAFETY: (qkv, out, lse, valid_lengths, seq, heads, kv_heads, width, scale, masks); lengths beyond seq count as seq.
     unsafe { launch.run(&tiles.kernel("forward", masks.dropout), tiles.forward_dims(s))? }
     Ok((out, lse))
 }
@@ -197,16 +198,16 @@ pub fn attention_backward(
         let queries = ("attention_rows_queries_wide", s.heads, s.kv_heads);
         for (name, grid_heads, other_heads) in [keys, queries] {
             let launch = arrays()?.ints([other_heads, s.head_dim])?.floats([s.scale()]);
-            let launch = with_dropout(launch, masks.dropout)?;
-            // SAFETY: (qkv, dout, lse, delta, dqkv, valid_lengths, heads or kv_heads, width, scale, dropout).
+            let launch = with_masks(launch, s, masks.dropout)?;
+            // SAFETY: (qkv, dout, lse, delta, dqkv, valid_lengths, heads or kv_heads, width, scale, masks).
             unsafe { launch.run(&kernel_for_type(name, dtype)?, row_dims(s.seq, grid_heads, s.batch))? }
         }
         return Ok(dqkv);
     };
     for (what, dims) in [("keys", tiles.keys_dims(s)), ("queries", tiles.queries_dims(s))] {
         let launch = arrays()?.ints([s.seq, s.heads, s.kv_heads, s.head_dim])?.floats([s.scale()]);
-        let launch = with_dropout(launch, masks.dropout)?;
-        // SAFETY: (qkv, dout, lse, delta, dqkv, valid_lengths, seq, heads, kv_heads, width, scale, dropout).
+        let launch = with_masks(launch, s, masks.dropout)?;
+        // SAFETY: (qkv, dout, lse, delta, dqkv, valid_lengths, seq, heads, kv_heads, width, scale, masks).
         unsafe { launch.run(&tiles.kernel(what, masks.dropout), dims)? }
     }
     Ok(dqkv)
@@ -222,7 +223,7 @@ struct KeysValues<'a> {
     row_stride: usize,
 }
 
-/// A block per query: `s.seq` queries from position `start` on, over all positions up to their own.
+/// A block per query: `s.seq` queries from position `start` on, over the positions that they see.
 fn attend_rows(
     qkv: &Tensor,
     s: AttentionShape,
@@ -250,8 +251,8 @@ fn attend_rows(
         .array("valid_lengths", valid_lengths, DType::U32, s.batch)?
         .ints([start, s.kv_heads, s.head_dim])?
         .floats([s.scale()]);
-    let launch = with_dropout(launch, dropout)?;
-    // SAFETY: (q, its stride, keys, values, three strides, out, lse, valid_lengths, start, kv_heads, width, scale, dropout); the grid says
+    let launch = with_masks(launch, s, dropout)?;
+    // SAFETY: (q, its stride, keys, values, three strides, out, lse, valid_lengths, start, kv_heads, width, scale, masks); the grid says
     // queries, heads and samples, and `span` is where the last key ends.
     unsafe { launch.run(&kernel_for_type(name, dtype)?, row_dims(s.seq, s.heads, s.batch)) }
 }

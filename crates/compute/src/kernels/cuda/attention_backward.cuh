@@ -1,4 +1,4 @@
-// Causal attention, backward, deterministic: one kernel for dK and dV (a block per 64 keys, over the queries that see them, of all heads
+// Attention, backward, deterministic: one kernel for dK and dV (a block per 64 keys, over the queries that see them, of all heads
 // of the group in order), one for dQ (a block per 64·MT queries, over their keys). Each computes the probabilities again from the saved
 // log-sum-exps: seven products instead of five, but no sums between blocks, so neither atomics nor a buffer for dQ in f32.
 //
@@ -42,7 +42,7 @@ __device__ __forceinline__ void attention_delta(const T* out, const T* dout, flo
 // dK and dV. Grid: (tiles of 64 keys, kv_heads, batch). Shared memory: 128 + 4·QN rows of a tile, and 4·QN floats.
 template <class M, int D, int QN, bool HELD, bool DROPOUT>
 __device__ __forceinline__ void attention_keys(BACKWARD_PARAMETERS(typename M::T), int seq, int heads, int kv_heads, int width,
-                                               float scale, DROPOUT_PARAMETERS) {
+                                               float scale, MASK_PARAMETERS) {
     typedef typename M::T T;
     typedef Tile<T, D> Of;
     const int KEYS = 64, NT = QN / 8;
@@ -66,8 +66,8 @@ __device__ __forceinline__ void attention_keys(BACKWARD_PARAMETERS(typename M::T
     const int warp_from = from + warp * 16; // the warp's first key
     const float scale_log2 = scale * LOG2_E;
 
-    // The walk: over the heads of the group, and in each over the tiles of queries from the diagonal on.
-    const int first_tile = from / QN, tiles = (seq + QN - 1) / QN - first_tile;
+    // The walk: over the heads of the group, and in each over the tiles of queries that see the block's first key.
+    const int first_tile = max(from - later_keys, 0) / QN, tiles = (seq + QN - 1) / QN - first_tile;
     const int steps = from < visible ? group * tiles : 0; // keys that no query sees have gradients of zero
 
     // Starts to load the tiles of step n into their stage; returns the statistic that this thread stores there later.
@@ -120,21 +120,22 @@ __device__ __forceinline__ void attention_keys(BACKWARD_PARAMETERS(typename M::T
             value_rows.hold();
         }
         const int head = kv * group + n / tiles, at = (first_tile + n % tiles) * QN, stage = n & 1;
+        const int sees = at + later_keys; // the last key that the tile's first query sees
         const unsigned char* const q = queries + stage * QN * Of::ROW;
         const unsigned char* const dy = gradients + stage * QN * Of::ROW;
         const float* const row_lse = stats + stage * 2 * QN;
         const float* const row_delta = row_lse + QN;
-        if (at + QN - 1 >= warp_from && warp_from < visible) {
+        if (sees + QN - 1 >= warp_from && warp_from < visible) {
             float p[1][NT][4], ds[1][NT][4];
             product<M, D, 1, NT>(p, key_rows, q);
-            const bool edge = at < warp_from + 15 || warp_from + 16 > visible;
+            const bool edge = sees < warp_from + 15 || warp_from + 16 > visible;
 #pragma unroll
             for (int j = 0; j < NT; j++) {
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
                     const int column = j * 8 + 2 * t + i % 2, key = warp_from + g + i / 2 * 8;
                     const float x = fast_exp2(fmaf(p[0][j][i], scale_log2, -row_lse[column]));
-                    p[0][j][i] = edge && (key > at + column || key >= visible) ? 0.f : x;
+                    p[0][j][i] = edge && (key > sees + column || key >= visible) ? 0.f : x;
                 }
             }
             product<M, D, 1, NT>(ds, value_rows, dy);
@@ -175,7 +176,7 @@ __device__ __forceinline__ void attention_keys(BACKWARD_PARAMETERS(typename M::T
 // dQ. Grid: (tiles of 64·MT queries, heads, batch). Shared memory: 128·MT + 4·KN rows of a tile.
 template <class M, int D, int MT, int KN, bool HELD, bool DROPOUT>
 __device__ __forceinline__ void attention_queries(BACKWARD_PARAMETERS(typename M::T), int seq, int heads, int kv_heads, int width,
-                                                  float scale, DROPOUT_PARAMETERS) {
+                                                  float scale, MASK_PARAMETERS) {
     typedef typename M::T T;
     typedef Tile<T, D> Of;
     const int QUERIES = 64 * MT, NT = KN / 8;
@@ -188,7 +189,7 @@ __device__ __forceinline__ void attention_queries(BACKWARD_PARAMETERS(typename M
     // The longest rows come first.
     const int from = (gridDim.x - 1 - blockIdx.x) * QUERIES, head = blockIdx.y, sample = blockIdx.z;
     const int kv = head / (heads / kv_heads), visible = visible_keys(valid_lengths, sample, seq);
-    const int tiles = (min(min(from + QUERIES, seq), visible) + KN - 1) / KN;
+    const int tiles = (min(min(from + QUERIES + later_keys, seq), visible) + KN - 1) / KN;
     const int stride = (heads + 2 * kv_heads) * width, out_stride = heads * width;
     const i64 first = (i64)sample * seq; // the sample's first row
     const T* const k = qkv + first * stride + (heads + kv) * width;
@@ -197,6 +198,7 @@ __device__ __forceinline__ void attention_queries(BACKWARD_PARAMETERS(typename M
 
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const int warp_from = from + warp * 16 * MT; // the warp's first query
+    const int warp_sees = warp_from + later_keys; // the last key that it sees
     const float scale_log2 = scale * LOG2_E;
     const Dropped dropped(key0, key1, first_sample + (unsigned)sample * sample_stride, step, threshold, seq, head);
 
@@ -239,22 +241,22 @@ __device__ __forceinline__ void attention_queries(BACKWARD_PARAMETERS(typename M
             query_rows.hold();
             gradient_rows.hold();
         }
-        if (warp_from >= seq || at > warp_from + 16 * MT - 1) {
+        if (warp_from >= seq || at > warp_sees + 16 * MT - 1) {
             continue;
         }
         const unsigned char* const key_tile = keys + stage * KN * Of::ROW;
         float p[MT][NT][4], ds[MT][NT][4];
         product<M, D, MT, NT>(p, query_rows, key_tile);
-        const bool edge = at + KN - 1 > warp_from || at + KN > visible;
+        const bool edge = at + KN - 1 > warp_sees || at + KN > visible;
 #pragma unroll
         for (int m = 0; m < MT; m++) {
 #pragma unroll
             for (int n = 0; n < NT; n++) {
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
-                    const int query = warp_from + m * 16 + g + i / 2 * 8, key = at + n * 8 + 2 * t + i % 2;
+                    const int sees = warp_sees + m * 16 + g + i / 2 * 8, key = at + n * 8 + 2 * t + i % 2;
                     const float x = fast_exp2(fmaf(p[m][n][i], scale_log2, -row_lse[m][i / 2]));
-                    p[m][n][i] = edge && (key > query || key >= visible) ? 0.f : x;
+                    p[m][n][i] = edge && (key > sees || key >= visible) ? 0.f : x;
                 }
             }
         }
@@ -293,15 +295,15 @@ __device__ __forceinline__ void attention_queries(BACKWARD_PARAMETERS(typename M
 #define ATTENTION_KEYS_KERNEL(name, M, D, QN, HELD, DROPOUT)                                                                                     \
     extern "C" __global__ void __launch_bounds__(THREADS, 2) attention_keys_##name(BACKWARD_PARAMETERS(M::T), int seq, int heads,         \
                                                                                    int kv_heads, int width, float scale,                  \
-                                                                                   DROPOUT_PARAMETERS) {                                  \
-        attention_keys<M, D, QN, HELD, DROPOUT>(BACKWARD_ARGUMENTS, seq, heads, kv_heads, width, scale, DROPOUT_ARGUMENTS);               \
+                                                                                   MASK_PARAMETERS) {                                     \
+        attention_keys<M, D, QN, HELD, DROPOUT>(BACKWARD_ARGUMENTS, seq, heads, kv_heads, width, scale, MASK_ARGUMENTS);                  \
     }
 
 #define ATTENTION_QUERIES_KERNEL(name, M, D, MT, KN, HELD, DROPOUT)                                                                              \
     extern "C" __global__ void __launch_bounds__(THREADS, 2) attention_queries_##name(BACKWARD_PARAMETERS(M::T), int seq, int heads,      \
                                                                                       int kv_heads, int width, float scale,               \
-                                                                                      DROPOUT_PARAMETERS) {                               \
-        attention_queries<M, D, MT, KN, HELD, DROPOUT>(BACKWARD_ARGUMENTS, seq, heads, kv_heads, width, scale, DROPOUT_ARGUMENTS);        \
+                                                                                      MASK_PARAMETERS) {                                  \
+        attention_queries<M, D, MT, KN, HELD, DROPOUT>(BACKWARD_ARGUMENTS, seq, heads, kv_heads, width, scale, MASK_ARGUMENTS);           \
     }
 
 // Without dropout, and with it; then registers are short, and nothing is held.

@@ -6,11 +6,12 @@
 #define THREADS 128
 #define LOG2_E 1.4426950408889634f
 
-// The last parameters of every attention kernel: the dropout's random key, the place of the batch's samples in the global batch, the
+// The last parameters of every attention kernel: how many keys after its own position a query may see (0 with a causal mask, otherwise
+// the number of queries); and the dropout's random key, the place of the batch's samples in the global batch, the
 // optimizer step, the threshold below which a random word drops its element (0: no dropout), and the factor on what is kept.
-#define DROPOUT_PARAMETERS                                                                                                                \
-    unsigned key0, unsigned key1, unsigned first_sample, unsigned sample_stride, unsigned step, unsigned threshold, float keep
-#define DROPOUT_ARGUMENTS key0, key1, first_sample, sample_stride, step, threshold, keep
+#define MASK_PARAMETERS                                                                                                                   \
+    int later_keys, unsigned key0, unsigned key1, unsigned first_sample, unsigned sample_stride, unsigned step, unsigned threshold, float keep
+#define MASK_ARGUMENTS later_keys, key0, key1, first_sample, sample_stride, step, threshold, keep
 
 // The first parameters of every backward kernel, of element type T.
 #define BACKWARD_PARAMETERS(T)                                                                                                            \

@@ -1,4 +1,4 @@
-// Causal attention, forward: one block per 64·MT queries of one head, over tiles of KN keys with a running softmax (Dao et al. 2022).
+// Attention, forward: one block per 64·MT queries of one head, over tiles of KN keys with a running softmax (Dao et al. 2022).
 //
 // There is one buffer for keys and one for values. Values arrive during Q·Kᵀ, the next keys during the softmax and P·V; other blocks on
 // the multiprocessor compute while this one still waits. Keys that no query of the block sees are not read.
@@ -10,7 +10,7 @@
 // Grid: (tiles of 64·MT queries, heads, batch). Shared memory: 64·MT + 2·KN rows of a tile.
 template <class M, int D, int MT, int KN, bool HELD, bool DROPOUT>
 __device__ __forceinline__ void attention_forward(const typename M::T* qkv, typename M::T* out, float* lse, const unsigned* valid_lengths, int seq,
-                                                  int heads, int kv_heads, int width, float scale, DROPOUT_PARAMETERS) {
+                                                  int heads, int kv_heads, int width, float scale, MASK_PARAMETERS) {
     typedef typename M::T T;
     typedef Tile<T, D> Of;
     const int QUERIES = 64 * MT, NT = KN / 8;
@@ -21,7 +21,7 @@ __device__ __forceinline__ void attention_forward(const typename M::T* qkv, type
     // The longest rows come first.
     const int from = (gridDim.x - 1 - blockIdx.x) * QUERIES, head = blockIdx.y, sample = blockIdx.z;
     const int kv = head / (heads / kv_heads), visible = visible_keys(valid_lengths, sample, seq);
-    const int tiles = (min(min(from + QUERIES, seq), visible) + KN - 1) / KN;
+    const int tiles = (min(min(from + QUERIES + later_keys, seq), visible) + KN - 1) / KN;
     const int stride = (heads + 2 * kv_heads) * width;
     const i64 first = (i64)sample * seq; // the sample's first row
     const T* const q = qkv + (first + from) * stride + head * width;
@@ -31,6 +31,7 @@ __device__ __forceinline__ void attention_forward(const typename M::T* qkv, type
 
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const int warp_from = from + warp * 16 * MT; // the warp's first query
+    const int warp_sees = warp_from + later_keys; // the last key that it sees
     unsigned char* const own = shared + warp * 16 * MT * Of::ROW;
     const float scale_log2 = scale * LOG2_E;
     const Dropped dropped(key0, key1, first_sample + (unsigned)sample * sample_stride, step, threshold, seq, head);
@@ -61,7 +62,7 @@ __device__ __forceinline__ void attention_forward(const typename M::T* qkv, type
         if (HELD && tile == 0) {
             rows.hold();
         }
-        const bool busy = warp_from < seq && at <= warp_from + 16 * MT - 1;
+        const bool busy = warp_from < seq && at <= warp_sees + 16 * MT - 1;
         float s[MT][NT][4];
         if (busy) {
             product<M, D, MT, NT>(s, rows, keys);
@@ -75,15 +76,15 @@ __device__ __forceinline__ void attention_forward(const typename M::T* qkv, type
         if (!busy) {
             continue;
         }
-        if (at + KN - 1 > warp_from || at + KN > visible) {
+        if (at + KN - 1 > warp_sees || at + KN > visible) {
 #pragma unroll
             for (int m = 0; m < MT; m++) {
 #pragma unroll
                 for (int n = 0; n < NT; n++) {
 #pragma unroll
                     for (int i = 0; i < 4; i++) {
-                        const int query = warp_from + m * 16 + g + i / 2 * 8, key = at + n * 8 + 2 * t + i % 2;
-                        if (key > query || key >= visible) {
+                        const int sees = warp_sees + m * 16 + g + i / 2 * 8, key = at + n * 8 + 2 * t + i % 2;
+                        if (key > sees || key >= visible) {
                             s[m][n][i] = -INFINITY;
                         }
                     }
@@ -161,8 +162,8 @@ __device__ __forceinline__ void attention_forward(const typename M::T* qkv, type
 #define ATTENTION_FORWARD_KERNEL(name, M, D, MT, KN, HELD, DROPOUT)                                                                              \
     extern "C" __global__ void __launch_bounds__(THREADS, 2) attention_forward_##name(                                                    \
         const M::T* qkv, M::T* out, float* lse, const unsigned* valid_lengths, int seq, int heads, int kv_heads, int width, float scale,         \
-        DROPOUT_PARAMETERS) {                                                                                                             \
-        attention_forward<M, D, MT, KN, HELD, DROPOUT>(qkv, out, lse, valid_lengths, seq, heads, kv_heads, width, scale, DROPOUT_ARGUMENTS);     \
+        MASK_PARAMETERS) {                                                                                                                \
+        attention_forward<M, D, MT, KN, HELD, DROPOUT>(qkv, out, lse, valid_lengths, seq, heads, kv_heads, width, scale, MASK_ARGUMENTS);        \
     }
 
 // Without dropout, and with it; then registers are short, and nothing is held.

@@ -67,18 +67,18 @@ __device__ __forceinline__ void write_row(float* sums, const float (&x)[PER_LANE
     }
 }
 
-// Queries `start ..` of a sample, at q, over the keys and values of all its positions up to their own. out: [batch·queries,
+// Queries `start ..` of a sample, at q, over the keys and values that they see. out: [batch·queries,
 // heads·width]; lse: [batch, heads, queries], may be null. Strides are in elements. Grid: (queries, heads, batch).
 template <int LANES, typename T>
 __device__ __forceinline__ void attention_rows(const T* q, i64 q_stride, const T* keys, const T* values, i64 kv_sample_stride, i64 head_stride,
                                                i64 row_stride, T* out, float* lse, const unsigned* valid_lengths, int start, int kv_heads, int width,
-                                               float scale, DROPOUT_PARAMETERS) {
+                                               float scale, MASK_PARAMETERS) {
     const int GROUPS = THREADS / LANES, KEYS = 4; // keys of a group at a time
     __shared__ float sums[THREADS * PER_LANE];
     __shared__ float tops[32], totals[32], factors[32];
     const int queries = gridDim.x, heads = gridDim.y, query = gridDim.x - 1 - blockIdx.x, head = blockIdx.y, sample = blockIdx.z;
     const int group = threadIdx.x / LANES;
-    const int length = visible_keys(valid_lengths, sample, start + query + 1);
+    const int length = visible_keys(valid_lengths, sample, min(start + query + 1 + later_keys, start + queries));
     const i64 head_at = sample * kv_sample_stride + head / (heads / kv_heads) * head_stride;
     const T *k = keys + head_at, *v = values + head_at;
     const bool aligned = is_aligned(q, width) && is_aligned(keys, width) && is_aligned(values, width);
@@ -156,12 +156,12 @@ __device__ __forceinline__ void attention_rows(const T* q, i64 q_stride, const T
 
 // dQ, as attention_queries of attention_backward.cuh computes it over tiles: a block per query. Grid: (seq, heads, batch).
 template <int LANES, typename T>
-__device__ __forceinline__ void attention_rows_queries(BACKWARD_PARAMETERS(T), int kv_heads, int width, float scale, DROPOUT_PARAMETERS) {
+__device__ __forceinline__ void attention_rows_queries(BACKWARD_PARAMETERS(T), int kv_heads, int width, float scale, MASK_PARAMETERS) {
     const int GROUPS = THREADS / LANES;
     __shared__ float sums[THREADS * PER_LANE];
     const int seq = gridDim.x, heads = gridDim.y, query = gridDim.x - 1 - blockIdx.x, head = blockIdx.y, sample = blockIdx.z;
     const int group = threadIdx.x / LANES, stride = (heads + 2 * kv_heads) * width, kv = head / (heads / kv_heads);
-    const int length = visible_keys(valid_lengths, sample, query + 1);
+    const int length = visible_keys(valid_lengths, sample, min(query + 1 + later_keys, seq));
     const i64 first = (i64)sample * seq, row = ((i64)sample * heads + head) * seq + query;
     const T* const k = qkv + first * stride + (heads + kv) * width;
     const T* const v = k + kv_heads * width;
@@ -189,22 +189,23 @@ __device__ __forceinline__ void attention_rows_queries(BACKWARD_PARAMETERS(T), i
 
 // dK and dV, as attention_keys of attention_backward.cuh computes them over tiles: a block per key. Grid: (seq, kv_heads, batch).
 template <int LANES, typename T>
-__device__ __forceinline__ void attention_rows_keys(BACKWARD_PARAMETERS(T), int heads, int width, float scale, DROPOUT_PARAMETERS) {
+__device__ __forceinline__ void attention_rows_keys(BACKWARD_PARAMETERS(T), int heads, int width, float scale, MASK_PARAMETERS) {
     const int GROUPS = THREADS / LANES;
     __shared__ float sums[THREADS * PER_LANE];
     const int seq = gridDim.x, kv_heads = gridDim.y, key = blockIdx.x, kv = blockIdx.y, sample = blockIdx.z;
     const int group = threadIdx.x / LANES, stride = (heads + 2 * kv_heads) * width, shared_by = heads / kv_heads;
     const int visible = visible_keys(valid_lengths, sample, seq);
+    const int seen_from = max(key - later_keys, 0), seen_by = seq - seen_from; // the queries that see the key
     const i64 first = (i64)sample * seq;
     const T* const k = qkv + (first + key) * stride + (heads + kv) * width;
     const bool aligned = is_aligned(qkv, width) && is_aligned(dout, width);
     float x[PER_LANE], y[PER_LANE], dk[PER_LANE] = {}, dv[PER_LANE] = {};
     read_row<LANES>(x, k, width, aligned);
     read_row<LANES>(y, k + kv_heads * width, width, aligned);
-    const i64 steps = key < visible ? (i64)shared_by * (seq - key) : 0;
+    const i64 steps = key < visible ? (i64)shared_by * seen_by : 0;
     for (i64 from = 0; from < steps; from += GROUPS) {
         const i64 n = from + group < steps ? from + group : steps - 1;
-        const int head = kv * shared_by + (int)(n / (seq - key)), query = key + (int)(n % (seq - key));
+        const int head = kv * shared_by + (int)(n / seen_by), query = seen_from + (int)(n % seen_by);
         const Dropped dropped(key0, key1, first_sample + (unsigned)sample * sample_stride, step, threshold, seq, head);
         const i64 row = ((i64)sample * heads + head) * seq + query;
         float q[PER_LANE], dy[PER_LANE];
@@ -244,19 +245,19 @@ __device__ __forceinline__ void cache_append(const T* qkv, T* keys, T* values, i
 #define ATTENTION_ROWS(name, T, LANES)                                                                                                    \
     extern "C" __global__ void __launch_bounds__(THREADS) attention_rows_##name(                                                          \
         const T* q, i64 q_stride, const T* keys, const T* values, i64 kv_sample_stride, i64 head_stride, i64 row_stride, T* out,          \
-        float* lse, const unsigned* valid_lengths, int start, int kv_heads, int width, float scale, DROPOUT_PARAMETERS) {                        \
+        float* lse, const unsigned* valid_lengths, int start, int kv_heads, int width, float scale, MASK_PARAMETERS) {                           \
         attention_rows<LANES, T>(q, q_stride, keys, values, kv_sample_stride, head_stride, row_stride, out, lse, valid_lengths, start, kv_heads, \
-                                 width, scale, DROPOUT_ARGUMENTS);                                                                        \
+                                 width, scale, MASK_ARGUMENTS);                                                                           \
     }
 
 #define ATTENTION_ROWS_BACKWARD(name, T, LANES)                                                                                           \
     extern "C" __global__ void __launch_bounds__(THREADS) attention_rows_queries_##name(BACKWARD_PARAMETERS(T), int kv_heads, int width,  \
-                                                                                        float scale, DROPOUT_PARAMETERS) {                \
-        attention_rows_queries<LANES, T>(BACKWARD_ARGUMENTS, kv_heads, width, scale, DROPOUT_ARGUMENTS);                                  \
+                                                                                        float scale, MASK_PARAMETERS) {                   \
+        attention_rows_queries<LANES, T>(BACKWARD_ARGUMENTS, kv_heads, width, scale, MASK_ARGUMENTS);                                     \
     }                                                                                                                                     \
     extern "C" __global__ void __launch_bounds__(THREADS) attention_rows_keys_##name(BACKWARD_PARAMETERS(T), int heads, int width,        \
-                                                                                     float scale, DROPOUT_PARAMETERS) {                   \
-        attention_rows_keys<LANES, T>(BACKWARD_ARGUMENTS, heads, width, scale, DROPOUT_ARGUMENTS);                                        \
+                                                                                     float scale, MASK_PARAMETERS) {                      \
+        attention_rows_keys<LANES, T>(BACKWARD_ARGUMENTS, heads, width, scale, MASK_ARGUMENTS);                                           \
     }
 
 #define CACHE_APPEND(name, T)                                                                                                             \

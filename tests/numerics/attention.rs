@@ -1,0 +1,128 @@
+//! Attention's kernels against softmax(q·kᵀ/√head_dim)·v by its definition, for each mask and each type of numbers.
+
+use candle_core::{DType, Device, Tensor};
+use runner_compute::kernels::attention::{
+    AttentionMasks, AttentionShape, ValidLengths, attend_with_cache, attention, attention_backward, new_cache,
+};
+
+use crate::common::{random, values};
+
+/// 70 positions are a tile of queries and a part of one. The samples are full, padded, and without any token.
+const SHAPE: AttentionShape = AttentionShape { batch: 3, seq: 70, heads: 4, kv_heads: 2, head_dim: 6, causal: true };
+const LENGTHS: [usize; 3] = [70, 23, 0];
+
+/// Outputs, then log-sum-exps. An empty sample's queries see its first key.
+fn by_definition(qkv: &[f64], s: AttentionShape, lengths: Option<[usize; 3]>) -> (Vec<f64>, Vec<f64>) {
+    let (hd, width) = (s.head_dim, (s.heads + 2 * s.kv_heads) * s.head_dim);
+    let mut out = vec![0.0; s.batch * s.seq * s.heads * hd];
+    let mut lse = vec![0.0; s.batch * s.heads * s.seq];
+    for (sample, head, query) in
+        (0..s.batch).flat_map(|b| (0..s.heads).flat_map(move |h| (0..s.seq).map(move |q| (b, h, q))))
+    {
+        let kv = head / (s.heads / s.kv_heads);
+        let at = |position: usize, head: usize| &qkv[(sample * s.seq + position) * width + head * hd..][..hd];
+        let end = lengths.map_or(s.seq, |lengths| lengths[sample].max(1));
+        let seen = (0..end).filter(|&key| !s.causal || key <= query);
+        let score = |key: usize| {
+            let products = at(query, head).iter().zip(at(key, s.heads + kv)).map(|(q, k)| q * k);
+            products.sum::<f64>() / (hd as f64).sqrt()
+        };
+        let total: f64 = seen.clone().map(|key| score(key).exp()).sum();
+        lse[(sample * s.heads + head) * s.seq + query] = total.ln();
+        let row = &mut out[((sample * s.seq + query) * s.heads + head) * hd..][..hd];
+        for key in seen {
+            let p = score(key).exp() / total;
+            row.iter_mut().zip(at(key, s.heads + s.kv_heads + kv)).for_each(|(out, v)| *out += p * v);
+        }
+    }
+    (out, lse)
+}
+
+/// Scores are of order 1, and so are outputs: their errors are some units of the type's last place. Gradients sum 70 such terms.
+fn tolerance(dtype: DType) -> f64 {
+    match dtype {
+        DType::F64 => 1e-13,
+        DType::F32 => 4e-6,
+        _ => 0.05,
+    }
+}
+
+fn assert_near(what: &str, ours: &Tensor, expected: &[f64], dtype: DType) {
+    let ours = values(ours);
+    assert_eq!(ours.len(), expected.len());
+    let worst = ours.iter().zip(expected).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+    assert!(worst <= tolerance(dtype), "{what}: {worst:e} off");
+}
+
+/// The same numbers in `dtype`; bf16 holds them exactly.
+fn inputs(name: &str, width: usize, dtype: DType) -> Tensor {
+    let numbers = random(name, (SHAPE.batch * SHAPE.seq, width), 1.0);
+    numbers.to_dtype(DType::BF16).unwrap().to_dtype(dtype).unwrap()
+}
+
+#[test]
+fn follows_the_definition_for_each_mask_and_type() {
+    for causal in [true, false] {
+        let s = AttentionShape { causal, ..SHAPE };
+        for lengths in [None, Some(LENGTHS)] {
+            let valid_lengths = lengths.map(|lengths| ValidLengths::new(&lengths, &Device::Cpu).unwrap());
+            let masks = AttentionMasks { dropout: None, valid_lengths: valid_lengths.as_ref() };
+            let [exact, exact_dout] =
+                [("qkv", s.qkv_width()), ("dout", s.out_width())].map(|(name, n)| inputs(name, n, DType::F64));
+            let (out, lse) = by_definition(&values(&exact), s, lengths);
+            let (exact_out, exact_lse) = attention(&exact, s, masks).unwrap();
+            let gradient = attention_backward(&exact, &exact_out, &exact_lse, &exact_dout, s, masks).unwrap();
+            for dtype in [DType::F64, DType::F32, DType::BF16] {
+                let name = format!("{dtype:?}, causal: {causal}, {lengths:?}");
+                let (qkv, dout) = (exact.to_dtype(dtype).unwrap(), exact_dout.to_dtype(dtype).unwrap());
+                let (ours, our_lse) = attention(&qkv, s, masks).unwrap();
+                assert_near(&format!("{name}: output"), &ours, &out, dtype);
+                let statistics = if dtype == DType::BF16 { DType::F32 } else { dtype };
+                assert_near(&format!("{name}: log-sum-exp"), &our_lse, &lse, statistics);
+                let ours = attention_backward(&qkv, &ours, &our_lse, &dout, s, masks).unwrap();
+                assert_near(&format!("{name}: gradient"), &ours, &values(&gradient), dtype);
+            }
+        }
+    }
+}
+
+/// Without a causal mask as with one, what stands in a sample's padding changes no bit of what its tokens get, and its keys and values
+/// get gradients of zero.
+#[test]
+fn padding_is_not_seen() {
+    for (causal, dtype) in [(true, DType::F32), (false, DType::F32), (false, DType::BF16)] {
+        let s = AttentionShape { causal, ..SHAPE };
+        let valid_lengths = ValidLengths::new(&LENGTHS, &Device::Cpu).unwrap();
+        let masks = AttentionMasks { dropout: None, valid_lengths: Some(&valid_lengths) };
+        let dout = inputs("dout", s.out_width(), dtype);
+        let run = |padding: f64| {
+            let mut qkv = values(&inputs("qkv", s.qkv_width(), DType::F64));
+            for (row, numbers) in qkv.chunks_mut(s.qkv_width()).enumerate() {
+                if row % s.seq >= LENGTHS[row / s.seq].max(1) {
+                    numbers[s.out_width()..].fill(padding);
+                }
+            }
+            let qkv = Tensor::from_vec(qkv, dout.dims()[0] * s.qkv_width(), &Device::Cpu).unwrap();
+            let qkv = qkv.reshape(((), s.qkv_width())).unwrap().to_dtype(dtype).unwrap();
+            let (out, lse) = attention(&qkv, s, masks).unwrap();
+            let gradient = attention_backward(&qkv, &out, &lse, &dout, s, masks).unwrap();
+            [out, lse, gradient].map(|t| values(&t))
+        };
+        let (ones, others) = (run(1.0), run(-30.0));
+        assert_eq!(ones, others, "{dtype:?}, causal: {causal}");
+        for (row, gradient) in ones[2].chunks(s.qkv_width()).enumerate() {
+            let padding = row % s.seq >= LENGTHS[row / s.seq].max(1);
+            assert_eq!(gradient[s.out_width()..].iter().all(|&g| g == 0.0), padding, "row {row}, causal: {causal}");
+        }
+    }
+}
+
+#[test]
+fn a_cache_needs_causal_attention() {
+    for causal in [true, false] {
+        let s = AttentionShape { seq: 1, causal, ..SHAPE };
+        let qkv = Tensor::zeros((s.batch, s.qkv_width()), DType::F32, &Device::Cpu).unwrap();
+        let cache = new_cache(s, 4, &qkv).unwrap();
+        assert_eq!(attend_with_cache(&qkv, s, 0, &cache).is_ok(), causal);
+    }
+}
