@@ -13,11 +13,11 @@ use super::screen_observer::PreparationObserver;
 use runner_config::{LoadOptions, Loaded};
 use runner_engine::prepare::prepare_inputs;
 use runner_engine::session_facts::describe_session;
-use runner_lab::compare::fact_pairs::Invocation;
+use runner_lab::compare::PlannedExperiment;
+use runner_lab::compare::diff::{self, DiffInput, Invocation};
 use runner_lab::compare::planned_experiment::{cluster_for, cluster_of};
 use runner_lab::compare::run_record::{RunRecord, read_experiment_and_plan};
 use runner_lab::compare::unread_data::{assume_data, sufficient_rows};
-use runner_lab::compare::{DiffInput, PlannedExperiment, diff};
 use runner_machine::host::Git;
 use runner_record::manifest::Session;
 use runner_record::{RecordError, catalog};
@@ -216,8 +216,8 @@ impl Side {
                 host.recorded_environment.extend(env_read);
                 let session = Session { overrides: args.set.clone(), ..describe_session(&host, &side.plan) };
                 let git = std::env::current_dir().ok().and_then(|folder| Git::state_of(&folder));
-                let setting = Invocation { git, vars: None, session, changes: Vec::new() };
-                Ok(DiffInput { label, path: wanted.to_owned(), side, record: None, setting })
+                let invocation = Invocation { git, vars: None, session, changes: Vec::new() };
+                Ok(DiffInput { label, path: wanted.to_owned(), side, record: None, invocation })
             }
             SideSource::Run { record, plan } => {
                 notes.extend_from_slice(&record.problems);
@@ -232,8 +232,8 @@ impl Side {
                         short_hash(&side.plan.hash)
                     ));
                 }
-                let setting = Invocation::from(&record.manifest);
-                Ok(DiffInput { label, path: record.path.clone(), side, record: Some(*record), setting })
+                let invocation = Invocation::from(&record.manifest);
+                Ok(DiffInput { label, path: record.path.clone(), side, record: Some(*record), invocation })
             }
         }
     }

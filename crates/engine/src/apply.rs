@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use runner_config::{LoadOptions, Loaded, ModelFetcher, RecordedWeights};
-use runner_lab::compare::plan_keys::differing_plan_keys;
+use runner_lab::compare::plan_facts::differing_keys;
 use runner_lab::compare::settings;
 use runner_lab::stored_plan;
 use runner_record::catalog::ListedRun;
@@ -301,8 +301,7 @@ fn check_plan_hash(expected: &str, plan: &Plan, runs: &Path) -> Result<(), Engin
     // A folder of runs that cannot be read, or a damaged run, only makes the message shorter.
     let run = catalog::list(runs).into_iter().flatten().find(|run| has_expected_plan(&run.path));
     let compared = run.and_then(|run| Some((stored_plan::read(&run.path).ok()?, run.id)));
-    let keys =
-        compared.as_ref().map(|(theirs, _)| differing_plan_keys(theirs, plan, false)).filter(|keys| !keys.is_empty());
+    let keys = compared.as_ref().map(|(theirs, _)| differing_keys(theirs, plan)).filter(|keys| !keys.is_empty());
     let what = match (keys, &compared) {
         (Some(keys), Some((_, id))) => format!("; beside {id}, what differs is: {}", keys.join(", ")),
         _ => "; the file, its data or the program has changed".to_owned(),

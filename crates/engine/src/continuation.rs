@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use runner_lab::compare::plan_keys::differing_plan_keys;
+use runner_lab::compare::plan_facts::differing_training_keys;
 use runner_lab::stored_plan;
 use runner_record::manifest::Manifest;
 use runner_record::record_check::find_damage_of_metrics;
@@ -54,7 +54,7 @@ impl ContinueRequest {
             return Err(EngineError::Request(message));
         }
         if theirs.math_hash != plan.math_hash {
-            let keys = differing_plan_keys(&theirs, plan, false);
+            let keys = differing_training_keys(&theirs, plan);
             let keys = if keys.is_empty() { String::new() } else { format!(": {}", keys.join(", ")) };
             return Err(EngineError::Request(format!(
                 "{id} cannot be continued by this file, which computes something else{keys}; only layout, device, micro-batches and \

@@ -10,8 +10,7 @@ use crate::observer::{RunEvent, RunObserver};
 use crate::prepare::{Host, prepare_data, prepare_data_of_run, recorded_tokenizer};
 use runner_config::LoadOptions;
 use runner_data::{Prepared, TextTokenizer};
-use runner_lab::compare::drift::edited_values;
-use runner_lab::compare::plan_keys::differing_plan_keys;
+use runner_lab::compare::plan_files::{PlanDifference, rebuild_plan};
 use runner_lab::stored_plan;
 use runner_record::manifest::Manifest;
 use runner_record::record_check::changed_descriptions;
@@ -67,19 +66,19 @@ pub(crate) fn check_description(path: &Path, manifest: &Manifest) -> Result<(), 
         return Ok(());
     }
     let is_plan_file_unchanged = !changed.contains(&PLAN);
-    let planned = stored_plan::compiled(path, &stored_plan::data_facts(path)?)?;
-    if planned.hash == manifest.plan_hash {
-        let edited = stored_plan::as_written(path).map_or_else(Vec::new, |plan| edited_values(&plan, &planned));
-        if is_plan_file_unchanged || edited.is_empty() {
-            return Ok(());
+    let keys = match rebuild_plan(path, manifest)?.difference {
+        PlanDifference::None => return Ok(()),
+        PlanDifference::Edited(_) if is_plan_file_unchanged => return Ok(()),
+        PlanDifference::Edited(edited) => {
+            return Err(EngineError::Other(format!(
+                "{}: it was changed since the run began ({}): restore it from a copy",
+                path.join(PLAN).display(),
+                edited.join(", ")
+            )));
         }
-        return Err(EngineError::Other(format!(
-            "{}: it was changed since the run began ({}): restore it from a copy",
-            path.join(PLAN).display(),
-            edited.join(", ")
-        )));
-    }
-    let keys = stored_plan::as_written(path).map_or_else(Vec::new, |plan| differing_plan_keys(&plan, &planned, true));
+        PlanDifference::Other { keys, .. } => keys,
+        PlanDifference::OlderFormat(_) => Vec::new(),
+    };
     let keys = if keys.is_empty() { String::new() } else { format!(" ({})", keys.join(", ")) };
     Err(EngineError::Other(format!(
         "{}: it was changed since the run began, and describes another run{keys}: restore it from a copy",

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use runner_checkpoint::state_bytes;
-use runner_lab::compare::bit_facts::fact_changes;
+use runner_lab::compare::session_facts::{describe_consequence, fact_changes};
 use runner_machine::host::peak_rss_bytes;
 use runner_record::checkpoint::{self, Checkpoints, ChosenCheckpoint, StateHash};
 use runner_record::manifest::{self, ContinuedFrom, RunOrigin, RunStatus};
@@ -115,7 +115,7 @@ impl RunSession<'_> {
         let session = describe_session(self.host, self.plan());
         if let Some(last) = run.manifest().described_sessions().last().filter(|_| !is_new) {
             let changes = fact_changes(last, &session).into_iter();
-            warnings.extend(changes.map(|change| format!("{change}; {}", change.consequence())));
+            warnings.extend(changes.map(|change| format!("{change}; {}", describe_consequence(&change))));
         }
         warnings.extend(run.manifest().continued_from.as_ref().filter(|_| is_new).and_then(describe_omissions));
         for warning in &warnings {

@@ -2,12 +2,10 @@
 
 use serde::Serialize;
 
+use super::facts::MathematicsPart;
 use super::inherited_steps::InheritedStepsComparison;
+use super::plan_facts::{differing_parts, same_evaluation};
 use super::planned_experiment::PlannedExperiment;
-use runner_spec::data::{ChoiceFacts, SplitFacts};
-use runner_spec::experiment::Samples;
-use runner_spec::plan::Plan;
-use runner_spec::program::{Instruction, Program};
 
 /// The class of the differences between two experiments, from equal to different.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -21,24 +19,6 @@ pub enum DifferenceClass {
     Rounding,
     /// The numbers differ.
     Mathematics,
-}
-
-runner_record::named_enum! {
-    /// A part of the mathematics that differs.
-    pub enum MathematicsPart {
-        Data = "data",
-        Model = "model",
-        InitialWeights = "initial_weights",
-        Optimizer = "optimizer",
-        Schedule = "schedule",
-        Batch = "batch",
-        TrainingLength = "training_length",
-        Precision = "precision",
-        Seed = "seed",
-        Evaluation = "evaluation",
-        /// The run started from a checkpoint of other mathematics.
-        Beginning = "beginning",
-    }
 }
 
 /// The degree to which the trained weights are equal.
@@ -61,98 +41,6 @@ pub struct Classification {
     pub training: TrainingEquality,
     /// The classification as a phrase.
     pub meaning: String,
-}
-
-/// The measurements of a run, apart from how they are computed.
-#[derive(Debug, PartialEq)]
-struct Evaluation<'a> {
-    at_start: bool,
-    evaluate: Option<ExecutionInterval>,
-    sample: Option<ExecutionInterval>,
-    loss: Option<(&'a SplitFacts, u64)>,
-    choice: Option<&'a ChoiceFacts>,
-    samples: Option<&'a Samples>,
-    test: Option<&'a SplitFacts>,
-}
-
-/// The steps after which an instruction is executed in a run.
-#[derive(Debug)]
-struct ExecutionInterval {
-    every: u64,
-    /// True if it is executed after the last step only.
-    is_last_only: bool,
-}
-
-impl PartialEq for ExecutionInterval {
-    fn eq(&self, other: &Self) -> bool {
-        self.every == other.every || (self.is_last_only && other.is_last_only)
-    }
-}
-
-impl<'a> Evaluation<'a> {
-    fn of_plan(plan: &'a Plan) -> Option<Self> {
-        let program = first_program(plan)?;
-        let due = |wanted: Instruction| {
-            let periodic = program.periodic.iter().find(|p| p.instruction == wanted)?;
-            Some(ExecutionInterval { every: periodic.every, is_last_only: periodic.every >= program.steps })
-        };
-        Some(Self {
-            at_start: program.start.contains(&Instruction::Evaluate),
-            evaluate: due(Instruction::Evaluate),
-            sample: due(Instruction::Sample),
-            loss: plan.data.validation.as_ref().zip(plan.validation_rows()),
-            choice: plan.data.choice.as_ref().filter(|_| program.eval.choice_items.is_some()),
-            samples: program.eval.samples.as_ref(),
-            test: plan.data.test.as_ref(),
-        })
-    }
-}
-
-/// The program of the first rank. The programs of the other ranks differ in the layout only.
-pub fn first_program(plan: &Plan) -> Option<&Program> {
-    plan.ranks.first().map(|rank| &rank.program)
-}
-
-/// True if both plans measure the same at the same steps.
-pub fn same_evaluation(a: &Plan, b: &Plan) -> bool {
-    Evaluation::of_plan(a) == Evaluation::of_plan(b)
-}
-
-/// True if the ranks of both plans are on the same devices of their machines.
-pub fn same_devices(a: &Plan, b: &Plan) -> bool {
-    a.ranks.iter().map(|r| r.device).eq(b.ranks.iter().map(|r| r.device))
-}
-
-/// The parts of the mathematics that differ between two plans.
-#[must_use]
-pub fn differing_parts(a: &Plan, b: &Plan) -> Vec<MathematicsPart> {
-    let (Some(p), Some(q)) = (first_program(a), first_program(b)) else { return Vec::new() };
-    let data = |plan: &Plan| (plan.data.train.clone(), plan.data.tokenizer_hash.clone(), plan.data.tokenizer_vocab);
-    let table = [
-        (
-            MathematicsPart::Data,
-            data(a) != data(b)
-                || (p.batch.length, p.batch.order, p.batch.position)
-                    != (q.batch.length, q.batch.order, q.batch.position),
-        ),
-        (MathematicsPart::Model, p.model != q.model),
-        (MathematicsPart::InitialWeights, a.data.weights != b.data.weights),
-        (
-            MathematicsPart::Optimizer,
-            p.optimizer != q.optimizer || p.schedule.peak != q.schedule.peak || p.clip_norm() != q.clip_norm(),
-        ),
-        (
-            MathematicsPart::Schedule,
-            (p.schedule.start, p.schedule.warmup_steps, p.schedule.warmup_from, p.schedule.decay)
-                != (q.schedule.start, q.schedule.warmup_steps, q.schedule.warmup_from, q.schedule.decay),
-        ),
-        (MathematicsPart::Batch, p.batch.sequences != q.batch.sequences),
-        (MathematicsPart::TrainingLength, p.steps != q.steps),
-        (MathematicsPart::Precision, (p.precision, p.master_weights) != (q.precision, q.master_weights)),
-        (MathematicsPart::Seed, p.seed != q.seed),
-        (MathematicsPart::Evaluation, !same_evaluation(a, b)),
-    ];
-    table.into_iter().filter(|(_, differ)| *differ).map(|(part, _)| part).collect()
 }
 
 /// Classifies the differences between `a` and `b`. `has_bookkeeping` is true if a setting differs that a run records, although it changes

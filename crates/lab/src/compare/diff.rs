@@ -3,15 +3,21 @@
 use std::path::PathBuf;
 
 use serde::Serialize;
+use serde_json::Value;
 
 use super::classification::{Classification, DifferenceClass, classify};
-use super::fact_pairs::{self, FactPair, Invocation};
+use super::facts::{Fact, FactChange, FactPair, Meaning};
 use super::inherited_steps::{self, InheritedSteps};
 use super::outcome_comparison::{OutcomeComparison, compare_outcomes};
+use super::plan_facts::{DATA_FACTS, PLAN_FIGURES};
 use super::planned_experiment::PlannedExperiment;
 use super::run_record::RunRecord;
+use super::session_facts::{MACHINE_FACTS, PROGRAM_FACTS, fact_changes};
 use super::setting_effect::{SettingEffect, effect_of_setting};
 use super::settings::{self, SettingDifference};
+use runner_machine::doctor::is_shown_variable;
+use runner_machine::host::Git;
+use runner_record::manifest::{Manifest, Session};
 
 /// An experiment or run to compare.
 #[derive(Debug, Clone)]
@@ -22,7 +28,35 @@ pub struct DiffInput {
     pub side: PlannedExperiment,
     /// The record, if it is a run.
     pub record: Option<RunRecord>,
-    pub setting: Invocation,
+    pub invocation: Invocation,
+}
+
+/// The program, machine and flags that ran an experiment, or would run it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Invocation {
+    pub git: Option<Git>,
+    /// The variables of the template.
+    pub vars: Option<String>,
+    /// The newest session of a run, or one that would start now.
+    pub session: Session,
+    /// The changes from each session of a run to the next.
+    pub changes: Vec<FactChange>,
+}
+
+impl From<&Manifest> for Invocation {
+    fn from(m: &Manifest) -> Self {
+        let mut sessions = m.described_sessions();
+        let changes = sessions.windows(2).flat_map(|pair| fact_changes(&pair[0], &pair[1])).collect();
+        let newest = sessions.pop().unwrap_or_default();
+        let mut environment = m.environment.clone();
+        environment.extend(newest.environment.clone());
+        Self {
+            git: m.git.clone(),
+            vars: m.template.as_ref().map(|t| Value::from(t.vars.clone()).to_string()),
+            session: Session { threads: m.threads, overrides: m.overrides.clone(), environment, ..newest },
+            changes,
+        }
+    }
 }
 
 /// The name and kind of an experiment or run.
@@ -114,8 +148,17 @@ pub fn diff(a: &DiffInput, b: &DiffInput, data_read: bool, notes: Vec<String>) -
     let (began_a, began_b) = (ancestors(a), ancestors(b));
     let inherited = inherited_steps::compare_inherited_steps((&a.side, &began_a), (&b.side, &began_b));
     let classification = classify(&a.side, &b.side, has_bookkeeping).with_inherited_steps(inherited);
-    let mut plan = fact_pairs::compare_plans(&a.side, &b.side);
-    plan.extend(fact_pairs::compare_starts(&began_a, &began_b));
+    let mut plan: Vec<FactPair> = PLAN_FIGURES.iter().map(|fact| fact.pair(&a.side.plan, &b.side.plan)).collect();
+    let began = |began: &[InheritedSteps]| began.first().map(|first| format!("step {} of {}", first.step, first.id));
+    plan.extend(known([FactPair::of("began with", began(&began_a), began(&began_b))]));
+    let data = DATA_FACTS.iter().map(|fact| fact.pair(&a.side.data, &b.side.data));
+    let (x, y) = (&a.invocation, &b.invocation);
+    let commit = |ran: &Invocation| {
+        let git = ran.git.as_ref()?;
+        Some(format!("{}{}", git.commit, if git.dirty { ", and changes" } else { "" }))
+    };
+    let joined = |ran: &Invocation| Some(ran.session.overrides.join(", ")).filter(|text| !text.is_empty());
+    let git = FactPair::of("git commit", commit(x), commit(y));
     Diff {
         a: describe_side(a),
         b: describe_side(b),
@@ -123,12 +166,57 @@ pub fn diff(a: &DiffInput, b: &DiffInput, data_read: bool, notes: Vec<String>) -
         data_read,
         settings,
         plan,
-        data: if data_read { fact_pairs::compare_data(&a.side.data, &b.side.data) } else { Vec::new() },
-        program: fact_pairs::compare_programs(&a.setting, &b.setting),
-        machine: fact_pairs::compare_machines(&a.setting, &b.setting),
-        invocation: fact_pairs::compare_invocations(&a.setting, &b.setting),
-        bits: fact_pairs::describe_bit_differences(&a.setting, &b.setting),
-        outcomes: a.record.as_ref().zip(b.record.as_ref()).map(|(a, b)| compare_outcomes(a, b)),
+        data: if data_read { known(data) } else { Vec::new() },
+        program: known(compare_sessions(&PROGRAM_FACTS, &x.session, &y.session).chain([git])),
+        machine: known(compare_sessions(&MACHINE_FACTS, &x.session, &y.session)),
+        invocation: known([
+            FactPair::of("--set", joined(x), joined(y)),
+            FactPair::of("template variables", x.vars.clone(), y.vars.clone()),
+            compare_environments(&x.session, &y.session),
+        ]),
+        bits: describe_bit_differences(x, y),
+        outcomes: a.record.as_ref().zip(b.record.as_ref()).map(|(a, b)| compare_outcomes((a, &began_a), (b, &began_b))),
         notes,
     }
+}
+
+/// The facts that at least one side has.
+fn known(facts: impl IntoIterator<Item = FactPair>) -> Vec<FactPair> {
+    facts.into_iter().filter(FactPair::is_known).collect()
+}
+
+/// Compares `facts` of two sessions. One on which bits depend is not compared if a session does not record it.
+fn compare_sessions(facts: &'static [Fact<Session>], a: &Session, b: &Session) -> impl Iterator<Item = FactPair> {
+    let pairs = facts.iter().map(move |fact| (fact.meaning, fact.pair(a, b)));
+    let comparable =
+        |(meaning, pair): &(Meaning, FactPair)| *meaning == Meaning::None || pair.a.is_some() && pair.b.is_some();
+    pairs.filter(comparable).map(|(_, pair)| pair)
+}
+
+/// The consequences for the bits of the differences between programs, machines and variables, one sentence each: those between the newest
+/// sessions, then those between the sessions of a run.
+fn describe_bit_differences(a: &Invocation, b: &Invocation) -> Vec<String> {
+    let between = fact_changes(&a.session, &b.session);
+    let between = between.iter().map(|c| format!("{}: A has {}, B has {}: {}", c.name, c.was, c.is, c.meaning));
+    let within = [("A", &a.changes), ("B", &b.changes)].into_iter().filter(|_| a.changes != b.changes);
+    let within = within.flat_map(|(side, changes)| changes.iter().map(move |c| (side, c)));
+    let within = within.map(|(side, c)| {
+        format!("{}: a later session of {side} has {}, the one before {}: {}", c.name, c.is, c.was, c.meaning)
+    });
+    between.chain(within).collect()
+}
+
+/// Compares the environment variables: those that differ, or all of them if none does. Sessions of older versions recorded their own
+/// variables alone.
+fn compare_environments(a: &Session, b: &Session) -> FactPair {
+    let both_recorded = a.platform.is_some() && b.platform.is_some();
+    let differ = a.environment != b.environment;
+    let joined = |session: &Session, other: &Session| {
+        let is_compared = |name: &str| both_recorded || !is_shown_variable(name);
+        let variables = session.environment.iter().filter(|(name, _)| is_compared(name));
+        let variables = variables.filter(|(name, value)| !differ || other.environment.get(*name) != Some(value));
+        let list: Vec<String> = variables.map(|(name, value)| format!("{name}={value}")).collect();
+        (!list.is_empty()).then(|| list.join(", "))
+    };
+    FactPair::of("environment", joined(a, b), joined(b, a))
 }

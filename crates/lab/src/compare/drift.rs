@@ -3,11 +3,9 @@
 use std::path::Path;
 
 use serde::Serialize;
-use serde_json::Value;
 
-use super::bit_facts::BIT_FACTS;
-use super::plan_keys::differing_plan_keys;
-use crate::stored_plan;
+use super::plan_files::{PlanDifference, RebuiltPlan, rebuild_plan};
+use super::session_facts::bit_facts;
 use runner_machine::host::Git;
 use runner_record::RecordError;
 use runner_record::manifest::{DataHashes, Manifest, Session};
@@ -59,15 +57,7 @@ impl Drift {
         here: &Session,
         git: Option<&Git>,
     ) -> Result<Self, RecordError> {
-        let mut plan = compare_plan(path, manifest)?;
-        if plan.state == DriftState::Same && new.hash != manifest.plan_hash {
-            plan.state = DriftState::Changed;
-            plan.is = format!(
-                "{} ({RESOLVED} is unchanged; the data, the weights or the devices are not: see the lines below)",
-                short_hash(&new.hash)
-            );
-        }
-        let mut items = vec![plan];
+        let mut items = vec![compare_plan(path, manifest, new)?];
         let (was, is) = (&manifest.data, DataHashes::from(&new.data));
         let short = |hash: &str| short_hash(hash).to_owned();
         for part in DataPart::ALL {
@@ -82,16 +72,14 @@ impl Drift {
         // The facts about all sessions that did steps are compared, not only about the newest.
         let recorded = manifest.described_sessions();
         let sessions = sessions_in_record(&recorded);
-        for fact in BIT_FACTS {
-            let (Some(was), Some(is)) =
-                (describe_by_steps(&sessions, |session| fact.value_beside(session, here)), fact.value(here))
-            else {
-                continue;
-            };
-            let changed = sessions.iter().find(|(s, _)| fact.value(s).is_some_and(|was| was != is));
-            let is = changed.and_then(|(other, _)| fact.value_beside(here, other)).unwrap_or(is);
+        for fact in bit_facts() {
+            let was = describe_by_steps(&sessions, |session| fact.text_beside(session, here));
+            let (Some(was), Some(is)) = (was, fact.text(here)) else { continue };
+            let changed = sessions.iter().find(|(s, _)| fact.text(s).is_some() && fact.differs(s, here));
+            let is = changed.and_then(|(other, _)| fact.text_beside(here, other)).unwrap_or(is);
             let state = if changed.is_some() { DriftState::Changed } else { DriftState::Same };
-            items.push(DriftItem { what: fact.name, state, counts: true, was, is, meaning: Some(fact.meaning) });
+            let meaning = fact.meaning.of_bits();
+            items.push(DriftItem { what: fact.name, state, counts: true, was, is, meaning });
         }
         let devices: Vec<String> = new.ranks.iter().map(|rank| rank.device.to_string()).collect();
         items.push(DriftItem::new("devices", true, manifest.devices.join(" "), devices.join(" ")));
@@ -195,120 +183,40 @@ fn describe_by_steps(
     }
 }
 
-/// Compares the plan of the run with the one that its `resolved.yaml` makes now.
-fn compare_plan(path: &Path, manifest: &Manifest) -> Result<DriftItem, RecordError> {
-    let rebuilt = stored_plan::compiled(path, &stored_plan::data_facts(path)?)?;
-    let (was, is) = (short_hash(&manifest.plan_hash).to_owned(), short_hash(&rebuilt.hash).to_owned());
-    let written = stored_plan::as_written(path);
-    if manifest.plan_hash == rebuilt.hash {
-        // The hash in the manifest does not tell whether `plan.json` still is the plan that it was made of.
-        let edited = written.map_or_else(Vec::new, |written| edited_values(&written, &rebuilt));
-        let (state, is) = match edited.as_slice() {
-            [] => (DriftState::Same, is),
-            edited => (DriftState::Changed, format!("{is} ({PLAN} was edited: {})", edited.join(", "))),
-        };
-        return Ok(DriftItem { what: "plan", state, counts: true, was, is, meaning: None });
-    }
-    let Some(written) = written else {
-        let changed = changed_in_both(&stored_plan::as_json(path)?, &rebuilt);
-        let (state, found) = if changed.is_empty() {
-            let found =
-                "the plan is of an older format, whose hash was made otherwise; what both formats have is equal";
-            (DriftState::Unknown, found.to_owned())
-        } else {
-            (DriftState::Changed, format!("{RESOLVED} makes another one: in the program {}", changed.join(", ")))
-        };
-        return Ok(DriftItem { what: "plan", state, counts: true, was, is: format!("{is} ({found})"), meaning: None });
-    };
-    let keys = differing_plan_keys(&written, &rebuilt, true);
-    let keys = if keys.is_empty() { "this version plans otherwise".to_owned() } else { keys.join(", ") };
-    let values = changed_values(&written, &rebuilt);
-    let values = if values.is_empty() { String::new() } else { format!("; in the program {}", values.join(", ")) };
-    let is = format!("{is} ({RESOLVED} makes another one: {keys}{values})");
-    Ok(DriftItem { what: "plan", state: DriftState::Changed, counts: true, was, is, meaning: None })
-}
-
-/// The program of the first rank as JSON.
-fn first_program(plan: &Plan) -> Option<Value> {
-    plan.ranks.first().and_then(|rank| serde_json::to_value(&rank.program).ok())
-}
-
-/// The first few values of the first rank's program that differ, by their place in it.
-fn changed_values(a: &Plan, b: &Plan) -> Vec<String> {
-    let (Some(a), Some(b)) = (first_program(a), first_program(b)) else { return Vec::new() };
-    let mut out = Vec::new();
-    collect_differences("", &a, &b, true, &mut out);
-    shortened(out)
-}
-
-/// The values of the plan `written` that were edited, as `rebuilt`, of the same hash, shows.
-pub fn edited_values(written: &Plan, rebuilt: &Plan) -> Vec<String> {
-    let mut edited = changed_values(written, rebuilt);
-    let (was, is) = (written.totals.steps, rebuilt.totals.steps);
-    if was != is {
-        edited.push(format!("totals.steps {is}, was {was}"));
-    }
-    edited
-}
-
-/// The differences between the first rank's program of `plan` and that of the plan `written`, of an older format, in what both formats
-/// have.
-fn changed_in_both(written: &Value, plan: &Plan) -> Vec<String> {
-    let Some(now) = first_program(plan) else { return Vec::new() };
-    let then = &written["ranks"][0]["program"];
-    let mut out = Vec::new();
-    collect_differences("", then, &now, false, &mut out);
-    // When checkpoints are written does not change what is computed.
-    let due = |program: &Value| -> Option<Vec<Value>> {
-        let all = program["periodic"].as_array()?;
-        Some(all.iter().filter(|p| p["instruction"] != "checkpoint").cloned().collect())
-    };
-    for (what, a, b) in [
-        ("periodic", due(then), due(&now)),
-        ("start", then["start"].as_array().cloned(), now["start"].as_array().cloned()),
-    ] {
-        if let (Some(a), Some(b)) = (a, b)
-            && a != b
-        {
-            out.push(format!("{what} {}, was {}", Value::from(b), Value::from(a)));
+/// Compares the plan of the run with the one that its `resolved.yaml` makes now, and with the plan of the reproduction.
+fn compare_plan(path: &Path, manifest: &Manifest, new: &Plan) -> Result<DriftItem, RecordError> {
+    let RebuiltPlan { plan: rebuilt, difference } = rebuild_plan(path, manifest)?;
+    let (state, why) = match difference {
+        PlanDifference::None if new.hash == manifest.plan_hash => (DriftState::Same, None),
+        PlanDifference::None => {
+            let is = format!(
+                "{} ({RESOLVED} is unchanged; the data, the weights or the devices are not: see the lines below)",
+                short_hash(&new.hash)
+            );
+            let was = short_hash(&manifest.plan_hash).to_owned();
+            return Ok(DriftItem { state: DriftState::Changed, ..DriftItem::new("plan", true, was, is) });
         }
-    }
-    let (was, is) = (written["world_size"].as_u64(), plan.world_size as u64);
-    if let Some(was) = was.filter(|was| *was != is) {
-        out.push(format!("world_size {is}, was {was}"));
-    }
-    shortened(out)
-}
-
-fn shortened(mut out: Vec<String>) -> Vec<String> {
-    const SHOWN: usize = 4;
-    if out.len() > SHOWN {
-        let more = out.len() - SHOWN;
-        out.truncate(SHOWN);
-        out.push(format!("{more} more"));
-    }
-    out
-}
-
-/// Adds to `out` the values that differ between `a` and `b`, by their path below `path`. If the two are of different formats, only keys that
-/// both have count. Two objects without a common key are two variants of one setting, and differ as a whole.
-fn collect_differences(path: &str, a: &Value, b: &Value, same_format: bool, out: &mut Vec<String>) {
-    match (a, b) {
-        (Value::Object(p), Value::Object(q)) if !same_format || p.keys().eq(q.keys()) => {
-            let common: Vec<&String> = p.keys().filter(|key| q.contains_key(*key)).collect();
-            if common.is_empty() && a != b {
-                out.push(format!("{path} {b}, was {a}"));
-            }
-            for key in common {
-                let dot = if path.is_empty() { "" } else { "." };
-                collect_differences(&format!("{path}{dot}{key}"), &p[key], &q[key], same_format, out);
-            }
+        PlanDifference::Edited(values) => {
+            (DriftState::Changed, Some(format!("{PLAN} was edited: {}", values.join(", "))))
         }
-        // Lists of instructions and costs follow from the other values, and lists are long.
-        (Value::Array(_), Value::Array(_)) => {}
-        _ if path.starts_with("flops") || path.starts_with("peak_flops") || a == b => {}
-        _ => out.push(format!("{path} {b}, was {a}")),
-    }
+        PlanDifference::OlderFormat(values) if values.is_empty() => {
+            let why = "the plan is of an older format, whose hash was made otherwise; what both formats have is equal";
+            (DriftState::Unknown, Some(why.to_owned()))
+        }
+        PlanDifference::OlderFormat(values) => {
+            let why = format!("{RESOLVED} makes another one: in the program {}", values.join(", "));
+            (DriftState::Changed, Some(why))
+        }
+        PlanDifference::Other { keys, values } => {
+            let keys = if keys.is_empty() { "this version plans otherwise".to_owned() } else { keys.join(", ") };
+            let values =
+                if values.is_empty() { String::new() } else { format!("; in the program {}", values.join(", ")) };
+            (DriftState::Changed, Some(format!("{RESOLVED} makes another one: {keys}{values}")))
+        }
+    };
+    let (was, is) = (short_hash(&manifest.plan_hash).to_owned(), short_hash(&rebuilt.hash));
+    let is = why.map_or_else(|| is.to_owned(), |why| format!("{is} ({why})"));
+    Ok(DriftItem { state, ..DriftItem::new("plan", true, was, is) })
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use runner_record::run_dir;
 use std::path::Path;
 
 /// The largest number of ancestors that are followed.
-pub(super) const MAX_ANCESTORS: usize = 64;
+const MAX_ANCESTORS: usize = 64;
 
 /// The first steps of a run, which another run did.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,7 +18,7 @@ pub struct InheritedSteps {
     /// The hash of the plan made by this version, or the recorded one if the other run was deleted.
     pub plan_hash: String,
     /// The hash of the mathematics. For a deleted run it comes from the recorded plan, unless the run is known to have computed the same.
-    math_hash: String,
+    pub(super) math_hash: String,
 }
 
 /// The runs from which the run in `path` inherited steps, its parent first. `own` is the run's experiment.

@@ -1,13 +1,10 @@
 //! The outcomes of two runs: losses step by step, where they diverge, final figures.
 
-use std::path::Path;
-
 use serde::Serialize;
 
-use super::inherited_steps::MAX_ANCESTORS;
+use super::inherited_steps::InheritedSteps;
 use super::run_record::{RunFigures, RunRecord};
 use runner_record::metrics::TrainLine;
-use runner_record::run_dir;
 
 /// Relative difference of losses beyond which they are more than rounding: f32 has seven digits, and sums in another order
 /// cost some of them.
@@ -46,14 +43,17 @@ pub struct OutcomeComparison {
     pub same_layout: bool,
 }
 
-/// Compares what `a` and `b` recorded.
+/// Compares what two runs recorded, each with the runs from which it inherited steps.
 #[must_use]
-pub fn compare_outcomes(a: &RunRecord, b: &RunRecord) -> OutcomeComparison {
+pub fn compare_outcomes(
+    (a, began_a): (&RunRecord, &[InheritedSteps]),
+    (b, began_b): (&RunRecord, &[InheritedSteps]),
+) -> OutcomeComparison {
     let (x, y) = (a.figures(), b.figures());
     let same = |p: &Option<String>, q: &Option<String>| Some(p.as_ref()? == q.as_ref()?);
     let mut out = OutcomeComparison {
         common_steps: 0,
-        shared_steps: last_shared_step(a, b),
+        shared_steps: last_shared_step((a, began_a), (b, began_b)),
         losses: Vec::new(),
         first_difference: None,
         first_beyond: None,
@@ -95,27 +95,20 @@ pub fn compare_outcomes(a: &RunRecord, b: &RunRecord) -> OutcomeComparison {
     out
 }
 
-/// The last step whose line both records have from the same run; 0 if there is none.
-fn last_shared_step(a: &RunRecord, b: &RunRecord) -> u64 {
-    let (a, b) = (record_sources(a), record_sources(b));
-    let pairs =
-        a.iter().flat_map(|(id, last)| b.iter().filter(move |(other, _)| other == id).map(|(_, end)| *last.min(end)));
+/// The last step whose line both records, of runs with these ancestors, have from the same run; 0 if there is none.
+fn last_shared_step(a: (&RunRecord, &[InheritedSteps]), b: (&RunRecord, &[InheritedSteps])) -> u64 {
+    // The runs whose steps are in a record, each with the last step that may be its own.
+    fn sources<'r>((run, ancestors): (&'r RunRecord, &'r [InheritedSteps])) -> impl Iterator<Item = (&'r str, u64)> {
+        let inherited = ancestors.iter().scan(u64::MAX, |last, ancestor| {
+            *last = ancestor.step.min(*last);
+            Some((ancestor.id.as_str(), *last))
+        });
+        std::iter::once((run.manifest.id.as_str(), u64::MAX)).chain(inherited)
+    }
+    let pairs = sources(a)
+        .flat_map(|(id, last)| sources(b).filter(move |(other, _)| *other == id).map(move |(_, end)| last.min(end)));
     // A run that is compared with itself shares no step with another run.
     pairs.filter(|last| *last < u64::MAX).max().unwrap_or(0)
-}
-
-/// The runs whose steps are in the record of `run`, itself first, each with the last step that may be its own.
-fn record_sources(run: &RunRecord) -> Vec<(String, u64)> {
-    let root = run.path.parent().unwrap_or(Path::new("."));
-    let mut sources = vec![(run.manifest.id.clone(), u64::MAX)];
-    let mut next = run.manifest.continued_from.clone();
-    while let Some(from) = next.take().filter(|_| sources.len() <= MAX_ANCESTORS) {
-        let last = sources.last().map_or(u64::MAX, |(_, last)| *last).min(from.step);
-        let parent = run_dir::read_manifest(&root.join(&from.id)).ok();
-        next = parent.filter(|parent| parent.plan_hash == from.plan_hash).and_then(|parent| parent.continued_from);
-        sources.push((from.id, last));
-    }
-    sources
 }
 
 /// The number of pipeline stages, each of which writes a part of every checkpoint.
@@ -151,7 +144,7 @@ mod tests {
     use runner_plan::testing::{compiled, experiment};
     use runner_record::MetricLine;
     use runner_record::catalog::ListedStatus;
-    use runner_record::manifest::{ContinuedFrom, Manifest};
+    use runner_record::manifest::Manifest;
 
     fn record(losses: &[f64]) -> RunRecord {
         let line = |(i, &loss): (usize, &f64)| {
@@ -168,17 +161,27 @@ mod tests {
         }
     }
 
+    fn compared(a: &RunRecord, b: &RunRecord) -> OutcomeComparison {
+        compare_outcomes((a, &[]), (b, &[]))
+    }
+
     #[test]
     fn steps_that_one_run_trained_are_counted() {
-        let from = |id: &str, step| Some(ContinuedFrom { id: id.to_owned(), step, ..ContinuedFrom::default() });
-        let run = |id: &str, continued_from| {
+        let run = |id: &str, from: Option<(&str, u64)>| {
             let run = record(&[1.0; 9]);
-            RunRecord { manifest: Manifest { id: id.to_owned(), continued_from, ..run.manifest }, ..run }
+            let inherited = from.map(|(id, step)| InheritedSteps {
+                id: id.to_owned(),
+                step,
+                plan_hash: String::new(),
+                math_hash: String::new(),
+            });
+            (RunRecord { manifest: Manifest { id: id.to_owned(), ..run.manifest }, ..run }, Vec::from_iter(inherited))
         };
-        let (parent, early, late) = (run("a", None), run("b", from("a", 3)), run("c", from("a", 5)));
-        let shared = |a: &RunRecord, b: &RunRecord| compare_outcomes(a, b).shared_steps;
+        type Run = (RunRecord, Vec<InheritedSteps>);
+        let shared = |a: &Run, b: &Run| compare_outcomes((&a.0, &a.1), (&b.0, &b.1)).shared_steps;
+        let (parent, early, late) = (run("a", None), run("b", Some(("a", 3))), run("c", Some(("a", 5))));
         assert_eq!((shared(&parent, &early), shared(&late, &parent), shared(&early, &late)), (3, 5, 3));
-        assert_eq!((shared(&parent, &run("d", None)), shared(&parent, &run("e", from("a", 20)))), (0, 9));
+        assert_eq!((shared(&parent, &run("d", None)), shared(&parent, &run("e", Some(("a", 20))))), (0, 9));
     }
 
     #[test]
@@ -187,14 +190,14 @@ mod tests {
         b[2] = 4.0 + 1e-9;
         b[11] = 4.001;
         (a[15], b[15]) = (f64::NAN, f64::NAN);
-        let found = compare_outcomes(&record(&a), &record(&b));
+        let found = compared(&record(&a), &record(&b));
         assert_eq!((found.common_steps, found.first_difference, found.first_beyond), (23, Some(3), Some(12)));
         assert_eq!(found.losses.iter().map(|l| l.step).collect::<Vec<_>>(), [1, 10, 23]);
         assert_eq!(found.largest.unwrap().step, 12);
-        let equal = compare_outcomes(&record(&a), &record(&a));
+        let equal = compared(&record(&a), &record(&a));
         assert_eq!((equal.first_difference, equal.first_beyond), (None, None));
-        assert_eq!(compare_outcomes(&record(&[]), &record(&a)).common_steps, 0);
-        let nan = compare_outcomes(&record(&[1.0, f64::NAN]), &record(&[1.0, 2.0]));
+        assert_eq!(compared(&record(&[]), &record(&a)).common_steps, 0);
+        let nan = compared(&record(&[1.0, f64::NAN]), &record(&[1.0, 2.0]));
         assert_eq!((nan.first_difference, nan.first_beyond), (Some(2), Some(2)));
     }
 }

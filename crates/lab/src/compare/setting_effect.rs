@@ -3,7 +3,7 @@
 use serde::Serialize;
 use serde_json::Value;
 
-use super::classification::{same_devices, same_evaluation};
+use super::plan_facts::{same_devices, same_evaluation};
 use super::planned_experiment::PlannedExperiment;
 use super::settings::{SettingDifference, SettingGroup, document, is_choice, replace_paths};
 use runner_spec::experiment::Experiment;

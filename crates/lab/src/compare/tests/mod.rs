@@ -7,7 +7,8 @@ use std::path::Path;
 use std::sync::{Mutex, OnceLock};
 
 use self::pairs::{DDP, PAIRS};
-use super::classification::{Classification, DifferenceClass, MathematicsPart, TrainingEquality, classify};
+use super::classification::{Classification, DifferenceClass, TrainingEquality, classify};
+use super::facts::MathematicsPart;
 use super::planned_experiment::{PlannedExperiment, cluster_for};
 use super::setting_effect::{SettingEffect, effect_of_setting};
 use super::settings::differences;

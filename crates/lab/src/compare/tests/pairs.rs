@@ -1,6 +1,7 @@
 //! The pairs: what differs in two experiments, and what that must be called.
 
-use super::super::classification::{DifferenceClass, MathematicsPart};
+use super::super::classification::DifferenceClass;
+use super::super::facts::MathematicsPart;
 use super::super::setting_effect::SettingEffect;
 use DifferenceClass::{Bookkeeping, Mathematics, Rounding, SameRun};
 use MathematicsPart as P;

@@ -1,0 +1,197 @@
+//! The facts about plans and their data.
+
+use serde_json::{Value, json};
+
+use super::facts::{Fact, MathematicsPart as Part, Meaning};
+use runner_spec::data::{DataFacts, SplitFacts};
+use runner_spec::plan::Plan;
+use runner_spec::program::{BlockRange, Device, Instruction, Program};
+
+use Meaning::{Mathematics, Rounding};
+
+/// A fact about the program of the first rank. The programs of the other ranks differ in the layout only.
+macro_rules! of_program {
+    ($name:literal, $meaning:expr, $program:ident => $value:expr) => {
+        Fact::new($name, $meaning, |plan: &Plan| {
+            let $program = first_program(plan)?;
+            Some(json!($value))
+        })
+    };
+}
+
+/// What a plan computes, by the keys of the file, or sections of it, that decide it.
+const SETTING_FACTS: [Fact<Plan>; 20] = [
+    of_program!("seed", Mathematics(Part::Seed), p => p.seed),
+    Fact::new("data", Mathematics(Part::Data), |plan| {
+        let DataFacts { train, tokenizer_hash, tokenizer_vocab, .. } = &plan.data;
+        Some(json!([split(train), tokenizer_hash, tokenizer_vocab]))
+    }),
+    of_program!("model", Mathematics(Part::Model), p => p.model),
+    Fact::new("model.init", Mathematics(Part::InitialWeights), |plan| Some(json!(plan.data.weights))),
+    of_program!("data.position", Mathematics(Part::Data), p => p.batch.position),
+    of_program!("data.shuffle", Mathematics(Part::Data), p => p.batch.order.sequential),
+    of_program!("data.drop_last", Mathematics(Part::Data), p => p.batch.order.drop_last),
+    of_program!("batch.sequences", Mathematics(Part::Batch), p => p.batch.sequences),
+    of_program!("data.layout", Mathematics(Part::Data), p => p.batch.length),
+    of_program!("train.steps", Mathematics(Part::TrainingLength), p => p.steps),
+    of_program!("train.clip_norm", Mathematics(Part::Optimizer), p => p.clip_norm()),
+    of_program!("optimizer", Mathematics(Part::Optimizer), p => p.optimizer),
+    of_program!("learning rate", Mathematics(Part::Optimizer), p => p.schedule.peak),
+    of_program!("schedule", Mathematics(Part::Schedule), p => {
+        let schedule = &p.schedule;
+        (schedule.start, schedule.warmup_steps, schedule.warmup_from, schedule.decay)
+    }),
+    of_program!("precision", Mathematics(Part::Precision), p => p.precision),
+    of_program!("master_weights", Mathematics(Part::Precision), p => p.master_weights),
+    of_program!("parallel", Rounding, p => (p.mesh, &p.chunks, &p.buckets)),
+    of_program!("batch.micro_batch", Rounding, p => p.batch.micro_batch),
+    Fact::new("eval", Mathematics(Part::Evaluation), |plan| {
+        let program = first_program(plan)?;
+        let due: Vec<_> = program.periodic.iter().filter(|p| p.instruction != Instruction::Checkpoint).collect();
+        let splits = [&plan.data.validation, &plan.data.test].map(|data| data.as_ref().map(split));
+        Some(json!([program.eval, program.start, due, splits, plan.data.choice, plan.validation_rows()]))
+    }),
+    of_program!("device", Rounding, p => p.device),
+];
+
+/// Sizes, lengths and layout of a plan, for a person.
+pub(super) const PLAN_FIGURES: [Fact<Plan>; 13] = [
+    Fact::new("plan hash", Meaning::None, |p| Some(p.hash.as_str().into())),
+    Fact::new("mathematics hash", Meaning::None, |p| Some(p.math_hash.as_str().into())),
+    Fact::new("parameters", Meaning::None, |p| Some(p.totals.parameters.into())),
+    of_program!("vocabulary", Meaning::None, p => p.model.vocab_size),
+    Fact::new("steps", Meaning::None, |p| Some(p.totals.steps.into())),
+    Fact::new("tokens a step", Meaning::None, |p| Some(p.totals.tokens_per_step.into())),
+    Fact::new("tokens in all", Meaning::None, |p| Some(p.totals.tokens.into())),
+    Fact::new("micro-batches a step", Meaning::None, |p| Some(p.totals.accumulation_steps.into())),
+    Fact::new("ranks", Meaning::None, |p| Some(p.world_size.into())),
+    Fact::new("devices", Meaning::None, |p| Some(devices(p).into())),
+    Fact::new("layers by stage", Meaning::None, |p| layers(p).map(Into::into)),
+    Fact::new("computed in", Meaning::None, |p| p.ranks.first().map(|r| r.precision.as_str().into())),
+    Fact::new("validation rows read", Meaning::None, |p| p.validation_rows().map(Into::into)),
+];
+
+/// Content and size of data.
+pub(super) const DATA_FACTS: [Fact<DataFacts>; 17] = [
+    Fact::new("tokenizer", Mathematics(Part::Data), |d| Some(d.tokenizer_hash.as_str().into())),
+    Fact::new("tokenizer ids", Mathematics(Part::Data), |d| Some(d.tokenizer_vocab.into())),
+    Fact::new("train", Mathematics(Part::Data), |d| Some(d.train.hash.as_str().into())),
+    Fact::new("train rows", Mathematics(Part::Data), |d| Some(d.train.rows.into())),
+    Fact::new("train tokens", Mathematics(Part::Data), |d| Some(d.train.tokens.into())),
+    Fact::new("train documents", Mathematics(Part::Data), |d| Some(d.train.documents.into())),
+    Fact::new("validation", Mathematics(Part::Evaluation), |d| Some(d.validation.as_ref()?.hash.as_str().into())),
+    Fact::new("validation rows", Mathematics(Part::Evaluation), |d| Some(d.validation.as_ref()?.rows.into())),
+    Fact::new("validation tokens", Mathematics(Part::Evaluation), |d| Some(d.validation.as_ref()?.tokens.into())),
+    Fact::new("validation documents", Mathematics(Part::Evaluation), |d| Some(d.validation.as_ref()?.documents.into())),
+    Fact::new("test", Mathematics(Part::Evaluation), |d| Some(d.test.as_ref()?.hash.as_str().into())),
+    Fact::new("test rows", Mathematics(Part::Evaluation), |d| Some(d.test.as_ref()?.rows.into())),
+    Fact::new("test tokens", Mathematics(Part::Evaluation), |d| Some(d.test.as_ref()?.tokens.into())),
+    Fact::new("test documents", Mathematics(Part::Evaluation), |d| Some(d.test.as_ref()?.documents.into())),
+    Fact::new("multiple choice", Mathematics(Part::Evaluation), |d| Some(d.choice.as_ref()?.hash.as_str().into())),
+    Fact::new("multiple choice items", Mathematics(Part::Evaluation), |d| Some(d.choice.as_ref()?.items.into())),
+    Fact::new("initial weights", Mathematics(Part::InitialWeights), |d| Some(d.weights.as_ref()?.hash.as_str().into())),
+];
+
+/// What identifies the rows of `split`.
+fn split(split: &SplitFacts) -> Value {
+    json!([split.rows, split.tokens, split.documents, split.hash])
+}
+
+/// The program of the first rank. The programs of the other ranks differ in the layout only.
+pub(super) fn first_program(plan: &Plan) -> Option<&Program> {
+    plan.ranks.first().map(|rank| &rank.program)
+}
+
+/// The kinds of devices: `4 cpu`.
+fn devices(plan: &Plan) -> String {
+    let cuda = plan.ranks.iter().filter(|r| matches!(r.device, Device::Cuda(_))).count();
+    match (plan.ranks.len() - cuda, cuda) {
+        (cpu, 0) => format!("{cpu} cpu"),
+        (0, cuda) => format!("{cuda} cuda"),
+        (cpu, cuda) => format!("{cpu} cpu, {cuda} cuda"),
+    }
+}
+
+/// The number of layers of each stage: `[2, 2]`. Chunks of one stage are joined by +.
+fn layers(plan: &Plan) -> Option<String> {
+    let model = &first_program(plan)?.model;
+    let stage = |chunks: &[BlockRange]| {
+        let counts = chunks.iter().map(|chunk| model.layers_in(chunk.range()).to_string());
+        counts.collect::<Vec<_>>().join("+")
+    };
+    let stages = plan.ranks.iter().filter(|r| r.replica == 0).map(|r| stage(&r.chunks));
+    Some(format!("[{}]", stages.collect::<Vec<_>>().join(", ")))
+}
+
+/// True if the ranks of both plans are on the same devices of their machines.
+pub(super) fn same_devices(a: &Plan, b: &Plan) -> bool {
+    a.ranks.iter().map(|r| r.device).eq(b.ranks.iter().map(|r| r.device))
+}
+
+/// True if both plans measure the same at the same steps.
+pub(super) fn same_evaluation(a: &Plan, b: &Plan) -> bool {
+    let (Some(p), Some(q)) = (first_program(a), first_program(b)) else { return a.ranks.len() == b.ranks.len() };
+    let is_due_alike = |wanted: Instruction| {
+        let interval = |program: &Program| Some(program.periodic.iter().find(|p| p.instruction == wanted)?.every);
+        match (interval(p), interval(q)) {
+            // An interval of the run's length or more means after the last step only.
+            (Some(a), Some(b)) => a == b || a >= p.steps && b >= q.steps,
+            (a, b) => a.is_none() && b.is_none(),
+        }
+    };
+    let measured = |plan: &Plan, program: &Program| {
+        let DataFacts { validation, choice, test, .. } = plan.data.clone();
+        let choice = choice.filter(|_| program.eval.choice_items.is_some());
+        let at_start = program.start.contains(&Instruction::Evaluate);
+        (at_start, validation.zip(plan.validation_rows()), choice, program.eval.samples.clone(), test)
+    };
+    measured(a, p) == measured(b, q) && is_due_alike(Instruction::Evaluate) && is_due_alike(Instruction::Sample)
+}
+
+/// The parts of the mathematics that differ between two plans.
+pub(super) fn differing_parts(a: &Plan, b: &Plan) -> Vec<Part> {
+    let differing = SETTING_FACTS.iter().filter(|fact| fact.differs(a, b));
+    let mut parts: Vec<Part> = differing
+        .filter_map(|fact| match fact.meaning {
+            // Settings of an evaluation may have no effect, such as intervals that are longer than the run.
+            Mathematics(Part::Evaluation) if same_evaluation(a, b) => None,
+            Mathematics(part) => Some(part),
+            _ => None,
+        })
+        .collect();
+    parts.sort_unstable();
+    parts.dedup();
+    parts
+}
+
+/// The keys of the file, or sections of it, in which two plans differ.
+#[must_use]
+pub fn differing_keys(a: &Plan, b: &Plan) -> Vec<&'static str> {
+    SETTING_FACTS.iter().filter(|fact| fact.differs(a, b)).map(|fact| fact.name).collect()
+}
+
+/// The keys of the file, or sections of it, in which the training of two plans differs, apart from its layout.
+#[must_use]
+pub fn differing_training_keys(a: &Plan, b: &Plan) -> Vec<&'static str> {
+    let changes_training = |fact: &&Fact<Plan>| matches!(fact.meaning, Mathematics(part) if part != Part::Evaluation);
+    SETTING_FACTS.iter().filter(changes_training).filter(|fact| fact.differs(a, b)).map(|fact| fact.name).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use runner_plan::testing::{compiled, experiment};
+
+    #[test]
+    fn differences_are_named_in_the_files_words() {
+        let plan = compiled(&experiment());
+        let mut other = experiment();
+        other.seed += 1;
+        other.train.steps = Some(99);
+        let other = compiled(&other);
+        assert_ne!(plan.math_hash, other.math_hash);
+        let what = differing_training_keys(&plan, &other);
+        assert!(what.starts_with(&["seed", "train.steps"]), "{what:?}");
+        assert!(differing_keys(&plan, &plan).is_empty());
+    }
+}

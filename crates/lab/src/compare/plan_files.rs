@@ -1,0 +1,139 @@
+//! Compares the plan that a run recorded with the plan that its `resolved.yaml` makes now.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::plan_facts::{differing_keys, first_program};
+use crate::stored_plan;
+use runner_record::RecordError;
+use runner_record::manifest::Manifest;
+use runner_spec::format::json_value;
+use runner_spec::plan::Plan;
+
+/// The plan that the `resolved.yaml` of a run makes now, for the recorded data and devices.
+#[derive(Debug)]
+pub struct RebuiltPlan {
+    pub plan: Plan,
+    /// What differs from it in the record.
+    pub difference: PlanDifference,
+}
+
+/// What differs between the recorded plan of a run and the rebuilt one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PlanDifference {
+    None,
+    /// The hashes are equal, but these values of `plan.json` were edited.
+    Edited(Vec<String>),
+    /// The recorded plan is of an older format, whose hash was made otherwise. These values differ of those that both formats have.
+    OlderFormat(Vec<String>),
+    /// These keys of the file differ, and these values of the first rank's program.
+    Other {
+        keys: Vec<&'static str>,
+        values: Vec<String>,
+    },
+}
+
+/// Plans the `resolved.yaml` of the run directory `path` again, and compares the result with the record.
+///
+/// # Errors
+/// If the plan cannot be read or made again.
+pub fn rebuild_plan(path: &Path, manifest: &Manifest) -> Result<RebuiltPlan, RecordError> {
+    let plan = stored_plan::compiled(path, &stored_plan::data_facts(path)?)?;
+    let difference = match stored_plan::as_written(path) {
+        // The hash in the manifest does not tell whether `plan.json` still is the plan that it was made of.
+        Some(written) if manifest.plan_hash == plan.hash => match edited_values(&written, &plan) {
+            edited if edited.is_empty() => PlanDifference::None,
+            edited => PlanDifference::Edited(edited),
+        },
+        None if manifest.plan_hash == plan.hash => PlanDifference::None,
+        Some(written) => {
+            PlanDifference::Other { keys: differing_keys(&written, &plan), values: changed_values(&written, &plan) }
+        }
+        None => PlanDifference::OlderFormat(changed_in_both(&stored_plan::as_json(path)?, &plan)),
+    };
+    Ok(RebuiltPlan { plan, difference })
+}
+
+/// The program of the first rank as JSON.
+fn program_json(plan: &Plan) -> Option<Value> {
+    first_program(plan).map(json_value)
+}
+
+/// The first few values of the first rank's program that differ, by their place in it.
+fn changed_values(a: &Plan, b: &Plan) -> Vec<String> {
+    let (Some(a), Some(b)) = (program_json(a), program_json(b)) else { return Vec::new() };
+    let mut out = Vec::new();
+    collect_differences("", &a, &b, true, &mut out);
+    shortened(out)
+}
+
+/// The values of the plan `written` that were edited, as `rebuilt`, of the same hash, shows.
+fn edited_values(written: &Plan, rebuilt: &Plan) -> Vec<String> {
+    let mut edited = changed_values(written, rebuilt);
+    let (was, is) = (written.totals.steps, rebuilt.totals.steps);
+    if was != is {
+        edited.push(format!("totals.steps {is}, was {was}"));
+    }
+    edited
+}
+
+/// The differences between the first rank's program of `plan` and that of the plan `written`, of an older format, in what both formats
+/// have.
+fn changed_in_both(written: &Value, plan: &Plan) -> Vec<String> {
+    let Some(now) = program_json(plan) else { return Vec::new() };
+    let then = &written["ranks"][0]["program"];
+    let mut out = Vec::new();
+    collect_differences("", then, &now, false, &mut out);
+    // When checkpoints are written does not change what is computed.
+    let due = |program: &Value| -> Option<Vec<Value>> {
+        let all = program["periodic"].as_array()?;
+        Some(all.iter().filter(|p| p["instruction"] != "checkpoint").cloned().collect())
+    };
+    for (what, a, b) in [
+        ("periodic", due(then), due(&now)),
+        ("start", then["start"].as_array().cloned(), now["start"].as_array().cloned()),
+    ] {
+        if let (Some(a), Some(b)) = (a, b)
+            && a != b
+        {
+            out.push(format!("{what} {}, was {}", Value::from(b), Value::from(a)));
+        }
+    }
+    let (was, is) = (written["world_size"].as_u64(), plan.world_size as u64);
+    if let Some(was) = was.filter(|was| *was != is) {
+        out.push(format!("world_size {is}, was {was}"));
+    }
+    shortened(out)
+}
+
+fn shortened(mut out: Vec<String>) -> Vec<String> {
+    const SHOWN: usize = 4;
+    if out.len() > SHOWN {
+        let more = out.len() - SHOWN;
+        out.truncate(SHOWN);
+        out.push(format!("{more} more"));
+    }
+    out
+}
+
+/// Adds to `out` the values that differ between `a` and `b`, by their path below `path`. If the two are of different formats, only keys that
+/// both have count. Two objects without a common key are two variants of one setting, and differ as a whole.
+fn collect_differences(path: &str, a: &Value, b: &Value, same_format: bool, out: &mut Vec<String>) {
+    match (a, b) {
+        (Value::Object(p), Value::Object(q)) if !same_format || p.keys().eq(q.keys()) => {
+            let common: Vec<&String> = p.keys().filter(|key| q.contains_key(*key)).collect();
+            if common.is_empty() && a != b {
+                out.push(format!("{path} {b}, was {a}"));
+            }
+            for key in common {
+                let dot = if path.is_empty() { "" } else { "." };
+                collect_differences(&format!("{path}{dot}{key}"), &p[key], &q[key], same_format, out);
+            }
+        }
+        // Lists of instructions and costs follow from the other values, and lists are long.
+        (Value::Array(_), Value::Array(_)) => {}
+        _ if path.starts_with("flops") || path.starts_with("peak_flops") || a == b => {}
+        _ => out.push(format!("{path} {b}, was {a}")),
+    }
+}
