@@ -13,7 +13,7 @@ use runner_compute::nn::{
 };
 use runner_spec::data::IGNORED_TARGET;
 use runner_spec::experiment::{Activation, NormPlace, PositionKind, Recompute};
-use runner_spec::model::variant::Gpt2Variant;
+use runner_spec::model::ModelOptions;
 use runner_spec::model::{ModelSpec, ParamSpec};
 
 use super::{
@@ -512,7 +512,7 @@ pub fn models(dropout: bool) -> Vec<Case> {
     ];
     if dropout {
         cases.push(one("GPT-2 with dropout", ModelSpec { dropout: 0.2, ..gpt2 }));
-        let variant = Gpt2Variant { mlp_dropout: 0.3, ..encoder.variant };
+        let variant = ModelOptions { mlp_dropout: 0.3, ..encoder.variant };
         cases.push(one("encoder layers with dropout", ModelSpec { dropout: 0.2, variant, ..encoder }));
     }
     cases
@@ -523,14 +523,14 @@ pub fn variants() -> Vec<Case> {
     let mut cases = Vec::new();
     for bits in 0_u32..128 {
         let on = |bit: u32| bits >> bit & 1 == 1;
-        let variant = Gpt2Variant {
+        let variant = ModelOptions {
             norm: if on(0) { NormPlace::Post } else { NormPlace::Pre },
             activation: if on(1) { Activation::Relu } else { Activation::Gelu },
             positions: if on(2) { PositionKind::Sinusoidal } else { PositionKind::Learned },
             embedding_scale: on(3),
             head_bias: on(4),
             final_norm: !on(5),
-            ..Gpt2Variant::default()
+            ..ModelOptions::default()
         };
         let spec = ModelSpec { tie_embeddings: on(6), variant, ..small_gpt2() };
         let (model, params) = super::model(&spec, 0.3);

@@ -17,8 +17,8 @@ use runner_compute::nn::MicroBatch;
 use runner_exec::Trainer;
 use runner_spec::experiment::{Activation, Family, NormPlace, PositionKind};
 use runner_spec::experiment::{Decays, Precision, Recompute};
+use runner_spec::model::ModelOptions;
 use runner_spec::model::layout::ParamLayout;
-use runner_spec::model::variant::Gpt2Variant;
 use runner_spec::model::{ModelSpec, ParamInit, ParamSpec, parameters};
 use runner_spec::philox::Philox;
 use runner_spec::program;
@@ -103,20 +103,20 @@ pub fn small_gpt2() -> ModelSpec {
         tie_embeddings: true,
         norm_eps: 1e-5,
         rope_theta: 10_000.0,
-        variant: Gpt2Variant::default(),
+        variant: ModelOptions::default(),
     }
 }
 
 /// What makes a stack of PyTorch's encoder layers of a GPT-2, as its tutorials do; without dropout.
-pub fn encoder() -> Gpt2Variant {
-    Gpt2Variant {
+pub fn encoder() -> ModelOptions {
+    ModelOptions {
         norm: NormPlace::Post,
         activation: Activation::Relu,
         positions: PositionKind::Sinusoidal,
         embedding_scale: true,
         head_bias: true,
         final_norm: false,
-        ..Gpt2Variant::default()
+        ..ModelOptions::default()
     }
 }
 

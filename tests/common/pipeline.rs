@@ -10,9 +10,9 @@ use candle_core::{DType, Tensor};
 use runner_compute::model::{Model, Output, Params, SavedActivations};
 use runner_compute::nn::MicroBatch;
 use runner_spec::data::IGNORED_TARGET;
+use runner_spec::model::ModelOptions;
 use runner_spec::model::layout::ParamLayout;
 use runner_spec::model::stage::{stage_parameters, tied_copy, tied_original};
-use runner_spec::model::variant::Gpt2Variant;
 use runner_spec::model::{ModelSpec, parameters};
 
 use super::{
@@ -38,7 +38,7 @@ pub fn specs() -> Vec<ModelSpec> {
     let gpt2 = ModelSpec { layers: 3, dropout: 0.2, ..small_gpt2() };
     let llama = ModelSpec { layers: 3, ..small_llama() };
     let with = |spec: &ModelSpec, tie_embeddings: bool| ModelSpec { tie_embeddings, ..spec.clone() };
-    let encoder = ModelSpec { variant: Gpt2Variant { mlp_dropout: 0.2, ..encoder() }, ..gpt2.clone() };
+    let encoder = ModelSpec { variant: ModelOptions { mlp_dropout: 0.2, ..encoder() }, ..gpt2.clone() };
     vec![with(&gpt2, true), with(&gpt2, false), with(&llama, true), with(&llama, false), with(&encoder, false)]
 }
 

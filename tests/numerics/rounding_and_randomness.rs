@@ -12,7 +12,7 @@ use runner_exec::{Trainer, initial_state};
 use runner_spec::data::IGNORED_TARGET;
 use runner_spec::experiment::Family;
 use runner_spec::experiment::Precision;
-use runner_spec::model::{Gpt2Variant, ModelSpec, ParamInit, PytorchEmbedding, parameters};
+use runner_spec::model::{ModelOptions, ModelSpec, ParamInit, PytorchEmbedding, parameters};
 
 /// Trains one step on `mb`, and returns the mean loss.
 fn train(trainer: &mut Trainer, mb: &MicroBatch, lr: f64) -> f64 {
@@ -302,7 +302,7 @@ fn evaluation_drops_nothing() {
 #[test]
 fn pytorchs_initial_weights() {
     let pytorch_init = Some(PytorchEmbedding::Uniform(0.1));
-    let variant = Gpt2Variant { pytorch_init, ..crate::common::encoder() };
+    let variant = ModelOptions { pytorch_init, ..crate::common::encoder() };
     let spec = ModelSpec { variant, vocab_size: 200, d_model: 64, d_ff: 96, ..crate::common::small_encoder() };
     let mut program = program(spec, Precision::Fp32, 4, 12);
     let state = initial_state(&program, None).unwrap();
@@ -344,7 +344,7 @@ fn pytorchs_initial_weights() {
 #[test]
 fn pytorchs_initial_weights_of_a_llama() {
     let pytorch_init = Some(PytorchEmbedding::Normal);
-    let variant = Gpt2Variant { pytorch_init, ..Gpt2Variant::default() };
+    let variant = ModelOptions { pytorch_init, ..ModelOptions::default() };
     let spec = ModelSpec { variant, vocab_size: 200, d_model: 64, d_ff: 96, ..small_llama() };
     let state = initial_state(&program(spec, Precision::Fp32, 4, 12), None).unwrap();
     let flat = values(&state.weights().unwrap());

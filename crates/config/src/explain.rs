@@ -11,6 +11,7 @@ use super::check::join;
 use super::layers::Layers;
 use runner_spec::experiment::{Experiment, Family};
 use runner_spec::format::{json_value, setting_text};
+use runner_spec::model::options::{OptionKey, option_keys};
 
 /// One final value.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,11 +38,10 @@ pub fn to_yaml(experiment: &Experiment) -> String {
 fn document(experiment: &Experiment) -> Value {
     // A choice is a mapping with one key, not a tag.
     let mut value = singleton_map_recursive::serialize(experiment, Serializer).expect("an experiment serializes");
-    // `rope_theta` is not a key of gpt2.
-    if experiment.model.family == Family::Gpt2
-        && let Some(model) = value.get_mut("model").and_then(Value::as_mapping_mut)
-    {
-        model.remove("rope_theta");
+    if let Some(model) = value.get_mut("model").and_then(Value::as_mapping_mut) {
+        for key in experiment.model.family.hidden_keys() {
+            model.remove(key);
+        }
     }
     for (section, key, default) in unserialized_defaults(experiment.model.family) {
         let mut keys = section.split('.').filter(|key| !key.is_empty());
@@ -54,6 +54,7 @@ fn document(experiment: &Experiment) -> Value {
 
 /// The keys that an experiment does not serialize where they have their defaults, because hashes of older plans do not have them:
 /// section, key and default.
+#[expect(clippy::expect_used, reason = "a default is a text, a number or a truth value")]
 fn unserialized_defaults(family: Family) -> Vec<(&'static str, &'static str, Value)> {
     let text = |word: &str| Value::String(word.to_owned());
     let mut out = vec![
@@ -71,16 +72,10 @@ fn unserialized_defaults(family: Family) -> Vec<(&'static str, &'static str, Val
         ("eval", "test", Value::Null),
         ("eval.test.hub", "config", Value::Null),
     ];
-    if family == Family::Gpt2 {
-        out.extend([
-            ("model", "norm", text("pre")),
-            ("model", "activation", text("gelu")),
-            ("model", "positions", text("learned")),
-            ("model", "embedding_scale", Value::Bool(false)),
-            ("model", "head_bias", Value::Bool(false)),
-            ("model", "final_norm", Value::Bool(true)),
-            ("model", "mlp_dropout", Value::from(0.0)),
-        ]);
+    for OptionKey { key, default, .. } in option_keys() {
+        if family.lacked(key).is_none() {
+            out.push(("model", key, serde_yaml::to_value(default).expect("JSON is YAML")));
+        }
     }
     out
 }

@@ -4,7 +4,7 @@
 //! attributes become the JSON Schema that files are checked against. `resolve` checks rules about several keys.
 
 use schemars::JsonSchema;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::raw_data::RawData;
 use super::raw_parallel::RawParallel;
@@ -68,7 +68,7 @@ fn seed() -> u64 {
 }
 
 /// A decoder-only transformer. Without a preset, `layers`, `heads`, `d_model` and `context_length` are needed.
-#[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 #[schemars(rename = "Model")]
 pub(crate) struct RawModel {

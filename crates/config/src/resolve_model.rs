@@ -4,9 +4,10 @@ use super::presets;
 use super::raw::RawModel;
 use super::resolver::Resolver;
 use runner_spec::diagnostic::list;
-use runner_spec::experiment::{Batch, Family, Model, NormPlace, WeightInit};
-use runner_spec::format::{choice_name, division};
-use runner_spec::model::{DEFAULT_ROPE_THETA, Gpt2Variant};
+use runner_spec::experiment::{Batch, Family, Model, WeightInit};
+use runner_spec::format::{choice_name, division, json_value};
+use runner_spec::model::parts::{HeadMistake, head_mistakes};
+use runner_spec::model::{DEFAULT_ROPE_THETA, ModelOptions};
 
 /// More parameters than any machine holds; beyond it arithmetic on sizes would overflow.
 const MAX_PARAMETERS: f64 = 1e13;
@@ -15,7 +16,8 @@ const MAX_ACTIVATIONS: f64 = 1e15;
 
 impl Resolver<'_> {
     pub(crate) fn model(&mut self, raw: &RawModel) -> Option<Model> {
-        let family = raw.family.unwrap_or(Family::Gpt2);
+        let family = raw.family.unwrap_or_default();
+        let defaults = family.defaults();
         if let Some(preset) = &raw.preset
             && presets::family(preset).is_some_and(|f| f != family)
         {
@@ -56,20 +58,13 @@ impl Resolver<'_> {
         };
         self.check_heads(raw, family, heads, d_model);
         self.check_family_keys(raw, family);
-        let d_ff = raw.d_ff.unwrap_or_else(|| match family {
-            Family::Gpt2 => {
-                self.notes.insert("model.d_ff", "default (4·d_model)".into());
-                4 * d_model
-            }
-            Family::Llama => {
-                self.notes.insert("model.d_ff", "default (8/3·d_model, up to a multiple of 256)".into());
-                (8 * d_model).div_ceil(3).next_multiple_of(256)
-            }
+        let d_ff = raw.d_ff.unwrap_or_else(|| {
+            self.notes.insert("model.d_ff", format!("default ({})", defaults.d_ff_text));
+            (defaults.d_ff)(d_model)
         });
         if raw.kv_heads.is_none() {
             self.notes.insert("model.kv_heads", "default (heads)".into());
         }
-        let tie = family == Family::Gpt2;
         if raw.tie_embeddings.is_none() {
             self.notes.insert("model.tie_embeddings", format!("default of {}", choice_name(&family)));
         }
@@ -87,10 +82,10 @@ impl Resolver<'_> {
             d_model,
             d_ff,
             dropout: raw.dropout.unwrap_or(0.0),
-            tie_embeddings: raw.tie_embeddings.unwrap_or(tie),
+            tie_embeddings: raw.tie_embeddings.unwrap_or(defaults.tie_embeddings),
             norm_eps: raw.norm_eps.unwrap_or(1e-5),
             rope_theta: raw.rope_theta.unwrap_or(DEFAULT_ROPE_THETA),
-            variant: Gpt2Variant {
+            variant: ModelOptions {
                 norm: raw.norm.unwrap_or_default(),
                 activation: raw.activation.unwrap_or_default(),
                 positions: raw.positions.unwrap_or_default(),
@@ -119,32 +114,26 @@ impl Resolver<'_> {
 
     /// Reports numbers of heads that do not fit the width or each other.
     fn check_heads(&mut self, raw: &RawModel, family: Family, heads: usize, d_model: usize) {
-        if !d_model.is_multiple_of(heads) {
-            self.indivisible_sizes("d_model", d_model, "heads", heads);
-            return;
-        }
-        let head_dim = d_model / heads;
-        if family == Family::Llama && !head_dim.is_multiple_of(2) {
-            self.error(
-                &["model.heads", "model.d_model"],
-                format!("heads of odd width: d_model / heads = {d_model} / {heads} = {head_dim}"),
-                "the rotary embedding of llama turns pairs of dimensions; make `d_model` a multiple of 2·heads"
-                    .to_owned(),
-            );
-        }
-        let Some(kv_heads) = raw.kv_heads else { return };
-        if family == Family::Gpt2 {
-            if kv_heads != heads {
-                self.error(
+        let (kv_heads, name) = (raw.kv_heads.unwrap_or(heads), choice_name(&family));
+        for mistake in head_mistakes(family, d_model, heads, kv_heads) {
+            match mistake {
+                HeadMistake::Width => self.indivisible_sizes("d_model", d_model, "heads", heads),
+                HeadMistake::OddWidth => self.error(
+                    &["model.heads", "model.d_model"],
+                    format!("heads of odd width: d_model / heads = {d_model} / {heads} = {}", d_model / heads),
+                    format!(
+                        "the rotary embedding of {name} turns pairs of dimensions; make `d_model` a multiple of 2·heads"
+                    ),
+                ),
+                HeadMistake::Grouped => self.error(
                     &["model.kv_heads", "model.heads"],
                     format!(
-                        "`model.kv_heads` is {kv_heads} and `model.heads` is {heads}, and gpt2 has as many of both"
+                        "`model.kv_heads` is {kv_heads} and `model.heads` is {heads}, and {name} has as many of both"
                     ),
                     "delete `kv_heads`, or choose `family: llama`, which groups its queries",
-                );
+                ),
+                HeadMistake::Groups => self.indivisible_sizes("heads", heads, "kv_heads", kv_heads),
             }
-        } else if !heads.is_multiple_of(kv_heads) {
-            self.indivisible_sizes("heads", heads, "kv_heads", kv_heads);
         }
     }
 
@@ -160,30 +149,13 @@ impl Resolver<'_> {
 
     /// Reports keys that the family does not have. A key with the family's own value is not a mistake.
     fn check_family_keys(&mut self, raw: &RawModel, family: Family) {
-        let is_given = |dropout: Option<f64>| dropout.is_some_and(|p| p > 0.0);
-        let (other, foreign) = match family {
-            Family::Gpt2 => {
-                (Family::Llama, vec![("rope_theta", raw.rope_theta.is_some(), "it does not rotate positions")])
-            }
-            Family::Llama => (
-                Family::Gpt2,
-                vec![
-                    ("dropout", is_given(raw.dropout), "it has no dropout"),
-                    ("norm", raw.norm == Some(NormPlace::Post), "its norms stand before attention and MLP"),
-                    ("activation", raw.activation.is_some(), "its MLP is a SwiGLU"),
-                    ("positions", raw.positions.is_some(), "it rotates its positions"),
-                    ("embedding_scale", raw.embedding_scale == Some(true), "its embeddings are not scaled"),
-                    ("head_bias", raw.head_bias == Some(true), "it has no biases"),
-                    ("final_norm", raw.final_norm == Some(false), "a norm stands before its head"),
-                    ("mlp_dropout", is_given(raw.mlp_dropout), "it has no dropout"),
-                ],
-            ),
-        };
-        let (name, other) = (choice_name(&family), choice_name(&other));
-        for (key, _, why) in foreign.into_iter().filter(|(_, is_foreign, _)| *is_foreign) {
-            let key = format!("model.{key}");
+        let name = choice_name(&family);
+        for foreign in family.foreign_keys(&json_value(raw)) {
+            let key = format!("model.{}", foreign.key);
+            let other = Family::ALL.into_iter().find(|other| other.lacked(foreign.key).is_none()).unwrap_or_default();
             let message = format!("`{key}` is not a key of the family `{name}`");
-            self.error(&[&key], message, format!("delete it, or choose `family: {other}`; {name}: {why}"));
+            let other = choice_name(&other);
+            self.error(&[&key], message, format!("delete it, or choose `family: {other}`; {name}: {}", foreign.why));
         }
     }
 

@@ -2,10 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use crate::cost::{self, Buffer};
+use crate::cost;
 use crate::interpolation::{by_size, by_width};
 use runner_spec::cluster::DeviceFacts;
-use runner_spec::experiment::{Family, Precision, Recompute};
+use runner_spec::experiment::{Precision, Recompute};
+use runner_spec::model::ModelSpec;
+use runner_spec::model::parts::Buffer;
 use runner_spec::plan::ParamCounts;
 use runner_spec::precision;
 use runner_spec::program::{OptimizerSpec, Program};
@@ -94,8 +96,8 @@ impl BlockTimer<'_> {
 
     fn accelerated(&self, r: &AcceleratorRates, rows: usize, length: usize) -> Option<BlockKindSeconds> {
         let peak = precision::peak(self.program.precision, self.device.device, &self.device.peak_flops)?;
-        let spec = &self.program.model;
-        let n = (rows * length) as f64;
+        let (spec, decoder) = (&self.program.model, self.program.model.decoder());
+        let (layer, n) = (&decoder.layer, (rows * length) as f64);
         let (products, memory) = (peak * r.product_efficiency, r.memory_bandwidth * r.memory_efficiency);
         let bytes = precision::activation_bytes(self.program.precision) as f64;
         let moved = |buffers: &[Buffer]| -> f64 {
@@ -114,16 +116,17 @@ impl BlockTimer<'_> {
                 weight: (linear / products).max(start),
             }
         };
-        let mut layer = block_seconds(1, 4.0 * (spec.d_model * length) as f64, moved(&cost::layer_saved(spec)));
+        let kept = moved(&layer.kept(Recompute::None));
+        let mut seconds = block_seconds(1, layer.attention.score_flops(length), kept);
         if self.recompute != Recompute::None {
-            let (again, _) = cost::recomputed_per_position(spec, self.recompute, length);
-            let dropped = moved(&cost::layer_saved(spec)) - moved(&cost::layer_kept(spec, self.recompute));
-            layer.input += n * (again / products + FORWARD_PASSES * dropped / memory);
+            let again = layer.recomputed_flops(self.recompute, length);
+            let dropped = kept - moved(&layer.kept(self.recompute));
+            seconds.input += n * (again / products + FORWARD_PASSES * dropped / memory);
         }
         Some(BlockKindSeconds {
             embedding: block_seconds(0, 0.0, spec.d_model as f64 * bytes),
-            layer,
-            head: block_seconds(spec.layers + 1, 0.0, moved(&cost::head_saved(spec))),
+            layer: seconds,
+            head: block_seconds(spec.layers + 1, 0.0, moved(&decoder.head.kept())),
         })
     }
 
@@ -165,7 +168,8 @@ impl BlockTimer<'_> {
     fn layer(&self, r: &MeasuredRates, busy: ConcurrentLoad, n: f64, length: f64) -> Option<BlockSeconds> {
         let spec = &self.program.model;
         let points: Vec<_> = r.layers.iter().filter(|p| p.busy == busy && p.family == spec.family).copied().collect();
-        let linear = layer_products(spec.family, spec.d_model, spec.qkv_rows(), spec.d_ff);
+        let layer = spec.decoder().layer;
+        let linear = layer.products() as f64;
         let predict = |get: fn(&runner_spec::rates::LayerPoint) -> f64| {
             let (mut linears, mut attentions) = (Vec::new(), Vec::new());
             for width in points.iter().map(|p| p.d_model).collect::<BTreeSet<_>>() {
@@ -177,8 +181,7 @@ impl BlockTimer<'_> {
                 let attention = pair.filter(|p| p.length < long.length).map_or(0.0, |p| {
                     ((get(long) - get(p)) / (long.positions * (long.length - p.length)) as f64).max(0.0)
                 });
-                let family_ff = reference_ff(spec.family, width);
-                let flops = layer_products(spec.family, width, 3 * width, family_ff);
+                let flops = ModelSpec::calibrated(spec.family, [1, 1, 1, width]).decoder().layer.products() as f64;
                 let sizes = mine().filter(|p| p.length == short).map(|p| {
                     let rest = get(p) - attention * (p.positions * p.length) as f64;
                     (p.positions as f64, rest.max(0.1 * get(p)))
@@ -190,10 +193,10 @@ impl BlockTimer<'_> {
             Some((by_width(&linears, d)? * linear, by_width(&attentions, d)? * d * length * n))
         };
         let (forward, backward) = (predict(|p| p.forward)?, predict(|p| p.backward)?);
-        let again = match cost::recomputed_per_position(spec, self.recompute, length as usize) {
-            (all, attention) if all > 0.0 => {
-                let layer = cost::flops(spec, &(1..2), 1, length as usize).forward;
-                forward.0 * (all - attention) / (layer - attention) + forward.1
+        let again = match layer.recomputed_flops(self.recompute, length as usize) {
+            all if all > 0.0 => {
+                let attention = layer.attention.score_flops(length as usize);
+                forward.0 * (all - attention) / (layer.forward_flops(length as usize) - attention) + forward.1
             }
             _ => 0.0,
         };
@@ -230,21 +233,4 @@ impl BlockTimer<'_> {
         };
         Some(BlockSeconds { forward: predict(|p| p.forward)?, input: 0.0, weight: predict(|p| p.backward)? })
     }
-}
-
-/// The feed-forward width that calibration measures a family with.
-pub(crate) fn reference_ff(family: Family, d_model: usize) -> usize {
-    match family {
-        Family::Gpt2 => 4 * d_model,
-        Family::Llama => 3 * d_model,
-    }
-}
-
-/// Multiplications of a layer's matrices for one position.
-fn layer_products(family: Family, d: usize, qkv: usize, ff: usize) -> f64 {
-    let mlp = match family {
-        Family::Gpt2 => 2 * ff,
-        Family::Llama => 3 * ff,
-    };
-    (d * (qkv + d + mlp)) as f64
 }

@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 
 use crate::cost::{count_chunks, param_bound};
-use crate::error::{Result, refuse};
+use crate::error::{PlanError, Result, refuse};
 use crate::forecast::forecast;
 use crate::hash::{math_hash, plan_hash};
 use crate::learning_rate::{lr_schedule, warn_of_unfinished_decay, warn_of_zero_rates};
@@ -12,12 +12,11 @@ use crate::{check, devices, memory_shortage, ranks};
 use runner_spec::cluster::ClusterFacts;
 use runner_spec::data::{DataFacts, DataPart, NO_SEPARATOR_WARNING, SplitFacts};
 use runner_spec::experiment::ParallelMode;
-use runner_spec::experiment::{
-    EvalLoss, Experiment, Family, Layout, Model, Optimizer, PaddingMask, Precision, Recompute, WeightInit,
-};
-use runner_spec::format::{count, division};
+use runner_spec::experiment::{EvalLoss, Experiment, Layout, Optimizer, PaddingMask, Precision, Recompute};
+use runner_spec::format::{choice_name, count, division, json_value};
 use runner_spec::mesh::Mesh;
-use runner_spec::model::{Gpt2Variant, ModelSpec};
+use runner_spec::model::ModelSpec;
+use runner_spec::model::parts::{HeadMistake, head_mistakes};
 use runner_spec::plan::{PLAN_FORMAT, Plan, Totals};
 use runner_spec::program::{
     BatchSpec, BlockRange, DataPosition, Device, EvalSpec, Instruction, OptimizerSpec, Periodic, Program, RowOrder,
@@ -207,31 +206,23 @@ fn model_spec(experiment: &Experiment, data: &DataFacts) -> Result<ModelSpec> {
             refuse!(key, "it is 0: take at least 1");
         }
     }
-    for (key, whole, part_key, part) in
-        [("model.d_model", m.d_model, "heads", m.heads), ("model.heads", m.heads, "kv_heads", m.kv_heads)]
-    {
-        if whole % part != 0 {
-            refuse!(key, "{} is not a multiple of model.{part_key} {part}", division(whole, part));
-        }
-    }
-    if m.family == Family::Gpt2 && m.kv_heads != m.heads {
-        refuse!("model.kv_heads", "it is {}: gpt2 has as many as heads, {}", m.kv_heads, m.heads);
-    }
-    let spec = ModelSpec {
-        family: m.family,
-        vocab_size,
-        context_length: m.context_length,
-        layers: m.layers,
-        heads: m.heads,
-        kv_heads: m.kv_heads,
-        d_model: m.d_model,
-        d_ff: m.d_ff,
-        dropout: m.dropout,
-        tie_embeddings: m.tie_embeddings,
-        norm_eps: m.norm_eps,
-        rope_theta: m.rope_theta,
-        variant: variant(m)?,
+    let multiple = |key, whole, part_key, part| {
+        let sizes = division(whole, part);
+        PlanError::value(key, format!("{sizes} is not a multiple of model.{part_key} {part}"))
     };
+    match head_mistakes(m.family, m.d_model, m.heads, m.kv_heads).first() {
+        Some(HeadMistake::Width) => return Err(multiple("model.d_model", m.d_model, "heads", m.heads)),
+        Some(HeadMistake::Groups) => return Err(multiple("model.heads", m.heads, "kv_heads", m.kv_heads)),
+        Some(HeadMistake::Grouped) => {
+            let family = choice_name(&m.family);
+            refuse!("model.kv_heads", "it is {}: {family} has as many as heads, {}", m.kv_heads, m.heads)
+        }
+        Some(HeadMistake::OddWidth) | None => {}
+    }
+    if let Some(lacked) = m.family.foreign_keys(&json_value(&m.variant)).next() {
+        refuse!("model", "{} has no {}: {}", choice_name(&m.family), lacked.key, lacked.why);
+    }
+    let spec = m.spec(vocab_size);
     let bound = param_bound(&spec);
     if bound > MAX_PARAMETERS || m.layers > MAX_LAYERS {
         refuse!("model", "its sizes make about {bound:.1e} parameters in {} layers: no device holds them", m.layers);
@@ -282,18 +273,6 @@ fn vocabulary_note(theirs: usize, ours: usize) -> Option<String> {
             theirs - 1
         )),
     }
-}
-
-/// The settings in which `m` differs from GPT-2; a llama has none but its initial weights.
-fn variant(m: &Model) -> Result<Gpt2Variant> {
-    let pytorch_init = match m.init {
-        Some(WeightInit::Pytorch { embedding }) => Some(embedding),
-        _ => None,
-    };
-    if m.family == Family::Llama && m.variant != Gpt2Variant::default() {
-        refuse!("model", "llama has none of the gpt2 family's variants");
-    }
-    Ok(Gpt2Variant { pytorch_init, ..m.variant })
 }
 
 fn row_length(experiment: &Experiment) -> Result<usize> {

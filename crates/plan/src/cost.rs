@@ -2,7 +2,6 @@
 
 use std::ops::Range;
 
-use runner_spec::experiment::{Activation, Family, NormPlace, Recompute};
 use runner_spec::model::stage::stage_parameters;
 use runner_spec::model::{ModelSpec, parameters};
 use runner_spec::plan::{Flops, ParamCounts};
@@ -50,186 +49,23 @@ pub(crate) fn param_bound(spec: &ModelSpec) -> f64 {
 
 /// FLOPs of one optimizer step over `tokens` positions in rows of `length`, for the given blocks.
 pub(crate) fn flops(spec: &ModelSpec, blocks: &Range<usize>, tokens: u64, length: usize) -> Flops {
-    let (tokens, length) = (tokens as f64, length as f64);
-    let head = spec.layers + 1;
-    // A head that is tied multiplies by the embedding's matrix, whose lookup costs nothing.
-    let tied_head = spec.tie_embeddings && blocks.contains(&head);
-    let tied_size = if tied_head { (spec.vocab_size * spec.d_model) as f64 } else { 0.0 };
-    let (mut matmul, mut all) = (tied_size, tied_size);
-    // The embeddings, which are all that block 0 holds, are read by row: no matrix product.
-    for param in parameters(spec).iter().filter(|p| blocks.contains(&p.block) && p.block > 0) {
-        let len = param.len() as f64;
-        all += len;
-        if param.decays() {
-            matmul += len;
-        }
-    }
+    let (decoder, tokens) = (spec.decoder(), tokens as f64);
+    // The embeddings, which are all that block 0 holds, are read by row: no matrix product. A head that is tied multiplies by the
+    // embedding's matrix.
     let layers = spec.layers_in(blocks.clone()) as f64;
-    // Scores and their product with the values: 2·T·d each per token and layer.
-    let attention = 4.0 * layers * spec.d_model as f64 * length;
-    let forward = tokens * (2.0 * matmul + attention);
+    let heads = f64::from(u8::from(blocks.contains(&(spec.layers + 1))));
+    let products = layers * decoder.layer.products() as f64 + heads * decoder.head.project.size() as f64;
+    let vectors = parameters(spec).into_iter().filter(|p| blocks.contains(&p.block) && !p.decays());
+    let vectors: f64 = vectors.map(|p| p.len() as f64).sum();
+    let attention = layers * decoder.layer.attention.score_flops(length);
+    let forward = tokens * (2.0 * products + attention);
     Flops {
         forward,
         // Each product of the forward has two in the backward: one for its input, one for its weight.
         backward: 2.0 * forward,
         recomputed: 0.0,
-        step: tokens * (6.0 * all + 3.0 * attention),
+        step: tokens * (6.0 * (products + vectors) + 3.0 * attention),
         convention: CONVENTION.to_owned(),
-    }
-}
-
-/// FLOPs that one layer's backward computes again for each position, and the part of them that is attention's two products.
-pub(crate) fn recomputed_per_position(spec: &ModelSpec, recompute: Recompute, length: usize) -> (f64, f64) {
-    let (d, ff) = (spec.d_model as f64, spec.d_ff as f64);
-    let attention = 4.0 * d * length as f64;
-    let all = match recompute {
-        Recompute::None => return (0.0, 0.0),
-        // No gradient reads the result of attention's output projection.
-        Recompute::Attention => 2.0 * d * spec.qkv_rows() as f64 + attention,
-        Recompute::Block => {
-            let layer = flops(spec, &(1..2), 1, length).forward;
-            // No gradient reads the result of the MLP's last product, unless a norm reads the sum that it is added to.
-            let last = if spec.variant.norm == NormPlace::Post { 0.0 } else { 2.0 * ff * d };
-            layer - last
-        }
-    };
-    (all, attention)
-}
-
-/// One activation that a layer keeps from forward to backward, or holds for a moment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Buffer {
-    pub(crate) name: &'static str,
-    /// Elements for one position of the micro-batch.
-    pub(crate) per_position: usize,
-    /// Activations and logits are kept in the run's precision; statistics (means, log-sum-exps) in f32 always.
-    pub(crate) always_f32: bool,
-}
-
-fn buffer(name: &'static str, per_position: usize) -> Buffer {
-    Buffer { name, per_position, always_f32: false }
-}
-
-fn statistic(name: &'static str, per_position: usize) -> Buffer {
-    Buffer { name, per_position, always_f32: true }
-}
-
-/// Numbers that a norm keeps of each row: mean and 1/std, or 1/rms.
-fn statistics_per_norm(family: Family) -> usize {
-    if family == Family::Gpt2 { 2 } else { 1 }
-}
-
-/// The tensors that one layer's backward reads of its forward: `LayerActivations` and its parts in `runner_compute::nn`.
-/// Dropout masks are made again.
-pub(crate) fn layer_saved(s: &ModelSpec) -> Vec<Buffer> {
-    let d = s.d_model;
-    let (stats, mlp) = match s.family {
-        Family::Gpt2 => {
-            let activation = match s.variant.activation {
-                Activation::Gelu => "gelu",
-                Activation::Relu => "relu",
-            };
-            ("mean and 1/std of both norms", [buffer("mlp.c_fc output", s.d_ff), buffer(activation, s.d_ff)])
-        }
-        Family::Llama => {
-            ("1/rms of both norms", [buffer("gate and up projections", 2 * s.d_ff), buffer("swiglu", s.d_ff)])
-        }
-    };
-    // If norms follow the sums, the second sum is kept instead of the second norm.
-    let second = if s.variant.norm == NormPlace::Post { "second residual sum" } else { "second norm" };
-    let mut out = vec![buffer("input", d), buffer("first norm", d)];
-    out.extend(attention_saved(s));
-    out.extend([
-        buffer("first residual sum", d),
-        buffer(second, d),
-        statistic(stats, 2 * statistics_per_norm(s.family)),
-    ]);
-    out.extend(mlp);
-    out
-}
-
-/// The tensors of [`layer_saved`] that attention's backward reads.
-pub(crate) fn attention_saved(s: &ModelSpec) -> [Buffer; 3] {
-    [
-        buffer("query, key, value", s.qkv_rows()),
-        buffer("attention output", s.d_model),
-        statistic("attention log-sum-exp", s.heads),
-    ]
-}
-
-/// The tensors that a layer keeps from its forward to its backward.
-pub(crate) fn layer_kept(s: &ModelSpec, recompute: Recompute) -> Vec<Buffer> {
-    let mut out = layer_saved(s);
-    match recompute {
-        Recompute::None => {}
-        Recompute::Attention => out.retain(|b| !attention_saved(s).contains(b)),
-        Recompute::Block => out.truncate(1),
-    }
-    out
-}
-
-/// The tensors that the weights' gradients of a layer need when its input's gradient is computed (split backwards): the inputs of its four
-/// products and the gradients of their outputs, nearly as much as the whole backward reads.
-pub(crate) fn layer_work(s: &ModelSpec) -> Vec<Buffer> {
-    let d = s.d_model;
-    let up = if s.family == Family::Gpt2 { s.d_ff } else { 2 * s.d_ff };
-    vec![
-        buffer("inputs of four products", 3 * d + s.d_ff),
-        buffer("gradients of four products", s.qkv_rows() + 2 * d + up),
-    ]
-}
-
-/// The tensors of the forward that attention's part of a layer's backward holds at its peak, where it computes them again: those of the
-/// MLP are free by then.
-pub(crate) fn attention_again(s: &ModelSpec) -> Vec<Buffer> {
-    let mut out = vec![buffer("input", s.d_model), buffer("first norm", s.d_model)];
-    out.extend(attention_saved(s));
-    out
-}
-
-/// The gradients in attention's backward.
-pub(crate) fn attention_transient(s: &ModelSpec) -> Vec<Buffer> {
-    let d = s.d_model;
-    vec![
-        buffer("gradient of the residual stream and of the norm", 2 * d),
-        buffer("gradients of query, key, value and attention", s.qkv_rows() + d),
-    ]
-}
-
-/// The tensors that the head keeps: the logits become their own gradient.
-pub(crate) fn head_saved(s: &ModelSpec) -> Vec<Buffer> {
-    let mut out = vec![buffer("head input", s.d_model)];
-    if s.variant.final_norm {
-        out.push(buffer("final norm", s.d_model));
-        out.push(statistic("statistics of the final norm", statistics_per_norm(s.family)));
-    }
-    out.push(buffer("logits", s.vocab_size));
-    out
-}
-
-/// The most that one layer's backward holds besides what is saved: the gradients that are alive in its widest operation.
-pub(crate) fn layer_transient(s: &ModelSpec) -> Vec<Buffer> {
-    let d = s.d_model;
-    let wide = match s.family {
-        // The activation's gradient is turned into its input's in place.
-        Family::Gpt2 if s.variant.activation == Activation::Gelu => buffer("gradient of gelu and mlp.c_fc", s.d_ff),
-        Family::Gpt2 => buffer("gradient of relu and mlp.c_fc", s.d_ff),
-        // The activation itself is free when the gradients of gate and up are made.
-        Family::Llama => buffer("gradients of swiglu, gate and up", 2 * s.d_ff),
-    };
-    let mlp = wide.per_position;
-    let attention = s.qkv_rows() + d;
-    let widest =
-        if mlp >= attention { wide } else { buffer("gradients of query, key, value and attention", attention) };
-    vec![buffer("gradient of the residual stream and of the norm", 2 * d), widest]
-}
-
-/// The most that the head's backward holds besides what is saved: the logits' gradient is in the logits' own buffer.
-pub(crate) fn head_transient(s: &ModelSpec) -> Vec<Buffer> {
-    if s.variant.final_norm {
-        vec![buffer("gradients of the final norm and its input", 2 * s.d_model)]
-    } else {
-        vec![buffer("gradient of the head's input", s.d_model)]
     }
 }
 
@@ -237,6 +73,7 @@ pub(crate) fn head_transient(s: &ModelSpec) -> Vec<Buffer> {
 mod tests {
     use super::*;
     use crate::testing::{gpt2_124m, llama_179m};
+    use runner_spec::experiment::{NormPlace, Recompute};
 
     fn all(spec: &ModelSpec) -> Range<usize> {
         0..spec.block_count()
@@ -318,7 +155,7 @@ mod tests {
     #[test]
     fn what_is_computed_again() {
         let spec = ModelSpec { layers: 1, heads: 2, kv_heads: 2, d_model: 4, d_ff: 8, ..gpt2_124m(16) };
-        let of = |spec: &ModelSpec, recompute| spec.layers as f64 * 6.0 * recomputed_per_position(spec, recompute, 2).0;
+        let of = |spec: &ModelSpec, recompute| 6.0 * spec.decoder().layer.recomputed_flops(recompute, 2);
         let products = 2 * (2 * 2 * 4);
         assert_eq!(of(&spec, Recompute::None), 0.0);
         assert_eq!(of(&spec, Recompute::Attention), f64::from(6 * (2 * 4 * 12 + products)));
@@ -332,11 +169,11 @@ mod tests {
     #[test]
     fn what_is_kept_is_part_of_what_is_read() {
         for spec in [gpt2_124m(50_304), llama_179m(), crate::testing::encoder(28_783, 8, 4096, 16)] {
-            let sum = |buffers: Vec<Buffer>| buffers.iter().map(|b| b.per_position).sum::<usize>();
-            let (all, d) = (sum(layer_saved(&spec)), spec.d_model);
-            assert_eq!(sum(layer_kept(&spec, Recompute::None)), all);
-            assert_eq!(sum(layer_kept(&spec, Recompute::Attention)), all - spec.qkv_rows() - d - spec.heads);
-            assert_eq!(sum(layer_kept(&spec, Recompute::Block)), d);
+            let layer = spec.decoder().layer;
+            let sum = |recompute| layer.kept(recompute).iter().map(|b| b.per_position).sum::<usize>();
+            let (all, d) = (sum(Recompute::None), spec.d_model);
+            assert_eq!(sum(Recompute::Attention), all - spec.qkv_rows() - d - spec.heads);
+            assert_eq!(sum(Recompute::Block), d);
         }
     }
 

@@ -5,11 +5,12 @@
 //! The table says what the executor holds, buffer by buffer: where a measurement disagrees, the table is to be corrected.
 
 use crate::check::LiveMicroBatches;
-use crate::cost::{self, Buffer, count_chunks};
+use crate::cost::count_chunks;
 use crate::device_memory;
 use runner_spec::cluster::DeviceFacts;
-use runner_spec::experiment::{Family, PositionKind, Precision, Recompute};
-use runner_spec::model::ModelSpec;
+use runner_spec::experiment::{Precision, Recompute};
+use runner_spec::model::Decoder;
+use runner_spec::model::parts::{Buffer, Linear, Positions};
 use runner_spec::plan::{MemoryCategory, MemoryEstimate, MemoryItem, PROCESS_ITEM};
 use runner_spec::precision;
 use runner_spec::program::{
@@ -37,7 +38,7 @@ const HEAD_BUFFERS: u64 = 7;
 /// channels of `slots` messages. Workspace is what the peak needs beyond the saved activations: transient gradients, or whatever an
 /// evaluation or sampling holds if that is more.
 pub fn estimate(program: &Program, live: &[LiveMicroBatches], slots: usize, hardware: &DeviceFacts) -> MemoryEstimate {
-    let spec = &program.model;
+    let (spec, decoder) = (&program.model, program.model.decoder());
     let mut items = state_items(program);
 
     let head = spec.layers + 1;
@@ -55,7 +56,7 @@ pub fn estimate(program: &Program, live: &[LiveMicroBatches], slots: usize, hard
     let heads: u64 = heads.map(|(_, live)| (live.saved + live.work) as u64).sum();
     let has_head = heads > 0;
     let sizes = Sizes::of_micro_batch(program);
-    let mut activations = |part: &str, buffers: Vec<Buffer>, count: u64| {
+    let mut activations = |part: &str, buffers: &[Buffer], count: u64| {
         items.extend(buffers.iter().filter(|_| count > 0).map(|buffer| MemoryItem {
             category: MemoryCategory::Activations,
             what: format!("{part}: {}", buffer.name),
@@ -63,15 +64,15 @@ pub fn estimate(program: &Program, live: &[LiveMicroBatches], slots: usize, hard
             count,
         }));
     };
-    activations("layer", cost::layer_kept(spec, program.recompute), layers[0]);
-    activations("layer, for its weights", cost::layer_work(spec), layers[1]);
-    activations("head", cost::head_saved(spec), heads);
+    activations("layer", &decoder.layer.kept(program.recompute), layers[0]);
+    activations("layer, for its weights", &decoder.layer.deferred(), layers[1]);
+    activations("head", &decoder.head.kept(), heads);
     let saved = sum(&items, MemoryCategory::Activations);
 
     // The head's backward comes first, with everything saved; a layer's when the head's buffers are free again.
-    let head_freed = if has_head { sizes.total(&cost::head_saved(spec)) } else { 0 };
-    let head_peak = if has_head { saved.saturating_add(sizes.total(&cost::head_transient(spec))) } else { saved };
-    let layer_peak = (saved - head_freed).saturating_add(layer_backward(program, &sizes));
+    let head_freed = if has_head { sizes.total(&decoder.head.kept()) } else { 0 };
+    let head_peak = if has_head { saved.saturating_add(sizes.bytes(&decoder.head.held())) } else { saved };
+    let layer_peak = (saved - head_freed).saturating_add(layer_backward(program, &decoder, &sizes));
     let (evaluation, sampling) = (evaluation(program, has_head), sampling(program));
     let sums = GradientSumBytes::new(program);
     let peaks = [
@@ -92,7 +93,7 @@ pub fn estimate(program: &Program, live: &[LiveMicroBatches], slots: usize, hard
         let bytes = F32_BYTES.saturating_mul(per_key).saturating_mul(length);
         workspace("attention tiles and heads per thread".to_owned(), bytes, hardware.threads as u64);
         if program.precision == Precision::Bf16 {
-            workspace("blocks of products (at most)".to_owned(), product_blocks(spec, sizes.positions), 1);
+            workspace("blocks of products (at most)".to_owned(), product_blocks(&decoder, sizes.positions), 1);
         }
     } else {
         let scratch = device_memory::matmul_workspace_bytes(hardware.compute_capability);
@@ -100,13 +101,15 @@ pub fn estimate(program: &Program, live: &[LiveMicroBatches], slots: usize, hard
     }
     let rows = program.batch.slice.1 as u64;
     workspace("ids and targets per row".to_owned(), BYTES_PER_TOKEN.saturating_mul(length), rows);
-    if spec.variant.positions == PositionKind::Sinusoidal && program.chunks.iter().any(|c| c.contains(0)) {
-        let table = (spec.context_length as u64).saturating_mul(spec.d_model as u64);
-        workspace("sinusoidal positions".to_owned(), F32_BYTES.saturating_mul(table), 1);
+    let mut table = |what: &str, width: usize| {
+        let numbers = (spec.context_length as u64).saturating_mul(width as u64);
+        workspace(what.to_owned(), F32_BYTES.saturating_mul(numbers), 1);
+    };
+    if decoder.embedding.positions == Positions::Sinusoidal && program.chunks.iter().any(|c| c.contains(0)) {
+        table("sinusoidal positions", spec.d_model);
     }
-    if spec.family == Family::Llama && layers != [0, 0] {
-        let table = (spec.context_length as u64).saturating_mul(spec.head_dim() as u64);
-        workspace("rotary positions".to_owned(), F32_BYTES.saturating_mul(table), 1);
+    if decoder.layer.attention.rotary.is_some() && layers != [0, 0] {
+        table("rotary positions", spec.head_dim());
     }
     if program.device == Device::Cpu {
         workspace(PROCESS_ITEM.to_owned(), PROCESS_BYTES, 1);
@@ -133,32 +136,24 @@ pub fn estimate(program: &Program, live: &[LiveMicroBatches], slots: usize, hard
 }
 
 /// Bytes that a layer's backward needs at its peak beyond what is saved: gradients, and activations that it computes again.
-fn layer_backward(program: &Program, sizes: &Sizes) -> u64 {
-    let spec = &program.model;
-    let gradients = sizes.total(&cost::layer_transient(spec));
-    let all = sizes.total(&cost::layer_saved(spec));
-    let kept = sizes.total(&cost::layer_kept(spec, program.recompute));
+fn layer_backward(program: &Program, Decoder { layer, .. }: &Decoder, sizes: &Sizes) -> u64 {
+    let gradients = sizes.total(&layer.held());
+    let all = sizes.total(&layer.kept(Recompute::None));
+    let kept = sizes.total(&layer.kept(program.recompute));
     match program.recompute {
         Recompute::None => gradients,
         Recompute::Block => (all - kept).saturating_add(gradients),
         // Either in the MLP's backward, before attention is computed again, or in attention's, when the MLP's is free.
-        Recompute::Attention => {
-            let attention = sizes.total(&cost::attention_again(spec));
-            let attention = attention.saturating_add(sizes.total(&cost::attention_transient(spec)));
-            gradients.max(attention.saturating_sub(kept))
-        }
+        Recompute::Attention => gradients.max(sizes.total(&layer.held_with_attention()).saturating_sub(kept)),
     }
 }
 
 /// The bytes that a CPU's products of bf16 matrices hold of both matrices and of sums, at most, for `positions` rows of activations.
-fn product_blocks(spec: &ModelSpec, positions: u64) -> u64 {
-    let stacked_mlp = if spec.family == Family::Llama { 2 * spec.d_ff } else { spec.d_ff };
-    let (d, queries) = (spec.d_model, spec.heads * spec.head_dim());
-    let layers = [(d, spec.qkv_rows()), (queries, d), (d, stacked_mlp), (spec.d_ff, d), (d, spec.vocab_size)];
+fn product_blocks(decoder: &Decoder, positions: u64) -> u64 {
     let block =
         |rows: u64, cols: u64, most: usize| F32_BYTES.saturating_mul(rows).saturating_mul(cols).min(most as u64);
-    let bytes = |(inputs, outputs): (usize, usize)| {
-        let (inputs, outputs) = (inputs as u64, outputs as u64);
+    let bytes = |linear: &Linear| {
+        let (inputs, outputs) = (linear.inputs as u64, linear.width() as u64);
         // Forward, the gradient of the input, and that of the weight: rows, depth and columns.
         let products = [(positions, inputs, outputs), (positions, outputs, inputs), (outputs, positions, inputs)];
         products.map(|(rows, depth, cols)| {
@@ -166,7 +161,7 @@ fn product_blocks(spec: &ModelSpec, positions: u64) -> u64 {
             operands + block(rows, cols, PRODUCT_SUM_BYTES)
         })
     };
-    layers.into_iter().flat_map(bytes).max().unwrap_or(0)
+    decoder.layer.linears().into_iter().chain([&decoder.head.project]).flat_map(bytes).max().unwrap_or(0)
 }
 
 /// Bytes of the largest f32 sum of a matrix's gradients that the backward of each kind of block holds for a moment where gradients are
@@ -179,18 +174,16 @@ struct GradientSumBytes {
 
 impl GradientSumBytes {
     fn new(program: &Program) -> Self {
-        let spec = &program.model;
-        let bytes = |is_needed: bool, rows: usize| {
-            let elements = (rows as u64).saturating_mul(spec.d_model as u64);
-            if is_needed && !program.master_weights { F32_BYTES.saturating_mul(elements) } else { 0 }
+        let Decoder { embedding, layers, layer, head, .. } = program.model.decoder();
+        let bytes = |is_needed: bool, numbers: usize| {
+            if is_needed && !program.master_weights { F32_BYTES.saturating_mul(numbers as u64) } else { 0 }
         };
         let has = |block: usize| program.chunks.iter().any(|chunk| chunk.contains(block));
-        let stacked_mlp = if spec.family == Family::Llama { 2 * spec.d_ff } else { spec.d_ff };
-        let positions = if spec.variant.positions == PositionKind::Learned { spec.context_length } else { 0 };
+        let widest = layer.linears().into_iter().map(Linear::size).max().unwrap_or(0);
         Self {
-            embedding: bytes(has(0), spec.vocab_size.max(positions)),
-            layer: bytes((1..=spec.layers).any(has), spec.qkv_rows().max(stacked_mlp)),
-            head: bytes(has(spec.layers + 1), spec.vocab_size),
+            embedding: bytes(has(0), embedding.largest_matrix()),
+            layer: bytes((1..=layers).any(has), widest),
+            head: bytes(has(layers + 1), head.project.size()),
         }
     }
 }
@@ -203,7 +196,7 @@ fn embedding_backward(program: &Program, sizes: &Sizes, saved: u64, sum: u64) ->
     }
     let spec = &program.model;
     let layers = program.chunks.iter().find(|chunk| chunk.contains(0)).map_or(0, |c| spec.layers_in(c.range())) as u64;
-    let freed = layers.saturating_mul(sizes.total(&cost::layer_kept(spec, program.recompute)));
+    let freed = layers.saturating_mul(sizes.total(&spec.decoder().layer.kept(program.recompute)));
     let gradient = sizes.positions.saturating_mul(spec.d_model as u64).saturating_mul(sizes.element);
     saved.saturating_sub(freed).saturating_add(gradient).saturating_add(sum)
 }
@@ -294,15 +287,15 @@ fn evaluation(program: &Program, has_head: bool) -> u64 {
     if program.eval.choice_items.is_some() {
         sizes.positions = sizes.positions.max(EVAL_TOKENS_PER_FORWARD as u64);
     }
-    let spec = &program.model;
-    let layer = sizes.total(&cost::layer_saved(spec)).saturating_add(sizes.total(&cost::layer_transient(spec)));
+    let (spec, Decoder { layer, head, .. }) = (&program.model, program.model.decoder());
+    let layer = sizes.total(&layer.kept(Recompute::None)).saturating_add(sizes.total(&layer.held()));
     let input = sizes.positions.saturating_mul(spec.d_model as u64).saturating_mul(sizes.element);
     if program.device == Device::Cpu || !has_head {
         // A CPU makes the logits of so few rows at a time that they do not count.
         return layer;
     }
     let part = Sizes { positions: sizes.positions.min(EVAL_TOKENS_PER_GPU_FORWARD as u64), ..sizes };
-    layer.max(input.saturating_add(part.total(&cost::head_saved(spec))))
+    layer.max(input.saturating_add(part.total(&head.kept())))
 }
 
 /// The key-value cache of all continuations of the longest prompt, and their logits. A prompt has at most as many tokens
@@ -319,7 +312,7 @@ fn sampling(program: &Program) -> u64 {
     let logits = rows.saturating_mul(spec.vocab_size as u64).saturating_mul(F32_BYTES);
     // The prompt's pass through one layer, for all continuations.
     let sizes = Sizes { positions: rows.saturating_mul(prompt.min(spec.context_length) as u64), element };
-    cached.saturating_add(logits).saturating_add(sizes.total(&cost::layer_saved(spec)))
+    cached.saturating_add(logits).saturating_add(sizes.total(&spec.decoder().layer.kept(Recompute::None)))
 }
 
 fn sum(items: &[MemoryItem], category: MemoryCategory) -> u64 {

@@ -208,14 +208,14 @@ pub(crate) fn flops(
     tokens: u64,
     length: usize,
 ) -> Flops {
-    let convention = cost::CONVENTION.to_owned();
+    let (convention, layer) = (cost::CONVENTION.to_owned(), model.decoder().layer);
     let mut sum = Flops { forward: 0.0, backward: 0.0, recomputed: 0.0, step: 0.0, convention };
     for chunk in chunks {
         let part = cost::flops(model, &chunk.range(), tokens, length);
         sum.forward += part.forward;
         sum.backward += part.backward;
         let layers = model.layers_in(chunk.range()) as f64;
-        sum.recomputed += layers * tokens as f64 * cost::recomputed_per_position(model, recompute, length).0;
+        sum.recomputed += layers * tokens as f64 * layer.recomputed_flops(recompute, length);
         sum.step += part.step;
     }
     sum

@@ -6,7 +6,7 @@ use runner_spec::cluster::{ClusterFacts, Device, DeviceFacts};
 use runner_spec::data::{ChoiceFacts, Clipped, DataFacts, SplitFacts};
 use runner_spec::experiment as e;
 use runner_spec::model::ModelSpec;
-use runner_spec::model::variant::{Gpt2Variant, PytorchEmbedding};
+use runner_spec::model::{ModelOptions, PytorchEmbedding};
 use runner_spec::plan::Plan;
 
 use crate::compile;
@@ -25,13 +25,13 @@ pub fn gpt2_124m(vocab_size: usize) -> ModelSpec {
         tie_embeddings: true,
         norm_eps: 1e-5,
         rope_theta: 10_000.0,
-        variant: Gpt2Variant::default(),
+        variant: ModelOptions::default(),
     }
 }
 
 /// A stack of PyTorch's encoder layers as its tutorials make a language model of it; d_ff is d_model.
 pub fn encoder(vocab_size: usize, layers: usize, d_model: usize, heads: usize) -> ModelSpec {
-    let variant = Gpt2Variant {
+    let variant = ModelOptions {
         norm: e::NormPlace::Post,
         activation: e::Activation::Relu,
         positions: e::PositionKind::Sinusoidal,

@@ -5,9 +5,8 @@
 //! their attributes become the legal ranges of the keys. Of keys that exclude each other (`x-exclusive`) exactly one is set here. The
 //! planner turns `train.epochs` and `train.tokens` into steps (rounded down, at least one).
 
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::de::Error as _;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 mod data;
 mod eval;
@@ -15,7 +14,12 @@ mod parallel;
 mod train;
 mod weights_source;
 
-use crate::model::Gpt2Variant;
+use crate::model::ModelSpec;
+pub use crate::model::family::Family;
+pub use crate::model::initial::PytorchEmbedding;
+use crate::model::initial::embedding_schema;
+pub use crate::model::options::ModelOptions;
+pub use crate::model::parts::{Activation, NormPlace, PositionKind, Recompute};
 use crate::serde_defaults::{defaults, is_true, yes};
 pub use data::{
     Corpus, Data, HUB_DEFAULT_BRANCH, HubModel, HubSource, JsonSource, Layout, MAX_BPE_VOCABULARY, PaddingMask,
@@ -23,7 +27,7 @@ pub use data::{
 };
 pub use eval::{ChoiceText, Eval, EvalLoss, HELLASWAG_FILE_ADVICE, HellaSwag, HubChoice, Samples};
 pub use parallel::{AutoOr, Parallel, ParallelMode, Pipeline, PipelineSchedule};
-pub use train::{Decay, DecayTarget, Decays, Optimizer, Recompute, Schedule, ScheduleStart, StepDecay, Train, Warmup};
+pub use train::{Decay, DecayTarget, Decays, Optimizer, Schedule, ScheduleStart, StepDecay, Train, Warmup};
 pub use weights_source::{ModelFolder, WeightsSource};
 
 /// A whole experiment, ready for the planner.
@@ -59,13 +63,6 @@ pub enum DeviceChoice {
     Cuda,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum Family {
-    Gpt2,
-    Llama,
-}
-
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Precision {
@@ -96,37 +93,35 @@ pub struct Model {
     pub rope_theta: f64,
     /// Keys of their own in a file. `pytorch_init` is not among them: `init` gives it.
     #[serde(flatten)]
-    pub variant: Gpt2Variant,
+    pub variant: ModelOptions,
     /// `None`: normal(0, 0.02).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub init: Option<WeightInit>,
 }
 
-/// The place of a layer's norms (gpt2): x + f(norm(x)), or norm(x + f(x)).
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum NormPlace {
-    #[default]
-    Pre,
-    Post,
-}
-
-/// The activation between the feed-forward layer's two matrices (gpt2). GELU is its tanh form.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum Activation {
-    #[default]
-    Gelu,
-    Relu,
-}
-
-/// The position embeddings (gpt2): trained vectors, or sines and cosines of fixed frequencies.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum PositionKind {
-    #[default]
-    Learned,
-    Sinusoidal,
+impl Model {
+    /// The specification of this model with a vocabulary of `vocab_size` rows.
+    pub fn spec(&self, vocab_size: usize) -> ModelSpec {
+        let pytorch_init = match self.init {
+            Some(WeightInit::Pytorch { embedding }) => Some(embedding),
+            _ => None,
+        };
+        ModelSpec {
+            family: self.family,
+            vocab_size,
+            context_length: self.context_length,
+            layers: self.layers,
+            heads: self.heads,
+            kv_heads: self.kv_heads,
+            d_model: self.d_model,
+            d_ff: self.d_ff,
+            dropout: self.dropout,
+            tie_embeddings: self.tie_embeddings,
+            norm_eps: self.norm_eps,
+            rope_theta: self.rope_theta,
+            variant: ModelOptions { pytorch_init, ..self.variant },
+        }
+    }
 }
 
 /// The source of initial weights.
@@ -146,47 +141,6 @@ pub enum WeightInit {
         #[schemars(schema_with = "embedding_schema")]
         embedding: PytorchEmbedding,
     },
-}
-
-/// The initial values of embedding and head under `init.pytorch`: a number, or the word `normal`.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum PytorchEmbedding {
-    /// Both are uniform within ± this number, as in PyTorch's tutorials of language models.
-    Uniform(f64),
-    /// Both are as PyTorch's modules start: `nn.Embedding` is normal(0, 1), and `nn.Linear` is uniform within ±1/√in.
-    Normal,
-}
-
-impl PytorchEmbedding {
-    const NORMAL: &str = "normal";
-}
-
-impl Serialize for PytorchEmbedding {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self {
-            Self::Uniform(bound) => serializer.serialize_f64(*bound),
-            Self::Normal => serializer.serialize_str(Self::NORMAL),
-        }
-    }
-}
-
-impl<'de> Deserialize<'de> for PytorchEmbedding {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        match serde_json::Value::deserialize(deserializer)? {
-            serde_json::Value::String(word) if word == Self::NORMAL => Ok(Self::Normal),
-            value => {
-                let bound = value.as_f64().map(Self::Uniform);
-                bound.ok_or_else(|| D::Error::custom(format!("expected a number or `{}`, not {value}", Self::NORMAL)))
-            }
-        }
-    }
-}
-
-fn embedding_schema(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({"anyOf": [
-        {"type": "string", "enum": [PytorchEmbedding::NORMAL]},
-        {"type": "number", "format": "double", "exclusiveMinimum": 0, "maximum": 10}
-    ]})
 }
 
 defaults! {

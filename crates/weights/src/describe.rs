@@ -7,8 +7,9 @@ use serde_json::{Map, Value};
 use super::error::WeightsError;
 use super::{folder, gpt2, json, llama, llmc};
 use runner_files::strict_json;
-use runner_spec::experiment::Family;
-use runner_spec::model::{DEFAULT_ROPE_THETA, Gpt2Variant, ModelSpec};
+use runner_spec::format::choice_name;
+use runner_spec::model::parts::{HeadMistake, head_mistakes};
+use runner_spec::model::{Family, ModelSpec};
 
 /// A folder's description of its model.
 pub(super) const CONFIG: &str = "config.json";
@@ -79,14 +80,17 @@ impl DescribedModel {
                 return wrong(format!("the {what} is {size}; 1 to {most} are possible"));
             }
         }
-        if !spec.d_model.is_multiple_of(spec.heads) {
-            return wrong(format!("a width of {} is not divided by {} heads", spec.d_model, spec.heads));
-        }
-        if !spec.heads.is_multiple_of(spec.kv_heads) {
-            return wrong(format!("{} heads are not divided by {} key-value heads", spec.heads, spec.kv_heads));
-        }
-        if spec.family == Family::Llama && !(spec.d_model / spec.heads).is_multiple_of(2) {
-            return wrong(format!("heads of odd width: {} / {}", spec.d_model, spec.heads));
+        match head_mistakes(spec.family, spec.d_model, spec.heads, spec.kv_heads).first() {
+            Some(HeadMistake::Width) => {
+                return wrong(format!("a width of {} is not divided by {} heads", spec.d_model, spec.heads));
+            }
+            Some(HeadMistake::OddWidth) => {
+                return wrong(format!("heads of odd width: {} / {}", spec.d_model, spec.heads));
+            }
+            Some(HeadMistake::Groups | HeadMistake::Grouped) => {
+                return wrong(format!("{} heads are not divided by {} key-value heads", spec.heads, spec.kv_heads));
+            }
+            None => {}
         }
         if !(spec.norm_eps > 0.0 && spec.norm_eps <= 1.0) {
             return wrong(format!("the norm's epsilon is {}; above 0, up to 1 is possible", spec.norm_eps));
@@ -109,30 +113,29 @@ impl DescribedModel {
             if !self.gives_dropout {
                 keys.remove("dropout");
             }
-            if self.spec.family == Family::Gpt2 {
-                keys.remove("rope_theta");
+            for key in self.spec.family.hidden_keys() {
+                keys.remove(key);
             }
         }
         section
     }
 }
 
-/// A model with the given sizes that is GPT-2's in everything else, without dropout.
-pub(super) fn base_spec([vocab_size, context_length, layers, heads, d_model]: [usize; 5]) -> ModelSpec {
-    ModelSpec {
-        family: Family::Gpt2,
-        vocab_size,
-        context_length,
-        layers,
-        heads,
-        kv_heads: heads,
-        d_model,
-        d_ff: d_model.saturating_mul(4),
-        dropout: 0.0,
-        tie_embeddings: true,
-        norm_eps: 1e-5,
-        rope_theta: DEFAULT_ROPE_THETA,
-        variant: Gpt2Variant::default(),
+/// The form of a family's `config.json`.
+pub(super) struct FolderFormat {
+    /// The keys of vocabulary, context length, layers, heads and width.
+    pub(super) size_keys: [&'static str; 5],
+    pub(super) describe: fn(&HfConfig<'_>, ModelSpec) -> Result<DescribedModel, WeightsError>,
+    /// The keys of a file that only this family has.
+    pub(super) config: fn(&ModelSpec) -> Value,
+}
+
+impl FolderFormat {
+    pub(super) fn of(family: Family) -> &'static Self {
+        match family {
+            Family::Gpt2 => &gpt2::FORMAT,
+            Family::Llama => &llama::FORMAT,
+        }
     }
 }
 
@@ -147,16 +150,14 @@ impl HfConfig<'_> {
         if self.map.get("quantization_config").is_some_and(|q| !q.is_null()) {
             return Err(self.wrong("its weights are quantized; weights in f32, f16 or bf16 are read".to_owned()));
         }
-        let described = match self.text("model_type")? {
-            Some("gpt2") => gpt2::described(self)?,
-            Some("llama") => llama::described(self)?,
-            Some(other) => {
-                let message = format!("model_type is {other:?}; weights of `gpt2` and `llama` are read");
-                return Err(self.wrong(message));
-            }
-            None => return Err(self.wrong("`model_type` is missing; `gpt2` and `llama` are read".to_owned())),
+        let Some(name) = self.text("model_type")? else {
+            return Err(self.wrong("`model_type` is missing; `gpt2` and `llama` are read".to_owned()));
         };
-        described.checked()
+        let Some(family) = Family::ALL.into_iter().find(|family| choice_name(family) == name) else {
+            return Err(self.wrong(format!("model_type is {name:?}; weights of `gpt2` and `llama` are read")));
+        };
+        let format = FolderFormat::of(family);
+        (format.describe)(self, ModelSpec::with_defaults(family, self.required_sizes(format.size_keys)?))?.checked()
     }
 
     pub(super) fn wrong(&self, message: String) -> WeightsError {

@@ -5,22 +5,20 @@ use std::path::Path;
 
 use serde_json::json;
 
-use super::describe::CONFIG;
+use super::describe::{CONFIG, FolderFormat};
 use super::dtype::Dtype;
 use super::error::WeightsError;
 use super::export::{WeightSource, WrittenFiles, refuse_extensions, write_weights};
 use super::folder::{INDEX, SINGLE};
-use super::names::{has_token_rows, is_conv1d};
 use super::staged_folder::StagedFolder;
 use super::writer::{NewFile, TensorDestination};
-use super::{gpt2, llama};
 use runner_files::safetensors_header::header_bytes;
 use runner_files::write_atomic;
 use runner_spec::data::{HfTokenizer, SpecialTokens};
-use runner_spec::experiment::Family;
 use runner_spec::format::pretty_json;
 use runner_spec::model::layout::{ParamEntry, ParamLayout};
-use runner_spec::model::{ModelSpec, parameters};
+use runner_spec::model::parts::Rows;
+use runner_spec::model::{ModelSpec, StoredParameter};
 
 const TOKENIZER: &str = "tokenizer.json";
 const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
@@ -48,6 +46,8 @@ struct ShardTensor<'a> {
     entry: &'a ParamEntry,
     shape: Vec<usize>,
     bytes: u64,
+    /// True if the file has the matrix as [in, out].
+    transposed: bool,
 }
 
 impl HfExport<'_> {
@@ -85,9 +85,8 @@ impl HfExport<'_> {
             let header = self.header(shard);
             let mut at = header.len() as u64;
             for placed in shard {
-                let transposed = is_conv1d(self.spec.family, &placed.entry.spec.name);
                 let elements = placed.shape.iter().product();
-                targets[placed.index] = Some(TensorDestination { file, at, elements, transposed });
+                targets[placed.index] = Some(TensorDestination { file, at, elements, transposed: placed.transposed });
                 at += placed.bytes;
             }
             files.push(NewFile { path: folder.path(&name(file)), target: to.join(name(file)), header, bytes: at });
@@ -105,14 +104,14 @@ impl HfExport<'_> {
     fn shards(&self) -> Vec<Vec<ShardTensor<'_>>> {
         let mut shards: Vec<Vec<ShardTensor<'_>>> = vec![Vec::new()];
         let mut filled = 0;
-        for spec in parameters(self.spec) {
+        for StoredParameter { spec, rows, transposed } in self.spec.decoder().parameters() {
             let Ok(index) = self.layout.index(&spec.name) else { continue };
             let entry = &self.layout.entries[index];
             let mut shape = spec.shape;
-            if has_token_rows(self.spec.family, &spec.name) {
+            if rows == Rows::Tokens {
                 shape[0] = self.vocab_size.min(shape[0]);
             }
-            if is_conv1d(self.spec.family, &spec.name) {
+            if transposed {
                 shape.reverse();
             }
             let bytes = (shape.iter().product::<usize>() * self.dtype.size()) as u64;
@@ -122,7 +121,7 @@ impl HfExport<'_> {
             }
             filled += bytes;
             if let Some(last) = shards.last_mut() {
-                last.push(ShardTensor { index, entry, shape, bytes });
+                last.push(ShardTensor { index, entry, shape, bytes, transposed });
             }
         }
         shards
@@ -160,37 +159,10 @@ impl HfExport<'_> {
     /// `config.json`. Keys that `transformers` renamed are given under both names, for its older and newer versions.
     fn config(&self) -> String {
         let s = self.spec;
-        let mut config = match s.family {
-            Family::Gpt2 => json!({
-                "architectures": ["GPT2LMHeadModel"],
-                "model_type": "gpt2",
-                "activation_function": "gelu_new",
-                "n_inner": s.d_ff,
-                "resid_pdrop": s.dropout,
-                "embd_pdrop": s.dropout,
-                "attn_pdrop": s.dropout,
-                "layer_norm_epsilon": s.norm_eps,
-            }),
-            Family::Llama => json!({
-                "architectures": ["LlamaForCausalLM"],
-                "model_type": "llama",
-                "hidden_act": "silu",
-                "intermediate_size": s.d_ff,
-                "num_key_value_heads": s.kv_heads,
-                "head_dim": s.head_dim(),
-                "rms_norm_eps": s.norm_eps,
-                "rope_theta": s.rope_theta,
-                "rope_parameters": {"rope_type": "default", "rope_theta": s.rope_theta},
-                "attention_bias": false,
-                "attention_dropout": 0.0,
-                "mlp_bias": false,
-            }),
-        };
-        let size_keys = match s.family {
-            Family::Gpt2 => gpt2::SIZE_KEYS,
-            Family::Llama => llama::SIZE_KEYS,
-        };
-        for (key, size) in size_keys.into_iter().zip([self.vocab_size, s.context_length, s.layers, s.heads, s.d_model])
+        let format = FolderFormat::of(s.family);
+        let mut config = (format.config)(s);
+        for (key, size) in
+            format.size_keys.into_iter().zip([self.vocab_size, s.context_length, s.layers, s.heads, s.d_model])
         {
             config[key] = size.into();
         }

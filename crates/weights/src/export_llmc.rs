@@ -6,10 +6,9 @@ use std::path::Path;
 use super::dtype::Dtype;
 use super::error::WeightsError;
 use super::export::{WeightSource, WrittenFiles, refuse_extensions, write_weights};
-use super::llmc::{HEADER_BYTES, LlmcHeader, NORM_EPS, PADDING};
+use super::llmc::{FAMILY, HEADER_BYTES, LlmcHeader, NORM_EPS, PADDING};
 use super::writer::{NewFile, TensorDestination};
 use runner_files::{OutputFile, parent_folder};
-use runner_spec::experiment::Family;
 use runner_spec::model::ModelSpec;
 use runner_spec::model::layout::ParamLayout;
 
@@ -75,7 +74,7 @@ impl LlmcExport<'_> {
         let s = self.spec;
         refuse_extensions(s, "llm.c's GPT-2")?;
         let refuse = |what: String| Err(WeightsError::Request(format!("llm.c has no such model: {what}")));
-        if s.family != Family::Gpt2 {
+        if s.family != FAMILY {
             return refuse("it is a Llama, and llm.c's files hold GPT-2; --to hf writes it".to_owned());
         }
         if !s.tie_embeddings {

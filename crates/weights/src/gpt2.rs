@@ -1,15 +1,33 @@
 //! A `config.json` of GPT-2.
 
-use super::describe::{DescribedModel, HfConfig, base_spec};
+use serde_json::{Value, json};
+
+use super::describe::{DescribedModel, FolderFormat, HfConfig};
 use super::error::WeightsError;
 use runner_spec::model::ModelSpec;
 
-/// The keys of vocabulary, context length, layers, heads and width.
-pub(super) const SIZE_KEYS: [&str; 5] = ["vocab_size", "n_positions", "n_layer", "n_head", "n_embd"];
+pub(super) static FORMAT: FolderFormat = FolderFormat {
+    size_keys: ["vocab_size", "n_positions", "n_layer", "n_head", "n_embd"],
+    describe: described,
+    config: written,
+};
 
-/// The model that `config` describes. Missing keys have the defaults of `transformers`.
-pub(super) fn described(config: &HfConfig<'_>) -> Result<DescribedModel, WeightsError> {
-    let base = base_spec(config.required_sizes(SIZE_KEYS)?);
+/// The keys of a file that are GPT-2's own.
+fn written(s: &ModelSpec) -> Value {
+    json!({
+        "architectures": ["GPT2LMHeadModel"],
+        "model_type": "gpt2",
+        "activation_function": "gelu_new",
+        "n_inner": s.d_ff,
+        "resid_pdrop": s.dropout,
+        "embd_pdrop": s.dropout,
+        "attn_pdrop": s.dropout,
+        "layer_norm_epsilon": s.norm_eps,
+    })
+}
+
+/// The model that `config` describes, which has the sizes of `base`. Missing keys have the defaults of `transformers`.
+fn described(config: &HfConfig<'_>, base: ModelSpec) -> Result<DescribedModel, WeightsError> {
     let activation = config.text("activation_function")?.unwrap_or("gelu_new");
     if !["gelu_new", "gelu_pytorch_tanh"].contains(&activation) {
         let message = format!("activation_function is {activation:?}; `gelu_new` is computed here");

@@ -1,19 +1,37 @@
 //! A `config.json` of Llama.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use super::describe::{DescribedModel, HfConfig, base_spec};
+use super::describe::{DescribedModel, FolderFormat, HfConfig};
 use super::error::WeightsError;
-use runner_spec::experiment::Family;
 use runner_spec::model::{DEFAULT_ROPE_THETA, ModelSpec};
 
-/// The keys of vocabulary, context length, layers, heads and width.
-pub(super) const SIZE_KEYS: [&str; 5] =
-    ["vocab_size", "max_position_embeddings", "num_hidden_layers", "num_attention_heads", "hidden_size"];
+pub(super) static FORMAT: FolderFormat = FolderFormat {
+    size_keys: ["vocab_size", "max_position_embeddings", "num_hidden_layers", "num_attention_heads", "hidden_size"],
+    describe: described,
+    config: written,
+};
 
-/// The model that `config` describes. Missing keys have the defaults of `transformers`.
-pub(super) fn described(config: &HfConfig<'_>) -> Result<DescribedModel, WeightsError> {
-    let base = base_spec(config.required_sizes(SIZE_KEYS)?);
+/// The keys of a file that are Llama's own. Keys that `transformers` renamed are given under both names, for its older and newer versions.
+fn written(s: &ModelSpec) -> Value {
+    json!({
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_act": "silu",
+        "intermediate_size": s.d_ff,
+        "num_key_value_heads": s.kv_heads,
+        "head_dim": s.head_dim(),
+        "rms_norm_eps": s.norm_eps,
+        "rope_theta": s.rope_theta,
+        "rope_parameters": {"rope_type": "default", "rope_theta": s.rope_theta},
+        "attention_bias": false,
+        "attention_dropout": 0.0,
+        "mlp_bias": false,
+    })
+}
+
+/// The model that `config` describes, which has the sizes of `base`. Missing keys have the defaults of `transformers`.
+fn described(config: &HfConfig<'_>, base: ModelSpec) -> Result<DescribedModel, WeightsError> {
     let (d_model, heads) = (base.d_model, base.heads);
     if let Some(head_dim) = config.size("head_dim")?
         && head_dim.checked_mul(heads) != Some(d_model)
@@ -37,7 +55,6 @@ pub(super) fn described(config: &HfConfig<'_>) -> Result<DescribedModel, Weights
         file: config.file.to_owned(),
         gives_dropout: false,
         spec: ModelSpec {
-            family: Family::Llama,
             kv_heads: config.size("num_key_value_heads")?.unwrap_or(heads),
             d_ff: config.required_size("intermediate_size")?,
             tie_embeddings: config.flag("tie_word_embeddings")?.unwrap_or(false),

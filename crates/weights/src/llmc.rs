@@ -4,12 +4,15 @@
 use std::io::Read;
 use std::path::Path;
 
-use super::describe::{DescribedModel, base_spec};
+use super::describe::DescribedModel;
 use super::dtype::Dtype;
 use super::error::WeightsError;
 use super::folder::conversion_advice;
 use runner_files::open_regular;
-use runner_spec::model::{ModelSpec, ParamSpec, parameters};
+use runner_spec::model::{Family, ModelSpec, ParamSpec, parameters};
+
+/// The family that a model file holds.
+pub(super) const FAMILY: Family = Family::Gpt2;
 
 const MAGIC: u32 = 20_240_326;
 pub(super) const HEADER_BYTES: u64 = 1024;
@@ -115,6 +118,6 @@ pub(super) fn read_header(path: &Path) -> Result<LlmcHeader, WeightsError> {
         }
     };
     let size = |at: usize| number(at).map_or(0, |n| n as usize);
-    let spec = base_spec([3, 2, 4, 5, 6].map(size));
+    let spec = ModelSpec::with_defaults(FAMILY, [3, 2, 4, 5, 6].map(size));
     Ok(LlmcHeader { dtype, spec, padded_vocab_size: size(7) })
 }

@@ -10,12 +10,12 @@ use super::difference::{Difference, differences};
 use super::dtype::Dtype;
 use super::error::WeightsError;
 use super::folder::{self, FileTensor};
-use super::names::{HEAD, canonical, has_position_rows, has_token_rows, is_buffer, is_conv1d};
-use super::{llmc, names};
+use super::llmc;
+use super::names::{canonical, is_buffer};
 use runner_files::open_regular;
-use runner_spec::experiment::{Family, Model};
-use runner_spec::model::stage::token_embedding;
-use runner_spec::model::{InitialWeights, ModelSpec, ParamSpec, parameters};
+use runner_spec::experiment::Model;
+use runner_spec::model::parts::{Head, Rows};
+use runner_spec::model::{Decoder, InitialWeights, ModelSpec, ParamSpec, parameters};
 
 /// The number of bytes read at a time.
 const CHUNK_BYTES: usize = 1 << 20;
@@ -53,7 +53,7 @@ impl OpenedWeights {
 
     fn open_folder(path: &Path, described: DescribedModel) -> Result<Self, WeightsError> {
         let (files, found) = folder::tensors(path)?;
-        let family = described.spec.family;
+        let (family, decoder) = (described.spec.family, described.spec.decoder());
         let mut tensors = BTreeMap::new();
         for found in found {
             let name = canonical(family, &found.name);
@@ -61,9 +61,9 @@ impl OpenedWeights {
                 continue;
             }
             let path = &files[found.file];
-            let tensor = tensor(family, &name, &found).map_err(|message| WeightsError::file(path, message))?;
+            let tensor = tensor(&decoder, &name, &found).map_err(|message| WeightsError::file(path, message))?;
             if tensors.insert(name, tensor).is_some() {
-                let message = format!("tensor {} is there with and without `{}`", found.name, names::prefix(family));
+                let message = format!("tensor {} is there with and without `{}`", found.name, family.defaults().prefix);
                 return WeightsError::invalid(path, message);
             }
         }
@@ -95,12 +95,12 @@ impl OpenedWeights {
         if !self.described.spec.tie_embeddings {
             return Ok(());
         }
-        let Some(head) = self.tensors.remove(HEAD) else { return Ok(()) };
-        let name = token_embedding(self.described.spec.family);
+        let Some(head) = self.tensors.remove(Head::WEIGHT) else { return Ok(()) };
+        let name = self.described.spec.decoder().embedding.tokens;
         let Some(embedding) = self.tensors.get(name) else { return Ok(()) };
         let path = &self.files[head.file];
         let differ = |what: &str| {
-            let message = format!("{HEAD} {what} {name}, and {} ties the two", self.described.file.display());
+            let message = format!("{} {what} {name}, and {} ties the two", Head::WEIGHT, self.described.file.display());
             Err(WeightsError::file(path, message))
         };
         if (head.dtype, &head.shape) != (embedding.dtype, &embedding.shape) {
@@ -190,7 +190,7 @@ impl OpenedWeights {
             return WeightsError::invalid(path, format!("there is no tensor {name}"));
         };
         let path = &self.files[tensor.file];
-        let rows_vary = has_token_rows(self.described.spec.family, name) || has_position_rows(name);
+        let rows_vary = self.described.spec.decoder().parameter(name).is_some_and(|p| p.rows != Rows::Fixed);
         let fits = match (shape, tensor.shape.as_slice()) {
             ([_, columns], [_, theirs]) if rows_vary => columns == theirs,
             (ours, theirs) => ours == theirs,
@@ -212,7 +212,7 @@ impl OpenedWeights {
 
     /// Rows of the vocabulary that the file has, the padding of llm.c's files among them.
     pub fn vocab_size(&self) -> usize {
-        let embedding = self.tensors.get(token_embedding(self.described.spec.family));
+        let embedding = self.tensors.get(self.described.spec.decoder().embedding.tokens);
         embedding.and_then(|tensor| tensor.shape.first().copied()).unwrap_or(self.described.spec.vocab_size)
     }
 }
@@ -259,13 +259,13 @@ impl Tensor {
 }
 
 /// The tensor `found` of a file as the parameter `name`, or the reason why it cannot be one.
-fn tensor(family: Family, name: &str, found: &FileTensor) -> Result<Tensor, String> {
+fn tensor(decoder: &Decoder, name: &str, found: &FileTensor) -> Result<Tensor, String> {
     let FileTensor { file, info, start, .. } = found;
     let Some(dtype) = Dtype::from_name(&info.dtype) else {
         return Err(format!("tensor {} is {}; F32, F16 and BF16 are read", found.name, info.dtype));
     };
     let mut shape = info.shape.clone();
-    let transposed = is_conv1d(family, name) && shape.len() == 2;
+    let transposed = shape.len() == 2 && decoder.parameter(name).is_some_and(|parameter| parameter.transposed);
     if transposed {
         shape.reverse();
     }

@@ -1,7 +1,4 @@
-//! The entries of a model's block list: embedding, layers, head.
-//!
-//! GPT-2 (Radford et al. 2019) has learned positions, LayerNorm, biases and GELU, or the parts that its `Gpt2Variant` names instead.
-//! Llama (Touvron et al. 2023) has rotary positions, RMSNorm, no biases, SwiGLU, and grouped key-value heads.
+//! The entries of a model's block list: embedding, layers, head, made of a decoder's parts.
 
 use candle_core::{Result, Tensor};
 
@@ -11,10 +8,10 @@ use crate::nn::head::HeadActivations;
 use crate::nn::parameter_index;
 use crate::nn::transformer::LayerActivations;
 use crate::nn::{Attention, DropoutSite, Embedding, Head, Linear, Mlp, Norm, Positions, TransformerLayer};
-use runner_spec::experiment::{Family, PositionKind, Recompute};
-use runner_spec::model::ModelSpec;
+use runner_spec::experiment::Recompute;
+use runner_spec::model::Decoder;
 use runner_spec::model::layout::ParamLayout;
-use runner_spec::model::stage::token_embedding;
+use runner_spec::model::parts::{self, MlpKind};
 
 /// One entry of the block list.
 #[derive(Debug, Clone)]
@@ -32,81 +29,97 @@ pub enum SavedActivations {
     Head(HeadActivations),
 }
 
-impl Block {
-    /// Block `index` of `spec`'s list, with dropout keyed by `seed`. `rope` is given for Llama; `like` gives element type and device of
-    /// tables.
+/// Makes blocks of a decoder's parts.
+pub(super) struct BlockBuilder<'a> {
+    pub decoder: &'a Decoder,
+    pub layout: &'a ParamLayout,
+    /// Keys dropout.
+    pub seed: u64,
+    /// The table of angles, where attention rotates.
+    pub rope: Option<&'a Rope>,
+    /// Gives element type and device of tables.
+    pub like: &'a Tensor,
+}
+
+impl BlockBuilder<'_> {
+    /// Entry `index` of the block list.
     ///
     /// # Errors
-    /// If `layout` lacks a parameter.
-    pub(super) fn new(
-        spec: &ModelSpec,
-        layout: &ParamLayout,
-        index: usize,
-        seed: u64,
-        rope: Option<&Rope>,
-        like: &Tensor,
-    ) -> Result<Self> {
-        let (variant, is_gpt2) = (&spec.variant, spec.family == Family::Gpt2);
-        let either = |gpt2: &'static str, llama: &'static str| if is_gpt2 { gpt2 } else { llama };
-        let parameter = |name: &str| parameter_index(layout, name);
-        let weight = |prefix: &str| parameter(&format!("{prefix}.weight"));
-        let bias = |prefix: &str| is_gpt2.then(|| parameter(&format!("{prefix}.bias"))).transpose();
-        let norm = |prefix: &str| -> Result<Norm> {
-            Ok(Norm { weight: weight(prefix)?, bias: bias(prefix)?, eps: spec.norm_eps })
-        };
-        let p = if is_gpt2 { spec.dropout } else { 0.0 };
-        let dropout = |site: &str| DropoutSite::new(seed, &format!("{index}.{site}"), p);
+    /// If the layout lacks a parameter.
+    pub(super) fn block(&self, index: usize) -> Result<Block> {
         if index == 0 {
-            let positions = match variant.positions {
-                _ if !is_gpt2 => Positions::None,
-                PositionKind::Learned => Positions::Learned(parameter("transformer.wpe.weight")?),
-                PositionKind::Sinusoidal => Positions::Fixed(sinusoids(spec.context_length, spec.d_model, like)?),
-            };
-            return Ok(Self::Embedding(Embedding {
-                tokens: parameter(token_embedding(spec.family))?,
-                scale: variant.embedding_scale.then(|| (spec.d_model as f64).sqrt()),
-                positions,
-                dropout: dropout("embedding"),
-            }));
+            return self.embedding();
         }
-        if index == spec.layers + 1 {
-            let name = if spec.tie_embeddings { token_embedding(spec.family) } else { "lm_head.weight" };
-            let bias = variant.head_bias.then(|| parameter("lm_head.bias")).transpose()?;
-            let norm = variant.final_norm.then(|| norm(either("transformer.ln_f", "model.norm"))).transpose()?;
-            return Ok(Self::Head(Head { norm, project: Linear { weight: parameter(name)?, stacked: 1, bias } }));
-        }
-        let layer = format!("{}.{}", either("transformer.h", "model.layers"), index - 1);
-        let norm = |gpt2, llama| norm(&format!("{layer}.{}", either(gpt2, llama)));
-        // GPT-2 has one matrix where Llama has `stacked`, of which the first is named: they lie next to each other.
-        let linear = |gpt2, llama, stacked: usize| -> Result<Linear> {
-            let prefix = format!("{layer}.{}", either(gpt2, llama));
-            Ok(Linear { weight: weight(&prefix)?, stacked: if is_gpt2 { 1 } else { stacked }, bias: bias(&prefix)? })
+        if index > self.decoder.layers { self.head() } else { self.layer(index) }
+    }
+
+    fn embedding(&self) -> Result<Block> {
+        let part = &self.decoder.embedding;
+        let positions = match part.positions {
+            parts::Positions::None => Positions::None,
+            parts::Positions::Learned(name) => Positions::Learned(self.parameter(name)?),
+            parts::Positions::Sinusoidal => Positions::Fixed(sinusoids(part.context_length, part.width, self.like)?),
         };
-        let up = linear("mlp.c_fc", "mlp.gate_proj", 2)?;
-        let down = linear("mlp.c_proj", "mlp.down_proj", 1)?;
-        let mlp = if is_gpt2 {
-            let dropout = DropoutSite::new(seed, &format!("{index}.mlp"), variant.mlp_dropout);
-            Mlp::Plain { up, activation: variant.activation, dropout, down }
-        } else {
-            Mlp::SwiGlu { gate_up: up, down }
-        };
-        Ok(Self::Layer(Box::new(TransformerLayer {
-            norm_place: variant.norm,
-            norm1: norm("ln_1", "input_layernorm")?,
+        let (tokens, dropout) = (self.parameter(part.tokens)?, self.dropout(0, "embedding", part.dropout));
+        Ok(Block::Embedding(Embedding { tokens, scale: part.scale, positions, dropout }))
+    }
+
+    fn layer(&self, index: usize) -> Result<Block> {
+        let parts::Layer { norm_place, norms: [norm1, norm2], attention, mlp, dropout, .. } = &self.decoder.layer;
+        let prefix = format!("{}.", self.decoder.layer_name(index - 1));
+        let site = |name: &str| self.dropout(index, name, *dropout);
+        let [up, down] = [self.linear(&prefix, &mlp.up)?, self.linear(&prefix, &mlp.down)?];
+        Ok(Block::Layer(Box::new(TransformerLayer {
+            norm_place: *norm_place,
+            norm1: self.norm(&prefix, norm1)?,
             attention: Attention {
-                qkv: linear("attn.c_attn", "self_attn.q_proj", 3)?,
-                out: linear("attn.c_proj", "self_attn.o_proj", 1)?,
-                heads: spec.heads,
-                kv_heads: spec.kv_heads,
-                head_dim: spec.head_dim(),
+                qkv: self.linear(&prefix, &attention.qkv)?,
+                out: self.linear(&prefix, &attention.out)?,
+                heads: attention.heads,
+                kv_heads: attention.kv_heads,
+                head_dim: attention.head_dim,
                 causal: true,
-                rope: rope.cloned(),
-                dropout: dropout("attention"),
+                rope: self.rope.cloned(),
+                dropout: self.dropout(index, "attention", attention.dropout),
             },
-            norm2: norm("ln_2", "post_attention_layernorm")?,
-            mlp,
-            dropout: [dropout("attention.output"), dropout("mlp.output")],
+            norm2: self.norm(&prefix, norm2)?,
+            mlp: match mlp.kind {
+                MlpKind::Plain(activation, p) => {
+                    Mlp::Plain { up, activation, dropout: self.dropout(index, "mlp", p), down }
+                }
+                MlpKind::SwiGlu => Mlp::SwiGlu { gate_up: up, down },
+            },
+            dropout: [site("attention.output"), site("mlp.output")],
             recompute: Recompute::None,
         })))
+    }
+
+    fn head(&self) -> Result<Block> {
+        let part = &self.decoder.head;
+        let weight = self.parameter(if part.tied { self.decoder.embedding.tokens } else { parts::Head::WEIGHT })?;
+        let bias = part.project.has_bias().then(|| self.parameter(parts::Head::BIAS)).transpose()?;
+        let norm = part.norm.map(|norm| self.norm("", &norm)).transpose()?;
+        Ok(Block::Head(Head { norm, project: Linear { weight, stacked: 1, bias } }))
+    }
+
+    fn parameter(&self, name: &str) -> Result<usize> {
+        parameter_index(self.layout, name)
+    }
+
+    fn dropout(&self, block: usize, site: &str, p: f64) -> DropoutSite {
+        DropoutSite::new(self.seed, &format!("{block}.{site}"), p)
+    }
+
+    fn norm(&self, prefix: &str, part: &parts::Norm) -> Result<Norm> {
+        let parameter = |end: &str| self.parameter(&format!("{prefix}{}.{end}", part.name));
+        let bias = part.has_bias().then(|| parameter("bias")).transpose()?;
+        Ok(Norm { weight: parameter("weight")?, bias, eps: part.eps })
+    }
+
+    /// Stacked matrices lie next to each other: the first one's index stands for all.
+    fn linear(&self, prefix: &str, part: &parts::Linear) -> Result<Linear> {
+        let parameter = |end: &str| self.parameter(&format!("{prefix}{}.{end}", part.names[0]));
+        let bias = part.has_bias().then(|| parameter("bias")).transpose()?;
+        Ok(Linear { weight: parameter("weight")?, stacked: part.names.len(), bias })
     }
 }

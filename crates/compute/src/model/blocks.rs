@@ -6,14 +6,14 @@ use std::sync::Arc;
 
 use candle_core::{Device, Result, Tensor, bail};
 
-use super::block::{Block, SavedActivations};
+use super::block::{Block, BlockBuilder, SavedActivations};
 use crate::kernels::loss::Losses;
 use crate::kernels::optimizer::all_finite;
 use crate::kernels::out_of_memory::with_computation;
 use crate::kernels::pointwise::Rope;
 use crate::nn::Params;
 use crate::nn::{ForwardPass, Head, MicroBatch, TransformerLayer};
-use runner_spec::experiment::{Family, Recompute};
+use runner_spec::experiment::Recompute;
 use runner_spec::model::ModelSpec;
 use runner_spec::model::layout::ParamLayout;
 
@@ -56,12 +56,11 @@ impl Model {
         if range.is_empty() || range.end > spec.block_count() {
             bail!("blocks {range:?} are not within {} blocks", spec.block_count())
         }
-        let rope = match spec.family {
-            Family::Gpt2 => None,
-            Family::Llama => Some(Rope::new(spec.context_length, spec.head_dim(), spec.rope_theta, like)?),
-        };
-        let block = |index| Block::new(spec, &layout, index, seed, rope.as_ref(), like);
-        let blocks = range.clone().map(block).collect::<Result<_>>()?;
+        let decoder = spec.decoder();
+        let rotary = decoder.layer.attention.rotary;
+        let rope = rotary.map(|r| Rope::new(r.context_length, spec.head_dim(), r.theta, like)).transpose()?;
+        let builder = BlockBuilder { decoder: &decoder, layout: &layout, seed, rope: rope.as_ref(), like };
+        let blocks = range.clone().map(|index| builder.block(index)).collect::<Result<_>>()?;
         Ok(Self { spec: spec.clone(), layout, range, blocks, device: like.device().clone() })
     }
 

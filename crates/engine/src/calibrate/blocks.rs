@@ -14,7 +14,7 @@ use runner_compute::state::TrainState;
 use runner_spec::experiment::Decays;
 use runner_spec::experiment::Family;
 use runner_spec::model::layout::ParamLayout;
-use runner_spec::model::{Gpt2Variant, ModelSpec, parameters};
+use runner_spec::model::{ModelSpec, parameters};
 use runner_spec::program::OptimizerSpec;
 use runner_spec::rates::{ConcurrentLoad, EmbeddingPoint, HeadPoint, LayerPoint, UpdatePoint};
 
@@ -33,24 +33,9 @@ pub(super) struct MeasuredShape {
     pub length: usize,
 }
 
-/// A model of the shape that calibration measures. As in the presets, heads are 64 wide, and a narrow model has four of them.
-pub(super) fn spec(family: Family, d_model: usize, vocab_size: usize, length: usize) -> ModelSpec {
-    let heads = if d_model >= 256 { d_model / 64 } else { 4 };
-    ModelSpec {
-        family,
-        vocab_size,
-        context_length: length,
-        layers: layers(d_model),
-        heads,
-        kv_heads: heads,
-        d_model,
-        d_ff: if family == Family::Gpt2 { 4 * d_model } else { 3 * d_model },
-        dropout: 0.0,
-        tie_embeddings: false,
-        norm_eps: 1e-5,
-        rope_theta: 10_000.0,
-        variant: Gpt2Variant::default(),
-    }
+/// A model of the shape that calibration measures.
+fn spec(family: Family, d_model: usize, vocab_size: usize, length: usize) -> ModelSpec {
+    ModelSpec::calibrated(family, [vocab_size, length, layers(d_model), d_model])
 }
 
 /// Forward and backward of a layer.
@@ -83,7 +68,7 @@ pub(super) fn head(
     s: MeasuredShape,
     repetitions: Repetitions,
 ) -> Result<HeadPoint> {
-    let spec = spec(Family::Gpt2, s.d_model, vocab, s.length);
+    let spec = spec(Family::default(), s.d_model, vocab, s.length);
     let [forward, backward] =
         timed(busy, repetitions, || Ok(ModelSlice::new(&spec, spec.layers + 1..spec.layers + 2, s, false)?.work()))?;
     Ok(HeadPoint { busy, d_model: s.d_model, vocab, positions: s.positions, forward, backward })
@@ -91,7 +76,7 @@ pub(super) fn head(
 
 /// Forward and backward of the embedding.
 pub(super) fn embedding(busy: ConcurrentLoad, s: MeasuredShape, repetitions: Repetitions) -> Result<EmbeddingPoint> {
-    let spec = spec(Family::Gpt2, s.d_model, 4096, s.length);
+    let spec = spec(Family::default(), s.d_model, 4096, s.length);
     let [forward, backward] = timed(busy, repetitions, || Ok(ModelSlice::new(&spec, 0..1, s, false)?.work()))?;
     Ok(EmbeddingPoint { busy, d_model: s.d_model, positions: s.positions, forward, backward })
 }
@@ -182,7 +167,7 @@ mod tests {
     #[test]
     fn every_piece_of_both_families_can_be_measured() {
         let s = MeasuredShape { d_model: 64, positions: 16, length: 8 };
-        for family in [Family::Gpt2, Family::Llama] {
+        for family in Family::ALL {
             let point = layer(ONE, family, s, true, ONCE).expect("a layer");
             assert!(point.forward > 0.0 && point.backward > 0.0);
         }

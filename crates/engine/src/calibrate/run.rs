@@ -58,7 +58,7 @@ pub fn calibrate(device: &str, cores: usize, effort: Effort, progress: &dyn Fn(&
     let all = ConcurrentLoad { ranks: 1, threads: cores };
     let shape = MeasuredShape { d_model: 256, positions: 512, length: SHORT };
     let seconds = |bf16| -> Result<f64> {
-        let point = blocks::layer(all, Family::Gpt2, shape, bf16, repetitions)?;
+        let point = blocks::layer(all, Family::default(), shape, bf16, repetitions)?;
         Ok(point.forward + point.backward)
     };
     let mut probes = Vec::new();
@@ -66,9 +66,9 @@ pub fn calibrate(device: &str, cores: usize, effort: Effort, progress: &dyn Fn(&
         probes.push(seconds(false)?);
         progress(&format!("{} with {}", counted(busy.ranks as u64, "rank"), counted(busy.threads as u64, "thread")));
         for &d_model in widths {
-            // The layers of both families take similar times, so Llama is measured at fewer widths. The planner interpolates between them.
-            let families = if [64, 512].contains(&d_model) && !quick { 1 } else { 2 };
-            for family in [Family::Gpt2, Family::Llama].into_iter().take(families) {
+            // The layers of all families take similar times, so all but the first are measured at fewer widths. The planner interpolates.
+            let families = if [64, 512].contains(&d_model) && !quick { 1 } else { Family::ALL.len() };
+            for family in Family::ALL.into_iter().take(families) {
                 for (positions, length) in positions_and_lengths(d_model) {
                     let shape = MeasuredShape { d_model, positions, length };
                     rates.layers.push(blocks::layer(busy, family, shape, false, repetitions)?);

@@ -6,7 +6,6 @@ use serde::Serialize;
 use serde_json::Value;
 
 use runner_spec::experiment::Experiment;
-use runner_spec::experiment::Family;
 
 /// The keys that choose one of several things, each with settings of its own: `optimizer: {adamw: {…}}`.
 pub const CHOICES: [&str; 7] =
@@ -63,8 +62,8 @@ pub fn document(experiment: &Experiment) -> Value {
 #[must_use]
 pub fn settings(experiment: &Experiment) -> BTreeMap<String, Value> {
     let mut out = flatten(&document(experiment));
-    if experiment.model.family == Family::Gpt2 {
-        out.remove("model.rope_theta");
+    for key in experiment.model.family.hidden_keys() {
+        out.remove(&format!("model.{key}"));
     }
     out
 }

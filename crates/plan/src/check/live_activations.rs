@@ -1,7 +1,7 @@
 //! Counts the micro-batches that hold activations at the moment when they hold the most.
 
-use crate::cost;
 use runner_spec::experiment::Recompute;
+use runner_spec::model::parts::Buffer;
 use runner_spec::program::{BlockRange, Program};
 
 /// Micro-batches of one chunk that hold activations.
@@ -22,17 +22,17 @@ struct HeldElements {
 
 impl HeldElements {
     fn of_chunk(program: &Program, chunk: BlockRange) -> Self {
-        let spec = &program.model;
+        let (spec, decoder) = (&program.model, program.model.decoder());
         // Without recomputation, the weights' work keeps as much as was saved: micro-batches are counted.
         if program.recompute == Recompute::None {
             return Self { saved: 1, work: 1 };
         }
-        let sum = |buffers: &[cost::Buffer]| buffers.iter().map(|b| b.per_position).sum::<usize>();
+        let sum = |buffers: &[Buffer]| buffers.iter().map(|b| b.per_position).sum::<usize>();
         let layers = spec.layers_in(chunk.range());
-        let head = if chunk.contains(spec.layers + 1) { sum(&cost::head_saved(spec)) } else { 0 };
+        let head = if chunk.contains(spec.layers + 1) { sum(&decoder.head.kept()) } else { 0 };
         Self {
-            saved: layers * sum(&cost::layer_kept(spec, program.recompute)) + head,
-            work: layers * sum(&cost::layer_work(spec)) + head,
+            saved: layers * sum(&decoder.layer.kept(program.recompute)) + head,
+            work: layers * sum(&decoder.layer.deferred()) + head,
         }
     }
 }

@@ -4,6 +4,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::model::parts::Recompute;
 use crate::serde_defaults::{defaults, is_default};
 
 /// The length of the training: one of `steps`, `epochs` and `tokens`.
@@ -37,17 +38,6 @@ impl Default for Train {
     fn default() -> Self {
         Self { steps: None, epochs: None, tokens: None, clip_norm: Some(1.0), recompute: Recompute::None }
     }
-}
-
-/// The part of a layer's forward that its backward computes again, instead of keeping it: nothing; attention's projections, outputs
-/// and log-sum-exps; or all but the layer's input. The numbers are the same.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub enum Recompute {
-    #[default]
-    None,
-    Attention,
-    Block,
 }
 
 /// One optimizer.

@@ -6,7 +6,6 @@
 
 use std::ops::Range;
 
-use crate::experiment::Family;
 use crate::model::layout::ParamLayout;
 use crate::model::{ModelSpec, ParamSpec, parameters};
 
@@ -15,21 +14,13 @@ fn holds_block(chunks: &[Range<usize>], block: usize) -> bool {
     chunks.iter().any(|c| c.contains(&block))
 }
 
-/// The name of the token embedding.
-pub fn token_embedding(family: Family) -> &'static str {
-    match family {
-        Family::Gpt2 => "transformer.wte.weight",
-        Family::Llama => "model.embed_tokens.weight",
-    }
-}
-
 /// The parameters of the blocks in `chunks`, in registration order. A copy of a tied embedding comes last, as a parameter of
 /// the head's block.
 pub fn stage_parameters(spec: &ModelSpec, chunks: &[Range<usize>]) -> Vec<ParamSpec> {
     let head = spec.layers + 1;
     let all = parameters(spec);
     let copy = (spec.tie_embeddings && holds_block(chunks, head) && !holds_block(chunks, 0))
-        .then(|| all.iter().find(|p| p.name == token_embedding(spec.family)).cloned())
+        .then(|| all.first().cloned())
         .flatten();
     let mut held: Vec<ParamSpec> = all.into_iter().filter(|p| holds_block(chunks, p.block)).collect();
     held.extend(copy.map(|p| ParamSpec { block: head, ..p }));
@@ -48,5 +39,5 @@ pub fn tied_original(layout: &ParamLayout, spec: &ModelSpec, chunks: &[Range<usi
 }
 
 fn tied(layout: &ParamLayout, spec: &ModelSpec, apart: bool) -> Option<usize> {
-    (spec.tie_embeddings && apart).then(|| layout.index(token_embedding(spec.family)).ok()).flatten()
+    (spec.tie_embeddings && apart).then(|| layout.index(spec.decoder().embedding.tokens).ok()).flatten()
 }

@@ -1,0 +1,119 @@
+//! The parts that a decoder is composed of. A part says everything about itself here: its parameters and their names in folders of
+//! weights, its matrix products, the tensors that its backward reads, what it holds while it works, and its options.
+
+mod attention;
+mod embedding;
+mod head;
+mod layer;
+mod mlp;
+mod norm;
+
+use super::ModelSpec;
+use super::initial::ParamInit;
+pub use attention::{Attention, HeadMistake, Rotary, head_mistakes};
+pub use embedding::{Embedding, PositionKind, Positions};
+pub use head::Head;
+pub use layer::{Layer, NormPlace, Recompute};
+pub use mlp::{Activation, Mlp, MlpKind};
+pub use norm::{Norm, NormKind};
+
+/// Names in folders of weights. Several names are matrices that lie next to each other and are used as one.
+#[derive(Debug)]
+pub struct Names {
+    pub(super) gpt2: &'static [&'static str],
+    pub(super) llama: &'static [&'static str],
+}
+
+impl Names {
+    /// The names in the folders of the model's family.
+    fn of(&self, spec: &ModelSpec) -> &'static [&'static str] {
+        (spec.family.defaults().names)(self)
+    }
+}
+
+/// The rows of a parameter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rows {
+    /// One for each token of the vocabulary.
+    Tokens,
+    /// One for each position.
+    Positions,
+    /// As many as the widths of the model say.
+    Fixed,
+}
+
+/// A parameter of a part. Matrices are [out, in].
+#[derive(Debug, Clone, PartialEq)]
+pub struct PartParameter {
+    /// The name within the layer, or the whole name outside of layers.
+    pub name: String,
+    pub shape: Vec<usize>,
+    pub init: ParamInit,
+    pub rows: Rows,
+}
+
+/// The product of activations and one or several matrices that lie next to each other.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Linear {
+    /// The names of the matrices.
+    pub names: &'static [&'static str],
+    pub inputs: usize,
+    /// Rows of each matrix.
+    pub outputs: Vec<usize>,
+    init: ParamInit,
+    bias: Option<ParamInit>,
+    rows: Rows,
+}
+
+impl Linear {
+    /// A product of a layer. A family that has one name for several `outputs` has them in one matrix.
+    fn new(spec: &ModelSpec, names: &Names, inputs: usize, outputs: &[usize], init: [ParamInit; 2]) -> Self {
+        let names = names.of(spec);
+        let outputs = if names.len() == outputs.len() { outputs.to_vec() } else { vec![outputs.iter().sum()] };
+        let bias = spec.family.defaults().biases.then_some(init[1]);
+        Self { names, inputs, outputs, init: init[0], bias, rows: Rows::Fixed }
+    }
+
+    pub fn has_bias(&self) -> bool {
+        self.bias.is_some()
+    }
+
+    /// The width of the output.
+    pub fn width(&self) -> usize {
+        self.outputs.iter().sum()
+    }
+
+    /// Numbers in the matrices, which is also the number of multiplications for one position.
+    pub fn size(&self) -> usize {
+        self.inputs * self.width()
+    }
+
+    fn parameters(&self) -> impl Iterator<Item = PartParameter> {
+        self.names.iter().zip(&self.outputs).flat_map(|(name, &out)| {
+            let parameter = |end: &str, shape: Vec<usize>, init| {
+                let name = format!("{name}.{end}");
+                PartParameter { name, shape, init, rows: self.rows }
+            };
+            let bias = self.bias.map(|init| parameter("bias", vec![out], init));
+            [parameter("weight", vec![out, self.inputs], self.init)].into_iter().chain(bias)
+        })
+    }
+}
+
+/// A tensor that a part keeps from its forward to its backward, or holds for a moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Buffer {
+    pub name: &'static str,
+    /// Elements for one position of the micro-batch.
+    pub per_position: usize,
+    /// Activations and logits are kept in the run's precision; statistics (means, log-sum-exps) in f32 always.
+    pub always_f32: bool,
+}
+
+fn buffer(name: &'static str, per_position: usize) -> Buffer {
+    Buffer { name, per_position, always_f32: false }
+}
+
+fn statistic(name: &'static str, per_position: usize) -> Buffer {
+    Buffer { name, per_position, always_f32: true }
+}

@@ -1,0 +1,89 @@
+//! The first block: the embedding of tokens, their positions, dropout.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{Names, PartParameter, Rows};
+use crate::model::ModelSpec;
+use crate::model::initial::ParamInit;
+
+const TOKENS: Names = Names { gpt2: &["transformer.wte.weight"], llama: &["model.embed_tokens.weight"] };
+const POSITIONS: &str = "transformer.wpe.weight";
+
+/// The position embeddings (gpt2): trained vectors, or sines and cosines of fixed frequencies.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum PositionKind {
+    #[default]
+    Learned,
+    Sinusoidal,
+}
+
+/// The positions that are added to tokens' embeddings.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Positions {
+    /// Attention rotates queries and keys instead.
+    None,
+    /// The rows of the parameter that is named.
+    Learned(&'static str),
+    /// The rows of a table that is not trained.
+    Sinusoidal,
+}
+
+/// The embedding of tokens and positions.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Embedding {
+    /// The name of the table's parameter. A tied head has it, too.
+    pub tokens: &'static str,
+    vocab_size: usize,
+    pub context_length: usize,
+    pub width: usize,
+    init: ParamInit,
+    /// Factor on tokens' embeddings before positions are added.
+    pub scale: Option<f64>,
+    pub positions: Positions,
+    pub dropout: f64,
+}
+
+impl Embedding {
+    pub(in crate::model) fn new(spec: &ModelSpec) -> Self {
+        let defaults = spec.family.defaults();
+        Self {
+            tokens: TOKENS.of(spec)[0],
+            vocab_size: spec.vocab_size,
+            context_length: spec.context_length,
+            width: spec.d_model,
+            init: ParamInit::embedding(spec),
+            scale: spec.variant.embedding_scale.then(|| (spec.d_model as f64).sqrt()),
+            positions: match spec.variant.positions {
+                _ if defaults.rotary => Positions::None,
+                PositionKind::Learned => Positions::Learned(POSITIONS),
+                PositionKind::Sinusoidal => Positions::Sinusoidal,
+            },
+            dropout: if defaults.dropout { spec.dropout } else { 0.0 },
+        }
+    }
+
+    pub(in crate::model) fn parameters(&self) -> Vec<PartParameter> {
+        let table = |name: &str, rows, length| PartParameter {
+            name: name.to_owned(),
+            shape: vec![length, self.width],
+            init: self.init,
+            rows,
+        };
+        let mut all = vec![table(self.tokens, Rows::Tokens, self.vocab_size)];
+        if let Positions::Learned(name) = self.positions {
+            all.push(table(name, Rows::Positions, self.context_length));
+        }
+        all
+    }
+
+    /// Numbers in the largest matrix.
+    pub fn largest_matrix(&self) -> usize {
+        let rows = match self.positions {
+            Positions::Learned(_) => self.vocab_size.max(self.context_length),
+            _ => self.vocab_size,
+        };
+        rows * self.width
+    }
+}

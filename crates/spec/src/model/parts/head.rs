@@ -1,0 +1,69 @@
+//! The last block: a norm, the projection to the vocabulary, and the loss.
+
+use super::{Buffer, Linear, Names, Norm, PartParameter, Rows, buffer, statistic};
+use crate::model::ModelSpec;
+use crate::model::initial::{ParamInit, PytorchEmbedding};
+
+const NORM: Names = Names { gpt2: &["transformer.ln_f"], llama: &["model.norm"] };
+const PROJECTION: &str = "lm_head";
+
+/// The head.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Head {
+    pub norm: Option<Norm>,
+    /// True if the matrix is the embedding's.
+    pub tied: bool,
+    pub project: Linear,
+}
+
+impl Head {
+    /// The name of the matrix of a head that is not tied.
+    pub const WEIGHT: &str = "lm_head.weight";
+    pub const BIAS: &str = "lm_head.bias";
+
+    pub(in crate::model) fn new(spec: &ModelSpec) -> Self {
+        let d = spec.d_model;
+        // In PyTorch's tutorials the bias is 0, and `nn.Linear` draws it.
+        let [init, bias] = match spec.variant.pytorch_init {
+            Some(PytorchEmbedding::Normal) => [ParamInit::linear(d); 2],
+            _ => [ParamInit::embedding(spec), ParamInit::Zeros],
+        };
+        Self {
+            norm: spec.variant.final_norm.then(|| Norm::new(spec, &NORM)),
+            tied: spec.tie_embeddings,
+            project: Linear {
+                names: &[PROJECTION],
+                inputs: d,
+                outputs: vec![spec.vocab_size],
+                init,
+                bias: spec.variant.head_bias.then_some(bias),
+                rows: Rows::Tokens,
+            },
+        }
+    }
+
+    /// A tied head has no matrix.
+    pub(in crate::model) fn parameters(&self) -> impl Iterator<Item = PartParameter> {
+        let own = self.project.parameters().filter(|parameter| !self.tied || parameter.name != Self::WEIGHT);
+        self.norm.iter().flat_map(Norm::parameters).chain(own)
+    }
+
+    /// The tensors that the head keeps: the logits become their own gradient.
+    pub fn kept(&self) -> Vec<Buffer> {
+        let mut kept = vec![buffer("head input", self.project.inputs)];
+        if let Some(norm) = self.norm {
+            kept.push(buffer("final norm", self.project.inputs));
+            kept.push(statistic("statistics of the final norm", norm.statistics()));
+        }
+        kept.push(buffer("logits", self.project.width()));
+        kept
+    }
+
+    /// The most that the backward holds besides what is kept: the logits' gradient is in the logits' own buffer.
+    pub fn held(&self) -> Buffer {
+        match self.norm {
+            Some(_) => buffer("gradients of the final norm and its input", 2 * self.project.inputs),
+            None => buffer("gradient of the head's input", self.project.inputs),
+        }
+    }
+}

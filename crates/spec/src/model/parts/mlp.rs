@@ -1,0 +1,73 @@
+//! Feed-forward layers: two matrices with an activation between them, and SwiGLU.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::{Buffer, Linear, Names, buffer};
+use crate::model::ModelSpec;
+use crate::model::initial::ParamInit;
+
+const UP: Names = Names { gpt2: &["mlp.c_fc"], llama: &["mlp.gate_proj", "mlp.up_proj"] };
+const DOWN: Names = Names { gpt2: &["mlp.c_proj"], llama: &["mlp.down_proj"] };
+
+/// The activation between the feed-forward layer's two matrices (gpt2). GELU is its tanh form.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Activation {
+    #[default]
+    Gelu,
+    Relu,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum MlpKind {
+    /// The activation of one product; then dropout with this probability.
+    Plain(Activation, f64),
+    /// The gate's SiLU times the other product: both are stacked in `up`.
+    SwiGlu,
+}
+
+/// A feed-forward layer.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Mlp {
+    pub kind: MlpKind,
+    pub up: Linear,
+    pub down: Linear,
+}
+
+impl Mlp {
+    pub(super) fn new(spec: &ModelSpec) -> Self {
+        let (d, ff, gated) = (spec.d_model, spec.d_ff, spec.family.defaults().gated);
+        let outputs: &[usize] = if gated { &[ff, ff] } else { &[ff] };
+        let kind =
+            if gated { MlpKind::SwiGlu } else { MlpKind::Plain(spec.variant.activation, spec.variant.mlp_dropout) };
+        let [up, down] = [ParamInit::matrix(spec, d), ParamInit::residual(spec, ff)];
+        Self {
+            kind,
+            up: Linear::new(spec, &UP, d, outputs, [up, ParamInit::bias(spec, d)]),
+            down: Linear::new(spec, &DOWN, ff, &[d], [down, ParamInit::bias(spec, ff)]),
+        }
+    }
+
+    /// The tensors that its backward reads besides its input: the activation's input and output. Dropout masks are made again.
+    pub(super) fn kept(&self) -> [Buffer; 2] {
+        let [before, after] = match self.kind {
+            MlpKind::Plain(Activation::Gelu, _) => ["mlp.c_fc output", "gelu"],
+            MlpKind::Plain(Activation::Relu, _) => ["mlp.c_fc output", "relu"],
+            MlpKind::SwiGlu => ["gate and up projections", "swiglu"],
+        };
+        [buffer(before, self.up.width()), buffer(after, self.down.inputs)]
+    }
+
+    /// The gradients that its backward holds at its peak.
+    pub(super) fn held(&self) -> Buffer {
+        let name = match self.kind {
+            // The activation's gradient is turned into its input's in place.
+            MlpKind::Plain(Activation::Gelu, _) => "gradient of gelu and mlp.c_fc",
+            MlpKind::Plain(Activation::Relu, _) => "gradient of relu and mlp.c_fc",
+            // The activation itself is free when the gradients of gate and up are made.
+            MlpKind::SwiGlu => "gradients of swiglu, gate and up",
+        };
+        buffer(name, self.up.width())
+    }
+}
