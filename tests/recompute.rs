@@ -11,14 +11,14 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use candle_core::DType;
-use runner_compute::observer::Observer;
 use runner_compute::state::TrainState;
 use runner_config::LoadOptions;
 use runner_data::{DataRequest, Prepared, prepare};
-use runner_engine::launch::Faults;
-use runner_engine::launch::threads;
-use runner_engine::launch::threads::ThreadRank;
+use runner_exec::Observer;
 use runner_exec::{Resources, initial_state};
+use runner_launch::Faults;
+use runner_launch::threads;
+use runner_launch::threads::ThreadRank;
 use runner_machine::heap::CountingAllocator;
 use runner_plan::compile;
 use runner_spec::event::{Event, ObserveError, WatchedMemory};

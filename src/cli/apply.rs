@@ -4,11 +4,11 @@ use clap::Args;
 use runner_config::{LoadOptions, ModelFetcher, RecordedWeights};
 use runner_engine::apply::{ApplyRequest, apply};
 use runner_engine::continuation::ContinueRequest;
-use runner_engine::launch::Faults;
 use runner_engine::observer::RunObserver;
 use runner_engine::prepare::Host;
 use runner_engine::session::SessionOptions;
 use runner_engine::stop::StopSwitch;
+use runner_launch::Faults;
 use runner_record::manifest::SweepPoint;
 
 use super::common::ExperimentArgs;

@@ -7,7 +7,7 @@ use std::thread;
 use clap::builder::{PathBufValueParser, TypedValueParser};
 use runner_compute::kernels::cpu::product::Bf16Products;
 use runner_config::{LoadOptions, Loaded, ModelFetchError, ModelFetchFailure};
-use runner_engine::prepare::{Host, fetch_model_folder, model_fetch_error, thread_pool};
+use runner_engine::prepare::{Host, fetch_model_folder, model_fetch_error};
 use runner_record::run_dir::MANIFEST;
 use runner_report::Screen;
 use runner_report::html::{Page, ReportRequest, read_page_data};
@@ -212,7 +212,7 @@ impl ThreadArgs {
     /// # Errors
     /// If the system does not give that many threads.
     pub(crate) fn pool(self) -> anyhow::Result<rayon::ThreadPool> {
-        Ok(thread_pool(self.count())?)
+        Ok(runner_machine::threads::thread_pool(self.count())?)
     }
 }
 

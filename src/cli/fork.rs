@@ -2,11 +2,11 @@
 
 use clap::Args;
 use runner_engine::fork::{Cooldown, ForkRequest, ForkStart, fork};
-use runner_engine::launch::Faults;
 use runner_engine::observer::RunObserver;
 use runner_engine::prepare::Host;
 use runner_engine::session::SessionOptions;
 use runner_engine::stop::StopSwitch;
+use runner_launch::Faults;
 use runner_record::CheckpointChoice;
 
 use super::completions::runs_completer;

@@ -1,8 +1,8 @@
 //! The flag `--launcher`, which selects the program that starts the ranks of a run.
 
 use clap::{Args, ValueEnum};
-use runner_engine::launch::launcher_environment::{EnvironmentError, assigned_rank, assigned_rank_of_several};
 use runner_engine::launched::LaunchedRank;
+use runner_launch::launcher_environment::{EnvironmentError, assigned_rank, assigned_rank_of_several};
 
 use super::common::utf8_environment;
 use super::exit::RequestError;

@@ -4,10 +4,11 @@ use std::os::fd::RawFd;
 use std::path::PathBuf;
 
 use clap::Args;
-use runner_engine::launch::rank_process::RankProcess;
+use runner_engine::rank_process::work_as_process;
+use runner_launch::{RankProcess, RankProcessError};
 
 use super::common::{ThreadArgs, host};
-use super::exit::Exit;
+use super::exit::{Exit, RequestError};
 use super::output::print_to_stderr;
 
 #[derive(Debug, Clone, Args)]
@@ -27,11 +28,18 @@ pub(crate) struct RankArgs {
 pub(crate) fn run(args: &RankArgs) -> anyhow::Result<Exit> {
     let rank = RankProcess { run: args.run.clone(), rank: args.rank, shared_memory: args.fd };
     let host = host(PathBuf::new(), ThreadArgs { threads: None })?;
-    match rank.work(&host)? {
+    match work_as_process(&rank, &host).map_err(request_error)? {
         None => Ok(Exit::Done),
         Some(line) => {
             print_to_stderr(&line);
             Ok(Exit::Failed)
         }
+    }
+}
+
+fn request_error(error: RankProcessError) -> anyhow::Error {
+    match error {
+        RankProcessError::NoParent => RequestError(error.to_string()).into(),
+        _ => error.into(),
     }
 }

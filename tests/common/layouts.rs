@@ -8,14 +8,14 @@ use std::sync::OnceLock;
 use std::sync::atomic::AtomicBool;
 
 use candle_core::DType;
-use runner_compute::observer::Observer;
 use runner_compute::state::TrainState;
 use runner_config::LoadOptions;
 use runner_data::{DataRequest, Prepared, prepare};
-use runner_engine::launch::Faults;
-use runner_engine::launch::threads;
-use runner_engine::launch::threads::ThreadRank;
+use runner_exec::Observer;
 use runner_exec::{Resources, TrainedRank, initial_state};
+use runner_launch::Faults;
+use runner_launch::threads;
+use runner_launch::threads::ThreadRank;
 use runner_plan::compile;
 use runner_spec::cluster::ClusterFacts;
 use runner_spec::event::{Event, ObserveError};

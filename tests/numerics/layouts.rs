@@ -5,13 +5,13 @@ use std::sync::atomic::AtomicBool;
 
 use crate::common::layouts::{ENCODER, LAYOUTS, MODELS, ObservedRun, layout_case, layout_case_with_mask, run, weights};
 use candle_core::{DType, Device, Tensor};
-use runner_compute::observer::Observer;
 use runner_compute::state::TrainState;
 use runner_data::Prepared;
-use runner_engine::launch::Faults;
-use runner_engine::launch::threads;
-use runner_engine::launch::threads::ThreadRank;
+use runner_exec::Observer;
 use runner_exec::{Resources, RunControls, initial_state};
+use runner_launch::Faults;
+use runner_launch::threads;
+use runner_launch::threads::ThreadRank;
 use runner_spec::event::{Event, ObserveError, TraceLine};
 use runner_spec::plan::RankPlan;
 

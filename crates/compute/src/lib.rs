@@ -6,7 +6,6 @@ pub mod gpu;
 pub mod kernels;
 pub mod model;
 pub mod nn;
-pub mod observer;
 pub mod optim;
 pub mod state;
 #[cfg(any(test, feature = "testing"))]

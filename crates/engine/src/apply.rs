@@ -19,7 +19,6 @@ use runner_spec::plan::Plan;
 use crate::absent_weights::load_experiment;
 use crate::continuation::{ContinueRequest, ContinueSource};
 use crate::error::EngineError;
-use crate::launch::World;
 use crate::launched::{LaunchedRank, agree_on_training, follow, work_as_rank};
 use crate::observer::{RunEvent, RunObserver};
 use crate::outcome::{RunOutcome, RunReport};
@@ -27,6 +26,7 @@ use crate::prepare::{Host, PreparedRun, pin_hub_commits};
 use crate::recorded_summary::{report_nothing_to_do, restore_summary};
 use crate::session::{RunSession, SessionOptions};
 use crate::stop::StopSwitch;
+use runner_launch::World;
 
 /// A request to `apply`.
 pub struct ApplyRequest<'a> {
@@ -119,7 +119,7 @@ fn apply_in(
     let launched = world.map(agree).transpose()?;
     ready.check_memory(world)?;
     if let Some(training) = launched.as_ref().filter(|_| !is_leader) {
-        return follow(training);
+        return follow(training, stop);
     }
     let source = request.continue_from.as_ref().map(|other| other.find(&host.runs, &ready.plan)).transpose()?;
     let run = match open_or_create(request, &loaded, &ready.plan, host, source.as_ref(), observer)? {

@@ -1,6 +1,5 @@
 //! The errors of requests to the engine.
 
-use std::error::Error;
 use std::io;
 
 use runner_comm::JoinError;
@@ -9,6 +8,7 @@ use runner_data::hub::HubError;
 use runner_exec::ExecError;
 use runner_exec::eval::EvalError;
 use runner_lab::compare::run_record::RunReadError;
+use runner_launch::RankTokenError;
 use runner_plan::PlanError;
 use runner_record::RecordError;
 use runner_spec::diagnostic::ConfigError;
@@ -44,6 +44,8 @@ pub enum EngineError {
     Exec(#[from] ExecError),
     #[error("{0}")]
     Eval(#[from] EvalError),
+    #[error("{0}")]
+    Token(#[from] RankTokenError),
     /// Ranks that a launcher started did not find each other, or do not agree.
     #[error("{0}")]
     Join(#[from] JoinError),
@@ -85,10 +87,12 @@ impl EngineError {
             Self::Plan(error) => error.is_request(),
             Self::Weights(error) => error.is_request(),
             Self::Store(error) | Self::Record(RunReadError::Store(error)) => error.is_request(),
-            Self::Eval(EvalError::Data(error)) | Self::Data(error) => error.is_request(),
+            Self::Eval(EvalError::Data(error)) | Self::Token(RankTokenError::Cache(error)) | Self::Data(error) => {
+                error.is_request()
+            }
             Self::Explained { source, .. } => source.is_request(),
             Self::Run { source, .. } => source.is_request(),
-            Self::Exec(_) | Self::Eval(_) | Self::Join(_) | Self::Io { .. } | Self::Other(_) => false,
+            Self::Exec(_) | Self::Eval(_) | Self::Token(_) | Self::Join(_) | Self::Io { .. } | Self::Other(_) => false,
         }
     }
 
@@ -96,31 +100,5 @@ impl EngineError {
     #[must_use]
     pub fn explained(self, text: String) -> Self {
         Self::Explained { text, source: Box::new(self) }
-    }
-}
-
-/// The text of `error` and of its causes, joined by `: `. A cause whose text is part of what was said before is left out.
-pub fn error_text(error: &(dyn Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        let cause_text = cause.to_string();
-        if !text.contains(&cause_text) {
-            text.push_str(": ");
-            text.push_str(&cause_text);
-        }
-        next = cause.source();
-    }
-    text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_cause_is_said_once() {
-        let error = EngineError::io("reading a")(io::Error::other("gone")).explained("no run".to_owned());
-        assert_eq!(error_text(&error), "no run: reading a: gone");
     }
 }

@@ -1,17 +1,18 @@
 //! A rank that a launcher (torchrun, srun, mpirun) started: from its rendezvous with the other ranks to their common end.
 
 use runner_comm::JoinError;
+use runner_launch::launcher_environment::AssignedRank;
+use runner_launch::{Faults, LaunchedTraining, World, cuda_environment, rank_token};
+use runner_spec::error_text::error_text;
 use runner_spec::experiment::Experiment;
 use runner_spec::mesh::Mesh;
-use runner_spec::program::{Device, ParallelMode};
+use runner_spec::program::ParallelMode;
 
-use crate::error::{EngineError, error_text};
-use crate::launch::launched_training::LaunchedTraining;
-use crate::launch::launcher_environment::AssignedRank;
-use crate::launch::{Faults, World, cuda_environment, rank_token};
+use crate::error::EngineError;
 use crate::observer::{IgnoreEvents, RunEvent, RunObserver};
 use crate::outcome::{Exit, RunOutcome, RunReport};
 use crate::prepare::{Host, PreparedRun};
+use crate::run_error::RunError;
 use crate::stop::StopSwitch;
 
 /// The rank that a launcher made this process.
@@ -84,21 +85,16 @@ pub(crate) fn agree_on_training<'a>(
     faults: &'a Faults,
 ) -> Result<LaunchedTraining<'a>, EngineError> {
     check_world_size(world, ready.plan.mesh)?;
-    let mut program = ready.plan.ranks[world.rank()].program.clone();
-    if let Device::Cuda(index) = program.device {
-        program.device = Device::Cuda(visible_index(index));
-    }
-    let comm = world.agree_on_plan(&ready.plan)?;
-    Ok(LaunchedTraining { world, comm, program, experiment, ready, host, stop, faults })
+    Ok(LaunchedTraining::agree(world, ready.rank_inputs(experiment, host), stop.flag(), faults)?)
 }
 
 /// Works as a rank that keeps no record.
 ///
 /// # Errors
 /// If this rank fails and has to report it.
-pub(crate) fn follow(training: &LaunchedTraining<'_>) -> Result<RunReport, EngineError> {
-    training.stop.arm();
-    let code = training.follow()?;
+pub(crate) fn follow(training: &LaunchedTraining<'_>, stop: &StopSwitch) -> Result<RunReport, EngineError> {
+    stop.arm();
+    let code = training.follow().map_err(RunError::from)?;
     Ok(RunReport { outcome: RunOutcome::Followed(code), run: None })
 }
 
@@ -121,13 +117,4 @@ fn describe_mesh(mesh: Mesh) -> String {
         ParallelMode::Pipeline if mesh.replicas == 1 => format!("pipeline: {} stages", mesh.stages),
         ParallelMode::Pipeline => format!("pipeline: {} stages, {replicas}", mesh.stages),
     }
-}
-
-/// The number under which the driver shows the GPU that the plan calls `index`: 0 where the launcher shows each rank only its own.
-fn visible_index(index: usize) -> usize {
-    #[cfg(feature = "cuda")]
-    let count = cudarc::driver::CudaContext::device_count().ok();
-    #[cfg(not(feature = "cuda"))]
-    let count: Option<i32> = None;
-    count.map_or(index, |count| index % count.max(1) as usize)
 }

@@ -5,6 +5,8 @@
 //! [`reproduce::reproduce`] begin from a recorded run; [`sweep`] runs the points of a sweep. Their caller receives the events of the
 //! run through an [`observer::RunObserver`]; nothing here writes to a terminal.
 
+#![forbid(unsafe_code)]
+
 mod absent_weights;
 pub mod apply;
 pub mod calibrate;
@@ -18,15 +20,16 @@ pub mod event_lines;
 mod final_test;
 mod foreign_tokenizer;
 pub mod fork;
-pub mod launch;
 pub mod launched;
 pub mod observer;
 pub mod opened_run;
 pub mod outcome;
 pub mod prepare;
+pub mod rank_process;
 mod recorded_summary;
 mod recording;
 pub mod reproduce;
+mod restart;
 pub mod resume;
 pub mod run_error;
 pub mod session;

@@ -2,12 +2,10 @@
 
 use std::path::Path;
 
-use runner_compute::observer::Observer;
-use runner_compute::state::TrainState;
 use runner_data::Progress;
 use runner_lab::compare::drift::Drift;
 use runner_record::summary::Summary;
-use runner_spec::event::{Event, ObserveError};
+use runner_spec::event::Event;
 
 /// One thing that happens on the way from an experiment to its finished record, in order.
 #[derive(Debug)]
@@ -50,20 +48,10 @@ pub trait RunObserver: Send {
     fn observe(&mut self, event: &RunEvent<'_>);
 }
 
-/// An observer that ignores all events, of a run or of a rank.
+/// An observer that ignores all events.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct IgnoreEvents;
 
 impl RunObserver for IgnoreEvents {
     fn observe(&mut self, _: &RunEvent<'_>) {}
-}
-
-impl Observer for IgnoreEvents {
-    fn observe(&mut self, _: &Event) -> Result<(), ObserveError> {
-        Ok(())
-    }
-
-    fn checkpoint(&mut self, _: &TrainState) -> Result<(), ObserveError> {
-        Ok(())
-    }
 }

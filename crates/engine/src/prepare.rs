@@ -5,7 +5,6 @@ mod prepared_run;
 mod recorded_inputs;
 
 use std::collections::BTreeMap;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -15,28 +14,25 @@ use runner_data::{
     DataError, DataRequest, EvaluationData, EvaluationRequest, ModelTokenizer, Prepared, Progress, TextTokenizer,
     content_hash,
 };
-use runner_exec::{ExecError, Resources, parameter_layout, state_dtype};
+use runner_exec::{ExecError, parameter_layout, state_dtype};
 use runner_files::is_absent;
+use runner_launch::{LaunchError, World};
 use runner_machine::host::Git;
 use runner_machine::local_cluster::local_cluster;
-use runner_machine::numa::{NumaNodes, bind_thread};
-use runner_machine::threads;
+use runner_machine::numa::{NumaNodes, RankThreads};
 use runner_spec::cluster::ClusterFacts;
 use runner_spec::data::{DataFacts, WeightsFacts};
 use runner_spec::experiment::{Experiment, WeightInit, WeightsSource};
 use runner_spec::model::InitialWeights;
 use runner_spec::program::Program;
 use runner_weights::{OpenedWeights, WeightsError};
-use serde::{Deserialize, Serialize};
 
 use crate::calibrate;
 use crate::cut_text::warn_of_cut_text;
 use crate::details::describe_data;
 use crate::error::EngineError;
 use crate::foreign_tokenizer::foreign_tokenizer;
-use crate::launch::World;
 use crate::observer::{IgnoreEvents, RunEvent, RunObserver};
-use crate::run_error::RunError;
 use hub_names::lower_hub_of_run;
 pub use hub_names::{
     fetch_model_folder, local_choice, local_tokenizer, lower_hub, model_fetch_error, model_fetcher, pin_hub_commits,
@@ -144,36 +140,9 @@ impl Host {
     /// # Errors
     /// If the system does not give that many threads.
     pub fn pool(&self) -> Result<rayon::ThreadPool, EngineError> {
-        thread_pool(RankThreads { count: self.threads, cores: self.bound_cores.clone() })
+        let threads = RankThreads { count: self.threads, cores: self.bound_cores.clone() };
+        threads.pool().map_err(|error| EngineError::Other(error.to_string()))
     }
-}
-
-/// The threads that a rank computes with.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RankThreads {
-    pub count: usize,
-    /// The cores that they may run on; empty: all that the process may use.
-    pub cores: Vec<usize>,
-}
-
-impl From<usize> for RankThreads {
-    fn from(count: usize) -> Self {
-        Self { count, cores: Vec::new() }
-    }
-}
-
-/// A pool of threads with stacks that deep models need.
-///
-/// # Errors
-/// If the system does not give that many threads, or does not let them run on these cores.
-pub fn thread_pool(threads: impl Into<RankThreads>) -> Result<rayon::ThreadPool, EngineError> {
-    let RankThreads { count, cores } = threads.into();
-    let pool = threads::thread_pool(count).map_err(|error| EngineError::Other(error.to_string()))?;
-    if !cores.is_empty() {
-        let bound: io::Result<()> = pool.broadcast(|_| bind_thread(&cores)).into_iter().collect();
-        bound.map_err(EngineError::io("binding threads to the cores of a NUMA node"))?;
-    }
-    Ok(pool)
 }
 
 /// Runs `work` with a function that passes its progress on to `observer` from any thread; then says that the data is ready.
@@ -376,16 +345,10 @@ pub(crate) fn load_state(
     facts: &DataFacts,
     host: &Host,
     checkpoint: Option<&Path>,
-) -> Result<TrainState, RunError> {
+) -> Result<TrainState, LaunchError> {
     let Some(path) = checkpoint else { return Ok(initial_state(experiment, program, facts, host)?) };
     let layout = Arc::new(parameter_layout(program));
     Ok(runner_checkpoint::load_state(path, Some(plan_hash), &layout, program.moments(), state_dtype(program))?)
-}
-
-/// The data that ranks train with.
-pub(crate) fn training_resources(prepared: &Prepared) -> Resources<'_> {
-    let Prepared { dataset, tokenizer, choice, .. } = prepared;
-    Resources { dataset, tokenizer, choice: choice.as_deref() }
 }
 
 /// # Errors
@@ -442,12 +405,5 @@ mod tests {
         std::fs::write(&weights.files[0], bytes).unwrap();
         let error = check_unchanged(&weights, &facts, &cache).unwrap_err().to_string();
         assert!(error.contains("changed after the run was planned"), "{error}");
-    }
-
-    #[test]
-    fn a_pool_has_the_threads_that_were_asked_for() {
-        assert_eq!(thread_pool(3).unwrap().current_num_threads(), 3);
-        let bound = RankThreads { count: 1, cores: vec![100_000] };
-        assert!(thread_pool(bound).is_err(), "no machine has this core");
     }
 }

@@ -3,14 +3,15 @@
 use std::path::PathBuf;
 
 use runner_checkpoint::state_bytes;
-use runner_compute::observer::Observer;
 use runner_compute::state::TrainState;
+use runner_exec::Observer;
+use runner_launch::RecordRun;
+use runner_record::checkpoint::StateHash;
 use runner_record::{Log, PartRecord, RecordError, Recorder};
 use runner_spec::event::{BestValidation, Event, ObserveError, TraceLine};
 
 use crate::epoch_tally::EpochTally;
 use crate::event_lines::EventLines;
-use crate::launch::RecordRun;
 use crate::observer::{RunEvent, RunObserver};
 use crate::tracking::Tracking;
 
@@ -78,6 +79,14 @@ impl RecordRun for Recording<'_> {
     ) -> Result<(), ObserveError> {
         self.recorder.commit(step, tokens, best, parts).map_err(observe_error)?;
         self.observe(&Event::Saved { step })
+    }
+
+    fn abandon_parts(&self) {
+        self.recorder.abandon_all();
+    }
+
+    fn newest_checkpoint(&self) -> Option<(u64, StateHash)> {
+        self.recorder.newest_checkpoint().cloned()
     }
 }
 

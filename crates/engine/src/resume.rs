@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use runner_lab::stored_plan;
+use runner_launch::World;
 use runner_record::manifest::{DataHashes, Manifest, RunStatus};
 use runner_record::run_dir::{self, CHECKPOINTS};
 use runner_record::{catalog, checkpoint};
@@ -11,7 +12,6 @@ use runner_spec::plan::Plan;
 
 use crate::apply::open_unless_done;
 use crate::error::EngineError;
-use crate::launch::World;
 use crate::launched::{LaunchedRank, agree_on_training, follow, work_as_rank};
 use crate::observer::RunObserver;
 use crate::opened_run::{check_description, resolved_experiment};
@@ -76,7 +76,7 @@ fn resume_in(
     let launched = world.map(agree).transpose()?;
     let run = match (run, &launched) {
         (Some(run), _) => run,
-        (None, Some(training)) => return follow(training),
+        (None, Some(training)) => return follow(training, stop),
         (None, None) => return Ok(RunReport { outcome: RunOutcome::Done, run: None }),
     };
     check_same_plan(run.manifest(), &ready.plan, &path)?;

@@ -1,50 +1,24 @@
 //! The errors of runs that had begun.
 
-use std::io;
-
-use runner_comm::{CommError, JoinError};
-use runner_exec::ExecError;
+use runner_launch::LaunchError;
 use runner_record::RecordError;
-use runner_spec::event::ObserveError;
+use runner_spec::error_text::error_text;
 
-use crate::error::{EngineError, error_text};
-use crate::launch::{FailureCause, NOT_FINITE, RankError, RankFailure};
+use crate::error::EngineError;
 
 /// The reason why a run that had begun did not reach its end.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// The only rank failed.
-    #[error("{0}")]
-    Single(#[from] ExecError),
-    /// One of several ranks failed, in this process.
+    /// A rank failed, or could not be started.
     #[error(transparent)]
-    Rank(#[from] RankError),
-    /// A rank that is another process of this machine failed.
-    #[error(transparent)]
-    Process(Box<RankFailure>),
-    /// The process of a rank could not be started.
-    #[error("rank {rank} cannot be started: {source}")]
-    ProcessStart { rank: usize, source: io::Error },
-    /// This rank, which a launcher started, could not begin to train.
-    #[error("{0}")]
-    Start(String),
-    /// Another rank that a launcher started failed. `text` is its own, or that of the rank that noticed its loss.
-    #[error("{text}")]
-    OtherRank { code: u8, text: String },
-    #[error(transparent)]
-    Join(#[from] JoinError),
-    #[error(transparent)]
-    Comm(#[from] CommError),
-    /// The record could not be written.
-    #[error(transparent)]
-    Record(#[from] ObserveError),
+    Launch(#[from] LaunchError),
     /// A restart would repeat the same failure: twice in a row the ranks came no further and saved nothing.
     #[error("{0}; twice in a row the ranks came no further and saved nothing, so they are not restarted")]
-    Repeated(#[source] Box<Self>),
+    Repeated(#[source] LaunchError),
     /// The best checkpoint could not be tested (`eval.test`).
     #[error("eval.test: {}", error_text(.0.as_ref()))]
     Test(#[source] Box<EngineError>),
-    /// A checkpoint could not be read, or the record could not be opened again for a restart.
+    /// The record could not be opened again for a restart.
     #[error("{0}")]
     Store(#[from] RecordError),
 }
@@ -52,48 +26,15 @@ pub enum RunError {
 impl RunError {
     /// True if a number was not finite, so the same file would fail in the same way.
     pub fn is_not_finite(&self) -> bool {
-        match self {
-            Self::Single(error) | Self::Rank(RankError { source: error, .. }) => {
-                matches!(error, ExecError::NotFinite { .. })
-            }
-            Self::Process(failure) => failure.is_not_finite(),
-            Self::OtherRank { code, .. } => *code == NOT_FINITE,
-            _ => false,
-        }
-    }
-
-    /// The failure of a rank's process that did not report an error itself, so that a restart may succeed.
-    pub(crate) fn lost_rank(&self) -> Option<&RankFailure> {
-        match self {
-            Self::Process(failure) if !matches!(failure.cause, FailureCause::Reported(_)) => Some(failure),
-            _ => None,
-        }
-    }
-
-    /// True if another rank that a launcher started caused this error.
-    pub(crate) fn is_aborted(&self) -> bool {
-        match self {
-            Self::Comm(error) => matches!(error, CommError::Aborted { .. } | CommError::Left { .. }),
-            Self::Rank(error) => error.source.is_aborted(),
-            _ => false,
-        }
-    }
-
-    /// The exit code for the other ranks that a launcher started.
-    pub(crate) fn code(&self) -> u8 {
-        match self {
-            Self::OtherRank { code, .. } => *code,
-            _ if self.is_not_finite() => NOT_FINITE,
-            _ => 1,
-        }
+        matches!(self, Self::Launch(error) if error.is_not_finite())
     }
 
     /// True if what failed was asked for wrongly.
     pub(crate) fn is_request(&self) -> bool {
         match self {
             Self::Test(error) => error.is_request(),
-            Self::Store(error) => error.is_request(),
-            _ => false,
+            Self::Store(error) | Self::Launch(LaunchError::Checkpoint(error)) => error.is_request(),
+            Self::Launch(_) | Self::Repeated(_) => false,
         }
     }
 }

@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use runner_checkpoint::state_bytes;
 use runner_lab::compare::session_facts::{describe_consequence, fact_changes};
+use runner_launch::{Faults, LaunchError, LaunchedTraining, RankRun, Ranks, TrainingEnd, TrainingStart};
 use runner_machine::host::peak_rss_bytes;
-use runner_record::checkpoint::{self, Checkpoints, ChosenCheckpoint, StateHash};
+use runner_record::checkpoint::{self, Checkpoints, ChosenCheckpoint};
 use runner_record::manifest::{self, ContinuedFrom, RunOrigin, RunStatus};
 use runner_record::run_dir::{self, CHECKPOINTS, LOG, METRICS, RunDir, TOKENIZER};
 use runner_record::summary::{RankSummary, Summary, headline, step_seconds};
@@ -21,16 +21,12 @@ use crate::epoch_tally::EpochTally;
 use crate::error::EngineError;
 use crate::event_lines::EventLines;
 use crate::final_test::test_best_checkpoint;
-use crate::launch::launched_training::LaunchedTraining;
-use crate::launch::restart::Attempt;
-use crate::launch::supervisor::{self, SupervisedRun};
-use crate::launch::threads::{self, ThreadRank};
-use crate::launch::{Faults, TrainingStart};
 use crate::observer::{RunEvent, RunObserver};
 use crate::outcome::{RunOutcome, RunReport};
-use crate::prepare::{Host, PreparedRun, load_state, thread_pool, training_resources};
+use crate::prepare::{Host, PreparedRun};
 use crate::recorded_summary::{is_prediction_disturbed, planned_memory, report_nothing_to_do, summary_of_files};
 use crate::recording::Recording;
+use crate::restart::Attempt;
 use crate::run_error::RunError;
 use crate::session_facts::describe_session;
 use crate::stop::StopSwitch;
@@ -60,14 +56,6 @@ pub(crate) struct RunSession<'a> {
     pub stop: &'a StopSwitch,
     /// The training of rank 0 of those that a launcher started; `None` if this process starts the ranks itself.
     pub launched: Option<&'a LaunchedTraining<'a>>,
-}
-
-/// The end of training that did not fail.
-struct TrainingEnd {
-    interrupted: bool,
-    hash: Option<StateHash>,
-    /// Peak memory by rank, where ranks are processes.
-    peak_rss_bytes: Vec<Option<u64>>,
 }
 
 impl RunSession<'_> {
@@ -264,17 +252,17 @@ impl RunSession<'_> {
         loop {
             let from = resume_point.as_ref().map_or(0, |checkpoint| checkpoint.step);
             let error = match self.train_once(resume_point.as_ref(), recording) {
+                Ok(ended) => return Ok(ended),
                 Err(error) => error,
-                ended => return ended,
             };
             let may_restart = restarts < max_restarts && !self.stop.is_requested();
             let Some(exited_in) = error.lost_rank().map(|failure| failure.step).filter(|_| may_restart) else {
-                return Err(error);
+                return Err(error.into());
             };
             let saved = recording.recorder.newest_checkpoint().map_or(0, |(step, _)| *step);
             let attempt = Attempt { from, saved, exited_in };
             if last.is_some_and(|last| attempt.repeats(&last)) {
-                return Err(RunError::Repeated(Box::new(error)));
+                return Err(RunError::Repeated(error));
             }
             last = Some(attempt);
             restarts += 1;
@@ -297,87 +285,32 @@ impl RunSession<'_> {
         }
     }
 
-    fn training_start(&self, resume_point: Option<&ChosenCheckpoint>, recording: &Recording<'_>) -> TrainingStart {
-        TrainingStart {
-            checkpoint: resume_point.map(|checkpoint| checkpoint.path.clone()),
-            until_step: self.options.until_step,
-            trace: recording.recorder.is_tracing(),
-        }
-    }
-
     /// Trains under the plan's layout, until the end or the first failure.
     fn train_once(
         &self,
         resume_point: Option<&ChosenCheckpoint>,
         recording: &mut Recording<'_>,
-    ) -> Result<TrainingEnd, RunError> {
-        if self.ranks_are_processes() {
-            self.train_processes(resume_point, recording)
-        } else {
-            self.train_threads(resume_point, recording)
-        }
-    }
-
-    /// Trains with ranks that are threads of this process.
-    fn train_threads(
-        &self,
-        resume_point: Option<&ChosenCheckpoint>,
-        recording: &mut Recording<'_>,
-    ) -> Result<TrainingEnd, RunError> {
-        let Plan { hash, data, channel_slots, .. } = self.plan();
-        let checkpoint = resume_point.map(|chosen| chosen.path.as_path());
-        let mut ranks = Vec::with_capacity(self.plan().ranks.len());
-        for RankPlan { program, hardware, .. } in &self.plan().ranks {
-            let load = || load_state(self.experiment, program, hash, data, self.host, checkpoint);
-            let threads = self.host.rank_threads(hardware.threads, program.rank, self.plan().ranks.len());
-            // On the rank's own threads, because memory is on the node of the thread that writes it first.
-            let pool = thread_pool(threads.clone()).map_err(|error| RunError::Start(error.to_string()))?;
-            let state = pool.install(load)?;
-            ranks.push(ThreadRank { program, threads, state });
-        }
-        let is_only_rank = ranks.len() == 1;
-        let controls = self.training_start(resume_point, recording).controls(self.stop.flag());
-        let resources = training_resources(&self.ready.prepared);
-        let outcomes = threads::run(ranks, *channel_slots, &resources, controls, &self.options.faults, recording);
-        let outcomes = outcomes
-            .map_err(|error| if is_only_rank { RunError::Single(error.source) } else { RunError::Rank(error) })?;
-        let Some(outcome) = outcomes.first() else {
-            return Ok(TrainingEnd { interrupted: false, hash: None, peak_rss_bytes: Vec::new() });
+    ) -> Result<TrainingEnd, LaunchError> {
+        let ranks = match self.launched {
+            Some(launched) => Ranks::Launched(launched),
+            None if self.ranks_are_processes() => Ranks::Processes(self.ready.rank_inputs(self.experiment, self.host)),
+            None => Ranks::Threads(self.ready.rank_inputs(self.experiment, self.host)),
         };
-        // Rank 0 has the whole state.
-        let saved = recording.recorder.newest_checkpoint().filter(|(step, _)| *step == outcome.state.step);
-        let hash =
-            saved.map_or_else(|| checkpoint::hash_state(&state_bytes(&outcome.state)), |(_, hash)| Ok(hash.clone()))?;
-        Ok(TrainingEnd { interrupted: outcome.interrupted, hash: Some(hash), peak_rss_bytes: Vec::new() })
-    }
-
-    /// Trains with ranks that are processes: this process is the parent of all of them, or rank 0 of those that a launcher started.
-    fn train_processes(
-        &self,
-        resume_point: Option<&ChosenCheckpoint>,
-        recording: &mut Recording<'_>,
-    ) -> Result<TrainingEnd, RunError> {
-        let folder = &recording.path.clone();
-        let (training, faults) = (self.training_start(resume_point, recording), &self.options.faults);
-        let done = if let Some(launched) = self.launched {
-            launched.lead(folder, training, recording)
-        } else {
-            let from = resume_point.map_or(0, |checkpoint| checkpoint.step);
-            let (plan, experiment) = (self.plan(), self.experiment);
-            let host = self.host;
-            let run = SupervisedRun { plan, experiment, host, folder, training: &training, from, faults };
-            supervisor::run(&run, self.stop.flag(), recording)
+        let training = TrainingStart {
+            checkpoint: resume_point.map(|checkpoint| checkpoint.path.clone()),
+            until_step: self.options.until_step,
+            trace: recording.recorder.is_tracing(),
         };
-        // Parts that no rank committed are removed. After a failure, ranks of other machines may still write; then the next session
-        // removes them.
-        if done.is_ok() || self.launched.is_none() {
-            recording.recorder.abandon_all();
-        }
-        let ranks = done?;
-        let interrupted = ranks.iter().any(|rank| rank.interrupted);
-        let peak_rss_bytes = ranks.iter().map(|rank| rank.peak_rss_bytes).collect();
-        let hash = recording.recorder.newest_checkpoint().map(|(_, hash)| hash.clone());
-        Ok(TrainingEnd { interrupted, hash, peak_rss_bytes })
+        let folder = recording.path.clone();
+        let from = resume_point.map_or(0, |checkpoint| checkpoint.step);
+        let run = RankRun {
+            folder: &folder,
+            training: &training,
+            from,
+            stop: self.stop.flag(),
+            faults: &self.options.faults,
+        };
+        ranks.train(&run, recording)
     }
 
     /// The summaries of the ranks, if there are several.

@@ -15,11 +15,11 @@ use super::step_watch::StepWatch;
 use super::trace::Trace;
 use super::trainer::Trainer;
 use super::{device, layout_evaluation, layout_sampling, non_finite, replica_check};
+use crate::observer::Observer;
 use runner_compute::kernels::optimizer::DeviceSum;
-use runner_compute::observer::Observer;
 use runner_compute::optim;
 use runner_compute::state::TrainState;
-use runner_data::{Dataset, ModelTokenizer};
+use runner_data::{Dataset, ModelTokenizer, Prepared};
 use runner_spec::data::ChoiceItem;
 use runner_spec::event::{BestValidation, Event, StepMetrics};
 use runner_spec::program::{Instruction, ParallelMode, Program};
@@ -32,6 +32,13 @@ pub struct Resources<'a> {
     pub tokenizer: &'a ModelTokenizer,
     /// Items of the multiple-choice evaluation, where there is one.
     pub choice: Option<&'a [ChoiceItem]>,
+}
+
+impl<'a> From<&'a Prepared> for Resources<'a> {
+    fn from(prepared: &'a Prepared) -> Self {
+        let Prepared { dataset, tokenizer, choice, .. } = prepared;
+        Self { dataset, tokenizer, choice: choice.as_deref() }
+    }
 }
 
 /// Settings for an early stop and for the trace, the same on all ranks.

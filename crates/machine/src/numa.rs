@@ -7,7 +7,11 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
+use rayon::ThreadPool;
+use serde::{Deserialize, Serialize};
+
 use crate::host::field;
+use crate::threads::thread_pool;
 
 /// The folder in which Linux describes the nodes.
 const NODES: &str = "/sys/devices/system/node";
@@ -57,6 +61,36 @@ impl NumaNodes {
     }
 }
 
+/// The threads that a rank computes with.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RankThreads {
+    pub count: usize,
+    /// The cores that they may run on; empty: all that the process may use.
+    pub cores: Vec<usize>,
+}
+
+impl From<usize> for RankThreads {
+    fn from(count: usize) -> Self {
+        Self { count, cores: Vec::new() }
+    }
+}
+
+impl RankThreads {
+    /// A pool of these threads, with stacks that deep models need.
+    ///
+    /// # Errors
+    /// If the system does not give that many threads, or does not let them run on these cores.
+    pub fn pool(&self) -> io::Result<ThreadPool> {
+        let pool = thread_pool(self.count)?;
+        if !self.cores.is_empty() {
+            let bound: io::Result<()> = pool.broadcast(|_| bind_thread(&self.cores)).into_iter().collect();
+            let explain = |error| io::Error::other(format!("binding threads to the cores of a NUMA node: {error}"));
+            bound.map_err(explain)?;
+        }
+        Ok(pool)
+    }
+}
+
 /// The numbers of a list in the form of the kernel, such as `0-3,8`; `None` if it has another form.
 fn parse_list(text: &str) -> Option<Vec<usize>> {
     let parts = text.trim().split(',').filter(|part| !part.is_empty());
@@ -72,7 +106,7 @@ fn parse_list(text: &str) -> Option<Vec<usize>> {
 /// # Errors
 /// If the kernel refuses, or has no such call.
 #[cfg(target_os = "linux")]
-pub fn bind_thread(cores: &[usize]) -> io::Result<()> {
+fn bind_thread(cores: &[usize]) -> io::Result<()> {
     const WORD_BITS: usize = libc::c_ulong::BITS as usize;
     let words = cores.iter().max().map_or(0, |last| last / WORD_BITS + 1);
     let mut mask: Vec<libc::c_ulong> = vec![0; words];
@@ -90,13 +124,20 @@ pub fn bind_thread(cores: &[usize]) -> io::Result<()> {
 /// # Errors
 /// Always.
 #[cfg(not(target_os = "linux"))]
-pub fn bind_thread(_cores: &[usize]) -> io::Result<()> {
+fn bind_thread(_cores: &[usize]) -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_pool_has_the_threads_that_were_asked_for() {
+        assert_eq!(RankThreads::from(3).pool().unwrap().current_num_threads(), 3);
+        let bound = RankThreads { count: 1, cores: vec![100_000] };
+        assert!(bound.pool().is_err(), "no machine has this core");
+    }
 
     fn nodes(lists: &[(&str, &str)], allowed: &str) -> NumaNodes {
         let folder = tempfile::tempdir().unwrap();

@@ -8,6 +8,7 @@
 pub mod cluster;
 pub mod data;
 pub mod diagnostic;
+pub mod error_text;
 pub mod event;
 pub mod experiment;
 pub mod forecast;

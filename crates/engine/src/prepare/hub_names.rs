@@ -5,11 +5,12 @@ use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
 use super::{Host, with_progress};
-use crate::error::{EngineError, error_text};
+use crate::error::EngineError;
 use crate::observer::RunObserver;
 use runner_config::{ModelFetchError, ModelFetchFailure};
 use runner_data::hub::{self, LoweredData};
 use runner_data::{Progress, TextTokenizer, claim_cache};
+use runner_spec::error_text::error_text;
 use runner_spec::experiment::{Data, Experiment, HellaSwag, HubModel, Layout, ModelFolder, Source, Tokenizer};
 
 /// Replaces names on the hub in `data`, in the `test` source and in the `choice` set by files of this machine. Returns them with the commits,

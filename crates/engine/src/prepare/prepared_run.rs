@@ -3,16 +3,17 @@
 use std::time::Instant;
 
 use runner_data::Prepared;
+use runner_exec::Resources;
+use runner_launch::{RankInputs, World};
 use runner_machine::local_cluster::with_rank_locations;
 use runner_spec::cluster::ClusterFacts;
 use runner_spec::experiment::Experiment;
 use runner_spec::plan::Plan;
 
 use super::recorded_inputs::RecordedInputs;
-use super::{Host, local_devices, prepare_rank_inputs};
+use super::{Host, load_state, local_devices, prepare_rank_inputs};
 use crate::details::precise_duration;
 use crate::error::EngineError;
-use crate::launch::World;
 use crate::launched::check_world_size;
 use crate::observer::{RunEvent, RunObserver};
 
@@ -97,6 +98,22 @@ impl PreparedRun {
     ) -> Result<Self, EngineError> {
         let inputs = PreparedInputs::new(experiment, recorded_inputs, host, world, observer)?;
         inputs.plan(experiment, inherited_steps, observer)
+    }
+
+    /// What the ranks of this run of `experiment` train with.
+    pub(crate) fn rank_inputs<'a>(&'a self, experiment: &'a Experiment, host: &'a Host) -> RankInputs<'a> {
+        let plan = &self.plan;
+        let ranks = plan.ranks.len();
+        RankInputs {
+            plan,
+            experiment,
+            resources: Resources::from(&self.prepared),
+            threads: plan.ranks.iter().map(|r| host.rank_threads(r.hardware.threads, r.rank, ranks)).collect(),
+            pool: &self.pool,
+            load_state: Box::new(move |program, checkpoint| {
+                load_state(experiment, program, &plan.hash, &plan.data, host, checkpoint)
+            }),
+        }
     }
 
     /// # Errors

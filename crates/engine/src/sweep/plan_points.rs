@@ -20,6 +20,7 @@ use runner_record::time;
 use runner_spec::cluster::ClusterFacts;
 use runner_spec::data::DataFacts;
 use runner_spec::diagnostic::ConfigError;
+use runner_spec::error_text::error_text;
 use runner_spec::experiment::Experiment;
 use runner_spec::forecast::ForecastBasis;
 use runner_spec::format::json_bytes;
@@ -29,7 +30,7 @@ use super::axis_effects::{AxisEffect, find_effects, report_ineffective_axes, rep
 use super::open::SweepRequest;
 use super::point_problems::PointProblems;
 use crate::apply::has_private_text;
-use crate::error::{EngineError, error_text};
+use crate::error::EngineError;
 use crate::observer::{RunEvent, RunObserver};
 use crate::prepare::{Host, check_prompts, local_devices, model_fetcher, pin_hub_commits, prepare_inputs};
 

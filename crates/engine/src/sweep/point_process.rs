@@ -10,11 +10,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use serde::Deserialize;
 
 use super::segment_outcome::ProcessExit;
-use crate::launch::{read_log_end, system};
 use runner_config::LoadOptions;
 use runner_files::append_owned;
 use runner_lab::sweep::record::{PlannedPoint, SweepRecord};
 use runner_lab::sweep_dir::{damaged_copy, point_file};
+use runner_launch::{read_log_end, system};
 use runner_machine::threads;
 use runner_record::metrics::TrainLine;
 use runner_record::{RecordError, time};
@@ -77,7 +77,7 @@ impl PointProcess {
         if !devices.is_empty() {
             command.env(DEVICES, devices.join(","));
         }
-        system::signal_at_end_of_thread(&mut command, libc::SIGTERM);
+        system::terminate_at_end_of_thread(&mut command);
         let child = command.spawn().map_err(|error| threads::explain_start_error("a process", &error))?;
         // From here on it is stopped if this fails.
         let mut process = Self { child, status: None, progress: Arc::default(), log, log_from };
@@ -105,7 +105,7 @@ impl PointProcess {
     /// Asks the process to stop: it finishes its step, saves and exits. Asked again, it exits at once.
     pub(super) fn stop(&mut self) {
         if self.exit().is_none() {
-            terminate(self.child.id());
+            system::terminate_child(self.child.id());
         }
     }
 
@@ -144,14 +144,6 @@ fn last_error(log: &Path, from: u64) -> Option<String> {
     let last = lines.iter().rposition(|line| line.starts_with("error"))?;
     let error = lines[last..].iter().map(|line| line.trim_end()).collect::<Vec<_>>().join("\n");
     Some(error.strip_prefix("error: ").unwrap_or(&error).to_owned())
-}
-
-fn terminate(pid: u32) {
-    #[expect(unsafe_code, reason = "FFI")]
-    // SAFETY: takes two numbers; the process is a child that was not reaped yet, so the number is still its own.
-    unsafe {
-        libc::kill(pid as libc::pid_t, libc::SIGTERM);
-    }
 }
 
 /// The arguments of `runner` that train `point` of the sweep in `path`, to step `until` or to its end.

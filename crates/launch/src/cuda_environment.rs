@@ -31,7 +31,7 @@ pub(super) fn set_for_child(command: &mut Command, program: &Program) {
 
 /// Sets the variables in this process, which is one of several ranks, before it starts the driver. Ranks on CPUs ignore them. No
 /// other thread that reads variables may run yet.
-pub(crate) fn set_for_this_process() {
+pub fn set_for_this_process() {
     if !cfg!(feature = "nccl") {
         return;
     }

@@ -1,6 +1,7 @@
 //! One rank of a run, as a process that the run's own process starts.
 
 use std::error::Error;
+use std::io;
 use std::iter;
 use std::os::fd::RawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -14,16 +15,24 @@ use super::parent::{Parent, ParentLink, start_heartbeat};
 use super::protocol::{FailureKind, FromRank, RankCompletion, RankStart, ReportedFailure};
 use super::rank_observer::RankObserver;
 use super::rank_training::{RankTraining, connect_rank};
-use crate::error::{EngineError, error_text};
-use crate::observer::IgnoreEvents;
-use crate::prepare::{Host, RecordedInputs, load_state, prepare_rank_inputs, thread_pool, training_resources};
+use rayon::ThreadPool;
 use runner_comm::{CommError, Region};
 use runner_compute::state::TrainState;
+use runner_data::Prepared;
 use runner_exec::eval::EvalError;
 use runner_exec::{ExecError, Resources, TrainedRank};
 use runner_machine::host::peak_rss_bytes;
 use runner_record::run_dir::CHECKPOINTS;
+use runner_spec::error_text::error_text;
 use runner_spec::topology::LocalRanks;
+
+/// The data of a rank, and the training state that it begins with.
+pub struct PreparedRank {
+    pub data: Prepared,
+    pub state: TrainState,
+}
+
+type AnyError = Box<dyn Error + Send + Sync>;
 
 /// The arguments with which the process that starts a rank calls this program.
 #[derive(Debug, Clone)]
@@ -36,28 +45,31 @@ pub struct RankProcess {
 }
 
 impl RankProcess {
-    /// Works as this rank, under the parent at the other end of standard input and output. Returns the line for the rank's log if
-    /// the rank did not reach its end.
+    /// Works as this rank, under the parent at the other end of standard input and output, with what `prepare` reads in a pool of threads.
+    /// Returns the line for the rank's log if the rank did not reach its end.
     ///
     /// # Errors
     /// If no run started this process, or the parent has ended. Other errors are reported to the parent.
-    pub fn work(&self, host: &Host) -> Result<Option<String>, EngineError> {
-        let connected = Parent::connect(self.rank).map_err(EngineError::io("listening to the run"))?;
-        let Some((mut parent, start)) = connected else {
-            return Err(EngineError::Request("a rank is started by `runner apply`".to_owned()));
+    pub fn work(
+        &self,
+        prepare: impl FnOnce(&RankStart, &ThreadPool) -> Result<PreparedRank, AnyError>,
+    ) -> Result<Option<String>, RankProcessError> {
+        let Some((mut parent, start)) = Parent::connect(self.rank).map_err(RankProcessError::Listen)? else {
+            return Err(RankProcessError::NoParent);
         };
         let (result, region) = match Region::attach(self.shared_memory, &start.topology()) {
             Ok(region) => {
-                let trained = self.train(&mut parent, &start, &region, host).inspect_err(|_| region.abort(self.rank));
+                let trained =
+                    self.train(&mut parent, &start, &region, prepare).inspect_err(|_| region.abort(self.rank));
                 (trained, Some(region))
             }
-            Err(error) => (Err(EngineError::Other(error.to_string())), None),
+            Err(error) => (Err(error.into()), None),
         };
         let (message, line) = match result {
             Ok(done) => (FromRank::Done(done), None),
             Err(error) => {
                 let by = region.as_ref().and_then(|region| region.aborted());
-                let failure = report_failure(&error, by);
+                let failure = report_failure(&*error, by);
                 let status = region.as_ref().and_then(|region| region.snapshot(self.rank)).unwrap_or_default();
                 let place = describe_place(&start.program, &status);
                 let line = match by.filter(|_| failure.kind == FailureKind::Aborted) {
@@ -70,7 +82,7 @@ impl RankProcess {
         };
         // If the parent has ended too, nothing but the log is left of the rank.
         let action = line.clone().unwrap_or_else(|| "reporting to the run".to_owned());
-        Parent::send(&message).map_err(EngineError::io(action))?;
+        Parent::send(&message).map_err(|source| RankProcessError::Report { action, source })?;
         Ok(line)
     }
 
@@ -80,22 +92,14 @@ impl RankProcess {
         parent: &mut Parent,
         start: &RankStart,
         region: &Arc<Region>,
-        host: &Host,
-    ) -> Result<RankCompletion, EngineError> {
-        let RankStart { program, plan_hash, experiment, data, threads, training, faults, .. } = start;
-        start_heartbeat(region.clone(), self.rank).map_err(EngineError::io("starting the heartbeat"))?;
-        faults.before_data();
-        let pool = thread_pool(threads.clone())?;
-        let recorded = || RecordedInputs::new(data.clone(), &self.run, experiment);
-        let recorded_inputs = training.checkpoint.as_ref().map(|_| recorded()).transpose()?;
-        let prepared = prepare_rank_inputs(experiment, recorded_inputs.as_ref(), &pool, host, &mut IgnoreEvents)?;
-        if prepared.facts != *data {
-            let message = "the data, or the weights to start from, changed since the run was started";
-            return Err(EngineError::Other(message.to_owned()));
-        }
-        let checkpoint = training.checkpoint.as_deref();
-        let state = pool.install(|| load_state(experiment, program, plan_hash, data, host, checkpoint))?;
-        let resources = training_resources(&prepared);
+        prepare: impl FnOnce(&RankStart, &ThreadPool) -> Result<PreparedRank, AnyError>,
+    ) -> Result<RankCompletion, AnyError> {
+        let heartbeat = start_heartbeat(region.clone(), self.rank);
+        heartbeat.map_err(|error| format!("starting the heartbeat: {error}"))?;
+        start.faults.before_data();
+        let pool = start.threads.pool()?;
+        let PreparedRank { data, state } = prepare(start, &pool)?;
+        let resources = Resources::from(&data);
         let outcome = pool.install(|| self.run_program(parent, start, region, &resources, state))?;
         Ok(RankCompletion { interrupted: outcome.interrupted, peak_rss_bytes: peak_rss_bytes() })
     }
@@ -132,6 +136,18 @@ impl RankProcess {
         let peer = timed_out_peer(&error.source);
         peer.map_or(self.rank, |(peer, _)| rank_to_blame(self.rank, peer, |r| region.snapshot(r)?.waiting_for))
     }
+}
+
+/// The reason why a process cannot work as a rank. Other errors are reported to the parent.
+#[derive(Debug, thiserror::Error)]
+pub enum RankProcessError {
+    /// No run started this process.
+    #[error("a rank is started by `runner apply`")]
+    NoParent,
+    #[error("listening to the run: {0}")]
+    Listen(#[source] io::Error),
+    #[error("{action}: {source}")]
+    Report { action: String, source: io::Error },
 }
 
 /// The rank that a rank waited for until the timeout, and how long it waited, if that is what `error` says.

@@ -4,12 +4,13 @@
 use std::collections::BTreeMap;
 
 use super::protocol::{CheckpointPart, FromRank, RankCompletion, ReportedFailure, ToRank};
-use runner_compute::observer::Observer;
+use runner_exec::Observer;
 use runner_record::PartRecord;
+use runner_record::checkpoint::StateHash;
 use runner_spec::event::{BestValidation, Event, ObserveError};
 
 /// Keeps the record of a run whose training state is in other processes.
-pub(crate) trait RecordRun: Observer + Send {
+pub trait RecordRun: Observer + Send {
     /// Makes a checkpoint of `parts`, of which each stage wrote one, and reports that it is saved.
     ///
     /// # Errors
@@ -21,6 +22,12 @@ pub(crate) trait RecordRun: Observer + Send {
         best: Option<BestValidation>,
         parts: Vec<PartRecord>,
     ) -> Result<(), ObserveError>;
+
+    /// Removes parts of checkpoints that were not committed. No rank may be writing.
+    fn abandon_parts(&self);
+
+    /// Step and hash of the newest checkpoint.
+    fn newest_checkpoint(&self) -> Option<(u64, StateHash)>;
 }
 
 /// The error of recording a message of a rank.
@@ -156,6 +163,12 @@ mod tests {
         ) -> Result<(), ObserveError> {
             self.0.push(format!("step {step}, {tokens} tokens, {} parts", parts.len()));
             Ok(())
+        }
+
+        fn abandon_parts(&self) {}
+
+        fn newest_checkpoint(&self) -> Option<(u64, StateHash)> {
+            None
         }
     }
 

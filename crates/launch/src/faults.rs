@@ -67,7 +67,7 @@ impl FromStr for Faults {
 
 impl Faults {
     /// True if no test injects a fault.
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
@@ -89,12 +89,12 @@ impl Faults {
     }
 
     /// The timeout of operations between ranks, and of the rendezvous.
-    pub(crate) fn operation_timeout(&self) -> Option<Duration> {
+    pub fn operation_timeout(&self) -> Option<Duration> {
         self.milliseconds("operation-timeout")
     }
 
     /// Called by a rank before it reads its data.
-    pub(crate) fn before_data(&self) {
+    pub fn before_data(&self) {
         if let Some(delay) = self.milliseconds("start-delay") {
             sleep(delay);
         }

@@ -7,12 +7,10 @@ use std::sync::Arc;
 use super::failure::{RankError, describe_place};
 use super::faults::Faults;
 use super::rank_training::{RankTraining, connect_rank};
-use crate::observer::IgnoreEvents;
-use crate::prepare::{RankThreads, thread_pool};
 use runner_comm::Region;
-use runner_compute::observer::Observer;
 use runner_compute::state::TrainState;
-use runner_exec::{ExecError, Resources, RunControls, TrainedRank};
+use runner_exec::{ExecError, IgnoreEvents, Observer, Resources, RunControls, TrainedRank};
+use runner_machine::numa::RankThreads;
 use runner_machine::threads;
 use runner_plan::topology::topology;
 use runner_spec::program::Program;
@@ -91,7 +89,7 @@ fn run_rank(
     let ThreadRank { program, threads, state } = rank;
     let error = |error: &dyn std::fmt::Display| start_error(program.rank, error);
     let (comm, status) = connect_rank(region, program, faults, LocalRanks::Threads).map_err(|e| error(&e))?;
-    let pool = thread_pool(threads).map_err(|e| error(&e))?;
+    let pool = threads.pool().map_err(|e| error(&e))?;
     let training = RankTraining { program, resources, comm: &*comm, status, mesh: None, faults, controls };
     pool.install(|| training.run(state, observer))
 }

@@ -8,8 +8,8 @@ use std::sync::atomic::AtomicBool;
 use serde::{Deserialize, Serialize};
 
 use super::faults::Faults;
-use crate::prepare::RankThreads;
 use runner_exec::RunControls;
+use runner_machine::numa::RankThreads;
 use runner_plan::topology::topology;
 use runner_record::PartRecord;
 use runner_spec::data::DataFacts;
@@ -55,7 +55,7 @@ pub(super) enum FromRank {
 
 /// The beginning and the end of training. They are the same for all ranks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct TrainingStart {
+pub struct TrainingStart {
     /// The checkpoint to resume from; `None`: training begins at step 0.
     pub checkpoint: Option<PathBuf>,
     /// The step after which all ranks stop, if it comes before the last.
@@ -66,7 +66,7 @@ pub(crate) struct TrainingStart {
 
 impl TrainingStart {
     /// The controls of a rank that stops when `stop` is set.
-    pub(crate) fn controls<'a>(&self, stop: &'a AtomicBool) -> RunControls<'a> {
+    pub fn controls<'a>(&self, stop: &'a AtomicBool) -> RunControls<'a> {
         RunControls { stop, until: self.until_step, trace: self.trace }
     }
 }
@@ -74,7 +74,7 @@ impl TrainingStart {
 /// All that a process needs to work as a rank. The run directory is not read for it: settings outside the plan's hash (paths,
 /// threads, when to save) may differ between sessions, and the directory holds those of the first session.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(super) struct RankStart {
+pub struct RankStart {
     pub program: Program,
     pub plan_hash: String,
     /// The number of messages that a channel holds.
@@ -107,7 +107,7 @@ pub(super) struct CheckpointPart {
 
 /// The end of a rank that did not fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct RankCompletion {
+pub(super) struct RankCompletion {
     /// True if the rank stopped on request, before the last step.
     pub interrupted: bool,
     pub peak_rss_bytes: Option<u64>,

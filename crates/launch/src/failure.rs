@@ -52,7 +52,7 @@ pub struct RankFailure {
 }
 
 impl RankFailure {
-    pub(crate) fn is_not_finite(&self) -> bool {
+    pub(super) fn is_not_finite(&self) -> bool {
         matches!(&self.cause, FailureCause::Reported(ReportedFailure { kind: FailureKind::NotFinite, .. }))
     }
 }
@@ -100,7 +100,7 @@ fn describe_last_line(line: Option<&str>) -> String {
 
 /// Reads the last 64 KiB of the file `log`, from byte `from` on. A log that cannot be read has no text: it only explains an error
 /// that is reported anyway.
-pub(crate) fn read_log_end(log: &Path, from: u64) -> String {
+pub fn read_log_end(log: &Path, from: u64) -> String {
     const MAX_BYTES: u64 = 64 << 10;
     let read = || -> io::Result<Vec<u8>> {
         let mut file = open_regular(log)?;
@@ -124,7 +124,7 @@ pub(super) fn last_line(log: &Path, from: u64) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::run_error::RunError;
+    use crate::error::LaunchError;
 
     fn failure(cause: FailureCause, last_line: Option<&str>) -> RankFailure {
         let place = "in step 7 at step[3] Forward 2".to_owned();
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn only_a_process_that_reported_no_error_is_restarted() {
-        let error = |cause| RunError::Process(Box::new(failure(cause, None)));
+        let error = |cause| LaunchError::Process(Box::new(failure(cause, None)));
         let reported =
             FailureCause::Reported(ReportedFailure { kind: FailureKind::NotFinite, text: "the loss".into() });
         let reported = error(reported);

@@ -6,28 +6,27 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use candle_core::Device;
 
+use super::error::LaunchError;
 use super::failure::{RankError, describe_place};
 use super::faults::Faults;
 use super::protocol::{FromRank, RankCompletion, ToRank, TrainingStart};
 use super::rank_observer::{RankObserver, RecorderLink, observe_error};
 use super::rank_reports::{RankReports, RecordRun, RecordingError};
 use super::rank_training::RankTraining;
+use super::ranks::{RankInputs, RankRun};
 use super::world::World;
-use crate::prepare::{Host, PreparedRun, load_state, training_resources};
-use crate::run_error::RunError;
-use crate::stop::StopSwitch;
-use runner_comm::{Communicator, RunAbort};
+use runner_comm::{Communicator, JoinError, RunAbort};
 use runner_compute::state::TrainState;
 use runner_exec::{ExecError, parameter_layout, state_dtype};
 use runner_machine::host::peak_rss_bytes;
 use runner_record::run_dir::CHECKPOINTS;
 use runner_spec::event::{BestValidation, ObserveError};
-use runner_spec::experiment::Experiment;
 use runner_spec::format::json_bytes;
 use runner_spec::mesh::RankGroup;
 use runner_spec::program::Program;
@@ -37,30 +36,45 @@ use runner_spec::topology::GroupId;
 const FILE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// One of the ranks that a launcher started, ready to train.
-pub(crate) struct LaunchedTraining<'a> {
-    pub world: &'a World,
-    pub comm: Box<dyn Communicator>,
+pub struct LaunchedTraining<'a> {
+    world: &'a World,
+    comm: Box<dyn Communicator>,
     /// This rank's program, on its own device.
-    pub program: Program,
-    pub experiment: &'a Experiment,
-    pub ready: &'a PreparedRun,
-    pub host: &'a Host,
-    pub stop: &'a StopSwitch,
-    pub faults: &'a Faults,
+    program: Program,
+    inputs: RankInputs<'a>,
+    /// Set to stop the ranks at the end of their step.
+    stop: &'a AtomicBool,
+    faults: &'a Faults,
 }
 
-impl LaunchedTraining<'_> {
-    /// Trains as rank 0, and records the run in the run directory `run`.
+impl<'a> LaunchedTraining<'a> {
+    /// The training of this process's rank of `world`, once all ranks agree on the plan of `inputs`, which has as many ranks.
+    ///
+    /// # Errors
+    /// If the other ranks have another plan.
+    pub fn agree(
+        world: &'a World,
+        inputs: RankInputs<'a>,
+        stop: &'a AtomicBool,
+        faults: &'a Faults,
+    ) -> Result<Self, JoinError> {
+        let mut program = inputs.plan.ranks[world.rank()].program.clone();
+        if let runner_spec::program::Device::Cuda(index) = program.device {
+            program.device = runner_spec::program::Device::Cuda(visible_index(index));
+        }
+        Ok(Self { world, comm: world.agree_on_plan(inputs.plan)?, program, inputs, stop, faults })
+    }
+
+    /// Trains as rank 0, and records the run.
     ///
     /// # Errors
     /// The failure of the rank that failed first. All other ranks receive it too.
-    pub(crate) fn lead(
+    pub(super) fn lead(
         &self,
-        run: &Path,
-        training: TrainingStart,
+        run: &RankRun<'_>,
         record: &mut dyn RecordRun,
-    ) -> Result<Vec<RankCompletion>, RunError> {
-        self.share_failure(self.lead_ranks(run, training, record))
+    ) -> Result<Vec<RankCompletion>, LaunchError> {
+        self.share_failure(self.lead_ranks(run.folder, run.training.clone(), record))
     }
 
     fn lead_ranks(
@@ -68,7 +82,7 @@ impl LaunchedTraining<'_> {
         run: &Path,
         mut training: TrainingStart,
         record: &mut dyn RecordRun,
-    ) -> Result<Vec<RankCompletion>, RunError> {
+    ) -> Result<Vec<RankCompletion>, LaunchError> {
         let world = self.world;
         let absolute = |path: &Path| path.canonicalize().map_err(|error| self.start_error(&error));
         let run = absolute(run)?;
@@ -83,9 +97,9 @@ impl LaunchedTraining<'_> {
                 FromRank::Ready { sees_run } => sees_run,
                 other => return Err(world.abort_for_unexpected_message(rank, &other).into()),
             };
-            let is_writer = self.ready.plan.ranks.get(rank).is_some_and(|planned| planned.replica == 0);
+            let is_writer = self.inputs.plan.ranks.get(rank).is_some_and(|planned| planned.replica == 0);
             if !sees_run && is_writer {
-                return Err(RunError::Start(format!(
+                return Err(LaunchError::Start(format!(
                     "rank {rank} writes a part of each checkpoint, but does not see {}, where rank 0 keeps the run: the folder \
                      of runs must be on a file system that both share",
                     run.display()
@@ -98,7 +112,7 @@ impl LaunchedTraining<'_> {
         let reports = RankReports::new(world.world_size(), record);
         let mut link = LeaderLink { world, program: &self.program, reports };
         let done = self.train(&run, &training, share_state, &mut link)?;
-        let rank_error = |error| RunError::Rank(self.rank_error(ExecError::Observer(error)));
+        let rank_error = |error| LaunchError::Rank(self.rank_error(ExecError::Observer(error)));
         link.send(FromRank::Done(done)).map_err(rank_error)?;
         while let Some(rank) = link.reports.first_unfinished() {
             link.receive_from(rank).map_err(rank_error)?;
@@ -110,11 +124,11 @@ impl LaunchedTraining<'_> {
     ///
     /// # Errors
     /// Those of [`Self::lead`].
-    pub(crate) fn follow(&self) -> Result<u8, RunError> {
+    pub fn follow(&self) -> Result<u8, LaunchError> {
         self.share_failure(self.follow_leader())
     }
 
-    fn follow_leader(&self) -> Result<u8, RunError> {
+    fn follow_leader(&self) -> Result<u8, LaunchError> {
         let mut world = self.world;
         let (run, marker, training) = match world.receive(0)? {
             ToRank::Begin { run, marker, training } => (run, marker, training),
@@ -137,34 +151,31 @@ impl LaunchedTraining<'_> {
         training: &TrainingStart,
         share_state: bool,
         link: &mut (impl RecorderLink + Send),
-    ) -> Result<RankCompletion, RunError> {
+    ) -> Result<RankCompletion, LaunchError> {
         let state = self.load_state(training.checkpoint.as_deref(), share_state)?;
         let (checkpoints, mesh) = (run.join(CHECKPOINTS), &*self.world.mesh);
         let training = RankTraining {
             program: &self.program,
-            resources: &training_resources(&self.ready.prepared),
+            resources: &self.inputs.resources,
             comm: &*self.comm,
             status: mesh.status(),
             mesh: Some(mesh),
             faults: self.faults,
-            controls: training.controls(self.stop.flag()),
+            controls: training.controls(self.stop),
         };
-        let outcome = self.ready.pool.install(|| {
+        let outcome = self.inputs.pool.install(|| {
             let mut observer = RankObserver { training: &training, checkpoints: &checkpoints, link };
             training.run(state, &mut observer)
         });
-        let interrupted = outcome.map_err(RunError::Rank)?.interrupted;
+        let interrupted = outcome.map_err(LaunchError::Rank)?.interrupted;
         Ok(RankCompletion { interrupted, peak_rss_bytes: peak_rss_bytes() })
     }
 
     /// The training state to begin with. If `share_state` is true, the first replica of each stage reads the checkpoint and broadcasts it
     /// to the others.
-    fn load_state(&self, checkpoint: Option<&Path>, share_state: bool) -> Result<TrainState, RunError> {
-        let Self { program, experiment, ready, .. } = self;
-        let read = || {
-            let load = || load_state(experiment, program, &ready.plan.hash, &ready.plan.data, self.host, checkpoint);
-            ready.pool.install(load).map_err(|error| self.start_error(&error))
-        };
+    fn load_state(&self, checkpoint: Option<&Path>, share_state: bool) -> Result<TrainState, LaunchError> {
+        let Self { program, inputs: RankInputs { pool, load_state, .. }, .. } = self;
+        let read = || pool.install(|| load_state(program, checkpoint)).map_err(|error| self.start_error(&error));
         if !share_state || checkpoint.is_none() || program.mesh.replicas == 1 {
             return read();
         }
@@ -188,8 +199,8 @@ impl LaunchedTraining<'_> {
         Ok(state)
     }
 
-    fn start_error(&self, error: &dyn std::fmt::Display) -> RunError {
-        RunError::Start(format!("rank {} failed while starting: {error}", self.program.rank))
+    fn start_error(&self, error: &dyn std::fmt::Display) -> LaunchError {
+        LaunchError::Start(format!("rank {} failed while starting: {error}", self.program.rank))
     }
 
     fn rank_error(&self, source: ExecError) -> RankError {
@@ -199,16 +210,16 @@ impl LaunchedTraining<'_> {
 
     /// Aborts the run if this rank failed by itself. Returns the failure that all ranks report: this rank's own, or that of the rank
     /// that failed first.
-    fn share_failure<T>(&self, result: Result<T, RunError>) -> Result<T, RunError> {
+    fn share_failure<T>(&self, result: Result<T, LaunchError>) -> Result<T, LaunchError> {
         let Err(error) = result else { return result };
         let (world, is_aborted) = (self.world, error.is_aborted());
         if !is_aborted || world.mesh.abort_cause().is_some_and(|abort| abort.by == world.rank()) {
             world.abort(error.code(), &error.to_string());
         }
-        match world.await_abort(Some(&self.ready.plan)) {
+        match world.await_abort(Some(self.inputs.plan)) {
             // The abort may name this rank too, if the others have lost it.
             Some(RunAbort { by, code, reason, .. }) if is_aborted || by != world.rank() => {
-                Err(RunError::OtherRank { code, text: reason })
+                Err(LaunchError::OtherRank { code, text: reason })
             }
             Some(_) => Err(error),
             None => {
@@ -292,4 +303,13 @@ fn sees_marker(run: &Path, marker: &str) -> bool {
         thread::sleep(Duration::from_millis(100));
     }
     false
+}
+
+/// The number under which the driver shows the GPU that the plan calls `index`: 0 where the launcher shows each rank only its own.
+fn visible_index(index: usize) -> usize {
+    #[cfg(feature = "cuda")]
+    let count = cudarc::driver::CudaContext::device_count().ok();
+    #[cfg(not(feature = "cuda"))]
+    let count: Option<i32> = None;
+    count.map_or(index, |count| index % count.max(1) as usize)
 }

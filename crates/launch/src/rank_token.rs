@@ -6,32 +6,40 @@
 use std::fs;
 use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::launcher_environment::AssignedRank;
 use super::system;
-use crate::error::EngineError;
 use runner_comm::RankToken;
-use runner_data::claim_cache;
+use runner_data::{DataError, claim_cache};
 use runner_files::{private_temporary_file, put_in_place};
 
 /// The most bytes of the file that are read.
 const MAX_SECRET_BYTES: u64 = 1 << 10;
 
+/// The reason why ranks have no token.
+#[derive(Debug, thiserror::Error)]
+pub enum RankTokenError {
+    #[error("{0}")]
+    Cache(#[from] DataError),
+    /// The file with the secret cannot be created or read, or other users may know it.
+    #[error("{}, a secret for ranks of this machine: {source}", path.display())]
+    Secret { path: PathBuf, source: io::Error },
+}
+
 /// The token of the ranks of `assigned`. `cache` is the folder of prepared data.
 ///
 /// # Errors
 /// If the file with the secret cannot be created or read, or other users may know it.
-pub(crate) fn rank_token(assigned: &AssignedRank, cache: &Path) -> Result<RankToken, EngineError> {
+pub fn rank_token(assigned: &AssignedRank, cache: &Path) -> Result<RankToken, RankTokenError> {
     let has_file = assigned.secret.is_none() && assigned.is_one_machine && assigned.world_size > 1;
     let secret = if has_file { Some(user_secret(cache)?) } else { assigned.secret.clone() };
     Ok(RankToken::new(&assigned.job, secret.as_deref()))
 }
 
 /// The secret of this user, from the file `rank-secret-USER` in `cache`, which is created if it is missing. Users may share a cache.
-fn user_secret(cache: &Path) -> Result<String, EngineError> {
+fn user_secret(cache: &Path) -> Result<String, RankTokenError> {
     let path = cache.join(format!("rank-secret-{}", system::user()));
-    let error = |error| EngineError::io(format!("{}, a secret for ranks of this machine", path.display()))(error);
     let secret = match read_secret(&path) {
         Err(missing) if missing.kind() == ErrorKind::NotFound => {
             claim_cache(cache)?;
@@ -39,7 +47,7 @@ fn user_secret(cache: &Path) -> Result<String, EngineError> {
         }
         read => read,
     };
-    secret.map_err(error)
+    secret.map_err(|source| RankTokenError::Secret { path, source })
 }
 
 fn read_secret(path: &Path) -> io::Result<String> {
@@ -74,11 +82,10 @@ fn create_secret(cache: &Path, path: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::{PermissionsExt, symlink};
-    use std::path::PathBuf;
     use std::thread;
 
     use super::*;
-    use crate::launch::launcher_environment::assigned_rank;
+    use crate::launcher_environment::assigned_rank;
 
     fn assigned(text: &str) -> AssignedRank {
         let pairs = text.split_whitespace().map(|pair| pair.split_once('=').unwrap());

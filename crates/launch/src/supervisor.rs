@@ -1,25 +1,23 @@
 //! The supervisor of ranks that are processes of this machine, as in ddp and pipelines. It starts them, records what they report,
 //! notices when one fails, and then aborts all of them.
 
-use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
 use super::child_process::{ChildProcess, RankOutput};
+use super::error::LaunchError;
 use super::failure::{FailureCause, RankFailure, describe_place, last_line};
-use super::faults::Faults;
 use super::hang_detector::{HangDetector, STEP_TIMEOUT};
-use super::protocol::{FailureKind, FromRank, RankCompletion, RankStart, ReportedFailure, TrainingStart};
+use super::protocol::{FailureKind, FromRank, RankCompletion, RankStart, ReportedFailure};
 use super::rank_reports::{RankReports, RecordRun, RecordingError};
+use super::ranks::{RankInputs, RankRun};
 use super::system;
-use crate::prepare::Host;
-use crate::run_error::RunError;
 use runner_comm::Region;
+use runner_machine::numa::RankThreads;
 use runner_spec::event::ObserveError;
-use runner_spec::experiment::Experiment;
-use runner_spec::plan::{Plan, RankPlan};
+use runner_spec::plan::RankPlan;
 
 /// A rank without a heartbeat for this long is lost.
 const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -34,54 +32,40 @@ const EXIT_TIMEOUT: Duration = Duration::from_secs(3);
 /// The number of messages that wait to be recorded before ranks must wait.
 const MAX_QUEUED_MESSAGES: usize = 1024;
 
-/// A run whose ranks are processes of this machine.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct SupervisedRun<'a> {
-    pub plan: &'a Plan,
-    pub experiment: &'a Experiment,
-    pub host: &'a Host,
-    /// The run directory, which this process holds.
-    pub folder: &'a Path,
-    pub training: &'a TrainingStart,
-    /// The step at which training begins, from 0.
-    pub from: u64,
-    /// Empty, except in tests.
-    pub faults: &'a Faults,
+/// The first message to each rank of `inputs`.
+fn rank_starts(inputs: &RankInputs<'_>, run: &RankRun<'_>) -> Vec<RankStart> {
+    let RankInputs { plan, experiment, .. } = inputs;
+    let start = |(planned, threads): (&RankPlan, &RankThreads)| RankStart {
+        program: planned.program.clone(),
+        plan_hash: plan.hash.clone(),
+        channel_slots: plan.channel_slots,
+        experiment: (*experiment).clone(),
+        data: plan.data.clone(),
+        threads: threads.clone(),
+        training: run.training.clone(),
+        faults: run.faults.clone(),
+    };
+    plan.ranks.iter().zip(&inputs.threads).map(start).collect()
 }
 
-impl SupervisedRun<'_> {
-    fn rank_start(&self, planned: &RankPlan) -> RankStart {
-        RankStart {
-            program: planned.program.clone(),
-            plan_hash: self.plan.hash.clone(),
-            channel_slots: self.plan.channel_slots,
-            experiment: self.experiment.clone(),
-            data: self.plan.data.clone(),
-            threads: self.host.rank_threads(planned.hardware.threads, planned.program.rank, self.plan.ranks.len()),
-            training: self.training.clone(),
-            faults: self.faults.clone(),
-        }
-    }
-}
-
-/// Runs all ranks to their end, or until `stop` is set. When this returns, none of their processes is left.
+/// Runs all ranks to their end, or until they are to stop. When this returns, none of their processes is left.
 ///
 /// # Errors
 /// The failure of the rank that failed first, or the error of the record.
-pub(crate) fn run(
-    run: &SupervisedRun<'_>,
-    stop: &AtomicBool,
+pub(super) fn run(
+    inputs: &RankInputs<'_>,
+    run: &RankRun<'_>,
     record: &mut dyn RecordRun,
-) -> Result<Vec<RankCompletion>, RunError> {
-    let starts = run.plan.ranks.iter().map(|planned| run.rank_start(planned));
-    let Some(first) = starts.clone().next() else { return Ok(Vec::new()) };
+) -> Result<Vec<RankCompletion>, LaunchError> {
+    let starts = rank_starts(inputs, run);
+    let Some(first) = starts.first() else { return Ok(Vec::new()) };
     let (region, memory) = Region::shared(&first.topology())?;
     let (queue, outputs) = sync_channel(MAX_QUEUED_MESSAGES);
-    let mut ranks = Vec::with_capacity(run.plan.ranks.len());
-    for (rank, start) in starts.enumerate() {
+    let mut ranks = Vec::with_capacity(starts.len());
+    for (rank, start) in starts.into_iter().enumerate() {
         // If this fails, the processes that were started are killed as they are dropped.
         let process = ChildProcess::start(rank, run.folder, &memory, start, queue.clone());
-        let process = process.map_err(|source| RunError::ProcessStart { rank, source })?;
+        let process = process.map_err(|source| LaunchError::ProcessStart { rank, source })?;
         ranks.push(SupervisedRank { process, is_closed: false, heartbeat: 0, heartbeat_seen: Instant::now() });
     }
     // No other process may attach later.
@@ -89,7 +73,7 @@ pub(crate) fn run(
     let step_timeout = run.faults.step_timeout().unwrap_or(STEP_TIMEOUT);
     let hangs = HangDetector::new(ranks.len(), run.from, step_timeout, Instant::now());
     let reports = RankReports::new(ranks.len(), record);
-    Supervisor { run, region, ranks, hangs, reports, cause: None, deadline: None }.supervise(stop, &outputs, &queue)
+    Supervisor { inputs, run, region, ranks, hangs, reports, cause: None, deadline: None }.supervise(&outputs, &queue)
 }
 
 #[derive(Debug)]
@@ -110,7 +94,8 @@ enum AbortCause {
 }
 
 struct Supervisor<'a> {
-    run: &'a SupervisedRun<'a>,
+    inputs: &'a RankInputs<'a>,
+    run: &'a RankRun<'a>,
     region: Arc<Region>,
     ranks: Vec<SupervisedRank>,
     hangs: HangDetector,
@@ -124,10 +109,9 @@ impl Supervisor<'_> {
     /// `_queue` keeps the channel open when all ranks have closed theirs.
     fn supervise(
         mut self,
-        stop: &AtomicBool,
         outputs: &Receiver<(usize, RankOutput)>,
         _queue: &SyncSender<(usize, RankOutput)>,
-    ) -> Result<Vec<RankCompletion>, RunError> {
+    ) -> Result<Vec<RankCompletion>, LaunchError> {
         let mut checked = Instant::now();
         loop {
             let output = outputs.recv_timeout(POLL_INTERVAL).ok();
@@ -141,7 +125,7 @@ impl Supervisor<'_> {
             if is_quiet || checked.elapsed() >= POLL_INTERVAL {
                 let was_suspended = checked.elapsed() >= SUSPENSION_THRESHOLD;
                 checked = Instant::now();
-                if stop.load(Ordering::Relaxed) {
+                if self.run.stop.load(Ordering::Relaxed) {
                     self.region.stop().store(true, Ordering::Relaxed);
                 }
                 if self.check_processes(was_suspended) {
@@ -231,7 +215,7 @@ impl Supervisor<'_> {
     /// The failure of `rank`. The rank's status still shows where it was.
     fn describe_failure(&self, rank: usize, cause: FailureCause) -> RankFailure {
         let status = self.region.snapshot(rank).unwrap_or_default();
-        let place = describe_place(&self.run.plan.ranks[rank].program, &status);
+        let place = describe_place(&self.inputs.plan.ranks[rank].program, &status);
         let log = self.ranks[rank].process.log.clone();
         RankFailure { rank, cause, place, step: status.step.max(self.run.from), log, last_line: None }
     }
@@ -246,7 +230,7 @@ impl Supervisor<'_> {
     }
 
     /// The end of the run, when all processes have exited.
-    fn conclude(mut self) -> Result<Vec<RankCompletion>, RunError> {
+    fn conclude(mut self) -> Result<Vec<RankCompletion>, LaunchError> {
         let mut failure = match (self.cause.take(), self.reports.first_unfinished()) {
             (Some(AbortCause::Record(error)), _) => return Err(error.into()),
             (Some(AbortCause::Rank(failure)), _) => failure,
@@ -262,6 +246,6 @@ impl Supervisor<'_> {
         if !matches!(failure.cause, FailureCause::Reported(_)) {
             failure.last_line = last_line(&failure.log, self.ranks[failure.rank].process.log_from);
         }
-        Err(RunError::Process(failure))
+        Err(LaunchError::Process(failure))
     }
 }

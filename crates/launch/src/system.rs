@@ -20,7 +20,7 @@ pub(super) fn monotonic_milliseconds() -> u64 {
 }
 
 /// A command that runs this very program, even if its file was replaced since it was started.
-pub(crate) fn own_command() -> io::Result<Command> {
+pub fn own_command() -> io::Result<Command> {
     let name = std::env::current_exe()?;
     let mut command =
         Command::new(if cfg!(target_os = "linux") { PathBuf::from("/proc/self/exe") } else { name.clone() });
@@ -28,8 +28,22 @@ pub(crate) fn own_command() -> io::Result<Command> {
     Ok(command)
 }
 
+/// Sends SIGTERM to the child `pid` of this process, which must not be reaped yet.
+pub fn terminate_child(pid: u32) {
+    #[expect(unsafe_code, reason = "FFI")]
+    // SAFETY: takes two numbers; the process is a child that was not reaped yet, so the number is still its own.
+    unsafe {
+        libc::kill(pid as libc::pid_t, libc::SIGTERM);
+    }
+}
+
+/// Makes the process that `command` starts get SIGTERM when the thread that starts it ends (on Linux).
+pub fn terminate_at_end_of_thread(command: &mut Command) {
+    signal_at_end_of_thread(command, libc::SIGTERM);
+}
+
 /// Makes the process that `command` starts get `signal` when the thread that starts it ends (on Linux).
-pub(crate) fn signal_at_end_of_thread(command: &mut Command, signal: i32) {
+fn signal_at_end_of_thread(command: &mut Command, signal: i32) {
     let parent = std::process::id();
     #[expect(unsafe_code, reason = "FFI")]
     // SAFETY: what runs between fork and exec makes system calls that are safe there, and allocates nothing.

@@ -40,14 +40,11 @@ const LOSS_SPREAD: Duration = Duration::from_secs(3);
 /// The time that ranks wait for the work of rank 0 after the last step, such as a test of the best checkpoint.
 const LEADER_TIMEOUT: Duration = Duration::from_hours(24 * 7);
 
-/// The abort code for a number that is not finite. No process exits with it.
-pub(crate) const NOT_FINITE: u8 = 64;
-
 /// This process among the ranks that a launcher started.
 #[derive(Debug)]
 pub struct World {
     assigned: AssignedRank,
-    pub(crate) mesh: Arc<TcpMesh>,
+    pub(super) mesh: Arc<TcpMesh>,
 }
 
 impl World {
@@ -55,7 +52,7 @@ impl World {
     ///
     /// # Errors
     /// Those of `TcpMesh::join`.
-    pub(crate) fn join(
+    pub fn join(
         assigned: AssignedRank,
         token: RankToken,
         faults: &Faults,
@@ -272,7 +269,7 @@ fn compare_products(plan: &Plan, comm: &dyn Communicator) -> Result<(), JoinErro
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::launch::launcher_environment::assigned_rank;
+    use crate::launcher_environment::assigned_rank;
 
     fn world_of_one() -> World {
         let variables = [("RANK", "0"), ("WORLD_SIZE", "1")].map(|(a, b)| (a.to_owned(), b.to_owned()));

@@ -1,0 +1,86 @@
+//! The errors of ranks that this process sees through.
+
+use std::io;
+
+use runner_comm::{CommError, JoinError};
+use runner_exec::ExecError;
+use runner_record::RecordError;
+use runner_spec::event::ObserveError;
+
+use super::failure::{FailureCause, RankError, RankFailure};
+
+/// The abort code for a number that is not finite. No process exits with it.
+const NOT_FINITE: u8 = 64;
+
+/// The reason why ranks that had begun did not reach their end.
+#[derive(Debug, thiserror::Error)]
+pub enum LaunchError {
+    /// The only rank failed.
+    #[error("{0}")]
+    Single(#[from] ExecError),
+    /// One of several ranks failed, in this process.
+    #[error(transparent)]
+    Rank(#[from] RankError),
+    /// A rank that is another process of this machine failed.
+    #[error(transparent)]
+    Process(Box<RankFailure>),
+    /// The process of a rank could not be started.
+    #[error("rank {rank} cannot be started: {source}")]
+    ProcessStart { rank: usize, source: io::Error },
+    /// This rank, which a launcher started, could not begin to train.
+    #[error("{0}")]
+    Start(String),
+    /// Another rank that a launcher started failed. `text` is its own, or that of the rank that noticed its loss.
+    #[error("{text}")]
+    OtherRank { code: u8, text: String },
+    #[error(transparent)]
+    Join(#[from] JoinError),
+    #[error(transparent)]
+    Comm(#[from] CommError),
+    /// The record could not be written.
+    #[error(transparent)]
+    Record(#[from] ObserveError),
+    /// A checkpoint could not be read.
+    #[error("{0}")]
+    Checkpoint(#[from] RecordError),
+}
+
+impl LaunchError {
+    /// True if a number was not finite, so the same file would fail in the same way.
+    pub fn is_not_finite(&self) -> bool {
+        match self {
+            Self::Single(error) | Self::Rank(RankError { source: error, .. }) => {
+                matches!(error, ExecError::NotFinite { .. })
+            }
+            Self::Process(failure) => failure.is_not_finite(),
+            Self::OtherRank { code, .. } => *code == NOT_FINITE,
+            _ => false,
+        }
+    }
+
+    /// The failure of a rank's process that did not report an error itself, so that a restart may succeed.
+    pub fn lost_rank(&self) -> Option<&RankFailure> {
+        match self {
+            Self::Process(failure) if !matches!(failure.cause, FailureCause::Reported(_)) => Some(failure),
+            _ => None,
+        }
+    }
+
+    /// True if another rank that a launcher started caused this error.
+    pub(super) fn is_aborted(&self) -> bool {
+        match self {
+            Self::Comm(error) => matches!(error, CommError::Aborted { .. } | CommError::Left { .. }),
+            Self::Rank(error) => error.source.is_aborted(),
+            _ => false,
+        }
+    }
+
+    /// The exit code for the other ranks that a launcher started.
+    pub(super) fn code(&self) -> u8 {
+        match self {
+            Self::OtherRank { code, .. } => *code,
+            _ if self.is_not_finite() => NOT_FINITE,
+            _ => 1,
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! The ranks of a plan: they run as threads of this process, as processes that it starts, or as processes of a launcher.
+
+mod child_process;
+pub mod cuda_environment;
+mod device_communicator;
+mod error;
+mod failure;
+pub mod faults;
+mod hang_detector;
+mod launched_training;
+pub mod launcher_environment;
+mod parent;
+mod protocol;
+mod rank_observer;
+mod rank_process;
+mod rank_reports;
+mod rank_token;
+mod rank_training;
+mod ranks;
+mod supervisor;
+pub mod system;
+pub mod threads;
+mod world;
+
+pub use error::LaunchError;
+pub use failure::{FailureCause, RankError, RankFailure, read_log_end};
+pub use faults::Faults;
+pub use launched_training::LaunchedTraining;
+pub use protocol::{FailureKind, RankStart, ReportedFailure, TrainingStart};
+pub use rank_process::{PreparedRank, RankProcess, RankProcessError};
+pub use rank_reports::RecordRun;
+pub use rank_token::{RankTokenError, rank_token};
+pub use ranks::{LoadState, RankInputs, RankRun, Ranks, TrainingEnd};
+pub use world::World;

@@ -1,0 +1,121 @@
+//! One way to see the ranks of a run through, however they are started.
+
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+
+use rayon::ThreadPool;
+use runner_checkpoint::state_bytes;
+use runner_compute::state::TrainState;
+use runner_exec::{Resources, TrainedRank};
+use runner_machine::numa::RankThreads;
+use runner_record::checkpoint::{StateHash, hash_state};
+use runner_spec::experiment::Experiment;
+use runner_spec::plan::Plan;
+use runner_spec::program::Program;
+
+use super::error::LaunchError;
+use super::faults::Faults;
+use super::launched_training::LaunchedTraining;
+use super::protocol::{RankCompletion, TrainingStart};
+use super::rank_reports::RecordRun;
+use super::supervisor;
+use super::threads::{self, ThreadRank};
+
+/// Reads the training state that the rank of a program begins with: that of a checkpoint, or that of step 0.
+pub type LoadState<'a> = Box<dyn Fn(&Program, Option<&Path>) -> Result<TrainState, LaunchError> + Sync + 'a>;
+
+/// What the ranks of a plan train with.
+pub struct RankInputs<'a> {
+    pub plan: &'a Plan,
+    pub experiment: &'a Experiment,
+    pub resources: Resources<'a>,
+    /// The threads of each rank, where this process starts the ranks.
+    pub threads: Vec<RankThreads>,
+    /// The threads of this process.
+    pub pool: &'a ThreadPool,
+    pub load_state: LoadState<'a>,
+}
+
+/// The ranks of a run.
+pub enum Ranks<'a> {
+    /// Threads of this process.
+    Threads(RankInputs<'a>),
+    /// Processes that this process starts.
+    Processes(RankInputs<'a>),
+    /// Processes that a launcher started; this one is rank 0.
+    Launched(&'a LaunchedTraining<'a>),
+}
+
+/// The training of ranks from one start to their end.
+#[derive(Debug, Clone, Copy)]
+pub struct RankRun<'a> {
+    /// The run directory, which this process holds.
+    pub folder: &'a Path,
+    pub training: &'a TrainingStart,
+    /// The step at which training begins, from 0.
+    pub from: u64,
+    /// Set to stop the ranks at the end of their step.
+    pub stop: &'a AtomicBool,
+    /// Empty, except in tests.
+    pub faults: &'a Faults,
+}
+
+/// The end of training that did not fail.
+pub struct TrainingEnd {
+    pub interrupted: bool,
+    pub hash: Option<StateHash>,
+    /// Peak memory by rank, where ranks are processes.
+    pub peak_rss_bytes: Vec<Option<u64>>,
+}
+
+impl Ranks<'_> {
+    /// Trains until the end, the first failure, or a stop.
+    ///
+    /// # Errors
+    /// The failure of the rank that failed first, or that of the record.
+    pub fn train(&self, run: &RankRun<'_>, record: &mut dyn RecordRun) -> Result<TrainingEnd, LaunchError> {
+        let ended = match self {
+            Self::Threads(inputs) => return train_threads(inputs, run, record),
+            Self::Processes(inputs) => supervisor::run(inputs, run, record),
+            Self::Launched(launched) => launched.lead(run, record),
+        };
+        // Parts that no rank committed are removed. After a failure, ranks of other machines may still write; then the next session
+        // removes them.
+        if ended.is_ok() || !matches!(self, Self::Launched(_)) {
+            record.abandon_parts();
+        }
+        let ranks = ended?;
+        Ok(TrainingEnd {
+            interrupted: ranks.iter().any(|rank: &RankCompletion| rank.interrupted),
+            hash: record.newest_checkpoint().map(|(_, hash)| hash),
+            peak_rss_bytes: ranks.iter().map(|rank| rank.peak_rss_bytes).collect(),
+        })
+    }
+}
+
+fn train_threads(
+    inputs: &RankInputs<'_>,
+    run: &RankRun<'_>,
+    record: &mut dyn RecordRun,
+) -> Result<TrainingEnd, LaunchError> {
+    let RankInputs { plan, resources, load_state, .. } = inputs;
+    let mut ranks = Vec::with_capacity(plan.ranks.len());
+    for (planned, threads) in plan.ranks.iter().zip(&inputs.threads) {
+        // On the rank's own threads, because memory is on the node of the thread that writes it first.
+        let pool = threads.pool().map_err(|error| LaunchError::Start(error.to_string()))?;
+        let state = pool.install(|| load_state(&planned.program, run.training.checkpoint.as_deref()))?;
+        ranks.push(ThreadRank { program: &planned.program, threads: threads.clone(), state });
+    }
+    let is_only_rank = ranks.len() == 1;
+    let controls = run.training.controls(run.stop);
+    let outcomes = threads::run(ranks, plan.channel_slots, resources, controls, run.faults, record);
+    let outcomes = outcomes
+        .map_err(|error| if is_only_rank { LaunchError::Single(error.source) } else { LaunchError::Rank(error) })?;
+    // Rank 0 has the whole state.
+    let Some(TrainedRank { state, interrupted, .. }) = outcomes.first() else {
+        return Ok(TrainingEnd { interrupted: false, hash: None, peak_rss_bytes: Vec::new() });
+    };
+    let saved = record.newest_checkpoint().filter(|(step, _)| *step == state.step);
+    let hash = saved.map_or_else(|| hash_state(&state_bytes(state)), |(_, hash)| Ok(hash))?;
+    Ok(TrainingEnd { interrupted: *interrupted, hash: Some(hash), peak_rss_bytes: Vec::new() })
+}
