@@ -8,7 +8,7 @@ use super::exit::{Exit, refuse};
 use super::output::{print_content, print_to_stderr, write_file};
 use super::text_source::printable_path;
 use runner_files::parent_folder;
-use runner_template::source::read;
+use runner_yaml::source::read;
 
 /// Make an experiment file of another trainer's configuration.
 #[derive(Debug, Clone, Args)]

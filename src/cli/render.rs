@@ -10,7 +10,7 @@ use super::exit::{Exit, refuse};
 use super::output::print_content;
 use runner_config::LoadOptions;
 use runner_template::Rendered;
-use runner_template::source::read;
+use runner_yaml::source::read;
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct RenderArgs {

@@ -6,8 +6,8 @@ use std::fs;
 use std::path::Path;
 
 use runner_config::LoadOptions;
-use runner_template::source::Source;
-use runner_template::tree;
+use runner_yaml::source::Source;
+use runner_yaml::tree;
 use serde_json::{Map, Value};
 
 use crate::sandbox::repository_path;

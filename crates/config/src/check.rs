@@ -10,9 +10,9 @@ use super::mistakes::Mistakes;
 use super::presets;
 use super::shape::{Bounds, KeyShape, Keys, Shape, parse_slot, root, texts, variants};
 use runner_spec::diagnostic::{Diagnostic, list, nearest, short};
-use runner_template::scalar;
-use runner_template::source::{Place, Source};
-use runner_template::tree::{Entry, MAX_DEPTH, Node, Yaml};
+use runner_yaml::scalar;
+use runner_yaml::source::{Place, Source};
+use runner_yaml::tree::{Entry, MAX_DEPTH, Node, Yaml};
 
 /// Checks a whole layer. Returns its legal part, as JSON with the file's keys.
 pub(crate) fn check(tree: &Node, source: &Source, mistakes: &mut Mistakes) -> Value {
@@ -477,7 +477,7 @@ pub fn sections_by_key(root: KeyShape) -> HashMap<&'static str, Vec<String>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use runner_template::tree::parse;
+    use runner_yaml::tree::parse;
 
     #[test]
     fn a_list_that_is_too_long_hears_the_most_items() {

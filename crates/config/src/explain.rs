@@ -3,9 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use serde_yaml::Value;
-use serde_yaml::value::Serializer;
-use serde_yaml::with::singleton_map_recursive;
+use runner_yaml::document::{self, Value};
 
 use super::check::join;
 use super::layers::Layers;
@@ -27,7 +25,7 @@ pub struct Origin {
 #[must_use]
 #[expect(clippy::expect_used, reason = "a YAML value whose keys are text has a text")]
 pub fn to_yaml(experiment: &Experiment) -> String {
-    serde_yaml::to_string(&document(experiment)).expect("an experiment's document is plain YAML")
+    document::to_string(&document(experiment)).expect("an experiment's document is plain YAML")
 }
 
 /// The experiment as a document with the keys of the file, each with its value.
@@ -37,7 +35,7 @@ pub fn to_yaml(experiment: &Experiment) -> String {
 )]
 fn document(experiment: &Experiment) -> Value {
     // A choice is a mapping with one key, not a tag.
-    let mut value = singleton_map_recursive::serialize(experiment, Serializer).expect("an experiment serializes");
+    let mut value = document::to_value(experiment).expect("an experiment serializes");
     if let Some(model) = value.get_mut("model").and_then(Value::as_mapping_mut) {
         for key in experiment.model.family.hidden_keys() {
             model.remove(key);
@@ -74,7 +72,7 @@ fn unserialized_defaults(family: Family) -> Vec<(&'static str, &'static str, Val
     ];
     for OptionKey { key, default, .. } in option_keys() {
         if family.lacked(key).is_none() {
-            out.push(("model", key, serde_yaml::to_value(default).expect("JSON is YAML")));
+            out.push(("model", key, document::to_value(&default).expect("JSON is YAML")));
         }
     }
     out
@@ -146,7 +144,7 @@ mod tests {
                 let default = setting_text(&json_value(&default));
                 assert_eq!((&origin.value, origin.source.as_str()), (&default, "default"), "{path}");
                 assert_eq!(load(vec![format!("{path}={default}")]).experiment, plain.experiment, "{path}");
-                let recorded: Value = serde_yaml::from_str(&to_yaml(&plain.experiment)).unwrap();
+                let recorded: Value = document::from_str(&to_yaml(&plain.experiment)).unwrap();
                 let recorded = path.split('.').try_fold(&recorded, |value, key| value.get(key));
                 assert_eq!(recorded.map(|value| setting_text(&json_value(value))).as_ref(), Some(&default), "{path}");
                 explained += 1;

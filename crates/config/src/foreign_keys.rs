@@ -29,7 +29,7 @@ pub(crate) struct Counterpart {
 }
 
 static FOREIGN_NAMES: LazyLock<ForeignNames> =
-    LazyLock::new(|| serde_yaml::from_str(include_str!("foreign_keys.yaml")).expect("foreign_keys.yaml is a table"));
+    LazyLock::new(|| runner_yaml::document::from_str(include_str!("foreign_keys.yaml")).expect("foreign_keys.yaml is a table"));
 
 impl Counterpart {
     fn has_name(&self, name: &str) -> bool {

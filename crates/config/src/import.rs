@@ -20,9 +20,9 @@ use self::draft::ExperimentDraft;
 use self::paths::ImportFolders;
 use self::settings::Settings;
 use crate::{LoadOptions, from_str};
-use runner_files::foreign_yaml;
+use runner_yaml::document;
 use runner_spec::diagnostic::ConfigError;
-use runner_template::source::Source;
+use runner_yaml::source::Source;
 
 /// The trainer whose configuration a file is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -121,7 +121,7 @@ pub fn import_config(text: &str, path: &Path, output: &Path) -> Result<ImportedC
             (Trainer::HuggingFace, Settings::default())
         }
         Some("yaml" | "yml") => {
-            let value: Value = foreign_yaml::from_str(text).map_err(|error| wrong(error.to_string()))?;
+            let value: Value = document::from_str(text).map_err(|error| wrong(error.to_string()))?;
             let trainer = trainer_of_yaml(&value).ok_or_else(|| {
                 wrong(if is_experiment(&value) {
                     format!("this is an experiment file already; `runner validate {}` checks it", path.display())
@@ -169,7 +169,7 @@ pub(crate) fn foreign_trainer(text: &str, path: &Path) -> Option<&'static str> {
             value.get("model_type").map(|_| Trainer::HuggingFace)
         }
         _ => {
-            let value: Value = foreign_yaml::from_str(text).ok()?;
+            let value: Value = document::from_str(text).ok()?;
             trainer_of_yaml(&value).filter(|_| !is_experiment(&value))
         }
     };

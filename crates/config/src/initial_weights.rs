@@ -49,7 +49,7 @@ impl RecordedWeights {
         name: Option<String>,
     ) -> Option<Self> {
         let Some(WeightInit::From(source)) = &experiment.model.init else { return None };
-        let document: Value = serde_yaml::from_str(&to_yaml(experiment)).ok()?;
+        let document: Value = runner_yaml::document::from_str(&to_yaml(experiment)).ok()?;
         let (mut model, tokenizer) = (document.get("model")?.clone(), document.pointer("/data/tokenizer")?.clone());
         model.as_object_mut()?.retain(|key, value| key != "init" && !value.is_null());
         let layer = json!({"model": model, "data": {"tokenizer": tokenizer}});

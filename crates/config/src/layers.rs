@@ -12,8 +12,8 @@ use super::check::{join, one_line};
 use super::mistakes::Mistakes;
 use super::shape::{KeyShape, Shape, root, variants};
 use runner_spec::diagnostic::{Diagnostic, list};
-use runner_template::source::{Place, Source, SourceKind};
-use runner_template::tree::{Node, Yaml};
+use runner_yaml::source::{Place, Source, SourceKind};
+use runner_yaml::tree::{Node, Yaml};
 
 /// One layer, checked.
 pub(crate) struct Layer {

@@ -20,8 +20,8 @@ use super::resolver::Resolver;
 use runner_spec::diagnostic::{ConfigError, list, nearest, short};
 use runner_spec::experiment::{Data, Experiment};
 use runner_template::Rendered;
-use runner_template::source::{MAX_BYTES, Source, is_stream, read, too_large};
-use runner_template::tree;
+use runner_yaml::source::{MAX_BYTES, Source, is_stream, read, too_large};
+use runner_yaml::tree;
 
 /// An experiment, and the origins of its values.
 #[derive(Debug, Clone)]

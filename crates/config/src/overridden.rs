@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use super::check::join;
 use super::layers::{Layer, LayerOrigin, prune};
 use super::shape::root;
-use runner_template::source::SourceKind;
+use runner_yaml::source::SourceKind;
 
 /// A setting that a later one replaces.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -11,8 +11,8 @@ use super::shape::{Shape, root};
 use runner_spec::diagnostic::{list, nearest, short};
 use runner_spec::experiment::{HubModel, ModelFolder};
 use runner_template::Inputs;
-use runner_template::source::{Place, Source, SourceKind};
-use runner_template::tree::{MAX_DEPTH, Node, parse};
+use runner_yaml::source::{Place, Source, SourceKind};
+use runner_yaml::tree::{MAX_DEPTH, Node, parse};
 
 const PREFIX: &str = "RUNNER_";
 

@@ -4,12 +4,13 @@
 use std::sync::LazyLock;
 
 use serde_json::{Value, json};
-use serde_yaml::Mapping;
+use runner_yaml::document::{self, Mapping};
 
 use runner_spec::experiment::Family;
+use serde::Deserialize;
 
 static PRESETS: LazyLock<Mapping> =
-    LazyLock::new(|| serde_yaml::from_str(include_str!("presets.yaml")).expect("presets.yaml is a mapping"));
+    LazyLock::new(|| document::from_str(include_str!("presets.yaml")).expect("presets.yaml is a mapping"));
 
 /// All names, the published models first.
 pub(crate) fn names() -> Vec<&'static str> {
@@ -18,8 +19,8 @@ pub(crate) fn names() -> Vec<&'static str> {
 
 /// The family of a preset.
 pub(crate) fn family(name: &str) -> Option<Family> {
-    let model = PRESETS.get(name)?;
-    Some(serde_yaml::from_value(model["family"].clone()).expect("a preset has a family"))
+    let family = &PRESETS.get(name)?["family"];
+    Some(Family::deserialize(family).expect("a preset has a family"))
 }
 
 /// The preset as sections of an experiment file.

@@ -9,7 +9,7 @@ use super::layers::Layers;
 use super::load::read_layers;
 use super::overrides::LoadOptions;
 use runner_spec::experiment::{HubModel, WeightsSource};
-use runner_template::source::Source;
+use runner_yaml::source::Source;
 
 /// Inputs of the hub as the text of an experiment names them, before their branches and tags become commits.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -3,7 +3,6 @@
 
 #![forbid(unsafe_code)]
 
-pub mod foreign_yaml;
 mod freed_bytes;
 mod output_file;
 mod own;

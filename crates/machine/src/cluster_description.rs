@@ -6,7 +6,7 @@ use std::fmt;
 use serde::de::{self, MapAccess, Visitor, value::MapAccessDeserializer};
 use serde::{Deserialize, Deserializer};
 
-use runner_files::foreign_yaml;
+use runner_yaml::document;
 use runner_spec::cluster::{ClusterFacts, ComputeCapability, Device, DeviceFacts, PeakFlops};
 use runner_spec::rates::{AcceleratorRates, DeviceRates, Link, Links, Rates};
 
@@ -147,7 +147,7 @@ pub fn named_cluster(text: &str) -> Result<ClusterFacts, ClusterError> {
 /// # Errors
 /// If it is not of that form: with its line and column.
 pub fn cluster_from_yaml(text: &str) -> Result<ClusterFacts, ClusterError> {
-    let file: ClusterFile = foreign_yaml::from_str(text).map_err(|e| ClusterError::File(e.to_string()))?;
+    let file: ClusterFile = document::from_str(text).map_err(|e| ClusterError::File(e.to_string()))?;
     let links = file.links.map(|links| Links { within: links.within, between: links.between }).or(file.device.links);
     if links.is_none() {
         let why = "links: missing, and they are not known of a device that is given by its numbers";

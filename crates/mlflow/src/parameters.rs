@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use runner_files::foreign_yaml;
+use runner_yaml::document;
 use runner_record::RecordError;
 use runner_record::run_dir::RESOLVED;
 use serde_json::Value;
@@ -18,7 +18,7 @@ const MAX_NAME_CHARS: usize = 250;
 /// If it is no YAML.
 pub(crate) fn parameters_of(yaml: &str) -> Result<Vec<(String, String)>, RecordError> {
     let value: Value =
-        foreign_yaml::from_str(yaml).map_err(|error| RecordError::damaged(Path::new(RESOLVED), error.to_string()))?;
+        document::from_str(yaml).map_err(|error| RecordError::damaged(Path::new(RESOLVED), error.to_string()))?;
     let mut parameters = Vec::new();
     add("", &value, &mut parameters);
     Ok(parameters)

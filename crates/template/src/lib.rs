@@ -1,4 +1,4 @@
-//! Text from a user: YAML whose values know their places, and minijinja templates of experiments and of records, within limits.
+//! minijinja templates of experiments and of records, within limits.
 
 #![forbid(unsafe_code)]
 
@@ -10,12 +10,8 @@ mod loader;
 mod record;
 mod render;
 mod rewrite;
-pub mod scalar;
-pub mod source;
-mod syntax_error;
 mod tags;
 mod template_error;
-pub mod tree;
 mod units;
 mod value;
 mod vars;

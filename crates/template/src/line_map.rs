@@ -4,8 +4,8 @@
 //! literal text. Their places in the second text are the places of values and lines in the first.
 
 use super::loader::FileRange;
-use crate::source::lines;
 use runner_spec::diagnostic::TemplatePlace;
+use runner_yaml::source::{TemplateLines, lines};
 
 const FIRST: u32 = 0x000F_0000;
 /// Two planes, without the last two characters of each, which are no characters.
@@ -48,8 +48,21 @@ impl LineMap {
         (plain == text).then_some(Self { text: plain, starts, marks })
     }
 
-    /// The place of a template that a place in the rendered text comes from.
-    pub fn locate(&self, line: usize, column: usize, length: usize) -> Option<TemplatePlace> {
+    /// The place of a template that a line of the rendered text begins with.
+    pub fn locate_line(&self, line: usize) -> Option<TemplatePlace> {
+        let start = *self.starts.get(line.checked_sub(1)?)?;
+        let end = self.starts.get(line).copied().unwrap_or(self.text.len() + 1);
+        let first = self.marks.partition_point(|(place, _)| *place < start);
+        let mark = match self.marks.get(first) {
+            Some((place, mark)) if *place < end => mark,
+            _ => &self.marks.get(first.checked_sub(1)?)?.1,
+        };
+        Some(mark.template_place())
+    }
+}
+
+impl TemplateLines for LineMap {
+    fn locate(&self, line: usize, column: usize, length: usize) -> Option<TemplatePlace> {
         let start = *self.starts.get(line.checked_sub(1)?)?;
         let rest = self.text.get(start..)?;
         let at = start + rest.char_indices().nth(column.saturating_sub(1)).map_or(rest.len(), |(i, _)| i);
@@ -65,18 +78,6 @@ impl LineMap {
             found.range = start..end;
         }
         Some(found.template_place())
-    }
-
-    /// The place of a template that a line of the rendered text begins with.
-    pub fn locate_line(&self, line: usize) -> Option<TemplatePlace> {
-        let start = *self.starts.get(line.checked_sub(1)?)?;
-        let end = self.starts.get(line).copied().unwrap_or(self.text.len() + 1);
-        let first = self.marks.partition_point(|(place, _)| *place < start);
-        let mark = match self.marks.get(first) {
-            Some((place, mark)) if *place < end => mark,
-            _ => &self.marks.get(first.checked_sub(1)?)?.1,
-        };
-        Some(mark.template_place())
     }
 }
 

@@ -14,7 +14,7 @@ use super::limits::invalid_operation;
 use super::rewrite::rewrite;
 use super::tags::{ONE, Tags, find_tags, listed_env};
 use super::template_error;
-use crate::source::{Place, Source, nth_line, place_of_range, read_limited};
+use runner_yaml::source::{Place, Source, nth_line, place_of_range, read_limited};
 use runner_files::open_regular;
 use runner_spec::diagnostic::{Diagnostic, TemplatePlace, short};
 

@@ -18,10 +18,10 @@ use super::rewrite::rewrite;
 use super::tags::GUARD;
 use super::template_error::FailedRendering;
 use super::value::printed;
-use crate::source::{Place, Source};
 use runner_machine::threads::explain_start_error;
 use runner_spec::diagnostic::{ConfigError, Diagnostic, list, nearest, short};
 use runner_spec::panics::{catch_panic, panic_message};
+use runner_yaml::source::{Place, Source, TemplateLines};
 
 /// Bytes of stack for deep expressions and nested macros.
 const STACK_BYTES: usize = 64 << 20;
@@ -98,7 +98,7 @@ impl Rendered {
     pub fn source(&self, path: &Path) -> Source {
         let mut source = Source::file(path, self.text.clone());
         source.label = format!("{} (rendered)", path.display());
-        source.line_map.clone_from(&self.line_map);
+        source.line_map = self.line_map.clone().map(|lines| lines as Arc<dyn TemplateLines>);
         source
     }
 }

@@ -9,7 +9,7 @@ use super::limits::MAX_FUEL;
 use super::loader::{FileRange, TemplateFile, TemplateFiles, lock};
 use super::rewrite::{Rewritten, rewrite};
 use super::{builtins, functions};
-use crate::source::{Place, Source, place_of_range};
+use runner_yaml::source::{Place, Source, place_of_range};
 use runner_spec::diagnostic::{Diagnostic, list, nearest, short};
 
 /// A mistake of syntax in `source`.

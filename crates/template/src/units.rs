@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::scalar::number;
+use runner_yaml::scalar::number;
 
 /// Letters, and the powers of ten that they stand for; the largest first.
 const COUNTS: [(char, u32); 5] = [('T', 12), ('B', 9), ('M', 6), ('k', 3), ('K', 3)];

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use minijinja::value::ValueKind;
 use minijinja::{Error, ErrorKind, Value};
 
-use crate::scalar;
+use runner_yaml::scalar;
 
 /// The text that `{{ value }}` prints: text as it is, anything else as YAML on one line.
 ///

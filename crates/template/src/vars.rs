@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value};
 
 use crate::Inputs;
-use crate::source::{Place, Source, read};
-use crate::tree::{Node, Yaml, parse};
+use runner_yaml::source::{Place, Source, read};
+use runner_yaml::tree::{Node, Yaml, parse};
 use runner_spec::diagnostic::{ConfigError, Diagnostic, short};
 
 /// Reads the variables of a template: `files`, mappings each of which wins over the one before, and over them `vars`, each

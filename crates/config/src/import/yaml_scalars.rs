@@ -2,7 +2,7 @@
 
 use serde_json::{Number, Value, json};
 
-use runner_template::scalar;
+use runner_yaml::scalar;
 
 /// `value` as PyYAML and the checks of types behind it read it: `yes` and `off` are truth values, and `500_000`, `1e-4` and `"512"` are
 /// numbers. So are the items of a list if all of them are numbers.

@@ -150,7 +150,7 @@ fn every_key_of_the_schema_is_recorded_and_explained() {
     add_schema_paths(schema_ref(), "", &mut all);
     for loaded in loaded_files() {
         let yaml = to_yaml(&loaded.experiment);
-        let document: Value = serde_yaml::from_str(&yaml).unwrap();
+        let document: Value = runner_yaml::document::from_str(&yaml).unwrap();
         let mut missing = Vec::new();
         visit(schema_ref(), &document, "", &mut recorded, &mut missing);
         missing.retain(|path| {

@@ -5,10 +5,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use glob::{MatchOptions, Pattern};
-use serde_yaml::Value;
+use runner_yaml::document::Value;
 
 use super::repository::suggestion;
-use runner_files::{BYTE_ORDER_MARK, foreign_yaml};
+use runner_files::BYTE_ORDER_MARK;
+use runner_yaml::document;
 
 /// Bytes of the YAML at the top of a card.
 const MAX_HEAD_BYTES: usize = 1 << 20;
@@ -87,7 +88,7 @@ pub(super) fn configs(text: &str) -> Vec<Config> {
     let Some(end) = rest.match_indices("\n---").map(|(at, _)| at).next().filter(|&end| end <= MAX_HEAD_BYTES) else {
         return Vec::new();
     };
-    let Ok(head) = foreign_yaml::from_str::<Value>(&rest[..end]) else { return Vec::new() };
+    let Ok(head) = document::from_str::<Value>(&rest[..end]) else { return Vec::new() };
     let text = |value: &Value| value.as_str().map(str::to_owned);
     let many = |value: &Value| match value {
         Value::Sequence(items) => items.iter().filter_map(text).collect(),

@@ -55,7 +55,7 @@ impl Story {
 impl Grammar {
     #[expect(clippy::expect_used, reason = "the file is part of the program, and tests read it")]
     pub(super) fn read() -> Self {
-        serde_yaml::from_str(include_str!("stories.yaml")).expect("stories.yaml is a grammar")
+        runner_yaml::document::from_str(include_str!("stories.yaml")).expect("stories.yaml is a grammar")
     }
 
     /// Generates a story of `plot`, one of this grammar's.

@@ -5,7 +5,7 @@ use runner_lab::sweep::{Dimension, ExpandedPoint, PointValues, SweepSpec, point_
 use runner_spec::diagnostic::{ConfigError, Diagnostic};
 use runner_spec::experiment::Experiment;
 use runner_spec::format::json_bytes;
-use runner_template::source::{Place, Source};
+use runner_yaml::source::{Place, Source};
 
 use super::point_problems::PointProblems;
 

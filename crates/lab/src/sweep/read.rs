@@ -20,8 +20,8 @@ use runner_config::check::check_against;
 use runner_config::resolve::{name_of_file, name_problem};
 use runner_config::shape::parse_slot;
 use runner_spec::diagnostic::{ConfigError, Diagnostic, MAX_DIAGNOSTICS, short};
-use runner_template::source::{Place, Source, read};
-use runner_template::tree::{self, Entry, Node, Yaml};
+use runner_yaml::source::{Place, Source, read};
+use runner_yaml::tree::{self, Entry, Node, Yaml};
 use runner_template::yaml_text;
 
 const SHORTEST: &str =

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use super::random::{Distribution, RandomDraws};
 use runner_spec::diagnostic::{ConfigError, Diagnostic};
-use runner_template::source::{Place, Source};
+use runner_yaml::source::{Place, Source};
 #[cfg(doc)]
 use runner_template::yaml_text;
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use serde_json::Value;
 
-use runner_files::foreign_yaml;
+use runner_yaml::document;
 use runner_lab::compare::settings::{differing_keys, flatten};
 use runner_spec::format::setting_text;
 
@@ -24,7 +24,7 @@ pub(super) struct DifferingSetting {
 /// The keys in which the runs with these resolved files differ, sorted by group and name. Runs without a readable file are not
 /// compared.
 pub(super) fn setting_differences(files: &[Option<&str>]) -> Vec<DifferingSetting> {
-    let read = |file: Option<&str>| Some(flatten(&foreign_yaml::from_str(file?).ok()?));
+    let read = |file: Option<&str>| Some(flatten(&document::from_str(file?).ok()?));
     let settings: Vec<Option<BTreeMap<String, Value>>> = files.iter().copied().map(read).collect();
     let row = |key: String| DifferingSetting {
         values: settings.iter().map(|settings| settings.as_ref()?.get(&key).map(setting_text)).collect(),

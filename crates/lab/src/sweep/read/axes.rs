@@ -6,8 +6,8 @@ use super::super::random::{Distribution, RandomDraws};
 use super::super::spec::{Dimension, FileSetting, ListAxis};
 use super::{SweepReader, entries};
 use runner_spec::diagnostic::short;
-use runner_template::source::Place;
-use runner_template::tree::{Entry, Node, Yaml};
+use runner_yaml::source::Place;
+use runner_yaml::tree::{Entry, Node, Yaml};
 
 /// The largest whole number up to which a float holds every one exactly.
 const MAX_EXACT_INTEGER: f64 = (1_u64 << 53) as f64;

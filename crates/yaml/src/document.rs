@@ -1,15 +1,20 @@
-//! YAML that other people or programs wrote. Parsers of YAML look ahead, and take quadratic time for thousands of nested brackets, so the
+//! YAML documents as values of types. Texts may come from other people or programs. Parsers of YAML look ahead, and take quadratic time for thousands of nested brackets, so the
 //! depth is checked first, by a parser whose work ends at the limit.
 
 use saphyr_parser::{Event, Parser, ScanError};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_yaml::value::Serializer;
+use serde_yaml::with::singleton_map_recursive;
+
+pub use serde_yaml::{Mapping, Value};
 
 /// Lists and mappings within one another.
 const MAX_DEPTH: usize = 64;
 
 /// Why a YAML text cannot be read.
 #[derive(Debug, thiserror::Error)]
-pub enum ForeignYamlError {
+pub enum DocumentError {
     #[error("nested more than {MAX_DEPTH} deep at line {line}, column {column}")]
     TooDeep { line: usize, column: usize },
     #[error("{0}")]
@@ -22,12 +27,28 @@ pub enum ForeignYamlError {
 ///
 /// # Errors
 /// If it is not YAML, is nested too deep, or has another form than `T`.
-pub fn from_str<T: DeserializeOwned>(text: &str) -> Result<T, ForeignYamlError> {
+pub fn from_str<T: DeserializeOwned>(text: &str) -> Result<T, DocumentError> {
     check_depth(Parser::new_from_str(text))?;
     Ok(serde_yaml::from_str(text)?)
 }
 
-fn check_depth(parser: Parser<'_, impl saphyr_parser::Input>) -> Result<(), ForeignYamlError> {
+/// `value` as a document, in which a choice is a mapping with one key.
+///
+/// # Errors
+/// If it has no form in YAML.
+pub fn to_value(value: &impl Serialize) -> Result<Value, serde_yaml::Error> {
+    singleton_map_recursive::serialize(value, Serializer)
+}
+
+/// The text of `document`.
+///
+/// # Errors
+/// If it has no form in YAML.
+pub fn to_string(document: &Value) -> Result<String, serde_yaml::Error> {
+    serde_yaml::to_string(document)
+}
+
+fn check_depth(parser: Parser<'_, impl saphyr_parser::Input>) -> Result<(), DocumentError> {
     let mut depth = 0;
     for event in parser {
         let (event, span) = event?;
@@ -37,7 +58,7 @@ fn check_depth(parser: Parser<'_, impl saphyr_parser::Input>) -> Result<(), Fore
             _ => {}
         }
         if depth > MAX_DEPTH {
-            return Err(ForeignYamlError::TooDeep { line: span.start.line(), column: span.start.col() + 1 });
+            return Err(DocumentError::TooDeep { line: span.start.line(), column: span.start.col() + 1 });
         }
     }
     Ok(())
@@ -59,8 +80,8 @@ mod tests {
         assert!(from_str::<Value>(&nested(MAX_DEPTH)).is_ok());
         let error = from_str::<Value>(&format!("a:\n  {}", nested(MAX_DEPTH))).unwrap_err();
         assert_eq!(error.to_string(), "nested more than 64 deep at line 2, column 66");
-        assert!(matches!(from_str::<Value>("[1"), Err(ForeignYamlError::Syntax(_))));
-        assert!(matches!(from_str::<u64>("[1]"), Err(ForeignYamlError::Parse(_))));
+        assert!(matches!(from_str::<Value>("[1"), Err(DocumentError::Syntax(_))));
+        assert!(matches!(from_str::<u64>("[1]"), Err(DocumentError::Parse(_))));
     }
 
     /// The work ends at the limit, however long the text is.

@@ -1,12 +1,12 @@
 //! A text that settings come from: the file, one environment variable, or one `--set`.
 
+use std::fmt;
 use std::fs::File;
 use std::io::Read as _;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::LineMap;
 use runner_files::{BYTE_ORDER_MARK, special_file_kind};
 use runner_spec::diagnostic::{ConfigError, Diagnostic, TemplatePlace};
 
@@ -16,6 +16,12 @@ pub struct Place {
     pub line: usize,
     pub column: usize,
     pub length: usize,
+}
+
+/// Finds the places of templates that a rendered text comes from.
+pub trait TemplateLines: fmt::Debug + Send + Sync {
+    /// The place of a template that a place in the rendered text comes from.
+    fn locate(&self, line: usize, column: usize, length: usize) -> Option<TemplatePlace>;
 }
 
 /// The text itself, with the name it goes by.
@@ -28,7 +34,7 @@ pub struct Source {
     pub skip: usize,
     pub kind: SourceKind,
     /// For a rendered template, the templates that its lines come from.
-    pub line_map: Option<Arc<LineMap>>,
+    pub line_map: Option<Arc<dyn TemplateLines>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -127,12 +133,12 @@ pub fn lines(text: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Line `line` of `text`, from 1; empty if there is none.
-pub(crate) fn nth_line(text: &str, line: usize) -> String {
+pub fn nth_line(text: &str, line: usize) -> String {
     lines(text).nth(line.saturating_sub(1)).unwrap_or_default().to_owned()
 }
 
 /// Line, column and length of a range of `text`, as far as it lies in one line.
-pub(crate) fn place_of_range(text: &str, range: &Range<usize>) -> Place {
+pub fn place_of_range(text: &str, range: &Range<usize>) -> Place {
     let start = range.start.min(text.len());
     let (mut number, mut begin, mut content) = (1, 0, "");
     for (i, line) in lines(text).enumerate() {
@@ -191,7 +197,7 @@ pub fn is_stream(path: &Path) -> bool {
 }
 
 /// The bytes of `file`, at most one more than `limit`: a pipe or a file that grows has no length to trust.
-pub(crate) fn read_limited(file: File, limit: u64) -> std::io::Result<Vec<u8>> {
+pub fn read_limited(file: File, limit: u64) -> std::io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     file.take(limit + 1).read_to_end(&mut bytes)?;
     Ok(bytes)
