@@ -12,7 +12,6 @@
 use std::io::Write;
 use std::time::Instant;
 
-use anyhow::Context;
 use candle_core::{DType, Device, Tensor};
 use clap::{Parser, ValueEnum};
 use runner_compute::kernels::matmul;
@@ -96,14 +95,14 @@ fn multiply(layers: &[Linear]) -> candle_core::Result<()> {
     Ok(())
 }
 
-fn main() -> anyhow::Result<()> {
+fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     #[expect(unsafe_code, reason = "FFI")]
     // SAFETY: setting an option is not thread-safe, and no other thread exists yet.
     unsafe {
         libmimalloc_sys::mi_option_set(PURGE_DELAY, -1);
     }
     let arguments = Arguments::parse();
-    let pool = rayon::ThreadPoolBuilder::new().num_threads(arguments.threads).build().context("threads")?;
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(arguments.threads).build()?;
     pool.install(|| {
         let layers = linear_layers(&arguments)?;
         let mut out = std::io::stdout();

@@ -13,7 +13,7 @@ use runner_record::manifest::SweepPoint;
 
 use super::common::ExperimentArgs;
 use super::completions::runs_completer;
-use super::exit::{Exit, is_busy, render};
+use super::exit::{ErrorKind, Exit, Result, render};
 use super::interrupt::{Interrupt, install_for};
 use super::launcher_args::LauncherArgs;
 use super::output::print_to_stderr;
@@ -52,7 +52,7 @@ pub(crate) struct ApplyArgs {
 
 /// # Errors
 /// A wrong request, a machine that refuses, or a run that failed (which its record then says too).
-pub(crate) fn run(args: &ApplyArgs) -> anyhow::Result<Exit> {
+pub(crate) fn run(args: &ApplyArgs) -> Result<Exit> {
     // A point ends when its sweep does, and no launcher starts it as a rank.
     let is_point = args.sweep_point.is_some();
     let launched = if is_point { None } else { args.launcher.launched_rank()? };
@@ -78,7 +78,7 @@ pub(crate) fn run(args: &ApplyArgs) -> anyhow::Result<Exit> {
     };
     let work = |host: &Host, stop: &StopSwitch, observer: &mut dyn RunObserver| apply(&request, host, stop, observer);
     match args.training.train(&interrupt, NEW_HINT, launched.is_some(), work) {
-        Err(error) if is_point && is_busy(&error) => {
+        Err(error) if is_point && error.kind() == ErrorKind::Busy => {
             print_to_stderr(&render(&error, console::colors_enabled_stderr()));
             Ok(Exit::Busy)
         }

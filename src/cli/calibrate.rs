@@ -2,13 +2,12 @@
 
 use std::time::Instant;
 
-use anyhow::Context;
-
 use super::common::cache_dir;
-use super::exit::{Exit, RequestError, refuse};
+use super::exit::{CommandError, Context as _, Exit, Result, refuse};
 use super::output;
 use runner_data::claim_cache;
 use runner_engine::calibrate::{Calibration, Effort, Measurement, calibrate, load, path, save, this_processor};
+use runner_exec::ExecError;
 use runner_machine::host::load_average;
 use runner_report::calibration::calibration_text;
 use runner_spec::format::{counted, percent};
@@ -42,12 +41,14 @@ const ATTEMPTS: u32 = 2;
 
 /// # Errors
 /// If there is nothing to show, the machine is busy or short of memory, or the cache folder cannot be written.
-pub(crate) fn run(args: &CalibrateArgs) -> anyhow::Result<Exit> {
+pub(crate) fn run(args: &CalibrateArgs) -> Result<Exit> {
     let dir = cache_dir()?;
     let (device, cores) = this_processor();
     let calibration = if args.show {
         load(&dir, &device, cores).ok_or_else(|| {
-            RequestError(format!("{device} with {cores} cores has not been measured yet: run `runner calibrate`"))
+            CommandError::request(format!(
+                "{device} with {cores} cores has not been measured yet: run `runner calibrate`"
+            ))
         })?
     } else {
         let load = load_problem(load_average(), cores);
@@ -84,7 +85,7 @@ fn load_problem(load: Option<f64>, cores: usize) -> Option<String> {
 ///
 /// # Errors
 /// If they still vary and `--force` is not given; if memory is short.
-fn measure(args: &CalibrateArgs, device: &str, cores: usize) -> anyhow::Result<(Calibration, Option<String>)> {
+fn measure(args: &CalibrateArgs, device: &str, cores: usize) -> Result<(Calibration, Option<String>)> {
     let (effort, time) = if args.quick { (Effort::Quick, "a few seconds") } else { (Effort::Full, "about 40 s") };
     output::print_to_stderr(&format!("calibration takes {time}; no other program should compute meanwhile"));
     let progress = |what: &str| output::print_to_stderr(&format!("measuring {what}"));
@@ -92,7 +93,8 @@ fn measure(args: &CalibrateArgs, device: &str, cores: usize) -> anyhow::Result<(
     loop {
         attempt += 1;
         let started = Instant::now();
-        let Measurement { calibration, spread } = calibrate(device, cores, effort, &progress).context("measuring")?;
+        let Measurement { calibration, spread } =
+            calibrate(device, cores, effort, &progress).map_err(ExecError::from).context("measuring")?;
         output::print_to_stderr(&format!("measured in {:.1} s", started.elapsed().as_secs_f64()));
         if spread <= MAX_SPREAD {
             return Ok((calibration, None));

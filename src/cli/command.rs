@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use super::common::apply_process_variables;
-use super::exit::{Exit, exit_of, render};
+use super::exit::{CommandError, Exit, Result, render};
 use super::interrupt::ignore_signal;
 use super::output::{print_to_stderr, set_verbose};
 use super::{
@@ -125,17 +125,17 @@ pub(crate) fn run() -> ExitCode {
         }
     };
     set_verbose(cli.verbose);
-    let clock = runner_record::time::check_clock().map_err(anyhow::Error::msg);
+    let clock = runner_record::time::check_clock().map_err(CommandError::from);
     match clock.and(variables).and_then(|()| execute(&cli.command)) {
         Ok(exit) => exit.into(),
         Err(error) => {
             print_to_stderr(&render(&error, console::colors_enabled_stderr()));
-            exit_of(&error).into()
+            Exit::of_error(error.kind()).into()
         }
     }
 }
 
-fn execute(command: &Command) -> anyhow::Result<Exit> {
+fn execute(command: &Command) -> Result<Exit> {
     match command {
         Command::Apply(args) => apply::run(args),
         Command::Resume(args) => resume::run(args),

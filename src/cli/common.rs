@@ -15,7 +15,7 @@ use runner_spec::diagnostic::{ConfigError, nearest};
 use runner_spec::experiment::{HubModel, ModelFolder};
 use runner_template::Inputs;
 
-use super::exit::{RequestError, refuse};
+use super::exit::{CommandError, Result, refuse};
 use super::output::{print_detail, print_to_stderr};
 use super::screen_observer::PreparationObserver;
 
@@ -32,7 +32,7 @@ const BF16_PRODUCTS: &str = "RUNNER_BF16_PRODUCTS";
 ///
 /// # Errors
 /// If a variable has a wrong value, or a name that is almost that of one of the program's own variables.
-pub(crate) fn apply_process_variables() -> anyhow::Result<()> {
+pub(crate) fn apply_process_variables() -> Result<()> {
     for (name, _) in utf8_environment() {
         if let Some(meant) = own_variable_meant(&name) {
             refuse!("{name} is no variable of this program: did you mean {meant}?");
@@ -211,7 +211,7 @@ impl ThreadArgs {
     ///
     /// # Errors
     /// If the system does not give that many threads.
-    pub(crate) fn pool(self) -> anyhow::Result<rayon::ThreadPool> {
+    pub(crate) fn pool(self) -> Result<rayon::ThreadPool> {
         Ok(runner_machine::threads::thread_pool(self.count())?)
     }
 }
@@ -254,19 +254,19 @@ pub(crate) fn own_environment() -> Vec<(String, String)> {
 ///
 /// # Errors
 /// If neither is known.
-pub(crate) fn cache_dir() -> anyhow::Result<PathBuf> {
+pub(crate) fn cache_dir() -> Result<PathBuf> {
     let variable = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     variable(CACHE)
         .or_else(|| variable("XDG_CACHE_HOME").filter(|path| path.is_absolute()).map(|path| path.join("runner")))
         .or_else(|| variable("HOME").map(|path| path.join(".cache/runner")))
-        .ok_or_else(|| RequestError(format!("no home folder: set {CACHE} to a folder for prepared data")).into())
+        .ok_or_else(|| CommandError::request(format!("no home folder: set {CACHE} to a folder for prepared data")))
 }
 
 /// This machine, for commands that record no run.
 ///
 /// # Errors
 /// If `RUNNER_PEAK_FLOPS` is not a number.
-pub(crate) fn host_without_runs(threads: ThreadArgs) -> anyhow::Result<Host> {
+pub(crate) fn host_without_runs(threads: ThreadArgs) -> Result<Host> {
     host(PathBuf::new(), threads)
 }
 
@@ -274,7 +274,7 @@ pub(crate) fn host_without_runs(threads: ThreadArgs) -> anyhow::Result<Host> {
 ///
 /// # Errors
 /// If `RUNNER_PEAK_FLOPS` is not a number.
-pub(crate) fn host(runs: PathBuf, threads: ThreadArgs) -> anyhow::Result<Host> {
+pub(crate) fn host(runs: PathBuf, threads: ThreadArgs) -> Result<Host> {
     Ok(Host {
         runs,
         // Commands that do not read it work without one.

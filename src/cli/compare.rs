@@ -7,7 +7,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 
 use super::common::RunsFolderArgs;
 use super::completions::runs_completer;
-use super::exit::{Exit, RequestError, refuse};
+use super::exit::{CommandError, Exit, Result, refuse};
 use super::output::{check_picture_path, print_result, print_to_stderr, table_width, write_file};
 use runner_lab::compare::MeasurementBasis;
 use runner_lab::compare::curves::{Curve, CurveAxis, CurveMetric, curve};
@@ -59,26 +59,26 @@ fn name_parser<T: Copy + Send + Sync + 'static, const N: usize>(
 
 /// # Errors
 /// If a run is not there or cannot be read, or the picture cannot be written.
-pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<Exit> {
+pub(crate) fn run(args: &CompareArgs) -> Result<Exit> {
     if let Some(path) = &args.plot {
         check_picture_path("--plot", path)?;
     }
     let root = args.root.root();
     let paths = catalog::resolve_all(&root, &args.run_names)?;
-    let read = |path: &PathBuf| -> anyhow::Result<RunToCompare> {
+    let read = |path: &PathBuf| -> Result<RunToCompare> {
         let (experiment, plan) = read_experiment_and_plan(path)?;
         Ok(RunToCompare { record: RunRecord::read(path)?, experiment, basis: MeasurementBasis::of_plan(&plan) })
     };
-    let runs = paths.iter().map(read).collect::<anyhow::Result<Vec<_>>>()?;
+    let runs = paths.iter().map(read).collect::<Result<Vec<_>>>()?;
     for problem in runs.iter().flat_map(|run| &run.record.problems) {
         print_to_stderr(&printable(&format!("warning: {problem}")));
     }
     let mut table = comparison::compare(&runs);
     if let Some(key) = &args.sort {
         let known = table.sort_keys().join(", ");
-        table = table
-            .sorted(key)
-            .ok_or_else(|| RequestError(format!("--sort {key}: there is no such column; the columns are {known}")))?;
+        table = table.sorted(key).ok_or_else(|| {
+            CommandError::request(format!("--sort {key}: there is no such column; the columns are {known}"))
+        })?;
     }
     if let Some(path) = &args.plot {
         draw(args, &runs, path)?;
@@ -90,7 +90,7 @@ pub(crate) fn run(args: &CompareArgs) -> anyhow::Result<Exit> {
     })
 }
 
-fn draw(args: &CompareArgs, runs: &[RunToCompare], path: &Path) -> anyhow::Result<()> {
+fn draw(args: &CompareArgs, runs: &[RunToCompare], path: &Path) -> Result<()> {
     let all = runs.iter().map(|run| curve(&run.record, args.metric, args.over, args.smooth as usize));
     let curves: Vec<Curve> = all.filter(|c| c.points.iter().any(|(_, y)| y.is_finite())).collect();
     if curves.is_empty() {

@@ -4,13 +4,12 @@
 use std::ffi::OsStr;
 use std::path::PathBuf;
 
-use anyhow::Context;
 use clap::{Args, CommandFactory, ValueEnum};
 use clap_complete::engine::{ArgValueCompleter, CompletionCandidate};
 use clap_complete::env::{Bash, CompleteEnv, EnvCompleter, Fish, Zsh};
 
 use super::common::RUNS;
-use super::exit::Exit;
+use super::exit::{CommandError, Context as _, Exit, Result};
 use super::output::print_content;
 use runner_lab::sweep_dir;
 use runner_record::catalog;
@@ -38,14 +37,14 @@ pub(crate) enum Shell {
 
 /// # Errors
 /// If the program's file cannot be found, or standard output cannot be written.
-pub(crate) fn run(args: &CompletionsArgs) -> anyhow::Result<Exit> {
+pub(crate) fn run(args: &CompletionsArgs) -> Result<Exit> {
     let completer: &dyn EnvCompleter = match args.shell {
         Shell::Bash => &Bash,
         Shell::Zsh => &Zsh,
         Shell::Fish => &Fish,
     };
     let program = std::env::current_exe().context("finding the program's file")?;
-    let program = program.to_str().context("the program's path is not UTF-8")?;
+    let program = program.to_str().ok_or_else(|| CommandError::failure("the program's path is not UTF-8"))?;
     let mut script = Vec::new();
     completer.write_registration(REQUEST, "runner", "runner", program, &mut script)?;
     print_content(&String::from_utf8_lossy(&script))?;

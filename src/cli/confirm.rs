@@ -2,14 +2,14 @@
 
 use std::io::{self, BufRead, IsTerminal, Write};
 
-use super::exit::refuse;
+use super::exit::{Result, refuse};
 use runner_spec::safe_text::terminal_text;
 
 /// Asks `question` on the terminal. Any answer but `y` or `yes` is a no.
 ///
 /// # Errors
 /// If standard input or standard error is not a terminal.
-pub(super) fn confirmed(question: &str) -> anyhow::Result<bool> {
+pub(super) fn confirmed(question: &str) -> Result<bool> {
     if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
         refuse!("there is no terminal to ask on: give --yes to remove without asking");
     }

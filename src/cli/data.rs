@@ -4,7 +4,7 @@ use clap::{Args, Subcommand};
 
 use super::data_inspect;
 use super::data_prepare;
-use super::exit::Exit;
+use super::exit::{Exit, Result};
 
 /// Tokenize text into shards for llm.c, nanoGPT and build-nanogpt, or show the contents of a file of tokens or text.
 #[derive(Debug, Clone, Args)]
@@ -19,7 +19,7 @@ enum DataCommand {
     Inspect(data_inspect::InspectArgs),
 }
 
-pub(crate) fn run(args: &DataArgs) -> anyhow::Result<Exit> {
+pub(crate) fn run(args: &DataArgs) -> Result<Exit> {
     match &args.command {
         DataCommand::Prepare(args) => data_prepare::run(args),
         DataCommand::Inspect(args) => data_inspect::run(args),

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use super::common::ThreadArgs;
-use super::exit::{Exit, RequestError, refuse};
+use super::exit::{Exit, Result, refuse};
 use super::output::print_result;
 use super::text_source::{FileFormat, SourceArgs, check_file, find_tokenizer, printable_path, reword_for_flags};
 use runner_data::{
@@ -51,7 +51,7 @@ pub(crate) struct InspectArgs {
 
 /// # Errors
 /// If a file has another format, or is damaged.
-pub(crate) fn run(args: &InspectArgs) -> anyhow::Result<Exit> {
+pub(crate) fn run(args: &InspectArgs) -> Result<Exit> {
     let mut files = Vec::new();
     for path in &args.source.files {
         files.extend(expand(path)?);
@@ -78,7 +78,7 @@ fn inspect(
     kind: FileFormat,
     tokenizer: Option<&TextTokenizer>,
     screen: &Screen,
-) -> anyhow::Result<InspectionReport> {
+) -> Result<InspectionReport> {
     let progress = |done: u64, total: u64| {
         let text = format!("reading {} of {}", bytes(done), bytes(total));
         screen.progress(&text, || text.clone());
@@ -107,7 +107,7 @@ fn load_named_or_beside(
     first: &Path,
     kind: FileFormat,
     screen: &mut Screen,
-) -> anyhow::Result<Option<TextTokenizer>> {
+) -> Result<Option<TextTokenizer>> {
     let spec = match (&args.tokenizer, kind) {
         (Some(spec), _) => find_tokenizer(spec, screen)?,
         (None, FileFormat::Other) => {
@@ -125,7 +125,7 @@ fn load_named_or_beside(
 }
 
 /// The files that `path` names: those of a folder of shards with a card, the tokens of a cache entry, or the path itself.
-fn expand(path: &Path) -> Result<Vec<PathBuf>, RequestError> {
+fn expand(path: &Path) -> Result<Vec<PathBuf>> {
     if path.is_dir() {
         if path.join(CACHE_TOKENS).is_file() {
             return Ok(vec![path.join(CACHE_TOKENS)]);

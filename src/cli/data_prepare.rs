@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use super::common::{TemplateArgs, ThreadArgs, cache_dir, host_without_runs, utf8_environment};
-use super::exit::{Exit, RequestError, refuse};
+use super::exit::{CommandError, Exit, Result, refuse};
 use super::output::{exit_of_screen, print_json};
 use super::screen_observer::PreparationObserver;
 use super::text_source::{SourceArgs, find_tokenizer, load_data, printable_path, reword_for_flags};
@@ -90,7 +90,7 @@ fn parse_count(text: &str) -> Result<u64, String> {
 
 /// # Errors
 /// If the request is wrong, the text cannot be read or the shards cannot be written.
-pub(crate) fn run(args: &PrepareArgs) -> anyhow::Result<Exit> {
+pub(crate) fn run(args: &PrepareArgs) -> Result<Exit> {
     let [format, folder] = &args.to[..] else {
         refuse!("--to takes a format and a folder");
     };
@@ -156,7 +156,7 @@ pub(crate) fn run(args: &PrepareArgs) -> anyhow::Result<Exit> {
 }
 
 /// The settings of the hub, if a source of `data` is there.
-fn hub_settings(data: &Data, downloads: usize) -> anyhow::Result<Option<hub::Settings>> {
+fn hub_settings(data: &Data, downloads: usize) -> Result<Option<hub::Settings>> {
     if !hub::is_needed(data, None, None) {
         return Ok(None);
     }
@@ -166,7 +166,7 @@ fn hub_settings(data: &Data, downloads: usize) -> anyhow::Result<Option<hub::Set
 }
 
 /// The tokenizer and the sources. Datasets of the hub keep their names: their files are downloaded while others are tokenized.
-fn data(args: &PrepareArgs, screen: &mut Screen) -> anyhow::Result<Data> {
+fn data(args: &PrepareArgs, screen: &mut Screen) -> Result<Data> {
     if let Some(file) = &args.from {
         let data = load_data(file, &args.set, &args.template)?;
         let host = host_without_runs(args.threads)?;
@@ -177,7 +177,7 @@ fn data(args: &PrepareArgs, screen: &mut Screen) -> anyhow::Result<Data> {
     Ok(args.source.data(tokenizer)?)
 }
 
-fn parse_format(name: &str) -> Result<ShardFormat, RequestError> {
+fn parse_format(name: &str) -> Result<ShardFormat> {
     let formats = ShardFormat::ALL;
     if let Some(format) = formats.into_iter().find(|format| format.name() == name) {
         return Ok(format);
@@ -188,22 +188,24 @@ fn parse_format(name: &str) -> Result<ShardFormat, RequestError> {
 }
 
 /// The name of the folder itself.
-fn folder_name(folder: &Path) -> Result<String, RequestError> {
+fn folder_name(folder: &Path) -> Result<String> {
     let name = folder.file_name().map_or_else(
         || folder.canonicalize().ok().and_then(|path| Some(path.file_name()?.to_owned())),
         |name| Some(name.to_owned()),
     );
     let name = name.and_then(|name| name.into_string().ok());
-    name.ok_or_else(|| RequestError(format!("--name: the shards in {} need a name", printable_path(folder))))
+    name.ok_or_else(|| CommandError::request(format!("--name: the shards in {} need a name", printable_path(folder))))
 }
 
-fn parse_held_out(text: &str) -> Result<HeldOut, RequestError> {
+fn parse_held_out(text: &str) -> Result<HeldOut> {
     match text {
         "first-shard" => Ok(HeldOut::FirstShard),
         "none" => Ok(HeldOut::Nothing),
         _ => text.parse().map(HeldOut::Fraction).map_err(|_| {
             let text = printable(text);
-            RequestError(format!("--validation: {text:?} must be `first-shard`, `none`, or a fraction such as 0.1"))
+            CommandError::request(format!(
+                "--validation: {text:?} must be `first-shard`, `none`, or a fraction such as 0.1"
+            ))
         }),
     }
 }

@@ -3,11 +3,10 @@
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
 use clap::Args;
 
 use super::common::{RunsFolderArgs, TemplateArgs, ThreadArgs, default_load_options, host_without_runs};
-use super::exit::{Exit, RequestError, refuse};
+use super::exit::{CommandError, Context as _, Exit, Result, refuse};
 use super::output::print_result;
 use super::screen_observer::PreparationObserver;
 use runner_config::{LoadOptions, Loaded};
@@ -81,7 +80,7 @@ enum SideSource {
 
 /// # Errors
 /// A side that is no file and no run, or that cannot be planned; data that cannot be prepared.
-pub(crate) fn run(args: &DiffArgs) -> anyhow::Result<Exit> {
+pub(crate) fn run(args: &DiffArgs) -> Result<Exit> {
     let named = !args.template.var.is_empty() || !args.template.vars.is_empty();
     if named && ![&args.a, &args.b].into_iter().any(|path| runner_template::is_template(path)) {
         refuse!("--var and --vars are for templates, files that end in .j2");
@@ -114,7 +113,7 @@ pub(crate) fn run(args: &DiffArgs) -> anyhow::Result<Exit> {
 }
 
 /// The experiment file called `wanted` if there is one, else the run.
-fn open_side(wanted: &Path, args: &DiffArgs) -> anyhow::Result<Side> {
+fn open_side(wanted: &Path, args: &DiffArgs) -> Result<Side> {
     // A pipe is read like a file.
     if wanted.exists() && !wanted.is_dir() {
         let options = LoadOptions { sets: args.set.clone(), ..default_load_options() };
@@ -122,10 +121,10 @@ fn open_side(wanted: &Path, args: &DiffArgs) -> anyhow::Result<Side> {
         let options = if runner_template::is_template(wanted) { args.template.add_to(options)? } else { options };
         return Ok(load(wanted, &options)?);
     }
-    let name = wanted.to_str().ok_or_else(|| RequestError(format!("{} is not UTF-8", wanted.display())))?;
+    let name = wanted.to_str().ok_or_else(|| CommandError::request(format!("{} is not UTF-8", wanted.display())))?;
     let path = catalog::resolve(&args.root.root(), name).map_err(|error| match error {
         RecordError::NoSuchRun { .. } | RecordError::NotARun { .. } => {
-            anyhow::Error::from(RequestError(format!("there is no experiment file {name}, and {error}")))
+            CommandError::request(format!("there is no experiment file {name}, and {error}"))
         }
         other => other.into(),
     })?;
@@ -150,7 +149,7 @@ fn load(path: &Path, options: &LoadOptions<'_>) -> Result<Side, ConfigError> {
 }
 
 /// The facts of both sides' data; `None` if data is compared by its names.
-fn data(args: &DiffArgs, sides: [&Side; 2], notes: &mut Vec<String>) -> anyhow::Result<Option<[DataFacts; 2]>> {
+fn data(args: &DiffArgs, sides: [&Side; 2], notes: &mut Vec<String>) -> Result<Option<[DataFacts; 2]>> {
     const UNREAD_DATA_NOTE: &str = "data was not read; data with the same name counts as the same";
     if args.rows.is_some() {
         notes.push(UNREAD_DATA_NOTE.to_owned());
@@ -166,7 +165,7 @@ fn data(args: &DiffArgs, sides: [&Side; 2], notes: &mut Vec<String>) -> anyhow::
         SideSource::Run { plan, .. } => Ok(plan.data.clone()),
         SideSource::File { path, .. } => {
             let prepared = prepare_inputs(&side.experiment, &pool, &host, &mut PreparationObserver::new(&mut screen));
-            prepared.map(|p| p.facts).with_context(|| path.display().to_string())
+            prepared.map(|p| p.facts).context(path.display().to_string())
         }
     };
     Ok(Some([facts(sides[0])?, facts(sides[1])?]))
@@ -204,14 +203,14 @@ impl Side {
         data: DataFacts,
         read: bool,
         notes: &mut Vec<String>,
-    ) -> anyhow::Result<DiffInput> {
+    ) -> Result<DiffInput> {
         let experiment = self.experiment;
         match self.source {
             SideSource::File { path, env_read, .. } => {
                 let threads = args.threads.count();
                 let cluster = cluster_for(&experiment, runner_machine::local_cluster::local_cluster(threads));
                 let label = path.display().to_string();
-                let side = PlannedExperiment::new(experiment, data, cluster).with_context(|| label.clone())?;
+                let side = PlannedExperiment::new(experiment, data, cluster).context(label.clone())?;
                 let mut host = host_without_runs(args.threads)?;
                 host.recorded_environment.extend(env_read);
                 let session = Session { overrides: args.set.clone(), ..describe_session(&host, &side.plan) };
@@ -222,8 +221,7 @@ impl Side {
             SideSource::Run { record, plan } => {
                 notes.extend_from_slice(&record.problems);
                 let label = record.manifest.id.clone();
-                let side =
-                    PlannedExperiment::new(experiment, data, cluster_of(&plan)).with_context(|| label.clone())?;
+                let side = PlannedExperiment::new(experiment, data, cluster_of(&plan)).context(label.clone())?;
                 if read && side.plan.hash != plan.hash {
                     notes.push(format!(
                         "{label}: its recorded plan has the hash {}, and this version plans its resolved.yaml with the hash {}: \

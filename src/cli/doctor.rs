@@ -1,6 +1,6 @@
 //! `runner doctor`: shows what this machine has, and what it lacks for each feature.
 
-use super::exit::Exit;
+use super::exit::{Exit, Result};
 use super::output::print_result;
 use runner_engine::session_facts::cpu_instructions;
 use runner_machine::doctor::DoctorReport;
@@ -18,7 +18,7 @@ pub(crate) struct DoctorArgs {
 
 /// # Errors
 /// If standard output cannot be written.
-pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<Exit> {
+pub(crate) fn run(args: &DoctorArgs) -> Result<Exit> {
     let report = DoctorReport::collect(cpu_instructions());
     print_result(args.json, &report, || doctor_text(&report))
 }

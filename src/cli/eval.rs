@@ -1,6 +1,5 @@
 //! `runner eval`: evaluates a checkpoint of a recorded run, or weights of another program.
 
-use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -8,7 +7,7 @@ use clap::Args;
 use serde::Serialize;
 
 use super::common::{cache_dir, host_without_runs};
-use super::exit::{Exit, refuse};
+use super::exit::{Exit, Result, refuse};
 use super::model_args::ModelArgs;
 use super::output::{check_replaceable, print_result, write_file};
 use super::screen_observer::PreparationObserver;
@@ -127,7 +126,7 @@ struct ReadingSettings {
 
 impl EvalArgs {
     /// The multiple-choice set that these flags ask for, or else the experiment's, which is `base`.
-    fn choice(&self, base: Option<HellaSwag>) -> anyhow::Result<Option<HellaSwag>> {
+    fn choice(&self, base: Option<HellaSwag>) -> Result<Option<HellaSwag>> {
         let mut set = base;
         if let Some(name) = self.hellaswag.as_deref().and_then(Path::to_str).and_then(|text| text.strip_prefix("hub:"))
         {
@@ -165,7 +164,7 @@ impl EvalArgs {
     }
 
     /// The rows that `--text` is cut into: those that the run was trained on, or packed rows.
-    fn rows_of_text(&self, model: &EvaluatedModel) -> anyhow::Result<Layout> {
+    fn rows_of_text(&self, model: &EvaluatedModel) -> Result<Layout> {
         let context = model.spec().context_length;
         let trained = model.run().map(|run| &run.experiment.data.layout);
         let rows = match self.length {
@@ -189,7 +188,7 @@ impl EvalArgs {
         model: &EvaluatedModel,
         pool: &rayon::ThreadPool,
         screen: &mut Screen,
-    ) -> anyhow::Result<(EvaluationData, ReadingSettings)> {
+    ) -> Result<(EvaluationData, ReadingSettings)> {
         let host = host_without_runs(self.model.threads)?;
         if let (Some(run), true) = (model.run(), self.text.is_empty() && self.model.tokenizer.is_none()) {
             let mut experiment = run.experiment.clone();
@@ -247,7 +246,7 @@ impl EvalArgs {
 
 /// # Errors
 /// If there is no such model, its data is gone, or nothing is left to evaluate.
-pub(crate) fn run(args: &EvalArgs) -> anyhow::Result<Exit> {
+pub(crate) fn run(args: &EvalArgs) -> Result<Exit> {
     if let Some(file) = &args.items {
         check_replaceable(file, args.force)?;
         let absolute = file.canonicalize().ok();
@@ -307,7 +306,7 @@ fn measure(
     device: runner_spec::program::Device,
     data: &EvaluationData,
     settings: &ReadingSettings,
-) -> anyhow::Result<ModelLosses> {
+) -> Result<ModelLosses> {
     let (model, weights, step) = model.load(device)?;
     let loss = data.rows.as_ref().map(|split| {
         let batches = LossBatches::new(split, settings.rows, settings.micro_batch, settings.mask_padding);
@@ -329,10 +328,11 @@ fn describe_rows(split: &Split, limit: u64) -> String {
 }
 
 /// Writes `items` to `file`, one JSON object a line.
-fn write_items(file: &Path, items: &[ScoredItem]) -> anyhow::Result<()> {
+fn write_items(file: &Path, items: &[ScoredItem]) -> Result<()> {
     let mut text = String::new();
     for item in items {
-        writeln!(text, "{}", serde_json::to_string(item)?)?;
+        text += &serde_json::to_string(item)?;
+        text.push('\n');
     }
     // The file was checked before the items were scored.
     write_file(file, text.as_bytes(), true)

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::checkpoint_args::CheckpointArgs;
 use super::common::{RunsFolderArgs, ThreadArgs, host_without_runs};
-use super::exit::{Exit, refuse};
+use super::exit::{Exit, Result, refuse};
 use super::output::{check_replaceable, print_result, print_to_stderr};
 use super::screen_observer::PreparationObserver;
 use runner_engine::opened_run::{OpenedRun, open_run};
@@ -19,7 +19,7 @@ use runner_report::Screen;
 use runner_spec::data::NO_SEPARATOR_WARNING;
 use runner_spec::model::layout::ParamLayout;
 use runner_spec::model::parameters;
-use runner_weights::{Dtype, HfExport, LlmcExport, SourceError, WeightsError, WrittenFiles};
+use runner_weights::{Dtype, HfExport, LlmcExport, WeightsError, WrittenFiles};
 
 #[derive(Debug, Clone, Args)]
 pub(crate) struct ExportArgs {
@@ -93,7 +93,7 @@ fn parse_size(text: &str) -> Result<u64, String> {
 /// # Errors
 /// If there is no such run or checkpoint, it is damaged, the model has no such form, or files are there already or cannot be
 /// written.
-pub(crate) fn run(args: &ExportArgs) -> anyhow::Result<Exit> {
+pub(crate) fn run(args: &ExportArgs) -> Result<Exit> {
     let only_for_hf = [("--shard-size", args.shard_size.is_some()), ("--vocab", args.vocab.is_some())];
     if let Some((flag, _)) = only_for_hf.iter().find(|(_, given)| *given && args.to != Target::Hf) {
         refuse!("{flag} is for --to hf");
@@ -130,11 +130,11 @@ pub(crate) fn run(args: &ExportArgs) -> anyhow::Result<Exit> {
 }
 
 /// The parameters of the whole model, however the run divided them among ranks.
-fn layout(opened: &OpenedRun) -> anyhow::Result<ParamLayout> {
+fn layout(opened: &OpenedRun) -> Result<ParamLayout> {
     Ok(ParamLayout::new(parameters(&opened.program()?.model)))
 }
 
-fn safetensors(args: &ExportArgs, opened: &OpenedRun) -> anyhow::Result<WrittenFiles> {
+fn safetensors(args: &ExportArgs, opened: &OpenedRun) -> Result<WrittenFiles> {
     let path = args.dir.join(MODEL);
     check_replaceable(&path, args.force)?;
     let folder = opened.path.join(CHECKPOINTS);
@@ -142,7 +142,7 @@ fn safetensors(args: &ExportArgs, opened: &OpenedRun) -> anyhow::Result<WrittenF
     Ok(WrittenFiles { files: vec![made.path], bytes: made.bytes, step: made.step, notes: Vec::new() })
 }
 
-fn hf(args: &ExportArgs, opened: &OpenedRun) -> anyhow::Result<WrittenFiles> {
+fn hf(args: &ExportArgs, opened: &OpenedRun) -> Result<WrittenFiles> {
     let spec = &opened.program()?.model;
     let layout = layout(opened)?;
     let pool = ThreadArgs { threads: None }.pool()?;
@@ -172,7 +172,7 @@ fn hf(args: &ExportArgs, opened: &OpenedRun) -> anyhow::Result<WrittenFiles> {
     Ok(export.write(&args.dir, args.force, source)?)
 }
 
-fn llmc(args: &ExportArgs, opened: &OpenedRun) -> anyhow::Result<WrittenFiles> {
+fn llmc(args: &ExportArgs, opened: &OpenedRun) -> Result<WrittenFiles> {
     let spec = &opened.program()?.model;
     let layout = layout(opened)?;
     let export = LlmcExport {
@@ -191,7 +191,7 @@ fn llmc(args: &ExportArgs, opened: &OpenedRun) -> anyhow::Result<WrittenFiles> {
 type Take<'a> = &'a mut dyn FnMut(u64, &[u8]) -> Result<(), WeightsError>;
 
 /// Passes the checkpoint's weights to `take`. Returns the checkpoint's step.
-fn stream(args: &ExportArgs, opened: &OpenedRun, layout: &ParamLayout, take: Take<'_>) -> Result<u64, SourceError> {
+fn stream(args: &ExportArgs, opened: &OpenedRun, layout: &ParamLayout, take: Take<'_>) -> Result<u64> {
     let folder = opened.path.join(CHECKPOINTS);
     let step = checkpoint::stream_weights(&folder, args.checkpoint.which(), layout, &mut |place, bytes| {
         Ok(take(place, bytes)?)

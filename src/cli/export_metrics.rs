@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::common::{RunsFolderArgs, ThreadArgs, host_without_runs};
 use super::completions::runs_completer;
-use super::exit::{Exit, refuse};
+use super::exit::{CommandError, Exit, Result, refuse};
 use super::output::{print_result, print_to_stderr};
 use runner_engine::opened_run::resolved_experiment;
 use runner_engine::tracking::{describe, run_files, server_of_experiment};
@@ -62,7 +62,7 @@ struct WrittenMetrics {
 
 /// # Errors
 /// If there is no such run, a file is there already, or one cannot be read or written.
-pub(crate) fn run(args: &ExportMetricsArgs) -> anyhow::Result<Exit> {
+pub(crate) fn run(args: &ExportMetricsArgs) -> Result<Exit> {
     if args.tensorboard.is_none() && args.csv.is_none() && args.parquet.is_none() && args.mlflow.is_none() {
         refuse!("nothing to write: give --tensorboard DIR, --csv FILE, --parquet FILE or --mlflow URI");
     }
@@ -117,14 +117,14 @@ pub(crate) fn run(args: &ExportMetricsArgs) -> anyhow::Result<Exit> {
 }
 
 /// Sends what the server lacks of the run in `path`. Returns the number of lines.
-fn send_to_mlflow(path: &Path, uri: &str, experiment: Option<&str>) -> anyhow::Result<u64> {
+fn send_to_mlflow(path: &Path, uri: &str, experiment: Option<&str>) -> Result<u64> {
     // A process that works on the run sends it itself.
     let _lock = RunLock::take(path)?;
     let host = host_without_runs(ThreadArgs { threads: None })?;
     let resolved = resolved_experiment(path)?;
     let of_file = resolved.log.mlflow.and_then(|mlflow| mlflow.experiment);
     let mlflow = Mlflow { uri: uri.to_owned(), experiment: experiment.map(str::to_owned).or(of_file) };
-    let failed = |error: MlflowError| anyhow::anyhow!(describe(uri, &error));
+    let failed = |error: MlflowError| CommandError::failure(describe(uri, &error));
     let mut upload = Upload::new(path, &server_of_experiment(&mlflow, &resolved.name, &host)).map_err(failed)?;
     let rows = upload.send_new(None).map_err(failed)?.count;
     upload.send_status().map_err(failed)?;

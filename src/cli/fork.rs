@@ -10,7 +10,7 @@ use runner_launch::Faults;
 use runner_record::CheckpointChoice;
 
 use super::completions::runs_completer;
-use super::exit::Exit;
+use super::exit::{Exit, Result};
 use super::interrupt::Interrupt;
 use super::training_args::{NEW_HINT, TrainingArgs};
 
@@ -68,7 +68,7 @@ fn parse_share(text: &str) -> Result<f64, String> {
 
 /// # Errors
 /// If there is no such run or checkpoint, the changes do not fit it, or the new run failed (which its record then says too).
-pub(crate) fn run(args: &ForkArgs) -> anyhow::Result<Exit> {
+pub(crate) fn run(args: &ForkArgs) -> Result<Exit> {
     let request = ForkRequest {
         run: args.run.clone(),
         from: args.from,

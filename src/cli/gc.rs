@@ -3,12 +3,11 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::Context;
 use clap::Args;
 use serde::Serialize;
 
 use super::common::{RunsFolderArgs, cache_dir};
-use super::exit::{Exit, RequestError, refuse};
+use super::exit::{CommandError, Context as _, Exit, Result, refuse};
 use super::output::{print_result, print_to_stderr};
 use runner_lab::gc;
 use runner_record::time;
@@ -50,7 +49,7 @@ struct Item {
 
 /// # Errors
 /// If the age cannot be parsed, or a folder cannot be read or changed.
-pub(crate) fn run(args: &GcArgs) -> anyhow::Result<Exit> {
+pub(crate) fn run(args: &GcArgs) -> Result<Exit> {
     let age = args.older_than.as_deref().map(parse_age).transpose()?;
     let root = args.root.root();
     // Without a folder of runs, all of the cache would count as unneeded.
@@ -91,7 +90,7 @@ pub(crate) fn run(args: &GcArgs) -> anyhow::Result<Exit> {
             );
         }
         if args.yes && !found.is_empty() {
-            found = runner_data::gc::free(&cache, &found).with_context(|| format!("freeing {}", cache.display()))?;
+            found = runner_data::gc::free(&cache, &found).context(format!("freeing {}", cache.display()))?;
         }
         let kind = |item: &runner_data::gc::UnneededPart| if item.is_leftover() { "leftover" } else { "data" };
         items.extend(found.into_iter().map(|item| Item { kind: kind(&item), path: item.path, bytes: item.bytes }));
@@ -125,8 +124,8 @@ fn items_text(items: &[Item], total: u64, freed: bool) -> String {
     }
 }
 
-fn parse_age(text: &str) -> Result<Duration, RequestError> {
+fn parse_age(text: &str) -> Result<Duration> {
     time::parse_span(text).ok_or_else(|| {
-        RequestError(format!("--older-than {}: take an age such as 12h, 30d or 8w", text.escape_default()))
+        CommandError::request(format!("--older-than {}: take an age such as 12h, 30d or 8w", text.escape_default()))
     })
 }

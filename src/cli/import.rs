@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 
-use super::exit::{Exit, refuse};
+use super::exit::{Exit, Result, refuse};
 use super::output::{print_content, print_to_stderr, write_file};
 use super::text_source::printable_path;
 use runner_files::parent_folder;
@@ -41,7 +41,7 @@ struct ConfigArgs {
 
 /// # Errors
 /// If the file is of no known trainer, or the output exists and `--force` is not given.
-pub(crate) fn run(args: &ImportArgs) -> anyhow::Result<Exit> {
+pub(crate) fn run(args: &ImportArgs) -> Result<Exit> {
     let ImportCommand::Config(args) = &args.command;
     let text = read(&args.file, "name the configuration of another trainer, such as config.py")?;
     if let Some(out) = &args.out

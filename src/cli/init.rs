@@ -3,12 +3,11 @@
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-use anyhow::Context as _;
 use clap::Args;
 use clap::builder::PossibleValuesParser;
 use serde_json::{Map, Value, json};
 
-use super::exit::{Exit, refuse};
+use super::exit::{Context as _, Exit, Result, refuse};
 use super::output::{print, write_file};
 use super::text_source::{FileFormat, check_file, printable_path};
 use runner_config::LoadOptions;
@@ -50,7 +49,7 @@ pub(crate) struct InitArgs {
 
 /// # Errors
 /// If the name or the text file cannot be used; if the file exists and `--force` is not given.
-pub(crate) fn run(args: &InitArgs) -> anyhow::Result<Exit> {
+pub(crate) fn run(args: &InitArgs) -> Result<Exit> {
     let name = args.name.strip_suffix(".yaml").unwrap_or(&args.name);
     if let Some(problem) = name_problem(name) {
         refuse!("`{}` {problem}: a name has up to 100 letters, digits, `.`, `_` and `-`", printable(name));
@@ -80,7 +79,7 @@ pub(crate) fn run(args: &InitArgs) -> anyhow::Result<Exit> {
 ///
 /// # Errors
 /// If the file is not there, or it is no plain text.
-fn first_words(path: &Path) -> anyhow::Result<String> {
+fn first_words(path: &Path) -> Result<String> {
     check_file(path)?;
     let format = FileFormat::from_path(path);
     if !matches!(format, FileFormat::Text | FileFormat::Other) {
@@ -88,7 +87,7 @@ fn first_words(path: &Path) -> anyhow::Result<String> {
     }
     let mut bytes = Vec::new();
     let read = open_regular(path).and_then(|file| file.take(MAX_BEGINNING_BYTES).read_to_end(&mut bytes));
-    read.with_context(|| printable_path(path))?;
+    read.context(printable_path(path))?;
     let text = match std::str::from_utf8(&bytes) {
         Ok(text) => text,
         // The last character may continue behind the part that was read.

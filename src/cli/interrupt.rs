@@ -10,7 +10,7 @@ use runner_engine::launched::LaunchedRank;
 use runner_engine::stop::StopSwitch;
 use runner_machine::threads;
 
-use super::exit::Exit;
+use super::exit::{Exit, Result};
 use super::output::print_to_stderr;
 use super::repeated_command::{given_command, repeated_command};
 
@@ -38,7 +38,7 @@ pub(crate) struct Interrupt {
 ///
 /// # Errors
 /// If the process already has a handler.
-pub(crate) fn install_for(launched: Option<&LaunchedRank>) -> anyhow::Result<Interrupt> {
+pub(crate) fn install_for(launched: Option<&LaunchedRank>) -> Result<Interrupt> {
     match launched {
         None => Interrupt::install(),
         // A launcher passes on a signal that a terminal has sent to all of its processes already. Rank 0 reports for all.
@@ -51,7 +51,7 @@ impl Interrupt {
     ///
     /// # Errors
     /// If the process already has a handler.
-    pub(crate) fn install() -> anyhow::Result<Self> {
+    pub(crate) fn install() -> Result<Self> {
         Self::install_with(Duration::ZERO, true)
     }
 
@@ -59,11 +59,11 @@ impl Interrupt {
     ///
     /// # Errors
     /// If the process already has a handler.
-    pub(crate) fn install_as_child() -> anyhow::Result<Self> {
+    pub(crate) fn install_as_child() -> Result<Self> {
         Self::install_with(PARENT_DEATH_INTERVAL, true)
     }
 
-    fn install_with(repeat_interval: Duration, is_reporting: bool) -> anyhow::Result<Self> {
+    fn install_with(repeat_interval: Duration, is_reporting: bool) -> Result<Self> {
         let interrupt = Self { repeat_interval, ..Self::default() };
         let hangup_ignored = is_ignored(libc::SIGHUP);
         let seen = interrupt.clone();

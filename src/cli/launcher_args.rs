@@ -5,7 +5,7 @@ use runner_engine::launched::LaunchedRank;
 use runner_launch::launcher_environment::{EnvironmentError, assigned_rank, assigned_rank_of_several};
 
 use super::common::utf8_environment;
-use super::exit::RequestError;
+use super::exit::Result;
 use super::output::print_to_stderr;
 
 /// The programs that can start the ranks.
@@ -32,7 +32,7 @@ impl LauncherArgs {
     ///
     /// # Errors
     /// If a launcher was asked for and there is none, or its variables make no sense.
-    pub(crate) fn launched_rank(self) -> anyhow::Result<Option<LaunchedRank>> {
+    pub(crate) fn launched_rank(self) -> Result<Option<LaunchedRank>> {
         let variables = utf8_environment().collect();
         let assigned = match self.launcher {
             RankLauncher::Local => return Ok(None),
@@ -41,7 +41,7 @@ impl LauncherArgs {
                 assigned_rank(&variables).and_then(|rank| rank.map(Some).ok_or(EnvironmentError::NoLauncher))
             }
         };
-        let assigned = assigned.map_err(|error| RequestError(error.to_string()))?;
+        let assigned = assigned?;
         let report_wait = |what: &str| print_to_stderr(&format!("waiting: {what}"));
         Ok(assigned.map(|assigned| LaunchedRank { assigned, report_wait }))
     }

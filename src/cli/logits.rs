@@ -2,13 +2,13 @@
 
 use std::path::PathBuf;
 
-use anyhow::Context;
-use candle_core::{DType, Tensor};
+use candle_core::DType;
 use clap::Args;
 
-use super::exit::{Exit, RequestError, refuse};
+use super::exit::{CommandError, Context as _, Exit, Result, refuse};
 use super::model_args::ModelArgs;
 use runner_compute::kernels::on_host;
+use runner_exec::ExecError;
 use runner_files::read_regular_text;
 use runner_report::Screen;
 
@@ -26,11 +26,11 @@ pub(crate) struct LogitsArgs {
 
 /// # Errors
 /// If there is no such run or checkpoint, or the tokens are not rows that its model can read.
-pub(crate) fn run(args: &LogitsArgs) -> anyhow::Result<Exit> {
+pub(crate) fn run(args: &LogitsArgs) -> Result<Exit> {
     let opened = args.model.open(&mut Screen::on_standard_error())?;
-    let text = read_regular_text(&args.tokens).with_context(|| args.tokens.display().to_string())?;
+    let text = read_regular_text(&args.tokens).context(args.tokens.display().to_string())?;
     let rows: Vec<Vec<u32>> =
-        serde_json::from_str(&text).map_err(|e| RequestError(format!("{}: {e}", args.tokens.display())))?;
+        serde_json::from_str(&text).map_err(|e| CommandError::request(format!("{}: {e}", args.tokens.display())))?;
     let spec = opened.spec();
     let length = rows.first().map_or(0, Vec::len);
     if length == 0 || length > spec.context_length || rows.iter().any(|row| row.len() != length) {
@@ -40,12 +40,15 @@ pub(crate) fn run(args: &LogitsArgs) -> anyhow::Result<Exit> {
         refuse!("token {id} is beyond the vocabulary of {}", spec.vocab_size);
     }
     let device = args.model.choose_device(&opened)?;
-    let logits = args.model.threads.pool()?.install(|| -> anyhow::Result<Tensor> {
+    args.model.threads.pool()?.install(|| {
         let (model, weights, _) = opened.load(device)?;
-        let mb = model.micro_batch(&rows.concat(), Vec::new(), length)?;
-        let logits = on_host(&model.logits(&weights, &mb)?)?.to_dtype(DType::F32)?;
-        Ok(logits.reshape((rows.len(), length, spec.vocab_size))?)
-    })?;
-    candle_core::safetensors::save(&[("logits", logits)].into(), &args.out)?;
-    Ok(Exit::Done)
+        let write = || {
+            let mb = model.micro_batch(&rows.concat(), Vec::new(), length)?;
+            let logits = on_host(&model.logits(&weights, &mb)?)?.to_dtype(DType::F32)?;
+            let logits = logits.reshape((rows.len(), length, spec.vocab_size))?;
+            candle_core::safetensors::save(&[("logits", logits)].into(), &args.out)
+        };
+        write().map_err(ExecError::from)?;
+        Ok(Exit::Done)
+    })
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, CommandFactory};
 
-use super::exit::Exit;
+use super::exit::{Exit, Result};
 use super::output::{describe_write_error, print};
 
 /// Write a manual page for each command into a folder, such as ~/.local/share/man/man1.
@@ -18,7 +18,7 @@ pub(crate) struct ManArgs {
 
 /// # Errors
 /// If a page cannot be written.
-pub(crate) fn run<C: CommandFactory>(args: &ManArgs) -> anyhow::Result<Exit> {
+pub(crate) fn run<C: CommandFactory>(args: &ManArgs) -> Result<Exit> {
     let folder = &args.folder;
     let written = fs::create_dir_all(folder).and_then(|()| clap_mangen::generate_to(C::command(), folder));
     written.map_err(|error| describe_write_error(folder, error))?;

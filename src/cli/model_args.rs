@@ -13,7 +13,7 @@ use runner_spec::program::Device;
 use super::checkpoint_args::CheckpointArgs;
 use super::common::{RunsFolderArgs, ThreadArgs, host_without_runs};
 use super::completions::runs_completer;
-use super::exit::{RequestError, refuse};
+use super::exit::{Result, refuse};
 use super::output::print_to_stderr;
 use super::screen_observer::PreparationObserver;
 use super::text_source::{find_tokenizer, parse_hub_name, reword_engine_error};
@@ -72,7 +72,7 @@ impl ModelArgs {
     ///
     /// # Errors
     /// If there is no such run, or there are no such weights; a hub that refuses or cannot be reached.
-    pub(crate) fn open(&self, screen: &mut Screen) -> anyhow::Result<EvaluatedModel> {
+    pub(crate) fn open(&self, screen: &mut Screen) -> Result<EvaluatedModel> {
         let precision = self.precision.map(|precision| match precision {
             ReadingPrecision::Fp32 => Precision::Fp32,
             ReadingPrecision::Tf32 => Precision::Tf32,
@@ -109,7 +109,7 @@ impl ModelArgs {
         model: &EvaluatedModel,
         pool: &rayon::ThreadPool,
         screen: &mut Screen,
-    ) -> anyhow::Result<ModelTokenizer> {
+    ) -> Result<ModelTokenizer> {
         let named = self.tokenizer.as_deref().map(|name| find_tokenizer(name, screen)).transpose()?;
         let host = host_without_runs(self.threads)?;
         let tokenizer = model.tokenizer(named.as_ref(), pool, &host, &mut PreparationObserver::new(screen));
@@ -121,7 +121,7 @@ impl ModelArgs {
     ///
     /// # Errors
     /// If there is no such device.
-    pub(crate) fn choose_device(&self, model: &EvaluatedModel) -> anyhow::Result<Device> {
+    pub(crate) fn choose_device(&self, model: &EvaluatedModel) -> Result<Device> {
         let choice = match self.device {
             ReadingDevice::Auto => DeviceChoice::Auto,
             ReadingDevice::Cpu => DeviceChoice::Cpu,
@@ -136,7 +136,7 @@ impl ModelArgs {
     }
 
     /// Refuses `flag`, which is about a run, if there is none.
-    pub(crate) fn require_run(&self, flag: &str) -> Result<(), RequestError> {
+    pub(crate) fn require_run(&self, flag: &str) -> Result<()> {
         if self.run.is_none() {
             refuse!("{flag} is about a run, and --weights names none");
         }

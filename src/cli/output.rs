@@ -5,9 +5,7 @@ use std::io::{self, ErrorKind, Write};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use anyhow::Context;
-
-use super::exit::{Exit, refuse};
+use super::exit::{CommandError, Context as _, Exit, Result, refuse};
 use runner_files::{OutputFile, parent_folder, special_file_kind};
 use runner_record::RecordError;
 use runner_report::{Screen, is_reader_gone};
@@ -19,7 +17,7 @@ use runner_spec::safe_text::{SafeJson, terminal_text};
 ///
 /// # Errors
 /// If it cannot be written for another reason, such as a full disk.
-pub(crate) fn print(text: &str) -> anyhow::Result<()> {
+pub(crate) fn print(text: &str) -> Result<()> {
     print_to(&mut io::stdout().lock(), &terminal_text(text))
 }
 
@@ -27,16 +25,16 @@ pub(crate) fn print(text: &str) -> anyhow::Result<()> {
 ///
 /// # Errors
 /// Those of [`print`].
-pub(crate) fn print_content(text: &str) -> anyhow::Result<()> {
+pub(crate) fn print_content(text: &str) -> Result<()> {
     let shown = if console::user_attended() { Cow::Owned(printable(text)) } else { Cow::Borrowed(text) };
     print_to(&mut io::stdout().lock(), &shown)
 }
 
-fn print_to(out: &mut dyn Write, text: &str) -> anyhow::Result<()> {
+fn print_to(out: &mut dyn Write, text: &str) -> Result<()> {
     ignore_closed_pipe(out.write_all(text.as_bytes()).and_then(|()| out.flush()))
 }
 
-fn ignore_closed_pipe(written: io::Result<()>) -> anyhow::Result<()> {
+fn ignore_closed_pipe(written: io::Result<()>) -> Result<()> {
     match written {
         Err(error) if !is_reader_gone(&error) => Err(error).context("standard output"),
         _ => Ok(()),
@@ -47,11 +45,7 @@ fn ignore_closed_pipe(written: io::Result<()>) -> anyhow::Result<()> {
 ///
 /// # Errors
 /// If it cannot be serialized or written.
-pub(crate) fn print_result(
-    json: bool,
-    value: &impl serde::Serialize,
-    text: impl FnOnce() -> String,
-) -> anyhow::Result<Exit> {
+pub(crate) fn print_result(json: bool, value: &impl serde::Serialize, text: impl FnOnce() -> String) -> Result<Exit> {
     if json {
         print_json(value)?;
     } else {
@@ -64,7 +58,7 @@ pub(crate) fn print_result(
 ///
 /// # Errors
 /// The first error in writing to standard output.
-pub(crate) fn exit_of_screen(screen: &Screen, exit: Exit) -> anyhow::Result<Exit> {
+pub(crate) fn exit_of_screen(screen: &Screen, exit: Exit) -> Result<Exit> {
     screen.output_result().context("standard output (records and files are complete)")?;
     Ok(exit)
 }
@@ -80,11 +74,11 @@ pub(crate) fn table_width() -> Option<usize> {
 ///
 /// # Errors
 /// If it cannot be serialized or written.
-pub(crate) fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
+pub(crate) fn print_json(value: &impl serde::Serialize) -> Result<()> {
     print_json_to(io::stdout().lock(), value)
 }
 
-fn print_json_to(out: impl Write, value: &impl serde::Serialize) -> anyhow::Result<()> {
+fn print_json_to(out: impl Write, value: &impl serde::Serialize) -> Result<()> {
     let mut out = SafeJson(io::BufWriter::with_capacity(64 << 10, out));
     ignore_closed_pipe(match serde_json::to_writer_pretty(&mut out, value) {
         Ok(()) => out.write_all(b"\n").and_then(|()| out.flush()),
@@ -96,8 +90,8 @@ fn print_json_to(out: impl Write, value: &impl serde::Serialize) -> anyhow::Resu
 /// Refuses to replace a folder, a pipe, a device or a socket at `path`, or a file without `--force`.
 ///
 /// # Errors
-/// `RequestError` if there is one of these, or a file and `force` is false.
-pub(crate) fn check_replaceable(path: &Path, force: bool) -> anyhow::Result<()> {
+/// A request if there is one of these, or a file and `force` is false.
+pub(crate) fn check_replaceable(path: &Path, force: bool) -> Result<()> {
     if let Some(kind) = special_file_kind(path) {
         refuse!("{} is {kind}: name a file", printable(&path.display().to_string()));
     }
@@ -110,8 +104,8 @@ pub(crate) fn check_replaceable(path: &Path, force: bool) -> anyhow::Result<()> 
 /// Checks the `path` of `flag` for a picture, which may replace an SVG file.
 ///
 /// # Errors
-/// `RequestError` if the name does not end in .svg, or `path` exists and is not a file.
-pub(crate) fn check_picture_path(flag: &str, path: &Path) -> anyhow::Result<()> {
+/// A request if the name does not end in .svg, or `path` exists and is not a file.
+pub(crate) fn check_picture_path(flag: &str, path: &Path) -> Result<()> {
     let is_svg = path.extension().is_some_and(|e| e.eq_ignore_ascii_case("svg"));
     if !is_svg || (path.exists() && !path.is_file()) {
         refuse!("{flag} {}: give a file whose name ends in .svg", printable(&path.display().to_string()));
@@ -122,8 +116,8 @@ pub(crate) fn check_picture_path(flag: &str, path: &Path) -> anyhow::Result<()> 
 /// Writes the file `path` whole or not at all, in a folder that is created if there is none.
 ///
 /// # Errors
-/// `RequestError` if there is a file that must not be replaced; if it cannot be written, with what to do about it.
-pub(crate) fn write_file(path: &Path, bytes: &[u8], replace: bool) -> anyhow::Result<()> {
+/// A request if there is a file that must not be replaced; if it cannot be written, with what to do about it.
+pub(crate) fn write_file(path: &Path, bytes: &[u8], replace: bool) -> Result<()> {
     write_file_as(path, bytes, replace, false)
 }
 
@@ -131,7 +125,7 @@ pub(crate) fn write_file(path: &Path, bytes: &[u8], replace: bool) -> anyhow::Re
 ///
 /// # Errors
 /// Those of [`write_file`].
-pub(crate) fn write_file_as(path: &Path, bytes: &[u8], replace: bool, private: bool) -> anyhow::Result<()> {
+pub(crate) fn write_file_as(path: &Path, bytes: &[u8], replace: bool, private: bool) -> Result<()> {
     check_replaceable(path, replace)?;
     let target = OutputFile::target(path).map_err(|error| describe_write_error(path, error))?;
     let folder = parent_folder(&target);
@@ -143,14 +137,16 @@ pub(crate) fn write_file_as(path: &Path, bytes: &[u8], replace: bool, private: b
     written.map_err(|error| match error.kind() {
         ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
             let (path, folder) = (path.display(), folder.display());
-            anyhow::anyhow!("{path} cannot be written: make the folder {folder} writable, or name a file elsewhere")
+            CommandError::failure(format!(
+                "{path} cannot be written: make the folder {folder} writable, or name a file elsewhere"
+            ))
         }
         _ => describe_write_error(path, error),
     })
 }
 
 /// The error of writing the file or folder `path`, with what to do about it.
-pub(crate) fn describe_write_error(path: &Path, error: io::Error) -> anyhow::Error {
+pub(crate) fn describe_write_error(path: &Path, error: io::Error) -> CommandError {
     RecordError::io("writing", path)(error).into()
 }
 

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use super::common::{ExperimentArgs, RunsFolderArgs, ThreadArgs, host_without_runs, parse_non_negative};
-use super::exit::{Exit, RequestError, refuse};
+use super::exit::{CommandError, Context as _, Exit, Result, refuse};
 use super::output::{check_picture_path, print_detail, print_result, write_file};
 use super::screen_observer::PreparationObserver;
 use runner_config::LoadOptions;
@@ -62,7 +62,7 @@ pub(crate) struct PlanArgs {
 /// # Errors
 /// Mistakes of the experiment; data that cannot be prepared; a `PlanError`; a wrong `--cluster` or `RUNNER_PEAK_FLOPS`; a timeline that
 /// cannot be written.
-pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<Exit> {
+pub(crate) fn run(args: &PlanArgs) -> Result<Exit> {
     let cluster = match &args.cluster {
         Some(cluster) => read_cluster(cluster)?,
         None => local_devices(&host_without_runs(ThreadArgs { threads: args.threads })?),
@@ -105,20 +105,18 @@ fn resolved_file_of_run(wanted: &Path) -> Option<PathBuf> {
 }
 
 /// The cluster that a name or a file describes.
-fn read_cluster(text: &str) -> anyhow::Result<ClusterFacts> {
+fn read_cluster(text: &str) -> Result<ClusterFacts> {
     let path = Path::new(text);
     let is_file = path.extension().is_some_and(|e| e == "yaml" || e == "yml") || path.is_file();
     if !is_file {
-        return runner_machine::cluster_description::named_cluster(text)
-            .map_err(|e| RequestError(e.to_string()).into());
+        return Ok(runner_machine::cluster_description::named_cluster(text)?);
     }
-    let content = read_regular_text(path).map_err(|e| RequestError(format!("{text}: {e}")))?;
-    runner_machine::cluster_description::cluster_from_yaml(&content)
-        .map_err(|e| RequestError(format!("{text}: {e}")).into())
+    let content = read_regular_text(path).map_err(|e| CommandError::request(format!("{text}: {e}")))?;
+    runner_machine::cluster_description::cluster_from_yaml(&content).context(text)
 }
 
 /// Facts of data that was not read: `rows` training rows, and sizes from the experiment for the rest.
-fn assumed_data(experiment: &Experiment, rows: u64) -> anyhow::Result<DataFacts> {
+fn assumed_data(experiment: &Experiment, rows: u64) -> Result<DataFacts> {
     let Some(vocab) = experiment.model.vocab_size else {
         refuse!("--rows reads no data, so the tokenizer's vocabulary is not known: give model.vocab_size");
     };
@@ -127,7 +125,7 @@ fn assumed_data(experiment: &Experiment, rows: u64) -> anyhow::Result<DataFacts>
     Ok(DataFacts { tokenizer_vocab: vocab, ..data })
 }
 
-fn draw(plan: &Plan, path: &Path) -> anyhow::Result<()> {
+fn draw(plan: &Plan, path: &Path) -> Result<()> {
     check_picture_path("--timeline", path)?;
     let Some(timeline) = runner_plan::timeline::timeline(plan) else {
         refuse!("--timeline: the step has too many parts for a picture");
@@ -143,7 +141,7 @@ pub(crate) const PEAK_FLOPS: &str = "RUNNER_PEAK_FLOPS";
 ///
 /// # Errors
 /// If it is not a positive number.
-pub(crate) fn parse_peak_flops(value: Option<OsString>) -> anyhow::Result<Option<f64>> {
+pub(crate) fn parse_peak_flops(value: Option<OsString>) -> Result<Option<f64>> {
     let Some(value) = value.filter(|value| !value.is_empty()) else { return Ok(None) };
     let number = value.to_str().and_then(|text| text.trim().replace('_', "").parse::<f64>().ok());
     match number {
@@ -153,8 +151,8 @@ pub(crate) fn parse_peak_flops(value: Option<OsString>) -> anyhow::Result<Option
 }
 
 /// # Errors
-/// `RequestError` if `--rank` names no rank of the plan.
-fn print_plan(plan: &Plan, args: &PlanArgs) -> anyhow::Result<Exit> {
+/// A request if `--rank` names no rank of the plan.
+fn print_plan(plan: &Plan, args: &PlanArgs) -> Result<Exit> {
     if let Some(rank) = args.rank.filter(|&rank| rank >= plan.ranks.len()) {
         refuse!("--rank {rank}: the plan has ranks 0 to {}", plan.ranks.len().saturating_sub(1));
     }
@@ -173,14 +171,14 @@ fn print_plan(plan: &Plan, args: &PlanArgs) -> anyhow::Result<Exit> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::exit::exit_of;
+    use crate::cli::exit::ErrorKind;
     use runner_plan::testing::{compiled, experiment};
 
     #[test]
     fn a_rank_that_is_not_there_is_a_wrong_request() {
         let wrong = PlanArgs { rank: Some(1), ..PlanArgs::default() };
         let error = print_plan(&compiled(&experiment()), &wrong).expect_err("one rank");
-        assert_eq!(exit_of(&error), Exit::Request);
+        assert_eq!(error.kind(), ErrorKind::Request);
     }
 
     #[test]

@@ -5,10 +5,10 @@ use std::path::PathBuf;
 
 use clap::Args;
 use runner_engine::rank_process::work_as_process;
-use runner_launch::{RankProcess, RankProcessError};
+use runner_launch::RankProcess;
 
 use super::common::{ThreadArgs, host};
-use super::exit::{Exit, RequestError};
+use super::exit::{Exit, Result};
 use super::output::print_to_stderr;
 
 #[derive(Debug, Clone, Args)]
@@ -25,21 +25,14 @@ pub(crate) struct RankArgs {
 
 /// # Errors
 /// If `runner apply` did not start this process. Later errors are reported to the parent.
-pub(crate) fn run(args: &RankArgs) -> anyhow::Result<Exit> {
+pub(crate) fn run(args: &RankArgs) -> Result<Exit> {
     let rank = RankProcess { run: args.run.clone(), rank: args.rank, shared_memory: args.fd };
     let host = host(PathBuf::new(), ThreadArgs { threads: None })?;
-    match work_as_process(&rank, &host).map_err(request_error)? {
+    match work_as_process(&rank, &host)? {
         None => Ok(Exit::Done),
         Some(line) => {
             print_to_stderr(&line);
             Ok(Exit::Failed)
         }
-    }
-}
-
-fn request_error(error: RankProcessError) -> anyhow::Error {
-    match error {
-        RankProcessError::NoParent => RequestError(error.to_string()).into(),
-        _ => error.into(),
     }
 }

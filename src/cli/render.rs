@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::common::TemplateArgs;
-use super::exit::{Exit, refuse};
+use super::exit::{Exit, Result, refuse};
 use super::output::print_content;
 use runner_config::LoadOptions;
 use runner_template::Rendered;
@@ -27,7 +27,7 @@ pub(crate) struct RenderArgs {
 ///
 /// # Errors
 /// `ConfigError` with the mistakes of the template; a file that is not a template.
-pub(crate) fn run(args: &RenderArgs) -> anyhow::Result<Exit> {
+pub(crate) fn run(args: &RenderArgs) -> Result<Exit> {
     if !runner_template::is_template(&args.file) {
         refuse!("{} is not a template: templates end in .j2", args.file.display());
     }

@@ -7,7 +7,7 @@ use clap::Args;
 
 use super::common::RunsFolderArgs;
 use super::completions::{runs_completer, sweeps_completer};
-use super::exit::{Exit, RequestError, refuse};
+use super::exit::{CommandError, Exit, Result, refuse};
 use super::interrupt::Interrupt;
 use super::output::{check_replaceable, print, print_content, print_result, print_to_stderr, write_file_as};
 use runner_files::open_regular;
@@ -51,7 +51,7 @@ pub(crate) struct ReportArgs {
 
 /// # Errors
 /// If there is no such run, the file is there and no report, or it cannot be written; if the port is taken.
-pub(crate) fn run(args: &ReportArgs) -> anyhow::Result<Exit> {
+pub(crate) fn run(args: &ReportArgs) -> Result<Exit> {
     let request = request(args)?;
     if args.serve {
         return serve(args.port.unwrap_or(DEFAULT_PORT), request);
@@ -81,12 +81,12 @@ pub(crate) fn run(args: &ReportArgs) -> anyhow::Result<Exit> {
 }
 
 /// The run directories and the sweep that the arguments name.
-fn request(args: &ReportArgs) -> anyhow::Result<ReportRequest> {
+fn request(args: &ReportArgs) -> Result<ReportRequest> {
     let root = args.root.root();
     let mut request = ReportRequest { title: args.title.clone(), ..ReportRequest::default() };
     let mut add_sweep = |folder: PathBuf| {
         let another = request.sweep.replace(folder).is_some();
-        if another { Err(RequestError("a report shows only one sweep".to_owned())) } else { Ok(()) }
+        if another { Err(CommandError::request("a report shows only one sweep".to_owned())) } else { Ok(()) }
     };
     if let Some(wanted) = &args.sweep {
         add_sweep(sweep_dir::resolve(&root, Some(wanted))?)?;
@@ -120,7 +120,7 @@ fn is_replaceable(path: &Path) -> bool {
 }
 
 /// Serves until a signal ends the process.
-fn serve(port: u16, request: ReportRequest) -> anyhow::Result<Exit> {
+fn serve(port: u16, request: ReportRequest) -> Result<Exit> {
     // Nothing is ever half done here, so the first signal ends the process with the documented code.
     let _interrupt = Interrupt::install()?;
     let live = LiveReport::bind(port, request).map_err(as_request)?;
@@ -130,9 +130,9 @@ fn serve(port: u16, request: ReportRequest) -> anyhow::Result<Exit> {
 }
 
 /// Marks wrong requests as such, for the exit code.
-fn as_request(error: ReportError) -> anyhow::Error {
+fn as_request(error: ReportError) -> CommandError {
     match error {
-        ReportError::Listen { .. } => RequestError(format!("{error}: --port chooses another")).into(),
+        ReportError::Listen { .. } => CommandError::request(format!("{error}: --port chooses another")),
         other => other.into(),
     }
 }

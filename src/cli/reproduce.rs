@@ -10,7 +10,7 @@ use runner_report::{OutputMode, Screen};
 
 use super::common::{RunsFolderArgs, parse_non_negative};
 use super::completions::runs_completer;
-use super::exit::Exit;
+use super::exit::{Exit, Result};
 use super::interrupt::Interrupt;
 use super::output::exit_of_screen;
 use super::repeated_command::repeated_command;
@@ -68,7 +68,7 @@ impl RunObserver for ReproductionObserver {
 
 /// # Errors
 /// If there is no such run, its data or its beginning is gone, or the reproduction failed (which its record then says too).
-pub(crate) fn run(args: &ReproduceArgs) -> anyhow::Result<Exit> {
+pub(crate) fn run(args: &ReproduceArgs) -> Result<Exit> {
     let interrupt = Interrupt::install()?;
     let mode = OutputMode::detect(args.json, args.quiet);
     let screen = ScreenObserver::new(mode, Some(repeated_command()))?;

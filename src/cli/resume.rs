@@ -4,7 +4,7 @@ use clap::Args;
 use runner_engine::resume::{ResumeRequest, resume};
 
 use super::completions::runs_completer;
-use super::exit::Exit;
+use super::exit::{Exit, Result};
 use super::interrupt::install_for;
 use super::launcher_args::LauncherArgs;
 use super::training_args::TrainingArgs;
@@ -22,7 +22,7 @@ pub(crate) struct ResumeArgs {
 
 /// # Errors
 /// If there is no such run, it cannot be resumed here, or it failed (which its record then says too).
-pub(crate) fn run(args: &ResumeArgs) -> anyhow::Result<Exit> {
+pub(crate) fn run(args: &ResumeArgs) -> Result<Exit> {
     let launched = args.launcher.launched_rank()?;
     let interrupt = install_for(launched.as_ref())?;
     let is_launched = launched.is_some();

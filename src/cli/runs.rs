@@ -9,7 +9,7 @@ use rayon::prelude::*;
 
 use super::common::RunsFolderArgs;
 use super::completions::{runs_completer, sweeps_completer};
-use super::exit::{Exit, RequestError, refuse};
+use super::exit::{CommandError, Exit, Result, refuse};
 use super::output::{print_result, print_to_stderr, table_width};
 use super::{runs_rm, runs_tag};
 use runner_lab::compare::comparability::{
@@ -95,7 +95,7 @@ pub(crate) struct ShowArgs {
 
 /// # Errors
 /// If there is no such run, or the folder cannot be read.
-pub(crate) fn run(args: &RunsArgs) -> anyhow::Result<Exit> {
+pub(crate) fn run(args: &RunsArgs) -> Result<Exit> {
     match &args.command {
         None => list(&args.list),
         Some(RunsCommand::List(args)) => list(args),
@@ -105,7 +105,7 @@ pub(crate) fn run(args: &RunsArgs) -> anyhow::Result<Exit> {
     }
 }
 
-fn list(args: &ListArgs) -> anyhow::Result<Exit> {
+fn list(args: &ListArgs) -> Result<Exit> {
     let root = args.root.root();
     let mut runs = catalog::list(&root)?;
     let filter = RunFilter::new(args, &root, &runs)?;
@@ -179,7 +179,7 @@ struct RunFilter<'a> {
 }
 
 impl<'a> RunFilter<'a> {
-    fn new(args: &'a ListArgs, root: &Path, runs: &[ListedRun]) -> anyhow::Result<Self> {
+    fn new(args: &'a ListArgs, root: &Path, runs: &[ListedRun]) -> Result<Self> {
         let mut statuses = Vec::new();
         for status in args.status.iter().map(|status| status.trim()) {
             let found = ListedStatus::ALL.into_iter().find(|s| s.name() == status || s.description() == status);
@@ -193,7 +193,8 @@ impl<'a> RunFilter<'a> {
             }
         }
         let pattern = |text: &String| {
-            Pattern::new(text).map_err(|error| RequestError(format!("--name {}: {error}", text.escape_default())))
+            Pattern::new(text)
+                .map_err(|error| CommandError::request(format!("--name {}: {error}", text.escape_default())))
         };
         let name = args.name.as_ref().map(pattern).transpose()?;
         let since = args.since.as_deref().map(parse_since).transpose()?;
@@ -221,16 +222,16 @@ fn sweep_id(root: &Path, wanted: &str, runs: &[ListedRun]) -> Result<String, Rec
 }
 
 /// Parses an age or a date as a time in seconds since 1970.
-fn parse_since(text: &str) -> Result<f64, RequestError> {
+fn parse_since(text: &str) -> Result<f64> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let moment = time::parse_span(text).map(|age| (now.as_secs_f64() - age.as_secs_f64()).max(0.0));
     moment.or_else(|| time::parse(text)).ok_or_else(|| {
         let help = "take an age such as 90s, 30m, 12h, 7d or 2w, or a date such as 2026-01-31 or 2026-01-31T09:30";
-        RequestError(format!("--since {}: {help}", text.escape_default()))
+        CommandError::request(format!("--since {}: {help}", text.escape_default()))
     })
 }
 
-fn show(args: &ShowArgs) -> anyhow::Result<Exit> {
+fn show(args: &ShowArgs) -> Result<Exit> {
     let path = catalog::resolve(&args.root.root(), &args.run)?;
     let listed = stopped_points::describe(&path);
     let manifest = run_dir::read_manifest(&path)?;

@@ -6,7 +6,7 @@ use serde_json::json;
 use super::common::RunsFolderArgs;
 use super::completions::runs_completer;
 use super::confirm::confirmed;
-use super::exit::{Exit, RequestError, refuse};
+use super::exit::{CommandError, Exit, Result, refuse};
 use super::output::{print_result, print_to_stderr};
 use runner_engine::sweep::describe_points;
 use runner_files::FreedBytes;
@@ -41,7 +41,7 @@ pub(crate) struct RmArgs {
 
 /// # Errors
 /// If there is no such run, a process works on one, a sweep needs one, nobody can confirm, or a file cannot be removed.
-pub(crate) fn run(args: &RmArgs) -> anyhow::Result<Exit> {
+pub(crate) fn run(args: &RmArgs) -> Result<Exit> {
     let root = args.root.root();
     let mut paths = catalog::resolve_all(&root, &args.run_names)?;
     paths.sort();
@@ -105,7 +105,7 @@ pub(crate) fn run(args: &RmArgs) -> anyhow::Result<Exit> {
 
 /// # Errors
 /// If `run` is being worked on, or is not done with `--keep-record`.
-fn check_removable(args: &RmArgs, run: &ListedRun) -> Result<(), RequestError> {
+fn check_removable(args: &RmArgs, run: &ListedRun) -> Result<()> {
     let id = printable(&run.id);
     if run.status == ListedStatus::Running {
         refuse!("run {id} is being worked on by another process: stop it first");
@@ -121,7 +121,7 @@ fn check_removable(args: &RmArgs, run: &ListedRun) -> Result<(), RequestError> {
 ///
 /// # Errors
 /// If a sweep that is not finished needs one of the runs, unless `--force` is given.
-fn check_sweeps(args: &RmArgs, sweeps: &[CountedRuns]) -> Result<(), RequestError> {
+fn check_sweeps(args: &RmArgs, sweeps: &[CountedRuns]) -> Result<()> {
     for CountedRuns { sweep, is_finished, points } in sweeps {
         let sweep = printable(sweep);
         if !is_finished && !args.force {
@@ -143,8 +143,8 @@ fn check_sweeps(args: &RmArgs, sweeps: &[CountedRuns]) -> Result<(), RequestErro
 }
 
 /// Rewords the lock's error, which is written for training.
-fn reword_locked(error: RecordError, run: &ListedRun) -> anyhow::Error {
+fn reword_locked(error: RecordError, run: &ListedRun) -> CommandError {
     let RecordError::Locked { holder, .. } = error else { return error.into() };
     let id = printable(&run.id);
-    RequestError(format!("run {id} is being worked on by another process{holder}: stop it first")).into()
+    CommandError::request(format!("run {id} is being worked on by another process{holder}: stop it first"))
 }

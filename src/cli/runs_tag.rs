@@ -7,7 +7,7 @@ use clap::Args;
 
 use super::common::RunsFolderArgs;
 use super::completions::runs_completer;
-use super::exit::{Exit, RequestError, refuse};
+use super::exit::{Exit, Result, refuse};
 use super::output::print_result;
 use runner_record::{catalog, tags};
 use runner_spec::format::printable;
@@ -51,7 +51,7 @@ pub(crate) fn expand_removed_tags(line: Vec<OsString>) -> Vec<OsString> {
 
 /// # Errors
 /// If there is no such run, a tag is not valid, or a file cannot be written.
-pub(crate) fn run(args: &TagArgs) -> anyhow::Result<Exit> {
+pub(crate) fn run(args: &TagArgs) -> Result<Exit> {
     let (mut runs, mut add, remove) = (Vec::new(), args.add.clone(), args.remove.clone());
     for word in &args.words {
         match word.strip_prefix('+') {
@@ -60,7 +60,7 @@ pub(crate) fn run(args: &TagArgs) -> anyhow::Result<Exit> {
         }
     }
     for tag in add.iter().chain(&remove) {
-        tags::check(tag).map_err(RequestError)?;
+        tags::check(tag)?;
     }
     if let Some(tag) = add.iter().find(|tag| remove.contains(tag)) {
         refuse!("the tag {tag} cannot be both added and removed");

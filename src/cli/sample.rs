@@ -4,10 +4,9 @@ use std::io::{self, Read, Write};
 use std::ops::ControlFlow;
 use std::time::Instant;
 
-use anyhow::Context;
 use clap::Args;
 
-use super::exit::{Exit, RequestError, refuse};
+use super::exit::{Context as _, Exit, Result, refuse};
 use super::model_args::ModelArgs;
 use super::output::{print_json, print_to_stderr};
 use runner_exec::eval::{Continuation, Drawn, cut_prompt, generate};
@@ -57,7 +56,7 @@ const MAX_TOKENS: usize = 1_000_000;
 
 impl SampleArgs {
     /// The experiment's settings with these flags over them.
-    fn override_settings(&self, base: Option<Samples>, prompts: Vec<String>) -> Result<Samples, RequestError> {
+    fn override_settings(&self, base: Option<Samples>, prompts: Vec<String>) -> Result<Samples> {
         let mut s = base.unwrap_or_default();
         if !prompts.is_empty() {
             s.prompts = prompts;
@@ -93,7 +92,7 @@ impl SampleArgs {
 ///
 /// # Errors
 /// If `-` is given twice, or `input` cannot be read or is not UTF-8.
-fn read_prompts(given: &[String], input: &mut dyn Read) -> anyhow::Result<Vec<String>> {
+fn read_prompts(given: &[String], input: &mut dyn Read) -> Result<Vec<String>> {
     let mut prompts = given.to_vec();
     let mut standard = prompts.iter_mut().filter(|prompt| *prompt == STANDARD_INPUT);
     let Some(prompt) = standard.next() else { return Ok(prompts) };
@@ -140,7 +139,7 @@ impl<'a> SampleWriter<'a> {
 
     /// # Errors
     /// If a text could not be written. A closed pipe is not an error.
-    fn finish(self) -> anyhow::Result<()> {
+    fn finish(self) -> Result<()> {
         match self.written {
             Err(error) if !is_reader_gone(&error) => Err(error).context("standard output"),
             _ => Ok(()),
@@ -150,7 +149,7 @@ impl<'a> SampleWriter<'a> {
 
 /// # Errors
 /// If there is no such run or checkpoint, its tokenizer is gone, or a prompt cannot be encoded.
-pub(crate) fn run(args: &SampleArgs) -> anyhow::Result<Exit> {
+pub(crate) fn run(args: &SampleArgs) -> Result<Exit> {
     let mut screen = Screen::on_standard_error();
     let opened = args.model.open(&mut screen)?;
     let prompts = read_prompts(&args.prompt, &mut io::stdin().lock())?;
@@ -164,7 +163,7 @@ pub(crate) fn run(args: &SampleArgs) -> anyhow::Result<Exit> {
         }
     }
     // A device can be used only by the thread that opens it.
-    let (made, step, seconds) = pool.install(|| -> anyhow::Result<_> {
+    let (made, step, seconds) = pool.install(|| -> Result<_> {
         let (model, weights, step) = opened.load(device)?;
         let started = Instant::now();
         let mut stdout = io::stdout();

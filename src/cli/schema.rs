@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use super::exit::Exit;
+use super::exit::{Exit, Result};
 use super::output::print;
 use runner_lab::sweep;
 
@@ -16,7 +16,7 @@ pub(crate) struct SchemaArgs {
 
 /// # Errors
 /// If standard output cannot be written.
-pub(crate) fn run(args: &SchemaArgs) -> anyhow::Result<Exit> {
+pub(crate) fn run(args: &SchemaArgs) -> Result<Exit> {
     print(&if args.sweep { sweep::SCHEMA.to_owned() } else { runner_config::schema_text() })?;
     Ok(Exit::Done)
 }

@@ -16,7 +16,7 @@ use runner_report::{JsonEvent, OutputMode, Screen};
 use runner_spec::event::Event;
 use runner_spec::format::printable;
 
-use super::exit::Exit;
+use super::exit::{Exit, Result};
 use super::output::{exit_of_screen, is_verbose};
 
 /// Shows a run on the screen.
@@ -37,7 +37,7 @@ impl ScreenObserver {
     ///
     /// # Errors
     /// If there is no thread to print from.
-    pub(crate) fn new(mode: OutputMode, resuming_command: Option<String>) -> anyhow::Result<Self> {
+    pub(crate) fn new(mode: OutputMode, resuming_command: Option<String>) -> Result<Self> {
         let printer = Printer::new(mode)?;
         Ok(Self { lines: EventLines::new(1), printer, name: String::new(), up_to_date: None, resuming_command })
     }
@@ -76,11 +76,7 @@ impl ScreenObserver {
     /// # Errors
     /// That of `result`, after the lines that precede it; if standard output could not be written. The record of the run is complete in
     /// the second case.
-    pub(crate) fn close(
-        mut self,
-        result: Result<RunReport, EngineError>,
-        up_to_date_hint: &str,
-    ) -> anyhow::Result<Exit> {
+    pub(crate) fn close(mut self, result: Result<RunReport, EngineError>, up_to_date_hint: &str) -> Result<Exit> {
         let next = format!("`runner resume {}` goes on", self.name);
         let up_to_date = self.up_to_date.take();
         let screen = self.finish();

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use super::common::{TemplateArgs, ThreadArgs, default_load_options, host_without_runs};
-use super::exit::{RequestError, refuse};
+use super::exit::{Result, refuse};
 use super::screen_observer::PreparationObserver;
 use runner_config::LoadOptions;
 use runner_data::{DataError, compression_advice};
@@ -71,7 +71,7 @@ impl SourceArgs {
     ///
     /// # Errors
     /// If a file is missing, or the files have several formats.
-    pub(crate) fn source(&self) -> Result<Source, RequestError> {
+    pub(crate) fn source(&self) -> Result<Source> {
         let Some(first) = self.files.first() else { refuse!("name one or more files of text") };
         for path in &self.files {
             check_file(path)?;
@@ -113,7 +113,7 @@ impl SourceArgs {
     ///
     /// # Errors
     /// If a file is missing, or the files have several formats.
-    pub(crate) fn data(&self, tokenizer: Tokenizer) -> Result<Data, RequestError> {
+    pub(crate) fn data(&self, tokenizer: Tokenizer) -> Result<Data> {
         Ok(Data {
             tokenizer,
             train: self.source()?,
@@ -146,7 +146,7 @@ pub(crate) fn load_text_source(file: &Path, sets: &[String], template: &Template
 
 /// # Errors
 /// If there is no file at `path`.
-pub(crate) fn check_file(path: &Path) -> Result<(), RequestError> {
+pub(crate) fn check_file(path: &Path) -> Result<()> {
     if let Some(kind) = special_file_kind(path) {
         let advice =
             if path.is_dir() { format!("its files, such as {}/*", printable_path(path)) } else { "a file".into() };
@@ -162,7 +162,7 @@ pub(crate) fn check_file(path: &Path) -> Result<(), RequestError> {
 ///
 /// # Errors
 /// If it is no name, or no revision.
-pub(crate) fn parse_hub_name(flag: &str, text: &str) -> Result<(String, String), RequestError> {
+pub(crate) fn parse_hub_name(flag: &str, text: &str) -> Result<(String, String)> {
     let model = HubModel::from_text(text);
     match model.problem() {
         Some(problem) => refuse!("{flag}: hub:{}: {problem}", printable(text)),
@@ -174,7 +174,7 @@ pub(crate) fn parse_hub_name(flag: &str, text: &str) -> Result<(String, String),
 ///
 /// # Errors
 /// If it is none of these.
-pub(crate) fn parse_tokenizer(spec: &str) -> Result<Tokenizer, RequestError> {
+pub(crate) fn parse_tokenizer(spec: &str) -> Result<Tokenizer> {
     let (kind, rest) = spec.split_once(':').map_or((spec, None), |(kind, rest)| (kind, Some(rest)));
     match (kind, rest) {
         ("bytes", None) => Ok(Tokenizer::Bytes {}),
@@ -219,7 +219,7 @@ pub(crate) fn parse_tokenizer(spec: &str) -> Result<Tokenizer, RequestError> {
 ///
 /// # Errors
 /// Those of [`parse_tokenizer`]; a hub that refuses or cannot be reached.
-pub(crate) fn find_tokenizer(spec: &str, screen: &mut Screen) -> anyhow::Result<Tokenizer> {
+pub(crate) fn find_tokenizer(spec: &str, screen: &mut Screen) -> Result<Tokenizer> {
     let host = host_without_runs(ThreadArgs { threads: None })?;
     Ok(local_tokenizer(parse_tokenizer(spec)?, &host, &mut PreparationObserver::new(screen))?)
 }

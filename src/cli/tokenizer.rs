@@ -3,11 +3,10 @@
 use std::io::Read as _;
 use std::path::PathBuf;
 
-use anyhow::Context;
 use clap::{Args, Subcommand};
 
 use super::common::{TemplateArgs, ThreadArgs, cache_dir, host_without_runs};
-use super::exit::{Exit, RequestError, refuse};
+use super::exit::{CommandError, Context as _, Exit, Result, refuse};
 use super::output::{check_replaceable, print, print_content, print_json, print_result, write_file};
 use super::screen_observer::PreparationObserver;
 use super::text_source::{SourceArgs, find_tokenizer, load_text_source, printable_path, reword_for_flags};
@@ -102,7 +101,7 @@ pub(crate) struct DecodeArgs {
 
 /// # Errors
 /// If the request is wrong, or something cannot be read or written.
-pub(crate) fn run(args: &TokenizerArgs) -> anyhow::Result<Exit> {
+pub(crate) fn run(args: &TokenizerArgs) -> Result<Exit> {
     match &args.command {
         TokenizerCommand::Train(args) => train(args),
         TokenizerCommand::Encode(args) => encode(args),
@@ -110,7 +109,7 @@ pub(crate) fn run(args: &TokenizerArgs) -> anyhow::Result<Exit> {
     }
 }
 
-fn train(args: &TrainArgs) -> anyhow::Result<Exit> {
+fn train(args: &TrainArgs) -> Result<Exit> {
     let special =
         if args.special_token.is_empty() { vec!["<|endoftext|>".to_owned()] } else { args.special_token.clone() };
     check_vocabulary(args.vocab_size, &special)?;
@@ -144,7 +143,7 @@ fn train(args: &TrainArgs) -> anyhow::Result<Exit> {
 }
 
 /// The text to train on: the files of the command line, or the training source of an experiment.
-fn training_text(args: &TrainArgs, screen: &mut Screen) -> anyhow::Result<Data> {
+fn training_text(args: &TrainArgs, screen: &mut Screen) -> Result<Data> {
     let Some(file) = &args.from else { return Ok(args.source.data(Tokenizer::Bytes {})?) };
     let mut data = load_text_source(file, &args.set, &args.template)?;
     // Only the text to train on is downloaded.
@@ -156,7 +155,7 @@ fn training_text(args: &TrainArgs, screen: &mut Screen) -> anyhow::Result<Data> 
 
 /// # Errors
 /// If the vocabulary cannot have this size, or a special token is repeated or too short.
-fn check_vocabulary(vocab_size: usize, special: &[String]) -> Result<(), RequestError> {
+fn check_vocabulary(vocab_size: usize, special: &[String]) -> Result<()> {
     let mut names: Vec<_> = special.iter().collect();
     names.sort();
     names.dedup();
@@ -177,12 +176,12 @@ fn check_vocabulary(vocab_size: usize, special: &[String]) -> Result<(), Request
     Ok(())
 }
 
-fn load(spec: &str) -> anyhow::Result<TextTokenizer> {
+fn load(spec: &str) -> Result<TextTokenizer> {
     let tokenizer = find_tokenizer(spec, &mut Screen::on_standard_error())?;
     Ok(load_tokenizer(&tokenizer).map_err(|error| reword_for_flags(error, true))?)
 }
 
-fn encode(args: &EncodeArgs) -> anyhow::Result<Exit> {
+fn encode(args: &EncodeArgs) -> Result<Exit> {
     let loaded = load(&args.tokenizer)?;
     let text = args.text.as_ref().map_or_else(read_standard_input, |text| Ok(text.clone()))?;
     let ids = if args.special { loaded.encode_prompt(&text)? } else { loaded.encode_document(&text)? };
@@ -206,23 +205,24 @@ fn encode(args: &EncodeArgs) -> anyhow::Result<Exit> {
     Ok(Exit::Done)
 }
 
-fn decode(args: &DecodeArgs) -> anyhow::Result<Exit> {
+fn decode(args: &DecodeArgs) -> Result<Exit> {
     let loaded = load(&args.tokenizer)?;
     let text = if args.ids.is_empty() { read_standard_input()? } else { args.ids.join(" ") };
     let words = text.split(|c: char| c.is_whitespace() || matches!(c, ',' | '[' | ']')).filter(|word| !word.is_empty());
     let parse = |word: &str| match word.parse::<u32>() {
         Ok(id) if (id as usize) < loaded.vocab_size() => Ok(id),
-        Ok(id) => {
-            Err(RequestError(format!("{id} is beyond the tokenizer's {} ids", count(loaded.vocab_size() as u64))))
-        }
-        Err(_) => Err(RequestError(format!("{:?} is not an id", printable(word)))),
+        Ok(id) => Err(CommandError::request(format!(
+            "{id} is beyond the tokenizer's {} ids",
+            count(loaded.vocab_size() as u64)
+        ))),
+        Err(_) => Err(CommandError::request(format!("{:?} is not an id", printable(word)))),
     };
     let ids = words.map(parse).collect::<Result<Vec<_>, _>>()?;
     print_content(&(loaded.decode(&ids) + "\n"))?;
     Ok(Exit::Done)
 }
 
-fn read_standard_input() -> anyhow::Result<String> {
+fn read_standard_input() -> Result<String> {
     let mut bytes = Vec::new();
     std::io::stdin().lock().take(MAX_STDIN_BYTES + 1).read_to_end(&mut bytes).context("standard input")?;
     if bytes.len() as u64 > MAX_STDIN_BYTES {
@@ -230,6 +230,6 @@ fn read_standard_input() -> anyhow::Result<String> {
     }
     String::from_utf8(bytes).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
-        RequestError(format!("standard input: not UTF-8 text: the first bad byte is at offset {at}")).into()
+        CommandError::request(format!("standard input: not UTF-8 text: the first bad byte is at offset {at}"))
     })
 }

@@ -14,7 +14,7 @@ use runner_report::OutputMode;
 use runner_spec::format::counted;
 
 use super::common::{RunsFolderArgs, ThreadArgs, host};
-use super::exit::{Exit, refuse};
+use super::exit::{Exit, Result, refuse};
 use super::interrupt::Interrupt;
 use super::output::print_detail;
 use super::repeated_command::repeated_command;
@@ -55,7 +55,7 @@ impl RankThreadArgs {
     ///
     /// # Errors
     /// Those of [`host`]; if the kernel does not describe the parts to bind to.
-    pub(crate) fn host(self, runs: PathBuf) -> anyhow::Result<Host> {
+    pub(crate) fn host(self, runs: PathBuf) -> Result<Host> {
         let mut host = host(runs, self.threads)?;
         if let Some(binding) = self.bind {
             let nodes = nodes_to_bind(binding)?;
@@ -74,7 +74,7 @@ pub(crate) enum Binding {
 
 /// # Errors
 /// If the kernel does not describe NUMA nodes.
-fn nodes_to_bind(binding: Binding) -> anyhow::Result<NumaNodes> {
+fn nodes_to_bind(binding: Binding) -> Result<NumaNodes> {
     let nodes = match binding {
         Binding::Numa => NumaNodes::detect(),
     };
@@ -106,7 +106,7 @@ impl TrainingArgs {
         up_to_date_hint: &'static str,
         is_launched: bool,
         work: impl FnOnce(&Host, &StopSwitch, &mut dyn RunObserver) -> Result<RunReport, EngineError>,
-    ) -> anyhow::Result<Exit> {
+    ) -> Result<Exit> {
         // `resume` needs the run's folder on every machine, `apply` on the leader's alone.
         let resuming_command = is_launched.then(|| format!("{} (with the same launcher)", repeated_command()));
         let mut observer = ScreenObserver::new(OutputMode::detect(self.json, self.quiet), resuming_command)?;

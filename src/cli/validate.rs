@@ -3,7 +3,7 @@
 use clap::Args;
 
 use super::common::{ExperimentArgs, ThreadArgs, host_without_runs};
-use super::exit::{Exit, refuse};
+use super::exit::{Exit, Result, refuse};
 use super::output::{print, print_to_stderr};
 use super::screen_observer::PreparationObserver;
 use runner_data::may_join_documents;
@@ -27,7 +27,7 @@ pub(crate) struct ValidateArgs {
 ///
 /// # Errors
 /// `ConfigError` with the mistakes of the file (exit code 2).
-pub(crate) fn run(args: &ValidateArgs) -> anyhow::Result<Exit> {
+pub(crate) fn run(args: &ValidateArgs) -> Result<Exit> {
     if sweep::is_sweep_file(&args.experiment.file) {
         return validate_sweep(args);
     }
@@ -43,7 +43,7 @@ pub(crate) fn run(args: &ValidateArgs) -> anyhow::Result<Exit> {
     Ok(Exit::Done)
 }
 
-fn validate_sweep(args: &ValidateArgs) -> anyhow::Result<Exit> {
+fn validate_sweep(args: &ValidateArgs) -> Result<Exit> {
     let file = &args.experiment.file;
     let spec = sweep::load(file)?;
     if args.explain {

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 
+use runner_spec::error::{Classified as _, ErrorKind};
 use runner_weights::OpenedWeights;
 
 use crate::weight_files::{fixture, params};
@@ -19,7 +20,7 @@ fn copy(name: &str) -> tempfile::TempDir {
 
 fn error(path: &Path) -> String {
     let error = OpenedWeights::open(path).expect_err("broken");
-    assert!(error.is_request(), "{error}");
+    assert!(error.kind() == ErrorKind::Request, "{error}");
     error.to_string()
 }
 

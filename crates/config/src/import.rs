@@ -22,6 +22,7 @@ use self::settings::Settings;
 use crate::{LoadOptions, from_str};
 use runner_yaml::document;
 use runner_spec::diagnostic::ConfigError;
+use runner_spec::error::PlainError;
 use runner_yaml::source::Source;
 
 /// The trainer whose configuration a file is.
@@ -72,25 +73,13 @@ impl ImportedConfig {
     }
 }
 
-/// The text of a configuration could not be read.
-#[derive(Debug)]
-pub struct ImportError(pub String);
-
-impl std::fmt::Display for ImportError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for ImportError {}
-
 /// Translates `text`, the content of the file `path`, whose ending names its format, to an experiment file in the folder `output`, from
 /// which its relative paths start. Nothing in `text` is executed.
 ///
 /// # Errors
 /// If the file is not a configuration of a known trainer.
-pub fn import_config(text: &str, path: &Path, output: &Path) -> Result<ImportedConfig, ImportError> {
-    let wrong = |message: String| ImportError(format!("{}: {message}", path.display()));
+pub fn import_config(text: &str, path: &Path, output: &Path) -> Result<ImportedConfig, PlainError> {
+    let wrong = |message: String| PlainError::request(format!("{}: {message}", path.display()));
     let source = Source::file(path, text.to_owned());
     let text = source.text.as_str();
     if text.trim().is_empty() {
@@ -117,7 +106,7 @@ pub fn import_config(text: &str, path: &Path, output: &Path) -> Result<ImportedC
             let Value::Object(map) = value else {
                 return Err(wrong("it is not the config.json of a Hugging Face model".to_owned()));
             };
-            hugging_face::translate_model(path, map, &mut draft).map_err(wrong)?;
+            hugging_face::translate_model(path, map, &mut draft).map_err(|error| wrong(error.text))?;
             (Trainer::HuggingFace, Settings::default())
         }
         Some("yaml" | "yml") => {

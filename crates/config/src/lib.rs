@@ -32,7 +32,7 @@ pub mod shape;
 mod written_inputs;
 
 pub use explain::{Origin, explain, to_yaml};
-pub use import::{ImportError, ImportedConfig, import_config};
+pub use import::{ImportedConfig, import_config};
 pub use initial_weights::RecordedWeights;
 pub use load::{Loaded, from_str, load, load_text_source};
 pub use overridden::OverriddenSetting;

@@ -96,9 +96,12 @@ impl Resolver<'_> {
             return Some(());
         };
         *field = None;
-        if let Err(message) = RecordTemplate::new(template) {
+        if let Err(error) = RecordTemplate::new(template) {
             let help = "fields are filled in as in `{{ instruction }}`; `{% if input %}…{% endif %}` asks whether one has text";
-            return self.refuse(&[&format!("{key}.template")], format!("not a template: {message}"), help);
+            let reported = self.mistakes.diagnostics.len();
+            self.error(&[&format!("{key}.template")], format!("not a template: {error}"), help);
+            self.mistakes.diagnostics[reported..].iter_mut().for_each(|mistake| mistake.kind = error.kind);
+            return None;
         }
         Some(())
     }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::hub::HubError;
 use runner_files::explain_io_error;
+use runner_spec::error::{Classified, ErrorKind};
 
 /// The result of work on data, unless it names another error.
 pub(crate) type Result<T, E = DataError> = std::result::Result<T, E>;
@@ -76,17 +77,21 @@ impl DataError {
         }
         self
     }
+}
 
-    /// True if the experiment or its input files must change (exit code 2), false if the machine is at fault (exit code 1).
-    #[must_use]
-    pub fn is_request(&self) -> bool {
+impl Classified for DataError {
+    /// A request, if the experiment or its input files must change.
+    fn kind(&self) -> ErrorKind {
         match self {
-            Self::Io { source, .. } => {
-                matches!(source.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidInput)
+            Self::Io { source, .. } => match source.kind() {
+                io::ErrorKind::NotFound | io::ErrorKind::InvalidInput => ErrorKind::Request,
+                _ => ErrorKind::Failure,
+            },
+            Self::Hub(error) => error.kind(),
+            Self::Changed { .. } | Self::Threads(_) | Self::NoSuchRow { .. } | Self::Damaged { .. } => {
+                ErrorKind::Failure
             }
-            Self::Hub(error) => error.is_request(),
-            Self::Changed { .. } | Self::Threads(_) | Self::NoSuchRow { .. } | Self::Damaged { .. } => false,
-            _ => true,
+            _ => ErrorKind::Request,
         }
     }
 }

@@ -16,6 +16,7 @@ use runner_weights::WeightsError;
 
 use crate::run_error::RunError;
 use crate::sweep::PointProblems;
+use runner_spec::error::{Classified, ErrorKind};
 
 /// The reason why the engine did not do what was requested.
 #[derive(Debug, thiserror::Error)]
@@ -75,30 +76,40 @@ impl EngineError {
         move |source| Self::Io { action, source }
     }
 
-    /// True if the request was wrong; false if the machine, or a run that had begun, failed.
-    pub fn is_request(&self) -> bool {
-        match self {
-            Self::Request(_)
-            | Self::Config(_)
-            | Self::Points(_)
-            | Self::Record(RunReadError::Config(_))
-            | Self::Eval(EvalError::Request(_)) => true,
-            Self::Hub(error) => error.is_request(),
-            Self::Plan(error) => error.is_request(),
-            Self::Weights(error) => error.is_request(),
-            Self::Store(error) | Self::Record(RunReadError::Store(error)) => error.is_request(),
-            Self::Eval(EvalError::Data(error)) | Self::Token(RankTokenError::Cache(error)) | Self::Data(error) => {
-                error.is_request()
-            }
-            Self::Explained { source, .. } => source.is_request(),
-            Self::Run { source, .. } => source.is_request(),
-            Self::Exec(_) | Self::Eval(_) | Self::Token(_) | Self::Join(_) | Self::Io { .. } | Self::Other(_) => false,
-        }
-    }
-
     /// `self`, explained by `text`.
     #[must_use]
     pub fn explained(self, text: String) -> Self {
         Self::Explained { text, source: Box::new(self) }
     }
 }
+
+impl Classified for EngineError {
+    fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Request(_) => ErrorKind::Request,
+            Self::Config(error) => error.kind(),
+            Self::Points(error) => error.kind(),
+            Self::Data(error) => error.kind(),
+            Self::Hub(error) => error.kind(),
+            Self::Plan(error) => error.kind(),
+            Self::Weights(error) => error.kind(),
+            Self::Store(error) => error.kind(),
+            Self::Record(error) => error.kind(),
+            Self::Eval(error) => error.kind(),
+            Self::Explained { source, .. } => source.kind(),
+            Self::Run { source, .. } => source.kind(),
+            Self::Token(error) => error.kind(),
+            Self::Exec(_) | Self::Join(_) | Self::Io { .. } | Self::Other(_) => ErrorKind::Failure,
+        }
+    }
+
+    fn report(&self, color: bool) -> Option<String> {
+        match self {
+            Self::Config(error) => error.report(color),
+            Self::Points(error) => error.report(color),
+            Self::Record(error) => error.report(color),
+            _ => None,
+        }
+    }
+}
+

@@ -14,6 +14,7 @@ use crate::outcome::{Exit, RunOutcome, RunReport};
 use crate::prepare::{Host, PreparedRun};
 use crate::run_error::RunError;
 use crate::stop::StopSwitch;
+use runner_spec::error::Classified as _;
 
 /// The rank that a launcher made this process.
 #[derive(Debug, Clone)]
@@ -57,7 +58,7 @@ pub(crate) fn work_as_rank(
         }
         Err(error) => error,
     };
-    let code = if error.is_request() { Exit::Request } else { Exit::Failed } as u8;
+    let code = Exit::of_error(error.kind()) as u8;
     let is_aborted = matches!(error, EngineError::Join(JoinError::Comm(_)));
     if !is_aborted {
         world.abort_outside_training(code, &error_text(&error));

@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use runner_spec::error::ErrorKind;
+
 /// The outcome of the work on a run that did not fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RunOutcome {
@@ -34,6 +36,17 @@ pub enum Exit {
     Busy = 75,
     /// Stopped by Ctrl-C or SIGTERM.
     Interrupted = 130,
+}
+
+impl Exit {
+    /// The exit code of a command that ends with an error of this kind.
+    #[must_use]
+    pub fn of_error(kind: ErrorKind) -> Self {
+        match kind {
+            ErrorKind::Request | ErrorKind::Busy => Self::Request,
+            ErrorKind::Failure => Self::Failed,
+        }
+    }
 }
 
 impl From<Exit> for ExitCode {

@@ -5,6 +5,7 @@ use runner_record::RecordError;
 use runner_spec::error_text::error_text;
 
 use crate::error::EngineError;
+use runner_spec::error::{Classified, ErrorKind};
 
 /// The reason why a run that had begun did not reach its end.
 #[derive(Debug, thiserror::Error)]
@@ -28,13 +29,15 @@ impl RunError {
     pub fn is_not_finite(&self) -> bool {
         matches!(self, Self::Launch(error) if error.is_not_finite())
     }
+}
 
-    /// True if what failed was asked for wrongly.
-    pub(crate) fn is_request(&self) -> bool {
+impl Classified for RunError {
+    fn kind(&self) -> ErrorKind {
         match self {
-            Self::Test(error) => error.is_request(),
-            Self::Store(error) | Self::Launch(LaunchError::Checkpoint(error)) => error.is_request(),
-            Self::Launch(_) | Self::Repeated(_) => false,
+            Self::Test(error) => error.kind(),
+            Self::Store(error) => error.kind(),
+            Self::Launch(error) => error.kind(),
+            Self::Repeated(_) => ErrorKind::Failure,
         }
     }
 }

@@ -4,6 +4,7 @@ use super::memory_shortage::MemoryShortage;
 use crate::eval::EvalError;
 use runner_comm::CommError;
 use runner_data::DataError;
+use runner_spec::error::{Classified, ErrorKind};
 use runner_spec::event::ObserveError;
 
 /// The reason why a rank stopped.
@@ -45,5 +46,12 @@ impl ExecError {
             Self::Observer(error) => error.0.downcast_ref::<CommError>().is_some_and(aborted),
             _ => false,
         }
+    }
+}
+
+/// An error inside a run is a failure of the run, whatever its cause.
+impl Classified for ExecError {
+    fn kind(&self) -> ErrorKind {
+        ErrorKind::Failure
     }
 }

@@ -320,6 +320,8 @@ pub fn runs_folder(path: &Path) -> PathBuf {
 
 #[cfg(test)]
 mod tests {
+    use runner_spec::error::{Classified as _, ErrorKind};
+
     use super::*;
     use crate::testing::sweep;
 
@@ -351,7 +353,7 @@ mod tests {
         assert_eq!(resolved(None).unwrap(), "s-12345678-2");
         assert_eq!(resolved(Some("s-12345678")).unwrap(), "s-12345678");
         assert!(resolved(Some("s-1")).unwrap_err().to_string().contains("give more of the name"));
-        assert!(resolved(Some("none")).unwrap_err().is_request());
+        assert!(resolved(Some("none")).unwrap_err().kind() == ErrorKind::Request);
         assert_eq!(fs::read_dir(root.path().join(SWEEPS)).unwrap().count(), 2, "nothing temporary stays");
     }
 
@@ -370,7 +372,9 @@ mod tests {
         let error = newest_of_file(root.path(), "s", &file).unwrap_err();
         let text = error.to_string();
         assert!(
-            error.is_request() && text.contains("s-12345678-2/sweep.json: EOF") && text.contains("--new"),
+            error.kind() == ErrorKind::Request
+                && text.contains("s-12345678-2/sweep.json: EOF")
+                && text.contains("--new"),
             "{text}"
         );
         fs::remove_file(root.path().join("sweeps/s-12345678-2/sweep.json")).unwrap();

@@ -8,6 +8,7 @@ use runner_record::RecordError;
 use runner_spec::event::ObserveError;
 
 use super::failure::{FailureCause, RankError, RankFailure};
+use runner_spec::error::{Classified, ErrorKind};
 
 /// The abort code for a number that is not finite. No process exits with it.
 const NOT_FINITE: u8 = 64;
@@ -43,6 +44,15 @@ pub enum LaunchError {
     /// A checkpoint could not be read.
     #[error("{0}")]
     Checkpoint(#[from] RecordError),
+}
+
+impl Classified for LaunchError {
+    fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Checkpoint(error) => error.kind(),
+            _ => ErrorKind::Failure,
+        }
+    }
 }
 
 impl LaunchError {

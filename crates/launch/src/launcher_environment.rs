@@ -1,5 +1,6 @@
 //! The rank that a launcher assigned to this process, read from the variables of torchrun, Slurm's srun and OpenMPI's mpirun.
 
+use runner_spec::error::{Classified, ErrorKind};
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::net::IpAddr;
@@ -63,6 +64,12 @@ pub enum EnvironmentError {
     Nodes { name: &'static str, value: String },
     #[error("--launcher env: neither RANK and WORLD_SIZE nor the variables of a Slurm step or of mpirun are set")]
     NoLauncher,
+}
+
+impl Classified for EnvironmentError {
+    fn kind(&self) -> ErrorKind {
+        ErrorKind::Request
+    }
 }
 
 /// The variables of an environment.

@@ -25,6 +25,7 @@ use runner_machine::host::peak_rss_bytes;
 use runner_record::run_dir::CHECKPOINTS;
 use runner_spec::error_text::error_text;
 use runner_spec::topology::LocalRanks;
+use runner_spec::error::{Classified, ErrorKind};
 
 /// The data of a rank, and the training state that it begins with.
 pub struct PreparedRank {
@@ -148,6 +149,15 @@ pub enum RankProcessError {
     Listen(#[source] io::Error),
     #[error("{action}: {source}")]
     Report { action: String, source: io::Error },
+}
+
+impl Classified for RankProcessError {
+    fn kind(&self) -> ErrorKind {
+        match self {
+            Self::NoParent => ErrorKind::Request,
+            Self::Listen(_) | Self::Report { .. } => ErrorKind::Failure,
+        }
+    }
 }
 
 /// The rank that a rank waited for until the timeout, and how long it waited, if that is what `error` says.

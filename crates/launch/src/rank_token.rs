@@ -13,6 +13,7 @@ use super::system;
 use runner_comm::RankToken;
 use runner_data::{DataError, claim_cache};
 use runner_files::{private_temporary_file, put_in_place};
+use runner_spec::error::{Classified, ErrorKind};
 
 /// The most bytes of the file that are read.
 const MAX_SECRET_BYTES: u64 = 1 << 10;
@@ -25,6 +26,15 @@ pub enum RankTokenError {
     /// The file with the secret cannot be created or read, or other users may know it.
     #[error("{}, a secret for ranks of this machine: {source}", path.display())]
     Secret { path: PathBuf, source: io::Error },
+}
+
+impl Classified for RankTokenError {
+    fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Cache(error) => error.kind(),
+            Self::Secret { .. } => ErrorKind::Failure,
+        }
+    }
 }
 
 /// The token of the ranks of `assigned`. `cache` is the folder of prepared data.

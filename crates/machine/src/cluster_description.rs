@@ -8,6 +8,7 @@ use serde::{Deserialize, Deserializer};
 
 use runner_yaml::document;
 use runner_spec::cluster::{ClusterFacts, ComputeCapability, Device, DeviceFacts, PeakFlops};
+use runner_spec::error::{Classified, ErrorKind};
 use runner_spec::rates::{AcceleratorRates, DeviceRates, Link, Links, Rates};
 
 /// The largest number of devices: a plan has fewer ranks.
@@ -35,6 +36,12 @@ pub enum ClusterError {
     Size { nodes: usize, devices: usize },
     #[error("{0}")]
     File(String),
+}
+
+impl Classified for ClusterError {
+    fn kind(&self) -> ErrorKind {
+        ErrorKind::Request
+    }
 }
 
 /// A device by its numbers: dense rates without sparsity, from a data sheet or a cluster file.

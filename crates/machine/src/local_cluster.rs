@@ -7,6 +7,7 @@ use crate::gpu_facts::GpuFacts;
 use crate::host::{cpu_name, total_memory_bytes};
 use crate::numa::NumaNodes;
 use runner_spec::cluster::{ClusterFacts, Device, DeviceFacts, NoGpuReason, RankLocation};
+use runner_spec::error::PlainError;
 
 /// The value `1` makes NCCL 2.30 and newer let ranks share a GPU.
 const SHARE_GPU_VARIABLE: &str = "NCCL_MULTI_RANK_GPU_ENABLE";
@@ -18,7 +19,7 @@ pub fn local_cluster(threads: usize) -> ClusterFacts {
     facts.sharing = std::env::var(SHARE_GPU_VARIABLE).is_ok_and(|value| value.trim() == "1");
     // NCCL is a library of some size: it is not opened for one rank.
     let several = facts.gpu_count() > 1 || (facts.sharing && facts.gpu_count() > 0);
-    facts.no_nccl = several.then(check_nccl).and_then(Result::err);
+    facts.no_nccl = several.then(check_nccl).and_then(Result::err).map(|error| error.text);
     facts
 }
 
@@ -26,7 +27,7 @@ pub fn local_cluster(threads: usize) -> ClusterFacts {
 pub fn with_rank_locations(mut cluster: ClusterFacts, locations: Vec<RankLocation>) -> ClusterFacts {
     let asked = cluster.gpu_count() > 1 || cluster.sharing;
     if !asked && cluster.gpu_count() > 0 && locations.len() > 1 {
-        cluster.no_nccl = check_nccl().err();
+        cluster.no_nccl = check_nccl().err().map(|error| error.text);
     }
     ClusterFacts { rank_locations: locations, ..cluster }
 }
@@ -57,15 +58,19 @@ pub fn with_gpus(mut cluster: ClusterFacts, found: Result<Vec<GpuFacts>, NoGpuRe
 
 /// The GPUs that the driver shows to this process. Nothing is opened on them.
 fn find_gpus() -> Result<Vec<GpuFacts>, NoGpuReason> {
-    if cfg!(feature = "cuda") { doctor::check_gpus().map_err(NoGpuReason::Missing) } else { Err(NoGpuReason::NotBuilt) }
+    if cfg!(feature = "cuda") {
+        doctor::check_gpus().map_err(|error| NoGpuReason::Missing(error.text))
+    } else {
+        Err(NoGpuReason::NotBuilt)
+    }
 }
 
 /// Checks that GPUs can communicate through NCCL.
-fn check_nccl() -> Result<(), String> {
+fn check_nccl() -> Result<(), PlainError> {
     if cfg!(feature = "nccl") {
         doctor::check_nccl()
     } else {
-        Err("this program was built without it: build it with `--features nccl`".to_owned())
+        Err(PlainError::request("this program was built without it: build it with `--features nccl`"))
     }
 }
 

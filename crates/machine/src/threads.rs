@@ -7,6 +7,7 @@ use std::thread::{Builder, JoinHandle, Scope, ScopedJoinHandle, scope};
 
 use rayon::{ThreadPool, ThreadPoolBuilder};
 use runner_spec::format::counted;
+use runner_spec::panics::CaughtPanic;
 
 /// Bytes of the stack of each thread of a pool: deep models need them.
 const STACK_BYTES: usize = 8 << 20;
@@ -88,7 +89,7 @@ pub fn explain_start_error(what: &str, error: &io::Error) -> io::Error {
 }
 
 /// The message `panic` of a library that panics if the system refuses a thread, with what to do then.
-pub fn explain_panic(panic: String) -> String {
+pub fn explain_panic(CaughtPanic(panic): CaughtPanic) -> String {
     if panic.contains("failed to spawn thread") {
         return explain_start_error("a thread", &ErrorKind::WouldBlock.into()).to_string();
     }

@@ -16,6 +16,7 @@ use ureq::http::Request;
 use ureq::{Agent, AsSendBody};
 
 use crate::upload::FileContent;
+use runner_spec::error::{Classified, ErrorKind};
 
 /// A request that takes longer has failed.
 pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
@@ -38,6 +39,15 @@ pub enum MlflowError {
     /// The record cannot be read, or the position in it not be written.
     #[error(transparent)]
     Store(#[from] RecordError),
+}
+
+impl Classified for MlflowError {
+    fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Unreachable(_) | Self::Refused(_) => ErrorKind::Failure,
+            Self::Store(error) => error.kind(),
+        }
+    }
 }
 
 /// The value of the header by which the server knows the user.

@@ -1,11 +1,12 @@
 //! The reasons why an experiment cannot be planned, in the experiment file's vocabulary and with the arithmetic that failed.
 
 use crate::check::CheckError;
+use runner_spec::error::{Classified, ErrorKind};
 
 /// The result of planning, unless it names another error.
 pub(crate) type Result<T, E = PlanError> = std::result::Result<T, E>;
 
-/// Mistakes in the request, except `Check`, which is a mistake of the planner (see `is_request`).
+/// Mistakes in the request, except `Check`, which is a mistake of the planner.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum PlanError {
     /// The value of a key, by itself or beside other values.
@@ -15,12 +16,16 @@ pub enum PlanError {
     Check(#[from] CheckError),
 }
 
-impl PlanError {
-    /// True if the request was wrong (exit code 2) rather than the planner (1).
-    pub fn is_request(&self) -> bool {
-        matches!(self, Self::Value { .. })
+impl Classified for PlanError {
+    fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Value { .. } => ErrorKind::Request,
+            Self::Check(_) => ErrorKind::Failure,
+        }
     }
+}
 
+impl PlanError {
     /// A mistake in the value of `key`.
     pub fn value(key: &'static str, message: impl Into<String>) -> Self {
         Self::Value { key, message: message.into() }

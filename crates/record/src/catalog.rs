@@ -336,6 +336,8 @@ fn describe_alternatives(wanted: &str, ids: &[String]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use runner_spec::error::{Classified as _, ErrorKind};
+
     use super::*;
     use crate::files::unsealed;
     use crate::run_dir::{RunDir, RunFiles, SUMMARY};
@@ -443,7 +445,7 @@ mod tests {
         for nothing in ["x", "", "../x", root.path().to_str().unwrap()] {
             let error = find(nothing).unwrap_err();
             let is_wanted = matches!(error, RecordError::NoSuchRun { .. } | RecordError::NotARun { .. });
-            assert!(error.is_request() && is_wanted, "{nothing}: {error}");
+            assert!(error.kind() == ErrorKind::Request && is_wanted, "{nothing}: {error}");
         }
         let message = |path: PathBuf| find(path.to_str().unwrap()).unwrap_err().to_string();
         assert!(message(first.join(MANIFEST)).contains("a part of the run"));

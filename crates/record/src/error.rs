@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::{fmt, io};
 
 use runner_files::explain_io_error;
+use runner_spec::error::{Classified, CommandError, ErrorKind};
 
 /// The reason why a run could not be recorded, read or found.
 #[derive(Debug, thiserror::Error)]
@@ -41,7 +42,7 @@ pub enum RecordError {
     Refused(String),
     /// The receiver of a checkpoint's weights failed.
     #[error("{0}")]
-    Receiver(#[source] Box<dyn std::error::Error + Send + Sync>),
+    Receiver(CommandError),
     /// The system refuses threads.
     #[error("{0}")]
     Threads(#[source] io::Error),
@@ -65,19 +66,20 @@ impl RecordError {
     pub fn is_ambiguous(&self) -> bool {
         matches!(self, Self::Ambiguous { .. })
     }
+}
 
-    /// True if the request was wrong (exit code 2) rather than the machine or the run (1).
-    pub fn is_request(&self) -> bool {
-        matches!(
-            self,
-            Self::Locked { .. }
-                | Self::Busy { .. }
-                | Self::NoSuchRun { .. }
-                | Self::NotARun { .. }
-                | Self::NoSuchCheckpoint { .. }
-                | Self::Ambiguous { .. }
-                | Self::Refused(_)
-        )
+impl Classified for RecordError {
+    fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Locked { .. } | Self::Busy { .. } => ErrorKind::Busy,
+            Self::NoSuchRun { .. }
+            | Self::NotARun { .. }
+            | Self::NoSuchCheckpoint { .. }
+            | Self::Ambiguous { .. }
+            | Self::Refused(_) => ErrorKind::Request,
+            Self::Receiver(error) => error.kind(),
+            _ => ErrorKind::Failure,
+        }
     }
 }
 

@@ -188,6 +188,8 @@ fn holder(file: &mut File) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
+    use runner_spec::error::{Classified as _, ErrorKind};
+
     use super::*;
 
     #[test]
@@ -199,7 +201,7 @@ mod tests {
         let first = RunLock::take(&dir).unwrap();
         assert!(RunLock::is_held(&dir));
         let error = RunLock::take(&dir).unwrap_err();
-        assert!(error.is_request());
+        assert_eq!(error.kind(), ErrorKind::Busy);
         let text = error.to_string();
         assert!(text.contains("a-12345678") && text.contains(&format!("pid {}", std::process::id())), "{text}");
         drop(first);
@@ -215,7 +217,7 @@ mod tests {
         let _training = RunLock::take(dir.path()).unwrap();
         assert!(!RunLock::is_free(dir.path()));
         let error = RunLock::take_to_remove(dir.path()).unwrap_err();
-        assert!(error.is_request() && error.to_string().contains("without locks"), "{error}");
+        assert!(error.kind() == ErrorKind::Request && error.to_string().contains("without locks"), "{error}");
         fs::remove_file(dir.path().join(NO_LOCKS)).unwrap();
         let _training = RunLock::take(dir.path()).unwrap();
         assert!(matches!(RunLock::take_to_remove(dir.path()), Err(RecordError::Locked { .. })));
@@ -226,7 +228,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let first = RunLock::take_name(root.path(), "a-12345678").unwrap();
         let error = RunLock::take_name_within(root.path(), "a-12345678", Duration::from_millis(1)).unwrap_err();
-        assert!(error.is_request() && error.to_string().contains("/.a-12345678.lock"), "{error}");
+        assert!(error.kind() == ErrorKind::Busy && error.to_string().contains("/.a-12345678.lock"), "{error}");
         RunLock::take_name_within(root.path(), "another", Duration::ZERO).unwrap();
         drop(first);
         RunLock::take_name_within(root.path(), "a-12345678", Duration::ZERO).unwrap();

@@ -12,6 +12,7 @@ use serde_json::{Value as Json, json};
 use super::ancestry::{AncestryRelation, parent};
 use super::catalog::ListedRun;
 use runner_spec::diagnostic::nearest;
+use runner_spec::error::PlainError;
 
 /// The fields of a listed run, as expressions and sort keys name them.
 const FIELDS: &str = "id name status step steps lost_steps changed_metrics tokens seconds loss val_loss best_val_loss val_bits_per_byte tokens_per_second started \
@@ -26,11 +27,6 @@ fn fields() -> impl Iterator<Item = &'static str> {
 
 /// The largest number of interpreter steps of an expression for one run.
 const FUEL: u64 = 100_000;
-
-/// A wrong expression or key.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct SelectError(String);
 
 /// The fields of a run, by name: those of its JSON, and what it was made from. `null` where the run has no value.
 fn fields_of(run: &ListedRun) -> Json {
@@ -51,12 +47,12 @@ fn is_unknown(fields: &Json, field: &str) -> bool {
     fields[field].is_null() && !OPTIONAL_TEXTS.contains(&field)
 }
 
-fn unknown(what: &str, name: &str) -> SelectError {
+fn unknown(what: &str, name: &str) -> PlainError {
     let help = nearest(name, fields()).map_or_else(
         || format!("the fields are {}", fields().collect::<Vec<_>>().join(", ")),
         |near| format!("did you mean `{near}`?"),
     );
-    SelectError(format!("{what}: a run has no field `{}`; {help}", name.escape_default()))
+    PlainError::request(format!("{what}: a run has no field `{}`; {help}", name.escape_default()))
 }
 
 /// Keeps the runs for which `expression` is true.
@@ -66,10 +62,10 @@ fn unknown(what: &str, name: &str) -> SelectError {
 ///
 /// # Errors
 /// If it is not an expression, names an unknown field, or cannot be computed.
-pub fn keep_where(runs: &mut Vec<ListedRun>, expression: &str) -> Result<(), SelectError> {
+pub fn keep_where(runs: &mut Vec<ListedRun>, expression: &str) -> Result<(), PlainError> {
     let wrong = |error: &minijinja::Error| {
         let detail = error.detail().map_or_else(|| error.kind().to_string(), str::to_owned);
-        SelectError(format!("--where {expression:?}: {detail}"))
+        PlainError::request(format!("--where {expression:?}: {detail}"))
     };
     let mut env = Environment::new();
     env.set_undefined_behavior(UndefinedBehavior::Strict);
@@ -87,7 +83,7 @@ pub fn keep_where(runs: &mut Vec<ListedRun>, expression: &str) -> Result<(), Sel
             None => return Err(unknown("--where", name)),
         }
     }
-    let is_kept = |run: &ListedRun| -> Result<bool, SelectError> {
+    let is_kept = |run: &ListedRun| -> Result<bool, PlainError> {
         let fields = fields_of(run);
         for trial in unknown_trials(&fields, &used, &constants) {
             let mut values: BTreeMap<String, Value> = BTreeMap::new();
@@ -99,8 +95,7 @@ pub fn keep_where(runs: &mut Vec<ListedRun>, expression: &str) -> Result<(), Sel
                 values.insert(format!("{IS_NONE}{field}"), Value::from(fields[*field].is_null()));
             }
             let result = compiled.eval(values).map_err(|error| {
-                let SelectError(text) = wrong(&error);
-                SelectError(format!("{text} (of run {})", run.id.escape_default()))
+                PlainError::request(format!("{} (of run {})", wrong(&error), run.id.escape_default()))
             })?;
             if !result.is_true() {
                 return Ok(false);
@@ -195,7 +190,7 @@ fn to_value(field: &Json) -> Value {
 ///
 /// # Errors
 /// If there is no such field.
-pub fn sort(runs: &mut Vec<ListedRun>, key: &str) -> Result<(), SelectError> {
+pub fn sort(runs: &mut Vec<ListedRun>, key: &str) -> Result<(), PlainError> {
     let (name, descending) = key.strip_prefix('-').map_or((key, false), |name| (name, true));
     let field = fields().find(|field| *field == name).ok_or_else(|| unknown("--sort", name))?;
     let key_of = |run: &ListedRun| match &fields_of(run)[field] {

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::error::RecordError;
 use super::files::{check_format, if_present, read_json, write_json};
+use runner_spec::error::PlainError;
 
 /// The file in a run directory.
 pub const TAGS: &str = "tags.json";
@@ -29,21 +30,22 @@ struct TagsFile {
 ///
 /// # Errors
 /// The reason why it cannot.
-pub fn check(tag: &str) -> Result<(), String> {
+pub fn check(tag: &str) -> Result<(), PlainError> {
     let shown = tag.escape_default();
     if tag.is_empty() {
-        return Err("a tag has at least one letter".to_owned());
+        return Err(PlainError::request("a tag has at least one letter"));
     }
     if tag.chars().count() > MAX_TAG_LENGTH {
-        return Err(format!("the tag \"{shown}\" is longer than {MAX_TAG_LENGTH} characters"));
+        return Err(PlainError::request(format!("the tag \"{shown}\" is longer than {MAX_TAG_LENGTH} characters")));
     }
     if !tag.starts_with(char::is_alphanumeric) {
-        return Err(format!("the tag \"{shown}\" begins with neither a letter nor a digit"));
+        return Err(PlainError::request(format!("the tag \"{shown}\" begins with neither a letter nor a digit")));
     }
     match tag.chars().find(|c| !c.is_alphanumeric() && !"_.:/-".contains(*c)) {
-        Some(c) => {
-            Err(format!("the tag \"{shown}\" holds '{}': letters, digits and _ . : / - make a tag", c.escape_default()))
-        }
+        Some(c) => Err(PlainError::request(format!(
+            "the tag \"{shown}\" holds '{}': letters, digits and _ . : / - make a tag",
+            c.escape_default()
+        ))),
         None => Ok(()),
     }
 }
@@ -107,7 +109,7 @@ mod tests {
         for bad in ["", "-x", "+x", "a b", "a,b", "a\x1b[2J", "a\n", ".a", &"x".repeat(65)] {
             assert!(check(bad).is_err(), "{bad:?}");
         }
-        assert!(!check("a\x1b[2J").unwrap_err().contains('\x1b'));
+        assert!(!check("a\x1b[2J").unwrap_err().text.contains('\x1b'));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use chrono::{DateTime, SecondsFormat};
+use runner_spec::error::PlainError;
 
 /// The last second of the year 9999. RFC 3339 has no later year.
 const LAST_SECOND: i64 = 253_402_300_799;
@@ -21,7 +22,7 @@ pub fn now() -> String {
 ///
 /// # Errors
 /// A message, if it is before 1970 or after 9999.
-pub fn check_clock() -> Result<(), String> {
+pub fn check_clock() -> Result<(), PlainError> {
     const SECONDS_PER_DAY: u64 = 86_400;
     const SECONDS_PER_YEAR: u64 = 31_556_952;
     let found = match SystemTime::now().duration_since(UNIX_EPOCH) {
@@ -29,7 +30,9 @@ pub fn check_clock() -> Result<(), String> {
         Ok(since) => format!("about the year {}", 1970 + (since.as_secs() + SECONDS_PER_DAY) / SECONDS_PER_YEAR),
         Err(_) => "a time before 1970".to_owned(),
     };
-    Err(format!("the system's clock must show a time from 1970 to 9999, found {found}; set the clock"))
+    Err(PlainError::failure(format!(
+        "the system's clock must show a time from 1970 to 9999, found {found}; set the clock"
+    )))
 }
 
 /// Seconds since 1970-01-01T00:00:00Z of a time as [`now`] writes it. The time of day, or parts of it, may be left out.

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use unicode_width::UnicodeWidthStr as _;
 
+use super::error::ErrorKind;
 use super::safe_text::is_unsafe;
 
 /// At most this many mistakes are collected; a file with more has one cause.
@@ -31,6 +32,8 @@ pub struct Diagnostic {
     pub help: String,
     /// The line of the source, as given.
     pub source_line: String,
+    /// `Request`, except where the machine failed while the file was read.
+    pub kind: ErrorKind,
     /// The line of the template that a rendered line comes from.
     pub template: Option<Box<TemplatePlace>>,
 }
@@ -238,6 +241,7 @@ mod tests {
             message: "no".into(),
             help: String::new(),
             source_line: line,
+            kind: ErrorKind::Request,
             template: None,
         };
         let text = ConfigError::new(vec![d]).to_string();

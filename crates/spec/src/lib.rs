@@ -1,5 +1,5 @@
 //! The plain types that the steps of a run hand to each other: experiment, model, facts, program, plan, events; and tools that all
-//! crates share: diagnostics, number formats, counter-based random numbers.
+//! crates share: errors, diagnostics, number formats, counter-based random numbers.
 //!
 //! Nothing here reads a file, a clock, the environment or a device.
 
@@ -8,6 +8,7 @@
 pub mod cluster;
 pub mod data;
 pub mod diagnostic;
+pub mod error;
 pub mod error_text;
 pub mod event;
 pub mod experiment;

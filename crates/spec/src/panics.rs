@@ -8,16 +8,21 @@ thread_local! {
     static IS_CAUGHT: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs `work`, and returns the message of a panic as an error. The caller must not use the values of `work` after a panic. While `work`
+/// The message of a panic that was caught.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct CaughtPanic(pub String);
+
+/// Runs `work`, and returns a panic as an error. The caller must not use the values of `work` after a panic. While `work`
 /// runs, [`is_caught`] is true, so that the panic hook prints nothing.
 ///
 /// # Errors
 /// If `work` panics on this thread.
-pub fn catch_panic<T>(work: impl FnOnce() -> T) -> Result<T, String> {
+pub fn catch_panic<T>(work: impl FnOnce() -> T) -> Result<T, CaughtPanic> {
     let was_caught = IS_CAUGHT.replace(true);
     let result = catch_unwind(AssertUnwindSafe(work));
     IS_CAUGHT.set(was_caught);
-    result.map_err(|panic| panic_message(&*panic).to_owned())
+    result.map_err(|panic| CaughtPanic(panic_message(&*panic).to_owned()))
 }
 
 /// True if a panic on this thread becomes an error of [`catch_panic`]. A panic hook prints nothing in this case.
@@ -45,7 +50,7 @@ mod tests {
             assert!(is_caught());
             10 / zero()
         });
-        assert_eq!(caught, Err("attempt to divide by zero".to_owned()));
+        assert_eq!(caught, Err(CaughtPanic("attempt to divide by zero".to_owned())));
         assert!(!is_caught());
     }
 }

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 pub use batch::{BatchSpec, DataPosition, RowOrder, RowSequence};
 pub use schedule::{LrDecay, LrSchedule};
 
+use crate::error::PlainError;
 pub use crate::experiment::{Decays, EvalLoss, ParallelMode, Precision, Recompute, Samples};
 use crate::forecast::Activity;
 pub use crate::mesh::Mesh;
@@ -75,15 +76,17 @@ impl fmt::Display for Device {
 }
 
 impl FromStr for Device {
-    type Err = String;
+    type Err = PlainError;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, PlainError> {
         // Digits alone: a number's `parse` would take a sign too.
         let digits = |index: &&str| index.bytes().all(|b| b.is_ascii_digit());
         let cuda = || text.strip_prefix("cuda:").filter(digits)?.parse().ok();
         match text {
             "cpu" => Ok(Self::Cpu),
-            _ => cuda().map(Self::Cuda).ok_or_else(|| format!("`{text}` is no device: `cpu`, or `cuda:` and a number")),
+            _ => cuda()
+                .map(Self::Cuda)
+                .ok_or_else(|| PlainError::request(format!("`{text}` is no device: `cpu`, or `cuda:` and a number"))),
         }
     }
 }

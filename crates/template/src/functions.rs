@@ -31,7 +31,7 @@ pub(super) fn add(env: &mut Environment<'static>, files: &Arc<TemplateFiles>) {
     env.add_filter("tokens", tokens);
     env.add_filter("tokens_short", |n: u64| units::tokens_short(n));
     env.add_filter("seconds", seconds);
-    env.add_filter("duration", |seconds: f64| units::duration(seconds).map_err(invalid_operation));
+    env.add_filter("duration", |seconds: f64| units::duration(seconds).map_err(|error| invalid_operation(error.text)));
     env.add_filter("yaml", |value: &Value| yaml_line(value));
 }
 
@@ -84,7 +84,7 @@ fn tokens(value: &Value) -> Result<u64, Error> {
         return Err(Error::from(ErrorKind::UndefinedError));
     }
     match value.as_str() {
-        Some(text) => units::tokens(text).map_err(invalid_operation),
+        Some(text) => units::tokens(text).map_err(|error| invalid_operation(error.text)),
         None => {
             u64::try_from(value.clone()).map_err(|_| invalid_operation(format!("{value} is not a count of tokens")))
         }
@@ -97,7 +97,7 @@ fn seconds(value: &Value) -> Result<Value, Error> {
         return Err(Error::from(ErrorKind::UndefinedError));
     }
     let seconds = match value.as_str() {
-        Some(text) => units::seconds(text).map_err(invalid_operation)?,
+        Some(text) => units::seconds(text).map_err(|error| invalid_operation(error.text))?,
         None => f64::try_from(value.clone())?,
     };
     let whole = seconds.fract() == 0.0 && seconds.abs() < 1e15;

@@ -19,7 +19,7 @@ mod vars;
 pub use line_map::LineMap;
 pub use loader::TemplateFile;
 pub use record::{RecordTemplate, unknown_field};
-pub use render::{Inputs, Rendered, is_template, not_a_template, render, was_thread_refused};
+pub use render::{Inputs, Rendered, is_template, not_a_template, render};
 pub use template_error::error_detail;
 pub use value::yaml_text;
 pub use vars::variables;

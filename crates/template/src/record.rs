@@ -17,6 +17,7 @@ use super::rewrite::rewrite;
 use super::tags::{GUARD, ONE, Tags, find_tags};
 use super::template_error::error_detail;
 use runner_spec::diagnostic::{list, nearest};
+use runner_spec::error::PlainError;
 use runner_spec::panics::catch_panic;
 
 const NAME: &str = "template";
@@ -44,11 +45,11 @@ impl fmt::Debug for RecordTemplate {
 impl RecordTemplate {
     /// # Errors
     /// A mistake in the template, with its line.
-    pub fn new(text: &str) -> Result<Self, String> {
+    pub fn new(text: &str) -> Result<Self, PlainError> {
         if text.len() > MAX_TEMPLATE_BYTES {
-            return Err(format!("a template of more than {} kB", MAX_TEMPLATE_BYTES >> 10));
+            return Err(PlainError::request(format!("a template of more than {} kB", MAX_TEMPLATE_BYTES >> 10)));
         }
-        with_large_stack(|| Self::compile(text)).flatten()
+        with_large_stack(|| Self::compile(text))?.map_err(PlainError::request)
     }
 
     fn compile(text: &str) -> Result<Self, String> {
@@ -98,9 +99,10 @@ impl RecordTemplate {
     ///
     /// # Errors
     /// A field that is not there, is null or no text; what the template uses up.
-    pub fn render(&self, record: &Map<String, Json>) -> Result<String, String> {
-        catch_panic(|| self.render_unguarded(record))
-            .unwrap_or_else(|message| Err(format!("the template engine fails at a value of this record: {message}")))
+    pub fn render(&self, record: &Map<String, Json>) -> Result<String, PlainError> {
+        let explain = |panic| format!("the template engine fails at a value of this record: {panic}");
+        let rendered = catch_panic(|| self.render_unguarded(record)).map_err(explain).flatten();
+        rendered.map_err(PlainError::request)
     }
 
     fn render_unguarded(&self, record: &Map<String, Json>) -> Result<String, String> {
@@ -183,7 +185,8 @@ mod tests {
     use super::*;
 
     fn render(template: &str, record: &Json) -> Result<String, String> {
-        RecordTemplate::new(template)?.render(record.as_object().unwrap())
+        let rendered = RecordTemplate::new(template).and_then(|t| t.render(record.as_object().unwrap()));
+        rendered.map_err(|error| error.text)
     }
 
     #[test]

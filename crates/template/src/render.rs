@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
@@ -20,36 +19,26 @@ use super::template_error::FailedRendering;
 use super::value::printed;
 use runner_machine::threads::explain_start_error;
 use runner_spec::diagnostic::{ConfigError, Diagnostic, list, nearest, short};
-use runner_spec::panics::{catch_panic, panic_message};
+use runner_spec::error::PlainError;
+use runner_spec::panics::{CaughtPanic, catch_panic, panic_message};
 use runner_yaml::source::{Place, Source, TemplateLines};
 
 /// Bytes of stack for deep expressions and nested macros.
 const STACK_BYTES: usize = 64 << 20;
 
-/// True if the system refused a thread for a template.
-static THREAD_WAS_REFUSED: AtomicBool = AtomicBool::new(false);
-
-/// True if the system refused this process a thread for a template. Then the error that a command reports of its template is not a mistake in
-/// the template.
-pub fn was_thread_refused() -> bool {
-    THREAD_WAS_REFUSED.load(Ordering::Relaxed)
-}
-
 /// Runs `work` on a thread of its own, whose stack is deep enough for every template within the limits.
 ///
 /// # Errors
-/// If there is no thread, or the template engine panics.
-pub(super) fn with_large_stack<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, String> {
+/// If the template engine panics; a failure if the system refuses the thread.
+pub(super) fn with_large_stack<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, PlainError> {
     thread::scope(|scope| {
         let thread = thread::Builder::new().name("template".to_owned()).stack_size(STACK_BYTES);
         let started = thread.spawn_scoped(scope, || catch_panic(work));
-        let refused = |error| {
-            THREAD_WAS_REFUSED.store(true, Ordering::Relaxed);
-            explain_start_error("a thread", &error).to_string()
-        };
+        let refused = |error| PlainError::failure(explain_start_error("a thread", &error).to_string());
         let joined = started.map_err(refused)?.join();
-        let result = joined.unwrap_or_else(|panic| Err(panic_message(&*panic).to_owned()));
-        result.map_err(|message| format!("the template engine fails at a value of this template: {message}"))
+        let result = joined.unwrap_or_else(|panic| Err(CaughtPanic(panic_message(&*panic).to_owned())));
+        let explain = |panic| format!("the template engine fails at a value of this template: {panic}");
+        result.map_err(|panic| PlainError::request(explain(panic)))
     })
 }
 
@@ -108,8 +97,8 @@ impl Rendered {
 /// # Errors
 /// A mistake in it or in a file that it includes, at its line and column; a variable that is not used.
 pub fn render(text: &str, path: &Path, inputs: &Inputs) -> Result<Rendered, ConfigError> {
-    let rendered = with_large_stack(|| render_files(text, path, inputs)).unwrap_or_else(|message| {
-        Err(vec![Source::file(path, String::new()).diagnostic_whole(message, String::new())])
+    let rendered = with_large_stack(|| render_files(text, path, inputs)).unwrap_or_else(|PlainError { kind, text }| {
+        Err(vec![Diagnostic { kind, ..Source::file(path, String::new()).diagnostic_whole(text, String::new()) }])
     });
     rendered.map_err(ConfigError::new)
 }

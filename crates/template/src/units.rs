@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use runner_spec::error::PlainError;
 use runner_yaml::scalar::number;
 
 /// Letters, and the powers of ten that they stand for; the largest first.
@@ -9,8 +10,8 @@ const COUNTS: [(char, u32); 5] = [('T', 12), ('B', 9), ('M', 6), ('k', 3), ('K',
 const TIMES: [(&str, f64); 5] = [("d", 86400.0), ("h", 3600.0), ("ms", 1e-3), ("m", 60.0), ("s", 1.0)];
 
 /// `10B`, `1.5M`, `250k`, `1,000,000`, `5_000`: the exact whole number.
-pub(super) fn tokens(text: &str) -> Result<u64, String> {
-    let wrong = || format!("`{text}` is not a count such as 10B, 1.5M or 250k");
+pub(super) fn tokens(text: &str) -> Result<u64, PlainError> {
+    let wrong = || PlainError::request(format!("`{text}` is not a count such as 10B, 1.5M or 250k"));
     let plain: String = text.trim().chars().filter(|c| !matches!(c, ',' | '_')).collect();
     let unit = COUNTS.iter().find_map(|(letter, exponent)| Some((plain.strip_suffix(*letter)?.trim_end(), *exponent)));
     let (digits, exponent) = unit.unwrap_or((&plain, 0));
@@ -18,8 +19,8 @@ pub(super) fn tokens(text: &str) -> Result<u64, String> {
         return Err(wrong());
     }
     let count = number(&format!("{digits}e{exponent}")).ok_or_else(wrong)?.integer;
-    let count = count.ok_or_else(|| format!("`{text}` is not a whole number of tokens"))?;
-    u64::try_from(count).map_err(|_| format!("`{text}` is too large"))
+    let count = count.ok_or_else(|| PlainError::request(format!("`{text}` is not a whole number of tokens")))?;
+    u64::try_from(count).map_err(|_| PlainError::request(format!("`{text}` is too large")))
 }
 
 /// The shortest text that `tokens` reads as `n`.
@@ -36,8 +37,8 @@ pub(super) fn tokens_short(n: u64) -> String {
 }
 
 /// `1h30m`, `90s`, `1.5h`, `2d`, `250ms`: seconds. A bare number is seconds.
-pub(super) fn seconds(text: &str) -> Result<f64, String> {
-    let wrong = || format!("`{text}` is not a duration such as 1h30m, 45s or 2d");
+pub(super) fn seconds(text: &str) -> Result<f64, PlainError> {
+    let wrong = || PlainError::request(format!("`{text}` is not a duration such as 1h30m, 45s or 2d"));
     let mut rest = text.trim();
     if let Ok(plain) = rest.parse::<f64>()
         && plain.is_finite()
@@ -61,9 +62,9 @@ pub(super) fn seconds(text: &str) -> Result<f64, String> {
 }
 
 /// `5400` as `1h30m`.
-pub(super) fn duration(seconds: f64) -> Result<String, String> {
+pub(super) fn duration(seconds: f64) -> Result<String, PlainError> {
     if !(0.0..1e12).contains(&seconds) {
-        return Err(format!("{seconds} seconds are no duration"));
+        return Err(PlainError::request(format!("{seconds} seconds are no duration")));
     }
     let milliseconds = (seconds * 1000.0).round() as u64;
     let mut out = String::new();

@@ -4,9 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use runner_files::explain_io_error;
-
-/// The error of a source of weights.
-pub type SourceError = Box<dyn std::error::Error + Send + Sync>;
+use runner_spec::error::{Classified, CommandError, ErrorKind};
 
 /// The reason why weights cannot be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -21,7 +19,7 @@ pub enum WeightsError {
     Request(String),
     /// The source of the weights failed.
     #[error("{0}")]
-    Source(#[source] SourceError),
+    Source(CommandError),
 }
 
 /// An operating system's error, with what to do about it.
@@ -46,14 +44,17 @@ impl WeightsError {
     pub(super) fn invalid<T>(path: &Path, message: impl Into<String>) -> Result<T, Self> {
         Err(Self::file(path, message))
     }
+}
 
-    /// True if the request was wrong (exit code 2), rather than the machine (1).
-    pub fn is_request(&self) -> bool {
+impl Classified for WeightsError {
+    fn kind(&self) -> ErrorKind {
         match self {
-            Self::Io { source, .. } => matches!(source.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory),
-            Self::File { .. } | Self::Request(_) => true,
-            // Only the caller knows what its own error means.
-            Self::Source(_) => false,
+            Self::Io { source, .. } => match source.kind() {
+                io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => ErrorKind::Request,
+                _ => ErrorKind::Failure,
+            },
+            Self::File { .. } | Self::Request(_) => ErrorKind::Request,
+            Self::Source(error) => error.kind(),
         }
     }
 }

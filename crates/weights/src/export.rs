@@ -4,15 +4,16 @@ use std::path::PathBuf;
 
 use super::difference::beyond_format;
 use super::dtype::Dtype;
-use super::error::{SourceError, WeightsError};
+use super::error::WeightsError;
 use super::writer::{NewFile, TensorDestination, Writer};
+use runner_spec::error::CommandError;
 use runner_spec::model::ModelSpec;
 use runner_spec::model::layout::ParamLayout;
 
 /// Passes weights piece by piece to its argument: the position of the first element in the layout's buffer, and little-endian f32.
 /// Returns the step of the weights when all have been passed on and checked.
 pub type WeightSource<'a> =
-    &'a mut dyn FnMut(&mut dyn FnMut(u64, &[u8]) -> Result<(), WeightsError>) -> Result<u64, SourceError>;
+    &'a mut dyn FnMut(&mut dyn FnMut(u64, &[u8]) -> Result<(), WeightsError>) -> Result<u64, CommandError>;
 
 /// The files of an export that are in place.
 #[derive(Debug, Clone, PartialEq, Eq)]

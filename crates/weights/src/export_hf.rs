@@ -15,6 +15,7 @@ use super::writer::{NewFile, TensorDestination};
 use runner_files::safetensors_header::header_bytes;
 use runner_files::write_atomic;
 use runner_spec::data::{HfTokenizer, SpecialTokens};
+use runner_spec::error::PlainError;
 use runner_spec::format::pretty_json;
 use runner_spec::model::layout::{ParamEntry, ParamLayout};
 use runner_spec::model::parts::Rows;
@@ -36,7 +37,7 @@ pub struct HfExport<'a> {
     /// The number of rows of the vocabulary that are written.
     pub vocab_size: usize,
     /// The tokenizer, or the reason why there is none that `transformers` reads.
-    pub tokenizer: Result<HfTokenizer, String>,
+    pub tokenizer: Result<HfTokenizer, PlainError>,
     pub special: SpecialTokens,
 }
 

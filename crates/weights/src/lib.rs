@@ -22,7 +22,7 @@ mod writer;
 pub use describe::{DescribedModel, describe, describe_config};
 pub use difference::{CONTEXT, Difference, differences};
 pub use dtype::Dtype;
-pub use error::{SourceError, WeightsError};
+pub use error::WeightsError;
 pub use export::{WeightSource, WrittenFiles};
 pub use export_hf::HfExport;
 pub use export_llmc::LlmcExport;

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use runner_files::{BYTE_ORDER_MARK, special_file_kind};
 use runner_spec::diagnostic::{ConfigError, Diagnostic, TemplatePlace};
+use runner_spec::error::ErrorKind;
 
 /// A place in a source: line and column from 1, and the number of characters in that line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -107,6 +108,7 @@ impl Source {
             message,
             help,
             source_line: nth_line(&self.text, place.line),
+            kind: ErrorKind::Request,
             template: self.template_place(place).map(Box::new),
         }
     }
@@ -122,6 +124,7 @@ impl Source {
             message,
             help,
             source_line: String::new(),
+            kind: ErrorKind::Request,
             template: None,
         }
     }

@@ -7,7 +7,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use super::{list, point, results, rm, status};
 use crate::cli::common::{RunsFolderArgs, ThreadArgs};
 use crate::cli::completions::sweeps_completer;
-use crate::cli::exit::Exit;
+use crate::cli::exit::{Exit, Result};
 
 /// Train the points of a sweep file, several at once, resume them, or report that they are done.
 ///
@@ -152,7 +152,7 @@ pub(crate) struct PointArgs {
 
 /// # Errors
 /// If the request is wrong, or the sweep cannot be run.
-pub(crate) fn run(args: &SweepArgs) -> anyhow::Result<Exit> {
+pub(crate) fn run(args: &SweepArgs) -> Result<Exit> {
     match &args.command {
         None => super::run::run(&args.run),
         Some(SweepCommand::Status(args)) => status::run(args),

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::args::ListArgs;
 use super::results::ReadSweep;
-use crate::cli::exit::Exit;
+use crate::cli::exit::{Exit, Result};
 use crate::cli::output::{print_result, print_to_stderr, table_width};
 use runner_lab::sweep::summary::PointCounts;
 use runner_lab::sweep::{BestPointCaveat, ResultsRow};
@@ -80,7 +80,7 @@ impl ListedSweep {
 
 /// # Errors
 /// If standard output cannot be written. A sweep that cannot be read is reported on standard error.
-pub(super) fn run(args: &ListArgs) -> anyhow::Result<Exit> {
+pub(super) fn run(args: &ListArgs) -> Result<Exit> {
     let root = args.root.root();
     let mut sweeps: Vec<ListedSweep> = Vec::new();
     for path in sweep_dir::folders(&root) {

@@ -3,18 +3,16 @@
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use anyhow::Context;
-
 use super::args::PointArgs;
 use crate::cli::common;
-use crate::cli::exit::{Exit, refuse};
+use crate::cli::exit::{Context as _, Exit, Result, refuse};
 use crate::cli::output::print;
 use runner_engine::sweep::point_arguments;
 use runner_lab::sweep_dir;
 
 /// # Errors
 /// If there is no such sweep or point, or its process cannot be started.
-pub(super) fn run(args: &PointArgs) -> anyhow::Result<Exit> {
+pub(super) fn run(args: &PointArgs) -> Result<Exit> {
     let record = sweep_dir::read_record(&args.sweep)?;
     let Some(point) = record.point(args.point) else {
         refuse!("sweep {} has points 1 to {}, not {}", record.id, record.points.len(), args.point);

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use super::args::{ResultsArgs, SweepNameArgs};
-use crate::cli::exit::Exit;
+use crate::cli::exit::{CommandError, Exit, Result};
 use crate::cli::output::{print_content, print_result, print_to_stderr, table_width};
 use runner_lab::sweep::progress::SweepProgress;
 use runner_lab::sweep::record::SweepRecord;
@@ -24,7 +24,7 @@ pub(super) struct ReadSweep {
 
 impl ReadSweep {
     /// Reads the sweep that `args` names. Files of runs that cannot be read are reported on standard error.
-    pub(super) fn read(args: &SweepNameArgs) -> anyhow::Result<Self> {
+    pub(super) fn read(args: &SweepNameArgs) -> Result<Self> {
         let sweep = Self::open(&sweep_dir::resolve(&args.root.root(), args.sweep.as_deref())?)?;
         for problem in &sweep.summary.problems {
             print_to_stderr(&format!("warning: {problem}"));
@@ -57,11 +57,11 @@ struct ResultsJson<'a> {
 
 /// # Errors
 /// If there is no such sweep, or its record is damaged.
-pub(super) fn run(args: &ResultsArgs) -> anyhow::Result<Exit> {
+pub(super) fn run(args: &ResultsArgs) -> Result<Exit> {
     let sweep = ReadSweep::read(&args.sweep)?;
     let SweepSummary { results, caveats, importance, .. } = &sweep.summary;
     if args.csv {
-        print_content(&results.csv()?)?;
+        print_content(&results.csv().map_err(|error| CommandError::failure(error.to_string()))?)?;
         return Ok(Exit::Done);
     }
     let json = ResultsJson { id: &sweep.record.id, results, best: results.best(), caveats, importance };

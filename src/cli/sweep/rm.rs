@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::args::RmArgs;
 use crate::cli::confirm::confirmed;
-use crate::cli::exit::{Exit, refuse};
+use crate::cli::exit::{Exit, Result, refuse};
 use crate::cli::output::{print_result, print_to_stderr};
 use runner_files::FreedBytes;
 use runner_lab::remove;
@@ -16,7 +16,7 @@ use runner_spec::format::{bytes, counted, printable};
 
 /// # Errors
 /// If there is no such sweep, a process runs it, nobody can confirm, or a file cannot be removed.
-pub(super) fn run(args: &RmArgs) -> anyhow::Result<Exit> {
+pub(super) fn run(args: &RmArgs) -> Result<Exit> {
     let root = args.root.root();
     let path = sweep_dir::resolve(&root, Some(&args.sweep))?;
     remove_sweep::check(&root, &path)?;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use super::args::{RunArgs, SweepLauncherKind};
 use super::screen::{FailedPoints, SweepEnding, SweepScreen, print_summary};
 use crate::cli::common::{OWN_VARIABLES, TemplateArgs, default_load_options, host};
-use crate::cli::exit::{Exit, RequestError, refuse};
+use crate::cli::exit::{CommandError, Exit, Result, refuse};
 use crate::cli::interrupt::Interrupt;
 use crate::cli::output::{exit_of_screen, print_json, table_width};
 use crate::cli::repeated_command::repeated_command;
@@ -27,10 +27,10 @@ use runner_spec::format::{counted, printable};
 
 /// # Errors
 /// If the file or the flags are wrong, with all mistakes of all points; or the machine refuses.
-pub(super) fn run(args: &RunArgs) -> anyhow::Result<Exit> {
+pub(super) fn run(args: &RunArgs) -> Result<Exit> {
     let interrupt = Interrupt::install()?;
     let mut screen = Screen::new(OutputMode::detect(args.json, args.quiet));
-    let file = args.file.as_ref().ok_or_else(|| RequestError("name the sweep file".to_owned()))?;
+    let file = args.file.as_ref().ok_or_else(|| CommandError::request("name the sweep file".to_owned()))?;
     if args.launcher == SweepLauncherKind::Local && !args.slurm_option.is_empty() {
         refuse!("--slurm-option applies to Slurm's jobs: give --launcher slurm");
     }
@@ -125,7 +125,7 @@ impl SweepSource {
     ///
     /// # Errors
     /// All mistakes of the file; if there is neither a file nor a sweep of this name; `--new` without a sweep file.
-    fn find(args: &RunArgs, wanted: &Path, screen: &Screen) -> anyhow::Result<Self> {
+    fn find(args: &RunArgs, wanted: &Path, screen: &Screen) -> Result<Self> {
         let runs = args.root.root();
         if wanted.exists() && !wanted.is_dir() {
             return Ok(Self { spec: sweep::load(wanted)?, started: None, runs });
@@ -160,7 +160,7 @@ fn describe_unknown_sweep(runs: &Path, wanted: &Path) -> String {
 }
 
 /// The user's template of the batch script, in the current folder, if there is one.
-fn read_slurm_template() -> anyhow::Result<Option<String>> {
+fn read_slurm_template() -> Result<Option<String>> {
     if_present(read_regular_text(Path::new(TEMPLATE))).or_else(|error| refuse!("{TEMPLATE}: {error}"))
 }
 

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::args::StatusArgs;
 use super::results::ReadSweep;
-use crate::cli::exit::Exit;
+use crate::cli::exit::{Exit, Result};
 use crate::cli::output::{print_result, table_width};
 use runner_lab::sweep::{BestPointCaveat, SweepResults};
 use runner_record::RunLock;
@@ -27,7 +27,7 @@ struct StatusJson<'a> {
 
 /// # Errors
 /// If there is no such sweep, or its record is damaged.
-pub(super) fn run(args: &StatusArgs) -> anyhow::Result<Exit> {
+pub(super) fn run(args: &StatusArgs) -> Result<Exit> {
     let mut sweep = ReadSweep::read(&args.sweep)?;
     sweep.summary.results.rows.sort_by_key(|row| row.point);
     let (record, running) = (&sweep.record, RunLock::is_held(&sweep.path));

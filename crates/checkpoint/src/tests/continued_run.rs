@@ -10,6 +10,7 @@ use runner_record::checkpoint::Checkpoints;
 use runner_record::manifest::Manifest;
 use runner_record::run_dir::{BeginningCheckpoint, CHECKPOINTS, METRICS, RunDir, RunFiles, read_manifest};
 use runner_record::time;
+use runner_spec::error::{Classified as _, ErrorKind};
 
 #[test]
 fn a_run_continues_another() {
@@ -51,7 +52,7 @@ fn a_run_continues_another() {
     }
     let before = fs::read_dir(root.path()).unwrap().count();
     let error = RunDir::create(root.path(), files(), Some(&from(CheckpointChoice::Step(3)))).unwrap_err();
-    assert!(error.is_request() && error.to_string().contains("no checkpoint of step 3"), "{error}");
+    assert!(error.kind() == ErrorKind::Request && error.to_string().contains("no checkpoint of step 3"), "{error}");
     assert_eq!(fs::read_dir(root.path()).unwrap().count(), before, "no half of a run");
     assert_eq!(fs::read_to_string(first.path().join(METRICS)).unwrap(), lines(5));
 }

@@ -5,6 +5,7 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use super::draft::ExperimentDraft;
+use runner_spec::error::PlainError;
 
 /// GPT-2's dropouts, whose default is 0.1 in `transformers`.
 const DROPOUTS: [&str; 3] = ["resid_pdrop", "embd_pdrop", "attn_pdrop"];
@@ -13,11 +14,15 @@ const DROPOUTS: [&str; 3] = ["resid_pdrop", "embd_pdrop", "attn_pdrop"];
 ///
 /// # Errors
 /// All reasons for which the model cannot be trained here.
-pub(super) fn translate_model(path: &Path, map: Map<String, Value>, draft: &mut ExperimentDraft) -> Result<(), String> {
+pub(super) fn translate_model(
+    path: &Path,
+    map: Map<String, Value>,
+    draft: &mut ExperimentDraft,
+) -> Result<(), PlainError> {
     let dropouts = DROPOUTS.map(|key| (key, map.get(key).filter(|value| !value.is_null()).cloned()));
     let is_gpt2 = map.get("model_type").is_some_and(|kind| kind == "gpt2");
     let described = runner_weights::describe_config(path, map.clone())
-        .map_err(|error| refusal_reasons(path, map, error.to_string()).join("; "))?;
+        .map_err(|error| PlainError::request(refusal_reasons(path, map, error.to_string()).join("; ")))?;
     if is_gpt2 {
         let origins = dropouts.map(|(key, value)| match value {
             Some(_) if described.gives_dropout => key.to_owned(),

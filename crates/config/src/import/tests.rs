@@ -7,7 +7,7 @@ use crate::{LoadOptions, from_str};
 
 mod yaml;
 
-fn import_config(text: &str, path: &Path) -> Result<String, ImportError> {
+fn import_config(text: &str, path: &Path) -> Result<String, PlainError> {
     super::import_config(text, path, Path::new("")).map(|imported| imported.text)
 }
 

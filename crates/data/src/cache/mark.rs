@@ -138,6 +138,8 @@ fn read_tag(root: &Path) -> io::Result<Option<String>> {
 mod tests {
     use std::os::unix::fs::symlink;
 
+    use runner_spec::error::{Classified as _, ErrorKind};
+
     use super::*;
 
     #[test]
@@ -186,7 +188,7 @@ mod tests {
             let dir = tempfile::tempdir().unwrap();
             fill(dir.path());
             let error = claim_cache(dir.path()).unwrap_err();
-            assert!(error.is_request() && check_cache(dir.path()).is_err(), "{error}");
+            assert!(error.kind() == ErrorKind::Request && check_cache(dir.path()).is_err(), "{error}");
             assert!(!is_marked(dir.path()));
             error.to_string()
         };

@@ -1,5 +1,6 @@
 //! Errors of reading the hub.
 
+use runner_spec::error::{Classified, ErrorKind};
 use std::io;
 use std::path::Path;
 
@@ -45,10 +46,14 @@ impl HubError {
     pub fn is_unreachable(&self) -> bool {
         matches!(self, Self::Unreachable(_) | Self::Offline(_))
     }
+}
 
-    /// True if the experiment or the environment must change (exit code 2), false if the network or the machine is at fault.
-    #[must_use]
-    pub fn is_request(&self) -> bool {
-        matches!(self, Self::Request(_) | Self::Offline(_))
+impl Classified for HubError {
+    /// A request, if the experiment or the environment must change.
+    fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Request(_) | Self::Offline(_) => ErrorKind::Request,
+            Self::Unreachable(_) | Self::Other(_) => ErrorKind::Failure,
+        }
     }
 }

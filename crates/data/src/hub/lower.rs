@@ -186,7 +186,7 @@ impl Client<'_> {
         let wanted = config.as_deref();
         let describe = |message: String| format!("dataset {dataset} ({revision}): {message}");
         let mut found = select::select(&snapshot.files, &configs, wanted, split)
-            .map_err(|message| self.lacking(&snapshot, describe(message)))?
+            .map_err(|error| self.lacking(&snapshot, describe(error.text)))?
             .map(|selected| (selected, snapshot.clone(), revision.as_str()));
         // A guess is kept once its files have been downloaded, so that a later run reads the same files.
         let guessed = found.as_ref().is_none_or(|(selected, ..)| {
@@ -198,7 +198,7 @@ impl Client<'_> {
             match self.repository(RepoType::Dataset, dataset, CONVERTED).snapshot() {
                 Ok(converted) => {
                     let selected = select::select(&converted.files, &[], wanted, split)
-                        .map_err(|message| self.lacking(&converted, describe(message)))?;
+                        .map_err(|error| self.lacking(&converted, describe(error.text)))?;
                     found = selected.map(|selected| (selected, converted, CONVERTED)).or(found);
                 }
                 Err(HubError::Request(_) | HubError::Offline(_)) => {}

@@ -9,6 +9,7 @@ use runner_yaml::document::Value;
 
 use super::repository::suggestion;
 use runner_files::BYTE_ORDER_MARK;
+use runner_spec::error::PlainError;
 use runner_yaml::document;
 
 /// Bytes of the YAML at the top of a card.
@@ -131,7 +132,7 @@ pub(super) fn select(
     configs: &[Config],
     config: Option<&str>,
     split: &str,
-) -> Result<Option<SelectedFiles>, String> {
+) -> Result<Option<SelectedFiles>, PlainError> {
     if let Some(chosen) = choose(configs, config)? {
         let (mut found, mut by) = (BTreeSet::new(), SelectedBy::List);
         let mut splits = BTreeSet::new();
@@ -146,27 +147,36 @@ pub(super) fn select(
         }
         if !splits.contains(split) {
             let suggestion = suggestion(split, &Vec::from_iter(splits));
-            return Err(format!("configuration `{}` has no split `{split}`{suggestion}", chosen.name));
+            return Err(PlainError::request(format!(
+                "configuration `{}` has no split `{split}`{suggestion}",
+                chosen.name
+            )));
         }
         let selected = select_format(&found, by);
-        let none = || format!("split `{split}` of configuration `{}` has no parquet, JSON or text files", chosen.name);
+        let none = || {
+            let name = &chosen.name;
+            PlainError::request(format!("split `{split}` of configuration `{name}` has no parquet, JSON or text files"))
+        };
         return selected.map(Some).ok_or_else(none);
     }
     Ok(by_name(all, config, split))
 }
 
 /// The configuration `config` of the card, or its default; `None` if the card lists no files.
-fn choose<'c>(configs: &'c [Config], config: Option<&str>) -> Result<Option<&'c Config>, String> {
+fn choose<'c>(configs: &'c [Config], config: Option<&str>) -> Result<Option<&'c Config>, PlainError> {
     let configs: Vec<&Config> = configs.iter().filter(|config| !config.files.is_empty()).collect();
     let suggest = |name: &str| suggestion(name, &configs.iter().map(|config| config.name.clone()).collect::<Vec<_>>());
     let find = |name: &str| configs.iter().find(|config| config.name == name).copied();
     match (config, configs.as_slice()) {
         (_, []) => Ok(None),
-        (Some(name), _) => find(name).map(Some).ok_or_else(|| format!("no configuration `{name}`{}", suggest(name))),
+        (Some(name), _) => find(name)
+            .map(Some)
+            .ok_or_else(|| PlainError::request(format!("no configuration `{name}`{}", suggest(name)))),
         (None, [only]) => Ok(Some(*only)),
         (None, all) => {
             let default = all.iter().find(|config| config.default).copied().or_else(|| find("default"));
-            let several = || format!("it has several configurations; give `config`{}", suggest(""));
+            let several =
+                || PlainError::request(format!("it has several configurations; give `config`{}", suggest("")));
             default.map(Some).ok_or_else(several)
         }
     }
@@ -177,10 +187,13 @@ fn listed_path(path: &str) -> &str {
     path.trim_start_matches("./").trim_start_matches('/')
 }
 
-fn matching(all: &[String], pattern: &str) -> Result<Vec<String>, String> {
+fn matching(all: &[String], pattern: &str) -> Result<Vec<String>, PlainError> {
     let pattern = listed_path(pattern);
     if pattern.matches(['*', '?', '[']).count() > MAX_WILDCARDS {
-        return Err(format!("its card has a pattern that is too wide: `{}`", super::error::quoted(pattern)));
+        return Err(PlainError::request(format!(
+            "its card has a pattern that is too wide: `{}`",
+            super::error::quoted(pattern)
+        )));
     }
     let options = MatchOptions { require_literal_separator: true, ..MatchOptions::new() };
     let find = |pattern: &str| {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use runner_files::strict_json::describe_type;
+use runner_spec::error::PlainError;
 use runner_template::{RecordTemplate, unknown_field};
 
 /// The field that is read if the experiment names none.
@@ -35,7 +36,7 @@ impl TextSelector {
     ///
     /// # Errors
     /// If the template is wrong; the message says how.
-    pub(super) fn new(field: Option<&str>, template: Option<&str>) -> Result<Self, String> {
+    pub(super) fn new(field: Option<&str>, template: Option<&str>) -> Result<Self, PlainError> {
         let Some(text) = template else { return Ok(Self::Field(field.unwrap_or(DEFAULT_FIELD).to_owned())) };
         Ok(Self::Template { text: text.to_owned(), template: Arc::new(RecordTemplate::new(text)?) })
     }
@@ -60,14 +61,19 @@ impl TextSelector {
     ///
     /// # Errors
     /// If a field is missing or holds no text.
-    pub(super) fn extract(&self, mut record: Map<String, Value>) -> Result<Option<String>, String> {
+    pub(super) fn extract(&self, mut record: Map<String, Value>) -> Result<Option<String>, PlainError> {
         let text = match self {
             Self::Template { template, .. } => template.render(&record)?,
             Self::Field(name) => match record.remove(name) {
                 Some(Value::String(text)) => text,
                 Some(Value::Null) => return Ok(None),
-                Some(other) => return Err(format!("field `{name}` is {}, not a string", describe_type(&other))),
-                None => return Err(unknown_field("field", name, record.keys())),
+                Some(other) => {
+                    return Err(PlainError::request(format!(
+                        "field `{name}` is {}, not a string",
+                        describe_type(&other)
+                    )));
+                }
+                None => return Err(PlainError::request(unknown_field("field", name, record.keys()))),
             },
         };
         Ok((!text.is_empty()).then_some(text))
@@ -89,7 +95,7 @@ mod tests {
         assert_eq!(text(json!({"text": "a"})), Ok(Some("a".to_owned())));
         assert_eq!(text(json!({"text": ""})), Ok(None));
         assert_eq!(text(json!({"text": null, "id": 1})), Ok(None));
-        assert!(text(json!({"text": 3})).unwrap_err().contains("is a number, not a string"));
+        assert!(text(json!({"text": 3})).unwrap_err().text.contains("is a number, not a string"));
         assert!(text(json!({"txt": null})).is_err(), "a missing field is a mistake");
     }
 }

@@ -20,7 +20,8 @@ use super::token_bytes::library_token_bytes;
 use crate::cut_points::CutPoints;
 use crate::error::{DataError, Result};
 use runner_files::{read_regular, without_byte_order_mark};
-use runner_spec::panics::catch_panic;
+use runner_spec::error::PlainError;
+use runner_spec::panics::{CaughtPanic, catch_panic};
 
 /// GPT-2's end of text.
 pub(super) const END_OF_TEXT: &str = "<|endoftext|>";
@@ -106,7 +107,7 @@ impl LibraryTokenizer {
         let model = &json["model"];
         let named = model["unk_token"].as_str().and_then(|name| tokenizer.token_to_id(name));
         let unknown = named.or_else(|| model["unk_id"].as_u64()?.try_into().ok());
-        Ok(Self { unknown, ..Self::new(tokenizer, growth).map_err(wrong)? })
+        Ok(Self { unknown, ..Self::new(tokenizer, growth).map_err(|error| wrong(error.text))? })
     }
 
     /// Wraps `tokenizer`, whose normalizers make up to `growth` characters of one, and finds out where text may be cut and whether
@@ -114,13 +115,14 @@ impl LibraryTokenizer {
     ///
     /// # Errors
     /// If an id is far beyond the number of tokens: tables and models have a row for each id.
-    fn new(mut tokenizer: Tokenizer, growth: f64) -> Result<Self, String> {
+    fn new(mut tokenizer: Tokenizer, growth: f64) -> Result<Self, PlainError> {
         let vocabulary = tokenizer.get_vocab(true);
         let limit = 2 * vocabulary.len() + MAX_UNUSED_IDS;
         if let Some((token, id)) = vocabulary.iter().filter(|(_, id)| **id as usize >= limit).max_by_key(|(_, id)| **id)
         {
             let count = vocabulary.len();
-            return Err(format!("the id of {token:?} is {id}, far beyond the number of tokens, {count}"));
+            let message = format!("the id of {token:?} is {id}, far beyond the number of tokens, {count}");
+            return Err(PlainError::request(message));
         }
         tokenizer.set_encode_special_tokens(true);
         let gpt2_words = matches!(tokenizer.get_pre_tokenizer(), Some(PreTokenizerWrapper::ByteLevel(level))
@@ -189,7 +191,7 @@ impl LibraryTokenizer {
     }
 
     /// Appends the tokens of `text` to `out`.
-    pub(super) fn encode(&self, text: &str, out: &mut Vec<u32>) -> Result<(), String> {
+    pub(super) fn encode(&self, text: &str, out: &mut Vec<u32>) -> Result<(), PlainError> {
         let Some(merges) = &self.merges else { return self.encode_with_library(text, out) };
         let unused = self.word_tables.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let mut table = unused.unwrap_or_else(WordTable::new);
@@ -210,7 +212,7 @@ impl LibraryTokenizer {
     }
 
     /// The tokens of a prompt, in which the names of special tokens are these tokens, with the blanks beside them that the tokens swallow.
-    pub(super) fn encode_prompt(&self, text: &str) -> Result<Vec<u32>, String> {
+    pub(super) fn encode_prompt(&self, text: &str) -> Result<Vec<u32>, PlainError> {
         let tokenizer = self.for_prompts.get_or_init(|| {
             let mut tokenizer = self.tokenizer.clone();
             tokenizer.set_encode_special_tokens(false);
@@ -221,15 +223,17 @@ impl LibraryTokenizer {
         Ok(out)
     }
 
-    fn encode_with_library(&self, text: &str, out: &mut Vec<u32>) -> Result<(), String> {
+    fn encode_with_library(&self, text: &str, out: &mut Vec<u32>) -> Result<(), PlainError> {
         self.encode_with(&self.tokenizer, text, out)
     }
 
-    fn encode_with(&self, tokenizer: &Tokenizer, text: &str, out: &mut Vec<u32>) -> Result<(), String> {
+    fn encode_with(&self, tokenizer: &Tokenizer, text: &str, out: &mut Vec<u32>) -> Result<(), PlainError> {
         check_normalized_length(text.len(), self.growth)?;
         // The crate panics where Oniguruma gives up on a pattern that backtracks too often.
         let encoded = catch_panic(|| tokenizer.encode_fast(text, false));
-        let encoding = encoded.map_err(|message| explain_panic(&message))?.map_err(|error| error.to_string())?;
+        let encoding =
+            encoded.map_err(|panic| explain_panic(&panic)).and_then(|encoded| encoded.map_err(|e| e.to_string()));
+        let encoding = encoding.map_err(PlainError::request)?;
         out.extend_from_slice(encoding.get_ids());
         Ok(())
     }
@@ -261,20 +265,20 @@ impl LibraryTokenizer {
 }
 
 /// The message of a panic of the crate, for a person.
-fn explain_panic(message: &str) -> String {
+fn explain_panic(CaughtPanic(message): &CaughtPanic) -> String {
     match message.strip_prefix("Onig: Regex search error: ") {
         Some(error) => format!("a pattern of its tokenizer.json fails on this text: {error}"),
-        None => message.to_owned(),
+        None => message.clone(),
     }
 }
 
 /// `model` between GPT-2's pre-tokenizer and its decoder, with special tokens.
-pub(super) fn byte_level(model: BPE, special: impl Iterator<Item = String>) -> Result<Tokenizer, String> {
+pub(super) fn byte_level(model: BPE, special: impl Iterator<Item = String>) -> Result<Tokenizer, PlainError> {
     let mut tokenizer = Tokenizer::new(model);
     tokenizer.with_pre_tokenizer(Some(ByteLevel::new(false, true, true)));
     tokenizer.with_decoder(Some(ByteLevel::default()));
     let special = special.map(|content| AddedToken::from(content, true));
-    tokenizer.add_special_tokens(special).map_err(|error| error.to_string())?;
+    tokenizer.add_special_tokens(special).map_err(|error| PlainError::request(error.to_string()))?;
     Ok(tokenizer)
 }
 

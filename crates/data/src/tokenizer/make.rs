@@ -17,6 +17,7 @@ use crate::progress::{Progress, Report};
 use crate::source::{DocumentFormat, LocatedSource, count_files, locate};
 use crate::split_name::SplitName;
 use runner_files::{parent_folder, read_regular};
+use runner_spec::error::PlainError;
 use runner_spec::experiment::{Data, Layout, MAX_BPE_VOCABULARY, Source, Tokenizer, Validation};
 
 /// Makes the tokenizer of `data`. `train` is the training source of `data`, `vocab_size` the model's vocabulary, if it is known.
@@ -36,7 +37,8 @@ pub(crate) fn make_tokenizer(
         Tokenizer::Chars {} => {
             vocabulary.check_has_text("data.tokenizer.chars", "the characters come")?;
             let parse = |_: &Path, text: &str| {
-                let characters: BTreeSet<char> = serde_json::from_str(text).map_err(|error| error.to_string())?;
+                let characters: BTreeSet<char> =
+                    serde_json::from_str(text).map_err(|error| PlainError::failure(error.to_string()))?;
                 let text: String = characters.iter().collect();
                 Ok(TextTokenizer::chars(&characters, hash_parts(["chars", &text])))
             };
@@ -51,7 +53,7 @@ pub(crate) fn make_tokenizer(
             check_bpe(*vocab_size, special_tokens)?;
             let settings = [format!("{part:?}"), vocab_size.to_string()];
             let parse = |path: &Path, text: &str| {
-                parse_tokenizer_json(path, text.as_bytes()).map_err(|error| error.to_string())
+                parse_tokenizer_json(path, text.as_bytes()).map_err(|error| PlainError::failure(error.to_string()))
             };
             let make = |progress: &dyn Fn(u64)| train::train_merges(train, part, *vocab_size, special_tokens, progress);
             vocabulary.open_or_make("bpe 1", &settings, special_tokens, "tokenizer.json", &parse, &make)
@@ -199,7 +201,7 @@ impl TrainedVocabulary<'_> {
         settings: &[String],
         special_tokens: &[String],
         name: &str,
-        parse: &dyn Fn(&Path, &str) -> Result<TextTokenizer, String>,
+        parse: &dyn Fn(&Path, &str) -> Result<TextTokenizer, PlainError>,
         make: &MakeVocabulary<'_>,
     ) -> Result<TextTokenizer> {
         let settings = settings.iter().chain(special_tokens).map(String::as_str);

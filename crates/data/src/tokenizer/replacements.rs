@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use serde_json::Value;
 
 use crate::source::{MAX_DOCUMENT_BYTES, describe_document_limit};
+use runner_spec::error::PlainError;
 use runner_spec::format::{bytes, count};
 
 /// The most characters that a tokenizer may make of one character.
@@ -18,7 +19,7 @@ const MAX_PATTERN_DEPTH: usize = 100;
 ///
 /// # Errors
 /// If normalizers or decoders can make more than [`MAX_GROWTH`] characters of one, or a pattern is too long or too deeply nested.
-pub(super) fn check_replacements(tokenizer: &Value) -> Result<f64, String> {
+pub(super) fn check_replacements(tokenizer: &Value) -> Result<f64, PlainError> {
     for part in ["normalizer", "pre_tokenizer", "decoder"] {
         steps(&tokenizer[part])
             .iter()
@@ -31,9 +32,9 @@ pub(super) fn check_replacements(tokenizer: &Value) -> Result<f64, String> {
             return Ok(growth);
         }
         let most = count(growth.min(1e18) as u64);
-        Err(format!(
+        Err(PlainError::request(format!(
             "its {part} can make {most} characters of one, at most {MAX_GROWTH} are allowed: remove `Replace` or `Prepend` steps"
-        ))
+        )))
     };
     growth("decoder")?;
     growth("normalizer")
@@ -41,15 +42,15 @@ pub(super) fn check_replacements(tokenizer: &Value) -> Result<f64, String> {
 
 /// # Errors
 /// If normalizers that make up to `growth` characters of one could make more of a text of `length` bytes than a document may have.
-pub(super) fn check_normalized_length(length: usize, growth: f64) -> Result<(), String> {
+pub(super) fn check_normalized_length(length: usize, growth: f64) -> Result<(), PlainError> {
     let longest = length as f64 * growth;
     if growth <= 1.0 || longest <= MAX_DOCUMENT_BYTES as f64 {
         return Ok(());
     }
     let (length, longest, limit) = (length as f64 / 1e6, longest / 1e6, describe_document_limit());
-    Err(format!(
+    Err(PlainError::request(format!(
         "its normalizers can make {longest:.1} MB of this text of {length:.1} MB, and a document may have {limit}: split it into shorter ones"
-    ))
+    )))
 }
 
 /// The steps of `part`, a normalizer, a pre-tokenizer or a decoder, in order, without the sequences that hold them.
@@ -106,7 +107,7 @@ fn can_be_empty(regex: &str) -> bool {
 
 /// # Errors
 /// If `pattern` is too long or too deeply nested.
-fn check_pattern(pattern: &str) -> Result<(), String> {
+fn check_pattern(pattern: &str) -> Result<(), PlainError> {
     let (mut depth, mut deepest) = (0_usize, 0);
     let mut characters = pattern.chars();
     while let Some(character) = characters.next() {
@@ -121,15 +122,15 @@ fn check_pattern(pattern: &str) -> Result<(), String> {
     let start: String = pattern.chars().take(30).collect();
     if pattern.len() > MAX_PATTERN_BYTES {
         let length = bytes(pattern.len() as u64);
-        return Err(format!(
+        return Err(PlainError::request(format!(
             "its pattern {start:?} … has {length}, at most {} are allowed",
             bytes(MAX_PATTERN_BYTES as u64)
-        ));
+        )));
     }
     if deepest > MAX_PATTERN_DEPTH {
-        return Err(format!(
+        return Err(PlainError::request(format!(
             "its pattern {start:?} … is nested {deepest} levels deep, at most {MAX_PATTERN_DEPTH} are allowed"
-        ));
+        )));
     }
     Ok(())
 }
@@ -144,7 +145,7 @@ mod tests {
         json!({"type": "Replace", "pattern": pattern, "content": content})
     }
 
-    fn growth_of(steps: &[Value]) -> Result<f64, String> {
+    fn growth_of(steps: &[Value]) -> Result<f64, PlainError> {
         check_replacements(&json!({"normalizer": {"type": "Sequence", "normalizers": steps}}))
     }
 
@@ -171,17 +172,17 @@ mod tests {
         let steps: Vec<Value> = (0..4).map(|_| replace(&json!({"String": "a"}), &"a".repeat(1000))).collect();
         let error = growth_of(&steps).unwrap_err();
         assert!(
-            error.starts_with("its normalizer can make 1,000,000,000,000 characters of one, at most 100"),
+            error.text.starts_with("its normalizer can make 1,000,000,000,000 characters of one, at most 100"),
             "{error}"
         );
         let prepended = json!({"type": "Prepend", "prepend": "a".repeat(101)});
-        assert!(growth_of(&[prepended]).unwrap_err().contains("101 characters of one"));
+        assert!(growth_of(&[prepended]).unwrap_err().text.contains("101 characters of one"));
         let decoder = json!({"decoder": {"type": "Sequence", "decoders": steps}});
-        assert!(check_replacements(&decoder).unwrap_err().starts_with("its decoder can make"));
+        assert!(check_replacements(&decoder).unwrap_err().text.starts_with("its decoder can make"));
         assert_eq!(check_normalized_length(MAX_DOCUMENT_BYTES, 1.0), Ok(()));
         assert_eq!(check_normalized_length(MAX_DOCUMENT_BYTES / 3, 3.0), Ok(()));
         let error = check_normalized_length(MAX_DOCUMENT_BYTES, 3.0).unwrap_err();
-        assert!(error.contains("split it into shorter ones"), "{error}");
+        assert!(error.text.contains("split it into shorter ones"), "{error}");
     }
 
     #[test]
@@ -193,7 +194,11 @@ mod tests {
         };
         assert!(split(&format!("{}x{}", "(".repeat(100), ")".repeat(100))).is_ok());
         assert!(split(r"\(\(\[".repeat(500).as_str()).is_ok());
-        assert!(split(&"(".repeat(101)).unwrap_err().contains("is nested 101 levels deep, at most 100"));
-        assert!(split(&"x".repeat(20_000)).unwrap_err().contains("at most 16"), "{:?}", split(&"x".repeat(20_000)));
+        assert!(split(&"(".repeat(101)).unwrap_err().text.contains("is nested 101 levels deep, at most 100"));
+        assert!(
+            split(&"x".repeat(20_000)).unwrap_err().text.contains("at most 16"),
+            "{:?}",
+            split(&"x".repeat(20_000))
+        );
     }
 }

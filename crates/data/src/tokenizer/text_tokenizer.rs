@@ -11,6 +11,7 @@ use super::word_vocabulary::{UNKNOWN, WordVocabulary};
 use crate::cut_points::CutPoints;
 use crate::error::{DataError, Result};
 use crate::fingerprint::hash_parts;
+use runner_spec::error::PlainError;
 use runner_spec::experiment::Layout;
 
 /// Names that tokenizers give the token between documents. The first that is a special token counts; if none is, the end that the
@@ -153,9 +154,9 @@ impl TextTokenizer {
     pub fn encode_prompt(&self, text: &str) -> Result<Vec<u32>> {
         let invalid = |message: String| DataError::Encode { context: excerpt(text), message };
         match &self.0.encoder {
-            Encoder::Ids(size) => return token_ids::parse(text, *size).map_err(invalid),
+            Encoder::Ids(size) => return token_ids::parse(text, *size).map_err(|error| invalid(error.text)),
             Encoder::Library(library) => {
-                return library.encode_prompt(text).map_err(|message| invalid(cannot_encode(&message)));
+                return library.encode_prompt(text).map_err(|error| invalid(cannot_encode(&error.text)));
             }
             Encoder::Chars { .. } | Encoder::Bytes | Encoder::Words(_) => {}
         }
@@ -192,7 +193,7 @@ impl TextTokenizer {
         let invalid = |message: String| DataError::Encode { context: excerpt(text), message };
         match &self.0.encoder {
             Encoder::Library(library) => {
-                library.encode(text, out).map_err(|message| invalid(cannot_encode(&message)))?;
+                library.encode(text, out).map_err(|error| invalid(cannot_encode(&error.text)))?;
             }
             Encoder::Chars { characters, ids } => {
                 out.reserve(text.len());
@@ -317,17 +318,22 @@ impl TextTokenizer {
     ///
     /// # Errors
     /// If there is none; the message has the special tokens with the most similar names.
-    pub fn token_id(&self, name: &str) -> Result<u32, String> {
+    pub fn token_id(&self, name: &str) -> Result<u32, PlainError> {
         if let Some(&id) = self.0.named.get(name) {
             return Ok(id);
         }
         let mut special: Vec<&str> = self.0.special.iter().map(|(name, _)| name.as_str()).collect();
         if special.is_empty() {
-            return Err(format!("the tokenizer has no token {name:?}, and no special tokens at all"));
+            return Err(PlainError::request(format!(
+                "the tokenizer has no token {name:?}, and no special tokens at all"
+            )));
         }
         special.sort_by(|a, b| strsim::jaro_winkler(b, name).total_cmp(&strsim::jaro_winkler(a, name)));
         special.truncate(8);
-        Err(format!("the tokenizer has no token {name:?}; its special tokens are {}", special.join(", ")))
+        Err(PlainError::request(format!(
+            "the tokenizer has no token {name:?}; its special tokens are {}",
+            special.join(", ")
+        )))
     }
 }
 
@@ -389,7 +395,7 @@ mod tests {
                  {UNKNOWN_CHARACTER_ADVICE}"
             )
         );
-        assert!(tokenizer.token_id("[BOT]").unwrap_err().contains("no special tokens"));
+        assert!(tokenizer.token_id("[BOT]").unwrap_err().text.contains("no special tokens"));
     }
 
     #[test]
@@ -398,6 +404,6 @@ mod tests {
         assert_eq!(tokenizer.encode_prompt("é<|endoftext|>a").unwrap(), [0xc3, 0xa9, 256, 97]);
         assert_eq!(tokenizer.decode(&[0xc3, 0xa9, 256, 97, 300, 0xff]), "é<|endoftext|>a\u{fffd}");
         assert_eq!(tokenizer.encode_document(END_OF_TEXT).unwrap().len(), END_OF_TEXT.len());
-        assert!(tokenizer.token_id("<|end|>").unwrap_err().contains("special tokens are <|endoftext|>"));
+        assert!(tokenizer.token_id("<|end|>").unwrap_err().text.contains("special tokens are <|endoftext|>"));
     }
 }

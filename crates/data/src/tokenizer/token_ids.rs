@@ -1,5 +1,7 @@
 //! Token ids as text, for tokens whose tokenizer is not known.
 
+use runner_spec::error::PlainError;
+
 /// The message about text that a model without a tokenizer should read.
 pub(super) const NO_TOKENIZER: &str =
     "there is no tokenizer, so text has no tokens: name the one that the token shards were made with";
@@ -8,17 +10,17 @@ pub(super) const NO_TOKENIZER: &str =
 ///
 /// # Errors
 /// If a part of the text is not an id, or is beyond the vocabulary.
-pub(super) fn parse(text: &str, size: usize) -> Result<Vec<u32>, String> {
+pub(super) fn parse(text: &str, size: usize) -> Result<Vec<u32>, PlainError> {
     let parts = text.split(|c: char| c.is_whitespace() || c == ',').filter(|part| !part.is_empty());
     let id = |part: &str| match part.parse::<u32>() {
         Ok(id) if (id as usize) < size => Ok(id),
-        Ok(id) => Err(format!("the id {id} is beyond the vocabulary of {size}")),
+        Ok(id) => Err(PlainError::request(format!("the id {id} is beyond the vocabulary of {size}"))),
         Err(_) => {
             let part: String = part.chars().take(20).collect();
-            Err(format!(
+            Err(PlainError::request(format!(
                 "{part:?} is not an id. There is no tokenizer, so a prompt is ids, as in `1 2 3`; for text, name the tokenizer that the \
                  token shards were made with"
-            ))
+            )))
         }
     };
     parts.map(id).collect()

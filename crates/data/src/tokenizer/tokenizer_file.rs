@@ -91,7 +91,7 @@ impl TextTokenizer {
             }
             TokenizerKind::Words => {
                 let words = WordVocabulary::from_json(&file.tokenizer);
-                Self::words(words.map_err(damaged)?)
+                Self::words(words.map_err(|error| damaged(error.text))?)
             }
             TokenizerKind::Library => {
                 Self::library(LibraryTokenizer::from_json(file.tokenizer.as_bytes(), path)?, file.folder, hash)

@@ -85,7 +85,7 @@ pub(super) fn train_merges(
         .build();
     let mut model = BPE::default();
     trainer.do_train(&pieces, &mut model).map_err(|error| invalid(error.to_string()))?;
-    let tokenizer = byte_level(model, special.iter().cloned()).map_err(invalid)?;
+    let tokenizer = byte_level(model, special.iter().cloned()).map_err(|error| invalid(error.text))?;
     tokenizer.to_string(false).map_err(|error| invalid(error.to_string()))
 }
 

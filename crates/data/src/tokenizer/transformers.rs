@@ -5,6 +5,7 @@ use serde_json::json;
 use super::folder_tokens::FolderTokens;
 use super::text_tokenizer::TextTokenizer;
 use runner_spec::data::{HfTokenizer, SpecialTokens};
+use runner_spec::error::PlainError;
 use runner_spec::experiment::Layout;
 use runner_spec::format::pretty_json;
 
@@ -32,10 +33,11 @@ impl TextTokenizer {
     ///
     /// # Errors
     /// If it has no such form; the message says why.
-    pub fn to_hf(&self, layout: &Layout, context: usize) -> Result<HfTokenizer, String> {
+    pub fn to_hf(&self, layout: &Layout, context: usize) -> Result<HfTokenizer, PlainError> {
         let (special, names) = self.special_tokens(layout);
         let first = special.bos.zip(names[0].as_deref()).filter(|_| matches!(layout, Layout::Padded { .. }));
-        let tokenizer = self.to_tokenizer_json_with(first).map_err(|error| error.to_string())? + "\n";
+        let tokenizer =
+            self.to_tokenizer_json_with(first).map_err(|error| PlainError::request(error.to_string()))? + "\n";
         let mut config = json!({
             "tokenizer_class": "PreTrainedTokenizerFast",
             "model_max_length": context,

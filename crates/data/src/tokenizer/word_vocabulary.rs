@@ -6,6 +6,7 @@
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 
+use runner_spec::error::PlainError;
 use serde::{Deserialize, Serialize};
 
 /// The token of every word that is not in the vocabulary.
@@ -36,7 +37,7 @@ impl WordVocabulary {
         lowercase: bool,
         min_count: u64,
         special: &[String],
-    ) -> Result<Self, String> {
+    ) -> Result<Self, PlainError> {
         let is_special = |word: &str| word == UNKNOWN || special.iter().any(|s| s == word);
         let mut words: Vec<(u64, String)> = counts.into_iter().map(|(word, count)| (count, word)).collect();
         words.retain(|(count, word)| *count >= min_count && !is_special(word));
@@ -49,8 +50,8 @@ impl WordVocabulary {
     ///
     /// # Errors
     /// If `json` is not a vocabulary.
-    pub(super) fn from_json(json: &str) -> Result<Self, String> {
-        serde_json::from_str::<Self>(json).map_err(|error| error.to_string())?.with_ids()
+    pub(super) fn from_json(json: &str) -> Result<Self, PlainError> {
+        serde_json::from_str::<Self>(json).map_err(|error| PlainError::request(error.to_string()))?.with_ids()
     }
 
     /// The text that [`WordVocabulary::from_json`] reads.
@@ -59,15 +60,15 @@ impl WordVocabulary {
         serde_json::to_string(self).expect("strings have a form in JSON")
     }
 
-    fn with_ids(mut self) -> Result<Self, String> {
+    fn with_ids(mut self) -> Result<Self, PlainError> {
         let special: HashSet<&str> = self.special_names().collect();
         if special.len() < 1 + self.special_tokens.len() {
-            return Err("a special token is named twice".to_owned());
+            return Err(PlainError::request("a special token is named twice"));
         }
         let first = special.len() as u32;
         self.ids = self.words.iter().cloned().zip(first..).collect();
         if self.ids.len() < self.words.len() {
-            return Err("a word is named twice".to_owned());
+            return Err(PlainError::request("a word is named twice"));
         }
         Ok(self)
     }

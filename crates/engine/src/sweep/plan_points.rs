@@ -33,6 +33,7 @@ use crate::apply::has_private_text;
 use crate::error::EngineError;
 use crate::observer::{RunEvent, RunObserver};
 use crate::prepare::{Host, check_prompts, local_devices, model_fetcher, pin_hub_commits, prepare_inputs};
+use runner_spec::error::{Classified as _, ErrorKind};
 
 /// A sweep that can start.
 #[derive(Debug)]
@@ -316,7 +317,7 @@ impl PreparedData {
                 without_prompts.eval.samples = None;
                 missing.insert(match prepare_inputs(&without_prompts, pool, host, observer) {
                     Ok(prepared) => Ok((prepared.facts, prepared.tokenizer)),
-                    Err(error) if error.is_request() => Err(error_text(&error)),
+                    Err(error) if error.kind() != ErrorKind::Failure => Err(error_text(&error)),
                     Err(error) => return Err(error),
                 })
             }

@@ -5,6 +5,7 @@ use std::fmt::{self, Display, Write as _};
 use runner_lab::sweep::ExpandedPoint;
 use runner_lab::sweep::record::describe_values;
 use runner_spec::diagnostic::{ConfigError, Diagnostic};
+use runner_spec::error::{Classified, ErrorKind};
 
 /// The largest number of mistakes that are shown.
 const MAX_SHOWN_PROBLEMS: usize = 30;
@@ -113,6 +114,16 @@ impl Display for PointProblems {
 }
 
 impl std::error::Error for PointProblems {}
+
+impl Classified for PointProblems {
+    fn kind(&self) -> ErrorKind {
+        ErrorKind::Request
+    }
+
+    fn report(&self, color: bool) -> Option<String> {
+        Some(self.render(color))
+    }
+}
 
 /// `point 3`, `points 1, 3, 5 and 9 more`, `all 12 points`.
 pub fn describe_points(points: &[usize], total: usize) -> String {

@@ -18,6 +18,7 @@ use std::time::Instant;
 use crate::device;
 use crate::error::ExecError;
 use runner_compute::model::{Model, Params};
+use runner_spec::error::{Classified, ErrorKind};
 use runner_spec::event::EvalMetrics;
 use runner_spec::experiment::Precision;
 use runner_spec::model::ModelSpec;
@@ -36,6 +37,16 @@ pub enum EvalError {
     Request(String),
     #[error("the {0} is not finite")]
     NotFinite(&'static str),
+}
+
+impl Classified for EvalError {
+    fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Data(error) => error.kind(),
+            Self::Request(_) => ErrorKind::Request,
+            Self::Kernel(_) | Self::Peer(_) | Self::NotFinite(_) => ErrorKind::Failure,
+        }
+    }
 }
 
 /// Measures the loss and the multiple-choice score of the model of `step`, where their batches are given. `run` is called for each of the

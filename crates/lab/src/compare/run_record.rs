@@ -17,6 +17,7 @@ use runner_record::record_check::{for_each_checked_metric, warn_of_changed_descr
 use runner_record::run_dir;
 use runner_record::summary::{Summary, median};
 use runner_spec::diagnostic::ConfigError;
+use runner_spec::error::{Classified, ErrorKind};
 use runner_spec::experiment::Experiment;
 use runner_spec::plan::Plan;
 
@@ -73,6 +74,22 @@ pub enum RunReadError {
     Store(#[from] RecordError),
     #[error("{0}")]
     Config(#[from] ConfigError),
+}
+
+impl Classified for RunReadError {
+    fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Store(error) => error.kind(),
+            Self::Config(error) => error.kind(),
+        }
+    }
+
+    fn report(&self, color: bool) -> Option<String> {
+        match self {
+            Self::Store(error) => error.report(color),
+            Self::Config(error) => error.report(color),
+        }
+    }
 }
 
 /// Plans the experiment of a recorded run again with this version, on its data and devices.

@@ -9,6 +9,7 @@ use runner_record::lock::{NO_LOCKS, RunLock};
 use runner_record::manifest::{ContinuedFrom, Manifest, RunStatus, SweepPoint};
 use runner_record::run_dir::{MANIFEST, METRICS, RunDir, RunFiles};
 use runner_record::testing::save_checkpoint;
+use runner_spec::error::{Classified as _, ErrorKind};
 
 /// A run with checkpoints after steps 1 to 5, the second the best; it ended long ago.
 fn run(root: &Path, name: &str, change: impl FnOnce(&mut Manifest)) -> PathBuf {
@@ -282,7 +283,7 @@ fn runs_are_removed_whole_and_nothing_else_is() {
     fs::create_dir(&notes).unwrap();
     for path in [&link, &other, &notes] {
         let error = remove::remove(root.path(), path).unwrap_err();
-        assert!(error.is_request(), "{}: {error}", path.display());
+        assert_eq!(error.kind(), ErrorKind::Request, "{}: {error}", path.display());
     }
     let lock = RunLock::take(&first).unwrap();
     assert!(matches!(remove::remove(root.path(), &first), Err(RecordError::Locked { .. })));
@@ -300,7 +301,7 @@ fn runs_are_removed_whole_and_nothing_else_is() {
     assert!(!first.exists() && elsewhere.path().join("precious").exists() && other.exists());
     // A run without its metrics has nothing but its checkpoints.
     let error = remove::remove_checkpoints(root.path(), &second).unwrap_err();
-    assert!(error.is_request() && error.to_string().contains("0 of 5 steps are recorded"), "{error}");
+    assert!(error.kind() == ErrorKind::Request && error.to_string().contains("0 of 5 steps are recorded"), "{error}");
     let line = |kind: &str, step: u64| format!("{{\"kind\":\"{kind}\",\"step\":{step},\"tokens\":1}}\n");
     let lines: String = (1..=5).map(|step| line("train", step) + &line("eval", step)).collect();
     fs::write(second.join(METRICS), lines).unwrap();

@@ -6,18 +6,19 @@ use super::library::{CUBLAS_LT, DRIVER, NCCL};
 use super::report::BuildFacts;
 use crate::gpu_facts::GpuFacts;
 use crate::platform::GpuLibraries;
+use runner_spec::error::PlainError;
 
 /// Checks that GPUs can be used here: the driver works and shows one, and the library for matrix products exists. Returns the GPUs.
 ///
 /// # Errors
 /// The missing requirement.
-pub fn check_gpus() -> Result<Vec<GpuFacts>, String> {
+pub fn check_gpus() -> Result<Vec<GpuFacts>, PlainError> {
     let gpus = visible_gpus().map_err(with_advice)?;
     if gpus.is_empty() {
-        return Err(with_advice("the driver shows no GPU".to_owned()));
+        return Err(with_advice(PlainError::failure("the driver shows no GPU")));
     }
     if let Some(outdated) = outdated_driver(BuildFacts::current().cuda, DRIVER.facts().version.as_deref()) {
-        return Err(with_advice(outdated.what));
+        return Err(with_advice(PlainError::failure(outdated.what)));
     }
     CUBLAS_LT.open().map_err(with_advice)?;
     Ok(gpus)
@@ -27,7 +28,7 @@ pub fn check_gpus() -> Result<Vec<GpuFacts>, String> {
 ///
 /// # Errors
 /// The missing requirement.
-pub fn check_nccl() -> Result<(), String> {
+pub fn check_nccl() -> Result<(), PlainError> {
     NCCL.open().map(drop).map_err(with_advice)
 }
 
@@ -42,6 +43,6 @@ pub fn gpu_libraries(has_nccl: bool) -> GpuLibraries {
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "for `map_err`")]
-fn with_advice(what: String) -> String {
-    format!("{what}; `runner doctor` tells what is missing")
+fn with_advice(what: PlainError) -> PlainError {
+    PlainError::failure(format!("{what}; `runner doctor` tells what is missing"))
 }

@@ -8,6 +8,7 @@ use serde::Serialize;
 use super::library::{DRIVER, LoadedLibrary, NVML, text_in};
 use crate::gpu_facts::GpuFacts;
 use runner_spec::cluster::ComputeCapability;
+use runner_spec::error::PlainError;
 
 /// Facts that the driver reports.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -49,7 +50,7 @@ impl DriverFacts {
         });
         match found {
             Ok((peers, gpus)) => (facts.peers, facts.gpus) = (peers, gpus),
-            Err(error) => facts.error = Some(error),
+            Err(error) => facts.error = Some(error.text),
         }
         facts
     }
@@ -59,7 +60,7 @@ impl DriverFacts {
 ///
 /// # Errors
 /// If there is no driver, or it does not work.
-pub(crate) fn visible_gpus() -> Result<Vec<GpuFacts>, String> {
+pub(crate) fn visible_gpus() -> Result<Vec<GpuFacts>, PlainError> {
     let driver = DriverLibrary::start(DRIVER.open()?)?;
     (0..driver.count()?).map(|index| driver.gpu_facts(index).map(|(_, facts)| facts)).collect()
 }
@@ -103,8 +104,8 @@ const COMPUTE_CAPABILITY_MINOR: c_int = 76;
 
 #[expect(unsafe_code, reason = "FFI")]
 impl DriverLibrary {
-    fn start(library: LoadedLibrary) -> Result<Self, String> {
-        let lacks = |name: &CStr| format!("libcuda.so.1 has no {}", name.to_string_lossy());
+    fn start(library: LoadedLibrary) -> Result<Self, PlainError> {
+        let lacks = |name: &CStr| PlainError::failure(format!("libcuda.so.1 has no {}", name.to_string_lossy()));
         // SAFETY: the signatures are those of cuda.h, the same in all versions; cuInit may be called any number of times.
         unsafe {
             macro_rules! function {
@@ -128,7 +129,7 @@ impl DriverLibrary {
         }
     }
 
-    fn check(&self, what: &str, status: Status) -> Result<(), String> {
+    fn check(&self, what: &str, status: Status) -> Result<(), PlainError> {
         if status == 0 {
             return Ok(());
         }
@@ -137,10 +138,10 @@ impl DriverLibrary {
         let known = self.error_name.is_some_and(|f| unsafe { f(status, &raw mut name) } == 0) && !name.is_null();
         // SAFETY: the driver wrote a valid address of such a text.
         let name = if known { unsafe { CStr::from_ptr(name) }.to_string_lossy() } else { "an unknown error".into() };
-        Err(format!("the driver's {what} says {name} ({status})"))
+        Err(PlainError::failure(format!("the driver's {what} says {name} ({status})")))
     }
 
-    fn count(&self) -> Result<usize, String> {
+    fn count(&self) -> Result<usize, PlainError> {
         let mut count = 0;
         // SAFETY: writes to a number that outlives the call.
         self.check("cuDeviceGetCount", unsafe { (self.count)(&raw mut count) })?;
@@ -148,7 +149,7 @@ impl DriverLibrary {
     }
 
     /// The device number `index`, and what the driver reports about it without work on it.
-    fn gpu_facts(&self, index: usize) -> Result<(c_int, GpuFacts), String> {
+    fn gpu_facts(&self, index: usize) -> Result<(c_int, GpuFacts), PlainError> {
         let (mut device, mut memory, mut name) = (0, 0_usize, [0 as c_char; 256]);
         // SAFETY: each function writes to memory that outlives the call, and at most as many bytes as it is told.
         unsafe {
@@ -160,7 +161,7 @@ impl DriverLibrary {
             let mut value = 0;
             // SAFETY: writes to a number that outlives the call.
             self.check("cuDeviceGetAttribute", unsafe { (self.attribute)(&raw mut value, which, device) })?;
-            Ok::<u32, String>(value.unsigned_abs())
+            Ok::<u32, PlainError>(value.unsigned_abs())
         };
         // Newer drivers may stop reporting clocks; GpuFacts has 0 for an unknown number.
         let optional = |which| attribute(which).unwrap_or(0);
@@ -180,7 +181,7 @@ impl DriverLibrary {
         Ok((device, facts))
     }
 
-    fn gpu(&self, index: usize, nvml: Option<&Nvml>) -> Result<ListedGpu, String> {
+    fn gpu(&self, index: usize, nvml: Option<&Nvml>) -> Result<ListedGpu, PlainError> {
         let (device, facts) = self.gpu_facts(index)?;
         let mut bus = [0 as c_char; 64];
         // SAFETY: at most 63 bytes are written, to memory that outlives the call.

@@ -6,6 +6,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::{env, fs, mem};
 
+use runner_spec::error::PlainError;
 use serde::Serialize;
 
 /// Folders that are searched first, separated by colons: a folder of libraries, or `nvidia` of a Python environment.
@@ -76,7 +77,7 @@ impl Library {
     ///
     /// # Errors
     /// The names that were looked for, or the loader's messages about files that it refused.
-    pub(super) fn open(&self) -> Result<LoadedLibrary, String> {
+    pub(super) fn open(&self) -> Result<LoadedLibrary, PlainError> {
         let listed = env::var_os(LIBRARY_FOLDERS).unwrap_or_default();
         let folders: Vec<PathBuf> = env::split_paths(&listed).filter(|f| !f.as_os_str().is_empty()).collect();
         let in_folders = folders.iter().flat_map(|folder| self.files.iter().flat_map(|file| candidates(folder, file)));
@@ -94,7 +95,8 @@ impl Library {
                 Err(message) => refused.push(message),
             }
         }
-        Err(if refused.is_empty() { format!("no {}", self.files.join(" and no ")) } else { refused.join("; ") })
+        let names = || format!("no {}", self.files.join(" and no "));
+        Err(PlainError::failure(if refused.is_empty() { names() } else { refused.join("; ") }))
     }
 
     pub(super) fn facts(&self) -> LibraryFacts {
@@ -104,7 +106,7 @@ impl Library {
             name: self.name,
             version: loaded.and_then(|loaded| (self.version)(loaded, self.symbol)),
             path: loaded.and_then(|loaded| loaded.path(self.symbol)),
-            error: opened.err(),
+            error: opened.err().map(|error| error.text),
         }
     }
 }

@@ -12,6 +12,7 @@ use super::load::{CheckpointProblem, StoredCheckpoint};
 use super::part::PartSpec;
 use crate::error::RecordError;
 use runner_files::OutputFile;
+use runner_spec::error::CommandError;
 use runner_spec::model::layout::ParamLayout;
 
 /// A file of weights that is in place.
@@ -52,7 +53,7 @@ pub fn export_weights(
 
 /// Receives pieces of a state: the position of the first element in the layout's flat buffer, and the bytes, little-endian f32. The
 /// pieces of a tensor come in order, and each piece belongs to one tensor.
-pub type NumberSink<'a> = &'a mut dyn FnMut(u64, &[u8]) -> Result<(), Box<dyn std::error::Error + Send + Sync>>;
+pub type NumberSink<'a> = &'a mut dyn FnMut(u64, &[u8]) -> Result<(), CommandError>;
 
 /// Sends the weights of a checkpoint in `folder`, from all its parts, to `sink`. They are right only if this returns without an error.
 /// Returns the checkpoint's step. Changes nothing, so that the run may be training.

@@ -242,7 +242,7 @@ impl Checkpoints {
         let temporary = self.begin(source.step)?;
         let put = || -> Result<(u64, StateHash), CheckpointProblem> {
             let mut file = load::state_file(&source.path)?;
-            for part in file.checked_parts().map_err(CheckpointProblem::Content)? {
+            for part in file.checked_parts().map_err(|error| CheckpointProblem::Content(error.text))? {
                 // Sizes first: nothing is copied of a checkpoint that cannot be whole.
                 load::check_sizes(&source.path, &part)?;
                 for name in part.files.keys() {

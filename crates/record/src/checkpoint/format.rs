@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::hash::{StateHash, whole_hash};
 use super::part::{PartRecord, PartSpec};
+use runner_spec::error::PlainError;
 use runner_spec::event::BestValidation;
 use runner_spec::program::DataPosition;
 
@@ -113,43 +114,53 @@ impl StateFile {
     }
 
     /// Returns the parts in order, complete and of one step; or the problem with them.
-    pub(super) fn checked_parts(&self) -> Result<Vec<PartRecord>, String> {
+    pub(super) fn checked_parts(&self) -> Result<Vec<PartRecord>, PlainError> {
         if self.format == FORMAT {
             let (part, step, moments) = (PartSpec::WHOLE, self.step, self.moments);
             let record = PartRecord { part, step, moments, files: self.files.clone(), hash: self.hash() };
-            record.check_names().map_err(|message| format!("{STATE} {message}"))?;
+            record.check_names().map_err(|error| PlainError::failure(format!("{STATE} {error}")))?;
             return Ok(vec![record]);
         }
         check_parts(&self.parts, self.step)?;
         if self.parts.len() < 2 || self.parts.iter().any(|p| p.moments != self.moments) {
-            return Err(format!("{STATE} was altered: its parts do not fit it"));
+            return Err(PlainError::failure(format!("{STATE} was altered: its parts do not fit it")));
         }
         if whole_hash(self.step, self.tokens, self.parts.iter().map(|p| &p.hash)) != self.hash() {
-            return Err(format!("{STATE} was altered: step, tokens and parts do not match its hash"));
+            return Err(PlainError::failure(format!(
+                "{STATE} was altered: step, tokens and parts do not match its hash"
+            )));
         }
         Ok(self.parts.clone())
     }
 }
 
 /// Checks that `parts`, in order, are all parts of one checkpoint of step `step`.
-pub(super) fn check_parts(parts: &[PartRecord], step: u64) -> Result<(), String> {
+pub(super) fn check_parts(parts: &[PartRecord], step: u64) -> Result<(), PlainError> {
     let count = parts.first().map_or(1, |p| p.part.count);
     let moments = parts.first().map_or(0, |p| p.moments);
     for (index, wanted) in (0..count).zip(parts.iter().map(Some).chain(std::iter::repeat(None))) {
         let Some(part) = wanted.filter(|p| p.part == PartSpec { index, count }) else {
-            return Err(format!("part {} of {count} is missing", index + 1));
+            return Err(PlainError::failure(format!("part {} of {count} is missing", index + 1)));
         };
-        part.check_names().map_err(|message| format!("part {} of {count} {message}", index + 1))?;
+        let of_part = |error| PlainError::failure(format!("part {} of {count} {error}", index + 1));
+        part.check_names().map_err(of_part)?;
         if part.step != step {
-            return Err(format!("part {} of {count} is of step {}, not {step}", index + 1, part.step));
+            return Err(PlainError::failure(format!(
+                "part {} of {count} is of step {}, not {step}",
+                index + 1,
+                part.step
+            )));
         }
         if part.moments != moments {
             let (theirs, first) = (part.moments, moments);
-            return Err(format!("part {} of {count} holds {theirs} optimizer moments, part 1 {first}", index + 1));
+            return Err(PlainError::failure(format!(
+                "part {} of {count} holds {theirs} optimizer moments, part 1 {first}",
+                index + 1
+            )));
         }
     }
     if parts.len() > count {
-        return Err(format!("{} parts where {count} were expected", parts.len()));
+        return Err(PlainError::failure(format!("{} parts where {count} were expected", parts.len())));
     }
     Ok(())
 }

@@ -112,7 +112,7 @@ impl StoredCheckpoint {
             return content(format!("it is of another plan ({theirs}; this run's is {ours})"));
         }
         let mut parts = Vec::new();
-        for record in state.checked_parts().map_err(CheckpointProblem::Content)? {
+        for record in state.checked_parts().map_err(|error| CheckpointProblem::Content(error.text))? {
             check_sizes(folder, &record)?;
             let [model, optimizer] = PartFileKind::BOTH.map(|kind| PartFile::open(folder, &record, kind));
             parts.push((record, [model?, optimizer?]));

@@ -14,6 +14,7 @@ use super::header::header_of_part;
 use super::state_bytes::StateBytes;
 use crate::error::RecordError;
 use crate::files::sync_dir;
+use runner_spec::error::PlainError;
 use runner_spec::model::layout::join_ranges;
 
 /// Creates a file: `File::create_new`, or a stand-in of a test for a disk that is full.
@@ -49,10 +50,10 @@ impl PartRecord {
     }
 
     /// Checks that the record describes the two files of a part. The message of the error continues the name of the file or part.
-    pub(super) fn check_names(&self) -> Result<(), String> {
+    pub(super) fn check_names(&self) -> Result<(), PlainError> {
         match PartFileKind::BOTH.iter().find(|kind| self.file(**kind).is_none()) {
-            Some(kind) => Err(format!("does not describe {}", kind.file_name(self.part))),
-            None if self.files.len() > 2 => Err("describes files that a checkpoint does not have".to_owned()),
+            Some(kind) => Err(PlainError::failure(format!("does not describe {}", kind.file_name(self.part)))),
+            None if self.files.len() > 2 => Err(PlainError::failure("describes files that a checkpoint does not have")),
             None => Ok(()),
         }
     }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use runner_files::explain_io_error;
 use runner_record::RecordError;
+use runner_spec::error::{Classified, ErrorKind};
 
 #[derive(Debug, thiserror::Error)]
 pub enum ExportError {
@@ -20,13 +21,14 @@ impl ExportError {
     pub(super) fn io(path: &Path) -> impl FnOnce(io::Error) -> Self + '_ {
         move |source| Self::Io { path: path.to_owned(), source }
     }
+}
 
-    /// True if the request was wrong, rather than the machine or the run.
-    pub fn is_request(&self) -> bool {
+impl Classified for ExportError {
+    fn kind(&self) -> ErrorKind {
         match self {
-            Self::Exists { .. } => true,
-            Self::Store(error) => error.is_request(),
-            Self::Io { .. } => false,
+            Self::Exists { .. } => ErrorKind::Request,
+            Self::Store(error) => error.kind(),
+            Self::Io { .. } => ErrorKind::Failure,
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Errors of making or serving a report.
 
 use runner_record::RecordError;
+use runner_spec::error::{Classified, ErrorKind};
 
 #[derive(Debug, thiserror::Error)]
 pub enum ReportError {
@@ -14,4 +15,13 @@ pub enum ReportError {
     Listen { port: u16, source: std::io::Error },
     #[error("serving the report: {0}")]
     Serve(std::io::Error),
+}
+
+impl Classified for ReportError {
+    fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Store(error) => error.kind(),
+            Self::Template(_) | Self::Json(_) | Self::Listen { .. } | Self::Serve(_) => ErrorKind::Failure,
+        }
+    }
 }
