@@ -18,10 +18,13 @@ test: ## all tests
 torture: ## a fault at every call that changes a file, and a loss of power after each of them
 	RUNNER_TORTURE=all $(CARGO) test --release --workspace --test cli torture -- --nocapture
 
+CARGO_DENY ?= $(firstword $(wildcard target/tools/bin/cargo-deny) $(shell command -v cargo-deny))
 check: ## what a commit must pass besides the tests
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --release --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --release --workspace --no-deps --quiet
+	@if [ -n "$(CARGO_DENY)" ]; then $(CARGO_DENY) --locked check bans licenses sources; \
+	    else echo "no cargo-deny: licences and sources of dependencies are not checked (cargo install --locked cargo-deny)"; fi
 
 check-report: ## the pages of `runner report` in a headless Chromium (apt-get install chromium)
 	$(CARGO) build --release
