@@ -14,6 +14,7 @@ use crate::progress::{Progress, Report};
 use crate::split_name::SplitName;
 use crate::stories;
 use runner_files::special_file_kind;
+use runner_spec::error::{ErrorKind, PlainError};
 use runner_spec::experiment::{Data, Source, Validation};
 
 /// The format of a source's files, and with it what a document is.
@@ -147,8 +148,13 @@ fn document_format(
     report: &Report<'_>,
 ) -> Result<(DocumentFormat, Vec<PathBuf>)> {
     let selector = |field: &Option<String>, template: &Option<String>| {
-        TextSelector::new(field.as_deref(), template.as_deref())
-            .map_err(|message| DataError::setting(split.key(), format!("the template of the source: {message}")))
+        TextSelector::new(field.as_deref(), template.as_deref()).map_err(|PlainError { kind, text }| {
+            let text = format!("the template of the source: {text}");
+            match kind {
+                ErrorKind::Failure => DataError::Threads(format!("{}: {text}", split.key())),
+                _ => DataError::setting(split.key(), text),
+            }
+        })
     };
     Ok(match source {
         Source::Text { files } => (DocumentFormat::Text, files.clone()),
