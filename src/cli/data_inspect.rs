@@ -98,7 +98,7 @@ fn inspect(
     let source = named.source()?;
     let pool = args.threads.pool()?;
     let inspect_files = || inspect_text(&source, files, chosen, tokenizer, args.texts, args.top, &progress);
-    Ok(pool.install(inspect_files).map_err(|error| reword_for_flags(error, true))?)
+    pool.install(inspect_files).map_err(|error| reword_for_flags(error, true))
 }
 
 /// The tokenizer that `--tokenizer` names, or the one beside the shards.
@@ -121,7 +121,7 @@ fn load_named_or_beside(
         }
         (None, _) => return Ok(None),
     };
-    Ok(Some(load_tokenizer(&spec).map_err(|error| reword_for_flags(error, true))?))
+    load_tokenizer(&spec).map(Some).map_err(|error| reword_for_flags(error, true))
 }
 
 /// The files that `path` names: those of a folder of shards with a card, the tokens of a cache entry, or the path itself.

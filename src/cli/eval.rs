@@ -11,7 +11,7 @@ use super::exit::{Exit, Result, refuse};
 use super::model_args::ModelArgs;
 use super::output::{check_replaceable, print_result, write_file};
 use super::screen_observer::PreparationObserver;
-use super::text_source::{SourceArgs, parse_hub_name, printable_path, reword_engine_error};
+use super::text_source::{SourceArgs, parse_hub_name, printable_path, reword_for_flags};
 use runner_data::{EvaluationData, EvaluationRequest, Split};
 use runner_engine::evaluated_model::EvaluatedModel;
 use runner_engine::prepare::{local_choice, prepare_evaluation};
@@ -232,7 +232,7 @@ impl EvalArgs {
             vocab_size: model.spec().vocab_size,
         };
         let data = prepare_evaluation(&request, pool, &mut PreparationObserver::new(screen));
-        let data = data.map_err(reword_engine_error)?;
+        let data = data.map_err(|error| reword_for_flags(error, true))?;
         let settings = ReadingSettings {
             rows: self.rows.unwrap_or(u64::MAX),
             micro_batch: (EVAL_TOKENS_PER_FORWARD / layout.length().max(1)).max(1),

@@ -16,7 +16,7 @@ use super::completions::runs_completer;
 use super::exit::{Result, refuse};
 use super::output::print_to_stderr;
 use super::screen_observer::PreparationObserver;
-use super::text_source::{find_tokenizer, parse_hub_name, reword_engine_error};
+use super::text_source::{find_tokenizer, parse_hub_name, reword_for_flags};
 
 /// The device to compute on.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -113,7 +113,7 @@ impl ModelArgs {
         let named = self.tokenizer.as_deref().map(|name| find_tokenizer(name, screen)).transpose()?;
         let host = host_without_runs(self.threads)?;
         let tokenizer = model.tokenizer(named.as_ref(), pool, &host, &mut PreparationObserver::new(screen));
-        let tokenizer = tokenizer.map_err(reword_engine_error)?;
+        let tokenizer = tokenizer.map_err(|error| reword_for_flags(error, true))?;
         Ok(if self.no_bos { tokenizer.without_prefix() } else { tokenizer })
     }
 

@@ -2,7 +2,6 @@
 
 use std::path::Path;
 
-use runner_engine::error::EngineError;
 use runner_engine::event_lines::EventLines;
 use runner_engine::observer::{RunEvent, RunObserver};
 use runner_engine::outcome::{RunOutcome, RunReport};
@@ -13,6 +12,7 @@ use runner_report::data_progress::show_data_progress;
 use runner_report::printer::Printer;
 use runner_report::summary::{closing_text, up_to_date_message};
 use runner_report::{JsonEvent, OutputMode, Screen};
+use runner_spec::error::CommandError;
 use runner_spec::event::Event;
 use runner_spec::format::printable;
 
@@ -76,7 +76,7 @@ impl ScreenObserver {
     /// # Errors
     /// That of `result`, after the lines that precede it; if standard output could not be written. The record of the run is complete in
     /// the second case.
-    pub(crate) fn close(mut self, result: Result<RunReport, EngineError>, up_to_date_hint: &str) -> Result<Exit> {
+    pub(crate) fn close(mut self, result: Result<RunReport, CommandError>, up_to_date_hint: &str) -> Result<Exit> {
         let next = format!("`runner resume {}` goes on", self.name);
         let up_to_date = self.up_to_date.take();
         let screen = self.finish();

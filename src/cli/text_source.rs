@@ -9,11 +9,11 @@ use super::exit::{Result, refuse};
 use super::screen_observer::PreparationObserver;
 use runner_config::LoadOptions;
 use runner_data::{DataError, compression_advice};
-use runner_engine::error::EngineError;
 use runner_engine::prepare::local_tokenizer;
 use runner_files::special_file_kind;
 use runner_report::Screen;
 use runner_spec::diagnostic::{ConfigError, nearest};
+use runner_spec::error::CommandError;
 use runner_spec::experiment::{Data, HubModel, JsonSource, Layout, ParquetSource, Source, Tokenizer};
 use runner_spec::format::printable;
 
@@ -227,7 +227,7 @@ pub(crate) fn find_tokenizer(spec: &str, screen: &mut Screen) -> Result<Tokenize
 /// Replaces names of settings in `error` with those of command-line flags. `files` is true if the text comes from files on the
 /// command line, and false if it comes from an experiment.
 #[must_use]
-pub(crate) fn reword_for_flags(error: DataError, files: bool) -> DataError {
+pub(crate) fn reword_for_flags(error: impl Into<CommandError>, files: bool) -> CommandError {
     const FILES: &str = "the files";
     let flag = |key: &'static str| match key {
         "format" => "--to",
@@ -243,26 +243,18 @@ pub(crate) fn reword_for_flags(error: DataError, files: bool) -> DataError {
         _ => key,
     };
     let is_source = |context: &str| files && matches!(context, "data.train" | "data.validation");
-    let place = |context: String| if is_source(&context) { FILES.to_owned() } else { context };
-    match error {
-        DataError::TokenBeyondVocabulary { what, token, position, vocabulary, key } if files => {
-            let key = if key == "model.vocab_size" { "that of the model" } else { flag(key) };
-            let what = what.strip_prefix("eval.hellaswag: ").map(str::to_owned).unwrap_or(what);
-            DataError::TokenBeyondVocabulary { what: place(what), token, position, vocabulary, key }
+    let place = |context: &str| if is_source(context) { FILES.to_owned() } else { context.to_owned() };
+    let mut error = error.into();
+    match error.cause_mut() {
+        Some(DataError::TokenBeyondVocabulary { what, key, .. }) if files => {
+            *key = if *key == "model.vocab_size" { "that of the model" } else { flag(key) };
+            *what = place(what.strip_prefix("eval.hellaswag: ").unwrap_or(what));
         }
-        DataError::Setting { key, message } => DataError::Setting { key: flag(key), message },
-        DataError::Encode { context, message } => DataError::Encode { context: place(context), message },
-        other => other,
+        Some(DataError::Setting { key, .. }) => *key = flag(key),
+        Some(DataError::Encode { context, .. }) => *context = place(context),
+        _ => {}
     }
-}
-
-/// [`reword_for_flags`] for an error of the engine about files on the command line.
-#[must_use]
-pub(crate) fn reword_engine_error(error: EngineError) -> EngineError {
-    match error {
-        EngineError::Data(error) => EngineError::Data(reword_for_flags(error, true)),
-        other => other,
-    }
+    error
 }
 
 /// A path for a message, without control characters.

@@ -178,7 +178,7 @@ fn check_vocabulary(vocab_size: usize, special: &[String]) -> Result<()> {
 
 fn load(spec: &str) -> Result<TextTokenizer> {
     let tokenizer = find_tokenizer(spec, &mut Screen::on_standard_error())?;
-    Ok(load_tokenizer(&tokenizer).map_err(|error| reword_for_flags(error, true))?)
+    load_tokenizer(&tokenizer).map_err(|error| reword_for_flags(error, true))
 }
 
 fn encode(args: &EncodeArgs) -> Result<Exit> {

@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use runner_engine::error::EngineError;
 use runner_engine::observer::RunObserver;
 use runner_engine::outcome::RunReport;
 use runner_engine::prepare::Host;
@@ -11,6 +10,7 @@ use runner_engine::session::SessionOptions;
 use runner_engine::stop::StopSwitch;
 use runner_machine::numa::NumaNodes;
 use runner_report::OutputMode;
+use runner_spec::error::CommandError;
 use runner_spec::format::counted;
 
 use super::common::{RunsFolderArgs, ThreadArgs, host};
@@ -105,7 +105,7 @@ impl TrainingArgs {
         interrupt: &Interrupt,
         up_to_date_hint: &'static str,
         is_launched: bool,
-        work: impl FnOnce(&Host, &StopSwitch, &mut dyn RunObserver) -> Result<RunReport, EngineError>,
+        work: impl FnOnce(&Host, &StopSwitch, &mut dyn RunObserver) -> Result<RunReport, CommandError>,
     ) -> Result<Exit> {
         // `resume` needs the run's folder on every machine, `apply` on the leader's alone.
         let resuming_command = is_launched.then(|| format!("{} (with the same launcher)", repeated_command()));

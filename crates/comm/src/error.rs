@@ -7,6 +7,7 @@ use candle_core::DType;
 use serde::{Deserialize, Serialize};
 
 use super::coded_enum::coded_enum;
+use runner_spec::error::{Classified, ErrorKind};
 use runner_spec::topology::{Lane, TopologyError};
 
 /// The error of an operation. After an error, the group or channel must not be used again.
@@ -56,6 +57,18 @@ pub enum JoinError {
     Topology(#[from] TopologyError),
     #[error(transparent)]
     Comm(#[from] CommError),
+}
+
+impl Classified for CommError {
+    fn kind(&self) -> ErrorKind {
+        ErrorKind::Failure
+    }
+}
+
+impl Classified for JoinError {
+    fn kind(&self) -> ErrorKind {
+        ErrorKind::Failure
+    }
 }
 
 coded_enum! {

@@ -15,10 +15,10 @@ use runner_spec::experiment::{Experiment, HubModel, Tokenizer, WeightInit, Weigh
 use runner_spec::plan::Plan;
 
 use crate::apply::ApplyRequest;
-use crate::error::EngineError;
 use crate::observer::{RunEvent, RunObserver};
 use crate::opened_run::resolved_experiment;
 use crate::prepare::{Host, RecordedInputs, model_fetcher};
+use runner_spec::error::CommandError;
 
 /// The key that names the weights.
 const KEY: &str = "model.init.from";
@@ -48,7 +48,7 @@ pub(crate) fn load_experiment(
     request: &ApplyRequest<'_>,
     host: &Host,
     observer: &mut dyn RunObserver,
-) -> Result<(Loaded, Option<AbsentWeights>), EngineError> {
+) -> Result<(Loaded, Option<AbsentWeights>), CommandError> {
     let fetch = model_fetcher(host, observer);
     let error = match (request.load)(&[], &fetch) {
         Ok(loaded) => return Ok((loaded, None)),
@@ -69,7 +69,7 @@ fn load_from_record(
     runs: &Path,
     fetch: &ModelFetcher<'_>,
     error: ConfigError,
-) -> Result<(Loaded, AbsentWeights, Option<String>), EngineError> {
+) -> Result<(Loaded, AbsentWeights, Option<String>), CommandError> {
     if !error.diagnostics.iter().any(|diagnostic| diagnostic.key == KEY) {
         return Err(error.into());
     }
@@ -103,20 +103,20 @@ fn load_from_record(
         let inputs = RecordedInputs::read(&candidate.path, &candidate.experiment, &loaded.experiment)?;
         return Ok((loaded, AbsentWeights { inputs, error }, note));
     }
-    Err(damage.map_or_else(|| error.into(), EngineError::from))
+    Err(damage.map_or_else(|| error.into(), CommandError::from))
 }
 
 /// # Errors
 /// If a run of `all` with the name of `used` began with other weights at the same place than `used`, which has the `facts`. A run with a
 /// damaged plan does not count.
-fn check_same_weights(used: &Candidate, facts: &DataFacts, all: &[Candidate]) -> Result<(), EngineError> {
+fn check_same_weights(used: &Candidate, facts: &DataFacts, all: &[Candidate]) -> Result<(), CommandError> {
     let has_others = |candidate: &&Candidate| {
         let (own, other) = (&used.experiment, &candidate.experiment);
         (&own.name, &own.model.init) == (&other.name, &other.model.init)
             && stored_plan::data_facts(&candidate.path).is_ok_and(|theirs| theirs.weights != facts.weights)
     };
     let Some(other) = all.iter().find(has_others) else { return Ok(()) };
-    Err(EngineError::Request(format!(
+    Err(CommandError::request(format!(
         "{KEY}: the weights are gone, and {} and {} began with different ones: `runner resume` with one of these names goes on with it",
         used.id(),
         other.id()
@@ -195,7 +195,7 @@ impl AbsentWeights {
         request: &ApplyRequest<'_>,
         runs: &Path,
         plan: &Plan,
-    ) -> Result<(), EngineError> {
+    ) -> Result<(), CommandError> {
         let found = run_dir::find_run(runs, plan).run.filter(|_| !request.start_new);
         let goes_on = found.is_some_and(|(path, manifest)| manifest.status == RunStatus::Done || has_checkpoint(&path));
         if goes_on || request.continue_from.is_some() { Ok(()) } else { Err(self.error.clone().into()) }

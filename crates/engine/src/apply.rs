@@ -18,7 +18,6 @@ use runner_spec::plan::Plan;
 
 use crate::absent_weights::load_experiment;
 use crate::continuation::{ContinueRequest, ContinueSource};
-use crate::error::EngineError;
 use crate::launched::{LaunchedRank, agree_on_training, follow, work_as_rank};
 use crate::observer::{RunEvent, RunObserver};
 use crate::outcome::{RunOutcome, RunReport};
@@ -27,6 +26,7 @@ use crate::recorded_summary::{report_nothing_to_do, restore_summary};
 use crate::session::{RunSession, SessionOptions};
 use crate::stop::StopSwitch;
 use runner_launch::World;
+use runner_spec::error::CommandError;
 
 /// A request to `apply`.
 pub struct ApplyRequest<'a> {
@@ -77,7 +77,7 @@ pub fn apply(
     host: &Host,
     stop: &StopSwitch,
     observer: &mut dyn RunObserver,
-) -> Result<RunReport, EngineError> {
+) -> Result<RunReport, CommandError> {
     work_as_rank(request.launched.as_ref(), &request.options.faults, host, observer, |world, host, observer| {
         apply_in(world, request, host, stop, observer)
     })
@@ -90,7 +90,7 @@ fn apply_in(
     host: &Host,
     stop: &StopSwitch,
     observer: &mut dyn RunObserver,
-) -> Result<RunReport, EngineError> {
+) -> Result<RunReport, CommandError> {
     let is_leader = world.is_none_or(World::is_leader);
     let (mut loaded, absent) = load_experiment(request, host, observer)?;
     let host = &with_recorded_environment(host, &loaded);
@@ -137,7 +137,7 @@ pub(crate) fn open_unless_done(
     path: PathBuf,
     manifest: &Manifest,
     observer: &mut dyn RunObserver,
-) -> Result<OpenedOrDone, EngineError> {
+) -> Result<OpenedOrDone, CommandError> {
     // The status is read before the lock is taken: nothing is written for a finished run, not even a lock.
     if manifest.status != RunStatus::Done {
         let run = RunDir::open(&path)?;
@@ -155,9 +155,9 @@ pub(crate) fn open_unless_done(
 
 /// # Errors
 /// If the newest checkpoint of the finished run in `path` is damaged. Every byte of it is read.
-fn check_newest_checkpoint(path: &Path, id: &str) -> Result<(), EngineError> {
+fn check_newest_checkpoint(path: &Path, id: &str) -> Result<(), CommandError> {
     let Some(damage) = checkpoint::find_damage_of_newest(&path.join(CHECKPOINTS))? else { return Ok(()) };
-    Err(EngineError::Other(format!(
+    Err(CommandError::failure(format!(
         "{id} is done, but its newest checkpoint is damaged: {damage}; restore it from a copy, or let `runner reproduce {id}` train the \
          same weights again in another folder"
     )))
@@ -168,7 +168,7 @@ pub(crate) fn warn_of_damaged_metrics(
     path: &Path,
     manifest: &Manifest,
     observer: &mut dyn RunObserver,
-) -> Result<bool, EngineError> {
+) -> Result<bool, CommandError> {
     // A summary that cannot be read has been reported.
     let summary = run_dir::read_summary(path).ok().flatten();
     let Some(damage) = find_damage_of_metrics(path, manifest, summary.as_ref())? else { return Ok(false) };
@@ -183,7 +183,7 @@ fn open_or_create(
     host: &Host,
     source: Option<&ContinueSource>,
     observer: &mut dyn RunObserver,
-) -> Result<OpenedOrDone, EngineError> {
+) -> Result<OpenedOrDone, CommandError> {
     let root = &host.runs;
     let mut found = run_dir::find_run(root, plan);
     // Two calls at once must not both find nothing. Nothing is written for a finished run, not even a lock.
@@ -201,7 +201,7 @@ fn open_or_create(
         && request.sweep_point.is_none()
         && !request.start_new
     {
-        return Err(EngineError::Other(format!(
+        return Err(CommandError::failure(format!(
             "this experiment has a run that cannot be read: {broken}; repair or remove its folder, or start another run with --new"
         )));
     }
@@ -213,7 +213,7 @@ fn open_or_create(
         return open_unless_done(path, &manifest, observer);
     }
     if let Some(position) = loaded.experiment.data.position.filter(|position| position.step > 0 && source.is_none()) {
-        return Err(EngineError::Request(format!(
+        return Err(CommandError::request(format!(
             "data.position is the position of a fork after step {}, and this run starts at step 0: delete it, or continue the fork with \
              --continue",
             position.step
@@ -293,7 +293,7 @@ fn with_recorded_environment(host: &Host, loaded: &Loaded) -> Host {
 /// # Errors
 /// If the hash of `plan` does not begin with `expected`; with what differs from a run in `runs` of the expected plan, if there is
 /// one.
-fn check_plan_hash(expected: &str, plan: &Plan, runs: &Path) -> Result<(), EngineError> {
+fn check_plan_hash(expected: &str, plan: &Plan, runs: &Path) -> Result<(), CommandError> {
     if plan.hash.starts_with(expected) {
         return Ok(());
     }
@@ -306,7 +306,7 @@ fn check_plan_hash(expected: &str, plan: &Plan, runs: &Path) -> Result<(), Engin
         (Some(keys), Some((_, id))) => format!("; beside {id}, what differs is: {}", keys.join(", ")),
         _ => "; the file, its data or the program has changed".to_owned(),
     };
-    Err(EngineError::Request(format!(
+    Err(CommandError::request(format!(
         "the plan is {}, not {}{what}. Nothing was begun; training data: {}",
         short_hash(&plan.hash),
         short_hash(expected),

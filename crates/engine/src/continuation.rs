@@ -10,9 +10,9 @@ use runner_record::run_dir::{BeginningCheckpoint, CHECKPOINTS};
 use runner_record::{CheckpointChoice, catalog, checkpoint, run_dir};
 use runner_spec::plan::Plan;
 
-use crate::error::EngineError;
 use crate::observer::{RunEvent, RunObserver};
 use crate::opened_run::check_description;
+use runner_spec::error::CommandError;
 
 /// The run that a new run continues, as it was asked for.
 #[derive(Debug, Clone)]
@@ -44,19 +44,19 @@ impl ContinueRequest {
     ///
     /// # Errors
     /// If there is no such run in `runs`, or it computes something else.
-    pub(crate) fn find(&self, runs: &Path, plan: &Plan) -> Result<ContinueSource, EngineError> {
+    pub(crate) fn find(&self, runs: &Path, plan: &Plan) -> Result<ContinueSource, CommandError> {
         let path = catalog::resolve(runs, &self.run)?;
         let manifest = run_dir::read_manifest(&path)?;
         check_description(&path, &manifest)?;
         let theirs = stored_plan::read(&path)?;
         if theirs.hash == plan.hash {
             let message = format!("{id} has the plan of this file; use `runner resume {id}`", id = manifest.id);
-            return Err(EngineError::Request(message));
+            return Err(CommandError::request(message));
         }
         if theirs.math_hash != plan.math_hash {
             let keys = differing_training_keys(&theirs, plan);
             let keys = if keys.is_empty() { String::new() } else { format!(": {}", keys.join(", ")) };
-            return Err(EngineError::Request(format!(
+            return Err(CommandError::request(format!(
                 "{id} cannot be continued by this file, which computes something else{keys}; only layout, device, micro-batches and \
                  evaluation may differ; `runner fork {id} --from latest --set KEY=VALUE` changes other settings, such as the schedule",
                 id = manifest.id
@@ -77,7 +77,7 @@ impl ContinueSource {
     ///
     /// # Errors
     /// If they cannot be read.
-    pub(crate) fn warn_of_damage(&self, observer: &mut dyn RunObserver) -> Result<(), EngineError> {
+    pub(crate) fn warn_of_damage(&self, observer: &mut dyn RunObserver) -> Result<(), CommandError> {
         warn_of_inherited_damage(&self.path, &self.manifest, observer)
     }
 
@@ -85,7 +85,7 @@ impl ContinueSource {
     ///
     /// # Errors
     /// If it began otherwise.
-    pub(crate) fn check_beginning(&self, run: &Manifest) -> Result<(), EngineError> {
+    pub(crate) fn check_beginning(&self, run: &Manifest) -> Result<(), CommandError> {
         let wanted = match self.which {
             CheckpointChoice::Step(step) => Some(step),
             CheckpointChoice::Latest | CheckpointChoice::Best => None,
@@ -102,7 +102,7 @@ impl ContinueSource {
             || "from the start".to_owned(),
             |c| format!("with the checkpoint of {} after step {}", c.id, c.step),
         );
-        Err(EngineError::Request(format!(
+        Err(CommandError::request(format!(
             "{} is a run of this file that began {how}: without --continue it is resumed, with --new another run begins",
             run.id
         )))
@@ -117,7 +117,7 @@ pub(crate) fn warn_of_inherited_damage(
     path: &Path,
     manifest: &Manifest,
     observer: &mut dyn RunObserver,
-) -> Result<(), EngineError> {
+) -> Result<(), CommandError> {
     // A summary that cannot be read counts as missing.
     let summary = run_dir::read_summary(path).ok().flatten();
     if let Some(damage) = find_damage_of_metrics(path, manifest, summary.as_ref())? {

@@ -6,8 +6,8 @@ use runner_spec::data::CutPart;
 use runner_spec::experiment::Experiment;
 use runner_spec::format::counted;
 
-use crate::error::EngineError;
 use crate::observer::{RunEvent, RunObserver};
+use runner_spec::error::CommandError;
 
 /// Warns of the prompts and the multiple-choice items of `experiment` that its model reads in part.
 ///
@@ -17,7 +17,7 @@ pub(crate) fn warn_of_cut_text(
     experiment: &Experiment,
     prepared: &Prepared,
     observer: &mut dyn RunObserver,
-) -> Result<(), EngineError> {
+) -> Result<(), CommandError> {
     let context = experiment.model.context_length;
     let mut warn = |text: &str| observer.observe(&RunEvent::Warning(text));
     for prompt in experiment.eval.samples.iter().flat_map(|samples| &samples.prompts) {

@@ -5,16 +5,17 @@ use std::sync::Arc;
 
 use candle_core::Tensor;
 
-use crate::error::EngineError;
 use crate::foreign_tokenizer::foreign_tokenizer;
 use crate::observer::{RunEvent, RunObserver};
 use crate::opened_run::OpenedRun;
 use crate::prepare::Host;
 use runner_compute::model::{Model, Params};
 use runner_data::{ModelTokenizer, TextTokenizer, load_tokenizer};
+use runner_exec::eval::EvalError;
 use runner_exec::eval::InferenceSettings;
 use runner_machine::local_cluster::local_cluster;
 use runner_record::CheckpointChoice;
+use runner_spec::error::CommandError;
 use runner_spec::experiment::{DeviceChoice, Precision, Tokenizer};
 use runner_spec::model::layout::ParamLayout;
 use runner_spec::model::{ModelSpec, parameters};
@@ -40,7 +41,7 @@ impl EvaluatedModel {
     ///
     /// # Errors
     /// If the run's plan is damaged.
-    pub fn of_run(run: OpenedRun, which: CheckpointChoice, precision: Option<Precision>) -> Result<Self, EngineError> {
+    pub fn of_run(run: OpenedRun, which: CheckpointChoice, precision: Option<Precision>) -> Result<Self, CommandError> {
         let mut inference = InferenceSettings::from(run.program()?);
         if let Some(precision) = precision.filter(|precision| *precision != inference.precision) {
             inference = InferenceSettings { precision, ..inference };
@@ -52,7 +53,7 @@ impl EvaluatedModel {
     ///
     /// # Errors
     /// If there are no weights, or they are of a model that cannot be computed here.
-    pub fn of_weights(path: &Path, precision: Option<Precision>) -> Result<Self, EngineError> {
+    pub fn of_weights(path: &Path, precision: Option<Precision>) -> Result<Self, CommandError> {
         let weights = OpenedWeights::open(path)?;
         let (spec, precision) = (weights.described.spec.clone(), precision.unwrap_or_default());
         let inference = InferenceSettings { spec, precision };
@@ -82,7 +83,7 @@ impl EvaluatedModel {
         pool: &rayon::ThreadPool,
         host: &Host,
         observer: &mut dyn RunObserver,
-    ) -> Result<ModelTokenizer, EngineError> {
+    ) -> Result<ModelTokenizer, CommandError> {
         let rows = self.spec().vocab_size;
         let (path, given) = match &self.origin {
             ModelOrigin::Checkpoint(run, _) => {
@@ -92,7 +93,7 @@ impl EvaluatedModel {
                     Some(_) if own.knows_text() => {
                         let message =
                             "--tokenizer: the run has a tokenizer, with which it was trained; leave the flag out";
-                        return Err(EngineError::Request(message.to_owned()));
+                        return Err(CommandError::request(message.to_owned()));
                     }
                     Some(named) => (&run.path, Some(named.clone())),
                 }
@@ -104,7 +105,7 @@ impl EvaluatedModel {
         let tokens = tokenizer.vocab_size();
         if tokens > rows {
             let path = path.display();
-            return Err(EngineError::Request(format!(
+            return Err(CommandError::request(format!(
                 "the tokenizer has {tokens} tokens, and the model of {path} has {rows}: give --tokenizer the one that the model was \
                  trained with"
             )));
@@ -124,7 +125,12 @@ impl EvaluatedModel {
     ///
     /// # Errors
     /// If there is no such device.
-    pub fn device(&self, choice: DeviceChoice, threads: usize, notes: &mut Vec<String>) -> Result<Device, EngineError> {
+    pub fn device(
+        &self,
+        choice: DeviceChoice,
+        threads: usize,
+        notes: &mut Vec<String>,
+    ) -> Result<Device, CommandError> {
         match &self.origin {
             ModelOrigin::Checkpoint(run, _) => run.device(choice, threads, notes),
             ModelOrigin::Weights(..) if choice == DeviceChoice::Cpu => Ok(Device::Cpu),
@@ -138,7 +144,7 @@ impl EvaluatedModel {
     ///
     /// # Errors
     /// If the weights cannot be read, the device cannot be opened, or its memory is short.
-    pub fn load(&self, device: Device) -> Result<(Model, Params, Option<u64>), EngineError> {
+    pub fn load(&self, device: Device) -> Result<(Model, Params, Option<u64>), CommandError> {
         // The layout is the whole model's, whatever the ranks of a run hold of it.
         let layout = Arc::new(ParamLayout::new(parameters(self.spec())));
         let (flat, step) = match &self.origin {
@@ -154,11 +160,11 @@ impl EvaluatedModel {
 }
 
 /// The numbers of `weights`, as f32 in the order of `layout`.
-fn read_weights(weights: &OpenedWeights, layout: &ParamLayout) -> Result<Tensor, EngineError> {
+fn read_weights(weights: &OpenedWeights, layout: &ParamLayout) -> Result<Tensor, CommandError> {
     let mut values = vec![0.0_f32; layout.total];
     for entry in &layout.entries {
         weights.read(&entry.spec.name, &entry.spec.shape, &mut values[entry.range()])?;
     }
     let tensor = Tensor::from_vec(values, layout.total, &candle_core::Device::Cpu);
-    tensor.map_err(|error| EngineError::Eval(error.into()))
+    Ok(tensor.map_err(EvalError::from)?)
 }

@@ -5,12 +5,12 @@ use runner_record::CheckpointChoice;
 use runner_record::summary::TestResult;
 use runner_spec::experiment::{DeviceChoice, Experiment};
 
-use crate::error::EngineError;
 use crate::evaluated_model::EvaluatedModel;
 use crate::observer::RunEvent;
 use crate::opened_run::OpenedRun;
 use crate::prepare::{Host, PreparedRun};
 use crate::recording::Recording;
+use runner_spec::error::CommandError;
 
 /// Tests the run that `recording` records, whose steps are all done, the first `inherited_steps` by other runs; `None` where the experiment names no test.
 ///
@@ -22,7 +22,7 @@ pub(crate) fn test_best_checkpoint(
     inherited_steps: u64,
     host: &Host,
     recording: &mut Recording<'_>,
-) -> Result<Option<TestResult>, EngineError> {
+) -> Result<Option<TestResult>, CommandError> {
     let Some(split) = &ready.prepared.dataset.test else { return Ok(None) };
     let run = OpenedRun { path: recording.path.clone(), plan: ready.plan.clone(), experiment: experiment.clone() };
     let batch = run.program()?.batch.clone();
@@ -32,12 +32,12 @@ pub(crate) fn test_best_checkpoint(
     for note in &notes {
         recording.observer.observe(&RunEvent::Note(note));
     }
-    let tested = ready.pool.install(|| -> Result<TestResult, EngineError> {
+    let tested = ready.pool.install(|| -> Result<TestResult, CommandError> {
         let (model, weights, step) = tested_model.load(device)?;
         let all = LossBatches::new(split, u64::MAX, batch.micro_batch, batch.mask_padding);
         let result = all.finish(&run_all_batches(&all, &model, &weights)?)?;
         let (perplexity, bits_per_byte) = (result.perplexity(), result.bits_per_byte());
-        let step = step.ok_or_else(|| EngineError::Other("a tested checkpoint has no step".to_owned()))?;
+        let step = step.ok_or_else(|| CommandError::failure("a tested checkpoint has no step".to_owned()))?;
         Ok(TestResult { step, loss: result.loss, perplexity, bits_per_byte, tokens: result.tokens })
     })?;
     let TestResult { step, loss, perplexity, bits_per_byte, .. } = tested;

@@ -18,13 +18,13 @@ use runner_spec::program::Program;
 
 use crate::apply::{OpenedOrDone, has_private_text, open_unless_done};
 use crate::continuation::warn_of_inherited_damage;
-use crate::error::EngineError;
 use crate::observer::{RunEvent, RunObserver};
 use crate::opened_run::{check_description, resolved_experiment};
 use crate::outcome::RunReport;
 use crate::prepare::{Host, PreparedInputs, RecordedInputs, model_fetcher, pin_hub_commits};
 use crate::session::{RunSession, SessionOptions};
 use crate::stop::StopSwitch;
+use runner_spec::error::CommandError;
 use source::{ForkPosition, ForkSource};
 
 /// A request to `fork`.
@@ -77,7 +77,7 @@ pub fn fork(
     host: &Host,
     stop: &StopSwitch,
     observer: &mut dyn RunObserver,
-) -> Result<RunReport, EngineError> {
+) -> Result<RunReport, CommandError> {
     let path = catalog::resolve(&host.runs, &request.run)?;
     let manifest = run_dir::read_manifest(&path)?;
     check_description(&path, &manifest)?;
@@ -125,7 +125,7 @@ pub fn fork(
 ///
 /// # Errors
 /// If the experiment of the run cannot be read.
-fn warn_of_unchanged_rows(path: &Path, new: &Experiment, observer: &mut dyn RunObserver) -> Result<(), EngineError> {
+fn warn_of_unchanged_rows(path: &Path, new: &Experiment, observer: &mut dyn RunObserver) -> Result<(), CommandError> {
     let old = resolved_experiment(path)?;
     let (context, length) = (new.model.context_length, new.data.layout.length());
     if old.model.context_length != context && old.data.layout.length() == length && length != context {
@@ -138,14 +138,14 @@ fn warn_of_unchanged_rows(path: &Path, new: &Experiment, observer: &mut dyn RunO
 
 /// # Errors
 /// If there is a checkpoint in the folder `checkpoints` of the run `id`, with all of them: then a fork must say where it begins.
-fn check_has_no_checkpoint(checkpoints: &Path, id: &str) -> Result<(), EngineError> {
+fn check_has_no_checkpoint(checkpoints: &Path, id: &str) -> Result<(), CommandError> {
     let steps = checkpoint::saved_steps(checkpoints)?;
     let Some(latest) = steps.last() else { return Ok(()) };
     // A run without a validation loss has no best checkpoint.
     let best = checkpoint::chosen_step(checkpoints, CheckpointChoice::Best).ok();
     let best = best.map_or_else(String::new, |step| format!(", --from best (step {step})"));
     let steps = steps.iter().map(u64::to_string).collect::<Vec<_>>().join(", ");
-    Err(EngineError::Request(format!(
+    Err(CommandError::request(format!(
         "{id} has checkpoints: say where the fork begins: --from start (step 0, with initial weights), --from latest (step {latest}){best}, \
          or --from STEP (one of {steps})"
     )))
@@ -158,9 +158,9 @@ fn load_changed_settings(
     parent: &ForkedRun,
     host: &Host,
     observer: &mut dyn RunObserver,
-) -> Result<Loaded, EngineError> {
+) -> Result<Loaded, CommandError> {
     let file = run_dir::resolved_file(&parent.path)?;
-    let text = read_regular_text(&file).map_err(EngineError::io(format!("reading {}", file.display())))?;
+    let text = read_regular_text(&file).map_err(CommandError::io(format!("reading {}", file.display())))?;
     let mut sets = request.options.overrides.clone();
     if let Some(name) = &request.name {
         // A JSON string is a YAML string.
@@ -252,12 +252,12 @@ impl ForkedRun {
     ///
     /// # Errors
     /// If the fork does not begin with a checkpoint, or the request contradicts the cooldown.
-    fn with_cooldown(&self, request: &ForkRequest) -> Result<ForkRequest, EngineError> {
+    fn with_cooldown(&self, request: &ForkRequest) -> Result<ForkRequest, CommandError> {
         let mut request = request.clone();
         if let Some(cooldown) = request.cooldown {
             let Some(source) = &self.source else {
                 let message = "--cooldown decays from the learning rate of a checkpoint: choose one with --from";
-                return Err(EngineError::Request(message.to_owned()));
+                return Err(CommandError::request(message.to_owned()));
             };
             let overrides = source.cooldown_overrides(cooldown, &request.options.overrides)?;
             request.options.overrides.extend(overrides);
@@ -267,12 +267,12 @@ impl ForkedRun {
 
     /// # Errors
     /// If a run of `plan` cannot begin with this run's checkpoint, or would be this run once more.
-    fn check_can_begin(&self, train: &Train, plan: &Plan) -> Result<(), EngineError> {
+    fn check_can_begin(&self, train: &Train, plan: &Plan) -> Result<(), CommandError> {
         let id = &self.manifest.id;
         let Some(ForkSource { step, plan: theirs, .. }) = &self.source else {
             let same = (&plan.hash, &plan.experiment_name) == (&self.manifest.plan_hash, &self.manifest.name);
             if same {
-                return Err(EngineError::Request(format!(
+                return Err(CommandError::request(format!(
                     "nothing differs from {id}: --set KEY=VALUE changes something, --from STEP begins with a checkpoint, \
                      `runner reproduce {id}` does it again"
                 )));
@@ -301,7 +301,7 @@ impl ForkedRun {
             return Ok(());
         }
         let wrong = wrong.join("; ");
-        Err(EngineError::Request(format!("{id} cannot be forked from step {step} like this: {wrong}")))
+        Err(CommandError::request(format!("{id} cannot be forked from step {step} like this: {wrong}")))
     }
 
     fn open_or_create(
@@ -312,7 +312,7 @@ impl ForkedRun {
         position: Option<&ForkPosition>,
         host: &Host,
         observer: &mut dyn RunObserver,
-    ) -> Result<OpenedOrDone, EngineError> {
+    ) -> Result<OpenedOrDone, CommandError> {
         let root = &host.runs;
         let _turn = RunLock::take_name(root, &run_dir::base_id(&plan.experiment_name, &plan.hash))?;
         let origin = Some(self.origin());

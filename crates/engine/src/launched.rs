@@ -3,18 +3,17 @@
 use runner_comm::JoinError;
 use runner_launch::launcher_environment::AssignedRank;
 use runner_launch::{Faults, LaunchedTraining, World, cuda_environment, rank_token};
-use runner_spec::error_text::error_text;
+
 use runner_spec::experiment::Experiment;
 use runner_spec::mesh::Mesh;
 use runner_spec::program::ParallelMode;
 
-use crate::error::EngineError;
 use crate::observer::{IgnoreEvents, RunEvent, RunObserver};
 use crate::outcome::{Exit, RunOutcome, RunReport};
 use crate::prepare::{Host, PreparedRun};
 use crate::run_error::RunError;
 use crate::stop::StopSwitch;
-use runner_spec::error::Classified as _;
+use runner_spec::error::CommandError;
 
 /// The rank that a launcher made this process.
 #[derive(Debug, Clone)]
@@ -37,8 +36,8 @@ pub(crate) fn work_as_rank(
     faults: &Faults,
     host: &Host,
     observer: &mut dyn RunObserver,
-    work: impl FnOnce(Option<&World>, &Host, &mut dyn RunObserver) -> Result<RunReport, EngineError>,
-) -> Result<RunReport, EngineError> {
+    work: impl FnOnce(Option<&World>, &Host, &mut dyn RunObserver) -> Result<RunReport, CommandError>,
+) -> Result<RunReport, CommandError> {
     let Some(LaunchedRank { assigned, report_wait }) = launched else { return work(None, host, observer) };
     if assigned.world_size > 1 {
         cuda_environment::set_for_this_process();
@@ -59,12 +58,12 @@ pub(crate) fn work_as_rank(
         Err(error) => error,
     };
     let code = Exit::of_error(error.kind()) as u8;
-    let is_aborted = matches!(error, EngineError::Join(JoinError::Comm(_)));
+    let is_aborted = matches!(error.cause(), Some(JoinError::Comm(_)));
     if !is_aborted {
-        world.abort_outside_training(code, &error_text(&error));
+        world.abort_outside_training(code, &error.to_string());
     }
     match (world.await_abort(None), world.must_report()) {
-        (Some(abort), true) if is_aborted => Err(EngineError::Other(abort.reason)),
+        (Some(abort), true) if is_aborted => Err(CommandError::failure(abort.reason)),
         (_, true) => Err(error),
         (abort, false) => {
             let code = abort.map_or(code, |abort| abort.code);
@@ -84,7 +83,7 @@ pub(crate) fn agree_on_training<'a>(
     host: &'a Host,
     stop: &'a StopSwitch,
     faults: &'a Faults,
-) -> Result<LaunchedTraining<'a>, EngineError> {
+) -> Result<LaunchedTraining<'a>, CommandError> {
     check_world_size(world, ready.plan.mesh)?;
     Ok(LaunchedTraining::agree(world, ready.rank_inputs(experiment, host), stop.flag(), faults)?)
 }
@@ -93,7 +92,7 @@ pub(crate) fn agree_on_training<'a>(
 ///
 /// # Errors
 /// If this rank fails and has to report it.
-pub(crate) fn follow(training: &LaunchedTraining<'_>, stop: &StopSwitch) -> Result<RunReport, EngineError> {
+pub(crate) fn follow(training: &LaunchedTraining<'_>, stop: &StopSwitch) -> Result<RunReport, CommandError> {
     stop.arm();
     let code = training.follow().map_err(RunError::from)?;
     Ok(RunReport { outcome: RunOutcome::Followed(code), run: None })
@@ -101,9 +100,9 @@ pub(crate) fn follow(training: &LaunchedTraining<'_>, stop: &StopSwitch) -> Resu
 
 /// # Errors
 /// If `world` has another number of ranks than a plan of `mesh`.
-pub(crate) fn check_world_size(world: &World, mesh: Mesh) -> Result<(), EngineError> {
+pub(crate) fn check_world_size(world: &World, mesh: Mesh) -> Result<(), CommandError> {
     match world.assigned_rank().world_size_problem(mesh.world_size(), &describe_mesh(mesh)) {
-        Some(problem) => Err(EngineError::Request(problem)),
+        Some(problem) => Err(CommandError::request(problem)),
         None => Ok(()),
     }
 }

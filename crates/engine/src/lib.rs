@@ -14,7 +14,6 @@ pub mod continuation;
 mod cut_text;
 mod details;
 mod epoch_tally;
-pub mod error;
 pub mod evaluated_model;
 pub mod event_lines;
 mod final_test;

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use candle_core::Tensor;
 
-use crate::error::EngineError;
 use crate::observer::{RunEvent, RunObserver};
 use crate::prepare::{Host, prepare_data, prepare_data_of_run, recorded_tokenizer};
 use runner_config::LoadOptions;
@@ -16,6 +15,7 @@ use runner_record::manifest::Manifest;
 use runner_record::record_check::changed_descriptions;
 use runner_record::run_dir::{self, CHECKPOINTS, PLAN, RESOLVED, TOKENIZER};
 use runner_record::{CheckpointChoice, catalog};
+use runner_spec::error::CommandError;
 use runner_spec::experiment::DeviceChoice;
 use runner_spec::experiment::Experiment;
 use runner_spec::model::layout::ParamLayout;
@@ -35,7 +35,7 @@ pub struct OpenedRun {
 ///
 /// # Errors
 /// `RecordError` if there is no such run or its files are damaged; `ConfigError` for its `resolved.yaml`; if that was changed.
-pub fn open_run(root: &Path, wanted: &str) -> Result<OpenedRun, EngineError> {
+pub fn open_run(root: &Path, wanted: &str) -> Result<OpenedRun, CommandError> {
     let path = catalog::resolve(root, wanted)?;
     let plan = stored_plan::read(&path)?;
     check_description(&path, &run_dir::read_manifest(&path)?)?;
@@ -48,7 +48,7 @@ pub fn open_run(root: &Path, wanted: &str) -> Result<OpenedRun, EngineError> {
 ///
 /// # Errors
 /// `ConfigError`.
-pub fn resolved_experiment(path: &Path) -> Result<Experiment, EngineError> {
+pub fn resolved_experiment(path: &Path) -> Result<Experiment, CommandError> {
     let options = LoadOptions { allows_absent_files: true, ..LoadOptions::default() };
     Ok(runner_config::load(&run_dir::resolved_file(path)?, &options)?.experiment)
 }
@@ -59,7 +59,7 @@ pub fn resolved_experiment(path: &Path) -> Result<Experiment, EngineError> {
 ///
 /// # Errors
 /// If one of them was changed, and describes another run; with what differs.
-pub(crate) fn check_description(path: &Path, manifest: &Manifest) -> Result<(), EngineError> {
+pub(crate) fn check_description(path: &Path, manifest: &Manifest) -> Result<(), CommandError> {
     run_dir::resolved_file(path)?;
     let changed = changed_descriptions(path, manifest)?;
     if changed.is_empty() {
@@ -70,7 +70,7 @@ pub(crate) fn check_description(path: &Path, manifest: &Manifest) -> Result<(), 
         PlanDifference::None => return Ok(()),
         PlanDifference::Edited(_) if is_plan_file_unchanged => return Ok(()),
         PlanDifference::Edited(edited) => {
-            return Err(EngineError::Other(format!(
+            return Err(CommandError::failure(format!(
                 "{}: it was changed since the run began ({}): restore it from a copy",
                 path.join(PLAN).display(),
                 edited.join(", ")
@@ -80,7 +80,7 @@ pub(crate) fn check_description(path: &Path, manifest: &Manifest) -> Result<(), 
         PlanDifference::OlderFormat(_) => Vec::new(),
     };
     let keys = if keys.is_empty() { String::new() } else { format!(" ({})", keys.join(", ")) };
-    Err(EngineError::Other(format!(
+    Err(CommandError::failure(format!(
         "{}: it was changed since the run began, and describes another run{keys}: restore it from a copy",
         path.join(if is_plan_file_unchanged { RESOLVED } else { PLAN }).display()
     )))
@@ -91,9 +91,9 @@ impl OpenedRun {
     ///
     /// # Errors
     /// If the plan has none, or one of a size that nothing here could have planned.
-    pub fn program(&self) -> Result<&Program, EngineError> {
+    pub fn program(&self) -> Result<&Program, CommandError> {
         const MOST: usize = 1 << 32;
-        let damaged = |problem| EngineError::Other(format!("{}: {problem}", self.path.display()));
+        let damaged = |problem| CommandError::failure(format!("{}: {problem}", self.path.display()));
         let program = &self.plan.ranks.first().ok_or_else(|| damaged("a plan without ranks"))?.program;
         let m = &program.model;
         let sizes = [m.vocab_size, m.context_length, m.heads, m.kv_heads, m.d_model, m.d_ff];
@@ -112,7 +112,7 @@ impl OpenedRun {
         pool: &rayon::ThreadPool,
         host: &Host,
         observer: &mut dyn RunObserver,
-    ) -> Result<TextTokenizer, EngineError> {
+    ) -> Result<TextTokenizer, CommandError> {
         match TextTokenizer::read_recorded(&self.path.join(TOKENIZER), &self.plan.data.tokenizer_hash) {
             Ok(Some(tokenizer)) => return Ok(tokenizer),
             Ok(None) => {}
@@ -133,14 +133,14 @@ impl OpenedRun {
         pool: &rayon::ThreadPool,
         host: &Host,
         observer: &mut dyn RunObserver,
-    ) -> Result<Prepared, EngineError> {
+    ) -> Result<Prepared, CommandError> {
         let tokenizer = recorded_tokenizer(experiment, &self.plan.data, &self.path)?;
         self.check_same_data(prepare_data_of_run(experiment, tokenizer.as_ref(), pool, host, observer)?)
     }
 
     /// # Errors
     /// If `prepared` is not the data that the run was trained on.
-    fn check_same_data(&self, prepared: Prepared) -> Result<Prepared, EngineError> {
+    fn check_same_data(&self, prepared: Prepared) -> Result<Prepared, CommandError> {
         let (was, is) = (&self.plan.data, &prepared.facts);
         let changed = if was.tokenizer_hash != is.tokenizer_hash {
             "tokenizer, or the text it was made from, has"
@@ -149,7 +149,7 @@ impl OpenedRun {
         } else {
             return Ok(prepared);
         };
-        Err(EngineError::Request(format!("{}: its {changed} changed since it was trained", self.path.display())))
+        Err(CommandError::request(format!("{}: its {changed} changed since it was trained", self.path.display())))
     }
 
     /// The device that `choice` means for reading this run, in a process with `threads` threads. Auto is a GPU if the run was trained
@@ -158,7 +158,12 @@ impl OpenedRun {
     ///
     /// # Errors
     /// If there is no such device.
-    pub fn device(&self, choice: DeviceChoice, threads: usize, notes: &mut Vec<String>) -> Result<Device, EngineError> {
+    pub fn device(
+        &self,
+        choice: DeviceChoice,
+        threads: usize,
+        notes: &mut Vec<String>,
+    ) -> Result<Device, CommandError> {
         let program = self.program()?;
         let choice = match (choice, program.device) {
             (DeviceChoice::Auto, Device::Cuda(_)) if program.mesh.stages == 1 => DeviceChoice::Auto,
@@ -185,7 +190,7 @@ impl OpenedRun {
         &self,
         which: CheckpointChoice,
         layout: &Arc<ParamLayout>,
-    ) -> Result<(Tensor, u64), EngineError> {
+    ) -> Result<(Tensor, u64), CommandError> {
         Ok(runner_checkpoint::load_weights(&self.path.join(CHECKPOINTS), which, layout, &candle_core::Device::Cpu)?)
     }
 }

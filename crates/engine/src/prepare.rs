@@ -30,7 +30,6 @@ use runner_weights::{OpenedWeights, WeightsError};
 use crate::calibrate;
 use crate::cut_text::warn_of_cut_text;
 use crate::details::describe_data;
-use crate::error::EngineError;
 use crate::foreign_tokenizer::foreign_tokenizer;
 use crate::observer::{IgnoreEvents, RunEvent, RunObserver};
 use hub_names::lower_hub_of_run;
@@ -40,6 +39,7 @@ pub use hub_names::{
 pub(crate) use prepared_run::PreparedInputs;
 pub use prepared_run::PreparedRun;
 pub(crate) use recorded_inputs::{RecordedInputs, recorded_tokenizer};
+use runner_spec::error::CommandError;
 
 /// The folders, threads and variables that the engine works with. It reads no environment variable itself.
 #[derive(Debug, Clone)]
@@ -108,9 +108,9 @@ impl Host {
     ///
     /// # Errors
     /// `Request` if there is none.
-    pub(crate) fn cache(&self) -> Result<&Path, EngineError> {
+    pub(crate) fn cache(&self) -> Result<&Path, CommandError> {
         let missing =
-            || EngineError::Request("no home folder: set RUNNER_CACHE to a folder for prepared data".to_owned());
+            || CommandError::request("no home folder: set RUNNER_CACHE to a folder for prepared data".to_owned());
         self.cache.as_deref().ok_or_else(missing)
     }
 
@@ -139,9 +139,9 @@ impl Host {
     ///
     /// # Errors
     /// If the system does not give that many threads.
-    pub fn pool(&self) -> Result<rayon::ThreadPool, EngineError> {
+    pub fn pool(&self) -> Result<rayon::ThreadPool, CommandError> {
         let threads = RankThreads { count: self.threads, cores: self.bound_cores.clone() };
-        threads.pool().map_err(|error| EngineError::Other(error.to_string()))
+        threads.pool().map_err(|error| CommandError::failure(error.to_string()))
     }
 }
 
@@ -164,7 +164,7 @@ pub fn prepare_data(
     pool: &rayon::ThreadPool,
     host: &Host,
     observer: &mut dyn RunObserver,
-) -> Result<Prepared, EngineError> {
+) -> Result<Prepared, CommandError> {
     prepare_data_of_run(experiment, None, pool, host, observer)
 }
 
@@ -175,7 +175,7 @@ pub(crate) fn prepare_data_of_run(
     pool: &rayon::ThreadPool,
     host: &Host,
     observer: &mut dyn RunObserver,
-) -> Result<Prepared, EngineError> {
+) -> Result<Prepared, CommandError> {
     let cache = host.cache()?;
     let (test, choice) = (experiment.eval.test.as_ref(), experiment.eval.hellaswag.as_ref());
     let lowered = lower_hub_of_run(experiment, tokenizer, host, observer)?;
@@ -191,8 +191,8 @@ pub(crate) fn prepare_data_of_run(
     let prepared = with_progress(observer, |report| pool.install(|| runner_data::prepare(&request, report)));
     let prepared = prepared.map_err(|error| match &error {
         DataError::Io { path, .. } if path.starts_with(cache) => {
-            let text = format!("{error}; RUNNER_CACHE names the folder for prepared data: choose one that is writable");
-            EngineError::from(error).explained(text)
+            let advice = "RUNNER_CACHE names the folder for prepared data: choose one that is writable";
+            CommandError::from(error).hint(advice)
         }
         _ => error.into(),
     })?;
@@ -211,7 +211,7 @@ pub fn prepare_evaluation(
     request: &EvaluationRequest<'_>,
     pool: &rayon::ThreadPool,
     observer: &mut dyn RunObserver,
-) -> Result<EvaluationData, EngineError> {
+) -> Result<EvaluationData, CommandError> {
     let data = with_progress(observer, |report| pool.install(|| runner_data::prepare_evaluation(request, report)))?;
     for warning in &data.warnings {
         observer.observe(&RunEvent::Warning(warning));
@@ -228,7 +228,7 @@ pub fn prepare_inputs(
     pool: &rayon::ThreadPool,
     host: &Host,
     observer: &mut dyn RunObserver,
-) -> Result<Prepared, EngineError> {
+) -> Result<Prepared, CommandError> {
     prepare_rank_inputs(experiment, None, pool, host, observer)
 }
 
@@ -243,18 +243,18 @@ pub(crate) fn prepare_rank_inputs(
     pool: &rayon::ThreadPool,
     host: &Host,
     observer: &mut dyn RunObserver,
-) -> Result<Prepared, EngineError> {
+) -> Result<Prepared, CommandError> {
     let recorded_weights = recorded_inputs.filter(|recorded| recorded.has_same_weights);
     // The weights are checked first, because that takes less time than preparing data.
     let weights = if recorded_weights.is_some() { None } else { initial_weights(experiment, host, observer)? };
     let tokenizer = recorded_inputs.and_then(|recorded| recorded.tokenizer.as_ref());
     let prepared = prepare_data_of_run(experiment, tokenizer, pool, host, observer);
-    let mut prepared = prepared.map_err(|error| match (&weights, &error) {
-        (Some(weights), EngineError::Data(DataError::TokenBeyondVocabulary { vocabulary, .. }))
+    let mut prepared = prepared.map_err(|error| match (&weights, error.cause()) {
+        (Some(weights), Some(DataError::TokenBeyondVocabulary { vocabulary, .. }))
             if *vocabulary == weights.described.spec.vocab_size =>
         {
             let rows = weights.described.spec.vocab_size;
-            error.explained(format!(
+            error.context(format!(
                 "the weights of model.init.from have {rows} tokens: take the tokenizer that they were trained with, or a larger \
                  model.vocab_size, whose further rows are drawn"
             ))
@@ -287,15 +287,12 @@ pub fn initial_weights(
     experiment: &Experiment,
     host: &Host,
     observer: &mut dyn RunObserver,
-) -> Result<Option<OpenedWeights>, EngineError> {
+) -> Result<Option<OpenedWeights>, CommandError> {
     let Some(WeightInit::From(source)) = &experiment.model.init else { return Ok(None) };
     let path = match source {
         WeightsSource::Path(path) => path.clone(),
         WeightsSource::Hub(model) => {
-            let fetched = fetch_model_folder(model, host, observer).map_err(|error| {
-                let text = format!("model.init.from: {error}");
-                error.explained(text)
-            });
+            let fetched = fetch_model_folder(model, host, observer).map_err(|error| error.context("model.init.from"));
             fetched?.path
         }
     };
@@ -353,21 +350,21 @@ pub(crate) fn load_state(
 
 /// # Errors
 /// If the files of `weights` are not those whose hash is in `facts`. They are read again only if their size or time is another.
-fn check_unchanged(weights: &OpenedWeights, facts: &DataFacts, cache: &Path) -> Result<(), EngineError> {
+fn check_unchanged(weights: &OpenedWeights, facts: &DataFacts, cache: &Path) -> Result<(), CommandError> {
     let hash = content_hash(&weights.files, cache, &|_| {})?;
     if facts.weights.as_ref().is_some_and(|hashed| hashed.hash == hash) {
         return Ok(());
     }
     let file = weights.described.file.display();
-    Err(EngineError::Request(format!("{file}: the weights of model.init.from changed after the run was planned")))
+    Err(CommandError::request(format!("{file}: the weights of model.init.from changed after the run was planned")))
 }
 
 /// # Errors
 /// If `tokenizer` does not encode a prompt of `experiment`.
-pub fn check_prompts(experiment: &Experiment, tokenizer: &ModelTokenizer) -> Result<(), EngineError> {
+pub fn check_prompts(experiment: &Experiment, tokenizer: &ModelTokenizer) -> Result<(), CommandError> {
     for prompt in experiment.eval.samples.iter().flat_map(|s| &s.prompts) {
         let encoded = tokenizer.encode_prompt(prompt);
-        encoded.map_err(|error| EngineError::Request(format!("eval.samples.prompts: {error}")))?;
+        encoded.map_err(|error| CommandError::request(format!("eval.samples.prompts: {error}")))?;
     }
     Ok(())
 }

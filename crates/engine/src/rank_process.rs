@@ -3,10 +3,10 @@
 use rayon::ThreadPool;
 use runner_launch::{PreparedRank, RankProcess, RankProcessError, RankStart};
 
-use crate::error::EngineError;
 use crate::observer::IgnoreEvents;
 use crate::prepare::{Host, RecordedInputs, load_state, prepare_rank_inputs};
 use crate::run_error::RunError;
+use runner_spec::error::CommandError;
 
 /// Works as the rank of `process`. Returns the line for the rank's log if the rank did not reach its end.
 ///
@@ -21,7 +21,7 @@ fn prepare_rank(
     start: &RankStart,
     pool: &ThreadPool,
     host: &Host,
-) -> Result<PreparedRank, EngineError> {
+) -> Result<PreparedRank, CommandError> {
     let RankStart { program, plan_hash, experiment, data, training, .. } = start;
     let checkpoint = training.checkpoint.as_deref();
     let recorded = || RecordedInputs::new(data.clone(), &process.run, experiment);
@@ -29,7 +29,7 @@ fn prepare_rank(
     let prepared = prepare_rank_inputs(experiment, recorded_inputs.as_ref(), pool, host, &mut IgnoreEvents)?;
     if prepared.facts != *data {
         let message = "the data, or the weights to start from, changed since the run was started";
-        return Err(EngineError::Other(message.to_owned()));
+        return Err(CommandError::failure(message.to_owned()));
     }
     let state = pool.install(|| load_state(experiment, program, plan_hash, data, host, checkpoint));
     Ok(PreparedRank { data: prepared, state: state.map_err(RunError::from)? })

@@ -11,7 +11,6 @@ use runner_record::{CheckpointChoice, RecordError, RunLock, catalog, checkpoint,
 use runner_spec::experiment::{Experiment, Precision, WeightInit};
 use runner_spec::format::short_hash;
 
-use crate::error::EngineError;
 use crate::observer::{RunEvent, RunObserver};
 use crate::opened_run::resolved_experiment;
 use crate::outcome::RunOutcome;
@@ -20,6 +19,7 @@ use crate::recorded_summary::read_summary_or_warn;
 use crate::session::{RunSession, SessionOptions};
 use crate::session_facts::describe_session;
 use crate::stop::StopSwitch;
+use runner_spec::error::CommandError;
 
 /// A request to `reproduce`.
 #[derive(Debug, Clone)]
@@ -74,7 +74,7 @@ pub fn reproduce(
     host: &Host,
     stop: &StopSwitch,
     observer: &mut dyn RunObserver,
-) -> Result<Reproduction, EngineError> {
+) -> Result<Reproduction, CommandError> {
     let original = Original::open(&host.runs, &request.run, observer)?;
     let from = original.manifest.inherited_steps();
     let ready = PreparedRun::new(&original.experiment, None, from, host, None, observer)?;
@@ -89,7 +89,7 @@ pub fn reproduce(
     let id = &original.manifest.id;
     let (last, steps) = (original.recorded.last_step(), ready.plan.totals.steps);
     if last <= from {
-        return Err(EngineError::Request(format!("{id} has no steps of its own that could be compared")));
+        return Err(CommandError::request(format!("{id} has no steps of its own that could be compared")));
     }
     if last < steps {
         let note = format!("repeat {id} recorded {last} of {steps} steps: so many are done again");
@@ -112,7 +112,7 @@ pub fn reproduce(
 }
 
 impl Original {
-    fn open(runs: &Path, wanted: &str, observer: &mut dyn RunObserver) -> Result<Self, EngineError> {
+    fn open(runs: &Path, wanted: &str, observer: &mut dyn RunObserver) -> Result<Self, CommandError> {
         let path = catalog::resolve(runs, wanted)?;
         let manifest = run_dir::read_manifest(&path)?;
         let experiment = resolved_experiment(&path)?;
@@ -127,9 +127,9 @@ impl Original {
     }
 
     /// Locks the reproduction in `path` for this process.
-    fn lock(&self, path: &Path) -> Result<RunDir, EngineError> {
+    fn lock(&self, path: &Path) -> Result<RunDir, CommandError> {
         RunDir::open(path).map_err(|error| match error {
-            RecordError::Locked { id, holder } => EngineError::Request(format!(
+            RecordError::Locked { id, holder } => CommandError::request(format!(
                 "{id}, which does {} again, is being worked on by another process{holder}; wait for it",
                 self.manifest.id
             )),
@@ -139,7 +139,7 @@ impl Original {
 
     /// # Errors
     /// If the weights that the run started from are others now: a run that began elsewhere is no reproduction.
-    fn check_initial_weights(&self, ready: &PreparedRun) -> Result<(), EngineError> {
+    fn check_initial_weights(&self, ready: &PreparedRun) -> Result<(), CommandError> {
         let (was, is) = (&self.manifest.data.weights, DataHashes::from(&ready.prepared.facts).weights);
         if *was == is {
             return Ok(());
@@ -149,7 +149,7 @@ impl Original {
             Some(WeightInit::From(source)) => format!(" ({source})"),
             _ => String::new(),
         };
-        Err(EngineError::Request(format!(
+        Err(CommandError::request(format!(
             "{} cannot be reproduced: the weights that it started from{place} have changed: {}, was {}",
             self.manifest.id,
             short(&is),
@@ -167,7 +167,7 @@ impl Original {
         ready: &PreparedRun,
         host: &Host,
         observer: &mut dyn RunObserver,
-    ) -> Result<(PathBuf, Option<RunDir>), EngineError> {
+    ) -> Result<(PathBuf, Option<RunDir>), CommandError> {
         let (plan, root) = (&ready.plan, &host.runs);
         let _turn = RunLock::take_name(root, &run_dir::base_id(&plan.experiment_name, &plan.hash))?;
         let is_of_this = |manifest: &Manifest| manifest.origin.as_ref() == Some(&self.origin());
@@ -203,7 +203,7 @@ impl Original {
     }
 
     /// The folder of a run that still has the checkpoint that this one began with: that run, or this one.
-    fn find_beginning(&self, began: &ContinuedFrom) -> Result<PathBuf, EngineError> {
+    fn find_beginning(&self, began: &ContinuedFrom) -> Result<PathBuf, CommandError> {
         let parent = self.path.parent().unwrap_or(Path::new(".")).join(&began.id);
         let same = run_dir::read_manifest(&parent).is_ok_and(|manifest| manifest.plan_hash == began.plan_hash);
         for run in same.then_some(parent).into_iter().chain([self.path.clone()]) {
@@ -212,7 +212,7 @@ impl Original {
             }
         }
         let (id, other, step) = (&self.manifest.id, &began.id, began.step);
-        Err(EngineError::Request(format!(
+        Err(CommandError::request(format!(
             "{id} began with the checkpoint of {other} after step {step}, which neither of them has any more"
         )))
     }

@@ -11,7 +11,6 @@ use runner_spec::data::{DataPart, TEXT_READING_RULE};
 use runner_spec::plan::Plan;
 
 use crate::apply::open_unless_done;
-use crate::error::EngineError;
 use crate::launched::{LaunchedRank, agree_on_training, follow, work_as_rank};
 use crate::observer::RunObserver;
 use crate::opened_run::{check_description, resolved_experiment};
@@ -19,6 +18,7 @@ use crate::outcome::{RunOutcome, RunReport};
 use crate::prepare::{Host, PreparedRun, RecordedInputs};
 use crate::session::{RunSession, SessionOptions};
 use crate::stop::StopSwitch;
+use runner_spec::error::CommandError;
 
 /// A request to `resume`.
 #[derive(Debug, Clone)]
@@ -39,7 +39,7 @@ pub fn resume(
     host: &Host,
     stop: &StopSwitch,
     observer: &mut dyn RunObserver,
-) -> Result<RunReport, EngineError> {
+) -> Result<RunReport, CommandError> {
     work_as_rank(request.launched.as_ref(), &request.options.faults, host, observer, |world, host, observer| {
         resume_in(world, request, host, stop, observer)
     })
@@ -52,7 +52,7 @@ fn resume_in(
     host: &Host,
     stop: &StopSwitch,
     observer: &mut dyn RunObserver,
-) -> Result<RunReport, EngineError> {
+) -> Result<RunReport, CommandError> {
     let path = catalog::resolve(&host.runs, &request.run)?;
     let manifest = run_dir::read_manifest(&path)?;
     check_description(&path, &manifest)?;
@@ -90,7 +90,7 @@ fn resume_in(
 ///
 /// # Errors
 /// If what would be computed is no longer what the run began with.
-fn check_same_plan(manifest: &Manifest, plan: &Plan, path: &Path) -> Result<(), EngineError> {
+fn check_same_plan(manifest: &Manifest, plan: &Plan, path: &Path) -> Result<(), CommandError> {
     if manifest.plan_hash == plan.hash {
         return Ok(());
     }
@@ -115,7 +115,7 @@ fn check_same_plan(manifest: &Manifest, plan: &Plan, path: &Path) -> Result<(), 
             "its resolved.yaml has changed, or it was started by a version of runner (version {version}) that plans differently"
         )
     };
-    Err(EngineError::Request(format!(
+    Err(CommandError::request(format!(
         "{id} cannot be resumed: {why}; `runner fork {} --from latest`, or `--from start` if it has no checkpoint, makes a new run of it",
         path.display()
     )))

@@ -2,10 +2,8 @@
 
 use runner_launch::LaunchError;
 use runner_record::RecordError;
-use runner_spec::error_text::error_text;
 
-use crate::error::EngineError;
-use runner_spec::error::{Classified, ErrorKind};
+use runner_spec::error::{Classified, CommandError, ErrorKind};
 
 /// The reason why a run that had begun did not reach its end.
 #[derive(Debug, thiserror::Error)]
@@ -17,8 +15,8 @@ pub enum RunError {
     #[error("{0}; twice in a row the ranks came no further and saved nothing, so they are not restarted")]
     Repeated(#[source] LaunchError),
     /// The best checkpoint could not be tested (`eval.test`).
-    #[error("eval.test: {}", error_text(.0.as_ref()))]
-    Test(#[source] Box<EngineError>),
+    #[error("eval.test: {0}")]
+    Test(#[source] Box<CommandError>),
     /// The record could not be opened again for a restart.
     #[error("{0}")]
     Store(#[from] RecordError),

@@ -18,7 +18,6 @@ use runner_spec::program::ParallelMode;
 
 use crate::apply::warn_of_damaged_metrics;
 use crate::epoch_tally::EpochTally;
-use crate::error::EngineError;
 use crate::event_lines::EventLines;
 use crate::final_test::test_best_checkpoint;
 use crate::observer::{RunEvent, RunObserver};
@@ -31,6 +30,7 @@ use crate::run_error::RunError;
 use crate::session_facts::describe_session;
 use crate::stop::StopSwitch;
 use crate::tracking::Tracking;
+use runner_spec::error::CommandError;
 
 /// Options of one process's work on a run.
 #[derive(Debug, Clone, Default)]
@@ -63,12 +63,12 @@ impl RunSession<'_> {
     ///
     /// # Errors
     /// If the run failed, which its record then says too; or the record cannot be written.
-    pub(crate) fn work(&self, run: RunDir, observer: &mut dyn RunObserver) -> Result<RunReport, EngineError> {
+    pub(crate) fn work(&self, run: RunDir, observer: &mut dyn RunObserver) -> Result<RunReport, CommandError> {
         let path = run.path().to_owned();
         Ok(RunReport { outcome: self.train_and_record(run, observer)?, run: Some(path) })
     }
 
-    fn train_and_record(&self, mut run: RunDir, observer: &mut dyn RunObserver) -> Result<RunOutcome, EngineError> {
+    fn train_and_record(&self, mut run: RunDir, observer: &mut dyn RunObserver) -> Result<RunOutcome, CommandError> {
         let path = run.path().to_owned();
         let mut log = Log::append(&path.join(LOG))?;
         let checkpoints = self.open_checkpoints(&path)?;
@@ -126,7 +126,7 @@ impl RunSession<'_> {
         let log_every = self.experiment.log.every;
         observer.observe(&RunEvent::Begin { run: &path, text: &text, step: from, steps, log_every });
         run.write_once(TOKENIZER, || {
-            self.ready.prepared.tokenizer.text.to_file().map_err(|error| EngineError::Other(error.to_string()))
+            self.ready.prepared.tokenizer.text.to_file().map_err(|error| CommandError::failure(error.to_string()))
         })?;
         let overrides = self.options.overrides.clone();
         let recorded = manifest::Session { started: time::now(), from_step: from, overrides, ..session };
@@ -329,10 +329,9 @@ impl RunSession<'_> {
     }
 
     /// The error of `run` with what to do next.
-    fn failure(&self, error: RunError, run: &RunDir) -> EngineError {
+    fn failure(&self, error: RunError, run: &RunDir) -> CommandError {
         let name = self.name(run.path());
         let step = checkpoint::newest_step(&run.path().join(CHECKPOINTS));
-        let kept = step.map_or_else(String::new, |step| format!("; the checkpoint of step {step} is kept"));
         let command = match run.manifest().origin {
             Some(RunOrigin::Reproduction { .. }) => "the same command".to_owned(),
             // `resume` needs the run's folder on every machine, `apply` on the leader's alone.
@@ -348,7 +347,9 @@ impl RunSession<'_> {
             None if !run.path().exists() => "the run's folder is gone: apply the experiment again".to_owned(),
             None => format!("{command} starts it again"),
         };
-        EngineError::Run { text: format!("run {name} failed: {error}{kept}; {next}"), source: Box::new(error) }
+        let error = CommandError::from(error).context(format!("run {name} failed"));
+        let kept = step.into_iter().map(|step| format!("the checkpoint of step {step} is kept"));
+        kept.chain([next]).fold(error, CommandError::hint)
     }
 
     /// The name by which other commands find the run: its id where they would look for it, else its folder.

@@ -23,9 +23,9 @@ use runner_exec::eval::EvalError;
 use runner_exec::{ExecError, Resources, TrainedRank};
 use runner_machine::host::peak_rss_bytes;
 use runner_record::run_dir::CHECKPOINTS;
-use runner_spec::error_text::error_text;
-use runner_spec::topology::LocalRanks;
+
 use runner_spec::error::{Classified, ErrorKind};
+use runner_spec::topology::LocalRanks;
 
 /// The data of a rank, and the training state that it begins with.
 pub struct PreparedRank {
@@ -179,5 +179,5 @@ fn report_failure(error: &(dyn Error + 'static), by: Option<usize>) -> ReportedF
         (_, Some((peer, waited))) => FailureKind::TimedOut { peer: by.unwrap_or(peer), seconds: waited.as_secs() },
         _ => FailureKind::Other,
     };
-    ReportedFailure { kind, text: error_text(error) }
+    ReportedFailure { kind, text: error.to_string() }
 }

@@ -4,7 +4,7 @@
 //! only the user can read. Otherwise the token follows from the launcher's public variables.
 
 use std::fs;
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -51,7 +51,7 @@ pub fn rank_token(assigned: &AssignedRank, cache: &Path) -> Result<RankToken, Ra
 fn user_secret(cache: &Path) -> Result<String, RankTokenError> {
     let path = cache.join(format!("rank-secret-{}", system::user()));
     let secret = match read_secret(&path) {
-        Err(missing) if missing.kind() == ErrorKind::NotFound => {
+        Err(missing) if missing.kind() == io::ErrorKind::NotFound => {
             claim_cache(cache)?;
             create_secret(cache, &path).and_then(|()| read_secret(&path))
         }
@@ -84,7 +84,7 @@ fn create_secret(cache: &Path, path: &Path) -> io::Result<()> {
     let mut file = private_temporary_file(cache)?;
     writeln!(file, "{}", RankToken::random_secret()?)?;
     match put_in_place(file, path, false) {
-        Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(error),
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
         _ => Ok(()),
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! An error's `Display` is its whole text, with that of its cause, so it is printed alone. `source()` gives the cause to code that asks for it.
 
+use std::any::Any;
 use std::error::Error;
 use std::fmt::{self, Display};
 use std::io;
@@ -20,7 +21,7 @@ pub enum ErrorKind {
 }
 
 /// An error with a kind.
-pub trait Classified: Error + Send + Sync + 'static {
+pub trait Classified: Any + Error + Send + Sync {
     fn kind(&self) -> ErrorKind;
 
     /// The text of an error with a layout of its own, such as mistakes with their places in a file, with ANSI colours if asked for.
@@ -133,6 +134,12 @@ impl CommandError {
     pub fn cause<E: Error + 'static>(&self) -> Option<&E> {
         let cause: &(dyn Error + 'static) = &*self.cause;
         cause.downcast_ref()
+    }
+
+    /// The cause, if it is an `E`.
+    pub fn cause_mut<E: Classified>(&mut self) -> Option<&mut E> {
+        let cause: &mut dyn Any = &mut *self.cause;
+        cause.downcast_mut()
     }
 
     /// The text for a person after `label`: what was attempted, the cause, and the hints. A cause with a report begins on a line of its own,

@@ -9,7 +9,6 @@ pub mod cluster;
 pub mod data;
 pub mod diagnostic;
 pub mod error;
-pub mod error_text;
 pub mod event;
 pub mod experiment;
 pub mod forecast;

@@ -13,7 +13,7 @@ use runner_spec::plan::{Plan, Totals};
 use runner_spec::program::{DataPosition, LrSchedule, OptimizerSpec, Program, RowOrder, RowSequence};
 
 use super::Cooldown;
-use crate::error::EngineError;
+use runner_spec::error::CommandError;
 
 /// A change of the learning rate at a fork by more than this factor gets a warning.
 const JUMP_FACTOR: f64 = 1.5;
@@ -44,12 +44,12 @@ impl ForkSource {
     ///
     /// # Errors
     /// If the plan is missing or damaged, or has no ranks.
-    pub(super) fn read(path: &Path, id: &str, step: u64) -> Result<Self, EngineError> {
+    pub(super) fn read(path: &Path, id: &str, step: u64) -> Result<Self, CommandError> {
         let plan = stored_plan::read(path)?;
         let saved = checkpoint::recorded_position(&path.join(CHECKPOINTS), step);
         let planned = || plan.row_sequence().map(|rows| rows.position_after(step));
         let position = saved.as_ref().and_then(|saved| saved.data).or_else(planned).ok_or_else(|| {
-            EngineError::Other(format!("{id}: its plan has no ranks, so the rows that it has read are unknown"))
+            CommandError::failure(format!("{id}: its plan has no ranks, so the rows that it has read are unknown"))
         })?;
         Ok(Self { id: id.to_owned(), plan, step, position, tokens: saved.map(|saved| saved.tokens) })
     }
@@ -71,10 +71,10 @@ impl ForkSource {
         &self,
         cooldown: Cooldown,
         overrides: &[String],
-    ) -> Result<Vec<String>, EngineError> {
+    ) -> Result<Vec<String>, CommandError> {
         let (id, step, rate) = (&self.id, self.step, self.rate());
         if rate <= 0.0 {
-            return Err(EngineError::Request(format!(
+            return Err(CommandError::request(format!(
                 "--cooldown decays from the learning rate of the checkpoint, and that of {id} at step {step} is 0; fork from an earlier \
                  checkpoint"
             )));
@@ -85,7 +85,7 @@ impl ForkSource {
         let is_below = |a: &str, b: &str| a == b || a.strip_prefix(b).is_some_and(|rest| rest.starts_with('.'));
         let mut given = overrides.iter().map(|set| set.split('=').next().unwrap_or(set).trim());
         if let Some(key) = given.find(|key| own.iter().any(|own| is_below(key, own) || is_below(own, key))) {
-            return Err(EngineError::Request(format!(
+            return Err(CommandError::request(format!(
                 "--cooldown sets the learning rate, the schedule and train.steps, so `--set {key}` cannot be used with it; set \
                  `schedule.start=fork` and the other keys instead"
             )));

@@ -5,12 +5,12 @@ use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
 use super::{Host, with_progress};
-use crate::error::EngineError;
 use crate::observer::RunObserver;
 use runner_config::{ModelFetchError, ModelFetchFailure};
 use runner_data::hub::{self, LoweredData};
 use runner_data::{Progress, TextTokenizer, claim_cache};
-use runner_spec::error_text::error_text;
+use runner_spec::error::CommandError;
+
 use runner_spec::experiment::{Data, Experiment, HellaSwag, HubModel, Layout, ModelFolder, Source, Tokenizer};
 
 /// Replaces names on the hub in `data`, in the `test` source and in the `choice` set by files of this machine. Returns them with the commits,
@@ -24,7 +24,7 @@ pub fn lower_hub(
     choice: Option<&HellaSwag>,
     host: &Host,
     observer: &mut dyn RunObserver,
-) -> Result<Option<LoweredData>, EngineError> {
+) -> Result<Option<LoweredData>, CommandError> {
     if !hub::is_needed(data, test, choice) {
         return Ok(None);
     }
@@ -44,7 +44,7 @@ pub(super) fn lower_hub_of_run(
     recorded: Option<&TextTokenizer>,
     host: &Host,
     observer: &mut dyn RunObserver,
-) -> Result<Option<LoweredData>, EngineError> {
+) -> Result<Option<LoweredData>, CommandError> {
     let (test, choice) = (experiment.eval.test.as_ref(), experiment.eval.hellaswag.as_ref());
     let mut data = experiment.data.clone();
     if recorded.is_some() {
@@ -59,7 +59,7 @@ pub(super) fn lower_hub_of_run(
 }
 
 /// The settings of the hub, and the folder for its lists of files.
-fn hub_settings(host: &Host) -> Result<(hub::Settings, PathBuf), EngineError> {
+fn hub_settings(host: &Host) -> Result<(hub::Settings, PathBuf), CommandError> {
     let settings = hub::Settings::new(&|name| host.environment.get(name).cloned())?;
     Ok((settings, claim_cache(host.cache()?)?.join("hub")))
 }
@@ -72,7 +72,7 @@ pub fn fetch_model_folder(
     model: &HubModel,
     host: &Host,
     observer: &mut dyn RunObserver,
-) -> Result<ModelFolder, EngineError> {
+) -> Result<ModelFolder, CommandError> {
     let (settings, folder) = hub_settings(host)?;
     let HubModel { name, revision } = model;
     let fetched = with_progress(observer, |report| {
@@ -96,13 +96,13 @@ pub fn model_fetcher<'a>(
 }
 
 /// `error` of [`fetch_model_folder`] as `runner_config` takes it.
-pub fn model_fetch_error(error: &EngineError) -> ModelFetchError {
-    let failure = match error {
-        EngineError::Hub(error) if error.is_unreachable() => ModelFetchFailure::Unreachable,
-        EngineError::Hub(hub::HubError::Request(_)) => ModelFetchFailure::Refused,
+pub fn model_fetch_error(error: &CommandError) -> ModelFetchError {
+    let failure = match error.cause::<hub::HubError>() {
+        Some(error) if error.is_unreachable() => ModelFetchFailure::Unreachable,
+        Some(hub::HubError::Request(_)) => ModelFetchFailure::Refused,
         _ => ModelFetchFailure::Other,
     };
-    ModelFetchError { message: error_text(error), failure }
+    ModelFetchError { message: error.to_string(), failure }
 }
 
 /// `tokenizer` as files of this machine.
@@ -113,7 +113,7 @@ pub fn local_tokenizer(
     tokenizer: Tokenizer,
     host: &Host,
     observer: &mut dyn RunObserver,
-) -> Result<Tokenizer, EngineError> {
+) -> Result<Tokenizer, CommandError> {
     let data = data_without_text(tokenizer);
     let lowered = lower_hub(&data, None, None, host, observer)?;
     Ok(lowered.map_or(data, |lowered| lowered.local).tokenizer)
@@ -123,7 +123,7 @@ pub fn local_tokenizer(
 ///
 /// # Errors
 /// If it is on the hub, and the hub refuses or cannot be reached.
-pub fn local_choice(set: HellaSwag, host: &Host, observer: &mut dyn RunObserver) -> Result<HellaSwag, EngineError> {
+pub fn local_choice(set: HellaSwag, host: &Host, observer: &mut dyn RunObserver) -> Result<HellaSwag, CommandError> {
     let lowered = lower_hub(&data_without_text(Tokenizer::Bytes {}), None, Some(&set), host, observer)?;
     Ok(lowered.and_then(|lowered| lowered.choice).map_or(set, |(local, _)| local))
 }
@@ -144,7 +144,7 @@ pub fn pin_hub_commits(
     recorded: Option<&TextTokenizer>,
     host: &Host,
     observer: &mut dyn RunObserver,
-) -> Result<(), EngineError> {
+) -> Result<(), CommandError> {
     if let Some(lowered) = lower_hub_of_run(experiment, recorded, host, observer)? {
         experiment.data = lowered.pinned;
         if let Some((_, pinned)) = lowered.choice {

@@ -13,9 +13,9 @@ use runner_spec::plan::Plan;
 use super::recorded_inputs::RecordedInputs;
 use super::{Host, load_state, local_devices, prepare_rank_inputs};
 use crate::details::precise_duration;
-use crate::error::EngineError;
 use crate::launched::check_world_size;
 use crate::observer::{RunEvent, RunObserver};
+use runner_spec::error::CommandError;
 
 /// The inputs of a plan: the devices of this machine, the data, and threads to work with.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ impl PreparedInputs {
         host: &Host,
         world: Option<&World>,
         observer: &mut dyn RunObserver,
-    ) -> Result<Self, EngineError> {
+    ) -> Result<Self, CommandError> {
         let (cluster, pool) = (find_devices(experiment, host, world)?, host.pool()?);
         let prepared = prepare_rank_inputs(experiment, recorded_inputs, &pool, host, observer)?;
         Ok(Self { prepared, cluster, pool })
@@ -51,7 +51,7 @@ impl PreparedInputs {
         experiment: &Experiment,
         inherited_steps: u64,
         observer: &mut dyn RunObserver,
-    ) -> Result<PreparedRun, EngineError> {
+    ) -> Result<PreparedRun, CommandError> {
         let Self { prepared, cluster, pool } = self;
         let started = Instant::now();
         let plan = runner_plan::compile_continuation(experiment, &prepared.facts, &cluster, inherited_steps)?;
@@ -95,7 +95,7 @@ impl PreparedRun {
         host: &Host,
         world: Option<&World>,
         observer: &mut dyn RunObserver,
-    ) -> Result<Self, EngineError> {
+    ) -> Result<Self, CommandError> {
         let inputs = PreparedInputs::new(experiment, recorded_inputs, host, world, observer)?;
         inputs.plan(experiment, inherited_steps, observer)
     }
@@ -119,10 +119,10 @@ impl PreparedRun {
     /// # Errors
     /// If the plan needs more memory than its device has: the run would end in the middle of a step. If the ranks of `world` are on
     /// several machines, this one's memory says nothing about the others'.
-    pub(crate) fn check_memory(&self, world: Option<&World>) -> Result<(), EngineError> {
+    pub(crate) fn check_memory(&self, world: Option<&World>) -> Result<(), CommandError> {
         match &self.plan.shortage {
             Some(shortage) if world.is_none_or(|world| world.machine_count() == 1) => {
-                Err(EngineError::Request(shortage.clone()))
+                Err(CommandError::request(shortage.clone()))
             }
             _ => Ok(()),
         }
@@ -133,7 +133,7 @@ impl PreparedRun {
 ///
 /// # Errors
 /// If they are not those that the experiment asks for, or the world has another number of ranks.
-fn find_devices(experiment: &Experiment, host: &Host, world: Option<&World>) -> Result<ClusterFacts, EngineError> {
+fn find_devices(experiment: &Experiment, host: &Host, world: Option<&World>) -> Result<ClusterFacts, CommandError> {
     let mut cluster = local_devices(host);
     if let Some(world) = world {
         // Before the plan looks for as many devices as it has ranks.

@@ -14,9 +14,9 @@ use runner_record::{RecordError, RunLock};
 use super::plan_points::{PlannedSweep, is_unchanged, load_points, plan_points};
 use super::point_problems::describe_points;
 use super::slurm;
-use crate::error::EngineError;
 use crate::observer::{RunEvent, RunObserver};
 use crate::prepare::Host;
+use runner_spec::error::CommandError;
 
 /// A sweep file, and how its points are to be run.
 pub struct SweepRequest<'a> {
@@ -71,7 +71,7 @@ pub fn open_sweep(
     request: &SweepRequest<'_>,
     host: &Host,
     observer: &mut dyn RunObserver,
-) -> Result<OpenedSweep, EngineError> {
+) -> Result<OpenedSweep, CommandError> {
     let spec = request.spec;
     if let SweepLauncher::Slurm { options, .. } = &request.launcher {
         slurm::check_request(spec.early_stop.is_some(), options)?;
@@ -113,7 +113,7 @@ pub fn check_sweep(
     options: &LoadOptions<'_>,
     host: &Host,
     observer: &mut dyn RunObserver,
-) -> Result<usize, EngineError> {
+) -> Result<usize, CommandError> {
     let expanded = expand(spec)?;
     load_points(spec, &expanded.points, options, &host.pool()?, host, observer).map(|loaded| loaded.points.len())
 }
@@ -122,12 +122,12 @@ pub fn check_sweep(
 ///
 /// # Errors
 /// If it has others.
-fn check_same_flags(request: &SweepRequest<'_>, record: &SweepRecord) -> Result<(), EngineError> {
+fn check_same_flags(request: &SweepRequest<'_>, record: &SweepRecord) -> Result<(), CommandError> {
     let sets = &request.options.sets;
     if sets.is_empty() || *sets == record.overrides {
         return Ok(());
     }
-    Err(EngineError::Request(format!(
+    Err(CommandError::request(format!(
         "the points of sweep {} are fixed: it was started with the --set flags {:?}, not {sets:?}; leave out the flags to resume it",
         record.id, record.overrides
     )))
@@ -141,7 +141,7 @@ fn find_resumable(
     request: &SweepRequest<'_>,
     host: &Host,
     observer: &mut dyn RunObserver,
-) -> Result<Option<(PathBuf, SweepRecord)>, EngineError> {
+) -> Result<Option<(PathBuf, SweepRecord)>, CommandError> {
     let spec = request.spec;
     if request.start_new {
         return Ok(None);
@@ -172,7 +172,7 @@ fn find_resumable(
         observer.observe(&RunEvent::Note(&text));
         return Ok(None);
     }
-    Err(EngineError::Request(format!(
+    Err(CommandError::request(format!(
         "sweep {id} is not finished, and {} has changed since it began: {changes}. Its points are fixed: take the file back \
          to what it was ({} has it) to go on, or begin another sweep with --new, in which runs that are done are not \
          run again",
@@ -190,8 +190,8 @@ fn is_spec_of(spec: &SweepSpec, record: &SweepRecord) -> bool {
 
 /// The refusal to resume the sweep `id` of the sweep file `file` without its copy of that file.
 #[must_use]
-pub fn explain_damaged_copy(error: &RecordError, file: &Path, id: &str) -> EngineError {
-    EngineError::Request(format!(
+pub fn explain_damaged_copy(error: &RecordError, file: &Path, id: &str) -> CommandError {
+    CommandError::request(format!(
         "sweep {id} cannot be resumed, because its copy of the sweep file cannot be used: {error}. If {} has not changed \
          since the sweep began, copy it there; otherwise start another sweep with --new, in which runs that are done are \
          not run again",
@@ -206,7 +206,7 @@ fn resume(
     path: PathBuf,
     record: SweepRecord,
     observer: &mut dyn RunObserver,
-) -> Result<OpenedSweep, EngineError> {
+) -> Result<OpenedSweep, CommandError> {
     let changed = record.sources.iter().filter(|source| !is_unchanged(source));
     let (changed, missing): (Vec<&SourceHash>, Vec<&SourceHash>) = changed.partition(|source| source.path.exists());
     let stay = format!("since {} began; its points stay what they were then", record.id);
@@ -241,7 +241,7 @@ fn resume(
         observer.observe(&RunEvent::Warning(&text));
     }
     let opened = SweepDir::open(&path).map_err(|error| match error {
-        RecordError::Locked { id, holder } => EngineError::Request(format!(
+        RecordError::Locked { id, holder } => CommandError::request(format!(
             "sweep {id} is being run by another process{holder}: runner sweep status {id} shows it"
         )),
         other => other.into(),

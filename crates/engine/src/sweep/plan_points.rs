@@ -20,7 +20,7 @@ use runner_record::time;
 use runner_spec::cluster::ClusterFacts;
 use runner_spec::data::DataFacts;
 use runner_spec::diagnostic::ConfigError;
-use runner_spec::error_text::error_text;
+
 use runner_spec::experiment::Experiment;
 use runner_spec::forecast::ForecastBasis;
 use runner_spec::format::json_bytes;
@@ -30,10 +30,9 @@ use super::axis_effects::{AxisEffect, find_effects, report_ineffective_axes, rep
 use super::open::SweepRequest;
 use super::point_problems::PointProblems;
 use crate::apply::has_private_text;
-use crate::error::EngineError;
 use crate::observer::{RunEvent, RunObserver};
 use crate::prepare::{Host, check_prompts, local_devices, model_fetcher, pin_hub_commits, prepare_inputs};
-use runner_spec::error::{Classified as _, ErrorKind};
+use runner_spec::error::{CommandError, ErrorKind};
 
 /// A sweep that can start.
 #[derive(Debug)]
@@ -63,7 +62,7 @@ pub(super) fn load_points<'a>(
     pool: &ThreadPool,
     host: &Host,
     observer: &mut dyn RunObserver,
-) -> Result<LoadedPoints<'a>, EngineError> {
+) -> Result<LoadedPoints<'a>, CommandError> {
     if let Some(missing) = &spec.missing_base {
         return Err(ConfigError::new(vec![(**missing).clone()]).into());
     }
@@ -112,7 +111,7 @@ pub(super) fn plan_points(
     request: &SweepRequest<'_>,
     host: &Host,
     observer: &mut dyn RunObserver,
-) -> Result<PlannedSweep, EngineError> {
+) -> Result<PlannedSweep, CommandError> {
     let spec = request.spec;
     let pool = host.pool()?;
     let expanded = expand(spec)?;
@@ -121,7 +120,7 @@ pub(super) fn plan_points(
     let mut problems = PointProblems::new(expanded.points.len());
     for (point, loaded) in &mut points {
         if let Err(error) = pin_hub_commits(&mut loaded.experiment, None, host, observer) {
-            problems.add(point, error_text(&error));
+            problems.add(point, error.to_string());
         }
     }
     problems.into_result()?;
@@ -208,7 +207,7 @@ pub(super) fn is_unchanged(source: &SourceHash) -> bool {
 ///
 /// # Errors
 /// If a file was not the same for all points.
-fn hash_sources<'a>(loaded: impl Iterator<Item = &'a Loaded>) -> Result<Vec<SourceHash>, EngineError> {
+fn hash_sources<'a>(loaded: impl Iterator<Item = &'a Loaded>) -> Result<Vec<SourceHash>, CommandError> {
     let mut files: BTreeMap<&Path, &str> = BTreeMap::new();
     for loaded in loaded {
         let own = loaded.template.is_none().then_some((loaded.path.as_path(), loaded.text.as_str()));
@@ -216,7 +215,7 @@ fn hash_sources<'a>(loaded: impl Iterator<Item = &'a Loaded>) -> Result<Vec<Sour
         for (path, text) in read.chain(own) {
             if *files.entry(path).or_insert(text) != text {
                 let message = format!("{} changed while it was read: run the same command again", path.display());
-                return Err(EngineError::Request(message));
+                return Err(CommandError::request(message));
             }
         }
     }
@@ -232,7 +231,7 @@ fn hash_sources<'a>(loaded: impl Iterator<Item = &'a Loaded>) -> Result<Vec<Sour
 ///
 /// # Errors
 /// If two points are judged after different steps before their end.
-fn check_same_rungs(points: &[PlannedPoint]) -> Result<(), EngineError> {
+fn check_same_rungs(points: &[PlannedPoint]) -> Result<(), CommandError> {
     let below = |p: &PlannedPoint| p.rungs.split_last().map_or(Vec::new(), |(_, below)| below.to_vec());
     let Some(first) = points.first() else { return Ok(()) };
     let Some(other) = points.iter().find(|p| below(p) != below(first)) else { return Ok(()) };
@@ -240,7 +239,7 @@ fn check_same_rungs(points: &[PlannedPoint]) -> Result<(), EngineError> {
         let steps: Vec<String> = below(p).iter().map(u64::to_string).collect();
         format!("{} after {} of {} steps", p.describe(), steps.join(", "), p.steps)
     };
-    Err(EngineError::Request(format!(
+    Err(CommandError::request(format!(
         "early_stop compares points after the same numbers of steps, but {} is judged and {}: leave train.steps and \
          eval.every the same for all points, or early_stop out",
         describe(first),
@@ -267,14 +266,14 @@ fn check_comparable(
     objective: Objective,
     stops_early: bool,
     observer: &mut dyn RunObserver,
-) -> Result<(), EngineError> {
+) -> Result<(), CommandError> {
     let Some(quantity) = objective.metric.quantity() else { return Ok(()) };
     let bases = bases.iter().map(|(name, basis)| (name.clone(), basis));
     let Some(reason) = find_incomparable(bases, quantity) else { return Ok(()) };
     let metric = objective.metric.name();
     if stops_early {
         let message = format!("early_stop would compare points whose {metric} does not compare: {reason}");
-        return Err(EngineError::Request(message));
+        return Err(CommandError::request(message));
     }
     let text = format!("{metric} does not compare between all points, so none will be the best: {reason}");
     observer.observe(&RunEvent::Warning(&text));
@@ -305,7 +304,7 @@ impl PreparedData {
         pool: &ThreadPool,
         host: &Host,
         observer: &mut dyn RunObserver,
-    ) -> Result<Result<DataFacts, String>, EngineError> {
+    ) -> Result<Result<DataFacts, String>, CommandError> {
         // Preparation does not depend on the seed.
         let (model, eval) = (&experiment.model, &experiment.eval);
         let key = json_bytes(&(&experiment.data, &eval.hellaswag, &eval.test, model.vocab_size, &model.init));
@@ -317,13 +316,13 @@ impl PreparedData {
                 without_prompts.eval.samples = None;
                 missing.insert(match prepare_inputs(&without_prompts, pool, host, observer) {
                     Ok(prepared) => Ok((prepared.facts, prepared.tokenizer)),
-                    Err(error) if error.kind() != ErrorKind::Failure => Err(error_text(&error)),
+                    Err(error) if error.kind() != ErrorKind::Failure => Err(error.to_string()),
                     Err(error) => return Err(error),
                 })
             }
         };
         Ok(prepared.as_ref().map_err(Clone::clone).and_then(|(facts, tokenizer)| {
-            check_prompts(experiment, tokenizer).map_err(|error| error_text(&error))?;
+            check_prompts(experiment, tokenizer).map_err(|error| error.to_string())?;
             Ok(facts.clone())
         }))
     }

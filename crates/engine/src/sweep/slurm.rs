@@ -11,8 +11,8 @@ use runner_lab::sweep_dir::{SCRIPT, SweepDir, absolute_path};
 use super::open::SweepRequest;
 use super::slurm_script::SlurmArray;
 pub use super::slurm_script::TEMPLATE;
-use crate::error::EngineError;
 use crate::prepare::Host;
+use runner_spec::error::CommandError;
 
 /// Slurm's default of `MaxArraySize`: one more than the largest number of a job in an array.
 const DEFAULT_MAX_ARRAY_SIZE: usize = 1001;
@@ -28,15 +28,14 @@ pub enum Submission {
 
 /// # Errors
 /// If the sweep decides on points while others run, or an option cannot be a line of a script.
-pub(super) fn check_request(has_early_stop: bool, options: &[String]) -> Result<(), EngineError> {
+pub(super) fn check_request(has_early_stop: bool, options: &[String]) -> Result<(), CommandError> {
     if has_early_stop {
-        return Err(EngineError::Request(
-            "early_stop decides from point to point which goes on: take --launcher local, or leave early_stop out"
-                .into(),
+        return Err(CommandError::request(
+            "early_stop decides from point to point which goes on: take --launcher local, or leave early_stop out",
         ));
     }
     match options.iter().find(|o| !o.starts_with("--") || o.contains(char::is_control)) {
-        Some(bad) => Err(EngineError::Request(format!(
+        Some(bad) => Err(CommandError::request(format!(
             "--slurm-option is an option of sbatch such as --partition=long, not {bad:?}"
         ))),
         None => Ok(()),
@@ -45,13 +44,13 @@ pub(super) fn check_request(has_early_stop: bool, options: &[String]) -> Result<
 
 /// # Errors
 /// If Slurm's commands are missing, so that nothing can be submitted.
-pub(super) fn check_commands() -> Result<(), EngineError> {
+pub(super) fn check_commands() -> Result<(), CommandError> {
     ["squeue", "sbatch"].iter().try_for_each(|name| slurm_output(Command::new(name).arg("--version")).map(drop))
 }
 
 /// # Errors
 /// If the number of a point is larger than Slurm allows for a job of an array.
-pub(super) fn check_array_size(record: &SweepRecord) -> Result<(), EngineError> {
+pub(super) fn check_array_size(record: &SweepRecord) -> Result<(), CommandError> {
     let last = record.points.iter().filter(|p| p.same_as.is_none()).map(|p| p.index).max().unwrap_or(0);
     // Every Slurm allows as many as the default, so it is not asked then.
     let limit = if last < DEFAULT_MAX_ARRAY_SIZE { None } else { configured_max_array_size() };
@@ -59,7 +58,7 @@ pub(super) fn check_array_size(record: &SweepRecord) -> Result<(), EngineError> 
     if last < limit {
         return Ok(());
     }
-    Err(EngineError::Request(format!(
+    Err(CommandError::request(format!(
         "jobs of an array have numbers up to {} here (MaxArraySize in slurm.conf), but the last point is {last}: make \
          several sweeps of it",
         limit - 1
@@ -84,9 +83,9 @@ pub fn submit_sweep(
     host: &Host,
     options: &[String],
     template: Option<&str>,
-) -> Result<Submission, EngineError> {
+) -> Result<Submission, CommandError> {
     let record = sweep.record();
-    let program = std::env::current_exe().map_err(EngineError::io("this program's file"))?;
+    let program = std::env::current_exe().map_err(CommandError::io("this program's file"))?;
     let path = absolute_path(sweep.path());
     // The queue is read first: a point that ends in between is then finished, and is in neither list.
     let queued = queued_points(&path.join(SCRIPT))?;
@@ -109,7 +108,7 @@ pub fn submit_sweep(
     // `--parsable` prints the number of the job, and on federations also `;` and the cluster.
     let job = answer.trim().split(';').next().unwrap_or_default().to_owned();
     if job.is_empty() || !job.bytes().all(|b| b.is_ascii_digit()) {
-        return Err(EngineError::Other(format!("sbatch did not say which job it made: {answer:?}")));
+        return Err(CommandError::failure(format!("sbatch did not say which job it made: {answer:?}")));
     }
     Ok(Submission::Submitted { points: points.len(), job, script })
 }
@@ -128,7 +127,7 @@ fn unfinished_points(runs: &Path, record: &SweepRecord) -> Vec<usize> {
 ///
 /// # Errors
 /// If Slurm does not tell: a queued point must not be submitted twice.
-fn queued_points(script: &Path) -> Result<Vec<usize>, EngineError> {
+fn queued_points(script: &Path) -> Result<Vec<usize>, CommandError> {
     let queue = run_slurm(Command::new("squeue").args(["--me", "--noheader", "--array", "--format=%K %o"]))?;
     let script = script.to_string_lossy();
     let jobs = queue.lines().filter_map(|line| line.trim().split_once(' '));
@@ -137,24 +136,24 @@ fn queued_points(script: &Path) -> Result<Vec<usize>, EngineError> {
 }
 
 /// Runs one of Slurm's commands, and returns its output.
-fn run_slurm(command: &mut Command) -> Result<String, EngineError> {
+fn run_slurm(command: &mut Command) -> Result<String, CommandError> {
     let Output { status, stdout, stderr } = slurm_output(command)?;
     if !status.success() {
         let name = command.get_program().to_string_lossy();
-        return Err(EngineError::Other(format!("{name}: {}", String::from_utf8_lossy(&stderr).trim())));
+        return Err(CommandError::failure(format!("{name}: {}", String::from_utf8_lossy(&stderr).trim())));
     }
     Ok(String::from_utf8_lossy(&stdout).into_owned())
 }
 
 /// Runs one of Slurm's commands, whether it succeeds or not.
-fn slurm_output(command: &mut Command) -> Result<Output, EngineError> {
+fn slurm_output(command: &mut Command) -> Result<Output, CommandError> {
     command.output().map_err(|error| {
         let name = command.get_program().to_string_lossy().into_owned();
         match error.kind() {
             ErrorKind::NotFound => {
-                EngineError::Request(format!("there is no {name} here: jobs are submitted where Slurm's commands are"))
+                CommandError::request(format!("there is no {name} here: jobs are submitted where Slurm's commands are"))
             }
-            _ => EngineError::io(name)(error),
+            _ => CommandError::io(name)(error),
         }
     })
 }
