@@ -28,8 +28,9 @@ pub(crate) struct Counterpart {
     differs: bool,
 }
 
-static FOREIGN_NAMES: LazyLock<ForeignNames> =
-    LazyLock::new(|| runner_yaml::document::from_str(include_str!("foreign_keys.yaml")).expect("foreign_keys.yaml is a table"));
+static FOREIGN_NAMES: LazyLock<ForeignNames> = LazyLock::new(|| {
+    runner_yaml::document::from_str(include_str!("foreign_keys.yaml")).expect("foreign_keys.yaml is a table")
+});
 
 impl Counterpart {
     fn has_name(&self, name: &str) -> bool {

@@ -20,9 +20,9 @@ use self::draft::ExperimentDraft;
 use self::paths::ImportFolders;
 use self::settings::Settings;
 use crate::{LoadOptions, from_str};
-use runner_yaml::document;
 use runner_spec::diagnostic::ConfigError;
 use runner_spec::error::PlainError;
+use runner_yaml::document;
 use runner_yaml::source::Source;
 
 /// The trainer whose configuration a file is.

@@ -3,8 +3,8 @@
 
 use std::sync::LazyLock;
 
-use serde_json::{Value, json};
 use runner_yaml::document::{self, Mapping};
+use serde_json::{Value, json};
 
 use runner_spec::experiment::Family;
 use serde::Deserialize;

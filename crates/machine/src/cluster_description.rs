@@ -6,10 +6,10 @@ use std::fmt;
 use serde::de::{self, MapAccess, Visitor, value::MapAccessDeserializer};
 use serde::{Deserialize, Deserializer};
 
-use runner_yaml::document;
 use runner_spec::cluster::{ClusterFacts, ComputeCapability, Device, DeviceFacts, PeakFlops};
 use runner_spec::error::{Classified, ErrorKind};
 use runner_spec::rates::{AcceleratorRates, DeviceRates, Link, Links, Rates};
+use runner_yaml::document;
 
 /// The largest number of devices: a plan has fewer ranks.
 const MAX_DEVICES: usize = 1 << 20;

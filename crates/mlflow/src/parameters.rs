@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use runner_yaml::document;
 use runner_record::RecordError;
 use runner_record::run_dir::RESOLVED;
+use runner_yaml::document;
 use serde_json::Value;
 
 /// The number of characters of a value that every version of the server takes.

@@ -16,7 +16,7 @@ pub enum ErrorKind {
     Request,
     /// The request is wrong for now: another process works on the run.
     Busy,
-    /// The machine, or a run that had begun, failed.
+    /// The machine, or a run that had started, failed.
     Failure,
 }
 
@@ -24,7 +24,7 @@ pub enum ErrorKind {
 pub trait Classified: Any + Error + Send + Sync {
     fn kind(&self) -> ErrorKind;
 
-    /// The text of an error with a layout of its own, such as mistakes with their places in a file, with ANSI colours if asked for.
+    /// The text of an error that has its own layout, such as mistakes with their places in a file, with ANSI colours if asked for.
     fn report(&self, _color: bool) -> Option<String> {
         None
     }
@@ -142,7 +142,7 @@ impl CommandError {
         cause.downcast_mut()
     }
 
-    /// The text for a person after `label`: what was attempted, the cause, and the hints. A cause with a report begins on a line of its own,
+    /// The text for a person after `label`: what was attempted, the cause, and the hints. A cause with a report starts on a new line,
     /// and needs no label if nothing precedes it.
     #[must_use]
     pub fn render(&self, label: &str, color: bool) -> String {

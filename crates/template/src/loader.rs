@@ -14,9 +14,9 @@ use super::limits::invalid_operation;
 use super::rewrite::rewrite;
 use super::tags::{ONE, Tags, find_tags, listed_env};
 use super::template_error;
-use runner_yaml::source::{Place, Source, nth_line, place_of_range, read_limited};
 use runner_files::open_regular;
 use runner_spec::diagnostic::{Diagnostic, TemplatePlace, short};
+use runner_yaml::source::{Place, Source, nth_line, place_of_range, read_limited};
 
 /// A larger file is no template.
 const MAX_FILE_BYTES: u64 = 1 << 20;

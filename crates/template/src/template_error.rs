@@ -9,8 +9,8 @@ use super::limits::MAX_FUEL;
 use super::loader::{FileRange, TemplateFile, TemplateFiles, lock};
 use super::rewrite::{Rewritten, rewrite};
 use super::{builtins, functions};
-use runner_yaml::source::{Place, Source, place_of_range};
 use runner_spec::diagnostic::{Diagnostic, list, nearest, short};
+use runner_yaml::source::{Place, Source, place_of_range};
 
 /// A mistake of syntax in `source`.
 pub(super) fn syntax_error(error: &Error, rewritten: &Rewritten, source: &Source) -> Diagnostic {

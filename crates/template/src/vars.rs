@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value};
 
 use crate::Inputs;
+use runner_spec::diagnostic::{ConfigError, Diagnostic, short};
 use runner_yaml::source::{Place, Source, read};
 use runner_yaml::tree::{Node, Yaml, parse};
-use runner_spec::diagnostic::{ConfigError, Diagnostic, short};
 
 /// Reads the variables of a template: `files`, mappings each of which wins over the one before, and over them `vars`, each
 /// `NAME=VALUE`. The result names no environment variables and no folder.

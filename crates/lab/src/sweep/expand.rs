@@ -5,8 +5,8 @@ use super::point::{ExpandedPoint, PointValues};
 use super::spec::{Dimension, ExcludeExpression, MAX_POINTS, SweepSpec};
 use runner_config::LoadOptions;
 use runner_spec::diagnostic::ConfigError;
-use runner_yaml::source::Source;
 use runner_template::yaml_text;
+use runner_yaml::source::Source;
 
 /// The points of a sweep, and the points that `exclude` left out.
 #[derive(Debug, Clone, PartialEq)]

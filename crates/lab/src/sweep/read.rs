@@ -20,9 +20,9 @@ use runner_config::check::check_against;
 use runner_config::resolve::{name_of_file, name_problem};
 use runner_config::shape::parse_slot;
 use runner_spec::diagnostic::{ConfigError, Diagnostic, MAX_DIAGNOSTICS, short};
+use runner_template::yaml_text;
 use runner_yaml::source::{Place, Source, read};
 use runner_yaml::tree::{self, Entry, Node, Yaml};
-use runner_template::yaml_text;
 
 const SHORTEST: &str =
     "the shortest sweep:\nsweep:\n  base: experiment.yaml\n  grid: {optimizer.adamw.lr: [3e-4, 1e-3]}";

@@ -8,9 +8,9 @@ use serde_json::{Map, Value};
 
 use super::random::{Distribution, RandomDraws};
 use runner_spec::diagnostic::{ConfigError, Diagnostic};
-use runner_yaml::source::{Place, Source};
 #[cfg(doc)]
 use runner_template::yaml_text;
+use runner_yaml::source::{Place, Source};
 
 /// The JSON Schema of the sweep file (draft 7). The module `read` checks files against it.
 pub const SCHEMA: &str = include_str!("../../../../schemas/sweep.schema.json");

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use serde_json::Value;
 
-use runner_yaml::document;
 use runner_lab::compare::settings::{differing_keys, flatten};
 use runner_spec::format::setting_text;
+use runner_yaml::document;
 
 /// Differences that are listed at most. Runs with more are different experiments.
 const MAX_DIFFERENCES: usize = 200;
