@@ -38,12 +38,7 @@ pub(super) fn sample(
         pipeline.follow()?;
     }
     if !context.is_alone() {
-        let json = |e: serde_json::Error| ExecError::Program(format!("samples as JSON: {e}"));
-        let own = serde_json::to_vec(&all).map_err(json)?;
-        all.clear();
-        for theirs in context.gather(&own)? {
-            all.extend(serde_json::from_slice::<Vec<(usize, Vec<Continuation>)>>(&theirs).map_err(json)?);
-        }
+        all = context.gather_values(&all)?.concat();
         all.sort_by_key(|(prompt, _)| *prompt);
     }
     let step = trainer.state.step;

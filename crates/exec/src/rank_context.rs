@@ -1,6 +1,8 @@
 //! One rank of a program: its place among the other ranks, its connections to them, and the monitor that follows it.
 
 use candle_core::{DType, Tensor};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use super::error::ExecError;
 use runner_comm::{CommError, Communicator};
@@ -112,6 +114,13 @@ impl<'a> RankContext<'a> {
     /// The bytes that each rank of the world passes, in the order of ranks.
     pub(super) fn gather(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>, ExecError> {
         Ok(self.comm.all_gather(self.group(RankGroup::World), bytes)?)
+    }
+
+    /// The values that each rank of the world passes, in the order of ranks. They travel as JSON, which holds no NaN.
+    pub(super) fn gather_values<T: Serialize + DeserializeOwned>(&self, own: &T) -> Result<Vec<T>, ExecError> {
+        let failed = |error: serde_json::Error| ExecError::Program(format!("values of ranks as JSON: {error}"));
+        let all = self.gather(&serde_json::to_vec(own).map_err(failed)?)?;
+        all.iter().map(|theirs| serde_json::from_slice(theirs).map_err(failed)).collect()
     }
 
     /// The numbers that each rank of the world passes, in the order of ranks. All ranks pass the same count.

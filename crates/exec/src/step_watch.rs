@@ -90,13 +90,8 @@ impl StepWatch {
     /// # Errors
     /// Those of the communication.
     pub(super) fn gather(self, context: RankContext<'_>, step: u64) -> Result<Option<WatchedStep>, ExecError> {
-        let own = serde_json::to_vec(&self.observation).map_err(|e| ExecError::Program(e.to_string()))?;
-        let all = context.gather(&own)?;
-        if context.program.rank > 0 {
-            return Ok(None);
-        }
-        let read = |bytes: &Vec<u8>| serde_json::from_slice(bytes).map_err(|e| ExecError::Program(e.to_string()));
-        Ok(Some(combine(step, all.iter().map(read).collect::<Result<_, _>>()?)))
+        let all = context.gather_values(&self.observation)?;
+        Ok((context.program.rank == 0).then(|| combine(step, all)))
     }
 }
 

@@ -2,16 +2,14 @@
 
 pub mod batches;
 pub mod choice;
-pub mod decode;
 pub mod loss;
 pub mod sample;
 mod text_stream;
 
 pub use batches::{Batches, indices_of_replica, run_all_batches, run_batches};
 pub use choice::{ChoiceBatches, ChoiceScore, ScoredItem};
-pub use decode::{ChunkDecoder, TokenFeed};
 pub use loss::{LossBatches, ValidationLoss};
-pub use sample::{Continuation, Drawn, continue_prompt, cut_prompt, generate};
+pub use sample::{ChunkDecoder, Continuation, Drawn, TokenFeed, continue_prompt, cut_prompt, generate};
 
 use std::time::Instant;
 
