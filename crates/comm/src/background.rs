@@ -1,12 +1,12 @@
 //! Started operations: one thread per rank, spawned at first use, runs them in the order in which they were started.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
+use parking_lot::Mutex;
+
 use super::error::{CommError, OperationKind};
-use super::lock::lock_or_recover;
 use super::rank_status::RankStatus;
 use runner_machine::threads;
 use runner_spec::panics::panic_message;
@@ -57,7 +57,7 @@ impl StartedOperation {
 impl Background {
     /// Queues an operation of `rank`.
     pub(super) fn start(&self, rank: usize, job: Job) -> Result<StartedOperation, CommError> {
-        let mut thread = lock_or_recover(&self.thread);
+        let mut thread = self.thread.lock();
         let thread = match &mut *thread {
             Some(thread) => thread,
             none => none.insert(JobThread::spawn(rank)?),
@@ -69,7 +69,7 @@ impl Background {
 
     /// Ends the thread. The transport is closed already, so the queued operations fail at once.
     pub(super) fn close(&self) {
-        if let Some(JobThread { jobs, handle }) = lock_or_recover(&self.thread).take() {
+        if let Some(JobThread { jobs, handle }) = self.thread.lock().take() {
             drop(jobs);
             let _ = handle.join();
         }

@@ -24,7 +24,20 @@ impl<'a> Buffers<'a> {
     /// # Errors
     /// If a tensor cannot be sent, or the tensors differ in type. The error names `operation`.
     pub fn new(operation: OperationKind, tensors: &'a [Tensor]) -> Result<Self, CommError> {
-        Self::check(tensors).map_err(|what| CommError::Request { operation, what })
+        let refusal = |what: String| CommError::Request { operation, what };
+        let mut element = None;
+        for t in tensors {
+            let this = ElementType::from_dtype(t.dtype()).ok_or_else(|| refusal(format!("no {:?}", t.dtype())))?;
+            if *element.get_or_insert(this) != this {
+                return Err(refusal(format!("tensors of {} and {this} at once", element.unwrap_or(this))));
+            }
+            if !t.device().is_cpu() || !t.is_contiguous() {
+                let shape = t.dims();
+                return Err(refusal(format!("a tensor of shape {shape:?} that is not contiguous on the CPU")));
+            }
+        }
+        let bytes = tensors.iter().map(byte_count).sum();
+        Ok(Self { tensors, element: element.unwrap_or(ElementType::Bytes), bytes })
     }
 
     /// Tensors that can be summed.
@@ -39,21 +52,6 @@ impl<'a> Buffers<'a> {
             return Err(CommError::Request { operation, what });
         }
         Ok(buffers)
-    }
-
-    fn check(tensors: &'a [Tensor]) -> Result<Self, String> {
-        let mut element = None;
-        for t in tensors {
-            let this = ElementType::from_dtype(t.dtype()).ok_or_else(|| format!("no {:?}", t.dtype()))?;
-            if *element.get_or_insert(this) != this {
-                return Err(format!("tensors of {} and {this} at once", element.unwrap_or(this)));
-            }
-            if !t.device().is_cpu() || !t.is_contiguous() {
-                return Err(format!("a tensor of shape {:?} that is not contiguous on the CPU", t.dims()));
-            }
-        }
-        let bytes = tensors.iter().map(byte_count).sum();
-        Ok(Self { tensors, element: element.unwrap_or(ElementType::Bytes), bytes })
     }
 
     /// The tensors that have bytes in `range`: the tensor, its bytes in `range`, and their offset from the start of `range`.

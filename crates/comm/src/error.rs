@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use candle_core::DType;
 use serde::{Deserialize, Serialize};
+use strum::{Display, FromRepr};
 
-use super::coded_enum::coded_enum;
 use runner_spec::error::{Classified, ErrorKind};
 use runner_spec::topology::{Lane, TopologyError};
 
@@ -50,9 +50,12 @@ pub enum CommError {
 /// The reason why ranks cannot be connected.
 #[derive(Debug, thiserror::Error)]
 pub enum JoinError {
-    /// Memory or threads are short, or the ranks did not meet or do not agree.
+    /// Memory is short, or the ranks did not meet or do not agree.
     #[error("{0}")]
     Failed(String),
+    /// Threads or random bytes are short.
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
     #[error(transparent)]
     Topology(#[from] TopologyError),
     #[error(transparent)]
@@ -71,27 +74,31 @@ impl Classified for JoinError {
     }
 }
 
-coded_enum! {
-    /// The operations of a communicator.
-    OperationKind:
-    AllReduce = 1, "all-reduce";
-    Reduce = 2, "reduce";
-    Broadcast = 3, "broadcast";
-    AllGather = 4, "all-gather";
-    Barrier = 5, "barrier";
-    Send = 6, "send";
-    Receive = 7, "receive";
-    Wait = 8, "wait";
+/// The operations of a communicator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Display, FromRepr)]
+#[strum(serialize_all = "kebab-case")]
+#[repr(u8)]
+pub enum OperationKind {
+    AllReduce = 1,
+    Reduce = 2,
+    Broadcast = 3,
+    AllGather = 4,
+    Barrier = 5,
+    Send = 6,
+    Receive = 7,
+    Wait = 8,
 }
 
-coded_enum! {
-    /// The types that can be sent. `Bytes` have no type.
-    ElementType:
-    Bytes = 0, "bytes";
-    F32 = 1, "f32";
-    F64 = 2, "f64";
-    U32 = 3, "u32";
-    Bf16 = 4, "bf16";
+/// The types that can be sent. `Bytes` have no type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Display, FromRepr)]
+#[strum(serialize_all = "lowercase")]
+#[repr(u8)]
+pub enum ElementType {
+    Bytes = 0,
+    F32 = 1,
+    F64 = 2,
+    U32 = 3,
+    Bf16 = 4,
 }
 
 impl ElementType {
@@ -110,8 +117,9 @@ impl ElementType {
         }
     }
 
+    /// The type with this number; any other number is that of `Bytes`.
     pub fn from_code(code: u64) -> Self {
-        Self::with_code(code).unwrap_or(Self::Bytes)
+        Self::from_repr(code as u8).unwrap_or(Self::Bytes)
     }
 }
 
@@ -140,7 +148,7 @@ impl Operation {
     }
 
     pub fn from_words(code: u64, bytes: u64, sequence: u64) -> Self {
-        let kind = OperationKind::with_code(code & 0xff).unwrap_or(OperationKind::Wait);
+        let kind = OperationKind::from_repr(code as u8).unwrap_or(OperationKind::Wait);
         let root = (code >> 16).checked_sub(1).map(|r| r as usize);
         Self { kind, element: ElementType::from_code(code >> 8 & 0xff), bytes, root, sequence }
     }
@@ -168,9 +176,9 @@ mod tests {
 
     #[test]
     fn operations_survive_their_header() {
-        for kind in (1..=8).filter_map(OperationKind::with_code) {
+        for kind in (1..=8).filter_map(OperationKind::from_repr) {
             for (element, root) in
-                (0..5).filter_map(ElementType::with_code).zip([None, Some(0), Some(1), Some(70_000), None])
+                (0..5).filter_map(ElementType::from_repr).zip([None, Some(0), Some(1), Some(70_000), None])
             {
                 let op = Operation { kind, element, bytes: 12, root, sequence: 9 };
                 assert_eq!(Operation::from_words(op.code(), 12, 9), op);

@@ -1,6 +1,6 @@
 //! A rank's place in the groups and channels of a topology, and the order of each group's operations.
 
-use std::sync::Mutex;
+use parking_lot::Mutex;
 
 use super::error::CommError;
 use runner_spec::topology::{Channel, GroupId, Lane, Topology};

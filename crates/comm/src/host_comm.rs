@@ -6,18 +6,45 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use candle_core::{DType, Tensor};
+use candle_core::{DType, Device, Tensor};
 
 use super::background::Background;
 use super::buffers::Buffers;
-use super::channel::ExpectedMessage;
 use super::collective::{Collective, RunningCollective};
 use super::communicator::{Communicator, Pending};
 use super::error::{CommError, ElementType, OperationKind};
 use super::group::{BACKGROUND, FOREGROUND, QueuePosition, RankTopology};
-use super::lock::lock_or_recover;
 use super::rank_status::RankStatus;
 use runner_spec::topology::{Channel, GroupId, Lane};
+
+/// The tensor that a receiver expects as the next message of a channel.
+pub struct ExpectedMessage<'a> {
+    pub channel: Channel,
+    pub dtype: DType,
+    pub shape: &'a [usize],
+}
+
+impl ExpectedMessage<'_> {
+    /// # Errors
+    /// If a message of `bytes` bytes of `element` is another tensor.
+    pub(crate) fn check(&self, element: ElementType, bytes: usize) -> Result<(), CommError> {
+        let Self { channel: Channel { from, to, lane, slot_bytes, .. }, dtype, shape } = self;
+        let expected = shape.iter().product::<usize>() * dtype.size_in_bytes();
+        if element.dtype() == *dtype && bytes == expected && bytes <= *slot_bytes {
+            return Ok(());
+        }
+        Err(CommError::Message(format!(
+            "the next {lane} message from rank {from} to rank {to} has {bytes} bytes of {element}, but a tensor of shape \
+             {shape:?} of {} ({expected} bytes) was expected",
+            dtype.as_str()
+        )))
+    }
+
+    /// The tensor whose bytes were received and checked.
+    pub(crate) fn tensor(&self, bytes: &[u8]) -> Result<Tensor, CommError> {
+        Ok(Tensor::from_raw_buffer(bytes, self.dtype, self.shape, &Device::Cpu)?)
+    }
+}
 
 /// One rank's end of a transport.
 pub trait HostTransport: Send + Sync + Sized + 'static {
@@ -135,7 +162,7 @@ impl<T: HostTransport> HostRank<T> {
             }
             return Ok(());
         }
-        let mut position = lock_or_recover(&membership.queues[queue]);
+        let mut position = membership.queues[queue].lock();
         transport.ensure_running(kind)?;
         if position.is_broken {
             return Err(CommError::Closed { operation: kind });

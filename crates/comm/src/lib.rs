@@ -2,21 +2,17 @@
 
 mod background;
 mod buffers;
-mod channel;
-mod coded_enum;
 mod collective;
 mod communicator;
 mod error;
 mod group;
 mod host_comm;
 mod local;
-mod lock;
 #[cfg(feature = "nccl")]
 pub mod nccl;
 mod rank_status;
 mod tcp;
-mod timeout;
-mod wake_signal;
+mod waiting;
 
 #[cfg(test)]
 mod tests;

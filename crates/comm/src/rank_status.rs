@@ -4,30 +4,33 @@ use std::fmt;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
+use strum::{Display, FromRepr};
 
-use super::coded_enum::coded_enum;
 use super::group::{BACKGROUND, FOREGROUND, OPERATION_QUEUES};
-use super::wake_signal::WakeSignal;
+use super::waiting::WakeSignal;
 
-coded_enum! {
-    /// The phases of a rank's life.
-    #[derive(Default)]
-    RankPhase:
+/// The phases of a rank's life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, Display, FromRepr)]
+#[strum(serialize_all = "lowercase")]
+#[repr(u8)]
+pub enum RankPhase {
     /// The rank prepares its training state, or nothing is known of it yet.
     #[default]
-    Starting = 0, "starting";
+    Starting = 0,
     /// The rank runs the instructions of an optimizer step.
-    Step = 1, "in a step";
+    #[strum(to_string = "in a step")]
+    Step = 1,
     /// The rank runs periodic instructions, after a step.
-    Periodic = 2, "after a step";
+    #[strum(to_string = "after a step")]
+    Periodic = 2,
     /// The rank writes its part of a checkpoint, which takes as long as its disk does.
-    Saving = 3, "saving";
+    Saving = 3,
     /// The rank reached the end of its program.
-    Finished = 4, "finished";
+    Finished = 4,
     /// The rank stopped before the end of its program, on request.
-    Stopped = 5, "stopped";
+    Stopped = 5,
     /// The rank stopped because of an error.
-    Failed = 6, "failed";
+    Failed = 6,
 }
 
 /// Values of `occupancy`: the rank is free, it is taken, or its owner has left.
@@ -135,7 +138,7 @@ impl RankStatus {
             step: self.step.load(Ordering::Acquire),
             list: (instruction >> 32) as u32,
             index: instruction as u32,
-            phase: RankPhase::with_code(self.phase.load(Ordering::Acquire).into()).unwrap_or_default(),
+            phase: RankPhase::from_repr(self.phase.load(Ordering::Acquire) as u8).unwrap_or_default(),
             progress: self.progress.load(Ordering::Acquire),
             waiting_for: match own {
                 PARENT => None,

@@ -14,6 +14,8 @@ use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
+use anyhow::{Context as _, Result, bail};
+
 const SOURCES: &str = "src/kernels/cuda";
 
 const FLAGS: [&str; 13] = [
@@ -32,14 +34,14 @@ const FLAGS: [&str; 13] = [
     "--Werror=all-warnings",
 ];
 
-pub(crate) fn build() -> Result<(), String> {
+pub(crate) fn build() -> Result<()> {
     println!("cargo::rerun-if-changed={SOURCES}");
     for name in ["NVCC", "CUDA_HOME", "NVCC_CCBIN", "PATH"] {
         println!("cargo::rerun-if-env-changed={name}");
     }
     let nvcc = Nvcc::find()?;
     println!("cargo::rustc-env=RUNNER_CUDA_VERSION={}", nvcc.version);
-    let out = PathBuf::from(crate::variable("OUT_DIR")?);
+    let out = PathBuf::from(env::var("OUT_DIR").context("OUT_DIR")?);
     let sources = files_with_extension("cu")?;
     compile_all(&nvcc, &sources, &out)?;
     write(&out.join("images.rs"), &images_source(&sources))
@@ -53,7 +55,7 @@ struct Nvcc {
 
 impl Nvcc {
     /// Looks for nvcc in $NVCC, in $CUDA_HOME, on the path, and in /usr/local/cuda.
-    fn find() -> Result<Self, String> {
+    fn find() -> Result<Self> {
         let nvcc_in = |root: PathBuf| root.join("bin/nvcc");
         let candidates = [
             env::var_os("NVCC").map(PathBuf::from),
@@ -68,17 +70,18 @@ impl Nvcc {
             let version = rest.chars().take_while(|c| c.is_ascii_digit() || *c == '.').collect();
             return Ok(Self { path, version });
         }
-        Err("the feature `cuda` needs NVIDIA's compiler nvcc, and none was found.\n\
+        bail!(
+            "the feature `cuda` needs NVIDIA's compiler nvcc, and none was found.\n\
              Run `make cuda`, which downloads one into target/ and builds with it; or `scripts/cuda_kit.sh DIR`, then `source DIR/env.sh`."
-            .to_owned())
+        )
     }
 }
 
 /// The files in `SOURCES` with this extension, in order.
-fn files_with_extension(extension: &str) -> Result<Vec<PathBuf>, String> {
+fn files_with_extension(extension: &str) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
-    for entry in fs::read_dir(SOURCES).map_err(|e| format!("{SOURCES}: {e}"))? {
-        let path = entry.map_err(|e| format!("{SOURCES}: {e}"))?.path();
+    for entry in fs::read_dir(SOURCES).context(SOURCES)? {
+        let path = entry.context(SOURCES)?.path();
         if path.extension().is_some_and(|e| e == extension) {
             files.push(path);
         }
@@ -88,14 +91,14 @@ fn files_with_extension(extension: &str) -> Result<Vec<PathBuf>, String> {
 }
 
 /// Compiles the files that have changed, as many at once as cargo allows.
-fn compile_all(nvcc: &Nvcc, sources: &[PathBuf], out: &Path) -> Result<(), String> {
+fn compile_all(nvcc: &Nvcc, sources: &[PathBuf], out: &Path) -> Result<()> {
     let workers =
         env::var("NUM_JOBS").ok().and_then(|n| n.parse().ok()).unwrap_or(1_usize).clamp(1, sources.len().max(1));
     let next = AtomicUsize::new(0);
     let work = || {
         let mut mistakes = Vec::new();
         while let Some(source) = sources.get(next.fetch_add(1, Ordering::Relaxed)) {
-            mistakes.extend(compile(nvcc, source, out).err());
+            mistakes.extend(compile(nvcc, source, out).err().map(|mistake| format!("{mistake:#}")));
         }
         mistakes
     };
@@ -103,11 +106,11 @@ fn compile_all(nvcc: &Nvcc, sources: &[PathBuf], out: &Path) -> Result<(), Strin
         let threads: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
         threads.into_iter().flat_map(|t| t.join().unwrap_or_else(|_| vec!["a thread panicked".to_owned()])).collect()
     });
-    if mistakes.is_empty() { Ok(()) } else { Err(mistakes.join("\n")) }
+    if mistakes.is_empty() { Ok(()) } else { bail!(mistakes.join("\n")) }
 }
 
 /// Compiles a file unless its image was made of the same inputs.
-fn compile(nvcc: &Nvcc, source: &Path, out: &Path) -> Result<(), String> {
+fn compile(nvcc: &Nvcc, source: &Path, out: &Path) -> Result<()> {
     let [image, log, stamp] = ["fatbin", "log", "stamp"].map(|end| out.join(format!("{}.{end}", stem(source))));
     let inputs = inputs_hash(nvcc, source)?;
     if image.exists() && fs::read_to_string(&stamp).is_ok_and(|s| s == inputs) {
@@ -116,23 +119,23 @@ fn compile(nvcc: &Nvcc, source: &Path, out: &Path) -> Result<(), String> {
     write(&stamp, "")?;
     let mut command = Command::new(&nvcc.path);
     command.args(FLAGS).arg("-o").arg(&image).arg(source);
-    let output = command.output().map_err(|e| format!("{}: {e}", nvcc.path.display()))?;
+    let output = command.output().with_context(|| nvcc.path.display().to_string())?;
     let messages = String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout);
     if !output.status.success() {
         let mistakes: Vec<&str> = messages.lines().filter(|line| !line.starts_with("ptxas info")).collect();
-        return Err(format!("{}: nvcc: {}\n{}", source.display(), output.status, mistakes.join("\n")));
+        bail!("{}: nvcc: {}\n{}", source.display(), output.status, mistakes.join("\n"));
     }
     write(&log, &messages)?;
     write(&stamp, &inputs)
 }
 
 /// A hash of the source, all headers, the compiler and the flags.
-fn inputs_hash(nvcc: &Nvcc, source: &Path) -> Result<String, String> {
+fn inputs_hash(nvcc: &Nvcc, source: &Path) -> Result<String> {
     let mut hasher = DefaultHasher::new();
     (FLAGS, &nvcc.version).hash(&mut hasher);
     env::var_os("NVCC_CCBIN").hash(&mut hasher);
     for file in files_with_extension("cuh")?.iter().chain([&source.to_owned()]) {
-        let text = fs::read(file).map_err(|e| format!("{}: {e}", file.display()))?;
+        let text = fs::read(file).with_context(|| file.display().to_string())?;
         (file, text).hash(&mut hasher);
     }
     Ok(format!("{:016x}", hasher.finish()))
@@ -156,6 +159,6 @@ fn stem(source: &Path) -> String {
     source.file_stem().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-fn write(path: &Path, text: &str) -> Result<(), String> {
-    fs::write(path, text).map_err(|e| format!("{}: {e}", path.display()))
+fn write(path: &Path, text: &str) -> Result<()> {
+    fs::write(path, text).with_context(|| path.display().to_string())
 }

@@ -15,16 +15,11 @@ fn main() -> ExitCode {
     }
     match shims::build().and_then(|()| kernels::build()) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(message) => {
-            for line in message.lines() {
+        Err(error) => {
+            for line in format!("{error:#}").lines() {
                 println!("cargo::error={line}");
             }
             ExitCode::FAILURE
         }
     }
-}
-
-/// An environment variable that cargo sets.
-fn variable(name: &str) -> Result<String, String> {
-    std::env::var(name).map_err(|e| format!("{name}: {e}"))
 }

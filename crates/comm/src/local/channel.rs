@@ -9,10 +9,9 @@ use candle_core::Tensor;
 
 use super::layout::{Ring, SlotHeader};
 use super::local_rank::LocalRank;
-use crate::channel::ExpectedMessage;
 use crate::error::{CommError, ElementType, OperationKind};
 use crate::group::FOREGROUND;
-use crate::lock::lock_or_recover;
+use crate::host_comm::ExpectedMessage;
 use runner_compute::kernels::bytes;
 use runner_spec::topology::Channel;
 
@@ -23,7 +22,7 @@ pub(super) fn send(
     data: &Tensor,
     element: ElementType,
 ) -> Result<(), CommError> {
-    let _alone = lock_or_recover(&own.channels[index]);
+    let _alone = own.channels[index].lock();
     let slots = Slots::new(own, index, channel);
     let number = slots.ring.sent.0.load(Ordering::Relaxed);
     let received = &slots.ring.received.0;
@@ -48,7 +47,7 @@ pub(super) fn send(
 }
 
 pub(super) fn receive(own: &LocalRank, index: usize, expected: &ExpectedMessage<'_>) -> Result<Tensor, CommError> {
-    let _alone = lock_or_recover(&own.channels[index]);
+    let _alone = own.channels[index].lock();
     let slots = Slots::new(own, index, expected.channel);
     let from = slots.channel.from;
     let number = slots.ring.received.0.load(Ordering::Relaxed);

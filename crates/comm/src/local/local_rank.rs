@@ -1,87 +1,20 @@
-//! One rank of a region: its communicator, which its own thread and the one that runs started operations share; and waiting.
+//! One rank of a region, and how it waits for others. Its own thread and the one that runs started operations share it.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Instant;
 
-use candle_core::Tensor;
+use parking_lot::Mutex;
 
-use super::channel;
 use super::region::Region;
-use crate::channel::ExpectedMessage;
-use crate::collective::{Collective, RunningCollective};
-use crate::error::{CommError, ElementType, JoinError, OperationKind};
-use crate::group::{QueuePosition, RankTopology};
-use crate::host_comm::{HostComm, HostTransport};
-use crate::rank_status::RankStatus;
-use crate::timeout::{MAX_SLEEP, OperationTimeout};
-use crate::wake_signal::WakeSignal;
-use runner_spec::topology::Channel;
+use crate::error::{CommError, JoinError, OperationKind};
+use crate::host_comm::HostTransport;
+use crate::waiting::{MAX_SLEEP, OperationTimeout};
 
 /// Rounds of a busy loop, then of yielding the core, before a thread sleeps. They are few: on a machine with a core per rank,
 /// the ranks' background threads share those cores with the computation.
 const SPIN_ROUNDS: u32 = 200;
 const YIELD_ROUNDS: u32 = 20;
-
-/// One rank's end of a region. A rank can be taken once.
-pub type LocalComm = HostComm<LocalRank>;
-
-impl HostComm<LocalRank> {
-    /// # Errors
-    /// If there is no such rank, or it is taken.
-    pub fn new(region: Arc<Region>, rank: usize) -> Result<Self, JoinError> {
-        let topology = RankTopology::new(&region.topology, rank);
-        Ok(Self::with_transport(LocalRank::new(region, rank)?, topology))
-    }
-
-    /// Sets how long an operation may wait for a rank before it fails with `Timeout`; 30 minutes at first.
-    pub fn set_operation_timeout(&self, timeout: Duration) {
-        self.own.transport.timeout.set(timeout);
-    }
-}
-
-impl HostTransport for LocalRank {
-    fn status(&self) -> &RankStatus {
-        self.region.status_of(self.rank)
-    }
-
-    fn ensure_running(&self, operation: OperationKind) -> Result<(), CommError> {
-        if let Some(by) = self.region.aborted() {
-            return Err(CommError::Aborted { by });
-        }
-        if self.is_closing.load(Ordering::Relaxed) {
-            return Err(CommError::Closed { operation });
-        }
-        Ok(())
-    }
-
-    fn run(
-        running: &RunningCollective<'_, Self>,
-        position: &mut QueuePosition,
-        mut work: Collective<'_>,
-    ) -> Result<(), CommError> {
-        let pieces = running.run_pieces(position.next_piece, &mut work)?;
-        position.next_piece += pieces as u64;
-        Ok(())
-    }
-
-    fn send(&self, index: usize, channel: Channel, data: &Tensor, element: ElementType) -> Result<(), CommError> {
-        channel::send(self, index, channel, data, element)
-    }
-
-    fn receive(&self, index: usize, expected: &ExpectedMessage<'_>) -> Result<Tensor, CommError> {
-        channel::receive(self, index, expected)
-    }
-
-    fn aborted(&self) -> Option<usize> {
-        self.region.aborted()
-    }
-
-    fn close(&self) {
-        self.is_closing.store(true, Ordering::SeqCst);
-        self.status().wake_signals.iter().for_each(WakeSignal::wake_all);
-    }
-}
 
 /// One rank's place in a region.
 pub struct LocalRank {

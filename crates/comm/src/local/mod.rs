@@ -5,6 +5,7 @@
 
 mod channel;
 mod collective;
+mod endpoint;
 mod layout;
 mod local_rank;
 mod piece_steps;
@@ -12,5 +13,5 @@ mod region;
 #[cfg(test)]
 mod tests;
 
-pub use local_rank::LocalComm;
+pub use endpoint::LocalComm;
 pub use region::Region;

@@ -1,6 +1,5 @@
 //! The memory that ranks share: a process makes it, ranks attach to it, and the supervisor reads it.
 
-use std::fmt;
 use std::fs::File;
 use std::io;
 use std::os::fd::{OwnedFd, RawFd};
@@ -12,7 +11,7 @@ use memmap2::{MmapOptions, MmapRaw};
 use super::layout::{Header, Layout, SharedType};
 use crate::error::JoinError;
 use crate::rank_status::{RankSnapshot, RankStatus};
-use crate::wake_signal::WakeSignal;
+use crate::waiting::WakeSignal;
 use runner_spec::topology::Topology;
 
 fn memory_error(action: &str, bytes: usize, error: &io::Error) -> JoinError {
@@ -21,19 +20,11 @@ fn memory_error(action: &str, bytes: usize, error: &io::Error) -> JoinError {
 
 /// The memory of one run's communication. It has no name, so nothing is left behind when its processes end, however they end. Pages
 /// are touched only when they are used.
+#[derive(Debug)]
 pub struct Region {
     map: MmapRaw,
     pub(super) topology: Topology,
     pub(super) layout: Layout,
-}
-
-impl fmt::Debug for Region {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Region")
-            .field("topology", &self.topology)
-            .field("bytes", &self.layout.bytes)
-            .finish_non_exhaustive()
-    }
 }
 
 impl Region {

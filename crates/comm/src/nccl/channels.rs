@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use candle_core::{DType, Device, Tensor};
 
-use super::library::{self, ID_BYTES, Transfer};
+use super::library::{self, ID_BYTES, NcclError, Transfer};
 use super::link::{self, Link, place};
 use super::watch::Watched;
 use crate::error::{CommError, OperationKind};
@@ -50,10 +50,10 @@ impl Channels {
             let what = "no group has all ranks".to_owned();
             return Err(CommError::Request { operation: OperationKind::AllGather, what });
         };
-        let failed = |what: String| watched.error(OperationKind::Barrier, what);
+        let failed = |error: NcclError| watched.error(OperationKind::Barrier, error);
         let mut own = Vec::new();
         for _ in topology.channels.iter().filter(|channel| channel.from == rank) {
-            own.extend(library::unique_id().map_err(|error| failed(error.to_string()))?);
+            own.extend(library::unique_id().map_err(failed)?);
         }
         let ids = host.all_gather(GroupId(world), &own)?;
         let gpu = Gpu::of_device(device)?;
@@ -74,10 +74,10 @@ impl Channels {
             let link = watched.add(link::join(host, context, id, 2, me)?);
             // The first transfer, which connects them.
             let word = gpu.zeros(DType::U32, 1)?;
-            let places = [place(&word).map_err(failed)?];
+            let places = [place(&word)?];
             let transfer = if me == SENDER { SEND } else { RECEIVE };
             let started = link.start(OperationKind::Barrier, gpu.stream(), Some(word), transfer, &places);
-            started.map_err(|error| failed(error.to_string()))?;
+            started.map_err(failed)?;
             ends.insert((channel.from, channel.to, channel.lane), End { link, slots: channel.slots });
         }
         Ok(Self { ends })
@@ -90,17 +90,16 @@ impl Channels {
 
 /// Sends `data` on the channel's stream, after the work so far on the compute stream.
 pub(super) fn send(watched: &Watched, end: &End, gpu: &Gpu, data: &Tensor) -> Result<(), CommError> {
-    let failed = |what: String| watched.error(OperationKind::Send, what);
     // The header of a feed is made on the host.
     let data = if data.device().is_cpu() { data.to_device(&Device::Cuda(gpu.device().clone()))? } else { data.clone() };
     let data = data.contiguous()?;
-    let place = place(&data).map_err(failed)?;
+    let place = place(&data)?;
     if place.count == 0 {
         return Ok(());
     }
     let freed = end.link.free_slot(&watched.waits, gpu, end.slots);
     let started = freed.and_then(|()| end.link.start(OperationKind::Send, gpu.stream(), Some(data), SEND, &[place]));
-    started.map(drop).map_err(|error| failed(error.to_string()))
+    started.map(drop).map_err(|error| watched.error(OperationKind::Send, error))
 }
 
 /// Receives the channel's next message into a new tensor, for which the work from here on waits.
@@ -111,14 +110,13 @@ pub(super) fn receive(
     dtype: DType,
     shape: &[usize],
 ) -> Result<Tensor, CommError> {
-    let failed = |what: String| watched.error(OperationKind::Receive, what);
     let tensor = gpu.empty(dtype, shape)?;
-    let place = place(&tensor).map_err(failed)?;
+    let place = place(&tensor)?;
     if place.count == 0 {
         return Ok(tensor);
     }
     let started = end.link.start(OperationKind::Receive, gpu.stream(), None, RECEIVE, &[place]);
     let followed = started.and_then(|completed| watched.waits.follow(gpu, &completed));
-    followed.map_err(|error| failed(error.to_string()))?;
+    followed.map_err(|error| watched.error(OperationKind::Receive, error))?;
     Ok(tensor)
 }

@@ -85,10 +85,9 @@ impl NcclComm {
             (OperationKind::Broadcast, Some(root)) => Transfer::Broadcast { root },
             _ => Transfer::AllReduce,
         };
-        let places = tensors.iter().filter(|t| t.elem_count() > 0).map(place).collect::<Result<Vec<_>, _>>();
-        let places = places.map_err(|what| CommError::Request { operation: kind, what })?;
+        let places = tensors.iter().filter(|t| t.elem_count() > 0).map(place).collect::<Result<Vec<_>, _>>()?;
         let started = link.start(kind, attached.gpu.stream(), None, transfer, &places);
-        started.map(Some).map_err(|error| self.watched.error(kind, error.to_string()))
+        started.map(Some).map_err(|error| self.watched.error(kind, error))
     }
 
     /// Runs a transfer of a tensor on the GPU, for which the work from here on waits.

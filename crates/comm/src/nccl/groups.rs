@@ -2,16 +2,16 @@
 //! Any other is made when its group first transfers tensors, which all members do at the same place of their programs.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use candle_core::DType;
 use cudarc::driver::CudaContext;
+use parking_lot::Mutex;
 
 use super::library::{self, Transfer};
 use super::link::{self, Link, place};
 use super::watch::Watched;
 use crate::error::{CommError, OperationKind};
-use crate::lock::lock_or_recover;
 use runner_compute::gpu::Gpu;
 use runner_spec::topology::{GroupId, Topology};
 
@@ -42,14 +42,14 @@ impl Groups {
         for group in groups {
             let Some(member) = self.link(watched, topology, gpu.stream().context(), *group)? else { continue };
             for count in FIRST_SUM_LENGTHS {
-                let failed = |what: String| watched.error(OperationKind::Barrier, what);
+                let kind = OperationKind::Barrier;
+                // It lives until the compute stream waits for the sum.
                 let tensor = gpu.zeros(DType::F32, count)?;
-                let places = [place(&tensor).map_err(failed)?];
-                let started =
-                    member.link.start(OperationKind::Barrier, gpu.stream(), None, Transfer::AllReduce, &places);
-                let completed = started.map_err(|error| failed(error.to_string()))?;
+                let places = [place(&tensor)?];
+                let started = member.link.start(kind, gpu.stream(), None, Transfer::AllReduce, &places);
+                let completed = started.map_err(|error| watched.error(kind, error))?;
                 // The wait belongs to no step, so it is not measured.
-                gpu.stream().wait(&completed).map_err(|error| failed(error.to_string()))?;
+                gpu.stream().wait(&completed).map_err(|error| watched.error(kind, error))?;
             }
         }
         Ok(())
@@ -70,15 +70,15 @@ impl Groups {
         if ranks.len() == 1 {
             return Ok(None);
         }
-        let mut made = lock_or_recover(&self.made);
+        let mut made = self.made.lock();
         if let Some(member) = made.get(&group.0) {
             return Ok(Some(member.clone()));
         }
         let me = ranks.iter().position(|r| *r == rank).unwrap_or(0);
         let id = if me == 0 { library::unique_id() } else { Ok(Vec::new()) };
-        let id = id.map_err(|error| watched.error(OperationKind::AllGather, error.to_string()))?;
+        let id = id.map_err(|error| watched.error(OperationKind::AllGather, error))?;
         // The id of the first member. The exchange also shows all members that the others are there.
-        let missing = || watched.error(OperationKind::AllGather, "the first member sent no id".to_owned());
+        let missing = || watched.error(OperationKind::AllGather, "the first member sent no id");
         let id = host.all_gather(group, &id)?.into_iter().next().ok_or_else(missing)?;
         let link = watched.add(link::join(host, context, id, ranks.len(), me)?);
         let member = Member { link, ranks: ranks.clone() };

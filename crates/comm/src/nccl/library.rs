@@ -1,6 +1,7 @@
-//! The functions of NCCL that ranks use, with errors as text.
+//! The functions of NCCL that ranks use.
 
 use std::ffi::CStr;
+use std::fmt::Display;
 use std::os::raw::{c_char, c_int, c_void};
 use std::thread;
 use std::time::Duration;
@@ -18,13 +19,19 @@ pub(super) const ID_BYTES: usize = size_of::<sys::ncclUniqueId>();
 /// An error of NCCL.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("NCCL: {0}")]
-pub(super) struct NcclError(pub(super) String);
+pub(super) struct NcclError(String);
+
+impl NcclError {
+    pub(super) fn new(cause: impl Display) -> Self {
+        Self(cause.to_string())
+    }
+}
 
 /// A call that is still under way is no error: `Handle::settled` waits for it.
 fn checked(result: sys::ncclResult_t) -> Result<(), NcclError> {
     match result {
         sys::ncclResult_t::ncclSuccess | sys::ncclResult_t::ncclInProgress => Ok(()),
-        other => Err(NcclError(describe_result(other))),
+        other => Err(NcclError::new(describe_result(other))),
     }
 }
 
@@ -37,18 +44,6 @@ fn describe_result(result: sys::ncclResult_t) -> String {
     }
     // SAFETY: a C string that is never freed.
     unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
-}
-
-/// The library's version, such as 22703 for 2.27.3.
-///
-/// # Errors
-/// The text of NCCL's error.
-#[expect(unsafe_code, reason = "FFI")]
-pub fn version() -> Result<i32, String> {
-    let mut version: c_int = 0;
-    // SAFETY: writes one number, which outlives the call.
-    checked(unsafe { sys::ncclGetVersion(&raw mut version) }).map_err(|error| error.to_string())?;
-    Ok(version)
 }
 
 /// A new id, which the first of some ranks sends to the others.
@@ -121,7 +116,7 @@ impl Handle {
     ) -> Result<Self, NcclError> {
         let mut unique = sys::ncclUniqueId { internal: [0; 128] };
         if id.len() != ID_BYTES {
-            return Err(NcclError(format!("an id of {} bytes instead of {ID_BYTES}", id.len())));
+            return Err(NcclError::new(format_args!("an id of {} bytes instead of {ID_BYTES}", id.len())));
         }
         for (to, from) in unique.internal.iter_mut().zip(id) {
             *to = c_char::from_ne_bytes([*from]);
@@ -149,7 +144,7 @@ impl Handle {
             }
             thread::sleep(POLL_INTERVAL);
         }
-        Err(NcclError("cancelled while it was under way".to_owned()))
+        Err(NcclError::new("cancelled while it was under way"))
     }
 
     /// The state of the communicator: success, or a call is under way; anything else is an error.

@@ -1,19 +1,20 @@
 //! A communicator of NCCL with its stream: joined by all its members, watched, and ended without ever hanging.
 
+use std::fmt::Display;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, SendError, channel};
-use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use candle_core::Tensor;
 use cudarc::driver::{CudaContext, CudaEvent, CudaStream, sys};
+use parking_lot::Mutex;
 
 use super::library::{Handle, NcclError, Place, Transfer, element};
 use super::waits::StreamWaits;
 use crate::communicator::Communicator;
 use crate::error::{CommError, OperationKind};
-use crate::lock::lock_or_recover;
 use runner_compute::gpu;
 use runner_compute::gpu::Gpu;
 use runner_machine::threads;
@@ -55,19 +56,16 @@ struct LinkState {
 }
 
 /// The place of a tensor in the memory of its device.
-pub(super) fn place(tensor: &Tensor) -> Result<Place, String> {
-    let element = element(tensor.dtype()).ok_or_else(|| format!("no {:?}", tensor.dtype()))?;
-    let address = gpu::address(tensor).map_err(|error| error.to_string())?;
-    Ok(Place { address, count: tensor.elem_count(), element })
+///
+/// # Errors
+/// If NCCL does not know the tensor's type.
+pub(super) fn place(tensor: &Tensor) -> candle_core::Result<Place> {
+    let Some(element) = element(tensor.dtype()) else { candle_core::bail!("NCCL sends no {:?}", tensor.dtype()) };
+    Ok(Place { address: gpu::address(tensor)?, count: tensor.elem_count(), element })
 }
 
 fn event(stream: &Arc<CudaStream>) -> Result<CudaEvent, NcclError> {
-    let event = stream.record_event(Some(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING));
-    event.map_err(|error| NcclError(error.to_string()))
-}
-
-fn wait(stream: &CudaStream, event: &CudaEvent) -> Result<(), NcclError> {
-    stream.wait(event).map_err(|error| NcclError(error.to_string()))
+    stream.record_event(Some(sys::CUevent_flags::CU_EVENT_DISABLE_TIMING)).map_err(NcclError::new)
 }
 
 /// Joins the members. The call cannot be stopped, so it runs on a thread of its own while this one checks whether the run was aborted.
@@ -79,14 +77,15 @@ pub(super) fn join(
     me: usize,
 ) -> Result<Link, CommError> {
     let rank = host.rank();
-    let device = |what: String| CommError::Device { operation: OperationKind::Barrier, rank, what };
-    let stream = context.new_stream().map_err(|error| device(error.to_string()))?;
+    let device =
+        |what: &dyn Display| CommError::Device { operation: OperationKind::Barrier, rank, what: what.to_string() };
+    let stream = context.new_stream().map_err(|error| device(&error))?;
     let (sender, joined) = channel();
     let own = Arc::clone(context);
     let cancelled = Arc::new(AtomicBool::new(false));
     let is_cancelled = Arc::clone(&cancelled);
     let work = move || {
-        let bound = own.bind_to_thread().map_err(|error| NcclError(error.to_string()));
+        let bound = own.bind_to_thread().map_err(NcclError::new);
         let handle = bound.and_then(|()| Handle::join(&id, members, me, || is_cancelled.load(Ordering::SeqCst)));
         // Nobody waits for this handle any more.
         if let Err(SendError(Ok(handle))) = sender.send(handle) {
@@ -102,8 +101,8 @@ pub(super) fn join(
                 let state = Mutex::new(LinkState { handle: Some(handle), running: Vec::new() });
                 return Ok(Link { stream, state, address, ended: AtomicBool::new(false) });
             }
-            Ok(Err(error)) => return Err(device(error.to_string())),
-            Err(RecvTimeoutError::Disconnected) => return Err(device("joining panicked".to_owned())),
+            Ok(Err(error)) => return Err(device(&error)),
+            Err(RecvTimeoutError::Disconnected) => return Err(device(&"joining panicked")),
             Err(RecvTimeoutError::Timeout) => {}
         }
         if let Some(by) = host.aborted() {
@@ -112,16 +111,13 @@ pub(super) fn join(
         }
         if started.elapsed() > JOIN_TIMEOUT {
             cancelled.store(true, Ordering::SeqCst);
-            return Err(device(format!("the {members} ranks did not come together in {} s", JOIN_TIMEOUT.as_secs())));
+            let seconds = JOIN_TIMEOUT.as_secs();
+            return Err(device(&format_args!("the {members} ranks did not come together in {seconds} s")));
         }
     }
 }
 
 impl Link {
-    fn state(&self) -> MutexGuard<'_, LinkState> {
-        lock_or_recover(&self.state)
-    }
-
     /// Starts a transfer that begins when the work so far on `compute` is done. Returns its completion event. Memory is freed in the
     /// order of `compute`, so a tensor that the transfer uses must be `kept` where `compute` does not wait for the event.
     pub(super) fn start(
@@ -132,11 +128,11 @@ impl Link {
         transfer: Transfer,
         places: &[Place],
     ) -> Result<Arc<CudaEvent>, NcclError> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.release_completed();
         let handle = state.handle.as_ref().filter(|_| !self.ended.load(Ordering::SeqCst));
-        let Some(handle) = handle else { return Err(NcclError("the communicator was ended".to_owned())) };
-        wait(&self.stream, &event(compute)?)?;
+        let Some(handle) = handle else { return Err(NcclError::new("the communicator was ended")) };
+        self.stream.wait(&event(compute)?).map_err(NcclError::new)?;
         handle.run(transfer, places, &self.stream)?;
         handle.settled(|| self.ended.load(Ordering::SeqCst))?;
         let completed = Arc::new(event(&self.stream)?);
@@ -147,7 +143,7 @@ impl Link {
     /// Frees a slot for one more operation that keeps a tensor, so that at most `slots` do: the work from here on waits for the oldest
     /// operations, whose tensors are released. The host runs ahead of the device, and would keep any number of tensors otherwise.
     pub(super) fn free_slot(&self, waits: &StreamWaits, gpu: &Gpu, slots: usize) -> Result<(), NcclError> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.release_completed();
         let keeping = state.running.iter().filter(|operation| operation.kept.is_some()).count();
         let surplus = (keeping + 1).saturating_sub(slots.max(1));
@@ -161,7 +157,7 @@ impl Link {
     /// The problem of the link, if it has one: an error of NCCL, or an operation that takes longer than `timeout`.
     pub(super) fn problem(&self, timeout: Duration) -> Option<(OperationKind, String)> {
         // A thread that is in a call is not interrupted: the next check comes soon.
-        let mut state = self.state.try_lock().ok()?;
+        let mut state = self.state.try_lock()?;
         state.release_completed();
         let handle = state.handle.as_ref().filter(|_| !self.ended.load(Ordering::SeqCst))?;
         let kind = state.running.first().map_or(OperationKind::Wait, |operation| operation.kind);
@@ -174,7 +170,7 @@ impl Link {
 
     /// True if nothing is under way.
     pub(super) fn is_idle(&self) -> bool {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.release_completed();
         state.running.is_empty()
     }
@@ -188,11 +184,11 @@ impl Link {
         loop {
             let state = self.state.try_lock();
             match state.map(|mut state| state.handle.take()) {
-                Ok(Some(handle)) if is_orderly => return handle.destroy(),
-                Ok(Some(handle)) => return handle.abort(),
-                Ok(None) => return,
-                Err(_) if started.elapsed() > CALL_TIMEOUT => return Handle::abort_from_outside(self.address),
-                Err(_) => thread::sleep(Duration::from_millis(5)),
+                Some(Some(handle)) if is_orderly => return handle.destroy(),
+                Some(Some(handle)) => return handle.abort(),
+                Some(None) => return,
+                None if started.elapsed() > CALL_TIMEOUT => return Handle::abort_from_outside(self.address),
+                None => thread::sleep(Duration::from_millis(5)),
             }
         }
     }

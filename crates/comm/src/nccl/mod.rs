@@ -12,4 +12,3 @@ mod waits;
 mod watch;
 
 pub use endpoint::NcclComm;
-pub use library::version;

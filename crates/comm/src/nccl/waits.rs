@@ -2,13 +2,12 @@
 //! is past them, so that measuring delays nothing.
 
 use std::collections::VecDeque;
-use std::sync::Mutex;
 use std::time::Duration;
 
 use cudarc::driver::CudaEvent;
+use parking_lot::Mutex;
 
 use super::library::NcclError;
-use crate::lock::lock_or_recover;
 use runner_compute::gpu::{Gpu, GpuTimestamp};
 
 /// The number of waits that may be unread. A step has fewer; those of a long evaluation are read while it runs.
@@ -29,11 +28,10 @@ struct MeasuredWaits {
 impl StreamWaits {
     /// Makes the work from here on wait for `event`. The host does not wait.
     pub(super) fn follow(&self, gpu: &Gpu, event: &CudaEvent) -> Result<(), NcclError> {
-        let failed = |error: candle_core::Error| NcclError(error.to_string());
-        let began = gpu.record_timestamp().map_err(failed)?;
-        gpu.stream().wait(event).map_err(|error| NcclError(error.to_string()))?;
-        let ended = gpu.record_timestamp().map_err(failed)?;
-        let mut state = lock_or_recover(&self.state);
+        let began = gpu.record_timestamp().map_err(NcclError::new)?;
+        gpu.stream().wait(event).map_err(NcclError::new)?;
+        let ended = gpu.record_timestamp().map_err(NcclError::new)?;
+        let mut state = self.state.lock();
         state.unread.push_back((began, ended));
         if state.unread.len() > MAX_UNREAD {
             state.read();
@@ -43,7 +41,7 @@ impl StreamWaits {
 
     /// The total of the waits that the GPU is past.
     pub(super) fn total(&self) -> Duration {
-        let mut state = lock_or_recover(&self.state);
+        let mut state = self.state.lock();
         state.read();
         state.total
     }

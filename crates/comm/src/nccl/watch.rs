@@ -1,20 +1,21 @@
 //! The watch over a rank's links: when a rank has ended, or NCCL fails, it ends every link of this rank, so that nothing waits for a
 //! transfer that will not come. NCCL's kernels stop, and the work that waits behind them on the stream goes on.
 
+use std::fmt::Display;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
-use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use cudarc::driver::{CudaContext, CudaEvent};
+use parking_lot::Mutex;
 
 use super::link::Link;
 use super::waits::StreamWaits;
 use crate::communicator::Communicator;
 use crate::error::{CommError, OperationKind};
-use crate::lock::lock_or_recover;
-use crate::timeout::OPERATION_TIMEOUT;
+use crate::waiting::OPERATION_TIMEOUT;
 use runner_compute::gpu::Gpu;
 use runner_machine::threads;
 
@@ -77,7 +78,7 @@ impl Watched {
 
     pub(super) fn add(&self, link: Link) -> Arc<Link> {
         let link = Arc::new(link);
-        lock_or_recover(&self.links).push(Arc::clone(&link));
+        self.links.lock().push(Arc::clone(&link));
         link
     }
 
@@ -88,7 +89,7 @@ impl Watched {
             return Err(CommError::Aborted { by });
         }
         let rank = self.host.rank();
-        match lock_or_recover(&self.failure).clone() {
+        match self.failure.lock().clone() {
             Some((operation, what)) => Err(CommError::Device { operation, rank, what }),
             None if self.is_closed.load(Ordering::SeqCst) => Err(CommError::Closed { operation }),
             None => Ok(()),
@@ -96,16 +97,16 @@ impl Watched {
     }
 
     /// The error of an operation that NCCL refused. The end of another rank explains it better than the text of NCCL.
-    pub(super) fn error(&self, operation: OperationKind, what: String) -> CommError {
+    pub(super) fn error(&self, operation: OperationKind, what: impl Display) -> CommError {
         match self.ensure_running(operation) {
             Err(error) => error,
-            Ok(()) => CommError::Device { operation, rank: self.host.rank(), what },
+            Ok(()) => CommError::Device { operation, rank: self.host.rank(), what: what.to_string() },
         }
     }
 
     /// Makes the work from here on wait for `event`, of an operation.
     pub(super) fn follow(&self, gpu: &Gpu, operation: OperationKind, event: &CudaEvent) -> Result<(), CommError> {
-        self.waits.follow(gpu, event).map_err(|error| self.error(operation, error.to_string()))
+        self.waits.follow(gpu, event).map_err(|error| self.error(operation, error))
     }
 
     /// Checks the links until the communicator is closed.
@@ -114,13 +115,13 @@ impl Watched {
         let _ = context.bind_to_thread();
         while !self.is_closed.load(Ordering::SeqCst) {
             thread::park_timeout(POLL_INTERVAL);
-            let links = lock_or_recover(&self.links).clone();
+            let links = self.links.lock().clone();
             // Asked first: the check of a link may take as long as its kernels run.
             let aborted = self.host.aborted().is_some();
             let problem = if aborted { None } else { links.iter().find_map(|link| link.problem(OPERATION_TIMEOUT)) };
             let failed = problem.is_some();
             if let Some(problem) = problem {
-                lock_or_recover(&self.failure).get_or_insert(problem);
+                self.failure.lock().get_or_insert(problem);
             }
             if failed || aborted {
                 end_links(&links, context, false);
@@ -131,8 +132,8 @@ impl Watched {
     /// Ends all links: in good order if nothing has failed, else at once.
     fn close(&self, context: &Arc<CudaContext>) {
         self.is_closed.store(true, Ordering::SeqCst);
-        let links = lock_or_recover(&self.links).clone();
-        let is_well = || self.host.aborted().is_none() && lock_or_recover(&self.failure).is_none();
+        let links = self.links.lock().clone();
+        let is_well = || self.host.aborted().is_none() && self.failure.lock().is_none();
         let started = Instant::now();
         while is_well() && started.elapsed() < ABORT_TIMEOUT && !links.iter().all(|link| link.is_idle()) {
             thread::sleep(Duration::from_millis(5));

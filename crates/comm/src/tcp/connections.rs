@@ -1,17 +1,18 @@
 //! The state that the threads of a rank's connections share: received frames, and the waits for them.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use super::frame::{self, FrameTag};
+use parking_lot::{Condvar, Mutex};
+
+use super::frame::{self, FrameError, FrameTag};
 use super::send_queue::SendQueue;
 use crate::collective::PIECE_BYTES;
 use crate::error::{CommError, ElementType, Operation, OperationKind};
 use crate::group::{FOREGROUND, OPERATION_QUEUES};
-use crate::lock::lock_or_recover;
 use crate::rank_status::{RankSnapshot, RankStatus};
-use crate::timeout::{MAX_SLEEP, OperationTimeout};
+use crate::waiting::{MAX_SLEEP, OperationTimeout};
 use runner_spec::format::json_bytes;
 use runner_spec::topology::{Channel, Lane, Topology};
 
@@ -161,7 +162,7 @@ impl Connections {
         if rank == self.rank {
             return self.status.snapshot();
         }
-        lock_or_recover(&self.state).peers.get(rank).map(|peer| peer.status).unwrap_or_default()
+        self.state.lock().peers.get(rank).map(|peer| peer.status).unwrap_or_default()
     }
 
     /// Sends this rank's status to each peer whose send queue is empty, before its next heartbeat.
@@ -188,7 +189,7 @@ impl Connections {
 
     /// Ends the run: every wait of every rank returns an error that names `by`, the cause. The first cause stays.
     pub fn abort(&self, by: usize, code: u8, reason: &str) {
-        let mut state = lock_or_recover(&self.state);
+        let mut state = self.state.lock();
         if state.abort.is_none() {
             let abort = RunAbort { by, code, reason: reason.to_owned(), is_loss: false };
             // The state stays locked: a thread that sees the abort and leaves, leaves after these frames.
@@ -201,17 +202,17 @@ impl Connections {
 
     /// The abort of the run, if it was aborted.
     pub fn abort_cause(&self) -> Option<RunAbort> {
-        lock_or_recover(&self.state).abort.clone()
+        self.state.lock().abort.clone()
     }
 
     /// True if `rank` is connected as far as this rank knows.
     pub fn is_connected(&self, rank: usize) -> bool {
-        rank == self.rank || lock_or_recover(&self.state).peers.get(rank).is_some_and(|peer| peer.departure.is_none())
+        rank == self.rank || self.state.lock().peers.get(rank).is_some_and(|peer| peer.departure.is_none())
     }
 
     /// True if `rank` was lost, as this rank saw or another one reported: its connection ended without a goodbye.
     pub fn is_lost(&self, rank: usize) -> bool {
-        lock_or_recover(&self.state).peers.get(rank).is_some_and(|peer| match &peer.departure {
+        self.state.lock().peers.get(rank).is_some_and(|peer| match &peer.departure {
             Some(departure) => matches!(departure, Departure::Lost(_)),
             None => peer.is_reported_lost,
         })
@@ -232,7 +233,7 @@ impl Connections {
     ) -> Result<(), CommError> {
         let started = Instant::now();
         while !self.send_queues[to].wait_for_space() {
-            self.check(&lock_or_recover(&self.state), operation, false, to, started)?;
+            self.check(&self.state.lock(), operation, false, to, started)?;
         }
         self.send_queues[to].push(tag, bytes);
         Ok(())
@@ -248,24 +249,24 @@ impl Connections {
 
     /// Ends all waits of this rank.
     pub(super) fn close(&self) {
-        lock_or_recover(&self.state).is_closed = true;
+        self.state.lock().is_closed = true;
         self.changed.notify_all();
     }
 
     pub(super) fn is_closed(&self) -> bool {
-        lock_or_recover(&self.state).is_closed
+        self.state.lock().is_closed
     }
 
     /// Ends all operations of this rank.
     pub(super) fn close_operations(&self) {
-        lock_or_recover(&self.state).are_operations_closed = true;
+        self.state.lock().are_operations_closed = true;
         self.changed.notify_all();
     }
 
     /// # Errors
     /// If operations may not go on.
     pub(super) fn ensure_running(&self, operation: OperationKind) -> Result<(), CommError> {
-        ensure_running(&lock_or_recover(&self.state), operation, false)
+        ensure_running(&self.state.lock(), operation, false)
     }
 
     /// # Errors
@@ -310,7 +311,7 @@ impl Connections {
         peer: usize,
         mut take: impl FnMut(&mut ConnectionState) -> Option<T>,
     ) -> Result<T, CommError> {
-        let mut state = lock_or_recover(&self.state);
+        let mut state = self.state.lock();
         if let Some(taken) = take(&mut state) {
             drop(state);
             self.status.record_progress();
@@ -324,25 +325,24 @@ impl Connections {
                     return Ok(taken);
                 }
                 self.check(&state, operation, is_control, peer, started)?;
-                (state, _) = self.changed.wait_timeout(state, MAX_SLEEP).unwrap_or_else(PoisonError::into_inner);
+                self.changed.wait_for(&mut state, MAX_SLEEP);
             }
         })
     }
 
     /// Waits until no connection is read any more, for at most `timeout`.
     pub(super) fn await_readers(&self, timeout: Duration) {
-        let state = lock_or_recover(&self.state);
-        let _ = self.changed.wait_timeout_while(state, timeout, |state| state.readers > 0);
+        self.changed.wait_while_for(&mut self.state.lock(), |state| state.readers > 0, timeout);
     }
 
     pub(super) fn remove_reader(&self) {
-        lock_or_recover(&self.state).readers -= 1;
+        self.state.lock().readers -= 1;
         self.changed.notify_all();
     }
 
     /// Marks `peer` as lost, unless it has left before.
     pub(super) fn mark_lost(&self, peer: usize, why: &str) {
-        let mut state = lock_or_recover(&self.state);
+        let mut state = self.state.lock();
         if state.peers[peer].departure.is_some() {
             return;
         }
@@ -365,8 +365,8 @@ impl Connections {
     ///
     /// # Errors
     /// If the peer may not send this frame now.
-    pub(super) fn deliver(&self, peer: usize, tag: FrameTag, bytes: Vec<u8>) -> Result<(), &'static str> {
-        let mut state = lock_or_recover(&self.state);
+    pub(super) fn deliver(&self, peer: usize, tag: FrameTag, bytes: Vec<u8>) -> Result<(), FrameError> {
+        let mut state = self.state.lock();
         match tag {
             FrameTag::Collective { group, queue, is_sum, operation } => {
                 let frames = state.collective_frames.entry((peer, group, queue, is_sum)).or_default();
@@ -376,17 +376,18 @@ impl Connections {
                 let slots = self.channel_from(peer, lane).map_or(0, |c| c.slots);
                 let queue = state.messages.entry((peer, lane)).or_default();
                 if queue.len() >= slots {
-                    return Err("it sent more messages than its channel has slots");
+                    return Err(FrameError::Refused("it sent more messages than its channel has slots"));
                 }
                 queue.push_back((element, bytes));
             }
             FrameTag::SlotFreed { lane } => {
                 let sent = state.sent.entry((peer, lane)).or_default();
-                *sent = sent.checked_sub(1).ok_or("it took a message that was not sent")?;
+                *sent = sent.checked_sub(1).ok_or(FrameError::Refused("it took a message that was not sent"))?;
             }
             FrameTag::Control => state.peers[peer].control_messages.push_back(bytes),
             FrameTag::Heartbeat => {
-                state.peers[peer].status = serde_json::from_slice(&bytes).map_err(|_| "its heartbeat is invalid")?;
+                let invalid = |_| FrameError::Refused("its heartbeat is invalid");
+                state.peers[peer].status = serde_json::from_slice(&bytes).map_err(invalid)?;
             }
             FrameTag::Abort { by, code, is_loss } => {
                 let reason = String::from_utf8_lossy(&bytes).into_owned();
@@ -400,7 +401,8 @@ impl Connections {
                 }
             }
             FrameTag::Goodbye => {
-                state.peers[peer].status = serde_json::from_slice(&bytes).map_err(|_| "its last frame is invalid")?;
+                let invalid = |_| FrameError::Refused("its last frame is invalid");
+                state.peers[peer].status = serde_json::from_slice(&bytes).map_err(invalid)?;
                 state.peers[peer].departure.get_or_insert(Departure::Left);
                 // This shows the peer that all its frames were read.
                 self.send_queues[peer].close();

@@ -9,11 +9,10 @@ use candle_core::Tensor;
 
 use super::frame::FrameTag;
 use super::mesh::TcpMesh;
-use crate::channel::ExpectedMessage;
 use crate::collective::{Collective, RunningCollective};
 use crate::error::{CommError, ElementType, JoinError, OperationKind};
 use crate::group::{FOREGROUND, QueuePosition, RankTopology};
-use crate::host_comm::{HostComm, HostTransport};
+use crate::host_comm::{ExpectedMessage, HostComm, HostTransport};
 use crate::rank_status::RankStatus;
 use runner_compute::kernels::bytes;
 use runner_spec::topology::{Channel, Topology};

@@ -65,21 +65,29 @@ fn encode_header(tag: FrameTag, length: u64) -> Vec<u8> {
     [&(json.len() as u32).to_le_bytes(), json.as_slice()].concat()
 }
 
-/// The reason why no frame could be read.
-#[derive(Debug)]
+/// The reason why frames of a peer can be read no longer. `it` in the texts is the peer.
+#[derive(Debug, thiserror::Error)]
 pub(super) enum FrameError {
-    Connection(io::Error),
-    /// The chunk with this number does not have its checksum.
-    Damaged {
-        chunk: u64,
-    },
+    #[error("{}", describe_broken(.0))]
+    Connection(#[from] io::Error),
+    #[error("chunk {chunk} has a wrong checksum")]
+    Damaged { chunk: u64 },
     /// The bytes are undamaged, but are not a frame.
+    #[error("it sent an invalid frame")]
     Invalid,
+    /// A frame that the peer must not send now.
+    #[error("{0}")]
+    Refused(&'static str),
 }
 
-impl From<io::Error> for FrameError {
-    fn from(error: io::Error) -> Self {
-        Self::Connection(error)
+/// The reason for the end of a connection that was not announced.
+fn describe_broken(error: &io::Error) -> String {
+    use ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
+    match error.kind() {
+        BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof => {
+            "its connection was closed unannounced".to_owned()
+        }
+        _ => format!("its connection broke ({error})"),
     }
 }
 
@@ -99,7 +107,7 @@ impl<W: Write> FrameWriter<W> {
         Self { to, next_chunk: 0 }
     }
 
-    pub(super) fn write(&mut self, frame: &Frame) -> io::Result<()> {
+    pub(super) fn write(&mut self, frame: &Frame) -> Result<(), FrameError> {
         let mut chunks = [frame.header.as_slice()].into_iter().chain(frame.bytes.chunks(CHUNK_BYTES)).peekable();
         while chunks.peek().is_some() {
             let next: Vec<(&[u8], [u8; 4])> = (self.next_chunk..)

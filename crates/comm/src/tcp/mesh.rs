@@ -51,7 +51,7 @@ impl TcpMesh {
     /// If they do not all come in time, or are not of one run.
     pub fn join(config: &JoinConfig) -> Result<Self, JoinError> {
         let (links, peers) = rendezvous::join(config)?;
-        Self::start(config, links, peers).map_err(|error| rendezvous::thread_error(&error))
+        Ok(Self::start(config, links, peers)?)
     }
 
     /// Starts the threads of the connections. `links` has a connection to each rank but this one.
@@ -72,8 +72,10 @@ impl TcpMesh {
             let read = move || {
                 // Only verified bytes are a sign of life: after lost bytes, the bytes that follow are misread.
                 let record = || times[peer].store(milliseconds(started), Ordering::Relaxed);
-                if let Err(why) = read(&reading, peer, &mut FrameReader::new(stream, record)) {
-                    reading.mark_lost(peer, &why);
+                if let Err(error) = read(&reading, peer, &mut FrameReader::new(stream, record)) {
+                    let damaged = format!("its connection with rank {} is damaged: {error}", reading.rank());
+                    let is_damage = matches!(error, FrameError::Damaged { .. });
+                    reading.mark_lost(peer, &if is_damage { damaged } else { error.to_string() });
                 }
                 reading.remove_reader();
             };
@@ -82,7 +84,7 @@ impl TcpMesh {
                 let mut link = FrameWriter::new(link);
                 while let Some(frame) = writing.send_queues[peer].next() {
                     if let Err(error) = link.write(&frame) {
-                        writing.mark_lost(peer, &describe_broken(&error));
+                        writing.mark_lost(peer, &error.to_string());
                         return;
                     }
                 }
@@ -174,37 +176,22 @@ fn milliseconds(since: Instant) -> u64 {
     since.elapsed().as_millis() as u64
 }
 
-/// Reads frames of `peer` to the end of its connection. Returns the reason if the peer did not announce that end.
-fn read(connections: &Connections, peer: usize, from: &mut FrameReader<impl Read, impl Fn()>) -> Result<(), String> {
-    let describe = |error: FrameError| match error {
-        FrameError::Connection(error) => describe_broken(&error),
-        FrameError::Damaged { chunk } => {
-            let rank = connections.rank();
-            format!("its connection with rank {rank} is damaged: chunk {chunk} has a wrong checksum")
-        }
-        FrameError::Invalid => "it sent an invalid frame".to_owned(),
-    };
+/// Reads frames of `peer` to the end of its connection, which the peer must announce.
+fn read(
+    connections: &Connections,
+    peer: usize,
+    from: &mut FrameReader<impl Read, impl Fn()>,
+) -> Result<(), FrameError> {
     let mut has_left = false;
     loop {
         let (tag, length) = match from.read_header() {
             Err(FrameError::Connection(_)) if has_left => return Ok(()),
-            header => header.map_err(describe)?,
+            header => header?,
         };
         let is_allowed = connections.max_frame_bytes(peer, tag).is_some_and(|max_bytes| length <= max_bytes);
         let bytes = if is_allowed { from.read_bytes(length) } else { Err(FrameError::Invalid) };
-        connections.deliver(peer, tag, bytes.map_err(describe)?)?;
+        connections.deliver(peer, tag, bytes?)?;
         has_left |= !connections.is_connected(peer);
-    }
-}
-
-/// The reason for the end of a connection that was not announced.
-fn describe_broken(error: &io::Error) -> String {
-    use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
-    match error.kind() {
-        BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof => {
-            "its connection was closed unannounced".to_owned()
-        }
-        _ => format!("its connection broke ({error})"),
     }
 }
 

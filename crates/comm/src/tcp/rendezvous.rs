@@ -28,11 +28,6 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// The size of the longest answer, for a world of thousands of ranks.
 const MAX_ANSWER_BYTES: u32 = 4 << 20;
 
-/// The error of starting the threads of connections.
-pub(super) fn thread_error(error: &io::Error) -> JoinError {
-    JoinError::Failed(error.to_string())
-}
-
 /// The settings of a rank for its rendezvous.
 #[derive(Debug, Clone)]
 pub struct JoinConfig {
@@ -183,9 +178,8 @@ fn accept_ranks(config: &JoinConfig, deadline: Instant) -> Result<JoinedRanks, J
         }
     }
     let listener = listener.map_err(|error| JoinError::Failed(format!("rank 0 cannot listen at {at}: {error}")))?;
-    let handshakes =
-        HandshakeListener::open(listener, config.token, config.introduction(0), config.handshake_timeout());
-    let handshakes = handshakes.map_err(|error| thread_error(&error))?;
+    let own = config.introduction(0);
+    let handshakes = HandshakeListener::open(listener, config.token, own, config.handshake_timeout())?;
     let mut arrived: Vec<Option<(Introduction, Handshake)>> = (0..world_size).map(|_| None).collect();
     let mut reporter = WaitReporter::new(config);
     let mut refused = RefusedConnections::default();
@@ -226,7 +220,7 @@ fn accept_ranks(config: &JoinConfig, deadline: Instant) -> Result<JoinedRanks, J
                     refused.add(format!("because {problem}"));
                 }
             },
-            Ok(Err(why)) => refused.add(why),
+            Ok(Err(connection)) => refused.add(connection.to_string()),
             Err(RecvTimeoutError::Timeout) => reporter.report(|| {
                 format!(
                     "{count} of {world_size} ranks have come to {at}; {} did not yet{refused}",
@@ -247,8 +241,7 @@ fn accept_ranks(config: &JoinConfig, deadline: Instant) -> Result<JoinedRanks, J
         let ip = handshake.stream().peer_addr().ok().map(|address| address.ip()).filter(|ip| !ip.is_loopback());
         ranks.push(ListedRank { ip, port: introduction.port, peer: introduction.peer.clone() });
     }
-    let session = random_bytes().map_err(|error| JoinError::Failed(error.to_string()))?;
-    let answer = Answer { refused: None, session, ranks };
+    let answer = Answer { refused: None, session: random_bytes()?, ranks };
     let mut links = Vec::with_capacity(world_size);
     for (rank, entry) in arrived.into_iter().enumerate() {
         let Some((_, mut handshake)) = entry else {
@@ -408,8 +401,7 @@ fn connect(
     }
     let (token, own) = (config.token.of_session(session), config.introduction(0));
     let leader_ip = leader.peer_addr().map_err(|error| unreachable_rank(rank, 0, "its address", &error))?.ip();
-    let handshakes = HandshakeListener::open(listener, token, own.clone(), config.handshake_timeout());
-    let handshakes = handshakes.map_err(|error| thread_error(&error))?;
+    let handshakes = HandshakeListener::open(listener, token, own.clone(), config.handshake_timeout())?;
     let mut links: Vec<Option<TcpStream>> = (0..world_size).map(|_| None).collect();
     links[0] = Some(leader);
     // Ranks that are connected already treat a rank without heartbeats as lost after this time.

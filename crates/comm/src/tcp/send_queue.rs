@@ -1,11 +1,11 @@
 //! The queue of frames for one peer. Operations fill it, and a thread of the mesh writes its frames to the connection.
 
 use std::collections::VecDeque;
-use std::sync::{Condvar, Mutex, PoisonError};
+
+use parking_lot::{Condvar, Mutex};
 
 use super::frame::{Frame, FrameTag};
-use crate::lock::lock_or_recover;
-use crate::timeout::MAX_SLEEP;
+use crate::waiting::MAX_SLEEP;
 
 /// The number of bytes that may be queued for one peer before senders wait. Heartbeats and control messages do not wait.
 const MAX_QUEUED_BYTES_PER_PEER: usize = 64 << 20;
@@ -26,7 +26,7 @@ struct QueuedFrames {
 impl SendQueue {
     /// Queues a frame without waiting for space.
     pub(super) fn push(&self, tag: FrameTag, bytes: Vec<u8>) {
-        let mut queue = lock_or_recover(&self.state);
+        let mut queue = self.state.lock();
         if !queue.is_closed {
             queue.bytes += bytes.len();
             queue.frames.push_back(Frame::new(tag, bytes));
@@ -36,7 +36,7 @@ impl SendQueue {
 
     /// Waits for the next frame; `None` if the queue is closed and empty.
     pub(super) fn next(&self) -> Option<Frame> {
-        let mut queue = lock_or_recover(&self.state);
+        let mut queue = self.state.lock();
         loop {
             if let Some(frame) = queue.frames.pop_front() {
                 queue.bytes -= frame.bytes.len();
@@ -46,19 +46,19 @@ impl SendQueue {
             if queue.is_closed {
                 return None;
             }
-            queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
+            self.changed.wait(&mut queue);
         }
     }
 
     /// Closes the queue. The frames in it are still sent.
     pub(super) fn close(&self) {
-        lock_or_recover(&self.state).is_closed = true;
+        self.state.lock().is_closed = true;
         self.changed.notify_all();
     }
 
     /// Closes the queue with the frames `last` in place of those in it.
     pub(super) fn close_with(&self, last: impl IntoIterator<Item = (FrameTag, Vec<u8>)>) {
-        let mut queue = lock_or_recover(&self.state);
+        let mut queue = self.state.lock();
         queue.frames = last.into_iter().map(|(tag, bytes)| Frame::new(tag, bytes)).collect();
         queue.bytes = queue.frames.iter().map(|frame| frame.bytes.len()).sum();
         queue.is_closed = true;
@@ -66,14 +66,14 @@ impl SendQueue {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        lock_or_recover(&self.state).frames.is_empty()
+        self.state.lock().frames.is_empty()
     }
 
     /// Waits a moment for space in the queue, and returns true if there is some.
     pub(super) fn wait_for_space(&self) -> bool {
-        let queue = lock_or_recover(&self.state);
+        let mut queue = self.state.lock();
         let is_full = |queue: &mut QueuedFrames| queue.bytes > MAX_QUEUED_BYTES_PER_PEER && !queue.is_closed;
-        let waited = self.changed.wait_timeout_while(queue, MAX_SLEEP, is_full);
-        !is_full(&mut waited.unwrap_or_else(PoisonError::into_inner).0)
+        self.changed.wait_while_for(&mut queue, is_full, MAX_SLEEP);
+        !is_full(&mut queue)
     }
 }

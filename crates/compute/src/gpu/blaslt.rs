@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::fmt::Display;
-use std::sync::PoisonError;
 
 use candle_core::cuda_backend::cudarc::driver::{CudaContext, CudaSlice, DevicePtr};
 use candle_core::{CudaDevice, DType, Result, bail};
@@ -332,7 +331,7 @@ impl Gpu {
         {
             return Ok(false);
         }
-        let mut blaslt = self.blaslt.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut blaslt = self.blaslt.lock();
         let key = product.key(self.tf32());
         let plan = if let Some(plan) = blaslt.plans.get(&key) {
             *plan

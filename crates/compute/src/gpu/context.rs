@@ -2,12 +2,13 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use candle_core::cuda_backend::cudarc::driver::{CudaFunction, CudaModule, CudaStream, DriverError, sys};
 use candle_core::cuda_backend::cudarc::nvrtc::Ptx;
 use candle_core::{CudaDevice, Device, Result, Tensor, bail};
+use parking_lot::{Mutex, RwLock};
 
 use super::blaslt::BlasLt;
 use super::driver_error;
@@ -93,7 +94,7 @@ fn open_anew(ordinal: usize) -> Result<Device> {
         uploads: Mutex::default(),
         device: device.clone(),
     };
-    OPEN_GPUS.write().unwrap_or_else(PoisonError::into_inner).push(Arc::new(gpu));
+    OPEN_GPUS.write().push(Arc::new(gpu));
     Ok(Device::Cuda(device))
 }
 
@@ -112,7 +113,7 @@ impl Gpu {
     /// If it was not opened by `open`.
     pub fn of_device(device: &Device) -> Result<Arc<Self>> {
         let Device::Cuda(cuda) = device else { bail!("a kernel for GPUs was given a tensor on the CPU") };
-        let opened = OPEN_GPUS.read().unwrap_or_else(PoisonError::into_inner);
+        let opened = OPEN_GPUS.read();
         match opened.iter().find(|gpu| gpu.device.id() == cuda.id()) {
             Some(gpu) => Ok(gpu.clone()),
             None => bail!("a device that was not opened by `gpu::open`"),
@@ -160,7 +161,7 @@ impl Gpu {
     /// # Errors
     /// If there is none, or it cannot be loaded.
     pub(crate) fn function(&self, kernel: &str) -> Result<CudaFunction> {
-        let mut functions = self.functions.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut functions = self.functions.lock();
         if let Some(function) = functions.get(kernel) {
             return Ok(function.clone());
         }

@@ -1,7 +1,5 @@
 //! Copies from the host to a GPU without waiting: they start from pinned memory, which is used again when the copy is over.
 
-use std::sync::PoisonError;
-
 use candle_core::cuda_backend::cudarc::driver::{CudaEvent, PinnedHostSlice, result};
 use candle_core::{DType, Result, Tensor};
 
@@ -36,7 +34,7 @@ impl Gpu {
             return Ok(tensor);
         }
         let (stream, to) = (self.stream(), address(&tensor)?);
-        let mut uploads = self.uploads.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut uploads = self.uploads.lock();
         let fits = |buffer: &PinnedBuffer| buffer.memory.len() >= values.len() && buffer.copied.is_complete();
         let upload = if let Some(i) = uploads.0.iter().position(fits) {
             uploads.0.remove(i)

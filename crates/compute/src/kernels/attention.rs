@@ -5,8 +5,8 @@ use std::cell::RefCell;
 use candle_core::{Result, Tensor, bail};
 
 use super::access::{tensor, write};
+use super::cpu::Stored;
 use super::cpu::attention as cpu;
-use super::cpu::{Stored, decode};
 
 pub use super::attention_shape::{AttentionMasks, AttentionShape, ValidLengths};
 
@@ -71,7 +71,7 @@ pub fn attend_with_cache(qkv: &Tensor, s: AttentionShape, start: usize, cache: &
     with_type!(qkv, S; qkv = qkv => {
         let out = RefCell::new(S::zeros(s.batch * s.seq * s.out_width()));
         write::<S>(cache, "attend_with_cache", |keys_values| {
-            decode::attend_with_cache(s, qkv, start, keys_values, capacity, &mut out.borrow_mut());
+            cpu::attend_with_cache(s, qkv, start, keys_values, capacity, &mut out.borrow_mut());
         })?;
         tensor(out.into_inner(), (s.batch * s.seq, s.out_width()))
     })

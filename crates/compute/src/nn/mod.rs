@@ -12,7 +12,6 @@ mod mlp;
 mod norm;
 mod params;
 mod pass;
-mod post_norm;
 pub(crate) mod transformer;
 mod weight_gradients;
 

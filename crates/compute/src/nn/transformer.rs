@@ -1,11 +1,11 @@
-//! One transformer layer: x + attention(norm(x)), then x + mlp(norm(x)). `post_norm` has the order with the norms after the sums.
+//! One transformer layer: x + attention(norm(x)), then x + mlp(norm(x)); or, with the norms after the sums (Vaswani et al. 2017),
+//! norm(x + attention(x)), then norm(x + mlp(x)).
 
 use candle_core::{Result, Tensor};
 
 use super::attention::AttentionActivations;
 use super::mlp::MlpActivations;
-use super::post_norm::PostNormActivations;
-use super::{Attention, BackwardPass, DropoutSite, ForwardPass, Mlp, Norm, post_norm};
+use super::{Attention, BackwardPass, DropoutSite, ForwardPass, Mlp, Norm};
 use crate::kernels::pointwise;
 use runner_spec::experiment::{NormPlace, Recompute};
 
@@ -44,8 +44,23 @@ pub struct PreNormActivations {
     mlp: MlpActivations,
 }
 
+/// The activations of a layer with its norms after the sums.
+#[derive(Debug)]
+pub struct PostNormActivations {
+    x: Tensor,
+    attention: Option<AttentionActivations>,
+    /// Input of the first norm; `middle` is its output.
+    sum1: Tensor,
+    stats1: Tensor,
+    middle: Tensor,
+    mlp: MlpActivations,
+    /// Input of the second norm.
+    sum2: Tensor,
+    stats2: Tensor,
+}
+
 /// The attention's output, and the activations that its backward needs, unless it computes them again.
-pub(super) type Attended = (Tensor, Option<AttentionActivations>);
+type Attended = (Tensor, Option<AttentionActivations>);
 
 impl TransformerLayer {
     /// `x`: [batch·seq, d_model]. Returns the same shape.
@@ -76,7 +91,7 @@ impl TransformerLayer {
                 Ok((y, LayerActivations::PreNorm(activations)))
             }
             NormPlace::Post => {
-                let (y, activations) = post_norm::forward(self, pass, x, attend)?;
+                let (y, activations) = self.post_norm_forward(pass, x, attend)?;
                 Ok((y, LayerActivations::PostNorm(activations)))
             }
         }
@@ -114,10 +129,10 @@ impl TransformerLayer {
             (LayerActivations::Input(x), NormPlace::Pre) => {
                 self.pre_norm_activations(again, x, |x| self.attend(again, x))?
             }
-            (LayerActivations::PostNorm(activations), _) => return post_norm::backward(self, pass, activations, dy),
+            (LayerActivations::PostNorm(activations), _) => return self.post_norm_backward(pass, activations, dy),
             (LayerActivations::Input(x), NormPlace::Post) => {
-                let (_, activations) = post_norm::forward(self, again, x, |x| self.attend(again, x))?;
-                return post_norm::backward(self, pass, activations, dy);
+                let (_, activations) = self.post_norm_forward(again, x, |x| self.attend(again, x))?;
+                return self.post_norm_backward(pass, activations, dy);
             }
         };
         let PreNormActivations { x, normed1, stats1, attention, middle, normed2, stats2, mlp } = activations;
@@ -130,5 +145,47 @@ impl TransformerLayer {
         let dnormed = self.attention.backward(pass, &normed1, attention, &dattention)?;
         drop((normed1, dattention));
         self.norm1.backward(pass, &x, &stats1, &dnormed, Some(&dmiddle))
+    }
+
+    /// Returns the layer's output and its activations. `attend` runs the attention.
+    fn post_norm_forward(
+        &self,
+        pass: ForwardPass<'_>,
+        x: Tensor,
+        attend: impl FnOnce(&Tensor) -> Result<Attended>,
+    ) -> Result<(Tensor, PostNormActivations)> {
+        let mb = pass.mb;
+        let (sum1, attention) = attend(&x)?;
+        self.dropout[0].apply(&sum1, mb)?;
+        pointwise::add_assign(&sum1, &x)?;
+        let (middle, stats1) = self.norm1.forward(pass, &sum1)?;
+        let (sum2, mlp) = self.mlp.forward(pass, &middle)?;
+        self.dropout[1].apply(&sum2, mb)?;
+        pointwise::add_assign(&sum2, &middle)?;
+        let (y, stats2) = self.norm2.forward(pass, &sum2)?;
+        Ok((y, PostNormActivations { x, attention, sum1, stats1, middle, mlp, sum2, stats2 }))
+    }
+
+    /// Returns dL/dx. Sums of gradients are made in buffers that no deferred task shares.
+    fn post_norm_backward(
+        &self,
+        pass: &mut BackwardPass<'_>,
+        activations: PostNormActivations,
+        dy: &Tensor,
+    ) -> Result<Tensor> {
+        let mb = pass.mb;
+        let PostNormActivations { x, attention, sum1, stats1, middle, mlp, sum2, stats2 } = activations;
+        let dsum = self.norm2.backward(pass, &sum2, &stats2, dy, None)?;
+        drop(sum2);
+        let dmlp = self.dropout[1].backward(&dsum, mb)?;
+        let dmiddle = self.mlp.backward(pass, &middle, mlp, &dmlp)?;
+        drop((middle, dmlp));
+        pointwise::add_assign(&dmiddle, &dsum)?;
+        let dsum = self.norm1.backward(pass, &sum1, &stats1, &dmiddle, None)?;
+        drop((sum1, dmiddle));
+        let dattention = self.dropout[0].backward(&dsum, mb)?;
+        let dx = self.attention.backward(pass, &x, attention, &dattention)?;
+        pointwise::add_assign(&dx, &dsum)?;
+        Ok(dx)
     }
 }

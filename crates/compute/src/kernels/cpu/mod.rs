@@ -9,7 +9,6 @@
 pub mod activation;
 pub mod attention;
 pub mod cross_entropy;
-pub mod decode;
 pub mod dropout;
 pub mod elementwise;
 pub mod embedding;

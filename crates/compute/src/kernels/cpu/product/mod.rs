@@ -39,6 +39,14 @@ pub enum Bf16Products {
     F32,
 }
 
+/// A method that does not exist, or whose instructions this machine lacks. `available` lists those that it has.
+#[derive(Debug, thiserror::Error)]
+#[error("{name:?} is none of {available}")]
+pub struct UnavailableProducts {
+    name: String,
+    available: String,
+}
+
 static CHOSEN: OnceLock<Bf16Products> = OnceLock::new();
 
 impl Bf16Products {
@@ -58,15 +66,13 @@ impl Bf16Products {
     /// The method that is called `name`.
     ///
     /// # Errors
-    /// If there is none, or this machine lacks its instructions. The message lists the methods that it has.
-    pub fn parse_name(name: &str) -> Result<Self, String> {
-        let available =
-            || Self::ALL.into_iter().filter(|method| method.is_available()).map(Self::name).collect::<Vec<_>>();
-        match Self::ALL.into_iter().find(|method| method.name() == name) {
-            Some(method) if method.is_available() => Ok(method),
-            Some(_) => Err(format!("this machine cannot multiply with {name}; it can with {}", available().join(", "))),
-            None => Err(format!("{name:?} is none of {}", available().join(", "))),
-        }
+    /// If there is none, or this machine lacks its instructions.
+    pub fn parse_name(name: &str) -> Result<Self, UnavailableProducts> {
+        let available = || Self::ALL.into_iter().filter(|method| method.is_available());
+        available().find(|method| method.name() == name).ok_or_else(|| UnavailableProducts {
+            name: name.to_owned(),
+            available: available().map(Self::name).collect::<Vec<_>>().join(", "),
+        })
     }
 
     /// Makes this process use this method. It has no effect after [`Self::in_use`].

@@ -10,9 +10,9 @@ use std::arch::x86_64::{
 };
 use std::mem::transmute;
 use std::ops::Range;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use half::bf16;
+use parking_lot::{Mutex, MutexGuard};
 use runner_spec::program::{PRODUCT_OPERAND_BYTES, PRODUCT_SUM_BYTES};
 
 use super::packing::{PANEL_COLUMNS, REGISTER_LANES, RowPair, copy_rows, lane_mask, pack_panels};
@@ -138,13 +138,12 @@ pub(super) unsafe fn multiply<T: TileInstructions>(
     free_buffers(threads).push(buffers);
 }
 
-/// The lock's holders do not panic, and any list of buffers is valid.
 fn free_buffers(threads: Threads) -> MutexGuard<'static, Vec<Buffers>> {
     let buffers = match threads {
         Threads::Pool => &BUFFERS_OF_POOLS,
         Threads::Caller => &BUFFERS_OF_CALLERS,
     };
-    buffers.lock().unwrap_or_else(PoisonError::into_inner)
+    buffers.lock()
 }
 
 /// The destination of the sums of a block.

@@ -1,4 +1,4 @@
-//! One optimizer step over the whole flat state.
+//! Clipping, and one optimizer step over the whole flat state.
 
 use candle_core::{Result, Tensor};
 

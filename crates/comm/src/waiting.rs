@@ -1,7 +1,53 @@
-//! Sleeping until another rank has done something: a futex in the region on Linux, short sleeps elsewhere.
+//! Waiting for another rank: how long an operation may wait, and sleeping until the other rank has done something, which is a futex in the
+//! region on Linux and short sleeps elsewhere.
 
-use std::sync::atomic::{AtomicU32, Ordering, fence};
-use std::time::Duration;
+use std::fmt::Display;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::time::{Duration, Instant};
+
+use super::error::{CommError, OperationKind};
+
+/// An operation that waits longer for a rank fails. A checkpoint to a slow disk is faster, and a night is longer.
+pub(crate) const OPERATION_TIMEOUT: Duration = Duration::from_mins(30);
+
+/// The longest sleep of a thread that waits. It notices the end of the run after this time at the latest.
+pub(crate) const MAX_SLEEP: Duration = Duration::from_millis(100);
+
+/// The timeout of a rank's operations, in milliseconds; `OPERATION_TIMEOUT` at first.
+#[derive(Debug)]
+pub(crate) struct OperationTimeout(AtomicU64);
+
+impl Default for OperationTimeout {
+    fn default() -> Self {
+        Self(AtomicU64::new(OPERATION_TIMEOUT.as_millis() as u64))
+    }
+}
+
+impl OperationTimeout {
+    pub(crate) fn set(&self, timeout: Duration) {
+        self.0.store(u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    /// The time that is left to `rank`, which has waited for `peer` since `started`. `last_seen` is the peer's last known status.
+    ///
+    /// # Errors
+    /// `CommError::Timeout` if no time is left.
+    pub(crate) fn time_left(
+        &self,
+        operation: OperationKind,
+        rank: usize,
+        peer: usize,
+        started: Instant,
+        last_seen: &dyn Display,
+    ) -> Result<Duration, CommError> {
+        let waited = started.elapsed();
+        let left = Duration::from_millis(self.0.load(Ordering::Relaxed)).saturating_sub(waited);
+        if left.is_zero() {
+            return Err(CommError::Timeout { operation, rank, peer, waited, last_seen: last_seen.to_string() });
+        }
+        Ok(left)
+    }
+}
 
 /// Wakes ranks that sleep until a counter has grown.
 #[derive(Debug, Default)]
