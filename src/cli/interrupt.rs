@@ -2,12 +2,11 @@
 //! server, a signal ends the wait.
 
 use std::fs;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 use runner_engine::launched::LaunchedRank;
-use runner_engine::stop::StopSwitch;
+use runner_engine::stop::{SignalMeaning, StopSwitch};
 use runner_machine::threads;
 
 use super::exit::{Exit, Result};
@@ -30,8 +29,6 @@ pub(crate) struct Interrupt {
     /// A signal that arrives within this time after the first one counts as the same signal.
     repeat_interval: Duration,
     first: Arc<Mutex<Option<Instant>>>,
-    /// True while [`Interrupt::stoppable`] does its work.
-    is_working: Arc<AtomicBool>,
 }
 
 /// Takes over the signals of this process, which is one of the ranks that a launcher started, or starts ranks itself.
@@ -69,19 +66,19 @@ impl Interrupt {
         let seen = interrupt.clone();
         ctrlc::set_handler(move || {
             match seen.interpret_signal(Instant::now()) {
-                SignalMeaning::First if is_reporting => {}
+                Some(SignalMeaning::First) if is_reporting => {}
                 // The session reports the end of its wait.
-                SignalMeaning::First | SignalMeaning::Same | SignalMeaning::EndWait => return,
-                SignalMeaning::Early if is_reporting => {
+                None | Some(SignalMeaning::First | SignalMeaning::EndWait) => return,
+                Some(SignalMeaning::Early) if is_reporting => {
                     let text = "\ninterrupted before training: nothing is lost";
                     report(format!("{text}\nnext:\n  {}", given_command()), LAST_MESSAGE_TIMEOUT);
                     std::process::exit(Exit::Interrupted as i32)
                 }
-                SignalMeaning::Last if is_reporting && seen.is_working.load(Ordering::SeqCst) => {
+                Some(SignalMeaning::Last) if is_reporting && seen.stop.is_working() => {
                     report(format!("\nended at once\nnext:\n  {}", repeated_command()), LAST_MESSAGE_TIMEOUT);
                     std::process::exit(Exit::Interrupted as i32)
                 }
-                SignalMeaning::Early | SignalMeaning::Last => std::process::exit(Exit::Interrupted as i32),
+                Some(SignalMeaning::Early | SignalMeaning::Last) => std::process::exit(Exit::Interrupted as i32),
             }
             let text = "\nfinishing the step, then saving; a second signal ends this command at once";
             report(text.to_owned(), Duration::ZERO);
@@ -97,47 +94,26 @@ impl Interrupt {
         Ok(interrupt)
     }
 
-    fn interpret_signal(&self, now: Instant) -> SignalMeaning {
+    /// What a signal at `now` means; `None`: it is the first one again.
+    fn interpret_signal(&self, now: Instant) -> Option<SignalMeaning> {
         let mut first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
-        match *first {
-            Some(first) if now.duration_since(first) < self.repeat_interval => SignalMeaning::Same,
-            _ if self.stop.request_wait_end() => {
-                *first = Some(now);
-                SignalMeaning::EndWait
-            }
-            None if self.stop.is_armed() => {
-                self.stop.request();
-                *first = Some(now);
-                SignalMeaning::First
-            }
-            None if self.is_working.load(Ordering::SeqCst) => SignalMeaning::Early,
-            _ => SignalMeaning::Last,
+        if first.is_some_and(|first| now.duration_since(first) < self.repeat_interval) {
+            return None;
         }
+        let meaning = self.stop.signal();
+        if matches!(meaning, SignalMeaning::First | SignalMeaning::EndWait) {
+            *first = Some(now);
+        }
+        Some(meaning)
     }
 
     /// Does `work`, which the first signal asks to stop. After it everything is saved, so a signal ends the process.
     pub(crate) fn stoppable<T>(&self, work: impl FnOnce(&StopSwitch) -> T) -> T {
-        self.is_working.store(true, Ordering::SeqCst);
+        self.stop.begin();
         let result = work(&self.stop);
-        self.is_working.store(false, Ordering::SeqCst);
-        self.stop.disarm();
+        self.stop.end();
         result
     }
-}
-
-/// The meaning of a signal.
-#[derive(Debug, PartialEq, Eq)]
-enum SignalMeaning {
-    /// Stop soon.
-    First,
-    /// The first one again.
-    Same,
-    /// Stop waiting for a server: everything is saved.
-    EndWait,
-    /// Stop at once: there is nothing to save yet.
-    Early,
-    /// Stop at once.
-    Last,
 }
 
 /// Writes `text` to standard error, and waits at most `timeout` for it. Another thread writes, because a blocked terminal must not
@@ -181,20 +157,24 @@ pub(crate) fn ignore_signal(signal: libc::c_int) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use runner_exec::StopRequest as _;
 
     #[test]
     fn the_second_signal_counts_and_an_echo_does_not() {
         let now = Instant::now();
         let after = |ms| now + Duration::from_millis(ms);
         let one = Interrupt::default();
-        assert_eq!(one.interpret_signal(now), SignalMeaning::Last, "nothing to save yet");
+        assert_eq!(one.interpret_signal(now), Some(SignalMeaning::Last), "nothing to save yet");
         one.stop.arm();
-        assert_eq!([one.interpret_signal(now), one.interpret_signal(now)], [SignalMeaning::First, SignalMeaning::Last]);
+        assert_eq!(
+            [one.interpret_signal(now), one.interpret_signal(now)],
+            [Some(SignalMeaning::First), Some(SignalMeaning::Last)]
+        );
         let child = Interrupt { repeat_interval: PARENT_DEATH_INTERVAL, ..Interrupt::default() };
         child.stop.arm();
         let heard = [now, after(1), after(499), after(500)].map(|at| child.interpret_signal(at));
-        assert_eq!(heard, [SignalMeaning::First, SignalMeaning::Same, SignalMeaning::Same, SignalMeaning::Last]);
-        assert!(child.stop.is_requested());
+        assert_eq!(heard, [Some(SignalMeaning::First), None, None, Some(SignalMeaning::Last)]);
+        assert!(child.stop.is_stop_requested());
     }
 
     #[test]
@@ -202,24 +182,24 @@ mod tests {
         let now = Instant::now();
         let done = Interrupt::default();
         done.stoppable(StopSwitch::arm);
-        assert_eq!(done.interpret_signal(now), SignalMeaning::Last);
+        assert_eq!(done.interpret_signal(now), Some(SignalMeaning::Last));
         // The echo of a signal during the work is still the same signal.
         let child = Interrupt { repeat_interval: PARENT_DEATH_INTERVAL, ..Interrupt::default() };
         child.stoppable(|stop| {
             stop.arm();
-            assert_eq!(child.interpret_signal(now), SignalMeaning::First);
+            assert_eq!(child.interpret_signal(now), Some(SignalMeaning::First));
         });
-        assert_eq!(child.interpret_signal(now + Duration::from_millis(1)), SignalMeaning::Same);
+        assert_eq!(child.interpret_signal(now + Duration::from_millis(1)), None);
     }
 
     #[test]
     fn a_signal_before_there_is_something_to_save_is_early() {
         let early = Interrupt::default();
         early.stoppable(|stop| {
-            assert_eq!(early.interpret_signal(Instant::now()), SignalMeaning::Early);
+            assert_eq!(early.interpret_signal(Instant::now()), Some(SignalMeaning::Early));
             stop.arm();
             let meanings = [(); 2].map(|()| early.interpret_signal(Instant::now()));
-            assert_eq!(meanings, [SignalMeaning::First, SignalMeaning::Last]);
+            assert_eq!(meanings, [Some(SignalMeaning::First), Some(SignalMeaning::Last)]);
         });
     }
 

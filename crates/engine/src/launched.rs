@@ -85,7 +85,7 @@ pub(crate) fn agree_on_training<'a>(
     faults: &'a Faults,
 ) -> Result<LaunchedTraining<'a>, CommandError> {
     check_world_size(world, ready.plan.mesh)?;
-    Ok(LaunchedTraining::agree(world, ready.rank_inputs(experiment, host), stop.flag(), faults)?)
+    Ok(LaunchedTraining::agree(world, ready.rank_inputs(experiment, host), stop, faults)?)
 }
 
 /// Works as a rank that keeps no record.

@@ -3,13 +3,14 @@
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use runner_exec::StopRequest as _;
 use runner_lab::compare::session_facts::{describe_consequence, fact_changes};
 use runner_launch::{Faults, LaunchError, LaunchedTraining, RankRun, Ranks, TrainingEnd, TrainingStart};
 use runner_machine::host::peak_rss_bytes;
 use runner_record::checkpoint::{self, Checkpoints, ChosenCheckpoint};
 use runner_record::manifest::{self, ContinuedFrom, RunOrigin, RunStatus};
 use runner_record::run_dir::{self, CHECKPOINTS, LOG, METRICS, RunDir, TOKENIZER};
-use runner_record::summary::{RankSummary, Summary, headline, step_seconds};
+use runner_record::summary::{RankSummary, Summary, TestResult, headline, step_seconds};
 use runner_record::{Log, OpenedRecorder, RecordError, Recorder, time};
 use runner_spec::experiment::Experiment;
 use runner_spec::format::{count, counted};
@@ -58,6 +59,15 @@ pub(crate) struct RunSession<'a> {
     pub launched: Option<&'a LaunchedTraining<'a>>,
 }
 
+/// A session that has begun, and what it goes on from.
+struct BegunSession<'a> {
+    recording: Recording<'a>,
+    resume_point: Option<ChosenCheckpoint>,
+    started: Instant,
+    /// The time that earlier sessions took.
+    seconds_before: f64,
+}
+
 impl RunSession<'_> {
     /// Works on `run` until it is done, interrupted or failed, and records which.
     ///
@@ -70,27 +80,72 @@ impl RunSession<'_> {
 
     fn train_and_record(&self, mut run: RunDir, observer: &mut dyn RunObserver) -> Result<RunOutcome, CommandError> {
         let path = run.path().to_owned();
-        let mut log = Log::append(&path.join(LOG))?;
+        let log = Log::append(&path.join(LOG))?;
         let checkpoints = self.open_checkpoints(&path)?;
         let resume_point = checkpoints.choose()?;
-        let from = resume_point.as_ref().map_or(0, |checkpoint| checkpoint.step);
-        if let Some(resume_point) = resume_point.as_ref().filter(|_| self.options.until_step.is_some_and(|s| s <= from))
+        if let Some(resume_point) = resume_point.as_ref()
+            && self.options.until_step.is_some_and(|until| until <= resume_point.step)
         {
-            for warning in &resume_point.warnings {
-                log.line(&format!("warning: {warning}"))?;
-                observer.observe(&RunEvent::Warning(warning));
-            }
-            if run.manifest().status == RunStatus::Running && !run.manifest().sessions.is_empty() {
-                // The last session was killed after its last save: it gets the end that it would have written.
-                Recorder::resume(&path, checkpoints, Some(resume_point.clone()))?;
-                run.end_session(&summary_of_files(&path, run.manifest(), RunStatus::Interrupted)?)?;
-            }
-            let is_damaged = warn_of_damaged_metrics(&path, run.manifest(), observer)?;
-            report_nothing_to_do(&path, &self.name(&path), is_damaged, observer);
-            return Ok(RunOutcome::AlreadyAt(from));
+            return self.find_nothing_to_do(run, checkpoints, resume_point, log, observer);
         }
         let opened = Recorder::resume(&path, checkpoints, resume_point)?;
+        let BegunSession { mut recording, resume_point, started, seconds_before } =
+            self.begin(&mut run, opened, log, observer)?;
+        self.stop.arm();
+        let end = self.train(resume_point, &mut run, &mut recording);
+        let (end, tested) = self.test(end, &run, &mut recording);
+        let wall_seconds = seconds_before + started.elapsed().as_secs_f64();
+        let recorded = self.record_end(&mut run, &end, tested, wall_seconds, &mut recording);
+        let is_stop_requested = self.stop.is_stop_requested();
+        self.report_end(&end, recorded.as_ref().ok(), recording);
+        match (end, recorded) {
+            // The error that stopped the run matters more than the one of writing the record.
+            (Err(error), _) => Err(self.failure(error, &run)),
+            (Ok(_), Err(error)) => Err(error.into()),
+            (Ok(_), Ok(summary)) => {
+                // A run that was asked to stop by a step and by a signal counts as interrupted.
+                let reached = |step: &u64| *step == summary.steps && !is_stop_requested;
+                Ok(match (summary.status, self.options.until_step.filter(reached)) {
+                    (RunStatus::Interrupted, Some(step)) => RunOutcome::StoppedAt(step),
+                    (RunStatus::Interrupted, None) => RunOutcome::Interrupted,
+                    _ => RunOutcome::Done,
+                })
+            }
+        }
+    }
+
+    /// Reports that `run` has already reached the step at which it was to stop, at `resume_point`.
+    fn find_nothing_to_do(
+        &self,
+        mut run: RunDir,
+        checkpoints: Checkpoints,
+        resume_point: &ChosenCheckpoint,
+        mut log: Log,
+        observer: &mut dyn RunObserver,
+    ) -> Result<RunOutcome, EngineError> {
+        let path = run.path().to_owned();
+        warn_all(&resume_point.warnings, &mut log, observer)?;
+        if run.manifest().status == RunStatus::Running && !run.manifest().sessions.is_empty() {
+            // The last session was killed after its last save: it gets the end that it would have written.
+            Recorder::resume(&path, checkpoints, Some(resume_point.clone()))?;
+            run.end_session(&summary_of_files(&path, run.manifest(), RunStatus::Interrupted)?)?;
+        }
+        let is_damaged = warn_of_damaged_metrics(&path, run.manifest(), observer)?;
+        report_nothing_to_do(&path, &self.name(&path), is_damaged, observer);
+        Ok(RunOutcome::AlreadyAt(resume_point.step))
+    }
+
+    /// Records and reports that the session begins with the record `opened`.
+    fn begin<'o>(
+        &self,
+        run: &mut RunDir,
+        opened: OpenedRecorder,
+        mut log: Log,
+        observer: &'o mut dyn RunObserver,
+    ) -> Result<BegunSession<'o>, EngineError> {
+        let path = run.path().to_owned();
         let OpenedRecorder { mut recorder, resumed: resume_point, mut warnings } = opened;
+        let from = resume_point.as_ref().map_or(0, |checkpoint| checkpoint.step);
         let is_new = run.manifest().sessions.is_empty();
         if !self.options.faults.is_empty() {
             log.line(&format!("warning: made to fail for a test: {:?}", self.options.faults))?;
@@ -106,23 +161,11 @@ impl RunSession<'_> {
             warnings.extend(changes.map(|change| format!("{change}; {}", describe_consequence(&change))));
         }
         warnings.extend(run.manifest().continued_from.as_ref().filter(|_| is_new).and_then(describe_omissions));
-        for warning in &warnings {
-            log.line(&format!("warning: {warning}"))?;
-            observer.observe(&RunEvent::Warning(warning));
-        }
+        warn_all(&warnings, &mut log, observer)?;
         let steps = self.plan().totals.steps;
-        let text = describe_start(&run, is_new, from, steps);
+        let text = describe_start(run, is_new, from, steps);
         log.line(&text)?;
-        let continued_from = run.manifest().continued_from.clone();
-        let first_step = run.manifest().inherited_steps();
-        // A session that was killed leaves no summary of its last step: the time in its steps counts.
-        let wall_before = match earlier {
-            // A summary of an older version counts the time of the steps before those of the run itself.
-            Ok(Some(summary)) if summary.steps == from && summary.inherited.is_some() == continued_from.is_some() => {
-                summary.wall_seconds
-            }
-            _ => step_seconds(&path.join(METRICS), first_step)?,
-        };
+        let seconds_before = seconds_before(run, earlier.ok().flatten().as_ref(), from)?;
         let log_every = self.experiment.log.every;
         observer.observe(&RunEvent::Begin { run: &path, text: &text, step: from, steps, log_every });
         run.write_once(TOKENIZER, || {
@@ -131,90 +174,95 @@ impl RunSession<'_> {
         let overrides = self.options.overrides.clone();
         let recorded = manifest::Session { started: time::now(), from_step: from, overrides, ..session };
         // Before the session begins: an error would leave it without an end.
-        let epoch = self.read_epoch_tally(&run)?;
+        let epoch = self.read_epoch_tally(run)?;
         run.begin_session(self.host.git(), recorded)?;
         let started = Instant::now();
         let lines = EventLines::new(log_every);
         let tracking = Tracking::start(self.experiment, &path, self.host);
-        let mut recording = Recording { path: path.clone(), recorder, log, lines, epoch, tracking, observer };
-        self.stop.arm();
-        let mut end = self.train(resume_point, &mut run, &mut recording);
-        let mut tested = None;
-        if let Ok(TrainingEnd { interrupted: false, .. }) = &end {
-            match test_best_checkpoint(self.experiment, self.ready, first_step, self.host, &mut recording) {
-                Ok(result) => tested = result,
-                // A test that cannot be made is a failure of the run. `resume` repeats the test.
-                Err(error) => end = Err(RunError::Test(Box::new(error))),
-            }
+        let recording = Recording { path, recorder, log, lines, epoch, tracking, observer };
+        Ok(BegunSession { recording, resume_point, started, seconds_before })
+    }
+
+    /// Tests the best checkpoint of `run`, if its training came to its end. A test that cannot be made is a failure of the run, and `resume`
+    /// repeats it.
+    fn test(
+        &self,
+        end: Result<TrainingEnd, RunError>,
+        run: &RunDir,
+        recording: &mut Recording<'_>,
+    ) -> (Result<TrainingEnd, RunError>, Option<TestResult>) {
+        if !matches!(end, Ok(TrainingEnd { interrupted: false, .. })) {
+            return (end, None);
         }
-        let Recording { recorder, mut log, mut tracking, observer, .. } = recording;
-        let (status, error, hash, peaks) = match &end {
+        let first_step = run.manifest().inherited_steps();
+        match test_best_checkpoint(self.experiment, self.ready, first_step, self.host, recording) {
+            Ok(tested) => (end, tested),
+            Err(error) => (Err(RunError::Test(Box::new(error))), None),
+        }
+    }
+
+    /// Records how the session ended, after `wall_seconds` of all sessions.
+    fn record_end(
+        &self,
+        run: &mut RunDir,
+        end: &Result<TrainingEnd, RunError>,
+        test: Option<TestResult>,
+        wall_seconds: f64,
+        recording: &mut Recording<'_>,
+    ) -> Result<Summary, RecordError> {
+        let (path, newest) = (recording.path.clone(), recording.recorder.newest_checkpoint());
+        let (status, hash, peaks) = match end {
             Ok(TrainingEnd { interrupted, hash, peak_rss_bytes }) => {
                 let status = if *interrupted { RunStatus::Interrupted } else { RunStatus::Done };
-                (status, None, hash.clone(), peak_rss_bytes.clone())
+                (status, hash.clone(), peak_rss_bytes.as_slice())
             }
-            Err(error) => (
-                RunStatus::Failed,
-                Some(error.to_string()),
-                recorder.newest_checkpoint().map(|(_, h)| h.clone()),
-                Vec::new(),
-            ),
+            Err(_) => (RunStatus::Failed, newest.map(|(_, hash)| hash.clone()), [].as_slice()),
         };
+        let error = end.as_ref().err().map(ToString::to_string);
         let (final_hash, weights_hash) = hash.map(|h| (h.state, h.weights)).unzip();
-        let saved = recorder.newest_checkpoint().map(|(step, _)| *step);
-        let saved = saved.and_then(|step| checkpoint::recorded_position(&path.join(CHECKPOINTS), step));
-        let numbers = Summary::from_metrics(&path.join(METRICS), continued_from.as_ref(), saved.as_ref());
-        let recorded = numbers.map(|numbers| Summary {
+        let saved = newest.and_then(|(step, _)| checkpoint::recorded_position(&path.join(CHECKPOINTS), *step));
+        let numbers =
+            Summary::from_metrics(&path.join(METRICS), run.manifest().continued_from.as_ref(), saved.as_ref())?;
+        let summary = Summary {
             id: run.id(),
             status,
             error: error.clone(),
             not_finite: end.as_ref().is_err_and(RunError::is_not_finite),
-            steps_total: steps,
-            wall_seconds: wall_before + started.elapsed().as_secs_f64(),
+            steps_total: self.plan().totals.steps,
+            wall_seconds,
             predicted_step_ms: self.plan().forecast.as_ref().map(|f| f.step_seconds * 1e3),
             is_prediction_disturbed: is_prediction_disturbed(self.plan()),
-            peak_rss_bytes: match peaks.as_slice() {
+            peak_rss_bytes: match peaks {
                 [] if self.ranks_are_processes() => None,
                 [] => peak_rss_bytes(),
                 peaks => peaks.iter().copied().sum(),
             },
             planned_memory_bytes: planned_memory(self.plan()),
-            ranks: self.rank_summaries(&peaks),
+            ranks: self.rank_summaries(peaks),
             final_hash,
             weights_hash,
-            test: tested,
+            test,
             ..numbers
-        });
-        let recorded = recorded.and_then(|summary| {
-            let text = error.as_ref().map_or_else(|| headline(&summary), |e| format!("failed: {e}"));
-            log.line(&text)?;
-            run.end_session(&summary)?;
-            Ok(summary)
-        });
+        };
+        let text = error.map_or_else(|| headline(&summary), |error| format!("failed: {error}"));
+        recording.log.line(&text)?;
+        run.end_session(&summary)?;
+        Ok(summary)
+    }
+
+    /// Reports the end of the session, and sends it to the programs that show the run.
+    fn report_end(&self, end: &Result<TrainingEnd, RunError>, summary: Option<&Summary>, recording: Recording<'_>) {
+        let Recording { path, mut log, mut tracking, observer, .. } = recording;
         tracking.flush();
         // The observer is called once the record is complete, because it may wait for a reader; and before the wait for a server.
         let (name, failed) = (self.name(&path), end.is_err());
-        let summary = recorded.as_ref().ok();
-        let interrupted = status == RunStatus::Interrupted && self.stop.is_requested();
+        let was_interrupted = end.as_ref().is_ok_and(|end| end.interrupted);
+        let interrupted = was_interrupted && self.stop.is_stop_requested();
         observer.observe(&RunEvent::End { run: &path, name: &name, summary, up_to_date: false, failed, interrupted });
         for warning in tracking.finish(&path, &name, self.host, self.stop, &mut *observer) {
             // The log is complete without it, and the run has ended.
             let _ = log.line(&format!("warning: {warning}"));
             observer.observe(&RunEvent::Warning(&warning));
-        }
-        match (end, recorded) {
-            // The error that stopped the run matters more than the one of writing the record.
-            (Err(error), _) => Err(self.failure(error, &run)),
-            (Ok(_), Err(error)) => Err(error.into()),
-            (Ok(_), Ok(summary)) => {
-                // A run that was asked to stop by a step and by a signal counts as interrupted.
-                let reached = |step: &u64| *step == summary.steps && !self.stop.is_requested();
-                Ok(match (status, self.options.until_step.filter(reached)) {
-                    (RunStatus::Interrupted, Some(step)) => RunOutcome::StoppedAt(step),
-                    (RunStatus::Interrupted, None) => RunOutcome::Interrupted,
-                    _ => RunOutcome::Done,
-                })
-            }
         }
     }
 
@@ -255,7 +303,7 @@ impl RunSession<'_> {
                 Ok(ended) => return Ok(ended),
                 Err(error) => error,
             };
-            let may_restart = restarts < max_restarts && !self.stop.is_requested();
+            let may_restart = restarts < max_restarts && !self.stop.is_stop_requested();
             let Some(exited_in) = error.lost_rank().map(|failure| failure.step).filter(|_| may_restart) else {
                 return Err(error.into());
             };
@@ -303,13 +351,7 @@ impl RunSession<'_> {
         };
         let folder = recording.path.clone();
         let from = resume_point.map_or(0, |checkpoint| checkpoint.step);
-        let run = RankRun {
-            folder: &folder,
-            training: &training,
-            from,
-            stop: self.stop.flag(),
-            faults: &self.options.faults,
-        };
+        let run = RankRun { folder: &folder, training: &training, from, stop: self.stop, faults: &self.options.faults };
         ranks.train(&run, recording)
     }
 
@@ -358,6 +400,28 @@ impl RunSession<'_> {
         let is_in_runs = real(path).is_some_and(|path| path.parent() == real(&self.host.runs).as_deref());
         let id = path.file_name().filter(|_| is_in_runs && !self.options.has_other_runs_folder).map(PathBuf::from);
         id.unwrap_or_else(|| path.to_owned()).display().to_string()
+    }
+}
+
+/// Sends `warnings` to the log and to `observer`.
+fn warn_all(warnings: &[String], log: &mut Log, observer: &mut dyn RunObserver) -> Result<(), RecordError> {
+    for warning in warnings {
+        log.line(&format!("warning: {warning}"))?;
+        observer.observe(&RunEvent::Warning(warning));
+    }
+    Ok(())
+}
+
+/// The seconds that the sessions of `run` took, of which `summary` is the last one's, up to the step `from`. A session that was killed leaves no
+/// summary of its last step: the time in its steps counts.
+fn seconds_before(run: &RunDir, summary: Option<&Summary>, from: u64) -> Result<f64, RecordError> {
+    let is_continuation = run.manifest().continued_from.is_some();
+    match summary {
+        // A summary of an older version counts the time of the steps before those of the run itself.
+        Some(summary) if summary.steps == from && summary.inherited.is_some() == is_continuation => {
+            Ok(summary.wall_seconds)
+        }
+        _ => step_seconds(&run.path().join(METRICS), run.manifest().inherited_steps()),
     }
 }
 

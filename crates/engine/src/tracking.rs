@@ -112,8 +112,8 @@ impl Tracking {
         observer: &mut dyn RunObserver,
     ) -> Vec<String> {
         let mut warnings = self.warnings;
-        if let Some((sender, uri)) = self.mlflow {
-            stop.begin_wait();
+        let Some((sender, uri)) = self.mlflow else { return warnings };
+        let problem = stop.wait(|is_waiting| {
             let (files, problems) = run_files(run, &uri, host);
             warnings.extend(problems);
             let (started, mut is_announced) = (Instant::now(), false);
@@ -125,20 +125,19 @@ impl Tracking {
                     );
                     observer.observe(&RunEvent::Note(&text));
                 }
-                stop.is_waiting()
+                is_waiting()
             };
-            let problem = match sender.finish(files, &mut keeps_waiting) {
+            match sender.finish(files, &mut keeps_waiting) {
                 Ok(SendOutcome::Sent { warning }) => {
                     warnings.extend(warning);
                     None
                 }
                 Ok(SendOutcome::WaitEnded) => Some(format!("the wait for MLflow at {uri} was interrupted")),
                 Err(error) => Some(describe(&uri, &error)),
-            };
-            stop.clear_wait();
-            let advice = format!("`runner export-metrics {name} --mlflow {uri}` sends what is missing");
-            warnings.extend(problem.map(|problem| format!("{problem}; {advice}")));
-        }
+            }
+        });
+        let advice = format!("`runner export-metrics {name} --mlflow {uri}` sends what is missing");
+        warnings.extend(problem.map(|problem| format!("{problem}; {advice}")));
         warnings
     }
 }

@@ -1,5 +1,6 @@
 //! The interpreter: one rank executes its Program, instruction by instruction.
 
+use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -41,11 +42,21 @@ impl<'a> From<&'a Prepared> for Resources<'a> {
     }
 }
 
+/// Says whether a run is asked to stop. It stays so until the run has stopped.
+pub trait StopRequest: Sync + fmt::Debug {
+    fn is_stop_requested(&self) -> bool;
+}
+
+impl StopRequest for AtomicBool {
+    fn is_stop_requested(&self) -> bool {
+        self.load(Ordering::Relaxed)
+    }
+}
+
 /// Settings for an early stop and for the trace, the same on all ranks.
 #[derive(Debug, Clone, Copy)]
 pub struct RunControls<'a> {
-    /// Set when the run is asked to stop. It stays set.
-    pub stop: &'a AtomicBool,
+    pub stop: &'a dyn StopRequest,
     /// The step, counting from 1, after which to stop.
     pub until: Option<u64>,
     /// True if hashes of all that is computed are recorded.
@@ -151,7 +162,7 @@ impl Interpreter<'_> {
 
     /// A rank that is alone obeys a request at once. Several ranks obey what they agreed on when the step began.
     fn is_stop_requested(&self) -> bool {
-        if self.context.is_alone() { self.controls.stop.load(Ordering::Relaxed) } else { self.agreement.stop_requested }
+        if self.context.is_alone() { self.controls.stop.is_stop_requested() } else { self.agreement.stop_requested }
     }
 
     fn has_reached_stop_step(&self) -> bool {
@@ -270,7 +281,7 @@ impl Interpreter<'_> {
         if numerator != 1 {
             return Err(ExecError::Program(format!("a token cannot weigh {numerator}")));
         }
-        let stop_requested = self.controls.stop.load(Ordering::Relaxed);
+        let stop_requested = self.controls.stop.is_stop_requested();
         self.agreement = StepAgreement::reach(self.context, self.passes.valid_tokens(), stop_requested)?;
         self.passes.set_global_tokens(self.agreement.tokens);
         Ok(())

@@ -32,7 +32,7 @@ mod trace;
 mod trainer;
 
 pub use error::ExecError;
-pub use interpreter::{Resources, RunControls, TrainedRank, run};
+pub use interpreter::{Resources, RunControls, StopRequest, TrainedRank, run};
 pub use memory_shortage::{DriverMemory, MemoryShortage};
 pub use observer::{IgnoreEvents, Observer};
 pub use rank_context::{InstructionList, Peers, ProgressMonitor};

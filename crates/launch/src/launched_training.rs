@@ -6,7 +6,6 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -23,7 +22,7 @@ use super::ranks::{RankInputs, RankRun};
 use super::world::World;
 use runner_comm::{Communicator, JoinError, RunAbort};
 use runner_compute::state::TrainState;
-use runner_exec::{ExecError, parameter_layout, state_dtype};
+use runner_exec::{ExecError, StopRequest, parameter_layout, state_dtype};
 use runner_machine::host::peak_rss_bytes;
 use runner_record::run_dir::CHECKPOINTS;
 use runner_spec::event::{BestValidation, ObserveError};
@@ -42,8 +41,8 @@ pub struct LaunchedTraining<'a> {
     /// This rank's program, on its own device.
     program: Program,
     inputs: RankInputs<'a>,
-    /// Set to stop the ranks at the end of their step.
-    stop: &'a AtomicBool,
+    /// Asks the ranks to stop at the end of their step.
+    stop: &'a dyn StopRequest,
     faults: &'a Faults,
 }
 
@@ -55,7 +54,7 @@ impl<'a> LaunchedTraining<'a> {
     pub fn agree(
         world: &'a World,
         inputs: RankInputs<'a>,
-        stop: &'a AtomicBool,
+        stop: &'a dyn StopRequest,
         faults: &'a Faults,
     ) -> Result<Self, JoinError> {
         let mut program = inputs.plan.ranks[world.rank()].program.clone();

@@ -3,12 +3,11 @@
 
 use std::io::{self, Write};
 use std::path::PathBuf;
-use std::sync::atomic::AtomicBool;
 
 use serde::{Deserialize, Serialize};
 
 use super::faults::Faults;
-use runner_exec::RunControls;
+use runner_exec::{RunControls, StopRequest};
 use runner_machine::numa::RankThreads;
 use runner_plan::topology::topology;
 use runner_record::PartRecord;
@@ -65,8 +64,8 @@ pub struct TrainingStart {
 }
 
 impl TrainingStart {
-    /// The controls of a rank that stops when `stop` is set.
-    pub fn controls<'a>(&self, stop: &'a AtomicBool) -> RunControls<'a> {
+    /// The controls of a rank that `stop` asks to stop.
+    pub fn controls<'a>(&self, stop: &'a dyn StopRequest) -> RunControls<'a> {
         RunControls { stop, until: self.until_step, trace: self.trace }
     }
 }

@@ -1,12 +1,11 @@
 //! One way to see the ranks of a run through, however they are started.
 
 use std::path::Path;
-use std::sync::atomic::AtomicBool;
 
 use rayon::ThreadPool;
 use runner_checkpoint::state_bytes;
 use runner_compute::state::TrainState;
-use runner_exec::{Resources, TrainedRank};
+use runner_exec::{Resources, StopRequest, TrainedRank};
 use runner_machine::numa::RankThreads;
 use runner_record::checkpoint::{StateHash, hash_state};
 use runner_spec::experiment::Experiment;
@@ -54,8 +53,8 @@ pub struct RankRun<'a> {
     pub training: &'a TrainingStart,
     /// The step at which training begins, from 0.
     pub from: u64,
-    /// Set to stop the ranks at the end of their step.
-    pub stop: &'a AtomicBool,
+    /// Asks the ranks to stop at the end of their step.
+    pub stop: &'a dyn StopRequest,
     /// Empty, except in tests.
     pub faults: &'a Faults,
 }

@@ -125,7 +125,7 @@ impl Supervisor<'_> {
             if is_quiet || checked.elapsed() >= POLL_INTERVAL {
                 let was_suspended = checked.elapsed() >= SUSPENSION_THRESHOLD;
                 checked = Instant::now();
-                if self.run.stop.load(Ordering::Relaxed) {
+                if self.run.stop.is_stop_requested() {
                     self.region.stop().store(true, Ordering::Relaxed);
                 }
                 if self.check_processes(was_suspended) {

@@ -8,6 +8,7 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use runner_exec::StopRequest as _;
 use runner_lab::sweep::progress::{PointProgress, SweepProgress};
 use runner_lab::sweep::record::{PlannedPoint, SweepRecord, SweepTasks};
 use runner_lab::sweep::summary::best_finished_point;
@@ -138,7 +139,7 @@ impl<'a> Driver<'a> {
             if self.reap_processes(observer) {
                 decision = self.decide();
             }
-            if stop.is_requested() {
+            if stop.is_stop_requested() {
                 self.ask_to_stop();
                 if self.running.is_empty() {
                     return SweepOutcome::Interrupted;
