@@ -6,8 +6,8 @@ use std::path::PathBuf;
 
 use runner_config::{LoadOptions, ModelFetcher, RecordedWeights, load};
 use runner_engine::apply::{ApplyRequest, apply};
+use runner_engine::host::Host;
 use runner_engine::observer::{RunEvent, RunObserver};
-use runner_engine::prepare::Host;
 use runner_engine::stop::StopSwitch;
 use runner_record::run_dir;
 use runner_spec::event::Event;

@@ -1,13 +1,15 @@
 //! Arguments that several commands share: the experiment and its overrides, folders, threads, and the environment.
 
 use std::env;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::thread;
 
 use clap::builder::{PathBufValueParser, TypedValueParser};
 use runner_compute::kernels::cpu::product::Bf16Products;
 use runner_config::{LoadOptions, Loaded, ModelFetchError, ModelFetchFailure};
-use runner_engine::prepare::{Host, fetch_model_folder, model_fetch_error};
+use runner_engine::host::Host;
+use runner_engine::prepare::{fetch_model_folder, model_fetch_error};
 use runner_record::run_dir::MANIFEST;
 use runner_report::Screen;
 use runner_report::html::{Page, ReportRequest, read_page_data};
@@ -49,7 +51,7 @@ pub(crate) fn apply_process_variables() -> Result<()> {
 
 /// The program's own variables, which are no keys of the experiment.
 pub(crate) const OWN_VARIABLES: [&str; 6] =
-    [RUNS, CACHE, TOKEN, BF16_PRODUCTS, super::plan::PEAK_FLOPS, runner_machine::doctor::LIBRARY_FOLDERS];
+    [RUNS, CACHE, TOKEN, BF16_PRODUCTS, PEAK_FLOPS, runner_machine::doctor::LIBRARY_FOLDERS];
 
 /// The variable of the program that is meant by one with almost its name.
 fn own_variable_meant(name: &str) -> Option<&'static str> {
@@ -283,7 +285,7 @@ pub(crate) fn host(runs: PathBuf, threads: ThreadArgs) -> Result<Host> {
         has_given_threads: threads.threads.is_some(),
         bound_cores: Vec::new(),
         bound_nodes: None,
-        peak_flops: super::plan::parse_peak_flops(env::var_os(super::plan::PEAK_FLOPS))?,
+        peak_flops: parse_peak_flops(env::var_os(PEAK_FLOPS))?,
         environment: utf8_environment().collect(),
         recorded_environment: own_environment().into_iter().collect(),
         platform_environment: runner_machine::doctor::shown_variables(utf8_environment()),
@@ -305,9 +307,36 @@ pub(crate) fn utf8_environment() -> impl Iterator<Item = (String, String)> {
     env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
 }
 
+/// The environment variable with the device's peak FLOP/s, from which MFU is computed.
+const PEAK_FLOPS: &str = "RUNNER_PEAK_FLOPS";
+
+/// Parses the value of `RUNNER_PEAK_FLOPS`.
+///
+/// # Errors
+/// If it is not a positive number.
+fn parse_peak_flops(value: Option<OsString>) -> Result<Option<f64>> {
+    let Some(value) = value.filter(|value| !value.is_empty()) else { return Ok(None) };
+    let number = value.to_str().and_then(|text| text.trim().replace('_', "").parse::<f64>().ok());
+    match number {
+        Some(peak) if peak.is_finite() && peak > 0.0 => Ok(Some(peak)),
+        _ => refuse!("{PEAK_FLOPS}: {} is not a positive number; give FLOP/s, such as 400e9", value.display()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_peak_is_a_positive_number() {
+        for absent in [None, Some("".into())] {
+            assert_eq!(parse_peak_flops(absent).unwrap(), None);
+        }
+        assert_eq!(parse_peak_flops(Some("4_00e9".into())).unwrap(), Some(4e11));
+        for bad in ["fast", "-1", "0", "inf"] {
+            assert!(parse_peak_flops(Some(bad.into())).is_err(), "{bad:?} is no peak");
+        }
+    }
 
     #[test]
     fn the_flag_says_where_runs_are() {

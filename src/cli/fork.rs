@@ -2,8 +2,8 @@
 
 use clap::Args;
 use runner_engine::fork::{Cooldown, ForkRequest, ForkStart, fork};
+use runner_engine::host::Host;
 use runner_engine::observer::RunObserver;
-use runner_engine::prepare::Host;
 use runner_engine::session::SessionOptions;
 use runner_engine::stop::StopSwitch;
 use runner_launch::Faults;

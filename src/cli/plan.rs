@@ -1,6 +1,5 @@
 //! `runner plan`: shows what a run would compute, need and cost, without running it.
 
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use super::common::{ExperimentArgs, RunsFolderArgs, ThreadArgs, host_without_runs, parse_non_negative};
@@ -8,7 +7,8 @@ use super::exit::{CommandError, Context as _, Exit, Result, refuse};
 use super::output::{check_picture_path, print_detail, print_result, write_file};
 use super::screen_observer::PreparationObserver;
 use runner_config::LoadOptions;
-use runner_engine::prepare::{local_devices, prepare_inputs};
+use runner_engine::host::local_devices;
+use runner_engine::prepare::prepare_inputs;
 use runner_files::read_regular_text;
 use runner_lab::compare::unread_data::assume_data_hashed;
 use runner_plan::compile_continuation;
@@ -134,22 +134,6 @@ fn draw(plan: &Plan, path: &Path) -> Result<()> {
     write_file(path, draw_timeline(&timeline, &title).as_bytes(), true)
 }
 
-/// The environment variable with the device's peak FLOP/s, from which MFU is computed.
-pub(crate) const PEAK_FLOPS: &str = "RUNNER_PEAK_FLOPS";
-
-/// Parses the value of `RUNNER_PEAK_FLOPS`.
-///
-/// # Errors
-/// If it is not a positive number.
-pub(crate) fn parse_peak_flops(value: Option<OsString>) -> Result<Option<f64>> {
-    let Some(value) = value.filter(|value| !value.is_empty()) else { return Ok(None) };
-    let number = value.to_str().and_then(|text| text.trim().replace('_', "").parse::<f64>().ok());
-    match number {
-        Some(peak) if peak.is_finite() && peak > 0.0 => Ok(Some(peak)),
-        _ => refuse!("{PEAK_FLOPS}: {} is not a positive number; give FLOP/s, such as 400e9", value.display()),
-    }
-}
-
 /// # Errors
 /// A request if `--rank` names no rank of the plan.
 fn print_plan(plan: &Plan, args: &PlanArgs) -> Result<Exit> {
@@ -193,16 +177,5 @@ mod tests {
         assert_eq!(data.validation.expect("configured").rows, 64);
         let cluster = runner_machine::local_cluster::local_cluster(1);
         compile_continuation(&with, &assumed_data(&with, 640).expect("facts"), &cluster, 0).expect("a plan");
-    }
-
-    #[test]
-    fn the_peak_is_a_positive_number() {
-        for absent in [None, Some("".into())] {
-            assert_eq!(parse_peak_flops(absent).expect("absent"), None);
-        }
-        assert_eq!(parse_peak_flops(Some("4_00e9".into())).expect("a number"), Some(4e11));
-        for bad in ["fast", "-1", "0", "inf"] {
-            assert!(parse_peak_flops(Some(bad.into())).is_err(), "{bad:?} is no peak");
-        }
     }
 }

@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use runner_engine::host::Host;
 use runner_engine::observer::RunObserver;
 use runner_engine::outcome::RunReport;
-use runner_engine::prepare::Host;
 use runner_engine::session::SessionOptions;
 use runner_engine::stop::StopSwitch;
 use runner_machine::numa::NumaNodes;

@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use runner_engine::prepare::ProgramBuild;
+use runner_engine::host::ProgramBuild;
 use runner_engine::session_facts::cpu_instructions;
 use runner_spec::format::short_hash;
 

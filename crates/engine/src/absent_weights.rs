@@ -14,11 +14,16 @@ use runner_spec::diagnostic::ConfigError;
 use runner_spec::experiment::{Experiment, HubModel, Tokenizer, WeightInit, WeightsSource};
 use runner_spec::plan::Plan;
 
-use crate::apply::ApplyRequest;
+use crate::continuation::ContinueRequest;
+use crate::host::Host;
 use crate::observer::{RunEvent, RunObserver};
 use crate::opened_run::resolved_experiment;
-use crate::prepare::{Host, RecordedInputs, model_fetcher};
+use crate::prepare::{RecordedInputs, model_fetcher};
 use runner_spec::error::CommandError;
+
+/// Loads an experiment. The arguments are for `LoadOptions`: what the record of a run says about weights that are gone, and what finds
+/// models of the hub.
+pub type LoadExperiment<'a> = dyn Fn(&[RecordedWeights], &ModelFetcher<'_>) -> Result<Loaded, ConfigError> + 'a;
 
 /// The key that names the weights.
 const KEY: &str = "model.init.from";
@@ -39,22 +44,23 @@ struct Candidate {
     weights: RecordedWeights,
 }
 
-/// Loads the experiment of `request`. If its weights are gone, the record of a run in the folder of runs replaces them: of the run that it
+/// Loads an experiment. If its weights are gone, the record of a run in the folder of runs replaces them: of the run that it
 /// continues, or of the newest run of this name that began with the same weights.
 ///
 /// # Errors
 /// All mistakes of the experiment. Missing weights are one, unless such a run has a checkpoint.
 pub(crate) fn load_experiment(
-    request: &ApplyRequest<'_>,
+    load: &LoadExperiment<'_>,
+    continue_from: Option<&ContinueRequest>,
     host: &Host,
     observer: &mut dyn RunObserver,
 ) -> Result<(Loaded, Option<AbsentWeights>), CommandError> {
     let fetch = model_fetcher(host, observer);
-    let error = match (request.load)(&[], &fetch) {
+    let error = match load(&[], &fetch) {
         Ok(loaded) => return Ok((loaded, None)),
         Err(error) => error,
     };
-    let (loaded, absent, note) = load_from_record(request, &host.runs, &fetch, error)?;
+    let (loaded, absent, note) = load_from_record(load, continue_from, &host.runs, &fetch, error)?;
     drop(fetch);
     if let Some(note) = note {
         observer.observe(&RunEvent::Note(&note));
@@ -65,7 +71,8 @@ pub(crate) fn load_experiment(
 /// Loads the experiment, which had the mistakes `error`, with the record of a run in place of its weights. The last value is a note about the
 /// models of the hub whose place the record takes.
 fn load_from_record(
-    request: &ApplyRequest<'_>,
+    load: &LoadExperiment<'_>,
+    continue_from: Option<&ContinueRequest>,
     runs: &Path,
     fetch: &ModelFetcher<'_>,
     error: ConfigError,
@@ -73,7 +80,7 @@ fn load_from_record(
     if !error.diagnostics.iter().any(|diagnostic| diagnostic.key == KEY) {
         return Err(error.into());
     }
-    let mut candidates: Vec<Candidate> = if let Some(other) = &request.continue_from {
+    let mut candidates: Vec<Candidate> = if let Some(other) = continue_from {
         Candidate::read(catalog::resolve(runs, &other.run)?, true).into_iter().collect()
     } else {
         // A folder of runs that cannot be read has no run to go on with.
@@ -83,7 +90,7 @@ fn load_from_record(
     let mut damage: Option<RecordError> = None;
     while !candidates.is_empty() {
         let weights: Vec<RecordedWeights> = candidates.iter().map(|candidate| candidate.weights.clone()).collect();
-        let Ok(mut loaded) = (request.load)(&weights, fetch) else { break };
+        let Ok(mut loaded) = load(&weights, fetch) else { break };
         let used = loaded.recorded_weights.as_ref();
         let Some(number) = candidates.iter().position(|candidate| Some(&candidate.weights) == used) else { break };
         let candidate = &candidates[number];
@@ -96,7 +103,7 @@ fn load_from_record(
                 continue;
             }
         };
-        if request.continue_from.is_none() {
+        if continue_from.is_none() {
             check_same_weights(candidate, &facts, &candidates)?;
         }
         let note = candidate.use_recorded_tokenizer(&mut loaded.experiment);
@@ -192,13 +199,13 @@ impl AbsentWeights {
     /// If it would start from the weights.
     pub(crate) fn check_has_resume_point(
         &self,
-        request: &ApplyRequest<'_>,
         runs: &Path,
         plan: &Plan,
+        starts_new: bool,
     ) -> Result<(), CommandError> {
-        let found = run_dir::find_run(runs, plan).run.filter(|_| !request.start_new);
+        let found = run_dir::find_run(runs, plan).run.filter(|_| !starts_new);
         let goes_on = found.is_some_and(|(path, manifest)| manifest.status == RunStatus::Done || has_checkpoint(&path));
-        if goes_on || request.continue_from.is_some() { Ok(()) } else { Err(self.error.clone().into()) }
+        if goes_on { Ok(()) } else { Err(self.error.clone().into()) }
     }
 }
 

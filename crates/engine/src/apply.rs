@@ -2,27 +2,28 @@
 
 use std::path::{Path, PathBuf};
 
-use runner_config::{LoadOptions, Loaded, ModelFetcher, RecordedWeights};
+use runner_config::{LoadOptions, Loaded};
 use runner_lab::compare::plan_facts::differing_keys;
 use runner_lab::compare::settings;
 use runner_lab::stored_plan;
 use runner_record::catalog::ListedRun;
 use runner_record::manifest::{Manifest, RunStatus, SweepPoint, TemplateUse};
-use runner_record::record_check::find_damage_of_metrics;
 use runner_record::run_dir::{self, CHECKPOINTS, RESOLVED, RunDir, RunFiles};
 use runner_record::{RunLock, catalog, checkpoint, time};
-use runner_spec::diagnostic::ConfigError;
 use runner_spec::experiment::Experiment;
 use runner_spec::format::{count, short_hash};
 use runner_spec::plan::Plan;
 
+pub use crate::absent_weights::LoadExperiment;
 use crate::absent_weights::load_experiment;
 use crate::continuation::{ContinueRequest, ContinueSource};
+use crate::host::Host;
 use crate::launched::{LaunchedRank, agree_on_training, follow, work_as_rank};
 use crate::observer::{RunEvent, RunObserver};
-use crate::outcome::{RunOutcome, RunReport};
-use crate::prepare::{Host, PreparedRun, pin_hub_commits};
-use crate::recorded_summary::{report_nothing_to_do, restore_summary};
+use crate::outcome::RunReport;
+use crate::prepare::pin_hub_commits;
+use crate::prepared_run::PreparedRun;
+use crate::run_opening::{OpenedOrDone, has_private_text, open_unless_done};
 use crate::session::{RunSession, SessionOptions};
 use crate::stop::StopSwitch;
 use runner_launch::World;
@@ -47,10 +48,6 @@ pub struct ApplyRequest<'a> {
     /// The rank that a launcher made this process; `None` if this process starts the ranks itself.
     pub launched: Option<LaunchedRank>,
 }
-
-/// Loads an experiment. The arguments are for `LoadOptions`: what the record of a run says about weights that are gone, and what finds
-/// models of the hub.
-pub type LoadExperiment<'a> = dyn Fn(&[RecordedWeights], &ModelFetcher<'_>) -> Result<Loaded, ConfigError> + 'a;
 
 impl<'a> ApplyRequest<'a> {
     /// The run of the experiment in `file`, which `load` loads, to its last step.
@@ -92,7 +89,7 @@ fn apply_in(
     observer: &mut dyn RunObserver,
 ) -> Result<RunReport, CommandError> {
     let is_leader = world.is_none_or(World::is_leader);
-    let (mut loaded, absent) = load_experiment(request, host, observer)?;
+    let (mut loaded, absent) = load_experiment(request.load, request.continue_from.as_ref(), host, observer)?;
     let host = &with_recorded_environment(host, &loaded);
     let recorded = absent.as_ref().map(|absent| &absent.inputs);
     let tokenizer = recorded.and_then(|inputs| inputs.tokenizer.as_ref());
@@ -103,8 +100,9 @@ fn apply_in(
     }
     let inherited = request.continue_from.as_ref().map_or(0, |other| other.inherited_steps(&host.runs));
     let ready = PreparedRun::new(&loaded.experiment, recorded, inherited, host, world, observer)?;
-    if let Some(absent) = &absent
-        && let Err(error) = absent.check_has_resume_point(request, &host.runs, &ready.plan)
+    // A run that is continued has a checkpoint.
+    if let Some(absent) = absent.as_ref().filter(|_| request.continue_from.is_none())
+        && let Err(error) = absent.check_has_resume_point(&host.runs, &ready.plan, request.start_new)
     {
         if let Some(text) = describe_other_length(&host.runs, &loaded.experiment, ready.plan.totals.steps) {
             observer.observe(&RunEvent::Note(&text));
@@ -127,53 +125,6 @@ fn apply_in(
         Err(up_to_date) => return Ok(up_to_date),
     };
     RunSession { options, host, experiment, ready: &ready, stop, launched: launched.as_ref() }.work(run, observer)
-}
-
-/// A run to work on, or the report about one that is done.
-pub(crate) type OpenedOrDone = Result<RunDir, RunReport>;
-
-/// Opens the run in `path`, or reports to `observer` that it is up to date.
-pub(crate) fn open_unless_done(
-    path: PathBuf,
-    manifest: &Manifest,
-    observer: &mut dyn RunObserver,
-) -> Result<OpenedOrDone, CommandError> {
-    // The status is read before the lock is taken: nothing is written for a finished run, not even a lock.
-    if manifest.status != RunStatus::Done {
-        let run = RunDir::open(&path)?;
-        // Another process may have finished it meanwhile.
-        if run.manifest().status != RunStatus::Done {
-            return Ok(Ok(run));
-        }
-    }
-    restore_summary(&path, manifest, observer);
-    check_newest_checkpoint(&path, &manifest.id)?;
-    let damage = warn_of_damaged_metrics(&path, manifest, observer)?;
-    report_nothing_to_do(&path, &manifest.id, damage, observer);
-    Ok(Err(RunReport { outcome: RunOutcome::UpToDate, run: Some(path) }))
-}
-
-/// # Errors
-/// If the newest checkpoint of the finished run in `path` is damaged. Every byte of it is read.
-fn check_newest_checkpoint(path: &Path, id: &str) -> Result<(), CommandError> {
-    let Some(damage) = checkpoint::find_damage_of_newest(&path.join(CHECKPOINTS))? else { return Ok(()) };
-    Err(CommandError::failure(format!(
-        "{id} is done, but its newest checkpoint is damaged: {damage}; restore it from a copy, or let `runner reproduce {id}` train the \
-         same weights again in another folder"
-    )))
-}
-
-/// Warns `observer` if the metrics of the run in `path`, which has nothing left to do, are damaged. Returns true if they are.
-pub(crate) fn warn_of_damaged_metrics(
-    path: &Path,
-    manifest: &Manifest,
-    observer: &mut dyn RunObserver,
-) -> Result<bool, CommandError> {
-    // A summary that cannot be read has been reported.
-    let summary = run_dir::read_summary(path).ok().flatten();
-    let Some(damage) = find_damage_of_metrics(path, manifest, summary.as_ref())? else { return Ok(false) };
-    observer.observe(&RunEvent::Warning(&format!("the record of {} is damaged: {damage}", manifest.id)));
-    Ok(true)
 }
 
 fn open_or_create(
@@ -242,12 +193,6 @@ fn open_or_create(
     source.map_or(Ok(()), |source| source.warn_of_damage(observer))?;
     let source = source.map(ContinueSource::checkpoint);
     Ok(Ok(RunDir::create(root, files, source.as_ref())?))
-}
-
-/// True if only their owner may read the texts of `loaded`: they hold values of `env()`, or come from a file that is private.
-pub(crate) fn has_private_text(loaded: &Loaded) -> bool {
-    loaded.template.as_ref().is_some_and(|template| !template.env_read.is_empty())
-        || runner_files::is_private_file(&loaded.path)
 }
 
 /// The keys that say how long a run trains.

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use candle_core::Tensor;
 
 use crate::foreign_tokenizer::foreign_tokenizer;
+use crate::host::Host;
 use crate::observer::{RunEvent, RunObserver};
 use crate::opened_run::OpenedRun;
-use crate::prepare::Host;
 use runner_compute::model::{Model, Params};
 use runner_data::{ModelTokenizer, TextTokenizer, load_tokenizer};
 use runner_exec::eval::EvalError;

@@ -6,9 +6,10 @@ use runner_record::summary::TestResult;
 use runner_spec::experiment::{DeviceChoice, Experiment};
 
 use crate::evaluated_model::EvaluatedModel;
+use crate::host::Host;
 use crate::observer::RunEvent;
 use crate::opened_run::OpenedRun;
-use crate::prepare::{Host, PreparedRun};
+use crate::prepared_run::PreparedRun;
 use crate::recording::Recording;
 use runner_spec::error::CommandError;
 

@@ -16,15 +16,18 @@ use runner_spec::model::parameters;
 use runner_spec::plan::Plan;
 use runner_spec::program::Program;
 
-use crate::apply::{OpenedOrDone, has_private_text, open_unless_done};
 use crate::continuation::warn_of_inherited_damage;
+use crate::host::Host;
 use crate::observer::{RunEvent, RunObserver};
 use crate::opened_run::{check_description, resolved_experiment};
 use crate::outcome::RunReport;
-use crate::prepare::{Host, PreparedInputs, RecordedInputs, model_fetcher, pin_hub_commits};
+use crate::prepare::{RecordedInputs, model_fetcher, pin_hub_commits};
+use crate::prepared_run::PreparedInputs;
+use crate::run_opening::{OpenedOrDone, has_private_text, open_unless_done};
 use crate::session::{RunSession, SessionOptions};
 use crate::stop::StopSwitch;
 use runner_spec::error::CommandError;
+pub use source::Cooldown;
 use source::{ForkPosition, ForkSource};
 
 /// A request to `fork`.
@@ -42,14 +45,6 @@ pub struct ForkRequest {
     pub start_new: bool,
     /// Options of the new run. The overrides change the settings of the forked run.
     pub options: SessionOptions,
-}
-
-/// A linear decay of the learning rate to the end of a fork.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Cooldown {
-    pub steps: u64,
-    /// The share of the checkpoint's rate that is reached.
-    pub share: f64,
 }
 
 /// The beginning of a fork.

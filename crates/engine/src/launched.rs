@@ -5,12 +5,11 @@ use runner_launch::launcher_environment::AssignedRank;
 use runner_launch::{Faults, LaunchedTraining, World, cuda_environment, rank_token};
 
 use runner_spec::experiment::Experiment;
-use runner_spec::mesh::Mesh;
-use runner_spec::program::ParallelMode;
 
+use crate::host::Host;
 use crate::observer::{IgnoreEvents, RunEvent, RunObserver};
 use crate::outcome::{Exit, RunOutcome, RunReport};
-use crate::prepare::{Host, PreparedRun};
+use crate::prepared_run::{PreparedRun, check_world_size};
 use crate::run_error::RunError;
 use crate::stop::StopSwitch;
 use runner_spec::error::CommandError;
@@ -96,25 +95,4 @@ pub(crate) fn follow(training: &LaunchedTraining<'_>, stop: &StopSwitch) -> Resu
     stop.arm();
     let code = training.follow().map_err(RunError::from)?;
     Ok(RunReport { outcome: RunOutcome::Followed(code), run: None })
-}
-
-/// # Errors
-/// If `world` has another number of ranks than a plan of `mesh`.
-pub(crate) fn check_world_size(world: &World, mesh: Mesh) -> Result<(), CommandError> {
-    match world.assigned_rank().world_size_problem(mesh.world_size(), &describe_mesh(mesh)) {
-        Some(problem) => Err(CommandError::request(problem)),
-        None => Ok(()),
-    }
-}
-
-/// The layout in words, such as `ddp: 4 replicas`.
-fn describe_mesh(mesh: Mesh) -> String {
-    let replicas = format!("{} replicas", mesh.replicas);
-    match mesh.mode {
-        ParallelMode::Single => "mode: single".to_owned(),
-        ParallelMode::Dp => format!("dp: {replicas}"),
-        ParallelMode::Ddp => format!("ddp: {replicas}"),
-        ParallelMode::Pipeline if mesh.replicas == 1 => format!("pipeline: {} stages", mesh.stages),
-        ParallelMode::Pipeline => format!("pipeline: {} stages, {replicas}", mesh.stages),
-    }
 }

@@ -1,6 +1,7 @@
 //! The events that a run sends to its caller while it is prepared, trained and closed.
 
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
 use runner_data::Progress;
 use runner_lab::compare::drift::Drift;
@@ -54,4 +55,17 @@ pub struct IgnoreEvents;
 
 impl RunObserver for IgnoreEvents {
     fn observe(&mut self, _: &RunEvent<'_>) {}
+}
+
+/// Runs `work` with a function that passes its progress on to `observer` from any thread; then says that the data is ready.
+pub(crate) fn with_progress<T>(
+    observer: &mut dyn RunObserver,
+    work: impl FnOnce(&(dyn Fn(Progress) + Sync)) -> T,
+) -> T {
+    let shared = Mutex::new(&mut *observer);
+    let result = work(&|progress| {
+        shared.lock().unwrap_or_else(PoisonError::into_inner).observe(&RunEvent::Preparing(progress));
+    });
+    observer.observe(&RunEvent::Prepared);
+    result
 }

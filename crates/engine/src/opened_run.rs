@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use candle_core::Tensor;
 
+use crate::host::Host;
 use crate::observer::{RunEvent, RunObserver};
-use crate::prepare::{Host, prepare_data, prepare_data_of_run, recorded_tokenizer};
+use crate::prepare::{prepare_data, prepare_data_of_run, recorded_tokenizer};
 use runner_config::LoadOptions;
 use runner_data::{Prepared, TextTokenizer};
 use runner_lab::compare::plan_files::{PlanDifference, rebuild_plan};

@@ -1,159 +1,36 @@
 //! From an experiment to what a run needs before it begins: data, tokenizer, initial weights, and the plan for this machine.
 
 mod hub_names;
-mod prepared_run;
 mod recorded_inputs;
 
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::path::Path;
+use std::sync::Arc;
 use std::time::Instant;
 
 use runner_compute::state::TrainState;
 use runner_data::{
-    DataError, DataRequest, EvaluationData, EvaluationRequest, ModelTokenizer, Prepared, Progress, TextTokenizer,
-    content_hash,
+    DataError, DataRequest, EvaluationData, EvaluationRequest, ModelTokenizer, Prepared, TextTokenizer, content_hash,
 };
 use runner_exec::{ExecError, parameter_layout, state_dtype};
 use runner_files::is_absent;
-use runner_launch::{LaunchError, World};
-use runner_machine::host::Git;
-use runner_machine::local_cluster::local_cluster;
-use runner_machine::numa::{NumaNodes, RankThreads};
-use runner_spec::cluster::ClusterFacts;
+use runner_launch::LaunchError;
 use runner_spec::data::{DataFacts, WeightsFacts};
 use runner_spec::experiment::{Experiment, WeightInit, WeightsSource};
 use runner_spec::model::InitialWeights;
 use runner_spec::program::Program;
 use runner_weights::{OpenedWeights, WeightsError};
 
-use crate::calibrate;
 use crate::cut_text::warn_of_cut_text;
 use crate::details::describe_data;
 use crate::foreign_tokenizer::foreign_tokenizer;
-use crate::observer::{IgnoreEvents, RunEvent, RunObserver};
+use crate::host::Host;
+use crate::observer::{IgnoreEvents, RunEvent, RunObserver, with_progress};
 use hub_names::lower_hub_of_run;
 pub use hub_names::{
     fetch_model_folder, local_choice, local_tokenizer, lower_hub, model_fetch_error, model_fetcher, pin_hub_commits,
 };
-pub(crate) use prepared_run::PreparedInputs;
-pub use prepared_run::PreparedRun;
 pub(crate) use recorded_inputs::{RecordedInputs, recorded_tokenizer};
 use runner_spec::error::CommandError;
-
-/// The folders, threads and variables that the engine works with. It reads no environment variable itself.
-#[derive(Debug, Clone)]
-pub struct Host {
-    /// The folder of run directories.
-    pub runs: PathBuf,
-    /// The folder of prepared data; `None` if the environment does not determine one.
-    pub cache: Option<PathBuf>,
-    /// Threads to compute with. The results do not depend on it.
-    pub threads: usize,
-    /// True if the number of threads was asked for; else it is the number of this machine's cores.
-    pub has_given_threads: bool,
-    /// The cores that this process's threads may run on; empty: all that it may use.
-    pub bound_cores: Vec<usize>,
-    /// The NUMA nodes to whose cores ranks are bound; `None`: ranks are not bound.
-    pub bound_nodes: Option<NumaNodes>,
-    /// Peak FLOP/s of each device, which utilization is reported against; `None`: as far as it is known.
-    pub peak_flops: Option<f64>,
-    /// Environment variables that the hub's settings are read from.
-    pub environment: BTreeMap<String, String>,
-    /// Variables of the program's own that had effect, for the record. Nothing secret.
-    pub recorded_environment: BTreeMap<String, String>,
-    /// The variables that `machine::doctor::shown_variables` lets records show.
-    pub platform_environment: BTreeMap<String, String>,
-    pub build: ProgramBuild,
-    /// The folder whose git commit goes into the record; `None`: no commit is recorded.
-    pub working_folder: Option<PathBuf>,
-    /// Makes the report of a run directory, which a tracking server shows beside the run; `None`: it gets no report.
-    pub report_page: Option<ReportRenderer>,
-}
-
-/// Makes the HTML page about the run in a folder.
-pub type ReportRenderer = fn(&Path) -> Result<String, String>;
-
-/// The build of the program that uses the engine, for the record. `None`: not known.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ProgramBuild {
-    /// The target triple.
-    pub target: Option<String>,
-    /// Hash of the sources.
-    pub source_hash: Option<String>,
-}
-
-impl Host {
-    /// This machine with all its cores, runs in `runs` and prepared data in `cache`.
-    pub fn new(runs: PathBuf, cache: PathBuf) -> Self {
-        let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        Self {
-            runs,
-            cache: Some(cache),
-            threads,
-            has_given_threads: false,
-            bound_cores: Vec::new(),
-            bound_nodes: None,
-            peak_flops: None,
-            environment: BTreeMap::new(),
-            recorded_environment: BTreeMap::new(),
-            platform_environment: BTreeMap::new(),
-            build: ProgramBuild::default(),
-            working_folder: None,
-            report_page: None,
-        }
-    }
-
-    /// The folder of prepared data.
-    ///
-    /// # Errors
-    /// `Request` if there is none.
-    pub(crate) fn cache(&self) -> Result<&Path, CommandError> {
-        let missing =
-            || CommandError::request("no home folder: set RUNNER_CACHE to a folder for prepared data".to_owned());
-        self.cache.as_deref().ok_or_else(missing)
-    }
-
-    /// The commit of the working folder.
-    pub(crate) fn git(&self) -> Option<Git> {
-        self.working_folder.as_deref().and_then(Git::state_of)
-    }
-
-    /// This machine for one rank of `world`, which shares its threads with the other ranks on it.
-    pub(crate) fn shared_with(&self, world: &World) -> Self {
-        let threads = world.threads(self.threads, self.has_given_threads);
-        let (own, all) = world.index_among_sharers();
-        let RankThreads { count, cores } = self.rank_threads(threads, own, all);
-        Self { threads: count, bound_cores: cores, ..self.clone() }
-    }
-
-    /// The threads of rank `rank` of the `ranks` that share this machine: `count`, or fewer if it is bound to fewer cores.
-    pub(crate) fn rank_threads(&self, count: usize, rank: usize, ranks: usize) -> RankThreads {
-        let Some(nodes) = &self.bound_nodes else { return count.into() };
-        let cores = nodes.cores_of_rank(rank, ranks);
-        let sharers = (0..ranks).filter(|other| nodes.cores_of_rank(*other, ranks) == cores).count();
-        RankThreads { count: count.min(cores.len() / sharers.max(1)).max(1), cores }
-    }
-
-    /// A pool of `threads` threads, in which to prepare data and compute.
-    ///
-    /// # Errors
-    /// If the system does not give that many threads.
-    pub fn pool(&self) -> Result<rayon::ThreadPool, CommandError> {
-        let threads = RankThreads { count: self.threads, cores: self.bound_cores.clone() };
-        threads.pool().map_err(|error| CommandError::failure(error.to_string()))
-    }
-}
-
-/// Runs `work` with a function that passes its progress on to `observer` from any thread; then says that the data is ready.
-fn with_progress<T>(observer: &mut dyn RunObserver, work: impl FnOnce(&(dyn Fn(Progress) + Sync)) -> T) -> T {
-    let shared = Mutex::new(&mut *observer);
-    let result = work(&|progress| {
-        shared.lock().unwrap_or_else(PoisonError::into_inner).observe(&RunEvent::Preparing(progress));
-    });
-    observer.observe(&RunEvent::Prepared);
-    result
-}
 
 /// Prepares the data of `experiment` in `pool`, and checks that its prompts can be encoded: samples come hours into a run.
 ///
@@ -367,17 +244,6 @@ pub fn check_prompts(experiment: &Experiment, tokenizer: &ModelTokenizer) -> Res
         encoded.map_err(|error| CommandError::request(format!("eval.samples.prompts: {error}")))?;
     }
     Ok(())
-}
-
-/// This machine, with its measured speed where it was calibrated.
-pub fn local_devices(host: &Host) -> ClusterFacts {
-    let mut cluster = local_cluster(host.threads).with_peak_flops(host.peak_flops);
-    if let Some(rates) = host.cache.as_ref().and_then(|cache| calibrate::known_rates(&cluster, cache)) {
-        // Calibration measures the CPU alone: what is known of GPUs stays.
-        cluster.rates.devices.extend(rates.devices);
-        cluster.rates.links = rates.links;
-    }
-    cluster
 }
 
 #[cfg(test)]

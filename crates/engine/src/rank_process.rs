@@ -3,8 +3,9 @@
 use rayon::ThreadPool;
 use runner_launch::{PreparedRank, RankProcess, RankProcessError, RankStart};
 
+use crate::host::Host;
 use crate::observer::IgnoreEvents;
-use crate::prepare::{Host, RecordedInputs, load_state, prepare_rank_inputs};
+use crate::prepare::{RecordedInputs, load_state, prepare_rank_inputs};
 use crate::run_error::RunError;
 use runner_spec::error::CommandError;
 

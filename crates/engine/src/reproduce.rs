@@ -11,10 +11,11 @@ use runner_record::{CheckpointChoice, RecordError, RunLock, catalog, checkpoint,
 use runner_spec::experiment::{Experiment, Precision, WeightInit};
 use runner_spec::format::short_hash;
 
+use crate::host::Host;
 use crate::observer::{RunEvent, RunObserver};
 use crate::opened_run::resolved_experiment;
 use crate::outcome::RunOutcome;
-use crate::prepare::{Host, PreparedRun};
+use crate::prepared_run::PreparedRun;
 use crate::recorded_summary::read_summary_or_warn;
 use crate::session::{RunSession, SessionOptions};
 use crate::session_facts::describe_session;

@@ -10,12 +10,14 @@ use runner_record::{catalog, checkpoint};
 use runner_spec::data::{DataPart, TEXT_READING_RULE};
 use runner_spec::plan::Plan;
 
-use crate::apply::open_unless_done;
+use crate::host::Host;
 use crate::launched::{LaunchedRank, agree_on_training, follow, work_as_rank};
 use crate::observer::RunObserver;
 use crate::opened_run::{check_description, resolved_experiment};
 use crate::outcome::{RunOutcome, RunReport};
-use crate::prepare::{Host, PreparedRun, RecordedInputs};
+use crate::prepare::RecordedInputs;
+use crate::prepared_run::PreparedRun;
+use crate::run_opening::open_unless_done;
 use crate::session::{RunSession, SessionOptions};
 use crate::stop::StopSwitch;
 use runner_spec::error::CommandError;

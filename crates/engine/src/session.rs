@@ -17,17 +17,18 @@ use runner_spec::format::{count, counted};
 use runner_spec::plan::{Plan, RankPlan};
 use runner_spec::program::ParallelMode;
 
-use crate::apply::warn_of_damaged_metrics;
 use crate::epoch_tally::EpochTally;
 use crate::event_lines::EventLines;
 use crate::final_test::test_best_checkpoint;
+use crate::host::Host;
 use crate::observer::{RunEvent, RunObserver};
 use crate::outcome::{RunOutcome, RunReport};
-use crate::prepare::{Host, PreparedRun};
+use crate::prepared_run::PreparedRun;
 use crate::recorded_summary::{is_prediction_disturbed, planned_memory, report_nothing_to_do, summary_of_files};
 use crate::recording::Recording;
 use crate::restart::Attempt;
 use crate::run_error::RunError;
+use crate::run_opening::warn_of_damaged_metrics;
 use crate::session_facts::describe_session;
 use crate::stop::StopSwitch;
 use crate::tracking::Tracking;
@@ -122,7 +123,7 @@ impl RunSession<'_> {
         resume_point: &ChosenCheckpoint,
         mut log: Log,
         observer: &mut dyn RunObserver,
-    ) -> Result<RunOutcome, EngineError> {
+    ) -> Result<RunOutcome, CommandError> {
         let path = run.path().to_owned();
         warn_all(&resume_point.warnings, &mut log, observer)?;
         if run.manifest().status == RunStatus::Running && !run.manifest().sessions.is_empty() {
@@ -142,7 +143,7 @@ impl RunSession<'_> {
         opened: OpenedRecorder,
         mut log: Log,
         observer: &'o mut dyn RunObserver,
-    ) -> Result<BegunSession<'o>, EngineError> {
+    ) -> Result<BegunSession<'o>, CommandError> {
         let path = run.path().to_owned();
         let OpenedRecorder { mut recorder, resumed: resume_point, mut warnings } = opened;
         let from = resume_point.as_ref().map_or(0, |checkpoint| checkpoint.step);

@@ -13,8 +13,8 @@ use runner_record::timed_metrics::LiveEventFile;
 use runner_spec::event::Event;
 use runner_spec::experiment;
 
+use crate::host::Host;
 use crate::observer::{RunEvent, RunObserver};
-use crate::prepare::Host;
 use crate::stop::StopSwitch;
 
 /// A wait for a server that takes longer is announced.

@@ -1,11 +1,14 @@
 //! The executor's errors.
 
-use super::memory_shortage::MemoryShortage;
-use crate::eval::EvalError;
+use super::memory_shortage::{DriverMemory, MemoryShortage};
+use crate::eval::error::EvalError;
 use runner_comm::CommError;
+use runner_compute::kernels::out_of_memory::{failed_computation, is_out_of_memory};
 use runner_data::DataError;
 use runner_spec::error::{Classified, ErrorKind};
 use runner_spec::event::ObserveError;
+use runner_spec::plan::MemoryCategory;
+use runner_spec::program::{Instruction, Program};
 
 /// The reason why a rank stopped.
 #[derive(Debug, thiserror::Error)]
@@ -47,6 +50,38 @@ impl ExecError {
             _ => false,
         }
     }
+}
+
+/// Turns an out-of-memory error of a kernel or of NCCL into a `MemoryShortage`, and returns other errors unchanged.
+/// `instruction` is the one that failed, in step `step`, which counts from 0; without one, the rank was starting.
+pub(super) fn explain_out_of_memory(
+    error: ExecError,
+    program: &Program,
+    step: u64,
+    instruction: Option<Instruction>,
+    memory: impl FnOnce() -> Option<DriverMemory>,
+) -> ExecError {
+    match error {
+        ExecError::Kernel(kernel) | ExecError::Peer(CommError::Tensor(kernel)) if is_out_of_memory(&kernel) => {
+            ExecError::OutOfMemory(Box::new(MemoryShortage::new(
+                program,
+                step,
+                instruction,
+                failed_computation(&kernel),
+                memory(),
+            )))
+        }
+        ExecError::Peer(CommError::Device { what, .. }) if is_nccl_out_of_memory(&what) => {
+            let shortage = MemoryShortage::new(program, step, instruction, None, memory());
+            ExecError::OutOfMemory(Box::new(MemoryShortage { category: MemoryCategory::Communication, ..shortage }))
+        }
+        other => other,
+    }
+}
+
+/// NCCL has no code of its own for a failed allocation: it quotes the failed call of CUDA.
+fn is_nccl_out_of_memory(what: &str) -> bool {
+    what.contains("NCCL") && what.contains("out of memory")
 }
 
 /// An error inside a run is a failure of the run, whatever its cause.

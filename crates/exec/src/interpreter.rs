@@ -5,9 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::data_cursor::DataCursor;
-use super::error::ExecError;
+use super::error::{ExecError, explain_out_of_memory};
 use super::gradient_reduction::GradientReduction;
-use super::memory_shortage::explain_out_of_memory;
 use super::passes::Passes;
 use super::phase_clock::{Phase, PhaseClock};
 use super::rank_context::{InstructionList, Peers, RankContext};
@@ -17,30 +16,13 @@ use super::trace::Trace;
 use super::trainer::Trainer;
 use super::{device, layout_evaluation, layout_sampling, non_finite, replica_check};
 use crate::observer::Observer;
+use crate::resources::Resources;
 use runner_compute::kernels::optimizer::DeviceSum;
 use runner_compute::optim;
 use runner_compute::state::TrainState;
-use runner_data::{Dataset, ModelTokenizer, Prepared};
-use runner_spec::data::ChoiceItem;
 use runner_spec::event::{BestValidation, Event, StepMetrics};
 use runner_spec::program::{Instruction, ParallelMode, Program};
 use runner_spec::topology::Lane;
-
-/// The data that a rank works with besides its program.
-#[derive(Debug, Clone, Copy)]
-pub struct Resources<'a> {
-    pub dataset: &'a Dataset,
-    pub tokenizer: &'a ModelTokenizer,
-    /// Items of the multiple-choice evaluation, where there is one.
-    pub choice: Option<&'a [ChoiceItem]>,
-}
-
-impl<'a> From<&'a Prepared> for Resources<'a> {
-    fn from(prepared: &'a Prepared) -> Self {
-        let Prepared { dataset, tokenizer, choice, .. } = prepared;
-        Self { dataset, tokenizer, choice: choice.as_deref() }
-    }
-}
 
 /// Says whether a run is asked to stop. It stays so until the run has stopped.
 pub trait StopRequest: Sync + fmt::Debug {

@@ -2,9 +2,6 @@
 
 use std::fmt;
 
-use super::error::ExecError;
-use runner_comm::CommError;
-use runner_compute::kernels::out_of_memory::{failed_computation, is_out_of_memory};
 use runner_plan::check::{INITIAL_CHANNEL_SLOTS, LiveMicroBatches, execute};
 use runner_plan::memory::estimate;
 use runner_plan::quantity::bytes;
@@ -38,38 +35,6 @@ pub struct MemoryShortage {
     pub memory: Option<DriverMemory>,
     /// A smaller setting that would fit, in words.
     pub suggestion: Option<String>,
-}
-
-/// Turns an out-of-memory error of a kernel or of NCCL into a `MemoryShortage`, and returns other errors unchanged.
-/// `instruction` is the one that failed, in step `step`, which counts from 0; without one, the rank was starting.
-pub(super) fn explain_out_of_memory(
-    error: ExecError,
-    program: &Program,
-    step: u64,
-    instruction: Option<Instruction>,
-    memory: impl FnOnce() -> Option<DriverMemory>,
-) -> ExecError {
-    match error {
-        ExecError::Kernel(kernel) | ExecError::Peer(CommError::Tensor(kernel)) if is_out_of_memory(&kernel) => {
-            ExecError::OutOfMemory(Box::new(MemoryShortage::new(
-                program,
-                step,
-                instruction,
-                failed_computation(&kernel),
-                memory(),
-            )))
-        }
-        ExecError::Peer(CommError::Device { what, .. }) if is_nccl_out_of_memory(&what) => {
-            let shortage = MemoryShortage::new(program, step, instruction, None, memory());
-            ExecError::OutOfMemory(Box::new(MemoryShortage { category: MemoryCategory::Communication, ..shortage }))
-        }
-        other => other,
-    }
-}
-
-/// NCCL has no code of its own for a failed allocation: it quotes the failed call of CUDA.
-fn is_nccl_out_of_memory(what: &str) -> bool {
-    what.contains("NCCL") && what.contains("out of memory")
 }
 
 impl MemoryShortage {
@@ -189,6 +154,8 @@ mod tests {
     use candle_core::Error;
 
     use super::*;
+    use crate::error::{ExecError, explain_out_of_memory};
+    use runner_comm::CommError;
     use runner_plan::compile;
     use runner_plan::testing::{data, experiment};
     use runner_spec::experiment::Recompute;

@@ -9,7 +9,7 @@ use runner_comm::RankPhase;
 use runner_compute::state::TrainState;
 use runner_exec::Observer;
 use runner_exec::tied_copy_entry;
-use runner_record::checkpoint::{part, pending_folder};
+use runner_record::checkpoint::{pending_folder, write_part};
 use runner_record::{PartRecord, PartSpec, RecordError};
 use runner_spec::event::{Event, ObserveError, TraceLine};
 
@@ -46,7 +46,7 @@ impl<L> RankObserver<'_, L> {
         let owned: Vec<usize> = (0..state.layout.entries.len()).filter(|index| Some(*index) != copy).collect();
         let spec = PartSpec { index: program.stage(), count: program.mesh.stages };
         let create = |path: &Path| faults.create(program.rank, state.step, path);
-        part::write(&pending_folder(self.checkpoints, state.step), spec, &state_bytes(state), &owned, &create).map(Some)
+        write_part(&pending_folder(self.checkpoints, state.step), spec, &state_bytes(state), &owned, &create).map(Some)
     }
 }
 

@@ -1,39 +1,16 @@
 //! One way to see the ranks of a run through, however they are started.
 
-use std::path::Path;
-
-use rayon::ThreadPool;
 use runner_checkpoint::state_bytes;
-use runner_compute::state::TrainState;
-use runner_exec::{Resources, StopRequest, TrainedRank};
-use runner_machine::numa::RankThreads;
+use runner_exec::TrainedRank;
 use runner_record::checkpoint::{StateHash, hash_state};
-use runner_spec::experiment::Experiment;
-use runner_spec::plan::Plan;
-use runner_spec::program::Program;
 
 use super::error::LaunchError;
-use super::faults::Faults;
 use super::launched_training::LaunchedTraining;
-use super::protocol::{RankCompletion, TrainingStart};
+use super::protocol::RankCompletion;
+use super::rank_inputs::{RankInputs, RankRun};
 use super::rank_reports::RecordRun;
 use super::supervisor;
 use super::threads::{self, ThreadRank};
-
-/// Reads the training state that the rank of a program begins with: that of a checkpoint, or that of step 0.
-pub type LoadState<'a> = Box<dyn Fn(&Program, Option<&Path>) -> Result<TrainState, LaunchError> + Sync + 'a>;
-
-/// What the ranks of a plan train with.
-pub struct RankInputs<'a> {
-    pub plan: &'a Plan,
-    pub experiment: &'a Experiment,
-    pub resources: Resources<'a>,
-    /// The threads of each rank, where this process starts the ranks.
-    pub threads: Vec<RankThreads>,
-    /// The threads of this process.
-    pub pool: &'a ThreadPool,
-    pub load_state: LoadState<'a>,
-}
 
 /// The ranks of a run.
 pub enum Ranks<'a> {
@@ -43,20 +20,6 @@ pub enum Ranks<'a> {
     Processes(RankInputs<'a>),
     /// Processes that a launcher started; this one is rank 0.
     Launched(&'a LaunchedTraining<'a>),
-}
-
-/// The training of ranks from one start to their end.
-#[derive(Debug, Clone, Copy)]
-pub struct RankRun<'a> {
-    /// The run directory, which this process holds.
-    pub folder: &'a Path,
-    pub training: &'a TrainingStart,
-    /// The step at which training begins, from 0.
-    pub from: u64,
-    /// Asks the ranks to stop at the end of their step.
-    pub stop: &'a dyn StopRequest,
-    /// Empty, except in tests.
-    pub faults: &'a Faults,
 }
 
 /// The end of training that did not fail.

@@ -6,6 +6,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::doctor;
+pub use crate::doctor::GpuLibraries;
 
 /// The names of the instruction sets that this program uses on this processor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -58,18 +59,6 @@ pub struct GpuModel {
     pub memory_bytes: u64,
     /// Such as `9.0`.
     pub compute_capability: String,
-}
-
-/// Versions of what computes and communicates on GPUs. `None`: not there, or it does not say.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct GpuLibraries {
-    pub driver: Option<String>,
-    /// The newest CUDA that the driver runs.
-    pub cuda: Option<String>,
-    pub cublaslt: Option<String>,
-    /// Known where ranks on several GPUs use it.
-    pub nccl: Option<String>,
 }
 
 /// The GPUs of this machine with the numbers `used`, and the versions of their libraries; of NCCL if `has_nccl` says that ranks use it.

@@ -1,6 +1,7 @@
 //! Requests to the server and its answers.
 
 use std::fmt;
+use std::fs::File;
 use std::io::Read as _;
 use std::time::Duration;
 
@@ -9,14 +10,12 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use runner_machine::threads::explain_panic;
 use runner_record::RecordError;
+use runner_spec::error::{Classified, ErrorKind};
 use runner_spec::format::quoted_line;
 use runner_spec::panics::catch_panic;
 use serde_json::{Map, Value};
 use ureq::http::Request;
 use ureq::{Agent, AsSendBody};
-
-use crate::upload::FileContent;
-use runner_spec::error::{Classified, ErrorKind};
 
 /// A request that takes longer has failed.
 pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
@@ -26,6 +25,14 @@ const FILE_TIMEOUT: Duration = Duration::from_mins(1);
 const MAX_ANSWER_BYTES: u64 = 1 << 20;
 /// The characters that an address cannot have in a part of its path or in a parameter.
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
+
+/// The content of a file that is sent.
+#[derive(Debug)]
+pub enum FileContent {
+    /// A file at its beginning. It is not held in memory.
+    Opened(File),
+    Text(String),
+}
 
 /// The reason why something was not sent.
 #[derive(Debug, thiserror::Error)]

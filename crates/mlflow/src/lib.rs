@@ -15,6 +15,6 @@ pub mod sender;
 mod test_server;
 pub mod upload;
 
-pub use client::{Credentials, MlflowError};
+pub use client::{Credentials, FileContent, MlflowError};
 pub use sender::{SendOutcome, Sender};
-pub use upload::{FileContent, RunFile, SentLines, Server, Upload};
+pub use upload::{RunFile, SentLines, Server, Upload};

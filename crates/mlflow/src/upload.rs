@@ -1,7 +1,6 @@
 //! Sends what a server lacks of a run, from the position that the run directory keeps.
 
 use std::collections::{BTreeSet, VecDeque};
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -12,7 +11,7 @@ use runner_record::time;
 use runner_record::timed_metrics::{MetricTail, TimedLine};
 use serde_json::{Value, json};
 
-use crate::client::{Client, Credentials, MlflowError, ServerAnswer};
+use crate::client::{Client, Credentials, FileContent, MlflowError, ServerAnswer};
 use crate::parameters::parameters_of;
 use crate::position::SentPosition;
 
@@ -37,14 +36,6 @@ pub struct Server {
 pub struct RunFile {
     pub name: &'static str,
     pub content: FileContent,
-}
-
-/// The content of a file that is sent.
-#[derive(Debug)]
-pub enum FileContent {
-    /// A file at its beginning. It is not held in memory.
-    Opened(File),
-    Text(String),
 }
 
 /// The result of sending lines.

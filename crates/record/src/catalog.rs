@@ -17,23 +17,13 @@ use super::files::file_name;
 use super::lock::RunLock;
 use super::manifest::{ContinuedFrom, Manifest, RunOrigin, RunStatus, SweepPoint};
 use super::metrics_tail::{MetricsTail, has_first_and_last_step};
+pub use super::names::{SWEEP_FILE, SWEEP_POINTS, SWEEP_RECORD, SWEEP_SCRIPT, SWEEPS};
 use super::record_check::last_expected_step;
 use super::run_dir::{self, CHECKPOINTS, MANIFEST, METRICS};
 use super::summary::Summary;
 use super::tags;
 use runner_files::if_present;
 use runner_machine::threads::start_global_pool;
-
-/// The folder among the runs that holds sweeps. It is not a run.
-pub const SWEEPS: &str = "sweeps";
-/// The record in the folder of a sweep.
-pub const SWEEP_RECORD: &str = "sweep.json";
-/// The sweep file as given, in the folder of a sweep.
-pub const SWEEP_FILE: &str = "sweep.yaml";
-/// The script of the newest array of jobs that was submitted for a sweep.
-pub const SWEEP_SCRIPT: &str = "slurm.sh";
-/// The folder in that of a sweep with the resolved experiments of the points, and their logs.
-pub const SWEEP_POINTS: &str = "points";
 
 crate::named_enum! {
     /// The status of a run in the list. Unlike the recorded status, it knows whether a process works on the run.

@@ -4,9 +4,19 @@ use std::fs::{self, File};
 use std::io::{ErrorKind, Read as _};
 use std::path::Path;
 
+use serde::{Deserialize, Serialize};
+
 use super::error::RecordError;
 use runner_files::open_regular;
 use runner_files::sealed_json::{CONTENT_HASH, Seal, check_seal, seal};
+
+/// The recorded size and hash of a file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileRecord {
+    pub bytes: u64,
+    /// 64 hex digits.
+    pub blake3: String,
+}
 
 /// A small file has at most this many bytes.
 const MAX_SMALL_FILE_BYTES: u64 = 64 << 20;
@@ -25,24 +35,24 @@ pub fn write_atomic(path: &Path, bytes: &[u8]) -> Result<(), RecordError> {
 }
 
 /// `value` as indented JSON with an end of line, for the file `path`.
-pub fn indented_json(path: &Path, value: &impl serde::Serialize) -> Result<Vec<u8>, RecordError> {
+pub fn indented_json(path: &Path, value: &impl Serialize) -> Result<Vec<u8>, RecordError> {
     let mut bytes = serde_json::to_vec_pretty(value).map_err(|e| RecordError::damaged(path, e.to_string()))?;
     bytes.push(b'\n');
     Ok(bytes)
 }
 
 /// Replaces `path` with `value` as indented JSON, atomically.
-pub fn write_json(path: &Path, value: &impl serde::Serialize) -> Result<(), RecordError> {
+pub fn write_json(path: &Path, value: &impl Serialize) -> Result<(), RecordError> {
     write_atomic(path, &indented_json(path, value)?)
 }
 
 /// `value`, an object, as sealed JSON for the file `path`.
-pub fn sealed_json(path: &Path, value: &impl serde::Serialize) -> Result<Vec<u8>, RecordError> {
+pub fn sealed_json(path: &Path, value: &impl Serialize) -> Result<Vec<u8>, RecordError> {
     seal(value).map_err(|e| RecordError::damaged(path, e.to_string()))
 }
 
 /// Replaces `path` with `value` as sealed JSON, atomically.
-pub fn write_sealed_json(path: &Path, value: &impl serde::Serialize) -> Result<(), RecordError> {
+pub fn write_sealed_json(path: &Path, value: &impl Serialize) -> Result<(), RecordError> {
     write_atomic(path, &sealed_json(path, value)?)
 }
 

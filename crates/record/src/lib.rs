@@ -15,6 +15,7 @@ pub mod manifest;
 pub mod metrics;
 mod metrics_tail;
 mod named_enum;
+mod names;
 pub mod own_files;
 pub mod record_check;
 pub mod recorder;

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::checkpoint::FileRecord;
 use super::error::RecordError;
+use super::files::FileRecord;
 use super::step_coverage::StepCoverage;
 use runner_files::{append_owned, if_present, open_regular, parent_folder, put_in_place, temporary_file};
 use runner_spec::format::{counted, json_bytes};

@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 
 use super::error::RecordError;
 use super::files::file_name;
-use super::run_dir::is_id;
+pub use super::names::LOCK;
+#[cfg(any(test, feature = "testing"))]
+pub use super::names::NO_LOCKS;
+use super::names::is_id;
 use runner_files::{open_owned, open_regular};
-
-/// The file in a run directory whose lock says that a process works on it.
-pub const LOCK: &str = "lock";
 
 /// The wait for the lock of a run: `runner runs` probes locks, and holds each for microseconds.
 const RUN_LOCK_TIMEOUT: Duration = Duration::from_millis(200);
@@ -163,10 +163,6 @@ pub fn remove_name_lock(path: &Path) -> bool {
 pub fn name_lock_is_free(path: &Path) -> bool {
     open_regular(path).is_ok_and(|file| file.try_lock_shared().is_ok())
 }
-
-/// In tests a folder with a file of this name stands for one on a file system without locks.
-#[cfg(any(test, feature = "testing"))]
-pub const NO_LOCKS: &str = "no-locks";
 
 #[cfg(any(test, feature = "testing"))]
 fn supports_locks(folder: &Path) -> bool {

@@ -7,12 +7,10 @@ use std::fs::FileType;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::catalog::{SWEEP_FILE, SWEEP_POINTS, SWEEP_RECORD, SWEEP_SCRIPT};
-use super::checkpoint::{is_checkpoint_file, is_checkpoint_folder};
-use super::lock::LOCK;
-use super::run_dir::{
-    CHECKPOINTS, EXPERIMENT, LOG, MANIFEST, METRICS, MLFLOW, PLAN, RANKS, RESOLVED, SAMPLES, SUMMARY, TEMPLATE,
-    TENSORBOARD, TOKENIZER, TRACE, VERDICT,
+use super::checkpoint::names::{is_checkpoint_file, is_checkpoint_folder};
+use super::names::{
+    CHECKPOINTS, EXPERIMENT, LOCK, LOG, MANIFEST, METRICS, MLFLOW, PLAN, RANKS, RESOLVED, SAMPLES, SUMMARY, SWEEP_FILE,
+    SWEEP_POINTS, SWEEP_RECORD, SWEEP_SCRIPT, TEMPLATE, TENSORBOARD, TOKENIZER, TRACE, VERDICT,
 };
 use super::tags::TAGS;
 use super::timeline::TIMELINE;
@@ -58,7 +56,7 @@ pub fn is_own_checkpoint(path: &Path) -> bool {
 fn is_own_in_run(names: &[&str], kind: FileType) -> bool {
     let (is_folder, is_file) = (kind.is_dir(), kind.is_file());
     #[cfg(any(test, feature = "testing"))]
-    if names == [super::lock::NO_LOCKS] {
+    if names == [super::names::NO_LOCKS] {
         return true;
     }
     match names {

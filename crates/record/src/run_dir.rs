@@ -21,6 +21,10 @@ use super::lines::copy_through_step;
 use super::lock::RunLock;
 use super::manifest::{ContinuedFrom, FORMAT, Manifest, Session};
 use super::metrics::MetricLine;
+pub use super::names::{
+    CHECKPOINTS, CREATING, EXPERIMENT, LOG, MANIFEST, METRICS, MLFLOW, PLAN, RANKS, REMOVING, RESOLVED, SAMPLES,
+    SUMMARY, TEMPLATE, TENSORBOARD, TOKENIZER, TRACE, VERDICT, is_id, rank_log,
+};
 use super::own_files::{foreign_path_in_run, foreign_path_in_sweep};
 use super::summary::Summary;
 use super::time;
@@ -32,40 +36,6 @@ use runner_machine::host::Git;
 use runner_spec::format::{json_bytes, short_hash};
 use runner_spec::plan::Plan;
 
-pub const EXPERIMENT: &str = "experiment.yaml";
-/// The template that the experiment file was rendered from, if it was.
-pub const TEMPLATE: &str = "template.yaml.j2";
-pub const RESOLVED: &str = "resolved.yaml";
-pub const PLAN: &str = "plan.json";
-pub const MANIFEST: &str = "manifest.json";
-pub const METRICS: &str = "metrics.jsonl";
-pub const SAMPLES: &str = "samples.jsonl";
-/// Hashes of the tensors of each step, if the run is traced.
-pub const TRACE: &str = "trace.jsonl";
-/// The comparison of a reproduction with its original.
-pub const VERDICT: &str = "verdict.json";
-/// The tokenizer, so that the run can be sampled from without its data.
-pub const TOKENIZER: &str = "tokenizer.json";
-pub const LOG: &str = "log.txt";
-/// The folder of TensorBoard's event file, if the run writes one while it trains.
-pub const TENSORBOARD: &str = "tensorboard";
-/// The progress of sending to MLflow servers.
-pub const MLFLOW: &str = "mlflow.json";
-pub const SUMMARY: &str = "summary.json";
-pub const CHECKPOINTS: &str = "checkpoints";
-/// The folder with the standard error of each rank, in a run with several processes.
-pub const RANKS: &str = "ranks";
-
-/// The file of rank `rank` in `RANKS`.
-pub fn rank_log(rank: usize) -> String {
-    format!("rank-{rank}.log")
-}
-
-/// The prefix of the name of a run that is being removed. If the process is killed, the rest is removed later.
-pub const REMOVING: &str = ".removing-";
-
-/// The prefix of the name of a run directory that is being created.
-pub const CREATING: &str = ".creating-";
 /// An unlocked folder of this age was left behind by a killed process.
 const STALE_AGE: Duration = Duration::from_secs(10);
 
@@ -459,14 +429,6 @@ fn is_stale_name(name: &str) -> bool {
         prefix.len() > 1 && is_temporary_name(OsStr::new(rest), prefix)
     };
     name.strip_prefix(REMOVING).is_some_and(is_removed) || name.strip_prefix(CREATING).is_some_and(is_created)
-}
-
-/// True if `text` has the form of the id of a run or sweep: a name, eight digits of a hash, and perhaps a number.
-pub fn is_id(text: &str) -> bool {
-    let is_hash = |part: &str| part.len() == 8 && part.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
-    let is_base = |base: &str| base.rsplit_once('-').is_some_and(|(name, hash)| !name.is_empty() && is_hash(hash));
-    let numbered = text.rsplit_once('-').filter(|(_, n)| is_number(n));
-    is_base(text) || numbered.is_some_and(|(base, _)| is_base(base))
 }
 
 #[cfg(test)]

@@ -5,8 +5,9 @@ use std::path::Path;
 use runner_spec::format::{count, counted, seconds};
 use serde::{Deserialize, Serialize};
 
-use super::checkpoint::{FileRecord, SavedPosition};
+use super::checkpoint::SavedPosition;
 use super::error::RecordError;
+use super::files::FileRecord;
 use super::manifest::{ContinuedFrom, RunStatus};
 use super::metrics::{EvalLine, MetricLine, for_each_metric};
 

@@ -4,15 +4,8 @@ use std::collections::BTreeMap;
 
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget};
 
-use super::screen::{BAR_WIDTH, OutputMode, Screen, progress_bar, set_message, width_beside_bar};
+use super::screen::{BAR_WIDTH, ItemBars, OutputMode, Screen, progress_bar, set_message, width_beside_bar};
 use runner_spec::line_part::{LinePart, fit_line};
-
-/// The bars of items. The bar of the screen itself shows the total.
-#[derive(Debug)]
-pub(crate) struct ItemBars {
-    multi: MultiProgress,
-    pub(crate) bars: BTreeMap<usize, ProgressBar>,
-}
 
 impl Screen {
     /// Shows a bar for each of several items from here on, and one for the total. Without a terminal there are no bars.

@@ -1,5 +1,6 @@
 //! The output of a command: lines above a progress bar, lines to a pipe, JSON lines, or nothing.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::AsFd as _;
@@ -7,10 +8,9 @@ use std::os::unix::fs::FileTypeExt as _;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 
-use super::item_bars::ItemBars;
 use runner_spec::line_part::{LinePart, fit_line};
 use runner_spec::safe_text::{safe_json, terminal_text};
 
@@ -48,6 +48,13 @@ impl OutputMode {
     pub fn detect(json: bool, quiet: bool) -> Self {
         Self::choose(json, quiet, console::user_attended() && console::user_attended_stderr())
     }
+}
+
+/// The bars of items. The bar of the screen itself shows the total.
+#[derive(Debug)]
+pub(crate) struct ItemBars {
+    pub(crate) multi: MultiProgress,
+    pub(crate) bars: BTreeMap<usize, ProgressBar>,
 }
 
 /// The output of a command. Writing never fails, because a closed pipe must not stop a training run;

@@ -1,8 +1,20 @@
-//! The caveats of a sweep's best point as text.
+//! The values and caveats of a sweep's best point as text.
 
-use crate::sweep_results::metric_text;
 use runner_lab::sweep::{BestPointCaveat, ObjectiveMetric, value_text};
-use runner_spec::format::printable;
+use runner_spec::format::{loss, percent, printable, rate};
+
+/// The value of `metric` as text, as the tables of runs show it.
+#[must_use]
+pub fn metric_text(metric: ObjectiveMetric, value: f64) -> String {
+    match metric {
+        ObjectiveMetric::ValLoss | ObjectiveMetric::TrainLoss | ObjectiveMetric::ValBitsPerByte => loss(value),
+        ObjectiveMetric::ValPerplexity => format!("{value:.2}"),
+        ObjectiveMetric::HellaswagAcc | ObjectiveMetric::HellaswagAccNorm | ObjectiveMetric::HellaswagAccNormChars => {
+            percent(value)
+        }
+        ObjectiveMetric::TokensPerSecond => rate(value),
+    }
+}
 
 /// `caveat` as a sentence. `metric` is the objective.
 pub fn caveat_text(metric: ObjectiveMetric, caveat: &BestPointCaveat) -> String {

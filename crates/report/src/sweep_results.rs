@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use crate::sweep_caveats::caveat_text;
+use crate::sweep_caveats::{caveat_text, metric_text};
 use crate::sweep_preview::{value_cells, value_columns, value_names};
 use crate::table::{Align, Column, table_of_width};
 use runner_lab::sweep::record::SweepRecord;
@@ -11,19 +11,6 @@ use runner_lab::sweep::summary::SweepSummary;
 use runner_lab::sweep::{DivergedValue, ObjectiveMetric, PointStatus, ResultsRow, value_text};
 use runner_spec::format::{count, loss, percent, printable, rate, seconds, step_share};
 use serde_json::Value;
-
-/// The value of `metric` as text, as the tables of runs show it.
-#[must_use]
-pub fn metric_text(metric: ObjectiveMetric, value: f64) -> String {
-    match metric {
-        ObjectiveMetric::ValLoss | ObjectiveMetric::TrainLoss | ObjectiveMetric::ValBitsPerByte => loss(value),
-        ObjectiveMetric::ValPerplexity => format!("{value:.2}"),
-        ObjectiveMetric::HellaswagAcc | ObjectiveMetric::HellaswagAccNorm | ObjectiveMetric::HellaswagAccNormChars => {
-            percent(value)
-        }
-        ObjectiveMetric::TokensPerSecond => rate(value),
-    }
-}
 
 /// The results of a sweep, and what commands about its runs need.
 #[derive(Debug, Clone, Copy)]

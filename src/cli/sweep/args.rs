@@ -4,10 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 
-use super::{list, point, results, rm, status};
 use crate::cli::common::{RunsFolderArgs, ThreadArgs};
 use crate::cli::completions::sweeps_completer;
-use crate::cli::exit::{Exit, Result};
 
 /// Train the points of a sweep file, several at once, resume them, or report that they are done.
 ///
@@ -148,17 +146,4 @@ pub(crate) struct PointArgs {
     pub point: usize,
     #[command(flatten)]
     pub threads: ThreadArgs,
-}
-
-/// # Errors
-/// If the request is wrong, or the sweep cannot be run.
-pub(crate) fn run(args: &SweepArgs) -> Result<Exit> {
-    match &args.command {
-        None => super::run::run(&args.run),
-        Some(SweepCommand::Status(args)) => status::run(args),
-        Some(SweepCommand::Results(args)) => results::run(args),
-        Some(SweepCommand::List(args)) => list::run(args),
-        Some(SweepCommand::Rm(args)) => rm::run(args),
-        Some(SweepCommand::Point(args)) => point::run(args),
-    }
 }

@@ -13,8 +13,8 @@ use runner_lab::sweep::summary::PointCounts;
 use runner_lab::sweep::{BestPointCaveat, ResultsRow};
 use runner_lab::sweep_dir;
 use runner_record::RunLock;
+use runner_report::sweep_caveats::metric_text;
 use runner_report::sweep_caveats::short_caveat;
-use runner_report::sweep_results::metric_text;
 use runner_report::table::{Align, Column, table_of_width};
 use runner_spec::format::{count, printable};
 

@@ -9,4 +9,20 @@ mod run;
 mod screen;
 mod status;
 
-pub(crate) use args::{SweepArgs, run};
+pub(crate) use args::SweepArgs;
+use args::SweepCommand;
+
+use super::exit::{Exit, Result};
+
+/// # Errors
+/// If the request is wrong, or the sweep cannot be run.
+pub(crate) fn run(args: &SweepArgs) -> Result<Exit> {
+    match &args.command {
+        None => run::run(&args.run),
+        Some(SweepCommand::Status(args)) => status::run(args),
+        Some(SweepCommand::Results(args)) => results::run(args),
+        Some(SweepCommand::List(args)) => list::run(args),
+        Some(SweepCommand::Rm(args)) => rm::run(args),
+        Some(SweepCommand::Point(args)) => point::run(args),
+    }
+}

@@ -10,7 +10,7 @@ use super::super::*;
 use runner_compute::testing::spec;
 use runner_record::checkpoint::{
     Checkpoints, MODEL, OPTIMIZER, PartRecord, PartSpec, STATE, SavedCheckpoint, dir_name, export_weights, hash_state,
-    part, pending_folder, saved_steps,
+    pending_folder, saved_steps, write_part,
 };
 use runner_spec::event::BestValidation;
 use runner_spec::experiment::Family;
@@ -102,7 +102,7 @@ pub(super) fn parts(checkpoints: &Checkpoints, ranks: &[Rank], step: u64) -> Vec
     let folder = checkpoints.begin(step).unwrap();
     let write = |(index, rank): (usize, &&Rank)| {
         let record =
-            part::write(&folder, PartSpec { index, count }, &state_bytes(&state(rank, step)), &rank.owned, &|path| {
+            write_part(&folder, PartSpec { index, count }, &state_bytes(&state(rank, step)), &rank.owned, &|path| {
                 File::create_new(path)
             })
             .unwrap();
@@ -311,19 +311,19 @@ fn a_full_disk_under_a_part_is_told_by_its_rank() {
         };
         let part = PartSpec { index: 1, count: 2 };
         let error =
-            part::write(&folder, part, &state_bytes(&state(rank, 3)), &rank.owned, &create).unwrap_err().to_string();
+            write_part(&folder, part, &state_bytes(&state(rank, 3)), &rank.owned, &create).unwrap_err().to_string();
         assert!(error.contains("the disk is full") && error.contains(full), "{error}");
         assert!(error.contains("the last good checkpoint is step-00000002"), "{error}");
         fs::remove_dir_all(&folder).unwrap();
     }
     let part = PartSpec { index: 2, count: 2 };
     assert!(
-        part::write(&folder, part, &state_bytes(&state(rank, 3)), &rank.owned, &|path| File::create_new(path)).is_err(),
+        write_part(&folder, part, &state_bytes(&state(rank, 3)), &rank.owned, &|path| File::create_new(path)).is_err(),
         "no such part"
     );
     let part = PartSpec { index: 1, count: 2 };
     assert!(
-        part::write(&folder, part, &state_bytes(&state(rank, 3)), &[999], &|path| File::create_new(path)).is_err(),
+        write_part(&folder, part, &state_bytes(&state(rank, 3)), &[999], &|path| File::create_new(path)).is_err(),
         "no such entry"
     );
 }

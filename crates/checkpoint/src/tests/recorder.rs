@@ -5,7 +5,7 @@ use std::io::Write as _;
 
 use super::super::*;
 use runner_compute::testing::{layout, random_state, values};
-use runner_record::checkpoint::{Checkpoints, PartSpec, part, pending_folder};
+use runner_record::checkpoint::{Checkpoints, PartSpec, pending_folder, write_part};
 use runner_record::run_dir::{CHECKPOINTS, METRICS, SAMPLES};
 use runner_record::{OpenedRecorder, Recorder};
 use runner_spec::event::{EvalMetrics, Event, SampleText, StepMetrics};
@@ -117,7 +117,7 @@ fn a_run_with_several_ranks_is_recorded_alike() {
     let half = state.layout.entries.len() / 2;
     let owned = [(0..half).collect::<Vec<_>>(), (half..state.layout.entries.len()).collect()];
     let parts = owned.iter().enumerate().map(|(index, owned)| {
-        part::write(&folder, PartSpec { index, count: 2 }, &state_bytes(&state), owned, &|path| {
+        write_part(&folder, PartSpec { index, count: 2 }, &state_bytes(&state), owned, &|path| {
             fs::File::create_new(path)
         })
         .unwrap()

@@ -12,11 +12,18 @@ use runner_spec::format::{count, counted};
 use runner_spec::plan::{Plan, Totals};
 use runner_spec::program::{DataPosition, LrSchedule, OptimizerSpec, Program, RowOrder, RowSequence};
 
-use super::Cooldown;
 use runner_spec::error::CommandError;
 
 /// A change of the learning rate at a fork by more than this factor gets a warning.
 const JUMP_FACTOR: f64 = 1.5;
+
+/// A linear decay of the learning rate to the end of a fork.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Cooldown {
+    pub steps: u64,
+    /// The share of the checkpoint's rate that is reached.
+    pub share: f64,
+}
 
 /// The checkpoint of a forked run that has one.
 #[derive(Debug)]

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
-use super::{Host, with_progress};
-use crate::observer::RunObserver;
+use crate::host::Host;
+use crate::observer::{RunObserver, with_progress};
 use runner_config::{ModelFetchError, ModelFetchFailure};
 use runner_data::hub::{self, LoweredData};
 use runner_data::{Progress, TextTokenizer, claim_cache};

@@ -20,11 +20,11 @@ use runner_spec::format::{duration, printable};
 use runner_spec::program::Device;
 
 use super::event::{DriveProgress, RunningPoint, SweepEvent, SweepObserver, SweepOutcome};
-use super::open::SweepRequest;
 use super::point_process::{DEVICES, PointProcess, point_arguments};
+use super::request::SweepRequest;
 use super::resource_allocator::{ResourceAllocator, ResourceNeed, visible_devices};
 use super::segment_outcome::{ExitedProcess, ProcessExit, SegmentOutcome};
-use crate::prepare::{Host, local_devices};
+use crate::host::{Host, local_devices};
 use crate::stop::StopSwitch;
 
 const POLL_INTERVAL: Duration = Duration::from_millis(30);
@@ -447,7 +447,7 @@ impl<'a> Driver<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::open::SweepLauncher;
+    use super::super::request::SweepLauncher;
     use super::*;
     use runner_config::LoadOptions;
     use runner_lab::sweep::from_str;

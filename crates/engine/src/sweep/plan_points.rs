@@ -27,11 +27,12 @@ use runner_spec::format::json_bytes;
 use runner_spec::program::{Device, EvalSpec};
 
 use super::axis_effects::{AxisEffect, find_effects, report_ineffective_axes, report_overridden};
-use super::open::SweepRequest;
 use super::point_problems::PointProblems;
-use crate::apply::has_private_text;
+use super::request::SweepRequest;
+use crate::host::{Host, local_devices};
 use crate::observer::{RunEvent, RunObserver};
-use crate::prepare::{Host, check_prompts, local_devices, model_fetcher, pin_hub_commits, prepare_inputs};
+use crate::prepare::{check_prompts, model_fetcher, pin_hub_commits, prepare_inputs};
+use crate::run_opening::has_private_text;
 use runner_spec::error::{CommandError, ErrorKind};
 
 /// A sweep that can start.

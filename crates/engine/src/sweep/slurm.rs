@@ -8,10 +8,10 @@ use runner_lab::sweep::progress::SweepProgress;
 use runner_lab::sweep::record::{PlannedPoint, SweepRecord};
 use runner_lab::sweep_dir::{SCRIPT, SweepDir, absolute_path};
 
-use super::open::SweepRequest;
+use super::request::SweepRequest;
 use super::slurm_script::SlurmArray;
 pub use super::slurm_script::TEMPLATE;
-use crate::prepare::Host;
+use crate::host::Host;
 use runner_spec::error::CommandError;
 
 /// Slurm's default of `MaxArraySize`: one more than the largest number of a job in an array.

@@ -4,8 +4,8 @@
 
 use serde::Serialize;
 
-use super::EvalError;
 use super::batches::{self, Batches};
+use super::error::EvalError;
 use runner_spec::data::{ChoiceItem, CutPart, IGNORED_TARGET, Rows};
 use runner_spec::program::EVAL_TOKENS_PER_FORWARD;
 

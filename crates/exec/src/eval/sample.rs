@@ -6,7 +6,7 @@ use candle_core::{DType, Tensor};
 use candle_transformers::generation::{LogitsProcessor, Sampling};
 use serde::{Deserialize, Serialize};
 
-use super::EvalError;
+use super::error::EvalError;
 use super::text_stream::TextStream;
 use runner_compute::kernels::on_host;
 use runner_compute::model::{KvCache, Model, Params};

@@ -1,12 +1,24 @@
 //! Checks what candle and NCCL need before they load a library: they would end the process where a library is missing.
 
+use super::build_facts::BuildFacts;
 use super::driver::{driver_version, visible_gpus};
 use super::features::outdated_driver;
 use super::library::{CUBLAS_LT, DRIVER, NCCL};
-use super::report::BuildFacts;
 use crate::gpu_facts::GpuFacts;
-use crate::platform::GpuLibraries;
 use runner_spec::error::PlainError;
+use serde::{Deserialize, Serialize};
+
+/// Versions of what computes and communicates on GPUs. `None`: not there, or it does not say.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct GpuLibraries {
+    pub driver: Option<String>,
+    /// The newest CUDA that the driver runs.
+    pub cuda: Option<String>,
+    pub cublaslt: Option<String>,
+    /// Known where ranks on several GPUs use it.
+    pub nccl: Option<String>,
+}
 
 /// Checks that GPUs can be used here: the driver works and shows one, and the library for matrix products exists. Returns the GPUs.
 ///

@@ -2,9 +2,9 @@
 
 use serde::Serialize;
 
+use super::build_facts::BuildFacts;
 use super::driver::{DriverFacts, ListedGpu};
 use super::library::{CUBLAS_LT, Library, LibraryFacts, NCCL};
-use super::report::BuildFacts;
 use runner_spec::cluster::ComputeCapability;
 
 /// A feature that a user may want.

@@ -2,6 +2,7 @@
 //! It works in every build: libraries are loaded on demand, by `dlopen`.
 
 mod availability;
+mod build_facts;
 mod driver;
 mod environment;
 mod features;
@@ -9,9 +10,10 @@ mod library;
 mod report;
 mod search_notes;
 
-pub use availability::{check_gpus, check_nccl, gpu_libraries};
+pub use availability::{GpuLibraries, check_gpus, check_nccl, gpu_libraries};
+pub use build_facts::BuildFacts;
 pub use driver::{DriverFacts, ListedGpu};
 pub use environment::{is_computing_variable, is_gpu_variable, is_shown_variable, shown_variables};
 pub use features::{Feature, Missing};
 pub use library::{LIBRARY_FOLDERS, LibraryFacts};
-pub use report::{BuildFacts, DoctorReport};
+pub use report::DoctorReport;

@@ -6,6 +6,7 @@ use std::{env, iter};
 
 use serde::Serialize;
 
+use super::build_facts::BuildFacts;
 use super::driver::DriverFacts;
 use super::environment::shown_variables;
 use super::features::{Feature, features};
@@ -13,24 +14,6 @@ use super::library::{CUBLAS_LT, CUDNN, DRIVER, LIBRARY_FOLDERS, Library, Library
 use super::search_notes::search_notes;
 use crate::host::Machine;
 use crate::platform::CpuInstructions;
-
-/// The features and tools with which this program was built.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct BuildFacts {
-    pub version: &'static str,
-    /// The CUDA whose compiler made the kernels, as `13.0`; `None`: built without the feature `cuda`.
-    pub cuda: Option<&'static str>,
-    /// Built with the feature `nccl`.
-    pub nccl: bool,
-}
-
-impl BuildFacts {
-    /// Facts about this program.
-    pub fn current() -> Self {
-        let cuda = if cfg!(feature = "cuda") { option_env!("RUNNER_CUDA_VERSION") } else { None };
-        Self { version: env!("CARGO_PKG_VERSION"), cuda, nccl: cfg!(feature = "nccl") }
-    }
-}
 
 /// The variables of this process, with the parts of names and values that are not UTF-8 replaced.
 fn all_variables() -> impl Iterator<Item = (String, String)> {

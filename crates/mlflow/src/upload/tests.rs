@@ -1,4 +1,4 @@
-use std::fs::{self, Permissions};
+use std::fs::{self, File, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
 
 use runner_plan::testing::{compiled, experiment};

@@ -1,35 +1,14 @@
 //! Pipeline schedules: pure functions from stages, chunks and micro-batches to the passes of each stage, in order.
 
+mod pass;
 mod zero_bubble;
 
 #[cfg(test)]
 mod tests;
 
+pub use pass::{Pass, ScheduledPass};
+
 use runner_spec::experiment::PipelineSchedule;
-
-/// The kind of a pass.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Pass {
-    Forward,
-    /// The gradients of the input and of the weights.
-    Backward,
-    BackwardInput,
-    BackwardWeight,
-}
-
-/// One pass of the micro-batch `mb` through the chunk `chunk` of a stage.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct ScheduledPass {
-    pub pass: Pass,
-    pub mb: usize,
-    pub chunk: usize,
-}
-
-impl ScheduledPass {
-    pub fn new(pass: Pass, mb: usize, chunk: usize) -> Self {
-        Self { pass, mb, chunk }
-    }
-}
 
 /// The passes of each stage, in order. `chunks` is 1 except for `Interleaved`, which needs `micro_batches` to be a multiple of
 /// `stages`.

@@ -5,7 +5,7 @@
 //! first of these that it can: an input pass; a forward, while fewer than `stages` micro-batches are live on it (the most that
 //! 1F1B keeps on any stage); a weight pass.
 
-use super::{Pass, ScheduledPass};
+use super::pass::{Pass, ScheduledPass};
 
 pub(super) fn schedule(stages: usize, micro_batches: usize) -> Vec<Vec<ScheduledPass>> {
     let max_live = stages.min(micro_batches);

@@ -4,20 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::format::{STATE, StateFile};
+use super::format::StateFile;
 use super::load::{self, CheckpointProblem};
+use super::names::{KEPT, OLD, PREFIX, dir_name, is_unfinished};
 use crate::error::RecordError;
 use crate::files::file_name;
 use crate::own_files::is_own_checkpoint;
 use runner_files::{TEMPORARY_PREFIX, if_present, is_number};
-
-const PREFIX: &str = "step-";
-/// The prefix, behind `TEMPORARY_PREFIX`, of the name of a checkpoint that is being removed.
-const OLD: &str = "old-";
-/// The suffix of the name of a checkpoint that was set aside because it cannot be used.
-pub const DAMAGED: &str = ".damaged";
-/// The suffix of the name of a replaced checkpoint that stays because it has files that the program did not write.
-const KEPT: &str = ".kept-";
 
 /// A checkpoint by its name.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -67,21 +60,6 @@ pub fn newest_step(folder: &Path) -> Option<u64> {
     saved_steps(folder).ok()?.pop()
 }
 
-/// The name of the checkpoint of `step`.
-pub fn dir_name(step: u64) -> String {
-    format!("{PREFIX}{step:08}")
-}
-
-/// The folder in `folder` into which the parts of the checkpoint of `step` are written before it is committed.
-pub fn pending_folder(folder: &Path, step: u64) -> PathBuf {
-    folder.join(format!("{TEMPORARY_PREFIX}{}", dir_name(step)))
-}
-
-/// True if the program gives `name` to a folder in the folder of checkpoints: a checkpoint, one that was set aside, or an unfinished one.
-pub fn is_checkpoint_folder(name: &str) -> bool {
-    name.strip_prefix(TEMPORARY_PREFIX).map_or_else(|| is_checkpoint(name), is_unfinished)
-}
-
 /// The unfinished files and checkpoints in `folder`, which a killed process left behind. A folder with something else in it is not one of
 /// them.
 pub fn leftovers(folder: &Path) -> Vec<PathBuf> {
@@ -113,29 +91,6 @@ pub fn discard(path: &Path) -> Result<(), RecordError> {
     }
     rename(&aside)?;
     fs::remove_dir_all(&aside).map_err(RecordError::io("removing", &aside))
-}
-
-/// True if `rest` follows `TEMPORARY_PREFIX` in the name of a checkpoint that is being written or removed.
-fn is_unfinished(rest: &str) -> bool {
-    is_checkpoint(rest.strip_prefix(OLD).unwrap_or(rest))
-}
-
-fn is_checkpoint(name: &str) -> bool {
-    let name = match name.rsplit_once(KEPT) {
-        Some((name, number)) if is_number(number) => name,
-        _ => name,
-    };
-    name.strip_suffix(DAMAGED).unwrap_or(name).strip_prefix(PREFIX).is_some_and(is_number)
-}
-
-/// True if the program gives `name` to a file of a checkpoint.
-pub fn is_checkpoint_file(name: &str) -> bool {
-    let is_part = |stem: &str| {
-        let part = name.strip_prefix(stem).and_then(|rest| rest.strip_suffix(".safetensors"));
-        let numbers = part.and_then(|part| part.strip_prefix('-')?.split_once("-of-"));
-        part.is_some_and(str::is_empty) || numbers.is_some_and(|(index, count)| is_number(index) && is_number(count))
-    };
-    name == STATE || is_part("model") || is_part("optimizer")
 }
 
 /// Checkpoints by their validation losses.

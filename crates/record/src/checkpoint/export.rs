@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use half::bf16;
 
 use super::entries::{CheckpointChoice, pick, unusable};
-use super::format::{MODEL, PartFileKind, SavedPosition};
+use super::format::SavedPosition;
 use super::header::{NumberType, header_of_part};
 use super::load::{CheckpointProblem, StoredCheckpoint};
-use super::part::PartSpec;
+use super::part::{MODEL, PartFileKind, PartSpec};
 use crate::error::RecordError;
 use runner_files::OutputFile;
 use runner_spec::error::CommandError;

@@ -7,14 +7,16 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::entries::{
-    CheckpointChoice, CheckpointEntry, DAMAGED, dir_name, discard, pending_folder, pick, rank, read_entries,
-    remove_leftovers, retained_steps, save_failed, unusable, verify,
+    CheckpointChoice, CheckpointEntry, discard, pick, rank, read_entries, remove_leftovers, retained_steps,
+    save_failed, unusable, verify,
 };
 use super::format::{AnyFloat, FORMAT, FORMAT_PARTS, STATE, StateFile, check_parts};
-use super::hash::{StateHash, whole_hash};
+use super::hash::whole_hash;
 use super::load::{self, CheckpointProblem};
-use super::part::{self, PartRecord, PartSpec};
+use super::names::{DAMAGED, dir_name, pending_folder};
+use super::part::{PartRecord, PartSpec, StateHash};
 use super::state_bytes::StateBytes;
+use super::write_part::write_part;
 use crate::error::RecordError;
 use crate::files::{link_or_copy, sealed_json, sync_dir};
 use crate::own_files::is_own_checkpoint;
@@ -91,7 +93,7 @@ impl Checkpoints {
     pub fn save(&self, state: &StateBytes<'_>, val_loss: Option<f64>) -> Result<SavedCheckpoint, RecordError> {
         let folder = self.begin(state.step)?;
         let all: Vec<usize> = (0..state.layout.entries.len()).collect();
-        let part = part::write(&folder, PartSpec::WHOLE, state, &all, &self.create)
+        let part = write_part(&folder, PartSpec::WHOLE, state, &all, &self.create)
             .inspect_err(|_| self.abandon(state.step))?;
         self.commit(state.step, state.tokens, state.best, val_loss, vec![part])
     }

@@ -4,52 +4,18 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::hash::{StateHash, whole_hash};
-use super::part::{PartRecord, PartSpec};
+use super::hash::whole_hash;
+use super::part::{PartRecord, PartSpec, StateHash};
+use crate::files::FileRecord;
 use runner_spec::error::PlainError;
 use runner_spec::event::BestValidation;
 use runner_spec::program::DataPosition;
 
-/// The file of the weights, in a checkpoint in one part.
-pub const MODEL: &str = "model.safetensors";
-/// The file of the moments, which are called `<name>.m` and `<name>.v`.
-pub const OPTIMIZER: &str = "optimizer.safetensors";
 pub const STATE: &str = "state.json";
 
 /// Version of the checkpoint's own layout: in one part, and in several.
 pub(super) const FORMAT: u32 = 1;
 pub(super) const FORMAT_PARTS: u32 = 2;
-
-/// The two files of a part.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum PartFileKind {
-    Model,
-    Optimizer,
-}
-
-impl PartFileKind {
-    pub(super) const BOTH: [Self; 2] = [Self::Model, Self::Optimizer];
-
-    /// The file's name in part `part`; shards are named as Hugging Face does.
-    pub(super) fn file_name(self, part: PartSpec) -> String {
-        let (whole, stem) = match self {
-            Self::Model => (MODEL, "model"),
-            Self::Optimizer => (OPTIMIZER, "optimizer"),
-        };
-        match part {
-            PartSpec { count: 1, .. } => whole.to_owned(),
-            PartSpec { index, count } => format!("{stem}-{:05}-of-{count:05}.safetensors", index + 1),
-        }
-    }
-
-    /// The sections of a state's buffer that the file holds.
-    pub(super) fn sections(self, moments: usize) -> std::ops::Range<usize> {
-        match self {
-            Self::Model => 0..1,
-            Self::Optimizer => 1..moments + 1,
-        }
-    }
-}
 
 /// `state.json`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -88,14 +54,6 @@ pub struct SavedPosition {
     pub best: Option<BestValidation>,
     /// The validation loss of these weights, where it was measured.
     pub val_loss: Option<f64>,
-}
-
-/// The recorded size and hash of a file.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FileRecord {
-    pub bytes: u64,
-    /// 64 hex digits.
-    pub blake3: String,
 }
 
 impl StateFile {

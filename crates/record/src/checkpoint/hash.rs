@@ -1,20 +1,8 @@
 //! Hashes of a training state, by which runs are compared bit for bit.
 
-use serde::{Deserialize, Serialize};
-
-use super::format::PartFileKind;
-use super::part::PartSpec;
+use super::part::{PartFileKind, PartSpec, StateHash};
 use super::state_bytes::StateBytes;
 use crate::error::RecordError;
-
-/// BLAKE3 hashes, 64 hex digits each. Numbers enter as little-endian bytes.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StateHash {
-    /// Over step, tokens and the whole buffer: weights, then moments.
-    pub state: String,
-    /// Over the weights alone.
-    pub weights: String,
-}
 
 /// The hashes of `state`.
 ///
@@ -87,10 +75,6 @@ pub fn whole_hash<'a>(step: u64, tokens: u64, parts: impl Iterator<Item = &'a St
     }
     PartHasher { state, weights }.finish()
 }
-
-/// Bytes that are read or written at a time: a multiple of four, so that no number is cut; enough for the threads that hash them, and few
-/// enough to stay in the third-level cache between their hashes and the write.
-pub(super) const CHUNK_BYTES: usize = 1 << 22;
 
 const _: () =
     assert!(cfg!(target_endian = "little"), "files of checkpoints hold numbers as little-endian processors do");

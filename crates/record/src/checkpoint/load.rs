@@ -5,10 +5,11 @@ use std::collections::HashMap;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-use super::format::{FORMAT, FORMAT_PARTS, PartFileKind, STATE, StateFile};
-use super::hash::{CHUNK_BYTES, PartHasher, hash_bytes};
+use super::format::{FORMAT, FORMAT_PARTS, STATE, StateFile};
+use super::hash::{PartHasher, hash_bytes};
 use super::header::{self, NumberType, tensor_name};
-use super::part::PartRecord;
+use super::part::{PartFileKind, PartRecord};
+use super::state_bytes::CHUNK_BYTES;
 use crate::error::RecordError;
 use crate::files::{file_name, read_sealed_json};
 use runner_files::open_regular;

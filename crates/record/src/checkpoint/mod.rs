@@ -8,20 +8,24 @@ mod format;
 mod hash;
 mod header;
 mod load;
-pub mod part;
+pub(crate) mod names;
+mod part;
 mod state_bytes;
 mod tensors;
+mod write_part;
 
+pub use crate::files::FileRecord;
 pub use entries::{
-    CheckpointChoice, CheckpointEntry, DAMAGED, KeptCheckpoints, checkpoints_to_keep, dir_name, discard,
-    find_damage_of_newest, is_checkpoint_file, is_checkpoint_folder, leftovers, newest_step, pending_folder,
-    save_failed, saved_steps,
+    CheckpointChoice, CheckpointEntry, KeptCheckpoints, checkpoints_to_keep, discard, find_damage_of_newest, leftovers,
+    newest_step, save_failed, saved_steps,
 };
 pub use export::{ExportedWeights, NumberSink, export_weights, stream_state, stream_weights};
 pub use folder::{Checkpoints, ChosenCheckpoint, SavedCheckpoint};
-pub use format::{FileRecord, MODEL, OPTIMIZER, STATE, SavedPosition};
-pub use hash::{StateHash, hash_state, whole_hash};
+pub use format::{STATE, SavedPosition};
+pub use hash::{hash_state, whole_hash};
 pub use header::NumberType;
-pub use part::{PartRecord, PartSpec};
+pub use names::{DAMAGED, dir_name, is_checkpoint_file, is_checkpoint_folder, pending_folder};
+pub use part::{MODEL, OPTIMIZER, PartRecord, PartSpec, StateHash};
 pub use state_bytes::{ByteSink, StateBytes, send_chunks};
 pub use tensors::{chosen_step, first_difference, recorded_hash, recorded_position};
+pub use write_part::{Create, write_part};

@@ -2,11 +2,14 @@
 
 use std::ops::Range;
 
-use super::hash::CHUNK_BYTES;
 use super::header::NumberType;
 use crate::error::RecordError;
 use runner_spec::event::BestValidation;
 use runner_spec::model::layout::ParamLayout;
+
+/// Bytes that are read or written at a time: a multiple of four, so that no number is cut; enough for the threads that hash them, and few
+/// enough to stay in the third-level cache between their hashes and the write.
+pub(super) const CHUNK_BYTES: usize = 1 << 22;
 
 /// Receives bytes, piece by piece.
 pub type ByteSink<'a> = &'a mut dyn FnMut(&[u8]) -> Result<(), RecordError>;

@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use super::entries::{self, CheckpointChoice, dir_name};
+use super::entries::{self, CheckpointChoice};
 use super::format::SavedPosition;
-use super::hash::{StateHash, hash_bytes};
+use super::hash::hash_bytes;
 use super::load::{self, CheckpointProblem, StoredCheckpoint};
+use super::names::dir_name;
+use super::part::StateHash;
 use crate::error::RecordError;
 
 /// The step of the checkpoint in `folder` that `which` asks for.

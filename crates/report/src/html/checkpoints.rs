@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::data::if_present;
+use super::error::if_present;
 use runner_record::checkpoint;
 use runner_record::files::read_sealed_json;
 

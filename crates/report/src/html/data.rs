@@ -3,7 +3,6 @@
 //! A run is shown as far as it can be read. Files that are damaged are listed in `problems`.
 
 use std::collections::HashMap;
-use std::fmt::Display;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,7 +12,7 @@ use serde::Serialize;
 
 use super::checkpoints::{ListedCheckpoint, list_checkpoints};
 use super::curves::{Curves, read_curves};
-use super::error::ReportError;
+use super::error::{ReportError, if_present, or_problem};
 use super::gantt::{Gantt, measured_gantt, planned_gantt};
 use super::memory::{MemoryTable, memory_table};
 use super::samples::{Samples, read_samples};
@@ -22,7 +21,7 @@ use super::sweep::{self, SweepTable};
 use runner_lab::compare::comparability::{MeasuredQuantity, MeasurementBasis, find_incomparable, group_by_reason};
 use runner_lab::stopped_points;
 use runner_record::catalog::ListedStatus;
-use runner_record::files::{self, read_small};
+use runner_record::files::read_small;
 use runner_record::lock::RunLock;
 use runner_record::manifest::{Manifest, RunStatus};
 use runner_record::record_check::warn_of_changed_descriptions;
@@ -135,19 +134,6 @@ pub(super) struct RunReader {
 /// If the sweep cannot be read.
 pub fn read_page_data(request: &ReportRequest) -> Result<PageData, ReportError> {
     RunReader::default().read(request)
-}
-
-/// The value of `result`, or the default of its type and an entry in `problems`.
-fn or_problem<T: Default>(result: Result<T, impl Display>, problems: &mut Vec<String>) -> T {
-    result.unwrap_or_else(|error| {
-        problems.push(error.to_string());
-        T::default()
-    })
-}
-
-/// The content of a file; `None` if there is no file, or if it cannot be read, which goes to `problems`.
-pub(super) fn if_present<T>(content: Result<T, RecordError>, problems: &mut Vec<String>) -> Option<T> {
-    or_problem(files::if_present(content), problems)
 }
 
 impl RunReader {

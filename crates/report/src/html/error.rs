@@ -1,6 +1,8 @@
 //! Errors of making or serving a report.
 
-use runner_record::RecordError;
+use std::fmt::Display;
+
+use runner_record::{RecordError, files};
 use runner_spec::error::{Classified, ErrorKind};
 
 #[derive(Debug, thiserror::Error)]
@@ -15,6 +17,19 @@ pub enum ReportError {
     Listen { port: u16, source: std::io::Error },
     #[error("serving the report: {0}")]
     Serve(std::io::Error),
+}
+
+/// The value of `result`, or the default of its type and an entry in `problems`.
+pub(super) fn or_problem<T: Default>(result: Result<T, impl Display>, problems: &mut Vec<String>) -> T {
+    result.unwrap_or_else(|error| {
+        problems.push(error.to_string());
+        T::default()
+    })
+}
+
+/// The content of a file; `None` if there is no file, or if it cannot be read, which goes to `problems`.
+pub(super) fn if_present<T>(content: Result<T, RecordError>, problems: &mut Vec<String>) -> Option<T> {
+    or_problem(files::if_present(content), problems)
 }
 
 impl Classified for ReportError {

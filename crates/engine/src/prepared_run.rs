@@ -8,13 +8,14 @@ use runner_launch::{RankInputs, World};
 use runner_machine::local_cluster::with_rank_locations;
 use runner_spec::cluster::ClusterFacts;
 use runner_spec::experiment::Experiment;
+use runner_spec::mesh::Mesh;
 use runner_spec::plan::Plan;
+use runner_spec::program::ParallelMode;
 
-use super::recorded_inputs::RecordedInputs;
-use super::{Host, load_state, local_devices, prepare_rank_inputs};
 use crate::details::precise_duration;
-use crate::launched::check_world_size;
+use crate::host::{Host, local_devices};
 use crate::observer::{RunEvent, RunObserver};
+use crate::prepare::{RecordedInputs, load_state, prepare_rank_inputs};
 use runner_spec::error::CommandError;
 
 /// The inputs of a plan: the devices of this machine, the data, and threads to work with.
@@ -75,7 +76,7 @@ impl PreparedInputs {
 
 /// A plan for this machine, the data it was made for, and threads to work with.
 #[derive(Debug)]
-pub struct PreparedRun {
+pub(crate) struct PreparedRun {
     pub plan: Plan,
     pub prepared: Prepared,
     pub pool: rayon::ThreadPool,
@@ -144,4 +145,25 @@ fn find_devices(experiment: &Experiment, host: &Host, world: Option<&World>) -> 
     }
     runner_plan::check_devices(experiment, &cluster)?;
     Ok(cluster)
+}
+
+/// # Errors
+/// If `world` has another number of ranks than a plan of `mesh`.
+pub(crate) fn check_world_size(world: &World, mesh: Mesh) -> Result<(), CommandError> {
+    match world.assigned_rank().world_size_problem(mesh.world_size(), &describe_mesh(mesh)) {
+        Some(problem) => Err(CommandError::request(problem)),
+        None => Ok(()),
+    }
+}
+
+/// The layout in words, such as `ddp: 4 replicas`.
+fn describe_mesh(mesh: Mesh) -> String {
+    let replicas = format!("{} replicas", mesh.replicas);
+    match mesh.mode {
+        ParallelMode::Single => "mode: single".to_owned(),
+        ParallelMode::Dp => format!("dp: {replicas}"),
+        ParallelMode::Ddp => format!("ddp: {replicas}"),
+        ParallelMode::Pipeline if mesh.replicas == 1 => format!("pipeline: {} stages", mesh.stages),
+        ParallelMode::Pipeline => format!("pipeline: {} stages, {replicas}", mesh.stages),
+    }
 }

@@ -1,0 +1,67 @@
+//! How `apply`, `resume` and `fork` open a run: it is worked on, or it is done and checked.
+
+use std::path::{Path, PathBuf};
+
+use runner_config::Loaded;
+use runner_record::checkpoint;
+use runner_record::manifest::{Manifest, RunStatus};
+use runner_record::record_check::find_damage_of_metrics;
+use runner_record::run_dir::{self, CHECKPOINTS, RunDir};
+
+use crate::observer::{RunEvent, RunObserver};
+use crate::outcome::{RunOutcome, RunReport};
+use crate::recorded_summary::{report_nothing_to_do, restore_summary};
+use runner_spec::error::CommandError;
+
+/// A run to work on, or the report about one that is done.
+pub(crate) type OpenedOrDone = Result<RunDir, RunReport>;
+
+/// Opens the run in `path`, or reports to `observer` that it is up to date.
+pub(crate) fn open_unless_done(
+    path: PathBuf,
+    manifest: &Manifest,
+    observer: &mut dyn RunObserver,
+) -> Result<OpenedOrDone, CommandError> {
+    // The status is read before the lock is taken: nothing is written for a finished run, not even a lock.
+    if manifest.status != RunStatus::Done {
+        let run = RunDir::open(&path)?;
+        // Another process may have finished it meanwhile.
+        if run.manifest().status != RunStatus::Done {
+            return Ok(Ok(run));
+        }
+    }
+    restore_summary(&path, manifest, observer);
+    check_newest_checkpoint(&path, &manifest.id)?;
+    let damage = warn_of_damaged_metrics(&path, manifest, observer)?;
+    report_nothing_to_do(&path, &manifest.id, damage, observer);
+    Ok(Err(RunReport { outcome: RunOutcome::UpToDate, run: Some(path) }))
+}
+
+/// # Errors
+/// If the newest checkpoint of the finished run in `path` is damaged. Every byte of it is read.
+fn check_newest_checkpoint(path: &Path, id: &str) -> Result<(), CommandError> {
+    let Some(damage) = checkpoint::find_damage_of_newest(&path.join(CHECKPOINTS))? else { return Ok(()) };
+    Err(CommandError::failure(format!(
+        "{id} is done, but its newest checkpoint is damaged: {damage}; restore it from a copy, or let `runner reproduce {id}` train the \
+         same weights again in another folder"
+    )))
+}
+
+/// Warns `observer` if the metrics of the run in `path`, which has nothing left to do, are damaged. Returns true if they are.
+pub(crate) fn warn_of_damaged_metrics(
+    path: &Path,
+    manifest: &Manifest,
+    observer: &mut dyn RunObserver,
+) -> Result<bool, CommandError> {
+    // A summary that cannot be read has been reported.
+    let summary = run_dir::read_summary(path).ok().flatten();
+    let Some(damage) = find_damage_of_metrics(path, manifest, summary.as_ref())? else { return Ok(false) };
+    observer.observe(&RunEvent::Warning(&format!("the record of {} is damaged: {damage}", manifest.id)));
+    Ok(true)
+}
+
+/// True if only their owner may read the texts of `loaded`: they hold values of `env()`, or come from a file that is private.
+pub(crate) fn has_private_text(loaded: &Loaded) -> bool {
+    loaded.template.as_ref().is_some_and(|template| !template.env_read.is_empty())
+        || runner_files::is_private_file(&loaded.path)
+}
