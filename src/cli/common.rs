@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::thread;
 
-use clap::builder::{PathBufValueParser, TypedValueParser};
+use clap::builder::{PathBufValueParser, PossibleValuesParser, TypedValueParser};
 use runner_compute::kernels::cpu::product::Bf16Products;
 use runner_config::{LoadOptions, Loaded, ModelFetchError, ModelFetchFailure};
 use runner_engine::host::Host;
@@ -16,6 +16,7 @@ use runner_report::html::{Page, ReportRequest, read_page_data};
 use runner_spec::diagnostic::{ConfigError, nearest};
 use runner_spec::experiment::{HubModel, ModelFolder};
 use runner_template::Inputs;
+use serde::de::DeserializeOwned;
 
 use super::exit::{CommandError, Result, refuse};
 use super::output::{print_detail, print_to_stderr};
@@ -141,6 +142,13 @@ fn describe_loaded(loaded: &Loaded) -> String {
     let variables: Vec<&str> = loaded.env_read.iter().map(|(name, _)| name.as_str()).collect();
     let variables = if variables.is_empty() { String::new() } else { format!("; variables {}", variables.join(", ")) };
     format!("read   the experiment: {}{variables}", files.join(", "))
+}
+
+/// Parses a word of an experiment file, one of `words`, which `--help` lists.
+pub(crate) fn word_parser<T: DeserializeOwned + Clone + Send + Sync + 'static>(
+    words: impl Into<PossibleValuesParser>,
+) -> impl TypedValueParser<Value = T> {
+    words.into().try_map(|word| serde_json::from_value(word.into()))
 }
 
 /// Parses a number from 0 on.

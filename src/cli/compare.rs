@@ -3,12 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use clap::builder::{PossibleValuesParser, TypedValueParser};
 
-use super::common::RunsFolderArgs;
+use super::common::{RunsFolderArgs, word_parser};
 use super::completions::runs_completer;
 use super::exit::{CommandError, Exit, Result, refuse};
-use super::output::{check_picture_path, print_result, print_to_stderr, table_width, write_file};
+use super::output::{check_picture_path, check_replaceable, print_result, print_to_stderr, table_width, write_file};
 use runner_lab::compare::MeasurementBasis;
 use runner_lab::compare::curves::{Curve, CurveAxis, CurveMetric, curve};
 use runner_lab::compare::run_record::{RunRecord, read_experiment_and_plan};
@@ -26,13 +25,16 @@ pub(crate) struct CompareArgs {
     /// Also draw the curves of all runs into this SVG file.
     #[arg(long, value_name = "FILE.svg")]
     pub plot: Option<PathBuf>,
+    /// Replace FILE.svg if it exists.
+    #[arg(long, requires = "plot")]
+    pub force: bool,
     /// The metric to draw.
     #[arg(long, value_name = "METRIC", default_value = "loss", requires = "plot",
-          value_parser = name_parser(CurveMetric::ALL, CurveMetric::name))]
+          value_parser = word_parser::<CurveMetric>(CurveMetric::ALL.map(CurveMetric::name)))]
     pub metric: CurveMetric,
     /// The horizontal axis of the curves.
     #[arg(long = "x", value_name = "step|tokens", default_value = "step", requires = "plot",
-          value_parser = name_parser(CurveAxis::ALL, CurveAxis::name))]
+          value_parser = word_parser::<CurveAxis>(CurveAxis::ALL.map(CurveAxis::name)))]
     pub over: CurveAxis,
     /// Smooth the curves: draw the mean of the last N values.
     #[arg(long, value_name = "N", default_value_t = 1, requires = "plot", value_parser = clap::value_parser!(u32).range(1..))]
@@ -47,21 +49,12 @@ pub(crate) struct CompareArgs {
     pub json: bool,
 }
 
-/// Parses the name of one of `values`; `--help` lists the names.
-fn name_parser<T: Copy + Send + Sync + 'static, const N: usize>(
-    values: [T; N],
-    name_of: fn(T) -> &'static str,
-) -> impl TypedValueParser<Value = T> {
-    PossibleValuesParser::new(values.map(name_of)).try_map(move |name| {
-        values.into_iter().find(|value| name_of(*value) == name).ok_or_else(|| format!("no value {name}"))
-    })
-}
-
 /// # Errors
 /// If a run is not there or cannot be read, or the picture cannot be written.
 pub(crate) fn run(args: &CompareArgs) -> Result<Exit> {
     if let Some(path) = &args.plot {
         check_picture_path("--plot", path)?;
+        check_replaceable(path, args.force)?;
     }
     let root = args.root.root();
     let paths = catalog::resolve_all(&root, &args.run_names)?;
@@ -102,5 +95,5 @@ fn draw(args: &CompareArgs, runs: &[RunToCompare], path: &Path) -> Result<()> {
     };
     let title = format!("{} of {} run{}", args.metric.name(), curves.len(), if curves.len() == 1 { "" } else { "s" });
     let picture = svg::svg(&curves, &title, &metric, args.over);
-    write_file(path, picture.as_bytes(), true)
+    write_file(path, picture.as_bytes(), args.force)
 }

@@ -17,7 +17,6 @@ use runner_lab::compare::diff::{self, DiffInput, Invocation};
 use runner_lab::compare::planned_experiment::{cluster_for, cluster_of};
 use runner_lab::compare::run_record::{RunRecord, read_experiment_and_plan};
 use runner_lab::compare::unread_data::{assume_data, sufficient_rows};
-use runner_machine::host::Git;
 use runner_record::manifest::Session;
 use runner_record::{RecordError, catalog};
 use runner_report::Screen;
@@ -60,22 +59,15 @@ pub(crate) struct DiffArgs {
 
 /// A or B: an experiment file or a run.
 struct Side {
+    label: String,
+    /// The path of the file as given, or the run directory.
+    path: PathBuf,
     experiment: Experiment,
-    source: SideSource,
-}
-
-enum SideSource {
-    File {
-        path: PathBuf,
-        /// The environment variables that had effect on the file.
-        env_read: Vec<(String, String)>,
-        /// The reason why its data cannot be read.
-        missing: Option<String>,
-    },
-    Run {
-        record: Box<RunRecord>,
-        plan: Box<Plan>,
-    },
+    run: Option<(RunRecord, Plan)>,
+    /// The environment variables that had effect on the file.
+    env_read: Vec<(String, String)>,
+    /// The reason why the data of the file cannot be read.
+    missing: Option<String>,
 }
 
 /// # Errors
@@ -87,23 +79,24 @@ pub(crate) fn run(args: &DiffArgs) -> Result<Exit> {
     }
     let (a, b) = (open_side(&args.a, args)?, open_side(&args.b, args)?);
     let mut notes = Vec::new();
-    if let (Some(a), Some(b)) = (a.run_path(), b.run_path()) {
+    if a.run.is_some() && b.run.is_some() {
         if !args.set.is_empty() {
             refuse!("--set overrides keys of experiment files, and both A and B are runs");
         }
-        if a == b {
+        if a.path.canonicalize().is_ok_and(|path| b.path.canonicalize().is_ok_and(|other| path == other)) {
             notes.push("A and B name the same run".to_owned());
         }
     }
     let data = data(args, [&a, &b], &mut notes)?;
     let read = data.is_some();
     let [x, y] = data.unwrap_or_else(|| {
-        let rows = args.rows.or_else(|| [&a, &b].into_iter().find_map(Side::rows));
+        let rows =
+            args.rows.or_else(|| [&a, &b].into_iter().find_map(|side| Some(side.run.as_ref()?.1.data.train.rows)));
         let rows = rows.unwrap_or_else(|| sufficient_rows([&a.experiment, &b.experiment]));
         [assume_data(&a.experiment, rows), assume_data(&b.experiment, rows)]
     });
-    let a = a.plan(&args.a, args, x, read, &mut notes)?;
-    let b = b.plan(&args.b, args, y, read, &mut notes)?;
+    let a = a.plan(args, x, read, &mut notes)?;
+    let b = b.plan(args, y, read, &mut notes)?;
     // Two sides of one run, or of one missing file, give the same notes.
     let mut seen = HashSet::new();
     notes.retain(|note| seen.insert(note.clone()));
@@ -130,7 +123,8 @@ fn open_side(wanted: &Path, args: &DiffArgs) -> Result<Side> {
     })?;
     let record = RunRecord::read(&path)?;
     let (experiment, plan) = read_experiment_and_plan(&path)?;
-    Ok(Side { experiment, source: SideSource::Run { record: Box::new(record), plan: Box::new(plan) } })
+    let label = record.manifest.id.clone();
+    Ok(Side { label, path, experiment, run: Some((record, plan)), env_read: Vec::new(), missing: None })
 }
 
 /// The experiment at `path`, even where files that it names are missing.
@@ -144,8 +138,9 @@ fn load(path: &Path, options: &LoadOptions<'_>) -> Result<Side, ConfigError> {
             (runner_config::load(path, &without).map_err(|_| mistakes)?, Some(missing))
         }
     };
-    let Loaded { experiment, path, env_read, .. } = loaded;
-    Ok(Side { experiment, source: SideSource::File { path, env_read, missing } })
+    let Loaded { experiment, path: loaded_path, env_read, .. } = loaded;
+    let label = loaded_path.display().to_string();
+    Ok(Side { label, path: path.to_owned(), experiment, run: None, env_read, missing })
 }
 
 /// The facts of both sides' data; `None` if data is compared by its names.
@@ -155,84 +150,48 @@ fn data(args: &DiffArgs, sides: [&Side; 2], notes: &mut Vec<String>) -> Result<O
         notes.push(UNREAD_DATA_NOTE.to_owned());
         return Ok(None);
     }
-    if let Some(missing) = sides.into_iter().find_map(Side::missing) {
+    if let Some(missing) = sides.into_iter().find_map(|side| side.missing.as_ref()) {
         notes.push(format!("{UNREAD_DATA_NOTE} ({missing})"));
         return Ok(None);
     }
     let pool = args.threads.pool()?;
     let (host, mut screen) = (host_without_runs(args.threads)?, Screen::on_standard_error());
-    let mut facts = |side: &Side| match &side.source {
-        SideSource::Run { plan, .. } => Ok(plan.data.clone()),
-        SideSource::File { path, .. } => {
+    let mut facts = |side: &Side| match &side.run {
+        Some((_, plan)) => Ok(plan.data.clone()),
+        None => {
             let prepared = prepare_inputs(&side.experiment, &pool, &host, &mut PreparationObserver::new(&mut screen));
-            prepared.map(|p| p.facts).context(path.display().to_string())
+            prepared.map(|p| p.facts).context(side.label.clone())
         }
     };
     Ok(Some([facts(sides[0])?, facts(sides[1])?]))
 }
 
 impl Side {
-    /// The real path of the run directory; `None` for an experiment file.
-    fn run_path(&self) -> Option<PathBuf> {
-        match &self.source {
-            SideSource::File { .. } => None,
-            SideSource::Run { record, .. } => record.path.canonicalize().ok(),
-        }
-    }
-
-    fn missing(&self) -> Option<&str> {
-        match &self.source {
-            SideSource::File { missing, .. } => missing.as_deref(),
-            SideSource::Run { .. } => None,
-        }
-    }
-
-    /// Training rows, where they are known without reading data.
-    fn rows(&self) -> Option<u64> {
-        match &self.source {
-            SideSource::File { .. } => None,
-            SideSource::Run { plan, .. } => Some(plan.data.train.rows),
-        }
-    }
-
     /// The side planned for `data`.
-    fn plan(
-        self,
-        wanted: &Path,
-        args: &DiffArgs,
-        data: DataFacts,
-        read: bool,
-        notes: &mut Vec<String>,
-    ) -> Result<DiffInput> {
-        let experiment = self.experiment;
-        match self.source {
-            SideSource::File { path, env_read, .. } => {
-                let threads = args.threads.count();
-                let cluster = cluster_for(&experiment, runner_machine::local_cluster::local_cluster(threads));
-                let label = path.display().to_string();
-                let side = PlannedExperiment::new(experiment, data, cluster).context(label.clone())?;
-                let mut host = host_without_runs(args.threads)?;
-                host.recorded_environment.extend(env_read);
-                let session = Session { overrides: args.set.clone(), ..describe_session(&host, &side.plan) };
-                let git = std::env::current_dir().ok().and_then(|folder| Git::state_of(&folder));
-                let invocation = Invocation { git, vars: None, session, changes: Vec::new() };
-                Ok(DiffInput { label, path: wanted.to_owned(), side, record: None, invocation })
-            }
-            SideSource::Run { record, plan } => {
-                notes.extend_from_slice(&record.problems);
-                let label = record.manifest.id.clone();
-                let side = PlannedExperiment::new(experiment, data, cluster_of(&plan)).context(label.clone())?;
-                if read && side.plan.hash != plan.hash {
-                    notes.push(format!(
-                        "{label}: its recorded plan has the hash {}, and this version plans its resolved.yaml with the hash {}: \
-                         another version planned the run, or the file was edited; the plan of this version is compared",
-                        short_hash(&plan.hash),
-                        short_hash(&side.plan.hash)
-                    ));
-                }
-                let invocation = Invocation::from(&record.manifest);
-                Ok(DiffInput { label, path: record.path.clone(), side, record: Some(*record), invocation })
-            }
+    fn plan(self, args: &DiffArgs, data: DataFacts, read: bool, notes: &mut Vec<String>) -> Result<DiffInput> {
+        let Self { label, path, experiment, run, env_read, .. } = self;
+        let cluster = match &run {
+            Some((_, plan)) => cluster_of(plan),
+            None => cluster_for(&experiment, runner_machine::local_cluster::local_cluster(args.threads.count())),
+        };
+        let side = PlannedExperiment::new(experiment, data, cluster).context(label.clone())?;
+        let Some((record, plan)) = run else {
+            let mut host = host_without_runs(args.threads)?;
+            host.recorded_environment.extend(env_read);
+            let session = Session { overrides: args.set.clone(), ..describe_session(&host, &side.plan) };
+            let invocation = Invocation { git: host.git(), vars: None, session, changes: Vec::new() };
+            return Ok(DiffInput { label, path, side, record: None, invocation });
+        };
+        notes.extend_from_slice(&record.problems);
+        if read && side.plan.hash != plan.hash {
+            notes.push(format!(
+                "{label}: its recorded plan has the hash {}, and this version plans its resolved.yaml with the hash {}: \
+                 another version planned the run, or the file was edited; the plan of this version is compared",
+                short_hash(&plan.hash),
+                short_hash(&side.plan.hash)
+            ));
         }
+        let invocation = Invocation::from(&record.manifest);
+        Ok(DiffInput { label, path, side, record: Some(record), invocation })
     }
 }

@@ -4,9 +4,10 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use clap::Args;
+use clap::builder::PossibleValue;
 use serde::Serialize;
 
-use super::common::{cache_dir, host_without_runs};
+use super::common::{cache_dir, host_without_runs, word_parser};
 use super::exit::{Exit, Result, refuse};
 use super::model_args::ModelArgs;
 use super::output::{check_replaceable, print_result, write_file};
@@ -53,8 +54,13 @@ pub(crate) struct EvalArgs {
     #[arg(long)]
     pub builtin: bool,
     /// How the text of multiple-choice items is prepared: as it is in the file, or as by lm-eval [default: the experiment's setting, else raw].
-    #[arg(long, value_enum, value_name = "TEXT")]
-    pub hellaswag_text: Option<HellaSwagText>,
+    #[arg(long, value_name = "TEXT", value_parser = word_parser::<ChoiceText>([
+        PossibleValue::new("raw").help("`ctx` and `endings` as they are in the file, as in build-nanogpt"),
+        PossibleValue::new("lm_eval").help(
+            "As lm-eval's task `hellaswag`: `activity_label`, `ctx_a` and `ctx_b` make the context, and marks in brackets are removed",
+        ),
+    ]))]
+    pub hellaswag_text: Option<ChoiceText>,
     /// Score only the first N multiple-choice items.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub limit: Option<u32>,
@@ -67,16 +73,6 @@ pub(crate) struct EvalArgs {
     /// Print JSON.
     #[arg(long)]
     pub json: bool,
-}
-
-/// `eval.hellaswag.text` as a flag.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-#[value(rename_all = "snake_case")]
-pub(crate) enum HellaSwagText {
-    /// `ctx` and `endings` as they are in the file, as in build-nanogpt.
-    Raw,
-    /// As lm-eval's task `hellaswag`: `activity_label`, `ctx_a` and `ctx_b` make the context, and marks in brackets are removed.
-    LmEval,
 }
 
 /// The result, as `--json` prints it.
@@ -155,11 +151,7 @@ impl EvalArgs {
             return Ok(None);
         };
         set.limit = self.limit.map(|limit| limit as usize).or(set.limit);
-        set.text = match self.hellaswag_text {
-            None => set.text,
-            Some(HellaSwagText::Raw) => ChoiceText::Raw,
-            Some(HellaSwagText::LmEval) => ChoiceText::LmEval,
-        };
+        set.text = self.hellaswag_text.unwrap_or(set.text);
         Ok(Some(set.clone()))
     }
 

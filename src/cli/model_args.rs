@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use clap::builder::PossibleValue;
 use runner_data::ModelTokenizer;
 use runner_engine::evaluated_model::EvaluatedModel;
 use runner_engine::opened_run::open_run;
@@ -11,30 +12,12 @@ use runner_spec::experiment::{DeviceChoice, HubModel, Precision};
 use runner_spec::program::Device;
 
 use super::checkpoint_args::CheckpointArgs;
-use super::common::{RunsFolderArgs, ThreadArgs, host_without_runs};
+use super::common::{RunsFolderArgs, ThreadArgs, host_without_runs, word_parser};
 use super::completions::runs_completer;
 use super::exit::{Result, refuse};
 use super::output::print_to_stderr;
 use super::screen_observer::PreparationObserver;
 use super::text_source::{find_tokenizer, parse_hub_name, reword_for_flags};
-
-/// The device to compute on.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum ReadingDevice {
-    /// A GPU if there is one here and the run was trained on one, else the CPU.
-    #[default]
-    Auto,
-    Cpu,
-    Cuda,
-}
-
-/// The precision to compute in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum ReadingPrecision {
-    Fp32,
-    Tf32,
-    Bf16,
-}
 
 /// A model that computes something.
 #[derive(Debug, Clone, clap::Args)]
@@ -56,11 +39,15 @@ pub(crate) struct ModelArgs {
     #[command(flatten)]
     pub checkpoint: CheckpointArgs,
     /// The device to compute on.
-    #[arg(long, value_enum, default_value_t, value_name = "DEVICE")]
-    pub device: ReadingDevice,
+    #[arg(long, value_name = "DEVICE", default_value = "auto", value_parser = word_parser::<DeviceChoice>([
+        PossibleValue::new("auto").help("A GPU if there is one here and the run was trained on one, else the CPU"),
+        PossibleValue::new("cpu"),
+        PossibleValue::new("cuda"),
+    ]))]
+    pub device: DeviceChoice,
     /// The precision to compute in [default: that of the run; fp32 for --weights].
-    #[arg(long, value_enum, value_name = "PRECISION")]
-    pub precision: Option<ReadingPrecision>,
+    #[arg(long, value_name = "PRECISION", value_parser = word_parser::<Precision>(["fp32", "tf32", "bf16"]))]
+    pub precision: Option<Precision>,
     #[command(flatten)]
     pub threads: ThreadArgs,
     #[command(flatten)]
@@ -73,14 +60,9 @@ impl ModelArgs {
     /// # Errors
     /// If there is no such run, or there are no such weights; a hub that refuses or cannot be reached.
     pub(crate) fn open(&self, screen: &mut Screen) -> Result<EvaluatedModel> {
-        let precision = self.precision.map(|precision| match precision {
-            ReadingPrecision::Fp32 => Precision::Fp32,
-            ReadingPrecision::Tf32 => Precision::Tf32,
-            ReadingPrecision::Bf16 => Precision::Bf16,
-        });
         if let Some(run) = &self.run {
             let run = open_run(&self.root.root(), run)?;
-            return Ok(EvaluatedModel::of_run(run, self.checkpoint.which(), precision)?);
+            return Ok(EvaluatedModel::of_run(run, self.checkpoint.which(), self.precision)?);
         }
         let weights = self.weights.as_deref().unwrap_or_default();
         let path = match weights.strip_prefix("hub:") {
@@ -97,7 +79,7 @@ impl ModelArgs {
                 path.display()
             );
         }
-        Ok(EvaluatedModel::of_weights(&path, precision)?)
+        Ok(EvaluatedModel::of_weights(&path, self.precision)?)
     }
 
     /// The tokenizer of `model`.
@@ -122,13 +104,8 @@ impl ModelArgs {
     /// # Errors
     /// If there is no such device.
     pub(crate) fn choose_device(&self, model: &EvaluatedModel) -> Result<Device> {
-        let choice = match self.device {
-            ReadingDevice::Auto => DeviceChoice::Auto,
-            ReadingDevice::Cpu => DeviceChoice::Cpu,
-            ReadingDevice::Cuda => DeviceChoice::Cuda,
-        };
         let mut notes = Vec::new();
-        let device = model.device(choice, self.threads.count(), &mut notes)?;
+        let device = model.device(self.device, self.threads.count(), &mut notes)?;
         for note in &notes {
             print_to_stderr(note);
         }

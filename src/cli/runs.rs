@@ -19,7 +19,7 @@ use runner_lab::stopped_points;
 use runner_lab::stored_plan;
 use runner_lab::sweep_dir;
 use runner_record::catalog::{ListedRun, ListedStatus};
-use runner_record::record_check::{find_damage_of_metrics, warn_of_changed_descriptions};
+use runner_record::record_check::{describe_changed_descriptions, find_damage_of_metrics};
 use runner_record::run_dir;
 use runner_record::run_dir::CHECKPOINTS;
 use runner_record::{RecordError, ancestry, catalog, checkpoint, select, time};
@@ -119,8 +119,7 @@ fn list(args: &ListArgs) -> Result<Exit> {
         select::sort(&mut runs, key)?;
     }
     runs.truncate(args.limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX));
-    if let Some(warning) = args.sort.as_ref().and_then(|key| describe_incomparable(&runs, key.trim_start_matches('-')))
-    {
+    for warning in args.sort.iter().flat_map(|key| describe_incomparable(&runs, key.trim_start_matches('-'))) {
         print_to_stderr(&printable(&format!("warning: {warning}")));
     }
     print_result(args.json, &runs, || match (all, runs.len()) {
@@ -130,9 +129,9 @@ fn list(args: &ListArgs) -> Result<Exit> {
     })
 }
 
-/// Says that the field `key`, by which `runs` are sorted, does not compare between all of them, and between which it does. `None` if it
-/// compares or is not a measurement. Runs whose plan cannot be read are left out.
-fn describe_incomparable(runs: &[ListedRun], key: &str) -> Option<String> {
+/// Says that the field `key`, by which `runs` are sorted, does not compare between all of them, and between which it does; nothing if it
+/// compares or is not a measurement. Runs whose plan cannot be read are left out. Says also which plans were changed.
+fn describe_incomparable(runs: &[ListedRun], key: &str) -> Vec<String> {
     /// Names of a group that are shown.
     const SHOWN: usize = 4;
     let (quantity, value): (_, fn(&ListedRun) -> Option<f64>) = match key {
@@ -140,17 +139,20 @@ fn describe_incomparable(runs: &[ListedRun], key: &str) -> Option<String> {
         "val_loss" => (MeasuredQuantity::ValidationLoss, |run| run.val_loss),
         "best_val_loss" => (MeasuredQuantity::ValidationLoss, |run| run.best_val_loss),
         "val_bits_per_byte" => (MeasuredQuantity::BitsPerByte, |run| run.val_bits_per_byte),
-        _ => return None,
+        _ => return Vec::new(),
     };
     let basis =
         |run: &ListedRun| Some((run.id.clone(), MeasurementBasis::of_plan(&stored_plan::read(&run.path).ok()?)));
+    let describe_changes =
+        |run: &&ListedRun| describe_changed_descriptions(&run.path, &run_dir::read_manifest(&run.path).ok()?);
     let measured: Vec<&ListedRun> = runs.iter().filter(|run| value(run).is_some()).collect();
     let bases: Vec<(String, MeasurementBasis)> = measured.par_iter().filter_map(|run| basis(run)).collect();
     let named = || bases.iter().map(|(id, basis)| (id.clone(), basis));
     let groups = group_comparable(named(), quantity);
     let reasons: Vec<&str> = groups.iter().filter_map(|group| group.reason.as_deref()).take(SHOWN).collect();
+    let mut warnings: Vec<String> = measured.par_iter().filter_map(describe_changes).collect();
     if reasons.is_empty() {
-        return None;
+        return warnings;
     }
     let names = |group: &ComparableRuns| match group.names.len().saturating_sub(SHOWN) {
         0 => group.names.join(", "),
@@ -160,11 +162,12 @@ fn describe_incomparable(runs: &[ListedRun], key: &str) -> Option<String> {
     let has_bits = measured.iter().all(|run| run.val_bits_per_byte.is_some());
     let bits = has_bits && find_incomparable(named(), MeasuredQuantity::BitsPerByte).is_none();
     let advice = if bits { "; `--sort val_bits_per_byte` compares them" } else { "" };
-    Some(format!(
+    warnings.push(format!(
         "`{key}` does not compare between all of these runs: {}; it compares within each of these groups: {}{advice}",
         reasons.join("; "),
         groups.join(" | ")
-    ))
+    ));
+    warnings
 }
 
 /// The filters of the list, except for `--where`.
@@ -244,7 +247,7 @@ fn show(args: &ShowArgs) -> Result<Exit> {
     if let Some(problem) = problem.unwrap_or_else(|error| Some(error.to_string())) {
         print_to_stderr(&format!("warning: {problem}"));
     }
-    if let Some(warning) = warn_of_changed_descriptions(&path, &manifest) {
+    if let Some(warning) = describe_changed_descriptions(&path, &manifest) {
         print_to_stderr(&printable(&format!("warning: {warning}")));
     }
     let checkpoints = checkpoint::saved_steps(&path.join(CHECKPOINTS))?;

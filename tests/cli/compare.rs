@@ -201,7 +201,10 @@ fn curves_are_drawn_into_one_file() {
     ] {
         let path = sandbox.path(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
-        sandbox.expect(0, &[&["compare", "coarse", "fine", "other", "--plot", name], flags].concat());
+        let plot = [&["compare", "coarse", "fine", "other", "--plot", name], flags].concat();
+        sandbox.expect(0, &plot);
+        assert!(sandbox.expect(2, &plot).contains("is there already: --force replaces it"));
+        sandbox.expect(0, &[&plot[..], &["--force"]].concat());
         let svg = fs::read_to_string(&path).unwrap();
         well_formed(&svg);
         assert_eq!(svg.matches("class=\"curve c0\"").count(), 2, "the curve and its entry");

@@ -56,7 +56,7 @@ impl ModelTokenizer {
     }
 
     /// The token between documents, if there is one.
-    pub fn end(&self) -> Option<u32> {
+    pub fn end_token(&self) -> Option<u32> {
         self.ends.first().copied()
     }
 
@@ -109,10 +109,10 @@ mod tests {
         assert_eq!(encode(&tokenizer, "a b"), [1, 4, 5]);
         assert_eq!(encode(&tokenizer, "[BOT]a b"), [1, 4, 5], "one is enough");
         assert_eq!(encode(&tokenizer, ""), [1]);
-        assert_eq!((tokenizer.end(), tokenizer.prefix_text()), (Some(2), "[BOT]".to_owned()));
+        assert_eq!((tokenizer.end_token(), tokenizer.prefix_text()), (Some(2), "[BOT]".to_owned()));
 
         let tokenizer = tokenizer.without_prefix();
-        assert_eq!((encode(&tokenizer, "a b"), tokenizer.end()), (vec![4, 5], Some(2)));
+        assert_eq!((encode(&tokenizer, "a b"), tokenizer.end_token()), (vec![4, 5], Some(2)));
         let packed = ModelTokenizer::of_rows(text.clone(), &Layout::Packed { length: 8 });
         assert_eq!(encode(&packed, "a b"), [4, 5]);
         let weights = ModelTokenizer::of_weights(text);
@@ -122,6 +122,6 @@ mod tests {
         std::fs::write(folder.path().join("tokenizer_config.json"), r#"{"eos_token": "[PAD]"}"#).unwrap();
         let weights = ModelTokenizer::of_weights(load_tokenizer(&file).unwrap());
         assert!(weights.is_end(2) && weights.is_end(3) && !weights.is_end(1));
-        assert_eq!(weights.end(), Some(2));
+        assert_eq!(weights.end_token(), Some(2));
     }
 }

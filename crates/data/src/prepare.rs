@@ -18,8 +18,8 @@ use super::fingerprint::hash_parts;
 use super::gc::data_key;
 use super::model_tokenizer::ModelTokenizer;
 use super::progress::{Progress, Report};
-use super::shard_tokenizer::warn_of_foreign_shards;
-use super::shared_files::{check_disjoint, check_no_repeated_file, warn_of_repeated_files};
+use super::shard_tokenizer::describe_foreign_shards;
+use super::shared_files::{check_disjoint, check_no_repeated_file, describe_repeated_files};
 use super::source::{DocumentFormat, LocatedSource, locate, read_in_batches, separate_source};
 use super::split::{Dataset, PaddingTokens, Split};
 use super::split_name::SplitName;
@@ -108,6 +108,8 @@ struct Preparation<'a> {
     /// The last part of the training source that is held out.
     fraction: Option<f64>,
     vocab_size: Option<usize>,
+    /// The name in warnings of a text that is not a split of a run.
+    text_name: Option<&'static str>,
     cache: DataCache,
     report: &'a Report<'a>,
     origins: RefCell<Vec<TokensOrigin>>,
@@ -127,7 +129,8 @@ pub fn prepare(request: &DataRequest<'_>, progress: &(dyn Fn(Progress) + Sync)) 
     let (layout, vocab_size) = (&request.data.layout, request.vocab_size);
     let cache = DataCache::open(request.cache_dir)?;
     let (origins, warnings) = Default::default();
-    Preparation { layout, fraction, vocab_size, cache, report: progress, origins, warnings }.run(request)
+    Preparation { layout, fraction, vocab_size, text_name: None, cache, report: progress, origins, warnings }
+        .run(request)
 }
 
 /// The key of the part of the training source that is held out.
@@ -157,7 +160,7 @@ impl Preparation<'_> {
         }
         let sources = [Some(&train), validation.as_ref(), test.as_ref()];
         warnings.extend(sources.into_iter().flatten().filter_map(|source| {
-            let warning = warn_of_repeated_files(source)?;
+            let warning = describe_repeated_files(source)?;
             Some(format!("{}: {warning}", source.split.key()))
         }));
         drop(warnings);
@@ -212,6 +215,7 @@ impl Preparation<'_> {
     /// Loads the tokens of `source`: token shards in place, tokens from the cache, or new ones.
     fn load_tokens(&self, source: &LocatedSource, tokenizer: &TextTokenizer) -> Result<SourceTokens> {
         let split = source.split;
+        let name = self.text_name.map_or_else(|| format!("{} data", split.adjective()), str::to_owned);
         let held_out = self.fraction.filter(|_| split == SplitName::Train);
         let is_padded = matches!(self.layout, Layout::Padded { .. });
         let (tokens, event) = if source.documents == DocumentFormat::Tokens {
@@ -222,7 +226,7 @@ impl Preparation<'_> {
             let bytes_total = source.bytes();
             let report =
                 |bytes_done, tokens| (self.report)(Progress::Tokenizing { split, bytes_done, bytes_total, tokens });
-            self.warnings.borrow_mut().extend(warn_of_foreign_shards(source, tokenizer));
+            self.warnings.borrow_mut().extend(describe_foreign_shards(source, tokenizer));
             let (stream, max, documents) = token_files::open(source, tokenizer.end_of_text(), &self.cache, &report)?;
             let event = Progress::CacheHit { split, tokens: stream.count(), held_out };
             (SourceTokens { stream, store: None, documents, max, hash: source.hash.clone(), text_hash: None }, event)
@@ -245,7 +249,7 @@ impl Preparation<'_> {
             };
             let left_out: Option<LeftOutText> =
                 self.cache.read_memo("scans", &LeftOutText::memo(&source.hash, tokenizer));
-            self.warnings.borrow_mut().extend(left_out.and_then(|text| text.warning(split)));
+            self.warnings.borrow_mut().extend(left_out.and_then(|text| text.warning(&name)));
             let text_hash = Some(source.hash.clone());
             (SourceTokens { stream, store: Some(store), documents, max, hash, text_hash }, event)
         };
@@ -260,7 +264,7 @@ impl Preparation<'_> {
         self.check_vocabulary(&tokens, split.key(), tokenizer)?;
         if let Some(mut unknown) = UnknownTokens::new(tokenizer) {
             tokens.stream.read(0, TOKENS_READ.min(tokens.stream.count()), |token| unknown.add(token))?;
-            self.warnings.borrow_mut().extend(unknown.warning(&format!("{} data", split.adjective())));
+            self.warnings.borrow_mut().extend(unknown.warning(&name));
         }
         Ok(tokens)
     }

@@ -10,7 +10,7 @@ use runner_spec::experiment::Tokenizer;
 
 /// The warning about shards of `source` that were made with a tokenizer whose ids stand for different text than those of `tokenizer`. A
 /// `dataset.json` that lists the shards names it; other shards do not record it.
-pub(super) fn warn_of_foreign_shards(source: &LocatedSource, tokenizer: &TextTokenizer) -> Option<String> {
+pub(super) fn describe_foreign_shards(source: &LocatedSource, tokenizer: &TextTokenizer) -> Option<String> {
     let folders: BTreeSet<&Path> = source.files.iter().filter_map(|file| file.path.parent()).collect();
     folders.into_iter().find_map(|folder| {
         let card = Card::read(folder)?;

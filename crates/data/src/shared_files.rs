@@ -32,7 +32,7 @@ pub(super) fn check_no_repeated_file(train: &LocatedSource) -> Result<()> {
 }
 
 /// The warning about a source that has a file twice, by its name, through a pattern or a link, or as a copy.
-pub(super) fn warn_of_repeated_files(source: &LocatedSource) -> Option<String> {
+pub(super) fn describe_repeated_files(source: &LocatedSource) -> Option<String> {
     let repetition = repetition(source)?;
     Some(format!("{repetition}, so its documents are read again; list each file once, unless they should count more"))
 }

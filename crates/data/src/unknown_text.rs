@@ -3,7 +3,6 @@
 use serde::{Deserialize, Serialize};
 
 use super::fingerprint::hash_parts;
-use super::split_name::SplitName;
 use super::tokenizer::TextTokenizer;
 use runner_spec::format::{counted, percent};
 
@@ -72,13 +71,12 @@ impl LeftOutText {
         }
     }
 
-    /// The warning about the text of `split`, if much of it is left out.
-    pub(super) fn warning(&self, split: SplitName) -> Option<String> {
+    /// The warning about the text `what`, if much of it is left out.
+    pub(super) fn warning(&self, what: &str) -> Option<String> {
         let share = self.left_out as f64 / self.total.max(1) as f64;
         (share > Self::TOLERATED).then(|| {
             format!(
-                "{} data: the tokenizer has no token for {} of the first {}, and leaves them out; use a tokenizer that was made for such text",
-                split.adjective(),
+                "{what}: the tokenizer has no token for {} of the first {}, and leaves them out; use a tokenizer that was made for such text",
                 percent(share),
                 counted(self.total, "character"),
             )

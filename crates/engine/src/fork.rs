@@ -28,7 +28,7 @@ use crate::session::{RunSession, SessionOptions};
 use crate::stop::StopSwitch;
 use runner_spec::error::CommandError;
 pub use source::Cooldown;
-use source::{ForkPosition, ForkSource};
+use source::{ForkCheckpoint, ForkPosition};
 
 /// A request to `fork`.
 #[derive(Debug, Clone)]
@@ -60,7 +60,7 @@ struct ForkedRun {
     path: PathBuf,
     manifest: Manifest,
     /// The checkpoint to begin with; `None`: the start.
-    source: Option<ForkSource>,
+    source: Option<ForkCheckpoint>,
 }
 
 /// Starts or resumes the fork that `request` describes, or finds it done; `observer` receives its events, and `stop` requests an early stop.
@@ -85,14 +85,14 @@ pub fn fork(
             None
         }
     };
-    let source = step.map(|step| ForkSource::read(&path, &manifest.id, step)).transpose()?;
+    let source = step.map(|step| ForkCheckpoint::read(&path, &manifest.id, step)).transpose()?;
     let parent = ForkedRun { path, manifest, source };
     let request = &parent.with_cooldown(request)?;
     let mut loaded = load_changed_settings(request, &parent, host, observer)?;
-    let theirs = parent.source.as_ref().map(|_| resolved_experiment(&parent.path)).transpose()?;
-    warn_of_unchanged_rows(&parent.path, &loaded.experiment, observer)?;
-    let read_inputs = |theirs| RecordedInputs::read(&parent.path, theirs, &loaded.experiment);
-    let recorded_inputs = theirs.as_ref().map(read_inputs).transpose()?;
+    let theirs = resolved_experiment(&parent.path)?;
+    warn_of_unchanged_rows(&theirs, &loaded.experiment, observer);
+    let read_inputs = |_| RecordedInputs::read(&parent.path, &theirs, &loaded.experiment);
+    let recorded_inputs = parent.source.as_ref().map(read_inputs).transpose()?;
     let tokenizer = recorded_inputs.as_ref().and_then(|inputs| inputs.tokenizer.as_ref());
     pin_hub_commits(&mut loaded.experiment, tokenizer, host, observer)?;
     let inputs = PreparedInputs::new(&loaded.experiment, recorded_inputs.as_ref(), host, None, observer)?;
@@ -101,14 +101,16 @@ pub fn fork(
     let ready = inputs.plan(&loaded.experiment, parent.step().unwrap_or(0), observer)?;
     ready.check_memory(None)?;
     parent.check_can_begin(&loaded.experiment.train, &ready.plan)?;
-    let trained = theirs.and_then(|theirs| warn_of_trained_validation(&theirs.data, &loaded.experiment.data));
+    let data = [&theirs.data, &loaded.experiment.data];
+    let trained = parent.source.as_ref().and_then(|_| describe_trained_validation(data[0], data[1]));
     if let Some(reason) = trained {
         let id = &parent.manifest.id;
         observer.observe(&RunEvent::Warning(&format!(
             "{id} may have trained on text that is validation data of this fork, whose validation losses are then too low: {reason}"
         )));
     }
-    let run = match parent.open_or_create(request, &loaded, &ready.plan, position.as_ref(), host, observer)? {
+    let begins = position.as_ref().map(|position| (&theirs, position));
+    let run = match parent.open_or_create(request, &loaded, &ready.plan, begins, host, observer)? {
         Ok(run) => run,
         Err(up_to_date) => return Ok(up_to_date),
     };
@@ -116,19 +118,14 @@ pub fn fork(
     RunSession { options, host, experiment, ready: &ready, stop, launched: None }.work(run, observer)
 }
 
-/// Warns of a changed context whose rows have the length that the run in `path` resolved from its own context.
-///
-/// # Errors
-/// If the experiment of the run cannot be read.
-fn warn_of_unchanged_rows(path: &Path, new: &Experiment, observer: &mut dyn RunObserver) -> Result<(), CommandError> {
-    let old = resolved_experiment(path)?;
+/// Warns of a changed context whose rows have the length that the run with the experiment `old` resolved from its own context.
+fn warn_of_unchanged_rows(old: &Experiment, new: &Experiment, observer: &mut dyn RunObserver) {
     let (context, length) = (new.model.context_length, new.data.layout.length());
     if old.model.context_length != context && old.data.layout.length() == length && length != context {
         observer.observe(&RunEvent::Warning(&format!(
             "model.context_length is {context}, but the rows of the forked run stay {length} tokens long; set the length in `data.layout`, too"
         )));
     }
-    Ok(())
 }
 
 /// # Errors
@@ -264,7 +261,7 @@ impl ForkedRun {
     /// If a run of `plan` cannot begin with this run's checkpoint, or would be this run once more.
     fn check_can_begin(&self, train: &Train, plan: &Plan) -> Result<(), CommandError> {
         let id = &self.manifest.id;
-        let Some(ForkSource { step, plan: theirs, .. }) = &self.source else {
+        let Some(ForkCheckpoint { step, plan: theirs, .. }) = &self.source else {
             let same = (&plan.hash, &plan.experiment_name) == (&self.manifest.plan_hash, &self.manifest.name);
             if same {
                 return Err(CommandError::request(format!(
@@ -304,7 +301,7 @@ impl ForkedRun {
         request: &ForkRequest,
         loaded: &Loaded,
         plan: &Plan,
-        position: Option<&ForkPosition>,
+        begins: Option<(&Experiment, &ForkPosition)>,
         host: &Host,
         observer: &mut dyn RunObserver,
     ) -> Result<OpenedOrDone, CommandError> {
@@ -327,13 +324,13 @@ impl ForkedRun {
             is_private: has_private_text(loaded),
             manifest,
         };
-        if let Some((source, position)) = self.source.as_ref().zip(position) {
+        if let Some((source, (theirs, position))) = self.source.as_ref().zip(begins) {
             warn_of_inherited_damage(&self.path, &self.manifest, observer)?;
             let rounding = describe_rounding(&source.plan, plan, &self.manifest.id);
-            for line in source.describe_fork(plan, position).into_iter().chain(rounding) {
+            for line in source.describe_fork(plan, [theirs, &loaded.experiment], position).into_iter().chain(rounding) {
                 observer.observe(&RunEvent::Note(&format!("fork   {line}")));
             }
-            if let Some(warning) = source.warn_of_jump(plan) {
+            if let Some(warning) = source.describe_jump(plan) {
                 observer.observe(&RunEvent::Warning(&warning));
             }
         }
@@ -355,7 +352,7 @@ fn describe_rounding(old: &Plan, new: &Plan, id: &str) -> Option<String> {
 
 /// The reason why a run with the data `old` may have trained on validation data of a fork with the data `new`, which is held out from the
 /// training source; `None` if it cannot have.
-fn warn_of_trained_validation(old: &Data, new: &Data) -> Option<String> {
+fn describe_trained_validation(old: &Data, new: &Data) -> Option<String> {
     let Some(Validation::Fraction(held_out)) = new.validation else { return None };
     let percent = |share: f64| format!("{:.1}%", 100.0 * share);
     if old.train != new.train {

@@ -86,7 +86,7 @@ impl Host {
     }
 
     /// The commit of the working folder.
-    pub(crate) fn git(&self) -> Option<Git> {
+    pub fn git(&self) -> Option<Git> {
         self.working_folder.as_deref().and_then(Git::state_of)
     }
 

@@ -10,12 +10,14 @@ use crate::observer::{RunEvent, RunObserver};
 use crate::prepare::{prepare_data, prepare_data_of_run, recorded_tokenizer};
 use runner_config::LoadOptions;
 use runner_data::{Prepared, TextTokenizer};
+use runner_lab::compare::plan_facts::describe_changed_data;
 use runner_lab::compare::plan_files::{PlanDifference, rebuild_plan};
 use runner_lab::stored_plan;
-use runner_record::manifest::Manifest;
+use runner_record::manifest::{DataHashes, Manifest};
 use runner_record::record_check::changed_descriptions;
 use runner_record::run_dir::{self, CHECKPOINTS, PLAN, RESOLVED, TOKENIZER};
 use runner_record::{CheckpointChoice, catalog};
+use runner_spec::data::DataPart;
 use runner_spec::error::CommandError;
 use runner_spec::experiment::DeviceChoice;
 use runner_spec::experiment::Experiment;
@@ -142,15 +144,13 @@ impl OpenedRun {
     /// # Errors
     /// If `prepared` is not the data that the run was trained on.
     fn check_same_data(&self, prepared: Prepared) -> Result<Prepared, CommandError> {
-        let (was, is) = (&self.plan.data, &prepared.facts);
-        let changed = if was.tokenizer_hash != is.tokenizer_hash {
-            "tokenizer, or the text it was made from, has"
-        } else if was.train.hash != is.train.hash || was.validation != is.validation || was.test != is.test {
-            "data has"
-        } else {
-            return Ok(prepared);
-        };
-        Err(CommandError::request(format!("{}: its {changed} changed since it was trained", self.path.display())))
+        let mut changed = DataHashes::from(&self.plan.data).differing_parts(&DataHashes::from(&prepared.facts));
+        // An evaluation may have other items, and needs no initial weights.
+        changed.retain(|part| !matches!(part, DataPart::Choice | DataPart::Weights));
+        match describe_changed_data(&changed) {
+            None => Ok(prepared),
+            Some(why) => Err(CommandError::request(format!("{}: {why} since it was trained", self.path.display()))),
+        }
     }
 
     /// The device that `choice` means for reading this run, in a process with `threads` threads. Auto is a GPU if the run was trained

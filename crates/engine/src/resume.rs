@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use runner_lab::compare::plan_facts::describe_changed_data;
 use runner_lab::stored_plan;
 use runner_launch::World;
 use runner_record::manifest::{DataHashes, Manifest, RunStatus};
@@ -99,23 +100,18 @@ fn check_same_plan(manifest: &Manifest, plan: &Plan, path: &Path) -> Result<(), 
     let (id, version) = (&manifest.id, &manifest.version);
     let changed = manifest.data.differing_parts(&DataHashes::from(&plan.data));
     let rule = manifest.text_reading();
-    let names = || changed.iter().map(|part| part.name()).collect::<Vec<_>>().join(", ");
     let why = if rule != TEXT_READING_RULE && changed.iter().any(|part| *part != DataPart::Weights) {
         format!(
             "it was started by a version of runner that reads text by rule {rule}, and this one reads it by rule {TEXT_READING_RULE}, or the \
              files have changed ({})",
-            names()
+            changed.iter().map(|part| part.name()).collect::<Vec<_>>().join(", ")
         )
-    } else if changed.contains(&DataPart::Tokenizer) {
-        "its tokenizer, or the text it was made from, has changed".to_owned()
-    } else if changed.contains(&DataPart::Weights) {
-        "the weights that it started from have changed".to_owned()
-    } else if !changed.is_empty() {
-        format!("its data has changed ({})", names())
     } else {
-        format!(
-            "its resolved.yaml has changed, or it was started by a version of runner (version {version}) that plans differently"
-        )
+        describe_changed_data(&changed).unwrap_or_else(|| {
+            format!(
+                "its resolved.yaml has changed, or it was started by a version of runner (version {version}) that plans differently"
+            )
+        })
     };
     Err(CommandError::request(format!(
         "{id} cannot be resumed: {why}; `runner fork {} --from latest`, or `--from start` if it has no checkpoint, makes a new run of it",

@@ -11,17 +11,13 @@ use std::path::{Component, Path, PathBuf};
 use crate::sweep::record::{FORMAT, PlannedPoint, SweepRecord, describe_values};
 use crate::sweep::{SweepSpec, from_str};
 use runner_files::read_regular;
-pub use runner_record::catalog::SWEEPS;
+use runner_record::catalog::{SWEEP_FILE, SWEEP_POINTS, SWEEP_RECORD, SWEEP_SCRIPT, SWEEPS};
 use runner_record::error::RecordError;
 use runner_record::files::{check_format, file_name, indented_json, read_json, read_small, sync_dir, write_atomic};
 use runner_record::lock::RunLock;
 use runner_record::manifest::SweepPoint;
 use runner_record::run_dir::{UnfinishedFolder, base_id};
 use runner_spec::diagnostic::ConfigError;
-
-pub use runner_record::catalog::{
-    SWEEP_FILE as SWEEP, SWEEP_POINTS as POINTS, SWEEP_RECORD as RECORD, SWEEP_SCRIPT as SCRIPT,
-};
 
 /// The folder of a sweep that this process holds.
 #[derive(Debug)]
@@ -47,19 +43,19 @@ pub struct SweepFiles<'a> {
 /// The path of the resolved experiment of the point `index` of the sweep in `path`.
 #[must_use]
 pub fn point_file(path: &Path, index: usize) -> PathBuf {
-    path.join(POINTS).join(format!("{index:04}.yaml"))
+    path.join(SWEEP_POINTS).join(format!("{index:04}.yaml"))
 }
 
 /// The path of the log of the point `index`: the standard error of its processes.
 #[must_use]
 pub fn point_log(path: &Path, index: usize) -> PathBuf {
-    path.join(POINTS).join(format!("{index:04}.log"))
+    path.join(SWEEP_POINTS).join(format!("{index:04}.log"))
 }
 
 /// The path of the output of the job of point `index`, if the sweep ran as an array of jobs.
 #[must_use]
 pub fn point_job_output(path: &Path, index: usize) -> PathBuf {
-    path.join(POINTS).join(format!("{index:04}.job"))
+    path.join(SWEEP_POINTS).join(format!("{index:04}.job"))
 }
 
 /// True if the sweep in `path` has begun the run of `point`: the log of its process names the run.
@@ -83,7 +79,7 @@ const RECORD_ADVICE: &str =
 /// # Errors
 /// If it is missing, damaged or of another version.
 pub fn read_record(path: &Path) -> Result<SweepRecord, RecordError> {
-    let file = path.join(RECORD);
+    let file = path.join(SWEEP_RECORD);
     let read = || {
         let record: SweepRecord = read_json(&file)?;
         check_format(&file, record.format, FORMAT)?;
@@ -101,7 +97,7 @@ pub fn read_record(path: &Path) -> Result<SweepRecord, RecordError> {
 /// # Errors
 /// If it is missing or damaged.
 pub fn read_copy(path: &Path) -> Result<SweepSpec, RecordError> {
-    let file = path.join(SWEEP);
+    let file = path.join(SWEEP_FILE);
     from_str(&read_small(&file)?, &file).map_err(|mistakes| damaged_copy(&file, &mistakes))
 }
 
@@ -189,7 +185,7 @@ pub fn values_of_point(root: &Path, point: &SweepPoint) -> Option<String> {
 #[must_use]
 pub fn find_folder(root: &Path, wanted: &str) -> Option<PathBuf> {
     let folder = PathBuf::from(wanted);
-    if !wanted.is_empty() && folder.join(RECORD).is_file() {
+    if !wanted.is_empty() && folder.join(SWEEP_RECORD).is_file() {
         return Some(folder);
     }
     folders(root).into_iter().find(|path| file_name(path) == wanted)
@@ -257,9 +253,9 @@ impl SweepDir {
         let SweepFiles { mut record, text, experiments, is_private } = files;
         let (folder, base) = (root.join(SWEEPS), record.id.clone());
         let unfinished = UnfinishedFolder::create(&folder, &base)?;
-        let copy = unfinished.path().join(SWEEP);
+        let copy = unfinished.path().join(SWEEP_FILE);
         runner_files::write_atomic_as(&copy, text.as_bytes(), is_private).map_err(RecordError::io("writing", &copy))?;
-        let points = unfinished.path().join(POINTS);
+        let points = unfinished.path().join(SWEEP_POINTS);
         fs::create_dir(&points).map_err(RecordError::io("creating", &points))?;
         for (point, experiment) in record.points.iter().zip(experiments) {
             let file = point_file(unfinished.path(), point.index);
@@ -274,7 +270,7 @@ impl SweepDir {
         sync_dir(&points)?;
         let (path, lock) = unfinished.finish(&mut |temporary, id| {
             record.id = id;
-            let path = temporary.join(RECORD);
+            let path = temporary.join(SWEEP_RECORD);
             let bytes = indented_json(&path, &record)?;
             runner_files::write_atomic_as(&path, &bytes, is_private).map_err(RecordError::io("writing", &path))
         })?;
@@ -286,7 +282,7 @@ impl SweepDir {
     /// # Errors
     /// If it cannot be written.
     pub fn write_script(&self, text: &str) -> Result<PathBuf, RecordError> {
-        let path = self.path.join(SCRIPT);
+        let path = self.path.join(SWEEP_SCRIPT);
         write_atomic(&path, text.as_bytes())?;
         Ok(path)
     }
@@ -364,7 +360,7 @@ mod tests {
         let make = |folder: &str, content: &str| {
             let path = root.path().join("sweeps").join(folder);
             fs::create_dir_all(&path).unwrap();
-            fs::write(path.join(RECORD), content).unwrap();
+            fs::write(path.join(SWEEP_RECORD), content).unwrap();
         };
         make("s-t-12345678", "{");
         assert!(newest_of_file(root.path(), "s", &file).unwrap().is_none(), "a sweep of another name");
@@ -385,7 +381,7 @@ mod tests {
     #[test]
     fn the_copy_of_the_sweep_file_is_named() {
         let folder = tempfile::tempdir().unwrap();
-        fs::write(folder.path().join(SWEEP), "sweep: {base: e.yaml\n").unwrap();
+        fs::write(folder.path().join(SWEEP_FILE), "sweep: {base: e.yaml\n").unwrap();
         let error = read_copy(folder.path()).unwrap_err().to_string();
         assert!(error.contains("sweep.yaml: this file of the sweep is damaged or was edited: line 1:"), "{error}");
     }
@@ -396,7 +392,7 @@ mod tests {
         let path = root.path().join("sweeps/s-1");
         fs::create_dir_all(&path).unwrap();
         let other = SweepRecord { format: FORMAT + 1, ..sweep() };
-        fs::write(path.join(RECORD), serde_json::to_string(&other).unwrap()).unwrap();
+        fs::write(path.join(SWEEP_RECORD), serde_json::to_string(&other).unwrap()).unwrap();
         let error = read_record(&path).unwrap_err().to_string();
         assert!(
             error.contains("this version reads format") && error.contains("move the sweep's folder away"),

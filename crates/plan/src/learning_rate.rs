@@ -7,8 +7,8 @@ use runner_spec::experiment::{Decay, DecayTarget, Experiment, StepDecay};
 use runner_spec::format::count;
 use runner_spec::program::{LrDecay, LrSchedule};
 
-/// The schedule with its open lengths filled in from the run's; `epoch` is the rows of one.
-pub(crate) fn lr_schedule(experiment: &Experiment, steps: u64, epoch: u64) -> Result<LrSchedule> {
+/// The schedule with its open lengths filled in from the run's; an epoch has `epoch_rows` rows.
+pub(crate) fn lr_schedule(experiment: &Experiment, steps: u64, epoch_rows: u64) -> Result<LrSchedule> {
     let warmup = experiment.schedule.warmup;
     let wrong = |(message, help): (String, String)| PlanError::value("schedule.start", format!("{message}: {help}"));
     let start = experiment.schedule.start_step(Some(steps)).map_err(wrong)?;
@@ -45,7 +45,7 @@ pub(crate) fn lr_schedule(experiment: &Experiment, steps: u64, epoch: u64) -> Re
                     position.step
                 );
             }
-            let rows = (epochs.unwrap_or(1.0) * epoch as f64).round().max(1.0) as u64;
+            let rows = (epochs.unwrap_or(1.0) * epoch_rows as f64).round().max(1.0) as u64;
             LrDecay::Rows { rows, sequences: experiment.batch.sequences as u64, gamma }
         }
         Decay::Constant {} => LrDecay::Constant,
@@ -55,7 +55,7 @@ pub(crate) fn lr_schedule(experiment: &Experiment, steps: u64, epoch: u64) -> Re
 }
 
 /// Warnings of steps whose learning rate is 0, in a run of `steps` steps that inherited the first of them.
-pub(crate) fn warn_of_zero_rates(schedule: &LrSchedule, inherited: u64, steps: u64) -> impl Iterator<Item = String> {
+pub(crate) fn zero_rate_warnings(schedule: &LrSchedule, inherited: u64, steps: u64) -> impl Iterator<Item = String> {
     let own = schedule.zero_rate_steps(steps).into_iter().filter(move |zero| zero.end > inherited);
     own.map(move |zero| describe_zero_rates(schedule, &zero, inherited))
 }
@@ -83,7 +83,7 @@ fn describe_zero_rates(schedule: &LrSchedule, zero: &Range<u64>, inherited: u64)
 }
 
 /// A warning that the decay of a run of `steps` steps ends after the run.
-pub(crate) fn warn_of_unfinished_decay(decay: &Decay, schedule: &LrSchedule, steps: u64) -> Option<String> {
+pub(crate) fn describe_unfinished_decay(decay: &Decay, schedule: &LrSchedule, steps: u64) -> Option<String> {
     let rest = steps.saturating_sub(schedule.decay_start());
     let (key, length, advice) = match decay {
         Decay::Cosine(DecayTarget { steps: Some(length), .. }) => {

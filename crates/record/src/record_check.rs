@@ -104,7 +104,7 @@ pub fn changed_descriptions(run: &Path, manifest: &Manifest) -> Result<Vec<&'sta
 /// The warning of a command that shows settings of the run directory `run`, if `plan.json` or `resolved.yaml` is not as the run wrote it. A file
 /// that cannot be read is reported by the command that reads it.
 #[must_use]
-pub fn warn_of_changed_descriptions(run: &Path, manifest: &Manifest) -> Option<String> {
+pub fn describe_changed_descriptions(run: &Path, manifest: &Manifest) -> Option<String> {
     let changed = changed_descriptions(run, manifest).ok().filter(|changed| !changed.is_empty())?;
     let (run, files) = (run.display(), changed.join(" and "));
     Some(format!(

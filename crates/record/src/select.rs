@@ -21,7 +21,7 @@ const FIELDS: &str = "id name status step steps lost_steps changed_metrics token
 /// The fields that are texts and may be missing. All other fields that may be missing are numbers.
 const OPTIONAL_TEXTS: [&str; 6] = ["name", "started", "ended", "sweep", "origin", "error"];
 
-fn fields() -> impl Iterator<Item = &'static str> {
+fn fields() -> impl Iterator<Item = &'static str> + Clone {
     FIELDS.split_whitespace()
 }
 
@@ -42,7 +42,7 @@ fn fields_of(run: &ListedRun) -> Json {
     fields
 }
 
-/// True if the run has no value for the number `field`: then it may be any number.
+/// True if the run has no value for the number `field`.
 fn is_unknown(fields: &Json, field: &str) -> bool {
     fields[field].is_null() && !OPTIONAL_TEXTS.contains(&field)
 }
@@ -55,10 +55,83 @@ fn unknown(what: &str, name: &str) -> PlainError {
     PlainError::request(format!("{what}: a run has no field `{}`; {help}", name.escape_default()))
 }
 
-/// Keeps the runs for which `expression` is true.
-///
-/// A number that a run does not have is unknown: the run is kept only if the expression is true for every number, see
-/// `unknown_trials`. `x is none` asks whether it is unknown.
+type Tokens<'t, 'e> = &'t [(Token<'e>, Span)];
+
+/// The parts of `tokens` between those words `word` that are outside of brackets.
+fn split<'t, 'e>(tokens: Tokens<'t, 'e>, word: &str) -> Vec<Tokens<'t, 'e>> {
+    let mut depth = 0_usize;
+    let parts = tokens.split(|(token, _)| {
+        match token {
+            Token::ParenOpen | Token::BracketOpen | Token::BraceOpen => depth += 1,
+            Token::ParenClose | Token::BracketClose | Token::BraceClose => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        depth == 0 && matches!(token, Token::Ident(name) if *name == word)
+    });
+    parts.collect()
+}
+
+/// Whether the part of `text` that `tokens` are holds for a run with the fields `run`; `None` if that depends on a number that it lacks. The
+/// expression is divided at `and`, `or` and `not`, and minijinja evaluates the rest.
+fn holds(
+    env: &Environment<'_>,
+    text: &str,
+    tokens: Tokens<'_, '_>,
+    run: &Json,
+) -> Result<Option<bool>, minijinja::Error> {
+    let any = |parts: Vec<Tokens<'_, '_>>, wanted: bool| {
+        let mut result = Some(!wanted);
+        for part in parts {
+            match holds(env, text, part, run)? {
+                Some(found) if found == wanted => return Ok(Some(wanted)),
+                Some(_) => {}
+                None => result = None,
+            }
+        }
+        Ok(result)
+    };
+    let (either, both) = (split(tokens, "or"), split(tokens, "and"));
+    match tokens {
+        // `A if B else C` binds less than `or`.
+        _ if split(tokens, "if").len() > 1 => {}
+        _ if either.len() > 1 => return any(either, true),
+        _ if both.len() > 1 => return any(both, false),
+        [(Token::Ident("not"), _), rest @ ..] => return Ok(holds(env, text, rest, run)?.map(|holds| !holds)),
+        [(Token::ParenOpen, _), inner @ .., (Token::ParenClose, _)] if is_balanced(inner) => {
+            return holds(env, text, inner, run);
+        }
+        _ => {}
+    }
+    let (first, last) = (tokens.first(), tokens.last());
+    let range =
+        first.map_or(0, |(_, span)| span.start_offset as usize)..last.map_or(0, |(_, span)| span.end_offset as usize);
+    let expression = env.compile_expression(&text[range])?;
+    let names = expression.undeclared_variables(false);
+    let asks_for_none = matches!(
+        tokens,
+        [_, (Token::Ident("is"), _), (Token::Ident("none"), _)]
+            | [_, (Token::Ident("is"), _), (Token::Ident("not"), _), (Token::Ident("none"), _)]
+    );
+    let fields = fields().filter(|field| names.contains(*field));
+    if !asks_for_none && fields.clone().any(|field| is_unknown(run, field)) {
+        return Ok(None);
+    }
+    let values: BTreeMap<&str, Value> = fields.map(|field| (field, to_value(&run[field]))).collect();
+    Ok(Some(expression.eval(values)?.is_true()))
+}
+
+/// True if each parenthesis of `tokens` that is closed was opened in them: not for `a) == (b`.
+fn is_balanced(tokens: Tokens<'_, '_>) -> bool {
+    let depth = tokens.iter().try_fold(0_usize, |depth, (token, _)| match token {
+        Token::ParenOpen => Some(depth + 1),
+        Token::ParenClose => depth.checked_sub(1),
+        _ => Some(depth),
+    });
+    depth.is_some()
+}
+
+/// Keeps the runs for which `expression` is true. A comparison with a number that a run does not have is neither true nor false, as in SQL;
+/// `x is none` asks whether the run has it.
 ///
 /// # Errors
 /// If it is not an expression, names an unknown field, or cannot be computed.
@@ -70,112 +143,23 @@ pub fn keep_where(runs: &mut Vec<ListedRun>, expression: &str) -> Result<(), Pla
     let mut env = Environment::new();
     env.set_undefined_behavior(UndefinedBehavior::Strict);
     env.set_fuel(Some(FUEL));
-    // The expression as given serves for error messages. In the prepared one, `is none` asks about the field, not the tried number.
     let names = env.compile_expression(expression).map_err(|e| wrong(&e))?.undeclared_variables(false);
-    let (text, constants) = prepared(expression).map_err(|error| wrong(&error))?;
-    let compiled = env.compile_expression(&text).map_err(|error| wrong(&error))?;
     let globals: Vec<&str> = env.globals().map(|(name, _)| name).collect();
-    let mut used = Vec::new();
-    for name in &names {
-        match fields().find(|field| field == name) {
-            Some(field) => used.push(field),
-            None if globals.contains(&name.as_str()) => {}
-            None => return Err(unknown("--where", name)),
-        }
+    let is_known = |name: &str| fields().any(|field| field == name) || globals.contains(&name);
+    if let Some(name) = names.iter().find(|name| !is_known(name)) {
+        return Err(unknown("--where", name));
     }
-    let is_kept = |run: &ListedRun| -> Result<bool, PlainError> {
-        let fields = fields_of(run);
-        for trial in unknown_trials(&fields, &used, &constants) {
-            let mut values: BTreeMap<String, Value> = BTreeMap::new();
-            let mut numbers = trial.into_iter();
-            for field in &used {
-                let unknown = if is_unknown(&fields, field) { numbers.next() } else { None };
-                let value = unknown.map_or_else(|| to_value(&fields[*field]), Value::from);
-                values.insert((*field).to_owned(), value);
-                values.insert(format!("{IS_NONE}{field}"), Value::from(fields[*field].is_null()));
-            }
-            let result = compiled.eval(values).map_err(|error| {
-                PlainError::request(format!("{} (of run {})", wrong(&error), run.id.escape_default()))
-            })?;
-            if !result.is_true() {
-                return Ok(false);
-            }
-        }
-        Ok(true)
+    let tokens = tokenize(expression, true, SyntaxConfig, WhitespaceConfig::default());
+    let tokens: Vec<(Token<'_>, Span)> = tokens.collect::<Result<_, _>>().map_err(|error| wrong(&error))?;
+    let is_kept = |run: &ListedRun| {
+        let result = holds(&env, expression, &tokens, &fields_of(run))
+            .map_err(|error| PlainError::request(format!("{} (of run {})", wrong(&error), run.id.escape_default())))?;
+        Ok(result == Some(true))
     };
     let kept = runs.iter().map(is_kept).collect::<Result<Vec<bool>, _>>()?;
     let mut kept = kept.into_iter();
     runs.retain(|_| kept.next() == Some(true));
     Ok(())
-}
-
-/// The prefix of the variable that says whether a field has no value.
-const IS_NONE: &str = "__none_";
-
-/// `expression` with a variable of its own for each `FIELD is none`, and the numbers in it, with either sign.
-fn prepared(expression: &str) -> Result<(String, Vec<f64>), minijinja::Error> {
-    let tokens = tokenize(expression, true, SyntaxConfig, WhitespaceConfig::default());
-    let tokens: Vec<(Token<'_>, Span)> = tokens.collect::<Result<_, _>>()?;
-    let identifier = |at: usize| match tokens.get(at) {
-        Some((Token::Ident(name), _)) => *name,
-        _ => "",
-    };
-    let (mut out, mut copied, mut constants) = (String::new(), 0, Vec::new());
-    for (at, (token, span)) in tokens.iter().enumerate() {
-        match token {
-            Token::Int(n) => constants.push(*n as f64),
-            Token::Int128(n) => constants.push(**n as f64),
-            Token::Float(x) => constants.push(*x),
-            _ => {}
-        }
-        let is_attribute = at > 0 && matches!(tokens[at - 1].0, Token::Dot | Token::Pipe);
-        let negated = identifier(at + 2) == "not";
-        let end = at + 2 + usize::from(negated);
-        let field = fields().find(|field| *field == identifier(at) && !is_attribute);
-        if let Some(field) = field.filter(|_| identifier(at + 1) == "is" && identifier(end) == "none") {
-            out += &expression[copied..span.start_offset as usize];
-            out.extend(["(", if negated { "not " } else { "" }, IS_NONE, field, ")"]);
-            copied = tokens[end].1.end_offset as usize;
-        }
-    }
-    out += &expression[copied..];
-    constants.retain(|x| x.is_finite());
-    let negative: Vec<f64> = constants.iter().map(|x| -x).collect();
-    constants.extend(negative);
-    Ok((out, constants))
-}
-
-/// The largest number of combinations that are tried for unknown numbers.
-const MAX_COMBINATIONS: usize = 100_000;
-
-/// Lists of numbers to try for the unknown ones; one empty list if no number is unknown.
-///
-/// The result of a comparison changes only where the number passes a constant of the expression, a number of the run, or another
-/// unknown number. So all of the first two are tried, and as many numbers between each pair of them, below and above as there are
-/// unknown ones, in all combinations.
-fn unknown_trials(fields: &Json, used: &[&str], constants: &[f64]) -> impl Iterator<Item = Vec<f64>> {
-    let unknown = used.iter().filter(|field| is_unknown(fields, field)).count();
-    let known = used.iter().filter_map(|field| fields[*field].as_f64());
-    let mut bounds: Vec<f64> = constants.iter().copied().chain(known).chain([0.0]).collect();
-    bounds.retain(|x| x.is_finite());
-    bounds.sort_by(f64::total_cmp);
-    bounds.dedup();
-    let between = |a: f64, b: f64| (1..=unknown).map(move |i| a + (b - a) * i as f64 / (unknown + 1) as f64);
-    let beyond = |x: f64| 1.0 + x.abs();
-    let (low, high) = (bounds[0], bounds[bounds.len() - 1]);
-    let mut numbers = vec![f64::NEG_INFINITY, f64::INFINITY];
-    numbers.extend(bounds.windows(2).flat_map(|pair| between(pair[0], pair[1])));
-    numbers.extend(between(low - beyond(low), low).chain(between(high, high + beyond(high))));
-    numbers.extend(bounds);
-    let combinations = numbers.len().saturating_pow(u32::try_from(unknown).unwrap_or(u32::MAX)).min(MAX_COMBINATIONS);
-    (0..combinations).map(move |mut rest| {
-        let mut next_digit = || {
-            let number = numbers[rest % numbers.len()];
-            rest /= numbers.len();
-            number
-        };
-        (0..unknown).map(|_| next_digit()).collect()
-    })
 }
 
 /// A field as a value in an expression. Counts become integers: they print and divide as such.
@@ -249,11 +233,14 @@ mod tests {
             ("0", ""),
             // Unknown, whatever it is compared with.
             ("val_loss != 3", "ab"),
-            ("val_loss != 3.5 or val_loss == 3.5", "abc"),
+            ("val_loss != 3.5 or val_loss == 3.5", "ab"),
             ("val_loss != best_val_loss", ""),
             ("loss <= val_loss", ""),
             ("loss < val_loss or loss > val_loss", ""),
-            ("loss <= val_loss or loss > val_loss", "abc"),
+            ("val_loss < 3 or step == 7", "bc"),
+            ("(val_loss < 3) or (step == 7)", "bc"),
+            ("not (val_loss < 3 and step < 100)", "ab"),
+            ("1 if step == 7 or val_loss else 0", "ab"),
             ("not (2 < val_loss < 3)", "a"),
             ("val_loss != step", "ab"),
             ("val_loss != -3 and status == 'failed'", ""),

@@ -9,7 +9,7 @@ use crate::cache::DataCache;
 use crate::error::{DataError, Result};
 use crate::model_tokenizer::ModelTokenizer;
 use crate::progress::Progress;
-use crate::shared_files::warn_of_repeated_files;
+use crate::shared_files::describe_repeated_files;
 use crate::split::Split;
 use crate::split_name::SplitName;
 use runner_spec::data::{ChoiceItem, DataPart, NO_SEPARATOR_WARNING, SplitFacts};
@@ -84,6 +84,7 @@ pub fn prepare_evaluation(
         layout: request.layout,
         fraction: None,
         vocab_size,
+        text_name: Some("the text"),
         cache,
         report: progress,
         origins: RefCell::default(),
@@ -98,7 +99,7 @@ pub fn prepare_evaluation(
         let (documents, length) = (tokens.documents, split.length());
         let clipped = split.clipped()?.note("the text", length, documents, tokens.stream.count());
         let mut warnings = preparation.warnings.borrow_mut();
-        warnings.extend(warn_of_repeated_files(&source));
+        warnings.extend(describe_repeated_files(&source));
         warnings.extend(tokenizer.joins_documents(request.layout, documents).then(|| NO_SEPARATOR_WARNING.to_owned()));
         Ok((split, (preparation.cache.take_locks(&source.hash), clipped)))
     };

@@ -17,7 +17,7 @@ use crate::cache::DataCache;
 use crate::error::{DataError, Result};
 use crate::hub::{self, DownloadRecord, HubSplit, open_split};
 use crate::progress::Progress;
-use crate::shared_files::{check_disjoint, check_no_repeated_file, warn_of_repeated_files};
+use crate::shared_files::{check_disjoint, check_no_repeated_file, describe_repeated_files};
 use crate::source::{DocumentFormat, LocatedSource, locate, locate_on_hub, separate_source};
 use crate::split_name::SplitName;
 use crate::token_stream::TokenWidth;
@@ -79,10 +79,11 @@ pub fn write_shards(request: &ShardRequest<'_>, report: &Report<'_>) -> Result<W
     if matches!(held_out, HeldOut::Fraction(_) | HeldOut::FirstShard) {
         check_no_repeated_file(&train)?;
     }
-    let mut warnings: Vec<String> = warn_of_repeated_files(&train).into_iter().collect();
+    let mut warnings: Vec<String> = describe_repeated_files(&train).into_iter().collect();
     if let Some(validation) = &validation {
-        warnings
-            .extend(warn_of_repeated_files(validation).map(|warning| format!("{}: {warning}", validation.split.key())));
+        warnings.extend(
+            describe_repeated_files(validation).map(|warning| format!("{}: {warning}", validation.split.key())),
+        );
         warnings.extend(check_disjoint(&train, validation, ", which trains: validate on other text")?);
     }
     for warning in warnings {

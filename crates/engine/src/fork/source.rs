@@ -3,14 +3,17 @@
 
 use std::path::Path;
 
+use serde_json::Value;
+
+use runner_lab::compare::settings::{SettingDifference, SettingGroup, differences, is_choice};
 use runner_lab::stored_plan;
 use runner_record::checkpoint;
 use runner_record::run_dir::CHECKPOINTS;
 use runner_spec::data::DataFacts;
 use runner_spec::experiment::Experiment;
-use runner_spec::format::{count, counted};
+use runner_spec::format::{count, counted, setting_text};
 use runner_spec::plan::{Plan, Totals};
-use runner_spec::program::{DataPosition, LrSchedule, OptimizerSpec, Program, RowOrder, RowSequence};
+use runner_spec::program::{DataPosition, LrSchedule, Program, RowOrder, RowSequence};
 
 use runner_spec::error::CommandError;
 
@@ -27,7 +30,7 @@ pub struct Cooldown {
 
 /// The checkpoint of a forked run that has one.
 #[derive(Debug)]
-pub(super) struct ForkSource {
+pub(super) struct ForkCheckpoint {
     pub(super) id: String,
     pub(super) plan: Plan,
     pub(super) step: u64,
@@ -45,7 +48,7 @@ pub(super) struct ForkPosition {
     pub(super) reordered_by: Vec<&'static str>,
 }
 
-impl ForkSource {
+impl ForkCheckpoint {
     /// Reads the plan of the run `id` in `path`, and the position of its checkpoint of `step`, which checkpoints of older versions do not
     /// record: then it follows from the plan.
     ///
@@ -134,8 +137,8 @@ impl ForkSource {
         ForkPosition { position: known.unwrap_or(Some(self.position)), reordered_by }
     }
 
-    /// What a fork of the plan `new` begins with and adds, a line for each. Tokens are those that the loss counts, as in the record.
-    pub(super) fn describe_fork(&self, new: &Plan, position: &ForkPosition) -> Vec<String> {
+    /// What a fork of the plan `new`, which changes the first of `settings` to the second, begins with and adds, a line for each. Tokens are those that the loss counts, as in the record.
+    pub(super) fn describe_fork(&self, new: &Plan, settings: [&Experiment; 2], position: &ForkPosition) -> Vec<String> {
         let Self { id, plan, step, position: read, tokens: inherited } = self;
         let (Some(old), Some(rows)) = (self.program(), new.row_sequence()) else { return Vec::new() };
         let schedule = schedule_of(new);
@@ -164,7 +167,10 @@ impl ForkSource {
             rate(self.rate())
         ));
         let optimizer = new.ranks.first().map(|rank| rank.program.optimizer);
-        lines.extend(optimizer.and_then(|new| describe_moments(old.optimizer, new, id)));
+        if old.optimizer.moments() > 0 {
+            let kept = optimizer.map_or(0, |new| new.moments());
+            lines.extend(describe_moments(settings[0], settings[1], kept, id));
+        }
         let Totals { steps, tokens, has_padding, .. } = new.totals;
         let at_most = if has_padding { "at most " } else { "" };
         lines.push(format!(
@@ -180,7 +186,7 @@ impl ForkSource {
     }
 
     /// The warning that the learning rate jumps at a fork of the plan `new`. The plan itself warns of rates of 0.
-    pub(super) fn warn_of_jump(&self, new: &Plan) -> Option<String> {
+    pub(super) fn describe_jump(&self, new: &Plan) -> Option<String> {
         let schedule = schedule_of(new)?;
         let (was, is) = (self.rate(), schedule.rate(self.step));
         let (low, high) = (was.min(is), was.max(is));
@@ -204,37 +210,25 @@ fn schedule_of(new: &Plan) -> Option<&LrSchedule> {
     new.ranks.first().map(|rank| &rank.program.schedule)
 }
 
-/// What a fork from `old`, the optimizer of the run `id`, to `new` does with the moments of the checkpoint; `None` if it uses them as that
-/// run does.
-fn describe_moments(old: OptimizerSpec, new: OptimizerSpec, id: &str) -> Option<String> {
-    if old == new || old.moments() == 0 {
+/// What a fork of the run `id` with the experiment `old`, which changes it to `new`, does with the moments of the checkpoint; `None` if it
+/// uses them as that run does. `kept` is the number of moments that the new optimizer has.
+fn describe_moments(old: &Experiment, new: &Experiment, kept: usize, id: &str) -> Option<String> {
+    let changed = |difference: &SettingDifference| {
+        difference.group == SettingGroup::Optimizer && !difference.key.ends_with(".lr") && difference.b.is_some()
+    };
+    let mut changes: Vec<SettingDifference> = differences(old, new).into_iter().filter(changed).collect();
+    if let Some(optimizer) = changes.iter().position(|difference| is_choice(&difference.key)) {
+        changes = vec![changes.swap_remove(optimizer)];
+    }
+    if changes.is_empty() {
         return None;
     }
-    let changes = match (old, new) {
-        (
-            OptimizerSpec::AdamW { beta1, beta2, eps, weight_decay, decays },
-            OptimizerSpec::AdamW {
-                beta1: own1,
-                beta2: own2,
-                eps: own_eps,
-                weight_decay: own_decay,
-                decays: own_decays,
-            },
-        ) => vec![
-            ("optimizer.adamw.betas", format!("{:?}", [own1, own2]), format!("{:?}", [beta1, beta2])),
-            ("optimizer.adamw.eps", format!("{own_eps:?}"), format!("{eps:?}")),
-            ("optimizer.adamw.weight_decay", format!("{own_decay:?}"), format!("{weight_decay:?}")),
-            ("optimizer.adamw.decays", format!("{own_decays:?}").to_lowercase(), format!("{decays:?}").to_lowercase()),
-        ],
-        (OptimizerSpec::Sgd { momentum: was }, OptimizerSpec::Sgd { momentum: is }) => {
-            vec![("optimizer.sgd.momentum", format!("{is:?}"), format!("{was:?}"))]
-        }
-        _ => vec![("optimizer", new.name().to_owned(), old.name().to_owned())],
-    };
-    let changes = changes.into_iter().filter(|(_, is, was)| is != was);
-    let changes: Vec<String> = changes.map(|(key, is, was)| format!("{key} is {is}, was {was}")).collect();
-    let kept = if new.moments() == 0 { "are dropped, because the new optimizer has none" } else { "are kept" };
-    Some(format!("{}; the optimizer's moments of {id} {kept}", changes.join("; ")))
+    let text = |value: &Option<Value>| value.as_ref().map_or_else(|| "null".to_owned(), setting_text);
+    let changes =
+        changes.iter().map(|SettingDifference { key, a, b, .. }| format!("{key} is {}, was {}", text(b), text(a)));
+    let changes = changes.collect::<Vec<_>>().join("; ");
+    let kept = if kept == 0 { "are dropped, because the new optimizer has none" } else { "are kept" };
+    Some(format!("{changes}; the optimizer's moments of {id} {kept}"))
 }
 
 /// A learning rate as it is shown: `6e-4`.

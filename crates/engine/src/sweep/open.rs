@@ -8,7 +8,8 @@ use runner_lab::sweep::progress::SweepProgress;
 use runner_lab::sweep::record::{SourceHash, SweepRecord};
 use runner_lab::sweep::{SweepSpec, describe_changes, expand};
 use runner_lab::sweep_dir;
-use runner_lab::sweep_dir::{SWEEPS, SweepDir, SweepFiles};
+use runner_lab::sweep_dir::{SweepDir, SweepFiles};
+use runner_record::catalog::{SWEEP_FILE, SWEEPS};
 use runner_record::{RecordError, RunLock};
 
 use super::plan_points::{PlannedSweep, is_unchanged, load_points, plan_points};
@@ -131,7 +132,7 @@ fn find_resumable(
     if is_spec_of(spec, &record) && !is_spec_of(&copy, &record) {
         let changes = describe_changes(&spec.text, &copy.text).join("; ");
         let message = format!("this file of the sweep was edited: {changes}");
-        let error = RecordError::damaged(&path.join(sweep_dir::SWEEP), message);
+        let error = RecordError::damaged(&path.join(SWEEP_FILE), message);
         return Err(explain_damaged_copy(&error, &spec.path, id));
     }
     if request.dry_run {
@@ -149,7 +150,7 @@ fn find_resumable(
          to what it was ({} has it) to go on, or begin another sweep with --new, in which runs that are done are not \
          run again",
         spec.path.display(),
-        path.join(sweep_dir::SWEEP).display()
+        path.join(SWEEP_FILE).display()
     )))
 }
 

@@ -6,7 +6,8 @@ use std::process::{Command, Output};
 
 use runner_lab::sweep::progress::SweepProgress;
 use runner_lab::sweep::record::{PlannedPoint, SweepRecord};
-use runner_lab::sweep_dir::{SCRIPT, SweepDir, absolute_path};
+use runner_lab::sweep_dir::{SweepDir, absolute_path};
+use runner_record::catalog::SWEEP_SCRIPT;
 
 use super::request::SweepRequest;
 use super::slurm_script::SlurmArray;
@@ -88,7 +89,7 @@ pub fn submit_sweep(
     let program = std::env::current_exe().map_err(CommandError::io("this program's file"))?;
     let path = absolute_path(sweep.path());
     // The queue is read first: a point that ends in between is then finished, and is in neither list.
-    let queued = queued_points(&path.join(SCRIPT))?;
+    let queued = queued_points(&path.join(SWEEP_SCRIPT))?;
     let open = unfinished_points(&host.runs, record);
     let points: Vec<usize> = open.iter().copied().filter(|point| !queued.contains(point)).collect();
     if points.is_empty() {
@@ -103,7 +104,7 @@ pub fn submit_sweep(
         options,
     };
     sweep.write_script(&array.script(record, template)?)?;
-    let script = path.join(SCRIPT);
+    let script = path.join(SWEEP_SCRIPT);
     let answer = run_slurm(Command::new("sbatch").arg("--parsable").arg(&script))?;
     // `--parsable` prints the number of the job, and on federations also `;` and the cluster.
     let job = answer.trim().split(';').next().unwrap_or_default().to_owned();

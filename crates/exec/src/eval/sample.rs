@@ -148,7 +148,7 @@ pub fn continue_prompt(
     let stream = TextStream::after(&tokenizer.text, &start[tokenizer.prefix().len()..]);
     if start.is_empty() {
         // A document starts after an end-of-text token; without one, any token must do.
-        start.push(tokenizer.end().unwrap_or(0));
+        start.push(tokenizer.end_token().unwrap_or(0));
     }
     let batch = spec.count;
     if batch == 0 || spec.max_tokens == 0 {

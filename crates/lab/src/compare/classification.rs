@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::facts::MathematicsPart;
 use super::inherited_steps::InheritedStepsComparison;
-use super::plan_facts::{differing_parts, same_evaluation};
+use super::plan_facts::differing_parts;
 use super::planned_experiment::PlannedExperiment;
 
 /// The class of the differences between two experiments, from equal to different.
@@ -43,71 +43,66 @@ pub struct Classification {
     pub meaning: String,
 }
 
-/// Classifies the differences between `a` and `b`. `has_bookkeeping` is true if a setting differs that a run records, although it changes
-/// no number.
+/// Classifies the differences between `a` and `b`, which inherited steps as `inherited` says. `has_bookkeeping` is true if a setting differs
+/// that a run records, although it changes no number.
 #[must_use]
-pub fn classify(a: &PlannedExperiment, b: &PlannedExperiment, has_bookkeeping: bool) -> Classification {
+pub fn classify(
+    a: &PlannedExperiment,
+    b: &PlannedExperiment,
+    has_bookkeeping: bool,
+    inherited: InheritedStepsComparison,
+) -> Classification {
     let (p, q) = (a.effective(), b.effective());
-    let mut parts = Vec::new();
-    let (class, training, meaning) = if a.plan.hash == b.plan.hash {
-        let (class, meaning) = if has_bookkeeping {
-            (DifferenceClass::Bookkeeping, "bookkeeping only: the plan is the same, so every number should be")
-        } else {
-            (DifferenceClass::SameRun, "same run: the plan is the same, so every number should be")
-        };
-        (class, TrainingEquality::SameBits, meaning.to_owned())
-    } else if p.math_hash != q.math_hash {
-        parts = differing_parts(p, q);
-        (DifferenceClass::Mathematics, TrainingEquality::Other, describe_parts(&parts))
-    } else if same_evaluation(p, q) {
-        let training = compare_training(a, b);
-        let meaning = match training {
-            TrainingEquality::SameBits => {
-                "same mathematics, and the same bits: what differs in the plans has no effect here"
-            }
-            _ => "same mathematics, other rounding",
-        };
-        (DifferenceClass::Rounding, training, meaning.to_owned())
-    } else {
-        parts.push(MathematicsPart::Evaluation);
-        let training = compare_training(a, b);
-        let how = if training == TrainingEquality::SameBits { "bit for bit" } else { "up to rounding" };
-        let meaning = format!("other mathematics: evaluation alone; training is the same, {how}");
-        (DifferenceClass::Mathematics, training, meaning)
-    };
-    Classification { class, parts, training, meaning }
-}
-
-fn describe_parts(parts: &[MathematicsPart]) -> String {
-    let names: Vec<&str> = parts.iter().map(|part| part.name()).collect();
-    format!("other mathematics: {}", names.join(", ").replace('_', " "))
-}
-
-impl Classification {
-    /// The classification of two runs that also inherited steps from other runs.
-    #[must_use]
-    pub fn with_inherited_steps(mut self, inherited: InheritedStepsComparison) -> Self {
-        match inherited {
-            InheritedStepsComparison::Different => {
-                self.parts.push(MathematicsPart::Beginning);
-                self.meaning = describe_parts(&self.parts);
-                (self.class, self.training) = (DifferenceClass::Mathematics, TrainingEquality::Other);
-            }
-            InheritedStepsComparison::Rounding if self.training == TrainingEquality::SameBits => {
-                self.training = TrainingEquality::Rounding;
-                let meaning = match self.class {
-                    DifferenceClass::Mathematics => {
-                        "other mathematics: evaluation alone; training is the same, up to rounding"
-                    }
-                    _ => "same mathematics, other rounding: they began under other plans",
-                };
-                meaning.clone_into(&mut self.meaning);
-                self.class = self.class.max(DifferenceClass::Rounding);
-            }
-            InheritedStepsComparison::Same | InheritedStepsComparison::Rounding => {}
-        }
-        self
+    let (is_same_plan, is_same_mathematics) = (a.plan.hash == b.plan.hash, p.math_hash == q.math_hash);
+    let mut parts = if is_same_plan { Vec::new() } else { differing_parts(p, q) };
+    if is_same_mathematics {
+        parts.retain(|part| *part == MathematicsPart::Evaluation);
     }
+    let mut training = match (is_same_plan, is_same_mathematics) {
+        (true, _) => TrainingEquality::SameBits,
+        (_, true) => compare_training(a, b),
+        _ => TrainingEquality::Other,
+    };
+    let began_under_other_plans =
+        inherited == InheritedStepsComparison::Rounding && training == TrainingEquality::SameBits;
+    if inherited == InheritedStepsComparison::Different {
+        parts.push(MathematicsPart::Beginning);
+        training = TrainingEquality::Other;
+    } else if began_under_other_plans {
+        training = TrainingEquality::Rounding;
+    }
+    let class = if !is_same_mathematics || !parts.is_empty() {
+        DifferenceClass::Mathematics
+    } else if !is_same_plan || began_under_other_plans {
+        DifferenceClass::Rounding
+    } else if has_bookkeeping {
+        DifferenceClass::Bookkeeping
+    } else {
+        DifferenceClass::SameRun
+    };
+    let meaning = match (class, training) {
+        (DifferenceClass::SameRun, _) => "same run: the plan is the same, so every number should be",
+        (DifferenceClass::Bookkeeping, _) => "bookkeeping only: the plan is the same, so every number should be",
+        (DifferenceClass::Rounding, TrainingEquality::SameBits) => {
+            "same mathematics, and the same bits: what differs in the plans has no effect here"
+        }
+        (DifferenceClass::Rounding, _) if began_under_other_plans => {
+            "same mathematics, other rounding: they began under other plans"
+        }
+        (DifferenceClass::Rounding, _) => "same mathematics, other rounding",
+        (DifferenceClass::Mathematics, TrainingEquality::SameBits) => {
+            "other mathematics: evaluation alone; training is the same, bit for bit"
+        }
+        (DifferenceClass::Mathematics, TrainingEquality::Rounding) => {
+            "other mathematics: evaluation alone; training is the same, up to rounding"
+        }
+        (DifferenceClass::Mathematics, TrainingEquality::Other) => {
+            let names: Vec<&str> = parts.iter().map(|part| part.name()).collect();
+            let meaning = format!("other mathematics: {}", names.join(", ").replace('_', " "));
+            return Classification { class, parts, training, meaning };
+        }
+    };
+    Classification { class, parts, training, meaning: meaning.to_owned() }
 }
 
 /// Compares the training of two experiments with the same mathematics: the plans with the same evaluation have equal hashes if the steps

@@ -1,7 +1,7 @@
 //! The judgement whether measurements of two runs compare: a mean loss per token compares only over the same tokens, and bits per byte
 //! only over the same text.
 
-use runner_spec::data::{ChoiceFacts, SplitText};
+use runner_spec::data::{DataFacts, SplitFacts};
 use runner_spec::format::count;
 use runner_spec::plan::Plan;
 
@@ -24,57 +24,21 @@ pub enum MeasuredQuantity {
 /// The data that a run's measurements were taken over.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MeasurementBasis {
-    tokenizer: String,
-    train: String,
-    validation: Option<ValidationBasis>,
-    choice: Option<ChoiceFacts>,
-}
-
-/// The validation data that an evaluation reads.
-#[derive(Debug, Clone, PartialEq)]
-struct ValidationBasis {
-    hash: String,
-    rows_read: u64,
-    rows: u64,
-    text: Option<SplitText>,
-}
-
-impl ValidationBasis {
-    fn is_whole(&self) -> bool {
-        self.rows_read == self.rows
-    }
-
-    /// `160 of 3,900 rows`.
-    fn describe_rows(&self) -> String {
-        if self.is_whole() {
-            format!("all {} rows", count(self.rows))
-        } else {
-            format!("{} of {} rows", count(self.rows_read), count(self.rows))
-        }
-    }
+    data: DataFacts,
+    /// The number of validation rows that an evaluation reads.
+    rows_read: Option<u64>,
 }
 
 impl MeasurementBasis {
     #[must_use]
     pub fn of_plan(plan: &Plan) -> Self {
-        let validation = plan.data.validation.as_ref().zip(plan.validation_rows());
-        Self {
-            tokenizer: plan.data.tokenizer_hash.clone(),
-            train: plan.data.train.hash.clone(),
-            validation: validation.map(|(split, rows_read)| ValidationBasis {
-                hash: split.hash.clone(),
-                rows_read,
-                rows: split.rows,
-                text: split.text.clone(),
-            }),
-            choice: plan.data.choice.clone(),
-        }
+        Self { data: plan.data.clone(), rows_read: plan.validation_rows() }
     }
 
     /// True if both make the same tokens of a text.
     #[must_use]
     pub fn has_same_tokenizer(&self, other: &Self) -> bool {
-        self.tokenizer == other.tokenizer
+        self.data.tokenizer_hash == other.data.tokenizer_hash
     }
 
     /// The reason why `quantity` of the run `name` does not compare with that of `other_name`, whose basis is `other`; `None` if it does.
@@ -89,7 +53,7 @@ impl MeasurementBasis {
         let has_same_tokenizer = self.has_same_tokenizer(other);
         match quantity {
             MeasuredQuantity::MultipleChoice => {
-                let differ = match (&self.choice, &other.choice) {
+                let differ = match (&self.data.choice, &other.data.choice) {
                     (Some(a), Some(b)) => a.items != b.items || has_same_tokenizer && a.hash != b.hash,
                     _ => false,
                 };
@@ -98,27 +62,27 @@ impl MeasurementBasis {
             MeasuredQuantity::TrainLoss | MeasuredQuantity::ValidationLoss if !has_same_tokenizer => Some(format!(
                 "{name} has another tokenizer than {other_name}, and a loss per token of other tokens does not compare"
             )),
-            MeasuredQuantity::TrainLoss => {
-                (self.train != other.train).then(|| format!("{name} has other training data than {other_name}"))
-            }
+            MeasuredQuantity::TrainLoss => (self.data.train.hash != other.data.train.hash)
+                .then(|| format!("{name} has other training data than {other_name}")),
             MeasuredQuantity::ValidationLoss | MeasuredQuantity::BitsPerByte => {
-                let (a, b) = (self.validation.as_ref()?, other.validation.as_ref()?);
+                let a = self.data.validation.as_ref().zip(self.rows_read)?;
+                let b = other.data.validation.as_ref().zip(other.rows_read)?;
                 describe_validation_difference(name, a, other_name, b)
             }
         }
     }
 }
 
+/// Compares validation splits, each with the number of rows that an evaluation reads of it.
 fn describe_validation_difference(
     name: &str,
-    a: &ValidationBasis,
+    (a, a_read): (&SplitFacts, u64),
     other_name: &str,
-    b: &ValidationBasis,
+    (b, b_read): (&SplitFacts, u64),
 ) -> Option<String> {
     if a.hash == b.hash {
-        return (a.rows_read != b.rows_read).then(|| {
-            let rows = count(a.rows_read);
-            format!("{name} reads {rows} validation rows, and {other_name} reads {}", count(b.rows_read))
+        return (a_read != b_read).then(|| {
+            format!("{name} reads {} validation rows, and {other_name} reads {}", count(a_read), count(b_read))
         });
     }
     let (Some(text), Some(other)) = (&a.text, &b.text) else {
@@ -127,11 +91,16 @@ fn describe_validation_difference(
     if text.hash != other.hash {
         return Some(format!("{name} has other validation text than {other_name}"));
     }
-    if !(a.is_whole() && b.is_whole()) {
+    if (a.rows, b.rows) != (a_read, b_read) {
+        // `160 of 3,900 rows`.
+        let describe_rows = |split: &SplitFacts, read: u64| {
+            let part = if read == split.rows { "all".to_owned() } else { format!("{} of", count(read)) };
+            format!("{part} {} rows", count(split.rows))
+        };
         return Some(format!(
             "{name} and {other_name} read different parts of the validation text ({}, {}): eval.loss.rows of {} reads all of it",
-            a.describe_rows(),
-            b.describe_rows(),
+            describe_rows(a, a_read),
+            describe_rows(b, b_read),
             a.rows.max(b.rows)
         ));
     }
@@ -201,15 +170,15 @@ pub fn group_by_reason<T>(figures: impl IntoIterator<Item = (T, Option<String>)>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use runner_plan::testing::{compiled, experiment};
+    use runner_spec::data::SplitText;
 
     fn basis(tokenizer: &str, hash: &str, rows_read: u64, rows: u64, text: Option<(&str, u64)>) -> MeasurementBasis {
+        let mut plan = compiled(&experiment());
+        plan.data.tokenizer_hash = tokenizer.to_owned();
         let text = text.map(|(hash, bytes)| SplitText { hash: hash.to_owned(), bytes });
-        MeasurementBasis {
-            tokenizer: tokenizer.to_owned(),
-            train: "t".to_owned(),
-            validation: Some(ValidationBasis { hash: hash.to_owned(), rows_read, rows, text }),
-            choice: None,
-        }
+        plan.data.validation = Some(SplitFacts { rows, hash: hash.to_owned(), text, ..plan.data.train.clone() });
+        MeasurementBasis { data: plan.data, rows_read: Some(rows_read) }
     }
 
     fn difference(a: &MeasurementBasis, b: &MeasurementBasis, quantity: MeasuredQuantity) -> String {

@@ -147,7 +147,7 @@ pub fn diff(a: &DiffInput, b: &DiffInput, data_read: bool, notes: Vec<String>) -
     let has_bookkeeping = settings.iter().any(|s| s.effect == SettingEffect::Bookkeeping);
     let (began_a, began_b) = (ancestors(a), ancestors(b));
     let inherited = inherited_steps::compare_inherited_steps((&a.side, &began_a), (&b.side, &began_b));
-    let classification = classify(&a.side, &b.side, has_bookkeeping).with_inherited_steps(inherited);
+    let classification = classify(&a.side, &b.side, has_bookkeeping, inherited);
     let mut plan: Vec<FactPair> = PLAN_FIGURES.iter().map(|fact| fact.pair(&a.side.plan, &b.side.plan)).collect();
     let began = |began: &[InheritedSteps]| began.first().map(|first| format!("step {} of {}", first.step, first.id));
     plan.extend(known([FactPair::of("began with", began(&began_a), began(&began_b))]));

@@ -109,7 +109,7 @@ impl<S> Fact<S> {
     }
 
     /// The change from `was` to `is`, if it may change bits; `None` if there is none, or one of them does not record the fact.
-    fn change(&self, was: &S, is: &S) -> Option<FactChange> {
+    pub(super) fn change(&self, was: &S, is: &S) -> Option<FactChange> {
         let meaning = self.meaning.of_bits()?;
         let (was_text, is_text) = (self.text_beside(was, is)?, self.text_beside(is, was)?);
         let change = FactChange { name: self.name, was: was_text, is: is_text, meaning };
@@ -140,9 +140,4 @@ impl fmt::Display for FactChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}, was {}: {}", self.name, self.is, self.was, self.meaning)
     }
-}
-
-/// The changes of `facts` from `was` to `is` that may change bits. A fact that one of them does not record has not changed.
-pub(super) fn changes<'f, S: 'f>(facts: impl IntoIterator<Item = &'f Fact<S>>, was: &S, is: &S) -> Vec<FactChange> {
-    facts.into_iter().filter_map(|fact| fact.change(was, is)).collect()
 }

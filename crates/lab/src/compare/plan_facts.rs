@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::facts::{Fact, MathematicsPart as Part, Meaning};
-use runner_spec::data::{DataFacts, SplitFacts};
+use runner_spec::data::{DataFacts, DataPart, SplitFacts};
 use runner_spec::plan::Plan;
 use runner_spec::program::{BlockRange, Device, Instruction, Program};
 
@@ -164,6 +164,21 @@ pub(super) fn differing_parts(a: &Plan, b: &Plan) -> Vec<Part> {
     parts
 }
 
+/// Describes which of `parts`, which changed since a run was made, make its data different: `its data has changed (validation data)`. `None` if
+/// there are none.
+#[must_use]
+pub fn describe_changed_data(parts: &[DataPart]) -> Option<String> {
+    let names: Vec<&str> = parts.iter().map(|part| part.name()).collect();
+    Some(match parts {
+        [] => return None,
+        parts if parts.contains(&DataPart::Tokenizer) => {
+            "its tokenizer, or the text it was made from, has changed".to_owned()
+        }
+        parts if parts.contains(&DataPart::Weights) => "the weights that it started from have changed".to_owned(),
+        _ => format!("its data has changed ({})", names.join(", ")),
+    })
+}
+
 /// The keys of the file, or sections of it, in which two plans differ.
 #[must_use]
 pub fn differing_keys(a: &Plan, b: &Plan) -> Vec<&'static str> {
@@ -181,6 +196,7 @@ pub fn differing_training_keys(a: &Plan, b: &Plan) -> Vec<&'static str> {
 mod tests {
     use super::*;
     use runner_plan::testing::{compiled, experiment};
+    use runner_spec::experiment::{Experiment, Optimizer};
 
     #[test]
     fn differences_are_named_in_the_files_words() {
@@ -193,5 +209,22 @@ mod tests {
         let what = differing_training_keys(&plan, &other);
         assert!(what.starts_with(&["seed", "train.steps"]), "{what:?}");
         assert!(differing_keys(&plan, &plan).is_empty());
+    }
+
+    #[test]
+    fn settings_of_evaluations_without_effect_are_keys_and_no_part() {
+        let planned = |change: &dyn Fn(&mut Experiment)| {
+            let mut experiment = experiment();
+            experiment.train.steps = Some(100);
+            change(&mut experiment);
+            compiled(&experiment)
+        };
+        let compared = |a: &Plan, b: &Plan| (differing_keys(a, b), differing_parts(a, b));
+        let [never, neither] = [200, 300].map(|every| planned(&|e| e.eval.every = every));
+        assert_eq!(compared(&never, &neither), (vec!["eval"], vec![]));
+        assert_eq!(compared(&never, &planned(&|e| e.eval.every = 50)), (vec!["eval"], vec![Part::Evaluation]));
+        let rate = planned(&|e| e.optimizer = Optimizer::Sgd { lr: 0.5, momentum: 0.0 });
+        let other_rate = planned(&|e| e.optimizer = Optimizer::Sgd { lr: 0.25, momentum: 0.0 });
+        assert_eq!(compared(&rate, &other_rate), (vec!["learning rate"], vec![Part::Optimizer]));
     }
 }

@@ -41,7 +41,7 @@ pub enum PlanDifference {
 pub fn rebuild_plan(path: &Path, manifest: &Manifest) -> Result<RebuiltPlan, RecordError> {
     let plan = stored_plan::compiled(path, &stored_plan::data_facts(path)?)?;
     let difference = match stored_plan::as_written(path) {
-        // The hash in the manifest does not tell whether `plan.json` still is the plan that it was made of.
+        // Equal hashes do not show that `plan.json` is still the plan that they were made of.
         Some(written) if manifest.plan_hash == plan.hash => match edited_values(&written, &plan) {
             edited if edited.is_empty() => PlanDifference::None,
             edited => PlanDifference::Edited(edited),

@@ -13,7 +13,7 @@ use runner_record::RecordError;
 use runner_record::catalog::ListedStatus;
 use runner_record::manifest::Manifest;
 use runner_record::metrics::{EvalLine, MetricLine, TrainLine};
-use runner_record::record_check::{for_each_checked_metric, warn_of_changed_descriptions};
+use runner_record::record_check::{describe_changed_descriptions, for_each_checked_metric};
 use runner_record::run_dir;
 use runner_record::summary::{Summary, median};
 use runner_spec::diagnostic::ConfigError;
@@ -116,7 +116,7 @@ impl RunRecord {
         let mut lines = Vec::new();
         let problem = for_each_checked_metric(path, &manifest, summary.as_ref(), &mut |line| lines.push(line))?;
         let problems =
-            unreadable.or(problem).into_iter().chain(warn_of_changed_descriptions(path, &manifest)).collect();
+            unreadable.or(problem).into_iter().chain(describe_changed_descriptions(path, &manifest)).collect();
         Ok(Self { path: path.to_owned(), status, manifest, summary, lines, problems })
     }
 

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::facts::{Fact, FactChange, Meaning, changes};
+use super::facts::{Fact, FactChange, Meaning};
 use runner_machine::doctor::{is_computing_variable, is_gpu_variable};
 use runner_machine::platform::{GpuLibraries, GpuModel, Platform};
 use runner_record::manifest::Session;
@@ -85,10 +85,10 @@ pub(super) fn bit_facts() -> impl Iterator<Item = &'static Fact<Session>> {
     facts.filter(|fact| fact.meaning != Meaning::None)
 }
 
-/// The changes between two sessions on which bits may depend.
+/// The changes between two sessions on which bits may depend. A fact that one of them does not record has not changed.
 #[must_use]
 pub fn fact_changes(was: &Session, is: &Session) -> Vec<FactChange> {
-    changes(bit_facts(), was, is)
+    bit_facts().filter_map(|fact| fact.change(was, is)).collect()
 }
 
 /// What `change` means for a run that is resumed.

@@ -6,6 +6,7 @@ use serde_json::Value;
 use super::plan_facts::{same_devices, same_evaluation};
 use super::planned_experiment::PlannedExperiment;
 use super::settings::{SettingDifference, SettingGroup, document, is_choice, replace_paths};
+use runner_spec::data::DataPart;
 use runner_spec::experiment::Experiment;
 use runner_spec::plan::Plan;
 
@@ -108,30 +109,29 @@ fn effect_between_plans(before: &Plan, after: &Plan) -> SettingEffect {
     }
 }
 
+/// The keys that prepared data depends on, each with the parts. Validation data is a part of the training text, or a separate text.
+const DATA_KEYS: [(&str, &[DataPart]); 6] = [
+    ("data.tokenizer", &[DataPart::Tokenizer]),
+    ("data.train", &[DataPart::Train]),
+    ("data.layout", &[DataPart::Train]),
+    ("data.validation", &[DataPart::Train, DataPart::Validation]),
+    ("eval.hellaswag", &[DataPart::Choice]),
+    ("eval.test", &[DataPart::Test]),
+];
+
 /// The effect of a setting that the prepared data depends on.
 fn effect_in_data(key: &str, a: &PlannedExperiment, b: &PlannedExperiment) -> Option<SettingEffect> {
-    let (x, y) = (&a.data, &b.data);
     let under = |part: &str| key == part || key.strip_prefix(part).is_some_and(|rest| rest.starts_with('.'));
-    let trains = x.train != y.train;
-    let tokens = (&x.tokenizer_hash, x.tokenizer_vocab) != (&y.tokenizer_hash, y.tokenizer_vocab);
-    let measures = x.validation != y.validation;
-    let (mathematics, evaluation) = match () {
-        () if under("data.tokenizer") => (tokens, false),
-        () if under("data.train") || under("data.layout") => (trains, false),
-        // Validation data is a part of the training text, or a text of its own.
-        () if under("data.validation") => (trains, measures),
-        () if under("eval.hellaswag") => (false, x.choice != y.choice),
-        () if under("eval.test") => (false, x.test != y.test),
-        () => return None,
-    };
+    let (_, parts) = DATA_KEYS.iter().find(|(part, _)| under(part))?;
+    let mut changed = parts.iter().filter(|part| a.data.hash_of(**part) != b.data.hash_of(**part));
     // The names differ, and the content is the same.
     let place = ["files", "file", "vocab", "merges", "builtin", "corpus"];
     let named = key.rsplit('.').next().is_some_and(|last| place.contains(&last)) || is_choice(key);
-    Some(match (mathematics, evaluation) {
-        (true, _) => SettingEffect::Mathematics,
-        (_, true) => SettingEffect::Evaluation,
-        _ if named => SettingEffect::Bookkeeping,
-        _ => SettingEffect::None,
+    Some(match changed.next() {
+        Some(DataPart::Tokenizer | DataPart::Train) => SettingEffect::Mathematics,
+        Some(_) => SettingEffect::Evaluation,
+        None if named => SettingEffect::Bookkeeping,
+        None => SettingEffect::None,
     })
 }
 

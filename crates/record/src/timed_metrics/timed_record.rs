@@ -13,7 +13,7 @@ use crate::files::{file_name, read_small};
 use crate::lines::LineReader;
 use crate::manifest::{Manifest, Session};
 use crate::metrics::{EvalLine, MetricLine, TrainLine, for_each_metric};
-use crate::record_check::{for_each_checked_metric, warn_of_changed_descriptions};
+use crate::record_check::{describe_changed_descriptions, for_each_checked_metric};
 use crate::run_dir::{self, MANIFEST, METRICS, SAMPLES};
 use crate::time;
 use runner_spec::event::SampleText;
@@ -54,7 +54,7 @@ impl TimedRecord {
             _ => {}
         })?;
         let clock = Clock::new(&manifest, &path.join(MANIFEST), inherited_seconds)?;
-        let problems = problem.into_iter().chain(warn_of_changed_descriptions(path, &manifest)).collect();
+        let problems = problem.into_iter().chain(describe_changed_descriptions(path, &manifest)).collect();
         Ok(Self { id: file_name(path), problems, path: path.to_owned(), clock })
     }
 

@@ -24,7 +24,7 @@ use runner_record::catalog::ListedStatus;
 use runner_record::files::read_small;
 use runner_record::lock::RunLock;
 use runner_record::manifest::{Manifest, RunStatus};
-use runner_record::record_check::warn_of_changed_descriptions;
+use runner_record::record_check::describe_changed_descriptions;
 use runner_record::run_dir::{self, CHECKPOINTS, MANIFEST, METRICS, PLAN, RESOLVED, SAMPLES, SUMMARY};
 use runner_record::summary::Summary;
 use runner_record::{RecordError, time, timeline};
@@ -180,7 +180,7 @@ impl RunReader {
         let known = manifest.clone().unwrap_or_else(|| Manifest { status, steps, ..Manifest::default() });
         let current = summary.as_ref().filter(|summary| summary.is_current(known.status));
         let (curves, samples) = self.read_record(path, &known, current, max_points, &mut problems);
-        problems.extend(manifest.as_ref().and_then(|manifest| warn_of_changed_descriptions(path, manifest)));
+        problems.extend(manifest.as_ref().and_then(|manifest| describe_changed_descriptions(path, manifest)));
         let yaml = if_present(read_small(&path.join(RESOLVED)), &mut problems);
         let measured = or_problem(timeline::read(path), &mut problems);
         let measured_memory = measured.as_ref().map_or(&[][..], |step| &step.memory);

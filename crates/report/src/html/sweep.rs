@@ -103,7 +103,7 @@ mod tests {
             (sweep_dir::find_folder(root.path(), ""), sweep_dir::find_folder(root.path(), "none")),
             (None, None)
         );
-        std::fs::write(made.path().join(sweep_dir::RECORD), "{").unwrap();
+        std::fs::write(made.path().join(runner_record::catalog::SWEEP_RECORD), "{").unwrap();
         assert!(load_sweep(made.path()).is_err());
     }
 }

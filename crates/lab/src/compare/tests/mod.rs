@@ -9,6 +9,7 @@ use std::sync::{Mutex, OnceLock};
 use self::pairs::{DDP, PAIRS};
 use super::classification::{Classification, DifferenceClass, TrainingEquality, classify};
 use super::facts::MathematicsPart;
+use super::inherited_steps::InheritedStepsComparison;
 use super::planned_experiment::{PlannedExperiment, cluster_for};
 use super::setting_effect::{SettingEffect, effect_of_setting};
 use super::settings::differences;
@@ -83,7 +84,7 @@ fn compared(a: &PlannedExperiment, b: &PlannedExperiment) -> (Classification, BT
     let effects: BTreeMap<String, SettingEffect> =
         differences(&a.experiment, &b.experiment).iter().map(|d| (d.key.clone(), effect_of_setting(d, a, b))).collect();
     let kept = effects.values().any(|e| *e == SettingEffect::Bookkeeping);
-    (classify(a, b, kept), effects)
+    (classify(a, b, kept, InheritedStepsComparison::Same), effects)
 }
 
 #[test]
