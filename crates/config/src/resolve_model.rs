@@ -85,23 +85,15 @@ impl Resolver<'_> {
             tie_embeddings: raw.tie_embeddings.unwrap_or(defaults.tie_embeddings),
             norm_eps: raw.norm_eps.unwrap_or(1e-5),
             rope_theta: raw.rope_theta.unwrap_or(DEFAULT_ROPE_THETA),
-            variant: ModelOptions {
-                norm: raw.norm.unwrap_or_default(),
-                activation: raw.activation.unwrap_or_default(),
-                positions: raw.positions.unwrap_or_default(),
-                embedding_scale: raw.embedding_scale.unwrap_or(false),
-                head_bias: raw.head_bias.unwrap_or(false),
-                final_norm: raw.final_norm.unwrap_or(true),
-                mlp_dropout: raw.mlp_dropout.unwrap_or(0.0),
-                pytorch_init: None,
-            },
+            variant: ModelOptions::of_section(json_value(raw)),
             init: raw.init.clone().map(|init| match init {
                 WeightInit::From(source) => WeightInit::From(source.relative_to(&self.base)),
                 pytorch @ WeightInit::Pytorch { .. } => pytorch,
             }),
         };
         self.model_of_weights(&model);
-        let parameters = approximate_parameters(&model);
+        let rows = model.vocab_size.unwrap_or(256) + model.pad_vocab_to.unwrap_or(0);
+        let parameters = model.spec(rows).parameter_bound();
         if parameters > MAX_PARAMETERS {
             return self.refuse(
                 &["model.layers", "model.d_model", "model.d_ff", "model.vocab_size"],
@@ -175,13 +167,6 @@ impl Resolver<'_> {
             );
         }
     }
-}
-
-/// The approximate number of parameters, without the risk of overflow.
-fn approximate_parameters(m: &Model) -> f64 {
-    let (d, ff) = (m.d_model as f64, m.d_ff as f64);
-    let vocab = m.vocab_size.unwrap_or(256) as f64 + m.pad_vocab_to.unwrap_or(0) as f64;
-    m.layers as f64 * (4.0 * d * d + 3.0 * d * ff) + (2.0 * vocab + m.context_length as f64) * d
 }
 
 /// All divisors of `n`, in order.

@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use crate::cost::{count_chunks, param_bound};
+use crate::cost::count_chunks;
 use crate::error::{PlanError, Result, refuse};
 use crate::forecast::forecast;
 use crate::hash::{math_hash, plan_hash};
@@ -223,7 +223,7 @@ fn model_spec(experiment: &Experiment, data: &DataFacts) -> Result<ModelSpec> {
         refuse!("model", "{} has no {}: {}", choice_name(&m.family), lacked.key, lacked.why);
     }
     let spec = m.spec(vocab_size);
-    let bound = param_bound(&spec);
+    let bound = spec.parameter_bound();
     if bound > MAX_PARAMETERS || m.layers > MAX_LAYERS {
         refuse!("model", "its sizes make about {bound:.1e} parameters in {} layers: no device holds them", m.layers);
     }

@@ -38,15 +38,6 @@ pub(crate) fn block_params(spec: &ModelSpec) -> Vec<u64> {
     out
 }
 
-/// An upper bound on the model's parameters that cannot overflow or allocate, to refuse absurd sizes by.
-pub(crate) fn param_bound(spec: &ModelSpec) -> f64 {
-    let (d, ff) = (spec.d_model as f64, spec.d_ff as f64);
-    let layer = 4.0 * d * d + 3.0 * d * ff + 10.0 * d + ff;
-    ((2.0 * spec.vocab_size as f64 + spec.context_length as f64 + 2.0) * d)
-        + spec.vocab_size as f64
-        + spec.layers as f64 * layer
-}
-
 /// FLOPs of one optimizer step over `tokens` positions in rows of `length`, for the given blocks.
 pub(crate) fn flops(spec: &ModelSpec, blocks: &Range<usize>, tokens: u64, length: usize) -> Flops {
     let (decoder, tokens) = (spec.decoder(), tokens as f64);
@@ -109,7 +100,7 @@ mod tests {
         assert_eq!(count(&spec, &(1..2)).total, 4 * d * d + 4 * d + 2 * d * ff + ff + d + 4 * d);
         assert_eq!(count(&spec, &(0..1)).total, 28_783 * d, "sinusoids are no parameters");
         assert_eq!(count(&spec, &(9..10)).total, 28_783 * (d + 1));
-        assert!(param_bound(&spec) >= 1_041_453_167.0);
+        assert!(spec.parameter_bound() >= 1_041_453_167.0);
     }
 
     #[test]
@@ -181,7 +172,7 @@ mod tests {
     fn the_bound_bounds() {
         for spec in [gpt2_124m(50_257), llama_179m()] {
             let total = count(&spec, &all(&spec)).total as f64;
-            assert!(param_bound(&spec) >= total && param_bound(&spec) < 2.0 * total);
+            assert!(spec.parameter_bound() >= total && spec.parameter_bound() < 2.0 * total);
         }
     }
 }

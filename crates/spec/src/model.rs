@@ -14,7 +14,7 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-pub use crate::model::decoder::{Decoder, StoredParameter};
+pub use crate::model::decoder::Decoder;
 pub use crate::model::family::Family;
 pub use crate::model::initial::{ParamInit, PytorchEmbedding};
 pub use crate::model::options::ModelOptions;
@@ -71,6 +71,13 @@ impl ModelSpec {
         let heads = if d_model >= 256 { d_model / 64 } else { 4 };
         let spec = Self::with_defaults(family, [vocab_size, context_length, layers, heads, d_model]);
         Self { d_ff: family.defaults().calibrated_ff * d_model, tie_embeddings: false, ..spec }
+    }
+
+    /// An upper bound on the number of parameters that cannot overflow or allocate, to refuse absurd sizes by.
+    pub fn parameter_bound(&self) -> f64 {
+        let (vocab, d, ff) = (self.vocab_size as f64, self.d_model as f64, self.d_ff as f64);
+        let layer = 4.0 * d * d + 3.0 * d * ff + 10.0 * d + ff;
+        (2.0 * vocab + self.context_length as f64 + 2.0) * d + vocab + self.layers as f64 * layer
     }
 
     /// Width of one attention head.

@@ -17,9 +17,9 @@ use runner_files::write_atomic;
 use runner_spec::data::{HfTokenizer, SpecialTokens};
 use runner_spec::error::PlainError;
 use runner_spec::format::pretty_json;
+use runner_spec::model::ModelSpec;
 use runner_spec::model::layout::{ParamEntry, ParamLayout};
-use runner_spec::model::parts::Rows;
-use runner_spec::model::{ModelSpec, StoredParameter};
+use runner_spec::model::parts::{PartParameter, Rows};
 
 const TOKENIZER: &str = "tokenizer.json";
 const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
@@ -105,7 +105,7 @@ impl HfExport<'_> {
     fn shards(&self) -> Vec<Vec<ShardTensor<'_>>> {
         let mut shards: Vec<Vec<ShardTensor<'_>>> = vec![Vec::new()];
         let mut filled = 0;
-        for StoredParameter { spec, rows, transposed } in self.spec.decoder().parameters() {
+        for PartParameter { spec, rows, transposed } in self.spec.decoder().parameters() {
             let Ok(index) = self.layout.index(&spec.name) else { continue };
             let entry = &self.layout.entries[index];
             let mut shape = spec.shape;

@@ -11,6 +11,7 @@ use super::writer::{NewFile, TensorDestination};
 use runner_files::{OutputFile, parent_folder};
 use runner_spec::model::ModelSpec;
 use runner_spec::model::layout::ParamLayout;
+use runner_spec::model::parts::PartParameter;
 
 /// A model to write as llm.c's file.
 #[derive(Debug)]
@@ -59,7 +60,7 @@ impl LlmcExport<'_> {
     fn lay_out(&self, header: &LlmcHeader) -> (Vec<u8>, Vec<Option<TensorDestination>>, u64) {
         let mut at = HEADER_BYTES;
         let mut targets = vec![None; self.layout.entries.len()];
-        for parameter in header.parameters() {
+        for PartParameter { spec: parameter, .. } in header.parameters() {
             let elements = parameter.len();
             if let Ok(index) = self.layout.index(&parameter.name) {
                 let elements = self.layout.entries[index].spec.len().min(elements);

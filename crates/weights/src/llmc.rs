@@ -9,7 +9,8 @@ use super::dtype::Dtype;
 use super::error::WeightsError;
 use super::folder::conversion_advice;
 use runner_files::open_regular;
-use runner_spec::model::{Family, ModelSpec, ParamSpec, parameters};
+use runner_spec::model::parts::PartParameter;
+use runner_spec::model::{Family, ModelSpec};
 
 /// The family that a model file holds.
 pub(super) const FAMILY: Family = Family::Gpt2;
@@ -48,13 +49,13 @@ impl LlmcHeader {
     }
 
     /// All parameters in the order of their bytes: those of the model, but all layers of a kind together.
-    pub(super) fn parameters(&self) -> Vec<ParamSpec> {
-        let all = parameters(&ModelSpec { vocab_size: self.padded_vocab_size, ..self.spec.clone() });
+    pub(super) fn parameters(&self) -> Vec<PartParameter> {
+        let all = ModelSpec { vocab_size: self.padded_vocab_size, ..self.spec.clone() }.decoder().parameters();
         // Every layer has the same kinds of parameters, in the same order.
-        let count_in_block = |block: usize| all.iter().filter(|parameter| parameter.block == block).count();
+        let count_in_block = |block: usize| all.iter().filter(|parameter| parameter.spec.block == block).count();
         let (embeddings, kinds) = (count_in_block(0), count_in_block(1));
-        let mut ordered: Vec<(usize, ParamSpec)> = all.into_iter().enumerate().collect();
-        ordered.sort_by_key(|(index, parameter)| match parameter.block {
+        let mut ordered: Vec<(usize, PartParameter)> = all.into_iter().enumerate().collect();
+        ordered.sort_by_key(|(index, parameter)| match parameter.spec.block {
             block if (1..=self.spec.layers).contains(&block) => (1, (index - embeddings) % kinds, block),
             block => (block.min(2), *index, 0),
         });

@@ -14,8 +14,8 @@ use super::llmc;
 use super::names::{canonical, is_buffer};
 use runner_files::open_regular;
 use runner_spec::experiment::Model;
-use runner_spec::model::parts::{Head, Rows};
-use runner_spec::model::{Decoder, InitialWeights, ModelSpec, ParamSpec, parameters};
+use runner_spec::model::parts::{Head, PartParameter, Rows};
+use runner_spec::model::{InitialWeights, ModelSpec, ParamSpec, parameters};
 
 /// The number of bytes read at a time.
 const CHUNK_BYTES: usize = 1 << 20;
@@ -38,6 +38,8 @@ struct Tensor {
     shape: Vec<usize>,
     /// True if the file has the matrix as [in, out].
     transposed: bool,
+    /// True if a model that starts with these weights may have another number of rows.
+    rows_vary: bool,
     at: u64,
 }
 
@@ -53,7 +55,9 @@ impl OpenedWeights {
 
     fn open_folder(path: &Path, described: DescribedModel) -> Result<Self, WeightsError> {
         let (files, found) = folder::tensors(path)?;
-        let (family, decoder) = (described.spec.family, described.spec.decoder());
+        let family = described.spec.family;
+        let parameters: BTreeMap<String, PartParameter> =
+            described.spec.decoder().parameters().into_iter().map(|p| (p.spec.name.clone(), p)).collect();
         let mut tensors = BTreeMap::new();
         for found in found {
             let name = canonical(family, &found.name);
@@ -61,7 +65,7 @@ impl OpenedWeights {
                 continue;
             }
             let path = &files[found.file];
-            let tensor = tensor(&decoder, &name, &found).map_err(|message| WeightsError::file(path, message))?;
+            let tensor = tensor(parameters.get(&name), &found).map_err(|message| WeightsError::file(path, message))?;
             if tensors.insert(name, tensor).is_some() {
                 let message = format!("tensor {} is there with and without `{}`", found.name, family.defaults().prefix);
                 return WeightsError::invalid(path, message);
@@ -78,9 +82,10 @@ impl OpenedWeights {
         let size = std::fs::metadata(path).map_err(WeightsError::io(path))?.len();
         let mut at = llmc::HEADER_BYTES;
         let mut tensors = BTreeMap::new();
-        for ParamSpec { name, shape, .. } in header.parameters() {
+        for PartParameter { spec: ParamSpec { name, shape, .. }, rows, .. } in header.parameters() {
+            let rows_vary = rows != Rows::Fixed;
             let bytes = shape.iter().product::<usize>() * header.dtype.size();
-            tensors.insert(name, Tensor { file: 0, dtype: header.dtype, shape, transposed: false, at });
+            tensors.insert(name, Tensor { file: 0, dtype: header.dtype, shape, transposed: false, rows_vary, at });
             at += bytes as u64;
         }
         if at != size {
@@ -190,9 +195,8 @@ impl OpenedWeights {
             return WeightsError::invalid(path, format!("there is no tensor {name}"));
         };
         let path = &self.files[tensor.file];
-        let rows_vary = self.described.spec.decoder().parameter(name).is_some_and(|p| p.rows != Rows::Fixed);
         let fits = match (shape, tensor.shape.as_slice()) {
-            ([_, columns], [_, theirs]) if rows_vary => columns == theirs,
+            ([_, columns], [_, theirs]) if tensor.rows_vary => columns == theirs,
             (ours, theirs) => ours == theirs,
         };
         let elements: usize = shape.iter().product();
@@ -258,18 +262,19 @@ impl Tensor {
     }
 }
 
-/// The tensor `found` of a file as the parameter `name`, or the reason why it cannot be one.
-fn tensor(decoder: &Decoder, name: &str, found: &FileTensor) -> Result<Tensor, String> {
+/// The tensor `found` of a file as `parameter`, if the model has it, or the reason why it cannot be one.
+fn tensor(parameter: Option<&PartParameter>, found: &FileTensor) -> Result<Tensor, String> {
     let FileTensor { file, info, start, .. } = found;
     let Some(dtype) = Dtype::from_name(&info.dtype) else {
         return Err(format!("tensor {} is {}; F32, F16 and BF16 are read", found.name, info.dtype));
     };
     let mut shape = info.shape.clone();
-    let transposed = shape.len() == 2 && decoder.parameter(name).is_some_and(|parameter| parameter.transposed);
+    let transposed = shape.len() == 2 && parameter.is_some_and(|parameter| parameter.transposed);
+    let rows_vary = parameter.is_some_and(|parameter| parameter.rows != Rows::Fixed);
     if transposed {
         shape.reverse();
     }
-    Ok(Tensor { file: *file, dtype, shape, transposed, at: *start })
+    Ok(Tensor { file: *file, dtype, shape, transposed, rows_vary, at: *start })
 }
 
 impl InitialWeights for OpenedWeights {

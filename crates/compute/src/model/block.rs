@@ -66,7 +66,7 @@ impl BlockBuilder<'_> {
 
     fn layer(&self, index: usize) -> Result<Block> {
         let parts::Layer { norm_place, norms: [norm1, norm2], attention, mlp, dropout, .. } = &self.decoder.layer;
-        let prefix = format!("{}.", self.decoder.layer_name(index - 1));
+        let prefix = self.decoder.layer.place(index - 1).prefix;
         let site = |name: &str| self.dropout(index, name, *dropout);
         let [up, down] = [self.linear(&prefix, &mlp.up)?, self.linear(&prefix, &mlp.down)?];
         Ok(Block::Layer(Box::new(TransformerLayer {

@@ -5,6 +5,8 @@ mod block;
 mod blocks;
 mod decode;
 pub mod init;
+#[cfg(test)]
+mod tests;
 
 pub use crate::nn::Params;
 pub use block::{Block, SavedActivations};

@@ -23,9 +23,9 @@ pub struct Attention {
 /// The activations that the backward needs: the rotated projections, the heads' outputs, and the log-sum-exps.
 #[derive(Debug)]
 pub struct AttentionActivations {
-    qkv: Tensor,
-    heads: Tensor,
-    lse: Tensor,
+    pub(crate) qkv: Tensor,
+    pub(crate) heads: Tensor,
+    pub(crate) lse: Tensor,
 }
 
 impl Attention {

@@ -24,10 +24,10 @@ pub struct Head {
 #[derive(Debug)]
 pub struct HeadActivations {
     /// Input and statistics of the norm.
-    norm: Option<(Tensor, Tensor)>,
+    pub(crate) norm: Option<(Tensor, Tensor)>,
     /// Input of the projection.
-    normed: Tensor,
-    dlogits: Tensor,
+    pub(crate) normed: Tensor,
+    pub(crate) dlogits: Tensor,
 }
 
 impl Head {

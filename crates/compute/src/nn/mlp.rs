@@ -23,8 +23,8 @@ pub enum Mlp {
 /// The activations that the backward needs: the activation function's input, and its output after dropout.
 #[derive(Debug)]
 pub struct MlpActivations {
-    before: Tensor,
-    after: Tensor,
+    pub(crate) before: Tensor,
+    pub(crate) after: Tensor,
 }
 
 impl Mlp {

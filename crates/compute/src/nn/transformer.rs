@@ -34,29 +34,29 @@ pub enum LayerActivations {
 /// The activations of a layer with its norms before attention and MLP.
 #[derive(Debug)]
 pub struct PreNormActivations {
-    x: Tensor,
-    normed1: Tensor,
-    stats1: Tensor,
-    attention: Option<AttentionActivations>,
-    middle: Tensor,
-    normed2: Tensor,
-    stats2: Tensor,
-    mlp: MlpActivations,
+    pub(crate) x: Tensor,
+    pub(crate) normed1: Tensor,
+    pub(crate) stats1: Tensor,
+    pub(crate) attention: Option<AttentionActivations>,
+    pub(crate) middle: Tensor,
+    pub(crate) normed2: Tensor,
+    pub(crate) stats2: Tensor,
+    pub(crate) mlp: MlpActivations,
 }
 
 /// The activations of a layer with its norms after the sums.
 #[derive(Debug)]
 pub struct PostNormActivations {
-    x: Tensor,
-    attention: Option<AttentionActivations>,
+    pub(crate) x: Tensor,
+    pub(crate) attention: Option<AttentionActivations>,
     /// Input of the first norm; `middle` is its output.
-    sum1: Tensor,
-    stats1: Tensor,
-    middle: Tensor,
-    mlp: MlpActivations,
+    pub(crate) sum1: Tensor,
+    pub(crate) stats1: Tensor,
+    pub(crate) middle: Tensor,
+    pub(crate) mlp: MlpActivations,
     /// Input of the second norm.
-    sum2: Tensor,
-    stats2: Tensor,
+    pub(crate) sum2: Tensor,
+    pub(crate) stats2: Tensor,
 }
 
 /// The attention's output, and the activations that its backward needs, unless it computes them again.

@@ -76,6 +76,15 @@ pub fn option_keys() -> [OptionKey; 7] {
 }
 
 impl ModelOptions {
+    /// The options of `section`, a `model` section whose values are legal. Keys that are missing or null have their defaults.
+    #[expect(clippy::expect_used, reason = "the caller passes legal values")]
+    pub fn of_section(mut section: Value) -> Self {
+        if let Some(keys) = section.as_object_mut() {
+            keys.retain(|_, value| !value.is_null());
+        }
+        serde_json::from_value(section).expect("options of a section that was read")
+    }
+
     /// The options that differ from their defaults in words, each with a comma before it.
     pub fn describe(&self) -> String {
         // The JSON has only options that differ.

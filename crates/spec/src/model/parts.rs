@@ -8,8 +8,9 @@ mod layer;
 mod mlp;
 mod norm;
 
-use super::ModelSpec;
+use super::family::FamilyDefaults;
 use super::initial::ParamInit;
+use super::{ModelSpec, ParamSpec};
 pub use attention::{Attention, HeadMistake, Rotary, head_mistakes};
 pub use embedding::{Embedding, PositionKind, Positions};
 pub use head::Head;
@@ -42,14 +43,27 @@ pub enum Rows {
     Fixed,
 }
 
-/// A parameter of a part. Matrices are [out, in].
+/// A parameter of a part, and how folders of weights hold it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PartParameter {
-    /// The name within the layer, or the whole name outside of layers.
-    pub name: String,
-    pub shape: Vec<usize>,
-    pub init: ParamInit,
+    pub spec: ParamSpec,
     pub rows: Rows,
+    /// True if a folder holds it as [in, out].
+    pub transposed: bool,
+}
+
+/// Where a part is: the entry of the block list, and what the names of its parameters begin with.
+#[derive(Debug, Clone)]
+pub struct Place {
+    pub block: usize,
+    pub prefix: String,
+}
+
+impl Place {
+    fn parameter(&self, name: &str, shape: Vec<usize>, init: ParamInit) -> PartParameter {
+        let spec = ParamSpec { name: format!("{}{name}", self.prefix), shape, init, block: self.block };
+        PartParameter { spec, rows: Rows::Fixed, transposed: false }
+    }
 }
 
 /// The product of activations and one or several matrices that lie next to each other.
@@ -63,6 +77,7 @@ pub struct Linear {
     init: ParamInit,
     bias: Option<ParamInit>,
     rows: Rows,
+    transposed: bool,
 }
 
 impl Linear {
@@ -70,8 +85,9 @@ impl Linear {
     fn new(spec: &ModelSpec, names: &Names, inputs: usize, outputs: &[usize], init: [ParamInit; 2]) -> Self {
         let names = names.of(spec);
         let outputs = if names.len() == outputs.len() { outputs.to_vec() } else { vec![outputs.iter().sum()] };
-        let bias = spec.family.defaults().biases.then_some(init[1]);
-        Self { names, inputs, outputs, init: init[0], bias, rows: Rows::Fixed }
+        let FamilyDefaults { biases, transposes, .. } = *spec.family.defaults();
+        let bias = biases.then_some(init[1]);
+        Self { names, inputs, outputs, init: init[0], bias, rows: Rows::Fixed, transposed: transposes }
     }
 
     pub fn has_bias(&self) -> bool {
@@ -88,14 +104,13 @@ impl Linear {
         self.inputs * self.width()
     }
 
-    fn parameters(&self) -> impl Iterator<Item = PartParameter> {
-        self.names.iter().zip(&self.outputs).flat_map(|(name, &out)| {
-            let parameter = |end: &str, shape: Vec<usize>, init| {
-                let name = format!("{name}.{end}");
-                PartParameter { name, shape, init, rows: self.rows }
-            };
-            let bias = self.bias.map(|init| parameter("bias", vec![out], init));
-            [parameter("weight", vec![out, self.inputs], self.init)].into_iter().chain(bias)
+    fn parameters(&self, place: &Place) -> impl Iterator<Item = PartParameter> {
+        let Self { rows, transposed, .. } = *self;
+        self.names.iter().zip(&self.outputs).flat_map(move |(name, &out)| {
+            let matrix = place.parameter(&format!("{name}.weight"), vec![out, self.inputs], self.init);
+            let bias = self.bias.map(|init| place.parameter(&format!("{name}.bias"), vec![out], init));
+            let matrix = PartParameter { rows, transposed, ..matrix };
+            [matrix].into_iter().chain(bias.map(|bias| PartParameter { rows, ..bias }))
         })
     }
 }

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Names, PartParameter, Rows};
+use super::{Names, PartParameter, Place, Rows};
 use crate::model::ModelSpec;
 use crate::model::initial::ParamInit;
 
@@ -65,12 +65,9 @@ impl Embedding {
     }
 
     pub(in crate::model) fn parameters(&self) -> Vec<PartParameter> {
-        let table = |name: &str, rows, length| PartParameter {
-            name: name.to_owned(),
-            shape: vec![length, self.width],
-            init: self.init,
-            rows,
-        };
+        let place = Place { block: 0, prefix: String::new() };
+        let table =
+            |name, rows, length| PartParameter { rows, ..place.parameter(name, vec![length, self.width], self.init) };
         let mut all = vec![table(self.tokens, Rows::Tokens, self.vocab_size)];
         if let Positions::Learned(name) = self.positions {
             all.push(table(name, Rows::Positions, self.context_length));

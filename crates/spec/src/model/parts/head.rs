@@ -1,6 +1,6 @@
 //! The last block: a norm, the projection to the vocabulary, and the loss.
 
-use super::{Buffer, Linear, Names, Norm, PartParameter, Rows, buffer, statistic};
+use super::{Buffer, Linear, Names, Norm, PartParameter, Place, Rows, buffer, statistic};
 use crate::model::ModelSpec;
 use crate::model::initial::{ParamInit, PytorchEmbedding};
 
@@ -38,14 +38,16 @@ impl Head {
                 init,
                 bias: spec.variant.head_bias.then_some(bias),
                 rows: Rows::Tokens,
+                transposed: false,
             },
         }
     }
 
-    /// A tied head has no matrix.
-    pub(in crate::model) fn parameters(&self) -> impl Iterator<Item = PartParameter> {
-        let own = self.project.parameters().filter(|parameter| !self.tied || parameter.name != Self::WEIGHT);
-        self.norm.iter().flat_map(Norm::parameters).chain(own)
+    /// The parameters of a head that is entry `block` of the block list. A tied head has no matrix.
+    pub(in crate::model) fn parameters(&self, block: usize) -> Vec<PartParameter> {
+        let place = &Place { block, prefix: String::new() };
+        let own = self.project.parameters(place).filter(|parameter| !self.tied || parameter.spec.name != Self::WEIGHT);
+        self.norm.iter().flat_map(|norm| norm.parameters(place)).chain(own).collect()
     }
 
     /// The tensors that the head keeps: the logits become their own gradient.

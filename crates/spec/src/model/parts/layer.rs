@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Attention, Buffer, Linear, Mlp, Names, Norm, NormKind, PartParameter, buffer, statistic};
+use super::{Attention, Buffer, Linear, Mlp, Names, Norm, NormKind, PartParameter, Place, buffer, statistic};
 use crate::model::ModelSpec;
 
 /// Before attention and MLP, or after them.
@@ -42,28 +42,34 @@ pub struct Layer {
     /// Drops elements of attention's and of the MLP's output.
     pub dropout: f64,
     width: usize,
+    prefix: &'static str,
 }
 
 impl Layer {
     pub(in crate::model) fn new(spec: &ModelSpec) -> Self {
+        let defaults = spec.family.defaults();
         Self {
             norm_place: spec.variant.norm,
             norms: NORMS.each_ref().map(|names| Norm::new(spec, names)),
             attention: Attention::new(spec),
             mlp: Mlp::new(spec),
-            dropout: if spec.family.defaults().dropout { spec.dropout } else { 0.0 },
+            dropout: if defaults.dropout { spec.dropout } else { 0.0 },
             width: spec.d_model,
+            prefix: defaults.layers,
         }
     }
 
-    /// In the order of registration.
-    pub(in crate::model) fn parameters(&self) -> impl Iterator<Item = PartParameter> {
-        let (Self { norms: [norm1, norm2], attention, mlp, .. }, products) = (self, Linear::parameters);
-        norm1
-            .parameters()
-            .chain([&attention.qkv, &attention.out].into_iter().flat_map(products))
-            .chain(norm2.parameters())
-            .chain([&mlp.up, &mlp.down].into_iter().flat_map(products))
+    /// The place of layer `index`, from 0.
+    pub fn place(&self, index: usize) -> Place {
+        Place { block: index + 1, prefix: format!("{}.{index}.", self.prefix) }
+    }
+
+    /// The parameters of layer `index` in the order of registration.
+    pub(in crate::model) fn parameters(&self, index: usize) -> Vec<PartParameter> {
+        let ([norm1, norm2], [qkv, out, up, down], place) = (&self.norms, self.linears(), &self.place(index));
+        let attention = norm1.parameters(place).chain(qkv.parameters(place)).chain(out.parameters(place));
+        let mlp = norm2.parameters(place).chain(up.parameters(place)).chain(down.parameters(place));
+        attention.chain(mlp).collect()
     }
 
     /// The matrix products.

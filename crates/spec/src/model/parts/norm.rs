@@ -1,6 +1,6 @@
 //! Normalization of rows.
 
-use super::{Names, PartParameter, Rows};
+use super::{Names, PartParameter, Place};
 use crate::model::ModelSpec;
 use crate::model::initial::ParamInit;
 
@@ -30,11 +30,8 @@ impl Norm {
         self.kind == NormKind::LayerNorm
     }
 
-    pub(super) fn parameters(&self) -> impl Iterator<Item = PartParameter> {
-        let vector = |end: &str, init| {
-            let name = format!("{}.{end}", self.name);
-            PartParameter { name, shape: vec![self.width], init, rows: Rows::Fixed }
-        };
+    pub(super) fn parameters(&self, place: &Place) -> impl Iterator<Item = PartParameter> {
+        let vector = |end: &str, init| place.parameter(&format!("{}.{end}", self.name), vec![self.width], init);
         let bias = self.has_bias().then(|| vector("bias", ParamInit::Zeros));
         [vector("weight", ParamInit::Ones)].into_iter().chain(bias)
     }

@@ -1,0 +1,150 @@
+//! What blocks keep for their backward is what their parts say.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
+
+use std::sync::Arc;
+
+use candle_core::{DType, Device, Tensor};
+
+use super::{Model, SavedActivations};
+use crate::nn::transformer::LayerActivations;
+use crate::nn::{Params, WeightGradientTask};
+use runner_spec::experiment::Recompute;
+use runner_spec::model::layout::ParamLayout;
+use runner_spec::model::parts::{Activation, Buffer, NormPlace, PositionKind};
+use runner_spec::model::{Family, ModelOptions, ModelSpec, parameters};
+
+const ROWS: usize = 2;
+const LENGTH: usize = 6;
+
+/// Every option of every family that has it.
+fn models() -> Vec<ModelSpec> {
+    let mut all = Vec::new();
+    for bits in 0_u32..128 {
+        let on = |bit: u32| bits >> bit & 1 == 1;
+        let options = ModelOptions {
+            norm: if on(0) { NormPlace::Post } else { NormPlace::Pre },
+            activation: if on(1) { Activation::Relu } else { Activation::Gelu },
+            positions: if on(2) { PositionKind::Sinusoidal } else { PositionKind::Learned },
+            mlp_dropout: if on(3) { 0.2 } else { 0.0 },
+            head_bias: on(4),
+            final_norm: !on(5),
+            ..ModelOptions::default()
+        };
+        let sizes = ModelSpec::with_defaults(Family::Gpt2, [13, 8, 2, 4, 16]);
+        all.push(ModelSpec {
+            d_ff: 24,
+            tie_embeddings: on(6),
+            dropout: options.mlp_dropout,
+            variant: options,
+            ..sizes
+        });
+    }
+    for (kv_heads, tie_embeddings) in [(4, false), (2, false), (1, true)] {
+        let sizes = ModelSpec::with_defaults(Family::Llama, [13, 8, 2, 4, 16]);
+        all.push(ModelSpec { d_ff: 24, kv_heads, tie_embeddings, ..sizes });
+    }
+    all
+}
+
+/// The bytes of tensors: those of activations, sorted, and the sum of those of statistics, which are f32 always.
+type Held = (Vec<usize>, usize);
+
+fn planned(buffers: &[Buffer], element: usize) -> Held {
+    let bytes = |b: &Buffer, element: usize| b.per_position * ROWS * LENGTH * element;
+    let (statistics, activations): (Vec<&Buffer>, Vec<&Buffer>) = buffers.iter().partition(|b| b.always_f32);
+    let mut activations: Vec<usize> = activations.into_iter().map(|b| bytes(b, element)).collect();
+    activations.sort_unstable();
+    (activations, statistics.into_iter().map(|b| bytes(b, 4)).sum())
+}
+
+fn bytes(tensor: &Tensor) -> usize {
+    tensor.elem_count() * tensor.dtype().size_in_bytes()
+}
+
+fn kept(activations: &[&Tensor], statistics: &[&Tensor]) -> Held {
+    assert!(statistics.iter().all(|tensor| tensor.dtype() == DType::F32));
+    let mut sizes: Vec<usize> = activations.iter().map(|tensor| bytes(tensor)).collect();
+    sizes.sort_unstable();
+    (sizes, statistics.iter().map(|tensor| bytes(tensor)).sum())
+}
+
+fn kept_by(saved: &SavedActivations) -> Held {
+    match saved {
+        SavedActivations::Embedding => (Vec::new(), 0),
+        SavedActivations::Head(head) => {
+            let (x, stats): (Vec<_>, Vec<_>) = head.norm.iter().map(|(x, stats)| (x, stats)).unzip();
+            kept(&[x, vec![&head.normed, &head.dlogits]].concat(), &stats)
+        }
+        SavedActivations::Layer(layer) => {
+            let (attention, mlp, mut tensors, mut statistics) = match &**layer {
+                LayerActivations::Input(x) => return kept(&[x], &[]),
+                LayerActivations::PreNorm(a) => {
+                    (&a.attention, &a.mlp, vec![&a.x, &a.normed1, &a.middle, &a.normed2], vec![&a.stats1, &a.stats2])
+                }
+                LayerActivations::PostNorm(a) => {
+                    (&a.attention, &a.mlp, vec![&a.x, &a.sum1, &a.middle, &a.sum2], vec![&a.stats1, &a.stats2])
+                }
+            };
+            tensors.extend([&mlp.before, &mlp.after]);
+            if let Some(attention) = attention {
+                tensors.extend([&attention.qkv, &attention.heads]);
+                statistics.push(&attention.lse);
+            }
+            kept(&tensors, &statistics)
+        }
+    }
+}
+
+fn params(spec: &ModelSpec, dtype: DType) -> Params {
+    let layout = Arc::new(ParamLayout::new(parameters(spec)));
+    let flat = Tensor::randn(0.0_f32, 0.1, layout.total, &Device::Cpu).unwrap();
+    if dtype == DType::BF16 { Params::rounded(layout, flat).unwrap() } else { Params::new(layout, flat) }
+}
+
+#[test]
+fn blocks_keep_what_their_parts_say() {
+    for spec in models() {
+        for (dtype, recompute) in [
+            (DType::F32, Recompute::None),
+            (DType::BF16, Recompute::None),
+            (DType::F32, Recompute::Attention),
+            (DType::BF16, Recompute::Block),
+        ] {
+            let (decoder, params) = (spec.decoder(), params(&spec, dtype));
+            let blocks = 0..spec.block_count();
+            let model = Model::new(&spec, params.layout.clone(), blocks, 7, &params.flat).unwrap();
+            let model = model.with_recompute(recompute);
+            let ids: Vec<u32> = (0..ROWS * LENGTH).map(|i| (i % spec.vocab_size) as u32).collect();
+            let mut mb = model.micro_batch(&ids, ids.clone(), LENGTH).unwrap();
+            mb.training = true;
+            let (_, saved) = model.forward_with_hook(&params, None, &mb, &mut |_, _| Ok(())).unwrap();
+            let element = dtype.size_in_bytes();
+            let what = || format!("{spec:?}, {dtype:?}, {recompute:?}");
+            let (layer, head) =
+                (planned(&decoder.layer.kept(recompute), element), planned(&decoder.head.kept(), element));
+            let planned_blocks = [(Vec::new(), 0), layer.clone(), layer, head];
+            assert_eq!(saved.iter().map(kept_by).collect::<Vec<_>>(), planned_blocks, "{}", what());
+
+            // Inputs and gradients of products are all that the weights' gradients wait for, besides the norms' finished gradients.
+            let (_, work) = model.backward_input(&params, saved, None, &mb).unwrap();
+            let mut found = [0, 0];
+            for task in &work[1] {
+                if let WeightGradientTask::Linear { x, dy, .. } = task {
+                    found = [found[0] + bytes(x), found[1] + bytes(dy)];
+                }
+            }
+            let deferred = decoder.layer.deferred().map(|b| b.per_position * ROWS * LENGTH * element);
+            assert_eq!(found, deferred, "{}", what());
+        }
+    }
+}
+
+#[test]
+fn products_are_the_matrices_of_layers() {
+    for spec in models() {
+        let matrices = parameters(&spec).into_iter().filter(|p| p.block == 1 && p.decays());
+        let layer = spec.decoder().layer;
+        assert_eq!(matrices.map(|p| p.len()).sum::<usize>(), layer.products());
+    }
+}
