@@ -232,13 +232,13 @@ fn bf16_takes_what_the_plan_says() {
 #[test]
 fn a_layer_holds_what_its_part_says() {
     let _lock = lock_measurements();
-    let (rows, length) = (4, 128);
+    let (rows, length) = (4, 256);
     let sizes = |family| ModelSpec { d_ff: 256, ..ModelSpec::with_defaults(family, [64, length, 1, 2, 64]) };
     let gpt2 = |variant| ModelSpec { variant, ..sizes(Family::Gpt2) };
     let post = ModelOptions { norm: NormPlace::Post, ..ModelOptions::default() };
     let relu = ModelOptions { activation: Activation::Relu, ..post };
     let dropout = ModelSpec { dropout: 0.1, ..gpt2(ModelOptions { mlp_dropout: 0.1, ..relu }) };
-    let grouped = ModelSpec { heads: 4, kv_heads: 2, ..sizes(Family::Llama) };
+    let grouped = ModelSpec { kv_heads: 1, ..sizes(Family::Llama) };
     let models = [gpt2(ModelOptions::default()), gpt2(post), gpt2(relu), dropout, sizes(Family::Llama), grouped];
     for (spec, dtype) in models.iter().flat_map(|spec| [(spec, DType::F32), (spec, DType::BF16)]) {
         let layout = Arc::new(ParamLayout::new(parameters(spec)));

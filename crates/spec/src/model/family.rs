@@ -3,10 +3,10 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::options::option_keys;
 use super::parts::{Names, NormKind};
-use serde_json::Value;
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
@@ -18,6 +18,7 @@ pub enum Family {
 
 /// What the models of a family have in common.
 #[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each says whether the family has one thing")]
 pub struct FamilyDefaults {
     pub norm: NormKind,
     /// True if layers' matrices have biases.
