@@ -7,9 +7,9 @@ use runner_lab::compare::plan_facts::differing_keys;
 use runner_lab::compare::settings;
 use runner_lab::stored_plan;
 use runner_record::catalog::ListedRun;
-use runner_record::manifest::{Manifest, RunStatus, SweepPoint, TemplateUse};
-use runner_record::run_dir::{self, CHECKPOINTS, RESOLVED, RunDir, RunFiles};
-use runner_record::{RunLock, catalog, checkpoint, time};
+use runner_record::manifest::{Manifest, RunStatus, SweepPoint};
+use runner_record::run_dir::{self, CHECKPOINTS, RESOLVED};
+use runner_record::{RunLock, catalog, checkpoint};
 use runner_spec::experiment::Experiment;
 use runner_spec::format::{count, short_hash};
 use runner_spec::plan::Plan;
@@ -23,7 +23,7 @@ use crate::observer::{RunEvent, RunObserver};
 use crate::outcome::RunReport;
 use crate::prepare::pin_hub_commits;
 use crate::prepared_run::PreparedRun;
-use crate::run_opening::{OpenedOrDone, has_private_text, open_unless_done};
+use crate::run_opening::{OpenedOrDone, create_run, open_unless_done};
 use crate::session::{RunSession, SessionOptions};
 use crate::stop::StopSwitch;
 use runner_launch::World;
@@ -176,23 +176,11 @@ fn open_or_create(
             observer.observe(&RunEvent::Note(&text));
         }
     }
-    let mut manifest = Manifest::new(plan, request.file.clone(), request.options.overrides.clone(), time::now());
-    manifest.environment.clone_from(&host.recorded_environment);
-    manifest.sweep.clone_from(&request.sweep_point);
-    let template = loaded.template.as_ref();
-    manifest.template = template.map(|t| TemplateUse { file: request.file.clone(), vars: t.vars.clone() });
-    let resolved = runner_config::to_yaml(&loaded.experiment);
-    let files = RunFiles {
-        experiment: &loaded.text,
-        resolved: &resolved,
-        template: template.and_then(|t| t.files.first()).map(|file| file.text.as_str()),
-        is_private: has_private_text(loaded),
-        plan,
-        manifest,
-    };
     source.map_or(Ok(()), |source| source.warn_of_damage(observer))?;
-    let source = source.map(ContinueSource::checkpoint);
-    Ok(Ok(RunDir::create(root, files, source.as_ref())?))
+    let beginning = source.map(ContinueSource::checkpoint);
+    let identify = |manifest: &mut Manifest| manifest.sweep.clone_from(&request.sweep_point);
+    let overrides = &request.options.overrides;
+    Ok(Ok(create_run(host, loaded, plan, &request.file, overrides, identify, beginning.as_ref())?))
 }
 
 /// The keys that say how long a run trains.

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use runner_config::{LoadOptions, Loaded};
 use runner_files::{is_absent, read_regular_text};
 use runner_record::manifest::{Manifest, RunOrigin};
-use runner_record::run_dir::{self, BeginningCheckpoint, CHECKPOINTS, RESOLVED, RunDir, RunFiles};
-use runner_record::{CheckpointChoice, RunLock, catalog, checkpoint, time};
+use runner_record::run_dir::{self, BeginningCheckpoint, CHECKPOINTS, RESOLVED};
+use runner_record::{CheckpointChoice, RunLock, catalog, checkpoint};
 use runner_spec::diagnostic::ConfigError;
 use runner_spec::experiment::{Data, Experiment, Tokenizer, Train, Validation, WeightInit, WeightsSource};
 use runner_spec::format::counted;
@@ -23,7 +23,7 @@ use crate::opened_run::{check_description, resolved_experiment};
 use crate::outcome::RunReport;
 use crate::prepare::{RecordedInputs, model_fetcher, pin_hub_commits};
 use crate::prepared_run::PreparedInputs;
-use crate::run_opening::{OpenedOrDone, has_private_text, open_unless_done};
+use crate::run_opening::{OpenedOrDone, create_run, open_unless_done};
 use crate::session::{RunSession, SessionOptions};
 use crate::stop::StopSwitch;
 use runner_spec::error::CommandError;
@@ -312,18 +312,6 @@ impl ForkedRun {
         if let Some((path, manifest)) = made.filter(|_| !request.start_new) {
             return open_unless_done(path, &manifest, observer);
         }
-        let mut manifest = Manifest::new(plan, loaded.path.clone(), request.options.overrides.clone(), time::now());
-        manifest.origin = origin;
-        manifest.environment.clone_from(&host.recorded_environment);
-        let resolved = runner_config::to_yaml(&loaded.experiment);
-        let files = RunFiles {
-            experiment: &loaded.text,
-            resolved: &resolved,
-            plan,
-            template: None,
-            is_private: has_private_text(loaded),
-            manifest,
-        };
         if let Some((source, (theirs, position))) = self.source.as_ref().zip(begins) {
             warn_of_inherited_damage(&self.path, &self.manifest, observer)?;
             let rounding = describe_rounding(&source.plan, plan, &self.manifest.id);
@@ -339,7 +327,9 @@ impl ForkedRun {
             plan: &source.plan,
             which: CheckpointChoice::Step(source.step),
         });
-        Ok(Ok(RunDir::create(root, files, beginning.as_ref())?))
+        let identify = |manifest: &mut Manifest| manifest.origin = origin;
+        let overrides = &request.options.overrides;
+        Ok(Ok(create_run(host, loaded, plan, &loaded.path, overrides, identify, beginning.as_ref())?))
     }
 }
 

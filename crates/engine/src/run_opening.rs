@@ -4,10 +4,13 @@ use std::path::{Path, PathBuf};
 
 use runner_config::Loaded;
 use runner_record::checkpoint;
-use runner_record::manifest::{Manifest, RunStatus};
+use runner_record::manifest::{Manifest, RunStatus, TemplateUse};
 use runner_record::record_check::find_damage_of_metrics;
-use runner_record::run_dir::{self, CHECKPOINTS, RunDir};
+use runner_record::run_dir::{self, BeginningCheckpoint, CHECKPOINTS, RunDir, RunFiles};
+use runner_record::{RecordError, time};
+use runner_spec::plan::Plan;
 
+use crate::host::Host;
 use crate::observer::{RunEvent, RunObserver};
 use crate::outcome::{RunOutcome, RunReport};
 use crate::recorded_summary::{report_nothing_to_do, restore_summary};
@@ -58,6 +61,37 @@ pub(crate) fn warn_of_damaged_metrics(
     let Some(damage) = find_damage_of_metrics(path, manifest, summary.as_ref())? else { return Ok(false) };
     observer.observe(&RunEvent::Warning(&format!("the record of {} is damaged: {damage}", manifest.id)));
     Ok(true)
+}
+
+/// Creates a run of `loaded` and `plan`. The user named the file `file`, and gave `overrides`. `identify` says in the manifest what kind of run it
+/// is; `beginning` is the checkpoint that it begins with.
+///
+/// # Errors
+/// If its folder cannot be written, or the checkpoint cannot be used.
+pub(crate) fn create_run(
+    host: &Host,
+    loaded: &Loaded,
+    plan: &Plan,
+    file: &Path,
+    overrides: &[String],
+    identify: impl FnOnce(&mut Manifest),
+    beginning: Option<&BeginningCheckpoint<'_>>,
+) -> Result<RunDir, RecordError> {
+    let template = loaded.template.as_ref();
+    let mut manifest = Manifest::new(plan, file.to_owned(), overrides.to_vec(), time::now());
+    manifest.environment.clone_from(&host.recorded_environment);
+    manifest.template = template.map(|t| TemplateUse { file: file.to_owned(), vars: t.vars.clone() });
+    identify(&mut manifest);
+    let resolved = runner_config::to_yaml(&loaded.experiment);
+    let files = RunFiles {
+        experiment: &loaded.text,
+        resolved: &resolved,
+        template: template.and_then(|t| t.files.first()).map(|file| file.text.as_str()),
+        is_private: has_private_text(loaded),
+        plan,
+        manifest,
+    };
+    RunDir::create(&host.runs, files, beginning)
 }
 
 /// True if only their owner may read the texts of `loaded`: they hold values of `env()`, or come from a file that is private.

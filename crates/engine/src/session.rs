@@ -60,7 +60,7 @@ pub(crate) struct RunSession<'a> {
     pub launched: Option<&'a LaunchedTraining<'a>>,
 }
 
-/// A session that has begun, and what it goes on from.
+/// A session that has started, and where it resumes.
 struct BegunSession<'a> {
     recording: Recording<'a>,
     resume_point: Option<ChosenCheckpoint>,

@@ -355,7 +355,7 @@ impl Interpreter<'_> {
             grad_norm: totals.grad_norm,
             tokens,
             tokens_per_second: tokens as f64 / seconds,
-            mfu: program.peak_flops.map(|peak| program.flops_per_step / (peak * seconds)),
+            mfu: program.mfu(seconds),
             step_ms: milliseconds(elapsed),
             data_ms: milliseconds(data),
             forward_ms: milliseconds(forward),

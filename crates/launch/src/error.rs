@@ -13,7 +13,7 @@ use runner_spec::error::{Classified, ErrorKind};
 /// The abort code for a number that is not finite. No process exits with it.
 const NOT_FINITE: u8 = 64;
 
-/// The reason why ranks that had begun did not reach their end.
+/// The reason why ranks did not reach their end.
 #[derive(Debug, thiserror::Error)]
 pub enum LaunchError {
     /// The only rank failed.

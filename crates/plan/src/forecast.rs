@@ -17,14 +17,13 @@ pub(crate) fn forecast(ranks: &[RankPlan], totals: &Totals, slots: usize, cluste
     }
     let devices = costs.devices;
     let tokens = totals.tokens_per_step as f64 / step;
-    let peak = ranks.first().and_then(|r| r.program.peak_flops);
     let run_seconds = step * totals.steps as f64;
     Some(Forecast {
         basis: costs.basis,
         step_seconds: step,
         tokens_per_second: tokens,
         tokens_per_second_per_device: tokens / devices as f64,
-        mfu: peak.map(|peak| totals.flops_per_step / (peak * step)),
+        mfu: ranks.first().and_then(|rank| rank.program.mfu(step)),
         run_seconds,
         devices,
         device_hours: run_seconds / 3600.0 * devices as f64,

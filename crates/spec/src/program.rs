@@ -231,6 +231,11 @@ impl Program {
         self.mesh.stage_and_replica(self.rank).0
     }
 
+    /// The share of the devices' peak FLOP/s that a step of `seconds` reaches; `None` if the peak is unknown.
+    pub fn mfu(&self, seconds: f64) -> Option<f64> {
+        self.peak_flops.map(|peak| self.flops_per_step / (peak * seconds))
+    }
+
     /// The norm that gradients are clipped to, if they are.
     pub fn clip_norm(&self) -> Option<f64> {
         let clips =

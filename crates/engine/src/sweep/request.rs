@@ -12,7 +12,7 @@ pub struct SweepRequest<'a> {
     pub started: Option<PathBuf>,
     /// The layers over the experiment of every point: `--set` flags, environment variables, and what templates may read.
     pub options: LoadOptions<'a>,
-    /// Names of the program's own environment variables, which are no keys of an experiment.
+    /// Names of the program's own environment variables, which set no key of an experiment.
     pub own_variables: &'a [&'a str],
     /// True to start another sweep even if the file has one.
     pub start_new: bool,

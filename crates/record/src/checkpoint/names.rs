@@ -1,4 +1,4 @@
-//! The names of checkpoints, of their files, and of what is left of them.
+//! The names of checkpoints, of their files, and of unfinished, damaged and kept ones.
 
 use std::path::{Path, PathBuf};
 
