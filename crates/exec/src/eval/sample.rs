@@ -20,7 +20,7 @@ pub struct TokenFeed {
     /// [batch, n], row after row.
     pub ids: Vec<u32>,
     pub batch: usize,
-    /// Position of the first new token: the tokens of each row that stay in the cache. 0 starts anew.
+    /// Position of the first new token: the tokens of each row that stay in the cache. 0 empties the cache.
     pub start: usize,
     /// Tokens of each row that the cache must have space for until the next start.
     pub capacity: usize,
