@@ -156,12 +156,12 @@ fn data(args: &DiffArgs, sides: [&Side; 2], notes: &mut Vec<String>) -> Result<O
     }
     let pool = args.threads.pool()?;
     let (host, mut screen) = (host_without_runs(args.threads)?, Screen::on_standard_error());
-    let mut facts = |side: &Side| match &side.run {
-        Some((_, plan)) => Ok(plan.data.clone()),
-        None => {
-            let prepared = prepare_inputs(&side.experiment, &pool, &host, &mut PreparationObserver::new(&mut screen));
-            prepared.map(|p| p.facts).context(side.label.clone())
+    let mut facts = |side: &Side| {
+        if let Some((_, plan)) = &side.run {
+            return Ok(plan.data.clone());
         }
+        let prepared = prepare_inputs(&side.experiment, &pool, &host, &mut PreparationObserver::new(&mut screen));
+        prepared.map(|p| p.facts).context(side.label.clone())
     };
     Ok(Some([facts(sides[0])?, facts(sides[1])?]))
 }

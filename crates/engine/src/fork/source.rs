@@ -214,7 +214,9 @@ fn schedule_of(new: &Plan) -> Option<&LrSchedule> {
 /// uses them as that run does. `kept` is the number of moments that the new optimizer has.
 fn describe_moments(old: &Experiment, new: &Experiment, kept: usize, id: &str) -> Option<String> {
     let changed = |difference: &SettingDifference| {
-        difference.group == SettingGroup::Optimizer && !difference.key.ends_with(".lr") && difference.b.is_some()
+        difference.group == SettingGroup::Optimizer
+            && difference.key.rsplit('.').next() != Some("lr")
+            && difference.b.is_some()
     };
     let mut changes: Vec<SettingDifference> = differences(old, new).into_iter().filter(changed).collect();
     if let Some(optimizer) = changes.iter().position(|difference| is_choice(&difference.key)) {

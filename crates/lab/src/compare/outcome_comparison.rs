@@ -161,6 +161,8 @@ mod tests {
         }
     }
 
+    type Run = (RunRecord, Vec<InheritedSteps>);
+
     fn compared(a: &RunRecord, b: &RunRecord) -> OutcomeComparison {
         compare_outcomes((a, &[]), (b, &[]))
     }
@@ -177,7 +179,6 @@ mod tests {
             });
             (RunRecord { manifest: Manifest { id: id.to_owned(), ..run.manifest }, ..run }, Vec::from_iter(inherited))
         };
-        type Run = (RunRecord, Vec<InheritedSteps>);
         let shared = |a: &Run, b: &Run| compare_outcomes((&a.0, &a.1), (&b.0, &b.1)).shared_steps;
         let (parent, early, late) = (run("a", None), run("b", Some(("a", 3))), run("c", Some(("a", 5))));
         assert_eq!((shared(&parent, &early), shared(&late, &parent), shared(&early, &late)), (3, 5, 3));
