@@ -14,6 +14,9 @@ pub(super) const CHUNK_BYTES: usize = 1 << 22;
 /// Receives bytes, piece by piece.
 pub type ByteSink<'a> = &'a mut dyn FnMut(&[u8]) -> Result<(), RecordError>;
 
+/// Gives the elements of a range of a section of a state to a sink, little-endian.
+type ReadNumbers<'a> = Box<dyn Fn(usize, Range<usize>, ByteSink<'_>) -> Result<(), RecordError> + 'a>;
+
 /// A training state whose numbers are read when they are needed.
 pub struct StateBytes<'a> {
     /// Optimizer steps done.
@@ -27,7 +30,7 @@ pub struct StateBytes<'a> {
     pub number_type: NumberType,
     /// Gives the elements of a range of a section to a sink, little-endian: section 0 is the weights, each following one a moment, all
     /// of them laid out by `layout`.
-    pub read: Box<dyn Fn(usize, Range<usize>, ByteSink<'_>) -> Result<(), RecordError> + 'a>,
+    pub read: ReadNumbers<'a>,
 }
 
 /// Gives `bytes` to `sink` in pieces that stay in the third-level cache between their hashes and their write.
