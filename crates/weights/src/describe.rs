@@ -125,7 +125,7 @@ impl DescribedModel {
 pub(super) struct FolderFormat {
     /// The keys of vocabulary, context length, layers, heads and width.
     pub(super) size_keys: [&'static str; 5],
-    pub(super) describe: fn(&HfConfig<'_>, ModelSpec) -> Result<DescribedModel, WeightsError>,
+    pub(super) describe: fn(&HfConfig<'_>, &ModelSpec) -> Result<DescribedModel, WeightsError>,
     /// The keys of a file that only this family has.
     pub(super) config: fn(&ModelSpec) -> Value,
 }
@@ -157,7 +157,8 @@ impl HfConfig<'_> {
             return Err(self.wrong(format!("model_type is {name:?}; weights of `gpt2` and `llama` are read")));
         };
         let format = FolderFormat::of(family);
-        (format.describe)(self, ModelSpec::with_defaults(family, self.required_sizes(format.size_keys)?))?.checked()
+        let base = ModelSpec::with_defaults(family, self.required_sizes(format.size_keys)?);
+        (format.describe)(self, &base)?.checked()
     }
 
     pub(super) fn wrong(&self, message: String) -> WeightsError {

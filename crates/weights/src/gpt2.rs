@@ -27,7 +27,7 @@ fn written(s: &ModelSpec) -> Value {
 }
 
 /// The model that `config` describes, which has the sizes of `base`. Missing keys have the defaults of `transformers`.
-fn described(config: &HfConfig<'_>, base: ModelSpec) -> Result<DescribedModel, WeightsError> {
+fn described(config: &HfConfig<'_>, base: &ModelSpec) -> Result<DescribedModel, WeightsError> {
     let activation = config.text("activation_function")?.unwrap_or("gelu_new");
     if !["gelu_new", "gelu_pytorch_tanh"].contains(&activation) {
         let message = format!("activation_function is {activation:?}; `gelu_new` is computed here");
@@ -50,7 +50,7 @@ fn described(config: &HfConfig<'_>, base: ModelSpec) -> Result<DescribedModel, W
             dropout: if same { dropouts[0] } else { 0.0 },
             tie_embeddings: config.flag("tie_word_embeddings")?.unwrap_or(base.tie_embeddings),
             norm_eps: config.number("layer_norm_epsilon")?.unwrap_or(base.norm_eps),
-            ..base
+            ..base.clone()
         },
     })
 }

@@ -31,7 +31,7 @@ fn written(s: &ModelSpec) -> Value {
 }
 
 /// The model that `config` describes, which has the sizes of `base`. Missing keys have the defaults of `transformers`.
-fn described(config: &HfConfig<'_>, base: ModelSpec) -> Result<DescribedModel, WeightsError> {
+fn described(config: &HfConfig<'_>, base: &ModelSpec) -> Result<DescribedModel, WeightsError> {
     let (d_model, heads) = (base.d_model, base.heads);
     if let Some(head_dim) = config.size("head_dim")?
         && head_dim.checked_mul(heads) != Some(d_model)
@@ -60,7 +60,7 @@ fn described(config: &HfConfig<'_>, base: ModelSpec) -> Result<DescribedModel, W
             tie_embeddings: config.flag("tie_word_embeddings")?.unwrap_or(false),
             norm_eps: config.number("rms_norm_eps")?.unwrap_or(1e-6),
             rope_theta: rope_theta(config)?,
-            ..base
+            ..base.clone()
         },
     })
 }
