@@ -4,7 +4,7 @@
 
 use std::path::PathBuf;
 
-use runner_config::{LoadOptions, ModelFetcher, RecordedWeights, load};
+use runner_config::{LoadOptions, ModelFetcher, load};
 use runner_engine::apply::{ApplyRequest, apply};
 use runner_engine::host::Host;
 use runner_engine::observer::{RunEvent, RunObserver};
@@ -30,10 +30,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let [file, runs, cache] = paths.as_slice() else { return Err("usage: embed EXPERIMENT RUNS CACHE".into()) };
     let mut losses = Losses::default();
     let host = Host::new(runs.clone(), cache.clone());
-    let load = |recorded: &[RecordedWeights], fetch: &ModelFetcher<'_>| {
-        let recorded_weights = recorded.to_vec();
-        load(file, &LoadOptions { recorded_weights, fetch_model: Some(fetch), ..LoadOptions::default() })
-    };
+    let load =
+        |fetch: &ModelFetcher<'_>| load(file, &LoadOptions { fetch_model: Some(fetch), ..LoadOptions::default() });
     let report = apply(&ApplyRequest::new(file.clone(), &load), &host, &StopSwitch::default(), &mut losses)?;
     let run = report.run.ok_or("the run has no folder here")?;
     let summary = run_dir::read_summary(&run)?.ok_or("the run has no summary")?;

@@ -1,7 +1,7 @@
 //! `runner apply`: trains what an experiment describes, resumes it, or finds it done.
 
 use clap::Args;
-use runner_config::{LoadOptions, ModelFetcher, RecordedWeights};
+use runner_config::{LoadOptions, ModelFetcher};
 use runner_engine::apply::{ApplyRequest, apply};
 use runner_engine::continuation::ContinueRequest;
 use runner_engine::host::Host;
@@ -57,10 +57,8 @@ pub(crate) fn run(args: &ApplyArgs) -> Result<Exit> {
     let is_point = args.sweep_point.is_some();
     let launched = if is_point { None } else { args.launcher.launched_rank()? };
     let interrupt = if is_point { Interrupt::install_as_child()? } else { install_for(launched.as_ref())? };
-    let load = |recorded: &[RecordedWeights], fetch: &ModelFetcher<'_>| {
-        let options = args.experiment.options()?;
-        let recorded_weights = recorded.to_vec();
-        args.experiment.load_with(&LoadOptions { recorded_weights, fetch_model: Some(fetch), ..options })
+    let load = |fetch: &ModelFetcher<'_>| {
+        args.experiment.load_with(&LoadOptions { fetch_model: Some(fetch), ..args.experiment.options()? })
     };
     let request = ApplyRequest {
         start_new: args.new,

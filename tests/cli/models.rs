@@ -257,12 +257,12 @@ fn a_checkpoint_needs_nothing_of_the_folder_that_the_run_started_from() {
     assert_eq!(run("gone").final_hash(), run("kept").final_hash(), "the folder changes no bit");
     let plan_hash = |name: &str| run(name).manifest()["plan_hash"].clone();
     assert_eq!(plan_hash("gone"), plan_hash("kept"));
-    // The file goes on, too, with the numbers of the record; a start does not.
-    let printed = sandbox.expect(2, "apply b.yaml --new --threads 1 --quiet");
-    assert!(printed.contains("b.yaml:1:") && printed.contains("out"), "{printed}");
-    let printed = sandbox.expect(2, "apply b.yaml --set train.steps=6 --threads 1");
-    assert!(printed.contains("runner fork b-") && printed.contains("--from latest --set train.steps=6"), "{printed}");
-    assert!(printed.contains("b.yaml:1:") && printed.contains("out"), "{printed}");
+    // The file does not load without them; the run resumes.
+    let printed = sandbox.expect(2, "apply b.yaml --threads 1 --quiet");
+    assert!(
+        printed.contains("b.yaml:1:") && printed.contains("out") && printed.contains("`runner resume RUN`"),
+        "{printed}"
+    );
     // Other initial weights have no part in a fork from a checkpoint, but its tokenizer does.
     sandbox.expect(0, "fork b --from 2 --name drawn --set model.init=null --set train.steps=5 --threads 1 --quiet");
     assert_eq!(run("drawn").final_hash(), run("kept").final_hash());
@@ -280,7 +280,7 @@ fn a_checkpoint_needs_nothing_of_the_folder_that_the_run_started_from() {
     let tokenizer = run("b").path("tokenizer.json");
     let text = fs::read_to_string(&tokenizer).unwrap();
     fs::write(&tokenizer, &text[..text.len() / 2]).unwrap();
-    for arguments in ["fork b --from 2 --name bad --threads 1", "resume b --threads 1", "apply b.yaml --threads 1"] {
+    for arguments in ["fork b --from 2 --name bad --threads 1", "resume b --threads 1"] {
         let printed = sandbox.expect(2, arguments);
         let reason = format!("{}: this tokenizer of a run is damaged: ", tokenizer.file_name().unwrap().display());
         assert!(
@@ -289,32 +289,12 @@ fn a_checkpoint_needs_nothing_of_the_folder_that_the_run_started_from() {
         );
     }
     fs::write(&tokenizer, text).unwrap();
-    sandbox.expect(0, "apply b.yaml --threads 1 --quiet --until-step 3");
-    sandbox.expect(0, "apply b.yaml --continue b --set name=micro --set batch.micro_batch=4 --threads 1 --quiet");
     sandbox.expect(0, "resume b --threads 1 --quiet");
     assert_eq!(run("b").summary()["steps"], 4);
     sandbox.expect(0, "eval b --threads 1");
     sandbox.expect(0, "fork b --from latest --name ranks --set train.steps=6 --set parallel.mode=ddp --set parallel.replicas=2 --set batch.micro_batch=4 --quiet");
     let printed = sandbox.expect(2, "reproduce b");
     assert!(printed.contains("are gone"), "{printed}");
-}
-
-/// Two runs of one file began with different weights at the same path.
-#[test]
-fn weights_that_are_gone_and_were_others_are_not_guessed() {
-    let sandbox = with_trained_model();
-    sandbox.write(
-        "b.yaml",
-        "model: {init: {from: m.bin}}\ndata: {tokenizer: {bytes: {}}, train: {text: {files: [input.txt]}}}\nbatch: {sequences: 8}\n\
-         train: {steps: 4}\ncheckpoint: {every: 1}\n",
-    );
-    sandbox.expect(0, "apply b.yaml --threads 1 --quiet --until-step 1");
-    sandbox.expect(0, "apply a.yaml --set name=other --set seed=7 --threads 1 --quiet");
-    sandbox.expect(0, "export other --to llmc m.bin --force");
-    sandbox.expect(0, "apply b.yaml --threads 1 --quiet --until-step 2");
-    fs::remove_file(sandbox.path("m.bin")).unwrap();
-    let printed = sandbox.expect(2, "apply b.yaml --threads 1 --quiet");
-    assert!(printed.contains("began with different ones") && printed.contains("runner resume"), "{printed}");
 }
 
 /// The cache of Python's huggingface_hub has the model, so that no hub is asked.

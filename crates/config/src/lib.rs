@@ -29,16 +29,13 @@ mod resolve_token_ids;
 mod resolver;
 mod schema;
 pub mod shape;
-mod written_inputs;
 
 pub use explain::{Origin, explain, to_yaml};
 pub use import::{ImportedConfig, import_config};
-pub use initial_weights::RecordedWeights;
 pub use load::{Loaded, from_str, load, load_text_source};
 pub use overridden::OverriddenSetting;
 pub use overrides::{LoadOptions, ModelFetchError, ModelFetchFailure, ModelFetcher, suggest_set};
 pub use schema::schema_text;
-pub use written_inputs::WrittenInputs;
 
 #[cfg(test)]
 mod tests;

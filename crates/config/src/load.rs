@@ -9,7 +9,7 @@ use super::check::check;
 use super::explain::{Origin, origins};
 use super::foreign_keys;
 use super::import::foreign_trainer;
-use super::initial_weights::{AddedWeights, RecordedWeights, add_weights};
+use super::initial_weights::add_weights;
 use super::layers::{Layer, LayerOrigin, Layers};
 use super::mistakes::Mistakes;
 use super::overridden::{OverriddenSetting, find_overridden};
@@ -34,8 +34,6 @@ pub struct Loaded {
     pub template: Option<Rendered>,
     /// The origin of each value, in the order of the keys.
     pub origins: Vec<Origin>,
-    /// The record of `LoadOptions::recorded_weights` that takes the place of weights that are gone.
-    pub recorded_weights: Option<RecordedWeights>,
     /// Warnings of settings that are legal, but probably mistakes.
     pub warnings: Vec<String>,
     /// The `--set` flags that have no effect, because a later one replaces them.
@@ -140,7 +138,7 @@ fn lower_text_source(source: Source, path: &Path, options: &LoadOptions<'_>) -> 
 fn lower(source: Source, path: &Path, options: &LoadOptions<'_>) -> Result<Loaded, ConfigError> {
     let (base, whole) = (base_folder(path, &source)?, source.clone());
     let (mut layers, mut mistakes) = read_layers(source, options)?;
-    let AddedWeights { described, recorded } = add_weights(path, &base, options, &mut layers, &mut mistakes);
+    let described = add_weights(&base, options, &mut layers, &mut mistakes);
     let overridden = find_overridden(&layers);
     let (layers, raw, mistakes) = merge(layers, mistakes, &whole)?;
     let mut resolver = Resolver {
@@ -150,7 +148,7 @@ fn lower(source: Source, path: &Path, options: &LoadOptions<'_>) -> Result<Loade
         notes: BTreeMap::new(),
         warnings: Vec::new(),
         allows_absent_files: options.allows_absent_files,
-        allows_absent_initial_inputs: options.allows_absent_initial_inputs || !options.recorded_weights.is_empty(),
+        allows_absent_initial_inputs: options.allows_absent_initial_inputs,
         fork_step: options.fork_step,
         weights: described,
     };
@@ -166,7 +164,6 @@ fn lower(source: Source, path: &Path, options: &LoadOptions<'_>) -> Result<Loade
                 text: whole.text,
                 template: None,
                 origins,
-                recorded_weights: recorded.cloned(),
                 warnings,
                 overridden,
                 env_read,

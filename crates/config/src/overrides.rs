@@ -4,7 +4,6 @@ use std::collections::HashMap;
 
 use super::check::{check, check_key_path, join, sections_by_key};
 use super::foreign_keys::find_counterpart;
-use super::initial_weights::RecordedWeights;
 use super::layers::{Layer, LayerOrigin};
 use super::mistakes::Mistakes;
 use super::shape::{Shape, root};
@@ -53,8 +52,6 @@ pub struct LoadOptions<'a> {
     /// Finds the weights of `model.init.from` if they are a model of the hub. `None`: a model of the hub is an error, unless weights may be
     /// missing.
     pub fetch_model: Option<&'a ModelFetcher<'a>>,
-    /// The records of weights of `model.init.from`, for weights that are gone. The first that matches is taken.
-    pub recorded_weights: Vec<RecordedWeights>,
     /// The variables, environment and folders of a template.
     pub template: Inputs,
 }

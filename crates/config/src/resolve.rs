@@ -3,9 +3,6 @@
 
 use std::path::Path;
 
-use serde_json::Value;
-
-use super::layers::Layer;
 use super::raw::RawExperiment;
 use super::resolve_run::resolve_train;
 use super::resolver::Resolver;
@@ -73,12 +70,6 @@ impl Resolver<'_> {
             "it names the run's folder: up to 100 letters, digits, `.`, `_` and `-`, not beginning with `.` or `-`";
         self.refuse(&["name"], format!("`name` {problem}"), help)
     }
-}
-
-/// The name of the experiment that `layers` make of the file `path`. It may be illegal, which [`Resolver::name`] reports.
-pub(crate) fn name_of_layers(layers: &[Layer], path: &Path) -> String {
-    let given = layers.iter().rev().find_map(|layer| layer.value.get("name"));
-    given.and_then(Value::as_str).map_or_else(|| name_of_file(path, DEFAULT_NAME), str::to_owned)
 }
 
 /// The longest name of a folder.

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use runner_config::{LoadOptions, Loaded};
+use runner_config::{LoadOptions, Loaded, ModelFetcher};
 use runner_lab::compare::plan_facts::differing_keys;
 use runner_lab::compare::settings;
 use runner_lab::stored_plan;
@@ -14,14 +14,12 @@ use runner_spec::experiment::Experiment;
 use runner_spec::format::{count, short_hash};
 use runner_spec::plan::Plan;
 
-pub use crate::absent_weights::LoadExperiment;
-use crate::absent_weights::load_experiment;
 use crate::continuation::{ContinueRequest, ContinueSource};
 use crate::host::Host;
 use crate::launched::{LaunchedRank, agree_on_training, follow, work_as_rank};
 use crate::observer::{RunEvent, RunObserver};
 use crate::outcome::RunReport;
-use crate::prepare::pin_hub_commits;
+use crate::prepare::{model_fetcher, pin_hub_commits};
 use crate::prepared_run::PreparedRun;
 use crate::run_opening::{OpenedOrDone, create_run, open_unless_done};
 use crate::session::{RunSession, SessionOptions};
@@ -48,6 +46,9 @@ pub struct ApplyRequest<'a> {
     /// The rank that a launcher made this process; `None` if this process starts the ranks itself.
     pub launched: Option<LaunchedRank>,
 }
+
+/// Loads an experiment. The argument, for `LoadOptions`, finds models of the hub.
+pub type LoadExperiment<'a> = dyn Fn(&ModelFetcher<'_>) -> Result<Loaded, ConfigError> + 'a;
 
 impl<'a> ApplyRequest<'a> {
     /// The run of the experiment in `file`, which `load` loads, to its last step.
@@ -89,26 +90,17 @@ fn apply_in(
     observer: &mut dyn RunObserver,
 ) -> Result<RunReport, CommandError> {
     let is_leader = world.is_none_or(World::is_leader);
-    let (mut loaded, absent) = load_experiment(request.load, request.continue_from.as_ref(), host, observer)?;
+    let fetch = model_fetcher(host, observer);
+    let mut loaded = (request.load)(&fetch)?;
+    drop(fetch);
     let host = &with_recorded_environment(host, &loaded);
-    let recorded = absent.as_ref().map(|absent| &absent.inputs);
-    let tokenizer = recorded.and_then(|inputs| inputs.tokenizer.as_ref());
-    pin_hub_commits(&mut loaded.experiment, tokenizer, host, observer)?;
+    pin_hub_commits(&mut loaded.experiment, None, host, observer)?;
     if let Some(other) = request.continue_from.as_ref().filter(|_| is_leader) {
         // A mistake in the name shows before anything takes long.
         catalog::resolve(&host.runs, &other.run)?;
     }
     let inherited = request.continue_from.as_ref().map_or(0, |other| other.inherited_steps(&host.runs));
-    let ready = PreparedRun::new(&loaded.experiment, recorded, inherited, host, world, observer)?;
-    // A run that is continued has a checkpoint.
-    if let Some(absent) = absent.as_ref().filter(|_| request.continue_from.is_none())
-        && let Err(error) = absent.check_has_resume_point(&host.runs, &ready.plan, request.start_new)
-    {
-        if let Some(text) = describe_other_length(&host.runs, &loaded.experiment, ready.plan.totals.steps) {
-            observer.observe(&RunEvent::Note(&text));
-        }
-        return Err(error);
-    }
+    let ready = PreparedRun::new(&loaded.experiment, None, inherited, host, world, observer)?;
     if let Some(hash) = &request.expected_plan {
         check_plan_hash(hash, &ready.plan, &host.runs)?;
     }

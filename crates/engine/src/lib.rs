@@ -7,7 +7,6 @@
 
 #![forbid(unsafe_code)]
 
-mod absent_weights;
 pub mod apply;
 pub mod calibrate;
 pub mod continuation;
