@@ -18,7 +18,6 @@ use runner_config::LoadOptions;
 use runner_data::{DataRequest, Prepared, prepare};
 use runner_exec::Observer;
 use runner_exec::{Resources, initial_state};
-use runner_launch::Faults;
 use runner_launch::threads;
 use runner_launch::threads::ThreadRank;
 use runner_machine::heap::{CountingAllocator, peak_bytes, restart_peak};
@@ -119,8 +118,7 @@ fn run<'a>(case: &'a Case) -> (ObservedRun, BTreeMap<usize, Vec<u32>>) {
     let ranks = case.plan.ranks.iter().map(thread_rank).collect();
     let mut observed = ObservedRun::default();
     let stop = AtomicBool::new(false);
-    let outcomes =
-        threads::run(ranks, case.plan.channel_slots, &resources, &stop, &Faults::default(), &mut observed).unwrap();
+    let outcomes = threads::run(ranks, case.plan.channel_slots, &resources, &stop, &mut observed).unwrap();
     let bits = |o: &runner_exec::TrainedRank| {
         let flat: Vec<f32> = o.state.buffer.to_dtype(DType::F32).unwrap().to_vec1().unwrap();
         flat.into_iter().map(f32::to_bits).collect()

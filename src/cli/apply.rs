@@ -8,7 +8,6 @@ use runner_engine::host::Host;
 use runner_engine::observer::RunObserver;
 use runner_engine::session::SessionOptions;
 use runner_engine::stop::StopSwitch;
-use runner_launch::Faults;
 use runner_record::manifest::SweepPoint;
 
 use super::common::ExperimentArgs;
@@ -45,9 +44,6 @@ pub(crate) struct ApplyArgs {
     /// The point of a sweep that this is.
     #[arg(long, hide = true, value_name = "ID:N", value_parser = parse_sweep_point)]
     pub sweep_point: Option<SweepPoint>,
-    /// For the tests of this program.
-    #[arg(long, hide = true, value_name = "KEY=NUMBER")]
-    pub test_faults: Option<Faults>,
 }
 
 /// # Errors
@@ -66,7 +62,6 @@ pub(crate) fn run(args: &ApplyArgs) -> Result<Exit> {
         options: SessionOptions {
             overrides: args.experiment.set.clone(),
             trace: args.trace,
-            faults: args.test_faults.clone().unwrap_or_default(),
             ..args.training.options()
         },
         expected_plan: args.expect_plan.clone(),

@@ -304,10 +304,10 @@ pub(crate) fn host(runs: PathBuf, threads: ThreadArgs) -> Result<Host> {
 }
 
 /// The report of the run directory `path`.
-pub(crate) fn report_page(path: &Path) -> Result<String, String> {
+pub(crate) fn report_page(path: &Path) -> Result<String> {
     let request = ReportRequest { runs: vec![path.to_owned()], ..ReportRequest::default() };
-    let page = read_page_data(&request).and_then(|data| Page::new(&data, false));
-    page.map(|page| page.html).map_err(|error| error.to_string())
+    let data = read_page_data(&request)?;
+    Ok(Page::new(&data, false)?.html)
 }
 
 /// The environment variables whose names and values are UTF-8.

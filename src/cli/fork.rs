@@ -6,7 +6,6 @@ use runner_engine::host::Host;
 use runner_engine::observer::RunObserver;
 use runner_engine::session::SessionOptions;
 use runner_engine::stop::StopSwitch;
-use runner_launch::Faults;
 use runner_record::CheckpointChoice;
 
 use super::completions::runs_completer;
@@ -44,9 +43,6 @@ pub(crate) struct ForkArgs {
     /// Record hashes of what each step computes, which `runner reproduce --trace` compares.
     #[arg(long)]
     pub trace: bool,
-    /// For the tests of this program.
-    #[arg(long, hide = true, value_name = "KEY=NUMBER")]
-    pub test_faults: Option<Faults>,
 }
 
 /// Parses where a fork begins: a word, or the step of a checkpoint.
@@ -75,12 +71,7 @@ pub(crate) fn run(args: &ForkArgs) -> Result<Exit> {
         cooldown: args.cooldown.map(|steps| Cooldown { steps, share: args.final_share.unwrap_or(0.0) }),
         name: args.name.clone(),
         start_new: args.new,
-        options: SessionOptions {
-            overrides: args.set.clone(),
-            trace: args.trace,
-            faults: args.test_faults.clone().unwrap_or_default(),
-            ..args.training.options()
-        },
+        options: SessionOptions { overrides: args.set.clone(), trace: args.trace, ..args.training.options() },
     };
     let work = |host: &Host, stop: &StopSwitch, observer: &mut dyn RunObserver| fork(&request, host, stop, observer);
     args.training.train(&Interrupt::install()?, NEW_HINT, false, work)

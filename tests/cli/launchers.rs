@@ -13,6 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::proxy::{Damage, Direction, Fault, Proxy};
+use crate::ranks::FAULTS;
 use crate::sandbox::{Finished, RunFolder, RunningProcess, Sandbox, files_in, names_in, wait_until};
 
 const DDP: &str = "parallel: {mode: ddp, replicas: 2}\n";
@@ -50,6 +51,13 @@ fn rank_command(sandbox: &Sandbox, rank: usize, world: usize, port: u16, argumen
 /// Runs all ranks of a world to their end.
 fn run_ranks(sandbox: &Sandbox, world: usize, arguments: &[&str]) -> Vec<Finished> {
     run_commands(world, |rank, port| rank_command(sandbox, rank, world, port, arguments))
+}
+
+/// The command of one of two ranks with injected faults.
+fn faulty_rank(sandbox: &Sandbox, rank: usize, port: u16, faults: &str) -> Command {
+    let mut command = rank_command(sandbox, rank, 2, port, &["apply", "exp.yaml", "--threads", "1"]);
+    command.env(FAULTS, faults);
+    command
 }
 
 /// Starts the command of each rank with one free port for all, and waits for their end.
@@ -278,10 +286,7 @@ fn a_mistake_that_one_rank_alone_finds_is_reported_by_rank_0() {
 #[test]
 fn a_failure_in_a_step_names_rank_and_instruction() {
     let sandbox = new_sandbox(PIPELINE, 20);
-    let printed = expect_ended(
-        &run_ranks(&sandbox, 2, &["apply", "exp.yaml", "--threads", "1", "--test-faults", "full-disk=1@10"]),
-        1,
-    );
+    let printed = expect_ended(&run_commands(2, |rank, port| faulty_rank(&sandbox, rank, port, "full-disk=1@10")), 1);
     assert!(printed.contains("rank 1 failed in step 10 at periodic["), "{printed}");
     assert_eq!(printed.matches("error:").count(), 1, "{printed}");
 }
@@ -289,17 +294,17 @@ fn a_failure_in_a_step_names_rank_and_instruction() {
 #[test]
 fn who_waits_alone_is_reported_what_is_missing() {
     let sandbox = new_sandbox(DDP, 20);
-    let arguments = ["apply", "exp.yaml", "--threads", "1", "--test-faults", "operation-timeout=500"];
     let port = free_port();
-    let printed = Finished::of(&mut rank_command(&sandbox, 0, 2, port, &arguments)).expect_code(1).text();
+    let start = |rank, port| faulty_rank(&sandbox, rank, port, "operation-timeout=500");
+    let printed = Finished::of(&mut start(0, port)).expect_code(1).text();
     let expected = format!("only 1 of 2 ranks came to 127.0.0.1:{port}");
     assert!(printed.contains(&expected), "{printed}");
-    let printed = Finished::of(&mut rank_command(&sandbox, 1, 2, port, &arguments)).expect_code(1).text();
+    let printed = Finished::of(&mut start(1, port)).expect_code(1).text();
     let expected = format!("rank 1 found no rank 0 at 127.0.0.1:{port}");
     assert!(printed.contains(&expected), "{printed}");
     let busy = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let port = busy.local_addr().unwrap().port();
-    let printed = Finished::of(&mut rank_command(&sandbox, 0, 2, port, &arguments)).expect_code(1).text();
+    let printed = Finished::of(&mut start(0, port)).expect_code(1).text();
     let expected = format!("rank 0 cannot listen at 127.0.0.1:{port}");
     assert!(printed.contains(&expected), "{printed}");
 }
@@ -374,8 +379,7 @@ fn ranks_that_may_be_on_several_machines_are_asked_for_a_token() {
 fn ranks_with_other_tokens_do_not_meet() {
     let sandbox = new_sandbox(DDP, 10);
     let outputs = run_commands(2, |rank, port| {
-        let arguments = ["apply", "exp.yaml", "--threads", "1", "--test-faults", "operation-timeout=1500"];
-        let mut command = rank_command(&sandbox, rank, 2, port, &arguments);
+        let mut command = faulty_rank(&sandbox, rank, port, "operation-timeout=1500");
         command.env("RUNNER_TOKEN", format!("of rank {rank}"));
         command
     });
@@ -417,8 +421,7 @@ fn train_through_proxy(sandbox: &Sandbox, damage: Damage) -> Vec<Finished> {
         let fault = Fault { direction: Direction::ToTarget, at: 1_000_000, damage };
         // Rank 0 listens at the port. The proxy works until this process ends.
         let port = if rank == 0 { port } else { std::mem::ManuallyDrop::new(Proxy::start(port, Some(fault))).port };
-        let arguments = ["apply", "exp.yaml", "--threads", "2", "--test-faults", "heartbeat-timeout=5000"];
-        rank_command(sandbox, rank, 2, port, &arguments)
+        faulty_rank(sandbox, rank, port, "heartbeat-timeout=5000")
     })
 }
 

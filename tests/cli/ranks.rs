@@ -13,7 +13,10 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::sandbox::{RunFolder, RunningProcess, Sandbox, names_in, send_signal, wait_until};
+use crate::sandbox::{Finished, RunFolder, RunningProcess, Sandbox, names_in, send_signal, wait_until};
+
+/// The variable with the faults that a build for tests injects.
+pub(crate) const FAULTS: &str = "TEST_FAULTS_OF_RUNNER";
 
 const STEPS: usize = 120;
 
@@ -66,7 +69,8 @@ fn apply(sandbox: &Sandbox) -> String {
 #[track_caller]
 fn expect_failure(sandbox: &Sandbox, faults: &str) -> String {
     let started = Instant::now();
-    let printed = sandbox.expect(1, &["apply", "exp.yaml", "--threads", "2", "--test-faults", faults]);
+    let mut command = sandbox.command("apply exp.yaml --threads 2");
+    let printed = Finished::of(command.env(FAULTS, faults)).expect_code(1).text();
     eprintln!("{faults}: ended after {:?}", started.elapsed());
     assert_eq!(processes_in(sandbox), Vec::<u32>::new(), "a rank is left");
     assert!(!sandbox.only_run().is_saving(), "half a checkpoint is left");
@@ -95,7 +99,7 @@ fn start_until(
 ) -> (RunningProcess, BTreeMap<usize, u32>) {
     let mut command = sandbox.command("apply exp.yaml --threads 2");
     if !faults.is_empty() {
-        command.args(["--test-faults", faults]);
+        command.env(FAULTS, faults);
     }
     command.stdout(Stdio::null()).stderr(fs::File::create(sandbox.path("err.txt")).unwrap());
     command.process_group(0);

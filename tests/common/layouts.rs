@@ -13,7 +13,6 @@ use runner_config::LoadOptions;
 use runner_data::{DataRequest, Prepared, prepare};
 use runner_exec::Observer;
 use runner_exec::{Resources, TrainedRank, initial_state};
-use runner_launch::Faults;
 use runner_launch::threads;
 use runner_launch::threads::ThreadRank;
 use runner_plan::compile;
@@ -194,8 +193,7 @@ pub fn run<'a>(case: &'a LayoutCase, dtype: DType) -> (ObservedRun, BTreeMap<Str
     let ranks = case.plan.ranks.iter().map(thread_rank).collect();
     let mut observed = ObservedRun::default();
     let stop = AtomicBool::new(false);
-    let outcomes =
-        threads::run(ranks, case.plan.channel_slots, &resources, &stop, &Faults::default(), &mut observed).unwrap();
+    let outcomes = threads::run(ranks, case.plan.channel_slots, &resources, &stop, &mut observed).unwrap();
     (observed, weights(&outcomes))
 }
 

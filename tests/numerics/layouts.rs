@@ -9,7 +9,6 @@ use runner_compute::state::TrainState;
 use runner_data::Prepared;
 use runner_exec::Observer;
 use runner_exec::{Resources, RunControls, initial_state};
-use runner_launch::Faults;
 use runner_launch::threads;
 use runner_launch::threads::ThreadRank;
 use runner_spec::event::{Event, ObserveError, TraceLine};
@@ -138,9 +137,7 @@ fn the_padding_mask_changes_padding_alone() {
         let ranks = (0..case.plan.ranks.len()).map(thread_rank).collect();
         let (mut observed, stop) = (Traced::default(), AtomicBool::new(false));
         let orders = RunControls { trace: true, ..RunControls::from(&stop) };
-        let outcomes =
-            threads::run(ranks, case.plan.channel_slots, &resources, orders, &Faults::default(), &mut observed)
-                .unwrap();
+        let outcomes = threads::run(ranks, case.plan.channel_slots, &resources, orders, &mut observed).unwrap();
         assert_eq!(case.plan.ranks[0].program.batch.mask_padding, mask != "causal");
         (observed, weights(&outcomes), case.plan)
     };
@@ -223,14 +220,7 @@ fn ranks_that_start_differently_are_refused() {
             .map(|(rank, state)| ThreadRank { program: &case.plan.ranks[rank].program, threads: 1.into(), state })
             .collect();
         let stop = AtomicBool::new(false);
-        let result = threads::run(
-            ranks,
-            case.plan.channel_slots,
-            &resources,
-            &stop,
-            &Faults::default(),
-            &mut ObservedRun::default(),
-        );
+        let result = threads::run(ranks, case.plan.channel_slots, &resources, &stop, &mut ObservedRun::default());
         let error = result.expect_err("the ranks differ").to_string();
         assert!(error.contains(what), "{error}");
     }

@@ -10,6 +10,7 @@ use runner_record::catalog::ListedRun;
 use runner_record::manifest::{Manifest, RunStatus, SweepPoint};
 use runner_record::run_dir::{self, CHECKPOINTS, RESOLVED};
 use runner_record::{RunLock, catalog, checkpoint};
+use runner_spec::diagnostic::ConfigError;
 use runner_spec::experiment::Experiment;
 use runner_spec::format::{count, short_hash};
 use runner_spec::plan::Plan;
@@ -76,7 +77,7 @@ pub fn apply(
     stop: &StopSwitch,
     observer: &mut dyn RunObserver,
 ) -> Result<RunReport, CommandError> {
-    work_as_rank(request.launched.as_ref(), &request.options.faults, host, observer, |world, host, observer| {
+    work_as_rank(request.launched.as_ref(), host, observer, |world, host, observer| {
         apply_in(world, request, host, stop, observer)
     })
 }
@@ -105,7 +106,7 @@ fn apply_in(
         check_plan_hash(hash, &ready.plan, &host.runs)?;
     }
     let (experiment, options) = (&loaded.experiment, &request.options);
-    let agree = |world| agree_on_training(world, experiment, &ready, host, stop, &options.faults);
+    let agree = |world| agree_on_training(world, experiment, &ready, host, stop);
     let launched = world.map(agree).transpose()?;
     ready.check_memory(world)?;
     if let Some(training) = launched.as_ref().filter(|_| !is_leader) {

@@ -43,7 +43,7 @@ pub struct Host {
 }
 
 /// Makes the HTML page about the run in a folder.
-pub type ReportRenderer = fn(&Path) -> Result<String, String>;
+pub type ReportRenderer = fn(&Path) -> Result<String, CommandError>;
 
 /// The build of the program that uses the engine, for the record. `None`: not known.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use runner_comm::JoinError;
 use runner_launch::launcher_environment::AssignedRank;
-use runner_launch::{Faults, LaunchedTraining, World, cuda_environment, rank_token};
+use runner_launch::{LaunchedTraining, World, cuda_environment, rank_token};
 
 use runner_spec::experiment::Experiment;
 
@@ -32,7 +32,6 @@ const PUBLIC_TOKEN_WARNING: &str = "the ranks have no secret by which they recog
 /// Those of this rank, and those of others if this rank has to report them.
 pub(crate) fn work_as_rank(
     launched: Option<&LaunchedRank>,
-    faults: &Faults,
     host: &Host,
     observer: &mut dyn RunObserver,
     work: impl FnOnce(Option<&World>, &Host, &mut dyn RunObserver) -> Result<RunReport, CommandError>,
@@ -45,7 +44,7 @@ pub(crate) fn work_as_rank(
     if assigned.rank == 0 && assigned.world_size > 1 && !token.is_secret() {
         observer.observe(&RunEvent::Warning(PUBLIC_TOKEN_WARNING));
     }
-    let world = World::join(assigned.clone(), token, faults, *report_wait)?;
+    let world = World::join(assigned.clone(), token, *report_wait)?;
     let observer = if world.is_leader() { observer } else { &mut IgnoreEvents };
     let error = match work(Some(&world), &host.shared_with(&world), observer) {
         Ok(report) => {
@@ -81,10 +80,9 @@ pub(crate) fn agree_on_training<'a>(
     ready: &'a PreparedRun,
     host: &'a Host,
     stop: &'a StopSwitch,
-    faults: &'a Faults,
 ) -> Result<LaunchedTraining<'a>, CommandError> {
     check_world_size(world, ready.plan.mesh)?;
-    Ok(LaunchedTraining::agree(world, ready.rank_inputs(experiment, host), stop, faults)?)
+    Ok(LaunchedTraining::agree(world, ready.rank_inputs(experiment, host), stop)?)
 }
 
 /// Works as a rank that keeps no record.

@@ -43,7 +43,7 @@ pub fn resume(
     stop: &StopSwitch,
     observer: &mut dyn RunObserver,
 ) -> Result<RunReport, CommandError> {
-    work_as_rank(request.launched.as_ref(), &request.options.faults, host, observer, |world, host, observer| {
+    work_as_rank(request.launched.as_ref(), host, observer, |world, host, observer| {
         resume_in(world, request, host, stop, observer)
     })
 }
@@ -75,7 +75,7 @@ fn resume_in(
     let inherited = manifest.inherited_steps();
     let ready = PreparedRun::new(&experiment, recorded_inputs.as_ref(), inherited, host, world, observer)?;
     let options = &request.options;
-    let agree = |world| agree_on_training(world, &experiment, &ready, host, stop, &options.faults);
+    let agree = |world| agree_on_training(world, &experiment, &ready, host, stop);
     let launched = world.map(agree).transpose()?;
     let run = match (run, &launched) {
         (Some(run), _) => run,

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use runner_exec::StopRequest as _;
 use runner_lab::compare::session_facts::{describe_consequence, fact_changes};
-use runner_launch::{Faults, LaunchError, LaunchedTraining, RankRun, Ranks, TrainingEnd, TrainingStart};
+use runner_launch::{LaunchError, LaunchedTraining, RankRun, Ranks, TrainingEnd, TrainingStart};
 use runner_machine::host::peak_rss_bytes;
 use runner_record::checkpoint::{self, Checkpoints, ChosenCheckpoint};
 use runner_record::manifest::{self, ContinuedFrom, RunOrigin, RunStatus};
@@ -45,8 +45,6 @@ pub struct SessionOptions {
     pub trace: bool,
     /// True if the folder of runs is not where other commands look by default, so they need the run's folder, not its id.
     pub has_other_runs_folder: bool,
-    /// Faults that tests inject.
-    pub faults: Faults,
 }
 
 /// One process's work on a run.
@@ -148,9 +146,6 @@ impl RunSession<'_> {
         let OpenedRecorder { mut recorder, resumed: resume_point, mut warnings } = opened;
         let from = resume_point.as_ref().map_or(0, |checkpoint| checkpoint.step);
         let is_new = run.manifest().sessions.is_empty();
-        if !self.options.faults.is_empty() {
-            log.line(&format!("warning: made to fail for a test: {:?}", self.options.faults))?;
-        }
         if self.options.trace {
             recorder.start_trace()?;
         }
@@ -352,7 +347,7 @@ impl RunSession<'_> {
         };
         let folder = recording.path.clone();
         let from = resume_point.map_or(0, |checkpoint| checkpoint.step);
-        let run = RankRun { folder: &folder, training: &training, from, stop: self.stop, faults: &self.options.faults };
+        let run = RankRun { folder: &folder, training: &training, from, stop: self.stop };
         ranks.train(&run, recording)
     }
 

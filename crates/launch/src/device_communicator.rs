@@ -1,6 +1,7 @@
 //! The communicator of ranks on a device: between GPUs tensors go through NCCL.
 
 use runner_comm::Communicator;
+use runner_spec::error::PlainError;
 use runner_spec::program::{Device, ParallelMode, Program};
 use runner_spec::topology::{LocalRanks, Topology};
 
@@ -13,7 +14,7 @@ pub(super) fn device_communicator(
     topology: &Topology,
     program: &Program,
     ranks: LocalRanks,
-) -> Result<Box<dyn Communicator>, String> {
+) -> Result<Box<dyn Communicator>, PlainError> {
     // A program of mode `single` sums no tensors.
     if program.device == Device::Cpu || program.mesh.mode == ParallelMode::Single {
         return Ok(host);
@@ -22,7 +23,8 @@ pub(super) fn device_communicator(
     {
         if topology.world_size > 1 {
             // A call of a library that is missing would end the process.
-            runner_machine::doctor::check_nccl().map_err(|why| format!("ranks on GPUs talk through NCCL: {why}"))?;
+            runner_machine::doctor::check_nccl()
+                .map_err(|why| PlainError::failure(format!("ranks on GPUs talk through NCCL: {why}")))?;
         }
         Ok(Box::new(runner_comm::nccl::NcclComm::new(host, topology.clone(), summing_groups(program), ranks)))
     }
@@ -32,7 +34,7 @@ pub(super) fn device_communicator(
         if topology.world_size > 1 {
             let message = "ranks on GPUs talk through NCCL, and this program was built without it: build it with \
                            `--features nccl`";
-            return Err(message.to_owned());
+            return Err(PlainError::request(message));
         }
         Ok(host)
     }

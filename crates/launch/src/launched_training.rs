@@ -13,7 +13,6 @@ use candle_core::Device;
 
 use super::error::LaunchError;
 use super::failure::{RankError, describe_place};
-use super::faults::Faults;
 use super::protocol::{FromRank, RankCompletion, ToRank, TrainingStart};
 use super::rank_inputs::{RankInputs, RankRun};
 use super::rank_observer::{RankObserver, RecorderLink, observe_error};
@@ -43,7 +42,6 @@ pub struct LaunchedTraining<'a> {
     inputs: RankInputs<'a>,
     /// Asks the ranks to stop at the end of their step.
     stop: &'a dyn StopRequest,
-    faults: &'a Faults,
 }
 
 impl<'a> LaunchedTraining<'a> {
@@ -51,17 +49,12 @@ impl<'a> LaunchedTraining<'a> {
     ///
     /// # Errors
     /// If the other ranks have another plan.
-    pub fn agree(
-        world: &'a World,
-        inputs: RankInputs<'a>,
-        stop: &'a dyn StopRequest,
-        faults: &'a Faults,
-    ) -> Result<Self, JoinError> {
+    pub fn agree(world: &'a World, inputs: RankInputs<'a>, stop: &'a dyn StopRequest) -> Result<Self, JoinError> {
         let mut program = inputs.plan.ranks[world.rank()].program.clone();
         if let runner_spec::program::Device::Cuda(index) = program.device {
             program.device = runner_spec::program::Device::Cuda(visible_index(index));
         }
-        Ok(Self { world, comm: world.agree_on_plan(inputs.plan)?, program, inputs, stop, faults })
+        Ok(Self { world, comm: world.agree_on_plan(inputs.plan)?, program, inputs, stop })
     }
 
     /// Trains as rank 0, and records the run.
@@ -159,7 +152,6 @@ impl<'a> LaunchedTraining<'a> {
             comm: &*self.comm,
             status: mesh.status(),
             mesh: Some(mesh),
-            faults: self.faults,
             controls: training.controls(self.stop),
         };
         let outcome = self.inputs.pool.install(|| {

@@ -5,7 +5,7 @@ pub mod cuda_environment;
 mod device_communicator;
 mod error;
 mod failure;
-pub mod faults;
+mod faults;
 mod hang_detector;
 mod launched_training;
 pub mod launcher_environment;
@@ -25,7 +25,6 @@ mod world;
 
 pub use error::LaunchError;
 pub use failure::{FailureCause, RankError, RankFailure, read_log_end};
-pub use faults::Faults;
 pub use launched_training::LaunchedTraining;
 pub use protocol::{FailureKind, RankStart, ReportedFailure, TrainingStart};
 pub use rank_inputs::{LoadState, RankInputs, RankRun};

@@ -6,7 +6,6 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::faults::Faults;
 use runner_exec::{RunControls, StopRequest};
 use runner_machine::numa::RankThreads;
 use runner_plan::topology::topology;
@@ -83,7 +82,6 @@ pub struct RankStart {
     pub data: DataFacts,
     pub threads: RankThreads,
     pub training: TrainingStart,
-    pub faults: Faults,
 }
 
 impl RankStart {
@@ -180,7 +178,6 @@ mod tests {
             data: plan.data.clone(),
             threads: 2.into(),
             training: training.clone(),
-            faults: "hang=1@15".parse().unwrap(),
         }));
         let begin = ToRank::Begin { run: "/runs/a".into(), marker: ".tmp-ranks-1".to_owned(), training };
         for message in [start, begin, ToRank::Committed { step: 3 }] {

@@ -11,7 +11,6 @@ use runner_spec::plan::Plan;
 use runner_spec::program::Program;
 
 use super::error::LaunchError;
-use super::faults::Faults;
 use super::protocol::TrainingStart;
 
 /// Reads the training state that the rank of a program begins with: that of a checkpoint, or that of step 0.
@@ -39,6 +38,4 @@ pub struct RankRun<'a> {
     pub from: u64,
     /// Asks the ranks to stop at the end of their step.
     pub stop: &'a dyn StopRequest,
-    /// Empty, except in tests.
-    pub faults: &'a Faults,
 }

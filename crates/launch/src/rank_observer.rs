@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use super::faults;
 use super::protocol::{CheckpointPart, FromRank};
 use super::rank_training::RankTraining;
 use runner_checkpoint::state_bytes;
@@ -38,14 +39,14 @@ impl<L> RankObserver<'_, L> {
     /// Writes this rank's part of the checkpoint. The first replica of each stage writes the parameters of the stage; a tied embedding
     /// belongs to the first stage.
     fn write_part(&self, state: &TrainState) -> Result<Option<PartRecord>, RecordError> {
-        let RankTraining { program, faults, .. } = *self.training;
+        let RankTraining { program, .. } = *self.training;
         if program.replica() > 0 {
             return Ok(None);
         }
         let copy = tied_copy_entry(program, &state.layout);
         let owned: Vec<usize> = (0..state.layout.entries.len()).filter(|index| Some(*index) != copy).collect();
         let spec = PartSpec { index: program.stage(), count: program.mesh.stages };
-        let create = |path: &Path| faults.create(program.rank, state.step, path);
+        let create = |path: &Path| faults::create(program.rank, state.step, path);
         write_part(&pending_folder(self.checkpoints, state.step), spec, &state_bytes(state), &owned, &create).map(Some)
     }
 }
@@ -59,11 +60,11 @@ impl<L: RecorderLink> Observer for RankObserver<'_, L> {
     }
 
     fn checkpoint(&mut self, state: &TrainState) -> Result<(), ObserveError> {
-        let RankTraining { status, faults, .. } = *self.training;
+        let RankTraining { status, .. } = *self.training;
         let TrainState { step, tokens, best, .. } = *state;
         status.enter_phase(RankPhase::Saving);
         let record = self.write_part(state).map_err(observe_error)?;
-        faults.after_part(step);
+        faults::after_part(step);
         self.link.send(FromRank::Part(CheckpointPart { step, tokens, best, record }))?;
         self.link.await_commit(step)?;
         status.enter_phase(RankPhase::Periodic);

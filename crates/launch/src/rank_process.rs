@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::failure::{RankError, describe_place};
+use super::faults;
 use super::hang_detector::rank_to_blame;
 use super::parent::{Parent, ParentLink, start_heartbeat};
 use super::protocol::{FailureKind, FromRank, RankCompletion, RankStart, ReportedFailure};
@@ -97,7 +98,7 @@ impl RankProcess {
     ) -> Result<RankCompletion, AnyError> {
         let heartbeat = start_heartbeat(region.clone(), self.rank);
         heartbeat.map_err(|error| format!("starting the heartbeat: {error}"))?;
-        start.faults.before_data();
+        faults::before_data();
         let pool = start.threads.pool()?;
         let PreparedRank { data, state } = prepare(start, &pool)?;
         let resources = Resources::from(&data);
@@ -114,11 +115,11 @@ impl RankProcess {
         resources: &Resources<'_>,
         state: TrainState,
     ) -> Result<TrainedRank, ExecError> {
-        let RankStart { program, training, faults, .. } = start;
+        let RankStart { program, training, .. } = start;
         let (comm, status) =
-            connect_rank(region, program, faults, LocalRanks::Processes).map_err(ExecError::Program)?;
+            connect_rank(region, program, LocalRanks::Processes).map_err(|error| ExecError::Program(error.text))?;
         let controls = training.controls(region.stop());
-        let training = RankTraining { program, resources, comm: &*comm, status, mesh: None, faults, controls };
+        let training = RankTraining { program, resources, comm: &*comm, status, mesh: None, controls };
         let mut link = ParentLink { parent, region, status };
         let checkpoints = &self.run.join(CHECKPOINTS);
         let mut observer = RankObserver { training: &training, checkpoints, link: &mut link };

@@ -5,11 +5,12 @@ use std::time::{Duration, Instant};
 
 use super::device_communicator::device_communicator;
 use super::failure::{RankError, describe_place};
-use super::faults::Faults;
+use super::faults;
 use runner_comm::{Communicator, LocalComm, RankPhase, RankStatus, Region, TcpMesh};
 use runner_compute::state::TrainState;
 use runner_exec::Observer;
 use runner_exec::{InstructionList, Peers, ProgressMonitor, Resources, RunControls, TrainedRank};
+use runner_spec::error::PlainError;
 use runner_spec::program::Program;
 use runner_spec::topology::LocalRanks;
 
@@ -23,12 +24,12 @@ const STATUS_INTERVAL: Duration = Duration::from_millis(50);
 pub(super) fn connect_rank<'a>(
     region: &'a Arc<Region>,
     program: &Program,
-    faults: &Faults,
     ranks: LocalRanks,
-) -> Result<(Box<dyn Communicator>, &'a RankStatus), String> {
-    let status = region.status(program.rank).ok_or_else(|| format!("the region has no rank {}", program.rank))?;
-    let comm = LocalComm::new(region.clone(), program.rank).map_err(|error| error.to_string())?;
-    if let Some(timeout) = faults.operation_timeout() {
+) -> Result<(Box<dyn Communicator>, &'a RankStatus), PlainError> {
+    let missing = || PlainError::failure(format!("the region has no rank {}", program.rank));
+    let status = region.status(program.rank).ok_or_else(missing)?;
+    let comm = LocalComm::new(region.clone(), program.rank).map_err(|error| PlainError::failure(error.to_string()))?;
+    if let Some(timeout) = faults::operation_timeout() {
         comm.set_operation_timeout(timeout);
     }
     Ok((device_communicator(Box::new(comm), region.topology(), program, ranks)?, status))
@@ -43,7 +44,6 @@ pub(super) struct RankTraining<'a> {
     pub status: &'a RankStatus,
     /// The connections over which the status is published; `None`: other ranks read it from shared memory.
     pub mesh: Option<&'a TcpMesh>,
-    pub faults: &'a Faults,
     pub controls: RunControls<'a>,
 }
 
@@ -78,14 +78,14 @@ struct StatusMonitor<'a> {
 
 impl ProgressMonitor for StatusMonitor<'_> {
     fn enter_instruction(&self, step: u64, list: InstructionList, index: usize) {
-        let RankTraining { program, status, mesh, faults, .. } = *self.training;
+        let RankTraining { program, status, mesh, .. } = *self.training;
         status.set_step(step);
         status.set_instruction(list as u32, index as u32);
         status.enter_phase(if list == InstructionList::Step { RankPhase::Step } else { RankPhase::Periodic });
         if (list, index) != (InstructionList::Step, 0) {
             return;
         }
-        faults.begin_step(program.rank, step + 1);
+        faults::begin_step(program.rank, step + 1);
         if let Some(mesh) = mesh {
             let mut published = self.published.lock().unwrap_or_else(PoisonError::into_inner);
             if published.elapsed() >= STATUS_INTERVAL {

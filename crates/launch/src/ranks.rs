@@ -70,7 +70,7 @@ fn train_threads(
     }
     let is_only_rank = ranks.len() == 1;
     let controls = run.training.controls(run.stop);
-    let outcomes = threads::run(ranks, plan.channel_slots, resources, controls, run.faults, record);
+    let outcomes = threads::run(ranks, plan.channel_slots, resources, controls, record);
     let outcomes = outcomes
         .map_err(|error| if is_only_rank { LaunchError::Single(error.source) } else { LaunchError::Rank(error) })?;
     // Rank 0 has the whole state.

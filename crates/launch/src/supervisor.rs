@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use super::child_process::{ChildProcess, RankOutput};
 use super::error::LaunchError;
 use super::failure::{FailureCause, RankFailure, describe_place, last_line};
+use super::faults;
 use super::hang_detector::{HangDetector, STEP_TIMEOUT};
 use super::protocol::{FailureKind, FromRank, RankCompletion, RankStart, ReportedFailure};
 use super::rank_inputs::{RankInputs, RankRun};
@@ -43,7 +44,6 @@ fn rank_starts(inputs: &RankInputs<'_>, run: &RankRun<'_>) -> Vec<RankStart> {
         data: plan.data.clone(),
         threads: threads.clone(),
         training: run.training.clone(),
-        faults: run.faults.clone(),
     };
     plan.ranks.iter().zip(&inputs.threads).map(start).collect()
 }
@@ -70,7 +70,7 @@ pub(super) fn run(
     }
     // No other process may attach later.
     drop(memory);
-    let step_timeout = run.faults.step_timeout().unwrap_or(STEP_TIMEOUT);
+    let step_timeout = faults::step_timeout().unwrap_or(STEP_TIMEOUT);
     let hangs = HangDetector::new(ranks.len(), run.from, step_timeout, Instant::now());
     let reports = RankReports::new(ranks.len(), record);
     Supervisor { inputs, run, region, ranks, hangs, reports, cause: None, deadline: None }.supervise(&outputs, &queue)
@@ -176,7 +176,7 @@ impl Supervisor<'_> {
             if was_suspended || status.heartbeat != supervised.heartbeat {
                 (supervised.heartbeat, supervised.heartbeat_seen) = (status.heartbeat, now);
             }
-            let timeout = self.run.faults.heartbeat_timeout().unwrap_or(HEARTBEAT_TIMEOUT);
+            let timeout = faults::heartbeat_timeout().unwrap_or(HEARTBEAT_TIMEOUT);
             let timeout = if status.heartbeat == 0 { FIRST_HEARTBEAT_TIMEOUT.max(timeout) } else { timeout };
             let hung = self.hangs.check(rank, &status, now, was_suspended);
             let cause = match hung {

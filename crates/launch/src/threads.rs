@@ -5,7 +5,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use super::failure::{RankError, describe_place};
-use super::faults::Faults;
 use super::rank_training::{RankTraining, connect_rank};
 use runner_comm::Region;
 use runner_compute::state::TrainState;
@@ -25,7 +24,7 @@ pub struct ThreadRank<'a> {
 }
 
 /// Runs all ranks to their end. `observer` receives the events of rank 0; `slots` is the number of messages that a channel
-/// holds; `faults` is empty, except in tests.
+/// holds.
 ///
 /// # Errors
 /// The error of the rank that failed first, when all ranks have ended.
@@ -34,7 +33,6 @@ pub fn run<'a>(
     slots: usize,
     resources: &Resources<'_>,
     controls: impl Into<RunControls<'a>>,
-    faults: &Faults,
     observer: &mut (dyn Observer + Send),
 ) -> Result<Vec<TrainedRank>, RankError> {
     let controls = controls.into();
@@ -54,7 +52,7 @@ pub fn run<'a>(
                 None => &mut ignore,
             };
             // A panic must not leave the other ranks waiting.
-            let work = AssertUnwindSafe(|| run_rank(rank, region, resources, controls, faults, observer));
+            let work = AssertUnwindSafe(|| run_rank(rank, region, resources, controls, observer));
             let result = catch_unwind(work).unwrap_or_else(|_| {
                 let place = describe_place(program, &region.snapshot(number).unwrap_or_default());
                 Err(RankError { rank: number, place, source: ExecError::Program("it panicked".to_owned()) })
@@ -83,13 +81,12 @@ fn run_rank(
     region: &Arc<Region>,
     resources: &Resources<'_>,
     controls: RunControls<'_>,
-    faults: &Faults,
     observer: &mut (dyn Observer + Send),
 ) -> Result<TrainedRank, RankError> {
     let ThreadRank { program, threads, state } = rank;
     let error = |error: &dyn std::fmt::Display| start_error(program.rank, error);
-    let (comm, status) = connect_rank(region, program, faults, LocalRanks::Threads).map_err(|e| error(&e))?;
+    let (comm, status) = connect_rank(region, program, LocalRanks::Threads).map_err(|e| error(&e))?;
     let pool = threads.pool().map_err(|e| error(&e))?;
-    let training = RankTraining { program, resources, comm: &*comm, status, mesh: None, faults, controls };
+    let training = RankTraining { program, resources, comm: &*comm, status, mesh: None, controls };
     pool.install(|| training.run(state, observer))
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::device_communicator::device_communicator;
 use super::failure::describe_place;
-use super::faults::Faults;
+use super::faults;
 use super::launcher_environment::AssignedRank;
 use super::protocol::{FromRank, ToRank, describe_invalid_line};
 use super::system;
@@ -52,13 +52,8 @@ impl World {
     ///
     /// # Errors
     /// Those of `TcpMesh::join`.
-    pub fn join(
-        assigned: AssignedRank,
-        token: RankToken,
-        faults: &Faults,
-        report_wait: fn(&str),
-    ) -> Result<Self, JoinError> {
-        let timeout = faults.operation_timeout();
+    pub fn join(assigned: AssignedRank, token: RankToken, report_wait: fn(&str)) -> Result<Self, JoinError> {
+        let timeout = faults::operation_timeout();
         let config = JoinConfig {
             rank: assigned.rank,
             world_size: assigned.world_size,
@@ -71,7 +66,7 @@ impl World {
             ports: assigned.leader_ports.clone(),
             token,
             timeout: timeout.unwrap_or(JOIN_TIMEOUT),
-            heartbeat_timeout: faults.heartbeat_timeout().unwrap_or(HEARTBEAT_TIMEOUT),
+            heartbeat_timeout: faults::heartbeat_timeout().unwrap_or(HEARTBEAT_TIMEOUT),
             report_wait,
         };
         let mesh = TcpMesh::join(&config)?;
@@ -154,7 +149,8 @@ impl World {
             compare_products(plan, &comm)?;
         }
         let own = plan.ranks.get(self.rank()).map_or(&first.program, |rank| &rank.program);
-        device_communicator(Box::new(comm), &topology, own, LocalRanks::Processes).map_err(JoinError::Failed)
+        device_communicator(Box::new(comm), &topology, own, LocalRanks::Processes)
+            .map_err(|error| JoinError::Failed(error.text))
     }
 
     pub(super) fn send_to_all(&self, message: &ToRank) {
@@ -274,7 +270,7 @@ mod tests {
     fn world_of_one() -> World {
         let variables = [("RANK", "0"), ("WORLD_SIZE", "1")].map(|(a, b)| (a.to_owned(), b.to_owned()));
         let assigned = assigned_rank(&variables.into_iter().collect()).unwrap().unwrap();
-        World::join(assigned, RankToken::new("job", None), &Faults::default(), |_| ()).unwrap()
+        World::join(assigned, RankToken::new("job", None), |_| ()).unwrap()
     }
 
     #[test]

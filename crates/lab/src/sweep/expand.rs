@@ -5,6 +5,7 @@ use super::point::{ExpandedPoint, PointValues};
 use super::spec::{Dimension, ExcludeExpression, MAX_POINTS, SweepSpec};
 use runner_config::LoadOptions;
 use runner_spec::diagnostic::ConfigError;
+use runner_spec::error::PlainError;
 use runner_template::yaml_text;
 use runner_yaml::source::Source;
 
@@ -22,7 +23,7 @@ pub struct Expanded {
 pub fn expand(spec: &SweepSpec) -> Result<Expanded, ConfigError> {
     let source = Source::file(&spec.path, spec.text.clone());
     let whole = |message: String| ConfigError::new(vec![source.diagnostic_whole(message, String::new())]);
-    let total = count(&spec.axes).map_err(whole)?;
+    let total = count(&spec.axes).map_err(|error| whole(error.text))?;
     let environment = exclude::environment();
     let names = exclude::variable_names(spec);
     let mut diagnostics = Vec::new();
@@ -95,7 +96,7 @@ pub fn point_settings(spec: &SweepSpec, point: &ExpandedPoint) -> Vec<String> {
 }
 
 /// The number of points in the product of `axes`, or why there are too many.
-pub(super) fn count(axes: &[Dimension]) -> Result<usize, String> {
+pub(super) fn count(axes: &[Dimension]) -> Result<usize, PlainError> {
     let total = axes.iter().try_fold(1_usize, |n, axis| n.checked_mul(axis.value_count()));
     match total {
         Some(total) if total <= MAX_POINTS => Ok(total),
@@ -104,7 +105,9 @@ pub(super) fn count(axes: &[Dimension]) -> Result<usize, String> {
                 axes.iter().map(|axis| format!("{} ({})", axis.value_count(), axis.names().join(", "))).collect();
             let product: f64 = axes.iter().map(|axis| axis.value_count() as f64).product();
             let total = total.map_or_else(|| format!("{product:.1e}"), |n| n.to_string());
-            Err(format!("{total} points are too many: {}, and at most {MAX_POINTS} are possible", factors.join(" × ")))
+            let factors = factors.join(" × ");
+            let message = format!("{total} points are too many: {factors}, and at most {MAX_POINTS} are possible");
+            Err(PlainError::request(message))
         }
     }
 }

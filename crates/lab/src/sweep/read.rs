@@ -216,9 +216,9 @@ impl SweepReader<'_> {
                 self.error(at.place, "sweep", "nothing varies in this sweep".into(), help);
             }
             Some(section) => {
-                if let Err(message) = expand::count(&axes) {
+                if let Err(error) = expand::count(&axes) {
                     let help = "take fewer values, or draw some of them: `random: {samples: 20, space: …}`";
-                    self.error(section.place, "sweep", message, help);
+                    self.error(section.place, "sweep", error.text, help);
                 }
             }
         }
