@@ -238,6 +238,8 @@ fn a_layer_holds_what_its_part_says() {
     let dropout = ModelSpec { dropout: 0.1, ..gpt2(ModelOptions { mlp_dropout: 0.1, ..relu }) };
     let grouped = ModelSpec { kv_heads: 1, ..sizes(Family::Llama) };
     let models = [gpt2(ModelOptions::default()), gpt2(post), gpt2(relu), dropout, sizes(Family::Llama), grouped];
+    // One pool for all models: threads of a pool that was dropped free their buffers later.
+    let pool = runner_machine::threads::thread_pool(1).unwrap();
     for (spec, dtype) in models.iter().flat_map(|spec| [(spec, DType::F32), (spec, DType::BF16)]) {
         let layout = Arc::new(ParamLayout::new(parameters(spec)));
         let flat = Tensor::randn(0.0_f32, 0.1, layout.total, &Device::Cpu).unwrap();
@@ -251,7 +253,6 @@ fn a_layer_holds_what_its_part_says() {
         let mb = MicroBatch { training: true, ..model.micro_batch(&ids, ids.clone(), length).unwrap() };
         let hidden =
             || Tensor::randn(0.0_f32, 1.0, (rows * length, 64), &Device::Cpu).unwrap().to_dtype(dtype).unwrap();
-        let pool = runner_machine::threads::thread_pool(1).unwrap();
         let (mut saved, dy, x) = (Vec::new(), hidden(), hidden());
         let (mut kept, mut held) = (0, 0);
         // The first pass fills the threads' buffers of products.
