@@ -18,9 +18,7 @@ use runner_engine::evaluated_model::EvaluatedModel;
 use runner_engine::prepare::{local_choice, prepare_evaluation};
 use runner_exec::eval::{ChoiceBatches, ChoiceScore, LossBatches, ScoredItem, ValidationLoss, run_all_batches};
 use runner_report::Screen;
-use runner_spec::experiment::{
-    ChoiceText, Corpus, EvalLoss, HELLASWAG_FILE_ADVICE, HellaSwag, HubChoice, Layout, PaddingMask,
-};
+use runner_spec::experiment::{ChoiceText, Corpus, EvalLoss, HELLASWAG_FILE_ADVICE, HellaSwag, HubChoice, Layout};
 use runner_spec::format::{counted, printable};
 use runner_spec::program::EVAL_TOKENS_PER_FORWARD;
 
@@ -228,7 +226,7 @@ impl EvalArgs {
         let settings = ReadingSettings {
             rows: self.rows.unwrap_or(u64::MAX),
             micro_batch: (EVAL_TOKENS_PER_FORWARD / layout.length().max(1)).max(1),
-            mask_padding: matches!(layout, Layout::Padded { mask: PaddingMask::CausalAndPadding, .. }),
+            mask_padding: layout.masks_padding(model.spec().variant.causal),
             choice_text: choice.map(|set| set.text),
             prefix: tokenizer.prefix_text(),
         };
@@ -252,6 +250,9 @@ pub(crate) fn run(args: &EvalArgs) -> Result<Exit> {
     let device = args.model.choose_device(&model)?;
     let pool = args.model.threads.pool()?;
     let (data, settings) = args.prepare(&model, &pool, &mut screen)?;
+    if data.choice.is_some() {
+        model.check_causal("multiple choice")?;
+    }
     if data.rows.is_none() && data.choice.is_none() {
         refuse!("nothing to evaluate: the run has no validation split; give --text, --hellaswag or --builtin");
     }

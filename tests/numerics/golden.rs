@@ -37,6 +37,8 @@ enum Kind {
     Gpt2,
     Llama,
     Encoder,
+    /// The encoder without a causal mask. Its fixture has no training.
+    Unmasked,
 }
 
 struct Golden {
@@ -54,6 +56,11 @@ impl Golden {
             Kind::Gpt2 => (include_bytes!("../golden/gpt2.safetensors"), small_gpt2(), 128),
             Kind::Llama => (include_bytes!("../golden/llama.safetensors"), small_llama(), 88),
             Kind::Encoder => (include_bytes!("../golden/encoder.safetensors"), small_encoder(), 48),
+            Kind::Unmasked => {
+                let mut spec = small_encoder();
+                spec.variant.causal = false;
+                (include_bytes!("../golden/encoder_unmasked.safetensors"), spec, 48)
+            }
         };
         let spec = ModelSpec {
             vocab_size: 96,
@@ -120,6 +127,18 @@ impl Golden {
         }
     }
 
+    /// Logits under `name`, of the positions for which `counts` is true. A few small ones come from sums of terms of order 1; nothing but
+    /// rounding at 1e-16 on our side.
+    fn assert_logits(&self, name: &str, ours: &[f64], dtype: DType, counts: impl Fn(usize) -> bool) {
+        let expected = self.values(name);
+        assert_eq!(ours.len(), expected.len(), "{name}");
+        for (i, (a, b)) in ours.iter().zip(&expected).enumerate().filter(|(i, _)| counts(i / self.spec.vocab_size)) {
+            let f64_tolerance = ROUNDING * b.abs() + 1e-12;
+            let tolerance = if dtype == DType::F64 { f64_tolerance } else { F32_FACTOR * self.float32_error[name] };
+            assert!((a - b).abs() <= tolerance, "{:?} {dtype:?}: {name}[{i}] {a:e}, PyTorch {b:e}", self.kind);
+        }
+    }
+
     /// Numbers under `name`, relative to each in f64.
     fn assert_values(&self, name: &str, ours: &[f64], dtype: DType, relative: f64) {
         let expected = self.values(name);
@@ -136,8 +155,10 @@ fn valid(targets: &[u32]) -> f64 {
     targets.iter().filter(|&&t| t != IGNORED_TARGET).count() as f64
 }
 
-fn everywhere(check: impl Fn(&Golden, DType)) {
-    for kind in [Kind::Gpt2, Kind::Llama, Kind::Encoder] {
+const TRAINED: [Kind; 3] = [Kind::Gpt2, Kind::Llama, Kind::Encoder];
+
+fn everywhere(kinds: &[Kind], check: impl Fn(&Golden, DType)) {
+    for &kind in kinds {
         let golden = Golden::load(kind);
         for dtype in [DType::F64, DType::F32] {
             check(&golden, dtype);
@@ -147,22 +168,14 @@ fn everywhere(check: impl Fn(&Golden, DType)) {
 
 #[test]
 fn logits_loss_and_every_gradient() {
-    everywhere(|golden, dtype| {
+    everywhere(&[TRAINED.as_slice(), &[Kind::Unmasked]].concat(), |golden, dtype| {
         let params = with_values(&golden.layout, golden.flat("weights"), dtype);
         let model = model_for(&golden.spec, &params);
         let targets = golden.ids("targets");
         let mut mb = micro_batch(&golden.ids("tokens"), targets.clone(), LENGTH);
         (mb.training, mb.scale) = (true, 1.0 / valid(&targets));
 
-        // A few small logits come from sums of terms of order 1; nothing but rounding at 1e-16 on our side.
-        let logits = values(&model.logits(&params, &mb).unwrap());
-        let expected = golden.values("logits");
-        for (a, b) in logits.iter().zip(&expected) {
-            let f64_tolerance = ROUNDING * b.abs() + 1e-12;
-            let f32_tolerance = F32_FACTOR * golden.float32_error["logits"];
-            let tolerance = if dtype == DType::F64 { f64_tolerance } else { f32_tolerance };
-            assert!((a - b).abs() <= tolerance, "{:?} {dtype:?}: logit {a:e}, PyTorch {b:e}", golden.kind);
-        }
+        golden.assert_logits("logits", &values(&model.logits(&params, &mb).unwrap()), dtype, |_| true);
 
         let (losses, saved) = model.forward_losses(&params, &mb);
         let loss = losses.iter().map(|&l| f64::from(l)).sum::<f64>() * mb.scale;
@@ -172,6 +185,24 @@ fn logits_loss_and_every_gradient() {
         let grads = zeros(&params);
         model.backward(&params, &grads, saved, None, &mb).unwrap();
         golden.assert_flat("grads", &values(&grads.flat), dtype, 1e-13);
+    });
+}
+
+/// Without a causal mask a token sees the padding of its row, unless the row's length says where it begins.
+#[test]
+fn padding_without_a_causal_mask() {
+    everywhere(&[Kind::Unmasked], |golden, dtype| {
+        let params = with_values(&golden.layout, golden.flat("weights"), dtype);
+        let model = model_for(&golden.spec, &params);
+        let targets = golden.ids("targets");
+        let lengths: Vec<usize> = targets.chunks(LENGTH).map(|row| valid(row) as usize).collect();
+        assert!(lengths.iter().any(|&length| length < LENGTH), "the fixture has padding");
+        let mb = micro_batch(&golden.ids("tokens"), targets.clone(), LENGTH).with_valid_lengths(&lengths).unwrap();
+        let logits = values(&model.logits(&params, &mb).unwrap());
+        golden
+            .assert_logits("padded.logits", &logits, dtype, |position| position % LENGTH < lengths[position / LENGTH]);
+        let loss = model.losses(&params, &mb).unwrap().iter().map(|&l| f64::from(l)).sum::<f64>() / valid(&targets);
+        golden.assert_values("padded.loss", &[loss], dtype, 2.0 * ROUNDING);
     });
 }
 
@@ -224,7 +255,7 @@ fn train(golden: &Golden, dtype: DType, optimizer: OptimizerSpec, clip: f64, lrs
 /// weights; losses and norms move by less than their own rounding.
 #[test]
 fn twenty_steps_of_adamw_with_clipping_and_schedule() {
-    everywhere(|golden, dtype| {
+    everywhere(&TRAINED, |golden, dtype| {
         let lrs = golden.values("train.lrs");
         let adamw =
             OptimizerSpec::AdamW { beta1: 0.9, beta2: 0.95, eps: 1e-8, weight_decay: 0.1, decays: Decays::Matrices };

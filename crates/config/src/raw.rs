@@ -127,6 +127,9 @@ pub(crate) struct RawModel {
     /// Dropout after the activation of the feed-forward layer (gpt2). Default: 0.
     #[schemars(range(min = 0), extend("exclusiveMaximum" = 1))]
     pub(crate) mlp_dropout: Option<f64>,
+    /// False if attention sees the whole row, the words to predict among them, as in an encoder. Such a model has no samples and no
+    /// multiple choice. Default: true.
+    pub(crate) causal: Option<bool>,
     /// The weights that training starts from. Default: normal(0, 0.02), GPT-2's residual projections scaled by
     /// 1/√(2·layers).
     pub(crate) init: Option<WeightInit>,

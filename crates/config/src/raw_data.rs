@@ -63,7 +63,8 @@ pub(crate) enum RawLayout {
         eos: String,
         /// The token that fills the row.
         pad: String,
-        /// The attention mask: causal, or causal without padding. The losses are the same.
+        /// The mask of causal attention: causal, or causal without padding. The losses are the same. Under `model.causal: false`
+        /// attention never sees padding.
         #[serde(default)]
         mask: PaddingMask,
     },

@@ -31,6 +31,7 @@ impl Resolver<'_> {
         let eval = self.eval(raw.eval, validation);
         if let (Some(data), Some(eval), Some(model)) = (&data, &eval, &model) {
             self.check_token_ids(data, eval, model);
+            self.check_sight(eval, model);
         }
         let log = self.log(raw.log, name.as_deref());
         if let (Some(model), Some(batch), Some(length)) = (&model, &batch, length) {

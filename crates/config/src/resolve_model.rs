@@ -4,7 +4,7 @@ use super::presets;
 use super::raw::RawModel;
 use super::resolver::Resolver;
 use runner_spec::diagnostic::list;
-use runner_spec::experiment::{Batch, Family, Model, WeightInit};
+use runner_spec::experiment::{Batch, Eval, Family, Model, WeightInit};
 use runner_spec::format::{choice_name, division, json_value};
 use runner_spec::model::parts::{HeadMistake, head_mistakes};
 use runner_spec::model::{DEFAULT_ROPE_THETA, ModelOptions};
@@ -148,6 +148,18 @@ impl Resolver<'_> {
             let message = format!("`{key}` is not a key of the family `{name}`");
             let other = choice_name(&other);
             self.error(&[&key], message, format!("delete it, or choose `family: {other}`; {name}: {}", foreign.why));
+        }
+    }
+
+    /// Reports evaluations that predict a word from those before it, where the model sees the word itself.
+    pub(crate) fn check_sight(&mut self, eval: &Eval, model: &Model) {
+        let given = [("eval.samples", eval.samples.is_some()), ("eval.hellaswag", eval.hellaswag.is_some())];
+        for (key, _) in given.iter().filter(|(_, given)| *given && !model.variant.causal) {
+            self.error(
+                &[key, "model.causal"],
+                format!("`{key}` predicts words from those before them, and under `model.causal: false` a model sees all words"),
+                format!("delete `{key}`, or write `causal: true`"),
+            );
         }
     }
 

@@ -64,6 +64,17 @@ impl EvaluatedModel {
         &self.inference.spec
     }
 
+    /// # Errors
+    /// If attention is not causal: such a model has no `what`, since it has learned to see the words that it is to predict.
+    pub fn check_causal(&self, what: &str) -> Result<(), CommandError> {
+        if self.spec().variant.causal {
+            return Ok(());
+        }
+        Err(CommandError::request(format!(
+            "the model was trained with `model.causal: false`, so that it sees the words to predict: it has no {what}"
+        )))
+    }
+
     /// The run that the model is of, if it is of a run.
     pub fn run(&self) -> Option<&OpenedRun> {
         match &self.origin {

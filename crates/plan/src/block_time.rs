@@ -169,6 +169,7 @@ impl BlockTimer<'_> {
         let spec = &self.program.model;
         let points: Vec<_> = r.layers.iter().filter(|p| p.busy == busy && p.family == spec.family).copied().collect();
         let layer = spec.decoder().layer;
+        let pairs = layer.attention.relative_pairs();
         let linear = layer.products() as f64;
         let predict = |get: fn(&runner_spec::rates::LayerPoint) -> f64| {
             let (mut linears, mut attentions) = (Vec::new(), Vec::new());
@@ -190,7 +191,7 @@ impl BlockTimer<'_> {
                 attentions.push((width as f64, attention / width as f64));
             }
             let d = spec.d_model as f64;
-            Some((by_width(&linears, d)? * linear, by_width(&attentions, d)? * d * length * n))
+            Some((by_width(&linears, d)? * linear, by_width(&attentions, d)? * d * length * n * pairs))
         };
         let (forward, backward) = (predict(|p| p.forward)?, predict(|p| p.backward)?);
         let again = match layer.recomputed_flops(self.recompute, length as usize) {

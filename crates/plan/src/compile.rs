@@ -12,7 +12,7 @@ use crate::{check, devices, memory_shortage, ranks};
 use runner_spec::cluster::ClusterFacts;
 use runner_spec::data::{DataFacts, DataPart, NO_SEPARATOR_WARNING, SplitFacts};
 use runner_spec::experiment::ParallelMode;
-use runner_spec::experiment::{EvalLoss, Experiment, Layout, Optimizer, PaddingMask, Precision, Recompute};
+use runner_spec::experiment::{EvalLoss, Experiment, Layout, Optimizer, Precision, Recompute};
 use runner_spec::format::{choice_name, count, division, json_value};
 use runner_spec::mesh::Mesh;
 use runner_spec::model::ModelSpec;
@@ -63,7 +63,7 @@ pub fn compile_continuation(
         let SplitFacts { documents, tokens, clipped, .. } = data.split(part)?;
         clipped.note(part.name(), length, *documents, *tokens)
     }));
-    let mask_padding = matches!(experiment.data.layout, Layout::Padded { mask: PaddingMask::CausalAndPadding, .. });
+    let mask_padding = experiment.data.layout.masks_padding(model.variant.causal);
     if data.train.rows < sequences as u64 {
         let SplitFacts { rows, tokens, .. } = data.train;
         refuse!(

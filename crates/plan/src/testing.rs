@@ -39,6 +39,7 @@ pub fn encoder(vocab_size: usize, layers: usize, d_model: usize, heads: usize) -
         head_bias: true,
         final_norm: false,
         mlp_dropout: 0.2,
+        causal: true,
         pytorch_init: Some(PytorchEmbedding::Uniform(0.1)),
     };
     let sizes = ModelSpec { layers, heads, kv_heads: heads, d_model, d_ff: d_model, ..gpt2_124m(vocab_size) };

@@ -47,6 +47,7 @@ says! {
     neither_preset_nor_sizes: "model: {layers: 2, heads: 2}\ndata: {train: {text: {files: [input.txt]}}}\n";
     keys_of_the_other_family: "model:\n  preset: gpt2-micro\n  rope_theta: 5e5\n  kv_heads: 2\ndata: {train: {text: {files: [input.txt]}}}\n";
     variants_are_gpt2s: "model:\n  preset: llama-micro\n  norm: post\n  activation: relu\n  positions: sinusoidal\n  embedding_scale: true\n  head_bias: true\n  final_norm: false\n  mlp_dropout: 0.1\ndata: {train: {text: {files: [input.txt]}}}\n";
+    evaluations_of_a_model_that_sees_all_words: "model: {preset: gpt2-micro, causal: false}\ndata: {train: {text: {files: [input.txt]}}}\neval:\n  hellaswag: {builtin: stories}\n  samples: {prompts: [a]}\n";
     initial_weights_by_an_unknown_word: "model:\n  preset: llama-micro\n  init: {pytorch: {embedding: uniform}}\ndata: {train: {text: {files: [input.txt]}}}\n";
     a_schedule_from_a_fork_in_a_run_that_is_not_a_fork: with("schedule:\n  start: fork\n");
     a_schedule_from_an_unknown_word: with("schedule:\n  start: best\n");

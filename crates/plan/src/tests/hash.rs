@@ -46,7 +46,7 @@ fn the_hash_is_stable() {
 #[test]
 fn what_changes_a_number_changes_the_hash() {
     let mut seen = vec![("reference", compiled(&experiment()).hash)];
-    let changes: [Change<e::Experiment>; 44] = [
+    let changes: [Change<e::Experiment>; 45] = [
         ("seed", |x| x.seed = 1),
         ("family", |x| x.model.family = e::Family::Llama),
         ("vocab_size", |x| x.model.vocab_size = Some(500)),
@@ -66,6 +66,7 @@ fn what_changes_a_number_changes_the_hash() {
         ("head_bias", |x| x.model.variant.head_bias = true),
         ("final_norm", |x| x.model.variant.final_norm = false),
         ("mlp_dropout", |x| x.model.variant.mlp_dropout = 0.1),
+        ("causal", |x| x.model.variant.causal = false),
         ("init", |x| x.model.init = Some(e::WeightInit::Pytorch { embedding: e::PytorchEmbedding::Uniform(0.1) })),
         ("init", |x| x.model.init = Some(e::WeightInit::Pytorch { embedding: e::PytorchEmbedding::Normal })),
         ("length", |x| x.data.layout = e::Layout::Packed { length: 4 }),

@@ -280,7 +280,7 @@ pub enum Layout {
     },
 }
 
-/// The tokens of a padded row that attention sees: all up to its own, or those of them that are not padding.
+/// The tokens of a padded row that causal attention sees: all up to its own, or those of them that are not padding.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PaddingMask {
@@ -290,6 +290,11 @@ pub enum PaddingMask {
 }
 
 impl Layout {
+    /// True if attention does not see padding. A padding mask is needed where it sees what follows a token.
+    pub fn masks_padding(&self, causal: bool) -> bool {
+        matches!(self, Self::Padded { mask, .. } if *mask == PaddingMask::CausalAndPadding || !causal)
+    }
+
     /// Inputs per row.
     pub fn length(&self) -> usize {
         match *self {

@@ -32,6 +32,9 @@ pub struct ModelOptions {
     /// The probability of dropout after the activation of the feed-forward layer.
     #[serde(skip_serializing_if = "is_default")]
     pub mlp_dropout: f64,
+    /// False if a token's attention sees the whole row.
+    #[serde(skip_serializing_if = "is_true")]
+    pub causal: bool,
     /// Initial weights as PyTorch's modules have them, embedding and head as this says. Not a key of a file: `init` gives it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pytorch_init: Option<PytorchEmbedding>,
@@ -47,6 +50,7 @@ impl Default for ModelOptions {
             head_bias: false,
             final_norm: true,
             mlp_dropout: 0.0,
+            causal: true,
             pytorch_init: None,
         }
     }
@@ -62,7 +66,7 @@ pub struct OptionKey {
 }
 
 /// The options in the order in which files and plans show them.
-pub fn option_keys() -> [OptionKey; 7] {
+pub fn option_keys() -> [OptionKey; 8] {
     let option = |key, default, words| OptionKey { key, default, words };
     [
         option("norm", json!("pre"), "norms behind"),
@@ -72,6 +76,7 @@ pub fn option_keys() -> [OptionKey; 7] {
         option("head_bias", json!(false), "biased head"),
         option("final_norm", json!(true), "no final norm"),
         option("mlp_dropout", json!(0.0), "dropout {} within the MLP"),
+        option("causal", json!(true), "no causal mask"),
     ]
 }
 

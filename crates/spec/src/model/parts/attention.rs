@@ -1,4 +1,4 @@
-//! Causal self-attention and its projections.
+//! Self-attention and its projections.
 
 use super::{Buffer, Linear, Names, buffer, statistic};
 use crate::model::ModelSpec;
@@ -23,6 +23,8 @@ pub struct Attention {
     pub heads: usize,
     pub kv_heads: usize,
     pub head_dim: usize,
+    /// False if a token sees the whole row, and not only what precedes it.
+    pub causal: bool,
     pub rotary: Option<Rotary>,
     /// Drops probabilities.
     pub dropout: f64,
@@ -44,6 +46,7 @@ impl Attention {
             heads: spec.heads,
             kv_heads: spec.kv_heads,
             head_dim,
+            causal: spec.variant.causal,
             rotary: defaults.rotary.then_some(Rotary { theta: spec.rope_theta, context_length: spec.context_length }),
             dropout: if defaults.dropout { spec.dropout } else { 0.0 },
             qkv,
@@ -59,6 +62,11 @@ impl Attention {
     /// FLOPs of scores and of their product with the values, for each position of rows of `length`.
     pub fn score_flops(&self, length: usize) -> f64 {
         4.0 * self.width() as f64 * length as f64
+    }
+
+    /// The pairs of a query and a key that it computes, relative to causal attention over long rows, which calibration measures.
+    pub fn relative_pairs(&self) -> f64 {
+        if self.causal { 1.0 } else { 2.0 }
     }
 
     /// The tensors that its backward reads besides its input.
