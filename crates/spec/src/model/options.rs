@@ -15,6 +15,7 @@ use crate::serde_defaults::{is_default, is_true};
 /// weights and a bias.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
+#[expect(clippy::struct_excessive_bools, reason = "keys of the file that are true or false")]
 pub struct ModelOptions {
     #[serde(skip_serializing_if = "is_default")]
     pub norm: NormPlace,
