@@ -174,7 +174,7 @@ fn data(args: &PrepareArgs, screen: &mut Screen) -> Result<Data> {
         return Ok(Data { tokenizer, ..data });
     }
     let tokenizer = find_tokenizer(args.tokenizer.as_deref().unwrap_or_default(), screen)?;
-    Ok(args.source.data(tokenizer)?)
+    args.source.data(tokenizer)
 }
 
 fn parse_format(name: &str) -> Result<ShardFormat> {

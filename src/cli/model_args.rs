@@ -62,7 +62,7 @@ impl ModelArgs {
     pub(crate) fn open(&self, screen: &mut Screen) -> Result<EvaluatedModel> {
         if let Some(run) = &self.run {
             let run = open_run(&self.root.root(), run)?;
-            return Ok(EvaluatedModel::of_run(run, self.checkpoint.which(), self.precision)?);
+            return EvaluatedModel::of_run(run, self.checkpoint.which(), self.precision);
         }
         let weights = self.weights.as_deref().unwrap_or_default();
         let path = match weights.strip_prefix("hub:") {
@@ -79,7 +79,7 @@ impl ModelArgs {
                 path.display()
             );
         }
-        Ok(EvaluatedModel::of_weights(&path, self.precision)?)
+        EvaluatedModel::of_weights(&path, self.precision)
     }
 
     /// The tokenizer of `model`.

@@ -221,7 +221,7 @@ pub(crate) fn parse_tokenizer(spec: &str) -> Result<Tokenizer> {
 /// Those of [`parse_tokenizer`]; a hub that refuses or cannot be reached.
 pub(crate) fn find_tokenizer(spec: &str, screen: &mut Screen) -> Result<Tokenizer> {
     let host = host_without_runs(ThreadArgs { threads: None })?;
-    Ok(local_tokenizer(parse_tokenizer(spec)?, &host, &mut PreparationObserver::new(screen))?)
+    local_tokenizer(parse_tokenizer(spec)?, &host, &mut PreparationObserver::new(screen))
 }
 
 /// Replaces names of settings in `error` with those of command-line flags. `files` is true if the text comes from files on the

@@ -144,7 +144,7 @@ fn train(args: &TrainArgs) -> Result<Exit> {
 
 /// The text to train on: the files of the command line, or the training source of an experiment.
 fn training_text(args: &TrainArgs, screen: &mut Screen) -> Result<Data> {
-    let Some(file) = &args.from else { return Ok(args.source.data(Tokenizer::Bytes {})?) };
+    let Some(file) = &args.from else { return args.source.data(Tokenizer::Bytes {}) };
     let mut data = load_text_source(file, &args.set, &args.template)?;
     // Only the text to train on is downloaded.
     data.validation = data.validation.filter(|validation| matches!(validation, Validation::Fraction(_)));

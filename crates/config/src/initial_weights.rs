@@ -36,9 +36,9 @@ struct WeightsMistake {
 }
 
 impl WeightsMistake {
-    fn new(message: String, help: &str) -> Self {
+    fn new(message: &str, help: &str) -> Self {
         // A message of several lines brings its own help.
-        let (first, help) = message.split_once('\n').unwrap_or((&message, help));
+        let (first, help) = message.split_once('\n').unwrap_or((message, help));
         Self { message: first.to_owned(), help: help.to_owned() }
     }
 }
@@ -128,13 +128,13 @@ fn find_path(path: &Path, options: &LoadOptions<'_>) -> WeightsSearch {
     }
     let help = if options.allows_absent_initial_inputs { REPLACED_PATH_HELP } else { PATH_HELP };
     let help = if is_gone { format!("{help}\n{GONE_HELP}") } else { help.to_owned() };
-    Err(WeightsMistake::new(error.to_string(), &help))
+    Err(WeightsMistake::new(&error.to_string(), &help))
 }
 
 /// Looks for `model` of the hub on this machine and on the hub.
 fn find_model(model: &HubModel, options: &LoadOptions<'_>) -> WeightsSearch {
     if let Some(message) = model.problem() {
-        return Err(WeightsMistake::new(message, HUB_NAME_HELP));
+        return Err(WeightsMistake::new(&message, HUB_NAME_HELP));
     }
     // A checkpoint replaces them, and their commit is known.
     if options.allows_absent_initial_inputs && is_commit(&model.revision) {
@@ -145,13 +145,13 @@ fn find_model(model: &HubModel, options: &LoadOptions<'_>) -> WeightsSearch {
             return Ok(None);
         }
         let message = "this command does not download models of the hub".to_owned();
-        return Err(WeightsMistake::new(message, FOLDER_HELP));
+        return Err(WeightsMistake::new(&message, FOLDER_HELP));
     };
     let ModelFolder { path, commit } = match fetch(model) {
         Ok(folder) => folder,
         Err(ModelFetchError { message, failure }) => {
             let help = if failure == ModelFetchFailure::Refused { HUB_NAME_HELP } else { HUB_HELP };
-            return Err(WeightsMistake::new(message, help));
+            return Err(WeightsMistake::new(&message, help));
         }
     };
     match weights::describe(&path) {
@@ -159,6 +159,6 @@ fn find_model(model: &HubModel, options: &LoadOptions<'_>) -> WeightsSearch {
             let model = Some(HubModel { revision: commit, ..model.clone() });
             Ok(Some(FoundWeights { path, model, described }))
         }
-        Err(error) => Err(WeightsMistake::new(error.to_string(), HUB_HELP)),
+        Err(error) => Err(WeightsMistake::new(&error.to_string(), HUB_HELP)),
     }
 }
