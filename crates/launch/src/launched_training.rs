@@ -115,7 +115,7 @@ impl<'a> LaunchedTraining<'a> {
     /// Trains as a rank that keeps no record. Returns the exit code that rank 0 sends.
     ///
     /// # Errors
-    /// Those of [`Self::lead`].
+    /// Those of `lead`.
     pub fn follow(&self) -> Result<u8, LaunchError> {
         self.share_failure(self.follow_leader())
     }
