@@ -34,7 +34,7 @@ pub enum Exit {
     Differ = 3,
     /// The run of a sweep's point belongs to another process; only the sweep sees this code.
     Busy = 75,
-    /// Stopped by Ctrl-C or SIGTERM.
+    /// Stopped by Ctrl-C, SIGTERM or SIGHUP.
     Interrupted = 130,
 }
 

@@ -1,5 +1,5 @@
 //! One fact about runs that are compared: its name, how it is read from a record, and what a difference in it means. `plan_facts` and
-//! `session_facts` list all facts; `diff`, `reproduce`, `resume`, `fork` and `apply` are views of these lists.
+//! `session_facts` list them; `diff`, `reproduce`, `resume`, `fork` and `apply` are views of these lists.
 
 use std::fmt;
 
