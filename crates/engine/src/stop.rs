@@ -81,14 +81,18 @@ impl StopSwitch {
 
     /// Takes a signal, and returns what it means.
     pub fn signal(&self) -> SignalMeaning {
-        if self.advance(StopState::Waiting, StopState::Abandoning) {
-            SignalMeaning::EndWait
-        } else if self.advance(StopState::Running, StopState::Finishing) {
-            SignalMeaning::First
-        } else if self.state() == StopState::Preparing {
-            SignalMeaning::Early
-        } else {
-            SignalMeaning::Last
+        loop {
+            let state = self.state();
+            let (next, meaning) = match state {
+                StopState::Waiting => (StopState::Abandoning, SignalMeaning::EndWait),
+                StopState::Running => (StopState::Finishing, SignalMeaning::First),
+                StopState::Preparing => (state, SignalMeaning::Early),
+                StopState::Idle | StopState::Finishing | StopState::Abandoning => (state, SignalMeaning::Last),
+            };
+            // The work may go on meanwhile, which changes what the signal means.
+            if self.advance(state, next) {
+                return meaning;
+            }
         }
     }
 
