@@ -342,7 +342,7 @@ mod tests {
         }
         assert_eq!(parse_peak_flops(Some("4_00e9".into())).unwrap(), Some(4e11));
         for bad in ["fast", "-1", "0", "inf"] {
-            assert!(parse_peak_flops(Some(bad.into())).is_err(), "{bad:?} is no peak");
+            assert!(parse_peak_flops(Some(bad.into())).is_err(), "{bad:?} is not a peak");
         }
     }
 

@@ -194,7 +194,7 @@ fn a_changed_seed_in_the_stored_settings_is_named_and_diverges() {
     run.write("resolved.yaml", resolved.replace("seed: 1337", "seed: 7"));
     let printed = sandbox.expect(3, &format!("reproduce {id} --threads 1 --trace"));
     assert!(
-        printed.contains("resolved.yaml makes another one: seed; in the program seed 7, was 1337)")
+        printed.contains("resolved.yaml gives a different plan: seed; in the program seed 7, was 1337)")
             && printed.contains("diverged at step 1"),
         "{printed}"
     );
@@ -309,7 +309,7 @@ fn runs_of_earlier_versions_are_read() {
         let printed = sandbox.expect(0, &format!("fork {id} --threads 1 --from latest --set train.steps=10"));
         assert!(printed.contains(&format!("continuing {id} from step 8 of 10")), "{format}: {printed}");
         // What was edited since shows in what both formats have; where hashes can be compared, as a key of the file.
-        let eval = if format == "format-1" { "periodic [" } else { "another one: eval" };
+        let eval = if format == "format-1" { "periodic [" } else { "a different plan: eval" };
         let resolved = run.read("resolved.yaml");
         for (was, is, what) in [("seed: 3", "seed: 4", "seed 4, was 3"), ("\n  every: 4", "\n  every: 2", eval)] {
             assert!(resolved.contains(was), "{resolved}");

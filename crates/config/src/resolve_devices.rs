@@ -27,7 +27,7 @@ impl Resolver<'_> {
             if let Ok(device) = text.parse::<Device>() {
                 devices.push(device);
             } else {
-                let message = format!("`{}` is no device: `cpu`, or `cuda:` and a number", short(text));
+                let message = format!("`{}` is not a device: `cpu`, or `cuda:` and a number", short(text));
                 self.error(&[&format!("{DEVICES}.{rank}")], message, suggest_device(text));
             }
         }

@@ -90,7 +90,7 @@ pub fn reproduce(
     let id = &original.manifest.id;
     let (last, steps) = (original.recorded.last_step(), ready.plan.totals.steps);
     if last <= from {
-        return Err(CommandError::request(format!("{id} has no steps of its own that could be compared")));
+        return Err(CommandError::request(format!("{id} has only inherited steps, so there is nothing to compare")));
     }
     if last < steps {
         let note = format!("repeat {id} recorded {last} of {steps} steps: so many are done again");

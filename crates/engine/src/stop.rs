@@ -89,7 +89,7 @@ impl StopSwitch {
                 StopState::Preparing => (state, SignalMeaning::Early),
                 StopState::Idle | StopState::Finishing | StopState::Abandoning => (state, SignalMeaning::Last),
             };
-            // The work may go on meanwhile, which changes what the signal means.
+            // If the state has changed in the meantime, the signal may mean something else.
             if self.advance(state, next) {
                 return meaning;
             }

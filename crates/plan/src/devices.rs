@@ -447,8 +447,8 @@ mod tests {
         let cuda = |x: &mut Experiment| x.device = DeviceChoice::Cuda;
         let fails = |found, change: fn(&mut Experiment)| plan(found, change).expect_err("it cannot be planned");
         insta::assert_snapshot!(fails(Err(NoGpuReason::NotBuilt), cuda), @"device: cuda is asked for, and this program was built without CUDA: build it with `make cuda`, or take device: cpu");
-        let missing = NoGpuReason::Missing("no libcuda.so.1; `runner doctor` tells what is missing".to_owned());
-        insta::assert_snapshot!(fails(Err(missing), cuda), @"device: cuda is asked for, and no GPU can be used here: no libcuda.so.1; `runner doctor` tells what is missing; device: cpu needs none");
+        let missing = NoGpuReason::Missing("no libcuda.so.1; `runner doctor` shows what is missing".to_owned());
+        insta::assert_snapshot!(fails(Err(missing), cuda), @"device: cuda is asked for, and no GPU can be used here: no libcuda.so.1; `runner doctor` shows what is missing; device: cpu needs none");
         insta::assert_snapshot!(fails(boards(1, (8, 0)), |x| {
             x.device = DeviceChoice::Cuda;
             x.parallel = ddp(2);

@@ -146,11 +146,12 @@ impl CommandError {
     /// and needs no label if nothing precedes it.
     #[must_use]
     pub fn render(&self, label: &str, color: bool) -> String {
-        match self.cause.report(color) {
-            Some(report) if self.context.is_empty() => report,
-            Some(report) => format!("{label} {}:\n{report}", self.attempted().collect::<Vec<_>>().join(": ")),
-            None => format!("{label} {self}"),
+        let Some(report) = self.cause.report(color) else { return format!("{label} {self}") };
+        let mut text = report;
+        if !self.context.is_empty() {
+            text = format!("{label} {}:\n{text}", self.attempted().collect::<Vec<_>>().join(": "));
         }
+        [text].iter().chain(&self.hints).map(String::as_str).collect::<Vec<_>>().join("\n")
     }
 
     fn attempted(&self) -> impl Iterator<Item = &str> {
@@ -213,5 +214,7 @@ mod tests {
         let within = mistakes().context("other.yaml");
         assert_eq!(within.render("error:", false), format!("error: other.yaml:\n{shown}"));
         assert_eq!(within.kind(), ErrorKind::Request);
+        let hinted = mistakes().hint("wait").hint("retry");
+        assert_eq!(hinted.render("error:", false), format!("{shown}\nwait\nretry"));
     }
 }

@@ -84,9 +84,9 @@ impl FromStr for Device {
         let cuda = || text.strip_prefix("cuda:").filter(digits)?.parse().ok();
         match text {
             "cpu" => Ok(Self::Cpu),
-            _ => cuda()
-                .map(Self::Cuda)
-                .ok_or_else(|| PlainError::request(format!("`{text}` is no device: `cpu`, or `cuda:` and a number"))),
+            _ => cuda().map(Self::Cuda).ok_or_else(|| {
+                PlainError::request(format!("`{text}` is not a device: `cpu`, or `cuda:` and a number"))
+            }),
         }
     }
 }

@@ -64,7 +64,7 @@ pub(super) fn seconds(text: &str) -> Result<f64, PlainError> {
 /// `5400` as `1h30m`.
 pub(super) fn duration(seconds: f64) -> Result<String, PlainError> {
     if !(0.0..1e12).contains(&seconds) {
-        return Err(PlainError::request(format!("{seconds} seconds are no duration")));
+        return Err(PlainError::request(format!("{seconds} seconds cannot be written as a duration")));
     }
     let milliseconds = (seconds * 1000.0).round() as u64;
     let mut out = String::new();

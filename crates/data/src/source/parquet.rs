@@ -377,13 +377,13 @@ mod tests {
         assert!(texts(&path, "text").unwrap_err().contains("not a parquet file"));
     }
 
-    /// A page's header with an unknown field, a list that is said to have 2^31 - 1 numbers: it is over where the file ends.
+    /// A page's header with an unknown field: a list whose length says 2^31 - 1 numbers. Reading stops where the file ends.
     #[test]
     fn a_list_that_is_longer_than_the_file_is_an_error() {
         let dir = tempfile::tempdir().unwrap();
         let path = sample(dir.path());
         let mut bytes = std::fs::read(&path).unwrap();
-        // The field 15, a list (9); its length as a number of its own (15) and doubles (7); the length, 7 bits a byte.
+        // The field 15, a list (9); its length in a separate number (15) and doubles (7); the length, 7 bits a byte.
         bytes[4..11].copy_from_slice(&[0xf9, 0xf7, 0xff, 0xff, 0xff, 0xff, 0x07]);
         std::fs::write(&path, &bytes).unwrap();
         assert!(texts(&path, "text").unwrap_err().contains("not a parquet file"));

@@ -32,7 +32,7 @@ pub enum Submission {
 pub(super) fn check_request(has_early_stop: bool, options: &[String]) -> Result<(), CommandError> {
     if has_early_stop {
         return Err(CommandError::request(
-            "early_stop decides from point to point which goes on: take --launcher local, or leave early_stop out",
+            "early_stop decides after each point which ones continue: take --launcher local, or leave early_stop out",
         ));
     }
     match options.iter().find(|o| !o.starts_with("--") || o.contains(char::is_control)) {

@@ -204,14 +204,14 @@ fn compare_plan(path: &Path, manifest: &Manifest, new: &Plan) -> Result<DriftIte
             (DriftState::Unknown, Some(why.to_owned()))
         }
         PlanDifference::OlderFormat(values) => {
-            let why = format!("{RESOLVED} makes another one: in the program {}", values.join(", "));
+            let why = format!("{RESOLVED} gives a different plan: in the program {}", values.join(", "));
             (DriftState::Changed, Some(why))
         }
         PlanDifference::Other { keys, values } => {
-            let keys = if keys.is_empty() { "this version plans otherwise".to_owned() } else { keys.join(", ") };
+            let keys = if keys.is_empty() { "this version plans it differently".to_owned() } else { keys.join(", ") };
             let values =
                 if values.is_empty() { String::new() } else { format!("; in the program {}", values.join(", ")) };
-            (DriftState::Changed, Some(format!("{RESOLVED} makes another one: {keys}{values}")))
+            (DriftState::Changed, Some(format!("{RESOLVED} gives a different plan: {keys}{values}")))
         }
     };
     let (was, is) = (short_hash(&manifest.plan_hash).to_owned(), short_hash(&rebuilt.hash));

@@ -56,5 +56,5 @@ pub fn gpu_libraries(has_nccl: bool) -> GpuLibraries {
 
 #[expect(clippy::needless_pass_by_value, reason = "for `map_err`")]
 fn with_advice(what: PlainError) -> PlainError {
-    PlainError::failure(format!("{what}; `runner doctor` tells what is missing"))
+    PlainError::failure(format!("{what}; `runner doctor` shows what is missing"))
 }
