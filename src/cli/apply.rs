@@ -4,10 +4,10 @@ use clap::Args;
 use runner_config::{LoadOptions, ModelFetcher};
 use runner_engine::apply::{ApplyRequest, apply};
 use runner_engine::continuation::ContinueRequest;
-use runner_engine::host::Host;
-use runner_engine::observer::RunObserver;
 use runner_engine::session::SessionOptions;
-use runner_engine::stop::StopSwitch;
+use runner_machine::stop::StopSwitch;
+use runner_prepare::host::Host;
+use runner_prepare::observer::RunObserver;
 use runner_record::manifest::SweepPoint;
 
 use super::common::ExperimentArgs;

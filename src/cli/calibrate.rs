@@ -6,9 +6,10 @@ use super::common::cache_dir;
 use super::exit::{CommandError, Context as _, Exit, Result, refuse};
 use super::output;
 use runner_data::claim_cache;
-use runner_engine::calibrate::{Calibration, Effort, Measurement, calibrate, load, path, save, this_processor};
+use runner_engine::calibrate::{Effort, Measurement, calibrate};
 use runner_exec::ExecError;
 use runner_machine::host::load_average;
+use runner_prepare::calibration::{Calibration, load, path, save, this_processor};
 use runner_report::calibration::calibration_text;
 use runner_spec::format::{counted, percent};
 

@@ -8,13 +8,14 @@ use super::common::{RunsFolderArgs, word_parser};
 use super::completions::runs_completer;
 use super::exit::{CommandError, Exit, Result, refuse};
 use super::output::{check_picture_path, check_replaceable, print_result, print_to_stderr, table_width, write_file};
-use runner_lab::compare::MeasurementBasis;
-use runner_lab::compare::curves::{Curve, CurveAxis, CurveMetric, curve};
-use runner_lab::compare::run_record::{RunRecord, read_experiment_and_plan};
-use runner_lab::compare::svg;
+use runner_compare::MeasurementBasis;
+use runner_compare::curves::{Curve, CurveAxis, CurveMetric, curve};
+use runner_compare::run_record::{RunRecord, read_experiment_and_plan};
+use runner_compare::svg;
 use runner_record::catalog;
 use runner_report::comparison::{self, RunToCompare};
 use runner_spec::format::printable;
+use runner_sweep::stopped_points;
 
 /// Show several runs in a table: the settings in which they differ, and their losses, speed and memory.
 #[derive(Debug, Clone, Args)]
@@ -60,7 +61,11 @@ pub(crate) fn run(args: &CompareArgs) -> Result<Exit> {
     let paths = catalog::resolve_all(&root, &args.run_names)?;
     let read = |path: &PathBuf| -> Result<RunToCompare> {
         let (experiment, plan) = read_experiment_and_plan(path)?;
-        Ok(RunToCompare { record: RunRecord::read(path)?, experiment, basis: MeasurementBasis::of_plan(&plan) })
+        Ok(RunToCompare {
+            record: RunRecord::read(path, stopped_points::describe(path).status)?,
+            experiment,
+            basis: MeasurementBasis::of_plan(&plan),
+        })
     };
     let runs = paths.iter().map(read).collect::<Result<Vec<_>>>()?;
     for problem in runs.iter().flat_map(|run| &run.record.problems) {

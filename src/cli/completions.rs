@@ -11,9 +11,9 @@ use clap_complete::env::{Bash, CompleteEnv, EnvCompleter, Fish, Zsh};
 use super::common::RUNS;
 use super::exit::{CommandError, Context as _, Exit, Result};
 use super::output::print_content;
-use runner_lab::sweep_dir;
 use runner_record::catalog;
 use runner_record::files::file_name;
+use runner_sweep::sweep_dir;
 
 /// The variable by which the script of a shell asks for candidates.
 const REQUEST: &str = "RUNNER_COMPLETE";

@@ -9,14 +9,14 @@ use super::common::{RunsFolderArgs, TemplateArgs, ThreadArgs, default_load_optio
 use super::exit::{CommandError, Context as _, Exit, Result, refuse};
 use super::output::print_result;
 use super::screen_observer::PreparationObserver;
+use runner_compare::PlannedExperiment;
+use runner_compare::diff::{self, DiffInput, Invocation};
+use runner_compare::planned_experiment::{cluster_for, cluster_of};
+use runner_compare::run_record::{RunRecord, read_experiment_and_plan};
+use runner_compare::unread_data::{assume_data, sufficient_rows};
 use runner_config::{LoadOptions, Loaded};
-use runner_engine::prepare::prepare_inputs;
 use runner_engine::session_facts::describe_session;
-use runner_lab::compare::PlannedExperiment;
-use runner_lab::compare::diff::{self, DiffInput, Invocation};
-use runner_lab::compare::planned_experiment::{cluster_for, cluster_of};
-use runner_lab::compare::run_record::{RunRecord, read_experiment_and_plan};
-use runner_lab::compare::unread_data::{assume_data, sufficient_rows};
+use runner_prepare::prepare_inputs;
 use runner_record::manifest::Session;
 use runner_record::{RecordError, catalog};
 use runner_report::Screen;
@@ -25,6 +25,7 @@ use runner_spec::diagnostic::ConfigError;
 use runner_spec::experiment::Experiment;
 use runner_spec::format::short_hash;
 use runner_spec::plan::Plan;
+use runner_sweep::stopped_points;
 
 /// Show what differs between two runs or experiment files, and what that means for the numbers.
 ///
@@ -121,7 +122,7 @@ fn open_side(wanted: &Path, args: &DiffArgs) -> Result<Side> {
         }
         other => other.into(),
     })?;
-    let record = RunRecord::read(&path)?;
+    let record = RunRecord::read(&path, stopped_points::describe(&path).status)?;
     let (experiment, plan) = read_experiment_and_plan(&path)?;
     let label = record.manifest.id.clone();
     Ok(Side { label, path, experiment, run: Some((record, plan)), env_read: Vec::new(), missing: None })

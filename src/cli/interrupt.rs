@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 use runner_engine::launched::LaunchedRank;
-use runner_engine::stop::{SignalMeaning, StopSwitch};
+use runner_machine::stop::{SignalMeaning, StopSwitch};
 use runner_machine::threads;
 
 use super::exit::{Exit, Result};
@@ -157,7 +157,6 @@ pub(crate) fn ignore_signal(signal: libc::c_int) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use runner_exec::StopRequest as _;
 
     #[test]
     fn the_second_signal_counts_and_an_echo_does_not() {

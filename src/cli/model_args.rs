@@ -6,7 +6,7 @@ use clap::builder::PossibleValue;
 use runner_data::ModelTokenizer;
 use runner_engine::evaluated_model::EvaluatedModel;
 use runner_engine::opened_run::open_run;
-use runner_engine::prepare::fetch_model_folder;
+use runner_prepare::fetch_model_folder;
 use runner_report::Screen;
 use runner_spec::experiment::{DeviceChoice, HubModel, Precision};
 use runner_spec::program::Device;

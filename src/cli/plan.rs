@@ -6,14 +6,14 @@ use super::common::{ExperimentArgs, RunsFolderArgs, ThreadArgs, host_without_run
 use super::exit::{CommandError, Context as _, Exit, Result, refuse};
 use super::output::{check_picture_path, print_detail, print_result, write_file};
 use super::screen_observer::PreparationObserver;
+use runner_compare::unread_data::assume_data_hashed;
 use runner_config::LoadOptions;
-use runner_engine::host::local_devices;
-use runner_engine::prepare::prepare_inputs;
 use runner_files::read_regular_text;
-use runner_lab::compare::unread_data::assume_data_hashed;
 use runner_plan::compile_continuation;
 use runner_plan::render::{RenderOptions, render};
 use runner_plan::timeline_svg::draw_timeline;
+use runner_prepare::host::local_devices;
+use runner_prepare::prepare_inputs;
 use runner_record::run_dir::RESOLVED;
 use runner_record::{catalog, run_dir};
 use runner_report::Screen;

@@ -4,7 +4,7 @@ use std::os::fd::RawFd;
 use std::path::PathBuf;
 
 use clap::Args;
-use runner_engine::rank_process::work_as_process;
+use runner_engine::rank_inputs::work_as_process;
 use runner_launch::RankProcess;
 
 use super::common::{ThreadArgs, host};

@@ -11,10 +11,10 @@ use super::exit::{CommandError, Exit, Result, refuse};
 use super::interrupt::Interrupt;
 use super::output::{check_replaceable, print, print_content, print_result, print_to_stderr, write_file_as};
 use runner_files::open_regular;
-use runner_lab::sweep_dir;
 use runner_record::catalog;
 use runner_report::html::{LiveReport, PAGE_PREFIX, Page, ReportError, ReportRequest, read_page_data};
 use runner_spec::format;
+use runner_sweep::sweep_dir;
 
 /// The port on which `--serve` listens without `--port`.
 const DEFAULT_PORT: u16 = 8700;

@@ -1,10 +1,10 @@
 //! `runner reproduce`: repeats a recorded run from its own directory, and reports whether the results are equal.
 
 use clap::Args;
-use runner_engine::observer::{RunEvent, RunObserver};
+use runner_compare::verdict::Verdict;
 use runner_engine::reproduce::{ReproduceRequest, Reproduction, reproduce};
 use runner_engine::session::SessionOptions;
-use runner_lab::compare::verdict::Verdict;
+use runner_prepare::observer::{RunEvent, RunObserver};
 use runner_report::verdict::describe_verdict;
 use runner_report::{OutputMode, Screen};
 

@@ -12,12 +12,10 @@ use super::completions::{runs_completer, sweeps_completer};
 use super::exit::{CommandError, Exit, Result, refuse};
 use super::output::{print_result, print_to_stderr, table_width};
 use super::{runs_rm, runs_tag};
-use runner_lab::compare::comparability::{
+use runner_compare::comparability::{
     ComparableRuns, MeasuredQuantity, MeasurementBasis, find_incomparable, group_comparable,
 };
-use runner_lab::stopped_points;
-use runner_lab::stored_plan;
-use runner_lab::sweep_dir;
+use runner_compare::stored_plan;
 use runner_record::catalog::{ListedRun, ListedStatus};
 use runner_record::record_check::{describe_changed_descriptions, find_damage_of_metrics};
 use runner_record::run_dir;
@@ -27,6 +25,8 @@ use runner_report::run_page::run_page;
 use runner_report::runs_table::runs_table;
 use runner_spec::diagnostic::nearest;
 use runner_spec::format::printable;
+use runner_sweep::stopped_points;
+use runner_sweep::sweep_dir;
 
 #[derive(Debug, Clone, Args)]
 #[command(args_conflicts_with_subcommands = true)]

@@ -8,13 +8,13 @@ use super::completions::runs_completer;
 use super::confirm::confirmed;
 use super::exit::{CommandError, Exit, Result, refuse};
 use super::output::{print_result, print_to_stderr};
-use runner_engine::sweep::describe_points;
 use runner_files::FreedBytes;
-use runner_lab::remove::{self, CountedRuns};
 use runner_record::RecordError;
 use runner_record::catalog;
 use runner_record::catalog::{ListedRun, ListedStatus};
 use runner_spec::format::{bytes, counted, printable};
+use runner_sweep::remove::{self, CountedRuns};
+use runner_sweep::run::describe_points;
 
 /// Remove runs, after showing them and asking.
 #[derive(Debug, Clone, Args)]

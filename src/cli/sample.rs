@@ -9,7 +9,7 @@ use clap::Args;
 use super::exit::{Context as _, Exit, Result, refuse};
 use super::model_args::ModelArgs;
 use super::output::{print_json, print_to_stderr};
-use runner_exec::eval::{Continuation, Drawn, cut_prompt, generate};
+use runner_exec::eval::{Continuation, Drawn, generate};
 use runner_report::{Screen, is_reader_gone};
 use runner_spec::experiment::Samples;
 use runner_spec::format::printable;
@@ -159,7 +159,7 @@ pub(crate) fn run(args: &SampleArgs) -> Result<Exit> {
     let pool = args.model.threads.pool()?;
     let tokenizer = args.model.read_tokenizer(&opened, &pool, &mut screen)?;
     for prompt in &spec.prompts {
-        if let Some(warning) = cut_prompt(prompt, &tokenizer, opened.spec().context_length)? {
+        if let Some(warning) = tokenizer.cut_prompt(prompt, opened.spec().context_length)? {
             screen.warn(&printable(&warning));
         }
     }

@@ -4,7 +4,6 @@ use clap::Args;
 
 use super::exit::{Exit, Result};
 use super::output::print;
-use runner_lab::sweep;
 
 /// Flags of `runner schema`.
 #[derive(Debug, Args)]
@@ -17,6 +16,6 @@ pub(crate) struct SchemaArgs {
 /// # Errors
 /// If standard output cannot be written.
 pub(crate) fn run(args: &SchemaArgs) -> Result<Exit> {
-    print(&if args.sweep { sweep::SCHEMA.to_owned() } else { runner_config::schema_text() })?;
+    print(&if args.sweep { runner_sweep::SCHEMA.to_owned() } else { runner_config::schema_text() })?;
     Ok(Exit::Done)
 }

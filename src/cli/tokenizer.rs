@@ -11,8 +11,8 @@ use super::output::{check_replaceable, print, print_content, print_json, print_r
 use super::screen_observer::PreparationObserver;
 use super::text_source::{SourceArgs, find_tokenizer, load_text_source, printable_path, reword_for_flags};
 use runner_data::{TextTokenizer, load_tokenizer, train_tokenizer};
-use runner_engine::prepare::lower_hub;
 use runner_files::parent_folder;
+use runner_prepare::lower_hub;
 use runner_report::data_progress::show_data_progress;
 use runner_report::table::{Align, table};
 use runner_report::{OutputMode, Screen};

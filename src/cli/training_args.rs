@@ -3,12 +3,12 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use runner_engine::host::Host;
-use runner_engine::observer::RunObserver;
 use runner_engine::outcome::RunReport;
 use runner_engine::session::SessionOptions;
-use runner_engine::stop::StopSwitch;
 use runner_machine::numa::NumaNodes;
+use runner_machine::stop::StopSwitch;
+use runner_prepare::host::Host;
+use runner_prepare::observer::RunObserver;
 use runner_report::OutputMode;
 use runner_spec::error::CommandError;
 use runner_spec::format::counted;

@@ -7,11 +7,10 @@ use super::exit::{Exit, Result, refuse};
 use super::output::{print, print_to_stderr};
 use super::screen_observer::PreparationObserver;
 use runner_data::may_join_documents;
-use runner_engine::sweep::check_sweep;
-use runner_lab::sweep;
 use runner_report::Screen;
 use runner_spec::data::NO_SEPARATOR_WARNING;
 use runner_spec::format::counted;
+use runner_sweep::run::check_sweep;
 
 #[derive(Debug, Args)]
 pub(crate) struct ValidateArgs {
@@ -28,7 +27,7 @@ pub(crate) struct ValidateArgs {
 /// # Errors
 /// `ConfigError` with the mistakes of the file (exit code 2).
 pub(crate) fn run(args: &ValidateArgs) -> Result<Exit> {
-    if sweep::is_sweep_file(&args.experiment.file) {
+    if runner_sweep::is_sweep_file(&args.experiment.file) {
         return validate_sweep(args);
     }
     let loaded = args.experiment.load()?;
@@ -45,7 +44,7 @@ pub(crate) fn run(args: &ValidateArgs) -> Result<Exit> {
 
 fn validate_sweep(args: &ValidateArgs) -> Result<Exit> {
     let file = &args.experiment.file;
-    let spec = sweep::load(file)?;
+    let spec = runner_sweep::load(file)?;
     if args.explain {
         let (file, base) = (file.display(), spec.base.display());
         refuse!(

@@ -34,7 +34,7 @@ pub use inspect::{
     DocumentCounts, InspectedFile, InspectionReport, Sample, TextFacts, TokenFrequency, Vocabulary, inspect_text,
     inspect_tokens,
 };
-pub use model_tokenizer::ModelTokenizer;
+pub use model_tokenizer::{ModelTokenizer, tokens_kept};
 pub use prepare::{
     DataRequest, EvaluationData, EvaluationRequest, Prepared, TokensOrigin, prepare, prepare_evaluation,
 };

@@ -76,6 +76,26 @@ impl ModelTokenizer {
         }
         Ok([&self.prefix[..], &tokens].concat())
     }
+
+    /// The warning about a `prompt` that is longer than a context of `context` tokens, if it is.
+    ///
+    /// # Errors
+    /// If it cannot be encoded.
+    pub fn cut_prompt(&self, prompt: &str, context: usize) -> Result<Option<String>> {
+        let tokens = self.encode_prompt(prompt)?.len();
+        Ok((tokens > context).then(|| {
+            let start: String = prompt.chars().take(20).collect();
+            let kept = tokens_kept(context);
+            format!(
+                "the prompt {start:?}… has {tokens} tokens and the context {context}: the model reads only the last {kept}"
+            )
+        }))
+    }
+}
+
+/// The tokens that a model still reads when a context of `capacity` tokens is full.
+pub fn tokens_kept(capacity: usize) -> usize {
+    (capacity / 2).max(1)
 }
 
 #[cfg(test)]
@@ -123,5 +143,14 @@ mod tests {
         let weights = ModelTokenizer::of_weights(load_tokenizer(&file).unwrap());
         assert!(weights.is_end(2) && weights.is_end(3) && !weights.is_end(1));
         assert_eq!(weights.end_token(), Some(2));
+    }
+
+    #[test]
+    fn a_prompt_beyond_the_context_is_reported() {
+        let tokenizer = ModelTokenizer::of_weights(TextTokenizer::bytes());
+        assert_eq!(tokenizer.cut_prompt("once", 4).unwrap(), None);
+        let warning = tokenizer.cut_prompt("once upon", 4).unwrap().unwrap();
+        let expected = "the prompt \"once upon\"… has 9 tokens and the context 4: the model reads only the last 2";
+        assert_eq!(warning, expected);
     }
 }

@@ -2,10 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
+use runner_compare::plan_facts::differing_keys;
+use runner_compare::settings;
+use runner_compare::stored_plan;
 use runner_config::{LoadOptions, Loaded, ModelFetcher};
-use runner_lab::compare::plan_facts::differing_keys;
-use runner_lab::compare::settings;
-use runner_lab::stored_plan;
 use runner_record::catalog::ListedRun;
 use runner_record::manifest::{Manifest, RunStatus, SweepPoint};
 use runner_record::run_dir::{self, CHECKPOINTS, RESOLVED};
@@ -16,16 +16,16 @@ use runner_spec::format::{count, short_hash};
 use runner_spec::plan::Plan;
 
 use crate::continuation::{ContinueRequest, ContinueSource};
-use crate::host::Host;
-use crate::launched::{LaunchedRank, agree_on_training, follow, work_as_rank};
-use crate::observer::{RunEvent, RunObserver};
+use crate::launched::{LaunchedRank, agree_on_training, check_memory, find_devices, follow, work_as_rank};
 use crate::outcome::RunReport;
-use crate::prepare::{model_fetcher, pin_hub_commits};
-use crate::prepared_run::PreparedRun;
 use crate::run_opening::{OpenedOrDone, create_run, open_unless_done};
 use crate::session::{RunSession, SessionOptions};
-use crate::stop::StopSwitch;
 use runner_launch::World;
+use runner_machine::stop::StopSwitch;
+use runner_prepare::host::Host;
+use runner_prepare::observer::{RunEvent, RunObserver};
+use runner_prepare::prepared_run::PreparedRun;
+use runner_prepare::{model_fetcher, pin_hub_commits};
 use runner_spec::error::CommandError;
 
 /// A request to `apply`.
@@ -101,14 +101,21 @@ fn apply_in(
         catalog::resolve(&host.runs, &other.run)?;
     }
     let inherited = request.continue_from.as_ref().map_or(0, |other| other.inherited_steps(&host.runs));
-    let ready = PreparedRun::new(&loaded.experiment, None, inherited, host, world, observer)?;
+    let ready = PreparedRun::new(
+        &loaded.experiment,
+        None,
+        inherited,
+        find_devices(&loaded.experiment, host, world)?,
+        host,
+        observer,
+    )?;
     if let Some(hash) = &request.expected_plan {
         check_plan_hash(hash, &ready.plan, &host.runs)?;
     }
     let (experiment, options) = (&loaded.experiment, &request.options);
     let agree = |world| agree_on_training(world, experiment, &ready, host, stop);
     let launched = world.map(agree).transpose()?;
-    ready.check_memory(world)?;
+    check_memory(&ready.plan, world)?;
     if let Some(training) = launched.as_ref().filter(|_| !is_leader) {
         return follow(training, stop);
     }

@@ -2,16 +2,16 @@
 
 use std::path::{Path, PathBuf};
 
-use runner_lab::compare::plan_facts::differing_training_keys;
-use runner_lab::stored_plan;
+use runner_compare::plan_facts::differing_training_keys;
+use runner_compare::stored_plan;
 use runner_record::manifest::Manifest;
 use runner_record::record_check::find_damage_of_metrics;
 use runner_record::run_dir::{BeginningCheckpoint, CHECKPOINTS};
 use runner_record::{CheckpointChoice, catalog, checkpoint, run_dir};
 use runner_spec::plan::Plan;
 
-use crate::observer::{RunEvent, RunObserver};
 use crate::opened_run::check_description;
+use runner_prepare::observer::{RunEvent, RunObserver};
 use runner_spec::error::CommandError;
 
 /// The run that a new run continues, as it was asked for.

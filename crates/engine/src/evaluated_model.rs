@@ -5,15 +5,15 @@ use std::sync::Arc;
 
 use candle_core::Tensor;
 
-use crate::foreign_tokenizer::foreign_tokenizer;
-use crate::host::Host;
-use crate::observer::{RunEvent, RunObserver};
 use crate::opened_run::OpenedRun;
 use runner_compute::model::{Model, Params};
 use runner_data::{ModelTokenizer, TextTokenizer, load_tokenizer};
 use runner_exec::eval::EvalError;
 use runner_exec::eval::InferenceSettings;
 use runner_machine::local_cluster::local_cluster;
+use runner_prepare::foreign_tokenizer::foreign_tokenizer;
+use runner_prepare::host::Host;
+use runner_prepare::observer::{RunEvent, RunObserver};
 use runner_record::CheckpointChoice;
 use runner_spec::error::CommandError;
 use runner_spec::experiment::{DeviceChoice, Precision, Tokenizer};

@@ -6,11 +6,11 @@ use runner_record::summary::TestResult;
 use runner_spec::experiment::{DeviceChoice, Experiment};
 
 use crate::evaluated_model::EvaluatedModel;
-use crate::host::Host;
-use crate::observer::RunEvent;
 use crate::opened_run::OpenedRun;
-use crate::prepared_run::PreparedRun;
 use crate::recording::Recording;
+use runner_prepare::host::Host;
+use runner_prepare::observer::RunEvent;
+use runner_prepare::prepared_run::PreparedRun;
 use runner_spec::error::CommandError;
 
 /// Tests the run that `recording` records, whose steps are all done, the first `inherited_steps` by other runs; `None` where the experiment names no test.

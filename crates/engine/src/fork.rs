@@ -17,15 +17,16 @@ use runner_spec::plan::Plan;
 use runner_spec::program::Program;
 
 use crate::continuation::warn_of_inherited_damage;
-use crate::host::Host;
-use crate::observer::{RunEvent, RunObserver};
+use crate::launched::{check_memory, find_devices};
 use crate::opened_run::{check_description, resolved_experiment};
 use crate::outcome::RunReport;
-use crate::prepare::{RecordedInputs, model_fetcher, pin_hub_commits};
-use crate::prepared_run::PreparedInputs;
 use crate::run_opening::{OpenedOrDone, create_run, open_unless_done};
 use crate::session::{RunSession, SessionOptions};
-use crate::stop::StopSwitch;
+use runner_machine::stop::StopSwitch;
+use runner_prepare::host::Host;
+use runner_prepare::observer::{RunEvent, RunObserver};
+use runner_prepare::prepared_run::PreparedInputs;
+use runner_prepare::{RecordedInputs, model_fetcher, pin_hub_commits};
 use runner_spec::error::CommandError;
 pub use source::Cooldown;
 use source::{ForkCheckpoint, ForkPosition};
@@ -95,11 +96,17 @@ pub fn fork(
     let recorded_inputs = parent.source.as_ref().map(read_inputs).transpose()?;
     let tokenizer = recorded_inputs.as_ref().and_then(|inputs| inputs.tokenizer.as_ref());
     pin_hub_commits(&mut loaded.experiment, tokenizer, host, observer)?;
-    let inputs = PreparedInputs::new(&loaded.experiment, recorded_inputs.as_ref(), host, None, observer)?;
+    let inputs = PreparedInputs::new(
+        &loaded.experiment,
+        recorded_inputs.as_ref(),
+        find_devices(&loaded.experiment, host, None)?,
+        host,
+        observer,
+    )?;
     let position = parent.source.as_ref().map(|s| s.position_of_fork(&loaded.experiment, &inputs.prepared.facts));
     loaded.experiment.data.position = position.as_ref().and_then(|found| found.position);
     let ready = inputs.plan(&loaded.experiment, parent.step().unwrap_or(0), observer)?;
-    ready.check_memory(None)?;
+    check_memory(&ready.plan, None)?;
     parent.check_can_begin(&loaded.experiment.train, &ready.plan)?;
     let data = [&theirs.data, &loaded.experiment.data];
     let trained = parent.source.as_ref().and_then(|_| describe_trained_validation(data[0], data[1]));

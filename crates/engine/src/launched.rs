@@ -6,13 +6,22 @@ use runner_launch::{LaunchedTraining, World, cuda_environment, rank_token};
 
 use runner_spec::experiment::Experiment;
 
-use crate::host::Host;
-use crate::observer::{IgnoreEvents, RunEvent, RunObserver};
-use crate::outcome::{Exit, RunOutcome, RunReport};
-use crate::prepared_run::{PreparedRun, check_world_size};
+use crate::outcome::{RunOutcome, RunReport};
+use crate::rank_inputs::rank_inputs;
 use crate::run_error::RunError;
-use crate::stop::StopSwitch;
+use runner_machine::local_cluster::with_rank_locations;
+use runner_machine::numa::RankThreads;
+use runner_machine::stop::StopSwitch;
+use runner_prepare::host::Host;
+use runner_prepare::host::local_devices;
+use runner_prepare::observer::{IgnoreEvents, RunEvent, RunObserver};
+use runner_prepare::prepared_run::PreparedRun;
+use runner_spec::cluster::ClusterFacts;
 use runner_spec::error::CommandError;
+use runner_spec::exit::Exit;
+use runner_spec::mesh::Mesh;
+use runner_spec::plan::Plan;
+use runner_spec::program::ParallelMode;
 
 /// The rank that a launcher made this process.
 #[derive(Debug, Clone)]
@@ -46,7 +55,7 @@ pub(crate) fn work_as_rank(
     }
     let world = World::join(assigned.clone(), token, *report_wait)?;
     let observer = if world.is_leader() { observer } else { &mut IgnoreEvents };
-    let error = match work(Some(&world), &host.shared_with(&world), observer) {
+    let error = match work(Some(&world), &share_host(host, &world), observer) {
         Ok(report) => {
             if world.is_leader() {
                 world.send_exit(report.outcome.exit() as u8);
@@ -82,7 +91,7 @@ pub(crate) fn agree_on_training<'a>(
     stop: &'a StopSwitch,
 ) -> Result<LaunchedTraining<'a>, CommandError> {
     check_world_size(world, ready.plan.mesh)?;
-    Ok(LaunchedTraining::agree(world, ready.rank_inputs(experiment, host), stop)?)
+    Ok(LaunchedTraining::agree(world, rank_inputs(ready, experiment, host), stop)?)
 }
 
 /// Works as a rank that keeps no record.
@@ -93,4 +102,66 @@ pub(crate) fn follow(training: &LaunchedTraining<'_>, stop: &StopSwitch) -> Resu
     stop.arm();
     let code = training.follow().map_err(RunError::from)?;
     Ok(RunReport { outcome: RunOutcome::Followed(code), run: None })
+}
+
+/// `host` for one rank of `world`, which shares its threads with the other ranks on it.
+fn share_host(host: &Host, world: &World) -> Host {
+    let threads = world.threads(host.threads, host.has_given_threads);
+    let (own, all) = world.index_among_sharers();
+    let RankThreads { count, cores } = host.rank_threads(threads, own, all);
+    Host { threads: count, bound_cores: cores, ..host.clone() }
+}
+
+/// The devices of this machine, or of the machines of `world`. They are checked before data is prepared, which may take long.
+///
+/// # Errors
+/// If they are not those that the experiment asks for, or the world has another number of ranks.
+pub(crate) fn find_devices(
+    experiment: &Experiment,
+    host: &Host,
+    world: Option<&World>,
+) -> Result<ClusterFacts, CommandError> {
+    let mut cluster = local_devices(host);
+    if let Some(world) = world {
+        // Before the plan looks for as many devices as it has ranks.
+        if let Ok(mesh) = runner_plan::mesh(&experiment.parallel, experiment.batch.sequences) {
+            check_world_size(world, mesh)?;
+        }
+        cluster = with_rank_locations(cluster, world.rank_locations());
+    }
+    runner_plan::check_devices(experiment, &cluster)?;
+    Ok(cluster)
+}
+
+/// # Errors
+/// If `world` has another number of ranks than a plan of `mesh`.
+fn check_world_size(world: &World, mesh: Mesh) -> Result<(), CommandError> {
+    match world.assigned_rank().world_size_problem(mesh.world_size(), &describe_mesh(mesh)) {
+        Some(problem) => Err(CommandError::request(problem)),
+        None => Ok(()),
+    }
+}
+
+/// The layout in words, such as `ddp: 4 replicas`.
+fn describe_mesh(mesh: Mesh) -> String {
+    let replicas = format!("{} replicas", mesh.replicas);
+    match mesh.mode {
+        ParallelMode::Single => "mode: single".to_owned(),
+        ParallelMode::Dp => format!("dp: {replicas}"),
+        ParallelMode::Ddp => format!("ddp: {replicas}"),
+        ParallelMode::Pipeline if mesh.replicas == 1 => format!("pipeline: {} stages", mesh.stages),
+        ParallelMode::Pipeline => format!("pipeline: {} stages, {replicas}", mesh.stages),
+    }
+}
+
+/// # Errors
+/// If `plan` needs more memory than its device has: the run would end in the middle of a step. If the ranks of `world` are on several
+/// machines, this one's memory says nothing about the others'.
+pub(crate) fn check_memory(plan: &Plan, world: Option<&World>) -> Result<(), CommandError> {
+    match &plan.shortage {
+        Some(shortage) if world.is_none_or(|world| world.machine_count() == 1) => {
+            Err(CommandError::request(shortage.clone()))
+        }
+        _ => Ok(()),
+    }
 }

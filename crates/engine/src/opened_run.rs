@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use candle_core::Tensor;
 
-use crate::host::Host;
-use crate::observer::{RunEvent, RunObserver};
-use crate::prepare::{prepare_data, prepare_data_of_run, recorded_tokenizer};
+use runner_compare::plan_facts::describe_changed_data;
+use runner_compare::plan_files::{PlanDifference, rebuild_plan};
+use runner_compare::stored_plan;
 use runner_config::LoadOptions;
 use runner_data::{Prepared, TextTokenizer};
-use runner_lab::compare::plan_facts::describe_changed_data;
-use runner_lab::compare::plan_files::{PlanDifference, rebuild_plan};
-use runner_lab::stored_plan;
+use runner_prepare::host::Host;
+use runner_prepare::observer::{RunEvent, RunObserver};
+use runner_prepare::{prepare_data, prepare_data_of_run, recorded_tokenizer};
 use runner_record::manifest::{DataHashes, Manifest};
 use runner_record::record_check::changed_descriptions;
 use runner_record::run_dir::{self, CHECKPOINTS, PLAN, RESOLVED, TOKENIZER};

@@ -1,9 +1,8 @@
-//! Outcomes of the work on a run that did not fail, and exit codes.
+//! Outcomes of the work on a run that did not fail.
 
 use std::path::PathBuf;
-use std::process::ExitCode;
 
-use runner_spec::error::ErrorKind;
+use runner_spec::exit::Exit;
 
 /// The outcome of the work on a run that did not fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,39 +19,6 @@ pub enum RunOutcome {
     AlreadyAt(u64),
     /// This process was a rank that keeps no record; the job ended with this exit code.
     Followed(u8),
-}
-
-/// The documented exit codes, which ranks on several machines also send to each other.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Exit {
-    Done = 0,
-    /// The run, or the machine, failed.
-    Failed = 1,
-    /// The request was wrong: the file, the flags, the name of a run.
-    Request = 2,
-    /// A command that compares found differences.
-    Differ = 3,
-    /// The run of a sweep's point belongs to another process; only the sweep sees this code.
-    Busy = 75,
-    /// Stopped by Ctrl-C, SIGTERM or SIGHUP.
-    Interrupted = 130,
-}
-
-impl Exit {
-    /// The exit code of a command that ends with an error of this kind.
-    #[must_use]
-    pub fn of_error(kind: ErrorKind) -> Self {
-        match kind {
-            ErrorKind::Request | ErrorKind::Busy => Self::Request,
-            ErrorKind::Failure => Self::Failed,
-        }
-    }
-}
-
-impl From<Exit> for ExitCode {
-    fn from(exit: Exit) -> Self {
-        Self::from(exit as u8)
-    }
 }
 
 impl RunOutcome {

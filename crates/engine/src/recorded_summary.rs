@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use runner_lab::stored_plan;
+use runner_compare::stored_plan;
 use runner_record::RecordError;
 use runner_record::checkpoint;
 use runner_record::manifest::{Manifest, RunStatus};
@@ -11,7 +11,7 @@ use runner_record::summary::{Summary, step_seconds};
 use runner_spec::forecast::ForecastBasis;
 use runner_spec::plan::Plan;
 
-use crate::observer::{RunEvent, RunObserver};
+use runner_prepare::observer::{RunEvent, RunObserver};
 
 /// The summary of the run in `path`. One that cannot be read counts as missing, and `observer` receives a warning.
 pub(crate) fn read_summary_or_warn(path: &Path, observer: &mut dyn RunObserver) -> Option<Summary> {

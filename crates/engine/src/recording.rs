@@ -12,8 +12,8 @@ use runner_spec::event::{BestValidation, Event, ObserveError, TraceLine};
 
 use crate::epoch_tally::EpochTally;
 use crate::event_lines::EventLines;
-use crate::observer::{RunEvent, RunObserver};
 use crate::tracking::Tracking;
+use runner_prepare::observer::{RunEvent, RunObserver};
 
 /// The observer of a run's ranks.
 pub(crate) struct Recording<'a> {

@@ -2,24 +2,25 @@
 
 use std::path::{Path, PathBuf};
 
-use runner_lab::compare::drift::Drift;
-use runner_lab::compare::verdict::{self, ReproductionVerdict};
-use runner_lab::stored_plan;
+use runner_compare::drift::Drift;
+use runner_compare::stored_plan;
+use runner_compare::verdict::{self, ReproductionVerdict};
 use runner_record::manifest::{ContinuedFrom, DataHashes, Manifest, RunOrigin, RunStatus};
 use runner_record::run_dir::{self, BeginningCheckpoint, CHECKPOINTS, RESOLVED, RunDir, RunFiles, VERDICT};
 use runner_record::{CheckpointChoice, RecordError, RunLock, catalog, checkpoint, time};
 use runner_spec::experiment::{Experiment, Precision, WeightInit};
 use runner_spec::format::short_hash;
 
-use crate::host::Host;
-use crate::observer::{RunEvent, RunObserver};
+use crate::launched::{check_memory, find_devices};
 use crate::opened_run::resolved_experiment;
 use crate::outcome::RunOutcome;
-use crate::prepared_run::PreparedRun;
 use crate::recorded_summary::read_summary_or_warn;
 use crate::session::{RunSession, SessionOptions};
 use crate::session_facts::describe_session;
-use crate::stop::StopSwitch;
+use runner_machine::stop::StopSwitch;
+use runner_prepare::host::Host;
+use runner_prepare::observer::{RunEvent, RunObserver};
+use runner_prepare::prepared_run::PreparedRun;
 use runner_spec::error::CommandError;
 
 /// A request to `reproduce`.
@@ -78,7 +79,14 @@ pub fn reproduce(
 ) -> Result<Reproduction, CommandError> {
     let original = Original::open(&host.runs, &request.run, observer)?;
     let from = original.manifest.inherited_steps();
-    let ready = PreparedRun::new(&original.experiment, None, from, host, None, observer)?;
+    let ready = PreparedRun::new(
+        &original.experiment,
+        None,
+        from,
+        find_devices(&original.experiment, host, None)?,
+        host,
+        observer,
+    )?;
     let session = describe_session(host, &ready.plan);
     let drift = Drift::detect(&original.path, &original.manifest, &ready.plan, &session, host.git().as_ref())?;
     observer.observe(&RunEvent::Drift { run: &original.path, drift: &drift });
@@ -86,7 +94,7 @@ pub fn reproduce(
         return Ok(Reproduction::Checked(drift));
     }
     original.check_initial_weights(&ready)?;
-    ready.check_memory(None)?;
+    check_memory(&ready.plan, None)?;
     let id = &original.manifest.id;
     let (last, steps) = (original.recorded.last_step(), ready.plan.totals.steps);
     if last <= from {

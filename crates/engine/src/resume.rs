@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use runner_lab::compare::plan_facts::describe_changed_data;
-use runner_lab::stored_plan;
+use runner_compare::plan_facts::describe_changed_data;
+use runner_compare::stored_plan;
 use runner_launch::World;
 use runner_record::manifest::{DataHashes, Manifest, RunStatus};
 use runner_record::run_dir::{self, CHECKPOINTS};
@@ -11,16 +11,16 @@ use runner_record::{catalog, checkpoint};
 use runner_spec::data::{DataPart, TEXT_READING_RULE};
 use runner_spec::plan::Plan;
 
-use crate::host::Host;
-use crate::launched::{LaunchedRank, agree_on_training, follow, work_as_rank};
-use crate::observer::RunObserver;
+use crate::launched::{LaunchedRank, agree_on_training, check_memory, find_devices, follow, work_as_rank};
 use crate::opened_run::{check_description, resolved_experiment};
 use crate::outcome::{RunOutcome, RunReport};
-use crate::prepare::RecordedInputs;
-use crate::prepared_run::PreparedRun;
 use crate::run_opening::open_unless_done;
 use crate::session::{RunSession, SessionOptions};
-use crate::stop::StopSwitch;
+use runner_machine::stop::StopSwitch;
+use runner_prepare::RecordedInputs;
+use runner_prepare::host::Host;
+use runner_prepare::observer::RunObserver;
+use runner_prepare::prepared_run::PreparedRun;
 use runner_spec::error::CommandError;
 
 /// A request to `resume`.
@@ -73,7 +73,14 @@ fn resume_in(
     let read_inputs = || RecordedInputs::new(stored_plan::data_facts(&path)?, &path, &experiment);
     let recorded_inputs = has_checkpoint.then(read_inputs).transpose()?;
     let inherited = manifest.inherited_steps();
-    let ready = PreparedRun::new(&experiment, recorded_inputs.as_ref(), inherited, host, world, observer)?;
+    let ready = PreparedRun::new(
+        &experiment,
+        recorded_inputs.as_ref(),
+        inherited,
+        find_devices(&experiment, host, world)?,
+        host,
+        observer,
+    )?;
     let options = &request.options;
     let agree = |world| agree_on_training(world, &experiment, &ready, host, stop);
     let launched = world.map(agree).transpose()?;
@@ -83,7 +90,7 @@ fn resume_in(
         (None, None) => return Ok(RunReport { outcome: RunOutcome::Done, run: None }),
     };
     check_same_plan(run.manifest(), &ready.plan, &path)?;
-    ready.check_memory(world)?;
+    check_memory(&ready.plan, world)?;
     let session =
         RunSession { options, host, experiment: &experiment, ready: &ready, stop, launched: launched.as_ref() };
     session.work(run, observer)

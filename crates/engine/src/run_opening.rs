@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use runner_config::Loaded;
+use runner_prepare::has_private_text;
 use runner_record::checkpoint;
 use runner_record::manifest::{Manifest, RunStatus, TemplateUse};
 use runner_record::record_check::find_damage_of_metrics;
@@ -10,10 +11,10 @@ use runner_record::run_dir::{self, BeginningCheckpoint, CHECKPOINTS, RunDir, Run
 use runner_record::{RecordError, time};
 use runner_spec::plan::Plan;
 
-use crate::host::Host;
-use crate::observer::{RunEvent, RunObserver};
 use crate::outcome::{RunOutcome, RunReport};
 use crate::recorded_summary::{report_nothing_to_do, restore_summary};
+use runner_prepare::host::Host;
+use runner_prepare::observer::{RunEvent, RunObserver};
 use runner_spec::error::CommandError;
 
 /// A run to work on, or the report about one that is done.
@@ -92,10 +93,4 @@ pub(crate) fn create_run(
         manifest,
     };
     RunDir::create(&host.runs, files, beginning)
-}
-
-/// True if only their owner may read the texts of `loaded`: they hold values of `env()`, or come from a file that is private.
-pub(crate) fn has_private_text(loaded: &Loaded) -> bool {
-    loaded.template.as_ref().is_some_and(|template| !template.env_read.is_empty())
-        || runner_files::is_private_file(&loaded.path)
 }

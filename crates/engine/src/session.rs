@@ -3,8 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use runner_exec::StopRequest as _;
-use runner_lab::compare::session_facts::{describe_consequence, fact_changes};
+use runner_compare::session_facts::{describe_consequence, fact_changes};
 use runner_launch::{LaunchError, LaunchedTraining, RankRun, Ranks, TrainingEnd, TrainingStart};
 use runner_machine::host::peak_rss_bytes;
 use runner_record::checkpoint::{self, Checkpoints, ChosenCheckpoint};
@@ -20,18 +19,19 @@ use runner_spec::program::ParallelMode;
 use crate::epoch_tally::EpochTally;
 use crate::event_lines::EventLines;
 use crate::final_test::test_best_checkpoint;
-use crate::host::Host;
-use crate::observer::{RunEvent, RunObserver};
 use crate::outcome::{RunOutcome, RunReport};
-use crate::prepared_run::PreparedRun;
+use crate::rank_inputs::rank_inputs;
 use crate::recorded_summary::{is_prediction_disturbed, planned_memory, report_nothing_to_do, summary_of_files};
 use crate::recording::Recording;
 use crate::restart::Attempt;
 use crate::run_error::RunError;
 use crate::run_opening::warn_of_damaged_metrics;
 use crate::session_facts::describe_session;
-use crate::stop::StopSwitch;
 use crate::tracking::Tracking;
+use runner_machine::stop::StopSwitch;
+use runner_prepare::host::Host;
+use runner_prepare::observer::{RunEvent, RunObserver};
+use runner_prepare::prepared_run::PreparedRun;
 use runner_spec::error::CommandError;
 
 /// Options of one process's work on a run.
@@ -337,8 +337,8 @@ impl RunSession<'_> {
     ) -> Result<TrainingEnd, LaunchError> {
         let ranks = match self.launched {
             Some(launched) => Ranks::Launched(launched),
-            None if self.ranks_are_processes() => Ranks::Processes(self.ready.rank_inputs(self.experiment, self.host)),
-            None => Ranks::Threads(self.ready.rank_inputs(self.experiment, self.host)),
+            None if self.ranks_are_processes() => Ranks::Processes(rank_inputs(self.ready, self.experiment, self.host)),
+            None => Ranks::Threads(rank_inputs(self.ready, self.experiment, self.host)),
         };
         let training = TrainingStart {
             checkpoint: resume_point.map(|checkpoint| checkpoint.path.clone()),

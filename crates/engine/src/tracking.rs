@@ -13,9 +13,9 @@ use runner_record::timed_metrics::LiveEventFile;
 use runner_spec::event::Event;
 use runner_spec::experiment;
 
-use crate::host::Host;
-use crate::observer::{RunEvent, RunObserver};
-use crate::stop::StopSwitch;
+use runner_machine::stop::StopSwitch;
+use runner_prepare::host::Host;
+use runner_prepare::observer::{RunEvent, RunObserver};
 
 /// A wait for a server that takes longer is announced.
 const ANNOUNCED_WAIT: Duration = Duration::from_secs(1);

@@ -20,6 +20,7 @@ use crate::resources::Resources;
 use runner_compute::kernels::optimizer::DeviceSum;
 use runner_compute::optim;
 use runner_compute::state::TrainState;
+use runner_machine::stop::StopSwitch;
 use runner_spec::event::{BestValidation, Event, StepMetrics};
 use runner_spec::program::{Instruction, ParallelMode, Program};
 use runner_spec::topology::Lane;
@@ -32,6 +33,12 @@ pub trait StopRequest: Sync + fmt::Debug {
 impl StopRequest for AtomicBool {
     fn is_stop_requested(&self) -> bool {
         self.load(Ordering::Relaxed)
+    }
+}
+
+impl StopRequest for StopSwitch {
+    fn is_stop_requested(&self) -> bool {
+        Self::is_stop_requested(self)
     }
 }
 

@@ -25,7 +25,8 @@ pub use own::{
     leftovers, remove_abandoned, remove_all, temporary_prefix,
 };
 pub use regular::{
-    append_owned, create_owned_dir, open_owned, open_regular, read_regular, read_regular_text, special_file_kind,
+    append_owned, create_owned_dir, open_owned, open_regular, read_log_end, read_regular, read_regular_text,
+    special_file_kind,
 };
 pub use tempfile::{NamedTempFile, TempDir};
 

@@ -1,7 +1,7 @@
 //! Opens regular files, and nothing else. Opening a pipe waits for its other end, and a device may have no end.
 
 use std::fs::{self, File, FileType, OpenOptions};
-use std::io::{self, ErrorKind, Read as _};
+use std::io::{self, ErrorKind, Read as _, Seek as _, SeekFrom};
 use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
@@ -95,6 +95,21 @@ fn open_with(options: &mut OpenOptions, path: &Path, flags: i32) -> io::Result<F
         Some(kind) => Err(refused(kind)),
         None => Ok(file),
     }
+}
+
+/// Reads the last 64 KiB of the file `log`, from byte `from` on. A log that cannot be read has no text: it only explains an error
+/// that is reported anyway.
+pub fn read_log_end(log: &Path, from: u64) -> String {
+    const MAX_BYTES: u64 = 64 << 10;
+    let read = || -> io::Result<Vec<u8>> {
+        let mut file = open_regular(log)?;
+        let length = file.metadata()?.len();
+        file.seek(SeekFrom::Start(from.max(length.saturating_sub(MAX_BYTES))))?;
+        let mut bytes = Vec::new();
+        file.take(MAX_BYTES).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    };
+    read().map_or_else(|_| String::new(), |bytes| String::from_utf8_lossy(&bytes).into_owned())
 }
 
 #[cfg(test)]

@@ -10,8 +10,8 @@ use std::sync::mpsc::{Sender, SyncSender, channel};
 use super::cuda_environment;
 use super::failure::FailureCause;
 use super::protocol::{FromRank, RankStart, ToRank, describe_invalid_line, write_line};
-use super::system;
 use runner_files::{append_owned, create_owned_dir};
+use runner_machine::process;
 use runner_machine::threads;
 use runner_record::run_dir::{RANKS, rank_log};
 
@@ -54,12 +54,12 @@ impl ChildProcess {
         let errors = append_owned(&log)?;
         let log_from = errors.metadata()?.len();
         let memory = memory.as_raw_fd();
-        let mut command = system::own_command()?;
+        let mut command = process::own_command()?;
         command.arg("rank").arg("--run").arg(run);
         command.args(["--rank", &rank.to_string(), "--fd", &memory.to_string()]);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(errors);
         cuda_environment::set_for_child(&mut command, &start.program);
-        system::prepare_rank_command(&mut command, memory);
+        process::prepare_rank_command(&mut command, memory);
         let mut child = command.spawn().map_err(|error| threads::explain_start_error("a process", &error))?;
         let (input, output) = (child.stdin.take(), child.stdout.take());
         let (messages, queue) = channel();

@@ -1,12 +1,11 @@
 //! Failures of ranks: which rank it was, how it ended, and where in its program it was.
 
-use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use super::protocol::{FailureKind, ReportedFailure};
 use runner_comm::{RankPhase, RankSnapshot};
 use runner_exec::{ExecError, InstructionList};
-use runner_files::open_regular;
+use runner_files::read_log_end;
 use runner_spec::program::{Instruction, Program};
 
 /// The error of one rank, with the last instruction that the rank began.
@@ -96,21 +95,6 @@ impl FailureCause {
 
 fn describe_last_line(line: Option<&str>) -> String {
     line.map_or_else(String::new, |line| format!(", which ends: {line}"))
-}
-
-/// Reads the last 64 KiB of the file `log`, from byte `from` on. A log that cannot be read has no text: it only explains an error
-/// that is reported anyway.
-pub fn read_log_end(log: &Path, from: u64) -> String {
-    const MAX_BYTES: u64 = 64 << 10;
-    let read = || -> io::Result<Vec<u8>> {
-        let mut file = open_regular(log)?;
-        let length = file.metadata()?.len();
-        file.seek(SeekFrom::Start(from.max(length.saturating_sub(MAX_BYTES))))?;
-        let mut bytes = Vec::new();
-        file.take(MAX_BYTES).read_to_end(&mut bytes)?;
-        Ok(bytes)
-    };
-    read().map_or_else(|_| String::new(), |bytes| String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// The last line with text in the file `log` after its first `from` bytes.

@@ -19,12 +19,11 @@ mod rank_token;
 mod rank_training;
 mod ranks;
 mod supervisor;
-pub mod system;
 pub mod threads;
 mod world;
 
 pub use error::LaunchError;
-pub use failure::{FailureCause, RankError, RankFailure, read_log_end};
+pub use failure::{FailureCause, RankError, RankFailure};
 pub use launched_training::LaunchedTraining;
 pub use protocol::{FailureKind, RankStart, ReportedFailure, TrainingStart};
 pub use rank_inputs::{LoadState, RankInputs, RankRun};

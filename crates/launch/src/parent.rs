@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use super::protocol::{FailureKind, FromRank, RankStart, ReportedFailure, ToRank, describe_invalid_line, write_line};
 use super::rank_observer::{RecorderLink, observe_error};
-use super::system;
 use runner_comm::{CommError, RankStatus, Region};
+use runner_machine::process;
 use runner_machine::threads;
 use runner_spec::event::ObserveError;
 
@@ -34,7 +34,7 @@ impl Parent {
     /// # Errors
     /// If the system gives no thread to receive with.
     pub(super) fn connect(rank: usize) -> io::Result<Option<(Self, RankStart)>> {
-        system::name_process(&format!("runner rank {rank}"));
+        process::name_process(&format!("runner rank {rank}"));
         let (queue, messages) = channel();
         let receive = move || {
             let mut has_parent = false;
@@ -109,7 +109,7 @@ pub(super) fn start_heartbeat(region: Arc<Region>, rank: usize) -> io::Result<()
     let parent = parent_id();
     let work = move || {
         while let Some(status) = region.status(rank) {
-            status.record_heartbeat(system::monotonic_milliseconds());
+            status.record_heartbeat(process::monotonic_milliseconds());
             thread::sleep(HEARTBEAT_INTERVAL);
             if parent_id() != parent {
                 exit(1);

@@ -9,10 +9,10 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use super::launcher_environment::AssignedRank;
-use super::system;
 use runner_comm::RankToken;
 use runner_data::{DataError, claim_cache};
 use runner_files::{private_temporary_file, put_in_place};
+use runner_machine::process;
 use runner_spec::error::{Classified, ErrorKind};
 
 /// The most bytes of the file that are read.
@@ -49,7 +49,7 @@ pub fn rank_token(assigned: &AssignedRank, cache: &Path) -> Result<RankToken, Ra
 
 /// The secret of this user, from the file `rank-secret-USER` in `cache`, which is created if it is missing. Users may share a cache.
 fn user_secret(cache: &Path) -> Result<String, RankTokenError> {
-    let path = cache.join(format!("rank-secret-{}", system::user()));
+    let path = cache.join(format!("rank-secret-{}", process::user()));
     let secret = match read_secret(&path) {
         Err(missing) if missing.kind() == io::ErrorKind::NotFound => {
             claim_cache(cache)?;
@@ -65,7 +65,7 @@ fn read_secret(path: &Path) -> io::Result<String> {
     let metadata = file.metadata()?;
     let refusal = if !metadata.is_file() || metadata.len() > MAX_SECRET_BYTES {
         "it is not a file with a secret"
-    } else if metadata.uid() != system::user() {
+    } else if metadata.uid() != process::user() {
         "it belongs to another user"
     } else if metadata.mode() & 0o077 != 0 {
         "other users may access it"
@@ -104,7 +104,7 @@ mod tests {
     }
 
     fn secret_file(cache: &Path) -> PathBuf {
-        cache.join(format!("rank-secret-{}", system::user()))
+        cache.join(format!("rank-secret-{}", process::user()))
     }
 
     #[test]

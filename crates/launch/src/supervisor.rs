@@ -14,9 +14,9 @@ use super::hang_detector::{HangDetector, STEP_TIMEOUT};
 use super::protocol::{FailureKind, FromRank, RankCompletion, RankStart, ReportedFailure};
 use super::rank_inputs::{RankInputs, RankRun};
 use super::rank_reports::{RankReports, RecordRun, RecordingError};
-use super::system;
 use runner_comm::Region;
 use runner_machine::numa::RankThreads;
+use runner_machine::process;
 use runner_spec::event::ObserveError;
 use runner_spec::plan::RankPlan;
 
@@ -182,7 +182,7 @@ impl Supervisor<'_> {
             let cause = match hung {
                 _ if self.cause.is_some() => continue,
                 _ if now.duration_since(supervised.heartbeat_seen) >= timeout => {
-                    let is_stopped = system::is_stopped(supervised.process.id());
+                    let is_stopped = process::is_stopped(supervised.process.id());
                     FailureCause::Lost { seconds: timeout.as_secs(), is_stopped }
                 }
                 Some(time) => FailureCause::Hung { seconds: time.as_secs() },

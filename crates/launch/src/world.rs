@@ -11,11 +11,11 @@ use super::failure::describe_place;
 use super::faults;
 use super::launcher_environment::AssignedRank;
 use super::protocol::{FromRank, ToRank, describe_invalid_line};
-use super::system;
 use runner_comm::{
     CommError, Communicator, JoinConfig, JoinError, PeerIdentity, RankPhase, RankToken, RunAbort, TcpComm, TcpMesh,
 };
 use runner_compute::kernels::cpu::product::Bf16Products;
+use runner_machine::process;
 use runner_plan::topology::topology;
 use runner_spec::cluster::RankLocation;
 use runner_spec::experiment::Precision;
@@ -59,8 +59,8 @@ impl World {
             world_size: assigned.world_size,
             identity: PeerIdentity::new(
                 assigned.local_rank,
-                &system::machine(assigned.host_name.as_deref()),
-                &system::cores(),
+                &process::machine(assigned.host_name.as_deref()),
+                &process::cores(),
             ),
             leader_host: assigned.leader_host.clone(),
             ports: assigned.leader_ports.clone(),

@@ -1,5 +1,5 @@
 //! Facts about machines: this one's CPU, GPUs and libraries, described clusters, and the memory that this program has allocated. Also
-//! starts threads.
+//! starts threads, prepares child processes, and keeps the request to stop.
 
 pub mod cluster_description;
 pub mod doctor;
@@ -9,5 +9,7 @@ pub mod host;
 pub mod local_cluster;
 pub mod numa;
 pub mod platform;
+pub mod process;
 pub mod signal;
+pub mod stop;
 pub mod threads;

@@ -9,9 +9,9 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::table::{Align, Column, table_of_width};
-use runner_lab::compare::comparability::{MeasuredQuantity, MeasurementBasis, find_incomparable, group_by_reason};
-use runner_lab::compare::run_record::{RunFigures, RunRecord};
-use runner_lab::compare::settings::{CHOICES, SettingGroup, differing_keys, is_choice, settings};
+use runner_compare::comparability::{MeasuredQuantity, MeasurementBasis, find_incomparable, group_by_reason};
+use runner_compare::run_record::{RunFigures, RunRecord};
+use runner_compare::settings::{CHOICES, SettingGroup, differing_keys, is_choice, settings};
 use runner_spec::experiment::Experiment;
 use runner_spec::format::{bytes, count, loss, percent, printable, rate, seconds, setting_text};
 

@@ -7,11 +7,11 @@ use serde_json::Value;
 
 use crate::comparison::FIGURES;
 use crate::table::{Align, table};
-use runner_lab::compare::classification::{DifferenceClass, TrainingEquality};
-use runner_lab::compare::diff::{ChangedSetting, Diff, DiffSide};
-use runner_lab::compare::facts::{FactPair, MathematicsPart};
-use runner_lab::compare::outcome_comparison::{LossPair, OutcomeComparison};
-use runner_lab::compare::setting_effect::SettingEffect;
+use runner_compare::classification::{DifferenceClass, TrainingEquality};
+use runner_compare::diff::{ChangedSetting, Diff, DiffSide};
+use runner_compare::facts::{FactPair, MathematicsPart};
+use runner_compare::outcome_comparison::{LossPair, OutcomeComparison};
+use runner_compare::setting_effect::SettingEffect;
 use runner_spec::format::{bytes, count, counted, loss, printable, setting_text, short_hash};
 
 /// A change that is wider than this many columns is shown on two lines.

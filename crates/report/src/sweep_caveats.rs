@@ -1,7 +1,7 @@
 //! The values and caveats of a sweep's best point as text.
 
-use runner_lab::sweep::{BestPointCaveat, ObjectiveMetric, value_text};
 use runner_spec::format::{loss, percent, printable, rate};
+use runner_sweep::{BestPointCaveat, ObjectiveMetric, value_text};
 
 /// The value of `metric` as text, as the tables of runs show it.
 #[must_use]

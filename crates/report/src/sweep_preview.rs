@@ -3,9 +3,9 @@
 use std::fmt::Write as _;
 
 use crate::table::{Align, Column, table_of_width};
-use runner_lab::sweep::record::{PlannedPoint, SweepRecord, SweepTasks};
-use runner_lab::sweep::{ScheduleDecision, TrainingSegment, value_text};
 use runner_spec::format::{bytes, count, counted, printable, seconds};
+use runner_sweep::record::{PlannedPoint, SweepRecord, SweepTasks};
+use runner_sweep::{ScheduleDecision, TrainingSegment, value_text};
 
 /// The number of points in the table, unless all are wanted.
 const MAX_SHOWN_POINTS: usize = 40;
@@ -164,7 +164,7 @@ fn hours_text(hours: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use runner_lab::testing::sweep;
+    use runner_sweep::testing::sweep;
 
     const PREVIEW: SweepPreview = SweepPreview { parallel: 2, threads: 1, shows_all_points: true, width: None };
 

@@ -6,10 +6,10 @@ use std::path::Path;
 use crate::sweep_caveats::{caveat_text, metric_text};
 use crate::sweep_preview::{value_cells, value_columns, value_names};
 use crate::table::{Align, Column, table_of_width};
-use runner_lab::sweep::record::SweepRecord;
-use runner_lab::sweep::summary::SweepSummary;
-use runner_lab::sweep::{DivergedValue, ObjectiveMetric, PointStatus, ResultsRow, value_text};
 use runner_spec::format::{count, loss, percent, printable, rate, seconds, step_share};
+use runner_sweep::record::SweepRecord;
+use runner_sweep::summary::SweepSummary;
+use runner_sweep::{DivergedValue, ObjectiveMetric, PointStatus, ResultsRow, value_text};
 use serde_json::Value;
 
 /// The results of a sweep, and what commands about its runs need.

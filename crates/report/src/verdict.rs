@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use runner_lab::compare::verdict::{FirstDifferingTensor, NumberDifference, ReproductionVerdict, Verdict};
+use runner_compare::verdict::{FirstDifferingTensor, NumberDifference, ReproductionVerdict, Verdict};
 use runner_spec::event::TracedTensor;
 use runner_spec::format::{count, counted, printable};
 

@@ -10,6 +10,7 @@ pub mod data;
 pub mod diagnostic;
 pub mod error;
 pub mod event;
+pub mod exit;
 pub mod experiment;
 pub mod forecast;
 pub mod format;

@@ -9,14 +9,14 @@ use super::args::ListArgs;
 use super::results::ReadSweep;
 use crate::cli::exit::{Exit, Result};
 use crate::cli::output::{print_result, print_to_stderr, table_width};
-use runner_lab::sweep::summary::PointCounts;
-use runner_lab::sweep::{BestPointCaveat, ResultsRow};
-use runner_lab::sweep_dir;
 use runner_record::RunLock;
 use runner_report::sweep_caveats::metric_text;
 use runner_report::sweep_caveats::short_caveat;
 use runner_report::table::{Align, Column, table_of_width};
 use runner_spec::format::{count, printable};
+use runner_sweep::summary::PointCounts;
+use runner_sweep::sweep_dir;
+use runner_sweep::{BestPointCaveat, ResultsRow};
 
 /// A sweep in the list.
 #[derive(Debug, Serialize)]

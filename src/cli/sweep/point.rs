@@ -7,8 +7,8 @@ use super::args::PointArgs;
 use crate::cli::common;
 use crate::cli::exit::{Context as _, Exit, Result, refuse};
 use crate::cli::output::print;
-use runner_engine::sweep::point_arguments;
-use runner_lab::sweep_dir;
+use runner_sweep::run::point_arguments;
+use runner_sweep::sweep_dir;
 
 /// # Errors
 /// If there is no such sweep or point, or its process cannot be started.

@@ -7,13 +7,13 @@ use serde::Serialize;
 use super::args::{ResultsArgs, SweepNameArgs};
 use crate::cli::exit::{CommandError, Exit, Result};
 use crate::cli::output::{print_content, print_result, print_to_stderr, table_width};
-use runner_lab::sweep::progress::SweepProgress;
-use runner_lab::sweep::record::SweepRecord;
-use runner_lab::sweep::summary::SweepSummary;
-use runner_lab::sweep::{BestPointCaveat, Importance, ResultsRow, SweepResults};
-use runner_lab::sweep_dir;
 use runner_record::RecordError;
 use runner_report::sweep_results::SweepResultsText;
+use runner_sweep::progress::SweepProgress;
+use runner_sweep::record::SweepRecord;
+use runner_sweep::summary::SweepSummary;
+use runner_sweep::sweep_dir;
+use runner_sweep::{BestPointCaveat, Importance, ResultsRow, SweepResults};
 
 /// A sweep, read from its folder and the run directories of its points.
 pub(super) struct ReadSweep {

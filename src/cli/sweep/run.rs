@@ -11,19 +11,19 @@ use crate::cli::output::{exit_of_screen, print_json, table_width};
 use crate::cli::repeated_command::repeated_command;
 use crate::cli::screen_observer::PreparationObserver;
 use runner_config::LoadOptions;
-use runner_engine::sweep::slurm::{Submission, TEMPLATE, submit_sweep};
-use runner_engine::sweep::{
-    OpenedSweep, SweepEvent, SweepLauncher, SweepOutcome, SweepRequest, explain_damaged_copy, open_sweep, run_sweep,
-};
 use runner_files::{if_present, read_regular_text};
-use runner_lab::sweep::summary::SweepSummary;
-use runner_lab::sweep::{self, SweepSpec};
-use runner_lab::sweep_dir::{self, SweepDir};
 use runner_record::files::file_name;
 use runner_report::sweep_preview::SweepPreview;
 use runner_report::sweep_results::SweepResultsText;
 use runner_report::{OutputMode, Screen};
 use runner_spec::format::{counted, printable};
+use runner_sweep::run::slurm::{Submission, TEMPLATE, submit_sweep};
+use runner_sweep::run::{
+    OpenedSweep, SweepEvent, SweepLauncher, SweepOutcome, SweepRequest, explain_damaged_copy, open_sweep, run_sweep,
+};
+use runner_sweep::summary::SweepSummary;
+use runner_sweep::sweep_dir::{self, SweepDir};
+use runner_sweep::SweepSpec;
 
 /// # Errors
 /// If the file or the flags are wrong, with all mistakes of all points; or the machine refuses.
@@ -95,7 +95,7 @@ pub(super) fn run(args: &RunArgs) -> Result<Exit> {
     summary.mark_failed(&report.failed);
     let stopped = summary.stopped_points();
     if !stopped.is_empty() {
-        let points = runner_engine::sweep::describe_points(&stopped, usize::MAX);
+        let points = runner_sweep::run::describe_points(&stopped, usize::MAX);
         screen.line(&format!("stopped  early: {points}"));
         screen.json(&SweepEvent::Stopped { points: &stopped });
     }
@@ -128,7 +128,7 @@ impl SweepSource {
     fn find(args: &RunArgs, wanted: &Path, screen: &Screen) -> Result<Self> {
         let runs = args.root.root();
         if wanted.exists() && !wanted.is_dir() {
-            return Ok(Self { spec: sweep::load(wanted)?, started: None, runs });
+            return Ok(Self { spec: runner_sweep::load(wanted)?, started: None, runs });
         }
         let Some(path) = sweep_dir::find(&runs, &wanted.to_string_lossy())? else {
             refuse!("{}", describe_unknown_sweep(&runs, wanted));

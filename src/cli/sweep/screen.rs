@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 
 use crate::cli::output::{print_to_stderr, table_width};
 use crate::cli::repeated_command::repeated_command;
-use runner_engine::sweep::{DriveProgress, ReportedProgress, RunningPoint, SweepEvent, SweepObserver, SweepOutcome};
-use runner_lab::sweep::record::{PlannedPoint, SweepRecord};
 use runner_report::sweep_caveats::metric_text;
 use runner_report::sweep_results::SweepResultsText;
 use runner_report::{OutputMode, Screen};
 use runner_spec::format::{count, counted, duration, loss as format_loss, printable, rate};
 use runner_spec::line_part::LinePart;
+use runner_sweep::record::{PlannedPoint, SweepRecord};
+use runner_sweep::run::{DriveProgress, ReportedProgress, RunningPoint, SweepEvent, SweepObserver, SweepOutcome};
 
 /// Shows the events of a sweep.
 pub(super) struct SweepScreen<'a> {

@@ -8,9 +8,9 @@ use super::args::StatusArgs;
 use super::results::ReadSweep;
 use crate::cli::exit::{Exit, Result};
 use crate::cli::output::{print_result, table_width};
-use runner_lab::sweep::{BestPointCaveat, SweepResults};
 use runner_record::RunLock;
 use runner_spec::format::{counted, printable};
+use runner_sweep::{BestPointCaveat, SweepResults};
 
 /// The output of `--json`.
 #[derive(Debug, Serialize)]

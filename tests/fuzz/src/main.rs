@@ -10,6 +10,7 @@ use std::sync::LazyLock;
 use libfuzzer_sys::fuzz_target;
 use runner_config::LoadOptions;
 use runner_data::TextTokenizer;
+use runner_record::catalog::ListedStatus;
 use runner_spec::experiment::{JsonSource, ParquetSource, Source, Tokenizer};
 use tempfile::TempDir;
 
@@ -88,8 +89,8 @@ fn render_template(input: &[u8]) {
 
 fn read_sweep(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };
-    match runner_lab::sweep::from_str(text, Path::new("/dev/shm/fuzz.yaml")) {
-        Ok(spec) => drop(runner_lab::sweep::expand(&spec).map(|expanded| expanded.points.len())),
+    match runner_sweep::from_str(text, Path::new("/dev/shm/fuzz.yaml")) {
+        Ok(spec) => drop(runner_sweep::expand(&spec).map(|expanded| expanded.points.len())),
         Err(mistakes) => drop(mistakes.to_string()),
     }
 }
@@ -179,8 +180,8 @@ fn read_record(input: &[u8]) {
     drop(listed);
     let request = runner_report::html::ReportRequest { runs: vec![RUN.clone()], ..Default::default() };
     let _ = runner_report::html::read_page_data(&request);
-    let _ = runner_lab::compare::run_record::RunRecord::read(&RUN).map(|record| record.figures());
-    let _ = runner_lab::stored_plan::read(&RUN).map(|plan| runner_plan::render::render(&plan, &Default::default()));
+    let _ = runner_compare::run_record::RunRecord::read(&RUN, ListedStatus::Done).map(|record| record.figures());
+    let _ = runner_compare::stored_plan::read(&RUN).map(|plan| runner_plan::render::render(&plan, &Default::default()));
     match before {
         Some(before) => fs::write(&path, before).expect("room in memory"),
         None => fs::remove_file(&path).expect("the file was written"),

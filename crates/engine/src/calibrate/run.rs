@@ -3,9 +3,9 @@
 use candle_core::Result;
 
 use super::blocks::{self, MeasuredShape};
-use super::cache::{Calibration, VERSION};
 use super::clock::Repetitions;
 use super::copies;
+use runner_prepare::calibration::{Calibration, VERSION};
 use runner_spec::experiment::Family;
 use runner_spec::format::counted;
 use runner_spec::rates::{ConcurrentLoad, DeviceRates, Link, Links, MeasuredRates, Rates};

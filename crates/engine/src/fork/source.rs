@@ -5,8 +5,8 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use runner_lab::compare::settings::{SettingDifference, SettingGroup, differences, is_choice};
-use runner_lab::stored_plan;
+use runner_compare::settings::{SettingDifference, SettingGroup, differences, is_choice};
+use runner_compare::stored_plan;
 use runner_record::checkpoint;
 use runner_record::run_dir::CHECKPOINTS;
 use runner_spec::data::DataFacts;

@@ -13,7 +13,7 @@ pub use choice::{ChoiceBatches, ChoiceScore, ScoredItem};
 pub use error::EvalError;
 pub use inference::InferenceSettings;
 pub use loss::{LossBatches, ValidationLoss};
-pub use sample::{ChunkDecoder, Continuation, Drawn, TokenFeed, continue_prompt, cut_prompt, generate};
+pub use sample::{ChunkDecoder, Continuation, Drawn, TokenFeed, continue_prompt, generate};
 
 use std::time::Instant;
 

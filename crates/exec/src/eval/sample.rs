@@ -10,7 +10,7 @@ use super::error::EvalError;
 use super::text_stream::TextStream;
 use runner_compute::kernels::on_host;
 use runner_compute::model::{KvCache, Model, Params};
-use runner_data::ModelTokenizer;
+use runner_data::{ModelTokenizer, tokens_kept};
 use runner_spec::experiment::Samples;
 use runner_spec::model::ModelSpec;
 
@@ -189,26 +189,6 @@ pub fn continue_prompt(
     Ok(rows.iter().enumerate().map(continuation).collect())
 }
 
-/// The warning about a `prompt` that is longer than a context of `context` tokens, if it is.
-///
-/// # Errors
-/// If it cannot be encoded.
-pub fn cut_prompt(prompt: &str, tokenizer: &ModelTokenizer, context: usize) -> Result<Option<String>, EvalError> {
-    let tokens = tokenizer.encode_prompt(prompt)?.len();
-    Ok((tokens > context).then(|| {
-        let start: String = prompt.chars().take(20).collect();
-        let kept = tokens_kept(context);
-        format!(
-            "the prompt {start:?}… has {tokens} tokens and the context {context}: the model reads only the last {kept}"
-        )
-    }))
-}
-
-/// The tokens that the model still reads when a context of `capacity` tokens is full.
-fn tokens_kept(capacity: usize) -> usize {
-    (capacity / 2).max(1)
-}
-
 fn sampling(spec: &Samples) -> Sampling {
     let temperature = spec.temperature;
     match (spec.top_k, spec.top_p) {
@@ -260,7 +240,6 @@ impl<'a> Window<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use runner_data::TextTokenizer;
 
     #[test]
     fn a_full_window_starts_again_with_its_later_half() {
@@ -280,15 +259,6 @@ mod tests {
     fn a_prompt_beyond_the_context_loses_its_front() {
         let feed = Window::new(100, 4, &[]).next(&[(0..9).collect(), (10..19).collect()]);
         assert_eq!(feed, TokenFeed { ids: vec![7, 8, 17, 18], batch: 2, start: 0, capacity: 4 });
-    }
-
-    #[test]
-    fn a_prompt_beyond_the_context_is_reported() {
-        let tokenizer = ModelTokenizer::of_weights(TextTokenizer::bytes());
-        assert_eq!(cut_prompt("once", &tokenizer, 4).unwrap(), None);
-        let warning = cut_prompt("once upon", &tokenizer, 4).unwrap().unwrap();
-        let expected = "the prompt \"once upon\"… has 9 tokens and the context 4: the model reads only the last 2";
-        assert_eq!(warning, expected);
     }
 
     #[test]

@@ -18,8 +18,7 @@ use super::memory::{MemoryTable, memory_table};
 use super::samples::{Samples, read_samples};
 use super::settings::{DifferingSetting, setting_differences};
 use super::sweep::{self, SweepTable};
-use runner_lab::compare::comparability::{MeasuredQuantity, MeasurementBasis, find_incomparable, group_by_reason};
-use runner_lab::stopped_points;
+use runner_compare::comparability::{MeasuredQuantity, MeasurementBasis, find_incomparable, group_by_reason};
 use runner_record::catalog::ListedStatus;
 use runner_record::files::read_small;
 use runner_record::lock::RunLock;
@@ -30,6 +29,7 @@ use runner_record::summary::Summary;
 use runner_record::{RecordError, time, timeline};
 use runner_spec::forecast::Forecast;
 use runner_spec::plan::Plan;
+use runner_sweep::stopped_points;
 
 /// Version of the data: a served page reloads itself when it changes.
 const FORMAT: u32 = 1;
@@ -242,7 +242,7 @@ impl RunReader {
         {
             return Ok(planned.clone());
         }
-        let planned = Arc::new(PlannedRun::new(runner_lab::stored_plan::read(path)?));
+        let planned = Arc::new(PlannedRun::new(runner_compare::stored_plan::read(path)?));
         self.plans.insert(path.to_owned(), (stamp, planned.clone()));
         Ok(planned)
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use serde_json::Value;
 
-use runner_lab::compare::settings::{differing_keys, flatten};
+use runner_compare::settings::{differing_keys, flatten};
 use runner_spec::format::setting_text;
 use runner_yaml::document;
 

@@ -7,11 +7,11 @@ use serde::Serialize;
 
 use super::error::ReportError;
 use crate::sweep_caveats::caveat_text;
-use runner_lab::sweep::progress::SweepProgress;
-use runner_lab::sweep::record::SweepRecord;
-use runner_lab::sweep::summary::SweepSummary;
-use runner_lab::sweep::{Goal, Importance, ResultsRow};
-use runner_lab::sweep_dir;
+use runner_sweep::progress::SweepProgress;
+use runner_sweep::record::SweepRecord;
+use runner_sweep::summary::SweepSummary;
+use runner_sweep::sweep_dir;
+use runner_sweep::{Goal, Importance, ResultsRow};
 
 /// A sweep.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -83,8 +83,8 @@ fn table(record: &SweepRecord, summary: SweepSummary) -> SweepTable {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use runner_lab::sweep_dir::{SweepDir, SweepFiles};
-    use runner_lab::testing::sweep;
+    use runner_sweep::sweep_dir::{SweepDir, SweepFiles};
+    use runner_sweep::testing::sweep;
 
     #[test]
     fn a_sweep_that_has_not_begun_has_its_points() {

@@ -1,0 +1,161 @@
+//! The record of a run, read once: its path, manifest, summary and metrics.
+
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use super::planned_experiment::{PlannedExperiment, cluster_of};
+use runner_config::LoadOptions;
+use runner_plan::PlanError;
+use runner_record::RecordError;
+use runner_record::catalog::ListedStatus;
+use runner_record::manifest::Manifest;
+use runner_record::metrics::{EvalLine, MetricLine, TrainLine};
+use runner_record::record_check::{describe_changed_descriptions, for_each_checked_metric};
+use runner_record::run_dir;
+use runner_record::summary::{Summary, median};
+use runner_spec::diagnostic::ConfigError;
+use runner_spec::error::{Classified, ErrorKind};
+use runner_spec::experiment::Experiment;
+use runner_spec::plan::Plan;
+
+/// The record of a run.
+#[derive(Debug, Clone)]
+pub struct RunRecord {
+    pub path: PathBuf,
+    pub status: ListedStatus,
+    pub manifest: Manifest,
+    /// `None` if the run was resumed since, or has no summary.
+    pub summary: Option<Summary>,
+    /// The lines of the metrics.
+    pub lines: Vec<MetricLine>,
+    /// Warnings about what is damaged, missing or changed.
+    pub problems: Vec<String>,
+}
+
+/// The figures of a run; `None` if not measured.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct RunFigures {
+    pub steps: u64,
+    pub train_loss: Option<f64>,
+    /// The loss of the last evaluation.
+    pub val_loss: Option<f64>,
+    pub best_val_loss: Option<f64>,
+    /// The loss of the last evaluation in bits per byte of text.
+    pub val_bits_per_byte: Option<f64>,
+    pub hellaswag_acc: Option<f64>,
+    pub hellaswag_acc_norm: Option<f64>,
+    pub hellaswag_acc_norm_chars: Option<f64>,
+    /// The median over the steps.
+    pub tokens_per_second: Option<f64>,
+    pub peak_memory_bytes: Option<u64>,
+    /// Seconds of training, those of inherited steps included: the losses follow from all of them.
+    pub wall_seconds: Option<f64>,
+    pub final_hash: Option<String>,
+    pub weights_hash: Option<String>,
+}
+
+/// The experiment and the plan of the run in `path`.
+///
+/// # Errors
+/// `RecordError` for the plan, `ConfigError` for `resolved.yaml`.
+pub fn read_experiment_and_plan(path: &Path) -> Result<(Experiment, Plan), RunReadError> {
+    let plan = crate::stored_plan::read(path)?;
+    let options = LoadOptions { allows_absent_files: true, ..LoadOptions::default() };
+    Ok((runner_config::load(&run_dir::resolved_file(path)?, &options)?.experiment, plan))
+}
+
+/// The reason why a record cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum RunReadError {
+    #[error("{0}")]
+    Store(#[from] RecordError),
+    #[error("{0}")]
+    Config(#[from] ConfigError),
+}
+
+impl Classified for RunReadError {
+    fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Store(error) => error.kind(),
+            Self::Config(error) => error.kind(),
+        }
+    }
+
+    fn report(&self, color: bool) -> Option<String> {
+        match self {
+            Self::Store(error) => error.report(color),
+            Self::Config(error) => error.report(color),
+        }
+    }
+}
+
+/// Plans the experiment of a recorded run again with this version, on its data and devices.
+///
+/// # Errors
+/// If they cannot be planned any more.
+pub fn plan_again(experiment: Experiment, stored: &Plan) -> Result<PlannedExperiment, PlanError> {
+    PlannedExperiment::new(experiment, stored.data.clone(), cluster_of(stored))
+}
+
+impl RunRecord {
+    /// Reads the run directory `path`, which is listed with `status`.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub fn read(path: &Path, status: ListedStatus) -> Result<Self, RunReadError> {
+        let manifest = run_dir::read_manifest(path)?;
+        let (summary, unreadable) = match run_dir::read_summary(path) {
+            Ok(summary) => (summary, None),
+            Err(error) => (None, Some(format!("skipped: {error}"))),
+        };
+        let summary = summary.filter(|s| s.is_current(manifest.status));
+        let mut lines = Vec::new();
+        let problem = for_each_checked_metric(path, &manifest, summary.as_ref(), &mut |line| lines.push(line))?;
+        let problems =
+            unreadable.or(problem).into_iter().chain(describe_changed_descriptions(path, &manifest)).collect();
+        Ok(Self { path: path.to_owned(), status, manifest, summary, lines, problems })
+    }
+
+    /// The optimizer steps.
+    pub fn steps(&self) -> impl Iterator<Item = &TrainLine> {
+        self.lines.iter().filter_map(|line| match line {
+            MetricLine::Train(step) => Some(step),
+            MetricLine::Eval(_) => None,
+        })
+    }
+
+    /// The figures of the run.
+    #[must_use]
+    pub fn figures(&self) -> RunFigures {
+        let skip = self.manifest.inherited_steps();
+        let own = self.steps().filter(|step| step.step > skip);
+        let mut speeds: Vec<f64> = own.filter_map(|step| step.tokens_per_second).collect();
+        let evals = || {
+            self.lines.iter().filter_map(|line| match line {
+                MetricLine::Train(_) => None,
+                MetricLine::Eval(eval) => Some(eval),
+            })
+        };
+        let last = |of: fn(&EvalLine) -> Option<f64>| evals().rev().find_map(of);
+        // An evaluation of another run's weights is not this run's best.
+        let losses = evals().filter(|e| skip == 0 || e.step > skip).filter_map(|e| e.val_loss);
+        let last_step = self.steps().last();
+        let summary = self.summary.as_ref();
+        RunFigures {
+            steps: summary.map_or_else(|| last_step.map_or(0, |step| step.step), |s| s.steps),
+            train_loss: summary.map_or_else(|| last_step.and_then(|step| step.loss), |s| s.final_train_loss),
+            val_loss: last(|e| e.val_loss),
+            best_val_loss: losses.min_by(f64::total_cmp),
+            val_bits_per_byte: last(|e| e.val_bits_per_byte),
+            hellaswag_acc: last(|e| e.hellaswag_acc),
+            hellaswag_acc_norm: last(|e| e.hellaswag_acc_norm),
+            hellaswag_acc_norm_chars: last(|e| e.hellaswag_acc_norm_chars),
+            tokens_per_second: median(&mut speeds),
+            peak_memory_bytes: summary.and_then(|s| s.peak_rss_bytes),
+            wall_seconds: summary.map(|s| s.wall_seconds + s.inherited.map_or(0.0, |inherited| inherited.seconds)),
+            final_hash: summary.and_then(|s| s.final_hash.clone()),
+            weights_hash: summary.and_then(|s| s.weights_hash.clone()),
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! This machine: its folders, threads, devices and variables, as the command line found them.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use runner_machine::host::Git;
+use runner_machine::local_cluster::local_cluster;
+use runner_machine::numa::{NumaNodes, RankThreads};
+use runner_spec::cluster::ClusterFacts;
+
+use crate::calibration;
+use runner_spec::error::CommandError;
+
+/// The folders, threads and variables that commands work with. It reads no environment variable itself.
+#[derive(Debug, Clone)]
+pub struct Host {
+    /// The folder of run directories.
+    pub runs: PathBuf,
+    /// The folder of prepared data; `None` if the environment does not determine one.
+    pub cache: Option<PathBuf>,
+    /// Threads to compute with. The results do not depend on it.
+    pub threads: usize,
+    /// True if the number of threads was asked for; else it is the number of this machine's cores.
+    pub has_given_threads: bool,
+    /// The cores that this process's threads may run on; empty: all that it may use.
+    pub bound_cores: Vec<usize>,
+    /// The NUMA nodes to whose cores ranks are bound; `None`: ranks are not bound.
+    pub bound_nodes: Option<NumaNodes>,
+    /// Peak FLOP/s of each device, which utilization is reported against; `None`: as far as it is known.
+    pub peak_flops: Option<f64>,
+    /// Environment variables that the hub's settings are read from.
+    pub environment: BTreeMap<String, String>,
+    /// Variables of the program's own that had effect, for the record. Nothing secret.
+    pub recorded_environment: BTreeMap<String, String>,
+    /// The variables that `machine::doctor::shown_variables` lets records show.
+    pub platform_environment: BTreeMap<String, String>,
+    pub build: ProgramBuild,
+    /// The folder whose git commit goes into the record; `None`: no commit is recorded.
+    pub working_folder: Option<PathBuf>,
+    /// Makes the report of a run directory, which a tracking server shows beside the run; `None`: it gets no report.
+    pub report_page: Option<ReportRenderer>,
+}
+
+/// Makes the HTML page about the run in a folder.
+pub type ReportRenderer = fn(&Path) -> Result<String, CommandError>;
+
+/// The build of the program, for the record. `None`: not known.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ProgramBuild {
+    /// The target triple.
+    pub target: Option<String>,
+    /// Hash of the sources.
+    pub source_hash: Option<String>,
+}
+
+impl Host {
+    /// This machine with all its cores, runs in `runs` and prepared data in `cache`.
+    pub fn new(runs: PathBuf, cache: PathBuf) -> Self {
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        Self {
+            runs,
+            cache: Some(cache),
+            threads,
+            has_given_threads: false,
+            bound_cores: Vec::new(),
+            bound_nodes: None,
+            peak_flops: None,
+            environment: BTreeMap::new(),
+            recorded_environment: BTreeMap::new(),
+            platform_environment: BTreeMap::new(),
+            build: ProgramBuild::default(),
+            working_folder: None,
+            report_page: None,
+        }
+    }
+
+    /// The folder of prepared data.
+    ///
+    /// # Errors
+    /// `Request` if there is none.
+    pub fn cache(&self) -> Result<&Path, CommandError> {
+        let missing =
+            || CommandError::request("no home folder: set RUNNER_CACHE to a folder for prepared data".to_owned());
+        self.cache.as_deref().ok_or_else(missing)
+    }
+
+    /// The commit of the working folder.
+    pub fn git(&self) -> Option<Git> {
+        self.working_folder.as_deref().and_then(Git::state_of)
+    }
+
+    /// The threads of rank `rank` of the `ranks` that share this machine: `count`, or fewer if it is bound to fewer cores.
+    pub fn rank_threads(&self, count: usize, rank: usize, ranks: usize) -> RankThreads {
+        let Some(nodes) = &self.bound_nodes else { return count.into() };
+        let cores = nodes.cores_of_rank(rank, ranks);
+        let sharers = (0..ranks).filter(|other| nodes.cores_of_rank(*other, ranks) == cores).count();
+        RankThreads { count: count.min(cores.len() / sharers.max(1)).max(1), cores }
+    }
+
+    /// A pool of `threads` threads, in which to prepare data and compute.
+    ///
+    /// # Errors
+    /// If the system does not give that many threads.
+    pub fn pool(&self) -> Result<rayon::ThreadPool, CommandError> {
+        let threads = RankThreads { count: self.threads, cores: self.bound_cores.clone() };
+        threads.pool().map_err(|error| CommandError::failure(error.to_string()))
+    }
+}
+
+/// This machine, with its measured speed where it was calibrated.
+pub fn local_devices(host: &Host) -> ClusterFacts {
+    let mut cluster = local_cluster(host.threads).with_peak_flops(host.peak_flops);
+    if let Some(rates) = host.cache.as_ref().and_then(|cache| calibration::known_rates(&cluster, cache)) {
+        // Calibration measures the CPU alone: what is known of GPUs stays.
+        cluster.rates.devices.extend(rates.devices);
+        cluster.rates.links = rates.links;
+    }
+    cluster
+}

@@ -1,0 +1,177 @@
+//! The names on the hub in an experiment: their files on this machine, and their commits.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+
+use crate::host::Host;
+use crate::observer::{RunObserver, with_progress};
+use runner_config::{ModelFetchError, ModelFetchFailure};
+use runner_data::hub::{self, LoweredData};
+use runner_data::{Progress, TextTokenizer, claim_cache};
+use runner_spec::error::CommandError;
+
+use runner_spec::experiment::{Data, Experiment, HellaSwag, HubModel, Layout, ModelFolder, Source, Tokenizer};
+
+/// Replaces names on the hub in `data`, in the `test` source and in the `choice` set by files of this machine. Returns them with the commits,
+/// `None` if nothing names the hub.
+///
+/// # Errors
+/// If the hub refuses, or cannot be reached.
+pub fn lower_hub(
+    data: &Data,
+    test: Option<&Source>,
+    choice: Option<&HellaSwag>,
+    host: &Host,
+    observer: &mut dyn RunObserver,
+) -> Result<Option<LoweredData>, CommandError> {
+    if !hub::is_needed(data, test, choice) {
+        return Ok(None);
+    }
+    let (settings, folder) = hub_settings(host)?;
+    let lowered = with_progress(observer, |report| {
+        hub::lower(data, test, choice, &settings, &folder, &|part| report(Progress::Downloading(part)))
+    });
+    Ok(Some(lowered?))
+}
+
+/// [`lower_hub`] for the data of `experiment`. If a run `recorded` the tokenizer, `data.tokenizer` stays as it is, and the hub is not asked.
+///
+/// # Errors
+/// Those of [`lower_hub`].
+pub(crate) fn lower_hub_of_run(
+    experiment: &Experiment,
+    recorded: Option<&TextTokenizer>,
+    host: &Host,
+    observer: &mut dyn RunObserver,
+) -> Result<Option<LoweredData>, CommandError> {
+    let (test, choice) = (experiment.eval.test.as_ref(), experiment.eval.hellaswag.as_ref());
+    let mut data = experiment.data.clone();
+    if recorded.is_some() {
+        data.tokenizer = Tokenizer::Bytes {};
+    }
+    let mut lowered = lower_hub(&data, test, choice, host, observer)?;
+    if let Some(LoweredData { local, pinned, .. }) = lowered.as_mut().filter(|_| recorded.is_some()) {
+        local.tokenizer.clone_from(&experiment.data.tokenizer);
+        pinned.tokenizer.clone_from(&experiment.data.tokenizer);
+    }
+    Ok(lowered)
+}
+
+/// The settings of the hub, and the folder for its lists of files.
+fn hub_settings(host: &Host) -> Result<(hub::Settings, PathBuf), CommandError> {
+    let settings = hub::Settings::new(&|name| host.environment.get(name).cloned())?;
+    Ok((settings, claim_cache(host.cache()?)?.join("hub")))
+}
+
+/// The folder of `model`, downloaded where it is not in the cache.
+///
+/// # Errors
+/// If the hub refuses, or cannot be reached, or the model has no weights that can be read.
+pub fn fetch_model_folder(
+    model: &HubModel,
+    host: &Host,
+    observer: &mut dyn RunObserver,
+) -> Result<ModelFolder, CommandError> {
+    let (settings, folder) = hub_settings(host)?;
+    let HubModel { name, revision } = model;
+    let fetched = with_progress(observer, |report| {
+        hub::fetch_model_folder(name, revision, &settings, &folder, &|part| report(Progress::Downloading(part)))
+    });
+    Ok(fetched?)
+}
+
+/// The function by which `runner_config` finds the models of the hub that experiments start from; `observer` receives the progress of
+/// downloads. It looks for a model once, even if many experiments name it.
+pub fn model_fetcher<'a>(
+    host: &'a Host,
+    observer: &'a mut dyn RunObserver,
+) -> impl Fn(&HubModel) -> Result<ModelFolder, ModelFetchError> + Sync + 'a {
+    let shared = Mutex::new((observer, BTreeMap::new()));
+    move |model| {
+        let (observer, fetched) = &mut *shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let fetch = || fetch_model_folder(model, host, *observer).map_err(|error| model_fetch_error(&error));
+        fetched.entry(model.clone()).or_insert_with(fetch).clone()
+    }
+}
+
+/// `error` of [`fetch_model_folder`] as `runner_config` takes it.
+pub fn model_fetch_error(error: &CommandError) -> ModelFetchError {
+    let failure = match error.cause::<hub::HubError>() {
+        Some(error) if error.is_unreachable() => ModelFetchFailure::Unreachable,
+        Some(hub::HubError::Request(_)) => ModelFetchFailure::Refused,
+        _ => ModelFetchFailure::Other,
+    };
+    ModelFetchError { message: error.to_string(), failure }
+}
+
+/// `tokenizer` as files of this machine.
+///
+/// # Errors
+/// If it is on the hub, and the hub refuses or cannot be reached.
+pub fn local_tokenizer(
+    tokenizer: Tokenizer,
+    host: &Host,
+    observer: &mut dyn RunObserver,
+) -> Result<Tokenizer, CommandError> {
+    let data = data_without_text(tokenizer);
+    let lowered = lower_hub(&data, None, None, host, observer)?;
+    Ok(lowered.map_or(data, |lowered| lowered.local).tokenizer)
+}
+
+/// The multiple-choice `set` as a file of this machine.
+///
+/// # Errors
+/// If it is on the hub, and the hub refuses or cannot be reached.
+pub fn local_choice(set: HellaSwag, host: &Host, observer: &mut dyn RunObserver) -> Result<HellaSwag, CommandError> {
+    let lowered = lower_hub(&data_without_text(Tokenizer::Bytes {}), None, Some(&set), host, observer)?;
+    Ok(lowered.and_then(|lowered| lowered.choice).map_or(set, |(local, _)| local))
+}
+
+fn data_without_text(tokenizer: Tokenizer) -> Data {
+    let train = Source::Tokens { files: Vec::new() };
+    let layout = Layout::Packed { length: 1 };
+    Data { tokenizer, train, validation: None, layout, shuffle: false, drop_last: false, position: None }
+}
+
+/// Replaces data that `experiment` names of the hub by the commits that it means now, so that the run reads the same files again. A tokenizer
+/// that a run `recorded` is at its commit.
+///
+/// # Errors
+/// If the hub refuses, or cannot be reached.
+pub fn pin_hub_commits(
+    experiment: &mut Experiment,
+    recorded: Option<&TextTokenizer>,
+    host: &Host,
+    observer: &mut dyn RunObserver,
+) -> Result<(), CommandError> {
+    if let Some(lowered) = lower_hub_of_run(experiment, recorded, host, observer)? {
+        experiment.data = lowered.pinned;
+        if let Some((_, pinned)) = lowered.choice {
+            experiment.eval.hellaswag = Some(pinned);
+        }
+        if let Some((_, pinned)) = lowered.test {
+            experiment.eval.test = Some(pinned);
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use runner_data::hub::HubError;
+
+    #[test]
+    fn a_hub_is_unreachable_if_it_was_not_asked_or_did_not_answer() {
+        let text = || "text".to_owned();
+        for (error, failure) in [
+            (HubError::Offline(text()), ModelFetchFailure::Unreachable),
+            (HubError::Unreachable(text()), ModelFetchFailure::Unreachable),
+            (HubError::Request(text()), ModelFetchFailure::Refused),
+            (HubError::Other(text()), ModelFetchFailure::Other),
+        ] {
+            assert_eq!(model_fetch_error(&error.into()), ModelFetchError { message: text(), failure });
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! From an experiment to the inputs of its run: data, tokenizer, and the facts of its initial weights.
+
+use std::time::Instant;
+
+use runner_config::Loaded;
+use runner_data::{
+    DataError, DataRequest, EvaluationData, EvaluationRequest, ModelTokenizer, Prepared, TextTokenizer, content_hash,
+};
+use runner_files::is_absent;
+use runner_spec::data::WeightsFacts;
+use runner_spec::experiment::{Experiment, WeightInit, WeightsSource};
+use runner_weights::{OpenedWeights, WeightsError};
+
+use crate::cut_text::warn_of_cut_text;
+use crate::details::describe_data;
+use crate::foreign_tokenizer::foreign_tokenizer;
+use crate::host::Host;
+use crate::hub_names::{fetch_model_folder, lower_hub_of_run};
+use crate::observer::{RunEvent, RunObserver, with_progress};
+use crate::recorded_inputs::RecordedInputs;
+use runner_spec::error::CommandError;
+
+/// Prepares the data of `experiment` in `pool`, and checks that its prompts can be encoded: samples come hours into a run.
+///
+/// # Errors
+/// If the data, or what it names of the hub, cannot be read, or a prompt cannot be encoded.
+pub fn prepare_data(
+    experiment: &Experiment,
+    pool: &rayon::ThreadPool,
+    host: &Host,
+    observer: &mut dyn RunObserver,
+) -> Result<Prepared, CommandError> {
+    prepare_data_of_run(experiment, None, pool, host, observer)
+}
+
+/// [`prepare_data`] with a `tokenizer` that a run recorded in place of the one that `experiment` names.
+pub fn prepare_data_of_run(
+    experiment: &Experiment,
+    tokenizer: Option<&TextTokenizer>,
+    pool: &rayon::ThreadPool,
+    host: &Host,
+    observer: &mut dyn RunObserver,
+) -> Result<Prepared, CommandError> {
+    let cache = host.cache()?;
+    let (test, choice) = (experiment.eval.test.as_ref(), experiment.eval.hellaswag.as_ref());
+    let lowered = lower_hub_of_run(experiment, tokenizer, host, observer)?;
+    let request = DataRequest {
+        data: lowered.as_ref().map_or(&experiment.data, |lowered| &lowered.local),
+        choice: lowered.as_ref().and_then(|l| l.choice.as_ref().map(|(local, _)| local)).or(choice),
+        test: lowered.as_ref().and_then(|l| l.test.as_ref().map(|(local, _)| local)).or(test),
+        cache_dir: cache,
+        vocab_size: experiment.model.vocab_size,
+        recorded_tokenizer: tokenizer,
+    };
+    let started = Instant::now();
+    let prepared = with_progress(observer, |report| pool.install(|| runner_data::prepare(&request, report)));
+    let prepared = prepared.map_err(|error| match &error {
+        DataError::Io { path, .. } if path.starts_with(cache) => {
+            let advice = "RUNNER_CACHE names the folder for prepared data: choose one that is writable";
+            CommandError::from(error).hint(advice)
+        }
+        _ => error.into(),
+    })?;
+    for line in describe_data(&prepared.origins, started.elapsed()) {
+        observer.observe(&RunEvent::Detail(&line));
+    }
+    check_prompts(experiment, &prepared.tokenizer)?;
+    Ok(prepared)
+}
+
+/// Prepares the data of `request` in `pool`.
+///
+/// # Errors
+/// Those of `runner_data::prepare_evaluation`.
+pub fn prepare_evaluation(
+    request: &EvaluationRequest<'_>,
+    pool: &rayon::ThreadPool,
+    observer: &mut dyn RunObserver,
+) -> Result<EvaluationData, CommandError> {
+    let data = with_progress(observer, |report| pool.install(|| runner_data::prepare_evaluation(request, report)))?;
+    for warning in &data.warnings {
+        observer.observe(&RunEvent::Warning(warning));
+    }
+    Ok(data)
+}
+
+/// Prepares the data of `experiment`, with the facts of the weights that it starts from.
+///
+/// # Errors
+/// If the weights or the data cannot be read, or do not fit each other.
+pub fn prepare_inputs(
+    experiment: &Experiment,
+    pool: &rayon::ThreadPool,
+    host: &Host,
+    observer: &mut dyn RunObserver,
+) -> Result<Prepared, CommandError> {
+    prepare_rank_inputs(experiment, None, pool, host, observer)
+}
+
+/// Prepares the data of `experiment` for a run that begins, or that goes on with the checkpoint of a run, which recorded the
+/// `recorded_inputs`. Then the weights that this run started from are not needed.
+///
+/// # Errors
+/// If the weights or the data cannot be read, or do not fit each other.
+pub fn prepare_rank_inputs(
+    experiment: &Experiment,
+    recorded_inputs: Option<&RecordedInputs>,
+    pool: &rayon::ThreadPool,
+    host: &Host,
+    observer: &mut dyn RunObserver,
+) -> Result<Prepared, CommandError> {
+    let recorded_weights = recorded_inputs.filter(|recorded| recorded.has_same_weights);
+    // The weights are checked first, because that takes less time than preparing data.
+    let weights = if recorded_weights.is_some() { None } else { initial_weights(experiment, host, observer)? };
+    let tokenizer = recorded_inputs.and_then(|recorded| recorded.tokenizer.as_ref());
+    let prepared = prepare_data_of_run(experiment, tokenizer, pool, host, observer);
+    let mut prepared = prepared.map_err(|error| match (&weights, error.cause()) {
+        (Some(weights), Some(DataError::TokenBeyondVocabulary { vocabulary, .. }))
+            if *vocabulary == weights.described.spec.vocab_size =>
+        {
+            let rows = weights.described.spec.vocab_size;
+            error.context(format!(
+                "the weights of model.init.from have {rows} tokens: take the tokenizer that they were trained with, or a larger \
+                 model.vocab_size, whose further rows are drawn"
+            ))
+        }
+        _ => error,
+    })?;
+    if let Some(recorded) = recorded_weights {
+        prepared.facts.weights.clone_from(&recorded.facts.weights);
+    }
+    for warning in &prepared.warnings {
+        observer.observe(&RunEvent::Warning(warning));
+    }
+    warn_of_cut_text(experiment, &prepared, observer)?;
+    if let Some(weights) = weights {
+        if let Some(warning) = foreign_tokenizer(&weights, &prepared.tokenizer.text, "data.tokenizer") {
+            observer.observe(&RunEvent::Warning(&warning));
+        }
+        let cache = host.cache()?;
+        let hash = pool.install(|| content_hash(&weights.files, cache, &|_| {}))?;
+        prepared.facts.weights = Some(WeightsFacts { hash, vocab_size: weights.vocab_size() });
+    }
+    Ok(prepared)
+}
+
+/// The weights that `experiment` starts from, opened and found to fit its model; `None` if it draws them.
+///
+/// # Errors
+/// If they are gone, cannot be downloaded or read, or are of another model.
+pub fn initial_weights(
+    experiment: &Experiment,
+    host: &Host,
+    observer: &mut dyn RunObserver,
+) -> Result<Option<OpenedWeights>, CommandError> {
+    let Some(WeightInit::From(source)) = &experiment.model.init else { return Ok(None) };
+    let path = match source {
+        WeightsSource::Path(path) => path.clone(),
+        WeightsSource::Hub(model) => {
+            let fetched = fetch_model_folder(model, host, observer).map_err(|error| error.context("model.init.from"));
+            fetched?.path
+        }
+    };
+    let weights = OpenedWeights::open(&path).map_err(|error| match error {
+        WeightsError::Io { .. } if is_absent(&path) => {
+            let path = path.display();
+            WeightsError::Request(format!(
+                "the weights of model.init.from are gone: there is no {path}; restore them there"
+            ))
+        }
+        other => other,
+    })?;
+    weights.check_fits(&experiment.model)?;
+    Ok(Some(weights))
+}
+
+/// # Errors
+/// If `tokenizer` does not encode a prompt of `experiment`.
+pub fn check_prompts(experiment: &Experiment, tokenizer: &ModelTokenizer) -> Result<(), CommandError> {
+    for prompt in experiment.eval.samples.iter().flat_map(|s| &s.prompts) {
+        let encoded = tokenizer.encode_prompt(prompt);
+        encoded.map_err(|error| CommandError::request(format!("eval.samples.prompts: {error}")))?;
+    }
+    Ok(())
+}
+
+/// True if only their owner may read the texts of `loaded`: they hold values of `env()`, or come from a file that is private.
+pub fn has_private_text(loaded: &Loaded) -> bool {
+    loaded.template.as_ref().is_some_and(|template| !template.env_read.is_empty())
+        || runner_files::is_private_file(&loaded.path)
+}

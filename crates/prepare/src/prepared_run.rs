@@ -1,0 +1,98 @@
+//! A plan for the devices of a run, and what the run needs before it begins.
+
+use std::time::Instant;
+
+use runner_data::Prepared;
+use runner_spec::cluster::ClusterFacts;
+use runner_spec::experiment::Experiment;
+use runner_spec::plan::Plan;
+
+use crate::details::precise_duration;
+use crate::host::Host;
+use crate::inputs::prepare_rank_inputs;
+use crate::observer::{RunEvent, RunObserver};
+use crate::recorded_inputs::RecordedInputs;
+use runner_spec::error::CommandError;
+
+/// The inputs of a plan: devices, data, and threads to work with.
+#[derive(Debug)]
+pub struct PreparedInputs {
+    pub prepared: Prepared,
+    cluster: ClusterFacts,
+    pool: rayon::ThreadPool,
+}
+
+impl PreparedInputs {
+    /// Prepares the inputs of `experiment` for the devices of `cluster`, as [`PreparedRun::new`] does.
+    ///
+    /// # Errors
+    /// If the data or the initial weights cannot be read.
+    pub fn new(
+        experiment: &Experiment,
+        recorded_inputs: Option<&RecordedInputs>,
+        cluster: ClusterFacts,
+        host: &Host,
+        observer: &mut dyn RunObserver,
+    ) -> Result<Self, CommandError> {
+        let pool = host.pool()?;
+        let prepared = prepare_rank_inputs(experiment, recorded_inputs, &pool, host, observer)?;
+        Ok(Self { prepared, cluster, pool })
+    }
+
+    /// Plans `experiment`, which has these inputs. Other runs did the first `inherited_steps`.
+    ///
+    /// # Errors
+    /// If it cannot be planned.
+    pub fn plan(
+        self,
+        experiment: &Experiment,
+        inherited_steps: u64,
+        observer: &mut dyn RunObserver,
+    ) -> Result<PreparedRun, CommandError> {
+        let Self { prepared, cluster, pool } = self;
+        let started = Instant::now();
+        let plan = runner_plan::compile_continuation(experiment, &prepared.facts, &cluster, inherited_steps)?;
+        let time = precise_duration(started.elapsed());
+        observer.observe(&RunEvent::Detail(&format!("plan   {}, compiled in {time}", plan.hash)));
+        for warning in &plan.warnings {
+            observer.observe(&RunEvent::Warning(warning));
+        }
+        for note in &plan.notes {
+            observer.observe(&RunEvent::Note(&format!("plan   {note}")));
+        }
+        let split = plan.data.validation.as_ref().filter(|split| split.text.is_none());
+        if split.is_some() && plan.ranks.first().is_some_and(|rank| rank.program.eval.loss.is_some()) {
+            observer.observe(&RunEvent::Note(
+                "data   bits per byte are unknown: the validation data's tokens do not show how many bytes of text they stand for",
+            ));
+        }
+        Ok(PreparedRun { plan, prepared, pool })
+    }
+}
+
+/// A plan, the data it was made for, and threads to work with.
+#[derive(Debug)]
+pub struct PreparedRun {
+    pub plan: Plan,
+    pub prepared: Prepared,
+    pub pool: rayon::ThreadPool,
+}
+
+impl PreparedRun {
+    /// Prepares `experiment` and plans it for the devices of `cluster`. There are `recorded_inputs` if the run begins with a checkpoint.
+    /// Other runs did the first `inherited_steps`.
+    ///
+    /// # Errors
+    /// If the data or the initial weights cannot be read, or the experiment cannot be planned.
+    pub fn new(
+        experiment: &Experiment,
+        recorded_inputs: Option<&RecordedInputs>,
+        inherited_steps: u64,
+        cluster: ClusterFacts,
+        host: &Host,
+        observer: &mut dyn RunObserver,
+    ) -> Result<Self, CommandError> {
+        let inputs = PreparedInputs::new(experiment, recorded_inputs, cluster, host, observer)?;
+        inputs.plan(experiment, inherited_steps, observer)
+    }
+}

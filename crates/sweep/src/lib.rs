@@ -1,0 +1,41 @@
+//! Sweeps: the sweep file, its points, which of them are trained how far, and their results; and [`run`], which plans and trains the points.
+//! Also what removes runs and frees space, since a sweep may need the runs.
+
+#![forbid(unsafe_code)]
+
+mod caveat;
+mod exclude;
+mod expand;
+mod file_changes;
+pub mod gc;
+mod importance;
+mod point;
+pub mod progress;
+mod random;
+mod read;
+pub mod record;
+pub mod remove;
+pub mod remove_sweep;
+mod results;
+pub mod run;
+mod schedule;
+mod spec;
+pub mod stopped_points;
+pub mod summary;
+pub mod sweep_dir;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+
+pub use caveat::BestPointCaveat;
+pub use expand::{Expanded, expand, load_options, point_settings};
+pub use file_changes::describe_changes;
+pub use importance::{DivergedValue, Importance, importance};
+pub use point::{ExpandedPoint, PointValues, value_text};
+pub use random::{Distribution, RandomDraws};
+pub use read::{from_str, is_sweep_file, load};
+pub use results::{PointStatus, ResultsRow, SweepResults};
+pub use schedule::{PointTask, PromotionRule, ScheduleDecision, SegmentResult, TrainingSegment, decide, rungs};
+pub use spec::{
+    AshaSettings, Dimension, ExcludeExpression, Goal, ListAxis, MAX_POINTS, MeasurementChoice, Objective,
+    ObjectiveMetric, SCHEMA, SweepSpec,
+};

@@ -1,0 +1,467 @@
+//! The progress of a sweep's points, read from their run directories, whichever process trained them. There is no other record of it.
+
+use std::path::{Path, PathBuf};
+
+use super::record::{PlannedPoint, SweepRecord};
+use super::schedule::SegmentResult;
+use super::spec::{MeasurementChoice, Objective, ObjectiveMetric};
+use crate::sweep_dir;
+use runner_compare::comparability::MeasurementBasis;
+use runner_compare::stored_plan;
+use runner_record::catalog::SWEEPS;
+use runner_record::checkpoint;
+use runner_record::lock::RunLock;
+use runner_record::manifest::{Manifest, RunStatus};
+use runner_record::metrics::MetricLine;
+use runner_record::record_check::for_each_checked_metric;
+use runner_record::run_dir;
+use runner_record::run_dir::{CHECKPOINTS, METRICS, RunsSnapshot};
+use runner_record::summary::{Summary, median};
+use runner_spec::program::{Instruction, Periodic};
+
+/// The progress of all points of a sweep.
+#[derive(Debug, Default)]
+pub struct SweepProgress {
+    /// The points in the order of `SweepRecord::points`. `None` for points without a run, and for duplicates.
+    pub points: Vec<Option<PointProgress>>,
+    /// Positions of the points whose run was removed, without duplicates.
+    pub removed: Vec<usize>,
+    /// Files of runs that cannot be read, each in one sentence. What they hold counts as not measured.
+    pub problems: Vec<String>,
+}
+
+/// The segments that are due.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DuePoints {
+    /// True if nothing is left to do.
+    pub is_finished: bool,
+    /// Positions in `SweepRecord::points` of the points that should be running now.
+    pub due: Vec<usize>,
+}
+
+impl SweepProgress {
+    /// Reads the progress of the points of `record` from the folder of runs `root`.
+    #[must_use]
+    pub fn read(root: &Path, record: &SweepRecord) -> Self {
+        let runs = RunsSnapshot::read(root);
+        let mut progress = Self { points: Vec::with_capacity(record.points.len()), ..Self::default() };
+        for (position, point) in record.points.iter().enumerate() {
+            if point.same_as.is_some() {
+                progress.points.push(None);
+                continue;
+            }
+            let problems_before = progress.problems.len();
+            let read = progress.read_point(&runs, point, record.objective);
+            let is_broken = progress.problems.len() > problems_before;
+            if read.is_none() && !is_broken && sweep_dir::has_begun(&root.join(SWEEPS).join(&record.id), point) {
+                progress.removed.push(position);
+            }
+            progress.points.push(read);
+        }
+        progress
+    }
+
+    /// Reads the progress of the point at `position` again.
+    pub fn update(&mut self, root: &Path, record: &SweepRecord, position: usize) {
+        self.points[position] = self.read_point(&RunsSnapshot::read(root), &record.points[position], record.objective);
+        if self.points[position].is_some() {
+            self.removed.retain(|removed| *removed != position);
+        }
+    }
+
+    fn read_point(&mut self, runs: &RunsSnapshot, point: &PlannedPoint, objective: Objective) -> Option<PointProgress> {
+        let mut problems = Vec::new();
+        let progress = PointProgress::read(runs, point, objective, &mut problems);
+        self.problems.extend(problems.into_iter().map(|problem| format!("point {}: {problem}", point.index)));
+        progress
+    }
+
+    /// The result at the rung `rung` of the point at `position`, if there is one.
+    #[must_use]
+    pub fn result(&self, record: &SweepRecord, position: usize, rung: usize) -> Option<SegmentResult> {
+        let point = record.points.get(position)?;
+        self.points.get(position)?.as_ref()?.result(*point.rungs.get(rung)?, point.steps)
+    }
+
+    /// True if the point at `position` has a result at its first rung and is not done: it waits for its promotion, or was stopped early.
+    #[must_use]
+    pub fn is_judged(&self, record: &SweepRecord, position: usize) -> bool {
+        let is_done =
+            self.points.get(position).and_then(Option::as_ref).is_some_and(|run| run.status == RunStatus::Done);
+        !is_done && self.result(record, position, 0).is_some()
+    }
+
+    /// Decides which points are due. A point whose failure may not repeat is due again.
+    #[must_use]
+    pub fn due_points(&self, record: &SweepRecord) -> DuePoints {
+        let tasks = record.tasks();
+        let result = |task: usize, rung: usize| self.result(record, *tasks.points.get(task)?, rung);
+        let decision = tasks.decide(record.workers(1), &result);
+        let due = decision.due.iter().filter_map(|segment| tasks.points.get(segment.task).copied()).collect();
+        DuePoints { is_finished: decision.is_finished, due }
+    }
+
+    /// True if nothing of the sweep is left to do.
+    #[must_use]
+    pub fn is_finished(&self, record: &SweepRecord) -> bool {
+        self.due_points(record).is_finished
+    }
+}
+
+/// The run of a point.
+#[derive(Debug, Clone)]
+pub struct PointProgress {
+    pub id: String,
+    pub path: PathBuf,
+    pub status: RunStatus,
+    /// True if a process works on the run now.
+    pub is_held: bool,
+    /// The error that ended the run.
+    pub error: Option<String>,
+    /// True if the run failed because a number was not finite, so that a retry would fail in the same way.
+    pub not_finite: bool,
+    /// Training time in seconds, summed over all sessions.
+    pub seconds: Option<f64>,
+    /// The medians of tokens per second and of MFU over the steps, once no process works on the run; `mfu` is `None` too if the peak of
+    /// the device is not known.
+    pub tokens_per_second: Option<f64>,
+    pub mfu: Option<f64>,
+    /// The data that the run is measured over; `None` if its plan cannot be read.
+    pub basis: Option<MeasurementBasis>,
+    /// The step of the newest checkpoint.
+    checkpoint: Option<u64>,
+    /// The number of optimizer steps done.
+    pub steps: u64,
+    rungs: Vec<RungValue>,
+}
+
+/// The objective of a run at one rung.
+#[derive(Debug, Clone, Copy)]
+struct RungValue {
+    until: u64,
+    /// The objective over the steps up to the rung, NaN if it is not finite; `None` if the metric was not measured after exactly that
+    /// step.
+    value: Option<f64>,
+    /// The validation loss in bits per byte of text at the evaluation that gave `value`, if it is known.
+    bits_per_byte: Option<f64>,
+}
+
+/// The values of one metric of a run.
+#[derive(Debug, Default)]
+struct MetricSeries {
+    /// The number of optimizer steps recorded.
+    steps: u64,
+    /// Steps with their values; NaN if the measured value is not finite.
+    values: Vec<(u64, f64)>,
+    /// Steps with the validation loss in bits per byte of text, where it was measured.
+    bits_per_byte: Vec<(u64, f64)>,
+}
+
+impl PointProgress {
+    /// Reads the newest run of `point` among `runs`; `None` if the point has no run. Adds the files that cannot be read whole, and what they
+    /// lack, to `problems`, each in one sentence.
+    fn read(
+        runs: &RunsSnapshot,
+        point: &PlannedPoint,
+        objective: Objective,
+        problems: &mut Vec<String>,
+    ) -> Option<Self> {
+        let found = runs.find(&point.name, &point.plan_hash);
+        let Some((path, manifest)) = found.run else {
+            problems.extend(
+                found
+                    .broken
+                    .into_iter()
+                    .map(|broken| format!("{broken}; the run counts as missing, and the sweep trains the point again")),
+            );
+            return None;
+        };
+        let is_held = RunLock::is_held(&path);
+        // Read before the metrics: a run that is training evaluates before it saves, so the metrics are at least as new.
+        let folder = path.join(CHECKPOINTS);
+        let checkpoint = checkpoint::newest_step(&folder);
+        let summary = run_dir::read_summary(&path).unwrap_or_else(|error| {
+            problems.push(error.to_string());
+            None
+        });
+        let summary = summary.filter(|s| s.is_current(manifest.status));
+        let mut series = MetricSeries::default();
+        let metrics = path.join(METRICS);
+        let add = &mut |line: MetricLine| series.add(&line, objective.metric);
+        let problem = for_each_checked_metric(&path, &manifest, summary.as_ref(), add);
+        problems.extend(problem.unwrap_or_else(|error| Some(error.to_string())));
+        let due = if objective.at == MeasurementChoice::Best { evaluations(&path, &manifest) } else { None };
+        let mut progress = Self {
+            id: manifest.id,
+            status: manifest.status,
+            is_held,
+            not_finite: summary.as_ref().is_some_and(|s| s.not_finite),
+            seconds: summary.as_ref().map(|s| s.wall_seconds),
+            tokens_per_second: summary.as_ref().and_then(|s| s.medians.tokens_per_second),
+            mfu: summary.as_ref().and_then(|s| s.medians.mfu),
+            error: manifest.error,
+            checkpoint,
+            steps: series.steps.max(checkpoint.unwrap_or(0)),
+            rungs: series.rungs(objective, &point.rungs, due.as_ref()),
+            basis: stored_plan::read(&path).ok().map(|plan| MeasurementBasis::of_plan(&plan)),
+            path,
+        };
+        if let Some(rung) = progress.rungs.last_mut()
+            && let Some(summary) = summary.as_ref().filter(|s| s.status == RunStatus::Done)
+        {
+            rung.value = rung.value.or_else(|| objective_of_summary(objective, summary));
+        }
+        for at in 0..progress.rungs.len() {
+            let RungValue { until, value, .. } = progress.rungs[at];
+            if value.is_some_and(f64::is_nan) {
+                let (metrics, metric) = (metrics.display(), objective.metric.name());
+                problems
+                    .push(format!("{metrics} has no finite {metric} after step {until}, so it counts as the worst"));
+            } else if progress.lacks_measurement(until) {
+                let is_saved = objective.metric == ObjectiveMetric::ValLoss && objective.at == MeasurementChoice::Last;
+                let saved = checkpoint::recorded_position(&folder, until).filter(|_| is_saved);
+                progress.rungs[at].value = saved.and_then(|saved| saved.val_loss);
+                let used = progress.rungs[at].value.map_or("", |_| "; that of the checkpoint counts");
+                problems.push(format!("{}{used}", progress.describe_missing(until, objective)));
+            }
+        }
+        Some(progress)
+    }
+
+    /// The result at the rung after `until` of `total` steps, once the steps are done, measured and saved. The result after the last
+    /// step needs a finished run. A run whose failure would repeat has failed at every rung that it did not reach; any other failure
+    /// does not count as a result, nor does a rung whose measurement was lost. A process that was killed right after its last save has no result either: the
+    /// next one records its end.
+    #[must_use]
+    pub fn result(&self, until: u64, total: u64) -> Option<SegmentResult> {
+        let rung = self.rungs.iter().find(|rung| rung.until == until)?;
+        let was_killed = self.status == RunStatus::Running && !self.is_held && self.checkpoint == Some(until);
+        if self.status == RunStatus::Done || until < total && self.has_saved(until) && !was_killed {
+            return rung.value.map(SegmentResult::Value);
+        }
+        (self.status == RunStatus::Failed && self.not_finite).then_some(SegmentResult::Failed)
+    }
+
+    /// True if training ended with a number that is not finite, or the objective after the last of `total` steps is not finite.
+    #[must_use]
+    pub fn has_diverged(&self, total: u64) -> bool {
+        let is_not_finite = |result| matches!(result, SegmentResult::Value(value) if !f64::is_finite(value));
+        self.status == RunStatus::Failed && self.not_finite
+            || self.status == RunStatus::Done && self.result(total, total).is_some_and(is_not_finite)
+    }
+
+    /// The validation loss in bits per byte of text at the evaluation that gave the result at the rung after `until` steps, if it is known.
+    #[must_use]
+    pub fn bits_per_byte(&self, until: u64) -> Option<f64> {
+        self.rungs.iter().find(|rung| rung.until == until)?.bits_per_byte
+    }
+
+    fn has_saved(&self, until: u64) -> bool {
+        self.checkpoint.is_some_and(|step| step >= until)
+    }
+
+    /// True if the run is past the rung after `until` steps, and its record lacks the measurement there: training on cannot add it.
+    #[must_use]
+    pub fn lacks_measurement(&self, until: u64) -> bool {
+        let is_past = self.status == RunStatus::Done || self.has_saved(until);
+        is_past && self.rungs.iter().any(|rung| rung.until == until && rung.value.is_none())
+    }
+
+    /// States that the record lacks the measurement after `until` steps.
+    #[must_use]
+    pub fn describe_missing(&self, until: u64, objective: Objective) -> String {
+        let (metrics, metric) = (self.path.join(METRICS), objective.metric.name());
+        let when = if objective.at == MeasurementChoice::Best { "of an evaluation up to" } else { "after" };
+        format!("{} lacks the {metric} {when} step {until}", metrics.display())
+    }
+}
+
+/// The steps after which the run in `path` is evaluated; `None` if its first steps are those of another run, or its plan cannot be read.
+fn evaluations(path: &Path, manifest: &Manifest) -> Option<Periodic> {
+    let plan = stored_plan::as_written(path).filter(|_| manifest.continued_from.is_none())?;
+    let periodic = &plan.ranks.first()?.program.periodic;
+    periodic.iter().find(|periodic| periodic.instruction == Instruction::Evaluate).copied()
+}
+
+/// The objective of a finished run as far as its summary has it.
+fn objective_of_summary(objective: Objective, summary: &Summary) -> Option<f64> {
+    match (objective.metric, objective.at) {
+        (ObjectiveMetric::ValLoss, MeasurementChoice::Best) => summary.best_eval.as_ref()?.val_loss,
+        (ObjectiveMetric::ValPerplexity, MeasurementChoice::Best) => summary.best_eval.as_ref()?.val_perplexity,
+        (ObjectiveMetric::TrainLoss, MeasurementChoice::Last) => summary.final_train_loss,
+        _ => None,
+    }
+}
+
+impl MetricSeries {
+    fn add(&mut self, line: &MetricLine, metric: ObjectiveMetric) {
+        let (step, value) = match line {
+            MetricLine::Train(line) => {
+                self.steps = self.steps.max(line.step);
+                let value = if metric == ObjectiveMetric::TrainLoss { line.loss } else { line.tokens_per_second };
+                (line.step, value)
+            }
+            MetricLine::Eval(line) => {
+                self.bits_per_byte.extend(line.val_bits_per_byte.map(|bits| (line.step, bits)));
+                let value = match metric {
+                    ObjectiveMetric::ValPerplexity => line.val_perplexity,
+                    ObjectiveMetric::ValBitsPerByte => line.val_bits_per_byte,
+                    ObjectiveMetric::HellaswagAcc => line.hellaswag_acc,
+                    ObjectiveMetric::HellaswagAccNorm => line.hellaswag_acc_norm,
+                    ObjectiveMetric::HellaswagAccNormChars => line.hellaswag_acc_norm_chars,
+                    _ => line.val_loss,
+                };
+                (line.step, value)
+            }
+        };
+        // An evaluation before the first step does not measure the training.
+        if step > 0 && matches!(line, MetricLine::Eval(_)) == metric.is_evaluated() {
+            // Metrics files leave out values that are not finite.
+            self.values.push((step, value.unwrap_or(f64::NAN)));
+        }
+    }
+
+    /// The objective at each of `rungs`. With `due` the metric must have been measured whenever it was due.
+    fn rungs(&self, objective: Objective, rungs: &[u64], due: Option<&Periodic>) -> Vec<RungValue> {
+        let is_measured = |step: u64| self.values.iter().any(|(measured, _)| *measured == step);
+        let rung = |&until: &u64| {
+            let every = due.map_or(u64::MAX, |due| due.every.max(1));
+            let mut steps = (1..=until / every).map(|count| count * every).chain([until]);
+            let measured = steps.all(is_measured).then(|| self.objective(objective, until)).flatten();
+            let bits_at = |step: u64| self.bits_per_byte.iter().rfind(|(measured, _)| *measured == step);
+            let bits_per_byte = measured.and_then(|(step, _)| Some(bits_at(step)?.1));
+            RungValue { until, value: measured.map(|(_, value)| value), bits_per_byte }
+        };
+        rungs.iter().map(rung).collect()
+    }
+
+    /// The objective over the steps up to `until`, after the step at which it was measured; `None` if nothing was measured.
+    fn objective(&self, objective: Objective, until: u64) -> Option<(u64, f64)> {
+        let values = || self.values.iter().filter(|(step, _)| *step <= until).copied();
+        match (objective.metric, objective.at) {
+            // The speed of a single step varies too much.
+            (ObjectiveMetric::TokensPerSecond, _) => {
+                let speeds = values().map(|(_, speed)| speed).filter(|speed| speed.is_finite());
+                median(&mut speeds.collect::<Vec<_>>()).map(|speed| (until, speed))
+            }
+            (_, MeasurementChoice::Last) => values().next_back(),
+            (_, MeasurementChoice::Best) => values().min_by(|(_, a), (_, b)| objective.goal.order(*a, *b)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::spec::Goal;
+    use super::*;
+    use runner_record::metrics::for_each_metric;
+
+    fn progress(status: RunStatus, objective: Objective, text: &str, rungs: &[u64]) -> PointProgress {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(METRICS);
+        std::fs::write(&path, text).unwrap();
+        let mut series = MetricSeries::default();
+        for_each_metric(&path, &mut |line| series.add(&line, objective.metric)).unwrap();
+        PointProgress {
+            id: "a".into(),
+            path: PathBuf::new(),
+            status,
+            is_held: false,
+            error: None,
+            not_finite: false,
+            seconds: None,
+            tokens_per_second: None,
+            mfu: None,
+            basis: None,
+            checkpoint: Some(5),
+            steps: series.steps,
+            rungs: series.rungs(objective, rungs, None),
+        }
+    }
+
+    const LINES: &str = "{\"kind\":\"eval\",\"step\":0,\"val_loss\":0.5}\n\
+        {\"kind\":\"train\",\"step\":1,\"loss\":4.0,\"tokens\":1,\"tokens_per_second\":10.0}\n\
+        {\"kind\":\"train\",\"step\":2,\"loss\":3.0,\"tokens\":1,\"tokens_per_second\":90.0}\n\
+        {\"kind\":\"eval\",\"step\":2,\"val_loss\":2.0}\n\
+        {\"kind\":\"train\",\"step\":3,\"loss\":null,\"tokens\":1,\"tokens_per_second\":30.0}\n\
+        {\"kind\":\"train\",\"step\":4,\"loss\":3.5,\"tokens\":1,\"tokens_per_second\":20.0}\n\
+        {\"kind\":\"eval\",\"step\":4,\"val_loss\":2.5}\n\
+        {\"kind\":\"train\",\"step\":5,\"loss\":2.0,\"tokens\":1,\"tokens_per_second\":20.0}\n";
+
+    fn value(metric: ObjectiveMetric, at: MeasurementChoice, until: u64) -> f64 {
+        let objective = Objective { metric, goal: metric.goal(), at };
+        progress(RunStatus::Done, objective, LINES, &[until]).rungs[0].value.unwrap_or(f64::NAN)
+    }
+
+    #[test]
+    fn the_last_and_the_best_of_what_was_measured_until_then() {
+        assert_eq!(value(ObjectiveMetric::ValLoss, MeasurementChoice::Last, 4), 2.5);
+        assert_eq!(value(ObjectiveMetric::ValLoss, MeasurementChoice::Best, 4), 2.0);
+        assert!(value(ObjectiveMetric::ValLoss, MeasurementChoice::Last, 3).is_nan(), "not an earlier evaluation");
+        assert!(
+            value(ObjectiveMetric::ValLoss, MeasurementChoice::Last, 1).is_nan(),
+            "not the one before the first step"
+        );
+        assert_eq!(value(ObjectiveMetric::TrainLoss, MeasurementChoice::Last, 4), 3.5);
+        assert_eq!(
+            value(ObjectiveMetric::TrainLoss, MeasurementChoice::Best, 4),
+            3.0,
+            "what is no number is not the best"
+        );
+        assert_eq!(value(ObjectiveMetric::TokensPerSecond, MeasurementChoice::Last, 3), 30.0, "the median");
+        assert!(value(ObjectiveMetric::HellaswagAcc, MeasurementChoice::Last, 4).is_nan());
+    }
+
+    #[test]
+    fn steps_count_once_they_are_done_measured_and_saved() {
+        let objective =
+            Objective { metric: ObjectiveMetric::ValLoss, goal: Goal::Minimize, at: MeasurementChoice::Last };
+        let rungs = [4, 5, 6];
+        let of = |status| progress(status, objective, LINES, &rungs);
+        let found = |status, until| of(status).result(until, 6);
+        assert_eq!(found(RunStatus::Running, 4), Some(SegmentResult::Value(2.5)), "whatever became of it");
+        let at_the_rung = PointProgress { checkpoint: Some(4), ..of(RunStatus::Running) };
+        assert_eq!(at_the_rung.result(4, 6), None, "its end is not recorded");
+        let at_work = PointProgress { is_held: true, ..at_the_rung };
+        assert_eq!(at_work.result(4, 6), Some(SegmentResult::Value(2.5)));
+        assert_eq!(found(RunStatus::Interrupted, 5), None, "not evaluated there");
+        assert_eq!(found(RunStatus::Interrupted, 6), None);
+        assert_eq!(found(RunStatus::Done, 4), Some(SegmentResult::Value(2.5)));
+        assert_eq!(found(RunStatus::Done, 6), None, "an earlier value is not that of the end");
+        assert!(of(RunStatus::Done).lacks_measurement(6) && !of(RunStatus::Done).lacks_measurement(4));
+        let until_then = LINES.split("{\"kind\":\"eval\",\"step\":4").next().unwrap();
+        let before = progress(RunStatus::Running, objective, until_then, &rungs);
+        assert_eq!(before.result(4, 6), None, "the step is done, its evaluation is not");
+        for checkpoint in [None, Some(3)] {
+            let unsaved = PointProgress { checkpoint, ..of(RunStatus::Failed) };
+            assert_eq!(unsaved.result(4, 6), None, "measured, and lost");
+        }
+    }
+
+    #[test]
+    fn only_failures_that_would_repeat_are_results() {
+        let objective =
+            Objective { metric: ObjectiveMetric::ValLoss, goal: Goal::Minimize, at: MeasurementChoice::Last };
+        let failed = progress(RunStatus::Failed, objective, LINES, &[4, 6]);
+        assert_eq!(failed.result(6, 6), None, "a full disk, say");
+        assert!(!failed.has_diverged(6) && !progress(RunStatus::Done, objective, LINES, &[4]).has_diverged(4));
+        let not_finite = LINES.replace("\"val_loss\":2.5", "\"val_loss\":null");
+        assert!(progress(RunStatus::Done, objective, &not_finite, &[4]).has_diverged(4));
+        let diverged = PointProgress { not_finite: true, ..failed };
+        assert_eq!(diverged.result(4, 6), Some(SegmentResult::Value(2.5)));
+        assert_eq!(diverged.result(6, 6), Some(SegmentResult::Failed));
+        assert!(diverged.has_diverged(6));
+    }
+
+    #[test]
+    fn a_point_that_waits_after_its_first_rung_is_judged() {
+        let mut record = crate::testing::sweep();
+        record.points.iter_mut().for_each(|point| (point.steps, point.rungs) = (6, vec![4, 6]));
+        let of = |status| Some(progress(status, record.objective, LINES, &[4, 6]));
+        let points = vec![of(RunStatus::Interrupted), of(RunStatus::Done), None];
+        let progress = SweepProgress { points, ..SweepProgress::default() };
+        assert_eq!([0, 1, 2].map(|position| progress.is_judged(&record, position)), [true, false, false]);
+        record.points[0].rungs[0] = 5;
+        assert!(!progress.is_judged(&record, 0), "not evaluated there");
+    }
+}

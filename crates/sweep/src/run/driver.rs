@@ -1,0 +1,486 @@
+//! Runs the points of a sweep on this machine: starts the segments that are due, watches their processes, and retries them.
+//!
+//! The driver keeps its state in memory only: the run directories of the points are all that a later call needs.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::progress::{PointProgress, SweepProgress};
+use crate::record::{PlannedPoint, SweepRecord, SweepTasks};
+use crate::summary::best_finished_point;
+use crate::sweep_dir::{SweepDir, point_log};
+use crate::{ScheduleDecision, SegmentResult, TrainingSegment};
+use runner_record::RunLock;
+use runner_record::manifest::RunStatus;
+use runner_spec::format::{duration, printable};
+use runner_spec::program::Device;
+
+use super::event::{DriveProgress, RunningPoint, SweepEvent, SweepObserver, SweepOutcome};
+use super::point_process::{DEVICES, PointProcess, point_arguments};
+use super::request::SweepRequest;
+use super::resource_allocator::{ResourceAllocator, ResourceNeed, visible_devices};
+use super::segment_outcome::{ExitedProcess, ProcessExit, SegmentOutcome};
+use runner_machine::stop::StopSwitch;
+use runner_prepare::host::{Host, local_devices};
+
+const POLL_INTERVAL: Duration = Duration::from_millis(30);
+/// A process of an earlier call may still work on a run. It ends after its current step.
+const HELD_RUN_TIMEOUT: Duration = Duration::from_mins(10);
+/// The largest number of tasks for which the remaining time is predicted by simulating early stopping.
+const MAX_SIMULATED_TASKS: usize = 2000;
+
+/// The result of a call of [`run_sweep`].
+#[derive(Debug)]
+pub struct SweepReport {
+    pub outcome: SweepOutcome,
+    /// The numbers of the points that failed in this call.
+    pub failed: Vec<usize>,
+    /// The failed points that fail again until a person has done what their error says.
+    pub blocked: Vec<usize>,
+    pub progress: SweepProgress,
+}
+
+/// Runs the segments of `sweep` that are due until none is, or until `stop` is requested. The processes of the points end with the
+/// thread that calls this. A point that fails does not stop the others.
+pub fn run_sweep(
+    sweep: &SweepDir,
+    request: &SweepRequest<'_>,
+    host: &Host,
+    stop: &StopSwitch,
+    observer: &mut dyn SweepObserver,
+) -> SweepReport {
+    stop.arm();
+    let mut driver = Driver::new(sweep, request, host);
+    let outcome = driver.run(stop, observer);
+    let numbers = |tasks: &BTreeSet<usize>| tasks.iter().map(|task| driver.point(*task).index).collect();
+    let (failed, blocked) = (numbers(&driver.failed), numbers(&driver.blocked));
+    SweepReport { outcome, failed, blocked, progress: driver.progress }
+}
+
+struct Driver<'a> {
+    sweep: &'a SweepDir,
+    runs: &'a Path,
+    threads: usize,
+    max_retries: u32,
+    /// Variables that the processes must not see: what they set is in the resolved experiments.
+    hidden_variables: Vec<String>,
+    tasks: SweepTasks,
+    workers: usize,
+    progress: SweepProgress,
+    /// Tasks that failed in this call and are not retried in it.
+    failed: BTreeSet<usize>,
+    /// The tasks among `failed` that fail again until a person has restored or removed a file.
+    blocked: BTreeSet<usize>,
+    /// The number of times that each segment (task and rung) was retried.
+    attempts: BTreeMap<(usize, usize), u32>,
+    running: BTreeMap<usize, SegmentProcess>,
+    /// Tasks whose run another process worked on, and since when this call waits for it.
+    waiting: BTreeMap<usize, Instant>,
+    /// The tasks among `waiting` whose run was locked when it was last checked.
+    held: BTreeSet<usize>,
+    allocator: ResourceAllocator,
+    /// Problems of runs that were reported.
+    reported: BTreeSet<String>,
+    best: Option<(usize, f64)>,
+    started: Instant,
+    /// The virtual cost of the steps that this call did.
+    cost_done: f64,
+    /// The virtual cost of the remaining steps, as far as it is known.
+    cost_left: f64,
+}
+
+/// A segment that a process trains.
+struct SegmentProcess {
+    process: PointProcess,
+    segment: TrainingSegment,
+    from: u64,
+    was_asked_to_stop: bool,
+}
+
+impl<'a> Driver<'a> {
+    fn new(sweep: &'a SweepDir, request: &SweepRequest<'_>, host: &'a Host) -> Self {
+        let record = sweep.record();
+        let cluster = local_devices(&Host { threads: request.threads, ..host.clone() });
+        let memory = cluster.devices.iter().find(|d| matches!(d.device, Device::Cpu)).and_then(|d| d.memory_bytes);
+        let gpus = cluster.devices.iter().filter(|d| matches!(d.device, Device::Cuda(_))).count();
+        let devices = visible_devices(gpus, host.environment.get(DEVICES).map(String::as_str));
+        Self {
+            sweep,
+            runs: &host.runs,
+            threads: request.threads,
+            max_retries: request.spec.retries,
+            hidden_variables: request.options.env.iter().map(|(name, _)| name.clone()).collect(),
+            tasks: record.tasks(),
+            workers: record.workers(request.parallel),
+            progress: SweepProgress::read(&host.runs, record),
+            failed: BTreeSet::new(),
+            blocked: BTreeSet::new(),
+            attempts: BTreeMap::new(),
+            running: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            held: BTreeSet::new(),
+            allocator: ResourceAllocator::new(request.parallel, memory, devices),
+            reported: BTreeSet::new(),
+            best: None,
+            started: Instant::now(),
+            cost_done: 0.0,
+            cost_left: 0.0,
+        }
+    }
+
+    fn run(&mut self, stop: &StopSwitch, observer: &mut dyn SweepObserver) -> SweepOutcome {
+        self.announce(observer);
+        let mut decision = self.decide();
+        loop {
+            if self.reap_processes(observer) {
+                decision = self.decide();
+            }
+            if stop.is_stop_requested() {
+                self.ask_to_stop();
+                if self.running.is_empty() {
+                    return SweepOutcome::Interrupted;
+                }
+            } else {
+                // With early stopping, all other tasks may wait for the failed ones.
+                let is_stuck = decision.due.iter().all(|segment| self.failed.contains(&segment.task));
+                if is_stuck && self.running.is_empty() {
+                    let is_well = self.failed.is_empty() && !self.has_diverged();
+                    return if is_well { SweepOutcome::Done } else { SweepOutcome::Failed };
+                }
+                if self.start_due(&decision.due, observer) {
+                    decision = self.decide();
+                }
+            }
+            observer.observe(&SweepEvent::Progress(&self.drive_progress()));
+            thread::sleep(POLL_INTERVAL);
+        }
+    }
+
+    fn record(&self) -> &'a SweepRecord {
+        self.sweep.record()
+    }
+
+    fn point(&self, task: usize) -> &'a PlannedPoint {
+        &self.record().points[self.tasks.points[task]]
+    }
+
+    fn progress_of(&self, task: usize) -> Option<&PointProgress> {
+        self.progress.points[self.tasks.points[task]].as_ref()
+    }
+
+    fn steps_done(&self, task: usize) -> u64 {
+        self.progress_of(task).map_or(0, |progress| progress.steps)
+    }
+
+    fn run_id(&self, task: usize) -> Option<String> {
+        self.progress_of(task).map(|progress| progress.id.clone())
+    }
+
+    fn result(&self, task: usize, rung: usize) -> Option<SegmentResult> {
+        self.progress.result(self.record(), self.tasks.points[task], rung)
+    }
+
+    /// True if a point failed in a way that would repeat.
+    fn has_diverged(&self) -> bool {
+        let last_rung = |task: usize| self.point(task).rungs.len().checked_sub(1);
+        let last_result = |task: usize| last_rung(task).and_then(|rung| self.result(task, rung));
+        (0..self.tasks.tasks.len()).any(|task| last_result(task) == Some(SegmentResult::Failed))
+    }
+
+    fn decide(&mut self) -> ScheduleDecision {
+        let result = |task: usize, rung: usize| self.result(task, rung);
+        let decision = self.tasks.decide(self.workers, &result);
+        let cost = |segment: &TrainingSegment| {
+            let has_result = self.result(segment.task, segment.rung).is_some();
+            let steps = if has_result { 0 } else { self.tasks.steps(segment) };
+            steps as f64 * self.tasks.tasks[segment.task].step_cost
+        };
+        self.cost_left = if self.tasks.tasks.len() <= MAX_SIMULATED_TASKS {
+            self.tasks.simulate_rest(self.workers, &result).order.iter().map(cost).sum()
+        } else {
+            decision.due.iter().map(cost).sum()
+        };
+        decision
+    }
+
+    fn announce(&mut self, observer: &mut dyn SweepObserver) {
+        let runs = || self.progress.points.iter().flatten();
+        let done = runs().filter(|run| run.status == RunStatus::Done).count();
+        observer.observe(&SweepEvent::Sweep {
+            id: &self.record().id,
+            path: self.sweep.path(),
+            points: self.record().points.len(),
+            runs: self.tasks.tasks.len(),
+            done,
+            begun: runs().count() - done,
+        });
+        self.report_problems(observer);
+        self.best = best_finished_point(self.record(), &self.progress);
+    }
+
+    fn report_problems(&mut self, observer: &mut dyn SweepObserver) {
+        for problem in self.progress.problems.drain(..) {
+            if !self.reported.insert(problem.clone()) {
+                continue;
+            }
+            observer.observe(&SweepEvent::Warning(&problem));
+        }
+    }
+
+    /// Handles the processes that have exited. Returns true if there are any.
+    fn reap_processes(&mut self, observer: &mut dyn SweepObserver) -> bool {
+        let exits = self.running.iter_mut().filter_map(|(task, running)| Some((*task, running.process.exit()?)));
+        let exits: Vec<(usize, ProcessExit)> = exits.collect();
+        for (task, exit) in &exits {
+            let Some(running) = self.running.remove(task) else { continue };
+            self.allocator.give_back(*task);
+            self.update_progress(*task, observer);
+            let steps = self.steps_done(*task).saturating_sub(running.from);
+            self.cost_done += steps as f64 * self.tasks.tasks[*task].step_cost;
+            let outcome = self.outcome(*exit, &running);
+            let since = self.waiting.remove(task);
+            match outcome {
+                SegmentOutcome::Completed(value) => self.complete(*task, running.segment, value, observer),
+                SegmentOutcome::Stopped => {}
+                SegmentOutcome::Busy => self.wait(running.segment, since, observer),
+                SegmentOutcome::Failed { error, is_retried } => {
+                    self.fail(running.segment, &error, is_retried, observer);
+                }
+            }
+        }
+        !exits.is_empty()
+    }
+
+    /// Reads the progress of a task's run again.
+    fn update_progress(&mut self, task: usize, observer: &mut dyn SweepObserver) {
+        self.progress.update(self.runs, self.sweep.record(), self.tasks.points[task]);
+        self.report_problems(observer);
+    }
+
+    fn complete(&mut self, task: usize, segment: TrainingSegment, value: f64, observer: &mut dyn SweepObserver) {
+        let point = self.point(task);
+        observer.observe(&SweepEvent::Finished {
+            point: point.index,
+            step: segment.until,
+            objective: value.is_finite().then_some(value),
+            done: segment.until >= point.steps,
+            run: self.run_id(task).as_deref(),
+        });
+        let best = best_finished_point(self.record(), &self.progress);
+        if best != self.best {
+            self.best = best;
+            if let Some((point, objective)) = best {
+                observer.observe(&SweepEvent::Best { point, objective });
+            }
+        }
+    }
+
+    /// Reports a failure. The task fails in this call unless it is retried.
+    fn fail(&mut self, segment: TrainingSegment, error: &str, is_retried: bool, observer: &mut dyn SweepObserver) {
+        let point = self.point(segment.task);
+        observer.observe(&SweepEvent::Failed {
+            point: point.index,
+            error,
+            log: &point_log(self.sweep.path(), point.index),
+            again: is_retried,
+            attempt: self.attempts_of(segment),
+            retries: self.max_retries,
+        });
+        if !is_retried {
+            self.failed.insert(segment.task);
+        }
+    }
+
+    fn attempts_of(&self, segment: TrainingSegment) -> u32 {
+        self.attempts.get(&(segment.task, segment.rung)).copied().unwrap_or(0)
+    }
+
+    fn outcome(&mut self, exit: ProcessExit, running: &SegmentProcess) -> SegmentOutcome {
+        let segment = running.segment;
+        let (task, attempts) = (segment.task, self.attempts_of(segment));
+        let failed_run = self.progress_of(task).filter(|run| run.status == RunStatus::Failed);
+        let outcome = ExitedProcess {
+            exit,
+            was_asked_to_stop: running.was_asked_to_stop,
+            result: self.result(task, segment.rung),
+            recorded_error: failed_run.and_then(|run| run.error.as_deref()),
+            logged_error: running.process.last_error().as_deref(),
+            attempts,
+            max_retries: self.max_retries,
+        }
+        .outcome();
+        if matches!(outcome, SegmentOutcome::Failed { is_retried: true, .. }) {
+            self.attempts.insert((task, segment.rung), attempts + 1);
+        }
+        outcome
+    }
+
+    /// Starts the segments that are due and for which there are resources. Returns true if the results may have changed.
+    fn start_due(&mut self, due: &[TrainingSegment], observer: &mut dyn SweepObserver) -> bool {
+        let mut has_changed = false;
+        for segment in due {
+            if self.allocator.is_full() {
+                break;
+            }
+            let task = segment.task;
+            if self.running.contains_key(&task) || self.failed.contains(&task) {
+                continue;
+            }
+            if self.progress_of(task).is_some_and(|run| RunLock::is_held(&run.path)) {
+                self.held.insert(task);
+                let since = self.waiting.remove(&task);
+                self.wait(*segment, since, observer);
+            } else if self.held.remove(&task) {
+                // The other process has trained further, or to the end.
+                self.waiting.remove(&task);
+                self.update_progress(task, observer);
+                has_changed = true;
+                continue;
+            } else if let Some(error) = self.missing_measurement(*segment) {
+                self.blocked.insert(task);
+                self.fail(*segment, &error, false, observer);
+            } else {
+                let point = self.point(task);
+                let need = ResourceNeed { memory: point.memory_bytes, devices: point.cuda_devices };
+                let Some(devices) = self.allocator.take(task, need) else { continue };
+                self.start(*segment, &devices, observer);
+            }
+            has_changed |= self.failed.contains(&task);
+        }
+        has_changed
+    }
+
+    /// Why the steps of `segment` cannot be trained, if they are done and the result is missing in the run's record.
+    fn missing_measurement(&self, segment: TrainingSegment) -> Option<String> {
+        let run = self.progress_of(segment.task).filter(|run| run.lacks_measurement(segment.until))?;
+        let missing = run.describe_missing(segment.until, self.record().objective);
+        let remove = format!("runner runs rm {} --force --runs {}", printable(&run.id), self.runs.display());
+        Some(format!(
+            "{missing}, and no other file has it: restore the file, or remove the run with `{remove}`, and the sweep trains it again"
+        ))
+    }
+
+    /// Waits for the process that has the run of the segment's task, since `since` if this call has waited before.
+    fn wait(&mut self, segment: TrainingSegment, since: Option<Instant>, observer: &mut dyn SweepObserver) {
+        let task = segment.task;
+        let run = self.run_id(task);
+        let since = since.unwrap_or_else(|| {
+            observer.observe(&SweepEvent::Waiting { point: self.point(task).index, run: run.as_deref() });
+            Instant::now()
+        });
+        if since.elapsed() <= HELD_RUN_TIMEOUT {
+            self.waiting.insert(task, since);
+            return;
+        }
+        let run = run.map_or_else(String::new, |id| format!(" {}", printable(&id)));
+        let error = format!("another process has worked on its run{run} for {}", duration(HELD_RUN_TIMEOUT));
+        self.fail(segment, &error, false, observer);
+    }
+
+    fn start(&mut self, segment: TrainingSegment, devices: &[String], observer: &mut dyn SweepObserver) {
+        let point = self.point(segment.task);
+        let from = self.steps_done(segment.task);
+        let path = self.sweep.path();
+        let until = (segment.until < point.steps).then_some(segment.until);
+        let arguments = point_arguments(path, self.record(), point, self.runs, self.threads, until);
+        let started = arguments.map_err(|error| error.to_string()).and_then(|mut arguments| {
+            arguments.push(OsString::from("--json"));
+            PointProcess::start(&arguments, point_log(path, point.index), &self.hidden_variables, devices)
+                .map_err(|error| format!("starting its process: {error}"))
+        });
+        let process = match started {
+            Ok(process) => process,
+            Err(error) => {
+                self.allocator.give_back(segment.task);
+                self.fail(segment, &error, false, observer);
+                return;
+            }
+        };
+        let until = segment.until;
+        observer.observe(&SweepEvent::Started { point: point.index, from, until, steps: point.steps });
+        self.running.insert(segment.task, SegmentProcess { process, segment, from, was_asked_to_stop: false });
+    }
+
+    /// Asks each process to stop, once.
+    fn ask_to_stop(&mut self) {
+        for running in self.running.values_mut().filter(|r| !r.was_asked_to_stop) {
+            running.was_asked_to_stop = true;
+            running.process.stop();
+        }
+    }
+
+    fn drive_progress(&self) -> DriveProgress {
+        let mut cost_running = 0.0;
+        let mut points = Vec::new();
+        for (task, running) in &self.running {
+            let point = self.point(*task);
+            let mut progress = running.process.progress();
+            progress.step = progress.step.max(running.from).min(point.steps);
+            cost_running += progress.step.saturating_sub(running.from) as f64 * self.tasks.tasks[*task].step_cost;
+            points.push(RunningPoint { index: point.index, steps: point.steps, progress });
+        }
+        let done = self.progress.points.iter().flatten().filter(|run| run.status == RunStatus::Done).count();
+        let (failed, runs) = (self.failed.len(), self.tasks.tasks.len());
+        let is_idle = |task: &usize| !self.running.contains_key(task) && !self.failed.contains(task);
+        let is_judged = |task: &usize| self.progress.is_judged(self.record(), self.tasks.points[*task]);
+        let judged = (0..runs).filter(is_idle).filter(is_judged).count();
+        let cost = self.cost_done + cost_running;
+        let all = (self.cost_done + self.cost_left).max(cost);
+        // At the speed of this call so far.
+        let seconds_left = self.started.elapsed().as_secs_f64() / cost * (self.cost_left - cost_running).max(0.0);
+        DriveProgress {
+            queued: runs.saturating_sub(done + judged + failed + points.len()),
+            running: points,
+            done,
+            judged,
+            failed,
+            best: self.best,
+            share: if all > 0.0 { cost / all } else { 0.0 },
+            remaining: Duration::try_from_secs_f64(seconds_left).ok().filter(|_| cost > 0.0),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::request::SweepLauncher;
+    use super::*;
+    use crate::from_str;
+    use crate::sweep_dir::SweepFiles;
+    use runner_config::LoadOptions;
+
+    #[test]
+    fn each_rung_of_a_point_has_its_own_retries() {
+        let root = tempfile::tempdir().unwrap();
+        let experiments = ["a: 1\n".to_owned(), "a: 2\n".to_owned(), "a: 3\n".to_owned()];
+        let files =
+            SweepFiles { record: crate::testing::sweep(), text: "", experiments: &experiments, is_private: false };
+        let sweep = SweepDir::create(root.path(), files).unwrap();
+        let spec = from_str("sweep: {base: e.yaml, grid: {seed: [1, 2]}, retries: 1}", Path::new("s.yaml")).unwrap();
+        let request = SweepRequest {
+            spec: &spec,
+            started: None,
+            options: LoadOptions::default(),
+            own_variables: &[],
+            start_new: false,
+            dry_run: false,
+            parallel: 1,
+            threads: 1,
+            launcher: SweepLauncher::Local,
+        };
+        let host = Host::new(root.path().to_owned(), root.path().to_owned());
+        let mut driver = Driver::new(&sweep, &request, &host);
+        let log = root.path().join("log");
+        let mut is_retried = |rung: usize| {
+            // Any process will do: this one lists tests.
+            let process = PointProcess::start(&["--list".into()], log.clone(), &[], &[]).unwrap();
+            let segment = TrainingSegment { task: 0, rung, until: 10 };
+            let running = SegmentProcess { process, segment, from: 0, was_asked_to_stop: false };
+            matches!(driver.outcome(ProcessExit::Killed(9), &running), SegmentOutcome::Failed { is_retried: true, .. })
+        };
+        assert_eq!([0, 0, 1, 1].map(&mut is_retried), [true, false, true, false]);
+    }
+}

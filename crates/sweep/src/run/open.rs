@@ -1,0 +1,248 @@
+//! Finds, starts or resumes the sweep of a sweep file.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use crate::progress::SweepProgress;
+use crate::record::{SourceHash, SweepRecord};
+use crate::sweep_dir;
+use crate::sweep_dir::{SweepDir, SweepFiles};
+use crate::{SweepSpec, describe_changes, expand};
+use runner_config::LoadOptions;
+use runner_record::catalog::{SWEEP_FILE, SWEEPS};
+use runner_record::{RecordError, RunLock};
+
+use super::plan_points::{PlannedSweep, is_unchanged, load_points, plan_points};
+use super::point_problems::describe_points;
+use super::request::{SweepLauncher, SweepRequest};
+use super::slurm;
+use runner_prepare::host::Host;
+use runner_prepare::observer::{RunEvent, RunObserver};
+use runner_spec::error::CommandError;
+
+/// The sweep of a request.
+#[derive(Debug)]
+pub enum OpenedSweep {
+    /// A dry run: the sweep that would be run.
+    Planned(Box<SweepRecord>),
+    /// Nothing is left to do.
+    Finished {
+        path: PathBuf,
+        record: Box<SweepRecord>,
+        progress: SweepProgress,
+    },
+    Created(SweepDir),
+    Resumed(SweepDir),
+}
+
+/// Finds the sweep of `request` in the folder of runs of `host`, or plans and creates it.
+///
+/// # Errors
+/// All mistakes of all points; a sweep that has begun with another version of the file and is not finished, or that another process
+/// runs; a folder that cannot be written.
+pub fn open_sweep(
+    request: &SweepRequest<'_>,
+    host: &Host,
+    observer: &mut dyn RunObserver,
+) -> Result<OpenedSweep, CommandError> {
+    let spec = request.spec;
+    if let SweepLauncher::Slurm { options, .. } = &request.launcher {
+        slurm::check_request(spec.early_stop.is_some(), options)?;
+    }
+    if let Some(path) = &request.started {
+        let record = sweep_dir::read_record(path)?;
+        check_same_flags(request, &record)?;
+        return resume(request, host, path.clone(), record, observer);
+    }
+    if let Some((path, record)) = find_resumable(request, host, observer)? {
+        return resume(request, host, path, record, observer);
+    }
+    if matches!(request.launcher, SweepLauncher::Slurm { .. }) && !request.dry_run {
+        slurm::check_commands()?;
+    }
+    let PlannedSweep { record, experiments, is_private } = plan_points(request, host, observer)?;
+    if let SweepLauncher::Slurm { .. } = request.launcher {
+        slurm::check_array_size(&record)?;
+    }
+    if request.dry_run {
+        return Ok(OpenedSweep::Planned(Box::new(record)));
+    }
+    // Two calls at once must not both find nothing.
+    let turn = RunLock::take_name(&host.runs.join(SWEEPS), &spec.name)?;
+    if let Some((path, record)) = find_resumable(request, host, observer)? {
+        drop(turn);
+        return resume(request, host, path, record, observer);
+    }
+    let files = SweepFiles { record, text: &spec.text, experiments: &experiments, is_private };
+    Ok(OpenedSweep::Created(SweepDir::create(&host.runs, files)?))
+}
+
+/// Checks the sweep `spec` without reading data, and returns the number of its points.
+///
+/// # Errors
+/// All mistakes of all points.
+pub fn check_sweep(
+    spec: &SweepSpec,
+    options: &LoadOptions<'_>,
+    host: &Host,
+    observer: &mut dyn RunObserver,
+) -> Result<usize, CommandError> {
+    let expanded = expand(spec)?;
+    load_points(spec, &expanded.points, options, &host.pool()?, host, observer).map(|loaded| loaded.points.len())
+}
+
+/// Checks that the request has no `--set` flags, or those with which the sweep of `record` was started.
+///
+/// # Errors
+/// If it has others.
+fn check_same_flags(request: &SweepRequest<'_>, record: &SweepRecord) -> Result<(), CommandError> {
+    let sets = &request.options.sets;
+    if sets.is_empty() || *sets == record.overrides {
+        return Ok(());
+    }
+    Err(CommandError::request(format!(
+        "the points of sweep {} are fixed: it was started with the --set flags {:?}, not {sets:?}; leave out the flags to resume it",
+        record.id, record.overrides
+    )))
+}
+
+/// The sweep of the request's file that can be resumed; `None` if a new one starts.
+///
+/// # Errors
+/// If the sweep has begun with another version of the file, and is not finished.
+fn find_resumable(
+    request: &SweepRequest<'_>,
+    host: &Host,
+    observer: &mut dyn RunObserver,
+) -> Result<Option<(PathBuf, SweepRecord)>, CommandError> {
+    let spec = request.spec;
+    if request.start_new {
+        return Ok(None);
+    }
+    let Some((path, record)) = sweep_dir::newest_of_file(&host.runs, &spec.name, &spec.path)? else { return Ok(None) };
+    let copy = sweep_dir::read_copy(&path).map_err(|error| explain_damaged_copy(&error, &spec.path, &record.id))?;
+    let mut changes = describe_changes(&copy.text, &spec.text);
+    if record.overrides != request.options.sets {
+        changes.push(format!("the --set flags were {:?}, are {:?}", record.overrides, request.options.sets));
+    }
+    if changes.is_empty() {
+        return Ok(Some((path, record)));
+    }
+    let (id, changes) = (&record.id, changes.join("; "));
+    if is_spec_of(spec, &record) && !is_spec_of(&copy, &record) {
+        let changes = describe_changes(&spec.text, &copy.text).join("; ");
+        let message = format!("this file of the sweep was edited: {changes}");
+        let error = RecordError::damaged(&path.join(SWEEP_FILE), message);
+        return Err(explain_damaged_copy(&error, &spec.path, id));
+    }
+    if request.dry_run {
+        let text = format!("{id} began with another version of this file: {changes}");
+        observer.observe(&RunEvent::Warning(&text));
+        return Ok(None);
+    }
+    if SweepProgress::read(&host.runs, &record).is_finished(&record) {
+        let text = format!("sweep    {id} is done; since then, {changes}: another one begins");
+        observer.observe(&RunEvent::Note(&text));
+        return Ok(None);
+    }
+    Err(CommandError::request(format!(
+        "sweep {id} is not finished, and {} has changed since it began: {changes}. Its points are fixed: take the file back \
+         to what it was ({} has it) to go on, or begin another sweep with --new, in which runs that are done are not \
+         run again",
+        spec.path.display(),
+        path.join(SWEEP_FILE).display()
+    )))
+}
+
+/// True if `spec` has the objective, the early stopping and the values of the points of `record`.
+fn is_spec_of(spec: &SweepSpec, record: &SweepRecord) -> bool {
+    let recorded = record.points.iter().map(|point| &point.values);
+    (spec.objective, spec.early_stop) == (record.objective, record.early_stop)
+        && expand(spec).is_ok_and(|expanded| expanded.points.iter().map(|point| &point.values).eq(recorded))
+}
+
+/// The refusal to resume the sweep `id` of the sweep file `file` without its copy of that file.
+#[must_use]
+pub fn explain_damaged_copy(error: &RecordError, file: &Path, id: &str) -> CommandError {
+    CommandError::request(format!(
+        "sweep {id} cannot be resumed, because its copy of the sweep file cannot be used: {error}. If {} has not changed \
+         since the sweep began, copy it there; otherwise start another sweep with --new, in which runs that are done are \
+         not run again",
+        file.display()
+    ))
+}
+
+/// Opens the sweep in `path`, or finds it finished.
+fn resume(
+    request: &SweepRequest<'_>,
+    host: &Host,
+    path: PathBuf,
+    record: SweepRecord,
+    observer: &mut dyn RunObserver,
+) -> Result<OpenedSweep, CommandError> {
+    let changed = record.sources.iter().filter(|source| !is_unchanged(source));
+    let (changed, missing): (Vec<&SourceHash>, Vec<&SourceHash>) = changed.partition(|source| source.path.exists());
+    let stay = format!("since {} began; its points stay what they were then", record.id);
+    for (sources, what, advice) in [(changed, "changed", " (--new begins another sweep)"), (missing, "went away", "")] {
+        let files: Vec<String> = sources.iter().map(|source| source.path.display().to_string()).collect();
+        if !files.is_empty() {
+            observer.observe(&RunEvent::Warning(&format!("{} {what} {stay}{advice}", files.join(", "))));
+        }
+    }
+    let mut variables = changed_variables(&record.environment, &request.options.env, &host.environment);
+    variables.retain(|name| !request.own_variables.contains(&name.as_str()));
+    if !variables.is_empty() {
+        let names = variables.join(", ");
+        let text = format!("{names} is not what it was when {} began, and has no effect", record.id);
+        observer.observe(&RunEvent::Warning(&text));
+    }
+    let record = Box::new(record);
+    if request.dry_run {
+        return Ok(OpenedSweep::Planned(record));
+    }
+    let progress = SweepProgress::read(&host.runs, &record);
+    if progress.is_finished(&record) {
+        return Ok(OpenedSweep::Finished { path, record, progress });
+    }
+    let removed: Vec<usize> = progress.removed.iter().map(|&position| record.points[position].index).collect();
+    if !removed.is_empty() {
+        let points = describe_points(&removed, usize::MAX);
+        let text = match removed.as_slice() {
+            [_] => format!("the run of {points} was removed: the point is trained again"),
+            _ => format!("the runs of {points} were removed: the points are trained again"),
+        };
+        observer.observe(&RunEvent::Warning(&text));
+    }
+    let opened = SweepDir::open(&path).map_err(|error| match error {
+        RecordError::Locked { id, holder } => CommandError::request(format!(
+            "sweep {id} is being run by another process{holder}: runner sweep status {id} shows it"
+        )),
+        other => other.into(),
+    })?;
+    Ok(OpenedSweep::Resumed(opened))
+}
+
+/// The names of variables that changed: of those in `recorded`, and of those in `set` that set keys of experiments now.
+fn changed_variables(
+    recorded: &BTreeMap<String, String>,
+    set: &[(String, String)],
+    now: &BTreeMap<String, String>,
+) -> Vec<String> {
+    let changed = recorded.iter().filter(|(name, value)| now.get(*name) != Some(value)).map(|(name, _)| name);
+    let new = set.iter().map(|(name, _)| name).filter(|name| !recorded.contains_key(*name));
+    changed.chain(new).cloned().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variables_that_changed_are_found() {
+        let variable = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        let recorded = BTreeMap::from([variable("RUNNER_A", "1"), variable("RUNNER_B", "2")]);
+        let set = [variable("RUNNER_B", "2"), variable("RUNNER_C", "3")];
+        let now: BTreeMap<String, String> = set.iter().cloned().collect();
+        assert_eq!(changed_variables(&recorded, &set, &now), ["RUNNER_A", "RUNNER_C"]);
+    }
+}

@@ -1,0 +1,170 @@
+//! The mistakes of a sweep's points, each reported once with the points that have it.
+
+use std::fmt::{self, Display, Write as _};
+
+use crate::ExpandedPoint;
+use crate::record::describe_values;
+use runner_spec::diagnostic::{ConfigError, Diagnostic};
+use runner_spec::error::{Classified, ErrorKind};
+
+/// The largest number of mistakes that are shown.
+const MAX_SHOWN_PROBLEMS: usize = 30;
+/// The largest number of points that are named for one mistake.
+const MAX_NAMED_POINTS: usize = 3;
+
+/// The mistakes of a sweep's points.
+#[derive(Debug, Default)]
+pub struct PointProblems {
+    /// The number of points of the sweep.
+    total: usize,
+    problems: Vec<(Problem, Vec<AffectedPoint>)>,
+}
+
+#[derive(Debug)]
+enum Problem {
+    Text(String),
+    Diagnostic(Box<Diagnostic>),
+}
+
+impl Problem {
+    /// True if both are one mistake, whatever the help for it.
+    fn is_same(&self, other: &Self) -> bool {
+        fn place(d: &Diagnostic) -> (&str, usize, usize, &str) {
+            (&d.source, d.line, d.column, &d.source_line)
+        }
+        match (self, other) {
+            (Self::Text(a), Self::Text(b)) => a == b,
+            (Self::Diagnostic(a), Self::Diagnostic(b)) => {
+                place(a) == place(b) && (&a.key, &a.message) == (&b.key, &b.message)
+            }
+            _ => false,
+        }
+    }
+}
+
+/// A point that has a mistake: its number and its values.
+#[derive(Debug, PartialEq)]
+struct AffectedPoint {
+    index: usize,
+    values: String,
+}
+
+impl PointProblems {
+    /// No mistakes yet, of a sweep with `total` points.
+    pub(super) fn new(total: usize) -> Self {
+        Self { total, problems: Vec::new() }
+    }
+
+    /// # Errors
+    /// `self`, if there is a mistake.
+    pub(super) fn into_result(self) -> Result<(), Self> {
+        if self.problems.is_empty() { Ok(()) } else { Err(self) }
+    }
+
+    /// Adds a mistake of `point`.
+    pub(super) fn add(&mut self, point: &ExpandedPoint, text: String) {
+        self.add_problem(point, Problem::Text(text));
+    }
+
+    /// Adds the mistakes of a `point` that does not load.
+    pub(super) fn add_config(&mut self, point: &ExpandedPoint, error: ConfigError) {
+        for diagnostic in error.diagnostics {
+            self.add_problem(point, Problem::Diagnostic(Box::new(diagnostic)));
+        }
+    }
+
+    fn add_problem(&mut self, point: &ExpandedPoint, problem: Problem) {
+        let point = AffectedPoint { index: point.index, values: describe_values(&point.values) };
+        match self.problems.iter_mut().find(|(known, _)| known.is_same(&problem)) {
+            Some((_, points)) if points.last() == Some(&point) => {}
+            Some((_, points)) => points.push(point),
+            None => self.problems.push((problem, vec![point])),
+        }
+    }
+
+    /// The mistakes as text for a person.
+    pub fn render(&self, color: bool) -> String {
+        let mut out = String::new();
+        for (problem, points) in self.problems.iter().take(MAX_SHOWN_PROBLEMS) {
+            let text = match problem {
+                Problem::Text(text) => format!("error: {text}"),
+                Problem::Diagnostic(diagnostic) => {
+                    ConfigError { diagnostics: vec![(**diagnostic).clone()] }.render_mistakes(color)
+                }
+            };
+            let points = match points.as_slice() {
+                [one] if self.total > 1 => format!("point {} ({})", one.index, one.values),
+                several => describe_points(&several.iter().map(|p| p.index).collect::<Vec<_>>(), self.total),
+            };
+            let _ = write!(out, "{}\n  in {points}\n\n", text.trim_end());
+        }
+        let n = self.problems.len();
+        let count = if n == 1 { "1 mistake".to_owned() } else { format!("{n} mistakes") };
+        let shown =
+            if n > MAX_SHOWN_PROBLEMS { format!(", of which {MAX_SHOWN_PROBLEMS} are shown") } else { String::new() };
+        let _ = write!(out, "{count} in the sweep's points{shown}; nothing was started");
+        out
+    }
+}
+
+impl Display for PointProblems {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.render(false))
+    }
+}
+
+impl std::error::Error for PointProblems {}
+
+impl Classified for PointProblems {
+    fn kind(&self) -> ErrorKind {
+        ErrorKind::Request
+    }
+
+    fn report(&self, color: bool) -> Option<String> {
+        Some(self.render(color))
+    }
+}
+
+/// `point 3`, `points 1, 3, 5 and 9 more`, `all 12 points`.
+pub fn describe_points(points: &[usize], total: usize) -> String {
+    let list = |points: &[usize]| points.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    match points {
+        [one] => format!("point {one}"),
+        all if all.len() == total => format!("all {total} points"),
+        [few @ .., last] if few.len() <= MAX_NAMED_POINTS => format!("points {} and {last}", list(few)),
+        many => {
+            let named = many.get(..MAX_NAMED_POINTS).unwrap_or(many);
+            format!("points {} and {} more", list(named), many.len() - named.len())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn points_are_named_as_people_would() {
+        assert_eq!(describe_points(&[3], 9), "point 3");
+        assert_eq!(describe_points(&[1, 2], 9), "points 1 and 2");
+        assert_eq!(describe_points(&[1, 2, 3, 7], 9), "points 1, 2, 3 and 7");
+        assert_eq!(describe_points(&(1..=12).collect::<Vec<_>>(), 20), "points 1, 2, 3 and 9 more");
+        assert_eq!(describe_points(&[1, 2, 3], 3), "all 3 points");
+    }
+
+    #[test]
+    fn a_mistake_of_several_points_is_reported_once() {
+        let point = |index: usize| ExpandedPoint { index, values: vec![("lr".to_owned(), index.into())] };
+        let mut problems = PointProblems::new(9);
+        for index in [1, 2, 4] {
+            problems.add(&point(index), "too long".to_owned());
+        }
+        problems.add(&point(4), "too wide".to_owned());
+        assert_eq!(
+            problems.render(false),
+            "error: too long\n  in points 1, 2 and 4\n\nerror: too wide\n  in point 4 (lr=4)\n\n\
+             2 mistakes in the sweep's points; nothing was started"
+        );
+        assert!(problems.into_result().is_err() && PointProblems::new(1).into_result().is_ok());
+    }
+}

@@ -1,0 +1,157 @@
+//! Decides what happens to a segment after its process has exited.
+
+use crate::SegmentResult;
+use runner_machine::signal::signal_name;
+
+use runner_spec::exit::Exit;
+
+/// A process that has exited, and what is known about its segment.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ExitedProcess<'a> {
+    pub exit: ProcessExit,
+    /// True if the sweep asked the process to stop.
+    pub was_asked_to_stop: bool,
+    /// The result of the segment in the run's record.
+    pub result: Option<SegmentResult>,
+    /// The error in the run's record.
+    pub recorded_error: Option<&'a str>,
+    /// The last error in the process's log.
+    pub logged_error: Option<&'a str>,
+    /// The number of times that the segment was retried, and that it may be.
+    pub attempts: u32,
+    pub max_retries: u32,
+}
+
+/// The exit of a process: its code, or the signal that killed it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ProcessExit {
+    Exited(i32),
+    Killed(i32),
+}
+
+/// The outcome of a segment.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum SegmentOutcome {
+    /// The steps are done, with this objective.
+    Completed(f64),
+    /// Another process works on the run.
+    Busy,
+    /// The process stopped on request.
+    Stopped,
+    Failed {
+        error: String,
+        is_retried: bool,
+    },
+}
+
+impl ExitedProcess<'_> {
+    /// The outcome of the segment. It is completed only if the process succeeded and the result is recorded. A failure that would repeat
+    /// is not retried.
+    pub(super) fn outcome(&self) -> SegmentOutcome {
+        if let (ProcessExit::Exited(0), Some(SegmentResult::Value(value))) = (self.exit, self.result) {
+            return SegmentOutcome::Completed(value);
+        }
+        if self.was_asked_to_stop {
+            return SegmentOutcome::Stopped;
+        }
+        let logged = self.logged_error.map(str::to_owned);
+        let (error, would_repeat) = match self.exit {
+            ProcessExit::Exited(code) if code == Exit::Busy as i32 => return SegmentOutcome::Busy,
+            ProcessExit::Exited(0) => ("it ended without the objective at its last step".to_owned(), true),
+            ProcessExit::Exited(code) if code == Exit::Interrupted as i32 => {
+                ("it was interrupted from outside".to_owned(), false)
+            }
+            ProcessExit::Exited(code) => {
+                let recorded = self.recorded_error.filter(|_| code == Exit::Failed as i32).map(str::to_owned);
+                let error = recorded.or(logged).unwrap_or_else(|| format!("it ended with exit code {code}"));
+                (error, code == Exit::Request as i32)
+            }
+            ProcessExit::Killed(signal) => (format!("its process was ended by {}", signal_name(signal)), false),
+        };
+        // A segment with a result is not due any more, whether the result is a value or a failure that would repeat.
+        let is_retried = !would_repeat && self.result.is_none() && self.attempts < self.max_retries;
+        SegmentOutcome::Failed { error, is_retried }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn exited(exit: ProcessExit, result: Option<SegmentResult>) -> ExitedProcess<'static> {
+        ExitedProcess {
+            exit,
+            was_asked_to_stop: false,
+            result,
+            recorded_error: None,
+            logged_error: None,
+            attempts: 0,
+            max_retries: 1,
+        }
+    }
+
+    fn is_retried(exited: &ExitedProcess<'_>) -> bool {
+        match exited.outcome() {
+            SegmentOutcome::Failed { is_retried, .. } => is_retried,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    const VALUE: Option<SegmentResult> = Some(SegmentResult::Value(2.0));
+
+    #[test]
+    fn only_what_ended_well_is_complete() {
+        assert_eq!(exited(ProcessExit::Exited(0), VALUE).outcome(), SegmentOutcome::Completed(2.0));
+        assert!(!is_retried(&exited(ProcessExit::Exited(1), VALUE)), "it is recorded, and told");
+        assert!(!is_retried(&exited(ProcessExit::Killed(9), VALUE)));
+        assert!(!is_retried(&exited(ProcessExit::Exited(0), None)), "it would come again");
+    }
+
+    #[test]
+    fn what_may_go_well_is_tried_again() {
+        for exit in [
+            ProcessExit::Exited(1),
+            ProcessExit::Exited(Exit::Interrupted as i32),
+            ProcessExit::Killed(9),
+            ProcessExit::Exited(101),
+        ] {
+            assert!(is_retried(&exited(exit, None)), "{exit:?}");
+            assert!(!is_retried(&ExitedProcess { attempts: 1, ..exited(exit, None) }), "{exit:?}, tried often enough");
+        }
+        assert!(!is_retried(&exited(ProcessExit::Exited(Exit::Request as i32), None)));
+        assert!(!is_retried(&exited(ProcessExit::Exited(1), Some(SegmentResult::Failed))), "not finite");
+    }
+
+    #[test]
+    fn stopping_and_waiting_are_no_failures() {
+        assert_eq!(exited(ProcessExit::Exited(Exit::Busy as i32), None).outcome(), SegmentOutcome::Busy);
+        let stopped =
+            ExitedProcess { was_asked_to_stop: true, ..exited(ProcessExit::Exited(Exit::Interrupted as i32), None) };
+        assert_eq!(stopped.outcome(), SegmentOutcome::Stopped);
+        assert_eq!(
+            ExitedProcess { exit: ProcessExit::Exited(0), result: VALUE, ..stopped }.outcome(),
+            SegmentOutcome::Completed(2.0)
+        );
+    }
+
+    #[test]
+    fn the_record_says_why_before_the_log_does() {
+        let both = ExitedProcess {
+            recorded_error: Some("disk full"),
+            logged_error: Some("other"),
+            ..exited(ProcessExit::Exited(1), None)
+        };
+        assert_eq!(both.outcome(), SegmentOutcome::Failed { error: "disk full".into(), is_retried: true });
+        let older = ExitedProcess { exit: ProcessExit::Exited(2), ..both };
+        assert_eq!(
+            older.outcome(),
+            SegmentOutcome::Failed { error: "other".into(), is_retried: false },
+            "the record is of another time"
+        );
+        let neither = exited(ProcessExit::Exited(101), None);
+        assert_eq!(
+            neither.outcome(),
+            SegmentOutcome::Failed { error: "it ended with exit code 101".into(), is_retried: true }
+        );
+    }
+}

@@ -1,0 +1,272 @@
+//! A sweep as its file describes it, checked.
+
+use std::path::PathBuf;
+
+use runner_compare::comparability::MeasuredQuantity;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::random::{Distribution, RandomDraws};
+use runner_spec::diagnostic::{ConfigError, Diagnostic};
+#[cfg(doc)]
+use runner_template::yaml_text;
+use runner_yaml::source::{Place, Source};
+
+/// The JSON Schema of the sweep file (draft 7). The module `read` checks files against it.
+pub const SCHEMA: &str = include_str!("../../../schemas/sweep.schema.json");
+
+/// The largest number of points of a sweep, before exclusion.
+pub const MAX_POINTS: usize = 10_000;
+
+/// A sweep, as its file describes it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SweepSpec {
+    /// The key `name`, else the name of the file without its extension.
+    pub name: String,
+    /// The file that points are made from: a template, whose variables the axes are, or an experiment, whose key paths they are. The path
+    /// is joined to the folder of the sweep file.
+    pub base: PathBuf,
+    /// The mistake that there is no such file. A sweep that was started goes on without it.
+    pub missing_base: Option<Box<Diagnostic>>,
+    /// Variables of the template that are the same for all points.
+    pub vars: Map<String, Value>,
+    /// `key.path=value` for every point, in the form of `--set`.
+    pub set: Vec<String>,
+    /// The dimensions, in the order of the file; the first one varies slowest.
+    pub axes: Vec<Dimension>,
+    pub exclude: Vec<ExcludeExpression>,
+    pub objective: Objective,
+    /// True if the file names the metric. Otherwise points with different tokenizers are compared by bits per byte.
+    pub names_metric: bool,
+    pub early_stop: Option<AshaSettings>,
+    /// The number of concurrent runs, at least 1.
+    pub parallel: usize,
+    /// The number of times that a failed point is retried.
+    pub retries: u32,
+    /// The settings of experiments that the file gives: those of `set` and of all points.
+    pub settings: Vec<FileSetting>,
+    /// The file as given.
+    pub text: String,
+    pub path: PathBuf,
+}
+
+impl SweepSpec {
+    /// The names of everything that varies, in the order of the file.
+    #[must_use]
+    pub fn names(&self) -> Vec<&str> {
+        self.axes.iter().flat_map(Dimension::names).collect()
+    }
+
+    /// True if points are made from a template.
+    #[must_use]
+    pub fn has_template(&self) -> bool {
+        runner_template::is_template(&self.base)
+    }
+
+    /// `setting` (`key.path=value`, as [`yaml_text`] writes the value) as it is written in the file, if it is.
+    pub(super) fn as_written(&self, setting: String) -> String {
+        self.settings.iter().find(|known| known.normalized == setting).map_or(setting, |known| known.written.clone())
+    }
+
+    /// The settings of `set`, as they are written in the file.
+    #[must_use]
+    pub fn shared_settings(&self) -> Vec<String> {
+        self.set.iter().map(|setting| self.as_written(setting.clone())).collect()
+    }
+
+    /// The mistakes of a point, those in settings of the file at their places in the file.
+    #[must_use]
+    pub fn locate_mistakes(&self, mut mistakes: ConfigError) -> ConfigError {
+        let source = Source::file(&self.path, self.text.clone());
+        for mistake in mistakes.diagnostics.iter_mut().filter(|mistake| mistake.source == SET_FLAG) {
+            if let Some(setting) = self.settings.iter().find(|setting| setting.gives(&mistake.source_line)) {
+                let Diagnostic { key, message, help, .. } = mistake;
+                *mistake = source.diagnostic(setting.place, key, message.clone(), help.clone());
+            }
+        }
+        mistakes
+    }
+}
+
+/// The source of a setting that a flag gives, in mistakes.
+const SET_FLAG: &str = "--set";
+
+/// A setting of experiments in a sweep file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileSetting {
+    /// `key.path=value` as [`yaml_text`] writes the value; of a draw, `key.path=`.
+    pub normalized: String,
+    /// `key.path=value` with the value as the file has it.
+    pub written: String,
+    pub place: Place,
+}
+
+impl FileSetting {
+    /// The key path.
+    #[must_use]
+    pub fn key(&self) -> &str {
+        self.normalized.split('=').next().unwrap_or_default()
+    }
+
+    /// True if `setting` is this one, or a value of this draw.
+    fn gives(&self, setting: &str) -> bool {
+        self.written == setting || (self.normalized.ends_with('=') && setting.starts_with(&self.normalized))
+    }
+}
+
+/// One factor of the product that the points are.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Dimension {
+    /// An axis of `grid`.
+    Grid(ListAxis),
+    /// The axes of `zip`: equally long, and varied together.
+    Zip(Vec<ListAxis>),
+    /// The draws of `random`. They are the same for every combination of the other dimensions.
+    Random(RandomDraws),
+}
+
+impl Dimension {
+    /// The number of values.
+    #[must_use]
+    pub fn value_count(&self) -> usize {
+        match self {
+            Self::Grid(axis) => axis.values.len(),
+            Self::Zip(axes) => axes.first().map_or(0, |a| a.values.len()),
+            Self::Random(random) => random.samples,
+        }
+    }
+
+    /// The names of everything that varies in the dimension.
+    #[must_use]
+    pub fn names(&self) -> Vec<&str> {
+        match self {
+            Self::Grid(axis) => vec![&axis.name],
+            Self::Zip(axes) => axes.iter().map(|a| a.name.as_str()).collect(),
+            Self::Random(random) => random.space.iter().map(|(name, _)| name.as_str()).collect(),
+        }
+    }
+
+    /// True if a value of `name` is a list.
+    pub(super) fn has_list(&self, name: &str) -> bool {
+        let in_axis = |axis: &ListAxis| axis.name == name && axis.values.iter().any(Value::is_array);
+        match self {
+            Self::Grid(axis) => in_axis(axis),
+            Self::Zip(axes) => axes.iter().any(in_axis),
+            Self::Random(random) => random.space.iter().any(|(drawn, draw)| {
+                drawn == name && matches!(draw, Distribution::Choice(values) if values.iter().any(Value::is_array))
+            }),
+        }
+    }
+}
+
+/// A variable or key path with its values, of which there is at least one.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ListAxis {
+    pub name: String,
+    pub values: Vec<Value>,
+}
+
+/// An expression that leaves out the points for which it is true.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExcludeExpression {
+    pub text: String,
+    pub place: Place,
+}
+
+/// The objective that points are compared by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Objective {
+    pub metric: ObjectiveMetric,
+    pub goal: Goal,
+    pub at: MeasurementChoice,
+}
+
+runner_record::named_enum! {
+    /// The metric that points are compared by.
+    pub enum ObjectiveMetric {
+        ValLoss = "val_loss",
+        TrainLoss = "train_loss",
+        ValPerplexity = "val_perplexity",
+        ValBitsPerByte = "val_bits_per_byte",
+        HellaswagAcc = "hellaswag_acc",
+        HellaswagAccNorm = "hellaswag_acc_norm",
+        HellaswagAccNormChars = "hellaswag_acc_norm_chars",
+        TokensPerSecond = "tokens_per_second",
+    }
+}
+
+impl ObjectiveMetric {
+    /// True if evaluations measure it, false if each training step does.
+    #[must_use]
+    pub fn is_evaluated(self) -> bool {
+        !matches!(self, Self::TrainLoss | Self::TokensPerSecond)
+    }
+
+    /// The quantity that the metric measures, for the judgement whether runs compare; `None` for speed, which always does.
+    #[must_use]
+    pub fn quantity(self) -> Option<MeasuredQuantity> {
+        match self {
+            Self::ValLoss | Self::ValPerplexity => Some(MeasuredQuantity::ValidationLoss),
+            Self::ValBitsPerByte => Some(MeasuredQuantity::BitsPerByte),
+            Self::TrainLoss => Some(MeasuredQuantity::TrainLoss),
+            Self::HellaswagAcc | Self::HellaswagAccNorm | Self::HellaswagAccNormChars => {
+                Some(MeasuredQuantity::MultipleChoice)
+            }
+            Self::TokensPerSecond => None,
+        }
+    }
+
+    /// The goal unless the file names one.
+    #[must_use]
+    pub fn goal(self) -> Goal {
+        match self {
+            Self::ValLoss | Self::TrainLoss | Self::ValPerplexity | Self::ValBitsPerByte => Goal::Minimize,
+            Self::HellaswagAcc | Self::HellaswagAccNorm | Self::HellaswagAccNormChars | Self::TokensPerSecond => {
+                Goal::Maximize
+            }
+        }
+    }
+}
+
+runner_record::named_enum! {
+    pub enum Goal {
+        Minimize = "minimize",
+        Maximize = "maximize",
+    }
+}
+
+impl Goal {
+    /// Orders the better value first. NaN is worse than any number, and equal to itself.
+    #[must_use]
+    pub fn order(self, a: f64, b: f64) -> std::cmp::Ordering {
+        match (a.is_nan(), b.is_nan()) {
+            (true, true) => std::cmp::Ordering::Equal,
+            (true, false) => std::cmp::Ordering::Greater,
+            (false, true) => std::cmp::Ordering::Less,
+            (false, false) => {
+                let order = a.partial_cmp(&b).unwrap_or(std::cmp::Ordering::Equal);
+                if self == Self::Minimize { order } else { order.reverse() }
+            }
+        }
+    }
+}
+
+runner_record::named_enum! {
+    /// The measurement of a run that counts.
+    pub enum MeasurementChoice {
+        /// The measurement after the last step.
+        Last = "last",
+        /// The best measurement.
+        Best = "best",
+    }
+}
+
+/// Asynchronous successive halving: a point is judged after `min_steps` steps, after `min_steps`·`reduction`, and so on, and
+/// the best of `reduction` goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AshaSettings {
+    /// At least 1.
+    pub min_steps: u64,
+    /// At least 2.
+    pub reduction: u64,
+}

@@ -1,0 +1,261 @@
+//! The results of a sweep so far: the row of each point, the importance of the parameters, and whether anything is left to do.
+
+use std::path::Path;
+
+use serde::Serialize;
+
+use super::caveat::{BestPointCaveat, find_caveats};
+use super::importance::{Importance, importance};
+use super::point::PointValues;
+use super::progress::{DuePoints, PointProgress, SweepProgress};
+use super::record::{PlannedPoint, SweepRecord};
+use super::results::{PointStatus, ResultsRow, SweepResults};
+use super::schedule::SegmentResult;
+use crate::sweep_dir;
+use runner_compare::comparability::find_incomparable;
+use runner_record::manifest::RunStatus;
+
+/// The results of a sweep so far.
+#[derive(Debug)]
+pub struct SweepSummary {
+    pub results: SweepResults,
+    /// What must be known of the best point before it is believed.
+    pub caveats: Vec<BestPointCaveat>,
+    pub importance: Vec<Importance>,
+    /// The step at which importance compares the points, unless it compares them at the end.
+    pub measured_at: Option<u64>,
+    /// True if nothing is left to do.
+    pub is_finished: bool,
+    /// Files that cannot be read, each in one sentence.
+    pub problems: Vec<String>,
+}
+
+/// The numbers of the points of a sweep by status. They add up to all points.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct PointCounts {
+    /// The points that did all their steps.
+    pub done: usize,
+    /// The points that early stopping ended.
+    pub stopped: usize,
+    /// The points that early stopping has not promoted so far. There are none once the sweep is finished.
+    pub judged: usize,
+    pub failed: usize,
+    pub running: usize,
+    pub interrupted: usize,
+    /// The points that have no run yet.
+    pub queued: usize,
+    /// The points whose run was removed.
+    pub removed: usize,
+    /// The points that are the same run as another point.
+    pub duplicate: usize,
+}
+
+impl PointCounts {
+    /// The numbers with their names, in the order in which they are shown.
+    #[must_use]
+    pub fn named(self) -> [(usize, &'static str); 9] {
+        let Self { done, stopped, judged, failed, running, interrupted, queued, removed, duplicate } = self;
+        [
+            (done, "done"),
+            (stopped, "stopped early"),
+            (judged, "judged"),
+            (failed, "failed"),
+            (running, "running"),
+            (interrupted, "interrupted"),
+            (queued, "queued"),
+            (removed, "removed"),
+            (duplicate, "duplicate"),
+        ]
+    }
+}
+
+impl SweepSummary {
+    /// Summarizes the sweep in the folder `path`.
+    #[must_use]
+    pub fn new(path: &Path, record: &SweepRecord, progress: &SweepProgress) -> Self {
+        let DuePoints { is_finished, due } = progress.due_points(record);
+        let rows = rows(record, progress, &due);
+        let mut problems = progress.problems.clone();
+        // The axes are in the copy of the sweep file alone.
+        let axes = sweep_dir::read_copy(path).map_or_else(
+            |error| {
+                problems.push(format!("the importance of the parameters is not known: {error}"));
+                Vec::new()
+            },
+            |copy| copy.axes,
+        );
+        let (measured_at, measured) = comparable_results(record, progress);
+        let incomparable = find_incomparable_points(record, progress, &rows);
+        let measured = if incomparable.is_some() { Vec::new() } else { measured };
+        let results = SweepResults::new(record.objective, rows, incomparable);
+        Self {
+            importance: importance(&axes, record.objective.goal, &measured, &record.seed_names()),
+            caveats: find_caveats(record, &results),
+            results,
+            measured_at,
+            is_finished,
+            problems,
+        }
+    }
+
+    /// True if a point has failed.
+    #[must_use]
+    pub fn has_failed_points(&self) -> bool {
+        self.results.rows.iter().any(|row| row.status == PointStatus::Failed)
+    }
+
+    /// Marks the points of these numbers as failed if they have no run that could say so.
+    pub fn mark_failed(&mut self, points: &[usize]) {
+        for row in self.results.rows.iter_mut().filter(|row| points.contains(&row.point)) {
+            if matches!(row.status, PointStatus::Queued | PointStatus::Removed) {
+                row.status = PointStatus::Failed;
+            }
+        }
+    }
+
+    /// Counts the points.
+    #[must_use]
+    pub fn counts(&self) -> PointCounts {
+        let mut counts = PointCounts::default();
+        for row in &self.results.rows {
+            let count = match row.status {
+                PointStatus::Done => &mut counts.done,
+                // The point may still be promoted until the sweep is finished.
+                PointStatus::Stopped if !self.is_finished => &mut counts.judged,
+                PointStatus::Stopped => &mut counts.stopped,
+                PointStatus::Failed => &mut counts.failed,
+                PointStatus::Running => &mut counts.running,
+                PointStatus::Interrupted => &mut counts.interrupted,
+                PointStatus::Queued => &mut counts.queued,
+                PointStatus::Removed => &mut counts.removed,
+                PointStatus::Duplicate => &mut counts.duplicate,
+            };
+            *count += 1;
+        }
+        counts
+    }
+
+    /// The numbers of the points that early stopping ended, ascending. They are final only once the sweep is finished; before, there
+    /// are none.
+    #[must_use]
+    pub fn stopped_points(&self) -> Vec<usize> {
+        let rows = self.results.rows.iter().filter(|row| self.is_finished && row.status == PointStatus::Stopped);
+        let mut points: Vec<usize> = rows.map(|row| row.point).collect();
+        points.sort_unstable();
+        points
+    }
+}
+
+/// The row of each point. `due`: positions of the points that are due now.
+fn rows(record: &SweepRecord, progress: &SweepProgress, due: &[usize]) -> Vec<ResultsRow> {
+    let points = record.points.iter().zip(&progress.points).enumerate();
+    let own: Vec<ResultsRow> = points
+        .map(|(i, (point, run))| match run {
+            Some(run) => row(point, run, due.contains(&i)),
+            None if progress.removed.contains(&i) => empty_row(point, PointStatus::Removed),
+            None => empty_row(point, PointStatus::Queued),
+        })
+        .collect();
+    let shown = |(i, point): (usize, &PlannedPoint)| {
+        let same = point.same_as.and_then(|index| record.points.iter().position(|p| p.index == index));
+        let row = &own[same.unwrap_or(i)];
+        let status = if same.is_some() { PointStatus::Duplicate } else { row.status };
+        ResultsRow { point: point.index, values: point.values.clone(), status, ..row.clone() }
+    };
+    record.points.iter().enumerate().map(shown).collect()
+}
+
+/// The row of a point without a run.
+fn empty_row(point: &PlannedPoint, status: PointStatus) -> ResultsRow {
+    ResultsRow {
+        point: point.index,
+        values: point.values.clone(),
+        status,
+        steps: 0,
+        objective: None,
+        diverged: false,
+        run: None,
+        seconds: None,
+        val_bits_per_byte: None,
+        tokens_per_second: None,
+        mfu: None,
+    }
+}
+
+fn row(point: &PlannedPoint, run: &PointProgress, is_due: bool) -> ResultsRow {
+    let value = |until: u64| match run.result(until, point.steps) {
+        Some(SegmentResult::Value(value)) => Some((until, value)),
+        _ => None,
+    };
+    // A value after fewer steps is not that of a finished run.
+    let last_value = match run.status {
+        RunStatus::Done => value(point.steps),
+        _ => point.rungs.iter().rev().find_map(|&until| value(until)),
+    };
+    let status = match run.status {
+        RunStatus::Done => PointStatus::Done,
+        RunStatus::Failed => PointStatus::Failed,
+        _ if run.is_held => PointStatus::Running,
+        _ if last_value.is_some() && !is_due => PointStatus::Stopped,
+        _ => PointStatus::Interrupted,
+    };
+    let measured = last_value.filter(|(_, value)| value.is_finite() && status != PointStatus::Failed);
+    ResultsRow {
+        steps: run.steps.min(point.steps),
+        objective: measured.map(|(_, value)| value),
+        diverged: run.has_diverged(point.steps),
+        run: Some(run.id.clone()),
+        seconds: run.seconds,
+        val_bits_per_byte: measured.and_then(|(until, _)| run.bits_per_byte(until)),
+        tokens_per_second: run.tokens_per_second,
+        mfu: run.mfu,
+        ..empty_row(point, status)
+    }
+}
+
+/// The best point that did all its steps: its number and objective.
+#[must_use]
+pub fn best_finished_point(record: &SweepRecord, progress: &SweepProgress) -> Option<(usize, f64)> {
+    let rows = rows(record, progress, &[]);
+    let incomparable = find_incomparable_points(record, progress, &rows);
+    let results = SweepResults::new(record.objective, rows, incomparable);
+    // A value after fewer steps does not compare.
+    let best = results.best().filter(|row| row.status == PointStatus::Done)?;
+    Some((best.point, best.objective?))
+}
+
+/// The reason why the objectives of the points that have one do not compare; `None` if they do.
+fn find_incomparable_points(record: &SweepRecord, progress: &SweepProgress, rows: &[ResultsRow]) -> Option<String> {
+    let measured = rows.iter().zip(&progress.points).filter(|(row, _)| row.objective.is_some());
+    let bases = measured.filter_map(|(row, run)| Some((format!("point {}", row.point), run.as_ref()?.basis.as_ref()?)));
+    find_incomparable(bases, record.objective.metric.quantity()?)
+}
+
+/// The values and results of the points without duplicates, NaN for a point that diverged. Results after different numbers of steps do
+/// not compare: with early stopping the results are those at the first rung, whose step is returned with them, and there are none if first
+/// rungs differ.
+fn comparable_results(
+    record: &SweepRecord,
+    progress: &SweepProgress,
+) -> (Option<u64>, Vec<(PointValues, Option<f64>)>) {
+    let distinct = || record.points.iter().zip(&progress.points).filter(|(point, _)| point.same_as.is_none());
+    let mut first_rungs: Vec<u64> = distinct().filter_map(|(point, _)| point.rungs.first().copied()).collect();
+    first_rungs.dedup();
+    let measured_at = match (record.early_stop, &first_rungs[..]) {
+        (None, _) => None,
+        (Some(_), [step]) => Some(*step),
+        (Some(_), _) => return (None, Vec::new()),
+    };
+    let result = |point: &PlannedPoint, run: &PointProgress| {
+        if run.has_diverged(point.steps) {
+            return Some(f64::NAN);
+        }
+        match run.result(measured_at.unwrap_or(point.steps), point.steps)? {
+            SegmentResult::Value(value) => Some(value),
+            SegmentResult::Failed => Some(f64::NAN),
+        }
+    };
+    let results =
+        distinct().map(|(point, run)| (point.values.clone(), run.as_ref().and_then(|run| result(point, run))));
+    (measured_at, results.collect())
+}

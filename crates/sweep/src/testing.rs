@@ -1,0 +1,47 @@
+//! A sweep for the tests of this crate and of others.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde_json::json;
+
+use crate::record::{FORMAT, PlannedPoint, SweepRecord};
+use crate::{AshaSettings, Goal, MeasurementChoice, Objective, ObjectiveMetric};
+
+/// Three points, the last the same as the first; rungs at 10, 20 and 40 steps.
+pub fn sweep() -> SweepRecord {
+    let point = |index: usize, lr: f64| PlannedPoint {
+        index,
+        values: vec![("lr".to_owned(), json!(lr)), ("layers".to_owned(), json!(2))],
+        name: "p".to_owned(),
+        plan_hash: format!("{:064x}", lr.to_bits()),
+        same_as: (index == 3).then_some(1),
+        steps: 40,
+        rungs: vec![10, 20, 40],
+        tokens_per_step: 64,
+        parameters: 1000,
+        memory_bytes: 1 << 20,
+        flops_per_step: 1e6,
+        step_seconds: None,
+        is_prediction_disturbed: false,
+        ranks: 1,
+        cuda_devices: 0,
+    };
+    SweepRecord {
+        format: FORMAT,
+        id: "s-12345678".to_owned(),
+        name: "s".to_owned(),
+        created: "2026-01-01T00:00:00Z".to_owned(),
+        version: "0".to_owned(),
+        file: PathBuf::from("/s.yaml"),
+        sources: Vec::new(),
+        overrides: Vec::new(),
+        environment: BTreeMap::new(),
+        objective: Objective { metric: ObjectiveMetric::ValLoss, goal: Goal::Minimize, at: MeasurementChoice::Last },
+        early_stop: Some(AshaSettings { min_steps: 10, reduction: 2 }),
+        workers: 2,
+        excluded: 0,
+        seeds: None,
+        points: vec![point(1, 1e-3), point(2, 1e-2), point(3, 1e-3)],
+    }
+}
