@@ -7,7 +7,7 @@ use std::thread;
 
 use clap::builder::{PathBufValueParser, PossibleValuesParser, TypedValueParser};
 use runner_compute::kernels::cpu::product::Bf16Products;
-use runner_config::{LoadOptions, Loaded, ModelFetchError, ModelFetchFailure};
+use runner_config::{ExperimentFile, LoadOptions, Loaded, ModelFetchError, ModelFetchFailure};
 use runner_prepare::host::Host;
 use runner_prepare::{fetch_model_folder, model_fetch_error};
 use runner_record::run_dir::MANIFEST;
@@ -107,24 +107,21 @@ impl ExperimentArgs {
         self.template.add_to(LoadOptions { sets: self.set.clone(), ..default_load_options() })
     }
 
-    /// The experiment under its layers.
-    ///
-    /// # Errors
-    /// Every mistake of the file, the flags and the variables.
-    pub(crate) fn load(&self) -> Result<Loaded, ConfigError> {
-        self.load_with(&self.options()?)
-    }
-
     /// The experiment under the layers of `options`.
     ///
     /// # Errors
     /// Every mistake of the file, the flags and the variables.
     pub(crate) fn load_with(&self, options: &LoadOptions<'_>) -> Result<Loaded, ConfigError> {
-        let loaded = runner_config::load(&self.file, options)?;
+        Self::load_file(&ExperimentFile::read(&self.file)?, options)
+    }
+
+    /// The experiment of `file`, which was read, under the layers of `options`.
+    ///
+    /// # Errors
+    /// Every mistake of the file, the flags and the variables.
+    pub(crate) fn load_file(file: &ExperimentFile, options: &LoadOptions<'_>) -> Result<Loaded, ConfigError> {
+        let loaded = file.load(options)?;
         print_detail(|| describe_loaded(&loaded));
-        for warning in &loaded.warnings {
-            print_to_stderr(&format!("warning: {warning}"));
-        }
         for overridden in &loaded.overridden {
             print_to_stderr(&format!("warning: {overridden}"));
         }

@@ -14,7 +14,7 @@ use runner_compare::diff::{self, DiffInput, Invocation};
 use runner_compare::planned_experiment::{cluster_for, cluster_of};
 use runner_compare::run_record::{RunRecord, read_experiment_and_plan};
 use runner_compare::unread_data::{assume_data, sufficient_rows};
-use runner_config::{LoadOptions, Loaded};
+use runner_config::{ExperimentFile, LoadOptions, Loaded};
 use runner_engine::session_facts::describe_session;
 use runner_prepare::prepare_inputs;
 use runner_record::manifest::Session;
@@ -130,13 +130,14 @@ fn open_side(wanted: &Path, args: &DiffArgs) -> Result<Side> {
 
 /// The experiment at `path`, even where files that it names are missing.
 fn load(path: &Path, options: &LoadOptions<'_>) -> Result<Side, ConfigError> {
-    let (loaded, missing) = match runner_config::load(path, options) {
+    let file = ExperimentFile::read(path)?;
+    let (loaded, missing) = match file.load(options) {
         Ok(loaded) => (loaded, None),
         Err(mistakes) => {
             let without = LoadOptions { allows_absent_files: true, fetch_model: None, ..options.clone() };
             let why = mistakes.diagnostics.first().map_or_else(String::new, |first| format!(": {}", first.message));
             let missing = format!("{}: what the experiment names cannot be read{why}", path.display());
-            (runner_config::load(path, &without).map_err(|_| mistakes)?, Some(missing))
+            (file.load(&without).map_err(|_| mistakes)?, Some(missing))
         }
     };
     let Loaded { experiment, path: loaded_path, env_read, .. } = loaded;

@@ -7,7 +7,7 @@ use clap::Args;
 use super::common::{TemplateArgs, ThreadArgs, default_load_options, host_without_runs};
 use super::exit::{Result, refuse};
 use super::screen_observer::PreparationObserver;
-use runner_config::LoadOptions;
+use runner_config::{ExperimentFile, LoadOptions};
 use runner_data::{DataError, compression_advice};
 use runner_files::special_file_kind;
 use runner_prepare::local_tokenizer;
@@ -141,7 +141,7 @@ pub(crate) fn load_data(file: &Path, sets: &[String], template: &TemplateArgs) -
 /// Mistakes in the sources, and every illegal key and value of the file, the overrides `sets` and the variables.
 pub(crate) fn load_text_source(file: &Path, sets: &[String], template: &TemplateArgs) -> Result<Data, ConfigError> {
     let options = LoadOptions { sets: sets.to_vec(), ..default_load_options() };
-    runner_config::load_text_source(file, &template.add_to(options)?)
+    ExperimentFile::read(file)?.load_text_source(&template.add_to(options)?)
 }
 
 /// # Errors

@@ -6,6 +6,7 @@ use super::common::{ExperimentArgs, ThreadArgs, host_without_runs};
 use super::exit::{Exit, Result, refuse};
 use super::output::{print, print_to_stderr};
 use super::screen_observer::PreparationObserver;
+use runner_config::ExperimentFile;
 use runner_data::may_join_documents;
 use runner_report::Screen;
 use runner_spec::data::NO_SEPARATOR_WARNING;
@@ -27,10 +28,11 @@ pub(crate) struct ValidateArgs {
 /// # Errors
 /// `ConfigError` with the mistakes of the file (exit code 2).
 pub(crate) fn run(args: &ValidateArgs) -> Result<Exit> {
-    if runner_sweep::is_sweep_file(&args.experiment.file) {
-        return validate_sweep(args);
+    let file = ExperimentFile::read(&args.experiment.file)?;
+    if file.has_key("sweep") {
+        return validate_sweep(args, &file);
     }
-    let loaded = args.experiment.load()?;
+    let loaded = ExperimentArgs::load_file(&file, &args.experiment.options()?)?;
     if may_join_documents(&loaded.experiment.data) {
         print_to_stderr(&format!("warning: {NO_SEPARATOR_WARNING}"));
     }
@@ -42,9 +44,8 @@ pub(crate) fn run(args: &ValidateArgs) -> Result<Exit> {
     Ok(Exit::Done)
 }
 
-fn validate_sweep(args: &ValidateArgs) -> Result<Exit> {
-    let file = &args.experiment.file;
-    let spec = runner_sweep::load(file)?;
+fn validate_sweep(args: &ValidateArgs, file: &ExperimentFile) -> Result<Exit> {
+    let (spec, file) = (runner_sweep::from_file(file)?, &file.path);
     if args.explain {
         let (file, base) = (file.display(), spec.base.display());
         refuse!(

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use runner_config::LoadOptions;
 use runner_yaml::source::Source;
-use runner_yaml::tree;
+use runner_yaml::tree::{self, ParsedYaml};
 use serde_json::{Map, Value};
 
 use crate::sandbox::repository_path;
@@ -35,7 +35,7 @@ struct SourceValue {
 }
 
 fn yaml(text: &str) -> Value {
-    let (tree, mistakes) = tree::parse(&Source::file(Path::new("values"), text.to_owned()));
+    let ParsedYaml { root: tree, mistakes, .. } = tree::parse(Source::file(Path::new("values"), text.to_owned()));
     assert!(mistakes.is_empty(), "{text}: {mistakes:?}");
     tree.map_or(Value::Null, |tree| tree.to_json(&mut |_| panic!("{text}")).unwrap())
 }

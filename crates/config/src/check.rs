@@ -10,9 +10,9 @@ use super::mistakes::Mistakes;
 use super::presets;
 use super::shape::{Bounds, KeyShape, Keys, Shape, parse_slot, root, texts, variants};
 use runner_spec::diagnostic::{Diagnostic, list, nearest, short};
-use runner_yaml::scalar;
 use runner_yaml::source::{Place, Source};
-use runner_yaml::tree::{Entry, MAX_DEPTH, Node, Yaml};
+use runner_yaml::tree::{Entry, Node, Yaml};
+use runner_yaml::{MAX_DEPTH, scalar};
 
 /// Checks a whole layer. Returns its legal part, as JSON with the file's keys.
 pub(crate) fn check(tree: &Node, source: &Source, mistakes: &mut Mistakes) -> Value {
@@ -484,9 +484,9 @@ mod tests {
         let schema = json!({"type": "array", "minItems": 1, "maxItems": 2, "items": {"type": "integer"}});
         let slot = parse_slot(Box::leak(Box::new(schema)));
         let message = |text: &str| {
-            let source = Source::file(Path::new("e.yaml"), text.to_owned());
-            let (tree, mut mistakes) = (parse(&source).0.unwrap(), Mistakes::default());
-            Checker { source: &source, mistakes: &mut mistakes, root: slot, needs_values: true }
+            let parsed = parse(Source::file(Path::new("e.yaml"), text.to_owned()));
+            let (tree, mut mistakes) = (parsed.root.unwrap(), Mistakes::default());
+            Checker { source: &parsed.source, mistakes: &mut mistakes, root: slot, needs_values: true }
                 .check_node(&tree, tree.place, slot, "sizes");
             mistakes.diagnostics.first().map(|d| d.message.clone())
         };

@@ -19,11 +19,12 @@ use serde_json::Value;
 use self::draft::ExperimentDraft;
 use self::paths::ImportFolders;
 use self::settings::Settings;
-use crate::{LoadOptions, from_str};
+use crate::{ExperimentFile, LoadOptions};
 use runner_spec::diagnostic::ConfigError;
 use runner_spec::error::PlainError;
 use runner_yaml::document;
 use runner_yaml::source::Source;
+use runner_yaml::tree::Node;
 
 /// The trainer whose configuration a file is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,7 +70,7 @@ impl ImportedConfig {
     pub fn check(&self, file: &Path) -> Result<(), ConfigError> {
         let options =
             LoadOptions { allows_absent_files: true, allows_absent_initial_inputs: true, ..LoadOptions::default() };
-        from_str(&self.text, file, &options).map(|_| ())
+        ExperimentFile::new(self.text.clone(), file)?.load(&options).map(|_| ())
     }
 }
 
@@ -111,8 +112,9 @@ pub fn import_config(text: &str, path: &Path, output: &Path) -> Result<ImportedC
         }
         Some("yaml" | "yml") => {
             let value: Value = document::from_str(text).map_err(|error| wrong(error.to_string()))?;
-            let trainer = trainer_of_yaml(&value).ok_or_else(|| {
-                wrong(if is_experiment(&value) {
+            let has = |key: &str| value.get(key).is_some();
+            let trainer = trainer_of_yaml(has).ok_or_else(|| {
+                wrong(if ["model", "data"].into_iter().all(|section| value[section].is_object()) {
                     format!("this is an experiment file already; `runner validate {}` checks it", path.display())
                 } else {
                     format!("this is no YAML file of litgpt or axolotl; {KNOWN_FILES}")
@@ -135,9 +137,8 @@ pub fn import_config(text: &str, path: &Path, output: &Path) -> Result<ImportedC
     Ok(ImportedConfig { text: draft.render(&title), warnings: draft.warnings })
 }
 
-/// The trainer whose configuration a YAML file is.
-fn trainer_of_yaml(value: &Value) -> Option<Trainer> {
-    let has = |key: &str| value.get(key).is_some();
+/// The trainer whose configuration a YAML file with the keys for which `has` is true is.
+fn trainer_of_yaml(has: impl Fn(&str) -> bool) -> Option<Trainer> {
     if has("base_model") || has("sequence_len") {
         return Some(Trainer::Axolotl);
     }
@@ -145,22 +146,14 @@ fn trainer_of_yaml(value: &Value) -> Option<Trainer> {
     is_litgpt.then_some(Trainer::Litgpt)
 }
 
-fn is_experiment(value: &Value) -> bool {
-    ["model", "data"].into_iter().all(|section| value.get(section).is_some_and(Value::is_object))
-}
-
-/// The trainer whose configuration the file `path` with the content `text` is, unless it looks like an experiment.
-pub(crate) fn foreign_trainer(text: &str, path: &Path) -> Option<&'static str> {
+/// The trainer whose configuration the file `path` with the content `root` is, unless it looks like an experiment.
+pub(crate) fn foreign_trainer(path: &Path, root: Option<&Node>) -> Option<&'static str> {
+    let has = |key: &str| root.is_some_and(|root| root.get(key).is_some());
     let trainer = match path.extension().and_then(|ending| ending.to_str()) {
         Some("py") => Some(Trainer::NanoGpt),
-        Some("json") => {
-            let value: Value = serde_json::from_str(text).ok()?;
-            value.get("model_type").map(|_| Trainer::HuggingFace)
-        }
-        _ => {
-            let value: Value = document::from_str(text).ok()?;
-            trainer_of_yaml(&value).filter(|_| !is_experiment(&value))
-        }
+        Some("json") => has("model_type").then_some(Trainer::HuggingFace),
+        _ if has("model") && has("data") => None,
+        _ => trainer_of_yaml(has),
     };
     trainer.map(Trainer::name)
 }

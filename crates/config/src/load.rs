@@ -1,4 +1,4 @@
-//! Reads an experiment: the file, then the layers over it, then everything checked together.
+//! Loads an experiment: the file is read once, then the layers over it, then everything is checked together.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -20,8 +20,19 @@ use super::resolver::Resolver;
 use runner_spec::diagnostic::{ConfigError, list, nearest, short};
 use runner_spec::experiment::{Data, Experiment};
 use runner_template::Rendered;
+use runner_weights::DescribedModel;
 use runner_yaml::source::{MAX_BYTES, Source, is_stream, read, too_large};
-use runner_yaml::tree;
+use runner_yaml::tree::{self, ParsedYaml};
+
+/// An experiment file that was read: its text and, unless it is a template, its YAML. It can be loaded with several options.
+#[derive(Debug, Clone)]
+pub struct ExperimentFile {
+    pub path: PathBuf,
+    /// The text as it was read.
+    pub text: String,
+    /// `None` for a template.
+    parsed: Option<ParsedYaml>,
+}
 
 /// An experiment, and the origins of its values.
 #[derive(Debug, Clone)]
@@ -34,12 +45,96 @@ pub struct Loaded {
     pub template: Option<Rendered>,
     /// The origin of each value, in the order of the keys.
     pub origins: Vec<Origin>,
-    /// Warnings of settings that are legal, but probably mistakes.
-    pub warnings: Vec<String>,
     /// The `--set` flags that have no effect, because a later one replaces them.
     pub overridden: Vec<OverriddenSetting>,
     /// The environment variables that had effect.
     pub env_read: Vec<(String, String)>,
+}
+
+impl ExperimentFile {
+    /// Reads the file at `path`. Mistakes in its YAML are reported when it is loaded.
+    ///
+    /// # Errors
+    /// A file that is not there, too large, or not text.
+    pub fn read(path: &Path) -> Result<Self, ConfigError> {
+        Self::new(read(path, "name an experiment file, such as exp.yaml")?, path)
+    }
+
+    /// The file `path` with the content `text`. Relative paths in it start from the folder of `path`.
+    ///
+    /// # Errors
+    /// If `text` is too large.
+    pub fn new(text: String, path: &Path) -> Result<Self, ConfigError> {
+        let parse_plain = || {
+            let source = Source::file(path, text.clone());
+            if text.len() as u64 > MAX_BYTES {
+                return Err(too_large(&source, text.len() as u64));
+            }
+            Ok(tree::parse(source))
+        };
+        let parsed = if runner_template::is_template(path) { None } else { Some(parse_plain()?) };
+        Ok(Self { path: path.to_owned(), text, parsed })
+    }
+
+    /// True if the file is YAML with the key `key` at its top level.
+    #[must_use]
+    pub fn has_key(&self, key: &str) -> bool {
+        self.parsed.as_ref().and_then(|parsed| parsed.root.as_ref()?.get(key)).is_some()
+    }
+
+    /// The experiment under the layers of `options`.
+    ///
+    /// # Errors
+    /// All mistakes of file, environment and flags.
+    pub fn load(&self, options: &LoadOptions<'_>) -> Result<Loaded, ConfigError> {
+        let (mut loaded, template) = self.lower_with(options, |parsed| lower(parsed, &self.path, options))?;
+        match &template {
+            Some(template) => loaded.env_read.extend(template.env_read.iter().cloned()),
+            None => loaded.text.clone_from(&self.text),
+        }
+        Ok(Loaded { template, ..loaded })
+    }
+
+    /// The text that the experiment trains on: its training source, and the part that is held out. The other values of the section are
+    /// defaults. Neither the model nor its weights are needed, and files may be missing.
+    ///
+    /// # Errors
+    /// Mistakes in these keys; keys and values anywhere that are not legal.
+    pub fn load_text_source(&self, options: &LoadOptions<'_>) -> Result<Data, ConfigError> {
+        let options = LoadOptions { allows_absent_files: true, allows_absent_initial_inputs: true, ..options.clone() };
+        let lower = |parsed: &ParsedYaml| {
+            let base = base_folder(&self.path, &parsed.source)?;
+            let (layers, mistakes) = read_layers(parsed, &options)?;
+            let resolve =
+                |resolver: &mut Resolver<'_>, raw: RawExperiment| resolver.text_source(raw.data.unwrap_or_default());
+            merge(layers, mistakes, &parsed.source)?.resolve(base, &options, None, resolve)
+        };
+        Ok(self.lower_with(&options, lower)?.0)
+    }
+
+    /// What `lower` makes of the YAML of the file, and the rendered template if it is one.
+    fn lower_with<T>(
+        &self,
+        options: &LoadOptions<'_>,
+        lower: impl Fn(&ParsedYaml) -> Result<T, ConfigError>,
+    ) -> Result<(T, Option<Rendered>), ConfigError> {
+        let Some(parsed) = &self.parsed else {
+            let rendered = runner_template::render(&self.text, &self.path, &options.template)?;
+            return Ok((lower(&tree::parse(rendered.source(&self.path)))?, Some(rendered)));
+        };
+        if !options.template.vars.is_empty() {
+            return Err(runner_template::not_a_template(&self.path, &options.template).into());
+        }
+        Ok((lower(parsed).map_err(|mistakes| self.mention_import(mistakes, parsed))?, None))
+    }
+
+    /// `mistakes`, or, if the file is the configuration of another trainer, the command that makes an experiment of it.
+    fn mention_import(&self, mistakes: ConfigError, parsed: &ParsedYaml) -> ConfigError {
+        let Some(trainer) = foreign_trainer(&self.path, parsed.root.as_ref()) else { return mistakes };
+        let help = format!("`runner import config {}` makes an experiment file of it", self.path.display());
+        let message = format!("this is no experiment, but looks like a configuration of {trainer}");
+        ConfigError::new(vec![parsed.source.diagnostic_whole(message, help)])
+    }
 }
 
 /// Reads the experiment file at `path` under the layers of `options`.
@@ -47,142 +142,44 @@ pub struct Loaded {
 /// # Errors
 /// All mistakes of file, environment and flags.
 pub fn load(path: &Path, options: &LoadOptions<'_>) -> Result<Loaded, ConfigError> {
-    let text = read(path, "name an experiment file, such as exp.yaml")?;
-    if !runner_template::is_template(path) {
-        check_has_no_variables(path, options)?;
-        return from_str(&text, path, options).map_err(|mistakes| mention_import(mistakes, &text, path));
-    }
-    let rendered = runner_template::render(&text, path, &options.template)?;
-    let mut loaded = lower(rendered.source(path), path, options)?;
-    loaded.env_read.extend(rendered.env_read.iter().cloned());
-    loaded.template = Some(rendered);
-    Ok(loaded)
+    ExperimentFile::read(path)?.load(options)
 }
 
-/// # Errors
-/// If there are variables of a template: the file in `path` is none.
-fn check_has_no_variables(path: &Path, options: &LoadOptions<'_>) -> Result<(), ConfigError> {
-    if options.template.vars.is_empty() {
-        return Ok(());
-    }
-    Err(runner_template::not_a_template(path, &options.template).into())
-}
-
-/// `mistakes`, or, if the file is the configuration of another trainer, the command that makes an experiment of it.
-fn mention_import(mistakes: ConfigError, text: &str, path: &Path) -> ConfigError {
-    let Some(trainer) = foreign_trainer(text, path) else { return mistakes };
-    let help = format!("`runner import config {}` makes an experiment file of it", path.display());
-    let message = format!("this is no experiment, but looks like a configuration of {trainer}");
-    ConfigError::new(vec![Source::file(path, String::new()).diagnostic_whole(message, help)])
-}
-
-/// Reads the experiment `text`, which is not a template. Its relative paths start from the folder of `path`.
+/// Loads `text`, the content of the file `path`, under the layers of `options`.
 ///
 /// # Errors
 /// All mistakes of text, environment and flags.
 pub fn from_str(text: &str, path: &Path, options: &LoadOptions<'_>) -> Result<Loaded, ConfigError> {
-    lower(plain_source(text, path)?, path, options).map(|loaded| Loaded { text: text.to_owned(), ..loaded })
+    ExperimentFile::new(text.to_owned(), path)?.load(options)
 }
 
-/// # Errors
-/// If `text` is too large for an experiment.
-fn plain_source(text: &str, path: &Path) -> Result<Source, ConfigError> {
-    let source = Source::file(path, text.to_owned());
-    if text.len() as u64 > MAX_BYTES {
-        return Err(too_large(&source, text.len() as u64).into());
-    }
-    Ok(source)
-}
-
-/// Reads the text that the experiment in `path` trains on: its training source, and the part that is held out. The other values of the
-/// section are defaults. Neither the model nor its weights are needed, and files may be missing.
-///
-/// # Errors
-/// Mistakes in these keys; keys and values anywhere that are not legal.
-pub fn load_text_source(path: &Path, options: &LoadOptions<'_>) -> Result<Data, ConfigError> {
-    let text = read(path, "name an experiment file, such as exp.yaml")?;
-    if runner_template::is_template(path) {
-        let rendered = runner_template::render(&text, path, &options.template)?;
-        return lower_text_source(rendered.source(path), path, options);
-    }
-    check_has_no_variables(path, options)?;
-    lower_text_source(plain_source(&text, path)?, path, options)
-        .map_err(|mistakes| mention_import(mistakes, &text, path))
-}
-
-fn lower_text_source(source: Source, path: &Path, options: &LoadOptions<'_>) -> Result<Data, ConfigError> {
-    let (base, whole) = (base_folder(path, &source)?, source.clone());
-    let (layers, mistakes) = read_layers(source, options)?;
-    let (layers, raw, mistakes) = merge(layers, mistakes, &whole)?;
-    let mut resolver = Resolver {
-        layers: &layers,
-        base,
-        mistakes,
-        notes: BTreeMap::new(),
-        warnings: Vec::new(),
-        allows_absent_files: true,
-        allows_absent_initial_inputs: true,
-        fork_step: None,
-        weights: None,
-    };
-    let data = resolver.text_source(raw.data.unwrap_or_default());
-    let diagnostics = resolver.mistakes.diagnostics;
-    match data {
-        Some(data) if diagnostics.is_empty() => Ok(data),
-        _ if diagnostics.is_empty() => Err(program_bug(&whole, &"a source was lost")),
-        _ => Err(ConfigError::new(diagnostics)),
-    }
-}
-
-/// Lowers the text of the file to an experiment.
-fn lower(source: Source, path: &Path, options: &LoadOptions<'_>) -> Result<Loaded, ConfigError> {
-    let (base, whole) = (base_folder(path, &source)?, source.clone());
-    let (mut layers, mut mistakes) = read_layers(source, options)?;
+/// Lowers the YAML of the file `path` to an experiment.
+fn lower(parsed: &ParsedYaml, path: &Path, options: &LoadOptions<'_>) -> Result<Loaded, ConfigError> {
+    let base = base_folder(path, &parsed.source)?;
+    let (mut layers, mut mistakes) = read_layers(parsed, options)?;
     let described = add_weights(&base, options, &mut layers, &mut mistakes);
     let overridden = find_overridden(&layers);
-    let (layers, raw, mistakes) = merge(layers, mistakes, &whole)?;
-    let mut resolver = Resolver {
-        layers: &layers,
-        base,
-        mistakes,
-        notes: BTreeMap::new(),
-        warnings: Vec::new(),
-        allows_absent_files: options.allows_absent_files,
-        allows_absent_initial_inputs: options.allows_absent_initial_inputs,
-        fork_step: options.fork_step,
-        weights: described,
-    };
-    let experiment = resolver.experiment(raw, path);
-    let Resolver { mistakes: Mistakes { diagnostics, .. }, notes, warnings, .. } = resolver;
-    match experiment {
-        Some(experiment) if diagnostics.is_empty() => {
-            let origins = origins(&experiment, &layers, &notes);
-            let env_read = layers.environment();
-            Ok(Loaded {
-                experiment,
-                path: path.to_owned(),
-                text: whole.text,
-                template: None,
-                origins,
-                warnings,
-                overridden,
-                env_read,
-            })
-        }
-        _ if diagnostics.is_empty() => Err(program_bug(&whole, &"a section was lost")),
-        _ => Err(ConfigError::new(diagnostics)),
-    }
+    merge(layers, mistakes, &parsed.source)?.resolve(base, options, described, |resolver, raw| {
+        let experiment = resolver.experiment(raw, path)?;
+        let origins = origins(&experiment, resolver.layers, &resolver.notes);
+        let env_read = resolver.layers.environment();
+        let (path, text) = (path.to_owned(), parsed.source.text.clone());
+        Some(Loaded { experiment, path, text, template: None, origins, overridden, env_read })
+    })
 }
 
-/// Reads the file `source`, the layers over it and the preset below it. Returns them with the mistakes in them.
+/// Puts the layers of `options` over the YAML of a file, and the preset below it. Returns them with the mistakes in them.
 ///
 /// # Errors
 /// If the file has no value: there is nothing to lay the other layers over.
-pub(crate) fn read_layers(source: Source, options: &LoadOptions<'_>) -> Result<(Vec<Layer>, Mistakes), ConfigError> {
+pub(crate) fn read_layers(
+    parsed: &ParsedYaml,
+    options: &LoadOptions<'_>,
+) -> Result<(Vec<Layer>, Mistakes), ConfigError> {
+    let source = &parsed.source;
     let mut mistakes = Mistakes::default();
-    let (tree, found) = tree::parse(&source);
-    mistakes.diagnostics.extend(found);
-    let Some(tree) = tree.filter(|tree| !tree.is_null()) else {
+    mistakes.diagnostics.clone_from(&parsed.mistakes);
+    let Some(tree) = parsed.root.as_ref().filter(|tree| !tree.is_null()) else {
         if mistakes.diagnostics.is_empty() {
             let help =
                 "the shortest experiment:\nmodel: {preset: gpt2-micro}\ndata: {train: {text: {files: [input.txt]}}}";
@@ -190,26 +187,58 @@ pub(crate) fn read_layers(source: Source, options: &LoadOptions<'_>) -> Result<(
         }
         return Err(ConfigError::new(mistakes.diagnostics));
     };
-    let value = check(&tree, &source, &mut mistakes);
-    let mut layers = vec![Layer { from: LayerOrigin::Text { source, tree }, value }];
+    let value = check(tree, source, &mut mistakes);
+    let from = LayerOrigin::Text { source: source.clone(), tree: tree.clone() };
+    let mut layers = vec![Layer { from, value }];
     add_overrides(options, &mut layers, &mut mistakes);
     add_preset(&mut layers, &mut mistakes);
     Ok((layers, mistakes))
 }
 
-/// Merges `layers`, whose file is `whole`, to the experiment as written.
-fn merge(
-    layers: Vec<Layer>,
-    mut mistakes: Mistakes,
-    whole: &Source,
-) -> Result<(Layers, RawExperiment, Mistakes), ConfigError> {
-    let layers = Layers::merge(layers).map_err(|error| program_bug(whole, &error))?;
+/// The layers of a file, merged to the experiment as written.
+struct MergedLayers<'s> {
+    file: &'s Source,
+    layers: Layers,
+    raw: RawExperiment,
+    mistakes: Mistakes,
+}
+
+/// Merges `layers` of `file`.
+///
+/// # Errors
+/// If after `mistakes` nothing is left to resolve.
+fn merge(layers: Vec<Layer>, mut mistakes: Mistakes, file: &Source) -> Result<MergedLayers<'_>, ConfigError> {
+    let layers = Layers::merge(layers).map_err(|error| program_bug(file, &error))?;
     let mut value = layers.value();
     layers.complete(&mut value, &mut mistakes);
     match serde_json::from_value(value) {
-        Ok(raw) => Ok((layers, raw, mistakes)),
+        Ok(raw) => Ok(MergedLayers { file, layers, raw, mistakes }),
         Err(_) if !mistakes.diagnostics.is_empty() => Err(ConfigError::new(mistakes.diagnostics)),
-        Err(error) => Err(program_bug(whole, &error)),
+        Err(error) => Err(program_bug(file, &error)),
+    }
+}
+
+impl MergedLayers<'_> {
+    /// What `work` makes of the experiment as written; `None` stands for mistakes that it reports.
+    ///
+    /// # Errors
+    /// All mistakes.
+    fn resolve<T>(
+        self,
+        base: PathBuf,
+        options: &LoadOptions<'_>,
+        weights: Option<DescribedModel>,
+        work: impl FnOnce(&mut Resolver<'_>, RawExperiment) -> Option<T>,
+    ) -> Result<T, ConfigError> {
+        let Self { file, layers, raw, mistakes } = self;
+        let mut resolver = Resolver { layers: &layers, options, base, mistakes, notes: BTreeMap::new(), weights };
+        let resolved = work(&mut resolver, raw);
+        let diagnostics = resolver.mistakes.diagnostics;
+        match resolved {
+            Some(resolved) if diagnostics.is_empty() => Ok(resolved),
+            _ if diagnostics.is_empty() => Err(program_bug(file, &"a section was lost")),
+            _ => Err(ConfigError::new(diagnostics)),
+        }
     }
 }
 

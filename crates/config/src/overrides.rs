@@ -10,8 +10,9 @@ use super::shape::{Shape, root};
 use runner_spec::diagnostic::{list, nearest, short};
 use runner_spec::experiment::{HubModel, ModelFolder};
 use runner_template::Inputs;
+use runner_yaml::MAX_DEPTH;
 use runner_yaml::source::{Place, Source, SourceKind};
-use runner_yaml::tree::{MAX_DEPTH, Node, parse};
+use runner_yaml::tree::{Node, ParsedYaml, parse};
 
 const PREFIX: &str = "RUNNER_";
 
@@ -174,12 +175,12 @@ fn parse_layer(source: Source, keys: &[String], given: usize, mistakes: &mut Mis
         out.push(source.diagnostic(name, "", format!("`{key}=` has no value behind `=`"), help));
         return None;
     }
-    let (tree, found) = parse(&source);
+    let ParsedYaml { source, root, mistakes: found } = parse(source);
     if !found.is_empty() {
         out.extend(found);
         return None;
     }
-    let value = tree.unwrap_or_else(|| Node::null(Place { line: 1, column: given + 1, length: 1 }));
+    let value = root.unwrap_or_else(|| Node::null(Place { line: 1, column: given + 1, length: 1 }));
     let tree = keys.iter().rev().fold(value, |node, key| Node::wrap(key.clone(), name, node));
     let value = check(&tree, &source, mistakes);
     Some(Layer { from: LayerOrigin::Text { source, tree }, value })

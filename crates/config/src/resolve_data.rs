@@ -221,7 +221,9 @@ impl Resolver<'_> {
             let text = path.to_string_lossy();
             return Some(if patterns { glob::Pattern::escape(&text).into() } else { path });
         }
-        if self.allows_absent_files || self.allows_absent_initial_inputs && key.starts_with("data.tokenizer") {
+        if self.options.allows_absent_files
+            || self.options.allows_absent_initial_inputs && key.starts_with("data.tokenizer")
+        {
             return Some(path);
         }
         if !patterns || !text.contains(['*', '?', '[']) {

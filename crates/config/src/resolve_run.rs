@@ -39,7 +39,7 @@ impl Resolver<'_> {
 
     /// Gives `schedule.start: fork` its step. Reports a warmup longer than the run, and a decay in steps of unknown length.
     pub(crate) fn schedule(&mut self, mut schedule: Schedule, train: Option<&Train>) -> Schedule {
-        if let (ScheduleStart::Fork, Some(step)) = (schedule.start, self.fork_step) {
+        if let (ScheduleStart::Fork, Some(step)) = (schedule.start, self.options.fork_step) {
             schedule.start = ScheduleStart::Step(step);
         }
         let (warmup, steps) = (schedule.warmup.steps, train.and_then(|t| t.steps));

@@ -5,24 +5,18 @@ use std::path::PathBuf;
 
 use super::layers::{Layers, Location};
 use super::mistakes::Mistakes;
+use super::overrides::LoadOptions;
 use runner_weights::DescribedModel;
 
 /// The context in which sections are resolved, and the mistakes found in them.
 pub(crate) struct Resolver<'l> {
     pub(crate) layers: &'l Layers,
+    pub(crate) options: &'l LoadOptions<'l>,
     /// Folder of the experiment file, absolute.
     pub(crate) base: PathBuf,
     pub(crate) mistakes: Mistakes,
     /// Origins of values that no layer gives as they are, by key.
     pub(crate) notes: BTreeMap<&'static str, String>,
-    /// Warnings of settings that are legal, but probably mistakes.
-    pub(crate) warnings: Vec<String>,
-    /// See [`LoadOptions::allows_absent_files`](crate::LoadOptions::allows_absent_files).
-    pub(crate) allows_absent_files: bool,
-    /// See [`LoadOptions::allows_absent_initial_inputs`](crate::LoadOptions::allows_absent_initial_inputs).
-    pub(crate) allows_absent_initial_inputs: bool,
-    /// See [`LoadOptions::fork_step`](crate::LoadOptions::fork_step).
-    pub(crate) fork_step: Option<u64>,
     /// The description of the initial weights, if the model must match it.
     pub(crate) weights: Option<DescribedModel>,
 }

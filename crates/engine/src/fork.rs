@@ -181,8 +181,8 @@ fn load_changed_settings(
         observer.observe(&RunEvent::Note(&text));
     }
     let loaded = loaded?;
-    for warning in loaded.warnings.iter().cloned().chain(loaded.overridden.iter().map(ToString::to_string)) {
-        observer.observe(&RunEvent::Warning(&warning));
+    for overridden in &loaded.overridden {
+        observer.observe(&RunEvent::Warning(&overridden.to_string()));
     }
     Ok(Loaded { path: file, ..loaded })
 }

@@ -32,7 +32,7 @@ pub use file_changes::describe_changes;
 pub use importance::{DivergedValue, Importance, importance};
 pub use point::{ExpandedPoint, PointValues, value_text};
 pub use random::{Distribution, RandomDraws};
-pub use read::{from_str, is_sweep_file, load};
+pub use read::{from_file, from_str, load};
 pub use results::{PointStatus, ResultsRow, SweepResults};
 pub use schedule::{PointTask, PromotionRule, ScheduleDecision, SegmentResult, TrainingSegment, decide, rungs};
 pub use spec::{

@@ -16,13 +16,14 @@ use super::spec::{
     AshaSettings, ExcludeExpression, FileSetting, MeasurementChoice, Objective, ObjectiveMetric, SweepSpec,
 };
 use super::{exclude, expand};
+use runner_config::ExperimentFile;
 use runner_config::check::check_against;
 use runner_config::resolve::{name_of_file, name_problem};
 use runner_config::shape::parse_slot;
 use runner_spec::diagnostic::{ConfigError, Diagnostic, MAX_DIAGNOSTICS, short};
 use runner_template::yaml_text;
 use runner_yaml::source::{Place, Source, read};
-use runner_yaml::tree::{self, Entry, Node, Yaml};
+use runner_yaml::tree::{self, Entry, Node, ParsedYaml, Yaml};
 
 const SHORTEST: &str =
     "the shortest sweep:\nsweep:\n  base: experiment.yaml\n  grid: {optimizer.adamw.lr: [3e-4, 1e-3]}";
@@ -35,15 +36,12 @@ pub fn load(path: &Path) -> Result<SweepSpec, ConfigError> {
     read_text(&read(path, "name a sweep file, such as sweep.yaml")?, path, true)
 }
 
-/// True if the file at `path` is that of a sweep: it has the key `sweep`, and an experiment file does not.
-#[must_use]
-pub fn is_sweep_file(path: &Path) -> bool {
-    // A pipe can be read only once.
-    let Some(text) = Some(path).filter(|path| path.is_file()).and_then(|path| read(path, "").ok()) else {
-        return false;
-    };
-    let (tree, _) = tree::parse(&Source::file(path, text));
-    tree.is_some_and(|tree| tree.get("sweep").is_some())
+/// Reads `file`, which is that of a sweep, as [`load`] reads it.
+///
+/// # Errors
+/// All mistakes of the file.
+pub fn from_file(file: &ExperimentFile) -> Result<SweepSpec, ConfigError> {
+    read_text(&file.text, &file.path, true)
 }
 
 /// Reads the text of a sweep file. Relative paths in it start from the folder of `path`. The files that it names need not exist.
@@ -55,8 +53,7 @@ pub fn from_str(text: &str, path: &Path) -> Result<SweepSpec, ConfigError> {
 }
 
 fn read_text(text: &str, path: &Path, needs_base: bool) -> Result<SweepSpec, ConfigError> {
-    let source = Source::file(path, text.to_owned());
-    let (tree, diagnostics) = tree::parse(&source);
+    let ParsedYaml { source, root: tree, mistakes: diagnostics } = tree::parse(Source::file(path, text.to_owned()));
     let mut reader = SweepReader {
         source: &source,
         diagnostics,
@@ -84,9 +81,8 @@ fn read_text(text: &str, path: &Path, needs_base: bool) -> Result<SweepSpec, Con
 
 /// The content of a sweep file as JSON, whether or not it is a legal sweep; `None` if it is not YAML.
 pub(super) fn parse_value(text: &str) -> Option<Value> {
-    let source = Source::file(Path::new(""), text.to_owned());
-    let tree = tree::parse(&source).0?;
-    Some(check_against(parse_slot(&Value::Null), &tree, &source).0)
+    let parsed = tree::parse(Source::file(Path::new(""), text.to_owned()));
+    Some(check_against(parse_slot(&Value::Null), &parsed.root?, &parsed.source).0)
 }
 
 /// Reads a sweep file, and collects its mistakes. Messages name a key by its path from the top, such as `sweep.parallel`.

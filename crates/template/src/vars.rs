@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use crate::Inputs;
 use runner_spec::diagnostic::{ConfigError, Diagnostic, short};
 use runner_yaml::source::{Place, Source, read};
-use runner_yaml::tree::{Node, Yaml, parse};
+use runner_yaml::tree::{Node, ParsedYaml, Yaml, parse};
 
 /// Reads the variables of a template: `files`, mappings each of which wins over the one before, and over them `vars`, each
 /// `NAME=VALUE`. The result names no environment variables and no folder.
@@ -36,8 +36,7 @@ fn read_file(path: &Path, out: &mut Map<String, Value>, mistakes: &mut Vec<Diagn
         Ok(text) => text,
         Err(error) => return mistakes.extend(error.diagnostics),
     };
-    let source = Source::file(path, text.clone());
-    let (tree, found) = parse(&source);
+    let ParsedYaml { source, root: tree, mistakes: found } = parse(Source::file(path, text));
     if !found.is_empty() {
         return mistakes.extend(found);
     }
@@ -69,7 +68,7 @@ fn read_flag(text: &str, mistakes: &mut Vec<Diagnostic>) -> Option<(String, Valu
         mistakes.push(illegal_name(&source, place, name));
         return None;
     }
-    let (tree, found) = parse(&source);
+    let ParsedYaml { source, root: tree, mistakes: found } = parse(source);
     if !found.is_empty() {
         mistakes.extend(found);
         return None;

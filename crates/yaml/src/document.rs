@@ -9,8 +9,7 @@ use serde_yaml::with::singleton_map_recursive;
 
 pub use serde_yaml::{Mapping, Value};
 
-/// Lists and mappings within one another.
-const MAX_DEPTH: usize = 64;
+use super::MAX_DEPTH;
 
 /// Why a YAML text cannot be read.
 #[derive(Debug, thiserror::Error)]

@@ -7,3 +7,6 @@ pub mod scalar;
 pub mod source;
 mod syntax_error;
 pub mod tree;
+
+/// The most lists and mappings within one another.
+pub const MAX_DEPTH: usize = 64;

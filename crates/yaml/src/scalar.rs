@@ -39,53 +39,33 @@ pub fn number(text: &str) -> Option<Number> {
         _ => {}
     }
     for (prefix, radix) in [("0x", 16), ("0o", 8)] {
-        if let Some(digits) = body.strip_prefix(prefix) {
-            let digits = without_underscores(digits)?;
-            if digits.is_empty() || !digits.chars().all(|c| c.is_digit(radix)) {
-                return None;
-            }
-            let integer = i128::from_str_radix(&digits, radix).ok();
+        if let Some(text) = body.strip_prefix(prefix) {
+            let integer = i128::from_str_radix(&digits(text, radix).filter(|digits| !digits.is_empty())?, radix).ok();
             return Some(signed(Number { float: integer.map_or(f64::INFINITY, |i| i as f64), integer }));
         }
     }
-    decimal(&without_underscores(body)?).map(signed)
+    decimal(body).map(signed)
 }
 
-/// Underscores stand between digits only.
-fn without_underscores(text: &str) -> Option<String> {
-    let bytes = text.as_bytes();
-    let between = |i: usize| {
-        i > 0
-            && bytes[i - 1].is_ascii_hexdigit()
-            && bytes.get(i + 1).is_some_and(|&b| b.is_ascii_hexdigit() || b == b'_')
-    };
-    let fine = bytes.iter().enumerate().all(|(i, &b)| b != b'_' || between(i) || (i > 0 && bytes[i - 1] == b'_'));
-    (fine && !bytes.ends_with(b"_")).then(|| text.replace('_', ""))
+/// `text` without underscores, if it is digits with underscores between them.
+fn digits(text: &str, radix: u32) -> Option<String> {
+    let is_legal =
+        text.chars().all(|c| c == '_' || c.is_digit(radix)) && !text.starts_with('_') && !text.ends_with('_');
+    is_legal.then(|| text.replace('_', ""))
 }
 
 fn decimal(text: &str) -> Option<Number> {
-    let (mantissa, exponent) = match text.find(['e', 'E']) {
-        Some(at) => (&text[..at], Some(&text[at + 1..])),
-        None => (text, None),
-    };
+    let (mantissa, exponent) = text.split_once(['e', 'E']).unwrap_or((text, "0"));
     let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
-    let all_digits = |s: &str| s.bytes().all(|b| b.is_ascii_digit());
-    if whole.len() + fraction.len() == 0 || !all_digits(whole) || !all_digits(fraction) {
+    let (whole, fraction) = (digits(whole, 10)?, digits(fraction, 10)?);
+    let power = exponent.strip_prefix(['+', '-']).unwrap_or(exponent);
+    if whole.len() + fraction.len() == 0 || power.is_empty() || !power.bytes().all(|b| b.is_ascii_digit()) {
         return None;
     }
-    let exponent = match exponent {
-        None => 0,
-        Some(e) => {
-            let digits = e.strip_prefix(['+', '-']).unwrap_or(e);
-            if digits.is_empty() || !all_digits(digits) {
-                return None;
-            }
-            // Beyond this range the value is zero or infinite anyway, whatever fits into a file.
-            e.parse::<i64>().unwrap_or(if e.starts_with('-') { i64::MIN / 4 } else { i64::MAX / 4 })
-        }
-    };
-    let float = text.parse::<f64>().ok()?;
-    Some(Number { float, integer: exact(whole, fraction, exponent) })
+    let float = format!("{whole}.{fraction}e{exponent}").parse().ok()?;
+    // Beyond this range the value is zero or infinite anyway, whatever fits into a file.
+    let exponent = exponent.parse().unwrap_or(if exponent.starts_with('-') { i64::MIN / 4 } else { i64::MAX / 4 });
+    Some(Number { float, integer: exact(&whole, &fraction, exponent) })
 }
 
 /// whole.fraction · 10^exponent, if it is a whole number below 10^30.
@@ -141,8 +121,8 @@ mod tests {
     #[test]
     fn words_are_not_numbers() {
         for text in [
-            "", "-", "+", ".", "e5", "1e", "1e+", "inf", "nan", "infinity", "1.2.3", "_1", "1_", "1 2", "0x", "12k",
-            "1-2", "é",
+            "", "-", "+", ".", "e5", "1e", "1e+", "inf", "nan", "infinity", "1.2.3", "_1", "1_", "1_.5", "1._5",
+            "1e_5", "1_e5", "1e1_0", "0x_1", "1 2", "0x", "12k", "1-2", "é",
         ] {
             assert_eq!(number(text), None, "{text}");
         }

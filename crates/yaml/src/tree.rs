@@ -1,18 +1,16 @@
 //! Parses YAML into a tree whose values have their places, within limits that protect against hostile files.
 
 use std::collections::HashMap;
-use std::rc::Rc;
+use std::sync::Arc;
 
 use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, Span, StrInput};
 use serde_json::{Map, Number, Value};
 
-use super::scalar;
 use super::source::{Place, Source, lines};
 use super::syntax_error::{describe, find_unclosed_bracket};
+use super::{MAX_DEPTH, scalar};
 use runner_spec::diagnostic::{Diagnostic, MAX_DIAGNOSTICS, short};
 
-/// Lists and mappings within one another.
-pub const MAX_DEPTH: usize = 64;
 /// Values in all, counting what an alias stands for each time it is used.
 const MAX_VALUES: usize = 100_000;
 
@@ -31,11 +29,11 @@ pub struct Node {
 pub enum Yaml {
     /// `plain` scalars may spell numbers and truth values; quoted ones are text.
     Scalar {
-        text: Rc<str>,
+        text: Arc<str>,
         plain: bool,
     },
-    Seq(Rc<[Node]>),
-    Map(Rc<[Entry]>),
+    Seq(Arc<[Node]>),
+    Map(Arc<[Entry]>),
 }
 
 #[derive(Debug)]
@@ -48,13 +46,13 @@ pub struct Entry {
 impl Node {
     /// An empty value, which reads as `null`.
     pub fn null(place: Place) -> Self {
-        Self { place, size: 1, depth: 0, value: Yaml::Scalar { text: Rc::from(""), plain: true } }
+        Self { place, size: 1, depth: 0, value: Yaml::Scalar { text: Arc::from(""), plain: true } }
     }
 
     /// A mapping with the one key `key`. Both are at `place`.
     pub fn wrap(key: String, place: Place, value: Self) -> Self {
         let (size, depth) = (value.size + 1, value.depth + 1);
-        Self { place, size, depth, value: Yaml::Map(Rc::from([Entry { key, place, value }])) }
+        Self { place, size, depth, value: Yaml::Map(Arc::from([Entry { key, place, value }])) }
     }
 
     /// The value of `key`; of a list, the item with that number.
@@ -112,11 +110,24 @@ impl Node {
     }
 }
 
-/// Reads one document. Returns as much as could be read, and what is wrong with it.
-pub fn parse(source: &Source) -> (Option<Node>, Vec<Diagnostic>) {
-    if let Some(found) = find_unreadable_character(source) {
-        return (None, vec![found]);
-    }
+/// A text that was read as YAML: as much of its value as could be read, and what is wrong with it.
+#[derive(Debug, Clone)]
+pub struct ParsedYaml {
+    pub source: Source,
+    pub root: Option<Node>,
+    pub mistakes: Vec<Diagnostic>,
+}
+
+/// Reads one document.
+pub fn parse(source: Source) -> ParsedYaml {
+    let (root, mistakes) = match find_unreadable_character(&source) {
+        Some(found) => (None, vec![found]),
+        None => read_tree(&source),
+    };
+    ParsedYaml { source, root, mistakes }
+}
+
+fn read_tree(source: &Source) -> (Option<Node>, Vec<Diagnostic>) {
     let mut reader = TreeReader {
         source,
         events: Parser::new_from_str(source.yaml()),
@@ -247,7 +258,7 @@ impl<'s> TreeReader<'s> {
                 let plain = is_plain && !self.check_tag(tag.as_deref(), place)?;
                 (
                     anchor,
-                    Node { place, value: Yaml::Scalar { text: Rc::from(text.as_ref()), plain }, size: 1, depth: 0 },
+                    Node { place, value: Yaml::Scalar { text: Arc::from(text.as_ref()), plain }, size: 1, depth: 0 },
                 )
             }
             Event::SequenceStart(anchor, tag) => {

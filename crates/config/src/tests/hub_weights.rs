@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::{LoadOptions, Loaded, ModelFetchError, ModelFetchFailure, from_str, load_text_source, to_yaml};
+use crate::{ExperimentFile, LoadOptions, Loaded, ModelFetchError, ModelFetchFailure, from_str, to_yaml};
 use runner_spec::diagnostic::ConfigError;
 use runner_spec::experiment::{HubModel, ModelFolder, Source, Validation, WeightInit, WeightsSource};
 
@@ -81,8 +81,8 @@ fn a_text_source_needs_no_model() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("exp.yaml");
     let load = |text: &str| {
-        std::fs::write(&path, text).unwrap();
-        load_text_source(&path, &LoadOptions::default()).map_err(|error| error.to_string())
+        let file = ExperimentFile::new(text.to_owned(), &path).unwrap();
+        file.load_text_source(&LoadOptions::default()).map_err(|error| error.to_string())
     };
     let data = load("model: {init: {from: hub:own/small}}\ndata: {train: {text: {files: [a.txt]}}}\n").unwrap();
     assert_eq!(data.validation, Some(Validation::Fraction(0.1)));

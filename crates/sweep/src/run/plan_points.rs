@@ -11,7 +11,7 @@ use crate::record::{FORMAT, PlannedPoint, SourceHash, SweepRecord};
 use crate::sweep_dir::absolute_path;
 use crate::{AshaSettings, ExpandedPoint, Objective, ObjectiveMetric, SweepSpec, expand, load_options, rungs};
 use runner_compare::comparability::{MeasurementBasis, find_incomparable};
-use runner_config::{LoadOptions, Loaded};
+use runner_config::{ExperimentFile, LoadOptions, Loaded};
 use runner_data::ModelTokenizer;
 use runner_files::{read_regular, without_byte_order_mark};
 use runner_record::time;
@@ -70,7 +70,8 @@ pub(super) fn load_points<'a>(
         // A variable that varies and is not used is a mistake.
         base.template.named = spec.names().into_iter().map(str::to_owned).collect();
     }
-    let load = |point: &ExpandedPoint| runner_config::load(&spec.base, &load_options(spec, point, &base));
+    let file = ExperimentFile::read(&spec.base);
+    let load = |point: &ExpandedPoint| file.as_ref().map_err(Clone::clone)?.load(&load_options(spec, point, &base));
     let all: Vec<_> = pool.install(|| points.par_iter().map(load).collect());
     let mut problems = PointProblems::new(points.len());
     let mut loaded: Vec<(&ExpandedPoint, Loaded)> = Vec::new();
@@ -139,7 +140,7 @@ pub(super) fn plan_points(
     let plans: Vec<_> = pool.install(|| preparable.par_iter().map(plan).collect());
     let mut planned: Vec<PlannedPoint> = Vec::new();
     let mut bases: Vec<(String, MeasurementBasis)> = Vec::new();
-    let mut warnings: Vec<String> = points.iter().flat_map(|(_, loaded)| loaded.warnings.clone()).collect();
+    let mut warnings: Vec<String> = Vec::new();
     let mut first_of_plan: BTreeMap<String, usize> = BTreeMap::new();
     for ((point, ..), plan) in preparable.iter().zip(plans) {
         match plan {
