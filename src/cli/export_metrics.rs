@@ -9,7 +9,7 @@ use super::common::{RunsFolderArgs, ThreadArgs, host_without_runs};
 use super::completions::runs_completer;
 use super::exit::{CommandError, Exit, Result, refuse};
 use super::output::{print_result, print_to_stderr};
-use runner_engine::opened_run::resolved_experiment;
+use runner_compare::stored_plan::resolved_experiment;
 use runner_engine::tracking::{describe, run_files, server_of_experiment};
 use runner_mlflow::{MlflowError, Upload};
 use runner_record::timed_metrics::TimedRecord;

@@ -1,5 +1,7 @@
 //! A new user's first commands: starter files, configurations of other trainers, and commands and flags of other programs.
 
+use std::io::Write as _;
+
 use crate::sandbox::{Finished, Sandbox};
 
 #[test]
@@ -94,10 +96,31 @@ fn pipes_and_devices_are_no_files_but_standard_input_is() {
         let said = sandbox.expect(2, &format!("validate exp.yaml --set data.train.text.files=[{file}]"));
         assert!(said.contains(help), "{said}");
     }
-    let mut command = sandbox.command("validate /dev/stdin");
-    let input = std::fs::File::open(sandbox.path("exp.yaml")).unwrap();
-    let finished = Finished::of(command.stdin(input)).expect_code(0);
-    assert_eq!(finished.stdout, "/dev/stdin: `stdin` is a valid experiment\n");
+}
+
+/// A pipe can be read only once: a second read of the file would find it empty.
+#[test]
+fn an_experiment_file_is_read_once() {
+    let experiment = "model: {preset: gpt2-nano}\ndata: {train: {builtin: {corpus: stories}}}\nbatch: {sequences: 2}\n\
+                      train: {steps: 1}\neval: {loss: {rows: 2}}\ndevice: cpu\n";
+    let sweep = "sweep: {base: /dev/stdin, grid: {seed: [1, 2, 3]}}\n";
+    let sandbox = Sandbox::new().with("exp.yaml", experiment).with("s.yaml", sweep);
+    for (command, text, output) in [
+        ("validate /dev/stdin", experiment, "/dev/stdin: `stdin` is a valid experiment\n"),
+        ("validate --explain /dev/stdin", experiment, "/dev/stdin:4:9"),
+        ("plan /dev/stdin", experiment, "stdin"),
+        ("apply /dev/stdin", experiment, ""),
+        ("diff /dev/stdin exp.yaml", experiment, ""),
+        ("diff /dev/stdin exp.yaml", &experiment.replace("builtin: {corpus: stories}", "text: {files: [gone]}"), ""),
+        ("validate s.yaml", experiment, "is a valid sweep of 3 points"),
+        ("sweep --dry-run s.yaml", experiment, "3 points"),
+    ] {
+        let (reader, mut writer) = std::io::pipe().unwrap();
+        writer.write_all(text.as_bytes()).unwrap();
+        drop(writer);
+        let finished = Finished::of(sandbox.command(command).stdin(reader)).expect_code(0);
+        assert!(finished.text().contains(output), "{command}: {}", finished.text());
+    }
 }
 
 #[test]

@@ -5,17 +5,15 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use super::planned_experiment::{PlannedExperiment, cluster_of};
-use runner_config::LoadOptions;
+use super::stored_plan;
 use runner_plan::PlanError;
-use runner_record::RecordError;
 use runner_record::catalog::ListedStatus;
 use runner_record::manifest::Manifest;
 use runner_record::metrics::{EvalLine, MetricLine, TrainLine};
 use runner_record::record_check::{describe_changed_descriptions, for_each_checked_metric};
 use runner_record::run_dir;
 use runner_record::summary::{Summary, median};
-use runner_spec::diagnostic::ConfigError;
-use runner_spec::error::{Classified, ErrorKind};
+use runner_spec::error::CommandError;
 use runner_spec::experiment::Experiment;
 use runner_spec::plan::Plan;
 
@@ -59,35 +57,9 @@ pub struct RunFigures {
 ///
 /// # Errors
 /// `RecordError` for the plan, `ConfigError` for `resolved.yaml`.
-pub fn read_experiment_and_plan(path: &Path) -> Result<(Experiment, Plan), RunReadError> {
-    let plan = crate::stored_plan::read(path)?;
-    let options = LoadOptions { allows_absent_files: true, ..LoadOptions::default() };
-    Ok((runner_config::load(&run_dir::resolved_file(path)?, &options)?.experiment, plan))
-}
-
-/// The reason why a record cannot be read.
-#[derive(Debug, thiserror::Error)]
-pub enum RunReadError {
-    #[error("{0}")]
-    Store(#[from] RecordError),
-    #[error("{0}")]
-    Config(#[from] ConfigError),
-}
-
-impl Classified for RunReadError {
-    fn kind(&self) -> ErrorKind {
-        match self {
-            Self::Store(error) => error.kind(),
-            Self::Config(error) => error.kind(),
-        }
-    }
-
-    fn report(&self, color: bool) -> Option<String> {
-        match self {
-            Self::Store(error) => error.report(color),
-            Self::Config(error) => error.report(color),
-        }
-    }
+pub fn read_experiment_and_plan(path: &Path) -> Result<(Experiment, Plan), CommandError> {
+    let plan = stored_plan::read(path)?;
+    Ok((stored_plan::resolved_experiment(path)?, plan))
 }
 
 /// Plans the experiment of a recorded run again with this version, on its data and devices.
@@ -103,7 +75,7 @@ impl RunRecord {
     ///
     /// # Errors
     /// If it cannot be read.
-    pub fn read(path: &Path, status: ListedStatus) -> Result<Self, RunReadError> {
+    pub fn read(path: &Path, status: ListedStatus) -> Result<Self, CommandError> {
         let manifest = run_dir::read_manifest(path)?;
         let (summary, unreadable) = match run_dir::read_summary(path) {
             Ok(summary) => (summary, None),

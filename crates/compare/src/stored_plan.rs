@@ -7,7 +7,6 @@ use std::path::Path;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use runner_config::LoadOptions;
 use runner_record::error::RecordError;
 use runner_record::files::read_plan;
 use runner_record::manifest::Manifest;
@@ -15,6 +14,8 @@ use runner_record::run_dir;
 use runner_record::run_dir::{PLAN, RESOLVED};
 use runner_spec::cluster::{ClusterFacts, DeviceFacts};
 use runner_spec::data::DataFacts;
+use runner_spec::error::CommandError;
+use runner_spec::experiment::Experiment;
 use runner_spec::plan::{PLAN_FORMAT, Plan};
 use runner_spec::program::Device;
 
@@ -87,14 +88,21 @@ pub fn read(path: &Path) -> Result<Plan, RecordError> {
     }
 }
 
+/// The experiment of the run directory `path`, as it was resolved when the run began. Files that it names need not be there.
+///
+/// # Errors
+/// If `resolved.yaml` is missing; its mistakes.
+pub fn resolved_experiment(path: &Path) -> Result<Experiment, CommandError> {
+    Ok(runner_config::load_resolved(&run_dir::resolved_file(path)?)?.experiment)
+}
+
 /// The plan of the experiment of the run directory `path` with the data `facts`, on devices as the manifest names them.
 ///
 /// # Errors
 /// If `resolved.yaml` is no experiment, or cannot be planned.
 pub fn compiled(path: &Path, facts: &DataFacts) -> Result<Plan, RecordError> {
     let file = path.join(RESOLVED);
-    let options = LoadOptions { allows_absent_files: true, ..LoadOptions::default() };
-    let loaded = runner_config::load(&file, &options).map_err(|e| RecordError::damaged(&file, e.render(false)))?;
+    let loaded = runner_config::load_resolved(&file).map_err(|e| RecordError::damaged(&file, e.render(false)))?;
     let cluster = cluster(&run_dir::read_manifest(path)?);
     runner_plan::compile(&loaded.experiment, facts, &cluster).map_err(|e| RecordError::damaged(&file, e.to_string()))
 }

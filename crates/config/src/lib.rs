@@ -32,7 +32,7 @@ pub mod shape;
 
 pub use explain::{Origin, explain, to_yaml};
 pub use import::{ImportedConfig, import_config};
-pub use load::{ExperimentFile, Loaded, from_str, load};
+pub use load::{ExperimentFile, Loaded, from_str, load, load_resolved};
 pub use overridden::OverriddenSetting;
 pub use overrides::{LoadOptions, ModelFetchError, ModelFetchFailure, ModelFetcher, suggest_set};
 pub use schema::schema_text;

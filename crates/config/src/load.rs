@@ -145,6 +145,15 @@ pub fn load(path: &Path, options: &LoadOptions<'_>) -> Result<Loaded, ConfigErro
     ExperimentFile::read(path)?.load(options)
 }
 
+/// Loads the experiment that this program wrote to `file`. Files that the experiment names need not be there: what needs the data reads it
+/// later, and says what is missing.
+///
+/// # Errors
+/// All mistakes of the file.
+pub fn load_resolved(file: &Path) -> Result<Loaded, ConfigError> {
+    load(file, &LoadOptions { allows_absent_files: true, ..LoadOptions::default() })
+}
+
 /// Loads `text`, the content of the file `path`, under the layers of `options`.
 ///
 /// # Errors

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use runner_compare::plan_facts::differing_keys;
 use runner_compare::settings;
 use runner_compare::stored_plan;
-use runner_config::{LoadOptions, Loaded, ModelFetcher};
+use runner_config::{Loaded, ModelFetcher};
 use runner_record::catalog::ListedRun;
 use runner_record::manifest::{Manifest, RunStatus, SweepPoint};
 use runner_record::run_dir::{self, CHECKPOINTS, RESOLVED};
@@ -48,7 +48,7 @@ pub struct ApplyRequest<'a> {
     pub launched: Option<LaunchedRank>,
 }
 
-/// Loads an experiment. The argument, for `LoadOptions`, finds models of the hub.
+/// Loads an experiment. The argument, for `LoadOptions::fetch_model`, finds models of the hub.
 pub type LoadExperiment<'a> = dyn Fn(&ModelFetcher<'_>) -> Result<Loaded, ConfigError> + 'a;
 
 impl<'a> ApplyRequest<'a> {
@@ -188,12 +188,11 @@ const LENGTH_KEYS: [&str; 3] = ["train.steps", "train.epochs", "train.tokens"];
 
 /// Names the newest run of `experiment` in `root` that differs in its length alone, and how to go on from it to `steps` steps.
 fn describe_other_length(root: &Path, experiment: &Experiment, steps: u64) -> Option<String> {
-    let options = LoadOptions { allows_absent_files: true, ..LoadOptions::default() };
     // Runs that cannot be read have no part in this hint.
     let listed = catalog::list(root).ok()?;
     let same_name = listed.iter().rev().filter(|run| run.name.as_ref() == Some(&experiment.name));
     let differs_in_length = |run: &&ListedRun| {
-        runner_config::load(&run.path.join(RESOLVED), &options).is_ok_and(|theirs| {
+        runner_config::load_resolved(&run.path.join(RESOLVED)).is_ok_and(|theirs| {
             let differences = settings::differences(&theirs.experiment, experiment);
             !differences.is_empty() && differences.iter().all(|d| LENGTH_KEYS.contains(&d.key.as_str()))
         })

@@ -4,6 +4,7 @@ mod source;
 
 use std::path::{Path, PathBuf};
 
+use runner_compare::stored_plan::resolved_experiment;
 use runner_config::{LoadOptions, Loaded};
 use runner_files::{is_absent, read_regular_text};
 use runner_record::manifest::{Manifest, RunOrigin};
@@ -18,7 +19,7 @@ use runner_spec::program::Program;
 
 use crate::continuation::warn_of_inherited_damage;
 use crate::launched::{check_memory, find_devices};
-use crate::opened_run::{check_description, resolved_experiment};
+use crate::opened_run::check_description;
 use crate::outcome::RunReport;
 use crate::run_opening::{OpenedOrDone, create_run, open_unless_done};
 use crate::session::{RunSession, SessionOptions};

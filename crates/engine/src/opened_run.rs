@@ -7,8 +7,7 @@ use candle_core::Tensor;
 
 use runner_compare::plan_facts::describe_changed_data;
 use runner_compare::plan_files::{PlanDifference, rebuild_plan};
-use runner_compare::stored_plan;
-use runner_config::LoadOptions;
+use runner_compare::stored_plan::{self, resolved_experiment};
 use runner_data::{Prepared, TextTokenizer};
 use runner_prepare::host::Host;
 use runner_prepare::observer::{RunEvent, RunObserver};
@@ -44,16 +43,6 @@ pub fn open_run(root: &Path, wanted: &str) -> Result<OpenedRun, CommandError> {
     check_description(&path, &run_dir::read_manifest(&path)?)?;
     let experiment = resolved_experiment(&path)?;
     Ok(OpenedRun { path, plan, experiment })
-}
-
-/// The experiment of the run directory `path`, as it was resolved when the run began. Files that it names need not be there:
-/// what needs the data reads it later, and says what is missing.
-///
-/// # Errors
-/// `ConfigError`.
-pub fn resolved_experiment(path: &Path) -> Result<Experiment, CommandError> {
-    let options = LoadOptions { allows_absent_files: true, ..LoadOptions::default() };
-    Ok(runner_config::load(&run_dir::resolved_file(path)?, &options)?.experiment)
 }
 
 /// Checks that `resolved.yaml` and `plan.json` in the run directory `path` still describe the run. Changes that leave the plan as it is are

@@ -12,11 +12,11 @@ use runner_spec::experiment::{Experiment, Precision, WeightInit};
 use runner_spec::format::short_hash;
 
 use crate::launched::{check_memory, find_devices};
-use crate::opened_run::resolved_experiment;
 use crate::outcome::RunOutcome;
 use crate::recorded_summary::read_summary_or_warn;
 use crate::session::{RunSession, SessionOptions};
 use crate::session_facts::describe_session;
+use runner_compare::stored_plan::resolved_experiment;
 use runner_machine::stop::StopSwitch;
 use runner_prepare::host::Host;
 use runner_prepare::observer::{RunEvent, RunObserver};

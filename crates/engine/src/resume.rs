@@ -12,10 +12,11 @@ use runner_spec::data::{DataPart, TEXT_READING_RULE};
 use runner_spec::plan::Plan;
 
 use crate::launched::{LaunchedRank, agree_on_training, check_memory, find_devices, follow, work_as_rank};
-use crate::opened_run::{check_description, resolved_experiment};
+use crate::opened_run::check_description;
 use crate::outcome::{RunOutcome, RunReport};
 use crate::run_opening::open_unless_done;
 use crate::session::{RunSession, SessionOptions};
+use runner_compare::stored_plan::resolved_experiment;
 use runner_machine::stop::StopSwitch;
 use runner_prepare::RecordedInputs;
 use runner_prepare::host::Host;

@@ -115,6 +115,12 @@ impl CommandError {
         self.cause.kind()
     }
 
+    /// The kind and the text.
+    #[must_use]
+    pub fn into_plain(self) -> PlainError {
+        PlainError { kind: self.kind(), text: self.to_string() }
+    }
+
     /// `self`, while `what` was attempted.
     #[must_use]
     pub fn context(mut self, what: impl Into<String>) -> Self {

@@ -17,13 +17,13 @@ use runner_report::sweep_preview::SweepPreview;
 use runner_report::sweep_results::SweepResultsText;
 use runner_report::{OutputMode, Screen};
 use runner_spec::format::{counted, printable};
+use runner_sweep::SweepSpec;
 use runner_sweep::run::slurm::{Submission, TEMPLATE, submit_sweep};
 use runner_sweep::run::{
     OpenedSweep, SweepEvent, SweepLauncher, SweepOutcome, SweepRequest, explain_damaged_copy, open_sweep, run_sweep,
 };
 use runner_sweep::summary::SweepSummary;
 use runner_sweep::sweep_dir::{self, SweepDir};
-use runner_sweep::SweepSpec;
 
 /// # Errors
 /// If the file or the flags are wrong, with all mistakes of all points; or the machine refuses.

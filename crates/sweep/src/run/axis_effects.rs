@@ -3,6 +3,7 @@
 use crate::{Dimension, ExpandedPoint, PointValues, SweepSpec, point_settings};
 use runner_config::{Loaded, OverriddenSetting};
 use runner_spec::diagnostic::{ConfigError, Diagnostic};
+use runner_spec::error::PlainError;
 use runner_spec::experiment::Experiment;
 use runner_spec::format::json_bytes;
 use runner_yaml::source::{Place, Source};
@@ -158,7 +159,7 @@ pub(super) fn report_overridden(
             if sets.contains(setting) {
                 let file = spec.path.display();
                 let text = format!("--set {setting} would have no effect: the sweep varies {by}; change it in {file}");
-                problems.add(point, text);
+                problems.add(point, PlainError::request(text));
             } else {
                 let message = format!("`{}` has no effect: `{by}`, which varies, replaces it", key(setting));
                 problems.add_config(

@@ -30,7 +30,7 @@ use super::request::SweepRequest;
 use runner_prepare::host::{Host, local_devices};
 use runner_prepare::observer::{RunEvent, RunObserver};
 use runner_prepare::{check_prompts, has_private_text, model_fetcher, pin_hub_commits, prepare_inputs};
-use runner_spec::error::{CommandError, ErrorKind};
+use runner_spec::error::{CommandError, ErrorKind, PlainError};
 
 /// A sweep that can start.
 #[derive(Debug)]
@@ -119,7 +119,7 @@ pub(super) fn plan_points(
     let mut problems = PointProblems::new(expanded.points.len());
     for (point, loaded) in &mut points {
         if let Err(error) = pin_hub_commits(&mut loaded.experiment, None, host, observer) {
-            problems.add(point, error.to_string());
+            problems.add(point, error.into_plain());
         }
     }
     problems.into_result()?;
@@ -289,7 +289,7 @@ fn sweep_id(spec: &SweepSpec, objective: Objective, points: &[PlannedPoint]) -> 
 /// The data of points by the settings that it depends on, and why data could not be prepared.
 #[derive(Default)]
 struct PreparedData {
-    prepared: BTreeMap<Vec<u8>, Result<(DataFacts, ModelTokenizer), String>>,
+    prepared: BTreeMap<Vec<u8>, Result<(DataFacts, ModelTokenizer), PlainError>>,
 }
 
 impl PreparedData {
@@ -303,7 +303,7 @@ impl PreparedData {
         pool: &ThreadPool,
         host: &Host,
         observer: &mut dyn RunObserver,
-    ) -> Result<Result<DataFacts, String>, CommandError> {
+    ) -> Result<Result<DataFacts, PlainError>, CommandError> {
         // Preparation does not depend on the seed.
         let (model, eval) = (&experiment.model, &experiment.eval);
         let key = json_bytes(&(&experiment.data, &eval.hellaswag, &eval.test, model.vocab_size, &model.init));
@@ -315,13 +315,13 @@ impl PreparedData {
                 without_prompts.eval.samples = None;
                 missing.insert(match prepare_inputs(&without_prompts, pool, host, observer) {
                     Ok(prepared) => Ok((prepared.facts, prepared.tokenizer)),
-                    Err(error) if error.kind() != ErrorKind::Failure => Err(error.to_string()),
+                    Err(error) if error.kind() != ErrorKind::Failure => Err(error.into_plain()),
                     Err(error) => return Err(error),
                 })
             }
         };
         Ok(prepared.as_ref().map_err(Clone::clone).and_then(|(facts, tokenizer)| {
-            check_prompts(experiment, tokenizer).map_err(|error| error.to_string())?;
+            check_prompts(experiment, tokenizer).map_err(CommandError::into_plain)?;
             Ok(facts.clone())
         }))
     }
@@ -338,10 +338,11 @@ fn plan_point(
     experiment: &Experiment,
     facts: &DataFacts,
     cluster: &ClusterFacts,
-) -> Result<(PlannedPoint, MeasurementBasis, Vec<String>), Vec<String>> {
-    let plan = runner_plan::compile(experiment, facts, cluster).map_err(|error| vec![error.to_string()])?;
+) -> Result<(PlannedPoint, MeasurementBasis, Vec<String>), Vec<PlainError>> {
+    let plan = runner_plan::compile(experiment, facts, cluster)
+        .map_err(|error| vec![CommandError::from(error).into_plain()])?;
     if let Some(shortage) = &plan.shortage {
-        return Err(vec![shortage.clone()]);
+        return Err(vec![PlainError::request(shortage.clone())]);
     }
     let metric = objective.metric;
     let mut mistakes = Vec::new();
@@ -359,7 +360,7 @@ fn plan_point(
     let judged_after = spec.early_stop.map_or_else(|| vec![steps], |asha| rungs(&asha, steps, every));
     mistakes.extend(spec.early_stop.and_then(|asha| explain_unjudged(&asha, &judged_after, steps, every)));
     if !mistakes.is_empty() {
-        return Err(mistakes);
+        return Err(mistakes.into_iter().map(PlainError::request).collect());
     }
     let on_host = plan.ranks.iter().filter(|rank| matches!(rank.device, Device::Cpu));
     let cuda_devices = plan.ranks.iter().filter_map(|rank| match rank.device {

@@ -5,7 +5,7 @@ use std::fmt::{self, Display, Write as _};
 use crate::ExpandedPoint;
 use crate::record::describe_values;
 use runner_spec::diagnostic::{ConfigError, Diagnostic};
-use runner_spec::error::{Classified, ErrorKind};
+use runner_spec::error::{Classified, ErrorKind, PlainError};
 
 /// The largest number of mistakes that are shown.
 const MAX_SHOWN_PROBLEMS: usize = 30;
@@ -22,7 +22,7 @@ pub struct PointProblems {
 
 #[derive(Debug)]
 enum Problem {
-    Text(String),
+    Plain(PlainError),
     Diagnostic(Box<Diagnostic>),
 }
 
@@ -33,7 +33,7 @@ impl Problem {
             (&d.source, d.line, d.column, &d.source_line)
         }
         match (self, other) {
-            (Self::Text(a), Self::Text(b)) => a == b,
+            (Self::Plain(a), Self::Plain(b)) => a == b,
             (Self::Diagnostic(a), Self::Diagnostic(b)) => {
                 place(a) == place(b) && (&a.key, &a.message) == (&b.key, &b.message)
             }
@@ -62,8 +62,8 @@ impl PointProblems {
     }
 
     /// Adds a mistake of `point`.
-    pub(super) fn add(&mut self, point: &ExpandedPoint, text: String) {
-        self.add_problem(point, Problem::Text(text));
+    pub(super) fn add(&mut self, point: &ExpandedPoint, error: PlainError) {
+        self.add_problem(point, Problem::Plain(error));
     }
 
     /// Adds the mistakes of a `point` that does not load.
@@ -87,7 +87,7 @@ impl PointProblems {
         let mut out = String::new();
         for (problem, points) in self.problems.iter().take(MAX_SHOWN_PROBLEMS) {
             let text = match problem {
-                Problem::Text(text) => format!("error: {text}"),
+                Problem::Plain(error) => format!("error: {error}"),
                 Problem::Diagnostic(diagnostic) => {
                     ConfigError { diagnostics: vec![(**diagnostic).clone()] }.render_mistakes(color)
                 }
@@ -116,8 +116,13 @@ impl Display for PointProblems {
 impl std::error::Error for PointProblems {}
 
 impl Classified for PointProblems {
+    /// That of the gravest mistake.
     fn kind(&self) -> ErrorKind {
-        ErrorKind::Request
+        let kinds = self.problems.iter().map(|(problem, _)| match problem {
+            Problem::Plain(error) => error.kind,
+            Problem::Diagnostic(diagnostic) => diagnostic.kind,
+        });
+        kinds.max_by_key(|kind| *kind as u8).unwrap_or(ErrorKind::Request)
     }
 
     fn report(&self, color: bool) -> Option<String> {
@@ -157,9 +162,11 @@ mod tests {
         let point = |index: usize| ExpandedPoint { index, values: vec![("lr".to_owned(), index.into())] };
         let mut problems = PointProblems::new(9);
         for index in [1, 2, 4] {
-            problems.add(&point(index), "too long".to_owned());
+            problems.add(&point(index), PlainError::request("too long"));
         }
-        problems.add(&point(4), "too wide".to_owned());
+        assert_eq!(problems.kind(), ErrorKind::Request);
+        problems.add(&point(4), PlainError::failure("too wide"));
+        assert_eq!(problems.kind(), ErrorKind::Failure);
         assert_eq!(
             problems.render(false),
             "error: too long\n  in points 1, 2 and 4\n\nerror: too wide\n  in point 4 (lr=4)\n\n\

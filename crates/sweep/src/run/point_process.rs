@@ -12,7 +12,6 @@ use serde::Deserialize;
 use super::segment_outcome::ProcessExit;
 use crate::record::{PlannedPoint, SweepRecord};
 use crate::sweep_dir::{damaged_copy, point_file};
-use runner_config::LoadOptions;
 use runner_files::{append_owned, read_log_end};
 use runner_machine::{process, threads};
 use runner_record::metrics::TrainLine;
@@ -158,8 +157,7 @@ pub fn point_arguments(
     until: Option<u64>,
 ) -> Result<Vec<OsString>, RecordError> {
     let file = point_file(path, point.index);
-    let options = LoadOptions { allows_absent_files: true, ..LoadOptions::default() };
-    let loaded = runner_config::load(&file, &options).map_err(|mistakes| damaged_copy(&file, &mistakes))?;
+    let loaded = runner_config::load_resolved(&file).map_err(|mistakes| damaged_copy(&file, &mistakes))?;
     // A part of the file may be legal too. Another version may write the same experiment in other words.
     if record.version == env!("CARGO_PKG_VERSION") && runner_config::to_yaml(&loaded.experiment) != loaded.text {
         return Err(damaged_copy(&file, &ConfigError::new(Vec::new())));
