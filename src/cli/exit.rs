@@ -1,10 +1,7 @@
 //! The results of commands, and the text and exit code for each error.
 
-pub(crate) use runner_spec::error::{CommandError, Context, ErrorKind};
+pub(crate) use runner_spec::error::{CommandError, Context, ErrorKind, Result};
 pub(crate) use runner_spec::exit::Exit;
-
-/// The result of a command or a part of it, unless it names another error.
-pub(crate) type Result<T, E = CommandError> = std::result::Result<T, E>;
 
 /// Returns an error about a wrong request, with a formatted message, from a function.
 macro_rules! refuse {

@@ -66,19 +66,21 @@ impl Interrupt {
         let seen = interrupt.clone();
         ctrlc::set_handler(move || {
             match seen.interpret_signal(Instant::now()) {
-                Some(SignalMeaning::First) if is_reporting => {}
+                Some(SignalMeaning::FinishStep) if is_reporting => {}
                 // The session reports the end of its wait.
-                None | Some(SignalMeaning::First | SignalMeaning::EndWait) => return,
-                Some(SignalMeaning::Early) if is_reporting => {
+                None | Some(SignalMeaning::FinishStep | SignalMeaning::EndWait) => return,
+                Some(SignalMeaning::EndUnstarted) if is_reporting => {
                     let text = "\ninterrupted before training: nothing is lost";
                     report(format!("{text}\nnext:\n  {}", given_command()), LAST_MESSAGE_TIMEOUT);
                     std::process::exit(Exit::Interrupted as i32)
                 }
-                Some(SignalMeaning::Last) if is_reporting && seen.stop.is_working() => {
+                Some(SignalMeaning::EndNow) if is_reporting && seen.stop.is_working() => {
                     report(format!("\nended at once\nnext:\n  {}", repeated_command()), LAST_MESSAGE_TIMEOUT);
                     std::process::exit(Exit::Interrupted as i32)
                 }
-                Some(SignalMeaning::Early | SignalMeaning::Last) => std::process::exit(Exit::Interrupted as i32),
+                Some(SignalMeaning::EndUnstarted | SignalMeaning::EndNow) => {
+                    std::process::exit(Exit::Interrupted as i32)
+                }
             }
             let text = "\nfinishing the step, then saving; a second signal ends this command at once";
             report(text.to_owned(), Duration::ZERO);
@@ -101,7 +103,7 @@ impl Interrupt {
             return None;
         }
         let meaning = self.stop.signal();
-        if matches!(meaning, SignalMeaning::First | SignalMeaning::EndWait) {
+        if matches!(meaning, SignalMeaning::FinishStep | SignalMeaning::EndWait) {
             *first = Some(now);
         }
         Some(meaning)
@@ -163,16 +165,16 @@ mod tests {
         let now = Instant::now();
         let after = |ms| now + Duration::from_millis(ms);
         let one = Interrupt::default();
-        assert_eq!(one.interpret_signal(now), Some(SignalMeaning::Last), "nothing to save yet");
+        assert_eq!(one.interpret_signal(now), Some(SignalMeaning::EndNow), "nothing to save yet");
         one.stop.arm();
         assert_eq!(
             [one.interpret_signal(now), one.interpret_signal(now)],
-            [Some(SignalMeaning::First), Some(SignalMeaning::Last)]
+            [Some(SignalMeaning::FinishStep), Some(SignalMeaning::EndNow)]
         );
         let child = Interrupt { repeat_interval: PARENT_DEATH_INTERVAL, ..Interrupt::default() };
         child.stop.arm();
         let heard = [now, after(1), after(499), after(500)].map(|at| child.interpret_signal(at));
-        assert_eq!(heard, [Some(SignalMeaning::First), None, None, Some(SignalMeaning::Last)]);
+        assert_eq!(heard, [Some(SignalMeaning::FinishStep), None, None, Some(SignalMeaning::EndNow)]);
         assert!(child.stop.is_stop_requested());
     }
 
@@ -181,12 +183,12 @@ mod tests {
         let now = Instant::now();
         let done = Interrupt::default();
         done.stoppable(StopSwitch::arm);
-        assert_eq!(done.interpret_signal(now), Some(SignalMeaning::Last));
+        assert_eq!(done.interpret_signal(now), Some(SignalMeaning::EndNow));
         // The echo of a signal during the work is still the same signal.
         let child = Interrupt { repeat_interval: PARENT_DEATH_INTERVAL, ..Interrupt::default() };
         child.stoppable(|stop| {
             stop.arm();
-            assert_eq!(child.interpret_signal(now), Some(SignalMeaning::First));
+            assert_eq!(child.interpret_signal(now), Some(SignalMeaning::FinishStep));
         });
         assert_eq!(child.interpret_signal(now + Duration::from_millis(1)), None);
     }
@@ -195,10 +197,10 @@ mod tests {
     fn a_signal_before_there_is_something_to_save_is_early() {
         let early = Interrupt::default();
         early.stoppable(|stop| {
-            assert_eq!(early.interpret_signal(Instant::now()), Some(SignalMeaning::Early));
+            assert_eq!(early.interpret_signal(Instant::now()), Some(SignalMeaning::EndUnstarted));
             stop.arm();
             let meanings = [(); 2].map(|()| early.interpret_signal(Instant::now()));
-            assert_eq!(meanings, [Some(SignalMeaning::First), Some(SignalMeaning::Last)]);
+            assert_eq!(meanings, [Some(SignalMeaning::FinishStep), Some(SignalMeaning::EndNow)]);
         });
     }
 

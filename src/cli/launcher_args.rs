@@ -2,7 +2,8 @@
 
 use clap::{Args, ValueEnum};
 use runner_engine::launched::LaunchedRank;
-use runner_launch::launcher_environment::{EnvironmentError, assigned_rank, assigned_rank_of_several};
+use runner_launch::launcher_environment::{assigned_rank, assigned_rank_of_several};
+use runner_spec::error::PlainError;
 
 use super::common::utf8_environment;
 use super::exit::Result;
@@ -38,7 +39,12 @@ impl LauncherArgs {
             RankLauncher::Local => return Ok(None),
             RankLauncher::Auto => assigned_rank_of_several(&variables),
             RankLauncher::Env => {
-                assigned_rank(&variables).and_then(|rank| rank.map(Some).ok_or(EnvironmentError::NoLauncher))
+                let missing = || {
+                    PlainError::request(
+                        "--launcher env: neither RANK and WORLD_SIZE nor the variables of a Slurm step or of mpirun are set",
+                    )
+                };
+                assigned_rank(&variables).and_then(|rank| rank.map(Some).ok_or_else(missing))
             }
         };
         let assigned = assigned?;

@@ -79,13 +79,18 @@ fn another_platform_is_named_with_its_meaning_by_resume_reproduce_and_diff() {
         printed.contains("bits may differ") && printed.contains("target: A has riscv64-unknown-linux-musl"),
         "{printed}"
     );
-    // An older record does not have these facts, and nothing is said about them.
+    // An older record does not have these facts, so whether they changed is unknown.
     for session in manifest["sessions"].as_array_mut().unwrap() {
         session.as_object_mut().unwrap().remove("platform");
     }
     run.write_unsealed("manifest.json", manifest.clone());
     let printed = sandbox.expect(0, "reproduce lab --check --threads 1");
-    assert!(printed.contains("processor        same") && !printed.contains("sources"), "{printed}");
+    assert!(printed.contains("processor        same"), "{printed}");
+    let unknown = printed.lines().find(|line| line.contains("sources")).unwrap();
+    assert!(
+        unknown.starts_with("drift  sources          unknown") && unknown.ends_with("was not recorded"),
+        "{unknown}"
+    );
     assert!(!sandbox.expect(0, "diff lab exp.yaml").contains("bits may differ"));
 }
 

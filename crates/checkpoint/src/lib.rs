@@ -1,4 +1,4 @@
-//! Training states, which are tensors, as the bytes of checkpoints: the record has their files, names, hashes and choice.
+//! Converts training states, which are tensors, to the bytes of checkpoints and back. The crate `record` writes, hashes and chooses the files.
 
 #![forbid(unsafe_code)]
 
@@ -13,7 +13,7 @@ use runner_compute::kernels::{bytes, on_host};
 use runner_compute::state::TrainState;
 use runner_record::RecordError;
 use runner_record::checkpoint::{
-    CheckpointChoice, NumberSink, NumberType, SavedPosition, StateBytes, send_chunks, stream_state, stream_weights,
+    CheckpointChoice, NumberSink, NumberType, SavedPosition, StateReader, send_chunks, stream_state, stream_weights,
 };
 use runner_spec::model::layout::ParamLayout;
 
@@ -21,10 +21,10 @@ use runner_spec::model::layout::ParamLayout;
 mod tests;
 
 /// The bytes of `state`, f32 or bf16. A CPU's tensors are not copied.
-pub fn state_bytes(state: &TrainState) -> StateBytes<'_> {
+pub fn state_reader(state: &TrainState) -> StateReader<'_> {
     let TrainState { step, tokens, best, moments, .. } = *state;
     let number_type = if state.buffer.dtype() == DType::BF16 { NumberType::Bf16 } else { NumberType::F32 };
-    StateBytes {
+    StateReader {
         step,
         tokens,
         best,

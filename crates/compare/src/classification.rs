@@ -29,6 +29,8 @@ pub enum TrainingEquality {
     SameBits,
     /// Equal up to rounding.
     Rounding,
+    /// Equal up to rounding at least. An experiment cannot be planned with the evaluation of the other, which would tell whether the bits are.
+    Unknown,
     Other,
 }
 
@@ -89,12 +91,19 @@ pub fn classify(
         (DifferenceClass::Rounding, _) if began_under_other_plans => {
             "same mathematics, other rounding: they began under other plans"
         }
+        (DifferenceClass::Rounding, TrainingEquality::Unknown) => {
+            "same mathematics; B cannot be planned with A's evaluation, so it is unknown whether the bits of training are the same"
+        }
         (DifferenceClass::Rounding, _) => "same mathematics, other rounding",
         (DifferenceClass::Mathematics, TrainingEquality::SameBits) => {
             "other mathematics: evaluation alone; training is the same, bit for bit"
         }
         (DifferenceClass::Mathematics, TrainingEquality::Rounding) => {
             "other mathematics: evaluation alone; training is the same, up to rounding"
+        }
+        (DifferenceClass::Mathematics, TrainingEquality::Unknown) => {
+            "other mathematics: evaluation alone; B cannot be planned with A's evaluation, so it is unknown whether the bits of training \
+             are the same"
         }
         (DifferenceClass::Mathematics, TrainingEquality::Other) => {
             let names: Vec<&str> = parts.iter().map(|part| part.name()).collect();
@@ -117,6 +126,7 @@ fn compare_training(a: &PlannedExperiment, b: &PlannedExperiment) -> TrainingEqu
     other.data.test.clone_from(&a.data.test);
     match other.replanned(&experiment) {
         Ok(plan) if plan.hash == a.effective().hash => TrainingEquality::SameBits,
-        _ => TrainingEquality::Rounding,
+        Ok(_) => TrainingEquality::Rounding,
+        Err(_) => TrainingEquality::Unknown,
     }
 }

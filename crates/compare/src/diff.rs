@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::classification::{Classification, DifferenceClass, classify};
-use super::facts::{Fact, FactChange, FactPair, Meaning};
+use super::facts::{Fact, FactChange, FactPair};
 use super::inherited_steps::{self, InheritedSteps};
 use super::outcome_comparison::{OutcomeComparison, compare_outcomes};
 use super::plan_facts::{DATA_FACTS, PLAN_FIGURES};
@@ -159,6 +159,7 @@ pub fn diff(a: &DiffInput, b: &DiffInput, data_read: bool, notes: Vec<String>) -
     };
     let joined = |ran: &Invocation| Some(ran.session.overrides.join(", ")).filter(|text| !text.is_empty());
     let git = FactPair::of("git commit", commit(x), commit(y));
+    let of_sessions = |fact: &Fact<Session>| fact.pair(&x.session, &y.session);
     Diff {
         a: describe_side(a),
         b: describe_side(b),
@@ -167,8 +168,8 @@ pub fn diff(a: &DiffInput, b: &DiffInput, data_read: bool, notes: Vec<String>) -
         settings,
         plan,
         data: if data_read { known(data) } else { Vec::new() },
-        program: known(compare_sessions(&PROGRAM_FACTS, &x.session, &y.session).chain([git])),
-        machine: known(compare_sessions(&MACHINE_FACTS, &x.session, &y.session)),
+        program: known(PROGRAM_FACTS.iter().map(of_sessions).chain([git])),
+        machine: known(MACHINE_FACTS.iter().map(of_sessions)),
         invocation: known([
             FactPair::of("--set", joined(x), joined(y)),
             FactPair::of("template variables", x.vars.clone(), y.vars.clone()),
@@ -183,14 +184,6 @@ pub fn diff(a: &DiffInput, b: &DiffInput, data_read: bool, notes: Vec<String>) -
 /// The facts that at least one side has.
 fn known(facts: impl IntoIterator<Item = FactPair>) -> Vec<FactPair> {
     facts.into_iter().filter(FactPair::is_known).collect()
-}
-
-/// Compares `facts` of two sessions. One on which bits depend is not compared if a session does not record it.
-fn compare_sessions(facts: &'static [Fact<Session>], a: &Session, b: &Session) -> impl Iterator<Item = FactPair> {
-    let pairs = facts.iter().map(move |fact| (fact.meaning, fact.pair(a, b)));
-    let comparable =
-        |(meaning, pair): &(Meaning, FactPair)| *meaning == Meaning::None || pair.a.is_some() && pair.b.is_some();
-    pairs.filter(comparable).map(|(_, pair)| pair)
 }
 
 /// The consequences for the bits of the differences between programs, machines and variables, one sentence each: those between the newest

@@ -4,8 +4,9 @@ use std::path::Path;
 
 use serde::Serialize;
 
+use super::facts::NONE;
 use super::plan_files::{PlanDifference, RebuiltPlan, rebuild_plan};
-use super::session_facts::bit_facts;
+use super::session_facts::{bit_facts, record_the_same};
 use runner_machine::host::Git;
 use runner_record::RecordError;
 use runner_record::manifest::{DataHashes, Manifest, Session};
@@ -30,7 +31,8 @@ pub struct DriftItem {
     what: &'static str,
     state: DriftState,
     /// True if a change may change numbers.
-    counts: bool,
+    #[serde(rename = "counts")]
+    affects_numbers: bool,
     was: String,
     is: String,
     /// The consequence of a change for the bits.
@@ -74,12 +76,20 @@ impl Drift {
         let sessions = sessions_in_record(&recorded);
         for fact in bit_facts() {
             let was = describe_by_steps(&sessions, |session| fact.text_beside(session, here));
-            let (Some(was), Some(is)) = (was, fact.text(here)) else { continue };
-            let changed = sessions.iter().find(|(s, _)| fact.text(s).is_some() && fact.differs(s, here));
-            let is = changed.and_then(|(other, _)| fact.text_beside(here, other)).unwrap_or(is);
-            let state = if changed.is_some() { DriftState::Changed } else { DriftState::Same };
-            let meaning = fact.meaning.of_bits();
-            items.push(DriftItem { what: fact.name, state, counts: true, was, is, meaning });
+            if was.is_none() && fact.text(here).is_none() {
+                continue;
+            }
+            let is_known = |session: &Session| record_the_same(session, here) || fact.text(session).is_some();
+            let changed = sessions.iter().find(|(session, _)| is_known(session) && fact.differs(session, here));
+            let state = match changed {
+                Some(_) => DriftState::Changed,
+                None if was.is_none() => DriftState::Unknown,
+                None => DriftState::Same,
+            };
+            let was = was.unwrap_or_else(|| if changed.is_some() { NONE } else { "not recorded" }.to_owned());
+            let is = changed.map_or_else(|| fact.text(here), |(other, _)| fact.text_beside(here, other));
+            let (is, meaning) = (is.unwrap_or_else(|| NONE.to_owned()), fact.meaning.of_bits());
+            items.push(DriftItem { what: fact.name, state, affects_numbers: true, was, is, meaning });
         }
         let devices: Vec<String> = new.ranks.iter().map(|rank| rank.device.to_string()).collect();
         items.push(DriftItem::new("devices", true, manifest.devices.join(" "), devices.join(" ")));
@@ -112,7 +122,7 @@ impl Drift {
     pub fn lines(&self) -> Vec<String> {
         let line = |item: &DriftItem| {
             let (what, is) = (item.what, printable(&item.is));
-            match (item.state, item.counts) {
+            match (item.state, item.affects_numbers) {
                 (DriftState::Same, _) => format!("drift  {what:16} same     {is}"),
                 (DriftState::Unknown, _) => format!("drift  {what:16} unknown  {is}, was {}", printable(&item.was)),
                 (DriftState::Changed, true) => {
@@ -129,20 +139,20 @@ impl Drift {
 }
 
 impl DriftItem {
-    /// The comparison of two texts about `what`; `counts` is true if a change may change numbers.
-    fn new(what: &'static str, counts: bool, was: String, is: String) -> Self {
+    /// The comparison of two texts about `what`; `affects_numbers` is true if a change may change numbers.
+    fn new(what: &'static str, affects_numbers: bool, was: String, is: String) -> Self {
         let state = if was == is { DriftState::Same } else { DriftState::Changed };
-        Self { what, state, counts, was, is, meaning: None }
+        Self { what, state, affects_numbers, was, is, meaning: None }
     }
 
     /// True if it changed, and the change may change numbers.
     fn may_change_numbers(&self) -> bool {
-        self.state == DriftState::Changed && self.counts
+        self.state == DriftState::Changed && self.affects_numbers
     }
 }
 
-/// The sessions of which steps are in the record, each with its last such step; `None`: up to the end. What a session did
-/// after the step where a later one began was done again by that one.
+/// The sessions whose steps are still in the record, in order, each with the last of these steps (`None`: it is the last step of the record).
+/// A session that resumes from an earlier step replaces the steps after it.
 fn sessions_in_record(sessions: &[Session]) -> Vec<(&Session, Option<u64>)> {
     let mut out = Vec::new();
     let mut next: Option<u64> = None;

@@ -97,7 +97,7 @@ impl<S> Fact<S> {
         (self.value)(one).map(|value| text(&value))
     }
 
-    /// The value for `one` without the parts that `other` has, too; the whole value if it is not recorded for `other`.
+    /// The value for `one` without the parts that `other` has, too; the whole value if `other` lacks it.
     pub(super) fn text_beside(&self, one: &S, other: &S) -> Option<String> {
         let (mut value, others) = ((self.value)(one)?, (self.value)(other));
         if let (Value::Array(parts), Some(Value::Array(others))) = (&mut value, &others)
@@ -108,19 +108,21 @@ impl<S> Fact<S> {
         Some(text(&value))
     }
 
-    /// The change from `was` to `is`, if it may change bits; `None` if there is none, or one of them does not record the fact.
+    /// The change from `was` to `is`, if it may change bits. A value that one of them lacks is `none` there.
     pub(super) fn change(&self, was: &S, is: &S) -> Option<FactChange> {
-        let meaning = self.meaning.of_bits()?;
-        let (was_text, is_text) = (self.text_beside(was, is)?, self.text_beside(is, was)?);
-        let change = FactChange { name: self.name, was: was_text, is: is_text, meaning };
-        self.differs(was, is).then_some(change)
+        let meaning = self.meaning.of_bits().filter(|_| self.differs(was, is))?;
+        let text = |one, other| self.text_beside(one, other).unwrap_or_else(|| NONE.to_owned());
+        Some(FactChange { name: self.name, was: text(was, is), is: text(is, was), meaning })
     }
 }
+
+/// A value that one side lacks, and a list without parts, as text.
+pub(super) const NONE: &str = "none";
 
 /// The parts of a list, or another value, as text.
 fn text(value: &Value) -> String {
     match value {
-        Value::Array(parts) if parts.is_empty() => "none".to_owned(),
+        Value::Array(parts) if parts.is_empty() => NONE.to_owned(),
         Value::Array(parts) => parts.iter().map(text).collect::<Vec<_>>().join(", "),
         Value::String(text) => text.clone(),
         other => other.to_string(),

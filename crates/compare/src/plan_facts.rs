@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::facts::{Fact, MathematicsPart as Part, Meaning};
 use runner_spec::data::{DataFacts, DataPart, SplitFacts};
+use runner_spec::forecast::Activity;
 use runner_spec::plan::Plan;
 use runner_spec::program::{BlockRange, Device, Instruction, Program};
 
@@ -20,7 +21,7 @@ macro_rules! of_program {
 }
 
 /// What a plan computes, by the keys of the file, or sections of it, that decide it.
-const SETTING_FACTS: [Fact<Plan>; 20] = [
+const SETTING_FACTS: [Fact<Plan>; 22] = [
     of_program!("seed", Mathematics(Part::Seed), p => p.seed),
     Fact::new("data", Mathematics(Part::Data), |plan| {
         let DataFacts { train, tokenizer_hash, tokenizer_vocab, .. } = &plan.data;
@@ -33,7 +34,11 @@ const SETTING_FACTS: [Fact<Plan>; 20] = [
     of_program!("data.drop_last", Mathematics(Part::Data), p => p.batch.order.drop_last),
     of_program!("batch.sequences", Mathematics(Part::Batch), p => p.batch.sequences),
     of_program!("data.layout", Mathematics(Part::Data), p => p.batch.length),
+    // Padding comes after every token that counts.
+    of_program!("data.layout.padded.mask", Rounding, p => p.batch.mask_padding),
     of_program!("train.steps", Mathematics(Part::TrainingLength), p => p.steps),
+    // Activations that are computed again are the same.
+    of_program!("train.recompute", Meaning::None, p => p.recompute),
     of_program!("train.clip_norm", Mathematics(Part::Optimizer), p => p.clip_norm()),
     of_program!("optimizer", Mathematics(Part::Optimizer), p => p.optimizer),
     of_program!("learning rate", Mathematics(Part::Optimizer), p => p.schedule.peak),
@@ -43,7 +48,7 @@ const SETTING_FACTS: [Fact<Plan>; 20] = [
     }),
     of_program!("precision", Mathematics(Part::Precision), p => p.precision),
     of_program!("master_weights", Mathematics(Part::Precision), p => p.master_weights),
-    of_program!("parallel", Rounding, p => (p.mesh, &p.chunks, &p.buckets)),
+    of_program!("parallel", Rounding, p => (p.mesh, &p.chunks, &p.buckets, passes(p))),
     of_program!("batch.micro_batch", Rounding, p => p.batch.micro_batch),
     Fact::new("eval", Mathematics(Part::Evaluation), |plan| {
         let program = first_program(plan)?;
@@ -100,6 +105,17 @@ fn split(split: &SplitFacts) -> Value {
 /// The program of the first rank. The programs of the other ranks differ in the layout only.
 pub(super) fn first_program(plan: &Plan) -> Option<&Program> {
     plan.ranks.first().map(|rank| &rank.program)
+}
+
+/// The passes of a stage in the order of its schedule; none without stages, where micro-batches pass one after the other.
+fn passes(program: &Program) -> Vec<&Instruction> {
+    let is_pass = |instruction: &&Instruction| {
+        matches!(
+            instruction.activity(),
+            Some(Activity::Forward | Activity::Backward | Activity::Input | Activity::Weight)
+        )
+    };
+    program.step.iter().filter(|_| program.mesh.stages > 1).filter(is_pass).collect()
 }
 
 /// The kinds of devices: `4 cpu`.
@@ -226,5 +242,98 @@ mod tests {
         let rate = planned(&|e| e.optimizer = Optimizer::Sgd { lr: 0.5, momentum: 0.0 });
         let other_rate = planned(&|e| e.optimizer = Optimizer::Sgd { lr: 0.25, momentum: 0.0 });
         assert_eq!(compared(&rate, &other_rate), (vec!["learning rate"], vec![Part::Optimizer]));
+    }
+
+    /// Every text that the schema of the file allows as a value.
+    fn texts_of_schema() -> Vec<Value> {
+        fn collect(schema: &Value, out: &mut Vec<Value>) {
+            match schema {
+                Value::Object(map) => {
+                    let allowed =
+                        map.get("enum").and_then(Value::as_array).into_iter().flatten().chain(map.get("const"));
+                    out.extend(allowed.filter(|value| value.is_string()).cloned());
+                    map.values().for_each(|inner| collect(inner, out));
+                }
+                Value::Array(all) => all.iter().for_each(|inner| collect(inner, out)),
+                _ => {}
+            }
+        }
+        let mut out = Vec::new();
+        collect(&serde_json::from_str(&runner_config::schema_text()).unwrap(), &mut out);
+        out
+    }
+
+    #[test]
+    fn every_key_that_changes_the_plan_is_named() {
+        let texts = texts_of_schema();
+        assert!(texts.contains(&"gpipe".into()) && texts.contains(&"attention".into()), "{texts:?}");
+        let pipeline = json!({"parallel": {"mode": "pipeline", "replicas": 1, "pipeline": {
+            "stages": 2, "partition": "auto", "schedule": "1f1b", "chunks": 1, "microbatches": 4}}});
+        let padded = json!({"data": {"layout": {"padded": {
+            "length": 8, "bos": "auto", "eos": "auto", "pad": "auto", "mask": "causal"}}}, "train": {"recompute": "none"}});
+        let bases = [
+            json!({}),
+            pipeline,
+            padded,
+            json!({"parallel": {"mode": "ddp", "replicas": 2}}),
+            json!({"model": {"family": "llama"}}),
+        ];
+        let mut found = std::collections::BTreeSet::new();
+        for over in bases {
+            let mut document = crate::settings::document(&experiment());
+            for (section, values) in over.as_object().unwrap() {
+                for (key, value) in values.as_object().unwrap() {
+                    document[section][key] = value.clone();
+                }
+            }
+            let base = serde_json::from_value(document.clone()).map(|base: Experiment| compiled(&base)).unwrap();
+            for (key, value) in crate::settings::flatten(&document) {
+                let others = match &value {
+                    Value::Bool(is) => vec![(!is).into()],
+                    Value::Number(number) => {
+                        let number = number.as_f64().unwrap();
+                        [number + 1.0, number * 2.0, number / 2.0, 1.0 - number]
+                            .map(|n| if n.fract() == 0.0 && n >= 0.0 { json!(n as u64) } else { json!(n) })
+                            .to_vec()
+                    }
+                    Value::String(_) => texts.clone(),
+                    Value::Null => vec![json!(1), json!(0.5), json!(true), json!({})],
+                    other => vec![other.clone()],
+                };
+                for other in others {
+                    let mut changed = document.clone();
+                    let Some(place) = changed.pointer_mut(&format!("/{}", key.replace('.', "/"))) else { continue };
+                    *place = other;
+                    let Ok(changed) = serde_json::from_value::<Experiment>(changed) else { continue };
+                    let Ok(plan) =
+                        runner_plan::compile(&changed, &runner_plan::testing::data(), &runner_plan::testing::cluster())
+                    else {
+                        continue;
+                    };
+                    if plan.hash != base.hash {
+                        let section = key.split('.').next().unwrap();
+                        let names = differing_keys(&base, &plan);
+                        let is_named = |name: &&str| {
+                            name.starts_with(section) || (section, *name) == ("optimizer", "learning rate")
+                        };
+                        assert!(
+                            names.iter().any(|name| is_named(&name)),
+                            "{key} is {changed:?}, and the names are {names:?}"
+                        );
+                        found.insert(key.clone());
+                    }
+                }
+            }
+        }
+        for key in [
+            "train.recompute",
+            "parallel.pipeline.schedule",
+            "data.layout.padded.mask",
+            "model.d_ff",
+            "eval.every",
+            "seed",
+        ] {
+            assert!(found.contains(key), "{key} is not among {found:?}");
+        }
     }
 }

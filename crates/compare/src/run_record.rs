@@ -13,7 +13,7 @@ use runner_record::metrics::{EvalLine, MetricLine, TrainLine};
 use runner_record::record_check::{describe_changed_descriptions, for_each_checked_metric};
 use runner_record::run_dir;
 use runner_record::summary::{Summary, median};
-use runner_spec::error::CommandError;
+use runner_spec::error::Result;
 use runner_spec::experiment::Experiment;
 use runner_spec::plan::Plan;
 
@@ -57,7 +57,7 @@ pub struct RunFigures {
 ///
 /// # Errors
 /// `RecordError` for the plan, `ConfigError` for `resolved.yaml`.
-pub fn read_experiment_and_plan(path: &Path) -> Result<(Experiment, Plan), CommandError> {
+pub fn read_experiment_and_plan(path: &Path) -> Result<(Experiment, Plan)> {
     let plan = stored_plan::read(path)?;
     Ok((stored_plan::resolved_experiment(path)?, plan))
 }
@@ -75,7 +75,7 @@ impl RunRecord {
     ///
     /// # Errors
     /// If it cannot be read.
-    pub fn read(path: &Path, status: ListedStatus) -> Result<Self, CommandError> {
+    pub fn read(path: &Path, status: ListedStatus) -> Result<Self> {
         let manifest = run_dir::read_manifest(path)?;
         let (summary, unreadable) = match run_dir::read_summary(path) {
             Ok(summary) => (summary, None),

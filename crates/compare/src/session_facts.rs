@@ -85,10 +85,18 @@ pub(super) fn bit_facts() -> impl Iterator<Item = &'static Fact<Session>> {
     facts.filter(|fact| fact.meaning != Meaning::None)
 }
 
-/// The changes between two sessions on which bits may depend. A fact that one of them does not record has not changed.
+/// True if both sessions record their platform, or neither: sessions of older versions do not. Otherwise nothing is known of a change in
+/// a fact that one of them lacks.
+pub(super) fn record_the_same(a: &Session, b: &Session) -> bool {
+    a.platform.is_some() == b.platform.is_some()
+}
+
+/// The changes between two sessions on which bits may depend.
 #[must_use]
 pub fn fact_changes(was: &Session, is: &Session) -> Vec<FactChange> {
-    bit_facts().filter_map(|fact| fact.change(was, is)).collect()
+    let is_known =
+        |fact: &&Fact<Session>| record_the_same(was, is) || fact.text(was).is_some() && fact.text(is).is_some();
+    bit_facts().filter(is_known).filter_map(|fact| fact.change(was, is)).collect()
 }
 
 /// What `change` means for a run that is resumed.
@@ -187,10 +195,10 @@ mod tests {
         assert_eq!(fact_changes(&old, &new), []);
         assert_eq!(fact_changes(&new, &old), []);
         let unset = session(Platform::default(), &[]);
-        let changes = fact_changes(&unset, &new);
-        assert!(
-            changes.len() == 1 && changes[0].to_string().starts_with("variables: LD_PRELOAD=a.so, was none"),
-            "{changes:?}"
-        );
+        let changes: Vec<String> = fact_changes(&unset, &new).iter().map(ToString::to_string).collect();
+        assert_eq!(changes.len(), 2, "{changes:?}");
+        assert!(changes[0].starts_with("sources: 0123456789ab, was none: "), "{changes:?}");
+        assert!(changes[1].starts_with("variables: LD_PRELOAD=a.so, was none: "), "{changes:?}");
+        assert!(fact_changes(&new, &unset)[0].to_string().starts_with("sources: none, was 0123456789ab: "));
     }
 }

@@ -14,7 +14,7 @@ use runner_record::run_dir;
 use runner_record::run_dir::{PLAN, RESOLVED};
 use runner_spec::cluster::{ClusterFacts, DeviceFacts};
 use runner_spec::data::DataFacts;
-use runner_spec::error::CommandError;
+use runner_spec::error::Result;
 use runner_spec::experiment::Experiment;
 use runner_spec::plan::{PLAN_FORMAT, Plan};
 use runner_spec::program::Device;
@@ -92,7 +92,7 @@ pub fn read(path: &Path) -> Result<Plan, RecordError> {
 ///
 /// # Errors
 /// If `resolved.yaml` is missing; its mistakes.
-pub fn resolved_experiment(path: &Path) -> Result<Experiment, CommandError> {
+pub fn resolved_experiment(path: &Path) -> Result<Experiment> {
     Ok(runner_config::load_resolved(&run_dir::resolved_file(path)?)?.experiment)
 }
 

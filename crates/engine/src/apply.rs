@@ -18,7 +18,7 @@ use runner_spec::plan::Plan;
 use crate::continuation::{ContinueRequest, ContinueSource};
 use crate::launched::{LaunchedRank, agree_on_training, check_memory, find_devices, follow, work_as_rank};
 use crate::outcome::RunReport;
-use crate::run_opening::{OpenedOrDone, create_run, open_unless_done};
+use crate::run_opening::{FoundRun, create_run, open_unless_done};
 use crate::session::{RunSession, SessionOptions};
 use runner_launch::World;
 use runner_machine::stop::StopSwitch;
@@ -26,7 +26,7 @@ use runner_prepare::host::Host;
 use runner_prepare::observer::{RunEvent, RunObserver};
 use runner_prepare::prepared_run::PreparedRun;
 use runner_prepare::{model_fetcher, pin_hub_commits};
-use runner_spec::error::CommandError;
+use runner_spec::error::{CommandError, Result};
 
 /// A request to `apply`.
 pub struct ApplyRequest<'a> {
@@ -76,7 +76,7 @@ pub fn apply(
     host: &Host,
     stop: &StopSwitch,
     observer: &mut dyn RunObserver,
-) -> Result<RunReport, CommandError> {
+) -> Result<RunReport> {
     work_as_rank(request.launched.as_ref(), host, observer, |world, host, observer| {
         apply_in(world, request, host, stop, observer)
     })
@@ -89,7 +89,7 @@ fn apply_in(
     host: &Host,
     stop: &StopSwitch,
     observer: &mut dyn RunObserver,
-) -> Result<RunReport, CommandError> {
+) -> Result<RunReport> {
     let is_leader = world.is_none_or(World::is_leader);
     let fetch = model_fetcher(host, observer);
     let mut loaded = (request.load)(&fetch)?;
@@ -121,8 +121,8 @@ fn apply_in(
     }
     let source = request.continue_from.as_ref().map(|other| other.find(&host.runs, &ready.plan)).transpose()?;
     let run = match open_or_create(request, &loaded, &ready.plan, host, source.as_ref(), observer)? {
-        Ok(run) => run,
-        Err(up_to_date) => return Ok(up_to_date),
+        FoundRun::Unfinished(run) => run,
+        FoundRun::Done(report) => return Ok(report),
     };
     RunSession { options, host, experiment, ready: &ready, stop, launched: launched.as_ref() }.work(run, observer)
 }
@@ -134,7 +134,7 @@ fn open_or_create(
     host: &Host,
     source: Option<&ContinueSource>,
     observer: &mut dyn RunObserver,
-) -> Result<OpenedOrDone, CommandError> {
+) -> Result<FoundRun> {
     let root = &host.runs;
     let mut found = run_dir::find_run(root, plan);
     // Two calls at once must not both find nothing. Nothing is written for a finished run, not even a lock.
@@ -180,7 +180,7 @@ fn open_or_create(
     let beginning = source.map(ContinueSource::checkpoint);
     let identify = |manifest: &mut Manifest| manifest.sweep.clone_from(&request.sweep_point);
     let overrides = &request.options.overrides;
-    Ok(Ok(create_run(host, loaded, plan, &request.file, overrides, identify, beginning.as_ref())?))
+    Ok(FoundRun::Unfinished(create_run(host, loaded, plan, &request.file, overrides, identify, beginning.as_ref())?))
 }
 
 /// The keys that say how long a run trains.
@@ -225,7 +225,7 @@ fn with_recorded_environment(host: &Host, loaded: &Loaded) -> Host {
 /// # Errors
 /// If the hash of `plan` does not begin with `expected`; with what differs from a run in `runs` of the expected plan, if there is
 /// one.
-fn check_plan_hash(expected: &str, plan: &Plan, runs: &Path) -> Result<(), CommandError> {
+fn check_plan_hash(expected: &str, plan: &Plan, runs: &Path) -> Result<()> {
     if plan.hash.starts_with(expected) {
         return Ok(());
     }

@@ -12,7 +12,7 @@ use runner_spec::plan::Plan;
 
 use crate::opened_run::check_description;
 use runner_prepare::observer::{RunEvent, RunObserver};
-use runner_spec::error::CommandError;
+use runner_spec::error::{CommandError, Result};
 
 /// The run that a new run continues, as it was asked for.
 #[derive(Debug, Clone)]
@@ -44,7 +44,7 @@ impl ContinueRequest {
     ///
     /// # Errors
     /// If there is no such run in `runs`, or it computes something else.
-    pub(crate) fn find(&self, runs: &Path, plan: &Plan) -> Result<ContinueSource, CommandError> {
+    pub(crate) fn find(&self, runs: &Path, plan: &Plan) -> Result<ContinueSource> {
         let path = catalog::resolve(runs, &self.run)?;
         let manifest = run_dir::read_manifest(&path)?;
         check_description(&path, &manifest)?;
@@ -77,7 +77,7 @@ impl ContinueSource {
     ///
     /// # Errors
     /// If they cannot be read.
-    pub(crate) fn warn_of_damage(&self, observer: &mut dyn RunObserver) -> Result<(), CommandError> {
+    pub(crate) fn warn_of_damage(&self, observer: &mut dyn RunObserver) -> Result<()> {
         warn_of_inherited_damage(&self.path, &self.manifest, observer)
     }
 
@@ -85,7 +85,7 @@ impl ContinueSource {
     ///
     /// # Errors
     /// If it began otherwise.
-    pub(crate) fn check_beginning(&self, run: &Manifest) -> Result<(), CommandError> {
+    pub(crate) fn check_beginning(&self, run: &Manifest) -> Result<()> {
         let wanted = match self.which {
             CheckpointChoice::Step(step) => Some(step),
             CheckpointChoice::Latest | CheckpointChoice::Best => None,
@@ -113,11 +113,7 @@ impl ContinueSource {
 ///
 /// # Errors
 /// If the record cannot be read.
-pub(crate) fn warn_of_inherited_damage(
-    path: &Path,
-    manifest: &Manifest,
-    observer: &mut dyn RunObserver,
-) -> Result<(), CommandError> {
+pub(crate) fn warn_of_inherited_damage(path: &Path, manifest: &Manifest, observer: &mut dyn RunObserver) -> Result<()> {
     // A summary that cannot be read counts as missing.
     let summary = run_dir::read_summary(path).ok().flatten();
     if let Some(damage) = find_damage_of_metrics(path, manifest, summary.as_ref())? {

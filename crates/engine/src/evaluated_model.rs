@@ -15,7 +15,7 @@ use runner_prepare::foreign_tokenizer::foreign_tokenizer;
 use runner_prepare::host::Host;
 use runner_prepare::observer::{RunEvent, RunObserver};
 use runner_record::CheckpointChoice;
-use runner_spec::error::CommandError;
+use runner_spec::error::{CommandError, Result};
 use runner_spec::experiment::{DeviceChoice, Precision, Tokenizer};
 use runner_spec::model::layout::ParamLayout;
 use runner_spec::model::{ModelSpec, parameters};
@@ -41,7 +41,7 @@ impl EvaluatedModel {
     ///
     /// # Errors
     /// If the run's plan is damaged.
-    pub fn of_run(run: OpenedRun, which: CheckpointChoice, precision: Option<Precision>) -> Result<Self, CommandError> {
+    pub fn of_run(run: OpenedRun, which: CheckpointChoice, precision: Option<Precision>) -> Result<Self> {
         let mut inference = InferenceSettings::from(run.program()?);
         if let Some(precision) = precision.filter(|precision| *precision != inference.precision) {
             inference = InferenceSettings { precision, ..inference };
@@ -53,7 +53,7 @@ impl EvaluatedModel {
     ///
     /// # Errors
     /// If there are no weights, or they are of a model that cannot be computed here.
-    pub fn of_weights(path: &Path, precision: Option<Precision>) -> Result<Self, CommandError> {
+    pub fn of_weights(path: &Path, precision: Option<Precision>) -> Result<Self> {
         let weights = OpenedWeights::open(path)?;
         let (spec, precision) = (weights.described.spec.clone(), precision.unwrap_or_default());
         let inference = InferenceSettings { spec, precision };
@@ -66,7 +66,7 @@ impl EvaluatedModel {
 
     /// # Errors
     /// If attention is not causal: such a model has no `what`, since it has learned to see the words that it is to predict.
-    pub fn check_causal(&self, what: &str) -> Result<(), CommandError> {
+    pub fn check_causal(&self, what: &str) -> Result<()> {
         if self.spec().variant.causal {
             return Ok(());
         }
@@ -94,7 +94,7 @@ impl EvaluatedModel {
         pool: &rayon::ThreadPool,
         host: &Host,
         observer: &mut dyn RunObserver,
-    ) -> Result<ModelTokenizer, CommandError> {
+    ) -> Result<ModelTokenizer> {
         let rows = self.spec().vocab_size;
         let (path, given) = match &self.origin {
             ModelOrigin::Checkpoint(run, _) => {
@@ -136,12 +136,7 @@ impl EvaluatedModel {
     ///
     /// # Errors
     /// If there is no such device.
-    pub fn device(
-        &self,
-        choice: DeviceChoice,
-        threads: usize,
-        notes: &mut Vec<String>,
-    ) -> Result<Device, CommandError> {
+    pub fn device(&self, choice: DeviceChoice, threads: usize, notes: &mut Vec<String>) -> Result<Device> {
         match &self.origin {
             ModelOrigin::Checkpoint(run, _) => run.device(choice, threads, notes),
             ModelOrigin::Weights(..) if choice == DeviceChoice::Cpu => Ok(Device::Cpu),
@@ -155,7 +150,7 @@ impl EvaluatedModel {
     ///
     /// # Errors
     /// If the weights cannot be read, the device cannot be opened, or its memory is short.
-    pub fn load(&self, device: Device) -> Result<(Model, Params, Option<u64>), CommandError> {
+    pub fn load(&self, device: Device) -> Result<(Model, Params, Option<u64>)> {
         // The layout is the whole model's, whatever the ranks of a run hold of it.
         let layout = Arc::new(ParamLayout::new(parameters(self.spec())));
         let (flat, step) = match &self.origin {
@@ -171,7 +166,7 @@ impl EvaluatedModel {
 }
 
 /// The numbers of `weights`, as f32 in the order of `layout`.
-fn read_weights(weights: &OpenedWeights, layout: &ParamLayout) -> Result<Tensor, CommandError> {
+fn read_weights(weights: &OpenedWeights, layout: &ParamLayout) -> Result<Tensor> {
     let mut values = vec![0.0_f32; layout.total];
     for entry in &layout.entries {
         weights.read(&entry.spec.name, &entry.spec.shape, &mut values[entry.range()])?;

@@ -11,7 +11,7 @@ use crate::recording::Recording;
 use runner_prepare::host::Host;
 use runner_prepare::observer::RunEvent;
 use runner_prepare::prepared_run::PreparedRun;
-use runner_spec::error::CommandError;
+use runner_spec::error::{CommandError, Result};
 
 /// Tests the run that `recording` records, whose steps are all done, the first `inherited_steps` by other runs; `None` where the experiment names no test.
 ///
@@ -23,7 +23,7 @@ pub(crate) fn test_best_checkpoint(
     inherited_steps: u64,
     host: &Host,
     recording: &mut Recording<'_>,
-) -> Result<Option<TestResult>, CommandError> {
+) -> Result<Option<TestResult>> {
     let Some(split) = &ready.prepared.dataset.test else { return Ok(None) };
     let run = OpenedRun { path: recording.path.clone(), plan: ready.plan.clone(), experiment: experiment.clone() };
     let batch = run.program()?.batch.clone();
@@ -33,7 +33,7 @@ pub(crate) fn test_best_checkpoint(
     for note in &notes {
         recording.observer.observe(&RunEvent::Note(note));
     }
-    let tested = ready.pool.install(|| -> Result<TestResult, CommandError> {
+    let tested = ready.pool.install(|| -> Result<TestResult> {
         let (model, weights, step) = tested_model.load(device)?;
         let all = LossBatches::new(split, u64::MAX, batch.micro_batch, batch.mask_padding);
         let result = all.finish(&run_all_batches(&all, &model, &weights)?)?;

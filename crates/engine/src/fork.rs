@@ -21,14 +21,14 @@ use crate::continuation::warn_of_inherited_damage;
 use crate::launched::{check_memory, find_devices};
 use crate::opened_run::check_description;
 use crate::outcome::RunReport;
-use crate::run_opening::{OpenedOrDone, create_run, open_unless_done};
+use crate::run_opening::{FoundRun, create_run, open_unless_done};
 use crate::session::{RunSession, SessionOptions};
 use runner_machine::stop::StopSwitch;
 use runner_prepare::host::Host;
 use runner_prepare::observer::{RunEvent, RunObserver};
 use runner_prepare::prepared_run::PreparedInputs;
 use runner_prepare::{RecordedInputs, model_fetcher, pin_hub_commits};
-use runner_spec::error::CommandError;
+use runner_spec::error::{CommandError, Result};
 pub use source::Cooldown;
 use source::{ForkCheckpoint, ForkPosition};
 
@@ -74,7 +74,7 @@ pub fn fork(
     host: &Host,
     stop: &StopSwitch,
     observer: &mut dyn RunObserver,
-) -> Result<RunReport, CommandError> {
+) -> Result<RunReport> {
     let path = catalog::resolve(&host.runs, &request.run)?;
     let manifest = run_dir::read_manifest(&path)?;
     check_description(&path, &manifest)?;
@@ -119,8 +119,8 @@ pub fn fork(
     }
     let begins = position.as_ref().map(|position| (&theirs, position));
     let run = match parent.open_or_create(request, &loaded, &ready.plan, begins, host, observer)? {
-        Ok(run) => run,
-        Err(up_to_date) => return Ok(up_to_date),
+        FoundRun::Unfinished(run) => run,
+        FoundRun::Done(report) => return Ok(report),
     };
     let (experiment, options) = (&loaded.experiment, &request.options);
     RunSession { options, host, experiment, ready: &ready, stop, launched: None }.work(run, observer)
@@ -138,7 +138,7 @@ fn warn_of_unchanged_rows(old: &Experiment, new: &Experiment, observer: &mut dyn
 
 /// # Errors
 /// If there is a checkpoint in the folder `checkpoints` of the run `id`, with all of them: then a fork must say where it begins.
-fn check_has_no_checkpoint(checkpoints: &Path, id: &str) -> Result<(), CommandError> {
+fn check_has_no_checkpoint(checkpoints: &Path, id: &str) -> Result<()> {
     let steps = checkpoint::saved_steps(checkpoints)?;
     let Some(latest) = steps.last() else { return Ok(()) };
     // A run without a validation loss has no best checkpoint.
@@ -158,7 +158,7 @@ fn load_changed_settings(
     parent: &ForkedRun,
     host: &Host,
     observer: &mut dyn RunObserver,
-) -> Result<Loaded, CommandError> {
+) -> Result<Loaded> {
     let file = run_dir::resolved_file(&parent.path)?;
     let text = read_regular_text(&file).map_err(CommandError::io(format!("reading {}", file.display())))?;
     let mut sets = request.options.overrides.clone();
@@ -252,7 +252,7 @@ impl ForkedRun {
     ///
     /// # Errors
     /// If the fork does not begin with a checkpoint, or the request contradicts the cooldown.
-    fn with_cooldown(&self, request: &ForkRequest) -> Result<ForkRequest, CommandError> {
+    fn with_cooldown(&self, request: &ForkRequest) -> Result<ForkRequest> {
         let mut request = request.clone();
         if let Some(cooldown) = request.cooldown {
             let Some(source) = &self.source else {
@@ -267,7 +267,7 @@ impl ForkedRun {
 
     /// # Errors
     /// If a run of `plan` cannot begin with this run's checkpoint, or would be this run once more.
-    fn check_can_begin(&self, train: &Train, plan: &Plan) -> Result<(), CommandError> {
+    fn check_can_begin(&self, train: &Train, plan: &Plan) -> Result<()> {
         let id = &self.manifest.id;
         let Some(ForkCheckpoint { step, plan: theirs, .. }) = &self.source else {
             let same = (&plan.hash, &plan.experiment_name) == (&self.manifest.plan_hash, &self.manifest.name);
@@ -312,7 +312,7 @@ impl ForkedRun {
         begins: Option<(&Experiment, &ForkPosition)>,
         host: &Host,
         observer: &mut dyn RunObserver,
-    ) -> Result<OpenedOrDone, CommandError> {
+    ) -> Result<FoundRun> {
         let root = &host.runs;
         let _turn = RunLock::take_name(root, &run_dir::base_id(&plan.experiment_name, &plan.hash))?;
         let origin = Some(self.origin());
@@ -337,7 +337,7 @@ impl ForkedRun {
         });
         let identify = |manifest: &mut Manifest| manifest.origin = origin;
         let overrides = &request.options.overrides;
-        Ok(Ok(create_run(host, loaded, plan, &loaded.path, overrides, identify, beginning.as_ref())?))
+        Ok(FoundRun::Unfinished(create_run(host, loaded, plan, &loaded.path, overrides, identify, beginning.as_ref())?))
     }
 }
 

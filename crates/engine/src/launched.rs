@@ -17,7 +17,7 @@ use runner_prepare::host::local_devices;
 use runner_prepare::observer::{IgnoreEvents, RunEvent, RunObserver};
 use runner_prepare::prepared_run::PreparedRun;
 use runner_spec::cluster::ClusterFacts;
-use runner_spec::error::CommandError;
+use runner_spec::error::{CommandError, Result};
 use runner_spec::exit::Exit;
 use runner_spec::mesh::Mesh;
 use runner_spec::plan::Plan;
@@ -43,8 +43,8 @@ pub(crate) fn work_as_rank(
     launched: Option<&LaunchedRank>,
     host: &Host,
     observer: &mut dyn RunObserver,
-    work: impl FnOnce(Option<&World>, &Host, &mut dyn RunObserver) -> Result<RunReport, CommandError>,
-) -> Result<RunReport, CommandError> {
+    work: impl FnOnce(Option<&World>, &Host, &mut dyn RunObserver) -> Result<RunReport>,
+) -> Result<RunReport> {
     let Some(LaunchedRank { assigned, report_wait }) = launched else { return work(None, host, observer) };
     if assigned.world_size > 1 {
         cuda_environment::set_for_this_process();
@@ -89,7 +89,7 @@ pub(crate) fn agree_on_training<'a>(
     ready: &'a PreparedRun,
     host: &'a Host,
     stop: &'a StopSwitch,
-) -> Result<LaunchedTraining<'a>, CommandError> {
+) -> Result<LaunchedTraining<'a>> {
     check_world_size(world, ready.plan.mesh)?;
     Ok(LaunchedTraining::agree(world, rank_inputs(ready, experiment, host), stop)?)
 }
@@ -98,7 +98,7 @@ pub(crate) fn agree_on_training<'a>(
 ///
 /// # Errors
 /// If this rank fails and has to report it.
-pub(crate) fn follow(training: &LaunchedTraining<'_>, stop: &StopSwitch) -> Result<RunReport, CommandError> {
+pub(crate) fn follow(training: &LaunchedTraining<'_>, stop: &StopSwitch) -> Result<RunReport> {
     stop.arm();
     let code = training.follow().map_err(RunError::from)?;
     Ok(RunReport { outcome: RunOutcome::Followed(code), run: None })
@@ -116,11 +116,7 @@ fn share_host(host: &Host, world: &World) -> Host {
 ///
 /// # Errors
 /// If they are not those that the experiment asks for, or the world has another number of ranks.
-pub(crate) fn find_devices(
-    experiment: &Experiment,
-    host: &Host,
-    world: Option<&World>,
-) -> Result<ClusterFacts, CommandError> {
+pub(crate) fn find_devices(experiment: &Experiment, host: &Host, world: Option<&World>) -> Result<ClusterFacts> {
     let mut cluster = local_devices(host);
     if let Some(world) = world {
         // Before the plan looks for as many devices as it has ranks.
@@ -135,7 +131,7 @@ pub(crate) fn find_devices(
 
 /// # Errors
 /// If `world` has another number of ranks than a plan of `mesh`.
-fn check_world_size(world: &World, mesh: Mesh) -> Result<(), CommandError> {
+fn check_world_size(world: &World, mesh: Mesh) -> Result<()> {
     match world.assigned_rank().world_size_problem(mesh.world_size(), &describe_mesh(mesh)) {
         Some(problem) => Err(CommandError::request(problem)),
         None => Ok(()),
@@ -157,7 +153,7 @@ fn describe_mesh(mesh: Mesh) -> String {
 /// # Errors
 /// If `plan` needs more memory than its device has: the run would end in the middle of a step. If the ranks of `world` are on several
 /// machines, this one's memory says nothing about the others'.
-pub(crate) fn check_memory(plan: &Plan, world: Option<&World>) -> Result<(), CommandError> {
+pub(crate) fn check_memory(plan: &Plan, world: Option<&World>) -> Result<()> {
     match &plan.shortage {
         Some(shortage) if world.is_none_or(|world| world.machine_count() == 1) => {
             Err(CommandError::request(shortage.clone()))

@@ -17,7 +17,7 @@ use runner_record::record_check::changed_descriptions;
 use runner_record::run_dir::{self, CHECKPOINTS, PLAN, RESOLVED, TOKENIZER};
 use runner_record::{CheckpointChoice, catalog};
 use runner_spec::data::DataPart;
-use runner_spec::error::CommandError;
+use runner_spec::error::{CommandError, Result};
 use runner_spec::experiment::DeviceChoice;
 use runner_spec::experiment::Experiment;
 use runner_spec::model::layout::ParamLayout;
@@ -37,7 +37,7 @@ pub struct OpenedRun {
 ///
 /// # Errors
 /// `RecordError` if there is no such run or its files are damaged; `ConfigError` for its `resolved.yaml`; if that was changed.
-pub fn open_run(root: &Path, wanted: &str) -> Result<OpenedRun, CommandError> {
+pub fn open_run(root: &Path, wanted: &str) -> Result<OpenedRun> {
     let path = catalog::resolve(root, wanted)?;
     let plan = stored_plan::read(&path)?;
     check_description(&path, &run_dir::read_manifest(&path)?)?;
@@ -51,7 +51,7 @@ pub fn open_run(root: &Path, wanted: &str) -> Result<OpenedRun, CommandError> {
 ///
 /// # Errors
 /// If one of them was changed, and describes another run; with what differs.
-pub(crate) fn check_description(path: &Path, manifest: &Manifest) -> Result<(), CommandError> {
+pub(crate) fn check_description(path: &Path, manifest: &Manifest) -> Result<()> {
     run_dir::resolved_file(path)?;
     let changed = changed_descriptions(path, manifest)?;
     if changed.is_empty() {
@@ -83,7 +83,7 @@ impl OpenedRun {
     ///
     /// # Errors
     /// If the plan has none, or one of a size that nothing here could have planned.
-    pub fn program(&self) -> Result<&Program, CommandError> {
+    pub fn program(&self) -> Result<&Program> {
         const MOST: usize = 1 << 32;
         let damaged = |problem| CommandError::failure(format!("{}: {problem}", self.path.display()));
         let program = &self.plan.ranks.first().ok_or_else(|| damaged("a plan without ranks"))?.program;
@@ -104,7 +104,7 @@ impl OpenedRun {
         pool: &rayon::ThreadPool,
         host: &Host,
         observer: &mut dyn RunObserver,
-    ) -> Result<TextTokenizer, CommandError> {
+    ) -> Result<TextTokenizer> {
         match TextTokenizer::read_recorded(&self.path.join(TOKENIZER), &self.plan.data.tokenizer_hash) {
             Ok(Some(tokenizer)) => return Ok(tokenizer),
             Ok(None) => {}
@@ -125,14 +125,14 @@ impl OpenedRun {
         pool: &rayon::ThreadPool,
         host: &Host,
         observer: &mut dyn RunObserver,
-    ) -> Result<Prepared, CommandError> {
+    ) -> Result<Prepared> {
         let tokenizer = recorded_tokenizer(experiment, &self.plan.data, &self.path)?;
         self.check_same_data(prepare_data_of_run(experiment, tokenizer.as_ref(), pool, host, observer)?)
     }
 
     /// # Errors
     /// If `prepared` is not the data that the run was trained on.
-    fn check_same_data(&self, prepared: Prepared) -> Result<Prepared, CommandError> {
+    fn check_same_data(&self, prepared: Prepared) -> Result<Prepared> {
         let mut changed = DataHashes::from(&self.plan.data).differing_parts(&DataHashes::from(&prepared.facts));
         // An evaluation may have other items, and needs no initial weights.
         changed.retain(|part| !matches!(part, DataPart::Choice | DataPart::Weights));
@@ -148,12 +148,7 @@ impl OpenedRun {
     ///
     /// # Errors
     /// If there is no such device.
-    pub fn device(
-        &self,
-        choice: DeviceChoice,
-        threads: usize,
-        notes: &mut Vec<String>,
-    ) -> Result<Device, CommandError> {
+    pub fn device(&self, choice: DeviceChoice, threads: usize, notes: &mut Vec<String>) -> Result<Device> {
         let program = self.program()?;
         let choice = match (choice, program.device) {
             (DeviceChoice::Auto, Device::Cuda(_)) if program.mesh.stages == 1 => DeviceChoice::Auto,
@@ -176,11 +171,7 @@ impl OpenedRun {
     ///
     /// # Errors
     /// If there is no such checkpoint, or it is damaged.
-    pub(crate) fn weights(
-        &self,
-        which: CheckpointChoice,
-        layout: &Arc<ParamLayout>,
-    ) -> Result<(Tensor, u64), CommandError> {
+    pub(crate) fn weights(&self, which: CheckpointChoice, layout: &Arc<ParamLayout>) -> Result<(Tensor, u64)> {
         Ok(runner_checkpoint::load_weights(&self.path.join(CHECKPOINTS), which, layout, &candle_core::Device::Cpu)?)
     }
 }

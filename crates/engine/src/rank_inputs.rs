@@ -4,18 +4,17 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::run_error::RunError;
 use rayon::ThreadPool;
 use runner_compute::state::TrainState;
 use runner_data::content_hash;
-use runner_exec::{ExecError, Resources, parameter_layout, state_dtype};
-use runner_launch::{LaunchError, PreparedRank, RankInputs, RankProcess, RankProcessError, RankStart};
+use runner_exec::{Resources, parameter_layout, state_dtype};
+use runner_launch::{PreparedRank, RankInputs, RankProcess, RankStart};
 use runner_prepare::host::Host;
 use runner_prepare::observer::IgnoreEvents;
 use runner_prepare::prepared_run::PreparedRun;
 use runner_prepare::{RecordedInputs, initial_weights, prepare_rank_inputs};
 use runner_spec::data::DataFacts;
-use runner_spec::error::CommandError;
+use runner_spec::error::{CommandError, Context as _, Result};
 use runner_spec::experiment::Experiment;
 use runner_spec::model::InitialWeights;
 use runner_spec::program::Program;
@@ -41,16 +40,11 @@ pub(crate) fn rank_inputs<'a>(ready: &'a PreparedRun, experiment: &'a Experiment
 ///
 /// # Errors
 /// If no run started this process, or the parent has ended. Other errors are reported to the parent.
-pub fn work_as_process(process: &RankProcess, host: &Host) -> Result<Option<String>, RankProcessError> {
-    process.work(|start, pool| Ok(prepare_rank(process, start, pool, host)?))
+pub fn work_as_process(process: &RankProcess, host: &Host) -> Result<Option<String>> {
+    process.work(|start, pool| prepare_rank(process, start, pool, host))
 }
 
-fn prepare_rank(
-    process: &RankProcess,
-    start: &RankStart,
-    pool: &ThreadPool,
-    host: &Host,
-) -> Result<PreparedRank, CommandError> {
+fn prepare_rank(process: &RankProcess, start: &RankStart, pool: &ThreadPool, host: &Host) -> Result<PreparedRank> {
     let RankStart { program, plan_hash, experiment, data, training, .. } = start;
     let checkpoint = training.checkpoint.as_deref();
     let recorded = || RecordedInputs::new(data.clone(), &process.run, experiment);
@@ -60,36 +54,15 @@ fn prepare_rank(
         let message = "the data, or the weights to start from, changed since the run was started";
         return Err(CommandError::failure(message.to_owned()));
     }
-    let state = pool.install(|| load_state(experiment, program, plan_hash, data, host, checkpoint));
-    Ok(PreparedRank { data: prepared, state: state.map_err(RunError::from)? })
+    let state = pool.install(|| load_state(experiment, program, plan_hash, data, host, checkpoint))?;
+    Ok(PreparedRank { data: prepared, state })
 }
 
-/// The state at step 0 of a run of `program`: drawn, or read from the weights whose content hash is in `facts`.
+/// The training state that the rank of `program` begins with, in the host's memory: that of `checkpoint`, or else that of step 0, drawn, or
+/// read from the weights whose content hash is in `facts`.
 ///
 /// # Errors
-/// If the weights that `experiment` starts from cannot be read or have changed, or memory is short.
-fn initial_state(
-    experiment: &Experiment,
-    program: &Program,
-    facts: &DataFacts,
-    host: &Host,
-) -> Result<TrainState, ExecError> {
-    // The plan needed the weights too, so that nothing is left to download.
-    let weights = initial_weights(experiment, host, &mut IgnoreEvents)
-        .map_err(|error| ExecError::InitialWeights(error.into()))?;
-    let given = weights.as_ref().map(|weights| weights as &dyn InitialWeights);
-    let state = runner_exec::initial_state(program, given)?;
-    if let Some(weights) = &weights {
-        let checked = host.cache().and_then(|cache| check_unchanged(weights, facts, cache));
-        checked.map_err(|error| ExecError::InitialWeights(error.into()))?;
-    }
-    Ok(state)
-}
-
-/// The training state that the rank of `program` begins with, in the host's memory: that of `checkpoint`, or that of step 0.
-///
-/// # Errors
-/// If the checkpoint or the initial weights cannot be read, or memory is short.
+/// If the checkpoint or the initial weights cannot be read, the weights have changed, or memory is short.
 fn load_state(
     experiment: &Experiment,
     program: &Program,
@@ -97,15 +70,25 @@ fn load_state(
     facts: &DataFacts,
     host: &Host,
     checkpoint: Option<&Path>,
-) -> Result<TrainState, LaunchError> {
-    let Some(path) = checkpoint else { return Ok(initial_state(experiment, program, facts, host)?) };
-    let layout = Arc::new(parameter_layout(program));
-    Ok(runner_checkpoint::load_state(path, Some(plan_hash), &layout, program.moments(), state_dtype(program))?)
+) -> Result<TrainState> {
+    if let Some(path) = checkpoint {
+        let layout = Arc::new(parameter_layout(program));
+        let (moments, dtype) = (program.moments(), state_dtype(program));
+        return Ok(runner_checkpoint::load_state(path, Some(plan_hash), &layout, moments, dtype)?);
+    }
+    // The plan needed the weights too, so that nothing is left to download.
+    let weights = initial_weights(experiment, host, &mut IgnoreEvents).context("the initial weights")?;
+    let given = weights.as_ref().map(|weights| weights as &dyn InitialWeights);
+    let state = runner_exec::initial_state(program, given)?;
+    if let Some(weights) = &weights {
+        check_unchanged(weights, facts, host.cache()?).context("the initial weights")?;
+    }
+    Ok(state)
 }
 
 /// # Errors
 /// If the files of `weights` are not those whose hash is in `facts`. They are read again only if their size or time is another.
-fn check_unchanged(weights: &OpenedWeights, facts: &DataFacts, cache: &Path) -> Result<(), CommandError> {
+fn check_unchanged(weights: &OpenedWeights, facts: &DataFacts, cache: &Path) -> Result<()> {
     let hash = content_hash(&weights.files, cache, &|_| {})?;
     if facts.weights.as_ref().is_some_and(|hashed| hashed.hash == hash) {
         return Ok(());

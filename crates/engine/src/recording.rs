@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
-use runner_checkpoint::state_bytes;
+use runner_checkpoint::state_reader;
 use runner_compute::state::TrainState;
 use runner_exec::Observer;
-use runner_launch::RecordRun;
+use runner_launch::RunRecorder;
 use runner_record::checkpoint::StateHash;
 use runner_record::{Log, PartRecord, RecordError, Recorder};
 use runner_spec::event::{BestValidation, Event, ObserveError, TraceLine};
@@ -60,7 +60,7 @@ impl Observer for Recording<'_> {
     }
 
     fn checkpoint(&mut self, state: &TrainState) -> Result<(), ObserveError> {
-        self.recorder.save(&state_bytes(state)).map_err(observe_error)?;
+        self.recorder.save(&state_reader(state)).map_err(observe_error)?;
         self.observe(&Event::Saved { step: state.step })
     }
 
@@ -69,7 +69,7 @@ impl Observer for Recording<'_> {
     }
 }
 
-impl RecordRun for Recording<'_> {
+impl RunRecorder for Recording<'_> {
     fn commit(
         &mut self,
         step: u64,

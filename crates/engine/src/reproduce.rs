@@ -5,23 +5,24 @@ use std::path::{Path, PathBuf};
 use runner_compare::drift::Drift;
 use runner_compare::stored_plan;
 use runner_compare::verdict::{self, ReproductionVerdict};
+use runner_config::Loaded;
 use runner_record::manifest::{ContinuedFrom, DataHashes, Manifest, RunOrigin, RunStatus};
-use runner_record::run_dir::{self, BeginningCheckpoint, CHECKPOINTS, RESOLVED, RunDir, RunFiles, VERDICT};
-use runner_record::{CheckpointChoice, RecordError, RunLock, catalog, checkpoint, time};
-use runner_spec::experiment::{Experiment, Precision, WeightInit};
+use runner_record::run_dir::{self, BeginningCheckpoint, CHECKPOINTS, RESOLVED, RunDir, VERDICT};
+use runner_record::{CheckpointChoice, RecordError, RunLock, catalog, checkpoint};
+use runner_spec::experiment::{Precision, WeightInit};
 use runner_spec::format::short_hash;
 
 use crate::launched::{check_memory, find_devices};
 use crate::outcome::RunOutcome;
 use crate::recorded_summary::read_summary_or_warn;
+use crate::run_opening::create_run;
 use crate::session::{RunSession, SessionOptions};
 use crate::session_facts::describe_session;
-use runner_compare::stored_plan::resolved_experiment;
 use runner_machine::stop::StopSwitch;
 use runner_prepare::host::Host;
 use runner_prepare::observer::{RunEvent, RunObserver};
 use runner_prepare::prepared_run::PreparedRun;
-use runner_spec::error::CommandError;
+use runner_spec::error::{CommandError, Result};
 
 /// A request to `reproduce`.
 #[derive(Debug, Clone)]
@@ -60,9 +61,8 @@ fn default_tolerance(precision: Precision) -> f64 {
 struct Original {
     path: PathBuf,
     manifest: Manifest,
-    /// From its `resolved.yaml`.
-    experiment: Experiment,
-    text: String,
+    /// Its `resolved.yaml`, as this version writes it.
+    resolved: Loaded,
     /// Its record, read before anything is trained: the run may be removed meanwhile.
     recorded: verdict::OriginalRun,
 }
@@ -76,14 +76,14 @@ pub fn reproduce(
     host: &Host,
     stop: &StopSwitch,
     observer: &mut dyn RunObserver,
-) -> Result<Reproduction, CommandError> {
+) -> Result<Reproduction> {
     let original = Original::open(&host.runs, &request.run, observer)?;
     let from = original.manifest.inherited_steps();
     let ready = PreparedRun::new(
-        &original.experiment,
+        &original.resolved.experiment,
         None,
         from,
-        find_devices(&original.experiment, host, None)?,
+        find_devices(&original.resolved.experiment, host, None)?,
         host,
         observer,
     )?;
@@ -107,13 +107,13 @@ pub fn reproduce(
     let (path, run) = original.open_or_create(&ready, host, observer)?;
     if let Some(run) = run {
         let options = SessionOptions { until_step: (last < steps).then_some(last), ..request.options.clone() };
-        let (experiment, options) = (&original.experiment, &options);
+        let (experiment, options) = (&original.resolved.experiment, &options);
         let session = RunSession { options, host, experiment, ready: &ready, stop, launched: None };
         if session.work(run, observer)?.outcome == RunOutcome::Interrupted {
             return Ok(Reproduction::Interrupted);
         }
     }
-    let tolerance = request.tolerance.unwrap_or_else(|| default_tolerance(original.experiment.precision));
+    let tolerance = request.tolerance.unwrap_or_else(|| default_tolerance(original.resolved.experiment.precision));
     let verdict = verdict::compare(&original.recorded, &path, &run_dir::read_manifest(&path)?, tolerance)?;
     let verdict = ReproductionVerdict { drift: drift.changes(), ..verdict };
     original.lock(&path)?.write_json(VERDICT, &verdict)?;
@@ -121,22 +121,22 @@ pub fn reproduce(
 }
 
 impl Original {
-    fn open(runs: &Path, wanted: &str, observer: &mut dyn RunObserver) -> Result<Self, CommandError> {
+    fn open(runs: &Path, wanted: &str, observer: &mut dyn RunObserver) -> Result<Self> {
         let path = catalog::resolve(runs, wanted)?;
         let manifest = run_dir::read_manifest(&path)?;
-        let experiment = resolved_experiment(&path)?;
+        let mut resolved = runner_config::load_resolved(&run_dir::resolved_file(&path)?)?;
+        resolved.text = runner_config::to_yaml(&resolved.experiment);
         let summary = read_summary_or_warn(&path, observer);
         let recorded = verdict::OriginalRun::read(&path, &manifest, summary)?;
         if let Some(damage) = recorded.damage() {
             let text = format!("{damage}; the verdict will be `incomplete` at best");
             observer.observe(&RunEvent::Warning(&text));
         }
-        let text = runner_config::to_yaml(&experiment);
-        Ok(Self { path, manifest, experiment, text, recorded })
+        Ok(Self { path, manifest, resolved, recorded })
     }
 
     /// Locks the reproduction in `path` for this process.
-    fn lock(&self, path: &Path) -> Result<RunDir, CommandError> {
+    fn lock(&self, path: &Path) -> Result<RunDir> {
         RunDir::open(path).map_err(|error| match error {
             RecordError::Locked { id, holder } => CommandError::request(format!(
                 "{id}, which does {} again, is being worked on by another process{holder}; wait for it",
@@ -148,13 +148,13 @@ impl Original {
 
     /// # Errors
     /// If the weights that the run started from are others now: a run that began elsewhere is no reproduction.
-    fn check_initial_weights(&self, ready: &PreparedRun) -> Result<(), CommandError> {
+    fn check_initial_weights(&self, ready: &PreparedRun) -> Result<()> {
         let (was, is) = (&self.manifest.data.weights, DataHashes::from(&ready.prepared.facts).weights);
         if *was == is {
             return Ok(());
         }
         let short = |hash: &Option<String>| hash.as_ref().map_or("none".to_owned(), |h| short_hash(h).to_owned());
-        let place = match &self.experiment.model.init {
+        let place = match &self.resolved.experiment.model.init {
             Some(WeightInit::From(source)) => format!(" ({source})"),
             _ => String::new(),
         };
@@ -176,7 +176,7 @@ impl Original {
         ready: &PreparedRun,
         host: &Host,
         observer: &mut dyn RunObserver,
-    ) -> Result<(PathBuf, Option<RunDir>), CommandError> {
+    ) -> Result<(PathBuf, Option<RunDir>)> {
         let (plan, root) = (&ready.plan, &host.runs);
         let _turn = RunLock::take_name(root, &run_dir::base_id(&plan.experiment_name, &plan.hash))?;
         let is_of_this = |manifest: &Manifest| manifest.origin.as_ref() == Some(&self.origin());
@@ -190,29 +190,22 @@ impl Original {
             let run = if manifest.status == RunStatus::Done { None } else { Some(self.lock(&path)?) };
             return Ok((path, run));
         }
-        let mut manifest = Manifest::new(plan, self.path.join(RESOLVED), Vec::new(), time::now());
-        manifest.origin = Some(self.origin());
-        manifest.environment.clone_from(&host.recorded_environment);
-        let is_private = run_dir::has_private_settings(&self.path);
-        let files =
-            RunFiles { experiment: &self.text, resolved: &self.text, plan, template: None, is_private, manifest };
-        let run = match &self.manifest.continued_from {
-            None => RunDir::create(root, files, None)?,
-            Some(began) => {
-                let path = self.find_beginning(began)?;
-                let note = format!("repeat {} from step {} of {}", self.manifest.id, began.step, path.display());
-                observer.observe(&RunEvent::Note(&note));
-                let theirs = stored_plan::read(&path)?;
-                let from =
-                    BeginningCheckpoint { path: &path, plan: &theirs, which: CheckpointChoice::Step(began.step) };
-                RunDir::create(root, files, Some(&from))?
-            }
-        };
+        let mut beginning = None;
+        if let Some(began) = &self.manifest.continued_from {
+            let path = self.find_beginning(began)?;
+            let note = format!("repeat {} from step {} of {}", self.manifest.id, began.step, path.display());
+            observer.observe(&RunEvent::Note(&note));
+            beginning = Some((stored_plan::read(&path)?, path, CheckpointChoice::Step(began.step)));
+        }
+        let beginning = beginning.as_ref().map(|(plan, path, which)| BeginningCheckpoint { path, plan, which: *which });
+        let identify = |manifest: &mut Manifest| manifest.origin = Some(self.origin());
+        let file = self.path.join(RESOLVED);
+        let run = create_run(host, &self.resolved, plan, &file, &[], identify, beginning.as_ref())?;
         Ok((run.path().to_owned(), Some(run)))
     }
 
     /// The folder of a run that still has the checkpoint that this one began with: that run, or this one.
-    fn find_beginning(&self, began: &ContinuedFrom) -> Result<PathBuf, CommandError> {
+    fn find_beginning(&self, began: &ContinuedFrom) -> Result<PathBuf> {
         let parent = self.path.parent().unwrap_or(Path::new(".")).join(&began.id);
         let same = run_dir::read_manifest(&parent).is_ok_and(|manifest| manifest.plan_hash == began.plan_hash);
         for run in same.then_some(parent).into_iter().chain([self.path.clone()]) {

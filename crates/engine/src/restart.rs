@@ -2,7 +2,7 @@
 
 /// The progress of the ranks between a start and the exit of one of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Attempt {
+pub(crate) struct AttemptProgress {
     /// The step of the checkpoint that the ranks began with; 0: none.
     pub from: u64,
     /// The step of the newest checkpoint at the end.
@@ -11,7 +11,7 @@ pub(crate) struct Attempt {
     pub exited_in: u64,
 }
 
-impl Attempt {
+impl AttemptProgress {
     /// True if this attempt went like the one before: neither saved anything, and this one came no further. A third attempt would fail
     /// in the same way, because what kills ranks from outside comes at another step each time.
     pub(crate) fn repeats(&self, before: &Self) -> bool {
@@ -26,8 +26,8 @@ mod tests {
 
     #[test]
     fn two_exits_at_the_same_step_are_enough() {
-        let attempt = |from, saved, exited_in| Attempt { from, saved, exited_in };
-        let repeats = |a: Attempt, b: Attempt| b.repeats(&a);
+        let attempt = |from, saved, exited_in| AttemptProgress { from, saved, exited_in };
+        let repeats = |a: AttemptProgress, b: AttemptProgress| b.repeats(&a);
         assert!(repeats(attempt(10, 10, 15), attempt(10, 10, 15)));
         assert!(repeats(attempt(10, 10, 15), attempt(10, 10, 12)), "earlier");
         assert!(repeats(attempt(0, 0, 0), attempt(0, 0, 0)), "while starting");

@@ -14,7 +14,7 @@ use runner_spec::plan::Plan;
 use crate::launched::{LaunchedRank, agree_on_training, check_memory, find_devices, follow, work_as_rank};
 use crate::opened_run::check_description;
 use crate::outcome::{RunOutcome, RunReport};
-use crate::run_opening::open_unless_done;
+use crate::run_opening::{FoundRun, open_unless_done};
 use crate::session::{RunSession, SessionOptions};
 use runner_compare::stored_plan::resolved_experiment;
 use runner_machine::stop::StopSwitch;
@@ -22,7 +22,7 @@ use runner_prepare::RecordedInputs;
 use runner_prepare::host::Host;
 use runner_prepare::observer::RunObserver;
 use runner_prepare::prepared_run::PreparedRun;
-use runner_spec::error::CommandError;
+use runner_spec::error::{CommandError, Result};
 
 /// A request to `resume`.
 #[derive(Debug, Clone)]
@@ -43,7 +43,7 @@ pub fn resume(
     host: &Host,
     stop: &StopSwitch,
     observer: &mut dyn RunObserver,
-) -> Result<RunReport, CommandError> {
+) -> Result<RunReport> {
     work_as_rank(request.launched.as_ref(), host, observer, |world, host, observer| {
         resume_in(world, request, host, stop, observer)
     })
@@ -56,15 +56,15 @@ fn resume_in(
     host: &Host,
     stop: &StopSwitch,
     observer: &mut dyn RunObserver,
-) -> Result<RunReport, CommandError> {
+) -> Result<RunReport> {
     let path = catalog::resolve(&host.runs, &request.run)?;
     let manifest = run_dir::read_manifest(&path)?;
     check_description(&path, &manifest)?;
     // The rank that keeps the record takes the lock.
     let run = if world.is_none_or(World::is_leader) || manifest.status == RunStatus::Done {
         match open_unless_done(path.clone(), &manifest, observer)? {
-            Ok(run) => Some(run),
-            Err(up_to_date) => return Ok(up_to_date),
+            FoundRun::Unfinished(run) => Some(run),
+            FoundRun::Done(report) => return Ok(report),
         }
     } else {
         None
@@ -101,7 +101,7 @@ fn resume_in(
 ///
 /// # Errors
 /// If what would be computed is no longer what the run began with.
-fn check_same_plan(manifest: &Manifest, plan: &Plan, path: &Path) -> Result<(), CommandError> {
+fn check_same_plan(manifest: &Manifest, plan: &Plan, path: &Path) -> Result<()> {
     if manifest.plan_hash == plan.hash {
         return Ok(());
     }

@@ -32,10 +32,9 @@ impl RunError {
 impl Classified for RunError {
     fn kind(&self) -> ErrorKind {
         match self {
-            Self::Test(error) => error.kind(),
-            Self::Store(error) => error.kind(),
             Self::Launch(error) => error.kind(),
-            Self::Repeated(_) => ErrorKind::Failure,
+            // The run had begun with a request that was right.
+            Self::Repeated(_) | Self::Test(_) | Self::Store(_) => ErrorKind::Failure,
         }
     }
 }

@@ -15,35 +15,36 @@ use crate::outcome::{RunOutcome, RunReport};
 use crate::recorded_summary::{report_nothing_to_do, restore_summary};
 use runner_prepare::host::Host;
 use runner_prepare::observer::{RunEvent, RunObserver};
-use runner_spec::error::CommandError;
+use runner_spec::error::{CommandError, Result};
 
-/// A run to work on, or the report about one that is done.
-pub(crate) type OpenedOrDone = Result<RunDir, RunReport>;
+/// The run that a command asks for.
+pub(crate) enum FoundRun {
+    /// It is not done, and this process holds it.
+    Unfinished(RunDir),
+    /// There is nothing to do.
+    Done(RunReport),
+}
 
 /// Opens the run in `path`, or reports to `observer` that it is up to date.
-pub(crate) fn open_unless_done(
-    path: PathBuf,
-    manifest: &Manifest,
-    observer: &mut dyn RunObserver,
-) -> Result<OpenedOrDone, CommandError> {
+pub(crate) fn open_unless_done(path: PathBuf, manifest: &Manifest, observer: &mut dyn RunObserver) -> Result<FoundRun> {
     // The status is read before the lock is taken: nothing is written for a finished run, not even a lock.
     if manifest.status != RunStatus::Done {
         let run = RunDir::open(&path)?;
         // Another process may have finished it meanwhile.
         if run.manifest().status != RunStatus::Done {
-            return Ok(Ok(run));
+            return Ok(FoundRun::Unfinished(run));
         }
     }
     restore_summary(&path, manifest, observer);
     check_newest_checkpoint(&path, &manifest.id)?;
     let damage = warn_of_damaged_metrics(&path, manifest, observer)?;
     report_nothing_to_do(&path, &manifest.id, damage, observer);
-    Ok(Err(RunReport { outcome: RunOutcome::UpToDate, run: Some(path) }))
+    Ok(FoundRun::Done(RunReport { outcome: RunOutcome::UpToDate, run: Some(path) }))
 }
 
 /// # Errors
 /// If the newest checkpoint of the finished run in `path` is damaged. Every byte of it is read.
-fn check_newest_checkpoint(path: &Path, id: &str) -> Result<(), CommandError> {
+fn check_newest_checkpoint(path: &Path, id: &str) -> Result<()> {
     let Some(damage) = checkpoint::find_damage_of_newest(&path.join(CHECKPOINTS))? else { return Ok(()) };
     Err(CommandError::failure(format!(
         "{id} is done, but its newest checkpoint is damaged: {damage}; restore it from a copy, or let `runner reproduce {id}` train the \
@@ -56,7 +57,7 @@ pub(crate) fn warn_of_damaged_metrics(
     path: &Path,
     manifest: &Manifest,
     observer: &mut dyn RunObserver,
-) -> Result<bool, CommandError> {
+) -> Result<bool> {
     // A summary that cannot be read has been reported.
     let summary = run_dir::read_summary(path).ok().flatten();
     let Some(damage) = find_damage_of_metrics(path, manifest, summary.as_ref())? else { return Ok(false) };

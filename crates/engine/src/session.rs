@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use runner_compare::session_facts::{describe_consequence, fact_changes};
-use runner_launch::{LaunchError, LaunchedTraining, RankRun, Ranks, TrainingEnd, TrainingStart};
+use runner_launch::{LaunchError, LaunchedTraining, Ranks, TrainingAttempt, TrainingEnd, TrainingStart};
 use runner_machine::host::peak_rss_bytes;
 use runner_record::checkpoint::{self, Checkpoints, ChosenCheckpoint};
 use runner_record::manifest::{self, ContinuedFrom, RunOrigin, RunStatus};
@@ -23,7 +23,7 @@ use crate::outcome::{RunOutcome, RunReport};
 use crate::rank_inputs::rank_inputs;
 use crate::recorded_summary::{is_prediction_disturbed, planned_memory, report_nothing_to_do, summary_of_files};
 use crate::recording::Recording;
-use crate::restart::Attempt;
+use crate::restart::AttemptProgress;
 use crate::run_error::RunError;
 use crate::run_opening::warn_of_damaged_metrics;
 use crate::session_facts::describe_session;
@@ -32,7 +32,7 @@ use runner_machine::stop::StopSwitch;
 use runner_prepare::host::Host;
 use runner_prepare::observer::{RunEvent, RunObserver};
 use runner_prepare::prepared_run::PreparedRun;
-use runner_spec::error::CommandError;
+use runner_spec::error::{CommandError, Result};
 
 /// Options of one process's work on a run.
 #[derive(Debug, Clone, Default)]
@@ -59,7 +59,7 @@ pub(crate) struct RunSession<'a> {
 }
 
 /// A session that has started, and where it resumes.
-struct BegunSession<'a> {
+struct StartedSession<'a> {
     recording: Recording<'a>,
     resume_point: Option<ChosenCheckpoint>,
     started: Instant,
@@ -72,12 +72,12 @@ impl RunSession<'_> {
     ///
     /// # Errors
     /// If the run failed, which its record then says too; or the record cannot be written.
-    pub(crate) fn work(&self, run: RunDir, observer: &mut dyn RunObserver) -> Result<RunReport, CommandError> {
+    pub(crate) fn work(&self, run: RunDir, observer: &mut dyn RunObserver) -> Result<RunReport> {
         let path = run.path().to_owned();
         Ok(RunReport { outcome: self.train_and_record(run, observer)?, run: Some(path) })
     }
 
-    fn train_and_record(&self, mut run: RunDir, observer: &mut dyn RunObserver) -> Result<RunOutcome, CommandError> {
+    fn train_and_record(&self, mut run: RunDir, observer: &mut dyn RunObserver) -> Result<RunOutcome> {
         let path = run.path().to_owned();
         let log = Log::append(&path.join(LOG))?;
         let checkpoints = self.open_checkpoints(&path)?;
@@ -88,7 +88,7 @@ impl RunSession<'_> {
             return self.find_nothing_to_do(run, checkpoints, resume_point, log, observer);
         }
         let opened = Recorder::resume(&path, checkpoints, resume_point)?;
-        let BegunSession { mut recording, resume_point, started, seconds_before } =
+        let StartedSession { mut recording, resume_point, started, seconds_before } =
             self.begin(&mut run, opened, log, observer)?;
         self.stop.arm();
         let end = self.train(resume_point, &mut run, &mut recording);
@@ -121,7 +121,7 @@ impl RunSession<'_> {
         resume_point: &ChosenCheckpoint,
         mut log: Log,
         observer: &mut dyn RunObserver,
-    ) -> Result<RunOutcome, CommandError> {
+    ) -> Result<RunOutcome> {
         let path = run.path().to_owned();
         warn_all(&resume_point.warnings, &mut log, observer)?;
         if run.manifest().status == RunStatus::Running && !run.manifest().sessions.is_empty() {
@@ -141,7 +141,7 @@ impl RunSession<'_> {
         opened: OpenedRecorder,
         mut log: Log,
         observer: &'o mut dyn RunObserver,
-    ) -> Result<BegunSession<'o>, CommandError> {
+    ) -> Result<StartedSession<'o>> {
         let path = run.path().to_owned();
         let OpenedRecorder { mut recorder, resumed: resume_point, mut warnings } = opened;
         let from = resume_point.as_ref().map_or(0, |checkpoint| checkpoint.step);
@@ -176,7 +176,7 @@ impl RunSession<'_> {
         let lines = EventLines::new(log_every);
         let tracking = Tracking::start(self.experiment, &path, self.host);
         let recording = Recording { path, recorder, log, lines, epoch, tracking, observer };
-        Ok(BegunSession { recording, resume_point, started, seconds_before })
+        Ok(StartedSession { recording, resume_point, started, seconds_before })
     }
 
     /// Tests the best checkpoint of `run`, if its training came to its end. A test that cannot be made is a failure of the run, and `resume`
@@ -292,7 +292,7 @@ impl RunSession<'_> {
         recording: &mut Recording<'_>,
     ) -> Result<TrainingEnd, RunError> {
         let max_restarts = self.experiment.parallel.max_restarts;
-        let (mut restarts, mut last): (u32, Option<Attempt>) = (0, None);
+        let (mut restarts, mut last): (u32, Option<AttemptProgress>) = (0, None);
         loop {
             let from = resume_point.as_ref().map_or(0, |checkpoint| checkpoint.step);
             let error = match self.train_once(resume_point.as_ref(), recording) {
@@ -304,7 +304,7 @@ impl RunSession<'_> {
                 return Err(error.into());
             };
             let saved = recording.recorder.newest_checkpoint().map_or(0, |(step, _)| *step);
-            let attempt = Attempt { from, saved, exited_in };
+            let attempt = AttemptProgress { from, saved, exited_in };
             if last.is_some_and(|last| attempt.repeats(&last)) {
                 return Err(RunError::Repeated(error));
             }
@@ -347,7 +347,7 @@ impl RunSession<'_> {
         };
         let folder = recording.path.clone();
         let from = resume_point.map_or(0, |checkpoint| checkpoint.step);
-        let run = RankRun { folder: &folder, training: &training, from, stop: self.stop };
+        let run = TrainingAttempt { folder: &folder, training: &training, from, stop: self.stop };
         ranks.train(&run, recording)
     }
 
@@ -408,8 +408,8 @@ fn warn_all(warnings: &[String], log: &mut Log, observer: &mut dyn RunObserver) 
     Ok(())
 }
 
-/// The seconds that the sessions of `run` took, of which `summary` is the last one's, up to the step `from`. A session that was killed leaves no
-/// summary of its last step: the time in its steps counts.
+/// The seconds that the earlier sessions of `run` took up to the step `from`. The `summary` of the last session has them, unless that session
+/// was killed: then the times of the recorded steps are added.
 fn seconds_before(run: &RunDir, summary: Option<&Summary>, from: u64) -> Result<f64, RecordError> {
     let is_continuation = run.manifest().continued_from.is_some();
     match summary {

@@ -4,11 +4,12 @@ use std::io;
 
 use runner_comm::{CommError, JoinError};
 use runner_exec::ExecError;
-use runner_record::RecordError;
 use runner_spec::event::ObserveError;
 
-use super::failure::{FailureCause, RankError, RankFailure};
-use runner_spec::error::{Classified, ErrorKind};
+use super::failure::{RankError, RankFailure};
+use super::protocol::FailureKind;
+use runner_spec::error::{Classified, CommandError, ErrorKind};
+use runner_spec::exit::Exit;
 
 /// The abort code for a number that is not finite. No process exits with it.
 const NOT_FINITE: u8 = 64;
@@ -28,9 +29,9 @@ pub enum LaunchError {
     /// The process of a rank could not be started.
     #[error("rank {rank} cannot be started: {source}")]
     ProcessStart { rank: usize, source: io::Error },
-    /// This rank, which a launcher started, could not begin to train.
+    /// A rank could not begin to train, such as without its data or its checkpoint.
     #[error("{0}")]
-    Start(String),
+    Start(#[from] CommandError),
     /// Another rank that a launcher started failed. `text` is its own, or that of the rank that noticed its loss.
     #[error("{text}")]
     OtherRank { code: u8, text: String },
@@ -41,15 +42,14 @@ pub enum LaunchError {
     /// The record could not be written.
     #[error(transparent)]
     Record(#[from] ObserveError),
-    /// A checkpoint could not be read.
-    #[error("{0}")]
-    Checkpoint(#[from] RecordError),
 }
 
 impl Classified for LaunchError {
     fn kind(&self) -> ErrorKind {
         match self {
-            Self::Checkpoint(error) => error.kind(),
+            Self::Start(error) => error.kind(),
+            Self::Process(failure) if failure.reported() == Some(FailureKind::Request) => ErrorKind::Request,
+            Self::OtherRank { code, .. } if *code == Exit::Request as u8 => ErrorKind::Request,
             _ => ErrorKind::Failure,
         }
     }
@@ -62,7 +62,7 @@ impl LaunchError {
             Self::Single(error) | Self::Rank(RankError { source: error, .. }) => {
                 matches!(error, ExecError::NotFinite { .. })
             }
-            Self::Process(failure) => failure.is_not_finite(),
+            Self::Process(failure) => failure.reported() == Some(FailureKind::NotFinite),
             Self::OtherRank { code, .. } => *code == NOT_FINITE,
             _ => false,
         }
@@ -71,16 +71,16 @@ impl LaunchError {
     /// The failure of a rank's process that did not report an error itself, so that a restart may succeed.
     pub fn lost_rank(&self) -> Option<&RankFailure> {
         match self {
-            Self::Process(failure) if !matches!(failure.cause, FailureCause::Reported(_)) => Some(failure),
+            Self::Process(failure) if failure.reported().is_none() => Some(failure),
             _ => None,
         }
     }
 
-    /// True if another rank that a launcher started caused this error.
+    /// True if another rank caused this error.
     pub(super) fn is_aborted(&self) -> bool {
         match self {
             Self::Comm(error) => matches!(error, CommError::Aborted { .. } | CommError::Left { .. }),
-            Self::Rank(error) => error.source.is_aborted(),
+            Self::Single(error) | Self::Rank(RankError { source: error, .. }) => error.is_aborted(),
             _ => false,
         }
     }
@@ -90,7 +90,7 @@ impl LaunchError {
         match self {
             Self::OtherRank { code, .. } => *code,
             _ if self.is_not_finite() => NOT_FINITE,
-            _ => 1,
+            _ => Exit::of_error(self.kind()) as u8,
         }
     }
 }

@@ -51,8 +51,12 @@ pub struct RankFailure {
 }
 
 impl RankFailure {
-    pub(super) fn is_not_finite(&self) -> bool {
-        matches!(&self.cause, FailureCause::Reported(ReportedFailure { kind: FailureKind::NotFinite, .. }))
+    /// The kind of the failure, if the rank reported it itself.
+    pub(super) fn reported(&self) -> Option<FailureKind> {
+        match &self.cause {
+            FailureCause::Reported(failure) => Some(failure.kind),
+            _ => None,
+        }
     }
 }
 

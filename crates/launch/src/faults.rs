@@ -22,16 +22,29 @@ fn fault(_key: &str, _step: Option<u64>) -> Option<u64> {
     None
 }
 
+/// The faults that there are.
+#[cfg(feature = "testing")]
+const KEYS: [&str; 8] = [
+    "heartbeat-timeout",
+    "step-timeout",
+    "operation-timeout",
+    "hang",
+    "panic",
+    "start-delay",
+    "save-delay",
+    "full-disk",
+];
+
 #[cfg(feature = "testing")]
 fn fault(key: &str, step: Option<u64>) -> Option<u64> {
     let text = std::env::var("TEST_FAULTS_OF_RUNNER").ok()?;
     let faults = text.split(',').map(|word| {
-        let (key, value) = word.split_once('=')?;
+        let (key, value) = word.split_once('=').filter(|(key, _)| KEYS.contains(key))?;
         let (number, step) = value.split_once('@').map_or((value, None), |(number, step)| (number, Some(step)));
         Some((key, number.parse().ok()?, step.map(str::parse).transpose().ok()?))
     });
     let faults: Option<Vec<(&str, u64, Option<u64>)>> = faults.collect();
-    assert!(faults.is_some(), "{text:?} is not a list of faults");
+    assert!(faults.is_some(), "{text:?} is not a list of faults, which are {KEYS:?}");
     let found = faults?.into_iter().find(|(name, _, of_step)| (*name, *of_step) == (key, step));
     found.map(|(_, number, _)| number)
 }
@@ -73,7 +86,7 @@ pub(super) fn after_part(step: u64) {
 }
 
 /// Creates a file of the part of `rank` of the checkpoint of `step`.
-pub(super) fn create(rank: usize, step: u64, path: &Path) -> io::Result<fs::File> {
+pub(super) fn create_part_file(rank: usize, step: u64, path: &Path) -> io::Result<fs::File> {
     if concerns("full-disk", rank, step) {
         return fs::OpenOptions::new().write(true).open("/dev/full");
     }

@@ -14,9 +14,9 @@ use candle_core::Device;
 use super::error::LaunchError;
 use super::failure::{RankError, describe_place};
 use super::protocol::{FromRank, RankCompletion, ToRank, TrainingStart};
-use super::rank_inputs::{RankInputs, RankRun};
+use super::rank_inputs::{RankInputs, TrainingAttempt};
 use super::rank_observer::{RankObserver, RecorderLink, observe_error};
-use super::rank_reports::{RankReports, RecordRun, RecordingError};
+use super::rank_reports::{RankReports, RecordingError, RunRecorder};
 use super::rank_training::RankTraining;
 use super::world::World;
 use runner_comm::{Communicator, JoinError, RunAbort};
@@ -24,6 +24,7 @@ use runner_compute::state::TrainState;
 use runner_exec::{ExecError, StopRequest, parameter_layout, state_dtype};
 use runner_machine::host::peak_rss_bytes;
 use runner_record::run_dir::CHECKPOINTS;
+use runner_spec::error::CommandError;
 use runner_spec::event::{BestValidation, ObserveError};
 use runner_spec::format::json_bytes;
 use runner_spec::mesh::RankGroup;
@@ -63,8 +64,8 @@ impl<'a> LaunchedTraining<'a> {
     /// The failure of the rank that failed first. All other ranks receive it too.
     pub(super) fn lead(
         &self,
-        run: &RankRun<'_>,
-        record: &mut dyn RecordRun,
+        run: &TrainingAttempt<'_>,
+        record: &mut dyn RunRecorder,
     ) -> Result<Vec<RankCompletion>, LaunchError> {
         self.share_failure(self.lead_ranks(run.folder, run.training.clone(), record))
     }
@@ -73,14 +74,14 @@ impl<'a> LaunchedTraining<'a> {
         &self,
         run: &Path,
         mut training: TrainingStart,
-        record: &mut dyn RecordRun,
+        record: &mut dyn RunRecorder,
     ) -> Result<Vec<RankCompletion>, LaunchError> {
         let world = self.world;
-        let absolute = |path: &Path| path.canonicalize().map_err(|error| self.start_error(&error));
+        let absolute = |path: &Path| path.canonicalize().map_err(|error| self.start_error(error));
         let run = absolute(run)?;
         training.checkpoint = training.checkpoint.as_deref().map(absolute).transpose()?;
         // The other ranks look for this file to check that they see the run directory.
-        let marker = runner_files::temporary_file(&run).map_err(|error| self.start_error(&error))?;
+        let marker = runner_files::temporary_file(&run).map_err(|error| self.start_error(error))?;
         let name = marker.path().file_name().unwrap_or_default().to_string_lossy().into_owned();
         world.send_to_all(&ToRank::Begin { run: run.clone(), marker: name, training: training.clone() });
         let mut share_state = false;
@@ -91,11 +92,12 @@ impl<'a> LaunchedTraining<'a> {
             };
             let is_writer = self.inputs.plan.ranks.get(rank).is_some_and(|planned| planned.replica == 0);
             if !sees_run && is_writer {
-                return Err(LaunchError::Start(format!(
+                return Err(CommandError::failure(format!(
                     "rank {rank} writes a part of each checkpoint, but does not see {}, where rank 0 keeps the run: the folder \
                      of runs must be on a file system that both share",
                     run.display()
-                )));
+                ))
+                .into());
             }
             share_state |= !sees_run;
         }
@@ -166,7 +168,7 @@ impl<'a> LaunchedTraining<'a> {
     /// to the others.
     fn load_state(&self, checkpoint: Option<&Path>, share_state: bool) -> Result<TrainState, LaunchError> {
         let Self { program, inputs: RankInputs { pool, load_state, .. }, .. } = self;
-        let read = || pool.install(|| load_state(program, checkpoint)).map_err(|error| self.start_error(&error));
+        let read = || pool.install(|| load_state(program, checkpoint)).map_err(|error| self.start_error(error));
         if !share_state || checkpoint.is_none() || program.mesh.replicas == 1 {
             return read();
         }
@@ -177,7 +179,7 @@ impl<'a> LaunchedTraining<'a> {
         } else {
             let layout = Arc::new(parameter_layout(program));
             TrainState::zeroed(layout, program.moments(), state_dtype(program), &Device::Cpu)
-                .map_err(|e| self.start_error(&e))?
+                .map_err(|error| self.start_error(ExecError::from(error)))?
         };
         self.comm.broadcast(group, root, &state.buffer)?;
         let own = json_bytes(&(state.step, state.tokens, state.best));
@@ -190,8 +192,8 @@ impl<'a> LaunchedTraining<'a> {
         Ok(state)
     }
 
-    fn start_error(&self, error: &dyn std::fmt::Display) -> LaunchError {
-        LaunchError::Start(format!("rank {} failed while starting: {error}", self.program.rank))
+    fn start_error(&self, error: impl Into<CommandError>) -> LaunchError {
+        error.into().context(format!("rank {} failed while starting", self.program.rank)).into()
     }
 
     fn rank_error(&self, source: ExecError) -> RankError {

@@ -1,6 +1,6 @@
 //! The rank that a launcher assigned to this process, read from the variables of torchrun, Slurm's srun and OpenMPI's mpirun.
 
-use runner_spec::error::{Classified, ErrorKind};
+use runner_spec::error::PlainError;
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::net::IpAddr;
@@ -51,27 +51,6 @@ pub struct AssignedRank {
     pub is_one_machine: bool,
 }
 
-/// Variables that make no sense.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum EnvironmentError {
-    #[error("{name} is {value:?}, which is no {expected}")]
-    Number { name: &'static str, value: String, expected: &'static str },
-    #[error("{set} is {value:?}, but {name} is not set; --launcher local ignores these variables")]
-    Missing { set: &'static str, value: String, name: &'static str },
-    #[error("{rank} is {value}, but {world} is {world_size}: ranks count from 0")]
-    Beyond { rank: &'static str, value: usize, world: &'static str, world_size: usize },
-    #[error("{name} is {value:?}, in which there is no first machine: set MASTER_ADDR")]
-    Nodes { name: &'static str, value: String },
-    #[error("--launcher env: neither RANK and WORLD_SIZE nor the variables of a Slurm step or of mpirun are set")]
-    NoLauncher,
-}
-
-impl Classified for EnvironmentError {
-    fn kind(&self) -> ErrorKind {
-        ErrorKind::Request
-    }
-}
-
 /// The variables of an environment.
 type Variables = BTreeMap<String, String>;
 
@@ -79,7 +58,7 @@ type Variables = BTreeMap<String, String>;
 ///
 /// # Errors
 /// If there are variables of a launcher that make no sense.
-pub fn assigned_rank(variables: &Variables) -> Result<Option<AssignedRank>, EnvironmentError> {
+pub fn assigned_rank(variables: &Variables) -> Result<Option<AssignedRank>, PlainError> {
     let env = Env(variables);
     if env.get("RANK").is_some() && env.get("WORLD_SIZE").is_some() {
         return torch(env).map(Some);
@@ -91,7 +70,7 @@ pub fn assigned_rank(variables: &Variables) -> Result<Option<AssignedRank>, Envi
         return open_mpi(env).map(Some);
     }
     let check_absent = |set, name| match env.get(set) {
-        Some(value) => Err(EnvironmentError::Missing { set, value: value.to_owned(), name }),
+        Some(value) => Err(missing(set, value, name)),
         None => Ok(()),
     };
     check_absent("RANK", "WORLD_SIZE")?;
@@ -108,9 +87,17 @@ pub fn assigned_rank(variables: &Variables) -> Result<Option<AssignedRank>, Envi
 ///
 /// # Errors
 /// Those of [`assigned_rank`].
-pub fn assigned_rank_of_several(variables: &Variables) -> Result<Option<AssignedRank>, EnvironmentError> {
+pub fn assigned_rank_of_several(variables: &Variables) -> Result<Option<AssignedRank>, PlainError> {
     let is_meant = |assigned: &AssignedRank| assigned.world_size > 1 || assigned.launcher == Launcher::Torch;
     Ok(assigned_rank(variables)?.filter(is_meant))
+}
+
+fn wrong_value(name: &str, value: &str, expected: &str) -> PlainError {
+    PlainError::request(format!("{name} is {value:?}, which is no {expected}"))
+}
+
+fn missing(set: &str, value: &str, name: &str) -> PlainError {
+    PlainError::request(format!("{set} is {value:?}, but {name} is not set; --launcher local ignores these variables"))
 }
 
 #[derive(Clone, Copy)]
@@ -122,16 +109,14 @@ impl<'a> Env<'a> {
         self.0.get(name).map(|value| value.trim()).filter(|value| !value.is_empty())
     }
 
-    fn number(self, name: &'static str, expected: &'static str) -> Result<Option<u64>, EnvironmentError> {
+    fn number(self, name: &'static str, expected: &'static str) -> Result<Option<u64>, PlainError> {
         let Some(value) = self.get(name) else { return Ok(None) };
-        let wrong = |_| EnvironmentError::Number { name, value: value.to_owned(), expected };
-        value.parse().map(Some).map_err(wrong)
+        value.parse().map(Some).map_err(|_| wrong_value(name, value, expected))
     }
 
     /// `value`, which the variable `name` must give where the variable `set` is set.
-    fn required<T>(self, value: Option<T>, set: &'static str, name: &'static str) -> Result<T, EnvironmentError> {
-        let shown = self.get(set).unwrap_or_default().to_owned();
-        value.ok_or(EnvironmentError::Missing { set, value: shown, name })
+    fn required<T>(self, value: Option<T>, set: &'static str, name: &'static str) -> Result<T, PlainError> {
+        value.ok_or_else(|| missing(set, self.get(set).unwrap_or_default(), name))
     }
 
     /// The rank that the variables with these names give, and the number among the ranks of the machine.
@@ -143,18 +128,18 @@ impl<'a> Env<'a> {
         leader_ports: Vec<u16>,
         job: String,
         is_one_machine: bool,
-    ) -> Result<AssignedRank, EnvironmentError> {
+    ) -> Result<AssignedRank, PlainError> {
         let rank = self.required(self.number(rank_variable, "rank")?, world_size_variable, rank_variable)? as usize;
         let expected = "number of ranks";
         let world_size = self.number(world_size_variable, expected)?;
         let world_size = self.required(world_size, rank_variable, world_size_variable)? as usize;
         if world_size == 0 || world_size > u32::MAX as usize {
-            let value = world_size.to_string();
-            return Err(EnvironmentError::Number { name: world_size_variable, value, expected });
+            return Err(wrong_value(world_size_variable, &world_size.to_string(), expected));
         }
         if rank >= world_size {
-            let (rank, value, world) = (rank_variable, rank, world_size_variable);
-            return Err(EnvironmentError::Beyond { rank, value, world, world_size });
+            return Err(PlainError::request(format!(
+                "{rank_variable} is {rank}, but {world_size_variable} is {world_size}: ranks count from 0"
+            )));
         }
         let local_rank = self.number(local_rank_variable, "rank")?.unwrap_or(0) as usize;
         let host_name = self.get("HOSTNAME").map(str::to_owned);
@@ -174,23 +159,23 @@ impl<'a> Env<'a> {
         })
     }
 
-    fn port(self) -> Result<Option<u16>, EnvironmentError> {
+    fn port(self) -> Result<Option<u16>, PlainError> {
         let name = "MASTER_PORT";
         let Some(value) = self.get(name) else { return Ok(None) };
         match value.parse() {
             Ok(port) if port > 0 => Ok(Some(port)),
-            _ => Err(EnvironmentError::Number { name, value: value.to_owned(), expected: "port" }),
+            _ => Err(wrong_value(name, value, "port")),
         }
     }
 
     /// The host of rank 0, which MASTER_ADDR must name unless there is one rank.
-    fn leader_host(self, rank: &'static str, world_size: &str) -> Result<String, EnvironmentError> {
+    fn leader_host(self, rank: &'static str, world_size: &str) -> Result<String, PlainError> {
         let only_rank = (self.get(world_size) == Some("1")).then_some("localhost");
         Ok(self.required(self.get("MASTER_ADDR").or(only_rank), rank, "MASTER_ADDR")?.to_owned())
     }
 
     /// True if this process is a task of a step that srun started, not a batch script or the shell of an allocation.
-    fn is_slurm_task(self) -> Result<bool, EnvironmentError> {
+    fn is_slurm_task(self) -> Result<bool, PlainError> {
         let step = self.number("SLURM_STEP_ID", "step")?;
         Ok(self.get("SLURM_PROCID").is_some() && step.is_some_and(|step| step < FIRST_SPECIAL_STEP))
     }
@@ -208,7 +193,7 @@ impl<'a> Env<'a> {
     }
 }
 
-fn torch(env: Env<'_>) -> Result<AssignedRank, EnvironmentError> {
+fn torch(env: Env<'_>) -> Result<AssignedRank, PlainError> {
     let host = env.leader_host("RANK", "WORLD_SIZE");
     let port = env.port()?.unwrap_or(DEFAULT_PORT);
     // torchrun's own store listens at the port in the variable.
@@ -226,7 +211,7 @@ fn alternative_ports(port: u16) -> Vec<u16> {
     (first..=first + (ALTERNATIVE_PORTS - 1)).collect()
 }
 
-fn slurm(env: Env<'_>) -> Result<AssignedRank, EnvironmentError> {
+fn slurm(env: Env<'_>) -> Result<AssignedRank, PlainError> {
     // A step may have fewer tasks than the job.
     let is_in_step = env.get("SLURM_STEP_NUM_TASKS").is_some();
     let world_size = if is_in_step { "SLURM_STEP_NUM_TASKS" } else { "SLURM_NTASKS" };
@@ -247,10 +232,13 @@ fn slurm(env: Env<'_>) -> Result<AssignedRank, EnvironmentError> {
 }
 
 /// The machine of task 0: the first of the step, in all distributions but arbitrary ones.
-fn first_node(env: Env<'_>) -> Result<String, EnvironmentError> {
+fn first_node(env: Env<'_>) -> Result<String, PlainError> {
     for name in ["SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"] {
         if let Some(value) = env.get(name) {
-            return first_host(value).ok_or(EnvironmentError::Nodes { name, value: value.to_owned() });
+            let problem = || {
+                PlainError::request(format!("{name} is {value:?}, in which there is no first machine: set MASTER_ADDR"))
+            };
+            return first_host(value).ok_or_else(problem);
         }
     }
     let launched_from = env.get("SLURM_LAUNCH_NODE_IPADDR");
@@ -279,7 +267,7 @@ fn first_host(list: &str) -> Option<String> {
     (!host.is_empty() && host.chars().all(is_legal)).then_some(host)
 }
 
-fn open_mpi(env: Env<'_>) -> Result<AssignedRank, EnvironmentError> {
+fn open_mpi(env: Env<'_>) -> Result<AssignedRank, PlainError> {
     let variables @ [rank, world_size, _] =
         ["OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"];
     let host = env.leader_host(rank, world_size)?;
@@ -306,7 +294,7 @@ impl AssignedRank {
 mod tests {
     use super::*;
 
-    fn read(text: &str) -> Result<Option<AssignedRank>, EnvironmentError> {
+    fn read(text: &str) -> Result<Option<AssignedRank>, PlainError> {
         let pairs = text.split_whitespace().map(|pair| pair.split_once('=').unwrap());
         assigned_rank(&pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
     }

@@ -129,6 +129,8 @@ pub enum FailureKind {
     },
     /// A number is not finite.
     NotFinite,
+    /// The request is wrong, such as data that does not fit the model.
+    Request,
     Other,
 }
 

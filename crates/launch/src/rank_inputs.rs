@@ -6,15 +6,15 @@ use rayon::ThreadPool;
 use runner_compute::state::TrainState;
 use runner_exec::{Resources, StopRequest};
 use runner_machine::numa::RankThreads;
+use runner_spec::error::Result;
 use runner_spec::experiment::Experiment;
 use runner_spec::plan::Plan;
 use runner_spec::program::Program;
 
-use super::error::LaunchError;
 use super::protocol::TrainingStart;
 
 /// Reads the training state that the rank of a program begins with: that of a checkpoint, or that of step 0.
-pub type LoadState<'a> = Box<dyn Fn(&Program, Option<&Path>) -> Result<TrainState, LaunchError> + Sync + 'a>;
+pub type LoadState<'a> = Box<dyn Fn(&Program, Option<&Path>) -> Result<TrainState> + Sync + 'a>;
 
 /// What the ranks of a plan train with.
 pub struct RankInputs<'a> {
@@ -30,7 +30,7 @@ pub struct RankInputs<'a> {
 
 /// The training of ranks from one start to their end.
 #[derive(Debug, Clone, Copy)]
-pub struct RankRun<'a> {
+pub struct TrainingAttempt<'a> {
     /// The run directory, which this process holds.
     pub folder: &'a Path,
     pub training: &'a TrainingStart,

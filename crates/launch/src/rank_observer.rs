@@ -5,7 +5,7 @@ use std::path::Path;
 use super::faults;
 use super::protocol::{CheckpointPart, FromRank};
 use super::rank_training::RankTraining;
-use runner_checkpoint::state_bytes;
+use runner_checkpoint::state_reader;
 use runner_comm::RankPhase;
 use runner_compute::state::TrainState;
 use runner_exec::Observer;
@@ -46,8 +46,8 @@ impl<L> RankObserver<'_, L> {
         let copy = tied_copy_entry(program, &state.layout);
         let owned: Vec<usize> = (0..state.layout.entries.len()).filter(|index| Some(*index) != copy).collect();
         let spec = PartSpec { index: program.stage(), count: program.mesh.stages };
-        let create = |path: &Path| faults::create(program.rank, state.step, path);
-        write_part(&pending_folder(self.checkpoints, state.step), spec, &state_bytes(state), &owned, &create).map(Some)
+        let create = |path: &Path| faults::create_part_file(program.rank, state.step, path);
+        write_part(&pending_folder(self.checkpoints, state.step), spec, &state_reader(state), &owned, &create).map(Some)
     }
 }
 

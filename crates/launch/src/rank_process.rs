@@ -1,14 +1,12 @@
 //! One rank of a run, as a process that the run's own process starts.
 
-use std::error::Error;
-use std::io;
-use std::iter;
 use std::os::fd::RawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::error::LaunchError;
 use super::failure::{RankError, describe_place};
 use super::faults;
 use super::hang_detector::rank_to_blame;
@@ -25,7 +23,7 @@ use runner_exec::{ExecError, Resources, TrainedRank};
 use runner_machine::host::peak_rss_bytes;
 use runner_record::run_dir::CHECKPOINTS;
 
-use runner_spec::error::{Classified, ErrorKind};
+use runner_spec::error::{Classified as _, CommandError, Context as _, ErrorKind, Result};
 use runner_spec::topology::LocalRanks;
 
 /// The data of a rank, and the training state that it begins with.
@@ -33,8 +31,6 @@ pub struct PreparedRank {
     pub data: Prepared,
     pub state: TrainState,
 }
-
-type AnyError = Box<dyn Error + Send + Sync>;
 
 /// The arguments with which the process that starts a rank calls this program.
 #[derive(Debug, Clone)]
@@ -54,10 +50,10 @@ impl RankProcess {
     /// If no run started this process, or the parent has ended. Other errors are reported to the parent.
     pub fn work(
         &self,
-        prepare: impl FnOnce(&RankStart, &ThreadPool) -> Result<PreparedRank, AnyError>,
-    ) -> Result<Option<String>, RankProcessError> {
-        let Some((mut parent, start)) = Parent::connect(self.rank).map_err(RankProcessError::Listen)? else {
-            return Err(RankProcessError::NoParent);
+        prepare: impl FnOnce(&RankStart, &ThreadPool) -> Result<PreparedRank>,
+    ) -> Result<Option<String>> {
+        let Some((mut parent, start)) = Parent::connect(self.rank).context("listening to the run")? else {
+            return Err(CommandError::request("a rank is started by `runner apply`"));
         };
         let (result, region) = match Region::attach(self.shared_memory, &start.topology()) {
             Ok(region) => {
@@ -71,7 +67,7 @@ impl RankProcess {
             Ok(done) => (FromRank::Done(done), None),
             Err(error) => {
                 let by = region.as_ref().and_then(|region| region.aborted());
-                let failure = report_failure(&*error, by);
+                let failure = report_failure(&error, by);
                 let status = region.as_ref().and_then(|region| region.snapshot(self.rank)).unwrap_or_default();
                 let place = describe_place(&start.program, &status);
                 let line = match by.filter(|_| failure.kind == FailureKind::Aborted) {
@@ -84,7 +80,7 @@ impl RankProcess {
         };
         // If the parent has ended too, nothing but the log is left of the rank.
         let action = line.clone().unwrap_or_else(|| "reporting to the run".to_owned());
-        Parent::send(&message).map_err(|source| RankProcessError::Report { action, source })?;
+        Parent::send(&message).context(action)?;
         Ok(line)
     }
 
@@ -94,12 +90,12 @@ impl RankProcess {
         parent: &mut Parent,
         start: &RankStart,
         region: &Arc<Region>,
-        prepare: impl FnOnce(&RankStart, &ThreadPool) -> Result<PreparedRank, AnyError>,
-    ) -> Result<RankCompletion, AnyError> {
+        prepare: impl FnOnce(&RankStart, &ThreadPool) -> Result<PreparedRank>,
+    ) -> Result<RankCompletion, LaunchError> {
         let heartbeat = start_heartbeat(region.clone(), self.rank);
-        heartbeat.map_err(|error| format!("starting the heartbeat: {error}"))?;
+        heartbeat.map_err(CommandError::io("starting the heartbeat"))?;
         faults::before_data();
-        let pool = start.threads.pool()?;
+        let pool = start.threads.pool().map_err(CommandError::from)?;
         let PreparedRank { data, state } = prepare(start, &pool)?;
         let resources = Resources::from(&data);
         let outcome = pool.install(|| self.run_program(parent, start, region, &resources, state))?;
@@ -140,27 +136,6 @@ impl RankProcess {
     }
 }
 
-/// The reason why a process cannot work as a rank. Other errors are reported to the parent.
-#[derive(Debug, thiserror::Error)]
-pub enum RankProcessError {
-    /// No run started this process.
-    #[error("a rank is started by `runner apply`")]
-    NoParent,
-    #[error("listening to the run: {0}")]
-    Listen(#[source] io::Error),
-    #[error("{action}: {source}")]
-    Report { action: String, source: io::Error },
-}
-
-impl Classified for RankProcessError {
-    fn kind(&self) -> ErrorKind {
-        match self {
-            Self::NoParent => ErrorKind::Request,
-            Self::Listen(_) | Self::Report { .. } => ErrorKind::Failure,
-        }
-    }
-}
-
 /// The rank that a rank waited for until the timeout, and how long it waited, if that is what `error` says.
 fn timed_out_peer(error: &ExecError) -> Option<(usize, Duration)> {
     match error {
@@ -171,14 +146,17 @@ fn timed_out_peer(error: &ExecError) -> Option<(usize, Duration)> {
 }
 
 /// The report of `error`, where `by` is the rank because of which the run was aborted.
-fn report_failure(error: &(dyn Error + 'static), by: Option<usize>) -> ReportedFailure {
-    let mut causes = iter::successors(Some(error), |cause| (**cause).source());
-    let cause = causes.find_map(|cause| cause.downcast_ref::<ExecError>());
-    let kind = match (cause, cause.and_then(timed_out_peer)) {
-        (Some(error), _) if error.is_aborted() => FailureKind::Aborted,
-        (Some(ExecError::NotFinite { .. }), _) => FailureKind::NotFinite,
-        (_, Some((peer, waited))) => FailureKind::TimedOut { peer: by.unwrap_or(peer), seconds: waited.as_secs() },
-        _ => FailureKind::Other,
+fn report_failure(error: &LaunchError, by: Option<usize>) -> ReportedFailure {
+    let timed_out = match error {
+        LaunchError::Single(error) => timed_out_peer(error),
+        _ => None,
+    };
+    let kind = match timed_out {
+        _ if error.is_aborted() => FailureKind::Aborted,
+        Some((peer, waited)) => FailureKind::TimedOut { peer: by.unwrap_or(peer), seconds: waited.as_secs() },
+        None if error.is_not_finite() => FailureKind::NotFinite,
+        None if error.kind() == ErrorKind::Request => FailureKind::Request,
+        None => FailureKind::Other,
     };
     ReportedFailure { kind, text: error.to_string() }
 }

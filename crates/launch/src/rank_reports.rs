@@ -10,7 +10,7 @@ use runner_record::checkpoint::StateHash;
 use runner_spec::event::{BestValidation, Event, ObserveError};
 
 /// Keeps the record of a run whose training state is in other processes.
-pub trait RecordRun: Observer + Send {
+pub trait RunRecorder: Observer + Send {
     /// Makes a checkpoint of `parts`, of which each stage wrote one, and reports that it is saved.
     ///
     /// # Errors
@@ -51,7 +51,7 @@ impl From<ObserveError> for RecordingError {
 
 /// The reports of the ranks of a run.
 pub(super) struct RankReports<'a> {
-    record: &'a mut dyn RecordRun,
+    record: &'a mut dyn RunRecorder,
     /// The parts of the next checkpoint, by rank.
     parts: BTreeMap<usize, CheckpointPart>,
     /// The last message of each rank.
@@ -59,7 +59,7 @@ pub(super) struct RankReports<'a> {
 }
 
 impl<'a> RankReports<'a> {
-    pub(super) fn new(world_size: usize, record: &'a mut dyn RecordRun) -> Self {
+    pub(super) fn new(world_size: usize, record: &'a mut dyn RunRecorder) -> Self {
         Self { record, parts: BTreeMap::new(), ends: vec![None; world_size] }
     }
 
@@ -153,7 +153,7 @@ mod tests {
         }
     }
 
-    impl RecordRun for TextRecord {
+    impl RunRecorder for TextRecord {
         fn commit(
             &mut self,
             step: u64,

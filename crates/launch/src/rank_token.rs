@@ -6,49 +6,30 @@
 use std::fs;
 use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::launcher_environment::AssignedRank;
 use runner_comm::RankToken;
-use runner_data::{DataError, claim_cache};
+use runner_data::claim_cache;
 use runner_files::{private_temporary_file, put_in_place};
 use runner_machine::process;
-use runner_spec::error::{Classified, ErrorKind};
+use runner_spec::error::{CommandError, Result};
 
 /// The most bytes of the file that are read.
 const MAX_SECRET_BYTES: u64 = 1 << 10;
-
-/// The reason why ranks have no token.
-#[derive(Debug, thiserror::Error)]
-pub enum RankTokenError {
-    #[error("{0}")]
-    Cache(#[from] DataError),
-    /// The file with the secret cannot be created or read, or other users may know it.
-    #[error("{}, a secret for ranks of this machine: {source}", path.display())]
-    Secret { path: PathBuf, source: io::Error },
-}
-
-impl Classified for RankTokenError {
-    fn kind(&self) -> ErrorKind {
-        match self {
-            Self::Cache(error) => error.kind(),
-            Self::Secret { .. } => ErrorKind::Failure,
-        }
-    }
-}
 
 /// The token of the ranks of `assigned`. `cache` is the folder of prepared data.
 ///
 /// # Errors
 /// If the file with the secret cannot be created or read, or other users may know it.
-pub fn rank_token(assigned: &AssignedRank, cache: &Path) -> Result<RankToken, RankTokenError> {
+pub fn rank_token(assigned: &AssignedRank, cache: &Path) -> Result<RankToken> {
     let has_file = assigned.secret.is_none() && assigned.is_one_machine && assigned.world_size > 1;
     let secret = if has_file { Some(user_secret(cache)?) } else { assigned.secret.clone() };
     Ok(RankToken::new(&assigned.job, secret.as_deref()))
 }
 
 /// The secret of this user, from the file `rank-secret-USER` in `cache`, which is created if it is missing. Users may share a cache.
-fn user_secret(cache: &Path) -> Result<String, RankTokenError> {
+fn user_secret(cache: &Path) -> Result<String> {
     let path = cache.join(format!("rank-secret-{}", process::user()));
     let secret = match read_secret(&path) {
         Err(missing) if missing.kind() == io::ErrorKind::NotFound => {
@@ -57,7 +38,7 @@ fn user_secret(cache: &Path) -> Result<String, RankTokenError> {
         }
         read => read,
     };
-    secret.map_err(|source| RankTokenError::Secret { path, source })
+    secret.map_err(CommandError::io(format!("{}, a secret for ranks of this machine", path.display())))
 }
 
 fn read_secret(path: &Path) -> io::Result<String> {
@@ -92,6 +73,7 @@ fn create_secret(cache: &Path, path: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::path::PathBuf;
     use std::thread;
 
     use super::*;

@@ -1,14 +1,15 @@
-//! One way to see the ranks of a run through, however they are started.
+//! Trains the ranks of a run to their end, whether they are threads, processes that this process starts, or processes of a launcher.
 
-use runner_checkpoint::state_bytes;
+use runner_checkpoint::state_reader;
 use runner_exec::TrainedRank;
 use runner_record::checkpoint::{StateHash, hash_state};
+use runner_spec::error::CommandError;
 
 use super::error::LaunchError;
 use super::launched_training::LaunchedTraining;
 use super::protocol::RankCompletion;
-use super::rank_inputs::{RankInputs, RankRun};
-use super::rank_reports::RecordRun;
+use super::rank_inputs::{RankInputs, TrainingAttempt};
+use super::rank_reports::RunRecorder;
 use super::supervisor;
 use super::threads::{self, ThreadRank};
 
@@ -35,7 +36,7 @@ impl Ranks<'_> {
     ///
     /// # Errors
     /// The failure of the rank that failed first, or that of the record.
-    pub fn train(&self, run: &RankRun<'_>, record: &mut dyn RecordRun) -> Result<TrainingEnd, LaunchError> {
+    pub fn train(&self, run: &TrainingAttempt<'_>, record: &mut dyn RunRecorder) -> Result<TrainingEnd, LaunchError> {
         let ended = match self {
             Self::Threads(inputs) => return train_threads(inputs, run, record),
             Self::Processes(inputs) => supervisor::run(inputs, run, record),
@@ -57,14 +58,14 @@ impl Ranks<'_> {
 
 fn train_threads(
     inputs: &RankInputs<'_>,
-    run: &RankRun<'_>,
-    record: &mut dyn RecordRun,
+    run: &TrainingAttempt<'_>,
+    record: &mut dyn RunRecorder,
 ) -> Result<TrainingEnd, LaunchError> {
     let RankInputs { plan, resources, load_state, .. } = inputs;
     let mut ranks = Vec::with_capacity(plan.ranks.len());
     for (planned, threads) in plan.ranks.iter().zip(&inputs.threads) {
         // On the rank's own threads, because memory is on the node of the thread that writes it first.
-        let pool = threads.pool().map_err(|error| LaunchError::Start(error.to_string()))?;
+        let pool = threads.pool().map_err(CommandError::from)?;
         let state = pool.install(|| load_state(&planned.program, run.training.checkpoint.as_deref()))?;
         ranks.push(ThreadRank { program: &planned.program, threads: threads.clone(), state });
     }
@@ -78,6 +79,7 @@ fn train_threads(
         return Ok(TrainingEnd { interrupted: false, hash: None, peak_rss_bytes: Vec::new() });
     };
     let saved = record.newest_checkpoint().filter(|(step, _)| *step == state.step);
-    let hash = saved.map_or_else(|| hash_state(&state_bytes(state)), |(_, hash)| Ok(hash))?;
+    let hash =
+        saved.map_or_else(|| hash_state(&state_reader(state)), |(_, hash)| Ok(hash)).map_err(CommandError::from)?;
     Ok(TrainingEnd { interrupted: *interrupted, hash: Some(hash), peak_rss_bytes: Vec::new() })
 }

@@ -12,8 +12,8 @@ use super::failure::{FailureCause, RankFailure, describe_place, last_line};
 use super::faults;
 use super::hang_detector::{HangDetector, STEP_TIMEOUT};
 use super::protocol::{FailureKind, FromRank, RankCompletion, RankStart, ReportedFailure};
-use super::rank_inputs::{RankInputs, RankRun};
-use super::rank_reports::{RankReports, RecordRun, RecordingError};
+use super::rank_inputs::{RankInputs, TrainingAttempt};
+use super::rank_reports::{RankReports, RecordingError, RunRecorder};
 use runner_comm::Region;
 use runner_machine::numa::RankThreads;
 use runner_machine::process;
@@ -34,7 +34,7 @@ const EXIT_TIMEOUT: Duration = Duration::from_secs(3);
 const MAX_QUEUED_MESSAGES: usize = 1024;
 
 /// The first message to each rank of `inputs`.
-fn rank_starts(inputs: &RankInputs<'_>, run: &RankRun<'_>) -> Vec<RankStart> {
+fn rank_starts(inputs: &RankInputs<'_>, run: &TrainingAttempt<'_>) -> Vec<RankStart> {
     let RankInputs { plan, experiment, .. } = inputs;
     let start = |(planned, threads): (&RankPlan, &RankThreads)| RankStart {
         program: planned.program.clone(),
@@ -54,8 +54,8 @@ fn rank_starts(inputs: &RankInputs<'_>, run: &RankRun<'_>) -> Vec<RankStart> {
 /// The failure of the rank that failed first, or the error of the record.
 pub(super) fn run(
     inputs: &RankInputs<'_>,
-    run: &RankRun<'_>,
-    record: &mut dyn RecordRun,
+    run: &TrainingAttempt<'_>,
+    record: &mut dyn RunRecorder,
 ) -> Result<Vec<RankCompletion>, LaunchError> {
     let starts = rank_starts(inputs, run);
     let Some(first) = starts.first() else { return Ok(Vec::new()) };
@@ -95,7 +95,7 @@ enum AbortCause {
 
 struct Supervisor<'a> {
     inputs: &'a RankInputs<'a>,
-    run: &'a RankRun<'a>,
+    run: &'a TrainingAttempt<'a>,
     region: Arc<Region>,
     ranks: Vec<SupervisedRank>,
     hangs: HangDetector,
@@ -243,7 +243,7 @@ impl Supervisor<'_> {
             }
         };
         // The log of a rank that reported its failure says the same.
-        if !matches!(failure.cause, FailureCause::Reported(_)) {
+        if failure.reported().is_none() {
             failure.last_line = last_line(&failure.log, self.ranks[failure.rank].process.log_from);
         }
         Err(LaunchError::Process(failure))

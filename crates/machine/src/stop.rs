@@ -30,13 +30,13 @@ impl StopState {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SignalMeaning {
     /// Finish the step, save and end.
-    First,
+    FinishStep,
     /// Stop waiting for a server: everything is saved.
     EndWait,
     /// End at once: there is nothing to save yet.
-    Early,
+    EndUnstarted,
     /// End at once.
-    Last,
+    EndNow,
 }
 
 /// The work of this process that can be asked to stop. Clones share it.
@@ -83,9 +83,9 @@ impl StopSwitch {
             let state = self.state();
             let (next, meaning) = match state {
                 StopState::Waiting => (StopState::Abandoning, SignalMeaning::EndWait),
-                StopState::Running => (StopState::Finishing, SignalMeaning::First),
-                StopState::Preparing => (state, SignalMeaning::Early),
-                StopState::Idle | StopState::Finishing | StopState::Abandoning => (state, SignalMeaning::Last),
+                StopState::Running => (StopState::Finishing, SignalMeaning::FinishStep),
+                StopState::Preparing => (state, SignalMeaning::EndUnstarted),
+                StopState::Idle | StopState::Finishing | StopState::Abandoning => (state, SignalMeaning::EndNow),
             };
             // If the state has changed in the meantime, the signal may mean something else.
             if self.advance(state, next) {
@@ -117,12 +117,12 @@ mod tests {
     #[test]
     fn the_second_signal_is_the_last() {
         let stop = StopSwitch::default();
-        assert_eq!(stop.signal(), SignalMeaning::Last, "no work");
+        assert_eq!(stop.signal(), SignalMeaning::EndNow, "no work");
         stop.begin();
-        assert_eq!(stop.signal(), SignalMeaning::Early);
+        assert_eq!(stop.signal(), SignalMeaning::EndUnstarted);
         stop.arm();
         assert!(!stop.is_stop_requested());
-        assert_eq!([stop.signal(), stop.signal()], [SignalMeaning::First, SignalMeaning::Last]);
+        assert_eq!([stop.signal(), stop.signal()], [SignalMeaning::FinishStep, SignalMeaning::EndNow]);
         assert!(stop.is_stop_requested() && stop.is_working());
         stop.end();
         assert!(!stop.is_working());
@@ -136,11 +136,11 @@ mod tests {
             assert!(keeps_waiting());
             assert_eq!(stop.signal(), SignalMeaning::EndWait);
             assert!(!keeps_waiting() && !stop.is_stop_requested());
-            assert_eq!(stop.signal(), SignalMeaning::Last);
+            assert_eq!(stop.signal(), SignalMeaning::EndNow);
         });
         stop.arm();
         stop.wait(|_| ());
-        assert_eq!(stop.signal(), SignalMeaning::First, "a signal has its usual meaning again");
+        assert_eq!(stop.signal(), SignalMeaning::FinishStep, "a signal has its usual meaning again");
         stop.wait(|_| ());
         assert!(stop.is_stop_requested());
     }

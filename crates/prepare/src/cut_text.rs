@@ -6,17 +6,13 @@ use runner_spec::experiment::Experiment;
 use runner_spec::format::counted;
 
 use crate::observer::{RunEvent, RunObserver};
-use runner_spec::error::CommandError;
+use runner_spec::error::Result;
 
 /// Warns of the prompts and the multiple-choice items of `experiment` that its model reads in part.
 ///
 /// # Errors
 /// If a prompt cannot be encoded.
-pub fn warn_of_cut_text(
-    experiment: &Experiment,
-    prepared: &Prepared,
-    observer: &mut dyn RunObserver,
-) -> Result<(), CommandError> {
+pub fn warn_of_cut_text(experiment: &Experiment, prepared: &Prepared, observer: &mut dyn RunObserver) -> Result<()> {
     let context = experiment.model.context_length;
     let mut warn = |text: &str| observer.observe(&RunEvent::Warning(text));
     for prompt in experiment.eval.samples.iter().flat_map(|samples| &samples.prompts) {

@@ -9,7 +9,7 @@ use runner_machine::numa::{NumaNodes, RankThreads};
 use runner_spec::cluster::ClusterFacts;
 
 use crate::calibration;
-use runner_spec::error::CommandError;
+use runner_spec::error::{CommandError, Result};
 
 /// The folders, threads and variables that commands work with. It reads no environment variable itself.
 #[derive(Debug, Clone)]
@@ -42,7 +42,7 @@ pub struct Host {
 }
 
 /// Makes the HTML page about the run in a folder.
-pub type ReportRenderer = fn(&Path) -> Result<String, CommandError>;
+pub type ReportRenderer = fn(&Path) -> Result<String>;
 
 /// The build of the program, for the record. `None`: not known.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -78,7 +78,7 @@ impl Host {
     ///
     /// # Errors
     /// `Request` if there is none.
-    pub fn cache(&self) -> Result<&Path, CommandError> {
+    pub fn cache(&self) -> Result<&Path> {
         let missing =
             || CommandError::request("no home folder: set RUNNER_CACHE to a folder for prepared data".to_owned());
         self.cache.as_deref().ok_or_else(missing)
@@ -101,7 +101,7 @@ impl Host {
     ///
     /// # Errors
     /// If the system does not give that many threads.
-    pub fn pool(&self) -> Result<rayon::ThreadPool, CommandError> {
+    pub fn pool(&self) -> Result<rayon::ThreadPool> {
         let threads = RankThreads { count: self.threads, cores: self.bound_cores.clone() };
         threads.pool().map_err(|error| CommandError::failure(error.to_string()))
     }

@@ -9,7 +9,7 @@ use crate::observer::{RunObserver, with_progress};
 use runner_config::{ModelFetchError, ModelFetchFailure};
 use runner_data::hub::{self, LoweredData};
 use runner_data::{Progress, TextTokenizer, claim_cache};
-use runner_spec::error::CommandError;
+use runner_spec::error::{CommandError, Result};
 
 use runner_spec::experiment::{Data, Experiment, HellaSwag, HubModel, Layout, ModelFolder, Source, Tokenizer};
 
@@ -24,7 +24,7 @@ pub fn lower_hub(
     choice: Option<&HellaSwag>,
     host: &Host,
     observer: &mut dyn RunObserver,
-) -> Result<Option<LoweredData>, CommandError> {
+) -> Result<Option<LoweredData>> {
     if !hub::is_needed(data, test, choice) {
         return Ok(None);
     }
@@ -44,7 +44,7 @@ pub(crate) fn lower_hub_of_run(
     recorded: Option<&TextTokenizer>,
     host: &Host,
     observer: &mut dyn RunObserver,
-) -> Result<Option<LoweredData>, CommandError> {
+) -> Result<Option<LoweredData>> {
     let (test, choice) = (experiment.eval.test.as_ref(), experiment.eval.hellaswag.as_ref());
     let mut data = experiment.data.clone();
     if recorded.is_some() {
@@ -59,7 +59,7 @@ pub(crate) fn lower_hub_of_run(
 }
 
 /// The settings of the hub, and the folder for its lists of files.
-fn hub_settings(host: &Host) -> Result<(hub::Settings, PathBuf), CommandError> {
+fn hub_settings(host: &Host) -> Result<(hub::Settings, PathBuf)> {
     let settings = hub::Settings::new(&|name| host.environment.get(name).cloned())?;
     Ok((settings, claim_cache(host.cache()?)?.join("hub")))
 }
@@ -68,11 +68,7 @@ fn hub_settings(host: &Host) -> Result<(hub::Settings, PathBuf), CommandError> {
 ///
 /// # Errors
 /// If the hub refuses, or cannot be reached, or the model has no weights that can be read.
-pub fn fetch_model_folder(
-    model: &HubModel,
-    host: &Host,
-    observer: &mut dyn RunObserver,
-) -> Result<ModelFolder, CommandError> {
+pub fn fetch_model_folder(model: &HubModel, host: &Host, observer: &mut dyn RunObserver) -> Result<ModelFolder> {
     let (settings, folder) = hub_settings(host)?;
     let HubModel { name, revision } = model;
     let fetched = with_progress(observer, |report| {
@@ -109,11 +105,7 @@ pub fn model_fetch_error(error: &CommandError) -> ModelFetchError {
 ///
 /// # Errors
 /// If it is on the hub, and the hub refuses or cannot be reached.
-pub fn local_tokenizer(
-    tokenizer: Tokenizer,
-    host: &Host,
-    observer: &mut dyn RunObserver,
-) -> Result<Tokenizer, CommandError> {
+pub fn local_tokenizer(tokenizer: Tokenizer, host: &Host, observer: &mut dyn RunObserver) -> Result<Tokenizer> {
     let data = data_without_text(tokenizer);
     let lowered = lower_hub(&data, None, None, host, observer)?;
     Ok(lowered.map_or(data, |lowered| lowered.local).tokenizer)
@@ -123,7 +115,7 @@ pub fn local_tokenizer(
 ///
 /// # Errors
 /// If it is on the hub, and the hub refuses or cannot be reached.
-pub fn local_choice(set: HellaSwag, host: &Host, observer: &mut dyn RunObserver) -> Result<HellaSwag, CommandError> {
+pub fn local_choice(set: HellaSwag, host: &Host, observer: &mut dyn RunObserver) -> Result<HellaSwag> {
     let lowered = lower_hub(&data_without_text(Tokenizer::Bytes {}), None, Some(&set), host, observer)?;
     Ok(lowered.and_then(|lowered| lowered.choice).map_or(set, |(local, _)| local))
 }
@@ -144,7 +136,7 @@ pub fn pin_hub_commits(
     recorded: Option<&TextTokenizer>,
     host: &Host,
     observer: &mut dyn RunObserver,
-) -> Result<(), CommandError> {
+) -> Result<()> {
     if let Some(lowered) = lower_hub_of_run(experiment, recorded, host, observer)? {
         experiment.data = lowered.pinned;
         if let Some((_, pinned)) = lowered.choice {

@@ -18,7 +18,7 @@ use crate::host::Host;
 use crate::hub_names::{fetch_model_folder, lower_hub_of_run};
 use crate::observer::{RunEvent, RunObserver, with_progress};
 use crate::recorded_inputs::RecordedInputs;
-use runner_spec::error::CommandError;
+use runner_spec::error::{CommandError, Result};
 
 /// Prepares the data of `experiment` in `pool`, and checks that its prompts can be encoded: samples come hours into a run.
 ///
@@ -29,7 +29,7 @@ pub fn prepare_data(
     pool: &rayon::ThreadPool,
     host: &Host,
     observer: &mut dyn RunObserver,
-) -> Result<Prepared, CommandError> {
+) -> Result<Prepared> {
     prepare_data_of_run(experiment, None, pool, host, observer)
 }
 
@@ -40,7 +40,7 @@ pub fn prepare_data_of_run(
     pool: &rayon::ThreadPool,
     host: &Host,
     observer: &mut dyn RunObserver,
-) -> Result<Prepared, CommandError> {
+) -> Result<Prepared> {
     let cache = host.cache()?;
     let (test, choice) = (experiment.eval.test.as_ref(), experiment.eval.hellaswag.as_ref());
     let lowered = lower_hub_of_run(experiment, tokenizer, host, observer)?;
@@ -76,7 +76,7 @@ pub fn prepare_evaluation(
     request: &EvaluationRequest<'_>,
     pool: &rayon::ThreadPool,
     observer: &mut dyn RunObserver,
-) -> Result<EvaluationData, CommandError> {
+) -> Result<EvaluationData> {
     let data = with_progress(observer, |report| pool.install(|| runner_data::prepare_evaluation(request, report)))?;
     for warning in &data.warnings {
         observer.observe(&RunEvent::Warning(warning));
@@ -93,7 +93,7 @@ pub fn prepare_inputs(
     pool: &rayon::ThreadPool,
     host: &Host,
     observer: &mut dyn RunObserver,
-) -> Result<Prepared, CommandError> {
+) -> Result<Prepared> {
     prepare_rank_inputs(experiment, None, pool, host, observer)
 }
 
@@ -108,7 +108,7 @@ pub fn prepare_rank_inputs(
     pool: &rayon::ThreadPool,
     host: &Host,
     observer: &mut dyn RunObserver,
-) -> Result<Prepared, CommandError> {
+) -> Result<Prepared> {
     let recorded_weights = recorded_inputs.filter(|recorded| recorded.has_same_weights);
     // The weights are checked first, because that takes less time than preparing data.
     let weights = if recorded_weights.is_some() { None } else { initial_weights(experiment, host, observer)? };
@@ -152,7 +152,7 @@ pub fn initial_weights(
     experiment: &Experiment,
     host: &Host,
     observer: &mut dyn RunObserver,
-) -> Result<Option<OpenedWeights>, CommandError> {
+) -> Result<Option<OpenedWeights>> {
     let Some(WeightInit::From(source)) = &experiment.model.init else { return Ok(None) };
     let path = match source {
         WeightsSource::Path(path) => path.clone(),
@@ -176,7 +176,7 @@ pub fn initial_weights(
 
 /// # Errors
 /// If `tokenizer` does not encode a prompt of `experiment`.
-pub fn check_prompts(experiment: &Experiment, tokenizer: &ModelTokenizer) -> Result<(), CommandError> {
+pub fn check_prompts(experiment: &Experiment, tokenizer: &ModelTokenizer) -> Result<()> {
     for prompt in experiment.eval.samples.iter().flat_map(|s| &s.prompts) {
         let encoded = tokenizer.encode_prompt(prompt);
         encoded.map_err(|error| CommandError::request(format!("eval.samples.prompts: {error}")))?;

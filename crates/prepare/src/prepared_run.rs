@@ -12,7 +12,7 @@ use crate::host::Host;
 use crate::inputs::prepare_rank_inputs;
 use crate::observer::{RunEvent, RunObserver};
 use crate::recorded_inputs::RecordedInputs;
-use runner_spec::error::CommandError;
+use runner_spec::error::Result;
 
 /// The inputs of a plan: devices, data, and threads to work with.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ impl PreparedInputs {
         cluster: ClusterFacts,
         host: &Host,
         observer: &mut dyn RunObserver,
-    ) -> Result<Self, CommandError> {
+    ) -> Result<Self> {
         let pool = host.pool()?;
         let prepared = prepare_rank_inputs(experiment, recorded_inputs, &pool, host, observer)?;
         Ok(Self { prepared, cluster, pool })
@@ -48,7 +48,7 @@ impl PreparedInputs {
         experiment: &Experiment,
         inherited_steps: u64,
         observer: &mut dyn RunObserver,
-    ) -> Result<PreparedRun, CommandError> {
+    ) -> Result<PreparedRun> {
         let Self { prepared, cluster, pool } = self;
         let started = Instant::now();
         let plan = runner_plan::compile_continuation(experiment, &prepared.facts, &cluster, inherited_steps)?;
@@ -91,7 +91,7 @@ impl PreparedRun {
         cluster: ClusterFacts,
         host: &Host,
         observer: &mut dyn RunObserver,
-    ) -> Result<Self, CommandError> {
+    ) -> Result<Self> {
         let inputs = PreparedInputs::new(experiment, recorded_inputs, cluster, host, observer)?;
         inputs.plan(experiment, inherited_steps, observer)
     }

@@ -8,7 +8,7 @@ use runner_record::run_dir::TOKENIZER;
 use runner_spec::data::DataFacts;
 use runner_spec::experiment::Experiment;
 
-use runner_spec::error::CommandError;
+use runner_spec::error::Result;
 
 /// The inputs that a run with a checkpoint recorded. With them, training goes on without the weights that the run started from, and
 /// without the files of its tokenizer.
@@ -26,7 +26,7 @@ impl RecordedInputs {
     ///
     /// # Errors
     /// If the run's plan is missing or damaged, or its tokenizer is needed and damaged.
-    pub fn read(path: &Path, theirs: &Experiment, experiment: &Experiment) -> Result<Self, CommandError> {
+    pub fn read(path: &Path, theirs: &Experiment, experiment: &Experiment) -> Result<Self> {
         let facts = stored_plan::data_facts(path)?;
         let has_same_tokenizer = theirs.data.tokenizer == experiment.data.tokenizer;
         let tokenizer = if has_same_tokenizer { recorded_tokenizer(experiment, &facts, path)? } else { None };
@@ -37,7 +37,7 @@ impl RecordedInputs {
     ///
     /// # Errors
     /// If its tokenizer is needed and damaged.
-    pub fn new(facts: DataFacts, path: &Path, experiment: &Experiment) -> Result<Self, CommandError> {
+    pub fn new(facts: DataFacts, path: &Path, experiment: &Experiment) -> Result<Self> {
         Ok(Self { tokenizer: recorded_tokenizer(experiment, &facts, path)?, facts, has_same_weights: true })
     }
 }
@@ -46,11 +46,7 @@ impl RecordedInputs {
 ///
 /// # Errors
 /// If it is needed and damaged.
-pub fn recorded_tokenizer(
-    experiment: &Experiment,
-    facts: &DataFacts,
-    path: &Path,
-) -> Result<Option<TextTokenizer>, CommandError> {
+pub fn recorded_tokenizer(experiment: &Experiment, facts: &DataFacts, path: &Path) -> Result<Option<TextTokenizer>> {
     let (named, hash) = (&experiment.data.tokenizer, &facts.tokenizer_hash);
     Ok(TextTokenizer::read_recorded_for(named, &path.join(TOKENIZER), hash)?)
 }

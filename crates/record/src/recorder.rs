@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::checkpoint::{Checkpoints, ChosenCheckpoint, PartRecord, StateBytes, StateHash};
+use super::checkpoint::{Checkpoints, ChosenCheckpoint, PartRecord, StateHash, StateReader};
 use super::error::RecordError;
 use super::lines::{LineFile, cut_after_step};
 use super::metrics::MetricLine;
@@ -144,7 +144,7 @@ impl Recorder {
     ///
     /// # Errors
     /// Those of [`Checkpoints::save`].
-    pub fn save(&mut self, state: &StateBytes<'_>) -> Result<(), RecordError> {
+    pub fn save(&mut self, state: &StateReader<'_>) -> Result<(), RecordError> {
         let val_loss = self.sync_before_checkpoint(state.step)?;
         let saved = self.checkpoints.save(state, val_loss)?;
         self.newest_checkpoint = Some((state.step, saved.hash));

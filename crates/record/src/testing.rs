@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "fixtures of tests")]
 
-use crate::checkpoint::{Checkpoints, NumberType, StateBytes};
+use crate::checkpoint::{Checkpoints, NumberType, StateReader};
 use runner_spec::model::layout::ParamLayout;
 use runner_spec::model::parameters;
 use runner_spec::plan::Plan;
@@ -13,7 +13,7 @@ pub fn save_checkpoint(checkpoints: &Checkpoints, plan: &Plan, step: u64, offset
     let number = |index: usize| ((index as u64 + 31 * step) % 1009) as f32 / 1009.0;
     let mut numbers: Vec<f32> = (0..2 * layout.total).map(number).collect();
     numbers[0] += offset;
-    let state = StateBytes {
+    let state = StateReader {
         step,
         tokens: 96 * step,
         best: None,

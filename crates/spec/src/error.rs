@@ -121,7 +121,7 @@ impl CommandError {
         PlainError { kind: self.kind(), text: self.to_string() }
     }
 
-    /// `self`, while `what` was attempted.
+    /// Adds what was attempted, such as `reading plan.json`, which the text states before the cause.
     #[must_use]
     pub fn context(mut self, what: impl Into<String>) -> Self {
         self.context.push(what.into());
@@ -184,6 +184,9 @@ impl<E: Classified> From<E> for CommandError {
         Self { cause: Box::new(cause), context: Vec::new(), hints: Vec::new() }
     }
 }
+
+/// The result of a command or of a part of it, unless it names another error.
+pub type Result<T, E = CommandError> = std::result::Result<T, E>;
 
 /// Adds what was attempted to an error.
 pub trait Context<T> {

@@ -22,7 +22,7 @@ fn a_run_continues_another() {
     let first = RunDir::create(root.path(), files, None).unwrap();
     let checkpoints = Checkpoints::open(&first.path().join(CHECKPOINTS), &plan.hash, 9).unwrap();
     for step in [2, 4] {
-        checkpoints.save(&state_bytes(&random_state(step, 2)), None).unwrap();
+        checkpoints.save(&state_reader(&random_state(step, 2)), None).unwrap();
     }
     let line = |step: u64| format!("{{\"kind\":\"train\",\"step\":{step}}}\n");
     let lines = |through: u64| (1..=through).map(line).collect::<String>();

@@ -13,7 +13,7 @@ fn hashes_are_of_the_documented_bytes() {
     let mut all = 5u64.to_le_bytes().to_vec();
     all.extend(state.tokens.to_le_bytes());
     all.extend(&bytes);
-    let hash = hash_state(&state_bytes(&state)).unwrap();
+    let hash = hash_state(&state_reader(&state)).unwrap();
     assert_eq!(hash.state, blake3::hash(&all).to_hex().as_str());
     assert_eq!(hash.weights, blake3::hash(&bytes[..4 * state.layout.total]).to_hex().as_str());
 }
@@ -32,13 +32,13 @@ fn a_large_state_has_the_same_hashes_on_any_number_of_threads() {
         assert!(bytes.len() > 1 << 22);
         let all = [&3u64.to_le_bytes()[..], &state.tokens.to_le_bytes(), &bytes].concat();
         let expected = blake3::hash(&all).to_hex();
-        assert_eq!(hash_state(&state_bytes(&state)).unwrap().state, expected.as_str());
+        assert_eq!(hash_state(&state_reader(&state)).unwrap().state, expected.as_str());
         for threads in [1, 3] {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
             pool.install(|| {
-                assert_eq!(hash_state(&state_bytes(&state)).unwrap().state, expected.as_str());
+                assert_eq!(hash_state(&state_reader(&state)).unwrap().state, expected.as_str());
                 let folder = tempfile::tempdir().unwrap();
-                Checkpoints::open(folder.path(), "abc", 9).unwrap().save(&state_bytes(&state), None).unwrap();
+                Checkpoints::open(folder.path(), "abc", 9).unwrap().save(&state_reader(&state), None).unwrap();
                 let saved = folder.path().join(dir_name(3));
                 let read = load_state(&saved, Some("abc"), &state.layout, 2, dtype).unwrap();
                 assert_eq!(bytes::read(&read.buffer, <[u8]>::to_vec).unwrap(), bytes);
@@ -50,20 +50,20 @@ fn a_large_state_has_the_same_hashes_on_any_number_of_threads() {
 #[test]
 fn one_bit_anywhere_changes_the_hash() {
     let state = random_state(5, 2);
-    let before = hash_state(&state_bytes(&state)).unwrap();
+    let before = hash_state(&state_reader(&state)).unwrap();
     let mut values: Vec<f32> = state.buffer.to_vec1().unwrap();
     let last = values.len() - 1;
     values[last] = f32::from_bits(values[last].to_bits() ^ 1);
-    assert_ne!(hash_state(&state_bytes(&with_buffer(&state, values))).unwrap(), before);
+    assert_ne!(hash_state(&state_reader(&with_buffer(&state, values))).unwrap(), before);
     let later = TrainState { step: 6, ..random_state(5, 2) };
-    assert_ne!(hash_state(&state_bytes(&later)).unwrap(), before);
+    assert_ne!(hash_state(&state_reader(&later)).unwrap(), before);
 }
 
 #[test]
 fn the_first_tensor_that_differs_is_named() {
     let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
     let save = |dir: &tempfile::TempDir, state: &TrainState| {
-        Checkpoints::open(dir.path(), "abc", 9).unwrap().save(&state_bytes(state), None).unwrap();
+        Checkpoints::open(dir.path(), "abc", 9).unwrap().save(&state_reader(state), None).unwrap();
     };
     let state = random_state(3, 2);
     save(&dirs[0], &state);

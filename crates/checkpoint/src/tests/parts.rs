@@ -102,7 +102,7 @@ pub(super) fn parts(checkpoints: &Checkpoints, ranks: &[Rank], step: u64) -> Vec
     let folder = checkpoints.begin(step).unwrap();
     let write = |(index, rank): (usize, &&Rank)| {
         let record =
-            write_part(&folder, PartSpec { index, count }, &state_bytes(&state(rank, step)), &rank.owned, &|path| {
+            write_part(&folder, PartSpec { index, count }, &state_reader(&state(rank, step)), &rank.owned, &|path| {
                 File::create_new(path)
             })
             .unwrap();
@@ -201,9 +201,10 @@ fn one_part_is_as_a_run_in_one_process_saves_it() {
     let whole = stages(&models()[0], &[]);
     let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let one = save(&Checkpoints::open(a.path(), PLAN, 2).unwrap(), &whole, 3);
-    let process = Checkpoints::open(b.path(), PLAN, 2).unwrap().save(&state_bytes(&state(&whole[0], 3)), None).unwrap();
+    let process =
+        Checkpoints::open(b.path(), PLAN, 2).unwrap().save(&state_reader(&state(&whole[0], 3)), None).unwrap();
     assert_eq!(one.hash, process.hash);
-    assert_eq!(one.hash, hash_state(&state_bytes(&state(&whole[0], 3))).unwrap());
+    assert_eq!(one.hash, hash_state(&state_reader(&state(&whole[0], 3))).unwrap());
     for name in [MODEL, OPTIMIZER, STATE] {
         assert_eq!(fs::read(one.path.join(name)).unwrap(), fs::read(process.path.join(name)).unwrap(), "{name}");
     }
@@ -311,19 +312,19 @@ fn a_full_disk_under_a_part_is_told_by_its_rank() {
         };
         let part = PartSpec { index: 1, count: 2 };
         let error =
-            write_part(&folder, part, &state_bytes(&state(rank, 3)), &rank.owned, &create).unwrap_err().to_string();
+            write_part(&folder, part, &state_reader(&state(rank, 3)), &rank.owned, &create).unwrap_err().to_string();
         assert!(error.contains("the disk is full") && error.contains(full), "{error}");
         assert!(error.contains("the last good checkpoint is step-00000002"), "{error}");
         fs::remove_dir_all(&folder).unwrap();
     }
     let part = PartSpec { index: 2, count: 2 };
     assert!(
-        write_part(&folder, part, &state_bytes(&state(rank, 3)), &rank.owned, &|path| File::create_new(path)).is_err(),
+        write_part(&folder, part, &state_reader(&state(rank, 3)), &rank.owned, &|path| File::create_new(path)).is_err(),
         "no such part"
     );
     let part = PartSpec { index: 1, count: 2 };
     assert!(
-        write_part(&folder, part, &state_bytes(&state(rank, 3)), &[999], &|path| File::create_new(path)).is_err(),
+        write_part(&folder, part, &state_reader(&state(rank, 3)), &[999], &|path| File::create_new(path)).is_err(),
         "no such entry"
     );
 }
@@ -393,7 +394,7 @@ fn an_export_of_parts_is_the_file_of_one_process() {
     let fixture = Fixture::new();
     let whole = &stages(&models()[0], &[])[0];
     let one = tempfile::tempdir().unwrap();
-    let saved = Checkpoints::open(one.path(), PLAN, 2).unwrap().save(&state_bytes(&state(whole, 2)), None).unwrap();
+    let saved = Checkpoints::open(one.path(), PLAN, 2).unwrap().save(&state_reader(&state(whole, 2)), None).unwrap();
     let dir = tempfile::tempdir().unwrap();
     let to = dir.path().join("new/folder");
     let made = export_weights(fixture.dir.path(), CheckpointChoice::Latest, &whole.layout, &to).unwrap();

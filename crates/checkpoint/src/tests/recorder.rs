@@ -41,7 +41,7 @@ fn train(recorder: &mut Recorder, from: u64, through: u64) -> TrainState {
             recorder.record(&Event::Sample(sample)).unwrap();
         }
         if step.is_multiple_of(4) {
-            recorder.save(&state_bytes(&state)).unwrap();
+            recorder.save(&state_reader(&state)).unwrap();
         }
     }
     state
@@ -99,7 +99,7 @@ fn the_best_by_validation_loss_stays() {
     for (step, loss) in [(1, 2.0), (2, 1.0), (3, 3.0), (4, 4.0), (5, 5.0)] {
         let eval = EvalMetrics { step, val_loss: Some(loss), ..EvalMetrics::default() };
         recorder.record(&Event::Eval(eval)).unwrap();
-        recorder.save(&state_bytes(&random_state(step, 2))).unwrap();
+        recorder.save(&state_reader(&random_state(step, 2))).unwrap();
     }
     let folder = dir.path().join(CHECKPOINTS);
     assert_eq!(fs::read_dir(&folder).unwrap().count(), 3);
@@ -117,7 +117,7 @@ fn a_run_with_several_ranks_is_recorded_alike() {
     let half = state.layout.entries.len() / 2;
     let owned = [(0..half).collect::<Vec<_>>(), (half..state.layout.entries.len()).collect()];
     let parts = owned.iter().enumerate().map(|(index, owned)| {
-        write_part(&folder, PartSpec { index, count: 2 }, &state_bytes(&state), owned, &|path| {
+        write_part(&folder, PartSpec { index, count: 2 }, &state_reader(&state), owned, &|path| {
             fs::File::create_new(path)
         })
         .unwrap()

@@ -15,7 +15,7 @@ use runner_spec::format::{count, counted, setting_text};
 use runner_spec::plan::{Plan, Totals};
 use runner_spec::program::{DataPosition, LrSchedule, Program, RowOrder, RowSequence};
 
-use runner_spec::error::CommandError;
+use runner_spec::error::{CommandError, Result};
 
 /// A change of the learning rate at a fork by more than this factor gets a warning.
 const JUMP_FACTOR: f64 = 1.5;
@@ -54,7 +54,7 @@ impl ForkCheckpoint {
     ///
     /// # Errors
     /// If the plan is missing or damaged, or has no ranks.
-    pub(super) fn read(path: &Path, id: &str, step: u64) -> Result<Self, CommandError> {
+    pub(super) fn read(path: &Path, id: &str, step: u64) -> Result<Self> {
         let plan = stored_plan::read(path)?;
         let saved = checkpoint::recorded_position(&path.join(CHECKPOINTS), step);
         let planned = || plan.row_sequence().map(|rows| rows.position_after(step));
@@ -77,11 +77,7 @@ impl ForkCheckpoint {
     ///
     /// # Errors
     /// If the rate is 0, or `overrides` set what the cooldown sets.
-    pub(super) fn cooldown_overrides(
-        &self,
-        cooldown: Cooldown,
-        overrides: &[String],
-    ) -> Result<Vec<String>, CommandError> {
+    pub(super) fn cooldown_overrides(&self, cooldown: Cooldown, overrides: &[String]) -> Result<Vec<String>> {
         let (id, step, rate) = (&self.id, self.step, self.rate());
         if rate <= 0.0 {
             return Err(CommandError::request(format!(

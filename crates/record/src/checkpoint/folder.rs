@@ -15,7 +15,7 @@ use super::hash::whole_hash;
 use super::load::{self, CheckpointProblem};
 use super::names::{DAMAGED, dir_name, pending_folder};
 use super::part::{PartRecord, PartSpec, StateHash};
-use super::state_bytes::StateBytes;
+use super::state_reader::StateReader;
 use super::write_part::write_part;
 use crate::error::RecordError;
 use crate::files::{link_or_copy, sealed_json, sync_dir};
@@ -90,7 +90,7 @@ impl Checkpoints {
     ///
     /// # Errors
     /// `Save`, with what is left to resume from: earlier checkpoints are not touched before the new one is in place.
-    pub fn save(&self, state: &StateBytes<'_>, val_loss: Option<f64>) -> Result<SavedCheckpoint, RecordError> {
+    pub fn save(&self, state: &StateReader<'_>, val_loss: Option<f64>) -> Result<SavedCheckpoint, RecordError> {
         let folder = self.begin(state.step)?;
         let all: Vec<usize> = (0..state.layout.entries.len()).collect();
         let part = write_part(&folder, PartSpec::WHOLE, state, &all, &self.create)

@@ -1,14 +1,14 @@
 //! Hashes of a training state, by which runs are compared bit for bit.
 
 use super::part::{PartFileKind, PartSpec, StateHash};
-use super::state_bytes::StateBytes;
+use super::state_reader::StateReader;
 use crate::error::RecordError;
 
 /// The hashes of `state`.
 ///
 /// # Errors
 /// If its numbers cannot be read.
-pub fn hash_state(state: &StateBytes<'_>) -> Result<StateHash, RecordError> {
+pub fn hash_state(state: &StateReader<'_>) -> Result<StateHash, RecordError> {
     let mut hasher = PartHasher::new(PartSpec::WHOLE, state.step, state.tokens);
     for kind in PartFileKind::BOTH {
         for section in kind.sections(state.moments) {

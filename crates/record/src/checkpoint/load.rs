@@ -9,7 +9,7 @@ use super::format::{FORMAT, FORMAT_PARTS, STATE, StateFile};
 use super::hash::{PartHasher, hash_bytes};
 use super::header::{self, NumberType, tensor_name};
 use super::part::{PartFileKind, PartRecord};
-use super::state_bytes::CHUNK_BYTES;
+use super::state_reader::CHUNK_BYTES;
 use crate::error::RecordError;
 use crate::files::{file_name, read_sealed_json};
 use runner_files::open_regular;

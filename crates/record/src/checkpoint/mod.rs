@@ -10,7 +10,7 @@ mod header;
 mod load;
 pub(crate) mod names;
 mod part;
-mod state_bytes;
+mod state_reader;
 mod tensors;
 mod write_part;
 
@@ -26,6 +26,6 @@ pub use hash::{hash_state, whole_hash};
 pub use header::NumberType;
 pub use names::{DAMAGED, dir_name, is_checkpoint_file, is_checkpoint_folder, pending_folder};
 pub use part::{MODEL, OPTIMIZER, PartRecord, PartSpec, StateHash};
-pub use state_bytes::{ByteSink, StateBytes, send_chunks};
+pub use state_reader::{ByteSink, StateReader, send_chunks};
 pub use tensors::{chosen_step, first_difference, recorded_hash, recorded_position};
 pub use write_part::{Create, write_part};

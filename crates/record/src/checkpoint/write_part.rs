@@ -9,7 +9,7 @@ use super::entries;
 use super::hash::{PartHasher, hash_bytes};
 use super::header::header_of_part;
 use super::part::{PartFileKind, PartRecord, PartSpec};
-use super::state_bytes::StateBytes;
+use super::state_reader::StateReader;
 use crate::error::RecordError;
 use crate::files::FileRecord;
 use crate::files::sync_dir;
@@ -26,7 +26,7 @@ pub type Create<'a> = &'a dyn Fn(&Path) -> io::Result<File>;
 pub fn write_part(
     folder: &Path,
     part: PartSpec,
-    state: &StateBytes<'_>,
+    state: &StateReader<'_>,
     owned: &[usize],
     create: Create<'_>,
 ) -> Result<PartRecord, RecordError> {
@@ -60,7 +60,7 @@ pub fn write_part(
 fn write_file(
     path: &Path,
     part: PartSpec,
-    state: &StateBytes<'_>,
+    state: &StateReader<'_>,
     owned: &[usize],
     kind: PartFileKind,
     hasher: &mut PartHasher,

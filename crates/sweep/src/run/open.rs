@@ -18,7 +18,7 @@ use super::request::{SweepLauncher, SweepRequest};
 use super::slurm;
 use runner_prepare::host::Host;
 use runner_prepare::observer::{RunEvent, RunObserver};
-use runner_spec::error::CommandError;
+use runner_spec::error::{CommandError, Result};
 
 /// The sweep of a request.
 #[derive(Debug)]
@@ -40,11 +40,7 @@ pub enum OpenedSweep {
 /// # Errors
 /// All mistakes of all points; a sweep that has begun with another version of the file and is not finished, or that another process
 /// runs; a folder that cannot be written.
-pub fn open_sweep(
-    request: &SweepRequest<'_>,
-    host: &Host,
-    observer: &mut dyn RunObserver,
-) -> Result<OpenedSweep, CommandError> {
+pub fn open_sweep(request: &SweepRequest<'_>, host: &Host, observer: &mut dyn RunObserver) -> Result<OpenedSweep> {
     let spec = request.spec;
     if let SweepLauncher::Slurm { options, .. } = &request.launcher {
         slurm::check_request(spec.early_stop.is_some(), options)?;
@@ -86,7 +82,7 @@ pub fn check_sweep(
     options: &LoadOptions<'_>,
     host: &Host,
     observer: &mut dyn RunObserver,
-) -> Result<usize, CommandError> {
+) -> Result<usize> {
     let expanded = expand(spec)?;
     load_points(spec, &expanded.points, options, &host.pool()?, host, observer).map(|loaded| loaded.points.len())
 }
@@ -95,7 +91,7 @@ pub fn check_sweep(
 ///
 /// # Errors
 /// If it has others.
-fn check_same_flags(request: &SweepRequest<'_>, record: &SweepRecord) -> Result<(), CommandError> {
+fn check_same_flags(request: &SweepRequest<'_>, record: &SweepRecord) -> Result<()> {
     let sets = &request.options.sets;
     if sets.is_empty() || *sets == record.overrides {
         return Ok(());
@@ -114,7 +110,7 @@ fn find_resumable(
     request: &SweepRequest<'_>,
     host: &Host,
     observer: &mut dyn RunObserver,
-) -> Result<Option<(PathBuf, SweepRecord)>, CommandError> {
+) -> Result<Option<(PathBuf, SweepRecord)>> {
     let spec = request.spec;
     if request.start_new {
         return Ok(None);
@@ -179,7 +175,7 @@ fn resume(
     path: PathBuf,
     record: SweepRecord,
     observer: &mut dyn RunObserver,
-) -> Result<OpenedSweep, CommandError> {
+) -> Result<OpenedSweep> {
     let changed = record.sources.iter().filter(|source| !is_unchanged(source));
     let (changed, missing): (Vec<&SourceHash>, Vec<&SourceHash>) = changed.partition(|source| source.path.exists());
     let stay = format!("since {} began; its points stay what they were then", record.id);

@@ -30,7 +30,7 @@ use super::request::SweepRequest;
 use runner_prepare::host::{Host, local_devices};
 use runner_prepare::observer::{RunEvent, RunObserver};
 use runner_prepare::{check_prompts, has_private_text, model_fetcher, pin_hub_commits, prepare_inputs};
-use runner_spec::error::{CommandError, ErrorKind, PlainError};
+use runner_spec::error::{CommandError, ErrorKind, PlainError, Result};
 
 /// A sweep that can start.
 #[derive(Debug)]
@@ -60,7 +60,7 @@ pub(super) fn load_points<'a>(
     pool: &ThreadPool,
     host: &Host,
     observer: &mut dyn RunObserver,
-) -> Result<LoadedPoints<'a>, CommandError> {
+) -> Result<LoadedPoints<'a>> {
     if let Some(missing) = &spec.missing_base {
         return Err(ConfigError::new(vec![(**missing).clone()]).into());
     }
@@ -110,7 +110,7 @@ pub(super) fn plan_points(
     request: &SweepRequest<'_>,
     host: &Host,
     observer: &mut dyn RunObserver,
-) -> Result<PlannedSweep, CommandError> {
+) -> Result<PlannedSweep> {
     let spec = request.spec;
     let pool = host.pool()?;
     let expanded = expand(spec)?;
@@ -206,7 +206,7 @@ pub(super) fn is_unchanged(source: &SourceHash) -> bool {
 ///
 /// # Errors
 /// If a file was not the same for all points.
-fn hash_sources<'a>(loaded: impl Iterator<Item = &'a Loaded>) -> Result<Vec<SourceHash>, CommandError> {
+fn hash_sources<'a>(loaded: impl Iterator<Item = &'a Loaded>) -> Result<Vec<SourceHash>> {
     let mut files: BTreeMap<&Path, &str> = BTreeMap::new();
     for loaded in loaded {
         let own = loaded.template.is_none().then_some((loaded.path.as_path(), loaded.text.as_str()));
@@ -230,7 +230,7 @@ fn hash_sources<'a>(loaded: impl Iterator<Item = &'a Loaded>) -> Result<Vec<Sour
 ///
 /// # Errors
 /// If two points are judged after different steps before their end.
-fn check_same_rungs(points: &[PlannedPoint]) -> Result<(), CommandError> {
+fn check_same_rungs(points: &[PlannedPoint]) -> Result<()> {
     let below = |p: &PlannedPoint| p.rungs.split_last().map_or(Vec::new(), |(_, below)| below.to_vec());
     let Some(first) = points.first() else { return Ok(()) };
     let Some(other) = points.iter().find(|p| below(p) != below(first)) else { return Ok(()) };
@@ -265,7 +265,7 @@ fn check_comparable(
     objective: Objective,
     stops_early: bool,
     observer: &mut dyn RunObserver,
-) -> Result<(), CommandError> {
+) -> Result<()> {
     let Some(quantity) = objective.metric.quantity() else { return Ok(()) };
     let bases = bases.iter().map(|(name, basis)| (name.clone(), basis));
     let Some(reason) = find_incomparable(bases, quantity) else { return Ok(()) };
@@ -303,7 +303,7 @@ impl PreparedData {
         pool: &ThreadPool,
         host: &Host,
         observer: &mut dyn RunObserver,
-    ) -> Result<Result<DataFacts, PlainError>, CommandError> {
+    ) -> Result<Result<DataFacts, PlainError>> {
         // Preparation does not depend on the seed.
         let (model, eval) = (&experiment.model, &experiment.eval);
         let key = json_bytes(&(&experiment.data, &eval.hellaswag, &eval.test, model.vocab_size, &model.init));

@@ -13,7 +13,7 @@ use super::request::SweepRequest;
 use super::slurm_script::SlurmArray;
 pub use super::slurm_script::TEMPLATE;
 use runner_prepare::host::Host;
-use runner_spec::error::CommandError;
+use runner_spec::error::{CommandError, Result};
 
 /// Slurm's default of `MaxArraySize`: one more than the largest number of a job in an array.
 const DEFAULT_MAX_ARRAY_SIZE: usize = 1001;
@@ -29,7 +29,7 @@ pub enum Submission {
 
 /// # Errors
 /// If the sweep decides on points while others run, or an option cannot be a line of a script.
-pub(super) fn check_request(has_early_stop: bool, options: &[String]) -> Result<(), CommandError> {
+pub(super) fn check_request(has_early_stop: bool, options: &[String]) -> Result<()> {
     if has_early_stop {
         return Err(CommandError::request(
             "early_stop decides after each point which ones continue: take --launcher local, or leave early_stop out",
@@ -45,13 +45,13 @@ pub(super) fn check_request(has_early_stop: bool, options: &[String]) -> Result<
 
 /// # Errors
 /// If Slurm's commands are missing, so that nothing can be submitted.
-pub(super) fn check_commands() -> Result<(), CommandError> {
+pub(super) fn check_commands() -> Result<()> {
     ["squeue", "sbatch"].iter().try_for_each(|name| slurm_output(Command::new(name).arg("--version")).map(drop))
 }
 
 /// # Errors
 /// If the number of a point is larger than Slurm allows for a job of an array.
-pub(super) fn check_array_size(record: &SweepRecord) -> Result<(), CommandError> {
+pub(super) fn check_array_size(record: &SweepRecord) -> Result<()> {
     let last = record.points.iter().filter(|p| p.same_as.is_none()).map(|p| p.index).max().unwrap_or(0);
     // Every Slurm allows as many as the default, so it is not asked then.
     let limit = if last < DEFAULT_MAX_ARRAY_SIZE { None } else { configured_max_array_size() };
@@ -84,7 +84,7 @@ pub fn submit_sweep(
     host: &Host,
     options: &[String],
     template: Option<&str>,
-) -> Result<Submission, CommandError> {
+) -> Result<Submission> {
     let record = sweep.record();
     let program = std::env::current_exe().map_err(CommandError::io("this program's file"))?;
     let path = absolute_path(sweep.path());
@@ -128,7 +128,7 @@ fn unfinished_points(runs: &Path, record: &SweepRecord) -> Vec<usize> {
 ///
 /// # Errors
 /// If Slurm does not tell: a queued point must not be submitted twice.
-fn queued_points(script: &Path) -> Result<Vec<usize>, CommandError> {
+fn queued_points(script: &Path) -> Result<Vec<usize>> {
     let queue = run_slurm(Command::new("squeue").args(["--me", "--noheader", "--array", "--format=%K %o"]))?;
     let script = script.to_string_lossy();
     let jobs = queue.lines().filter_map(|line| line.trim().split_once(' '));
@@ -137,7 +137,7 @@ fn queued_points(script: &Path) -> Result<Vec<usize>, CommandError> {
 }
 
 /// Runs one of Slurm's commands, and returns its output.
-fn run_slurm(command: &mut Command) -> Result<String, CommandError> {
+fn run_slurm(command: &mut Command) -> Result<String> {
     let Output { status, stdout, stderr } = slurm_output(command)?;
     if !status.success() {
         let name = command.get_program().to_string_lossy();
@@ -147,7 +147,7 @@ fn run_slurm(command: &mut Command) -> Result<String, CommandError> {
 }
 
 /// Runs one of Slurm's commands, whether it succeeds or not.
-fn slurm_output(command: &mut Command) -> Result<Output, CommandError> {
+fn slurm_output(command: &mut Command) -> Result<Output> {
     command.output().map_err(|error| {
         let name = command.get_program().to_string_lossy().into_owned();
         match error.kind() {

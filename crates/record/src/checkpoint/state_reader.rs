@@ -18,7 +18,7 @@ pub type ByteSink<'a> = &'a mut dyn FnMut(&[u8]) -> Result<(), RecordError>;
 type ReadNumbers<'a> = Box<dyn Fn(usize, Range<usize>, ByteSink<'_>) -> Result<(), RecordError> + 'a>;
 
 /// A training state whose numbers are read when they are needed.
-pub struct StateBytes<'a> {
+pub struct StateReader<'a> {
     /// Optimizer steps done.
     pub step: u64,
     /// Valid tokens seen.
