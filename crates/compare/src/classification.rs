@@ -29,7 +29,7 @@ pub enum TrainingEquality {
     SameBits,
     /// Equal up to rounding.
     Rounding,
-    /// Equal up to rounding at least. An experiment cannot be planned with the evaluation of the other, which would tell whether the bits are.
+    /// Equal up to rounding. Whether the bits are equal is unknown, because one experiment cannot be planned with the other's evaluation.
     Unknown,
     Other,
 }

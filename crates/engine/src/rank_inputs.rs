@@ -1,5 +1,5 @@
-//! What a rank trains with, in this process or in one of its own: its data, and the training state that it begins with, which is that of a
-//! checkpoint, or drawn, or read from weights.
+//! The data of a rank, and its first training state, which comes from a checkpoint, from weights, or from random draws. A rank runs in this
+//! process or in a process that this one starts.
 
 use std::path::Path;
 use std::sync::Arc;

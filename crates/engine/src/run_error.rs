@@ -33,7 +33,7 @@ impl Classified for RunError {
     fn kind(&self) -> ErrorKind {
         match self {
             Self::Launch(error) => error.kind(),
-            // The run had begun with a request that was right.
+            // The request was right: the run trained.
             Self::Repeated(_) | Self::Test(_) | Self::Store(_) => ErrorKind::Failure,
         }
     }
