@@ -22,6 +22,7 @@ use runner_launch::threads;
 use runner_launch::threads::ThreadRank;
 use runner_machine::heap::{CountingAllocator, peak_bytes, restart_peak};
 use runner_plan::compile;
+use runner_spec::cluster::ClusterFacts;
 use runner_spec::event::{Event, ObserveError, WatchedMemory};
 use runner_spec::experiment::{Activation, Family, NormPlace, Recompute};
 use runner_spec::model::layout::ParamLayout;
@@ -79,8 +80,9 @@ fn case(model: &str, rest: &str) -> Case {
         recorded_tokenizer: None,
     };
     let prepared = prepare(&request, &|_| {}).unwrap();
-    let plan = compile(&experiment, &prepared.facts, &runner_machine::local_cluster::cpu_cluster(1))
-        .unwrap_or_else(|e| panic!("{rest}: {e}"));
+    let kernels = runner_compute::kernel_workspace();
+    let cluster = ClusterFacts { kernels, ..runner_machine::local_cluster::cpu_cluster(1) };
+    let plan = compile(&experiment, &prepared.facts, &cluster).unwrap_or_else(|e| panic!("{rest}: {e}"));
     Case { plan, prepared }
 }
 

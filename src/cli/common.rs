@@ -295,6 +295,7 @@ pub(crate) fn host(runs: PathBuf, threads: ThreadArgs) -> Result<Host> {
         recorded_environment: own_environment().into_iter().collect(),
         platform_environment: runner_machine::doctor::shown_variables(utf8_environment()),
         build: super::version::program_build(),
+        kernels: runner_compute::kernel_workspace(),
         working_folder: env::current_dir().ok(),
         report_page: Some(report_page),
     })
@@ -302,7 +303,11 @@ pub(crate) fn host(runs: PathBuf, threads: ThreadArgs) -> Result<Host> {
 
 /// The report of the run directory `path`.
 pub(crate) fn report_page(path: &Path) -> Result<String> {
-    let request = ReportRequest { runs: vec![path.to_owned()], ..ReportRequest::default() };
+    let request = ReportRequest {
+        runs: vec![path.to_owned()],
+        kernels: runner_compute::kernel_workspace(),
+        ..ReportRequest::default()
+    };
     let data = read_page_data(&request)?;
     Ok(Page::new(&data, false)?.html)
 }

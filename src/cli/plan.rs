@@ -64,7 +64,7 @@ pub(crate) struct PlanArgs {
 /// cannot be written.
 pub(crate) fn run(args: &PlanArgs) -> Result<Exit> {
     let cluster = match &args.cluster {
-        Some(cluster) => read_cluster(cluster)?,
+        Some(cluster) => ClusterFacts { kernels: runner_compute::kernel_workspace(), ..read_cluster(cluster)? },
         None => local_devices(&host_without_runs(ThreadArgs { threads: args.threads })?),
     };
     let mut options = LoadOptions { allows_absent_files: args.rows.is_some(), ..args.experiment.options()? };

@@ -15,6 +15,7 @@ fn cluster(count: usize) -> ClusterFacts {
     let mut facts = runner_machine::local_cluster::cpu_cluster(1);
     let gpu = |index| DeviceFacts::unmeasured(Device::Cuda(index), "GPU".to_owned(), 1);
     facts.devices.extend((0..count).map(gpu));
+    facts.kernels = runner_compute::kernel_workspace();
     facts
 }
 

@@ -8,6 +8,7 @@ use super::plan_facts::{differing_keys, first_program};
 use crate::stored_plan;
 use runner_record::RecordError;
 use runner_record::manifest::Manifest;
+use runner_spec::cluster::KernelWorkspace;
 use runner_spec::format::json_value;
 use runner_spec::plan::Plan;
 
@@ -39,7 +40,7 @@ pub enum PlanDifference {
 /// # Errors
 /// If the plan cannot be read or made again.
 pub fn rebuild_plan(path: &Path, manifest: &Manifest) -> Result<RebuiltPlan, RecordError> {
-    let plan = stored_plan::compiled(path, &stored_plan::data_facts(path)?)?;
+    let plan = stored_plan::compiled(path, &stored_plan::data_facts(path)?, KernelWorkspace::default())?;
     let difference = match stored_plan::as_written(path) {
         // Equal hashes do not show that `plan.json` is still the plan that they were made of.
         Some(written) if manifest.plan_hash == plan.hash => match edited_values(&written, &plan) {

@@ -12,7 +12,7 @@ use runner_record::files::read_plan;
 use runner_record::manifest::Manifest;
 use runner_record::run_dir;
 use runner_record::run_dir::{PLAN, RESOLVED};
-use runner_spec::cluster::{ClusterFacts, DeviceFacts};
+use runner_spec::cluster::{ClusterFacts, DeviceFacts, KernelWorkspace};
 use runner_spec::data::DataFacts;
 use runner_spec::error::Result;
 use runner_spec::experiment::Experiment;
@@ -72,11 +72,19 @@ fn read_file<T: DeserializeOwned>(path: &Path) -> Result<T, RecordError> {
 }
 
 /// The plan of the run directory `path`. If its format is older, this version plans the same experiment and data again; the hash is then
-/// that of this version, and the stored one is in the manifest.
+/// that of this version, and the stored one is in the manifest. Its memory is without the workspace of kernels.
 ///
 /// # Errors
 /// If it is missing, damaged or of a newer format, or the older one's experiment is no longer understood.
 pub fn read(path: &Path) -> Result<Plan, RecordError> {
+    read_with_memory(path, KernelWorkspace::default())
+}
+
+/// [`read`], where a plan of an older format is to say how much memory it needs with these `kernels`.
+///
+/// # Errors
+/// Those of [`read`].
+pub fn read_with_memory(path: &Path, kernels: KernelWorkspace) -> Result<Plan, RecordError> {
     let file = path.join(PLAN);
     let common: CommonPlanFields = read_file(path)?;
     match common.format {
@@ -84,7 +92,7 @@ pub fn read(path: &Path) -> Result<Plan, RecordError> {
         newer if newer > PLAN_FORMAT => {
             Err(RecordError::damaged(&file, format!("format {newer}, this version reads up to format {PLAN_FORMAT}")))
         }
-        _ => compiled(path, &common.data),
+        _ => compiled(path, &common.data, kernels),
     }
 }
 
@@ -100,10 +108,10 @@ pub fn resolved_experiment(path: &Path) -> Result<Experiment> {
 ///
 /// # Errors
 /// If `resolved.yaml` is no experiment, or cannot be planned.
-pub fn compiled(path: &Path, facts: &DataFacts) -> Result<Plan, RecordError> {
+pub fn compiled(path: &Path, facts: &DataFacts, kernels: KernelWorkspace) -> Result<Plan, RecordError> {
     let file = path.join(RESOLVED);
     let loaded = runner_config::load_resolved(&file).map_err(|e| RecordError::damaged(&file, e.render(false)))?;
-    let cluster = cluster(&run_dir::read_manifest(path)?);
+    let cluster = ClusterFacts { kernels, ..cluster(&run_dir::read_manifest(path)?) };
     runner_plan::compile(&loaded.experiment, facts, &cluster).map_err(|e| RecordError::damaged(&file, e.to_string()))
 }
 

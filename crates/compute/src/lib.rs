@@ -10,3 +10,6 @@ pub mod optim;
 pub mod state;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
+mod workspace;
+
+pub use workspace::kernel_workspace;

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use runner_plan::check::{INITIAL_CHANNEL_SLOTS, LiveMicroBatches, execute};
-use runner_plan::memory::estimate;
+use runner_plan::memory::{MemoryFacts, estimate};
 use runner_plan::quantity::bytes;
 use runner_plan::{device_memory, suggest_change_for_rank};
 use runner_spec::cluster::{ComputeCapability, DeviceFacts};
@@ -52,12 +52,13 @@ impl MemoryShortage {
             None => "while starting".to_owned(),
         };
         let hardware = device_facts(program, memory.as_ref());
-        let live = live_activations(program);
-        let planned = estimate(program, &live, INITIAL_CHANNEL_SLOTS, &hardware);
+        let kernels = runner_compute::kernel_workspace();
+        let facts = MemoryFacts { hardware: &hardware, kernels, slots: INITIAL_CHANNEL_SLOTS };
+        let planned = estimate(program, &live_activations(program), facts);
         // On a device that could not be opened, what other processes hold is unknown.
         let known = memory.filter(|memory| memory.free.is_some());
-        let suggestion = known
-            .and_then(|memory| suggest_change_for_rank(program, &hardware, memory.usable_by_this_process(&planned)));
+        let suggestion =
+            known.and_then(|memory| suggest_change_for_rank(program, facts, memory.usable_by_this_process(&planned)));
         Self {
             rank: program.rank,
             device: program.device,

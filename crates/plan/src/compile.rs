@@ -147,8 +147,8 @@ pub fn compile_continuation(
         parameters: count_chunks(&common.model, &whole).total,
         flops_per_step,
     };
-    let ranks = ranks::rank_plans(programs, &executions, slots, hardware);
-    let shortage = memory_shortage::describe_shortage(&layout, &ranks, slots);
+    let ranks = ranks::rank_plans(programs, &executions, slots, hardware, cluster.kernels);
+    let shortage = memory_shortage::describe_shortage(&layout, &ranks, slots, cluster.kernels);
     let forecast = forecast(&ranks, &totals, slots, cluster);
     Ok(Plan {
         format: PLAN_FORMAT,

@@ -8,11 +8,6 @@ const MIB: u64 = 1 << 20;
 /// The share of a GPU's memory that plans may fill. The rest is for the driver, fragments, and errors of the estimate.
 const USABLE_PERCENT: u64 = 95;
 
-/// Bytes of scratch that each rank gives to cuBLASLt: as many as its fastest kernels want on Hopper and newer GPUs, fewer on older ones.
-pub fn matmul_workspace_bytes(capability: Option<ComputeCapability>) -> u64 {
-    if is_hopper_or_newer(capability) { 32 * MIB } else { 4 * MIB }
-}
-
 /// Bytes that a process takes of a device before its first tensor: the driver's context, and the code of kernels and libraries. This is
 /// an estimate, to be corrected where it is measured: the true number also grows with the device's multiprocessors.
 pub fn context_bytes(capability: Option<ComputeCapability>) -> u64 {
@@ -45,7 +40,7 @@ pub fn usable(all: u64) -> u64 {
     all / 100 * USABLE_PERCENT
 }
 
-fn is_hopper_or_newer(capability: Option<ComputeCapability>) -> bool {
+pub(crate) fn is_hopper_or_newer(capability: Option<ComputeCapability>) -> bool {
     capability.is_some_and(|c| c.major >= 9)
 }
 

@@ -6,17 +6,14 @@
 
 use crate::check::LiveMicroBatches;
 use crate::cost::count_chunks;
-use crate::device_memory;
-use runner_spec::cluster::DeviceFacts;
+use crate::device_memory::{self, is_hopper_or_newer};
+use runner_spec::cluster::{DeviceFacts, KernelWorkspace};
 use runner_spec::experiment::{Precision, Recompute};
 use runner_spec::model::Decoder;
 use runner_spec::model::parts::{Buffer, Linear, Positions};
 use runner_spec::plan::{MemoryCategory, MemoryEstimate, MemoryItem, PROCESS_ITEM};
 use runner_spec::precision;
-use runner_spec::program::{
-    ATTENTION_TILE_QUERIES, BlockRange, Device, EVAL_TOKENS_PER_FORWARD, EVAL_TOKENS_PER_GPU_FORWARD, Instruction,
-    PRODUCT_OPERAND_BYTES, PRODUCT_SUM_BYTES, Program,
-};
+use runner_spec::program::{BlockRange, Device, EVAL_TOKENS_PER_FORWARD, Instruction, Program};
 
 /// The process without any model: code, allocator, thread stacks, GEMM's packing buffers.
 const PROCESS_BYTES: u64 = 50 << 20;
@@ -29,15 +26,19 @@ const BYTES_PER_TOKEN: u64 = 8;
 
 const F32_BYTES: u64 = 4;
 
-/// A CPU's attention backward holds probabilities, their gradient, and their dropped or rounded copy for a block of queries.
-const TILES: u64 = 3;
-/// It also holds the gradients of keys and values of one head, and products hold packed matrices of it: at most as many.
-const HEAD_BUFFERS: u64 = 7;
+/// What the memory of a rank depends on besides its program.
+#[derive(Debug, Clone, Copy)]
+pub struct MemoryFacts<'a> {
+    pub hardware: &'a DeviceFacts,
+    pub kernels: KernelWorkspace,
+    /// Messages that a channel holds.
+    pub slots: usize,
+}
 
-/// Peak bytes of the rank of `program` on `hardware`, by category, with `live` micro-batches of each chunk (`check` counts them) and
-/// channels of `slots` messages. Workspace is what the peak needs beyond the saved activations: transient gradients, or whatever an
-/// evaluation or sampling holds if that is more.
-pub fn estimate(program: &Program, live: &[LiveMicroBatches], slots: usize, hardware: &DeviceFacts) -> MemoryEstimate {
+/// Peak bytes of the rank of `program` by category, with `live` micro-batches of each chunk (`check` counts them). Workspace is what the
+/// peak needs beyond the saved activations: transient gradients, or whatever an evaluation or sampling holds if that is more.
+pub fn estimate(program: &Program, live: &[LiveMicroBatches], facts: MemoryFacts<'_>) -> MemoryEstimate {
+    let MemoryFacts { hardware, ref kernels, slots } = facts;
     let (spec, decoder) = (&program.model, program.model.decoder());
     let mut items = state_items(program);
 
@@ -73,7 +74,7 @@ pub fn estimate(program: &Program, live: &[LiveMicroBatches], slots: usize, hard
     let head_freed = if has_head { sizes.total(&decoder.head.kept()) } else { 0 };
     let head_peak = if has_head { saved.saturating_add(sizes.bytes(&decoder.head.held())) } else { saved };
     let layer_peak = (saved - head_freed).saturating_add(layer_backward(program, &decoder, &sizes));
-    let (evaluation, sampling) = (evaluation(program, has_head), sampling(program));
+    let (evaluation, sampling) = (evaluation(program, has_head, kernels), sampling(program));
     let sums = GradientSumBytes::new(program);
     let peaks = [
         ("backward of the head", head_peak.saturating_add(sums.head)),
@@ -89,14 +90,15 @@ pub fn estimate(program: &Program, live: &[LiveMicroBatches], slots: usize, hard
     workspace(format!("beyond the activations, {}", widest.0), widest.1 - saved, 1);
     let length = program.batch.length as u64;
     if program.device == Device::Cpu {
-        let per_key = TILES * length.min(ATTENTION_TILE_QUERIES as u64) + HEAD_BUFFERS * spec.head_dim() as u64;
+        let KernelWorkspace { attention_queries, attention_tiles, attention_head_buffers, .. } = *kernels;
+        let per_key = attention_tiles * length.min(attention_queries) + attention_head_buffers * spec.head_dim() as u64;
         let bytes = F32_BYTES.saturating_mul(per_key).saturating_mul(length);
         workspace("attention tiles and heads per thread".to_owned(), bytes, hardware.threads as u64);
         if program.precision == Precision::Bf16 {
-            workspace("blocks of products (at most)".to_owned(), product_blocks(&decoder, sizes.positions), 1);
+            workspace("blocks of products (at most)".to_owned(), product_blocks(&decoder, sizes.positions, kernels), 1);
         }
     } else {
-        let scratch = device_memory::matmul_workspace_bytes(hardware.compute_capability);
+        let scratch = kernels.gpu_scratch_bytes[usize::from(is_hopper_or_newer(hardware.compute_capability))];
         workspace("scratch of matrix products".to_owned(), scratch, 1);
     }
     let rows = program.batch.slice.1 as u64;
@@ -149,16 +151,16 @@ fn layer_backward(program: &Program, Decoder { layer, .. }: &Decoder, sizes: &Si
 }
 
 /// The bytes that a CPU's products of bf16 matrices hold of both matrices and of sums, at most, for `positions` rows of activations.
-fn product_blocks(decoder: &Decoder, positions: u64) -> u64 {
-    let block =
-        |rows: u64, cols: u64, most: usize| F32_BYTES.saturating_mul(rows).saturating_mul(cols).min(most as u64);
+fn product_blocks(decoder: &Decoder, positions: u64, kernels: &KernelWorkspace) -> u64 {
+    let KernelWorkspace { product_operand_bytes, product_sum_bytes, .. } = *kernels;
+    let block = |rows: u64, cols: u64, most: u64| F32_BYTES.saturating_mul(rows).saturating_mul(cols).min(most);
     let bytes = |linear: &Linear| {
         let (inputs, outputs) = (linear.inputs as u64, linear.width() as u64);
         // Forward, the gradient of the input, and that of the weight: rows, depth and columns.
         let products = [(positions, inputs, outputs), (positions, outputs, inputs), (outputs, positions, inputs)];
         products.map(|(rows, depth, cols)| {
-            let operands = block(rows, depth, PRODUCT_OPERAND_BYTES) + block(depth, cols, PRODUCT_OPERAND_BYTES);
-            operands + block(rows, cols, PRODUCT_SUM_BYTES)
+            let operands = block(rows, depth, product_operand_bytes) + block(depth, cols, product_operand_bytes);
+            operands + block(rows, cols, product_sum_bytes)
         })
     };
     decoder.layer.linears().into_iter().chain([&decoder.head.project]).flat_map(bytes).max().unwrap_or(0)
@@ -279,7 +281,7 @@ impl Sizes {
 }
 
 /// One forward that keeps nothing: one layer's buffers, then the logits where the head is. Multiple choice batches by tokens.
-fn evaluation(program: &Program, has_head: bool) -> u64 {
+fn evaluation(program: &Program, has_head: bool, kernels: &KernelWorkspace) -> u64 {
     if !program.periodic.iter().any(|p| p.instruction == Instruction::Evaluate) {
         return 0;
     }
@@ -294,7 +296,7 @@ fn evaluation(program: &Program, has_head: bool) -> u64 {
         // A CPU makes the logits of so few rows at a time that they do not count.
         return layer;
     }
-    let part = Sizes { positions: sizes.positions.min(EVAL_TOKENS_PER_GPU_FORWARD as u64), ..sizes };
+    let part = Sizes { positions: sizes.positions.min(kernels.gpu_logit_rows), ..sizes };
     layer.max(input.saturating_add(part.total(&head.kept())))
 }
 
@@ -325,12 +327,14 @@ mod tests {
     use super::*;
     use crate::compile;
     use crate::testing::{cluster, compiled, data, experiment};
+    use runner_spec::cluster::ClusterFacts;
     use runner_spec::program::OptimizerSpec;
 
     const ONE: LiveMicroBatches = LiveMicroBatches { saved: 1, work: 0 };
 
     fn estimate_alone(program: &Program) -> MemoryEstimate {
-        estimate(program, &[ONE], 2, &cluster().devices[0])
+        let ClusterFacts { devices, kernels, .. } = cluster();
+        estimate(program, &[ONE], MemoryFacts { hardware: &devices[0], kernels, slots: 2 })
     }
 
     fn program() -> Program {
@@ -389,7 +393,8 @@ mod tests {
     /// the test above, in bf16 but for statistics: 2·2 of each layer's norms, 2 log-sum-exps, 2 of the final norm.
     #[test]
     fn bf16_on_a_gpu() {
-        let cluster = runner_machine::cluster_description::named_cluster("1x1xH100").expect("known");
+        let named = runner_machine::cluster_description::named_cluster("1x1xH100").expect("known");
+        let cluster = ClusterFacts { kernels: cluster().kernels, ..named };
         let mut experiment = experiment();
         experiment.precision = Precision::Bf16;
         for masters in [true, false] {
@@ -416,18 +421,20 @@ mod tests {
         program.model.vocab_size = 50_000;
         program.eval.choice_items = Some(1);
         assert!(program.periodic.iter().any(|p| p.instruction == Instruction::Evaluate));
-        let logits = 4 * 50_000 * EVAL_TOKENS_PER_GPU_FORWARD as u64;
-        assert!(evaluation(&program, true) < logits);
+        let kernels = cluster().kernels;
+        let logits = 4 * 50_000 * kernels.gpu_logit_rows;
+        assert!(evaluation(&program, true, &kernels) < logits);
         program.device = Device::Cuda(0);
-        assert!((logits..2 * logits).contains(&evaluation(&program, true)));
-        assert!(evaluation(&program, false) < logits, "of a stage without the head");
+        assert!((logits..2 * logits).contains(&evaluation(&program, true, &kernels)));
+        assert!(evaluation(&program, false, &kernels) < logits, "of a stage without the head");
     }
 
     #[test]
     fn activations_follow_the_micro_batches_in_flight() {
         let program = program();
         let live = [LiveMicroBatches { saved: 2, work: 0 }];
-        let two = estimate(&program, &live, 2, &cluster().devices[0]);
+        let ClusterFacts { devices, kernels, .. } = cluster();
+        let two = estimate(&program, &live, MemoryFacts { hardware: &devices[0], kernels, slots: 2 });
         assert_eq!(two.activations, 2 * estimate_alone(&program).activations);
     }
 }

@@ -3,12 +3,12 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use crate::check::{INITIAL_CHANNEL_SLOTS, LiveMicroBatches, execute};
+use crate::check::{LiveMicroBatches, execute};
 use crate::device_memory::usable_bytes;
-use crate::memory::estimate;
+use crate::memory::{MemoryFacts, estimate};
 use crate::quantity::bytes;
 use crate::ranks::RankLayout;
-use runner_spec::cluster::DeviceFacts;
+use runner_spec::cluster::KernelWorkspace;
 use runner_spec::experiment::ParallelMode;
 use runner_spec::experiment::{PipelineSchedule, Recompute};
 use runner_spec::format::choice_name;
@@ -23,7 +23,12 @@ const MAX_PARTS_TRIED: usize = 512;
 
 /// Describes the device whose ranks need the most beyond its memory, with a change that would fit. `None` if all ranks fit. The
 /// estimate is a few percent off.
-pub(crate) fn describe_shortage(layout: &RankLayout, ranks: &[RankPlan], slots: usize) -> Option<String> {
+pub(crate) fn describe_shortage(
+    layout: &RankLayout,
+    ranks: &[RankPlan],
+    slots: usize,
+    kernels: KernelWorkspace,
+) -> Option<String> {
     let needs: Vec<u64> = ranks.iter().map(|r| r.memory.total()).collect();
     let (largest, over) = worst_device(ranks, &needs)?;
     let rank = &ranks[largest];
@@ -45,17 +50,17 @@ pub(crate) fn describe_shortage(layout: &RankLayout, ranks: &[RankPlan], slots: 
         rank.device,
         bytes(needed),
         bytes(available),
-        suggest_change(layout, ranks, slots)
+        suggest_change(layout, ranks, |rank| MemoryFacts { hardware: &rank.hardware, kernels, slots })
     ))
 }
 
 /// A change with which all ranks fit, in the file's words.
-fn suggest_change(layout: &RankLayout, ranks: &[RankPlan], slots: usize) -> String {
-    let fits = |recompute| all_fit(ranks, |rank| need_with_recompute(&rank.program, &rank.hardware, slots, recompute));
+fn suggest_change(layout: &RankLayout, ranks: &[RankPlan], facts: impl Fn(&RankPlan) -> MemoryFacts<'_>) -> String {
+    let fits = |recompute| all_fit(ranks, |rank| need_with_recompute(&rank.program, facts(rank), recompute));
     let recompute = ranks.first().and_then(|rank| more_recomputation(&rank.program, fits));
-    let mut found = smaller_micro_batch(layout, ranks, slots).into_iter().chain(recompute);
+    let mut found = smaller_micro_batch(layout, ranks, &facts).into_iter().chain(recompute);
     let Some(first) = found.next() else {
-        return other_partition(layout, ranks, slots).unwrap_or_else(|| {
+        return other_partition(layout, ranks, &facts).unwrap_or_else(|| {
             "no batch.micro_batch fits; a smaller model, more stages or an optimizer with less state may".to_owned()
         });
     };
@@ -75,19 +80,19 @@ fn more_recomputation(program: &Program, fits: impl Fn(Recompute) -> bool) -> Op
 }
 
 /// Bytes that the rank of `program` needs with another recomputation. It may change which micro-batches weigh the most.
-fn need_with_recompute(program: &Program, hardware: &DeviceFacts, slots: usize, recompute: Recompute) -> u64 {
+fn need_with_recompute(program: &Program, facts: MemoryFacts<'_>, recompute: Recompute) -> u64 {
     let program = Program { recompute, ..program.clone() };
-    estimate(&program, &live_micro_batches(&program), slots, hardware).total()
+    estimate(&program, &live_micro_batches(&program), facts).total()
 }
 
 /// Suggests a change with which the rank of `program` alone fits into `available` bytes: the largest smaller micro-batch, or the least
 /// recomputation. `None` if neither fits, or if the program does not pass the check.
-pub fn suggest_change_for_rank(program: &Program, hardware: &DeviceFacts, available: u64) -> Option<String> {
-    let (live, slots) = (execute(program).ok()?.live, INITIAL_CHANNEL_SLOTS);
-    let smaller = smaller_micro_batches(program)
-        .find(|&mb| need_with_micro_batch(program, &live, hardware, slots, mb) <= available);
+pub fn suggest_change_for_rank(program: &Program, facts: MemoryFacts<'_>, available: u64) -> Option<String> {
+    let live = execute(program).ok()?.live;
+    let smaller =
+        smaller_micro_batches(program).find(|&mb| need_with_micro_batch(program, &live, facts, mb) <= available);
     let recompute =
-        more_recomputation(program, |recompute| need_with_recompute(program, hardware, slots, recompute) <= available);
+        more_recomputation(program, |recompute| need_with_recompute(program, facts, recompute) <= available);
     let mut found = smaller.map(|mb| format!("batch.micro_batch {mb}")).into_iter().chain(recompute);
     let first = found.next()?;
     let second = found.next().map_or_else(String::new, |second| format!(", and so would {second}"));
@@ -104,8 +109,7 @@ fn smaller_micro_batches(program: &Program) -> impl Iterator<Item = usize> {
 fn need_with_micro_batch(
     program: &Program,
     live: &[LiveMicroBatches],
-    hardware: &DeviceFacts,
-    slots: usize,
+    facts: MemoryFacts<'_>,
     micro_batch: usize,
 ) -> u64 {
     let mut smaller = program.clone();
@@ -116,7 +120,7 @@ fn need_with_micro_batch(
     let scale = if gpipe && in_flight > 1 { program.batch.micro_batch.div_ceil(micro_batch) } else { 1 };
     let scaled = |l: &LiveMicroBatches| LiveMicroBatches { saved: l.saved * scale, work: l.work * scale };
     let live: Vec<LiveMicroBatches> = live.iter().map(scaled).collect();
-    estimate(&smaller, &live, slots, hardware).total()
+    estimate(&smaller, &live, facts).total()
 }
 
 /// True if all ranks fit when each needs `need` bytes. Replicas need the same, so `need` is called for one of them.
@@ -154,7 +158,11 @@ fn worst_device(ranks: &[RankPlan], needs: &[u64]) -> Option<(usize, u64)> {
 }
 
 /// The largest smaller micro-batch with which every rank fits.
-fn smaller_micro_batch(layout: &RankLayout, ranks: &[RankPlan], slots: usize) -> Option<String> {
+fn smaller_micro_batch(
+    layout: &RankLayout,
+    ranks: &[RankPlan],
+    facts: &impl Fn(&RankPlan) -> MemoryFacts<'_>,
+) -> Option<String> {
     let program = &ranks.first()?.program;
     let rows = program.batch.slice.1;
     let (mode, stages) = (layout.mesh.mode, layout.mesh.stages);
@@ -163,7 +171,7 @@ fn smaller_micro_batch(layout: &RankLayout, ranks: &[RankPlan], slots: usize) ->
     let found = legal.find(|&micro_batch| {
         all_fit(ranks, |rank| {
             let live = live_micro_batches(&rank.program);
-            need_with_micro_batch(&rank.program, &live, &rank.hardware, slots, micro_batch)
+            need_with_micro_batch(&rank.program, &live, facts(rank), micro_batch)
         })
     })?;
     Some(match mode {
@@ -179,7 +187,11 @@ fn live_micro_batches(program: &Program) -> Vec<LiveMicroBatches> {
 }
 
 /// Moves layers from the fullest stage to the emptiest, one by one, until all ranks fit.
-fn other_partition(layout: &RankLayout, ranks: &[RankPlan], slots: usize) -> Option<String> {
+fn other_partition(
+    layout: &RankLayout,
+    ranks: &[RankPlan],
+    facts: &impl Fn(&RankPlan) -> MemoryFacts<'_>,
+) -> Option<String> {
     let (parts, stages) = (layout.counts.len(), layout.mesh.stages);
     let first_of_stage = |stage: usize| &ranks[layout.mesh.rank(stage, 0)];
     // Moving layers changes nothing on a single device.
@@ -191,7 +203,7 @@ fn other_partition(layout: &RankLayout, ranks: &[RankPlan], slots: usize) -> Opt
     let need_of_stage = |candidate: &RankLayout, stage: usize| -> u64 {
         let rank = first_of_stage(stage);
         let program = Program { chunks: candidate.stage_chunks(stage), ..rank.program.clone() };
-        estimate(&program, &live[stage], slots, &rank.hardware).total()
+        estimate(&program, &live[stage], facts(rank)).total()
     };
     let mut counts = layout.counts.clone();
     for _ in 0..layout.counts.iter().sum::<usize>() {

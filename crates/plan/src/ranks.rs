@@ -4,11 +4,11 @@ use crate::block_time::BlockTimer;
 use crate::check::ExecutionSummary;
 use crate::cost::{self, count_chunks};
 use crate::error::{Result, refuse};
-use crate::memory::estimate;
+use crate::memory::{MemoryFacts, estimate};
 use crate::partition::{self, BlockCosts};
 use crate::schedule::schedule;
 use crate::step_program::{gradient_buckets, step_instructions};
-use runner_spec::cluster::{ClusterFacts, DeviceFacts};
+use runner_spec::cluster::{ClusterFacts, DeviceFacts, KernelWorkspace};
 use runner_spec::experiment::ParallelMode;
 use runner_spec::experiment::{Experiment, Parallel, PipelineSchedule, Recompute};
 use runner_spec::format::division;
@@ -162,6 +162,7 @@ pub(crate) fn rank_plans(
     executions: &[ExecutionSummary],
     slots: usize,
     hardware: Vec<DeviceFacts>,
+    kernels: KernelWorkspace,
 ) -> Vec<RankPlan> {
     // Replicas cost the same; dp's root costs more.
     let mut known: Option<((usize, bool, usize), RankPlan)> = None;
@@ -170,7 +171,7 @@ pub(crate) fn rank_plans(
         let key = (program.stage(), program.owns_optimizer(), hardware.threads);
         let mut rank = match known.take().filter(|(k, _)| *k == key) {
             Some((_, same)) => same,
-            None => rank_plan(&program, execution, slots, &hardware),
+            None => rank_plan(&program, execution, MemoryFacts { hardware: &hardware, kernels, slots }),
         };
         rank.rank = program.rank;
         rank.replica = program.replica();
@@ -182,7 +183,8 @@ pub(crate) fn rank_plans(
 }
 
 /// The plan of the rank of `program`.
-fn rank_plan(program: &Program, execution: &ExecutionSummary, slots: usize, hardware: &DeviceFacts) -> RankPlan {
+fn rank_plan(program: &Program, execution: &ExecutionSummary, facts: MemoryFacts<'_>) -> RankPlan {
+    let hardware = facts.hardware;
     let tokens = (program.batch.slice.1 * program.batch.length) as u64;
     RankPlan {
         rank: program.rank,
@@ -194,7 +196,7 @@ fn rank_plan(program: &Program, execution: &ExecutionSummary, slots: usize, hard
         in_flight: execution.in_flight(),
         precision: precision::describe(program.precision, program.master_weights, hardware.device).to_owned(),
         params: count_chunks(&program.model, &program.chunks),
-        memory: estimate(program, &execution.live, slots, hardware),
+        memory: estimate(program, &execution.live, facts),
         flops: flops(&program.model, program.recompute, &program.chunks, tokens, program.batch.length),
         program: program.clone(),
     }

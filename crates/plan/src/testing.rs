@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use runner_spec::cluster::{ClusterFacts, Device, DeviceFacts};
+use runner_spec::cluster::{ClusterFacts, Device, DeviceFacts, KernelWorkspace};
 use runner_spec::data::{ChoiceFacts, Clipped, DataFacts, SplitFacts};
 use runner_spec::experiment as e;
 use runner_spec::model::ModelSpec;
@@ -111,7 +111,16 @@ pub fn data() -> DataFacts {
 pub fn cluster() -> ClusterFacts {
     let cpu = DeviceFacts::unmeasured(Device::Cpu, "Example CPU".to_owned(), 2);
     let cpu = DeviceFacts { memory_bytes: Some(24 << 30), ..cpu };
-    ClusterFacts { devices: vec![cpu], ..ClusterFacts::default() }
+    let kernels = KernelWorkspace {
+        attention_queries: 64,
+        attention_tiles: 3,
+        attention_head_buffers: 7,
+        product_operand_bytes: 8 << 20,
+        product_sum_bytes: 16 << 20,
+        gpu_scratch_bytes: [4 << 20, 32 << 20],
+        gpu_logit_rows: 2048,
+    };
+    ClusterFacts { devices: vec![cpu], kernels, ..ClusterFacts::default() }
 }
 
 #[expect(clippy::expect_used, reason = "a test whose fixture cannot be planned has failed")]

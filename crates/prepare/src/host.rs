@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use runner_machine::host::Git;
 use runner_machine::local_cluster::local_cluster;
 use runner_machine::numa::{NumaNodes, RankThreads};
-use runner_spec::cluster::ClusterFacts;
+use runner_spec::cluster::{ClusterFacts, KernelWorkspace};
 
 use crate::calibration;
 use runner_spec::error::{CommandError, Result};
@@ -35,6 +35,8 @@ pub struct Host {
     /// The variables that `machine::doctor::shown_variables` lets records show.
     pub platform_environment: BTreeMap<String, String>,
     pub build: ProgramBuild,
+    /// The memory that the build's kernels take beside the tensors, which plans count.
+    pub kernels: KernelWorkspace,
     /// The folder whose git commit goes into the record; `None`: no commit is recorded.
     pub working_folder: Option<PathBuf>,
     /// Makes the report of a run directory, which a tracking server shows beside the run; `None`: it gets no report.
@@ -69,6 +71,7 @@ impl Host {
             recorded_environment: BTreeMap::new(),
             platform_environment: BTreeMap::new(),
             build: ProgramBuild::default(),
+            kernels: KernelWorkspace::default(),
             working_folder: None,
             report_page: None,
         }
@@ -110,6 +113,7 @@ impl Host {
 /// This machine, with its measured speed where it was calibrated.
 pub fn local_devices(host: &Host) -> ClusterFacts {
     let mut cluster = local_cluster(host.threads).with_peak_flops(host.peak_flops);
+    cluster.kernels = host.kernels;
     if let Some(rates) = host.cache.as_ref().and_then(|cache| calibration::known_rates(&cluster, cache)) {
         // Calibration measures the CPU alone: what is known of GPUs stays.
         cluster.rates.devices.extend(rates.devices);

@@ -26,6 +26,26 @@ pub struct ClusterFacts {
     /// the ranks are started on this machine.
     #[serde(default, rename = "seats", skip_serializing_if = "Vec::is_empty")]
     pub rank_locations: Vec<RankLocation>,
+    /// The same on all devices: a fact about this program. Records do not have it.
+    #[serde(skip)]
+    pub kernels: KernelWorkspace,
+}
+
+/// The memory that kernels use while they work, as `compute` reports it. By default it is unknown, and counts as 0.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct KernelWorkspace {
+    /// The queries of a tile of attention's probabilities on a CPU: a thread holds `attention_tiles` of them, each by all keys, in f32.
+    pub attention_queries: u64,
+    pub attention_tiles: u64,
+    /// Buffers of one attention head, by all keys, that a thread holds besides, in f32.
+    pub attention_head_buffers: u64,
+    /// The most bytes that a CPU's product of bf16 matrices holds of each matrix, in the order in which it reads them, and of f32 sums.
+    pub product_operand_bytes: u64,
+    pub product_sum_bytes: u64,
+    /// Bytes of scratch for matrix products on a GPU older than Hopper, and on Hopper and newer GPUs.
+    pub gpu_scratch_bytes: [u64; 2],
+    /// Rows of logits that a GPU holds at a time where no gradient is needed. A CPU holds so few that they do not count.
+    pub gpu_logit_rows: u64,
 }
 
 impl ClusterFacts {

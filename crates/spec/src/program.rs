@@ -292,19 +292,5 @@ pub struct EvalSpec {
     pub samples: Option<Samples>,
 }
 
-/// Queries whose attention probabilities a thread of a CPU holds at a time.
-pub const ATTENTION_TILE_QUERIES: usize = 64;
-
-/// Rows and columns of the blocks, and their depth, in which a CPU without instructions for bf16 computes products of bf16 matrices.
-pub const PRODUCT_BLOCK: usize = 2048;
-pub const PRODUCT_DEPTH: usize = 1024;
-
-/// The most bytes that a CPU's product of bf16 matrices holds of each matrix, in the order in which it reads them, and of f32 sums.
-pub const PRODUCT_OPERAND_BYTES: usize = 4 * PRODUCT_BLOCK * PRODUCT_DEPTH;
-pub const PRODUCT_SUM_BYTES: usize = 4 * PRODUCT_BLOCK * PRODUCT_BLOCK;
-
-/// Tokens in one forward of an evaluation on a CPU, with padding.
+/// Tokens in one forward of an evaluation, with padding.
 pub const EVAL_TOKENS_PER_FORWARD: usize = 4096;
-
-/// Tokens in one forward of an evaluation on a GPU.
-pub const EVAL_TOKENS_PER_GPU_FORWARD: usize = 2048;

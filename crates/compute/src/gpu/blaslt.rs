@@ -11,6 +11,7 @@ use cudarc::cublaslt::sys;
 
 use super::Gpu;
 use crate::kernels::out_of_memory::is_out_of_memory;
+use crate::workspace::GPU_SCRATCH_BYTES;
 
 /// A column-major matrix without gaps between its columns.
 #[derive(Debug, Clone, Copy)]
@@ -219,8 +220,7 @@ impl BlasLt {
     /// If cuBLASLt fails, or memory is short.
     #[expect(unsafe_code, reason = "uninitialized device memory")]
     pub(super) fn new(device: &CudaDevice, (major, _): (i32, i32)) -> Result<Self> {
-        // The size that NVIDIA's documentation recommends for each generation.
-        let bytes: usize = if major >= 9 { 32 << 20 } else { 4 << 20 };
+        let bytes = GPU_SCRATCH_BYTES[usize::from(major >= 9)];
         let stream = device.cuda_stream();
         stream.context().bind_to_thread().map_err(super::driver_error)?;
         Ok(Self {

@@ -282,7 +282,8 @@ fn a_cluster_plan_as_text() {
     let pipeline = e::Pipeline { stages: 4, partition, schedule: OneFOneB, chunks: 1, microbatches: 32 };
     x.parallel.mode = e::ParallelMode::Pipeline;
     (x.parallel.replicas, x.parallel.pipeline) = (4, Some(pipeline));
-    let cluster = runner_machine::cluster_description::named_cluster("2x8xH100").expect("known");
+    let named = runner_machine::cluster_description::named_cluster("2x8xH100").expect("known");
+    let cluster = ClusterFacts { kernels: cluster().kernels, ..named };
     let plan = compile(&x, &data(), &cluster).expect("plans");
     insta::assert_snapshot!(render(&plan, &RenderOptions { price: Some(2.5), ..RenderOptions::default() }));
     let one = render(&plan, &RenderOptions { rank: Some(15), ..RenderOptions::default() });

@@ -14,7 +14,13 @@ use super::gemm::Mat;
 use super::simd::{LANES, Shared, axpy, dot, inlined, max, sum_by, vectorize};
 use super::{Real, Stored};
 use crate::kernels::attention_shape::{AttentionMasks, AttentionShape};
-use runner_spec::program::ATTENTION_TILE_QUERIES;
+
+/// Queries whose probabilities a thread holds at a time.
+pub(crate) const TILE_QUERIES: usize = 64;
+/// The backward holds probabilities, their gradient, and their dropped or rounded copy for a tile of queries.
+pub(crate) const TILES: u64 = 3;
+/// It also holds the gradients of keys and values of one head, and products hold packed matrices of it: at most as many.
+pub(crate) const HEAD_BUFFERS: u64 = 7;
 
 impl AttentionShape {
     /// Calls `f(sample, kv_head)` for every task, in parallel.
@@ -28,8 +34,8 @@ impl AttentionShape {
 
     /// Calls `f(queries)` for every tile of queries.
     fn for_each_tile(&self, mut f: impl FnMut(Range<usize>)) {
-        for from in (0..self.seq).step_by(ATTENTION_TILE_QUERIES) {
-            f(from..(from + ATTENTION_TILE_QUERIES).min(self.seq));
+        for from in (0..self.seq).step_by(TILE_QUERIES) {
+            f(from..(from + TILE_QUERIES).min(self.seq));
         }
     }
 
@@ -40,7 +46,7 @@ impl AttentionShape {
 
     /// The number of elements of one tile of probabilities.
     fn tile_len(&self) -> usize {
-        ATTENTION_TILE_QUERIES.min(self.seq) * self.seq
+        TILE_QUERIES.min(self.seq) * self.seq
     }
 
     /// The `head_dim` columns from `column` on, of the rows `rows` of sample `b`. Rows of `data` have `width` columns.
@@ -83,7 +89,7 @@ pub fn forward<S: Stored>(s: AttentionShape, qkv: &[S], masks: AttentionMasks<'_
         s.for_each_task(|b, kv| {
             let mut tile = S::Real::zeros(s.tile_len());
             let mut stored = Vec::new();
-            let mut rows = S::Real::zeros(ATTENTION_TILE_QUERIES.min(s.seq) * hd);
+            let mut rows = S::Real::zeros(TILE_QUERIES.min(s.seq) * hd);
             for head in kv * group..(kv + 1) * group {
                 s.for_each_tile(|queries| {
                     let (from, n, to) = (queries.start, queries.len(), s.tile_width(&queries));
@@ -173,7 +179,7 @@ pub fn backward<S: Stored>(
             let mut dp = S::Real::zeros(s.tile_len());
             let mut dropped = S::Real::zeros(if dropout.is_some() { s.tile_len() } else { 0 });
             let mut stored = Vec::new();
-            let mut dq = S::Real::zeros(ATTENTION_TILE_QUERIES.min(s.seq) * hd);
+            let mut dq = S::Real::zeros(TILE_QUERIES.min(s.seq) * hd);
             let [mut dk, mut dv] = std::array::from_fn(|_| S::Real::zeros(s.seq * hd));
             for head in kv * group..(kv + 1) * group {
                 s.for_each_tile(|queries| {

@@ -3,9 +3,8 @@
 use std::ops::Range;
 
 use half::bf16;
-use runner_spec::program::{PRODUCT_BLOCK, PRODUCT_DEPTH};
 
-use super::{Destination, Threads, split_range};
+use super::{BLOCK, BLOCK_DEPTH, Destination, Threads, split_range};
 use crate::kernels::cpu::Stored;
 use crate::kernels::cpu::gemm::{Mat, calling_thread, gemm, pool};
 use crate::kernels::cpu::simd::{inlined, rows_per_task, vectorize};
@@ -14,10 +13,10 @@ use crate::kernels::cpu::simd::{inlined, rows_per_task, vectorize};
 /// As for [`super::multiply`].
 pub(super) unsafe fn multiply(a: Mat<bf16>, b: Mat<bf16>, destination: Destination<'_>, threads: Threads) {
     let (rows, inner, cols) = (a.rows(), a.cols(), b.cols());
-    for columns in split_range(cols, PRODUCT_BLOCK) {
-        for block_rows in split_range(rows, PRODUCT_BLOCK) {
+    for columns in split_range(cols, BLOCK) {
+        for block_rows in split_range(rows, BLOCK) {
             let mut sum = vec![0.0; block_rows.len() * columns.len()];
-            for depth in split_range(inner, PRODUCT_DEPTH) {
+            for depth in split_range(inner, BLOCK_DEPTH) {
                 let part_of_a = Widened::new(a, block_rows.clone(), depth.clone(), threads);
                 let part_of_b = Widened::new(b, depth, columns.clone(), threads);
                 let parallelism = match threads {

@@ -24,6 +24,14 @@ use super::gemm::Mat;
 use super::simd::{Shared, TASK, dot, inlined, matmul_instruction_set, vectorize};
 use super::{Real, Stored};
 
+/// Rows and columns of the blocks, and their depth, in which a processor without instructions for bf16 computes.
+const BLOCK: usize = 2048;
+const BLOCK_DEPTH: usize = 1024;
+
+/// The most bytes that a product holds of each matrix, in the order in which it reads them, and of f32 sums.
+pub(crate) const OPERAND_BYTES: usize = size_of::<f32>() * BLOCK * BLOCK_DEPTH;
+pub(crate) const SUM_BYTES: usize = size_of::<f32>() * BLOCK * BLOCK;
+
 /// Products of at most this many rows read the other matrix in place: reading it once takes longer than the arithmetic. They sum in
 /// another order than products of more rows.
 const FEW_ROWS: usize = 4;

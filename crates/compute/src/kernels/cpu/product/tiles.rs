@@ -13,10 +13,9 @@ use std::ops::Range;
 
 use half::bf16;
 use parking_lot::{Mutex, MutexGuard};
-use runner_spec::program::{PRODUCT_OPERAND_BYTES, PRODUCT_SUM_BYTES};
 
 use super::packing::{PANEL_COLUMNS, REGISTER_LANES, RowPair, copy_rows, lane_mask, pack_panels};
-use super::{Destination, Threads, split_range};
+use super::{Destination, OPERAND_BYTES, SUM_BYTES, Threads, split_range};
 use crate::kernels::cpu::gemm::Mat;
 use crate::kernels::cpu::simd::Shared;
 
@@ -94,12 +93,12 @@ pub(super) unsafe fn multiply<T: TileInstructions>(
         && inner.is_multiple_of(T::DEPTH_STEP)
         && rows >= T::ROWS;
     let depth = if inner <= MAX_DEPTH { inner } else { MAX_DEPTH / 2 };
-    let lines = PRODUCT_OPERAND_BYTES / (size_of::<bf16>() * depth.next_multiple_of(T::DEPTH_STEP));
+    let lines = OPERAND_BYTES / (size_of::<bf16>() * depth.next_multiple_of(T::DEPTH_STEP));
     let block_cols = (lines / PANEL_COLUMNS * PANEL_COLUMNS).clamp(PANEL_COLUMNS, cols.next_multiple_of(PANEL_COLUMNS));
     let keeps_sums = matches!(destination, Destination::Rounded(..)) && depth < inner;
     let most_rows = [
         if is_read_in_place { usize::MAX } else { lines },
-        if keeps_sums { PRODUCT_SUM_BYTES / (size_of::<f32>() * block_cols) } else { usize::MAX },
+        if keeps_sums { SUM_BYTES / (size_of::<f32>() * block_cols) } else { usize::MAX },
     ];
     let block_rows = rows.min(most_rows[0]).min(most_rows[1]).max(T::ROWS);
     let mut buffers = free_buffers(threads).pop().unwrap_or_default();
