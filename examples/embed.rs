@@ -7,8 +7,7 @@ use std::path::PathBuf;
 use runner_config::{LoadOptions, ModelFetcher, load};
 use runner_engine::apply::{ApplyRequest, apply};
 use runner_machine::stop::StopSwitch;
-use runner_prepare::host::Host;
-use runner_prepare::observer::{RunEvent, RunObserver};
+use runner_prepare::{Host, RunEvent, RunObserver};
 use runner_record::run_dir;
 use runner_spec::event::Event;
 

@@ -6,8 +6,7 @@ use runner_engine::apply::{ApplyRequest, apply};
 use runner_engine::continuation::ContinueRequest;
 use runner_engine::session::SessionOptions;
 use runner_machine::stop::StopSwitch;
-use runner_prepare::host::Host;
-use runner_prepare::observer::RunObserver;
+use runner_prepare::{Host, RunObserver};
 use runner_record::manifest::SweepPoint;
 
 use super::common::ExperimentArgs;

@@ -4,8 +4,7 @@ use clap::Args;
 use runner_engine::fork::{Cooldown, ForkRequest, ForkStart, fork};
 use runner_engine::session::SessionOptions;
 use runner_machine::stop::StopSwitch;
-use runner_prepare::host::Host;
-use runner_prepare::observer::RunObserver;
+use runner_prepare::{Host, RunObserver};
 use runner_record::CheckpointChoice;
 
 use super::completions::runs_completer;

@@ -4,7 +4,7 @@ use clap::Args;
 use runner_compare::verdict::Verdict;
 use runner_engine::reproduce::{ReproduceRequest, Reproduction, reproduce};
 use runner_engine::session::SessionOptions;
-use runner_prepare::observer::{RunEvent, RunObserver};
+use runner_prepare::{RunEvent, RunObserver};
 use runner_report::verdict::describe_verdict;
 use runner_report::{OutputMode, Screen};
 

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use runner_engine::event_lines::EventLines;
 use runner_engine::outcome::{RunOutcome, RunReport};
-use runner_prepare::observer::{RunEvent, RunObserver};
+use runner_prepare::{RunEvent, RunObserver};
 use runner_record::checkpoint;
 use runner_record::run_dir::CHECKPOINTS;
 use runner_record::summary::headline;

@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 
 use runner_engine::session_facts::cpu_instructions;
-use runner_prepare::host::ProgramBuild;
+use runner_prepare::ProgramBuild;
 use runner_spec::format::short_hash;
 
 /// The target that this program was built for, and the hash of its sources.

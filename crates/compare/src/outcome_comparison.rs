@@ -1,5 +1,7 @@
 //! The outcomes of two runs: losses step by step, where they diverge, final figures.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 
 use super::inherited_steps::InheritedSteps;
@@ -67,7 +69,8 @@ pub fn compare_outcomes(
     };
     let mut power = 1;
     let mut last = None;
-    for_each_common_step(a.steps(), b.steps(), &mut |p, q| {
+    let of_b: BTreeMap<u64, &TrainLine> = b.steps().map(|line| (line.step, line)).collect();
+    for (p, q) in a.steps().filter_map(|p| Some((p, *of_b.get(&p.step)?))) {
         let relative = p.loss.zip(q.loss).and_then(|(a, b)| relative_difference(a, b));
         let pair = LossPair { step: p.step, a: p.loss, b: q.loss, relative };
         out.common_steps += 1;
@@ -89,7 +92,7 @@ pub fn compare_outcomes(
         while power <= p.step {
             power = power.saturating_mul(10);
         }
-    });
+    }
     out.shared_steps = out.shared_steps.min(out.common_steps);
     out.losses.extend(last.filter(|l| out.losses.last().is_none_or(|known| known.step != l.step)));
     out
@@ -119,23 +122,6 @@ fn stages(record: &RunRecord) -> usize {
 fn relative_difference(a: f64, b: f64) -> Option<f64> {
     let scale = a.abs().max(b.abs());
     Some(if scale > 0.0 { (a - b).abs() / scale } else { 0.0 }).filter(|r| r.is_finite())
-}
-
-/// Calls `each` with the steps that both runs have, in order.
-fn for_each_common_step<'r>(
-    a: impl Iterator<Item = &'r TrainLine>,
-    b: impl Iterator<Item = &'r TrainLine>,
-    each: &mut dyn FnMut(&TrainLine, &TrainLine),
-) {
-    let mut others = b.peekable();
-    for p in a {
-        while others.peek().is_some_and(|q| q.step < p.step) {
-            others.next();
-        }
-        if let Some(q) = others.peek().filter(|q| q.step == p.step) {
-            each(p, q);
-        }
-    }
 }
 
 #[cfg(test)]

@@ -316,10 +316,7 @@ mod tests {
                         let is_named = |name: &&str| {
                             name.starts_with(section) || (section, *name) == ("optimizer", "learning rate")
                         };
-                        assert!(
-                            names.iter().any(|name| is_named(&name)),
-                            "{key} is {changed:?}, and the names are {names:?}"
-                        );
+                        assert!(names.iter().any(&is_named), "{key} is {changed:?}, and the names are {names:?}");
                         found.insert(key.clone());
                     }
                 }

@@ -5,8 +5,7 @@ use std::borrow::Cow;
 use runner_plan::{PlanError, compile};
 use runner_spec::cluster::{ClusterFacts, DeviceFacts};
 use runner_spec::data::DataFacts;
-use runner_spec::experiment::Experiment;
-use runner_spec::experiment::{AutoOr, DeviceChoice, Precision};
+use runner_spec::experiment::{AutoOr, DeviceChoice, Experiment, Precision};
 use runner_spec::plan::Plan;
 use runner_spec::program::Device;
 

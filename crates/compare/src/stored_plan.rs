@@ -7,11 +7,10 @@ use std::path::Path;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use runner_record::error::RecordError;
+use runner_record::RecordError;
 use runner_record::files::read_plan;
 use runner_record::manifest::Manifest;
-use runner_record::run_dir;
-use runner_record::run_dir::{PLAN, RESOLVED};
+use runner_record::run_dir::{self, PLAN, RESOLVED};
 use runner_spec::cluster::{ClusterFacts, DeviceFacts, KernelWorkspace};
 use runner_spec::data::DataFacts;
 use runner_spec::error::Result;

@@ -4,8 +4,7 @@ use serde_json::Value;
 
 use super::settings::{document, value_at};
 use runner_spec::data::{ChoiceFacts, Clipped, DataFacts, SplitFacts, WeightsFacts};
-use runner_spec::experiment::Experiment;
-use runner_spec::experiment::{Tokenizer, Validation, WeightInit};
+use runner_spec::experiment::{Experiment, Tokenizer, Validation, WeightInit};
 
 /// The number of items of HellaSwag's validation set.
 const HELLASWAG_ITEMS: usize = 10_042;

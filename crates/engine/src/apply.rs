@@ -3,14 +3,17 @@
 use std::path::{Path, PathBuf};
 
 use runner_compare::plan_facts::differing_keys;
-use runner_compare::settings;
-use runner_compare::stored_plan;
+use runner_compare::{settings, stored_plan};
 use runner_config::{Loaded, ModelFetcher};
-use runner_record::catalog::ListedRun;
+use runner_launch::World;
+use runner_machine::stop::StopSwitch;
+use runner_prepare::{Host, PreparedRun, RunEvent, RunObserver, model_fetcher, pin_hub_commits};
+use runner_record::catalog::{self, ListedRun};
 use runner_record::manifest::{Manifest, RunStatus, SweepPoint};
 use runner_record::run_dir::{self, CHECKPOINTS, RESOLVED};
-use runner_record::{RunLock, catalog, checkpoint};
+use runner_record::{RunLock, checkpoint};
 use runner_spec::diagnostic::ConfigError;
+use runner_spec::error::{CommandError, Result};
 use runner_spec::experiment::Experiment;
 use runner_spec::format::{count, short_hash};
 use runner_spec::plan::Plan;
@@ -20,13 +23,6 @@ use crate::launched::{LaunchedRank, agree_on_training, check_memory, find_device
 use crate::outcome::RunReport;
 use crate::run_opening::{FoundRun, create_run, open_unless_done};
 use crate::session::{RunSession, SessionOptions};
-use runner_launch::World;
-use runner_machine::stop::StopSwitch;
-use runner_prepare::host::Host;
-use runner_prepare::observer::{RunEvent, RunObserver};
-use runner_prepare::prepared_run::PreparedRun;
-use runner_prepare::{model_fetcher, pin_hub_commits};
-use runner_spec::error::{CommandError, Result};
 
 /// A request to `apply`.
 pub struct ApplyRequest<'a> {

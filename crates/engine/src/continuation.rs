@@ -11,7 +11,7 @@ use runner_record::{CheckpointChoice, catalog, checkpoint, run_dir};
 use runner_spec::plan::Plan;
 
 use crate::opened_run::check_description;
-use runner_prepare::observer::{RunEvent, RunObserver};
+use runner_prepare::{RunEvent, RunObserver};
 use runner_spec::error::{CommandError, Result};
 
 /// The run that a new run continues, as it was asked for.

@@ -8,9 +8,7 @@ use runner_spec::experiment::{DeviceChoice, Experiment};
 use crate::evaluated_model::EvaluatedModel;
 use crate::opened_run::OpenedRun;
 use crate::recording::Recording;
-use runner_prepare::host::Host;
-use runner_prepare::observer::RunEvent;
-use runner_prepare::prepared_run::PreparedRun;
+use runner_prepare::{Host, PreparedRun, RunEvent};
 use runner_spec::error::{CommandError, Result};
 
 /// Tests the run that `recording` records, whose steps are all done, the first `inherited_steps` by other runs; `None` where the experiment names no test.

@@ -22,7 +22,6 @@ pub mod rank_inputs;
 mod recorded_summary;
 mod recording;
 pub mod reproduce;
-mod restart;
 pub mod resume;
 pub mod run_error;
 mod run_opening;

@@ -3,15 +3,13 @@
 use std::path::Path;
 
 use runner_compare::stored_plan;
-use runner_record::RecordError;
-use runner_record::checkpoint;
+use runner_prepare::{RunEvent, RunObserver};
 use runner_record::manifest::{Manifest, RunStatus};
 use runner_record::run_dir::{self, CHECKPOINTS, METRICS, RunDir, SUMMARY};
 use runner_record::summary::{Summary, step_seconds};
+use runner_record::{RecordError, checkpoint};
 use runner_spec::forecast::ForecastBasis;
 use runner_spec::plan::Plan;
-
-use runner_prepare::observer::{RunEvent, RunObserver};
 
 /// The summary of the run in `path`. One that cannot be read counts as missing, and `observer` receives a warning.
 pub(crate) fn read_summary_or_warn(path: &Path, observer: &mut dyn RunObserver) -> Option<Summary> {

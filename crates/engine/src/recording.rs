@@ -13,7 +13,7 @@ use runner_spec::event::{BestValidation, Event, ObserveError, TraceLine};
 use crate::epoch_tally::EpochTally;
 use crate::event_lines::EventLines;
 use crate::tracking::Tracking;
-use runner_prepare::observer::{RunEvent, RunObserver};
+use runner_prepare::{RunEvent, RunObserver};
 
 /// The observer of a run's ranks.
 pub(crate) struct Recording<'a> {

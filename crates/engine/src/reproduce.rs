@@ -19,9 +19,7 @@ use crate::run_opening::create_run;
 use crate::session::{RunSession, SessionOptions};
 use crate::session_facts::describe_session;
 use runner_machine::stop::StopSwitch;
-use runner_prepare::host::Host;
-use runner_prepare::observer::{RunEvent, RunObserver};
-use runner_prepare::prepared_run::PreparedRun;
+use runner_prepare::{Host, PreparedRun, RunEvent, RunObserver};
 use runner_spec::error::{CommandError, Result};
 
 /// A request to `reproduce`.

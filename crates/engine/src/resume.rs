@@ -3,12 +3,15 @@
 use std::path::Path;
 
 use runner_compare::plan_facts::describe_changed_data;
-use runner_compare::stored_plan;
+use runner_compare::stored_plan::{self, resolved_experiment};
 use runner_launch::World;
+use runner_machine::stop::StopSwitch;
+use runner_prepare::{Host, PreparedRun, RecordedInputs, RunObserver};
 use runner_record::manifest::{DataHashes, Manifest, RunStatus};
 use runner_record::run_dir::{self, CHECKPOINTS};
 use runner_record::{catalog, checkpoint};
 use runner_spec::data::{DataPart, TEXT_READING_RULE};
+use runner_spec::error::{CommandError, Result};
 use runner_spec::plan::Plan;
 
 use crate::launched::{LaunchedRank, agree_on_training, check_memory, find_devices, follow, work_as_rank};
@@ -16,13 +19,6 @@ use crate::opened_run::check_description;
 use crate::outcome::{RunOutcome, RunReport};
 use crate::run_opening::{FoundRun, open_unless_done};
 use crate::session::{RunSession, SessionOptions};
-use runner_compare::stored_plan::resolved_experiment;
-use runner_machine::stop::StopSwitch;
-use runner_prepare::RecordedInputs;
-use runner_prepare::host::Host;
-use runner_prepare::observer::RunObserver;
-use runner_prepare::prepared_run::PreparedRun;
-use runner_spec::error::{CommandError, Result};
 
 /// A request to `resume`.
 #[derive(Debug, Clone)]

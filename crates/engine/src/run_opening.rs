@@ -3,21 +3,19 @@
 use std::path::{Path, PathBuf};
 
 use runner_config::Loaded;
-use runner_prepare::has_private_text;
-use runner_record::checkpoint;
+use runner_prepare::{Host, RunEvent, RunObserver, has_private_text};
 use runner_record::manifest::{Manifest, RunStatus, TemplateUse};
 use runner_record::record_check::find_damage_of_metrics;
 use runner_record::run_dir::{self, BeginningCheckpoint, CHECKPOINTS, RunDir, RunFiles};
-use runner_record::{RecordError, time};
+use runner_record::{RecordError, checkpoint, time};
+use runner_spec::error::{CommandError, Result};
 use runner_spec::plan::Plan;
 
 use crate::outcome::{RunOutcome, RunReport};
 use crate::recorded_summary::{report_nothing_to_do, restore_summary};
-use runner_prepare::host::Host;
-use runner_prepare::observer::{RunEvent, RunObserver};
-use runner_spec::error::{CommandError, Result};
 
 /// The run that a command asks for.
+#[expect(clippy::large_enum_variant, reason = "there is one of it at a time")]
 pub(crate) enum FoundRun {
     /// It is not done, and this process holds it.
     Unfinished(RunDir),

@@ -23,15 +23,12 @@ use crate::outcome::{RunOutcome, RunReport};
 use crate::rank_inputs::rank_inputs;
 use crate::recorded_summary::{is_prediction_disturbed, planned_memory, report_nothing_to_do, summary_of_files};
 use crate::recording::Recording;
-use crate::restart::AttemptProgress;
-use crate::run_error::RunError;
+use crate::run_error::{AttemptProgress, RunError};
 use crate::run_opening::warn_of_damaged_metrics;
 use crate::session_facts::describe_session;
 use crate::tracking::Tracking;
 use runner_machine::stop::StopSwitch;
-use runner_prepare::host::Host;
-use runner_prepare::observer::{RunEvent, RunObserver};
-use runner_prepare::prepared_run::PreparedRun;
+use runner_prepare::{Host, PreparedRun, RunEvent, RunObserver};
 use runner_spec::error::{CommandError, Result};
 
 /// Options of one process's work on a run.

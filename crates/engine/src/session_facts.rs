@@ -13,7 +13,7 @@ use runner_spec::experiment::Precision;
 use runner_spec::plan::Plan;
 use runner_spec::program::Device;
 
-use runner_prepare::host::Host;
+use runner_prepare::Host;
 
 /// The instruction sets that this program uses on this machine.
 pub fn cpu_instructions() -> CpuInstructions {

@@ -14,8 +14,7 @@ use runner_spec::event::Event;
 use runner_spec::experiment;
 
 use runner_machine::stop::StopSwitch;
-use runner_prepare::host::Host;
-use runner_prepare::observer::{RunEvent, RunObserver};
+use runner_prepare::{Host, RunEvent, RunObserver};
 
 /// A wait for a server that takes longer is announced.
 const ANNOUNCED_WAIT: Duration = Duration::from_secs(1);

@@ -11,8 +11,7 @@ use super::cuda_environment;
 use super::failure::FailureCause;
 use super::protocol::{FromRank, RankStart, ToRank, describe_invalid_line, write_line};
 use runner_files::{append_owned, create_owned_dir};
-use runner_machine::process;
-use runner_machine::threads;
+use runner_machine::{process, threads};
 use runner_record::run_dir::{RANKS, rank_log};
 
 /// The output of a rank: lines of its standard output, and the end of that.

@@ -1,8 +1,6 @@
 //! The errors of ranks that this process sees through.
 
-use std::io;
-
-use runner_comm::{CommError, JoinError};
+use runner_comm::CommError;
 use runner_exec::ExecError;
 use runner_spec::event::ObserveError;
 
@@ -26,17 +24,12 @@ pub enum LaunchError {
     /// A rank that is another process of this machine failed.
     #[error(transparent)]
     Process(Box<RankFailure>),
-    /// The process of a rank could not be started.
-    #[error("rank {rank} cannot be started: {source}")]
-    ProcessStart { rank: usize, source: io::Error },
-    /// A rank could not begin to train, such as without its data or its checkpoint.
+    /// A rank could not begin to train, such as without its data, its checkpoint or its process.
     #[error("{0}")]
     Start(#[from] CommandError),
     /// Another rank that a launcher started failed. `text` is its own, or that of the rank that noticed its loss.
     #[error("{text}")]
     OtherRank { code: u8, text: String },
-    #[error(transparent)]
-    Join(#[from] JoinError),
     #[error(transparent)]
     Comm(#[from] CommError),
     /// The record could not be written.

@@ -11,8 +11,7 @@ use std::time::Duration;
 use super::protocol::{FailureKind, FromRank, RankStart, ReportedFailure, ToRank, describe_invalid_line, write_line};
 use super::rank_observer::{RecorderLink, observe_error};
 use runner_comm::{CommError, RankStatus, Region};
-use runner_machine::process;
-use runner_machine::threads;
+use runner_machine::{process, threads};
 use runner_spec::event::ObserveError;
 
 /// The time between two heartbeats, and between two checks that the parent is alive.

@@ -61,7 +61,7 @@ impl RankProcess {
                     self.train(&mut parent, &start, &region, prepare).inspect_err(|_| region.abort(self.rank));
                 (trained, Some(region))
             }
-            Err(error) => (Err(error.into()), None),
+            Err(error) => (Err(CommandError::from(error).into()), None),
         };
         let (message, line) = match result {
             Ok(done) => (FromRank::Done(done), None),

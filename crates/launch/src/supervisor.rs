@@ -17,6 +17,7 @@ use super::rank_reports::{RankReports, RecordingError, RunRecorder};
 use runner_comm::Region;
 use runner_machine::numa::RankThreads;
 use runner_machine::process;
+use runner_spec::error::CommandError;
 use runner_spec::event::ObserveError;
 use runner_spec::plan::RankPlan;
 
@@ -59,13 +60,13 @@ pub(super) fn run(
 ) -> Result<Vec<RankCompletion>, LaunchError> {
     let starts = rank_starts(inputs, run);
     let Some(first) = starts.first() else { return Ok(Vec::new()) };
-    let (region, memory) = Region::shared(&first.topology())?;
+    let (region, memory) = Region::shared(&first.topology()).map_err(CommandError::from)?;
     let (queue, outputs) = sync_channel(MAX_QUEUED_MESSAGES);
     let mut ranks = Vec::with_capacity(starts.len());
     for (rank, start) in starts.into_iter().enumerate() {
         // If this fails, the processes that were started are killed as they are dropped.
         let process = ChildProcess::start(rank, run.folder, &memory, start, queue.clone());
-        let process = process.map_err(|source| LaunchError::ProcessStart { rank, source })?;
+        let process = process.map_err(CommandError::io(format!("rank {rank} cannot be started")))?;
         ranks.push(SupervisedRank { process, is_closed: false, heartbeat: 0, heartbeat_seen: Instant::now() });
     }
     // No other process may attach later.

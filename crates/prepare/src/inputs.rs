@@ -2,23 +2,24 @@
 
 use std::time::Instant;
 
+use std::path::Path;
+
+use runner_compare::stored_plan;
 use runner_config::Loaded;
 use runner_data::{
     DataError, DataRequest, EvaluationData, EvaluationRequest, ModelTokenizer, Prepared, TextTokenizer, content_hash,
 };
 use runner_files::is_absent;
-use runner_spec::data::WeightsFacts;
+use runner_record::run_dir::TOKENIZER;
+use runner_spec::data::{DataFacts, WeightsFacts};
+use runner_spec::error::{CommandError, Result};
 use runner_spec::experiment::{Experiment, WeightInit, WeightsSource};
 use runner_weights::{OpenedWeights, WeightsError};
 
-use crate::cut_text::warn_of_cut_text;
-use crate::details::describe_data;
-use crate::foreign_tokenizer::foreign_tokenizer;
 use crate::host::Host;
 use crate::hub_names::{fetch_model_folder, lower_hub_of_run};
+use crate::input_notes::{describe_data, foreign_tokenizer, warn_of_cut_text};
 use crate::observer::{RunEvent, RunObserver, with_progress};
-use crate::recorded_inputs::RecordedInputs;
-use runner_spec::error::{CommandError, Result};
 
 /// Prepares the data of `experiment` in `pool`, and checks that its prompts can be encoded: samples come hours into a run.
 ///
@@ -188,4 +189,45 @@ pub fn check_prompts(experiment: &Experiment, tokenizer: &ModelTokenizer) -> Res
 pub fn has_private_text(loaded: &Loaded) -> bool {
     loaded.template.as_ref().is_some_and(|template| !template.env_read.is_empty())
         || runner_files::is_private_file(&loaded.path)
+}
+
+/// The inputs that a run with a checkpoint recorded. With them, training goes on without the weights that the run started from, and
+/// without the files of its tokenizer.
+#[derive(Debug, Clone)]
+pub struct RecordedInputs {
+    pub facts: DataFacts,
+    /// `None` if the tokenizer that the experiment names is read: its files are there, it differs from the run's, or the run kept no copy.
+    pub tokenizer: Option<TextTokenizer>,
+    /// True if the experiment names the weights that the run started from, which a checkpoint replaces.
+    pub has_same_weights: bool,
+}
+
+impl RecordedInputs {
+    /// Reads the inputs that the run in `path` recorded. `theirs` is that run's experiment; `experiment` begins with the run's checkpoint.
+    ///
+    /// # Errors
+    /// If the run's plan is missing or damaged, or its tokenizer is needed and damaged.
+    pub fn read(path: &Path, theirs: &Experiment, experiment: &Experiment) -> Result<Self> {
+        let facts = stored_plan::data_facts(path)?;
+        let has_same_tokenizer = theirs.data.tokenizer == experiment.data.tokenizer;
+        let tokenizer = if has_same_tokenizer { recorded_tokenizer(experiment, &facts, path)? } else { None };
+        Ok(Self { facts, tokenizer, has_same_weights: theirs.model.init == experiment.model.init })
+    }
+
+    /// The inputs of the run in `path`, whose experiment is `experiment` and whose data has the `facts`.
+    ///
+    /// # Errors
+    /// If its tokenizer is needed and damaged.
+    pub fn new(facts: DataFacts, path: &Path, experiment: &Experiment) -> Result<Self> {
+        Ok(Self { tokenizer: recorded_tokenizer(experiment, &facts, path)?, facts, has_same_weights: true })
+    }
+}
+
+/// The tokenizer that the run in `path`, with the data `facts`, keeps; `None` if the one that `experiment` names can be read in its place.
+///
+/// # Errors
+/// If it is needed and damaged.
+pub fn recorded_tokenizer(experiment: &Experiment, facts: &DataFacts, path: &Path) -> Result<Option<TextTokenizer>> {
+    let (named, hash) = (&experiment.data.tokenizer, &facts.tokenizer_hash);
+    Ok(TextTokenizer::read_recorded_for(named, &path.join(TOKENIZER), hash)?)
 }

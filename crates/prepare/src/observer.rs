@@ -58,7 +58,10 @@ impl RunObserver for IgnoreEvents {
 }
 
 /// Runs `work` with a function that passes its progress on to `observer` from any thread; then says that the data is ready.
-pub fn with_progress<T>(observer: &mut dyn RunObserver, work: impl FnOnce(&(dyn Fn(Progress) + Sync)) -> T) -> T {
+pub(crate) fn with_progress<T>(
+    observer: &mut dyn RunObserver,
+    work: impl FnOnce(&(dyn Fn(Progress) + Sync)) -> T,
+) -> T {
     let shared = Mutex::new(&mut *observer);
     let result = work(&|progress| {
         shared.lock().unwrap_or_else(PoisonError::into_inner).observe(&RunEvent::Preparing(progress));

@@ -7,11 +7,10 @@ use runner_spec::cluster::ClusterFacts;
 use runner_spec::experiment::Experiment;
 use runner_spec::plan::Plan;
 
-use crate::details::precise_duration;
 use crate::host::Host;
-use crate::inputs::prepare_rank_inputs;
+use crate::input_notes::precise_duration;
+use crate::inputs::{RecordedInputs, prepare_rank_inputs};
 use crate::observer::{RunEvent, RunObserver};
-use crate::recorded_inputs::RecordedInputs;
 use runner_spec::error::Result;
 
 /// The inputs of a plan: devices, data, and threads to work with.

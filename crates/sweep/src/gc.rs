@@ -14,18 +14,14 @@ use rayon::prelude::*;
 
 use super::remove::is_sweep_unfinished;
 use runner_files::{FreedBytes, bytes_freed, children, is_real_folder};
-use runner_record::catalog;
-use runner_record::catalog::{ListedRun, ListedStatus};
-use runner_record::checkpoint;
-use runner_record::checkpoint::{DAMAGED, KeptCheckpoints, is_checkpoint_folder};
-use runner_record::error::RecordError;
+use runner_record::catalog::{self, ListedRun, ListedStatus};
+use runner_record::checkpoint::{self, DAMAGED, KeptCheckpoints, is_checkpoint_folder};
 use runner_record::files::file_name;
-use runner_record::lock::{RunLock, is_name_lock, name_lock_is_free, remove_name_lock};
+use runner_record::lock::{is_name_lock, name_lock_is_free, remove_name_lock};
 use runner_record::manifest::RunOrigin;
 use runner_record::own_files::is_own_checkpoint;
-use runner_record::run_dir;
-use runner_record::run_dir::{CHECKPOINTS, stale_folders};
-use runner_record::time;
+use runner_record::run_dir::{self, CHECKPOINTS, stale_folders};
+use runner_record::{RecordError, RunLock, time};
 
 runner_record::named_enum! {
     /// The kind of an item that can be removed.

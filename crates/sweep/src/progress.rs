@@ -9,14 +9,11 @@ use crate::sweep_dir;
 use runner_compare::comparability::MeasurementBasis;
 use runner_compare::stored_plan;
 use runner_record::catalog::SWEEPS;
-use runner_record::checkpoint;
-use runner_record::lock::RunLock;
 use runner_record::manifest::{Manifest, RunStatus};
-use runner_record::metrics::MetricLine;
 use runner_record::record_check::for_each_checked_metric;
-use runner_record::run_dir;
-use runner_record::run_dir::{CHECKPOINTS, METRICS, RunsSnapshot};
+use runner_record::run_dir::{self, CHECKPOINTS, METRICS, RunsSnapshot};
 use runner_record::summary::{Summary, median};
+use runner_record::{MetricLine, RunLock, checkpoint};
 use runner_spec::program::{Instruction, Periodic};
 
 /// The progress of all points of a sweep.

@@ -8,15 +8,12 @@ use crate::record::SweepRecord;
 use crate::sweep_dir;
 use runner_files::is_real_folder;
 use runner_record::catalog::ListedRun;
-use runner_record::checkpoint;
-use runner_record::error::RecordError;
 use runner_record::files::{file_name, sync_dir};
-use runner_record::lock::RunLock;
 use runner_record::manifest::{RunOrigin, RunStatus};
 use runner_record::own_files::{foreign_path_in_checkpoints, foreign_path_in_run};
 use runner_record::record_check::find_damage_of_metrics;
-use runner_record::run_dir;
-use runner_record::run_dir::{CHECKPOINTS, MANIFEST, REMOVING};
+use runner_record::run_dir::{self, CHECKPOINTS, MANIFEST, REMOVING};
+use runner_record::{RecordError, RunLock, checkpoint};
 
 /// Checks that `path` is a run in the folder `root` and may be removed.
 ///

@@ -12,11 +12,10 @@ use crate::record::{FORMAT, PlannedPoint, SweepRecord, describe_values};
 use crate::{SweepSpec, from_str};
 use runner_files::read_regular;
 use runner_record::catalog::{SWEEP_FILE, SWEEP_POINTS, SWEEP_RECORD, SWEEP_SCRIPT, SWEEPS};
-use runner_record::error::RecordError;
-use runner_record::files::{check_format, file_name, indented_json, read_json, read_small, sync_dir, write_atomic};
-use runner_record::lock::RunLock;
+use runner_record::files::{check_format, file_name, indented_json, read_json, read_small, sync_dir};
 use runner_record::manifest::SweepPoint;
 use runner_record::run_dir::{UnfinishedFolder, base_id};
+use runner_record::{RecordError, RunLock, write_atomic};
 use runner_spec::diagnostic::ConfigError;
 
 /// The folder of a sweep that this process holds.

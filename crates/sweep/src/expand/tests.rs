@@ -8,8 +8,7 @@ use serde_json::{Value, json};
 use super::super::read::from_str;
 use super::*;
 use runner_config::LoadOptions;
-use runner_template::Inputs;
-use runner_template::yaml_text;
+use runner_template::{Inputs, yaml_text};
 
 fn spec(lines: &str) -> SweepSpec {
     from_str(&format!("sweep:\n  template: t.yaml.j2\n{lines}"), Path::new("s.yaml")).unwrap()

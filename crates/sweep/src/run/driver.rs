@@ -24,7 +24,7 @@ use super::request::SweepRequest;
 use super::resource_allocator::{ResourceAllocator, ResourceNeed, visible_devices};
 use super::segment_outcome::{ExitedProcess, ProcessExit, SegmentOutcome};
 use runner_machine::stop::StopSwitch;
-use runner_prepare::host::{Host, local_devices};
+use runner_prepare::{Host, local_devices};
 
 const POLL_INTERVAL: Duration = Duration::from_millis(30);
 /// A process of an earlier call may still work on a run. It ends after its current step.

@@ -16,8 +16,7 @@ use super::plan_points::{PlannedSweep, is_unchanged, load_points, plan_points};
 use super::point_problems::describe_points;
 use super::request::{SweepLauncher, SweepRequest};
 use super::slurm;
-use runner_prepare::host::Host;
-use runner_prepare::observer::{RunEvent, RunObserver};
+use runner_prepare::{Host, RunEvent, RunObserver};
 use runner_spec::error::{CommandError, Result};
 
 /// The sweep of a request.

@@ -14,11 +14,15 @@ use runner_compare::comparability::{MeasurementBasis, find_incomparable};
 use runner_config::{ExperimentFile, LoadOptions, Loaded};
 use runner_data::ModelTokenizer;
 use runner_files::{read_regular, without_byte_order_mark};
+use runner_prepare::{
+    Host, RunEvent, RunObserver, check_prompts, has_private_text, local_devices, model_fetcher, pin_hub_commits,
+    prepare_inputs,
+};
 use runner_record::time;
 use runner_spec::cluster::ClusterFacts;
 use runner_spec::data::DataFacts;
 use runner_spec::diagnostic::ConfigError;
-
+use runner_spec::error::{CommandError, ErrorKind, PlainError, Result};
 use runner_spec::experiment::Experiment;
 use runner_spec::forecast::ForecastBasis;
 use runner_spec::format::json_bytes;
@@ -27,10 +31,6 @@ use runner_spec::program::{Device, EvalSpec};
 use super::axis_effects::{AxisEffect, find_effects, report_ineffective_axes, report_overridden};
 use super::point_problems::PointProblems;
 use super::request::SweepRequest;
-use runner_prepare::host::{Host, local_devices};
-use runner_prepare::observer::{RunEvent, RunObserver};
-use runner_prepare::{check_prompts, has_private_text, model_fetcher, pin_hub_commits, prepare_inputs};
-use runner_spec::error::{CommandError, ErrorKind, PlainError, Result};
 
 /// A sweep that can start.
 #[derive(Debug)]

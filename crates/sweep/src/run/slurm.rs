@@ -12,7 +12,7 @@ use runner_record::catalog::SWEEP_SCRIPT;
 use super::request::SweepRequest;
 use super::slurm_script::SlurmArray;
 pub use super::slurm_script::TEMPLATE;
-use runner_prepare::host::Host;
+use runner_prepare::Host;
 use runner_spec::error::{CommandError, Result};
 
 /// Slurm's default of `MaxArraySize`: one more than the largest number of a job in an array.
