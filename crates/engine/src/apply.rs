@@ -18,7 +18,7 @@ use runner_spec::experiment::Experiment;
 use runner_spec::format::{count, short_hash};
 use runner_spec::plan::Plan;
 
-use crate::continuation::{ContinueRequest, ContinueSource};
+use crate::continuation::{ContinueRequest, ContinueSource, warn_of_inherited_damage};
 use crate::launched::{LaunchedRank, agree_on_training, check_memory, find_devices, follow, work_as_rank};
 use crate::outcome::RunReport;
 use crate::run_opening::{FoundRun, create_run, open_unless_done};
@@ -74,53 +74,42 @@ pub fn apply(
     observer: &mut dyn RunObserver,
 ) -> Result<RunReport> {
     work_as_rank(request.launched.as_ref(), host, observer, |world, host, observer| {
-        apply_in(world, request, host, stop, observer)
+        let is_leader = world.is_none_or(World::is_leader);
+        let fetch = model_fetcher(host, observer);
+        let mut loaded = (request.load)(&fetch)?;
+        drop(fetch);
+        let host = &with_recorded_environment(host, &loaded);
+        pin_hub_commits(&mut loaded.experiment, None, host, observer)?;
+        if let Some(other) = request.continue_from.as_ref().filter(|_| is_leader) {
+            // A mistake in the name shows before anything takes long.
+            catalog::resolve(&host.runs, &other.run)?;
+        }
+        let inherited = request.continue_from.as_ref().map_or(0, |other| other.inherited_steps(&host.runs));
+        let ready = PreparedRun::new(
+            &loaded.experiment,
+            None,
+            inherited,
+            find_devices(&loaded.experiment, host, world)?,
+            host,
+            observer,
+        )?;
+        if let Some(hash) = &request.expected_plan {
+            check_plan_hash(hash, &ready.plan, &host.runs)?;
+        }
+        let (experiment, options) = (&loaded.experiment, &request.options);
+        let agree = |world| agree_on_training(world, experiment, &ready, host, stop);
+        let launched = world.map(agree).transpose()?;
+        check_memory(&ready.plan, world)?;
+        if let Some(training) = launched.as_ref().filter(|_| !is_leader) {
+            return follow(training, stop);
+        }
+        let source = request.continue_from.as_ref().map(|other| other.find(&host.runs, &ready.plan)).transpose()?;
+        let run = match open_or_create(request, &loaded, &ready.plan, host, source.as_ref(), observer)? {
+            FoundRun::Unfinished(run) => run,
+            FoundRun::Done(report) => return Ok(report),
+        };
+        RunSession { options, host, experiment, ready: &ready, stop, launched: launched.as_ref() }.work(run, observer)
     })
-}
-
-/// Applies the experiment as one of the ranks of `world`, or alone.
-fn apply_in(
-    world: Option<&World>,
-    request: &ApplyRequest<'_>,
-    host: &Host,
-    stop: &StopSwitch,
-    observer: &mut dyn RunObserver,
-) -> Result<RunReport> {
-    let is_leader = world.is_none_or(World::is_leader);
-    let fetch = model_fetcher(host, observer);
-    let mut loaded = (request.load)(&fetch)?;
-    drop(fetch);
-    let host = &with_recorded_environment(host, &loaded);
-    pin_hub_commits(&mut loaded.experiment, None, host, observer)?;
-    if let Some(other) = request.continue_from.as_ref().filter(|_| is_leader) {
-        // A mistake in the name shows before anything takes long.
-        catalog::resolve(&host.runs, &other.run)?;
-    }
-    let inherited = request.continue_from.as_ref().map_or(0, |other| other.inherited_steps(&host.runs));
-    let ready = PreparedRun::new(
-        &loaded.experiment,
-        None,
-        inherited,
-        find_devices(&loaded.experiment, host, world)?,
-        host,
-        observer,
-    )?;
-    if let Some(hash) = &request.expected_plan {
-        check_plan_hash(hash, &ready.plan, &host.runs)?;
-    }
-    let (experiment, options) = (&loaded.experiment, &request.options);
-    let agree = |world| agree_on_training(world, experiment, &ready, host, stop);
-    let launched = world.map(agree).transpose()?;
-    check_memory(&ready.plan, world)?;
-    if let Some(training) = launched.as_ref().filter(|_| !is_leader) {
-        return follow(training, stop);
-    }
-    let source = request.continue_from.as_ref().map(|other| other.find(&host.runs, &ready.plan)).transpose()?;
-    let run = match open_or_create(request, &loaded, &ready.plan, host, source.as_ref(), observer)? {
-        FoundRun::Unfinished(run) => run,
-        FoundRun::Done(report) => return Ok(report),
-    };
-    RunSession { options, host, experiment, ready: &ready, stop, launched: launched.as_ref() }.work(run, observer)
 }
 
 fn open_or_create(
@@ -172,7 +161,7 @@ fn open_or_create(
             observer.observe(&RunEvent::Note(&text));
         }
     }
-    source.map_or(Ok(()), |source| source.warn_of_damage(observer))?;
+    source.map_or(Ok(()), |source| warn_of_inherited_damage(&source.path, &source.manifest, observer))?;
     let beginning = source.map(ContinueSource::checkpoint);
     let identify = |manifest: &mut Manifest| manifest.sweep.clone_from(&request.sweep_point);
     let overrides = &request.options.overrides;

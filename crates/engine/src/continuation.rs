@@ -26,10 +26,10 @@ pub struct ContinueRequest {
 /// The run that a new run continues, found and checked.
 #[derive(Debug)]
 pub(crate) struct ContinueSource {
-    path: PathBuf,
+    pub(crate) path: PathBuf,
     which: CheckpointChoice,
     plan: Plan,
-    manifest: Manifest,
+    pub(crate) manifest: Manifest,
 }
 
 impl ContinueRequest {
@@ -71,14 +71,6 @@ impl ContinueSource {
     /// The checkpoint that the new run begins with.
     pub(crate) fn checkpoint(&self) -> BeginningCheckpoint<'_> {
         BeginningCheckpoint { path: &self.path, plan: &self.plan, which: self.which }
-    }
-
-    /// Warns if the new run inherits metrics that fail their check.
-    ///
-    /// # Errors
-    /// If they cannot be read.
-    pub(crate) fn warn_of_damage(&self, observer: &mut dyn RunObserver) -> Result<()> {
-        warn_of_inherited_damage(&self.path, &self.manifest, observer)
     }
 
     /// Checks that `run`, which exists already, began with this run's checkpoint.

@@ -41,56 +41,45 @@ pub fn resume(
     observer: &mut dyn RunObserver,
 ) -> Result<RunReport> {
     work_as_rank(request.launched.as_ref(), host, observer, |world, host, observer| {
-        resume_in(world, request, host, stop, observer)
+        let path = catalog::resolve(&host.runs, &request.run)?;
+        let manifest = run_dir::read_manifest(&path)?;
+        check_description(&path, &manifest)?;
+        // The rank that keeps the record takes the lock.
+        let run = if world.is_none_or(World::is_leader) || manifest.status == RunStatus::Done {
+            match open_unless_done(path.clone(), &manifest, observer)? {
+                FoundRun::Unfinished(run) => Some(run),
+                FoundRun::Done(report) => return Ok(report),
+            }
+        } else {
+            None
+        };
+        let experiment = resolved_experiment(&path)?;
+        let has_checkpoint = !checkpoint::saved_steps(&path.join(CHECKPOINTS))?.is_empty();
+        let read_inputs = || RecordedInputs::new(stored_plan::data_facts(&path)?, &path, &experiment);
+        let recorded_inputs = has_checkpoint.then(read_inputs).transpose()?;
+        let inherited = manifest.inherited_steps();
+        let ready = PreparedRun::new(
+            &experiment,
+            recorded_inputs.as_ref(),
+            inherited,
+            find_devices(&experiment, host, world)?,
+            host,
+            observer,
+        )?;
+        let options = &request.options;
+        let agree = |world| agree_on_training(world, &experiment, &ready, host, stop);
+        let launched = world.map(agree).transpose()?;
+        let run = match (run, &launched) {
+            (Some(run), _) => run,
+            (None, Some(training)) => return follow(training, stop),
+            (None, None) => return Ok(RunReport { outcome: RunOutcome::Done, run: None }),
+        };
+        check_same_plan(run.manifest(), &ready.plan, &path)?;
+        check_memory(&ready.plan, world)?;
+        let session =
+            RunSession { options, host, experiment: &experiment, ready: &ready, stop, launched: launched.as_ref() };
+        session.work(run, observer)
     })
-}
-
-/// Resumes the run as one of the ranks of `world`, or alone.
-fn resume_in(
-    world: Option<&World>,
-    request: &ResumeRequest,
-    host: &Host,
-    stop: &StopSwitch,
-    observer: &mut dyn RunObserver,
-) -> Result<RunReport> {
-    let path = catalog::resolve(&host.runs, &request.run)?;
-    let manifest = run_dir::read_manifest(&path)?;
-    check_description(&path, &manifest)?;
-    // The rank that keeps the record takes the lock.
-    let run = if world.is_none_or(World::is_leader) || manifest.status == RunStatus::Done {
-        match open_unless_done(path.clone(), &manifest, observer)? {
-            FoundRun::Unfinished(run) => Some(run),
-            FoundRun::Done(report) => return Ok(report),
-        }
-    } else {
-        None
-    };
-    let experiment = resolved_experiment(&path)?;
-    let has_checkpoint = !checkpoint::saved_steps(&path.join(CHECKPOINTS))?.is_empty();
-    let read_inputs = || RecordedInputs::new(stored_plan::data_facts(&path)?, &path, &experiment);
-    let recorded_inputs = has_checkpoint.then(read_inputs).transpose()?;
-    let inherited = manifest.inherited_steps();
-    let ready = PreparedRun::new(
-        &experiment,
-        recorded_inputs.as_ref(),
-        inherited,
-        find_devices(&experiment, host, world)?,
-        host,
-        observer,
-    )?;
-    let options = &request.options;
-    let agree = |world| agree_on_training(world, &experiment, &ready, host, stop);
-    let launched = world.map(agree).transpose()?;
-    let run = match (run, &launched) {
-        (Some(run), _) => run,
-        (None, Some(training)) => return follow(training, stop),
-        (None, None) => return Ok(RunReport { outcome: RunOutcome::Done, run: None }),
-    };
-    check_same_plan(run.manifest(), &ready.plan, &path)?;
-    check_memory(&ready.plan, world)?;
-    let session =
-        RunSession { options, host, experiment: &experiment, ready: &ready, stop, launched: launched.as_ref() };
-    session.work(run, observer)
 }
 
 /// Checks that the run in the folder `path` goes on with the plan that it began with.

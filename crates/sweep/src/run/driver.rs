@@ -53,8 +53,8 @@ pub fn run_sweep(
     observer: &mut dyn SweepObserver,
 ) -> SweepReport {
     stop.arm();
-    let mut driver = Driver::new(sweep, request, host);
-    let outcome = driver.run(stop, observer);
+    let mut driver = Driver::new(sweep, request, host, observer);
+    let outcome = driver.run(stop);
     let numbers = |tasks: &BTreeSet<usize>| tasks.iter().map(|task| driver.point(*task).index).collect();
     let (failed, blocked) = (numbers(&driver.failed), numbers(&driver.blocked));
     SweepReport { outcome, failed, blocked, progress: driver.progress }
@@ -62,6 +62,7 @@ pub fn run_sweep(
 
 struct Driver<'a> {
     sweep: &'a SweepDir,
+    observer: &'a mut dyn SweepObserver,
     runs: &'a Path,
     threads: usize,
     max_retries: u32,
@@ -101,7 +102,12 @@ struct SegmentProcess {
 }
 
 impl<'a> Driver<'a> {
-    fn new(sweep: &'a SweepDir, request: &SweepRequest<'_>, host: &'a Host) -> Self {
+    fn new(
+        sweep: &'a SweepDir,
+        request: &SweepRequest<'_>,
+        host: &'a Host,
+        observer: &'a mut dyn SweepObserver,
+    ) -> Self {
         let record = sweep.record();
         let cluster = local_devices(&Host { threads: request.threads, ..host.clone() });
         let memory = cluster.devices.iter().find(|d| matches!(d.device, Device::Cpu)).and_then(|d| d.memory_bytes);
@@ -109,6 +115,7 @@ impl<'a> Driver<'a> {
         let devices = visible_devices(gpus, host.environment.get(DEVICES).map(String::as_str));
         Self {
             sweep,
+            observer,
             runs: &host.runs,
             threads: request.threads,
             max_retries: request.spec.retries,
@@ -131,11 +138,11 @@ impl<'a> Driver<'a> {
         }
     }
 
-    fn run(&mut self, stop: &StopSwitch, observer: &mut dyn SweepObserver) -> SweepOutcome {
-        self.announce(observer);
+    fn run(&mut self, stop: &StopSwitch) -> SweepOutcome {
+        self.announce();
         let mut decision = self.decide();
         loop {
-            if self.reap_processes(observer) {
+            if self.reap_processes() {
                 decision = self.decide();
             }
             if stop.is_stop_requested() {
@@ -150,11 +157,11 @@ impl<'a> Driver<'a> {
                     let is_well = self.failed.is_empty() && !self.has_diverged();
                     return if is_well { SweepOutcome::Done } else { SweepOutcome::Failed };
                 }
-                if self.start_due(&decision.due, observer) {
+                if self.start_due(&decision.due) {
                     decision = self.decide();
                 }
             }
-            observer.observe(&SweepEvent::Progress(&self.drive_progress()));
+            self.observer.observe(&SweepEvent::Progress(&self.drive_progress()));
             thread::sleep(POLL_INTERVAL);
         }
     }
@@ -206,10 +213,10 @@ impl<'a> Driver<'a> {
         decision
     }
 
-    fn announce(&mut self, observer: &mut dyn SweepObserver) {
+    fn announce(&mut self) {
         let runs = || self.progress.points.iter().flatten();
         let done = runs().filter(|run| run.status == RunStatus::Done).count();
-        observer.observe(&SweepEvent::Sweep {
+        self.observer.observe(&SweepEvent::Sweep {
             id: &self.record().id,
             path: self.sweep.path(),
             points: self.record().points.len(),
@@ -217,37 +224,37 @@ impl<'a> Driver<'a> {
             done,
             begun: runs().count() - done,
         });
-        self.report_problems(observer);
+        self.report_problems();
         self.best = best_finished_point(self.record(), &self.progress);
     }
 
-    fn report_problems(&mut self, observer: &mut dyn SweepObserver) {
+    fn report_problems(&mut self) {
         for problem in self.progress.problems.drain(..) {
             if !self.reported.insert(problem.clone()) {
                 continue;
             }
-            observer.observe(&SweepEvent::Warning(&problem));
+            self.observer.observe(&SweepEvent::Warning(&problem));
         }
     }
 
     /// Handles the processes that have exited. Returns true if there are any.
-    fn reap_processes(&mut self, observer: &mut dyn SweepObserver) -> bool {
+    fn reap_processes(&mut self) -> bool {
         let exits = self.running.iter_mut().filter_map(|(task, running)| Some((*task, running.process.exit()?)));
         let exits: Vec<(usize, ProcessExit)> = exits.collect();
         for (task, exit) in &exits {
             let Some(running) = self.running.remove(task) else { continue };
             self.allocator.give_back(*task);
-            self.update_progress(*task, observer);
+            self.update_progress(*task);
             let steps = self.steps_done(*task).saturating_sub(running.from);
             self.cost_done += steps as f64 * self.tasks.tasks[*task].step_cost;
             let outcome = self.outcome(*exit, &running);
             let since = self.waiting.remove(task);
             match outcome {
-                SegmentOutcome::Completed(value) => self.complete(*task, running.segment, value, observer),
+                SegmentOutcome::Completed(value) => self.complete(*task, running.segment, value),
                 SegmentOutcome::Stopped => {}
-                SegmentOutcome::Busy => self.wait(running.segment, since, observer),
+                SegmentOutcome::Busy => self.wait(running.segment, since),
                 SegmentOutcome::Failed { error, is_retried } => {
-                    self.fail(running.segment, &error, is_retried, observer);
+                    self.fail(running.segment, &error, is_retried);
                 }
             }
         }
@@ -255,14 +262,14 @@ impl<'a> Driver<'a> {
     }
 
     /// Reads the progress of a task's run again.
-    fn update_progress(&mut self, task: usize, observer: &mut dyn SweepObserver) {
+    fn update_progress(&mut self, task: usize) {
         self.progress.update(self.runs, self.sweep.record(), self.tasks.points[task]);
-        self.report_problems(observer);
+        self.report_problems();
     }
 
-    fn complete(&mut self, task: usize, segment: TrainingSegment, value: f64, observer: &mut dyn SweepObserver) {
+    fn complete(&mut self, task: usize, segment: TrainingSegment, value: f64) {
         let point = self.point(task);
-        observer.observe(&SweepEvent::Finished {
+        self.observer.observe(&SweepEvent::Finished {
             point: point.index,
             step: segment.until,
             objective: value.is_finite().then_some(value),
@@ -273,15 +280,15 @@ impl<'a> Driver<'a> {
         if best != self.best {
             self.best = best;
             if let Some((point, objective)) = best {
-                observer.observe(&SweepEvent::Best { point, objective });
+                self.observer.observe(&SweepEvent::Best { point, objective });
             }
         }
     }
 
     /// Reports a failure. The task fails in this call unless it is retried.
-    fn fail(&mut self, segment: TrainingSegment, error: &str, is_retried: bool, observer: &mut dyn SweepObserver) {
+    fn fail(&mut self, segment: TrainingSegment, error: &str, is_retried: bool) {
         let point = self.point(segment.task);
-        observer.observe(&SweepEvent::Failed {
+        self.observer.observe(&SweepEvent::Failed {
             point: point.index,
             error,
             log: &point_log(self.sweep.path(), point.index),
@@ -319,7 +326,7 @@ impl<'a> Driver<'a> {
     }
 
     /// Starts the segments that are due and for which there are resources. Returns true if the results may have changed.
-    fn start_due(&mut self, due: &[TrainingSegment], observer: &mut dyn SweepObserver) -> bool {
+    fn start_due(&mut self, due: &[TrainingSegment]) -> bool {
         let mut has_changed = false;
         for segment in due {
             if self.allocator.is_full() {
@@ -332,21 +339,21 @@ impl<'a> Driver<'a> {
             if self.progress_of(task).is_some_and(|run| RunLock::is_held(&run.path)) {
                 self.held.insert(task);
                 let since = self.waiting.remove(&task);
-                self.wait(*segment, since, observer);
+                self.wait(*segment, since);
             } else if self.held.remove(&task) {
                 // The other process has trained further, or to the end.
                 self.waiting.remove(&task);
-                self.update_progress(task, observer);
+                self.update_progress(task);
                 has_changed = true;
                 continue;
             } else if let Some(error) = self.missing_measurement(*segment) {
                 self.blocked.insert(task);
-                self.fail(*segment, &error, false, observer);
+                self.fail(*segment, &error, false);
             } else {
                 let point = self.point(task);
                 let need = ResourceNeed { memory: point.memory_bytes, devices: point.cuda_devices };
                 let Some(devices) = self.allocator.take(task, need) else { continue };
-                self.start(*segment, &devices, observer);
+                self.start(*segment, &devices);
             }
             has_changed |= self.failed.contains(&task);
         }
@@ -364,11 +371,11 @@ impl<'a> Driver<'a> {
     }
 
     /// Waits for the process that has the run of the segment's task, since `since` if this call has waited before.
-    fn wait(&mut self, segment: TrainingSegment, since: Option<Instant>, observer: &mut dyn SweepObserver) {
+    fn wait(&mut self, segment: TrainingSegment, since: Option<Instant>) {
         let task = segment.task;
         let run = self.run_id(task);
         let since = since.unwrap_or_else(|| {
-            observer.observe(&SweepEvent::Waiting { point: self.point(task).index, run: run.as_deref() });
+            self.observer.observe(&SweepEvent::Waiting { point: self.point(task).index, run: run.as_deref() });
             Instant::now()
         });
         if since.elapsed() <= HELD_RUN_TIMEOUT {
@@ -377,10 +384,10 @@ impl<'a> Driver<'a> {
         }
         let run = run.map_or_else(String::new, |id| format!(" {}", printable(&id)));
         let error = format!("another process has worked on its run{run} for {}", duration(HELD_RUN_TIMEOUT));
-        self.fail(segment, &error, false, observer);
+        self.fail(segment, &error, false);
     }
 
-    fn start(&mut self, segment: TrainingSegment, devices: &[String], observer: &mut dyn SweepObserver) {
+    fn start(&mut self, segment: TrainingSegment, devices: &[String]) {
         let point = self.point(segment.task);
         let from = self.steps_done(segment.task);
         let path = self.sweep.path();
@@ -395,12 +402,12 @@ impl<'a> Driver<'a> {
             Ok(process) => process,
             Err(error) => {
                 self.allocator.give_back(segment.task);
-                self.fail(segment, &error, false, observer);
+                self.fail(segment, &error, false);
                 return;
             }
         };
         let until = segment.until;
-        observer.observe(&SweepEvent::Started { point: point.index, from, until, steps: point.steps });
+        self.observer.observe(&SweepEvent::Started { point: point.index, from, until, steps: point.steps });
         self.running.insert(segment.task, SegmentProcess { process, segment, from, was_asked_to_stop: false });
     }
 
@@ -452,6 +459,12 @@ mod tests {
     use crate::sweep_dir::SweepFiles;
     use runner_config::LoadOptions;
 
+    struct IgnoreEvents;
+
+    impl SweepObserver for IgnoreEvents {
+        fn observe(&mut self, _: &SweepEvent<'_>) {}
+    }
+
     #[test]
     fn each_rung_of_a_point_has_its_own_retries() {
         let root = tempfile::tempdir().unwrap();
@@ -472,7 +485,8 @@ mod tests {
             launcher: SweepLauncher::Local,
         };
         let host = Host::new(root.path().to_owned(), root.path().to_owned());
-        let mut driver = Driver::new(&sweep, &request, &host);
+        let mut ignored = IgnoreEvents;
+        let mut driver = Driver::new(&sweep, &request, &host, &mut ignored);
         let log = root.path().join("log");
         let mut is_retried = |rung: usize| {
             // Any process will do: this one lists tests.
