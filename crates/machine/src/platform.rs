@@ -1,33 +1,11 @@
 //! The platform of a session: what a program was built from and for, and the instruction sets, GPUs and libraries that it computes with.
 
 use std::collections::BTreeSet;
-use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
 use crate::doctor;
-pub use crate::doctor::GpuLibraries;
-
-/// The names of the instruction sets that this program uses on this processor.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct CpuInstructions {
-    /// The instruction set of all kernels but products.
-    pub vector_instructions: &'static str,
-    /// The instruction set of products of f32 matrices.
-    pub matmul_instructions: &'static str,
-    /// The instruction set of products of bf16 matrices.
-    pub bf16_matmul_instructions: &'static str,
-}
-
-impl fmt::Display for CpuInstructions {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { vector_instructions, matmul_instructions, bf16_matmul_instructions } = self;
-        write!(
-            f,
-            "instructions: vectors {vector_instructions}, matrix products {matmul_instructions}, bf16 products {bf16_matmul_instructions}"
-        )
-    }
-}
+pub use crate::doctor::{CpuInstructions, GpuLibraries};
 
 /// The program's build, and what it computes with on one machine. `None`: not known.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -246,19 +246,6 @@ impl Nvml {
     }
 }
 
-/// The driver's version, as NVML reports it.
-#[expect(unsafe_code, reason = "FFI")]
-pub(super) fn nvml_driver_version(library: LoadedLibrary) -> Option<String> {
-    Nvml::start(library)?;
-    let mut text = [0 as c_char; 96];
-    // SAFETY: the signature is that of nvml.h; at most 95 bytes are written.
-    unsafe {
-        let ask: unsafe extern "C" fn(*mut c_char, c_uint) -> Status =
-            library.function(c"nvmlSystemGetDriverVersion")?;
-        (ask(text.as_mut_ptr(), 95) == 0).then(|| text_in(&text))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::version_in;

@@ -1,7 +1,7 @@
 //! CUDA's libraries: where they are looked for, their versions. The same search as in build/shims.c, by which the program itself calls
 //! them.
 
-use std::ffi::{CStr, CString, OsString, c_char, c_int, c_void};
+use std::ffi::{CStr, CString, OsStr, OsString, c_char, c_int, c_uint, c_void};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::{env, fs, mem};
@@ -52,9 +52,8 @@ pub(super) const NCCL: Library = Library::new("libnccl", &["libnccl.so.2"], c"nc
 });
 pub(super) const CUDNN: Library =
     Library::new("libcudnn", &["libcudnn.so.9"], c"cudnnGetVersion", |loaded, symbol| loaded.size(symbol).map(dotted));
-pub(super) const NVML: Library = Library::new("libnvidia-ml", &["libnvidia-ml.so.1"], c"nvmlInit_v2", |loaded, _| {
-    super::driver::nvml_driver_version(loaded)
-});
+pub(super) const NVML: Library =
+    Library::new("libnvidia-ml", &["libnvidia-ml.so.1"], c"nvmlSystemGetDriverVersion", LoadedLibrary::driver_version);
 
 /// The result of the search for a library.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -124,6 +123,26 @@ pub(super) fn candidates(folder: &Path, file: &str) -> Vec<PathBuf> {
     packages.insert(0, folder.join(file));
     packages.retain(|path| path.exists());
     packages
+}
+
+/// Oddities of the search, even if no library is missing: one line each. `listed`: the value of `RUNNER_CUDA_LIBS`, in whose folders `libraries` are looked for first;
+/// `driver`: the file that was taken for the driver's library.
+pub(super) fn search_notes(listed: &OsStr, libraries: &[&Library], driver: Option<&Path>) -> Vec<String> {
+    let mut notes = Vec::new();
+    for folder in env::split_paths(listed).filter(|folder| !folder.as_os_str().is_empty()) {
+        let files = || libraries.iter().flat_map(|library| library.files);
+        if !folder.is_dir() {
+            notes.push(format!("{LIBRARY_FOLDERS}: there is no folder {}", folder.display()));
+        } else if files().all(|file| candidates(&folder, file).is_empty()) {
+            let wanted = "none of these libraries is in it, nor in FOLDER/*/lib";
+            notes.push(format!("{LIBRARY_FOLDERS}: {}: {wanted}", folder.display()));
+        }
+    }
+    if let Some(path) = driver.filter(|path| path.components().any(|part| part.as_os_str() == "stubs")) {
+        let stub = "is the toolkit's stand-in for linking, no driver: take its folder out of LD_LIBRARY_PATH";
+        notes.push(format!("{} {stub}", path.display()));
+    }
+    notes
 }
 
 fn open(file: &[u8]) -> Result<LoadedLibrary, String> {
@@ -200,6 +219,18 @@ impl LoadedLibrary {
         unsafe { Some(self.function::<unsafe extern "C" fn() -> usize>(name)?()) }
     }
 
+    /// The driver's version, which NVML writes with `int name(char *, unsigned)` once it has started.
+    #[expect(unsafe_code, reason = "FFI")]
+    fn driver_version(self, name: &CStr) -> Option<String> {
+        let mut text = [0 as c_char; 96];
+        // SAFETY: the signatures are those of nvml.h; starting it twice counts, and at most 95 bytes are written.
+        unsafe {
+            let start: unsafe extern "C" fn() -> c_int = self.function(c"nvmlInit_v2")?;
+            let ask: unsafe extern "C" fn(*mut c_char, c_uint) -> c_int = self.function(name)?;
+            (start() == 0 && ask(text.as_mut_ptr(), 95) == 0).then(|| text_in(&text))
+        }
+    }
+
     /// The file that has the function `name`.
     fn path(self, name: &CStr) -> Option<PathBuf> {
         #[expect(unsafe_code, reason = "FFI")]
@@ -255,5 +286,35 @@ mod tests {
         fs::write(&path, "text").unwrap();
         let message = open(path.as_os_str().as_bytes()).unwrap_err();
         assert!(message.contains("x.so"), "{message}");
+    }
+
+    #[test]
+    fn folders_that_lead_nowhere_are_named() {
+        let dir = tempfile::tempdir().unwrap();
+        for folder in ["empty", "full/cu13/lib"] {
+            fs::create_dir_all(dir.path().join(folder)).unwrap();
+        }
+        fs::write(dir.path().join("full/cu13/lib/libcublasLt.so.13"), "").unwrap();
+        let of = |names: &[&str]| {
+            let listed = env::join_paths(names.iter().map(|name| dir.path().join(name))).unwrap();
+            let told = search_notes(&listed, &[&CUBLAS_LT], None);
+            told.iter().map(|note| note.replace(dir.path().to_str().unwrap(), "DIR")).collect::<Vec<_>>()
+        };
+        assert_eq!(of(&["full"]), [""; 0]);
+        assert_eq!(
+            of(&["full", "absent", "empty"]),
+            [
+                "RUNNER_CUDA_LIBS: there is no folder DIR/absent",
+                "RUNNER_CUDA_LIBS: DIR/empty: none of these libraries is in it, nor in FOLDER/*/lib"
+            ]
+        );
+        assert_eq!(search_notes(OsStr::new(""), &[&CUBLAS_LT], None), [""; 0]);
+    }
+
+    #[test]
+    fn a_stub_is_no_driver() {
+        let at = |path: &str| search_notes(OsStr::new(""), &[], Some(Path::new(path)));
+        assert_eq!(at("/usr/lib/libcuda.so.580"), [""; 0]);
+        assert!(at("/usr/local/cuda/lib64/stubs/libcuda.so")[0].contains("stand-in"));
     }
 }

@@ -8,10 +8,9 @@ mod environment;
 mod features;
 mod library;
 mod report;
-mod search_notes;
 
 pub use availability::{GpuLibraries, check_gpus, check_nccl, gpu_libraries};
-pub use build_facts::BuildFacts;
+pub use build_facts::{BuildFacts, CpuInstructions};
 pub use driver::{DriverFacts, ListedGpu};
 pub use environment::{is_computing_variable, is_gpu_variable, is_shown_variable, shown_variables};
 pub use features::{Feature, Missing};

@@ -6,14 +6,14 @@ use std::{env, iter};
 
 use serde::Serialize;
 
-use super::build_facts::BuildFacts;
+use super::build_facts::{BuildFacts, CpuInstructions};
 use super::driver::DriverFacts;
 use super::environment::shown_variables;
 use super::features::{Feature, features};
-use super::library::{CUBLAS_LT, CUDNN, DRIVER, LIBRARY_FOLDERS, Library, LibraryFacts, NCCL, NVML, NVRTC};
-use super::search_notes::search_notes;
+use super::library::{
+    CUBLAS_LT, CUDNN, DRIVER, LIBRARY_FOLDERS, Library, LibraryFacts, NCCL, NVML, NVRTC, search_notes,
+};
 use crate::host::Machine;
-use crate::platform::CpuInstructions;
 
 /// The variables of this process, with the parts of names and values that are not UTF-8 replaced.
 fn all_variables() -> impl Iterator<Item = (String, String)> {
