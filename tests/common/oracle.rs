@@ -14,7 +14,7 @@ use runner_spec::model::ModelSpec;
 
 /// x·wᵀ + b.
 pub fn linear(l: &Linear, params: &Params, x: &Tensor) -> Tensor {
-    let w = params.stacked(l.weight, l.stacked).unwrap();
+    let w = params.view(l.weight, l.stacked).unwrap();
     let y = x.matmul(&w.t().unwrap()).unwrap();
     match l.bias {
         Some(b) => y.broadcast_add(&params.parameter(b).unwrap()).unwrap(),
@@ -205,7 +205,7 @@ pub fn model(spec: &ModelSpec, params: &Params, mb: &MicroBatch) -> Tensor {
         Norm { weight, bias: gpt2.then(|| at(&format!("{prefix}.bias"))), eps: spec.norm_eps }
     };
     let table = if gpt2 { "transformer.wte" } else { "model.embed_tokens" };
-    let variant = &spec.variant;
+    let variant = &spec.options;
     let positions = match variant.positions {
         _ if !gpt2 => Positions::None,
         PositionKind::Learned => Positions::Learned(at("transformer.wpe.weight")),

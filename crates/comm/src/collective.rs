@@ -5,9 +5,18 @@ use std::ops::Range;
 use super::buffers::Buffers;
 use super::error::{CommError, ElementType, Operation, OperationKind};
 use super::group::Membership;
+use runner_compute::kernels::cpu::Stored;
 
 /// The most bytes that pass between two members at a time: two members' input and output stay in a core's L2.
 pub(crate) const PIECE_BYTES: usize = 256 << 10;
+
+/// Adds one member's numbers to `total`; the first's replace what is there. Members are added in order, and bf16 numbers in f32.
+#[inline(always)]
+pub(crate) fn add_part<S: Stored>(total: &mut [S::Real], part: &[S], is_first: bool) {
+    for (sum, &x) in total.iter_mut().zip(part) {
+        *sum = if is_first { x.load() } else { *sum + x.load() };
+    }
+}
 
 /// A collective with the caller's data.
 pub enum Collective<'a> {
@@ -18,7 +27,6 @@ pub enum Collective<'a> {
         own: &'a [u8],
         all: &'a mut Vec<Vec<u8>>,
     },
-    Barrier,
 }
 
 impl Collective<'_> {
@@ -27,7 +35,6 @@ impl Collective<'_> {
         let (element, bytes) = match self {
             Self::Sum(buffers) | Self::Broadcast(buffers) => (buffers.element, buffers.bytes),
             Self::Gather { own, .. } => (ElementType::Bytes, own.len()),
-            Self::Barrier => (ElementType::Bytes, 0),
         };
         Operation { kind, element, bytes: bytes as u64, root, sequence }
     }

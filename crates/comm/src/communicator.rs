@@ -53,12 +53,6 @@ pub trait Communicator: Send + Sync + fmt::Debug {
     /// See `CommError`.
     fn all_gather(&self, group: GroupId, bytes: &[u8]) -> Result<Vec<Vec<u8>>, CommError>;
 
-    /// Returns once every member has called it.
-    ///
-    /// # Errors
-    /// See `CommError`.
-    fn barrier(&self, group: GroupId) -> Result<(), CommError>;
-
     /// Point to point, first in first out per (from, to, lane). Does not block while the channel has a free slot.
     ///
     /// # Errors

@@ -47,6 +47,13 @@ pub enum CommError {
     Tensor(#[from] candle_core::Error),
 }
 
+impl CommError {
+    /// True if the end of another rank caused this error: that rank's own error says more.
+    pub fn is_aborted(&self) -> bool {
+        matches!(self, Self::Aborted { .. } | Self::Left { .. })
+    }
+}
+
 /// The reason why ranks cannot be connected.
 #[derive(Debug, thiserror::Error)]
 pub enum JoinError {

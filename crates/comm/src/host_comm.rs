@@ -234,10 +234,6 @@ impl<T: HostTransport> Communicator for HostComm<T> {
         Ok(all)
     }
 
-    fn barrier(&self, group: GroupId) -> Result<(), CommError> {
-        self.run(group, OperationKind::Barrier, None, Collective::Barrier)
-    }
-
     fn send(&self, to: usize, lane: Lane, data: &Tensor) -> Result<(), CommError> {
         let (operation, from) = (OperationKind::Send, self.rank());
         self.waited.measure(|| {

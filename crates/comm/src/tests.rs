@@ -13,6 +13,15 @@ use super::local::{LocalComm, Region};
 use super::tcp;
 use runner_spec::topology::{Channel, GroupId, Lane, Topology};
 
+/// A wait for all members, of whom each gathers nothing from the others.
+pub(crate) trait Meeting: Communicator {
+    fn barrier(&self, group: GroupId) -> Result<(), CommError> {
+        self.all_gather(group, &[]).map(drop)
+    }
+}
+
+impl<T: Communicator + ?Sized> Meeting for T {}
+
 /// Bytes that both transports pass at a time.
 const PIECE: usize = 256 << 10;
 
@@ -366,8 +375,10 @@ fn members_that_disagree_are_told_about_both() {
     let f64s = |n| tensor(DType::F64, 0, 0, n);
     let told = disagree(|c| c.all_reduce(ALL, &numbers(2)), |c| c.all_reduce(ALL, &f64s(1)));
     assert!(told[0].contains("8 bytes of f32") && told[0].contains("8 bytes of f64"), "{told:?}");
-    let told = disagree(|c| c.barrier(ALL), |c| c.all_gather(ALL, b"abc").map(drop));
-    assert!(told[0].ends_with("rank 0 is in barrier (number 1), but rank 1 is in all-gather (number 1, 3 bytes)"));
+    let told = disagree(|c| c.reduce(ALL, 0, &numbers(3)), |c| c.all_gather(ALL, b"abc").map(drop));
+    let both =
+        "rank 0 is in reduce (number 1, 12 bytes of f32, root 0), but rank 1 is in all-gather (number 1, 3 bytes)";
+    assert!(told[0].ends_with(both), "{told:?}");
     let told = disagree(|c| c.broadcast(ALL, 0, &numbers(3)), |c| c.broadcast(ALL, 1, &numbers(3)));
     assert!(told[0].contains("root 0") && told[0].contains("root 1"), "{told:?}");
     let start = |c: &dyn Communicator, n| c.start_all_reduce(ALL, vec![numbers(n)])?.wait();

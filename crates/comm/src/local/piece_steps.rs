@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::local_rank::LocalRank;
 use crate::buffers::{Buffers, overlap};
-use crate::collective::{Collective, PIECE_BYTES, RunningCollective};
+use crate::collective::{Collective, PIECE_BYTES, RunningCollective, add_part};
 use crate::error::{CommError, ElementType};
 use half::bf16;
 use runner_compute::kernels::bytes;
@@ -56,8 +56,7 @@ impl Collective<'_> {
             Self::Sum(buffers) => copy_to_staging(buffers, piece, staging)?,
             Self::Broadcast(buffers) if running.root() == Some(own) => copy_to_staging(buffers, piece, staging)?,
             Self::Gather { own, .. } => write_staging(staging, &own[piece_range(piece, own.len())]),
-            // A barrier moves no bytes: it waits until all members have staged its piece.
-            Self::Broadcast(_) | Self::Barrier => {}
+            Self::Broadcast(_) => {}
         }
         Ok(())
     }
@@ -111,7 +110,7 @@ impl Collective<'_> {
                     read_staging(&mut out[range], running.staging(member, number));
                 }
             }
-            Self::Sum(_) | Self::Barrier => {}
+            Self::Sum(_) => {}
         }
         Ok(())
     }
@@ -132,9 +131,7 @@ fn sum<S: Stored>(staged: &[*mut u8], mine: usize, bytes: usize) {
                     // SAFETY: this member's share of every member's piece: staged by all, so only this member writes it,
                     // below, when these slices are gone. Aligned: staging is, and shares start at whole vectors.
                     let x = unsafe { std::slice::from_raw_parts(x.cast::<S>().add(start), total.len()) };
-                    for (t, &x) in total.iter_mut().zip(x) {
-                        *t = if i == 0 { x.load() } else { *t + x.load() };
-                    }
+                    add_part(total, x, i == 0);
                 }
                 // SAFETY: only this member writes its share; others read it once it is published as reduced.
                 let out = unsafe { std::slice::from_raw_parts_mut(staged[mine].cast::<S>().add(start), total.len()) };

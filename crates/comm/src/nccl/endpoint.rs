@@ -176,11 +176,6 @@ impl Communicator for NcclComm {
         self.host().all_gather(group, bytes)
     }
 
-    fn barrier(&self, group: GroupId) -> Result<(), CommError> {
-        self.watched.ensure_running(OperationKind::Barrier)?;
-        self.host().barrier(group)
-    }
-
     fn send(&self, to: usize, lane: Lane, data: &Tensor) -> Result<(), CommError> {
         let Some(attached) = self.attached.get() else { return self.host().send(to, lane, data) };
         self.watched.ensure_running(OperationKind::Send)?;

@@ -10,10 +10,10 @@ use super::connections::{CollectiveFrame, ConnectionState};
 use super::endpoint::MeshRank;
 use super::frame::FrameTag;
 use crate::buffers::Buffers;
-use crate::collective::{PIECE_BYTES, RunningCollective};
+use crate::collective::{PIECE_BYTES, RunningCollective, add_part};
 use crate::error::{CommError, ElementType, OperationKind};
 use half::bf16;
-use runner_compute::kernels::cpu::{Stored, simd};
+use runner_compute::kernels::cpu::{Real, Stored, simd};
 
 impl RunningCollective<'_, MeshRank> {
     fn others(&self) -> impl Iterator<Item = usize> + use<> {
@@ -152,19 +152,12 @@ impl RunningCollective<'_, MeshRank> {
 
 /// The sum of `parts`, in order: the bytes of equally many numbers each. A sum of bf16 numbers is made in f32 and rounded once.
 fn total<S: Stored, const N: usize>(parts: &[Vec<u8>], decode: fn([u8; N]) -> S, encode: fn(S) -> [u8; N]) -> Vec<u8> {
-    let Some((first, rest)) = parts.split_first() else { return Vec::new() };
-    let mut sums: Vec<S::Real> = first.as_chunks::<N>().0.iter().map(|bytes| decode(*bytes).load()).collect();
-    let mut next: Vec<S::Real> = Vec::with_capacity(sums.len());
-    for part in rest {
-        next.clear();
-        next.extend(part.as_chunks::<N>().0.iter().map(|bytes| decode(*bytes).load()));
+    let mut sums = vec![S::Real::ZERO; parts.first().map_or(0, Vec::len) / N];
+    for (i, part) in parts.iter().enumerate() {
+        let part: Vec<S> = part.as_chunks::<N>().0.iter().map(|bytes| decode(*bytes)).collect();
         simd::vectorize(
             #[inline(always)]
-            || {
-                for (sum, &x) in sums.iter_mut().zip(&next) {
-                    *sum += x;
-                }
-            },
+            || add_part(&mut sums, &part, i == 0),
         );
     }
     sums.into_iter().flat_map(|sum| encode(S::store(sum))).collect()

@@ -20,8 +20,8 @@ pub struct Linear {
 impl Linear {
     /// `x`: [rows, in]. Returns [rows, out].
     pub fn forward(&self, ForwardPass { params, .. }: ForwardPass<'_>, x: &Tensor) -> Result<Tensor> {
-        let bias = self.bias.map(|b| params.bias(b)).transpose()?;
-        matmul::linear(x, &params.stacked(self.weight, self.stacked)?, bias.as_ref())
+        let bias = self.bias.map(|b| params.view(b, 1)).transpose()?;
+        matmul::linear(x, &params.view(self.weight, self.stacked)?, bias.as_ref())
     }
 
     /// Returns the forward's result, and the activation function of it.
@@ -33,7 +33,7 @@ impl Linear {
     ) -> Result<(Tensor, Tensor)> {
         let params = pass.params;
         if let (Activation::Gelu, Some(bias)) = (activation, self.bias) {
-            return matmul::linear_gelu(x, &params.stacked(self.weight, self.stacked)?, &params.bias(bias)?);
+            return matmul::linear_gelu(x, &params.view(self.weight, self.stacked)?, &params.view(bias, 1)?);
         }
         let before = self.forward(pass, x)?;
         Ok((before.clone(), pointwise::activate(&before, activation)?))
@@ -42,7 +42,7 @@ impl Linear {
     /// `x` is the forward's input, `dy`: [rows, out]. Returns dL/dx. A deferred task keeps `x` and `dy`.
     pub fn backward(&self, pass: &mut BackwardPass<'_>, x: &Tensor, dy: &Tensor) -> Result<Tensor> {
         pass.grads.accept(WeightGradientTask::Linear { layer: *self, x: x.clone(), dy: dy.clone() })?;
-        matmul::linear_backward_input(dy, &pass.params.stacked(self.weight, self.stacked)?)
+        matmul::linear_backward_input(dy, &pass.params.view(self.weight, self.stacked)?)
     }
 
     /// Adds the weights' gradients.

@@ -73,24 +73,8 @@ impl Params {
         }
     }
 
-    /// The bias `entries[index]` of a matrix product, for reading. It has the product's type, since the product adds it.
-    ///
-    /// # Errors
-    /// If the buffer does not match the layout.
-    pub fn bias(&self, index: usize) -> Result<Tensor> {
-        self.view(index, 1)
-    }
-
-    /// `count` matrices from `entries[first]` on, which lie next to each other and have the same columns, as one matrix, for reading.
-    ///
-    /// # Errors
-    /// If the buffer does not match the layout.
-    pub fn stacked(&self, first: usize, count: usize) -> Result<Tensor> {
-        self.view(first, count)
-    }
-
-    /// Runs `add`, which adds to the gradients of `count` parameters from `entries[first]` on; several are matrices that lie next to each
-    /// other, as one matrix. The tensor that `add` changes is a view, or an f32 copy of bf16 gradients, which is then rounded back: each
+    /// Runs `add`, which adds to the gradients of `count` parameters from `entries[first]` on, as in [`Self::view`]. The tensor that `add`
+    /// changes is that view, or an f32 copy of bf16 gradients, which is then rounded back: each
     /// sum that is added is rounded once.
     ///
     /// # Errors
@@ -106,8 +90,12 @@ impl Params {
         Ok(result)
     }
 
-    /// The parameters that [`Self::accumulate`] describes, as a view.
-    fn view(&self, first: usize, count: usize) -> Result<Tensor> {
+    /// `count` parameters from `entries[first]` on, as a view in the buffer's type. Several are matrices that lie next to each other and have
+    /// the same columns; they are one matrix.
+    ///
+    /// # Errors
+    /// If the buffer does not match the layout.
+    pub fn view(&self, first: usize, count: usize) -> Result<Tensor> {
         let entries = &self.layout.entries[first..first + count];
         let len: usize = entries.iter().map(|e| e.spec.len()).sum();
         let view = self.flat.narrow(0, entries[0].offset, len)?;

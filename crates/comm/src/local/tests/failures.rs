@@ -12,7 +12,7 @@ use crate::error::CommError;
 use crate::local::region::unlinked_file;
 use crate::local::{LocalComm, Region};
 use crate::rank_status::RankPhase;
-use crate::tests::{ALL, channel, numbers, with_channel, world};
+use crate::tests::{ALL, Meeting, channel, numbers, with_channel, world};
 use runner_spec::topology::{Lane, Topology};
 
 /// Rank 0 waits in `wait`; then the run is aborted because of rank 1.
@@ -59,7 +59,7 @@ fn a_timeout_says_who_and_what_it_last_did() {
     comm.set_operation_timeout(Duration::from_millis(20));
     let peer = region.status(1).unwrap();
     let error = comm.barrier(ALL).unwrap_err().to_string();
-    assert!(error.contains("in barrier for rank 1, which was last seen starting"), "{error}");
+    assert!(error.contains("in all-gather for rank 1, which was last seen starting"), "{error}");
     peer.set_phase(RankPhase::Step);
     peer.set_step(12);
     peer.set_instruction(2, 34);

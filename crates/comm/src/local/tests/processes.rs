@@ -14,7 +14,7 @@ use crate::local::layout::Layout;
 use crate::local::region::unlinked_file;
 use crate::local::{LocalComm, Region};
 use crate::rank_status::RankPhase;
-use crate::tests::{ALL, bits, channel, expected, tensor};
+use crate::tests::{ALL, Meeting, bits, channel, expected, tensor};
 use runner_spec::topology::{Lane, Topology};
 
 /// "rank descriptor", for a process that is to be a rank.

@@ -5,7 +5,7 @@ use std::time::Instant;
 use candle_core::{DType, Device, Tensor};
 
 use crate::communicator::Communicator;
-use crate::tests::{ALL, channel, world};
+use crate::tests::{ALL, Meeting, channel, world};
 use runner_spec::topology::{Lane, Topology};
 
 const BYTES: usize = 64 << 20;

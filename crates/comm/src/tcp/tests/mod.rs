@@ -21,7 +21,7 @@ use crate::communicator::Communicator;
 use crate::error::{CommError, ElementType, Operation, OperationKind};
 use crate::local::LocalComm;
 use crate::rank_status::RankPhase;
-use crate::tests::{ALL, bits, channel, numbers, tensor, with_channel};
+use crate::tests::{ALL, Meeting, bits, channel, numbers, tensor, with_channel};
 use runner_spec::topology::{GroupId, Lane, Topology};
 
 impl TcpComm {
@@ -333,7 +333,7 @@ fn a_timeout_says_who_and_what_it_last_did() {
         }
         comm.mesh().set_operation_timeout(Duration::from_millis(150));
         let error = comm.barrier(ALL).unwrap_err().to_string();
-        assert!(error.contains("in barrier for rank 1, which was last seen in step 12"), "{error}");
+        assert!(error.contains("in all-gather for rank 1, which was last seen in step 12"), "{error}");
         comm.send(1, Lane::Activation, &numbers(1)).unwrap();
         let error = comm.send(1, Lane::Activation, &numbers(1)).unwrap_err();
         assert!(matches!(error, CommError::Timeout { rank: 0, peer: 1, .. }), "{error}");
