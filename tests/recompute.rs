@@ -27,7 +27,7 @@ use runner_spec::event::{Event, ObserveError, WatchedMemory};
 use runner_spec::experiment::{Activation, Family, NormPlace, Recompute};
 use runner_spec::model::layout::ParamLayout;
 use runner_spec::model::parts::Buffer;
-use runner_spec::model::{ModelOptions, ModelSpec, parameters};
+use runner_spec::model::{Decoder, ModelOptions, ModelSpec, parameters};
 use runner_spec::plan::MemoryCategory;
 use runner_spec::plan::{Plan, RankPlan};
 
@@ -227,59 +227,97 @@ fn bf16_takes_what_the_plan_says() {
     }
 }
 
-/// The bytes that one layer keeps, and the peak of its backward beyond them. Without dropout the gradient of the MLP's output is that of the
-/// layer's, so one tensor fewer is alive than the part says. Statistics are below 16 KiB, which are not counted.
+/// The bytes that one block keeps, and the peak of its backward beyond them. Statistics are below 16 KiB, which are not counted.
+fn measured(spec: &ModelSpec, dtype: DType, recompute: Recompute, block: usize, pool: &rayon::ThreadPool) -> [u64; 2] {
+    let blocks = block..block + 1;
+    let layout = Arc::new(ParamLayout::new(parameters(spec)));
+    let flat = Tensor::randn(0.0_f32, 0.1, layout.total, &Device::Cpu).unwrap();
+    let gradients = Params::new(layout.clone(), flat.zeros_like().unwrap());
+    let params = match dtype {
+        DType::BF16 => Params::rounded(layout.clone(), flat).unwrap(),
+        _ => Params::new(layout.clone(), flat),
+    };
+    let model = Model::new(spec, layout, blocks.clone(), 7, &params.flat).unwrap().with_recompute(recompute);
+    let ids = vec![0; ROWS * LENGTH];
+    let mb = MicroBatch { training: true, ..model.micro_batch(&ids, ids.clone(), LENGTH).unwrap() };
+    let hidden = || {
+        let hidden = Tensor::randn(0.0_f32, 1.0, (ROWS * LENGTH, spec.d_model), &Device::Cpu).unwrap();
+        hidden.to_dtype(dtype).unwrap()
+    };
+    let (mut saved, dy, x) = (Vec::new(), hidden(), hidden());
+    let mut measured = [0, 0];
+    // The first pass fills the threads' buffers of products.
+    for _ in 0..2 {
+        let input = (block > 0).then(|| x.copy().unwrap());
+        let dy = (block <= spec.layers).then(|| dy.clone());
+        pool.install(|| {
+            let start = restart_peak().unwrap();
+            let forward = model.forward_with_hook(&params, input, &mb, &mut |_, _| Ok(())).unwrap();
+            saved.extend(forward.1);
+            drop(forward.0);
+            let before = restart_peak().unwrap();
+            if block > spec.layers {
+                // The head holds the most in a split backward, which keeps the logits' gradient for later.
+                drop(model.backward_input(&params, std::mem::take(&mut saved), dy, &mb).unwrap());
+            } else {
+                model.backward_blocks(&params, &gradients, &mut saved, dy, &mb, blocks.clone()).unwrap();
+            }
+            measured = [before - start, peak_bytes().unwrap() - before];
+        });
+    }
+    measured
+}
+
+const ROWS: usize = 4;
+const LENGTH: usize = 256;
+
+/// Layers under each recomputation, the head, and the embedding, which keeps nothing and holds its gradient before the dropout mask.
 #[test]
-fn a_layer_holds_what_its_part_says() {
+fn every_part_keeps_and_holds_what_it_says() {
     let _lock = lock_measurements();
-    let (rows, length) = (4, 256);
-    let sizes = |family| ModelSpec { d_ff: 256, ..ModelSpec::with_defaults(family, [64, length, 1, 2, 64]) };
-    let gpt2 = |variant| ModelSpec { variant, ..sizes(Family::Gpt2) };
+    let sizes = |family| ModelSpec { d_ff: 256, ..ModelSpec::with_defaults(family, [64, LENGTH, 1, 2, 64]) };
+    let gpt2 = |options| ModelSpec { options, ..sizes(Family::Gpt2) };
     let post = ModelOptions { norm: NormPlace::Post, ..ModelOptions::default() };
     let relu = ModelOptions { activation: Activation::Relu, ..post };
-    let dropout = ModelSpec { dropout: 0.1, ..gpt2(ModelOptions { mlp_dropout: 0.1, ..relu }) };
+    let encoder = ModelOptions { mlp_dropout: 0.1, final_norm: false, head_bias: true, ..relu };
+    let dropout = ModelSpec { dropout: 0.1, ..gpt2(encoder) };
     let grouped = ModelSpec { kv_heads: 1, ..sizes(Family::Llama) };
     let models = [gpt2(ModelOptions::default()), gpt2(post), gpt2(relu), dropout, sizes(Family::Llama), grouped];
     // One pool for all models: threads of a pool that was dropped free their buffers later.
     let pool = runner_machine::threads::thread_pool(1).unwrap();
+    let mut wrong = Vec::new();
     for (spec, dtype) in models.iter().flat_map(|spec| [(spec, DType::F32), (spec, DType::BF16)]) {
-        let layout = Arc::new(ParamLayout::new(parameters(spec)));
-        let flat = Tensor::randn(0.0_f32, 0.1, layout.total, &Device::Cpu).unwrap();
-        let gradients = Params::new(layout.clone(), flat.zeros_like().unwrap());
-        let params = match dtype {
-            DType::BF16 => Params::rounded(layout.clone(), flat).unwrap(),
-            _ => Params::new(layout.clone(), flat),
+        let Decoder { embedding, layer, head, .. } = spec.decoder();
+        let of = |elements: usize| (elements * ROWS * LENGTH * dtype.size_in_bytes()) as u64;
+        let bytes = |buffers: &[Buffer]| of(buffers.iter().filter(|b| !b.always_f32).map(|b| b.per_position).sum());
+        // The input and the gradient of the output were there before.
+        let stream = of(spec.d_model);
+        let mut compare = |what: &str, measured: [u64; 2], stated: [u64; 2]| {
+            if measured != stated {
+                wrong.push(format!("{what} of {spec:?}, {dtype:?}: {measured:?} instead of {stated:?}"));
+            }
         };
-        let model = Model::new(spec, layout, 1..2, 7, &params.flat).unwrap();
-        let ids = vec![0; rows * length];
-        let mb = MicroBatch { training: true, ..model.micro_batch(&ids, ids.clone(), length).unwrap() };
-        let hidden =
-            || Tensor::randn(0.0_f32, 1.0, (rows * length, 64), &Device::Cpu).unwrap().to_dtype(dtype).unwrap();
-        let (mut saved, dy, x) = (Vec::new(), hidden(), hidden());
-        let (mut kept, mut held) = (0, 0);
-        // The first pass fills the threads' buffers of products.
-        for _ in 0..2 {
-            let input = x.copy().unwrap();
-            pool.install(|| {
-                let start = restart_peak().unwrap();
-                let forward = model.forward_with_hook(&params, Some(input), &mb, &mut |_, _| Ok(())).unwrap();
-                saved.extend(forward.1);
-                drop(forward.0);
-                let before = restart_peak().unwrap();
-                kept = before - start;
-                model.backward_blocks(&params, &gradients, &mut saved, Some(dy.clone()), &mb, 1..2).unwrap();
-                held = peak_bytes().unwrap() - before;
-            });
+        for recompute in [Recompute::None, Recompute::Attention, Recompute::Block] {
+            let (kept, all) = (bytes(&layer.kept(recompute)), bytes(&layer.kept(Recompute::None)));
+            // Without dropout the gradient of the MLP's output is that of the layer's, so one tensor fewer is alive than the part says.
+            let shared = if spec.dropout > 0.0 { stream } else { 2 * stream };
+            let held = match recompute {
+                Recompute::None => bytes(&layer.held()) - shared,
+                Recompute::Block => all - kept + bytes(&layer.held()) - shared,
+                Recompute::Attention => (bytes(&layer.held()) - shared)
+                    .max(bytes(&layer.held_with_attention()).saturating_sub(kept + stream)),
+            };
+            let what = format!("a layer, {recompute:?},");
+            compare(&what, measured(spec, dtype, recompute, 1, &pool), [kept - stream, held]);
         }
-        let layer = spec.decoder().layer;
-        let bytes = |buffers: &[Buffer]| -> u64 {
-            let elements = buffers.iter().filter(|b| !b.always_f32).map(|b| b.per_position).sum::<usize>();
-            (elements * rows * length * dtype.size_in_bytes()) as u64
-        };
-        // The input and the gradient of the output were there before; statistics are too small to be counted.
-        let stream = (64 * rows * length * dtype.size_in_bytes()) as u64;
-        assert_eq!(kept, bytes(&layer.kept(Recompute::None)) - stream, "{spec:?}, {dtype:?}");
-        let shared = if spec.dropout > 0.0 { 0 } else { stream };
-        assert_eq!(held + shared, bytes(&layer.held()) - stream, "{spec:?}, {dtype:?}");
+        let head_held = bytes(&[head.held()]);
+        compare(
+            "the head",
+            measured(spec, dtype, Recompute::None, 2, &pool),
+            [bytes(&head.kept()) - stream, head_held],
+        );
+        let held = if embedding.dropout > 0.0 { stream } else { 0 };
+        compare("the embedding", measured(spec, dtype, Recompute::None, 0, &pool), [0, held]);
     }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }

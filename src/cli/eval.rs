@@ -226,7 +226,7 @@ impl EvalArgs {
         let settings = ReadingSettings {
             rows: self.rows.unwrap_or(u64::MAX),
             micro_batch: (EVAL_TOKENS_PER_FORWARD / layout.length().max(1)).max(1),
-            mask_padding: layout.masks_padding(model.spec().variant.causal),
+            mask_padding: layout.masks_padding(model.spec().options.causal),
             choice_text: choice.map(|set| set.text),
             prefix: tokenizer.prefix_text(),
         };

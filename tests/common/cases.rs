@@ -512,8 +512,8 @@ pub fn models(dropout: bool) -> Vec<Case> {
     ];
     if dropout {
         cases.push(one("GPT-2 with dropout", ModelSpec { dropout: 0.2, ..gpt2 }));
-        let variant = ModelOptions { mlp_dropout: 0.3, ..encoder.variant };
-        cases.push(one("encoder layers with dropout", ModelSpec { dropout: 0.2, variant, ..encoder }));
+        let variant = ModelOptions { mlp_dropout: 0.3, ..encoder.options };
+        cases.push(one("encoder layers with dropout", ModelSpec { dropout: 0.2, options: variant, ..encoder }));
     }
     cases
 }
@@ -532,7 +532,7 @@ pub fn variants() -> Vec<Case> {
             final_norm: !on(5),
             ..ModelOptions::default()
         };
-        let spec = ModelSpec { tie_embeddings: on(6), variant, ..small_gpt2() };
+        let spec = ModelSpec { tie_embeddings: on(6), options: variant, ..small_gpt2() };
         let (model, params) = super::model(&spec, 0.3);
         let mb = batch(2, 9, spec.vocab_size);
         cases.push(Case { name: format!("{variant:?}"), layer: Layer::Model(Box::new(model)), params, x: None, mb });

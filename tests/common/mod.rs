@@ -103,7 +103,7 @@ pub fn small_gpt2() -> ModelSpec {
         tie_embeddings: true,
         norm_eps: 1e-5,
         rope_theta: 10_000.0,
-        variant: ModelOptions::default(),
+        options: ModelOptions::default(),
     }
 }
 
@@ -122,7 +122,7 @@ pub fn encoder() -> ModelOptions {
 
 /// A small model of such layers: untied.
 pub fn small_encoder() -> ModelSpec {
-    ModelSpec { tie_embeddings: false, variant: encoder(), ..small_gpt2() }
+    ModelSpec { tie_embeddings: false, options: encoder(), ..small_gpt2() }
 }
 
 /// A small Llama: 2 layers, 4 heads over 2 key-value heads.

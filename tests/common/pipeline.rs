@@ -38,7 +38,7 @@ pub fn specs() -> Vec<ModelSpec> {
     let gpt2 = ModelSpec { layers: 3, dropout: 0.2, ..small_gpt2() };
     let llama = ModelSpec { layers: 3, ..small_llama() };
     let with = |spec: &ModelSpec, tie_embeddings: bool| ModelSpec { tie_embeddings, ..spec.clone() };
-    let encoder = ModelSpec { variant: ModelOptions { mlp_dropout: 0.2, ..encoder() }, ..gpt2.clone() };
+    let encoder = ModelSpec { options: ModelOptions { mlp_dropout: 0.2, ..encoder() }, ..gpt2.clone() };
     vec![with(&gpt2, true), with(&gpt2, false), with(&llama, true), with(&llama, false), with(&encoder, false)]
 }
 

@@ -58,7 +58,7 @@ impl Golden {
             Kind::Encoder => (include_bytes!("../golden/encoder.safetensors"), small_encoder(), 48),
             Kind::Unmasked => {
                 let mut spec = small_encoder();
-                spec.variant.causal = false;
+                spec.options.causal = false;
                 (include_bytes!("../golden/encoder_unmasked.safetensors"), spec, 48)
             }
         };

@@ -303,7 +303,7 @@ fn evaluation_drops_nothing() {
 fn pytorchs_initial_weights() {
     let pytorch_init = Some(PytorchEmbedding::Uniform(0.1));
     let variant = ModelOptions { pytorch_init, ..crate::common::encoder() };
-    let spec = ModelSpec { variant, vocab_size: 200, d_model: 64, d_ff: 96, ..crate::common::small_encoder() };
+    let spec = ModelSpec { options: variant, vocab_size: 200, d_model: 64, d_ff: 96, ..crate::common::small_encoder() };
     let mut program = program(spec, Precision::Fp32, 4, 12);
     let state = initial_state(&program, None).unwrap();
     let flat = values(&state.weights().unwrap());
@@ -345,7 +345,7 @@ fn pytorchs_initial_weights() {
 fn pytorchs_initial_weights_of_a_llama() {
     let pytorch_init = Some(PytorchEmbedding::Normal);
     let variant = ModelOptions { pytorch_init, ..ModelOptions::default() };
-    let spec = ModelSpec { variant, vocab_size: 200, d_model: 64, d_ff: 96, ..small_llama() };
+    let spec = ModelSpec { options: variant, vocab_size: 200, d_model: 64, d_ff: 96, ..small_llama() };
     let state = initial_state(&program(spec, Precision::Fp32, 4, 12), None).unwrap();
     let flat = values(&state.weights().unwrap());
     let mut matrices = 0;

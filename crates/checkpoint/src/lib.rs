@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -84,7 +85,8 @@ fn read_buffer<S: Stored<Real = f32>, T>(
 ) -> Result<(Tensor, T), RecordError> {
     let mut values: Vec<S> = Vec::new();
     if values.try_reserve_exact(len).is_err() {
-        return Err(RecordError::damaged(path, format!("no memory for {} bytes of it", size_of::<S>() * len)));
+        let shortage = format!("no memory for {} bytes of it", size_of::<S>() * len);
+        return Err(RecordError::io("reading", path)(io::Error::new(io::ErrorKind::OutOfMemory, shortage)));
     }
     values.resize(len, S::store(0.0));
     let result = read(&mut |place, bytes| {

@@ -26,7 +26,7 @@ pub fn spec() -> ModelSpec {
         tie_embeddings: true,
         norm_eps: 1e-5,
         rope_theta: 1e4,
-        variant: runner_spec::model::ModelOptions::default(),
+        options: runner_spec::model::ModelOptions::default(),
     }
 }
 

@@ -85,7 +85,7 @@ impl Resolver<'_> {
             tie_embeddings: raw.tie_embeddings.unwrap_or(defaults.tie_embeddings),
             norm_eps: raw.norm_eps.unwrap_or(1e-5),
             rope_theta: raw.rope_theta.unwrap_or(DEFAULT_ROPE_THETA),
-            variant: ModelOptions::of_section(json_value(raw)),
+            options: ModelOptions::of_section(json_value(raw)),
             init: raw.init.clone().map(|init| match init {
                 WeightInit::From(source) => WeightInit::From(source.relative_to(&self.base)),
                 pytorch @ WeightInit::Pytorch { .. } => pytorch,
@@ -154,7 +154,7 @@ impl Resolver<'_> {
     /// Reports evaluations that predict a word from those before it, where the model sees the word itself.
     pub(crate) fn check_sight(&mut self, eval: &Eval, model: &Model) {
         let given = [("eval.samples", eval.samples.is_some()), ("eval.hellaswag", eval.hellaswag.is_some())];
-        for (key, _) in given.iter().filter(|(_, given)| *given && !model.variant.causal) {
+        for (key, _) in given.iter().filter(|(_, given)| *given && !model.options.causal) {
             self.error(
                 &[key, "model.causal"],
                 format!("`{key}` predicts words from those before them, and under `model.causal: false` a model sees all words"),

@@ -64,7 +64,7 @@ impl EvaluatedModel {
     /// # Errors
     /// If attention is not causal: such a model has no `what`, since it has learned to see the words that it is to predict.
     pub fn check_causal(&self, what: &str) -> Result<()> {
-        if self.spec().variant.causal {
+        if self.spec().options.causal {
             return Ok(());
         }
         Err(CommandError::request(format!(

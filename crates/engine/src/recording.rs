@@ -91,5 +91,5 @@ impl RunRecorder for Recording<'_> {
 }
 
 fn observe_error(error: RecordError) -> ObserveError {
-    ObserveError(Box::new(error))
+    ObserveError::Failed(Box::new(error))
 }

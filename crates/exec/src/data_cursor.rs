@@ -1,11 +1,27 @@
-//! The training rows of a rank, in the order of training, which it can read one step ahead.
+//! The data of a rank, and its training rows in the order of training, which it can read one step ahead.
 
 use std::collections::HashMap;
 
 use super::error::ExecError;
-use runner_data::{Sampler, Split};
-use runner_spec::data::Rows;
+use runner_data::{Dataset, ModelTokenizer, Prepared, Sampler, Split};
+use runner_spec::data::{ChoiceItem, Rows};
 use runner_spec::program::{Instruction, Program, RowSequence};
+
+/// The data that a rank works with besides its program.
+#[derive(Debug, Clone, Copy)]
+pub struct Resources<'a> {
+    pub dataset: &'a Dataset,
+    pub tokenizer: &'a ModelTokenizer,
+    /// Items of the multiple-choice evaluation, where there is one.
+    pub choice: Option<&'a [ChoiceItem]>,
+}
+
+impl<'a> From<&'a Prepared> for Resources<'a> {
+    fn from(prepared: &'a Prepared) -> Self {
+        let Prepared { dataset, tokenizer, choice, .. } = prepared;
+        Self { dataset, tokenizer, choice: choice.as_deref() }
+    }
+}
 
 #[derive(Debug)]
 pub(super) struct DataCursor<'a> {

@@ -1,7 +1,6 @@
 //! The executor's errors.
 
 use super::memory_shortage::{DriverMemory, MemoryShortage};
-use crate::eval::error::EvalError;
 use runner_comm::CommError;
 use runner_compute::kernels::out_of_memory::{failed_computation, is_out_of_memory};
 use runner_data::DataError;
@@ -42,11 +41,9 @@ pub enum ExecError {
 impl ExecError {
     /// True if the end of another rank caused this error: that rank's own error says more.
     pub fn is_aborted(&self) -> bool {
-        let aborted = |e: &CommError| matches!(e, CommError::Aborted { .. } | CommError::Left { .. });
         match self {
-            Self::Peer(error) | Self::Eval(EvalError::Peer(error)) => aborted(error),
-            // The observer waits for other ranks too.
-            Self::Observer(error) => error.0.downcast_ref::<CommError>().is_some_and(aborted),
+            Self::Peer(error) | Self::Eval(EvalError::Peer(error)) => error.is_aborted(),
+            Self::Observer(error) => matches!(error, ObserveError::Aborted(_)),
             _ => false,
         }
     }
@@ -88,5 +85,30 @@ fn is_nccl_out_of_memory(what: &str) -> bool {
 impl Classified for ExecError {
     fn kind(&self) -> ErrorKind {
         ErrorKind::Failure
+    }
+}
+
+/// An error in an evaluation.
+#[derive(Debug, thiserror::Error)]
+pub enum EvalError {
+    #[error(transparent)]
+    Kernel(#[from] candle_core::Error),
+    #[error(transparent)]
+    Data(#[from] DataError),
+    #[error(transparent)]
+    Peer(#[from] CommError),
+    #[error("{0}")]
+    Request(String),
+    #[error("the {0} is not finite")]
+    NotFinite(&'static str),
+}
+
+impl Classified for EvalError {
+    fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Data(error) => error.kind(),
+            Self::Request(_) => ErrorKind::Request,
+            Self::Kernel(_) | Self::Peer(_) | Self::NotFinite(_) => ErrorKind::Failure,
+        }
     }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use super::data_cursor::DataCursor;
+use super::data_cursor::{DataCursor, Resources};
 use super::error::{ExecError, explain_out_of_memory};
 use super::gradient_reduction::GradientReduction;
 use super::passes::Passes;
@@ -16,7 +16,6 @@ use super::trace::Trace;
 use super::trainer::Trainer;
 use super::{device, layout_evaluation, layout_sampling, non_finite, replica_check};
 use crate::observer::Observer;
-use crate::resources::Resources;
 use runner_compute::kernels::optimizer::DeviceSum;
 use runner_compute::optim;
 use runner_compute::state::TrainState;

@@ -1,9 +1,9 @@
 //! Evaluation under any layout of ranks: replicas divide the batches among them, and each batch passes through the stages.
 
+use super::data_cursor::Resources;
 use super::error::ExecError;
 use super::non_finite;
 use super::rank_context::RankContext;
-use super::resources::Resources;
 use super::trainer::Trainer;
 use crate::eval::{self, Batches, ChoiceBatches, EvalError, LossBatches, indices_of_replica};
 use runner_compute::model::Output;

@@ -26,16 +26,15 @@ mod passes;
 mod phase_clock;
 mod rank_context;
 mod replica_check;
-mod resources;
 mod step_exchange;
 mod step_watch;
 mod trace;
 mod trainer;
 
+pub use data_cursor::Resources;
 pub use error::ExecError;
 pub use interpreter::{RunControls, StopRequest, TrainedRank, run};
 pub use memory_shortage::{DriverMemory, MemoryShortage};
 pub use observer::{IgnoreEvents, Observer};
 pub use rank_context::{InstructionList, Peers, ProgressMonitor};
-pub use resources::Resources;
 pub use trainer::{Trainer, initial_state, parameter_layout, state_dtype, tied_copy_entry};

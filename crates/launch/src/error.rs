@@ -72,7 +72,7 @@ impl LaunchError {
     /// True if another rank caused this error.
     pub(super) fn is_aborted(&self) -> bool {
         match self {
-            Self::Comm(error) => matches!(error, CommError::Aborted { .. } | CommError::Left { .. }),
+            Self::Comm(error) => error.is_aborted(),
             Self::Single(error) | Self::Rank(RankError { source: error, .. }) => error.is_aborted(),
             _ => false,
         }

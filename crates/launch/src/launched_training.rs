@@ -15,7 +15,7 @@ use super::error::LaunchError;
 use super::failure::{RankError, describe_place};
 use super::protocol::{FromRank, RankCompletion, ToRank, TrainingStart};
 use super::rank_inputs::{RankInputs, TrainingAttempt};
-use super::rank_observer::{RankObserver, RecorderLink, observe_error};
+use super::rank_observer::{RankObserver, RecorderLink, peer_error};
 use super::rank_reports::{RankReports, RecordingError, RunRecorder};
 use super::rank_training::RankTraining;
 use super::world::World;
@@ -236,7 +236,7 @@ impl LeaderLink<'_> {
             Ok(answer) => answer.iter().for_each(|answer| self.world.send_to_all(answer)),
             Err(RecordingError::Record(error)) => return Err(error),
             Err(RecordingError::Protocol(why)) => {
-                return Err(observe_error(self.world.abort_for_invalid_message(rank, &why)));
+                return Err(peer_error(self.world.abort_for_invalid_message(rank, &why)));
             }
         }
         Ok(())
@@ -244,7 +244,7 @@ impl LeaderLink<'_> {
 
     /// Receives and records the next message of `rank`.
     fn receive_from(&mut self, rank: usize) -> Result<(), ObserveError> {
-        let message = self.world.receive(rank).map_err(observe_error)?;
+        let message = self.world.receive(rank).map_err(peer_error)?;
         self.record(rank, message)
     }
 }
@@ -277,9 +277,9 @@ impl RecorderLink for &World {
     }
 
     fn await_commit(&mut self, step: u64) -> Result<(), ObserveError> {
-        match self.receive(0).map_err(observe_error)? {
+        match self.receive(0).map_err(peer_error)? {
             ToRank::Committed { step: committed } if committed == step => Ok(()),
-            other => Err(observe_error(self.abort_for_unexpected_message(0, &other))),
+            other => Err(peer_error(self.abort_for_unexpected_message(0, &other))),
         }
     }
 }

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::protocol::{FailureKind, FromRank, RankStart, ReportedFailure, ToRank, describe_invalid_line, write_line};
-use super::rank_observer::{RecorderLink, observe_error};
+use super::rank_observer::{RecorderLink, observe_error, peer_error};
 use runner_comm::{CommError, RankStatus, Region};
 use runner_machine::{process, threads};
 use runner_spec::event::ObserveError;
@@ -91,7 +91,7 @@ impl RecorderLink for ParentLink<'_> {
                     Err(RecvTimeoutError::Disconnected) => return Err(observe_error("the parent has ended")),
                     Err(RecvTimeoutError::Timeout) => {
                         if let Some(by) = self.region.aborted() {
-                            return Err(observe_error(CommError::Aborted { by }));
+                            return Err(peer_error(CommError::Aborted { by }));
                         }
                     }
                 }

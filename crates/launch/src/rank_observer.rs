@@ -6,7 +6,7 @@ use super::faults;
 use super::protocol::{CheckpointPart, FromRank};
 use super::rank_training::RankTraining;
 use runner_checkpoint::state_reader;
-use runner_comm::RankPhase;
+use runner_comm::{CommError, RankPhase};
 use runner_compute::state::TrainState;
 use runner_exec::{Observer, tied_copy_entry};
 use runner_record::checkpoint::{pending_folder, write_part};
@@ -76,5 +76,10 @@ impl<L: RecorderLink> Observer for RankObserver<'_, L> {
 }
 
 pub(super) fn observe_error(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> ObserveError {
-    ObserveError(error.into())
+    ObserveError::Failed(error.into())
+}
+
+/// For `map_err`: the error of waiting for another rank.
+pub(super) fn peer_error(error: CommError) -> ObserveError {
+    if error.is_aborted() { ObserveError::Aborted(error.into()) } else { ObserveError::Failed(error.into()) }
 }

@@ -182,7 +182,7 @@ impl BlockTimer<'_> {
                 let attention = pair.filter(|p| p.length < long.length).map_or(0.0, |p| {
                     ((get(long) - get(p)) / (long.positions * (long.length - p.length)) as f64).max(0.0)
                 });
-                let flops = ModelSpec::calibrated(spec.family, [1, 1, 1, width]).decoder().layer.products() as f64;
+                let flops = ModelSpec::for_calibration(spec.family, [1, 1, 1, width]).decoder().layer.products() as f64;
                 let sizes = mine().filter(|p| p.length == short).map(|p| {
                     let rest = get(p) - attention * (p.positions * p.length) as f64;
                     (p.positions as f64, rest.max(0.1 * get(p)))

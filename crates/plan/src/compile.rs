@@ -63,7 +63,7 @@ pub fn compile_continuation(
         let SplitFacts { documents, tokens, clipped, .. } = data.split(part)?;
         clipped.note(part.name(), length, *documents, *tokens)
     }));
-    let mask_padding = experiment.data.layout.masks_padding(model.variant.causal);
+    let mask_padding = experiment.data.layout.masks_padding(model.options.causal);
     if data.train.rows < sequences as u64 {
         let SplitFacts { rows, tokens, .. } = data.train;
         refuse!(
@@ -219,7 +219,7 @@ fn model_spec(experiment: &Experiment, data: &DataFacts) -> Result<ModelSpec> {
         }
         Some(HeadMistake::OddWidth) | None => {}
     }
-    if let Some(lacked) = m.family.foreign_keys(&json_value(&m.variant)).next() {
+    if let Some(lacked) = m.family.foreign_keys(&json_value(&m.options)).next() {
         refuse!("model", "{} has no {}: {}", choice_name(&m.family), lacked.key, lacked.why);
     }
     let spec = m.spec(vocab_size);

@@ -153,7 +153,7 @@ mod tests {
         let layer = 2 * (4 * 12 + 4 * 4 + 4 * 8) + products;
         assert_eq!(of(&spec, Recompute::Block), f64::from(6 * layer));
         let mut post = spec.clone();
-        post.variant.norm = NormPlace::Post;
+        post.options.norm = NormPlace::Post;
         assert_eq!(of(&post, Recompute::Block), f64::from(6 * (layer + 2 * 8 * 4)));
     }
 
@@ -163,7 +163,7 @@ mod tests {
             let layer = spec.decoder().layer;
             let sum = |recompute| layer.kept(recompute).iter().map(|b| b.per_position).sum::<usize>();
             let (all, d) = (sum(Recompute::None), spec.d_model);
-            assert_eq!(sum(Recompute::Attention), all - spec.qkv_rows() - d - spec.heads);
+            assert_eq!(sum(Recompute::Attention), all - layer.attention.qkv.width() - d - spec.heads);
             assert_eq!(sum(Recompute::Block), d);
         }
     }

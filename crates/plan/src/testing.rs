@@ -25,13 +25,13 @@ pub fn gpt2_124m(vocab_size: usize) -> ModelSpec {
         tie_embeddings: true,
         norm_eps: 1e-5,
         rope_theta: 10_000.0,
-        variant: ModelOptions::default(),
+        options: ModelOptions::default(),
     }
 }
 
 /// A stack of PyTorch's encoder layers as its tutorials make a language model of it; d_ff is d_model.
 pub fn encoder(vocab_size: usize, layers: usize, d_model: usize, heads: usize) -> ModelSpec {
-    let variant = ModelOptions {
+    let options = ModelOptions {
         norm: e::NormPlace::Post,
         activation: e::Activation::Relu,
         positions: e::PositionKind::Sinusoidal,
@@ -43,7 +43,7 @@ pub fn encoder(vocab_size: usize, layers: usize, d_model: usize, heads: usize) -
         pytorch_init: Some(PytorchEmbedding::Uniform(0.1)),
     };
     let sizes = ModelSpec { layers, heads, kv_heads: heads, d_model, d_ff: d_model, ..gpt2_124m(vocab_size) };
-    ModelSpec { dropout: 0.2, tie_embeddings: false, variant, ..sizes }
+    ModelSpec { dropout: 0.2, tie_embeddings: false, options, ..sizes }
 }
 
 pub fn llama_179m() -> ModelSpec {

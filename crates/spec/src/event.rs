@@ -106,8 +106,14 @@ pub enum Event {
 
 /// The error of an observer. It stops the run.
 #[derive(Debug, thiserror::Error)]
-#[error(transparent)]
-pub struct ObserveError(#[from] pub Box<dyn std::error::Error + Send + Sync>);
+pub enum ObserveError {
+    /// The run ended while the observer waited for another rank: that rank's own error says more.
+    #[error(transparent)]
+    Aborted(Box<dyn std::error::Error + Send + Sync>),
+    /// The observer itself failed.
+    #[error(transparent)]
+    Failed(Box<dyn std::error::Error + Send + Sync>),
+}
 
 /// The lowest validation loss so far.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]

@@ -93,7 +93,7 @@ pub struct Model {
     pub rope_theta: f64,
     /// Keys of their own in a file. `pytorch_init` is not among them: `init` gives it.
     #[serde(flatten)]
-    pub variant: ModelOptions,
+    pub options: ModelOptions,
     /// `None`: normal(0, 0.02).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub init: Option<WeightInit>,
@@ -119,7 +119,7 @@ impl Model {
             tie_embeddings: self.tie_embeddings,
             norm_eps: self.norm_eps,
             rope_theta: self.rope_theta,
-            variant: ModelOptions { pytorch_init, ..self.variant },
+            options: ModelOptions { pytorch_init, ..self.options },
         }
     }
 }

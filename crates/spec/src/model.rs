@@ -42,8 +42,8 @@ pub struct ModelSpec {
     pub norm_eps: f64,
     pub rope_theta: f64,
     /// The options that differ from the family's own model.
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub variant: ModelOptions,
+    #[serde(rename = "variant", default, skip_serializing_if = "is_default")]
+    pub options: ModelOptions,
 }
 
 impl ModelSpec {
@@ -62,12 +62,12 @@ impl ModelSpec {
             tie_embeddings: family.defaults().tie_embeddings,
             norm_eps: 1e-5,
             rope_theta: DEFAULT_ROPE_THETA,
-            variant: ModelOptions::default(),
+            options: ModelOptions::default(),
         }
     }
 
     /// The model with whose layers calibration measures a family. As in the presets, heads are 64 wide, and a narrow model has four of them.
-    pub fn calibrated(family: Family, [vocab_size, context_length, layers, d_model]: [usize; 4]) -> Self {
+    pub fn for_calibration(family: Family, [vocab_size, context_length, layers, d_model]: [usize; 4]) -> Self {
         let heads = if d_model >= 256 { d_model / 64 } else { 4 };
         let spec = Self::with_defaults(family, [vocab_size, context_length, layers, heads, d_model]);
         Self { d_ff: family.defaults().calibrated_ff * d_model, tie_embeddings: false, ..spec }
@@ -83,11 +83,6 @@ impl ModelSpec {
     /// Width of one attention head.
     pub fn head_dim(&self) -> usize {
         self.d_model / self.heads
-    }
-
-    /// Output rows of the query, key and value projections together.
-    pub fn qkv_rows(&self) -> usize {
-        (self.heads + 2 * self.kv_heads) * self.head_dim()
     }
 
     /// The number of layers among `blocks`, a part of the block list.

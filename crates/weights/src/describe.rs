@@ -1,31 +1,19 @@
 //! The description of a model that stands beside its weights: a folder's `config.json`, or llm.c's header.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde_json::{Map, Value};
 
+use super::described_model::{DescribedModel, FolderFormat, HfConfig};
 use super::error::WeightsError;
-use super::{folder, gpt2, json, llama, llmc};
-use runner_files::strict_json;
+use super::{folder, gpt2, llama, llmc};
 use runner_spec::format::choice_name;
-use runner_spec::model::parts::{HeadMistake, head_mistakes};
 use runner_spec::model::{Family, ModelSpec};
 
 /// A folder's description of its model.
 pub(super) const CONFIG: &str = "config.json";
 /// A larger description is refused.
 const MAX_CONFIG_BYTES: u64 = 1 << 20;
-
-/// A model as its weights' own file describes it.
-#[derive(Debug, Clone, PartialEq)]
-pub struct DescribedModel {
-    /// The file with the description.
-    pub file: PathBuf,
-    /// The vocabulary is without the padding of llm.c's files.
-    pub spec: ModelSpec,
-    /// True if the file gives one dropout. If not, it is 0 in `spec`.
-    pub gives_dropout: bool,
-}
 
 /// Reads the description of the model whose weights are at `path`, a folder or a model file of llm.c. The weights are not read.
 ///
@@ -37,14 +25,14 @@ pub fn describe(path: &Path) -> Result<DescribedModel, WeightsError> {
         return llmc::read_header(path)?.described(path);
     }
     let file = path.join(CONFIG);
-    let config = match json::read_object(&file, MAX_CONFIG_BYTES) {
+    let config = match folder::read_object(&file, MAX_CONFIG_BYTES) {
         Ok(map) => HfConfig { file: &file, map },
         Err(WeightsError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
             return WeightsError::invalid(path, format!("there is no {CONFIG}: not a folder of weights"));
         }
         Err(error) => return Err(error),
     };
-    let described = config.described()?;
+    let described = described(&config)?;
     folder::check_has_weights(path)?;
     Ok(described)
 }
@@ -54,172 +42,28 @@ pub fn describe(path: &Path) -> Result<DescribedModel, WeightsError> {
 /// # Errors
 /// If it is of a model that cannot be trained here, or its numbers cannot be.
 pub fn describe_config(file: &Path, map: Map<String, Value>) -> Result<DescribedModel, WeightsError> {
-    HfConfig { file, map }.described()
+    described(&HfConfig { file, map })
 }
 
-impl DescribedModel {
-    /// Checks that the numbers can be those of a model.
-    ///
-    /// # Errors
-    /// The first number that cannot.
-    pub(super) fn checked(self) -> Result<Self, WeightsError> {
-        let spec = &self.spec;
-        let wrong = |message: String| Err(WeightsError::file(&self.file, message));
-        // The limits are those of the experiment file.
-        let sizes = [
-            ("vocabulary", spec.vocab_size, 100_000_000),
-            ("context length", spec.context_length, 16_777_216),
-            ("number of layers", spec.layers, 10_000),
-            ("number of heads", spec.heads, 10_000),
-            ("number of key-value heads", spec.kv_heads, 10_000),
-            ("width", spec.d_model, 1_000_000),
-            ("feed-forward width", spec.d_ff, 10_000_000),
-        ];
-        for (what, size, most) in sizes {
-            if size == 0 || size > most {
-                return wrong(format!("the {what} is {size}; 1 to {most} are possible"));
-            }
-        }
-        match head_mistakes(spec.family, spec.d_model, spec.heads, spec.kv_heads).first() {
-            Some(HeadMistake::Width) => {
-                return wrong(format!("a width of {} is not divided by {} heads", spec.d_model, spec.heads));
-            }
-            Some(HeadMistake::OddWidth) => {
-                return wrong(format!("heads of odd width: {} / {}", spec.d_model, spec.heads));
-            }
-            Some(HeadMistake::Groups | HeadMistake::Grouped) => {
-                return wrong(format!("{} heads are not divided by {} key-value heads", spec.heads, spec.kv_heads));
-            }
-            None => {}
-        }
-        if !(spec.norm_eps > 0.0 && spec.norm_eps <= 1.0) {
-            return wrong(format!("the norm's epsilon is {}; above 0, up to 1 is possible", spec.norm_eps));
-        }
-        let theta = spec.rope_theta;
-        if !(theta > 0.0 && theta <= 1e12) {
-            return wrong(format!("rope_theta is {theta}; above 0, up to 1e12 is possible"));
-        }
-        if !(0.0..1.0).contains(&spec.dropout) {
-            return wrong(format!("a dropout of {}; from 0, below 1 is possible", spec.dropout));
-        }
-        Ok(self)
-    }
-
-    /// The description as a `model` section of an experiment file.
-    #[expect(clippy::expect_used, reason = "a specification is numbers, texts and truth values")]
-    pub fn model_section(&self) -> Value {
-        let mut section = serde_json::to_value(&self.spec).expect("a specification is plain JSON");
-        if let Some(keys) = section.as_object_mut() {
-            if !self.gives_dropout {
-                keys.remove("dropout");
-            }
-            for key in self.spec.family.hidden_keys() {
-                keys.remove(key);
-            }
-        }
-        section
+/// The form of `family`'s `config.json`.
+pub(super) fn folder_format(family: Family) -> &'static FolderFormat {
+    match family {
+        Family::Gpt2 => &gpt2::FORMAT,
+        Family::Llama => &llama::FORMAT,
     }
 }
 
-/// The form of a family's `config.json`.
-pub(super) struct FolderFormat {
-    /// The keys of vocabulary, context length, layers, heads and width.
-    pub(super) size_keys: [&'static str; 5],
-    pub(super) describe: fn(&HfConfig<'_>, &ModelSpec) -> Result<DescribedModel, WeightsError>,
-    /// The keys of a file that only this family has.
-    pub(super) config: fn(&ModelSpec) -> Value,
-}
-
-impl FolderFormat {
-    pub(super) fn of(family: Family) -> &'static Self {
-        match family {
-            Family::Gpt2 => &gpt2::FORMAT,
-            Family::Llama => &llama::FORMAT,
-        }
+fn described(config: &HfConfig<'_>) -> Result<DescribedModel, WeightsError> {
+    if config.map.get("quantization_config").is_some_and(|q| !q.is_null()) {
+        return Err(config.wrong("its weights are quantized; weights in f32, f16 or bf16 are read".to_owned()));
     }
-}
-
-/// A `config.json`. Errors name its file and its keys.
-pub(super) struct HfConfig<'a> {
-    pub(super) file: &'a Path,
-    pub(super) map: Map<String, Value>,
-}
-
-impl HfConfig<'_> {
-    fn described(&self) -> Result<DescribedModel, WeightsError> {
-        if self.map.get("quantization_config").is_some_and(|q| !q.is_null()) {
-            return Err(self.wrong("its weights are quantized; weights in f32, f16 or bf16 are read".to_owned()));
-        }
-        let Some(name) = self.text("model_type")? else {
-            return Err(self.wrong("`model_type` is missing; `gpt2` and `llama` are read".to_owned()));
-        };
-        let Some(family) = Family::ALL.into_iter().find(|family| choice_name(family) == name) else {
-            return Err(self.wrong(format!("model_type is {name:?}; weights of `gpt2` and `llama` are read")));
-        };
-        let format = FolderFormat::of(family);
-        let base = ModelSpec::with_defaults(family, self.required_sizes(format.size_keys)?);
-        (format.describe)(self, &base)?.checked()
-    }
-
-    pub(super) fn wrong(&self, message: String) -> WeightsError {
-        WeightsError::file(self.file, message)
-    }
-
-    /// The value of `key` as `read` reads it; `None` if it is missing or null. `wanted` describes the values that `read` accepts.
-    fn value<'a, T>(
-        &'a self,
-        key: &str,
-        wanted: &str,
-        read: impl Fn(&'a Value) -> Option<T>,
-    ) -> Result<Option<T>, WeightsError> {
-        let Some(value) = self.map.get(key).filter(|value| !value.is_null()) else { return Ok(None) };
-        read(value).map(Some).ok_or_else(|| self.mismatch(key, wanted, value))
-    }
-
-    /// A size; `None` if it is missing or null.
-    pub(super) fn size(&self, key: &str) -> Result<Option<usize>, WeightsError> {
-        self.value(key, "a whole number", |value| usize::try_from(value.as_u64()?).ok())
-    }
-
-    /// A size that must be present.
-    pub(super) fn required_size(&self, key: &str) -> Result<usize, WeightsError> {
-        self.size(key)?.ok_or_else(|| self.wrong(format!("`{key}` is missing")))
-    }
-
-    /// The sizes of `keys`, all of which must be present.
-    pub(super) fn required_sizes<const N: usize>(&self, keys: [&str; N]) -> Result<[usize; N], WeightsError> {
-        let mut sizes = [0; N];
-        for (size, key) in sizes.iter_mut().zip(keys) {
-            *size = self.required_size(key)?;
-        }
-        Ok(sizes)
-    }
-
-    pub(super) fn number(&self, key: &str) -> Result<Option<f64>, WeightsError> {
-        self.value(key, "a number", Value::as_f64)
-    }
-
-    pub(super) fn flag(&self, key: &str) -> Result<Option<bool>, WeightsError> {
-        self.value(key, "true or false", Value::as_bool)
-    }
-
-    pub(super) fn text(&self, key: &str) -> Result<Option<&str>, WeightsError> {
-        self.value(key, "a string", Value::as_str)
-    }
-
-    /// Checks that the flag `key`, which is `absent` if it is missing, is `wanted`. `why` explains the requirement.
-    ///
-    /// # Errors
-    /// If the flag has the other value.
-    pub(super) fn check_flag(&self, key: &str, absent: bool, wanted: bool, why: &str) -> Result<(), WeightsError> {
-        if self.flag(key)?.unwrap_or(absent) == wanted {
-            return Ok(());
-        }
-        Err(self.wrong(format!("`{key}` is {}: {why}", !wanted)))
-    }
-
-    pub(super) fn mismatch(&self, key: &str, wanted: &str, value: &Value) -> WeightsError {
-        let shown: String = value.to_string().chars().take(60).collect();
-        self.wrong(format!("`{key}` is {} ({shown}), not {wanted}", strict_json::describe_type(value)))
-    }
+    let Some(name) = config.text("model_type")? else {
+        return Err(config.wrong("`model_type` is missing; `gpt2` and `llama` are read".to_owned()));
+    };
+    let Some(family) = Family::ALL.into_iter().find(|family| choice_name(family) == name) else {
+        return Err(config.wrong(format!("model_type is {name:?}; weights of `gpt2` and `llama` are read")));
+    };
+    let format = folder_format(family);
+    let base = ModelSpec::with_defaults(family, config.required_sizes(format.size_keys)?);
+    (format.describe)(config, &base)?.checked()
 }

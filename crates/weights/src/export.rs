@@ -45,7 +45,7 @@ pub(super) fn write_weights(
 /// # Errors
 /// The first extension.
 pub(super) fn refuse_extensions(spec: &ModelSpec, format: &str) -> Result<(), WeightsError> {
-    match beyond_format(spec).first() {
+    match beyond_format(&spec.options).first() {
         Some((key, value)) => Err(WeightsError::Request(format!(
             "model.{key} is {value}, which {format} has not: --to safetensors writes the weights"
         ))),

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::json;
 
-use super::describe::{CONFIG, FolderFormat};
+use super::describe::{CONFIG, folder_format};
 use super::dtype::Dtype;
 use super::error::WeightsError;
 use super::export::{WeightSource, WrittenFiles, refuse_extensions, write_weights};
@@ -160,7 +160,7 @@ impl HfExport<'_> {
     /// `config.json`. Keys that `transformers` renamed are given under both names, for its older and newer versions.
     fn config(&self) -> String {
         let s = self.spec;
-        let format = FolderFormat::of(s.family);
+        let format = folder_format(s.family);
         let mut config = (format.config)(s);
         for (key, size) in
             format.size_keys.into_iter().zip([self.vocab_size, s.context_length, s.layers, s.heads, s.d_model])

@@ -1,14 +1,14 @@
 //! The tensors of a Hugging Face folder, in one safetensors file, or in several with an index.
 
 use std::collections::BTreeMap;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::error::WeightsError;
-use super::json;
 use runner_files::safetensors_header::{HeaderError, TensorInfo, read_header};
-use runner_files::{open_regular, strict_json};
+use runner_files::{open_regular, strict_json, without_byte_order_mark};
 use runner_spec::experiment::Tokenizer;
 
 /// The weights in one file.
@@ -92,7 +92,7 @@ pub(super) fn tensors(folder: &Path) -> Result<(Vec<PathBuf>, Vec<FileTensor>), 
 /// The name of each tensor's file, by the name of the tensor. Every file is in the folder itself.
 fn weight_map(index: &Path) -> Result<BTreeMap<String, String>, WeightsError> {
     let wrong = |message: String| WeightsError::file(index, message);
-    let mut object = json::read_object(index, MAX_INDEX_BYTES)?;
+    let mut object = read_object(index, MAX_INDEX_BYTES)?;
     let Some(Value::Object(map)) = object.remove("weight_map") else {
         return Err(wrong("`weight_map`, an object from tensors to files, is missing".into()));
     };
@@ -167,4 +167,40 @@ pub(super) fn conversion_advice(folder: &Path) -> String {
         "reading one can run any program, so it is not read; convert it to safetensors, once:\n\
          python -c \"from transformers import AutoModelForCausalLM as M; M.from_pretrained('{folder}').save_pretrained('{folder}-safetensors')\""
     )
+}
+
+/// Reads the JSON object in the file `path`, which has at most `most` bytes. A byte order mark in front of it is skipped.
+///
+/// # Errors
+/// If it is missing, larger, or no object.
+pub(super) fn read_object(path: &Path, most: u64) -> Result<Map<String, Value>, WeightsError> {
+    let file = open_regular(path).map_err(WeightsError::io(path))?;
+    let mut bytes = Vec::new();
+    file.take(most + 1).read_to_end(&mut bytes).map_err(WeightsError::io(path))?;
+    if bytes.len() as u64 > most {
+        return Err(WeightsError::file(path, format!("more than {most} bytes are too many for such a file")));
+    }
+    match strict_json::parse(without_byte_order_mark(&bytes)) {
+        Ok(Value::Object(map)) => Ok(map),
+        Ok(other) => Err(WeightsError::file(
+            path,
+            format!("it is {}, not an object of keys", strict_json::describe_type(&other)),
+        )),
+        Err(error) => Err(WeightsError::file(path, format!("not right JSON: {error}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_byte_order_mark_is_skipped() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("config.json");
+        std::fs::write(&path, "\u{feff}{\"model_type\": \"gpt2\"}").unwrap();
+        assert_eq!(read_object(&path, 100).unwrap()["model_type"], "gpt2");
+        std::fs::write(&path, "{\"a\": \u{feff}1}").unwrap();
+        assert!(read_object(&path, 100).is_err());
+    }
 }

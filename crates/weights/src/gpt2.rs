@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::describe::{DescribedModel, FolderFormat, HfConfig};
+use super::described_model::{DescribedModel, FolderFormat, HfConfig};
 use super::error::WeightsError;
 use runner_spec::model::ModelSpec;
 

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod describe;
+mod described_model;
 mod difference;
 mod dtype;
 mod error;
@@ -11,15 +12,14 @@ mod export_hf;
 mod export_llmc;
 mod folder;
 mod gpt2;
-mod json;
 mod llama;
 mod llmc;
-mod names;
 mod opened;
 mod staged_folder;
 mod writer;
 
-pub use describe::{DescribedModel, describe, describe_config};
+pub use describe::{describe, describe_config};
+pub use described_model::DescribedModel;
 pub use difference::{CONTEXT, Difference, differences};
 pub use dtype::Dtype;
 pub use error::WeightsError;

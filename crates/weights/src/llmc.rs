@@ -4,7 +4,7 @@
 use std::io::Read;
 use std::path::Path;
 
-use super::describe::DescribedModel;
+use super::described_model::DescribedModel;
 use super::dtype::Dtype;
 use super::error::WeightsError;
 use super::folder::conversion_advice;

@@ -5,17 +5,17 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use super::describe::{DescribedModel, describe};
+use super::describe::describe;
+use super::described_model::DescribedModel;
 use super::difference::{Difference, differences};
 use super::dtype::Dtype;
 use super::error::WeightsError;
 use super::folder::{self, FileTensor};
 use super::llmc;
-use super::names::{canonical, is_buffer};
 use runner_files::open_regular;
 use runner_spec::experiment::Model;
 use runner_spec::model::parts::{Head, PartParameter, Rows};
-use runner_spec::model::{InitialWeights, ModelSpec, ParamSpec, parameters};
+use runner_spec::model::{Family, InitialWeights, ModelSpec, ParamSpec, parameters};
 
 /// The number of bytes read at a time.
 const CHUNK_BYTES: usize = 1 << 20;
@@ -280,5 +280,36 @@ fn tensor(parameter: Option<&PartParameter>, found: &FileTensor) -> Result<Tenso
 impl InitialWeights for OpenedWeights {
     fn fill(&self, parameter: &ParamSpec, values: &mut [f32]) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         Ok(self.read(&parameter.name, &parameter.shape, values)?)
+    }
+}
+
+/// `name` with the prefix that this program uses. Files of a model without its head leave the prefix out.
+fn canonical(family: Family, name: &str) -> String {
+    let prefix = family.defaults().prefix;
+    if name.starts_with(prefix) || name == Head::WEIGHT { name.to_owned() } else { format!("{prefix}{name}") }
+}
+
+/// True if the tensor `name`, in canonical form, is a buffer that older versions of `transformers` saved.
+fn is_buffer(family: Family, name: &str) -> bool {
+    family.defaults().buffers.iter().any(|end| name.ends_with(end))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_four_matrices_and_the_buffers_are_special() {
+        let spec = |family| ModelSpec::with_defaults(family, [9, 8, 12, 2, 8]).decoder();
+        let gpt2 = spec(Family::Gpt2).parameters();
+        let conv = |name: &str| gpt2.iter().find(|p| p.spec.name == name).expect("a parameter").transposed;
+        assert!(conv("transformer.h.0.attn.c_attn.weight") && conv("transformer.h.11.mlp.c_proj.weight"));
+        assert!(!conv("transformer.wte.weight") && !conv("transformer.h.0.attn.c_attn.bias"));
+        assert!(gpt2.iter().all(|p| p.spec.name != Head::WEIGHT), "the head is tied");
+        assert!(spec(Family::Llama).parameters().iter().all(|parameter| !parameter.transposed));
+        assert!(is_buffer(Family::Gpt2, "transformer.h.0.attn.bias"));
+        assert!(!is_buffer(Family::Gpt2, "transformer.h.0.attn.c_attn.bias"));
+        assert_eq!(canonical(Family::Gpt2, "h.0.ln_1.weight"), "transformer.h.0.ln_1.weight");
+        assert_eq!(canonical(Family::Llama, Head::WEIGHT), Head::WEIGHT);
     }
 }

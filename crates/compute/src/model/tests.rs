@@ -32,13 +32,7 @@ fn models() -> Vec<ModelSpec> {
             ..ModelOptions::default()
         };
         let sizes = ModelSpec::with_defaults(Family::Gpt2, [13, 8, 2, 4, 16]);
-        all.push(ModelSpec {
-            d_ff: 24,
-            tie_embeddings: on(6),
-            dropout: options.mlp_dropout,
-            variant: options,
-            ..sizes
-        });
+        all.push(ModelSpec { d_ff: 24, tie_embeddings: on(6), dropout: options.mlp_dropout, options, ..sizes });
     }
     for (kv_heads, tie_embeddings) in [(4, false), (2, false), (1, true)] {
         let sizes = ModelSpec::with_defaults(Family::Llama, [13, 8, 2, 4, 16]);

@@ -34,7 +34,7 @@ pub(super) struct MeasuredShape {
 
 /// A model of the shape that calibration measures.
 fn spec(family: Family, d_model: usize, vocab_size: usize, length: usize) -> ModelSpec {
-    ModelSpec::calibrated(family, [vocab_size, length, layers(d_model), d_model])
+    ModelSpec::for_calibration(family, [vocab_size, length, layers(d_model), d_model])
 }
 
 /// Forward and backward of a layer.

@@ -1,7 +1,7 @@
 //! An evaluation as a fixed list of batches, whichever ranks run them: replicas share the list, and a batch goes through the
 //! stages of a pipeline. The result does not depend on either, bit for bit.
 
-use super::error::EvalError;
+use crate::error::EvalError;
 use runner_compute::model::{Model, Params};
 use runner_compute::nn::MicroBatch;
 use runner_spec::data::Rows;

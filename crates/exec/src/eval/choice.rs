@@ -5,7 +5,7 @@
 use serde::Serialize;
 
 use super::batches::{self, Batches};
-use super::error::EvalError;
+use crate::error::EvalError;
 use runner_spec::data::{ChoiceItem, CutPart, IGNORED_TARGET, Rows};
 use runner_spec::program::EVAL_TOKENS_PER_FORWARD;
 

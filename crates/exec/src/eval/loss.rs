@@ -1,7 +1,7 @@
 //! Validation loss: the mean over valid tokens, not over batches.
 
 use super::batches::{self, Batches};
-use super::error::EvalError;
+use crate::error::EvalError;
 use runner_data::Split;
 use runner_spec::data::Rows;
 

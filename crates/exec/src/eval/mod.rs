@@ -2,7 +2,6 @@
 
 pub mod batches;
 pub mod choice;
-pub(crate) mod error;
 mod inference;
 pub mod loss;
 pub mod sample;
@@ -10,13 +9,13 @@ mod text_stream;
 
 pub use batches::{Batches, indices_of_replica, run_all_batches, run_batches};
 pub use choice::{ChoiceBatches, ChoiceScore, ScoredItem};
-pub use error::EvalError;
 pub use inference::InferenceSettings;
 pub use loss::{LossBatches, ValidationLoss};
 pub use sample::{ChunkDecoder, Continuation, Drawn, TokenFeed, continue_prompt, generate};
 
 use std::time::Instant;
 
+pub use crate::error::EvalError;
 use runner_spec::event::EvalMetrics;
 
 /// Measures the loss and the multiple-choice score of the model of `step`, where their batches are given. `run` is called for each of the

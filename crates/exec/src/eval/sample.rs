@@ -6,8 +6,8 @@ use candle_core::{DType, Tensor};
 use candle_transformers::generation::{LogitsProcessor, Sampling};
 use serde::{Deserialize, Serialize};
 
-use super::error::EvalError;
 use super::text_stream::TextStream;
+use crate::error::EvalError;
 use runner_compute::kernels::on_host;
 use runner_compute::model::{KvCache, Model, Params};
 use runner_data::{ModelTokenizer, tokens_kept};

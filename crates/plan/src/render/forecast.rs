@@ -1,6 +1,6 @@
 //! The predicted time of a plan, and the timeline of a pipeline, as text.
 
-use super::Page;
+use super::page::Page;
 use crate::quantity::{seconds, three_decimals};
 use crate::timeline::timeline;
 use runner_spec::forecast::{Forecast, ForecastBasis};
@@ -53,7 +53,7 @@ fn prediction_lines(plan: &Plan, f: &Forecast, price: Option<f64>, page: &mut Pa
         ForecastBasis::Disturbed => DISTURBED,
         ForecastBasis::Assumed => "from data sheets and assumed efficiencies",
     });
-    if plan.ranks.first().is_some_and(|r| r.program.model.dropout > 0.0 || r.program.model.variant.mlp_dropout > 0.0) {
+    if plan.ranks.first().is_some_and(|r| r.program.model.dropout > 0.0 || r.program.model.options.mlp_dropout > 0.0) {
         page.more("without dropout, which is not modelled and may take as long as the rest on a CPU");
     }
     let hours = if f.device_hours < 0.01 {

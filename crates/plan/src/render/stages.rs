@@ -1,6 +1,7 @@
 //! Plans of many ranks as text: what the run has in common, then one block per group of equal ranks.
 
-use super::{Page, computation_lines, model_line, program_lines};
+use super::page::Page;
+use super::rank::{computation_lines, model_line, program_lines};
 use crate::quantity::{bytes, si};
 use runner_spec::experiment::ParallelMode;
 use runner_spec::format::{count, counted};

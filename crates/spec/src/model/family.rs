@@ -19,7 +19,7 @@ pub enum Family {
 /// What the models of a family have in common.
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each says whether the family has one thing")]
-pub struct FamilyDefaults {
+pub struct FamilyTraits {
     pub norm: NormKind,
     /// True if layers' matrices have biases.
     pub biases: bool,
@@ -66,7 +66,7 @@ const fn lacks(key: &'static str, why: &'static str) -> LackedKey {
     LackedKey { key, refused: false, why }
 }
 
-static GPT2: FamilyDefaults = FamilyDefaults {
+static GPT2: FamilyTraits = FamilyTraits {
     norm: NormKind::LayerNorm,
     biases: true,
     rotary: false,
@@ -86,7 +86,7 @@ static GPT2: FamilyDefaults = FamilyDefaults {
     buffers: &[".attn.bias", ".attn.masked_bias"],
 };
 
-static LLAMA: FamilyDefaults = FamilyDefaults {
+static LLAMA: FamilyTraits = FamilyTraits {
     norm: NormKind::RmsNorm,
     biases: false,
     rotary: true,
@@ -121,7 +121,7 @@ static LLAMA: FamilyDefaults = FamilyDefaults {
 impl Family {
     pub const ALL: [Self; 2] = [Self::Gpt2, Self::Llama];
 
-    pub fn defaults(self) -> &'static FamilyDefaults {
+    pub fn defaults(self) -> &'static FamilyTraits {
         match self {
             Self::Gpt2 => &GPT2,
             Self::Llama => &LLAMA,

@@ -26,7 +26,7 @@ const STD: f64 = 0.02;
 impl ParamInit {
     /// A table of embeddings.
     pub(super) fn embedding(spec: &ModelSpec) -> Self {
-        match spec.variant.pytorch_init {
+        match spec.options.pytorch_init {
             None => Self::Normal { std: STD },
             Some(PytorchEmbedding::Normal) => Self::Normal { std: 1.0 },
             Some(PytorchEmbedding::Uniform(bound)) => Self::Uniform { bound },
@@ -35,7 +35,7 @@ impl ParamInit {
 
     /// A matrix of `inputs` columns.
     pub(super) fn matrix(spec: &ModelSpec, inputs: usize) -> Self {
-        if spec.variant.pytorch_init.is_some() { Self::linear(inputs) } else { Self::Normal { std: STD } }
+        if spec.options.pytorch_init.is_some() { Self::linear(inputs) } else { Self::Normal { std: STD } }
     }
 
     /// A matrix of `inputs` columns that writes to the residual stream.
@@ -50,7 +50,7 @@ impl ParamInit {
 
     /// The bias beside a matrix of `inputs` columns.
     pub(super) fn bias(spec: &ModelSpec, inputs: usize) -> Self {
-        if spec.variant.pytorch_init.is_some() { Self::linear(inputs) } else { Self::Zeros }
+        if spec.options.pytorch_init.is_some() { Self::linear(inputs) } else { Self::Zeros }
     }
 
     /// PyTorch's `nn.Linear`: matrix and bias are uniform within ± 1/√`inputs`.

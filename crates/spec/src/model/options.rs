@@ -68,16 +68,27 @@ pub struct OptionKey {
 
 /// The options in the order in which files and plans show them.
 pub fn option_keys() -> [OptionKey; 8] {
+    let ModelOptions {
+        norm,
+        activation,
+        positions,
+        embedding_scale,
+        head_bias,
+        final_norm,
+        mlp_dropout,
+        causal,
+        pytorch_init: _,
+    } = ModelOptions::default();
     let option = |key, default, words| OptionKey { key, default, words };
     [
-        option("norm", json!("pre"), "norms behind"),
-        option("activation", json!("gelu"), "{}"),
-        option("positions", json!("learned"), "{} positions"),
-        option("embedding_scale", json!(false), "scaled embedding"),
-        option("head_bias", json!(false), "biased head"),
-        option("final_norm", json!(true), "no final norm"),
-        option("mlp_dropout", json!(0.0), "dropout {} within the MLP"),
-        option("causal", json!(true), "no causal mask"),
+        option("norm", json!(norm), "norms after the sums"),
+        option("activation", json!(activation), "{}"),
+        option("positions", json!(positions), "{} positions"),
+        option("embedding_scale", json!(embedding_scale), "scaled embedding"),
+        option("head_bias", json!(head_bias), "biased head"),
+        option("final_norm", json!(final_norm), "no final norm"),
+        option("mlp_dropout", json!(mlp_dropout), "dropout {} within the MLP"),
+        option("causal", json!(causal), "no causal mask"),
     ]
 }
 

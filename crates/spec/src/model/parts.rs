@@ -8,7 +8,7 @@ mod layer;
 mod mlp;
 mod norm;
 
-use super::family::FamilyDefaults;
+use super::family::FamilyTraits;
 use super::initial::ParamInit;
 use super::{ModelSpec, ParamSpec};
 pub use attention::{Attention, HeadMistake, Rotary, head_mistakes};
@@ -85,7 +85,7 @@ impl Linear {
     fn new(spec: &ModelSpec, names: &Names, inputs: usize, outputs: &[usize], init: [ParamInit; 2]) -> Self {
         let names = names.of(spec);
         let outputs = if names.len() == outputs.len() { outputs.to_vec() } else { vec![outputs.iter().sum()] };
-        let FamilyDefaults { biases, transposes, .. } = *spec.family.defaults();
+        let FamilyTraits { biases, transposes, .. } = *spec.family.defaults();
         let bias = biases.then_some(init[1]);
         Self { names, inputs, outputs, init: init[0], bias, rows: Rows::Fixed, transposed: transposes }
     }

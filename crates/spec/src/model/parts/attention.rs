@@ -39,14 +39,14 @@ impl Attention {
         let (init, defaults) = (ParamInit::matrix(spec, d), spec.family.defaults());
         let mut qkv = Linear::new(spec, &QKV, d, &[queries, keys, keys], [init, ParamInit::Zeros]);
         // PyTorch's `MultiheadAttention` has one matrix, too.
-        if spec.variant.pytorch_init.is_some() && qkv.names.len() == 1 {
+        if spec.options.pytorch_init.is_some() && qkv.names.len() == 1 {
             qkv.init = ParamInit::xavier(d, qkv.width());
         }
         Self {
             heads: spec.heads,
             kv_heads: spec.kv_heads,
             head_dim,
-            causal: spec.variant.causal,
+            causal: spec.options.causal,
             rotary: defaults.rotary.then_some(Rotary { theta: spec.rope_theta, context_length: spec.context_length }),
             dropout: if defaults.dropout { spec.dropout } else { 0.0 },
             qkv,

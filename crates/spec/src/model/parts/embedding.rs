@@ -54,8 +54,8 @@ impl Embedding {
             context_length: spec.context_length,
             width: spec.d_model,
             init: ParamInit::embedding(spec),
-            scale: spec.variant.embedding_scale.then(|| (spec.d_model as f64).sqrt()),
-            positions: match spec.variant.positions {
+            scale: spec.options.embedding_scale.then(|| (spec.d_model as f64).sqrt()),
+            positions: match spec.options.positions {
                 _ if defaults.rotary => Positions::None,
                 PositionKind::Learned => Positions::Learned(POSITIONS),
                 PositionKind::Sinusoidal => Positions::Sinusoidal,

@@ -24,19 +24,19 @@ impl Head {
     pub(in crate::model) fn new(spec: &ModelSpec) -> Self {
         let d = spec.d_model;
         // In PyTorch's tutorials the bias is 0, and `nn.Linear` draws it.
-        let [init, bias] = match spec.variant.pytorch_init {
+        let [init, bias] = match spec.options.pytorch_init {
             Some(PytorchEmbedding::Normal) => [ParamInit::linear(d); 2],
             _ => [ParamInit::embedding(spec), ParamInit::Zeros],
         };
         Self {
-            norm: spec.variant.final_norm.then(|| Norm::new(spec, &NORM)),
+            norm: spec.options.final_norm.then(|| Norm::new(spec, &NORM)),
             tied: spec.tie_embeddings,
             project: Linear {
                 names: &[PROJECTION],
                 inputs: d,
                 outputs: vec![spec.vocab_size],
                 init,
-                bias: spec.variant.head_bias.then_some(bias),
+                bias: spec.options.head_bias.then_some(bias),
                 rows: Rows::Tokens,
                 transposed: false,
             },
@@ -61,7 +61,8 @@ impl Head {
         kept
     }
 
-    /// The most that the backward holds besides what is kept: the logits' gradient is in the logits' own buffer.
+    /// The most that the backward holds besides what is kept: the logits' gradient is in the logits' own buffer. Where the weights' gradients
+    /// are deferred, that buffer stays; otherwise it is free before the second of these gradients is made.
     pub fn held(&self) -> Buffer {
         match self.norm {
             Some(_) => buffer("gradients of the final norm and its input", 2 * self.project.inputs),

@@ -49,7 +49,7 @@ impl Layer {
     pub(in crate::model) fn new(spec: &ModelSpec) -> Self {
         let defaults = spec.family.defaults();
         Self {
-            norm_place: spec.variant.norm,
+            norm_place: spec.options.norm,
             norms: NORMS.each_ref().map(|names| Norm::new(spec, names)),
             attention: Attention::new(spec),
             mlp: Mlp::new(spec),

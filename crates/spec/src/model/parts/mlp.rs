@@ -40,7 +40,7 @@ impl Mlp {
         let (d, ff, gated) = (spec.d_model, spec.d_ff, spec.family.defaults().gated);
         let outputs: &[usize] = if gated { &[ff, ff] } else { &[ff] };
         let kind =
-            if gated { MlpKind::SwiGlu } else { MlpKind::Plain(spec.variant.activation, spec.variant.mlp_dropout) };
+            if gated { MlpKind::SwiGlu } else { MlpKind::Plain(spec.options.activation, spec.options.mlp_dropout) };
         let [up, down] = [ParamInit::matrix(spec, d), ParamInit::residual(spec, ff)];
         Self {
             kind,

@@ -1,0 +1,208 @@
+//! One rank of a plan as text: its model, memory, computation and program.
+
+use super::page::Page;
+use crate::quantity::{bytes, scientific, si};
+use runner_spec::experiment::{Decays, Recompute};
+use runner_spec::format::{choice_name, count, counted};
+use runner_spec::plan::{MemoryCategory, MemoryEstimate, ParamCounts, Plan, RankPlan};
+use runner_spec::program::text::fold;
+use runner_spec::program::{LrDecay, LrSchedule, OptimizerSpec, Program};
+
+/// All lines of one rank; with `full`, the memory line by line and every instruction.
+pub(super) fn rank_lines(rank: &RankPlan, full: bool, page: &mut Page) {
+    let hardware = &rank.hardware;
+    let threads = counted(hardware.threads as u64, "thread");
+    let memory = hardware.memory_bytes.map_or_else(|| "memory unknown".to_owned(), bytes);
+    page.line(&format!("rank {}", rank.rank), format!("{}: {}, {threads}, {memory}", rank.device, hardware.name));
+    page.line("model", model_line(&rank.program));
+    let decays = match rank.program.optimizer {
+        OptimizerSpec::AdamW { decays, .. } => decays,
+        OptimizerSpec::Sgd { .. } => Decays::Matrices,
+    };
+    parameter_lines(&rank.params, decays, page);
+    memory_lines(&rank.memory, full, page);
+    computation_lines(rank, None, page);
+    program_lines(&rank.program, full, page);
+}
+
+/// FLOPs, precision, optimizer and learning rate: of `rank` alone, or of all ranks of `plan`.
+pub(super) fn computation_lines(rank: &RankPlan, plan: Option<&Plan>, page: &mut Page) {
+    let (program, flops) = (&rank.program, &rank.flops);
+    let (step, all_ranks, all_devices, whose) = match plan {
+        Some(plan) => (plan.totals.flops_per_step, ", all ranks", ", all devices", "devices'"),
+        None => (flops.step, "", "", "device's"),
+    };
+    page.line("FLOPs a step", format!("{} for MFU{all_ranks}", si(step, "FLOP")));
+    page.more(&flops.convention);
+    if plan.is_none() {
+        let (forward, backward) = (si(flops.forward, "FLOP"), si(flops.backward, "FLOP"));
+        page.more(format!("matrix products alone: forward {forward}, backward {backward}"));
+    }
+    let recomputed = plan.map_or(flops.recomputed, |plan| plan.ranks.iter().map(|r| r.flops.recomputed).sum());
+    let recomputed_part = match program.recompute {
+        Recompute::None => None,
+        Recompute::Attention => Some("attention, from each layer's first norm on"),
+        Recompute::Block => Some("each layer, from its input"),
+    };
+    if let Some(part) = recomputed_part {
+        page.more(format!("computed again in the backward: {part}, {}; not in the MFU", si(recomputed, "FLOP")));
+    }
+    match program.peak_flops {
+        Some(peak) => {
+            let estimated = if rank.hardware.estimated { " (estimated from multiprocessors and clock)" } else { "" };
+            page.more(format!("MFU against {}{all_devices}{estimated}", si(peak, "FLOP/s")));
+        }
+        None => page.more(format!("MFU is not reported: the {whose} peak FLOP/s is not known")),
+    }
+    page.line("precision", &rank.precision);
+    page.line("optimizer", optimizer_line(program));
+    page.line("learning rate", schedule_line(&program.schedule));
+}
+
+/// The model's family, sizes and options.
+pub(super) fn model_line(program: &Program) -> String {
+    let m = &program.model;
+    let family = choice_name(&m.family);
+    let kv = if m.kv_heads == m.heads { String::new() } else { format!(" ({} for keys and values)", m.kv_heads) };
+    format!(
+        "{family}: {} layers, {} heads{kv}, {} wide, d_ff {}, vocabulary {}, context {}, {} embeddings{}",
+        m.layers,
+        m.heads,
+        m.d_model,
+        m.d_ff,
+        count(m.vocab_size as u64),
+        m.context_length,
+        if m.tie_embeddings { "tied" } else { "untied" },
+        m.options.describe()
+    )
+}
+
+fn parameter_lines(p: &ParamCounts, decays: Decays, page: &mut Page) {
+    page.line("parameters", count(p.total));
+    let [matrices, others] = match decays {
+        Decays::Matrices => ["decayed", "not decayed"],
+        Decays::All => ["matrices", "others"],
+    };
+    page.more(format!("{matrices}: {} tensors, {}", p.decayed_tensors, count(p.decayed)));
+    page.more(format!("{others}: {} tensors, {}", p.other_tensors, count(p.other)));
+}
+
+fn memory_lines(memory: &MemoryEstimate, full: bool, page: &mut Page) {
+    page.line("memory", format!("{} at the peak (estimate)", bytes(memory.total())));
+    let is_optional = |category| matches!(category, MemoryCategory::Communication | MemoryCategory::Context);
+    for (category, sum) in memory.categories().into_iter().filter(|(c, sum)| !is_optional(*c) || *sum > 0) {
+        page.more(format!("{:<12}{:>12}", category.name(), bytes(sum)));
+        for item in memory.items.iter().filter(|i| full && i.category == category) {
+            page.more(format!("  {:>12} × {:<6}{}", bytes(item.bytes), item.count, item.what));
+        }
+    }
+}
+
+fn optimizer_line(program: &Program) -> String {
+    let clip =
+        program.clip_norm().map_or_else(|| "no clipping".to_owned(), |max| format!("global norm clipped to {max}"));
+    match program.optimizer {
+        OptimizerSpec::AdamW { beta1, beta2, eps, weight_decay, decays } => {
+            let all = if decays == Decays::All { " of all parameters" } else { "" };
+            format!(
+                "adamw, betas {beta1} and {beta2}, eps {}, weight decay {weight_decay}{all}; {clip}",
+                scientific(eps)
+            )
+        }
+        OptimizerSpec::Sgd { momentum } => format!("sgd, momentum {momentum}; {clip}"),
+    }
+}
+
+/// The learning-rate schedule in one line: what each phase does, and at which step it ends.
+fn schedule_line(s: &LrSchedule) -> String {
+    let mut phases = vec![format!("peak {}", scientific(s.peak))];
+    if s.start > 0 {
+        phases.push(format!("constant to step {}", count(s.start)));
+    }
+    let (warmup, end) = (s.warmup_steps, count(s.decay_start()));
+    match s.warmup_from {
+        _ if warmup == 0 => {}
+        None if s.start == 0 => phases.push(format!("warmup lr·(step+1)/{warmup}")),
+        None => phases.push(format!("warmup from 0 to the peak at step {end}")),
+        Some(from) => phases.push(format!("warmup from {} to the peak at step {end}", scientific(from * s.peak))),
+    }
+    let falling = |name: &str, last: f64, steps: u64| {
+        format!(
+            "{name} to {} at step {}, constant after",
+            scientific(last * s.peak),
+            count(s.decay_start().saturating_add(steps))
+        )
+    };
+    phases.push(match s.decay {
+        LrDecay::Cosine { last, steps } => falling("cosine", last, steps),
+        LrDecay::Linear { last, steps } => falling("linear", last, steps),
+        LrDecay::Step { every, gamma } => format!("times {gamma} every {} steps", count(every)),
+        LrDecay::Rows { rows, sequences, gamma } => {
+            let steps = rows as f64 / sequences.max(1) as f64;
+            format!("times {gamma} every {} rows ({steps:.1} steps)", count(rows))
+        }
+        LrDecay::Constant => "constant".to_owned(),
+    });
+    phases.join("; ")
+}
+
+/// The program of a step, folded unless `full`, and what is done beside the steps.
+pub(super) fn program_lines(program: &Program, full: bool, page: &mut Page) {
+    let lines = if full { program.step.iter().map(ToString::to_string).collect() } else { fold(&program.step) };
+    page.line(
+        "program",
+        format!("{} instructions a step, {} steps", count(program.step.len() as u64), count(program.steps)),
+    );
+    for line in lines {
+        page.more(format!("  {line}"));
+    }
+    if !program.start.is_empty() {
+        let names: Vec<String> = program.start.iter().map(ToString::to_string).collect();
+        page.more(format!("before the first step: {}", names.join(", ")));
+    }
+    if !program.periodic.is_empty() {
+        page.more("then, when due");
+        for periodic in &program.periodic {
+            page.more(format!("  {periodic}"));
+        }
+    }
+    let e = &program.eval;
+    let mut evaluated = Vec::new();
+    if let Some(loss) = e.loss {
+        let rows = loss.rows(program.batch.micro_batch);
+        evaluated.push(format!("validation loss over {} rows at most", count(rows)));
+    }
+    if let Some(items) = e.choice_items {
+        evaluated.push(format!("{} multiple-choice items", count(items as u64)));
+    }
+    if let Some(samples) = &e.samples {
+        evaluated.push(format!(
+            "{} of {}, {} tokens each",
+            counted(samples.count as u64, "sample"),
+            counted(samples.prompts.len() as u64, "prompt"),
+            samples.max_tokens
+        ));
+    }
+    if !evaluated.is_empty() {
+        page.line("evaluation", evaluated.join("; "));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn schedules_in_a_line() {
+        let schedule =
+            |warmup_steps, warmup_from, decay| LrSchedule { peak: 6e-4, start: 0, warmup_steps, warmup_from, decay };
+        let line = |warmup_steps, warmup_from, decay| schedule_line(&schedule(warmup_steps, warmup_from, decay));
+        insta::assert_snapshot!(line(10, None, LrDecay::Cosine { last: 0.1, steps: 40 }), @"peak 6e-4; warmup lr·(step+1)/10; cosine to 6e-5 at step 50, constant after");
+        insta::assert_snapshot!(line(20, Some(0.1), LrDecay::Linear { last: 0.0, steps: 80 }), @"peak 6e-4; warmup from 6e-5 to the peak at step 20; linear to 0 at step 100, constant after");
+        insta::assert_snapshot!(line(0, None, LrDecay::Step { every: 1_000, gamma: 0.95 }), @"peak 6e-4; times 0.95 every 1,000 steps");
+        let cooldown = LrSchedule { start: 1_300, ..schedule(0, None, LrDecay::Linear { last: 0.0, steps: 100 }) };
+        insta::assert_snapshot!(schedule_line(&cooldown), @"peak 6e-4; constant to step 1,300; linear to 0 at step 1,400, constant after");
+        let warmed_up = LrSchedule { start: 300, ..schedule(20, None, LrDecay::Constant) };
+        insta::assert_snapshot!(schedule_line(&warmed_up), @"peak 6e-4; constant to step 300; warmup from 0 to the peak at step 320; constant");
+    }
+}
