@@ -4,20 +4,17 @@
 mod data;
 mod draft;
 mod hugging_face;
-mod paths;
 mod pretrained;
 mod python;
 mod schedule;
 mod settings;
 mod translate;
-mod yaml_scalars;
 
 use std::path::Path;
 
 use serde_json::Value;
 
-use self::draft::ExperimentDraft;
-use self::paths::ImportFolders;
+use self::draft::{ExperimentDraft, ImportFolders};
 use self::settings::Settings;
 use crate::{ExperimentFile, LoadOptions};
 use runner_spec::diagnostic::ConfigError;
@@ -107,7 +104,8 @@ pub fn import_config(text: &str, path: &Path, output: &Path) -> Result<ImportedC
             let Value::Object(map) = value else {
                 return Err(wrong("it is not the config.json of a Hugging Face model".to_owned()));
             };
-            hugging_face::translate_model(path, map, &mut draft).map_err(|error| wrong(error.text))?;
+            hugging_face::translate_model(path, map, &mut draft)
+                .map_err(|error| PlainError::request(error.to_string()))?;
             (Trainer::HuggingFace, Settings::default())
         }
         Some("yaml" | "yml") => {

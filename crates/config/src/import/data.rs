@@ -4,8 +4,7 @@ use serde_json::{Map, Value, json};
 
 use super::Trainer;
 use super::draft::ExperimentDraft;
-use super::settings::Settings;
-use super::translate::show;
+use super::settings::{Settings, show};
 
 /// litgpt's data modules that read what its own scripts have written with litdata.
 const LITDATA_MODULES: [&str; 4] = ["LitData", "TinyLlama", "MicroLlama", "SlimPajama"];

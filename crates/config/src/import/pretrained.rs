@@ -1,8 +1,7 @@
 //! Translates the settings that name the weights from which another trainer starts.
 
 use super::draft::ExperimentDraft;
-use super::settings::Settings;
-use super::translate::show;
+use super::settings::{Settings, show};
 
 /// OpenAI's models by their names on the hub, which nanoGPT's `init_from` takes, and the presets of the same sizes.
 const GPT2_PRESETS: [(&str, &str); 4] =

@@ -1,13 +1,10 @@
 //! The assignments of a Python file, read without executing it.
 
-mod statements;
-
 use std::collections::BTreeMap;
 
 use minijinja::Environment;
 use serde_json::{Number, Value};
 
-use self::statements::{Assignment, Statement, is_name, split_statements};
 use super::settings::Settings;
 
 /// Longer expressions are not evaluated.
@@ -15,139 +12,59 @@ const MAX_EXPRESSION_BYTES: usize = 200;
 /// Words with which statements begin that cannot assign a setting.
 const HARMLESS_WORDS: [&str; 8] = ["pass", "print", "assert", "return", "break", "continue", "raise", "global"];
 /// Words with which statements begin whose bodies may be executed once, several times, or never.
-const COMPOUND_WORDS: [&str; 11] =
-    ["if", "elif", "else", "for", "while", "with", "try", "except", "finally", "match", "case"];
+const COMPOUND_WORDS: [&str; 7] = ["if", "elif", "else", "while", "try", "except", "finally"];
 
-/// Reads the assignments of a config.py: `name = value`, also of several names (`a, b = 1, 2`), with an annotation (`name: int = 3`) or
-/// an operator (`name += 1`). A value is a literal, or arithmetic of numbers and of names assigned before. Whatever else may assign a
-/// name is kept as unread: other values, assignments in blocks, imports, and calls.
+/// Reads the assignments of a config.py: `name = value`, where a value is a literal, or arithmetic of numbers and of names assigned before.
+/// Whatever else may assign a name is kept as unread: other values and targets, assignments in blocks, imports, and calls.
 pub(super) fn read_assignments(text: &str) -> Settings {
-    let mut reader = AssignmentReader::default();
-    // The indentation of the `def` or `class` whose body is skipped: what it assigns are no settings.
-    let mut skipped: Option<usize> = None;
-    let mut is_block = false;
+    let mut settings = Settings::default();
+    // True in the body of a `def` or `class`: what it assigns are no settings.
+    let mut is_skipped = false;
     for statement in split_statements(text) {
-        if skipped.is_some_and(|indent| statement.indent > indent || statement.continues_line) {
-            continue;
-        }
-        let word = statement.first_word();
-        skipped = ["def", "class", "async"].contains(&word).then_some(statement.indent);
-        // `if x: a = 1; b = 2` is one block.
-        is_block = if statement.continues_line { is_block } else { COMPOUND_WORDS.contains(&word) };
-        if skipped.is_none() {
-            reader.read(&statement, statement.indent > 0 || statement.continues_line && is_block);
+        is_skipped = statement.is_conditional && is_skipped
+            || !statement.is_conditional && ["def", "class", "async"].contains(&statement.first_word());
+        if !is_skipped {
+            read_statement(statement, &mut settings);
         }
     }
-    reader.settings
+    settings
 }
 
-#[derive(Default)]
-struct AssignmentReader {
-    settings: Settings,
-    /// The values that were read, by name.
-    values: BTreeMap<String, Value>,
+fn read_statement(statement: Statement, settings: &mut Settings) {
+    let statement = statement.without_header();
+    let Statement { line, is_conditional, is_closed, text, mask } = &statement;
+    let word = statement.first_word();
+    let is_text = mask.bytes().all(|byte| byte == b'"');
+    if *is_closed && (is_text || text.starts_with('@') || HARMLESS_WORDS.contains(&word)) {
+        return;
+    }
+    let is_comparison = ["==", "!=", "<=", ">=", ":="].iter().any(|operator| mask.contains(operator));
+    // `globals()["name"] = 3` may assign anything.
+    let sign = mask.rfind('=').filter(|&sign| *is_closed && !is_comparison && !mask[..sign].contains(['(', '"']));
+    let names: Vec<String> = match sign {
+        Some(sign) => words(&text[..sign]).map(str::to_owned).collect(),
+        None if *is_closed && ["import", "from"].contains(&word) && !mask.contains('*') => {
+            words(text).map(str::to_owned).collect()
+        }
+        None => Vec::new(),
+    };
+    if let (Some(sign), [name], false) = (sign, &names[..], is_conditional)
+        && text[..sign].trim() == name
+        && let Some(value) = evaluate(text[sign + 1..].trim(), settings)
+    {
+        return settings.insert(name, value);
+    }
+    settings.insert_unread(*line, text, names);
 }
 
-impl AssignmentReader {
-    /// Reads one statement. `is_conditional` is true if it stands in a block, so that it is not known whether it is executed.
-    fn read(&mut self, statement: &Statement, is_conditional: bool) {
-        // It reaches to the end of the file.
-        if !statement.is_closed {
-            return self.leave_unread(statement, Vec::new());
-        }
-        let word = statement.first_word();
-        if COMPOUND_WORDS.contains(&word)
-            && let Some((header, body)) = statement.split_once(":")
-        {
-            let target = match word {
-                "for" => header.split_once(" in ").map(|(before, _)| before),
-                "with" => header.split_once(" as ").map(|(_, after)| after),
-                _ => None,
-            };
-            if let Some(target) = target {
-                let names = target.text.trim_start_matches("for ").to_owned();
-                self.leave_unread(statement, split_statements(&names).iter().flat_map(Statement::names).collect());
-            }
-            // Python allows no block in the line of another one.
-            if COMPOUND_WORDS.contains(&body.first_word()) {
-                return self.leave_unread(statement, Vec::new());
-            }
-            return self.read(&body, true);
-        }
-        if statement.is_text() || HARMLESS_WORDS.contains(&word) || statement.text.starts_with('@') {
-            return;
-        }
-        if ["import", "from"].contains(&word) {
-            return self.read_import(statement);
-        }
-        if let Some(assignment) = statement.assignment() {
-            return self.read_assignment(statement, &assignment, is_conditional);
-        }
-        // `name: int` assigns nothing. Everything else may be a call, which may assign anything.
-        if !statement.split_once(":").is_some_and(|(name, _)| is_name(&name.text)) {
-            self.leave_unread(statement, Vec::new());
-        }
-    }
-
-    /// An import assigns the names behind `import`; with `*`, any.
-    fn read_import(&mut self, statement: &Statement) {
-        let (_, list) = statement.text.split_once("import").unwrap_or_default();
-        // `a.b as c` assigns `c`, and `a.b` alone assigns `a`.
-        let name = |item: &str| Some(item.split_whitespace().next_back()?.split('.').next()?.to_owned());
-        let names: Vec<String> = list.split([',', '(', ')']).filter_map(name).collect();
-        self.leave_unread(statement, if list.trim() == "*" { Vec::new() } else { names });
-    }
-
-    fn read_assignment(&mut self, statement: &Statement, assignment: &Assignment, is_conditional: bool) {
-        let targets: Vec<Vec<String>> = assignment.targets.iter().map(Statement::names).collect();
-        let values = if is_conditional { None } else { self.evaluate_assignment(assignment) };
-        let mut unread = Vec::new();
-        for (names, target) in targets.into_iter().zip(&assignment.targets) {
-            // `globals()["name"] = 3` may assign anything; `os.environ["NAME"] = "3"` is no setting.
-            if names.is_empty() && ["globals", "locals", "vars"].contains(&target.first_word()) {
-                self.leave_unread(statement, Vec::new());
-            }
-            match values.as_deref() {
-                Some(values) if values.len() == names.len() => {
-                    for (name, value) in names.into_iter().zip(values) {
-                        self.settings.insert(&name, value.clone());
-                        self.values.insert(name, value.clone());
-                    }
-                }
-                _ => unread.extend(names),
-            }
-        }
-        if !unread.is_empty() {
-            self.leave_unread(statement, unread);
-        }
-    }
-
-    /// The values of an assignment, one for each name of its targets; `None` if one of them is not known.
-    fn evaluate_assignment(&self, assignment: &Assignment) -> Option<Vec<Value>> {
-        let Assignment { targets, operator, value } = assignment;
-        if !operator.is_empty() {
-            let [target] = &targets[..] else { return None };
-            let text = format!("{} {operator} ({})", target.text, value.text);
-            return Some(vec![evaluate(&text, &self.values)?]);
-        }
-        // A target with `*` takes a list.
-        if targets.iter().any(|target| target.text.contains('*')) {
-            return None;
-        }
-        let is_list = targets.iter().any(|target| target.items().len() > 1);
-        let values = if is_list { value.items() } else { vec![value.clone()] };
-        values.iter().map(|value| evaluate(&value.text, &self.values)).collect()
-    }
-
-    /// Keeps a statement that is not read. It assigns `names`; if there are none, it may assign any.
-    fn leave_unread(&mut self, statement: &Statement, names: Vec<String>) {
-        self.values.retain(|name, _| !names.contains(name));
-        self.settings.insert_unread(statement.line, &statement.text, names);
-    }
+/// The names in `text`, keywords among them.
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    words.filter(|word| word.starts_with(|c: char| !c.is_ascii_digit()))
 }
 
 /// The value of a Python expression; `None` if it is neither a literal nor arithmetic of numbers and of `names`.
-fn evaluate(text: &str, names: &BTreeMap<String, Value>) -> Option<Value> {
+fn evaluate(text: &str, names: &Settings) -> Option<Value> {
     if text.len() > MAX_EXPRESSION_BYTES {
         return None;
     }
@@ -166,25 +83,17 @@ fn evaluate(text: &str, names: &BTreeMap<String, Value>) -> Option<Value> {
     {
         return Number::from_f64(number).map(Value::Number);
     }
-    let numbers: BTreeMap<&str, &Value> =
-        names.iter().filter(|(_, value)| !value.is_string()).map(|(name, value)| (name.as_str(), value)).collect();
     // Only what the template engine computes as Python does: it reads `-2 ** 2` as `(-2) ** 2`. Two powers could make numbers of any length.
-    let is_known = |word: &str| {
-        word.starts_with(|c: char| c.is_ascii_digit())
-            || ["True", "False", "None", "int", "float"].contains(&word)
-            || numbers.contains_key(word)
-    };
-    let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').filter(|word| !word.is_empty());
+    let mut numbers: BTreeMap<&str, &Value> = BTreeMap::new();
+    for word in words(text).filter(|word| !["True", "False", "None"].contains(word)) {
+        numbers.insert(word, names.get(word).filter(|value| !value.is_string())?);
+    }
     let is_arithmetic = text.chars().all(|c| c.is_ascii_alphanumeric() || "_+-*/(). ".contains(c));
     let powers = text.matches("**").count();
-    if !is_arithmetic || powers > 1 || powers == 1 && text.contains('-') || !words.into_iter().all(is_known) {
+    if !is_arithmetic || powers > 1 || powers == 1 && text.contains('-') {
         return None;
     }
-    let mut environment = Environment::new();
-    // Python truncates, as a cast does.
-    environment.add_function("int", |value: f64| (value.abs() < 1e15).then_some(value as i64));
-    environment.add_function("float", |value: f64| value);
-    let value = environment.compile_expression(text).ok()?.eval(numbers).ok()?;
+    let value = Environment::new().compile_expression(text).ok()?.eval(numbers).ok()?;
     if value.is_undefined() {
         return None;
     }
@@ -194,4 +103,112 @@ fn evaluate(text: &str, names: &BTreeMap<String, Value>) -> Option<Value> {
         value @ (Value::Number(_) | Value::Bool(_) | Value::Null) => Some(value),
         _ => None,
     }
+}
+
+/// A statement without comments and line breaks.
+#[derive(Debug)]
+struct Statement {
+    /// The line in which it begins, from 1.
+    line: usize,
+    /// True if it is indented or stands behind another one in its line, so that it may belong to a block.
+    is_conditional: bool,
+    /// False if a text or a bracket in it is not closed.
+    is_closed: bool,
+    text: String,
+    /// A copy of `text` in which every byte of a literal text is `"`, and every byte of a bracket and its content is `(`.
+    mask: String,
+}
+
+impl Statement {
+    /// The first word, empty if the statement does not begin with one.
+    fn first_word(&self) -> &str {
+        let end = self.text.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(self.text.len());
+        &self.text[..end]
+    }
+
+    /// The body of a compound statement such as `if x: y = 3`, empty if it is on the next lines; any other statement as it is.
+    fn without_header(self) -> Self {
+        let colon = self.mask.find(':').filter(|_| COMPOUND_WORDS.contains(&self.first_word()));
+        let Some(colon) = colon else { return self };
+        let body = self.text[colon + 1..].trim_start();
+        let start = self.text.len() - body.len();
+        Self { is_conditional: true, text: body.to_owned(), mask: self.mask[start..].to_owned(), ..self }
+    }
+}
+
+/// The statements of a Python file. A text or bracket that is not closed reaches to the end of the file.
+fn split_statements(source: &str) -> Vec<Statement> {
+    let empty = |line: usize, is_conditional: bool| Statement {
+        line,
+        is_conditional,
+        is_closed: true,
+        text: String::new(),
+        mask: String::new(),
+    };
+    let mut statements = vec![empty(1, source.starts_with([' ', '\t']))];
+    let (mut rest, mut line, mut depth) = (source, 1, 0_usize);
+    while let (Some(c), Some(current)) = (rest.chars().next(), statements.last_mut()) {
+        let (mut length, mut filler) = (c.len_utf8(), c);
+        match c {
+            '#' => length = rest.find('\n').unwrap_or(rest.len()),
+            '\'' | '"' => {
+                let (text, is_closed) = text_length(rest, c);
+                current.is_closed &= is_closed;
+                (length, filler) = (text, '"');
+            }
+            '(' | '[' | '{' => depth += 1,
+            _ => {}
+        }
+        let token = &rest[..length];
+        rest = &rest[length..];
+        line += token.matches('\n').count();
+        match c {
+            '#' => {}
+            '\n' | ';' if depth == 0 && current.text.ends_with('\\') => {
+                current.text.pop();
+                current.mask.pop();
+            }
+            '\n' | ';' if depth == 0 => statements.push(empty(line, c == ';' || rest.starts_with([' ', '\t']))),
+            _ => {
+                let is_bracket = depth > 0 || matches!(c, ')' | ']' | '}');
+                let filler = if is_bracket { '(' } else { filler };
+                current.text.push_str(if c.is_whitespace() { " " } else { token });
+                let masked = if c.is_whitespace() { 1 } else { length };
+                current.mask.extend(std::iter::repeat_n(if filler.is_ascii() { filler } else { '?' }, masked));
+            }
+        }
+        if matches!(c, ')' | ']' | '}') {
+            depth = depth.saturating_sub(1);
+        }
+    }
+    if let Some(last) = statements.last_mut() {
+        last.is_closed &= depth == 0;
+    }
+    for Statement { text, mask, .. } in &mut statements {
+        let start = text.len() - text.trim_start().len();
+        let end = text.trim_end().len().max(start);
+        (*text, *mask) = (text[start..end].to_owned(), mask[start..end].to_owned());
+    }
+    statements
+}
+
+/// The length in bytes of the literal text that `rest` begins with, between `quote`, and whether it is closed. A text of one line ends
+/// with its line.
+fn text_length(rest: &str, quote: char) -> (usize, bool) {
+    let triple = [quote; 3].iter().collect::<String>();
+    let (mark, is_long) = if rest.starts_with(&triple) { (triple, true) } else { (quote.to_string(), false) };
+    let mut at = mark.len();
+    while let Some(c) = rest[at..].chars().next() {
+        if rest[at..].starts_with(&mark) {
+            return (at + mark.len(), true);
+        }
+        if c == '\n' && !is_long {
+            return (at, false);
+        }
+        at += c.len_utf8();
+        if c == '\\' {
+            at += rest[at..].chars().next().map_or(0, char::len_utf8);
+        }
+    }
+    (at, false)
 }

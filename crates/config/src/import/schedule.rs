@@ -4,8 +4,7 @@ use serde_json::{Value, json};
 
 use super::Trainer;
 use super::draft::ExperimentDraft;
-use super::settings::Settings;
-use super::translate::{integer, show};
+use super::settings::{Settings, integer, show};
 use runner_spec::diagnostic::list;
 
 pub(super) fn translate_schedule(trainer: Trainer, settings: &mut Settings, draft: &mut ExperimentDraft) {

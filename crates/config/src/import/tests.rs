@@ -62,22 +62,26 @@ fn python(text: &str) -> (String, Vec<String>) {
 }
 
 #[test]
-fn assignments_of_python_in_other_forms_are_read() {
+fn assignments_of_python_are_read() {
     let text = r#"
-n_layer, n_head = 2, 2
-x: int = 3
-block_size: int = 64 # comment
-n_layer += 1
+n_layer = n_head = 9
+n_layer, n_head = 3, 2
+n_layer = 3
+n_head = 2
+block_size = 64 # comment
 n_embd = 64 * n_head
-max_iters = int(1e3)
+max_iters = 10 ** 3
 batch_size = \
    4
 warmup_iters = (
    10
 )
-weight_decay = 1e-2; grad_clip = .5
-(eval_iters, eval_interval) = (20, 25)
-min_lr = learning_rate = 1e-3
+weight_decay = 1e-2
+grad_clip = .5
+eval_iters = 20
+eval_interval = 25
+learning_rate = 1e-3
+min_lr = learning_rate
 lr_decay_iters = max_iters # n_layer = 9
 """
 n_layer = 8
@@ -122,7 +126,12 @@ fn what_may_assign_a_setting_of_nanogpt_and_is_not_read_is_said() {
         ("if x: n_head = 3", "n_head"),
         ("if x: y = 3; n_head = 3", "n_head"),
         ("try:\n\tn_head = 3", "n_head"),
-        ("for n_head in [1, 2]: pass", "n_head"),
+        ("n_head = x = 3", "n_head"),
+        ("x = n_layer; n_head = 3", "n_head"),
+        ("n_head += 1", "n_head"),
+        ("if x:\n\tn_head = 3", "n_head"),
+        ("for n_head in [1, 2]: pass", ""),
+        ("if n_layer: f()", ""),
         ("from x import y, n_head", "n_head"),
         ("from x import z as n_head", "n_head"),
         ("from x import *", ""),
@@ -142,8 +151,15 @@ fn what_may_assign_a_setting_of_nanogpt_and_is_not_read_is_said() {
         assert_eq!(text.contains(&origin), !name.is_empty(), "{text}");
         assert!(text.contains("layers: 2 ") && !text.contains("# n_head\n"), "{text}");
     }
-    let harmless =
-        ["import time", "x = f()", "print(n_head)", "assert n_head == 3", "@f\ndef g(): n_head = 3", "n_head: int"];
+    let harmless = [
+        "import time",
+        "x = f()",
+        "print(n_head)",
+        "assert n_head == 3",
+        "@f\ndef g(): n_head = 3",
+        "if n_head: pass",
+        "x = f(n_head=3)",
+    ];
     for statement in harmless {
         let (text, warnings) = python(&format!("dataset = 'openwebtext'\n{statement}\n"));
         assert!(warnings.is_empty() && text.contains("# n_head (nanoGPT's default)\n"), "{statement}: {warnings:?}");
@@ -274,18 +290,11 @@ fn dropouts_of_gpt2_are_one_number_or_left_out() {
 }
 
 #[test]
-fn a_refused_model_is_refused_with_all_reasons() {
+fn a_refused_model_is_refused_with_its_reason() {
     let config = r#"{"model_type": "llama", "num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 64,
-        "intermediate_size": 128, "max_position_embeddings": 128, "vocab_size": 512, "attention_bias": true, "hidden_act": "gelu",
-        "rope_scaling": {"rope_type": "llama3"}}"#;
+        "intermediate_size": 128, "max_position_embeddings": 128, "vocab_size": 512, "attention_bias": true}"#;
     let error = import_config(config, Path::new("config.json")).unwrap_err().to_string();
-    for part in ["hidden_act is \"gelu\"", "`attention_bias` is true", "rope_scaling has the type \"llama3\""] {
-        assert_eq!(error.matches(part).count(), 1, "{error}");
-    }
-    assert_eq!(error.matches("config.json").count(), 1, "{error}");
-    // A consequence of the absence of a refused key is no reason.
-    let error = import_config(&config.replace("\"llama\"", "3"), Path::new("config.json")).unwrap_err().to_string();
-    assert!(error.contains("`model_type` is a number") && !error.contains("missing"), "{error}");
+    assert!(error.starts_with("config.json: `attention_bias` is true: "), "{error}");
 }
 
 #[test]

@@ -10,7 +10,7 @@ use super::data::{translate_datasets, translate_litgpt_data, translate_nanogpt_d
 use super::draft::ExperimentDraft;
 use super::pretrained::{translate_base_model, translate_init_from};
 use super::schedule::translate_schedule;
-use super::settings::{Settings, UnreadStatement, changes_training, is_setting};
+use super::settings::{Settings, UnreadStatement, changes_training, integer, is_setting, show};
 use crate::foreign_keys::{counterpart_of_value, find_counterpart};
 use runner_spec::diagnostic::{list, short};
 
@@ -335,14 +335,4 @@ fn add_required_keys(draft: &mut ExperimentDraft) {
             vocabulary.as_deref().unwrap_or_default()
         ));
     }
-}
-
-/// A whole number, as it stands in a file.
-pub(super) fn integer(number: f64) -> Value {
-    if number.fract() == 0.0 && number.abs() < 1e15 { json!(number as i64) } else { json!(number) }
-}
-
-/// A setting and its value, on one line.
-pub(super) fn show(key: &str, value: &Value) -> String {
-    format!("{key} = {value}")
 }
