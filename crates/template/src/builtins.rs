@@ -30,6 +30,12 @@ filters! {
 pub(super) const TESTS: &str = "boolean defined divisibleby endingwith eq even false filter float ge gt in integer iterable \
                                 le lower lt mapping ne none number odd sequence startingwith string test true undefined";
 
+/// The functions of experiments' templates, minijinja's among them.
+pub(super) const FUNCTIONS: [&str; 9] =
+    ["dict", "env", "linspace", "logspace", "namespace", "pow10", "range", "seconds", "tokens"];
+/// The filters that experiments' templates have besides minijinja's.
+pub(super) const OWN_FILTERS: [&str; 5] = ["duration", "seconds", "tokens", "tokens_short", "yaml"];
+
 /// Widths and counts that a filter is asked for.
 const MAX_WIDTH: i64 = 1000;
 /// Comparisons that a filter may make: each item of a list with all of another.

@@ -9,11 +9,6 @@ use super::loader::TemplateFiles;
 use super::units;
 use super::value::yaml_line;
 
-/// Names that a message suggests.
-pub(super) const FUNCTIONS: [&str; 9] =
-    ["dict", "env", "linspace", "logspace", "namespace", "pow10", "range", "seconds", "tokens"];
-pub(super) const FILTERS: [&str; 5] = ["duration", "seconds", "tokens", "tokens_short", "yaml"];
-
 /// Items of one list.
 const MAX_POINTS: usize = 10_000;
 

@@ -16,11 +16,11 @@ mod units;
 mod value;
 mod vars;
 
+pub use limits::error_detail;
 pub use line_map::LineMap;
 pub use loader::TemplateFile;
 pub use record::{RecordTemplate, unknown_field};
 pub use render::{Inputs, Rendered, is_template, not_a_template, render};
-pub use template_error::error_detail;
 pub use value::yaml_text;
 pub use vars::variables;
 

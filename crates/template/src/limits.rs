@@ -163,3 +163,8 @@ impl ValueSize {
 pub(super) fn invalid_operation(message: String) -> Error {
     Error::new(ErrorKind::InvalidOperation, message)
 }
+
+/// The message of `error`, without its place.
+pub fn error_detail(error: &Error) -> String {
+    error.detail().map_or_else(|| error.kind().to_string(), str::to_owned)
+}

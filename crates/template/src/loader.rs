@@ -8,12 +8,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use minijinja::{Environment, Error, ErrorKind};
 
-use super::builtins::set_whitespace;
-use super::functions::FUNCTIONS;
-use super::limits::invalid_operation;
-use super::rewrite::rewrite;
+use super::builtins::{FUNCTIONS, set_whitespace};
+use super::limits::{error_detail, invalid_operation};
+use super::rewrite::{Rewritten, rewrite};
 use super::tags::{ONE, Tags, find_tags, listed_env};
-use super::template_error;
 use runner_files::open_regular;
 use runner_spec::diagnostic::{Diagnostic, TemplatePlace, short};
 use runner_yaml::source::{Place, Source, nth_line, place_of_range, read_limited};
@@ -115,7 +113,7 @@ impl TemplateFiles {
         let bare = rewrite(&text, &tags, false, |_| None);
         let mut undeclared: Vec<String> = match env.template_from_named_str(name, &bare.text) {
             Ok(template) => template.undeclared_variables(false).into_iter().filter(is_variable).collect(),
-            Err(error) => return Err(Box::new(template_error::syntax_error(&error, &bare, &source))),
+            Err(error) => return Err(Box::new(syntax_error(&error, &bare, &source))),
         };
         // minijinja counts `set x = x | default(1)` as a name that the file sets itself.
         let itself = tags.tags.iter().flat_map(|tag| tag.assigned.iter().filter(|name| tag.read.contains(name)));
@@ -208,4 +206,28 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// The current folder for a file that is named without one.
 fn folder_or_current(folder: &Path) -> &Path {
     if folder.as_os_str().is_empty() { Path::new(".") } else { folder }
+}
+
+/// A mistake of syntax in `source`.
+fn syntax_error(error: &Error, rewritten: &Rewritten, source: &Source) -> Diagnostic {
+    let detail = error_detail(error);
+    let message = format!("not a valid template: {detail}");
+    let Some(range) = error.range() else {
+        return match error.line() {
+            Some(line) => source.diagnostic(Place { line, column: 1, length: 1 }, "", message, String::new()),
+            None => source.diagnostic_whole(message, String::new()),
+        };
+    };
+    let range = rewritten.original_range(&range);
+    // A part that is missing at the end is reported after the last character.
+    let end = source.text.trim_end().len();
+    let range = if range.start >= end { end..end + 1 } else { range };
+    let help = if detail.contains("end of input") || detail.contains("unexpected end") {
+        "a `{{`, `{%` or `{#` is not closed, or an `{% end… %}` is missing"
+    } else if detail.contains("unknown") {
+        "statements are if, for, set, macro, include, import, from, call, with, filter, raw and their ends"
+    } else {
+        ""
+    };
+    source.diagnostic(place_of_range(&source.text, &range), "", message, help.to_owned())
 }

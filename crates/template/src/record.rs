@@ -11,11 +11,10 @@ use minijinja::{Environment, Error, ErrorKind, State, Value};
 use serde_json::{Map, Value as Json};
 
 use super::builtins::environment;
-use super::limits::{RECORD_TEXT, check_tag, invalid_operation, set_formatter, start};
+use super::limits::{RECORD_TEXT, check_tag, error_detail, invalid_operation, set_formatter, start};
 use super::render::with_large_stack;
 use super::rewrite::rewrite;
 use super::tags::{GUARD, ONE, Tags, find_tags};
-use super::template_error::error_detail;
 use runner_spec::diagnostic::{list, nearest};
 use runner_spec::error::PlainError;
 use runner_spec::panics::catch_panic;

@@ -5,41 +5,11 @@ use std::ops::Range;
 
 use minijinja::{Error, ErrorKind};
 
-use super::limits::MAX_FUEL;
+use super::builtins;
+use super::limits::{MAX_FUEL, error_detail};
 use super::loader::{FileRange, TemplateFile, TemplateFiles, lock};
-use super::rewrite::{Rewritten, rewrite};
-use super::{builtins, functions};
+use super::rewrite::rewrite;
 use runner_spec::diagnostic::{Diagnostic, list, nearest, short};
-use runner_yaml::source::{Place, Source, place_of_range};
-
-/// A mistake of syntax in `source`.
-pub(super) fn syntax_error(error: &Error, rewritten: &Rewritten, source: &Source) -> Diagnostic {
-    let detail = error_detail(error);
-    let message = format!("not a valid template: {detail}");
-    let Some(range) = error.range() else {
-        return match error.line() {
-            Some(line) => source.diagnostic(Place { line, column: 1, length: 1 }, "", message, String::new()),
-            None => source.diagnostic_whole(message, String::new()),
-        };
-    };
-    let range = rewritten.original_range(&range);
-    // A part that is missing at the end is reported after the last character.
-    let end = source.text.trim_end().len();
-    let range = if range.start >= end { end..end + 1 } else { range };
-    let help = if detail.contains("end of input") || detail.contains("unexpected end") {
-        "a `{{`, `{%` or `{#` is not closed, or an `{% end… %}` is missing"
-    } else if detail.contains("unknown") {
-        "statements are if, for, set, macro, include, import, from, call, with, filter, raw and their ends"
-    } else {
-        ""
-    };
-    source.diagnostic(place_of_range(&source.text, &range), "", message, help.to_owned())
-}
-
-/// The message of `error`, without its place.
-pub fn error_detail(error: &Error) -> String {
-    error.detail().map_or_else(|| error.kind().to_string(), str::to_owned)
-}
 
 /// A rendering that failed.
 pub(super) struct FailedRendering<'a> {
@@ -160,12 +130,12 @@ impl FailedRendering<'_> {
         let text = error_detail(error);
         match error.kind() {
             ErrorKind::UnknownFilter => {
-                let mut names = [builtins::FILTERS, &functions::FILTERS].concat();
+                let mut names = [builtins::FILTERS, &builtins::OWN_FILTERS].concat();
                 names.sort_unstable();
                 unknown("filter", names)
             }
             ErrorKind::UnknownTest => unknown("test", builtins::TESTS.split(' ').collect()),
-            ErrorKind::UnknownFunction => unknown("function or macro", functions::FUNCTIONS.to_vec()),
+            ErrorKind::UnknownFunction => unknown("function or macro", builtins::FUNCTIONS.to_vec()),
             ErrorKind::OutOfFuel => (
                 format!("the template does not come to an end: more than {MAX_FUEL} instructions"),
                 "a loop runs too often".to_owned(),
