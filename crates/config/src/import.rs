@@ -67,7 +67,7 @@ impl ImportedConfig {
     pub fn check(&self, file: &Path) -> Result<(), ConfigError> {
         let options =
             LoadOptions { allows_absent_files: true, allows_absent_initial_inputs: true, ..LoadOptions::default() };
-        ExperimentFile::new(self.text.clone(), file)?.load(&options).map(|_| ())
+        ExperimentFile::new(self.text.clone(), file).load(&options).map(|_| ())
     }
 }
 

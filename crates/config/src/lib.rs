@@ -20,7 +20,6 @@ pub mod resolve;
 mod resolve_batch;
 mod resolve_data;
 mod resolve_devices;
-mod resolve_init;
 mod resolve_model;
 mod resolve_parallel;
 mod resolve_run;

@@ -21,7 +21,7 @@ use runner_spec::diagnostic::{ConfigError, list, nearest, short};
 use runner_spec::experiment::{Data, Experiment};
 use runner_template::Rendered;
 use runner_weights::DescribedModel;
-use runner_yaml::source::{MAX_BYTES, Source, is_stream, read, too_large};
+use runner_yaml::source::{Source, is_stream, read};
 use runner_yaml::tree::{self, ParsedYaml};
 
 /// An experiment file that was read: its text and, unless it is a template, its YAML. It can be loaded with several options.
@@ -57,23 +57,15 @@ impl ExperimentFile {
     /// # Errors
     /// A file that is not there, too large, or not text.
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
-        Self::new(read(path, "name an experiment file, such as exp.yaml")?, path)
+        Ok(Self::new(read(path, "name an experiment file, such as exp.yaml")?, path))
     }
 
     /// The file `path` with the content `text`. Relative paths in it start from the folder of `path`.
-    ///
-    /// # Errors
-    /// If `text` is too large.
-    pub fn new(text: String, path: &Path) -> Result<Self, ConfigError> {
-        let parse_plain = || {
-            let source = Source::file(path, text.clone());
-            if text.len() as u64 > MAX_BYTES {
-                return Err(too_large(&source, text.len() as u64));
-            }
-            Ok(tree::parse(source))
-        };
-        let parsed = if runner_template::is_template(path) { None } else { Some(parse_plain()?) };
-        Ok(Self { path: path.to_owned(), text, parsed })
+    #[must_use]
+    pub fn new(text: String, path: &Path) -> Self {
+        let is_template = runner_template::is_template(path);
+        let parsed = (!is_template).then(|| tree::parse(Source::file(path, text.clone())));
+        Self { path: path.to_owned(), text, parsed }
     }
 
     /// True if the file is YAML with the key `key` at its top level.
@@ -159,7 +151,7 @@ pub fn load_resolved(file: &Path) -> Result<Loaded, ConfigError> {
 /// # Errors
 /// All mistakes of text, environment and flags.
 pub fn from_str(text: &str, path: &Path, options: &LoadOptions<'_>) -> Result<Loaded, ConfigError> {
-    ExperimentFile::new(text.to_owned(), path)?.load(options)
+    ExperimentFile::new(text.to_owned(), path).load(options)
 }
 
 /// Lowers the YAML of the file `path` to an experiment.

@@ -8,6 +8,8 @@ use runner_spec::experiment::{Batch, Eval, Family, Model, WeightInit};
 use runner_spec::format::{choice_name, division, json_value};
 use runner_spec::model::parts::{HeadMistake, head_mistakes};
 use runner_spec::model::{DEFAULT_ROPE_THETA, ModelOptions};
+use runner_weights::{CONTEXT, Difference, differences};
+use serde_json::Value;
 
 /// More parameters than any machine holds; beyond it arithmetic on sizes would overflow.
 const MAX_PARAMETERS: f64 = 1e13;
@@ -102,6 +104,32 @@ impl Resolver<'_> {
             );
         }
         Some(model)
+    }
+
+    /// Reports keys of the `model` section that contradict the initial weights. A file may choose another vocabulary, a shorter
+    /// context and any dropout.
+    fn model_of_weights(&mut self, model: &Model) {
+        let Some(weights) = self.weights.clone() else { return };
+        let file = weights.file.display().to_string();
+        for Difference { key, ours, theirs } in differences(&weights, model) {
+            let at = format!("model.{key}");
+            let shown = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+            match theirs {
+                None => self.error(
+                    &[&at, "model.init.from"],
+                    format!("`{at}` makes another model than the one whose weights `model.init.from` names"),
+                    format!("delete it: {file} is of a GPT-2 as it was published"),
+                ),
+                Some(theirs) => self.error(
+                    &[&at, "model.preset", "model.init.from"],
+                    format!("`{at}` is {}, and the weights of `model.init.from` have {}", shown(&ours), shown(&theirs)),
+                    match key.as_str() {
+                        CONTEXT => format!("at most {theirs}: positions beyond were never trained ({file})"),
+                        _ => format!("delete it: the numbers of {file} fill this section"),
+                    },
+                ),
+            }
+        }
     }
 
     /// Reports numbers of heads that do not fit the width or each other.

@@ -115,18 +115,8 @@ impl Source {
 
     /// A mistake of the source as a whole.
     pub fn diagnostic_whole(&self, message: String, help: String) -> Diagnostic {
-        Diagnostic {
-            source: self.label.clone(),
-            line: 0,
-            column: 0,
-            length: 0,
-            key: String::new(),
-            message,
-            help,
-            source_line: String::new(),
-            kind: ErrorKind::Request,
-            template: None,
-        }
+        let nowhere = Place { line: 0, column: 0, length: 0 };
+        Diagnostic { length: 0, source_line: String::new(), ..self.diagnostic(nowhere, "", message, help) }
     }
 }
 
@@ -157,10 +147,10 @@ pub fn place_of_range(text: &str, range: &Range<usize>) -> Place {
 }
 
 /// A larger file is not an experiment.
-pub const MAX_BYTES: u64 = 4 << 20;
+const MAX_BYTES: u64 = 4 << 20;
 
 /// The diagnostic for `source`, which has `bytes` bytes and so more than [`MAX_BYTES`].
-pub fn too_large(source: &Source, bytes: u64) -> Diagnostic {
+fn too_large(source: &Source, bytes: u64) -> Diagnostic {
     let message = format!("a file of {:.1} MB is not an experiment", bytes as f64 / 1e6);
     source.diagnostic_whole(
         message,

@@ -44,15 +44,27 @@ pub struct Entry {
 }
 
 impl Node {
+    fn new(place: Place, value: Yaml) -> Self {
+        let (size, depth) = match &value {
+            Yaml::Scalar { .. } => (0, None),
+            Yaml::Seq(items) => (items.iter().map(|item| item.size).sum(), items.iter().map(|item| item.depth).max()),
+            Yaml::Map(entries) => {
+                let values = || entries.iter().map(|entry| &entry.value);
+                (values().map(|value| 1 + value.size).sum(), values().map(|value| value.depth).max())
+            }
+        };
+        let is_nested = !matches!(value, Yaml::Scalar { .. });
+        Self { place, value, size: 1 + size, depth: usize::from(is_nested) + depth.unwrap_or(0) }
+    }
+
     /// An empty value, which reads as `null`.
     pub fn null(place: Place) -> Self {
-        Self { place, size: 1, depth: 0, value: Yaml::Scalar { text: Arc::from(""), plain: true } }
+        Self::new(place, Yaml::Scalar { text: Arc::from(""), plain: true })
     }
 
     /// A mapping with the one key `key`. Both are at `place`.
     pub fn wrap(key: String, place: Place, value: Self) -> Self {
-        let (size, depth) = (value.size + 1, value.depth + 1);
-        Self { place, size, depth, value: Yaml::Map(Arc::from([Entry { key, place, value }])) }
+        Self::new(place, Yaml::Map(Arc::from([Entry { key, place, value }])))
     }
 
     /// The value of `key`; of a list, the item with that number.
@@ -256,10 +268,7 @@ impl<'s> TreeReader<'s> {
                     self.text_lines.push((span.start.line(), span.end.line()));
                 }
                 let plain = is_plain && !self.check_tag(tag.as_deref(), place)?;
-                (
-                    anchor,
-                    Node { place, value: Yaml::Scalar { text: Arc::from(text.as_ref()), plain }, size: 1, depth: 0 },
-                )
+                (anchor, Node::new(place, Yaml::Scalar { text: Arc::from(text.as_ref()), plain }))
             }
             Event::SequenceStart(anchor, tag) => {
                 self.check_start(tag.as_deref(), place, level)?;
@@ -316,9 +325,7 @@ impl<'s> TreeReader<'s> {
             }
             items.push(self.read_value(event, &span, level + 1)?);
         }
-        let size = 1 + items.iter().map(|item| item.size).sum::<usize>();
-        let depth = 1 + items.iter().map(|item| item.depth).max().unwrap_or(0);
-        Ok(Node { place, value: Yaml::Seq(items.into()), size, depth })
+        Ok(Node::new(place, Yaml::Seq(items.into())))
     }
 
     /// Reads the mapping whose start has been read.
@@ -345,9 +352,7 @@ impl<'s> TreeReader<'s> {
             let value = self.read_value(event, &span, level + 1)?;
             entries.push(Entry { key, place, value });
         }
-        let size = 1 + entries.iter().map(|entry| 1 + entry.value.size).sum::<usize>();
-        let depth = 1 + entries.iter().map(|entry| entry.value.depth).max().unwrap_or(0);
-        Ok(Node { place, value: Yaml::Map(entries.into()), size, depth })
+        Ok(Node::new(place, Yaml::Map(entries.into())))
     }
 
     /// Checks the start of a list or mapping.

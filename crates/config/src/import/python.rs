@@ -1,20 +1,15 @@
 //! The assignments of a Python file, read without executing it.
 
-use std::collections::BTreeMap;
-
-use minijinja::Environment;
 use serde_json::{Number, Value};
 
 use super::settings::Settings;
 
-/// Longer expressions are not evaluated.
-const MAX_EXPRESSION_BYTES: usize = 200;
 /// Words with which statements begin that cannot assign a setting.
 const HARMLESS_WORDS: [&str; 8] = ["pass", "print", "assert", "return", "break", "continue", "raise", "global"];
 /// Words with which statements begin whose bodies may be executed once, several times, or never.
 const COMPOUND_WORDS: [&str; 7] = ["if", "elif", "else", "while", "try", "except", "finally"];
 
-/// Reads the assignments of a config.py: `name = value`, where a value is a literal, or arithmetic of numbers and of names assigned before.
+/// Reads the assignments of a config.py: `name = value`, where a value is a literal, or a product of numbers and of names assigned before.
 /// Whatever else may assign a name is kept as unread: other values and targets, assignments in blocks, imports, and calls.
 pub(super) fn read_assignments(text: &str) -> Settings {
     let mut settings = Settings::default();
@@ -63,12 +58,9 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
     words.filter(|word| word.starts_with(|c: char| !c.is_ascii_digit()))
 }
 
-/// The value of a Python expression; `None` if it is neither a literal nor arithmetic of numbers and of `names`.
-fn evaluate(text: &str, names: &Settings) -> Option<Value> {
-    if text.len() > MAX_EXPRESSION_BYTES {
-        return None;
-    }
-    if let Some(value) = names.get(text) {
+/// The value of a Python expression; `None` if it is neither a literal, nor a name of `settings`, nor a product of numbers.
+fn evaluate(text: &str, settings: &Settings) -> Option<Value> {
+    if let Some(value) = settings.get(text) {
         return Some(value.clone());
     }
     for quote in ['\'', '"'] {
@@ -76,33 +68,32 @@ fn evaluate(text: &str, names: &Settings) -> Option<Value> {
             return (!inner.contains([quote, '\\'])).then(|| Value::String(inner.to_owned()));
         }
     }
-    // The template engine reads no `.5` and no `1.`.
-    if text.contains(['.', 'e', 'E'])
-        && text.starts_with(|c: char| c.is_ascii_digit() || c == '.')
-        && let Ok(number) = text.replace('_', "").parse::<f64>()
-    {
-        return Number::from_f64(number).map(Value::Number);
+    match text {
+        "True" | "False" => return Some(Value::Bool(text == "True")),
+        "None" => return Some(Value::Null),
+        _ => {}
     }
-    // Only what the template engine computes as Python does: it reads `-2 ** 2` as `(-2) ** 2`. Two powers could make numbers of any length.
-    let mut numbers: BTreeMap<&str, &Value> = BTreeMap::new();
-    for word in words(text).filter(|word| !["True", "False", "None"].contains(word)) {
-        numbers.insert(word, names.get(word).filter(|value| !value.is_string())?);
+    let mut product = Number::from(1);
+    for factor in text.split('*').map(str::trim) {
+        let factor = match settings.get(factor) {
+            Some(value) => value.as_number()?.clone(),
+            None => parse_number(factor)?,
+        };
+        product = match (product.as_i64(), factor.as_i64()) {
+            (Some(a), Some(b)) => a.checked_mul(b)?.into(),
+            _ => Number::from_f64(product.as_f64()? * factor.as_f64()?)?,
+        };
     }
-    let is_arithmetic = text.chars().all(|c| c.is_ascii_alphanumeric() || "_+-*/(). ".contains(c));
-    let powers = text.matches("**").count();
-    if !is_arithmetic || powers > 1 || powers == 1 && text.contains('-') {
+    Some(Value::Number(product))
+}
+
+fn parse_number(text: &str) -> Option<Number> {
+    let digits = text.trim_start_matches(['+', '-']);
+    if !digits.starts_with(|c: char| c.is_ascii_digit() || c == '.') {
         return None;
     }
-    let value = Environment::new().compile_expression(text).ok()?.eval(numbers).ok()?;
-    if value.is_undefined() {
-        return None;
-    }
-    match serde_json::to_value(&value).ok()? {
-        // JSON has no number that is not finite; it writes null for one.
-        Value::Null if text != "None" => None,
-        value @ (Value::Number(_) | Value::Bool(_) | Value::Null) => Some(value),
-        _ => None,
-    }
+    let plain = text.replace('_', "");
+    plain.parse::<i64>().map(Number::from).ok().or_else(|| Number::from_f64(plain.parse().ok()?))
 }
 
 /// A statement without comments and line breaks.

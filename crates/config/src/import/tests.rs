@@ -48,10 +48,10 @@ fn nanogpt_gpt2_has_its_defaults_and_its_arithmetic() {
 
 #[test]
 fn expressions_of_python_are_not_executed() {
-    let text = "batch_size = __import__('os').system('touch /tmp/x')\nmax_iters = 2 ** 10\nn = 'a' * 10 ** 9\nblock_size = max_iters // 4\n\
+    let text = "batch_size = __import__('os').system('touch /tmp/x')\nmax_iters = 2 * 512\nn = 'a' * 10 ** 9\nblock_size = max_iters\n\
                 eval_iters = [1] * 10 ** 9\nwarmup_iters = 10\n";
     let text = imported(text, "c.py", &["data/openwebtext/train.bin", "data/openwebtext/val.bin"]);
-    assert!(text.contains("steps: 1024") && text.contains("context_length: 256"), "{text}");
+    assert!(text.contains("steps: 1024") && text.contains("context_length: 1024"), "{text}");
     assert_eq!(text.matches("not read: the file is not executed").count(), 3, "{text}");
 }
 
@@ -70,7 +70,7 @@ n_layer = 3
 n_head = 2
 block_size = 64 # comment
 n_embd = 64 * n_head
-max_iters = 10 ** 3
+max_iters = 10 * 100
 batch_size = \
    4
 warmup_iters = (
@@ -122,6 +122,8 @@ fn what_may_assign_a_setting_of_nanogpt_and_is_not_read_is_said() {
         ("n_head: int = f()", "n_head"),
         ("n_head = -2 ** 2", "n_head"),
         ("n_head = 1, 2", "n_head"),
+        ("n_head = 8 // 2", "n_head"),
+        ("n_head = 10 ** 19", "n_head"),
         ("n_head = 1 if x else 2", "n_head"),
         ("if x: n_head = 3", "n_head"),
         ("if x: y = 3; n_head = 3", "n_head"),
@@ -362,12 +364,16 @@ fn defaults_of_litgpt_are_written() {
 }
 
 #[test]
-fn keys_of_litgpts_model_that_are_computed_here_are_told_from_others() {
-    let keys = "mlp_class_name: LLaMAMLP, parallel_residual: false, bias: false, rotary_percentage: 1";
+fn keys_of_litgpts_model_say_what_is_computed_here() {
+    let keys =
+        "mlp_class_name: LLaMAMLP, parallel_residual: true, bias: false, rotary_percentage: 1, scale_embeddings: false";
     let text = litgpt_with(&format!("model_config: {{norm_class_name: RMSNorm, {keys}}}\n"));
-    assert_eq!(text.matches(": computed so here").count(), 4, "{text}");
-    let text = litgpt_with("model_config: {norm_class_name: LayerNorm, parallel_residual: true, bias: false}\n");
-    assert!(!text.contains("computed so here") && text.contains("model_config.parallel_residual = true"), "{text}");
+    for part in
+        ["LLaMAMLP\": GPT-2 has", "true: `false` is computed here", "bias = false: GPT-2 has", "rotates whole heads"]
+    {
+        assert!(text.contains(part), "{part}\n{text}");
+    }
+    assert!(text.contains("embedding_scale: false ") && !text.contains("no such key"), "{text}");
 }
 
 #[test]

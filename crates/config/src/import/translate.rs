@@ -39,10 +39,7 @@ pub(super) fn translate(trainer: Trainer, config: &Path, mut settings: Settings,
         Trainer::HuggingFace => {}
     }
     match trainer {
-        Trainer::Litgpt => {
-            leave_out_computed_model_keys(&mut settings, draft);
-            translate_litgpt_data(&mut settings, draft);
-        }
+        Trainer::Litgpt => translate_litgpt_data(&mut settings, draft),
         Trainer::Axolotl => translate_base_model(&mut settings, draft),
         Trainer::NanoGpt | Trainer::HuggingFace => {}
     }
@@ -257,33 +254,6 @@ fn translate_litgpt_and_axolotl(settings: &mut Settings, draft: &mut ExperimentD
     }
     if let Some((key, value)) = settings.take(&["gradient_checkpointing", "activation_checkpointing"]) {
         draft.set("train.recompute", if value == true { "block" } else { "none" }, key);
-    }
-}
-
-/// Leaves out the keys of litgpt's model that say what is computed here in any case.
-fn leave_out_computed_model_keys(settings: &mut Settings, draft: &mut ExperimentDraft) {
-    let is_llama = draft.get("model.family").is_some_and(|family| family == "llama");
-    let mut computed = vec![
-        ("parallel_residual", json!(false)),
-        ("shared_attention_norm", json!(false)),
-        ("scale_embeddings", json!(false)),
-        ("lm_head_bias", json!(false)),
-        ("bias", json!(!is_llama)),
-    ];
-    if is_llama {
-        computed.extend([
-            ("mlp_class_name", json!("LLaMAMLP")),
-            ("attn_bias", json!(false)),
-            ("rotary_percentage", json!(1.0)),
-        ]);
-    }
-    for (key, value) in computed {
-        let key = format!("model_config.{key}");
-        if settings.get(&key).is_some_and(|given| *given == value || value.is_f64() && given.as_f64() == value.as_f64())
-            && let Some((key, value)) = settings.take(&[&key])
-        {
-            draft.leave_out(show(&key, &value), "computed so here");
-        }
     }
 }
 

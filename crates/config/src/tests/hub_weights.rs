@@ -81,7 +81,7 @@ fn a_text_source_needs_no_model() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("exp.yaml");
     let load = |text: &str| {
-        let file = ExperimentFile::new(text.to_owned(), &path).unwrap();
+        let file = ExperimentFile::new(text.to_owned(), &path);
         file.load_text_source(&LoadOptions::default()).map_err(|error| error.to_string())
     };
     let data = load("model: {init: {from: hub:own/small}}\ndata: {train: {text: {files: [a.txt]}}}\n").unwrap();
