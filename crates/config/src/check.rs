@@ -308,41 +308,30 @@ impl Checker<'_> {
         self.error(node.place, path, format!("`{path}` cannot be `{}`", short(text)), help)
     }
 
-    /// One of `words`, or a list.
+    /// One of `words`, or else a number or a list.
     fn check_word_or(&mut self, node: &Node, key: Place, words: &[&str], other: KeyShape, path: &str) -> Option<Value> {
         let text = match &node.value {
             Yaml::Seq(_) => return self.check_node(node, key, other, path),
             Yaml::Scalar { text, .. } => Some(text),
             Yaml::Map(_) => None,
         };
-        if let Some(text) = text
-            && words.contains(&&**text)
-        {
-            return Some(Value::String(text.to_string()));
+        if text.is_some_and(|text| words.contains(&&**text) || nearest(text, words.iter().copied()).is_some()) {
+            return self.check_word(node, key, words, path);
         }
-        if let Some(near) = text.and_then(|text| nearest(text, words.iter().copied())) {
-            let text = text.map(|t| short(t)).unwrap_or_default();
-            let message = format!("`{}` cannot be `{text}`", short(path));
-            return self.error(node.place, path, message, format!("did you mean `{near}`?"));
-        }
-        let item = match other.shape {
-            Shape::List { items, .. } => Some(parse_slot(items)),
-            Shape::Number(_) | Shape::Integer(_) if text.is_some_and(|text| scalar::number(text).is_some()) => {
+        let Shape::List { items, .. } = other.shape else {
+            if text.is_some_and(|text| scalar::number(text).is_some()) {
                 return self.check_node(node, key, other, path);
             }
-            Shape::Number(_) | Shape::Integer(_) => {
-                return self.mismatch(node, key, &format!("{} or a number", list(words, "or")), path, "");
-            }
-            _ => None,
+            return self.mismatch(node, key, &format!("{} or a number", list(words, "or")), path, "");
         };
+        let item = parse_slot(items);
         // A value that is a legal item was meant as a list.
         let mut aside = Checker { mistakes: &mut Mistakes::default(), ..*self };
-        let help = match (text, item) {
-            (Some(text), Some(item)) if aside.check_node(node, key, item, path).is_some() => {
+        let help = match text {
+            Some(text) if aside.check_node(node, key, item, path).is_some() => {
                 format!("write a list, such as `[{}, …]`", short(text))
             }
-            (_, Some(item)) => format!("an item is: {}", one_line(item.description)),
-            _ => String::new(),
+            _ => format!("an item is: {}", one_line(item.description)),
         };
         self.mismatch(node, key, &format!("{} or a list", list(words, "or")), path, &help)
     }

@@ -73,9 +73,7 @@ n_embd = 64 * n_head
 max_iters = 10 * 100
 batch_size = \
    4
-warmup_iters = (
-   10
-)
+warmup_iters = 10
 weight_decay = 1e-2
 grad_clip = .5
 eval_iters = 20
@@ -123,6 +121,7 @@ fn what_may_assign_a_setting_of_nanogpt_and_is_not_read_is_said() {
         ("n_head = -2 ** 2", "n_head"),
         ("n_head = 1, 2", "n_head"),
         ("n_head = 8 // 2", "n_head"),
+        ("n_head = (8)", "n_head"),
         ("n_head = 10 ** 19", "n_head"),
         ("n_head = 1 if x else 2", "n_head"),
         ("if x: n_head = 3", "n_head"),
