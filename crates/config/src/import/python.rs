@@ -13,7 +13,7 @@ const COMPOUND_WORDS: [&str; 7] = ["if", "elif", "else", "while", "try", "except
 /// Whatever else may assign a name is kept as unread: other values and targets, assignments in blocks, imports, and calls.
 pub(super) fn read_assignments(text: &str) -> Settings {
     let mut settings = Settings::default();
-    // True in the body of a `def` or `class`: what it assigns are no settings.
+    // True in the body of a `def` or `class`, whose names are not settings.
     let mut is_skipped = false;
     for statement in split_statements(text) {
         is_skipped = statement.is_conditional && is_skipped
