@@ -11,6 +11,7 @@ use runner_compute::kernels::cpu::Stored;
 pub(crate) const PIECE_BYTES: usize = 256 << 10;
 
 /// Adds one member's numbers to `total`; the first's replace what is there. Members are added in order, and bf16 numbers in f32.
+#[expect(clippy::inline_always, reason = "compiled with the instructions of the caller, which vectorizes it")]
 #[inline(always)]
 pub(crate) fn add_part<S: Stored>(total: &mut [S::Real], part: &[S], is_first: bool) {
     for (sum, &x) in total.iter_mut().zip(part) {
