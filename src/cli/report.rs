@@ -12,7 +12,7 @@ use super::interrupt::Interrupt;
 use super::output::{check_replaceable, print, print_content, print_result, print_to_stderr, write_file_as};
 use runner_files::open_regular;
 use runner_record::catalog;
-use runner_report::html::{LiveReport, PAGE_PREFIX, Page, ReportError, ReportRequest, read_page_data};
+use runner_report::html::{LiveReport, PAGE_PREFIX, Page, ReportRequest, read_page_data};
 use runner_spec::format;
 use runner_sweep::sweep_dir;
 
@@ -65,7 +65,7 @@ pub(crate) fn run(args: &ReportArgs) -> Result<Exit> {
     if !standard && !args.force && !is_replaceable(output) {
         refuse!("{} is there already and is not a report: --force replaces it", output.display());
     }
-    let data = read_page_data(&request).map_err(as_request)?;
+    let data = read_page_data(&request)?;
     let page = Page::new(&data, false)?;
     if standard {
         print_content(&page.html)?;
@@ -127,16 +127,8 @@ fn is_replaceable(path: &Path) -> bool {
 fn serve(port: u16, request: ReportRequest) -> Result<Exit> {
     // Nothing is ever half done here, so the first signal ends the process with the documented code.
     let _interrupt = Interrupt::install()?;
-    let live = LiveReport::bind(port, request).map_err(as_request)?;
+    let live = LiveReport::bind(port, request)?;
     print(&format!("http://{}/\n", live.address()))?;
     print_to_stderr("press Ctrl-C to stop");
-    match live.serve()? {}
-}
-
-/// Marks wrong requests as such, for the exit code.
-fn as_request(error: ReportError) -> CommandError {
-    match error {
-        ReportError::Listen { .. } => CommandError::request(format!("{error}: --port chooses another")),
-        other => other.into(),
-    }
+    live.serve()
 }

@@ -207,7 +207,7 @@ fn percent_encoded(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::test_server::TestServer;
+    use crate::testing::TestServer;
 
     #[test]
     fn credentials_are_those_of_mlflow_s_client_and_are_not_shown() {

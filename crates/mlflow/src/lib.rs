@@ -12,7 +12,7 @@ mod position;
 pub mod sender;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
-mod test_server;
+mod testing;
 pub mod upload;
 
 pub use client::{Credentials, FileContent, MlflowError};

@@ -1,8 +1,12 @@
-//! Checkpoints for tests of other crates.
+//! Runs and checkpoints for tests.
 
 #![allow(clippy::unwrap_used, reason = "fixtures of tests")]
 
+use std::path::{Path, PathBuf};
+
 use crate::checkpoint::{Checkpoints, NumberType, StateReader};
+use crate::manifest::{Manifest, Session};
+use crate::run_dir::{MANIFEST, METRICS, RunDir, RunFiles, SAMPLES};
 use runner_spec::model::layout::ParamLayout;
 use runner_spec::model::parameters;
 use runner_spec::plan::Plan;
@@ -26,4 +30,30 @@ pub fn save_checkpoint(checkpoints: &Checkpoints, plan: &Plan, step: u64, offset
         }),
     };
     checkpoints.save(&state, val_loss).unwrap();
+}
+
+/// A run of `plan` in `root` with the metrics `lines`, and with sessions that began after these steps at these times.
+pub fn timed_run(root: &Path, plan: &Plan, sessions: &[(u64, &str)], lines: &str, samples: &str) -> PathBuf {
+    let manifest = Manifest::new(plan, "exp.yaml".into(), vec![], "2026-01-01T00:00:00.000Z".into());
+    let files =
+        RunFiles { experiment: "", resolved: "name: tiny\n", plan, manifest, template: None, is_private: false };
+    let run = RunDir::create(root, files, None).unwrap();
+    let path = run.path().to_owned();
+    let mut manifest = run.manifest().clone();
+    for (from, started) in sessions {
+        let session = Session { started: (*started).to_owned(), from_step: *from, threads: 1, ..Session::default() };
+        manifest.begin_session(None, session);
+    }
+    std::fs::write(path.join(MANIFEST), serde_json::to_vec(&manifest).unwrap()).unwrap();
+    std::fs::write(path.join(METRICS), lines).unwrap();
+    std::fs::write(path.join(SAMPLES), samples).unwrap();
+    path
+}
+
+pub fn train(step: u64, loss: &str) -> String {
+    format!("{{\"kind\":\"train\",\"step\":{step},\"loss\":{loss},\"lr\":0.1,\"tokens\":8,\"step_ms\":500.0}}\n")
+}
+
+pub fn eval(step: u64, loss: &str) -> String {
+    format!("{{\"kind\":\"eval\",\"step\":{step},\"val_loss\":{loss}}}\n")
 }

@@ -3,14 +3,14 @@ use std::os::unix::fs::PermissionsExt as _;
 
 use runner_plan::testing::{compiled, experiment};
 use runner_record::run_dir::MANIFEST;
-use runner_record::timed_metrics::fixtures::{run, train};
+use runner_record::testing::{timed_run, train};
 
 use super::*;
-use crate::test_server::TestServer;
+use crate::testing::TestServer;
 
 /// A finished run with one step and two parameters.
 fn finished_run(root: &Path) -> PathBuf {
-    let path = run(root, &compiled(&experiment()), &[(0, "2026-01-01T00:00:00.000Z")], &train(1, "2.5"), "");
+    let path = timed_run(root, &compiled(&experiment()), &[(0, "2026-01-01T00:00:00.000Z")], &train(1, "2.5"), "");
     let mut manifest: Value = serde_json::from_slice(&fs::read(path.join(MANIFEST)).unwrap()).unwrap();
     manifest["status"] = "done".into();
     fs::write(path.join(MANIFEST), manifest.to_string()).unwrap();

@@ -9,6 +9,4 @@ mod timed_record;
 pub use columns::{Column, FLOATS, INTEGERS, MetricValues};
 pub use event_file::{EventFileWriter, LiveEventFile, event_file_name};
 pub use metric_tail::MetricTail;
-#[cfg(any(test, feature = "testing"))]
-pub use timed_record::fixtures;
 pub use timed_record::{TimedLine, TimedRecord};

@@ -214,53 +214,15 @@ impl Clock {
     }
 }
 
-/// Runs for tests.
-#[cfg(any(test, feature = "testing"))]
-#[allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
-pub mod fixtures {
-    use std::path::{Path, PathBuf};
-
-    use crate::manifest::{Manifest, Session};
-    use crate::run_dir::{MANIFEST, METRICS, RunDir, RunFiles, SAMPLES};
-    use runner_spec::plan::Plan;
-
-    /// A run of `plan` in `root` with the metrics `lines`, and with sessions that began after these steps at these times.
-    pub fn run(root: &Path, plan: &Plan, sessions: &[(u64, &str)], lines: &str, samples: &str) -> PathBuf {
-        let manifest = Manifest::new(plan, "exp.yaml".into(), vec![], "2026-01-01T00:00:00.000Z".into());
-        let files =
-            RunFiles { experiment: "", resolved: "name: tiny\n", plan, manifest, template: None, is_private: false };
-        let run = RunDir::create(root, files, None).unwrap();
-        let path = run.path().to_owned();
-        let mut manifest = run.manifest().clone();
-        for (from, started) in sessions {
-            let session =
-                Session { started: (*started).to_owned(), from_step: *from, threads: 1, ..Session::default() };
-            manifest.begin_session(None, session);
-        }
-        std::fs::write(path.join(MANIFEST), serde_json::to_vec(&manifest).unwrap()).unwrap();
-        std::fs::write(path.join(METRICS), lines).unwrap();
-        std::fs::write(path.join(SAMPLES), samples).unwrap();
-        path
-    }
-
-    pub fn train(step: u64, loss: &str) -> String {
-        format!("{{\"kind\":\"train\",\"step\":{step},\"loss\":{loss},\"lr\":0.1,\"tokens\":8,\"step_ms\":500.0}}\n")
-    }
-
-    pub fn eval(step: u64, loss: &str) -> String {
-        format!("{{\"kind\":\"eval\",\"step\":{step},\"val_loss\":{loss}}}\n")
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::fixtures::{eval, train};
     use super::*;
+    use crate::testing::{eval, timed_run, train};
     use runner_plan::testing::{compiled, experiment};
 
     fn times(sessions: &[(u64, &str)], lines: &str) -> Vec<(u64, f64)> {
         let root = tempfile::tempdir().unwrap();
-        let path = fixtures::run(root.path(), &compiled(&experiment()), sessions, lines, "");
+        let path = timed_run(root.path(), &compiled(&experiment()), sessions, lines, "");
         let mut out = Vec::new();
         let base = time::parse("2026-01-01").unwrap();
         let record = TimedRecord::open(&path).unwrap();

@@ -2,18 +2,18 @@
 
 use std::path::Path;
 
-use super::error::ExportError;
-use super::new_file::write_new_file;
+use super::new_file::{unwritable, write_new_file};
 use runner_record::timed_metrics::{FLOATS, INTEGERS, TimedLine, TimedRecord};
+use runner_spec::error::CommandError;
 
 /// Writes `runs` to the new file `path`. Returns the rows and the bytes of the file.
 ///
 /// # Errors
-/// `Exists` if the file exists, unless `force`; if a run cannot be read or the file cannot be written. Then there is no new file.
-pub fn export_csv(runs: &[TimedRecord], path: &Path, force: bool) -> Result<(u64, u64), ExportError> {
+/// If the file exists, unless `force`; if a run cannot be read or the file cannot be written. Then there is no new file.
+pub fn export_csv(runs: &[TimedRecord], path: &Path, force: bool) -> Result<(u64, u64), CommandError> {
     write_new_file(path, force, false, |out| {
         let mut writer = csv::Writer::from_writer(out);
-        let failed = |error: csv::Error| ExportError::io(path)(std::io::Error::other(error));
+        let failed = |error: csv::Error| unwritable(path)(std::io::Error::other(error));
         let metrics = INTEGERS.iter().map(|column| column.name).chain(FLOATS.iter().map(|column| column.name));
         writer.write_record(["run", "kind", "step", "wall_time"].into_iter().chain(metrics)).map_err(failed)?;
         let mut rows = 0;
@@ -27,7 +27,7 @@ pub fn export_csv(runs: &[TimedRecord], path: &Path, force: bool) -> Result<(u64
                 writer.write_record(&fields).map_err(failed)
             })?;
         }
-        writer.flush().map_err(ExportError::io(path))?;
+        writer.flush().map_err(unwritable(path))?;
         Ok(rows)
     })
 }
@@ -35,7 +35,9 @@ pub fn export_csv(runs: &[TimedRecord], path: &Path, force: bool) -> Result<(u64
 #[cfg(test)]
 mod tests {
     use runner_plan::testing::{compiled, experiment};
-    use runner_record::timed_metrics::fixtures::{eval, run, train};
+    use runner_record::testing::{eval, timed_run, train};
+
+    use runner_spec::error::ErrorKind;
 
     use super::*;
 
@@ -44,10 +46,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let hard = 0.1 + 0.2;
         let lines = [train(1, &format!("{hard:?}")), train(2, "null"), eval(2, "5e-324")].concat();
-        let path = run(dir.path(), &compiled(&experiment()), &[(0, "2026-01-01T00:00:00.000Z")], &lines, "");
+        let path = timed_run(dir.path(), &compiled(&experiment()), &[(0, "2026-01-01T00:00:00.000Z")], &lines, "");
         let (record, file) = (TimedRecord::open(&path).unwrap(), dir.path().join("a.csv"));
         assert_eq!(export_csv(&[record.clone(), record.clone()], &file, false).unwrap().0, 6);
-        assert!(matches!(export_csv(&[record], &file, false), Err(ExportError::Exists { .. })));
+        assert_eq!(export_csv(&[record], &file, false).unwrap_err().kind(), ErrorKind::Request);
         let mut reader = csv::Reader::from_path(&file).unwrap();
         let heads = reader.headers().unwrap().clone();
         let rows: Vec<csv::StringRecord> = reader.records().map(Result::unwrap).collect();

@@ -1,26 +1,35 @@
 //! Exported files appear whole, and replace others only when the user asks for it.
 
 use std::fs::File;
-use std::io::{BufWriter, ErrorKind, Write as _};
+use std::io::{self, BufWriter, ErrorKind, Write as _};
 use std::path::Path;
 
-use super::error::ExportError;
-use runner_files::OutputFile;
+use runner_files::{OutputFile, explain_io_error};
+use runner_spec::error::CommandError;
+
+pub(super) fn already_there(path: &Path) -> CommandError {
+    CommandError::request(format!("{} is there already: --force replaces it", path.display()))
+}
+
+/// For `map_err`.
+pub(super) fn unwritable(path: &Path) -> impl FnOnce(io::Error) -> CommandError + '_ {
+    move |error| CommandError::failure(format!("writing {}: {}", path.display(), explain_io_error(&error)))
+}
 
 /// Writes the file `path` with `fill`. Only its owner may read it if `private` is true. Returns what `fill` returns, and the length of the
 /// file in bytes. After an error there is no new file.
 ///
 /// # Errors
-/// `Exists` if the file exists, unless `force`; the errors of `fill`; `Io` if the folder cannot be written.
+/// If the file exists, unless `force`; the errors of `fill`; if the folder cannot be written.
 pub(super) fn write_new_file<T>(
     path: &Path,
     force: bool,
     private: bool,
-    fill: impl FnOnce(&mut BufWriter<File>) -> Result<T, ExportError>,
-) -> Result<(T, u64), ExportError> {
-    let io = |source| ExportError::io(path)(source);
-    let io_or_exists = |error: std::io::Error| match error.kind() {
-        ErrorKind::AlreadyExists => ExportError::Exists { path: path.to_owned() },
+    fill: impl FnOnce(&mut BufWriter<File>) -> Result<T, CommandError>,
+) -> Result<(T, u64), CommandError> {
+    let io = |error| unwritable(path)(error);
+    let io_or_exists = |error: io::Error| match error.kind() {
+        ErrorKind::AlreadyExists => already_there(path),
         _ => io(error),
     };
     let output = OutputFile::create(path, force, private).map_err(io_or_exists)?;

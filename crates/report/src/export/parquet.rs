@@ -12,9 +12,9 @@ use parquet::file::properties::WriterProperties;
 use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use parquet::schema::parser::parse_message_type;
 
-use super::error::ExportError;
-use super::new_file::write_new_file;
+use super::new_file::{unwritable, write_new_file};
 use runner_record::timed_metrics::{FLOATS, INTEGERS, TimedLine, TimedRecord};
+use runner_spec::error::CommandError;
 
 const ROWS_PER_GROUP: usize = 1 << 15;
 
@@ -26,9 +26,9 @@ type Row<'a> = (&'a str, TimedLine);
 /// Writes `runs` to the new file `path`. Returns the rows and the bytes of the file.
 ///
 /// # Errors
-/// `Exists` if the file exists, unless `force`; if a run cannot be read or the file cannot be written. Then there is no new file.
-pub fn export_parquet(runs: &[TimedRecord], path: &Path, force: bool) -> Result<(u64, u64), ExportError> {
-    let failed = |error: ParquetError| ExportError::io(path)(std::io::Error::other(error));
+/// If the file exists, unless `force`; if a run cannot be read or the file cannot be written. Then there is no new file.
+pub fn export_parquet(runs: &[TimedRecord], path: &Path, force: bool) -> Result<(u64, u64), CommandError> {
+    let failed = |error: ParquetError| unwritable(path)(std::io::Error::other(error));
     write_new_file(path, force, false, |out| {
         let mut writer = file_writer(out).map_err(failed)?;
         let mut rows: Vec<Row<'_>> = Vec::with_capacity(ROWS_PER_GROUP);
@@ -40,7 +40,7 @@ pub fn export_parquet(runs: &[TimedRecord], path: &Path, force: bool) -> Result<
                     write_group(&mut writer, &rows).map_err(failed)?;
                     rows.clear();
                 }
-                Ok::<(), ExportError>(())
+                Ok::<(), CommandError>(())
             })?;
         }
         if !rows.is_empty() {
@@ -118,7 +118,9 @@ mod tests {
     use parquet::record::RowAccessor as _;
 
     use runner_plan::testing::{compiled, experiment};
-    use runner_record::timed_metrics::fixtures::{eval, run, train};
+    use runner_record::testing::{eval, timed_run, train};
+
+    use runner_spec::error::ErrorKind;
 
     use super::*;
 
@@ -129,11 +131,11 @@ mod tests {
         let loss = |step: u64| 1.0 / step as f64;
         let mut lines: String = (1..=many).map(|step| train(step, &format!("{:?}", loss(step)))).collect();
         lines += &(train(many + 1, "null") + &eval(many + 1, "0.1"));
-        let path = run(dir.path(), &compiled(&experiment()), &[(0, "2026-01-01T00:00:00.000Z")], &lines, "");
+        let path = timed_run(dir.path(), &compiled(&experiment()), &[(0, "2026-01-01T00:00:00.000Z")], &lines, "");
         let record = TimedRecord::open(&path).unwrap();
         let file = dir.path().join("a.parquet");
         assert_eq!(export_parquet(std::slice::from_ref(&record), &file, false).unwrap().0, many + 2);
-        assert!(matches!(export_parquet(&[], &file, false), Err(ExportError::Exists { .. })));
+        assert_eq!(export_parquet(&[], &file, false).unwrap_err().kind(), ErrorKind::Request);
         let reader = SerializedFileReader::new(File::open(&file).unwrap()).unwrap();
         assert_eq!(reader.num_row_groups(), 2);
         let rows: Vec<_> = reader.get_row_iter(None).unwrap().map(Result::unwrap).collect();

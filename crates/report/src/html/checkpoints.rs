@@ -5,9 +5,9 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::error::if_present;
+use super::problems::or_problem;
 use runner_record::checkpoint;
-use runner_record::files::read_sealed_json;
+use runner_record::files::{if_present, read_sealed_json};
 
 /// Checkpoints that are listed at most.
 const MAX_CHECKPOINTS: usize = 200;
@@ -43,7 +43,7 @@ pub(super) fn list_checkpoints(folder: &Path, problems: &mut Vec<String>) -> Vec
         .map(|&step| {
             let path = folder.join(checkpoint::dir_name(step));
             let CheckpointState { val_loss, weights_hash } =
-                if_present(read_sealed_json(&path.join("state.json")), problems).unwrap_or_default();
+                or_problem(if_present(read_sealed_json(&path.join("state.json"))), problems).unwrap_or_default();
             let sizes = fs::read_dir(&path).into_iter().flatten().filter_map(|entry| entry.ok()?.metadata().ok());
             let bytes = sizes.map(|meta| meta.len()).sum();
             ListedCheckpoint { step, bytes, val_loss, weights_hash, best: false }

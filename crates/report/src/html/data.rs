@@ -12,15 +12,15 @@ use serde::Serialize;
 
 use super::checkpoints::{ListedCheckpoint, list_checkpoints};
 use super::curves::{Curves, read_curves};
-use super::error::{ReportError, if_present, or_problem};
 use super::gantt::{Gantt, measured_gantt, planned_gantt};
 use super::memory::{MemoryTable, memory_table};
+use super::problems::or_problem;
 use super::samples::{Samples, read_samples};
 use super::settings::{DifferingSetting, setting_differences};
 use super::sweep::{self, SweepTable};
 use runner_compare::comparability::{MeasuredQuantity, MeasurementBasis, find_incomparable, group_by_reason};
 use runner_record::catalog::ListedStatus;
-use runner_record::files::read_small;
+use runner_record::files::{if_present, read_small};
 use runner_record::lock::RunLock;
 use runner_record::manifest::{Manifest, RunStatus};
 use runner_record::record_check::describe_changed_descriptions;
@@ -28,6 +28,7 @@ use runner_record::run_dir::{self, CHECKPOINTS, MANIFEST, METRICS, PLAN, RESOLVE
 use runner_record::summary::Summary;
 use runner_record::{RecordError, time, timeline};
 use runner_spec::cluster::KernelWorkspace;
+use runner_spec::error::CommandError;
 use runner_spec::forecast::Forecast;
 use runner_spec::plan::Plan;
 use runner_sweep::stopped_points;
@@ -136,7 +137,7 @@ pub(super) struct RunReader {
 ///
 /// # Errors
 /// If the sweep cannot be read.
-pub fn read_page_data(request: &ReportRequest) -> Result<PageData, ReportError> {
+pub fn read_page_data(request: &ReportRequest) -> Result<PageData, CommandError> {
     RunReader::default().read(request)
 }
 
@@ -145,7 +146,7 @@ impl RunReader {
     ///
     /// # Errors
     /// If the sweep cannot be read.
-    pub(super) fn read(&mut self, request: &ReportRequest) -> Result<PageData, ReportError> {
+    pub(super) fn read(&mut self, request: &ReportRequest) -> Result<PageData, CommandError> {
         self.kernels = request.kernels;
         let mut paths = request.runs.clone();
         let mut sweep = None;
@@ -186,7 +187,7 @@ impl RunReader {
         let current = summary.as_ref().filter(|summary| summary.is_current(known.status));
         let (curves, samples) = self.read_record(path, &known, current, max_points, &mut problems);
         problems.extend(manifest.as_ref().and_then(|manifest| describe_changed_descriptions(path, manifest)));
-        let yaml = if_present(read_small(&path.join(RESOLVED)), &mut problems);
+        let yaml = or_problem(if_present(read_small(&path.join(RESOLVED))), &mut problems);
         let measured = or_problem(timeline::read(path), &mut problems);
         let measured_memory = measured.as_ref().map_or(&[][..], |step| &step.memory);
         let memory = planned.plan.as_ref().map(|plan| memory_table(plan, summary.as_ref(), measured_memory));

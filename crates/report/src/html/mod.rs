@@ -3,10 +3,10 @@
 mod checkpoints;
 mod curves;
 mod data;
-mod error;
 mod gantt;
 mod memory;
 mod page;
+mod problems;
 mod samples;
 mod serve;
 mod settings;
@@ -14,6 +14,5 @@ mod sweep;
 mod thin;
 
 pub use data::{PageData, ReportRequest, read_page_data};
-pub use error::ReportError;
 pub use page::{PAGE_PREFIX, Page};
 pub use serve::LiveReport;

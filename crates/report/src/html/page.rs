@@ -3,7 +3,7 @@
 use minijinja::{AutoEscape, Environment, Value, context};
 
 use super::data::PageData;
-use super::error::ReportError;
+use runner_spec::error::CommandError;
 
 /// Every page begins with this text. A file that begins with it may be replaced by another report.
 pub const PAGE_PREFIX: &str = "<!doctype html>\n<!-- a report of runner -->\n";
@@ -33,7 +33,7 @@ impl Page {
     ///
     /// # Errors
     /// If the data cannot be serialized, or the template fails.
-    pub fn new(data: &PageData, served: bool) -> Result<Self, ReportError> {
+    pub fn new(data: &PageData, served: bool) -> Result<Self, CommandError> {
         let json = escape_for_script(&serde_json::to_string(data)?);
         let script = SCRIPT.concat();
         // No text in the data can contain the nonce, because the nonce is a hash of the data.
@@ -49,8 +49,10 @@ impl Page {
         );
         let mut environment = Environment::new();
         environment.set_auto_escape_callback(|_| AutoEscape::Html);
-        environment.add_template("report.html.j2", TEMPLATE)?;
-        let html = environment.get_template("report.html.j2")?.render(context! {
+        let failed = |error: minijinja::Error| CommandError::failure(format!("the page's template: {error}"));
+        environment.add_template("report.html.j2", TEMPLATE).map_err(failed)?;
+        let template = environment.get_template("report.html.j2").map_err(failed)?;
+        let html = template.render(context! {
             title => data.title,
             policy => policy,
             nonce => nonce,
@@ -58,7 +60,8 @@ impl Page {
             style => Value::from_safe_string(STYLE.to_owned()),
             script => Value::from_safe_string(script),
             data => Value::from_safe_string(json),
-        })?;
+        });
+        let html = html.map_err(failed)?;
         Ok(Self { html: format!("{PAGE_PREFIX}{html}"), policy })
     }
 }

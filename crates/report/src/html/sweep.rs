@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use super::error::ReportError;
 use crate::sweep_caveats::caveat_text;
+use runner_spec::error::CommandError;
 use runner_sweep::progress::SweepProgress;
 use runner_sweep::record::SweepRecord;
 use runner_sweep::summary::SweepSummary;
@@ -43,7 +43,7 @@ pub(super) struct SweepTable {
 ///
 /// # Errors
 /// If there is no sweep, or it cannot be read.
-pub(super) fn load_sweep(folder: &Path) -> Result<(SweepTable, Vec<PathBuf>), ReportError> {
+pub(super) fn load_sweep(folder: &Path) -> Result<(SweepTable, Vec<PathBuf>), CommandError> {
     let record = sweep_dir::read_record(folder)?;
     let progress = SweepProgress::read(&sweep_dir::runs_folder(folder), &record);
     let summary = SweepSummary::new(folder, &record, &progress);

@@ -3,10 +3,10 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 
-use super::super::fixtures::{eval, run, train};
 use super::*;
 use crate::lines::{LineFile, cut_after_step};
 use crate::run_dir::{METRICS, RESOLVED, SAMPLES};
+use crate::testing::{eval, timed_run, train};
 use runner_files::is_private_file;
 use runner_plan::testing::{compiled, experiment};
 use runner_spec::event::{EvalMetrics, StepMetrics};
@@ -106,7 +106,7 @@ fn an_event_file_says_what_the_record_says() {
     let dir = tempfile::tempdir().unwrap();
     let lines = [train(1, "2.5"), train(300, "null"), eval(300, "1.25")].concat();
     let samples = "{\"step\":300,\"prompt\":\"Once\",\"index\":0,\"text\":\" upon\\n<b>a</b>\"}\n";
-    let path = run(dir.path(), &compiled(&experiment()), &[(0, "2026-01-01T00:00:01.000Z")], &lines, samples);
+    let path = timed_run(dir.path(), &compiled(&experiment()), &[(0, "2026-01-01T00:00:01.000Z")], &lines, samples);
     let record = TimedRecord::open(&path).unwrap();
     let mut bytes = Vec::new();
     let count = EventFileWriter::write_record(&mut bytes, Path::new("events"), &record).unwrap().count();
@@ -170,7 +170,7 @@ fn train_live(path: &Path, from: u64, through: u64) -> LiveEventFile {
 fn a_live_file_equals_an_export_also_after_a_kill_and_a_resume() {
     let dir = tempfile::tempdir().unwrap();
     let sessions = [(0, "2026-01-01T00:00:00.000Z"), (4, "2026-01-01T01:00:00.000Z")];
-    let path = run(dir.path(), &compiled(&experiment()), &sessions, "", "");
+    let path = timed_run(dir.path(), &compiled(&experiment()), &sessions, "", "");
     let record = || TimedRecord::open(&path).unwrap();
     let file = path.join(TENSORBOARD).join(event_file_name(&record()));
     let exported = || {
@@ -196,7 +196,8 @@ fn a_live_file_equals_an_export_also_after_a_kill_and_a_resume() {
 fn the_event_file_of_a_private_run_is_private() {
     for (mode, expected) in [(0o600, true), (0o644, false)] {
         let dir = tempfile::tempdir().unwrap();
-        let path = run(dir.path(), &compiled(&experiment()), &[(0, "2026-01-01T00:00:00.000Z")], &train(1, "2.5"), "");
+        let path =
+            timed_run(dir.path(), &compiled(&experiment()), &[(0, "2026-01-01T00:00:00.000Z")], &train(1, "2.5"), "");
         fs::set_permissions(path.join(RESOLVED), fs::Permissions::from_mode(mode)).unwrap();
         drop(LiveEventFile::open(&path).unwrap());
         let file = path.join(TENSORBOARD).join(event_file_name(&TimedRecord::open(&path).unwrap()));
