@@ -1,4 +1,4 @@
-//! `runner data`: writes token shards, and shows the contents of data files.
+//! `runner data`: writes token shards, and shows the contents of shards.
 
 use clap::{Args, Subcommand};
 
@@ -6,7 +6,7 @@ use super::data_inspect;
 use super::data_prepare;
 use super::exit::{Exit, Result};
 
-/// Tokenize text into shards for llm.c, nanoGPT and build-nanogpt, or show the contents of a file of tokens or text.
+/// Tokenize text into shards for llm.c, nanoGPT and build-nanogpt, or show the contents of a shard.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct DataArgs {
     #[command(subcommand)]

@@ -59,10 +59,6 @@ pub(crate) struct PrepareArgs {
     /// With a dataset of the hub: download this many files at the same time, while others are tokenized.
     #[arg(long, value_name = "N", default_value_t = DEFAULT_DOWNLOADS as u64, value_parser = clap::value_parser!(u64).range(1..=64))]
     pub downloads: u64,
-    /// With a dataset of the hub: remove each file that this command downloaded once its tokens are in complete shards. Files that
-    /// were in the hub's cache before stay.
-    #[arg(long, requires = "from")]
-    pub remove_downloads: bool,
     /// The data held out for validation: `first-shard`, `none`, or a fraction. A fraction is the end of a single text, or documents
     /// drawn at random [default: the experiment's validation source, else `first-shard`; for nanogpt 0.1 of text files and 0.0005
     /// of other documents].
@@ -123,7 +119,7 @@ pub(crate) fn run(args: &PrepareArgs) -> Result<Exit> {
         max_tokens: args.max_tokens,
         max_rows: args.max_rows,
         hub: settings.as_ref().map(|settings| HubAccess { settings, memos: &memos }),
-        remove_downloads: args.remove_downloads,
+
         force: args.force,
     };
     let pool = args.threads.pool()?;

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use runner_compare::stored_plan::resolved_experiment;
 use runner_engine::event_lines::EventLines;
 use runner_engine::outcome::{RunOutcome, RunReport};
 use runner_prepare::{RunEvent, RunObserver};
@@ -126,7 +127,9 @@ impl RunObserver for ScreenObserver {
                     } else {
                         let resuming = interrupted
                             .then(|| self.resuming_command.clone().unwrap_or_else(|| format!("runner resume {name}")));
-                        self.printer.show(Screen::line, closing_text(summary, name, run, resuming.as_deref()));
+                        let is_causal = resolved_experiment(run).map_or(true, |found| found.model.options.causal);
+                        let text = closing_text(summary, name, run, is_causal, resuming.as_deref());
+                        self.printer.show(Screen::line, text);
                     }
                 }
             }

@@ -280,18 +280,6 @@ fn files_say_what_they_hold() {
     assert_eq!(texts, ["ab", "cde", "f"]);
     let page = sandbox.stdout_of("data inspect set/x_train_000001.npy --texts 1");
     assert!(page.contains("x_train_000001.npy  npy") && page.contains("document 0, 3 tokens\n  cde"), "{page}");
-    // Text, with a column that is guessed.
-    sandbox.write(
-        "odd.jsonl",
-        "{\"id\": 1, \"body\": \"long text here\", \"url\": \"x\"}\n{\"id\": 2, \"body\": \"b\", \"url\": \"y\"}\n",
-    );
-    let found = sandbox.json_of("data inspect odd.jsonl --tokenizer bytes --json");
-    assert_eq!((&found["text"]["column"], &found["tokens"]), (&"body".into(), &15.into()));
-    assert_eq!(found["documents"]["shortest"], serde_json::json!([1, 1]));
-    sandbox.write("odd.json", "[{\"content\": \"a b\", \"id\": 1},\n {\"content\": \"c\", \"id\": null}]");
-    let found = sandbox.json_of("data inspect odd.json --json");
-    assert_eq!((&found["text"]["column"], &found["documents"]["count"]), (&"content".into(), &2.into()));
-    assert_eq!(found["text"]["columns"][1], serde_json::json!({"name": "id", "kind": "number or null", "bytes": 0}));
     // A wrong header is reported with its numbers.
     sandbox.write("short.bin", llmc(20_240_520, 1, 7, &[1, 0]));
     let text = sandbox.expect(2, "data inspect short.bin");

@@ -128,7 +128,7 @@ fn blobs(sandbox: &Sandbox) -> usize {
     fs::read_dir(sandbox.path("hf/hub/datasets--own--lines/blobs")).map_or(0, Iterator::count)
 }
 
-/// Killed again and again, each time after some more shards: the same bytes as in one go, with and without removal of files.
+/// Killed again and again, each time after some more shards: the same bytes as in one go.
 #[test]
 fn a_killed_preparation_goes_on_with_the_same_shards() {
     let server = serve_lines(Duration::from_millis(40));
@@ -136,20 +136,18 @@ fn a_killed_preparation_goes_on_with_the_same_shards() {
     run(&whole, &server, &line("out", "")).expect_code(0);
     let expected = whole.files_in("out");
     assert!(expected.len() > 8, "{}", expected.len());
-    for removal in ["", "--remove-downloads"] {
-        let sandbox = Sandbox::new().with("exp.yaml", EXPERIMENT);
-        let state = || fs::read_to_string(sandbox.path("out/.prepare.json")).unwrap_or_default();
-        run_with_kills(&sandbox, &server, &line("out", removal), 4, state);
-        assert!(sandbox.files_in("out") == expected, "{removal}");
-        assert_eq!(blobs(&sandbox), if removal.is_empty() { FILES } else { 0 });
-    }
+    let sandbox = Sandbox::new().with("exp.yaml", EXPERIMENT);
+    let state = || fs::read_to_string(sandbox.path("out/.prepare.json")).unwrap_or_default();
+    run_with_kills(&sandbox, &server, &line("out", ""), 4, state);
+    assert!(sandbox.files_in("out") == expected);
+    assert_eq!(blobs(&sandbox), FILES);
 }
 
 #[test]
 fn limits_and_their_mistakes_have_the_names_of_flags() {
     let server = serve_lines(Duration::ZERO);
     let sandbox = Sandbox::new().with("exp.yaml", EXPERIMENT);
-    let printed = run(&sandbox, &server, &line("out", "--max-tokens 60_000 --remove-downloads --json")).expect_code(0);
+    let printed = run(&sandbox, &server, &line("out", "--max-tokens 60_000 --json")).expect_code(0);
     let card = &printed.json()["card"];
     assert_eq!(card["tokens"], 60_000);
     assert_eq!(card["settings"]["max_tokens"], 60_000);

@@ -103,7 +103,6 @@ fn every_thread_that_cannot_be_started_is_an_error_that_says_what_to_do() {
         format!("reproduce {id} --threads 1"),
         format!("export {id} --to safetensors out --force"),
         "data prepare input.txt --tokenizer bytes --to nanogpt shards --force --threads 2".to_owned(),
-        "data inspect input.txt --tokenizer bytes --threads 2".to_owned(),
         "tokenizer train input.txt --vocab-size 260 --out t.json --force --threads 2".to_owned(),
         "plan exp.yaml.j2".to_owned(),
         "plan records.yaml".to_owned(),

@@ -217,7 +217,7 @@ fn foreign_text_does_not_steer_the_terminal() {
             vec!["compare", "exp", "exp"],
             vec!["export", "exp", "--to", "safetensors", evil],
             vec!["import", "config", "bad.json"],
-            vec!["data", "inspect", "names.jsonl", "--tokenizer", "bytes", "--threads", "1"],
+            vec!["data", "inspect", "names.jsonl", "--tokenizer", "bytes"],
             vec!["data", "prepare", &file, "--tokenizer", "bytes", "--to", "nanogpt", evil, "--threads", "1"],
             vec!["tokenizer", "encode", "--tokenizer", "bytes", evil],
         ] {

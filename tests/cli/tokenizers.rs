@@ -91,7 +91,7 @@ fn compressed_files_say_how_to_decompress_them() {
         text.contains("docs.jsonl.gz: compressed with gzip; decompress it first: `gunzip -k docs.jsonl.gz`"),
         "{text}"
     );
-    let text = sandbox.expect(2, "data inspect docs.jsonl.zst");
+    let text = sandbox.expect(2, "data prepare docs.jsonl.zst --tokenizer bytes --to llmc out --name x");
     assert!(text.contains("compressed with zstd; decompress it first: `unzstd docs.jsonl.zst`"), "{text}");
     sandbox.edit("exp.yaml", "docs.jsonl", "docs.jsonl.gz");
     let text = sandbox.expect(2, "plan exp.yaml");

@@ -108,7 +108,8 @@ fn describe_validation_difference(
     let is_same = (more - fewer) as f64 <= MAX_TEXT_DIFFERENCE * more as f64;
     (!is_same).then(|| {
         format!(
-            "the validation rows of {name} hold {} bytes of the text, and those of {other_name} {}: shorter rows hold more of it",
+            "the validation rows of {name} hold {} bytes of the text, and those of {other_name} {}: shorter rows hold more of it, \
+             and a fraction that is held out by tokens holds another part",
             count(text.bytes),
             count(other.bytes)
         )

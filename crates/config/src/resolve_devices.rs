@@ -4,7 +4,6 @@ use std::collections::HashMap;
 
 use super::resolve_parallel::{REPLICAS, RawMesh, SHOWN, STAGES};
 use super::resolver::Resolver;
-use runner_spec::diagnostic::short;
 use runner_spec::experiment::{AutoOr, DeviceChoice};
 use runner_spec::format::choice_name;
 use runner_spec::program::Device;
@@ -24,11 +23,9 @@ impl Resolver<'_> {
         let AutoOr::Given(names) = raw else { return Some(AutoOr::Auto) };
         let mut devices = Vec::with_capacity(names.len());
         for (rank, text) in names.iter().enumerate() {
-            if let Ok(device) = text.parse::<Device>() {
-                devices.push(device);
-            } else {
-                let message = format!("`{}` is not a device: `cpu`, or `cuda:` and a number", short(text));
-                self.error(&[&format!("{DEVICES}.{rank}")], message, suggest_device(text));
+            match text.parse::<Device>() {
+                Ok(device) => devices.push(device),
+                Err(error) => self.error(&[&format!("{DEVICES}.{rank}")], error.text, suggest_device(text)),
             }
         }
         if devices.len() < names.len() {

@@ -5,7 +5,6 @@
 //! the same one, except within a tick of the clock: a file that is as new as that is hashed again.
 
 use std::fs;
-use std::io::Read as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -14,9 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::cache::DataCache;
 use super::error::{DataError, Result};
-use runner_files::open_regular;
-
-const BLOCK_BYTES: usize = 1 << 20;
+use super::hashing::{hash_file, hash_parts};
 
 /// The coarsest clock of a file system, in seconds. Two changes within this time may have the same time.
 const CLOCK_GRANULARITY_SECONDS: i64 = 2;
@@ -123,20 +120,6 @@ fn seconds_now() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs() as i64)
 }
 
-pub(super) fn hash_file(path: &Path, progress: &dyn Fn(u64)) -> Result<String> {
-    let mut file = open_regular(path).map_err(DataError::io(path))?;
-    let mut hasher = blake3::Hasher::new();
-    let mut block = vec![0; BLOCK_BYTES];
-    loop {
-        let read = file.read(&mut block).map_err(DataError::io(path))?;
-        if read == 0 {
-            return Ok(hasher.finalize().to_hex().to_string());
-        }
-        hasher.update(&block[..read]);
-        progress(read as u64);
-    }
-}
-
 /// Content hash of the files at `paths`, in order: BLAKE3 of the content of one file, or over the hashes of several. A file that has not
 /// changed since it was hashed with the same `cache_dir` is not read again.
 ///
@@ -150,16 +133,6 @@ pub fn content_hash(paths: &[PathBuf], cache_dir: &Path, progress: &dyn Fn(u64))
         [one] => one.clone(),
         several => hash_parts(several.iter().map(String::as_str)),
     })
-}
-
-/// BLAKE3 over parts, in hexadecimal digits. Each part follows its length, so that different lists of parts have different hashes.
-pub(super) fn hash_parts<'a>(parts: impl IntoIterator<Item = &'a str>) -> String {
-    let mut hasher = blake3::Hasher::new();
-    for part in parts {
-        hasher.update(&(part.len() as u64).to_le_bytes());
-        hasher.update(part.as_bytes());
-    }
-    hasher.finalize().to_hex().to_string()
 }
 
 #[cfg(test)]

@@ -9,10 +9,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::cache::layout::{USES, is_hash};
+use super::cache::layout::USES;
 use super::cache::{self, DataCache, EntryKind};
 use super::error::DataError;
-use super::fingerprint::hash_parts;
+use super::hashing::{hash_parts, is_hash};
 use runner_files::{bytes_freed, children, is_older_than, is_real_folder};
 use runner_spec::data::DataPart;
 

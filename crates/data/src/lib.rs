@@ -4,8 +4,10 @@ mod cache;
 mod choice;
 mod cut_points;
 mod error;
+mod evaluation;
 mod fingerprint;
 pub mod gc;
+mod hashing;
 pub mod hub;
 mod inspect;
 mod mapped_file;
@@ -29,22 +31,20 @@ mod unknown_text;
 
 pub use cache::claim_cache;
 pub use error::DataError;
+pub use evaluation::{EvaluationData, EvaluationRequest, prepare_evaluation};
 pub use fingerprint::content_hash;
 pub use inspect::{
-    DocumentCounts, InspectedFile, InspectionReport, Sample, TextFacts, TokenFrequency, Vocabulary, inspect_text,
-    inspect_tokens,
+    DocumentCounts, InspectedFile, InspectionReport, Sample, TokenFrequency, Vocabulary, inspect_tokens,
 };
 pub use model_tokenizer::{ModelTokenizer, tokens_kept};
-pub use prepare::{
-    DataRequest, EvaluationData, EvaluationRequest, Prepared, TokensOrigin, prepare, prepare_evaluation,
-};
+pub use prepare::{DataRequest, Prepared, TokensOrigin, prepare};
 pub use progress::Progress;
 pub use sampler::Sampler;
 pub use shard::{
     Card, CardFile, CardShard, CardSource, CardTokenizer, HeldOut, ShardEvent, ShardFormat, ShardRequest,
     WrittenShards, write_shards,
 };
-pub use source::{Column, compression_advice};
+pub use source::compression_advice;
 pub use split::{Dataset, Split};
 pub use split_name::SplitName;
 pub use tokenizer::{TextTokenizer, load_tokenizer, may_join_documents, token_difference, train_tokenizer};

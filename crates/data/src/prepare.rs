@@ -1,9 +1,5 @@
 //! Prepares the data section of an experiment: rows, a tokenizer, and the facts for the planner.
 
-mod evaluation;
-
-pub use evaluation::{EvaluationData, EvaluationRequest, prepare_evaluation};
-
 use std::cell::RefCell;
 use std::fs::File;
 use std::ops::Range;
@@ -14,8 +10,8 @@ use rayon::prelude::*;
 use super::cache::{DataCache, EntryKind};
 use super::choice;
 use super::error::{DataError, Result};
-use super::fingerprint::hash_parts;
 use super::gc::data_key;
+use super::hashing::hash_parts;
 use super::model_tokenizer::ModelTokenizer;
 use super::progress::{Progress, Report};
 use super::shard_tokenizer::describe_foreign_shards;
@@ -85,11 +81,11 @@ pub struct TokensOrigin {
 }
 
 /// The tokens of a source.
-struct SourceTokens {
-    stream: TokenStream,
+pub(super) struct SourceTokens {
+    pub(super) stream: TokenStream,
     /// `None` for token shards, which do not have the positions of documents.
     store: Option<TokenStore>,
-    documents: u64,
+    pub(super) documents: u64,
     max: u32,
     hash: String,
     /// The content hash of the source; `None` for token shards, which hold no text.
@@ -98,22 +94,22 @@ struct SourceTokens {
 
 impl SourceTokens {
     /// The number of units of which a split takes a range: documents for padded rows, tokens for others.
-    fn units(&self, padding: Option<PaddingTokens>) -> u64 {
+    pub(super) fn units(&self, padding: Option<PaddingTokens>) -> u64 {
         if padding.is_some() { self.documents } else { self.stream.count() }
     }
 }
 
-struct Preparation<'a> {
-    layout: &'a Layout,
+pub(super) struct Preparation<'a> {
+    pub(super) layout: &'a Layout,
     /// The last part of the training source that is held out.
-    fraction: Option<f64>,
-    vocab_size: Option<usize>,
+    pub(super) fraction: Option<f64>,
+    pub(super) vocab_size: Option<usize>,
     /// The name in warnings of a text that is not a split of a run.
-    text_name: Option<&'static str>,
-    cache: DataCache,
-    report: &'a Report<'a>,
-    origins: RefCell<Vec<TokensOrigin>>,
-    warnings: RefCell<Vec<String>>,
+    pub(super) text_name: Option<&'static str>,
+    pub(super) cache: DataCache,
+    pub(super) report: &'a Report<'a>,
+    pub(super) origins: RefCell<Vec<TokensOrigin>>,
+    pub(super) warnings: RefCell<Vec<String>>,
 }
 
 /// Prepares data: finds the sources, makes or loads the tokenizer, tokenizes what is not in the cache, and cuts rows.
@@ -208,12 +204,12 @@ impl Preparation<'_> {
         Ok(Prepared { facts, dataset, tokenizer, choice, origins, warnings, _cache_locks: cache_locks })
     }
 
-    fn locate(&self, source: &Source, split: SplitName) -> Result<LocatedSource> {
+    pub(super) fn locate(&self, source: &Source, split: SplitName) -> Result<LocatedSource> {
         locate(source, split, &self.cache, self.report)
     }
 
     /// Loads the tokens of `source`: token shards in place, tokens from the cache, or new ones.
-    fn load_tokens(&self, source: &LocatedSource, tokenizer: &TextTokenizer) -> Result<SourceTokens> {
+    pub(super) fn load_tokens(&self, source: &LocatedSource, tokenizer: &TextTokenizer) -> Result<SourceTokens> {
         let split = source.split;
         let name = self.text_name.map_or_else(|| format!("{} data", split.adjective()), str::to_owned);
         let held_out = self.fraction.filter(|_| split == SplitName::Train);
@@ -299,7 +295,7 @@ impl Preparation<'_> {
     }
 
     /// Cuts the units `range` of `tokens` into rows. `key` is the setting that names them. Returns the range of their tokens, too.
-    fn cut_split(
+    pub(super) fn cut_split(
         &self,
         tokens: &SourceTokens,
         tokenizer: &TextTokenizer,
@@ -435,7 +431,11 @@ impl Preparation<'_> {
         Ok(())
     }
 
-    fn load_choice(&self, set: &HellaSwag, tokenizer: &ModelTokenizer) -> Result<(Vec<ChoiceItem>, ChoiceFacts)> {
+    pub(super) fn load_choice(
+        &self,
+        set: &HellaSwag,
+        tokenizer: &ModelTokenizer,
+    ) -> Result<(Vec<ChoiceItem>, ChoiceFacts)> {
         let path: PathBuf = match (&set.file, set.builtin) {
             (Some(file), _) if !file.exists() => {
                 let message = format!("there is no file {}; {HELLASWAG_FILE_ADVICE}", file.display());
@@ -479,7 +479,7 @@ fn row_settings(layout: &Layout) -> String {
 }
 
 /// The tokens of padded rows; `None` for packed ones.
-fn padding_tokens(layout: &Layout, tokenizer: &TextTokenizer) -> Result<Option<PaddingTokens>> {
+pub(super) fn padding_tokens(layout: &Layout, tokenizer: &TextTokenizer) -> Result<Option<PaddingTokens>> {
     let Layout::Padded { bos, eos, pad, .. } = layout else { return Ok(None) };
     let named = |key, name: &str| tokenizer.token_id(name).map_err(|message| DataError::setting(key, message));
     Ok(Some(PaddingTokens {

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::cache::DataCache;
 use super::error::{DataError, Result};
-use super::fingerprint::hash_parts;
+use super::hashing::hash_parts;
 use super::mapped_file::MappedFile;
 use super::shard::{LLMC_HEADER, ShardFormat};
 use super::source::LocatedSource;

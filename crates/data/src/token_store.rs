@@ -12,7 +12,7 @@ use super::error::{DataError, Result};
 use super::mapped_file::{BLOCK_BYTES, ChecksumWriter, MappedFile, read_checksums, write_checksums};
 use super::token_stream::{TokenSegment, TokenStream, TokenWidth};
 
-pub(super) const MAGIC: &[u8; 8] = b"RUNTOK\x00\x02";
+const MAGIC: &[u8; 8] = b"RUNTOK\x00\x02";
 const HEADER_BYTES: usize = 128;
 /// Bytes of the header that its hash covers; the hash follows them.
 const HASHED_BYTES: usize = 48;
@@ -71,12 +71,6 @@ impl TokenStore {
         let at = index as usize * 8;
         let start = self.documents.bytes(at..at + 8)?.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
         Ok(start.min(self.tokens.count()))
-    }
-
-    /// The starts of all documents, in order.
-    pub(super) fn document_starts(&self) -> Result<impl Iterator<Item = u64>> {
-        let bytes = self.documents.bytes(0..self.document_count as usize * 8)?;
-        Ok(bytes.as_chunks::<8>().0.iter().map(|start| u64::from_le_bytes(*start)))
     }
 
     /// The number of documents that start before `position`.

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::fingerprint::hash_parts;
+use super::hashing::hash_parts;
 use super::tokenizer::TextTokenizer;
 use runner_spec::format::{counted, percent};
 

@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 
 use tempfile::NamedTempFile;
 
-use super::{new_temporary_file, parent_folder, put_in_place, remove_abandoned, temporary_prefix};
+use super::file_system::parent_folder;
+use super::own::{remove_abandoned, temporary_prefix};
+use super::whole_file::{new_temporary_file, put_in_place};
 
 /// The number of symbolic links that Linux follows, too.
 const MAX_LINKS: usize = 40;

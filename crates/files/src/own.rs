@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::if_present;
+use super::file_system::if_present;
 
 /// The prefix of the names of unfinished files and folders. They are never read; the owner of the folder removes them.
 pub const TEMPORARY_PREFIX: &str = ".tmp-";

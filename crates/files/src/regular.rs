@@ -5,6 +5,15 @@ use std::io::{self, ErrorKind, Read as _, Seek as _, SeekFrom};
 use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 use std::path::Path;
 
+/// Some editors write this character in front of UTF-8. It is not part of the text.
+pub const BYTE_ORDER_MARK: char = '\u{FEFF}';
+
+/// The text `bytes` without the byte order mark in front of it.
+pub fn without_byte_order_mark(bytes: &[u8]) -> &[u8] {
+    let mut mark = [0; 4];
+    bytes.strip_prefix(BYTE_ORDER_MARK.encode_utf8(&mut mark).as_bytes()).unwrap_or(bytes)
+}
+
 /// The kind of `path` if it is not a regular file: a folder, a pipe, a device or a socket. `None` if it is a regular file, or there is nothing
 /// that can be looked at. Symbolic links are followed.
 pub fn special_file_kind(path: &Path) -> Option<&'static str> {
@@ -72,7 +81,7 @@ pub fn append_owned(path: &Path) -> io::Result<File> {
 /// `InvalidInput` if `path` is a link; or if it cannot be created.
 pub fn create_owned_dir(path: &Path) -> io::Result<()> {
     refuse_link(path)?;
-    super::create_dir_all(path)
+    super::file_system::create_dir_all(path)
 }
 
 fn refuse_link(path: &Path) -> io::Result<()> {

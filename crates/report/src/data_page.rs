@@ -1,9 +1,9 @@
-//! The page that `runner data inspect` prints about files of tokens or text.
+//! The page that `runner data inspect` prints about files of tokens.
 
 use std::fmt::Write as _;
 
 use super::table::{Align, table};
-use runner_data::InspectionReport;
+use runner_data::{InspectedFile, InspectionReport};
 use runner_spec::format::{bytes, count, percent, printable};
 
 /// Characters of a text that are shown at most.
@@ -12,26 +12,13 @@ const MAX_TEXT_CHARACTERS: usize = 300;
 const MAX_TEXT_IDS: usize = 40;
 /// Files that are listed at most.
 const MAX_FILES: usize = 20;
-/// Columns of a table of text that are listed at most.
-const MAX_COLUMNS: usize = 50;
 
 /// Everything that was found in the files.
 pub fn data_page(found: &InspectionReport) -> String {
     let mut out = file_table(found);
     out.push('\n');
     let mut line = |name: &str, text: String| _ = writeln!(out, "{name:<12} {text}");
-    if let Some(tokens) = found.tokens {
-        line("tokens", count(tokens));
-    }
-    if let Some(text) = &found.text {
-        line("text", format!("{}, {} characters", bytes(text.text_bytes), count(text.characters)));
-        if let (Some(tokens), true) = (found.tokens, text.text_bytes > 0) {
-            line("", format!("{:.2} bytes per token", text.text_bytes as f64 / tokens.max(1) as f64));
-        }
-        if let Some(column) = &text.column {
-            line("text column", printable(column));
-        }
-    }
+    line("tokens", count(found.tokens));
     if let Some(end) = found.end_of_text {
         let from = match found.end_of_text_from {
             Some("tokenizer") => "from the tokenizer",
@@ -40,36 +27,30 @@ pub fn data_page(found: &InspectionReport) -> String {
             _ => "from --end-of-text",
         };
         line("end of text", format!("{end} ({from})"));
-    } else if found.text.is_none() {
+    } else {
         line("end of text", "unknown: name the token between documents with --tokenizer or --end-of-text".to_owned());
     }
-    let unit = if found.tokens.is_some() { "tokens" } else { "bytes" };
+
     let documents = &found.documents;
-    let mean = found.tokens.or(found.text.as_ref().map(|text| text.text_bytes)).unwrap_or(0) / documents.count.max(1);
-    line("documents", format!("{}, {} {unit} on average", count(documents.count), count(mean)));
+    let mean = found.tokens / documents.count.max(1);
+    line("documents", format!("{}, {} tokens on average", count(documents.count), count(mean)));
     for (name, which) in [("longest", documents.longest), ("shortest", documents.shortest)] {
         if let Some((index, length)) = which.filter(|_| documents.count > 1) {
-            line(name, format!("{} {unit} (document {})", count(length), count(index)));
+            line(name, format!("{} tokens (document {})", count(length), count(index)));
         }
     }
-    if let Some(vocabulary) = &found.vocabulary {
-        let size = vocabulary.size.map_or(String::new(), |size| format!(" of {}", count(size)));
-        line("vocabulary", format!("{}{size} ids used, the highest is {}", count(vocabulary.used), vocabulary.highest));
-        if let Some(size) = vocabulary.size.filter(|&size| u64::from(vocabulary.highest) >= size) {
-            line("", format!("some ids are beyond the tokenizer's {}: it may be the wrong tokenizer", count(size)));
-        }
-        if vocabulary.impossible_ids > 0 {
-            line(
-                "",
-                format!("{} tokens have ids that are too large for any vocabulary", count(vocabulary.impossible_ids)),
-            );
-        }
+    let vocabulary = &found.vocabulary;
+    let size = vocabulary.size.map_or(String::new(), |size| format!(" of {}", count(size)));
+    line("vocabulary", format!("{}{size} ids used, the highest is {}", count(vocabulary.used), vocabulary.highest));
+    if let Some(size) = vocabulary.size.filter(|&size| u64::from(vocabulary.highest) >= size) {
+        line("", format!("some ids are beyond the tokenizer's {}: it may be the wrong tokenizer", count(size)));
     }
-    out.push_str(&column_table(found));
+    if vocabulary.impossible_ids > 0 {
+        line("", format!("{} tokens have ids that are too large for any vocabulary", count(vocabulary.impossible_ids)));
+    }
     out.push_str(&frequent_table(found));
     for (index, sample) in found.texts.iter().enumerate() {
-        let length = sample.length.map_or(String::new(), |length| format!(", {} {unit}", count(length)));
-        let _ = writeln!(out, "\ndocument {index}{length}");
+        let _ = writeln!(out, "\ndocument {index}, {} tokens", count(sample.length));
         let (text, is_cut) = match (&sample.text, &sample.ids) {
             (Some(text), _) => shorten(text),
             (None, Some(ids)) => {
@@ -91,48 +72,31 @@ fn shorten(text: &str) -> (String, bool) {
 }
 
 fn file_table(found: &InspectionReport) -> String {
-    let tokens = found.files.iter().any(|file| file.tokens.is_some());
-    let rows = found.files.iter().any(|file| file.rows.is_some());
-    let mut columns = vec![("FILE", Align::Left), ("FORMAT", Align::Left), ("SIZE", Align::Right)];
-    if tokens {
-        columns.extend([("BITS", Align::Right), ("TOKENS", Align::Right)]);
-    }
-    if rows {
-        columns.push(("ROWS", Align::Right));
-    }
-    let number = |n: Option<u64>| n.map_or(String::new(), count);
-    let mut lines: Vec<Vec<String>> = Vec::new();
-    for file in found.files.iter().take(MAX_FILES) {
-        let mut line = vec![printable(&file.path.display().to_string()), file.format.to_owned(), bytes(file.bytes)];
-        if tokens {
-            line.extend([number(file.bits.map(u64::from)), number(file.tokens)]);
-        }
-        if rows {
-            line.push(number(file.rows));
-        }
-        lines.push(line);
-    }
-    let mut out = table(&columns, &lines);
+    let columns = [
+        ("FILE", Align::Left),
+        ("FORMAT", Align::Left),
+        ("SIZE", Align::Right),
+        ("BITS", Align::Right),
+        ("TOKENS", Align::Right),
+    ];
+    let row = |file: &InspectedFile| {
+        let path = printable(&file.path.display().to_string());
+        vec![path, file.format.to_owned(), bytes(file.bytes), file.bits.to_string(), count(file.tokens)]
+    };
+    let mut out = table(&columns, &found.files.iter().take(MAX_FILES).map(row).collect::<Vec<_>>());
     if found.files.len() > MAX_FILES {
         let _ = writeln!(out, "… {} files in all, {}", found.files.len(), bytes(found.bytes));
     }
     out
 }
 
-fn column_table(found: &InspectionReport) -> String {
-    let Some(text) = found.text.as_ref().filter(|text| !text.columns.is_empty()) else { return String::new() };
-    let line = |column: &runner_data::Column| {
-        let size = if column.bytes > 0 { bytes(column.bytes) } else { String::new() };
-        vec![printable(&column.name), column.kind.clone(), size]
-    };
-    let lines: Vec<_> = text.columns.iter().take(MAX_COLUMNS).map(line).collect();
-    format!("\n{}", table(&[("COLUMN", Align::Left), ("TYPE", Align::Left), ("SIZE", Align::Right)], &lines))
-}
-
 fn frequent_table(found: &InspectionReport) -> String {
-    let Some(vocabulary) = found.vocabulary.as_ref().filter(|v| !v.frequent.is_empty()) else { return String::new() };
-    let all = found.tokens.unwrap_or(0).max(1);
-    let lines: Vec<_> = vocabulary
+    if found.vocabulary.frequent.is_empty() {
+        return String::new();
+    }
+    let all = found.tokens.max(1);
+    let lines: Vec<_> = found
+        .vocabulary
         .frequent
         .iter()
         .map(|token| {

@@ -64,14 +64,20 @@ pub fn details(summary: &Summary) -> String {
 }
 
 /// The text that `apply` ends with. Other commands find the run as `run`; its folder is `path`. `resuming_command` resumes an interrupted
-/// run.
-pub fn closing_text(summary: &Summary, run: &str, path: &Path, resuming_command: Option<&str>) -> String {
+/// run. Only a model with causal attention has samples.
+pub fn closing_text(
+    summary: &Summary,
+    run: &str,
+    path: &Path,
+    is_causal: bool,
+    resuming_command: Option<&str>,
+) -> String {
     let mut out = format!("{}\n{}  {:12}{}\n", headline(summary), details(summary), "run", path.display());
     out.push_str("next:\n");
     if let Some(command) = resuming_command {
         let _ = writeln!(out, "  {command}");
     }
-    if summary.final_hash.is_some() {
+    if is_causal && summary.final_hash.is_some() {
         let _ = writeln!(out, "  runner sample {run} --prompt \"…\"");
     }
     let _ = writeln!(out, "  runner runs show {run}");
@@ -155,7 +161,7 @@ mod tests {
 
     #[test]
     fn closing_text_of_a_finished_run() {
-        insta::assert_snapshot!(closing_text(&summary(), "chars-0a1b2c3d", Path::new("runs/chars-0a1b2c3d"), None), @r#"
+        insta::assert_snapshot!(closing_text(&summary(), "chars-0a1b2c3d", Path::new("runs/chars-0a1b2c3d"), true, None), @r#"
         done: chars-0a1b2c3d, 2,000 steps, 1,536,000 tokens in 1m 52s, val loss 1.8123 (0.6571 bits/byte)
           train loss  1.7300
           val loss    1.8123  perplexity 6.12  bits/byte 0.6571  best 1.8100 at step 1,750
@@ -182,7 +188,7 @@ mod tests {
             test: None,
             ..summary()
         };
-        insta::assert_snapshot!(closing_text(&failed, "r", Path::new("runs/r"), None), @r#"
+        insta::assert_snapshot!(closing_text(&failed, "r", Path::new("runs/r"), true, None), @r#"
         failed: chars-0a1b2c3d, 6 of 2,000 steps, 1,536,000 tokens in 1m 52s
           error       step 7: the loss is not finite
           train loss  1.7300
@@ -199,7 +205,7 @@ mod tests {
     #[test]
     fn an_interrupted_run_names_the_command_that_goes_on() {
         let interrupted = Summary { status: RunStatus::Interrupted, steps: 6, ..summary() };
-        let text = closing_text(&interrupted, "r", Path::new("runs/r"), Some("runner resume r"));
+        let text = closing_text(&interrupted, "r", Path::new("runs/r"), true, Some("runner resume r"));
         assert!(text.contains("\nnext:\n  runner resume r\n  runner sample r"), "{text}");
     }
 }

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 pub use batch::{BatchSpec, DataPosition, RowOrder, RowSequence};
 pub use schedule::{LrDecay, LrSchedule};
 
+use crate::diagnostic::short;
 use crate::error::PlainError;
 pub use crate::experiment::{Decays, EvalLoss, ParallelMode, Precision, Recompute, Samples};
 use crate::forecast::Activity;
@@ -85,7 +86,7 @@ impl FromStr for Device {
         match text {
             "cpu" => Ok(Self::Cpu),
             _ => cuda().map(Self::Cuda).ok_or_else(|| {
-                PlainError::request(format!("`{text}` is not a device: `cpu`, or `cuda:` and a number"))
+                PlainError::request(format!("`{}` is not a device: `cpu`, or `cuda:` and a number", short(text)))
             }),
         }
     }

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::layout::HASHES;
 use crate::error::{DataError, Result};
-use crate::fingerprint::hash_file;
+use crate::hashing::hash_file;
 use runner_files::read_regular;
 
 /// Writes the hashes of all files in `folder` beside them.

@@ -6,9 +6,11 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::mark::TAG;
+use crate::hashing::{is_hash, is_hexadecimal};
 use runner_files::{children, has_only, is_number, is_real_folder, is_temporary_name};
 
+/// The file that marks the folder as a cache.
+pub(super) const TAG: &str = "CACHEDIR.TAG";
 /// The folder of unfinished work.
 pub(super) const TMP: &str = "tmp";
 /// The file in `tmp` that is locked while leftovers are removed.
@@ -101,15 +103,6 @@ pub(super) fn is_own_stage(path: &Path) -> bool {
             [_, file] => kind.is_file() && is_entry_file(file),
             _ => false,
         })
-}
-
-/// True if `name` is a hash in hexadecimal digits.
-pub(crate) fn is_hash(name: &str) -> bool {
-    name.len() == 2 * blake3::OUT_LEN && is_hexadecimal(name)
-}
-
-fn is_hexadecimal(text: &str) -> bool {
-    text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
 /// The path within the folder `root` of something that no version of the program puts into a cache; `None` if there is nothing. `with_tag`

@@ -7,12 +7,10 @@ use std::fs;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
-use super::layout::foreign_path;
+use super::layout::{TAG, foreign_path};
 use crate::error::{DataError, Result};
 use runner_files::{create_dir_all, open_regular, write_atomic};
 
-/// The file that is the mark.
-pub(super) const TAG: &str = "CACHEDIR.TAG";
 /// The first line of the file in every program's cache.
 const SIGNATURE: &str = "Signature: 8a477f597d28d172789f06886806bc55";
 /// The line of this program, up to the version.

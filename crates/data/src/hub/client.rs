@@ -13,7 +13,6 @@ use ureq::http::Response;
 use ureq::{Agent, Body};
 
 use super::error::{HubError, Result, quoted};
-use super::fetch::Report;
 use super::settings::Settings;
 use runner_machine::threads::explain_panic;
 use runner_spec::panics::catch_panic;
@@ -25,6 +24,21 @@ const MAX_ATTEMPTS: u32 = 5;
 const MAX_WAIT: Duration = Duration::from_secs(30);
 /// Bytes of an answer other than a file.
 const MAX_ANSWER_BYTES: u64 = 64 << 20;
+
+/// The progress of downloads: of one file, or of several together.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Downloading {
+    /// The number of the file that is waited for, from 1.
+    pub file: usize,
+    pub files: usize,
+    /// Bytes of this file, or of all files that are downloaded together.
+    pub bytes_done: u64,
+    pub bytes_total: u64,
+    pub bytes_per_second: f64,
+}
+
+/// Receives progress, up to once per block.
+pub type Report<'a> = dyn Fn(Downloading) + Sync + 'a;
 
 pub(super) struct Client<'a> {
     pub(super) settings: &'a Settings,

@@ -4,38 +4,27 @@
 //! continued only if the content of the whole can be checked.
 
 use std::fs::{self, File};
-use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use ring::digest::{Context, SHA256};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
-use super::client::{Failure, HubAnswer, Method};
+use super::client::{Downloading, Failure, HubAnswer, Method};
 use super::error::{HubError, Result, quoted};
-use super::listing::ListedFile;
 use super::repository::Repository;
-use runner_files::{append_owned, if_present, open_regular};
-use runner_spec::hub_name::is_etag;
+use crate::hashing::sha256_of;
+use runner_files::{append_owned, if_present};
+use runner_spec::hub_name::{is_etag, is_inside};
 
 const BLOCK_BYTES: usize = 256 << 10;
 
 /// The most bytes that are accepted of a file whose size the hub states nowhere.
 const MAX_UNSTATED_BYTES: u64 = 256 << 20;
 
-/// The progress of downloads: of one file, or of several together.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Downloading {
-    /// The number of the file that is waited for, from 1.
-    pub file: usize,
-    pub files: usize,
-    /// Bytes of this file, or of all files that are downloaded together.
-    pub bytes_done: u64,
-    pub bytes_total: u64,
-    pub bytes_per_second: f64,
-}
-
-/// Receives progress, up to once per block.
-pub type Report<'a> = dyn Fn(Downloading) + Sync + 'a;
+/// The characters that are escaped in a part of a path.
+const ESCAPED: &AsciiSet =
+    &NON_ALPHANUMERIC.remove(b'.').remove(b'_').remove(b'-').remove(b'~').remove(b'=').remove(b'+').remove(b'@');
 
 /// A download.
 pub(super) struct Fetch<'a> {
@@ -57,6 +46,25 @@ impl RemoteFile {
     fn sha256(&self) -> Option<&str> {
         let digit = |b: u8| matches!(b, b'0'..=b'9' | b'a'..=b'f');
         Some(self.etag.as_str()).filter(|etag| etag.len() == 64 && etag.bytes().all(digit))
+    }
+}
+
+impl Repository<'_> {
+    /// The local file `path` of `commit`. `number`: its number, from 1, and the number of files.
+    ///
+    /// # Errors
+    /// If it is not in the cache and cannot be downloaded.
+    pub(super) fn file(&self, commit: &str, path: &str, number: (usize, usize)) -> Result<PathBuf> {
+        if !is_inside(path) {
+            return Err(self.wrong_answer(&format!("`{}` is no file of a repository", quoted(path))));
+        }
+        let pointer = self.pointer(commit, path);
+        if pointer.is_file() {
+            return Ok(pointer);
+        }
+        self.refuse_if_offline(path)?;
+        let fetch = Fetch { repository: self, commit, path, number };
+        fetch.run(&pointer).map_err(|error| self.name_missing(error, &format!("`{path}`")))
     }
 }
 
@@ -85,7 +93,8 @@ impl Fetch<'_> {
             let part = own.as_ref().map_or_else(|| parent.join(format!("{etag}.incomplete")), |own| own.to_path_buf());
             let has_bytes = fs::symlink_metadata(&part).is_ok_and(|metadata| metadata.len() > 0);
             if !has_bytes || facts.sha256().is_none() {
-                self.create_part(&part, etag).map_err(HubError::io(&part))?;
+                let create = || if_present(fs::remove_file(&part)).and_then(|_| File::create_new(&part));
+                create().map_err(HubError::io(&part))?;
             }
             let mut most_bytes = 0;
             client.with_retries(|| self.attempt_download(&url, &part, &facts, &mut most_bytes))?;
@@ -95,25 +104,9 @@ impl Fetch<'_> {
         Ok(pointer.to_owned())
     }
 
-    /// Creates the file `part` for the content `etag`, and notes it if downloads are recorded.
-    fn create_part(&self, part: &Path, etag: &str) -> io::Result<()> {
-        if_present(fs::remove_file(part))?;
-        let file = File::create_new(part)?;
-        self.repository.client.settings.record.as_ref().map_or(Ok(()), |record| record.add(etag, &file))
-    }
-
-    /// The file as the hub describes it.
-    ///
-    /// # Errors
-    /// If the hub does not have it.
-    pub(super) fn describe(&self) -> Result<ListedFile> {
-        let RemoteFile { etag, size } = self.request_facts()?;
-        Ok(ListedFile { path: self.path.to_owned(), size: size.unwrap_or(0), etag })
-    }
-
     fn url(&self) -> String {
         let Self { repository, commit, path, .. } = *self;
-        let encoded: Vec<String> = path.split('/').map(percent_encoded).collect();
+        let encoded: Vec<String> = path.split('/').map(|part| utf8_percent_encode(part, ESCAPED).to_string()).collect();
         let endpoint = &repository.client.settings.endpoint;
         format!("{endpoint}/{}/resolve/{commit}/{}", repository.repo(commit).url(), encoded.join("/"))
     }
@@ -256,34 +249,10 @@ fn is_content(part: &Path, facts: &RemoteFile) -> io::Result<bool> {
     Ok(sha256_of(part)? == expected)
 }
 
-/// The SHA-256 of the content of the file `path`, in hexadecimal digits.
-pub(super) fn sha256_of(path: &Path) -> io::Result<String> {
-    let (mut file, mut sha256) = (BufReader::with_capacity(BLOCK_BYTES, open_regular(path)?), Context::new(&SHA256));
-    loop {
-        let block = file.fill_buf()?;
-        if block.is_empty() {
-            return Ok(hex(sha256.finish().as_ref()));
-        }
-        sha256.update(block);
-        let read = block.len();
-        file.consume(read);
-    }
-}
-
-pub(super) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().concat()
-}
-
 /// The first byte and the length of the whole, such as 5 and 10 in `bytes 5-9/10`.
 fn content_range(text: &str) -> Option<(u64, Option<u64>)> {
     let (range, total) = text.trim().strip_prefix("bytes")?.trim().split_once('/')?;
     Some((range.split_once('-')?.0.trim().parse().ok()?, total.trim().parse().ok()))
-}
-
-/// A part of a path, encoded for an address.
-fn percent_encoded(part: &str) -> String {
-    let keep = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-' | b'~' | b'=' | b'+' | b'@');
-    part.bytes().map(|b| if keep(b) { char::from(b).to_string() } else { format!("%{b:02X}") }).collect()
 }
 
 /// Makes `pointer`, which is `path` in a snapshot, a link to `blob`.

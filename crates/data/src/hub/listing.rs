@@ -8,13 +8,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::error::{HubError, Result};
-use super::fetch::{Fetch, sha256_of};
 use super::repository::{Repository, write_file};
+use crate::hashing::sha256_of;
 use runner_files::read_regular;
 use runner_spec::hub_name::is_etag;
-
-/// The number of files that are asked for one by one if the hub's list does not describe them.
-const MAX_DESCRIBED_FILES: usize = 1000;
 
 /// A file of a commit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -53,20 +50,14 @@ impl Repository<'_> {
         let siblings = answer["siblings"].as_array().into_iter().flatten();
         let listed: HashMap<&str, &Value> =
             siblings.filter_map(|file| Some((file["rfilename"].as_str()?, file))).collect();
-        let listed: Vec<Option<ListedFile>> =
-            files.iter().map(|path| parse_listed_file(path, listed.get(path.as_str())?)).collect();
-        let undescribed = listed.iter().filter(|file| file.is_none()).count();
-        if undescribed > MAX_DESCRIBED_FILES {
-            return Err(self.wrong_answer(&format!(
-                "it states neither size nor content of {undescribed} files of the split, and no more than {MAX_DESCRIBED_FILES} are \
-                 asked for one by one; download the dataset and name its files"
-            )));
-        }
-        let describe = |(path, file): (&String, Option<ListedFile>)| match file {
-            Some(file) => Ok(file),
-            None => Fetch { repository: self, commit, path, number: (1, 1) }.describe(),
+        let parse = |path: &String| {
+            let file = listed.get(path.as_str()).and_then(|file| parse_listed_file(path, file));
+            file.ok_or_else(|| {
+                let advice = "download the dataset and name its files";
+                self.wrong_answer(&format!("it states neither size nor content of `{path}`; {advice}"))
+            })
         };
-        let listed = files.iter().zip(listed).map(describe).collect::<Result<Vec<_>>>()?;
+        let listed = files.iter().map(parse).collect::<Result<Vec<_>>>()?;
         let all: HashMap<&str, &ListedFile> =
             known.values().chain(&listed).map(|file| (file.path.as_str(), file)).collect();
         write_file(&memo, &runner_spec::format::json_bytes(&all.values().collect::<Vec<_>>()))?;
@@ -112,7 +103,7 @@ pub(crate) fn check_free_space(folder: &Path, needed: u64) -> Result<()> {
     }
     Err(HubError::Request(format!(
         "the downloads need {needed} bytes, and {} has {free} bytes free: make room, name another folder with HF_HOME, or in `runner \
-         data prepare` give --remove-downloads or a limit (--max-tokens, --max-rows)",
+         data prepare` give a limit (--max-tokens, --max-rows)",
         existing.display()
     )))
 }
@@ -134,7 +125,6 @@ mod tests {
             offline: true,
             wait: std::time::Duration::ZERO,
             downloads: 1,
-            record: None,
         };
         let memos = folder.path().join("memos");
         let client = Client::new(&settings, &memos, &|_| ());

@@ -5,10 +5,9 @@ use std::path::{Path, PathBuf};
 
 use hf_hub::RepoType;
 
-use super::client::Client;
-use super::downloads::{Downloads, HeldFiles, HubCommit};
+use super::client::{Client, Report};
+use super::downloads::{Downloads, HubCommit};
 use super::error::{HubError, Result};
-use super::fetch::Report;
 use super::listing::check_free_space;
 use super::repository::{Repository, Snapshot};
 use super::select::{self, Format, SelectedBy, SelectedFiles};
@@ -87,7 +86,7 @@ pub fn lower(
     let choice_split = choice_on_hub.map(|(_, named)| hub.open_choice(named)).transpose();
     let choice_split = choice_split.map_err(named("eval.hellaswag.hub"))?;
     let splits = [&train_split, &validation_split, &test_split, &choice_split].into_iter().flatten();
-    let needed = splits.map(|split| split.downloads.needed_bytes(0, &HeldFiles::default()));
+    let needed = splits.map(|split| split.downloads.missing_bytes(0));
     check_free_space(&settings.cache, needed.fold(0, u64::saturating_add))?;
     if let Some(split) = &train_split {
         (out.local.train, out.pinned.train) = hub.download(split).map_err(named("data.train.hub"))?;

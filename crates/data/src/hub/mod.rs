@@ -1,7 +1,6 @@
 //! Finds and downloads the files of datasets, tokenizers and models that an experiment names on the Hugging Face hub.
 
 mod client;
-mod download_record;
 mod downloads;
 mod error;
 mod fetch;
@@ -12,10 +11,8 @@ mod repository;
 mod select;
 mod settings;
 
-pub(crate) use download_record::DownloadRecord;
-pub(crate) use downloads::HeldFiles;
+pub use client::{Downloading, Report};
 pub use error::HubError;
-pub use fetch::{Downloading, Report};
 pub(crate) use listing::check_free_space;
 pub(crate) use lower::{HubSplit, open_split};
 pub use lower::{LoweredData, is_needed, lower};

@@ -6,9 +6,8 @@ use std::path::{Path, PathBuf};
 use hf_hub::RepoType;
 use serde_json::Value;
 
-use super::client::Client;
+use super::client::{Client, Report};
 use super::error::{HubError, Result};
-use super::fetch::Report;
 use super::listing::check_free_space;
 use super::repository::Snapshot;
 use super::settings::Settings;

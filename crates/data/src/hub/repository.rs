@@ -13,7 +13,6 @@ use serde_json::Value;
 
 use super::client::{Client, HubAnswer};
 use super::error::{HubError, Result, quoted};
-use super::fetch::Fetch;
 use runner_files::{open_owned, read_regular, read_regular_text};
 use runner_spec::diagnostic::nearest;
 use runner_spec::hub_name::{is_commit, is_inside};
@@ -45,11 +44,8 @@ impl Repository<'_> {
 
     /// The kind and name, such as `dataset a/b`.
     fn title(&self) -> String {
-        format!("{} {}", self.noun(), self.name)
-    }
-
-    fn noun(&self) -> &'static str {
-        if matches!(self.kind, RepoType::Dataset) { "dataset" } else { "model" }
+        let noun = if matches!(self.kind, RepoType::Dataset) { "dataset" } else { "model" };
+        format!("{noun} {}", self.name)
     }
 
     /// The page of the repository.
@@ -168,50 +164,24 @@ impl Repository<'_> {
                 )
             }
             (404, "RevisionNotFound") => {
-                format!("{title} has no revision `{}`{}", self.revision, self.suggest_revision())
+                format!("{title} has no revision `{}`", self.revision)
             }
             (404, "EntryNotFound") => format!("{title} has no file `{}`{said}", file.unwrap_or_default()),
             (401, _) => format!("{title} is not there, or not for everybody: {token}{said}"),
             (404, _) => match file {
                 Some(file) => format!("{title} has no file `{file}`{said}"),
-                None => format!("there is no {title} at {}{}", self.client.settings.endpoint, self.suggest_name()),
+                None => format!("there is no {title} at {}", self.client.settings.endpoint),
             },
             (status, _) => format!("{title}: the hub refuses with status {status}{said}"),
         })
     }
 
-    /// The branches and tags that the hub lists, for a message.
-    fn suggest_revision(&self) -> String {
-        let path = self.repo("main").api_url().replace("/revision/main", "/refs");
-        let refs = self.request_hint(&path);
-        let lists = ["branches", "tags"].into_iter().filter_map(|key| refs[key].as_array());
-        let names: Vec<String> =
-            lists.flatten().filter_map(|named| named["name"].as_str()).map(quoted).take(50).collect();
-        suggestion(self.revision, &names)
-    }
-
-    /// The JSON that the hub has at `path` of its interface; null if it cannot be read, because it only helps a message.
-    fn request_hint(&self, path: &str) -> Value {
-        let url = format!("{}/api/{path}", self.client.settings.endpoint);
-        self.client.json(&url, &|_| HubError::Request(String::new())).unwrap_or(Value::Null)
-    }
-
     /// The size of the file `path` in the hub's list of the commit's files; `None` if the hub does not list it.
     pub(super) fn listed_size(&self, commit: &str, path: &str) -> Option<u64> {
-        let listed = self.request_hint(&format!("{}?blobs=true", self.repo(commit).api_url()));
+        let url = format!("{}/api/{}?blobs=true", self.client.settings.endpoint, self.repo(commit).api_url());
+        let listed: Value = self.client.json(&url, &|answer| self.refusal(answer, None)).ok()?;
         let file = listed["siblings"].as_array()?.iter().find(|file| file["rfilename"] == path)?;
         file["size"].as_u64()
-    }
-
-    /// A repository of a similar name, for a message.
-    fn suggest_name(&self) -> String {
-        let last = self.name.rsplit('/').next().unwrap_or(self.name);
-        let found = self.request_hint(&format!("{}s?search={last}&limit=20", self.noun()));
-        let found = found.as_array().into_iter().flatten();
-        let names: Vec<String> = found.filter_map(|found| found["id"].as_str()).map(quoted).collect();
-        let same_end = names.iter().find(|name| name.rsplit('/').next() == Some(last));
-        let near = nearest(self.name, names.iter().map(String::as_str)).or(same_end.map(String::as_str));
-        near.map_or_else(String::new, |near| format!(": did you mean `{near}`?"))
     }
 
     /// The content of the name `etag` in the cache.
@@ -235,23 +205,6 @@ impl Repository<'_> {
     /// True if the file `path` of `commit` is in the cache.
     pub(super) fn has(&self, commit: &str, path: &str) -> bool {
         is_inside(path) && self.pointer(commit, path).is_file()
-    }
-
-    /// The local file `path` of `commit`. `number`: its number, from 1, and the number of files.
-    ///
-    /// # Errors
-    /// If it is not in the cache and cannot be downloaded.
-    pub(super) fn file(&self, commit: &str, path: &str, number: (usize, usize)) -> Result<PathBuf> {
-        if !is_inside(path) {
-            return Err(self.wrong_answer(&format!("`{}` is no file of a repository", quoted(path))));
-        }
-        let pointer = self.pointer(commit, path);
-        if pointer.is_file() {
-            return Ok(pointer);
-        }
-        self.refuse_if_offline(path)?;
-        let fetch = Fetch { repository: self, commit, path, number };
-        fetch.run(&pointer).map_err(|error| self.name_missing(error, &format!("`{path}`")))
     }
 
     /// # Errors

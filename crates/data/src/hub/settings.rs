@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::download_record::DownloadRecord;
 use super::error::{HubError, Result};
 use runner_files::read_regular_text;
 
@@ -26,8 +25,6 @@ pub struct Settings {
     pub wait: Duration,
     /// Files of a dataset that are downloaded at the same time.
     pub downloads: usize,
-    /// The record of the files that are downloaded, if they are to be removed later.
-    pub record: Option<DownloadRecord>,
 }
 
 impl std::fmt::Debug for Settings {
@@ -78,15 +75,7 @@ impl Settings {
         }
         let yes = |value: String| matches!(value.trim().to_uppercase().as_str(), "1" | "ON" | "YES" | "TRUE");
         let offline = given("HF_HUB_OFFLINE").is_some_and(yes);
-        Ok(Self {
-            endpoint,
-            cache,
-            token,
-            offline,
-            wait: Duration::from_millis(400),
-            downloads: DEFAULT_DOWNLOADS,
-            record: None,
-        })
+        Ok(Self { endpoint, cache, token, offline, wait: Duration::from_millis(400), downloads: DEFAULT_DOWNLOADS })
     }
 }
 

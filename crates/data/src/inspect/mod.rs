@@ -1,11 +1,8 @@
-//! Inspects files of tokens and of text.
+//! Inspects files of tokens.
 
-mod columns;
 mod report;
 mod tally;
-mod text;
 mod tokens;
 
-pub use report::{DocumentCounts, InspectedFile, InspectionReport, Sample, TextFacts, TokenFrequency, Vocabulary};
-pub use text::inspect_text;
+pub use report::{DocumentCounts, InspectedFile, InspectionReport, Sample, TokenFrequency, Vocabulary};
 pub use tokens::inspect_tokens;

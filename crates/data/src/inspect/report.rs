@@ -4,23 +4,18 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-use crate::source::Column;
-
 /// The content of files, taken together.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct InspectionReport {
     pub files: Vec<InspectedFile>,
     pub bytes: u64,
-    /// Facts about text; `None` for files of tokens.
-    pub text: Option<TextFacts>,
-    /// `None` for text without a tokenizer.
-    pub tokens: Option<u64>,
+    pub tokens: u64,
     pub documents: DocumentCounts,
     /// The token between documents.
     pub end_of_text: Option<u32>,
     /// The source of `end_of_text`: `given`, `tokenizer`, `card`, `guessed` from the first or last token.
     pub end_of_text_from: Option<&'static str>,
-    pub vocabulary: Option<Vocabulary>,
+    pub vocabulary: Vocabulary,
     /// The first documents.
     pub texts: Vec<Sample>,
 }
@@ -28,26 +23,15 @@ pub struct InspectionReport {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct InspectedFile {
     pub path: PathBuf,
-    /// `llmc`, `llmc-u32`, `nanogpt`, `npy`, `cache`, `text`, `jsonl`, `json`, `parquet`.
+    /// `llmc`, `llmc-u32`, `nanogpt`, `npy`.
     pub format: &'static str,
     pub bytes: u64,
     /// Bits of a token.
-    pub bits: Option<u32>,
-    pub tokens: Option<u64>,
-    pub rows: Option<u64>,
+    pub bits: u32,
+    pub tokens: u64,
 }
 
-/// Facts about files of text.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct TextFacts {
-    /// The column or field that was read.
-    pub column: Option<String>,
-    pub columns: Vec<Column>,
-    pub text_bytes: u64,
-    pub characters: u64,
-}
-
-/// Counts of documents. Lengths are in tokens, or in bytes for text without a tokenizer.
+/// Counts of documents. Lengths are in tokens.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct DocumentCounts {
     pub count: u64,
@@ -93,8 +77,7 @@ pub struct TokenFrequency {
 /// The start of a document.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Sample {
-    /// The length of the document; `null` if it continues after the text that was read.
-    pub length: Option<u64>,
+    pub length: u64,
     pub text: Option<String>,
     /// The tokens, if there is no tokenizer to decode them.
     pub ids: Option<Vec<u32>>,

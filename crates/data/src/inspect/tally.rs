@@ -15,7 +15,7 @@ pub(super) struct TokenTally {
     highest: u32,
     pub(super) tokens: u64,
     pub(super) documents: DocumentCounts,
-    /// The length of the current document, in tokens or bytes.
+    /// The length of the current document.
     length: u64,
     /// The number of samples that are wanted.
     wanted: usize,
@@ -50,18 +50,13 @@ impl TokenTally {
         }
     }
 
-    /// Adds text that is not tokenized, whose length is in bytes.
-    pub(super) fn add_bytes(&mut self, bytes: u64) {
-        self.length += bytes;
-    }
-
-    /// Ends the current document. Returns its length.
-    pub(super) fn end_document(&mut self) -> u64 {
+    /// Ends the current document.
+    pub(super) fn end_document(&mut self) {
         self.documents.add(self.length);
         if self.samples.len() < self.wanted {
             self.samples.push((self.length, std::mem::take(&mut self.current)));
         }
-        std::mem::take(&mut self.length)
+        self.length = 0;
     }
 
     /// True if the current document has tokens.
@@ -88,7 +83,7 @@ impl TokenTally {
     /// The starts of the first documents.
     pub(super) fn samples(&self, tokenizer: Option<&TextTokenizer>) -> Vec<Sample> {
         let sample = |(length, ids): &(u64, Vec<u32>)| Sample {
-            length: Some(*length),
+            length: *length,
             text: tokenizer.map(|tokenizer| tokenizer.decode(ids)),
             ids: tokenizer.is_none().then(|| ids.clone()),
         };

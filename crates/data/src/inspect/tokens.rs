@@ -1,17 +1,14 @@
-//! Inspects files of tokens: shards of other trainers and entries of the cache. They are read in place, so a file may be larger than memory.
+//! Inspects shards of other trainers. They are read in place, so a file may be larger than memory.
 
-use std::io::Read as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use super::report::{InspectedFile, InspectionReport};
 use super::tally::TokenTally;
 use crate::error::{DataError, Result};
 use crate::shard::Card;
 use crate::token_files::recognize;
-use crate::token_store::{MAGIC, TokenStore};
 use crate::token_stream::TokenStream;
 use crate::tokenizer::TextTokenizer;
-use runner_files::open_regular;
 
 /// Tokens between two reports of progress.
 const REPORT_INTERVAL: u64 = 1 << 24;
@@ -32,22 +29,12 @@ pub fn inspect_tokens(
     top: usize,
     progress: &(dyn Fn(u64, u64) + Sync),
 ) -> Result<InspectionReport> {
-    let (mut listed, mut segments, mut store) = (Vec::new(), Vec::new(), None);
+    let (mut listed, mut segments) = (Vec::new(), Vec::new());
     for path in files {
         let bytes = std::fs::metadata(path).map_err(DataError::io(path))?.len();
-        let (segment, format) = if is_cache(path) {
-            if files.len() > 1 {
-                return Err(DataError::file(path, "an entry of the cache, which is inspected alone"));
-            }
-            let opened = TokenStore::open(path.parent().unwrap_or(Path::new(".")))?;
-            let segment = opened.tokens.segment_at(0).map(|(segment, _)| segment.clone());
-            store = Some(opened);
-            (segment.ok_or_else(|| DataError::damaged(path, "no tokens"))?, "cache")
-        } else {
-            recognize(path)?
-        };
-        let (bits, tokens) = (Some(segment.width.bytes() as u32 * 8), Some(segment.count));
-        listed.push(InspectedFile { path: path.clone(), format, bytes, bits, tokens, rows: None });
+        let (segment, format) = recognize(path)?;
+        let (bits, tokens) = (segment.width.bytes() as u32 * 8, segment.count);
+        listed.push(InspectedFile { path: path.clone(), format, bytes, bits, tokens });
         segments.push(segment);
     }
     let stream = TokenStream::new(segments);
@@ -58,22 +45,15 @@ pub fn inspect_tokens(
     let mut tally = TokenTally::new(texts);
     let (count, mut position) = (stream.count(), 0);
     let before = end.is_some() && token_at(&stream, 0)? == end;
-    // The starts of documents, which only a cache entry has.
-    let starts = store.as_ref().map(TokenStore::document_starts).transpose()?;
-    let mut starts = starts.into_iter().flatten().skip(1).peekable();
-    let known = store.is_some();
+
     while position < count {
         let stretch = REPORT_INTERVAL.min(count - position);
         let mut at = position;
         stream.read(position, stretch, |token| {
             let is_end = Some(token) == end;
-            if known {
-                while starts.next_if(|&start| start <= at).is_some() {
-                    _ = tally.end_document();
-                }
-            } else if is_end && (!before || at > 0) {
-                // The token ends a document, or begins the next one.
-                _ = tally.end_document();
+            // The token ends a document, or begins the next one.
+            if is_end && (!before || at > 0) {
+                tally.end_document();
             }
             tally.add(token, !is_end);
             at += 1;
@@ -81,17 +61,16 @@ pub fn inspect_tokens(
         position += stretch;
         progress((position as f64 / count as f64 * total as f64) as u64, total);
     }
-    if tally.is_in_document() || (before && !known) {
-        _ = tally.end_document();
+    if tally.is_in_document() || before {
+        tally.end_document();
     }
     Ok(InspectionReport {
         files: listed,
         bytes: total,
-        text: None,
-        tokens: Some(tally.tokens),
+        tokens: tally.tokens,
         end_of_text: end,
         end_of_text_from: from,
-        vocabulary: Some(tally.vocabulary(top, tokenizer)),
+        vocabulary: tally.vocabulary(top, tokenizer),
         texts: tally.samples(tokenizer),
         documents: tally.documents,
     })
@@ -127,12 +106,6 @@ fn end_of_text(
     Ok((guess, guess.map(|_| "guessed")))
 }
 
-/// True if the file `path` holds the tokens of a cache entry.
-fn is_cache(path: &Path) -> bool {
-    let mut bytes = [0; MAGIC.len()];
-    open_regular(path).is_ok_and(|mut file| file.read_exact(&mut bytes).is_ok()) && &bytes == MAGIC
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -148,7 +121,7 @@ mod tests {
     fn documents_are_found_wherever_their_mark_is() {
         let lengths = |tokens: &[u16], end| {
             let found = inspect(tokens, end);
-            let lengths: Vec<u64> = found.texts.iter().map(|sample| sample.length.unwrap()).collect();
+            let lengths: Vec<u64> = found.texts.iter().map(|sample| sample.length).collect();
             assert_eq!(found.documents.count as usize, lengths.len());
             (lengths, found.end_of_text_from)
         };

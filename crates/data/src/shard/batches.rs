@@ -51,6 +51,12 @@ pub(super) enum SplitAssignment {
     CharactersFrom(u64),
 }
 
+/// A source, and the splits that its text goes to.
+pub(super) struct Pass<'a> {
+    pub(super) source: &'a LocatedSource,
+    pub(super) assignment: SplitAssignment,
+}
+
 impl TextPart {
     /// The position of the start of the part.
     pub(super) fn start(&self) -> TextPosition {

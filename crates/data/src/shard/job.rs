@@ -3,19 +3,18 @@
 
 use std::fs::{self, File};
 
-use super::batches::{SplitAssignment, TextPosition, count_characters};
-use super::card::{HeldOut, Settings};
-use super::disk_space::check_space;
+use super::batches::{Pass, SplitAssignment, TextPosition, count_characters};
+use super::card::{CARD, HeldOut, Settings};
 use super::folder::{
     FolderContent, check_companion_files, files_of_set, read_folder, remove_if_there, remove_set, remove_unfinished,
     verify_companion_files, write_error,
 };
 use super::request::{Report, ShardEvent, ShardRequest, WrittenShards};
 use super::state::{Counts, ResumeState, STATE, UsedIds};
-use super::writer::{Pass, ShardWriter};
+use super::writer::ShardWriter;
 use crate::cache::DataCache;
 use crate::error::{DataError, Result};
-use crate::hub::{self, DownloadRecord, HubSplit, open_split};
+use crate::hub::{HubSplit, check_free_space, open_split};
 use crate::progress::Progress;
 use crate::shared_files::{check_disjoint, check_no_repeated_file, describe_repeated_files};
 use crate::source::{DocumentFormat, LocatedSource, locate, locate_on_hub, separate_source};
@@ -32,17 +31,11 @@ use runner_spec::experiment::Source;
 pub fn write_shards(request: &ShardRequest<'_>, report: &Report<'_>) -> Result<WrittenShards> {
     let cache = DataCache::open(request.cache_dir)?;
     let preparing = |progress| report(ShardEvent::Preparing(progress));
-    let record = match request.hub.filter(|_| request.remove_downloads) {
-        Some(hub) => Some(DownloadRecord::of_folder(request.folder, hub.memos).map_err(DataError::io(request.folder))?),
-        None => None,
-    };
-    let forget_downloads =
-        || record.as_ref().map_or(Ok(()), DownloadRecord::remove).map_err(DataError::io(request.folder));
+
     let open = |source: &Source, split: SplitName| match (source, request.hub) {
         (Source::Hub(source), Some(hub)) => {
             let key = format!("{}.hub", split.key());
-            let settings = hub::Settings { record: record.clone(), ..hub.settings.clone() };
-            open_split(source, &key, &settings, hub.memos, &|part| preparing(Progress::Downloading(part))).map(Some)
+            open_split(source, &key, hub.settings, hub.memos, &|part| preparing(Progress::Downloading(part))).map(Some)
         }
         _ => Ok(None),
     };
@@ -117,15 +110,8 @@ pub fn write_shards(request: &ShardRequest<'_>, report: &Report<'_>) -> Result<W
     }
     let state = match content {
         FolderContent::Finished(card) => {
-            // The state of a process that was killed after it wrote the card, and before it removed all downloads.
-            if ResumeState::read(request.folder)?.is_some() {
-                let splits = [validation.as_ref(), Some(&train)].into_iter().flatten();
-                for split in splits.filter_map(|source| source.hub.as_ref()) {
-                    split.downloads.remove(split.downloads.files().len())?;
-                }
-                forget_downloads()?;
-                remove_if_there(&request.folder.join(STATE))?;
-            }
+            // The state of a process that was killed after it wrote the card.
+            remove_if_there(&request.folder.join(STATE))?;
             return Ok(WrittenShards { card: *card, up_to_date: true, bytes: 0, tokens: 0, seconds: 0.0 });
         }
         FolderContent::Unfinished(state) => {
@@ -156,9 +142,26 @@ pub fn write_shards(request: &ShardRequest<'_>, report: &Report<'_>) -> Result<W
         }
     }
     let card = result?;
-    forget_downloads()?;
     let (bytes, tokens, seconds) = (writer.bytes, writer.tokens, writer.started.elapsed().as_secs_f64());
     Ok(WrittenShards { card, up_to_date: false, bytes, tokens, seconds })
+}
+
+/// Checks that the disk has room for all missing files of `sources`, the last of which is that of training. A finished set needs none, and
+/// what a set with a limit needs is unknown.
+fn check_space(request: &ShardRequest<'_>, sources: &[Option<&HubSplit>]) -> Result<()> {
+    let is_finished = !request.force && request.folder.join(CARD).exists();
+    let Some(hub) = request.hub.filter(|_| !is_finished && request.max_tokens.is_none() && request.max_rows.is_none())
+    else {
+        return Ok(());
+    };
+    let state = if request.force { None } else { ResumeState::read(request.folder)? };
+    let (pass, file) =
+        state.filter(|state| !state.is_empty()).map_or((0, 0), |state| (state.pass, state.position.file));
+    let missing = |(index, split): (usize, &Option<&HubSplit>)| {
+        split.map_or(0, |split| split.downloads.missing_bytes(if index == pass { file } else { 0 }))
+    };
+    let needed = sources.iter().enumerate().skip(pass).map(missing).fold(0, u64::saturating_add);
+    Ok(check_free_space(&hub.settings.cache, needed)?)
 }
 
 fn passes<'a>(

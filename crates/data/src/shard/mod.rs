@@ -2,7 +2,6 @@
 
 mod batches;
 mod card;
-mod disk_space;
 mod folder;
 mod format;
 mod job;

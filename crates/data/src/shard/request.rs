@@ -29,8 +29,6 @@ pub struct ShardRequest<'a> {
     pub max_rows: Option<u64>,
     /// The hub that sources name; `None` if they name none.
     pub hub: Option<HubAccess<'a>>,
-    /// Remove each file that this preparation downloaded once its tokens are in complete shards.
-    pub remove_downloads: bool,
     /// Replace the shards that are in the folder, finished or not.
     pub force: bool,
 }

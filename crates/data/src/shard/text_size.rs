@@ -3,8 +3,8 @@
 
 use std::path::Path;
 
-use super::writer::Pass;
-use crate::source::{DocumentFormat, LocatedSource, parquet_columns};
+use super::batches::Pass;
+use crate::source::{DocumentFormat, LocatedSource, column_bytes};
 
 /// The files of all passes, each with its size, and the size of its text as far as it is known.
 pub(super) struct TextSizes {
@@ -46,8 +46,6 @@ impl TextSizes {
 /// The size of the text in the file `file` of `source`, which is at `path`; `None` if it cannot be read.
 fn text_bytes(source: &LocatedSource, file: usize, path: &Path) -> Option<u64> {
     let DocumentFormat::Parquet(text) = &source.documents else { return Some(source.files[file].size) };
-    let (columns, _) = parquet_columns(path).ok()?;
-    let bytes = |field: &str| columns.iter().find(|column| column.name == field).map(|column| column.bytes);
     // A file without the column is an error as soon as it is read.
-    text.fields().into_iter().map(bytes).sum()
+    column_bytes(path, &text.fields()).ok()?
 }

@@ -1,13 +1,12 @@
 //! Writes shards: one thread reads, the pool encodes a batch while the batch before it is written, and the state is saved.
 
-use std::cmp::Ordering;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
 use rayon::prelude::*;
 
-use super::batches::{SplitAssignment, TextPart, TextPosition, read_batches};
+use super::batches::{Pass, TextPart, TextPosition, read_batches};
 use super::card::{CARD, Card, CardFile, CardShard, CardSource, CardTokenizer, HeldOut, Settings};
 use super::folder::{TOKENIZER, remove_if_there, write_companion_files, write_json};
 use super::request::{Report, ShardEvent, ShardRequest};
@@ -22,12 +21,6 @@ use runner_machine::threads;
 
 /// The interval between two reports while a file is waited for.
 const REPORT_INTERVAL: Duration = Duration::from_millis(500);
-
-/// A source, and the splits that its text goes to.
-pub(super) struct Pass<'a> {
-    pub(super) source: &'a LocatedSource,
-    pub(super) assignment: SplitAssignment,
-}
 
 pub(super) struct ShardWriter<'a> {
     request: &'a ShardRequest<'a>,
@@ -272,29 +265,7 @@ impl<'a> ShardWriter<'a> {
             self.state.open = open.into_iter().flatten().collect();
         }
         self.unsaved_tokens = 0;
-        write_json(&self.request.folder.join(STATE), &self.state)?;
-        self.remove_downloads(false)
-    }
-
-    /// Removes the files that this preparation downloaded, if the request asks for it: those whose tokens are all in the saved state, or
-    /// all files.
-    fn remove_downloads(&self, all: bool) -> Result<()> {
-        if !self.request.remove_downloads {
-            return Ok(());
-        }
-        for (index, pass) in self.passes.iter().enumerate() {
-            let Some(split) = &pass.source.hub else { continue };
-            let end = match (all, index.cmp(&self.state.pass)) {
-                (true, _) | (_, Ordering::Less) => split.downloads.files().len(),
-                (_, Ordering::Equal) => self.state.position.file,
-                (_, Ordering::Greater) => 0,
-            };
-            if all {
-                split.downloads.stop_and_wait();
-            }
-            split.downloads.remove(end)?;
-        }
-        Ok(())
+        write_json(&self.request.folder.join(STATE), &self.state)
     }
 
     /// Completes the last shards and writes the card.
@@ -330,7 +301,7 @@ impl<'a> ShardWriter<'a> {
             files,
         };
         write_json(&self.request.folder.join(CARD), &card)?;
-        self.remove_downloads(true)?;
+
         remove_if_there(&self.request.folder.join(STATE))?;
         Ok(card)
     }

@@ -12,8 +12,8 @@ mod text_selector;
 pub use compressed::compression_advice;
 pub(super) use json::{JsonFormat, for_each_record};
 pub(super) use locate::{DocumentFormat, LocatedSource, count_files, locate, locate_on_hub, separate_source};
-pub use parquet::Column;
-pub(super) use parquet::{for_each_row, is_parquet, parquet_columns};
+pub(super) use parquet::{column_bytes, for_each_row, is_parquet};
 pub(super) use piece::{MAX_DOCUMENT_BYTES, TextPiece, describe_document_limit};
 pub(super) use read::{BatchCollector, read, read_file, read_in_batches};
+#[cfg(test)]
 pub(super) use text_selector::TextSelector;

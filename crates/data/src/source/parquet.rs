@@ -1,5 +1,6 @@
 //! Parquet: each row has a document. Only the columns that the text needs are read, a few rows at a time.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, BufReader, Read};
 use std::path::Path;
@@ -12,7 +13,6 @@ use parquet::errors::ParquetError;
 use parquet::file::reader::{ChunkReader, FileReader as _, Length, RowGroupReader, SerializedFileReader};
 use parquet::record::Field;
 use parquet::schema::types::{ColumnDescriptor, SchemaDescriptor, Type as SchemaType};
-use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::compressed::compression_advice;
@@ -22,16 +22,6 @@ use crate::error::{DataError, Result};
 use runner_files::open_regular;
 use runner_spec::diagnostic::nearest;
 use runner_spec::panics::catch_panic;
-
-/// A column of a parquet file, or a field of JSON objects.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Column {
-    pub name: String,
-    /// The types of its values; `string` if it can hold text.
-    pub kind: String,
-    /// Uncompressed bytes; for a field, those of the strings in the first objects.
-    pub bytes: u64,
-}
 
 /// Rows read at a time, so that a batch of long documents takes a few megabytes.
 const ROWS_PER_READ: usize = 64;
@@ -293,27 +283,20 @@ impl Read for BoundedRead {
     }
 }
 
-/// The columns of a parquet file, and the number of its rows.
+/// The uncompressed bytes of the columns `names` of a parquet file; `None` if it lacks one.
 ///
 /// # Errors
 /// If it is not a parquet file.
-pub(crate) fn parquet_columns(path: &Path) -> Result<(Vec<Column>, u64)> {
+pub(crate) fn column_bytes(path: &Path, names: &BTreeSet<&str>) -> Result<Option<u64>> {
     let reader = open(path)?;
     let metadata = reader.metadata();
-    let schema = metadata.file_metadata().schema_descr();
-    let columns = schema.columns().iter().enumerate().map(|(index, column)| {
-        let mut kind = type_name(column);
-        if kind == "byte_array" {
-            "bytes".clone_into(&mut kind);
-        }
-        if column.max_rep_level() > 0 {
-            kind = format!("list of {kind}");
-        }
+    let columns = metadata.file_metadata().schema_descr().columns();
+    let bytes = |name: &&str| {
+        let index = columns.iter().position(|column| column.path().string() == *name)?;
         let chunks = metadata.row_groups().iter().filter_map(|group| group.columns().get(index));
-        let bytes = chunks.map(|chunk| chunk.uncompressed_size().max(0) as u64).fold(0, u64::saturating_add);
-        Column { name: column.path().string(), kind, bytes }
-    });
-    Ok((columns.collect(), metadata.file_metadata().num_rows().max(0) as u64))
+        Some(chunks.map(|chunk| chunk.uncompressed_size().max(0) as u64).fold(0, u64::saturating_add))
+    };
+    Ok(names.iter().map(bytes).sum())
 }
 
 #[cfg(test)]

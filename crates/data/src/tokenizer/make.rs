@@ -12,11 +12,11 @@ use super::train::{self, TrainingPart};
 use super::word_vocabulary::WordVocabulary;
 use crate::cache::{DataCache, EntryKind};
 use crate::error::{DataError, Result};
-use crate::fingerprint::hash_parts;
+use crate::hashing::hash_parts;
 use crate::progress::{Progress, Report};
 use crate::source::{DocumentFormat, LocatedSource, count_files, locate};
 use crate::split_name::SplitName;
-use runner_files::{parent_folder, read_regular};
+use runner_files::{is_absent, parent_folder, read_regular};
 use runner_spec::error::PlainError;
 use runner_spec::experiment::{Data, Layout, MAX_BPE_VOCABULARY, Source, Tokenizer, Validation};
 
@@ -163,6 +163,55 @@ pub fn train_tokenizer(
     let vocabulary = TrainedVocabulary { train, cache: &cache, report };
     vocabulary.check_has_text("data.train", "the merges are trained")?;
     vocabulary.make(&|progress| train::train_merges(train, training_part(data), vocab_size, special, progress))
+}
+
+impl TextTokenizer {
+    /// Reads the tokenizer with the content hash `hash` that a run keeps in the file at `path`. `None` if there is no file, as in a run of an
+    /// earlier version, or if it holds another tokenizer.
+    ///
+    /// # Errors
+    /// If the file is damaged or cannot be read.
+    pub fn read_recorded(path: &Path, hash: &str) -> Result<Option<Self>> {
+        match Self::read(path) {
+            Ok(tokenizer) => Ok(Some(tokenizer).filter(|tokenizer| tokenizer.hash() == hash)),
+            Err(_) if is_absent(path) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// [`read_recorded`](Self::read_recorded) where the recorded tokenizer is needed in place of `named`: a file that `named` is made from is
+    /// gone; it is on the hub, which then need not be asked; or the run read the file alone, and files beside it now name an end of text.
+    /// `None` if it is not needed.
+    ///
+    /// # Errors
+    /// If the file is needed, and is damaged or cannot be read.
+    pub fn read_recorded_for(named: &Tokenizer, path: &Path, hash: &str) -> Result<Option<Self>> {
+        let is_gone = match named {
+            Tokenizer::Gpt2 { vocab, merges } => is_absent(vocab) || is_absent(merges),
+            Tokenizer::File(file) => is_absent(file),
+            _ => false,
+        };
+        let (reason, advice) = match named {
+            _ if is_gone => ("the tokenizer's files are gone, and ", "restore the tokenizer's files or this copy"),
+            Tokenizer::Hub(_) => ("", "remove this copy, and the tokenizer is read from the hub"),
+            Tokenizer::File(file) if is_file_alone(file, hash) => {
+                if load_tokenizer(named).is_ok_and(|read| read.hash() == hash) {
+                    return Ok(None);
+                }
+                ("the run read its tokenizer without the files beside it, and ", "restore this copy")
+            }
+            _ => return Ok(None),
+        };
+        Self::read_recorded(path, hash).map_err(|error| {
+            let message = format!("{reason}the run's own copy cannot be used: {error}; {advice}");
+            DataError::setting("data.tokenizer", message)
+        })
+    }
+}
+
+/// True if `hash` is that of the file `path` without the files beside it.
+fn is_file_alone(path: &Path, hash: &str) -> bool {
+    read_regular(path).is_ok_and(|bytes| blake3::hash(&bytes).to_hex().as_str() == hash)
 }
 
 /// A vocabulary made from the text of a source.

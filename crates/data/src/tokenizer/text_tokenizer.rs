@@ -10,7 +10,7 @@ use super::token_ids;
 use super::word_vocabulary::{UNKNOWN, WordVocabulary};
 use crate::cut_points::CutPoints;
 use crate::error::{DataError, Result};
-use crate::fingerprint::hash_parts;
+use crate::hashing::hash_parts;
 use runner_spec::error::PlainError;
 use runner_spec::experiment::Layout;
 
@@ -293,6 +293,17 @@ impl TextTokenizer {
     /// True if `documents` documents in rows of `layout` follow one another without a token between them.
     pub fn joins_documents(&self, layout: &Layout, documents: u64) -> bool {
         documents > 1 && self.end_of_text().is_none() && !matches!(layout, Layout::Padded { .. })
+    }
+
+    /// The bytes of UTF-8 that each id stands for, 0 for special tokens. `None` if ids do not tell: words lose letters and blanks of the
+    /// text, and so do tokenizers of other forms than byte-level BPE.
+    pub(crate) fn token_bytes(&self) -> Option<Arc<[u32]>> {
+        match &self.0.encoder {
+            Encoder::Bytes => Some((0..self.vocab_size()).map(|id| u32::from(id < 256)).collect()),
+            Encoder::Chars { characters, .. } => Some(characters.iter().map(|c| c.len_utf8() as u32).collect()),
+            Encoder::Library(library) => library.token_bytes(self.vocab_size()),
+            Encoder::Words(_) | Encoder::Ids(_) => None,
+        }
     }
 
     /// The name of the token `id`.

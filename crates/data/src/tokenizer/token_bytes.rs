@@ -8,20 +8,6 @@ use tokenizers::Tokenizer;
 use tokenizers::models::ModelWrapper;
 
 use super::merges::byte_characters;
-use super::text_tokenizer::{Encoder, TextTokenizer};
-
-impl TextTokenizer {
-    /// The bytes of UTF-8 that each id stands for, 0 for special tokens. `None` if ids do not tell: words lose letters and blanks of the
-    /// text, and so do tokenizers of other forms than byte-level BPE.
-    pub(crate) fn token_bytes(&self) -> Option<Arc<[u32]>> {
-        match self.encoder() {
-            Encoder::Bytes => Some((0..self.vocab_size()).map(|id| u32::from(id < 256)).collect()),
-            Encoder::Chars { characters, .. } => Some(characters.iter().map(|c| c.len_utf8() as u32).collect()),
-            Encoder::Library(library) => library.token_bytes(self.vocab_size()),
-            Encoder::Words(_) | Encoder::Ids(_) => None,
-        }
-    }
-}
 
 /// The bytes of the tokens of byte-level BPE, whose names have a character for each byte. `None` for any other tokenizer.
 pub(super) fn library_token_bytes(tokenizer: &Tokenizer, vocab_size: usize) -> Option<Arc<[u32]>> {

@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use runner_spec::experiment::{HubSource, Source, Validation};
 use server::{
-    Asked, Broken, COMMIT, CONVERTED, Files, Here, REFS, Reply, Server, data, etag, fine, hub, local, pair, ranged,
-    read, source,
+    Asked, Broken, COMMIT, CONVERTED, Files, Here, Reply, Server, data, etag, fine, hub, list_of_fine, local, pair,
+    ranged, read, source,
 };
 
 #[test]
@@ -138,6 +138,9 @@ fn a_reply_without_length_is_whole_only_if_it_ends_as_it_should() {
         let gets = AtomicUsize::new(0);
         let tag = format!("\"{name}\"");
         let server = Server::start(Arc::new(move |asked: &Asked, before| {
+            if asked.path.ends_with("?blobs=true") {
+                return list_of_fine(None, tag.trim_matches('"'));
+            }
             let reply = inner(asked, before);
             if !asked.path.contains("sample/000") {
                 return reply;
@@ -170,8 +173,7 @@ fn a_reply_without_length_ends_at_the_size_that_the_repository_lists() {
         let inner = hub(fine(), None);
         let server = Server::start(Arc::new(move |asked: &Asked, before| {
             if asked.path.ends_with("?blobs=true") {
-                let file = serde_json::json!({"rfilename": "sample/000.parquet", "size": 600_000});
-                return Reply::new(200, serde_json::json!({"siblings": [file]}).to_string());
+                return list_of_fine(Some(600_000), "abc");
             }
             let mut reply = inner(asked, before);
             if asked.path.contains("sample/000") {
@@ -204,6 +206,9 @@ fn what_others_left_is_not_taken_for_the_file() {
     ] {
         let (inner, tag) = (hub(fine(), None), format!("\"{name}\""));
         let server = Server::start(Arc::new(move |asked: &Asked, before| {
+            if asked.path.ends_with("?blobs=true") {
+                return list_of_fine(Some(600_000), tag.trim_matches('"'));
+            }
             let mut reply = inner(asked, before);
             if asked.path.contains("sample/000") {
                 reply.headers.retain(|(name, _)| *name != "etag");
@@ -297,10 +302,10 @@ fn refusals_say_what_to_do() {
     );
     let gated = refused(403, "GatedRepo", &[]).0;
     assert!(gated.contains("is gated: accept its terms at HUB/datasets/own/fine, and set HF_TOKEN"), "{gated}");
-    let found = refused(404, "RepoNotFound", &[("/api/datasets?search=fine", r#"[{"id": "owner/fine"}]"#)]).0;
-    assert_eq!(found, "data.train.hub: there is no dataset own/fine at HUB: did you mean `owner/fine`?");
-    let found = refused(404, "RevisionNotFound", &[("/api/datasets/own/fine/refs", REFS)]).0;
-    assert_eq!(found, "data.train.hub: dataset own/fine has no revision `main`: did you mean `man`? there is `man`");
+    let found = refused(404, "RepoNotFound", &[]).0;
+    assert_eq!(found, "data.train.hub: there is no dataset own/fine at HUB");
+    let found = refused(404, "RevisionNotFound", &[]).0;
+    assert_eq!(found, "data.train.hub: dataset own/fine has no revision `main`");
     for status in [429, 500] {
         let (message, count) = refused(status, "", &[]);
         assert!(message.contains(&format!("status {status}")) && message.contains("not in the cache"), "{message}");
@@ -447,6 +452,6 @@ fn a_list_without_sizes_does_not_cause_a_request_for_each_of_its_files() {
         if is_list { Reply::new(200, info.clone()) } else { Reply::new(404, "{}") }
     }));
     let error = Here::new(&server.address).lower(&data(source("own/many", None, "train"))).unwrap_err();
-    assert!(error.contains("states neither size nor content of 20000 files of the split"), "{error}");
+    assert!(error.contains("states neither size nor content of `train-00000.parquet`"), "{error}");
     assert!(server.count() < 10, "{:?}", server.count());
 }

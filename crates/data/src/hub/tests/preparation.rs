@@ -2,16 +2,16 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use super::super::{DownloadRecord, HubAccess};
+use super::super::HubAccess;
 use super::server::{Answering, Asked, COMMIT, Files, Here, Reply, Server, data, etag, hub, source};
 use crate::{HeldOut, ShardFormat, ShardRequest, WrittenShards, write_shards};
-use runner_spec::experiment::{Data, JsonSource, Source, Tokenizer, Validation};
+use runner_spec::experiment::{Data, JsonSource, Source, Validation};
 
 const FILES: usize = 6;
 const DOCUMENTS: usize = 150;
@@ -69,7 +69,6 @@ fn is_content(asked: &Asked) -> bool {
 
 #[derive(Clone, Copy, Default)]
 struct Options {
-    removes: bool,
     max_tokens: Option<u64>,
     max_rows: Option<u64>,
 }
@@ -87,7 +86,6 @@ fn prepare(here: &Here, data: &Data, folder: &str, options: Options) -> Result<W
         max_tokens: options.max_tokens,
         max_rows: options.max_rows,
         hub: Some(HubAccess { settings: &here.settings, memos: &memos }),
-        remove_downloads: options.removes,
         force: false,
     };
     write_shards(&request, &|_| ()).map_err(|error| error.to_string())
@@ -133,26 +131,21 @@ fn shards_are_those_of_the_same_text_in_local_files() {
     let whole = expected(Options::default());
     assert!(whole.len() > 6, "{}", whole.len());
     let server = Server::start(plain_hub());
-    for (downloads, removes) in [(1, false), (4, false), (1, true), (4, true)] {
+    for downloads in [1, 4] {
         let mut here = Here::new(&server.address);
         here.settings.downloads = downloads;
-        let written = prepare_hub(&here, "out", Options { removes, ..Options::default() }).unwrap();
-        assert!(shards(&here.folder.path().join("out")) == whole, "{downloads} {removes}");
-        assert_eq!(blobs(&here).len(), if removes { 0 } else { FILES }, "{:?}", blobs(&here));
+        let written = prepare_hub(&here, "out", Options::default()).unwrap();
+        assert!(shards(&here.folder.path().join("out")) == whole, "{downloads}");
+        assert_eq!(blobs(&here).len(), FILES, "{:?}", blobs(&here));
         let files = &written.card.sources[0].files;
         assert_eq!(files[2].etag.as_deref(), Some(etag(&content(2)).as_str()));
         assert_eq!(written.card.sources[0].hub.as_ref().unwrap().revision, COMMIT);
         // Nothing is left to do, and nothing is downloaded for it.
         let contents = || server.asked().iter().filter(|asked| is_content(asked)).count();
         let before = contents();
-        assert!(prepare_hub(&here, "out", Options { removes, ..Options::default() }).unwrap().up_to_date);
+        assert!(prepare_hub(&here, "out", Options::default()).unwrap().up_to_date);
         assert_eq!(contents(), before);
     }
-    // Files that were in the cache before stay.
-    let here = Here::new(&server.address);
-    prepare_hub(&here, "first", Options::default()).unwrap();
-    prepare_hub(&here, "second", Options { removes: true, ..Options::default() }).unwrap();
-    assert_eq!(blobs(&here).len(), FILES);
 }
 
 #[test]
@@ -169,8 +162,8 @@ fn a_preparation_ends_at_its_limit_and_downloads_no_more_than_is_near() {
     let whole = stream(&order(whole));
     let limits = [
         Options { max_tokens: Some(30_001), ..Options::default() },
-        Options { max_tokens: Some(25_000), removes: true, ..Options::default() },
-        Options { max_rows: Some(DOCUMENTS as u64 - 10), removes: true, ..Options::default() },
+        Options { max_tokens: Some(25_000), ..Options::default() },
+        Options { max_rows: Some(DOCUMENTS as u64 - 10), ..Options::default() },
     ];
     for options in limits {
         let server = Server::start(plain_hub());
@@ -188,7 +181,6 @@ fn a_preparation_ends_at_its_limit_and_downloads_no_more_than_is_near() {
             assert_eq!(written.card.documents, rows);
         }
         assert!(!server.asked().iter().any(|asked| asked.path.contains(&path(5))));
-        assert_eq!(blobs(&here).is_empty(), options.removes, "{:?}", blobs(&here));
     }
 }
 
@@ -241,13 +233,11 @@ fn a_hub_that_fails_for_a_while_gives_the_same_tokens() {
         }),
     ];
     for (name, fault) in faults {
-        for removes in [false, true] {
-            let server = Server::start(faulty(fault));
-            let here = Here::new(&server.address);
-            let result = prepare_hub(&here, "out", Options { removes, ..Options::default() });
-            assert!(result.is_ok(), "{name}: {result:?}");
-            assert!(shards(&here.folder.path().join("out")) == whole, "{name} {removes}");
-        }
+        let server = Server::start(faulty(fault));
+        let here = Here::new(&server.address);
+        let result = prepare_hub(&here, "out", Options::default());
+        assert!(result.is_ok(), "{name}: {result:?}");
+        assert!(shards(&here.folder.path().join("out")) == whole, "{name}");
     }
     // Wrong sizes in the list of files are only for progress.
     for size in [|size: u64| size / 2, |size: u64| size + 1000] {
@@ -278,14 +268,8 @@ fn what_a_retry_does_not_help_is_an_error_that_says_what() {
     }
     let server = Server::start(listing(hub(dataset(), None), |_| 1 << 60));
     let message = prepare_hub(&Here::new(&server.address), "out", Options::default()).unwrap_err();
-    let said = ["the downloads need", &format!("{} bytes", FILES as u64 * (1 << 60)), "HF_HOME", "--remove-downloads"];
+    let said = ["the downloads need", &format!("{} bytes", FILES as u64 * (1 << 60)), "HF_HOME", "--max-tokens"];
     assert!(said.iter().all(|part| message.contains(part)), "{message}");
-    let listed = |_: u64| 1 << 60;
-    let server = Server::start(listing(hub(dataset(), None), listed));
-    let mut here = Here::new(&server.address);
-    here.settings.downloads = 1;
-    let message = prepare_hub(&here, "out", Options { removes: true, ..Options::default() }).unwrap_err();
-    assert!(message.contains(&format!("the downloads need {} bytes", 3_u64 << 60)), "{message}");
 }
 
 #[test]
@@ -296,21 +280,6 @@ fn the_free_space_is_compared_before_the_first_download() {
     let plain = data(source("own/lines", None, "train"));
     let refused = |data: &Data, options: Options| prepare(&here, data, "out", options).unwrap_err();
     let needs = |files: u64| format!("the downloads need {} bytes", files << 60);
-    // A limit counts by the bytes of its tokens, with and without removal.
-    for (max_tokens, max_rows, removes, files) in [
-        (Some(1000), None, false, 3),
-        (Some(1 << 61), None, false, 5),
-        (Some(1 << 61), None, true, 3),
-        (Some(u64::MAX), None, false, 6),
-        (None, Some(1 << 40), false, 3),
-    ] {
-        let message = refused(&plain, Options { removes, max_tokens, max_rows });
-        assert!(message.contains(&needs(files)), "{max_tokens:?} {max_rows:?} {removes}: {message}");
-    }
-    // All files are read for a tokenizer, before the first shard.
-    let tokenizer = Tokenizer::Bpe { vocab_size: 300, special_tokens: Vec::new() };
-    let message = refused(&Data { tokenizer, ..plain.clone() }, Options { removes: true, ..Options::default() });
-    assert!(message.contains(&needs(6)), "{message}");
     // All sources together, in a preparation and in a run.
     let validation = Some(Validation::Source(plain.train.clone()));
     let both = Data { validation, ..plain };
@@ -344,98 +313,35 @@ fn json_is_looked_into_only_if_the_disk_has_room() {
     assert!(message.contains("all 2 tokens"), "{message}");
 }
 
-/// While a preparation downloads, another program downloads a file that the preparation has not reached.
-#[test]
-fn what_another_program_downloads_meanwhile_stays() {
-    let cache: Arc<OnceLock<PathBuf>> = Arc::default();
-    let (inner, repository) = (plain_hub(), cache.clone());
-    let (last, name) = (content(FILES - 1), etag(&content(FILES - 1)));
-    let (theirs, their_name) = (last.clone(), name.clone());
-    let server = Server::start(Arc::new(move |asked: &Asked, before| {
-        if is_content(asked) && asked.path.ends_with(&path(0)) {
-            let repository = repository.get().unwrap();
-            fs::create_dir_all(repository.join("blobs")).unwrap();
-            fs::write(repository.join("blobs").join(&their_name), &theirs).unwrap();
-        }
-        inner(asked, before)
-    }));
-    let mut here = Here::new(&server.address);
-    here.settings.downloads = 1;
-    cache.set(here.repo("datasets--own--lines")).unwrap();
-    prepare_hub(&here, "out", Options { removes: true, ..Options::default() }).unwrap();
-    assert_eq!(blobs(&here), std::slice::from_ref(&name));
-    assert_eq!(fs::read(here.repo("datasets--own--lines/blobs").join(name)).unwrap(), last);
-    assert!(shards(&here.folder.path().join("out")) == expected(Options::default()));
-}
-
-/// A process that was killed after it wrote the card left its state, and the record of the downloads that are still to be removed.
-#[test]
-fn a_state_beside_the_card_is_kept_until_the_downloads_are_removed() {
-    let server = Server::start(plain_hub());
-    let here = Here::new(&server.address);
-    let out = here.folder.path().join("out");
-    let options = Options { removes: true, ..Options::default() };
-    prepare_hub(&here, "out", Options::default()).unwrap();
-    let record = DownloadRecord::of_folder(&out, &here.folder.path().join("memos")).unwrap();
-    for blob in blobs(&here) {
-        let file = fs::File::open(here.repo("datasets--own--lines/blobs").join(&blob)).unwrap();
-        record.add(&blob, &file).unwrap();
-    }
-    let mut state = serde_json::json!({
-        "format": 1, "settings": {}, "pass": 0, "shards": [], "open": [],
-        "place": {"file": 0, "document": 0, "offset": 0, "tokens": 0},
-        "counts": {"documents": 0, "text_bytes": 0, "used": ""},
-    });
-    let card = fs::read(out.join("dataset.json")).unwrap();
-    state["settings"] = serde_json::from_slice::<serde_json::Value>(&card).unwrap()["settings"].clone();
-    let state_file = out.join(".prepare.json");
-    fs::write(&state_file, state.to_string()).unwrap();
-    // A folder cannot be removed like a file.
-    let obstacle = here.repo("datasets--own--lines/snapshots").join(COMMIT).join(path(3));
-    fs::remove_file(&obstacle).unwrap();
-    fs::create_dir(&obstacle).unwrap();
-    let message = prepare_hub(&here, "out", options).unwrap_err();
-    assert!(message.contains(&path(3)) && state_file.exists(), "{message}");
-    fs::remove_dir(&obstacle).unwrap();
-    assert!(prepare_hub(&here, "out", options).unwrap().up_to_date);
-    assert!(blobs(&here).is_empty() && !state_file.exists());
-    // A damaged state is not passed over.
-    fs::write(&state_file, "{").unwrap();
-    let message = prepare_hub(&here, "out", options).unwrap_err();
-    assert!(message.contains("does not say how far the preparation came"), "{message}");
-}
-
 /// The network is lost before each file in turn; each time the same command goes on with what is there.
 #[test]
 fn a_lost_network_and_a_second_try_give_the_same_tokens() {
     let whole = expected(Options::default());
-    for removes in [false, true] {
-        let reachable = Arc::new(AtomicUsize::new(0));
-        let (inner, limit) = (plain_hub(), reachable.clone());
-        let server = Server::start(Arc::new(move |asked: &Asked, before| {
-            let file = (0..FILES).find(|file| asked.path.ends_with(&path(*file)));
-            if file.is_some_and(|file| file >= limit.load(Ordering::SeqCst)) {
-                return Reply::new(503, "");
-            }
-            inner(asked, before)
-        }));
-        let mut here = Here::new(&server.address);
-        here.settings.downloads = 2;
-        let options = Options { removes, ..Options::default() };
-        for file in 0..FILES {
-            reachable.store(file, Ordering::SeqCst);
-            let message = prepare_hub(&here, "out", options).unwrap_err();
-            assert!(message.contains("503"), "{message}");
+    let reachable = Arc::new(AtomicUsize::new(0));
+    let (inner, limit) = (plain_hub(), reachable.clone());
+    let server = Server::start(Arc::new(move |asked: &Asked, before| {
+        let file = (0..FILES).find(|file| asked.path.ends_with(&path(*file)));
+        if file.is_some_and(|file| file >= limit.load(Ordering::SeqCst)) {
+            return Reply::new(503, "");
         }
-        reachable.store(FILES, Ordering::SeqCst);
-        prepare_hub(&here, "out", options).unwrap();
-        assert!(shards(&here.folder.path().join("out")) == whole, "{removes}");
-        // A file is downloaded once, or in two parts where the error of another one stopped it.
-        let downloads = |file: usize| {
-            let asked = server.asked();
-            asked.iter().filter(|asked| is_content(asked) && asked.path.ends_with(&path(file))).count()
-        };
-        assert!((0..FILES).all(|file| downloads(file) <= 2), "{:?}", (0..FILES).map(downloads).collect::<Vec<_>>());
-        assert_eq!(blobs(&here).len(), if removes { 0 } else { FILES });
+        inner(asked, before)
+    }));
+    let mut here = Here::new(&server.address);
+    here.settings.downloads = 2;
+    let options = Options::default();
+    for file in 0..FILES {
+        reachable.store(file, Ordering::SeqCst);
+        let message = prepare_hub(&here, "out", options).unwrap_err();
+        assert!(message.contains("503"), "{message}");
     }
+    reachable.store(FILES, Ordering::SeqCst);
+    prepare_hub(&here, "out", options).unwrap();
+    assert!(shards(&here.folder.path().join("out")) == whole);
+    // A file is downloaded once, or in two parts where the error of another one stopped it.
+    let downloads = |file: usize| {
+        let asked = server.asked();
+        asked.iter().filter(|asked| is_content(asked) && asked.path.ends_with(&path(file))).count()
+    };
+    assert!((0..FILES).all(|file| downloads(file) <= 2), "{:?}", (0..FILES).map(downloads).collect::<Vec<_>>());
+    assert_eq!(blobs(&here).len(), FILES);
 }

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use ring::digest::{SHA256, digest};
 
-use super::super::fetch::hex;
 use super::super::{LoweredData, Settings, lower};
 pub(super) use super::http::{Answering, Asked, Broken, Reply, Server, ranged};
+use crate::hashing::hex;
 use runner_spec::experiment::{Data, HubSource, Layout, Source, Tokenizer};
 
 pub(super) const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
@@ -30,7 +30,11 @@ pub(super) fn hub(files: Files, cdn: Option<String>) -> Arc<Answering> {
             let revisions = [*commit, if *commit == CONVERTED { "refs%2Fconvert%2Fparquet" } else { "main" }];
             for revision in revisions {
                 if path == format!("/api/{name}/revision/{revision}") {
-                    let siblings: Vec<_> = files.iter().map(|(f, _)| serde_json::json!({"rfilename": f})).collect();
+                    let sibling = |(file, content): &(_, Vec<u8>)| {
+                        let content = serde_json::json!({"sha256": etag(content), "size": content.len()});
+                        serde_json::json!({"rfilename": file, "lfs": content})
+                    };
+                    let siblings: Vec<_> = files.iter().map(sibling).collect();
                     let info = serde_json::json!({"id": name, "sha": commit, "siblings": siblings, "tags": []});
                     return Reply::new(200, info.to_string());
                 }
@@ -68,7 +72,6 @@ impl Here {
             offline: false,
             wait: Duration::from_millis(1),
             downloads: 4,
-            record: None,
         };
         Self { folder, settings }
     }
@@ -120,7 +123,6 @@ pub(super) fn read(lowered: &LoweredData) -> Vec<Vec<u8>> {
     local(lowered).iter().map(|path| fs::read(path).unwrap()).collect()
 }
 
-pub(super) const REFS: &str = r#"{"branches": [{"name": "man", "ref": "refs/heads/man"}], "converts": [], "tags": []}"#;
 pub(super) const CARD: &str = "---\nconfigs:\n- config_name: small\n  data_files:\n  - split: train\n    path: sample/*.parquet\n  - split: test\n    path: test.jsonl\n---\n";
 
 pub(super) fn fine() -> Files {
@@ -136,6 +138,15 @@ pub(super) fn fine() -> Files {
             ("other/x.parquet", b"never asked for".to_vec()),
         ],
     )]
+}
+
+/// The list of the files of [`fine`] in which the first of the split has this size, if any, and this name of its content.
+pub(super) fn list_of_fine(size: Option<usize>, name: &str) -> Reply {
+    let second = &fine()[0].2[2];
+    let first =
+        serde_json::json!({"rfilename": "sample/000.parquet", "size": size, "lfs": {"size": 600_000}, "blobId": name});
+    let second = serde_json::json!({"rfilename": second.0, "size": second.1.len(), "blobId": etag(&second.1)});
+    Reply::new(200, serde_json::json!({"siblings": [first, second]}).to_string())
 }
 
 /// A server of blobs, and a hub that redirects to it.

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::fs::File;
 use std::path::Path;
 
-use super::{Preparation, Prepared, padding_tokens};
+use super::prepare::{Preparation, Prepared, padding_tokens};
 use crate::cache::DataCache;
 use crate::error::{DataError, Result};
 use crate::model_tokenizer::ModelTokenizer;
