@@ -305,14 +305,13 @@ mod tests {
         client.write_all(b"HEAD / HTTP/1.1\r\nhost: localhost\r\n\r\n").unwrap();
         let answer = io::read_to_string(&mut client).unwrap();
         assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.ends_with("\r\n\r\n"), "{answer}");
-        // It did not wait for the others to be disconnected: those that came last are still connected.
+        // It did not wait for the others to be disconnected: as many as the limit allows are still connected.
         let is_open = |client: &TcpStream| {
             client.set_nonblocking(true).unwrap();
             client.peek(&mut [0]).is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
         };
-        let open: Vec<bool> = silent.iter().map(is_open).collect();
-        assert!(open[2 * MAX_CONNECTIONS + 8..].iter().all(|is_open| *is_open), "{open:?}");
-        assert!(open[..MAX_CONNECTIONS].iter().all(|is_open| !is_open), "{open:?}");
+        let open = silent.iter().filter(|client| is_open(client)).count();
+        assert_eq!(open, MAX_CONNECTIONS - 1, "the answered client took a place");
     }
 
     #[test]
