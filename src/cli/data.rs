@@ -14,6 +14,7 @@ pub(crate) struct DataArgs {
 }
 
 #[derive(Debug, Clone, Subcommand)]
+#[expect(clippy::large_enum_variant, reason = "there is one of it at a time")]
 enum DataCommand {
     Prepare(data_prepare::PrepareArgs),
     Inspect(data_inspect::InspectArgs),

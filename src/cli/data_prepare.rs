@@ -27,7 +27,6 @@ use runner_spec::format::printable;
 /// same command resumes a preparation that was killed, and does nothing if it is finished. `dataset.json` beside the shards
 /// describes them.
 #[derive(Debug, Clone, Args)]
-#[expect(clippy::struct_excessive_bools, reason = "flags of a command line")]
 pub(crate) struct PrepareArgs {
     #[command(flatten)]
     pub source: SourceArgs,

@@ -157,10 +157,10 @@ fn check_space(request: &ShardRequest<'_>, sources: &[Option<&HubSplit>]) -> Res
     let state = if request.force { None } else { ResumeState::read(request.folder)? };
     let (pass, file) =
         state.filter(|state| !state.is_empty()).map_or((0, 0), |state| (state.pass, state.position.file));
-    let missing = |(index, split): (usize, &Option<&HubSplit>)| {
+    let missing = |(index, split): (usize, Option<&HubSplit>)| {
         split.map_or(0, |split| split.downloads.missing_bytes(if index == pass { file } else { 0 }))
     };
-    let needed = sources.iter().enumerate().skip(pass).map(missing).fold(0, u64::saturating_add);
+    let needed = sources.iter().copied().enumerate().skip(pass).map(missing).fold(0, u64::saturating_add);
     Ok(check_free_space(&hub.settings.cache, needed)?)
 }
 
