@@ -95,7 +95,7 @@ pub fn read_with_memory(path: &Path, kernels: KernelWorkspace) -> Result<Plan, R
     }
 }
 
-/// The experiment of the run directory `path`, as it was resolved when the run began. Files that it names need not be there.
+/// The experiment in `resolved.yaml` of the run directory `path`. Files that it names need not exist.
 ///
 /// # Errors
 /// If `resolved.yaml` is missing; its mistakes.

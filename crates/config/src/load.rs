@@ -28,7 +28,7 @@ use runner_yaml::tree::{self, ParsedYaml};
 #[derive(Debug, Clone)]
 pub struct ExperimentFile {
     pub path: PathBuf,
-    /// The text as it was read.
+    /// The text of the file.
     pub text: String,
     /// `None` for a template.
     parsed: Option<ParsedYaml>,
@@ -124,7 +124,7 @@ impl ExperimentFile {
     fn mention_import(&self, mistakes: ConfigError, parsed: &ParsedYaml) -> ConfigError {
         let Some(trainer) = foreign_trainer(&self.path, parsed.root.as_ref()) else { return mistakes };
         let help = format!("`runner import config {}` makes an experiment file of it", self.path.display());
-        let message = format!("this is no experiment, but looks like a configuration of {trainer}");
+        let message = format!("this file is not an experiment; it looks like a configuration of {trainer}");
         ConfigError::new(vec![parsed.source.diagnostic_whole(message, help)])
     }
 }

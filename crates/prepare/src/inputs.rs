@@ -191,7 +191,7 @@ pub fn has_private_text(loaded: &Loaded) -> bool {
         || runner_files::is_private_file(&loaded.path)
 }
 
-/// The inputs that a run with a checkpoint recorded. With them, training goes on without the weights that the run started from, and
+/// The inputs that a run with a checkpoint recorded. With them, training resumes without the weights that the run started from, and
 /// without the files of its tokenizer.
 #[derive(Debug, Clone)]
 pub struct RecordedInputs {

@@ -81,7 +81,7 @@ fn a_header_cannot_make_us_allocate() {
 }
 
 #[test]
-fn foreign_checkpoints_are_told() {
+fn reports_foreign_checkpoints() {
     let fixture = Fixture::with(&[1]);
     Checkpoints::open(&fixture.folder, "ccccccccdddddddd", 9)
         .unwrap()
@@ -101,7 +101,7 @@ fn foreign_checkpoints_are_told() {
 }
 
 #[test]
-fn another_models_tensors_are_told() {
+fn reports_tensors_of_a_different_model() {
     let mut spec = runner_compute::testing::spec();
     spec.d_ff = 8;
     let other = Arc::new(ParamLayout::new(runner_spec::model::parameters(&spec)));
@@ -127,7 +127,7 @@ fn the_only_checkpoint_stays_when_it_is_bad() {
 }
 
 #[test]
-fn two_altered_checkpoints_are_both_told_and_stay() {
+fn reports_and_keeps_two_altered_checkpoints() {
     let fixture = Fixture::with(&[1, 2]);
     for (step, name) in [(1, OPTIMIZER), (2, MODEL)] {
         let mut file = File::options().write(true).open(fixture.file(step, name)).unwrap();

@@ -184,7 +184,7 @@ impl ImportFolders {
             (self.output.components().collect(), folder.components().collect());
         let shared = from.iter().zip(&to).take_while(|(a, b)| a == b).count();
         let mut relative = PathBuf::new();
-        // Folders that share only the root are told apart more clearly by whole paths.
+        // Whole paths show more clearly which folders share only the root.
         if shared <= 1 {
             relative.push(&folder);
         } else {

@@ -101,7 +101,7 @@ fn parse_number(text: &str) -> Option<Number> {
 struct Statement {
     /// The line in which it begins, from 1.
     line: usize,
-    /// True if it is indented or stands behind another one in its line, so that it may belong to a block.
+    /// True if it is indented, or if its line has a statement before it: then it may belong to a block.
     is_conditional: bool,
     /// False if a text or a bracket in it is not closed.
     is_closed: bool,

@@ -165,7 +165,7 @@ impl Downloads {
 }
 
 impl Drop for Downloads {
-    /// Ends all downloads, and waits until nothing writes to the cache any more.
+    /// Ends all downloads, and waits until none writes to the cache.
     fn drop(&mut self) {
         self.stop();
         let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));

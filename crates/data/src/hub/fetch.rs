@@ -56,7 +56,7 @@ impl Repository<'_> {
     /// If it is not in the cache and cannot be downloaded.
     pub(super) fn file(&self, commit: &str, path: &str, number: (usize, usize)) -> Result<PathBuf> {
         if !is_inside(path) {
-            return Err(self.wrong_answer(&format!("`{}` is no file of a repository", quoted(path))));
+            return Err(self.wrong_answer(&format!("`{}` is not a path inside a repository", quoted(path))));
         }
         let pointer = self.pointer(commit, path);
         if pointer.is_file() {

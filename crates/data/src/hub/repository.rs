@@ -139,7 +139,9 @@ impl Repository<'_> {
             return Err(self.wrong_answer(&format!("`{}` is no commit", quoted(&info.sha))));
         }
         if let Some(outside) = info.siblings.iter().find(|file| !is_inside(&file.rfilename)) {
-            return Err(self.wrong_answer(&format!("`{}` is no file of a repository", quoted(&outside.rfilename))));
+            return Err(
+                self.wrong_answer(&format!("`{}` is not a path inside a repository", quoted(&outside.rfilename)))
+            );
         }
         let files: Vec<&str> = info.siblings.iter().map(|file| file.rfilename.as_str()).collect();
         write_file(&self.memo(&info.sha), &runner_spec::format::json_bytes(&files))?;

@@ -295,8 +295,8 @@ impl TextTokenizer {
         documents > 1 && self.end_of_text().is_none() && !matches!(layout, Layout::Padded { .. })
     }
 
-    /// The bytes of UTF-8 that each id stands for, 0 for special tokens. `None` if ids do not tell: words lose letters and blanks of the
-    /// text, and so do tokenizers of other forms than byte-level BPE.
+    /// The bytes of UTF-8 that each id stands for, 0 for special tokens. `None` if ids do not determine them: words lose letters and
+    /// blanks of the text, and so do all tokenizers except byte-level BPE.
     pub(crate) fn token_bytes(&self) -> Option<Arc<[u32]>> {
         match &self.0.encoder {
             Encoder::Bytes => Some((0..self.vocab_size()).map(|id| u32::from(id < 256)).collect()),

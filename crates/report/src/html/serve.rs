@@ -104,7 +104,7 @@ impl LiveReport {
         self.address
     }
 
-    /// Answers requests until the process ends, each client in a thread of its own.
+    /// Answers requests until the process ends, each client in a separate thread.
     pub fn serve(self) -> ! {
         let source = Arc::new(Mutex::new(self.source));
         let mut open: Vec<Weak<Client>> = Vec::new();

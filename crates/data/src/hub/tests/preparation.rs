@@ -313,7 +313,7 @@ fn json_is_looked_into_only_if_the_disk_has_room() {
     assert!(message.contains("all 2 tokens"), "{message}");
 }
 
-/// The network is lost before each file in turn; each time the same command goes on with what is there.
+/// The network is lost before each file in turn; each time the same command continues with the files that it has.
 #[test]
 fn a_lost_network_and_a_second_try_give_the_same_tokens() {
     let whole = expected(Options::default());
@@ -337,7 +337,7 @@ fn a_lost_network_and_a_second_try_give_the_same_tokens() {
     reachable.store(FILES, Ordering::SeqCst);
     prepare_hub(&here, "out", options).unwrap();
     assert!(shards(&here.folder.path().join("out")) == whole);
-    // A file is downloaded once, or in two parts where the error of another one stopped it.
+    // A file is downloaded once, or in two parts if the error of a different file stopped it.
     let downloads = |file: usize| {
         let asked = server.asked();
         asked.iter().filter(|asked| is_content(asked) && asked.path.ends_with(&path(file))).count()
