@@ -121,6 +121,7 @@ impl SourceArgs {
             layout: Layout::Packed { length: 1 },
             shuffle: false,
             drop_last: false,
+            epoch_rows: None,
             position: None,
         })
     }

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, SequentialLR, StepLR
+from torch.optim.lr_scheduler import CosineAnnealingLR, CosineAnnealingWarmRestarts, LinearLR, SequentialLR, StepLR
 
 from shared import save, table
 
@@ -49,14 +49,28 @@ def llama(steps=3000, warmup=1000):
     return rates(1e-3, steps, make)
 
 
-def alpaca():
-    """To step 1,000 and no further: PyTorch's cosine comes up again, ours stays."""
-    return rates(3e-5, 1001, lambda optimizer: CosineAnnealingLR(optimizer, T_max=1000, eta_min=3e-7))
+def alpaca(steps=3000):
+    """Falls, rises and falls."""
+    return rates(3e-5, steps, lambda optimizer: CosineAnnealingLR(optimizer, T_max=1000, eta_min=3e-7))
+
+
+def restarts(steps=3000, warmup=100):
+    """Periods of 200, 400, 800, 1,600 steps after a warmup."""
+    def make(optimizer):
+        rise = LinearLR(optimizer, start_factor=0.2, end_factor=1.0, total_iters=warmup)
+        fall = CosineAnnealingWarmRestarts(optimizer, T_0=200, T_mult=2, eta_min=5e-5)
+        return SequentialLR(optimizer, [rise, fall], milestones=[warmup])
+
+    return rates(1e-3, steps, make)
+
+
+def equal_restarts(steps=3000):
+    return rates(2e-3, steps, lambda optimizer: CosineAnnealingWarmRestarts(optimizer, T_0=70))
 
 
 def tutorial():
-    """40 epochs of 7 steps."""
-    return rates(5.0, 280, lambda optimizer: StepLR(optimizer, step_size=1, gamma=0.95), every=7)
+    """428 epochs of 7 steps, and 4 steps more."""
+    return rates(5.0, 3000, lambda optimizer: StepLR(optimizer, step_size=1, gamma=0.95), every=7)
 
 
 def nanogpt(steps=19072, warmup=715, peak=6e-4, last=6e-5):
@@ -72,7 +86,9 @@ def nanogpt(steps=19072, warmup=715, peak=6e-4, last=6e-5):
 # What each is in an experiment file.
 CURVES = {
     "llama": (llama, "adamw: {lr: 1e-3}", "{warmup: {steps: 1000, from: 0.1}, decay: {cosine: {final: 0}}}"),
-    "alpaca": (alpaca, "adamw: {lr: 3e-5}", "{decay: {cosine: {final: 0.01, steps: 1000}}}"),
+    "alpaca": (alpaca, "adamw: {lr: 3e-5}", "{decay: {cosine: {final: 0.01, steps: 1000, repeat: mirror}}}"),
+    "restarts": (restarts, "adamw: {lr: 1e-3}", "{warmup: {steps: 100, from: 0.2}, decay: {cosine: {final: 0.05, steps: 200, repeat: restart, period_factor: 2}}}"),
+    "equal_restarts": (equal_restarts, "adamw: {lr: 2e-3}", "{decay: {cosine: {final: 0, steps: 70, repeat: restart}}}"),
     "tutorial": (tutorial, "sgd: {lr: 5.0}", "{decay: {step: {every: 7, gamma: 0.95}}}"),
     "nanogpt": (nanogpt, "adamw: {lr: 6e-4}", "{warmup: {steps: 715}, decay: {cosine: {final: 0.1}}}"),
 }

@@ -144,6 +144,7 @@ fn text(folder: &std::path::Path) -> Prepared {
         layout: Layout::Packed { length: 10 },
         shuffle: true,
         drop_last: false,
+        epoch_rows: None,
         position: None,
     };
     let request = DataRequest {

@@ -21,7 +21,7 @@ macro_rules! of_program {
 }
 
 /// What a plan computes, by the keys of the file, or sections of it, that decide it.
-const SETTING_FACTS: [Fact<Plan>; 22] = [
+const SETTING_FACTS: [Fact<Plan>; 23] = [
     of_program!("seed", Mathematics(Part::Seed), p => p.seed),
     Fact::new("data", Mathematics(Part::Data), |plan| {
         let DataFacts { train, tokenizer_hash, tokenizer_vocab, .. } = &plan.data;
@@ -32,6 +32,7 @@ const SETTING_FACTS: [Fact<Plan>; 22] = [
     of_program!("data.position", Mathematics(Part::Data), p => p.batch.position),
     of_program!("data.shuffle", Mathematics(Part::Data), p => p.batch.order.sequential),
     of_program!("data.drop_last", Mathematics(Part::Data), p => p.batch.order.drop_last),
+    of_program!("data.epoch_rows", Mathematics(Part::Data), p => p.batch.order.epoch_rows),
     of_program!("batch.sequences", Mathematics(Part::Batch), p => p.batch.sequences),
     of_program!("data.layout", Mathematics(Part::Data), p => p.batch.length),
     // Padding comes after every token that counts.

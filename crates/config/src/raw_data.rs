@@ -24,6 +24,9 @@ pub(crate) struct RawData {
     pub(crate) shuffle: Option<bool>,
     /// True to leave out the rows of an epoch that fill no batch. If false, the next epoch begins within the batch.
     pub(crate) drop_last: bool,
+    /// The number of rows that each epoch reads: the first ones in its order. Default: all.
+    #[schemars(range(min = 1, max = 1_000_000_000_000_000u64))]
+    pub(crate) epoch_rows: Option<u64>,
     /// The position in the training data at which a fork that changed the batch or the data continues. `runner fork` writes it. Default: none.
     pub(crate) position: Option<DataPosition>,
 }
@@ -50,6 +53,10 @@ pub(crate) enum RawLayout {
         #[serde(default)]
         #[schemars(range(min = 1, max = 1_000_000_000))]
         count: Option<usize>,
+        /// The number of columns of validation and test data. Default: as many as training has.
+        #[serde(default)]
+        #[schemars(range(min = 1, max = 1_000_000_000))]
+        eval_count: Option<usize>,
     },
     /// One document per row, clipped and padded; the loss ignores the padding.
     Padded {

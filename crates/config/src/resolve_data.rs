@@ -48,6 +48,7 @@ impl Resolver<'_> {
             layout: layout?,
             shuffle: raw.shuffle.unwrap_or(!columns),
             drop_last: raw.drop_last,
+            epoch_rows: raw.epoch_rows,
             position: raw.position,
         })
     }
@@ -64,6 +65,7 @@ impl Resolver<'_> {
             layout: Layout::Packed { length: 1 },
             shuffle: false,
             drop_last: false,
+            epoch_rows: None,
             position: None,
         })
     }
@@ -178,7 +180,9 @@ impl Resolver<'_> {
         Some(match raw {
             RawLayout::Packed { .. } => Layout::Packed { length },
             // `columns` replaces 0 by the number of sequences once the batch is known.
-            RawLayout::Columns { count, .. } => Layout::Columns { length, count: count.unwrap_or(0) },
+            RawLayout::Columns { count, eval_count, .. } => {
+                Layout::Columns { length, count: count.unwrap_or(0), eval_count }
+            }
             RawLayout::Padded { bos, eos, pad, mask, .. } => Layout::Padded { length, bos, eos, pad, mask },
         })
     }

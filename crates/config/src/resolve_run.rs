@@ -2,8 +2,8 @@
 
 use super::resolver::Resolver;
 use runner_spec::experiment::{
-    ChoiceText, Decay, Eval, EvalLoss, HellaSwag, HubChoice, Log, Mlflow, Optimizer, Precision, Samples, Schedule,
-    ScheduleStart, StepDecay, Train,
+    ChoiceText, CosineDecay, CosineRepeat, Decay, Eval, EvalLoss, HellaSwag, HubChoice, Log, Mlflow, Optimizer,
+    Precision, Samples, Schedule, ScheduleStart, StepDecay, Train,
 };
 use runner_spec::format::choice_name;
 
@@ -60,6 +60,23 @@ impl Resolver<'_> {
                 "give `every:` a number of steps, or `epochs: 1`",
             );
         }
+        if let Decay::Cosine(CosineDecay { steps, repeat, period_factor, .. }) = schedule.decay {
+            let name = choice_name(&repeat);
+            if repeat != CosineRepeat::Never && steps.is_none() {
+                self.error(
+                    &["schedule.decay.cosine.repeat"],
+                    format!("`repeat: {name}` needs `schedule.decay.cosine.steps`, the steps of a period"),
+                    "set `steps`, or delete `repeat`",
+                );
+            }
+            if repeat != CosineRepeat::Restart && period_factor != 1 {
+                self.error(
+                    &["schedule.decay.cosine.period_factor", "schedule.decay.cosine.repeat"],
+                    format!("`period_factor` is {period_factor} under `repeat: {name}`, whose periods are all as long"),
+                    "set `repeat: restart`, or delete `period_factor`",
+                );
+            }
+        }
         schedule
     }
 
@@ -85,6 +102,9 @@ impl Resolver<'_> {
         }
         if let Some(test) = &mut eval.test {
             self.source(test, "eval.test")?;
+        } else if eval.test_rows.is_some() {
+            let message = "`eval.test_rows` is set, but `eval.test` names no data";
+            self.error(&["eval.test_rows"], message, "delete it, or add `test:` under `eval`");
         }
         Some(eval)
     }

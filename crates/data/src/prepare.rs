@@ -304,10 +304,7 @@ impl Preparation<'_> {
         key: &'static str,
     ) -> Result<(Split, Range<u64>)> {
         let length = self.layout.length().max(1);
-        let columns = match *self.layout {
-            Layout::Columns { count, .. } => count.max(1),
-            _ => 1,
-        };
+        let columns = self.layout.columns(key != SplitName::Train.key()).map_or(1, |count| count.max(1));
         let (split, token_range) = if let (Some(store), Some(padding)) = (&tokens.store, padding) {
             let token_range = store.document_start(range.start)?..store.document_start(range.end)?;
             (Split::padded(store.clone(), range, length, padding), token_range)
@@ -346,7 +343,7 @@ impl Preparation<'_> {
             || "None".to_owned(),
             |PaddingTokens { bos, eos, pad }| format!("Some(Marks {{ bos: {bos}, eos: {eos}, pad: {pad} }})"),
         );
-        let layout = format!("{} {padding}", row_settings(self.layout));
+        let layout = format!("{} {padding}", row_settings(self.layout, key != SplitName::Train.key()));
         let hash = hash_parts([&*tokens.hash, tokenizer.hash(), &layout, &format!("{range:?}")]);
         let fraction = self.fraction.filter(|_| key == HELD_OUT);
         // Training has no use for it, and its data may be large.
@@ -469,12 +466,16 @@ impl Preparation<'_> {
 }
 
 /// The settings of `layout` that determine its rows, as text for a hash. The attention mask does not.
-fn row_settings(layout: &Layout) -> String {
+fn row_settings(layout: &Layout, is_evaluated: bool) -> String {
     match layout {
+        Layout::Columns { length, .. } => {
+            let count = layout.columns(is_evaluated).unwrap_or(0);
+            format!("Columns {{ length: {length}, count: {count} }}")
+        }
         Layout::Padded { length, bos, eos, pad, mask: _ } => {
             format!("Padded {{ length: {length}, bos: {bos:?}, eos: {eos:?}, pad: {pad:?} }}")
         }
-        other => format!("{other:?}"),
+        Layout::Packed { .. } => format!("{layout:?}"),
     }
 }
 

@@ -24,7 +24,7 @@ pub(crate) fn test_best_checkpoint(
 ) -> Result<Option<TestResult>> {
     let Some(split) = &ready.prepared.dataset.test else { return Ok(None) };
     let run = OpenedRun { path: recording.path.clone(), plan: ready.plan.clone(), experiment: experiment.clone() };
-    let batch = run.program()?.batch.clone();
+    let (batch, rows) = (run.program()?.batch.clone(), run.program()?.eval.test_rows);
     let mut notes = Vec::new();
     let tested_model = EvaluatedModel::of_run(run, CheckpointChoice::Best, None)?;
     let device = tested_model.device(DeviceChoice::Auto, host.threads, &mut notes)?;
@@ -33,7 +33,7 @@ pub(crate) fn test_best_checkpoint(
     }
     let tested = ready.pool.install(|| -> Result<TestResult> {
         let (model, weights, step) = tested_model.load(device)?;
-        let all = LossBatches::new(split, u64::MAX, batch.micro_batch, batch.mask_padding);
+        let all = LossBatches::new(split, rows.unwrap_or(u64::MAX), batch.micro_batch, batch.mask_padding);
         let result = all.finish(&run_all_batches(&all, &model, &weights)?)?;
         let (perplexity, bits_per_byte) = (result.perplexity(), result.bits_per_byte());
         let step = step.ok_or_else(|| CommandError::failure("a tested checkpoint has no step".to_owned()))?;

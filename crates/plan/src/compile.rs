@@ -64,18 +64,15 @@ pub fn compile_continuation(
         clipped.note(part.name(), length, *documents, *tokens)
     }));
     let mask_padding = experiment.data.layout.masks_padding(model.options.causal);
-    if data.train.rows < sequences as u64 {
-        let SplitFacts { rows, tokens, .. } = data.train;
-        refuse!(
-            "data.train",
-            "it has {rows} rows of {length} tokens ({tokens} tokens in the source), one batch needs batch.sequences = {sequences}: \
-             take at most {rows} sequences, a shorter length, or more data"
-        );
-    }
+    let epoch_rows = epoch_rows(experiment, data, sequences, &mut notes)?;
     let position = data_position(experiment, data)?;
     // An epoch of whole batches leaves nothing to drop, unless a part of it was read in other batches.
-    let partial = position.is_some() || !data.train.rows.is_multiple_of(sequences.max(1) as u64);
-    let order = RowOrder { sequential: !experiment.data.shuffle, drop_last: experiment.data.drop_last && partial };
+    let partial = position.is_some() || !epoch_rows.is_multiple_of(sequences.max(1) as u64);
+    let order = RowOrder {
+        sequential: !experiment.data.shuffle,
+        drop_last: experiment.data.drop_last && partial,
+        epoch_rows: (epoch_rows < data.train.rows).then_some(epoch_rows),
+    };
     let row_sequence = RowSequence::new(sequences, length, order, position, data.train.rows);
     let steps = run_steps(&experiment.train, &row_sequence, sequences, length)?;
     let schedule = lr_schedule(experiment, steps, row_sequence.epoch_rows())?;
@@ -249,6 +246,31 @@ fn unused_vocabulary(experiment: &Experiment, data: &DataFacts) -> Option<String
     ))
 }
 
+/// The rows that an epoch reads, including those that `data.drop_last` leaves out.
+fn epoch_rows(experiment: &Experiment, data: &DataFacts, sequences: usize, notes: &mut Vec<String>) -> Result<u64> {
+    let SplitFacts { rows, tokens, .. } = data.train;
+    let read = experiment.data.epoch_rows.map_or(rows, |epoch_rows| epoch_rows.min(rows));
+    if let Some(epoch_rows) = experiment.data.epoch_rows.filter(|epoch_rows| *epoch_rows >= rows) {
+        notes.push(format!("data.epoch_rows: {epoch_rows} has no effect, because data.train has {} rows", count(rows)));
+    }
+    if sequences as u64 > read {
+        let times = sequences as f64 / read.max(1) as f64;
+        let (needed, read) = (count(sequences as u64), count(read));
+        if experiment.data.drop_last {
+            refuse!(
+                "data.drop_last",
+                "it leaves out rows that fill no batch, and an epoch has {read} rows ({} tokens in the source) while batch.sequences \
+                 is {needed}: set data.drop_last to false, which reads {times:.3} epochs in each step, or take at most {read} sequences",
+                count(tokens)
+            );
+        }
+        notes.push(format!(
+            "batch.sequences: each step reads {needed} rows, which are {times:.2} epochs of {read} rows"
+        ));
+    }
+    Ok(read)
+}
+
 /// The position from which rows are counted, if the run does not read them from the first one on.
 fn data_position(experiment: &Experiment, data: &DataFacts) -> Result<Option<DataPosition>> {
     let Some(position) = experiment.data.position else { return Ok(None) };
@@ -363,7 +385,8 @@ fn eval_spec(
         (Some(_), None) => refuse!("eval.hellaswag", "it is set, but no items of it were prepared"),
     };
     let samples = eval.samples.clone().filter(|s| !s.prompts.is_empty() && s.count > 0);
-    Ok(EvalSpec { loss, choice_items, samples })
+    let test_rows = data.test.as_ref().and(eval.test_rows);
+    Ok(EvalSpec { loss, choice_items, samples, test_rows })
 }
 
 /// Evaluate before Checkpoint, so that the checkpoint knows whether it is the best. Under dp the replicas get the new

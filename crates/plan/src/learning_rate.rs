@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::error::{PlanError, Result, refuse};
-use runner_spec::experiment::{Decay, DecayTarget, Experiment, StepDecay};
+use runner_spec::experiment::{CosineDecay, Decay, DecayTarget, Experiment, StepDecay};
 use runner_spec::format::count;
 use runner_spec::program::{LrDecay, LrSchedule};
 
@@ -28,7 +28,9 @@ pub(crate) fn lr_schedule(experiment: &Experiment, steps: u64, epoch_rows: u64) 
     }
     let rest = steps - decay_start;
     let decay = match experiment.schedule.decay {
-        Decay::Cosine(DecayTarget { share: last, steps }) => LrDecay::Cosine { last, steps: steps.unwrap_or(rest) },
+        Decay::Cosine(CosineDecay { share: last, steps, repeat, period_factor }) => {
+            LrDecay::Cosine { last, steps: steps.unwrap_or(rest), repeat, period_factor }
+        }
         Decay::Linear(DecayTarget { share: last, steps }) => LrDecay::Linear { last, steps: steps.unwrap_or(rest) },
         Decay::Step(StepDecay { every: Some(0), .. }) => {
             refuse!("schedule.decay.step.every", "it is 0: take at least 1")
@@ -86,7 +88,7 @@ fn describe_zero_rates(schedule: &LrSchedule, zero: &Range<u64>, inherited: u64)
 pub(crate) fn describe_unfinished_decay(decay: &Decay, schedule: &LrSchedule, steps: u64) -> Option<String> {
     let rest = steps.saturating_sub(schedule.decay_start());
     let (key, length, advice) = match decay {
-        Decay::Cosine(DecayTarget { steps: Some(length), .. }) => {
+        Decay::Cosine(CosineDecay { steps: Some(length), .. }) => {
             ("cosine.steps", *length, "delete it for the rest of the run")
         }
         Decay::Linear(DecayTarget { steps: Some(length), .. }) => {

@@ -123,7 +123,16 @@ pub fn local_choice(set: HellaSwag, host: &Host, observer: &mut dyn RunObserver)
 fn data_without_text(tokenizer: Tokenizer) -> Data {
     let train = Source::Tokens { files: Vec::new() };
     let layout = Layout::Packed { length: 1 };
-    Data { tokenizer, train, validation: None, layout, shuffle: false, drop_last: false, position: None }
+    Data {
+        tokenizer,
+        train,
+        validation: None,
+        layout,
+        shuffle: false,
+        drop_last: false,
+        epoch_rows: None,
+        position: None,
+    }
 }
 
 /// Replaces data that `experiment` names of the hub by the commits that it means now, so that the run reads the same files again. A tokenizer

@@ -27,7 +27,9 @@ pub use data::{
 };
 pub use eval::{ChoiceText, Eval, EvalLoss, HELLASWAG_FILE_ADVICE, HellaSwag, HubChoice, Samples};
 pub use parallel::{AutoOr, Parallel, ParallelMode, Pipeline, PipelineSchedule};
-pub use train::{Decay, DecayTarget, Decays, Optimizer, Schedule, ScheduleStart, StepDecay, Train, Warmup};
+pub use train::{
+    CosineDecay, CosineRepeat, Decay, DecayTarget, Decays, Optimizer, Schedule, ScheduleStart, StepDecay, Train, Warmup,
+};
 pub use weights_source::{ModelFolder, WeightsSource};
 
 /// A whole experiment, ready for the planner.

@@ -291,6 +291,9 @@ pub struct EvalSpec {
     /// The number of multiple-choice items that are scored; `None` if there is no such evaluation.
     pub choice_items: Option<usize>,
     pub samples: Option<Samples>,
+    /// Rows of the test data that are read at most; `None`: all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub test_rows: Option<u64>,
 }
 
 /// Tokens in one forward of an evaluation, with padding.

@@ -18,12 +18,12 @@ pub fn is_true(value: &bool) -> bool {
 }
 
 /// The default of a field that is 1 unless a record says otherwise.
-pub fn one() -> usize {
-    1
+pub fn one<T: From<u8>>() -> T {
+    T::from(1)
 }
 
-pub fn is_one(value: &usize) -> bool {
-    *value == 1
+pub fn is_one<T: From<u8> + PartialEq>(value: &T) -> bool {
+    *value == T::from(1)
 }
 
 /// True if `value` is the default of its type, such as `false`, 0 or the first choice.

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::{LoadOptions, Loaded, explain, from_str, load, to_yaml};
 use runner_spec::experiment::{
-    AutoOr, Batch, Decay, DecayTarget, Decays, DeviceChoice, EvalLoss, Experiment, Family, Layout, Optimizer, Parallel,
+    AutoOr, Batch, CosineDecay, Decay, Decays, DeviceChoice, EvalLoss, Experiment, Family, Layout, Optimizer, Parallel,
     ParallelMode, ParquetSource, Pipeline, PipelineSchedule, Source, Tokenizer, Validation,
 };
 use runner_spec::program::Device;
@@ -138,7 +138,7 @@ fn every_key_is_read() {
     let e = experiment(FULL, &[]);
     assert_eq!(e.model.family, Family::Llama);
     assert_eq!((e.model.vocab_size, e.model.pad_vocab_to, e.model.kv_heads), (Some(50304), Some(64), 3));
-    assert_eq!(e.schedule.decay, Decay::Cosine(DecayTarget { share: 0.1, steps: Some(40) }));
+    assert_eq!(e.schedule.decay, Decay::Cosine(CosineDecay { share: 0.1, steps: Some(40), ..CosineDecay::default() }));
     assert_eq!((e.schedule.warmup.steps, e.schedule.warmup.from), (10, Some(0.1)));
     let samples = e.eval.samples.unwrap();
     assert_eq!(samples.prompts, ["Hello, I'm a language model,", "null", "5_000", "a\n\tb"]);

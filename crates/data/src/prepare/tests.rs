@@ -60,6 +60,7 @@ fn packed(tokenizer: Tokenizer, train: Source, validation: Option<Validation>, l
         layout: Layout::Packed { length },
         shuffle: true,
         drop_last: false,
+        epoch_rows: None,
         position: None,
     }
 }
@@ -197,6 +198,7 @@ fn padded_rows_hold_documents() {
         layout: layout("[BOT]"),
         shuffle: true,
         drop_last: false,
+        epoch_rows: None,
         position: None,
     };
     let prepared = folder.prepare(&data).unwrap();
@@ -212,7 +214,10 @@ fn padded_rows_hold_documents() {
         [24 - rows.inputs.iter().filter(|&&id| id == prepared.tokenizer.text.token_id("[PAD]").unwrap()).count()]
     );
     // The hash that rows have had since before there was a mask, which does not change them.
-    assert_eq!(row_settings(&data.layout), "Padded { length: 24, bos: \"[BOT]\", eos: \"[EOT]\", pad: \"[PAD]\" }");
+    assert_eq!(
+        row_settings(&data.layout, false),
+        "Padded { length: 24, bos: \"[BOT]\", eos: \"[EOT]\", pad: \"[PAD]\" }"
+    );
     let Layout::Padded { mask, .. } = &mut data.layout else { panic!("it is padded") };
     *mask = PaddingMask::CausalAndPadding;
     assert_eq!(folder.prepare(&data).unwrap().facts, prepared.facts);

@@ -298,7 +298,16 @@ fn documents_without_a_separator_are_noticed_before_text_is_read() {
     let lines = Source::Jsonl(JsonSource { files: vec!["a.jsonl".into()], field: None, template: None });
     let joins = |tokenizer: Tokenizer, train: &Source, layout: Layout| {
         let train = train.clone();
-        let data = Data { tokenizer, train, validation: None, layout, shuffle: true, drop_last: false, position: None };
+        let data = Data {
+            tokenizer,
+            train,
+            validation: None,
+            layout,
+            shuffle: true,
+            drop_last: false,
+            epoch_rows: None,
+            position: None,
+        };
         may_join_documents(&data)
     };
     assert!(joins(file(&without), &lines, PACKED) && !joins(file(&with), &lines, PACKED));

@@ -111,7 +111,7 @@ impl ForkCheckpoint {
     pub(super) fn position_of_fork(&self, experiment: &Experiment, facts: &DataFacts) -> ForkPosition {
         let Some(program) = self.program() else { return ForkPosition { position: None, reordered_by: Vec::new() } };
         let (data, batch) = (&experiment.data, &experiment.batch);
-        let order = RowOrder { sequential: !data.shuffle, drop_last: data.drop_last };
+        let order = RowOrder { sequential: !data.shuffle, drop_last: data.drop_last, epoch_rows: data.epoch_rows };
         let was_sequential = program.batch.order.sequential;
         let changes = [
             ("the training data or its layout", self.plan.data.train != facts.train),

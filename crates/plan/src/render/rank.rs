@@ -2,7 +2,7 @@
 
 use super::page::Page;
 use crate::quantity::{bytes, scientific, si};
-use runner_spec::experiment::{Decays, Recompute};
+use runner_spec::experiment::{CosineRepeat, Decays, Recompute};
 use runner_spec::format::{choice_name, count, counted};
 use runner_spec::plan::{MemoryCategory, MemoryEstimate, ParamCounts, Plan, RankPlan};
 use runner_spec::program::text::fold;
@@ -52,7 +52,7 @@ pub(super) fn computation_lines(rank: &RankPlan, plan: Option<&Plan>, page: &mut
             let estimated = if rank.hardware.estimated { " (estimated from multiprocessors and clock)" } else { "" };
             page.more(format!("MFU against {}{all_devices}{estimated}", si(peak, "FLOP/s")));
         }
-        None => page.more(format!("MFU is not reported: the {whose} peak FLOP/s is not known")),
+        None => page.more(format!("MFU is not reported: the {whose} peak FLOP/s are unknown")),
     }
     page.line("precision", &rank.precision);
     page.line("optimizer", optimizer_line(program));
@@ -126,16 +126,25 @@ fn schedule_line(s: &LrSchedule) -> String {
         None => phases.push(format!("warmup from 0 to the peak at step {end}")),
         Some(from) => phases.push(format!("warmup from {} to the peak at step {end}", scientific(from * s.peak))),
     }
-    let falling = |name: &str, last: f64, steps: u64| {
-        format!(
-            "{name} to {} at step {}, constant after",
-            scientific(last * s.peak),
-            count(s.decay_start().saturating_add(steps))
-        )
+    let falling = |name: &str, last: f64, steps: u64, after: String| {
+        let end = count(s.decay_start().saturating_add(steps));
+        format!("{name} to {} at step {end}, {after}", scientific(last * s.peak))
     };
     phases.push(match s.decay {
-        LrDecay::Cosine { last, steps } => falling("cosine", last, steps),
-        LrDecay::Linear { last, steps } => falling("linear", last, steps),
+        LrDecay::Cosine { last, steps, repeat, period_factor } => falling(
+            "cosine",
+            last,
+            steps,
+            match repeat {
+                CosineRepeat::Never => "constant after".to_owned(),
+                CosineRepeat::Mirror => format!("then it rises and falls, {} steps each", count(steps)),
+                CosineRepeat::Restart if period_factor == 1 => format!("restarts every {} steps", count(steps)),
+                CosineRepeat::Restart => {
+                    format!("restarts, each period {period_factor} times as long as the one before")
+                }
+            },
+        ),
+        LrDecay::Linear { last, steps } => falling("linear", last, steps, "constant after".to_owned()),
         LrDecay::Step { every, gamma } => format!("times {gamma} every {} steps", count(every)),
         LrDecay::Rows { rows, sequences, gamma } => {
             let steps = rows as f64 / sequences.max(1) as f64;
@@ -197,7 +206,7 @@ mod tests {
         let schedule =
             |warmup_steps, warmup_from, decay| LrSchedule { peak: 6e-4, start: 0, warmup_steps, warmup_from, decay };
         let line = |warmup_steps, warmup_from, decay| schedule_line(&schedule(warmup_steps, warmup_from, decay));
-        insta::assert_snapshot!(line(10, None, LrDecay::Cosine { last: 0.1, steps: 40 }), @"peak 6e-4; warmup lr·(step+1)/10; cosine to 6e-5 at step 50, constant after");
+        insta::assert_snapshot!(line(10, None, LrDecay::Cosine { last: 0.1, steps: 40, repeat: CosineRepeat::Never, period_factor: 1 }), @"peak 6e-4; warmup lr·(step+1)/10; cosine to 6e-5 at step 50, constant after");
         insta::assert_snapshot!(line(20, Some(0.1), LrDecay::Linear { last: 0.0, steps: 80 }), @"peak 6e-4; warmup from 6e-5 to the peak at step 20; linear to 0 at step 100, constant after");
         insta::assert_snapshot!(line(0, None, LrDecay::Step { every: 1_000, gamma: 0.95 }), @"peak 6e-4; times 0.95 every 1,000 steps");
         let cooldown = LrSchedule { start: 1_300, ..schedule(0, None, LrDecay::Linear { last: 0.0, steps: 100 }) };

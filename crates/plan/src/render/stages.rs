@@ -6,6 +6,8 @@ use crate::quantity::{bytes, si};
 use runner_spec::experiment::ParallelMode;
 use runner_spec::format::{count, counted};
 use runner_spec::plan::{MemoryCategory, MemoryEstimate, Plan, RankPlan};
+use runner_spec::precision;
+use runner_spec::program::Program;
 
 /// The most stages whose programs are all shown; of more stages, only the first and the last are.
 const MAX_STAGES_SHOWN: usize = 4;
@@ -50,9 +52,25 @@ fn common_lines(plan: &Plan, first: &RankPlan, page: &mut Page) {
     let nodes = plan.ranks.iter().map(|r| r.hardware.node).max().unwrap_or(0) + 1;
     let nodes = if nodes > 1 { format!(", on {} nodes", count(nodes as u64)) } else { String::new() };
     page.line("ranks", format!("{}: {shape}{nodes}", count(plan.world_size as u64)));
+    if mesh.stages > 1 && mesh.replicas > 1 {
+        page.more(neighbours_line(first));
+    }
     page.line("model", model_line(&first.program));
     page.line("parameters", count(plan.totals.parameters));
     computation_lines(first, Some(plan), page);
+}
+
+/// Why replicas of a stage, not stages of a replica, are neighbours: what each of them exchange in a step.
+fn neighbours_line(first: &RankPlan) -> String {
+    let Program { batch, model, precision, master_weights, .. } = &first.program;
+    let gradients = first.params.total * precision::state_bytes(*master_weights);
+    let positions = (batch.slice.1 * batch.length) as u64;
+    let activations = 2 * positions * model.d_model as u64 * precision::activation_bytes(*precision);
+    format!(
+        "replicas of a stage are neighbouring ranks: they exchange {} of gradients a step, and neighbouring stages {} of activations",
+        bytes(gradients),
+        bytes(activations)
+    )
 }
 
 /// The ranks in groups that the text shows as one. The ranks of a group have the same stage and devices of the same name with as many

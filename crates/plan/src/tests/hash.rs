@@ -46,7 +46,7 @@ fn the_hash_is_stable() {
 #[test]
 fn what_changes_a_number_changes_the_hash() {
     let mut seen = vec![("reference", compiled(&experiment()).hash)];
-    let changes: [Change<e::Experiment>; 45] = [
+    let changes: [Change<e::Experiment>; 46] = [
         ("seed", |x| x.seed = 1),
         ("family", |x| x.model.family = e::Family::Llama),
         ("vocab_size", |x| x.model.vocab_size = Some(500)),
@@ -73,6 +73,7 @@ fn what_changes_a_number_changes_the_hash() {
         ("shuffle", |x| x.data.shuffle = false),
         ("sequences that leave some rows", |x| x.batch.sequences = 24),
         ("drop_last", |x| (x.data.drop_last, x.batch.sequences) = (true, 24)),
+        ("epoch_rows", |x| x.data.epoch_rows = Some(16)),
         ("decays", |x| {
             if let e::Optimizer::Adamw { decays, .. } = &mut x.optimizer {
                 *decays = e::Decays::All;

@@ -142,7 +142,10 @@ fn steps_with_a_rate_of_zero_get_a_warning() {
 fn decay_takes_the_rest_of_the_run() {
     use runner_spec::program::LrDecay;
     let schedule = compiled(&experiment()).ranks[0].program.schedule;
-    assert_eq!(schedule.decay, LrDecay::Cosine { last: 0.1, steps: 90 });
+    assert_eq!(
+        schedule.decay,
+        LrDecay::Cosine { last: 0.1, steps: 90, repeat: e::CosineRepeat::Never, period_factor: 1 }
+    );
 }
 
 #[test]
@@ -175,7 +178,7 @@ fn a_model_that_does_not_fit_gets_a_note_with_an_offer() {
 fn mistakes_are_told_in_the_files_words() {
     insta::assert_snapshot!(fails(|x, _| x.model.vocab_size = Some(200)), @"model.vocab_size: it is 200, but the tokenizer produces 257 ids (0 to 256): take at least 257, or leave the key out");
     insta::assert_snapshot!(fails(|x, _| x.data.layout = e::Layout::Packed { length: 32 }), @"data.layout: rows of 32 tokens do not fit model.context_length 16: shorten the layout's length to 16, or raise the context length");
-    insta::assert_snapshot!(fails(|x, _| x.batch.sequences = 1_001), @"data.train: it has 1000 rows of 8 tokens (8001 tokens in the source), one batch needs batch.sequences = 1001: take at most 1000 sequences, a shorter length, or more data");
+    insta::assert_snapshot!(fails(|x, _| (x.batch.sequences, x.data.drop_last) = (1_001, true)), @"data.drop_last: it leaves out rows that fill no batch, and an epoch has 1,000 rows (8,001 tokens in the source) while batch.sequences is 1,001: set data.drop_last to false, which reads 1.001 epochs in each step, or take at most 1,000 sequences");
     insta::assert_snapshot!(fails(|x, _| x.schedule.warmup.steps = 101), @"schedule.warmup.steps: it is 101, longer than the run of 100 steps: take at most 100");
     insta::assert_snapshot!(fails(|x, _| {
         x.schedule.warmup.steps = 101;

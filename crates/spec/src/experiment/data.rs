@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::hub_name;
 use crate::program::DataPosition;
-use crate::serde_defaults::{defaults, is_default, is_true, yes};
+use crate::serde_defaults::{defaults, is_default, is_true, one, yes};
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -24,6 +24,9 @@ pub struct Data {
     /// True if the rows of an epoch that fill no batch are left out.
     #[serde(default, skip_serializing_if = "is_default")]
     pub drop_last: bool,
+    /// Rows of each epoch that are read, the first ones in its order; `None`: all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub epoch_rows: Option<u64>,
     /// The position from which rows are counted, in a fork that changed the batch or the data.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub position: Option<DataPosition>,
@@ -64,7 +67,7 @@ pub enum Tokenizer {
         #[serde(default = "yes")]
         lowercase: bool,
         /// Words that occur less often are `<unk>`.
-        #[serde(default = "one")]
+        #[serde(default = "one::<u64>")]
         #[schemars(range(min = 1, max = 1_000_000_000_000u64))]
         min_count: u64,
         /// Special tokens, whose ids come after `<unk>` and before the words.
@@ -124,7 +127,6 @@ pub const MAX_BPE_VOCABULARY: u64 = 10_000_000;
 pub const HUB_DEFAULT_BRANCH: &str = "main";
 
 defaults! {
-    one: u64 = 1;
     train_split: String = "train".to_owned();
     default_branch: String = HUB_DEFAULT_BRANCH.to_owned();
 }
@@ -267,8 +269,14 @@ impl JsonSchema for Validation {
 pub enum Layout {
     /// One token stream cut into windows: window i predicts tokens i·length+1 … (i+1)·length.
     Packed { length: usize },
-    /// One token stream in `count` columns, which is the sequences of a batch; row i·count + c is piece i of column c.
-    Columns { length: usize, count: usize },
+    /// One token stream in `count` columns, which is the sequences of a batch; row i·count + c is piece i of column c. Validation and test
+    /// data have `eval_count` columns; `None`: as many.
+    Columns {
+        length: usize,
+        count: usize,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        eval_count: Option<usize>,
+    },
     /// One document per row, `length` inputs long, clipped and padded.
     Padded {
         length: usize,
@@ -293,6 +301,12 @@ impl Layout {
     /// True if attention does not see padding. A padding mask is needed where it sees what follows a token.
     pub fn masks_padding(&self, causal: bool) -> bool {
         matches!(self, Self::Padded { mask, .. } if *mask == PaddingMask::CausalAndPadding || !causal)
+    }
+
+    /// The columns of the training data, or of data that is evaluated; `None` for other layouts.
+    pub fn columns(&self, is_evaluated: bool) -> Option<usize> {
+        let Self::Columns { count, eval_count, .. } = *self else { return None };
+        Some(eval_count.filter(|_| is_evaluated).unwrap_or(count))
     }
 
     /// Inputs per row.

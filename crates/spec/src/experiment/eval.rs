@@ -27,11 +27,15 @@ pub struct Eval {
     /// validation loss. Default: none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub test: Option<Source>,
+    /// At most this many rows of `test`, from its start. Default: all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1_000_000_000_000u64))]
+    pub test_rows: Option<u64>,
 }
 
 impl Default for Eval {
     fn default() -> Self {
-        Self { every: 250, at_start: false, loss: None, hellaswag: None, samples: None, test: None }
+        Self { every: 250, at_start: false, loss: None, hellaswag: None, samples: None, test: None, test_rows: None }
     }
 }
 

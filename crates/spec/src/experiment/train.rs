@@ -5,7 +5,7 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::model::parts::Recompute;
-use crate::serde_defaults::{defaults, is_default};
+use crate::serde_defaults::{defaults, is_default, is_one};
 
 /// The length of the training: one of `steps`, `epochs` and `tokens`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -215,8 +215,8 @@ pub struct Warmup {
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 #[schemars(extend("x-has-default" = true))]
 pub enum Decay {
-    /// Half a cosine, constant afterwards.
-    Cosine(DecayTarget),
+    /// Half a cosine. By default constant afterwards.
+    Cosine(CosineDecay),
     /// A straight line, constant afterwards.
     Linear(DecayTarget),
     /// Times `gamma` after each `every` steps, or each so many epochs.
@@ -229,6 +229,45 @@ impl Default for Decay {
     fn default() -> Self {
         Self::Constant {}
     }
+}
+
+/// A decay along half a cosine, which may repeat.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct CosineDecay {
+    /// Share of the peak learning rate that is reached.
+    #[serde(rename = "final")]
+    #[schemars(range(min = 0, max = 1))]
+    pub share: f64,
+    /// Steps from the end of the warmup. Default: the rest of the run.
+    #[schemars(range(min = 1, max = 1_000_000_000_000u64))]
+    pub steps: Option<u64>,
+    /// What follows: the last rate to the end (never); a rise along the same curve, a fall, and so on (mirror, as PyTorch's
+    /// CosineAnnealingLR); or a jump to the peak and the next fall (restart).
+    #[serde(skip_serializing_if = "is_default")]
+    #[schemars(!skip_serializing_if)]
+    pub repeat: CosineRepeat,
+    /// How many times as long each period is as the one before, under `repeat: restart`.
+    #[serde(skip_serializing_if = "is_one")]
+    #[schemars(!skip_serializing_if, range(min = 1, max = 1_000_000))]
+    pub period_factor: u64,
+}
+
+impl Default for CosineDecay {
+    fn default() -> Self {
+        Self { share: 0.1, steps: None, repeat: CosineRepeat::Never, period_factor: 1 }
+    }
+}
+
+/// What follows half a cosine: the last rate to the end of the run; a rise along the same curve, then a fall, and so on, as in PyTorch's
+/// CosineAnnealingLR; or the peak and another fall, again and again.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum CosineRepeat {
+    #[default]
+    Never,
+    Mirror,
+    Restart,
 }
 
 /// The end of a continuous decay.

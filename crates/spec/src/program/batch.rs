@@ -33,6 +33,9 @@ pub struct RowOrder {
     pub sequential: bool,
     /// True if the rows of an epoch that fill no global batch are left out. If not, the next epoch begins within the batch.
     pub drop_last: bool,
+    /// Rows of each epoch that are read, the first ones in its order; `None`: all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub epoch_rows: Option<u64>,
 }
 
 /// A position in the training data: the next row to read after some steps, and what these steps read.
@@ -95,8 +98,10 @@ pub struct RowSequence {
 
 impl RowSequence {
     /// The rows of steps of `sequences` rows of `length` tokens, from `position` on, out of `rows`. A step reads the rows after those of the
-    /// step before it. With `order.drop_last`, an epoch ends when fewer rows than a batch are left of it.
+    /// step before it, and may have more rows than an epoch. With `order.drop_last`, an epoch ends when fewer rows than a batch are left of
+    /// it.
     pub fn new(sequences: usize, length: usize, order: RowOrder, position: Option<DataPosition>, rows: u64) -> Self {
+        let rows = order.epoch_rows.map_or(rows, |epoch_rows| epoch_rows.min(rows));
         let (sequences, rows) = ((sequences as u64).max(1), rows.max(1));
         let start = position.unwrap_or_default();
         let read = start.row.min(rows);
@@ -183,7 +188,7 @@ mod tests {
     use super::*;
 
     fn sequence(sequences: usize, drop_last: bool, position: Option<DataPosition>, rows: u64) -> RowSequence {
-        RowSequence::new(sequences, 10, RowOrder { sequential: false, drop_last }, position, rows)
+        RowSequence::new(sequences, 10, RowOrder { sequential: false, drop_last, epoch_rows: None }, position, rows)
     }
 
     /// The places of all rows of `steps` steps from `from` on.
@@ -200,6 +205,40 @@ mod tests {
         assert_eq!(of.position_after(2), after);
         assert_eq!((of.epochs_after(2), of.epochs_after(3)), (8.0 / 6.0, 2.0));
         assert_eq!((of.steps_of_epochs(2.0), of.steps_of_epochs(2.5), of.steps_of_tokens(119)), (3.0, 3.75, 2));
+    }
+
+    #[test]
+    fn a_batch_reads_several_epochs() {
+        let of = sequence(7, false, None, 3);
+        let expected = [
+            (0, 0),
+            (0, 1),
+            (0, 2),
+            (1, 0),
+            (1, 1),
+            (1, 2),
+            (2, 0),
+            (2, 1),
+            (2, 2),
+            (3, 0),
+            (3, 1),
+            (3, 2),
+            (4, 0),
+            (4, 1),
+        ];
+        assert_eq!(places(&of, 0, 2, 7), expected);
+        assert_eq!(of.position_after(2), DataPosition { step: 2, epoch: 4, row: 2, rows: 14, tokens: 140 });
+        assert_eq!((of.epochs_after(2), of.steps_of_epochs(7.0), of.steps_of_tokens(140)), (14.0 / 3.0, 3.0, 2));
+    }
+
+    #[test]
+    fn an_epoch_reads_its_first_rows() {
+        let order = RowOrder { sequential: true, drop_last: false, epoch_rows: Some(5) };
+        let of = RowSequence::new(4, 10, order, None, 10);
+        let expected = [(0, 0), (0, 1), (0, 2), (0, 3), (0, 4), (1, 0), (1, 1), (1, 2)];
+        assert_eq!(places(&of, 0, 2, 4), expected);
+        assert_eq!((of.epoch_rows(), of.epochs_after(5)), (5, 4.0));
+        assert_eq!(RowSequence::new(4, 10, order, None, 3), RowSequence::new(4, 10, RowOrder::default(), None, 3));
     }
 
     #[test]

@@ -5,7 +5,8 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use crate::serde_defaults::is_default;
+use crate::experiment::CosineRepeat;
+use crate::serde_defaults::{is_default, is_one, one};
 
 /// The learning rate over the steps.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -23,8 +24,15 @@ pub struct LrSchedule {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LrDecay {
-    /// Half a period of the cosine.
-    Cosine { last: f64, steps: u64 },
+    /// Half a period of the cosine, and what follows it. With restarts, each period has `period_factor` times the steps of the one before.
+    Cosine {
+        last: f64,
+        steps: u64,
+        #[serde(default, skip_serializing_if = "is_default")]
+        repeat: CosineRepeat,
+        #[serde(default = "one", skip_serializing_if = "is_one")]
+        period_factor: u64,
+    },
     /// A straight line.
     Linear { last: f64, steps: u64 },
     /// Times `gamma` after every `every` steps.
@@ -40,7 +48,8 @@ impl LrSchedule {
     ///
     /// Warmup covers steps `start` … `start` + `warmup_steps` - 1. Without `warmup_from` it is peak·(n+1)/`warmup_steps` for its n-th step
     /// from 0, so the peak is reached by its last step; with it, linear from `warmup_from`·peak at `start` to the peak at `start` +
-    /// `warmup_steps`. Decay counts from the end of the warmup, and stays at its final value once it is over.
+    /// `warmup_steps`. Decay counts from the end of the warmup. Once it is over it stays at its final value, apart from a cosine that
+    /// repeats.
     pub fn rate(&self, step: u64) -> f64 {
         let peak = self.peak;
         let Some(step) = step.checked_sub(self.start) else { return peak };
@@ -54,7 +63,12 @@ impl LrSchedule {
         let since = step - self.warmup_steps;
         match self.decay {
             LrDecay::Constant => peak,
-            LrDecay::Cosine { last, steps } => {
+            LrDecay::Cosine { last, steps, repeat, period_factor } => {
+                let (since, steps) = match repeat {
+                    CosineRepeat::Never => (since, steps),
+                    CosineRepeat::Mirror => (mirrored(since, steps), steps),
+                    CosineRepeat::Restart => restarted(since, steps, period_factor),
+                };
                 decay_to(last * peak, peak, since, steps, |ratio| 0.5 * (1.0 + (PI * ratio).cos()))
             }
             LrDecay::Linear { last, steps } => decay_to(last * peak, peak, since, steps, |ratio| 1.0 - ratio),
@@ -72,14 +86,18 @@ impl LrSchedule {
         self.start.saturating_add(self.warmup_steps)
     }
 
-    /// The steps, from 0, of a run of `steps` steps whose rate is 0: the first one of the warmup, and those from some step to the last.
+    /// The steps, from 0, of a run of `steps` steps whose rate is 0: the first one of the warmup, and those from some step to the last. Single
+    /// steps between which the rate rises again are left out.
     pub fn zero_rate_steps(&self, steps: u64) -> Vec<Range<u64>> {
         let is_zero = |step: u64| self.rate(step) == 0.0;
         let mut zero = Vec::new();
         if self.warmup_steps > 0 && self.start < steps && is_zero(self.start) {
             zero.push(self.start..self.start + 1);
         }
-        // A decay never rises.
+        if matches!(self.decay, LrDecay::Cosine { repeat: CosineRepeat::Mirror | CosineRepeat::Restart, .. }) {
+            return zero;
+        }
+        // A decay never rises, if it does not repeat.
         let (mut low, mut high) = (self.decay_start().min(steps), steps);
         while low < high {
             let middle = low + (high - low) / 2;
@@ -94,6 +112,26 @@ impl LrSchedule {
         }
         zero
     }
+}
+
+/// The step of a decay over `steps` steps that has the rate of step `since` of one that rises and falls again.
+fn mirrored(since: u64, steps: u64) -> u64 {
+    let phase = since.checked_rem(steps.saturating_mul(2)).unwrap_or(since);
+    phase.min(steps.saturating_mul(2) - phase.min(steps.saturating_mul(2)))
+}
+
+/// The step within its period, and the steps of this period, of step `since`; the first period has `steps` steps, and each one `factor` times
+/// as many as the one before.
+fn restarted(since: u64, steps: u64, factor: u64) -> (u64, u64) {
+    if factor <= 1 {
+        return (since.checked_rem(steps).unwrap_or(since), steps);
+    }
+    let (mut since, mut period) = (since, steps.max(1));
+    while since >= period {
+        since -= period;
+        period = period.saturating_mul(factor);
+    }
+    (since, period)
 }
 
 /// `peak` after `times` drops. A power of a gamma below 1 is 0 in f64 long before the exponent saturates.
@@ -115,6 +153,38 @@ mod tests {
         LrSchedule { peak: 6e-4, start: 0, warmup_steps, warmup_from, decay }
     }
 
+    fn cosine(last: f64, steps: u64) -> LrDecay {
+        LrDecay::Cosine { last, steps, repeat: CosineRepeat::Never, period_factor: 1 }
+    }
+
+    #[test]
+    fn a_cosine_that_repeats() {
+        let repeating =
+            |repeat, period_factor| schedule(2, None, LrDecay::Cosine { last: 0.1, steps: 10, repeat, period_factor });
+        let once = schedule(2, None, cosine(0.1, 10));
+        // Falls over steps 2 to 12, rises to step 22, falls to step 32.
+        let mirror = repeating(CosineRepeat::Mirror, 1);
+        for step in 0..=10 {
+            for same in [2 + step, 22 - step, 22 + step, 42 - step] {
+                assert_eq!(mirror.rate(same), once.rate(2 + step), "{same}");
+            }
+        }
+        // Periods of 10, 20 and 40 steps; halfway through each the rate is the mean of both ends.
+        let restart = repeating(CosineRepeat::Restart, 2);
+        for (start, period) in [(2, 10), (12, 20), (32, 40), (72, 80)] {
+            close(restart.rate(start), 6e-4);
+            close(restart.rate(start + period / 2), 3.3e-4);
+            assert!(restart.rate(start + period - 1) < restart.rate(start + period - 2));
+        }
+        let restart = repeating(CosineRepeat::Restart, 1);
+        for peak in [2, 12, 22, 1_000_002] {
+            close(restart.rate(peak), 6e-4);
+        }
+        for decay in [mirror, restart, repeating(CosineRepeat::Restart, 1_000_000)] {
+            assert!(decay.rate(u64::MAX) > 0.0);
+        }
+    }
+
     /// Within a few units in the last place: the expected values are computed by hand, in another order.
     fn close(got: f64, want: f64) {
         assert!((got - want).abs() <= 1e-15 * 6e-4_f64.max(want.abs()), "{got:e} is not {want:e}");
@@ -122,7 +192,7 @@ mod tests {
 
     #[test]
     fn warmup_then_cosine() {
-        let s = schedule(10, None, LrDecay::Cosine { last: 0.1, steps: 40 });
+        let s = schedule(10, None, cosine(0.1, 40));
         close(s.rate(0), 6e-5);
         close(s.rate(4), 3e-4);
         close(s.rate(9), 6e-4);
@@ -175,7 +245,7 @@ mod tests {
 
     #[test]
     fn a_decay_of_no_steps_is_over_at_once() {
-        assert_eq!(schedule(0, None, LrDecay::Cosine { last: 0.5, steps: 0 }).rate(0), 3e-4);
+        assert_eq!(schedule(0, None, cosine(0.5, 0)).rate(0), 3e-4);
         assert_eq!(schedule(0, None, LrDecay::Step { every: 0, gamma: 0.5 }).rate(9), 6e-4);
     }
 

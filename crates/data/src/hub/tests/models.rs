@@ -30,6 +30,7 @@ fn tokenizers_are_one_file_or_two() {
             layout: Layout::Packed { length: 8 },
             shuffle: true,
             drop_last: false,
+            epoch_rows: None,
             position: None,
         })
     };

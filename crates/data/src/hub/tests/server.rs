@@ -107,6 +107,7 @@ pub(super) fn data(train: HubSource) -> Data {
         layout: Layout::Packed { length: 8 },
         shuffle: true,
         drop_last: false,
+        epoch_rows: None,
         position: None,
     }
 }
