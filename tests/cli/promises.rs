@@ -53,17 +53,19 @@ const PLANS_OF_SHIPPED_DATA: &[(&str, &str)] = &[
 
 /// Files whose data is not shipped: the plan for one machine with eight A100 and 100,000 rows of training data.
 const PLANS_OF_OTHER_DATA: &[(&str, &str)] = &[
+    ("build-nanogpt.yaml.j2", "fc17214a4a1a1f005193812cb965cc53fd6695a1dc9b773717c4359b22cfd489"),
+    ("data/fineweb.yaml", "6f8a80e94f59b92d9b5364baefd517aa08fe39ec7314c6e509fec22f0f74b050"),
     ("data/fineweb-edu.yaml", "6f8a80e94f59b92d9b5364baefd517aa08fe39ec7314c6e509fec22f0f74b050"),
     ("gpt2-124m.yaml", "4b11cb99cca485339403e2e7996473a78a0780349584a6a5ae904c9cacea32de"),
-    ("gpt2-alpaca.yaml", "e241a78b25a2bffbe1c78ea2af0fe5190c6f4197cc842bc3076b29e3a029cb0e"),
-    ("gpt2-fineweb-start.yaml", "b84d98eb4fcdec3faafdd9b3ef5322f93cc60b2a388d5699bebccb94bdd90d8f"),
+    ("gpt2-alpaca.yaml", "437b72b8bb82d6d570f708d959ec00e62bbb2b2a0b2d579791f594bead251984"),
+    ("gpt2-fineweb-start.yaml", "3bb36fb11d7a06b8be24d1f7341bf8d6c521e3bdfa3bb29577bd7d075e942a0e"),
     ("gpt2-fineweb.yaml", "feac026cf4f185929efafe857c4ea6a9c9be4c8ba89fb445847ffc6c4ad4c318"),
     ("gpu/gpt2-124m.yaml", "99ca070378137fe175f75dce49688e8a43c37d0365547b333d41a99ef03139b0"),
     ("gpu/llama-179m.yaml", "2832134b1a73802002da2679da3e332f29f01bc0f54a1bb8454ff2bba09fcd3c"),
     ("llama-ddp.yaml", "046170aa06af6d7c347a8e576c5f0816ab212362493e862b216b4d1a19aab50c"),
     ("llama-dp.yaml", "932131cf9b8e210fd7620cd880f874a1abd2db20a8c2f6c5bb61dd7a3dd13aeb"),
     ("llama-pipeline.yaml", "18c34b2579ca2328affafaa374c75495bf16caa82d83ca8135dfdf46298a43de"),
-    ("transformer-ddp-pipeline.yaml", "f36d7172cd44c2749307437e989de5ffef7bbe4bb911f97e63baac500c5a2110"),
+    ("transformer-ddp-pipeline.yaml", "0add6772d563d500928989fad59777d8a18472af4d9c1b59eef0fcec72f325b3"),
     ("shakespeare-chars.yaml", "33c7a61e938684c8674fccfb25d204a8b51e12104065b13ac5ef53faf03adb8a"),
 ];
 
@@ -96,6 +98,9 @@ fn plan_hashes_of_shipped_experiments_stay() {
     for (name, hash) in PLANS_OF_OTHER_DATA {
         let file = experiment(name);
         let mut arguments = vec![&file[..], "--rows", "100000", "--cluster", "1x8xA100"];
+        if *name == "build-nanogpt.yaml.j2" {
+            arguments.extend(["--var", "stage=8"]);
+        }
         if *name == "shakespeare-chars.yaml" {
             arguments.extend(["--set", "model.vocab_size=65"]);
         }
