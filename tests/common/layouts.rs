@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicBool;
 
@@ -19,6 +20,7 @@ use runner_plan::compile;
 use runner_spec::cluster::ClusterFacts;
 use runner_spec::event::{Event, ObserveError};
 use runner_spec::plan::{Plan, RankPlan};
+use runner_spec::program::Program;
 
 /// 24 sequences a step. Single takes them as 4 micro-batches of 6.
 pub const LAYOUTS: [(&str, &str); 16] = [
@@ -113,31 +115,49 @@ pub fn layout_case(model: &str, layout: &str, steps: usize) -> LayoutCase {
     layout_case_with_mask(model, layout, steps, "causal")
 }
 
+/// The case in which each epoch reads `epoch_rows` rows.
+pub fn layout_case_of_epochs(model: &str, layout: &str, steps: usize, epoch_rows: u64) -> LayoutCase {
+    let keys = format!("\n  epoch_rows: {epoch_rows}");
+    compile_layout_case(model, layout, steps, ["causal", &keys], &runner_machine::local_cluster::cpu_cluster(1))
+}
+
 /// The case on `cluster`, with `more` added to the experiment.
 pub fn layout_case_on(model: &str, layout: &str, more: &str, steps: usize, cluster: &ClusterFacts) -> LayoutCase {
-    compile_layout_case(model, &format!("{layout}\n{more}"), steps, "causal", cluster)
+    compile_layout_case(model, &format!("{layout}\n{more}"), steps, ["causal", ""], cluster)
 }
 
 pub fn layout_case_with_mask(model: &str, layout: &str, steps: usize, mask: &str) -> LayoutCase {
-    compile_layout_case(model, layout, steps, mask, &runner_machine::local_cluster::cpu_cluster(1))
+    compile_layout_case(model, layout, steps, [mask, ""], &runner_machine::local_cluster::cpu_cluster(1))
 }
 
-fn compile_layout_case(model: &str, layout: &str, steps: usize, mask: &str, cluster: &ClusterFacts) -> LayoutCase {
+/// `mask` is that of padded rows, `data_keys` are more lines of the section `data`.
+fn compile_layout_case(
+    model: &str,
+    layout: &str,
+    steps: usize,
+    [mask, data_keys]: [&str; 2],
+    cluster: &ClusterFacts,
+) -> LayoutCase {
     let dir = folder().path();
     let yaml = format!(
         "name: layouts\nmodel: {{{model}, layers: 6, heads: 2, d_model: 16, d_ff: 32, context_length: 24}}\n\
          data:\n  tokenizer: {{bpe: {{vocab_size: 300, special_tokens: ['[BOT]', '[EOT]', '[PAD]']}}}}\n  \
          train: {{jsonl: {{files: [docs.jsonl], field: text}}}}\n  validation: {{fraction: 0.1}}\n  \
-         layout: {{padded: {{length: 24, bos: '[BOT]', eos: '[EOT]', pad: '[PAD]', mask: {mask}}}}}\n\
+         layout: {{padded: {{length: 24, bos: '[BOT]', eos: '[EOT]', pad: '[PAD]', mask: {mask}}}}}{data_keys}\n\
          train: {{steps: {steps}}}\noptimizer: {{adamw: {{lr: 3e-3}}}}\nschedule: {{warmup: {{steps: 5}}}}\n\
          eval: {{every: 25, loss: {{batches: 1000}}, hellaswag: {{builtin: stories, limit: 6}}, \
          samples: {{prompts: [the old, snow in], count: 2, max_tokens: 30, temperature: 0.0}}}}\n{layout}\n"
     );
     let name = format!("{:x}.yaml", yaml.bytes().fold(7_u64, |h, b| h.wrapping_mul(31).wrapping_add(u64::from(b))));
+    compile_file(dir, &name, &yaml, cluster)
+}
+
+/// Writes the experiment `yaml` to `dir`, prepares its data in a cache there, and plans it for `cluster`.
+pub fn compile_file(dir: &Path, name: &str, yaml: &str, cluster: &ClusterFacts) -> LayoutCase {
     let file = dir.join(name);
     fs::write(&file, yaml).unwrap();
     let experiment =
-        runner_config::load(&file, &LoadOptions::default()).unwrap_or_else(|e| panic!("{layout}: {e}")).experiment;
+        runner_config::load(&file, &LoadOptions::default()).unwrap_or_else(|e| panic!("{yaml}: {e}")).experiment;
     let request = DataRequest {
         data: &experiment.data,
         choice: experiment.eval.hellaswag.as_ref(),
@@ -147,7 +167,7 @@ fn compile_layout_case(model: &str, layout: &str, steps: usize, mask: &str, clus
         recorded_tokenizer: None,
     };
     let prepared = prepare(&request, &|_| {}).unwrap();
-    let plan = compile(&experiment, &prepared.facts, cluster).unwrap_or_else(|e| panic!("{layout}: {e}"));
+    let plan = compile(&experiment, &prepared.facts, cluster).unwrap_or_else(|e| panic!("{yaml}: {e}"));
     LayoutCase { plan, prepared }
 }
 
@@ -181,20 +201,29 @@ impl Observer for ObservedRun {
 }
 
 /// Runs the case with one thread for each rank. Returns what the run reported, and its final weights by name.
-pub fn run<'a>(case: &'a LayoutCase, dtype: DType) -> (ObservedRun, BTreeMap<String, Vec<f64>>) {
-    let Prepared { dataset, tokenizer, choice, .. } = &case.prepared;
-    let resources = Resources { dataset, tokenizer, choice: choice.as_deref() };
-    let state = |rank: &RankPlan| {
-        let mut state = initial_state(&rank.program, None).unwrap();
+pub fn run(case: &LayoutCase, dtype: DType) -> (ObservedRun, BTreeMap<String, Vec<f64>>) {
+    let mut observed = ObservedRun::default();
+    let state = |program: &Program| {
+        let mut state = initial_state(program, None).unwrap();
         state.buffer = state.buffer.to_dtype(dtype).unwrap();
         state
     };
-    let thread_rank = |rank: &'a RankPlan| ThreadRank { program: &rank.program, threads: 1.into(), state: state(rank) };
-    let ranks = case.plan.ranks.iter().map(thread_rank).collect();
-    let mut observed = ObservedRun::default();
-    let stop = AtomicBool::new(false);
-    let outcomes = threads::run(ranks, case.plan.channel_slots, &resources, &stop, &mut observed).unwrap();
+    let outcomes = run_from(case, state, &mut observed);
     (observed, weights(&outcomes))
+}
+
+/// Runs the case with one thread for each rank, from the states that `state` gives them.
+pub fn run_from<'a>(
+    case: &'a LayoutCase,
+    state: impl Fn(&Program) -> TrainState,
+    observer: &mut (dyn Observer + Send),
+) -> Vec<TrainedRank> {
+    let Prepared { dataset, tokenizer, choice, .. } = &case.prepared;
+    let resources = Resources { dataset, tokenizer, choice: choice.as_deref() };
+    let thread_rank =
+        |rank: &'a RankPlan| ThreadRank { program: &rank.program, threads: 1.into(), state: state(&rank.program) };
+    let ranks = case.plan.ranks.iter().map(thread_rank).collect();
+    threads::run(ranks, case.plan.channel_slots, &resources, &AtomicBool::new(false), observer).unwrap()
 }
 
 pub fn weights(outcomes: &[TrainedRank]) -> BTreeMap<String, Vec<f64>> {

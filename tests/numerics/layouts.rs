@@ -3,7 +3,10 @@
 
 use std::sync::atomic::AtomicBool;
 
-use crate::common::layouts::{ENCODER, LAYOUTS, MODELS, ObservedRun, layout_case, layout_case_with_mask, run, weights};
+use crate::common::layouts::{
+    ENCODER, LAYOUTS, LayoutCase, MODELS, ObservedRun, layout_case, layout_case_of_epochs, layout_case_with_mask, run,
+    weights,
+};
 use candle_core::{DType, Device, Tensor};
 use runner_compute::state::TrainState;
 use runner_data::Prepared;
@@ -20,6 +23,12 @@ fn relative(a: f64, b: f64) -> f64 {
     (a - b).abs() / b.abs().max(1e-12)
 }
 
+/// A batch of 24 rows reads an epoch of 7 more than three times, and the next step continues in its middle.
+#[test]
+fn batches_larger_than_an_epoch() {
+    agree_on("epochs of 7 rows", |layout| layout_case_of_epochs(MODELS[0].1, layout, STEPS, 7));
+}
+
 /// In f64 nothing but the order of sums differs, some 1e-13 over 50 steps (AdamW divides small gradients by their own size,
 /// so that differences of 1e-16 grow). A token's loss is reported in f32, where a difference may fall on a rounding edge:
 /// one unit in the last place, 6e-8. Tolerances are 100 times what is seen.
@@ -33,11 +42,15 @@ fn agrees(model: usize) {
 }
 
 fn agree(name: &str, model: &str) {
-    let single = run(&layout_case(model, LAYOUTS[0].1, STEPS), DType::F64);
+    agree_on(name, |layout| layout_case(model, layout, STEPS));
+}
+
+fn agree_on(name: &str, case: impl Fn(&str) -> LayoutCase) {
+    let single = run(&case(LAYOUTS[0].1), DType::F64);
     assert_eq!((single.0.steps.len(), single.0.evals.len(), single.0.samples.len()), (STEPS, 2, 8));
     assert!(single.0.steps[STEPS - 1][0] < 0.8 * single.0.steps[0][0], "{name} learns");
     for (layout, yaml) in &LAYOUTS[1..] {
-        let other = run(&layout_case(model, yaml, STEPS), DType::F64);
+        let other = run(&case(yaml), DType::F64);
         let mut worst = [0.0_f64; 3];
         for (a, b) in other.0.steps.iter().zip(&single.0.steps) {
             worst[0] = worst[0].max(relative(a[0], b[0]));

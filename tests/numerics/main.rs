@@ -19,4 +19,5 @@ mod peers;
 mod rounding_and_randomness;
 mod stage_eval;
 mod stages;
+mod tutorial;
 mod weight_files;
