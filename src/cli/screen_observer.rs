@@ -7,7 +7,7 @@ use runner_engine::event_lines::EventLines;
 use runner_engine::outcome::{RunOutcome, RunReport};
 use runner_prepare::{RunEvent, RunObserver};
 use runner_record::checkpoint;
-use runner_record::run_dir::CHECKPOINTS;
+use runner_record::run_dir::{CHECKPOINTS, METRICS};
 use runner_record::summary::headline;
 use runner_report::data_progress::show_data_progress;
 use runner_report::printer::Printer;
@@ -107,8 +107,10 @@ impl RunObserver for ScreenObserver {
             RunEvent::Detail(text) if is_verbose() => self.printer.show(Screen::detail, *text),
             RunEvent::Note(text) => self.printer.show(Screen::line, *text),
             RunEvent::Warning(text) => self.printer.show(Screen::warn, *text),
-            RunEvent::Begin { text, step, steps, log_every, .. } => {
-                self.lines = EventLines::new(*log_every);
+            RunEvent::Begin { run, text, step, steps, log_every } => {
+                // A record that cannot be read is an error of the session, which reads it too.
+                let recorded = EventLines::resumed(*log_every, &run.join(METRICS));
+                self.lines = recorded.unwrap_or_else(|_| EventLines::new(*log_every));
                 self.printer.show(Screen::line, *text);
                 self.printer.start_bar(*step, *steps);
             }

@@ -1,14 +1,18 @@
 //! Events of a run as plain lines, for a log, a pipe, and the space above a progress bar.
 
 use std::fmt::Write as _;
+use std::path::Path;
 use std::time::{Duration, Instant};
+
+use runner_record::RecordError;
+use runner_record::metrics::{MetricLine, TrainLine, for_each_metric};
 
 use runner_spec::event::{EpochMetrics, EvalMetrics, Event, SampleText, StepMetrics};
 use runner_spec::format::{count, duration, percent, printable, rate, seconds};
 use runner_spec::line_part::{LinePart, fit_line};
 
 /// Turns the events of one session into lines, and estimates the time that is left.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct EventLines {
     /// One step in this many gets a line.
     log_interval: u64,
@@ -17,10 +21,10 @@ pub struct EventLines {
     /// The step after which this session began, and when.
     first_step: u64,
     started: Instant,
-    /// The summed loss and the tokens of the steps since the last line of a step, or since the session began.
+    /// The summed loss and the tokens of the steps since the last step that every run shows: the first one, and one in `log_interval`.
     since_line: (f64, u64),
-    /// True if the last step got a line.
-    has_line: bool,
+    /// The last step in these sums.
+    counted_step: u64,
     /// The last step.
     last_step: Option<StepMetrics>,
 }
@@ -34,9 +38,34 @@ impl EventLines {
             first_step: 0,
             started: Instant::now(),
             since_line: (0.0, 0),
-            has_line: false,
+            counted_step: 0,
             last_step: None,
         }
+    }
+
+    /// Lines of a run that has recorded the steps in the file `metrics`, for the mean since the last line.
+    ///
+    /// # Errors
+    /// If the file cannot be read.
+    pub fn resumed(log_interval: u64, metrics: &Path) -> Result<Self, RecordError> {
+        let mut lines = Self::new(log_interval);
+        for_each_metric(metrics, &mut |line| {
+            if let MetricLine::Train(TrainLine { step, loss, tokens, .. }) = line {
+                // The record has no loss that is not finite.
+                lines.count(step, loss.unwrap_or(f64::NAN), tokens);
+            }
+        })?;
+        Ok(lines)
+    }
+
+    /// Adds a step to the sums since the last line.
+    fn count(&mut self, step: u64, loss: f64, tokens: u64) {
+        if self.counted_step == 1 || self.counted_step.is_multiple_of(self.log_interval) {
+            self.since_line = (0.0, 0);
+        }
+        self.since_line.0 += loss * tokens as f64;
+        self.since_line.1 += tokens;
+        self.counted_step = step;
     }
 
     /// The line for `event`; `None` if it gets none.
@@ -44,18 +73,16 @@ impl EventLines {
         match event {
             Event::Start { step, steps } => {
                 (self.steps, self.first_step, self.started) = (*steps, *step, Instant::now());
-                (self.since_line, self.has_line, self.last_step) = ((0.0, 0), false, None);
+                self.last_step = None;
+                if self.counted_step != *step {
+                    (self.since_line, self.counted_step) = ((0.0, 0), *step);
+                }
                 None
             }
             Event::Step(m) => {
                 let due =
                     m.step.is_multiple_of(self.log_interval) || m.step == self.steps || m.step == self.first_step + 1;
-                if self.has_line {
-                    self.since_line = (0.0, 0);
-                }
-                self.has_line = due;
-                self.since_line.0 += m.loss * m.tokens as f64;
-                self.since_line.1 += m.tokens;
+                self.count(m.step, m.loss, m.tokens);
                 self.last_step = Some(m.clone());
                 due.then(|| self.step_line(m))
             }
@@ -153,6 +180,8 @@ impl EventLines {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn step(step: u64) -> StepMetrics {
@@ -200,12 +229,36 @@ mod tests {
             (numbers.split("mean ").nth(1).unwrap()[..6].to_owned(), line.is_some())
         };
         assert_eq!(mean(9, 5.0, 1), ("5.0000".to_owned(), true), "the first of the session");
-        assert_eq!(mean(10, 4.0, 1), ("4.0000".to_owned(), true));
+        assert_eq!(mean(10, 4.0, 1), ("4.5000".to_owned(), true));
         assert_eq!(mean(11, 1.0, 1), ("1.0000".to_owned(), false));
         assert_eq!(mean(12, 3.0, 3), ("2.5000".to_owned(), false));
         (13..20).for_each(|n| _ = mean(n, 2.5, 4));
         assert_eq!(mean(20, 2.5, 1), ("2.5000".to_owned(), true));
         assert_eq!(mean(21, 7.0, 1), ("7.0000".to_owned(), false));
+    }
+
+    #[test]
+    fn a_resumed_run_shows_the_means_of_one_that_was_not_interrupted() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("metrics.jsonl");
+        let metrics = |n: u64| StepMetrics { loss: n as f64, tokens: 3 + n % 4, ..step(n) };
+        let mean = |lines: &mut EventLines, n: u64| {
+            let line = lines.line(&Event::Step(metrics(n)));
+            line.map(|line| line.split("mean ").nth(1).unwrap().split(' ').next().unwrap().to_owned())
+        };
+        let mut whole = started(0);
+        let expected: Vec<_> = (1..=25).map(|n| mean(&mut whole, n)).collect();
+        for from in [1, 7, 10, 14, 20, 24] {
+            let recorded = (1..=from).map(|n| serde_json::to_string(&MetricLine::from(&metrics(n))).unwrap() + "\n");
+            fs::write(&path, recorded.collect::<String>()).unwrap();
+            let mut lines = EventLines::resumed(10, &path).unwrap();
+            lines.line(&Event::Start { step: from, steps: 25 });
+            for n in from + 1..=25 {
+                let shown = mean(&mut lines, n);
+                let expected = &expected[n as usize - 1];
+                assert!(expected.is_none() || shown == *expected, "from {from}, step {n}: {shown:?}, {expected:?}");
+            }
+        }
     }
 
     #[test]

@@ -12,7 +12,7 @@ use runner_record::run_dir::{self, CHECKPOINTS, LOG, METRICS, RunDir, TOKENIZER}
 use runner_record::summary::{RankSummary, Summary, TestResult, headline, step_seconds};
 use runner_record::{Log, OpenedRecorder, RecordError, Recorder, time};
 use runner_spec::experiment::Experiment;
-use runner_spec::format::{count, counted};
+use runner_spec::format::{choice_name, count, counted};
 use runner_spec::plan::{Plan, RankPlan};
 use runner_spec::program::ParallelMode;
 
@@ -156,6 +156,9 @@ impl RunSession<'_> {
         warnings.extend(run.manifest().continued_from.as_ref().filter(|_| is_new).and_then(describe_omissions));
         warn_all(&warnings, &mut log, observer)?;
         let steps = self.plan().totals.steps;
+        let model = describe_model(self.plan());
+        log.line(&model)?;
+        observer.observe(&RunEvent::Note(&model));
         let text = describe_start(run, is_new, from, steps);
         log.line(&text)?;
         let seconds_before = seconds_before(run, earlier.ok().flatten().as_ref(), from)?;
@@ -170,7 +173,7 @@ impl RunSession<'_> {
         let epoch = self.read_epoch_tally(run)?;
         run.begin_session(self.host.git(), recorded)?;
         let started = Instant::now();
-        let lines = EventLines::new(log_every);
+        let lines = EventLines::resumed(log_every, &path.join(METRICS))?;
         let tracking = Tracking::start(self.experiment, &path, self.host);
         let recording = Recording { path, recorder, log, lines, epoch, tracking, observer };
         Ok(StartedSession { recording, resume_point, started, seconds_before })
@@ -425,6 +428,26 @@ fn describe_omissions(from: &ContinuedFrom) -> Option<String> {
         let (id, omitted) = (&from.id, omitted.join(" and "));
         format!("this run does not inherit all evaluations of {id}, because it measures them differently: {omitted}")
     })
+}
+
+/// The model, its precision, and the device of each rank.
+fn describe_model(plan: &Plan) -> String {
+    let Some(program) = plan.ranks.first().map(|rank| &rank.program) else { return String::new() };
+    let state = if program.master_weights { "" } else { ", bf16 weights and moments" };
+    let ranks: Vec<String> = match plan.ranks.as_slice() {
+        [only] => vec![only.device.to_string()],
+        ranks => ranks.iter().map(|rank| format!("rank {} on {}", rank.rank, rank.device)).collect(),
+    };
+    let mode = match plan.world_size {
+        1 => "on".to_owned(),
+        ranks => format!("{ranks} ranks ({}):", choice_name(&plan.mesh.mode)),
+    };
+    format!(
+        "model  {} parameters, {}{state}; {mode} {}",
+        count(plan.totals.parameters),
+        choice_name(&program.precision),
+        ranks.join(", ")
+    )
 }
 
 /// The first line of a session.
