@@ -28,7 +28,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let paths: Vec<PathBuf> = std::env::args_os().skip(1).map(PathBuf::from).collect();
     let [file, runs, cache] = paths.as_slice() else { return Err("usage: embed EXPERIMENT RUNS CACHE".into()) };
     let mut losses = Losses::default();
-    let host = Host::new(runs.clone(), cache.clone());
+    let host = Host::new(runs.clone(), cache.clone(), runner_compute::kernel_workspace());
     let load =
         |fetch: &ModelFetcher<'_>| load(file, &LoadOptions { fetch_model: Some(fetch), ..LoadOptions::default() });
     let report = apply(&ApplyRequest::new(file.clone(), &load), &host, &StopSwitch::default(), &mut losses)?;

@@ -187,7 +187,7 @@ mod tests {
             "runner reproduce abc --threads 1 --tolerance 1e-3 --trace --json --quiet --runs d",
             "runner data prepare a.jsonl b.jsonl --tokenizer gpt2:d --to llmc out --name x --shard-tokens 1_000 --field body --threads 2",
             "runner data prepare --from exp.yaml --set a.b=1 --to nanogpt out --validation 0.1 --force --quiet --json",
-            "runner data inspect a.bin b.bin --tokenizer bytes --end-of-text 256 --texts 5 --top 20 --threads 2 --json",
+            "runner data inspect a.bin b.bin --tokenizer bytes --end-of-text 256 --texts 5 --top 20 --json",
             "runner tokenizer train a.txt --vocab-size 300 --special-token [PAD] --out t.json --force --threads 2 --json",
             "runner tokenizer train --from exp.yaml --set data.validation=null --var a=1 --vocab-size 300",
             "runner tokenizer encode --tokenizer bytes --special --ids text",

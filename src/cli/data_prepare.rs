@@ -118,7 +118,6 @@ pub(crate) fn run(args: &PrepareArgs) -> Result<Exit> {
         max_tokens: args.max_tokens,
         max_rows: args.max_rows,
         hub: settings.as_ref().map(|settings| HubAccess { settings, memos: &memos }),
-
         force: args.force,
     };
     let pool = args.threads.pool()?;

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::facts::NONE;
 use super::plan_files::{PlanDifference, RebuiltPlan, rebuild_plan};
-use super::session_facts::{bit_facts, record_the_same};
+use super::session_facts::bit_facts;
 use runner_machine::host::Git;
 use runner_record::RecordError;
 use runner_record::manifest::{DataHashes, Manifest, Session};
@@ -76,19 +76,19 @@ impl Drift {
         let sessions = sessions_in_record(&recorded);
         for fact in bit_facts() {
             let was = describe_by_steps(&sessions, |session| fact.text_beside(session, here));
-            if was.is_none() && fact.text(here).is_none() {
+            let is = fact.text(here);
+            if [&was, &is].into_iter().flatten().all(|text| text == NONE) {
                 continue;
             }
-            let is_known = |session: &Session| record_the_same(session, here) || fact.text(session).is_some();
-            let changed = sessions.iter().find(|(session, _)| is_known(session) && fact.differs(session, here));
+            let changed = sessions.iter().find_map(|(session, _)| fact.change(session, here));
             let state = match changed {
                 Some(_) => DriftState::Changed,
-                None if was.is_none() => DriftState::Unknown,
+                None if was.is_none() || is.is_none() => DriftState::Unknown,
                 None => DriftState::Same,
             };
-            let was = was.unwrap_or_else(|| if changed.is_some() { NONE } else { "not recorded" }.to_owned());
-            let is = changed.map_or_else(|| fact.text(here), |(other, _)| fact.text_beside(here, other));
-            let (is, meaning) = (is.unwrap_or_else(|| NONE.to_owned()), fact.meaning.of_bits());
+            let is = changed.map(|change| change.is).or(is);
+            let [was, is] = [was, is].map(|text| text.unwrap_or_else(|| "not recorded".to_owned()));
+            let meaning = fact.meaning.of_bits();
             items.push(DriftItem { what: fact.name, state, affects_numbers: true, was, is, meaning });
         }
         let devices: Vec<String> = new.ranks.iter().map(|rank| rank.device.to_string()).collect();

@@ -71,9 +71,9 @@ impl FactPair {
         Self { name, same: a == b, a, b }
     }
 
-    /// True if one side has the fact.
+    /// True if one side has the fact, and it is more than an empty list.
     pub(super) fn is_known(&self) -> bool {
-        self.a.is_some() || self.b.is_some()
+        [&self.a, &self.b].into_iter().flatten().any(|value| *value != NONE)
     }
 }
 
@@ -108,15 +108,15 @@ impl<S> Fact<S> {
         Some(text(&value))
     }
 
-    /// The change from `was` to `is`, if it may change bits. A value that one of them lacks is `none` there.
+    /// The change from `was` to `is`, if it may change bits; `None` if one of them does not record the fact: then it is unknown, or does not
+    /// apply to it.
     pub(super) fn change(&self, was: &S, is: &S) -> Option<FactChange> {
         let meaning = self.meaning.of_bits().filter(|_| self.differs(was, is))?;
-        let text = |one, other| self.text_beside(one, other).unwrap_or_else(|| NONE.to_owned());
-        Some(FactChange { name: self.name, was: text(was, is), is: text(is, was), meaning })
+        Some(FactChange { name: self.name, was: self.text_beside(was, is)?, is: self.text_beside(is, was)?, meaning })
     }
 }
 
-/// A value that one side lacks, and a list without parts, as text.
+/// A list without parts, as text.
 pub(super) const NONE: &str = "none";
 
 /// The parts of a list, or another value, as text.

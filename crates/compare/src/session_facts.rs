@@ -48,7 +48,7 @@ pub(super) const MACHINE_FACTS: [Fact<Session>; 13] = [
         of_platform(session, |p| p.bf16_matmul_instructions.clone())
     }),
     Fact::new("GPUs", Bits("another kind of GPU adds in another order"), |session| {
-        session.platform.as_ref().map(|p| describe_gpus(&p.gpus)).filter(|gpus| !gpus.is_empty()).map(Into::into)
+        session.platform.as_ref().map(|p| describe_gpus(&p.gpus).into())
     }),
     Fact::new("GPU driver", Bits("another driver may compile kernels differently"), |session| {
         of_libraries(session, |l| l.driver.clone())
@@ -85,18 +85,10 @@ pub(super) fn bit_facts() -> impl Iterator<Item = &'static Fact<Session>> {
     facts.filter(|fact| fact.meaning != Meaning::None)
 }
 
-/// True if both sessions record their platform, or neither: sessions of older versions do not. Otherwise nothing is known of a change in
-/// a fact that one of them lacks.
-pub(super) fn record_the_same(a: &Session, b: &Session) -> bool {
-    a.platform.is_some() == b.platform.is_some()
-}
-
 /// The changes between two sessions on which bits may depend.
 #[must_use]
 pub fn fact_changes(was: &Session, is: &Session) -> Vec<FactChange> {
-    let is_known =
-        |fact: &&Fact<Session>| record_the_same(was, is) || fact.text(was).is_some() && fact.text(is).is_some();
-    bit_facts().filter(is_known).filter_map(|fact| fact.change(was, is)).collect()
+    bit_facts().filter_map(|fact| fact.change(was, is)).collect()
 }
 
 /// What `change` means for a run that is resumed.
@@ -196,9 +188,20 @@ mod tests {
         assert_eq!(fact_changes(&new, &old), []);
         let unset = session(Platform::default(), &[]);
         let changes: Vec<String> = fact_changes(&unset, &new).iter().map(ToString::to_string).collect();
-        assert_eq!(changes.len(), 2, "{changes:?}");
-        assert!(changes[0].starts_with("sources: 0123456789ab, was none: "), "{changes:?}");
-        assert!(changes[1].starts_with("variables: LD_PRELOAD=a.so, was none: "), "{changes:?}");
-        assert!(fact_changes(&new, &unset)[0].to_string().starts_with("sources: none, was 0123456789ab: "));
+        // Without GPUs, those of GPUs do not count. The sources of one program are unknown.
+        assert_eq!(changes.len(), 1, "{changes:?}");
+        assert!(changes[0].starts_with("variables: LD_PRELOAD=a.so, was none: "), "{changes:?}");
+    }
+
+    #[test]
+    fn a_gpu_that_one_session_lacks_is_a_change_and_its_libraries_are_not() {
+        let libraries = GpuLibraries { cuda: Some("13.0".to_owned()), ..GpuLibraries::default() };
+        let gpus = vec![gpu("H100")];
+        let with = session(Platform { gpus, gpu_libraries: Some(libraries), ..Platform::default() }, &[]);
+        let instructions = Some("AMX_BF16".to_owned());
+        let bf16 = session(Platform { bf16_matmul_instructions: instructions, ..Platform::default() }, &[]);
+        let changes: Vec<String> = fact_changes(&with, &bf16).iter().map(ToString::to_string).collect();
+        assert_eq!(changes.len(), 1, "{changes:?}");
+        assert!(changes[0].starts_with("GPUs: none, was H100, 80.0 GiB, "), "{changes:?}");
     }
 }

@@ -91,7 +91,7 @@ fn check_unchanged(weights: &OpenedWeights, facts: &DataFacts, cache: &Path) -> 
         return Ok(());
     }
     let file = weights.described.file.display();
-    Err(CommandError::request(format!("{file}: the weights of model.init.from changed after the run was planned")))
+    Err(CommandError::failure(format!("{file}: the weights of model.init.from changed after the run was planned")))
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The errors of ranks that this process sees through.
+//! The errors of ranks that this process starts or watches.
 
 use runner_comm::CommError;
 use runner_exec::ExecError;

@@ -101,8 +101,13 @@ impl StopSwitch {
 
     /// Does `work`, which only waits for a server, as long as the function that it receives returns true.
     pub fn wait<T>(&self, work: impl FnOnce(&dyn Fn() -> bool) -> T) -> T {
-        let before = self.state();
-        self.set(StopState::Waiting);
+        let before = loop {
+            let state = self.state();
+            // A signal in the meantime keeps its effect.
+            if self.advance(state, StopState::Waiting) {
+                break state;
+            }
+        };
         let result = work(&|| self.state() == StopState::Waiting);
         // After the wait, a signal has its usual meaning again.
         self.advance(StopState::Waiting, before);

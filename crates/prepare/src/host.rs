@@ -56,8 +56,9 @@ pub struct ProgramBuild {
 }
 
 impl Host {
-    /// This machine with all its cores, runs in `runs` and prepared data in `cache`.
-    pub fn new(runs: PathBuf, cache: PathBuf) -> Self {
+    /// This machine with all its cores, runs in `runs` and prepared data in `cache`. `kernels` is the memory of the kernels that compute
+    /// (`runner_compute::kernel_workspace`); without it plans count too little memory.
+    pub fn new(runs: PathBuf, cache: PathBuf, kernels: KernelWorkspace) -> Self {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         Self {
             runs,
@@ -71,7 +72,7 @@ impl Host {
             recorded_environment: BTreeMap::new(),
             platform_environment: BTreeMap::new(),
             build: ProgramBuild::default(),
-            kernels: KernelWorkspace::default(),
+            kernels,
             working_folder: None,
             report_page: None,
         }

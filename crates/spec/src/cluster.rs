@@ -31,7 +31,7 @@ pub struct ClusterFacts {
     pub kernels: KernelWorkspace,
 }
 
-/// The memory that kernels use while they work, as `compute` reports it. By default it is unknown, and counts as 0.
+/// The memory that kernels use while they work, as `compute` reports it. The default is 0 everywhere, for plans whose memory nobody reads.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct KernelWorkspace {
     /// The queries of a tile of attention's probabilities on a CPU: a thread holds `attention_tiles` of them, each by all keys, in f32.

@@ -12,7 +12,7 @@ use super::diagnostic::ConfigError;
 /// What an error means for whoever made the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorKind {
-    /// The request is wrong, and would be wrong on any machine at any time.
+    /// The request must change: its file, its flags, or the files and addresses that they name.
     Request,
     /// The request is wrong for now: another process works on the run.
     Busy,

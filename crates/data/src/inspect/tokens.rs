@@ -45,7 +45,6 @@ pub fn inspect_tokens(
     let mut tally = TokenTally::new(texts);
     let (count, mut position) = (stream.count(), 0);
     let before = end.is_some() && token_at(&stream, 0)? == end;
-
     while position < count {
         let stretch = REPORT_INTERVAL.min(count - position);
         let mut at = position;

@@ -31,7 +31,6 @@ use runner_spec::experiment::Source;
 pub fn write_shards(request: &ShardRequest<'_>, report: &Report<'_>) -> Result<WrittenShards> {
     let cache = DataCache::open(request.cache_dir)?;
     let preparing = |progress| report(ShardEvent::Preparing(progress));
-
     let open = |source: &Source, split: SplitName| match (source, request.hub) {
         (Source::Hub(source), Some(hub)) => {
             let key = format!("{}.hub", split.key());

@@ -301,7 +301,6 @@ impl<'a> ShardWriter<'a> {
             files,
         };
         write_json(&self.request.folder.join(CARD), &card)?;
-
         remove_if_there(&self.request.folder.join(STATE))?;
         Ok(card)
     }

@@ -24,6 +24,9 @@ const TIMEOUTS: Timeouts = Timeouts { head: Duration::from_secs(10), connection:
 /// If this number of connections is open, a new one takes the place of the one whose client has been silent for longest.
 const MAX_CONNECTIONS: usize = 64;
 
+/// A thread may still wait for data after its client was disconnected. If this number of threads work, a new client is refused.
+const MAX_THREADS: usize = 2 * MAX_CONNECTIONS;
+
 /// The pause after a connection that could not be accepted, for example because too many files are open.
 const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -76,7 +79,7 @@ struct ReadData {
 struct Answer {
     status: &'static str,
     headers: Vec<(&'static str, String)>,
-    /// `None` for an answer that stands for one that the client has.
+    /// `None` if the client already has the body.
     body: Option<Vec<u8>>,
 }
 
@@ -108,12 +111,16 @@ impl LiveReport {
     pub fn serve(self) -> ! {
         let source = Arc::new(Mutex::new(self.source));
         let mut open: Vec<Weak<Client>> = Vec::new();
+        let threads = Arc::new(());
         loop {
             open.retain(|client| client.strong_count() > 0);
             let Ok((stream, _)) = self.listener.accept() else {
                 thread::sleep(ACCEPT_RETRY_INTERVAL);
                 continue;
             };
+            if Arc::strong_count(&threads) > MAX_THREADS {
+                continue;
+            }
             let clients = open.iter().filter_map(Weak::upgrade);
             if open.len() >= MAX_CONNECTIONS
                 && let Some(idlest) = clients.min_by_key(|client| *lock(&client.last_active))
@@ -126,7 +133,12 @@ impl LiveReport {
             let (client, source) = (Arc::new(client), Arc::clone(&source));
             open.push(Arc::downgrade(&client));
             // A client may disconnect at any time, and is disconnected if it takes too long or if there is no thread for it.
-            let _ = thread::Builder::new().spawn(move || client.serve(&source));
+            let thread = Arc::clone(&threads);
+            let _ = thread::Builder::new().spawn(move || {
+                let answered = client.serve(&source);
+                drop(thread);
+                answered
+            });
         }
     }
 }
@@ -141,7 +153,7 @@ impl Client {
         let mut head = Vec::new();
         let answer = loop {
             let mut piece = [0; 1 << 10];
-            let length = self.pass(self.timeouts.head, |mut stream| stream.read(&mut piece))?;
+            let length = self.transfer(self.timeouts.head, |mut stream| stream.read(&mut piece))?;
             head.extend_from_slice(&piece[..length]);
             let mut headers = [EMPTY_HEADER; MAX_HEADERS];
             let mut request = Request::new(&mut headers);
@@ -159,19 +171,29 @@ impl Client {
         };
         let mut rest = answer.as_slice();
         while !rest.is_empty() {
-            let written = self.pass(self.timeouts.connection, |mut stream| stream.write(rest))?;
+            let written = self.transfer(self.timeouts.connection, |mut stream| stream.write(rest))?;
             rest = &rest[written..];
         }
         Ok(())
     }
 
     /// Reads or writes some bytes with `transfer`, at most until the connection has been open for `limit`. Returns their number.
-    fn pass(&self, limit: Duration, transfer: impl FnOnce(&TcpStream) -> io::Result<usize>) -> io::Result<usize> {
-        let left = limit.saturating_sub(self.opened.elapsed());
-        // Zero, which would be no limit, is refused.
-        self.stream.set_read_timeout(Some(left))?;
-        self.stream.set_write_timeout(Some(left))?;
-        let length = transfer(&self.stream)?;
+    fn transfer(
+        &self,
+        limit: Duration,
+        mut transfer: impl FnMut(&TcpStream) -> io::Result<usize>,
+    ) -> io::Result<usize> {
+        let length = loop {
+            let left = limit.saturating_sub(self.opened.elapsed());
+            // Zero, which would be no limit, is refused.
+            self.stream.set_read_timeout(Some(left))?;
+            self.stream.set_write_timeout(Some(left))?;
+            match transfer(&self.stream) {
+                // The process was stopped and continues.
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                result => break result?,
+            }
+        };
         if length == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
@@ -193,8 +215,7 @@ impl AnswerSource {
             let answer = text_answer("405 Method Not Allowed", "only GET and HEAD are allowed\n");
             return answer.with("allow", "GET, HEAD");
         }
-        let path = request.path.unwrap_or_default();
-        let answer = match path.split_once('?').map_or(path, |(path, _)| path) {
+        let answer = match path(request.path.unwrap_or_default()) {
             "/" => self.page(),
             "/data.json" => self.data(header("if-none-match")),
             _ => Ok(text_answer("404 Not Found", "no such page: the report is at /\n")),
@@ -233,6 +254,16 @@ impl ReadData {
         data.made = made;
         let json = serde_json::to_vec(&data)?;
         Ok(Self { data, json, tag, read: Instant::now() })
+    }
+}
+
+/// The path of a request's target, which may be a whole address, without its query.
+fn path(target: &str) -> &str {
+    let origin_form = |rest: &str| rest.find(['/', '?']).map_or(rest.len(), |at| at);
+    let target = target.strip_prefix("http://").map_or(target, |rest| &rest[origin_form(rest)..]);
+    match target.split_once('?').map_or(target, |(path, _)| path) {
+        "" => "/",
+        path => path,
     }
 }
 
@@ -338,6 +369,9 @@ mod tests {
         assert_eq!(ask("POST", "/", host, None).0, 405);
         assert_eq!(ask("GET", "/../Cargo.toml", host, None).0, 404);
         assert_eq!(ask("HEAD", "/", host, None).0, 200);
+        for target in ["/?a=/b", "http://localhost", "http://localhost:80/", "http://localhost?a"] {
+            assert_eq!(ask("GET", target, host, None).0, 200, "{target}");
+        }
         let (status, tag) = ask("GET", "/data.json", host, None);
         assert_eq!((status, ask("GET", "/data.json", host, tag.as_deref()).0), (200, 304));
     }

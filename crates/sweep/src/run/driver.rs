@@ -484,7 +484,8 @@ mod tests {
             threads: 1,
             launcher: SweepLauncher::Local,
         };
-        let host = Host::new(root.path().to_owned(), root.path().to_owned());
+        let host =
+            Host::new(root.path().to_owned(), root.path().to_owned(), runner_spec::cluster::KernelWorkspace::default());
         let mut ignored = IgnoreEvents;
         let mut driver = Driver::new(&sweep, &request, &host, &mut ignored);
         let log = root.path().join("log");
