@@ -170,7 +170,7 @@ fn rows_that_are_assumed_need_no_data() {
         (&"rounding".into(), &false.into(), &serde_json::json!([]))
     );
     assert!(fs::metadata(sandbox.path("cache")).is_err(), "nothing was prepared");
-    sandbox.expect(2, "diff coarse.yaml fine.yaml --rows 5");
+    sandbox.expect(2, "diff coarse.yaml fine.yaml --rows 5 --set data.drop_last=true");
 }
 
 #[test]

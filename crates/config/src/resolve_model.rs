@@ -118,7 +118,7 @@ impl Resolver<'_> {
                 None => self.error(
                     &[&at, "model.init.from"],
                     format!("`{at}` makes another model than the one whose weights `model.init.from` names"),
-                    format!("delete it: {file} is of a GPT-2 as it was published"),
+                    format!("delete it: {file} is that of a published GPT-2"),
                 ),
                 Some(theirs) => self.error(
                     &[&at, "model.preset", "model.init.from"],
