@@ -160,7 +160,14 @@ pub(super) fn same_evaluation(a: &Plan, b: &Plan) -> bool {
         let DataFacts { validation, choice, test, .. } = plan.data.clone();
         let choice = choice.filter(|_| program.eval.choice_items.is_some());
         let at_start = program.start.contains(&Instruction::Evaluate);
-        (at_start, validation.zip(plan.validation_rows()), choice, program.eval.samples.clone(), test)
+        (
+            at_start,
+            validation.zip(plan.validation_rows()),
+            choice,
+            program.eval.samples.clone(),
+            test,
+            program.eval.test_rows,
+        )
     };
     measured(a, p) == measured(b, q) && is_due_alike(Instruction::Evaluate) && is_due_alike(Instruction::Sample)
 }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::error::{PlanError, Result, refuse};
-use runner_spec::experiment::{CosineDecay, Decay, DecayTarget, Experiment, StepDecay};
+use runner_spec::experiment::{CosineDecay, CosineRepeat, Decay, DecayTarget, Experiment, StepDecay};
 use runner_spec::format::count;
 use runner_spec::program::{LrDecay, LrSchedule};
 
@@ -88,9 +88,10 @@ fn describe_zero_rates(schedule: &LrSchedule, zero: &Range<u64>, inherited: u64)
 pub(crate) fn describe_unfinished_decay(decay: &Decay, schedule: &LrSchedule, steps: u64) -> Option<String> {
     let rest = steps.saturating_sub(schedule.decay_start());
     let (key, length, advice) = match decay {
-        Decay::Cosine(CosineDecay { steps: Some(length), .. }) => {
-            ("cosine.steps", *length, "delete it for the rest of the run")
-        }
+        Decay::Cosine(CosineDecay { steps: Some(length), repeat, .. }) => match repeat {
+            CosineRepeat::Never => ("cosine.steps", *length, "delete it for the rest of the run"),
+            _ => ("cosine.steps", *length, "delete `repeat`, which has no effect"),
+        },
         Decay::Linear(DecayTarget { steps: Some(length), .. }) => {
             ("linear.steps", *length, "delete it for the rest of the run")
         }

@@ -9,9 +9,8 @@ use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
 use runner_config::LoadOptions;
-use runner_data::TextTokenizer;
 use runner_record::catalog::ListedStatus;
-use runner_spec::experiment::{JsonSource, ParquetSource, Source, Tokenizer};
+use runner_spec::experiment::{Data, JsonSource, Layout, ParquetSource, Source, Tokenizer};
 use tempfile::TempDir;
 
 type Target = fn(&[u8]);
@@ -121,8 +120,19 @@ fn read_documents(input: &[u8]) {
             return;
         }
     };
-    let _ = runner_data::inspect_text(&source, &files, false, Some(&TextTokenizer::bytes()), 2, 3, &|_, _| {})
-        .map_err(|error| error.to_string());
+    let data = Data {
+        tokenizer: Tokenizer::Bytes {},
+        train: source,
+        validation: None,
+        layout: Layout::Packed { length: 1 },
+        shuffle: false,
+        drop_last: false,
+        epoch_rows: None,
+        position: None,
+    };
+    let cache = tempfile::tempdir_in("/dev/shm").expect("a folder in memory");
+    // One merge beyond the bytes: every document is read.
+    let _ = runner_data::train_tokenizer(&data, 257, &[], cache.path(), &|_| {}).map_err(|error| error.to_string());
 }
 
 /// Shards of llm.c, nanoGPT and build-nanogpt.

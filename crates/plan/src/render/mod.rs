@@ -95,10 +95,15 @@ fn run_lines(plan: &Plan, page: &mut Page) {
         };
         format!("{} rows, {} tokens, {documents}", count(s.rows), count(s.tokens))
     };
-    page.line("data", format!("train: {}", split(&d.train)));
+    let program = plan.ranks.first().map(|rank| &rank.program);
+    let epoch_rows = program.and_then(|program| program.batch.order.epoch_rows);
+    let epoch = epoch_rows.map_or_else(String::new, |rows| format!("; an epoch reads {} rows", count(rows)));
+    page.line("data", format!("train: {}{epoch}", split(&d.train)));
     page.more(format!("validation: {}", d.validation.as_ref().map_or_else(|| "none".to_owned(), split)));
     if let Some(test) = &d.test {
-        page.more(format!("test: {}", split(test)));
+        let rows = program.and_then(|program| program.eval.test_rows);
+        let read = rows.map_or_else(String::new, |rows| format!("; at most {} rows are read", count(rows)));
+        page.more(format!("test: {}{read}", split(test)));
     }
     if let Some(choice) = &d.choice {
         page.more(format!("multiple choice: {} items", count(choice.items as u64)));
