@@ -248,6 +248,15 @@ fn the_best_checkpoint_is_tested_once() {
     run_in(&sandbox, "two", &[&["apply", "exp.yaml", "--quiet", "--set", &with("test.txt")][..], &often].concat());
     assert_eq!(sandbox.only_run_in("two").summary()["test"], whole);
 
+    let part = ["--set", &with("test.txt"), "--set", "eval.test_rows=3"];
+    run_in(&sandbox, "part", &[&["apply", "exp.yaml", "--quiet"][..], &part, &often].concat());
+    let part = sandbox.only_run_in("part").summary();
+    assert_eq!(part["test"]["tokens"].as_u64(), Some(3 * 16), "three rows of the context length");
+    assert_eq!(
+        (&part["test"]["step"], &part["final_train_loss"]),
+        (&summary["test"]["step"], &summary["final_train_loss"])
+    );
+
     let printed = sandbox.expect(2, &["apply", "exp.yaml", "--set", &with("text.txt")]);
     assert!(printed.contains("eval.test") && printed.contains("test on other text"), "{printed}");
 }

@@ -484,8 +484,7 @@ mod tests {
             threads: 1,
             launcher: SweepLauncher::Local,
         };
-        let host =
-            Host::new(root.path().to_owned(), root.path().to_owned(), runner_spec::cluster::KernelWorkspace::default());
+        let host = Host::new(root.path().into(), root.path().into(), runner_spec::cluster::KernelWorkspace::default());
         let mut ignored = IgnoreEvents;
         let mut driver = Driver::new(&sweep, &request, &host, &mut ignored);
         let log = root.path().join("log");
