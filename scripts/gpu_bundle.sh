@@ -68,7 +68,7 @@ cp benches/peers/gpu_torch.py "$fresh/benches/peers/"
 mkdir "$fresh/experiments/gpu"
 cp experiments/gpu/*.yaml "$fresh/experiments/gpu/"
 cp experiments/gpt2-fineweb-start.yaml "$fresh/experiments/"
-cp LICENSE docs/gpu.md "$fresh/"
+cp LICENSE docs/gpu-check.md "$fresh/"
 if [ -n "$data" ]; then
     [ -d "$data" ] || fail 2 "$data is not a folder"
     mkdir "$fresh/data"
@@ -84,7 +84,7 @@ $("$target/release/runner" -V), built $(date -u '+%Y-%m-%d')$(git rev-parse --sh
     ./scripts/gpu_check.sh              # nine minutes; --help tells the options, --parts takes some of them
 
 needs an NVIDIA driver, CUDA's libraries (a toolkit's, or those that PyTorch's wheels bring) and Python 3; PyTorch to compare with. Log, results and
-table are written to the current folder as gpu-check-DATE.log, .jsonl and .md. gpu.md says what is checked, and where limits come from.
+table are written to the current folder as gpu-check-DATE.log, .jsonl and .md. gpu-check.md lists what is checked, and where limits come from.
 \`gunzip runner.gz\` gives the program itself.
 TEXT
 

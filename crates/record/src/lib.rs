@@ -1,4 +1,4 @@
-//! The record of runs: the run directory with its manifest, metrics, summary and checkpoints, as files and without tensors. See `docs/runs.md`.
+//! The record of runs: the run directory with its manifest, metrics, summary and checkpoints, as files and without tensors. See `docs/record.md`.
 
 #![forbid(unsafe_code)]
 
