@@ -72,9 +72,16 @@ fn normalize(path: &Path) -> PathBuf {
 
 /// The documentation's pages in the repository `root`: README.md, CONTRIBUTING.md, all of `docs/`, and those that the summary names.
 fn pages_of(root: &Path) -> BTreeSet<PathBuf> {
-    let docs = fs::read_dir(root.join("docs")).unwrap().map(|entry| entry.unwrap().path());
-    let docs = docs.filter(|path| path.extension().is_some_and(|extension| extension == "md"));
+    let docs = pages_in(&root.join("docs")).into_iter();
     docs.chain(pages_of_site(root)).chain(["README.md", "CONTRIBUTING.md"].map(|name| root.join(name))).collect()
+}
+
+/// The pages in `folder` and its subfolders.
+fn pages_in(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let (folders, files): (Vec<_>, Vec<_>) = entries.partition(|path| path.is_dir());
+    let pages = files.into_iter().filter(|path| path.extension().is_some_and(|extension| extension == "md"));
+    pages.chain(folders.iter().flat_map(|folder| pages_in(folder))).collect()
 }
 
 /// The pages that the summary names.
@@ -130,6 +137,7 @@ fn faults_of_links_are_found() {
         .with("docs/page.md", page);
     let faults = || faults_of(&sandbox.folder().canonicalize().unwrap());
     assert_eq!(faults(), Vec::<String>::new());
+    sandbox.write("docs/deep/unnamed.md", "");
     sandbox.write(
         "docs/lost.md",
         "[a](#again-2) [b](page.md#again-2) ![c](images/c.png) [d](../../outside.md) [e](../docs)",
@@ -137,6 +145,7 @@ fn faults_of_links_are_found() {
     assert_eq!(
         faults(),
         [
+            "docs/deep/unnamed.md: docs/SUMMARY.md does not name it",
             "docs/lost.md: docs/SUMMARY.md does not name it",
             "docs/lost.md: #again-2 leads to no heading",
             "docs/lost.md: page.md#again-2 leads to no heading",
