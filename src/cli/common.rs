@@ -128,6 +128,15 @@ impl ExperimentArgs {
     }
 }
 
+/// Warns of the files that `loaded` names and that are missing.
+pub(crate) fn warn_of_absent_files(loaded: &Loaded) {
+    let absent = ConfigError::new(loaded.absent_files.clone());
+    if !absent.diagnostics.is_empty() {
+        print_to_stderr(absent.render_warnings(console::colors_enabled_stderr()).trim_end());
+        print_to_stderr("");
+    }
+}
+
 /// The files, variables and flags that `loaded` was made of.
 fn describe_loaded(loaded: &Loaded) -> String {
     let files = loaded.template.iter().flat_map(|template| &template.files).map(|file| file.path.display().to_string());

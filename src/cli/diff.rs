@@ -93,7 +93,7 @@ pub(crate) fn run(args: &DiffArgs) -> Result<Exit> {
     let [x, y] = data.unwrap_or_else(|| {
         let rows =
             args.rows.or_else(|| [&a, &b].into_iter().find_map(|side| Some(side.run.as_ref()?.1.data.train.rows)));
-        let rows = rows.unwrap_or_else(|| sufficient_rows([&a.experiment, &b.experiment]));
+        let rows = rows.unwrap_or_else(|| sufficient_rows(&[&a.experiment, &b.experiment]));
         [assume_data(&a.experiment, rows), assume_data(&b.experiment, rows)]
     });
     let a = a.plan(args, x, read, &mut notes)?;

@@ -2,12 +2,16 @@
 
 use std::path::{Path, PathBuf};
 
-use super::common::{ExperimentArgs, RunsFolderArgs, ThreadArgs, host_without_runs, parse_non_negative};
+use super::common::{
+    ExperimentArgs, RunsFolderArgs, ThreadArgs, host_without_runs, parse_non_negative, warn_of_absent_files,
+};
 use super::exit::{CommandError, Context as _, Exit, Result, refuse};
-use super::output::{check_picture_path, print_detail, print_result, write_file};
+use super::output::{check_picture_path, print_detail, print_result, print_to_stderr, write_file};
 use super::screen_observer::PreparationObserver;
-use runner_compare::unread_data::assume_data_hashed;
-use runner_config::LoadOptions;
+use runner_compare::stored_plan;
+use runner_compare::unread_data::{assume_data_hashed, known_vocabulary, sufficient_rows};
+use runner_config::{LoadOptions, Loaded};
+use runner_data::hub::HubError;
 use runner_files::read_regular_text;
 use runner_plan::compile_continuation;
 use runner_plan::render::{RenderOptions, render};
@@ -19,13 +23,15 @@ use runner_report::Screen;
 use runner_spec::cluster::ClusterFacts;
 use runner_spec::data::DataFacts;
 use runner_spec::experiment::Experiment;
+use runner_spec::format::count;
 use runner_spec::plan::Plan;
 
 /// Show the plan of an experiment: parameters, memory, FLOPs, steps, data, the predicted time, and the program.
 ///
 /// If it does not fit the memory, the first line says so, and the exit code is 1. The data is prepared and cached first, because the plan
-/// depends on its size; `--rows` gives the size instead. Nothing is trained. `--cluster` plans for other machines than this one. In place of
-/// a file, a run can be named: its plan is made again.
+/// depends on its size; `--rows` gives the size instead. If files of the data are missing, or the hub cannot be reached, the plan assumes a
+/// size and warns. Nothing is trained. `--cluster` plans for other machines than this one. In place of a file, a run can be named: its plan
+/// is made again.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct PlanArgs {
     #[command(flatten)]
@@ -66,34 +72,70 @@ pub(crate) fn run(args: &PlanArgs) -> Result<Exit> {
         Some(cluster) => ClusterFacts { kernels: runner_compute::kernel_workspace(), ..read_cluster(cluster)? },
         None => local_devices(&host_without_runs(ThreadArgs { threads: args.threads })?),
     };
-    let mut options = LoadOptions { allows_absent_files: args.rows.is_some(), ..args.experiment.options()? };
+    let mut options = LoadOptions { allows_absent_files: true, ..args.experiment.options()? };
     let mut arguments = args.experiment.clone();
     if let Some(resolved) = resolved_file_of_run(&arguments.file) {
         // A run has all of its settings in its folder.
         (arguments.file, options.env) = (resolved, Vec::new());
     }
-    let experiment = arguments.load_with(&options)?.experiment;
-    let data = if let Some(rows) = args.rows {
-        assumed_data(&experiment, rows)?
-    } else {
-        // `--threads` describes the planned run; the data is prepared with all threads of this machine.
-        let host = host_without_runs(ThreadArgs { threads: None })?;
-        let mut screen = Screen::on_standard_error();
-        prepare_inputs(&experiment, &host.pool()?, &host, &mut PreparationObserver::new(&mut screen))?.facts
-    };
-    // Steps that another run did are not this run's.
+    let loaded = arguments.load_with(&options)?;
+    let experiment = &loaded.experiment;
     let run = arguments.file.parent().filter(|_| arguments.file.ends_with(RESOLVED));
+    let data = plan_data(args, &loaded, run)?;
+    // Steps that another run did are not this run's.
     let manifest = run.and_then(|run| run_dir::read_manifest(run).ok());
     let inherited = manifest.map_or(0, |manifest| manifest.inherited_steps());
-    let mut plan = compile_continuation(&experiment, &data, &cluster, inherited)?;
+    let mut plan = compile_continuation(experiment, &data.facts, &cluster, inherited)?;
     print_detail(|| format!("plan   {}", plan.hash));
-    if let Some(rows) = args.rows {
-        plan.notes.push(format!("data: {rows} training rows are assumed (--rows); nothing was read"));
-    }
+    plan.notes.extend(data.note);
+    plan.warnings.extend(data.warning);
     if let Some(path) = &args.timeline {
         draw(&plan, path)?;
     }
     print_plan(&plan, args)
+}
+
+/// The facts of the data that a plan is made for, and what the plan says about them.
+struct PlanData {
+    facts: DataFacts,
+    note: Option<String>,
+    warning: Option<String>,
+}
+
+/// The data of the experiment `loaded`, which may be that of the directory `run`: read, or assumed if `args` say so or if it cannot be read.
+///
+/// # Errors
+/// If the data is there and cannot be prepared, or cannot be assumed.
+fn plan_data(args: &PlanArgs, loaded: &Loaded, run: Option<&Path>) -> Result<PlanData> {
+    let experiment = &loaded.experiment;
+    if let Some(rows) = args.rows {
+        let note = Some(format!("data: {rows} training rows are assumed (--rows); nothing was read"));
+        return Ok(PlanData { facts: assumed_data(experiment, rows)?, note, warning: None });
+    }
+    warn_of_absent_files(loaded);
+    if loaded.absent_files.is_empty() {
+        // `--threads` describes the planned run; the data is prepared with all threads of this machine.
+        let host = host_without_runs(ThreadArgs { threads: None })?;
+        let mut screen = Screen::on_standard_error();
+        match prepare_inputs(experiment, &host.pool()?, &host, &mut PreparationObserver::new(&mut screen)) {
+            Ok(prepared) => return Ok(PlanData { facts: prepared.facts, note: None, warning: None }),
+            Err(error) if error.cause::<HubError>().is_some_and(HubError::is_unreachable) => {
+                print_to_stderr(&format!("warning: {error}\n"));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    if let Some(run) = run {
+        let warning = Some("data: it cannot be read; its size is the one that the run recorded".to_owned());
+        return Ok(PlanData { facts: stored_plan::data_facts(run)?, note: None, warning });
+    }
+    let rows = sufficient_rows(&[experiment]);
+    let follows = if experiment.train.epochs.is_some() { "the number of steps" } else { "the number of epochs" };
+    let warning = format!(
+        "data: it cannot be read; {} training rows are assumed, from which {follows} follows: `--rows N` sets their number",
+        count(rows)
+    );
+    Ok(PlanData { facts: assumed_data(experiment, rows)?, note: None, warning: Some(warning) })
 }
 
 /// The settings of the run that `wanted` names as other commands name runs; `None` if it names a file, or no run.
@@ -116,8 +158,11 @@ fn read_cluster(text: &str) -> Result<ClusterFacts> {
 
 /// Facts of data that was not read: `rows` training rows, and sizes from the experiment for the rest.
 fn assumed_data(experiment: &Experiment, rows: u64) -> Result<DataFacts> {
-    let Some(vocab) = experiment.model.vocab_size else {
-        refuse!("--rows reads no data, so the tokenizer's vocabulary is not known: give model.vocab_size");
+    let known = known_vocabulary(&experiment.data.tokenizer);
+    let Some(vocab) = experiment.model.vocab_size.or(known) else {
+        refuse!(
+            "the vocabulary is unknown, because the tokenizer is not read: give its size, as in `--set model.vocab_size=256`"
+        );
     };
     // The model's vocabulary counts, not that of a tokenizer which is not read.
     let data = assume_data_hashed(experiment, rows, |_| "assumed".to_owned());
@@ -156,6 +201,7 @@ mod tests {
     use super::*;
     use crate::cli::exit::ErrorKind;
     use runner_plan::testing::{compiled, experiment};
+    use runner_spec::experiment::Tokenizer;
 
     #[test]
     fn a_rank_that_is_not_there_is_a_wrong_request() {
@@ -166,9 +212,11 @@ mod tests {
 
     #[test]
     fn assumed_rows_need_a_vocabulary() {
-        let error = assumed_data(&experiment(), 10).expect_err("the tokenizer is not there");
-        assert!(error.to_string().contains("model.vocab_size"), "{error}");
         let mut with = experiment();
+        assert_eq!(assumed_data(&with, 10).expect("bytes").tokenizer_vocab, 257);
+        with.data.tokenizer = Tokenizer::Chars {};
+        let error = assumed_data(&with, 10).expect_err("the text is not read");
+        assert!(error.to_string().contains("`model.vocab_size`"), "{error}");
         with.model.vocab_size = Some(1000);
         let data = assumed_data(&with, 640).expect("facts");
         assert_eq!((data.tokenizer_vocab, data.train.rows, data.train.tokens), (1000, 640, 640 * 8));

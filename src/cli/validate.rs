@@ -2,11 +2,11 @@
 
 use clap::Args;
 
-use super::common::{ExperimentArgs, ThreadArgs, host_without_runs};
+use super::common::{ExperimentArgs, ThreadArgs, host_without_runs, warn_of_absent_files};
 use super::exit::{Exit, Result, refuse};
 use super::output::{print, print_to_stderr};
 use super::screen_observer::PreparationObserver;
-use runner_config::ExperimentFile;
+use runner_config::{ExperimentFile, LoadOptions};
 use runner_data::may_join_documents;
 use runner_report::Screen;
 use runner_spec::data::NO_SEPARATOR_WARNING;
@@ -17,13 +17,13 @@ use runner_sweep::run::check_sweep;
 pub(crate) struct ValidateArgs {
     #[command(flatten)]
     experiment: ExperimentArgs,
-    /// Show every value of the experiment and its origin: default, preset, file, environment or flag.
+    /// Show every value of the experiment and its origin: default, preset, file, environment or flag. Missing files are warnings.
     #[arg(long)]
     explain: bool,
 }
 
-/// Loads the file and says that it is valid; with `--explain`, shows all values and their origins in a table instead. Of a sweep file, it
-/// loads the experiments of all points.
+/// Loads the file and says that it is valid; with `--explain`, shows all values and their origins in a table instead, and warns of files
+/// that are missing. Of a sweep file, it loads the experiments of all points.
 ///
 /// # Errors
 /// `ConfigError` with the mistakes of the file (exit code 2).
@@ -32,7 +32,9 @@ pub(crate) fn run(args: &ValidateArgs) -> Result<Exit> {
     if file.has_key("sweep") {
         return validate_sweep(args, &file);
     }
-    let loaded = ExperimentArgs::load_file(&file, &args.experiment.options()?)?;
+    let options = LoadOptions { allows_absent_files: args.explain, ..args.experiment.options()? };
+    let loaded = ExperimentArgs::load_file(&file, &options)?;
+    warn_of_absent_files(&loaded);
     if may_join_documents(&loaded.experiment.data) {
         print_to_stderr(&format!("warning: {NO_SEPARATOR_WARNING}"));
     }

@@ -1,6 +1,7 @@
 //! Experiments of every kind, from the file to the finished run: what must not change a bit, what must learn, and the commands that
 //! evaluate and sample a finished run.
 
+use std::fs;
 use std::io::{Read, Write};
 use std::process::Stdio;
 
@@ -115,6 +116,61 @@ fn evaluation_and_samples_work_on_their_own() {
     // '%' is not among the characters that the tokenizer saw.
     let printed = sandbox.expect(2, "sample tiny --prompt 100%");
     assert!(printed.contains('%'), "{printed}");
+}
+
+/// Files of a fresh clone name data that is not there yet. They explain themselves and can be planned; only training needs the data.
+#[test]
+fn full_size_files_are_explained_and_planned_before_their_data_exists() {
+    let names =
+        ["gpt2-alpaca", "gpt2-fineweb", "gpt2-fineweb-start", "gpt2-124m", "llama-dp", "llama-ddp", "llama-pipeline"];
+    for name in names.into_iter().chain(["transformer-ddp-pipeline"]) {
+        let file = fs::read_to_string(shipped(name)).unwrap();
+        let sandbox = Sandbox::new().with("exp.yaml", file);
+        let run = |line: &str| {
+            let mut command = sandbox.command(line);
+            Finished::of(command.env("HF_HUB_OFFLINE", "1").env("HF_HOME", sandbox.path("hub")))
+        };
+        let explained = run("validate exp.yaml --explain").expect_code(0);
+        assert!(explained.stdout.contains("model.layers"), "{name}: {}", explained.text());
+        let planned = run("plan exp.yaml --cluster 1x8xA100").expect_code(0);
+        let (said, page) = (&planned.stderr, &planned.stdout);
+        assert!(said.starts_with("warning: "), "{name}: {said}");
+        assert!(page.contains("training rows are assumed") && page.contains("`--rows N`"), "{name}: {page}");
+        // `validate` refuses missing files, and does not look for names on the hub.
+        run("validate exp.yaml").expect_code(if explained.stderr.is_empty() { 0 } else { 2 });
+        let refused = run("apply exp.yaml");
+        assert!(refused.code != 0 && sandbox.runs().is_empty(), "{name}: {}", refused.text());
+    }
+}
+
+#[test]
+fn missing_files_are_shown_at_their_place() {
+    let sandbox = Sandbox::new().with("exp.yaml", EXPERIMENT);
+    let explained = Finished::of(&mut sandbox.command("validate exp.yaml --explain")).expect_code(0);
+    for part in ["warning: there is no file `text.txt`", "exp.yaml:5:55", "^^^^^^^^"] {
+        assert!(explained.stderr.contains(part), "{part}: {}", explained.stderr);
+    }
+    // The characters of the text are the vocabulary.
+    let refused = sandbox.expect(2, "plan exp.yaml");
+    assert!(
+        refused.contains("the vocabulary is unknown") && refused.contains("there is no file `text.txt`"),
+        "{refused}"
+    );
+    sandbox.expect(0, "plan exp.yaml --set model.vocab_size=64");
+}
+
+/// Whoever plans a recorded run again after its data is gone gets the plan that the run had.
+#[test]
+fn a_run_without_its_data_is_planned_from_its_record() {
+    let sandbox = new_sandbox(EXPERIMENT);
+    sandbox.expect(0, "apply exp.yaml --quiet --set train.steps=8");
+    let before = sandbox.json_of("plan tiny --json");
+    fs::remove_file(sandbox.path("text.txt")).unwrap();
+    let after = sandbox.json_of("plan tiny --json");
+    assert_eq!(after["hash"], before["hash"]);
+    let warnings = after["warnings"].to_string();
+    assert!(warnings.contains("its size is the one that the run recorded"), "{warnings}");
+    assert_ne!(before["warnings"], after["warnings"]);
 }
 
 /// The path of an experiment of the repository.

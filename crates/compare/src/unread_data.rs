@@ -28,19 +28,8 @@ pub fn assume_data_hashed(experiment: &Experiment, rows: u64, hash: impl Fn(&[Va
     if let Some(padded) = layout.get_mut("padded").and_then(Value::as_object_mut) {
         padded.remove("mask");
     }
-    let known = match &experiment.data.tokenizer {
-        Tokenizer::Bytes {} => 257,
-        Tokenizer::Bpe { vocab_size, .. } => *vocab_size,
-        Tokenizer::Gpt2 { .. } => 50_257,
-        Tokenizer::File(_) | Tokenizer::Chars {} | Tokenizer::Words { .. } | Tokenizer::Ids {} | Tokenizer::Hub(_) => {
-            usize::MAX
-        }
-    };
-    let given = experiment.model.vocab_size;
-    let tokenizer_vocab = match (known, given) {
-        (usize::MAX, given) => given.unwrap_or(256),
-        (known, given) => given.map_or(known, |given| given.min(known)),
-    };
+    let (known, given) = (known_vocabulary(&experiment.data.tokenizer), experiment.model.vocab_size);
+    let tokenizer_vocab = known.into_iter().chain(given).min().unwrap_or(256);
     let length = experiment.data.layout.length();
     let split = |rows: u64, hash: String| SplitFacts {
         rows,
@@ -89,10 +78,23 @@ pub fn assume_data_hashed(experiment: &Experiment, rows: u64, hash: impl Fn(&[Va
     }
 }
 
-/// A number of rows that is enough for both experiments.
+/// The number of tokens of `tokenizer`, if it is known without reading its files or the text.
 #[must_use]
-pub fn sufficient_rows(experiments: [&Experiment; 2]) -> u64 {
-    let largest = experiments.into_iter().map(|e| e.batch.sequences as u64).max().unwrap_or(1);
+pub fn known_vocabulary(tokenizer: &Tokenizer) -> Option<usize> {
+    match tokenizer {
+        Tokenizer::Bytes {} => Some(257),
+        Tokenizer::Bpe { vocab_size, .. } => Some(*vocab_size),
+        Tokenizer::Gpt2 { .. } => Some(50_257),
+        Tokenizer::File(_) | Tokenizer::Chars {} | Tokenizer::Words { .. } | Tokenizer::Ids {} | Tokenizer::Hub(_) => {
+            None
+        }
+    }
+}
+
+/// A number of rows that is enough for all `experiments`.
+#[must_use]
+pub fn sufficient_rows(experiments: &[&Experiment]) -> u64 {
+    let largest = experiments.iter().map(|e| e.batch.sequences as u64).max().unwrap_or(1);
     largest.saturating_mul(1_000).max(1_000_000)
 }
 

@@ -15,6 +15,7 @@ use runner_weights::DescribedModel;
 
 /// The place of `model.init.from` in a layer.
 pub(crate) const INIT_FROM: &str = "/model/init/from";
+pub(crate) const INIT_FROM_KEY: &str = "model.init.from";
 
 const PATH_HELP: &str = "`from` names a Hugging Face folder of GPT-2 or Llama weights, a model file of llm.c, or `hub:NAME` of a model on \
                          the Hugging Face hub; paths are relative to the file's folder";
@@ -95,7 +96,12 @@ pub(crate) fn add_weights(
         }
         Err(mistake) => mistake,
     };
-    mistakes.diagnostics.extend(layers[chosen].diagnostic("model.init.from", message, help));
+    let mistake = layers[chosen].diagnostic(INIT_FROM_KEY, message, help);
+    if options.allows_absent_files && matches!(source, WeightsSource::Path(_)) {
+        mistakes.absent_files.extend(mistake);
+        return None;
+    }
+    mistakes.diagnostics.extend(mistake);
     // Keys that the description would have given are not missing.
     mistakes.poison("model");
     None
@@ -122,8 +128,8 @@ fn find_path(path: &Path, options: &LoadOptions<'_>) -> WeightsSearch {
         Err(error) => error,
     };
     let is_gone = is_absent(path);
-    // Weights that are there and cannot be read are a mistake, unless no file need be there.
-    if options.allows_absent_files || is_gone && options.allows_absent_initial_inputs {
+    // Weights that are there and cannot be read are a mistake.
+    if is_gone && options.allows_absent_initial_inputs {
         return Ok(None);
     }
     let help = if options.allows_absent_initial_inputs { REPLACED_PATH_HELP } else { PATH_HELP };

@@ -9,7 +9,7 @@ use super::check::check;
 use super::explain::{Origin, origins};
 use super::foreign_keys;
 use super::import::foreign_trainer;
-use super::initial_weights::add_weights;
+use super::initial_weights::{INIT_FROM_KEY, add_weights};
 use super::layers::{Layer, LayerOrigin, Layers};
 use super::mistakes::Mistakes;
 use super::overridden::{OverriddenSetting, find_overridden};
@@ -17,7 +17,7 @@ use super::overrides::{LoadOptions, add_overrides};
 use super::presets;
 use super::raw::RawExperiment;
 use super::resolver::Resolver;
-use runner_spec::diagnostic::{ConfigError, list, nearest, short};
+use runner_spec::diagnostic::{ConfigError, Diagnostic, list, nearest, short};
 use runner_spec::experiment::{Data, Experiment};
 use runner_template::Rendered;
 use runner_weights::DescribedModel;
@@ -49,6 +49,8 @@ pub struct Loaded {
     pub overridden: Vec<OverriddenSetting>,
     /// The environment variables that had effect.
     pub env_read: Vec<(String, String)>,
+    /// The files that the experiment names and that are missing, if the options allow that.
+    pub absent_files: Vec<Diagnostic>,
 }
 
 impl ExperimentFile {
@@ -165,7 +167,8 @@ fn lower(parsed: &ParsedYaml, path: &Path, options: &LoadOptions<'_>) -> Result<
         let origins = origins(&experiment, resolver.layers, &resolver.notes);
         let env_read = resolver.layers.environment();
         let (path, text) = (path.to_owned(), parsed.source.text.clone());
-        Some(Loaded { experiment, path, text, template: None, origins, overridden, env_read })
+        let absent_files = std::mem::take(&mut resolver.mistakes.absent_files);
+        Some(Loaded { experiment, path, text, template: None, origins, overridden, env_read, absent_files })
     })
 }
 
@@ -234,11 +237,15 @@ impl MergedLayers<'_> {
         let Self { file, layers, raw, mistakes } = self;
         let mut resolver = Resolver { layers: &layers, options, base, mistakes, notes: BTreeMap::new(), weights };
         let resolved = work(&mut resolver, raw);
-        let diagnostics = resolver.mistakes.diagnostics;
+        let Mistakes { mut diagnostics, absent_files, .. } = resolver.mistakes;
         match resolved {
             Some(resolved) if diagnostics.is_empty() => Ok(resolved),
             _ if diagnostics.is_empty() => Err(program_bug(file, &"a section was lost")),
-            _ => Err(ConfigError::new(diagnostics)),
+            _ => {
+                // Keys may be missing because the weights that would give them are.
+                diagnostics.extend(absent_files.into_iter().filter(|file| file.key == INIT_FROM_KEY));
+                Err(ConfigError::new(diagnostics))
+            }
         }
     }
 }

@@ -8,6 +8,8 @@ use runner_spec::diagnostic::{Diagnostic, MAX_DIAGNOSTICS};
 #[derive(Debug, Default)]
 pub(crate) struct Mistakes {
     pub(crate) diagnostics: Vec<Diagnostic>,
+    /// Files that are missing and may be.
+    pub(crate) absent_files: Vec<Diagnostic>,
     /// Keys with a mistake. Mistakes that follow from them are not reported.
     poisoned: Vec<String>,
     /// Sections whose keys a message has listed.

@@ -44,7 +44,7 @@ pub struct LoadOptions<'a> {
     pub sets: Vec<String>,
     /// Variables whose names begin with `RUNNER_`; `__` separates keys, as in `RUNNER_TRAIN__STEPS=10`.
     pub env: Vec<(String, String)>,
-    /// True if files that the experiment names may be missing, for plans that read no data.
+    /// True if files that the experiment names may be missing; [`Loaded::absent_files`](crate::Loaded) lists those that are.
     pub allows_absent_files: bool,
     /// True if the weights of `model.init.from` and the files of `data.tokenizer` may be missing: a checkpoint and a record replace them.
     pub allows_absent_initial_inputs: bool,

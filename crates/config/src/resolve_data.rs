@@ -225,9 +225,7 @@ impl Resolver<'_> {
             let text = path.to_string_lossy();
             return Some(if patterns { glob::Pattern::escape(&text).into() } else { path });
         }
-        if self.options.allows_absent_files
-            || self.options.allows_absent_initial_inputs && key.starts_with("data.tokenizer")
-        {
+        if self.options.allows_absent_initial_inputs && key.starts_with("data.tokenizer") {
             return Some(path);
         }
         if !patterns || !text.contains(['*', '?', '[']) {
@@ -235,7 +233,7 @@ impl Resolver<'_> {
             if key == "eval.hellaswag.file" {
                 help = format!("{help}; {HELLASWAG_FILE_ADVICE}; `builtin: stories` needs no file");
             }
-            return self.refuse(&[key], format!("there is no file `{}`", short(text)), help);
+            return self.absent(key, path, format!("there is no file `{}`", short(text)), help);
         }
         let pattern = if Path::new(text).is_absolute() {
             text.to_owned()
@@ -248,7 +246,7 @@ impl Resolver<'_> {
                     return Some(PathBuf::from(pattern));
                 }
                 let help = format!("paths are relative to the file's folder, {}", self.base.display());
-                self.refuse(&[key], format!("no file matches `{}`", short(text)), help)
+                self.absent(key, pattern.into(), format!("no file matches `{}`", short(text)), help)
             }
             Err(e) => self.refuse(
                 &[key],
@@ -256,6 +254,16 @@ impl Resolver<'_> {
                 "`*` and `?` stand for what varies in names",
             ),
         }
+    }
+
+    /// Reports that there is no file at `path`, which `key` names. Returns the path if the file may be missing.
+    fn absent(&mut self, key: &str, path: PathBuf, message: String, help: String) -> Option<PathBuf> {
+        if !self.options.allows_absent_files {
+            return self.refuse(&[key], message, help);
+        }
+        let absent = self.diagnose(&[key], message, help);
+        self.mistakes.absent_files.extend(absent);
+        Some(path)
     }
 
     /// The name that was probably meant, or else where names are looked up.

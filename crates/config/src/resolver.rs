@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use super::layers::{Layers, Location};
 use super::mistakes::Mistakes;
 use super::overrides::LoadOptions;
+use runner_spec::diagnostic::Diagnostic;
 use runner_weights::DescribedModel;
 
 /// The context in which sections are resolved, and the mistakes found in them.
@@ -28,6 +29,17 @@ impl Resolver<'_> {
         if self.mistakes.is_full() || keys.iter().any(|key| self.mistakes.is_poisoned(key)) {
             return;
         }
+        let mistake = self.diagnose(keys, message, help);
+        self.mistakes.diagnostics.extend(mistake);
+    }
+
+    /// The diagnostic of what lies between `keys`, at the one of them that the highest layer gives; `None` if no layer gives one.
+    pub(crate) fn diagnose(
+        &self,
+        keys: &[&str],
+        message: impl Into<String>,
+        help: impl Into<String>,
+    ) -> Option<Diagnostic> {
         let mut best: Option<(&str, Location)> = None;
         for key in keys {
             let Some(found) = self.layers.locate(key) else { continue };
@@ -36,10 +48,9 @@ impl Resolver<'_> {
                 best = Some((key, found));
             }
         }
-        if let Some((key, at)) = best {
-            let place = at.is_key.then(|| self.layers.value_place(key)).flatten().unwrap_or(at.place);
-            self.mistakes.diagnostics.push(at.source.diagnostic(place, key, message.into(), help.into()));
-        }
+        let (key, at) = best?;
+        let place = at.is_key.then(|| self.layers.value_place(key)).flatten().unwrap_or(at.place);
+        Some(at.source.diagnostic(place, key, message.into(), help.into()))
     }
 
     /// Reports a mistake as [`Resolver::error`] does. Returns `None`: the section cannot be resolved.

@@ -86,9 +86,19 @@ impl ConfigError {
     /// The mistakes as text for a person, with an empty line after each.
     #[must_use]
     pub fn render_mistakes(&self, color: bool) -> String {
+        self.render_as("error", color)
+    }
+
+    /// The mistakes as [`Self::render_mistakes`] shows them, as warnings.
+    #[must_use]
+    pub fn render_warnings(&self, color: bool) -> String {
+        self.render_as("warning", color)
+    }
+
+    fn render_as(&self, label: &str, color: bool) -> String {
         let mut out = String::new();
         for d in self.diagnostics.iter().take(MAX_DIAGNOSTICS) {
-            d.render(&mut out, color);
+            d.render(&mut out, label, color);
             out.push('\n');
         }
         out
@@ -110,10 +120,10 @@ impl Display for ConfigError {
 impl std::error::Error for ConfigError {}
 
 impl Diagnostic {
-    fn render(&self, out: &mut String, color: bool) {
+    fn render(&self, out: &mut String, label: &str, color: bool) {
         let (red, blue, bold, reset) =
             if color { ("\x1b[1;31m", "\x1b[1;34m", "\x1b[1m", "\x1b[0m") } else { ("", "", "", "") };
-        let _ = writeln!(out, "{red}error{reset}{bold}: {}{reset}", printable_line(&self.message));
+        let _ = writeln!(out, "{red}{label}{reset}{bold}: {}{reset}", printable_line(&self.message));
         let template = self.template.as_deref();
         let file =
             template.map_or_else(|| printable_line(&self.source), |t| printable_line(&t.file.display().to_string()));

@@ -93,3 +93,22 @@ fn a_text_source_needs_no_model() {
     let error = load("model: {preset: gpt2-micro}\n").unwrap_err();
     assert!(error.contains("data"), "{error}");
 }
+
+/// Weights that are missing are listed if they may be. If the model lacks keys without them, they are mistakes again.
+#[test]
+fn missing_weights_explain_missing_keys() {
+    let absent = LoadOptions { allows_absent_files: true, ..LoadOptions::default() };
+    let text = |model: &str| {
+        format!(
+            "model: {{{model}init: {{from: nowhere}}}}\ndata: {{tokenizer: {{bytes: {{}}}}, train: {{builtin: {{corpus: stories}}}}}}\n"
+        )
+    };
+    let load = |model: &str| from_str(&text(model), Path::new("exp.yaml"), &absent);
+    let whole = load("preset: gpt2-nano, ").unwrap();
+    let keys: Vec<&str> = whole.absent_files.iter().map(|file| file.key.as_str()).collect();
+    assert_eq!(keys, ["model.init.from"]);
+    let mistakes = load("").unwrap_err().to_string();
+    assert!(mistakes.contains("nowhere") && mistakes.contains("`layers`, `heads`"), "{mistakes}");
+    let refused = from_str(&text("preset: gpt2-nano, "), Path::new("exp.yaml"), &LoadOptions::default()).unwrap_err();
+    assert_eq!(refused.diagnostics.len(), 1, "{refused}");
+}
