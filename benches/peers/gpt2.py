@@ -90,7 +90,7 @@ class Gpt2(nn.Module):
     def logits(self, hidden):
         return F.linear(hidden, self.transformer["wte"].weight)
 
-    def loss(self, ids, targets):
+    def forward(self, ids, targets):
         """The mean loss in nats."""
         logits = self.logits(self.hidden(ids))
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten())

@@ -30,7 +30,7 @@ def validation(model, ids):
     """The mean loss over all windows of `ids`."""
     count = (len(ids) - 1) // LENGTH
     inputs, targets = ids[: count * LENGTH].view(count, LENGTH), ids[1 : count * LENGTH + 1].view(count, LENGTH)
-    parts = [(model.loss(x, y).item(), len(x)) for x, y in zip(inputs.split(64), targets.split(64))]
+    parts = [(model(x, y).item(), len(x)) for x, y in zip(inputs.split(64), targets.split(64))]
     return sum(loss * rows for loss, rows in parts) / count
 
 
@@ -51,7 +51,7 @@ def pytorch(options):
             group["lr"] = gpt2.cosine(step, 1e-3, 1e-4, 100, options.steps)
         at = torch.randint(cut - LENGTH, (ROWS,)).tolist()
         rows = torch.stack([ids[i : i + LENGTH + 1] for i in at])
-        loss = model.loss(rows[:, :-1], rows[:, 1:])
+        loss = model(rows[:, :-1], rows[:, 1:])
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
