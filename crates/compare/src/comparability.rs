@@ -27,12 +27,15 @@ pub struct MeasurementBasis {
     data: DataFacts,
     /// The number of validation rows that an evaluation reads.
     rows_read: Option<u64>,
+    /// True if a token is predicted from the tokens before it alone.
+    is_causal: bool,
 }
 
 impl MeasurementBasis {
     #[must_use]
     pub fn of_plan(plan: &Plan) -> Self {
-        Self { data: plan.data.clone(), rows_read: plan.validation_rows() }
+        let is_causal = plan.ranks.first().is_none_or(|rank| rank.program.model.options.causal);
+        Self { data: plan.data.clone(), rows_read: plan.validation_rows(), is_causal }
     }
 
     /// True if both make the same tokens of a text.
@@ -51,6 +54,12 @@ impl MeasurementBasis {
         quantity: MeasuredQuantity,
     ) -> Option<String> {
         let has_same_tokenizer = self.has_same_tokenizer(other);
+        if self.is_causal != other.is_causal && quantity != MeasuredQuantity::MultipleChoice {
+            let (sees_all, causal) = if other.is_causal { (name, other_name) } else { (other_name, name) };
+            return Some(format!(
+                "`model.causal` is false in {sees_all}, whose attention sees the tokens to predict, and true in {causal}"
+            ));
+        }
         match quantity {
             MeasuredQuantity::MultipleChoice => {
                 let differ = match (&self.data.choice, &other.data.choice) {
@@ -179,7 +188,7 @@ mod tests {
         plan.data.tokenizer_hash = tokenizer.to_owned();
         let text = text.map(|(hash, bytes)| SplitText { hash: hash.to_owned(), bytes });
         plan.data.validation = Some(SplitFacts { rows, hash: hash.to_owned(), text, ..plan.data.train.clone() });
-        MeasurementBasis { data: plan.data, rows_read: Some(rows_read) }
+        MeasurementBasis { data: plan.data, rows_read: Some(rows_read), is_causal: true }
     }
 
     fn difference(a: &MeasurementBasis, b: &MeasurementBasis, quantity: MeasuredQuantity) -> String {
@@ -234,6 +243,20 @@ mod tests {
             group_comparable(runs(), MeasuredQuantity::ValidationLoss).into_iter().map(|g| g.reason).collect();
         assert!(reasons[0].is_none() && reasons[1].as_ref().unwrap().starts_with("b has another tokenizer than a"));
         assert_eq!(reasons[2].as_deref(), Some("d reads 80 validation rows, and a reads 900"));
+    }
+
+    #[test]
+    fn a_model_that_sees_the_targets_compares_with_its_like_alone() {
+        use MeasuredQuantity::{BitsPerByte, MultipleChoice, TrainLoss, ValidationLoss};
+        let causal = basis("x", "v", 900, 900, Some(("text", 9000)));
+        let sees_all = MeasurementBasis { is_causal: false, ..causal.clone() };
+        for quantity in [TrainLoss, ValidationLoss, BitsPerByte] {
+            assert_eq!(difference(&sees_all, &sees_all, quantity), "");
+            let expected = "`model.causal` is false in b, whose attention sees the tokens to predict, and true in a";
+            assert_eq!(difference(&causal, &sees_all, quantity), expected);
+            assert!(difference(&sees_all, &causal, quantity).starts_with("`model.causal` is false in a, "));
+        }
+        assert_eq!(difference(&causal, &sees_all, MultipleChoice), "");
     }
 
     #[test]

@@ -77,8 +77,11 @@ impl OutputFile {
     /// may be missing.
     ///
     /// # Errors
-    /// If a link cannot be read, or links lead to each other.
+    /// `InvalidInput` if it is `-`, which stands for the standard output elsewhere; if a link cannot be read, or links lead to each other.
     pub fn target(path: &Path) -> io::Result<PathBuf> {
+        if path.as_os_str() == "-" {
+            return Err(io::Error::new(ErrorKind::InvalidInput, "name a file; `./-` is a file with this name"));
+        }
         let mut target = path.to_owned();
         for _ in 0..MAX_LINKS {
             match fs::symlink_metadata(&target) {
@@ -204,5 +207,8 @@ mod tests {
         symlink("data/target", path("link")).unwrap();
         assert_eq!(OutputFile::target(&path("link")).unwrap(), path("data/target"));
         assert_eq!(OutputFile::target(&path("plain")).unwrap(), path("plain"));
+        let dash = OutputFile::target(Path::new("-")).unwrap_err();
+        assert!(dash.to_string().contains("name a file"), "{dash}");
+        assert_eq!(OutputFile::target(Path::new("./-")).unwrap(), Path::new("./-"));
     }
 }
