@@ -313,6 +313,11 @@ fn the_best_checkpoint_is_tested_once() {
         (&summary["test"]["step"], &summary["final_train_loss"])
     );
 
+    let part_run = sandbox.only_run_in("part").path("");
+    let compared = sandbox.json_of(&["compare", "tiny", part_run.to_str().unwrap(), "--json"]);
+    assert_eq!(compared["runs"][0]["outcomes"]["test_loss"], summary["test"]["loss"]);
+    let incomparable = compared["incomparable"].to_string();
+    assert!(incomparable.contains("test_loss") && incomparable.contains("test rows"), "{incomparable}");
     let printed = sandbox.expect(2, &["apply", "exp.yaml", "--set", &with("text.txt")]);
     assert!(printed.contains("eval.test") && printed.contains("test on other text"), "{printed}");
 }

@@ -19,6 +19,8 @@ pub enum MeasuredQuantity {
     BitsPerByte,
     /// Accuracy in multiple choice.
     MultipleChoice,
+    /// The loss per token of `eval.test`.
+    TestLoss,
 }
 
 /// The data that a run's measurements were taken over.
@@ -27,6 +29,8 @@ pub struct MeasurementBasis {
     data: DataFacts,
     /// The number of validation rows that an evaluation reads.
     rows_read: Option<u64>,
+    /// The number of test rows that are read.
+    test_rows_read: Option<u64>,
     /// True if a token is predicted from the tokens before it alone.
     is_causal: bool,
 }
@@ -35,7 +39,8 @@ impl MeasurementBasis {
     #[must_use]
     pub fn of_plan(plan: &Plan) -> Self {
         let is_causal = plan.ranks.first().is_none_or(|rank| rank.program.model.options.causal);
-        Self { data: plan.data.clone(), rows_read: plan.validation_rows(), is_causal }
+        let test_rows_read = plan.test_rows();
+        Self { data: plan.data.clone(), rows_read: plan.validation_rows(), test_rows_read, is_causal }
     }
 
     /// True if both make the same tokens of a text.
@@ -68,46 +73,55 @@ impl MeasurementBasis {
                 };
                 differ.then(|| format!("{name} has other multiple-choice items than {other_name}"))
             }
-            MeasuredQuantity::TrainLoss | MeasuredQuantity::ValidationLoss if !has_same_tokenizer => Some(format!(
-                "{name} has another tokenizer than {other_name}, and a loss per token of other tokens does not compare"
-            )),
+            MeasuredQuantity::TrainLoss | MeasuredQuantity::ValidationLoss | MeasuredQuantity::TestLoss
+                if !has_same_tokenizer =>
+            {
+                Some(format!(
+                    "{name} has another tokenizer than {other_name}, and a loss per token of other tokens does not compare"
+                ))
+            }
             MeasuredQuantity::TrainLoss => (self.data.train.hash != other.data.train.hash)
                 .then(|| format!("{name} has other training data than {other_name}")),
             MeasuredQuantity::ValidationLoss | MeasuredQuantity::BitsPerByte => {
                 let a = self.data.validation.as_ref().zip(self.rows_read)?;
                 let b = other.data.validation.as_ref().zip(other.rows_read)?;
-                describe_validation_difference(name, a, other_name, b)
+                describe_split_difference(["validation", "eval.loss.rows"], name, a, other_name, b)
+            }
+            MeasuredQuantity::TestLoss => {
+                let a = self.data.test.as_ref().zip(self.test_rows_read)?;
+                let b = other.data.test.as_ref().zip(other.test_rows_read)?;
+                describe_split_difference(["test", "eval.test_rows"], name, a, other_name, b)
             }
         }
     }
 }
 
-/// Compares validation splits, each with the number of rows that an evaluation reads of it.
-fn describe_validation_difference(
+/// Compares splits of the kind `split`, each with the number of rows that are read of it, which `key` sets.
+fn describe_split_difference(
+    [split, key]: [&str; 2],
     name: &str,
     (a, a_read): (&SplitFacts, u64),
     other_name: &str,
     (b, b_read): (&SplitFacts, u64),
 ) -> Option<String> {
     if a.hash == b.hash {
-        return (a_read != b_read).then(|| {
-            format!("{name} reads {} validation rows, and {other_name} reads {}", count(a_read), count(b_read))
-        });
+        return (a_read != b_read)
+            .then(|| format!("{name} reads {} {split} rows, and {other_name} reads {}", count(a_read), count(b_read)));
     }
     let (Some(text), Some(other)) = (&a.text, &b.text) else {
-        return Some(format!("{name} has other validation data than {other_name}"));
+        return Some(format!("{name} has other {split} data than {other_name}"));
     };
     if text.hash != other.hash {
-        return Some(format!("{name} has other validation text than {other_name}"));
+        return Some(format!("{name} has other {split} text than {other_name}"));
     }
     if (a.rows, b.rows) != (a_read, b_read) {
         // `160 of 3,900 rows`.
-        let describe_rows = |split: &SplitFacts, read: u64| {
-            let part = if read == split.rows { "all".to_owned() } else { format!("{} of", count(read)) };
-            format!("{part} {} rows", count(split.rows))
+        let describe_rows = |facts: &SplitFacts, read: u64| {
+            let part = if read == facts.rows { "all".to_owned() } else { format!("{} of", count(read)) };
+            format!("{part} {} rows", count(facts.rows))
         };
         return Some(format!(
-            "{name} and {other_name} read different parts of the validation text ({}, {}): eval.loss.rows of {} reads all of it",
+            "{name} and {other_name} read different parts of the {split} text ({}, {}): {key} of {} reads all of it",
             describe_rows(a, a_read),
             describe_rows(b, b_read),
             a.rows.max(b.rows)
@@ -117,7 +131,7 @@ fn describe_validation_difference(
     let is_same = (more - fewer) as f64 <= MAX_TEXT_DIFFERENCE * more as f64;
     (!is_same).then(|| {
         format!(
-            "the validation rows of {name} hold {} bytes of the text, and those of {other_name} {}: shorter rows hold more of it, \
+            "the {split} rows of {name} hold {} bytes of the text, and those of {other_name} {}: shorter rows hold more of it, \
              and a fraction that is held out by tokens holds another part",
             count(text.bytes),
             count(other.bytes)
@@ -188,7 +202,7 @@ mod tests {
         plan.data.tokenizer_hash = tokenizer.to_owned();
         let text = text.map(|(hash, bytes)| SplitText { hash: hash.to_owned(), bytes });
         plan.data.validation = Some(SplitFacts { rows, hash: hash.to_owned(), text, ..plan.data.train.clone() });
-        MeasurementBasis { data: plan.data, rows_read: Some(rows_read), is_causal: true }
+        MeasurementBasis { data: plan.data, rows_read: Some(rows_read), test_rows_read: None, is_causal: true }
     }
 
     fn difference(a: &MeasurementBasis, b: &MeasurementBasis, quantity: MeasuredQuantity) -> String {
@@ -197,9 +211,17 @@ mod tests {
 
     #[test]
     fn the_same_rows_compare_and_other_rows_do_not() {
-        use MeasuredQuantity::{BitsPerByte, TrainLoss, ValidationLoss};
+        use MeasuredQuantity::{BitsPerByte, TestLoss, TrainLoss, ValidationLoss};
         let a = basis("x", "v", 160, 900, Some(("text", 9000)));
         let fewer = basis("x", "v", 80, 900, Some(("text", 9000)));
+        let tested = |basis: &MeasurementBasis, rows: u64| {
+            let mut tested = MeasurementBasis { test_rows_read: Some(rows), ..basis.clone() };
+            tested.data.test.clone_from(&tested.data.validation);
+            tested
+        };
+        assert_eq!(difference(&tested(&a, 7), &tested(&a, 7), TestLoss), "");
+        assert_eq!(difference(&tested(&a, 7), &tested(&a, 9), TestLoss), "b reads 9 test rows, and a reads 7");
+        assert_eq!(difference(&tested(&a, 7), &a, TestLoss), "", "only one of them was tested");
         for quantity in [BitsPerByte, ValidationLoss] {
             assert_eq!(difference(&a, &a, quantity), "");
             assert_eq!(difference(&a, &fewer, quantity), "b reads 80 validation rows, and a reads 160");

@@ -39,6 +39,8 @@ pub struct RunFigures {
     /// The loss of the last evaluation.
     pub val_loss: Option<f64>,
     pub best_val_loss: Option<f64>,
+    /// The loss of the best checkpoint on the test data.
+    pub test_loss: Option<f64>,
     /// The loss of the last evaluation in bits per byte of text.
     pub val_bits_per_byte: Option<f64>,
     pub hellaswag_acc: Option<f64>,
@@ -119,6 +121,7 @@ impl RunRecord {
             train_loss: summary.map_or_else(|| last_step.and_then(|step| step.loss), |s| s.final_train_loss),
             val_loss: last(|e| e.val_loss),
             best_val_loss: losses.min_by(f64::total_cmp),
+            test_loss: summary.and_then(|s| s.test.as_ref()).map(|test| test.loss),
             val_bits_per_byte: last(|e| e.val_bits_per_byte),
             hellaswag_acc: last(|e| e.hellaswag_acc),
             hellaswag_acc_norm: last(|e| e.hellaswag_acc_norm),

@@ -92,7 +92,7 @@ impl Figure {
     }
 }
 
-pub(crate) const FIGURES: [Figure; 11] = [
+pub(crate) const FIGURES: [Figure; 12] = [
     Figure::new(["steps"; 3], Neither, |f| Some(f.steps as f64), |x| count(x as u64)),
     Figure::new(["train_loss", "train loss", "train loss"], Lower, |f| f.train_loss, loss)
         .measuring(MeasuredQuantity::TrainLoss),
@@ -100,6 +100,9 @@ pub(crate) const FIGURES: [Figure; 11] = [
         .measuring(MeasuredQuantity::ValidationLoss),
     Figure::new(["val_loss", "val loss", "val loss"], Lower, |f| f.val_loss, loss)
         .measuring(MeasuredQuantity::ValidationLoss),
+    // Who chooses by the test has no test left, so no value is the best.
+    Figure::new(["test_loss", "test loss", "test loss"], Neither, |f| f.test_loss, loss)
+        .measuring(MeasuredQuantity::TestLoss),
     Figure::new(["val_bits_per_byte", "bits/byte", "bits/byte"], Lower, |f| f.val_bits_per_byte, loss)
         .measuring(MeasuredQuantity::BitsPerByte),
     Figure::new(["hellaswag_acc", "acc", "hellaswag acc"], Higher, |f| f.hellaswag_acc, percent)

@@ -55,6 +55,12 @@ impl Plan {
         let rows = program.eval.loss?.rows(program.batch.micro_batch);
         Some(rows.min(self.data.validation.as_ref()?.rows))
     }
+
+    /// The number of rows of the test split that the test reads; `None` without a split.
+    pub fn test_rows(&self) -> Option<u64> {
+        let rows = self.data.test.as_ref()?.rows;
+        Some(self.ranks.first()?.program.eval.test_rows.map_or(rows, |read| read.min(rows)))
+    }
 }
 
 /// The run as a whole. Tokens count padding: they are positions computed.
