@@ -274,8 +274,19 @@ impl Comparison {
 
 /// The heads of the figures' columns, the least important first. A narrow table leaves them out in this order, then the settings in which
 /// the runs differ, and last the loss.
-const DISPENSABLE_HEADS: [&str; 10] =
-    ["time", "memory", "tokens/s", "steps", "acc", "acc_norm_chars", "acc_norm", "bits/byte", "train loss", "best val"];
+const DISPENSABLE_HEADS: [&str; 11] = [
+    "time",
+    "memory",
+    "tokens/s",
+    "steps",
+    "acc",
+    "acc_norm_chars",
+    "acc_norm",
+    "bits/byte",
+    "train loss",
+    "test loss",
+    "best val",
+];
 const SETTING: u8 = DISPENSABLE_HEADS.len() as u8;
 const MAIN_LOSS: u8 = SETTING + 1;
 
