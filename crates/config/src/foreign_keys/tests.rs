@@ -83,6 +83,7 @@ const EXPECTED: &str = "
     learning_rate_decay_frac schedule.decay.cosine.final | val_loss_every eval.every | val_max_steps eval.loss.rows | sample_every eval.samples
     genlen eval.samples | zero_stage - |
     sequence_len model.context_length | sample_packing data.layout.packed | num_epochs train.epochs | val_set_size data.validation
+    T_0 schedule.decay.cosine.steps | T_mult schedule.decay.cosine.period_factor | T_max schedule.decay.cosine.steps
     base_model model.preset | flash_attention - | datasets data.train | lr_scheduler schedule.decay | channels model.d_model
 ";
 
