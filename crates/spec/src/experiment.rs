@@ -161,7 +161,7 @@ pub struct Batch {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Checkpoint {
-    /// Optimizer steps between checkpoints; one follows the last step in any case.
+    /// Optimizer steps between checkpoints; one always follows the last step.
     #[schemars(range(min = 1, max = 1_000_000_000_000u64))]
     pub every: u64,
     /// The number of newest checkpoints that are kept; the best by validation loss is kept besides.

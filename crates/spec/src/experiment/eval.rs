@@ -12,7 +12,7 @@ use crate::serde_defaults::defaults;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Eval {
-    /// Optimizer steps between evaluations; one follows the last step in any case.
+    /// Optimizer steps between evaluations; one always follows the last step.
     #[schemars(range(min = 1, max = 1_000_000_000_000u64))]
     pub every: u64,
     /// True to evaluate before the first step too.

@@ -16,7 +16,7 @@ pub struct Train {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(!skip_serializing_if, range(min = 1, max = 1_000_000_000_000u64))]
     pub steps: Option<u64>,
-    /// Passes over the training data.
+    /// Number of epochs: how often the training data is read.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(!skip_serializing_if, range(max = 1e9), extend("exclusiveMinimum" = 0))]
     pub epochs: Option<f64>,
