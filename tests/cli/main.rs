@@ -4,7 +4,7 @@
 #![allow(clippy::print_stderr, reason = "times that are worth reading, with --nocapture")]
 #![allow(unreachable_pub, reason = "modules of one test binary")]
 
-mod article_values;
+mod articles;
 mod comparability;
 mod compare;
 mod damaged_records;

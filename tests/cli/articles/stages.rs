@@ -1,0 +1,61 @@
+//! The stages of build-nanogpt.yaml.j2: what each changes, and what the planner forecasts.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::{articles, fixture, is_equal, resolved};
+use crate::sandbox::{Sandbox, repository_path};
+
+const TEMPLATE: &str = "build-nanogpt.yaml.j2";
+
+/// The file without samples that the first stage is.
+const START: &str = "gpt2-fineweb-start.yaml";
+
+/// The keys and values of a file, without its name, which says the stage.
+fn keys_of(file: &str, variables: &[String]) -> BTreeMap<String, Value> {
+    resolved(file, variables).into_iter().filter(|key| key.key != "name").map(|key| (key.key, key.value)).collect()
+}
+
+/// The keys whose values differ, with those of `after`.
+fn changes(before: &BTreeMap<String, Value>, after: &BTreeMap<String, Value>) -> BTreeMap<String, Value> {
+    let value = |keys: &BTreeMap<String, Value>, key: &String| keys.get(key).cloned().unwrap_or(Value::Null);
+    let all = before.keys().chain(after.keys());
+    all.filter(|key| !is_equal(&value(before, key), &value(after, key)))
+        .map(|key| (key.clone(), value(after, key)))
+        .collect()
+}
+
+#[test]
+fn a_stage_changes_the_keys_that_the_fixture_lists() {
+    let mut wrong = Vec::new();
+    let mut before = keys_of(START, &[]);
+    for (index, stage) in articles(&fixture()).stages.iter().enumerate() {
+        let number = index + 1;
+        let after = keys_of(TEMPLATE, &[format!("stage={number}")]);
+        let found = changes(&before, &after);
+        let is_same = found.len() == stage.keys.len()
+            && found.iter().all(|(key, value)| stage.keys.get(key).is_some_and(|listed| is_equal(listed, value)));
+        if !is_same {
+            wrong.push(format!("stage {number} changes {found:?}, and the fixture lists {:?}", stage.keys));
+        }
+        before = after;
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn forecasts_of_stages_are_the_planners() {
+    let sandbox = Sandbox::new();
+    let template = repository_path("experiments").join(TEMPLATE).display().to_string();
+    for (index, stage) in articles(&fixture()).stages.iter().enumerate() {
+        let number = index + 1;
+        assert_eq!(stage.forecast_ms.keys().collect::<Vec<_>>(), ["A100", "H100"], "stage {number}");
+        for (device, &listed) in &stage.forecast_ms {
+            let (variable, cluster) = (format!("stage={number}"), format!("1x8x{device}"));
+            let line = ["plan", &template, "--var", &variable, "--rows", "330", "--cluster", &cluster, "--json"];
+            let seconds = sandbox.json_of(&line)["forecast"]["step_seconds"].as_f64().unwrap();
+            assert_eq!(format!("{:.0}", seconds * 1e3), listed.to_string(), "stage {number} on {device}");
+        }
+    }
+}
