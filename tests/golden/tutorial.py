@@ -5,7 +5,8 @@
 
 One process does what the tutorial's two replicas do together. The text lies in columns, each replica reads one half of every
 column, and the first 10 batches are read again in each of two epochs. The layers have no causal mask, the rate falls after an epoch, and
-gradients are clipped. Validation text lies in other columns. Dropout is 0, because two programs do not draw the same masks. Everything is computed in
+gradients are clipped. Each output is compared with the word after it; the tutorial flattens outputs and targets in different orders. Validation text
+lies in other columns. Dropout is 0, because two programs do not draw the same masks. Everything is computed in
 float64. Text and weights come from counters (`shared.py`), so the fixture has results alone.
 """
 
