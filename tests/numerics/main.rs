@@ -17,6 +17,7 @@ mod layouts;
 mod llama_oracle;
 mod peers;
 mod rounding_and_randomness;
+mod samples;
 mod stage_eval;
 mod stages;
 mod tutorial;

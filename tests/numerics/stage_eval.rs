@@ -276,11 +276,11 @@ fn generation_by_stages_is_generation() {
         let chunks = [0..1, 1..3, 3..spec.block_count()];
         let pipeline = Pipeline::new(&spec, &weights(&spec, DType::F64), &chunks, 2);
         let mut stages = Stages::new(&pipeline);
-        let prompts = 0..samples.prompts.len();
-        let ours: Vec<_> = prompts
-            .flat_map(|p| {
+        let ours: Vec<_> = samples
+            .batches()
+            .flat_map(|batch| {
                 let ignore = &mut |_, _| ControlFlow::Continue(());
-                continue_prompt(&mut |feed| stages.feed(feed), &spec, &tokenizer, &samples, p, ignore).unwrap()
+                continue_prompt(&mut |feed| stages.feed(feed), &spec, &tokenizer, &samples, &batch, ignore).unwrap()
             })
             .collect();
         assert_eq!(ours, expected, "{}", pipeline.name);

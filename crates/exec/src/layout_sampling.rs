@@ -1,5 +1,5 @@
-//! Samples under any layout of ranks: replicas divide the prompts among them. In a pipeline the first stage draws the tokens, and
-//! the other stages run each feed that it announces.
+//! Samples under any layout of ranks: replicas divide the batches of continuations among them. In a pipeline the first stage draws the
+//! tokens, and the other stages run each feed that it announces.
 
 use std::ops::ControlFlow;
 
@@ -8,7 +8,7 @@ use candle_core::{DType, Device, Tensor};
 use super::error::ExecError;
 use super::rank_context::RankContext;
 use super::trainer::Trainer;
-use crate::eval::{ChunkDecoder, Continuation, EvalError, TokenFeed, continue_prompt, indices_of_replica};
+use crate::eval::{ChunkDecoder, Continuation, EvalError, TokenFeed, continue_prompt};
 use runner_compute::kernels::on_host;
 use runner_data::ModelTokenizer;
 use runner_spec::event::SampleText;
@@ -17,7 +17,7 @@ use runner_spec::topology::Lane;
 /// Numbers in the announcement of a feed: 1 if there is one, batch, start, capacity, tokens of each row.
 const ANNOUNCEMENT_LENGTH: usize = 5;
 
-/// Continues the program's prompts. Returns the samples of all ranks, in the order of prompts.
+/// Continues the program's prompts. Returns the samples of all ranks, in the order of prompts and of their continuations.
 pub(super) fn sample(
     context: RankContext<'_>,
     trainer: &Trainer,
@@ -28,10 +28,10 @@ pub(super) fn sample(
     let mut pipeline = PipelineDecoder::new(context, trainer);
     let mut all: Vec<(usize, Vec<Continuation>)> = Vec::new();
     if context.stage == 0 {
-        for prompt in indices_of_replica(spec.prompts.len(), context.replica, program.mesh.replicas) {
+        for (index, batch) in spec.batches().enumerate().skip(context.replica).step_by(program.mesh.replicas) {
             let extend = &mut |feed: &TokenFeed| pipeline.extend(feed);
             let ignore = &mut |_, _| ControlFlow::Continue(());
-            all.push((prompt, continue_prompt(extend, &program.model, tokenizer, spec, prompt, ignore)?));
+            all.push((index, continue_prompt(extend, &program.model, tokenizer, spec, &batch, ignore)?));
         }
         pipeline.announce(None)?;
     } else {
@@ -39,7 +39,7 @@ pub(super) fn sample(
     }
     if !context.is_alone() {
         all = context.gather_values(&all)?.concat();
-        all.sort_by_key(|(prompt, _)| *prompt);
+        all.sort_by_key(|(batch, _)| *batch);
     }
     let step = trainer.state.step;
     let continuations = all.into_iter().flat_map(|(_, continuations)| continuations);

@@ -300,19 +300,19 @@ fn evaluation(program: &Program, has_head: bool, kernels: &KernelWorkspace) -> u
     layer.max(input.saturating_add(part.total(&head.kept())))
 }
 
-/// The key-value cache of all continuations of the longest prompt, and their logits. A prompt has at most as many tokens
+/// The key-value cache of a batch of continuations of the longest prompt, and their logits. A prompt has at most as many tokens
 /// as bytes, since the tokenizers here are byte-level or coarser.
 fn sampling(program: &Program) -> u64 {
     let Some(samples) = &program.eval.samples else { return 0 };
     let spec = &program.model;
     let prompt = samples.prompts.iter().map(String::len).max().unwrap_or(0);
     let length = prompt.saturating_add(samples.max_tokens).min(spec.context_length) as u64;
-    let rows = samples.count as u64;
+    let rows = samples.batch_rows() as u64;
     let cache = 2 * (spec.layers * spec.kv_heads * spec.head_dim()) as u64;
     let element = precision::activation_bytes(program.precision);
     let cached = rows.saturating_mul(length).saturating_mul(cache).saturating_mul(element);
     let logits = rows.saturating_mul(spec.vocab_size as u64).saturating_mul(F32_BYTES);
-    // The prompt's pass through one layer, for all continuations.
+    // The prompt's pass through one layer, for the whole batch.
     let sizes = Sizes { positions: rows.saturating_mul(prompt.min(spec.context_length) as u64), element };
     cached.saturating_add(logits).saturating_add(sizes.total(&spec.decoder().layer.kept(Recompute::None)))
 }

@@ -28,8 +28,8 @@ fn longest_message(program: &Program) -> usize {
     let choice =
         if program.eval.choice_items.is_some() { EVAL_TOKENS_PER_FORWARD.max(program.model.context_length) } else { 0 };
     let (prompts, logits) = program.eval.samples.as_ref().map_or((0, 0), |samples| {
-        let rows = samples.count.saturating_mul(program.model.context_length);
-        (rows, samples.count.saturating_mul(program.model.vocab_size))
+        let rows = samples.batch_rows();
+        (rows.saturating_mul(program.model.context_length), rows.saturating_mul(program.model.vocab_size))
     });
     training.max(choice).max(prompts).saturating_mul(d).max(logits).max(64)
 }

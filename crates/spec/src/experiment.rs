@@ -25,7 +25,7 @@ pub use data::{
     Corpus, Data, HUB_DEFAULT_BRANCH, HubModel, HubSource, JsonSource, Layout, MAX_BPE_VOCABULARY, PaddingMask,
     ParquetSource, Source, Tokenizer, Validation,
 };
-pub use eval::{ChoiceText, Eval, EvalLoss, HELLASWAG_FILE_ADVICE, HellaSwag, HubChoice, Samples};
+pub use eval::{ChoiceText, Eval, EvalLoss, HELLASWAG_FILE_ADVICE, HellaSwag, HubChoice, SampleBatch, Samples};
 pub use parallel::{AutoOr, Parallel, ParallelMode, Pipeline, PipelineSchedule};
 pub use train::{
     CosineDecay, CosineRepeat, Decay, DecayTarget, Decays, Optimizer, Schedule, ScheduleStart, StepDecay, Train, Warmup,

@@ -11,7 +11,7 @@ use crate::error::EvalError;
 use runner_compute::kernels::on_host;
 use runner_compute::model::{KvCache, Model, Params};
 use runner_data::{ModelTokenizer, tokens_kept};
-use runner_spec::experiment::Samples;
+use runner_spec::experiment::{SampleBatch, Samples};
 use runner_spec::model::ModelSpec;
 
 /// New tokens for the model.
@@ -110,12 +110,19 @@ pub fn generate(
         let start = tokenizer.encode_prompt(prompt)?;
         let mut stream = TextStream::after(&tokenizer.text, &start[tokenizer.prefix().len()..]);
         let mut is_read = true;
-        let extend = &mut |feed: &TokenFeed| decoder.extend(feed, None);
-        let continuations = continue_prompt(extend, &model.spec, tokenizer, spec, p, &mut |row, token| {
-            let text = if row == 0 { stream.push(token) } else { String::new() };
-            is_read = text.is_empty() || observer(Drawn::Text(&text)).is_continue();
-            if is_read { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-        })?;
+        let mut continuations = Vec::new();
+        for batch in spec.batches().filter(|batch| batch.prompt == p) {
+            let extend = &mut |feed: &TokenFeed| decoder.extend(feed, None);
+            let drawn = continue_prompt(extend, &model.spec, tokenizer, spec, &batch, &mut |index, token| {
+                let text = if index == 0 { stream.push(token) } else { String::new() };
+                is_read = text.is_empty() || observer(Drawn::Text(&text)).is_continue();
+                if is_read { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            })?;
+            continuations.extend(drawn);
+            if !is_read {
+                break;
+            }
+        }
         let rest = stream.finish();
         let is_read = is_read
             && (rest.is_empty() || observer(Drawn::Text(&rest)).is_continue())
@@ -128,9 +135,9 @@ pub fn generate(
     Ok(all)
 }
 
-/// The continuations of prompt `p` alone by a model of shape `model`, side by side in one batch. They do not depend on the other prompts.
-/// `extend` feeds new tokens to the model, and returns the logits after the last token of each row, [feed.batch, vocab]. `on_token`
-/// receives the row and the id of each token of the texts; when it breaks, no more tokens are sampled.
+/// The continuations of `batch`, one of `spec`, by a model of shape `model`. They do not depend on the other batches. `extend` feeds new
+/// tokens to the model, and returns the logits after the last token of each row, [feed.batch, vocab]. `on_token` receives the index of the
+/// continuation and the id of each token of the texts; when it breaks, no more tokens are sampled.
 ///
 /// # Errors
 /// If the prompt cannot be encoded, or those of `extend`.
@@ -139,26 +146,26 @@ pub fn continue_prompt(
     model: &ModelSpec,
     tokenizer: &ModelTokenizer,
     spec: &Samples,
-    p: usize,
+    batch: &SampleBatch,
     on_token: &mut dyn FnMut(usize, u32) -> ControlFlow<()>,
 ) -> Result<Vec<Continuation>, EvalError> {
-    let Some(prompt) = spec.prompts.get(p) else { return Ok(Vec::new()) };
-    let seed = spec.seed.wrapping_add((p * spec.count) as u64);
+    let Some(prompt) = spec.prompts.get(batch.prompt) else { return Ok(Vec::new()) };
+    let seed = spec.seed.wrapping_add((batch.prompt * spec.count) as u64);
+    let indices = batch.continuations.clone();
     let mut start = tokenizer.encode_prompt(prompt)?;
     let stream = TextStream::after(&tokenizer.text, &start[tokenizer.prefix().len()..]);
     if start.is_empty() {
         // A document starts after an end-of-text token; without one, any token must do.
         start.push(tokenizer.end_token().unwrap_or(0));
     }
-    let batch = spec.count;
-    if batch == 0 || spec.max_tokens == 0 {
+    if indices.is_empty() || spec.max_tokens == 0 {
         return Ok(Vec::new());
     }
     let vocab = tokenizer.text.vocab_size().min(model.vocab_size);
     let mut processors: Vec<LogitsProcessor> =
-        (0..batch).map(|i| LogitsProcessor::from_sampling(seed.wrapping_add(i as u64), sampling(spec))).collect();
-    let mut rows: Vec<Vec<u32>> = vec![start.clone(); batch];
-    let mut ended = vec![false; batch];
+        indices.clone().map(|i| LogitsProcessor::from_sampling(seed.wrapping_add(i as u64), sampling(spec))).collect();
+    let mut rows: Vec<Vec<u32>> = vec![start.clone(); indices.len()];
+    let mut ended = vec![false; indices.len()];
     let mut window = Window::new(start.len().saturating_add(spec.max_tokens), model.context_length, tokenizer.prefix());
     // Wherever the model is, tokens are drawn here, from logits as f32.
     let mut feed = |rows: &[Vec<u32>]| -> Result<Tensor, EvalError> {
@@ -172,7 +179,7 @@ pub fn continue_prompt(
             let token = processor.sample(&logits.get(row)?.narrow(0, 0, vocab)?)?;
             ended[row] |= tokenizer.is_end(token);
             rows[row].push(token);
-            if !ended[row] && on_token(row, token).is_break() {
+            if !ended[row] && on_token(indices.start + row, token).is_break() {
                 break 'tokens;
             }
         }
@@ -186,7 +193,7 @@ pub fn continue_prompt(
         let text = stream.clone().finish_with(&new);
         Continuation { prompt: prompt.to_owned(), index, text, tokens: new.len() }
     };
-    Ok(rows.iter().enumerate().map(continuation).collect())
+    Ok(indices.zip(&rows).map(continuation).collect())
 }
 
 fn sampling(spec: &Samples) -> Sampling {

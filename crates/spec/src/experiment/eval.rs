@@ -1,5 +1,6 @@
 //! The `eval` section.
 
+use std::ops::Range;
 use std::path::PathBuf;
 
 use schemars::JsonSchema;
@@ -183,17 +184,70 @@ impl Samples {
     /// The smallest temperature above 0: logits divided by a much smaller one are not finite.
     pub const LEAST_TEMPERATURE: f64 = 1e-6;
 
+    /// The most continuations in one batch. Products of so few rows take hardly longer than those of one row, and 32 continuations are enough
+    /// work for 8 replicas.
+    const BATCH: usize = 4;
+
     /// Advice if `temperature` is not valid.
     pub fn temperature_problem(temperature: f64) -> Option<String> {
         let is_valid = temperature == 0.0 || temperature.is_finite() && temperature >= Self::LEAST_TEMPERATURE;
         let least = Self::LEAST_TEMPERATURE;
         (!is_valid).then(|| format!("take 0, which always takes the likeliest token, or {least:e} or more"))
     }
+
+    /// The batches in which continuations are drawn, in the order of prompts. They are the same for every number of replicas, because kernels
+    /// round sums differently for other numbers of rows: so the texts do not depend on how replicas divide the batches.
+    pub fn batches(&self) -> impl Iterator<Item = SampleBatch> {
+        let (count, per_prompt) = (self.count, self.batches_per_prompt());
+        (0..self.prompts.len()).flat_map(move |prompt| {
+            let bound = move |part: usize| part * count / per_prompt;
+            (0..per_prompt).map(move |part| SampleBatch { prompt, continuations: bound(part)..bound(part + 1) })
+        })
+    }
+
+    /// Continuations in the largest batch.
+    #[must_use]
+    pub fn batch_rows(&self) -> usize {
+        self.count.div_ceil(self.batches_per_prompt().max(1))
+    }
+
+    fn batches_per_prompt(&self) -> usize {
+        self.count.div_ceil(Self::BATCH)
+    }
+}
+
+/// Continuations of one prompt that a model draws side by side.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SampleBatch {
+    /// The index of the prompt.
+    pub prompt: usize,
+    /// The indices of the continuations.
+    pub continuations: Range<usize>,
 }
 
 impl Default for Samples {
     fn default() -> Self {
         let prompts = Vec::new();
         Self { prompts, count: 1, max_tokens: 64, top_k: Some(50), temperature: 1.0, top_p: None, seed: 42 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn batches_are_even_and_have_every_continuation_once() {
+        for count in 0..40 {
+            let samples = Samples { prompts: vec![String::new(); 3], count, ..Samples::default() };
+            let lengths: Vec<usize> = samples.batches().map(|batch| batch.continuations.len()).collect();
+            let (least, most) = (lengths.iter().min(), lengths.iter().max());
+            assert!(most <= Some(&Samples::BATCH) && most.zip(least).is_none_or(|(most, least)| most - least <= 1));
+            assert_eq!(most.copied().unwrap_or(0), samples.batch_rows());
+            let all = samples.batches().flat_map(|batch| batch.continuations.map(move |index| (batch.prompt, index)));
+            assert!(all.eq((0..3).flat_map(|prompt| (0..count).map(move |index| (prompt, index)))), "{count}");
+        }
+        let article = Samples { prompts: vec![String::new()], count: 32, ..Samples::default() };
+        assert_eq!(article.batches().count(), 8, "one for each of 8 replicas");
     }
 }
