@@ -15,6 +15,7 @@ use runner_report::summary::{closing_text, up_to_date_message};
 use runner_report::{JsonEvent, OutputMode, Screen};
 use runner_spec::error::CommandError;
 use runner_spec::event::Event;
+use runner_spec::experiment::Log;
 use runner_spec::format::printable;
 
 use super::exit::{Exit, Result};
@@ -40,7 +41,13 @@ impl ScreenObserver {
     /// If there is no thread to print from.
     pub(crate) fn new(mode: OutputMode, resuming_command: Option<String>) -> Result<Self> {
         let printer = Printer::new(mode)?;
-        Ok(Self { lines: EventLines::new(1), printer, name: String::new(), up_to_date: None, resuming_command })
+        Ok(Self {
+            lines: EventLines::new(&Log::default(), None),
+            printer,
+            name: String::new(),
+            up_to_date: None,
+            resuming_command,
+        })
     }
 
     pub(crate) fn printer(&mut self) -> &mut Printer {
@@ -107,12 +114,12 @@ impl RunObserver for ScreenObserver {
             RunEvent::Detail(text) if is_verbose() => self.printer.show(Screen::detail, *text),
             RunEvent::Note(text) => self.printer.show(Screen::line, *text),
             RunEvent::Warning(text) => self.printer.show(Screen::warn, *text),
-            RunEvent::Begin { run, text, step, steps, log_every } => {
+            RunEvent::Begin { run, text, step, plan, log } => {
                 // A record that cannot be read is an error of the session, which reads it too.
-                let recorded = EventLines::resumed(*log_every, &run.join(METRICS));
-                self.lines = recorded.unwrap_or_else(|_| EventLines::new(*log_every));
+                let lines = EventLines::new(log, plan.row_sequence());
+                self.lines = lines.clone().resumed(&run.join(METRICS)).unwrap_or(lines);
                 self.printer.show(Screen::line, *text);
-                self.printer.start_bar(*step, *steps);
+                self.printer.start_bar(*step, plan.totals.steps);
             }
             RunEvent::Training { run, event } => self.show_training(run, event),
             RunEvent::End { run, name, summary, up_to_date, failed, interrupted } => {

@@ -8,14 +8,20 @@ use runner_record::RecordError;
 use runner_record::metrics::{MetricLine, TrainLine, for_each_metric};
 
 use runner_spec::event::{EpochMetrics, EvalMetrics, Event, SampleText, StepMetrics};
-use runner_spec::format::{count, duration, percent, printable, rate, seconds};
+use runner_spec::experiment::Log;
+use runner_spec::format::{count, duration, percent, phase_times, printable, rate, seconds};
 use runner_spec::line_part::{LinePart, fit_line};
+use runner_spec::program::RowSequence;
 
 /// Turns the events of one session into lines, and estimates the time that is left.
 #[derive(Debug, Clone)]
 pub struct EventLines {
     /// One step in this many gets a line.
     log_interval: u64,
+    /// True if lines show the times of a step's phases.
+    shows_phases: bool,
+    /// The rows that each step reads.
+    rows: Option<RowSequence>,
     /// Steps of the whole run.
     steps: u64,
     /// The step after which this session began, and when.
@@ -30,10 +36,12 @@ pub struct EventLines {
 }
 
 impl EventLines {
-    /// Lines with the interval `log.every`.
-    pub fn new(log_interval: u64) -> Self {
+    /// Lines as `log` asks for them. Without `rows` they do not show which batch of an epoch a step reads.
+    pub fn new(log: &Log, rows: Option<RowSequence>) -> Self {
         Self {
-            log_interval: log_interval.max(1),
+            log_interval: log.every.max(1),
+            shows_phases: log.phases,
+            rows,
             steps: 0,
             first_step: 0,
             started: Instant::now(),
@@ -43,19 +51,18 @@ impl EventLines {
         }
     }
 
-    /// Lines of a run that has recorded the steps in the file `metrics`, for the mean since the last line.
+    /// The lines of a run that has recorded steps in the file `metrics`, for the mean since the last line.
     ///
     /// # Errors
     /// If the file cannot be read.
-    pub fn resumed(log_interval: u64, metrics: &Path) -> Result<Self, RecordError> {
-        let mut lines = Self::new(log_interval);
+    pub fn resumed(mut self, metrics: &Path) -> Result<Self, RecordError> {
         for_each_metric(metrics, &mut |line| {
             if let MetricLine::Train(TrainLine { step, loss, tokens, .. }) = line {
                 // The record has no loss that is not finite.
-                lines.count(step, loss.unwrap_or(f64::NAN), tokens);
+                self.count(step, loss.unwrap_or(f64::NAN), tokens);
             }
         })?;
-        Ok(lines)
+        Ok(self)
     }
 
     /// Adds a step to the sums since the last line.
@@ -112,8 +119,10 @@ impl EventLines {
     pub fn numbers(&self) -> Vec<LinePart> {
         let Some(m) = &self.last_step else { return Vec::new() };
         let (loss, tokens) = self.since_line;
-        let mut parts = vec![
-            LinePart::new(7, format!("epoch {:.3}", m.epoch)),
+        let place = self.rows.map(|rows| rows.epoch_batch(m.step.saturating_sub(1)));
+        let place = place.map(|place| format!("epoch {}, batch {}/{}", place.epoch + 1, place.batch, place.batches));
+        let mut parts: Vec<LinePart> = place.into_iter().map(|place| LinePart::new(7, place)).collect();
+        parts.extend([
             LinePart::new(8, format!("loss {:.4}", m.loss)),
             LinePart::new(3, format!("mean {:.4}", loss / tokens.max(1) as f64)),
             LinePart::new(4, format!("perplexity {:.2}", m.loss.exp())),
@@ -121,8 +130,12 @@ impl EventLines {
             LinePart::new(0, format!("lr {:.2e}", m.lr)),
             LinePart::new(5, format!("{} ms", rate(m.step_ms))),
             LinePart::new(6, format!("{} tok/s", rate(m.tokens_per_second))),
-        ];
+        ]);
         parts.extend(m.mfu.map(|mfu| LinePart::new(2, format!("mfu {}", percent(mfu)))));
+        if self.shows_phases {
+            let times = [m.data_ms, m.forward_ms, m.backward_ms, m.optimizer_ms];
+            parts.push(LinePart::new(5, phase_times(times, m.comm_ms)));
+        }
         let left = self.time_left(m.step).filter(|_| m.step < self.steps);
         parts.extend(left.map(|left| LinePart::new(9, format!("{} left", duration(left)))));
         parts
@@ -182,6 +195,8 @@ impl EventLines {
 mod tests {
     use std::fs;
 
+    use runner_spec::program::RowOrder;
+
     use super::*;
 
     fn step(step: u64) -> StepMetrics {
@@ -198,8 +213,14 @@ mod tests {
         }
     }
 
+    /// Lines of a run with 20 batches in each epoch.
+    fn new_lines(phases: bool) -> EventLines {
+        let rows = RowSequence::new(4, 8, RowOrder::default(), None, 80);
+        EventLines::new(&Log { every: 10, phases, ..Log::default() }, Some(rows))
+    }
+
     fn started(from: u64) -> EventLines {
-        let mut lines = EventLines::new(10);
+        let mut lines = new_lines(false);
         assert_eq!(lines.line(&Event::Start { step: from, steps: 25 }), None);
         lines
     }
@@ -212,7 +233,7 @@ mod tests {
         let line = lines.line(&Event::Step(step(25))).unwrap();
         assert_eq!(
             line,
-            "step   25/25  epoch 1.250  loss 2.1235  mean 2.1235  perplexity 8.36  norm 0.500  lr 6.00e-4  62.2 ms  12,346 tok/s"
+            "step   25/25  epoch 2, batch 5/20  loss 2.1235  mean 2.1235  perplexity 8.36  norm 0.500  lr 6.00e-4  62.2 ms  12,346 tok/s"
         );
         assert!(lines.line(&Event::Step(step(20))).unwrap().ends_with(" left"));
         let known = StepMetrics { mfu: Some(0.423), ..step(25) };
@@ -251,7 +272,7 @@ mod tests {
         for from in [1, 7, 10, 14, 20, 24] {
             let recorded = (1..=from).map(|n| serde_json::to_string(&MetricLine::from(&metrics(n))).unwrap() + "\n");
             fs::write(&path, recorded.collect::<String>()).unwrap();
-            let mut lines = EventLines::resumed(10, &path).unwrap();
+            let mut lines = new_lines(false).resumed(&path).unwrap();
             lines.line(&Event::Start { step: from, steps: 25 });
             for n in from + 1..=25 {
                 let shown = mean(&mut lines, n);
@@ -262,13 +283,24 @@ mod tests {
     }
 
     #[test]
+    fn phases_are_shown_if_asked_for() {
+        let mut lines = new_lines(true);
+        lines.line(&Event::Start { step: 0, steps: 25 });
+        let times = StepMetrics { data_ms: 0.04, forward_ms: 20.0, backward_ms: 40.13, optimizer_ms: 2.0, ..step(25) };
+        let line = lines.line(&Event::Step(times.clone())).unwrap();
+        assert!(line.ends_with("12,346 tok/s  data 0.0  forward 20.0  backward 40.1  optimizer 2.0 ms"), "{line}");
+        let line = lines.line(&Event::Step(StepMetrics { comm_ms: Some(1.5), ..times })).unwrap();
+        assert!(line.ends_with("optimizer 2.0  communication 1.5 ms"), "{line}");
+    }
+
+    #[test]
     fn a_step_fits_beside_the_bar_of_a_terminal_of_80_columns() {
         let mut lines = started(0);
         let metrics = StepMetrics { mfu: Some(0.4), step_ms: 1234.5, ..step(7) };
         assert_eq!(lines.line(&Event::Step(metrics)), None);
         let width = 80 - 12 - "  7/25  ".len();
         let numbers = fit_line(&lines.numbers(), width);
-        assert!(numbers.starts_with("epoch 0.350  loss 2.1235  ") && numbers.ends_with(" left"), "{numbers}");
+        assert!(numbers.starts_with("epoch 1, batch 7/20  loss 2.1235  ") && numbers.ends_with(" left"), "{numbers}");
         assert!(numbers.chars().count() <= width, "{numbers}");
     }
 

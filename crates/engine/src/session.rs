@@ -162,8 +162,8 @@ impl RunSession<'_> {
         let text = describe_start(run, is_new, from, steps);
         log.line(&text)?;
         let seconds_before = seconds_before(run, earlier.ok().flatten().as_ref(), from)?;
-        let log_every = self.experiment.log.every;
-        observer.observe(&RunEvent::Begin { run: &path, text: &text, step: from, steps, log_every });
+        let (plan, log_settings) = (self.plan(), &self.experiment.log);
+        observer.observe(&RunEvent::Begin { run: &path, text: &text, step: from, plan, log: log_settings });
         run.write_once(TOKENIZER, || {
             self.ready.prepared.tokenizer.text.to_file().map_err(|error| CommandError::failure(error.to_string()))
         })?;
@@ -173,7 +173,7 @@ impl RunSession<'_> {
         let epoch = self.read_epoch_tally(run)?;
         run.begin_session(self.host.git(), recorded)?;
         let started = Instant::now();
-        let lines = EventLines::resumed(log_every, &path.join(METRICS))?;
+        let lines = EventLines::new(log_settings, plan.row_sequence()).resumed(&path.join(METRICS))?;
         let tracking = Tracking::start(self.experiment, &path, self.host);
         let recording = Recording { path, recorder, log, lines, epoch, tracking, observer };
         Ok(StartedSession { recording, resume_point, started, seconds_before })

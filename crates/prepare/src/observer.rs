@@ -7,6 +7,8 @@ use runner_compare::drift::Drift;
 use runner_data::Progress;
 use runner_record::summary::Summary;
 use runner_spec::event::Event;
+use runner_spec::experiment::Log;
+use runner_spec::plan::Plan;
 
 /// One thing that happens on the way from an experiment to its finished record, in order.
 #[derive(Debug)]
@@ -21,9 +23,9 @@ pub enum RunEvent<'a> {
     Note(&'a str),
     /// Something that a person should see, even if they do not read notes.
     Warning(&'a str),
-    /// The training begins after `step` of `steps` steps. `text` says which run it is, and whether it is new or resumed; one step
-    /// in `log_every` is worth a line.
-    Begin { run: &'a Path, text: &'a str, step: u64, steps: u64, log_every: u64 },
+    /// The training of `plan` begins after `step` steps. `text` says which run it is, and whether it is new or resumed; `log` says which
+    /// steps are worth a line, and what is in it.
+    Begin { run: &'a Path, text: &'a str, step: u64, plan: &'a Plan, log: &'a Log },
     /// An event of the training.
     Training { run: &'a Path, event: &'a Event },
     /// The run's work in this process is over and recorded, or there was nothing to do; `up_to_date` is true if there was nothing to

@@ -6,7 +6,7 @@ use std::path::Path;
 use super::table::name_value_lines;
 use runner_record::metrics::EvalLine;
 use runner_record::summary::{Summary, TestResult, headline};
-use runner_spec::format::{bytes, count, loss, percent, printable, rate};
+use runner_spec::format::{bytes, count, loss, percent, phase_times, printable, rate};
 
 /// The numbers of a summary, as `name  value` lines.
 pub fn details(summary: &Summary) -> String {
@@ -52,10 +52,7 @@ pub fn details(summary: &Summary) -> String {
     if let [Some(data), Some(forward), Some(backward), Some(optimizer)] =
         [m.data_ms, m.forward_ms, m.backward_ms, m.optimizer_ms]
     {
-        let comm = m.comm_ms.map_or_else(String::new, |comm| format!("  communication {comm:.1}"));
-        let phases =
-            format!("data {data:.1}  forward {forward:.1}  backward {backward:.1}  optimizer {optimizer:.1}{comm} ms");
-        rows.push(("phases", phases));
+        rows.push(("phases", phase_times([data, forward, backward, optimizer], m.comm_ms)));
     }
     if let Some(peak) = summary.peak_rss_bytes {
         rows.push(("memory", format!("peak {}  planned {}", bytes(peak), bytes(summary.planned_memory_bytes))));

@@ -182,6 +182,8 @@ pub struct Log {
     /// Optimizer steps between progress lines; metrics are recorded for every step.
     #[schemars(range(min = 1, max = 1_000_000_000_000u64))]
     pub every: u64,
+    /// True to show in each progress line how long data, forward, backward, update and communication took.
+    pub phases: bool,
     /// True to write an event file of TensorBoard into the run directory while the run trains.
     pub tensorboard: bool,
     /// An MLflow server that gets parameters, metrics and the report while the run trains. Default: none.
@@ -190,7 +192,7 @@ pub struct Log {
 
 impl Default for Log {
     fn default() -> Self {
-        Self { every: 10, tensorboard: false, mlflow: None }
+        Self { every: 10, phases: false, tensorboard: false, mlflow: None }
     }
 }
 

@@ -25,6 +25,12 @@ pub fn counted(n: u64, noun: &str) -> String {
     format!("{} {noun}{}", count(n), if n == 1 { "" } else { "s" })
 }
 
+/// The milliseconds of a step's phases: those of data, forward, backward and update, and of communication if there are several ranks.
+pub fn phase_times([data, forward, backward, optimizer]: [f64; 4], communication: Option<f64>) -> String {
+    let communication = communication.map_or_else(String::new, |time| format!("  communication {time:.1}"));
+    format!("data {data:.1}  forward {forward:.1}  backward {backward:.1}  optimizer {optimizer:.1}{communication} ms")
+}
+
 /// A division with its remainder: `10 = 2·4 + 2`.
 pub fn division(whole: usize, part: usize) -> String {
     format!("{whole} = {}·{part} + {}", whole / part, whole % part)

@@ -10,7 +10,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-pub use batch::{BatchSpec, DataPosition, RowOrder, RowSequence};
+pub use batch::{BatchSpec, DataPosition, EpochBatch, RowOrder, RowSequence};
 pub use schedule::{LrDecay, LrSchedule};
 
 use crate::diagnostic::short;

@@ -13,7 +13,7 @@ fn what_changes_no_number_keeps_the_hash() {
     assert_eq!(reference.len(), 64);
     let same: [Change<e::Experiment>; 7] = [
         ("name", |x| x.name = "other".to_owned()),
-        ("log", |x| x.log.every = 1),
+        ("log", |x| (x.log.every, x.log.phases) = (1, true)),
         ("checkpoint.every", |x| x.checkpoint.every = 7),
         ("checkpoint.keep", |x| x.checkpoint.keep = 9),
         ("where the data lies", |x| x.data.train = e::Source::Text { files: vec![PathBuf::from("elsewhere.txt")] }),

@@ -96,6 +96,17 @@ pub struct RowSequence {
     first_epoch_rows: u64,
 }
 
+/// The place of a batch in its epoch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EpochBatch {
+    /// From 0.
+    pub epoch: u64,
+    /// From 1.
+    pub batch: u64,
+    /// The batches that belong to the epoch.
+    pub batches: u64,
+}
+
 impl RowSequence {
     /// The rows of steps of `sequences` rows of `length` tokens, from `position` on, out of `rows`. A step reads the rows after those of the
     /// step before it, and may have more rows than an epoch. With `order.drop_last`, an epoch ends when fewer rows than a batch are left of
@@ -135,6 +146,15 @@ impl RowSequence {
         let rows = self.start.rows.saturating_add(read);
         let tokens = self.start.tokens.saturating_add(read.saturating_mul(self.length));
         DataPosition { step: steps, epoch, row, rows, tokens }
+    }
+
+    /// The batch of `step`, from 0, among those of its epoch. A batch belongs to the epoch of its first row. Rows that were read in batches of
+    /// another size count as batches of this size.
+    pub fn epoch_batch(&self, step: u64) -> EpochBatch {
+        let (epoch, row) = self.place(step, 0);
+        let end = if epoch == self.start.epoch { self.first_epoch_rows } else { self.epoch_rows };
+        let earlier = row / self.sequences;
+        EpochBatch { epoch, batch: earlier + 1, batches: earlier + (end - row).div_ceil(self.sequences) }
     }
 
     /// The epochs that `steps` steps read.
@@ -285,6 +305,25 @@ mod tests {
     }
 
     #[test]
+    fn a_batch_belongs_to_the_epoch_of_its_first_row() {
+        let batches = |of: RowSequence, from: u64, steps: u64| -> Vec<(u64, u64, u64)> {
+            let batches = (from..from + steps).map(|step| of.epoch_batch(step));
+            batches.map(|EpochBatch { epoch, batch, batches }| (epoch, batch, batches)).collect()
+        };
+        // First rows 0, 4, 8 | 2, 6 | 0, …
+        assert_eq!(
+            batches(sequence(4, false, None, 10), 0, 6),
+            [(0, 1, 3), (0, 2, 3), (0, 3, 3), (1, 1, 2), (1, 2, 2), (2, 1, 3)]
+        );
+        assert_eq!(batches(sequence(4, true, None, 10), 0, 3), [(0, 1, 2), (0, 2, 2), (1, 1, 2)]);
+        // Batches of 1.6 epochs: none begins in the third epoch.
+        assert_eq!(batches(sequence(8, false, None, 5), 0, 4), [(0, 1, 1), (1, 1, 1), (3, 1, 1), (4, 1, 1)]);
+        // 9 rows were read in batches of 3, and two batches of 6 follow.
+        let at = sequence(3, true, None, 23).position_after(3);
+        assert_eq!(batches(sequence(6, true, Some(at), 23), 3, 3), [(0, 2, 3), (0, 3, 3), (1, 1, 3)]);
+    }
+
+    #[test]
     fn a_position_that_changes_nothing_has_no_effect() {
         for drop_last in [false, true] {
             let plain = sequence(4, drop_last, None, 10);
@@ -292,6 +331,7 @@ mod tests {
             let counted = sequence(4, drop_last, Some(at), 10);
             assert_eq!(places(&plain, 7, 9, 4), places(&counted, 7, 9, 4), "{drop_last}");
             assert_eq!(plain.position_after(13), counted.position_after(13), "{drop_last}");
+            assert!((7..20).all(|step| plain.epoch_batch(step) == counted.epoch_batch(step)), "{drop_last}");
         }
     }
 }
