@@ -19,7 +19,7 @@ fn filled(page: &str, table: &mut dyn FnMut(&str) -> String) -> String {
     for part in parts {
         let (name, rest) = part.split_once(" -->\n").unwrap();
         let (_, rest) = rest.split_once(END).unwrap_or_else(|| panic!("the table of {name} has no end"));
-        filled += &format!("{BEGIN}{name} -->\n\n{}\n{END}{rest}", table(name));
+        filled += &[BEGIN, name, " -->\n\n", &table(name), "\n", END, rest].concat();
     }
     filled
 }
@@ -36,34 +36,31 @@ fn table(name: &str, articles: &Articles, own_tables: &BTreeSet<&str>) -> String
         None if name == "sources" => source_table(articles),
         None if name == "stages" => stage_table(articles),
         Some(("behaviours", name)) => behaviour_table(&articles.behaviours[name]),
-        Some(("values", names)) => {
-            let names: Vec<&str> = names.split(", ").collect();
-            match (&names[..], articles.groups.get(names[0])) {
-                ([group], Some(values)) => {
-                    let in_group = |values: &&BTreeMap<String, SourceValue>| {
-                        values.values().any(|value| value.group.as_deref() == Some(*group))
-                    };
-                    let (file, _) = articles.files.iter().find(|(_, values)| in_group(values)).unwrap();
-                    value_table(&[(*group, values.clone())], &order_of_keys(&[file]))
-                }
-                _ => {
-                    let files: Vec<String> = names.iter().map(|name| format!("{name}.yaml")).collect();
-                    let is_own = |value: &SourceValue| !value.group.as_deref().is_some_and(|g| own_tables.contains(g));
-                    let values = |file: &String| {
-                        let values = articles.files[file].iter().filter(|(_, value)| is_own(value));
-                        values.map(|(key, value)| (key.clone(), value.clone())).collect()
-                    };
-                    let systems: Vec<_> = names.iter().zip(&files).map(|(&name, file)| (name, values(file))).collect();
-                    value_table(&systems, &order_of_keys(&files.iter().collect::<Vec<_>>()))
-                }
-            }
-        }
+        Some(("values", name)) if articles.groups.contains_key(name) => group_table(name, articles),
+        Some(("values", names)) => file_table(&names.split(", ").collect::<Vec<_>>(), articles, own_tables),
         _ => panic!("no table is called {name}"),
     }
 }
 
+fn group_table(group: &str, articles: &Articles) -> String {
+    let is_in_group = |value: &SourceValue| value.group.as_deref() == Some(group);
+    let (file, _) = articles.files.iter().find(|(_, values)| values.values().any(is_in_group)).unwrap();
+    value_table(&[(group, articles.groups[group].clone())], &order_of_keys(std::slice::from_ref(file)))
+}
+
+fn file_table(names: &[&str], articles: &Articles, own_tables: &BTreeSet<&str>) -> String {
+    let files: Vec<String> = names.iter().map(|name| format!("{name}.yaml")).collect();
+    let is_listed = |value: &SourceValue| !value.group.as_deref().is_some_and(|group| own_tables.contains(group));
+    let values = |file: &String| {
+        let listed = articles.files[file].iter().filter(|(_, value)| is_listed(value));
+        listed.map(|(key, value)| (key.clone(), value.clone())).collect()
+    };
+    let systems: Vec<_> = names.iter().zip(&files).map(|(&name, file)| (name, values(file))).collect();
+    value_table(&systems, &order_of_keys(&files))
+}
+
 /// The keys of all files. A key that a file lacks stands behind the one before it in another file.
-fn order_of_keys(files: &[&String]) -> Vec<String> {
+fn order_of_keys(files: &[String]) -> Vec<String> {
     let mut order: Vec<String> = Vec::new();
     for file in files {
         let mut next = 0;
@@ -80,7 +77,7 @@ fn order_of_keys(files: &[&String]) -> Vec<String> {
 
 /// A row for each key, or several where systems differ, which then name the systems.
 fn value_table(systems: &[(&str, BTreeMap<String, SourceValue>)], order: &[String]) -> String {
-    let mut rows = vec![row(["key", "the source", "here"]), row(["---"; 3])];
+    let mut rows = vec![row(&["key", "the source", "here"]), row(&["---"; 3])];
     for key in order {
         let mut cells: Vec<((String, String), Vec<&str>)> = Vec::new();
         for (system, values) in systems {
@@ -93,7 +90,7 @@ fn value_table(systems: &[(&str, BTreeMap<String, SourceValue>)], order: &[Strin
         }
         for ((source, here), names) in cells {
             let suffix = if names.len() == systems.len() { String::new() } else { format!(", {}", names.join(", ")) };
-            rows.push(row([&format!("`{key}`{suffix}"), &source, &here]));
+            rows.push(row(&[&format!("`{key}`{suffix}"), &source, &here]));
         }
     }
     rows.concat()
@@ -126,12 +123,12 @@ fn plain_text(value: &Value) -> String {
 }
 
 fn behaviour_table(topics: &[Topic]) -> String {
-    let mut rows = vec![row(["the source", "here", ""]), row(["---"; 3])];
+    let mut rows = vec![row(&["the source", "here", ""]), row(&["---"; 3])];
     for topic in topics {
         if let Some(name) = &topic.topic {
-            rows.push(row([&format!("**{name}**"), "", ""]));
+            rows.push(row(&[&format!("**{name}**"), "", ""]));
         }
-        rows.extend(topic.rows.iter().map(|behaviour| row([&behaviour.source, &behaviour.here, &outcome(behaviour)])));
+        rows.extend(topic.rows.iter().map(|behaviour| row(&[&behaviour.source, &behaviour.here, &outcome(behaviour)])));
     }
     rows.concat()
 }
@@ -148,14 +145,14 @@ fn outcome(Behaviour { source, equal, differs, wrong, .. }: &Behaviour) -> Strin
 
 fn source_table(articles: &Articles) -> String {
     let rows =
-        |sources: &[SourceName]| -> String { sources.iter().map(|source| row([&source.name, &source.is])).collect() };
-    let head = row(["source", "what it is"]) + &row(["---"; 2]);
+        |sources: &[SourceName]| -> String { sources.iter().map(|source| row(&[&source.name, &source.is])).collect() };
+    let head = row(&["source", "what it is"]) + &row(&["---"; 2]);
     head + &rows(&articles.documents) + &rows(&articles.elsewhere)
 }
 
 fn stage_table(articles: &Articles) -> String {
     let head = ["stage", "change", "keys", "write-up, A100: ms a step", "forecast, A100", "forecast, H100"];
-    let mut rows = vec![row(head), row(["---"; 6])];
+    let mut rows = vec![row(&head), row(&["---"; 6])];
     for (index, Stage { change, keys, logged, forecast_ms }) in articles.stages.iter().enumerate() {
         let is_shown = |(key, value): &(&String, &Value)| !value.is_null() && !articles.undetermined.contains(key);
         let keys = keys.iter().filter(is_shown).map(|(key, value)| format!("`{key}: {}`", plain_text(value)));
@@ -164,7 +161,7 @@ fn stage_table(articles: &Articles) -> String {
             None => count(time.ms),
         });
         let forecast = |device: &str| count(forecast_ms[device]);
-        rows.push(row([
+        rows.push(row(&[
             &(index + 1).to_string(),
             change,
             &keys.collect::<Vec<_>>().join(", "),
@@ -176,7 +173,7 @@ fn stage_table(articles: &Articles) -> String {
     rows.concat()
 }
 
-fn row<T: AsRef<str>, const N: usize>(cells: [T; N]) -> String {
+fn row<T: AsRef<str>>(cells: &[T]) -> String {
     let cells = cells.iter().map(|cell| match cell.as_ref() {
         "" => " |".to_owned(),
         cell => format!(" {} |", cell.replace('|', "\\|")),
