@@ -70,7 +70,7 @@ fn the_prompt_of_a_starter_file_is_the_beginning_of_its_text() {
 }
 
 #[test]
-fn pipes_and_devices_are_no_files_but_standard_input_is() {
+fn refuses_pipes_and_devices_but_reads_standard_input() {
     let yaml = "model: {preset: gpt2-nano}\ndata: {train: {text: {files: [input.txt]}}}\n";
     let sandbox = Sandbox::new().with("exp.yaml", yaml).with("input.txt", "once upon a time ".repeat(100));
     assert!(std::process::Command::new("mkfifo").arg(sandbox.path("pipe")).status().unwrap().success());
@@ -89,8 +89,8 @@ fn pipes_and_devices_are_no_files_but_standard_input_is() {
     }
     std::os::unix::fs::symlink("nowhere", sandbox.path("link")).unwrap();
     for (file, help) in [
-        ("link", "it is a link to nowhere, where there is no file"),
-        ("~/x.txt", "`~` does not stand for the home folder"),
+        ("link", "it is a link to nowhere, which does not exist"),
+        ("~/x.txt", "`~` is not expanded in a file"),
         ("https://host/x.txt", "download it first"),
     ] {
         let said = sandbox.expect(2, &format!("validate exp.yaml --set data.train.text.files=[{file}]"));
@@ -130,7 +130,10 @@ fn tokens_without_a_tokenizer_need_a_vocabulary() {
     let sandbox = Sandbox::new().with("exp.yaml", yaml).with("train.bin", [1, 0].repeat(200));
     for command in ["validate exp.yaml", "plan exp.yaml", "apply exp.yaml --quiet"] {
         let said = sandbox.expect(2, command);
-        assert!(said.contains("does not tell which tokenizer made them") && said.contains("exp.yaml:2:"), "{said}");
+        assert!(
+            said.contains("does not record which tokenizer made its tokens") && said.contains("exp.yaml:2:"),
+            "{said}"
+        );
         assert!(said.contains("{hub: gpt2}") && said.contains("`model.vocab_size`"), "{said}");
         let stated = sandbox.run(&format!("{command} --set data.tokenizer.bytes={{}}")).expect_code(0).stderr;
         assert!(!stated.contains("data.tokenizer"), "{stated}");
@@ -144,7 +147,7 @@ fn tokens_without_a_tokenizer_need_a_vocabulary() {
     let said = sandbox.expect(2, "validate exp.yaml");
     assert!(said.contains("they are probably characters") && said.contains("`tokenizer: {chars: {}}`"), "{said}");
     let said = sandbox.expect(2, "validate exp.yaml --set data.tokenizer.ids={}");
-    assert!(said.contains("ids alone do not tell how large the vocabulary is"), "{said}");
+    assert!(said.contains("the size of the vocabulary is unknown: `data.tokenizer` is `ids`"), "{said}");
 }
 
 #[test]
@@ -221,7 +224,7 @@ fn keys_given_as_arguments_are_answered_with_set() {
 }
 
 #[test]
-fn the_version_says_what_the_program_is_built_with() {
+fn the_version_names_how_the_program_was_built() {
     let sandbox = Sandbox::new();
     let short = format!("runner {}", env!("CARGO_PKG_VERSION"));
     assert_eq!(sandbox.stdout_of("-V"), format!("{short}\n"));
@@ -237,7 +240,7 @@ fn the_version_says_what_the_program_is_built_with() {
 }
 
 #[test]
-fn verbose_says_what_is_read_and_where_it_is_cached() {
+fn verbose_names_the_files_read_and_their_cache_entries() {
     let yaml = "model: {family: gpt2, layers: 1, heads: 2, d_model: 16, context_length: 32}\n\
                 data: {tokenizer: {chars: {}}, train: {text: {files: [input.txt]}}}\n\
                 batch: {sequences: 8, micro_batch: 8}\ntrain: {steps: 3}\n";

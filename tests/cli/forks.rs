@@ -431,7 +431,7 @@ fn a_fork_warns_of_rates_that_are_zero_or_jump() {
     let plan = sandbox.expect(0, &["plan", "exp.yaml", "--set", "schedule.decay={linear: {final: 0, steps: 4}}"]);
     assert!(plan.contains("the learning rate is 0 in steps 5 to 12"), "{plan}");
     let refused = sandbox.expect(2, &["validate", "exp.yaml", "--set", "schedule.start=fork"]);
-    assert!(refused.contains("`schedule.start: fork` is the step at which a fork begins, and this run is not a fork"));
+    assert!(refused.contains("`schedule.start: fork` stands for the step at which a fork starts, but this run is not a fork"));
 }
 
 /// Checkpoints of older versions do not record the position: it follows from the step and the plan's batch.

@@ -1,4 +1,4 @@
-//! Messages about slips of a new user: each names what is meant.
+//! Messages about slips of a new user: each names the correction.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -34,9 +34,9 @@ fn variables_and_flags_that_set_nothing_are_refused() {
         Finished::of(sandbox.command("validate exp.yaml").env(variable, "5")).expect_code(0);
     }
     for (set, parts) in [
-        ("train.steps=", ["no value behind `=`", "train.steps=null"]),
-        ("train.steps: 5", ["gives no value", "--set train.steps=5`"]),
-        ("optimizer.adamw.betas=0.9", ["is a list", "write 2 values, such as `[0.9, …]`"]),
+        ("train.steps=", ["no value after `=`", "train.steps=null"]),
+        ("train.steps: 5", ["has no value", "--set train.steps=5`"]),
+        ("optimizer.adamw.betas=0.9", ["must be a list", "write 2 values, such as `[0.9, …]`"]),
     ] {
         let printed = sandbox.expect(2, &["validate", "exp.yaml", "--set", set]);
         assert!(parts.iter().all(|part| printed.contains(part)), "{set}: {printed}");
@@ -44,7 +44,7 @@ fn variables_and_flags_that_set_nothing_are_refused() {
 }
 
 #[test]
-fn configurations_of_other_trainers_and_experiments_are_told_apart() {
+fn distinguishes_configurations_of_other_trainers_from_experiments() {
     let sandbox = new_sandbox()
         .with("config.py", "n_layer = 2\n")
         .with("litgpt.yaml", "model_name: pythia\ntrain: {max_steps: 3}\n")
@@ -52,14 +52,14 @@ fn configurations_of_other_trainers_and_experiments_are_told_apart() {
     let printed = sandbox.expect(2, "import config nowhere.py");
     assert!(printed.contains("name the configuration of another trainer"), "{printed}");
     let printed = sandbox.expect(2, "import config exp.yaml");
-    assert!(printed.contains("this is an experiment file already"), "{printed}");
+    assert!(printed.contains("this is already an experiment file"), "{printed}");
     for file in ["config.py", "litgpt.yaml", "axolotl.yml"] {
         let printed = sandbox.expect(2, &["apply", file]);
         assert!(printed.contains(&format!("`runner import config {file}`")), "{printed}");
     }
     for file in ["litgpt.yaml", "axolotl.yml"] {
         let finished = sandbox.run(&["import", "config", file]).expect_code(0);
-        assert!(finished.stderr.contains("`model.preset` is gpt2-124m, choose it"), "{}", finished.stderr);
+        assert!(finished.stderr.contains("`model.preset` is gpt2-124m; check it"), "{}", finished.stderr);
     }
 }
 
@@ -79,7 +79,7 @@ fn folders_and_files_that_cannot_be_used_are_named() {
     let run = sandbox.only_run();
     let printed = sandbox.expect(2, &["sample", &run.id(), "--prompt", "1", "--temperature", "-1"]);
     assert!(
-        printed.contains("--temperature -1: take 0, which always takes the likeliest token, or 1e-6 or more"),
+        printed.contains("--temperature -1: use 0 to always take the most likely token, or at least 1e-6"),
         "{printed}"
     );
     for target in ["safetensors", "hf", "llmc"] {

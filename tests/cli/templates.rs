@@ -106,7 +106,7 @@ fn a_neighbour_is_included_wherever_the_command_is_called() {
 }
 
 #[test]
-fn what_comes_from_the_environment_is_for_its_owner_alone() {
+fn secrets_from_the_environment_are_readable_by_their_owner_alone() {
     use std::os::unix::fs::PermissionsExt as _;
     let sandbox = new_sandbox();
     let apply = "apply exp.yaml.j2 --var steps=2 --var lr=1e-3 --quiet --new";

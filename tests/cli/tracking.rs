@@ -25,7 +25,7 @@ fn new_sandbox(log: &str) -> Sandbox {
     Sandbox::new().with_numbers(2000).with("exp.yaml", yaml)
 }
 
-/// Starts `apply` on a run that does not end by itself, kills it at the given moment, and returns its last recorded step.
+/// Starts `apply` on a run that does not end on its own, kills it at the given moment, and returns its last recorded step.
 fn kill_when(sandbox: &Sandbox, is_at: impl Fn(&RunFolder) -> bool) -> u64 {
     let mut child = sandbox.spawn_until("apply exp.yaml --threads 1", is_at);
     child.kill();
@@ -224,11 +224,11 @@ fn the_settings_of_a_private_run_stay_private() {
 fn a_wrong_address_is_refused() {
     let sandbox = new_sandbox("{mlflow: {uri: \"localhost:5000\"}}");
     let printed = sandbox.expect(2, "validate exp.yaml");
-    assert!(printed.contains("exp.yaml:9:") && printed.contains("does not begin with http://"), "{printed}");
+    assert!(printed.contains("exp.yaml:9:") && printed.contains("must start with http://"), "{printed}");
     sandbox.edit("exp.yaml", "localhost:5000", "http://me:pw@localhost:5000");
-    assert!(sandbox.expect(2, "validate exp.yaml").contains("has a user or a password in it"));
+    assert!(sandbox.expect(2, "validate exp.yaml").contains("must not contain a user or a password"));
     let printed = sandbox.expect(2, "export-metrics lab --mlflow localhost:5000");
-    assert!(printed.contains("does not begin with http://"), "{printed}");
+    assert!(printed.contains("must start with http://"), "{printed}");
 }
 
 #[test]

@@ -284,7 +284,7 @@ fn what_concerns_training_alone_is_no_other_model() {
 
     write_experiment(&sandbox, "c", "init: {from: out}, norm: post", SINGLE);
     let printed = sandbox.expect(2, &["validate", "c.yaml"]);
-    assert!(printed.contains("`model.norm` makes another model"), "{printed}");
+    assert!(printed.contains("`model.norm` does not fit the weights"), "{printed}");
     write_experiment(&sandbox, "c", &format!("{GPT2}, norm: post"), SINGLE);
     train(&sandbox, "c");
     let printed = sandbox.expect(2, &["export", "c", "--to", "hf", "other"]);

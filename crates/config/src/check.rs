@@ -10,6 +10,7 @@ use super::mistakes::Mistakes;
 use super::presets;
 use super::shape::{Bounds, KeyShape, Keys, Shape, parse_slot, root, texts, variants};
 use runner_spec::diagnostic::{Diagnostic, list, nearest, short};
+use runner_spec::format::counted;
 use runner_yaml::source::{Place, Source};
 use runner_yaml::tree::{Entry, Node, Yaml};
 use runner_yaml::{MAX_DEPTH, scalar};
@@ -107,7 +108,7 @@ impl Checker<'_> {
         } else {
             (format!("`{}`", short(path)), if matches!(node.value, Yaml::Scalar { .. }) { node.place } else { key })
         };
-        self.error(place, path, format!("{name} is {wanted}, not {}", node.describe()), help)
+        self.error(place, path, format!("{name} must be {wanted}, got {}", node.describe()), help)
     }
 
     fn check_keys(&mut self, node: &Node, key: Place, keys: Keys, path: &str) -> Option<Value> {
@@ -146,7 +147,7 @@ impl Checker<'_> {
                     second.place,
                     &join(path, &second.key),
                     message,
-                    format!("give one of {}", list(&exclusive, "and")),
+                    format!("give only one of {}", list(&exclusive, "and")),
                 );
                 self.mistakes.poison(path);
             }
@@ -170,8 +171,8 @@ impl Checker<'_> {
     /// Any value whose numbers are finite.
     fn check_any(&mut self, node: &Node, path: &str) -> Option<Value> {
         node.to_json(&mut |number| {
-            let message = format!("a value of `{}` must be finite, and is {}", short(path), number.describe());
-            self.error(number.place, path, message, "quote it if it is meant as text");
+            let message = format!("a value of `{}` must be finite, got {}", short(path), number.describe());
+            self.error(number.place, path, message, "quote it to make it text");
         })
     }
 
@@ -196,7 +197,7 @@ impl Checker<'_> {
         } else if let Some(home) = sections_by_key(self.root).get(entry.key.as_str()) {
             format!("`{}` belongs under {}", entry.key, list(home, "or"))
         } else if names.is_empty() {
-            "it takes no keys: `{}`".to_owned()
+            "it has no keys; write `{}`".to_owned()
         } else if self.mistakes.mark_keys_listed(path) {
             format!("the keys here are {}", list(&names, "and"))
         } else {
@@ -211,7 +212,7 @@ impl Checker<'_> {
             return None;
         }
         let counterpart = foreign_keys::find_counterpart(path, &entry.key)?;
-        // Several sections have a key of this name: the one at hand is meant.
+        // Several sections have a key of this name: the current section's comes first.
         let last = counterpart.key.as_ref().and_then(|own| own.rsplit('.').next());
         let here = last.filter(|last| keys.get(last).is_some()).map(|last| join(path, last));
         let own = here.or_else(|| counterpart.key.clone());
@@ -247,7 +248,7 @@ impl Checker<'_> {
             Yaml::Seq(_) => return self.mismatch(node, key, "a choice written as a mapping", path, &choose),
         };
         let (first, second) = match &entries[..] {
-            [] => return self.error(key, path, format!("`{path}` names nothing"), choose),
+            [] => return self.error(key, path, format!("`{path}` is empty"), choose),
             [one] => (one, None),
             [first, second, ..] => (first, Some(second)),
         };
@@ -261,7 +262,7 @@ impl Checker<'_> {
                 _ => choose,
             };
             let message =
-                format!("`{path}` is one choice, and has `{}` and `{}`", short(&first.key), short(&second.key));
+                format!("`{path}` must be one choice, got `{}` and `{}`", short(&first.key), short(&second.key));
             return self.error(second.place, path, message, help);
         }
         let Some((name, slot)) = found else {
@@ -277,7 +278,7 @@ impl Checker<'_> {
             self.error(
                 first.place,
                 &join(path, &short(&first.key)),
-                format!("`{path}` has no `{}`", short(&first.key)),
+                format!("unknown choice `{}` in `{path}`", short(&first.key)),
                 help,
             );
             self.mistakes.poison(path);
@@ -285,7 +286,7 @@ impl Checker<'_> {
         };
         let at = join(path, name);
         let value = match self.check_node(&first.value, first.place, *slot, &at)? {
-            // `bytes:` with nothing after it is meant as `bytes: {}`.
+            // `bytes:` with nothing after it stands for `bytes: {}`.
             Value::Null if matches!(slot.shape, Shape::Keys(_)) => json!({}),
             Value::Null if self.needs_values => return self.error(first.place, &at, format!("`{at}` is empty"), ""),
             value => value,
@@ -331,7 +332,7 @@ impl Checker<'_> {
             Some(text) if aside.check_node(node, key, item, path).is_some() => {
                 format!("write a list, such as `[{}, …]`", short(text))
             }
-            _ => format!("an item is: {}", one_line(item.description)),
+            _ => format!("each item is {}", one_line(item.description)),
         };
         self.mismatch(node, key, &format!("{} or a list", list(words, "or")), path, &help)
     }
@@ -356,11 +357,11 @@ impl Checker<'_> {
         };
         if items.len() < min || items.len() > max {
             let wanted = match items.len() {
-                _ if min == max => format!("{min} values"),
-                given if given > max => format!("at most {max}"),
-                _ => format!("at least {min}"),
+                _ if min == max => counted(min as u64, "value"),
+                given if given > max => format!("at most {}", counted(max as u64, "value")),
+                _ => format!("at least {}", counted(min as u64, "value")),
             };
-            return self.error(key, path, format!("`{path}` needs {wanted}, and has {}", items.len()), "");
+            return self.error(key, path, format!("`{path}` must have {wanted}, got {}", items.len()), "");
         }
         let mut out = Vec::with_capacity(items.len());
         for (i, child) in items.iter().enumerate() {
@@ -398,15 +399,15 @@ impl Checker<'_> {
         }
         let shown = short(text);
         if number.float.is_nan() || (number.float.is_infinite() && text.contains('n')) {
-            return self.error(node.place, path, format!("`{path}` must be finite, and is {shown}"), about);
+            return self.error(node.place, path, format!("`{path}` must be finite, got {shown}"), about);
         }
         if whole && number.integer.is_none() && number.float.abs() < 1e18 {
             let below = number.float.floor();
-            let help = format!("the nearest are {below} and {}", below + 1.0);
-            return self.error(node.place, path, format!("`{path}` is a whole number, not {shown}"), help);
+            let help = format!("the nearest whole numbers are {below} and {}", below + 1.0);
+            return self.error(node.place, path, format!("`{path}` must be a whole number, got {shown}"), help);
         }
         if let Some(violation) = bounds.violation(number.float) {
-            return self.error(node.place, path, format!("`{path}` {violation}, and is {shown}"), about);
+            return self.error(node.place, path, format!("`{path}` {violation}, got {shown}"), about);
         }
         let json = match (whole, number.integer) {
             (true, integer) => integer.and_then(|i| u64::try_from(i).ok()).map(Number::from),
@@ -469,7 +470,7 @@ mod tests {
     use runner_yaml::tree::parse;
 
     #[test]
-    fn a_list_that_is_too_long_hears_the_most_items() {
+    fn a_list_of_the_wrong_length_is_reported_with_the_limit() {
         let schema = json!({"type": "array", "minItems": 1, "maxItems": 2, "items": {"type": "integer"}});
         let slot = parse_slot(Box::leak(Box::new(schema)));
         let message = |text: &str| {
@@ -480,7 +481,7 @@ mod tests {
             mistakes.diagnostics.first().map(|d| d.message.clone())
         };
         assert_eq!(message("[1, 2]"), None);
-        assert_eq!(message("[1, 2, 3]").unwrap(), "`sizes` needs at most 2, and has 3");
-        assert_eq!(message("[]").unwrap(), "`sizes` needs at least 1, and has 0");
+        assert_eq!(message("[1, 2, 3]").unwrap(), "`sizes` must have at most 2 values, got 3");
+        assert_eq!(message("[]").unwrap(), "`sizes` must have at least 1 value, got 0");
     }
 }

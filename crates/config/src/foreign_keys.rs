@@ -1,5 +1,5 @@
-//! The keys of other trainers: nanoGPT, Hugging Face, Lightning and litgpt, torchtitan, llm.c, axolotl. A user who writes one of them is
-//! told the key of this program. The table is `foreign_keys.yaml`.
+//! The keys of other trainers: nanoGPT, Hugging Face, Lightning and litgpt, torchtitan, llm.c, axolotl. The error for such a key names
+//! runner's own key. The table is `foreign_keys.yaml`.
 #![expect(clippy::expect_used, reason = "foreign_keys.yaml is part of the program, and tests read all of it")]
 
 use std::sync::LazyLock;
@@ -20,7 +20,7 @@ struct ForeignNames {
 pub(crate) struct Counterpart {
     /// The spellings of other trainers, separated by blanks.
     names: String,
-    /// The key of this program that is meant, if there is one.
+    /// The key of this program that corresponds to it, if any.
     pub(crate) key: Option<String>,
     /// Says what a user must know, or what there is instead. Empty if nothing differs.
     note: String,
@@ -42,7 +42,7 @@ impl Counterpart {
         self.key.as_deref().filter(|_| !self.differs)
     }
 
-    /// Says what to write instead of `name`; `own` is this program's key in the section at hand.
+    /// Says what to write instead of `name`; `own` is this program's key in the current section.
     pub(crate) fn help(&self, name: &str, own: Option<&str>) -> String {
         match (own, self.note.as_str()) {
             (None, note) => note.to_owned(),

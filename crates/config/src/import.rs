@@ -44,8 +44,8 @@ impl Trainer {
 }
 
 /// The files that are understood.
-const KNOWN_FILES: &str = "a configuration is a config.py of nanoGPT, a YAML file of litgpt (with `model_name`, `model_config` or \
-                           `checkpoint_dir`) or of axolotl (with `base_model`), or the config.json of a Hugging Face GPT-2 or Llama";
+const KNOWN_FILES: &str = "supported files are nanoGPT's config.py, YAML files of litgpt (with `model_name`, `model_config` or \
+                           `checkpoint_dir`) and axolotl (with `base_model`), and the config.json of a Hugging Face GPT-2 or Llama";
 
 /// A larger file is not a config.py. Reading one takes a time that grows with the square of its length.
 const MAX_PYTHON_BYTES: usize = 64 << 10;
@@ -87,14 +87,15 @@ pub fn import_config(text: &str, path: &Path, output: &Path) -> Result<ImportedC
     let (trainer, settings) = match path.extension().and_then(|ending| ending.to_str()) {
         Some("py") if text.len() > MAX_PYTHON_BYTES => {
             let most = MAX_PYTHON_BYTES >> 10;
-            return Err(wrong(format!("a config.py of nanoGPT has a few lines; at most {most} KiB are read")));
+            let size = text.len().div_ceil(1 << 10);
+            return Err(wrong(format!("a config.py of nanoGPT must be at most {most} KiB, got {size} KiB")));
         }
         Some("py") => {
             let settings = python::read_assignments(text);
             if !settings.has_known_name() {
                 return Err(wrong(format!(
-                    "it assigns no setting of nanoGPT, such as batch_size, n_layer, learning_rate or max_iters: write the \
-                     assignments at the top level, not in a dict or a class; {KNOWN_FILES}"
+                    "found no setting of nanoGPT, such as `batch_size`, `n_layer`, `learning_rate` or `max_iters`; assign \
+                     settings at the top level, not in a dict or a class; {KNOWN_FILES}"
                 )));
             }
             (Trainer::NanoGpt, settings)
@@ -102,7 +103,7 @@ pub fn import_config(text: &str, path: &Path, output: &Path) -> Result<ImportedC
         Some("json") => {
             let value: Value = serde_json::from_str(text).map_err(|error| wrong(error.to_string()))?;
             let Value::Object(map) = value else {
-                return Err(wrong("it is not the config.json of a Hugging Face model".to_owned()));
+                return Err(wrong("not the config.json of a Hugging Face model: it must be a JSON object".to_owned()));
             };
             hugging_face::translate_model(path, map, &mut draft)
                 .map_err(|error| PlainError::request(error.to_string()))?;
@@ -113,24 +114,28 @@ pub fn import_config(text: &str, path: &Path, output: &Path) -> Result<ImportedC
             let has = |key: &str| value.get(key).is_some();
             let trainer = trainer_of_yaml(has).ok_or_else(|| {
                 wrong(if ["model", "data"].into_iter().all(|section| value[section].is_object()) {
-                    format!("this is an experiment file already; `runner validate {}` checks it", path.display())
+                    format!("this is already an experiment file; `runner validate {}` checks it", path.display())
                 } else {
-                    format!("this is no YAML file of litgpt or axolotl; {KNOWN_FILES}")
+                    format!("not a configuration of litgpt or axolotl; {KNOWN_FILES}")
                 })
             })?;
             (trainer, Settings::flatten(&value))
         }
-        _ => return Err(wrong(format!("its name does not tell its format; {KNOWN_FILES}"))),
+        _ => {
+            return Err(wrong(format!(
+                "unknown format: the name must end in .py, .yaml, .yml or .json; {KNOWN_FILES}"
+            )));
+        }
     };
     translate::translate(trainer, path, settings, &mut draft);
     let file = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
     let title = match trainer {
         Trainer::NanoGpt => {
             format!(
-                "From nanoGPT's {file}. Settings without a value there have the defaults of nanoGPT's train.py, and say so."
+                "Imported from nanoGPT's {file}. Settings that it leaves out have the defaults of nanoGPT's train.py and are marked."
             )
         }
-        _ => format!("From {}'s {file}.", trainer.name()),
+        _ => format!("Imported from {}'s {file}.", trainer.name()),
     };
     Ok(ImportedConfig { text: draft.render(&title), warnings: draft.warnings })
 }

@@ -40,7 +40,7 @@ impl Layer {
         }
     }
 
-    /// A mistake in the value of `path`; `None` if the layer is no text.
+    /// A mistake in the value of `path`; `None` if the layer is not text.
     pub(crate) fn diagnostic(&self, path: &str, message: String, help: String) -> Option<Diagnostic> {
         let LayerOrigin::Text { source, tree } = &self.from else { return None };
         let place = key_and_value(tree, path).map_or(tree.place, |(_, value)| value.place);

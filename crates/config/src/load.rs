@@ -125,7 +125,7 @@ impl ExperimentFile {
     /// `mistakes`, or, if the file is the configuration of another trainer, the command that makes an experiment of it.
     fn mention_import(&self, mistakes: ConfigError, parsed: &ParsedYaml) -> ConfigError {
         let Some(trainer) = foreign_trainer(&self.path, parsed.root.as_ref()) else { return mistakes };
-        let help = format!("`runner import config {}` makes an experiment file of it", self.path.display());
+        let help = format!("`runner import config {}` converts it to an experiment file", self.path.display());
         let message = format!("this file is not an experiment; it looks like a configuration of {trainer}");
         ConfigError::new(vec![parsed.source.diagnostic_whole(message, help)])
     }
@@ -251,7 +251,7 @@ impl MergedLayers<'_> {
 }
 
 fn program_bug(file: &Source, error: &dyn std::fmt::Display) -> ConfigError {
-    let message = format!("this is a bug of the program, not of the file: {error}");
+    let message = format!("this is a bug in runner, not in the file: {error}");
     file.diagnostic_whole(message, "please report it with the file".into()).into()
 }
 
@@ -271,7 +271,7 @@ fn add_preset(layers: &mut Vec<Layer>, mistakes: &mut Mistakes) {
     } else if let Some(near) = nearest(name, names.iter().copied()) {
         help = format!("did you mean `{near}`?\n{help}");
     }
-    let found = layer.diagnostic("model.preset", format!("there is no preset `{}`", short(name)), help);
+    let found = layer.diagnostic("model.preset", format!("unknown preset `{}`", short(name)), help);
     mistakes.diagnostics.extend(found);
     mistakes.poison("model.preset");
 }
@@ -282,9 +282,9 @@ fn base_folder(path: &Path, source: &Source) -> Result<PathBuf, ConfigError> {
     // A stream is in no folder.
     let path = if is_stream(path) { Path::new("") } else { path };
     let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let folder = std::path::absolute(folder).map_err(|e| wrong(format!("the folder of the file is not known: {e}")))?;
+    let folder = std::path::absolute(folder).map_err(|e| wrong(format!("cannot find the folder of the file: {e}")))?;
     if folder.to_str().is_none() {
-        return Err(wrong("the name of the file's folder is not UTF-8, and the record of a run is".to_owned()));
+        return Err(wrong("the path of the file's folder must be UTF-8, because a run records it".to_owned()));
     }
     Ok(folder)
 }

@@ -1,4 +1,4 @@
-//! The layers above the file: `RUNNER_…` variables and `--set key.path=value`, each a small YAML text of its own.
+//! The layers above the file: `RUNNER_…` variables and `--set key.path=value`, each a small YAML text.
 
 use std::collections::HashMap;
 
@@ -106,7 +106,7 @@ pub(crate) fn add_overrides(options: &LoadOptions<'_>, layers: &mut Vec<Layer>, 
             let source = Source::environment(name, value);
             let place = Place { line: 1, column: 1, length: name.chars().count() };
             let help = format!("did you mean `{meant}`? `__` separates keys");
-            mistakes.diagnostics.push(source.diagnostic(place, "", format!("`{name}` names no key"), help));
+            mistakes.diagnostics.push(source.diagnostic(place, "", format!("`{name}` does not match any key"), help));
             continue;
         }
         // Other programs use the prefix too (GitHub Actions sets RUNNER_OS). A name that is close to a key counts as a slip.
@@ -124,8 +124,8 @@ pub(crate) fn add_overrides(options: &LoadOptions<'_>, layers: &mut Vec<Layer>, 
     }
 }
 
-/// The variable that is meant by one whose name has `_` where `__` separates keys: `RUNNER_TRAIN__STEPS` by `RUNNER_TRAIN_STEPS`. The
-/// last key alone is enough after its section: `RUNNER_OPTIMIZER__ADAMW__LR` by `RUNNER_OPTIMIZER_LR`.
+/// The correct name of a variable that has `_` where `__` separates keys: `RUNNER_TRAIN__STEPS` for `RUNNER_TRAIN_STEPS`. The
+/// last key alone is enough after its section: `RUNNER_OPTIMIZER__ADAMW__LR` for `RUNNER_OPTIMIZER_LR`.
 fn variable_meant(keys: &[String], homes: &HashMap<&'static str, Vec<String>>) -> Option<String> {
     let [given] = keys else { return None };
     let paths = || homes.iter().flat_map(|(key, homes)| homes.iter().map(move |home| (home, *key)));
@@ -135,7 +135,7 @@ fn variable_meant(keys: &[String], homes: &HashMap<&'static str, Vec<String>>) -
         given.strip_prefix(section).and_then(|rest| rest.strip_prefix('_')) == Some(*key)
     };
     let whole = paths().find(is_whole);
-    // If several sections have the key, the first of the schema is meant.
+    // If several sections have the key, the first in the schema is chosen.
     let (home, key) = whole.or_else(|| paths().find(is_last))?;
     Some(PREFIX.to_owned() + &join(home, key).to_uppercase().replace('.', "__"))
 }
@@ -160,8 +160,8 @@ fn parse_layer(source: Source, keys: &[String], given: usize, mistakes: &mut Mis
     if source.skip == source.text.len() && !source.text.ends_with('=') {
         let (key, value) = source.text.split_once(':').unwrap_or((&source.text, "VALUE"));
         let (key, value) = (short(key.trim()), short(value.trim()));
-        let help = format!("write `--set {key}={value}`; there are {}", list(&sections(), "and"));
-        out.push(source.diagnostic(name, "", format!("`{}` gives no value", short(&source.text)), help));
+        let help = format!("write `--set {key}={value}`; the sections are {}", list(&sections(), "and"));
+        out.push(source.diagnostic(name, "", format!("`{}` has no value", short(&source.text)), help));
         return None;
     }
     if keys.iter().any(String::is_empty) || keys.len() > MAX_DEPTH / 2 {
@@ -171,8 +171,8 @@ fn parse_layer(source: Source, keys: &[String], given: usize, mistakes: &mut Mis
     }
     if source.kind == SourceKind::Set && source.yaml().trim().is_empty() {
         let key = short(&keys.join("."));
-        let help = format!("`--set {key}=null` takes the value away, `--set '{key}=\"\"'` gives an empty text");
-        out.push(source.diagnostic(name, "", format!("`{key}=` has no value behind `=`"), help));
+        let help = format!("write `--set {key}=null` to remove the value, or `--set '{key}=\"\"'` for an empty text");
+        out.push(source.diagnostic(name, "", format!("`{key}=` has no value after `=`"), help));
         return None;
     }
     let ParsedYaml { source, root, mistakes: found } = parse(source);

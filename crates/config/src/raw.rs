@@ -18,16 +18,16 @@ use runner_spec::experiment::{
 #[serde(default, deny_unknown_fields)]
 #[schemars(rename = "Experiment", extend("required" = ["model", "data"]))]
 pub(crate) struct RawExperiment {
-    /// Version of this format. There is one: 1.
+    /// Version of this format; the only one is 1.
     #[serde(default = "version")]
     #[schemars(range(min = 1, max = 1))]
     pub(crate) version: u32,
     /// Names the run's folder: letters, digits, `.`, `_` and `-`. Default: the name of the file without its ending.
     pub(crate) name: Option<String>,
-    /// Every random number of the run follows from it.
+    /// All random numbers of the run are derived from it.
     #[serde(default = "seed")]
     pub(crate) seed: u64,
-    /// The device to train on. `auto` takes the GPU where there is one.
+    /// The device to train on. `auto` uses the GPU if there is one.
     pub(crate) device: DeviceChoice,
     /// The model: a preset, or its sizes, or both (the sizes win).
     pub(crate) model: Option<RawModel>,
@@ -74,7 +74,7 @@ fn seed() -> u64 {
 pub(crate) struct RawModel {
     /// Default: the preset's, else `gpt2`.
     pub(crate) family: Option<Family>,
-    /// Sizes known by name; keys given beside it override them. gpt2-124m, gpt2-355m, gpt2-774m, gpt2-1558m, llama-179m,
+    /// A named set of sizes; keys given beside it override them. gpt2-124m, gpt2-355m, gpt2-774m, gpt2-1558m, llama-179m,
     /// and small ones: gpt2-nano, gpt2-micro, gpt2-mini, llama-nano, llama-micro, llama-mini.
     pub(crate) preset: Option<String>,
     /// Default: the tokenizer's.
@@ -89,7 +89,7 @@ pub(crate) struct RawModel {
     /// Transformer blocks.
     #[schemars(range(min = 1, max = 10_000))]
     pub(crate) layers: Option<usize>,
-    /// Attention heads; they divide `d_model`.
+    /// Attention heads; their number divides `d_model`.
     #[schemars(range(min = 1, max = 10_000))]
     pub(crate) heads: Option<usize>,
     /// Key and value heads of grouped-query attention (llama); they divide `heads`. Default: `heads`.
@@ -116,18 +116,18 @@ pub(crate) struct RawModel {
     pub(crate) norm: Option<NormPlace>,
     /// The activation of the feed-forward layer (gpt2). Default: gelu, its tanh form.
     pub(crate) activation: Option<Activation>,
-    /// Position embeddings (gpt2): trained, or sines and cosines of fixed frequencies. Default: learned.
+    /// Position embeddings (gpt2): learned, or sines and cosines of fixed frequencies. Default: learned.
     pub(crate) positions: Option<PositionKind>,
-    /// True if token embeddings are multiplied by √d_model before positions are added (gpt2). Default: false.
+    /// True to multiply token embeddings by √d_model before positions are added (gpt2). Default: false.
     pub(crate) embedding_scale: Option<bool>,
-    /// True if the head has a bias (gpt2). Default: false.
+    /// True for a bias in the head (gpt2). Default: false.
     pub(crate) head_bias: Option<bool>,
-    /// True if a norm stands before the head (gpt2). Default: true.
+    /// True for a norm before the head (gpt2). Default: true.
     pub(crate) final_norm: Option<bool>,
     /// Dropout after the activation of the feed-forward layer (gpt2). Default: 0.
     #[schemars(range(min = 0), extend("exclusiveMaximum" = 1))]
     pub(crate) mlp_dropout: Option<f64>,
-    /// False if attention sees the whole row, the words to predict among them, as in an encoder. Such a model has no samples and no
+    /// False if attention sees the whole row, including the words to predict, as in an encoder. Such a model has no samples and no
     /// multiple choice. Default: true.
     pub(crate) causal: Option<bool>,
     /// The weights that training starts from. Default: normal(0, 0.02), GPT-2's residual projections scaled by
@@ -135,7 +135,7 @@ pub(crate) struct RawModel {
     pub(crate) init: Option<WeightInit>,
 }
 
-/// The global batch of one optimizer step, and how much of it one forward pass takes.
+/// The global batch of one optimizer step, and the part of it in one forward pass.
 #[derive(Debug, Clone, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 #[schemars(rename = "Batch", extend("x-exclusive" = ["sequences", "tokens"]))]
@@ -147,7 +147,7 @@ pub(crate) struct RawBatch {
     #[schemars(range(min = 1, max = 1_000_000_000_000u64))]
     pub(crate) tokens: Option<usize>,
     /// Sequences per forward pass; gradients accumulate over sequences / replicas / micro_batch of them. Default: the
-    /// largest divisor of sequences / replicas up to 8; under mode `pipeline` what `microbatches` makes it.
+    /// largest divisor of sequences / replicas up to 8; in mode `pipeline`, sequences / replicas / microbatches.
     #[schemars(range(min = 1, max = 1_000_000_000))]
     pub(crate) micro_batch: Option<usize>,
 }

@@ -64,7 +64,7 @@ pub(crate) enum RawLayout {
         #[serde(default)]
         #[schemars(range(min = 1, max = 16_777_216))]
         length: Option<usize>,
-        /// The token that each row begins with.
+        /// The token that starts each row.
         bos: String,
         /// The token that ends a document.
         eos: String,

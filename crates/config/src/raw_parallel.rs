@@ -10,7 +10,7 @@ pub(crate) const MAX_RANKS: usize = 1_000_000;
 /// Most micro-batches of a replica in one step.
 pub(crate) const MAX_MICROBATCHES: usize = 65_536;
 
-/// The division of the work among ranks. There are replicas · stages of them, each with a device.
+/// The division of the work among replicas · stages ranks, each with a device.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 #[schemars(rename = "Parallel")]
@@ -18,18 +18,18 @@ pub(crate) struct RawParallel {
     /// `single`: one device. `dp`: replicas that reduce their gradients to one root. `ddp`: replicas that all-reduce
     /// gradients in buckets while the backward runs. `pipeline`: the layers divided into stages.
     pub(crate) mode: ParallelMode,
-    /// Copies of the model that share the batch (dp, ddp: needed), or of the whole pipeline (pipeline: default 1).
+    /// Copies of the model that share the batch (dp, ddp: required), or of the whole pipeline (pipeline: default 1).
     #[schemars(range(min = 1, max = 100_000))]
     pub(crate) replicas: Option<usize>,
     /// MiB of gradients that are all-reduced at once.
     #[schemars(range(max = 1_000_000), extend("exclusiveMinimum" = 0))]
     pub(crate) bucket_mb: f64,
-    /// The stages and how they take turns; needed under mode `pipeline`, and not under another.
+    /// The stages and their schedule; required in mode `pipeline`, and not allowed in other modes.
     pub(crate) pipeline: Option<RawPipeline>,
-    /// The device of each rank, as in `[cpu, cpu]` or `[cuda:0, cuda:1]`; `auto` goes by `device`.
+    /// The device of each rank, as in `[cpu, cpu]` or `[cuda:0, cuda:1]`; `auto` follows `device`.
     #[schemars(schema_with = "devices")]
     pub(crate) devices: AutoOr<Vec<String>>,
-    /// The most times that all ranks start again from the last checkpoint after one has died.
+    /// How often all ranks restart from the last checkpoint after a rank has died.
     #[schemars(range(min = 0, max = 1_000))]
     pub(crate) max_restarts: u32,
 }
@@ -47,27 +47,27 @@ impl Default for RawParallel {
     }
 }
 
-/// Stages, each a run of layers on a rank of its own.
+/// Stages, each a run of layers on a separate rank.
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "Pipeline")]
 pub(crate) struct RawPipeline {
-    /// Ranks that a replica's layers are divided among.
+    /// The number of ranks that share a replica's layers.
     #[schemars(range(min = 1, max = 100_000))]
     pub(crate) stages: usize,
     /// Layers of each stage, as in `[4, 4, 4]` (with chunks: of each chunk, in the order of the model); `auto` balances
-    /// them. The embedding goes with the first, the last norm and the head with the last.
+    /// them. The first stage also has the embedding, the last the final norm and the head.
     #[serde(default)]
     #[schemars(schema_with = "partition")]
     pub(crate) partition: AutoOr<Vec<usize>>,
-    /// The order in which a rank runs its forwards and backwards.
+    /// The order of a rank's forwards and backwards.
     #[serde(default)]
     pub(crate) schedule: PipelineSchedule,
-    /// Pieces of the model per rank. Default: 1; under `interleaved_1f1b` 2, and at least 2.
+    /// Chunks of the model per rank. Default: 1; with `interleaved_1f1b` 2, which is also the least.
     #[schemars(range(min = 1, max = 100_000))]
     pub(crate) chunks: Option<usize>,
     /// Micro-batches of a replica per optimizer step. Default: its sequences / micro_batch; without either, the smallest
-    /// divisor of its sequences from 2·stages on.
+    /// divisor of its sequences that is at least 2·stages.
     #[schemars(range(min = 1, max = 65_536))]
     pub(crate) microbatches: Option<usize>,
 }

@@ -67,8 +67,7 @@ impl Resolver<'_> {
             return Some(name_of_file(path, DEFAULT_NAME));
         };
         let Some(problem) = name_problem(name) else { return Some(name.to_owned()) };
-        let help =
-            "it names the run's folder: up to 100 letters, digits, `.`, `_` and `-`, not beginning with `.` or `-`";
+        let help = "it names the run's folder: use up to 100 letters, digits, `.`, `_` and `-`, and do not start with `.` or `-`";
         self.refuse(&["name"], format!("`name` {problem}"), help)
     }
 }
@@ -91,7 +90,7 @@ pub fn name_of_file(path: &Path, default: &str) -> String {
 /// The reason why `name` cannot be the name of a folder.
 pub fn name_problem(name: &str) -> Option<String> {
     character_problem(name, is_legal_in_name).or_else(|| match name {
-        _ if name.starts_with(['.', '-']) => Some("begins with a dot or a dash".to_owned()),
-        _ => (name.len() > MAX_NAME).then(|| format!("has {} characters", name.len())),
+        _ if name.starts_with(['.', '-']) => Some("starts with a dot or a dash".to_owned()),
+        _ => (name.len() > MAX_NAME).then(|| format!("must have at most {MAX_NAME} characters, got {}", name.len())),
     })
 }

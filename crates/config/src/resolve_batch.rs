@@ -138,7 +138,7 @@ impl Resolver<'_> {
                     return self.refuse(
                         &[STAGES, "parallel.pipeline.schedule", SEQUENCES, TOKENS, REPLICAS, MICROBATCHES, MICRO_BATCH],
                         format!(
-                            "`interleaved_1f1b` takes micro-batches in groups of `stages`, and {stages} does not divide {} = {each}",
+                            "`interleaved_1f1b` needs micro-batches in groups of `stages`, but {stages} does not divide {} = {each}",
                             slice.quotient()
                         ),
                         nearest_values(&[slice.batches(&multiples_near(each, stages))]),
@@ -161,7 +161,7 @@ impl Resolver<'_> {
             return self.refuse(
                 &[MICRO_BATCH, SEQUENCES, TOKENS, MICROBATCHES],
                 format!(
-                    "too many micro-batches: {} / {} = {microbatches}, and at most {MAX_MICROBATCHES} are possible",
+                    "too many micro-batches: {} / {} = {microbatches}; at most {MAX_MICROBATCHES} are possible",
                     slice.quotient(),
                     each / microbatches
                 ),
@@ -174,7 +174,7 @@ impl Resolver<'_> {
         Some(each / microbatches)
     }
 
-    /// Reports that `microbatches` is no multiple of the stages; `legal` are those that divide the slice.
+    /// Reports that `microbatches` is not a multiple of the stages; `legal` are those that divide the slice.
     fn ungrouped(
         &mut self,
         raw: &RawBatch,
@@ -205,7 +205,7 @@ impl Resolver<'_> {
         };
         self.refuse(
             &[MICROBATCHES, MICRO_BATCH, STAGES],
-            format!("`interleaved_1f1b` takes micro-batches in groups of `stages`: {}", division(microbatches, stages)),
+            format!("`interleaved_1f1b` needs micro-batches in groups of `stages`: {}", division(microbatches, stages)),
             nearest_values(&help),
         )
     }
@@ -229,7 +229,7 @@ impl Resolver<'_> {
         if divisor > each {
             return self.refuse(
                 &keys,
-                format!("`{key}` is more than {what}: {lead}{divisor} > {each}"),
+                format!("`{key}` is larger than {what}: {lead}{divisor} > {each}"),
                 match slice.batches(&[divisor]).split_once(' ') {
                     Some((unit, least)) => format!("make {last} at most {each}, or {unit} at least {least}"),
                     None => format!("make {last} at most {each}"),
@@ -259,7 +259,7 @@ impl Resolver<'_> {
         self.refuse(
             &[MICRO_BATCH, MICROBATCHES, SEQUENCES, TOKENS, REPLICAS],
             format!(
-                "{} / {microbatches} micro-batches = {}, and `batch.micro_batch` is {micro_batch}",
+                "{} / {microbatches} micro-batches = {}, but `batch.micro_batch` is {micro_batch}",
                 slice.quotient(),
                 each / microbatches
             ),

@@ -34,8 +34,8 @@ impl Resolver<'_> {
         if columns && raw.shuffle == Some(true) {
             self.error(
                 &["data.shuffle", "data.layout.columns"],
-                "`data.shuffle` is true, and rows of `columns` follow one another",
-                "delete `shuffle`, or take the layout `packed`",
+                "`data.shuffle` must be false with the layout `columns`, whose rows follow one another",
+                "delete `shuffle`, or use the layout `packed`",
             );
         }
         if raw.shuffle.is_none() && columns {
@@ -96,8 +96,8 @@ impl Resolver<'_> {
         } else if *count != sequences {
             self.error(
                 &["data.layout.columns.count", "batch.sequences"],
-                format!("{count} columns, and a batch has {sequences} sequences: it takes a row of every column"),
-                format!("delete `count`, or make it {sequences}"),
+                format!("`data.layout.columns.count` must be {sequences}, the sequences of a batch, got {count}"),
+                format!("delete `count`, or set it to {sequences}: a batch takes one row of every column"),
             );
         }
     }
@@ -116,10 +116,10 @@ impl Resolver<'_> {
                     return self.refuse(
                         &["data.tokenizer.bpe.vocab_size"],
                         format!(
-                            "`vocab_size` is {vocab_size}, and 256 bytes and {} special tokens are {least}",
+                            "`vocab_size` must be at least {least}, for 256 bytes and {} special tokens, got {vocab_size}",
                             special_tokens.len()
                         ),
-                        format!("at least {least}; common are 1024 to 50257"),
+                        format!("common sizes are 1024 to 50257"),
                     );
                 }
             }
@@ -151,9 +151,9 @@ impl Resolver<'_> {
                 None if special_tokens.is_empty() => {
                     format!("add `special_tokens: [\"{}\"]` to the tokenizer", short(token))
                 }
-                None => format!("it has {}; add it there", list(special_tokens, "and")),
+                None => format!("its special tokens are {}; add it there", list(special_tokens, "and")),
             };
-            let message = format!("`{key}` is `{}`, which is not among the tokenizer's special tokens", short(token));
+            let message = format!("`{key}` must be one of the tokenizer's special tokens, got `{}`", short(token));
             self.error(&[&format!("data.layout.padded.{key}")], message, help);
         }
     }
@@ -172,7 +172,7 @@ impl Resolver<'_> {
         {
             return self.refuse(
                 &[key, "model.context_length"],
-                format!("a sequence longer than the context: rows of {length} tokens, and `model.context_length` is {context}"),
+                format!("rows of {length} tokens are longer than `model.context_length`, {context}"),
                 format!("make `length` at most {context}, or `model.context_length` at least {length}"),
             );
         }
@@ -214,7 +214,7 @@ impl Resolver<'_> {
         let path = self.base.join(text);
         if let Some(kind) = special_file_kind(&path) {
             let help = if patterns && path.is_dir() {
-                format!("name its files, as `{}/*`", text.trim_end_matches('/'))
+                format!("name its files, for example `{}/*`", text.trim_end_matches('/'))
             } else {
                 "name a file".into()
             };
@@ -250,8 +250,8 @@ impl Resolver<'_> {
             }
             Err(e) => self.refuse(
                 &[key],
-                format!("`{}` is not a pattern: {}", short(text), e.msg),
-                "`*` and `?` stand for what varies in names",
+                format!("invalid pattern `{}`: {}", short(text), e.msg),
+                "`*` matches any characters, `?` any one character",
             ),
         }
     }
@@ -269,14 +269,14 @@ impl Resolver<'_> {
     /// The name that was probably meant, or else where names are looked up.
     fn missing_help(&self, path: &Path, text: &str) -> String {
         if text.starts_with("~/") {
-            return "`~` does not stand for the home folder in a file: write the whole path".to_owned();
+            return "`~` is not expanded in a file; write the full path".to_owned();
         }
         if text.contains("://") {
-            return "files of this machine are read: download it first; `hub: {dataset: owner/name}` names a dataset of the Hugging Face hub"
+            return "only local files are read: download it first, or use `hub: {dataset: owner/name}` for a dataset of the Hugging Face hub"
                 .to_owned();
         }
         if let Ok(target) = path.read_link() {
-            return format!("it is a link to {}, where there is no file", target.display());
+            return format!("it is a link to {}, which does not exist", target.display());
         }
         let relative = format!("paths are relative to the file's folder, {}", self.base.display());
         let (Some(folder), Some(name)) = (path.parent(), path.file_name().and_then(|n| n.to_str())) else {

@@ -11,8 +11,8 @@ use runner_spec::program::Device;
 const DEVICES: &str = "parallel.devices";
 
 impl Resolver<'_> {
-    /// The list of devices: names, one for each rank, of one kind. Threads of one process have
-    /// each a GPU of their own; other ranks may be on several machines, or be allowed to share: the plan knows.
+    /// The list of devices: names, one for each rank, of one kind. Threads of one process each
+    /// have a separate GPU; other ranks may be on several machines, or be allowed to share: the plan checks that.
     pub(crate) fn devices(
         &mut self,
         raw: &AutoOr<Vec<String>>,
@@ -36,7 +36,7 @@ impl Resolver<'_> {
             let at = format!("{DEVICES}.{rank}");
             let first = devices[0];
             if matches!(name, Device::Cpu) != matches!(first, Device::Cpu) {
-                let message = format!("`{name}` beside `{first}`: the ranks of a run are all CPUs or all GPUs");
+                let message = format!("the ranks of a run must be all CPUs or all GPUs, got `{first}` and `{name}`");
                 return self.refuse(&[&at], message, "list devices of one kind");
             }
             if threads
@@ -44,7 +44,7 @@ impl Resolver<'_> {
                 && let Some(other) = seen.insert(name, rank)
             {
                 let message = format!("`{name}` is listed twice, for ranks {other} and {rank}");
-                return self.refuse(&[&at], message, "each rank has a GPU of its own");
+                return self.refuse(&[&at], message, "list a different GPU for each rank");
             }
         }
         let cuda = devices.first().is_some_and(|d| matches!(d, Device::Cuda(_)));
@@ -54,7 +54,7 @@ impl Resolver<'_> {
         if device == other && !devices.is_empty() {
             self.error(
                 &[DEVICES, "device"],
-                format!("`device` is `{}`, and `parallel.devices` lists {kind}", choice_name(&device)),
+                format!("`device` is `{}`, but `parallel.devices` lists {kind}", choice_name(&device)),
                 format!("delete one of the two, or {advice}"),
             );
         }
@@ -67,7 +67,7 @@ impl Resolver<'_> {
             };
             self.error(
                 &[DEVICES, REPLICAS, STAGES],
-                format!("{}, and `parallel.devices` lists {}", grid.arithmetic(), devices.len()),
+                format!("{}, but `parallel.devices` lists {}", grid.arithmetic(), devices.len()),
                 help,
             );
         }

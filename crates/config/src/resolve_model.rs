@@ -26,7 +26,7 @@ impl Resolver<'_> {
             let same: Vec<&str> = presets::names().into_iter().filter(|p| presets::family(p) == Some(family)).collect();
             return self.refuse(
                 &["model.family", "model.preset"],
-                format!("the preset `{preset}` is not of the family `{}`", choice_name(&family)),
+                format!("the preset `{preset}` does not belong to the family `{}`", choice_name(&family)),
                 format!("its presets are {}", list(&same, "and")),
             );
         }
@@ -40,18 +40,18 @@ impl Resolver<'_> {
         // A size that was given wrongly is not missing.
         let unreported: Vec<&str> =
             missing.into_iter().filter(|key| !self.mistakes.is_poisoned(&format!("model.{key}"))).collect();
-        let verb = if unreported.len() == 1 { "is" } else { "are" };
+        let (verb, them) = if unreported.len() == 1 { ("is", "it") } else { ("are", "them") };
         if let Some(null) = unreported.iter().map(|key| format!("model.{key}")).find(|key| self.given_as_null(key)) {
             self.error(
                 &[&null],
                 format!("{} {verb} missing in `model`: `{null}` is null", list(&unreported, "and")),
-                "give a number; `null` takes away what a preset, weights or a lower layer give",
+                "give a number; `null` removes the value that a preset, weights or a lower layer gives",
             );
         } else if !unreported.is_empty() {
             self.error(
                 &["model.preset"],
                 format!("without a preset, {} {verb} missing in `model`", list(&unreported, "and")),
-                format!("give them, or `preset:` one of {}", list(&presets::names(), "or")),
+                format!("give {them}, or set `preset` to one of {}", list(&presets::names(), "or")),
             );
         }
         let [Some(layers), Some(heads), Some(d_model), Some(context_length)] = sizes.map(|(_, size)| size) else {
@@ -99,14 +99,14 @@ impl Resolver<'_> {
         if parameters > MAX_PARAMETERS {
             return self.refuse(
                 &["model.layers", "model.d_model", "model.d_ff", "model.vocab_size"],
-                format!("a model with {parameters:.1e} parameters"),
+                format!("the model is too large: it has {parameters:.1e} parameters"),
                 format!("at most {MAX_PARAMETERS:e} are possible; make `layers`, `d_model` or `d_ff` smaller"),
             );
         }
         Some(model)
     }
 
-    /// Reports keys of the `model` section that contradict the initial weights. A file may choose another vocabulary, a shorter
+    /// Reports keys of the `model` section that contradict the initial weights. A file may choose a different vocabulary, a shorter
     /// context and any dropout.
     fn model_of_weights(&mut self, model: &Model) {
         let Some(weights) = self.weights.clone() else { return };
@@ -117,15 +117,15 @@ impl Resolver<'_> {
             match theirs {
                 None => self.error(
                     &[&at, "model.init.from"],
-                    format!("`{at}` makes another model than the one whose weights `model.init.from` names"),
-                    format!("delete it: {file} is that of a published GPT-2"),
+                    format!("`{at}` does not fit the weights that `model.init.from` names"),
+                    format!("delete it: {file} belongs to a published GPT-2"),
                 ),
                 Some(theirs) => self.error(
                     &[&at, "model.preset", "model.init.from"],
-                    format!("`{at}` is {}, and the weights of `model.init.from` have {}", shown(&ours), shown(&theirs)),
+                    format!("`{at}` is {}, but the weights of `model.init.from` have {}", shown(&ours), shown(&theirs)),
                     match key.as_str() {
-                        CONTEXT => format!("at most {theirs}: positions beyond were never trained ({file})"),
-                        _ => format!("delete it: the numbers of {file} fill this section"),
+                        CONTEXT => format!("use at most {theirs}: later positions were never trained ({file})"),
+                        _ => format!("delete it: {file} gives the sizes in this section"),
                     },
                 ),
             }
@@ -140,15 +140,15 @@ impl Resolver<'_> {
                 HeadMistake::Width => self.indivisible_sizes("d_model", d_model, "heads", heads),
                 HeadMistake::OddWidth => self.error(
                     &["model.heads", "model.d_model"],
-                    format!("heads of odd width: d_model / heads = {d_model} / {heads} = {}", d_model / heads),
+                    format!("the width of a head must be even: d_model / heads = {d_model} / {heads} = {}", d_model / heads),
                     format!(
-                        "the rotary embedding of {name} turns pairs of dimensions; make `d_model` a multiple of 2·heads"
+                        "the rotary embedding of {name} rotates pairs of dimensions; make `d_model` a multiple of 2·heads"
                     ),
                 ),
                 HeadMistake::Grouped => self.error(
                     &["model.kv_heads", "model.heads"],
                     format!(
-                        "`model.kv_heads` is {kv_heads} and `model.heads` is {heads}, and {name} has as many of both"
+                        "`model.kv_heads` must equal `model.heads` in {name}, got {kv_heads} and {heads}"
                     ),
                     "delete `kv_heads`, or choose `family: llama`, which groups its queries",
                 ),
@@ -185,7 +185,7 @@ impl Resolver<'_> {
         for (key, _) in given.iter().filter(|(_, given)| *given && !model.options.causal) {
             self.error(
                 &[key, "model.causal"],
-                format!("`{key}` predicts words from those before them, and under `model.causal: false` a model sees all words"),
+                format!("`{key}` predicts each word from the words before it, but with `model.causal: false` the model sees all words"),
                 format!("delete `{key}`, or write `causal: true`"),
             );
         }

@@ -75,7 +75,7 @@ impl Resolver<'_> {
             (Some(_), _) => {
                 self.error(
                     &[PIPELINE, MODE],
-                    format!("`parallel.pipeline` is a key of mode `pipeline`, and the mode is `{mode}`{default}"),
+                    format!("`parallel.pipeline` needs mode `pipeline`, but the mode is `{mode}`{default}"),
                     "choose `mode: pipeline`, whose `replicas` are copies of the whole pipeline; or write `pipeline: null`",
                 );
                 whole = false;
@@ -87,7 +87,7 @@ impl Resolver<'_> {
             (Some(replicas), ParallelMode::Single) if replicas > 1 => {
                 return self.refuse(
                     &[REPLICAS, MODE],
-                    format!("`parallel.replicas` is {replicas}, and mode `single`{default} has one"),
+                    format!("`parallel.replicas` must be 1 in mode `single`{default}, got {replicas}"),
                     "choose `mode: ddp`, or delete `replicas`",
                 );
             }
@@ -96,7 +96,7 @@ impl Resolver<'_> {
                 return self.refuse(
                     &[MODE, REPLICAS],
                     format!("mode `{mode}` needs `parallel.replicas`, which is missing"),
-                    "add `replicas: 2`, or more: so many copies of the model share the batch",
+                    "add `replicas: 2` or more, the number of model copies that share the batch",
                 );
             }
             (None, _) => 1,
@@ -105,7 +105,7 @@ impl Resolver<'_> {
         if grid.ranks() > MAX_RANKS {
             return self.refuse(
                 &[REPLICAS, STAGES],
-                format!("too many ranks: {}, and at most {} are possible", grid.arithmetic(), count(MAX_RANKS as u64)),
+                format!("too many ranks: {}; at most {} are possible", grid.arithmetic(), count(MAX_RANKS as u64)),
                 format!("make `replicas` at most {}", MAX_RANKS / pipeline.map_or(1, |p| p.stages)),
             );
         }
@@ -134,12 +134,12 @@ impl Resolver<'_> {
         match (pipeline.chunks(), pipeline.is_interleaved()) {
             (1, true) => self.refuse(
                 &[CHUNKS, SCHEDULE],
-                "`interleaved_1f1b` needs at least 2 chunks per rank, and `parallel.pipeline.chunks` is 1",
-                "make `chunks` 2 or more, or choose `schedule: 1f1b`, which is the same with one",
+                "`parallel.pipeline.chunks` must be at least 2 for `interleaved_1f1b`, got 1",
+                "set `chunks` to 2 or more, or choose `schedule: 1f1b`, which is the same with one chunk",
             ),
             (chunks @ 2.., false) => self.refuse(
                 &[CHUNKS, SCHEDULE],
-                format!("`parallel.pipeline.chunks` is {chunks}, and only `interleaved_1f1b` has more than 1"),
+                format!("`parallel.pipeline.chunks` must be 1 unless the schedule is `interleaved_1f1b`, got {chunks}"),
                 "delete `chunks`, or choose `schedule: interleaved_1f1b`",
             ),
             _ => Some(pipeline),
@@ -193,20 +193,20 @@ impl Resolver<'_> {
             let what = if chunks == 1 { "stages" } else { "chunks" };
             self.error(
                 &[STAGES, CHUNKS, "model.layers"],
-                format!("more {what} than layers: {count}, and the model has {}", counted(layers, "layer")),
+                format!("more {what} than layers: {count}, but the model has {}", counted(layers, "layer")),
                 format!("make {}", help.join(", or ")),
             );
             return;
         }
         let AutoOr::Given(given) = &pipeline.partition else { return };
         let help = || match parts {
-            ..=SHOWN => format!("such as {}, or `auto`", shown(&divide_evenly(layers, parts))),
+            ..=SHOWN => format!("write {}, for example, or `auto`", shown(&divide_evenly(layers, parts))),
             _ => "`auto` balances them".to_owned(),
         };
         if given.len() != parts {
             self.error(
                 &[PARTITION, STAGES, CHUNKS],
-                format!("`parallel.pipeline.partition` is for {count}, and has {}", counted(given.len(), "value")),
+                format!("`parallel.pipeline.partition` must have {parts} values ({count}), got {}", given.len()),
                 help(),
             );
             return;
@@ -215,7 +215,7 @@ impl Resolver<'_> {
         if sum != layers {
             self.error(
                 &[PARTITION, "model.layers"],
-                format!("{} sums to {sum}, and the model has {}", shown(given), counted(layers, "layer")),
+                format!("{} sums to {sum}, but the model has {}", shown(given), counted(layers, "layer")),
                 help(),
             );
         }

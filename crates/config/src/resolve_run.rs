@@ -17,8 +17,8 @@ impl Resolver<'_> {
             if !(0.0..1.0).contains(beta) {
                 self.error(
                     &[&format!("optimizer.adamw.betas.{i}")],
-                    format!("a beta lies in [0, 1), and is {beta}"),
-                    "common are [0.9, 0.95] and [0.9, 0.999]",
+                    format!("`optimizer.adamw.betas.{i}` must be at least 0 and less than 1, got {beta}"),
+                    "common values are [0.9, 0.95] and [0.9, 0.999]",
                 );
             }
         }
@@ -32,7 +32,9 @@ impl Resolver<'_> {
         let name = choice_name(&precision);
         self.error(
             &["master_weights", "precision"],
-            format!("`master_weights: false` under `precision: {name}`, whose weights are 32-bit"),
+            format!(
+                "`master_weights: false` needs `precision: bf16`, got `precision: {name}`, whose weights are 32-bit"
+            ),
             "delete it, or choose `precision: bf16`",
         );
     }
@@ -49,15 +51,15 @@ impl Resolver<'_> {
             let default = if self.given("train.steps") { "" } else { " (the default)" };
             self.error(
                 &["schedule.warmup.steps", "train.steps"],
-                format!("a warmup longer than the run: {warmup} steps of {steps}{default}"),
+                format!("the warmup is longer than the run: {warmup} steps, and the run has {steps}{default}"),
                 format!("make `schedule.warmup.steps` at most {steps}, or `train.steps` at least {warmup}"),
             );
         }
         if let Decay::Step(StepDecay { every: None, epochs: None, .. }) = schedule.decay {
             self.error(
                 &["schedule.decay.step"],
-                "`schedule.decay.step` says `gamma`, and not when",
-                "give `every:` a number of steps, or `epochs: 1`",
+                "`schedule.decay.step` needs `every` or `epochs`",
+                "set `every` to a number of steps, or write `epochs: 1`",
             );
         }
         if let Decay::Cosine(CosineDecay { steps, repeat, period_factor, .. }) = schedule.decay {
@@ -65,14 +67,14 @@ impl Resolver<'_> {
             if repeat != CosineRepeat::Never && steps.is_none() {
                 self.error(
                     &["schedule.decay.cosine.repeat"],
-                    format!("`repeat: {name}` needs `schedule.decay.cosine.steps`, the steps of a period"),
+                    format!("`repeat: {name}` needs `schedule.decay.cosine.steps`, the length of a period"),
                     "set `steps`, or delete `repeat`",
                 );
             }
             if repeat != CosineRepeat::Restart && period_factor != 1 {
                 self.error(
                     &["schedule.decay.cosine.period_factor", "schedule.decay.cosine.repeat"],
-                    format!("`period_factor` is {period_factor} under `repeat: {name}`, whose periods are all as long"),
+                    format!("`period_factor: {period_factor}` needs `repeat: restart`, got `repeat: {name}`"),
                     "set `repeat: restart`, or delete `period_factor`",
                 );
             }
@@ -85,8 +87,8 @@ impl Resolver<'_> {
         if (eval.loss.is_some() || self.given("eval.loss")) && has_validation == Some(false) {
             self.error(
                 &["eval.loss", "data.validation"],
-                "`eval.loss` needs validation data, and `data.validation` is null",
-                "add `validation: {fraction: 0.1}` or a source of its own under `data`, or write `loss: null`",
+                "`eval.loss` needs validation data, but `data.validation` is null",
+                "add `validation: {fraction: 0.1}` or a separate source under `data`, or write `loss: null`",
             );
         }
         if eval.loss.is_none() && has_validation != Some(false) && !self.given_as_null("eval.loss") {
@@ -95,7 +97,11 @@ impl Resolver<'_> {
         let temperature = eval.samples.as_ref().map(|samples| samples.temperature);
         if let Some((temperature, help)) = temperature.and_then(|t| Some((t, Samples::temperature_problem(t)?))) {
             let key = "eval.samples.temperature";
-            self.error(&[key], format!("`{key}` is {temperature:e}, which makes logits that are not finite"), help);
+            self.error(
+                &[key],
+                format!("`{key}` must be 0 or large enough to divide logits by, got {temperature:e}"),
+                help,
+            );
         }
         if let Some(hellaswag) = &mut eval.hellaswag {
             self.hellaswag(hellaswag)?;
@@ -109,20 +115,20 @@ impl Resolver<'_> {
         Some(eval)
     }
 
-    /// Reports an address that is none, and fills in the name of the experiment on the server. `name` is that of the run's experiment.
+    /// Reports an invalid address, and fills in the name of the experiment on the server. `name` is that of the run's experiment.
     pub(crate) fn log(&mut self, mut log: Log, name: Option<&str>) -> Option<Log> {
         let Some(mlflow) = &mut log.mlflow else { return Some(log) };
         if let Some(problem) = Mlflow::uri_problem(&mlflow.uri) {
-            let help = "give the address of the server, such as `http://localhost:5000`; MLFLOW_TRACKING_TOKEN, or \
-                        MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, give what it asks for";
+            let help = "give the server's address, such as `http://localhost:5000`, and its credentials in MLFLOW_TRACKING_TOKEN, or \
+                        in MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD";
             return self.refuse(&["log.mlflow.uri"], format!("`log.mlflow.uri` {problem}"), help);
         }
         let experiment = mlflow.experiment.get_or_insert_with(|| name.unwrap_or_default().to_owned());
         if experiment.trim().is_empty() || experiment.chars().any(char::is_control) {
             return self.refuse(
                 &["log.mlflow.experiment"],
-                "`log.mlflow.experiment` is no name",
-                "give a name without line ends, or leave the key out",
+                "`log.mlflow.experiment` must be one line of text",
+                "give a name, or delete the key",
             );
         }
         Some(log)

@@ -36,7 +36,7 @@ impl Resolver<'_> {
             Validation::Fraction(fraction) if *fraction <= 0.0 || *fraction >= 1.0 => {
                 return self.refuse(
                     &["data.validation.fraction"],
-                    format!("`data.validation.fraction` lies between 0 and 1, and is {fraction}"),
+                    format!("`data.validation.fraction` must be greater than 0 and less than 1, got {fraction}"),
                     "0.1 holds out the last tenth of the training source; `validation: null` holds out nothing",
                 );
             }
@@ -81,7 +81,7 @@ impl Resolver<'_> {
                 self.error(
                     &[&format!("{key}.{name}")],
                     format!("`{name}` {problem}"),
-                    "as the dataset's page names it",
+                    "use the name on the dataset's page",
                 );
                 fits = false;
             }
@@ -97,9 +97,9 @@ impl Resolver<'_> {
         };
         *field = None;
         if let Err(error) = RecordTemplate::new(template) {
-            let help = "fields are filled in as in `{{ instruction }}`; `{% if input %}…{% endif %}` asks whether one has text";
+            let help = "write a field as `{{ instruction }}`; `{% if input %}…{% endif %}` tests whether one has text";
             let reported = self.mistakes.diagnostics.len();
-            self.error(&[&format!("{key}.template")], format!("not a template: {error}"), help);
+            self.error(&[&format!("{key}.template")], format!("invalid template: {error}"), help);
             self.mistakes.diagnostics[reported..].iter_mut().for_each(|mistake| mistake.kind = error.kind);
             return None;
         }
@@ -110,7 +110,7 @@ impl Resolver<'_> {
     pub(crate) fn hub_name(&mut self, key: &str, name: &str) -> bool {
         let problem = hub_name::name_problem(name);
         if let Some(problem) = &problem {
-            let help = "names are as `owner/name` or `name`: letters, digits, `.`, `_` and `-`";
+            let help = "write `owner/name` or `name`, of letters, digits, `.`, `_` and `-`";
             self.error(&[key], format!("`{key}` {problem}"), help);
         }
         problem.is_none()
@@ -120,7 +120,7 @@ impl Resolver<'_> {
     pub(crate) fn hub_revision(&mut self, key: &str, revision: &str) -> bool {
         let problem = hub_name::revision_problem(revision);
         if let Some(problem) = &problem {
-            self.error(&[key], format!("`{key}` {problem}"), "a branch, a tag or a commit, such as `main`");
+            self.error(&[key], format!("`{key}` {problem}"), "name a branch, a tag or a commit, such as `main`");
         }
         problem.is_none()
     }

@@ -6,7 +6,7 @@ use super::resolver::Resolver;
 use runner_spec::experiment::{Data, Eval, Model, Source, Tokenizer, Validation};
 
 impl Resolver<'_> {
-    /// The tokenizer of a file that names none: `default` for text. Token shards do not tell which tokenizer made them, so that their tokens
+    /// The tokenizer of a file that names none: `default` for text. Token shards do not record which tokenizer made them, so their tokens
     /// are ids; then the vocabulary must be that of the model.
     pub(crate) fn tokenizer_of_sources(
         &mut self,
@@ -29,12 +29,12 @@ impl Resolver<'_> {
             return Some(Tokenizer::Ids {});
         }
         let ids = if key == "data.train.tokens" {
-            ".\nOr give `model.vocab_size`: then samples are ids, and there is no HellaSwag"
+            ".\nOr set `model.vocab_size`: samples are then ids, and HellaSwag is not available"
         } else {
             ""
         };
         let help = format!("{}{ids}", self.advice_on_tokenizer(&files));
-        self.refuse(&[key], format!("`{key}` holds tokens, and does not tell which tokenizer made them"), help)
+        self.refuse(&[key], format!("`{key}` does not record which tokenizer made its tokens"), help)
     }
 
     /// Advice on the tokenizer of the token shards `files`, from the files beside them.
@@ -42,7 +42,7 @@ impl Resolver<'_> {
         let beside = |name: &str| files.iter().map(|file| file.with_file_name(name)).find(|path| path.is_file());
         if let Some(tokenizer) = beside("tokenizer.json") {
             let tokenizer = tokenizer.strip_prefix(&self.base).unwrap_or(&tokenizer).display().to_string();
-            format!("there is a tokenizer.json beside them: `tokenizer: {{file: {tokenizer}}}`")
+            format!("use the tokenizer.json beside them: `tokenizer: {{file: {tokenizer}}}`")
         } else if beside("meta.pkl").is_some() {
             "there is a meta.pkl of nanoGPT beside them, so they are probably characters: train on their text, such as input.txt, with \
              `tokenizer: {chars: {}}`"
@@ -61,8 +61,8 @@ impl Resolver<'_> {
         if model.vocab_size.is_none() {
             self.error(
                 &["data.tokenizer.ids"],
-                "ids alone do not tell how large the vocabulary is",
-                "give `model.vocab_size`, or name the tokenizer that the token shards were made with",
+                "the size of the vocabulary is unknown: `data.tokenizer` is `ids`",
+                "set `model.vocab_size`, or name the tokenizer that made the token shards",
             );
         }
         let separate = match &data.validation {
@@ -78,10 +78,8 @@ impl Resolver<'_> {
         for (key, what) in needs {
             self.error(
                 &[key],
-                format!(
-                    "`{key}` {what}, and there is no tokenizer to turn text into tokens: `data.tokenizer` is ids alone"
-                ),
-                "name the tokenizer that the token shards were made with, such as `tokenizer: {hub: gpt2}`",
+                format!("`{key}` {what}, but `data.tokenizer` is `ids`, which cannot turn text into tokens"),
+                "name the tokenizer that made the token shards, such as `tokenizer: {hub: gpt2}`",
             );
         }
     }

@@ -39,7 +39,7 @@ fn allow_empty_choices(schema: &mut Value) {
     }
 }
 
-/// Removes the defaults of whole sections: their keys have defaults of their own.
+/// Removes the defaults of whole sections, because their keys have separate defaults.
 fn remove_section_defaults(schema: &mut Value, definitions: &Value) {
     let is_section = |choice: &Value| {
         let name = choice["$ref"].as_str().and_then(|reference| reference.rsplit('/').next());

@@ -42,7 +42,7 @@ pub struct Keys(&'static Value);
 #[derive(Debug, Clone, Copy)]
 pub struct Bounds(&'static Value);
 
-/// A shape, and whether `null` is a value of its own there.
+/// A shape, and whether `null` is a separate value there.
 #[derive(Debug, Clone, Copy)]
 pub struct KeyShape {
     pub shape: Shape,

@@ -31,7 +31,7 @@ pub struct ClusterFacts {
     pub kernels: KernelWorkspace,
 }
 
-/// The memory that kernels use while they work, as `compute` reports it. The default is 0 everywhere, for plans whose memory nobody reads.
+/// The memory that kernels use while they work, as `compute` reports it. The default is 0 everywhere, for plans whose memory is not read.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct KernelWorkspace {
     /// The queries of a tile of attention's probabilities on a CPU: a thread holds `attention_tiles` of them, each by all keys, in f32.
@@ -86,7 +86,7 @@ pub enum NoGpuReason {
     Missing(String),
 }
 
-/// One device. A fact that is not known is `None`, never a guess.
+/// One device. An unknown fact is `None`, never a guess.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DeviceFacts {
     pub device: Device,
@@ -112,7 +112,7 @@ pub struct DeviceFacts {
 }
 
 impl DeviceFacts {
-    /// A device of the first machine, of which no more is known.
+    /// A device of the first machine, about which nothing else is known.
     pub fn unmeasured(device: Device, name: String, threads: usize) -> Self {
         Self {
             device,

@@ -36,8 +36,8 @@ pub struct DataFacts {
 pub const TEXT_READING_RULE: u32 = 2;
 
 /// The warning about [`DataFacts::joins_documents`].
-pub const NO_SEPARATOR_WARNING: &str = "the tokenizer has no end-of-text token: nothing separates the documents; list `<|endoftext|>` in `special_tokens` \
-                                where the tokenizer is trained, name one as `eos_token` in a tokenizer_config.json beside its \
+pub const NO_SEPARATOR_WARNING: &str = "the tokenizer has no end-of-text token, so nothing separates the documents; add `<|endoftext|>` to `special_tokens` \
+                                if runner trains the tokenizer, name one as `eos_token` in a tokenizer_config.json beside its \
                                 tokenizer.json, or choose a tokenizer that has one";
 
 /// A part of the data of a run, which has a content hash.

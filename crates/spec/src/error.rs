@@ -185,7 +185,7 @@ impl<E: Classified> From<E> for CommandError {
     }
 }
 
-/// The result of a command or of a part of it, unless it names another error.
+/// The result of a command or of a part of it, unless it names a different error.
 pub type Result<T, E = CommandError> = std::result::Result<T, E>;
 
 /// Adds what was attempted to an error.
@@ -206,7 +206,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_attempted_the_cause_and_the_hints_are_shown_in_this_order() {
+    fn shows_the_attempt_then_the_cause_then_the_hints() {
         let error =
             CommandError::io("reading a")(io::Error::other("gone")).context("no run").hint("wait").hint("retry");
         assert_eq!(error.to_string(), "no run: reading a: gone; wait; retry");
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_keep_their_layout_and_follow_what_was_attempted() {
+    fn mistakes_keep_their_layout_and_follow_the_attempt() {
         let mistakes = || CommandError::from(ConfigError::new(Vec::new()));
         let shown = ConfigError::new(Vec::new()).render(false);
         assert_eq!(mistakes().render("error:", false), shown);

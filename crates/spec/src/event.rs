@@ -21,7 +21,7 @@ pub struct StepMetrics {
     /// Valid tokens in this step's global batch.
     pub tokens: u64,
     pub tokens_per_second: f64,
-    /// Model FLOPs utilization; `None` where the device's peak is not known.
+    /// Model FLOPs utilization; `None` if the device's peak is unknown.
     pub mfu: Option<f64>,
     pub step_ms: f64,
     pub data_ms: f64,
@@ -32,8 +32,8 @@ pub struct StepMetrics {
     pub comm_ms: Option<f64>,
 }
 
-/// One pass over the training rows, at its end. A step that reads the last rows of an epoch and the first ones of the next counts to
-/// the former.
+/// One pass over the training rows, at its end. A step that reads the last rows of an epoch and the first rows of the next belongs to
+/// the epoch that ends.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct EpochMetrics {
     /// The pass, counting from 1.
@@ -56,7 +56,7 @@ pub struct EvalMetrics {
     pub step: u64,
     pub val_loss: Option<f64>,
     pub val_perplexity: Option<f64>,
-    /// The validation loss in bits per byte of text; `None` too if the bytes are not known.
+    /// The validation loss in bits per byte of text; `None` too if the bytes are unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub val_bits_per_byte: Option<f64>,
     pub hellaswag_acc: Option<f64>,

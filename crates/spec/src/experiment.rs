@@ -93,7 +93,7 @@ pub struct Model {
     pub norm_eps: f64,
     /// Llama only.
     pub rope_theta: f64,
-    /// Keys of their own in a file. `pytorch_init` is not among them: `init` gives it.
+    /// Separate keys in a file, apart from `pytorch_init`, which `init` gives.
     #[serde(flatten)]
     pub options: ModelOptions,
     /// `None`: normal(0, 0.02).
@@ -134,7 +134,7 @@ pub enum WeightInit {
     /// A Hugging Face folder of a GPT-2 or Llama, a model file of llm.c, or a model of the Hugging Face hub: `hub:NAME` or
     /// `hub:NAME@REVISION`. Its numbers fill this section.
     From(#[schemars(with = "String")] WeightsSource),
-    /// The initial weights of PyTorch's own modules: matrices uniform within ±1/√in, gpt2's attention Xavier-uniform, as in
+    /// The initialization of PyTorch's modules: matrices uniform within ±1/√in, gpt2's attention Xavier-uniform, as in
     /// `nn.TransformerEncoderLayer`.
     Pytorch {
         /// A number: embedding and head are uniform within ± this. `normal`: as `nn.Embedding` and `nn.Linear` start, the embedding
@@ -186,7 +186,7 @@ pub struct Log {
     pub phases: bool,
     /// True to write an event file of TensorBoard into the run directory while the run trains.
     pub tensorboard: bool,
-    /// An MLflow server that gets parameters, metrics and the report while the run trains. Default: none.
+    /// An MLflow server that receives parameters, metrics and the report while the run trains. Default: none.
     pub mlflow: Option<Mlflow>,
 }
 
@@ -200,8 +200,8 @@ impl Default for Log {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Mlflow {
-    /// Address of the MLflow server, such as `http://localhost:5000`, without a password: MLFLOW_TRACKING_TOKEN, or
-    /// MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, give what it asks for.
+    /// Address of the MLflow server, such as `http://localhost:5000`, without a password. Credentials are read from MLFLOW_TRACKING_TOKEN, or
+    /// from MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD.
     pub uri: String,
     /// The experiment on the server, which is created if it does not exist. Default: `name`.
     #[serde(default)]
@@ -209,18 +209,18 @@ pub struct Mlflow {
 }
 
 impl Mlflow {
-    /// The reason why `uri` is no address of a server; `None` if it is one.
+    /// The reason why `uri` is not the address of a server; `None` if it is.
     pub fn uri_problem(uri: &str) -> Option<&'static str> {
         let Some(rest) = uri.strip_prefix("https://").or_else(|| uri.strip_prefix("http://")) else {
-            return Some("does not begin with http:// or https://");
+            return Some("must start with http:// or https://");
         };
         let host = rest.split('/').next().unwrap_or_default();
         if host.contains('@') {
-            Some("has a user or a password in it, which the record of the run would keep")
+            Some("must not contain a user or a password, which the record of the run would keep")
         } else if host.is_empty() || host.starts_with(':') {
-            Some("names no host")
+            Some("has no host")
         } else if rest.contains(|c: char| !c.is_ascii_graphic() || matches!(c, '?' | '#' | '@')) {
-            Some("is not a plain address")
+            Some("must not contain `?`, `#`, `@`, blanks or special characters")
         } else {
             None
         }
@@ -243,7 +243,7 @@ mod tests {
         }
         assert_eq!(serde_json::from_str::<PytorchEmbedding>("1").unwrap(), PytorchEmbedding::Uniform(1.0));
         let error = |text: &str| serde_json::from_str::<PytorchEmbedding>(text).unwrap_err().to_string();
-        assert_eq!(error("\"uniform\""), "expected a number or `normal`, not \"uniform\"");
-        assert_eq!(error("null"), "expected a number or `normal`, not null");
+        assert_eq!(error("\"uniform\""), "expected a number or `normal`, found \"uniform\"");
+        assert_eq!(error("null"), "expected a number or `normal`, found null");
     }
 }

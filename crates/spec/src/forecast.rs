@@ -13,7 +13,7 @@ pub struct Forecast {
     pub step_seconds: f64,
     pub tokens_per_second: f64,
     pub tokens_per_second_per_device: f64,
-    /// Under the plan's convention; `None` where a device's peak is not known.
+    /// Under the plan's convention; `None` if a device's peak is unknown.
     pub mfu: Option<f64>,
     /// All steps, without evaluations, samples and checkpoints.
     pub run_seconds: f64,

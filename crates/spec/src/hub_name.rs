@@ -15,7 +15,7 @@ pub fn character_problem(text: &str, is_legal: impl Fn(char) -> bool) -> Option<
     if text.is_empty() {
         return Some("is empty".to_owned());
     }
-    text.chars().find(|&c| !is_legal(c)).map(|c| format!("has the character `{}`", c.escape_debug()))
+    text.chars().find(|&c| !is_legal(c)).map(|c| format!("contains the character `{}`", c.escape_debug()))
 }
 
 /// The reason why `name` is not the name of a repository, such as "is empty".
@@ -30,7 +30,7 @@ pub fn name_problem(name: &str) -> Option<String> {
         part.is_empty() || part.len() > MAX_PART || part.starts_with(['.', '-']) || part.ends_with(['.', '-'])
     };
     if name.split('/').any(wrong) || name.contains("..") || name.contains("--") {
-        return Some(format!("is no repository's name: `{}`", crate::diagnostic::short(name)));
+        return Some(format!("must be the name of a repository, got `{}`", crate::diagnostic::short(name)));
     }
     None
 }
@@ -42,7 +42,7 @@ pub fn revision_problem(revision: &str) -> Option<String> {
     }
     let wrong = |part: &str| part.is_empty() || part.starts_with('.');
     let illegal = revision.len() > MAX_REVISION || revision.starts_with('-') || revision.contains("..");
-    (illegal || revision.split('/').any(wrong)).then(|| "is no branch, tag or commit".to_owned())
+    (illegal || revision.split('/').any(wrong)).then(|| "must be a branch, a tag or a commit".to_owned())
 }
 
 /// The reason why a text is not the name of a configuration or split.
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_that_leave_a_folder_are_none() {
+    fn refuses_names_that_leave_a_folder() {
         for name in ["gpt2", "HuggingFaceFW/fineweb", "a/b.c_d-e", "tatsu-lab/alpaca"] {
             assert_eq!(name_problem(name), None, "{name}");
         }

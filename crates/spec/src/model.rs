@@ -122,7 +122,7 @@ impl ParamSpec {
     }
 }
 
-/// The parameters of `spec` in registration order. A tied head has none of its own.
+/// The parameters of `spec` in registration order. A tied head adds none.
 pub fn parameters(spec: &ModelSpec) -> Vec<ParamSpec> {
     spec.decoder().parameters().into_iter().map(|parameter| parameter.spec).collect()
 }
@@ -132,6 +132,6 @@ pub trait InitialWeights {
     /// Writes the initial values of `parameter` into `values`. Leaves the drawn values where the source has none.
     ///
     /// # Errors
-    /// If the source cannot be read, or has the parameter in another shape.
+    /// If the source cannot be read, or has the parameter in a different shape.
     fn fill(&self, parameter: &ParamSpec, values: &mut [f32]) -> Result<(), Box<dyn std::error::Error + Send + Sync>>;
 }

@@ -31,14 +31,14 @@ pub struct Plan {
     pub data: DataFacts,
     /// Notes for a reader: choices that the planner made, and settings that have no effect.
     pub notes: Vec<String>,
-    /// Settings that make a run which nobody wants, although it can be computed.
+    /// Settings that are valid but probably not intended.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
     /// If the devices lack memory for the ranks: how much is missing, and what would fit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shortage: Option<String>,
     pub ranks: Vec<RankPlan>,
-    /// The predicted time of a step; `None` if the speed of the devices is not known. Not part of the hashes.
+    /// The predicted time of a step; `None` if the speed of the devices is unknown. Not part of the hashes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub forecast: Option<Forecast>,
 }

@@ -35,7 +35,7 @@ pub fn state_bytes(master_weights: bool) -> u64 {
     if master_weights { 4 } else { 2 }
 }
 
-/// True if a rank keeps a bf16 copy of its weights beside those that are trained. Norms read their gains and biases from the latter.
+/// True if a rank keeps a bf16 copy of its weights beside those that are trained. Norms read their gains and biases from the trained weights.
 pub fn has_rounded_copy(precision: Precision, master_weights: bool) -> bool {
     precision == Precision::Bf16 && master_weights
 }

@@ -85,9 +85,9 @@ impl FromStr for Device {
         let cuda = || text.strip_prefix("cuda:").filter(digits)?.parse().ok();
         match text {
             "cpu" => Ok(Self::Cpu),
-            _ => cuda().map(Self::Cuda).ok_or_else(|| {
-                PlainError::request(format!("`{}` is not a device: `cpu`, or `cuda:` and a number", short(text)))
-            }),
+            _ => cuda()
+                .map(Self::Cuda)
+                .ok_or_else(|| PlainError::request(format!("unknown device `{}`; use `cpu` or `cuda:N`", short(text)))),
         }
     }
 }

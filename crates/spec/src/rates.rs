@@ -1,4 +1,4 @@
-//! Speeds of devices and links, from which a plan's time is predicted. Speeds that are not known are absent.
+//! Speeds of devices and links, from which a plan's time is predicted. Unknown speeds are absent.
 
 use std::collections::BTreeMap;
 

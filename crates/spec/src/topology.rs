@@ -57,7 +57,7 @@ pub struct Channel {
 pub enum TopologyError {
     #[error("{0}")]
     Invalid(String),
-    #[error("the groups and channels need more memory than there are addresses")]
+    #[error("the groups and channels need more memory than can be addressed")]
     TooLarge,
 }
 

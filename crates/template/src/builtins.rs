@@ -90,7 +90,7 @@ fn check_arguments(name: &str, args: &[Value]) -> Result<(), Error> {
         "replace" if text(1).is_empty() => (text(0).len() + 1).saturating_mul(text(2).len()),
         "replace" => text(0).matches(text(1)).count().saturating_mul(text(2).len()),
         "indent" | "batch" | "slice" | "tojson" | "round" if widest > MAX_WIDTH => {
-            return Err(invalid_operation(format!("{widest} is too much for `{name}`: at most {MAX_WIDTH}")));
+            return Err(invalid_operation(format!("`{name}` accepts at most {MAX_WIDTH}, got {widest}")));
         }
         "indent" => text(0).lines().count().saturating_mul(widest as usize),
         "format" if text(0).split('%').skip(1).any(has_large_width) => {
@@ -102,13 +102,13 @@ fn check_arguments(name: &str, args: &[Value]) -> Result<(), Error> {
         "select" | "reject" | "selectattr" | "rejectattr" | "map" | "unique" | "groupby"
             if items.saturating_mul(compared) > MAX_COMPARISONS =>
         {
-            return Err(invalid_operation(format!("`{name}` looks through a long list for each item of another")));
+            return Err(invalid_operation(format!("`{name}` would search a long list for every item of another")));
         }
         _ => 0,
     };
     let limit = max_printed();
     if made > limit {
-        return Err(invalid_operation(format!("`{name}` makes more than {} MB of this", limit >> 20)));
+        return Err(invalid_operation(format!("`{name}` would make more than {} MB of this", limit >> 20)));
     }
     Ok(())
 }

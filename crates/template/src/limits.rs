@@ -113,7 +113,7 @@ impl std::fmt::Display for ValueSize {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let max_text = max_value_text();
         if self.is_too_deep {
-            write!(f, "is nested more than {MAX_DEPTH} deep")
+            write!(f, "is nested more than {MAX_DEPTH} levels deep")
         } else if self.text > max_text {
             write!(f, "is longer than {} MB", max_text >> 20)
         } else {

@@ -8,7 +8,7 @@ use runner_spec::diagnostic::TemplatePlace;
 use runner_yaml::source::{TemplateLines, lines};
 
 const FIRST: u32 = 0x000F_0000;
-/// Two planes, without the last two characters of each, which are no characters.
+/// Two planes, without the last two code points of each, which are not characters.
 const PLANE: u32 = 0xFFFE;
 
 /// The character of mark `i`, if there are so many.
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_mark_is_a_character_of_its_own() {
+    fn every_mark_is_a_different_character() {
         for i in [0, 1, 65533, 65534, 131_067] {
             assert_eq!(mark_index(mark_character(i).unwrap()), Some(i), "{i}");
         }

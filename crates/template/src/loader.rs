@@ -16,7 +16,7 @@ use runner_files::open_regular;
 use runner_spec::diagnostic::{Diagnostic, TemplatePlace, short};
 use runner_yaml::source::{Place, Source, nth_line, place_of_range, read_limited};
 
-/// A larger file is no template.
+/// A larger file is not a template.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 /// Files of one template.
 const MAX_FILES: usize = 100;
@@ -73,7 +73,7 @@ impl FileRange {
     }
 }
 
-/// The files, as they were when each was first needed.
+/// The content of each file when it was first needed.
 #[derive(Debug)]
 pub(super) struct TemplateFiles {
     folders: Vec<PathBuf>,
@@ -93,14 +93,18 @@ impl TemplateFiles {
     /// Adds `text` as the file `name`.
     ///
     /// # Errors
-    /// A text that is no template.
+    /// A text that is not a template.
     pub(super) fn add(&self, name: &str, path: &Path, text: String) -> Result<Arc<TemplateFile>, Box<Diagnostic>> {
         let source = Source::file(path, text);
         let text = source.text.clone();
         if text.len() as u64 > MAX_FILE_BYTES {
             return Err(Box::new(source.diagnostic_whole(
-                format!("a template of {:.1} MB", text.len() as f64 / 1e6),
-                format!("at most {} MB are read; data belongs under `data`, as a path", MAX_FILE_BYTES >> 20),
+                format!(
+                    "the template must be at most {} MB, got {:.1} MB",
+                    MAX_FILE_BYTES >> 20,
+                    text.len() as f64 / 1e6
+                ),
+                "name data by its path, under `data`".to_owned(),
             )));
         }
         let tags = find_tags(&text).map_err(|limit| {
@@ -136,21 +140,21 @@ impl TemplateFiles {
     /// The file that a template calls `name`; `None` if there is none.
     ///
     /// # Errors
-    /// A name that leads out of the folders; a file that cannot be read or is no template.
+    /// A name outside the folders; a file that cannot be read or is not a template.
     pub(super) fn load(&self, name: &str) -> Result<Option<Arc<TemplateFile>>, Error> {
         if let Some(file) = self.find(name) {
             return Ok(Some(file));
         }
         let wrong = |problem: &str| invalid_operation(format!("`{}` {problem}", short(name)));
         let bad_name = |problem: &str| {
-            let help = "includes are files of the template's own folder or of templates/, and are named from there";
+            let help = "include files from the template's folder or from templates/, by their names in it";
             wrong(&format!("{problem}\n{help}"))
         };
         if name.starts_with('/') {
             return Err(bad_name("is an absolute path"));
         }
         if name.split('/').any(|part| part == "..") {
-            return Err(bad_name("leads out of the folder"));
+            return Err(bad_name("is outside the folder"));
         }
         let strange = |part: &str| part.is_empty() || part == "." || part.contains(['\\', '\0']);
         if name.split('/').any(strange) {
@@ -161,7 +165,7 @@ impl TemplateFiles {
             let Ok(real) = path.canonicalize() else { continue };
             let inside = folder_or_current(folder).canonicalize().is_ok_and(|folder| real.starts_with(folder));
             if !inside {
-                return Err(bad_name("is a link that leads out of the folder"));
+                return Err(bad_name("is a link to a file outside the folder"));
             }
             let unreadable = |e: std::io::Error| wrong(&format!("cannot be read: {e}"));
             if self.all().len() >= MAX_FILES {
@@ -169,7 +173,7 @@ impl TemplateFiles {
             }
             let bytes = open_regular(&real).and_then(|file| read_limited(file, MAX_FILE_BYTES)).map_err(unreadable)?;
             if bytes.len() as u64 > MAX_FILE_BYTES {
-                return Err(wrong(&format!("is larger than the {} MB that are read", MAX_FILE_BYTES >> 20)));
+                return Err(wrong(&format!("is larger than {} MB", MAX_FILE_BYTES >> 20)));
             }
             let text = String::from_utf8(bytes).map_err(|_| wrong("is not UTF-8"))?;
             return self.add(name, &path, text).map(Some).map_err(|mistake| {
@@ -211,7 +215,7 @@ fn folder_or_current(folder: &Path) -> &Path {
 /// A mistake of syntax in `source`.
 fn syntax_error(error: &Error, rewritten: &Rewritten, source: &Source) -> Diagnostic {
     let detail = error_detail(error);
-    let message = format!("not a valid template: {detail}");
+    let message = format!("invalid template: {detail}");
     let Some(range) = error.range() else {
         return match error.line() {
             Some(line) => source.diagnostic(Place { line, column: 1, length: 1 }, "", message, String::new()),

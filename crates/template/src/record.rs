@@ -46,7 +46,7 @@ impl RecordTemplate {
     /// A mistake in the template, with its line.
     pub fn new(text: &str) -> Result<Self, PlainError> {
         if text.len() > MAX_TEMPLATE_BYTES {
-            return Err(PlainError::request(format!("a template of more than {} kB", MAX_TEMPLATE_BYTES >> 10)));
+            return Err(PlainError::request(format!("the template is larger than {} kB", MAX_TEMPLATE_BYTES >> 10)));
         }
         with_large_stack(|| Self::compile(text))?.map_err(PlainError::request)
     }
@@ -61,7 +61,7 @@ impl RecordTemplate {
             let misplaced = if tag.stars.is_empty() { tag.statement.as_str() } else { "*" };
             if misplaced == "*" || FILE_STATEMENTS.contains(&misplaced) {
                 let at = line(tag.range.start);
-                return Err(format!("`{misplaced}` has no place in the template of a record (line {at})"));
+                return Err(format!("`{misplaced}` cannot be used in the template of a record (line {at})"));
             }
         }
         let mut env = environment();
@@ -99,7 +99,7 @@ impl RecordTemplate {
     /// # Errors
     /// A field that is not there, is null or no text; what the template uses up.
     pub fn render(&self, record: &Map<String, Json>) -> Result<String, PlainError> {
-        let explain = |panic| format!("the template engine fails at a value of this record: {panic}");
+        let explain = |panic| format!("the template engine failed on a value of this record: {panic}");
         let rendered = catch_panic(|| self.render_unguarded(record)).map_err(explain).flatten();
         rendered.map_err(PlainError::request)
     }
@@ -114,7 +114,7 @@ impl RecordTemplate {
             match (error.kind(), absent) {
                 (ErrorKind::UndefinedError, Some(absent)) => unknown_field("field", absent, record.keys()),
                 (ErrorKind::UndefinedError, None) => {
-                    format!("the template asks for something that is not there ({})", explain(&error))
+                    format!("the template uses a value that does not exist ({})", explain(&error))
                 }
                 _ => {
                     let nulls: Vec<&str> =
@@ -134,7 +134,7 @@ fn is_called(found: &Tags, name: &str) -> Result<bool, String> {
     let reads = found.tags.iter().filter(|tag| tag.read.iter().any(|read| read == name)).count();
     if calls > 0 && reads > 0 {
         return Err(format!(
-            "`{name}` is called as the function in one place and read as a field in another: one of them only"
+            "`{name}` is called as the function in one place and read as a field in another; use only one of them"
         ));
     }
     Ok(calls > 0)
@@ -213,7 +213,7 @@ mod tests {
         let call = "{% for i in range(2) %}{{ i }}{{ a }}{% endfor %}";
         assert_eq!(RecordTemplate::new(call).unwrap().fields().collect::<Vec<_>>(), ["a"]);
         assert_eq!(render(call, &record).unwrap(), "0x1x");
-        assert!(render("{{ range }}{{ range(2) }}", &record).unwrap_err().contains("one of them only"));
+        assert!(render("{{ range }}{{ range(2) }}", &record).unwrap_err().contains("use only one of them"));
     }
 
     #[test]
@@ -228,7 +228,7 @@ mod tests {
         assert!(error("{{ items }}").contains("sequence has no text"), "{}", error("{{ items }}"));
         assert!(error("a\n{{ instruction").contains("line 2"), "{}", error("a\n{{ instruction"));
         assert!(error("only text").contains("uses no field"));
-        assert!(error("{% include 'x' %}{{ output }}").contains("`include` has no place"));
+        assert!(error("{% include 'x' %}{{ output }}").contains("`include` cannot be used"));
         assert!(error("{{ output | nosuch }}").contains("nosuch"));
     }
 

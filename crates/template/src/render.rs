@@ -26,7 +26,7 @@ use runner_yaml::source::{Place, Source, TemplateLines};
 /// Bytes of stack for deep expressions and nested macros.
 const STACK_BYTES: usize = 64 << 20;
 
-/// Runs `work` on a thread of its own, whose stack is deep enough for every template within the limits.
+/// Runs `work` on a separate thread, whose stack is deep enough for every template within the limits.
 ///
 /// # Errors
 /// If the template engine panics; a failure if the system refuses the thread.
@@ -37,7 +37,7 @@ pub(super) fn with_large_stack<T: Send>(work: impl FnOnce() -> T + Send) -> Resu
         let refused = |error| PlainError::failure(explain_start_error("a thread", &error).to_string());
         let joined = started.map_err(refused)?.join();
         let result = joined.unwrap_or_else(|panic| Err(CaughtPanic(panic_message(&*panic).to_owned())));
-        let explain = |panic| format!("the template engine fails at a value of this template: {panic}");
+        let explain = |panic| format!("the template engine failed on a value of this template: {panic}");
         result.map_err(|panic| PlainError::request(explain(panic)))
     })
 }
@@ -192,11 +192,11 @@ fn flag_source(name: &str, inputs: &Inputs) -> Source {
     Source::flag("--var", &text, name.len() + 1)
 }
 
-/// The diagnostic for variables that were given for a file that is no template.
+/// The diagnostic for variables that were given for a file that is not a template.
 pub fn not_a_template(path: &Path, inputs: &Inputs) -> Diagnostic {
     let name = inputs.named.first().or_else(|| inputs.vars.keys().next()).map_or("", String::as_str);
     let message = format!("`{}` is not a template, so it has no variable `{}`", path.display(), short(name));
-    let help = "templates end in .j2, as exp.yaml.j2; a key of a plain file is overridden with `--set KEY.PATH=VALUE`";
+    let help = "the name of a template ends in .j2, as in exp.yaml.j2; use `--set KEY.PATH=VALUE` to override a key of a plain file";
     let place = Place { line: 1, column: 1, length: name.chars().count().max(1) };
     flag_source(name, inputs).diagnostic(place, "", message, help.to_owned())
 }

@@ -75,13 +75,13 @@ pub(super) fn find_tags(text: &str) -> Result<Tags, LimitExceeded> {
         let exceeded = |message: String, help| LimitExceeded { range: tag.range.start..end, message, help };
         let is_in_tag = !matches!(token, Token::TemplateData(_) | Token::VariableStart | Token::BlockStart);
         if is_in_tag && end - tag.range.start > MAX_TAG_BYTES {
-            let message = format!("a tag of more than {} kB", MAX_TAG_BYTES >> 10);
-            return Err(exceeded(message, "divide it with `{% set … %}`"));
+            let message = format!("the tag is larger than {} kB", MAX_TAG_BYTES >> 10);
+            return Err(exceeded(message, "split it with `{% set … %}`"));
         }
         operators += usize::from(is_operator(&token));
         if operators > MAX_OPERATORS {
             let message = format!("more than {MAX_OPERATORS} operators in one tag");
-            return Err(exceeded(message, "divide it with `{% set … %}`"));
+            return Err(exceeded(message, "split it with `{% set … %}`"));
         }
         match &token {
             Token::TemplateData(_) => {
@@ -101,8 +101,8 @@ pub(super) fn find_tags(text: &str) -> Result<Tags, LimitExceeded> {
                 }
             }
             Token::Ident(GUARD | ONE) => {
-                let message = format!("`{}` is the program's own", &text[start..end]);
-                return Err(LimitExceeded { range: start..end, message, help: "take another name" });
+                let message = format!("the name `{}` is reserved", &text[start..end]);
+                return Err(LimitExceeded { range: start..end, message, help: "use a different name" });
             }
             Token::Ident(name) => match (&previous, tokens.peek().map(|(next, _)| next)) {
                 ([_, Token::BlockStart], _) => (*name).clone_into(&mut tag.statement),
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_are_told_from_variables() {
+    fn distinguishes_calls_from_variables() {
         let called =
             |text: &str| find_tags(text).unwrap().tags.into_iter().flat_map(|tag| tag.called).collect::<Vec<_>>();
         assert!(called("{{ range }} range(3) {# range(3) #}{% raw %}{{ range() }}{% endraw %}").is_empty());
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_be_parsed_too_deep_is_refused() {
+    fn refuses_text_that_would_be_parsed_too_deeply() {
         assert!(find_tags(&format!("{{{{ x{} }}}}", "|f".repeat(1001))).unwrap_err().message.contains("operators"));
         assert!(find_tags(&format!("{{{{ x{} }}}}", " ".repeat(70_000))).unwrap_err().message.contains("64 kB"));
         assert!(find_tags(&"{{ x }}".repeat(10_001)).unwrap_err().message.contains("tags"));

@@ -100,7 +100,7 @@ impl FailedRendering<'_> {
             found.max_by_key(|(_, _, range)| range.start)
         };
         let Some((name, start, range)) = in_code.or_else(in_tag) else {
-            let help = "nothing of that name is there; `is defined` asks, `| default(…)` gives a value";
+            let help = "test it with `is defined`, or give a value with `| default(…)`";
             let message = format!("`{}` is not defined", short(site.code()));
             return is_undefined.then(|| site.diagnostic(message, help.to_owned()));
         };
@@ -109,7 +109,7 @@ impl FailedRendering<'_> {
         let others = declared.chain(&self.given).map(String::as_str).filter(|other| other != name);
         let mut help = nearest(name, others).map_or_else(String::new, |near| format!("did you mean `{near}`?\n"));
         if self.given.contains(name) {
-            help.push_str("it was given, but here it is an argument that the call leaves out");
+            help.push_str("the variable is set, but here the name is an argument that the call leaves out");
         } else {
             let _ = write!(help, "give it with `--var {name}=VALUE`, or a default: `{name} | default(…)`");
         }
@@ -123,9 +123,9 @@ impl FailedRendering<'_> {
             let name = quoted_name(error).unwrap_or_else(|| code.to_owned());
             let help = match nearest(&name, names.iter().copied()) {
                 Some(near) => format!("did you mean `{near}`?"),
-                None => format!("there are {}", list(&names, "and")),
+                None => format!("available: {}", list(&names, "and")),
             };
-            (format!("there is no {kind} `{}`", short(&name)), help)
+            (format!("unknown {kind} `{}`", short(&name)), help)
         };
         let text = error_detail(error);
         match error.kind() {
@@ -137,13 +137,13 @@ impl FailedRendering<'_> {
             ErrorKind::UnknownTest => unknown("test", builtins::TESTS.split(' ').collect()),
             ErrorKind::UnknownFunction => unknown("function or macro", builtins::FUNCTIONS.to_vec()),
             ErrorKind::OutOfFuel => (
-                format!("the template does not come to an end: more than {MAX_FUEL} instructions"),
-                "a loop runs too often".to_owned(),
+                format!("the template was stopped after {MAX_FUEL} instructions"),
+                "check how often its loops run".to_owned(),
             ),
             ErrorKind::TemplateNotFound => {
                 let name = quoted_name(error).unwrap_or_default();
                 let names = self.files.names();
-                let help = "files are looked for in the template's own folder and in templates/";
+                let help = "files must be in the template's folder or in templates/";
                 let help = match nearest(&name, names.iter().map(String::as_str)) {
                     Some(near) => format!("did you mean `{near}`?\n{help}"),
                     None => help.to_owned(),
@@ -152,7 +152,7 @@ impl FailedRendering<'_> {
             }
             ErrorKind::UndefinedError => ("a value is not defined".to_owned(), String::new()),
             _ if text.contains("recursion limit") => {
-                ("macros or includes call each other without an end".to_owned(), String::new())
+                ("macros or includes call each other endlessly".to_owned(), String::new())
             }
             _ => {
                 let (message, help) = text.split_once('\n').unwrap_or((&text, ""));

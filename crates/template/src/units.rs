@@ -11,7 +11,7 @@ const TIMES: [(&str, f64); 5] = [("d", 86400.0), ("h", 3600.0), ("ms", 1e-3), ("
 
 /// `10B`, `1.5M`, `250k`, `1,000,000`, `5_000`: the exact whole number.
 pub(super) fn tokens(text: &str) -> Result<u64, PlainError> {
-    let wrong = || PlainError::request(format!("`{text}` is not a count such as 10B, 1.5M or 250k"));
+    let wrong = || PlainError::request(format!("invalid count `{text}`; write it like 10B, 1.5M or 250k"));
     let plain: String = text.trim().chars().filter(|c| !matches!(c, ',' | '_')).collect();
     let unit = COUNTS.iter().find_map(|(letter, exponent)| Some((plain.strip_suffix(*letter)?.trim_end(), *exponent)));
     let (digits, exponent) = unit.unwrap_or((&plain, 0));
@@ -38,7 +38,7 @@ pub(super) fn tokens_short(n: u64) -> String {
 
 /// `1h30m`, `90s`, `1.5h`, `2d`, `250ms`: seconds. A bare number is seconds.
 pub(super) fn seconds(text: &str) -> Result<f64, PlainError> {
-    let wrong = || PlainError::request(format!("`{text}` is not a duration such as 1h30m, 45s or 2d"));
+    let wrong = || PlainError::request(format!("invalid duration `{text}`; write it like 1h30m, 45s or 2d"));
     let mut rest = text.trim();
     if let Ok(plain) = rest.parse::<f64>()
         && plain.is_finite()

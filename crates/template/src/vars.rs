@@ -42,8 +42,8 @@ fn read_file(path: &Path, out: &mut Map<String, Value>, mistakes: &mut Vec<Diagn
     }
     let Some(tree) = tree.filter(|tree| !tree.is_null()) else { return };
     let Yaml::Map(entries) = &tree.value else {
-        let help = "write one a line, as `lr: 3e-4`".to_owned();
-        return mistakes.push(source.diagnostic(tree.place, "", "variables are a mapping".to_owned(), help));
+        let help = "write one per line, such as `lr: 3e-4`".to_owned();
+        return mistakes.push(source.diagnostic(tree.place, "", "the variables must be a mapping".to_owned(), help));
     };
     for entry in entries.iter() {
         if !is_name(&entry.key) {
@@ -61,7 +61,7 @@ fn read_flag(text: &str, mistakes: &mut Vec<Diagnostic>) -> Option<(String, Valu
     let place = Place { line: 1, column: 1, length: given.chars().count().max(1) };
     if given.len() == text.len() {
         let help = format!("write `--var {}=VALUE`", short(name));
-        mistakes.push(source.diagnostic(place, "", format!("`{}` gives no value", short(name)), help));
+        mistakes.push(source.diagnostic(place, "", format!("`{}` has no value", short(name)), help));
         return None;
     }
     if !is_name(name) {
@@ -86,14 +86,14 @@ fn is_name(name: &str) -> bool {
 }
 
 fn illegal_name(source: &Source, place: Place, name: &str) -> Diagnostic {
-    let message = format!("`{}` is not the name of a variable", short(name));
-    source.diagnostic(place, "", message, "names are letters, digits and `_`, and begin with no digit".to_owned())
+    let message = format!("invalid variable name `{}`", short(name));
+    source.diagnostic(place, "", message, "use letters, digits and `_`, and do not start with a digit".to_owned())
 }
 
 /// A value as templates see it.
 fn json(source: &Source, node: &Node, mistakes: &mut Vec<Diagnostic>) -> Option<Value> {
     node.to_json(&mut |number| {
-        let message = format!("{} is not a number that can be computed with", number.describe());
+        let message = format!("a variable must be finite, got {}", number.describe());
         mistakes.push(source.diagnostic(number.place, "", message, String::new()));
     })
 }
@@ -137,35 +137,35 @@ mod tests {
     fn mistakes_in_flags() {
         let said = given(&["lr", "3x=1", "a-b=2", "=4", "y={a: [", "z=.inf"]).unwrap_err();
         insta::assert_snapshot!(said, @r#"
-    error: `lr` gives no value
+    error: `lr` has no value
      --> --var:1:1
       |
     1 | lr
       | ^^
       = help: write `--var lr=VALUE`
 
-    error: `3x` is not the name of a variable
+    error: invalid variable name `3x`
      --> --var:1:1
       |
     1 | 3x=1
       | ^^
-      = help: names are letters, digits and `_`, and begin with no digit
+      = help: use letters, digits and `_`, and do not start with a digit
 
-    error: `a-b` is not the name of a variable
+    error: invalid variable name `a-b`
      --> --var:1:1
       |
     1 | a-b=2
       | ^^^
-      = help: names are letters, digits and `_`, and begin with no digit
+      = help: use letters, digits and `_`, and do not start with a digit
 
-    error: `` is not the name of a variable
+    error: invalid variable name ``
      --> --var:1:1
       |
     1 | =4
       | ^
-      = help: names are letters, digits and `_`, and begin with no digit
+      = help: use letters, digits and `_`, and do not start with a digit
 
-    error: `.inf` is not a number that can be computed with
+    error: a variable must be finite, got `.inf`
      --> --var:1:3
       |
     1 | z=.inf
@@ -198,19 +198,19 @@ mod tests {
         let bad = [file("d.yaml", "- 1\n"), file("e.yaml", "x: 1\na b: 2\nx: 3\n"), folder.path().join("nowhere.yaml")];
         let said = variables(&[], &bad).unwrap_err().to_string();
         insta::assert_snapshot!(said.replace(folder.path().to_str().unwrap(), "DIR"), @r#"
-    error: variables are a mapping
+    error: the variables must be a mapping
      --> DIR/d.yaml:1:1
       |
     1 | - 1
       | ^
-      = help: write one a line, as `lr: 3e-4`
+      = help: write one per line, such as `lr: 3e-4`
 
     error: `x` is given twice
      --> DIR/e.yaml:3:1
       |
     3 | x: 3
       | ^
-      = help: it stands on line 1 already; delete one of the two
+      = help: it is already on line 1; delete one of the two
 
     error: there is no such file
      --> DIR/nowhere.yaml

@@ -14,7 +14,7 @@ use super::MAX_DEPTH;
 /// Why a YAML text cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum DocumentError {
-    #[error("nested more than {MAX_DEPTH} deep at line {line}, column {column}")]
+    #[error("nested more than {MAX_DEPTH} levels deep at line {line}, column {column}")]
     TooDeep { line: usize, column: usize },
     #[error("{0}")]
     Syntax(#[from] ScanError),
@@ -25,7 +25,7 @@ pub enum DocumentError {
 /// Parses the YAML `text`.
 ///
 /// # Errors
-/// If it is not YAML, is nested too deep, or has another form than `T`.
+/// If it is not YAML, is nested too deep, or has a different form from `T`.
 pub fn from_str<T: DeserializeOwned>(text: &str) -> Result<T, DocumentError> {
     check_depth(Parser::new_from_str(text))?;
     Ok(serde_yaml::from_str(text)?)
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_what_is_not_too_deep() {
+    fn reads_text_that_is_not_too_deep() {
         let nested = |depth: usize| format!("{}1{}", "[".repeat(depth), "]".repeat(depth));
         assert_eq!(
             from_str::<Value>("a: [1, {b: 2e-4}]\nc: \"[[[\"").unwrap(),
@@ -78,7 +78,7 @@ mod tests {
         );
         assert!(from_str::<Value>(&nested(MAX_DEPTH)).is_ok());
         let error = from_str::<Value>(&format!("a:\n  {}", nested(MAX_DEPTH))).unwrap_err();
-        assert_eq!(error.to_string(), "nested more than 64 deep at line 2, column 66");
+        assert_eq!(error.to_string(), "nested more than 64 levels deep at line 2, column 66");
         assert!(matches!(from_str::<Value>("[1"), Err(DocumentError::Syntax(_))));
         assert!(matches!(from_str::<u64>("[1]"), Err(DocumentError::Parse(_))));
     }

@@ -151,11 +151,8 @@ const MAX_BYTES: u64 = 4 << 20;
 
 /// The diagnostic for `source`, which has `bytes` bytes and so more than [`MAX_BYTES`].
 fn too_large(source: &Source, bytes: u64) -> Diagnostic {
-    let message = format!("a file of {:.1} MB is not an experiment", bytes as f64 / 1e6);
-    source.diagnostic_whole(
-        message,
-        format!("at most {} MB are read; data belongs under `data`, as a path", MAX_BYTES >> 20),
-    )
+    let message = format!("the file must be at most {} MB, got {:.1} MB", MAX_BYTES >> 20, bytes as f64 / 1e6);
+    source.diagnostic_whole(message, "name data by its path, under `data`".to_owned())
 }
 
 /// The text of the file `path`. If there is none, the error's help is `wanted`, which says what to name instead.
@@ -167,7 +164,7 @@ pub fn read(path: &Path, wanted: &str) -> Result<String, ConfigError> {
     let whole = |message: String, help: &str| ConfigError::from(source.diagnostic_whole(message, help.to_owned()));
     let unreadable = |e: std::io::Error| match e.kind() {
         std::io::ErrorKind::NotFound => whole("there is no such file".into(), wanted),
-        _ => whole(format!("the file cannot be read: {e}"), ""),
+        _ => whole(format!("cannot read the file: {e}"), ""),
     };
     if let Some(kind) = special_file_kind(path).filter(|_| path.is_dir() || !is_stream(path)) {
         return Err(whole(format!("this is {kind}, not a file"), wanted));

@@ -4,54 +4,50 @@
 const SENTENCES: [(&str, &str, &str); 18] = [
     (
         "mapping values are not allowed",
-        "a `:` stands where no key can be",
-        "a key begins at the same column as its neighbours; a value with `: ` in it needs quotes",
+        "unexpected `:`: a key cannot be here",
+        "start a key at the same column as its neighbours; quote a value that contains `: `",
     ),
-    ("illegal placement of ':'", "a `:` stands where no key can be", "a value with `: ` in it needs quotes"),
+    ("illegal placement of ':'", "unexpected `:`: a key cannot be here", "quote a value that contains `: `"),
     ("invalid indentation in quoted", "the closing quote of this text is missing", "add it, on the same line"),
     ("quoted scalar, found unexpected", "the closing quote of this text is missing", "add it, on the same line"),
     (
         "did not find expected key",
         "this line is not indented like the keys above it",
-        "keys of one section begin at the same column",
+        "start all keys of a section at the same column",
     ),
     (
         "expected '-' indicator",
-        "this line is no item of the list above it, and is indented like one",
-        "items begin with `- `; keys after a list are indented less",
+        "expected an item of the list above, because this line is indented like one",
+        "start an item with `- `, or indent a key less",
     ),
-    ("misplaced bracket", "this closing bracket has no opening one", "delete it, or quote it if it is meant as text"),
-    (
-        "unknown anchor",
-        "this `*name` has no `&name` before it",
-        "add the anchor; a text that begins with `*` needs quotes",
-    ),
+    ("misplaced bracket", "this closing bracket has no opening bracket", "delete it, or quote it to make it text"),
+    ("unknown anchor", "no `&name` precedes this `*name`", "add the anchor, or quote a text that starts with `*`"),
     (
         "expected node content",
         "a value is missing here",
-        "delete the needless `,`, or write the value; a text with brackets or commas needs quotes",
+        "delete the extra `,`, or write the value; quote a text that contains brackets or commas",
     ),
     (
         "unknown escape character",
-        "a `\\` in this double-quoted text begins no escape",
+        "unknown escape after `\\` in this double-quoted text",
         "write `\\\\` for a backslash, or use single quotes",
     ),
     ("expected comment or line break", "only a comment may follow this `|` or `>`", "put the text on the next lines"),
     (
         "flow mapping, did not find",
-        "a `,` or `}` is missing before this place",
-        "a text with `,` or `:` in it needs quotes",
+        "a `,` or `}` is missing before this",
+        "add it, or quote a text that contains `,` or `:`",
     ),
-    ("flow sequence, expected", "a `,` or `]` is missing before this place", "a text with `,` in it needs quotes"),
+    ("flow sequence, expected", "a `,` or `]` is missing before this", "add it, or quote a text that contains `,`"),
     (
         "indentation in flow construct",
-        "this line is within brackets, and is not indented further than their key",
+        "this line is within brackets, so it must be indented more than their key",
         "indent it, or close the brackets above",
     ),
-    ("simple key", "a `:` is missing after this key", "look at the indentation here and above"),
-    ("trailing content", "text follows the closing quote", "put all of it into the quotes"),
-    ("recursion limit", "too many brackets within one another", "an experiment needs five levels"),
-    ("block sequence entries", "no item of a list can begin here", "put `- ` on a line of its own below the key"),
+    ("simple key", "a `:` is missing after this key", "check the indentation here and above"),
+    ("trailing content", "text follows the closing quote", "put the whole text in quotes"),
+    ("recursion limit", "brackets are nested too deeply", "an experiment needs five levels"),
+    ("block sequence entries", "a list item cannot start here", "start the list on the line below the key"),
 ];
 
 /// A sentence for `info`, the parser's message, and what to do.
@@ -60,11 +56,11 @@ pub(super) fn describe(info: &str) -> (String, String) {
         return ((*sentence).to_owned(), (*help).to_owned());
     }
     if let Some(character) = info.strip_prefix("unexpected character: `").and_then(|rest| rest.strip_suffix('\'')) {
-        return (format!("no value can begin with `{character}`"), "quote it if it is meant as text".to_owned());
+        return (format!("a value cannot start with `{character}`"), "quote it to make it text".to_owned());
     }
     if info.contains("tab") {
-        let help = "YAML indents with spaces; replace each tab by two";
-        return ("a tab stands where YAML needs spaces".to_owned(), help.to_owned());
+        let help = "replace each tab with two spaces";
+        return ("found a tab where YAML needs spaces".to_owned(), help.to_owned());
     }
     (format!("this is not valid YAML: {info}"), String::new())
 }
@@ -144,7 +140,7 @@ mod tests {
         let (message, help) = describe("while parsing a block mapping, did not find expected key");
         assert_eq!(message, "this line is not indented like the keys above it");
         assert!(!help.is_empty());
-        assert_eq!(describe("unexpected character: `@'").0, "no value can begin with `@`");
+        assert_eq!(describe("unexpected character: `@'").0, "a value cannot start with `@`");
         assert_eq!(describe("something new").0, "this is not valid YAML: something new");
     }
 }

@@ -86,7 +86,7 @@ impl Node {
         match &self.value {
             Yaml::Map(_) => "a mapping".to_owned(),
             Yaml::Seq(_) => "a list".to_owned(),
-            Yaml::Scalar { .. } if self.is_null() => "empty".to_owned(),
+            Yaml::Scalar { .. } if self.is_null() => "nothing".to_owned(),
             Yaml::Scalar { text, plain: false } => format!("the text \"{}\"", short(text)),
             Yaml::Scalar { text, .. } => format!("`{}`", short(text)),
         }
@@ -170,8 +170,8 @@ fn find_unreadable_character(source: &Source) -> Option<Diagnostic> {
     Some(source.diagnostic(
         source.place(number + 1, column + 1, 1),
         "",
-        format!("the character U+{:04X} cannot stand in a YAML file", c as u32),
-        "delete it; inside double quotes it can be written as an escape such as \"\\x1B\"".into(),
+        format!("YAML does not allow the character U+{:04X}", c as u32),
+        "delete it, or write it as an escape in double quotes, such as \"\\x1B\"".into(),
     ))
 }
 
@@ -189,8 +189,8 @@ fn find_tabs(source: &Source, text_lines: &[(usize, usize)]) -> Vec<Diagnostic> 
                 source.diagnostic(
                     source.place(i + 1, at + 1, indent.len() - at),
                     "",
-                    "a tab in the indentation".into(),
-                    "YAML indents with spaces; replace each tab by two".into(),
+                    "found a tab in the indentation".into(),
+                    "replace each tab with two spaces".into(),
                 )
             })
         })
@@ -235,8 +235,8 @@ impl<'s> TreeReader<'s> {
                     if documents > 1 {
                         return Err(self.error(
                             place_of(self.source, &span),
-                            "a second document begins here",
-                            "an experiment is one document; put it into a file of its own",
+                            "a second document starts here",
+                            "an experiment must be one document; move this one to a separate file",
                         ));
                     }
                 }
@@ -253,10 +253,10 @@ impl<'s> TreeReader<'s> {
         let (anchor, node) = match event {
             Event::Alias(anchor) => {
                 let node = self.anchors.get(&anchor).cloned().ok_or_else(|| {
-                    self.error(place, "this alias is within the value that it stands for", "write the value out")
+                    self.error(place, "this alias refers to a value that contains it", "write the value out")
                 })?;
                 if level + node.depth > MAX_DEPTH {
-                    let message = format!("nested more than {MAX_DEPTH} deep through anchors");
+                    let message = format!("nested more than {MAX_DEPTH} levels deep through anchors");
                     return Err(self.error(node.place, &message, "write the value out"));
                 }
                 self.count(node.size, node.place)?;
@@ -309,7 +309,7 @@ impl<'s> TreeReader<'s> {
     fn count(&mut self, size: usize, place: Place) -> ParseResult {
         self.total = self.total.saturating_add(size);
         if self.total > MAX_VALUES {
-            let message = format!("more than {MAX_VALUES} values, counting what the anchors stand for");
+            let message = format!("more than {MAX_VALUES} values, with the aliases expanded");
             return Err(self.error(place, &message, "an experiment needs about a hundred"));
         }
         Ok(())
@@ -338,14 +338,14 @@ impl<'s> TreeReader<'s> {
             }
             let Node { place, value: Yaml::Scalar { text, .. }, .. } = self.read_value(event, &span, level + 1)? else {
                 let place = place_of(self.source, &span);
-                return Err(self.error(place, "a list or mapping cannot be a key", "quote it if it is meant as text"));
+                return Err(self.error(place, "a list or mapping cannot be a key", "quote it to make it text"));
             };
             let key = text.to_string();
             if let Some(line) = seen.insert(key.clone(), place.line)
                 && self.diagnostics.len() < MAX_DIAGNOSTICS
             {
                 let message = format!("`{}` is given twice", short(&key));
-                let help = format!("it stands on line {line} already; delete one of the two");
+                let help = format!("it is already on line {line}; delete one of the two");
                 self.diagnostics.push(self.source.diagnostic(place, &key, message, help));
             }
             let (event, span) = self.next_event()?;
@@ -359,7 +359,7 @@ impl<'s> TreeReader<'s> {
     fn check_start(&self, tag: Option<&saphyr_parser::Tag>, place: Place, level: usize) -> ParseResult {
         self.check_tag(tag, place)?;
         if level >= MAX_DEPTH {
-            let message = format!("nested more than {MAX_DEPTH} deep");
+            let message = format!("nested more than {MAX_DEPTH} levels deep");
             return Err(self.error(place, &message, "an experiment needs five levels"));
         }
         Ok(())
@@ -397,7 +397,7 @@ impl<'s> TreeReader<'s> {
             Some(tag) if tag.is_yaml_core_schema() => Ok(tag.suffix == "str"),
             Some(tag) => Err(self.error(
                 place,
-                &format!("the tag `{}` has no meaning here", short(&tag.to_string())),
+                &format!("unsupported tag `{}`", short(&tag.to_string())),
                 "delete it; a choice such as an optimizer is written `adamw: {lr: 6e-4}`",
             )),
         }

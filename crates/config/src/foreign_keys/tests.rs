@@ -92,7 +92,7 @@ fn keys_of_nanogpt_hugging_face_litgpt_torchtitan_llm_c_and_axolotl_are_known() 
     let mut count = 0;
     for pair in EXPECTED.split_whitespace().filter(|word| *word != "|").collect::<Vec<_>>().chunks(2) {
         let [spelling, own] = pair else { panic!("{pair:?}") };
-        let counterpart = find_counterpart("", spelling).unwrap_or_else(|| panic!("{spelling} is not known"));
+        let counterpart = find_counterpart("", spelling).unwrap_or_else(|| panic!("unknown: {spelling}"));
         assert_eq!(counterpart.key.as_deref().unwrap_or("-"), *own, "{spelling}");
         count += 1;
     }
@@ -138,7 +138,7 @@ fn a_sweep_file_is_answered_with_its_command() {
 }
 
 #[test]
-fn the_section_at_hand_is_meant() {
+fn prefers_the_current_section() {
     for (line, own) in [
         ("optimizer: {sgd: {lr: 1, learning_rate: 1}}\n", "`optimizer.sgd.lr`"),
         ("schedule: {decay: {linear: {min_lr: 1}}}\n", "`schedule.decay.linear.final`"),

@@ -19,10 +19,10 @@ pub(super) fn translate_nanogpt_data(settings: &mut Settings, draft: &mut Experi
     if has_characters {
         draft.set_files("data.train.text.files", &[&format!("data/{name}/input.txt")], key);
         draft.set("data.validation.fraction", 0.1, script.as_str());
-        draft.set("data.tokenizer.chars", json!({}), format!("{script}: a token is a character"));
+        draft.set("data.tokenizer.chars", json!({}), format!("{script}: one token per character"));
         draft.leave_out(
             format!("data/{name}/train.bin, val.bin, meta.pkl"),
-            "the text that they were made from is read: token files do not tell the characters of their tokens",
+            "this experiment reads the text that they were made from: token files do not record which character a token stands for",
         );
         return;
     }
@@ -37,7 +37,7 @@ pub(super) fn translate_nanogpt_data(settings: &mut Settings, draft: &mut Experi
     } else {
         draft.set("data.tokenizer.hub.name", "gpt2", format!("assumed: {script} is not read"));
         draft.warnings.push(format!(
-            "the tokenizer of data/{name} is assumed to be GPT-2's: see {script}, and give `data.tokenizer`"
+            "the tokenizer of data/{name} is assumed to be GPT-2's; check {script}, and set `data.tokenizer`"
         ));
     }
 }
@@ -49,7 +49,7 @@ pub(super) fn translate_litgpt_data(settings: &mut Settings, draft: &mut Experim
             Some(folder) => {
                 draft.set_file("data.tokenizer.file", &format!("{}/tokenizer.json", folder.trim_end_matches('/')), key);
             }
-            None => draft.leave_out(show(&key, &folder), "`data.tokenizer.file` is the path of a tokenizer.json"),
+            None => draft.leave_out(show(&key, &folder), "`data.tokenizer.file` must be the path of a tokenizer.json"),
         }
     }
     let Some((key, class)) = settings.take(&["data", "data.class_path"]) else { return };
@@ -65,7 +65,7 @@ pub(super) fn translate_litgpt_data(settings: &mut Settings, draft: &mut Experim
             draft.set("data.validation.hub.split", "validation", "");
             draft.leave_out(
                 setting,
-                "litgpt reads TinyStories_all_data.tar.gz of this dataset; here its splits `train` and `validation` are read",
+                "litgpt reads TinyStories_all_data.tar.gz of this dataset; this experiment reads its splits `train` and `validation`",
             );
         }
         "OpenWebText" => {
@@ -82,25 +82,25 @@ pub(super) fn translate_litgpt_data(settings: &mut Settings, draft: &mut Experim
             };
             let train = set("train_data_path", "data.train.text.files");
             if train.is_some() && set("val_data_path", "data.validation.text.files").is_none() {
-                draft.leave_out(setting, "litgpt validates on the first file of the folder, and here on the last tenth of the text");
+                draft.leave_out(setting, "litgpt validates on the first file of the folder; this experiment validates on the last tenth of the text");
             }
         }
         name if LITDATA_MODULES.contains(&name) => draft.leave_out(
             setting,
-            "it reads tokens in the format of litdata, which is not read here: `data.train` takes the texts that they were made from, \
+            "it reads tokens in litdata's format, which is not supported: give `data.train` the texts that they were made from, \
              as `text`, `jsonl`, `json`, `parquet` or `hub`",
         ),
         _ => draft.leave_out(
             setting,
-            "it makes prompts of instructions: `data.train.json`, `jsonl`, `parquet` or `hub` with a `template` makes texts of such \
-             records, and the loss counts all of their tokens",
+            "it turns instructions into prompts: `data.train.json`, `jsonl`, `parquet` or `hub` with a `template` turns such records into \
+             texts, and the loss counts all of their tokens",
         ),
     }
     for (key, value) in arguments {
         let reason = match key.rsplit('.').next() {
-            Some("seed") => "`seed` orders the rows",
+            Some("seed") => "`seed` determines the order of rows",
             Some("num_workers") => "data are tokenized once and mapped into memory; no workers are needed",
-            _ => "it belongs to the data module",
+            _ => "it is an option of litgpt's data module",
         };
         draft.leave_out(show(&key, &value), reason);
     }
@@ -118,16 +118,19 @@ pub(super) fn translate_datasets(trainer: Trainer, settings: &mut Settings, draf
         } else if share == 0.0 {
             draft.set("data.validation", Value::Null, key);
         } else {
-            draft.leave_out(show(&key, &json!(share)), "`data.validation` takes a fraction or a source");
+            draft.leave_out(
+                show(&key, &json!(share)),
+                "`data.validation` must be a fraction between 0 and 1, or a source",
+            );
         }
     }
     let Some((key, value)) = settings.take(&["datasets"]) else { return };
     let Some(sources) = value.as_array() else {
-        return draft.leave_out(show(&key, &value), "a list of sources is read, such as `[{path: texts.jsonl}]`");
+        return draft.leave_out(show(&key, &value), "it must be a list of sources, such as `[{path: texts.jsonl}]`");
     };
     for (index, source) in sources.iter().enumerate() {
         let Some(path) = source["path"].as_str().filter(|_| index == 0) else {
-            draft.leave_out(show(&key, source), "one source is trained on");
+            draft.leave_out(show(&key, source), "only the first source is used");
             continue;
         };
         // `path: json` names the format of `data_files`.
@@ -151,7 +154,7 @@ pub(super) fn translate_datasets(trainer: Trainer, settings: &mut Settings, draf
         if let Some(kind) = source["type"].as_str().filter(|kind| *kind != "completion" && *kind != "pretrain") {
             draft.leave_out(
                 show(&format!("{key}.type"), &json!(kind)),
-                "data are plain text; `template` makes it of columns",
+                "training data is plain text; `template` composes it from columns",
             );
         }
     }

@@ -52,7 +52,7 @@ impl ExperimentDraft {
         self.set(path, names, origin);
     }
 
-    /// Sets the value of the key `path`. If it has another value, `value` is left out with the reason.
+    /// Sets the value of the key `path`. If it has a different value, `value` is left out with the reason.
     pub(super) fn set(&mut self, path: &str, value: impl Into<Value>, origin: impl Into<String>) {
         let (value, origin) = (value.into(), origin.into());
         match self.values.get(path) {
@@ -60,7 +60,7 @@ impl ExperimentDraft {
                 self.values.insert(path.to_owned(), (value, origin));
             }
             Some((known, _)) if *known != value && !origin.is_empty() => {
-                let reason = format!("`{path}` is {} already", yaml_text(known));
+                let reason = format!("`{path}` is already {}", yaml_text(known));
                 self.leave_out(format!("{origin} = {value}"), reason);
             }
             Some(_) => {}

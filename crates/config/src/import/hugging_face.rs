@@ -33,7 +33,7 @@ pub(super) fn translate_model(
         if described.gives_dropout {
             draft.set("model.dropout", described.spec.dropout, origins);
         } else {
-            draft.leave_out(origins, "`model.dropout` is one number for all three, and 0 here: give it");
+            draft.leave_out(origins, "`model.dropout` is one number for all three and defaults to 0; set it");
         }
     }
     draft.set_section("model", &described.model_section());

@@ -27,13 +27,13 @@ pub(super) fn translate_init_from(settings: &mut Settings, draft: &mut Experimen
             format!("to start from these weights, replace `model.preset` by {command}: see docs/weights.md"),
         );
         draft.warnings.push(format!(
-            "init_from starts from the weights of {name}, and this experiment starts from random weights: to start from them, replace \
+            "init_from starts from the weights of {name}, but this experiment starts from random weights; to start from {name}, replace \
              `model.preset` by {command} (docs/weights.md)"
         ));
     } else if let Some((key, value)) = init_from.as_ref().filter(|(_, value)| value != "scratch") {
         let reason = match start {
-            Some("resume") => "the same `runner apply` resumes a run; `runner resume RUN` does so too",
-            _ => "nanoGPT starts from `scratch`, `resume`, or a model of OpenAI such as `gpt2`",
+            Some("resume") => "to resume a run, repeat its `runner apply`, or use `runner resume RUN`",
+            _ => "it must be `scratch`, `resume`, or a model of OpenAI such as `gpt2`",
         };
         draft.leave_out(show(key, value), reason);
     }
@@ -50,16 +50,16 @@ pub(super) fn translate_base_model(settings: &mut Settings, draft: &mut Experime
     let model = settings.get("base_model").and_then(|model| model.as_str()).map(str::to_owned);
     let adapter = settings.take(&["adapter"]);
     if let Some((key, value)) = &adapter {
-        draft.leave_out(show(key, value), "there are no adapters here: all weights are trained");
+        draft.leave_out(show(key, value), "adapters are not supported: all weights are trained");
         draft.warnings.push(format!(
-            "{} trains an adapter: there are no adapters here, and this experiment trains all weights",
+            "{} trains an adapter, which is not supported; this experiment trains all weights",
             show(key, value)
         ));
     }
     if let Some(model) = &model {
         draft.warnings.push(format!(
-            "base_model starts from the weights of {model}, and this experiment starts from random weights: to start from them, give \
-             `model: {{init: {{from: …}}}}` with `hub:{model}` or their folder (docs/weights.md)"
+            "base_model starts from the weights of {model}, but this experiment starts from random weights; to start from {model}, set \
+             `model: {{init: {{from: …}}}}` to `hub:{model}` or its folder (docs/weights.md)"
         ));
     }
     let tokenizer = settings.take(&["tokenizer_config"]);

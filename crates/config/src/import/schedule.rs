@@ -18,7 +18,7 @@ pub(super) fn translate_schedule(trainer: Trainer, settings: &mut Settings, draf
         Some("cosine") => Some("cosine"),
         _ => {
             if let Some((key, value)) = &kind {
-                draft.leave_out(show(key, value), "the shapes are `cosine`, `linear`, `step` and `constant`");
+                draft.leave_out(show(key, value), "the decay must be `cosine`, `linear`, `step` or `constant`");
             }
             None
         }
@@ -77,7 +77,7 @@ pub(super) fn translate_schedule(trainer: Trainer, settings: &mut Settings, draf
         (Some((key, floor)), None) => {
             draft.leave_out(
                 show(&key, &json!(floor)),
-                "`final` is a share of the peak learning rate, which is not given",
+                "`final` is a fraction of the peak learning rate, which the configuration does not give",
             );
         }
         // The schedules of `transformers`, which axolotl uses, end at 0.
@@ -133,7 +133,7 @@ fn add_litgpt_schedule(
     };
     if !missing.is_empty() {
         draft.warnings.push(format!(
-            "the configuration leaves out {}, and litgpt's default is not written: check `schedule`",
+            "the configuration leaves out {}, and litgpt's default is not applied; check `schedule`",
             list(&missing, "and")
         ));
     }
@@ -149,7 +149,7 @@ fn translate_shares_of_run(length: Option<f64>, settings: &mut Settings, draft: 
     if settings.get("warmup_steps").is_some()
         && let Some((key, value)) = settings.take(&["warmup_ratio"])
     {
-        draft.leave_out(show(&key, &value), "`warmup_steps` counts");
+        draft.leave_out(show(&key, &value), "`warmup_steps` takes precedence");
     }
     for (key, own) in [
         ("warmup_steps", "schedule.warmup.steps"),
@@ -165,10 +165,10 @@ fn translate_shares_of_run(length: Option<f64>, settings: &mut Settings, draft: 
         // axolotl rounds the steps of a ratio down, and `transformers` rounds up.
         let round = if key == "warmup_ratio" { f64::floor } else { f64::ceil };
         let Some(length) = length else {
-            let reason = "it is a share of the run's steps, and the configuration does not state their number";
+            let reason = "it is a fraction of the run's steps, and the configuration does not give their number";
             draft.leave_out(show(&label, &json!(share)), reason);
             draft.warnings.push(format!(
-                "{} is a share of the run's steps, whose number the configuration does not state: give `{own}`",
+                "{} is a fraction of the run's steps, and the configuration does not give their number; set `{own}`",
                 show(&label, &json!(share))
             ));
             continue;
@@ -189,8 +189,8 @@ fn axolotl_warmup(length: Option<f64>, draft: &mut ExperimentDraft) -> NamedNumb
     }
     let Some(length) = length else {
         draft.warnings.push(
-            "the configuration leaves out the warmup, and axolotl's default is not written, because it is a share of the run's \
-             steps (3%, at most 100 steps): give `schedule.warmup.steps`"
+            "the configuration leaves out the warmup and the number of steps, of which axolotl's default is a fraction \
+             (3%, at most 100 steps); set `schedule.warmup.steps`"
                 .to_owned(),
         );
         return None;
@@ -202,6 +202,6 @@ fn axolotl_warmup(length: Option<f64>, draft: &mut ExperimentDraft) -> NamedNumb
 /// Leaves out litgpt's warmup as a share of an epoch.
 fn leave_out_warmup_of_epoch(settings: &mut Settings, draft: &mut ExperimentDraft) {
     let Some((key, share)) = settings.take(&["lr_warmup_fraction"]) else { return };
-    draft.leave_out(show(&key, &share), "it is a share of an epoch: `schedule.warmup.steps` is a number of steps");
-    draft.warnings.push(format!("{} is a share of an epoch: give `schedule.warmup.steps`", show(&key, &share)));
+    draft.leave_out(show(&key, &share), "it is a fraction of an epoch; `schedule.warmup.steps` is a number of steps");
+    draft.warnings.push(format!("{} is a fraction of an epoch; set `schedule.warmup.steps`", show(&key, &share)));
 }

@@ -1,4 +1,4 @@
-//! The settings of another trainer's configuration, as they were read.
+//! The settings that were read from another trainer's configuration.
 
 #![expect(clippy::expect_used, reason = "NANOGPT_DEFAULTS is part of the program, and a test reads it")]
 
@@ -107,7 +107,7 @@ impl Settings {
         });
     }
 
-    /// Adds the defaults of nanoGPT for the settings that are not known.
+    /// Adds the defaults of nanoGPT for the settings that are missing.
     pub(super) fn add_nanogpt_defaults(&mut self) {
         for (key, value) in nanogpt_defaults() {
             if self.get(&key).is_none() {
@@ -133,13 +133,13 @@ impl Settings {
         keys.iter().find_map(|wanted| self.values.iter().position(|setting| matches(&setting.key, wanted)))
     }
 
-    /// The name of a setting for a comment, which tells a default from what was read.
+    /// The name of a setting for a comment, which marks defaults.
     fn label(&self, setting: &Setting) -> String {
         let is_assigned = |statement: &&UnreadStatement| statement.names.contains(&setting.key);
         match self.unread.iter().find(is_assigned) {
             _ if !setting.is_default => setting.key.clone(),
             Some(UnreadStatement { line, .. }) => {
-                format!("{} (nanoGPT's default; line {line} is not read)", setting.key)
+                format!("{} (nanoGPT's default; line {line} was skipped)", setting.key)
             }
             None => format!("{} (nanoGPT's default)", setting.key),
         }

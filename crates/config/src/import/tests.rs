@@ -52,7 +52,7 @@ fn expressions_of_python_are_not_executed() {
                 eval_iters = [1] * 10 ** 9\nwarmup_iters = 10\n";
     let text = imported(text, "c.py", &["data/openwebtext/train.bin", "data/openwebtext/val.bin"]);
     assert!(text.contains("steps: 1024") && text.contains("context_length: 1024"), "{text}");
-    assert_eq!(text.matches("not read: the file is not executed").count(), 3, "{text}");
+    assert_eq!(text.matches("skipped: the file is not executed").count(), 3, "{text}");
 }
 
 /// The text and the warnings that the config.py `text` becomes.
@@ -112,7 +112,7 @@ if n_layer == 3: print('n_head = 1')
 }
 
 #[test]
-fn what_may_assign_a_setting_of_nanogpt_and_is_not_read_is_said() {
+fn reports_skipped_lines_that_may_assign_a_setting_of_nanogpt() {
     for (statement, name) in [
         ("n_head = f()", "n_head"),
         ("n_head += f()", "n_head"),
@@ -144,11 +144,12 @@ fn what_may_assign_a_setting_of_nanogpt_and_is_not_read_is_said() {
     ] {
         let (text, warnings) = python(&format!("n_layer = 2\n{statement}\n"));
         let line = 2 + statement.matches('\n').count();
-        let warning = warnings.iter().find(|warning| warning.starts_with(&format!("line {line} is not read")));
-        let told = if name.is_empty() { "may change any setting".to_owned() } else { format!("check `{name}`") };
-        assert!(warning.is_some_and(|warning| warning.contains(&told)), "{statement}: {warnings:?}");
+        let warning = warnings.iter().find(|warning| warning.starts_with(&format!("line {line} was skipped")));
+        let advice =
+            if name.is_empty() { "any setting may be changed there".to_owned() } else { format!("check `{name}`") };
+        assert!(warning.is_some_and(|warning| warning.contains(&advice)), "{statement}: {warnings:?}");
         assert!(text.contains(&format!("#   line {line}: ")), "{text}");
-        let origin = format!("# n_head (nanoGPT's default; line {line} is not read)");
+        let origin = format!("# n_head (nanoGPT's default; line {line} was skipped)");
         assert_eq!(text.contains(&origin), !name.is_empty(), "{text}");
         assert!(text.contains("layers: 2 ") && !text.contains("# n_head\n"), "{text}");
     }
@@ -198,7 +199,11 @@ fn paths_lead_from_the_experiment_to_the_files_of_the_other_trainer() {
     }
     // The set of characters is known by its meta.pkl.
     let text = import("dataset = 'y'\n", "");
-    assert!(text.contains("chars: {}") && text.contains("data/y/train.bin, val.bin, meta.pkl: the text"), "{text}");
+    assert!(
+        text.contains("chars: {}")
+            && text.contains("data/y/train.bin, val.bin, meta.pkl: this experiment reads the text"),
+        "{text}"
+    );
     let config = r#"{"model_type": "gpt2", "n_layer": 1, "n_head": 1, "n_embd": 8, "n_positions": 8, "vocab_size": 9}"#;
     let text = super::import_config(config, &root.join("hf/config.json"), &root.join("sub")).unwrap().text;
     assert!(text.contains(&format!("file: {}", root.join("hf/tokenizer.json").display())), "{text}");
@@ -210,7 +215,7 @@ fn data_modules_of_litgpt() {
         ("TinyStories", &["dataset: roneneldan/TinyStories", "split: validation", "TinyStories_all_data.tar.gz"][..]),
         (
             "{class_path: litgpt.data.TextFiles, init_args: {train_data_path: a/, seed: 3}}",
-            &["files: [\"a/*.txt\"]", "validates on the first file", "`seed` orders the rows"],
+            &["files: [\"a/*.txt\"]", "validates on the first file", "`seed` determines the order of rows"],
         ),
         (
             "{class_path: litgpt.data.TextFiles, init_args: {train_data_path: a, val_data_path: b}}",
@@ -220,11 +225,8 @@ fn data_modules_of_litgpt() {
             "{class_path: litgpt.data.OpenWebText, init_args: {val_split_fraction: 0.01}}",
             &["dataset: Skylion007/openwebtext", "fraction: 0.01"],
         ),
-        (
-            "{class_path: litgpt.data.LitData, init_args: {data_path: x}}",
-            &["files: [input.txt]", "the format of litdata"],
-        ),
-        ("litgpt.data.JSON", &["it makes prompts of instructions"]),
+        ("{class_path: litgpt.data.LitData, init_args: {data_path: x}}", &["files: [input.txt]", "litdata's format"]),
+        ("litgpt.data.JSON", &["it turns instructions into prompts"]),
     ] {
         let text = litgpt_with(&format!("tokenizer_dir: t\ndata: {data}\n"));
         for part in parts.iter().chain(&["file: t/tokenizer.json"]) {
@@ -321,7 +323,7 @@ fn models_that_nanogpt_starts_from_have_their_sizes_and_a_warning() {
         imported(&config, "c.py", &["data/openwebtext/train.bin", "data/openwebtext/val.bin"]);
     }
     let (text, warnings) = python("init_from = 'resume'\n");
-    assert!(text.contains("the same `runner apply` resumes") && !text.contains("OpenAI's weights"), "{text}");
+    assert!(text.contains("repeat its `runner apply`") && !text.contains("OpenAI's weights"), "{text}");
     assert!(text.contains("layers: 12 ") && warnings.is_empty(), "{text}");
 }
 
@@ -343,7 +345,7 @@ fn defaults_of_litgpt_are_written() {
         assert!(imported.text.contains(part), "{part}\n{}", imported.text);
     }
     assert!(imported.text.contains("# min_lr (litgpt's default) / learning rate\n"), "{}", imported.text);
-    let tokenizer = "the configuration names no tokenizer: this experiment has a byte tokenizer";
+    let tokenizer = "the configuration names no tokenizer, so this experiment uses a byte tokenizer";
     let has_warning = |warnings: &[String], part: &str| warnings.iter().any(|warning| warning.contains(part));
     assert!(has_warning(&imported.warnings, tokenizer) && has_warning(&imported.warnings, "of 512 tokens"));
     let imported = import(
@@ -363,12 +365,12 @@ fn defaults_of_litgpt_are_written() {
 }
 
 #[test]
-fn keys_of_litgpts_model_say_what_is_computed_here() {
+fn litgpts_model_keys_name_their_counterparts() {
     let keys =
         "mlp_class_name: LLaMAMLP, parallel_residual: true, bias: false, rotary_percentage: 1, scale_embeddings: false";
     let text = litgpt_with(&format!("model_config: {{norm_class_name: RMSNorm, {keys}}}\n"));
     for part in
-        ["LLaMAMLP\": GPT-2 has", "true: `false` is computed here", "bias = false: GPT-2 has", "rotates whole heads"]
+        ["LLaMAMLP\": GPT-2 has", "true: it is always `false` here", "bias = false: GPT-2 has", "rotates whole heads"]
     {
         assert!(text.contains(part), "{part}\n{text}");
     }
@@ -376,7 +378,7 @@ fn keys_of_litgpts_model_say_what_is_computed_here() {
 }
 
 #[test]
-fn axolotls_adapter_tokenizer_and_defaults_are_told() {
+fn reports_the_adapter_tokenizer_and_defaults_of_axolotl() {
     let import = |lines: &str| {
         let text = format!("sequence_len: 128\nlearning_rate: 1e-4\n{lines}");
         super::import_config(&text, Path::new("a.yml"), Path::new("")).unwrap()
@@ -388,7 +390,7 @@ fn axolotls_adapter_tokenizer_and_defaults_are_told() {
         "weight_decay: 0.0 ",
         "betas: [0.9, 0.999] ",
         "# axolotl's default\n",
-        "adapter = \"qlora\": there are no adapters here: all weights are trained",
+        "adapter = \"qlora\": adapters are not supported: all weights are trained",
     ] {
         assert!(imported.text.contains(part), "{part}\n{}", imported.text);
     }
@@ -409,18 +411,18 @@ fn axolotls_adapter_tokenizer_and_defaults_are_told() {
 #[test]
 fn other_files_are_refused() {
     for (name, text, message) in [
-        ("c.py", "config = dict(n_layer=4)\n", "write the assignments at the top level, not in a dict or a class"),
-        ("c.py", "class Config:\n    n_layer = 4\n", "write the assignments at the top level"),
+        ("c.py", "config = dict(n_layer=4)\n", "assign settings at the top level, not in a dict or a class"),
+        ("c.py", "class Config:\n    n_layer = 4\n", "assign settings at the top level"),
         ("c.json", "{}", "`model_type` is missing"),
         ("c.json", "{\"model_type\": \"bert\"}", "`gpt2` and `llama` are read"),
         ("c.json", "{", "EOF"),
-        ("c.yaml", "a: 1", "no YAML file of litgpt"),
-        ("c.yaml", "", "the file is empty; a configuration is a config.py of nanoGPT"),
+        ("c.yaml", "a: 1", "not a configuration of litgpt"),
+        ("c.yaml", "", "the file is empty; supported files are nanoGPT's config.py"),
         ("c.py", " \n", "the file is empty"),
-        ("c.py", "N_LAYER = 3\n", "it assigns no setting"),
-        ("c.py", "# n_layer = 3\nimport x\ny = 3\n", "it assigns no setting of nanoGPT, such as batch_size"),
+        ("c.py", "N_LAYER = 3\n", "found no setting"),
+        ("c.py", "# n_layer = 3\nimport x\ny = 3\n", "found no setting of nanoGPT, such as `batch_size`"),
         ("c.yaml", "- a: [", "c.yaml: "),
-        ("c.toml", "a", "a config.py of nanoGPT"),
+        ("c.toml", "a", "unknown format: the name must end in .py"),
     ] {
         let error = import_config(text, Path::new(name)).unwrap_err().to_string();
         assert!(error.starts_with(&format!("{name}: ")) && error.contains(message), "{error}");
@@ -434,7 +436,7 @@ fn large_and_deep_files_of_python_come_to_an_end() {
         let imported = import_config(&text, Path::new("c.py")).unwrap();
         assert!(imported.contains("layers: 2 "), "{part}");
         let error = import_config(&text.repeat(5), Path::new("c.py")).unwrap_err().to_string();
-        assert!(error.contains("at most 64 KiB are read"), "{error}");
+        assert!(error.contains("must be at most 64 KiB, got"), "{error}");
     }
 }
 
@@ -444,15 +446,15 @@ fn litgpt_with(lines: &str) -> String {
 }
 
 #[test]
-fn what_has_another_form_is_translated_or_left_out_with_a_reason() {
+fn settings_of_another_form_are_translated_or_left_out_with_a_reason() {
     let text = litgpt_with("precision: bf16-true\noptimizer: Adagrad\ntrain: {min_lr: 4e-5}\n");
-    assert!(text.contains("master_weights: false") && text.contains("`final` is a share of the peak"), "{text}");
+    assert!(text.contains("master_weights: false") && text.contains("`final` is a fraction of the peak"), "{text}");
     let text = litgpt_with("optimizer: AdamW\ntrain: {max_norm: null}\n");
     assert!(text.contains("clip_norm: null"), "{text}");
     let text = import_config("learning_rate = 1e400\n", Path::new("c.py")).unwrap();
-    assert!(text.contains("learning_rate = 1e400: not read"), "{text}");
+    assert!(text.contains("learning_rate = 1e400: skipped"), "{text}");
     let text = import_config("if True:\n    dropout = 0.3\n", Path::new("c.py")).unwrap();
-    assert!(text.contains("dropout = 0.3: not read"), "{text}");
+    assert!(text.contains("dropout = 0.3: skipped"), "{text}");
     let text = litgpt_with("optimizer: {class_path: torch.optim.SGD, init_args: {lr: 0.1, momentum: 0.9}}\n");
     assert!(
         text.contains("  sgd:\n    lr: 0.1") && text.contains("momentum: 0.9") && !text.contains("adamw"),
@@ -478,7 +480,7 @@ fn what_has_another_form_is_translated_or_left_out_with_a_reason() {
             && text.contains("warmup_iters (nanoGPT's default) = 2000.0: cut to the length of the run"),
         "{text}"
     );
-    assert!(text.contains("batch_size = f(): not read") && text.contains("layers: 12"), "{text}");
+    assert!(text.contains("batch_size = f(): skipped") && text.contains("layers: 12"), "{text}");
     let text = import_config(
         "base_model: x\n\"a\\nb.batch_size\": 3\ngradient_checkpointing: true\nlearning_rate: 1e-4\n",
         Path::new("a.yml"),

@@ -1,5 +1,5 @@
 //! Translates the settings of another trainer. Keys that mean the same are found in the table of foreign keys; the functions here
-//! compute what other trainers say in another form: shares and absolute learning rates, micro-batches and accumulation, sources of data.
+//! compute what other trainers say in a different form: shares and absolute learning rates, micro-batches and accumulation, sources of data.
 
 use std::path::Path;
 
@@ -70,23 +70,23 @@ fn report_unread(unread: &[UnreadStatement], draft: &mut ExperimentDraft) {
             // It names a module or a function.
             continue;
         }
-        draft.leave_out(format!("line {line}: {}", short(text)), "not read: the file is not executed");
+        draft.leave_out(format!("line {line}: {}", short(text)), "skipped: the file is not executed");
         let changed: Vec<&str> = names.iter().map(String::as_str).filter(|name| changes_training(name)).collect();
         if !changed.is_empty() {
             let (text, names) = (short(text), list(&changed, "and"));
             draft
                 .warnings
-                .push(format!("line {line} is not read, because the file is not executed: {text}; check {names}"));
+                .push(format!("line {line} was skipped, because the file is not executed: {text}; check {names}"));
         } else if names.is_empty() {
             opaque.push(line.to_string());
         }
     }
     if !opaque.is_empty() {
-        let (lines, are) = if opaque.len() == 1 { ("line", "is") } else { ("lines", "are") };
+        let (lines, were) = if opaque.len() == 1 { ("line", "was") } else { ("lines", "were") };
         let more = if opaque.len() > MAX_NUMBERS { ", …" } else { "" };
         let numbers = opaque[..opaque.len().min(MAX_NUMBERS)].join(", ") + more;
         draft.warnings.push(format!(
-            "{lines} {numbers} {are} not read, because the file is not executed, and may change any setting: check the experiment"
+            "{lines} {numbers} {were} skipped, because the file is not executed; any setting may be changed there, so check the experiment"
         ));
     }
 }
@@ -153,7 +153,7 @@ fn translate_optimizer(trainer: Trainer, settings: &mut Settings, draft: &mut Ex
         && !is_sgd
         && !is_adamw
     {
-        draft.leave_out(show(&key, &value), "the optimizers are `adamw` and `sgd`");
+        draft.leave_out(show(&key, &value), "`optimizer` must be `adamw` or `sgd`");
     }
     is_adamw
 }
@@ -180,7 +180,7 @@ fn translate_arithmetic(trainer: Trainer, settings: &mut Settings, draft: &mut E
         match value.as_str() {
             Some("cpu") => draft.set("device", "cpu", key),
             Some(name) if name.starts_with("cuda") => draft.set("device", "cuda", key),
-            _ => draft.leave_out(show(&key, &value), "a device is `cpu` or `cuda`"),
+            _ => draft.leave_out(show(&key, &value), "`device` must be `cpu` or `cuda`"),
         }
     }
     if let Some((key, value)) = settings.take(&["precision", "dtype", "torch_dtype"]) {
@@ -197,7 +197,7 @@ fn translate_arithmetic(trainer: Trainer, settings: &mut Settings, draft: &mut E
             }
             _ => draft.leave_out(
                 show(&key, &value),
-                counterpart_of_value("precision", name).unwrap_or("`precision` is fp32, tf32 or bf16"),
+                counterpart_of_value("precision", name).unwrap_or("`precision` must be `fp32`, `tf32` or `bf16`"),
             ),
         }
     } else if trainer == Trainer::NanoGpt && !is_cpu {
@@ -231,7 +231,7 @@ fn translate_nanogpt(settings: &mut Settings, draft: &mut ExperimentDraft) {
     if let Some((key, value)) = settings.take(&["bias"])
         && value == Value::Bool(false)
     {
-        draft.leave_out(show(&key, &value), "GPT-2 has biases here, as OpenAI's model has");
+        draft.leave_out(show(&key, &value), "GPT-2 always has biases here, like OpenAI's model");
     }
     translate_nanogpt_data(settings, draft);
     draft.leave_out(
@@ -267,7 +267,7 @@ fn translate_by_table(key: &str, label: &str, value: Value, draft: &mut Experime
         return;
     }
     let Some(counterpart) = find_counterpart(parent, last) else {
-        return draft.leave_out(show(label, &value), "this program has no such key");
+        return draft.leave_out(show(label, &value), "runner has no such setting");
     };
     // Samples need prompts, which no other configuration has.
     let is_usable = |own: &&str| !value.is_array() && !own.starts_with("eval.samples");
@@ -277,7 +277,7 @@ fn translate_by_table(key: &str, label: &str, value: Value, draft: &mut Experime
     // A second choice of how long to train would be a mistake.
     let lengths = ["train.steps", "train.tokens", "train.epochs"];
     if lengths.contains(&own) && lengths.iter().any(|length| draft.has(length)) {
-        draft.leave_out(show(label, &value), "another setting says how long to train");
+        draft.leave_out(show(label, &value), "a different setting already gives the length of the training");
     } else {
         draft.set(own, value, label);
     }
@@ -289,19 +289,20 @@ fn add_required_keys(draft: &mut ExperimentDraft) {
         draft.set("model.preset", "gpt2-124m", "choose a model: its sizes are not in the configuration");
         draft
             .warnings
-            .push("the configuration has no sizes of a model: `model.preset` is gpt2-124m, choose it".to_owned());
+            .push("the configuration gives no model sizes, so `model.preset` is gpt2-124m; check it".to_owned());
     }
     if !draft.has("data.train") {
         draft.set("data.train.text.files", json!(["input.txt"]), "your text");
         draft.warnings.push(
-            "the configuration names no data that is read here: `data.train` is input.txt, give your text".to_owned(),
+            "the configuration names no data that runner can read, so `data.train` is input.txt; name your text"
+                .to_owned(),
         );
     }
     if !draft.has("data.tokenizer") {
         let vocabulary = draft.number("model.vocab_size");
         let vocabulary = vocabulary.map(|size| format!(", and the model has a vocabulary of {size} tokens"));
         draft.warnings.push(format!(
-            "the configuration names no tokenizer: this experiment has a byte tokenizer, of 257 tokens{}; give `data.tokenizer`",
+            "the configuration names no tokenizer, so this experiment uses a byte tokenizer with 257 tokens{}; set `data.tokenizer`",
             vocabulary.as_deref().unwrap_or_default()
         ));
     }

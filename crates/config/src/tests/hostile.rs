@@ -36,7 +36,7 @@ fn a_file_of_100_mb_is_refused_without_being_read() {
 }
 
 #[test]
-fn what_is_not_a_file() {
+fn refuses_paths_that_are_not_files() {
     let folder = tempfile::tempdir().unwrap();
     let of = |path: &Path| load(path, &LoadOptions::default()).unwrap_err().diagnostics[0].message.clone();
     assert_eq!(of(folder.path()), "this is a folder, not a file");
@@ -73,8 +73,8 @@ fn not_utf8() {
 
 #[test]
 fn characters_that_yaml_forbids() {
-    assert_eq!(first("version: 1\0\nmodel: 3"), "the character U+0000 cannot stand in a YAML file");
-    assert_eq!(first("name: \x1b[31mred"), "the character U+001B cannot stand in a YAML file");
+    assert_eq!(first("version: 1\0\nmodel: 3"), "YAML does not allow the character U+0000");
+    assert_eq!(first("name: \x1b[31mred"), "YAML does not allow the character U+001B");
 }
 
 #[test]
@@ -89,12 +89,12 @@ fn deep_nesting() {
     ] {
         error_of(&text);
     }
-    assert_eq!(first(&format!("model: {}{}", "[".repeat(70), "]".repeat(70))), "nested more than 64 deep");
+    assert_eq!(first(&format!("model: {}{}", "[".repeat(70), "]".repeat(70))), "nested more than 64 levels deep");
     let mut block = String::new();
     for i in 0..2000 {
         let _ = writeln!(block, "{}a:", " ".repeat(i));
     }
-    assert_eq!(first(&block), "nested more than 64 deep");
+    assert_eq!(first(&block), "nested more than 64 levels deep");
 }
 
 #[test]
@@ -104,14 +104,14 @@ fn anchors_that_explode() {
         let alias = format!("*a{}", i - 1);
         let _ = writeln!(text, "a{i}: &a{i} [{}]", [alias.as_str(); 10].join(", "));
     }
-    assert_eq!(first(&text), "more than 100000 values, counting what the anchors stand for");
+    assert_eq!(first(&text), "more than 100000 values, with the aliases expanded");
     let mut text = String::from("a0: &a0 [x]\n");
     for i in 1..200 {
         let _ = writeln!(text, "a{i}: &a{i} [*a{}]", i - 1);
     }
-    assert_eq!(first(&text), "nested more than 64 deep through anchors");
-    assert_eq!(first("model: &m {layers: *m}\n"), "this alias is within the value that it stands for");
-    assert!(first("model: *nowhere\n").contains("has no `&name` before it"));
+    assert_eq!(first(&text), "nested more than 64 levels deep through anchors");
+    assert_eq!(first("model: &m {layers: *m}\n"), "this alias refers to a value that contains it");
+    assert!(first("model: *nowhere\n").contains("no `&name` precedes this"));
 }
 
 #[test]

@@ -75,7 +75,7 @@ fn a_branch_becomes_the_commit_that_was_found() {
     assert!(error.contains("config.json"), "{error}");
 }
 
-/// The sizes of the model are not known without its weights.
+/// The sizes of the model are unknown without its weights.
 #[test]
 fn a_text_source_needs_no_model() {
     let folder = tempfile::tempdir().unwrap();

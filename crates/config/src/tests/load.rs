@@ -196,7 +196,7 @@ fn a_higher_layer_wins() {
 }
 
 #[test]
-fn another_choice_replaces_the_lower_one() {
+fn a_different_choice_replaces_the_lower_one() {
     let text = format!(
         "{SHORT}optimizer: {{adamw: {{lr: 1e-3}}}}\ntrain: {{steps: 5}}\nbatch: {{sequences: 4}}\nschedule: {{decay: {{cosine: {{final: 0}}}}}}\n"
     );
@@ -315,15 +315,15 @@ fn the_reference_names_every_key_and_preset_and_its_examples_load() {
 
 /// Sections that `{}` does not stand for, and why.
 const NOT_EMPTY: [(&str, &str); 6] = [
-    ("data.train", "names nothing"),
+    ("data.train", "is empty"),
     // Its default depends on the training source.
-    ("data.validation", "names nothing"),
+    ("data.validation", "is empty"),
     // The default is none.
-    ("eval.test", "names nothing"),
-    ("model.init", "names nothing"),
+    ("eval.test", "is empty"),
+    ("model.init", "is empty"),
     ("eval.hellaswag", "names no items"),
     // It does not go with the texts of this experiment.
-    ("data.tokenizer.ids", "ids alone"),
+    ("data.tokenizer.ids", "cannot turn text into tokens"),
 ];
 
 #[test]

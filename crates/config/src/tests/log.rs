@@ -24,18 +24,18 @@ fn a_server_gets_the_name_of_the_run_unless_the_file_names_an_experiment() {
 #[test]
 fn a_wrong_address_is_reported_at_its_place() {
     for (uri, problem) in [
-        ("localhost:5000", "does not begin with http:// or https://"),
-        ("file:///tmp/mlruns", "does not begin with http:// or https://"),
-        ("http://", "names no host"),
-        ("http://:5000", "names no host"),
-        ("http://me:secret@host", "has a user or a password in it"),
-        ("http://host/?a=b", "is not a plain address"),
-        ("http://a b", "is not a plain address"),
+        ("localhost:5000", "must start with http:// or https://"),
+        ("file:///tmp/mlruns", "must start with http:// or https://"),
+        ("http://", "has no host"),
+        ("http://:5000", "has no host"),
+        ("http://me:secret@host", "must not contain a user or a password"),
+        ("http://host/?a=b", "must not contain `?`"),
+        ("http://a b", "must not contain `?`"),
     ] {
         let error = load(&format!("{{mlflow: {{uri: '{uri}'}}}}")).unwrap_err();
         assert!(error.contains(problem) && error.contains("exp.yaml:4:"), "{uri}: {error}");
     }
     let error = load("{mlflow: {uri: 'http://host', experiment: ' '}}").unwrap_err();
-    assert!(error.contains("`log.mlflow.experiment` is no name"), "{error}");
+    assert!(error.contains("`log.mlflow.experiment` must be one line of text"), "{error}");
     assert!(load("{mlflow: {experiment: a}}").unwrap_err().contains("uri"));
 }

@@ -115,7 +115,7 @@ fn micro_batches_of_a_pipeline_follow_from_what_is_given() {
     assert_eq!(sizes(&staged(3, "  replicas: 2\nbatch: {micro_batch: 8}\n")), (8, 2, 1));
     assert_eq!(sizes(&staged(3, "    microbatches: 2\n  replicas: 2\nbatch: {micro_batch: 8}\n")), (8, 2, 1));
     assert_eq!(sizes(&staged(2, "    schedule: interleaved_1f1b\n")), (8, 4, 2));
-    // 6 divides 24 and 4 would too, which is no multiple of 3.
+    // 6 divides 24, and so does 4, which is not a multiple of 3.
     assert_eq!(sizes(&staged(3, "    schedule: interleaved_1f1b\nbatch: {sequences: 24}\n")), (4, 6, 2));
     // The largest multiple of 3 that there is.
     assert_eq!(sizes(&staged(3, "    schedule: interleaved_1f1b\nbatch: {sequences: 3}\n")), (1, 3, 2));

@@ -110,7 +110,7 @@ fn add_schema_paths(schema: &'static Value, path: &str, out: &mut BTreeSet<Strin
 }
 
 /// Adds to `recorded` the path of each key of `document`, and to `missing` those of the keys that the alternative of `schema` has which
-/// the document takes, and the document has not.
+/// the document takes, and that the document lacks.
 fn visit(
     schema: &'static Value,
     document: &Value,

@@ -1,4 +1,4 @@
-//! Sources with templates, and what is read from the hub.
+//! Sources with templates, and sources of the hub.
 
 use std::path::Path;
 
@@ -72,14 +72,14 @@ fn mistakes_in_sources_are_located() {
         "{both}"
     );
     let syntax = of("  train: {json: {files: [input.txt], template: '{% if a %}{{ b }}'}}\n");
-    assert!(syntax.contains("not a template: ") && syntax.contains("exp.yaml:3"), "{syntax}");
+    assert!(syntax.contains("invalid template: ") && syntax.contains("exp.yaml:3"), "{syntax}");
     let none = of("  train: {parquet: {files: [input.txt], template: plain}}\n");
     assert!(none.contains("the template uses no field"), "{none}");
     for (hub, expected) in [
-        ("dataset: ../x", "is no repository's name"),
+        ("dataset: ../x", "must be the name of a repository"),
         ("dataset: a/b/c", "has more than one `/`"),
-        ("dataset: a/b, revision: ../../x", "is no branch, tag or commit"),
-        ("dataset: a/b, config: ../x", "`config` has the character `/`"),
+        ("dataset: a/b, revision: ../../x", "must be a branch, a tag or a commit"),
+        ("dataset: a/b, config: ../x", "`config` contains the character `/`"),
         ("dataset: a/b, split: ''", "`split` is empty"),
         ("dataset: a/b, sprit: train", "did you mean `split`?"),
     ] {

@@ -57,7 +57,7 @@ fn an_undefined_variable() {
     "#);
     let text = "{% import 'macros.j2' as m %}\n{{ m.free() }}\n";
     insta::assert_snapshot!(render_mistakes(text, "", &json!({"lr": 1})), @r#"
-    error: an experiment is a mapping of keys to values, not `1`
+    error: an experiment must be a mapping of keys to values, got `1`
      --> DIR/macros.j2:9:19
       |
     9 | {% macro free() %}{{ lr }}{% endmacro %}
@@ -100,7 +100,7 @@ fn an_undefined_variable() {
       |
     1 | a: {{ cfg.lrr }}
       |       ^^^^^^^
-      = help: nothing of that name is there; `is defined` asks, `| default(…)` gives a value
+      = help: test it with `is defined`, or give a value with `| default(…)`
 
     1 mistake; nothing was started
     "#);
@@ -131,7 +131,7 @@ fn an_undefined_variable() {
 #[test]
 fn syntax() {
     insta::assert_snapshot!(render_mistakes("a: 1\nb: {{ 1 + }}\n", "", &json!({})), @r#"
-    error: not a valid template: unexpected end of variable block
+    error: invalid template: unexpected end of variable block
      --> DIR/exp.yaml.j2:2:11
       |
     2 | b: {{ 1 + }}
@@ -141,7 +141,7 @@ fn syntax() {
     1 mistake; nothing was started
     "#);
     insta::assert_snapshot!(render_mistakes("a: 1\nb: {{ lr\n\n", "", &json!({})), @r#"
-    error: not a valid template: unexpected end of input, expected end of variable block
+    error: invalid template: unexpected end of input, expected end of variable block
      --> DIR/exp.yaml.j2:2:7
       |
     2 | b: {{ lr
@@ -151,7 +151,7 @@ fn syntax() {
     1 mistake; nothing was started
     "#);
     insta::assert_snapshot!(render_mistakes("{% if a %}\nb: 1\n", "", &json!({})), @r#"
-    error: not a valid template: unexpected end of input, expected end of block
+    error: invalid template: unexpected end of input, expected end of block
      --> DIR/exp.yaml.j2:2:1
       |
     2 | b: 1
@@ -161,7 +161,7 @@ fn syntax() {
     1 mistake; nothing was started
     "#);
     insta::assert_snapshot!(render_mistakes("{% fro a in b %}{% endfor %}\n", "", &json!({})), @r#"
-    error: not a valid template: unknown statement fro
+    error: invalid template: unknown statement fro
      --> DIR/exp.yaml.j2:1:4
       |
     1 | {% fro a in b %}{% endfor %}
@@ -171,7 +171,7 @@ fn syntax() {
     1 mistake; nothing was started
     "#);
     insta::assert_snapshot!(render_mistakes("a: 1\n{% include 'part.j2' %}\n", "x: 1\n{% endif %}\n", &json!({})), @r#"
-    error: not a valid template: unknown statement endif
+    error: invalid template: unknown statement endif
      --> DIR/part.j2:2:4
       |
     2 | {% endif %}
@@ -186,7 +186,7 @@ fn syntax() {
 #[test]
 fn filters_functions_and_files() {
     insta::assert_snapshot!(render_mistakes("a: {{ 'x' | uper }}\n", "", &json!({})), @r#"
-    error: there is no filter `uper`
+    error: unknown filter `uper`
      --> DIR/exp.yaml.j2:1:13
       |
     1 | a: {{ 'x' | uper }}
@@ -196,17 +196,17 @@ fn filters_functions_and_files() {
     1 mistake; nothing was started
     "#);
     insta::assert_snapshot!(render_mistakes("a: {{ pow(3) }}\n", "", &json!({})), @r#"
-    error: there is no function or macro `pow`
+    error: unknown function or macro `pow`
      --> DIR/exp.yaml.j2:1:7
       |
     1 | a: {{ pow(3) }}
       |       ^^^
-      = help: there are `dict`, `env`, `linspace`, `logspace`, `namespace`, `pow10`, `range`, `seconds` and `tokens`
+      = help: available: `dict`, `env`, `linspace`, `logspace`, `namespace`, `pow10`, `range`, `seconds` and `tokens`
 
     1 mistake; nothing was started
     "#);
     insta::assert_snapshot!(render_mistakes("a: {{ 1 is evne }}\n", "", &json!({})), @r#"
-    error: there is no test `evne`
+    error: unknown test `evne`
      --> DIR/exp.yaml.j2:1:12
       |
     1 | a: {{ 1 is evne }}
@@ -216,7 +216,7 @@ fn filters_functions_and_files() {
     1 mistake; nothing was started
     "#);
     insta::assert_snapshot!(render_mistakes("a: {{ '10Q' | tokens }}\n", "", &json!({})), @r#"
-    error: `10Q` is not a count such as 10B, 1.5M or 250k
+    error: invalid count `10Q`; write it like 10B, 1.5M or 250k
      --> DIR/exp.yaml.j2:1:15
       |
     1 | a: {{ '10Q' | tokens }}
@@ -231,7 +231,7 @@ fn filters_functions_and_files() {
     2 | {% include 'parts.j2' %}
       |    ^^^^^^^^^^^^^^^^^^
       = help: did you mean `part.j2`?
-              files are looked for in the template's own folder and in templates/
+              files must be in the template's folder or in templates/
 
     1 mistake; nothing was started
     "#);
@@ -245,7 +245,7 @@ fn filters_functions_and_files() {
     1 mistake; nothing was started
     "#);
     insta::assert_snapshot!(render_mistakes("a: {{ logspace(0, 1, 3) }}\n", "", &json!({})), @r#"
-    error: logspace needs two positive numbers, and has 0 and 1
+    error: logspace needs two positive numbers, got 0 and 1
      --> DIR/exp.yaml.j2:1:7
       |
     1 | a: {{ logspace(0, 1, 3) }}
@@ -276,7 +276,7 @@ fn filters_functions_and_files() {
 }
 
 #[test]
-fn mistakes_in_what_was_rendered() {
+fn mistakes_in_rendered_text() {
     // A key as it stands in the template, and a value.
     let text = with("{# twice #}\nbatch:\n  sequences: {{ n }}\n  micro_bach: {{ n }}\ntrain: {steps: {{ -n }}}\n");
     insta::assert_snapshot!(render_mistakes(&text, "", &json!({"n": 10})), @r#"
@@ -290,7 +290,7 @@ fn mistakes_in_what_was_rendered() {
       |   ^^^^^^^^^^
       = help: did you mean `micro_batch`?
 
-    error: `train.steps` must be at least 1, and is -10
+    error: `train.steps` must be at least 1, got -10
      --> DIR/exp.yaml.j2:8:16
       |
     8 | train: {steps: {{ -n }}}
@@ -333,7 +333,7 @@ fn mistakes_in_what_was_rendered() {
     "#);
     let text = with("{% from 'macros.j2' import schedule %}\nschedule:\n  {{ schedule('cosin') | indent(2) }}\n");
     insta::assert_snapshot!(render_mistakes(&text, "", &json!({})), @r#"
-    error: `schedule.decay` has no `cosin`
+    error: unknown choice `cosin` in `schedule.decay`
      --> DIR/macros.j2:4:10
       |
     4 | decay: { {{- decay }}: {}}
@@ -376,10 +376,10 @@ fn mistakes_in_what_was_rendered() {
 }
 
 #[test]
-fn where_marks_would_show_only_the_rendered_line_is_said() {
+fn names_the_template_line_where_marks_show_only_the_rendered_line() {
     let text = with("{% set block %}\nbatch: {sequences: 0}\n{% endset %}\n{{ block if block|length < 23 else '' }}\n");
     insta::assert_snapshot!(render_mistakes(&text, "", &json!({})), @r#"
-    error: `batch.sequences` must be at least 1, and is 0
+    error: `batch.sequences` must be at least 1, got 0
      --> DIR/exp.yaml.j2 (rendered):4:20
       |
     4 | batch: {sequences: 0}

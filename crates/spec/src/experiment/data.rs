@@ -18,7 +18,7 @@ pub struct Data {
     pub train: Source,
     pub validation: Option<Validation>,
     pub layout: Layout,
-    /// True if every epoch has a permutation of its own.
+    /// True if every epoch has a different permutation.
     #[serde(default = "yes", skip_serializing_if = "is_true")]
     pub shuffle: bool,
     /// True if the rows of an epoch that fill no batch are left out.
@@ -48,22 +48,22 @@ pub enum Tokenizer {
     File(PathBuf),
     /// One token per character of the training source.
     Chars {},
-    /// One token per byte, and an end of text.
+    /// One token per byte, and an end-of-text token.
     Bytes {},
-    /// None: token shards hold ids alone, and `model.vocab_size` says how many there are. Prompts and samples are ids, as in `464 3290`.
+    /// No tokenizer: token shards hold only ids, and `model.vocab_size` gives the size of the vocabulary. Prompts and samples are ids, such as `464 3290`.
     Ids {},
     /// Byte-level BPE, trained from the training source.
     Bpe {
-        /// Tokens in all.
+        /// The number of tokens.
         #[schemars(range(min = 257, max = MAX_BPE_VOCABULARY))]
         vocab_size: usize,
         /// Special tokens, which have the first ids.
         #[serde(default)]
         special_tokens: Vec<String>,
     },
-    /// Words, split as a basic English tokenizer does; the vocabulary is the training source's.
+    /// Words, split as a basic English tokenizer does; the vocabulary comes from the training source.
     Words {
-        /// True if text is lowercased first.
+        /// True to lowercase text first.
         #[serde(default = "yes")]
         lowercase: bool,
         /// Words that occur less often are `<unk>`.
@@ -89,7 +89,7 @@ impl Default for Tokenizer {
 #[serde(deny_unknown_fields)]
 #[schemars(extend("x-short" = "name"), transform = or_text)]
 pub struct HubModel {
-    /// The model's name, as `gpt2` or `openai-community/gpt2`.
+    /// The model's name, such as `gpt2` or `openai-community/gpt2`.
     pub name: String,
     /// Branch, tag or commit. Default: main.
     #[serde(default = "default_branch")]
@@ -131,7 +131,7 @@ defaults! {
     default_branch: String = HUB_DEFAULT_BRANCH.to_owned();
 }
 
-/// A source of documents. `files` may hold patterns such as `data/*.parquet`.
+/// A source of documents. `files` may contain patterns such as `data/*.parquet`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 pub enum Source {
@@ -147,7 +147,7 @@ pub enum Source {
     Jsonl(JsonSource),
     /// A file that is one JSON array of objects, each a document.
     Json(JsonSource),
-    /// A dataset of the Hugging Face hub, or of what `HF_ENDPOINT` names.
+    /// A dataset of the Hugging Face hub, or of the server that `HF_ENDPOINT` names.
     Hub(HubSource),
     /// Token shards of llm.c (.bin), nanoGPT (.bin) or build-nanogpt (.npy).
     Tokens {
@@ -174,7 +174,7 @@ pub struct ParquetSource {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(!skip_serializing_if)]
     pub column: Option<String>,
-    /// The text, made of columns: a minijinja template. Or `column`.
+    /// A minijinja template that makes the text from columns. Or `column`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(!skip_serializing_if)]
     pub template: Option<String>,
@@ -192,18 +192,18 @@ pub struct JsonSource {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(!skip_serializing_if)]
     pub field: Option<String>,
-    /// The text, made of fields: a minijinja template. Or `field`.
+    /// A minijinja template that makes the text from fields. Or `field`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(!skip_serializing_if)]
     pub template: Option<String>,
 }
 
-/// A dataset by its name: the files of one split are downloaded into the cache that Python's huggingface_hub has, and read there.
+/// A dataset by its name: the files of one split are downloaded into the cache of Python's huggingface_hub, and read there.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(extend("x-exclusive" = ["column", "template"]))]
 pub struct HubSource {
-    /// Its name, as `HuggingFaceFW/fineweb`.
+    /// Its name, such as `HuggingFaceFW/fineweb`.
     pub dataset: String,
     /// The configuration to read. Default: the dataset's own default, or its only one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -216,7 +216,7 @@ pub struct HubSource {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(!skip_serializing_if)]
     pub column: Option<String>,
-    /// The text, made of columns or fields: a minijinja template. Or `column`.
+    /// A minijinja template that makes the text from columns or fields. Or `column`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(!skip_serializing_if)]
     pub template: Option<String>,
@@ -231,7 +231,7 @@ pub enum Corpus {
     Stories,
 }
 
-/// The held-out data: the last `fraction` of the training source, or a source of its own. In a file it is
+/// The held-out data: the last `fraction` of the training source, or a separate source. In a file it is
 /// `{fraction: 0.1}`, or a source as under `train`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
@@ -249,7 +249,7 @@ impl JsonSchema for Validation {
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
         let fraction = json_schema!({
             "type": "object",
-            "description": "This share of the training source, its end; between 0 and 1.",
+            "description": "The fraction of the training source that is held out from its end; between 0 and 1.",
             "properties": {"fraction": generator.subschema_for::<f64>()},
             "required": ["fraction"],
             "additionalProperties": false,
@@ -258,7 +258,7 @@ impl JsonSchema for Validation {
         if let Some(Value::Array(choices)) = schema.get_mut("oneOf") {
             choices.insert(0, fraction.to_value());
         }
-        let description = "The held-out data: a share of the training source, or a source of its own.";
+        let description = "The held-out data: a fraction of the training source, or a separate source.";
         schema.insert("description".to_owned(), description.into());
         schema
     }
@@ -288,7 +288,7 @@ pub enum Layout {
     },
 }
 
-/// The tokens of a padded row that causal attention sees: all up to its own, or those of them that are not padding.
+/// The tokens of a padded row that causal attention sees: all up to the current one, or those of them that are not padding.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PaddingMask {

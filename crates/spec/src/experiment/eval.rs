@@ -18,14 +18,14 @@ pub struct Eval {
     pub every: u64,
     /// True to evaluate before the first step too.
     pub at_start: bool,
-    /// Validation loss, perplexity and bits per byte. Default: 160 rows where there is validation data.
+    /// Validation loss, perplexity and bits per byte. Default: 160 rows if there is validation data.
     pub loss: Option<EvalLoss>,
     /// Multiple choice in HellaSwag's format. Default: none.
     pub hellaswag: Option<HellaSwag>,
     /// Texts that the model continues. Default: none.
     pub samples: Option<Samples>,
-    /// A source as under `data.train`, whose loss is measured once, after the last step, of the best checkpoint by
-    /// validation loss. Default: none.
+    /// A source as in `data.train`. After the last step, the loss of the best checkpoint (by validation loss) on it is
+    /// measured. Default: none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub test: Option<Source>,
     /// At most this many rows of `test`, from its start. Default: all.
@@ -45,9 +45,9 @@ impl Default for Eval {
 #[serde(rename_all = "lowercase")]
 #[schemars(extend("x-has-default" = true))]
 pub enum EvalLoss {
-    /// At most this many rows: the same ones under every layout and micro-batch.
+    /// At most this many rows: the same ones in every layout and for every micro-batch.
     Rows(#[schemars(range(min = 1, max = 1_000_000_000_000u64))] u64),
-    /// At most this many micro-batches, so that another `batch.micro_batch` reads other rows. Write `rows` instead.
+    /// At most this many micro-batches, so a different `batch.micro_batch` reads different rows. Use `rows` instead.
     Batches(#[schemars(range(min = 1, max = 1_000_000_000))] usize),
 }
 
@@ -88,9 +88,9 @@ pub const HELLASWAG_FILE_ADVICE: &str = "HellaSwag's validation set is `hub: Row
 pub struct HellaSwag {
     /// Path of a JSONL or parquet file.
     pub file: Option<PathBuf>,
-    /// The set that belongs to a built-in corpus.
+    /// The multiple-choice set of a built-in corpus.
     pub builtin: Option<Corpus>,
-    /// A dataset of the Hugging Face hub, as `Rowan/hellaswag`.
+    /// A dataset of the Hugging Face hub, such as `Rowan/hellaswag`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(!skip_serializing_if)]
     pub hub: Option<HubChoice>,
@@ -127,7 +127,7 @@ impl ChoiceText {
 #[serde(deny_unknown_fields)]
 #[schemars(extend("x-short" = "dataset"), transform = or_text)]
 pub struct HubChoice {
-    /// Its name, as `Rowan/hellaswag`.
+    /// Its name, such as `Rowan/hellaswag`.
     pub dataset: String,
     /// The configuration to read. Default: the dataset's own default, or its only one.
     #[serde(default)]
@@ -167,16 +167,16 @@ pub struct Samples {
     /// Tokens per continuation.
     #[schemars(range(min = 1, max = 1_000_000))]
     pub max_tokens: usize,
-    /// Draw among this many of the likeliest tokens; `null` for all.
+    /// Sample from this many of the most likely tokens; `null` for all.
     #[schemars(range(min = 1, max = 100_000_000))]
     pub top_k: Option<usize>,
-    /// Divides the logits; 0 always takes the likeliest token, and other numbers are 1e-6 or more.
+    /// Divides the logits; 0 always takes the most likely token, and other numbers must be at least 1e-6.
     #[schemars(range(min = 0, max = 1_000))]
     pub temperature: f64,
-    /// Draw among the likeliest tokens that together have this probability; `null` for all.
+    /// Sample from the most likely tokens that together have this probability; `null` for all.
     #[schemars(range(max = 1), extend("exclusiveMinimum" = 0))]
     pub top_p: Option<f64>,
-    /// Seed of the draws.
+    /// Seed of the sampling.
     pub seed: u64,
 }
 
@@ -192,7 +192,7 @@ impl Samples {
     pub fn temperature_problem(temperature: f64) -> Option<String> {
         let is_valid = temperature == 0.0 || temperature.is_finite() && temperature >= Self::LEAST_TEMPERATURE;
         let least = Self::LEAST_TEMPERATURE;
-        (!is_valid).then(|| format!("take 0, which always takes the likeliest token, or {least:e} or more"))
+        (!is_valid).then(|| format!("use 0 to always take the most likely token, or at least {least:e}"))
     }
 
     /// The batches in which continuations are drawn, in the order of prompts. They are the same for every number of replicas, because kernels

@@ -27,7 +27,7 @@ pub struct Train {
     /// Global L2 norm to which gradients are clipped; `null` leaves them as they are.
     #[schemars(extend("exclusiveMinimum" = 0))]
     pub clip_norm: Option<f64>,
-    /// The part of a layer's forward that its backward computes again instead of keeping it: nothing, attention's part, or all but
+    /// The part of a layer's forward that its backward recomputes instead of keeping it: nothing, attention's part, or all but
     /// the layer's input. Less memory, more work, the same numbers.
     #[serde(skip_serializing_if = "is_default")]
     #[schemars(!skip_serializing_if)]
@@ -72,7 +72,7 @@ pub enum Optimizer {
         /// Peak learning rate.
         #[schemars(range(max = 10_000), extend("exclusiveMinimum" = 0))]
         lr: f64,
-        /// Share of the last update that is kept.
+        /// Momentum: the fraction of the last update that is kept.
         #[serde(default)]
         #[schemars(range(min = 0), extend("exclusiveMaximum" = 1))]
         momentum: f64,
@@ -116,13 +116,13 @@ pub enum Decays {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Schedule {
-    /// The step after which the warmup begins; steps before it have the peak learning rate. `fork`: the step at which `runner fork` begins.
+    /// The step after which the warmup starts; steps before it have the peak learning rate. `fork`: the step at which `runner fork` starts.
     #[serde(skip_serializing_if = "is_default")]
     #[schemars(!skip_serializing_if, schema_with = "schedule_start_schema")]
     pub start: ScheduleStart,
     /// The rise to the peak learning rate.
     pub warmup: Warmup,
-    /// The fall after the warmup. Default: constant.
+    /// The learning rate after the warmup. Default: constant.
     pub decay: Decay,
 }
 
@@ -134,7 +134,8 @@ impl Schedule {
     pub fn start_step(&self, steps: Option<u64>) -> Result<u64, (String, String)> {
         let ScheduleStart::Step(start) = self.start else {
             return Err((
-                "`schedule.start: fork` is the step at which a fork begins, and this run is not a fork".to_owned(),
+                "`schedule.start: fork` stands for the step at which a fork starts, but this run is not a fork"
+                    .to_owned(),
                 "use the number of a step, or set it with `runner fork RUN --from STEP --set schedule.start=fork`"
                     .to_owned(),
             ));
@@ -143,7 +144,7 @@ impl Schedule {
         match steps.filter(|steps| start > 0 && decay_start > *steps) {
             Some(steps) => Err((
                 format!(
-                    "the schedule starts at step {start} with {warmup} steps of warmup, and the run has {steps} steps"
+                    "the schedule starts at step {start} with {warmup} steps of warmup, but the run has {steps} steps"
                 ),
                 format!("make the run at least {decay_start} steps long, or start earlier"),
             )),
@@ -205,7 +206,7 @@ pub struct Warmup {
     /// Steps until the peak; 0 for no warmup.
     #[schemars(range(min = 0, max = 1_000_000_000_000u64))]
     pub steps: u64,
-    /// Share of the peak learning rate to start from.
+    /// Fraction of the peak learning rate to start from.
     #[schemars(range(min = 0, max = 1))]
     pub from: Option<f64>,
 }
@@ -217,9 +218,9 @@ pub struct Warmup {
 pub enum Decay {
     /// Half a cosine. By default constant afterwards.
     Cosine(CosineDecay),
-    /// A straight line, constant afterwards.
+    /// A straight line, then constant.
     Linear(DecayTarget),
-    /// Times `gamma` after each `every` steps, or each so many epochs.
+    /// Multiplied by `gamma` every `every` steps, or every `epochs` epochs.
     Step(StepDecay),
     /// The peak learning rate to the end.
     Constant {},
@@ -235,7 +236,7 @@ impl Default for Decay {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct CosineDecay {
-    /// Share of the peak learning rate that is reached.
+    /// Fraction of the peak learning rate that is reached.
     #[serde(rename = "final")]
     #[schemars(range(min = 0, max = 1))]
     pub share: f64,
@@ -247,7 +248,7 @@ pub struct CosineDecay {
     #[serde(skip_serializing_if = "is_default")]
     #[schemars(!skip_serializing_if)]
     pub repeat: CosineRepeat,
-    /// How many times as long each period is as the one before, under `repeat: restart`.
+    /// How many times as long each period is as the one before, with `repeat: restart`.
     #[serde(skip_serializing_if = "is_one")]
     #[schemars(!skip_serializing_if, range(min = 1, max = 1_000_000))]
     pub period_factor: u64,
@@ -274,7 +275,7 @@ pub enum CosineRepeat {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct DecayTarget {
-    /// Share of the peak learning rate that is reached.
+    /// Fraction of the peak learning rate that is reached.
     #[serde(rename = "final")]
     #[schemars(range(min = 0, max = 1))]
     pub share: f64,

@@ -92,7 +92,7 @@ impl<'de> Deserialize<'de> for PytorchEmbedding {
             serde_json::Value::String(word) if word == Self::NORMAL => Ok(Self::Normal),
             value => {
                 let bound = value.as_f64().map(Self::Uniform);
-                bound.ok_or_else(|| D::Error::custom(format!("expected a number or `{}`, not {value}", Self::NORMAL)))
+                bound.ok_or_else(|| D::Error::custom(format!("expected a number or `{}`, found {value}", Self::NORMAL)))
             }
         }
     }

@@ -92,7 +92,7 @@ pub struct RowSequence {
     length: u64,
     /// Rows of an epoch that are read.
     epoch_rows: u64,
-    /// The same of the epoch of `start`, whose first rows may have been read in batches of another size.
+    /// The same of the epoch of `start`, whose first rows may have been read in batches of a different size.
     first_epoch_rows: u64,
 }
 
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn another_batch_reads_the_next_rows() {
+    fn a_different_batch_reads_the_next_rows() {
         // 10 rows; two steps of 3 have read places 0 to 5.
         let at = sequence(3, false, None, 10).position_after(2);
         assert_eq!((at.epoch, at.row, at.rows, at.tokens), (0, 6, 6, 60));

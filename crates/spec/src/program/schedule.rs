@@ -185,7 +185,7 @@ mod tests {
         }
     }
 
-    /// Within a few units in the last place: the expected values are computed by hand, in another order.
+    /// Within a few units in the last place: the expected values are computed by hand, in a different order.
     fn close(got: f64, want: f64) {
         assert!((got - want).abs() <= 1e-15 * 6e-4_f64.max(want.abs()), "{got:e} is not {want:e}");
     }
@@ -236,7 +236,7 @@ mod tests {
 
     /// 14 rows in steps of 8: epochs end within steps 1, 3, 5 …; 40 of them make 70 steps, whose last one is in epoch 39.
     #[test]
-    fn epochs_that_are_no_whole_steps_do_not_add_up() {
+    fn epochs_that_are_not_whole_steps_do_not_add_up() {
         let s = schedule(0, None, LrDecay::Rows { rows: 14, sequences: 8, gamma: 0.5 });
         let drops: Vec<i32> = (0..9).map(|step| (s.rate(step) / 6e-4).log2().round() as i32).collect();
         assert_eq!(drops, [0, 0, -1, -1, -2, -2, -3, -4, -4]);

@@ -17,7 +17,7 @@ fn text(text: &str, vars: &Json) -> String {
 }
 
 #[test]
-fn numbers_read_back_as_they_were() {
+fn printed_numbers_read_back_unchanged() {
     for (given, printed) in [
         (json!(1e-10), "1e-10"),
         (json!(1e16), "1.0e16"),

@@ -50,29 +50,32 @@ fn shares_of_a_run_are_steps() {
     for part in ["warmup:\n    steps: 25 ", "eval:\n  every: 63 ", "checkpoint:\n  every: 125 ", "log:\n  every: 3 "] {
         assert!(text.contains(part), "{part}\n{text}");
     }
-    assert!(!warnings.iter().any(|warning| warning.contains("share")), "{warnings:?}");
+    assert!(!warnings.iter().any(|warning| warning.contains("fraction")), "{warnings:?}");
     // axolotl rounds the steps of a ratio down: 0.03 · 250 is 7.5.
     let (text, _) = axolotl_with("max_steps: 250\nwarmup_ratio: 0.03");
     assert!(text.contains("steps: 7 ") && text.contains("# warmup_ratio · max_steps"), "{text}");
     let (text, _) = axolotl_with("max_steps: 250\nwarmup_ratio: 0.5\nwarmup_steps: 9");
-    assert!(text.contains("steps: 9 ") && text.contains("warmup_ratio = 0.5: `warmup_steps` counts"), "{text}");
+    assert!(
+        text.contains("steps: 9 ") && text.contains("warmup_ratio = 0.5: `warmup_steps` takes precedence"),
+        "{text}"
+    );
     let (text, _) = axolotl_with("max_steps: 250\nwarmup_ratio: 0");
     assert!(!text.contains("warmup:") && text.contains("less than a step"), "{text}");
     let (text, _) = axolotl_with("learning_rate: 1e-3\nmax_steps: 250\ncosine_min_lr_ratio: 0.1");
     assert!(text.contains("final: 0.1 ") && !text.contains("cosine_min_lr_ratio ="), "{text}");
-    // Without the number of steps a share is left out, and said.
+    // Without the number of steps a fraction is left out with a warning.
     for line in ["warmup_steps: 0.1", "warmup_ratio: 0.1", "eval_steps: 0.1"] {
         let (text, warnings) = axolotl_with(&format!("num_epochs: 1\nlearning_rate: 1e-3\n{line}"));
         let key = line.split(':').next().unwrap();
-        assert!(text.contains(&format!("{key} = 0.1: it is a share of the run's steps")), "{text}");
-        assert!(warnings.iter().any(|w| w.starts_with(&format!("{key} = 0.1 is a share"))), "{warnings:?}");
+        assert!(text.contains(&format!("{key} = 0.1: it is a fraction of the run's steps")), "{text}");
+        assert!(warnings.iter().any(|w| w.starts_with(&format!("{key} = 0.1 is a fraction"))), "{warnings:?}");
     }
     let (_, warnings) = axolotl_with("num_epochs: 1");
     assert!(warnings.iter().any(|warning| warning.contains("leaves out the warmup")), "{warnings:?}");
     let imported =
         import::import_config("model_name: x\ntrain: {lr_warmup_fraction: 0.1}\n", Path::new("c.yaml"), Path::new(""));
     let warnings = imported.unwrap().warnings;
-    assert!(warnings.iter().any(|warning| warning.contains("lr_warmup_fraction = 0.1 is a share")), "{warnings:?}");
+    assert!(warnings.iter().any(|warning| warning.contains("lr_warmup_fraction = 0.1 is a fraction")), "{warnings:?}");
 }
 
 #[test]
@@ -88,12 +91,12 @@ fn each_trainer_decays_its_own_parameters() {
 }
 
 #[test]
-fn what_is_not_valid_is_found_at_its_key() {
+fn invalid_values_are_reported_at_their_keys() {
     for (lines, message) in [
         ("micro_batch_size: 0", "`batch.micro_batch` must be at least 1"),
-        ("learning_rate: auto", "`optimizer.adamw.lr` is a number"),
+        ("learning_rate: auto", "`optimizer.adamw.lr` must be a number"),
         ("num_epochs: -1", "`train.epochs` must be"),
-        ("seed: 1.5", "`seed` is a whole number"),
+        ("seed: 1.5", "`seed` must be a whole number"),
     ] {
         let text = format!("base_model: gpt2\nsequence_len: 512\n{lines}\n");
         let imported = import::import_config(&text, Path::new("a.yml"), Path::new("")).unwrap();
